@@ -102,10 +102,11 @@ check-cuda: deps-test deps-cuda ## kernels of a GPU against the reference; SANIT
 	@$(call BUILD,build) --target saccade_cuda $(CUDA_CHECKS)
 	@SAC_CHECK_CUDA=$(CUDA_LIBRARY) tools/check_cuda.sh build/tests $(CUDA_CHECKS)
 
-bench-cuda: deps-test deps-cuda ## speed of attention on a GPU; OUTPUT=json for machines
+bench-cuda: deps-test deps-cuda ## speed of attention and of linear layers on a GPU; OUTPUT=json for machines
 	@$(call CONFIGURE,werror) $(CUDA_ARGS)
-	@$(call BUILD,build) --target saccade_cuda bench_cuda
+	@$(call BUILD,build) --target saccade_cuda bench_cuda bench_cuda_linear
 	@build/tests/bench_cuda $(CUDA_LIBRARY) -o $(or $(OUTPUT),md)
+	@build/tests/bench_cuda_linear $(CUDA_LIBRARY) -o $(or $(OUTPUT),md)
 
 proofs: deps-test ## 10^5 certificates of psa_cert, on random keys and on keys made to break them
 	@$(call CONFIGURE,werror)

@@ -9,23 +9,10 @@
  * several such queues. Each prompt's last row is compared with the same row as a decode row: two
  * kernels with nothing in common but the pages; `apart` is the largest difference as a share of the
  * largest output. */
-#include "ops/cuda/api.h"
-
 #include "../check/check_attn.h"
+#include "cuda_bench.h"
 
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-enum { N_HEAD = 32, N_KV = 8, D = 128, N_TIME = 5 };
-
-struct bench {
-    const struct cuda_api *api;
-    struct cuda_device *dev;
-    bool json;
-    uint32_t n_result;
-};
+enum { N_HEAD = 32, N_KV = 8, D = 128 };
 
 struct memory { /* of the device, for one sequence set */
     struct page_geom geom;
@@ -33,38 +20,6 @@ struct memory { /* of the device, for one sequence set */
     uint8_t *tail, *pool;   /* [n_seq * n_page][N_KV] */
     uint32_t *frame;        /* [n_seq][N_KV, n_page] */
 };
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench_cuda: %s\n", what);
-    exit(1);
-}
-
-static void wait_done(const struct bench *b)
-{
-    sac_error err;
-    if (b->api->wait(b->dev, &err) != SAC_OK) die(err.msg);
-}
-
-static void *take(const struct bench *b, size_t bytes)
-{
-    void *p = b->api->take(b->dev, bytes);
-    if (!p) die("the GPU has too little memory: set -n lower");
-    return p;
-}
-
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-
-static int order(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Fills device memory with f32 of a few megabytes of random numbers, again and again. */
 static void fill(const struct bench *b, float *dst, size_t n)
@@ -168,22 +123,6 @@ static struct attn_run run_of(const struct memory *m, uint32_t s, uint32_t pos0,
                              .own = tail_at(m, page + 1)};
 }
 
-/* Median time of a call. */
-static double time_us(const struct bench *b, const struct op_attn *op, uint32_t n_call)
-{
-    double us[N_TIME];
-    b->api->attn(b->dev, op);
-    wait_done(b);
-    for (int i = 0; i < N_TIME; i++) {
-        const double start = now_us();
-        for (uint32_t j = 0; j < n_call; j++) b->api->attn(b->dev, op);
-        wait_done(b);
-        us[i] = (now_us() - start) / n_call;
-    }
-    qsort(us, N_TIME, sizeof us[0], order);
-    return us[N_TIME / 2];
-}
-
 struct figure {
     const char *kind, *type;
     uint32_t n_seq, n_tok;
@@ -231,6 +170,12 @@ static double largest_apart(const float *a, const float *b)
     return apart / top;
 }
 
+static void attend(const struct bench *b, const void *op, uint32_t i)
+{
+    (void)i;
+    b->api->attn(b->dev, op);
+}
+
 static void bench_prompt(struct bench *b, sac_kv_type type, const char *name, uint32_t n_tok)
 {
     struct memory m = memory_make(b, type, 1, n_tok);
@@ -242,7 +187,7 @@ static void bench_prompt(struct bench *b, sac_kv_type type, const char *name, ui
     op.scratch = take(b, op.scratch_bytes);
     const struct attn_run run = run_of(&m, 0, 0, n_tok), last = run_of(&m, 0, n_tok - 1, 1);
     op.run = &run;
-    const double us = time_us(b, &op, n_tok > 16384 ? 1 : 4);
+    const double us = time_us(b, attend, &op, n_tok > 16384 ? 1 : 4);
     static float got[N_HEAD * D], want[N_HEAD * D];
     b->api->down(b->dev, got, out + (n_tok - 1) * width, sizeof got);
     struct op_attn row = op;
@@ -280,7 +225,7 @@ static void bench_decode(struct bench *b, sac_kv_type type, const char *name, ui
     op.run = run;
     op.scratch_bytes = b->api->attn_scratch(1, &m.geom, N_HEAD, n_seq, n_tok);
     op.scratch = take(b, op.scratch_bytes);
-    const double us = time_us(b, &op, 50);
+    const double us = time_us(b, attend, &op, 50);
     const double read = (double)n_seq * (m.n_page - 1) * N_KV * (double)m.geom.bytes;
     show(b, &(struct figure){.kind = "decode",
                              .type = name,
@@ -294,39 +239,23 @@ static void bench_decode(struct bench *b, sac_kv_type type, const char *name, ui
     memory_free(b, &m);
 }
 
-static const struct cuda_api *library(const char *path)
-{
-    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!lib) die(dlerror());
-    cuda_api_fn get;
-    *(void **)&get = dlsym(lib, CUDA_API_SYMBOL);
-    if (!get) die("the library has no table");
-    if (get()->abi != CUDA_ABI) die("library and program are of different builds");
-    return get();
-}
-
 int main(int argc, char **argv)
 {
     static const struct {
         sac_kv_type type;
         const char *name;
     } types[] = {{SAC_KV_F16, "f16"}, {SAC_KV_Q8, "q8"}};
-    struct bench b = {0};
     uint32_t most = 131072;
-    sac_error err;
     if (argc < 2) die("usage: bench_cuda LIBRARY [-o md|json] [-n TOKENS_MAX]");
+    struct bench b = bench_open(argv[1]);
     for (int i = 2; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "-o") == 0) b.json = strcmp(argv[i + 1], "json") == 0;
         if (strcmp(argv[i], "-n") == 0) most = (uint32_t)atoi(argv[i + 1]);
     }
-    b.api = library(argv[1]);
-    struct cuda_info info;
-    if (b.api->open(&b.dev, 0, &err) != SAC_OK || b.api->info(&info, 0, &err) != SAC_OK)
-        die(err.msg);
     if (!b.json)
         printf("%s, %u multiprocessors\n\n| rows | KV | sequences | tokens | ms | rate | apart |\n"
                "|---|---|---|---|---|---|---|\n",
-               info.name, info.n_sm);
+               b.info.name, b.info.n_sm);
     for (size_t t = 0; t < 2; t++)
         for (uint32_t n = 8192; n <= most; n *= 4)
             for (uint32_t s = 1; s <= 8; s *= 8)

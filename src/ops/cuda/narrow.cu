@@ -99,6 +99,18 @@ static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint3
         copy_async16(smem_address(to + i), from + i);
 }
 
+/* So many, possibly none, that no loop is left. */
+template <uint32_t n> static __device__ inline void copy_known(uint8_t *to, const uint8_t *from)
+{
+    const uint32_t lane = threadIdx.x % 32 * 16;
+#pragma unroll
+    for (uint32_t i = 0; i + 512 <= n; i += 512)
+        copy_async16(smem_address(to + i + lane), from + i + lane);
+    constexpr uint32_t rest = n / 512 * 512;
+    if constexpr (n > rest)
+        if (lane < n - rest) copy_async16(smem_address(to + rest + lane), from + rest + lane);
+}
+
 /* Where the warp's unit i begins. */
 template <int type, uint32_t n_mat>
 static __device__ inline uint32_t unit_begin(const struct narrow_job<n_mat> &job, uint32_t i)
@@ -122,8 +134,14 @@ static __device__ inline void bring(uint8_t *mine, const struct narrow_args &a,
         for (uint32_t m = 0; m < n_mat; m++, to += ring::mat) {
             const uint8_t *chunk =
                 job.group[m] + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l);
-            copy_bytes(to, chunk + b * ring::own, ring::common + n * ring::own);
-            copy_bytes(to + ring::scales, chunk + scales + b * ring::block, n * ring::block);
+            const uint8_t *scale = chunk + b * ring::own, *code = chunk + scales + b * ring::block;
+            if (n == ring::unit) {
+                copy_known<ring::scales>(to, scale);
+                copy_known<ring::unit * ring::block>(to + ring::scales, code);
+            } else {
+                copy_bytes(to, scale, ring::common + n * ring::own);
+                copy_bytes(to + ring::scales, code, n * ring::block);
+            }
         }
     }
     copy_commit();
@@ -144,31 +162,48 @@ static __device__ inline void load_x(uint2 x[n][n_tile][2], const struct narrow_
             job.x + (size_t)row * job.x_stride + (block0 - job.x_begin) * LAYOUT_BLOCK + 4 * t;
 #pragma unroll
         for (uint32_t k = 0; k < 2 * n; k++)
-            x[k / 2][i][k % 2] = row < a.n_row && block0 + k / 2 < job.end
-                                     ? *reinterpret_cast<const uint2 *>(p + 16 * k)
-                                     : make_uint2(0, 0);
+            x[k / 2][i][k % 2] =
+                row < a.n_row ? *reinterpret_cast<const uint2 *>(p + 16 * k) : make_uint2(0, 0);
     }
 }
 
-/* Blocks whose inputs are loaded together: those of many rows come from far. */
-template <int type, uint32_t n_tile, uint32_t n_mat> static constexpr uint32_t x_blocks(void)
+/* sum [n_mat][n_tile][4], as an mma leaves them, over n blocks from number `i` of a unit on. */
+template <int type, uint32_t n, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void
+add_blocks(float sum[n_mat][n_tile][4], const struct block_place place[n_mat],
+           const struct chunk_scale k[n_mat], const struct narrow_job<n_mat> &job,
+           const uint2 x[n][n_tile][2], uint32_t i)
 {
-    return n_tile > 1 ? narrow_ring<type, n_mat>::unit : 1;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (uint32_t b = 0; b < n; b++)
+#pragma unroll
+        for (uint32_t m = 0; m < n_mat; m++) {
+            const block_w w = unpack_block<type>(place[m], i + b, k[m], g, t, job.shrink[m]);
+#pragma unroll
+            for (uint32_t s = 0; s < 2; s++) {
+                const __half2 pair[2][2] = {{w.w[0][s][0], w.w[0][s][1]},
+                                            {w.w[1][s][0], w.w[1][s][1]}};
+#pragma unroll
+                for (uint32_t j = 0; j < n_tile; j++) mma(sum[m][j], pair, x[b][j][s]);
+            }
+        }
 }
 
-/* sum [n_mat][n_tile][4], as an mma leaves them, over a unit that is on its way to `at`. */
+/* The same over a unit that is on its way to `at`. Of a whole one the blocks are unpacked in the
+ * order that the compiler likes; the last of a row may have fewer. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct narrow_args &a,
                                        const struct narrow_job<n_mat> &job, const uint8_t *at,
                                        uint32_t block0)
 {
     using ring = narrow_ring<type, n_mat>;
-    constexpr uint32_t n_x = x_blocks<type, n_tile, n_mat>();
-    uint2 x[n_x][n_tile][2];
-    load_x<n_x, n_tile, n_mat>(x, a, job, block0);
+    const bool is_whole = block0 + ring::unit <= job.end; /* the same for all lanes */
+    uint2 x[ring::unit][n_tile][2];
+    if (is_whole) load_x<ring::unit, n_tile, n_mat>(x, a, job, block0);
     copy_wait<ring::stages - 1>();
     __syncwarp();
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t g = threadIdx.x % 32 / 4;
     struct block_place place[n_mat];
     struct chunk_scale k[n_mat];
 #pragma unroll
@@ -176,21 +211,14 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct
         place[m] = {at, at + ring::scales, ring::own_scales ? 0 : block0 % LAYOUT_BLOCKS};
         k[m] = load_chunk<type>(at, g, job.shrink[m]);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < ring::unit; i++) {
-        if (block0 + i >= job.end) return; /* the same for all lanes */
-        if (n_x == 1 && i > 0) load_x<n_x, n_tile, n_mat>(x, a, job, block0 + i);
-#pragma unroll
-        for (uint32_t m = 0; m < n_mat; m++) {
-            const block_w w = unpack_block<type>(place[m], i, k[m], g, t, job.shrink[m]);
-#pragma unroll
-            for (uint32_t s = 0; s < 2; s++) {
-                const __half2 pair[2][2] = {{w.w[0][s][0], w.w[0][s][1]},
-                                            {w.w[1][s][0], w.w[1][s][1]}};
-#pragma unroll
-                for (uint32_t j = 0; j < n_tile; j++) mma(sum[m][j], pair, x[i % n_x][j][s]);
-            }
-        }
+    if (is_whole) {
+        add_blocks<type, ring::unit, n_tile, n_mat>(sum, place, k, job, x, 0);
+        return;
+    }
+#pragma unroll 1
+    for (uint32_t i = 0; block0 + i < job.end; i++) {
+        load_x<1, n_tile, n_mat>(x, a, job, block0 + i);
+        add_blocks<type, 1, n_tile, n_mat>(sum, place, k, job, x, i);
     }
 }
 

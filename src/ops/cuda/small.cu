@@ -2,6 +2,7 @@
 #include "ops/cuda/queue.cuh"
 
 #define THREADS 256u
+#define AHEAD   8u /* values of a lane that are under way together */
 
 /* ---- Norm: one warp for each group of a row ---- */
 
@@ -19,7 +20,17 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm(const struct op_rmsnor
     for (uint32_t j = lane; j < op.width; j += 32) sum += x[j] * x[j];
     for (int j = 16; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
     const float inverse = 1.0f / sqrtf(sum / (float)op.width + op.eps);
-    for (uint32_t j = lane; j < op.width; j += 32) y[j] = x[j] * inverse * op.w[j];
+    for (uint32_t j0 = lane; j0 < op.width; j0 += 32 * AHEAD) {
+        float v[AHEAD]; /* y may be x: a store would hold up the next load */
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            const uint32_t j = j0 + 32 * k;
+            v[k] = j < op.width ? x[j] * inverse * op.w[j] : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++)
+            if (j0 + 32 * k < op.width) y[j0 + 32 * k] = v[k];
+    }
 }
 
 sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op)
