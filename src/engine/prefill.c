@@ -10,7 +10,7 @@
  *     nothing else of the chunk (any_chunk): the same plan, put together in their order. Methods
  *     that plan all lanes at once (plan_lanes) share their work out themselves.
  *  3. A run that reads everything has no plan, and one whose lists name all pages gives the same
- *     bits (attn.c).
+ *     bits (attn_wide.c).
  *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
 #include "engine/prefill.h"
 

@@ -132,6 +132,39 @@ static void test_invariance(void **state)
         }
 }
 
+/* Contexts of several stretches, which are units of their own where rows are few: the same result by
+ * any number of workers and in any chunks, beside rows that end before the border and behind it. */
+static void test_stretches(void **state)
+{
+    const struct fixture *f = *state;
+    const struct {
+        uint32_t n_tok, row0, window;
+    } cases[] = {{2180, 2000, 0}, {4400, 4360, 0}, {17000, 16990, 0}, {2180, 2000, 90}};
+    const uint32_t chunks[] = {7, 33, 64};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+        for (size_t t = 0; t < 3; t++) {
+            const struct page_geom g = geom_of(2, 64, types[t][0], types[t][1]);
+            struct sequence s = sequence_make(f, g, cases[c].n_tok, c);
+            struct problem p = problem_make(&s, 2, cases[c].row0, t);
+            p.window = cases[c].window;
+            check_all(f, &p, "stretches");
+            for (size_t i = 1; i < N_ISA; i++) {
+                const struct isa *isa = &f->isa[i];
+                if (!isa->name) continue;
+                struct result whole = result_make(&p), cut = result_make(&p);
+                attend_chunked(&isa->ops, f->pool[0], &p, p.n_row, &whole);
+                for (size_t j = 0; j < 2 * sizeof chunks / sizeof chunks[0]; j++) {
+                    attend_chunked(&isa->ops, f->pool[1 + j % 2], &p, chunks[j / 2], &cut);
+                    same_bits(&whole, &cut, isa->name, "stretches of chunks");
+                }
+                result_free(&whole);
+                result_free(&cut);
+            }
+            mem_free(p.q);
+            sequence_deinit(&s);
+        }
+}
+
 /* Prompt chunks and decode rows in one call give what each gives alone. */
 static void test_mixed_batch(void **state)
 {
@@ -363,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_window_and_softcap),
         cmocka_unit_test(test_steep),
         cmocka_unit_test(test_invariance),
+        cmocka_unit_test(test_stretches),
         cmocka_unit_test(test_mixed_batch),
         cmocka_unit_test(test_poison),
         cmocka_unit_test(test_extreme_queries),

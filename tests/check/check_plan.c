@@ -308,6 +308,40 @@ static void test_full_plan(void **state)
     mem_free(pl);
 }
 
+/* The same of a context of several stretches. */
+static void test_full_plan_of_stretches(void **state)
+{
+    const struct fixture *f = *state;
+    const uint32_t tile_tok = 256, n_tok = 4700, n_list = (n_tok + tile_tok - 1) / tile_tok * 2;
+    struct planned *pl = mem_calloc(1, sizeof *pl);
+    pl->n_lane = 2;
+    pl->plan = (struct attn_plan){.tile_tok = tile_tok,
+                                  .range = pl->range,
+                                  .range_ptr = pl->range_ptr,
+                                  .tok_ptr = pl->tok_ptr};
+    for (uint32_t i = 0; i < n_list; i++) {
+        pl->range[i] = (struct attn_range){0, (i / 2 + 1) * tile_tok / PAGE_TOK};
+        pl->range_ptr[i + 1] = i + 1;
+    }
+    for (uint32_t t = 0; t < 3; t++) {
+        struct sequence s = sequence_make(f, geom_of(2, 64, types[t][0], types[t][1]), n_tok, t);
+        struct problem p = problem_make(&s, 2, 4040, t);
+        for (size_t j = 0; j < N_ISA; j++) {
+            const struct isa *isa = &f->isa[j];
+            if (!isa->name) continue;
+            struct result dense = result_make(&p), full = result_make(&p);
+            attend_chunked(&isa->ops, f->pool[2], &p, 100, &dense);
+            attend_planned(&isa->ops, f->pool[0], &p, pl, 400, &full);
+            same_bits(&dense, &full, isa->name, "planning all pages of several stretches");
+            result_free(&dense);
+            result_free(&full);
+        }
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+    mem_free(pl);
+}
+
 /* ---- Small weights left out ---- */
 
 /* Equal scores: whatever comes behind the first group has less than 1e9 times what is there, so
@@ -402,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_full_plan),
+        cmocka_unit_test(test_full_plan_of_stretches),
         cmocka_unit_test(test_skip_leaves_out_groups),
         cmocka_unit_test(test_skip_is_bounded),
     };

@@ -8,7 +8,10 @@
  * keys, and each row's position says what it sees of it. A panel is panel_tok tokens, aligned to
  * panel_tok in the sequence, packed by the kernel into whatever form its arithmetic wants. Per
  * tile: wide_begin, wide_query, then for each panel wide_page for its pages and wide_panel, then
- * wide_end. The last panel of a row ends with its own page in 16-bit form, so it is computed for
+ * wide_end. Between panels wide_fold ends a stretch: what was summed joins the sums of the stretches
+ * before it, and the next one is summed on its own. So stretches may be several workers': each
+ * takes its sums with wide_leave, and one of them folds them in order behind wide_begin: wide_join,
+ * wide_fold, and so on to wide_end. The result is the same. The last panel of a row ends with its own page in 16-bit form, so it is computed for
  * the rows of that page alone, and leaves the sums of others as they are, even where a kernel
  * computes them in one block. A run with a plan has the pages of its lists
  * instead of all of them, and in front of them panels gathered from single tokens. Where a segment
@@ -71,6 +74,7 @@ struct attn_tile {
     uint32_t row0, n_row; /* rows of the batch; query i is head i % group of row row0 + i / group */
     uint32_t pos[ATTN_ROW_MAX]; /* [n_row] ascending */
     struct attn_ahead ahead;
+    uint32_t n_fold; /* stretches that have ended */
     uint64_t n_skip; /* pairs of a query and a key that wide_panel has left out */
     void *mem;       /* wide_bytes, 64-byte aligned */
 };
@@ -108,6 +112,10 @@ struct attn_kernel {
     void (*wide_query)(struct attn_tile *t); /* t->q is what the next panels meet; sums stay */
     void (*wide_page)(struct attn_tile *t, uint32_t slot, const struct attn_page *page);
     void (*wide_panel)(struct attn_tile *t, const struct attn_panel *p);
+    void (*wide_fold)(struct attn_tile *t);
+    size_t (*wide_sums)(const struct page_geom *g, uint32_t n_q); /* bytes, 64-byte aligned */
+    void (*wide_leave)(struct attn_tile *t, void *to); /* instead of wide_end, with the sums */
+    void (*wide_join)(struct attn_tile *t, const void *from); /* sums of the stretch at hand */
     void (*wide_end)(struct attn_tile *t);
     size_t (*narrow_bytes)(const struct page_geom *g, uint32_t group);
     void (*narrow)(const struct attn_chunk *c);

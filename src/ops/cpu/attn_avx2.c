@@ -14,6 +14,7 @@
 #include "ops/cpu/vec_avx2.h"
 
 #include <assert.h>
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -132,11 +133,12 @@ struct wide_mem {
     float *q;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] in units of log 2 (of the cap's scores) */
     float *k, *v; /* [panel_tok, d] */
     float *s;     /* [panel_tok, QUERY_BLOCK] scores, then weights */
-    float *o;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] */
-    float *m, *l; /* [n_q] */
+    float *o;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] of the stretch at hand */
+    float *m, *l; /* [n_q] the same */
     int32_t *lo, *hi; /* [QUERY_BLOCK] tokens of the panel that a query sees */
     float *logw;      /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
-    size_t bytes;
+    float *stretch[2]; /* o, m and l of the one at hand, the last; before it of all that have ended */
+    size_t stretch_floats, bytes;
 };
 
 static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
@@ -147,12 +149,11 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     w.k = take_floats(base, &at, (size_t)w.panel_tok * d);
     w.v = take_floats(base, &at, (size_t)w.panel_tok * d);
     w.s = take_floats(base, &at, (size_t)w.panel_tok * QUERY_BLOCK);
-    w.o = take_floats(base, &at, (size_t)n_q * d);
-    w.m = take_floats(base, &at, n_q);
-    w.l = take_floats(base, &at, n_q);
     w.lo = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
     w.hi = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
     w.logw = take_floats(base, &at, w.panel_tok);
+    w.stretch_floats = (size_t)n_q * (d + 2);
+    for (int i = 0; i < 2; i++) w.stretch[i] = take_floats(base, &at, w.stretch_floats);
     w.bytes = at;
     return w;
 }
@@ -162,9 +163,45 @@ static size_t wide_bytes(const struct page_geom *g, uint32_t n_q)
     return wide_layout(NULL, g->head_dim, n_q).bytes;
 }
 
+static void use_stretch(struct wide_mem *w, uint32_t i, uint32_t n_q)
+{
+    w->o = w->stretch[i];
+    w->m = w->o + (size_t)n_q * w->d;
+    w->l = w->m + n_q;
+}
+
 static struct wide_mem wide_mem_of(const struct attn_tile *t)
 {
-    return wide_layout(t->mem, t->op->geom->head_dim, attn_tile_queries(t));
+    const uint32_t n_q = attn_tile_queries(t);
+    struct wide_mem w = wide_layout(t->mem, t->op->geom->head_dim, n_q);
+    use_stretch(&w, t->n_fold > 0, n_q);
+    return w;
+}
+
+static size_t wide_sums(const struct page_geom *g, uint32_t n_q)
+{
+    return wide_layout(NULL, g->head_dim, n_q).stretch_floats * sizeof(float);
+}
+
+static void wide_leave(struct attn_tile *t, void *to)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    memcpy(to, w.o, w.stretch_floats * sizeof(float));
+}
+
+static void wide_join(struct attn_tile *t, const void *from)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    memcpy(w.o, from, w.stretch_floats * sizeof(float));
+}
+
+static void clear_sums(const struct wide_mem *w, uint32_t n_q)
+{
+    memset(w->o, 0, (size_t)n_q * w->d * sizeof(float));
+    for (uint32_t i = 0; i < n_q; i++) {
+        w->m[i] = -INFINITY;
+        w->l[i] = 0;
+    }
 }
 
 static void wide_begin(struct attn_tile *t)
@@ -172,11 +209,37 @@ static void wide_begin(struct attn_tile *t)
     const struct wide_mem w = wide_mem_of(t);
     const uint32_t n_q = attn_tile_queries(t);
     memset(w.q, 0, (size_t)n_q * w.d * sizeof(float));
-    memset(w.o, 0, (size_t)n_q * w.d * sizeof(float));
-    for (uint32_t i = 0; i < n_q; i++) {
-        w.m[i] = -INFINITY;
-        w.l[i] = 0;
+    clear_sums(&w, n_q);
+}
+
+/* A vector of queries of the stretch `add`, from q on, joins those of the stretches before it. One
+ * that has seen nothing in it keeps its bits: 2^0 is 1. */
+static void fold_queries(const struct wide_mem *all, const struct wide_mem *add, uint32_t q)
+{
+    const vec before = v_load(all->m + q), here = v_load(add->m + q), m = v_max(before, here);
+    const vec base = v_max(m, v_set1(-3e38f)); /* nothing seen yet */
+    const vec old = exp2_vec(v_sub(before, base)), new = exp2_vec(v_sub(here, base));
+    const vec l = v_load(add->l + q);
+    const vec_m unseen = m_lt(l, v_set1(FLT_MIN)); /* false for NaN */
+    float *o = all->o + (size_t)(q / QUERY_BLOCK) * all->d * QUERY_BLOCK + q % QUERY_BLOCK;
+    const float *o_here = add->o + (o - all->o);
+    v_store(all->m + q, m);
+    v_store(all->l + q, v_fma(l, new, v_mul(v_load(all->l + q), old)));
+    for (uint32_t c = 0; c < all->d; c++, o += QUERY_BLOCK, o_here += QUERY_BLOCK) {
+        const vec sum = v_fma(v_load(o_here), new, v_mul(v_load(o), old));
+        v_store(o, v_choose(unseen, v_load(o), sum));
     }
+}
+
+static void wide_fold(struct attn_tile *t)
+{
+    const uint32_t n_q = attn_tile_queries(t);
+    const bool is_first = t->n_fold++ == 0;
+    const struct wide_mem add = wide_mem_of(t);
+    struct wide_mem all = add;
+    use_stretch(&all, 0, n_q);
+    for (uint32_t q = 0; q < n_q && !is_first; q += VEC) fold_queries(&all, &add, q);
+    clear_sums(&add, n_q);
 }
 
 static void wide_query(struct attn_tile *t)
@@ -384,7 +447,9 @@ static void wide_panel(struct attn_tile *t, const struct attn_panel *p)
 
 static void wide_end(struct attn_tile *t)
 {
-    const struct wide_mem w = wide_mem_of(t);
+    if (t->n_fold > 0) wide_fold(t);
+    struct wide_mem w = wide_mem_of(t);
+    use_stretch(&w, 0, attn_tile_queries(t));
     const struct op_attn *op = t->op;
     for (uint32_t q = 0; q < t->n_row * t->group; q++) {
         const uint32_t row = t->row0 + q / t->group, head = t->head0 + q % t->group;
@@ -555,6 +620,10 @@ static const struct attn_kernel kernel = {
     .wide_query = wide_query,
     .wide_page = wide_page,
     .wide_panel = wide_panel,
+    .wide_fold = wide_fold,
+    .wide_sums = wide_sums,
+    .wide_leave = wide_leave,
+    .wide_join = wide_join,
     .wide_end = wide_end,
     .narrow_bytes = narrow_bytes,
     .narrow = narrow,

@@ -259,12 +259,19 @@ struct wide_mem {
     uint8_t *v;                      /* [panel_tok/32, d/16] B tiles */
     uint8_t *p;                      /* [2, panel_tok/32] A tiles: weights of a query block */
     float *s;                        /* [QUERY_BLOCK, s_stride], behind panel_tok those of c */
-    float *o;                        /* [n_q/16, d/16] C tiles */
     float *unit;                     /* [n_q] what a raw score is multiplied by, in log 2 */
-    float *m;                        /* [n_q] */
-    float *l;                        /* [n_q, 16] sums of weights, lane by lane */
+    float *o, *m, *l;                /* of the stretch at hand: struct stretch */
     float *logw; /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
     uint16_t *keys, *values; /* [PAGE_TOK, d] one page on its way into k, v */
+    uint8_t *stretch[2];     /* the one at hand is the last; before it all that have ended */
+    size_t stretch_bytes, bytes;
+};
+
+/* Sums over the keys of a stretch. */
+struct stretch {
+    float *o; /* [n_q/16, d/16] C tiles */
+    float *m; /* [n_q] */
+    float *l; /* [n_q, 16] sums of weights, lane by lane */
     size_t bytes;
 };
 
@@ -273,6 +280,17 @@ static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
     uint8_t *p = base + *at;
     *at += (bytes + 63) & ~(size_t)63;
     return p;
+}
+
+static struct stretch stretch_layout(uint8_t *base, uint32_t d, uint32_t n_q)
+{
+    struct stretch s;
+    size_t at = 0;
+    s.o = (float *)(void *)take(base, &at, (size_t)n_q * d * 4);
+    s.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
+    s.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
+    s.bytes = at;
+    return s;
 }
 
 static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
@@ -286,13 +304,12 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     w.v = take(base, &at, (size_t)w.panel_tok * d * 2);
     w.p = take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
     w.s = (float *)(void *)take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
-    w.o = (float *)(void *)take(base, &at, (size_t)n_q * d * 4);
     w.unit = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    w.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    w.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
     w.logw = (float *)(void *)take(base, &at, (size_t)w.panel_tok * 4);
     w.keys = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.stretch_bytes = stretch_layout(NULL, d, n_q).bytes;
+    for (int i = 0; i < 2; i++) w.stretch[i] = take(base, &at, w.stretch_bytes);
     w.bytes = at;
     return w;
 }
@@ -304,7 +321,38 @@ static size_t wide_bytes(const struct page_geom *g, uint32_t n_q)
 
 static struct wide_mem wide_mem_of(const struct attn_tile *t)
 {
-    return wide_layout(t->mem, t->op->geom->head_dim, attn_tile_queries(t));
+    const uint32_t d = t->op->geom->head_dim, n_q = attn_tile_queries(t);
+    struct wide_mem w = wide_layout(t->mem, d, n_q);
+    const struct stretch s = stretch_layout(w.stretch[t->n_fold > 0], d, n_q);
+    w.o = s.o;
+    w.m = s.m;
+    w.l = s.l;
+    return w;
+}
+
+static size_t wide_sums(const struct page_geom *g, uint32_t n_q)
+{
+    return stretch_layout(NULL, g->head_dim, n_q).bytes;
+}
+
+static void wide_leave(struct attn_tile *t, void *to)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    memcpy(to, w.stretch[t->n_fold > 0], w.stretch_bytes);
+    half_end();
+}
+
+static void wide_join(struct attn_tile *t, const void *from)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    memcpy(w.stretch[t->n_fold > 0], from, w.stretch_bytes);
+}
+
+static void clear_sums(const struct wide_mem *w, uint32_t n_q)
+{
+    memset(w->o, 0, (size_t)n_q * w->d * 4);
+    memset(w->l, 0, (size_t)n_q * 64);
+    for (uint32_t q = 0; q < n_q; q++) w->m[q] = -INFINITY;
 }
 
 static void wide_begin(struct attn_tile *t)
@@ -312,10 +360,49 @@ static void wide_begin(struct attn_tile *t)
     const struct wide_mem w = wide_mem_of(t);
     const uint32_t n_q = attn_tile_queries(t);
     memset(w.q, 0, (size_t)n_q * w.d * 2);
-    memset(w.o, 0, (size_t)n_q * w.d * 4);
-    memset(w.l, 0, (size_t)n_q * 64);
-    for (uint32_t q = 0; q < n_q; q++) w.m[q] = -INFINITY;
+    clear_sums(&w, n_q);
     half_begin();
+}
+
+/* all = old * all + new * add, lane by lane. */
+INLINE void fold_lanes(float *all, const float *add, __m512 old, __m512 new)
+{
+    const __m512 sum = _mm512_mul_ps(_mm512_load_ps(all), old);
+    _mm512_store_ps(all, _mm512_fmadd_ps(_mm512_load_ps(add), new, sum));
+}
+
+/* Sixteen queries of a stretch, from q on, join those of the stretches before. One that has seen
+ * nothing in it keeps its bits. */
+static void fold_queries(const struct stretch *all, const struct stretch *add, uint32_t q,
+                         uint32_t d)
+{
+    const __m512 before = _mm512_load_ps(all->m + q), here = _mm512_load_ps(add->m + q);
+    const __m512 m = _mm512_max_ps(before, here);
+    const __m512 base = _mm512_max_ps(m, _mm512_set1_ps(-3e38f)); /* nothing seen yet */
+    _Alignas(64) float old[16], new[16];
+    _mm512_store_ps(old, math_exp2_quintic(_mm512_sub_ps(before, base)));
+    _mm512_store_ps(new, math_exp2_quintic(_mm512_sub_ps(here, base)));
+    _mm512_store_ps(all->m + q, m);
+    for (uint32_t i = 0; i < 16; i++) {
+        const __m512 a = _mm512_set1_ps(old[i]), b = _mm512_set1_ps(new[i]);
+        const size_t l = (size_t)(q + i) * 16, o = (size_t)(q / 16) * d * 16 + i * 16;
+        const __m512 seen = _mm512_load_ps(add->l + l); /* NaN counts */
+        if (!_mm512_cmp_ps_mask(seen, _mm512_setzero_ps(), _CMP_NEQ_UQ)) continue;
+        fold_lanes(all->l + l, add->l + l, a, b);
+        for (uint32_t c = 0; c < d / 16; c++)
+            fold_lanes(all->o + o + c * (size_t)256, add->o + o + c * (size_t)256, a, b);
+    }
+}
+
+static void wide_fold(struct attn_tile *t)
+{
+    const uint32_t d = t->op->geom->head_dim, n_q = attn_tile_queries(t);
+    const bool is_first = t->n_fold++ == 0;
+    const struct wide_mem w = wide_mem_of(t);
+    const struct stretch all = stretch_layout(w.stretch[0], d, n_q);
+    const struct stretch add = stretch_layout(w.stretch[1], d, n_q);
+    for (uint32_t q = 0; q < n_q && !is_first; q += 16) fold_queries(&all, &add, q, d);
+    clear_sums(&w, n_q);
 }
 
 INLINE void wide_query(struct attn_tile *t, struct kinds kinds)
@@ -654,9 +741,11 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
 
 static void wide_end(struct attn_tile *t)
 {
-    const struct wide_mem w = wide_mem_of(t);
+    if (t->n_fold > 0) wide_fold(t);
+    const uint32_t d = t->op->geom->head_dim;
+    const struct wide_mem mem = wide_mem_of(t);
+    const struct stretch w = stretch_layout(mem.stretch[0], d, attn_tile_queries(t));
     const struct op_attn *op = t->op;
-    const uint32_t d = w.d;
     for (uint32_t q = 0; q < t->n_row * t->group; q++) {
         const uint32_t row = q / t->group, head = t->head0 + q % t->group;
         const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + (size_t)q * 16));
@@ -718,6 +807,10 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
         .wide_query = name##_wide_query,                                                           \
         .wide_page = name##_wide_page,                                                             \
         .wide_panel = name##_wide_panel,                                                           \
+        .wide_fold = wide_fold,                                                                    \
+        .wide_sums = wide_sums,                                                                    \
+        .wide_leave = wide_leave,                                                                  \
+        .wide_join = wide_join,                                                                    \
         .wide_end = wide_end,                                                                      \
         .narrow_bytes = narrow_kernel##_bytes,                                                     \
         .narrow = narrow_kernel,                                                                   \

@@ -1,0 +1,122 @@
+/* attn_call.h: what the two shapes of work of attn.h have in common (private): a call of the slot,
+ * pages as kernels are handed them, and pages that come and go.
+ */
+#ifndef SAC_OPS_CPU_ATTN_CALL_H
+#define SAC_OPS_CPU_ATTN_CALL_H
+
+#include "ops/cpu/attn.h"
+
+/* A tile, or a part of one: its stretches may be summed apart. */
+struct attn_unit {
+    uint32_t item;
+    uint8_t part, n_part;
+    uint16_t left; /* of the first part of a tile: parts that nobody has ended; atomic */
+};
+
+struct attn_call {
+    const struct op_attn *op;
+    const struct attn_kernel *k;
+    uint8_t *worker_mem;
+    size_t worker_bytes, turn_at; /* of each, where its turned queries lie */
+    uint32_t group;
+    /* WIDE */
+    uint32_t n_sub;         /* of a full tile */
+    uint32_t n_head_sub;    /* of one of a single query head */
+    struct attn_unit *unit; /* in the order in which they are handed out */
+    uint8_t *octave;        /* [as many] of their lengths */
+    uint8_t *sums;          /* [n_slot, sums_bytes] of stretches that are summed apart */
+    size_t sums_bytes;
+    uint32_t n_slot;
+    /* NARROW; a lane is one KV head of one run */
+    uint32_t *lane_item; /* [n_run * n_kv_head + 1] first chunk of each lane, over all runs */
+    uint32_t *lane_left; /* [n_run * n_kv_head] chunks that nobody has ended; atomic */
+    float *partial;      /* [n_slot, partial_floats] */
+    size_t partial_floats;
+    uint32_t lane0, lane1; /* of this wave */
+};
+
+static inline size_t align64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+static inline uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* First position that a row sees. */
+static inline uint32_t first_visible(const struct op_attn *op, uint32_t pos)
+{
+    return op->window > 0 && pos >= op->window ? pos - op->window + 1 : 0;
+}
+
+static inline struct attn_page own_page(const struct op_attn *op, const struct attn_run *run, uint32_t h,
+                                 uint32_t pos)
+{
+    return (struct attn_page){.bytes = attn_own_page(run, op->geom, pos, h),
+                              .form = PAGE_TAIL,
+                              .end = pos % PAGE_TOK + 1};
+}
+
+static inline struct attn_page sealed_page(const struct op_attn *op, const struct attn_run *run,
+                                    uint32_t h, uint32_t page)
+{
+    const page_id id = run->table[h * run->table_stride + page];
+    return (struct attn_page){
+        .bytes = page_frame(op->geom, op->frames, id), .form = PAGE_SEALED, .end = PAGE_TOK};
+}
+
+/* The first PAGE_TOK of n tokens. */
+static inline struct attn_page gathered_page(const struct op_attn *op, const struct attn_run *run,
+                                      uint32_t h, const uint32_t *tok, uint32_t n)
+{
+    return (struct attn_page){.bytes = op->frames.base,
+                              .frames = &op->frames,
+                              .form = PAGE_SEALED,
+                              .end = min_u32(PAGE_TOK, n),
+                              .tok = tok,
+                              .n_tok = n,
+                              .table = run->table + h * run->table_stride};
+}
+
+/* ---- Pages that come and go ---- */
+
+static inline bool take_pages(const struct op_attn *op, const page_id *id, uint32_t n)
+{
+    return !op->pager || n == 0 || op->pager->take(op->pager->user, id, n);
+}
+
+static inline void give_pages(const struct op_attn *op, const page_id *id, uint32_t n)
+{
+    if (op->pager && n > 0) op->pager->give(op->pager->user, id, n);
+}
+
+/* Names the pages of n ascending tokens, none twice; returns how many. */
+static inline uint32_t name_token_pages(const page_id *table, const uint32_t *tok, uint32_t n, page_id *id)
+{
+    uint32_t n_id = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (i == 0 || tok[i] / PAGE_TOK != tok[i - 1] / PAGE_TOK)
+            id[n_id++] = table[tok[i] / PAGE_TOK];
+    return n_id;
+}
+
+/* ---- WIDE, of attn_wide.c ---- */
+
+/* Bytes of a worker's memory for a tile of each query head of a KV head, and its queries. */
+size_t attn_wide_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group,
+                       uint32_t *out_n_q);
+/* Units that n_row rows can become, and slots for the sums of stretches, with their bytes. */
+uint32_t attn_unit_count(uint32_t n_worker, uint32_t n_row, uint32_t n_head);
+uint32_t attn_slot_count(uint32_t n_worker);
+size_t attn_sums_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group);
+/* Prompt rows of all runs. */
+void attn_wide_runs(struct workers *pool, struct attn_call *c);
+
+#endif
