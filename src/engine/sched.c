@@ -154,6 +154,14 @@ static void pick_decode(sac_engine *e, struct picked *out)
     b->n_decode = b->n_row;
 }
 
+/* Rows of a prompt that time for tokens of others cuts short: up to the end of a page, if they come
+ * so far. A part of a page costs as much as all of it, here and again in the next step. */
+static uint32_t cut_rows(const sac_engine *e, uint32_t seq_i, uint32_t room)
+{
+    const uint32_t pos = e->seqs[seq_i].n_done, end = (pos + room) / PAGE_TOK * PAGE_TOK;
+    return e->batch.n_decode > 0 && end > pos ? end - pos : room;
+}
+
 static void pick_prompts(sac_engine *e, struct picked *out)
 {
     struct batch *b = &e->batch;
@@ -168,7 +176,8 @@ static void pick_prompts(sac_engine *e, struct picked *out)
         const bool is_first = b->n_row == b->n_decode;
         /* Not cut short: it waits until it comes first. */
         if (chunk > (is_first ? b->n_row_max - b->n_row : room)) continue;
-        n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n < room ? n : room);
+        if (!chunk && n > room) room = n = cut_rows(e, i, room);
+        n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n);
         if (n)
             add_run(e, i, n, ROW_PROMPT);
         else

@@ -58,12 +58,12 @@ static void prompts_take_the_time_that_is_left(void **state)
         struct pace pace;
         uint32_t n_row;
     } cases[] = {
-        {0, {1000, 50}, N_BATCH - 1}, /* no target */
-        {10, {1000, 0}, 32},          /* it is not known yet what a row costs */
-        {10, {1000, 100}, 80},        /* nine tenths of the target, and decode rows take 1 ms */
-        {10, {4000, 100}, 50},
+        {0, {1000, 50}, N_BATCH - PAGE_TOK}, /* no target */
+        {10, {1000, 0}, 32},                 /* it is not known yet what a row costs */
+        {10, {1000, 84}, 64}, /* nine tenths of the target, and decode rows take 1 ms: 95 rows */
+        {10, {4000, 50}, 96}, /* 100 */
         {10, {20000, 100}, 32}, /* decode rows alone take longer: some rows in any case */
-        {10, {1000, 1}, N_BATCH - 1},
+        {10, {1000, 1}, N_BATCH - PAGE_TOK},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         sac_engine *e = make_engine(*state, cases[i].target_ms, "dense");
@@ -74,6 +74,22 @@ static void prompts_take_the_time_that_is_left(void **state)
         assert_int_equal(step(e, cases[i].pace), N_BATCH);
         sac_engine_free(e);
     }
+}
+
+/* What a part of a page costs is paid once. */
+static void a_cut_is_the_end_of_a_page(void **state)
+{
+    sac_engine *e = make_engine(*state, 10, "dense");
+    add(e, 10, SAC_ROW_PROMPT);
+    step(e, (struct pace){0});
+    static const int32_t tok[N_PROMPT] = {1, 2, 3};
+    sac_error err = {0};
+    must(sac_seq_append(e, 0, tok, 500, SAC_ROW_PROMPT, SAC_WANT_NONE, &err), &err);
+    add(e, 1, SAC_ROW_DECODE);
+    add(e, 500, SAC_ROW_PROMPT); /* does not get what the first leaves of the time */
+    assert_int_equal(step(e, (struct pace){1000, 84}), 3 * PAGE_TOK - 10);
+    assert_int_equal(sac_seq_length(e, 0, NULL), 3 * PAGE_TOK);
+    sac_engine_free(e);
 }
 
 /* A chunk of a method that plans is whole, and no second one goes with it. */
@@ -142,6 +158,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_take_the_time_that_is_left),
+        cmocka_unit_test(a_cut_is_the_end_of_a_page),
         cmocka_unit_test(planned_chunks_stay_whole),
         cmocka_unit_test(the_urgent_prompt_comes_first),
         cmocka_unit_test(the_pace_follows_the_steps),
