@@ -146,10 +146,9 @@ static void live(const struct life *life, sac_engine *e, sac_engine *other, stru
     answer(e, seq, N_METHOD, 3, h);
     read_text(e, seq[2], 50, 20, h);
     answer(e, seq, 2 * N_METHOD, 3, h);
-    for (uint32_t i = 0; i < N_METHOD; i++) {
-        seq[i] = move(other, e, seq[i]);
-        seq[i] = move(e, other, seq[i]);
-    }
+    /* They come back in each other's place. */
+    for (uint32_t i = 0; i < N_METHOD; i++) seq[i] = move(other, e, seq[i]);
+    for (uint32_t i = N_METHOD; i-- > 0;) seq[i] = move(e, other, seq[i]);
     answer(e, seq, 2 * N_METHOD, 3, h);
 }
 
