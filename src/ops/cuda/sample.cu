@@ -2,11 +2,10 @@
  * and query head against the tile's own keys and some of the pages before it. Then takes: a warp
  * scores them against all keys of a page and decides for each key. Then lists, by a block each.
  *
- * Scores are products of halves by matrix instructions. The channels of queries and keys are
- * permuted alike, so that a thread's share of a key lies together in a page of any form. A list's
- * numbers depend on its tile alone: which pages a warp adds up, and in which order, is fixed. */
-#include "ops/cuda/attn.cuh"
-#include "ops/cuda/block.cuh"
+ * A list's numbers depend on its tile alone: which pages a warp adds up, and in which order, is
+ * fixed. */
+#include "ops/cuda/list.cuh"
+#include "ops/cuda/rows.cuh"
 #include "ops/cuda/wgmma.cuh"
 #include "ops/plans.h"
 #include "ops/survey.h"
@@ -18,7 +17,6 @@
 #define TILE_PAGES (OP_SAMPLE_TILE / PAGE_TOK)
 #define SPAN_PAGES (4 * WARPS) /* of a block that takes */
 #define TAKE_MAX   98304u      /* bytes of its shared memory, unless one head's queries are more */
-#define PAGE_BITS  24          /* a page with so many marked tokens is read whole, as in plan.c */
 #define LOG_STEP   (LN2 / OP_SURVEY_OCTAVE)
 
 static_assert(TILE_PAGES == WARPS, "a warp takes a page of a tile's own");
@@ -37,15 +35,9 @@ struct sample_call {
     const struct sample_tile *tile;
     const uint32_t *seed; /* [n_tile * n_head] */
     const int32_t *limit; /* survey_limits */
-    size_t page_bytes;
+    struct rows_pages pages;
     uint32_t group;
     float least; /* survey_least */
-};
-
-template <int F, int D> struct sample_size {
-    static constexpr int n = D > 128 ? 2 : 4; /* eights of keys that a warp has in registers */
-    static constexpr int parts = 4 / n;       /* of a page */
-    static constexpr int half = page_at<F, D>::half;
 };
 
 /* ---- Rows of a tile ---- */
@@ -79,179 +71,24 @@ static __device__ uint32_t sampled_row(const struct sample_call &c, const struct
     return p.row0 + (end ? end - 1 : 0);
 }
 
-/* ---- Queries and keys as matrix instructions want them ---- */
-
-/* Piece `piece` of 16 bytes of a packed query: eight rows of eight pieces lie together, moved so that
- * rows meet no bank twice (and as wgmma.cuh has them). */
-template <int D> __device__ __forceinline__ uint32_t query_at(uint32_t row, uint32_t piece)
-{
-    return row / 8 * (D * 16) + piece / 8 * 1024 + row % 8 * 128 + ((piece % 8) ^ (row % 8)) * 16;
-}
-
-/* Half 2 j + e of half `high` of step k is channel s D/4 + 16 (k / 4) + 4 j + 2 high + e, where s
- * is k % 4: what a thread j of four reads of a key is four neighbours. */
-template <int F, int D> __device__ uint4 pack_piece(const float *q, uint32_t piece)
-{
-    constexpr int H = sample_size<F, D>::half;
-    const uint32_t k = piece / 2, c = k % 4 * (D / 4) + k / 4 * 16 + piece % 2 * 2;
-    return make_uint4(half_pack<H>(q[c], q[c + 1]), half_pack<H>(q[c + 4], q[c + 5]),
-                      half_pack<H>(q[c + 8], q[c + 9]), half_pack<H>(q[c + 12], q[c + 13]));
-}
-
-/* The shares of thread j of the keys t0 + 8 i + g of a page in 16 bits, N of them. */
-template <int D, int N>
-__device__ __forceinline__ void load_half_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *rows,
-                                               uint32_t t0)
-{
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int i = 0; i < D / 16; i++) {
-            const uint32_t c = i % 4 * (D / 4) + i / 4 * 16 + j * 4;
-            const uint2 x = *(const uint2 *)(rows + ((t0 + n * 8 + g) * D + c) * 2);
-            k[n][i][0] = x.x;
-            k[n][i][1] = x.y;
-        }
-}
-
-/* The same of a q8 page. */
-template <int D, int N>
-__device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *page,
-                                                uint32_t t0)
-{
-    using at = page_at<FORM_Q8, D>;
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-#pragma unroll
-    for (int i = 0; i < D / 64; i++) {
-        const uint32_t part = i * 4 + j;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            const uint32_t t = t0 + n * 8 + g;
-            const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
-            const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
-            const uint32_t mid = *(const uint32_t *)(low + part * 4);
-            const uint32_t lo[2] = {*(const uint32_t *)(low + D / 4 + part * 4),
-                                    *(const uint32_t *)(low + D / 2 + part * 4)};
-#pragma unroll
-            for (int s = 0; s < 4; s++) {
-                const uint32_t codes = q8_codes(hi, mid, lo[s % 2], s);
-                const uint32_t c = s * (D / 4) + part * 4;
-                const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
-                const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
-                k[n][i * 4 + s][0] = h2_fma(by.x, q8_pair(codes, 0), min.x);
-                k[n][i * 4 + s][1] = h2_fma(by.y, q8_pair(codes, 2), min.y);
-            }
-        }
-    }
-}
-
-template <int F, int D, int N>
-__device__ __forceinline__ void load_keys(uint32_t (&k)[N][D / 16][2], const struct sample_call &c,
-                                          const struct sample_place &p, uint32_t page, uint32_t t0)
-{
-    if (page >= c.op.end / PAGE_TOK) { /* unfinished, in 16 bits */
-        load_half_keys<D>(k, c.op.own + p.kv_head * page_at<F, D>::tail_bytes, t0);
-        return;
-    }
-    const uint32_t frame = c.op.frame[p.kv_head * c.op.table_stride + page];
-    const uint8_t *at = place_page(c.op.frames, frame, c.page_bytes);
-    if constexpr (F == FORM_Q8)
-        load_coded_keys<D>(k, at, t0);
-    else
-        load_half_keys<D>(k, at, t0);
-}
-
-template <int F, int D, int N>
-__device__ __forceinline__ bool keys_finite(const uint32_t (&k)[N][D / 16][2])
-{
-    constexpr uint32_t exponent = sample_size<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
-    bool finite = true;
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int i = 0; i < D / 8; i++) {
-            const uint32_t w = k[n][i / 2][i % 2];
-            finite = finite && (w & exponent) != exponent && (w >> 16 & exponent) != exponent;
-        }
-    return finite;
-}
-
-/* Queries 16 m + g (s[n][0], s[n][1]) and 16 m + g + 8 times keys 8 n + 2 j and the next. */
-template <int F, int D, int N>
-__device__ __forceinline__ void dots(float (&s)[N][4], uint32_t query, uint32_t m,
-                                     const uint32_t (&k)[N][D / 16][2])
-{
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[n][e] = 0;
-#pragma unroll
-    for (int i = 0; i < D / 16; i++) {
-        uint32_t a[4];
-        load_tiles(a, query + query_at<D>(m * 16 + lane % 16, i * 2 + lane / 16));
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            mma_16816<sample_size<F, D>::half>(s[n], a, k[n][i][0], k[n][i][1]);
-    }
-}
-
-/* Over the four threads that share a query. */
-static __device__ __forceinline__ float four_sum(float x)
-{
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-static __device__ __forceinline__ float four_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-/* ---- Sums: sum 2^x = sum 2^max ---- */
-
-static __device__ struct exp_sum power_sum_add(struct exp_sum a, struct exp_sum b)
-{
-    const float max = fmaxf(a.max, b.max);
-    const float by_a = a.max == -INFINITY ? 0.0f : exp2_fast(a.max - max);
-    const float by_b = b.max == -INFINITY ? 0.0f : exp2_fast(b.max - max);
-    struct exp_sum all = {max, a.sum * by_a + b.sum * by_b};
-    return all;
-}
-
-/* Of one query, of which this thread has the exponents x, and as many count as bits are set. */
-template <int N> __device__ struct exp_sum power_sum(const float (&x)[2 * N], uint32_t seen)
-{
-    struct exp_sum r = exp_sum_none();
-#pragma unroll
-    for (int i = 0; i < 2 * N; i++)
-        if (seen >> i & 1) r.max = fmaxf(r.max, x[i]);
-    r.max = four_max(r.max);
-#pragma unroll
-    for (int i = 0; i < 2 * N; i++)
-        if (seen >> i & 1) r.sum += isfinite(x[i]) ? exp2_fast(x[i] - r.max) : NAN;
-    r.sum = four_sum(r.sum);
-    return r;
-}
+/* ---- Sums ---- */
 
 /* What the sampled rows see of the tile itself: warp w takes its page w, into room [n_query]. */
 template <int F, int D>
 __device__ void sum_own(struct exp_sum *room, uint32_t query, const struct sample_call &c,
                         const struct sample_place &p)
 {
-    constexpr int N = sample_size<F, D>::n;
+    constexpr int N = rows_size<F, D>::n;
     const float by = c.op.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, warp = threadIdx.x / 32;
     const uint32_t n_own = c.op.pos + p.row0 + p.n_row - p.first;
     for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) room[r] = exp_sum_none();
     __syncwarp();
     if (warp * PAGE_TOK >= n_own) return;
-    for (int part = 0; part < sample_size<F, D>::parts; part++) {
+    for (int part = 0; part < rows_size<F, D>::parts; part++) {
         uint32_t k[N][D / 16][2];
         const uint32_t t0 = part * N * 8;
-        load_keys<F, D>(k, c, p, p.first / PAGE_TOK + warp, t0);
+        load_keys<F, D>(k, c.pages, p.kv_head, p.first / PAGE_TOK + warp, t0);
         for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
             float s[N][4];
             dots<F, D>(s, query, m, k);
@@ -278,7 +115,7 @@ template <int F, int D>
 __device__ void sum_before(float *room, const float *base, uint32_t query,
                            const struct sample_call &c, const struct sample_place &p)
 {
-    constexpr int N = sample_size<F, D>::n;
+    constexpr int N = rows_size<F, D>::n;
     const struct sample_tile t = c.tile[p.tile];
     const float by = c.op.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
@@ -289,9 +126,9 @@ __device__ void sum_before(float *room, const float *base, uint32_t query,
         const uint32_t page = i >= t.n_far ? t.near + i - t.n_far
                               : i > 0      ? t.phase + (i - 1) * t.stride
                                            : 0;
-        for (int part = 0; part < sample_size<F, D>::parts; part++) {
+        for (int part = 0; part < rows_size<F, D>::parts; part++) {
             uint32_t k[N][D / 16][2];
-            load_keys<F, D>(k, c, p, page, part * N * 8);
+            load_keys<F, D>(k, c.pages, p.kv_head, page, part * N * 8);
             for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
                 float s[N][4], sum[2] = {0, 0};
                 dots<F, D>(s, query, m, k);
@@ -391,13 +228,13 @@ template <int F, int D>
 static __device__ bool page_squares(const struct take_heads &t, const struct sample_call &c,
                                     const struct sample_place &p, uint32_t page)
 {
-    constexpr int N = sample_size<F, D>::n;
+    constexpr int N = rows_size<F, D>::n;
     const float by = c.op.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
     bool finite = true;
-    for (int part = 0; part < sample_size<F, D>::parts; part++) {
+    for (int part = 0; part < rows_size<F, D>::parts; part++) {
         uint32_t k[N][D / 16][2];
-        load_keys<F, D>(k, c, p, page, part * N * 8);
+        load_keys<F, D>(k, c.pages, p.kv_head, page, part * N * 8);
         finite = finite && keys_finite<F, D>(k);
         for (uint32_t h = 0; h < t.n; h++) {
             const uint32_t query = smem_address(t.query) + h * n_query * (D * 2);
@@ -433,14 +270,14 @@ template <int F, int D>
 static __device__ bool page_squares_wgmma(const struct take_heads &t, const struct sample_call &c,
                                           const struct sample_place &p, uint32_t page)
 {
-    constexpr int H = sample_size<F, D>::half;
+    constexpr int H = rows_size<F, D>::half;
     const float by = c.op.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
     bool finite = true;
 #pragma unroll 1
     for (uint32_t t0 = 0; t0 < PAGE_TOK; t0 += 16) {
         uint32_t k[2][D / 16][2], a[D / 16][4];
-        load_keys<F, D>(k, c, p, page, t0);
+        load_keys<F, D>(k, c.pages, p.kv_head, page, t0);
         finite &= keys_finite<F, D>(k);
 #pragma unroll
         for (int i = 0; i < D / 16 * 4; i++) a[i / 4][i % 4] = k[i % 2][i / 4][i / 2 % 2];
@@ -555,17 +392,35 @@ static __device__ inline bool is_forced(const struct sample_call &c, uint32_t n_
     return page == 0 || page + c.op.n_recent >= n_page;
 }
 
-/* A word of a list's marks, with what is read in any case; the tile itself stands behind them. */
-static __device__ inline uint32_t marks_of(const struct sample_call &c, const uint32_t *mask,
-                                           uint32_t n_page, uint32_t page)
+/* A list's marks, with what is read in any case. */
+struct sample_marks {
+    const struct sample_call &c;
+    uint32_t n_page;
+    const uint32_t *mask; /* [n_word] */
+    const uint8_t *weight;
+    __device__ uint32_t word(uint32_t page) const
+    {
+        return is_forced(c, n_page, page) ? ~0u : mask[page];
+    }
+    __device__ float logw(uint32_t page, uint32_t t) const
+    {
+        return (float)weight[page * PAGE_TOK + t] * (float)LOG_STEP;
+    }
+};
+
+static __device__ struct sample_marks marks_of(const struct sample_call &c, size_t list,
+                                               uint32_t n_page)
 {
-    if (page > n_page) return 0;
-    return page == n_page || is_forced(c, n_page, page) ? ~0u : mask[page];
+    return {c, n_page, c.op.mask + list * c.op.n_word,
+            c.op.weight + list * c.op.n_word * PAGE_TOK};
 }
 
-static __device__ inline bool is_whole(uint32_t word)
+/* Marks of the survey. All threads. */
+static __device__ uint32_t count_taken(const struct sample_marks &m, uint32_t *room)
 {
-    return __popc(word) >= PAGE_BITS;
+    uint32_t n = 0;
+    for (uint32_t page = threadIdx.x; page < m.n_page; page += THREADS) n += __popc(m.mask[page]);
+    return block_sum(n, room);
 }
 
 /* Why a list is dense before it is looked at. */
@@ -578,66 +433,6 @@ static __device__ enum plan_reason dense_before(const struct sample_call &c,
     return c.op.pos + p.row0 + p.n_row > c.op.dense_from ? PLAN_LAYER : PLAN_SPARSE;
 }
 
-static __device__ void put_tokens(const struct sample_call &c, size_t list, uint32_t page,
-                                  uint32_t word, uint32_t at)
-{
-    const uint8_t *weight = c.op.weight + (list * c.op.n_word + page) * PAGE_TOK;
-    for (; word && at < c.op.tok_max; word &= word - 1, at++) {
-        const uint32_t t = (uint32_t)__ffs(word) - 1;
-        c.op.tok[list * c.op.tok_max + at] = page * PAGE_TOK + t;
-        c.op.logw[list * c.op.tok_max + at] = (float)weight[t] * (float)LOG_STEP;
-    }
-}
-
-/* Tokens, begins and ends of ranges are counted together: THREADS pages have 23 * 256, 256 and 256
- * at most. */
-#define COUNT_BEGIN 13
-#define COUNT_END   22
-#define COUNT_TOK   ((1u << COUNT_BEGIN) - 1)
-#define COUNT_RANGE ((1u << (COUNT_END - COUNT_BEGIN)) - 1)
-static_assert(23 * THREADS <= COUNT_TOK && THREADS <= COUNT_RANGE, "counts have room");
-
-/* Writes the list as far as it has room; `out` gets its lengths, *out_taken the marks of the survey.
- * All threads. */
-static __device__ void make_list(struct attn_list *out, uint32_t *out_taken,
-                                 const struct sample_call &c, size_t list, uint32_t n_page,
-                                 uint32_t *room)
-{
-    const uint32_t *mask = c.op.mask + list * c.op.n_word;
-    struct attn_range *range = c.op.range + list * c.op.range_max;
-    uint32_t n_tok = 0, n_begin = 0, n_end = 0, taken = 0, whole = 0, all;
-    for (uint32_t first = 0; first <= n_page; first += THREADS) {
-        const uint32_t page = first + threadIdx.x;
-        const uint32_t word = marks_of(c, mask, n_page, page);
-        const bool is_page = is_whole(word);
-        const bool begins =
-            is_page && !(page > 0 && is_whole(marks_of(c, mask, n_page, page - 1)));
-        const bool ends = is_page && !is_whole(marks_of(c, mask, n_page, page + 1));
-        const uint32_t left = is_page ? 0 : word;
-        const uint32_t before =
-            block_before((uint32_t)__popc(left) | (uint32_t)begins << COUNT_BEGIN |
-                             (uint32_t)ends << COUNT_END,
-                         room, &all);
-        const uint32_t range_at = n_begin + (before >> COUNT_BEGIN & COUNT_RANGE);
-        const uint32_t end_at = n_end + (before >> COUNT_END);
-        if (left) put_tokens(c, list, page, left, n_tok + (before & COUNT_TOK));
-        if (begins && range_at < c.op.range_max) range[range_at].begin = page;
-        if (ends && end_at < c.op.range_max)
-            range[end_at].end = page == n_page ? page + TILE_PAGES : page + 1;
-        n_tok += all & COUNT_TOK;
-        n_begin += all >> COUNT_BEGIN & COUNT_RANGE;
-        n_end += all >> COUNT_END;
-        if (page < n_page) {
-            taken += (uint32_t)__popc(mask[page]);
-            whole += is_page;
-        }
-    }
-    out->n_range = n_begin;
-    out->n_tok = n_tok;
-    out->n_before = block_sum(whole, room) * PAGE_TOK + n_tok;
-    *out_taken = block_sum(taken, room);
-}
-
 static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struct sample_call c)
 {
     kernel_begin();
@@ -647,8 +442,9 @@ static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struc
     struct attn_list list = {};
     enum plan_reason why = dense_before(c, p);
     if (why == PLAN_SPARSE) { /* the same for all threads */
-        uint32_t n_taken;
-        make_list(&list, &n_taken, c, p.list, n_page, room);
+        const struct sample_marks marks = marks_of(c, p.list, n_page);
+        const uint32_t n_taken = count_taken(marks, room);
+        list_make(&list, list_room_of(c.op, p.list), marks, n_page, TILE_PAGES, room);
         if ((double)(n_taken + (c.op.n_recent + 1) * PAGE_TOK) > c.op.most * n)
             why = PLAN_NO_GAIN;
         else if (list.n_tok > c.op.tok_max || list.n_range > c.op.range_max)
@@ -656,15 +452,7 @@ static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struc
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
-    if (why != PLAN_SPARSE) {
-        struct attn_range all = {0, n_page + TILE_PAGES};
-        c.op.range[p.list * c.op.range_max] = all;
-        list.n_range = 1;
-        list.n_tok = 0;
-        list.n_before = n;
-    }
-    list.why = why;
-    list.mass = -1;
+    list_close(&list, list_room_of(c.op, p.list), why, n_page, TILE_PAGES);
     c.op.made[p.list] = list;
 }
 
@@ -691,9 +479,9 @@ __global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struc
     const struct sample_place p =
         place_of(c, c.op.audit + blockIdx.y * c.op.audit_step, blockIdx.x);
     struct attn_list &list = c.op.made[p.list];
-    const uint32_t *mask = c.op.mask + p.list * c.op.n_word;
     const uint32_t row = p.row0 + c.op.audit_row % p.n_row, end = c.op.pos + row + 1;
     const uint32_t n_page = c.tile[p.tile].n_page, lane = threadIdx.x % 32;
+    const struct sample_marks marks = marks_of(c, p.list, n_page);
     uint8_t *const query = kernel_shared();
     for (uint32_t i = threadIdx.x; i < 16 * (D / 8); i += AUDIT_THREADS) {
         const float *q = c.op.q + row * c.op.q_stride + p.head * D;
@@ -704,12 +492,12 @@ __global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struc
     struct kept_sum sum = {exp_sum_none(), exp_sum_none()};
     for (uint32_t page = threadIdx.x / 32; page * PAGE_TOK < end; page += AUDIT_WARPS) {
         const uint32_t word =
-            page >= n_page || list.why ? ~0u : marks_of(c, mask, n_page, page);
+            page >= n_page || list.why ? ~0u : marks.word(page);
         float x = 0; /* of key `lane`: the row's products are the first four lanes' */
         for (uint32_t part = 0; part < 4 / N; part++) {
             uint32_t k[N][D / 16][2];
             float s[N][4];
-            load_keys<F, D>(k, c, p, page, part * N * 8);
+            load_keys<F, D>(k, c.pages, p.kv_head, page, part * N * 8);
             dots<F, D>(s, smem_address(query), 0, k);
 #pragma unroll
             for (uint32_t i = 0; i < 2 * N; i++) {
@@ -831,7 +619,12 @@ sac_status cuda_sample(struct cuda_device *d, const struct op_sample *op)
     memset(&c, 0, sizeof c);
     c.op = *op;
     c.op.geom = NULL;
-    c.page_bytes = op->geom->bytes;
+    c.pages.frames = op->frames;
+    c.pages.frame = op->frame;
+    c.pages.table_stride = op->table_stride;
+    c.pages.page_bytes = op->geom->bytes;
+    c.pages.own = op->own;
+    c.pages.end = op->end;
     c.group = op->n_head / op->geom->n_kv_head;
     rule.least = op->least;
     rule.n_query = op->n_query;

@@ -1,0 +1,104 @@
+/* list.cuh: a list that attention reads, made of a word of marks for each page before a tile
+ * (private to this folder). It is the list that plan.c makes of the same marks. */
+#ifndef SAC_OPS_CUDA_LIST_CUH
+#define SAC_OPS_CUDA_LIST_CUH
+
+#include "ops/cuda/block.cuh"
+#include "ops/plans.h"
+
+#define LIST_PAGE_BITS 24u  /* a page with so many marked tokens is read whole, as in plan.c */
+#define LIST_THREADS   256u /* of a block that makes one, at most */
+
+/* Where a list goes. */
+struct list_room {
+    struct attn_range *range; /* [range_max] */
+    uint32_t *tok;            /* [tok_max] */
+    float *logw;              /* the same, or NULL: tokens have no weights */
+    uint32_t range_max, tok_max;
+};
+
+template <typename Op>
+static __device__ struct list_room list_room_of(const Op &op, size_t list)
+{
+    return {op.range + list * op.range_max, op.tok + list * op.tok_max,
+            op.logw ? op.logw + list * op.tok_max : NULL, op.range_max, op.tok_max};
+}
+
+/* Tokens, begins and ends of ranges are counted together: LIST_THREADS pages have 23 * 256, 256 and
+ * 256 at most. */
+#define LIST_BEGIN 13
+#define LIST_END   22
+#define LIST_TOK   ((1u << LIST_BEGIN) - 1)
+#define LIST_RANGE ((1u << (LIST_END - LIST_BEGIN)) - 1)
+static_assert((LIST_PAGE_BITS - 1) * LIST_THREADS <= LIST_TOK && LIST_THREADS <= LIST_RANGE,
+              "counts have room");
+
+template <typename Marks>
+static __device__ void list_put(const struct list_room &to, const Marks &marks, uint32_t page,
+                                uint32_t word, uint32_t at)
+{
+    for (; word && at < to.tok_max; word &= word - 1, at++) {
+        const uint32_t t = (uint32_t)__ffs(word) - 1;
+        to.tok[at] = page * PAGE_TOK + t;
+        if (to.logw) to.logw[at] = marks.logw(page, t);
+    }
+}
+
+/* Whether a page is read whole; behind the n_page before the tile, the tile itself. */
+template <typename Marks>
+static __device__ bool list_is_whole(const Marks &marks, uint32_t n_page, uint32_t page)
+{
+    if (page >= n_page) return page == n_page;
+    return (uint32_t)__popc(marks.word(page)) >= LIST_PAGE_BITS;
+}
+
+/* Writes the list as far as it has room; `out` gets its lengths. All threads of a block; marks.word
+ * (page) are the marks of page < n_page, marks.logw (page, t) a token's weight. */
+template <typename Marks>
+static __device__ void list_make(struct attn_list *out, const struct list_room &to,
+                                 const Marks &marks, uint32_t n_page, uint32_t tile_pages,
+                                 uint32_t *room)
+{
+    uint32_t n_tok = 0, n_begin = 0, n_end = 0, whole = 0, all;
+    for (uint32_t first = 0; first <= n_page; first += blockDim.x) {
+        const uint32_t page = first + threadIdx.x, word = page < n_page ? marks.word(page) : 0;
+        const bool is_page = list_is_whole(marks, n_page, page);
+        const bool begins = is_page && !(page > 0 && list_is_whole(marks, n_page, page - 1));
+        const bool ends = is_page && !list_is_whole(marks, n_page, page + 1);
+        const uint32_t left = is_page ? 0 : word;
+        const uint32_t before = block_before((uint32_t)__popc(left) |
+                                                 (uint32_t)begins << LIST_BEGIN |
+                                                 (uint32_t)ends << LIST_END,
+                                             room, &all);
+        const uint32_t range_at = n_begin + (before >> LIST_BEGIN & LIST_RANGE);
+        const uint32_t end_at = n_end + (before >> LIST_END);
+        if (left) list_put(to, marks, page, left, n_tok + (before & LIST_TOK));
+        if (begins && range_at < to.range_max) to.range[range_at].begin = page;
+        if (ends && end_at < to.range_max)
+            to.range[end_at].end = page == n_page ? page + tile_pages : page + 1;
+        n_tok += all & LIST_TOK;
+        n_begin += all >> LIST_BEGIN & LIST_RANGE;
+        n_end += all >> LIST_END;
+        whole += page < n_page && is_page;
+    }
+    out->n_range = n_begin;
+    out->n_tok = n_tok;
+    out->n_before = block_sum(whole, room) * PAGE_TOK + n_tok;
+}
+
+/* The list is done; if there is a reason, it names everything. By one thread. */
+static __device__ inline void list_close(struct attn_list *out, const struct list_room &to,
+                                         enum plan_reason why, uint32_t n_page,
+                                         uint32_t tile_pages)
+{
+    if (why != PLAN_SPARSE) {
+        to.range[0] = {0, n_page + tile_pages};
+        out->n_range = 1;
+        out->n_tok = 0;
+        out->n_before = n_page * PAGE_TOK;
+    }
+    out->why = why;
+    out->mass = -1;
+}
+
+#endif

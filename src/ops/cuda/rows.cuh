@@ -1,0 +1,183 @@
+/* rows.cuh: products of some rows' queries with the keys of pages, by matrix instructions, and sums
+ * of their exponentials (private to this folder). Scores are products of halves. The channels of
+ * queries and keys are permuted alike, so that a thread's share of a key lies together in a page of
+ * any form. */
+#ifndef SAC_OPS_CUDA_ROWS_CUH
+#define SAC_OPS_CUDA_ROWS_CUH
+
+#include "ops/cuda/attn.cuh"
+#include "ops/cuda/block.cuh"
+
+template <int F, int D> struct rows_size {
+    static constexpr int n = D > 128 ? 2 : 4; /* eights of keys that a warp has in registers */
+    static constexpr int parts = 4 / n;       /* of a page */
+    static constexpr int half = page_at<F, D>::half;
+};
+
+/* ---- Queries and keys as matrix instructions want them ---- */
+
+/* Piece `piece` of 16 bytes of a packed query: eight rows of eight pieces lie together, moved so that
+ * rows meet no bank twice (and as wgmma.cuh has them). */
+template <int D> __device__ __forceinline__ uint32_t query_at(uint32_t row, uint32_t piece)
+{
+    return row / 8 * (D * 16) + piece / 8 * 1024 + row % 8 * 128 + ((piece % 8) ^ (row % 8)) * 16;
+}
+
+/* Half 2 j + e of half `high` of step k is channel s D/4 + 16 (k / 4) + 4 j + 2 high + e, where s
+ * is k % 4: what a thread j of four reads of a key is four neighbours. */
+template <int F, int D> __device__ uint4 pack_piece(const float *q, uint32_t piece)
+{
+    constexpr int H = rows_size<F, D>::half;
+    const uint32_t k = piece / 2, c = k % 4 * (D / 4) + k / 4 * 16 + piece % 2 * 2;
+    return make_uint4(half_pack<H>(q[c], q[c + 1]), half_pack<H>(q[c + 4], q[c + 5]),
+                      half_pack<H>(q[c + 8], q[c + 9]), half_pack<H>(q[c + 12], q[c + 13]));
+}
+
+/* A run's pages. */
+struct rows_pages {
+    struct page_frames frames;
+    const uint32_t *frame; /* [n_kv_head, table_stride] of pages before end / PAGE_TOK */
+    size_t table_stride, page_bytes;
+    const uint8_t *own; /* [n_kv_head, tail_bytes] */
+    uint32_t end;
+};
+
+/* The shares of thread j of the keys t0 + 8 i + g of a page in 16 bits, N of them. */
+template <int D, int N>
+__device__ __forceinline__ void load_half_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *rows,
+                                               uint32_t t0)
+{
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            const uint32_t c = i % 4 * (D / 4) + i / 4 * 16 + j * 4;
+            const uint2 x = *(const uint2 *)(rows + ((t0 + n * 8 + g) * D + c) * 2);
+            k[n][i][0] = x.x;
+            k[n][i][1] = x.y;
+        }
+}
+
+/* The same of a q8 page. */
+template <int D, int N>
+__device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *page,
+                                                uint32_t t0)
+{
+    using at = page_at<FORM_Q8, D>;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < D / 64; i++) {
+        const uint32_t part = i * 4 + j;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const uint32_t t = t0 + n * 8 + g;
+            const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
+            const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
+            const uint32_t mid = *(const uint32_t *)(low + part * 4);
+            const uint32_t lo[2] = {*(const uint32_t *)(low + D / 4 + part * 4),
+                                    *(const uint32_t *)(low + D / 2 + part * 4)};
+#pragma unroll
+            for (int s = 0; s < 4; s++) {
+                const uint32_t codes = q8_codes(hi, mid, lo[s % 2], s);
+                const uint32_t c = s * (D / 4) + part * 4;
+                const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
+                const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
+                k[n][i * 4 + s][0] = h2_fma(by.x, q8_pair(codes, 0), min.x);
+                k[n][i * 4 + s][1] = h2_fma(by.y, q8_pair(codes, 2), min.y);
+            }
+        }
+    }
+}
+
+template <int F, int D, int N>
+__device__ __forceinline__ void load_keys(uint32_t (&k)[N][D / 16][2], const struct rows_pages &of,
+                                          uint32_t kv_head, uint32_t page, uint32_t t0)
+{
+    if (page >= of.end / PAGE_TOK) { /* unfinished, in 16 bits */
+        load_half_keys<D>(k, of.own + kv_head * page_at<F, D>::tail_bytes, t0);
+        return;
+    }
+    const uint32_t frame = of.frame[kv_head * of.table_stride + page];
+    const uint8_t *at = place_page(of.frames, frame, of.page_bytes);
+    if constexpr (F == FORM_Q8)
+        load_coded_keys<D>(k, at, t0);
+    else
+        load_half_keys<D>(k, at, t0);
+}
+
+template <int F, int D, int N>
+__device__ __forceinline__ bool keys_finite(const uint32_t (&k)[N][D / 16][2])
+{
+    constexpr uint32_t exponent = rows_size<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const uint32_t w = k[n][i / 2][i % 2];
+            finite = finite && (w & exponent) != exponent && (w >> 16 & exponent) != exponent;
+        }
+    return finite;
+}
+
+/* Queries 16 m + g (s[n][0], s[n][1]) and 16 m + g + 8 times keys 8 n + 2 j and the next. */
+template <int F, int D, int N>
+__device__ __forceinline__ void dots(float (&s)[N][4], uint32_t query, uint32_t m,
+                                     const uint32_t (&k)[N][D / 16][2])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] = 0;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        uint32_t a[4];
+        load_tiles(a, query + query_at<D>(m * 16 + lane % 16, i * 2 + lane / 16));
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            mma_16816<rows_size<F, D>::half>(s[n], a, k[n][i][0], k[n][i][1]);
+    }
+}
+
+/* Over the four threads that share a query. */
+static __device__ __forceinline__ float four_sum(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+static __device__ __forceinline__ float four_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+/* ---- Sums: sum 2^x = sum 2^max ---- */
+
+static __device__ inline struct exp_sum power_sum_add(struct exp_sum a, struct exp_sum b)
+{
+    const float max = fmaxf(a.max, b.max);
+    const float by_a = a.max == -INFINITY ? 0.0f : exp2_fast(a.max - max);
+    const float by_b = b.max == -INFINITY ? 0.0f : exp2_fast(b.max - max);
+    struct exp_sum all = {max, a.sum * by_a + b.sum * by_b};
+    return all;
+}
+
+/* Of one query, of which this thread has the exponents x, and as many count as bits are set. */
+template <int N> __device__ struct exp_sum power_sum(const float (&x)[2 * N], uint32_t seen)
+{
+    struct exp_sum r = exp_sum_none();
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++)
+        if (seen >> i & 1) r.max = fmaxf(r.max, x[i]);
+    r.max = four_max(r.max);
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++)
+        if (seen >> i & 1) r.sum += isfinite(x[i]) ? exp2_fast(x[i] - r.max) : NAN;
+    r.sum = four_sum(r.sum);
+    return r;
+}
+
+#endif
