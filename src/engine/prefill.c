@@ -45,6 +45,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     f->tile_max = 0;
     f->weighs = false;
     f->away.list_max = f->away.run_list_max = f->away.fused_bytes = 0;
+    f->away.trace_bytes = f->away.trace_rows = 0;
     for (uint32_t i = 0; i < specs->n; i++) {
         struct prefill_method *m = &f->method[i];
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
@@ -58,12 +59,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
         if (prefill_may_be_away(e, hooks)) {
-            f->away.list_max = mem_larger(f->away.list_max, all * n_kv_head);
-            f->away.run_list_max = mem_larger(f->away.run_list_max, lane * n_kv_head);
-            if (hooks->blocks)
-                f->away.fused_bytes =
-                    mem_larger(f->away.fused_bytes, method_hook_bytes(hooks->state_bytes, &e->shape,
-                                                                      specs->spec[i].param));
+            prefill_device_size(e, &specs->spec[i], lane * n_kv_head, all * n_kv_head);
             if (!place_has_host(e)) continue;
         }
         f->weighs = f->weighs || specs->spec[i].method->weighs;

@@ -5,6 +5,7 @@
 
 #include "engine/attend.h"
 #include "methods/plan.h"
+#include "methods/spec.h"
 
 struct prefill_method {
     uint32_t tile_tok, n_part;
@@ -30,7 +31,7 @@ struct prefill_before {
 /* Where a device chooses (prefill_device.c). Arrays are its memory but for the last ones. */
 struct prefill_away {
     size_t list_max;     /* lists that the runs of a batch can have; 0: nobody chooses there */
-    size_t run_list_max; /* of one run */
+    size_t run_list_max; /* of one run, of methods that mark pages by lists */
     uint32_t *mask;      /* [run_list_max][max_page] rooms, and so on as in struct op_sample */
     uint8_t *weight;
     uint16_t *query;
@@ -40,6 +41,11 @@ struct prefill_away {
     size_t fused_bytes;               /* of a KV head and run that chooses blocks */
     uint8_t *fused;                   /* [n_seq_max][n_kv_head][fused_bytes] */
     struct prefill_before *before;    /* [n_seq_max] runs of the batch, in the order of plans */
+    size_t trace_bytes;               /* of struct op_trace's room, which serves run after run */
+    uint32_t trace_rows;              /* that choose or judge its lines, at most */
+    void *trace;
+    uint32_t *row; /* [2 * trace_rows] of the run in work, here; and patterns of heads */
+    struct op_trace_size *size;       /* [OP_TRACE_SIZES * n_head] */
     struct attn_range *range;         /* [list_max * range_max] */
     uint32_t *tok;                    /* [list_max * tok_max] */
     float *logw;
@@ -97,10 +103,12 @@ struct plan prefill_shape(const sac_engine *e, uint32_t run_i);
 void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s, uint32_t n_part);
 
 /* The same on a device, which is not waited for: whether a method chooses there in some layers, and
- * in the one at hand; memory (list_max and run_list_max are set), the begin of a layer, and one
+ * in the one at hand; sizes and memory, the begin of a layer, and one
  * run's plan. */
 bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks);
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
+/* Rooms for a method's plans, of runs and batches of so many lists, at least. */
+void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list, size_t list);
 void prefill_device_plan(sac_engine *e, struct arena *a);
 void prefill_device_begin(sac_engine *e);
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out);

@@ -1,5 +1,5 @@
 /* prefill_device.c: prefill methods where a device chooses and attends. A method says what it wants
- * (method_prefill.sample, .blocks); the lists are made there and read there, and the program never
+ * (method_prefill.sample, .blocks, .trace); the lists are made there and read there, and the program never
  * waits, so it does not know what came of them before the step is over.
  *
  * Invariants:
@@ -16,12 +16,29 @@
 
 bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks)
 {
-    return place_has_device(e) && (hooks->sample || hooks->blocks);
+    return place_has_device(e) && (hooks->sample || hooks->blocks || hooks->trace);
 }
 
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks)
 {
     return !e->backend.is_host && prefill_may_be_away(e, hooks);
+}
+
+void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list, size_t list)
+{
+    struct prefill_away *w = &e->prefill.away;
+    const struct method_prefill *hooks = spec->method->prefill;
+    w->list_max = mem_larger(w->list_max, list);
+    if (hooks->trace) {
+        const uint32_t n_row = hooks->trace_rows(&e->shape, spec->param);
+        w->trace_rows = (uint32_t)mem_larger(w->trace_rows, n_row);
+        w->trace_bytes = op_trace_bytes(e->model->config.n_head, w->trace_rows, e->params.n_ctx);
+        return;
+    }
+    w->run_list_max = mem_larger(w->run_list_max, run_list);
+    if (hooks->blocks)
+        w->fused_bytes = mem_larger(
+            w->fused_bytes, method_hook_bytes(hooks->state_bytes, &e->shape, spec->param));
 }
 
 static void plan_step(const sac_engine *e, struct prefill_step *s, struct arena *a)
@@ -48,11 +65,15 @@ void prefill_device_plan(sac_engine *e, struct arena *a)
     w->failed = arena_take_tensor(a, n ? g->n_kv_head : 0, sizeof *w->failed);
     w->range = arena_take_tensor(a, n * e->prefill.range_max, sizeof *w->range);
     w->tok = arena_take_tensor(a, n * e->prefill.tok_max, sizeof *w->tok);
-    w->logw = arena_take_tensor(a, n * e->prefill.tok_max, sizeof *w->logw);
+    w->logw = arena_take_tensor(a, n_run ? n * e->prefill.tok_max : 0, sizeof *w->logw);
     w->made = arena_take_tensor(a, n * g->n_layer, sizeof *w->made);
     w->segment = arena_take(a, n_run, sizeof *w->segment);
     w->fused = arena_take_tensor(a, (size_t)e->params.n_seq_max * g->n_kv_head, w->fused_bytes);
     w->before = arena_take(a, n ? e->params.n_seq_max : 0, sizeof *w->before);
+    w->trace = arena_take_tensor(a, w->trace_bytes, 1);
+    w->row = arena_take(a, w->trace_rows, 2 * sizeof *w->row);
+    w->size = arena_take(a, w->trace_rows ? e->model->config.n_head : 0,
+                         OP_TRACE_SIZES * sizeof *w->size);
     for (uint32_t i = 0; i < PREFILL_STEPS; i++) plan_step(e, &w->step[i], a);
     w->n_step = 0;
     w->call = 0;
@@ -162,6 +183,42 @@ static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
     e->ops.lanes.blocks(e->workers, &op);
 }
 
+static void trace(sac_engine *e, const struct method_prefill *hooks, const struct away_lists *l)
+{
+    struct prefill_away *w = &e->prefill.away;
+    struct op_trace op = {.geom = &e->pool.geom,
+                          .frames = pool_frames(&e->pool, l->layer),
+                          .frame = l->run->frame,
+                          .table_stride = l->run->table_stride,
+                          .own = l->lane.own,
+                          .q = l->lane.q,
+                          .q_stride = l->lane.q_stride,
+                          .scale = l->lane.scale,
+                          .softcap = l->lane.softcap,
+                          .n_head = e->model->config.n_head,
+                          .pos = l->plan.pos,
+                          .end = l->plan.end,
+                          .tile_tok = l->plan.tile_tok,
+                          .tile0 = l->plan.tile0,
+                          .n_tile = l->plan.n_tile,
+                          .dense_to = l->lane.sparse_min_ctx,
+                          .choose = {.at = w->row},
+                          .judge = {.at = w->row + w->trace_rows},
+                          .size = w->size,
+                          .room = w->trace,
+                          .failed = w->failed,
+                          .call = ++w->call,
+                          .range_max = e->prefill.range_max,
+                          .tok_max = e->prefill.tok_max,
+                          .range = w->range + l->first * e->prefill.range_max,
+                          .tok = w->tok + l->first * e->prefill.tok_max,
+                          .made = w->made + l->layer * w->list_max + l->first};
+    hooks->trace(&l->lane, l->n_tok, &op);
+    assert(op.choose.n <= w->trace_rows && op.judge.n <= w->trace_rows);
+    assert(l->plan.n_part == e->shape.group && op.n_size <= OP_TRACE_SIZES);
+    e->ops.lanes.trace(e->workers, &op);
+}
+
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out)
 {
     struct prefill_away *w = &e->prefill.away;
@@ -178,16 +235,19 @@ void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, str
         .layer = r->layer,
         .n_tok = p.end + p.n_after,
         .first = s->first[s->n_plan]};
-    assert(n_list <= w->run_list_max && l.first + n_list <= w->list_max);
+    assert(l.first + n_list <= w->list_max);
+    assert(hooks->trace || n_list <= w->run_list_max);
     if (hooks->sample)
         sample(e, hooks, &l);
+    else if (hooks->trace)
+        trace(e, hooks, &l);
     else
         choose_blocks(e, hooks, &l);
     *out = (struct attn_plan){.tile_tok = p.tile_tok,
                               .by_head = p.n_part > 1,
                               .range = w->range + l.first * f->range_max,
                               .tok = w->tok + l.first * f->tok_max,
-                              .tok_logw = w->logw + l.first * f->tok_max,
+                              .tok_logw = hooks->trace ? NULL : w->logw + l.first * f->tok_max,
                               .made = w->made + l.layer * w->list_max + l.first,
                               .range_max = f->range_max,
                               .tok_max = f->tok_max};

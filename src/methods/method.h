@@ -257,6 +257,7 @@ struct plan;
 struct plan_batch;
 struct op_sample;
 struct op_blocks;
+struct op_trace;
 struct method_context;
 
 /* What a prefill method knows beforehand of each head of a model: read from a file, or learnt from
@@ -299,12 +300,14 @@ struct method_prefill {
      * heads: there the lanes' scratch has lane_bytes, and a worker's room scratch_bytes. */
     void (*plan)(const struct method_lane *lane, struct plan *out);
     void (*plan_lanes)(const struct plan_batch *b);
-    /* The same on backends that are not the host, by a slot of ops/plans.h, or NULL, both: for a
+    /* The same on backends that are not the host, by a slot of ops/plans.h, or NULL, all: for a
      * run of a prompt of n_tok tokens, says in `op`, where its rows stand already, what the method
      * decides. Nothing of the lane is looked at but where it is and what its parameters are. What
      * `blocks` hands from layer to layer lies in a device's memory, not in the lane's state. */
     void (*sample)(const struct method_lane *lane, uint32_t n_tok, struct op_sample *op);
     void (*blocks)(const struct method_lane *lane, uint32_t n_tok, struct op_blocks *op);
+    void (*trace)(const struct method_lane *lane, uint32_t n_tok, struct op_trace *op);
+    uint32_t (*trace_rows)(const struct method_shape *s, const void *param); /* of it, the most */
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* As for decode methods. */

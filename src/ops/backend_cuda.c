@@ -229,6 +229,11 @@ static void blocks(struct workers *pool, const struct op_blocks *op)
     (void)of(pool)->api->blocks(of(pool)->device, op);
 }
 
+static void trace(struct workers *pool, const struct op_trace *op)
+{
+    (void)of(pool)->api->trace(of(pool)->device, op);
+}
+
 /* ---- Pages below ---- */
 
 static void depot_store(struct workers *pool, const struct op_depot_store *op)
@@ -284,7 +289,8 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .past = past,
                                       .note = note,
                                       .sample = sample,
-                                      .blocks = blocks},
+                                      .blocks = blocks,
+                                      .trace = trace},
                             .depot = {depot_store, depot_renew, depot_fetch},
                             .docs = {unseal, mass},
                             .dots = here.dots,

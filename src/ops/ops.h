@@ -583,6 +583,7 @@ struct op_past;
 struct op_note;
 struct op_sample;
 struct op_blocks;
+struct op_trace;
 
 /* Choosing for lists of lanes: lanes.h. */
 struct ops_lanes {
@@ -616,6 +617,7 @@ struct ops_lanes {
     void (*note)(struct workers *pool, const struct op_note *op);
     void (*sample)(struct workers *pool, const struct op_sample *op); /* plans.h */
     void (*blocks)(struct workers *pool, const struct op_blocks *op);
+    void (*trace)(struct workers *pool, const struct op_trace *op);
 };
 
 struct op_mass;

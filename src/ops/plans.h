@@ -3,8 +3,9 @@
  * There nobody looks at queries, masks and lists before the step is over: one call does it all and
  * leaves for each tile a list that attention reads (attn_plan.made). One slot samples the rows of a
  * run's tiles and surveys the pages before them as the survey slot does (struct op_survey says what
- * is taken), for each query head; the other chooses blocks of keys for whole segments of rows, for
- * each KV head. The contract is that of lanes.h. */
+ * is taken), for each query head; another chooses blocks of keys for whole segments of rows, for
+ * each KV head; and one chooses columns and diagonals, for each query head. The contract is that of
+ * lanes.h. */
 #ifndef SAC_OPS_PLANS_H
 #define SAC_OPS_PLANS_H
 
@@ -121,5 +122,82 @@ struct op_blocks {
     struct attn_range *range; /* [n_tile * n_kv_head][range_max], 2 or more */
     struct attn_list *made;   /* [n_tile * n_kv_head] */
 };
+
+/* ---- Columns and diagonals ---- */
+
+#define OP_TRACE_SIZES 5u /* patterns of a head that are compared, at most */
+
+enum op_trace_rule {
+    OP_TRACE_BEST, /* so many of the best columns and diagonals */
+};
+
+/* What a head reads. */
+enum op_trace_family {
+    OP_TRACE_LINES, /* so many columns and diagonals */
+    OP_TRACE_ENDS,  /* the first n_column keys, and of each row the last n_slash */
+    OP_TRACE_ALL,   /* everything: its patterns would, in a context so short */
+};
+struct op_trace_size {
+    enum op_trace_family family;
+    uint32_t n_column, n_slash;
+};
+
+/* Rows that are looked at: their attention to all keys before them is computed exactly, rounded to
+ * bf16. */
+struct op_trace_rows {
+    uint32_t n;
+    uint32_t *at; /* [n] of the host: positions, ascending, all in the run */
+};
+
+/* The attention of some rows of a run is summed along columns (a key) and diagonals (a distance),
+ * the best of both are chosen, and all tiles of the run read what their rows meet of them: a column
+ * as one token, a diagonal as the tile_tok tokens that the tile's rows have at that distance. Sums
+ * are made of whole numbers, so they do not depend on an order.
+ *
+ * List i = tile * n_head + query head: those tokens, and the tile. What lies behind pointers is
+ * memory of the backend but for rows and sizes. The mass of a head's lines, a share of the judging
+ * rows' attention, is told with the list of its first tile. */
+struct op_trace {
+    const struct page_geom *geom;
+    struct page_frames frames; /* as in struct op_sample, down to `end` */
+    const uint32_t *frame;
+    size_t table_stride;
+    const uint8_t *own;
+    const float *q;
+    size_t q_stride;
+    float scale, softcap;
+    uint32_t n_head, pos, end, tile_tok, tile0, n_tile;
+    uint32_t dense_to; /* tiles that end at or before this position read everything */
+    /* What a method decides. */
+    enum op_trace_rule rule;
+    enum plan_reason why; /* everything is read, and nothing looked at */
+    struct op_trace_rows choose;
+    struct op_trace_rows judge; /* that patterns are compared by; n = 0: those that choose */
+    uint32_t n_size; /* patterns of each head: the one whose lines hold most of the attention, of
+                        equal ones the first */
+    struct op_trace_size *size; /* [n_size][n_head] of the host */
+    uint32_t sink, band; /* so many first columns and diagonals are the best, whatever they hold */
+    /* Rooms. */
+    void *room; /* [op_trace_bytes] */
+    uint32_t *failed, call; /* as in struct op_blocks */
+    /* Lists, in rooms of their own. */
+    uint32_t range_max, tok_max;
+    struct attn_range *range; /* [n_tile * n_head][range_max], 2 or more */
+    uint32_t *tok;            /* [n_tile * n_head][tok_max] */
+    struct attn_list *made;   /* [n_tile * n_head] */
+};
+
+#define OP_TRACE_SPAN 1024u /* tokens whose sums of exponentials are one */
+
+/* Of a room for n_row rows of so many heads, and n_tok tokens: sums of exponentials and their
+ * logarithms, attention, sums along lines and what they are ranked by, lines, and what they hold. */
+static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
+{
+    const size_t n_span = n_tok / OP_TRACE_SPAN + 1, n_row16 = (n_row + 15) / 16 * 16;
+    const size_t tok32 = n_span * OP_TRACE_SPAN;
+    const size_t by_row = n_row16 * (n_span * 8 + 4) + n_row * tok32 * 2;
+    const size_t by_line = 2 * tok32 * (8 + 4) + OP_TRACE_SIZES * (2 * tok32 / 8 + 8);
+    return n_head * (by_row + by_line);
+}
 
 #endif

@@ -365,6 +365,7 @@ static void methods_cost_nothing_where_all_is_read(void **state)
 
 /* ---- Prompts ---- */
 
+static const char lines[] = "minference:columns=25,slashes=2,band=0,sink=0,sample=70";
 static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
 
 enum { N_LONG = 300, N_CHUNK = 256 + 32, FEW_FRAMES = 40 };
@@ -470,6 +471,23 @@ static void blocks_are_those_of_the_host(void **state)
     }
 }
 
+/* Lines are those of the host but where two hold so much alike that rounding decides; both halves
+ * of the layers, as the host makes those of the first. */
+static void lines_are_those_of_the_host(void **state)
+{
+    (void)state;
+    static const char *const spec[] = {
+        lines,
+        "minference:columns=50,slashes=2,band=2,sink=0,sample=16",
+    };
+    for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
+        for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
+            assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
+                                                    .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
+                                                    .prefill = spec[i],
+                                                    .n_layer = n_layer});
+}
+
 static void assert_same_plan(const struct planned *want, const struct planned *got)
 {
     assert_memory_equal(want->heard.logits[0], got->heard.logits[0], sizeof want->heard.logits[0]);
@@ -483,8 +501,9 @@ static void plans_do_not_show_their_company(void **state)
     struct plan_wish wish[] = {{.of = shallow,
                                 .type = SAC_KV_Q8,
                                 .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32"},
-                               {.of = model, .type = SAC_KV_F16, .prefill = blocks}};
-    for (int i = 0; i < 2; i++) {
+                               {.of = model, .type = SAC_KV_F16, .prefill = blocks},
+                               {.of = model, .type = SAC_KV_F16, .prefill = lines}};
+    for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
         wish[i].company = 1;
         setenv("SAC_GRID_ORDER", "backward", 1);
@@ -501,11 +520,14 @@ static void a_plan_of_everything_is_dense(void **state)
     static struct planned want, got;
     struct plan_wish wish = {.of = shallow, .type = SAC_KV_F16, .prefill = "dense"};
     plan_prompt(&want, &wish, "cuda");
-    wish.prefill = "auto:mass=1";
-    plan_prompt(&got, &wish, "cuda");
-    assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
-    assert_int_equal(got.reads.n_cell_read, want.reads.n_cell);
-    assert_true(got.reads.n_plan > 0 && got.reads.n_plan == got.reads.n_plan_dense);
+    static const char *const whole[] = {"auto:mass=1", "minference"};
+    for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
+        wish.prefill = whole[i];
+        plan_prompt(&got, &wish, "cuda");
+        assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
+        assert_int_equal(got.reads.n_cell_read, want.reads.n_cell);
+        assert_true(got.reads.n_plan > 0 && got.reads.n_plan == got.reads.n_plan_dense);
+    }
 }
 
 /* More chunks than are counted together, behind a sequence that left in the middle of its own. */
@@ -549,8 +571,9 @@ static void plans_reach_pages_below(void **state)
     struct plan_wish wish[] = {{.of = model,
                                 .type = SAC_KV_F16,
                                 .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"},
-                               {.of = model, .type = SAC_KV_Q8, .prefill = blocks}};
-    for (int i = 0; i < 2; i++) {
+                               {.of = model, .type = SAC_KV_Q8, .prefill = blocks},
+                               {.of = model, .type = SAC_KV_F16, .prefill = lines}};
+    for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
         wish[i].fast = FEW_FRAMES * (size_t)PAGE_TOK * DIM * 4;
         plan_prompt(&got, &wish[i], "cuda");
@@ -569,6 +592,7 @@ int main(void)
         cmocka_unit_test(plans_are_those_of_the_host),
         cmocka_unit_test(plans_in_part_are_those_of_the_host),
         cmocka_unit_test(blocks_are_those_of_the_host),
+        cmocka_unit_test(lines_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
         cmocka_unit_test(a_plan_of_everything_is_dense),
         cmocka_unit_test(chunks_under_way_are_counted),

@@ -156,23 +156,25 @@ static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
     return sum / w->rows.n;
 }
 
-/* Rows of the sample: the last of the chunk. */
-static void sample_last_rows(struct work *w, const struct method_lane *l)
+/* Rows of the sample, of which the number is returned: the last of the chunk. */
+static uint32_t sample_last_rows(uint32_t *at, const struct method_lane *l)
 {
     const struct minference_param *set = l->param;
-    w->rows.n = pick_min(set->sample, l->n_row);
-    for (uint32_t i = 0; i < w->rows.n; i++) w->rows.at[i] = l->pos + l->n_row - w->rows.n + i;
+    const uint32_t n = pick_min(set->sample, l->n_row);
+    for (uint32_t i = 0; i < n; i++) at[i] = l->pos + l->n_row - n + i;
+    return n;
 }
 
 /* Or one at the end of each of as many equal parts of what lies from position `from` on. */
-static void sample_all_rows(struct work *w, const struct method_lane *l, uint32_t from)
+static uint32_t sample_all_rows(uint32_t *at, const struct method_lane *l, uint32_t from)
 {
     const struct minference_param *set = l->param;
     const uint32_t first = pick_max(l->pos, from), span = l->pos + l->n_row - first;
-    w->rows.n = pick_min(set->sample, span);
+    const uint32_t n = pick_min(set->sample, span);
     assert(span > 0 && span <= l->n_row);
-    for (uint32_t i = 0; i < w->rows.n; i++)
-        w->rows.at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / w->rows.n) - 1;
+    for (uint32_t i = 0; i < n; i++)
+        at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / n) - 1;
+    return n;
 }
 
 /* Sums along lines; `keep` is as in rows_sum. */
@@ -190,7 +192,7 @@ static void sum_lines(const struct work *w, const struct method_lane *l, const s
 /* Sums of the last rows. False: a score is not finite. */
 static bool attend_last(struct work *w, const struct method_lane *l, uint32_t head)
 {
-    sample_last_rows(w, l);
+    w->rows.n = sample_last_rows(w->rows.at, l);
     if (!rows_attend(&w->rows, l, head)) return false;
     sum_lines(w, l, &w->by, false);
     return true;
@@ -200,7 +202,7 @@ static bool attend_last(struct work *w, const struct method_lane *l, uint32_t he
 static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from,
                        bool keep)
 {
-    sample_all_rows(w, l, from);
+    w->rows.n = sample_all_rows(w->rows.at, l, from);
     if (!rows_attend(&w->rows, l, head)) return false;
     sum_lines(w, l, &w->judge, keep);
     return true;
@@ -365,11 +367,70 @@ static void mi_plan(const struct method_lane *l, struct plan *p)
     if (!finite) plan_dense(p, PLAN_NAN);
 }
 
+/* ---- On a device ---- */
+
+static uint32_t mi_trace_rows(const struct method_shape *s, const void *param)
+{
+    const struct minference_param *set = param;
+    return pick_min(set->sample, s->n_row_max);
+}
+
+/* Lists what a head may be, and returns how many that are. */
+static uint32_t list_patterns(struct pattern out[PATTERN_CANDIDATES], const struct method_lane *l,
+                              uint32_t head)
+{
+    const struct minference_param *set = l->param;
+    uint32_t n = 0;
+    out[0] = pattern_of(l, head);
+    for (size_t i = 0; i < PATTERN_CANDIDATES && set->sizes > 0; i++)
+        if (pattern_candidates[i].family != PATTERN_BLOCKS)
+            out[n++] = (struct pattern){PATTERN_LINES, pattern_candidates[i].a,
+                                        pattern_candidates[i].b};
+    return n ? n : 1;
+}
+
+/* Of the heads of a lane's KV head. */
+static void put_sizes(const struct method_lane *l, struct op_trace *op)
+{
+    const uint32_t group = l->shape->group;
+    const bool reads_all = l->pos + l->n_row <= short_tok(l);
+    for (uint32_t h = 0; h < group; h++) {
+        struct pattern p[PATTERN_CANDIDATES];
+        op->n_size = list_patterns(p, l, h);
+        for (uint32_t i = 0; i < op->n_size; i++)
+            op->size[i * op->n_head + l->kv_head * group + h] = (struct op_trace_size){
+                reads_all                     ? OP_TRACE_ALL
+                : p[i].family == PATTERN_ENDS ? OP_TRACE_ENDS
+                                              : OP_TRACE_LINES,
+                p[i].a, p[i].b};
+    }
+}
+
+static void mi_trace(const struct method_lane *l, uint32_t n_tok, struct op_trace *op)
+{
+    const struct minference_param *set = l->param;
+    (void)n_tok;
+    op->why = PLAN_SHORT;
+    for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
+        struct method_lane lane = *l;
+        lane.kv_head = h;
+        put_sizes(&lane, op);
+        if (l->pos + l->n_row > short_tok(&lane)) op->why = PLAN_SPARSE;
+    }
+    op->rule = OP_TRACE_BEST;
+    op->sink = set->sink;
+    op->band = set->band;
+    op->choose.n = sample_last_rows(op->choose.at, l);
+    op->judge.n = set->sizes > 0 ? sample_all_rows(op->judge.at, l, 0) : 0;
+}
+
 static const struct method_prefill hooks = {
     .by_head = true,
     .table = &table,
     .scratch_bytes = mi_scratch_bytes,
     .plan = mi_plan,
+    .trace = mi_trace,
+    .trace_rows = mi_trace_rows,
 };
 
 static const sac_method_deviation deviations[] = {

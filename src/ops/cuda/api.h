@@ -33,7 +33,8 @@ extern "C" {
                            23 * sizeof(struct op_sample) + 29 * sizeof(struct op_blocks) +         \
                            31 * sizeof(struct op_mass) + 37 * sizeof(struct op_lane_observe) +     \
                            41 * sizeof(struct op_lane_keep) + 43 * sizeof(struct op_past) +        \
-                           47 * sizeof(struct op_lane_lines) + 13 * sizeof(struct cuda_api)))
+                           47 * sizeof(struct op_lane_lines) + 53 * sizeof(struct op_trace) +           \
+                           13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
@@ -120,6 +121,7 @@ struct cuda_api {
     sac_status (*depot_fetch)(struct cuda_device *d, const struct op_depot_fetch *op);
     sac_status (*sample)(struct cuda_device *d, const struct op_sample *op);
     sac_status (*blocks)(struct cuda_device *d, const struct op_blocks *op);
+    sac_status (*trace)(struct cuda_device *d, const struct op_trace *op);
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
                            uint32_t n_row, uint32_t n_tok_max);

@@ -441,6 +441,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .depot_fetch = cuda_depot_fetch,
         .sample = cuda_sample,
         .blocks = cuda_blocks,
+        .trace = cuda_trace,
         .linear_scratch = linear_scratch,
         .attn_scratch = attn_scratch,
     };

@@ -1,0 +1,446 @@
+/* trace.cu: columns and diagonals for prompt rows (op_trace). Some rows are scored against all keys
+ * before them, twice: first for the sums of their exponentials, a span of keys by a block, then for
+ * their attention, which is kept. A thread for each line adds it up; a block for each head and kind
+ * takes the best; and a block for each list makes of them what attention reads.
+ *
+ * Attention is added up in whole numbers, so sums have no order, and what a head chooses depends on
+ * its rows and keys alone. */
+#include "ops/cuda/cut.cuh"
+#include "ops/cuda/list.cuh"
+#include "ops/cuda/trace.cuh"
+
+#define WARPS      8u
+#define THREADS    (WARPS * 32)
+#define TAKERS     1024u /* threads that take the best of a head's lines */
+#define ROWS       64u   /* whose queries a block has */
+#define SPAN_PAGES (OP_TRACE_SPAN / PAGE_TOK)
+
+/* ---- Attention of rows ---- */
+
+/* Up to ROWS rows of a head and a span of pages. */
+struct trace_place {
+    uint32_t head, row0, n_row; /* n_row: of those that are looked at, from row0 on */
+    uint32_t page0, page_end;
+};
+
+static __device__ struct trace_place trace_place_of(const struct trace_call &c,
+                                                    const struct trace_rows &rows)
+{
+    struct trace_place p;
+    p.head = blockIdx.y;
+    p.row0 = blockIdx.z * ROWS;
+    p.n_row = min(ROWS, rows.n - p.row0);
+    p.page0 = blockIdx.x * SPAN_PAGES;
+    p.page_end = min(p.page0 + SPAN_PAGES, (c.n + PAGE_TOK - 1) / PAGE_TOK);
+    return p;
+}
+
+/* Queries into shared memory; those behind the last row are zeros. All threads. */
+template <int F, int D>
+static __device__ void pack_queries(uint8_t *query, const struct trace_call &c,
+                                    const struct trace_rows &rows, const struct trace_place &p)
+{
+    for (uint32_t i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
+        const uint32_t r = i / (D / 8);
+        uint4 piece = make_uint4(0, 0, 0, 0);
+        if (r < p.n_row)
+            piece = pack_piece<F, D>(c.op.q + (rows.at[p.row0 + r] - c.op.pos) * c.op.q_stride +
+                                         p.head * D,
+                                     i % (D / 8));
+        *(uint4 *)(query + query_at<D>(r, i % (D / 8))) = piece;
+    }
+    __syncthreads();
+}
+
+/* A score as an exponent of 2. */
+static __device__ __forceinline__ float exponent(const struct trace_call &c, float dot)
+{
+    const float score = dot * c.op.scale;
+    return (c.op.softcap > 0 ? c.op.softcap * tanhf(score / c.op.softcap) : score) * LOG2E;
+}
+
+/* Shows the exponents of rows 16 m + g and 16 m + g + 8 of the place with the warp's pages: of N
+ * eights of keys at a time, see (row of the place, first key, exponents, bits of those that the row
+ * sees). */
+template <int F, int D, typename See>
+static __device__ void see_pages(uint32_t query, const struct trace_call &c,
+                                 const struct trace_rows &rows, const struct trace_place &p,
+                                 const See &see)
+{
+    constexpr int N = rows_size<F, D>::n;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_m = (p.n_row + 15) / 16;
+    for (uint32_t page = p.page0 + threadIdx.x / 32; page < p.page_end; page += WARPS)
+        for (int part = 0; part < rows_size<F, D>::parts; part++) {
+            uint32_t k[N][D / 16][2];
+            const uint32_t first = page * PAGE_TOK + part * N * 8;
+            load_keys<F, D>(k, c.pages, p.head / c.group, page, part * N * 8);
+            for (uint32_t m = 0; m < n_m; m++) {
+                float s[N][4];
+                dots<F, D>(s, query, m, k);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const uint32_t r = m * 16 + i * 8 + g;
+                    const uint32_t n_seen = r < p.n_row ? rows.at[p.row0 + r] + 1 : 0;
+                    float x[2 * N];
+                    uint32_t seen = 0;
+#pragma unroll
+                    for (int n = 0; n < 2 * N; n++) {
+                        x[n] = exponent(c, s[n / 2][2 * i + n % 2]);
+                        seen |= (uint32_t)(first + n / 2 * 8 + j * 2 + n % 2 < n_seen) << n;
+                    }
+                    see(r, first, x, seen);
+                }
+            }
+        }
+}
+
+/* Shared memory: queries, sums of exponentials [WARPS][ROWS]. */
+template <int D> static size_t tops_bytes(void)
+{
+    return ROWS * (D * 2 + WARPS * sizeof(struct exp_sum));
+}
+
+template <int F, int D>
+__global__ void __launch_bounds__(THREADS)
+    trace_tops_kernel(const struct trace_call c, const struct trace_rows rows)
+{
+    kernel_begin();
+    constexpr int N = rows_size<F, D>::n;
+    const struct trace_place p = trace_place_of(c, rows);
+    uint8_t *const query = kernel_shared();
+    struct exp_sum *const all = (struct exp_sum *)(query + ROWS * (D * 2));
+    struct exp_sum *const mine = all + threadIdx.x / 32 * ROWS;
+    for (uint32_t r = threadIdx.x; r < WARPS * ROWS; r += THREADS) all[r] = exp_sum_none();
+    pack_queries<F, D>(query, c, rows, p);
+    see_pages<F, D>(smem_address(query), c, rows, p,
+                    [&](uint32_t r, uint32_t, const float(&x)[2 * N], uint32_t seen) {
+                        const struct exp_sum sum = power_sum<N>(x, seen);
+                        if (threadIdx.x % 4 == 0) mine[r] = power_sum_add(mine[r], sum);
+                    });
+    __syncthreads();
+    if (threadIdx.x >= ROWS || p.row0 + threadIdx.x >= c.n_row16) return;
+    struct exp_sum sum = all[threadIdx.x];
+    for (uint32_t w = 1; w < WARPS; w++) sum = power_sum_add(sum, all[w * ROWS + threadIdx.x]);
+    c.top[((size_t)p.head * c.n_span + blockIdx.x) * c.n_row16 + p.row0 + threadIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    trace_merge_kernel(const struct trace_call c, const struct trace_rows rows)
+{
+    kernel_begin();
+    const uint32_t row = blockIdx.x * THREADS + threadIdx.x, head = blockIdx.y;
+    if (row >= rows.n) return;
+    struct exp_sum sum = exp_sum_none();
+    for (uint32_t i = 0; i < c.n_span; i++)
+        sum = power_sum_add(sum, c.top[((size_t)head * c.n_span + i) * c.n_row16 + row]);
+    const float lse = sum.max + log2f(sum.sum);
+    c.lse[(size_t)head * c.n_row16 + row] = lse;
+    if (!isfinite(lse)) c.op.failed[head / c.group] = c.op.call;
+}
+
+template <int F, int D>
+__global__ void __launch_bounds__(THREADS)
+    trace_weights_kernel(const struct trace_call c, const struct trace_rows rows)
+{
+    kernel_begin();
+    constexpr int N = rows_size<F, D>::n;
+    const struct trace_place p = trace_place_of(c, rows);
+    uint8_t *const query = kernel_shared();
+    pack_queries<F, D>(query, c, rows, p);
+    see_pages<F, D>(
+        smem_address(query), c, rows, p,
+        [&](uint32_t r, uint32_t first, const float(&x)[2 * N], uint32_t seen) {
+            if (r >= p.n_row) return;
+            const float lse = c.lse[(size_t)p.head * c.n_row16 + p.row0 + r];
+            uint16_t *to = trace_weight(c, p.head, rows.n, p.row0 + r) + first + threadIdx.x % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const float a = seen >> 2 * n & 1 ? exp2_fast(x[2 * n] - lse) : 0.0f;
+                const float b = seen >> (2 * n + 1) & 1 ? exp2_fast(x[2 * n + 1] - lse) : 0.0f;
+                *(uint32_t *)(to + n * 8) = half_pack<HALF_BF16>(a, b);
+            }
+        });
+}
+
+/* ---- Sums along lines ---- */
+
+/* A thread for each number of a line of either kind. */
+static __global__ void __launch_bounds__(THREADS)
+    trace_sums_kernel(const struct trace_call c, const struct trace_rows rows, bool ranks,
+                      bool judges)
+{
+    kernel_begin();
+    const uint32_t x = blockIdx.x * THREADS + threadIdx.x, head = blockIdx.y;
+    if (x >= c.n) return;
+    trace_sum sum[TRACE_KINDS] = {};
+#pragma unroll 4
+    for (uint32_t r = 0; r < rows.n; r++) {
+        const uint16_t *p = trace_weight(c, head, rows.n, r);
+        sum[TRACE_COLUMN] += trace_whole(p[x]);
+        if (rows.at[r] >= x) sum[TRACE_SLASH] += trace_whole(p[rows.at[r] - x]);
+    }
+    for (uint32_t k = 0; k < TRACE_KINDS; k++) {
+        if (judges) trace_sums(c, head, k)[x] = sum[k];
+        const bool first = x < (k == TRACE_COLUMN ? c.op.sink : c.op.band);
+        if (ranks)
+            c.rank[((size_t)head * TRACE_KINDS + k) * c.stride + x] =
+                first ? INFINITY : (float)sum[k];
+    }
+}
+
+/* ---- The best lines ---- */
+
+/* A block for a kind of lines, a head and a pattern. */
+static __global__ void __launch_bounds__(TAKERS) trace_best_kernel(const struct trace_call c)
+{
+    kernel_begin();
+    __shared__ uint32_t bin[CUT_BINS], room[32];
+    const uint32_t kind = blockIdx.x, head = blockIdx.y, size = blockIdx.z;
+    const struct op_trace_size want = c.op.size[size * c.op.n_head + head];
+    const float *rank = c.rank + ((size_t)head * TRACE_KINDS + kind) * c.stride;
+    uint32_t *bits = trace_taken(c, size, head, kind), n_before = 0, all;
+    if (kind == 0 && threadIdx.x == 0) c.held[(size_t)size * c.op.n_head + head] = 0;
+    if (trace_failed(c, head) || want.family != OP_TRACE_LINES) return;
+    const uint32_t most = kind == TRACE_COLUMN ? want.n_column : want.n_slash;
+    const struct op_cut cut = cut_find(rank, c.n, min(most, c.n), bin, room);
+    for (uint32_t first = 0; first < c.n; first += TAKERS) {
+        const uint32_t x = first + threadIdx.x, key = x < c.n ? cut_key(rank[x]) : 0;
+        const bool same = x < c.n && key == cut.key;
+        const uint32_t before = n_before + block_before(same, room, &all);
+        n_before += all;
+        const bool takes = x < c.n && (key > cut.key || (same && before < cut.n_tie));
+        const uint32_t word = __ballot_sync(~0u, takes);
+        if (threadIdx.x % 32 == 0) bits[x / 32] = word;
+    }
+}
+
+/* What the lines of a pattern hold of the judging rows' attention: the sums of the lines, less what
+ * lies on two of them. */
+static __global__ void __launch_bounds__(THREADS)
+    trace_held_kernel(const struct trace_call c, const struct trace_rows rows)
+{
+    kernel_begin();
+    __shared__ trace_sum room[32];
+    const uint32_t x = blockIdx.x * THREADS + threadIdx.x, head = blockIdx.y, size = blockIdx.z;
+    const uint32_t *column = trace_taken(c, size, head, TRACE_COLUMN);
+    const uint32_t *slash = trace_taken(c, size, head, TRACE_SLASH);
+    trace_sum sum = 0;
+    if (trace_failed(c, head) || c.op.size[size * c.op.n_head + head].family != OP_TRACE_LINES)
+        return;
+    if (x < c.n && trace_has(slash, x)) sum += trace_sums(c, head, TRACE_SLASH)[x];
+    if (x < c.n && trace_has(column, x)) {
+        sum += trace_sums(c, head, TRACE_COLUMN)[x];
+        for (uint32_t r = 0; r < rows.n; r++)
+            if (rows.at[r] >= x && trace_has(slash, rows.at[r] - x))
+                sum -= trace_whole(trace_weight(c, head, rows.n, r)[x]);
+    }
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0 && sum > 0) atomicAdd(&c.held[(size_t)size * c.op.n_head + head], sum);
+}
+
+/* ---- Lists ---- */
+
+/* Tokens of the page `far` pages before a tile that its rows meet on some diagonal: token j is a
+ * row's at a distance of 32 far - j up to tile_tok - 1 more. */
+static __device__ uint32_t slash_word(const uint32_t *slash, uint32_t n_word, uint32_t far,
+                                      uint32_t tile_pages)
+{
+    uint32_t whole = 0;
+    for (uint32_t i = far; i + 1 < far + tile_pages && i < n_word; i++) whole |= slash[i];
+    if (whole) return ~0u;
+    const uint32_t last = far + tile_pages - 1;
+    const uint32_t hi = slash[far - 1], lo = last < n_word ? slash[last] : 0;
+    const uint32_t word = hi ? ~0u << __clz((int)hi) << 1 : 0;
+    return lo ? word | ~0u >> (__ffs((int)lo) - 1) : word;
+}
+
+/* Of a tile and a head. */
+struct trace_marks {
+    const uint32_t *column, *slash;
+    uint32_t n_page, n_word, tile_pages;
+    struct op_trace_size size;
+    __device__ uint32_t word(uint32_t page) const
+    {
+        if (size.family == OP_TRACE_ENDS) {
+            const uint32_t first = n_page * PAGE_TOK + 1;
+            const uint32_t recent = first > size.n_slash ? first - size.n_slash : 0;
+            return bits_of(page, 0, size.n_column) | bits_of(page, recent, first - 1);
+        }
+        return column[page] | slash_word(slash, n_word, n_page - page, tile_pages);
+    }
+    __device__ float logw(uint32_t, uint32_t) const { return 0; }
+
+  private:
+    static __device__ uint32_t bits_of(uint32_t page, uint32_t begin, uint32_t end)
+    {
+        const uint32_t first = page * PAGE_TOK;
+        const uint32_t lo = begin > first ? begin - first : 0;
+        const uint32_t hi = end > first ? min(end - first, PAGE_TOK) : 0;
+        return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
+    }
+};
+
+/* Rounded to what such sums are known to, so that patterns which hold everything are equal. */
+static __device__ float mass_of(const struct trace_call &c, uint32_t size, uint32_t head,
+                                uint32_t n_row)
+{
+    const double held = (double)c.held[(size_t)size * c.op.n_head + head];
+    return (float)(rint(held / TRACE_ONE / n_row * 0x1p16) * 0x1p-16);
+}
+
+static __device__ uint32_t best_size(float *out_mass, const struct trace_call &c, uint32_t head,
+                                     uint32_t n_row)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 0; i < c.op.n_size; i++) {
+        const float mass = mass_of(c, i, head, n_row);
+        if (i > 0 && mass <= *out_mass) continue;
+        best = i;
+        *out_mass = mass;
+    }
+    return best;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    trace_list_kernel(const struct trace_call c, uint32_t n_row)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32];
+    const uint32_t head = blockIdx.x, tile_pages = c.op.tile_tok / PAGE_TOK;
+    const uint32_t n_page = (c.op.tile0 + blockIdx.y) * tile_pages;
+    const size_t i = (size_t)blockIdx.y * c.op.n_head + head;
+    const struct list_room to = {c.op.range + i * c.op.range_max, c.op.tok + i * c.op.tok_max, NULL,
+                                 c.op.range_max, c.op.tok_max};
+    struct attn_list list = {};
+    float mass = -1;
+    enum plan_reason why = c.op.why;
+    if (why == PLAN_SPARSE && trace_failed(c, head)) why = PLAN_NAN;
+    if (why == PLAN_SPARSE) { /* the same for all threads */
+        const uint32_t size = best_size(&mass, c, head, n_row);
+        const struct trace_marks marks = {trace_taken(c, size, head, TRACE_COLUMN),
+                                          trace_taken(c, size, head, TRACE_SLASH),
+                                          n_page,
+                                          (c.n + 31) / 32,
+                                          tile_pages,
+                                          c.op.size[size * c.op.n_head + head]};
+        if (marks.size.family != OP_TRACE_LINES || blockIdx.y > 0) mass = -1;
+        if (marks.size.family == OP_TRACE_ALL ||
+            (n_page + tile_pages) * PAGE_TOK <= c.op.dense_to)
+            why = PLAN_SHORT;
+        else
+            list_make(&list, to, marks, n_page, tile_pages, room);
+        if (list.n_tok > to.tok_max || list.n_range > to.range_max) why = PLAN_OVERFLOW;
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    list_close(&list, to, why, n_page, tile_pages);
+    list.mass = mass;
+    c.op.made[i] = list;
+}
+
+/* ---- The launcher ---- */
+
+/* Where things are in the room, which op_trace_bytes has the size of. */
+static void lay_out(struct trace_call *c)
+{
+    const size_t n_head = c->op.n_head, n_line = n_head * TRACE_KINDS * c->stride;
+    c->sum = (trace_sum *)c->op.room;
+    c->held = c->sum + n_line;
+    c->top = (struct exp_sum *)(c->held + OP_TRACE_SIZES * n_head);
+    c->lse = (float *)(c->top + n_head * c->n_span * c->n_row16);
+    c->rank = c->lse + n_head * c->n_row16;
+    c->taken = (uint32_t *)(c->rank + n_line);
+    c->weight = (uint16_t *)(c->taken + OP_TRACE_SIZES * n_line / 32);
+}
+
+/* Attention of rows, and its sums. */
+template <int F, int D>
+static sac_status attend(struct cuda_device *d, const struct trace_call *c,
+                         const struct trace_rows *rows, bool ranks, bool judges)
+{
+    const uint32_t n_head = c->op.n_head;
+    const dim3 grid(c->n_span, n_head, (rows->n + ROWS - 1) / ROWS);
+    TRY(attn_fits(d, tops_bytes<D>()));
+    TRY(queue_launch(d, "rows against all keys", trace_tops_kernel<F, D>, grid, THREADS,
+                     tops_bytes<D>(), *c, *rows));
+    TRY(queue_launch(d, "sums of rows", trace_merge_kernel,
+                     dim3((rows->n + THREADS - 1) / THREADS, n_head), THREADS, 0, *c, *rows));
+    TRY(queue_launch(d, "attention of rows", trace_weights_kernel<F, D>, grid, THREADS,
+                     ROWS * D * 2, *c, *rows));
+    return queue_launch(d, "sums along lines", trace_sums_kernel,
+                        dim3((c->n + THREADS - 1) / THREADS, n_head), THREADS, 0, *c, *rows, ranks,
+                        judges);
+}
+
+template <int F, int D>
+static sac_status launch(struct cuda_device *d, const struct trace_call *c)
+{
+    const struct op_trace *op = &c->op;
+    const struct trace_rows choose = {op->choose.n, op->choose.at};
+    const struct trace_rows judge = {op->judge.n, op->judge.at};
+    const bool apart = judge.n > 0;
+    const struct trace_rows *last = apart ? &judge : &choose;
+    if (op->why == PLAN_SPARSE) {
+        TRY((attend<F, D>(d, c, &choose, true, !apart)));
+        if (apart) TRY((attend<F, D>(d, c, &judge, false, true)));
+        TRY(queue_launch(d, "the best lines", trace_best_kernel,
+                         dim3(TRACE_KINDS, op->n_head, op->n_size), TAKERS, 0, *c));
+        TRY(queue_launch(d, "what lines hold", trace_held_kernel,
+                         dim3((c->n + THREADS - 1) / THREADS, op->n_head, op->n_size), THREADS, 0,
+                         *c, *last));
+    }
+    return queue_launch(d, "lists of lines", trace_list_kernel, dim3(op->n_head, op->n_tile),
+                        THREADS, 0, *c, last->n);
+}
+
+template <int F>
+static sac_status launch_form(struct cuda_device *d, uint32_t head_dim, const struct trace_call *c)
+{
+    switch (head_dim) {
+    case 64: return launch<F, 64>(d, c);
+    case 128: return launch<F, 128>(d, c);
+    case 256: return launch<F, 256>(d, c);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "lines of prompt rows: this head size");
+    }
+}
+
+/* Rows and sizes go to the ring. */
+static sac_status stage_wishes(struct cuda_device *d, struct op_trace *op)
+{
+    const size_t sizes = (size_t)op->n_size * op->n_head * sizeof *op->size;
+    const size_t choose = op->choose.n * sizeof(uint32_t), judge = op->judge.n * sizeof(uint32_t);
+    if (op->why != PLAN_SPARSE) return SAC_OK;
+    TRY(stage_reserve(d, sizes + choose + judge + 3 * STAGE_ALIGN));
+    op->size = (struct op_trace_size *)stage_put(d, op->size, sizes);
+    op->choose.at = (uint32_t *)stage_put(d, op->choose.at, choose);
+    if (op->judge.n > 0) op->judge.at = (uint32_t *)stage_put(d, op->judge.at, judge);
+    return d->status;
+}
+
+sac_status cuda_trace(struct cuda_device *d, const struct op_trace *op)
+{
+    struct trace_call c;
+    const uint32_t n_row = op->choose.n > op->judge.n ? op->choose.n : op->judge.n;
+    memset(&c, 0, sizeof c);
+    c.op = *op;
+    c.op.geom = NULL;
+    c.group = op->n_head / op->geom->n_kv_head;
+    c.n = op->end;
+    c.n_span = (op->end + OP_TRACE_SPAN - 1) / OP_TRACE_SPAN;
+    c.n_row16 = (n_row + 15) / 16 * 16;
+    c.stride = (size_t)c.n_span * OP_TRACE_SPAN;
+    c.pages.frames = op->frames;
+    c.pages.frame = op->frame;
+    c.pages.table_stride = op->table_stride;
+    c.pages.page_bytes = op->geom->bytes;
+    c.pages.own = op->own;
+    c.pages.end = op->end;
+    lay_out(&c);
+    TRY(stage_wishes(d, &c.op));
+    switch (attn_form_of(op->geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &c);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &c);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &c);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "lines of prompt rows: these pages");
+    }
+}

@@ -1,0 +1,71 @@
+/* trace.cuh: what the files of op_trace share (private to this folder): the call as kernels see it,
+ * and attention as whole numbers. */
+#ifndef SAC_OPS_CUDA_TRACE_CUH
+#define SAC_OPS_CUDA_TRACE_CUH
+
+#include "ops/cuda/block.cuh"
+#include "ops/cuda/queue.cuh"
+#include "ops/cuda/rows.cuh"
+#include "ops/plans.h"
+
+enum trace_kind { TRACE_COLUMN, TRACE_SLASH, TRACE_KINDS };
+
+/* Attention in whole numbers: what is less than one of them counts as nothing. */
+typedef unsigned long long trace_sum;
+#define TRACE_ONE 0x1p40f
+
+struct trace_rows { /* of one kind, on the device */
+    uint32_t n;
+    const uint32_t *at;
+};
+
+struct trace_call {
+    struct op_trace op; /* geom is not there; rows and sizes are on the device */
+    struct rows_pages pages;
+    uint32_t group, n; /* positions before the run's end */
+    uint32_t n_span, n_row16;
+    size_t stride;     /* tokens of a row */
+    trace_sum *sum;    /* [n_head][kinds][stride] of the judging rows */
+    trace_sum *held;   /* [n_size][n_head] by the lines of a pattern */
+    struct exp_sum *top; /* [n_head][n_span][n_row16] */
+    float *lse;        /* [n_head][n_row16] to the base 2 */
+    float *rank;       /* [n_head][kinds][stride] sums of the choosing rows */
+    uint32_t *taken;   /* [n_size][n_head][kinds][stride / 32] bits */
+    uint16_t *weight;  /* [n_head][rows][stride] bf16; 0 behind a row's position */
+};
+
+static __device__ inline uint16_t *trace_weight(const struct trace_call &c, uint32_t head,
+                                                uint32_t n_row, uint32_t row)
+{
+    return c.weight + ((size_t)head * n_row + row) * c.stride;
+}
+
+static __device__ inline trace_sum *trace_sums(const struct trace_call &c, uint32_t head,
+                                               uint32_t kind)
+{
+    return c.sum + ((size_t)head * TRACE_KINDS + kind) * c.stride;
+}
+
+static __device__ inline uint32_t *trace_taken(const struct trace_call &c, uint32_t size,
+                                               uint32_t head, uint32_t kind)
+{
+    const size_t at = ((size_t)size * c.op.n_head + head) * TRACE_KINDS + kind;
+    return c.taken + at * (c.stride / 32);
+}
+
+static __device__ inline trace_sum trace_whole(uint16_t bf16)
+{
+    return (trace_sum)(__uint_as_float((uint32_t)bf16 << 16) * TRACE_ONE);
+}
+
+static __device__ inline bool trace_failed(const struct trace_call &c, uint32_t head)
+{
+    return c.op.failed[head / c.group] == c.op.call;
+}
+
+static __device__ inline bool trace_has(const uint32_t *bits, uint32_t i)
+{
+    return bits[i / 32] >> i % 32 & 1;
+}
+
+#endif
