@@ -33,6 +33,17 @@ static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_erro
                      what, e->params.n_device_layer, e->model->config.n_layer);
 }
 
+/* A method may lack slots for some of its settings. */
+static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, sac_error *err)
+{
+    char what[96];
+    const struct method_prefill *p = spec->method->prefill;
+    const char *setting = p && p->refuses ? p->refuses(spec->param) : NULL;
+    if (!setting) return SAC_OK;
+    snprintf(what, sizeof what, "the prefill method '%s' with %s", spec->method->name, setting);
+    return refuse(e, what, err);
+}
+
 /* Whether it hands what it has summed up to the next layer, or has learnt where it lies. */
 static bool crosses_places(const struct method *m)
 {
@@ -50,6 +61,7 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
             const struct method *m = specs->spec[i].method;
             snprintf(what, sizeof what, "the %s method '%s'", kind_name[kind], m->name);
             if (!method_on_any_backend(m)) TRY(refuse(e, what, err));
+            TRY(refuse_setting(e, &specs->spec[i], err));
             if (crosses_places(m)) TRY(refuse_in_part(e, what, err));
         }
     }

@@ -308,6 +308,7 @@ struct method_prefill {
     void (*blocks)(const struct method_lane *lane, uint32_t n_tok, struct op_blocks *op);
     void (*trace)(const struct method_lane *lane, uint32_t n_tok, struct op_trace *op);
     uint32_t (*trace_rows)(const struct method_shape *s, const void *param); /* of it, the most */
+    const char *(*refuses)(const void *param); /* which setting has no slot; NULL: none */
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* As for decode methods. */

@@ -128,7 +128,8 @@ struct op_blocks {
 #define OP_TRACE_SIZES 5u /* patterns of a head that are compared, at most */
 
 enum op_trace_rule {
-    OP_TRACE_BEST, /* so many of the best columns and diagonals */
+    OP_TRACE_BEST,   /* so many of the best columns and diagonals */
+    OP_TRACE_GREEDY, /* those with the most attention for each cell, until they hold a share */
 };
 
 /* What a head reads. */
@@ -177,6 +178,13 @@ struct op_trace {
                         equal ones the first */
     struct op_trace_size *size; /* [n_size][n_head] of the host */
     uint32_t sink, band; /* so many first columns and diagonals are the best, whatever they hold */
+    /* Of the greedy rule, which has one pattern, of lines. In rounds it takes all lines of which the
+     * attention that no taken line holds, for each cell in the run's rows that none has, is at least
+     * `beta` times the best line's; diagonals first; in the last round the best of them. */
+    double mass; /* of all attention */
+    float beta;
+    double most;   /* lines of more cells than these are not read by lists */
+    bool by_group; /* query heads of a KV head share lines, by the sum of their attention */
     /* Rooms. */
     void *room; /* [op_trace_bytes] */
     uint32_t *failed, call; /* as in struct op_blocks */
@@ -190,13 +198,14 @@ struct op_trace {
 #define OP_TRACE_SPAN 1024u /* tokens whose sums of exponentials are one */
 
 /* Of a room for n_row rows of so many heads, and n_tok tokens: sums of exponentials and their
- * logarithms, attention, sums along lines and what they are ranked by, lines, and what they hold. */
+ * logarithms, attention, sums along lines and what they are ranked by, lines of a round, lines, and
+ * what they hold. */
 static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
 {
     const size_t n_span = n_tok / OP_TRACE_SPAN + 1, n_row16 = (n_row + 15) / 16 * 16;
     const size_t tok32 = n_span * OP_TRACE_SPAN;
     const size_t by_row = n_row16 * (n_span * 8 + 4) + n_row * tok32 * 2;
-    const size_t by_line = 2 * tok32 * (8 + 4) + OP_TRACE_SIZES * (2 * tok32 / 8 + 8);
+    const size_t by_line = 2 * tok32 * (8 + 4) + tok32 * 4 + OP_TRACE_SIZES * (2 * tok32 / 8 + 8);
     return n_head * (by_row + by_line);
 }
 

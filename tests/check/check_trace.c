@@ -1,7 +1,8 @@
 /* check_trace.c: the slot that chooses columns and diagonals for prompt rows (ops/plans.h) as the
  * CUDA library has it. Attention is summed here in f64; a line whose sum lies near that of the last
  * one taken may be on either side, and a list must hold what all lines above that border ask for,
- * and nothing that lines below it do. */
+ * and nothing that lines below it do. The greedy rule is followed line by line, with attention
+ * rounded as it is there. */
 #include "cuda_lib.h"
 
 #include "methods/lines.h"
@@ -310,6 +311,145 @@ static void ends_are_those_of_plans(void **state)
     free_sequence();
 }
 
+/* ---- Lines taken in rounds ---- */
+
+static struct {
+    bool taken[KINDS][END];
+    double left[KINDS][END], key[KINDS][END], covered;
+    uint64_t n_cell;
+} greedy;
+
+static uint32_t cells_of(uint32_t line)
+{
+    return END - (line > POS ? line : POS);
+}
+
+/* Cells of a line in the run's rows that taken lines of the other kind have. */
+static uint32_t crossings_of(int kind, uint32_t line)
+{
+    uint32_t n = 0;
+    for (uint32_t row = line > POS ? line : POS; row < END; row++)
+        n += greedy.taken[!kind][row - line];
+    return n;
+}
+
+static double make_keys(int kind)
+{
+    double best = 0;
+    for (uint32_t x = 0; x < END; x++) {
+        const uint32_t n = cells_of(x) - crossings_of(kind, x);
+        greedy.key[kind][x] = greedy.taken[kind][x] ? 0 : greedy.left[kind][x] / (n ? n : 1);
+        best = fmax(best, greedy.key[kind][x]);
+    }
+    return best;
+}
+
+/* Takes lines that crossings do not tell apart: those of one kind. */
+static void take(const struct op_trace_rows *rows, int kind, uint32_t x)
+{
+    greedy.covered += greedy.left[kind][x];
+    greedy.n_cell += cells_of(x) - crossings_of(kind, x);
+    greedy.taken[kind][x] = true;
+    greedy.key[kind][x] = 0;
+    for (uint32_t i = 0; i < rows->n; i++)
+        if (rows->at[i] >= x)
+            greedy.left[!kind][rows->at[i] - x] -= a.p[i][kind == SLASH ? rows->at[i] - x : x];
+}
+
+static double take_round(const struct op_trace_rows *rows, int kind, double least, double goal)
+{
+    double best = 0;
+    while (greedy.covered < goal) {
+        uint32_t x = 0;
+        for (uint32_t i = 1; i < END; i++)
+            if (greedy.key[kind][i] > greedy.key[kind][x]) x = i;
+        if (greedy.key[kind][x] < least) break;
+        take(rows, kind, x);
+    }
+    for (uint32_t x = 0; x < END; x++) best = fmax(best, greedy.key[kind][x]);
+    return best;
+}
+
+/* Returns the rounds that it took, 0: it has come to no end; heads [head, head + n_head) together,
+ * after which `a` is their sum. */
+static uint32_t run_greedy(const struct call *c, uint32_t head, uint32_t n_head)
+{
+    static double sum[N_ROW_MAX][END];
+    const struct op_trace_rows *rows = &c->op.choose;
+    double total = 0, column;
+    uint32_t n_round = 0;
+    memset(sum, 0, sizeof sum);
+    memset(&greedy, 0, sizeof greedy);
+    for (uint32_t h = head; h < head + n_head; h++) {
+        attend(c, rows, h);
+        for (uint32_t i = 0; i < rows->n; i++)
+            for (uint32_t t = 0; t < END; t++)
+                sum[i][t] += (double)bf16_to_f32(f32_to_bf16((float)a.p[i][t]));
+    }
+    for (uint32_t i = 0; i < rows->n; i++)
+        for (uint32_t t = 0; t <= rows->at[i]; t++) {
+            total += a.p[i][t] = (double)bf16_to_f32(f32_to_bf16((float)sum[i][t]));
+            greedy.left[COLUMN][t] += a.p[i][t];
+            greedy.left[SLASH][rows->at[i] - t] += a.p[i][t];
+        }
+    const double goal = c->op.mass * total;
+    for (uint32_t x = 0; x < c->op.band; x++) take(rows, SLASH, x);
+    for (uint32_t x = 0; x < c->op.sink; x++) take(rows, COLUMN, x);
+    for (column = make_keys(COLUMN); greedy.covered < goal; n_round++) {
+        const double least = (double)c->op.beta * fmax(column, make_keys(SLASH));
+        if (!(least > 0)) return 0;
+        take_round(rows, SLASH, least, goal);
+        make_keys(COLUMN);
+        column = take_round(rows, COLUMN, least, goal);
+    }
+    greedy.covered /= total;
+    return n_round;
+}
+
+static void lines_are_taken_in_rounds(void **state)
+{
+    uint64_t seed = 21;
+    uint32_t mask[N_WORD], is[N_WORD];
+    (void)state;
+    for (uint32_t by_group = 0; by_group < 2; by_group++) {
+        struct call c;
+        make_sequence(by_group ? SAC_KV_F16 : SAC_KV_Q8, 64, &seed);
+        for (uint32_t i = 0; i < (END - POS) * N_HEAD * 64; i++) /* rounded as it is there */
+            p.q[i] = f16_to_f32(f32_to_f16(2 * p.q[i]));
+        make_call(&c);
+        c.op.rule = OP_TRACE_GREEDY;
+        c.op.mass = 0.4;
+        c.op.beta = 0.8f;
+        c.op.most = (double)END * (END - POS);
+        c.op.by_group = by_group;
+        for (uint32_t i = 0; i < c.op.choose.n; i++) c.choose[i] = POS + 7 + i * 5;
+        run(&c);
+        for (uint32_t list = 0; list < N_LIST; list++) {
+            const uint32_t tile = list % N_TILE, head = list / N_TILE, at = tile * N_HEAD + head;
+            const uint32_t n_head = by_group ? GROUP : 1;
+            if (tile == 0) assert_true(run_greedy(&c, head / n_head * n_head, n_head) > 3);
+            assert_int_equal(got.made[at].why, PLAN_SPARSE);
+            mark(mask, (const bool(*)[END])greedy.taken, tile);
+            read_list(is, at);
+            for (uint32_t w = 0; w < N_WORD; w++) assert_int_equal(is[w], whole_or(mask[w]));
+            if (tile == 0)
+                assert_true(fabs((double)got.made[at].mass - greedy.covered) < 1e-3);
+            else
+                assert_true(got.made[at].mass < 0);
+        }
+        /* One cell less, and a head has no gain. */
+        run_greedy(&c, 0, by_group ? GROUP : 1);
+        c.op.most = (double)(greedy.n_cell - 1);
+        run(&c);
+        assert_int_equal(got.made[0].why, PLAN_NO_GAIN);
+        assert_true(fabs((double)got.made[0].mass - 1) < 1e-6);
+        c.op.most = (double)greedy.n_cell;
+        run(&c);
+        assert_int_equal(got.made[0].why, PLAN_SPARSE);
+        free_sequence();
+    }
+}
+
 /* ---- Lists that read everything ---- */
 
 static void assert_reason(uint32_t list, enum plan_reason why)
@@ -359,6 +499,7 @@ int main(void)
         cmocka_unit_test(lines_are_the_best),
         cmocka_unit_test(patterns_are_judged),
         cmocka_unit_test(ends_are_those_of_plans),
+        cmocka_unit_test(lines_are_taken_in_rounds),
         cmocka_unit_test(what_reads_everything_says_why),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);

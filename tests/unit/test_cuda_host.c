@@ -366,6 +366,7 @@ static void methods_cost_nothing_where_all_is_read(void **state)
 /* ---- Prompts ---- */
 
 static const char lines[] = "minference:columns=25,slashes=2,band=0,sink=0,sample=70";
+static const char rounds[] = "loopserve:mass=0.3,slashes=1,columns=1,sample=16,most=1,beta=0.5";
 static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
 
 enum { N_LONG = 300, N_CHUNK = 256 + 32, FEW_FRAMES = 40 };
@@ -479,6 +480,8 @@ static void lines_are_those_of_the_host(void **state)
     static const char *const spec[] = {
         lines,
         "minference:columns=50,slashes=2,band=2,sink=0,sample=16",
+        rounds,
+        "loopserve:mass=0.3,slashes=2,columns=2,sample=64,heads=group,most=1",
     };
     for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
         for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
@@ -502,7 +505,8 @@ static void plans_do_not_show_their_company(void **state)
                                 .type = SAC_KV_Q8,
                                 .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32"},
                                {.of = model, .type = SAC_KV_F16, .prefill = blocks},
-                               {.of = model, .type = SAC_KV_F16, .prefill = lines}};
+                               {.of = model, .type = SAC_KV_F16, .prefill = lines},
+                               {.of = model, .type = SAC_KV_F16, .prefill = rounds}};
     for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
         wish[i].company = 1;
@@ -520,7 +524,7 @@ static void a_plan_of_everything_is_dense(void **state)
     static struct planned want, got;
     struct plan_wish wish = {.of = shallow, .type = SAC_KV_F16, .prefill = "dense"};
     plan_prompt(&want, &wish, "cuda");
-    static const char *const whole[] = {"auto:mass=1", "minference"};
+    static const char *const whole[] = {"auto:mass=1", "minference", "loopserve:mass=1"};
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
         wish.prefill = whole[i];
         plan_prompt(&got, &wish, "cuda");

@@ -272,6 +272,10 @@ static void what_a_device_cannot_do_is_named(void **state)
     p.prefill = &sparge;
     p.n_prefill = 1;
     refuse(&p, SAC_ERR_UNSUPPORTED, "the prefill method 'sparge' does not run on a GPU");
+    const char *kept = "loopserve:keep=on";
+    p.prefill = &kept;
+    refuse(&p, SAC_ERR_UNSUPPORTED,
+           "the prefill method 'loopserve' with keep=on does not run on a GPU");
     p = params_of("cuda", SAC_KV_Q8);
     p.record = true;
     refuse(&p, SAC_ERR_UNSUPPORTED, "a recorder");

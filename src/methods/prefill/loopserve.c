@@ -369,23 +369,26 @@ static bool loop_sound(const struct method_loaded *l)
     return true;
 }
 
-/* One row of each stratum of the chunk and the last, ascending. The generator is splitmix64. */
-static void sample_rows(struct rows *r, const struct method_lane *l, uint32_t n)
+/* One row of each stratum of the chunk and the last, ascending; returns their number. The generator
+ * is splitmix64. */
+static uint32_t sample_rows(uint32_t *at, const struct method_lane *l)
 {
-    const uint32_t skip = l->pos == 0 ? pick_min(n, l->n_row / 2) : 0, span = l->n_row - skip;
+    const struct loopserve_param *set = l->param;
+    const uint32_t skip = l->pos == 0 ? pick_min(set->sample, l->n_row / 2) : 0;
+    const uint32_t span = l->n_row - skip, n = pick_min(set->sample, span);
     uint64_t seed = ((uint64_t)l->layer << 32 | l->pos) * 0x9e3779b97f4a7c15u;
-    r->n = pick_min(n, span);
-    for (uint32_t i = 0; i < r->n; i++) {
-        const uint32_t from = (uint32_t)((uint64_t)span * i / r->n);
-        const uint32_t to = (uint32_t)((uint64_t)span * (i + 1) / r->n);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t from = (uint32_t)((uint64_t)span * i / n);
+        const uint32_t to = (uint32_t)((uint64_t)span * (i + 1) / n);
         assert(to > from);
         uint64_t z = seed += 0x9e3779b97f4a7c15u;
         z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
         z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        r->at[i] = l->pos + skip + from + (uint32_t)((z ^ z >> 31) % (to - from));
+        at[i] = l->pos + skip + from + (uint32_t)((z ^ z >> 31) % (to - from));
     }
-    assert(r->n > 0);
-    r->at[r->n - 1] = l->pos + l->n_row - 1;
+    assert(n > 0);
+    at[n - 1] = l->pos + l->n_row - 1;
+    return n;
 }
 
 static uint64_t chunk_cells(const struct method_lane *l)
@@ -453,7 +456,7 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
     }
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, l->pos + l->n_row, p->tile_tok, &a);
-    sample_rows(&w.rows, l, set->sample);
+    w.rows.n = sample_rows(w.rows.at, l);
     if (!rows_read_keys(&w.rows, l)) {
         plan_dense(p, PLAN_NAN);
         return;
@@ -484,8 +487,44 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
     plan_parts(&w, l, p, 0, group);
 }
 
+/* ---- On a device ---- */
+
+static uint32_t loop_trace_rows(const struct method_shape *s, const void *param)
+{
+    const struct loopserve_param *set = param;
+    return pick_min(set->sample, s->n_row_max);
+}
+
+static void loop_trace(const struct method_lane *l, uint32_t n_tok, struct op_trace *op)
+{
+    const struct loopserve_param *set = l->param;
+    (void)n_tok;
+    if (set->mass >= 1) op->why = PLAN_LAYER;
+    op->rule = OP_TRACE_GREEDY;
+    op->n_size = 1;
+    for (uint32_t h = 0; h < op->n_head; h++)
+        op->size[h] = (struct op_trace_size){.family = OP_TRACE_LINES};
+    op->sink = set->columns;
+    op->band = set->slashes;
+    op->mass = set->mass;
+    op->beta = (float)set->beta;
+    op->most = set->most * (double)chunk_cells(l);
+    op->by_group = set->heads > 0;
+    op->choose.n = sample_rows(op->choose.at, l);
+}
+
+/* Lines of earlier chunks would be a sequence's state there. */
+static const char *loop_refuses(const void *param)
+{
+    const struct loopserve_param *set = param;
+    return set->keep ? "keep=on" : NULL;
+}
+
 static const struct method_prefill hooks = {
     .by_head = true,
+    .trace = loop_trace,
+    .trace_rows = loop_trace_rows,
+    .refuses = loop_refuses,
     .state_bytes = loop_state_bytes,
     .scratch_bytes = loop_scratch_bytes,
     .plan = loop_plan,

@@ -301,6 +301,33 @@ static __device__ uint32_t best_size(float *out_mass, const struct trace_call &c
     return best;
 }
 
+/* What a head reads, and whose lines. */
+struct trace_choice {
+    uint32_t size, head;
+    float mass; /* that they hold */
+    enum plan_reason why;
+};
+
+static __device__ struct trace_choice choice_of(const struct trace_call &c, uint32_t head,
+                                                uint32_t n_row)
+{
+    struct trace_choice r = {0, head, -1, c.op.why};
+    if (r.why == PLAN_SPARSE && trace_failed(c, head)) r.why = PLAN_NAN;
+    if (r.why != PLAN_SPARSE) return r;
+    if (c.op.rule == OP_TRACE_BEST) {
+        r.size = best_size(&r.mass, c, head, n_row);
+        const enum op_trace_family family = c.op.size[r.size * c.op.n_head + head].family;
+        if (family == OP_TRACE_ALL) r.why = PLAN_SHORT;
+        if (family != OP_TRACE_LINES) r.mass = -1;
+        return r;
+    }
+    if (c.op.by_group) r.head -= head % c.group;
+    const trace_sum *told = c.held + r.head;
+    r.why = (enum plan_reason)told[c.op.n_head];
+    r.mass = r.why ? 1.0f : (float)((double)told[0] / (double)told[2 * c.op.n_head]);
+    return r;
+}
+
 static __global__ void __launch_bounds__(THREADS)
     trace_list_kernel(const struct trace_call c, uint32_t n_row)
 {
@@ -312,29 +339,23 @@ static __global__ void __launch_bounds__(THREADS)
     const struct list_room to = {c.op.range + i * c.op.range_max, c.op.tok + i * c.op.tok_max, NULL,
                                  c.op.range_max, c.op.tok_max};
     struct attn_list list = {};
-    float mass = -1;
-    enum plan_reason why = c.op.why;
-    if (why == PLAN_SPARSE && trace_failed(c, head)) why = PLAN_NAN;
-    if (why == PLAN_SPARSE) { /* the same for all threads */
-        const uint32_t size = best_size(&mass, c, head, n_row);
-        const struct trace_marks marks = {trace_taken(c, size, head, TRACE_COLUMN),
-                                          trace_taken(c, size, head, TRACE_SLASH),
+    const struct trace_choice r = choice_of(c, head, n_row); /* the same for all threads */
+    enum plan_reason why = r.why;
+    if (why == PLAN_SPARSE && (n_page + tile_pages) * PAGE_TOK <= c.op.dense_to) why = PLAN_SHORT;
+    if (why == PLAN_SPARSE) {
+        const struct trace_marks marks = {trace_taken(c, r.size, r.head, TRACE_COLUMN),
+                                          trace_taken(c, r.size, r.head, TRACE_SLASH),
                                           n_page,
                                           (c.n + 31) / 32,
                                           tile_pages,
-                                          c.op.size[size * c.op.n_head + head]};
-        if (marks.size.family != OP_TRACE_LINES || blockIdx.y > 0) mass = -1;
-        if (marks.size.family == OP_TRACE_ALL ||
-            (n_page + tile_pages) * PAGE_TOK <= c.op.dense_to)
-            why = PLAN_SHORT;
-        else
-            list_make(&list, to, marks, n_page, tile_pages, room);
+                                          c.op.size[r.size * c.op.n_head + r.head]};
+        list_make(&list, to, marks, n_page, tile_pages, room);
         if (list.n_tok > to.tok_max || list.n_range > to.range_max) why = PLAN_OVERFLOW;
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
     list_close(&list, to, why, n_page, tile_pages);
-    list.mass = mass;
+    if (blockIdx.y == 0) list.mass = r.mass;
     c.op.made[i] = list;
 }
 
@@ -349,7 +370,8 @@ static void lay_out(struct trace_call *c)
     c->top = (struct exp_sum *)(c->held + OP_TRACE_SIZES * n_head);
     c->lse = (float *)(c->top + n_head * c->n_span * c->n_row16);
     c->rank = c->lse + n_head * c->n_row16;
-    c->taken = (uint32_t *)(c->rank + n_line);
+    c->line = (uint32_t *)(c->rank + n_line);
+    c->taken = c->line + n_head * c->stride;
     c->weight = (uint16_t *)(c->taken + OP_TRACE_SIZES * n_line / 32);
 }
 
@@ -367,9 +389,21 @@ static sac_status attend(struct cuda_device *d, const struct trace_call *c,
                      dim3((rows->n + THREADS - 1) / THREADS, n_head), THREADS, 0, *c, *rows));
     TRY(queue_launch(d, "attention of rows", trace_weights_kernel<F, D>, grid, THREADS,
                      ROWS * D * 2, *c, *rows));
+    if (c->op.by_group) TRY(trace_join(d, c, rows));
     return queue_launch(d, "sums along lines", trace_sums_kernel,
                         dim3((c->n + THREADS - 1) / THREADS, n_head), THREADS, 0, *c, *rows, ranks,
                         judges);
+}
+
+/* The best lines, and what they hold of the judging rows' attention. */
+static sac_status take_best(struct cuda_device *d, const struct trace_call *c,
+                            const struct trace_rows *judge)
+{
+    TRY(queue_launch(d, "the best lines", trace_best_kernel,
+                     dim3(TRACE_KINDS, c->op.n_head, c->op.n_size), TAKERS, 0, *c));
+    return queue_launch(d, "what lines hold", trace_held_kernel,
+                        dim3((c->n + THREADS - 1) / THREADS, c->op.n_head, c->op.n_size), THREADS,
+                        0, *c, *judge);
 }
 
 template <int F, int D>
@@ -378,16 +412,12 @@ static sac_status launch(struct cuda_device *d, const struct trace_call *c)
     const struct op_trace *op = &c->op;
     const struct trace_rows choose = {op->choose.n, op->choose.at};
     const struct trace_rows judge = {op->judge.n, op->judge.at};
-    const bool apart = judge.n > 0;
+    const bool is_best = op->rule == OP_TRACE_BEST, apart = judge.n > 0;
     const struct trace_rows *last = apart ? &judge : &choose;
     if (op->why == PLAN_SPARSE) {
-        TRY((attend<F, D>(d, c, &choose, true, !apart)));
+        TRY((attend<F, D>(d, c, &choose, is_best, !apart)));
         if (apart) TRY((attend<F, D>(d, c, &judge, false, true)));
-        TRY(queue_launch(d, "the best lines", trace_best_kernel,
-                         dim3(TRACE_KINDS, op->n_head, op->n_size), TAKERS, 0, *c));
-        TRY(queue_launch(d, "what lines hold", trace_held_kernel,
-                         dim3((c->n + THREADS - 1) / THREADS, op->n_head, op->n_size), THREADS, 0,
-                         *c, *last));
+        TRY(is_best ? take_best(d, c, last) : trace_greedy(d, c, last));
     }
     return queue_launch(d, "lists of lines", trace_list_kernel, dim3(op->n_head, op->n_tile),
                         THREADS, 0, *c, last->n);

@@ -30,6 +30,7 @@ struct trace_call {
     struct exp_sum *top; /* [n_head][n_span][n_row16] */
     float *lse;        /* [n_head][n_row16] to the base 2 */
     float *rank;       /* [n_head][kinds][stride] sums of the choosing rows */
+    uint32_t *line;    /* [n_head][stride] lines of a round */
     uint32_t *taken;   /* [n_size][n_head][kinds][stride / 32] bits */
     uint16_t *weight;  /* [n_head][rows][stride] bf16; 0 behind a row's position */
 };
@@ -67,5 +68,13 @@ static __device__ inline bool trace_has(const uint32_t *bits, uint32_t i)
 {
     return bits[i / 32] >> i % 32 & 1;
 }
+
+/* greedy.cu: the sum of the attention of heads that share lines, and lines taken in rounds. Of a
+ * head that has lines held[0] tells what they hold, held[1] why it reads everything, and held[2]
+ * the whole. */
+sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
+                      const struct trace_rows *rows);
+sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
+                        const struct trace_rows *rows);
 
 #endif
