@@ -384,6 +384,7 @@ struct plan_wish {
     uint32_t company; /* other prompts */
     uint32_t n_layer; /* of the device; 0: all */
     size_t fast;      /* bytes of frames; 0: all pages have one */
+    bool by_lines;    /* masses are those of whole lines: the last one may be another */
 };
 
 static void plan_prompt(struct planned *out, const struct plan_wish *w, const char *device)
@@ -434,7 +435,8 @@ static void assert_planned_alike(struct plan_wish wish)
     assert_int_equal(w->n_plan, g->n_plan);
     assert_int_equal(w->n_plan_dense, g->n_plan_dense);
     assert_int_equal(w->n_plan_mass, g->n_plan_mass);
-    assert_true(fabs(w->plan_mass - g->plan_mass) < 1e-3 * (double)w->n_plan_mass);
+    assert_true(fabs(w->plan_mass - g->plan_mass) <
+                (wish.by_lines ? 2e-3 : 1e-3) * (double)w->n_plan_mass);
 }
 
 static const char sampled[] = "auto:mass=0.8,rows=16,last=0,most=1,recent=32";
@@ -480,15 +482,16 @@ static void lines_are_those_of_the_host(void **state)
     static const char *const spec[] = {
         lines,
         "minference:columns=50,slashes=2,band=2,sink=0,sample=16",
-        rounds,
         "loopserve:mass=0.3,slashes=2,columns=2,sample=64,heads=group,most=1",
+        rounds,
     };
     for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
         for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
             assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
                                                     .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
                                                     .prefill = spec[i],
-                                                    .n_layer = n_layer});
+                                                    .n_layer = n_layer,
+                                                    .by_lines = true});
 }
 
 static void assert_same_plan(const struct planned *want, const struct planned *got)
