@@ -38,6 +38,7 @@ static struct ops ops; /* the same for all devices */
 __attribute__((visibility("default"))) uint32_t fake_n_copy;
 /* Those to memory of the program that is not pinned. */
 __attribute__((visibility("default"))) uint32_t fake_n_unpinned;
+__attribute__((visibility("default"))) uint32_t fake_n_pinned; /* bytes */
 
 static size_t from_environment(const char *name, size_t absent)
 {
@@ -105,7 +106,7 @@ static void give(struct cuda_device *d, void *p)
 static void pin(struct cuda_device *d, void *p, size_t bytes)
 {
     d->pinned = p;
-    d->n_pinned = bytes;
+    d->n_pinned = fake_n_pinned = (uint32_t)bytes;
     fake_n_unpinned = 0;
 }
 

@@ -113,6 +113,7 @@ static void step_all(sac_engine *e, struct heard *h)
     uint32_t n = 1;
     sac_error err;
     while (n) must(sac_step(e, hear, h, &n, &err), &err);
+    assert_int_equal(e->at, 0); /* or what is done between steps goes to the wrong memory */
 }
 
 static void append(sac_engine *e, sac_seq seq, const int32_t *tok, uint32_t n, sac_row_kind kind)
@@ -358,6 +359,8 @@ static void little_crosses(void **state)
         assert_int_equal(count_of(FAKE_CUDA, "fake_n_copy") - before, 3 + 2 * N_LAYER + 1);
         assert_int_equal(count_of(FAKE_CUDA, "fake_n_unpinned"), 0);
         assert_true(pool_own_end(&e->pool) > e->pool.part[0].tails);
+        assert_int_equal(count_of(FAKE_CUDA, "fake_n_pinned"),
+                         e->block + e->block_bytes - pool_own_end(&e->pool));
         assert_true(pool_own_end(&e->pool) <= (uint8_t *)e->pool.tables);
         held[k] = e->device_bytes;
         sac_engine_free(e);
