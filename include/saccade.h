@@ -186,26 +186,26 @@ typedef struct sac_engine_params {
                            other sequence. 0: 512 to 2,048, by threads, device and any_chunk */
     uint32_t n_threads; /* 0: one per CPU of the affinity mask */
     sac_kv_type type_k, type_v; /* both of one kind: 16-bit types may be mixed, q8 goes with q8 */
-    const char *const *decode; /* [n_decode] methods that decode rows may use, "NAME:key=value,...";
-                                  none: "full". Copied */
-    uint32_t n_decode;         /* at most SAC_METHODS_MAX */
-    const char *const *prefill; /* [n_prefill] the same for prompt rows; none: "dense". Copied */
-    uint32_t n_prefill;         /* at most SAC_METHODS_MAX */
-    uint32_t sparse_min_ctx;    /* rows at positions below it read everything */
-    uint32_t n_request_max;     /* requests that wait or run; sac_submit refuses more with
-                                   SAC_ERR_BUSY; 0: any number */
+    const char *const *decode;  /* [n_decode] of decode rows, "NAME:key=value,..."; none: "full" */
+    uint32_t n_decode;          /* at most SAC_METHODS_MAX */
+    const char *const
+        *prefill;            /* [n_prefill] the same for prompt rows; none: "dense". All copied */
+    uint32_t n_prefill;      /* at most SAC_METHODS_MAX */
+    uint32_t sparse_min_ctx; /* rows at positions below it read everything */
+    uint32_t n_request_max;  /* that wait or run: then sac_submit says SAC_ERR_BUSY; 0: any */
     float tbt_target_ms; /* time between tokens: a step with decode rows takes no more prompt rows
                             than this leaves time for; 0: as many as n_batch. At least a few rows,
                             and a whole chunk of a prefill method that plans. No result changes */
     bool compose;        /* plan the memory of sac_compose */
-    bool record;         /* plan the memory of sac_engine_set_recorder */
-    bool watch;          /* plan the memory of sac_request.on_read */
+    bool record, watch;  /* the same of sac_engine_set_recorder, of sac_request.on_read */
     bool learn; /* prefill methods with a table of heads learn it from prompts, read densely */
     /* Pages of dense prompts are kept in an index by their content, as long as there is room, and
      * used again by any sequence whose prompt begins alike: the same bits, and less to compute.
      * Not with `record` or `learn`, which want to see all rows. Default: off. */
     bool prefix_cache;
-    const char *device; /* who computes: "cpu" or NULL; "cuda", "cuda:N" (docs/gpu.md). Copied */
+    const char *device; /* "cpu" or NULL; "cuda", "cuda:N"; "cuda:0,cuda:1" (docs/gpu.md). Copied */
+    const float *device_split; /* [n_device_split] shares of the layers; NULL: by free memory */
+    uint32_t n_device_split;
     uint32_t n_device_layer; /* its layers, the last ones; 0, or more: all, and the output */
     bool kv_on_host; /* keys and values are in the machine's memory, and the CPU attends to them */
     float device_share;                 /* of a GPU's free memory that may be taken; 0: 0.9 */

@@ -30,6 +30,7 @@ struct bench_options {
     const char *device;
     int32_t n_gpu_layers;
     int kv_on_host; /* of SETUP_KV_DEVICES */
+    const char *tensor_split;
     int fill, type_k, type_v, format;
     const char *budget;
     float mass;
@@ -68,6 +69,7 @@ static const struct option_spec specs[] = {
         .env = NULL, .min = -1, .max = INT32_MAX),
     OPT("--kv-device", OPTION_CHOICE, kv_on_host, NULL, SETUP_KV_DEVICE_HELP, .env = NULL,
         .choices = SETUP_KV_DEVICES),
+    OPT("-ts --tensor-split", OPTION_TEXT, tensor_split, "A,B,...", SETUP_SPLIT_HELP, .env = NULL),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = NULL, .choices = SETUP_KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
@@ -123,6 +125,8 @@ struct bench {
     /* Of the model at hand. */
     sac_model *model;
     const char *model_name, *device;
+    float split[SETUP_SPLIT_MAX]; /* [n_split] */
+    uint32_t n_split;
     double load_s;
     bool has_peak;
     struct bench_rig rig;
@@ -249,6 +253,8 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.n_kv_tok = (uint64_t)depth + page + (uint64_t)o->n_seq * (most + 2 * page);
     p.n_batch = o->n_batch;
     p.device = b->device;
+    p.device_split = b->split;
+    p.n_device_split = b->n_split;
     p.n_device_layer = o->n_gpu_layers > 0 ? (uint32_t)o->n_gpu_layers : 0;
     p.kv_on_host = o->kv_on_host;
     p.n_threads = n_threads;
@@ -348,10 +354,13 @@ static int run_model(struct bench *b, const char *name)
     const uint64_t start = clock_us();
     setup.device = b->opt.device;
     setup.n_gpu_layers = b->opt.n_gpu_layers;
+    setup.tensor_split = b->opt.tensor_split;
     setup.n_batch = b->opt.n_batch;
     const int code = setup_load(&setup, &b->model);
     if (code != OPTIONS_GO_ON) return code;
     b->device = setup.device;
+    b->n_split = setup.n_split;
+    memcpy(b->split, setup.split, sizeof b->split);
     b->load_s = (double)(clock_us() - start) * 1e-6;
     sac_status status = SAC_OK;
     sac_error err = {0};

@@ -6,11 +6,11 @@
 
 static const struct habit habits[] = {
     /* Here where a command has no such option of its own. */
-    {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization", HABIT_PASSED, true,
-     "this command computes nothing on a GPU"},
-    {"-dev", HABIT_WRONG, true, "--device says who computes: cpu, cuda or cuda:N"},
-    {"-sm --split-mode -ts --tensor-split -mg --main-gpu -tp --tensor-parallel-size", HABIT_PASSED,
-     true, "one GPU at most computes, which --device names"},
+    {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization -ts --tensor-split",
+     HABIT_PASSED, true, "this command computes nothing on a GPU"},
+    {"-dev", HABIT_WRONG, true, "--device says who computes: cpu, cuda, cuda:N or cuda:0,cuda:1"},
+    {"-sm --split-mode -mg --main-gpu -tp --tensor-parallel-size", HABIT_PASSED, true,
+     "the GPUs that --device names (cuda:0,cuda:1) get layers behind each other"},
     {"-nkvo --no-kv-offload", HABIT_WRONG, false,
      "'--kv-device host' keeps keys and values in the machine's memory, beside a GPU"},
     {"-tb --threads-batch", HABIT_PASSED, true, "prompt and answer share the threads of -t"},

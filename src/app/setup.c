@@ -40,6 +40,8 @@ const struct option_spec setup_specs[] = {
         .env = "N_GPU_LAYERS", .min = -1, .max = INT32_MAX),
     OPT("--kv-device", OPTION_CHOICE, kv_on_host, NULL, SETUP_KV_DEVICE_HELP, .env = "KV_DEVICE",
         .choices = SETUP_KV_DEVICES),
+    OPT("-ts --tensor-split", OPTION_TEXT, tensor_split, "A,B,...", SETUP_SPLIT_HELP,
+        .env = "TENSOR_SPLIT"),
     OPT("--gpu-memory-utilization", OPTION_F32, gpu_share, "F",
         "share of the GPU's free memory that may be taken", .env = "GPU_MEMORY_UTILIZATION",
         .min = 0.01, .max = 1),
@@ -432,6 +434,23 @@ static int choose_device(struct setup *s)
     return OPTIONS_GO_ON;
 }
 
+/* "3,1" */
+static int parse_split(struct setup *s)
+{
+    s->n_split = 0;
+    for (const char *at = s->tensor_split; at; s->n_split++) {
+        char *end;
+        if (s->n_split == SETUP_SPLIT_MAX)
+            return options_usage_error(s->command, "-ts: more than %u shares", SETUP_SPLIT_MAX);
+        s->split[s->n_split] = strtof(at, &end);
+        if (end == at || (*end && *end != ','))
+            return options_usage_error(s->command, "-ts: '%s' is no list of shares such as 3,1",
+                                       s->tensor_split);
+        at = *end ? end + 1 : NULL;
+    }
+    return OPTIONS_GO_ON;
+}
+
 int setup_load(struct setup *s, sac_model **out)
 {
     if (!s->model || !*s->model)
@@ -439,6 +458,7 @@ int setup_load(struct setup *s, sac_model **out)
     int code = make_specs(s);
     if (code == OPTIONS_GO_ON) code = setup_tier(s);
     if (code == OPTIONS_GO_ON) code = choose_device(s);
+    if (code == OPTIONS_GO_ON) code = parse_split(s);
     if (code == OPTIONS_GO_ON) code = begin_talking(s);
     if (code == OPTIONS_GO_ON) code = setup_check_model(s->command, s->model);
     if (code != OPTIONS_GO_ON) return code;
@@ -479,6 +499,8 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.n_seq_max = n_seq;
     p.n_batch = s->n_batch;
     p.device = s->device;
+    p.device_split = s->split;
+    p.n_device_split = s->n_split;
     p.device_share = s->gpu_share;
     p.n_device_layer = s->n_gpu_layers > 0 ? (uint32_t)s->n_gpu_layers : 0;
     p.kv_on_host = s->kv_on_host;

@@ -12,10 +12,17 @@
 #include "saccade_tier.h"
 
 #define SETUP_PATH_BYTES 4096u
+#define SETUP_SPLIT_MAX  64u
 
 /* of options that several tables list, each in a struct of its own */
-#define SETUP_KV_CHOICES  "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
-#define SETUP_DEVICE_HELP "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)"
+#define SETUP_KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
+#define SETUP_DEVICE_HELP                                                                          \
+    "who computes: cpu, cuda or cuda:N, an NVIDIA GPU, or several, cuda:0,cuda:1, which get "      \
+    "layers "                                                                                      \
+    "behind each other (default: cpu)"
+#define SETUP_SPLIT_HELP                                                                           \
+    "shares of the layers that the GPUs of --device get, in their order (default: as their free "  \
+    "memory is)"
 #define SETUP_LAYERS_HELP                                                                          \
     "layers that the GPU computes, the last ones; more than the model has (99): the output, too; " \
     "0: "                                                                                          \
@@ -36,6 +43,9 @@ struct setup {
     const char *device;                 /* NULL: what n_gpu_layers says */
     int32_t n_gpu_layers;               /* -1: as `device` says */
     int kv_on_host;                     /* of SETUP_KV_DEVICES */
+    const char *tensor_split;           /* "A,B"; NULL: as free memory is */
+    float split[SETUP_SPLIT_MAX];       /* what that comes to: [n_split] */
+    uint32_t n_split;
     float gpu_share;
     int kv, type_k, type_v; /* enum sac_kv_type; kv is -1 or decides both */
     int rope;               /* enum sac_rope_scaling */

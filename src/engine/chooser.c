@@ -149,6 +149,7 @@ void chooser_plan_rooms(sac_engine *e, struct arena *a)
         c->worker = arena_take_tensor(a, chooser_rooms(e), c->worker_bytes);
     }
     if (!e->chooser[CHOOSER_DECODE].specs.is_dense) decode_plan_rooms(e, a);
+    if (!e->backend.is_host) prefill_device_plan_rooms(e, a);
 }
 
 const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,

@@ -92,6 +92,8 @@ void decode_plan_rooms(sac_engine *e, struct arena *a)
     d->tok = d->token_grain ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
     d->logw = d->weighs ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
     d->result = arena_take_tensor(a, chooser_rooms(e), sizeof *d->result);
+    d->made = NULL;
+    if (!e->backend.is_host) decode_device_plan_rooms(e, a);
 }
 
 /* ---- Choices ---- */

@@ -13,11 +13,11 @@ struct decode_known {
 
 /* Where a device chooses: what came of it, by layer, for the counters (decode_device.c). */
 struct decode_away {
-    struct attn_count *made, *count; /* [n_layer][n_seq_max * n_kv_head] there, and here */
-    struct decode_known *known;      /* the same */
-    bool *chosen;                    /* [n_layer][n_seq_max] by lists, not dense as a whole */
-    bool *listed;                    /* [n_layer] some lane is not known to be dense: made tells */
-    bool pending;                    /* some of it is not counted yet */
+    struct attn_count *count;   /* [n_layer][n_seq_max * n_kv_head] of struct decode's `made` */
+    struct decode_known *known; /* the same */
+    bool *chosen;               /* [n_layer][n_seq_max] by lists, not dense as a whole */
+    bool *listed;               /* [n_layer] some lane is not known to be dense: made tells */
+    bool pending;               /* some of it is not counted yet */
     /* Lists of the host's, of sequences that lack pages: [n_seq_max][n_kv_head * max_page] and
      * [n_seq_max][n_kv_head + 1] */
     uint32_t *left, *left_ptr;
@@ -41,6 +41,7 @@ struct decode {
     uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
     uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
     float *logw;             /* of single tokens, as tok; NULL: none has any */
+    struct attn_count *made; /* of a device: [n_layer][n_seq_max * n_kv_head], its own layers' */
     bool *attended; /* [n_seq_max][n_kv_head], or NULL: attention reads all that is listed */
     struct decode_away away;
     struct decode_votes votes;
@@ -68,6 +69,7 @@ void decode_choose(sac_engine *e, struct reading *r);
 
 /* The same on a device, which is not waited for. */
 void decode_device_plan(sac_engine *e, struct arena *a);
+void decode_device_plan_rooms(sac_engine *e, struct arena *a);
 void decode_device_choose(sac_engine *e, struct reading *r);
 /* Behind all layers: brings what was chosen. Behind the wait: adds it to the counters. */
 void decode_device_fetch(sac_engine *e);

@@ -26,7 +26,6 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     struct decode_away *w = &e->decode.away;
     const size_t n_seq = e->params.n_seq_max, n_layer = e->pool.geom.n_layer;
     const size_t n = n_layer * n_seq * e->pool.geom.n_kv_head;
-    w->made = arena_take_tensor(a, n, sizeof *w->made);
     w->count = arena_take(a, n, sizeof *w->count);
     w->known = arena_take(a, n, sizeof *w->known);
     w->chosen = arena_take(a, n_layer * n_seq, sizeof *w->chosen);
@@ -37,6 +36,13 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     w->left_ptr = arena_take(a, n_left * (n_kv_head + 1), sizeof *w->left_ptr);
     w->pending = false;
     decode_votes_plan(e, a);
+}
+
+void decode_device_plan_rooms(sac_engine *e, struct arena *a)
+{
+    struct decode *d = &e->decode;
+    const size_t n_lane = (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
+    d->made = arena_take_tensor(a, n_lane * e->params.n_seq_max, sizeof *d->made);
 }
 
 /* Where a layer's lanes begin in arrays of all layers. */
@@ -223,7 +229,7 @@ static void make_lists(sac_engine *e, const struct reading *r, uint32_t n)
                                         .lines = &e->attend.lines,
                                         .page = d->page + first,
                                         .tok = d->tok ? d->tok + first * PAGE_TOK : NULL,
-                                        .count = d->away.made + first_lane(e, r->layer) + i};
+                                        .count = d->made + first_lane(e, r->layer) + i};
     }
     e->ops.lanes.list(e->workers, list, n);
 }
@@ -239,7 +245,7 @@ static void point_run(const sac_engine *e, struct reading *r, uint32_t run_i)
     d->away.chosen[(size_t)r->layer * e->params.n_seq_max + run_i] = !dense;
     if (dense) return;
     r->run[run_i].chosen = (struct attn_chosen){
-        .count = d->away.made + first_lane(e, r->layer) + lane0,
+        .count = d->made + first_lane(e, r->layer) + lane0,
         .page = d->page + first,
         .tok = d->tok ? d->tok + first * PAGE_TOK : NULL,
         .logw = run_method(e, run_i)->weighs ? d->logw + first * PAGE_TOK : NULL,
@@ -292,9 +298,9 @@ void decode_device_choose(sac_engine *e, struct reading *r)
 
 /* ---- Counters ---- */
 
-static bool any_listed(const sac_engine *e)
+static bool any_listed(const sac_engine *e, const struct place *p)
 {
-    for (uint32_t l = 0; l < e->pool.geom.n_layer; l++)
+    for (uint32_t l = p->layer0; l < p->end; l++)
         if (e->decode.away.listed[l]) return true;
     return false;
 }
@@ -302,9 +308,13 @@ static bool any_listed(const sac_engine *e)
 void decode_device_fetch(sac_engine *e)
 {
     const struct decode_away *w = &e->decode.away;
-    const size_t n = first_lane(e, e->pool.geom.n_layer);
-    if (w->pending && any_listed(e))
-        backend_down(&e->backend, w->count, w->made, n * sizeof *w->count);
+    for (uint32_t i = place_first_device(e); i < e->n_place && w->pending; i++) {
+        const struct place *p = &e->place[i];
+        const size_t first = first_lane(e, p->layer0), n = first_lane(e, p->end) - first;
+        if (any_listed(e, p))
+            backend_down(&p->backend, w->count + first, p->rooms.made + first,
+                         n * sizeof *w->count);
+    }
 }
 
 /* A layer's reading as it would have been known. */
@@ -365,7 +375,7 @@ void decode_device_count(sac_engine *e)
     if (!e->decode.away.pending) return;
     e->decode.away.pending = false;
     for (uint32_t i = 0; i < e->batch.n_decode; i++) e->batch.run[i].reads = (sac_reads){0};
-    for (uint32_t l = place_last(e)->layer0; l < c->n_layer; l++)
+    for (uint32_t l = e->place[place_first_device(e)].layer0; l < c->n_layer; l++)
         if (!config_layer_is_local(c, l)) count_layer(e, l);
     for (uint32_t i = 0; i < e->batch.n_decode; i++) {
         reads_add(&e->seqs[e->batch.run[i].seq_i].reads, &e->batch.run[i].reads);

@@ -5,15 +5,11 @@
 
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SHARE 0.9f /* of a device's free memory: the driver and others want some */
-
-static struct backend *device_of(sac_engine *e)
-{
-    return &place_last(e)->backend;
-}
 
 /* An error that names `what` ("a recorder") if a device attends. */
 static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
@@ -23,10 +19,14 @@ static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
                      "%s does not run on a GPU: use --kv-device host, or --device cpu", what);
 }
 
-/* The same of what a GPU can do, but not together with a CPU. */
+/* The same of what one GPU can do that has all layers, but not together with others or a CPU. */
 static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_error *err)
 {
     if (e->n_place == 1 || !place_has_device(e)) return SAC_OK;
+    if (!place_has_host(e))
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "%s does not run with layers on %u GPUs: name one (--device cuda:0)", what,
+                         e->n_place);
     return error_set(err, SAC_ERR_UNSUPPORTED,
                      "%s does not run with %u of %u layers on a GPU: use all (-ngl 99) or none "
                      "(-ngl 0)",
@@ -68,15 +68,6 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* "avx2", and of two places "avx2+12:" or, with keys and values here, "avx2+kv+12:" and the
- * device's. */
-static void name_isa(sac_engine *e, uint32_t n)
-{
-    const char *kv = e->params.kv_on_host ? "+kv" : "", *last = place_last(e)->backend.ops.isa;
-    snprintf(e->isa, sizeof e->isa, "%s", e->ops.isa);
-    if (e->n_place > 1) snprintf(e->isa, sizeof e->isa, "%s%s+%u:%s", e->ops.isa, kv, n, last);
-}
-
 static sac_status check_device(const sac_engine_params *p, sac_error *err)
 {
     if (p->device && strcmp(p->device, "cpu") != 0) return SAC_OK;
@@ -90,21 +81,132 @@ static sac_status check_device(const sac_engine_params *p, sac_error *err)
     return SAC_OK;
 }
 
-/* All layers are of one backend, or the first ones, or pages, of the CPU. */
+/* One more place, of the device with this name, which none of the places from `first` on has. */
+static sac_status open_one(sac_engine *e, const char *name, uint32_t first, sac_error *err)
+{
+    if (e->n_place == first + DEVICES_MAX)
+        return error_set(err, SAC_ERR_UNSUPPORTED, "more than %u GPUs: name fewer",
+                         (unsigned)DEVICES_MAX);
+    const struct backend *b = &e->place[e->n_place].backend;
+    TRY(backend_open(&e->place[e->n_place].backend, name, err));
+    e->n_place++;
+    if (b->is_host && strcmp(name, e->params.device ? e->params.device : "cpu") != 0)
+        return error_set(err, SAC_ERR_ARG,
+                         "'%.80s': the CPU is no GPU among others; -ngl N gives it layers",
+                         e->params.device);
+    for (uint32_t i = first; i + 1 < e->n_place; i++)
+        if (e->place[i].backend.index == b->index)
+            return error_set(err, SAC_ERR_ARG, "'%.80s' names GPU %u twice", e->params.device,
+                             b->index);
+    return SAC_OK;
+}
+
+/* The names of params.device, in their order. */
+static sac_status open_named(sac_engine *e, sac_error *err)
+{
+    const char *at = e->params.device ? e->params.device : "cpu";
+    const uint32_t first = e->n_place;
+    do {
+        char name[48];
+        const size_t n = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : (int)sizeof name - 1, at);
+        TRY(open_one(e, name, first, err));
+        at += n;
+    } while (*at++ == ',');
+    return SAC_OK;
+}
+
+/* The share of the layers that device i gets: as told, or as its free memory is. */
+static double share_of(const sac_engine *e, uint32_t i)
+{
+    const sac_engine_params *p = &e->params;
+    return p->n_device_split > 0 ? (double)p->device_split[i]
+                                 : (double)e->place[place_first_device(e) + i].backend.bytes_free;
+}
+
+static sac_status check_shares(const sac_engine *e, sac_error *err)
+{
+    const sac_engine_params *p = &e->params;
+    const uint32_t n = place_n_device(e);
+    if (p->n_device_split == 0) return SAC_OK;
+    if (p->n_device_split != n)
+        return error_set(err, SAC_ERR_ARG, "%u shares of the layers for %u GPU%s (%s)",
+                         p->n_device_split, n, n == 1 ? "" : "s", p->device ? p->device : "cpu");
+    for (uint32_t i = 0; i < n; i++)
+        if (!(p->device_split[i] > 0 && p->device_split[i] < INFINITY))
+            return error_set(err, SAC_ERR_ARG,
+                             "a share of %g for GPU %u: must be above 0, as a GPU that is named "
+                             "gets layers; leave it out of --device",
+                             (double)p->device_split[i],
+                             e->place[place_first_device(e) + i].backend.index);
+    return SAC_OK;
+}
+
+/* Layers from `begin` on go to the devices in their order, at least one to each. */
+static sac_status divide_layers(sac_engine *e, uint32_t begin, sac_error *err)
+{
+    const uint32_t first = place_first_device(e), n = place_n_device(e);
+    const uint32_t n_layer = e->model->config.n_layer, n_all = n_layer - begin;
+    uint32_t layer0 = begin;
+    double all = 0, upto = 0;
+    TRY(check_shares(e, err));
+    if (n > n_all)
+        return error_set(err, SAC_ERR_ARG, "%u GPUs for %u layers: name fewer", n, n_all);
+    for (uint32_t i = 0; i < n; i++) all += share_of(e, i);
+    for (uint32_t i = 0; i < n; i++) {
+        struct place *p = &e->place[first + i];
+        upto += share_of(e, i);
+        const uint32_t end = begin + (uint32_t)(n_all * (upto / all) + 0.5);
+        const uint32_t least = layer0 + 1, most = n_layer - (n - 1 - i);
+        p->layer0 = layer0;
+        p->end = end < least ? least : end > most ? most : end;
+        layer0 = p->end;
+    }
+    return SAC_OK;
+}
+
+/* "cuda"; "avx512+12:cuda" where a CPU computes, too, and "avx512+kv+24:cuda" where it has keys and
+ * values; "16:cuda:0+16:cuda:1" of several GPUs. */
+static void name_places(sac_engine *e)
+{
+    size_t n = 0;
+    const bool many = place_n_device(e) > 1;
+    for (uint32_t i = 0; i < e->n_place; i++) {
+        const struct place *p = &e->place[i];
+        char *to = e->isa + n;
+        const size_t room = sizeof e->isa - n;
+        if (many && !p->backend.is_host)
+            snprintf(to, room, "%s%u:%s:%u", i ? "+" : "", p->end - p->layer0, p->backend.ops.isa,
+                     p->backend.index);
+        else if (i > 0)
+            snprintf(to, room, "+%u:%s", p->end - p->layer0, p->backend.ops.isa);
+        else
+            snprintf(to, room, "%s%s", p->backend.ops.isa, e->params.kv_on_host ? "+kv" : "");
+        n += strlen(to);
+    }
+}
+
+/* All layers are of one backend, or of several GPUs, or the first ones, or pages, of the CPU. */
 static sac_status open_places(sac_engine *e, sac_error *err)
 {
     const sac_engine_params *p = &e->params;
     const uint32_t n_layer = e->model->config.n_layer, n = p->n_device_layer;
     const bool in_part = n > 0 && n <= n_layer;
     TRY(check_device(p, err));
-    if (in_part || p->kv_on_host) TRY(backend_open(&e->place[0].backend, "cpu", err));
-    e->n_place = in_part || p->kv_on_host ? 2 : 1;
-    struct place *last = place_last(e);
-    e->place[0].end = last->layer0 = in_part ? n_layer - n : 0;
-    last->end = n_layer;
-    TRY(backend_open(&last->backend, p->device, err));
+    if (in_part || p->kv_on_host) {
+        e->n_place = 1;
+        TRY(backend_open(&e->place[0].backend, "cpu", err));
+        e->place[0].end = in_part ? n_layer - n : 0;
+    }
+    TRY(open_named(e, err));
+    if (place_n_device(e) > 0) {
+        TRY(divide_layers(e, in_part ? n_layer - n : 0, err));
+    } else {
+        TRY(check_shares(e, err));
+        e->place[0].end = n_layer;
+    }
     place_begin(e);
-    name_isa(e, in_part ? n : n_layer);
+    name_places(e);
     return SAC_OK;
 }
 
@@ -114,6 +216,8 @@ sac_status device_open(sac_engine *e, sac_error *err)
     TRY(open_places(e, err));
     snprintf(e->device_name, sizeof e->device_name, "%s", p->device ? p->device : "cpu");
     p->device = e->device_name;
+    p->device_split = NULL;
+    p->n_device_split = 0;
     if (p->device_share == 0) p->device_share = SHARE;
     if (!(p->device_share > 0 && p->device_share <= 1))
         return error_set(err, SAC_ERR_ARG, "a share of %g of the GPU's memory: must be 0 to 1",
@@ -149,46 +253,47 @@ static void move_layer(const uint8_t *from, uint8_t *to, struct layer_weights *w
         *vector[i] = moved(from, to, *vector[i]);
 }
 
-/* The device's copy; of a device that has some of the layers, of these alone. */
-static sac_status copy_weights(sac_engine *e, sac_error *err)
+/* A device's copy: of its layers, and of the output, which lies behind the last one, if it computes
+ * that. */
+static sac_status copy_weights(sac_engine *e, uint32_t place_i, sac_error *err)
 {
     const struct weights *from = &e->model->weights;
-    const struct place *last = place_last(e);
-    struct weights *to = &e->on_device;
+    struct place *p = &e->place[place_i];
+    struct weights *to = &p->copy;
     const uint32_t n_layer = e->model->config.n_layer;
-    const bool in_part = place_of_output(e) == 0 && e->n_place > 1;
-    const size_t begin = in_part ? from->layer[last->layer0].begin : 0;
-    const size_t end = in_part ? from->layer[n_layer - 1].end : from->block_bytes;
+    const bool has_output = place_i == place_of_output(e);
+    const size_t begin = p->layer0 > 0 ? from->layer[p->layer0].begin : 0;
+    const size_t end = has_output ? from->block_bytes : from->layer[p->end - 1].end;
     *to = (struct weights){.embed = from->embed,
                            .output_norm = from->output_norm,
                            .output = from->output,
                            .block_bytes = end - begin,
                            .layer = mem_calloc(n_layer, sizeof *to->layer)};
     if (!to->layer) return error_set(err, SAC_ERR_MEMORY, "out of memory for %u layers", n_layer);
-    to->block = backend_take(device_of(e), to->block_bytes);
+    to->block = backend_take(&p->backend, to->block_bytes);
     if (!to->block)
         return error_set(err, SAC_ERR_MEMORY,
                          "the weights of %u layers take %zu MiB and %s has %zu MiB free: use fewer "
                          "of them (-ngl N), a smaller model or file type, or --device cpu",
-                         last->end - last->layer0, to->block_bytes >> 20, last->backend.name,
-                         last->backend.bytes_free >> 20);
+                         p->end - p->layer0, to->block_bytes >> 20, p->backend.name,
+                         p->backend.bytes_free >> 20);
     const uint8_t *piece = from->block + begin;
-    backend_up(&last->backend, to->block, piece, to->block_bytes);
+    backend_up(&p->backend, to->block, piece, to->block_bytes);
     memcpy(to->layer, from->layer, n_layer * sizeof *to->layer);
-    for (uint32_t i = last->layer0; i < n_layer; i++) move_layer(piece, to->block, &to->layer[i]);
-    if (!in_part) {
+    for (uint32_t i = p->layer0; i < p->end; i++) move_layer(piece, to->block, &to->layer[i]);
+    if (has_output) {
         to->output_norm = moved(piece, to->block, from->output_norm);
         to->output.data = moved(piece, to->block, from->output.data);
     }
-    return backend_wait(&last->backend, err);
+    return backend_wait(&p->backend, err);
 }
 
 sac_status device_load_weights(sac_engine *e, sac_error *err)
 {
-    e->place[0].weights = &e->model->weights;
-    if (!place_last(e)->backend.is_host) {
-        TRY(copy_weights(e, err));
-        place_last(e)->weights = &e->on_device;
+    for (uint32_t i = 0; i < e->n_place; i++) {
+        struct place *p = &e->place[i];
+        p->weights = p->backend.is_host ? &e->model->weights : &p->copy;
+        if (!p->backend.is_host) TRY(copy_weights(e, i, err));
     }
     place_begin(e);
     return SAC_OK;
@@ -245,7 +350,7 @@ sac_status device_take_depot(sac_engine *e, sac_error *err)
 {
     const size_t bytes = (size_t)e->depot.n_page * e->depot.page_bytes;
     if (!e->pool.depot) return SAC_OK;
-    e->depot.pages = backend_take_shared(device_of(e), bytes);
+    e->depot.pages = backend_take_shared(&place_last(e)->backend, bytes);
     if (e->depot.pages) return SAC_OK;
     return error_set(err, SAC_ERR_MEMORY,
                      "no %zu MiB of the machine's memory for the KV pages of %llu tokens: a GPU "
@@ -277,36 +382,56 @@ sac_tier_stats device_tier_stats(const sac_engine *e)
 sac_status device_check(sac_engine *e, sac_error *err)
 {
     if (!place_has_device(e)) return SAC_OK;
-    return backend_check(device_of(e), &e->pool.geom, e->model->config.n_head, err);
+    return backend_check(&place_last(e)->backend, &e->pool.geom, e->model->config.n_head, err);
 }
 
-sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err)
+void device_measure(sac_engine *e)
 {
-    struct backend *device = device_of(e);
-    const size_t free = device->bytes_free, weights = e->on_device.block_bytes;
+    for (uint32_t i = 0; i < e->n_place; i++) e->place[i].arena = (struct arena){0};
+}
+
+static sac_status take_block(const sac_engine *e, struct place *p, sac_error *err)
+{
+    const size_t bytes = p->arena.used, weights = p->copy.block_bytes, free = p->backend.bytes_free;
     const size_t most = (size_t)((double)free * (double)e->params.device_share);
     const bool has_pages = place_has_device(e);
-    e->device_bytes = bytes;
-    if (device->is_host) return SAC_OK;
-    if (weights + bytes <= most) e->device_block = backend_take(device, bytes);
-    if (e->device_block) return SAC_OK;
+    if (weights + bytes <= most) p->block = backend_take(&p->backend, bytes);
+    p->block_bytes = bytes;
+    p->arena = (struct arena){.base = p->block, .capacity = bytes};
+    if (p->block) return SAC_OK;
     return error_set(
         err, SAC_ERR_MEMORY,
         "%s has %zu MiB free, of which %.0f %% may be taken; weights take %zu MiB, and "
         "%ssteps of %u rows %zu MiB: use a smaller %s-b%s, or fewer layers (-ngl N)",
-        device->name, free >> 20, 100 * (double)e->params.device_share, weights >> 20,
+        p->backend.name, free >> 20, 100 * (double)e->params.device_share, weights >> 20,
         has_pages ? "KV pages and " : "", e->batch.n_row_max, bytes >> 20,
         has_pages ? "-c or " : "", has_pages ? ", -ctk q8 -ctv q8, --kv-device host" : "");
+}
+
+sac_status device_take_blocks(sac_engine *e, sac_error *err)
+{
+    for (uint32_t i = place_first_device(e); i < e->n_place; i++)
+        TRY(take_block(e, &e->place[i], err));
+    return SAC_OK;
+}
+
+size_t device_planned(const sac_engine *e)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < e->n_place; i++) bytes += e->place[i].arena.used;
+    return bytes;
 }
 
 void device_deinit(sac_engine *e)
 {
     if (e->n_place == 0) return;
-    struct backend *device = device_of(e);
-    backend_unpin(device);
-    backend_give(device, e->on_device.block, e->on_device.block_bytes);
-    backend_give(device, e->device_block, e->device_bytes);
-    backend_give_shared(device, e->depot.pages);
-    mem_free(e->on_device.layer);
+    backend_give_shared(&place_last(e)->backend, e->depot.pages);
+    for (uint32_t i = e->n_place; i-- > 0;) {
+        struct place *p = &e->place[i];
+        backend_unpin(&p->backend);
+        backend_give(&p->backend, p->copy.block, p->copy.block_bytes);
+        backend_give(&p->backend, p->block, p->block_bytes);
+        mem_free(p->copy.layer);
+    }
     for (uint32_t i = 0; i < e->n_place; i++) backend_close(&e->place[i].backend);
 }

@@ -1,5 +1,5 @@
-/* device.h: an engine whose rows a GPU computes, or their last layers: what it refuses, and the
- * weights' copy there. */
+/* device.h: an engine whose rows a GPU computes, or several, or their last layers: what it refuses,
+ * who gets which layers, and the weights' copies there. */
 #ifndef SAC_ENGINE_DEVICE_H
 #define SAC_ENGINE_DEVICE_H
 
@@ -21,8 +21,12 @@ sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n
 /* Takes the machine's memory for all pages, where the device's does not hold them. */
 sac_status device_take_depot(sac_engine *e, sac_error *err);
 sac_tier_stats device_tier_stats(const sac_engine *e);
-/* Takes `bytes` of the device's memory for the engine's arrays, if it has as much to give. */
-sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err);
+/* Before memory is planned for the first time, and for the second: takes of each device what the
+ * first has come to, if it has as much to give. */
+void device_measure(sac_engine *e);
+sac_status device_take_blocks(sac_engine *e, sac_error *err);
+/* What has been planned of all devices' memory so far. */
+size_t device_planned(const sac_engine *e);
 void device_deinit(sac_engine *e);
 
 #endif

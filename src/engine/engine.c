@@ -151,26 +151,41 @@ static struct page_geom geom_of(const sac_engine *e)
     return geom;
 }
 
-/* The memory of `device` is that of places alone where keys and values are not there. */
-static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a, struct arena *device)
+/* Who has which layers' pages; returns how many have some. */
+static uint32_t divide_pages(sac_engine *e, struct pool_span span[PLACES_MAX])
+{
+    span[0] = (struct pool_span){.n_layer = e->model->config.n_layer};
+    if (!place_has_device(e)) return 1;
+    for (uint32_t i = 0; i < e->n_place; i++) {
+        struct place *p = &e->place[i];
+        span[i] = (struct pool_span){.n_layer = p->end - p->layer0,
+                                     .device = p->backend.is_host ? NULL : &p->backend,
+                                     .arena = &p->arena};
+    }
+    return e->n_place;
+}
+
+/* The memory of devices is that of their places alone where keys and values are not there. */
+static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
 {
     const struct page_geom geom = geom_of(e);
-    const struct place *last = place_last(e);
+    struct pool_span span[PLACES_MAX];
+    const uint32_t n_span = divide_pages(e, span);
     const bool is_away = place_has_device(e), has_tier = e->params.tier && !is_away;
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     const uint64_t n_fast = e->tier_params.fast_bytes / geom.bytes;
-    a->device = is_away ? device : NULL;
+    a->device = is_away ? &place_last(e)->arena : NULL;
     pool_init(&e->pool, &geom,
               &(struct pool_size){.n_page = n_page,
                                   .n_seq = e->params.n_seq_max,
                                   .max_page = max_page,
-                                  .n_away = is_away ? last->end - last->layer0 : 0,
+                                  .span = span,
+                                  .n_span = n_span,
                                   .n_frame = n_fast < n_page ? (uint32_t)n_fast : n_page,
                                   .tier = has_tier ? &e->tier : NULL,
                                   .depot = e->params.tier && !has_tier ? &e->depot : NULL},
               a);
-    e->pool.backend = &last->backend;
-    e->stats.kv_bytes = arena_used(a);
+    e->stats.kv_bytes = a->used + device_planned(e);
     reuse_plan(e, a);
     plan_seqs(e, a);
     segment_plan(e, a);
@@ -178,14 +193,14 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a, struct 
     e->stats.side_bytes = 0;
     side_begin(e);
     chooser_plan(e, a);
-    place_plan(e, a, device);
+    place_plan(e, a);
     evict_plan(e, a);
     compact_plan(e, a);
     repeat_plan(e, a);
     attend_plan(e, a);
     admit_plan(e, a);
     record_plan(e, a);
-    e->stats.scratch_bytes = arena_used(a) - e->stats.kv_bytes;
+    e->stats.scratch_bytes = a->used + device_planned(e) - e->stats.kv_bytes;
 }
 
 static void init_rope(sac_engine *e)
@@ -230,18 +245,22 @@ static sac_status start_tier(sac_engine *e, sac_error *err)
 static void pin_behind_pages(sac_engine *e)
 {
     uint8_t *end = pool_own_end(&e->pool);
-    backend_pin(&place_last(e)->backend, end, e->block_bytes - (size_t)(end - e->block));
+    if (!end) end = e->block;
+    for (uint32_t i = place_first_device(e); i < e->n_place; i++)
+        backend_pin(&e->place[i].backend, end, e->block_bytes - (size_t)(end - e->block));
 }
 
 static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
 {
-    struct arena device = {0}, host = {0};
+    struct arena host = {0};
     const struct page_geom geom = geom_of(e);
     TRY(device_divide(e, &geom, n_page, err));
-    plan_memory(e, n_page, &host, &device);
+    device_measure(e);
+    plan_memory(e, n_page, &host);
     e->block_bytes = host.used;
+    const size_t device_bytes = device_planned(e);
     TRY(device_check(e, err));
-    TRY(device_take_block(e, device.used, err));
+    TRY(device_take_blocks(e, err));
     TRY(device_take_depot(e, err));
     e->block = mem_map(e->block_bytes);
     if (!e->block)
@@ -251,10 +270,10 @@ static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
             "steps of %u rows",
             e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
             (unsigned long long)e->params.n_kv_tok, e->batch.n_row_max);
-    device = (struct arena){.base = e->device_block, .capacity = e->device_bytes};
     host = (struct arena){.base = e->block, .capacity = e->block_bytes};
-    plan_memory(e, n_page, &host, &device);
-    assert(host.used == e->block_bytes && device.used == e->device_bytes);
+    plan_memory(e, n_page, &host);
+    assert(host.used == e->block_bytes && device_planned(e) == device_bytes);
+    (void)device_bytes;
     pin_behind_pages(e);
     return SAC_OK;
 }

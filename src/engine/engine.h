@@ -95,8 +95,7 @@ struct sac_engine {
     struct ops ops;                 /* the backend's */
     const struct weights *weights;
     struct scratch scratch;
-    struct weights on_device; /* owned: a device's copy of its layers' weights, or zeros */
-    struct workers *workers;  /* owned */
+    struct workers *workers; /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
     struct tier tier;   /* below the pool, if params.tier is set, */
@@ -131,10 +130,8 @@ struct sac_engine {
     struct request_list *requests; /* owned */
     uint8_t *block;                /* owned, [block_bytes]: all of the above arrays */
     size_t block_bytes;
-    uint8_t *device_block; /* owned, [device_bytes]: those that a device computes on */
-    size_t device_bytes;
-    char device_name[16]; /* what params.device points at */
-    char isa[32];         /* of all places */
+    char device_name[16 * DEVICES_MAX]; /* what params.device points at */
+    char isa[24 * PLACES_MAX];          /* of all places */
 };
 
 /* For request.c. */

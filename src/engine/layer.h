@@ -5,8 +5,8 @@
 #include "engine/engine.h"
 
 /* Computes e->batch: writes its keys and values into the pages that sched_pick reserved and into
- * the tails, and leaves the residual stream of the last layer in e->scratch.x, of two places behind
- * place_wait. Allocates nothing. */
+ * the tails, and leaves the residual stream of the last layer in e->scratch.x, on a CPU that
+ * computes layers before those of a device behind place_wait. Allocates nothing. */
 void layer_run(sac_engine *e);
 
 /* The pieces of that, for rows that are not computed layer behind layer. They work on the rows of

@@ -15,6 +15,16 @@ struct place *place_last(sac_engine *e)
     return &e->place[e->n_place - 1];
 }
 
+uint32_t place_first_device(const sac_engine *e)
+{
+    return place_has_host(e) ? 1 : 0;
+}
+
+uint32_t place_n_device(const sac_engine *e)
+{
+    return e->n_place - place_first_device(e);
+}
+
 bool place_has_host(const sac_engine *e)
 {
     return e->place[0].backend.is_host;
@@ -60,6 +70,8 @@ static void load(sac_engine *e, uint32_t i)
     e->decode.tok = r->tok;
     e->decode.logw = r->logw;
     e->decode.result = r->result;
+    e->decode.made = r->made;
+    e->prefill.away.rooms = r->prefill;
     e->side.data = r->side;
     e->side.n_page = r->n_side_page;
 }
@@ -76,7 +88,7 @@ void place_enter(sac_engine *e, uint32_t i)
 
 /* ---- Memory ---- */
 
-/* Where the program has what goes up: in the first place if there are two. */
+/* Where the program has what goes up: in the first place. */
 static float *take_input(const sac_engine *e, struct arena *a, float *mine, float *first, size_t n)
 {
     if (e->backend.is_host) return mine;
@@ -111,15 +123,15 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     s->qkv = arena_take_tensor(a, n_qkv, sizeof(float));
     s->attn = arena_take_tensor(a, n * config_q_width(c), sizeof(float));
     s->ffn = arena_take_tensor(a, p->layer0 < p->end ? n * c->n_ff : 0, sizeof(float));
-    s->x_in = take_input(e, a, s->x, first->x, n * c->n_embd);
+    s->x_in = take_input(e, a, s->x, first->x_in, n * c->n_embd);
     s->qkv_seen = e->backend.is_host ? s->qkv
                   : attends_here(e)  ? arena_take(a, n_qkv, sizeof(float))
                                      : first->qkv;
     for (int i = 0; i < 2; i++) {
         s->cos[i] = arena_take_tensor(a, n_angle, sizeof(float));
         s->sin[i] = arena_take_tensor(a, n_angle, sizeof(float));
-        s->cos_in[i] = take_input(e, a, s->cos[i], first->cos[i], n_angle);
-        s->sin_in[i] = take_input(e, a, s->sin[i], first->sin[i], n_angle);
+        s->cos_in[i] = take_input(e, a, s->cos[i], first->cos_in[i], n_angle);
+        s->sin_in[i] = take_input(e, a, s->sin[i], first->sin_in[i], n_angle);
     }
     const struct page_geom *g = &e->pool.geom;
     const size_t n_own = attends_here(e) ? (size_t)attend_new_pages(e) * g->n_kv_head : 0;
@@ -138,18 +150,20 @@ static void keep(sac_engine *e)
                                     .tok = d->tok,
                                     .logw = d->logw,
                                     .result = d->result,
+                                    .made = d->made,
+                                    .prefill = e->prefill.away.rooms,
                                     .side = e->side.data,
                                     .n_side_page = e->side.n_page};
     for (int kind = 0; kind < CHOOSER_KINDS; kind++)
         p->rooms.worker[kind] = e->chooser[kind].worker;
 }
 
-void place_plan(sac_engine *e, struct arena *a, struct arena *device)
+void place_plan(sac_engine *e, struct arena *a)
 {
     struct arena *before = a->device;
     for (uint32_t i = 0; i < e->n_place; i++) {
         load(e, i);
-        a->device = e->backend.is_host ? NULL : device;
+        a->device = e->backend.is_host ? NULL : &e->place[i].arena;
         plan_scratch(e, a);
         if (attends_here(e)) chooser_plan_rooms(e, a);
         if (attends_here(e)) side_plan(e, a);
@@ -164,14 +178,12 @@ void place_plan(sac_engine *e, struct arena *a, struct arena *device)
 
 void place_cross(sac_engine *e, uint32_t i)
 {
-    const struct scratch *s = &e->scratch;
-    const size_t bytes = (size_t)e->batch.n_row * e->model->config.n_embd * sizeof *s->x;
+    const struct place *from = &e->place[e->at];
+    const size_t n = (size_t)e->batch.n_row * e->model->config.n_embd;
     if (i == e->at) return;
-    if (i == 0) backend_down(&e->backend, s->x_in, s->x, bytes);
     load(e, i);
-    if (i == 0) return;
-    backend_up(&e->backend, s->x, s->x_in, bytes);
-    layer_send_angles(e);
+    backend_send(&from->backend, &e->backend, e->scratch.x, from->scratch.x, n * sizeof(float));
+    if (!e->backend.is_host) layer_send_angles(e);
 }
 
 void place_to_pages(sac_engine *e, uint32_t layer)

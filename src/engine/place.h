@@ -1,7 +1,8 @@
 /* place.h: who computes which layers, with what memory. An engine has one place, the CPU or a GPU,
- * or two: then the CPU computes the first layers and the output, and a GPU the layers between
+ * or more: several GPUs (params.device), and before them the CPU, if it computes the first layers
  * (params.n_device_layer). A step goes through the places in their order, and the hidden states of
- * its rows cross once each way.
+ * its rows go from each to the next. The output is the CPU's if GPUs have but the last layers, and
+ * else the last GPU's.
  *
  * Keys and values lie where their layer is computed, and so attention is there. With
  * params.kv_on_host all of them are the program's: then the first place is the CPU, whatever layers
@@ -16,11 +17,13 @@
 #define SAC_ENGINE_PLACE_H
 
 #include "engine/chooser.h"
+#include "engine/prefill.h"
+#include "kv/pool.h"
+#include "model/weights.h"
 #include "ops/backend.h"
 
-#define PLACES_MAX 2
-
-struct weights;
+#define DEVICES_MAX (POOL_PARTS_MAX - 1)
+#define PLACES_MAX  POOL_PARTS_MAX
 
 /* Activations of one step, f32, in the backend's memory. */
 struct scratch {
@@ -45,23 +48,30 @@ struct place_rooms {
     uint32_t *mask, *page, *tok;    /* as in struct decode, like the next ones */
     float *logw;
     struct op_lane_result *result;
-    uint8_t *side; /* as in struct side, of the pages of the place's layers */
+    struct attn_count *made;
+    struct prefill_rooms prefill; /* as in struct prefill_away */
+    uint8_t *side;                /* as in struct side, of the pages of the place's layers */
     uint32_t n_side_page;
 };
 
 struct place {
     uint32_t layer0, end;          /* its layers, or, with kv_on_host, their linear parts */
     struct backend backend;        /* owned */
-    const struct weights *weights; /* the model's, or their copy on a device */
+    const struct weights *weights; /* the model's, or `copy` */
     struct scratch scratch;
     struct place_rooms rooms;
     sac_status status; /* a failure that nobody has been told yet, */
     sac_error why;     /* and the words for it */
+    /* Of a device: */
+    struct weights copy; /* owned: of its layers' weights, and the output's if it computes that */
+    uint8_t *block;      /* owned: memory of all arrays that it computes on */
+    size_t block_bytes;
+    struct arena arena; /* of that block, while it is planned */
 };
 
 /* Part of the engine's plan_memory, behind the methods: what each place has of its own, those of
- * devices in the memory of `device`. */
-void place_plan(sac_engine *e, struct arena *a, struct arena *device);
+ * devices in their arenas. */
+void place_plan(sac_engine *e, struct arena *a);
 
 /* The places are open: the engine is in the first one. */
 void place_begin(sac_engine *e);
@@ -72,14 +82,18 @@ void place_enter(sac_engine *e, uint32_t i);
 uint32_t place_of(const sac_engine *e, uint32_t layer);
 uint32_t place_linear(const sac_engine *e, uint32_t layer);
 uint32_t place_of_output(const sac_engine *e);
-/* Where a device computes, if any does: the last one. */
+/* The last one: a device's, if any computes. */
 struct place *place_last(sac_engine *e);
+/* The number of the first device's place, and of those of all devices; n_place and 0: there is
+ * none. */
+uint32_t place_first_device(const sac_engine *e);
+uint32_t place_n_device(const sac_engine *e);
 /* Whether the CPU, or a device, has the pages of some layers or all, and so attends and chooses. */
 bool place_has_host(const sac_engine *e);
 bool place_has_device(const sac_engine *e);
 
-/* In a step: what rows have become goes on to place i, and what it computes with. Back in the first
- * place they are there behind place_wait. */
+/* In a step: what rows have become goes on to place i, and what it computes with. Back on the CPU
+ * they are there behind place_wait. */
 void place_cross(sac_engine *e, uint32_t i);
 /* Around the attention of a layer, between its linear parts: the rows' queries, keys and values
  * come to the place that has its pages, waited for, and what was made of them goes back. Nothing,

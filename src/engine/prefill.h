@@ -28,28 +28,34 @@ struct prefill_before {
     uint32_t layer, call;
 };
 
-/* Where a device chooses (prefill_device.c). Arrays are its memory but for the last ones. */
-struct prefill_away {
-    size_t list_max;     /* lists that the runs of a batch can have; 0: nobody chooses there */
-    size_t run_list_max; /* of one run, of methods that mark pages by lists */
-    uint32_t *mask;      /* [run_list_max][max_page] rooms, and so on as in struct op_sample */
+/* Memory of a device that chooses, a place's. */
+struct prefill_rooms {
+    uint32_t *mask; /* [run_list_max][max_page] rooms, and so on as in struct op_sample */
     uint8_t *weight;
     uint16_t *query;
     float *start;
-    uint32_t *failed, call;
-    struct op_block_segment *segment; /* [run_list_max] of the run in work, here */
-    size_t fused_bytes;               /* of a KV head and run that chooses blocks */
-    uint8_t *fused;                   /* [n_seq_max][n_kv_head][fused_bytes] */
-    struct prefill_before *before;    /* [n_seq_max] runs of the batch, in the order of plans */
-    size_t trace_bytes;               /* of struct op_trace's room, which serves run after run */
-    uint32_t trace_rows;              /* that choose or judge its lines, at most */
-    void *trace;
-    uint32_t *row; /* [2 * trace_rows] of the run in work, here; and patterns of heads */
-    struct op_trace_size *size;       /* [OP_TRACE_SIZES * n_head] */
-    struct attn_range *range;         /* [list_max * range_max] */
-    uint32_t *tok;                    /* [list_max * tok_max] */
+    uint32_t *failed;
+    uint8_t *fused;           /* [n_seq_max][n_kv_head][fused_bytes] */
+    struct attn_range *range; /* [list_max * range_max] */
+    uint32_t *tok;            /* [list_max * tok_max] */
     float *logw;
     struct attn_list *made; /* [n_layer][list_max] */
+    void *trace;            /* [trace_bytes] struct op_trace's room, which serves run after run */
+};
+
+/* Where a device chooses (prefill_device.c). */
+struct prefill_away {
+    size_t list_max;     /* lists that the runs of a batch can have; 0: nobody chooses there */
+    size_t run_list_max; /* of one run, of methods that mark pages by lists */
+    struct prefill_rooms rooms;
+    uint32_t call;
+    struct op_block_segment *segment; /* [run_list_max] of the run in work */
+    size_t fused_bytes;               /* of a KV head and run that chooses blocks */
+    struct prefill_before *before;    /* [n_seq_max] runs of the batch, in the order of plans */
+    size_t trace_bytes;
+    uint32_t trace_rows;        /* that choose or judge lines, at most */
+    uint32_t *row;              /* [2 * trace_rows] of the run in work; and patterns of heads */
+    struct op_trace_size *size; /* [OP_TRACE_SIZES * n_head] */
     struct prefill_step step[PREFILL_STEPS];
     uint32_t n_step; /* not counted yet; the one in work comes behind them */
 };
@@ -110,6 +116,7 @@ bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
 /* Rooms for a method's plans, of runs and batches of so many lists, at least. */
 void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list, size_t list);
 void prefill_device_plan(sac_engine *e, struct arena *a);
+void prefill_device_plan_rooms(sac_engine *e, struct arena *a);
 void prefill_device_begin(sac_engine *e);
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out);
 /* Behind all layers: brings what was chosen. Behind a wait: adds it to the counters. */

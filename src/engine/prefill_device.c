@@ -55,28 +55,34 @@ static void plan_step(const sac_engine *e, struct prefill_step *s, struct arena 
 void prefill_device_plan(sac_engine *e, struct arena *a)
 {
     struct prefill_away *w = &e->prefill.away;
-    const struct page_geom *g = &e->pool.geom;
-    const size_t n_run = w->run_list_max, n = w->list_max;
-    const uint32_t n_query = OP_SAMPLE_TILE;
-    w->mask = arena_take_tensor(a, n_run * e->pool.max_page, sizeof *w->mask);
-    w->weight = arena_take_tensor(a, n_run * e->pool.max_page, PAGE_TOK);
-    w->query = arena_take_tensor(a, n_run * n_query * g->head_dim, sizeof *w->query);
-    w->start = arena_take_tensor(a, n_run * n_query, 2 * sizeof *w->start);
-    w->failed = arena_take_tensor(a, n ? g->n_kv_head : 0, sizeof *w->failed);
-    w->range = arena_take_tensor(a, n * e->prefill.range_max, sizeof *w->range);
-    w->tok = arena_take_tensor(a, n * e->prefill.tok_max, sizeof *w->tok);
-    w->logw = arena_take_tensor(a, n_run ? n * e->prefill.tok_max : 0, sizeof *w->logw);
-    w->made = arena_take_tensor(a, n * g->n_layer, sizeof *w->made);
-    w->segment = arena_take(a, n_run, sizeof *w->segment);
-    w->fused = arena_take_tensor(a, (size_t)e->params.n_seq_max * g->n_kv_head, w->fused_bytes);
-    w->before = arena_take(a, n ? e->params.n_seq_max : 0, sizeof *w->before);
-    w->trace = arena_take_tensor(a, w->trace_bytes, 1);
+    w->segment = arena_take(a, w->run_list_max, sizeof *w->segment);
+    w->before = arena_take(a, w->list_max ? e->params.n_seq_max : 0, sizeof *w->before);
     w->row = arena_take(a, w->trace_rows, 2 * sizeof *w->row);
     w->size = arena_take(a, w->trace_rows ? e->model->config.n_head : 0,
                          OP_TRACE_SIZES * sizeof *w->size);
     for (uint32_t i = 0; i < PREFILL_STEPS; i++) plan_step(e, &w->step[i], a);
     w->n_step = 0;
     w->call = 0;
+}
+
+void prefill_device_plan_rooms(sac_engine *e, struct arena *a)
+{
+    const struct prefill_away *w = &e->prefill.away;
+    const struct page_geom *g = &e->pool.geom;
+    struct prefill_rooms *r = &e->prefill.away.rooms;
+    const size_t n_run = w->run_list_max, n = w->list_max;
+    const uint32_t n_query = OP_SAMPLE_TILE;
+    r->mask = arena_take_tensor(a, n_run * e->pool.max_page, sizeof *r->mask);
+    r->weight = arena_take_tensor(a, n_run * e->pool.max_page, PAGE_TOK);
+    r->query = arena_take_tensor(a, n_run * n_query * g->head_dim, sizeof *r->query);
+    r->start = arena_take_tensor(a, n_run * n_query, 2 * sizeof *r->start);
+    r->failed = arena_take_tensor(a, n ? g->n_kv_head : 0, sizeof *r->failed);
+    r->range = arena_take_tensor(a, n * e->prefill.range_max, sizeof *r->range);
+    r->tok = arena_take_tensor(a, n * e->prefill.tok_max, sizeof *r->tok);
+    r->logw = arena_take_tensor(a, n_run ? n * e->prefill.tok_max : 0, sizeof *r->logw);
+    r->made = arena_take_tensor(a, n * g->n_layer, sizeof *r->made);
+    r->fused = arena_take_tensor(a, (size_t)e->params.n_seq_max * g->n_kv_head, w->fused_bytes);
+    r->trace = arena_take_tensor(a, w->trace_bytes, 1);
 }
 
 void prefill_device_begin(sac_engine *e)
@@ -115,18 +121,18 @@ static void sample(sac_engine *e, const struct method_prefill *hooks, const stru
                            .n_tile = l->plan.n_tile,
                            .dense_to = l->lane.sparse_min_ctx,
                            .n_word = e->pool.max_page,
-                           .mask = w->mask,
-                           .weight = w->weight,
-                           .query = w->query,
-                           .start = w->start,
-                           .failed = w->failed,
+                           .mask = w->rooms.mask,
+                           .weight = w->rooms.weight,
+                           .query = w->rooms.query,
+                           .start = w->rooms.start,
+                           .failed = w->rooms.failed,
                            .call = ++w->call,
                            .range_max = e->prefill.range_max,
                            .tok_max = e->prefill.tok_max,
-                           .range = w->range + l->first * e->prefill.range_max,
-                           .tok = w->tok + l->first * e->prefill.tok_max,
-                           .logw = w->logw + l->first * e->prefill.tok_max,
-                           .made = w->made + l->layer * w->list_max + l->first};
+                           .range = w->rooms.range + l->first * e->prefill.range_max,
+                           .tok = w->rooms.tok + l->first * e->prefill.tok_max,
+                           .logw = w->rooms.logw + l->first * e->prefill.tok_max,
+                           .made = w->rooms.made + l->layer * w->list_max + l->first};
     assert(l->plan.tile_tok == OP_SAMPLE_TILE && l->plan.n_part == e->shape.group);
     hooks->sample(&l->lane, l->n_tok, &op);
     e->ops.lanes.sample(e->workers, &op);
@@ -148,7 +154,8 @@ static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
     struct prefill_away *w = &e->prefill.away;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, call = ++w->call;
     const size_t plan_i = w->step[w->n_step].n_plan;
-    float *raw = (float *)(void *)w->weight;
+    float *raw = (float *)(void *)w->rooms.weight;
+    uint8_t *fused = w->rooms.fused + plan_i * n_kv_head * w->fused_bytes;
     struct op_blocks op = {.geom = &e->pool.geom,
                            .page = l->run->frame,
                            .table_stride = l->run->table_stride,
@@ -163,20 +170,19 @@ static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
                            .dense_to = l->lane.sparse_min_ctx,
                            .segment = w->segment,
                            .n_word = e->pool.max_page,
-                           .query = (float *)(void *)w->query,
-                           .sums = w->start,
+                           .query = (float *)(void *)w->rooms.query,
+                           .sums = w->rooms.start,
                            .raw = raw,
                            .value = raw + w->run_list_max * e->pool.max_page,
-                           .mask = w->mask,
-                           .failed = w->failed,
+                           .mask = w->rooms.mask,
+                           .failed = w->rooms.failed,
                            .call = call,
                            .before = call_before(&w->before[plan_i], l->layer, call),
-                           .fused =
-                               (float *)(void *)(w->fused + plan_i * n_kv_head * w->fused_bytes),
+                           .fused = (float *)(void *)fused,
                            .fused_stride = w->fused_bytes / sizeof(float),
                            .range_max = e->prefill.range_max,
-                           .range = w->range + l->first * e->prefill.range_max,
-                           .made = w->made + l->layer * w->list_max + l->first};
+                           .range = w->rooms.range + l->first * e->prefill.range_max,
+                           .made = w->rooms.made + l->layer * w->list_max + l->first};
     hooks->blocks(&l->lane, l->n_tok, &op);
     assert(l->plan.n_part == 1 && op.n_segment * n_kv_head <= w->run_list_max);
     assert(op.n_segment * op.fused_row <= op.fused_stride);
@@ -205,14 +211,14 @@ static void trace(sac_engine *e, const struct method_prefill *hooks, const struc
                           .choose = {.at = w->row},
                           .judge = {.at = w->row + w->trace_rows},
                           .size = w->size,
-                          .room = w->trace,
-                          .failed = w->failed,
+                          .room = w->rooms.trace,
+                          .failed = w->rooms.failed,
                           .call = ++w->call,
                           .range_max = e->prefill.range_max,
                           .tok_max = e->prefill.tok_max,
-                          .range = w->range + l->first * e->prefill.range_max,
-                          .tok = w->tok + l->first * e->prefill.tok_max,
-                          .made = w->made + l->layer * w->list_max + l->first};
+                          .range = w->rooms.range + l->first * e->prefill.range_max,
+                          .tok = w->rooms.tok + l->first * e->prefill.tok_max,
+                          .made = w->rooms.made + l->layer * w->list_max + l->first};
     hooks->trace(&l->lane, l->n_tok, &op);
     assert(op.choose.n <= w->trace_rows && op.judge.n <= w->trace_rows);
     assert(l->plan.n_part == e->shape.group && op.n_size <= OP_TRACE_SIZES);
@@ -245,10 +251,11 @@ void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, str
         choose_blocks(e, hooks, &l);
     *out = (struct attn_plan){.tile_tok = p.tile_tok,
                               .by_head = p.n_part > 1,
-                              .range = w->range + l.first * f->range_max,
-                              .tok = w->tok + l.first * f->tok_max,
-                              .tok_logw = hooks->trace ? NULL : w->logw + l.first * f->tok_max,
-                              .made = w->made + l.layer * w->list_max + l.first,
+                              .range = w->rooms.range + l.first * f->range_max,
+                              .tok = w->rooms.tok + l.first * f->tok_max,
+                              .tok_logw = hooks->trace ? NULL
+                                                       : w->rooms.logw + l.first * f->tok_max,
+                              .made = w->rooms.made + l.layer * w->list_max + l.first,
                               .range_max = f->range_max,
                               .tok_max = f->tok_max};
     s->plan[s->n_plan] = p;
@@ -263,8 +270,12 @@ void prefill_device_fetch(sac_engine *e)
     struct prefill_away *w = &e->prefill.away;
     struct prefill_step *s = &w->step[w->n_step];
     if (!prefill_device_has_room(e) || s->n_plan == 0) return;
-    backend_down(&e->backend, s->list, w->made,
-                 e->pool.geom.n_layer * w->list_max * sizeof *s->list);
+    for (uint32_t i = place_first_device(e); i < e->n_place; i++) {
+        const struct place *p = &e->place[i];
+        const size_t first = p->layer0 * w->list_max, n = p->end * w->list_max - first;
+        backend_down(&p->backend, s->list + first, p->rooms.prefill.made + first,
+                     n * sizeof *s->list);
+    }
     w->n_step++;
 }
 
@@ -297,7 +308,7 @@ static void count_step(sac_engine *e, struct prefill_step *s)
     const struct config *c = &e->model->config;
     for (uint32_t i = 0; i < s->n_plan; i++) {
         sac_reads t = {0};
-        for (uint32_t l = e->place[e->n_place - 1].layer0; l < c->n_layer; l++)
+        for (uint32_t l = e->place[place_first_device(e)].layer0; l < c->n_layer; l++)
             if (!config_layer_is_local(c, l)) count_run(e, s, &t, l, i);
         reads_add(&e->seqs[s->seq_i[i]].reads, &t);
         reads_add(&e->stats.reads, &t);

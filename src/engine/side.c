@@ -34,7 +34,7 @@ void side_plan(sac_engine *e, struct arena *a)
     const struct page_geom *g = &e->pool.geom;
     struct side *s = &e->side;
     const size_t before = arena_used(a), n_worker = s->page_bytes ? workers_count(e->workers) : 0;
-    s->n_page = e->pool.part[!e->backend.is_host].n_page;
+    s->n_page = e->pool.part[e->at].n_page;
     s->data = arena_take_tensor(a, s->n_page, s->page_bytes);
     e->stats.side_bytes += arena_used(a) - before;
     s->page = arena_take(a, n_worker * 2 * PAGE_TOK * g->head_dim, sizeof *s->page);

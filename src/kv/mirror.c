@@ -9,26 +9,38 @@
 #include <assert.h>
 #include <string.h>
 
-/* Of the device's part. */
-static size_t n_lane(const struct pool *p)
+static size_t n_lane(const struct pool *p, const struct pool_part *part)
 {
-    return (size_t)p->part[1].n_layer * p->geom.n_kv_head;
+    return (size_t)part->n_layer * p->geom.n_kv_head;
 }
 
-/* Memory of the program alone, which no device computes on. */
-static bool is_own(const struct pool *p, const uint8_t *at)
+static bool holds(const struct pool *p, const struct pool_part *part, const uint8_t *at)
 {
-    const struct pool_part *own = &p->part[0];
-    const size_t n_tail = (size_t)p->n_seq * own->n_layer * p->geom.n_kv_head;
-    const uint8_t *frames = own->frames, *tails = own->tails;
-    return !p->mirror || (at >= frames && at < frames + (size_t)own->n_page * p->geom.bytes) ||
+    const size_t n_tail = p->n_seq * n_lane(p, part);
+    const uint8_t *frames = part->frames, *tails = part->tails;
+    return (at >= frames && at < frames + (size_t)part->n_page * p->geom.bytes) ||
            (at >= tails && at < tails + n_tail * p->geom.tail_bytes);
 }
 
-void mirror_plan(struct pool *p, struct arena *a)
+/* Whose memory it is; NULL: the program's alone, which no device computes on. What lies in no part
+ * is what methods keep, who do so where one device is the last part. */
+static const struct backend *owner(const struct pool *p, const uint8_t *at)
 {
-    const size_t n_entry = n_lane(p) * p->max_page;
-    p->mirror = arena_take_tensor(a, p->n_seq * n_entry, sizeof *p->mirror);
+    uint32_t i = 0;
+    while (i + 1 < p->n_part && !holds(p, &p->part[i], at)) i++;
+    return p->part[i].device;
+}
+
+void mirror_plan(const struct pool *p, struct pool_part *part, struct arena *device)
+{
+    const size_t n_entry = n_lane(p, part) * p->max_page;
+    part->mirror = arena_take(device, p->n_seq * n_entry, sizeof *part->mirror);
+}
+
+void mirror_plan_ways(struct pool *p, struct arena *a)
+{
+    const size_t n_entry = (size_t)pool_pages_per_index(p) * p->max_page;
+    if (!p->part[p->n_part - 1].device) return;
     p->mirrored = arena_take(a, p->n_seq, sizeof *p->mirrored);
     p->changes = arena_take(a, n_entry, sizeof *p->changes);
     p->bounce = arena_take(a, 2, mem_larger(p->geom.bytes, p->geom.tail_bytes));
@@ -40,50 +52,60 @@ void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i)
     if (p->mirrored && p->mirrored[seq_i] > page_i) p->mirrored[seq_i] = page_i;
 }
 
-void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page)
+static void update_part(const struct pool *p, const struct pool_part *part, uint32_t seq_i,
+                        uint32_t n_page)
 {
-    if (!p->mirror || p->mirrored[seq_i] >= n_page) return;
     const uint32_t first = p->mirrored[seq_i], n = n_page - first;
-    const page_id *table = pool_table(p, seq_i, p->part[1].layer0);
-    assert(n_page <= p->max_page);
-    for (size_t lane = 0; lane < n_lane(p); lane++)
+    const page_id *table = pool_table(p, seq_i, part->layer0);
+    for (size_t lane = 0; lane < n_lane(p, part); lane++)
         for (uint32_t i = 0; i < n; i++) {
             const page_id id = table[lane * p->max_page + first + i];
             p->changes[lane * n + i] = id == PAGE_NONE ? PAGE_NONE : p->frame_of[id];
         }
-    uint32_t *to = p->mirror + seq_i * n_lane(p) * p->max_page + first;
-    backend_up_rows(p->backend, to, p->max_page * sizeof *to, p->changes, n * sizeof *to,
-                    n_lane(p));
+    uint32_t *to = part->mirror + seq_i * n_lane(p, part) * p->max_page + first;
+    backend_up_rows(part->device, to, p->max_page * sizeof *to, p->changes, n * sizeof *to,
+                    n_lane(p, part));
+}
+
+void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page)
+{
+    if (!p->mirrored || p->mirrored[seq_i] >= n_page) return;
+    assert(n_page <= p->max_page);
+    for (uint32_t i = 0; i < p->n_part; i++)
+        if (p->part[i].device) update_part(p, &p->part[i], seq_i, n_page);
     p->mirrored[seq_i] = n_page;
 }
 
 const uint32_t *mirror_of(const struct pool *p, uint32_t seq_i, uint32_t layer)
 {
-    const uint32_t layer0 = p->part[1].layer0;
-    if (!p->mirror || layer < layer0) return NULL;
-    const size_t lane = seq_i * n_lane(p) + (size_t)(layer - layer0) * p->geom.n_kv_head;
-    return p->mirror + lane * p->max_page;
+    const struct pool_part *part = pool_part_of(p, layer);
+    if (!part->device) return NULL;
+    const size_t lane =
+        seq_i * n_lane(p, part) + (size_t)(layer - part->layer0) * p->geom.n_kv_head;
+    return part->mirror + lane * p->max_page;
 }
 
 void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t bytes)
 {
-    if (is_own(p, dst))
-        memcpy(dst, src, bytes);
+    const struct backend *device = owner(p, dst);
+    if (device)
+        backend_copy(device, dst, src, bytes);
     else
-        backend_copy(p->backend, dst, src, bytes);
+        memcpy(dst, src, bytes);
 }
 
 /* A page that lies where the program, too, can reach it. */
 static bool is_below(const struct pool *p, const uint8_t *at)
 {
-    const struct pool_part *part = &p->part[1];
+    const struct pool_part *part = &p->part[0];
     return p->depot && at >= part->frames &&
            at < part->frames + (size_t)part->n_page * p->geom.bytes;
 }
 
 void mirror_unseal(const struct pool *p, uint8_t *tail, uint8_t *sealed, uint32_t n_tok)
 {
-    if (is_own(p, tail)) {
+    const struct backend *device = owner(p, tail);
+    if (!device) {
         page_unseal(&p->geom, tail, sealed, n_tok);
         return;
     }
@@ -91,32 +113,34 @@ void mirror_unseal(const struct pool *p, uint8_t *tail, uint8_t *sealed, uint32_
     /* A device that fails here fails in the next step, too. */
     if (mirror_fetch(p, &from, sealed, p->geom.bytes, NULL) != SAC_OK) return;
     page_unseal(&p->geom, to, from, n_tok);
-    backend_up(p->backend, tail, to, p->geom.tail_bytes);
+    backend_up(device, tail, to, p->geom.tail_bytes);
 }
 
 sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_t bytes,
                         sac_error *err)
 {
+    const struct backend *device = owner(p, src);
     *out = src;
-    if (is_own(p, src)) return SAC_OK;
-    if (is_below(p, src)) return backend_wait(p->backend, err);
+    if (!device) return SAC_OK;
+    if (is_below(p, src)) return backend_wait(device, err);
     assert(bytes <= mem_larger(p->geom.bytes, p->geom.tail_bytes));
     *out = p->bounce;
-    backend_down(p->backend, p->bounce, src, bytes);
-    return backend_wait(p->backend, err);
+    backend_down(device, p->bounce, src, bytes);
+    return backend_wait(device, err);
 }
 
 uint8_t *mirror_room(const struct pool *p, uint8_t *dst)
 {
-    return is_own(p, dst) || is_below(p, dst) ? dst : p->bounce;
+    return !owner(p, dst) || is_below(p, dst) ? dst : p->bounce;
 }
 
 void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
 {
+    const struct backend *device = owner(p, dst);
     if (is_below(p, dst))
         depot_note(p->depot, dst);
-    else if (!is_own(p, dst))
-        backend_up(p->backend, dst, p->bounce, bytes);
+    else if (device)
+        backend_up(device, dst, p->bounce, bytes);
 }
 
 /* ---- Many pages ---- */
@@ -137,8 +161,9 @@ static uint32_t count_adjacent(const struct pool *p, const struct mirror_part *m
 static void put_run(const struct pool *p, const struct mirror_part *m, uint32_t first, uint32_t n)
 {
     uint8_t *to = pool_page(p, m->id[first]) + m->at, *from = m->room + first * m->pitch;
-    if (!is_own(p, to)) backend_up_rows(p->backend, to, p->geom.bytes, from, m->width, n);
-    for (uint32_t i = 0; i < n && is_own(p, to); i++)
+    const struct backend *device = owner(p, to);
+    if (device) backend_up_rows(device, to, p->geom.bytes, from, m->width, n);
+    for (uint32_t i = 0; i < n && !device; i++)
         memcpy(to + i * p->geom.bytes, from + i * m->pitch, m->width);
 }
 
@@ -146,16 +171,17 @@ static void get_run(const struct pool *p, const struct mirror_part *m, uint32_t 
 {
     const uint8_t *from = pool_page(p, m->id[first]);
     uint8_t *to = m->room + first * m->pitch;
-    if (is_own(p, from))
-        memcpy(to, from, n * m->pitch);
+    const struct backend *device = owner(p, from);
+    if (device)
+        backend_down(device, to, from, n * m->pitch);
     else
-        backend_down(p->backend, to, from, n * m->pitch);
+        memcpy(to, from, n * m->pitch);
 }
 
 static void give_room(const struct pool *p, struct mirror_part *m, size_t pitch)
 {
     assert(m->n <= MIRROR_PAGES && m->at + m->width <= p->geom.bytes);
-    m->room = p->mirror && !p->depot ? p->crowd : NULL;
+    m->room = p->mirrored && !p->depot ? p->crowd : NULL;
     m->pitch = pitch;
 }
 
@@ -180,7 +206,9 @@ sac_status mirror_get(const struct pool *p, struct mirror_part *m, sac_error *er
         n = count_adjacent(p, m, i);
         get_run(p, m, i, n);
     }
-    return p->mirror ? backend_wait(p->backend, err) : SAC_OK;
+    for (uint32_t i = 0; i < p->n_part; i++)
+        if (p->part[i].device) TRY(backend_wait(p->part[i].device, err));
+    return SAC_OK;
 }
 
 uint8_t *mirror_seen(const struct pool *p, const struct mirror_part *m, uint32_t i)

@@ -1,5 +1,5 @@
-/* mirror.h: pages of a pool, or of its last layers, whose frames and tails are a device's memory:
- * what the device knows of the tables, and how the program reads and writes bytes there. On a host
+/* mirror.h: parts of a pool whose frames and tails are a device's memory: what
+ * the device knows of the tables, and how the program reads and writes bytes there. On a host
  * all of it is plain memory, and there is no mirror; with a depot pages are memory that both reach,
  * and the program writes them while the device does nothing. */
 #ifndef SAC_KV_MIRROR_H
@@ -8,8 +8,9 @@
 #include "base/status.h"
 #include "kv/pool.h"
 
-/* Part of pool_init, where a device has layers. */
-void mirror_plan(struct pool *p, struct arena *a);
+/* Parts of pool_init: of a device's part, in its memory; and behind all of them the program's. */
+void mirror_plan(const struct pool *p, struct pool_part *part, struct arena *device);
+void mirror_plan_ways(struct pool *p, struct arena *a);
 /* A sequence's table entries from `page_i` on have changed. */
 void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i);
 /* Before a step: the first n_page entries of each lane are right on the device. */

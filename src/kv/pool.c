@@ -24,45 +24,64 @@ static size_t n_lane(const struct pool *p)
 
 static uint32_t part_of_page(const struct pool *p, page_id id)
 {
+    uint32_t i = p->n_part - 1;
     assert(id < p->n_page);
-    return id >= p->part[1].id0;
+    while (id < p->part[i].id0) i--;
+    return i;
 }
 
 /* The number of the part. */
 static uint32_t part_of_layer(const struct pool *p, uint32_t layer)
 {
+    uint32_t i = p->n_part - 1;
     assert(layer < p->geom.n_layer);
-    return layer >= p->part[1].layer0;
+    while (layer < p->part[i].layer0) i--;
+    return i;
 }
 
-static void divide(struct pool *p, uint32_t n_away)
+const struct pool_part *pool_part_of(const struct pool *p, uint32_t layer)
 {
-    const uint32_t n_here = p->geom.n_layer - n_away;
+    return &p->part[part_of_layer(p, layer)];
+}
+
+static void divide(struct pool *p, const struct pool_size *size)
+{
     const uint32_t n_index = p->n_page / pool_pages_per_index(p);
-    const uint32_t n_page = n_away ? n_index * n_here * p->geom.n_kv_head : p->n_page;
-    assert(n_away == 0 || n_here == 0 || p->n_page % pool_pages_per_index(p) == 0);
-    p->part[0] = (struct pool_part){.n_layer = n_here, .n_page = n_page, .n_free = n_page};
-    p->part[1] = (struct pool_part){.layer0 = n_here,
-                                    .n_layer = n_away,
-                                    .id0 = n_page,
-                                    .n_page = p->n_page - n_page,
-                                    .n_free = p->n_page - n_page};
+    uint32_t layer = 0;
+    page_id id = 0;
+    assert(size->n_span > 0 && size->n_span <= POOL_PARTS_MAX);
+    assert(size->n_span == 1 || p->n_page % pool_pages_per_index(p) == 0);
+    p->n_part = size->n_span;
+    for (uint32_t i = 0; i < p->n_part; i++) {
+        const struct pool_span *span = &size->span[i];
+        const uint32_t n_page =
+            p->n_part == 1 ? p->n_page : n_index * span->n_layer * p->geom.n_kv_head;
+        assert(span->n_layer > 0 || i + 1 < p->n_part);
+        p->part[i] = (struct pool_part){.layer0 = layer,
+                                        .n_layer = span->n_layer,
+                                        .id0 = id,
+                                        .n_page = n_page,
+                                        .n_free = n_page,
+                                        .device = span->device};
+        layer += span->n_layer;
+        id += n_page;
+    }
+    assert(layer == p->geom.n_layer);
 }
 
-static void plan_parts(struct pool *p, struct arena *a)
+static void plan_part(struct pool *p, struct pool_part *part, struct arena *a)
 {
-    struct pool_part *here = &p->part[0], *away = &p->part[1];
-    const size_t n_tail = (size_t)p->n_seq * p->geom.n_kv_head;
-    here->frames = arena_take(a, p->tier ? p->n_frame : here->n_page, p->geom.bytes);
-    here->tails = arena_take(a, n_tail * here->n_layer, p->geom.tail_bytes);
-    away->frames = p->depot ? p->depot->pages : arena_take_tensor(a, away->n_page, p->geom.bytes);
-    away->tails = arena_take_tensor(a, n_tail * away->n_layer, p->geom.tail_bytes);
+    const size_t n_tail = (size_t)p->n_seq * p->geom.n_kv_head * part->n_layer;
+    const size_t n_frame = p->tier ? p->n_frame : part->n_page;
+    part->frames = p->depot ? p->depot->pages : arena_take(a, n_frame, p->geom.bytes);
+    part->tails = arena_take(a, n_tail, p->geom.tail_bytes);
+    if (part->device) mirror_plan(p, part, a);
 }
 
 /* The stacks give rising ids, so pages reserved together lie together. */
 static void fill_stacks(struct pool *p)
 {
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < p->n_part; i++) {
         const struct pool_part *part = &p->part[i];
         for (uint32_t j = 0; j < part->n_page; j++) {
             p->free_ids[part->id0 + j] = part->id0 + part->n_page - 1 - j;
@@ -95,9 +114,9 @@ void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_s
                        .max_page = max_page,
                        .tier = size->tier,
                        .depot = size->depot};
-    assert(size->n_away == 0 || a->device);
-    divide(p, size->n_away);
-    plan_parts(p, a);
+    divide(p, size);
+    for (uint32_t i = 0; i < p->n_part; i++)
+        plan_part(p, &p->part[i], p->part[i].device ? size->span[i].arena : a);
     if (p->depot) depot_plan(p->depot, a);
     p->frame_of = arena_take(a, n_page, sizeof *p->frame_of);
     p->free_frames = size->tier ? NULL : arena_take(a, n_page, sizeof *p->free_frames);
@@ -106,7 +125,7 @@ void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_s
     p->refs = arena_take(a, n_page, sizeof *p->refs);
     p->holds = arena_take(a, n_page, sizeof *p->holds);
     if (size->tier) plan_tier(p, size->tier, a);
-    if (size->n_away) mirror_plan(p, a);
+    mirror_plan_ways(p, a);
     if (!a->base) return;
     fill_stacks(p);
     for (uint32_t i = 0; i < n_page; i++) p->frame_of[i] = PAGE_NONE;
@@ -123,7 +142,7 @@ uint32_t pool_pages_per_index(const struct pool *p)
 uint32_t pool_free_indices(const struct pool *p)
 {
     uint32_t n = p->n_page;
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < p->n_part; i++) {
         const struct pool_part *part = &p->part[i];
         const uint32_t n_free =
             part->n_layer ? part->n_free / (part->n_layer * p->geom.n_kv_head) : n;
@@ -145,7 +164,7 @@ page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer)
 
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer)
 {
-    const struct pool_part *part = &p->part[part_of_layer(p, layer)];
+    const struct pool_part *part = pool_part_of(p, layer);
     assert(seq_i < p->n_seq);
     return part->tails + ((size_t)seq_i * part->n_layer + layer - part->layer0) *
                              p->geom.n_kv_head * p->geom.tail_bytes;
@@ -154,6 +173,7 @@ uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer)
 uint8_t *pool_own_end(const struct pool *p)
 {
     const struct pool_part *own = &p->part[0];
+    if (own->device) return NULL;
     return own->tails + (size_t)p->n_seq * own->n_layer * p->geom.n_kv_head * p->geom.tail_bytes;
 }
 
@@ -165,7 +185,7 @@ uint8_t *pool_page(const struct pool *p, page_id id)
 
 struct page_frames pool_frames(const struct pool *p, uint32_t layer)
 {
-    uint8_t *base = p->part[part_of_layer(p, layer)].frames;
+    uint8_t *base = pool_part_of(p, layer)->frames;
     if (!p->depot) return (struct page_frames){.base = base, .of = p->frame_of};
     const struct depot_map *m = &p->depot->map;
     return (struct page_frames){
@@ -177,7 +197,7 @@ struct page_cards pool_cards(const struct pool *p, uint32_t layer)
     if (p->tier) return (struct page_cards){.base = p->tier->cards, .stride = p->tier->card_bytes};
     if (p->depot)
         return (struct page_cards){p->depot->map.card, p->frame_of, p->depot->map.card_bytes};
-    return (struct page_cards){p->part[part_of_layer(p, layer)].frames, p->frame_of, p->geom.bytes};
+    return (struct page_cards){pool_part_of(p, layer)->frames, p->frame_of, p->geom.bytes};
 }
 
 /* Pages that are in their frames. */
@@ -278,7 +298,7 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
 {
     page_id *id = pool_table(p, seq_i, layer) + (size_t)kv_head * p->max_page + page_i;
     assert(*id != PAGE_NONE);
-    if (p->refs[*id] > 1 && p->part[part_of_layer(p, layer)].n_free == 0) return false;
+    if (p->refs[*id] > 1 && pool_part_of(p, layer)->n_free == 0) return false;
     if (p->refs[*id] > 1) {
         mirror_note(p, seq_i, page_i);
         unref(p, *id);
@@ -359,7 +379,7 @@ void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, ui
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
 {
     pool_share(p, (struct pool_place){dst, 0}, (struct pool_place){src, 0}, n_page);
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < p->n_part; i++) {
         const struct pool_part *part = &p->part[i];
         const size_t bytes = (size_t)part->n_layer * p->geom.n_kv_head * p->geom.tail_bytes;
         if (bytes) mirror_copy(p, part->tails + dst * bytes, part->tails + src * bytes, bytes);
@@ -442,13 +462,14 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
         for (size_t lane = 0; lane < n_lane(p); lane++)
             if (!lane_ends_at(p, pool_table(p, s, 0) + lane * p->max_page, n_tok[s] / PAGE_TOK))
                 return false;
-    uint32_t n_unused = 0;
+    uint32_t n_unused = 0, n_free = 0;
     for (page_id id = 0; id < p->n_page; id++) {
         if (count_entries(p, id) + p->holds[id] != p->refs[id]) return false;
         n_unused += p->refs[id] == 0;
     }
-    if (n_unused != p->n_free || p->n_free != p->part[0].n_free + p->part[1].n_free) return false;
-    for (int k = 0; k < 2; k++)
+    for (uint32_t k = 0; k < p->n_part; k++) n_free += p->part[k].n_free;
+    if (n_unused != p->n_free || p->n_free != n_free) return false;
+    for (uint32_t k = 0; k < p->n_part; k++)
         if (!stack_is_sound(p, &p->part[k]) || (!p->tier && !frames_are_apart(p, &p->part[k])))
             return false; /* tier_check looks at a tier's frames */
     return true;

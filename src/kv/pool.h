@@ -3,9 +3,9 @@
  *
  * A sequence of n tokens has n / PAGE_TOK sealed pages for every (layer, KV head) in its table,
  * unless it dropped some, and the last n % PAGE_TOK tokens in its tail. Sealed pages never change,
- * so a fork shares them and copies the tail: copy on write without a write. Layers that a device
- * computes may stand behind layers of the program: ids are one kind, memories two. One thread at a
- * time.
+ * so a fork shares them and copies the tail: copy on write without a write. Layers that devices
+ * compute may stand behind layers of the program: ids are one kind, memories as many as there are
+ * parts. One thread at a time.
  */
 #ifndef SAC_KV_POOL_H
 #define SAC_KV_POOL_H
@@ -16,6 +16,8 @@
 #include "ops/backend.h"
 #include "ops/page.h"
 
+#define POOL_PARTS_MAX 17 /* the program's, and those of 16 devices */
+
 /* Layers behind each other whose pages and tails lie in one memory. An id tells its part. */
 struct pool_part {
     uint32_t layer0, n_layer;
@@ -23,13 +25,20 @@ struct pool_part {
     uint32_t n_page, n_free;
     uint8_t *frames; /* [n_page][geom.bytes] the bytes of pages; with a tier [n_frame] */
     uint8_t *tails;  /* [n_seq][n_layer][n_kv_head][geom.tail_bytes] */
+    /* Borrowed: whose memory that is; NULL: the program's. */
+    const struct backend *device;
+    /* For a device, which looks no page up (mirror.c): [n_seq][n_layer][n_kv_head][max_page] frames
+     * of the tables' pages; else NULL. */
+    uint32_t *mirror;
 };
 
 struct pool {
     struct page_geom geom;
-    uint32_t n_page, n_free;  /* of both parts */
-    struct pool_part part[2]; /* the program's memory, and behind it a device's: one may be empty */
-    uint32_t n_frame;         /* as many, unless there is a tier below */
+    uint32_t n_page, n_free; /* of all parts */
+    struct pool_part
+        part[POOL_PARTS_MAX]; /* [n_part] in the order of their layers; the first may be empty */
+    uint32_t n_part;
+    uint32_t n_frame;         /* n_page, unless there is a tier below */
     struct tier *tier;        /* NULL: every page is in memory. Borrowed */
     struct depot *depot;      /* NULL: and in that of whoever computes. Borrowed */
     uint32_t n_seq, max_page; /* sequences; table entries for each (layer, KV head) of one */
@@ -40,19 +49,24 @@ struct pool {
     page_id *free_ids;     /* [n_page], a stack for each part, from its id0 on */
     uint32_t *refs;        /* [n_page] */
     uint32_t *holds;       /* [n_page] of refs: those of no table (prefix.h) */
-    /* Borrowed: whose memory the device's part is; set behind pool_init. */
-    const struct backend *backend;
-    /* For a device, which looks no page up (mirror.c), with the layers of its part; else NULL. */
-    uint32_t *mirror;   /* [n_seq][n_layer][n_kv_head][max_page] frames of the tables' pages */
-    uint32_t *mirrored; /* [n_seq] so many entries of each lane are right */
+    /* Where a part is a device's, else NULL: */
+    uint32_t *mirrored; /* [n_seq] so many entries of each lane are right in the mirrors */
     uint32_t *changes;  /* [n_layer * n_kv_head * max_page] scratch */
     uint8_t *bounce;    /* a page of either form on its way */
     uint8_t *crowd;     /* many sealed ones (mirror.h) */
 };
 
+/* Layers behind those of the part before. */
+struct pool_span {
+    uint32_t n_layer;
+    const struct backend *device; /* borrowed; NULL: the program's memory */
+    struct arena *arena;          /* of that device */
+};
+
 struct pool_size {
     uint32_t n_page, n_seq, max_page;
-    uint32_t n_away;   /* the last so many layers are those of the arena's device */
+    const struct pool_span *span; /* [n_span] all layers */
+    uint32_t n_span;
     uint32_t n_frame;  /* with a tier: pages that are in memory at once */
     struct tier *tier; /* not started yet; NULL: all pages are in memory */
     /* Divided; frames are then in its memory, and the device has some of its own. NULL: none. */
@@ -68,6 +82,8 @@ uint32_t pool_pages_per_index(const struct pool *p);
 /* So many can be reserved. */
 uint32_t pool_free_indices(const struct pool *p);
 
+/* The part that has a layer. */
+const struct pool_part *pool_part_of(const struct pool *p, uint32_t layer);
 /* The first of the layers that a page may be of: those of one memory. */
 uint32_t pool_first_layer(const struct pool *p, page_id id);
 
@@ -75,7 +91,8 @@ page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer);
 /* The tail pages of a layer: [n_kv_head][geom.tail_bytes]. Those of the next layer of its part lie
  * behind them. */
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer);
-/* Where the pages and tails of the program's own layers end, with which the arena begins. */
+/* Where the pages and tails of the program's own layers end, with which the arena begins; NULL:
+ * it has none. */
 uint8_t *pool_own_end(const struct pool *p);
 /* The bytes of a page that is in memory: with a tier, one that is open or acquired. */
 uint8_t *pool_page(const struct pool *p, page_id id);

@@ -119,6 +119,17 @@ void backend_copy(const struct backend *b, void *dst, const void *src, size_t by
         b->api->copy(b->device, dst, src, bytes);
 }
 
+void backend_send(const struct backend *from, const struct backend *to, void *dst, const void *src,
+                  size_t bytes)
+{
+    if (from->is_host)
+        backend_up(to, dst, src, bytes);
+    else if (to->is_host)
+        backend_down(from, dst, src, bytes);
+    else
+        from->api->send(from->device, to->device, dst, src, bytes);
+}
+
 sac_status backend_wait(const struct backend *b, sac_error *err)
 {
     return b->is_host ? SAC_OK : b->api->wait(b->device, err);

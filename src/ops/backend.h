@@ -15,6 +15,7 @@ struct cuda_device;
 struct backend {
     struct ops ops;
     bool is_host;      /* memory is the program's own: copies are done at once, or are none */
+    uint32_t index;    /* of a device */
     char name[160];    /* "cpu", "cuda:0 NVIDIA H100 80GB HBM3" */
     size_t bytes_free; /* of a device's memory, when it was opened */
     const struct cuda_api *api;
@@ -56,6 +57,10 @@ void backend_up_rows(const struct backend *b, void *dst, size_t pitch, const voi
 void backend_down(const struct backend *b, void *dst, const void *src, size_t bytes);
 /* Within the backend's memory; pieces do not overlap. */
 void backend_copy(const struct backend *b, void *dst, const void *src, size_t bytes);
+/* From the memory of one backend to that of another, in order with the operations of both, at
+ * least one of which is a device; to the host's, as backend_down. */
+void backend_send(const struct backend *from, const struct backend *to, void *dst, const void *src,
+                  size_t bytes);
 /* Until everything is done; or the first thing that has gone wrong. */
 sac_status backend_wait(const struct backend *b, sac_error *err);
 

@@ -262,6 +262,7 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
     TRY(out->api->info(&info, index, err));
     TRY(out->api->open(&out->device, index, err));
     snprintf(out->name, sizeof out->name, "cuda:%u %s", index, info.name);
+    out->index = index;
     out->bytes_free = info.bytes_free;
     out->ops = (struct ops){.isa = "cuda",
                             .linear = linear,

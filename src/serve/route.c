@@ -110,6 +110,7 @@ static sac_status props(const struct route_call *call, struct strbuf *out, struc
     cJSON_AddStringToObject(o, "kv_device", e->kv_on_host ? "host" : "same");
     cJSON_AddStringToObject(o, "model_alias", call->context->model_name);
     cJSON_AddStringToObject(o, "build_info", sac_version());
+    cJSON_AddStringToObject(o, "device", e->device ? e->device : "cpu");
     /* What `sparse` of a request may name; the first of each is the default. */
     sparse = cJSON_AddObjectToObject(o, "sparse");
     cJSON_AddItemToObject(sparse, "prefill", methods_json(e->prefill, e->n_prefill));

@@ -201,6 +201,7 @@ enum cudaError_t {
     cudaErrorMemoryAllocation,
     cudaErrorInsufficientDriver,
     cudaErrorNoDevice,
+    cudaErrorHostMemoryAlreadyRegistered,
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
@@ -211,7 +212,8 @@ enum {
     cudaStreamNonBlocking = 1,
     cudaHostAllocDefault = 0,
     cudaHostAllocMapped = 2,
-    cudaHostRegisterDefault = 0,
+    cudaHostRegisterPortable = 1,
+    cudaEventDisableTiming = 2,
     cudaStreamCaptureModeRelaxed = 2
 };
 enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
@@ -224,6 +226,7 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 typedef struct host_stream *cudaStream_t;
+typedef struct host_event *cudaEvent_t;
 typedef struct host_graph *cudaGraph_t, *cudaGraphExec_t;
 
 cudaError_t cudaGetDeviceCount(int *n);
@@ -251,8 +254,28 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
                             cudaStream_t s);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                               size_t width, size_t n_row, cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes,
+                                cudaStream_t s);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
 struct cudaLaunchAttribute {
+    cudaError_t cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes,
+                                    cudaStream_t s);
+    cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+    cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+
+    cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+    cudaError_t cudaEventDestroy(cudaEvent_t e);
+    cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+    cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+
     enum cudaLaunchAttributeID id;
     struct {
         int programmaticStreamSerializationAllowed;

@@ -1,32 +1,60 @@
-/* runtime.cpp: streams, graphs and memory of a device that is this process. Work that is queued is
- * done by whoever waits for it; memory of the device is out of reach at all other times, so the
- * program cannot read a tensor without a copy, nor work go on behind its back. */
+/* runtime.cpp: streams, graphs and memory of devices that are this process, as many as
+ * SAC_HOST_DEVICES says (1). Work that is queued is done by whoever waits for it; memory of a device
+ * is out of reach at all other times, so the program cannot read a tensor without a copy, nor work go
+ * on behind its back. Work of one device reaches that one's memory alone, and what it does not wait
+ * for (events) is not done yet. */
 #include <cuda_runtime.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unordered_map>
-#include <vector>
+#include <unordered_set>
+#include <deque>
 
 #define PAGE       ((size_t)4096)
 #define DEVICE_MIB ((size_t)4096)
+#define DEVICES_MAX 16
 
-typedef std::vector<std::function<void()>> work_list;
+/* What a stream does next. With `event` it waits until that has been reached `n_reached` times. */
+struct host_work {
+    std::function<void()> run;
+    struct host_event *event;
+    uint64_t n_reached;
+    int peer; /* another device that it reaches; -1: none */
+};
+
+typedef std::deque<host_work> work_list;
 
 struct host_stream {
     work_list work;
     bool captures;
     work_list captured;
+    int device;
+};
+
+struct host_event {
+    int device;
+    cudaStream_t stream; /* of the last record */
+    uint64_t n_recorded, n_reached;
+};
+
+struct region {
+    uint8_t *p;
+    size_t bytes;
+    int device;
 };
 
 struct host_graph {
     work_list work;
 };
 
-static std::unordered_map<void *, std::pair<uint8_t *, size_t>> regions; /* by what was given out */
+static std::unordered_map<void *, region> regions; /* by what was given out */
 static std::unordered_map<const void *, host_bind> kernels;
-static size_t bytes_taken;
+static size_t bytes_taken[DEVICES_MAX]; /* of each device's memory */
+static std::unordered_set<cudaStream_t> streams;
+static int current;                     /* the device that calls are about */
+static void *registered;                /* what is pinned */
 
 /* For tests: how often a graph has been started, and a kernel has run. */
 extern "C" __attribute__((visibility("default"))) uint32_t n_graph_started, n_kernel_run;
@@ -36,8 +64,9 @@ uint32_t n_graph_started, n_kernel_run;
 
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = 1;
-    return cudaSuccess;
+    const char *text = getenv("SAC_HOST_DEVICES");
+    *n = text && *text ? atoi(text) : 1;
+    return *n > 0 && *n <= DEVICES_MAX ? cudaSuccess : cudaErrorNoDevice;
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -71,13 +100,17 @@ cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int devi
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    int n;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || device < 0 || device >= n)
+        return cudaErrorInvalidValue;
+    current = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t *out_free, size_t *out_all)
 {
     *out_all = DEVICE_MIB << 20;
-    *out_free = *out_all - bytes_taken;
+    *out_free = *out_all - bytes_taken[current];
     return cudaSuccess;
 }
 
@@ -94,6 +127,7 @@ const char *cudaGetErrorString(cudaError_t code)
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInsufficientDriver: return "old driver";
     case cudaErrorNoDevice: return "no device";
+    case cudaErrorHostMemoryAlreadyRegistered: return "registered";
     }
     return "unknown error";
 }
@@ -104,15 +138,15 @@ const char *cudaGetErrorString(cudaError_t code)
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     const size_t n = (bytes + 255) / 256 * 256, room = (n + PAGE - 1) / PAGE * PAGE;
-    if (bytes_taken + room > DEVICE_MIB << 20) return cudaErrorMemoryAllocation;
+    if (bytes_taken[current] + room > DEVICE_MIB << 20) return cudaErrorMemoryAllocation;
     uint8_t *p = (uint8_t *)mmap(NULL, room + PAGE, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return cudaErrorMemoryAllocation;
     if (room <= (size_t)16 << 20) memset(p, 0xff, room); /* larger ones are set to zero anyway */
     mprotect(p, room + PAGE, PROT_NONE);
     *out = p + room - n;
-    regions[*out] = {p, room};
-    bytes_taken += room;
+    regions[*out] = {p, room, current};
+    bytes_taken[current] += room;
     return cudaSuccess;
 }
 
@@ -120,8 +154,9 @@ cudaError_t cudaFree(void *p)
 {
     const auto found = regions.find(p);
     if (found == regions.end()) return p ? cudaErrorInvalidValue : cudaSuccess;
-    munmap(found->second.first, found->second.second + PAGE);
-    bytes_taken -= found->second.second;
+    const region r = found->second;
+    munmap(r.p, r.bytes + PAGE);
+    bytes_taken[r.device] -= r.bytes;
     regions.erase(found);
     return cudaSuccess;
 }
@@ -142,53 +177,134 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
 {
-    (void)flags;
-    return p && bytes ? cudaSuccess : cudaErrorInvalidValue;
+    if (!p || !bytes || flags != cudaHostRegisterPortable) return cudaErrorInvalidValue;
+    if (registered == p) return cudaErrorHostMemoryAlreadyRegistered;
+    registered = p;
+    return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *p)
 {
-    return p ? cudaSuccess : cudaErrorInvalidValue;
+    if (!p || p != registered) return cudaErrorInvalidValue;
+    registered = NULL;
+    return cudaSuccess;
 }
 
-static void reach(int protection)
+/* Memory of this device, and of another or -1, is all that can be reached; -1, -1: none. */
+static void reach(int device, int peer)
 {
-    for (const auto &r : regions) mprotect(r.second.first, r.second.second, protection);
+    static int reached = -1, reached_peer = -1;
+    if (device == reached && peer == reached_peer) return;
+    for (const auto &r : regions) {
+        const bool can = r.second.device == device || r.second.device == peer;
+        mprotect(r.second.p, r.second.bytes, can ? PROT_READ | PROT_WRITE : PROT_NONE);
+    }
+    reached = device;
+    reached_peer = peer;
 }
 
 /* ---- Streams ---- */
 
-static cudaError_t queue(cudaStream_t s, std::function<void()> work)
+static cudaError_t queue(cudaStream_t s, std::function<void()> work, int peer = -1)
 {
-    (s->captures ? s->captured : s->work).push_back(std::move(work));
+    (s->captures ? s->captured : s->work).push_back({std::move(work), NULL, 0, peer});
     return cudaSuccess;
+}
+
+static void run_next(cudaStream_t s)
+{
+    if (s->work.empty()) {
+        fprintf(stderr, "cuda_host: a stream waits for what nobody has queued\n");
+        abort();
+    }
+    const host_work next = std::move(s->work.front());
+    s->work.pop_front();
+    if (next.event) {
+        while (next.event->n_reached < next.n_reached) run_next(next.event->stream);
+        return;
+    }
+    reach(s->device, next.peer);
+    next.run();
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 {
     (void)flags;
     *out = new host_stream();
+    (*out)->device = current;
+    streams.insert(*out);
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    streams.erase(s);
     delete s;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    if (s->work.empty()) return cudaSuccess;
-    reach(PROT_READ | PROT_WRITE);
-    for (const auto &work : s->work) work();
-    reach(PROT_NONE);
-    s->work.clear();
+    const char *order = getenv("SAC_GRID_ORDER");
+    /* Others may be as far as they can be, or have done nothing that they need not have. */
+    for (cudaStream_t other : streams)
+        while (order && strcmp(order, "backward") == 0 && other != s && !other->work.empty())
+            run_next(other);
+    while (!s->work.empty()) run_next(s);
+    reach(-1, -1);
     return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    (void)flags;
+    *out = new host_event();
+    (*out)->device = current;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    delete e;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    if (e->device != s->device || s->captures) return cudaErrorInvalidValue;
+    e->stream = s;
+    e->n_recorded++;
+    return queue(s, [=] { e->n_reached++; });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
+{
+    if (flags || s->captures) return cudaErrorInvalidValue;
+    s->work.push_back({NULL, e, e->n_recorded, -1});
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    *can = device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    return peer != current && flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes,
+                                cudaStream_t s)
+{
+    if (s->device != from) return cudaErrorInvalidValue;
+    return queue(s, [=] { memcpy(dst, src, bytes); }, to);
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
 {
+    if (s->device != current) return cudaErrorInvalidValue;
     return queue(s, [=] { memset(p, value, bytes); });
 }
 
@@ -220,7 +336,7 @@ cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig_t *config, const v
                                 void **args)
 {
     const auto found = kernels.find(kernel);
-    if (found == kernels.end()) return cudaErrorInvalidValue;
+    if (found == kernels.end() || config->stream->device != current) return cudaErrorInvalidValue;
     std::function<void()> call = found->second(kernel, args);
     const struct cudaLaunchConfig_t c = *config;
     return queue(c.stream,
@@ -257,7 +373,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     n_graph_started++;
-    for (const auto &work : exec->work) queue(s, work);
+    if (s->device != current) return cudaErrorInvalidValue;
+    for (const auto &work : exec->work) queue(s, work.run);
     return cudaSuccess;
 }
 

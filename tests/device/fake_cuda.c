@@ -4,8 +4,9 @@
  * of work are read where a GPU's launchers read them. Tables of pages come from attn_run.frame
  * alone, which the engine keeps.
  *
- * SACCADE_FAKE_MIB: its memory. SACCADE_FAKE_BROKEN=N: the N-th wait tells of a failure;
- * SACCADE_FAKE_BREAK=N: the N-th since that was set. */
+ * SACCADE_FAKE_DEVICES: how many there are (1), apart from each other. SACCADE_FAKE_MIB: the memory
+ * of each, or a list. SACCADE_FAKE_BROKEN_DEVICE: who fails (0). SACCADE_FAKE_BROKEN=N: the N-th
+ * wait tells of a failure; SACCADE_FAKE_BREAK=N: the N-th since that was set. */
 #include "../check/plain_mass.h"
 #include "base/mem.h"
 #include "ops/cuda/api.h"
@@ -21,6 +22,7 @@
 #define RUNS_MAX    2048
 
 struct cuda_device {
+    uint32_t index;
     struct workers *pool;
     struct {
         uint8_t *p;
@@ -120,14 +122,25 @@ static void unpin(struct cuda_device *d)
 static sac_status count(uint32_t *out, sac_error *err)
 {
     (void)err;
-    *out = 1;
+    *out = (uint32_t)from_environment("SACCADE_FAKE_DEVICES", 1);
     return SAC_OK;
+}
+
+/* The number of its own in the list, or the last one. */
+static size_t mib_of(uint32_t index)
+{
+    const char *text = getenv("SACCADE_FAKE_MIB"), *comma;
+    if (!text || !*text) return 4096;
+    while (index-- > 0 && (comma = strchr(text, ','))) text = comma + 1;
+    return strtoull(text, NULL, 10);
 }
 
 static sac_status info(struct cuda_info *out, uint32_t index, sac_error *err)
 {
-    if (index > 0) return error_set(err, SAC_ERR_NOT_FOUND, "there is no GPU %u", index);
-    const size_t bytes = from_environment("SACCADE_FAKE_MIB", 4096) << 20;
+    uint32_t n;
+    TRY(count(&n, err));
+    if (index >= n) return error_set(err, SAC_ERR_NOT_FOUND, "there is no GPU %u", index);
+    const size_t bytes = mib_of(index) << 20;
     *out = (struct cuda_info){
         .name = "Fake", .major = 9, .n_sm = 1, .bytes = bytes, .bytes_free = bytes};
     return SAC_OK;
@@ -141,9 +154,9 @@ static sac_status check(const struct page_geom *geom, uint32_t n_head, sac_error
 
 static sac_status open_device(struct cuda_device **out, uint32_t index, sac_error *err)
 {
-    (void)index;
     *out = mem_calloc(1, sizeof **out);
     if (!*out) return error_set(err, SAC_ERR_MEMORY, "out of memory");
+    (*out)->index = index;
     return workers_create(&(*out)->pool, 1, err);
 }
 
@@ -193,14 +206,28 @@ static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes
     close_all(d);
 }
 
+static void send(struct cuda_device *from, struct cuda_device *to, void *dst, const void *src,
+                 size_t bytes)
+{
+    assert(from != to);
+    is_here(from, src);
+    is_here(to, dst);
+    open_all(from);
+    open_all(to);
+    memcpy(dst, src, bytes);
+    close_all(from);
+    close_all(to);
+}
+
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
     const size_t n_break = from_environment("SACCADE_FAKE_BREAK", 0);
     d->n_since = n_break == d->n_break ? d->n_since + 1 : 1;
     d->n_break = n_break;
-    if (++d->n_wait == from_environment("SACCADE_FAKE_BROKEN", 0) ||
-        (n_break && d->n_since == n_break))
-        return error_set(err, SAC_ERR_IO, "GPU 0: it is broken");
+    const bool is_its_turn = ++d->n_wait == from_environment("SACCADE_FAKE_BROKEN", 0) ||
+                             (n_break && d->n_since == n_break);
+    if (is_its_turn && d->index == from_environment("SACCADE_FAKE_BROKEN_DEVICE", 0))
+        return error_set(err, SAC_ERR_IO, "GPU %u: it is broken", d->index);
     return SAC_OK;
 }
 
@@ -369,6 +396,7 @@ const struct cuda_api *cuda_api_get(void)
         .up_rows = up_rows,
         .down = down,
         .copy = copy,
+        .send = send,
         .wait = wait,
         .linear = linear,
         .attn = attn,

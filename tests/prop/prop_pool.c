@@ -38,8 +38,12 @@ static void world_init(struct world *w, uint64_t seed)
     struct page_geom g = {.n_layer = N_LAYER, .n_kv_head = N_KV_HEAD, .head_dim = D};
     page_geom_init(&g);
     struct arena a = {0};
-    const struct pool_size size = {
-        .n_page = N_PAGE_INDEX * N_LAYER * N_KV_HEAD, .n_seq = N_SEQ, .max_page = MAX_PAGE};
+    const struct pool_span all = {.n_layer = N_LAYER};
+    const struct pool_size size = {.n_page = N_PAGE_INDEX * N_LAYER * N_KV_HEAD,
+                                   .n_seq = N_SEQ,
+                                   .max_page = MAX_PAGE,
+                                   .span = &all,
+                                   .n_span = 1};
     pool_init(&w->pool, &g, &size, &a);
     w->block_bytes = a.used;
     w->block = mem_map(a.used);

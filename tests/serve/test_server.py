@@ -213,6 +213,7 @@ class Routes(unittest.TestCase):
         self.assertEqual(server.get("/v1/models")[2]["data"][0]["max_model_len"], 1024)
         props = server.get("/props")[2]
         self.assertEqual(props["sparse"]["decode"], ["full", "quest:budget=64"])
+        self.assertEqual(props["device"], "cpu")
         self.assertEqual(len(server.get("/slots")[2]), 17)
 
     def test_paths_and_methods(self):

@@ -32,7 +32,16 @@ struct wish {
     const char *prefill; /* a method for prompts, or NULL */
     uint32_t n_layer;    /* of the device; 0: all */
     uint32_t n_threads;  /* 0: 2 */
+    const char *devices; /* NULL: the one that is named elsewhere */
+    float split[4];      /* their shares, as many as are not 0 */
 };
+
+static uint32_t count_shares(const float *split)
+{
+    uint32_t n = 0;
+    while (n < 4 && split[n] > 0) n++;
+    return n;
+}
 
 static sac_engine *wished_engine(const struct wish *w, const char *device)
 {
@@ -42,6 +51,9 @@ static sac_engine *wished_engine(const struct wish *w, const char *device)
     p.prefill = &w->prefill;
     p.n_prefill = w->prefill ? 1 : 0;
     p.n_device_layer = device ? w->n_layer : 0;
+    if (device && w->devices) p.device = w->devices;
+    p.device_split = w->split;
+    p.n_device_split = device ? count_shares(w->split) : 0;
     if (w->n_threads) p.n_threads = w->n_threads;
     p.sparse_min_ctx = 1;
     must(sac_engine_create(&e, w->of, &p, &err), &err);
@@ -119,6 +131,14 @@ static struct heard live(sac_engine *e)
     return h;
 }
 
+/* Places of the engine with devices. */
+static uint32_t count_places(const struct wish *w)
+{
+    uint32_t n = w->n_layer > 0 && w->n_layer <= w->of->config.n_layer ? 2 : 1;
+    for (const char *c = w->devices ? w->devices : ""; *c; c++) n += *c == ',';
+    return n;
+}
+
 static void check_same(const struct wish *w)
 {
     sac_engine *cpu = wished_engine(w, NULL);
@@ -127,7 +147,7 @@ static void check_same(const struct wish *w)
     const sac_reads *reads = &cpu->stats.reads;
     assert_memory_equal(reads, &fake->stats.reads, sizeof *reads);
     assert_true(!w->prefill || reads->n_cell_read < reads->n_cell);
-    assert_int_equal(fake->n_place, w->n_layer > 0 && w->n_layer <= w->of->config.n_layer ? 2 : 1);
+    assert_int_equal(fake->n_place, count_places(w));
     assert_int_equal(wanted.n, got.n);
     assert_true(wanted.sum == got.sum);
     assert_memory_equal(wanted.last, got.last, sizeof wanted.last);
@@ -157,6 +177,61 @@ static void layers_in_part_give_the_same_bits(void **state)
                               .type = SAC_KV_F16,
                               .prefill = "trianglemix:sink=4,window=40,last=16,layer=0.5",
                               .n_layer = 4});
+}
+
+/* In any order of the devices, with any shares, and behind layers of the CPU. */
+static void layers_on_several_give_the_same_bits(void **state)
+{
+    (void)state;
+    setenv("SACCADE_FAKE_DEVICES", "3", 1);
+    check_same(&(struct wish){.of = model, .type = SAC_KV_F16, .devices = "cuda:0,cuda:1"});
+    check_same(&(struct wish){
+        .of = windowed, .type = SAC_KV_Q8, .devices = "cuda:2,cuda,cuda:1", .split = {1, 3, 2}});
+    check_same(&(struct wish){
+        .of = windowed, .type = SAC_KV_BF16, .devices = "cuda:1,cuda:2", .n_layer = 5});
+    check_same(&(struct wish){.of = windowed,
+                              .type = SAC_KV_F16,
+                              .prefill = "trianglemix:sink=4,window=40,last=16,layer=0.5",
+                              .devices = "cuda:1,cuda:0",
+                              .n_layer = 6});
+    unsetenv("SACCADE_FAKE_DEVICES");
+}
+
+/* Behind each other, by shares or free memory, and one layer at least; the last has the output. */
+static void layers_are_divided_by_shares(void **state)
+{
+    (void)state;
+    static const struct {
+        float split[4];
+        const char *mib;
+        uint32_t n_host, end[3];
+    } wanted[] = {{{0}, "4096", 0, {2, 4, 6}},           {{0}, "1024,4096,1024", 0, {1, 5, 6}},
+                  {{1, 1, 4}, "4096", 0, {1, 2, 6}},     {{9, 0.1f, 0.1f}, "4096", 0, {4, 5, 6}},
+                  {{0.01f, 0.01f, 1}, "", 0, {1, 2, 6}}, {{3, 1, 1}, "4096", 1, {4, 5, 6}}};
+    setenv("SACCADE_FAKE_DEVICES", "3", 1);
+    for (size_t k = 0; k < sizeof wanted / sizeof wanted[0]; k++) {
+        struct wish w = {.of = windowed, .devices = "cuda:0,cuda:1,cuda:2"};
+        memcpy(w.split, wanted[k].split, sizeof w.split);
+        w.n_layer = wanted[k].n_host ? 6 - wanted[k].n_host : 0;
+        setenv("SACCADE_FAKE_MIB", wanted[k].mib, 1);
+        sac_engine *e = wished_engine(&w, "cuda");
+        size_t weights = 0;
+        const struct place *p = &e->place[wanted[k].n_host];
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(p[i].end, wanted[k].end[i]);
+            assert_int_equal(p[i].layer0, i ? p[i - 1].end : wanted[k].n_host);
+            weights += p[i].copy.block_bytes;
+        }
+        assert_true(wanted[k].n_host || weights == windowed->weights.block_bytes);
+        sac_engine_free(e);
+    }
+    unsetenv("SACCADE_FAKE_MIB");
+    sac_engine *e = wished_engine(
+        &(struct wish){.of = windowed, .devices = "cuda:2,cuda:0", .split = {1, 2}}, "cuda");
+    assert_string_equal(sac_engine_get_stats(e).isa, "2:cuda:2+4:cuda:0");
+    assert_string_equal(sac_engine_get_params(e).device, "cuda:2,cuda:0");
+    sac_engine_free(e);
+    unsetenv("SACCADE_FAKE_DEVICES");
 }
 
 static void plans_by_place_are_the_hosts(void **state)
@@ -227,9 +302,11 @@ static void a_saved_sequence_goes_from_one_to_the_other(void **state)
 {
     (void)state;
     sac_error err;
-    for (int way = 0; way < 2; way++) {
-        sac_engine *from = new_engine(model, way ? "cuda" : "cpu", SAC_KV_Q8);
-        sac_engine *to = new_engine(model, way ? "cpu" : "cuda", SAC_KV_Q8);
+    static const char *const device[] = {"cpu", "cuda", "cuda:2,cuda:1", "cuda:0,cuda:2,cuda:1"};
+    setenv("SACCADE_FAKE_DEVICES", "3", 1);
+    for (int way = 0; way < 16; way++) {
+        sac_engine *from = new_engine(windowed, device[way % 4], SAC_KV_Q8);
+        sac_engine *to = new_engine(windowed, device[way / 4], SAC_KV_Q8);
         static struct heard h, g;
         sac_seq a, b;
         uint8_t *bytes;
@@ -247,6 +324,7 @@ static void a_saved_sequence_goes_from_one_to_the_other(void **state)
         sac_engine_free(from);
         sac_engine_free(to);
     }
+    unsetenv("SACCADE_FAKE_DEVICES");
 }
 
 /* ---- Refusals ---- */
@@ -320,6 +398,88 @@ static void what_layers_in_part_cannot_do_is_named(void **state)
     refuse(&p, SAC_ERR_ARG, "1 layers of a GPU and no GPU");
 }
 
+static void what_several_devices_cannot_do_is_named(void **state)
+{
+    (void)state;
+    const char *blocks = "critiprefill", *lines = "loopserve";
+    const struct sac_tier_params tier = {.fast_bytes = 1 << 20};
+    const float split[3] = {1, 0, NAN};
+    setenv("SACCADE_FAKE_DEVICES", "3", 1);
+    sac_engine_params p = params_of("cuda:0,cuda:3", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_NOT_FOUND, "there is no GPU 3");
+    p = params_of("cuda,cuda:1,cuda:0", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "'cuda,cuda:1,cuda:0' names GPU 0 twice");
+    p = params_of("cuda:0,", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "unknown device ''");
+    p = params_of("cuda:0,cpu", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "the CPU is no GPU among others");
+    p = params_of("cpu,cuda:0", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "the CPU is no GPU among others");
+    p = params_of("cuda:0,,cuda:1", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "unknown device ''");
+    p = params_of("cuda:0,cuda:1,cuda:2", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "3 GPUs for 2 layers");
+    p = params_of("cuda:0,cuda:1", SAC_KV_Q8);
+    p.device_split = split;
+    p.n_device_split = 2;
+    refuse(&p, SAC_ERR_ARG, "a share of 0 for GPU 1");
+    p.device_split = split + 1;
+    refuse(&p, SAC_ERR_ARG, "a share of 0 for GPU 0");
+    p.device_split = split + 2;
+    p.n_device_split = 1;
+    refuse(&p, SAC_ERR_ARG, "1 shares of the layers for 2 GPUs");
+    p.device = "cuda:0";
+    refuse(&p, SAC_ERR_ARG, "a share of nan for GPU 0");
+    p = params_of("cuda:0,cuda:1", SAC_KV_Q8);
+    p.compose = true;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "joining of documents does not run with layers on 2 GPUs");
+    p.compose = false;
+    p.tier = &tier;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "(--kv-fast) does not run with layers on 2 GPUs");
+    p.tier = NULL;
+    p.prefill = &blocks;
+    p.n_prefill = 1;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "'critiprefill' does not run with layers on 2 GPUs");
+    p.n_prefill = 0;
+    p.decode = &lines;
+    p.n_decode = 1;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "'loopserve' does not run with layers on 2 GPUs");
+    p = params_of("cuda:0,cuda:1", SAC_KV_Q8);
+    setenv("SACCADE_FAKE_MIB", "4096,1", 1);
+    p.device_split = (const float[]){1, 1};
+    p.n_device_split = 2;
+    refuse(&p, SAC_ERR_MEMORY, "cuda:1 Fake has 1 MiB free");
+    unsetenv("SACCADE_FAKE_MIB");
+    unsetenv("SACCADE_FAKE_DEVICES");
+}
+
+/* Whichever it is of several. */
+static void a_failure_of_one_of_them_ends_the_step(void **state)
+{
+    (void)state;
+    static struct heard h;
+    setenv("SACCADE_FAKE_DEVICES", "3", 1);
+    for (int broken = 0; broken < 2; broken++) {
+        sac_engine *e =
+            wished_engine(&(struct wish){.of = model, .devices = "cuda:0,cuda:1"}, "cuda");
+        sac_error err;
+        sac_seq a;
+        uint32_t n;
+        h = (struct heard){0};
+        must(sac_seq_create(e, &a, &err), &err);
+        must(sac_seq_append(e, a, prompt, 10, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+        setenv("SACCADE_FAKE_BROKEN", "2", 1);
+        setenv("SACCADE_FAKE_BROKEN_DEVICE", broken ? "1" : "0", 1);
+        assert_int_equal(sac_step(e, hear, &h, &n, &err), SAC_ERR_IO);
+        assert_non_null(strstr(err.msg, broken ? "GPU 1: it is broken" : "GPU 0: it is broken"));
+        unsetenv("SACCADE_FAKE_BROKEN");
+        unsetenv("SACCADE_FAKE_BROKEN_DEVICE");
+        assert_int_equal(h.n, 0);
+        sac_engine_free(e);
+    }
+    unsetenv("SACCADE_FAKE_DEVICES");
+}
+
 /* The GPU has the weights and pages of its own layers alone. */
 static void a_part_takes_less_memory(void **state)
 {
@@ -328,8 +488,8 @@ static void a_part_takes_less_memory(void **state)
     for (uint32_t n = 1; n <= 3; n++) {
         sac_engine *e = wished_engine(&(struct wish){.of = windowed, .n_layer = 2 * n}, "cuda");
         assert_int_equal(e->n_place, 2);
-        weights[n - 1] = e->on_device.block_bytes;
-        block[n - 1] = e->device_bytes;
+        weights[n - 1] = e->place[1].copy.block_bytes;
+        block[n - 1] = e->place[1].block_bytes;
         sac_engine_free(e);
     }
     assert_true(weights[1] == 2 * weights[0] && weights[2] == 3 * weights[0]);
@@ -417,11 +577,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_gives_the_same_bits),
         cmocka_unit_test(layers_in_part_give_the_same_bits),
+        cmocka_unit_test(layers_on_several_give_the_same_bits),
+        cmocka_unit_test(layers_are_divided_by_shares),
         cmocka_unit_test(plans_by_place_are_the_hosts),
         cmocka_unit_test(the_largest_logits_come_alone),
         cmocka_unit_test(a_saved_sequence_goes_from_one_to_the_other),
         cmocka_unit_test(what_a_device_cannot_do_is_named),
         cmocka_unit_test(what_layers_in_part_cannot_do_is_named),
+        cmocka_unit_test(what_several_devices_cannot_do_is_named),
+        cmocka_unit_test(a_failure_of_one_of_them_ends_the_step),
         cmocka_unit_test(a_part_takes_less_memory),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),
         cmocka_unit_test(a_failure_ends_the_step),

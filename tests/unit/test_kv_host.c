@@ -362,7 +362,7 @@ static void little_crosses(void **state)
         assert_int_equal(count_of(FAKE_CUDA, "fake_n_pinned"),
                          e->block + e->block_bytes - pool_own_end(&e->pool));
         assert_true(pool_own_end(&e->pool) <= (uint8_t *)e->pool.tables);
-        held[k] = e->device_bytes;
+        held[k] = e->place[1].block_bytes;
         sac_engine_free(e);
     }
     assert_int_equal(held[0], held[1]); /* no page is the device's */

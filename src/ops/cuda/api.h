@@ -11,7 +11,7 @@
  *  - Work is put on the device's one stream and not waited for. A launcher allocates nothing.
  *  - SAC_OK, or the device remembers the first failure with its message, and `wait` tells it.
  *  - Results depend on the row alone (design D7), as in ops.h.
- * One thread at a time uses a device. */
+ * One thread at a time uses a device, and those of a process are used by one thread. */
 #ifndef SAC_OPS_CUDA_API_H
 #define SAC_OPS_CUDA_API_H
 
@@ -84,6 +84,11 @@ struct cuda_api {
     void (*down)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
     /* Within the device; apart from each other. */
     void (*copy)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
+    /* From one device to another, behind what is queued on both, and before what is queued on
+     * either from here on; nobody waits here. Where one cannot reach the other, the driver takes
+     * the way through the machine's memory. */
+    void (*send)(struct cuda_device *from, struct cuda_device *to, void *dst, const void *src,
+                 size_t bytes);
     /* Everything is done; or the first thing that went wrong since the last call. */
     sac_status (*wait)(struct cuda_device *d, sac_error *err);
 

@@ -186,6 +186,7 @@ sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
 {
     struct cuda_blas *b = d->blas;
     const float one = 1, zero = 0;
+    device_use(d);
     const cublasLtMatmulAlgo_t *algo = algorithm(b, rows->width, n_out, stride);
     if (!algo || !set_layouts(b, rows->width, n_out, stride, rows->n_row))
         return device_fail(d, SAC_ERR_UNSUPPORTED, "cuBLASLt has no product of this shape");

@@ -31,6 +31,11 @@ __attribute__((format(printf, 3, 4))) static sac_status fail(sac_error *err, sac
     return code;
 }
 
+void device_use(const struct cuda_device *d)
+{
+    cudaSetDevice((int)d->index); /* it was good when the device was opened */
+}
+
 sac_status device_fail(struct cuda_device *d, sac_status code, const char *what)
 {
     if (d->status != SAC_OK) return code;
@@ -122,7 +127,7 @@ static sac_status check(const struct page_geom *geom, uint32_t n_head, sac_error
 static void close_device(struct cuda_device *d)
 {
     if (!d) return;
-    cudaSetDevice((int)d->index);
+    device_use(d);
     if (d->stream) cudaStreamSynchronize(d->stream);
     blas_close(d->blas);
     queue_close(d->queue);
@@ -130,6 +135,7 @@ static void close_device(struct cuda_device *d)
     if (d->tally) cudaFree(d->tally);
     if (d->draw_sums) cudaFree(d->draw_sums);
     if (d->ring_host) cudaFreeHost(d->ring_host);
+    if (d->reached) cudaEventDestroy(d->reached);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
 }
@@ -143,6 +149,7 @@ static cudaError_t open_parts(struct cuda_device *d)
             cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)d->index);
     d->smem_max = (size_t)smem;
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
     if (code == cudaSuccess)
         code = cudaHostAlloc((void **)&d->ring_host, RING_BYTES, cudaHostAllocDefault);
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->ring, RING_BYTES);
@@ -172,6 +179,7 @@ static sac_status open_device(struct cuda_device **out, uint32_t index, sac_erro
     d->major = i.major;
     d->minor = i.minor;
     d->n_sm = i.n_sm;
+    d->neighbour = -1;
     const cudaError_t code = open_parts(d);
     if (code != cudaSuccess) {
         status = fail(err, code == cudaErrorMemoryAllocation ? SAC_ERR_MEMORY : SAC_ERR_IO,
@@ -195,6 +203,7 @@ static sac_status open_device(struct cuda_device **out, uint32_t index, sac_erro
 static void *take(struct cuda_device *d, size_t bytes)
 {
     void *p = NULL;
+    device_use(d);
     if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
         cudaGetLastError(); /* said by NULL */
         return NULL;
@@ -214,7 +223,7 @@ static void give(struct cuda_device *d, void *p)
 static void *take_shared(struct cuda_device *d, size_t bytes)
 {
     void *p = NULL;
-    cudaSetDevice((int)d->index);
+    device_use(d);
     if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocMapped) != cudaSuccess) {
         cudaGetLastError(); /* said by NULL */
         return NULL;
@@ -232,10 +241,10 @@ static void give_shared(struct cuda_device *d, void *p)
 
 static void pin(struct cuda_device *d, void *p, size_t bytes)
 {
-    if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) != cudaSuccess) {
-        cudaGetLastError(); /* copies take the detour */
-        return;
-    }
+    const cudaError_t code = cudaHostRegister(p, bytes, cudaHostRegisterPortable);
+    d->owns_pinned = code == cudaSuccess;
+    if (!d->owns_pinned) cudaGetLastError();
+    if (!d->owns_pinned && code != cudaErrorHostMemoryAlreadyRegistered) return; /* the detour */
     d->pinned = (uint8_t *)p;
     d->n_pinned = bytes;
 }
@@ -245,7 +254,7 @@ static void unpin(struct cuda_device *d)
     if (!d->pinned) return;
     queue_flush(d);
     cudaStreamSynchronize(d->stream);
-    cudaHostUnregister(d->pinned);
+    if (d->owns_pinned) cudaHostUnregister(d->pinned);
     d->pinned = NULL;
     d->n_pinned = 0;
 }
@@ -366,6 +375,40 @@ static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes
     cuda_copy_rows(d, dst, bytes, src, bytes, 1);
 }
 
+/* Copies go from one's memory to the other's, if the machine has such a way; it is asked once. */
+static void reach(struct cuda_device *from, const struct cuda_device *to)
+{
+    int can = 0;
+    if (from->neighbour == (int32_t)to->index) return;
+    from->neighbour = (int32_t)to->index;
+    cudaDeviceCanAccessPeer(&can, (int)from->index, (int)to->index);
+    if (can) cudaDeviceEnablePeerAccess((int)to->index, 0);
+    cudaGetLastError(); /* it is so already, or the driver takes another way */
+}
+
+/* What is queued on `waits` from here on comes behind what is queued on `d`. */
+static cudaError_t follow(struct cuda_device *waits, struct cuda_device *d)
+{
+    device_use(d);
+    const cudaError_t code = cudaEventRecord(d->reached, d->stream);
+    device_use(waits);
+    return code == cudaSuccess ? cudaStreamWaitEvent(waits->stream, d->reached, 0) : code;
+}
+
+/* By the stream of the one that has the bytes. It waits, too: the other may still read what lay
+ * there before. */
+static void send(struct cuda_device *from, struct cuda_device *to, void *dst, const void *src,
+                 size_t bytes)
+{
+    if (queue_end(to) != SAC_OK || queue_end(from) != SAC_OK) return;
+    reach(from, to);
+    cudaError_t code = follow(from, to);
+    if (code == cudaSuccess)
+        code = cudaMemcpyPeerAsync(dst, (int)to->index, src, (int)from->index, bytes, from->stream);
+    if (code == cudaSuccess) code = follow(to, from);
+    device_check(from, code, "copy to another GPU");
+}
+
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
     drain(d);
@@ -409,6 +452,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .up_rows = up_rows,
         .down = down,
         .copy = copy,
+        .send = send,
         .wait = wait,
         .linear = cuda_linear,
         .attn = cuda_attn,

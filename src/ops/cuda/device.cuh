@@ -23,10 +23,13 @@ struct cuda_device {
     uint32_t index, major, minor, n_sm;
     size_t smem_max; /* of a block, after cudaFuncSetAttribute */
     cudaStream_t stream;
+    cudaEvent_t reached; /* in this stream, for those of other devices to wait for */
+    int32_t neighbour;   /* the device that it was last asked to reach; -1: none */
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;
     uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
     size_t n_pinned;
+    bool owns_pinned; /* others of the process may have pinned it before */
     uint32_t *tally; /* [TALLY] zeros between launches: blocks that have done their part of a sum */
     unsigned long long *draw_sums; /* [DRAW_LANES][DRAW_CUTS] zeros between draws, of draw.cu */
     struct cuda_blas *blas;        /* blas.cu's */
@@ -35,6 +38,8 @@ struct cuda_device {
     char message[256];             /* and what it was */
 };
 
+/* CUDA's calls are this device's from here on: what takes memory, and what launches. */
+void device_use(const struct cuda_device *d);
 /* Remembers a failure; SAC_OK for cudaSuccess. */
 sac_status device_check(struct cuda_device *d, cudaError_t code, const char *what);
 /* The same for a failure that is not CUDA's. */

@@ -195,6 +195,7 @@ sac_status queue_flush(struct cuda_device *d)
 {
     struct cuda_queue *q = d->queue;
     q->broken = true;
+    device_use(d);
     sac_status status = stage_send(d);
     if (status == SAC_OK) status = issue_row(d, &q->now);
     clear(&q->now);
@@ -276,6 +277,7 @@ sac_status queue_end(struct cuda_device *d)
     struct step_graph *g;
     q->broken = false;
     q->n_step++;
+    device_use(d);
     if (q->now.n_command == 0) return stage_send(d);
     sac_status status = stage_send(d);
     if (status != SAC_OK || broken) {
