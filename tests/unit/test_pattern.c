@@ -1,6 +1,7 @@
 /* test_pattern.c: MInference's table of heads: what is learnt of heads made for a pattern, what a
  * plan makes of it, and a word about every line that is wrong. */
 #include "methods/prefill/pattern.h"
+#include "ops/plans.h"
 #include "plan_make.h"
 
 enum { N = 4096, G = MAKE_GROUP, D = MAKE_DIM, N_HEAD = 4 * G };
@@ -83,6 +84,35 @@ static void a_table_gives_each_head_its_plan(void **state)
     make_close(&m);
 }
 
+/* What is searched for are the sizes of lines: a head that reads the ends does so with any, and on
+ * a device, too. */
+static void an_a_shape_of_a_table_is_not_searched(void **state)
+{
+    (void)state;
+    enum { LAYER = 2, TOK = 9000 };
+    struct op_trace_size size[OP_TRACE_SIZES * G];
+    uint32_t row[2][64];
+    uint16_t own[PAGE_TOK * D];
+    open_heads("minference:table=some.txt,sizes=search");
+    for (uint32_t i = 0; i < N_HEAD; i++)
+        heads[i].pattern = i % G ? (struct pattern){PATTERN_LINES, 40, 100}
+                                 : (struct pattern){PATTERN_ENDS, 64, 640};
+    struct method_lane lane = make_lane(&m, LAYER, N - 512, N, own);
+    struct op_trace op = {
+        .n_head = G, .choose = {.at = row[0]}, .judge = {.at = row[1]}, .size = size};
+    lane.pos = TOK - lane.n_row;
+    m.spec.method->prefill->trace(&lane, TOK, &op);
+    assert_int_equal(op.why, PLAN_SPARSE);
+    assert_int_equal(op.n_size, OP_TRACE_SIZES);
+    for (uint32_t i = 0; i < op.n_size; i++) {
+        assert_int_equal(size[i * G].family, OP_TRACE_ENDS);
+        assert_int_equal(size[i * G].n_column, 64);
+        assert_int_equal(size[i * G].n_slash, 640);
+        assert_int_equal(size[i * G + 1].family, OP_TRACE_LINES);
+    }
+    make_close(&m);
+}
+
 static void what_is_wrong_is_named(void **state)
 {
     (void)state;
@@ -120,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_pattern_that_fits_is_learnt),
         cmocka_unit_test(a_table_gives_each_head_its_plan),
+        cmocka_unit_test(an_a_shape_of_a_table_is_not_searched),
         cmocka_unit_test(what_is_wrong_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

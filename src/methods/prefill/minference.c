@@ -172,8 +172,7 @@ static uint32_t sample_all_rows(uint32_t *at, const struct method_lane *l, uint3
     const uint32_t first = pick_max(l->pos, from), span = l->pos + l->n_row - first;
     const uint32_t n = pick_min(set->sample, span);
     assert(span > 0 && span <= l->n_row);
-    for (uint32_t i = 0; i < n; i++)
-        at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / n) - 1;
+    for (uint32_t i = 0; i < n; i++) at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / n) - 1;
     return n;
 }
 
@@ -375,17 +374,23 @@ static uint32_t mi_trace_rows(const struct method_shape *s, const void *param)
     return pick_min(set->sample, s->n_row_max);
 }
 
-/* Lists what a head may be, and returns how many that are. */
+/* Lists what a head may be, and returns how many that are, the same for all heads: an A-shape of a
+ * table stays one, as often as there are sizes to search among. */
 static uint32_t list_patterns(struct pattern out[PATTERN_CANDIDATES], const struct method_lane *l,
                               uint32_t head)
 {
     const struct minference_param *set = l->param;
+    const struct pattern own = pattern_of(l, head);
     uint32_t n = 0;
-    out[0] = pattern_of(l, head);
-    for (size_t i = 0; i < PATTERN_CANDIDATES && set->sizes > 0; i++)
-        if (pattern_candidates[i].family != PATTERN_BLOCKS)
-            out[n++] = (struct pattern){PATTERN_LINES, pattern_candidates[i].a,
-                                        pattern_candidates[i].b};
+    out[0] = own;
+    for (size_t i = 0; i < PATTERN_CANDIDATES && set->sizes > 0; i++) {
+        if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
+        out[n] = own;
+        if (own.family != PATTERN_ENDS)
+            out[n] =
+                (struct pattern){PATTERN_LINES, pattern_candidates[i].a, pattern_candidates[i].b};
+        n++;
+    }
     return n ? n : 1;
 }
 
@@ -398,11 +403,11 @@ static void put_sizes(const struct method_lane *l, struct op_trace *op)
         struct pattern p[PATTERN_CANDIDATES];
         op->n_size = list_patterns(p, l, h);
         for (uint32_t i = 0; i < op->n_size; i++)
-            op->size[i * op->n_head + l->kv_head * group + h] = (struct op_trace_size){
-                reads_all                     ? OP_TRACE_ALL
-                : p[i].family == PATTERN_ENDS ? OP_TRACE_ENDS
-                                              : OP_TRACE_LINES,
-                p[i].a, p[i].b};
+            op->size[i * op->n_head + l->kv_head * group + h] =
+                (struct op_trace_size){reads_all                     ? OP_TRACE_ALL
+                                       : p[i].family == PATTERN_ENDS ? OP_TRACE_ENDS
+                                                                     : OP_TRACE_LINES,
+                                       p[i].a, p[i].b};
     }
 }
 
