@@ -87,6 +87,15 @@ static size_t away_bytes(const sac_engine *e, const struct method_away *away, si
     return away->votes ? e->pool.max_page * sizeof(uint32_t) : state_bytes;
 }
 
+size_t chooser_scratch_bytes(const sac_engine *e, const struct chooser_method *m, const void *param)
+{
+    const struct method *method = m->spec->method;
+    const struct method_away *away = away_of(e, method);
+    if (method->prefill && prefill_may_be_away(e, method->prefill) && !place_has_host(e))
+        return 0; /* other rooms */
+    return method_hook_bytes(away ? away->scratch_bytes : m->hooks.scratch_bytes, &e->shape, param);
+}
+
 static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
 {
     const size_t before = a->used;
@@ -110,11 +119,7 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
         c->state_stride = mem_larger(c->state_stride, m->head_bytes);
         if (away)
             c->away_stride = mem_larger(c->away_stride, away_bytes(e, away, m->state_bytes));
-        const struct method_prefill *p = m->spec->method->prefill;
-        if (p && prefill_may_be_away(e, p) && !place_has_host(e)) continue; /* other rooms */
-        c->worker_bytes = mem_larger(
-            c->worker_bytes,
-            method_hook_bytes(away ? away->scratch_bytes : h->scratch_bytes, &e->shape, param));
+        c->worker_bytes = mem_larger(c->worker_bytes, chooser_scratch_bytes(e, m, param));
     }
     c->state = arena_take(a, e->params.n_seq_max * c->n_lane, c->state_stride);
     c->away = c->away_stride ? arena_take_tensor(a, e->params.n_seq_max * c->n_lane, c->away_stride)

@@ -50,6 +50,10 @@ sac_status chooser_init(sac_engine *e, sac_error *err);
 void chooser_plan(sac_engine *e, struct arena *a);
 void chooser_plan_rooms(sac_engine *e, struct arena *a);
 
+/* What a method of the engine takes of a room of its place with such parameters. */
+size_t chooser_scratch_bytes(const sac_engine *e, const struct chooser_method *m,
+                             const void *param);
+
 /* Lanes that are asked at once: as many as workers, or all of a batch where a device chooses. */
 size_t chooser_rooms(const sac_engine *e);
 

@@ -43,8 +43,7 @@ static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
     const uint32_t n_past = d && d->past_rows ? d->past_rows(&e->shape, own->param) : 0;
     if (method_hook_bytes(h->state_bytes, &e->shape, own->param) <= m->state_bytes &&
         method_hook_bytes(h->side_bytes, &e->shape, own->param) == m->side.bytes &&
-        method_hook_bytes(h->scratch_bytes, &e->shape, own->param) <=
-            e->chooser[kind].worker_bytes &&
+        chooser_scratch_bytes(e, m, own->param) <= e->chooser[kind].worker_bytes &&
         n_past <= e->past.n_slot)
         return SAC_OK;
     return error_set(err, SAC_ERR_ARG,

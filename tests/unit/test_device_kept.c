@@ -276,6 +276,32 @@ static void all_is_what_is_left(void **state)
     check_short(&spoilt, TURN_BAD);
 }
 
+/* The rooms of a device are planned for its own code: what a request may set is no more there than
+ * on the host. */
+static void budgets_and_masses_may_be_set(void **state)
+{
+    (void)state;
+    static const char *const prefill[] = {"auto:mass=0.8", "loopserve:mass=0.9"};
+    static const char *const decode[] = {"snapkv:budget=14,window=8", "loopserve:budget=16"};
+    const sac_sparse sparse = {.mass = 0.5f, .budget = "20"};
+    for (uint32_t i = 0; i < N_METHOD; i++) {
+        sac_engine *e = NULL;
+        sac_error err;
+        sac_seq seq;
+        sac_engine_params p = sac_engine_params_default();
+        p.n_ctx = N_CTX;
+        p.n_threads = 1;
+        p.device = "cuda";
+        p.decode = &decode[i];
+        p.prefill = &prefill[i];
+        p.n_decode = p.n_prefill = 1;
+        must(sac_engine_create(&e, model, &p, &err), &err);
+        must(sac_seq_create(e, &seq, &err), &err);
+        must(sac_seq_use_sparse(e, seq, &sparse, &err), &err);
+        sac_engine_free(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +309,7 @@ int main(void)
         cmocka_unit_test(what_is_dropped_is_what_the_host_drops),
         cmocka_unit_test(windows_and_heads_are_the_models),
         cmocka_unit_test(all_is_what_is_left),
+        cmocka_unit_test(budgets_and_masses_may_be_set),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
 }
