@@ -117,8 +117,7 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
         m->head_bytes =
             away ? method_hook_bytes(away->head_bytes, &e->shape, param) : m->state_bytes;
         c->state_stride = mem_larger(c->state_stride, m->head_bytes);
-        if (away)
-            c->away_stride = mem_larger(c->away_stride, away_bytes(e, away, m->state_bytes));
+        if (away) c->away_stride = mem_larger(c->away_stride, away_bytes(e, away, m->state_bytes));
         c->worker_bytes = mem_larger(c->worker_bytes, chooser_scratch_bytes(e, m, param));
     }
     c->state = arena_take(a, e->params.n_seq_max * c->n_lane, c->state_stride);

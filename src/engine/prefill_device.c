@@ -1,6 +1,6 @@
 /* prefill_device.c: prefill methods where a device chooses and attends. A method says what it wants
- * (method_prefill.sample, .blocks, .trace); the lists are made there and read there, and the program never
- * waits, so it does not know what came of them before the step is over.
+ * (method_prefill.sample, .blocks, .trace); the lists are made there and read there, and the
+ * program never waits, so it does not know what came of them before the step is over.
  *
  * Invariants:
  *  1. Lists of all runs of a batch and all layers are counted once, behind the next wait, which may
@@ -37,8 +37,8 @@ void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list
     }
     w->run_list_max = mem_larger(w->run_list_max, run_list);
     if (hooks->blocks)
-        w->fused_bytes = mem_larger(
-            w->fused_bytes, method_hook_bytes(hooks->state_bytes, &e->shape, spec->param));
+        w->fused_bytes = mem_larger(w->fused_bytes,
+                                    method_hook_bytes(hooks->state_bytes, &e->shape, spec->param));
 }
 
 static void plan_step(const sac_engine *e, struct prefill_step *s, struct arena *a)
@@ -249,15 +249,15 @@ void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, str
         trace(e, hooks, &l);
     else
         choose_blocks(e, hooks, &l);
-    *out = (struct attn_plan){.tile_tok = p.tile_tok,
-                              .by_head = p.n_part > 1,
-                              .range = w->rooms.range + l.first * f->range_max,
-                              .tok = w->rooms.tok + l.first * f->tok_max,
-                              .tok_logw = hooks->trace ? NULL
-                                                       : w->rooms.logw + l.first * f->tok_max,
-                              .made = w->rooms.made + l.layer * w->list_max + l.first,
-                              .range_max = f->range_max,
-                              .tok_max = f->tok_max};
+    *out =
+        (struct attn_plan){.tile_tok = p.tile_tok,
+                           .by_head = p.n_part > 1,
+                           .range = w->rooms.range + l.first * f->range_max,
+                           .tok = w->rooms.tok + l.first * f->tok_max,
+                           .tok_logw = hooks->trace ? NULL : w->rooms.logw + l.first * f->tok_max,
+                           .made = w->rooms.made + l.layer * w->list_max + l.first,
+                           .range_max = f->range_max,
+                           .tok_max = f->tok_max};
     s->plan[s->n_plan] = p;
     s->seq_i[s->n_plan] = e->batch.run[run_i].seq_i;
     s->first[++s->n_plan] = (uint32_t)l.first + n_list;

@@ -178,15 +178,15 @@ struct op_trace {
                         equal ones the first */
     struct op_trace_size *size; /* [n_size][n_head] of the host */
     uint32_t sink, band; /* so many first columns and diagonals are the best, whatever they hold */
-    /* Of the greedy rule, which has one pattern, of lines. In rounds it takes all lines of which the
-     * attention that no taken line holds, for each cell in the run's rows that none has, is at least
-     * `beta` times the best line's; diagonals first; in the last round the best of them. */
+    /* Of the greedy rule, which has one pattern, of lines. In rounds it takes all lines of which
+     * the attention that no taken line holds, for each cell in the run's rows that none has, is at
+     * least `beta` times the best line's; diagonals first; in the last round the best of them. */
     double mass; /* of all attention */
     float beta;
     double most;   /* lines of more cells than these are not read by lists */
     bool by_group; /* query heads of a KV head share lines, by the sum of their attention */
     /* Rooms. */
-    void *room; /* [op_trace_bytes] */
+    void *room;             /* [op_trace_bytes] */
     uint32_t *failed, call; /* as in struct op_blocks */
     /* Lists, in rooms of their own. */
     uint32_t range_max, tok_max;

@@ -132,8 +132,9 @@ static void test_invariance(void **state)
         }
 }
 
-/* Contexts of several stretches, which are units of their own where rows are few: the same result by
- * any number of workers and in any chunks, beside rows that end before the border and behind it. */
+/* Contexts of several stretches, which are units of their own where rows are few: the same result
+ * by any number of workers and in any chunks, beside rows that end before the border and behind it.
+ */
 static void test_stretches(void **state)
 {
     const struct fixture *f = *state;

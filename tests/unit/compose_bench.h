@@ -35,8 +35,8 @@ struct bench {
     sac_seq doc[N_DOC];
 };
 
-/* Engines sum products of f32, also where the CPU could multiply 16-bit numbers, unless SAC_CPU says
- * ref: what those add is larger than what a wrong token or two would. check/ is about them. */
+/* Engines sum products of f32, also where the CPU could multiply 16-bit numbers, unless SAC_CPU
+ * says ref: what those add is larger than what a wrong token or two would. check/ is about them. */
 static inline void sum_in_f32(void)
 {
     struct ops o;

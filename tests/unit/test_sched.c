@@ -60,8 +60,8 @@ static void prompts_take_the_time_that_is_left(void **state)
     } cases[] = {
         {0, {1000, 50}, N_BATCH - PAGE_TOK}, /* no target */
         {10, {1000, 0}, 32},                 /* it is not known yet what a row costs */
-        {10, {1000, 84}, 64}, /* nine tenths of the target, and decode rows take 1 ms: 95 rows */
-        {10, {4000, 50}, 96}, /* 100 */
+        {10, {1000, 84}, 64},   /* nine tenths of the target, and decode rows take 1 ms: 95 rows */
+        {10, {4000, 50}, 96},   /* 100 */
         {10, {20000, 100}, 32}, /* decode rows alone take longer: some rows in any case */
         {10, {1000, 1}, N_BATCH - PAGE_TOK},
     };

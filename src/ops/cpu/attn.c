@@ -1,9 +1,9 @@
-/* attn.c: the slots of attention, and single rows: who reduces which chunk, and the merge. Many rows
- * are attn_wide.c's.
+/* attn.c: the slots of attention, and single rows: who reduces which chunk, and the merge. Many
+ * rows are attn_wide.c's.
  *
  * Invariants (attn.h says why they matter):
- *  1. Borders of chunks are multiples of chunk_pages in the list of pages. For a dense list these are
- *     positions, so a selection of all pages gives the bits of dense attention. Lists with single
+ *  1. Borders of chunks are multiples of chunk_pages in the list of pages. For a dense list these
+ * are positions, so a selection of all pages gives the bits of dense attention. Lists with single
  *     tokens have shorter chunks, as their own length says.
  *  2. An item writes only its own partial results.
  *  3. Segments cut no item: a run without any takes the way it would if there were none at all.

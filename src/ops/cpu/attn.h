@@ -8,14 +8,15 @@
  * keys, and each row's position says what it sees of it. A panel is panel_tok tokens, aligned to
  * panel_tok in the sequence, packed by the kernel into whatever form its arithmetic wants. Per
  * tile: wide_begin, wide_query, then for each panel wide_page for its pages and wide_panel, then
- * wide_end. Between panels wide_fold ends a stretch: what was summed joins the sums of the stretches
- * before it, and the next one is summed on its own. So stretches may be several workers': each
- * takes its sums with wide_leave, and one of them folds them in order behind wide_begin: wide_join,
- * wide_fold, and so on to wide_end. The result is the same. The last panel of a row ends with its own page in 16-bit form, so it is computed for
- * the rows of that page alone, and leaves the sums of others as they are, even where a kernel
- * computes them in one block. A run with a plan has the pages of its lists
- * instead of all of them, and in front of them panels gathered from single tokens. Where a segment
- * of the run ends, a panel ends, and wide_query gives the tile the queries for the next one.
+ * wide_end. Between panels wide_fold ends a stretch: what was summed joins the sums of the
+ * stretches before it, and the next one is summed on its own. So stretches may be several workers':
+ * each takes its sums with wide_leave, and one of them folds them in order behind wide_begin:
+ * wide_join, wide_fold, and so on to wide_end. The result is the same. The last panel of a row ends
+ * with its own page in 16-bit form, so it is computed for the rows of that page alone, and leaves
+ * the sums of others as they are, even where a kernel computes them in one block. A run with a plan
+ * has the pages of its lists instead of all of them, and in front of them panels gathered from
+ * single tokens. Where a segment of the run ends, a panel ends, and wide_query gives the tile the
+ * queries for the next one.
  *
  * NARROW, one row. Its pages are cut into chunks; `narrow` reduces one chunk for all query heads of
  * one KV head to a partial result, and attn.c merges the partial results in ascending order. A

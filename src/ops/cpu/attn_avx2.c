@@ -137,7 +137,8 @@ struct wide_mem {
     float *m, *l; /* [n_q] the same */
     int32_t *lo, *hi; /* [QUERY_BLOCK] tokens of the panel that a query sees */
     float *logw;      /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
-    float *stretch[2]; /* o, m and l of the one at hand, the last; before it of all that have ended */
+    float
+        *stretch[2]; /* o, m and l of the one at hand, the last; before it of all that have ended */
     size_t stretch_floats, bytes;
 };
 

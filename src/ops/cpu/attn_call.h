@@ -56,8 +56,8 @@ static inline uint32_t first_visible(const struct op_attn *op, uint32_t pos)
     return op->window > 0 && pos >= op->window ? pos - op->window + 1 : 0;
 }
 
-static inline struct attn_page own_page(const struct op_attn *op, const struct attn_run *run, uint32_t h,
-                                 uint32_t pos)
+static inline struct attn_page own_page(const struct op_attn *op, const struct attn_run *run,
+                                        uint32_t h, uint32_t pos)
 {
     return (struct attn_page){.bytes = attn_own_page(run, op->geom, pos, h),
                               .form = PAGE_TAIL,
@@ -65,7 +65,7 @@ static inline struct attn_page own_page(const struct op_attn *op, const struct a
 }
 
 static inline struct attn_page sealed_page(const struct op_attn *op, const struct attn_run *run,
-                                    uint32_t h, uint32_t page)
+                                           uint32_t h, uint32_t page)
 {
     const page_id id = run->table[h * run->table_stride + page];
     return (struct attn_page){
@@ -74,7 +74,7 @@ static inline struct attn_page sealed_page(const struct op_attn *op, const struc
 
 /* The first PAGE_TOK of n tokens. */
 static inline struct attn_page gathered_page(const struct op_attn *op, const struct attn_run *run,
-                                      uint32_t h, const uint32_t *tok, uint32_t n)
+                                             uint32_t h, const uint32_t *tok, uint32_t n)
 {
     return (struct attn_page){.bytes = op->frames.base,
                               .frames = &op->frames,
@@ -98,7 +98,8 @@ static inline void give_pages(const struct op_attn *op, const page_id *id, uint3
 }
 
 /* Names the pages of n ascending tokens, none twice; returns how many. */
-static inline uint32_t name_token_pages(const page_id *table, const uint32_t *tok, uint32_t n, page_id *id)
+static inline uint32_t name_token_pages(const page_id *table, const uint32_t *tok, uint32_t n,
+                                        page_id *id)
 {
     uint32_t n_id = 0;
     for (uint32_t i = 0; i < n; i++)

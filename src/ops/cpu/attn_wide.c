@@ -2,14 +2,14 @@
  * what of them.
  *
  * Invariants (attn.h says why they matter):
- *  1. Borders of panels are multiples of panel_tok in the sequence (in the list of pages), borders of
- *     stretches multiples of the longest panel. For a dense list both are positions, so a selection
+ *  1. Borders of panels are multiples of panel_tok in the sequence (in the list of pages), borders
+ * of stretches multiples of the longest panel. For a dense list both are positions, so a selection
  *     of all pages gives the bits of dense attention.
  *  2. The number of subs of a tile divides the pages of a panel and tiles are aligned, so the own
  *     pages of all subs lie in one panel, the tile's last. It is free otherwise: results do not
  *     depend on it, and it is lowered until there are items enough for the workers.
- *  3. Stretches are summed on their own and folded in order, whether one worker computes a tile or a
- *     stretch is a unit of its own, which it is where tiles are too few for the workers. A unit
+ *  3. Stretches are summed on their own and folded in order, whether one worker computes a tile or
+ * a stretch is a unit of its own, which it is where tiles are too few for the workers. A unit
  *     writes only its own outputs, or its own sums.
  *  4. Segments cut no item: a run without any takes the way it would if there were none at all.
  *  5. With a pager, pages are taken for one panel at a time and looked at only until they are given
@@ -306,7 +306,8 @@ static bool tile_tokens(const struct attn_call *c, struct tile *tile, const stru
     struct attn_tile *t = &tile->t;
     const struct op_attn *op = t->op;
     if (!run->plan || !run->plan->tok) return true;
-    const uint32_t list = plan_list(t->op, run, t->pos[0], t->head0), panel_tok = c->k->panel_tok(op->geom->head_dim);
+    const uint32_t list = plan_list(t->op, run, t->pos[0], t->head0),
+                   panel_tok = c->k->panel_tok(op->geom->head_dim);
     const uint32_t *tok = run->plan->tok + run->plan->tok_ptr[list];
     const uint32_t n = run->plan->tok_ptr[list + 1] - run->plan->tok_ptr[list];
     const float *logw = run->plan->tok_logw ? run->plan->tok_logw + run->plan->tok_ptr[list] : NULL;
@@ -454,7 +455,8 @@ static struct tile open_tile(const struct attn_call *c, const struct item *it, u
     return tile;
 }
 
-/* Positions of the first and the last row of an item's tile; of joined runs, of all of their rows. */
+/* Positions of the first and the last row of an item's tile; of joined runs, of all of their rows.
+ */
 static struct attn_range item_rows(const struct attn_call *c, const struct item *it)
 {
     const struct attn_run *run = &c->op->run[it->run], *last = &c->op->run[it->end - 1];
