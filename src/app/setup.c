@@ -348,8 +348,9 @@ static int check_without_disk(const struct setup *s)
                                    "FILE:SIZE and --kv-fast SIZE",
                                    idle);
     if (s->kv_fast && !pages_are_gpus(s))
-        return options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE for the pages "
-                                               "that do not fit, or --device cuda");
+        return options_usage_error(
+            s->command, "--kv-fast needs --kv-disk FILE:SIZE for the pages that do not fit%s",
+            s->kv_on_host ? "" : ", or --device cuda");
     return OPTIONS_GO_ON;
 }
 
