@@ -12,7 +12,7 @@ static volatile sig_atomic_t pending, resized;
 static void on_sigint(int sig)
 {
     (void)sig;
-    pending = 1;
+    pending = pending ? 2 : 1;
 }
 
 void interrupt_install(void)
@@ -25,6 +25,11 @@ void interrupt_install(void)
 bool interrupt_pending(void)
 {
     return pending != 0;
+}
+
+bool interrupt_insists(void)
+{
+    return pending > 1;
 }
 
 void interrupt_clear(void)

@@ -7,6 +7,7 @@
 /* From now on SIGINT only sets a flag; blocking reads return EINTR. */
 void interrupt_install(void);
 bool interrupt_pending(void);
+bool interrupt_insists(void); /* it came twice */
 void interrupt_clear(void);
 /* From now on a change of the window's size wakes interrupt_wait_input's poll and is remembered
  * until it is asked for. */

@@ -3,27 +3,30 @@
 #include "app/output.h"
 
 #include "app/app.h"
+#include "app/interrupt.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int first_errno; /* of a failed write to stdout */
 
 bool output_write(const char *text, size_t n)
 {
-    /* Ctrl-C ends no write: what the stream held would be lost, and the program with it. */
-    sigset_t ctrl_c, before;
-    sigemptyset(&ctrl_c);
-    sigaddset(&ctrl_c, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &ctrl_c, &before);
-    errno = 0;
-    const bool done = fwrite(text, 1, n, stdout) == n && fflush(stdout) == 0;
+    bool done = fflush(stdout) == 0;
+    while (done && n > 0) {
+        const ssize_t part = write(STDOUT_FILENO, text, n);
+        if (part >= 0) {
+            text += part;
+            n -= (size_t)part;
+        } else { /* one Ctrl-C ends the answer, not the write, in which the program would be lost */
+            done = errno == EINTR && !interrupt_insists();
+        }
+    }
     if (!done && !first_errno) first_errno = errno;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return done;
 }
 
@@ -43,12 +46,13 @@ int output_json(cJSON *json)
 int output_finish(int code)
 {
     const bool failed_before = ferror(stdout) != 0;
-    if (output_write("", 0) && !failed_before) return code;
+    if (output_write("", 0) && !failed_before && !first_errno) return code;
     /* A write inside printf has kept its reason to itself: ask for it once more. */
     clearerr(stdout);
     if (!first_errno) output_write("\n", 1);
     const int failed = code == EXIT_OK ? EXIT_RUNTIME : code;
-    if (first_errno == EPIPE) return failed; /* `| head` has what it wanted */
+    /* `| head` has what it wanted; who presses Ctrl-C twice, too. */
+    if (first_errno == EPIPE || first_errno == EINTR) return failed;
     fprintf(stderr, "saccade: cannot write to the standard output%s%s\n", first_errno ? ": " : "",
             first_errno ? strerror(first_errno) : "");
     return failed;

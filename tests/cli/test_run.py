@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """`saccade run` on a real small model: what it prints, and that it says what it cannot do."""
+import fcntl
 import json
 import math
 import os
 import signal
 import subprocess
+import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -445,6 +448,24 @@ class Refusals(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 20)
         self.assertTrue(out.endswith(b"\n"))
         self.assertIn(b"(cancelled)", err)
+
+    def test_interrupt_twice_ends_what_nobody_reads(self):
+        child = subprocess.Popen([BIN, "run", "-m", model_path(), "-p", "Tell me a story.",
+                                  "--ignore-eos", "-n", "4000"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=clean_env())
+        fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        full = bytearray(4)
+        while int.from_bytes(full, sys.byteorder) < 4090:
+            time.sleep(0.05)
+            fcntl.ioctl(child.stdout, termios.FIONREAD, full)
+        time.sleep(0.5) # the next word waits
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        self.assertIsNone(child.poll()) # once: the answer is ended, and what it has said is not lost
+        child.send_signal(signal.SIGINT)
+        self.assertIn(child.wait(timeout=60), (1, 130))
+        child.stdout.close()
+        child.stderr.close()
 
 
 if __name__ == "__main__":

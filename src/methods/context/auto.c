@@ -18,7 +18,7 @@
     P(SHARE, mass, "1", "share of what the question reads that is computed again")                 \
     P(SHARE, most, "0.07", "share of the documents' tokens that is computed again at most")        \
     P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
-    P(TOKENS, reach, "2", 0, 1024,                                                                 \
+    P(TOKENS, reach, "1", 0, 1024,                                                                 \
       "tokens to either side that count in part what a token counts; 0: none")                     \
     P(COUNT, rounds, "1", 1, 8,                                                                    \
       "how often the question reads and chooses; later ones read what is computed again")
