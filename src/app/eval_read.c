@@ -220,6 +220,6 @@ int eval_cmd_read(int argc, char **argv)
     strbuf_deinit(&text);
     reading_deinit(&in);
     /* Output that is lost is told of by output_finish. */
-    if (status != SAC_OK && !ferror(stdout)) return setup_failed(COMMAND, status, err.msg);
+    if (status != SAC_OK && !output_is_lost()) return setup_failed(COMMAND, status, err.msg);
     return EXIT_OK;
 }

@@ -43,10 +43,14 @@ int output_json(cJSON *json)
     return EXIT_OK;
 }
 
+bool output_is_lost(void)
+{
+    return first_errno || ferror(stdout);
+}
+
 int output_finish(int code)
 {
-    const bool failed_before = ferror(stdout) != 0;
-    if (output_write("", 0) && !failed_before && !first_errno) return code;
+    if (output_write("", 0) && !output_is_lost()) return code;
     /* A write inside printf has kept its reason to itself: ask for it once more. */
     clearerr(stdout);
     if (!first_errno) output_write("\n", 1);

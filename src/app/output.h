@@ -17,6 +17,9 @@ bool output_write(const char *text, size_t n);
  * Returns the exit code. */
 int output_json(struct cJSON *json);
 
+/* Whether something that was written did not arrive. */
+bool output_is_lost(void);
+
 /* Flushes stdout at the end of a command: `code`, or EXIT_RUNTIME and a line on stderr if anything
  * that was printed did not arrive. */
 int output_finish(int code);

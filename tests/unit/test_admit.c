@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { N_CTX = 1024, N_ASK_MAX = 4, N_ANSWER_MAX = 700, N_FRAME = 100, N_SHORT = 15 };
+enum { N_CTX = 1024, N_ASK_MAX = 4, N_ANSWER_MAX = 700, N_FRAME = 100, N_SHORT = 30 };
 
 static sac_model *model;
 
