@@ -266,16 +266,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
 
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
 struct cudaLaunchAttribute {
-    cudaError_t cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes,
-                                    cudaStream_t s);
-    cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
-    cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
-
-    cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
-    cudaError_t cudaEventDestroy(cudaEvent_t e);
-    cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
-    cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
-
     enum cudaLaunchAttributeID id;
     struct {
         int programmaticStreamSerializationAllowed;
