@@ -3,7 +3,8 @@
 
 Reads one or more docs.jsonl, and takes the questions that every method of the setting has answered. Scores are
 told by the place of the evidence, KL as mean and median; what a method loses to the yardstick is paired, question by question, with a 95 %
-interval (bootstrap); its time is told as a share of the yardstick's, too.
+interval (bootstrap); its time is told as a share of the yardstick's, too. Questions of one seed and index are about the same documents,
+whatever the place, so the bootstrap draws documents with all their questions.
 
   tools/docs_table.py out/*/docs.jsonl
 """
@@ -44,10 +45,24 @@ def score(rows):
     return f"{100 * mean(rows, 'score'):.0f} ({places})"
 
 
+def by_documents(rows, values):
+    """The values of rows about the same documents, together."""
+    groups = collections.defaultdict(list)
+    for row, value in zip(rows, values, strict=True):
+        groups[row["seed"], row["index"]].append(value)
+    return list(groups.values())
+
+
+def resampled_mean(groups, rng):
+    drawn = rng.choices(groups, k=len(groups))
+    return sum(map(sum, drawn)) / sum(map(len, drawn))
+
+
 def loss(rows, exact, rng):
     """Points that the rows lose to those of the yardstick, with the interval of the mean."""
     lost = [100 * (row["score"] - other["score"]) for row, other in zip(rows, exact, strict=True)]
-    means = sorted(sum(rng.choices(lost, k=len(lost))) / len(lost) for _ in range(ROUNDS))
+    groups = by_documents(rows, lost)
+    means = sorted(resampled_mean(groups, rng) for _ in range(ROUNDS))
     low, high = means[int(0.025 * ROUNDS)], means[int(0.975 * ROUNDS) - 1]
     return f"{statistics.fmean(lost):+.0f} ({low:+.0f} to {high:+.0f})"
 

@@ -41,23 +41,44 @@ static void fill_means(struct docsum_row *s, const struct docrows *rows)
     }
 }
 
-/* `value` [2 * rows->n] is room for scores and differences. */
-static sac_status fill_scores(struct docsum_row *s, const struct docrows *rows, const char *base,
-                              double *value, sac_error *err)
+/* Adds a value of `of` to the group of its documents, which questions of all places share:
+ * `documents` [*n] tells whose group [*n] is. */
+static void add_to_group(struct summary_group *group, const struct docrow **documents, size_t *n,
+                         const struct docrow *of, double value)
 {
-    double *diff = value + rows->n;
+    size_t i = 0;
+    while (i < *n && (documents[i]->seed != of->seed || documents[i]->index != of->index)) i++;
+    if (i == *n) {
+        documents[i] = of;
+        group[i] = (struct summary_group){0};
+        ++*n;
+    }
+    group[i].sum += value;
+    group[i].n++;
+}
+
+/* Room for a summary row's groups, [rows->n] each. */
+struct room {
+    struct summary_group *score, *diff;
+    const struct docrow **of_score, **of_diff;
+};
+
+static sac_status fill_scores(struct docsum_row *s, const struct docrows *rows, const char *base,
+                              const struct room *room, sac_error *err)
+{
     size_t n = 0, n_diff = 0;
     const bool is_base = strcmp(s->first->method, base) == 0;
     for (size_t i = 0; i < rows->n; i++) {
         const struct docrow *r = &rows->row[i];
-        if (!is_of(s, r, s->first->method) || !isfinite(r->value[DOCROW_SCORE])) continue;
-        value[n++] = r->value[DOCROW_SCORE];
+        const double score = r->value[DOCROW_SCORE];
+        if (!is_of(s, r, s->first->method) || !isfinite(score)) continue;
+        add_to_group(room->score, room->of_score, &n, r, score);
         const struct docrow *pair = is_base ? NULL : find_pair(rows, r, base);
         if (pair && isfinite(pair->value[DOCROW_SCORE]))
-            diff[n_diff++] = r->value[DOCROW_SCORE] - pair->value[DOCROW_SCORE];
+            add_to_group(room->diff, room->of_diff, &n_diff, r, score - pair->value[DOCROW_SCORE]);
     }
-    TRY(summary_bootstrap(&s->score, value, n, SEED, err));
-    return summary_bootstrap(&s->diff, diff, n_diff, SEED, err);
+    TRY(summary_bootstrap_groups(&s->score, room->score, n, SEED, err));
+    return summary_bootstrap_groups(&s->diff, room->diff, n_diff, SEED, err);
 }
 
 static bool has_group(const struct docsum *s, const struct docrow *r)
@@ -90,19 +111,32 @@ static void add_groups(struct docsum *s, const struct docrows *rows)
     }
 }
 
+static sac_status fill(struct docsum *s, const struct docrows *rows, sac_error *err)
+{
+    const size_t n = rows->n + 1;
+    struct room room = {mem_alloc(n * sizeof *room.score), mem_alloc(n * sizeof *room.diff),
+                        mem_alloc(n * sizeof *room.of_score), mem_alloc(n * sizeof *room.of_diff)};
+    sac_status status = room.score && room.diff && room.of_score && room.of_diff
+                            ? SAC_OK
+                            : error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
+    for (size_t i = 0; status == SAC_OK && i < s->n; i++) {
+        fill_means(&s->row[i], rows);
+        status = fill_scores(&s->row[i], rows, s->base, &room, err);
+    }
+    mem_free(room.score);
+    mem_free(room.diff);
+    mem_free(room.of_score);
+    mem_free(room.of_diff);
+    return status;
+}
+
 sac_status docsum_make(struct docsum *out, const struct docrows *rows, sac_error *err)
 {
     struct docsum s = {.row = mem_calloc(4 * rows->n + 1, sizeof *s.row)};
-    double *value = mem_alloc((2 * rows->n + 1) * sizeof *value);
-    sac_status status =
-        s.row && value ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
-    if (status == SAC_OK && rows->n) snprintf(s.base, sizeof s.base, "%s", rows->row[0].method);
-    if (status == SAC_OK) add_groups(&s, rows);
-    for (size_t i = 0; status == SAC_OK && i < s.n; i++) {
-        fill_means(&s.row[i], rows);
-        status = fill_scores(&s.row[i], rows, s.base, value, err);
-    }
-    mem_free(value);
+    if (!s.row) return error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
+    if (rows->n) snprintf(s.base, sizeof s.base, "%s", rows->row[0].method);
+    add_groups(&s, rows);
+    const sac_status status = fill(&s, rows, err);
     if (status != SAC_OK) {
         docsum_deinit(&s);
         return status;

@@ -21,28 +21,45 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-sac_status summary_bootstrap(struct summary_mean *out, const double *value, size_t n, uint64_t seed,
-                             sac_error *err)
+/* The mean over groups: of all, or of as many drawn. */
+static double mean_of_groups(const struct summary_group *group, size_t n, struct rng *r)
+{
+    double sum = 0, n_value = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct summary_group *g = &group[r ? rng_below(r, n) : i];
+        sum += g->sum;
+        n_value += g->n;
+    }
+    return sum / n_value;
+}
+
+sac_status summary_bootstrap_groups(struct summary_mean *out, const struct summary_group *group,
+                                    size_t n, uint64_t seed, sac_error *err)
 {
     struct rng r = rng_stream("bootstrap", n, seed, 0);
-    double sum = 0;
     *out = (struct summary_mean){.mean = (double)NAN, .low = (double)NAN, .high = (double)NAN};
-    for (size_t i = 0; i < n; i++) sum += value[i];
-    out->n = (uint32_t)n;
-    if (n > 0) out->mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++) out->n += group[i].n;
+    if (n > 0) out->mean = mean_of_groups(group, n, NULL);
     if (n < 2) return SAC_OK; /* one sample says nothing about others */
     double *mean = mem_alloc(N_RESAMPLE * sizeof *mean);
     if (!mean) return error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
-    for (size_t b = 0; b < N_RESAMPLE; b++) {
-        double s = 0;
-        for (size_t i = 0; i < n; i++) s += value[rng_below(&r, n)];
-        mean[b] = s / (double)n;
-    }
+    for (size_t b = 0; b < N_RESAMPLE; b++) mean[b] = mean_of_groups(group, n, &r);
     qsort(mean, N_RESAMPLE, sizeof *mean, compare_doubles);
     out->low = mean[(size_t)(0.025 * (N_RESAMPLE - 1))];
     out->high = mean[(size_t)ceil(0.975 * (N_RESAMPLE - 1))];
     mem_free(mean);
     return SAC_OK;
+}
+
+sac_status summary_bootstrap(struct summary_mean *out, const double *value, size_t n, uint64_t seed,
+                             sac_error *err)
+{
+    struct summary_group *group = mem_alloc((n + 1) * sizeof *group);
+    if (!group) return error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
+    for (size_t i = 0; i < n; i++) group[i] = (struct summary_group){value[i], 1};
+    const sac_status status = summary_bootstrap_groups(out, group, n, seed, err);
+    mem_free(group);
+    return status;
 }
 
 /* ---- Groups ---- */

@@ -18,6 +18,16 @@ struct summary_mean {
 sac_status summary_bootstrap(struct summary_mean *out, const double *value, size_t n, uint64_t seed,
                              sac_error *err);
 
+/* Values that belong together, as of several questions about the same documents. */
+struct summary_group {
+    double sum;
+    uint32_t n; /* 1 or more */
+};
+
+/* The same of all groups' values; a resample draws groups, each whole. */
+sac_status summary_bootstrap_groups(struct summary_mean *out, const struct summary_group *group,
+                                    size_t n, uint64_t seed, sac_error *err);
+
 /* All samples that share task, place, context and method. */
 struct summary_row {
     char task[TASK_NAME_MAX], place[TASK_PLACE_MAX], method[SUBJECT_NAME_MAX];

@@ -141,6 +141,35 @@ static void means_are_of_their_own_rows(void **state)
     docrows_deinit(&rows);
 }
 
+/* Three questions about one set of documents are no three samples: the interval is as wide as that
+ * of one question a set. */
+static void questions_about_the_same_documents_are_drawn_together(void **state)
+{
+    (void)state;
+    static const char *const places[] = {"first", "middle", "last"};
+    struct docsum_row got[2];
+    for (size_t n_place = 1; n_place <= 3; n_place += 2) {
+        struct docrows rows = {0};
+        struct docsum sum;
+        sac_error err;
+        for (uint32_t index = 0; index < 10; index++)
+            for (size_t p = 0; p < n_place; p++) {
+                const struct docrow exact = row_of("recompute", places[p], index, 1);
+                const struct docrow other = row_of("epic", places[p], index, index % 2);
+                must(docrows_add(&rows, &exact, &err), &err);
+                must(docrows_add(&rows, &other, &err), &err);
+            }
+        must(docsum_make(&sum, &rows, &err), &err);
+        got[n_place / 2] = *find(&sum, "epic", "all");
+        assert_int_equal(got[n_place / 2].diff.n, 10 * n_place);
+        docsum_deinit(&sum);
+        docrows_deinit(&rows);
+    }
+    assert_true(got[0].diff.high - got[0].diff.low > 0.4);
+    assert_true(got[0].diff.low == got[1].diff.low && got[0].diff.high == got[1].diff.high);
+    assert_true(got[0].score.low == got[1].score.low && got[0].score.high == got[1].score.high);
+}
+
 static void broken_lines_are_told(void **state)
 {
     (void)state;
@@ -171,6 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_come_back_as_they_were),
         cmocka_unit_test(means_are_of_their_own_rows),
+        cmocka_unit_test(questions_about_the_same_documents_are_drawn_together),
         cmocka_unit_test(broken_lines_are_told),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
