@@ -111,8 +111,32 @@ static void nothing_computed_again_is_reuse(void **state)
     assert_memory_equal(got, wanted, sizeof got);
     assert_int_equal(report.n_row, 0);
     assert_int_equal(report.bytes, 0);
+    answer(&b, "samkv:recompute=off", N_DOC, got); /* all blocks are ends */
+    assert_memory_equal(got, wanted, sizeof got);
     answer(&b, "reuse:align=off", N_DOC, got);
     assert_true(distance(got, wanted) > 0.01);
+    sac_engine_free(b.e);
+    const struct bench longer = open_bench(&(struct setting){.is_long = true}, false);
+    answer(&longer, "reuse", N_DOC, wanted);
+    answer(&longer, "samkv:blocks=1,recompute=off", N_DOC, got);
+    assert_memory_equal(got, wanted, sizeof got);
+    sac_engine_free(longer.e);
+}
+
+/* Without a token to compute above the two layers that tell what has changed, the layers above stay
+ * the documents' own. So does the first, whose keys and values follow from the tokens. */
+static void layers_that_do_not_change_stay_shared(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){0}, false);
+    const sac_seq seq = compose(&b, "cacheblend:ratio=0", N_DOC, NULL);
+    for (uint32_t layer = 0; layer < N_LAYER; layer++)
+        for (uint32_t d = 0, page = N_HEAD / PAGE_TOK; d < N_DOC; d++)
+            for (uint32_t p = 0; p < n_text[d] / PAGE_TOK; p++, page++) {
+                const page_id own = pool_table(&b.e->pool, seq, layer)[page];
+                const page_id *stored = pool_table(&b.e->pool, b.doc[d], layer);
+                assert_int_equal(own == stored[N_HEAD / PAGE_TOK + p], layer != 1);
+            }
     sac_engine_free(b.e);
 }
 
@@ -300,6 +324,99 @@ static void notes_are_what_they_say(void **state)
         assert_true(fabsf(x.query[i] - y.query[i]) < 1e-4f);
     for (size_t i = 0; i < (n->n_block + 1) * TINY_KV_HEADS * TINY_DIM; i++)
         assert_true(fabsf(x.key[i] - y.key[i]) < 2e-3f);
+    sac_engine_free(b.e);
+}
+
+/* Mean attention over heads that the kept rows of a text pay its tokens [n_sample, n_tok], in
+ * doubles over keys as they lie. */
+static void dense_look(const sac_engine *e, const struct notes_watch *w, uint32_t layer,
+                       double *look)
+{
+    static float key[N_CTX * TINY_DIM];
+    static double share[N_CTX];
+    const uint32_t n_tok = w->end - w->first;
+    sac_error err;
+    memset(look, 0, (size_t)w->n_sample * n_tok * sizeof *look);
+    for (uint32_t h = 0; h < TINY_HEADS; h++) {
+        const page_id *table = pool_table(&e->pool, w->seq_i, layer) +
+                               h / (TINY_HEADS / TINY_KV_HEADS) * (size_t)e->pool.max_page;
+        must(pool_read(&e->pool, table, w->end / PAGE_TOK, key, NULL, &err), &err);
+        for (uint32_t s = 0; s < w->n_sample; s++) {
+            const float *q =
+                w->sample + ((size_t)(layer * w->n_sample + s) * TINY_HEADS + h) * TINY_DIM;
+            const uint32_t n = w->first + s * w->every + 1;
+            double all = 0;
+            for (uint32_t t = 0; t < n; t++) {
+                double dot = 0;
+                for (uint32_t i = 0; i < TINY_DIM; i++)
+                    dot += (double)q[i] * (double)key[t * TINY_DIM + i];
+                all += share[t] = exp(dot * (double)e->model->config.attn_scale);
+            }
+            for (uint32_t t = w->first; t < n; t++)
+                look[s * n_tok + t - w->first] += share[t] / all / TINY_HEADS;
+        }
+    }
+}
+
+/* The exponent a of what rows pay a token, y = c x^-a over their distance: by the covariance of
+ * logarithms. */
+static double dense_slope(const struct notes_watch *w, const double *look, uint32_t from,
+                          uint32_t token)
+{
+    const uint32_t n_tok = w->end - w->first, n = w->n_sample - from;
+    double mean_x = 0, mean_y = 0, xy = 0, xx = 0;
+    for (uint32_t s = from; s < w->n_sample; s++) {
+        mean_x += log((double)(s * w->every - token)) / n;
+        mean_y += log(look[s * n_tok + token]) / n;
+    }
+    for (uint32_t s = from; s < w->n_sample; s++) {
+        const double x = log((double)(s * w->every - token)) - mean_x;
+        xy += x * (log(look[s * n_tok + token]) - mean_y);
+        xx += x * x;
+    }
+    return -xy / xx;
+}
+
+/* Of each block, by the rows behind it alone: the token that they look at most, how much, and how
+ * that falls with distance. */
+static void rows_behind_a_block_tell_its_token(void **state)
+{
+    (void)state;
+    enum { N_TOK = 4 * 96 };
+    static double look[N_TOK * N_TOK];
+    const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
+    int32_t tok[N_HEAD + N_TOK];
+    struct notes_watch w;
+    sac_error err;
+    sac_seq seq;
+    for (uint32_t i = 0; i < N_HEAD + N_TOK; i++) tok[i] = token_of(i < N_HEAD ? 9 : 1, i);
+    must(sac_seq_create(b.e, &seq, &err), &err);
+    must(notes_begin(&w, b.e, seq, N_HEAD, N_TOK, &err), &err);
+    compute(b.e, seq, tok, N_HEAD + N_TOK, NULL, NULL);
+    must(notes_make(&w, b.e, &err), &err);
+    assert_true(w.every == 2 && w.n_sample == N_TOK / 2);
+    for (uint32_t layer = 0; layer < N_LAYER; layer++) {
+        const struct context_note note = notes_layer(b.e, b.e->seqs[seq].notes, layer);
+        dense_look(b.e, &w, layer, look);
+        for (uint32_t block = 0; block + 1 < N_TOK / CONTEXT_BLOCK; block++) {
+            const uint32_t from = (block + 1) * CONTEXT_BLOCK / w.every;
+            const uint32_t token = (uint32_t)note.token[block];
+            double mean[CONTEXT_BLOCK] = {0}, most = 0;
+            for (uint32_t t = 0; t < CONTEXT_BLOCK; t++) {
+                for (uint32_t s = from; s < w.n_sample; s++)
+                    mean[t] += look[s * N_TOK + block * CONTEXT_BLOCK + t] / (w.n_sample - from);
+                most = fmax(most, mean[t]);
+            }
+            assert_true(token / CONTEXT_BLOCK == block);
+            assert_true(mean[token % CONTEXT_BLOCK] > most * (1 - 1e-3)); /* or as good as that */
+            assert_true(fabs((double)note.mass[block] - most) < 1e-3 * most);
+            const double slope = dense_slope(&w, look, from, token);
+            if (fabs((double)note.slope[block] - slope) > 1e-3 * (1 + fabs(slope)))
+                fail_msg("layer %u, block %u: %g, not %g", layer, block, (double)note.slope[block],
+                         slope);
+        }
+    }
+    notes_end(&w, b.e);
     sac_engine_free(b.e);
 }
 
@@ -596,12 +713,14 @@ int main(void)
         cmocka_unit_test(one_document_is_an_ordinary_prompt),
         cmocka_unit_test(all_computed_again_is_the_whole_prompt),
         cmocka_unit_test(nothing_computed_again_is_reuse),
+        cmocka_unit_test(layers_that_do_not_change_stay_shared),
         cmocka_unit_test(shares_are_the_methods_own),
         cmocka_unit_test(rows_see_what_stands_before_them),
         cmocka_unit_test(documents_stay_as_they_are),
         cmocka_unit_test(results_do_not_depend_on_threads_and_batches),
         cmocka_unit_test(samkv_keeps_ends_and_what_is_asked_for),
         cmocka_unit_test(notes_are_what_they_say),
+        cmocka_unit_test(rows_behind_a_block_tell_its_token),
         cmocka_unit_test(what_a_question_reads_is_seen_through_turns),
         cmocka_unit_test(more_mass_is_more_rows),
         cmocka_unit_test(values_are_compared_layer_by_layer),

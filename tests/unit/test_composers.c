@@ -193,37 +193,45 @@ static void company_changes_nothing(void **state)
     sac_engine_free(b.e);
 }
 
-/* A question of one token, one document, the same one many times. */
+/* A question of one token about a document of `n_tok` tokens, the same one `n_doc` times. */
+static void ask_of_many(const struct bench *b, const struct method *m, size_t n_doc, size_t n_tok)
+{
+    sac_seq many[64], seq;
+    sac_error err;
+    sac_compose_report r;
+    float logits[TINY_VOCAB];
+    const int32_t token = token_of(7, 0);
+    for (size_t i = 0; i < n_doc; i++) many[i] = b->doc[2];
+    const sac_compose_params p = {.method = m->name,
+                                  .doc = many,
+                                  .n_doc = n_doc,
+                                  .n_head = N_HEAD,
+                                  .question = &token,
+                                  .n_question = 1};
+    must(sac_compose(b->e, &p, &seq, &r, &err), &err);
+    assert_int_equal(r.n_tok, n_doc * n_tok);
+    assert_int_equal(sac_seq_length(b->e, seq, NULL), N_HEAD + n_doc * n_tok);
+    compute(b->e, seq, &token, 1, catch_row, logits);
+    for (int t = 0; t < TINY_VOCAB; t++) assert_true(isfinite(logits[t]));
+    sac_seq_remove(b->e, seq);
+}
+
 static void limits_are_no_matter(void **state)
 {
     (void)state;
     const struct method *m;
-    const struct bench b =
-        open_bench(&(struct setting){.is_long = true, .decode = "infllm"}, false);
-    enum { MANY = 7 };
-    sac_seq many[MANY];
-    for (uint32_t i = 0; i < MANY; i++) many[i] = b.doc[2];
-    for (size_t i = 0; (m = method_at(i)); i++)
-        for (size_t n_doc = 1; m->context && n_doc <= MANY; n_doc += MANY - 1) {
-            sac_seq seq;
-            sac_error err;
-            sac_compose_report r;
-            float logits[TINY_VOCAB];
-            const int32_t token = token_of(7, 0);
-            const sac_compose_params p = {.method = m->name,
-                                          .doc = many,
-                                          .n_doc = n_doc,
-                                          .n_head = N_HEAD,
-                                          .question = &token,
-                                          .n_question = 1};
-            must(sac_compose(b.e, &p, &seq, &r, &err), &err);
-            assert_int_equal(r.n_tok, n_doc * 4 * 64);
-            assert_int_equal(sac_seq_length(b.e, seq, NULL), N_HEAD + n_doc * 4 * 64);
-            compute(b.e, seq, &token, 1, catch_row, logits);
-            for (int t = 0; t < TINY_VOCAB; t++) assert_true(isfinite(logits[t]));
-            sac_seq_remove(b.e, seq);
-        }
-    sac_engine_free(b.e);
+    struct setting s = {.is_long = true, .decode = "infllm"};
+    const struct bench few = open_bench(&s, false);
+    s = (struct setting){.decode = "infllm", .n_ctx_more = 64 * 64};
+    const struct bench many = open_bench(&s, false);
+    for (size_t i = 0; (m = method_at(i)); i++) {
+        if (!m->context) continue;
+        ask_of_many(&few, m, 1, 4 * 64);
+        ask_of_many(&few, m, 7, 4 * 64);
+        ask_of_many(&many, m, 64, 64);
+    }
+    sac_engine_free(few.e);
+    sac_engine_free(many.e);
 }
 
 /* ---- What is computed again ---- */

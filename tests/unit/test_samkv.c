@@ -361,6 +361,62 @@ static void mixing_lies_between_old_and_new(void **state)
     sac_engine_free(b.e);
 }
 
+/* Values [n_page, KV heads, PAGE_TOK, TINY_DIM] of the second document in a layer. */
+static void read_values(const struct bench *b, const char *spec, uint32_t layer, float *v)
+{
+    const uint32_t n_page = n_text[1] / PAGE_TOK, first = (N_HEAD + n_text[0]) / PAGE_TOK;
+    const sac_seq seq = compose(b, spec, N_DOC, NULL);
+    sac_error err;
+    for (uint32_t p = 0; p < n_page; p++)
+        for (uint32_t h = 0; h < TINY_KV_HEADS; h++)
+            must(pool_read(&b->e->pool,
+                           pool_table(&b->e->pool, seq, layer) + h * (size_t)b->e->pool.max_page +
+                               first + p,
+                           1, NULL, v + (p * TINY_KV_HEADS + h) * PAGE_TOK * TINY_DIM, &err),
+                 &err);
+    sac_seq_remove(b->e, seq);
+}
+
+/* Equation 4. Keys and values of the first layer follow from the tokens, so that the second layer
+ * computes the same whatever becomes of them: what is mixed there is known. */
+static void the_cosine_says_how_much_is_new(void **state)
+{
+    (void)state;
+    enum { N_FLOAT = 128 * TINY_KV_HEADS * TINY_DIM, HEAD = PAGE_TOK * TINY_DIM };
+    static float was[N_FLOAT], new[N_FLOAT], by_token[N_FLOAT], by_head[N_FLOAT];
+    const struct bench b = open_bench(&(struct setting){0}, false);
+    double moved = 0;
+    read_values(&b, "samkv:recompute=off", 1, was);
+    read_values(&b, "samkv:update=overwrite", 1, new);
+    read_values(&b, "samkv:fuse_by=token", 1, by_token);
+    read_values(&b, "samkv:fuse_by=head", 1, by_head);
+    for (uint32_t t = 0; t < n_text[1]; t++) {
+        const uint32_t first = t / PAGE_TOK * TINY_KV_HEADS * HEAD + t % PAGE_TOK * TINY_DIM;
+        double xy[TINY_KV_HEADS + 1] = {0}, xx[TINY_KV_HEADS + 1] = {0},
+                                  yy[TINY_KV_HEADS + 1] = {0};
+        for (uint32_t i = 0; i < TINY_KV_HEADS * TINY_DIM; i++) {
+            const uint32_t h = i / TINY_DIM, at = first + h * HEAD + i % TINY_DIM;
+            for (uint32_t k = h; k <= TINY_KV_HEADS; k += TINY_KV_HEADS - h) {
+                xy[k] += (double)new[at] * (double)was[at];
+                xx[k] += (double)new[at] * (double)new[at];
+                yy[k] += (double)was[at] * (double)was[at];
+            }
+        }
+        for (uint32_t i = 0; i < TINY_KV_HEADS * TINY_DIM; i++) {
+            const uint32_t h = i / TINY_DIM, at = first + h * HEAD + i % TINY_DIM;
+            const double change = (double)new[at] - (double)was[at];
+            const double token =
+                fmax(0, xy[TINY_KV_HEADS] / sqrt(xx[TINY_KV_HEADS] * yy[TINY_KV_HEADS]));
+            const double head = fmax(0, xy[h] / sqrt(xx[h] * yy[h]));
+            assert_true(fabs((double)by_token[at] - (double)was[at] - token * change) < 3e-3);
+            assert_true(fabs((double)by_head[at] - (double)was[at] - head * change) < 3e-3);
+            moved = fmax(moved, (1 - token) * fabs(change));
+        }
+    }
+    assert_true(moved > 0.03);
+    sac_engine_free(b.e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +430,7 @@ int main(void)
         cmocka_unit_test(as_many_ask_as_are_told_to),
         cmocka_unit_test(the_last_token_reads),
         cmocka_unit_test(mixing_lies_between_old_and_new),
+        cmocka_unit_test(the_cosine_says_how_much_is_new),
     };
     return cmocka_run_group_tests(tests, bench_open_model, bench_free_model);
 }
