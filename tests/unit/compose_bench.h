@@ -24,6 +24,7 @@ struct setting {
     uint32_t n_threads, n_batch;
     const char *decode, *also_decode; /* the second only behind the first */
     bool is_long;                     /* documents of four times the length */
+    bool no_head;                     /* else one of N_HEAD tokens */
     uint32_t n_seq_more, n_ctx_more;
     const char *device;
     bool kv_on_host;
@@ -33,6 +34,7 @@ struct setting {
 struct bench {
     sac_engine *e;
     sac_seq doc[N_DOC];
+    uint32_t n_head;
 };
 
 /* Engines sum products of f32, also where the CPU could multiply 16-bit numbers, unless SAC_CPU
@@ -80,7 +82,7 @@ static inline void compute(sac_engine *e, sac_seq s, const int32_t *tok, size_t 
 /* `changed`: the last document has another last token. */
 static inline struct bench open_bench(const struct setting *s, bool changed)
 {
-    struct bench b;
+    struct bench b = {.n_head = s->no_head ? 0 : N_HEAD};
     sac_error err;
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = (s->is_long ? 4 * N_CTX : N_CTX) + s->n_ctx_more;
@@ -100,12 +102,12 @@ static inline struct bench open_bench(const struct setting *s, bool changed)
         int32_t tok[N_HEAD + 4 * 128];
         struct notes_watch watch;
         const uint32_t n = n_text[d] * (s->is_long ? 4 : 1);
-        for (uint32_t i = 0; i < N_HEAD; i++) tok[i] = token_of(9, i);
-        for (uint32_t i = 0; i < n; i++) tok[N_HEAD + i] = token_of(d, i);
-        if (changed && d == N_DOC - 1) tok[N_HEAD + n - 1] ^= 1;
+        for (uint32_t i = 0; i < b.n_head; i++) tok[i] = token_of(9, i);
+        for (uint32_t i = 0; i < n; i++) tok[b.n_head + i] = token_of(d, i);
+        if (changed && d == N_DOC - 1) tok[b.n_head + n - 1] ^= 1;
         must(sac_seq_create(b.e, &b.doc[d], &err), &err);
-        must(notes_begin(&watch, b.e, b.doc[d], N_HEAD, n, &err), &err);
-        compute(b.e, b.doc[d], tok, N_HEAD + n, NULL, NULL);
+        must(notes_begin(&watch, b.e, b.doc[d], b.n_head, n, &err), &err);
+        compute(b.e, b.doc[d], tok, b.n_head + n, NULL, NULL);
         must(notes_make(&watch, b.e, &err), &err);
         notes_end(&watch, b.e);
     }
@@ -122,7 +124,7 @@ static inline sac_seq compose(const struct bench *b, const char *method, size_t 
     const sac_compose_params p = {.method = method,
                                   .doc = b->doc,
                                   .n_doc = n_doc,
-                                  .n_head = N_HEAD,
+                                  .n_head = b->n_head,
                                   .question = question,
                                   .n_question = N_QUESTION};
     must(sac_compose(b->e, &p, &seq, report, &err), &err);

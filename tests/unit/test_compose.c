@@ -39,7 +39,7 @@ static void one_document_is_an_ordinary_prompt(void **state)
 {
     (void)state;
     const struct setting settings[] = {
-        {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}};
+        {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}, {.no_head = true}};
     for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
         const struct bench b = open_bench(&settings[s], false);
         float wanted[2][TINY_VOCAB], got[2][TINY_VOCAB];
@@ -74,7 +74,7 @@ static void all_computed_again_is_the_whole_prompt(void **state)
 {
     (void)state;
     const struct setting settings[] = {
-        {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}};
+        {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}, {.no_head = true}};
     /* samkv: documents of which nothing lies between first and last blocks. */
     const char *const more[] = {"epic:k=0,k_tail=1000", "cacheblend:ratio=1,by=v",
                                 "samkv:update=overwrite"};

@@ -46,7 +46,7 @@ static void order_of_documents_in_one_place_is_no_matter(void **state)
     (void)state;
     struct bench b = open_bench(&whole, false);
     float one[2][TINY_VOCAB], other[2][TINY_VOCAB];
-    const struct bench turned = {b.e, {b.doc[2], b.doc[0], b.doc[1]}};
+    const struct bench turned = {b.e, {b.doc[2], b.doc[0], b.doc[1]}, b.n_head};
     answer(&b, "promptcache:one_place=on", N_DOC, one);
     answer(&turned, "promptcache:one_place=on", N_DOC, other);
     assert_true(distance(one, other) < 1e-3);

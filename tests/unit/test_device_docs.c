@@ -128,7 +128,7 @@ static void store_all(sac_docs *docs, const struct bench *b)
 static struct bench load_all(sac_docs *docs, const struct bench *b)
 {
     static const char *const name[N_DOC] = {"a", "b", "c"};
-    struct bench loaded = {.e = b->e};
+    struct bench loaded = {.e = b->e, .n_head = b->n_head};
     for (uint32_t d = 0; d < N_DOC; d++) {
         sac_doc doc;
         sac_error err;

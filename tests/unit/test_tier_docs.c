@@ -44,7 +44,7 @@ static uint64_t write_docs(const struct bench *b)
 
 static struct bench open_tiered(sac_kv_type type, uint32_t n_threads)
 {
-    struct bench b;
+    struct bench b = {.n_head = N_HEAD};
     sac_error err;
     char scratch[80];
     sac_engine_params p = sac_engine_params_default();
@@ -119,7 +119,8 @@ static void a_document_that_changes_is_named(void **state)
     if (!strstr(err.msg, path)) fail_msg("'%s' does not say '%s'", err.msg, path);
     sac_seq_remove(tiered.e, seq);
     /* The others are whole. */
-    const struct bench rest = {.e = tiered.e, .doc = {tiered.doc[0], tiered.doc[2]}};
+    const struct bench rest = {
+        .e = tiered.e, .doc = {tiered.doc[0], tiered.doc[2]}, .n_head = N_HEAD};
     answer(&rest, "reuse", 2, logits);
     sac_engine_free(resident.e);
     sac_engine_free(tiered.e);
