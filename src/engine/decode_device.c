@@ -130,13 +130,15 @@ static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
     return n_asked;
 }
 
-static void begin_lanes(sac_engine *e, uint32_t n)
+static void begin_lanes(sac_engine *e, uint32_t layer, uint32_t n)
 {
     struct decode *d = &e->decode;
     struct op_lane_begin *list = (struct op_lane_begin *)(void *)d->list;
     for (uint32_t i = 0; i < n; i++)
-        list[i] = (struct op_lane_begin){
-            .mask = d->pick[i].mask, .n_page = d->lane[i].pos / PAGE_TOK, .result = &d->result[i]};
+        list[i] = (struct op_lane_begin){.mask = d->pick[i].mask,
+                                         .n_page = d->lane[i].pos / PAGE_TOK,
+                                         .result = &d->result[i],
+                                         .count = d->made + first_lane(e, layer) + i};
     e->ops.lanes.begin(e->workers, list, n);
 }
 
@@ -282,7 +284,7 @@ void decode_device_choose(sac_engine *e, struct reading *r)
         return;
     }
     const bool asks = make_lanes(e, r, n) > 0;
-    if (asks || any_dropped(e, r)) begin_lanes(e, n);
+    if (asks || any_dropped(e, r)) begin_lanes(e, r->layer, n);
     if (asks) ask_all(e, n);
     note_choices(e, r, n);
     make_lists(e, r, n);
@@ -328,13 +330,14 @@ static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *
             .asked = known->asked, .dense = true, .not_finite = known->not_finite};
         return;
     }
+    const uint32_t n_line = count->n_line + (count->dense ? 0 : count->n_line_tok);
     *lane = (struct reading_lane){.asked = known->asked,
                                   .dense = known->dense || count->dense,
                                   .not_finite = known->not_finite || count->not_finite,
                                   .n_page = count->n_page,
                                   .n_tok = count->n_tok,
                                   .n_chosen = count->n_chosen,
-                                  .kv_bytes = 64 * (uint64_t)count->n_line};
+                                  .kv_bytes = 64 * (uint64_t)n_line};
 }
 
 static void count_layer(sac_engine *e, uint32_t layer)

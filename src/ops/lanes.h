@@ -252,6 +252,7 @@ struct op_lane_begin {
     uint32_t *mask; /* [n_page] */
     uint32_t n_page;
     struct op_lane_result *result;
+    struct attn_count *count; /* of the list that will be made of it; NULL: none */
 };
 
 /* Behind all others: whole pages, and single tokens behind those that a method which weighs has

@@ -112,7 +112,8 @@ struct attn_count {
     uint32_t dense;      /* 1: everything, and not by the lists */
     uint32_t not_finite; /* 1: because of a NaN or infinity */
     uint32_t n_page, n_tok, n_chosen;
-    uint32_t n_line; /* of 64 bytes that are read: page_lines.h */
+    uint32_t n_line;     /* of 64 bytes that are read: page_lines.h */
+    uint32_t n_line_tok; /* more, if it is not dense: of tokens that were drawn into the list */
 };
 
 /* KV head h reads count[h] of lists that are `stride` pages apart. */

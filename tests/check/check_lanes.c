@@ -648,6 +648,118 @@ static void lists_hold_what_is_marked(void **state)
     p.frames = NULL;
 }
 
+/* ---- A draw from scores to lists ---- */
+
+enum { N_DRAWN = 4, DRAWN_TOK = N_VISIT * PAGE_TOK };
+
+struct drawn_lane { /* rooms of one there, and what comes back */
+    struct op_lane_result result;
+    struct attn_count count;
+    struct op_draw_state state;
+    uint32_t mask[N_VISIT], page[N_VISIT], tok[DRAWN_TOK];
+    struct op_draw_piece piece[OP_DRAW_PIECES(DRAWN_TOK)];
+    _Alignas(64) float share[DRAWN_TOK];
+    float e[GROUP * DRAWN_TOK], logw[DRAWN_TOK];
+    float lse[GROUP], sum[OP_LANE_PIECES(N_VISIT) * GROUP];
+};
+
+/* All slots of a draw: pieces of all kinds, a lane that wants too much, one whose query is no
+ * number and one that has nothing to draw from. `apart`: none of them is noted when the next one
+ * comes. */
+static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
+{
+    struct op_lane_begin begin[N_DRAWN];
+    struct op_lane_shares shares[N_DRAWN];
+    struct op_lane_ends ends[N_DRAWN];
+    struct op_lane_draw draw[N_DRAWN];
+    struct op_lane_list list[N_DRAWN];
+    struct drawn_lane *there = put(got, N_DRAWN * sizeof *got);
+    struct page_lines lines;
+    page_lines_init(&lines, &p.geom);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        struct drawn_lane *l = &there[i];
+        const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i, n_open = n_page * PAGE_TOK - 64;
+        begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, &l->count};
+        shares[i] = (struct op_lane_shares){.at = {.base = p.there,
+                                                   .stride = p.geom.bytes,
+                                                   .min_at = p.geom.k_min,
+                                                   .step_at = p.geom.k_step,
+                                                   .hi2_at = p.geom.k_hi2,
+                                                   .page = p.page_there,
+                                                   .n_page = n_page,
+                                                   .head_dim = DIM,
+                                                   .group = GROUP,
+                                                   .q = i == 2 ? bad_q : p.q_there,
+                                                   .scale = 0.05f,
+                                                   .share = l->share,
+                                                   .e = l->e},
+                                            .lse = l->lse,
+                                            .sum = l->sum,
+                                            .result = &l->result};
+        ends[i] = (struct op_lane_ends){l->mask, n_page, 32, n_page * PAGE_TOK - 32};
+        draw[i] = (struct op_lane_draw){.at = {l->share + 32, n_open, 32, 1e-3, l->tok, l->logw},
+                                        .n_more = 64,
+                                        .most = i == 1 ? 100 : 1e9,
+                                        .piece = l->piece,
+                                        .state = &l->state,
+                                        .result = &l->result};
+        list[i] = (struct op_lane_list){.mask = l->mask,
+                                        .n_page = n_page,
+                                        .weighs = true,
+                                        .result = &l->result,
+                                        .lines = &lines,
+                                        .page = l->page,
+                                        .tok = l->tok,
+                                        .count = &l->count};
+    }
+    assert_int_equal(api->lane_begin(device, begin, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_shares(device, shares, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_ends(device, ends, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_draw(device, draw, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_list(device, list, N_DRAWN), SAC_OK);
+    get(got, there, N_DRAWN * sizeof *got);
+}
+
+/* What the row of slots makes in fewer launches is what each makes by itself. */
+static void draws_are_listed_the_same(void **state)
+{
+    (void)state;
+    static struct drawn_lane apart[N_DRAWN], row[N_DRAWN];
+    float bad_q[GROUP * DIM] = {0};
+    uint64_t seed = 11;
+    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
+    bad_q[DIM + 3] = INFINITY;
+    const float *bad_there = put(bad_q, sizeof bad_q);
+    memset(apart, 0xff, sizeof apart);
+    memset(row, 0xff, sizeof row);
+    draw_lists(apart, true, bad_there);
+    draw_lists(row, false, bad_there);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        struct attn_count *a = &apart[i].count, *b = &row[i].count;
+        const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i;
+        assert_true(i > 0 || b->n_line_tok > 0);   /* it was one launch */
+        if (!b->dense) b->n_line += b->n_line_tok; /* told with the others where it is apart */
+        b->n_line_tok = a->n_line_tok;
+        assert_memory_equal(a, b, sizeof *a);
+        assert_memory_equal(&apart[i].result, &row[i].result, sizeof row[i].result);
+        assert_memory_equal(apart[i].mask, row[i].mask, n_page * sizeof row[i].mask[0]);
+        assert_int_equal(a->dense, i == 1 || i == 2);
+        assert_int_equal(a->not_finite, i == 2);
+        if (a->dense) continue;
+        assert_true(i == 3 ? a->n_tok == 0 : a->n_tok > 100);
+        assert_memory_equal(apart[i].page, row[i].page, a->n_page * sizeof row[i].page[0]);
+        assert_memory_equal(apart[i].tok, row[i].tok, a->n_tok * sizeof row[i].tok[0]);
+        assert_memory_equal(apart[i].logw, row[i].logw, a->n_tok * sizeof row[i].logw[0]);
+    }
+    give_all();
+    free(p.frames);
+    p.frames = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -656,7 +768,7 @@ int main(void)
         cmocka_unit_test(votes_are_the_same),        cmocka_unit_test(logits_are_the_same),
         cmocka_unit_test(visits_are_the_same),       cmocka_unit_test(notes_are_the_same),
         cmocka_unit_test(boxes_are_the_same),        cmocka_unit_test(shares_are_the_same),
-        cmocka_unit_test(lists_hold_what_is_marked),
+        cmocka_unit_test(lists_hold_what_is_marked), cmocka_unit_test(draws_are_listed_the_same),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

@@ -154,6 +154,34 @@ static void repeated_steps_are_one_graph(void **state)
     }
 }
 
+/* The step behind one that fills a page is a graph as the one before it was, though more is there
+ * to choose from. */
+static void a_graph_lasts_while_pages_fill(void **state)
+{
+    (void)state;
+    const char *const decode[] = {"auto:mass=0.5,most=1,recent=0", "quest:budget=64,dense=0",
+                                  "psa:mass=0.5", "loopserve:budget=64,every=64,first=1"};
+    for (int i = 0; i < 4; i++) {
+        const struct wish w = {.of = model, .type = SAC_KV_F16, .decode = decode[i]};
+        struct heard h = {0};
+        sac_engine *e = new_engine(&w, "cuda");
+        sac_error err;
+        sac_seq seq;
+        must(sac_seq_create(e, &seq, &err), &err);
+        append(e, seq, prompt, 6 * PAGE_TOK - 4, SAC_ROW_PROMPT);
+        step_all(e, hear, &h);
+        uint32_t before = 0;
+        for (int32_t tok = 0; tok < 8; tok++) { /* the fourth one fills the page */
+            if (tok == 4) before = graphs_started(CUDA_HOST);
+            append(e, seq, &tok, 1, SAC_ROW_DECODE);
+            h.n = 0;
+            step_all(e, hear, &h);
+        }
+        assert_int_equal(graphs_started(CUDA_HOST) - before, 4);
+        sac_engine_free(e);
+    }
+}
+
 /* Layers of a method that chooses now and then do so in different steps: two rows take turns. */
 static void rows_that_take_turns_are_graphs(void **state)
 {
@@ -606,6 +634,7 @@ int main(void)
         cmocka_unit_test(plans_reach_pages_below),
         cmocka_unit_test(repeated_steps_are_one_graph),
         cmocka_unit_test(rows_that_take_turns_are_graphs),
+        cmocka_unit_test(a_graph_lasts_while_pages_fill),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
 }

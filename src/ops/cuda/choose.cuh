@@ -8,15 +8,43 @@
 #include "ops/cuda/queue.cuh"
 #include "ops/lanes.h"
 
+#include <math.h>
+
 /* A list of descriptors in the ring; NULL: there is no room, which is remembered. */
 template <typename T> static const T *choose_stage(struct cuda_device *d, const T *op, uint32_t n)
 {
     return (const T *)stage_put(d, op, n * sizeof *op);
 }
 
+/* A block's own copy of its descriptor, which was there before the row of launches. */
+template <typename T> static __device__ __forceinline__ void choose_copy(T *to, const T *from)
+{
+    static_assert(sizeof(T) % 4 == 0, "words");
+    for (uint32_t i = threadIdx.x; i < sizeof(T) / 4; i += blockDim.x)
+        ((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+}
+
+/* The same of the last one: the first words of a kernel (kernel_begin). */
+template <typename T> static __device__ __forceinline__ void choose_open(T *to, const T *from)
+{
+    choose_copy(to, from);
+    kernel_begin();
+    __syncthreads();
+}
+
 static inline uint32_t choose_larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
+}
+
+/* At least n, and the same for many n: launches are told how far they reach, and a graph lasts as
+ * long as they are told the same (queue.cu). Of many blocks at most an eighth find nothing to do.
+ */
+static inline uint32_t choose_reach(uint32_t n)
+{
+    uint32_t step = 4;
+    while (step * 16 <= n) step *= 2;
+    return (n + step - 1) / step * step;
 }
 
 /* Bits of a page's tokens [begin, end), positions of the sequence. */
@@ -28,11 +56,23 @@ static __device__ inline uint32_t choose_bits(uint32_t page, uint32_t begin, uin
     return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
 }
 
+/* Takes back the launch before if it is of this kernel, whose first argument is T; else all zeros.
+ */
+template <typename T> static inline T choose_take(struct cuda_device *d, const void *kernel)
+{
+    T of = {};
+    const void *last = queue_last(d, kernel);
+    if (!last) return of;
+    memcpy(&of, last, sizeof of);
+    queue_drop_last(d);
+    return of;
+}
+
 /* ---- Begins: a launch of scores carries them along ---- */
 
 struct choose_begin {
     const struct op_lane_begin *list; /* [n] on the device */
-    uint32_t n, n_page;               /* the most that one of them has */
+    uint32_t n, n_page;               /* at least as many as one of them has */
 };
 
 /* Part i of a lane's: the block's threads clear a page each. */
@@ -40,7 +80,9 @@ static __device__ inline void choose_clear(const struct op_lane_begin &op, uint3
 {
     const uint32_t p = i * blockDim.x + threadIdx.x;
     if (p < op.n_page) op.mask[p] = 0;
-    if (p == 0) *op.result = {};
+    if (p > 0) return;
+    *op.result = {};
+    if (op.count) *op.count = {};
 }
 
 /* The parts that all of them have, for blocks of so many threads. */
@@ -51,6 +93,74 @@ static inline uint32_t choose_parts(const struct choose_begin &b, uint32_t n_thr
 
 /* Takes back the launch before, if it is one; else n is 0. */
 struct choose_begin choose_take_begin(struct cuda_device *d);
+
+/* ---- Ends: a launch that finds a cut marks them ---- */
+
+struct choose_ends {
+    const struct op_lane_ends *list; /* [n] on the device */
+    uint32_t n, n_page;              /* at least as many as one of them has */
+};
+
+/* Part i of a lane's: the block's threads mark a page each. */
+static __device__ inline void choose_mark_ends(const struct op_lane_ends &op, uint32_t i)
+{
+    const uint32_t p = i * blockDim.x + threadIdx.x;
+    if (p < op.n_page)
+        op.mask[p] |= choose_bits(p, 0, op.begin) | choose_bits(p, op.end, UINT32_MAX);
+}
+
+struct choose_ends choose_take_ends(struct cuda_device *d);
+
+/* ---- Shares: a launch that finds a cut makes them ---- */
+
+struct choose_spread {
+    const struct op_lane_shares *list; /* [n] on the device */
+    uint32_t n, n_page;                /* at least as many as one of them has */
+};
+
+/* The same; only what was made for these draws. */
+struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_lane_draw *op,
+                                        uint32_t n);
+
+/* The logs of a lane's sums, by all threads of a block; returns whether they are finite. */
+static __device__ inline bool choose_open_shares(float lse[OP_GROUP_MAX],
+                                                 const struct op_lane_shares &of)
+{
+    bool finite = true;
+    for (uint32_t g = threadIdx.x; g < of.at.group; g += blockDim.x) lse[g] = __ldcg(&of.lse[g]);
+    __syncthreads();
+    for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(lse[g]);
+    return finite;
+}
+
+/* Shares of four tokens from token i on. */
+static __device__ inline float4 choose_shares(const struct op_share_planes &op,
+                                              const float lse[OP_GROUP_MAX], uint32_t i)
+{
+    const size_t n = op.n_page * PAGE_TOK;
+    const float by = (float)op.group;
+    float4 share = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+    for (uint32_t g = 0; g < op.group; g++) {
+        const float4 x = *(const float4 *)(op.e + g * n + i);
+        share.x += expf(x.x - lse[g]), share.y += expf(x.y - lse[g]);
+        share.z += expf(x.z - lse[g]), share.w += expf(x.w - lse[g]);
+    }
+    return make_float4(share.x / by, share.y / by, share.z / by, share.w / by);
+}
+
+/* ---- Lists: a launch of draws makes them ---- */
+
+/* Whether the launch before draws for these lanes and makes their lists now. */
+bool choose_list_drawn(struct cuda_device *d, const struct op_lane_list *op,
+                       const struct op_lane_list *staged, uint32_t n);
+
+/* What a staged list says, in the memory of the host. */
+template <typename T>
+static inline const T *choose_staged(const struct cuda_device *d, const T *list)
+{
+    return (const T *)(d->ring_host + ((const uint8_t *)list - d->ring));
+}
 
 static __device__ inline float choose_half(uint16_t bits, sac_kv_type type)
 {

@@ -1,13 +1,16 @@
 /* draw.cu: draws of tokens by their shares (op_lane_draw, struct op_draw), each by many blocks: one
- * launch finds the cut, one what the chances of each piece of the tokens add up to, and one takes.
+ * launch makes the shares and finds the cut, one takes and makes the list that attention reads.
  *
  * A token is taken where the sum of the chances dealt to its lane passes a multiple of 2^32. So
  * what the pieces before have added up to tells a piece both what its lanes begin with and how many
- * tokens are listed before its own. Everything is whole numbers: the order in which blocks come
+ * tokens are listed before its own. A block takes the next piece that nobody has, tells what it
+ * adds up to, and waits for all pieces before it to tell the same: those have been taken by blocks
+ * that run already and wait for fewer. Everything is whole numbers: the order in which blocks come
  * does not show. Only the sums by which the cut is found differ from the CPU's, in their rounding.
  */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
+#include "ops/cuda/marked.cuh"
 
 #define THREADS 512u
 #define WARPS   (THREADS / 32)
@@ -16,9 +19,13 @@
 
 /* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
  * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
-#define DRAW_LEAST 0x2b800000u /* OP_DRAW_LEAST */
-#define DRAW_WIDTH ((0x40000000u - DRAW_LEAST) / DRAW_CUTS)
-#define CUT_EACH   (DRAW_CUTS / THREADS)
+#define DRAW_LEAST  0x2b800000u /* OP_DRAW_LEAST */
+#define DRAW_WIDTH  ((0x40000000u - DRAW_LEAST) / DRAW_CUTS)
+#define CUT_THREADS 256u
+#define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
+#define CUT_ITEMS   (CUT_THREADS * 4) /* that a block looks at together */
+#define CUT_BUSY    8u /* blocks of a multiprocessor that all lanes have together, or more */
+#define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
 static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
@@ -83,39 +90,88 @@ static __device__ float find_draw_cut(const struct op_draw &op, u64 *sums, u64 *
     return __uint_as_float(DRAW_LEAST + block_sum(n_may, room32) * DRAW_WIDTH);
 }
 
-/* The blocks of a lane take its pieces in turns; the last one to be done finds the cut. */
-static __global__ void __launch_bounds__(THREADS)
-    draw_cut_kernel(const struct op_lane_draw *list, u64 *all_sums, uint32_t *tally)
+/* For the taking: no piece is taken, none has told what it adds up to. */
+static __device__ void begin_taking(const struct op_lane_draw &op, float cut)
 {
-    kernel_begin();
+    for (uint32_t p = threadIdx.x; p * OP_DRAW_ITEMS < op.at.n; p += CUT_THREADS)
+        op.piece[p].n_taken = UNTOLD;
+    if (threadIdx.x > 0) return;
+    op.state->n_left = 0;
+    op.state->cut = cut;
+}
+
+/* Sums of shares that are there, of which the block looks at every gridDim.x-th stretch. */
+static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &op)
+{
+    u64 least = 0;
+    for (uint32_t at = blockIdx.x * CUT_ITEMS; at < op.n; at += gridDim.x * CUT_ITEMS) {
+        float value[4];
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            const uint32_t i = at + k * CUT_THREADS + threadIdx.x;
+            value[k] = i < op.n ? op.value[i] : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) least += draw_add(sums, value[k]);
+    }
+    return least;
+}
+
+/* The same of shares that are made here, of all tokens. */
+static __device__ u64 sum_new_shares(struct draw_sums *sums, const struct op_draw &op,
+                                     const struct op_share_planes &of,
+                                     const float lse[OP_GROUP_MAX])
+{
+    u64 least = 0;
+    for (uint32_t at = blockIdx.x * CUT_ITEMS; at < of.n_page * PAGE_TOK;
+         at += gridDim.x * CUT_ITEMS) {
+        const uint32_t i = at + threadIdx.x * 4;
+        if (i >= of.n_page * PAGE_TOK) continue;
+        const float4 share = choose_shares(of, lse, i);
+        const float value[4] = {share.x, share.y, share.z, share.w};
+        *(float4 *)(of.share + i) = share;
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            if (i + k - op.first < op.n) least += draw_add(sums, value[k]);
+    }
+    return least;
+}
+
+/* The blocks of a lane take its stretches in turns; the last one to be done finds the cut. */
+static __global__ void __launch_bounds__(CUT_THREADS)
+    draw_cut_kernel(const struct choose_spread shares, const struct op_lane_draw *list, uint32_t n,
+                    const struct choose_ends ends, u64 *all_sums, uint32_t *tally)
+{
+    __shared__ struct op_lane_draw op;
+    __shared__ struct op_lane_shares of;
     __shared__ struct draw_sums sums;
     __shared__ u64 room[32];
     __shared__ uint32_t room32[32];
-    const struct op_lane_draw &op = list[blockIdx.y];
-    u64 *const to = all_sums + (size_t)blockIdx.y * DRAW_CUTS, least = 0;
-    if (op.result->n_bad) return; /* everything is read */
-    for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += THREADS) sums.low[i] = sums.high[i] = 0;
-    __syncthreads();
-    for (uint32_t at = blockIdx.x * OP_DRAW_ITEMS; at < op.at.n; at += gridDim.x * OP_DRAW_ITEMS) {
-        float value[EACH];
-#pragma unroll
-        for (uint32_t k = 0; k < EACH; k++) {
-            const uint32_t i = at + k * THREADS + threadIdx.x;
-            value[k] = i < op.at.n ? op.at.value[i] : 0.0f;
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < EACH; k++) least += draw_add(&sums, value[k]);
+    __shared__ float lse[OP_GROUP_MAX];
+    const uint32_t lane = min(blockIdx.y, n - 1);
+    for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) sums.low[i] = sums.high[i] = 0;
+    if (shares.n > 0) choose_copy(&of, shares.list + lane);
+    choose_open(&op, list + lane);
+    if (blockIdx.y >= n) {
+        choose_mark_ends(ends.list[blockIdx.y - n], blockIdx.x);
+        return;
     }
+    const bool finite = shares.n > 0 ? choose_open_shares(lse, of) : !op.result->n_bad;
+    if (!finite) { /* everything is read */
+        if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
+        return;
+    }
+    u64 *const to = all_sums + (size_t)blockIdx.y * DRAW_CUTS;
+    u64 least = shares.n > 0 ? sum_new_shares(&sums, op.at, of.at, lse) : sum_shares(&sums, op.at);
     least = block_sum(least, room);
     if (threadIdx.x == 0) draw_put(&sums, 0, least);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) {
         const u64 sum = (u64)sums.high[i] << 32 | sums.low[i];
         if (sum) atomicAdd(&to[i], sum);
     }
     if (!block_is_last(tally + blockIdx.y, gridDim.x)) return;
-    const float cut = find_draw_cut(op.at, to, room, room32);
-    if (threadIdx.x == 0) op.state->cut = cut;
+    begin_taking(op, find_draw_cut(op.at, to, room, room32));
 }
 
 /* ---- What pieces add up to ---- */
@@ -169,37 +225,47 @@ static __device__ void add_stretch(struct draw_part *to, const float value[EACH]
     if (lane == 0) to->n_certain = n;
 }
 
-/* A block adds up a piece: low words of the sums, and how often these have passed 2^32, the items
- * that are certain counted in. */
-static __global__ void __launch_bounds__(THREADS) draw_add_kernel(const struct op_lane_draw *list)
+/* Tells what the stretches of a piece add up to, by a warp: low words of the sums, and how often
+ * these have passed 2^32, the items that are certain counted in. */
+static __device__ void tell_piece(struct op_draw_piece *to, const struct draw_part *part)
 {
-    kernel_begin();
-    __shared__ struct draw_part part[WARPS];
-    const struct op_lane_draw &op = list[blockIdx.y];
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t begin = blockIdx.x * OP_DRAW_ITEMS;
-    if (op.result->n_bad || begin >= op.at.n) return;
-    float value[EACH];
-    load_stretch(value, op.at, begin + warp * STRETCH);
-    add_stretch(&part[warp], value, draw_by_of(op.state->cut));
-    __syncthreads();
-    if (warp > 0) return;
+    const uint32_t lane = threadIdx.x % 32;
     u64 sum = 0;
     for (uint32_t w = 0; w < WARPS; w++) sum += part[w].chance[lane % OP_DRAW_LANES];
     uint32_t n = lane < OP_DRAW_LANES ? (uint32_t)(sum >> 32) : 0;
     n += lane < WARPS ? part[lane].n_certain : 0;
     for (int j = 16; j > 0; j /= 2) n += __shfl_xor_sync(~0u, n, j);
-    if (lane < OP_DRAW_LANES) op.piece[blockIdx.x].chance[lane] = (uint32_t)sum;
-    if (lane == 0) op.piece[blockIdx.x].n_taken = n;
+    if (lane < OP_DRAW_LANES) to->chance[lane] = (uint32_t)sum;
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) *(volatile uint32_t *)&to->n_taken = n;
+}
+
+/* Until n pieces have told, by all threads of a block. */
+static __device__ void wait_for_pieces(const struct op_draw_piece *piece, uint32_t n)
+{
+    for (uint32_t p = threadIdx.x; p < n; p += THREADS)
+        while (*(const volatile uint32_t *)&piece[p].n_taken == UNTOLD)
+            ;
+    __threadfence();
+    __syncthreads();
 }
 
 /* ---- Taking ---- */
 
-/* What lanes of the draw have added up to before an item, and the items listed before it. */
+/* What lanes of the draw have added up to before an item, and the items that are certain. */
 struct draw_place {
     u64 sum; /* of lane threadIdx.x % OP_DRAW_LANES */
     uint32_t n_certain;
 };
+
+/* Items that are listed before it. */
+static __device__ inline uint32_t listed_before(const struct draw_place &to)
+{
+    uint32_t at = (uint32_t)(to.sum >> 32);
+    for (int j = OP_DRAW_LANES / 2; j > 0; j /= 2) at += __shfl_xor_sync(~0u, at, j);
+    return at + to.n_certain;
+}
 
 /* The pieces before this one, by all warps. */
 static __device__ struct draw_place place_piece(const struct op_draw_piece *piece, uint32_t n,
@@ -208,8 +274,8 @@ static __device__ struct draw_place place_piece(const struct op_draw_piece *piec
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % OP_DRAW_LANES;
     struct draw_place at = {0, 0};
     for (uint32_t p = threadIdx.x / OP_DRAW_LANES; p < n; p += THREADS / OP_DRAW_LANES) {
-        at.sum += piece[p].chance[k];
-        at.n_certain += piece[p].n_taken;
+        at.sum += __ldcg(&piece[p].chance[k]);
+        at.n_certain += __ldcg(&piece[p].n_taken);
     }
     at.sum += __shfl_xor_sync(~0u, at.sum, (int)OP_DRAW_LANES);
     at.n_certain += __shfl_xor_sync(~0u, at.n_certain, (int)OP_DRAW_LANES);
@@ -225,12 +291,12 @@ static __device__ struct draw_place place_piece(const struct op_draw_piece *piec
     return at;
 }
 
-/* Takes from a warp's stretch; returns how many. */
+/* Takes from a warp's stretch; lane k gets the bits of those of 32 items from first + 32 k on. */
 static __device__ uint32_t take_stretch(const struct op_draw &op, const float value[EACH],
                                         struct draw_by v, uint32_t first, uint32_t sum, uint32_t at)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t n = 0;
+    uint32_t n = 0, word = 0;
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
         const uint32_t i = first + k * 32 + lane, chance = draw_chance(v, value[k]);
@@ -245,58 +311,124 @@ static __device__ uint32_t take_stretch(const struct op_draw &op, const float va
         }
         sum += chance + other;
         n += (uint32_t)__popc(all);
+        if (lane == k) word = all;
     }
-    return n;
+    return word;
 }
 
-static __device__ void tell_draw(const struct op_lane_draw &op, uint32_t n)
+/* A block takes from a piece; returns the bits of items, as take_stretch does. */
+static __device__ uint32_t take_piece(const struct op_lane_draw &op, uint32_t piece,
+                                      struct draw_part *part, struct draw_part *room)
 {
-    op.result->n_tok += n;
-    op.result->n_chosen += n;
-    op.result->n_over += n + op.n_more > op.most;
-}
-
-/* A block takes from a piece; the last one of a lane tells how many there are. */
-static __global__ void __launch_bounds__(THREADS) draw_take_kernel(const struct op_lane_draw *list)
-{
-    kernel_begin();
-    __shared__ struct draw_part room[WARPS], part[WARPS];
-    const struct op_lane_draw &op = list[blockIdx.y];
-    const uint32_t warp = threadIdx.x / 32, begin = blockIdx.x * OP_DRAW_ITEMS;
-    const uint32_t first = begin + warp * STRETCH;
-    if (op.result->n_bad) return; /* everything is read */
-    if (op.at.n == 0 && blockIdx.x == 0 && threadIdx.x == 0) tell_draw(op, 0);
-    if (begin >= op.at.n) return;
+    const uint32_t warp = threadIdx.x / 32, first = piece * OP_DRAW_ITEMS + warp * STRETCH;
     const struct draw_by v = draw_by_of(op.state->cut);
     float value[EACH];
     load_stretch(value, op.at, first);
     add_stretch(&part[warp], value, v);
-    struct draw_place to = place_piece(op.piece, blockIdx.x, room); /* waits for all parts, too */
+    __syncthreads();
+    if (warp == 0) tell_piece(&op.piece[piece], part);
+    wait_for_pieces(op.piece, piece);
+    struct draw_place to = place_piece(op.piece, piece, room);
     for (uint32_t w = 0; w < warp; w++) {
         to.sum += part[w].chance[threadIdx.x % OP_DRAW_LANES];
         to.n_certain += part[w].n_certain;
     }
-    uint32_t at = (uint32_t)(to.sum >> 32);
-    for (int j = OP_DRAW_LANES / 2; j > 0; j /= 2) at += __shfl_xor_sync(~0u, at, j);
-    at += to.n_certain;
-    const uint32_t n = take_stretch(op.at, value, v, first, (uint32_t)to.sum, at);
-    if (op.at.n - begin <= OP_DRAW_ITEMS && warp == WARPS - 1 && threadIdx.x % 32 == 0)
-        tell_draw(op, at + n);
+    return take_stretch(op.at, value, v, first, (uint32_t)to.sum, listed_before(to));
+}
+
+static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
+                                 uint32_t n)
+{
+    r->n_tok += n;
+    r->n_chosen += n;
+    r->n_over += n + op.n_more > op.most;
+}
+
+struct draw_taken { /* what a launch takes, [n] on the device each */
+    const struct op_lane_draw *draw;
+    const struct op_lane_list *list; /* NULL: others make lists */
+    uint32_t n, n_piece;
+};
+
+/* Behind all pieces: what came of the draw, and the list of what is marked beside it. */
+static __device__ void end_draw(const struct op_lane_draw &op, const struct op_lane_list *list,
+                                const struct page_lines &lines, struct draw_part *room,
+                                struct marked_room &marked_room)
+{
+    const uint32_t n_piece = (op.at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
+    struct op_lane_result r = *op.result;
+    if (!r.n_bad) {
+        wait_for_pieces(op.piece, n_piece);
+        tell_draw(op, &r, listed_before(place_piece(op.piece, n_piece, room)));
+    }
+    __syncthreads(); /* all have read the result */
+    if (threadIdx.x == 0) *op.result = r;
+    if (!list) return;
+    const bool dense = r.n_bad || r.n_over;
+    const struct attn_count count =
+        list_marked(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
+    if (threadIdx.x > 0) return;
+    struct attn_count *to = list->count; /* blocks that take add to n_line_tok */
+    to->dense = count.dense;
+    to->not_finite = count.not_finite;
+    to->n_page = count.n_page;
+    to->n_tok = count.n_tok;
+    to->n_chosen = count.n_chosen;
+    to->n_line = count.n_line;
+}
+
+/* A block takes from a piece; one more ends the draw of a lane. */
+static __global__ void __launch_bounds__(THREADS)
+    draw_take_kernel(const struct draw_taken of, const struct page_lines all_lines)
+{
+    __shared__ struct op_lane_draw op;
+    __shared__ struct op_lane_list list;
+    __shared__ struct draw_part room[WARPS], part[WARPS];
+    __shared__ struct page_lines lines;
+    __shared__ struct marked_room marked_room;
+    __shared__ uint32_t turn;
+    list_open_lines(&lines, all_lines);
+    if (of.list) choose_copy(&list, of.list + blockIdx.y);
+    choose_open(&op, of.draw + blockIdx.y);
+    const bool bad = op.result->n_bad;
+    const uint32_t n_piece = bad ? 0 : (op.at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
+    if (threadIdx.x == 0) turn = bad ? blockIdx.x : atomicAdd(&op.state->n_left, 1u);
+    __syncthreads();
+    if (turn == n_piece) end_draw(op, of.list ? &list : NULL, lines, room, marked_room);
+    if (turn >= n_piece) return;
+    const uint32_t word = take_piece(op, turn, part, room);
+    if (!of.list) return;
+    const uint32_t n_line = block_sum(page_lines_of(lines, word), marked_room.n);
+    if (threadIdx.x == 0 && n_line) atomicAdd(&list.count->n_line_tok, n_line);
 }
 
 /* ---- The launcher ---- */
 
+static sac_status take(struct cuda_device *d, const struct draw_taken &of,
+                       const struct page_lines &lines)
+{
+    return queue_launch(d, "draw of tokens", draw_take_kernel, dim3(of.n_piece + 1, of.n), THREADS,
+                        0, of, lines);
+}
+
 static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n)
 {
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = op[i].at.n > most ? op[i].at.n : most;
-    const uint32_t n_piece = most / OP_DRAW_ITEMS + 1, busy = 2 * d->n_sm / n + 1;
+    const struct page_lines no_lines = {};
     const struct op_lane_draw *list = choose_stage(d, op, n);
     if (!list) return d->status;
-    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_piece < busy ? n_piece : busy, n),
-                     THREADS, 0, list, d->draw_sums, d->tally));
-    TRY(queue_launch(d, "sums of a draw", draw_add_kernel, dim3(n_piece, n), THREADS, 0, list));
-    return queue_launch(d, "draw of tokens", draw_take_kernel, dim3(n_piece, n), THREADS, 0, list);
+    const struct choose_ends ends = choose_take_ends(d);
+    const struct choose_spread shares = choose_take_spread(d, op, n);
+    const uint32_t busy = CUT_BUSY * d->n_sm / n + 1;
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
+    most = choose_reach(most);
+    const uint32_t n_item = shares.n > 0 ? shares.n_page * PAGE_TOK : most;
+    uint32_t n_block = (n_item + CUT_ITEMS - 1) / CUT_ITEMS;
+    n_block = choose_larger(n_block < busy ? n_block : busy,
+                            (ends.n_page + CUT_THREADS - 1) / CUT_THREADS);
+    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_block, n + ends.n), CUT_THREADS, 0,
+                     shares, list, n, ends, d->draw_sums, d->tally));
+    return take(d, {list, NULL, n, (most + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS}, no_lines);
 }
 
 sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n)
@@ -304,4 +436,28 @@ sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, 
     for (uint32_t i = 0; i < n; i += DRAW_LANES)
         TRY(launch(d, op + i, n - i < DRAW_LANES ? n - i : DRAW_LANES));
     return d->status;
+}
+
+/* Pages of a draw's items are a warp's 32 then, so that it knows what lines it reads. */
+static bool lists_draws(const struct op_lane_draw *draw, const struct op_lane_list *list)
+{
+    return list->result == draw->result && list->weighs && !list->dense &&
+           list->tok == draw->at.item && draw->at.first % PAGE_TOK == 0;
+}
+
+bool choose_list_drawn(struct cuda_device *d, const struct op_lane_list *op,
+                       const struct op_lane_list *staged, uint32_t n)
+{
+    const void *last = queue_last(d, kernel_entry(draw_take_kernel));
+    if (!last) return false;
+    struct draw_taken of;
+    memcpy(&of, last, sizeof of);
+    const struct op_lane_draw *draw = choose_staged(d, of.draw);
+    bool same = of.n == n && !of.list;
+    for (uint32_t i = 0; i < n && same; i++) same = lists_draws(&draw[i], &op[i]);
+    if (!same) return false;
+    queue_drop_last(d);
+    of.list = staged;
+    (void)take(d, of, *op->lines); /* a failure is remembered */
+    return true;
 }

@@ -84,6 +84,13 @@ __device__ __forceinline__ uint32_t h2_sub(uint32_t a, uint32_t b)
     return r;
 }
 
+__device__ __forceinline__ uint32_t h2_neg(uint32_t a)
+{
+    uint32_t r;
+    asm("neg.f16x2 %0, %1;" : "=r"(r) : "r"(a));
+    return r;
+}
+
 __device__ __forceinline__ uint32_t h2_mul(uint32_t a, uint32_t b)
 {
     uint32_t r;

@@ -58,8 +58,10 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     }
     const struct op_lane_boxes *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
+    most = choose_reach(most);
     const struct choose_begin begin = choose_take_begin(d);
-    const uint32_t n_block = choose_larger((most + WARPS - 1) / WARPS, choose_parts(begin, WARPS * 32));
+    const uint32_t n_block =
+        choose_larger((most + WARPS - 1) / WARPS, choose_parts(begin, WARPS * 32));
     return queue_launch(d, "scores of pages", boxes_kernel, dim3(n_block, n + begin.n), WARPS * 32,
                         0, list, n, begin);
 }
@@ -93,20 +95,30 @@ sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *
     }
     const struct op_lane_logits *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
+    most = choose_reach(most);
     return queue_launch(d, "logits of all tokens", logits_kernel,
                         dim3((most + WARPS - 1) / WARPS, n), WARPS * 32, 0, *op->keys.geom, list);
 }
 
 /* ---- Shares by first planes ---- */
 
-/* A warp multiplies the queries of eight heads by a page's codes, which are exact as halves; what a
- * page's steps make of a query is a half and the half of what that leaves, a row of A each. Channel
- * c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D / 16 from
- * j D / 16 on: so a word of them has four channels of each quarter, the k of one instruction. */
+/* A warp multiplies the queries of eight heads by a page's codes. A number is a half and the half
+ * of what that leaves, a row of A each. Channel c of the codes is two bits of byte c % (D / 4), and
+ * the bytes of lane j of four are D / 16 from j D / 16 on: so a word of them has four channels of
+ * each quarter, the k of one instruction. Codes are not shifted: as bits of a half they are
+ * multiples of 2^-24, by a power of four for each quarter, which queries make up for. */
 template <uint32_t D> struct share_query {
     static constexpr uint32_t n_word = D / 64;
-    float q[n_word][4][4]; /* by word, quarter, byte: scaled */
+    uint32_t q[n_word][4][2], rest[n_word][4][2]; /* by word, quarter, pair of channels */
 };
+
+/* What the queries of a quarter are multiplied by, so that their products with its codes are alike.
+ * What rounding to halves leaves of those must be a number, and the largest query finite. */
+#define SHARE_FIT 4.0f
+static __device__ __forceinline__ constexpr float share_fit(uint32_t quarter)
+{
+    return SHARE_FIT * (float)(1u << (6 - 2 * quarter));
+}
 
 template <uint32_t D>
 static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t word,
@@ -126,91 +138,124 @@ static __device__ void share_query_load(struct share_query<D> &to, const struct 
         for (uint32_t s = 0; s < 4; s++) {
             const float *from = op.q + head * D + share_channel<D>(j, u, s);
             const float4 v = head < op.group ? *(const float4 *)from : make_float4(0, 0, 0, 0);
-            to.q[u][s][0] = v.x * op.scale, to.q[u][s][1] = v.y * op.scale;
-            to.q[u][s][2] = v.z * op.scale, to.q[u][s][3] = v.w * op.scale;
+            const float by = op.scale * share_fit(s);
+            const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
+#pragma unroll
+            for (uint32_t k = 0; k < 2; k++) {
+                to.q[u][s][k] = half_pack<HALF_F16>(x[2 * k], x[2 * k + 1]);
+                to.rest[u][s][k] = half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], to.q[u][s][k]);
+            }
         }
 }
 
-/* What four codes of a quarter stand for, as the rows of A: channels of even bytes and of odd ones;
- * returns the sum that goes with all tokens. */
+/* What goes with all tokens of a page, its steps being met in the middle of what the codes leave
+ * open: of head lane / 4 and pages 2 (lane % 4) and the one behind it, `page` being the page of
+ * column lane / 4. */
 template <uint32_t D>
-static __device__ __forceinline__ float share_rows(uint32_t a[4], const float q[4],
-                                                   const uint8_t *min, const uint8_t *step)
+static __device__ __forceinline__ float2 share_base(const struct op_share_planes &op,
+                                                    const struct share_query<D> &query,
+                                                    const uint8_t *page)
 {
-    const uint2 lo = *(const uint2 *)min, by = *(const uint2 *)step;
-    const float2 lo01 = half_unpack<HALF_F16>(lo.x), lo23 = half_unpack<HALF_F16>(lo.y);
-    const float2 by01 = half_unpack<HALF_F16>(by.x), by23 = half_unpack<HALF_F16>(by.y);
-    const float w[4] = {q[0] * by01.x * 64, q[1] * by01.y * 64, q[2] * by23.x * 64,
-                        q[3] * by23.y * 64};
-    a[0] = half_pack<HALF_F16>(w[0], w[2]);
-    a[1] = half_rest<HALF_F16>(w[0], w[2], a[0]);
-    a[2] = half_pack<HALF_F16>(w[1], w[3]);
-    a[3] = half_rest<HALF_F16>(w[1], w[3], a[2]);
-    return q[0] * lo01.x + q[1] * lo01.y + q[2] * lo23.x + q[3] * lo23.y +
-           (w[0] + w[1] + w[2] + w[3]) * (31.5f / 64);
+    const uint32_t j = threadIdx.x % 4;
+    float2 base = make_float2(0, 0);
+#pragma unroll
+    for (uint32_t s = 0; s < 4; s++) {
+        float min[4] = {}, step[4] = {};
+#pragma unroll
+        for (uint32_t u = 0; u < query.n_word; u++) {
+            const uint32_t at = share_channel<D>(j, u, s) * 2;
+            const uint2 lo = *(const uint2 *)(page + op.min_at + at);
+            const uint2 by = *(const uint2 *)(page + op.step_at + at);
+            const uint32_t a[4] = {query.q[u][s][0], query.rest[u][s][0], query.q[u][s][1],
+                                   query.rest[u][s][1]};
+            mma_16816<HALF_F16>(min, a, lo.x, lo.y);
+            mma_16816<HALF_F16>(step, a, by.x, by.y);
+        }
+        base.x += ((min[0] + min[2]) + 31.5f * (step[0] + step[2])) / share_fit(s);
+        base.y += ((min[1] + min[3]) + 31.5f * (step[1] + step[3])) / share_fit(s);
+    }
+    return base;
 }
 
-/* Codes of two bytes that lie 16 bits apart, as halves: 0x6400 is 1024, of which a code is the last
- * bits. */
-static __device__ __forceinline__ uint32_t share_codes(uint32_t word, uint32_t at)
+/* A lane's words of a page: codes of tokens 8 i + lane / 4, and steps of its channels. */
+template <uint32_t D> struct share_words {
+    static constexpr uint32_t n_word = D / 64;
+    uint32_t code[4][n_word];
+    uint2 step[n_word][4];
+};
+
+template <uint32_t D>
+static __device__ __forceinline__ void
+share_words_load(struct share_words<D> &to, const struct op_share_planes &op, const uint8_t *page)
 {
-    return h2_sub((word >> at & 0x00030003u) | 0x64006400u, 0x64006400u);
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
+        for (uint32_t u = 0; u < to.n_word; u++)
+            to.code[i][u] = *(const uint32_t *)(page + op.hi2_at + (i * 8 + g) * (D / 4) +
+                                                j * (D / 16) + u * 4);
+#pragma unroll
+    for (uint32_t u = 0; u < to.n_word; u++)
+#pragma unroll
+        for (uint32_t s = 0; s < 4; s++)
+            to.step[u][s] = *(const uint2 *)(page + op.step_at + share_channel<D>(j, u, s) * 2);
+}
+
+/* What two codes of a quarter stand for, as rows of A: exact but for the rounding of the rest. */
+static __device__ __forceinline__ void share_rows(uint32_t a[2], uint32_t q, uint32_t rest,
+                                                  uint32_t step)
+{
+    a[0] = h2_mul(q, step);
+    a[1] = h2_fma(rest, step, h2_fma(q, step, h2_neg(a[0])));
 }
 
 /* Logits of a page: of head lane / 4, tokens 8 i + 2 (lane % 4) and the one behind it. */
 template <uint32_t D>
-static __device__ __forceinline__ void share_page(float x[4][2], const struct op_share_planes &op,
-                                                  const struct share_query<D> &query,
-                                                  const uint8_t *page)
+static __device__ __forceinline__ void share_page(float x[4][2], const struct share_query<D> &query,
+                                                  const struct share_words<D> &of, float base)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
-    constexpr uint32_t n_word = share_query<D>::n_word;
-    uint32_t code[4][n_word];
-    float c[4][4] = {}, base = 0;
+    constexpr float unit = (float)(1u << 24) / SHARE_FIT;
+    float c[4][4] = {};
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t u = 0; u < query.n_word; u++) {
+        uint32_t first[4], second[4]; /* pairs of channels: the byte of each at the same place */
 #pragma unroll
-        for (uint32_t u = 0; u < n_word; u++)
-            code[i][u] = *(const uint32_t *)(page + op.hi2_at + (i * 8 + g) * (D / 4) +
-                                             j * (D / 16) + u * 4);
-#pragma unroll
-    for (uint32_t u = 0; u < n_word; u++)
+        for (uint32_t i = 0; i < 4; i++) {
+            first[i] = __byte_perm(of.code[i][u], 0, 0x3120);
+            second[i] = first[i] >> 8;
+        }
 #pragma unroll
         for (uint32_t s = 0; s < 4; s++) {
-            const uint32_t at = share_channel<D>(j, u, s) * 2;
+            const uint32_t bits = 0x00030003u << 2 * s;
             uint32_t a[4];
-            base += share_rows<D>(a, query.q[u][s], page + op.min_at + at, page + op.step_at + at);
+            share_rows(a, query.q[u][s][0], query.rest[u][s][0], of.step[u][s].x);
+            share_rows(a + 2, query.q[u][s][1], query.rest[u][s][1], of.step[u][s].y);
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++)
-                mma_16816<HALF_F16>(c[i], a, share_codes(code[i][u], 2 * s),
-                                    share_codes(code[i][u], 2 * s + 8));
+                mma_16816<HALF_F16>(c[i], a, first[i] & bits, second[i] & bits);
         }
-    base += __shfl_xor_sync(~0u, base, 1);
-    base += __shfl_xor_sync(~0u, base, 2);
+    }
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
 #pragma unroll
-        for (uint32_t k = 0; k < 2; k++) x[i][k] = base + (c[i][k] + c[i][2 + k]);
+        for (uint32_t k = 0; k < 2; k++) x[i][k] = fmaf(c[i][k] + c[i][2 + k], unit, base);
 }
 
-/* Of a page's logits, as share_page has them, for head lane / 4. */
+/* Of a page's logits, as share_page has them, for head lane / 4; NaN if one is not finite: then its
+ * minimum, step or query is not, and so no logit of the page is. */
 static __device__ __forceinline__ struct exp_sum share_page_sum(const float x[4][2])
 {
     float max = -INFINITY, sum = 0;
-    bool bad = false;
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        max = fmaxf(max, x[i / 2][i % 2]);
-        bad = bad || !isfinite(x[i / 2][i % 2]);
-    }
+    for (uint32_t i = 0; i < 8; i++) max = fmaxf(max, x[i / 2][i % 2]);
     max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
     max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) sum += expf(x[i / 2][i % 2] - max);
-    if (bad) sum = NAN;
+    for (uint32_t i = 0; i < 8; i++) sum += exp2_fast((x[i / 2][i % 2] - max) * LOG2E);
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    struct exp_sum all = {isfinite(max) ? max : 0.0f, sum};
+    struct exp_sum all = {isfinite(max) ? max : 0.0f, isfinite(max) ? sum : NAN};
     return all;
 }
 
@@ -227,6 +272,40 @@ static __device__ void share_totals(const struct op_lane_shares &of, uint32_t n_
     }
 }
 
+/* Logits of the pages that a warp has of a piece, for eight heads; their sums go to `room`. */
+template <uint32_t D>
+static __device__ void share_warp(struct exp_sum room[CHOOSE_HEADS][SHARE_PAGES],
+                                  const struct op_share_planes &op, uint32_t begin, uint32_t g0)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
+    const uint32_t n = min(SHARE_PAGES, op.n_page - begin), head = lane / 4;
+    const uint32_t id = lane < n ? op.page[begin + lane] : 0;
+    struct share_query<D> query;
+    struct share_words<D> words;
+    const auto page_at = [&](uint32_t p) {
+        return op.base + (size_t)__shfl_sync(~0u, id, min(p, n - 1)) * op.stride;
+    };
+    share_query_load(query, op, g0 + head);
+    share_words_load(words, op, page_at(warp));
+    const float2 bases = share_base(op, query, page_at(warp + head * n_warp));
+    for (uint32_t k = 0, p = warp; p < SHARE_PAGES; k++, p += n_warp) {
+        const struct share_words<D> now = words;
+        struct exp_sum sum = exp_sum_none();
+        const float of_two = __shfl_sync(~0u, k % 2 ? bases.y : bases.x, head * 4 + k / 2);
+        if (p + n_warp < n) share_words_load(words, op, page_at(p + n_warp)); /* on its way */
+        if (p < n) {
+            float x[4][2];
+            share_page(x, query, now, of_two);
+            sum = share_page_sum(x);
+            float *to = op.e + ((size_t)(g0 + head) * op.n_page + begin + p) * PAGE_TOK;
+#pragma unroll
+            for (uint32_t i = 0; i < 4 && g0 + head < op.group; i++)
+                *(float2 *)(to + i * 8 + lane % 4 * 2) = make_float2(x[i][0], x[i][1]);
+        }
+        if (lane % 4 == 0) room[head][p] = sum;
+    }
+}
+
 /* Logits of a piece's tokens, and for each head the log of the sum of their exponentials: NaN if
  * one is not finite; the last block of a lane adds these up. Blocks of all lanes have the same
  * piece at the same time, so that sequences which share pages find them in the cache. Sums do not
@@ -236,37 +315,20 @@ static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list,
                         const struct choose_begin begins, uint32_t *tally)
 {
-    kernel_begin();
+    __shared__ struct op_lane_shares of;
+    choose_open(&of, list + min(blockIdx.x, n_list - 1));
     if (blockIdx.x >= n_list) {
         choose_clear(begins.list[blockIdx.x - n_list], blockIdx.y);
         return;
     }
     __shared__ struct exp_sum room[CHOOSE_HEADS][SHARE_PAGES];
-    const struct op_lane_shares &of = list[blockIdx.x];
     const struct op_share_planes &op = of.at;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
     const uint32_t begin = blockIdx.y * SHARE_PAGES;
     if (begin >= op.n_page) return;
-    const uint32_t n = min(SHARE_PAGES, op.n_page - begin), head = lane / 4;
-    const uint32_t id = lane < n ? op.page[begin + lane] : 0;
     for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
-        struct share_query<D> query;
-        share_query_load(query, op, g0 + head);
         __syncthreads(); /* nobody reads the room of the heads before any more */
-        for (uint32_t p = warp; p < SHARE_PAGES; p += n_warp) {
-            struct exp_sum sum = exp_sum_none();
-            const uint32_t frame = __shfl_sync(~0u, id, p);
-            if (p < n) {
-                float x[4][2];
-                share_page(x, op, query, op.base + (size_t)frame * op.stride);
-                sum = share_page_sum(x);
-                float *to = op.e + ((size_t)(g0 + head) * op.n_page + begin + p) * PAGE_TOK;
-#pragma unroll
-                for (uint32_t i = 0; i < 4 && g0 + head < op.group; i++)
-                    *(float2 *)(to + i * 8 + lane % 4 * 2) = make_float2(x[i][0], x[i][1]);
-            }
-            if (lane % 4 == 0) room[head][p] = sum;
-        }
+        share_warp<D>(room, op, begin, g0);
         __syncthreads();
         for (uint32_t g = warp; g < CHOOSE_HEADS && g0 + g < op.group; g += n_warp) {
             const struct exp_sum s =
@@ -280,27 +342,31 @@ static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
 
 /* Shares of a piece's tokens; a thread takes four. */
 static __global__ void __launch_bounds__(SHARE_PAGES *PAGE_TOK / 4)
-    share_spread_kernel(const struct op_lane_shares *list)
+    share_spread_kernel(const struct choose_spread shares)
 {
-    kernel_begin();
-    const struct op_lane_shares &of = list[blockIdx.y];
-    const struct op_share_planes &op = of.at;
-    const uint32_t n = op.n_page * PAGE_TOK, group = op.group;
+    __shared__ struct op_lane_shares of;
+    __shared__ float lse[OP_GROUP_MAX];
+    choose_open(&of, shares.list + blockIdx.y);
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (i >= n) return;
-    float4 share = make_float4(0, 0, 0, 0);
-    bool bad = false;
-#pragma unroll 8
-    for (uint32_t g = 0; g < group; g++) {
-        const float4 x = *(const float4 *)(op.e + (size_t)g * n + i);
-        const float lse = of.lse[g];
-        bad = bad || !isfinite(lse);
-        share.x += expf(x.x - lse), share.y += expf(x.y - lse);
-        share.z += expf(x.z - lse), share.w += expf(x.w - lse);
-    }
-    if (bad && i == 0) of.result->n_bad = 1; /* cleared by what came before */
-    const float by = (float)group;
-    *(float4 *)(op.share + i) = make_float4(share.x / by, share.y / by, share.z / by, share.w / by);
+    const bool finite = choose_open_shares(lse, of);
+    if (!finite && i == 0) of.result->n_bad = 1; /* cleared by what came before */
+    if (i < of.at.n_page * PAGE_TOK) *(float4 *)(of.at.share + i) = choose_shares(of.at, lse, i);
+}
+
+struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_lane_draw *op,
+                                        uint32_t n)
+{
+    struct choose_spread s = {};
+    const void *last = queue_last(d, kernel_entry(share_spread_kernel));
+    if (!last) return s;
+    memcpy(&s, last, sizeof s);
+    const struct op_lane_shares *of = choose_staged(d, s.list);
+    bool same = s.n == n;
+    for (uint32_t i = 0; i < n && same; i++)
+        same = of[i].at.share + op[i].at.first == op[i].at.value && of[i].result == op[i].result;
+    if (!same) return (struct choose_spread){};
+    queue_drop_last(d);
+    return s;
 }
 
 /* With few blocks all pages of one are read at the same time; with many a warp reads some, for one
@@ -323,6 +389,7 @@ static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shar
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n_page);
     const struct op_lane_shares *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
+    most = choose_reach(most);
     const uint32_t n_piece = share_pieces(most);
     switch (op->at.head_dim) {
     case 64: TRY(launch_logits<64>(d, list, n_piece, n)); break;
@@ -330,8 +397,9 @@ static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shar
     case 256: TRY(launch_logits<256>(d, list, n_piece, n)); break;
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
     }
+    const struct choose_spread spread = {list, n, most};
     return queue_launch(d, "shares of tokens", share_spread_kernel, dim3(n_piece, n),
-                        SHARE_PAGES * PAGE_TOK / 4, 0, list);
+                        SHARE_PAGES * PAGE_TOK / 4, 0, spread);
 }
 
 sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
@@ -386,6 +454,7 @@ sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, 
     }
     const struct op_lane_vote *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
+    most = choose_reach(most);
     TRY(queue_launch(d, "sums of a vote", vote_sum_kernel, dim3(group, n), THREADS, 0, list));
     return queue_launch(d, "vote of heads", vote_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
                         list);
@@ -410,6 +479,7 @@ sac_status cuda_lane_fold(struct cuda_device *d, const struct op_lane_fold *op, 
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n);
     const struct op_lane_fold *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
+    most = choose_reach(most);
     return queue_launch(d, "sums of scores", fold_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
                         list);
 }

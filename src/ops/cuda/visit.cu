@@ -509,7 +509,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
     l.list = choose_stage(d, op, n);
     if (!l.list) return d->status;
     TRY(queue_launch(d, "order of visits", order_kernel,
-                     dim3((l.n_page + ORDER_PAGES - 1) / ORDER_PAGES, n), ORDER_PAGES, 0, l.list));
+                     dim3((choose_reach(l.n_page) + ORDER_PAGES - 1) / ORDER_PAGES, n), ORDER_PAGES, 0, l.list));
     switch (attn_form_of(op->geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, &l);
     case FORM_BF16: return launch_form<FORM_BF16>(d, &l);

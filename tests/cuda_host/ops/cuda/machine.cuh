@@ -77,6 +77,11 @@ static inline uint32_t h2_sub(uint32_t a, uint32_t b)
                                machine_float<HALF_F16>(a, 1) - machine_float<HALF_F16>(b, 1));
 }
 
+static inline uint32_t h2_neg(uint32_t a)
+{
+    return a ^ 0x80008000u;
+}
+
 static inline uint32_t h2_mul(uint32_t a, uint32_t b)
 {
     return half_pack<HALF_F16>(machine_float<HALF_F16>(a, 0) * machine_float<HALF_F16>(b, 0),

@@ -1,0 +1,83 @@
+/* marked.cuh: the list of what a lane's mask marks, and the cache lines that it touches, by a block
+ * (private to this folder). */
+#ifndef SAC_OPS_CUDA_MARKED_CUH
+#define SAC_OPS_CUDA_MARKED_CUH
+
+#include "ops/cuda/block.cuh"
+#include "ops/lanes.h"
+
+struct marked_room { /* shared memory */
+    unsigned long long both[32];
+    uint32_t n[32];
+};
+
+/* The table in shared memory; a barrier must follow. */
+static __device__ inline void list_open_lines(struct page_lines *to, const struct page_lines &from)
+{
+    for (uint32_t i = threadIdx.x; i < sizeof from / 4; i += blockDim.x)
+        ((uint32_t *)to)[i] = ((const uint32_t *)&from)[i];
+}
+
+/* page_lines.h: lines of eight tokens' rows by which of them are read, four times. */
+static __device__ inline uint32_t count_lines(const uint8_t *lines, uint32_t tok)
+{
+    return lines[tok & 255] + lines[tok >> 8 & 255] + lines[tok >> 16 & 255] + lines[tok >> 24];
+}
+
+static __device__ inline uint32_t page_lines_of(const struct page_lines &l, uint32_t tok)
+{
+    uint32_t n = count_lines(l.k, tok) + count_lines(l.v, tok);
+    for (uint32_t i = 0; i < l.n_scale; i++) n += (l.scale_tok[i] & tok) != 0;
+    return tok ? n + (uint32_t)(l.k_page / 64) : 0;
+}
+
+/* Lines of tokens that are listed by themselves, ascending: this thread's share of them. */
+static __device__ inline uint32_t list_tokens(const struct page_lines &l, const uint32_t *tok,
+                                              uint32_t n)
+{
+    uint32_t lines = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const uint32_t page = tok[i] / PAGE_TOK;
+        if (i > 0 && tok[i - 1] / PAGE_TOK == page) continue; /* the first of a page counts it */
+        uint32_t word = 0;
+        for (uint32_t j = i; j < n && tok[j] / PAGE_TOK == page; j++)
+            word |= 1u << tok[j] % PAGE_TOK;
+        lines += page_lines_of(l, word);
+    }
+    return lines;
+}
+
+/* Pages that are marked whole, and other tokens behind n_tok that are listed already. Numbers of
+ * pages and of tokens are added up together, as one. n_line is of what is marked and of choosing.
+ */
+static __device__ inline struct attn_count
+list_marked(const struct op_lane_list &op, const struct op_lane_result &r, bool dense,
+            uint32_t n_tok, const struct page_lines &lines, struct marked_room &room)
+{
+    struct attn_count count = {};
+    uint32_t n_page = 0, n_line = 0;
+    for (uint32_t first = 0; first < op.n_page; first += blockDim.x) {
+        const uint32_t p = first + threadIdx.x;
+        const uint32_t word = p >= op.n_page ? 0 : dense ? ~0u : op.mask[p];
+        const bool whole = word == ~0u;
+        uint32_t left = whole ? 0 : word;
+        unsigned long long all;
+        const unsigned long long mine = (unsigned long long)whole << 32 | (uint32_t)__popc(left);
+        const unsigned long long before = block_before(mine, room.both, &all);
+        if (whole && !dense) op.page[n_page + (uint32_t)(before >> 32)] = p;
+        uint32_t at = n_tok + (uint32_t)before;
+        for (; left; left &= left - 1) op.tok[at++] = p * PAGE_TOK + (uint32_t)__ffs(left) - 1;
+        n_page += (uint32_t)(all >> 32);
+        n_tok += (uint32_t)all;
+        n_line += page_lines_of(lines, word);
+    }
+    count.n_line = block_sum(n_line, room.n) + r.n_line;
+    count.dense = dense;
+    count.not_finite = r.n_bad > 0;
+    count.n_page = n_page;
+    count.n_tok = n_tok;
+    count.n_chosen = dense ? 0 : r.n_chosen;
+    return count;
+}
+
+#endif
