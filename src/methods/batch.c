@@ -45,11 +45,13 @@ static void read_result(const struct method_lane *l, struct method_pick *pick,
 void batch_choose(const struct method_decode *hooks, const struct method_batch *b)
 {
     struct lane_call c = {.hooks = hooks, .b = b};
-    assert(!hooks->choose != !hooks->select && b->n > 0);
+    void (*const all)(const struct method_batch *) =
+        hooks->choose ? hooks->choose : hooks->select_lanes;
+    assert(!hooks->choose + !hooks->select + !hooks->select_lanes == 2 && b->n > 0);
     if (b->away && hooks->away) {
         hooks->away->choose(b);
-    } else if (hooks->choose) {
-        hooks->choose(b);
+    } else if (all) {
+        all(b);
         for (uint32_t i = 0; i < b->n && !b->away; i++)
             read_result(&b->lane[i], &b->pick[i], &b->result[i]);
     } else {

@@ -235,16 +235,18 @@ struct method_decode {
     struct method_repeat (*repeat)(const void *param);
     bool (*repeat_due)(const struct method_shape *s, const void *param, const void *state,
                        uint32_t n_tok);
-    /* One of these two. `choose` asks for all lanes of a batch by slots of ops/lanes.h, and reads
+    /* One of these three. `choose` asks for all lanes of a batch by slots of ops/lanes.h, and reads
      * no key, score or result itself: so any backend that has the slots can run it. `select` is
      * code of the host, called for each lane; methods of other needs have it, and perhaps `away`
-     * beside it. */
+     * beside it. `select_lanes` is the same for all lanes of a batch, with all workers where those
+     * are more than the lanes; it tells in n_chosen of the lanes' results what it has chosen. */
     const struct method_away *away;
     void (*choose)(const struct method_batch *b);
     /* Whether a row's lanes stand together in a batch, in the order of their KV heads. NULL: no;
      * `choose` may get them one by one. */
     bool (*joins_heads)(const void *param);
     void (*select)(const struct method_lane *lane, struct method_pick *out);
+    void (*select_lanes)(const struct method_batch *b);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* Whether a state that comes from a file may be one: what the other hooks use as a count, a

@@ -36,7 +36,7 @@ static const float *row_query(const struct method_lane *l, uint32_t pos)
 
 /* Logits of one page for the n_q queries in o->q, if they see it. */
 static void score_page(const struct observe *o, const struct method_lane *l, uint32_t page,
-                       uint32_t n_q, bool is_seen)
+                       uint32_t n_q, bool is_seen, float *k)
 {
     const uint32_t d = l->shape->geom->head_dim, own = pick_page_count(l);
     const uint32_t n_tok = page == own ? l->pos % PAGE_TOK + 1 : PAGE_TOK;
@@ -48,11 +48,11 @@ static void score_page(const struct observe *o, const struct method_lane *l, uin
         return;
     }
     if (page == own)
-        pick_own(o->k, NULL, l);
+        pick_own(k, NULL, l);
     else
-        pick_keys(o->k, l, page);
+        pick_keys(k, l, page);
     l->ops->dots(&(struct op_dots){.a = o->q,
-                                   .b = o->k,
+                                   .b = k,
                                    .a_stride = d,
                                    .b_stride = d,
                                    .n_a = n_q,
@@ -67,21 +67,34 @@ static void score_page(const struct observe *o, const struct method_lane *l, uin
         }
 }
 
-void observe_scores(const struct observe *o, const struct method_lane *l, uint32_t begin,
-                    uint32_t n_row)
+void observe_queries(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                     uint32_t n_row)
 {
-    const uint32_t group = l->shape->group, n_q = n_row * group;
-    const size_t width = (size_t)group * l->shape->geom->head_dim;
+    const size_t width = (size_t)l->shape->group * l->shape->geom->head_dim;
     assert(n_row <= OBSERVE_ROWS);
     for (uint32_t r = 0; r < n_row; r++) {
         const float *q = row_query(l, begin + r);
         for (size_t i = 0; i < width; i++) o->q[r * width + i] = q[i] * l->scale;
     }
-    for (uint32_t p = 0; p <= pick_page_count(l); p++)
-        score_page(o, l, p, n_q, p * PAGE_TOK < begin + n_row);
+}
+
+void observe_pages(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                   uint32_t n_row, struct attn_range pages, float *k)
+{
+    const uint32_t group = l->shape->group, n_q = n_row * group;
+    const uint32_t first = pages.begin * PAGE_TOK, end = pick_min(pages.end * PAGE_TOK, l->pos + 1);
+    for (uint32_t p = pages.begin; p < pages.end; p++)
+        score_page(o, l, p, n_q, p * PAGE_TOK < begin + n_row, k);
     for (uint32_t i = 0; i < n_q; i++)
-        for (uint32_t t = begin + i / group + 1; t <= l->pos; t++)
+        for (uint32_t t = pick_max(begin + i / group + 1, first); t < end; t++)
             o->score[i * o->stride + t] = OBSERVE_NEVER;
+}
+
+void observe_scores(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                    uint32_t n_row)
+{
+    observe_queries(o, l, begin, n_row);
+    observe_pages(o, l, begin, n_row, (struct attn_range){0, pick_page_count(l) + 1}, o->k);
 }
 
 bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,

@@ -38,6 +38,12 @@ void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end);
  * token. */
 void observe_scores(const struct observe *o, const struct method_lane *l, uint32_t begin,
                     uint32_t n_row);
+/* The same in parts: first the rows' queries, then pieces of the pages, of which the own one is the
+ * last, by any workers, each with a `k` [PAGE_TOK, head_dim] of its own. */
+void observe_queries(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                     uint32_t n_row);
+void observe_pages(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                   uint32_t n_row, struct attn_range pages, float *k);
 /* The same for the lane's own row and the tokens marked in `mask`, whose last word is the own
  * page's: tok[i] ascending, head g's score of it at o->score + g * stride + i. Returns their
  * number. */

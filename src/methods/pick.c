@@ -228,13 +228,87 @@ void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t 
 
 uint32_t pick_own(float *k, float *v, const struct method_lane *l)
 {
-    const struct page_geom *g = l->shape->geom;
     const uint32_t n_tok = l->pos % PAGE_TOK + 1;
-    const size_t n_byte = (size_t)n_tok * g->head_dim * 2;
-    meter_read(l, l->own, n_byte);
-    if (v) meter_read(l, l->own + g->tail_v, n_byte);
-    page_read(k, v, g, l->own, PAGE_TAIL, n_tok);
+    pick_own_rows(k, v, l, 0, n_tok);
     return n_tok;
+}
+
+void pick_own_rows(float *k, float *v, const struct method_lane *l, uint32_t first, uint32_t n)
+{
+    const struct page_geom *g = l->shape->geom;
+    const size_t n_byte = (size_t)n * g->head_dim * 2;
+    const uint8_t *at = l->own + (size_t)first * g->head_dim * 2;
+    assert(first + n <= l->pos % PAGE_TOK + 1);
+    meter_read(l, at, n_byte);
+    if (v) meter_read(l, at + g->tail_v, n_byte);
+    page_read(k, v, g, at, PAGE_TAIL, n); /* as if its first tokens were these */
+}
+
+/* The same bits of some tokens of the own page: as a page of 16-bit keys, which it is. */
+static void own_keys(float *k, const struct method_lane *l, uint32_t tok)
+{
+    const struct page_geom *g = l->shape->geom;
+    const struct page_geom tail = {.head_dim = g->head_dim,
+                                   .type_k = g->type_k == SAC_KV_BF16 ? SAC_KV_BF16 : SAC_KV_F16};
+    const page_id page = 0;
+    meter_bytes(l, page_some_keys(&tail, tok));
+    l->ops->keys(&(struct op_keys){.geom = &tail,
+                                   .frames = {.base = l->own},
+                                   .page = &page,
+                                   .n_page = 1,
+                                   .tok = &tok,
+                                   .out = k});
+}
+
+/* Fetches some rows of a part of a page. */
+static void fetch_rows(const uint8_t *part, size_t row_bytes, uint32_t tok)
+{
+    for (uint32_t left = tok; left; left &= left - 1) {
+        const uint8_t *row = part + (size_t)__builtin_ctz(left) * row_bytes;
+        for (size_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(row + i);
+    }
+}
+
+void pick_fetch_keys(const struct method_lane *l, uint32_t page, uint32_t tok)
+{
+    const struct page_geom *g = l->shape->geom;
+    const size_t d = g->head_dim;
+    if (l->tier || page >= pick_page_count(l) || l->page[page] == PAGE_NONE) return;
+    const uint8_t *bytes = page_frame(g, l->frames, l->page[page]);
+    if (g->type_k != SAC_KV_Q8) {
+        fetch_rows(bytes + g->k, 2 * d, tok);
+        return;
+    }
+    fetch_rows(bytes + g->k_hi2, d / 4, tok);
+    fetch_rows(bytes + g->k_low, d * 3 / 4, tok);
+}
+
+uint32_t pick_some_keys(float *k, const struct method_lane *l, uint32_t page, uint32_t tok)
+{
+    const struct page_geom *g = l->shape->geom;
+    const size_t d = g->head_dim;
+    const uint32_t n = (uint32_t)__builtin_popcount(tok);
+    if (page == pick_page_count(l)) {
+        assert(tok <= UINT32_MAX >> (PAGE_TOK - 1 - l->pos % PAGE_TOK));
+        own_keys(k, l, tok);
+        return n;
+    }
+    meter_bytes(l, page_some_keys(g, tok));
+    if (!pick_hold(l, page, 1)) {
+        memset(k, 0, n * d * sizeof *k);
+        return n;
+    }
+    l->ops->keys(&(struct op_keys){.geom = g,
+                                   .frames = l->frames,
+                                   .page = l->page + page,
+                                   .n_page = 1,
+                                   .tok = &tok,
+                                   .out = k});
+    pick_let(l, page, 1);
+    const uint32_t i = segment_of(l->segment, l->n_segment, page, 0);
+    for (uint32_t t = 0; t < n && i < l->n_segment; t++, k += d)
+        segment_turn(k, k, (uint32_t)d, &l->segment[i], l->shape->rope, -1);
+    return n;
 }
 
 const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n)

@@ -174,6 +174,13 @@ void pick_values(float *v, const struct method_lane *l, uint32_t page);
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page);
 /* The same of the row's own page, up to the row, and their number; `v` may be NULL. */
 uint32_t pick_own(float *k, float *v, const struct method_lane *l);
+/* Of the own page the rows first .. first + n - 1, none behind the lane's. */
+void pick_own_rows(float *k, float *v, const struct method_lane *l, uint32_t first, uint32_t n);
+/* Keys of some tokens of a page behind each other, the own page being the last one, and their
+ * number: bit t of `tok` is token t. What is between them is not read. */
+uint32_t pick_some_keys(float *k, const struct method_lane *l, uint32_t page, uint32_t tok);
+/* Asks for them ahead of time. */
+void pick_fetch_keys(const struct method_lane *l, uint32_t page, uint32_t tok);
 /* The first n bytes of side data of a page. */
 const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n);
 /* Keys as by pick_keys of tokens first .. end - 1, first being a page's and end at most the

@@ -424,8 +424,16 @@ struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; o
     struct page_frames frames;
     const page_id *page; /* [n_page] */
     uint32_t n_page;
+    /* [n_page] bit t: token t is wanted, and rows of others are not there; NULL: all are */
+    const uint32_t *tok;
     float *out; /* [n_page * PAGE_TOK, head_dim] */
 };
+
+/* The wanted tokens of page i. */
+static inline uint32_t op_keys_tok(const struct op_keys *op, uint32_t i)
+{
+    return op->tok ? op->tok[i] : UINT32_MAX;
+}
 
 /* Attention of some queries over one page under logits that are given: the largest of a query's
  * logits, the sum of exp(logit - most), and the values of the page under these weights. A logit

@@ -35,6 +35,16 @@ void page_lines_init(struct page_lines *l, const struct page_geom *g)
         l->scale_tok[2 * i / 64] |= 1u << i / n_block;
 }
 
+size_t page_some_keys(const struct page_geom *g, uint32_t tok)
+{
+    const size_t d = g->head_dim;
+    size_t n = 0;
+    if (g->type_k != SAC_KV_Q8) return (size_t)__builtin_popcount(tok) * 2 * d; /* whole lines */
+    for (uint32_t left = tok; left; left >>= 8)
+        n += row_lines(d / 4, left & 255) + row_lines(d * 3 / 4, left & 255);
+    return n > 0 ? 64 * n + 4 * d : 0;
+}
+
 static size_t count_lines(const uint8_t lines[256], uint32_t tok)
 {
     return (size_t)lines[tok & 255] + lines[tok >> 8 & 255] + lines[tok >> 16 & 255] +

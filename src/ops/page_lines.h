@@ -17,6 +17,9 @@ static inline size_t page_all_values(const struct page_geom *g)
     return g->bytes - page_all_keys(g);
 }
 
+/* Bytes of the lines of some tokens' keys; bit t of `tok`: token t. */
+size_t page_some_keys(const struct page_geom *g, uint32_t tok);
+
 /* Of some tokens, by tables: the lines of the rows of eight neighbours, by which of them are read
  * (keys, and values without their scales), and the tokens whose scales touch line i of v_scale. */
 struct page_lines {

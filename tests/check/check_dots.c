@@ -207,6 +207,12 @@ static void a_nan_reaches_its_row_only(void **state)
     }
 }
 
+static void assert_keys(const float *got, const float *want, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_true(isnan(got[i]) ? isnan(want[i]) : float_bits(got[i]) == float_bits(want[i]));
+}
+
 /* Random bytes are pages of all types: codes, and halves of any kind, NaN and infinities too. */
 static void keys_are_those_of_page_read(void **state)
 {
@@ -228,11 +234,25 @@ static void keys_are_those_of_page_read(void **state)
             .geom = &g, .frames = {.base = pool}, .page = list, .n_page = N_PAGE, .out = got});
         for (uint32_t i = 0; i < N_PAGE; i++) {
             page_read(want, NULL, &g, pool + list[i] * g.bytes, PAGE_SEALED, PAGE_TOK);
-            for (uint32_t j = 0; j < PAGE_TOK * g.head_dim; j++) {
-                const float a = got[i * PAGE_TOK * g.head_dim + j], b = want[j];
-                assert_true(isnan(a) ? isnan(b) : float_bits(a) == float_bits(b));
-            }
+            assert_keys(got + i * PAGE_TOK * g.head_dim, want, PAGE_TOK * g.head_dim);
         }
+        /* Some of their tokens: behind each other, and nothing behind them. */
+        uint32_t some[N_PAGE] = {(uint32_t)random_next(&seed) | 0xc0000003u, 0, 1u << k % 32},
+                 n = 0;
+        memset(got, 0x55, sizeof got);
+        o.keys(&(struct op_keys){.geom = &g,
+                                 .frames = {.base = pool},
+                                 .page = list,
+                                 .n_page = N_PAGE,
+                                 .tok = some,
+                                 .out = got});
+        for (uint32_t i = 0; i < N_PAGE; i++) {
+            page_read(want, NULL, &g, pool + list[i] * g.bytes, PAGE_SEALED, PAGE_TOK);
+            for (uint32_t t = 0; t < PAGE_TOK; t++)
+                if (some[i] >> t % 32 & 1)
+                    assert_keys(got + n++ * g.head_dim, want + t * g.head_dim, g.head_dim);
+        }
+        assert_int_equal(float_bits(got[n * g.head_dim]), 0x55555555);
     }
 }
 

@@ -292,16 +292,32 @@ static void what_lives_is_scored(void **state)
 
 /* ---- lfps ---- */
 
-/* The tokens that were scored last, which lie ascending in the scratch of the method, and zeros
- * behind them: pages of them, the own one not counted. */
-static uint32_t scored_pages(const struct step *w)
+/* Lines that rows of some of a page's tokens touch. */
+static size_t row_lines(uint32_t tok, size_t row_bytes)
 {
-    uint32_t n = 0, last = UINT32_MAX;
-    for (uint32_t i = 0; i == 0 || w->tok[i] > w->tok[i - 1]; i++) {
-        n += w->tok[i] / 32 != last && w->tok[i] / 32 < PAGES;
-        last = w->tok[i] / 32;
-    }
-    return n;
+    uint8_t seen[PAGE_TOK * LB_DIM * 2 / LINE] = {0};
+    size_t n = 0;
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        for (size_t i = 0; (tok >> t & 1) && i < row_bytes; i++) {
+            uint8_t *line = &seen[(t * row_bytes + i) / LINE];
+            n += !*line;
+            *line = 1;
+        }
+    return n * LINE;
+}
+
+/* Keys of marked tokens, the own page's of 16 bits: no line of the others but where they share it.
+ */
+static size_t token_keys(const uint32_t *mask)
+{
+    size_t bytes = row_lines(mask[PAGES], 2 * LB_DIM);
+    for (uint32_t p = 0; p < PAGES; p++)
+        if (mask[p] && b.geom.type_k == SAC_KV_Q8)
+            bytes += row_lines(mask[p], LB_DIM / 4) + row_lines(mask[p], LB_DIM * 3 / 4) +
+                     (size_t)4 * LB_DIM;
+        else
+            bytes += row_lines(mask[p], 2 * LB_DIM);
+    return bytes;
 }
 
 /* What building has read: eight observations, both tables at each of 32 rows and once more to sum
@@ -319,24 +335,27 @@ static size_t lfps_built(const struct parts *p)
     return bytes;
 }
 
-static void lfps_reads_tables_and_whole_pages(void **state)
+/* All candidates fit the budget, so that those which were scored are those which are read. */
+static void lfps_reads_tables_and_single_keys(void **state)
 {
     (void)state;
     static struct parts p;
-    struct step w;
+    struct lfps_room w;
     EACH_TYPE(i)
     {
-        open_at(types[i], "lfps:a=0.03,heads=group,bypass=1,budget=40");
+        open_at(types[i], "lfps:a=0.03,heads=group,bypass=1,budget=650");
         for (uint32_t h = 0; h < LB_HEADS; h++) assert_int_equal(b.pick[h].n_bypass, 0);
         /* The scratch is that of the last head. */
         const struct method_lane *l = &b.lane[LB_HEADS - 1];
-        cut_state(&p, &b.shape, b.spec.param, l->state);
-        make_step(&w, &b.shape, p.n_table, b.scratch);
+        lfps_turn_state(&p, &b.shape, 1, l->state);
+        lfps_turn_room(&w, &b.shape, 1, b.scratch);
         const size_t walk = (PAGES + 1) * 32 * sizeof(float);
         const size_t at = (p.n_tok - 1 - N) * sizeof(float) % LINE;
-        size_t bytes = page_keys() + OWN_KEYS; /* sinks and newest tokens, for the sparsity */
+        /* Sinks and newest tokens, for the sparsity. */
+        size_t bytes = token_keys((const uint32_t[PAGES + 1]){0xf, [PAGES] = 0x7f << (OWN - 7)});
         bytes += 2 * (lines(walk) + lines(at + walk)); /* twice both tables */
-        bytes += scored_pages(&w) * page_keys() + OWN_KEYS;
+        bytes += token_keys(w.cand);
+        assert_true(token_keys(w.cand) < PAGES * page_keys() + OWN_KEYS);
         size_t ver = 0, sla = 0; /* entries of what was taken */
         for (uint32_t t = 0, line = UINT32_MAX; t <= N; t++)
             if (w.cand[t / 32] >> t % 32 & 1) {
@@ -365,7 +384,7 @@ int main(void)
         cmocka_unit_test(every_head_looks_at_all_hashes),
         cmocka_unit_test(votes_are_built_by_walks_over_all_keys),
         cmocka_unit_test(what_lives_is_scored),
-        cmocka_unit_test(lfps_reads_tables_and_whole_pages),
+        cmocka_unit_test(lfps_reads_tables_and_single_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

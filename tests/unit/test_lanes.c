@@ -244,7 +244,7 @@ static void open_engine(uint32_t n_batch, uint32_t min_ctx)
     struct chooser_method *m = &spy.engine->chooser[CHOOSER_DECODE].method[0];
     spy_hooks = *m->spec->method->decode;
     spy_hooks.see = spy_see;
-    spy_hooks.choose = NULL;
+    spy_hooks.choose = spy_hooks.select_lanes = NULL;
     spy_hooks.select = spy_select;
     spy_hooks.cut = spy_cut;
     spy_method = *m->spec->method;

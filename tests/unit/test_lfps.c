@@ -4,37 +4,33 @@
 #include "methods/decode/lfps.c"
 
 static struct lane_bench b;
+static struct turn t;
 
 enum { POS = 95, SINK_TOK = 4 }; /* the last token of the third page */
 
 /* A lane whose tables hold `ver` by position and `sla` by the token that a distance points at. */
-static void open_tables(struct parts *p, struct step *w, const char *spec, const float *ver,
-                        const float *sla)
+static void open_tables(const char *spec, const float *ver, const float *sla)
 {
     logit_open(&b, spec);
     lb_seal(&b);
     lb_point(&b, POS, false);
-    cut_state(p, &b.shape, b.spec.param, lb_state(&b, b.layer, 0));
-    make_step(w, &b.shape, p->n_table, b.scratch);
-    p->state->unit = 1;
-    for (uint32_t t = SINK_TOK; t <= POS; t++) {
-        change(&row_of(p, 0, false, POS)[t], &p->moment[0], (double)ver[t]);
-        change(&row_of(p, 0, true, POS)[t], &p->moment[1], (double)sla[t]);
+    const struct lfps_rule rule = rule_of(&b.shape, b.spec.param);
+    lfps_turn_open(&t, &b.lane[0], &rule, 0);
+    t.p.pair[0].unit = 1;
+    for (uint32_t i = SINK_TOK; i <= POS; i++) {
+        lfps_turn_change(&lfps_turn_row(&t.p, 0, false, POS)[i], &t.p.pair[0].ver, (double)ver[i]);
+        lfps_turn_change(&lfps_turn_row(&t.p, 0, true, POS)[i], &t.p.pair[0].sla, (double)sla[i]);
     }
 }
 
 static void expect_candidates(const float *ver, const float *sla, const uint32_t *want, uint32_t n)
 {
-    struct parts p;
-    struct step w;
-    uint32_t cand[LB_PAGES] = {0}, n_cand = 0;
-    bool flat = false;
-    open_tables(&p, &w, "lfps:heads=group,sink=4,a=2", ver, sla);
-    find_candidates(cand, &p, &w, &b.lane[0], 0, &flat);
-    assert_false(flat);
-    for (uint32_t i = 0; i <= POS / 32; i++) n_cand += (uint32_t)__builtin_popcount(cand[i]);
+    uint32_t n_cand = 0;
+    open_tables("lfps:heads=group,sink=4,a=2", ver, sla);
+    assert_false(find_candidates(&t));
+    for (uint32_t i = 0; i <= POS / 32; i++) n_cand += (uint32_t)__builtin_popcount(t.cand[i]);
     for (uint32_t i = 0; i < n; i++)
-        if (!(cand[want[i] / 32] >> want[i] % 32 & 1)) fail_msg("%u is no candidate", want[i]);
+        if (!(t.cand[want[i] / 32] >> want[i] % 32 & 1)) fail_msg("%u is no candidate", want[i]);
     assert_int_equal(n_cand, n);
     lb_close(&b);
 }
@@ -66,14 +62,10 @@ static void a_larger_a_has_fewer_candidates(void **state)
     ver[20] = 4;
     ver[50] = 0.4f;
     for (uint32_t i = 0; i < 2; i++) {
-        uint32_t cand[LB_PAGES] = {0};
-        struct parts p;
-        struct step w;
-        bool flat = false;
-        open_tables(&p, &w, i ? "lfps:heads=group,a=10" : "lfps:heads=group,a=0.2", ver, sla);
-        find_candidates(cand, &p, &w, &b.lane[0], 0, &flat);
-        assert_true(cand[20 / 32] >> 20 % 32 & 1);
-        assert_int_equal(cand[50 / 32] >> 50 % 32 & 1, !i);
+        open_tables(i ? "lfps:heads=group,a=10" : "lfps:heads=group,a=0.2", ver, sla);
+        find_candidates(&t);
+        assert_true(t.cand[20 / 32] >> 20 % 32 & 1);
+        assert_int_equal(t.cand[50 / 32] >> 50 % 32 & 1, !i);
         lb_close(&b);
     }
 }
@@ -84,42 +76,40 @@ static void a_step_leaves_the_worked_table(void **state)
     (void)state;
     static const float phi[] = {2, 1, 4, 0.5f, 1.5f, 1};
     static const double want[] = {1.9, 1.028062, 4.298574, 0.475, 1.348364, 0.95};
-    float ver[POS + 1] = {0}, sla[POS + 1] = {0};
-    uint32_t mask[LB_PAGES] = {0};
-    const struct sparsity all_vote = {.finite = true};
-    struct parts p;
-    struct step w;
+    float ver[POS + 1] = {0}, sla[POS + 1] = {0}, lse[LB_GROUP];
     for (uint32_t i = 0; i < 6; i++) {
         ver[40 + i] = phi[i];
         sla[70 - i] = phi[i];
     }
-    open_tables(&p, &w, "lfps:heads=group", ver, sla);
-    const double kappa_n = (double)find_threshold(&p.moment[0], 6, 0.2).hot;
+    open_tables("lfps:heads=group", ver, sla);
+    struct pair *pair = &t.p.pair[0];
+    const double kappa_n = (double)find_threshold(&pair->ver, 6, 0.2).hot;
     assert_true(fabs(kappa_n - 0.641127) < 1e-6);
-    w.n_tok = 3;
+    t.n_tok = 3;
+    t.n_voter = LB_GROUP;
     for (uint32_t i = 0; i < 3; i++) {
         static const uint32_t at[] = {1, 2, 4};
         static const float logit[] = {1, 2, 0};
-        w.tok[i] = 40 + at[i];
-        mask[w.tok[i] / 32] |= 1u << w.tok[i] % 32;
-        for (uint32_t g = 0; g < LB_GROUP; g++) w.o.score[g * w.o.stride + i] = logit[i];
+        t.tok[i] = 40 + at[i];
+        for (uint32_t g = 0; g < LB_GROUP; g++) t.score[g * t.w.o.stride + i] = logit[i];
     }
-    weigh(&w, &all_vote, mask, 0, LB_GROUP);
-    assert_true(fabs((double)w.o.vote[0] - 0.244728) < 1e-6);
-    assert_true(fabs((double)w.o.vote[1] - 0.665241) < 1e-6);
-    assert_true(fabs((double)w.o.vote[2] - 0.090031) < 1e-6);
-    p.state->unit *= 0.95f;
-    remember(&p, &w, &b.lane[0], mask, 0, 3);
+    assert_true(weigh(&t, lse));
+    assert_true(fabs((double)t.weight[0] - 0.244728) < 5e-6);
+    assert_true(fabs((double)t.weight[1] - 0.665241) < 5e-6);
+    assert_true(fabs((double)t.weight[2] - 0.090031) < 5e-6);
+    pair->unit *= 0.95f;
+    remember(&t);
     double sum = 0;
     for (uint32_t i = 0; i < 6; i++) {
-        const double now = (double)row_of(&p, 0, false, POS)[40 + i] * (double)p.state->unit;
+        const double now = (double)lfps_turn_row(&t.p, 0, false, POS)[40 + i] * (double)pair->unit;
         assert_true(fabs(now - want[i]) < 1e-5);
         sum += now;
     }
     assert_true(fabs(sum - 9.5 - 0.5) < 1e-5);
     /* The other table by the same tokens: distances, which the next query finds one place on. */
-    assert_true(fabs((double)row_of(&p, 0, true, POS)[42] * 0.95 - (0.665241 - 1.0 / 6)) < 1e-5);
-    assert_true(row_of(&p, 0, true, POS + 1)[43] == row_of(&p, 0, true, POS)[42]);
+    const float *by_distance = lfps_turn_row(&t.p, 0, true, POS);
+    assert_true(fabs((double)by_distance[42] * 0.95 - (0.665241 - 1.0 / 6)) < 1e-5);
+    assert_true(lfps_turn_row(&t.p, 0, true, POS + 1)[43] == by_distance[42]);
     lb_close(&b);
 }
 
@@ -128,8 +118,6 @@ static void a_step_leaves_the_worked_table(void **state)
 static void the_prompt_fills_both_tables(void **state)
 {
     (void)state;
-    struct parts p;
-    struct step w;
     logit_open(&b, "lfps:heads=group,past=4,budget=8");
     logit_both(&b, 1, 9); /* a sink */
     logit_both(&b, 30, 3);
@@ -137,16 +125,86 @@ static void the_prompt_fills_both_tables(void **state)
     lb_seal(&b);
     for (uint32_t pos = POS - 4; pos < POS; pos++) lb_row(&b, pos, true);
     lb_point(&b, POS, false);
-    cut_state(&p, &b.shape, b.spec.param, lb_state(&b, b.layer, 0));
-    make_step(&w, &b.shape, p.n_table, b.scratch);
-    assert_true(learn(&p, &b.lane[0], &w));
-    const float *ver = row_of(&p, 0, false, POS), *sla = row_of(&p, 0, true, POS);
+    const struct method_batch one = {.ops = &b.ops, .n = 1, .lane = b.lane};
+    const struct call c = {.b = &one, .rule = rule_of(&b.shape, b.spec.param)};
+    assert_true(open_lane(&c, &b.lane[0]));
+    lfps_turn_learn(&one, &c.rule);
+    lfps_turn_open(&t, &b.lane[0], &c.rule, 0);
+    assert_int_equal(t.w.step->n_bad, 0);
+    const float *ver = lfps_turn_row(&t.p, 0, false, POS), *sla = lfps_turn_row(&t.p, 0, true, POS);
     assert_true(ver[1] == 0 && fabsf(ver[30] - 5) < 1e-4f && fabsf(ver[50] - 5) < 1e-4f);
     /* Rows 91 to 94 looked 61 to 64 back at 30: from row 95 that is 31 to 34. */
-    for (uint32_t t = 31; t <= 34; t++) assert_true(fabsf(sla[t] - 1.25f) < 1e-4f);
-    for (uint32_t t = 51; t <= 54; t++) assert_true(fabsf(sla[t] - 1.25f) < 1e-4f);
+    for (uint32_t i = 31; i <= 34; i++) assert_true(fabsf(sla[i] - 1.25f) < 1e-4f);
+    for (uint32_t i = 51; i <= 54; i++) assert_true(fabsf(sla[i] - 1.25f) < 1e-4f);
     assert_true(fabsf(sla[30]) < 1e-4f && fabsf(sla[35]) < 1e-4f);
     lb_close(&b);
+}
+
+/* ---- Workers ---- */
+
+enum { N_STEP = 90, FIRST = 1000 };
+
+/* Marks and states of a life of both lanes, asked together with scratch of their own. */
+static void live(const char *spec, uint32_t n_worker, uint32_t (*mask)[LB_HEADS][LB_PAGES],
+                 uint8_t *states)
+{
+    struct workers *workers;
+    uint8_t *scratch[LB_HEADS];
+    uint32_t n_chosen = 0;
+    assert_int_equal(workers_create(&workers, n_worker, NULL), SAC_OK);
+    lb_open(&b, SAC_KV_F16, spec, 5);
+    lb_random_keys(&b, 2);
+    lb_seal(&b);
+    for (uint32_t h = 0; h < LB_HEADS; h++) assert_non_null(scratch[h] = mem_map(b.scratch_bytes));
+    for (uint32_t pos = FIRST - LB_PAST; pos < FIRST + N_STEP; pos++) {
+        struct op_lane_result result[LB_HEADS] = {{0}};
+        lb_random_query(&b, 3);
+        if (pos < FIRST) {
+            lb_row(&b, pos, true);
+            continue;
+        }
+        lb_point(&b, pos, false);
+        memset(b.mask, 0, sizeof b.mask);
+        for (uint32_t h = 0; h < LB_HEADS; h++) {
+            b.lane[h].scratch = scratch[h];
+            b.pick[h] = (struct method_pick){
+                .mask = b.mask[h], .rest_log = b.rest_log[h], .rest_value = b.rest_value[h]};
+        }
+        batch_choose(b.spec.method->decode, &(struct method_batch){.ops = &b.ops,
+                                                                   .workers = workers,
+                                                                   .n = LB_HEADS,
+                                                                   .lane = b.lane,
+                                                                   .pick = b.pick,
+                                                                   .result = result});
+        for (uint32_t h = 0; h < LB_HEADS; h++) {
+            assert_false(b.pick[h].dense);
+            n_chosen += b.pick[h].n_chosen;
+            memcpy(b.past[h][pos % LB_PAST], b.q[h], sizeof b.q[h]);
+        }
+        memcpy(mask[pos - FIRST], b.mask, sizeof b.mask);
+    }
+    assert_true(n_chosen > N_STEP);
+    memcpy(states, b.state, lb_state_bytes(&b));
+    for (uint32_t h = 0; h < LB_HEADS; h++) mem_unmap(scratch[h], b.scratch_bytes);
+    lb_close(&b);
+    workers_destroy(workers);
+}
+
+static void any_number_of_workers_chooses_the_same(void **state)
+{
+    (void)state;
+    static uint32_t mask[2][N_STEP][LB_HEADS][LB_PAGES];
+    static uint8_t states[2][1 << 18];
+    static const char *const specs[] = {"lfps:budget=40", "lfps:budget=40,heads=group",
+                                        "lfps:budget=40,guard=on,bypass=0.3"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        live(specs[i], 1, mask[0], states[0]);
+        for (uint32_t n = 3; n <= 8; n += 5) {
+            live(specs[i], n, mask[1], states[1]);
+            assert_memory_equal(mask[0], mask[1], sizeof mask[0]);
+            assert_memory_equal(states[0], states[1], sizeof states[0]);
+        }
+    }
 }
 
 int main(void)
@@ -156,6 +214,7 @@ int main(void)
         cmocka_unit_test(a_larger_a_has_fewer_candidates),
         cmocka_unit_test(a_step_leaves_the_worked_table),
         cmocka_unit_test(the_prompt_fills_both_tables),
+        cmocka_unit_test(any_number_of_workers_chooses_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

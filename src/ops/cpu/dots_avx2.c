@@ -8,16 +8,29 @@
 
 #include "ops/cpu/dots_tmpl.h"
 
+/* Tokens of a q8 page, neighbours together. */
+static void keys_q8(float *out, const struct page_geom *g, const uint8_t *page, uint32_t tok)
+{
+    for (uint32_t n; tok; out += (size_t)n * g->head_dim) {
+        const uint32_t first = (uint32_t)__builtin_ctz(tok), run = ~(tok >> first);
+        n = run ? (uint32_t)__builtin_ctz(run) : PAGE_TOK;
+        attn_q8_by_eights(out, g, page, (struct attn_tokens){first, n});
+        tok &= ~(UINT32_MAX >> (PAGE_TOK - n) << first);
+    }
+}
+
 static void keys_avx2(const struct op_keys *op)
 {
     const struct page_geom *g = op->geom;
+    float *out = op->out;
     for (uint32_t i = 0; i < op->n_page; i++) {
         const uint8_t *page = page_frame(g, op->frames, op->page[i]);
-        float *out = op->out + (size_t)i * PAGE_TOK * g->head_dim;
+        const uint32_t tok = op_keys_tok(op, i);
         if (g->type_k == SAC_KV_Q8)
-            attn_q8_by_eights(out, g, page, (struct attn_tokens){0, PAGE_TOK});
+            keys_q8(out, g, page, tok);
         else
-            keys_half(out, g, page);
+            keys_half(out, g, page, tok);
+        out += (size_t)__builtin_popcount(tok) * g->head_dim;
     }
 }
 

@@ -21,17 +21,18 @@ static __m512 load_halves(__mmask16 k, const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, p));
 }
 
-/* Channels s * d/4 + j .. of a q8 page, those of mask k: their bits lie in the same bytes of the
- * planes for all tokens. */
-static void keys_q8_channels(float *out, const struct page_geom *g, const uint8_t *page, uint32_t s,
-                             uint32_t j, __mmask16 k)
+/* Channels s * d/4 + j .. of tokens of a q8 page, those of mask k: their bits lie in the same bytes
+ * of the planes for all tokens. */
+static void keys_q8_channels(float *out, const struct page_geom *g, const uint8_t *page,
+                             uint32_t tok, uint32_t s, uint32_t j, __mmask16 k)
 {
     const uint32_t d = g->head_dim, quarter = d / 4, c = s * quarter + j;
     const __m512 min = load_halves(k, page + g->k_min + 2 * (size_t)c);
     const __m512 step = load_halves(k, page + g->k_step + 2 * (size_t)c);
     const __m128i by2 = _mm_cvtsi32_si128((int)(2 * s)), by4 = _mm_cvtsi32_si128((int)(s / 2 * 4));
     const __m512i three = _mm512_set1_epi32(3), fifteen = _mm512_set1_epi32(15);
-    for (size_t t = 0; t < PAGE_TOK; t++) {
+    for (; tok; tok &= tok - 1, out += d) {
+        const size_t t = (size_t)__builtin_ctz(tok);
         const uint8_t *low = page + g->k_low + t * (d * 3 / 4);
         const __m512i hi = load_bytes(k, page + g->k_hi2 + t * quarter + j);
         const __m512i mid = load_bytes(k, low + j);
@@ -41,8 +42,7 @@ static void keys_q8_channels(float *out, const struct page_geom *g, const uint8_
             code, _mm512_slli_epi32(_mm512_and_si512(_mm512_srl_epi32(mid, by2), three), 4));
         code = _mm512_or_si512(
             code, _mm512_slli_epi32(_mm512_and_si512(_mm512_srl_epi32(hi, by2), three), 6));
-        _mm512_mask_storeu_ps(out + t * d + c, k,
-                              _mm512_fmadd_ps(step, _mm512_cvtepi32_ps(code), min));
+        _mm512_mask_storeu_ps(out + c, k, _mm512_fmadd_ps(step, _mm512_cvtepi32_ps(code), min));
     }
 }
 
@@ -50,16 +50,15 @@ static void keys_avx512(const struct op_keys *op)
 {
     const struct page_geom *g = op->geom;
     const uint32_t quarter = g->head_dim / 4;
+    float *out = op->out;
     for (uint32_t i = 0; i < op->n_page; i++) {
         const uint8_t *page = page_frame(g, op->frames, op->page[i]);
-        float *out = op->out + (size_t)i * PAGE_TOK * g->head_dim;
-        if (g->type_k != SAC_KV_Q8) {
-            keys_half(out, g, page);
-            continue;
-        }
-        for (uint32_t s = 0; s < 4; s++)
+        const uint32_t tok = op_keys_tok(op, i);
+        if (g->type_k != SAC_KV_Q8) keys_half(out, g, page, tok);
+        for (uint32_t s = 0; s < 4 && g->type_k == SAC_KV_Q8; s++)
             for (uint32_t j = 0; j < quarter; j += VEC)
-                keys_q8_channels(out, g, page, s, j, quarter - j < VEC ? 0xff : 0xffff);
+                keys_q8_channels(out, g, page, tok, s, j, quarter - j < VEC ? 0xff : 0xffff);
+        out += (size_t)__builtin_popcount(tok) * g->head_dim;
     }
 }
 

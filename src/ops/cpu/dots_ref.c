@@ -6,9 +6,15 @@
 static void keys_ref(const struct op_keys *op)
 {
     const struct page_geom *g = op->geom;
-    for (uint32_t i = 0; i < op->n_page; i++)
-        page_read(op->out + (size_t)i * PAGE_TOK * g->head_dim, NULL, g,
-                  page_frame(g, op->frames, op->page[i]), PAGE_SEALED, PAGE_TOK);
+    const size_t d = g->head_dim;
+    float *out = op->out;
+    for (uint32_t i = 0; i < op->n_page; i++) {
+        const uint8_t *page = page_frame(g, op->frames, op->page[i]);
+        float k[PAGE_TOK * 512];
+        page_read(k, NULL, g, page, PAGE_SEALED, PAGE_TOK);
+        for (uint32_t left = op_keys_tok(op, i); left; left &= left - 1, out += d)
+            memcpy(out, k + (size_t)__builtin_ctz(left) * d, d * sizeof *out);
+    }
 }
 
 static float dot(const struct op_dots *op, uint32_t i, uint32_t j)

@@ -19,11 +19,14 @@
 #define KEPT 64u       /* that are packed at a time, */
 #define STEP 128u      /* so many channels of them */
 
-static void keys_half(float *out, const struct page_geom *g, const uint8_t *page)
+static void keys_half(float *out, const struct page_geom *g, const uint8_t *page, uint32_t tok)
 {
-    const uint8_t *k = page + g->k;
-    for (size_t i = 0; i < PAGE_TOK * (size_t)g->head_dim; i += VEC)
-        v_store(out + i, g->type_k == SAC_KV_BF16 ? v_load_bf16(k + 2 * i) : v_load_f16(k + 2 * i));
+    const bool bf16 = g->type_k == SAC_KV_BF16;
+    for (uint32_t left = tok; left; left &= left - 1, out += g->head_dim) {
+        const uint8_t *k = page + g->k + (size_t)__builtin_ctz(left) * g->head_dim * 2;
+        for (size_t i = 0; i < g->head_dim; i += VEC)
+            v_store(out + i, bf16 ? v_load_bf16(k + 2 * i) : v_load_f16(k + 2 * i));
+    }
 }
 
 /* Both matrices, either of them in f32 or in bf16. */

@@ -1,0 +1,322 @@
+/* lfps_turn.c: see the header. Tables are stored divided by the decay so far, so a step changes
+ * only what it has read.
+ *
+ * Learning goes some rows at a time: all workers score them, each against pieces of the context,
+ * then each table takes in what its heads looked at. Sums of pieces are folded in their order. */
+#include "methods/decode/lfps_turn.h"
+
+#include "base/mem.h"
+#include "methods/meter.h"
+
+#include <string.h>
+
+size_t lfps_turn_state(struct parts *p, const struct method_shape *s, uint32_t n_table, void *state)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    p->n_table = n_table;
+    p->n_tok = ((size_t)s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
+    p->state = arena_take(&a, 1, sizeof *p->state);
+    p->pair = arena_take(&a, p->n_table, sizeof *p->pair);
+    p->key_sum = arena_take(&a, s->geom->head_dim, sizeof *p->key_sum);
+    p->value_sum = arena_take(&a, s->geom->head_dim, sizeof *p->value_sum);
+    p->spread = arena_take(&a, s->group, sizeof *p->spread);
+    p->ver = arena_take(&a, p->n_table * p->n_tok, sizeof *p->ver);
+    p->sla = arena_take(&a, p->n_table * (p->n_tok + PAGE_TOK), sizeof *p->sla);
+    return a.used;
+}
+
+size_t lfps_turn_room(struct lfps_room *w, const struct method_shape *s, uint32_t n_table,
+                      void *scratch)
+{
+    const size_t used = observe_make(&w->o, s, scratch), d = s->geom->head_dim;
+    struct arena a = {.base = w->o.rest, .capacity = SIZE_MAX};
+    w->n_word = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    w->step = arena_take(&a, 1, sizeof *w->step);
+    w->cand = arena_take(&a, (size_t)n_table * w->n_word, sizeof *w->cand);
+    w->hot = arena_take(&a, (size_t)n_table * w->n_word, sizeof *w->hot);
+    w->above = arena_take(&a, (size_t)n_table * w->n_word, sizeof *w->above);
+    w->weight = arena_take(&a, n_table * w->o.stride, sizeof *w->weight);
+    w->q = arena_take(&a, s->group * d, sizeof *w->q);
+    w->k = arena_take(&a, pick_max(n_table, LFPS_PIECES) * LFPS_KEPT * d, sizeof *w->k);
+    w->sum = arena_take(&a, 2 * LFPS_PIECES * d, sizeof *w->sum);
+    return used + a.used;
+}
+
+void lfps_turn_open(struct turn *t, const struct method_lane *l, const struct lfps_rule *rule,
+                    uint32_t table)
+{
+    memset(&t->meter, 0, sizeof t->meter);
+    t->lane = *l;
+    if (l->meter) t->lane.meter = &t->meter;
+    t->rule = *rule;
+    lfps_turn_state(&t->p, l->shape, rule->n_table, l->state);
+    lfps_turn_room(&t->w, l->shape, rule->n_table, l->scratch);
+    const size_t group = l->shape->group, stride = t->w.o.stride;
+    t->table = table;
+    t->n_head = l->shape->group / t->p.n_table;
+    t->head0 = table * t->n_head;
+    t->cand = t->w.cand + (size_t)table * t->w.n_word;
+    t->hot = t->w.hot + (size_t)table * t->w.n_word;
+    t->above = t->w.above + (size_t)table * t->w.n_word;
+    t->weight = t->w.weight + table * stride;
+    t->score = t->w.o.score + t->head0 * stride;
+    t->tok = (uint32_t *)(void *)(t->score + group * stride);
+    t->spare = (uint32_t *)(void *)(t->score + 2 * group * stride);
+    t->k = t->w.k + (size_t)table * LFPS_KEPT * l->shape->geom->head_dim;
+}
+
+void lfps_turn_count(const struct turn *t, const struct method_lane *l)
+{
+    for (uint32_t i = 0; l->meter && i < METER_KINDS; i++)
+        __atomic_fetch_add(&l->meter->bytes[i], t->meter.bytes[i], __ATOMIC_RELAXED);
+}
+
+static struct moments sum_powers(const float *x, uint32_t n)
+{
+    double s1 = 0, s2 = 0, s3 = 0, s4 = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        const double v = (double)x[t], v2 = v * v;
+        s1 += v;
+        s2 += v2;
+        s3 += v2 * v;
+        s4 += v2 * v2;
+    }
+    return (struct moments){{s1, s2, s3, s4}};
+}
+
+void lfps_turn_plain(const struct turn *t)
+{
+    const uint32_t pos = t->lane.pos;
+    struct pair *pair = &t->p.pair[t->table];
+    for (uint32_t i = 0; i < 2; i++) {
+        float *x = lfps_turn_row(&t->p, t->table, i, pos);
+        meter_read(&t->lane, x, (pos + 1) * sizeof *x);
+        for (uint32_t k = 0; k <= pos; k++) x[k] *= pair->unit;
+        *(i ? &pair->sla : &pair->ver) = sum_powers(x, pos + 1);
+    }
+    pair->unit = 1;
+}
+
+/* ---- Learning from the prompt ---- */
+
+static void clear_table(const struct turn *t)
+{
+    const struct parts *p = &t->p;
+    memset(p->ver + t->table * p->n_tok, 0, p->n_tok * sizeof *p->ver);
+    memset(p->sla + t->table * (p->n_tok + PAGE_TOK), 0, (p->n_tok + PAGE_TOK) * sizeof *p->sla);
+    p->pair[t->table].unit = 1;
+}
+
+void lfps_turn_begin(const struct turn *t)
+{
+    const struct method_lane *l = &t->lane;
+    const uint32_t past = t->rule.past;
+    struct step *step = t->w.step;
+    step->begin = pick_max(l->past.begin, l->pos > past ? l->pos - past : 0);
+    step->begin = pick_max(step->begin, t->rule.sink);
+    step->end = l->pos;
+    if (step->begin >= step->end) { /* nothing is kept: the row itself is all there is */
+        step->begin = l->pos;
+        step->end = l->pos + 1;
+    }
+    t->p.state->n_mean = 0;
+    assert(step->begin < step->end && step->end <= l->pos + 1);
+}
+
+/* The pages of one of LFPS_PIECES pieces. */
+static struct attn_range piece_of(uint32_t n_page, uint32_t piece)
+{
+    return (struct attn_range){(uint32_t)((uint64_t)n_page * piece / LFPS_PIECES),
+                               (uint32_t)((uint64_t)n_page * (piece + 1) / LFPS_PIECES)};
+}
+
+/* Adds the keys and values of tokens first .. end - 1 of some rows. */
+static void add_values(double *sum, const float *k, const float *v, uint32_t d, uint32_t first,
+                       uint32_t end)
+{
+    for (uint32_t t = first; t < end; t++)
+        for (uint32_t c = 0; c < d; c++) {
+            sum[c] += (double)k[(size_t)t * d + c];
+            sum[d + c] += (double)v[(size_t)t * d + c];
+        }
+}
+
+/* The sums of keys and values over a piece of the pages before the own one. */
+static void sum_piece(const struct turn *t, uint32_t piece)
+{
+    const uint32_t d = t->lane.shape->geom->head_dim, sink = t->rule.sink;
+    const struct attn_range pages = piece_of(pick_page_count(&t->lane), piece);
+    double *sum = t->w.sum + (size_t)piece * 2 * d;
+    float *k = t->w.k + (size_t)piece * LFPS_KEPT * d, *v = k + PAGE_TOK * (size_t)d;
+    memset(sum, 0, 2 * d * sizeof *sum);
+    for (uint32_t page = pages.begin; page < pages.end; page++) {
+        const uint32_t first = page * PAGE_TOK;
+        pick_keys_values(k, v, &t->lane, page);
+        add_values(sum, k, v, d, pick_min(pick_max(first, sink) - first, PAGE_TOK), PAGE_TOK);
+    }
+}
+
+void lfps_turn_means(const struct turn *t)
+{
+    const struct method_lane *l = &t->lane;
+    const uint32_t d = l->shape->geom->head_dim, sink = t->rule.sink;
+    double *sum = t->w.sum;
+    struct lfps_state *s = t->p.state;
+    memset(sum, 0, 2 * d * sizeof *sum);
+    while (s->n_mean <= l->pos) {
+        const uint32_t page = s->n_mean / PAGE_TOK, base = page * PAGE_TOK;
+        const uint32_t end = pick_min(base + PAGE_TOK, l->pos + 1);
+        float *k = t->w.k, *v = k + PAGE_TOK * (size_t)d;
+        uint32_t from = base; /* of the rows that are read */
+        assert(end > s->n_mean);
+        if (page == pick_page_count(l))
+            pick_own_rows(k, v, l, (from = s->n_mean) - base, end - s->n_mean);
+        else
+            pick_keys_values(k, v, l, page);
+        const uint32_t first = pick_min(pick_max(s->n_mean, sink), end);
+        add_values(sum, k, v, d, first - from, end - from);
+        s->n_mean = end;
+    }
+    for (uint32_t c = 0; c < d; c++) {
+        t->p.key_sum[c] += sum[c];
+        t->p.value_sum[c] += sum[d + c];
+    }
+}
+
+/* The sums of all pieces, in their order. */
+static void fold_means(const struct turn *t)
+{
+    const uint32_t d = t->lane.shape->geom->head_dim;
+    const struct parts *p = &t->p;
+    for (uint32_t c = 0; c < d; c++) {
+        p->key_sum[c] = p->value_sum[c] = 0;
+        for (uint32_t i = 0; i < LFPS_PIECES; i++) {
+            p->key_sum[c] += t->w.sum[(size_t)i * 2 * d + c];
+            p->value_sum[c] += t->w.sum[((size_t)i * 2 + 1) * d + c];
+        }
+    }
+    p->state->n_mean = pick_page_count(&t->lane) * PAGE_TOK;
+}
+
+/* The scores' variance over tokens sink .. row of each head, over that of the query; `score` is the
+ * first head's. */
+static void find_spread(const struct turn *t, const float *score, uint32_t row)
+{
+    const struct method_lane *l = &t->lane;
+    const uint32_t d = l->shape->geom->head_dim, sink = t->rule.sink;
+    const float *q =
+        row == l->pos ? l->q : method_past_query(&l->past, row, (size_t)l->shape->group * d);
+    for (uint32_t g = t->head0; g < t->head0 + t->n_head; g++, score += t->w.o.stride) {
+        double sum = 0, square = 0;
+        for (uint32_t i = sink; i <= row; i++) {
+            const double x = (double)score[i];
+            sum += x;
+            square += x * x;
+        }
+        const double n = row + 1.0 - sink, length = lfps_turn_norm2(q + (size_t)g * d, d);
+        const double variance = fmax(square / n - sum / n * (sum / n), 0);
+        t->p.spread[g] = length > 0 ? (float)(variance / length) : 0;
+    }
+}
+
+/* The weights of one past row, without the sinks, into both tables. */
+static bool add_row(const struct turn *t, float *score, uint32_t row, double c)
+{
+    const struct method_lane *l = &t->lane;
+    const uint32_t sink = t->rule.sink;
+    for (uint32_t g = 0; g < t->n_head; g++)
+        for (uint32_t i = 0; i < sink; i++) score[g * t->w.o.stride + i] = OBSERVE_NEVER;
+    float lse[METHOD_GROUP_MAX];
+    if (!l->ops->vote(&(struct op_vote){.score = score,
+                                        .score_stride = t->w.o.stride,
+                                        .n = row + 1,
+                                        .group = t->n_head,
+                                        .vote = t->weight,
+                                        .lse = lse}))
+        return false;
+    float *ver = lfps_turn_row(&t->p, t->table, false, row),
+          *sla = lfps_turn_row(&t->p, t->table, true, row);
+    meter_read(l, ver + sink, (row + 1 - sink) * sizeof *ver);
+    meter_read(l, sla + sink, (row + 1 - sink) * sizeof *sla);
+    for (uint32_t i = sink; i <= row; i++) ver[i] += (float)c * t->weight[i];
+    for (uint32_t i = sink; i <= row; i++) sla[i] += (float)c * t->weight[i];
+    return true;
+}
+
+/* A call for some lanes, and where it is with their prompts: `n_row` rows from number `row` on. */
+struct call {
+    const struct method_batch *b;
+    const struct lfps_rule *rule;
+    uint32_t row;
+};
+
+/* Rows of a lane's prompt that are learnt from now. */
+static uint32_t row_count(const struct call *c, const struct step *step)
+{
+    const uint32_t n = step->end - step->begin;
+    return c->row < n ? pick_min(OBSERVE_ROWS, n - c->row) : 0;
+}
+
+/* One of the lane's pieces: keys and values are summed up before the first rows. */
+static void look_piece(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct method_lane *l = &c->b->lane[item_i / LFPS_PIECES];
+    const uint32_t piece = item_i % LFPS_PIECES, n_page = pick_page_count(l);
+    struct turn t;
+    (void)worker_i;
+    lfps_turn_open(&t, l, c->rule, 0);
+    const uint32_t n_row = row_count(c, t.w.step);
+    if (n_row == 0) return;
+    t.meter.kind = METER_BUILD;
+    if (c->row == 0) sum_piece(&t, piece);
+    struct attn_range pages = piece_of(n_page, piece);
+    pages.end += piece == LFPS_PIECES - 1; /* the own page */
+    observe_pages(&t.w.o, &t.lane, t.w.step->begin + c->row, n_row, pages,
+                  t.w.k + (size_t)piece * LFPS_KEPT * l->shape->geom->head_dim);
+    lfps_turn_count(&t, l);
+}
+
+static void learn_table(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct method_lane *l = &c->b->lane[item_i / c->rule->n_table];
+    struct turn t;
+    (void)worker_i;
+    lfps_turn_open(&t, l, c->rule, item_i % c->rule->n_table);
+    const struct step *step = t.w.step;
+    const uint32_t n_row = row_count(c, step), row0 = step->begin + c->row;
+    if (n_row == 0) return;
+    t.meter.kind = METER_BUILD;
+    if (c->row == 0) clear_table(&t);
+    const double share = 1 / (2 * (step->end - step->begin) * (1 - t.rule.decay));
+    for (uint32_t i = 0; i < n_row; i++) {
+        float *score = t.score + (size_t)i * l->shape->group * t.w.o.stride;
+        if (row0 + i + 1 == step->end) find_spread(&t, score, row0 + i);
+        if (!add_row(&t, score, row0 + i, share)) lfps_turn_bad(&t);
+    }
+    if (row0 + n_row == step->end) lfps_turn_plain(&t);
+    lfps_turn_count(&t, l);
+}
+
+void lfps_turn_learn(const struct method_batch *b, const struct lfps_rule *rule)
+{
+    struct call c = {.b = b, .rule = rule};
+    struct turn t;
+    for (;; c.row += OBSERVE_ROWS) {
+        bool any = false;
+        for (uint32_t i = 0; i < b->n; i++) {
+            lfps_turn_open(&t, &b->lane[i], rule, 0);
+            const uint32_t n_row = row_count(&c, t.w.step);
+            if (n_row > 0) observe_queries(&t.w.o, &t.lane, t.w.step->begin + c.row, n_row);
+            any = any || n_row > 0;
+        }
+        if (!any) return;
+        workers_for(b->workers, b->n * LFPS_PIECES, look_piece, &c);
+        for (uint32_t i = 0; c.row == 0 && i < b->n; i++) {
+            lfps_turn_open(&t, &b->lane[i], rule, 0);
+            if (row_count(&c, t.w.step) > 0) fold_means(&t);
+        }
+        workers_for(b->workers, b->n * rule->n_table, learn_table, &c);
+    }
+}
