@@ -15,9 +15,9 @@
  * (KL 0.16 where the other has 0.09, both at 4 % read, qwen2.5-coder-0.5b at 4K).
  *
  * Tables are stored divided by the decay so far (`unit`), so a step changes only what it has read,
- * and thresholds come from power sums that follow those changes. Tables are apart from each other, so
- * each is a piece of work for any worker: it finds its candidates, scores them, chooses and learns;
- * who ends the last one of a KV head joins what they have chosen. */
+ * and thresholds come from power sums that follow those changes. Tables are apart from each other,
+ * so each is a piece of work for any worker: it finds its candidates, scores them, chooses and
+ * learns; who ends the last one of a KV head joins what they have chosen. */
 #include "methods/decode/lfps_turn.h"
 #include "methods/meter.h"
 #include "methods/spec.h"
