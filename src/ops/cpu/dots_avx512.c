@@ -21,12 +21,12 @@ static __m512 load_halves(__mmask16 k, const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, p));
 }
 
-/* Channels s * d/4 + j .. of tokens of a q8 page, those of mask k: their bits lie in the same bytes
- * of the planes for all tokens. */
+/* Channels c .. of tokens of a q8 page, those of mask k, all of one quarter: their bits lie in the
+ * same bytes of the planes for all tokens. */
 static void keys_q8_channels(float *out, const struct page_geom *g, const uint8_t *page,
-                             uint32_t tok, uint32_t s, uint32_t j, __mmask16 k)
+                             uint32_t tok, uint32_t c, __mmask16 k)
 {
-    const uint32_t d = g->head_dim, quarter = d / 4, c = s * quarter + j;
+    const uint32_t d = g->head_dim, quarter = d / 4, s = c / quarter, j = c % quarter;
     const __m512 min = load_halves(k, page + g->k_min + 2 * (size_t)c);
     const __m512 step = load_halves(k, page + g->k_step + 2 * (size_t)c);
     const __m128i by2 = _mm_cvtsi32_si128((int)(2 * s)), by4 = _mm_cvtsi32_si128((int)(s / 2 * 4));
@@ -57,7 +57,8 @@ static void keys_avx512(const struct op_keys *op)
         if (g->type_k != SAC_KV_Q8) keys_half(out, g, page, tok);
         for (uint32_t s = 0; s < 4 && g->type_k == SAC_KV_Q8; s++)
             for (uint32_t j = 0; j < quarter; j += VEC)
-                keys_q8_channels(out, g, page, tok, s, j, quarter - j < VEC ? 0xff : 0xffff);
+                keys_q8_channels(out, g, page, tok, s * quarter + j,
+                                 quarter - j < VEC ? 0xff : 0xffff);
         out += (size_t)__builtin_popcount(tok) * g->head_dim;
     }
 }
