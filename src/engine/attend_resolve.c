@@ -97,26 +97,21 @@ static void find_pages(struct found *f, const sac_engine *e, const struct readin
 
 /* ---- Ahead ---- */
 
-/* Pages of the next layer that it read in the last step, or that this one has begun to read. */
 static void fetch_ahead(const sac_engine *e, const struct reading *r, uint32_t run_i)
 {
     const struct attend *t = &e->attend;
     const struct attn_run *run = &r->run[run_i];
-    const uint32_t n_page = run->pos0 / PAGE_TOK, n_kv_head = e->pool.geom.n_kv_head;
-    struct found f = {.id = t->held + t->n_held, .room = e->pool.n_frame - t->n_held};
-    if (e->pool.tier->no_ahead || r->layer + 1 == e->pool.geom.n_layer) return;
-    const page_id *table = pool_table(&e->pool, e->batch.run[run_i].seq_i, r->layer + 1);
-    for (int pass = 0; pass < 2; pass++)
-        for (uint32_t h = 0; h < n_kv_head; h++)
-            for (uint32_t i = 0; i < n_page; i++) {
-                const page_id next = table[h * run->table_stride + i];
-                const page_id here = run->table[h * run->table_stride + i];
-                if (next == PAGE_NONE || f.n >= f.room) continue;
-                const bool was_read = tier_is_wanted(e->pool.tier, next);
-                const bool begins = here != PAGE_NONE && tier_is_new(e->pool.tier, here);
-                if (pass == 0 ? was_read : !was_read && begins) find(&f, next);
-            }
-    tier_ahead(e->pool.tier, f.id, f.n);
+    const uint32_t next = r->layer + 1;
+    if (next == e->pool.geom.n_layer) return;
+    tier_follow(e->pool.tier,
+                &(struct tier_follow){.layer = next,
+                                      .here = run->table,
+                                      .next = pool_table(&e->pool, e->batch.run[run_i].seq_i, next),
+                                      .n_lane = e->pool.geom.n_kv_head,
+                                      .stride = run->table_stride,
+                                      .n = run->pos0 / PAGE_TOK,
+                                      .scratch = t->held + t->n_held,
+                                      .room = e->pool.n_frame - t->n_held});
 }
 
 /* ---- The step ---- */

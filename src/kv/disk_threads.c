@@ -1,4 +1,4 @@
-/* disk_threads.c: transfers of a disk by plain calls from a few threads, where the system has no
+/* disk_threads.c: transfers of a disk by plain calls, each in a thread, where the system has no
  * io_uring or tests stand in its place. Reads go before writes: somebody waits for them. */
 #include "kv/disk.h"
 
@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <pthread.h>
 
-#define N_THREAD 4u
+#define N_THREAD DISK_DEPTH /* a disk gives the more reads the more wait for it */
 
 struct queue {
     struct disk_io *first, *last;

@@ -45,21 +45,16 @@ static void link_frame(struct tier *t, uint32_t f)
     layer->last = f;
 }
 
-static bool is_ready(const struct tier_frame *frame)
-{
-    return frame->state == TIER_CLEAN && frame->pins == 0;
-}
-
 static void set_state(struct tier *t, uint32_t f, enum tier_state state)
 {
-    t->n_ready -= is_ready(&t->frame[f]);
+    t->n_ready -= tier_is_ready(&t->frame[f]);
     t->frame[f].state = (uint8_t)state;
-    t->n_ready += is_ready(&t->frame[f]);
+    t->n_ready += tier_is_ready(&t->frame[f]);
 }
 
 static void pin(struct tier *t, uint32_t f)
 {
-    t->n_ready -= is_ready(&t->frame[f]);
+    t->n_ready -= tier_is_ready(&t->frame[f]);
     t->n_pinned += t->frame[f].pins++ == 0;
 }
 
@@ -96,7 +91,7 @@ static void unpin(struct tier *t, uint32_t f)
     assert(t->frame[f].pins > 0);
     if (--t->frame[f].pins > 0) return;
     t->n_pinned--;
-    t->n_ready += is_ready(&t->frame[f]);
+    t->n_ready += tier_is_ready(&t->frame[f]);
     if (t->frame[f].state != TIER_LOST) return;
     unbind(t, f);
     set_free(t, f);
@@ -104,15 +99,9 @@ static void unpin(struct tier *t, uint32_t f)
 
 void tier_evict(struct tier *t, uint32_t f)
 {
-    assert(is_ready(&t->frame[f]));
+    assert(tier_is_ready(&t->frame[f]));
     unbind(t, f);
     set_free(t, f);
-}
-
-/* Whether a page can be read back. */
-static bool has_copy(const struct tier *t, page_id id)
-{
-    return t->page[id].on_disk || t->page[id].source;
 }
 
 static uint8_t *frame_bytes(const struct tier *t, uint32_t f)
@@ -310,7 +299,7 @@ static bool wait_for_room(struct tier *t, bool holds, bool *retried)
 static void make_room(struct tier *t, uint32_t n)
 {
     if (n > t->n_free) victim_take(t, n - t->n_free);
-    assert(n <= t->n_free);
+    assert(n <= t->n_free); /* pages that are ready suffice, and none is spared */
 }
 
 /* Pins pages that have a frame; returns the number of others. */
@@ -407,7 +396,7 @@ static uint32_t load_run(struct tier *t, struct disk_io *io, const page_id *id, 
             place_of(t, at) != io->slot + io->n_slot || t->frame_of[at] == PAGE_NONE ||
             t->frame[t->frame_of[at]].state != TIER_BOUND || t->page[at].is_moving)
             break;
-        assert(has_copy(t, at));
+        assert(tier_has_copy(t, at));
         io->tag[io->n_slot].page = at;
         io->tag[io->n_slot].frame = t->frame_of[at];
         io->tag[io->n_slot].sum = t->page[at].sum;
@@ -423,7 +412,7 @@ static uint32_t load_run(struct tier *t, struct disk_io *io, const page_id *id, 
 
 static void bind_page(struct tier *t, page_id id)
 {
-    const bool is_there = has_copy(t, id);
+    const bool is_there = tier_has_copy(t, id);
     const uint32_t f = bind(t, id, is_there ? TIER_BOUND : TIER_LOST);
     pin(t, f);
     if (is_there) return;
@@ -520,19 +509,21 @@ void tier_release(struct tier *t, const page_id *id, uint32_t n)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* ---- Ahead ---- */
+
 static bool may_load(const struct tier *t, page_id id)
 {
-    return id != PAGE_NONE && t->frame_of[id] == PAGE_NONE && has_copy(t, id) &&
+    return id != PAGE_NONE && t->frame_of[id] == PAGE_NONE && tier_has_copy(t, id) &&
            !t->page[id].is_moving;
 }
 
 /* The pages that come first and for which there is room get frames. */
 static void bind_ahead(struct tier *t, const page_id *id, uint32_t n)
 {
-    uint32_t n_load = 0, room = t->n_free + t->n_ready;
-    if (room > DISK_DEPTH * DISK_RUN) room = DISK_DEPTH * DISK_RUN;
-    for (uint32_t i = 0; i < n && n_load < room; i++) n_load += may_load(t, id[i]);
-    make_room(t, n_load);
+    uint32_t n_load = 0;
+    for (uint32_t i = 0; i < n && n_load < DISK_DEPTH * DISK_RUN; i++) n_load += may_load(t, id[i]);
+    if (n_load > t->n_free) victim_take(t, n_load - t->n_free);
+    if (n_load > t->n_free) n_load = t->n_free;
     for (uint32_t i = 0; n_load > 0; i++) {
         if (!may_load(t, id[i])) continue;
         t->frame[bind(t, id[i], TIER_BOUND)].ahead = true;
@@ -577,15 +568,40 @@ void tier_ahead(struct tier *t, const page_id *id, uint32_t n)
     pthread_mutex_unlock(&t->lock);
 }
 
-bool tier_is_wanted(const struct tier *t, page_id id)
+/* Used in this step and not in the one before. */
+static bool begins(const struct tier *t, page_id id)
 {
-    return t->page[id].used + 1 >= t->step;
+    const uint32_t f = id == PAGE_NONE ? PAGE_NONE : t->frame_of[id];
+    return f != PAGE_NONE && t->frame[f].used == t->step && !(t->frame[f].history & 2);
 }
 
-bool tier_is_new(const struct tier *t, page_id id)
+/* Pages of the other layer that are to be fetched: those used in the last step first. */
+static uint32_t find_next(const struct tier *t, const struct tier_follow *f)
 {
-    const uint32_t f = t->frame_of[id];
-    return f != PAGE_NONE && t->frame[f].used == t->step && !(t->frame[f].history & 2);
+    uint32_t n_first = 0, n_then = 0;
+    for (uint32_t lane = 0; lane < f->n_lane; lane++)
+        for (uint32_t i = 0; i < f->n; i++) {
+            const page_id id = f->next[lane * f->stride + i];
+            if (!may_load(t, id) || n_first + n_then == f->room) continue;
+            if (t->page[id].used + 1 >= t->step)
+                f->scratch[n_first++] = id;
+            else if (begins(t, f->here[lane * f->stride + i]))
+                f->scratch[f->room - ++n_then] = id;
+        }
+    memmove(f->scratch + n_first, f->scratch + f->room - n_then, n_then * sizeof *f->scratch);
+    return n_first + n_then;
+}
+
+void tier_follow(struct tier *t, const struct tier_follow *f)
+{
+    if (!t || t->no_ahead) return;
+    pthread_mutex_lock(&t->lock);
+    const uint32_t n = find_next(t, f);
+    t->spared = f->layer;
+    if (n) bind_ahead(t, f->scratch, n);
+    t->spared = PAGE_NONE;
+    load_ahead(t, f->scratch, n);
+    pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- Life ---- */
@@ -594,7 +610,7 @@ void tier_born(struct tier *t, page_id id, uint32_t layer)
 {
     if (!t) return;
     pthread_mutex_lock(&t->lock);
-    assert(t->frame_of[id] == PAGE_NONE && !has_copy(t, id));
+    assert(t->frame_of[id] == PAGE_NONE && !tier_has_copy(t, id));
     t->page[id].layer = (uint16_t)layer;
     t->page[id].used = 0;
     pthread_mutex_unlock(&t->lock);
@@ -622,7 +638,7 @@ void tier_drop(struct tier *t, page_id id)
 void tier_adopt(struct tier *t, page_id id, struct source *source, uint32_t place, uint64_t sum)
 {
     pthread_mutex_lock(&t->lock);
-    assert(t->frame_of[id] == PAGE_NONE && !has_copy(t, id));
+    assert(t->frame_of[id] == PAGE_NONE && !tier_has_copy(t, id));
     source_hold(source);
     t->page[id].source = source;
     t->page[id].place = place;
@@ -672,7 +688,7 @@ sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
                       const struct disk_calls *calls, sac_error *err)
 {
     t->step = 2; /* so that pages have not been used of late */
-    t->dirty_first = t->dirty_last = PAGE_NONE;
+    t->dirty_first = t->dirty_last = t->spared = PAGE_NONE;
     for (uint32_t i = 0; i < t->geom.n_layer; i++)
         t->layer[i] = (struct tier_layer){.first = PAGE_NONE, .last = PAGE_NONE};
     for (uint32_t f = 0; f < t->n_frame; f++) {
@@ -701,95 +717,4 @@ void tier_stop(struct tier *t)
         if (t->page[id].source) source_drop(t->page[id].source);
     pthread_mutex_destroy(&t->lock);
     pthread_cond_destroy(&t->change);
-}
-
-/* ---- What is known ---- */
-
-sac_status tier_explain(struct tier *t, sac_status status, sac_error *err)
-{
-    if (status == SAC_OK) return SAC_OK;
-    pthread_mutex_lock(&t->lock);
-    if (status == SAC_ERR_CONTEXT)
-        error_set(err, status,
-                  "more pages are needed at once than the %u that fit into %llu MiB of memory "
-                  "above %s: give more, or let a sparse method read fewer",
-                  t->n_frame, (unsigned long long)((uint64_t)t->n_frame * t->geom.bytes >> 20),
-                  disk_path(t->disk));
-    else
-        error_set(err, status, "page %u of layer %u could not be %s %s: %s", t->lost,
-                  t->page[t->lost].layer, t->what, t->lost_in,
-                  t->error ? strerror(t->error) : "its bytes are missing or not those written");
-    pthread_mutex_unlock(&t->lock);
-    return status;
-}
-
-sac_tier_stats tier_get_stats(struct tier *t)
-{
-    if (!t) return (sac_tier_stats){0};
-    pthread_mutex_lock(&t->lock);
-    sac_tier_stats s = t->stats;
-    pthread_mutex_unlock(&t->lock);
-    s.fast_bytes = (uint64_t)t->n_frame * t->geom.bytes;
-    s.card_bytes = (uint64_t)t->n_page * t->card_bytes;
-    s.file_bytes = (uint64_t)t->n_page * disk_slot_bytes(t->disk);
-    s.backend = disk_backend_name(t->disk);
-    s.n_layer = t->geom.n_layer;
-    for (uint32_t i = 0; i < t->geom.n_layer; i++) {
-        s.n_hit += t->layer[i].n_hit;
-        s.n_fetch += t->layer[i].n_fetch;
-    }
-    return s;
-}
-
-void tier_settle(struct tier *t)
-{
-    pthread_mutex_lock(&t->lock);
-    while (t->n_busy) pthread_cond_wait(&t->change, &t->lock);
-    pthread_mutex_unlock(&t->lock);
-}
-
-static bool frame_is_right(const struct tier *t, uint32_t f)
-{
-    const struct tier_frame *frame = &t->frame[f];
-    if (frame->state == TIER_FREE) return frame->page == PAGE_NONE && frame->pins == 0;
-    if (frame->page >= t->n_page || t->frame_of[frame->page] != f) return false;
-    switch ((enum tier_state)frame->state) {
-    case TIER_CLEAN: return has_copy(t, frame->page);
-    case TIER_OPEN:
-    case TIER_DIRTY:
-    case TIER_STUCK: return !has_copy(t, frame->page);
-    case TIER_LOST: return frame->pins > 0;
-    default: return false; /* nothing is under way */
-    }
-}
-
-static uint32_t count_listed(const struct tier *t)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->geom.n_layer; i++)
-        for (uint32_t f = t->layer[i].first; f != PAGE_NONE; f = t->frame[f].next)
-            n += t->page[t->frame[f].page].layer == i;
-    return n;
-}
-
-bool tier_check(struct tier *t)
-{
-    uint32_t n_ready = 0, n_pinned = 0, n_bound = 0, n_framed = 0;
-    pthread_mutex_lock(&t->lock);
-    bool is_right = t->n_busy == 0;
-    for (uint32_t f = 0; f < t->n_frame; f++) {
-        is_right = is_right && frame_is_right(t, f);
-        n_ready += is_ready(&t->frame[f]);
-        n_pinned += t->frame[f].pins > 0;
-        n_bound += t->frame[f].state != TIER_FREE;
-    }
-    for (page_id id = 0; id < t->n_page; id++) {
-        n_framed += t->frame_of[id] != PAGE_NONE;
-        is_right = is_right && !t->page[id].is_moving;
-    }
-    is_right = is_right && n_ready == t->n_ready && n_pinned == t->n_pinned &&
-               n_bound + t->n_free == t->n_frame && n_framed == n_bound &&
-               count_listed(t) == n_bound;
-    pthread_mutex_unlock(&t->lock);
-    return is_right;
 }

@@ -47,6 +47,12 @@ struct tier_frame {
     bool ahead;       /* fetched before anybody had asked, and not asked for yet */
 };
 
+/* Whether it may give way. */
+static inline bool tier_is_ready(const struct tier_frame *frame)
+{
+    return frame->state == TIER_CLEAN && frame->pins == 0;
+}
+
 struct tier_layer {
     uint32_t first, last; /* frames of its pages */
     uint64_t n_hit, n_fetch;
@@ -78,6 +84,7 @@ struct tier {
     uint32_t n_pinned, n_busy; /* frames with pins; transfers under way */
     uint32_t dirty_first, dirty_last;
     uint32_t step, now; /* now: the layer that is computed */
+    uint32_t spared;    /* a layer whose pages of this step and the last stay; PAGE_NONE: none */
     sac_tier_policy policy;
     bool no_ahead; /* nothing is fetched before it is asked for */
     pthread_mutex_t lock;
@@ -90,6 +97,12 @@ struct tier {
     page_id lost;
     char lost_in[256]; /* the file that it was moved to or from */
 };
+
+/* Whether a page can be read back. */
+static inline bool tier_has_copy(const struct tier *t, page_id id)
+{
+    return t->page[id].on_disk || t->page[id].source;
+}
 
 /* A card's bytes for pages of this shape: what a q8 page's first plane needs; 0: none. */
 size_t tier_card_bytes(const struct page_geom *g);
@@ -134,9 +147,21 @@ void tier_release(struct tier *t, const page_id *id, uint32_t n);
 /* Fetches some of these pages, those that come first, as far as room can be had without waiting;
  * returns before they are there. */
 void tier_ahead(struct tier *t, const page_id *id, uint32_t n);
-/* The page was used in this step or the one before; in this one and not the one before. */
-bool tier_is_wanted(const struct tier *t, page_id id);
-bool tier_is_new(const struct tier *t, page_id id);
+
+/* What the next layer will ask for, guessed while this one computes. */
+struct tier_follow {
+    uint32_t layer;             /* the next one */
+    const page_id *here, *next; /* [n_lane][stride] tables of this layer and of the next */
+    size_t stride;
+    uint32_t n_lane, n; /* n: entries of each that are looked at */
+    page_id *scratch;   /* [room] no more pages are looked for */
+    uint32_t room;
+};
+
+/* Fetches pages of the next layer as tier_ahead does: those that were used in the last step, then
+ * those whose neighbours here are used in this step and were not in the last. What the next layer
+ * used of late does not give way to them. */
+void tier_follow(struct tier *t, const struct tier_follow *f);
 
 /* Whether pages are held after this result of tier_acquire. */
 static inline bool tier_holds(sac_status status)
@@ -170,7 +195,7 @@ struct tier_use working_count(struct tier *t, const page_id *id, uint32_t n, uin
 
 /* ---- victim.c ---- */
 
-/* Makes `n` clean frames free; there are as many. */
+/* Makes n clean frames free, or as many as there are without those that are spared. */
 void victim_take(struct tier *t, uint32_t n);
 
 /* For victim.c: a clean frame that nobody has pinned gives its page up. */

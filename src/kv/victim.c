@@ -10,20 +10,26 @@
  * acquired is safe. The order depends on use alone. */
 #include "kv/tier.h"
 
-#include <assert.h>
-
 #define HISTORY 16u
 
 static bool is_ready(const struct tier *t, uint32_t frame)
 {
-    return t->frame[frame].state == TIER_CLEAN && t->frame[frame].pins == 0;
+    return tier_is_ready(&t->frame[frame]);
 }
 
-/* The ready frame of a layer that was used longest ago, from `frame` on. */
-static uint32_t next_ready(const struct tier *t, uint32_t frame)
+/* Used in this step or the last. */
+static bool is_wanted(const struct tier *t, uint32_t frame)
 {
+    return t->frame[frame].used + 1 >= t->step;
+}
+
+/* The ready frame of a layer that was used longest ago, and may give way. */
+static uint32_t first_ready(const struct tier *t, uint32_t layer)
+{
+    uint32_t frame = t->layer[layer].first;
     while (frame != PAGE_NONE && !is_ready(t, frame)) frame = t->frame[frame].next;
-    return frame;
+    const bool is_spared = frame != PAGE_NONE && layer == t->spared && is_wanted(t, frame);
+    return is_spared ? PAGE_NONE : frame;
 }
 
 /* Of all layers. Pages of a layer are used at a time, so layers are compared by steps, and of equal
@@ -34,7 +40,7 @@ static uint32_t oldest(const struct tier *t)
     for (uint32_t i = 0; i < t->geom.n_layer; i++) {
         /* Layers behind the one at hand were used in the last step, before those of this step. */
         const uint32_t layer = (t->now + 1 + i) % t->geom.n_layer;
-        const uint32_t frame = next_ready(t, t->layer[layer].first);
+        const uint32_t frame = first_ready(t, layer);
         if (frame == PAGE_NONE) continue;
         if (best == PAGE_NONE || t->frame[frame].used < t->frame[best].used) best = frame;
     }
@@ -71,15 +77,16 @@ static uint32_t take_seldom(struct tier *t, uint32_t layer, uint32_t n)
 
 void victim_take(struct tier *t, uint32_t n)
 {
-    assert(n <= t->n_ready);
     while (n > 0) {
         const uint32_t frame = oldest(t);
-        if (t->policy == SAC_TIER_STALE && t->frame[frame].used + 1 >= t->step) break;
+        if (frame == PAGE_NONE) return;
+        if (t->policy == SAC_TIER_STALE && is_wanted(t, frame)) break;
         tier_evict(t, frame);
         n--;
     }
     /* The layer at hand comes last. */
-    for (uint32_t i = 1; n > 0 && i <= t->geom.n_layer; i++)
-        n -= take_seldom(t, (t->now + t->geom.n_layer - i) % t->geom.n_layer, n);
-    assert(n == 0);
+    for (uint32_t i = 1; n > 0 && i <= t->geom.n_layer; i++) {
+        const uint32_t layer = (t->now + t->geom.n_layer - i) % t->geom.n_layer;
+        if (layer != t->spared) n -= take_seldom(t, layer, n);
+    }
 }

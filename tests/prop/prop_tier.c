@@ -209,16 +209,35 @@ static void settle_and_check(struct world *w)
         if (w->frame_of[i] != PAGE_NONE) assert_true(w->content[i] != 0);
 }
 
+/* Tables of two lanes, as they come; no page stands twice in one. */
+static void follow(struct world *w)
+{
+    enum { N = 8 };
+    page_id here[N], next[N], scratch[N];
+    for (uint32_t i = 0; i < N; i++) here[i] = next[i] = PAGE_NONE;
+    choose(w, here, N, true);
+    choose(w, next, N, true);
+    tier_follow(&w->tier, &(struct tier_follow){.layer = draw(w, N_LAYER),
+                                                .here = here,
+                                                .next = next,
+                                                .stride = N / 2,
+                                                .n_lane = 2,
+                                                .n = N / 2,
+                                                .scratch = scratch,
+                                                .room = draw(w, N + 1)});
+}
+
 static void operate(struct world *w)
 {
     page_id id[20];
-    switch (draw(w, 8)) {
+    switch (draw(w, 9)) {
     case 0:
     case 1: write_pages(w); break;
     case 2: drop_pages(w); break;
     case 3: tier_ahead(&w->tier, id, choose(w, id, 20, true)); break;
     case 4: tier_begin(&w->tier); break;
     case 5: tier_enter(&w->tier, draw(w, N_LAYER)); break;
+    case 6: follow(w); break;
     default: read_pages(w); break;
     }
     if (draw(w, 20) == 0) settle_and_check(w);
@@ -393,6 +412,77 @@ static void ahead_leaves_what_others_wait_for(void **state)
     world_free(&w);
 }
 
+static void write_one(struct world *w, page_id id, uint32_t layer)
+{
+    tier_born(&w->tier, id, layer);
+    assert_int_equal(tier_open(&w->tier, &id, 1), SAC_OK);
+    put(w->frames + w->frame_of[id] * w->tier.geom.bytes, w->tier.geom.bytes,
+        w->content[id] = id + 1);
+    tier_close(&w->tier, &id, 1);
+    tier_settle(&w->tier);
+}
+
+static void use(struct world *w, uint32_t layer, const page_id *id, uint32_t n)
+{
+    tier_enter(&w->tier, layer);
+    assert_int_equal(tier_acquire(&w->tier, id, n), SAC_OK);
+    tier_release(&w->tier, id, n);
+}
+
+/* While layer 0 reads page 4, which it has not read in the last step, of layer 1 page 12 is
+ * fetched, which was read in the last step, and then 14, beside 4, as far as there is room without
+ * the other pages that layer 1 read in the last step; 15 is not, for 5 is nothing new. */
+static void check_follow(uint64_t seed, uint32_t n_frame, bool has_room_for_both)
+{
+    static const page_id here[] = {0, 1, 2, 3, 4, 5}, next[] = {10, 11, 12, 13, 14, 15};
+    static const page_id first[] = {0, 1, 5}, second[] = {10, 11, 12, 13}, third[] = {20},
+                         now[] = {0, 1, 4, 5};
+    struct world w;
+    page_id scratch[8];
+    world_init_frames(&w, seed, NULL, n_frame);
+    for (uint32_t i = 0; i < 6; i++) {
+        write_one(&w, here[i], 0);
+        write_one(&w, next[i], 1);
+    }
+    write_one(&w, 20, 2);
+    victim_take(&w.tier, w.tier.n_ready);
+    tier_begin(&w.tier);
+    tier_begin(&w.tier);
+    use(&w, 0, first, 3);
+    use(&w, 1, second, 4);
+    use(&w, 2, third, 1);
+    tier_evict(&w.tier, w.frame_of[12]);
+    tier_begin(&w.tier);
+    tier_enter(&w.tier, 0);
+    assert_int_equal(tier_acquire(&w.tier, now, 4), SAC_OK);
+    tier_follow(&w.tier, &(struct tier_follow){.layer = 1,
+                                               .here = here,
+                                               .next = next,
+                                               .stride = 3,
+                                               .n_lane = 2,
+                                               .n = 3,
+                                               .scratch = scratch,
+                                               .room = 8});
+    tier_settle(&w.tier);
+    assert_int_equal(tier_get_stats(&w.tier).n_ahead, has_room_for_both ? 2 : 1);
+    for (uint32_t i = 0; i < 4; i++) assert_int_not_equal(w.frame_of[second[i]], PAGE_NONE);
+    assert_int_equal(w.frame_of[14] != PAGE_NONE, has_room_for_both);
+    assert_int_equal(w.frame_of[15], PAGE_NONE);
+    assert_int_equal(w.frame_of[20], PAGE_NONE);
+    tier_release(&w.tier, now, 4);
+    settle_and_check(&w);
+    world_free(&w);
+}
+
+static void the_next_layer_is_followed(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed < 5; seed++) { /* both policies, both kinds of pages */
+        check_follow(seed, 8, false);
+        check_follow(seed, 9, true);
+    }
+}
+
 /* ---- The end of a process ---- */
 
 /* Killed while writes are under way, a process leaves no file, and what it might leave in the
@@ -473,6 +563,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_told),
         cmocka_unit_test(threads_read_together),
         cmocka_unit_test(ahead_leaves_what_others_wait_for),
+        cmocka_unit_test(the_next_layer_is_followed),
         cmocka_unit_test(a_killed_process_leaves_nothing),
         cmocka_unit_test(stale_pages_go_first),
     };
