@@ -285,6 +285,57 @@ static void a_bad_head_leaves_its_team(void **state)
     }
 }
 
+/* Many pages alike promise that most of them are needed, and the row's own page, of which votes say
+ * nothing, has nearly all of the attention: that many pages are read beside, and no more. */
+static void little_is_read_beside(void **state)
+{
+    (void)state;
+    enum { N = 120, MOST_BESIDE = 32 };
+    static float vote[N], value[LB_GROUP * LB_DIM], value_log[LB_GROUP];
+    static float part[OP_VISIT_ROUND * LB_GROUP * (LB_DIM + 2)];
+    static page_id page[N];
+    uint32_t order[N], spare[N], mask[N] = {0};
+    struct op_lane_result result = {0};
+    struct op_visited seen = {0};
+    logit_open(&b, "psa");
+    logit_both(&b, PAGE_TOK, 0);
+    lb_seal(&b);
+    lb_point(&b, PAGE_TOK, false);
+    for (uint32_t i = 0; i < N; i++) {
+        vote[i] = 1.0F / N;
+        page[i] = b.page[0][0];
+    }
+    const struct op_lane_visit visit = {.geom = b.lane[0].shape->geom,
+                                        .frames = b.lane[0].frames,
+                                        .page = page,
+                                        .own = b.lane[0].own,
+                                        .n_own = 1,
+                                        .n_page = N,
+                                        .group = LB_GROUP,
+                                        .q = b.lane[0].q,
+                                        .scale = b.lane[0].scale,
+                                        .begin = 1,
+                                        .end = N - 2,
+                                        .vote = vote,
+                                        .order = order,
+                                        .spare = spare,
+                                        .part = part,
+                                        .value = value,
+                                        .value_log = value_log,
+                                        .mask = mask,
+                                        .result = &result,
+                                        .state = &seen,
+                                        .n_member = 1,
+                                        .mass = 0.95,
+                                        .step = 1,
+                                        .by_mean = true,
+                                        .until = UINT32_MAX};
+    b.ops.lanes.visit(b.workers, &b.ops, &visit, 1);
+    assert_int_equal(result.n_visit, 4); /* the first, the newest two, and one to look at */
+    assert_in_range(result.n_beside, 0, MOST_BESIDE);
+    lb_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +343,7 @@ int main(void)
         cmocka_unit_test(the_mean_or_the_least_stops),
         cmocka_unit_test(heads_of_a_layer_stop_together),
         cmocka_unit_test(a_bad_head_leaves_its_team),
+        cmocka_unit_test(little_is_read_beside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,7 +103,7 @@ static void plan(const struct team *t)
     struct op_visited *s = op->state;
     const uint32_t known = s->look + smaller(op->ahead, op->n_page - s->look);
     while (s->n_order < larger(known, smaller(s->at + LEAST, op->n_page))) extend(t->ops, op);
-    const uint32_t hoped = s->n_enough ? s->n_enough / 2 : s->n_order;
+    const uint32_t hoped = (s->n_enough ? s->n_enough : s->n_order) / 2;
     const uint32_t few =
         op->until < UINT32_MAX ? larger(op->ahead, op->step) : larger(LEAST, s->at / SHARE);
     s->plan = hoped > s->at ? hoped : s->at + few;
