@@ -1,8 +1,9 @@
 #!/bin/sh
 # How many requests a second each method serves where memory is short: first dense with all keys and
 # values in memory, for the idle iteration and for what it holds at most at the largest rate that it
-# serves; then all methods over a disk, with a quarter of that. Tables on stdout; trials and drawings
-# go to OUT. Requests have pages of their own (CONTEXTS).
+# serves; then all methods over a disk, with a quarter of that. A table on stdout, with resident dense
+# first; it, its trials and their drawing go to OUT/TABLE.md, .csv and .svg, those of each run beside
+# them as soon as they are there. Requests have pages of their own (CONTEXTS).
 # usage: tools/capacity.sh PROGRAM MODEL OUT DISK [-- OPTIONS OF bench capacity]
 # DISK: a file that is not there yet, on the disk that is measured. By the environment: SECONDS_EACH
 # for each method and limit (so 6 methods take at most 14 times that, beside the computing of prompts,
@@ -23,11 +24,31 @@ capacity() { # name, methods, further options
     name=$1 list=$2
     shift 2
     "$program" bench capacity -m "$model" -ctk q8 -ctv q8 --lengths "$lengths" --num-prompts "$prompts" --num-contexts "$contexts" \
-        --seconds "$seconds" --methods "$list" --trials "$out/$name.csv" --plot "$out/$name.svg" "$@" \
-        >"$out/$name.md"
-    printf '## %s\n\n' "$name"
-    cat "$out/$name.md"
-    printf '\n'
+        --seconds "$seconds" --methods "$list" --trials "$out/$name.csv" "$@" >"$out/$name.md"
+}
+
+rows() { # of a run's table
+    grep '^|' "$out/$1.md" | tail -n +3
+}
+
+join() { # table, its runs: one table, one list of trials, one drawing
+    table=$1
+    shift
+    {
+        printf '## %s\n\n' "$table"
+        sed -n '/^|---/q;p' "$out/$1.md"
+        grep '^|---' "$out/$1.md"
+        rows resident | sed 's/^| dense |/| dense, all in memory |/'
+        for name; do rows "$name"; done
+        for name in resident "$@"; do sed '1,/^|---/d;/^|/d' "$out/$name.md"; done | awk 'NF && !seen[$0]++ { print "\n" $0 }'
+    } >"$out/$table.md"
+    {
+        sed 's/^"dense"/"dense, all in memory"/' "$out/resident.csv"
+        for name; do tail -n +2 "$out/$name.csv"; done
+    } >"$out/$table.csv"
+    "$program" bench plot "$out/$table.csv" -x rate -y p99_iterations --by method --x-label 'requests per second' \
+        --y-label 'p99 of the time between tokens, in idle iterations' >"$out/$table.svg"
+    cat "$out/$table.md"
 }
 
 capacity resident dense "$@"
@@ -46,8 +67,12 @@ for table in $tables; do
     all) admit=all ;;
     *) echo "capacity.sh: TABLES: $table is neither working_set nor all" >&2 && exit 2 ;;
     esac
+    runs=
     for group in $methods; do
         # shellcheck disable=SC2086 # the options are words
         capacity "$table-${group%%,*}" "$group" $tiers --kv-admit "$admit" "$@"
+        runs="$runs $table-${group%%,*}"
     done
+    # shellcheck disable=SC2086 # names without spaces
+    join "$table" $runs
 done

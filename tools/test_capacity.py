@@ -12,11 +12,18 @@ SCRIPT = pathlib.Path(__file__).with_name("capacity.sh")
 FAKE = """#!{python}
 import json, pathlib, sys
 args = sys.argv[1:]
+if args[1] == "plot":
+    print("a drawing of", pathlib.Path(args[2]).read_text())
+    sys.exit()
 trials = pathlib.Path(args[args.index("--trials") + 1])
 with open(trials.parent / "asked", "a") as file:
     file.write(json.dumps(args) + "\\n")
-trials.write_text("method,kept,kv_most_bytes\\ndense,1,4000\\ndense,{kept},9000\\ndense,,20000\\n")
-print("one idle iteration: 5.25 ms; more\\n\\n| a table of", trials.stem, "|")
+first = args[args.index("--methods") + 1].split(",")[0]
+trials.write_text("method,kept,kv_most_bytes\\n" + "".join('"%s",%s\\n' % (first, rest) for rest in ("1,4000", "{kept},9000", ",20000")))
+print("one idle iteration: 5.25 ms; more\\n\\n| method | rate |\\n|---|---|")
+for method in args[args.index("--methods") + 1].split(","):
+    print("|", method, "|", trials.stem, "|")
+print("\\n*: a mark of all" + "\\n\\n?: one of " + trials.stem)
 """
 
 
@@ -32,6 +39,7 @@ class Capacity(unittest.TestCase):
                               env={**os.environ, "METHODS": "dense,quest psa", **env}, capture_output=True, text=True,
                               check=False)
         self.assertEqual(done.returncode, code, done.stderr)
+        self.out = root / "out"
         asked = [json.loads(line) for line in (root / "out" / "asked").read_text().splitlines()]
         return done, [{k: v for k, v in zip(a, a[1:]) if k.startswith("-")} for a in asked]
 
@@ -43,8 +51,16 @@ class Capacity(unittest.TestCase):
             self.assertEqual((a["--idle-ms"], a["--kv-fast"], a["-t"]), ("5.25", "2250", "3"))
             self.assertTrue(a["--kv-disk"].endswith("/pages:8G"), a)
         self.assertEqual([a.get("--kv-admit") for a in asked], [None, "working-set", "working-set", "all", "all"])
-        for name in "resident", "working_set-dense", "working_set-psa", "all-dense", "all-psa":
-            self.assertIn(f"## {name}\n\none idle iteration: 5.25 ms; more\n\n| a table of {name} |", done.stdout)
+        self.assertEqual(done.stdout, "".join(
+            f"## {table}\n\none idle iteration: 5.25 ms; more\n\n| method | rate |\n|---|---|\n"
+            f"| dense, all in memory | resident |\n| dense | {table}-dense |\n| quest | {table}-dense |\n"
+            f"| psa | {table}-psa |\n\n*: a mark of all\n\n?: one of resident\n\n?: one of {table}-dense\n\n"
+            f"?: one of {table}-psa\n" for table in ("working_set", "all")))
+        for table in "working_set", "all":
+            trials = (self.out / f"{table}.csv").read_text().splitlines()
+            self.assertEqual(trials[:4:3] + trials[4::3], ["method,kept,kv_most_bytes", '"dense, all in memory",,20000',
+                                                           '"dense",1,4000', '"psa",1,4000'])
+            self.assertEqual((self.out / f"{table}.svg").read_text(), "a drawing of " + "\n".join(trials) + "\n\n")
 
     def test_loads_that_broke_the_limit_do_not_count(self):
         asked = self.run_script(kept="", SHARE="50", TABLES="all")[1]
