@@ -4,6 +4,7 @@
 
 #include "engine/attend.h"
 #include "methods/method.h"
+#include "methods/spec.h"
 
 /* What the host knows of a lane's choice on a device. */
 struct decode_known {
@@ -75,6 +76,8 @@ void decode_device_choose(sac_engine *e, struct reading *r);
 void decode_device_fetch(sac_engine *e);
 void decode_device_count(sac_engine *e);
 
+/* What a worker of the host needs for it; 0: it has no votes, or the host chooses. */
+size_t decode_votes_bytes(const sac_engine *e, const struct spec *spec);
 void decode_votes_plan(sac_engine *e, struct arena *a);
 /* Shows a decode row to a method that drops tokens by votes, lets it choose where that is due, and
  * gives pages back. False: the row's method is another. */

@@ -23,22 +23,22 @@ static const struct method_votes *votes_of(const sac_engine *e, uint32_t seq_i)
     return hooks && hooks->away && !e->backend.is_host ? hooks->away->votes : NULL;
 }
 
+size_t decode_votes_bytes(const sac_engine *e, const struct spec *spec)
+{
+    const struct method_decode *hooks = spec->method->decode;
+    if (!place_has_device(e) || !hooks || !hooks->away || !hooks->away->votes) return 0;
+    return method_hook_bytes(hooks->scratch_bytes, &e->shape, spec->param);
+}
+
 void decode_votes_plan(sac_engine *e, struct arena *a)
 {
     struct decode_votes *v = &e->decode.votes;
     const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head;
-    bool is_used = false;
     v->scratch_bytes = 0;
-    for (uint32_t i = 0; i < specs->n; i++) {
-        const struct method_decode *hooks = specs->spec[i].method->decode;
-        if (!hooks || !hooks->away || !hooks->away->votes) continue;
-        is_used = true;
-        v->scratch_bytes =
-            mem_larger(v->scratch_bytes,
-                       method_hook_bytes(hooks->scratch_bytes, &e->shape, specs->spec[i].param));
-    }
-    v->stride = is_used ? (size_t)e->pool.max_page * PAGE_TOK : 0;
+    for (uint32_t i = 0; i < specs->n; i++)
+        v->scratch_bytes = mem_larger(v->scratch_bytes, decode_votes_bytes(e, &specs->spec[i]));
+    v->stride = v->scratch_bytes ? (size_t)e->pool.max_page * PAGE_TOK : 0;
     v->looked = arena_take(a, n_kv_head * v->stride, sizeof *v->looked);
     v->scratch = arena_take(a, workers_count(e->workers), v->scratch_bytes);
     v->changed = arena_take(a, n_kv_head, sizeof *v->changed);

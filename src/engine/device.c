@@ -72,12 +72,12 @@ static sac_status check_device(const sac_engine_params *p, sac_error *err)
 {
     if (p->device && strcmp(p->device, "cpu") != 0) return SAC_OK;
     if (p->n_device_layer > 0)
-        return error_set(err, SAC_ERR_ARG, "%u layers of a GPU and no GPU: name the device",
+        return error_set(err, SAC_ERR_ARG, "%u layers of a GPU and no GPU: --device cuda names it",
                          p->n_device_layer);
     if (p->kv_on_host)
         return error_set(err, SAC_ERR_ARG,
                          "keys and values in the machine's memory (--kv-device host) beside no "
-                         "GPU: name the device");
+                         "GPU: --device cuda names it");
     return SAC_OK;
 }
 

@@ -44,6 +44,7 @@ static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
     if (method_hook_bytes(h->state_bytes, &e->shape, own->param) <= m->state_bytes &&
         method_hook_bytes(h->side_bytes, &e->shape, own->param) == m->side.bytes &&
         chooser_scratch_bytes(e, m, own->param) <= e->chooser[kind].worker_bytes &&
+        decode_votes_bytes(e, own) <= e->decode.votes.scratch_bytes &&
         n_past <= e->past.n_slot)
         return SAC_OK;
     return error_set(err, SAC_ERR_ARG,

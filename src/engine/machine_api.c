@@ -1,9 +1,21 @@
-/* machine_api.c: the public face of ops/machine.c, for programs that print a share of the limit. It
- * starts threads of its own, so it needs no engine. */
+/* machine_api.c: the public face of ops/machine.c and of the devices' names, for programs that print
+ * them. It starts threads of its own, so it needs no engine. */
 #include "base/workers.h"
+#include "ops/backend.h"
 #include "ops/machine.h"
 
 #include "saccade_machine.h"
+
+#include <stdio.h>
+
+sac_status sac_device_name(char out[160], uint32_t i, sac_error *err)
+{
+    struct ops ops;
+    if (i > 0) return backend_name_cuda(out, i - 1, err);
+    TRY(ops_init(&ops, err));
+    snprintf(out, 160, "cpu %s", ops.isa);
+    return SAC_OK;
+}
 
 sac_status sac_measure_machine(sac_machine *out, uint32_t n_threads, sac_error *err)
 {

@@ -215,12 +215,17 @@ void place_from_pages(sac_engine *e, uint32_t layer)
 
 sac_status place_wait(sac_engine *e, sac_error *err)
 {
+    sac_status first = SAC_OK;
     for (uint32_t i = 0; i < e->n_place; i++) {
         struct place *p = &e->place[i];
-        const sac_status before = p->status, now = backend_wait(&p->backend, err);
+        sac_error why;
+        sac_status status = backend_wait(&p->backend, &why);
+        if (p->status != SAC_OK) {
+            status = p->status;
+            why = p->why;
+        }
         p->status = SAC_OK;
-        if (before != SAC_OK) return error_set(err, before, "%s", p->why.msg);
-        if (now != SAC_OK) return now;
+        if (status != SAC_OK && first == SAC_OK) first = error_set(err, status, "%s", why.msg);
     }
-    return SAC_OK;
+    return first;
 }

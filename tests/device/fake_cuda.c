@@ -5,8 +5,8 @@
  * alone, which the engine keeps.
  *
  * SACCADE_FAKE_DEVICES: how many there are (1), apart from each other. SACCADE_FAKE_MIB: the memory
- * of each, or a list. SACCADE_FAKE_BROKEN_DEVICE: who fails (0). SACCADE_FAKE_BROKEN=N: the N-th
- * wait tells of a failure; SACCADE_FAKE_BREAK=N: the N-th since that was set. */
+ * of each, or a list. SACCADE_FAKE_BROKEN_DEVICE: who fails (0), or all. SACCADE_FAKE_BROKEN=N: the
+ * N-th wait tells of a failure; SACCADE_FAKE_BREAK=N: the N-th since that was set. */
 #include "../check/plain_mass.h"
 #include "base/mem.h"
 #include "ops/cuda/api.h"
@@ -219,6 +219,13 @@ static void send(struct cuda_device *from, struct cuda_device *to, void *dst, co
     close_all(to);
 }
 
+static bool may_break(const struct cuda_device *d)
+{
+    const char *who = getenv("SACCADE_FAKE_BROKEN_DEVICE");
+    return (who && strcmp(who, "all") == 0) ||
+           d->index == from_environment("SACCADE_FAKE_BROKEN_DEVICE", 0);
+}
+
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
     const size_t n_break = from_environment("SACCADE_FAKE_BREAK", 0);
@@ -226,7 +233,7 @@ static sac_status wait(struct cuda_device *d, sac_error *err)
     d->n_break = n_break;
     const bool is_its_turn = ++d->n_wait == from_environment("SACCADE_FAKE_BROKEN", 0) ||
                              (n_break && d->n_since == n_break);
-    if (is_its_turn && d->index == from_environment("SACCADE_FAKE_BROKEN_DEVICE", 0))
+    if (is_its_turn && may_break(d))
         return error_set(err, SAC_ERR_IO, "GPU %u: it is broken", d->index);
     return SAC_OK;
 }

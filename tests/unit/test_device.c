@@ -480,6 +480,33 @@ static void a_failure_of_one_of_them_ends_the_step(void **state)
     unsetenv("SACCADE_FAKE_DEVICES");
 }
 
+/* The first is told, and no step behind it hears of the other. */
+static void failures_of_all_end_one_step(void **state)
+{
+    (void)state;
+    static struct heard h;
+    setenv("SACCADE_FAKE_DEVICES", "2", 1);
+    sac_engine *e = wished_engine(&(struct wish){.of = model, .devices = "cuda:0,cuda:1"}, "cuda");
+    sac_error err;
+    sac_seq a;
+    uint32_t n;
+    h = (struct heard){0};
+    setenv("SACCADE_FAKE_BROKEN", "2", 1);
+    setenv("SACCADE_FAKE_BROKEN_DEVICE", "all", 1);
+    for (int step = 0; step < 2; step++) {
+        must(sac_seq_create(e, &a, &err), &err);
+        must(sac_seq_append(e, a, prompt, 10, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+        const sac_status status = sac_step(e, hear, &h, &n, &err);
+        assert_int_equal(status, step == 0 ? SAC_ERR_IO : SAC_OK);
+        if (step == 0) assert_non_null(strstr(err.msg, "GPU 0: it is broken"));
+        sac_seq_remove(e, a);
+    }
+    unsetenv("SACCADE_FAKE_BROKEN");
+    unsetenv("SACCADE_FAKE_BROKEN_DEVICE");
+    unsetenv("SACCADE_FAKE_DEVICES");
+    sac_engine_free(e);
+}
+
 /* The GPU has the weights and pages of its own layers alone. */
 static void a_part_takes_less_memory(void **state)
 {
@@ -586,6 +613,7 @@ int main(void)
         cmocka_unit_test(what_layers_in_part_cannot_do_is_named),
         cmocka_unit_test(what_several_devices_cannot_do_is_named),
         cmocka_unit_test(a_failure_of_one_of_them_ends_the_step),
+        cmocka_unit_test(failures_of_all_end_one_step),
         cmocka_unit_test(a_part_takes_less_memory),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),
         cmocka_unit_test(a_failure_ends_the_step),
