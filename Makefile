@@ -14,8 +14,8 @@ BUILD = cmake --build $(1) --parallel $(JOBS)
 # CTest's own report goes to the terminal, its JUnit file to the summary, which decides the status.
 RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --output-on-failure \
 	--output-junit $(CURDIR)/$(1)/junit.xml $(2); $(PYTHON) tools/junit_summary.py $(1)/junit.xml
-# What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
-C_TESTS = -L '^(unit|check|prop|fuzz)$$'
+# What sanitizers look at. Other scripts compare numbers and texts, by the plain program.
+CHECKED = -L '^(unit|check|prop|fuzz|cli|serve)$$'
 
 .PHONY: all help clients deps deps-test deps-lint deps-fuzz deps-cuda cuda check-cuda bench-cuda model models text demo demo-long test \
 	test-long soak check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
@@ -127,10 +127,11 @@ truth: deps-test ## comparisons with independent implementations, on all four mo
 	@$(call BUILD,build)
 	@SACCADE_TRUTH=all; export SACCADE_TRUTH; $(call RUN_TESTS,build,-L '^truth$$')
 
-asan ubsan tsan: deps-test ## C tests under a sanitizer, in build-asan and so on
+asan ubsan tsan: deps-test ## C tests, and those of the program and its server, under a sanitizer, in build-asan and so on
+	@$(PYTHON) tools/fetch.py model smollm2-135m
 	@$(call CONFIGURE,$@)
 	@$(call BUILD,build-$@)
-	@$(call RUN_TESTS,build-$@,$(C_TESTS))
+	@$(call RUN_TESTS,build-$@,$(CHECKED))
 
 fuzz: deps-fuzz ## each fuzzer for FUZZ_SECONDS
 	@$(call CONFIGURE,fuzz)

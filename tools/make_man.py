@@ -101,7 +101,7 @@ def list_commands(text):
 def page(program):
     overview = run_help(program)
     version = subprocess.run([program, "--version"], check=True, capture_output=True,
-                             text=True).stdout.split()[-1]
+                             text=True).stdout.split()[1]
     summaries, commands = {}, []
     for name, summary in list_commands(overview).items():
         help_text = run_help(program, name)

@@ -6,7 +6,8 @@
 
 static const struct habit habits[] = {
     /* Here where a command has no such option of its own. */
-    {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization -ts --tensor-split",
+    {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization -ts --tensor-split "
+     "--kv-device",
      HABIT_PASSED, true, "this command computes nothing on a GPU"},
     {"-dev", HABIT_WRONG, true, "--device says who computes: cpu, cuda, cuda:N or cuda:0,cuda:1"},
     {"-sm --split-mode -mg --main-gpu -tp --tensor-parallel-size", HABIT_PASSED, true,

@@ -8,7 +8,7 @@
 #include "app/output.h"
 #include "base/suggest.h"
 
-#include "saccade.h"
+#include "saccade_machine.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -103,6 +103,20 @@ static int complete_command(int argc, char **argv)
     return c->run(n, args);
 }
 
+/* With the devices that an engine can be made for, or why none is a GPU. */
+static void print_version(void)
+{
+    char name[160];
+    sac_error err;
+    uint32_t n = 0;
+    printf("saccade %s\n", sac_version());
+    while (sac_device_name(name, n, &err) == SAC_OK) {
+        printf("%s\n", name);
+        n++;
+    }
+    if (n < 2) printf("no GPU: %s\n", err.msg);
+}
+
 static int run_command(int argc, char **argv)
 {
     if (argc < 2) {
@@ -117,7 +131,7 @@ static int run_command(int argc, char **argv)
         return EXIT_OK;
     }
     if (is_one_of(name, "--version", "version") || strcmp(name, "-V") == 0) {
-        printf("saccade %s\n", sac_version());
+        print_version();
         return EXIT_OK;
     }
     if (strcmp(name, "complete") == 0) return complete_command(argc, argv);

@@ -325,10 +325,15 @@ int setup_path_size(const struct setup_path_size *want)
     return OPTIONS_GO_ON;
 }
 
+static bool names_gpu(const struct setup *s)
+{
+    return (s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0;
+}
+
 /* Whether pages are a GPU's, which lie in the machine's memory where its own has no room. */
 static bool pages_are_gpus(const struct setup *s)
 {
-    return ((s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0) && !s->kv_on_host;
+    return names_gpu(s) && !s->kv_on_host;
 }
 
 /* What is about pages on a disk would do nothing without one; below a GPU's memory there is none.
@@ -356,6 +361,9 @@ static int check_without_disk(const struct setup *s)
 
 int setup_tier(struct setup *s)
 {
+    if (s->kv_on_host && !names_gpu(s))
+        return options_usage_error(
+            s->command, "--kv-device host is about a GPU's keys and values: --device cuda names a GPU");
     if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
         return options_usage_error(
             s->command, "option '--kv-fast': '%s' is no size: a number, and K, M, G or T",

@@ -66,5 +66,7 @@ sac_status backend_wait(const struct backend *b, sac_error *err);
 
 /* Opens a GPU (backend_cuda.c): fills the table, the name and the device. */
 sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err);
+/* The name that it would have; SAC_ERR_NOT_FOUND: there is none. */
+sac_status backend_name_cuda(char out[160], uint32_t index, sac_error *err);
 
 #endif

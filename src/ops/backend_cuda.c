@@ -253,6 +253,21 @@ static void depot_fetch(struct workers *pool, const struct op_depot_fetch *op)
 
 /* ---- Opening ---- */
 
+static void write_name(char out[160], uint32_t index, const struct cuda_info *info)
+{
+    snprintf(out, 160, "cuda:%u %s", index, info->name);
+}
+
+sac_status backend_name_cuda(char out[160], uint32_t index, sac_error *err)
+{
+    const struct cuda_api *api;
+    struct cuda_info info;
+    TRY(find_api(&api, err));
+    TRY(api->info(&info, index, err));
+    write_name(out, index, &info);
+    return SAC_OK;
+}
+
 sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err)
 {
     struct cuda_info info;
@@ -261,7 +276,7 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
     TRY(find_api(&out->api, err));
     TRY(out->api->info(&info, index, err));
     TRY(out->api->open(&out->device, index, err));
-    snprintf(out->name, sizeof out->name, "cuda:%u %s", index, info.name);
+    write_name(out->name, index, &info);
     out->index = index;
     out->bytes_free = info.bytes_free;
     out->ops = (struct ops){.isa = "cuda",

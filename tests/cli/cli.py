@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(os.environ.get("SACCADE_ROOT", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("SACCADE_BUILD", ROOT / "build"))
+# How much longer than elsewhere the program may take: a sanitizer makes it slow.
+PATIENCE = float(os.environ.get("SAC_TEST_PATIENCE", 1))
 BIN = os.environ.get("SACCADE_BIN", str(ROOT / "build" / "saccade"))
 
 
@@ -30,7 +33,7 @@ def saccade(*args, env=None, stdin="", timeout=300, **kwargs):
     """Runs the program to its end; the result has returncode, stdout and stderr."""
     kwargs.setdefault("stdout", subprocess.PIPE)
     return subprocess.run([BIN, *args], input=stdin, stderr=subprocess.PIPE, text=True,
-                          timeout=timeout, env=clean_env(**(env or {})), check=False, **kwargs)
+                          timeout=timeout * PATIENCE, env=clean_env(**(env or {})), check=False, **kwargs)
 
 
 def run_json(*args, **kwargs):

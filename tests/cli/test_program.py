@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 import eval_dir
-from cli import BIN, ROOT, clean_env, commands, model_path, run_json, saccade
+from cli import BIN, BUILD, ROOT, clean_env, commands, model_path, run_json, saccade
 
 
 class Usage(unittest.TestCase):
@@ -98,7 +98,15 @@ class Usage(unittest.TestCase):
     def test_version_is_the_headers(self):
         header = (ROOT / "include" / "saccade.h").read_text()
         parts = [re.search(rf"SAC_VERSION_{p} (\d+)", header)[1] for p in ("MAJOR", "MINOR", "PATCH")]
-        self.assertEqual(saccade("--version").stdout, f"saccade {'.'.join(parts)}\n")
+        self.assertEqual(saccade("--version").stdout.splitlines()[0], f"saccade {'.'.join(parts)}")
+
+    def test_version_names_the_devices(self):
+        lines = saccade("--version", env={"SACCADE_CUDA": "/nowhere/lib.so", "SAC_CPU": "ref"}).stdout.splitlines()
+        self.assertEqual(lines[1], "cpu ref")
+        self.assertRegex(lines[2], "^no GPU: .*/nowhere/lib.so.*make cuda")
+        fake = BUILD / "tests" / "libfake_cuda.so"
+        lines = saccade("--version", env={"SACCADE_CUDA": str(fake), "SACCADE_FAKE_DEVICES": "2"}).stdout.splitlines()
+        self.assertEqual(lines[2:], ["cuda:0 Fake", "cuda:1 Fake"])
 
     def test_every_command_has_help(self):
         self.assertIn("run", commands())

@@ -10,11 +10,11 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
-#define STACK_LEAVE(to) __sanitizer_start_switch_fiber(NULL, (to).stack, STACK_BYTES)
-#define STACK_ENTER()   __sanitizer_finish_switch_fiber(NULL, NULL, NULL)
+#define STACK_LEAVE(to)   __sanitizer_start_switch_fiber(NULL, (to).p, (to).bytes)
+#define STACK_ENTER(from) __sanitizer_finish_switch_fiber(NULL, &(from).p, &(from).bytes)
 #else
-#define STACK_LEAVE(to) ((void)(to))
-#define STACK_ENTER()   ((void)0)
+#define STACK_LEAVE(to)   ((void)(to))
+#define STACK_ENTER(from) ((void)(from))
 #endif
 
 #define STACK_BYTES ((size_t)256 << 10)
@@ -25,6 +25,11 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 enum wait { WAIT_NONE, WAIT_BLOCK, WAIT_WARP, WAIT_OVER };
 
 typedef void *place[5]; /* of __builtin_setjmp */
+
+struct stack {
+    const void *p;
+    size_t bytes;
+};
 
 struct fiber {
     uint8_t *stack;
@@ -49,6 +54,7 @@ static struct {
     uint32_t n_thread, now, n_left, n_waiting;
     uint64_t turn; /* barriers that are complete */
     place scheduler;
+    struct stack caller; /* the scheduler's, as a sanitizer tells it */
     ucontext_t main;
     const std::function<void()> *kernel;
     uint8_t *shared_room, *shared; /* the room ends before a page that cannot be read */
@@ -73,14 +79,17 @@ static struct {
 
 [[gnu::noinline]] static void give_way(void)
 {
-    if (__builtin_setjmp(block.fiber[block.now].at) == 0) go_to(block.scheduler);
-    STACK_ENTER();
+    if (__builtin_setjmp(block.fiber[block.now].at) == 0) {
+        STACK_LEAVE(block.caller);
+        go_to(block.scheduler);
+    }
+    STACK_ENTER(block.caller);
 }
 
 /* A fiber lives on from block to block. */
 [[noreturn]] static void run_kernels(void)
 {
-    STACK_ENTER();
+    STACK_ENTER(block.caller);
     for (;;) {
         (*block.kernel)();
         if (!block.fiber[block.now].waited) fail("a kernel that has not called kernel_begin");
@@ -93,10 +102,15 @@ static struct {
 [[gnu::noinline]] static void go_on(uint32_t i)
 {
     struct fiber *f = &block.fiber[i];
+    const struct stack own = {f->stack, STACK_BYTES};
     block.now = i;
     threadIdx.x = i;
-    if (__builtin_setjmp(block.scheduler) != 0) return;
-    STACK_LEAVE(*f);
+    if (__builtin_setjmp(block.scheduler) != 0) {
+        struct stack left;
+        STACK_ENTER(left);
+        return;
+    }
+    STACK_LEAVE(own);
     if (f->begun) go_to(f->at);
     f->begun = true;
     ucontext_t start;
@@ -184,7 +198,7 @@ void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t 
         w->mask = mask;
     }
     if (w->kind != kind || w->mask != mask) fail("lanes of a warp meet at different exchanges");
-    memcpy(w->brought[w->turn % 2][lane], mine, bytes);
+    if (bytes > 0) memcpy(w->brought[w->turn % 2][lane], mine, bytes);
     w->arrived |= 1u << lane;
     if (w->arrived == mask) {
         w->arrived = 0;

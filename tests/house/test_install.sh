@@ -61,4 +61,4 @@ case $answer in
 esac
 [ "$("$destination/ask-static" "$model" "$question")" = "$answer" ] ||
     fail "static and shared library answer differently"
-[ "$("$prefix/bin/saccade" --version)" = "saccade $version" ] || fail "saccade --version"
+[ "$("$prefix/bin/saccade" --version | head -1)" = "saccade $version" ] || fail "saccade --version"

@@ -265,7 +265,7 @@ class InstallTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f"{folder}/site", done.stdout)
             version = subprocess.run([os.environ["SACCADE_BIN"], "--version"], capture_output=True, text=True,
-                                     check=True).stdout.split()[-1]
+                                     check=True).stdout.split()[1]
             self.assertEqual(done.stdout.split()[-1], version)
 
 

@@ -43,7 +43,7 @@ class Server:
 
     def until(self, what, seconds=60):
         """Waits for `what()` to be true and returns it."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * cli.PATIENCE
         while time.monotonic() < end:
             found = what()
             if found:
@@ -60,7 +60,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(30)
+            code = self.process.wait(30 * cli.PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -73,7 +73,7 @@ class Server:
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         """Status, headers and body of one request; `body` is made JSON unless it is bytes."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * cli.PATIENCE)
         with contextlib.closing(connection):
             data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
             connection.request(method, path, data, headers or {})
@@ -104,7 +104,7 @@ class Server:
         return error
 
     def connect(self):
-        s = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        s = socket.create_connection(("127.0.0.1", self.port), timeout=30 * cli.PATIENCE)
         return s
 
     def metric(self, name):

@@ -136,7 +136,7 @@ static void refuse(const sac_method_def *def, const char *why)
 
 static void test_refusals(void **state)
 {
-    char name[8];
+    char name[16];
     sac_error err;
     sac_method_info info;
     size_t n = 0;
