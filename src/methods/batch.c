@@ -135,6 +135,7 @@ struct share_room {
     float *sum;
     struct op_draw_piece *piece;
     struct op_draw_state *state;
+    float *page;                  /* [pages of a context] */
     struct op_lane_shares *later; /* what is left for batch_draw, on the host */
 };
 
@@ -148,6 +149,7 @@ static struct share_room share_room_of(const struct method_shape *s, void *scrat
     r.sum = arena_take(&a, n_piece * s->group, sizeof *r.sum);
     r.piece = arena_take(&a, OP_DRAW_PIECES((size_t)s->n_ctx), sizeof *r.piece);
     r.state = arena_take(&a, 1, sizeof *r.state);
+    r.page = arena_take(&a, (size_t)s->n_ctx / PAGE_TOK + 1, sizeof *r.page);
     r.later = arena_take(&a, 1, sizeof *r.later);
     r.bytes = a.used;
     return r;
@@ -207,20 +209,38 @@ void batch_shares_to_draw(const struct method_batch *b,
     make_shares(b, plane, true);
 }
 
-void batch_sum_pages(const struct method_batch *b)
+float *batch_share_sums(const struct method_shape *s, void *scratch)
+{
+    return share_room_of(s, scratch).page;
+}
+
+/* `out`: where a lane's sums go; NULL: to its scores. */
+static void sum_pages(const struct method_batch *b,
+                      float *(*out)(const struct method_shape *s, void *scratch))
 {
     struct op_lane_fold *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct room r = room_of(&b->lane[i], BATCH_TOKEN);
+        const struct method_lane *l = &b->lane[i];
+        const struct room r = room_of(l, BATCH_TOKEN);
         list[n++] = (struct op_lane_fold){.in = r.vote,
-                                          .n = pick_page_count(&b->lane[i]),
+                                          .n = pick_page_count(l),
                                           .n_part = PAGE_TOK,
                                           .step = PAGE_TOK,
                                           .part_step = 1,
-                                          .out = r.score};
+                                          .out = out ? out(l->shape, l->scratch) : r.score};
     }
     if (n > 0) b->ops->lanes.fold(b->workers, b->ops, list, n);
+}
+
+void batch_sum_pages(const struct method_batch *b)
+{
+    sum_pages(b, NULL);
+}
+
+void batch_sum_shares(const struct method_batch *b)
+{
+    sum_pages(b, batch_share_sums);
 }
 
 void batch_sum_heads(const struct method_batch *b, enum batch_item item)

@@ -41,6 +41,9 @@ void batch_shares_to_draw(const struct method_batch *b,
 size_t batch_shares_bytes(const struct method_shape *s, const void *param);
 /* Of pages: the sums over their tokens, in the scores of the first query head. */
 void batch_sum_pages(const struct method_batch *b);
+/* The same behind batch_shares, in a room of its scratch. */
+void batch_sum_shares(const struct method_batch *b);
+float *batch_share_sums(const struct method_shape *s, void *scratch);
 /* The plain sums of the query heads' scores in place of the shares. */
 void batch_sum_heads(const struct method_batch *b, enum batch_item item);
 

@@ -15,7 +15,7 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     struct visit_room r;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX, .used = n_own};
     room_make(&r.room, s, by_token, scratch);
-    r.vote = by_token ? r.room.score : r.room.vote;
+    r.vote = by_token ? batch_share_sums(s, scratch) : r.room.vote;
     const size_t n_part = (size_t)OP_VISIT_ROUND * s->group;
     r.part = arena_take(&a, n_part * (s->geom->head_dim + 2), sizeof *r.part);
     r.part_log = arena_take(&a, n_part, sizeof *r.part_log);

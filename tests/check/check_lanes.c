@@ -370,6 +370,7 @@ static struct op_lane_visit put_visit(const struct op_lane_visit *op)
     there.own = put(op->own, sizeof s.own);
     there.vote = put(op->vote, sizeof s.vote[0]);
     there.order = put(s.order, sizeof s.order);
+    there.spare = put(s.order, sizeof s.order);
     there.sum = put(s.sum, sizeof s.sum);
     there.mask = put(op->mask, sizeof s.mask[0]);
     there.result = put(op->result, sizeof *op->result);
@@ -490,6 +491,7 @@ static void notes_are_the_same(void **state)
 static void boxes_are_the_same(void **state)
 {
     (void)state;
+    enum { MANY = 40 };
     static uint8_t side[N_PAGE * 4096];
     static float want[GROUP][2 * N_PAGE], got[GROUP][2 * N_PAGE];
     float qa[GROUP * DIM], qb[GROUP * DIM];
@@ -517,15 +519,21 @@ static void boxes_are_the_same(void **state)
                                          .scale = 0.3f,
                                          .mean = mean,
                                          .unit = 1};
-        struct op_lane_boxes away = op;
-        away.at.base = there;
-        away.at.page = p.page_there;
-        away.at.out = put(want, sizeof want);
-        away.q = p.q_there;
+        struct op_lane_boxes away[MANY];
         ref.lanes.boxes(NULL, &ref, &op, 1);
-        assert_int_equal(api->lane_boxes(device, &away, 1), SAC_OK);
-        get(got, away.at.out, sizeof got);
-        assert_near(want[0], got[0], GROUP * 2 * N_PAGE, 1e-5);
+        for (uint32_t i = 0; i < MANY; i++) {
+            away[i] = op;
+            away[i].at.base = there;
+            away[i].at.page = p.page_there;
+            away[i].at.out = put(got, sizeof got);
+            away[i].q = p.q_there;
+        }
+        for (uint32_t n = 1; n <= MANY;
+             n += MANY - 1) { /* with many lanes a warp has more of each */
+            assert_int_equal(api->lane_boxes(device, away + MANY - n, n), SAC_OK);
+            get(got, away[MANY - n].at.out, sizeof got);
+            assert_near(want[0], got[0], GROUP * 2 * N_PAGE, 1e-5);
+        }
         give_all();
     }
 }

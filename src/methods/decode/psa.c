@@ -99,7 +99,7 @@ static void psa_choose(const struct method_batch *b)
     }
     if (by_plane(b->lane[0].param)) {
         batch_shares(b, plane_of);
-        batch_sum_pages(b);
+        batch_sum_shares(b);
     } else {
         box_votes(b, BOX_MEAN);
     }

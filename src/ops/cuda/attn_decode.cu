@@ -3,18 +3,20 @@
  * What a row reads is a list of units: halves of f16 pages or whole q8 pages, then 16 single tokens
  * each, then the two halves of its own page. A list is cut into splits of a length that depends on
  * the list, the model and the GPU alone; a block takes a split and deals its units out to its warps
- * in turns. A warp keeps pages on their way into shared memory while it multiplies others. Warps are
- * merged in their order; the block that is the last of a list to be done merges the splits in the
- * same way, each warp every so many-th, whichever block it is: same bits whatever else is in the call.
+ * in turns. A warp keeps pages on their way into shared memory while it multiplies others. Warps
+ * are merged in their order; the block that is the last of a list to be done merges the splits in
+ * the same way, each warp every so many-th, whichever block it is: same bits whatever else is in
+ * the call.
  */
 #include "ops/cuda/attn_unit.cuh"
 #include "ops/cuda/block.cuh"
 
-#define SPLIT_MAX   64u  /* splits of a list, unless they would be too long */
-#define SPLIT_UNIT  128u /* units of a split at most: a lane knows one of its warp */
-#define SPLIT_LEAST 8u   /* and at least: a multiple of the warps of any block */
-#define BUSY_WARPS  8u   /* of a multiprocessor that are enough for one row */
-#define PART_MAX   TALLY         /* splits at a time: 34 MB of scratch for heads of 128 */
+#define SPLIT_MAX     64u   /* splits of a list, unless they would be too long */
+#define SPLIT_UNIT    128u  /* units of a split at most: a lane knows one of its warp */
+#define SPLIT_LEAST   8u    /* and at least: a multiple of the warps of any block */
+#define BUSY_WARPS    8u    /* of a multiprocessor that are enough for one row */
+#define CHOSEN_BLOCKS 4u    /* of a multiprocessor for lists that the device makes, or fewer */
+#define PART_MAX      TALLY /* splits at a time: 34 MB of scratch for heads of 128 */
 
 /* ---- Jobs ---- */
 
@@ -146,17 +148,17 @@ __device__ void put_out(const struct attn_call &call, const struct decode_job &j
             (all[HEADS * D + g] + log2f(all[HEADS * D + HEADS + g])) * LN2;
 }
 
-/* What the warps have left in `merge` becomes the row's, or a part of it: then the last block of the
- * job puts all parts together. */
+/* What the warps have left in `merge` becomes the row's, or a part of it: then the last block of
+ * the job puts all parts together. */
 template <int F, int D>
-__device__ void end_split(const struct attn_call &call, const struct decode_job &job, float *merge,
-                          float *scratch, uint32_t *tally)
+__device__ void end_split(const struct attn_call &call, const struct decode_job &job,
+                          uint32_t split, float *merge, float *scratch, uint32_t *tally)
 {
     using size = decode_size<F, D>;
     float *all = merge + size::warps * size::part;
     if (job.n_split > 1) {
         float *part = scratch + (size_t)job.part0 * size::part;
-        put_split<D>(merge, part + (size_t)blockIdx.x * size::part);
+        put_split<D>(merge, part + (size_t)split * size::part);
         if (!block_is_last(tally, job.n_split)) return;
         merge_splits<D>(merge, part, job.n_split);
         __syncthreads();
@@ -182,20 +184,13 @@ __device__ __forceinline__ void stage_unit(uint32_t to, const struct decode_view
 }
 
 template <int F, int D>
-__global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
-    attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
-                       uint32_t *tally)
+__device__ void add_split(const struct attn_call &call, const struct decode_job &job,
+                          uint32_t split, float *scratch, uint32_t *tally)
 {
     using size = decode_size<F, D>;
     uint8_t *const smem = kernel_shared();
-    __shared__ struct decode_job job;
-    if (threadIdx.x == 0) job = jobs[blockIdx.y];
-    kernel_begin();
-    if (threadIdx.x == 0 && job.count) job_choose(&job, size::unit_page);
-    __syncthreads();
-    if (blockIdx.x >= job.n_split) return;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t begin = blockIdx.x * job.split_unit;
+    const uint32_t begin = split * job.split_unit;
     const uint32_t end = min(begin + job.split_unit, job.n_unit);
     struct decode_view v;
     v.call = &call;
@@ -248,7 +243,25 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     __syncthreads();
     put_warp<D>(w, (float *)smem);
     __syncthreads();
-    end_split<F, D>(call, job, (float *)smem, scratch, tally + blockIdx.y);
+    end_split<F, D>(call, job, split, (float *)smem, scratch, tally);
+}
+
+/* A block takes every so many-th split: where the device has chosen, few of those that lists can
+ * have are there, and blocks that find nothing take their time, too. */
+template <int F, int D>
+__global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
+    attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
+                       uint32_t *tally)
+{
+    __shared__ struct decode_job job;
+    if (threadIdx.x == 0) job = jobs[blockIdx.y];
+    kernel_begin();
+    if (threadIdx.x == 0 && job.count) job_choose(&job, decode_size<F, D>::unit_page);
+    for (uint32_t split = blockIdx.x;; split += gridDim.x) {
+        __syncthreads(); /* nobody reads the shared memory of the split before any more */
+        if (split >= job.n_split) return;
+        add_split<F, D>(call, job, split, scratch, tally + blockIdx.y);
+    }
 }
 
 /* ---- The launcher ---- */
@@ -291,6 +304,7 @@ struct decode_plan { /* a call as it is put together on the host */
     uint32_t split_most; /* of a list */
     uint32_t n_job, n_split_max;
     uint32_t n_part, part_max; /* of the wave of jobs that share the scratch */
+    bool all_chosen;           /* by the device */
 };
 
 struct decode_lists { /* of a run, on the device */
@@ -400,10 +414,10 @@ static struct decode_lists stage_lists(struct cuda_device *d, const struct op_at
 
 struct decode_launch {
     struct attn_call call;
-    struct decode_job *job;         /* on the device */
-    const struct decode_job *host;  /* the same */
+    struct decode_job *job;        /* on the device */
+    const struct decode_job *host; /* the same */
     float *scratch;
-    uint32_t n_job, n_grid; /* blocks of a job: n_split of them do something */
+    uint32_t n_job, n_grid; /* blocks of a job, which take its splits in turns */
 };
 
 template <int F, int D>
@@ -414,8 +428,8 @@ static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
     for (uint32_t i = 0, end; i < l->n_job; i = end) { /* a wave */
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
         TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
-                         dim3(l->n_grid, end - i), decode_size<F, D>::warps * 32, smem, l->call, l->job + i,
-                         l->scratch, d->tally));
+                         dim3(l->n_grid, end - i), decode_size<F, D>::warps * 32, smem, l->call,
+                         l->job + i, l->scratch, d->tally));
     }
     return SAC_OK;
 }
@@ -452,6 +466,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     struct decode_plan p;
     memset(&p, 0, sizeof p);
     p.job = (struct decode_job *)host;
+    p.all_chosen = true;
     p.split_most = split_most(d, decode_warps(op->geom->head_dim), per_run);
     const size_t part_max = op->scratch_bytes / part_bytes(op->geom);
     p.part_max = (uint32_t)(part_max < PART_MAX ? part_max : PART_MAX);
@@ -459,11 +474,14 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     for (uint32_t i = 0; i < op->n_run; i++) {
         if (op->run[i].kind != ROW_DECODE) continue;
         const struct decode_lists lists = stage_lists(d, op, &op->run[i]);
+        p.all_chosen = p.all_chosen && op->run[i].chosen.count;
         plan_run(&p, op, &op->run[i], &lists);
     }
     if (d->status != SAC_OK) return d->status;
     l.n_job = p.n_job;
     for (l.n_grid = 1; l.n_grid < p.n_split_max;) l.n_grid *= 2; /* few shapes: a graph lasts */
+    while (p.all_chosen && l.n_grid > 1 && l.n_grid * p.n_job > CHOSEN_BLOCKS * d->n_sm)
+        l.n_grid /= 2;
     if (p.n_split_max > p.part_max)
         return device_fail(d, SAC_ERR_MEMORY, "attention: scratch is too small");
     switch (attn_form_of(op->geom)) {

@@ -7,8 +7,9 @@
 #define WARPS       8u
 #define THREADS     1024u
 #define FEW         256u
-#define SHARE_PAGES 16u /* of a piece */
-#define SHARE_BUSY  4u  /* blocks of a multiprocessor with whom warps have several pages each */
+#define BOXES_BUSY  512u /* of a multiprocessor with whom warps have several eights each */
+#define SHARE_PAGES 16u   /* of a piece */
+#define SHARE_BUSY  4u    /* blocks of a multiprocessor with whom warps have several pages each */
 
 static sac_status refuse_turned(struct cuda_device *d)
 {
@@ -20,33 +21,106 @@ static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
     return (n_page + SHARE_PAGES - 1) / SHARE_PAGES;
 }
 
-/* ---- Boxes: a warp for each ---- */
+/* ---- Boxes: products of matrix instructions ---- */
 
+#define BOX_PART  64u /* channels that are met together */
+#define BOX_STEPS (BOX_PART / 16)
+
+/* Channels of a part as thread j of four has them: 16 neighbours, four for each step. Rows of A are
+ * the halves of eight heads' queries, and what rounding leaves. */
+struct box_rows {
+    uint32_t q[BOX_STEPS][4], spread[BOX_STEPS][4];
+};
+
+static __device__ __forceinline__ void
+box_rows_load(struct box_rows &to, const struct op_lane_boxes &op, uint32_t head, uint32_t c)
+{
+#pragma unroll
+    for (uint32_t s = 0; s < BOX_STEPS; s++) {
+        const float *from = op.q + head * op.at.head_dim + c + threadIdx.x % 4 * 16 + s * 4;
+        const float4 v = head < op.at.group ? *(const float4 *)from : make_float4(0, 0, 0, 0);
+        const float q[4] = {v.x * op.scale, v.y * op.scale, v.z * op.scale, v.w * op.scale};
+        float by[4];
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) by[k] = op.mean ? fabsf(q[k]) : fmaxf(q[k], 0) * op.unit;
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k += 2) {
+            to.q[s][k] = half_pack<HALF_F16>(q[k], q[k + 1]);
+            to.q[s][k + 1] = half_rest<HALF_F16>(q[k], q[k + 1], to.q[s][k]);
+            to.spread[s][k] = half_pack<HALF_F16>(by[k], by[k + 1]);
+            to.spread[s][k + 1] = half_rest<HALF_F16>(by[k], by[k + 1], to.spread[s][k]);
+        }
+    }
+}
+
+static __device__ __forceinline__ void box_part(float c[4], const uint32_t (*rows)[4],
+                                                const uint8_t *at)
+{
+    const uint4 first = *(const uint4 *)at, second = *(const uint4 *)(at + 16);
+    mma_16816<HALF_F16>(c, rows[0], first.x, first.y);
+    mma_16816<HALF_F16>(c, rows[1], first.z, first.w);
+    mma_16816<HALF_F16>(c, rows[2], second.x, second.y);
+    mma_16816<HALF_F16>(c, rows[3], second.z, second.w);
+}
+
+/* A warp takes EIGHTS times eight boxes; box i of all is box i / n_page of page i % n_page. */
+template <uint32_t EIGHTS>
 static __global__ void __launch_bounds__(WARPS * 32)
     boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, const struct choose_begin begin)
 {
-    kernel_begin();
+    __shared__ struct op_lane_boxes op;
+    choose_open(&op, list + min(blockIdx.y, n_list - 1));
     if (blockIdx.y >= n_list) {
         choose_clear(begin.list[blockIdx.y - n_list], blockIdx.x);
         return;
     }
-    const struct op_lane_boxes &op = list[blockIdx.y];
-    const uint32_t lane = threadIdx.x % 32, i = blockIdx.x * WARPS + threadIdx.x / 32;
-    if (i >= op.at.n_page * op.n_box) return;
-    const uint32_t page = i % op.at.n_page, box = i / op.at.n_page;
-    const uint8_t *at = op.at.base + (size_t)op.at.page[page] * op.at.stride + box * op.box_at;
-    const uint16_t *a = (const uint16_t *)(at + op.at.a_at);
-    const uint16_t *b = (const uint16_t *)(at + op.at.b_at);
-    for (uint32_t g = 0; g < op.at.group; g++) {
-        float sum = 0;
-        for (uint32_t c = lane; c < op.at.head_dim; c += 32) {
-            const float q = op.q[g * op.at.head_dim + c] * op.scale;
-            const float spread = op.mean ? fabsf(q) : fmaxf(q, 0) * op.unit;
-            sum += q * choose_half(a[c], SAC_KV_F16) + spread * choose_half(b[c], SAC_KV_F16);
-        }
-        for (int j = 16; j > 0; j /= 2) sum += __shfl_xor_sync(~0u, sum, j);
-        if (lane == 0) op.at.out[g * op.at.out_stride + box * op.box_out + page] = sum;
+    const uint32_t lane = threadIdx.x % 32, head = lane / 4, n = op.at.n_page * op.n_box;
+    const uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * EIGHTS * 8;
+    const uint8_t *box[EIGHTS];
+    if (first >= n) return;
+#pragma unroll
+    for (uint32_t t = 0; t < EIGHTS; t++) {
+        const uint32_t i = min(first + t * 8 + head, n - 1);
+        box[t] = op.at.base + (size_t)op.at.page[i % op.at.n_page] * op.at.stride +
+                 i / op.at.n_page * op.box_at + lane % 4 * 32;
     }
+    for (uint32_t g = 0; g < op.at.group; g += CHOOSE_HEADS) {
+        float sum[EIGHTS][4] = {};
+        for (uint32_t c = 0; c < op.at.head_dim; c += BOX_PART) {
+            struct box_rows rows;
+            box_rows_load(rows, op, g + head, c);
+#pragma unroll
+            for (uint32_t t = 0; t < EIGHTS; t++) {
+                box_part(sum[t], rows.q, box[t] + op.at.a_at + c * 2);
+                box_part(sum[t], rows.spread, box[t] + op.at.b_at + c * 2);
+            }
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < EIGHTS * 2; k++) {
+            const uint32_t i = first + k / 2 * 8 + lane % 4 * 2 + k % 2;
+            if (g + head >= op.at.group || i >= n) continue;
+            op.at.out[(g + head) * op.at.out_stride + i / op.at.n_page * op.box_out +
+                      i % op.at.n_page] = sum[k / 2][k % 2] + sum[k / 2][2 + k % 2];
+        }
+    }
+}
+
+/* Reads of 16 bytes. */
+static bool boxes_are_aligned(const struct op_lane_boxes *op)
+{
+    const size_t all = op->at.stride | op->box_at | op->at.a_at | op->at.b_at | (size_t)op->at.base;
+    return all % 16 == 0 && op->at.head_dim % BOX_PART == 0;
+}
+
+template <uint32_t EIGHTS>
+static sac_status launch_boxes(struct cuda_device *d, const struct op_lane_boxes *list, uint32_t n,
+                               uint32_t most)
+{
+    const struct choose_begin begin = choose_take_begin(d);
+    const uint32_t each = WARPS * EIGHTS * 8, n_block = (most + each - 1) / each;
+    const dim3 grid(choose_larger(n_block, choose_parts(begin, WARPS * 32)), n + begin.n);
+    return queue_launch(d, "scores of pages", boxes_kernel<EIGHTS>, grid, WARPS * 32, 0, list, n,
+                        begin);
 }
 
 sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n)
@@ -54,16 +128,15 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     uint32_t most = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].turn || op[i].at.frame_of) return refuse_turned(d);
+        if (!boxes_are_aligned(&op[i]))
+            return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
         most = choose_larger(most, op[i].at.n_page * op[i].n_box);
     }
     const struct op_lane_boxes *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     most = choose_reach(most);
-    const struct choose_begin begin = choose_take_begin(d);
-    const uint32_t n_block =
-        choose_larger((most + WARPS - 1) / WARPS, choose_parts(begin, WARPS * 32));
-    return queue_launch(d, "scores of pages", boxes_kernel, dim3(n_block, n + begin.n), WARPS * 32,
-                        0, list, n, begin);
+    const bool many = (uint64_t)most * n > (uint64_t)BOXES_BUSY * d->n_sm;
+    return many ? launch_boxes<4>(d, list, n, most) : launch_boxes<1>(d, list, n, most);
 }
 
 /* ---- Logits: a warp for each page, a lane for each token ---- */
@@ -340,9 +413,22 @@ static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
     if (block_is_last(tally + blockIdx.x, n_piece)) share_totals(of, n_piece);
 }
 
-/* Shares of a piece's tokens; a thread takes four. */
+/* The sum of a page's shares in their order, of which eight threads have four each. */
+static __device__ float share_page_total(float4 share)
+{
+    const uint32_t t = threadIdx.x % 8;
+    float sum = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        if (t == i) sum = sum + share.x + share.y + share.z + share.w;
+        sum = __shfl_sync(~0u, sum, threadIdx.x % 32 / 8 * 8 + i);
+    }
+    return sum;
+}
+
+/* Shares of a piece's tokens; a thread takes four. `folds` NULL: nobody asks for the sums of pages.
+ */
 static __global__ void __launch_bounds__(SHARE_PAGES *PAGE_TOK / 4)
-    share_spread_kernel(const struct choose_spread shares)
+    share_spread_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
 {
     __shared__ struct op_lane_shares of;
     __shared__ float lse[OP_GROUP_MAX];
@@ -350,23 +436,65 @@ static __global__ void __launch_bounds__(SHARE_PAGES *PAGE_TOK / 4)
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
     const bool finite = choose_open_shares(lse, of);
     if (!finite && i == 0) of.result->n_bad = 1; /* cleared by what came before */
-    if (i < of.at.n_page * PAGE_TOK) *(float4 *)(of.at.share + i) = choose_shares(of.at, lse, i);
+    float4 share = make_float4(0, 0, 0, 0);
+    if (i < of.at.n_page * PAGE_TOK)
+        *(float4 *)(of.at.share + i) = share = choose_shares(of.at, lse, i);
+    if (!folds) return;
+    const float total = share_page_total(share);
+    if (i < of.at.n_page * PAGE_TOK && threadIdx.x % 8 == 0)
+        folds[blockIdx.y].out[i / PAGE_TOK] = total;
+}
+
+/* The launch before, if it makes shares for n lanes. */
+static struct choose_spread last_spread(const struct cuda_device *d, uint32_t n)
+{
+    struct choose_spread s = {};
+    const void *last = queue_last(d, kernel_entry(share_spread_kernel));
+    if (last) memcpy(&s, last, sizeof s);
+    return s.n == n ? s : (struct choose_spread){};
 }
 
 struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_lane_draw *op,
                                         uint32_t n)
 {
-    struct choose_spread s = {};
-    const void *last = queue_last(d, kernel_entry(share_spread_kernel));
-    if (!last) return s;
-    memcpy(&s, last, sizeof s);
+    const struct choose_spread s = last_spread(d, n);
+    if (s.n == 0) return s;
     const struct op_lane_shares *of = choose_staged(d, s.list);
-    bool same = s.n == n;
-    for (uint32_t i = 0; i < n && same; i++)
-        same = of[i].at.share + op[i].at.first == op[i].at.value && of[i].result == op[i].result;
-    if (!same) return (struct choose_spread){};
+    for (uint32_t i = 0; i < n; i++)
+        if (of[i].at.share + op[i].at.first != op[i].at.value || of[i].result != op[i].result)
+            return (struct choose_spread){};
     queue_drop_last(d);
     return s;
+}
+
+static sac_status launch_spread(struct cuda_device *d, const struct choose_spread &spread,
+                                const struct op_lane_fold *folds)
+{
+    return queue_launch(d, "shares of tokens", share_spread_kernel,
+                        dim3(share_pieces(spread.n_page), spread.n), SHARE_PAGES * PAGE_TOK / 4, 0,
+                        spread, folds);
+}
+
+/* Whether the sums are those of pages of these shares, and go where they do not lie. */
+static bool folds_shares(const struct op_lane_fold *op, const struct op_share_planes *of)
+{
+    const float *end = of->e + (size_t)of->group * of->n_page * PAGE_TOK;
+    return op->in == of->share && op->n == of->n_page && op->n_part == PAGE_TOK &&
+           op->step == PAGE_TOK && op->part_step == 1 && (op->out < of->e || op->out >= end);
+}
+
+/* Lets the launch before, which makes the shares, add them up, too. */
+static bool fold_with_shares(struct cuda_device *d, const struct op_lane_fold *op,
+                             const struct op_lane_fold *staged, uint32_t n)
+{
+    const struct choose_spread s = last_spread(d, n);
+    if (s.n == 0) return false;
+    const struct op_lane_shares *of = choose_staged(d, s.list);
+    for (uint32_t i = 0; i < n; i++)
+        if (!folds_shares(&op[i], &of[i].at)) return false;
+    queue_drop_last(d);
+    (void)launch_spread(d, s, staged); /* a failure is remembered */
+    return true;
 }
 
 /* With few blocks all pages of one are read at the same time; with many a warp reads some, for one
@@ -397,9 +525,7 @@ static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shar
     case 256: TRY(launch_logits<256>(d, list, n_piece, n)); break;
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
     }
-    const struct choose_spread spread = {list, n, most};
-    return queue_launch(d, "shares of tokens", share_spread_kernel, dim3(n_piece, n),
-                        SHARE_PAGES * PAGE_TOK / 4, 0, spread);
+    return launch_spread(d, {list, n, most}, NULL);
 }
 
 sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
@@ -479,6 +605,7 @@ sac_status cuda_lane_fold(struct cuda_device *d, const struct op_lane_fold *op, 
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n);
     const struct op_lane_fold *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
+    if (fold_with_shares(d, op, list, n)) return d->status;
     most = choose_reach(most);
     return queue_launch(d, "sums of scores", fold_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
                         list);

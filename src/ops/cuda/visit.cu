@@ -1,10 +1,12 @@
 /* visit.cu: pages visited in the order of their votes until enough of the attention has been seen
- * (op_lane_visit), all teams of a list in a fixed row of launches. The first puts all pages in
- * order: a page's place is the number of those before it. Then come rounds, each as long as all
- * before it together: many blocks sum up the logits of a round's pages, products of matrix
- * instructions, and the last one of a team looks at all places of the round at which it could stop,
- * side by side and in f64, so that the same pages are visited as on a CPU. A team that is done has
- * rounds of nothing.
+ * (op_lane_visit), all teams of a list in two launches. The first puts all pages in order, by a
+ * block for each team: pages are dealt into bins by the first bits of their votes, and a page's
+ * place is the number of those in higher bins and of those before it in its own. The second visits
+ * in rounds, each as long as all before it together: blocks take pieces of a round as they come and
+ * sum up the logits of the pages, products of matrix instructions; the one that is done last looks
+ * at all places of the round at which it could stop, side by side and in f64, so that the same
+ * pages are visited as on a CPU. Who takes a piece of the next round waits for that look: it is
+ * made by a block that runs already. All stop when one finds enough.
  *
  * Attention reads what is marked afterwards, by lists: a visit reads keys alone, which are read
  * again then, and those of the last round behind the last page for nothing: at most as many as were
@@ -20,13 +22,15 @@
 #define THREADS     256u
 #define WARPS       (THREADS / 32)
 #define FIRST       128u  /* pages of the first round */
+#define PIECE       WARPS /* places that a block takes together */
 #define TEAM_BLOCKS 8u    /* of a multiprocessor that all teams of a round have together, or more */
-#define ORDER_PAGES 64u   /* that a block puts in order */
-#define ORDER_KEYS  1024u /* that are looked at together */
-#define EACH        4u    /* places that a thread looks at */
+#define ORDER       1024u /* threads that put pages in order */
+#define ORDER_BINS  8192u /* by exponent and five digits of what is not negative */
+#define ORDER_ZERO  0x80000000u /* the key of a vote of 0, which many pages may have */
+#define EACH        4u          /* places that a thread looks at */
 #define LOOKS       (32 * EACH)
 
-static_assert(ORDER_KEYS % ORDER_PAGES == 0, "the pages of a block are looked at together");
+static_assert(FIRST % PIECE == 0, "a piece is of one round");
 
 /* ---- Order ---- */
 
@@ -35,7 +39,8 @@ static __device__ void begin_lane(const struct op_lane_visit &op)
     struct op_visited *s = op.state;
     for (uint32_t g = threadIdx.x; g < op.group; g += blockDim.x) s->guess[g] = INFINITY;
     if (threadIdx.x > 0) return;
-    s->at = s->tally = s->done = 0;
+    s->at = s->tally = s->n_order = s->n_last = 0;
+    s->done = false;
     s->bad_from = op.result->n_bad ? 0 : UINT32_MAX;
 }
 
@@ -49,50 +54,90 @@ static __device__ inline uint32_t team_key(const struct op_lane_visit *op, uint3
     return cut_key(sum);
 }
 
-/* How many of keys [from, end), multiples of 4, are not below `least`. */
-static __device__ inline uint32_t count_keys(const uint32_t *key, uint32_t from, uint32_t end,
-                                             uint32_t least)
+static __device__ inline uint32_t order_bin(uint32_t key)
 {
-    uint32_t n = 0;
-#pragma unroll 4
-    for (uint32_t i = from; i < end; i += 4) {
-        const uint4 k = *(const uint4 *)(key + i);
-        n += (k.x >= least) + (k.y >= least) + (k.z >= least) + (k.w >= least);
-    }
-    return n;
+    const uint32_t bin = key >> 18 & (ORDER_BINS - 1);
+    return key < ORDER_ZERO ? 0 : bin > 1 ? bin : 1;
 }
 
-/* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. A
- * thread has a page; of the keys that are looked at together those of pages before its block count
- * if they are alike, and those behind it do not. */
-static __global__ void __launch_bounds__(ORDER_PAGES) order_kernel(const struct op_lane_visit *list)
+/* Where bins begin, the highest first, from how many are in each. */
+static __device__ void place_bins(uint32_t *bin, uint32_t *room)
 {
+    constexpr uint32_t each = ORDER_BINS / ORDER;
+    const uint32_t first = ORDER_BINS - (threadIdx.x + 1) * each;
+    uint32_t n = 0, all;
+    for (uint32_t k = 0; k < each; k++) n += bin[first + k];
+    uint32_t at = block_before(n, room, &all);
+    for (uint32_t k = each; k-- > 0;) {
+        const uint32_t mine = bin[first + k];
+        bin[first + k] = at;
+        at += mine;
+    }
+}
+
+/* The place of page i among those in its bin, whose end is known: those of higher votes are before
+ * it, then those of lower numbers. */
+static __device__ uint32_t place_in_bin(const uint32_t *key, const uint32_t *grouped,
+                                        const uint32_t *bin, uint32_t i)
+{
+    const uint32_t mine = key[i], b = order_bin(mine);
+    const uint32_t begin = b + 1 < ORDER_BINS ? bin[b + 1] : 0;
+    uint32_t place = begin;
+    for (uint32_t k = begin; k < bin[b]; k++) {
+        const uint32_t j = grouped[k], other = key[j];
+        place += other > mine || (other == mine && j < i);
+    }
+    return place;
+}
+
+/* Votes of 0 have a place of their own, behind all bins but the last: the n of them that are before
+ * a page are counted as the block goes through the pages. Returns their number. */
+static __device__ uint32_t place_zeros(const struct op_lane_visit *op, const uint32_t *key,
+                                       uint32_t n, uint32_t first, uint32_t *room)
+{
+    uint32_t n_zero = 0, all;
+    for (uint32_t i0 = 0; i0 < n; i0 += ORDER) {
+        const uint32_t i = i0 + threadIdx.x;
+        const bool is = i < n && key[i] == ORDER_ZERO;
+        const uint32_t before = block_before(is, room, &all);
+        if (is) op->order[first + n_zero + before] = op->begin + i;
+        n_zero += all;
+    }
+    return n_zero;
+}
+
+/* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. A vote
+ * that is below 0 or no number is in the last bin, behind those of 0. */
+static __global__ void __launch_bounds__(ORDER) order_kernel(const struct op_lane_visit *list)
+{
+    __shared__ uint32_t bin[ORDER_BINS], room[32];
     kernel_begin();
-    __shared__ __align__(16) uint32_t key[ORDER_KEYS];
-    const struct op_lane_visit *op = list + blockIdx.y;
-    if (blockIdx.x == 0) begin_lane(*op);
+    const struct op_lane_visit *op = list + blockIdx.x;
+    begin_lane(*op);
     if (op->n_member == 0) return; /* of the team before */
     const uint32_t n = op->end - op->begin, n_end = op->begin + op->n_page - op->end;
-    const uint32_t begin = blockIdx.x * ORDER_PAGES, i = begin + threadIdx.x;
-    if (blockIdx.x == 0)
-        for (uint32_t p = threadIdx.x; p < n_end; p += ORDER_PAGES)
-            op->order[p] = p < op->begin ? p : p + n;
-    if (begin >= n) return;
-    const uint32_t mine = i < n ? team_key(op, op->begin + i) : 0;
-    uint32_t rank = n_end;
-    for (uint32_t first = 0; first < n; first += ORDER_KEYS) {
-        __syncthreads();
-        for (uint32_t k = threadIdx.x; k < ORDER_KEYS; k += ORDER_PAGES)
-            key[k] = first + k < n ? team_key(op, op->begin + first + k) : 0;
-        __syncthreads();
-        const uint32_t end = min(n - first, ORDER_KEYS);
-        const uint32_t own = min(max(begin, first) - first, end);
-        const uint32_t behind = begin < first ? 0 : min(own + ORDER_PAGES, end);
-        rank += count_keys(key, 0, own, mine) + count_keys(key, behind, end, mine + 1);
-        for (uint32_t k = own; k < behind; k++)
-            rank += key[k] > mine || (key[k] == mine && first + k < i);
+    uint32_t *const key = (uint32_t *)op->sum, *const grouped = op->spare;
+    for (uint32_t p = threadIdx.x; p < n_end; p += ORDER) op->order[p] = p < op->begin ? p : p + n;
+    for (uint32_t b = threadIdx.x; b < ORDER_BINS; b += ORDER) bin[b] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER) {
+        const uint32_t k = key[i] = team_key(op, op->begin + i);
+        if (k != ORDER_ZERO) atomicAdd(&bin[order_bin(k)], 1u);
     }
-    if (i < n) op->order[rank] = op->begin + i;
+    __syncthreads();
+    place_bins(bin, room);
+    __syncthreads();
+    const uint32_t n_above = bin[0]; /* of all bins but the last */
+    const uint32_t n_zero = place_zeros(op, key, n, n_end + n_above, room);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER)
+        if (key[i] != ORDER_ZERO) grouped[atomicAdd(&bin[order_bin(key[i])], 1u)] = i;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER) {
+        if (key[i] == ORDER_ZERO) continue;
+        const uint32_t place = place_in_bin(key, grouped, bin, i);
+        op->order[n_end + place + (key[i] < ORDER_ZERO ? n_zero : 0)] = op->begin + i;
+    }
 }
 
 /* ---- Sums ---- */
@@ -262,6 +307,27 @@ struct visit_round {
     uint32_t from, end;
 };
 
+/* Round i; its number is that of a piece's. */
+static __device__ inline struct visit_round round_of(const struct op_lane_visit *op, uint32_t i)
+{
+    const struct visit_round r = {i == 0 ? 0 : min(FIRST << (i - 1), op->n_page),
+                                  min(FIRST << i, op->n_page)};
+    return r;
+}
+
+static __device__ inline uint32_t round_of_piece(uint32_t t)
+{
+    uint32_t i = 0;
+    while (t * PIECE >= FIRST << i) i++;
+    return i;
+}
+
+/* Pieces before place `end`: a team without pages has one, for its own. */
+static __device__ inline uint32_t count_pieces(uint32_t end)
+{
+    return end == 0 ? 1 : (end + PIECE - 1) / PIECE;
+}
+
 template <int F, uint32_t D>
 static __device__ void sum_one(const struct op_lane_visit &lane, const uint32_t *order,
                                uint32_t place)
@@ -275,15 +341,16 @@ static __device__ void sum_one(const struct op_lane_visit &lane, const uint32_t 
     if (threadIdx.x % 32 == 0) atomicMin(&lane.state->bad_from, own ? 0 : place + 1);
 }
 
-/* A warp takes one page of one lane at a time. */
+/* Places of piece t, and before the first the own page: a warp takes one page of one lane at a
+ * time.
+ */
 template <int F, uint32_t D>
-static __device__ void sum_round(const struct op_lane_visit *op, const struct visit_round &r)
+static __device__ void sum_piece(const struct op_lane_visit *op, uint32_t t)
 {
-    const uint32_t n_own = r.from == 0, n = r.end - r.from + n_own;
-    for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / 32; i < n * op->n_member;
-         i += gridDim.x * WARPS) {
+    const uint32_t n_own = t == 0, from = t * PIECE, n = min(op->n_page - from, PIECE) + n_own;
+    for (uint32_t i = threadIdx.x / 32; i < n * op->n_member; i += WARPS) {
         const uint32_t k = i % n;
-        sum_one<F, D>(op[i / n], op->order, k < n_own ? op->n_page : r.from + k - n_own);
+        sum_one<F, D>(op[i / n], op->order, k < n_own ? op->n_page : from + k - n_own);
     }
 }
 
@@ -424,7 +491,7 @@ static __device__ uint32_t look_round(const struct op_lane_visit *op, const stru
 
 /* Pages at places from .. at - 1 are visited. */
 static __device__ void end_round(const struct op_lane_visit *op, const struct page_geom &g,
-                                 const struct visit_round &r, uint32_t at, bool done)
+                                 const struct visit_round &r, uint32_t at)
 {
     const uint32_t n = at - r.from, n_end = op->begin + op->n_page - op->end;
     const uint32_t n_step = at - min(at, max(r.from, n_end));
@@ -432,63 +499,99 @@ static __device__ void end_round(const struct op_lane_visit *op, const struct pa
     for (uint32_t i = threadIdx.x; i < n * op->n_member; i += THREADS)
         op[i / n].mask[op->order[r.from + i % n]] = ~0u;
     for (uint32_t m = threadIdx.x; m < op->n_member; m += THREADS) {
-        struct op_lane_result *to = op[m].result;
-        to->n_line += (r.end - r.from) * (uint32_t)(keys / 64);
-        to->n_visit += n;
-        to->n_chosen += n_step * PAGE_TOK;
-        if (op[m].state->bad_from <= at) to->n_bad++;
+        struct op_lane_result *to = op[m].result; /* rounds are of different blocks */
+        atomicAdd(&to->n_line, (r.end - r.from) * (uint32_t)(keys / 64));
+        atomicAdd(&to->n_visit, n);
+        atomicAdd(&to->n_chosen, n_step * PAGE_TOK);
+        if (op[m].state->bad_from <= at) atomicAdd(&to->n_bad, 1u);
     }
-    if (threadIdx.x > 0) return;
-    op->state->at = at;
-    op->state->done = done;
+    if (threadIdx.x == 0) op->state->at = at;
+}
+
+/* The next piece that nobody has, when the round before its own is over; UINT32_MAX: no more are
+ * wanted. n_order counts the pieces that are taken, n_last the rounds that are over. */
+static __device__ uint32_t next_piece(const struct op_lane_visit *op)
+{
+    __shared__ uint32_t next;
+    volatile const struct op_visited *s = op->state;
+    __syncthreads(); /* nobody reads the piece before any more */
+    if (threadIdx.x == 0) {
+        const uint32_t t = atomicAdd(&op->state->n_order, 1u), i = round_of_piece(t);
+        const bool is = t < count_pieces(op->n_page);
+        while (is && s->n_last < i && !s->done)
+            ;
+        __threadfence(); /* done is told before its round is */
+        next = is && !s->done ? t : UINT32_MAX;
+    }
+    __syncthreads();
+    __threadfence();
+    return next;
+}
+
+/* Whether this block has done the last piece of a round, and can read what the others have written
+ * for it. `tally` counts the pieces of all rounds that are done. */
+static __device__ bool ends_round(const struct op_lane_visit *op, const struct visit_round &r)
+{
+    __shared__ uint32_t n_done;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) n_done = atomicAdd(&op->state->tally, 1u) + 1;
+    __syncthreads();
+    __threadfence();
+    return n_done == count_pieces(r.end);
 }
 
 template <int F, uint32_t D>
 static __global__ void __launch_bounds__(THREADS)
-    round_kernel(const struct page_geom geom, const struct op_lane_visit *list, uint32_t from,
-                 uint32_t end)
+    rounds_kernel(const struct page_geom geom, const struct op_lane_visit *list)
 {
     kernel_begin();
     const struct op_lane_visit *op = list + blockIdx.y;
-    if (op->n_member == 0 || op->state->done) return;
-    const struct visit_round r = {min(from, op->n_page), min(end, op->n_page)};
-    sum_round<F, D>(op, r);
-    if (!block_is_last(&op->state->tally, gridDim.x)) return;
-    bool done;
-    const uint32_t at = look_round(op, r, &done);
-    end_round(op, geom, r, at, done);
+    if (op->n_member == 0) return;
+    for (uint32_t t; (t = next_piece(op)) != UINT32_MAX;) {
+        const uint32_t i = round_of_piece(t);
+        const struct visit_round r = round_of(op, i);
+        sum_piece<F, D>(op, t);
+        if (!ends_round(op, r)) continue;
+        bool done;
+        const uint32_t at = look_round(op, r, &done);
+        end_round(op, geom, r, at);
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x > 0) continue;
+        if (done) *(volatile bool *)&op->state->done = true;
+        __threadfence();
+        *(volatile uint32_t *)&op->state->n_last = i + 1;
+    }
 }
 
-/* Blocks of a team: enough for one page a warp, up to its share of those that a GPU has at once. */
-static uint32_t count_blocks(const struct cuda_device *d, uint32_t n_page, uint32_t n_member,
-                             uint32_t n_team)
+/* Blocks of a team: as many as it has pieces, up to its share of those that a GPU has at once. */
+static uint32_t count_blocks(const struct cuda_device *d, uint32_t n_page, uint32_t n_team)
 {
-    const uint32_t n = (n_page * n_member + WARPS) / WARPS,
-                   most = TEAM_BLOCKS * d->n_sm / n_team + 1;
+    const uint32_t n = choose_reach(n_page) / PIECE + 1, most = TEAM_BLOCKS * d->n_sm / n_team + 1;
     return n < most ? n : most;
 }
 
 struct visit_launch {
     const struct page_geom *geom;
     const struct op_lane_visit *list;
-    uint32_t n, n_page, n_member;
+    uint32_t n, n_page;
 };
 
 template <int F, uint32_t D>
-static void launch_rounds(struct cuda_device *d, const struct visit_launch *l)
+static sac_status launch_rounds(struct cuda_device *d, const struct visit_launch *l)
 {
-    for (uint32_t from = 0, end = FIRST; from < l->n_page; from = end, end *= 2)
-        queue_launch(d, "visits of pages", round_kernel<F, D>,
-                     dim3(count_blocks(d, end - from, l->n_member, l->n), l->n), THREADS, 0,
-                     *l->geom, l->list, from, end);
+    return queue_launch(d, "visits of pages", rounds_kernel<F, D>,
+                        dim3(count_blocks(d, l->n_page, l->n), l->n), THREADS, 0, *l->geom,
+                        l->list);
 }
 
 template <int F> static sac_status launch_form(struct cuda_device *d, const struct visit_launch *l)
 {
     switch (l->geom->head_dim) {
-    case 64: launch_rounds<F, 64>(d, l); return d->status;
-    case 128: launch_rounds<F, 128>(d, l); return d->status;
-    case 256: launch_rounds<F, 256>(d, l); return d->status;
+    case 64: return launch_rounds<F, 64>(d, l);
+    case 128: return launch_rounds<F, 128>(d, l);
+    case 256: return launch_rounds<F, 256>(d, l);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
     }
 }
@@ -496,20 +599,18 @@ template <int F> static sac_status launch_form(struct cuda_device *d, const stru
 sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n)
 {
     if (n == 0) return SAC_OK;
-    struct visit_launch l = {op->geom, NULL, n, 1, 1};
+    struct visit_launch l = {op->geom, NULL, n, 1};
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].n_segment || op[i].frames.of || op[i].proof)
             return device_fail(d, SAC_ERR_UNSUPPORTED,
                                "visits with proofs, or of keys that wait for a turned query");
-        l.n_page = op[i].n_page > l.n_page ? op[i].n_page : l.n_page;
-        l.n_member = op[i].n_member > l.n_member ? op[i].n_member : l.n_member;
+        l.n_page = choose_larger(l.n_page, op[i].n_page);
     }
     if (op->group > OP_GROUP_MAX)
         return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
     l.list = choose_stage(d, op, n);
     if (!l.list) return d->status;
-    TRY(queue_launch(d, "order of visits", order_kernel,
-                     dim3((choose_reach(l.n_page) + ORDER_PAGES - 1) / ORDER_PAGES, n), ORDER_PAGES, 0, l.list));
+    TRY(queue_launch(d, "order of visits", order_kernel, n, ORDER, 0, l.list));
     switch (attn_form_of(op->geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, &l);
     case FORM_BF16: return launch_form<FORM_BF16>(d, &l);
