@@ -541,7 +541,8 @@ static void boxes_are_the_same(void **state)
 static void shares_are_the_same(void **state)
 {
     (void)state;
-    static float share[N_TOK], got[N_TOK], e[GROUP][N_TOK];
+    enum { MANY = 40 };
+    static float share[N_TOK], got[N_TOK], other[N_TOK], e[GROUP][N_TOK];
     float sum[OP_LANE_PIECES(N_PAGE) * GROUP], lse[GROUP], turned[GROUP * DIM];
     _Alignas(64) static uint8_t frame[OPS_SHARE_FRAME];
     uint64_t seed = 8;
@@ -566,21 +567,27 @@ static void shares_are_the_same(void **state)
                                           .lse = lse,
                                           .sum = sum,
                                           .result = &result};
-        struct op_lane_shares away = op;
-        away.at.base = p.there;
-        away.at.page = p.page_there;
-        away.at.q = p.q_there;
-        away.at.share = put(share, sizeof share);
-        away.at.e = put(e, sizeof e);
-        away.sum = put(sum, sizeof sum);
-        away.lse = put(lse, sizeof lse);
-        away.result = put(&after, sizeof after);
+        struct op_lane_shares away[MANY];
+        for (uint32_t i = 0; i < MANY; i++) {
+            away[i] = op;
+            away[i].at.base = p.there;
+            away[i].at.page = p.page_there;
+            away[i].at.q = p.q_there;
+            away[i].at.share = put(share, sizeof share);
+            away[i].at.e = put(e, sizeof e);
+            away[i].sum = put(sum, sizeof sum);
+            away[i].lse = put(lse, sizeof lse);
+            away[i].result = put(&after, sizeof after);
+        }
         ref.lanes.shares(NULL, &ref, &op, 1);
-        assert_int_equal(api->lane_shares(device, &away, 1), SAC_OK);
-        get(&after, away.result, sizeof after);
+        assert_int_equal(api->lane_shares(device, away, 1), SAC_OK);
+        assert_int_equal(api->lane_shares(device, away + 1, MANY - 1), SAC_OK);
+        get(&after, away[0].result, sizeof after);
         assert_int_equal(result.n_bad > 0, bad);
         assert_int_equal(after.n_bad > 0, bad);
-        get(got, away.at.share, sizeof got);
+        get(got, away[0].at.share, sizeof got);
+        get(other, away[MANY - 1].at.share, sizeof other);
+        if (!bad) assert_memory_equal(got, other, sizeof got); /* whoever has how many pages */
         for (uint32_t i = 0; i < N_TOK && !bad; i++)
             assert_true(fabsf(got[i] / share[i] - 1) < 1e-4f);
         give_all();

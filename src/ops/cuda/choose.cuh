@@ -3,6 +3,7 @@
 #ifndef SAC_OPS_CUDA_CHOOSE_CUH
 #define SAC_OPS_CUDA_CHOOSE_CUH
 
+#include "ops/cuda/block.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/place.cuh"
 #include "ops/cuda/queue.cuh"
@@ -122,12 +123,28 @@ struct choose_spread {
 struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_lane_draw *op,
                                         uint32_t n);
 
-/* The logs of a lane's sums, by all threads of a block; returns whether they are finite. */
+#define SHARE_PAGES 16u /* of a piece, for which the sums of exponentials are told */
+
+static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
+{
+    return (n_page + SHARE_PAGES - 1) / SHARE_PAGES;
+}
+
+/* The logs of the sums of a lane's exponentials, from those of its pieces, by all threads of a
+ * block, a warp for each head; returns whether they are finite. */
 static __device__ inline bool choose_open_shares(float lse[OP_GROUP_MAX],
                                                  const struct op_lane_shares &of)
 {
+    const uint32_t lane = threadIdx.x % 32, n_piece = share_pieces(of.at.n_page);
     bool finite = true;
-    for (uint32_t g = threadIdx.x; g < of.at.group; g += blockDim.x) lse[g] = __ldcg(&of.lse[g]);
+    for (uint32_t g = threadIdx.x / 32; g < of.at.group; g += blockDim.x / 32) {
+        struct exp_sum s = exp_sum_none();
+#pragma unroll 4
+        for (uint32_t i = lane; i < n_piece; i += 32)
+            s = exp_sum_add(s, exp_sum_of(__ldcg(&of.sum[i * of.at.group + g])));
+        s = warp_exp_sum(s);
+        if (lane == 0) lse[g] = s.max + logf(s.sum);
+    }
     __syncthreads();
     for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(lse[g]);
     return finite;

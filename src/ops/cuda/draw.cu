@@ -24,6 +24,7 @@
 #define CUT_THREADS 256u
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * 4) /* that a block looks at together */
+#define TAKE_BLOCKS 3u /* of a multiprocessor at once: they wait for memory and each other */
 #define CUT_BUSY    8u /* blocks of a multiprocessor that all lanes have together, or more */
 #define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
 
@@ -317,11 +318,11 @@ static __device__ uint32_t take_stretch(const struct op_draw &op, const float va
 }
 
 /* A block takes from a piece; returns the bits of items, as take_stretch does. */
-static __device__ uint32_t take_piece(const struct op_lane_draw &op, uint32_t piece,
+static __device__ uint32_t take_piece(const struct op_lane_draw &op, uint32_t piece, float cut,
                                       struct draw_part *part, struct draw_part *room)
 {
     const uint32_t warp = threadIdx.x / 32, first = piece * OP_DRAW_ITEMS + warp * STRETCH;
-    const struct draw_by v = draw_by_of(op.state->cut);
+    const struct draw_by v = draw_by_of(cut);
     float value[EACH];
     load_stretch(value, op.at, first);
     add_stretch(&part[warp], value, v);
@@ -378,7 +379,7 @@ static __device__ void end_draw(const struct op_lane_draw &op, const struct op_l
 }
 
 /* A block takes from a piece; one more ends the draw of a lane. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, TAKE_BLOCKS)
     draw_take_kernel(const struct draw_taken of, const struct page_lines all_lines)
 {
     __shared__ struct op_lane_draw op;
@@ -390,13 +391,17 @@ static __global__ void __launch_bounds__(THREADS)
     list_open_lines(&lines, all_lines);
     if (of.list) choose_copy(&list, of.list + blockIdx.y);
     choose_open(&op, of.draw + blockIdx.y);
+    const float cut = __ldcg(&op.state->cut); /* no number that counts if the lane is bad */
     const bool bad = op.result->n_bad;
     const uint32_t n_piece = bad ? 0 : (op.at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
-    if (threadIdx.x == 0) turn = bad ? blockIdx.x : atomicAdd(&op.state->n_left, 1u);
+    if (threadIdx.x == 0) {
+        const uint32_t next = atomicAdd(&op.state->n_left, 1u); /* on its way with what is above */
+        turn = bad ? blockIdx.x : next;
+    }
     __syncthreads();
     if (turn == n_piece) end_draw(op, of.list ? &list : NULL, lines, room, marked_room);
     if (turn >= n_piece) return;
-    const uint32_t word = take_piece(op, turn, part, room);
+    const uint32_t word = take_piece(op, turn, cut, part, room);
     if (!of.list) return;
     const uint32_t n_line = block_sum(page_lines_of(lines, word), marked_room.n);
     if (threadIdx.x == 0 && n_line) atomicAdd(&list.count->n_line_tok, n_line);

@@ -8,17 +8,12 @@
 #define THREADS     1024u
 #define FEW         256u
 #define BOXES_BUSY  512u /* of a multiprocessor with whom warps have several eights each */
-#define SHARE_PAGES 16u   /* of a piece */
-#define SHARE_BUSY  4u    /* blocks of a multiprocessor with whom warps have several pages each */
+#define SHARE_WARPS 4u   /* of a block whose warps have a piece each */
+#define SHARE_BUSY  4u   /* blocks of a multiprocessor with whom warps have several pages each */
 
 static sac_status refuse_turned(struct cuda_device *d)
 {
     return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing among keys that wait for a turned query");
-}
-
-static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
-{
-    return (n_page + SHARE_PAGES - 1) / SHARE_PAGES;
 }
 
 /* ---- Boxes: products of matrix instructions ---- */
@@ -332,43 +327,33 @@ static __device__ __forceinline__ struct exp_sum share_page_sum(const float x[4]
     return all;
 }
 
-/* The logs of the sums of a lane's exponentials, from those of its pieces; a warp takes a head. */
-static __device__ void share_totals(const struct op_lane_shares &of, uint32_t n_piece)
-{
-    const uint32_t lane = threadIdx.x % 32, n_warp = blockDim.x / 32;
-    for (uint32_t g = threadIdx.x / 32; g < of.at.group; g += n_warp) {
-        struct exp_sum s = exp_sum_none();
-        for (uint32_t i = lane; i < n_piece; i += 32)
-            s = exp_sum_add(s, exp_sum_of(__ldcg(&of.sum[i * of.at.group + g])));
-        s = warp_exp_sum(s);
-        if (lane == 0) of.lse[g] = s.max + logf(s.sum);
-    }
-}
-
-/* Logits of the pages that a warp has of a piece, for eight heads; their sums go to `room`. */
+/* Logits of every `step`-th page of a piece from page `first` of it on, by a warp, for eight heads;
+ * their sums go to `room`. */
 template <uint32_t D>
 static __device__ void share_warp(struct exp_sum room[CHOOSE_HEADS][SHARE_PAGES],
-                                  const struct op_share_planes &op, uint32_t begin, uint32_t g0)
+                                  const struct op_share_planes &op, uint32_t begin, uint32_t first,
+                                  uint32_t step, uint32_t g0)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
-    const uint32_t n = min(SHARE_PAGES, op.n_page - begin), head = lane / 4;
+    const uint32_t lane = threadIdx.x % 32, head = lane / 4;
+    const uint32_t n = min(SHARE_PAGES, op.n_page - begin);
     const uint32_t id = lane < n ? op.page[begin + lane] : 0;
     struct share_query<D> query;
     struct share_words<D> words;
+    float2 bases = make_float2(0, 0); /* of eight pages that the warp has */
     const auto page_at = [&](uint32_t p) {
         return op.base + (size_t)__shfl_sync(~0u, id, min(p, n - 1)) * op.stride;
     };
     share_query_load(query, op, g0 + head);
-    share_words_load(words, op, page_at(warp));
-    const float2 bases = share_base(op, query, page_at(warp + head * n_warp));
-    for (uint32_t k = 0, p = warp; p < SHARE_PAGES; k++, p += n_warp) {
+    share_words_load(words, op, page_at(first));
+    for (uint32_t k = 0, p = first; p < SHARE_PAGES; k++, p += step) {
         const struct share_words<D> now = words;
         struct exp_sum sum = exp_sum_none();
-        const float of_two = __shfl_sync(~0u, k % 2 ? bases.y : bases.x, head * 4 + k / 2);
-        if (p + n_warp < n) share_words_load(words, op, page_at(p + n_warp)); /* on its way */
+        if (k % 8 == 0) bases = share_base(op, query, page_at(p + head * step));
+        const float base = __shfl_sync(~0u, k % 2 ? bases.y : bases.x, head * 4 + k % 8 / 2);
+        if (p + step < n) share_words_load(words, op, page_at(p + step)); /* on its way */
         if (p < n) {
             float x[4][2];
-            share_page(x, query, now, of_two);
+            share_page(x, query, now, base);
             sum = share_page_sum(x);
             float *to = op.e + ((size_t)(g0 + head) * op.n_page + begin + p) * PAGE_TOK;
 #pragma unroll
@@ -379,38 +364,53 @@ static __device__ void share_warp(struct exp_sum room[CHOOSE_HEADS][SHARE_PAGES]
     }
 }
 
+/* The logs of a piece's sums; every n_warp-th head from `first` on is this warp's. */
+static __device__ void share_tell(const struct op_lane_shares &of,
+                                  const struct exp_sum room[CHOOSE_HEADS][SHARE_PAGES],
+                                  uint32_t piece, uint32_t g0, uint32_t first, uint32_t n_warp)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t g = first; g < CHOOSE_HEADS && g0 + g < of.at.group; g += n_warp) {
+        const struct exp_sum s = warp_exp_sum(lane < SHARE_PAGES ? room[g][lane] : exp_sum_none());
+        if (lane == 0) of.sum[piece * of.at.group + g0 + g] = s.max + logf(s.sum);
+    }
+}
+
 /* Logits of a piece's tokens, and for each head the log of the sum of their exponentials: NaN if
- * one is not finite; the last block of a lane adds these up. Blocks of all lanes have the same
- * piece at the same time, so that sequences which share pages find them in the cache. Sums do not
- * tell how many warps there were. */
-template <uint32_t D>
-static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
+ * one is not finite. ALONE: a warp has a piece by itself, else a block's warps share one; sums do
+ * not tell. Blocks of all lanes have the same pieces at the same time, so that sequences which
+ * share pages find them in the cache. */
+template <uint32_t D, bool ALONE>
+static __global__ void __launch_bounds__(ALONE     ? SHARE_WARPS * 32
+                                         : D > 128 ? 256
+                                                   : 512,
+                                         ALONE &&D <= 128 ? 4 : 1)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list,
-                        const struct choose_begin begins, uint32_t *tally)
+                        const struct choose_begin begins)
 {
     __shared__ struct op_lane_shares of;
+    __shared__ struct exp_sum room[ALONE ? SHARE_WARPS : 1][CHOOSE_HEADS][SHARE_PAGES];
     choose_open(&of, list + min(blockIdx.x, n_list - 1));
     if (blockIdx.x >= n_list) {
         choose_clear(begins.list[blockIdx.x - n_list], blockIdx.y);
         return;
     }
-    __shared__ struct exp_sum room[CHOOSE_HEADS][SHARE_PAGES];
-    const struct op_share_planes &op = of.at;
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
-    const uint32_t begin = blockIdx.y * SHARE_PAGES;
-    if (begin >= op.n_page) return;
-    for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
-        __syncthreads(); /* nobody reads the room of the heads before any more */
-        share_warp<D>(room, op, begin, g0);
-        __syncthreads();
-        for (uint32_t g = warp; g < CHOOSE_HEADS && g0 + g < op.group; g += n_warp) {
-            const struct exp_sum s =
-                warp_exp_sum(lane < SHARE_PAGES ? room[g][lane] : exp_sum_none());
-            if (lane == 0) of.sum[blockIdx.y * op.group + g0 + g] = s.max + logf(s.sum);
+    const uint32_t warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
+    const uint32_t piece = ALONE ? blockIdx.y * SHARE_WARPS + warp : blockIdx.y;
+    if (piece * SHARE_PAGES >= of.at.n_page) return;
+    for (uint32_t g0 = 0; g0 < of.at.group; g0 += CHOOSE_HEADS) {
+        if constexpr (ALONE) {
+            __syncwarp(); /* nobody reads the room of the heads before any more */
+            share_warp<D>(room[warp], of.at, piece * SHARE_PAGES, 0, 1, g0);
+            __syncwarp();
+            share_tell(of, room[warp], piece, g0, 0, 1);
+        } else {
+            __syncthreads();
+            share_warp<D>(room[0], of.at, piece * SHARE_PAGES, warp, n_warp, g0);
+            __syncthreads();
+            share_tell(of, room[0], piece, g0, warp, n_warp);
         }
     }
-    const uint32_t n_piece = share_pieces(op.n_page);
-    if (block_is_last(tally + blockIdx.x, n_piece)) share_totals(of, n_piece);
 }
 
 /* The sum of a page's shares in their order, of which eight threads have four each. */
@@ -497,24 +497,33 @@ static bool fold_with_shares(struct cuda_device *d, const struct op_lane_fold *o
     return true;
 }
 
-/* With few blocks all pages of one are read at the same time; with many a warp reads some, for one
- * reading of the queries. */
+/* With few blocks all pages of a piece are read at the same time; with many a warp reads them all,
+ * for one reading of the queries. */
 template <uint32_t D>
 static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shares *list,
                                 uint32_t n_piece, uint32_t n)
 {
     const bool many = (uint64_t)n_piece * n > (uint64_t)SHARE_BUSY * d->n_sm;
-    const uint32_t n_thread = many ? 128 : D > 128 ? 256 : 512;
+    const uint32_t n_thread = many ? SHARE_WARPS * 32 : D > 128 ? 256 : 512;
+    const uint32_t n_block = many ? (n_piece + SHARE_WARPS - 1) / SHARE_WARPS : n_piece;
     const struct choose_begin begins = choose_take_begin(d);
-    const dim3 grid(n + begins.n, choose_larger(n_piece, choose_parts(begins, n_thread)));
-    return queue_launch(d, "logits by first planes", share_logits_kernel<D>, grid, n_thread, 0,
-                        list, n, begins, d->tally);
+    const dim3 grid(n + begins.n, choose_larger(n_block, choose_parts(begins, n_thread)));
+    if (many)
+        return queue_launch(d, "logits by first planes", share_logits_kernel<D, true>, grid,
+                            n_thread, 0, list, n, begins);
+    return queue_launch(d, "logits by first planes", share_logits_kernel<D, false>, grid, n_thread,
+                        0, list, n, begins);
 }
 
-static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
+sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n_page);
+    for (uint32_t i = 0; i < n; i++) {
+        if (op[i].n_segment || op[i].at.frame_of) return refuse_turned(d);
+        if (op[i].at.group > OP_GROUP_MAX)
+            return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
+        most = choose_larger(most, op[i].at.n_page);
+    }
     const struct op_lane_shares *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     most = choose_reach(most);
@@ -526,18 +535,6 @@ static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shar
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
     }
     return launch_spread(d, {list, n, most}, NULL);
-}
-
-sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        if (op[i].n_segment || op[i].at.frame_of) return refuse_turned(d);
-        if (op[i].at.group > OP_GROUP_MAX)
-            return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
-    }
-    for (uint32_t i = 0; i < n; i += TALLY)
-        TRY(launch_shares(d, op + i, n - i < TALLY ? n - i : TALLY));
-    return d->status;
 }
 
 /* ---- Votes ---- */
