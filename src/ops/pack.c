@@ -570,6 +570,60 @@ struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n)
     return piece;
 }
 
+uint32_t weight_cut_unit(enum quant_type type)
+{
+    const uint32_t n = quant_block_elems(type);
+    return n > LAYOUT_BLOCK ? n : LAYOUT_BLOCK;
+}
+
+/* Block b of a group that has n_block of them: where its chunk begins, its place there, and how
+ * many blocks lie beside it. */
+struct block_at {
+    size_t chunk;
+    uint32_t i, n;
+};
+
+static struct block_at find_block(struct weight_layout l, uint32_t n_block, uint32_t b)
+{
+    const uint32_t c = b / LAYOUT_BLOCKS;
+    return (struct block_at){.chunk = LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(l),
+                             .i = b % LAYOUT_BLOCKS,
+                             .n = layout_chunk_blocks(n_block, c)};
+}
+
+/* Of a type whose blocks have scales of their own, or none. */
+static void cut_block(const struct weight *to, uint8_t *dst, uint32_t to_b,
+                      const struct weight *from, const uint8_t *src, uint32_t from_b)
+{
+    const struct weight_layout l = weight_layout_of(to->type);
+    const struct block_at t = find_block(l, layout_n_block(to->n_in), to_b);
+    const struct block_at f = find_block(l, layout_n_block(from->n_in), from_b);
+    const size_t n_scale = layout_scale_bytes(l, 1), n = layout_block_bytes(l);
+    memcpy(dst + t.chunk + t.i * n_scale, src + f.chunk + f.i * n_scale, n_scale);
+    memcpy(dst + t.chunk + t.n * n_scale + t.i * n, src + f.chunk + f.n * n_scale + f.i * n, n);
+}
+
+void weight_cut(const struct weight *to, const struct weight *from, uint32_t first)
+{
+    const struct weight_layout l = weight_layout_of(to->type);
+    const uint32_t unit = weight_cut_unit(to->type), n_block = layout_n_block(to->n_in);
+    const size_t full = layout_full_chunk_bytes(l);
+    assert(to->type == from->type && to->n_out == from->n_out && first % unit == 0);
+    assert(first + to->n_in == from->n_in ||
+           (first + to->n_in < from->n_in && to->n_in % unit == 0));
+    for (uint32_t g = 0; g < to->n_group; g++) {
+        uint8_t *dst = to->data + g * to->group_bytes;
+        const uint8_t *src = from->data + g * from->group_bytes;
+        memset(dst, 0, to->group_bytes);
+        memcpy(dst, src, LAYOUT_HEAD); /* bounds of whole rows are bounds of their parts */
+        if (unit == LAYOUT_CHUNK)
+            memcpy(dst + LAYOUT_HEAD, src + LAYOUT_HEAD + first / unit * full,
+                   to->n_in / unit * full);
+        for (uint32_t b = 0; unit < LAYOUT_CHUNK && b < n_block; b++)
+            cut_block(to, dst, b, from, src, first / LAYOUT_BLOCK + b);
+    }
+}
+
 void weight_pack(struct workers *pool, const struct weight *w, const void *src)
 {
     assert(w->data && (uintptr_t)w->data % LAYOUT_LINE == 0);

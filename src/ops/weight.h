@@ -32,6 +32,12 @@ static inline size_t weight_bytes(const struct weight *w)
 }
 /* Groups first .. first + n - 1 as a matrix of its own, or what there is of them. */
 struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n);
+/* The inputs that a cut of a matrix keeps together: those of a block with one scale, at least 32.
+ */
+uint32_t weight_cut_unit(enum quant_type type);
+/* to->data = inputs [first, first + to->n_in) of all rows of `from`. Both ends are multiples of the
+ * type's unit, or the last is the row's. The bits of numbers stay. */
+void weight_cut(const struct weight *to, const struct weight *from, uint32_t first);
 /* Packs rows `src` [n_out, n_in] (file order) into w->data, in parallel over groups. */
 void weight_pack(struct workers *pool, const struct weight *w, const void *src);
 /* dst [n_in] = row `out_i` in f32. */

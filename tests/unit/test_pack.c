@@ -77,6 +77,58 @@ static void every_type_keeps_its_bits(void **state)
     workers_destroy(pool);
 }
 
+/* Inputs [first, first + n) of a matrix, in place of other bytes. */
+static void check_cut(const struct weight *all, uint32_t first, uint32_t n)
+{
+    struct weight w;
+    weight_init(&w, all->type, all->n_out, n);
+    float *want = mem_alloc(all->n_in * sizeof *want), *got = mem_alloc(n * sizeof *got);
+    w.data = mem_map(weight_bytes(&w));
+    assert_true(want && got && w.data);
+    memset(w.data, 0xa5, weight_bytes(&w));
+    weight_cut(&w, all, first);
+    for (uint32_t o = 0; o < all->n_out; o++) {
+        weight_unpack_row(want, all, o);
+        weight_unpack_row(got, &w, o);
+        for (uint32_t k = 0; k < n; k++)
+            if (isnan(want[first + k]) ? !isnan(got[k])
+                                       : float_bits(want[first + k]) != float_bits(got[k]))
+                fail_msg("%s: row %u, inputs from %u: %u is %a, not %a", quant_name(all->type), o,
+                         first, k, (double)got[k], (double)want[first + k]);
+    }
+    mem_unmap(w.data, weight_bytes(&w));
+    mem_free(want);
+    mem_free(got);
+}
+
+/* Into parts of whole units, chunks or not, and what is left. */
+static void a_cut_keeps_the_bits_of_its_inputs(void **state)
+{
+    (void)state;
+    struct workers *pool = NULL;
+    uint64_t seed = 7;
+    assert_int_equal(workers_create(&pool, 1, NULL), SAC_OK);
+    for (size_t t = 0; t < N_TYPE; t++) {
+        struct weight all;
+        const uint32_t n_in = 1280, unit = weight_cut_unit(types[t]);
+        assert_true(unit >= 32 && unit % quant_block_elems(types[t]) == 0);
+        weight_init(&all, types[t], 19, n_in);
+        const size_t n = 19 * quant_row_bytes(types[t], n_in);
+        uint8_t *src = mem_alloc(n);
+        all.data = mem_map(weight_bytes(&all));
+        assert_true(src && all.data);
+        for (size_t i = 0; i < n; i++) src[i] = (uint8_t)next_random(&seed);
+        weight_pack(pool, &all, src);
+        check_cut(&all, 0, unit);
+        check_cut(&all, unit, 3 * unit);
+        check_cut(&all, 3 * unit, n_in - 3 * unit);
+        check_cut(&all, 0, n_in);
+        mem_unmap(all.data, weight_bytes(&all));
+        mem_free(src);
+    }
+    workers_destroy(pool);
+}
+
 /* What a decode step reads must stay close to the file. */
 static void bytes_per_weight_are_bounded(void **state)
 {
@@ -98,6 +150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_keeps_its_bits),
+        cmocka_unit_test(a_cut_keeps_the_bits_of_its_inputs),
         cmocka_unit_test(bytes_per_weight_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
