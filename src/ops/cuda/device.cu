@@ -179,7 +179,6 @@ static sac_status open_device(struct cuda_device **out, uint32_t index, sac_erro
     d->major = i.major;
     d->minor = i.minor;
     d->n_sm = i.n_sm;
-    d->neighbour = -1;
     const cudaError_t code = open_parts(d);
     if (code != cudaSuccess) {
         status = fail(err, code == cudaErrorMemoryAllocation ? SAC_ERR_MEMORY : SAC_ERR_IO,
@@ -379,8 +378,9 @@ static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes
 static void reach(struct cuda_device *from, const struct cuda_device *to)
 {
     int can = 0;
-    if (from->neighbour == (int32_t)to->index) return;
-    from->neighbour = (int32_t)to->index;
+    const uint64_t bit = (uint64_t)1 << to->index % 64;
+    if (from->asked & bit) return;
+    from->asked |= bit;
     cudaDeviceCanAccessPeer(&can, (int)from->index, (int)to->index);
     if (can) cudaDeviceEnablePeerAccess((int)to->index, 0);
     cudaGetLastError(); /* it is so already, or the driver takes another way */

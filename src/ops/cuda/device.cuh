@@ -23,8 +23,8 @@ struct cuda_device {
     uint32_t index, major, minor, n_sm;
     size_t smem_max; /* of a block, after cudaFuncSetAttribute */
     cudaStream_t stream;
-    cudaEvent_t reached; /* in this stream, for those of other devices to wait for */
-    int32_t neighbour;   /* the device that it was last asked to reach; -1: none */
+    cudaEvent_t reached;       /* in this stream, for those of other devices to wait for */
+    uint64_t asked;            /* a bit for each device that it has been asked to reach */
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;
     uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
