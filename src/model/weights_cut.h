@@ -1,0 +1,29 @@
+/* weights_cut.h: a share of every layer's weights, for one of several who compute each layer
+ * together: some KV heads with their query heads, and some channels of the feed-forward network.
+ * Queries, keys, values, gate and up are cut by outputs, attention's output and down by inputs:
+ * what these two make of all shares is summed. */
+#ifndef SAC_MODEL_WEIGHTS_CUT_H
+#define SAC_MODEL_WEIGHTS_CUT_H
+
+#include "model/weights.h"
+
+struct weights_share {
+    uint32_t i, n;      /* share i of n */
+    uint32_t kv0, n_kv; /* KV heads */
+    uint32_t ff0, n_ff; /* channels of the feed-forward network, in whole blocks of every layer */
+};
+
+/* Share i of n, as even as heads and blocks allow; the first ones are larger. A tensor whose blocks
+ * the cut would go through is an error that names it and what would fit. */
+sac_status weights_share_of(struct weights_share *out, const struct weights *w,
+                            const struct config *c, uint32_t i, uint32_t n, sac_error *err);
+
+/* The sizes of a model that has this share alone. */
+struct config weights_cut_config(const struct config *c, const struct weights_share *s);
+
+/* Copies the share into a block of its own. Embedding rows and rotation factors stay the model's.
+ * The first share has attention's bias and the output; others have neither. */
+sac_status weights_cut(struct weights *out, const struct weights *from, const struct config *c,
+                       const struct weights_share *s, sac_error *err);
+
+#endif
