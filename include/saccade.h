@@ -205,8 +205,8 @@ typedef struct sac_engine_params {
     bool prefix_cache;
     const char *device; /* "cpu" or NULL; "cuda", "cuda:N"; "cuda:0,cuda:1" (docs/gpu.md). Copied */
     const float *device_split; /* [n_device_split] shares of the layers; NULL: by free memory */
-    uint32_t n_device_split;
-    uint32_t n_device_layer; /* its layers, the last ones; 0, or more: all, and the output */
+    bool device_rows; /* each of several GPUs computes a share of every layer: some of its heads */
+    uint32_t n_device_split, n_device_layer; /* its layers, the last; 0, or more: all, and output */
     bool kv_on_host; /* keys and values are in the machine's memory, and the CPU attends to them */
     float device_share;                 /* of a GPU's free memory that may be taken; 0: 0.9 */
     const struct sac_tier_params *tier; /* saccade_tier.h; NULL: all pages are in memory */

@@ -29,7 +29,7 @@ struct bench_options {
     uint32_t n_rep, n_batch, n_seq, n_top, sparse_min_ctx;
     const char *device;
     int32_t n_gpu_layers;
-    int kv_on_host; /* of SETUP_KV_DEVICES */
+    int kv_on_host, device_rows; /* of SETUP_KV_DEVICES, SETUP_SPLIT_MODES */
     const char *tensor_split;
     int fill, type_k, type_v, format;
     const char *budget;
@@ -69,6 +69,8 @@ static const struct option_spec specs[] = {
         .env = NULL, .min = -1, .max = INT32_MAX),
     OPT("--kv-device", OPTION_CHOICE, kv_on_host, NULL, SETUP_KV_DEVICE_HELP, .env = NULL,
         .choices = SETUP_KV_DEVICES),
+    OPT("-sm --split-mode", OPTION_CHOICE, device_rows, NULL, SETUP_SPLIT_MODE_HELP, .env = NULL,
+        .choices = SETUP_SPLIT_MODES),
     OPT("-ts --tensor-split", OPTION_TEXT, tensor_split, "A,B,...", SETUP_SPLIT_HELP, .env = NULL),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = NULL, .choices = SETUP_KV_CHOICES),
@@ -256,6 +258,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.device_split = b->split;
     p.n_device_split = b->n_split;
     p.n_device_layer = o->n_gpu_layers > 0 ? (uint32_t)o->n_gpu_layers : 0;
+    p.device_rows = o->device_rows;
     p.kv_on_host = o->kv_on_host;
     p.n_threads = n_threads;
     p.type_k = (sac_kv_type)o->type_k;

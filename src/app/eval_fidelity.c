@@ -28,7 +28,7 @@
 #include <sys/stat.h>
 
 #define RING_BYTES ((size_t)64 << 20)
-#define SPECS_MAX  32u
+#define SPECS_MAX  40u
 
 enum format { FORMAT_TEXT, FORMAT_JSON };
 

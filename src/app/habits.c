@@ -7,11 +7,12 @@
 static const struct habit habits[] = {
     /* Here where a command has no such option of its own. */
     {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization -ts --tensor-split "
-     "--kv-device",
+     "-sm --split-mode --kv-device",
      HABIT_PASSED, true, "this command computes nothing on a GPU"},
     {"-dev", HABIT_WRONG, true, "--device says who computes: cpu, cuda, cuda:N or cuda:0,cuda:1"},
-    {"-sm --split-mode -mg --main-gpu -tp --tensor-parallel-size", HABIT_PASSED, true,
-     "the GPUs that --device names (cuda:0,cuda:1) get layers behind each other"},
+    {"-mg --main-gpu", HABIT_PASSED, true, "the first GPU that --device names is the main one"},
+    {"-tp --tensor-parallel-size", HABIT_WRONG, true,
+     "'--device cuda:0,cuda:1 -sm row' gives each of the GPUs a share of every layer"},
     {"-nkvo --no-kv-offload", HABIT_WRONG, false,
      "'--kv-device host' keeps keys and values in the machine's memory, beside a GPU"},
     {"-tb --threads-batch", HABIT_PASSED, true, "prompt and answer share the threads of -t"},

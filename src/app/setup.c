@@ -40,6 +40,8 @@ const struct option_spec setup_specs[] = {
         .env = "N_GPU_LAYERS", .min = -1, .max = INT32_MAX),
     OPT("--kv-device", OPTION_CHOICE, kv_on_host, NULL, SETUP_KV_DEVICE_HELP, .env = "KV_DEVICE",
         .choices = SETUP_KV_DEVICES),
+    OPT("-sm --split-mode", OPTION_CHOICE, device_rows, NULL, SETUP_SPLIT_MODE_HELP,
+        .env = "SPLIT_MODE", .choices = SETUP_SPLIT_MODES),
     OPT("-ts --tensor-split", OPTION_TEXT, tensor_split, "A,B,...", SETUP_SPLIT_HELP,
         .env = "TENSOR_SPLIT"),
     OPT("--gpu-memory-utilization", OPTION_F32, gpu_share, "F",
@@ -363,7 +365,8 @@ int setup_tier(struct setup *s)
 {
     if (s->kv_on_host && !names_gpu(s))
         return options_usage_error(
-            s->command, "--kv-device host is about a GPU's keys and values: --device cuda names a GPU");
+            s->command,
+            "--kv-device host is about a GPU's keys and values: --device cuda names a GPU");
     if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
         return options_usage_error(
             s->command, "option '--kv-fast': '%s' is no size: a number, and K, M, G or T",
@@ -512,6 +515,7 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.n_device_split = s->n_split;
     p.device_share = s->gpu_share;
     p.n_device_layer = s->n_gpu_layers > 0 ? (uint32_t)s->n_gpu_layers : 0;
+    p.device_rows = s->device_rows;
     p.kv_on_host = s->kv_on_host;
     p.n_threads = s->n_threads;
     p.type_k = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_k);

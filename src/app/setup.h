@@ -17,9 +17,12 @@
 /* of options that several tables list, each in a struct of its own */
 #define SETUP_KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 #define SETUP_DEVICE_HELP                                                                          \
-    "who computes: cpu, cuda or cuda:N, an NVIDIA GPU, or several, cuda:0,cuda:1, which get "      \
-    "layers "                                                                                      \
-    "behind each other (default: cpu)"
+    "who computes: cpu, cuda or cuda:N, an NVIDIA GPU, or several, cuda:0,cuda:1 (-sm says what "  \
+    "each of them does; default: cpu)"
+#define SETUP_SPLIT_MODE_HELP                                                                      \
+    "what each of several GPUs has: layer, some of the layers, behind each other; row, a share "   \
+    "of every layer, and all compute at once"
+#define SETUP_SPLIT_MODES "layer|row" /* in the order of false and true */
 #define SETUP_SPLIT_HELP                                                                           \
     "shares of the layers that the GPUs of --device get, in their order (default: as their free "  \
     "memory is)"
@@ -43,6 +46,7 @@ struct setup {
     const char *device;                 /* NULL: what n_gpu_layers says */
     int32_t n_gpu_layers;               /* -1: as `device` says */
     int kv_on_host;                     /* of SETUP_KV_DEVICES */
+    int device_rows;                    /* of SETUP_SPLIT_MODES */
     const char *tensor_split;           /* "A,B"; NULL: as free memory is */
     float split[SETUP_SPLIT_MAX];       /* what that comes to: [n_split] */
     uint32_t n_split;

@@ -267,8 +267,8 @@ static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct s
                      by_joining ? "its context method" : dial_spec(e, CHOOSER_DECODE, seq_i)->text);
 }
 
-static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
-                      sac_error *err)
+static sac_status use_one(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
+                          sac_error *err)
 {
     const struct spec_list *specs = &e->chooser[kind].specs;
     struct seq *s = engine_seq(e, id, err);
@@ -283,6 +283,13 @@ static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_
     s->method_i[kind] = method_i;
     s->dial.has_own[kind] = false;
     chooser_forget(e, kind, id);
+    return SAC_OK;
+}
+
+static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
+                      sac_error *err)
+{
+    for (uint32_t i = 0; i < e->share.n; i++) TRY(use_one(e->share.of[i], kind, id, method_i, err));
     return SAC_OK;
 }
 

@@ -51,6 +51,13 @@ static bool crosses_places(const struct method *m)
            (m->decode && (m->decode->away || m->decode->past_rows));
 }
 
+/* Whether it gives back pages of some heads and not of others, or has been told of heads by their
+ * numbers. */
+static bool counts_heads(const struct method *m)
+{
+    return m->evicts || (m->prefill && m->prefill->table);
+}
+
 static sac_status refuse_methods(const sac_engine *e, sac_error *err)
 {
     static const char *const kind_name[CHOOSER_KINDS] = {"decode", "prefill"};
@@ -63,6 +70,7 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
             if (!method_on_any_backend(m)) TRY(refuse(e, what, err));
             TRY(refuse_setting(e, &specs->spec[i], err));
             if (crosses_places(m)) TRY(refuse_in_part(e, what, err));
+            if (counts_heads(m)) TRY(share_refuse(e, what, err));
         }
     }
     return SAC_OK;
@@ -227,6 +235,7 @@ sac_status device_open(sac_engine *e, sac_error *err)
         TRY(refuse(e, "joining of documents with pages in the machine's memory", err));
     if (p->compose) TRY(refuse_in_part(e, "joining of documents", err));
     if (p->tier) TRY(refuse_in_part(e, "memory above pages that lie elsewhere (--kv-fast)", err));
+    if (p->compose) TRY(share_refuse(e, "joining of documents", err));
     if (p->record) TRY(refuse(e, "a recorder", err));
     if (p->learn) TRY(refuse(e, "learning of a method's table", err));
     return SAC_OK;
@@ -359,22 +368,33 @@ sac_status device_take_depot(sac_engine *e, sac_error *err)
                      bytes >> 20, (unsigned long long)e->params.n_kv_tok);
 }
 
+static void add_depot(sac_tier_stats *s, const struct depot *d)
+{
+    s->fast_bytes += d->map.n_frame * d->page_bytes;
+    s->card_bytes += d->n_page * d->map.card_bytes;
+    s->file_bytes += d->n_page * d->page_bytes;
+    s->bytes_written += d->n_stored * d->page_bytes;
+    for (uint32_t i = 0; i < d->n_lane; i++) {
+        s->n_hit += d->lane[i].n_hit;
+        s->n_fetch += d->lane[i].n_miss;
+        s->bytes_fetched += d->lane[i].n_tok * (d->page_bytes / PAGE_TOK);
+    }
+}
+
 sac_tier_stats device_tier_stats(const sac_engine *e)
 {
-    const struct depot *d = &e->depot;
-    const size_t page_bytes = d->page_bytes;
-    sac_tier_stats s = {.fast_bytes = d->map.n_frame * page_bytes,
-                        .card_bytes = d->n_page * d->map.card_bytes,
-                        .file_bytes = d->n_page * page_bytes,
-                        .bytes_written = d->n_stored * page_bytes,
-                        .n_layer = e->pool.geom.n_layer,
-                        .backend = "machine"};
-    for (uint32_t i = 0; i < d->n_lane; i++) {
-        s.n_hit += d->lane[i].n_hit;
-        s.n_fetch += d->lane[i].n_miss;
-        s.bytes_fetched += d->lane[i].n_tok * (page_bytes / PAGE_TOK);
-    }
+    sac_tier_stats s = {.n_layer = e->pool.geom.n_layer, .backend = "machine"};
+    for (uint32_t i = 0; i < e->share.n; i++) add_depot(&s, &e->share.of[i]->depot);
     return s;
+}
+
+void device_tier_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64_t *out_fetch)
+{
+    const uint32_t n_head = e->pool.geom.n_kv_head;
+    for (uint32_t h = 0; h < n_head; h++) {
+        *out_hit += e->depot.lane[layer * n_head + h].n_hit;
+        *out_fetch += e->depot.lane[layer * n_head + h].n_miss;
+    }
 }
 
 /* ---- Memory ---- */

@@ -21,6 +21,8 @@ sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n
 /* Takes the machine's memory for all pages, where the device's does not hold them. */
 sac_status device_take_depot(sac_engine *e, sac_error *err);
 sac_tier_stats device_tier_stats(const sac_engine *e);
+/* Adds a layer's counters, of this engine's heads. */
+void device_tier_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64_t *out_fetch);
 /* Before memory is planned for the first time, and for the second: takes of each device what the
  * first has come to, if it has as much to give. */
 void device_measure(sac_engine *e);

@@ -44,8 +44,7 @@ static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
     if (method_hook_bytes(h->state_bytes, &e->shape, own->param) <= m->state_bytes &&
         method_hook_bytes(h->side_bytes, &e->shape, own->param) == m->side.bytes &&
         chooser_scratch_bytes(e, m, own->param) <= e->chooser[kind].worker_bytes &&
-        decode_votes_bytes(e, own) <= e->decode.votes.scratch_bytes &&
-        n_past <= e->past.n_slot)
+        decode_votes_bytes(e, own) <= e->decode.votes.scratch_bytes && n_past <= e->past.n_slot)
         return SAC_OK;
     return error_set(err, SAC_ERR_ARG,
                      "%s method '%s' needs more memory than the engine planned for '%s'",
@@ -116,7 +115,7 @@ uint32_t dial_min_ctx(const sac_engine *e, uint32_t seq_i)
     return own ? own : e->params.sparse_min_ctx;
 }
 
-sac_status sac_seq_use_sparse(sac_engine *e, sac_seq id, const sac_sparse *sparse, sac_error *err)
+static sac_status use_one(sac_engine *e, sac_seq id, const sac_sparse *sparse, sac_error *err)
 {
     struct seq *s = engine_seq(e, id, err);
     struct dial dial;
@@ -137,5 +136,11 @@ sac_status sac_seq_use_sparse(sac_engine *e, sac_seq id, const sac_sparse *spars
     s->dial = dial;
     for (int i = 0; i < CHOOSER_KINDS; i++)
         if (differs[i]) chooser_forget(e, (enum chooser_kind)i, id);
+    return SAC_OK;
+}
+
+sac_status sac_seq_use_sparse(sac_engine *e, sac_seq id, const sac_sparse *sparse, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->share.n; i++) TRY(use_one(e->share.of[i], id, sparse, err));
     return SAC_OK;
 }

@@ -278,7 +278,7 @@ static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status create(sac_engine *e, sac_error *err)
+sac_status engine_create(sac_engine *e, sac_error *err)
 {
     uint32_t n_page = 0;
     TRY(fill_params(e, err));
@@ -309,7 +309,8 @@ sac_status sac_engine_create(sac_engine **out, const sac_model *model,
     e->model = model;
     e->params = *params;
     e->only = SAC_SEQ_NONE;
-    const sac_status status = create(e, err);
+    share_begin(e);
+    const sac_status status = params->device_rows ? share_create(e, err) : engine_create(e, err);
     if (status != SAC_OK) {
         sac_engine_free(e);
         return status;
@@ -330,6 +331,7 @@ void sac_engine_free(sac_engine *e)
     workers_destroy(e->workers);
     tier_stop(&e->tier);
     device_deinit(e);
+    share_deinit(e);
     mem_unmap(e->block, e->block_bytes);
     mem_free(e);
 }
@@ -377,6 +379,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     for (uint32_t i = 0; i < e->params.n_seq_max; i++)
         if (e->seqs[i].alive)
             s.kv_bytes_used += (uint64_t)pool_pages_per_index(&e->pool) * e->pool.geom.tail_bytes;
+    share_add_stats(e, &s);
     return s;
 }
 
@@ -395,11 +398,9 @@ void sac_tier_get_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, 
     const bool is_there = e->pool.tier && layer < e->pool.geom.n_layer;
     *out_hit = is_there ? e->tier.layer[layer].n_hit : 0;
     *out_fetch = is_there ? e->tier.layer[layer].n_fetch : 0;
-    const uint32_t n_head = e->pool.geom.n_kv_head;
-    for (uint32_t h = 0; e->pool.depot && layer < e->pool.geom.n_layer && h < n_head; h++) {
-        *out_hit += e->depot.lane[layer * n_head + h].n_hit;
-        *out_fetch += e->depot.lane[layer * n_head + h].n_miss;
-    }
+    const bool is_below = e->pool.depot && layer < e->pool.geom.n_layer;
+    for (uint32_t i = 0; is_below && i < e->share.n; i++)
+        device_tier_layer(e->share.of[i], layer, out_hit, out_fetch);
 }
 
 struct request_list *engine_requests(sac_engine *e)
@@ -496,15 +497,17 @@ static sac_status report_broken(sac_engine *e, sac_error *err)
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
 {
     TRY(repeat_run(e, err));
-    TRY(sched_pick(e, err));
+    TRY(share_pick(e, err));
     if (e->batch.n_row > 0) {
         const uint64_t start = engine_now(e);
         const bool ran_on = e->runs_on;
         tier_begin(e->pool.tier);
         layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
-        sched_commit(e);
-        reuse_keep(e);
+        for (uint32_t i = 0; i < e->share.n; i++) {
+            sched_commit(e->share.of[i]);
+            reuse_keep(e->share.of[i]);
+        }
         TRY(logits_run(e, on_row, user, err));
         const double us = (double)(engine_now(e) - start);
         if (!ran_on && !e->runs_on) { /* else it is not the time of this step */

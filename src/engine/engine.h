@@ -23,6 +23,7 @@
 #include "engine/repeat.h"
 #include "engine/reuse.h"
 #include "engine/segment.h"
+#include "engine/share.h"
 #include "engine/side.h"
 #include "kv/pool.h"
 #include "ops/backend.h"
@@ -95,6 +96,7 @@ struct sac_engine {
     struct ops ops;                 /* the backend's */
     const struct weights *weights;
     struct scratch scratch;
+    struct shares share;     /* of every layer, where several GPUs compute it */
     struct workers *workers; /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
@@ -134,6 +136,8 @@ struct sac_engine {
     char isa[24 * PLACES_MAX];          /* of all places */
 };
 
+/* All but the structure itself, by its parameters and model. */
+sac_status engine_create(sac_engine *e, sac_error *err);
 /* For request.c. */
 struct request_list *engine_requests(sac_engine *e);
 const sac_model *engine_model(const sac_engine *e);

@@ -110,42 +110,74 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
 }
 
 /* What a branch of a layer adds to the residual stream: W in + bias, or norm(W in + bias) for
- * models that normalise a branch's output. */
+ * models that normalise a branch's output; of several shares, their sum in place of W in + bias. */
 struct branch {
     const struct weight *w;
     const float *bias, *in;
-    bool kept; /* `in` is as feed_forward's GLU left it */
+    bool kept; /* `in` is as multiply_ffn's GLU left it */
     const float *post_norm;
 };
 
-static void add_branch(sac_engine *e, const struct branch *b)
+/* Into the stream, if that is all. */
+static void multiply(sac_engine *e, const struct branch *b)
 {
     const struct config *c = &e->model->config;
-    struct scratch *s = &e->scratch;
+    const bool is_all = !b->post_norm && e->share.n_all == 1;
+    float *y = is_all ? e->scratch.x : share_part(e, e->share.i);
     linear_batch(e, (struct op_linear){
                         .x = b->in,
                         .x_stride = b->w->n_in,
                         .n_in = b->w->n_in,
                         .kept_x = b->kept,
-                        .epilogue = b->post_norm ? LINEAR_STORE : LINEAR_ADD,
+                        .epilogue = is_all ? LINEAR_ADD : LINEAR_STORE,
                         .n_part = 1,
-                        .part = {{b->w, b->bias, b->post_norm ? s->tmp : s->x, c->n_embd}},
+                        .part = {{b->w, b->bias, y, c->n_embd}},
                     });
-    if (!b->post_norm) return;
-    rmsnorm_batch(e, (struct op_rmsnorm){.x = s->tmp,
-                                         .y = s->tmp,
-                                         .x_stride = c->n_embd,
-                                         .y_stride = c->n_embd,
-                                         .n_group = 1,
-                                         .width = c->n_embd,
-                                         .w = b->post_norm});
-    e->ops.add(e->workers,
-               &(struct op_add){.x = s->tmp, .y = s->x, .n = (size_t)e->batch.n_row * c->n_embd});
 }
 
-static void feed_forward(sac_engine *e, const struct layer_weights *w)
+static void add_rows(sac_engine *e, const float *x, float *y)
+{
+    const size_t n = (size_t)e->batch.n_row * e->model->config.n_embd;
+    e->ops.add(e->workers, &(struct op_add){.x = x, .y = y, .n = n});
+}
+
+/* The rest of it: all shares' products are there. */
+static void add_branch(sac_engine *e, const float *post_norm)
+{
+    const uint32_t n_embd = e->model->config.n_embd, n = e->share.n_all;
+    float *sum = share_part(e, 0);
+    if (!post_norm && n == 1) return;
+    for (uint32_t i = post_norm ? 1 : 0; i < n; i++)
+        add_rows(e, share_part(e, i), post_norm ? sum : e->scratch.x);
+    if (!post_norm) return;
+    rmsnorm_batch(e, (struct op_rmsnorm){.x = sum,
+                                         .y = sum,
+                                         .x_stride = n_embd,
+                                         .y_stride = n_embd,
+                                         .n_group = 1,
+                                         .width = n_embd,
+                                         .w = post_norm});
+    add_rows(e, sum, e->scratch.x);
+}
+
+static void multiply_attn(sac_engine *e, uint32_t layer)
+{
+    place_from_pages(e, layer);
+    const struct layer_weights *w = &e->weights->layer[layer];
+    multiply(
+        e, &(struct branch){
+               .w = &w->wo, .bias = w->bo, .in = e->scratch.attn, .post_norm = w->post_attn_norm});
+}
+
+static void add_attn(sac_engine *e, uint32_t layer)
+{
+    add_branch(e, e->weights->layer[layer].post_attn_norm);
+}
+
+static void multiply_ffn(sac_engine *e, uint32_t layer)
 {
     const struct config *c = &e->model->config;
+    const struct layer_weights *w = &e->weights->layer[layer];
     const bool gelu = c->arch->glu == CONFIG_GLU_GELU;
     linear_batch(e,
                  (struct op_linear){
@@ -159,9 +191,14 @@ static void feed_forward(sac_engine *e, const struct layer_weights *w)
                      .n_part = 2,
                      .part = {{&w->gate, NULL, e->scratch.ffn, c->n_ff}, {&w->up, NULL, NULL, 0}},
                  });
-    add_branch(
-        e, &(struct branch){
-               .w = &w->down, .in = e->scratch.ffn, .kept = true, .post_norm = w->post_ffn_norm});
+    multiply(e,
+             &(struct branch){
+                 .w = &w->down, .in = e->scratch.ffn, .kept = true, .post_norm = w->post_ffn_norm});
+}
+
+static void add_ffn(sac_engine *e, uint32_t layer)
+{
+    add_branch(e, e->weights->layer[layer].post_ffn_norm);
 }
 
 static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
@@ -224,30 +261,39 @@ sac_status layer_look(const sac_engine *e, sac_error *err)
     return backend_wait(&e->backend, err);
 }
 
+/* A stage of a layer, by all who have a share of it. */
+static void each(sac_engine *e, void (*stage)(sac_engine *e, uint32_t layer), uint32_t layer)
+{
+    for (uint32_t i = 0; i < e->share.n; i++) stage(e->share.of[i], layer);
+}
+
 void layer_out(sac_engine *e, uint32_t layer)
 {
-    place_from_pages(e, layer);
-    const struct layer_weights *w = &e->weights->layer[layer];
-    add_branch(
-        e, &(struct branch){
-               .w = &w->wo, .bias = w->bo, .in = e->scratch.attn, .post_norm = w->post_attn_norm});
-    feed_forward(e, w);
+    each(e, multiply_attn, layer);
+    share_exchange(e);
+    each(e, add_attn, layer);
+    each(e, multiply_ffn, layer);
+    share_exchange(e);
+    each(e, add_ffn, layer);
+}
+
+static void attend(sac_engine *e, uint32_t layer)
+{
+    layer_qkv(e, layer);
+    if (e->watch) notes_see(e, layer);
+    attend_layer(e, layer);
 }
 
 static void run_layers(sac_engine *e, const struct place *p)
 {
     for (uint32_t l = p->layer0; l < p->end; l++) {
-        layer_qkv(e, l);
-        if (e->watch) notes_see(e, l);
-        attend_layer(e, l);
+        each(e, attend, l);
         layer_out(e, l);
     }
 }
 
-void layer_run(sac_engine *e)
+static void begin_step(sac_engine *e)
 {
-    const uint64_t start = clock_us(), shadow = e->record.spent_us;
-    const uint64_t inside = e->stats.linear_us + e->stats.attn_us;
     for (uint32_t i = 0; i < e->batch.n_run; i++) {
         const struct batch_run *run = &e->batch.run[i];
         mirror_update(&e->pool, run->seq_i, (run->pos0 + run->n_row) / PAGE_TOK);
@@ -255,16 +301,36 @@ void layer_run(sac_engine *e)
     depot_settle(e->pool.depot, &e->ops, e->workers, &e->pool.geom);
     layer_embed(e);
     layer_angles(e);
+}
+
+static void end_step(sac_engine *e)
+{
+    decode_device_fetch(e);
+    depot_fetch_counts(e->pool.depot, &e->backend);
+    prefill_device_fetch(e);
+}
+
+/* Time of stages that is told by name. */
+static uint64_t counted_us(const sac_engine *e)
+{
+    uint64_t us = 0;
+    for (uint32_t i = 0; i < e->share.n; i++)
+        us += e->share.of[i]->stats.linear_us + e->share.of[i]->stats.attn_us;
+    return us;
+}
+
+void layer_run(sac_engine *e)
+{
+    const uint64_t start = clock_us(), shadow = e->record.spent_us, before = counted_us(e);
+    for (uint32_t i = 0; i < e->share.n; i++) begin_step(e->share.of[i]);
     for (uint32_t i = 0; i < e->n_place; i++) {
         place_cross(e, i);
         run_layers(e, &e->place[i]);
     }
-    decode_device_fetch(e);
-    depot_fetch_counts(e->pool.depot, &e->backend);
-    prefill_device_fetch(e);
+    for (uint32_t i = 0; i < e->share.n; i++) end_step(e->share.of[i]);
     place_cross(e, place_of_output(e));
     place_enter(e, 0);
-    const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
+    const uint64_t counted = counted_us(e) - before;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }
 

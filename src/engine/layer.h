@@ -13,7 +13,8 @@ void layer_run(sac_engine *e);
  * e->batch: the tokens' embeddings into e->scratch.x; angles of their positions; queries, keys and
  * values into e->scratch.qkv, rotated; e->scratch.attn into the residual stream, and the
  * feed-forward network. The last two begin and end in the place that computes the layer's linear
- * part, and between them the engine is in the one that has its pages. */
+ * part, and between them the engine is in the one that has its pages. The last one is for all who
+ * have a share of the layer. */
 void layer_embed(sac_engine *e);
 void layer_angles(sac_engine *e);
 /* The angles go to whoever computes: a part of layer_angles, and alone where rows cross (place.h).

@@ -267,8 +267,7 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
                                                     .eps = e->model->config.norm_eps});
 }
 
-/* What a device has chosen is counted before anybody hears of a row. */
-static sac_status wait_step(sac_engine *e, sac_error *err)
+static sac_status wait_one(sac_engine *e, sac_error *err)
 {
     const sac_status status = place_wait(e, err);
     e->runs_on = false;
@@ -279,6 +278,19 @@ static sac_status wait_step(sac_engine *e, sac_error *err)
     decode_device_count(e);
     prefill_device_count(e);
     return SAC_OK;
+}
+
+/* What a device has chosen is counted before anybody hears of a row. */
+static sac_status wait_step(sac_engine *e, sac_error *err)
+{
+    sac_status first = SAC_OK;
+    for (uint32_t i = 0; i < e->share.n; i++) {
+        sac_error why;
+        const sac_status status = wait_one(e->share.of[i], &why);
+        if (status != SAC_OK && first == SAC_OK) first = error_set(err, status, "%s", why.msg);
+    }
+    share_collect(e);
+    return first;
 }
 
 void logits_settle(sac_engine *e)
@@ -293,8 +305,10 @@ static bool may_run_on(const sac_engine *e)
 {
     const struct batch *b = &e->batch;
     if (e->backend.is_host || e->pool.depot || e->watch || e->params.tbt_target_ms > 0 ||
-        b->n_decode > 0 || !prefill_device_has_room(e))
+        b->n_decode > 0)
         return false;
+    for (uint32_t i = 0; i < e->share.n; i++)
+        if (!prefill_device_has_room(e->share.of[i])) return false;
     for (uint32_t i = 0; i < b->n_run; i++) {
         const struct seq *s = &e->seqs[b->run[i].seq_i];
         if (s->n_done == s->n_all) return false;

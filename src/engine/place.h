@@ -27,8 +27,10 @@
 
 /* Activations of one step, f32, in the backend's memory. */
 struct scratch {
-    float *x;               /* [n_row_max, n_embd] residual stream */
-    float *tmp;             /* [n_row_max, n_embd] branch output where a norm stands behind it */
+    float *x; /* [n_row_max, n_embd] residual stream */
+    /* [n_all, n_row_max, n_embd] what shares of a layer make of a branch (share.h); of a layer that
+     * is one's own, where a norm stands behind it */
+    float *tmp;
     float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
     float *attn;            /* [n_row_max, n_head * head_dim] */
     float *ffn;             /* [n_row_max, n_ff] */

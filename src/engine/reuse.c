@@ -265,7 +265,7 @@ sac_status sac_seq_use_salt(sac_engine *e, sac_seq id, const char *salt, sac_err
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens: a salt is for an empty one",
                          id, s->n_all);
     reuse_salt_digest(e, salt, digest);
-    reuse_use_salt(e, id, digest);
+    for (uint32_t i = 0; i < e->share.n; i++) reuse_use_salt(e->share.of[i], id, digest);
     return SAC_OK;
 }
 

@@ -12,7 +12,7 @@ struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err)
     return NULL;
 }
 
-sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
+static sac_status create_one(sac_engine *e, sac_seq *out, sac_error *err)
 {
     for (uint32_t i = 0; i < e->params.n_seq_max; i++) {
         struct seq *s = &e->seqs[i];
@@ -28,7 +28,13 @@ sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
                      e->params.n_seq_max);
 }
 
-sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err)
+sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->share.n; i++) TRY(create_one(e->share.of[i], out, err));
+    return SAC_OK;
+}
+
+static sac_status fork_one(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err)
 {
     const struct seq *from = engine_seq(e, src, err);
     if (!from) return SAC_ERR_NOT_FOUND;
@@ -36,7 +42,7 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     if (from->n_done != from->n_all)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before a fork",
                          src, from->n_all - from->n_done);
-    TRY(sac_seq_create(e, out, err));
+    TRY(create_one(e, out, err));
     struct seq *to = &e->seqs[*out];
     to->n_done = to->n_all = from->n_done;
     to->n_top = from->n_top;
@@ -50,7 +56,13 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     return SAC_OK;
 }
 
-sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
+sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->share.n; i++) TRY(fork_one(e->share.of[i], src, out, err));
+    return SAC_OK;
+}
+
+static sac_status truncate_one(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
 {
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
@@ -86,14 +98,25 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
     return SAC_OK;
 }
 
-void sac_seq_remove(sac_engine *e, sac_seq id)
+sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
 {
-    struct seq *s = engine_seq(e, id, NULL);
-    if (!s) return;
-    logits_settle(e); /* what it has read is not the next one's */
+    for (uint32_t i = 0; i < e->share.n; i++) TRY(truncate_one(e->share.of[i], id, n_tok, err));
+    return SAC_OK;
+}
+
+static void remove_one(sac_engine *e, sac_seq id)
+{
+    struct seq *s = &e->seqs[id];
     pool_release(&e->pool, id, 0, s->n_done / PAGE_TOK);
     mem_free(s->notes);
     *s = (struct seq){.tok = s->tok, .flags = s->flags};
+}
+
+void sac_seq_remove(sac_engine *e, sac_seq id)
+{
+    if (!engine_seq(e, id, NULL)) return;
+    logits_settle(e); /* what it has read is not the next one's */
+    for (uint32_t i = 0; i < e->share.n; i++) remove_one(e->share.of[i], id);
 }
 
 sac_status sac_seq_use_top(sac_engine *e, sac_seq id, uint32_t n_top, sac_error *err)
@@ -126,8 +149,8 @@ sac_status engine_check_tokens(const sac_engine *e, const int32_t *tok, size_t n
     return SAC_OK;
 }
 
-sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n,
-                          sac_row_kind kind, sac_want want, sac_error *err)
+static sac_status append_one(sac_engine *e, sac_seq id, const int32_t *tok, size_t n,
+                             sac_row_kind kind, sac_want want, sac_error *err)
 {
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
@@ -147,5 +170,13 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
     s->n_all += (uint32_t)n;
     assert(s->n_done < s->n_all && s->n_all <= repeat_context(e));
     if (want == SAC_WANT_LAST) s->flags[s->n_all - 1] |= TOK_WANT;
+    return SAC_OK;
+}
+
+sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n,
+                          sac_row_kind kind, sac_want want, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->share.n; i++)
+        TRY(append_one(e->share.of[i], id, tok, n, kind, want, err));
     return SAC_OK;
 }

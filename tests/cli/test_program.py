@@ -47,7 +47,7 @@ class Usage(unittest.TestCase):
             self.assertEqual(saccade(name).stdout, saccade("--version").stdout)
 
     def test_habits_from_other_programs(self):
-        for args in (("-tb", "4"), ("--keep", "-1"), ("-sm", "layer")):
+        for args in (("-tb", "4"), ("--keep", "-1"), ("-mg", "1")):
             done = saccade("run", *args, "-p", "x", "-m", "/no/such.gguf")
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stderr, rf"{args[0].split('=')[0]} is passed over: .+\n.*/no/such.gguf")
@@ -56,6 +56,7 @@ class Usage(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
         self.assert_usage_error(saccade("run", "-hf", "a/b", "-p", "x"), "saccade fetch")
         self.assert_usage_error(saccade("run", "-cnv", "-m", "x", "-p", "x"), "saccade chat")
+        self.assert_usage_error(saccade("run", "-tp", "2", "-m", "x", "-p", "x"), "-sm row")
         self.assert_usage_error(saccade("run", "-dev", "CUDA0", "-m", "x", "-p", "x"), "--device")
         self.assert_usage_error(saccade("bench", "-m", "x", "--mass", "0.9", "--decode", "full"), "--mass")
 

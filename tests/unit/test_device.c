@@ -480,6 +480,39 @@ static void a_failure_of_one_of_them_ends_the_step(void **state)
     unsetenv("SACCADE_FAKE_DEVICES");
 }
 
+/* The same of those that have shares of each layer; the next step hears nothing of it. */
+static void a_failure_of_a_share_ends_the_step(void **state)
+{
+    (void)state;
+    static struct heard h;
+    setenv("SACCADE_FAKE_DEVICES", "2", 1);
+    for (int broken = 0; broken < 2; broken++) {
+        sac_engine_params p = params_of("cuda:0,cuda:1", SAC_KV_Q8);
+        sac_engine *e = NULL;
+        sac_error err;
+        sac_seq a;
+        uint32_t n;
+        h = (struct heard){0};
+        p.device_rows = true;
+        must(sac_engine_create(&e, model, &p, &err), &err);
+        setenv("SACCADE_FAKE_BROKEN", "2", 1);
+        setenv("SACCADE_FAKE_BROKEN_DEVICE", broken ? "1" : "0", 1);
+        for (int step = 0; step < 2; step++) {
+            must(sac_seq_create(e, &a, &err), &err);
+            must(sac_seq_append(e, a, prompt, 10, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+            const sac_status status = sac_step(e, hear, &h, &n, &err);
+            assert_int_equal(status, step == 0 ? SAC_ERR_IO : SAC_OK);
+            if (step == 0)
+                assert_non_null(strstr(err.msg, broken ? "GPU 1: it is broken" : "GPU 0: it is"));
+            assert_int_equal(h.n, step);
+            unsetenv("SACCADE_FAKE_BROKEN");
+            unsetenv("SACCADE_FAKE_BROKEN_DEVICE");
+        }
+        sac_engine_free(e);
+    }
+    unsetenv("SACCADE_FAKE_DEVICES");
+}
+
 /* The first is told, and no step behind it hears of the other. */
 static void failures_of_all_end_one_step(void **state)
 {
@@ -613,6 +646,7 @@ int main(void)
         cmocka_unit_test(what_layers_in_part_cannot_do_is_named),
         cmocka_unit_test(what_several_devices_cannot_do_is_named),
         cmocka_unit_test(a_failure_of_one_of_them_ends_the_step),
+        cmocka_unit_test(a_failure_of_a_share_ends_the_step),
         cmocka_unit_test(failures_of_all_end_one_step),
         cmocka_unit_test(a_part_takes_less_memory),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),

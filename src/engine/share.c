@@ -1,0 +1,237 @@
+/* share.c: see the header.
+ *
+ * Invariants:
+ *  1. Between public calls all engines have the same sequences, of the same lengths and settings,
+ * and as many free pages: each call is made of all of them, in their order, and no method runs that
+ *     gives back pages of some heads alone.
+ *  2. The leader's step is over when everyone's is (logits.c waits for all). */
+#include "engine/share.h"
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/sched.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+void share_begin(sac_engine *e)
+{
+    e->share.of[0] = e;
+    e->share.n = e->share.n_all = 1;
+}
+
+sac_status share_refuse(const sac_engine *e, const char *what, sac_error *err)
+{
+    if (e->share.n_all == 1) return SAC_OK;
+    return error_set(err, SAC_ERR_UNSUPPORTED,
+                     "%s does not run with every layer on %u GPUs (-sm row): use -sm layer, or "
+                     "name one GPU",
+                     what, e->share.n_all);
+}
+
+/* ---- Creating ---- */
+
+static sac_status check_params(const sac_engine_params *p, sac_error *err)
+{
+    const char *what = p->n_device_split > 0   ? "-ts"
+                       : p->n_device_layer > 0 ? "-ngl"
+                       : p->kv_on_host         ? "--kv-device host"
+                                               : NULL;
+    if (!p->device || !strchr(p->device, ','))
+        return error_set(err, SAC_ERR_ARG,
+                         "shares of every layer (-sm row) on '%.80s': name several GPUs "
+                         "(--device cuda:0,cuda:1)",
+                         p->device ? p->device : "cpu");
+    if (!what) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG,
+                     "%s says which layers, or which part of them, a GPU has: with -sm row each "
+                     "has its share of all",
+                     what);
+}
+
+static uint32_t count_names(const char *list)
+{
+    uint32_t n = 1;
+    while ((list = strchr(list, ','))) list++, n++;
+    return n;
+}
+
+/* Name i of a list. */
+static void take_name(char *out, size_t n_out, const char *list, uint32_t i)
+{
+    while (i-- > 0) list = strchr(list, ',') + 1;
+    snprintf(out, n_out, "%.*s", (int)strcspn(list, ","), list);
+}
+
+/* What a share's engine is asked for: as much of the whole's as it has of the heads. */
+static sac_status create_one(sac_engine *e, const sac_engine_params *whole, const sac_model *model,
+                             sac_error *err)
+{
+    struct shares *own = &e->share;
+    struct weights *w = &own->model.weights;
+    struct weights_share s;
+    struct sac_tier_params tier;
+    char name[48];
+    TRY(weights_share_of(&s, &model->weights, &model->config, own->i, own->n_all, err));
+    own->model = *model;
+    own->model.config = weights_cut_config(&model->config, &s);
+    *w = (struct weights){0};
+    TRY(weights_cut(w, &model->weights, &model->config, &s, err));
+    e->model = &own->model;
+    e->params = *whole;
+    take_name(name, sizeof name, whole->device, own->i);
+    e->params.device = name;
+    if (whole->tier) {
+        tier = *whole->tier;
+        tier.fast_bytes = tier.fast_bytes / model->config.n_kv_head * s.n_kv;
+        e->params.tier = &tier;
+    }
+    TRY(engine_create(e, err));
+    if (e->backend.is_host)
+        return error_set(err, SAC_ERR_ARG, "'%.80s': the CPU has no share of a layer beside GPUs",
+                         whole->device);
+    const struct gguf_tensor *embed = w->embed;
+    weights_deinit(w); /* they are up */
+    w->embed = embed;
+    return SAC_OK;
+}
+
+static sac_status check_twice(const sac_engine *e, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->share.n; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (e->share.of[i]->backend.index == e->share.of[j]->backend.index)
+                return error_set(err, SAC_ERR_ARG, "'%.80s' names GPU %u twice", e->params.device,
+                                 e->share.of[i]->backend.index);
+    return SAC_OK;
+}
+
+/* The leader speaks for all from here on. */
+static void name_all(sac_engine *e, const char *device)
+{
+    size_t n = 0;
+    snprintf(e->device_name, sizeof e->device_name, "%s", device);
+    for (uint32_t i = 0; i < e->share.n && n < sizeof e->isa; i++)
+        n += (size_t)snprintf(e->isa + n, sizeof e->isa - n, "%s%s:%u", i ? "|" : "",
+                              e->share.of[i]->ops.isa, e->share.of[i]->backend.index);
+}
+
+sac_status share_create(sac_engine *e, sac_error *err)
+{
+    const sac_engine_params whole = e->params;
+    const sac_model *model = e->model;
+    TRY(check_params(&whole, err));
+    const uint32_t n = count_names(whole.device);
+    if (n > SHARES_MAX)
+        return error_set(err, SAC_ERR_UNSUPPORTED, "more than %u GPUs: name fewer", SHARES_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        sac_engine *of = i == 0 ? e : mem_calloc(1, sizeof *of);
+        if (!of) return error_set(err, SAC_ERR_MEMORY, "out of memory for an engine");
+        of->only = SAC_SEQ_NONE;
+        share_begin(of);
+        e->share.of[i] = of;
+        e->share.n = i + 1;
+        of->share.i = i;
+        of->share.n_all = n;
+        TRY(create_one(of, &whole, model, err));
+    }
+    name_all(e, whole.device);
+    return check_twice(e, err);
+}
+
+void share_deinit(sac_engine *e)
+{
+    for (uint32_t i = 1; i < e->share.n; i++) sac_engine_free(e->share.of[i]);
+    weights_deinit(&e->share.model.weights);
+}
+
+/* ---- A step ---- */
+
+/* What decides about rows and is no sequence's. */
+static void follow(sac_engine *e, const sac_engine *leader)
+{
+    e->only = leader->only;
+    e->pace = leader->pace;
+    e->params.tbt_target_ms = leader->params.tbt_target_ms;
+    for (uint32_t i = 0; i < e->params.n_seq_max; i++)
+        e->seqs[i].priority = leader->seqs[i].priority;
+}
+
+static bool is_same(const struct batch *a, const struct batch *b)
+{
+    return a->n_row == b->n_row && a->n_decode == b->n_decode && a->n_run == b->n_run &&
+           memcmp(a->pos, b->pos, a->n_row * sizeof *a->pos) == 0 &&
+           memcmp(a->seq_i, b->seq_i, a->n_row * sizeof *a->seq_i) == 0;
+}
+
+sac_status share_pick(sac_engine *e, sac_error *err)
+{
+    sac_error same;
+    const sac_status status = sched_pick(e, err);
+    for (uint32_t i = 1; i < e->share.n; i++) {
+        sac_engine *of = e->share.of[i];
+        follow(of, e);
+        const sac_status other = sched_pick(of, &same);
+        assert(other == status && is_same(&of->batch, &e->batch));
+        (void)other;
+    }
+    return status;
+}
+
+float *share_part(const sac_engine *e, uint32_t i)
+{
+    return e->scratch.tmp + (size_t)i * e->batch.n_row_max * e->model->config.n_embd;
+}
+
+/* From each to each: of two GPUs no way is shorter, and the sums' order is nobody's choice. */
+void share_exchange(sac_engine *e)
+{
+    const size_t bytes = (size_t)e->batch.n_row * e->model->config.n_embd * sizeof(float);
+    for (uint32_t i = 0; i < e->share.n; i++)
+        for (uint32_t j = 0; j < e->share.n; j++) {
+            const sac_engine *from = e->share.of[i], *to = e->share.of[j];
+            if (i != j)
+                backend_send(&from->backend, &to->backend, share_part(to, i), share_part(from, i),
+                             bytes);
+        }
+}
+
+/* ---- Counters ---- */
+
+/* Rows are counted by the leader. */
+static void move_reads(sac_reads *to, sac_reads *from)
+{
+    from->n_prompt_tok = from->n_decode_tok = from->n_reused_tok = from->n_disk_tok = 0;
+    reads_add(to, from);
+    *from = (sac_reads){0};
+}
+
+void share_collect(sac_engine *e)
+{
+    for (uint32_t i = 1; i < e->share.n; i++) {
+        sac_engine *of = e->share.of[i];
+        move_reads(&e->stats.reads, &of->stats.reads);
+        for (uint32_t s = 0; s < e->params.n_seq_max; s++)
+            move_reads(&e->seqs[s].reads, &of->seqs[s].reads);
+    }
+}
+
+void share_add_stats(const sac_engine *e, sac_engine_stats *stats)
+{
+    for (uint32_t i = 1; i < e->share.n; i++) {
+        const sac_engine_stats of = sac_engine_get_stats(e->share.of[i]);
+        stats->kv_bytes += of.kv_bytes;
+        stats->kv_bytes_used += of.kv_bytes_used;
+        stats->kv_bytes_kept += of.kv_bytes_kept;
+        stats->scratch_bytes += of.scratch_bytes;
+        stats->side_bytes += of.side_bytes;
+        stats->n_page += of.n_page;
+        stats->n_page_free += of.n_page_free;
+        stats->weight_bytes_read += of.weight_bytes_read;
+        stats->linear_us += of.linear_us;
+        stats->attn_us += of.attn_us;
+        stats->select_us += of.select_us;
+        stats->plan_us += of.plan_us;
+    }
+}
