@@ -1,6 +1,6 @@
 /* prefill_device.c: prefill methods where a device chooses and attends. A method says what it wants
- * (method_prefill.sample, .blocks, .trace); the lists are made there and read there, and the
- * program never waits, so it does not know what came of them before the step is over.
+ * (method_prefill.sample, .blocks, .trace, .antidiag); the lists are made there and read there, and
+ * the program never waits, so it does not know what came of them before the step is over.
  *
  * Invariants:
  *  1. Lists of all runs of a batch and all layers are counted once, behind the next wait, which may
@@ -16,7 +16,14 @@
 
 bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks)
 {
-    return place_has_device(e) && (hooks->sample || hooks->blocks || hooks->trace);
+    return place_has_device(e) &&
+           (hooks->sample || hooks->blocks || hooks->trace || hooks->antidiag);
+}
+
+/* Whether it works in a room of its own; else in those that lists of marks have. */
+static bool has_own_room(const struct method_prefill *hooks)
+{
+    return hooks->trace || hooks->antidiag;
 }
 
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks)
@@ -24,15 +31,26 @@ bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks)
     return !e->backend.is_host && prefill_may_be_away(e, hooks);
 }
 
+static size_t room_bytes(const sac_engine *e, const struct spec *spec)
+{
+    const struct method_prefill *hooks = spec->method->prefill;
+    const size_t n_head = e->model->config.n_head, n_tok = e->params.n_ctx;
+    if (hooks->trace)
+        return op_trace_bytes(n_head, hooks->trace_rows(&e->shape, spec->param), n_tok);
+    return op_antidiag_bytes(n_head, e->shape.n_row_max, n_tok,
+                             hooks->antidiag_stride(spec->param));
+}
+
 void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list, size_t list)
 {
     struct prefill_away *w = &e->prefill.away;
     const struct method_prefill *hooks = spec->method->prefill;
     w->list_max = mem_larger(w->list_max, list);
-    if (hooks->trace) {
-        const uint32_t n_row = hooks->trace_rows(&e->shape, spec->param);
-        w->trace_rows = (uint32_t)mem_larger(w->trace_rows, n_row);
-        w->trace_bytes = op_trace_bytes(e->model->config.n_head, w->trace_rows, e->params.n_ctx);
+    if (has_own_room(hooks)) {
+        w->room_bytes = mem_larger(w->room_bytes, room_bytes(e, spec));
+        if (hooks->trace)
+            w->trace_rows =
+                (uint32_t)mem_larger(w->trace_rows, hooks->trace_rows(&e->shape, spec->param));
         return;
     }
     w->run_list_max = mem_larger(w->run_list_max, run_list);
@@ -82,7 +100,7 @@ void prefill_device_plan_rooms(sac_engine *e, struct arena *a)
     r->logw = arena_take_tensor(a, n_run ? n * e->prefill.tok_max : 0, sizeof *r->logw);
     r->made = arena_take_tensor(a, n * g->n_layer, sizeof *r->made);
     r->fused = arena_take_tensor(a, (size_t)e->params.n_seq_max * g->n_kv_head, w->fused_bytes);
-    r->trace = arena_take_tensor(a, w->trace_bytes, 1);
+    r->room = arena_take_tensor(a, w->room_bytes, 1);
 }
 
 void prefill_device_begin(sac_engine *e)
@@ -211,7 +229,7 @@ static void trace(sac_engine *e, const struct method_prefill *hooks, const struc
                           .choose = {.at = w->row},
                           .judge = {.at = w->row + w->trace_rows},
                           .size = w->size,
-                          .room = w->rooms.trace,
+                          .room = w->rooms.room,
                           .failed = w->rooms.failed,
                           .call = ++w->call,
                           .range_max = e->prefill.range_max,
@@ -223,6 +241,34 @@ static void trace(sac_engine *e, const struct method_prefill *hooks, const struc
     assert(op.choose.n <= w->trace_rows && op.judge.n <= w->trace_rows);
     assert(l->plan.n_part == e->shape.group && op.n_size <= OP_TRACE_SIZES);
     e->ops.lanes.trace(e->workers, &op);
+}
+
+static void antidiag(sac_engine *e, const struct method_prefill *hooks, const struct away_lists *l)
+{
+    struct prefill_away *w = &e->prefill.away;
+    struct op_antidiag op = {.geom = &e->pool.geom,
+                             .frames = pool_frames(&e->pool, l->layer),
+                             .frame = l->run->frame,
+                             .table_stride = l->run->table_stride,
+                             .own = l->lane.own,
+                             .q = l->lane.q,
+                             .q_stride = l->lane.q_stride,
+                             .scale = l->lane.scale,
+                             .n_head = e->model->config.n_head,
+                             .pos = l->plan.pos,
+                             .end = l->plan.end,
+                             .tile0 = l->plan.tile0,
+                             .n_tile = l->plan.n_tile,
+                             .dense_to = l->lane.sparse_min_ctx,
+                             .room = w->rooms.room,
+                             .failed = w->rooms.failed,
+                             .call = ++w->call,
+                             .range_max = e->prefill.range_max,
+                             .range = w->rooms.range + l->first * e->prefill.range_max,
+                             .made = w->rooms.made + l->layer * w->list_max + l->first};
+    hooks->antidiag(&l->lane, l->n_tok, &op);
+    assert(l->plan.tile_tok == OP_ANTIDIAG_TILE && l->plan.n_part == e->shape.group);
+    e->ops.lanes.antidiag(e->workers, &op);
 }
 
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out)
@@ -242,22 +288,24 @@ void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, str
         .n_tok = p.end + p.n_after,
         .first = s->first[s->n_plan]};
     assert(l.first + n_list <= w->list_max);
-    assert(hooks->trace || n_list <= w->run_list_max);
+    assert(has_own_room(hooks) || n_list <= w->run_list_max);
     if (hooks->sample)
         sample(e, hooks, &l);
     else if (hooks->trace)
         trace(e, hooks, &l);
+    else if (hooks->antidiag)
+        antidiag(e, hooks, &l);
     else
         choose_blocks(e, hooks, &l);
-    *out =
-        (struct attn_plan){.tile_tok = p.tile_tok,
-                           .by_head = p.n_part > 1,
-                           .range = w->rooms.range + l.first * f->range_max,
-                           .tok = w->rooms.tok + l.first * f->tok_max,
-                           .tok_logw = hooks->trace ? NULL : w->rooms.logw + l.first * f->tok_max,
-                           .made = w->rooms.made + l.layer * w->list_max + l.first,
-                           .range_max = f->range_max,
-                           .tok_max = f->tok_max};
+    *out = (struct attn_plan){.tile_tok = p.tile_tok,
+                              .by_head = p.n_part > 1,
+                              .range = w->rooms.range + l.first * f->range_max,
+                              .tok = w->rooms.tok + l.first * f->tok_max,
+                              .tok_logw =
+                                  has_own_room(hooks) ? NULL : w->rooms.logw + l.first * f->tok_max,
+                              .made = w->rooms.made + l.layer * w->list_max + l.first,
+                              .range_max = f->range_max,
+                              .tok_max = f->tok_max};
     s->plan[s->n_plan] = p;
     s->seq_i[s->n_plan] = e->batch.run[run_i].seq_i;
     s->first[++s->n_plan] = (uint32_t)l.first + n_list;

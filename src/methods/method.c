@@ -77,7 +77,9 @@ bool method_on_any_backend(const struct method *m)
     const struct method_prefill *p = m->prefill;
     if (m->context && m->context->decode)
         return method_reads_joined_away(method_find("decode", m->context->decode));
-    if (p) return p->by_place || ((p->sample || p->blocks || p->trace) && (!p->seal || p->note));
+    if (p)
+        return p->by_place ||
+               ((p->sample || p->blocks || p->trace || p->antidiag) && (!p->seal || p->note));
     return !d || ((d->choose || d->away) && (!d->seal || d->note));
 }
 

@@ -260,6 +260,7 @@ struct plan_batch;
 struct op_sample;
 struct op_blocks;
 struct op_trace;
+struct op_antidiag;
 struct method_context;
 
 /* What a prefill method knows beforehand of each head of a model: read from a file, or learnt from
@@ -310,7 +311,9 @@ struct method_prefill {
     void (*blocks)(const struct method_lane *lane, uint32_t n_tok, struct op_blocks *op);
     void (*trace)(const struct method_lane *lane, uint32_t n_tok, struct op_trace *op);
     uint32_t (*trace_rows)(const struct method_shape *s, const void *param); /* of it, the most */
-    const char *(*refuses)(const void *param); /* which setting has no slot; NULL: none */
+    void (*antidiag)(const struct method_lane *lane, uint32_t n_tok, struct op_antidiag *op);
+    uint32_t (*antidiag_stride)(const void *param); /* of it */
+    const char *(*refuses)(const void *param);      /* which setting has no slot; NULL: none */
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* As for decode methods. */

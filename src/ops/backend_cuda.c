@@ -234,6 +234,11 @@ static void trace(struct workers *pool, const struct op_trace *op)
     (void)of(pool)->api->trace(of(pool)->device, op);
 }
 
+static void antidiag(struct workers *pool, const struct op_antidiag *op)
+{
+    (void)of(pool)->api->antidiag(of(pool)->device, op);
+}
+
 /* ---- Pages below ---- */
 
 static void depot_store(struct workers *pool, const struct op_depot_store *op)
@@ -306,7 +311,8 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .note = note,
                                       .sample = sample,
                                       .blocks = blocks,
-                                      .trace = trace},
+                                      .trace = trace,
+                                      .antidiag = antidiag},
                             .depot = {depot_store, depot_renew, depot_fetch},
                             .docs = {unseal, mass},
                             .dots = here.dots,

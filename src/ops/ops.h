@@ -593,6 +593,7 @@ struct op_note;
 struct op_sample;
 struct op_blocks;
 struct op_trace;
+struct op_antidiag;
 
 /* Choosing for lists of lanes: lanes.h. */
 struct ops_lanes {
@@ -627,6 +628,7 @@ struct ops_lanes {
     void (*sample)(struct workers *pool, const struct op_sample *op); /* plans.h */
     void (*blocks)(struct workers *pool, const struct op_blocks *op);
     void (*trace)(struct workers *pool, const struct op_trace *op);
+    void (*antidiag)(struct workers *pool, const struct op_antidiag *op);
 };
 
 struct op_mass;

@@ -4,8 +4,9 @@
  * leaves for each tile a list that attention reads (attn_plan.made). One slot samples the rows of a
  * run's tiles and surveys the pages before them as the survey slot does (struct op_survey says what
  * is taken), for each query head; another chooses blocks of keys for whole segments of rows, for
- * each KV head; and one chooses columns and diagonals, for each query head. The contract is that of
- * lanes.h. */
+ * each KV head; one chooses columns and diagonals, for each query head; and one blocks of keys for
+ * tiles of rows, by their antidiagonals, for each query head, too. The contract is that of lanes.h.
+ */
 #ifndef SAC_OPS_PLANS_H
 #define SAC_OPS_PLANS_H
 
@@ -207,6 +208,51 @@ static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
     const size_t by_row = n_row16 * (n_span * 8 + 4) + n_row * tok32 * 2;
     const size_t by_line = 2 * tok32 * (8 + 4) + tok32 * 4 + OP_TRACE_SIZES * (2 * tok32 / 8 + 8);
     return n_head * (by_row + by_line);
+}
+
+/* ---- Antidiagonals ---- */
+
+#define OP_ANTIDIAG_TILE 128u /* positions of a tile, and of a block of keys */
+
+/* Rows and keys are taken in groups of `stride`, aligned in the sequence; rows and keys that a
+ * group lacks at the run's ends are zeros. The score of two groups is the mean product of the
+ * group's last row with the first key, the last but one with the second, and so on. A softmax over
+ * the key groups up to the row group's own, summed over a tile's row groups that have rows and over
+ * a block's key groups, is the block's mass. A tile reads the first and its own block, and of the
+ * others the best ones, the first of equal ones first, until they hold the share `mass` of all.
+ *
+ * List i = tile * n_head + query head: those blocks, of which the last is the tile. What lies
+ * behind pointers is memory of the backend. The share that is read is told with each list. */
+struct op_antidiag {
+    const struct page_geom *geom;
+    struct page_frames frames; /* as in struct op_sample, down to `end` */
+    const uint32_t *frame;
+    size_t table_stride;
+    const uint8_t *own;
+    const float *q;
+    size_t q_stride;
+    float scale;
+    uint32_t n_head, pos, end, tile0, n_tile;
+    uint32_t dense_to; /* tiles that end at or before this position read everything */
+    /* What a method decides. */
+    uint32_t stride; /* 4, 8 or 16 */
+    double mass;
+    bool dense; /* everything is read, and nothing looked at */
+    /* Rooms. */
+    void *room;             /* [op_antidiag_bytes] */
+    uint32_t *failed, call; /* as in struct op_blocks */
+    /* Lists, in rooms of their own. */
+    uint32_t range_max;
+    struct attn_range *range; /* [n_tile * n_head][range_max], 2 or more */
+    struct attn_list *made;   /* [n_tile * n_head] */
+};
+
+/* Of a room for runs of n_row rows of so many heads, and n_tok tokens: for each tile and head the
+ * sums of exponentials of row groups, by blocks, and the masses of blocks. */
+static inline size_t op_antidiag_bytes(size_t n_head, size_t n_row, size_t n_tok, size_t stride)
+{
+    const size_t n_block = n_tok / OP_ANTIDIAG_TILE + 1, n_tile = n_row / OP_ANTIDIAG_TILE + 2;
+    return n_head * n_tile * n_block * (OP_ANTIDIAG_TILE / stride * 8 + 4);
 }
 
 #endif

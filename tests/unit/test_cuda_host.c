@@ -395,6 +395,7 @@ static void methods_cost_nothing_where_all_is_read(void **state)
 
 static const char lines[] = "minference:columns=25,slashes=2,band=0,sink=0,sample=70";
 static const char rounds[] = "loopserve:mass=0.3,slashes=1,columns=1,sample=16,most=1,beta=0.5";
+static const char antidiagonals[] = "xattention:mass=0.5,stride=4";
 static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
 
 enum { N_LONG = 300, N_CHUNK = 256 + 32, FEW_FRAMES = 40 };
@@ -522,6 +523,20 @@ static void lines_are_those_of_the_host(void **state)
                                                     .by_lines = true});
 }
 
+/* Blocks are those of the host. */
+static void antidiagonals_are_those_of_the_host(void **state)
+{
+    (void)state;
+    static const char *const spec[] = {antidiagonals, "xattention:mass=0.51",
+                                       "xattention:mass=0.52,stride=8"};
+    for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
+        for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
+            assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
+                                                    .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
+                                                    .prefill = spec[i],
+                                                    .n_layer = n_layer});
+}
+
 static void assert_same_plan(const struct planned *want, const struct planned *got)
 {
     assert_memory_equal(want->heard.logits[0], got->heard.logits[0], sizeof want->heard.logits[0]);
@@ -537,7 +552,8 @@ static void plans_do_not_show_their_company(void **state)
                                 .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32"},
                                {.of = model, .type = SAC_KV_F16, .prefill = blocks},
                                {.of = model, .type = SAC_KV_F16, .prefill = lines},
-                               {.of = model, .type = SAC_KV_F16, .prefill = rounds}};
+                               {.of = model, .type = SAC_KV_F16, .prefill = rounds},
+                               {.of = model, .type = SAC_KV_Q8, .prefill = antidiagonals}};
     for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
         wish[i].company = 1;
@@ -555,7 +571,8 @@ static void a_plan_of_everything_is_dense(void **state)
     static struct planned want, got;
     struct plan_wish wish = {.of = shallow, .type = SAC_KV_F16, .prefill = "dense"};
     plan_prompt(&want, &wish, "cuda");
-    static const char *const whole[] = {"auto:mass=1", "minference", "loopserve:mass=1"};
+    static const char *const whole[] = {"auto:mass=1", "minference", "loopserve:mass=1",
+                                        "xattention:mass=1"};
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
         wish.prefill = whole[i];
         plan_prompt(&got, &wish, "cuda");
@@ -607,7 +624,8 @@ static void plans_reach_pages_below(void **state)
                                 .type = SAC_KV_F16,
                                 .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"},
                                {.of = model, .type = SAC_KV_Q8, .prefill = blocks},
-                               {.of = model, .type = SAC_KV_F16, .prefill = lines}};
+                               {.of = model, .type = SAC_KV_F16, .prefill = lines},
+                               {.of = model, .type = SAC_KV_F16, .prefill = antidiagonals}};
     for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
         wish[i].fast = FEW_FRAMES * (size_t)PAGE_TOK * DIM * 4;
@@ -628,6 +646,7 @@ int main(void)
         cmocka_unit_test(plans_in_part_are_those_of_the_host),
         cmocka_unit_test(blocks_are_those_of_the_host),
         cmocka_unit_test(lines_are_those_of_the_host),
+        cmocka_unit_test(antidiagonals_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
         cmocka_unit_test(a_plan_of_everything_is_dense),
         cmocka_unit_test(chunks_under_way_are_counted),

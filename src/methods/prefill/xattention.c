@@ -16,10 +16,11 @@
 #include "methods/plan.h"
 
 #include "base/mem.h"
+#include "ops/plans.h"
 
 #include <string.h>
 
-#define BLOCK       128u
+#define BLOCK       OP_ANTIDIAG_TILE
 #define PANEL_PAGES 128u /* keys that are scored together: 512 KiB for 64 channels */
 #define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
 #define STRIDE_MAX  16u
@@ -44,13 +45,18 @@ struct work {
     size_t n_group; /* of keys in a context, padded */
 };
 
+static uint32_t xa_stride(const void *param)
+{
+    const struct xattention_param *set = param;
+    return 4u << set->stride;
+}
+
 static size_t work_make(struct work *w, const struct method_shape *s, const void *param,
                         void *scratch)
 {
-    const struct xattention_param *set = param;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
-    w->stride = 4u << set->stride;
+    w->stride = xa_stride(param);
     const size_t n_row = s->group * ((size_t)s->n_row_max / w->stride + 2);
     w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* not a power of two either */
     w->width = w->stride * d + 32;
@@ -218,11 +224,24 @@ static void xa_plan(const struct method_lane *l, struct plan *p)
         }
 }
 
+/* ---- On a device ---- */
+
+static void xa_antidiag(const struct method_lane *l, uint32_t n_tok, struct op_antidiag *op)
+{
+    const struct xattention_param *set = l->param;
+    (void)n_tok;
+    op->stride = xa_stride(l->param);
+    op->mass = set->mass;
+    op->dense = set->mass >= 1;
+}
+
 static const struct method_prefill hooks = {
     .tile_tok = BLOCK,
     .by_head = true,
     .scratch_bytes = xa_scratch_bytes,
     .plan = xa_plan,
+    .antidiag = xa_antidiag,
+    .antidiag_stride = xa_stride,
 };
 
 static const sac_method_deviation deviations[] = {

@@ -26,15 +26,15 @@ extern "C" {
 
 /* Changes with the shape of any struct that crosses the border. */
 #define CUDA_ABI                                                                                   \
-    (1000000u +                                                                                    \
-     (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) + 3 * sizeof(struct attn_run) +  \
-                5 * sizeof(struct attn_plan) + 7 * sizeof(struct page_geom) +                      \
-                11 * sizeof(struct weight) + 17 * sizeof(union op_lane) +                          \
-                19 * sizeof(struct depot_map) + 23 * sizeof(struct op_sample) +                    \
-                29 * sizeof(struct op_blocks) + 31 * sizeof(struct op_mass) +                      \
-                37 * sizeof(struct op_lane_observe) + 41 * sizeof(struct op_lane_keep) +           \
-                43 * sizeof(struct op_past) + 47 * sizeof(struct op_lane_lines) +                  \
-                53 * sizeof(struct op_trace) + 13 * sizeof(struct cuda_api)))
+    (1000000u + (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) +                     \
+                           3 * sizeof(struct attn_run) + 5 * sizeof(struct attn_plan) +            \
+                           7 * sizeof(struct page_geom) + 11 * sizeof(struct weight) +             \
+                           17 * sizeof(union op_lane) + 19 * sizeof(struct depot_map) +            \
+                           23 * sizeof(struct op_sample) + 29 * sizeof(struct op_blocks) +         \
+                           31 * sizeof(struct op_mass) + 37 * sizeof(struct op_lane_observe) +     \
+                           41 * sizeof(struct op_lane_keep) + 43 * sizeof(struct op_past) +        \
+                           47 * sizeof(struct op_lane_lines) + 53 * sizeof(struct op_trace) +      \
+                           59 * sizeof(struct op_antidiag) + 13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
@@ -127,6 +127,7 @@ struct cuda_api {
     sac_status (*sample)(struct cuda_device *d, const struct op_sample *op);
     sac_status (*blocks)(struct cuda_device *d, const struct op_blocks *op);
     sac_status (*trace)(struct cuda_device *d, const struct op_trace *op);
+    sac_status (*antidiag)(struct cuda_device *d, const struct op_antidiag *op);
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
                            uint32_t n_row, uint32_t n_tok_max);

@@ -486,6 +486,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .sample = cuda_sample,
         .blocks = cuda_blocks,
         .trace = cuda_trace,
+        .antidiag = cuda_antidiag,
         .linear_scratch = linear_scratch,
         .attn_scratch = attn_scratch,
     };

@@ -102,6 +102,7 @@ sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *
 sac_status cuda_sample(struct cuda_device *d, const struct op_sample *op);
 sac_status cuda_blocks(struct cuda_device *d, const struct op_blocks *op);
 sac_status cuda_trace(struct cuda_device *d, const struct op_trace *op);
+sac_status cuda_antidiag(struct cuda_device *d, const struct op_antidiag *op);
 sac_status cuda_attn(struct cuda_device *d, const struct op_attn *op);
 size_t cuda_attn_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                          uint32_t n_tok_max);

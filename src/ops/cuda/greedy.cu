@@ -19,7 +19,7 @@ struct greedy {
     uint32_t *bits[TRACE_KINDS];    /* [words] taken lines */
     uint32_t *before[TRACE_KINDS];  /* [words] how many of those before a word */
     uint32_t *line;                 /* [n] those of a round, in any order */
-    uint32_t *room, *bin;           /* shared [32], [CUT_BINS] */
+    uint32_t *room;                 /* shared [32] */
     trace_sum *sum_room, *sum_bin;  /* the same of sums */
     uint32_t *n_line;               /* shared: of `line` */
     trace_sum covered, goal, n_cell;
@@ -153,60 +153,25 @@ static __device__ void take_first(struct greedy &g, uint32_t kind, uint32_t n_fi
 
 /* ---- The last round ---- */
 
-/* The key that the fewest best lines reach which hold `need`, and how much of it those have to that
- * have this key: keys are positive, so their bits are in their order. */
-static __device__ void find_last(const struct greedy &g, uint32_t kind, trace_sum need,
-                                 uint32_t *out_key, trace_sum *out_need)
-{
-    uint32_t prefix = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        __syncthreads();
-        if (threadIdx.x < CUT_BINS) g.sum_bin[threadIdx.x] = 0;
-        __syncthreads();
-        for (uint32_t x = threadIdx.x; x < g.n; x += THREADS) {
-            const float value = g.key[kind][x];
-            const uint32_t key = __float_as_uint(value);
-            if (value > 0 && (shift == 24 || key >> (shift + 8) == prefix))
-                atomicAdd(&g.sum_bin[key >> shift & 255], g.left[kind][x]);
-        }
-        __syncthreads();
-        const uint32_t b = CUT_BINS - 1 - threadIdx.x;
-        const trace_sum mine = threadIdx.x < CUT_BINS ? g.sum_bin[b] : 0;
-        trace_sum all;
-        const trace_sum above = block_before(mine, g.sum_room, &all);
-        const bool is_it = mine > 0 && above < need && above + mine >= need;
-        __syncthreads();
-        if (is_it) {
-            g.bin[0] = b;
-            g.sum_bin[0] = above;
-        }
-        __syncthreads();
-        prefix = prefix << 8 | g.bin[0];
-        need -= g.sum_bin[0];
-    }
-    *out_key = prefix;
-    *out_need = need;
-}
-
 /* Takes lines of a kind from the best on until the goal is reached, the first of equal ones first:
- * all that have the key `least` are more than that. */
+ * all that have the last key are more than that. */
 static __device__ void take_last(struct greedy &g, uint32_t kind)
 {
-    uint32_t last;
-    trace_sum need, n_before = 0, all;
-    find_last(g, kind, g.goal - g.covered, &last, &need);
+    trace_sum n_before = 0, all;
+    const struct cut_by_sum cut = cut_find_sum(
+        g.key[kind], g.n, g.goal - g.covered, [&](uint32_t x) { return g.left[kind][x]; },
+        {g.sum_bin, g.sum_room, g.room});
     /* Of those that have the last key, the keys of all that are not needed are taken away. */
     for (uint32_t first = 0; first < g.n; first += THREADS) {
         const uint32_t x = first + threadIdx.x;
-        const bool same = x < g.n && __float_as_uint(g.key[kind][x]) == last;
+        const bool same = x < g.n && g.key[kind][x] == cut.value;
         const trace_sum before =
             n_before + block_before(same ? g.left[kind][x] : 0, g.sum_room, &all);
         n_before += all;
-        if (same && before >= need) g.key[kind][x] = 0;
+        if (same && before >= cut.need) g.key[kind][x] = 0;
     }
     __syncthreads();
-    const float least = __uint_as_float(last);
-    take_lines(g, kind, [&](uint32_t x) { return g.key[kind][x] >= least; });
+    take_lines(g, kind, [&](uint32_t x) { return g.key[kind][x] >= cut.value; });
 }
 
 /* Takes lines of a kind down to the key `least`. Returns the best key that stays. */
@@ -243,13 +208,12 @@ static __global__ void __launch_bounds__(THREADS)
     trace_greedy_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
 {
     kernel_begin();
-    __shared__ uint32_t room[32], bin[CUT_BINS], n_line;
+    __shared__ uint32_t room[32], n_line;
     __shared__ trace_sum sum_room[32], sum_bin[CUT_BINS];
     const uint32_t head = blockIdx.x * share;
     if (trace_failed(c, head)) return;
     struct greedy g = {c, rows};
     g.room = room;
-    g.bin = bin;
     g.sum_room = sum_room;
     g.sum_bin = sum_bin;
     g.n_line = &n_line;

@@ -42,38 +42,38 @@ struct rows_pages {
     uint32_t end;
 };
 
-/* The shares of thread j of the keys t0 + 8 i + g of a page in 16 bits, N of them. */
-template <int D, int N>
+/* The shares of thread j of the keys t, t + BY and so on of a page in 16 bits, N of them. */
+template <int BY, int D, int N>
 __device__ __forceinline__ void load_half_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *rows,
-                                               uint32_t t0)
+                                               uint32_t t)
 {
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+    const uint32_t j = threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
             const uint32_t c = i % 4 * (D / 4) + i / 4 * 16 + j * 4;
-            const uint2 x = *(const uint2 *)(rows + ((t0 + n * 8 + g) * D + c) * 2);
+            const uint2 x = *(const uint2 *)(rows + ((t + n * BY) * D + c) * 2);
             k[n][i][0] = x.x;
             k[n][i][1] = x.y;
         }
 }
 
 /* The same of a q8 page. */
-template <int D, int N>
+template <int BY, int D, int N>
 __device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *page,
-                                                uint32_t t0)
+                                                uint32_t t)
 {
     using at = page_at<FORM_Q8, D>;
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+    const uint32_t j = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < D / 64; i++) {
         const uint32_t part = i * 4 + j;
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            const uint32_t t = t0 + n * 8 + g;
-            const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
-            const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
+            const uint32_t at_t = t + n * BY;
+            const uint8_t *low = page + at::k_low + at_t * (D * 3 / 4);
+            const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + at_t * (D / 4) + part * 4);
             const uint32_t mid = *(const uint32_t *)(low + part * 4);
             const uint32_t lo[2] = {*(const uint32_t *)(low + D / 4 + part * 4),
                                     *(const uint32_t *)(low + D / 2 + part * 4)};
@@ -90,20 +90,30 @@ __device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], con
     }
 }
 
-template <int F, int D, int N>
-__device__ __forceinline__ void load_keys(uint32_t (&k)[N][D / 16][2], const struct rows_pages &of,
-                                          uint32_t kv_head, uint32_t page, uint32_t t0)
+/* The same of any page, the unfinished one, which is in 16 bits, too. */
+template <int BY, int F, int D, int N>
+__device__ __forceinline__ void load_keys_by(uint32_t (&k)[N][D / 16][2],
+                                             const struct rows_pages &of, uint32_t kv_head,
+                                             uint32_t page, uint32_t t)
 {
-    if (page >= of.end / PAGE_TOK) { /* unfinished, in 16 bits */
-        load_half_keys<D>(k, of.own + kv_head * page_at<F, D>::tail_bytes, t0);
+    if (page >= of.end / PAGE_TOK) {
+        load_half_keys<BY, D>(k, of.own + kv_head * page_at<F, D>::tail_bytes, t);
         return;
     }
     const uint32_t frame = of.frame[kv_head * of.table_stride + page];
     const uint8_t *at = place_page(of.frames, frame, of.page_bytes);
     if constexpr (F == FORM_Q8)
-        load_coded_keys<D>(k, at, t0);
+        load_coded_keys<BY, D>(k, at, t);
     else
-        load_half_keys<D>(k, at, t0);
+        load_half_keys<BY, D>(k, at, t);
+}
+
+/* Keys t0 + 8 i + g, as `dots` wants them. */
+template <int F, int D, int N>
+__device__ __forceinline__ void load_keys(uint32_t (&k)[N][D / 16][2], const struct rows_pages &of,
+                                          uint32_t kv_head, uint32_t page, uint32_t t0)
+{
+    load_keys_by<8, F, D>(k, of, kv_head, page, t0 + threadIdx.x % 32 / 4);
 }
 
 template <int F, int D, int N>

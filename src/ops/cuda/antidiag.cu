@@ -1,0 +1,364 @@
+/* antidiag.cu: blocks of keys for tiles of prompt rows, by the sums of their antidiagonals
+ * (op_antidiag). A warp scores the row groups of a tile, of several heads, against the key groups of
+ * a block, and leaves for each row group the block's sum of exponentials: scores are not kept. A
+ * block for each list makes masses of them, takes the best, and makes what attention reads.
+ *
+ * The products of two groups are those of a matrix instruction whose rows are the row groups and
+ * whose columns the key groups, for one row and key of a group after the other. Masses are compared
+ * and summed as whole numbers, so a list depends on its tile alone. */
+#include "ops/cuda/cut.cuh"
+#include "ops/cuda/list.cuh"
+#include "ops/cuda/rows.cuh"
+
+#define WARPS      8u
+#define THREADS    (WARPS * 32)
+#define TILE       OP_ANTIDIAG_TILE
+#define TILE_PAGES (TILE / PAGE_TOK)
+#define GROUPS_MAX (TILE / 4)
+#define SIXTEENS   4       /* of row groups that a block of threads has, at most */
+#define QUERY_MAX  98304u  /* bytes of its shared memory, unless one head's queries are more */
+#define MASS_ONE   0x1p40f /* masses in whole numbers: less than one of them counts as nothing */
+
+struct antidiag_call {
+    struct op_antidiag op; /* geom is not there */
+    struct rows_pages pages;
+    uint32_t group;
+    uint32_t n_row_group; /* of a tile, and key groups of a block */
+    uint32_t n_block;     /* up to the last tile */
+    struct exp_sum *sum;  /* [list][n_row_group][n_block] */
+    float *mass;          /* [list][n_block]; later 1: the block is read, 0: it is not */
+};
+
+/* A tile's rows, of a head or of several. */
+struct antidiag_place {
+    uint32_t tile, kv_head, head;
+    uint32_t n_head; /* from `head` on */
+    uint32_t block;  /* its own */
+    size_t list;     /* of `head`; those of the others follow it */
+    uint32_t begin, end; /* row groups of the tile that have rows */
+};
+
+static __device__ struct antidiag_place antidiag_place_of(const struct antidiag_call &c,
+                                                          uint32_t tile, uint32_t head)
+{
+    struct antidiag_place p;
+    p.tile = tile;
+    p.head = head;
+    p.kv_head = head / c.group;
+    p.n_head = 1;
+    p.block = c.op.tile0 + tile;
+    p.list = (size_t)tile * c.op.n_head + head;
+    const uint32_t first = p.block * TILE, end = min(first + TILE, c.op.end);
+    p.begin = (max(first, c.op.pos) - first) / c.op.stride;
+    p.end = (end - 1 - first) / c.op.stride + 1;
+    return p;
+}
+
+/* ---- Sums of exponentials ---- */
+
+/* Rows r of all row groups lie together, of each head's groups in turn: `pitch` of them. */
+static __device__ __forceinline__ uint32_t antidiag_pitch(const struct antidiag_call &c,
+                                                          uint32_t n_head)
+{
+    return n_head * c.n_row_group;
+}
+
+/* Queries into shared memory, a group's last row first; rows that the run has not are zeros. All
+ * threads. */
+template <int F, int D>
+static __device__ void antidiag_pack(uint8_t *query, const struct antidiag_call &c,
+                                     const struct antidiag_place &p)
+{
+    const uint32_t pitch = antidiag_pitch(c, p.n_head), s = c.op.stride;
+    for (uint32_t i = threadIdx.x; i < s * pitch * (D / 8); i += THREADS) {
+        const uint32_t row = i / (D / 8), piece = i % (D / 8), r = row / pitch;
+        const uint32_t head = row % pitch / c.n_row_group, at = row % pitch % c.n_row_group;
+        const uint32_t pos = p.block * TILE + at * s + s - 1 - r;
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (pos >= c.op.pos && pos < c.op.end)
+            x = pack_piece<F, D>(c.op.q + (pos - c.op.pos) * c.op.q_stride + (p.head + head) * D,
+                                 piece);
+        *(uint4 *)(query + query_at<D>(row, piece)) = x;
+    }
+    __syncthreads();
+}
+
+/* The shares of this thread of the keys tok, tok + 1 and so on; those that the run has not are
+ * zeros. */
+template <int F, int D, int N>
+static __device__ __forceinline__ void antidiag_keys(uint32_t (&k)[N][D / 16][2],
+                                                     const struct antidiag_call &c,
+                                                     uint32_t kv_head, uint32_t tok)
+{
+    if (tok < c.op.end)
+        load_keys_by<1, F, D>(k, c.pages, kv_head, tok / PAGE_TOK, tok % PAGE_TOK);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+            if (tok + n >= c.op.end) k[n][i / 2][i % 2] = 0;
+}
+
+/* Scores of all row groups against eight key groups, of which this thread loads number `group` of
+ * the sequence: s[m] as of a matrix instruction. */
+template <int F, int D>
+static __device__ __forceinline__ void antidiag_dots(float (&s)[SIXTEENS][4], uint32_t query,
+                                                     const struct antidiag_call &c,
+                                                     const struct antidiag_place &p, uint32_t group)
+{
+    constexpr int N = rows_size<F, D>::n;
+    const uint32_t pitch = antidiag_pitch(c, p.n_head), n_m = (pitch + 15) / 16;
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < SIXTEENS * 4; i++) s[i / 4][i % 4] = 0;
+    for (uint32_t r = 0; r < c.op.stride; r += N) {
+        uint32_t k[N][D / 16][2];
+        antidiag_keys<F, D>(k, c, p.kv_head, group * c.op.stride + r);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < D / 16; i++)
+#pragma unroll
+                for (uint32_t m = 0; m < SIXTEENS; m++) {
+                    uint32_t a[4];
+                    if (m >= n_m) continue;
+                    load_tiles(a, query + query_at<D>((r + n) * pitch + m * 16 + lane % 16,
+                                                      i * 2 + lane / 16));
+                    mma_16816<rows_size<F, D>::half>(s[m], a, k[n][i][0], k[n][i][1]);
+                }
+    }
+}
+
+/* Shared memory: queries. Rows of a sixteen that is not full are read, too, and come to nothing. */
+static size_t antidiag_bytes(const struct antidiag_call *c, uint32_t n_head, uint32_t head_dim)
+{
+    return (size_t)(c->op.stride * n_head * c->n_row_group + 8) * head_dim * 2;
+}
+
+/* A warp sums a block of keys, for up to n_head heads of a KV head and a tile. */
+template <int F, int D>
+__global__ void __launch_bounds__(THREADS)
+    antidiag_sums_kernel(const struct antidiag_call c, uint32_t n_head)
+{
+    kernel_begin();
+    const uint32_t n_kv_head = c.op.n_head / c.group, n_part = (c.group + n_head - 1) / n_head;
+    const uint32_t lane = blockIdx.y / n_part, part = blockIdx.y % n_part * n_head;
+    struct antidiag_place p =
+        antidiag_place_of(c, lane / n_kv_head, lane % n_kv_head * c.group + part);
+    p.n_head = min(n_head, c.group - part);
+    const uint32_t block = blockIdx.x * WARPS + threadIdx.x / 32;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+    const float by = c.op.scale / (float)c.op.stride * LOG2E;
+    uint8_t *const query = kernel_shared();
+    if (blockIdx.x * WARPS > p.block) return;
+    antidiag_pack<F, D>(query, c, p);
+    if (block > p.block) return;
+    struct exp_sum sum[SIXTEENS * 2];
+#pragma unroll
+    for (int i = 0; i < SIXTEENS * 2; i++) sum[i] = exp_sum_none();
+    for (uint32_t first = block * c.n_row_group; first < (block + 1) * c.n_row_group; first += 8) {
+        float s[SIXTEENS][4];
+        antidiag_dots<F, D>(s, smem_address(query), c, p, first + g);
+#pragma unroll
+        for (int i = 0; i < SIXTEENS * 2; i++) {
+            const float x[2] = {s[i / 2][i % 2 * 2] * by, s[i / 2][i % 2 * 2 + 1] * by};
+            const uint32_t own = p.block * c.n_row_group + (i * 8 + g) % c.n_row_group;
+            const uint32_t seen = (first + 2 * j <= own) | (uint32_t)(first + 2 * j < own) << 1;
+            sum[i] = power_sum_add(sum[i], power_sum<1>(x, seen));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < SIXTEENS * 2; i++) {
+        const uint32_t row = i * 8 + g, at = row % c.n_row_group;
+        if (j > 0 || row >= antidiag_pitch(c, p.n_head) || at < p.begin || at >= p.end) continue;
+        const size_t list = p.list + row / c.n_row_group;
+        c.sum[(list * c.n_row_group + at) * c.n_block + block] = sum[i];
+        if (!isfinite(sum[i].sum)) c.op.failed[p.kv_head] = c.op.call;
+    }
+}
+
+/* ---- Masses ---- */
+
+static __device__ inline struct exp_sum warp_power_sum(struct exp_sum x)
+{
+    for (int by = 16; by > 0; by /= 2) {
+        const struct exp_sum other = {__shfl_xor_sync(~0u, x.max, by),
+                                      __shfl_xor_sync(~0u, x.sum, by)};
+        x = power_sum_add(x, other);
+    }
+    return x;
+}
+
+/* Masses of the blocks up to the tile's own; `all` is shared [GROUPS_MAX]. All threads. */
+static __device__ void make_masses(float *mass, struct exp_sum *all, const struct antidiag_call &c,
+                                   const struct antidiag_place &p)
+{
+    const struct exp_sum *sum = c.sum + p.list * c.n_row_group * c.n_block;
+    for (uint32_t i = p.begin + threadIdx.x / 32; i < p.end; i += WARPS) {
+        struct exp_sum x = exp_sum_none();
+        for (uint32_t b = threadIdx.x % 32; b <= p.block; b += 32)
+            x = power_sum_add(x, sum[i * c.n_block + b]);
+        x = warp_power_sum(x);
+        if (threadIdx.x % 32 == 0) all[i] = x;
+    }
+    __syncthreads();
+    for (uint32_t b = threadIdx.x; b <= p.block; b += THREADS) {
+        float x = 0;
+        for (uint32_t i = p.begin; i < p.end; i++) {
+            const struct exp_sum one = sum[i * c.n_block + b];
+            x += one.sum * exp2_fast(one.max - all[i].max) / all[i].sum;
+        }
+        mass[b] = x;
+    }
+    __syncthreads();
+}
+
+static __device__ inline cut_sum mass_whole(float mass)
+{
+    return (cut_sum)(mass * MASS_ONE);
+}
+
+/* Masses become marks of the blocks that are read; returns the share that these hold. */
+static __device__ float take_blocks(float *mass, const struct antidiag_call &c,
+                                    const struct antidiag_place &p, const struct cut_room &r)
+{
+    const uint32_t n = p.block; /* before the own one */
+    const auto whole = [&](uint32_t b) { return mass_whole(mass[b]); };
+    const double total = (double)(p.end - p.begin) * (double)MASS_ONE;
+    cut_sum others = 0, kept = whole(n) + (n > 0 ? whole(0) : 0), all;
+    __syncthreads();
+    if (threadIdx.x == 0 && n > 0) mass[0] = 0;
+    __syncthreads();
+    for (uint32_t b = threadIdx.x; b < n; b += THREADS) others += whole(b);
+    others = block_sum(others, r.sum);
+    const double lacks = ceil(c.op.mass * total) - (double)kept;
+    struct cut_by_sum cut = {INFINITY, 0};
+    if (lacks > 0 && others > 0) {
+        const cut_sum need = lacks < (double)others ? (cut_sum)lacks : others;
+        cut = cut_find_sum(mass, n, need, whole, r);
+    }
+    cut_sum n_before = 0, taken = 0;
+    for (uint32_t first = 0; first < n; first += THREADS) {
+        const uint32_t b = first + threadIdx.x;
+        const bool same = b < n && mass[b] == cut.value;
+        const cut_sum mine = b < n ? whole(b) : 0;
+        const cut_sum before = n_before + block_before(same ? mine : 0, r.sum, &all);
+        n_before += all;
+        if (b >= n) continue;
+        const bool takes = mass[b] > cut.value || (same && before < cut.need);
+        if (takes) taken += mine;
+        mass[b] = takes || b == 0;
+    }
+    kept += block_sum(taken, r.sum);
+    return (float)((double)kept / total);
+}
+
+/* ---- Lists ---- */
+
+struct antidiag_marks {
+    const float *mass;
+    __device__ uint32_t word(uint32_t page) const { return mass[page / TILE_PAGES] > 0 ? ~0u : 0; }
+    __device__ float logw(uint32_t, uint32_t) const { return 0; }
+};
+
+static __global__ void __launch_bounds__(THREADS)
+    antidiag_list_kernel(const struct antidiag_call c)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32];
+    __shared__ cut_sum sum_room[32], bin[CUT_BINS];
+    __shared__ struct exp_sum all[GROUPS_MAX];
+    const struct antidiag_place p = antidiag_place_of(c, blockIdx.y, blockIdx.x);
+    const struct list_room to = {c.op.range + p.list * c.op.range_max, NULL, NULL, c.op.range_max,
+                                 0};
+    const uint32_t n_page = p.block * TILE_PAGES;
+    struct attn_list list = {};
+    enum plan_reason why = c.op.dense                             ? PLAN_LAYER
+                           : c.op.failed[p.kv_head] == c.op.call ? PLAN_NAN
+                                                                  : PLAN_SPARSE;
+    float mass = -1;
+    if (why == PLAN_SPARSE) { /* the same for all threads */
+        const struct cut_room rooms = {bin, sum_room, room};
+        float *of = c.mass + p.list * c.n_block;
+        make_masses(of, all, c, p);
+        mass = take_blocks(of, c, p, rooms);
+        const struct antidiag_marks marks = {of};
+        __syncthreads();
+        list_make(&list, to, marks, n_page, TILE_PAGES, room);
+        if (list.n_range > to.range_max) why = PLAN_OVERFLOW;
+        if ((p.block + 1) * TILE <= c.op.dense_to) why = PLAN_SHORT;
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    list_close(&list, to, why, n_page, TILE_PAGES);
+    list.mass = mass;
+    c.op.made[p.list] = list;
+}
+
+/* ---- The launcher ---- */
+
+/* Heads whose queries a block of threads has: as many as there is room for, in equal parts. */
+static uint32_t share_heads(const struct antidiag_call *c, uint32_t head_dim)
+{
+    uint32_t n_head = c->group;
+    for (uint32_t n = 2; n_head > 1 && (antidiag_bytes(c, n_head, head_dim) > QUERY_MAX ||
+                                        n_head * c->n_row_group > SIXTEENS * 16);
+         n++)
+        n_head = (c->group + n - 1) / n;
+    return n_head;
+}
+
+template <int F, int D>
+static sac_status launch(struct cuda_device *d, const struct antidiag_call *c)
+{
+    const uint32_t n_head = share_heads(c, D), n_part = (c->group + n_head - 1) / n_head;
+    const size_t bytes = antidiag_bytes(c, n_head, D);
+    if (!c->op.dense) {
+        TRY(attn_fits(d, bytes));
+        TRY(queue_launch(d, "sums of antidiagonals", antidiag_sums_kernel<F, D>,
+                         dim3((c->n_block + WARPS - 1) / WARPS,
+                              c->op.n_tile * (c->op.n_head / c->group) * n_part),
+                         THREADS, bytes, *c, n_head));
+    }
+    return queue_launch(d, "lists of blocks", antidiag_list_kernel, dim3(c->op.n_head, c->op.n_tile),
+                        THREADS, 0, *c);
+}
+
+template <int F>
+static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
+                              const struct antidiag_call *c)
+{
+    switch (head_dim) {
+    case 64: return launch<F, 64>(d, c);
+    case 128: return launch<F, 128>(d, c);
+    case 256: return launch<F, 256>(d, c);
+    default:
+        return device_fail(d, SAC_ERR_UNSUPPORTED, "antidiagonals of prompt rows: this head size");
+    }
+}
+
+sac_status cuda_antidiag(struct cuda_device *d, const struct op_antidiag *op)
+{
+    struct antidiag_call c;
+    memset(&c, 0, sizeof c);
+    c.op = *op;
+    c.op.geom = NULL;
+    c.group = op->n_head / op->geom->n_kv_head;
+    c.n_row_group = TILE / op->stride;
+    c.n_block = op->tile0 + op->n_tile;
+    c.pages.frames = op->frames;
+    c.pages.frame = op->frame;
+    c.pages.table_stride = op->table_stride;
+    c.pages.page_bytes = op->geom->bytes;
+    c.pages.own = op->own;
+    c.pages.end = op->end;
+    c.sum = (struct exp_sum *)op->room;
+    c.mass = (float *)(c.sum + (size_t)op->n_tile * op->n_head * c.n_row_group * c.n_block);
+    switch (attn_form_of(op->geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &c);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &c);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &c);
+    default:
+        return device_fail(d, SAC_ERR_UNSUPPORTED, "antidiagonals of prompt rows: these pages");
+    }
+}
