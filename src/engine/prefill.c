@@ -45,7 +45,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     f->tile_max = 0;
     f->weighs = false;
     f->away.list_max = f->away.run_list_max = f->away.fused_bytes = 0;
-    f->away.room_bytes = f->away.trace_rows = 0;
+    f->away.room_bytes = f->away.pool_bytes = f->away.trace_rows = 0;
     for (uint32_t i = 0; i < specs->n; i++) {
         struct prefill_method *m = &f->method[i];
         const struct method_prefill *hooks = specs->spec[i].method->prefill;

@@ -41,6 +41,7 @@ struct prefill_rooms {
     float *logw;
     struct attn_list *made; /* [n_layer][list_max] */
     void *room; /* [room_bytes] of struct op_trace or op_antidiag, which serves run after run */
+    void *pool; /* [pool_bytes] the same, of struct op_trace */
 };
 
 /* Where a device chooses (prefill_device.c). */
@@ -52,7 +53,7 @@ struct prefill_away {
     struct op_block_segment *segment; /* [run_list_max] of the run in work */
     size_t fused_bytes;               /* of a KV head and run that chooses blocks */
     struct prefill_before *before;    /* [n_seq_max] runs of the batch, in the order of plans */
-    size_t room_bytes;
+    size_t room_bytes, pool_bytes;
     uint32_t trace_rows;        /* that choose or judge lines, at most */
     uint32_t *row;              /* [2 * trace_rows] of the run in work; and patterns of heads */
     struct op_trace_size *size; /* [OP_TRACE_SIZES * n_head] */

@@ -48,6 +48,10 @@ void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list
     w->list_max = mem_larger(w->list_max, list);
     if (has_own_room(hooks)) {
         w->room_bytes = mem_larger(w->room_bytes, room_bytes(e, spec));
+        if (hooks->trace_pools)
+            w->pool_bytes = mem_larger(w->pool_bytes,
+                                       op_trace_pool_bytes(&e->pool.geom, e->model->config.n_head,
+                                                           e->shape.n_row_max, e->params.n_ctx));
         if (hooks->trace)
             w->trace_rows =
                 (uint32_t)mem_larger(w->trace_rows, hooks->trace_rows(&e->shape, spec->param));
@@ -101,6 +105,7 @@ void prefill_device_plan_rooms(sac_engine *e, struct arena *a)
     r->made = arena_take_tensor(a, n * g->n_layer, sizeof *r->made);
     r->fused = arena_take_tensor(a, (size_t)e->params.n_seq_max * g->n_kv_head, w->fused_bytes);
     r->room = arena_take_tensor(a, w->room_bytes, 1);
+    r->pool = arena_take_tensor(a, w->pool_bytes, 1);
 }
 
 void prefill_device_begin(sac_engine *e)
@@ -230,6 +235,7 @@ static void trace(sac_engine *e, const struct method_prefill *hooks, const struc
                           .judge = {.at = w->row + w->trace_rows},
                           .size = w->size,
                           .room = w->rooms.room,
+                          .pool = w->rooms.pool,
                           .failed = w->rooms.failed,
                           .call = ++w->call,
                           .range_max = e->prefill.range_max,

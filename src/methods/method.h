@@ -311,6 +311,7 @@ struct method_prefill {
     void (*blocks)(const struct method_lane *lane, uint32_t n_tok, struct op_blocks *op);
     void (*trace)(const struct method_lane *lane, uint32_t n_tok, struct op_trace *op);
     uint32_t (*trace_rows)(const struct method_shape *s, const void *param); /* of it, the most */
+    bool trace_pools; /* its rule is the pooled one, which has another room */
     void (*antidiag)(const struct method_lane *lane, uint32_t n_tok, struct op_antidiag *op);
     uint32_t (*antidiag_stride)(const void *param); /* of it */
     const char *(*refuses)(const void *param);      /* which setting has no slot; NULL: none */

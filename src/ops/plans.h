@@ -126,11 +126,13 @@ struct op_blocks {
 
 /* ---- Columns and diagonals ---- */
 
-#define OP_TRACE_SIZES 5u /* patterns of a head that are compared, at most */
+#define OP_TRACE_SIZES 5u   /* patterns of a head that are compared, at most */
+#define OP_TRACE_BLOCK 128u /* positions of a tile of the pooled rule */
 
 enum op_trace_rule {
     OP_TRACE_BEST,   /* so many of the best columns and diagonals */
     OP_TRACE_GREEDY, /* those with the most attention for each cell, until they hold a share */
+    OP_TRACE_POOLED, /* whole blocks, by sums of lines or by pooled scores */
 };
 
 /* What a head reads. */
@@ -186,8 +188,19 @@ struct op_trace {
     float beta;
     double most;   /* lines of more cells than these are not read by lists */
     bool by_group; /* query heads of a KV head share lines, by the sum of their attention */
+    /* Of the pooled rule, whose tiles have OP_TRACE_BLOCK positions, which are blocks of keys, too;
+     * nobody judges, and no mass is told. Mean keys of blocks and the mean query of the rows that
+     * choose make a softmax over blocks. Where the root of its Jensen-Shannon divergence from the
+     * sums of columns by blocks is below `tau`, a head reads the entries of all tiles' such
+     * softmaxes that hold the share `mass` of them, and the `least` best blocks of columns and of
+     * diagonals; else as many blocks of either as the lines that hold the share have tokens, and
+     * one more, at least `least`. The first block is read in any case. Of equal ones the first go
+     * first. */
+    float tau;
+    uint32_t least;
     /* Rooms. */
     void *room;             /* [op_trace_bytes] */
+    void *pool;             /* [op_trace_pool_bytes], of the pooled rule */
     uint32_t *failed, call; /* as in struct op_blocks */
     /* Lists, in rooms of their own. */
     uint32_t range_max, tok_max;
@@ -208,6 +221,16 @@ static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
     const size_t by_row = n_row16 * (n_span * 8 + 4) + n_row * tok32 * 2;
     const size_t by_line = 2 * tok32 * (8 + 4) + tok32 * 4 + OP_TRACE_SIZES * (2 * tok32 / 8 + 8);
     return n_head * (by_row + by_line);
+}
+
+/* Of the pooled rule's other room, for runs of n_row rows: means, shares, sums by blocks, and which
+ * heads go by what. */
+static inline size_t op_trace_pool_bytes(const struct page_geom *g, size_t n_head, size_t n_row,
+                                         size_t n_tok)
+{
+    const size_t n_block = n_tok / OP_TRACE_BLOCK + 1, n_mean = n_row / OP_TRACE_BLOCK + 3;
+    const size_t by_head = n_mean * (g->head_dim + n_block) + 2 * n_block + 1;
+    return (g->n_kv_head * n_block * g->head_dim + n_head * by_head) * 4;
 }
 
 /* ---- Antidiagonals ---- */

@@ -396,6 +396,7 @@ static void methods_cost_nothing_where_all_is_read(void **state)
 static const char lines[] = "minference:columns=25,slashes=2,band=0,sink=0,sample=70";
 static const char rounds[] = "loopserve:mass=0.3,slashes=1,columns=1,sample=16,most=1,beta=0.5";
 static const char antidiagonals[] = "xattention:mass=0.5,stride=4";
+static const char pooled[] = "flexprefill:mass=0.2,least=128,tau=2";
 static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
 
 enum { N_LONG = 300, N_CHUNK = 256 + 32, FEW_FRAMES = 40 };
@@ -464,7 +465,7 @@ static void assert_planned_alike(struct plan_wish wish)
     assert_int_equal(w->n_plan, g->n_plan);
     assert_int_equal(w->n_plan_dense, g->n_plan_dense);
     assert_int_equal(w->n_plan_mass, g->n_plan_mass);
-    assert_true(fabs(w->plan_mass - g->plan_mass) <
+    assert_true(fabs(w->plan_mass - g->plan_mass) <=
                 (wish.by_lines ? 2e-3 : 1e-3) * (double)w->n_plan_mass);
 }
 
@@ -537,6 +538,20 @@ static void antidiagonals_are_those_of_the_host(void **state)
                                                     .n_layer = n_layer});
 }
 
+/* Heads go by lines, or by pooled scores. */
+static void pooled_blocks_are_those_of_the_host(void **state)
+{
+    (void)state;
+    static const char *const spec[] = {"flexprefill:mass=0.1,least=128,tau=0", pooled,
+                                       "flexprefill:mass=0.3,least=128,tau=0.02"};
+    for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
+        for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
+            assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
+                                                    .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
+                                                    .prefill = spec[i],
+                                                    .n_layer = n_layer});
+}
+
 static void assert_same_plan(const struct planned *want, const struct planned *got)
 {
     assert_memory_equal(want->heard.logits[0], got->heard.logits[0], sizeof want->heard.logits[0]);
@@ -553,7 +568,8 @@ static void plans_do_not_show_their_company(void **state)
                                {.of = model, .type = SAC_KV_F16, .prefill = blocks},
                                {.of = model, .type = SAC_KV_F16, .prefill = lines},
                                {.of = model, .type = SAC_KV_F16, .prefill = rounds},
-                               {.of = model, .type = SAC_KV_Q8, .prefill = antidiagonals}};
+                               {.of = model, .type = SAC_KV_Q8, .prefill = antidiagonals},
+                               {.of = model, .type = SAC_KV_Q8, .prefill = pooled}};
     for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
         wish[i].company = 1;
@@ -572,7 +588,7 @@ static void a_plan_of_everything_is_dense(void **state)
     struct plan_wish wish = {.of = shallow, .type = SAC_KV_F16, .prefill = "dense"};
     plan_prompt(&want, &wish, "cuda");
     static const char *const whole[] = {"auto:mass=1", "minference", "loopserve:mass=1",
-                                        "xattention:mass=1"};
+                                        "xattention:mass=1", "flexprefill:mass=1"};
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++) {
         wish.prefill = whole[i];
         plan_prompt(&got, &wish, "cuda");
@@ -625,7 +641,8 @@ static void plans_reach_pages_below(void **state)
                                 .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"},
                                {.of = model, .type = SAC_KV_Q8, .prefill = blocks},
                                {.of = model, .type = SAC_KV_F16, .prefill = lines},
-                               {.of = model, .type = SAC_KV_F16, .prefill = antidiagonals}};
+                               {.of = model, .type = SAC_KV_F16, .prefill = antidiagonals},
+                               {.of = model, .type = SAC_KV_F16, .prefill = pooled}};
     for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) {
         plan_prompt(&want, &wish[i], "cuda");
         wish[i].fast = FEW_FRAMES * (size_t)PAGE_TOK * DIM * 4;
@@ -647,6 +664,7 @@ int main(void)
         cmocka_unit_test(blocks_are_those_of_the_host),
         cmocka_unit_test(lines_are_those_of_the_host),
         cmocka_unit_test(antidiagonals_are_those_of_the_host),
+        cmocka_unit_test(pooled_blocks_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
         cmocka_unit_test(a_plan_of_everything_is_dense),
         cmocka_unit_test(chunks_under_way_are_counted),

@@ -17,11 +17,11 @@
 #include "methods/pick.h"
 #include "methods/plan.h"
 #include "methods/rows.h"
+#include "ops/plans.h"
 
 #include <string.h>
 
-#define BLOCK       128u
-#define BLOCK_PAGES (BLOCK / PAGE_TOK)
+#define BLOCK OP_TRACE_BLOCK
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.9", "share of the observed attention that the lines or blocks hold")         \
@@ -67,46 +67,24 @@ static size_t flex_scratch_bytes(const struct method_shape *s, const void *param
     return work_make(&w, s, NULL);
 }
 
-/* Side data of a page: the sum of its keys. */
-static size_t flex_side_bytes(const struct method_shape *s, const void *param)
-{
-    (void)param;
-    return s->geom->head_dim * sizeof(float);
-}
-
-static void flex_seal(uint8_t *side, const struct method_shape *s, const void *param,
-                      const float *k)
-{
-    const uint32_t d = s->geom->head_dim;
-    float *sum = (float *)(void *)side;
-    (void)param;
-    memset(sum, 0, d * sizeof(float));
-    for (uint32_t t = 0; t < PAGE_TOK; t++)
-        for (uint32_t c = 0; c < d; c++) sum[c] += k[t * d + c];
-}
-
 /* ---- Pooled scores ---- */
 
 /* Mean keys of all blocks, the last one as far as it goes. */
 static void pool_keys(const struct work *w, const struct method_lane *l)
 {
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t d = g->head_dim, end = l->pos + l->n_row, n_block = (end + BLOCK - 1) / BLOCK;
-    memset(w->key, 0, (size_t)n_block * d * sizeof(float));
-    for (uint32_t page = 0; page < end / PAGE_TOK; page++) {
-        const float *sum =
-            (const float *)(const void *)(l->side + (size_t)l->page[page] * l->side_stride);
-        for (uint32_t c = 0; c < d; c++) w->key[(size_t)(page / BLOCK_PAGES) * d + c] += sum[c];
+    const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
+    for (uint32_t first = 0; first < end; first += BLOCK) {
+        const uint32_t last = pick_min(first + BLOCK, end);
+        float *mean = w->key + (size_t)(first / BLOCK) * d;
+        memset(mean, 0, d * sizeof(float));
+        for (uint32_t tok = first; tok < last; tok += PAGE_TOK) {
+            const uint32_t n = pick_min(PAGE_TOK, last - tok);
+            pick_span(w->rows.k, l, tok, tok + n);
+            for (uint32_t t = 0; t < n; t++)
+                for (uint32_t c = 0; c < d; c++) mean[c] += w->rows.k[t * d + c];
+        }
+        for (uint32_t c = 0; c < d; c++) mean[c] /= (float)(last - first);
     }
-    if (end % PAGE_TOK > 0) {
-        page_read(w->rows.k, NULL, g, l->own, PAGE_TAIL, end % PAGE_TOK);
-        for (uint32_t t = 0; t < end % PAGE_TOK; t++)
-            for (uint32_t c = 0; c < d; c++)
-                w->key[(size_t)(n_block - 1) * d + c] += w->rows.k[t * d + c];
-    }
-    for (uint32_t b = 0; b < n_block; b++)
-        for (uint32_t c = 0; c < d; c++)
-            w->key[(size_t)b * d + c] /= (float)pick_min(BLOCK, end - b * BLOCK);
 }
 
 /* Mean of rows [row0, row1) of the chunk, scaled. */
@@ -266,35 +244,66 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
     return true;
 }
 
-static void flex_plan(const struct method_lane *l, struct plan *p)
+/* Why everything is read. */
+static enum plan_reason dense_reason(const struct method_lane *l)
 {
     const struct flexprefill_param *set = l->param;
+    if (set->mass >= 1) return PLAN_LAYER; /* rounding would stop short of all */
+    return l->pos + l->n_row <= fmax(2 * BLOCK, set->least) ? PLAN_SHORT : PLAN_SPARSE;
+}
+
+/* The rows that are observed, of which the number is returned. */
+static uint32_t list_last_rows(uint32_t *at, const struct method_lane *l)
+{
+    const uint32_t n = pick_min(BLOCK, l->n_row);
+    for (uint32_t i = 0; i < n; i++) at[i] = l->pos + l->n_row - n + i;
+    return n;
+}
+
+static void flex_plan(const struct method_lane *l, struct plan *p)
+{
     struct work w;
-    const uint32_t n = l->pos + l->n_row;
-    if (set->mass >= 1) { /* rounding would stop short of all */
-        plan_dense(p, PLAN_LAYER);
-        return;
-    }
-    if (n <= fmax(2 * BLOCK, set->least)) {
-        plan_dense(p, PLAN_SHORT);
+    const enum plan_reason why = dense_reason(l);
+    if (why) {
+        plan_dense(p, why);
         return;
     }
     work_make(&w, l->shape, l->scratch);
-    w.rows.n = pick_min(BLOCK, l->n_row);
-    for (uint32_t i = 0; i < w.rows.n; i++) w.rows.at[i] = n - w.rows.n + i;
+    w.rows.n = list_last_rows(w.rows.at, l);
     pool_keys(&w, l);
     bool finite = rows_read_keys(&w.rows, l);
     for (uint32_t h = 0; h < l->shape->group && finite; h++) finite = plan_head(&w, l, p, h);
     if (!finite) plan_dense(p, PLAN_NAN);
 }
 
+/* ---- On a device ---- */
+
+static uint32_t flex_trace_rows(const struct method_shape *s, const void *param)
+{
+    (void)param;
+    return pick_min(BLOCK, s->n_row_max);
+}
+
+static void flex_trace(const struct method_lane *l, uint32_t n_tok, struct op_trace *op)
+{
+    const struct flexprefill_param *set = l->param;
+    (void)n_tok;
+    op->rule = OP_TRACE_POOLED;
+    op->why = dense_reason(l);
+    op->choose.n = list_last_rows(op->choose.at, l);
+    op->mass = set->mass;
+    op->tau = (float)set->tau;
+    op->least = least_blocks(l);
+}
+
 static const struct method_prefill hooks = {
     .tile_tok = BLOCK,
     .by_head = true,
-    .side_bytes = flex_side_bytes,
     .scratch_bytes = flex_scratch_bytes,
-    .seal = flex_seal,
     .plan = flex_plan,
+    .trace = flex_trace,
+    .trace_rows = flex_trace_rows,
+    .trace_pools = true,
 };
 
 static const sac_method_deviation deviations[] = {

@@ -407,16 +407,19 @@ static sac_status take_best(struct cuda_device *d, const struct trace_call *c,
 }
 
 template <int F, int D>
-static sac_status launch(struct cuda_device *d, const struct trace_call *c)
+static sac_status launch(struct cuda_device *d, const struct trace_call *c,
+                         const struct page_geom *geom)
 {
     const struct op_trace *op = &c->op;
     const struct trace_rows choose = {op->choose.n, op->choose.at};
     const struct trace_rows judge = {op->judge.n, op->judge.at};
     const bool is_best = op->rule == OP_TRACE_BEST, apart = judge.n > 0;
+    const bool is_pooled = op->rule == OP_TRACE_POOLED;
     const struct trace_rows *last = apart ? &judge : &choose;
     if (op->why == PLAN_SPARSE) {
-        TRY((attend<F, D>(d, c, &choose, is_best, !apart)));
+        TRY((attend<F, D>(d, c, &choose, is_best || is_pooled, !apart)));
         if (apart) TRY((attend<F, D>(d, c, &judge, false, true)));
+        if (is_pooled) return trace_pooled(d, c, geom);
         TRY(is_best ? take_best(d, c, last) : trace_greedy(d, c, last));
     }
     return queue_launch(d, "lists of lines", trace_list_kernel, dim3(op->n_head, op->n_tile),
@@ -424,12 +427,13 @@ static sac_status launch(struct cuda_device *d, const struct trace_call *c)
 }
 
 template <int F>
-static sac_status launch_form(struct cuda_device *d, uint32_t head_dim, const struct trace_call *c)
+static sac_status launch_form(struct cuda_device *d, const struct page_geom *geom,
+                              const struct trace_call *c)
 {
-    switch (head_dim) {
-    case 64: return launch<F, 64>(d, c);
-    case 128: return launch<F, 128>(d, c);
-    case 256: return launch<F, 256>(d, c);
+    switch (geom->head_dim) {
+    case 64: return launch<F, 64>(d, c, geom);
+    case 128: return launch<F, 128>(d, c, geom);
+    case 256: return launch<F, 256>(d, c, geom);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "lines of prompt rows: this head size");
     }
 }
@@ -468,9 +472,9 @@ sac_status cuda_trace(struct cuda_device *d, const struct op_trace *op)
     lay_out(&c);
     TRY(stage_wishes(d, &c.op));
     switch (attn_form_of(op->geom)) {
-    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &c);
-    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &c);
-    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &c);
+    case FORM_F16: return launch_form<FORM_F16>(d, op->geom, &c);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom, &c);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom, &c);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "lines of prompt rows: these pages");
     }
 }

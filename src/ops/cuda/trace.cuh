@@ -77,4 +77,8 @@ sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
 sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
                         const struct trace_rows *rows);
 
+/* pooled.cu: whole blocks by lines or by pooled scores, and their lists. */
+sac_status trace_pooled(struct cuda_device *d, const struct trace_call *c,
+                        const struct page_geom *geom);
+
 #endif
