@@ -73,12 +73,18 @@ struct narrow_args {
     uint32_t *tally; /* of the launch's places, blockIdx.z aside */
 };
 
-static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
+/* One step of two outputs' weights: [output][pair of inputs]. */
+static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint2 x)
 {
-    const uint32_t *r0 = reinterpret_cast<const uint32_t *>(a[0]);
-    const uint32_t *r1 = reinterpret_cast<const uint32_t *>(a[1]);
-    const uint32_t rows[4] = {r0[0], r1[0], r0[1], r1[1]};
-    mma_16816<HALF_F16>(c, rows, b.x, b.y);
+    const uint32_t a[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};
+    mma_16816<HALF_F16>(c, a, x.x, x.y);
+}
+
+/* The same weight of all inputs. */
+static __device__ inline void mma_alike(float c[4], uint32_t w0, uint32_t w1, uint2 x)
+{
+    const uint32_t a[4] = {w0, w1, w0, w1};
+    mma_16816<HALF_F16>(c, a, x.x, x.y);
 }
 
 /* What one block of threads multiplies. */
@@ -88,34 +94,69 @@ template <uint32_t n_mat> struct narrow_job {
     uint32_t row0, begin, end; /* the first row; weight blocks */
     const uint8_t *group[n_mat];
     struct pair_shrink shrink[n_mat];
+    uint32_t first;             /* block of the warp's first unit; the next are STRIDE apart */
+    uint32_t n_quick;           /* its units that are whole, in whole chunks */
+    const uint8_t *lane[n_mat]; /* where this lane's copies begin in the first unit: scales, */
+    uint32_t to_code;           /* and so much behind them codes */
 };
 
 /* ---- Weights on their way ---- */
 
 static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint32_t n)
 {
-#pragma unroll 4
+#pragma unroll 1
     for (uint32_t i = threadIdx.x % 32 * 16; i < n; i += 512)
         copy_async16(smem_address(to + i), from + i);
 }
 
-/* So many, possibly none, that no loop is left. */
+/* So many, possibly none, that no loop is left; `from` is the lane's own place. */
 template <uint32_t n> static __device__ inline void copy_known(uint8_t *to, const uint8_t *from)
 {
-    const uint32_t lane = threadIdx.x % 32 * 16;
+    const uint32_t lane = threadIdx.x % 32 * 16, at = smem_address(to) + lane;
 #pragma unroll
-    for (uint32_t i = 0; i + 512 <= n; i += 512)
-        copy_async16(smem_address(to + i + lane), from + i + lane);
+    for (uint32_t i = 0; i + 512 <= n; i += 512) copy_async16(at + i, from + i);
     constexpr uint32_t rest = n / 512 * 512;
     if constexpr (n > rest)
-        if (lane < n - rest) copy_async16(smem_address(to + rest + lane), from + rest + lane);
+        if (lane < n - rest) copy_async16(at + rest, from + rest);
 }
 
-/* Where the warp's unit i begins. */
-template <int type, uint32_t n_mat>
-static __device__ inline uint32_t unit_begin(const struct narrow_job<n_mat> &job, uint32_t i)
+/* Blocks from a warp's unit to its next: whole chunks, so that both lie in the same place of one. */
+template <int type, uint32_t n_mat> static __device__ constexpr uint32_t stride(void)
 {
-    return job.begin + (threadIdx.x / 32 + i * WARPS) * narrow_ring<type, n_mat>::unit;
+    static_assert(WARPS * narrow_ring<type, n_mat>::unit % LAYOUT_BLOCKS == 0, "whole chunks");
+    return WARPS * narrow_ring<type, n_mat>::unit;
+}
+
+/* What a warp knows of its units once and for all. */
+template <int type, uint32_t n_mat>
+static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t n_block)
+{
+    using ring = narrow_ring<type, n_mat>;
+    const uint32_t lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    job.first = job.begin + warp * ring::unit;
+    const uint32_t c = job.first / LAYOUT_BLOCKS, b = job.first % LAYOUT_BLOCKS;
+    const uint32_t end = min(job.end, n_block / LAYOUT_BLOCKS * LAYOUT_BLOCKS);
+    job.n_quick = end < job.first + ring::unit
+                      ? 0
+                      : (end - job.first - ring::unit) / stride<type, n_mat>() + 1;
+    job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
+#pragma unroll
+    for (uint32_t m = 0; m < n_mat; m++)
+        job.lane[m] = job.group[m] + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l) +
+                      b * ring::own + lane * 16;
+}
+
+/* Up to n blocks from block0 on, of a unit that is not whole or of a chunk that is not. */
+template <int type>
+static __device__ inline void bring_rest(uint8_t *to, uint32_t to_code, const uint8_t *group,
+                                               uint32_t n_block, uint32_t block0, uint32_t n)
+{
+    using ring = narrow_ring<type, 1>;
+    const uint32_t c = block0 / LAYOUT_BLOCKS, b = block0 % LAYOUT_BLOCKS;
+    const uint32_t scales = layout_scale_bytes(ring::l, layout_chunk_blocks(n_block, c));
+    const uint8_t *chunk = group + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l);
+    copy_bytes(to, chunk + b * ring::own, ring::common + n * ring::own);
+    copy_bytes(to + to_code, chunk + scales + b * ring::block, n * ring::block);
 }
 
 /* The warp's unit i, if there is one, into its ring: scales, then blocks. */
@@ -124,25 +165,22 @@ static __device__ inline void bring(uint8_t *mine, const struct narrow_args &a,
                                     const struct narrow_job<n_mat> &job, uint32_t i)
 {
     using ring = narrow_ring<type, n_mat>;
-    const uint32_t block0 = unit_begin<type, n_mat>(job, i);
-    if (block0 < job.end) {
-        const uint32_t c = block0 / LAYOUT_BLOCKS, b = block0 % LAYOUT_BLOCKS;
-        const uint32_t n = min(ring::unit, job.end - block0);
-        const uint32_t scales = layout_scale_bytes(ring::l, layout_chunk_blocks(a.n_block, c));
-        uint8_t *to = mine + i % ring::stages * ring::stage;
+    constexpr uint32_t each = stride<type, n_mat>() / LAYOUT_BLOCKS;
+    uint8_t *to = mine + i % ring::stages * ring::stage;
+    const uint32_t block0 = job.first + i * stride<type, n_mat>();
+    if (i < job.n_quick) {
+        const size_t by = (size_t)i * (each * layout_full_chunk_bytes(ring::l));
 #pragma unroll
-        for (uint32_t m = 0; m < n_mat; m++, to += ring::mat) {
-            const uint8_t *chunk =
-                job.group[m] + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l);
-            const uint8_t *scale = chunk + b * ring::own, *code = chunk + scales + b * ring::block;
-            if (n == ring::unit) {
-                copy_known<ring::scales>(to, scale);
-                copy_known<ring::unit * ring::block>(to + ring::scales, code);
-            } else {
-                copy_bytes(to, scale, ring::common + n * ring::own);
-                copy_bytes(to + ring::scales, code, n * ring::block);
-            }
+        for (uint32_t m = 0; m < n_mat; m++) {
+            const uint8_t *from = job.lane[m] + by;
+            copy_known<ring::scales>(to + m * ring::mat, from);
+            copy_known<ring::unit * ring::block>(to + m * ring::mat + ring::scales,
+                                                 from + job.to_code);
         }
+    } else if (block0 < job.end) {
+        for (uint32_t m = 0; m < n_mat; m++)
+            bring_rest<type>(to + m * ring::mat, ring::scales, job.group[m], a.n_block, block0,
+                             min(ring::unit, job.end - block0));
     }
     copy_commit();
 }
@@ -167,31 +205,94 @@ static __device__ inline void load_x(uint2 x[n][n_tile][2], const struct narrow_
     }
 }
 
-/* sum [n_mat][n_tile][4], as an mma leaves them, over n blocks from number `i` of a unit on. */
-template <int type, uint32_t n, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void
-add_blocks(float sum[n_mat][n_tile][4], const struct block_place place[n_mat],
-           const struct chunk_scale k[n_mat], const struct narrow_job<n_mat> &job,
-           const uint2 x[n][n_tile][2], uint32_t i)
+/* Sums [n_mat][n_tile][4] are as an mma leaves them: c[0], c[1] of output 2g and rows 2t, 2t + 1,
+ * c[2], c[3] of output 2g + 1. */
+
+/* c += by * add, told, as compilers choose apart. */
+static __device__ inline void add_times(float c[4], float2 by, const float add[4])
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (uint32_t b = 0; b < n; b++)
-#pragma unroll
-        for (uint32_t m = 0; m < n_mat; m++) {
-            const block_w w = unpack_block<type>(place[m], i + b, k[m], g, t, job.shrink[m]);
-#pragma unroll
-            for (uint32_t s = 0; s < 2; s++) {
-                const __half2 pair[2][2] = {{w.w[0][s][0], w.w[0][s][1]},
-                                            {w.w[1][s][0], w.w[1][s][1]}};
-#pragma unroll
-                for (uint32_t j = 0; j < n_tile; j++) mma(sum[m][j], pair, x[b][j][s]);
-            }
-        }
+    c[0] = __fmaf_rn(by.x, add[0], c[0]);
+    c[1] = __fmaf_rn(by.x, add[1], c[1]);
+    c[2] = __fmaf_rn(by.y, add[2], c[2]);
+    c[3] = __fmaf_rn(by.y, add[3], c[3]);
 }
 
-/* The same over a unit that is on its way to `at`. Of a whole one the blocks are unpacked in the
- * order that the compiler likes; the last of a row may have fewer. */
+/* Over a block of plain floats, block i behind the place. */
+template <int type, uint32_t n_tile>
+static __device__ inline void add_floats(float sum[n_tile][4], const struct block_place &place,
+                                         const struct pair_shrink &shrink,
+                                         const uint2 x[n_tile][2], uint32_t i)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const block_w w = unpack_block<type>(place, i, {}, g, t, shrink);
+#pragma unroll
+    for (uint32_t s = 0; s < 2; s++) {
+        uint32_t pair[2][2];
+        memcpy(pair[0], w.w[0][s], sizeof pair[0]);
+        memcpy(pair[1], w.w[1][s], sizeof pair[1]);
+#pragma unroll
+        for (uint32_t j = 0; j < n_tile; j++) mma(sum[j], pair, x[j][s]);
+    }
+}
+
+/* Over a block of codes: what its factors make of the sums of codes less their offset, and what is
+ * more of all weights. */
+template <int type, uint32_t n_tile>
+static __device__ inline void add_codes(float sum[n_tile][4], float least[n_tile][4],
+                                        const struct block_place &place,
+                                        const uint2 x[n_tile][2], uint32_t i)
+{
+    constexpr struct weight_layout l = narrow_ring<type, 1>::l;
+    constexpr uint32_t offset = (uint32_t)code_offset<type>(), less = 0x80008000u | offset << 16 | offset;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const struct block_codes codes = load_codes<type>(place, i, g, t);
+    struct block_factor f;
+    float part[n_tile][4];
+#pragma unroll
+    for (uint32_t s = 0; s < 2; s++) {
+        uint32_t pair[2][2];
+        tiny_halves(pair[0], codes.of[0][s]);
+        tiny_halves(pair[1], codes.of[1][s]);
+        if (s == 0 || layout_halves(l)) f = load_factor<type>(place.chunk, place.b + i, g, s);
+#pragma unroll
+        for (uint32_t j = 0; j < n_tile; j++) {
+            if (s == 0 || layout_halves(l))
+                part[j][0] = part[j][1] = part[j][2] = part[j][3] = 0;
+            if (offset > 0) mma_alike(part[j], less, less, x[j][s]);
+            mma(part[j], pair, x[j][s]);
+            if (layout_has_min(l)) mma_alike(least[j], f.least[0], f.least[1], x[j][s]);
+            if (s == 1 || layout_halves(l)) add_times(sum[j], f.factor, part[j]);
+        }
+    }
+}
+
+/* Over n blocks of one matrix from number `i` of a unit on. */
+template <int type, uint32_t n, uint32_t n_tile>
+static __device__ inline void add_blocks(float sum[n_tile][4], const struct block_place &place,
+                                         const struct pair_shrink &shrink,
+                                         const uint2 x[n][n_tile][2], uint32_t i)
+{
+    if constexpr (narrow_ring<type, 1>::l.low_bits >= 16) {
+#pragma unroll
+        for (uint32_t b = 0; b < n; b++)
+            add_floats<type, n_tile>(sum, place, shrink, x[b], i + b);
+    } else {
+        const uint32_t g = threadIdx.x % 32 / 4;
+        float code[n_tile][4] = {}, least[n_tile][4] = {};
+#pragma unroll
+        for (uint32_t b = 0; b < n; b++)
+            add_codes<type, n_tile>(code, least, place, x[b], i + b);
+        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, g);
+#pragma unroll
+        for (uint32_t j = 0; j < n_tile; j++) {
+            add_times(sum[j], k.code, code[j]);
+            if (layout_has_min(narrow_ring<type, 1>::l)) add_times(sum[j], k.least, least[j]);
+        }
+    }
+}
+
+/* Over a unit that is on its way to `at`. Of a whole one the blocks are unpacked in the order that
+ * the compiler likes; the last of a row may have fewer. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct narrow_args &a,
                                        const struct narrow_job<n_mat> &job, const uint8_t *at,
@@ -203,22 +304,19 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct
     if (is_whole) load_x<ring::unit, n_tile, n_mat>(x, a, job, block0);
     copy_wait<ring::stages - 1>();
     __syncwarp();
-    const uint32_t g = threadIdx.x % 32 / 4;
-    struct block_place place[n_mat];
-    struct chunk_scale k[n_mat];
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++, at += ring::mat) {
-        place[m] = {at, at + ring::scales, ring::own_scales ? 0 : block0 % LAYOUT_BLOCKS};
-        k[m] = load_chunk<type>(at, g, job.shrink[m]);
-    }
-    if (is_whole) {
-        add_blocks<type, ring::unit, n_tile, n_mat>(sum, place, k, job, x, 0);
-        return;
-    }
+        const struct block_place place = {at, at + ring::scales,
+                                          ring::own_scales ? 0 : block0 % LAYOUT_BLOCKS};
+        if (is_whole) {
+            add_blocks<type, ring::unit, n_tile>(sum[m], place, job.shrink[m], x, 0);
+            continue;
+        }
 #pragma unroll 1
-    for (uint32_t i = 0; block0 + i < job.end; i++) {
-        load_x<1, n_tile, n_mat>(x, a, job, block0 + i);
-        add_blocks<type, 1, n_tile, n_mat>(sum, place, k, job, x, i);
+        for (uint32_t i = 0; block0 + i < job.end; i++) {
+            load_x<1, n_tile, n_mat>(x, a, job, block0 + i);
+            add_blocks<type, 1, n_tile>(sum[m], place, job.shrink[m], x, i);
+        }
     }
 }
 
@@ -260,7 +358,7 @@ template <uint32_t n_tile, uint32_t n_mat> struct narrow_sums {
     float of[WARPS][n_mat][n_tile * ROWS_8][WEIGHT_GROUP + 1];
 };
 
-template <uint32_t n_tile, uint32_t n_mat>
+template <bool is_float, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void put_sums(struct narrow_sums<n_tile, n_mat> *to,
                                        const float sum[n_mat][n_tile][4],
                                        const struct narrow_job<n_mat> &job)
@@ -273,7 +371,7 @@ static __device__ inline void put_sums(struct narrow_sums<n_tile, n_mat> *to,
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++)
                 to->of[threadIdx.x / 32][m][i * ROWS_8 + 2 * t + j % 2][2 * g + j / 2] =
-                    sum[m][i][j] / job.shrink[m].f[j / 2];
+                    is_float ? sum[m][i][j] / job.shrink[m].f[j / 2] : sum[m][i][j];
 }
 
 /* Puts a piece's sums where the last block finds them; that one gets those of all pieces. */
@@ -308,11 +406,13 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.part[p].group_bytes;
         job.shrink[m] = load_shrink(job.group[m], g);
     }
+    find_units<type, n_mat>(job, a.n_block);
     for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
     fetch_beside(a, a.part[p], group);
     kernel_begin();
     const float *scale = find_rows(job, a, (__half *)(kernel_shared() + a.ring_bytes), scale_room);
-    for (uint32_t i = 0, block0; (block0 = unit_begin<type, n_mat>(job, i)) < job.end; i++) {
+    for (uint32_t i = 0, block0 = job.first; block0 < job.end;
+         i++, block0 += stride<type, n_mat>()) {
         bring<type, n_mat>(mine, a, job, i + ring::stages - 1);
         add_unit<type, n_tile, n_mat>(sum, a, job, mine + i % ring::stages * ring::stage, block0);
         __syncwarp();
@@ -320,7 +420,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     copy_wait<0>();
     __syncthreads();
     sums *all = (sums *)kernel_shared();
-    put_sums<n_tile, n_mat>(all, sum, job);
+    put_sums<ring::l.low_bits >= 16, n_tile, n_mat>(all, sum, job);
     __syncthreads();
     const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
     const uint32_t row = job.row0 + r, out = group * WEIGHT_GROUP + o;

@@ -6,8 +6,10 @@
  * any order that both operands share, so these four are one lane's share of step s, and its rows g
  * and g + 8 are outputs 2g and 2g + 1: neighbours, whose bytes are one load.
  *
- * Weights come out in f16, times the row's power of two `shrink`, and rounded once: a product of
- * code and scale has more bits than f16. */
+ * They come out in two ways. For decode rows whole numbers come as they are, and what they are scaled
+ * by (`block_factor`) meets the sums of a block, in f32: few instructions, nothing rounded. For prompt
+ * rows, and where weights are no whole numbers, they come in f16, times the row's power of two
+ * `shrink`, and rounded once: a product of code and scale has more bits than f16. */
 #ifndef SAC_OPS_CUDA_WEIGHTS_CUH
 #define SAC_OPS_CUDA_WEIGHTS_CUH
 
@@ -23,6 +25,11 @@ struct block_w {
 static __device__ inline uint2 load8(const uint8_t *p)
 {
     return *reinterpret_cast<const uint2 *>(p);
+}
+
+static __device__ inline uint32_t load4(const uint8_t *p)
+{
+    return *reinterpret_cast<const uint32_t *>(p);
 }
 
 static __device__ inline __half2 load_half2(const uint8_t *p)
@@ -206,6 +213,39 @@ static __device__ inline struct block_place find_block(const uint8_t *group, uin
     return {chunk, chunk + layout_scale_bytes(l, nb) + b * layout_block_bytes(l), b};
 }
 
+/* The unsigned codes of block i behind that of the place: four bytes, [output][step]. */
+struct block_codes {
+    uint32_t of[2][2];
+};
+
+template <int type>
+static __device__ inline struct block_codes load_codes(const struct block_place &place, uint32_t i,
+                                                       uint32_t g, uint32_t t)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    const uint8_t *at = place.at + i * layout_block_bytes(l);
+    struct block_codes out;
+#pragma unroll
+    for (uint32_t s = 0; s < 2; s++) {
+        uint2 codes = plane<l.low_bits>(at, g, t, s);
+        if constexpr (l.high_bits > 0) {
+            const uint2 high = plane<l.high_bits>(at + layout_low_bytes(l), g, t, s);
+            codes.x |= high.x << l.low_bits;
+            codes.y |= high.y << l.low_bits;
+        }
+        out.of[0][s] = l.iq4 ? iq4_levels(codes.x) : codes.x;
+        out.of[1][s] = l.iq4 ? iq4_levels(codes.y) : codes.y;
+    }
+    return out;
+}
+
+/* What is taken from unsigned codes. */
+template <int type> static constexpr float code_offset(void)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    return l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
+}
+
 /* Block i behind that of the place, in the same chunk, for lane 4g + t. */
 template <int type>
 static __device__ inline block_w unpack_block(const struct block_place &place, uint32_t i,
@@ -213,24 +253,17 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
                                               const struct pair_shrink &shrink)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
-    const uint8_t *at = place.at + i * layout_block_bytes(l);
     block_w out;
     if constexpr (l.low_bits >= 16) {
-        unpack_floats<type>(&out, at, g, t, shrink.f);
+        unpack_floats<type>(&out, place.at + i * layout_block_bytes(l), g, t, shrink.f);
         return out;
     } else {
+        const struct block_codes codes = load_codes<type>(place, i, g, t);
 #pragma unroll
         for (uint32_t s = 0; s < 2; s++) {
-            uint2 codes = plane<l.low_bits>(at, g, t, s);
-            if constexpr (l.high_bits > 0) {
-                const uint2 high = plane<l.high_bits>(at + layout_low_bytes(l), g, t, s);
-                codes.x |= high.x << l.low_bits;
-                codes.y |= high.y << l.low_bits;
-            }
-            if constexpr (l.iq4) codes = make_uint2(iq4_levels(codes.x), iq4_levels(codes.y));
             const struct block_scale v = load_scale<type>(place.chunk, k, place.b + i, g, s, shrink);
-            to_halves(out.w[0][s], codes.x, l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset);
-            to_halves(out.w[1][s], codes.y, l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset);
+            to_halves(out.w[0][s], codes.of[0][s], code_offset<type>());
+            to_halves(out.w[1][s], codes.of[1][s], code_offset<type>());
             const __half2 scale[2] = {__low2half2(v.scale), __high2half2(v.scale)};
             const __half2 more[2] = {__low2half2(v.more), __high2half2(v.more)};
 #pragma unroll
@@ -242,6 +275,79 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
         }
         return out;
     }
+}
+
+/* ---- Whole numbers and their factors ---- */
+
+/* Bytes as the smallest halves there are, n * 2^-24, which the matrix units multiply exactly: a byte
+ * is put in place and nothing is computed. */
+#define CODE_UNIT 16777216.0f /* 2^24 */
+
+/* Four codes, as pairs of inputs. */
+static __device__ inline void tiny_halves(uint32_t out[2], uint32_t codes)
+{
+    out[0] = __byte_perm(codes, 0, 0x4140);
+    out[1] = __byte_perm(codes, 0, 0x4342);
+}
+
+static __device__ inline float2 pair_floats(__half2 v, float by)
+{
+    const float2 f = __half22float2(v);
+    return make_float2(f.x * by, f.y * by);
+}
+
+/* Sums of a block, or with layout_halves of one of its steps s, of outputs 2g and 2g + 1: those of
+ * codes less the offset are multiplied by `factor`, and inputs by `least`, which is more of the
+ * weights than their codes tell: halves, for the matrix units. */
+struct block_factor {
+    float2 factor;
+    uint32_t least[2];
+};
+
+template <int type>
+static __device__ inline struct block_factor load_factor(const uint8_t *chunk, uint32_t b,
+                                                         uint32_t g, uint32_t s)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    struct block_factor out = {};
+    if constexpr (l.scale == SCALE_D) {
+        out.factor = pair_floats(load_half2(chunk + 32 * b + 4 * g), 1);
+    } else if constexpr (l.scale == SCALE_DM) {
+        const uint32_t m = load4(chunk + 64 * b + 32 + 4 * g);
+        out.factor = pair_floats(load_half2(chunk + 64 * b + 4 * g), 1);
+        out.least[0] = __byte_perm(m, 0, 0x1010);
+        out.least[1] = __byte_perm(m, 0, 0x3232);
+    } else if constexpr (l.scale == SCALE_K32 || l.scale == SCALE_K16) {
+        const uint32_t i = l.scale == SCALE_K32 ? b : 2 * b + s;
+        const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g) ^ 0x8080u; /* signed */
+        out.factor = pair_floats(byte_pair(v, 128), 1);
+    } else {
+        const bool halves = l.scale == SCALE_K16_M;
+        const uint32_t v = load2(chunk + 64 + 16 * (halves ? 2 * b + s : b) + 2 * g);
+        const uint32_t m = halves ? v >> 4 & 0x0f0fu : load2(chunk + 192 + 16 * b + 2 * g);
+        out.factor = pair_floats(byte_pair(halves ? v & 0x0f0fu : v, 0), 1);
+        out.least[0] = __byte_perm(m, 0, 0x4040);
+        out.least[1] = __byte_perm(m, 0, 0x4141);
+    }
+    return out;
+}
+
+/* What the sums of all blocks of a chunk are multiplied by, again. */
+struct chunk_factor {
+    float2 code, least;
+};
+
+template <int type>
+static __device__ inline struct chunk_factor load_chunk_factor(const uint8_t *chunk, uint32_t g)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    struct chunk_factor k = {{CODE_UNIT, CODE_UNIT}, {1, 1}};
+    if constexpr (l.scale != SCALE_D && l.scale != SCALE_DM) {
+        k.code = pair_floats(load_half2(chunk + 4 * g), CODE_UNIT);
+        if constexpr (layout_has_min(l))
+            k.least = pair_floats(load_half2(chunk + 32 + 4 * g), -CODE_UNIT);
+    }
+    return k;
 }
 
 #endif
