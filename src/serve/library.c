@@ -54,11 +54,12 @@ static sac_status own_fault(const struct library *l, const char *what, sac_error
     return error_set(err, SAC_ERR_IO, "%s: the server's log says why", what);
 }
 
-static sac_status check_files(const struct library *l, sac_status status, sac_error *err)
+/* What could not be done is told, not why: pages of keys and values that lie on a disk of their own
+ * may be lost as well as files of the store. */
+static sac_status check_files(const struct library *l, sac_status status, const char *what,
+                              sac_error *err)
 {
-    return status == SAC_ERR_IO || status == SAC_ERR_FORMAT
-               ? own_fault(l, "the store of documents failed", err)
-               : status;
+    return status == SAC_ERR_IO || status == SAC_ERR_FORMAT ? own_fault(l, what, err) : status;
 }
 
 /* ---- Adding, listing, removing ---- */
@@ -149,10 +150,21 @@ static sac_status take_out(struct library *l, const struct ask *ask, struct strb
     return SAC_OK;
 }
 
+/* What a client is told that failed. */
+static void name_work(const struct ask *ask, char out[256])
+{
+    if (ask->work == ASK_DOC_LIST)
+        snprintf(out, 256, "the documents cannot be listed");
+    else
+        snprintf(out, 256, "document '%.200s' cannot be %s", ask->document.name,
+                 ask->work == ASK_DOC_ADD ? "added" : "removed");
+}
+
 sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
                         struct library_wait wait, struct strbuf *out, sac_error *err)
 {
     struct json_pool json = {0};
+    char what[256];
     TRY(turn_to(l, key, err));
     json_enter(&json);
     const sac_status status = ask->work == ASK_DOC_ADD    ? add(l, &ask->document, wait, out, err)
@@ -160,7 +172,8 @@ sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
                                                           : take_out(l, ask, out, err);
     json_leave();
     json_pool_deinit(&json);
-    return check_files(l, status, err);
+    name_work(ask, what);
+    return check_files(l, status, what, err);
 }
 
 /* ---- Joining ---- */
@@ -190,13 +203,13 @@ static sac_status load(struct library *l, const char *name, struct loaded *out, 
 {
     char what[256];
     sac_doc *doc = &out->doc[out->n];
-    TRY(check_files(l, find(l, name, doc, err), err));
+    snprintf(what, sizeof what, "document '%.200s' cannot be read", name);
+    TRY(check_files(l, find(l, name, doc, err), what, err));
     const sac_status status = sac_doc_load(l->docs, l->engine, name, &out->seq[out->n], doc, err);
     if (status == SAC_OK || status == SAC_ERR_CANCELLED) return status;
     if (status == SAC_ERR_CONTEXT || status == SAC_ERR_MEMORY || status == SAC_ERR_BUSY)
         return error_set(err, status, "document '%.200s' of %u tokens finds no room", name,
                          doc->n_tok);
-    snprintf(what, sizeof what, "document '%.200s' cannot be read", name);
     return own_fault(l, what, err);
 }
 
@@ -314,7 +327,9 @@ sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
                          "joined: recompute is exact");
     sac_status status = turn_to(l, key, err);
     if (status == SAC_OK) status = load_all(l, ask, &loaded, err);
-    if (status == SAC_OK) status = check_files(l, compose(l, ask, &loaded, wait, out, err), err);
+    if (status == SAC_OK)
+        status = check_files(l, compose(l, ask, &loaded, wait, out, err),
+                             "the documents cannot be joined", err);
     for (uint32_t i = 0; i < loaded.n; i++) sac_seq_remove(l->engine, loaded.seq[i]);
     return status;
 }

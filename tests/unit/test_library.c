@@ -1,10 +1,12 @@
 /* test_library.c: what a client hears when the server's own files fail: the document by its name,
  * never where it is kept. */
 #include "base/mem.h"
+#include "engine/engine.h"
 #include "must.h"
 #include "serve/library.h"
 #include "tiny_model.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/stat.h>
@@ -13,7 +15,7 @@
 
 #include "store_dir.h"
 
-enum { N_TEXT = 100, N_HEAD = 10 };
+enum { N_TEXT = 100, N_LONG = 1300, N_HEAD = 10 };
 
 struct bench {
     sac_model *model;
@@ -22,11 +24,14 @@ struct bench {
     struct library *library;
 };
 
-static void open_library(struct bench *b)
+/* With memory for few pages above a file where `tier` is one. */
+static void open_library_above(struct bench *b, const struct sac_tier_params *tier)
 {
     sac_error err;
     sac_engine_params p = sac_engine_params_default();
-    p.n_ctx = 256;
+    p.n_ctx = tier ? 2 * N_LONG : 256;
+    p.n_batch = 64;
+    p.tier = tier;
     p.n_seq_max = 2;
     p.n_threads = 1;
     p.compose = true;
@@ -38,6 +43,11 @@ static void open_library(struct bench *b)
     must(library_open(&b->library, b->engine, &options, &err), &err);
 }
 
+static void open_library(struct bench *b)
+{
+    open_library_above(b, NULL);
+}
+
 static void close_library(struct bench *b)
 {
     library_close(b->library);
@@ -47,20 +57,25 @@ static void close_library(struct bench *b)
     remove_dir();
 }
 
-static sac_status work(struct bench *b, enum ask_work what, const char *name, sac_error *err)
+static sac_status work_on(struct bench *b, enum ask_work what, const char *name, uint32_t n_tok,
+                          struct library_wait wait, sac_error *err)
 {
-    int32_t tok[N_TEXT], head[N_HEAD] = {0};
+    int32_t tok[N_LONG], head[N_HEAD] = {0};
     char called[16];
     struct strbuf out = {0};
-    for (int i = 0; i < N_TEXT; i++) tok[i] = i % TINY_VOCAB;
+    for (int i = 0; i < N_LONG; i++) tok[i] = i % TINY_VOCAB;
     snprintf(called, sizeof called, "%s", name);
     const struct ask ask = {
         .work = what,
-        .document = {.name = called, .head = head, .n_head = N_HEAD, .tok = tok, .n_tok = N_TEXT}};
-    const sac_status status =
-        library_work(b->library, &ask, 0, (struct library_wait){0}, &out, err);
+        .document = {.name = called, .head = head, .n_head = N_HEAD, .tok = tok, .n_tok = n_tok}};
+    const sac_status status = library_work(b->library, &ask, 0, wait, &out, err);
     strbuf_deinit(&out);
     return status;
+}
+
+static sac_status work(struct bench *b, enum ask_work what, const char *name, sac_error *err)
+{
+    return work_on(b, what, name, N_TEXT, (struct library_wait){0}, err);
 }
 
 static sac_status join(struct bench *b, const char *name, sac_error *err)
@@ -116,8 +131,41 @@ static void a_store_that_fails_is_told_without_its_place(void **state)
     (void)state;
     open_library(&b);
     remove_dir();
-    expect(work(&b, ASK_DOC_ADD, "letter", &err), SAC_ERR_IO, &err, "store of documents");
+    expect(work(&b, ASK_DOC_ADD, "letter", &err), SAC_ERR_IO, &err, "'letter' cannot be added");
     assert_int_equal(mkdir(dir, 0700), 0);
+    close_library(&b);
+}
+
+/* Empties the file below the engine's pages when half of a document is computed. */
+static bool empty_pages(void *user, double share)
+{
+    const sac_engine *e = user;
+    char path[64];
+    if (share < 0.5) return false;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", disk_fd(e->tier.disk, &(struct disk_io){0}));
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    close(fd);
+    return false;
+}
+
+/* The store is whole: what failed is told, and no cause that may be another. */
+static void a_disk_of_pages_that_fails_is_not_called_the_store(void **state)
+{
+    struct bench b;
+    sac_error err;
+    char pages[80];
+    (void)state;
+    snprintf(pages, sizeof pages, P_tmpdir "/saccade-pages-%d", (int)getpid());
+    const struct sac_tier_params tier = {
+        .file = pages, .file_bytes = 1u << 24, .fast_bytes = 1u << 19};
+    open_library_above(&b, &tier);
+    const struct library_wait wait = {.progress = empty_pages, .user = b.engine};
+    const sac_status got = work_on(&b, ASK_DOC_ADD, "letter", N_LONG, wait, &err);
+    expect(got, SAC_ERR_IO, &err, "document 'letter' cannot be added: the server's log");
+    if (strstr(err.msg, pages)) fail_msg("%s", err.msg);
+    must(work(&b, ASK_DOC_ADD, "note", &err), &err);
     close_library(&b);
 }
 
@@ -127,6 +175,7 @@ int main(void)
         cmocka_unit_test(a_spoilt_document_is_told_by_its_name),
         cmocka_unit_test(no_document_is_told_by_its_name),
         cmocka_unit_test(a_store_that_fails_is_told_without_its_place),
+        cmocka_unit_test(a_disk_of_pages_that_fails_is_not_called_the_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
