@@ -374,9 +374,19 @@ static int run_model(struct bench *b, const char *name)
     return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(COMMAND, status, err.msg);
 }
 
+/* Before the machine is measured, which takes a second for each number of threads. */
+static sac_status check_device(const struct bench_options *o, sac_error *err)
+{
+    char first[160];
+    const bool is_gpu = o->n_gpu_layers > 0 || (o->device && strncmp(o->device, "cuda", 4) == 0);
+    return is_gpu ? sac_device_name(first, 1, err) : SAC_OK;
+}
+
 static int run_all(struct bench *b)
 {
     sac_error err = {0};
+    const sac_status there = check_device(&b->opt, &err);
+    if (there != SAC_OK) return setup_failed(COMMAND, there, err.msg);
     for (size_t i = 0; i < b->threads.n; i++) {
         const sac_status status = sac_measure_machine(&b->machine[i], b->threads.item[i], &err);
         if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);

@@ -358,9 +358,18 @@ static int run_action(struct action *a, size_t i)
     return code;
 }
 
-static int dispatch(const struct docs_options *opt, struct setup *setup, const char *const *operand,
-                    size_t n)
+/* `model` is the last option of the model that was given. */
+static void pass_over(const char *model, const char *action)
 {
+    if (model)
+        fprintf(stderr, "saccade " COMMAND ": %.*s is passed over: '%s' loads no model\n",
+                (int)strcspn(model, "="), model, action);
+}
+
+static int dispatch(const struct docs_options *opt, struct setup *setup, const struct options *o)
+{
+    const char *const *operand = o->operand;
+    const size_t n = o->n_operand;
     if (n == 0)
         return options_usage_error(COMMAND, "an action is missing: add, list, show, verify, remove "
                                             "or gc");
@@ -372,6 +381,7 @@ static int dispatch(const struct docs_options *opt, struct setup *setup, const c
         if (n > 1 && !actions[i].takes_names)
             return options_usage_error(COMMAND, "unexpected argument '%s'", operand[1]);
         struct action a = {.opt = opt, .name = operand + 1, .n_name = n - 1};
+        pass_over(o->watched, operand[0]);
         return run_action(&a, i);
     }
     return options_usage_error(
@@ -391,15 +401,16 @@ int app_docs(int argc, char **argv)
         .summary = "Keeps documents that a model has read: each is computed once, alone, and any "
                    "prompt that names it goes on from there. 'add' computes, 'verify' reads all "
                    "bytes, 'gc' removes what has expired or what nothing refers to. Only "
-                   "'add' loads the model: options of the model mean nothing to the others.",
+                   "'add' loads the model: the others pass its options over, and say so.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
         .operand = operand,
         .operand_max = OPERAND_MAX,
         .operands = "add|list|show|verify|remove|gc",
+        .watch = &setup,
     };
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     interrupt_install();
-    return dispatch(&opt, &setup, operand, o.n_operand);
+    return dispatch(&opt, &setup, &o);
 }

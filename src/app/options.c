@@ -27,6 +27,7 @@
 struct found {
     const struct option_spec *spec;
     void *field;
+    const void *target; /* of its group */
 };
 
 int options_usage_error(const char *command, const char *fmt, ...)
@@ -292,7 +293,8 @@ static struct found find_option(const struct options *o, const char *arg, size_t
     for (size_t g = 0; g < o->n_group; g++)
         for (const struct option_spec *s = o->group[g].spec; s->names; s++)
             if (has_word(s->names, " ", arg, n))
-                return (struct found){s, (char *)o->group[g].target + s->offset};
+                return (struct found){s, (char *)o->group[g].target + s->offset,
+                                      o->group[g].target};
     return (struct found){0};
 }
 
@@ -360,12 +362,13 @@ static bool pass_habit(const struct options *o, int argc, char **argv, int *i, c
 }
 
 /* Reads the option at argv[*i] and moves *i to its last word. */
-static bool read_option(const struct options *o, int argc, char **argv, int *i, char why[256])
+static bool read_option(struct options *o, int argc, char **argv, int *i, char why[256])
 {
     const char *arg = argv[*i], *equals = strchr(arg, '=');
     const size_t n_name = equals ? (size_t)(equals - arg) : strlen(arg);
     const struct found f = find_option(o, arg, n_name);
     const char *value = equals ? equals + 1 : NULL;
+    if (f.spec && f.target == o->watch) o->watched = arg;
     if (f.spec && !value) {
         if (f.spec->type == OPTION_FLAG)
             value = "on";

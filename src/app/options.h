@@ -58,6 +58,8 @@ struct options {
     size_t operand_max;
     const char *operands; /* for shells: "a|b", "@model", "@method", "@fetch"; NULL: files */
     size_t n_operand;     /* out */
+    const void *watch;    /* the target of a group, or NULL */
+    const char *watched;  /* out: the last option of that group on the command line, or NULL */
 };
 
 /* Returns OPTIONS_GO_ON, or the exit code of the process: 0 after --help, EXIT_USAGE after an error

@@ -112,7 +112,11 @@ class Bench(unittest.TestCase):
             self.assertEqual(done.returncode, 2, args)
             self.assertIn(words, done.stderr)
         self.assertIn("a model is missing", saccade("bench").stderr)
-        # a file that is missing is told before anything is measured
+        # a GPU that is missing is told before anything is measured, and so is a file
+        done = saccade("bench", "-m", model_path(), "--device", "cuda", "--kv-device", "host",
+                       env={"SACCADE_CUDA": "/nowhere/lib.so"})
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("/nowhere/lib.so", done.stderr)
         done = bench("-m", "no-such.gguf")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("no-such.gguf: No such file", done.stderr)

@@ -55,9 +55,12 @@ class Docs(unittest.TestCase):
         self.add(self.file)
         for action in (["list"], ["show", "archive.txt"], ["verify"], ["gc"]):
             told = self.docs(*action)
-            for option in (["-ngl", "5"], ["-ngl", "0", "--device", "cuda"], ["-m", "/none"], ["-c", "512"]):
+            self.assertEqual(told.stderr, "")
+            for option in (["-ngl", "5"], ["-ngl", "0", "--device", "cuda"], ["-m", "/none"], ["-t=3"]):
                 done = self.docs(*action, *option)
-                self.assertEqual((done.stdout, done.stderr), (told.stdout, told.stderr), (action, option))
+                last = [word for word in option if word.startswith("-")][-1].split("=")[0]
+                self.assertEqual((done.stdout, done.stderr), (
+                    told.stdout, f"saccade docs: {last} is passed over: '{action[0]}' loads no model\n"), (action, option))
 
     def test_documents_are_joined_and_asked(self):
         other = self.root / "towns.txt"
