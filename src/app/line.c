@@ -267,8 +267,9 @@ static void bind_keys(EditLine *edit)
         {"\\e[200~", "saccade-paste"},     {"^I", "saccade-complete"},
         {"^R", "em-inc-search-prev"},
     };
-    el_set(edit, EL_ADDFN, "saccade-paste", "takes a paste as text", on_paste);
-    el_set(edit, EL_ADDFN, "saccade-complete", "completes a word", on_complete);
+    /* Of wide names the library makes no copies, which it never frees. */
+    el_wset(edit, EL_ADDFN, L"saccade-paste", L"takes a paste as text", on_paste);
+    el_wset(edit, EL_ADDFN, L"saccade-complete", L"completes a word", on_complete);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         el_set(edit, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
