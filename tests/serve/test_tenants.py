@@ -7,7 +7,7 @@ import random
 import time
 import unittest
 
-from server import Server, chat, events
+from server import Server, chat, cli, events
 
 server = None
 KEYS = {"a": "key-of-alice", "b": "key-of-bob"}
@@ -67,6 +67,12 @@ FORMS = {
 
 
 class Tenants(unittest.TestCase):
+    def setUp(self):
+        """Waits until no more rows are counted: those of a step are, a moment after the answers that it ends were told."""
+        before = None
+        while before != (before := rows()):
+            time.sleep(0.05 * cli.PATIENCE)
+
     def test_what_another_key_asked_is_computed_again(self):
         for i, (name, (path, body)) in enumerate(FORMS.items()):
             request = body(text_of(i))
