@@ -313,6 +313,13 @@ static void what_reads_everything_says_why(void **state)
         assert_int_equal(got.made[i].why, i < N_HEAD ? PLAN_SHORT : PLAN_SPARSE);
         if (i < N_HEAD) assert_int_equal(got.range[i][0].end, (TILE0 + 1) * PAGES);
     }
+    op = make_op(0, 0); /* no share at all: one block of columns, and one of diagonals */
+    run(&op);
+    for (uint32_t i = 0; i < N_LIST; i++) {
+        const uint32_t own = TILE0 + i / N_HEAD;
+        assert_int_equal(got.made[i].why, PLAN_SPARSE);
+        assert_true(got.made[i].n_before <= 3 * BLOCK && own > 3);
+    }
     op.why = PLAN_LAYER;
     run(&op);
     for (uint32_t i = 0; i < N_LIST; i++) assert_int_equal(got.made[i].why, PLAN_LAYER);

@@ -97,6 +97,7 @@ static __device__ __forceinline__ void antidiag_keys(uint32_t (&k)[N][D / 16][2]
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
             if (tok + n >= c.op.end) k[n][i / 2][i % 2] = 0;
+    __syncwarp(); /* lanes have had pages of different kinds, or none */
 }
 
 /* Scores of all row groups against eight key groups, of which this thread loads number `group` of

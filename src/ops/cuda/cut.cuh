@@ -77,6 +77,7 @@ static __device__ struct cut_by_sum cut_find_sum(const float *value, uint32_t n,
                                                  const Weight &weight, const struct cut_room &r)
 {
     uint32_t prefix = 0;
+    if (need == 0) return {INFINITY, 0}; /* none */
     for (int shift = 24; shift >= 0; shift -= 8) {
         __syncthreads();
         if (threadIdx.x < CUT_BINS) r.bin[threadIdx.x] = 0;
