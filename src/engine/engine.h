@@ -81,10 +81,16 @@ struct batch {
     struct batch_run *run; /* [n_row_max] */
 };
 
-/* What steps have taken of late, in microseconds; 0: not known yet. */
+/* What steps have taken: sched.c. */
 struct pace {
-    double decode_us; /* a step's decode rows */
-    double row_us;    /* each prompt row more */
+    double decode_us;        /* of decode rows alone, the mean of the last ones */
+    double fixed_us, row_us; /* what prompt rows add to that: all together, and each */
+    double over;             /* by which the last ones took longer than that, 0 at least: a share */
+    double n, us, nn, nus;   /* means of their rows, their times, and products with their rows */
+    double n_seen;           /* steps in these means, at most as many as they remember */
+    double work;             /* of the last step's prompt rows: sched.c */
+    double debt_us;          /* by which tokens are late that have not been caught up with */
+    uint32_t n_wait;         /* steps for which prompt rows have waited for that */
 };
 
 struct sac_engine {
