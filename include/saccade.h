@@ -194,9 +194,8 @@ typedef struct sac_engine_params {
     uint32_t sparse_min_ctx; /* rows at positions below it read everything */
     uint32_t n_request_max;  /* that wait or run: then sac_submit says SAC_ERR_BUSY; 0: any */
     float tbt_target_ms; /* time between tokens: a step with decode rows takes no more prompt rows
-                            than this leaves time for; 0: as many as n_batch. At least a few rows,
-                            now and then if these take too long, and a whole chunk of a prefill
-                            method that plans. No result changes */
+                            than this leaves time for; 0: as many as n_batch. A few rows, now and then
+                            if these take too long, or a planning method's chunk. No result changes */
     bool compose;        /* plan the memory of sac_compose */
     bool record, watch;  /* the same of sac_engine_set_recorder, of sac_request.on_read */
     bool learn; /* prefill methods with a table of heads learn it from prompts, read densely */
