@@ -13,7 +13,7 @@
 
 #define SPLIT_MAX     64u   /* splits of a list, unless they would be too long */
 #define SPLIT_UNIT    128u  /* units of a split at most: a lane knows one of its warp */
-#define SPLIT_LEAST   16u   /* and at least, as merging takes longer: whole turns of any block */
+#define SPLIT_LEAST   8u    /* and at least: a multiple of the warps of any block */
 #define BUSY_WARPS    8u    /* of a multiprocessor that are enough for one row */
 #define CHOSEN_BLOCKS 4u    /* of a multiprocessor for lists that the device makes, or fewer */
 #define PART_MAX      TALLY /* splits at a time: 34 MB of scratch for heads of 128 */

@@ -71,11 +71,11 @@ static __device__ void write_head(const struct write_call &c, const struct write
 /* A warp for each head that turns or is written. */
 static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct write_call c)
 {
-    const struct write_run run = c.run[blockIdx.z]; /* staged: there before the row of launches */
     kernel_begin();
     const uint32_t n_query = c.turn.n_head ? c.turn.n_head - c.n_kv_head : 0;
     const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (head >= n_query + c.n_kv_head) return;
+    const struct write_run run = c.run[blockIdx.z];
     const uint32_t row = run.row0 + blockIdx.x;
     if (c.turn.n_head) turn_head(c.turn, row, head);
     __syncwarp();

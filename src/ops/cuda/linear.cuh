@@ -107,61 +107,31 @@ static __device__ inline float4 linear_times(float4 v, float4 w)
     return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
 }
 
-#define LINEAR_TURNS 4u /* of a thread, four values each, whose loads are under way together */
-
-/* Values from i on, times the norm's weights; their squares are added to `sum` before. */
-template <bool wide>
-static __device__ inline void linear_load(float4 v[LINEAR_TURNS], float *sum,
-                                          const struct linear_input &a, uint32_t row, uint32_t i)
-{
-    const float *x = a.x + row * a.x_stride;
-#pragma unroll
-    for (uint32_t k = 0; k < LINEAR_TURNS; k++)
-        v[k] = linear_load4<wide>(x, i + k * 4 * LINEAR_THREADS, a.n_in);
-#pragma unroll
-    for (uint32_t k = 0; k < LINEAR_TURNS; k++) {
-        *sum = __fmaf_rn(v[k].x, v[k].x, __fmaf_rn(v[k].y, v[k].y, *sum)); /* told, as compilers */
-        *sum = __fmaf_rn(v[k].z, v[k].z, __fmaf_rn(v[k].w, v[k].w, *sum)); /* choose apart */
-    }
-    if (!a.norm) return;
-#pragma unroll
-    for (uint32_t k = 0; k < LINEAR_TURNS; k++)
-        v[k] = linear_times(v[k], linear_load4<wide>(a.norm, i + k * 4 * LINEAR_THREADS, a.n_in));
-}
-
-/* What is loaded for the sums is packed at once if it is all of the row. */
 template <bool wide>
 static __device__ inline void linear_pack_as(__half *out, float *out_scale,
                                              const struct linear_input &a, uint32_t row,
                                              uint32_t begin, uint32_t end)
 {
-    constexpr uint32_t step = 4 * LINEAR_THREADS;
-    float4 v[LINEAR_TURNS];
-    float sum = 0, most = 0, again = 0;
-#pragma unroll 1
-    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += LINEAR_TURNS * step) {
-        linear_load<wide>(v, &sum, a, row, i);
-#pragma unroll
-        for (uint32_t k = 0; k < LINEAR_TURNS; k++)
-            most = fmaxf(fmaxf(most, fmaxf(fabsf(v[k].x), fabsf(v[k].y))),
-                         fmaxf(fabsf(v[k].z), fabsf(v[k].w)));
+    const float *x = a.x + row * a.x_stride;
+    float sum = 0, most = 0;
+#pragma unroll 4 /* loads that are under way together */
+    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS) {
+        float4 v = linear_load4<wide>(x, i, a.n_in);
+        sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum)); /* told, as compilers choose apart */
+        sum = __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
+        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
+        most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
     }
     const float2 all = linear_reduce<LINEAR_THREADS / 32>(sum, most);
     const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
     const float scale = linear_scale_for(all.y * inverse);
-    const bool is_loaded = begin == 0 && a.width <= LINEAR_TURNS * step;
-#pragma unroll 1
-    for (uint32_t i0 = begin + 4 * threadIdx.x; i0 < end; i0 += LINEAR_TURNS * step) {
-        if (!is_loaded) linear_load<wide>(v, &again, a, row, i0);
-#pragma unroll
-        for (uint32_t k = 0; k < LINEAR_TURNS; k++) {
-            const uint32_t i = i0 + k * step;
-            if (i >= end) continue;
-            const float4 x = linear_times(v[k], make_float4(inverse, inverse, inverse, inverse));
-            __half2 *to = (__half2 *)(out + i - begin);
-            to[0] = __floats2half2_rn(x.x * scale, x.y * scale);
-            to[1] = __floats2half2_rn(x.z * scale, x.w * scale);
-        }
+    for (uint32_t i = begin + 4 * threadIdx.x; i < end; i += 4 * LINEAR_THREADS) {
+        float4 v = linear_load4<wide>(x, i, a.n_in);
+        v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
+        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
+        __half2 *to = (__half2 *)(out + i - begin);
+        to[0] = __floats2half2_rn(v.x * scale, v.y * scale);
+        to[1] = __floats2half2_rn(v.z * scale, v.w * scale);
     }
     if (threadIdx.x == 0) *out_scale = 1.0f / scale;
 }
@@ -190,24 +160,18 @@ static __device__ inline float linear_gelu(float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-/* What a sum and its bias become, where y was `old`; `up` is a GLU's second one. */
-static __device__ inline float linear_become(enum linear_epilogue epilogue, float v, float up,
-                                             float old)
+/* What a sum becomes, where y was `old`; `up` is a GLU's second one. */
+static __device__ inline float linear_value(const struct linear_end &end, uint32_t out, float v,
+                                            float up, float old)
 {
-    switch (epilogue) {
+    if (end.bias) v += end.bias[out];
+    switch (end.epilogue) {
     case LINEAR_STORE: break;
     case LINEAR_ADD: return old + v;
     case LINEAR_GLU_SILU: return linear_silu(v) * up;
     case LINEAR_GLU_GELU: return linear_gelu(v) * up;
     }
     return v;
-}
-
-static __device__ inline float linear_value(const struct linear_end &end, uint32_t out, float v,
-                                            float up, float old)
-{
-    if (end.bias) v += end.bias[out];
-    return linear_become(end.epilogue, v, up, old);
 }
 
 /* The same to its row and output in y. */

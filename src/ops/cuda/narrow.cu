@@ -30,8 +30,6 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define PACKS_VALUES 16384u /* and all of them together: 32 KiB of shared memory */
 #define PACKS_BLOCKS 16u    /* of a multiprocessor: more pack for longer than a launch takes */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
-#define SM_BLOCKS    4      /* that a multiprocessor's registers suffice for, of up to 8 rows; */
-#define SM_BLOCKS_2  3      /* of two matrices each */
 
 /* What a warp keeps of weights of n_mat matrices in shared memory. Scales of single weight blocks
  * come with these; what a chunk has in common comes whole with every unit. */
@@ -151,7 +149,7 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
 /* Up to n blocks from block0 on, of a unit that is not whole or of a chunk that is not. */
 template <int type>
 static __device__ inline void bring_rest(uint8_t *to, uint32_t to_code, const uint8_t *group,
-                                         uint32_t n_block, uint32_t block0, uint32_t n)
+                                               uint32_t n_block, uint32_t block0, uint32_t n)
 {
     using ring = narrow_ring<type, 1>;
     const uint32_t c = block0 / LAYOUT_BLOCKS, b = block0 % LAYOUT_BLOCKS;
@@ -245,8 +243,7 @@ static __device__ inline void add_codes(float sum[n_tile][4], float least[n_tile
                                         const uint2 x[n_tile][2], uint32_t i)
 {
     constexpr struct weight_layout l = narrow_ring<type, 1>::l;
-    constexpr uint32_t offset = (uint32_t)code_offset<type>();
-    constexpr uint32_t less = 0x80008000u | offset << 16 | offset; /* twice, below zero */
+    constexpr uint32_t offset = (uint32_t)code_offset<type>(), less = 0x80008000u | offset << 16 | offset;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const struct block_codes codes = load_codes<type>(place, i, g, t);
     struct block_factor f;
@@ -390,14 +387,6 @@ static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a
     return true;
 }
 
-/* What a thread's output needs beside its sum: read ahead of the sums, which take longer. */
-static __device__ inline float2 load_beside(const struct linear_end &end, uint32_t row,
-                                            uint32_t out)
-{
-    const float old = end.epilogue == LINEAR_ADD ? end.y[row * end.y_stride + out] : 0.0f;
-    return make_float2(end.bias ? end.bias[out] : 0.0f, old);
-}
-
 /* A block's work for part p. Shared memory: the warps' rings, in whose place their sums come; packed
  * rows, if the kernel packs them, with their scales in `scale_room`. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
@@ -421,12 +410,6 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
     fetch_beside(a, a.part[p], group);
     kernel_begin();
-    const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
-    const uint32_t row = job.row0 + r, out = group * WEIGHT_GROUP + o;
-    const bool is_mine = r < n_tile * ROWS_8 && row < a.n_row;
-    const struct linear_end &end = a.part[p].end;
-    const bool is_out = is_mine && out < end.n_out;
-    const float2 beside = is_out ? load_beside(end, row, out) : make_float2(0, 0);
     const float *scale = find_rows(job, a, (__half *)(kernel_shared() + a.ring_bytes), scale_room);
     for (uint32_t i = 0, block0 = job.first; block0 < job.end;
          i++, block0 += stride<type, n_mat>()) {
@@ -439,13 +422,15 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     sums *all = (sums *)kernel_shared();
     put_sums<ring::l.low_bits >= 16, n_tile, n_mat>(all, sum, job);
     __syncthreads();
+    const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
+    const uint32_t row = job.row0 + r, out = group * WEIGHT_GROUP + o;
+    const bool is_mine = r < n_tile * ROWS_8 && row < a.n_row;
     float v[2] = {0, 0};
     for (uint32_t m = 0; m < n_mat && is_mine; m++)
         for (uint32_t w = 0; w < WARPS; w++) v[m] += all->of[w][m][r][o];
     if (gridDim.z > 1 && !merge_pieces(v, a, row, is_mine)) return;
-    if (is_out)
-        end.y[row * end.y_stride + out] = linear_become(
-            end.epilogue, v[0] * scale[row] + beside.x, v[1] * scale[row], beside.y);
+    if (is_mine && out < a.part[p].end.n_out)
+        linear_finish(a.part[p].end, row, out, v[0] * scale[row], v[1] * scale[row]);
 }
 
 /* A row per type: CALL(type) is what is done for it. */
@@ -478,9 +463,7 @@ static __device__ inline uint32_t find_part(const struct narrow_args &a)
 
 /* Parts of one type. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __global__ void
-    __launch_bounds__(WARPS * 32, n_tile > 1 ? 1 : n_mat > 1 ? SM_BLOCKS_2 : SM_BLOCKS)
-        narrow(const struct narrow_args a)
+static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
 {
     __shared__ float scale_room[PACKS_ROWS];
     narrow_block<type, n_tile, n_mat>(a, find_part(a), scale_room);
@@ -488,8 +471,7 @@ static __global__ void
 
 /* Parts of several types, as queries, keys and values often have. */
 template <uint32_t n_tile>
-static __global__ void __launch_bounds__(WARPS * 32, n_tile == 1 ? SM_BLOCKS : 1)
-    narrow_mixed(const struct narrow_args a)
+static __global__ void __launch_bounds__(WARPS * 32) narrow_mixed(const struct narrow_args a)
 {
     __shared__ float scale_room[PACKS_ROWS];
     const uint32_t p = find_part(a);
