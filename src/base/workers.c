@@ -10,12 +10,6 @@
  * that has no CPU, because there are more threads than free ones, is not waited for: work is taken
  * by those who come. Only workers_run, whose work is one piece for each, waits for all.
  *
- * A chain of stages is one fork and one join: whoever ends a stage's last item opens the next stage
- * as a generation of its own, and the gate stays open for all of them. What a stage's generation
- * leaves of its shares is told by a tag in each share, so nobody resets them: a share with an older
- * tag has not been touched yet, one with a newer tag belongs to a later stage. Who comes late to a
- * stage therefore finds nothing to take there.
- *
  * After SPIN_LOOPS without work a worker sleeps on a futex of `generation`; `n_sleep` tells the
  * caller whether a wake call is needed. Whoever comes too late spins for a shorter time: CPUs are
  * scarce then, and the one that it spins on may be the caller's. */
@@ -39,13 +33,9 @@
 
 #define GATE_OPEN (1ull << 32)
 
-#define UNITS_MAX 0xffffu    /* of a stage, which are what shares count */
-#define TAG_LIFE  (1u << 30) /* generations for which tags of shares tell old from new */
-
 #define LINE_PAD (64 - sizeof(_Atomic uint32_t)) /* two words never share a cache line */
 
-/* Units of a worker that nobody has taken: begin in the low 16 bits, end above, then the generation
- * that they belong to. */
+/* Items of a worker that nobody has taken: begin in the low half, end in the high half. */
 struct share {
     _Atomic uint64_t span;
     char pad[64 - sizeof(_Atomic uint64_t)];
@@ -67,14 +57,9 @@ struct workers {
     char pad2[LINE_PAD];
     _Atomic uint32_t next_item;
     char pad3[LINE_PAD];
-    _Atomic uint32_t n_left; /* units of the stage that nobody has ended */
-    char pad4[LINE_PAD];
-    workers_fn fn; /* NULL: the chain is what there is to do */
+    workers_fn fn;
     void *arg;
-    const struct workers_stage *stage; /* [n_stage] of the chain, whose generations are the */
-    uint32_t n_stage;                  /*   first of the gate and those behind it */
-    uint32_t cleared;                  /* generation in which all shares were */
-    const void *queue;                 /* borrowed */
+    const void *queue; /* borrowed */
     _Atomic bool quit;
     uint32_t n, n_thread; /* workers with the caller; threads started */
     pthread_t thread[MAX_WORKERS];
@@ -122,133 +107,16 @@ static uint32_t wait_for_work(struct workers *w, uint32_t seen, uint32_t n_spin)
     return now;
 }
 
-static void publish(struct workers *w, uint32_t next)
-{
-    atomic_store(&w->generation, next);
-    if (atomic_load(&w->n_sleep) > 0) futex_wake_all(&w->generation);
-}
-
-/* ---- Stages ---- */
-
-struct span {
-    uint32_t begin, end;
-};
-
-static uint64_t span_pack(struct span s, uint32_t tag)
-{
-    return (uint64_t)tag << 32 | s.end << 16 | s.begin;
-}
-
-/* Items of a unit: one, unless there are too many to be counted. */
-static uint32_t unit_items(const struct workers_stage *s)
-{
-    return s->n_item / UNITS_MAX + 1;
-}
-
-static uint32_t unit_count(const struct workers_stage *s)
-{
-    const uint32_t n = unit_items(s);
-    return s->n_item / n + (s->n_item % n > 0);
-}
-
-/* A worker's equal share. */
-static struct span share_of(uint32_t n_unit, uint32_t worker_i, uint32_t n_worker)
-{
-    return (struct span){(uint32_t)((uint64_t)n_unit * worker_i / n_worker),
-                         (uint32_t)((uint64_t)n_unit * (worker_i + 1) / n_worker)};
-}
-
-/* Takes up to `n` units from one end of a share, which is `all` of it before anybody has; an empty
- * span if none are left. Relaxed order is enough: the items' data is ordered by generations and the
- * join. */
-static struct span take_span(struct share *share, struct span all, uint32_t tag, uint32_t n,
-                             bool from_end)
-{
-    if (all.begin == all.end) return all;
-    uint64_t seen = atomic_load_explicit(&share->span, memory_order_relaxed);
-    for (;;) {
-        const int32_t age = (int32_t)(tag - (uint32_t)(seen >> 32));
-        const struct span left = age > 0 ? all : (struct span){seen & 0xffff, seen >> 16 & 0xffff};
-        if (age < 0 || left.begin == left.end) return (struct span){0, 0};
-        const uint32_t size = left.end - left.begin < n ? left.end - left.begin : n;
-        const struct span taken = from_end ? (struct span){left.end - size, left.end}
-                                           : (struct span){left.begin, left.begin + size};
-        const struct span rest =
-            from_end ? (struct span){left.begin, taken.begin} : (struct span){taken.end, left.end};
-        if (atomic_compare_exchange_weak_explicit(&share->span, &seen, span_pack(rest, tag),
-                                                  memory_order_relaxed, memory_order_relaxed))
-            return taken;
-    }
-}
-
-static void run_items(const struct workers_stage *s, void *arg, struct span items,
-                      uint32_t worker_i)
-{
-    for (uint32_t i = items.begin; i < items.end; i += s->step)
-        s->fn(arg, i, items.end - i < s->step ? items.end : i + s->step, worker_i);
-}
-
-/* Does what is left of a stage; returns how many units that was. */
-static uint32_t run_units(struct workers *w, const struct workers_stage *s, void *arg, uint32_t tag,
-                          uint32_t worker_i)
-{
-    const uint32_t n = w->n, n_unit = unit_count(s), size = unit_items(s);
-    const uint32_t most = s->step > size ? s->step / size : 1;
-    uint32_t n_done = 0;
-    for (uint32_t k = 0; k < n; k++) {
-        const uint32_t owner = (worker_i + k) % n;
-        const struct span all = share_of(n_unit, owner, n);
-        for (;;) {
-            const struct span u = take_span(&w->share[owner], all, tag, most, k > 0);
-            if (u.begin == u.end) break;
-            const uint32_t begin = u.begin * size, left = s->n_item - begin;
-            const uint32_t n_item = (u.end - u.begin) * size;
-            run_items(s, arg, (struct span){begin, begin + (left < n_item ? left : n_item)},
-                      worker_i);
-            n_done += u.end - u.begin;
-        }
-    }
-    return n_done;
-}
-
-/* Opens stage `i` of a chain, or the first one behind it that has items; the last one, if none. */
-static void open_stage(struct workers *w, uint32_t i, uint32_t generation)
-{
-    for (;; i++, generation++) {
-        const struct workers_stage *s = &w->stage[i];
-        if (s->n_item > 0) break;
-        if (s->then) s->then(w->arg);
-        if (i + 1 == w->n_stage) break;
-    }
-    atomic_store_explicit(&w->n_left, unit_count(&w->stage[i]), memory_order_relaxed);
-    publish(w, generation);
-}
-
-/* What one worker does for a stage of the chain. Release and acquire by n_left: whoever ends the
- * last unit has what all others did before it, and passes it on with the next generation. */
-static void run_stage(struct workers *w, uint32_t i, uint32_t generation, uint32_t worker_i)
-{
-    const struct workers_stage *s = &w->stage[i];
-    const uint32_t n_done = run_units(w, s, w->arg, generation, worker_i);
-    if (n_done == 0 || (i + 1 == w->n_stage && !s->then)) return;
-    if (atomic_fetch_sub_explicit(&w->n_left, n_done, memory_order_acq_rel) != n_done) return;
-    if (s->then) s->then(w->arg);
-    if (i + 1 < w->n_stage) open_stage(w, i + 1, generation + 1);
-}
-
 /* Runs what the generation brings, unless it is over. */
 static bool take_part(struct workers *w, uint32_t generation, uint32_t worker_i)
 {
     struct slot *slot = &w->slot[worker_i];
     atomic_store(&slot->inside, 1);
-    const uint64_t gate = atomic_load(&w->gate);
-    const uint32_t stage_i = generation - (uint32_t)gate;
-    const bool is_open = (gate & GATE_OPEN) && stage_i < (w->fn ? 1 : w->n_stage);
-    if (is_open && w->fn)
+    const bool is_open = atomic_load(&w->gate) == (GATE_OPEN | generation);
+    if (is_open) {
         w->fn(w->arg, worker_i);
-    else if (is_open)
-        run_stage(w, stage_i, generation, worker_i);
-    if (is_open) atomic_store_explicit(&slot->done, generation, memory_order_release);
+        atomic_store_explicit(&slot->done, generation, memory_order_release);
+    }
     atomic_store_explicit(&slot->inside, 0, memory_order_release);
     return is_open;
 }
@@ -271,17 +139,20 @@ static void *worker_main(void *p)
     }
 }
 
-static uint32_t next_generation(const struct workers *w)
-{
-    return atomic_load_explicit(&w->generation, memory_order_relaxed) + 1;
-}
-
 uint32_t workers_default_count(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
     const int n = CPU_COUNT(&set);
     return n < 1 ? 1 : n > MAX_WORKERS ? MAX_WORKERS : (uint32_t)n;
+}
+
+static void publish(struct workers *w)
+{
+    const uint32_t next = atomic_load_explicit(&w->generation, memory_order_relaxed) + 1;
+    atomic_store(&w->gate, GATE_OPEN | next);
+    atomic_store(&w->generation, next);
+    if (atomic_load(&w->n_sleep) > 0) futex_wake_all(&w->generation);
 }
 
 sac_status workers_create(struct workers **out, uint32_t n, sac_error *err)
@@ -311,7 +182,7 @@ void workers_destroy(struct workers *w)
 {
     if (!w) return;
     atomic_store_explicit(&w->quit, true, memory_order_relaxed);
-    publish(w, next_generation(w));
+    publish(w);
     for (uint32_t i = 1; i <= w->n_thread; i++) pthread_join(w->thread[i], NULL);
     mem_free(w);
 }
@@ -338,30 +209,22 @@ static void wait_a_little(uint32_t *spins)
     if (++*spins % 4096 == 0) sched_yield();
 }
 
-/* Nothing is left to be taken: waits for those who are inside. */
-static void close_gate(struct workers *w)
-{
-    uint32_t spins = 0;
-    atomic_store(&w->gate, 0);
-    for (uint32_t i = 1; i < w->n; i++)
-        while (atomic_load(&w->slot[i].inside)) wait_a_little(&spins);
-}
-
 /* Runs fn on the caller and on the workers that come before it has returned, or on all. */
 static void fork_join(struct workers *w, workers_fn fn, void *arg, bool needs_all)
 {
-    const uint32_t generation = next_generation(w);
     uint32_t spins = 0;
     assert(atomic_load(&w->gate) == 0);
     w->fn = fn;
     w->arg = arg;
-    atomic_store(&w->gate, GATE_OPEN | generation);
-    publish(w, generation);
+    publish(w);
+    const uint32_t generation = atomic_load_explicit(&w->generation, memory_order_relaxed);
     fn(arg, 0);
     for (uint32_t i = 1; needs_all && i < w->n; i++)
         while (atomic_load_explicit(&w->slot[i].done, memory_order_acquire) != generation)
             wait_a_little(&spins);
-    close_gate(w);
+    atomic_store(&w->gate, 0);
+    for (uint32_t i = 1; i < w->n; i++)
+        while (atomic_load(&w->slot[i].inside)) wait_a_little(&spins);
 }
 
 void workers_run(struct workers *w, workers_fn fn, void *arg)
@@ -409,66 +272,72 @@ void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *a
     workers_share(w, item_loop_worker, &loop);
 }
 
-/* One worker's way through a chain. */
-static void run_alone(const struct workers_stage *stage, uint32_t n_stage, void *arg)
+struct span_loop {
+    struct workers *w;
+    workers_span_fn fn;
+    void *arg;
+    uint32_t step;
+};
+
+struct span {
+    uint32_t begin, end;
+};
+
+static uint64_t span_pack(struct span s)
 {
-    for (const struct workers_stage *s = stage; s < stage + n_stage; s++) {
-        run_items(s, arg, (struct span){0, s->n_item}, 0);
-        if (s->then) s->then(arg);
+    return (uint64_t)s.end << 32 | s.begin;
+}
+
+/* Takes up to `step` items from one end of a share; an empty span if none are left. Relaxed order
+ * is enough: the items' data is ordered by the fork and the join. */
+static struct span take_span(struct share *share, uint32_t step, bool from_end)
+{
+    uint64_t seen = atomic_load_explicit(&share->span, memory_order_relaxed);
+    for (;;) {
+        const struct span left = {(uint32_t)seen, (uint32_t)(seen >> 32)};
+        if (left.begin == left.end) return left;
+        const uint32_t n = left.end - left.begin < step ? left.end - left.begin : step;
+        const struct span taken = from_end ? (struct span){left.end - n, left.end}
+                                           : (struct span){left.begin, left.begin + n};
+        const struct span rest =
+            from_end ? (struct span){left.begin, taken.begin} : (struct span){taken.end, left.end};
+        if (atomic_compare_exchange_weak_explicit(&share->span, &seen, span_pack(rest),
+                                                  memory_order_relaxed, memory_order_relaxed))
+            return taken;
     }
 }
 
-/* Whether more than one worker finds something to do. */
-static bool is_shared(const struct workers_stage *stage, uint32_t n_stage)
+static void span_loop_worker(void *p, uint32_t worker_i)
 {
-    for (uint32_t i = 0; i < n_stage; i++)
-        if (stage[i].n_item > 1) return true;
-    return false;
-}
-
-/* Tags of shares that nobody has touched for a very long time would pass for newer ones. */
-static void clear_shares(struct workers *w, uint32_t generation)
-{
-    if (generation - w->cleared < TAG_LIFE) return;
-    for (uint32_t i = 0; i < w->n; i++)
-        atomic_store_explicit(&w->share[i].span, span_pack((struct span){0, 0}, generation - 1),
-                              memory_order_relaxed);
-    w->cleared = generation;
-}
-
-void workers_chain(struct workers *w, const struct workers_stage *stage, uint32_t n_stage,
-                   void *arg)
-{
-    assert(n_stage > 0);
-    for (uint32_t i = 0; i < n_stage; i++) assert(stage[i].step > 0);
-    if (!w || w->n == 1 || !is_shared(stage, n_stage)) {
-        run_alone(stage, n_stage, arg);
-        return;
+    const struct span_loop *loop = p;
+    const uint32_t n = loop->w->n;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t owner = (worker_i + k) % n;
+        for (;;) {
+            const struct span s = take_span(&loop->w->share[owner], loop->step, k > 0);
+            if (s.begin == s.end) break;
+            loop->fn(loop->arg, s.begin, s.end, worker_i);
+        }
     }
-    const uint32_t first = next_generation(w), last = first + n_stage - 1;
-    uint32_t spins = 0, now = first - 1;
-    assert(atomic_load(&w->gate) == 0);
-    clear_shares(w, first);
-    w->fn = NULL;
-    w->arg = arg;
-    w->stage = stage;
-    w->n_stage = n_stage;
-    atomic_store(&w->gate, GATE_OPEN | first);
-    open_stage(w, 0, first);
-    while (now != last) {
-        const uint32_t seen = atomic_load_explicit(&w->generation, memory_order_acquire);
-        if (seen == now)
-            wait_a_little(&spins);
-        else
-            run_stage(w, (now = seen) - first, seen, 0);
-    }
-    close_gate(w);
 }
 
 void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers_span_fn fn,
                       void *arg)
 {
-    workers_chain(w, &(struct workers_stage){.n_item = n_item, .step = step, .fn = fn}, 1, arg);
+    assert(step > 0);
+    for (uint32_t i = 0; !w && i < n_item; i += step)
+        fn(arg, i, n_item - i < step ? n_item : i + step, 0);
+    if (!w) return;
+    struct span_loop loop = {.w = w, .fn = fn, .arg = arg, .step = step};
+    for (uint32_t i = 0; i < w->n; i++) {
+        const struct span s = {(uint32_t)((uint64_t)n_item * i / w->n),
+                               (uint32_t)((uint64_t)n_item * (i + 1) / w->n)};
+        atomic_store_explicit(&w->share[i].span, span_pack(s), memory_order_relaxed);
+    }
+    if (n_item <= 1)
+        span_loop_worker(&loop, 0);
+    else
+        workers_share(w, span_loop_worker, &loop);
 }
 
 uint64_t clock_us(void)

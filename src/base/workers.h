@@ -51,18 +51,6 @@ typedef void (*workers_span_fn)(void *arg, uint32_t begin, uint32_t end, uint32_
 void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers_span_fn fn,
                       void *arg);
 
-/* Stages of work behind each other, each as a call of workers_for_span, but for one fork and one
- * join: whoever ends the last item of a stage calls `then(arg)` and opens the next one, which sees
- * all that was done before it. Of a stage without items there is `then` alone; NULL: nothing. With
- * one worker, or where no stage has two items, the caller does it all. */
-struct workers_stage {
-    uint32_t n_item, step;
-    workers_span_fn fn;
-    void (*then)(void *arg);
-};
-void workers_chain(struct workers *w, const struct workers_stage *stage, uint32_t n_stage,
-                   void *arg);
-
 /* Monotonic microseconds. */
 uint64_t clock_us(void);
 

@@ -403,7 +403,7 @@ struct op_draw_piece {
     uint32_t n_open; /* values that may be as high as the cut: in logw, from `begin` on */
     double below;    /* sum of the others */
     uint32_t chance[OP_DRAW_LANES]; /* sums of the piece's chances */
-    uint32_t n_taken; /* by `add`: certain items, and how often sums that begin with 0 wrap round */
+    uint32_t n_taken;
     char pad[128 - sizeof(double) - (4 + OP_DRAW_LANES) * sizeof(uint32_t)]; /* lines of its own */
 };
 
@@ -414,10 +414,9 @@ struct ops_draw {
     void (*open)(const struct op_draw *op, struct op_draw_piece *p);
     float (*cut)(const struct op_draw *op, const struct op_draw_piece *p, uint32_t n_piece);
     void (*add)(const struct op_draw *op, struct op_draw_piece *p, float cut);
-    /* To item and logw from number `at` on, which is not behind `begin`; nothing is written behind
-     * what is taken, for that is another piece's place. Returns how many. */
-    uint32_t (*take)(const struct op_draw *op, const struct op_draw_piece *p, float cut,
-                     uint32_t sum[OP_DRAW_LANES], uint32_t at);
+    /* To item and logw from number `at` on, which is not behind `begin`. */
+    void (*take)(const struct op_draw *op, struct op_draw_piece *p, float cut,
+                 uint32_t sum[OP_DRAW_LANES], uint32_t at);
 };
 
 struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; one worker's */

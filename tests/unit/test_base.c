@@ -378,101 +378,6 @@ static void test_workers_spans(void **state)
     }
 }
 
-/* Stages that each need all of the one before: an item of a stage looks at items of the last one
- * that other workers have done. */
-enum { N_CHAIN = 4 };
-struct chain_tally {
-    uint32_t size[N_CHAIN], at; /* the stage; `then` raises it */
-    uint64_t sum;               /* of the last stage */
-    uint8_t hits[N_CHAIN][ITEMS_MAX];
-    uint32_t n_early;
-};
-
-static void chain_span(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
-{
-    struct chain_tally *t = arg;
-    const uint32_t k = t->at;
-    (void)worker_i;
-    if (begin >= end || end - begin > 3) fail_msg("span %u..%u", begin, end);
-    for (uint32_t i = begin; i < end; i++) {
-        t->hits[k][i]++;
-        for (uint32_t j = i % 7; k > 0 && j < t->size[k - 1]; j += 7)
-            if (t->hits[k - 1][j] != 1) __atomic_fetch_add(&t->n_early, 1, __ATOMIC_RELAXED);
-    }
-}
-
-static void chain_then(void *arg)
-{
-    struct chain_tally *t = arg;
-    for (uint32_t i = 0; i < t->size[t->at]; i++) t->sum += t->hits[t->at][i];
-    t->at++;
-}
-
-static void check_chain(struct workers *w, const uint32_t size[N_CHAIN])
-{
-    static struct chain_tally t;
-    struct workers_stage stage[N_CHAIN];
-    uint64_t n_all = 0;
-    t = (struct chain_tally){0};
-    for (uint32_t k = 0; k < N_CHAIN; k++) {
-        t.size[k] = size[k];
-        stage[k] = (struct workers_stage){size[k], 3, chain_span, chain_then};
-        n_all += size[k];
-    }
-    workers_chain(w, stage, N_CHAIN, &t);
-    assert_int_equal(t.at, N_CHAIN);
-    assert_int_equal(t.sum, n_all);
-    assert_int_equal(t.n_early, 0);
-    for (uint32_t k = 0; k < N_CHAIN; k++)
-        for (uint32_t i = 0; i < ITEMS_MAX; i++)
-            if (t.hits[k][i] != (i < size[k])) fail_msg("stage %u, item %u", k, i);
-}
-
-static void test_workers_chain(void **state)
-{
-    static const uint32_t sizes[][N_CHAIN] = {
-        {1, 1, 1, 1}, {2, 0, 40, 7}, {0, 30, 0, 0}, {0, 0, 0, 0}, {ITEMS_MAX, 1, 500, 64}};
-    (void)state;
-    check_chain(NULL, sizes[1]);
-    for (uint32_t n = 1; n <= 8; n++) {
-        struct workers *w;
-        assert_int_equal(workers_create(&w, n, NULL), SAC_OK);
-        for (uint32_t again = 0; again < 20; again++) {
-            for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) check_chain(w, sizes[k]);
-            if (again % 10 == 0) usleep(3000); /* long enough that all fall asleep */
-        }
-        workers_destroy(w);
-    }
-}
-
-struct many { /* more items than a share can count one by one */
-    uint64_t n, sum;
-};
-
-static void add_many(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
-{
-    struct many *m = arg;
-    (void)worker_i;
-    if (end - begin > 5) fail_msg("span %u..%u", begin, end);
-    __atomic_fetch_add(&m->n, end - begin, __ATOMIC_RELAXED);
-    for (uint32_t i = begin; i < end; i++) __atomic_fetch_add(&m->sum, i, __ATOMIC_RELAXED);
-}
-
-static void test_workers_many_items(void **state)
-{
-    static const uint32_t sizes[] = {65534, 65535, 65536, 200003};
-    struct workers *w;
-    (void)state;
-    assert_int_equal(workers_create(&w, 3, NULL), SAC_OK);
-    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
-        struct many m = {0};
-        workers_for_span(w, sizes[k], 5, add_many, &m);
-        assert_int_equal(m.n, sizes[k]);
-        assert_int_equal(m.sum, (uint64_t)sizes[k] * (sizes[k] - 1) / 2);
-    }
-    workers_destroy(w);
-}
-
 static void test_workers_run(void **state)
 {
     (void)state;
@@ -613,8 +518,6 @@ int main(void)
         cmocka_unit_test(test_workers_leave_signals_alone),
         cmocka_unit_test(test_workers_items),
         cmocka_unit_test(test_workers_spans),
-        cmocka_unit_test(test_workers_chain),
-        cmocka_unit_test(test_workers_many_items),
         cmocka_unit_test(test_workers_run),
         cmocka_unit_test(test_workers_without_cpus),
         cmocka_unit_test(test_workers_limits),

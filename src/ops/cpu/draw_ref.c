@@ -46,17 +46,12 @@ static uint32_t chance_of(float value, float cut)
 static void add_ref(const struct op_draw *op, struct op_draw_piece *p, float cut)
 {
     memset(p->chance, 0, sizeof p->chance);
-    p->n_taken = 0;
-    for (uint32_t i = p->begin; i < p->end; i++) {
-        const uint32_t chance = chance_of(op->value[i], cut);
-        uint32_t *sum = &p->chance[i % OP_DRAW_LANES];
-        *sum += chance;
-        p->n_taken += op->value[i] < cut ? *sum < chance : 1;
-    }
+    for (uint32_t i = p->begin; i < p->end; i++)
+        p->chance[i % OP_DRAW_LANES] += chance_of(op->value[i], cut);
 }
 
-static uint32_t take_ref(const struct op_draw *op, const struct op_draw_piece *p, float cut,
-                         uint32_t sum[OP_DRAW_LANES], uint32_t at)
+static void take_ref(const struct op_draw *op, struct op_draw_piece *p, float cut,
+                     uint32_t sum[OP_DRAW_LANES], uint32_t at)
 {
     const uint32_t at0 = at;
     for (uint32_t i = p->begin; i < p->end; i++) {
@@ -69,7 +64,7 @@ static uint32_t take_ref(const struct op_draw *op, const struct op_draw_piece *p
         op->item[at] = op->first + i;
         op->logw[at++] = value < cut ? logf(cut / value) : 0;
     }
-    return at - at0;
+    p->n_taken = at - at0;
 }
 
 void ops_fill_ref_draw(struct ops *o)

@@ -108,78 +108,61 @@ VEC_PART vec_i chance_of(vec x, vec_m below, vec by)
     return i_where(below, i_of_chance(v_mul(x, by)));
 }
 
-/* What a vector of values does to its lanes' sums; the items that are taken. */
-VEC_PART vec_m add_chances(vec_i *sum, vec x, vec_m lanes, vec cut, vec by)
-{
-    const vec_m below = m_lt(x, cut);
-    const vec_i chance = chance_of(x, below, by);
-    *sum = i_add(*sum, chance);
-    return m_or(i_wraps(*sum, chance), m_less(lanes, below));
-}
-
 static void add_vec(const struct op_draw *op, struct op_draw_piece *p, float found)
 {
     const uint32_t size = p->end - p->begin;
     const float *value = op->value + p->begin;
     const vec cut = v_set1(found), by = v_set1(0x1p32f / found);
+    memset(p->chance, 0, sizeof p->chance);
     vec_i sum[PARTS];
-    p->n_taken = 0;
     for (uint32_t k = 0; k < PARTS; k++) sum[k] = i_set1(0);
     for (uint32_t i = 0; i < size;)
         for (uint32_t k = 0; k < PARTS && i < size; k++, i += VEC) {
-            const vec_m taken =
-                add_chances(&sum[k], v_first(value + i, size - i), m_first(size - i), cut, by);
-            p->n_taken += (uint32_t)__builtin_popcount(m_word(taken));
+            const vec x = v_first(value + i, size - i);
+            sum[k] = i_add(sum[k], chance_of(x, m_lt(x, cut), by));
         }
     memcpy(p->chance, sum, sizeof p->chance);
 }
 
-/* Items that are looked at together; those that are taken wait here, with their values, until it is
- * known how many they are. */
-#define TAKE_BLOCK 512u
-struct taken {
-    uint32_t item[TAKE_BLOCK + VEC];
-    float value[TAKE_BLOCK + VEC];
-};
-
-static uint32_t take_block(struct taken *to, const struct op_draw *op, uint32_t begin, uint32_t end,
-                           float found, vec_i sum[PARTS])
+/* The items taken and, in `logw`, their values. */
+static uint32_t take_items(const struct op_draw *op, const struct op_draw_piece *p, float found,
+                           uint32_t lane[OP_DRAW_LANES], uint32_t to)
 {
     static const uint32_t count[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const uint32_t size = p->end - p->begin;
+    const float *value = op->value + p->begin;
     const vec cut = v_set1(found), by = v_set1(0x1p32f / found);
-    vec_i at = i_add(i_load(count), i_set1((int32_t)(op->first + begin)));
-    uint32_t n = 0;
-    for (uint32_t i = begin; i < end;)
-        for (uint32_t k = 0; k < PARTS && i < end; k++, i += VEC) {
-            const vec x = v_first(op->value + i, end - i);
-            const vec_m taken = add_chances(&sum[k], x, m_first(end - i), cut, by);
-            i_pack(to->item + n, taken, at, true);
-            n += i_pack(to->value + n, taken, i_bits(x), true);
+    vec_i at = i_add(i_load(count), i_set1((int32_t)(op->first + p->begin))), sum[PARTS];
+    uint32_t n = to;
+    memcpy(sum, lane, sizeof sum);
+    for (uint32_t i = 0; i < size;)
+        for (uint32_t k = 0; k < PARTS && i < size; k++, i += VEC) {
+            const vec x = v_first(value + i, size - i);
+            const vec_m below = m_lt(x, cut);
+            const vec_i chance = chance_of(x, below, by);
+            sum[k] = i_add(sum[k], chance);
+            const vec_m sure = m_less(m_first(size - i), below);
+            const vec_m taken = m_or(i_wraps(sum[k], chance), sure);
+            const bool room = size - i >= VEC; /* for no more are taken than have passed */
+            i_pack(op->item + n, taken, at, room);
+            n += i_pack(op->logw + n, taken, i_bits(x), room);
             at = i_add(at, i_set1(VEC));
         }
-    return n;
+    memcpy(lane, sum, sizeof sum);
+    return n - to;
 }
 
-static uint32_t take_vec(const struct op_draw *op, const struct op_draw_piece *p, float found,
-                         uint32_t lane[OP_DRAW_LANES], uint32_t at)
+static void take_vec(const struct op_draw *op, struct op_draw_piece *p, float found,
+                     uint32_t sum[OP_DRAW_LANES], uint32_t at)
 {
+    const uint32_t n = take_items(op, p, found, sum, at);
+    float *logw = op->logw + at;
     const vec cut = v_set1(found);
-    const uint32_t at0 = at;
-    struct taken taken;
-    vec_i sum[PARTS];
-    memcpy(sum, lane, sizeof sum);
-    for (uint32_t begin = p->begin, end; begin < p->end; begin = end) {
-        end = p->end - begin < TAKE_BLOCK ? p->end : begin + TAKE_BLOCK;
-        const uint32_t n = take_block(&taken, op, begin, end, found, sum);
-        memcpy(op->item + at, taken.item, n * sizeof *op->item);
-        for (uint32_t i = 0; i < n; i += VEC) {
-            const vec x = v_first(taken.value + i, n - i);
-            v_store_first(op->logw + at + i, n - i, v_where(m_lt(x, cut), log_vec(v_div(cut, x))));
-        }
-        at += n;
+    for (uint32_t i = 0; i < n; i += VEC) {
+        const vec x = v_first(logw + i, n - i);
+        v_store_first(logw + i, n - i, v_where(m_lt(x, cut), log_vec(v_div(cut, x))));
     }
-    memcpy(lane, sum, sizeof sum);
-    return at - at0;
+    p->n_taken = n;
 }
 
 #endif

@@ -21,9 +21,7 @@
 struct call { /* of a slot */
     const struct ops *ops;
     const void *op;
-    uint32_t n;       /* operations */
-    uint32_t n_piece; /* of the longest one */
-    uint32_t n_raise; /* the same of exponentials, where a draw makes its shares */
+    uint32_t n_piece; /* of the longest operation */
 };
 
 static uint32_t piece_count(uint32_t n_page)
@@ -198,9 +196,12 @@ static bool share_segments(const struct ops *ops, const struct op_lane_shares *o
 }
 
 /* The first page, and the lanes that turn their queries. */
-static void begin_shares(const struct ops *ops, const struct op_lane_shares *op)
+static void begin_shares(void *arg, uint32_t i, uint32_t worker_i)
 {
-    if (!(op->n_segment ? share_segments(ops, op) : ops->share_begin(&op->at, op->sum)))
+    const struct call *c = arg;
+    const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i;
+    (void)worker_i;
+    if (!(op->n_segment ? share_segments(c->ops, op) : c->ops->share_begin(&op->at, op->sum)))
         op->result->n_bad = 1;
 }
 
@@ -212,20 +213,21 @@ static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i
     return (struct attn_range){begin, n - begin < size ? n : begin + size};
 }
 
-static uint32_t raise_count(const struct op_lane_shares *op)
+/* What is not finite makes the sum a NaN: pieces have nothing else of their own to tell it by. */
+static void raise_piece(void *arg, uint32_t i, uint32_t worker_i)
 {
-    const uint32_t n = (op->at.n_page + RAISE_PIECE - 2) / RAISE_PIECE;
-    assert(n + 1 <= OP_LANE_PIECES(op->at.n_page));
-    return n;
+    const struct call *c = arg;
+    const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i / c->n_piece;
+    const struct attn_range pages = share_range(op, i % c->n_piece, RAISE_PIECE);
+    float *sum = op->sum + (size_t)(1 + i % c->n_piece) * op->at.group;
+    (void)worker_i;
+    if (pages.begin == pages.end) return;
+    if (!c->ops->share_raise(&op->at, pages, sum)) sum[0] = NAN;
 }
 
-/* What is not finite makes the sum a NaN: pieces have nothing else of their own to tell it by. */
-static void raise_piece(const struct ops *ops, const struct op_lane_shares *op, uint32_t piece)
+static void raise_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
-    const struct attn_range pages = share_range(op, piece, RAISE_PIECE);
-    float *sum = op->sum + (size_t)(1 + piece) * op->at.group;
-    if (pages.begin == pages.end) return;
-    if (!ops->share_raise(&op->at, pages, sum)) sum[0] = NAN;
+    for (; begin < end; begin++) raise_piece(arg, begin, worker_i);
 }
 
 /* The sums of all pieces, in their order, become those of the first. */
@@ -244,39 +246,13 @@ static void spread_piece(const struct ops *ops, const struct op_lane_shares *op,
     if (pages.begin < pages.end) ops->share_spread(&op->at, pages, op->sum);
 }
 
-static const struct op_lane_shares *shares_of(const struct call *c, uint32_t i)
-{
-    return (const struct op_lane_shares *)c->op + i;
-}
-
-static void begin_lanes(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
-{
-    const struct call *c = arg;
-    (void)worker_i;
-    for (; begin < end; begin++) begin_shares(c->ops, shares_of(c, begin));
-}
-
-static void raise_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
-{
-    const struct call *c = arg;
-    (void)worker_i;
-    for (; begin < end; begin++)
-        raise_piece(c->ops, shares_of(c, begin / c->n_piece), begin % c->n_piece);
-}
-
-static void sum_lanes(void *arg)
-{
-    const struct call *c = arg;
-    for (uint32_t i = 0; i < c->n; i++) sum_pieces(shares_of(c, i));
-}
-
 static void spread_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct call *c = arg;
     (void)worker_i;
     for (; begin < end; begin++) {
         const uint32_t k = begin % c->n_piece;
-        const struct op_lane_shares *op = shares_of(c, begin / c->n_piece);
+        const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + begin / c->n_piece;
         if (op->n_segment) continue;
         if (k == 0) c->ops->share_spread(&op->at, (struct attn_range){0, 1}, op->sum);
         spread_piece(c->ops, op, k);
@@ -286,13 +262,18 @@ static void spread_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t work
 static void shares(struct workers *pool, const struct ops *ops, const struct op_lane_shares *op,
                    uint32_t n)
 {
-    struct call c = {.ops = ops, .op = op, .n = n, .n_piece = 1};
-    if (op->later) return; /* all of them: the draw begins with it */
-    for (uint32_t i = 0; i < n; i++) c.n_piece = larger(c.n_piece, raise_count(&op[i]));
-    const struct workers_stage stage[] = {{n, 1, begin_lanes, NULL},
-                                          {n * c.n_piece, 1, raise_pieces, sum_lanes},
-                                          {n * c.n_piece, 1, spread_pieces, NULL}};
-    workers_chain(pool, stage, 3, &c);
+    struct call c = {.ops = ops, .op = op, .n_piece = 1};
+    bool later = true;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t n_piece = (op[i].at.n_page + RAISE_PIECE - 2) / RAISE_PIECE;
+        assert(n_piece + 1 <= OP_LANE_PIECES(op[i].at.n_page));
+        c.n_piece = larger(c.n_piece, n_piece);
+        later = later && op[i].later;
+    }
+    workers_for(pool, n, begin_shares, &c);
+    workers_for_span(pool, n * c.n_piece, 1, raise_pieces, &c);
+    for (uint32_t i = 0; i < n; i++) sum_pieces(&op[i]);
+    if (!later) workers_for_span(pool, n * c.n_piece, 1, spread_pieces, &c);
 }
 
 static void vote_lane(void *arg, uint32_t i, uint32_t worker_i)
@@ -425,36 +406,6 @@ static void take(struct workers *pool, const struct ops *ops, const struct op_la
 
 /* ---- Draws ---- */
 
-static const struct op_lane_draw *draw_of(const struct call *c, uint32_t i)
-{
-    return (const struct op_lane_draw *)c->op + i;
-}
-
-static void begin_drawn(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
-{
-    const struct call *c = arg;
-    (void)worker_i;
-    for (; begin < end; begin++)
-        if (draw_of(c, begin)->shares) begin_shares(c->ops, draw_of(c, begin)->shares);
-}
-
-static void raise_drawn(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
-{
-    const struct call *c = arg;
-    (void)worker_i;
-    for (; begin < end; begin++) {
-        const struct op_lane_shares *op = draw_of(c, begin / c->n_raise)->shares;
-        if (op) raise_piece(c->ops, op, begin % c->n_raise);
-    }
-}
-
-static void sum_drawn(void *arg)
-{
-    const struct call *c = arg;
-    for (uint32_t i = 0; i < c->n; i++)
-        if (draw_of(c, i)->shares) sum_pieces(draw_of(c, i)->shares);
-}
-
 /* How many pieces, of which the last ones may be empty: as many as shares have. */
 static uint32_t draw_pieces(const struct op_lane_draw *op)
 {
@@ -481,34 +432,38 @@ static void tell_draw(const struct op_lane_draw *op, uint32_t n)
 }
 
 /* All of a lane by one worker. */
-static void draw_lane(const struct ops *ops, const struct op_lane_draw *op)
-{
-    const uint32_t n_piece = draw_pieces(op);
-    uint32_t sum[OP_DRAW_LANES], n = 0;
-    if (op->result->n_bad) return; /* everything is read */
-    for (uint32_t k = 0; k < n_piece; k++) open_piece(ops, op, k);
-    const float cut = ops->draw.cut(&op->at, op->piece, n_piece);
-    for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
-    for (uint32_t k = 0; k < n_piece; k++) n += ops->draw.take(&op->at, &op->piece[k], cut, sum, n);
-    tell_draw(op, n);
-}
-
-static void draw_lanes(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct call *c = arg;
+    const struct op_lane_draw *op = (const struct op_lane_draw *)c->op + i;
+    const uint32_t n_piece = draw_pieces(op);
+    uint32_t sum[OP_DRAW_LANES], n = 0;
     (void)worker_i;
-    for (; begin < end; begin++) draw_lane(c->ops, draw_of(c, begin));
+    if (op->result->n_bad) return; /* everything is read */
+    for (uint32_t k = 0; k < n_piece; k++) open_piece(c->ops, op, k);
+    const float cut = c->ops->draw.cut(&op->at, op->piece, n_piece);
+    for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
+    for (uint32_t k = 0; k < n_piece; n += op->piece[k++].n_taken)
+        c->ops->draw.take(&op->at, &op->piece[k], cut, sum, n);
+    tell_draw(op, n);
 }
 
 /* The lane of item i of a round; NULL: there is nothing to do. `*k`: its piece. */
 static const struct op_lane_draw *piece_lane(const struct call *c, uint32_t i, uint32_t *k)
 {
-    const struct op_lane_draw *op = draw_of(c, i / c->n_piece);
+    const struct op_lane_draw *op = (const struct op_lane_draw *)c->op + i / c->n_piece;
     *k = i % c->n_piece;
     return *k < draw_pieces(op) && !op->result->n_bad ? op : NULL;
 }
 
-/* Who opens a lane's last piece finds the cut. */
+/* Whether a piece was the last of its lane to be ended in this round. */
+static bool ends_round(const struct op_lane_draw *op)
+{
+    if (__atomic_sub_fetch(&op->state->n_left, 1, __ATOMIC_ACQ_REL) > 0) return false;
+    op->state->n_left = draw_pieces(op);
+    return true;
+}
+
 static void open_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -517,8 +472,7 @@ static void open_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker
         const struct op_lane_draw *op = piece_lane(c, i, &k);
         if (!op) continue;
         open_piece(c->ops, op, k);
-        if (__atomic_sub_fetch(&op->state->n_left, 1, __ATOMIC_ACQ_REL) == 0)
-            op->state->cut = c->ops->draw.cut(&op->at, op->piece, draw_pieces(op));
+        if (ends_round(op)) op->state->cut = c->ops->draw.cut(&op->at, op->piece, draw_pieces(op));
     }
 }
 
@@ -532,19 +486,16 @@ static void add_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_
     }
 }
 
-/* What the pieces before number k take, and the sums that they leave. */
-static uint32_t taken_before(const struct op_lane_draw *op, uint32_t k, uint32_t sum[OP_DRAW_LANES])
+/* What pieces have taken, each where it begins, becomes one list. */
+static void join_pieces(const struct op_lane_draw *op)
 {
     uint32_t n = 0;
-    for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
-    for (const struct op_draw_piece *p = op->piece; p < op->piece + k; p++) {
-        n += p->n_taken;
-        for (uint32_t l = 0; l < OP_DRAW_LANES; l++) {
-            sum[l] += p->chance[l];
-            n += sum[l] < p->chance[l];
-        }
+    for (uint32_t k = 0; k < draw_pieces(op); n += op->piece[k++].n_taken) {
+        const struct op_draw_piece *p = &op->piece[k];
+        memmove(op->at.item + n, op->at.item + p->begin, p->n_taken * sizeof *op->at.item);
+        memmove(op->at.logw + n, op->at.logw + p->begin, p->n_taken * sizeof *op->at.logw);
     }
-    return n;
+    tell_draw(op, n);
 }
 
 static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
@@ -555,33 +506,32 @@ static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker
         const struct op_lane_draw *op = piece_lane(c, i, &k);
         uint32_t sum[OP_DRAW_LANES];
         if (!op) continue;
-        uint32_t n = taken_before(op, k, sum);
-        n += c->ops->draw.take(&op->at, &op->piece[k], op->state->cut, sum, n);
-        if (k + 1 == draw_pieces(op)) tell_draw(op, n);
+        for (uint32_t l = 0; l < OP_DRAW_LANES; l++) {
+            sum[l] = op_draw_begin(l);
+            for (uint32_t j = 0; j < k; j++) sum[l] += op->piece[j].chance[l];
+        }
+        c->ops->draw.take(&op->at, &op->piece[k], op->state->cut, sum, op->piece[k].begin);
+        if (ends_round(op)) join_pieces(op);
     }
 }
 
-/* Lanes of one piece are one worker's each. Where there are more, all workers go through their
- * pieces in rounds, and each piece goes to its place in the list at once: the round before it tells
- * how many those in front of it take. */
+/* Lanes of one piece are one worker's each. Where there are more, what a piece must know of others
+ * is found by whoever ends the last one of a round. */
 static void draw(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
                  uint32_t n)
 {
-    struct call c = {.ops = ops, .op = op, .n = n};
+    struct call c = {.ops = ops, .op = op};
     for (uint32_t i = 0; i < n; i++) {
         c.n_piece = larger(c.n_piece, draw_pieces(&op[i]));
-        if (op[i].shares) c.n_raise = larger(c.n_raise, raise_count(op[i].shares));
         op[i].state->n_left = draw_pieces(&op[i]);
     }
-    const uint32_t n_begin = op->shares ? n : 0, n_part = n * c.n_piece;
-    const bool by_lane = !pool || workers_count(pool) == 1 || c.n_piece == 1;
-    const struct workers_stage stage[] = {
-        {n_begin, 1, begin_drawn, NULL},
-        {n * c.n_raise, 1, raise_drawn, sum_drawn},
-        {by_lane ? n : n_part, 1, by_lane ? draw_lanes : open_pieces, NULL},
-        {n_part, 1, add_pieces, NULL},
-        {n_part, 1, take_pieces, NULL}};
-    workers_chain(pool, stage, by_lane ? 3 : 5, &c);
+    if (!pool || workers_count(pool) == 1 || c.n_piece == 1) {
+        workers_for(pool, n, draw_lane, &c);
+        return;
+    }
+    workers_for_span(pool, n * c.n_piece, 1, open_pieces, &c);
+    workers_for_span(pool, n * c.n_piece, 1, add_pieces, &c);
+    workers_for_span(pool, n * c.n_piece, 1, take_pieces, &c);
 }
 
 void ops_fill_lanes(struct ops *o)
