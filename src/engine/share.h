@@ -17,12 +17,10 @@
 #define SHARES_MAX 16
 
 struct shares {
-    sac_engine
-        *of[SHARES_MAX]; /* [n] engines that do what this one is asked for; the first is it */
+    sac_engine *of[SHARES_MAX]; /* [n] engines that do what this one is asked for, itself first */
     uint32_t n;
     uint32_t i, n_all; /* its share, of so many; a follower's n is 1 */
-    struct sac_model
-        model; /* of the share, if it is not all; weights are there until they are up */
+    struct sac_model model; /* of the share, if not all; its weights, until they are up */
 };
 
 void share_begin(sac_engine *e);
