@@ -109,9 +109,10 @@ static void page_to_f32(float *dst, const struct page_geom *g, const struct attn
     memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * sizeof *dst);
 }
 
+/* Without a base only lengths are asked for: C has no NULL + n. */
 static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
 {
-    uint8_t *p = base + *at;
+    uint8_t *p = base ? base + *at : NULL;
     *at += (bytes + 63) & ~(size_t)63;
     return p;
 }
