@@ -90,7 +90,7 @@ struct narrow_mem {
 
 INLINE uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
 {
-    uint8_t *p = base + *at;
+    uint8_t *p = base ? base + *at : NULL;
     *at += (bytes + 63) & ~(size_t)63;
     return p;
 }
