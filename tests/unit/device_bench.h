@@ -67,11 +67,12 @@ static inline double divergence(const float *p, const float *q)
 /* A count of the library's, whose kernels run on a CPU. */
 static inline uint32_t count_of(const char *path, const char *name)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    void *library = dlopen(path, RTLD_NOW);
     const uint32_t *n = library ? dlsym(library, name) : NULL;
     if (!n) fail_msg("no count %s", name);
-    dlclose(library); /* the engine has loaded it for good */
-    return *n;
+    const uint32_t count = *n;
+    dlclose(library); /* engines load it for good */
+    return count;
 }
 
 static inline uint32_t graphs_started(const char *path)

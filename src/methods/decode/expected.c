@@ -53,10 +53,10 @@ static size_t room_make(struct room *r, const struct method_shape *s, const void
     r->logit = arena_take(&a, n_q * PAGE_TOK, sizeof(float));
     r->k = arena_take(&a, PAGE_TOK * d, sizeof(float));
     r->v = arena_take(&a, PAGE_TOK * d, sizeof(float));
-    r->cos = arena_take(&a, 4 * half, sizeof(float));
-    r->sin = r->cos + half;
-    r->mean_cos = r->sin + half;
-    r->mean_sin = r->mean_cos + half;
+    r->cos = arena_take(&a, half, sizeof(float));
+    r->sin = arena_take(&a, half, sizeof(float));
+    r->mean_cos = arena_take(&a, half, sizeof(float));
+    r->mean_sin = arena_take(&a, half, sizeof(float));
     r->lse = arena_take(&a, s->group, sizeof(float));
     return a.used;
 }
