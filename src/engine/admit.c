@@ -13,7 +13,7 @@
  * least room.
  *
  * With a target for the time between tokens, and more than one step of a hundred that takes longer,
- * nobody comes until fewer decode; prompt rows beside them are sched.c's.
+ * nobody comes until fewer decode; prompt rows beside them are pace.c's.
  *
  * Invariants: the first of the queue is never held; behind one that is held all are; a sequence
  * outside of the queue is not held. Nothing here allocates. */

@@ -216,12 +216,13 @@ static sac_status compute_all(struct compose *c, sac_error *err)
     }
     while (pending) {
         const uint32_t before = done, n_all = e->seqs[c->seq].n_all;
+        const uint64_t n_step = e->stats.n_step;
         if (c->params->progress &&
             c->params->progress(c->params->user, (double)done / (double)n_all))
             return error_set(err, SAC_ERR_CANCELLED, "interrupted");
         /* It may have computed some of it, beside others. */
         done = sac_seq_length(e, c->seq, &pending);
-        if (done == before) TRY(engine_step_only(e, c->seq, err));
+        if (done == before && !pace_shares(e, n_step)) TRY(engine_step_only(e, c->seq, err));
         done = sac_seq_length(e, c->seq, &pending);
     }
     c->report.refresh_ms = (double)(clock_us() - start) * 1e-3;

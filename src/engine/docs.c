@@ -245,12 +245,13 @@ static sac_status compute(sac_engine *e, sac_seq seq, const sac_doc_source *sour
     TRY(sac_seq_append(e, seq, f->tok, f->n_tok, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
     while (pending) {
         const uint32_t before = done;
+        const uint64_t n_step = e->stats.n_step;
         if (source->progress && source->progress(source->user, (double)done / (double)f->n_tok))
             return error_set(err, SAC_ERR_CANCELLED, "document '%s' is not stored: interrupted",
                              source->name);
         /* It may have computed some of it, beside others. */
         done = sac_seq_length(e, seq, &pending);
-        if (done == before) TRY(engine_step_only(e, seq, err));
+        if (done == before && !pace_shares(e, n_step)) TRY(engine_step_only(e, seq, err));
         done = sac_seq_length(e, seq, &pending);
     }
     return SAC_OK;

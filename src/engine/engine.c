@@ -509,10 +509,10 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
             reuse_keep(e->share.of[i]);
         }
         TRY(logits_run(e, on_row, user, err));
-        const double us = (double)(engine_now(e) - start);
+        const uint64_t end = engine_now(e);
         if (!ran_on && !e->runs_on) { /* else it is not the time of this step */
-            sched_note(e, us);
-            admit_note(e, us);
+            pace_note(e, start, end);
+            admit_note(e, (double)(end - start));
         }
     }
     if (out_n) *out_n = e->batch.n_row;

@@ -15,6 +15,7 @@
 #include "engine/evict.h"
 #include "engine/logits.h"
 #include "engine/model.h"
+#include "engine/pace.h"
 #include "engine/past.h"
 #include "engine/place.h"
 #include "engine/prefill.h"
@@ -51,6 +52,7 @@ struct seq {
     bool broken;          /* a page of it could not be read or kept: `why` says which */
     sac_error why;
     struct admit_seq admit; /* whether its decode rows wait, and why */
+    uint64_t token_us;      /* when its last decode row was computed (pace.h); 0: never */
     uint64_t ticket;        /* order of queueing of the oldest pending token */
     int32_t priority;       /* of its prompt rows: higher ones come first */
     sac_reads reads;        /* of its rows since engine_take_reads */
@@ -79,18 +81,6 @@ struct batch {
     uint32_t *seq_i;       /* [n_row_max] */
     uint8_t *want;         /* [n_row_max] logits asked for */
     struct batch_run *run; /* [n_row_max] */
-};
-
-/* What steps have taken: sched.c. */
-struct pace {
-    double decode_us;        /* of decode rows alone, the mean of the last ones */
-    double fixed_us, row_us; /* what prompt rows add to that: all together, and each */
-    double over;             /* by which the last ones took longer than that, 0 at least: a share */
-    double n, us, nn, nus;   /* means of their rows, their times, and products with their rows */
-    double n_seen;           /* steps in these means, at most as many as they remember */
-    double work;             /* of the last step's prompt rows: sched.c */
-    double debt_us;          /* by which tokens are late that have not been caught up with */
-    uint32_t n_wait;         /* steps for which prompt rows have waited for that */
 };
 
 struct sac_engine {

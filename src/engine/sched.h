@@ -8,9 +8,6 @@
  * SAC_ERR_CONTEXT when rows pend but the pool has no page for any. */
 sac_status sched_pick(sac_engine *e, sac_error *err);
 
-/* A step has taken so long: what the next ones may take follows from it. */
-void sched_note(sac_engine *e, double us);
-
 /* Marks the batch's rows as done. */
 void sched_commit(sac_engine *e);
 

@@ -408,6 +408,51 @@ static void bad_input_is_told(void **state)
     remove_dir();
 }
 
+/* One who gets a token with each step while a document is computed. */
+struct stream {
+    sac_engine *e;
+    sac_seq seq;
+    uint64_t n_before, n_most, n_step; /* prompt rows; the most between two tokens; tokens */
+};
+
+static bool next_token(void *user, double share)
+{
+    (void)share;
+    struct stream *s = user;
+    sac_error err;
+    must(sac_seq_append(s->e, s->seq, head, 1, SAC_ROW_DECODE, SAC_WANT_NONE, &err), &err);
+    must(sac_step(s->e, NULL, NULL, NULL, &err), &err);
+    const uint64_t n = sac_engine_get_stats(s->e).reads.n_prompt_tok;
+    s->n_most = n - s->n_before > s->n_most ? n - s->n_before : s->n_most;
+    s->n_before = n;
+    s->n_step++;
+    return false;
+}
+
+/* Between tokens of others a document has no more rows than a prompt: no steps of its own. */
+static void tokens_of_others_keep_their_time(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    sac_error err;
+    sac_doc doc;
+    bool found;
+    must(sac_engine_set_tbt_target(e, 1e-3F, &err), &err); /* no step keeps it */
+    struct stream s = {.e = e};
+    must(sac_seq_create(e, &s.seq, &err), &err);
+    sac_doc_source source = source_of("x", 0);
+    source.progress = next_token;
+    source.user = &s;
+    must(sac_doc_add(docs, e, &source, &doc, &found, &err), &err);
+    assert_true(s.n_most > 0 && s.n_most <= 16);
+    assert_true(s.n_step >= N_TEXT / 16 && s.n_step <= (N_TEXT + N_HEAD) / 8 * 9);
+    sac_docs_close(docs);
+    sac_engine_free(e);
+    remove_dir();
+}
+
 /* In a process of its own, which ends with `run`'s result; a test that hangs ends, too. */
 static int in_child(int (*run)(void *arg), void *arg)
 {
@@ -699,6 +744,7 @@ int main(void)
         cmocka_unit_test(the_longest_unused_goes_first),
         cmocka_unit_test(a_killed_process_leaves_nothing_behind),
         cmocka_unit_test(bad_input_is_told),
+        cmocka_unit_test(tokens_of_others_keep_their_time),
         cmocka_unit_test(two_processes_read_and_one_removes),
         cmocka_unit_test(what_is_removed_while_it_is_read_stays_removed),
         cmocka_unit_test(a_full_disk_loses_nothing),

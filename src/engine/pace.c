@@ -1,0 +1,263 @@
+/* pace.c: see the header.
+ *
+ * What a client waits for between two tokens is what goes on around a step (events, masks, requests
+ * that begin, pieces for the disk, pages that are looked up), and the step. The first is over when
+ * prompt rows are chosen, so it is measured; the step is foretold:
+ *
+ *     decode_us + FIXED_ROWS us[0] + n (us[1] + depth / DEPTH us[2])
+ *
+ * All weights are read once more for prompt rows, however few they are, and attention takes as long
+ * as the context is deep. The costs are learnt from each step (learn), for each prefill method.
+ *
+ * Steps scatter around what is foretold. A step that takes longer than a margin times that widens
+ * the margin, one that does not narrows it by a LATE_OF-th of that. So of T steps no more than T /
+ * LATE_OF + (what the width has risen) / WIDTH_STEP are longer, whatever they are like, until the
+ * width is at a bound (Gibbs and Candes, Adaptive conformal inference under distribution shift,
+ * 2021, proposition 4.1). The width counts mean distances, which are known sooner than rare ones.
+ * Rows are taken as margin times what is foretold leaves time for in the target. Steps that are
+ * foretold to take less than half of that say nothing of others: small ones scatter more.
+ *
+ * Where the fewest take too long, the time is caught up with by steps without any: then the mean
+ * time between tokens keeps the target where single ones can not.
+ *
+ * Invariant: no more than WAIT_MOST steps behind each other leave out prompt rows for time. */
+#include "engine/pace.h"
+
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <math.h>
+
+#define DECODE_WEIGHT 0.25 /* of a step in the mean of decode rows */
+#define FACTOR_LEAST  1.02
+#define FACTOR_MOST   3.0
+#define SPREAD_FIRST  0.2
+#define WEIGHT        0.0625 /* of a step in the means of what steps take by what was foretold */
+#define AWAY_MOST     0.5    /* in these: rare ones are the width's */
+#define WIDTH_FIRST   4.0
+#define WIDTH_LEAST   1.0
+#define WIDTH_MOST    10.0
+#define WIDTH_STEP    0.5
+#define LATE_OF       150.0 /* one step is longer: what else may be late is not a prompt's */
+/* Before anything is known: what prompt rows cost together is as much as FIXED_ROWS of them, so
+ * that the first step does not promise that more come for nothing: with WORK_RISE and the first
+ * margin the next is in time whatever the truth. Attention to DEPTH tokens takes as long as linear
+ * layers. */
+#define FIXED_ROWS 12.0
+#define DEPTH      4096.0
+#define TIED       0.8 /* the correlation of a row's cost with that of attention, of what is known */
+/* Shares of a step's time by which it is off for no reason, and by which what is behind it changes
+ * until the next one: together each step counts for two fifths of what is known. */
+#define NOISE 0.1
+#define DRIFT 0.05
+/* From a step to the next: what is known holds for steps of about its size. Twice as many rows end
+ * at the end of a page, too. */
+#define WORK_RISE 2.5
+#define WAIT_MOST 8u /* steps without prompt rows behind late ones: prompts must go on */
+
+static double within(double x, double least, double most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+static double target_us(const sac_engine *e)
+{
+    return 1e3 * (double)e->params.tbt_target_ms;
+}
+
+static struct pace_margin margin_of(const struct pace *p)
+{
+    const struct pace_margin first = {1, SPREAD_FIRST, WIDTH_FIRST};
+    return p->margin.width > 0 ? p->margin : first;
+}
+
+/* By how much steps take longer than foretold, but for one of a hundred. */
+static double factor_of(const struct pace *p)
+{
+    const struct pace_margin m = margin_of(p);
+    return within(m.mean + m.width * m.spread, FACTOR_LEAST, FACTOR_MOST);
+}
+
+/* Tokens that n rows look at, and what stands for linear layers. */
+static double work_of(double n, double depth)
+{
+    return n * (DEPTH + depth);
+}
+
+/* Whether a decode row of the batch follows one of the last step that had some: its client waits
+ * since then. Others begin, or were held back. */
+static bool goes_on(const sac_engine *e)
+{
+    for (uint32_t i = 0; i < e->batch.n_decode; i++)
+        if (e->pace.token_us && e->seqs[e->batch.run[i].seq_i].token_us == e->pace.token_us)
+            return true;
+    return false;
+}
+
+/* Of engines that share layers all take what the first has measured (share.c). */
+void pace_begin(sac_engine *e)
+{
+    if (e->share.i > 0) return;
+    e->pace.spent_us = goes_on(e) ? (double)(engine_now(e) - e->pace.token_us) : 0;
+}
+
+/* ---- How many ---- */
+
+/* Rows at this depth that are not far more work than the last step's; of another place in a text,
+ * no more: what is deeper may cost more than it seems, and what is less deep costs no more. */
+static double most_rows(const struct pace *p, uint32_t depth)
+{
+    const bool is_next = depth == p->end;
+    const double rise = is_next ? WORK_RISE : 1, n = rise * p->work / work_of(1, depth);
+    return is_next || n < p->n ? n : p->n;
+}
+
+bool pace_waits(const sac_engine *e)
+{
+    return e->pace.debt_us > 0 && e->pace.n_wait < WAIT_MOST;
+}
+
+uint32_t pace_rows(const sac_engine *e, uint32_t seq_i)
+{
+    assert(e->params.tbt_target_ms > 0 && e->batch.n_decode > 0);
+    const struct pace *p = &e->pace;
+    const struct pace_line *line = &p->line[e->seqs[seq_i].method_i[CHOOSER_PREFILL]];
+    const uint32_t depth = e->seqs[seq_i].n_done;
+    const double factor = factor_of(p),
+                 step_us = target_us(e) / factor - p->decode_us - FIXED_ROWS * line->us[0],
+                 left_us = step_us - p->spent_us / factor,
+                 each_us = line->us[1] + depth / DEPTH * line->us[2],
+                 least_us = PACE_LEAST_ROWS * each_us;
+    if (!line->is_known) return PACE_LEAST_ROWS;
+    /* There is time for the fewest in the next step, and not in this one. */
+    if (p->n_wait < WAIT_MOST && left_us < least_us && step_us >= least_us) return 0;
+    const double n_time = each_us > 0 ? left_us / each_us : e->batch.n_row_max,
+                 n_most = most_rows(p, depth), n = n_time < n_most ? n_time : n_most;
+    return (uint32_t)within(n, PACE_LEAST_ROWS, e->batch.n_row_max);
+}
+
+bool pace_shares(const sac_engine *e, uint64_t n_step)
+{
+    return e->params.tbt_target_ms > 0 && e->stats.n_step > n_step && e->batch.n_decode > 0;
+}
+
+/* ---- What came of a step ---- */
+
+/* How much is not known of costs before anything is: a covariance. */
+static const double unknown[PACE_COSTS][PACE_COSTS] = {{1, 0, 0}, {0, 1, TIED}, {0, TIED, 1}};
+
+/* What a step's prompt rows are, by what is learnt of them. */
+struct rows {
+    double x[PACE_COSTS];
+};
+
+static struct rows rows_of(double n, double n_tok)
+{
+    return (struct rows){{n > 0 ? FIXED_ROWS : 0, n, n_tok / DEPTH}};
+}
+
+static double foretell(const struct pace_line *l, const struct rows *r)
+{
+    double us = 0;
+    for (int i = 0; i < PACE_COSTS; i++) us += r->x[i] * l->us[i];
+    return us;
+}
+
+/* out = m x; returns x m x, the variance of what is foretold. */
+static double spread_along(double out[PACE_COSTS], const double m[PACE_COSTS][PACE_COSTS],
+                           const struct rows *r)
+{
+    double all = 0;
+    for (int i = 0; i < PACE_COSTS; i++) {
+        out[i] = 0;
+        for (int j = 0; j < PACE_COSTS; j++) out[i] += m[i][j] * r->x[j];
+        all += r->x[i] * out[i];
+    }
+    return all;
+}
+
+static void add_unknown(struct pace_line *l, double var)
+{
+    for (int i = 0; i < PACE_COSTS; i++)
+        for (int j = 0; j < PACE_COSTS; j++) l->var[i][j] += var * unknown[i][j];
+}
+
+/* The rows have taken so long: a step of a Kalman filter. */
+static void learn(struct pace_line *l, const struct rows *r, double us)
+{
+    assert(us > 0 && r->x[1] > 0);
+    double along[PACE_COSTS];
+    const double error = us - foretell(l, r),
+                 var = us * us / spread_along(along, unknown, r); /* of a cost, if us says all */
+    if (!l->is_known) add_unknown(l, var);
+    l->is_known = true;
+    const double all = spread_along(along, l->var, r) + NOISE * NOISE * us * us;
+    double rest = 0;
+    for (int i = 0; i < PACE_COSTS; i++) {
+        const double cost = l->us[i] + along[i] / all * error;
+        l->us[i] = cost > 0 ? cost : 0; /* nothing takes less than no time */
+        for (int j = 0; j < PACE_COSTS; j++) l->var[i][j] -= along[i] * along[j] / all;
+        rest += l->var[i][i];
+    }
+    /* No more unknown than at first. */
+    if (rest < PACE_COSTS * var) add_unknown(l, DRIFT * DRIFT * var);
+}
+
+static void note_margin(struct pace *p, double ratio)
+{
+    const bool is_longer = ratio > factor_of(p);
+    const double by = is_longer ? WIDTH_STEP : -WIDTH_STEP / LATE_OF;
+    struct pace_margin m = margin_of(p);
+    const double away = fabs(ratio - m.mean);
+    m.width = within(m.width + by, WIDTH_LEAST, WIDTH_MOST);
+    m.spread += (within(away, 0, AWAY_MOST) - m.spread) * WEIGHT;
+    m.mean += within(ratio - m.mean, -AWAY_MOST, AWAY_MOST) * WEIGHT;
+    p->margin = m;
+}
+
+static void note_prompt(sac_engine *e, double us)
+{
+    struct pace *p = &e->pace;
+    const struct batch *b = &e->batch;
+    const struct batch_run *first = &b->run[b->n_decode];
+    struct pace_line *line = &p->line[e->seqs[first->seq_i].method_i[CHOOSER_PREFILL]];
+    const double n = b->n_row - b->n_decode;
+    double n_tok = 0;
+    for (uint32_t i = b->n_decode; i < b->n_run; i++)
+        n_tok += (double)b->run[i].n_row * b->run[i].pos0;
+    if (us < p->decode_us) p->decode_us = us; /* all of it took no longer */
+    const struct rows rows = rows_of(n, n_tok);
+    const double foretold_us = p->decode_us + foretell(line, &rows);
+    const bool is_small = 2 * foretold_us * factor_of(p) < target_us(e) && us < target_us(e);
+    if (line->is_known && !is_small) note_margin(p, us / foretold_us);
+    if (us > p->decode_us) learn(line, &rows, us - p->decode_us);
+    p->n = first->n_row;
+    p->end = first->pos0 + first->n_row;
+    p->work = DEPTH * n + n_tok;
+}
+
+/* What a token came earlier than the target is time to catch up; more than prompt rows wait for in
+ * one go is forgotten. */
+static void note_debt(struct pace *p, bool has_prompt, double gap_us, double target_us)
+{
+    const double most = WAIT_MOST * target_us, debt = p->debt_us + gap_us - target_us;
+    p->n_wait = has_prompt ? 0 : p->n_wait + 1;
+    p->debt_us = debt > most ? most : debt > 0 ? debt : 0;
+}
+
+void pace_note(sac_engine *e, uint64_t start_us, uint64_t end_us)
+{
+    struct pace *p = &e->pace;
+    const struct batch *b = &e->batch;
+    const bool has_prompt = b->n_row > b->n_decode;
+    assert(end_us >= start_us && (end_us >= p->token_us || !goes_on(e)));
+    const double us = (double)(end_us - start_us);
+    if (b->n_decode == 0) return; /* nobody waits for tokens, and steps are of other sizes */
+    note_debt(p, has_prompt, goes_on(e) ? (double)(end_us - p->token_us) : us, target_us(e));
+    if (has_prompt)
+        note_prompt(e, us);
+    else
+        p->decode_us += (us - p->decode_us) * (p->decode_us > 0 ? DECODE_WEIGHT : 1);
+    p->token_us = end_us;
+    for (uint32_t i = 0; i < b->n_decode; i++) e->seqs[b->run[i].seq_i].token_us = end_us;
+}
