@@ -60,14 +60,17 @@ class ServeBesideTest(unittest.TestCase):
         self.addCleanup(http_server.server_close)
         self.addCleanup(http_server.shutdown)
         self.server = types.SimpleNamespace(name="fake", port=http_server.server_address[1])
-        self.opt = types.SimpleNamespace(long=500, limit=20, out=self.folder)
+        self.opt = types.SimpleNamespace(long=500, prompts=2, target=1e3 * LONG_GAP - 1, limit=20, out=self.folder)
 
     def test_gaps_count_while_the_prompt_is_read(self):
         Fake.refuse_long = False
         found = serve_beside.beside(self.opt, self.server)
         self.assertGreater(found["ttft_s"], READING)
         self.assertGreater(found["p50_ms"], 1e3 * LONG_GAP - 1)  # not of the time before, when there were more
-        self.assertLessEqual(found["n"], serve_beside.N_STREAM * (found["ttft_s"] / LONG_GAP + 3))
+        self.assertLessEqual(found["n"], 2 * serve_beside.N_STREAM * (found["ttft_s"] / LONG_GAP + 3))
+        self.assertGreater(found["n"], serve_beside.N_STREAM * (found["ttft_s"] / LONG_GAP + 3))  # both prompts count
+        self.assertGreater(found["late_share"], 0.8)
+        self.assertLess(found["late_share"], 1)  # each prompt's first gap began before it
         self.assertEqual(json.loads((self.folder / "beside.fake.json").read_text())["n"], found["n"])
 
     def test_a_refused_prompt_is_no_figure(self):
