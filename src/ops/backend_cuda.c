@@ -214,6 +214,21 @@ static void past(struct workers *pool, const struct op_past *op, uint32_t n)
     (void)of(pool)->api->past(of(pool)->device, op, n);
 }
 
+static void lane_recall(struct workers *pool, const struct op_lane_recall *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_recall(of(pool)->device, op, n);
+}
+
+static void lane_settle(struct workers *pool, const struct op_lane_settle *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_settle(of(pool)->device, op, n);
+}
+
+static void lane_rest(struct workers *pool, const struct op_lane_rest *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_rest(of(pool)->device, op, n);
+}
+
 static void note(struct workers *pool, const struct op_note *op)
 {
     (void)of(pool)->api->note(of(pool)->device, op);
@@ -308,6 +323,9 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .keep = lane_keep,
                                       .lines = lane_lines,
                                       .past = past,
+                                      .recall = lane_recall,
+                                      .settle = lane_settle,
+                                      .rest = lane_rest,
                                       .note = note,
                                       .sample = sample,
                                       .blocks = blocks,

@@ -17,17 +17,20 @@
 #include "ops/observe.h"
 #include "ops/ops.h"
 #include "ops/page_lines.h"
+#include "ops/recall.h"
 
 /* What came of a lane's choice. Zero before its first slot; slots add to it. */
 struct op_lane_result {
-    uint32_t n_bad;    /* > 0: a score is NaN or infinite */
-    uint32_t n_over;   /* > 0: more is wanted than the method reads in part */
-    uint32_t n_chosen; /* tokens marked or listed by score */
-    uint32_t n_tok;    /* tokens listed */
-    bool attended;     /* what attention would make of the marked pages is in visits' values */
-    uint32_t n_visit;  /* pages that were visited for that, */
-    uint32_t n_beside; /* and those that were read like them, for nothing */
-    uint32_t n_line;   /* cache lines that were read to choose and follow from the choice */
+    uint32_t n_bad;         /* > 0: a score is NaN or infinite */
+    uint32_t n_over;        /* > 0: more is wanted than the method reads in part */
+    uint32_t n_chosen;      /* tokens marked or listed by score */
+    uint32_t n_tok;         /* tokens listed */
+    bool attended;          /* what attention would make of the marked pages is in visits' values */
+    uint32_t n_visit;       /* pages that were visited for that, */
+    uint32_t n_beside;      /* and those that were read like them, for nothing */
+    uint32_t n_line;        /* cache lines that were read to choose and follow from the choice */
+    uint32_t n_line_scored; /* the same, of what is told as a choice's reads */
+    uint32_t n_bypass;      /* query heads that read little on purpose */
     float mass_proved, rest_norm; /* of proofs: as in struct method_pick */
 };
 
@@ -303,6 +306,9 @@ union op_lane {
     struct op_lane_keep keep;
     struct op_lane_lines lines;
     struct op_past past;
+    struct op_lane_recall recall;
+    struct op_lane_settle settle;
+    struct op_lane_rest rest;
 };
 
 #endif

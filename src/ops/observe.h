@@ -10,11 +10,14 @@ struct op_lane_result;
 
 #define OP_OBSERVE_ROWS 32u /* of one call, at most */
 
-/* Queries of a sequence's rows: [group, head_dim] each. That of row `pos` is q, those before it
- * are kept: row p in slot p % n_slot. */
+/* Queries of a sequence's rows: [group, head_dim] each, heads behind each other of as many or more.
+ * That of row `pos` is q, those before it are kept: row p in slot p % n_slot, `stride` floats
+ * apart.
+ */
 struct op_rows {
     const float *q, *past;
     uint32_t n_slot, pos, group;
+    size_t stride;
 };
 
 /* Keys that rows up to `pos` see: sealed pages, and behind them the own page in tail form. */
@@ -31,6 +34,7 @@ struct op_lane_observe {
     struct op_seen keys;
     struct op_rows rows;
     uint32_t row0, n_row; /* those that are asked, up to `pos` */
+    uint32_t first;       /* no row sees the tokens before it; at most row0 */
     float scale, softcap;
     bool adds;    /* to what the sums hold */
     float *spare; /* [op_observe_spare] */

@@ -114,6 +114,7 @@ struct attn_count {
     uint32_t n_page, n_tok, n_chosen;
     uint32_t n_line;     /* of 64 bytes that are read: page_lines.h */
     uint32_t n_line_tok; /* more, if it is not dense: of tokens that were drawn into the list */
+    uint32_t n_line_scored, n_bypass; /* as in struct op_lane_result */
 };
 
 /* KV head h reads count[h] of lists that are `stride` pages apart. */
@@ -589,6 +590,9 @@ struct op_lane_observe;
 struct op_lane_keep;
 struct op_lane_lines;
 struct op_past;
+struct op_lane_recall;
+struct op_lane_settle;
+struct op_lane_rest;
 struct op_note;
 struct op_sample;
 struct op_blocks;
@@ -624,6 +628,9 @@ struct ops_lanes {
     void (*keep)(struct workers *pool, const struct op_lane_keep *op, uint32_t n);
     void (*lines)(struct workers *pool, const struct op_lane_lines *op, uint32_t n);
     void (*past)(struct workers *pool, const struct op_past *op, uint32_t n);
+    void (*recall)(struct workers *pool, const struct op_lane_recall *op, uint32_t n);
+    void (*settle)(struct workers *pool, const struct op_lane_settle *op, uint32_t n);
+    void (*rest)(struct workers *pool, const struct op_lane_rest *op, uint32_t n);
     void (*note)(struct workers *pool, const struct op_note *op);
     void (*sample)(struct workers *pool, const struct op_sample *op); /* plans.h */
     void (*blocks)(struct workers *pool, const struct op_blocks *op);

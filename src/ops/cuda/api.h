@@ -26,15 +26,17 @@ extern "C" {
 
 /* Changes with the shape of any struct that crosses the border. */
 #define CUDA_ABI                                                                                   \
-    (1000000u + (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) +                     \
-                           3 * sizeof(struct attn_run) + 5 * sizeof(struct attn_plan) +            \
-                           7 * sizeof(struct page_geom) + 11 * sizeof(struct weight) +             \
-                           17 * sizeof(union op_lane) + 19 * sizeof(struct depot_map) +            \
-                           23 * sizeof(struct op_sample) + 29 * sizeof(struct op_blocks) +         \
-                           31 * sizeof(struct op_mass) + 37 * sizeof(struct op_lane_observe) +     \
-                           41 * sizeof(struct op_lane_keep) + 43 * sizeof(struct op_past) +        \
-                           47 * sizeof(struct op_lane_lines) + 53 * sizeof(struct op_trace) +      \
-                           59 * sizeof(struct op_antidiag) + 13 * sizeof(struct cuda_api)))
+    (1000000u +                                                                                    \
+     (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) + 3 * sizeof(struct attn_run) +  \
+                5 * sizeof(struct attn_plan) + 7 * sizeof(struct page_geom) +                      \
+                11 * sizeof(struct weight) + 17 * sizeof(union op_lane) +                          \
+                19 * sizeof(struct depot_map) + 23 * sizeof(struct op_sample) +                    \
+                29 * sizeof(struct op_blocks) + 31 * sizeof(struct op_mass) +                      \
+                37 * sizeof(struct op_lane_observe) + 41 * sizeof(struct op_lane_keep) +           \
+                43 * sizeof(struct op_past) + 47 * sizeof(struct op_lane_lines) +                  \
+                53 * sizeof(struct op_trace) + 59 * sizeof(struct op_antidiag) +                   \
+                61 * sizeof(struct op_lane_recall) + 67 * sizeof(struct op_lane_settle) +          \
+                71 * sizeof(struct attn_count) + 13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
@@ -120,6 +122,9 @@ struct cuda_api {
     sac_status (*lane_keep)(struct cuda_device *d, const struct op_lane_keep *op, uint32_t n);
     sac_status (*lane_lines)(struct cuda_device *d, const struct op_lane_lines *op, uint32_t n);
     sac_status (*past)(struct cuda_device *d, const struct op_past *op, uint32_t n);
+    sac_status (*lane_recall)(struct cuda_device *d, const struct op_lane_recall *op, uint32_t n);
+    sac_status (*lane_settle)(struct cuda_device *d, const struct op_lane_settle *op, uint32_t n);
+    sac_status (*lane_rest)(struct cuda_device *d, const struct op_lane_rest *op, uint32_t n);
     sac_status (*note)(struct cuda_device *d, const struct op_note *op);
     sac_status (*depot_store)(struct cuda_device *d, const struct op_depot_store *op);
     sac_status (*depot_renew)(struct cuda_device *d, const struct op_depot_renew *op);

@@ -217,6 +217,31 @@ static __device__ inline void choose_keys(float key[8], const struct page_geom &
         key[i] = choose_half((uint16_t)(word[i / 2] >> i % 2 * 16), g.type_k);
 }
 
+/* Channel c of its value. */
+static __device__ inline float choose_value(const struct page_geom &g, const uint8_t *page,
+                                            uint32_t t, uint32_t c)
+{
+    const uint32_t d = g.head_dim;
+    if (g.type_v != SAC_KV_Q8)
+        return choose_half(((const uint16_t *)(page + g.v))[t * d + c], g.type_v);
+    const uint16_t *scale = (const uint16_t *)(page + g.v_scale) + t * (d / PAGE_VBLOCK);
+    const float code = (float)((const int8_t *)(page + g.v))[t * d + c];
+    return choose_half(scale[c / PAGE_VBLOCK], SAC_KV_F16) * code;
+}
+
+/* The page of a token that rows up to `pos` see, and in *of, a geometry, what it is like: the own
+ * page is rows of 16 bits. */
+static __device__ inline const uint8_t *choose_page(struct page_geom *of, const struct op_seen &keys,
+                                                    uint32_t pos, uint32_t tok)
+{
+    const uint32_t page_i = tok / PAGE_TOK;
+    if (page_i < pos / PAGE_TOK) return place_page(keys.frames, keys.page[page_i], of->bytes);
+    of->k = 0;
+    of->v = of->tail_v;
+    if (of->type_k == SAC_KV_Q8) of->type_k = of->type_v = SAC_KV_F16;
+    return keys.own;
+}
+
 #define CHOOSE_HEADS 8u /* whose logits are made together */
 
 struct choose_query {

@@ -95,6 +95,9 @@ sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe
 sac_status cuda_lane_keep(struct cuda_device *d, const struct op_lane_keep *op, uint32_t n);
 sac_status cuda_lane_lines(struct cuda_device *d, const struct op_lane_lines *op, uint32_t n);
 sac_status cuda_past(struct cuda_device *d, const struct op_past *op, uint32_t n);
+sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *op, uint32_t n);
+sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *op, uint32_t n);
+sac_status cuda_lane_rest(struct cuda_device *d, const struct op_lane_rest *op, uint32_t n);
 sac_status cuda_note(struct cuda_device *d, const struct op_note *op);
 sac_status cuda_depot_store(struct cuda_device *d, const struct op_depot_store *op);
 sac_status cuda_depot_renew(struct cuda_device *d, const struct op_depot_renew *op);

@@ -77,6 +77,8 @@ list_marked(const struct op_lane_list &op, const struct op_lane_result &r, bool 
     count.n_page = n_page;
     count.n_tok = n_tok;
     count.n_chosen = dense ? 0 : r.n_chosen;
+    count.n_bypass = dense ? 0 : r.n_bypass;
+    count.n_line_scored = r.n_line_scored;
     return count;
 }
 

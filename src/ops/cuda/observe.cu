@@ -48,7 +48,7 @@ static __device__ inline const float *query_of(const struct op_lane_observe &op,
 {
     const struct op_rows &r = op.rows;
     const uint32_t row = op.row0 + pair / r.group, g = pair % r.group;
-    const float *q = row == r.pos ? r.q : r.past + (size_t)(row % r.n_slot) * r.group * d;
+    const float *q = row == r.pos ? r.q : r.past + row % r.n_slot * r.stride;
     return q + (size_t)g * d;
 }
 
@@ -66,7 +66,8 @@ static __device__ uint32_t pair_scores(float x[PAIRS], const float *key,
         const uint32_t pair = min(first + i, n_pair - 1);
         x[i] = 0;
         q[i] = query_of(op, d, pair);
-        seen |= (uint32_t)(first + i < n_pair && tok <= op.row0 + pair / op.rows.group) << i;
+        const bool sees = tok >= op.first && tok <= op.row0 + pair / op.rows.group;
+        seen |= (uint32_t)(first + i < n_pair && sees) << i;
     }
     for (uint32_t c = 0; c < d; c += 4) {
         const float k0 = k[c], k1 = k[c + 1], k2 = k[c + 2], k3 = k[c + 3];
@@ -167,14 +168,9 @@ static __global__ void __launch_bounds__(THREADS)
 static __device__ float row_shares(const struct op_lane_observe &op, const struct page_geom &g,
                                    uint32_t row, uint32_t tok)
 {
-    const bool own = tok / PAGE_TOK == page_count(op);
-    if (is_gone(op, tok / PAGE_TOK)) return 0;
-    struct page_geom of = g; /* an own page is rows of 16 bits */
-    if (own) of.k = 0;
-    if (own && g.type_k == SAC_KV_Q8) of.type_k = SAC_KV_F16;
-    const uint8_t *page =
-        own ? op.keys.own
-            : place_page(op.keys.frames, op.keys.page[tok / PAGE_TOK], g.bytes);
+    if (tok < op.first || is_gone(op, tok / PAGE_TOK)) return 0;
+    struct page_geom of = g;
+    const uint8_t *page = choose_page(&of, op.keys, op.rows.pos, tok);
     const uint32_t pair0 = (row - op.row0) * op.rows.group;
     const struct choose_query q = {query_of(op, g.head_dim, pair0), op.rows.group, op.scale,
                                    op.softcap};
