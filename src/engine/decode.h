@@ -19,6 +19,7 @@ struct decode_away {
     bool *chosen;               /* [n_layer][n_seq_max] by lists, not dense as a whole */
     bool *listed;               /* [n_layer] some lane is not known to be dense: made tells */
     bool pending;               /* some of it is not counted yet */
+    struct reading_rest rest;   /* in the device's memory; NULLs: no method there has any */
     /* Lists of the host's, of sequences that lack pages: [n_seq_max][n_kv_head * max_page] and
      * [n_seq_max][n_kv_head + 1] */
     uint32_t *left, *left_ptr;
@@ -72,6 +73,8 @@ void decode_choose(sac_engine *e, struct reading *r);
 void decode_device_plan(sac_engine *e, struct arena *a);
 void decode_device_plan_rooms(sac_engine *e, struct arena *a);
 void decode_device_choose(sac_engine *e, struct reading *r);
+/* Behind the layer's attention: what stands for tokens that are not read joins its output. */
+void decode_device_correct(sac_engine *e, const struct reading *r);
 /* Behind all layers: brings what was chosen. Behind the wait: adds it to the counters. */
 void decode_device_fetch(sac_engine *e);
 void decode_device_count(sac_engine *e);

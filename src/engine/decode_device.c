@@ -38,9 +38,31 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     decode_votes_plan(e, a);
 }
 
+/* Whether a method that keeps what it knows on a device may let something stand for what it does
+ * not read. Such a method has one place. */
+static bool rests(const sac_engine *e)
+{
+    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    for (uint32_t i = 0; i < specs->n; i++) {
+        const struct method *m = specs->spec[i].method;
+        if (m->has_rest && m->decode->away) return true;
+    }
+    return false;
+}
+
+static struct reading_rest plan_rest(const sac_engine *e, struct arena *a)
+{
+    const size_t n_head = e->model->config.n_head, n = e->params.n_seq_max * n_head;
+    return (struct reading_rest){
+        .log = arena_take_tensor(a, n, sizeof(float)),
+        .value = arena_take_tensor(a, n * e->pool.geom.head_dim, sizeof(float)),
+        .lse = arena_take_tensor(a, e->batch.n_row_max * n_head, sizeof(float))};
+}
+
 void decode_device_plan_rooms(sac_engine *e, struct arena *a)
 {
     struct decode *d = &e->decode;
+    d->away.rest = rests(e) ? plan_rest(e, a) : (struct reading_rest){0};
     const size_t n_lane = (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
     d->made = arena_take_tensor(a, n_lane * e->params.n_seq_max, sizeof *d->made);
 }
@@ -103,8 +125,13 @@ static bool any_asks(const sac_engine *e, const struct reading *r)
 static struct method_pick make_pick(const sac_engine *e, uint32_t item_i, const struct method *m)
 {
     const struct decode *d = &e->decode;
-    const size_t first = (size_t)item_i * e->pool.max_page;
+    const size_t first = (size_t)item_i * e->pool.max_page, head = (size_t)item_i * e->shape.group;
+    const struct reading_rest *rest = &d->away.rest;
+    const bool may_rest = m->has_rest && rest->log;
     return (struct method_pick){.mask = d->mask + first,
+                                .rest_log = may_rest ? rest->log + head : NULL,
+                                .rest_value =
+                                    may_rest ? rest->value + head * e->pool.geom.head_dim : NULL,
                                 .tok = m->weighs ? d->tok + first * PAGE_TOK : NULL,
                                 .logw = m->weighs ? d->logw + first * PAGE_TOK : NULL};
 }
@@ -285,6 +312,7 @@ void decode_device_choose(sac_engine *e, struct reading *r)
     }
     const bool asks = make_lanes(e, r, n) > 0;
     if (asks || any_dropped(e, r)) begin_lanes(e, r->layer, n);
+    if (asks) r->rest = e->decode.away.rest;
     if (asks) ask_all(e, n);
     note_choices(e, r, n);
     make_lists(e, r, n);
@@ -296,6 +324,31 @@ void decode_device_choose(sac_engine *e, struct reading *r)
         t->build_bytes_read += r->lane[i].meter.bytes[METER_BUILD];
     }
     e->decode.away.pending = true;
+}
+
+/* ---- The rest ---- */
+
+void decode_device_correct(sac_engine *e, const struct reading *r)
+{
+    const struct decode *d = &e->decode;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, group = e->shape.group;
+    const size_t dim = e->pool.geom.head_dim;
+    struct op_lane_rest *list = (struct op_lane_rest *)(void *)d->list;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_decode * n_kv_head && r->rest.log; i++) {
+        const struct method *m = run_method(e, i / n_kv_head);
+        const size_t row = r->run[i / n_kv_head].row0;
+        const size_t head = (row * n_kv_head + i % n_kv_head) * group;
+        if (d->pick[i].dense || !m->has_rest || !m->decode->away) continue;
+        list[n++] = (struct op_lane_rest){.out = e->scratch.attn + head * dim,
+                                          .lse = r->rest.lse + head,
+                                          .log = d->pick[i].rest_log,
+                                          .value = d->pick[i].rest_value,
+                                          .group = group,
+                                          .head_dim = (uint32_t)dim,
+                                          .result = &d->result[i]};
+    }
+    if (n > 0) e->ops.lanes.rest(e->workers, list, n);
 }
 
 /* ---- Counters ---- */
@@ -337,6 +390,8 @@ static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *
                                   .n_page = count->n_page,
                                   .n_tok = count->n_tok,
                                   .n_chosen = count->n_chosen,
+                                  .n_bypass = count->n_bypass,
+                                  .meter.bytes[METER_CHOOSE] = 64 * (uint64_t)count->n_line_scored,
                                   .kv_bytes = 64 * (uint64_t)n_line};
 }
 

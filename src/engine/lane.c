@@ -35,6 +35,7 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
         .id = run->table + kv_head * run->table_stride,
         .n_sealed = end / PAGE_TOK,
         .own = attn_own_page(run, &e->pool.geom, end - 1, kv_head),
+        .lines = &e->attend.lines,
     };
     lane.page = lane.id;
     if (run->frame) { /* a device looks pages up by their frames */

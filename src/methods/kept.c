@@ -124,7 +124,8 @@ static bool put_rows(void *list, uint32_t at, const struct voter *v, uint32_t fr
     if (row0 >= v->want.end) return false;
     to[at] = (struct op_lane_observe){
         .keys = {l->shape->geom, l->frames, l->page, l->own},
-        .rows = {l->q, l->past.q, l->past.n_slot, l->pos, l->shape->group},
+        .rows = {l->q, l->past.q, l->past.n_slot, l->pos, l->shape->group,
+                 (size_t)l->shape->group * l->shape->geom->head_dim},
         .row0 = row0,
         .n_row = pick_min(OP_OBSERVE_ROWS, v->want.end - row0),
         .scale = l->scale,

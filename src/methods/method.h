@@ -114,9 +114,10 @@ struct method_lane {
     const uint8_t *own;  /* the page of the last row in tail form */
     const uint8_t *side; /* page id's side data at side + id * side_stride */
     size_t side_stride;
-    const void *table;   /* of method_prefill.table, or NULL */
-    void *state;         /* [state_bytes]; where a device chooses, its head alone */
-    void *away;          /* on the device: struct method_away; or NULL */
+    const void *table;              /* of method_prefill.table, or NULL */
+    void *state;                    /* [state_bytes]; where a device chooses, its head alone */
+    void *away;                     /* on the device: struct method_away; or NULL */
+    const struct page_lines *lines; /* of the pages, for a device to count what choosing reads */
     const float *looked; /* where a device has looked (struct method_votes): [pos + 1] sums */
     const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
     size_t state_stride;

@@ -71,7 +71,7 @@ void lfps_turn_count(const struct turn *t, const struct method_lane *l)
         __atomic_fetch_add(&l->meter->bytes[i], t->meter.bytes[i], __ATOMIC_RELAXED);
 }
 
-static struct moments sum_powers(const float *x, uint32_t n)
+static struct op_moments sum_powers(const float *x, uint32_t n)
 {
     double s1 = 0, s2 = 0, s3 = 0, s4 = 0;
     for (uint32_t t = 0; t < n; t++) {
@@ -81,13 +81,13 @@ static struct moments sum_powers(const float *x, uint32_t n)
         s3 += v2 * v;
         s4 += v2 * v2;
     }
-    return (struct moments){{s1, s2, s3, s4}};
+    return (struct op_moments){{s1, s2, s3, s4}};
 }
 
 void lfps_turn_plain(const struct turn *t)
 {
     const uint32_t pos = t->lane.pos;
-    struct pair *pair = &t->p.pair[t->table];
+    struct op_pair *pair = &t->p.pair[t->table];
     for (uint32_t i = 0; i < 2; i++) {
         float *x = lfps_turn_row(&t->p, t->table, i, pos);
         meter_read(&t->lane, x, (pos + 1) * sizeof *x);
@@ -107,20 +107,20 @@ static void clear_table(const struct turn *t)
     p->pair[t->table].unit = 1;
 }
 
+struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_rule *rule)
+{
+    const uint32_t begin = pick_max(pick_max(l->past.begin, rule->sink),
+                                    l->pos > rule->past ? l->pos - rule->past : 0);
+    if (begin < l->pos) return (struct attn_range){begin, l->pos};
+    return (struct attn_range){l->pos, l->pos + 1}; /* the row itself is all there is */
+}
+
 void lfps_turn_begin(const struct turn *t)
 {
-    const struct method_lane *l = &t->lane;
-    const uint32_t past = t->rule.past;
-    struct step *step = t->w.step;
-    step->begin = pick_max(l->past.begin, l->pos > past ? l->pos - past : 0);
-    step->begin = pick_max(step->begin, t->rule.sink);
-    step->end = l->pos;
-    if (step->begin >= step->end) { /* nothing is kept: the row itself is all there is */
-        step->begin = l->pos;
-        step->end = l->pos + 1;
-    }
+    const struct attn_range past = lfps_turn_past(&t->lane, &t->rule);
+    t->w.step->begin = past.begin;
+    t->w.step->end = past.end;
     t->p.state->n_mean = 0;
-    assert(step->begin < step->end && step->end <= l->pos + 1);
 }
 
 /* The pages of one of LFPS_PIECES pieces. */

@@ -17,26 +17,17 @@ struct lfps_rule {
     double decay;
 };
 
-struct moments { /* sums of the first four powers of a table's entries */
-    double s[4];
-};
-
 struct lfps_state {
     uint32_t n_learnt; /* 0: nothing is known yet; else the position of the last step, plus 1 */
     uint32_t n_mean;   /* tokens in key_sum, the sinks counted */
 };
 
-struct pair { /* of tables, of a head or of those that share keys */
-    struct moments ver, sla;
-    float unit; /* of the stored entries */
-};
-
 struct parts {
     struct lfps_state *state;
-    struct pair *pair; /* [n_table] */
-    double *key_sum;   /* [head_dim] */
-    double *value_sum; /* [head_dim] */
-    float *spread;     /* [group] variance of the scores over |q|^2 */
+    struct op_pair *pair; /* [n_table] */
+    double *key_sum;      /* [head_dim] */
+    double *value_sum;    /* [head_dim] */
+    float *spread;        /* [group] variance of the scores over |q|^2 */
     /* By position, and by distance: entry x of a row of `sla` is that of the distance n_tok - 1 -
      * x, so that from the right place on both hold the entries of tokens 0, 1, .. of a query
      * (lfps_turn_row). What lies behind the query's own token is 0. */
@@ -113,7 +104,7 @@ static inline float *lfps_turn_row(const struct parts *p, uint32_t table, bool s
 }
 
 /* Adds to an entry. */
-static inline void lfps_turn_change(float *entry, struct moments *m, double by)
+static inline void lfps_turn_change(float *entry, struct op_moments *m, double by)
 {
     const double old = (double)*entry;
     *entry = (float)(old + by);
@@ -131,7 +122,9 @@ static inline double lfps_turn_norm2(const float *x, uint32_t n)
 
 /* Entries of tokens 0 .. pos in units of 1 again, power sums anew. */
 void lfps_turn_plain(const struct turn *t);
-/* Before learning: the rows of a lane's prompt that it learns from, in its step. */
+/* The rows of a lane's prompt that it learns from. */
+struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_rule *rule);
+/* Before learning: these, in its step. */
 void lfps_turn_begin(const struct turn *t);
 /* All lanes whose steps say so learn from their prompts: tables, spreads and the means of what lies
  * before the own page. n_bad of a step tells of what is not finite. */
