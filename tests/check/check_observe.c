@@ -125,7 +125,7 @@ static struct op_lane_observe put_lane(uint32_t l, const struct page_frames *fra
                                                 put(p.own[l], sizeof p.own[l])},
                                        .rows = {put(p.q[l], sizeof p.q[l]),
                                                 put(p.past[l], sizeof p.past[l]), N_SLOT, p.pos[l],
-                                                GROUP},
+                                                GROUP, WIDTH},
                                        .row0 = p.row0[l],
                                        .n_row = p.pos[l] + 1 - p.row0[l],
                                        .scale = p.scale,

@@ -401,7 +401,7 @@ static void what_layers_in_part_cannot_do_is_named(void **state)
 static void what_several_devices_cannot_do_is_named(void **state)
 {
     (void)state;
-    const char *blocks = "critiprefill", *lines = "loopserve";
+    const char *blocks = "critiprefill", *lines = "loopserve", *tables = "lfps";
     const struct sac_tier_params tier = {.fast_bytes = 1 << 20};
     const float split[3] = {1, 0, NAN};
     setenv("SACCADE_FAKE_DEVICES", "3", 1);
@@ -444,6 +444,8 @@ static void what_several_devices_cannot_do_is_named(void **state)
     p.decode = &lines;
     p.n_decode = 1;
     refuse(&p, SAC_ERR_UNSUPPORTED, "'loopserve' does not run with layers on 2 GPUs");
+    p.decode = &tables;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "'lfps' does not run with layers on 2 GPUs");
     p = params_of("cuda:0,cuda:1", SAC_KV_Q8);
     setenv("SACCADE_FAKE_MIB", "4096,1", 1);
     p.device_split = (const float[]){1, 1};

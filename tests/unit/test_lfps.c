@@ -82,7 +82,7 @@ static void a_step_leaves_the_worked_table(void **state)
         sla[70 - i] = phi[i];
     }
     open_tables("lfps:heads=group", ver, sla);
-    struct pair *pair = &t.p.pair[0];
+    struct op_pair *pair = &t.p.pair[0];
     const double kappa_n = (double)find_threshold(&pair->ver, 6, 0.2).hot;
     assert_true(fabs(kappa_n - 0.641127) < 1e-6);
     t.n_tok = 3;
@@ -137,6 +137,22 @@ static void the_prompt_fills_both_tables(void **state)
     for (uint32_t i = 31; i <= 34; i++) assert_true(fabsf(sla[i] - 1.25f) < 1e-4f);
     for (uint32_t i = 51; i <= 54; i++) assert_true(fabsf(sla[i] - 1.25f) < 1e-4f);
     assert_true(fabsf(sla[30]) < 1e-4f && fabsf(sla[35]) < 1e-4f);
+    lb_close(&b);
+}
+
+/* A device keeps what it has learnt, finite or not; a CPU that goes on from there learns anew. */
+static void tables_of_no_use_are_learnt_anew(void **state)
+{
+    (void)state;
+    logit_open(&b, "lfps:heads=group,past=4,budget=8");
+    lb_seal(&b);
+    for (uint32_t pos = POS - 4; pos < POS; pos++) lb_row(&b, pos, true);
+    lb_row(&b, POS, false);
+    lfps_turn_open(&t, &b.lane[0], &(struct lfps_rule){.n_table = 1}, 0);
+    t.p.pair->unit = NAN;
+    lb_row(&b, POS + 1, false);
+    assert_false(b.pick[0].dense);
+    assert_true(isfinite(t.p.pair->ver.s[0]) && t.p.state->n_learnt == POS + 2);
     lb_close(&b);
 }
 
@@ -214,6 +230,7 @@ int main(void)
         cmocka_unit_test(a_larger_a_has_fewer_candidates),
         cmocka_unit_test(a_step_leaves_the_worked_table),
         cmocka_unit_test(the_prompt_fills_both_tables),
+        cmocka_unit_test(tables_of_no_use_are_learnt_anew),
         cmocka_unit_test(any_number_of_workers_chooses_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

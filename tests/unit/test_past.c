@@ -187,7 +187,7 @@ static void thresholds_follow_the_kurtosis(void **state)
     const float *const x[] = {one, line};
     const double kappa[] = {0.767857, 0.220238};
     for (int i = 0; i < 2; i++) {
-        struct moments m = {0};
+        struct op_moments m = {0};
         double mean = 0;
         for (int t = 0; t < 8; t++) {
             float entry = 0;
@@ -198,7 +198,7 @@ static void thresholds_follow_the_kurtosis(void **state)
         assert_true(fabs((double)y.hot - 0.2 * mean / kappa[i]) < 1e-5);
         assert_true(fabs((double)y.mean - mean) < 1e-6 && !y.flat);
     }
-    struct moments m = {0};
+    struct op_moments m = {0};
     for (int t = 0; t < 8; t++) {
         float entry = 0;
         lfps_turn_change(&entry, &m, 2);

@@ -31,7 +31,8 @@ static int free_models(void **state)
 }
 
 static const char *const decode[] = {"full", "quest:budget=32,dense=0,sink=0,recent=0",
-                                     "psa:mass=0.5,order=box,step=2,recent=0"};
+                                     "psa:mass=0.5,order=box,step=2,recent=0",
+                                     "lfps:budget=14,past=9"};
 static const char *const prefill[] = {"auto:mass=0.8,rows=16,last=0,most=1,recent=32",
                                       "critiprefill"};
 
@@ -175,16 +176,19 @@ static void methods_choose_for_the_heads_of_a_share(void **state)
                    "cuda:0,cuda:1");
     check_like_one(&(struct wish){.of = model, .type = SAC_KV_Q8, .plans = prefill + 1},
                    "cuda:0,cuda:1");
+    check_like_one(&(struct wish){.of = model, .type = SAC_KV_F16, .decode_i = 3}, "cuda:0,cuda:1");
 }
 
 static void bits_depend_on_no_chunk_and_no_company(void **state)
 {
     (void)state;
-    const struct wish w = {.of = model, .type = SAC_KV_Q8};
-    struct wish other = w;
-    other.alone = true;
-    other.n_chunk = 48;
-    check_bits(&w, &other, "cuda:0,cuda:1");
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct wish w = {.of = model, .type = SAC_KV_Q8, .decode_i = 3 * i};
+        struct wish other = w;
+        other.alone = true;
+        other.n_chunk = 48;
+        check_bits(&w, &other, "cuda:0,cuda:1");
+    }
 }
 
 /* The GPUs wait for each other, whoever is ahead. */
