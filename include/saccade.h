@@ -244,11 +244,9 @@ typedef struct sac_reads {
     /* Of the same choices, bounds of |output - dense output| / |output| that follow, rounding of
      * the arithmetic aside, 1 for an output of zeros: their sum and the largest. */
     double out_bound, out_bound_max;
-    uint64_t n_page_dropped; /* given back by methods that evict */
-    uint64_t n_tok_seen,
-        n_tok_read;        /* tokens before the own page, and those read, by decode rows */
-    uint64_t n_tok_chosen; /* of these: chosen by their scores, not read in any case; where
-                              everything was read nothing was chosen */
+    uint64_t n_page_dropped;         /* given back by methods that evict */
+    uint64_t n_tok_seen, n_tok_read; /* by decode rows: tokens before the own page; those read */
+    uint64_t n_tok_chosen; /* of these: by score, not in any case; none where all were read */
     /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all
      * query heads, and those of them that were computed. */
     uint64_t n_cell, n_cell_read;
@@ -368,6 +366,8 @@ SAC_API uint32_t sac_seq_length(const sac_engine *engine, sac_seq seq, uint32_t 
 /* The tokens of a sequence, those computed and behind them the pending ones; owned by the engine,
  * valid until the sequence changes. NULL: there is no such sequence. */
 SAC_API const int32_t *sac_seq_tokens(const sac_engine *engine, sac_seq seq);
+/* What its rows have read since this was asked last, but for what is a request's. */
+SAC_API sac_reads sac_seq_take_reads(sac_engine *engine, sac_seq seq);
 
 /* Queues tokens behind those the sequence has. SAC_ERR_CONTEXT, with both counts in `err`, if they
  * do not fit the context; nothing is queued then. */

@@ -413,7 +413,7 @@ const sac_model *engine_model(const sac_engine *e)
     return e->model;
 }
 
-sac_reads engine_take_reads(sac_engine *e, sac_seq id)
+sac_reads sac_seq_take_reads(sac_engine *e, sac_seq id)
 {
     struct seq *s = engine_seq(e, id, NULL);
     if (!s) return (sac_reads){0};

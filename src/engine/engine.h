@@ -55,7 +55,7 @@ struct seq {
     uint64_t token_us;      /* when its last decode row was computed (pace.h); 0: never */
     uint64_t ticket;        /* order of queueing of the oldest pending token */
     int32_t priority;       /* of its prompt rows: higher ones come first */
-    sac_reads reads;        /* of its rows since engine_take_reads */
+    sac_reads reads;        /* of its rows since sac_seq_take_reads */
     sac_read_fn on_read;    /* gets records of its decode rows, or NULL */
     void *read_user;
     struct reuse_seq reuse;
@@ -139,8 +139,6 @@ struct request_list *engine_requests(sac_engine *e);
 const sac_model *engine_model(const sac_engine *e);
 /* By sac_engine_use_clock, or the machine's. */
 uint64_t engine_now(const sac_engine *e);
-/* What rows of the sequence have read since the last call; zeros if there is no such sequence. */
-sac_reads engine_take_reads(sac_engine *e, sac_seq id);
 
 /* Until the next call, of the largest logits that sac_seq_use_top asks for only those of tokens
  * whose bit is set are wanted; NULL: any. Others may be given or not. */

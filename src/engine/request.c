@@ -300,7 +300,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     if (r->owns_seq) return SAC_OK;
     r->state = REQUEST_RUNNING;
     r->start_us = r->submit_us;
-    (void)engine_take_reads(list->engine, r->seq); /* what it read before is not this request's */
+    (void)sac_seq_take_reads(list->engine, r->seq); /* what it read before is not this request's */
     TRY(set_up_seq(list->engine, r, err));
     return queue_rest(list->engine, r, err);
 }
@@ -377,7 +377,7 @@ static sac_timings timings_of(const struct request_list *list, const struct requ
 /* What its sequence has read since the last time is the request's. */
 static void take_reads(struct request_list *list, struct request *r)
 {
-    const sac_reads reads = engine_take_reads(list->engine, r->seq);
+    const sac_reads reads = sac_seq_take_reads(list->engine, r->seq);
     reads_add(&r->reads, &reads);
     if (r->n_preempted && r->owns_seq) return;
     r->n_reused += (uint32_t)reads.n_reused_tok;

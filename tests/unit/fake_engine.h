@@ -82,7 +82,7 @@ uint64_t engine_now(const sac_engine *e)
     return (void)e, clock_us();
 }
 
-sac_reads engine_take_reads(sac_engine *e, sac_seq seq)
+sac_reads sac_seq_take_reads(sac_engine *e, sac_seq seq)
 {
     const sac_reads reads = fake_of(e)->seqs[seq].reads;
     fake_of(e)->seqs[seq].reads = (sac_reads){0};

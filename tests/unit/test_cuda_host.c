@@ -90,7 +90,7 @@ static struct heard answer(const struct wish *w, const char *device)
         step_all(e, hear, &h);
     }
     assert_int_equal(h.n, 1 + N_STEP);
-    h.reads = engine_take_reads(e, seq);
+    h.reads = sac_seq_take_reads(e, seq);
     sac_engine_free(e);
     return h;
 }
@@ -290,7 +290,7 @@ static void run_methods(struct chosen *h, const char *device, sac_kv_type type, 
         for (int32_t tok = 3; tok < 5; tok++) append(e, fork, &tok, 1, SAC_ROW_DECODE);
     }
     step_all(e, hear_chosen, h);
-    for (uint32_t i = 0; i < n_method; i++) h->reads[i] = engine_take_reads(e, 1 + i);
+    for (uint32_t i = 0; i < n_method; i++) h->reads[i] = sac_seq_take_reads(e, 1 + i);
     sac_engine_free(e);
 }
 
@@ -396,7 +396,7 @@ static uint32_t kernels_of(const char *decode, struct heard *h)
     const uint32_t before = count_of(CUDA_HOST, "n_kernel_run");
     append(e, seq, &tok, 1, SAC_ROW_DECODE);
     step_all(e, hear, h);
-    h->reads = engine_take_reads(e, seq);
+    h->reads = sac_seq_take_reads(e, seq);
     sac_engine_free(e);
     return count_of(CUDA_HOST, "n_kernel_run") - before;
 }
@@ -466,7 +466,7 @@ static void plan_prompt(struct planned *out, const struct plan_wish *w, const ch
         append(e, other, tok + 3 + i, N_LONG - 20, SAC_ROW_PROMPT);
     }
     step_all(e, hear, &out->heard);
-    out->reads = engine_take_reads(e, seq);
+    out->reads = sac_seq_take_reads(e, seq);
     sac_engine_free(e);
 }
 
@@ -651,7 +651,7 @@ static void chunks_under_way_are_counted(void **state)
     append(e, seq, tok, N_TOK, SAC_ROW_PROMPT);
     step_all(e, hear, &h);
     const uint64_t n_cell = (uint64_t)N_TOK * (N_TOK + 1) / 2 * shallow->config.n_head;
-    assert_int_equal(engine_take_reads(e, seq).n_cell, n_cell);
+    assert_int_equal(sac_seq_take_reads(e, seq).n_cell, n_cell);
     sac_engine_free(e);
 }
 

@@ -122,7 +122,7 @@ static void live(sac_engine *e, uint32_t n_fork, struct heard *h)
     must(sac_seq_truncate(e, seq[0], 50, &err), &err); /* into a sealed page */
     append(e, seq[0], prompt + 7, 20, SAC_ROW_PROMPT);
     decode(e, seq + 1, n_fork, 1, h); /* beside prompt rows */
-    for (uint32_t i = 0; i <= n_fork; i++) h->reads[i] = engine_take_reads(e, seq[i]);
+    for (uint32_t i = 0; i <= n_fork; i++) h->reads[i] = sac_seq_take_reads(e, seq[i]);
 }
 
 struct scene {

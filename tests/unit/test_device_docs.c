@@ -57,7 +57,7 @@ static struct heard hear(const struct bench *b, const char *method)
     struct heard h = {0};
     const sac_seq seq = compose(b, method, N_DOC, &h.report);
     ask(b, seq, h.logits);
-    h.reads = engine_take_reads(b->e, seq);
+    h.reads = sac_seq_take_reads(b->e, seq);
     sac_seq_remove(b->e, seq);
     return h;
 }
