@@ -56,6 +56,11 @@ const struct option_spec eval_run_specs[] = {
         .env = NULL),
     OPT("-n --samples", OPTION_U32, n_sample, "N",
         "samples of each task, context and place; of a file the first N", .min = 1, .max = 100000),
+    OPT("-np --parallel", OPTION_U32, n_parallel, "N",
+        "samples that are asked at once, their answers computed in one batch: the same answers, in "
+        "less time and with N times the memory for keys and values; times of single answers are "
+        "left out then",
+        .min = 1, .max = 1024),
     OPT("-s --seed", OPTION_I64, seed, "N", "what samples are drawn from", .min = 0, .max = 0x1p53),
     OPT("--out", OPTION_TEXT, out, "DIR",
         "folder for samples.jsonl, summary.json and summary.md; what it has of this run is not "
@@ -92,6 +97,7 @@ struct eval_run eval_run_default(const char *command)
         .command = command,
         .methods = default_methods,
         .n_sample = 1,
+        .n_parallel = 1,
         .seed = 42,
         .rows = "question",
         .setup = setup_default(command),
@@ -236,7 +242,9 @@ static uint64_t run_hash(const struct session *s)
                 s->r->setup.yarn_orig_ctx, s->text.raw,
                 s->text.chat_template ? s->text.chat_template : "", s->r->gold_history,
                 (long long)s->r->seed, s->r->setup.sparse_min_ctx, s->r->rows);
-    /* Records make times mean nothing: samples with and without them do not mix. */
+    /* Records make times mean nothing: samples with and without them do not mix. Of samples that
+     * were asked side by side there are no times, and nothing else differs: --parallel is not here.
+     */
     if (s->r->record) strbuf_adds(&text, "record\n");
     strbuf_add(&text, s->r->identity.data ? s->r->identity.data : "", s->r->identity.n);
     const uint64_t hash = rng_hash(text.data ? text.data : "", text.n);
@@ -274,12 +282,18 @@ static sac_status write_summary(const struct session *s, sac_error *err)
     cJSON_AddStringToObject(o, "model", info.name);
     cJSON_AddStringToObject(o, "file_type", info.file_type);
     cJSON_AddNumberToObject(o, "seed", (double)s->r->seed);
+    cJSON_AddNumberToObject(o, "parallel", s->r->n_parallel);
     cJSON_AddItemToObject(o, "rows", rows_json(s));
     char *json = cJSON_Print(o);
     cJSON_Delete(o);
     strbuf_addf(&page,
                 "# saccade %s: %s\n\nSeed %lld; scores in percent, intervals by bootstrap.\n\n",
                 s->r->command, info.name, (long long)s->r->seed);
+    if (s->r->n_parallel > 1)
+        strbuf_addf(&page,
+                    "Asked %u samples at a time: their answers have no times. Where there are "
+                    "some, they are of samples that were asked one after the other.\n\n",
+                    s->r->n_parallel);
     if (s->r->matrix) matrix_markdown(&s->matrix, &s->summary, &page);
     summary_markdown(&s->summary, &page);
     sac_status status = json && !page.failed
@@ -322,19 +336,14 @@ static sac_status refuse_idle(const struct session *s, sac_error *err)
     return status;
 }
 
-/* The longest cell decides the engine's memory. */
-static sac_status make_engine(struct session *s, bool single_turn, sac_error *err)
+/* Memory for as many samples at once as --parallel says, each as long as the longest. */
+static sac_status create_engine(struct session *s, uint32_t n_ctx, bool single_turn, sac_error *err)
 {
-    uint32_t n_ctx = 0;
-    for (size_t i = 0; i < s->r->n_cell; i++)
-        if (s->r->cell[i].ctx > n_ctx) n_ctx = s->r->cell[i].ctx;
-    if (s->r->setup.n_ctx && s->r->setup.n_ctx < n_ctx)
-        return error_set(err, SAC_ERR_CONTEXT, "a sample of %u tokens in a context of %u (-c)",
-                         n_ctx, s->r->setup.n_ctx);
-    sac_engine_params p = setup_engine_params(&s->r->setup, n_ctx, 2);
+    const uint32_t n = s->r->n_parallel;
+    sac_engine_params p = setup_engine_params(&s->r->setup, n_ctx, 2 * n);
     /* A fork shares the pages of the prompt. In a conversation a template may render earlier turns
      * anew, and then it shares none. */
-    p.n_kv_tok = single_turn ? (uint64_t)n_ctx + SLACK_TOK : 2 * (uint64_t)n_ctx;
+    p.n_kv_tok = n * (single_turn ? (uint64_t)n_ctx + SLACK_TOK : 2 * (uint64_t)n_ctx);
     p.record = s->r->record;
     if (s->r->matrix) TRY(matrix_probe(&s->matrix, &s->subjects, s->model, &p, err));
     p.decode = s->subjects.decode;
@@ -342,8 +351,24 @@ static sac_status make_engine(struct session *s, bool single_turn, sac_error *er
     p.prefill = s->subjects.prefill;
     p.n_prefill = s->subjects.n_prefill;
     TRY(sac_engine_create(&s->engine, s->model, &p, err));
-    setup_warn_of_context(s->r->command, s->model, n_ctx);
-    return SAC_OK;
+    return setup_check_memory(s->r->command, s->engine, err);
+}
+
+/* The longest cell decides the engine's memory. */
+static sac_status make_engine(struct session *s, bool single_turn, sac_error *err)
+{
+    const uint32_t n = s->r->n_parallel;
+    uint32_t n_ctx = 0;
+    for (size_t i = 0; i < s->r->n_cell; i++)
+        if (s->r->cell[i].ctx > n_ctx) n_ctx = s->r->cell[i].ctx;
+    if (s->r->setup.n_ctx && s->r->setup.n_ctx < n_ctx)
+        return error_set(err, SAC_ERR_CONTEXT, "a sample of %u tokens in a context of %u (-c)",
+                         n_ctx, s->r->setup.n_ctx);
+    const sac_status status = create_engine(s, n_ctx, single_turn, err);
+    if (status == SAC_ERR_MEMORY && n > 1)
+        return error_prefix(err, status, "%u samples of %u tokens at once (--parallel)", n, n_ctx);
+    if (status == SAC_OK) setup_warn_of_context(s->r->command, s->model, n_ctx);
+    return status;
 }
 
 static sac_status ask_all(struct session *s, const struct eval_maker *maker, sac_error *err)
@@ -358,6 +383,7 @@ static sac_status ask_all(struct session *s, const struct eval_maker *maker, sac
     };
     const struct runner_params params = {
         .engine = s->engine,
+        .n_parallel = s->r->n_parallel,
         .text = &s->text,
         .source = &source,
         .subjects = &s->subjects,

@@ -13,7 +13,7 @@ struct eval_run {
     const char *command; /* "eval needle" */
     /* Options; texts are borrowed. */
     const char *methods, *ctx, *out, *haystack_file, *chat_template, *rows;
-    uint32_t n_sample;
+    uint32_t n_sample, n_parallel;
     int64_t seed;
     bool raw, gold_history, record, matrix, quiet, allow_idle;
     int format;
