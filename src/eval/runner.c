@@ -140,7 +140,7 @@ static sac_status blame(const struct work *w, sac_status status, sac_error *err)
     const struct task_cell *c = w->cell;
     char depth[32] = "";
     if (c->depth >= 0) snprintf(depth, sizeof depth, ", depth %g %%", c->depth);
-    if (w->at < w->n_answerer)
+    if (w->at < w->n_answerer && w->answerer[w->at].is_begun)
         status = error_prefix(err, status, "%s", w->answerer[w->at].subject->name);
     return error_prefix(err, status, "%s%s%s, %u tokens%s, sample %u", c->task,
                         c->place[0] ? " " : "", c->place, c->ctx, depth, c->index);

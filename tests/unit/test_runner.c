@@ -106,6 +106,7 @@ static void figures_are_of_the_rows_that_were_served(void **state)
         const struct task_source source = {
             .make = make_sample, .cell = &cell, .n_cell = 1, .single_turn = true};
         const struct runner_params p = {.engine = e,
+                                        .n_parallel = 1,
                                         .text = &text,
                                         .source = &source,
                                         .subjects = &subjects,
