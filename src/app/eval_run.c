@@ -351,6 +351,8 @@ static sac_status create_engine(struct session *s, uint32_t n_ctx, bool single_t
     p.prefill = s->subjects.prefill;
     p.n_prefill = s->subjects.n_prefill;
     TRY(sac_engine_create(&s->engine, s->model, &p, err));
+    /* A GPU's memory was checked when it was taken. */
+    if (p.device && strcmp(p.device, "cpu") != 0) return SAC_OK;
     return setup_check_memory(s->r->command, s->engine, err);
 }
 

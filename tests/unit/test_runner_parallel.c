@@ -44,7 +44,8 @@ static int free_model(void **state)
 
 struct plan {
     uint32_t n_turn;
-    bool breaks; /* sample BROKEN cannot be made */
+    bool breaks;        /* sample BROKEN cannot be made */
+    const char *device; /* or NULL */
 };
 
 static uint32_t document_length(uint32_t index)
@@ -117,7 +118,8 @@ static struct outcome run(const char *path, const struct plan *plan, uint32_t n_
     params.prefill = subjects.prefill;
     params.n_prefill = subjects.n_prefill;
     params.sparse_min_ctx = 0;
-    params.record = true;
+    params.record = !plan->device;
+    params.device = plan->device;
     must(sac_engine_create(&e, model, &params, &out.err), &out.err);
     for (uint32_t i = 0; i < N_CELL; i++)
         cell[i] = (struct task_cell){.task = "made", .ctx = CTX, .depth = 50, .index = i};
@@ -135,7 +137,7 @@ static struct outcome run(const char *path, const struct plan *plan, uint32_t n_
                                     .subjects = &subjects,
                                     .samples = samples,
                                     .rows = {.all = true},
-                                    .record = true,
+                                    .record = !plan->device,
                                     .on_progress = on_progress,
                                     .user = &watch};
     out.status = runner_run(&p, &times, &out.err);
@@ -180,9 +182,9 @@ static void make_path(char path[PATH])
 }
 
 /* Runs in one place and in several; the files agree. */
-static void compare(uint32_t n_turn, uint32_t n_parallel)
+static void compare(uint32_t n_turn, uint32_t n_parallel, const char *device)
 {
-    const struct plan plan = {.n_turn = n_turn};
+    const struct plan plan = {.n_turn = n_turn, .device = device};
     char path[2][PATH], *line[2][N_CELL * N_SUBJECT * 2];
     struct outcome out[2];
     size_t n[2];
@@ -214,9 +216,16 @@ static void compare(uint32_t n_turn, uint32_t n_parallel)
 static void side_by_side_is_one_after_the_other(void **state)
 {
     (void)state;
-    compare(1, 4);
-    compare(1, 2 * N_CELL);
-    compare(2, 3);
+    compare(1, 4, NULL);
+    compare(1, 2 * N_CELL, NULL);
+    compare(2, 3, NULL);
+}
+
+static void so_it_is_on_a_device(void **state)
+{
+    (void)state;
+    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+    compare(1, 4, "cuda");
 }
 
 /* Whatever it was that ended the run, nothing complete is lost, and nothing is asked twice. */
@@ -271,6 +280,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(side_by_side_is_one_after_the_other),
         cmocka_unit_test(what_is_complete_is_kept),
+        cmocka_unit_test(so_it_is_on_a_device),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);
 }
