@@ -21,8 +21,11 @@
 #include <cmocka.h>
 
 enum { N_CELL = 7, N_SUBJECT = 5, CTX = 512, FIRST_TOK = 40, BROKEN = 4, PATH = 64 };
-static const char methods[] =
-    "full,topk:budget=40,snapkv:budget=96,sparge:top=0.5+full,quest:budget=64";
+/* On a device, those that its stand-in can compute. */
+static const char methods[] = "full,topk:budget=40,snapkv:budget=96,sparge:top=0.5+full,"
+                              "quest:budget=64";
+static const char device_methods[] = "full,topk:budget=40,snapkv:budget=96,"
+                                     "a-shape:sink=4,window=64+full,streaming:budget=64";
 static const char question[] = "Where is it?";
 
 static sac_model *model;
@@ -106,7 +109,7 @@ static struct outcome run(const char *path, const struct plan *plan, uint32_t n_
     struct runner_times times;
     struct task_cell cell[N_CELL];
     sac_engine *e;
-    must(subjects_parse(&subjects, methods, &out.err), &out.err);
+    must(subjects_parse(&subjects, plan->device ? device_methods : methods, &out.err), &out.err);
     must(samples_open(&samples, path, 1, &out.err), &out.err);
     sac_engine_params params = sac_engine_params_default();
     params.n_ctx = CTX;
@@ -175,7 +178,7 @@ static void free_lines(char **line, size_t n)
 
 static void make_path(char path[PATH])
 {
-    snprintf(path, PATH, "/tmp/sac_runner_XXXXXX");
+    snprintf(path, PATH, P_tmpdir "/saccade_runner_XXXXXX");
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
@@ -224,7 +227,7 @@ static void side_by_side_is_one_after_the_other(void **state)
 static void so_it_is_on_a_device(void **state)
 {
     (void)state;
-    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+    setenv("SACCADE_CUDA", CUDA_HOST, 1);
     compare(1, 4, "cuda");
 }
 
