@@ -21,11 +21,8 @@
 #include <cmocka.h>
 
 enum { N_CELL = 7, N_SUBJECT = 5, CTX = 512, FIRST_TOK = 40, BROKEN = 4, PATH = 64 };
-/* On a device, those that its stand-in can compute. */
 static const char methods[] = "full,topk:budget=40,snapkv:budget=96,sparge:top=0.5+full,"
                               "quest:budget=64";
-static const char device_methods[] = "full,topk:budget=40,snapkv:budget=96,"
-                                     "a-shape:sink=4,window=64+full,streaming:budget=64";
 static const char question[] = "Where is it?";
 
 static sac_model *model;
@@ -47,8 +44,7 @@ static int free_model(void **state)
 
 struct plan {
     uint32_t n_turn;
-    bool breaks;        /* sample BROKEN cannot be made */
-    const char *device; /* or NULL */
+    bool breaks; /* sample BROKEN cannot be made */
 };
 
 static uint32_t document_length(uint32_t index)
@@ -109,7 +105,7 @@ static struct outcome run(const char *path, const struct plan *plan, uint32_t n_
     struct runner_times times;
     struct task_cell cell[N_CELL];
     sac_engine *e;
-    must(subjects_parse(&subjects, plan->device ? device_methods : methods, &out.err), &out.err);
+    must(subjects_parse(&subjects, methods, &out.err), &out.err);
     must(samples_open(&samples, path, 1, &out.err), &out.err);
     sac_engine_params params = sac_engine_params_default();
     params.n_ctx = CTX;
@@ -121,8 +117,7 @@ static struct outcome run(const char *path, const struct plan *plan, uint32_t n_
     params.prefill = subjects.prefill;
     params.n_prefill = subjects.n_prefill;
     params.sparse_min_ctx = 0;
-    params.record = !plan->device;
-    params.device = plan->device;
+    params.record = true;
     must(sac_engine_create(&e, model, &params, &out.err), &out.err);
     for (uint32_t i = 0; i < N_CELL; i++)
         cell[i] = (struct task_cell){.task = "made", .ctx = CTX, .depth = 50, .index = i};
@@ -140,7 +135,7 @@ static struct outcome run(const char *path, const struct plan *plan, uint32_t n_
                                     .subjects = &subjects,
                                     .samples = samples,
                                     .rows = {.all = true},
-                                    .record = !plan->device,
+                                    .record = true,
                                     .on_progress = on_progress,
                                     .user = &watch};
     out.status = runner_run(&p, &times, &out.err);
@@ -185,9 +180,9 @@ static void make_path(char path[PATH])
 }
 
 /* Runs in one place and in several; the files agree. */
-static void compare(uint32_t n_turn, uint32_t n_parallel, const char *device)
+static void compare(uint32_t n_turn, uint32_t n_parallel)
 {
-    const struct plan plan = {.n_turn = n_turn, .device = device};
+    const struct plan plan = {.n_turn = n_turn};
     char path[2][PATH], *line[2][N_CELL * N_SUBJECT * 2];
     struct outcome out[2];
     size_t n[2];
@@ -219,16 +214,9 @@ static void compare(uint32_t n_turn, uint32_t n_parallel, const char *device)
 static void side_by_side_is_one_after_the_other(void **state)
 {
     (void)state;
-    compare(1, 4, NULL);
-    compare(1, 2 * N_CELL, NULL);
-    compare(2, 3, NULL);
-}
-
-static void so_it_is_on_a_device(void **state)
-{
-    (void)state;
-    setenv("SACCADE_CUDA", CUDA_HOST, 1);
-    compare(1, 4, "cuda");
+    compare(1, 4);
+    compare(1, 2 * N_CELL);
+    compare(2, 3);
 }
 
 /* Whatever it was that ended the run, nothing complete is lost, and nothing is asked twice. */
@@ -283,7 +271,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(side_by_side_is_one_after_the_other),
         cmocka_unit_test(what_is_complete_is_kept),
-        cmocka_unit_test(so_it_is_on_a_device),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);
 }
