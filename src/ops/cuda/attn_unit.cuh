@@ -94,10 +94,13 @@ __device__ void decode_query(struct decode_warp<D> &w, const struct attn_call &c
     for (int step = 0; step < D / 16; step++) {
         float x[4] = {0, 0, 0, 0};
         const uint32_t at = chan<F, D>(step, j);
-        if (!turns) /* all loads are under way together */
-            for (int i = 0; i < 4; i++) x[i] = is_head ? q[at + i] : 0.0f;
-        else
-            for (int i = 0; i < 4 && is_head; i++) x[i] = attn_turned(q, at + i, s, c.rope);
+        for (int i = 0; i < 4; i++) x[i] = is_head ? q[at + i] : 0.0f; /* all loads together */
+#pragma unroll 1 /* few queries turn here, and all loads at once take a hundred registers */
+        for (uint32_t i = 0; turns && is_head && i < 4; i++) {
+            const float y = attn_turned(q, at + i, s, c.rope);
+#pragma unroll
+            for (uint32_t k = 0; k < 4; k++) x[k] = k == i ? y : x[k];
+        }
         uint32_t a[4];
         a[0] = half_pack<H>(x[0], x[1]);
         a[1] = half_rest<H>(x[0], x[1], a[0]);
