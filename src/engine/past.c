@@ -116,10 +116,15 @@ static void keep_away(sac_engine *e, const struct reading *r)
     e->ops.lanes.past(e->workers, list, n);
 }
 
+bool past_keeps(const sac_engine *e, const struct reading *r)
+{
+    return e->past.n_slot > 0 && r->window == 0;
+}
+
 void past_keep(sac_engine *e, const struct reading *r)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
-    if (e->past.n_slot == 0 || r->window > 0) return;
+    if (!past_keeps(e, r)) return;
     if (!e->backend.is_host) {
         keep_away(e, r);
         return;

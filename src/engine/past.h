@@ -32,6 +32,8 @@ void past_set_begin(sac_engine *e, uint32_t seq_i, uint32_t begin);
 /* What a method sees of a lane of a sequence, before the row at `end`. */
 struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i, uint32_t end);
 
+/* Whether rows of the reading's layer become past. */
+bool past_keeps(const sac_engine *e, const struct reading *r);
 /* The last rows of each run become past; behind the choices of the layer. */
 void past_keep(sac_engine *e, const struct reading *r);
 

@@ -380,7 +380,7 @@ static void methods_choose_in_part_as_on_the_host(void **state)
 }
 
 /* The kernels that a decode row takes, in a context shorter than methods choose in. */
-static uint32_t kernels_of(const char *decode, struct heard *h)
+static uint32_t kernels_of(const sac_model *of, const char *decode, struct heard *h)
 {
     sac_engine *e = NULL;
     sac_error err;
@@ -389,7 +389,7 @@ static uint32_t kernels_of(const char *decode, struct heard *h)
     const int32_t tok = 7;
     p.decode = &decode;
     p.n_decode = 1;
-    must(sac_engine_create(&e, model, &p, &err), &err);
+    must(sac_engine_create(&e, of, &p, &err), &err);
     must(sac_seq_create(e, &seq, &err), &err);
     append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
     step_all(e, hear, h);
@@ -406,13 +406,22 @@ static void methods_cost_nothing_where_all_is_read(void **state)
     (void)state;
     static const char *const sparse[] = {"auto", "quest", "psa", "streaming"};
     struct heard want = {0};
-    const uint32_t n = kernels_of("full", &want);
+    const uint32_t n = kernels_of(model, "full", &want);
     for (int i = 0; i < 4; i++) {
         struct heard got = {0};
-        assert_int_equal(kernels_of(sparse[i], &got), n);
+        assert_int_equal(kernels_of(model, sparse[i], &got), n);
         assert_memory_equal(want.logits, got.logits, sizeof want.logits);
         assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
     }
+}
+
+/* Queries, keys and values; attention, which turns and writes them; its output; the two of the FFN. */
+static void a_layer_is_five_launches(void **state)
+{
+    (void)state;
+    struct heard h[2] = {0};
+    const uint32_t n = deep->config.n_layer - shallow->config.n_layer;
+    assert_int_equal(kernels_of(deep, "full", &h[0]) - kernels_of(shallow, "full", &h[1]), 5 * n);
 }
 
 /* ---- Prompts ---- */
@@ -682,6 +691,7 @@ int main(void)
         cmocka_unit_test(methods_choose_as_on_the_host),
         cmocka_unit_test(methods_choose_in_part_as_on_the_host),
         cmocka_unit_test(methods_cost_nothing_where_all_is_read),
+        cmocka_unit_test(a_layer_is_five_launches),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),
         cmocka_unit_test(plans_in_part_are_those_of_the_host),

@@ -3,10 +3,12 @@
  * What a row reads is a list of units: halves of f16 pages or whole q8 pages, then 16 single tokens
  * each, then the two halves of its own page. A list is cut into splits of a length that depends on
  * the list, the model and the GPU alone; a block takes a split and deals its units out to its warps
- * in turns. A warp keeps pages on their way into shared memory while it multiplies others. Warps
- * are merged in their order; the block that is the last of a list to be done merges the splits in
- * the same way, each warp every so many-th, whichever block it is: same bits whatever else is in
- * the call.
+ * in turns. A warp keeps pages on their way into shared memory while it multiplies others; where the
+ * launch before has nothing to do with them, the first are under way before that has ended. Rows
+ * whose queries and keys have not turned, and whose keys and values are not in their page yet, are
+ * turned and written here (heads.cuh). Warps are merged in their order; the block that is the last of
+ * a list to be done merges the splits in the same way, each warp every so many-th, whichever block it
+ * is: same bits whatever else is in the call.
  */
 #include "ops/cuda/attn_unit.cuh"
 #include "ops/cuda/block.cuh"
@@ -183,57 +185,77 @@ __device__ __forceinline__ void stage_unit(uint32_t to, const struct decode_view
         stage_single<F, D>(to, v, unit - v.n_staged);
 }
 
+/* A split, as a warp sees it: every so many-th of its units, of which lane i has looked up number i. */
+struct decode_split {
+    uint32_t begin, end; /* units; none behind the last split */
+    uint32_t page, place;
+};
+
+/* Unit i of the warp into its ring. */
 template <int F, int D>
-__device__ void add_split(const struct attn_call &call, const struct decode_job &job,
-                          uint32_t split, float *scratch, uint32_t *tally)
+__device__ __forceinline__ void bring_unit(const struct decode_view &v,
+                                           const struct decode_split &s, uint32_t i)
 {
     using size = decode_size<F, D>;
-    uint8_t *const smem = kernel_shared();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t begin = split * job.split_unit;
-    const uint32_t end = min(begin + job.split_unit, job.n_unit);
-    struct decode_view v;
-    v.call = &call;
-    v.job = &job;
-    v.first = call.window > 0 && job.pos >= call.window ? job.pos - call.window + 1 : 0;
-    v.n_staged = job.n_page * size::unit_page;
-    v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
-    /* Lane i looks up the warp's unit i. */
-    const uint32_t mine = begin + warp + lane * size::warps;
-    uint32_t page = 0, place = 0;
-    if (mine < end && mine < v.n_staged) {
-        page = job.page ? job.page[mine / size::unit_page] : job.page0 + mine / size::unit_page;
-        place = place_find(call.frames, job.frame[page]);
+    const uint32_t warp = threadIdx.x / 32, unit = s.begin + warp + i * size::warps;
+    const uint32_t from = __shfl_sync(~0u, s.place, i % 32);
+    uint8_t *to = kernel_shared() + (warp * size::stages + i % size::stages) * size::stage;
+    if (unit < s.end) stage_unit<F, D>(smem_address(to), v, from, unit);
+    copy_commit();
+}
+
+/* Looks the warp's units up and begins to bring them. */
+template <int F, int D>
+__device__ struct decode_split open_split(const struct decode_view &v, uint32_t split)
+{
+    using size = decode_size<F, D>;
+    const struct decode_job &job = *v.job;
+    struct decode_split s;
+    memset(&s, 0, sizeof s);
+    s.begin = split * job.split_unit;
+    s.end = min(s.begin + job.split_unit, job.n_unit);
+    const uint32_t mine = s.begin + threadIdx.x / 32 + threadIdx.x % 32 * size::warps;
+    if (mine < s.end && mine < v.n_staged) {
+        s.page = job.page ? job.page[mine / size::unit_page] : job.page0 + mine / size::unit_page;
+        s.place = place_find(v.call->frames, job.frame[s.page]);
     }
+    for (uint32_t i = 0; i < size::stages - 1; i++) bring_unit<F, D>(v, s, i);
+    return s;
+}
+
+/* The rest of it, from rows that are there. */
+template <int F, int D>
+__device__ void add_split(const struct decode_view &v, const struct decode_split &s,
+                          const struct decode_rows<D> *rows, uint32_t split, float *scratch,
+                          uint32_t *tally)
+{
+    using size = decode_size<F, D>;
+    const struct decode_job &job = *v.job;
+    uint8_t *const smem = kernel_shared();
+    const uint32_t warp = threadIdx.x / 32;
     uint8_t *ring = smem + warp * (size::stages * size::stage);
-    const auto bring = [&](uint32_t i) {
-        const uint32_t unit = begin + warp + i * size::warps;
-        const uint32_t from = __shfl_sync(~0u, place, i % 32);
-        const uint32_t to = smem_address(ring + i % size::stages * size::stage);
-        if (unit < end) stage_unit<F, D>(to, v, from, unit);
-        copy_commit();
-    };
-    for (uint32_t i = 0; i < size::stages - 1; i++) bring(i);
     struct decode_warp<D> w;
     w.max = -CUDART_INF_F;
     w.sum = 0;
     w.q_shared = (uint4 *)(smem + size::smem - size::query + warp * (D * 32));
+    w.rows = rows;
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) w.acc[i][e] = 0;
-    decode_query<F, D>(w, call, job, UINT32_MAX);
-    for (uint32_t i = 0, unit = begin + warp; unit < end; i++, unit += size::warps) {
+    decode_query<F, D>(w, *v.call, job, UINT32_MAX);
+    for (uint32_t i = 0, unit = s.begin + warp; unit < s.end; i++, unit += size::warps) {
         uint8_t *at = ring + i % size::stages * size::stage;
-        bring(i + size::stages - 1);
+        bring_unit<F, D>(v, s, i + size::stages - 1);
         copy_wait<size::stages - 1>();
         __syncwarp();
-        const uint32_t now = __shfl_sync(~0u, page, i % 32);
+        const uint32_t now = __shfl_sync(~0u, s.page, i % 32);
         if (unit < v.n_staged) {
             add_page<F, D>(w, v, at, now, unit % size::unit_page);
         } else {
             const bool own = unit >= v.n_staged + v.n_single;
             if (F == FORM_Q8 && !own) read_single<D>(at, v, unit - v.n_staged);
+            if (v.fresh->k && unit + 1 == job.n_unit) put_own<F, D>(at, v, *rows);
             add_rows<F, D>(w, v, at, own ? UINT32_MAX : unit - v.n_staged,
                            own ? unit - v.n_staged - v.n_single : 0);
         }
@@ -243,24 +265,37 @@ __device__ void add_split(const struct attn_call &call, const struct decode_job 
     __syncthreads();
     put_warp<D>(w, (float *)smem);
     __syncthreads();
-    end_split<F, D>(call, job, split, (float *)smem, scratch, tally);
+    end_split<F, D>(*v.call, job, split, (float *)smem, scratch, tally);
 }
 
 /* A block takes every so many-th split: where the device has chosen, few of those that lists can
- * have are there, and blocks that find nothing take their time, too. */
+ * have are there, and blocks that find nothing take their time, too. `early`: pages, lists and what
+ * tells where they are had been written before the launch before this one. */
 template <int F, int D>
-__global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
-    attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
-                       uint32_t *tally)
+__global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2)
+    attn_decode_kernel(const struct attn_call call, const struct heads_new fresh, bool early,
+                       const struct decode_job *jobs, float *scratch, uint32_t *tally)
 {
     __shared__ struct decode_job job;
+    __shared__ struct decode_rows<D> rows;
     if (threadIdx.x == 0) job = jobs[blockIdx.y];
-    kernel_begin();
+    if (!early) kernel_begin();
     if (threadIdx.x == 0 && job.count) job_choose(&job, decode_size<F, D>::unit_page);
+    __syncthreads();
+    struct decode_view v;
+    v.call = &call;
+    v.fresh = &fresh;
+    v.job = &job;
+    v.first = call.window > 0 && job.pos >= call.window ? job.pos - call.window + 1 : 0;
+    v.n_staged = job.n_page * decode_size<F, D>::unit_page;
+    v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
     for (uint32_t split = blockIdx.x;; split += gridDim.x) {
-        __syncthreads(); /* nobody reads the shared memory of the split before any more */
+        const struct decode_split s = open_split<F, D>(v, split);
+        if (early && split == blockIdx.x) kernel_begin();
         if (split >= job.n_split) return;
-        add_split<F, D>(call, job, split, scratch, tally + blockIdx.y);
+        if (split == blockIdx.x) bring_rows<D>(&rows, call, fresh, job);
+        add_split<F, D>(v, s, &rows, split, scratch, tally + blockIdx.y);
+        __syncthreads(); /* nobody reads the shared memory of the split any more */
     }
 }
 
@@ -375,6 +410,8 @@ static void plan_run(struct decode_plan *p, const struct op_attn *op, const stru
         struct decode_job job = job_make(op, run, l, h, p->split_most);
         for (uint32_t g = 0; g < group; g += HEADS) {
             job.head0 = h * group + g;
+            job.kv_head = h;
+            job.is_first = g == 0;
             job.n_head = group - g < HEADS ? group - g : HEADS;
             if (p->n_part + job.n_split > p->part_max) p->n_part = 0; /* another wave */
             job.part0 = p->n_part;
@@ -414,6 +451,8 @@ static struct decode_lists stage_lists(struct cuda_device *d, const struct op_at
 
 struct decode_launch {
     struct attn_call call;
+    struct heads_new fresh;
+    bool early;
     struct decode_job *job;        /* on the device */
     const struct decode_job *host; /* the same */
     float *scratch;
@@ -429,7 +468,7 @@ static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
         TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
                          dim3(l->n_grid, end - i), decode_size<F, D>::warps * 32, smem, l->call,
-                         l->job + i, l->scratch, d->tally));
+                         l->fresh, l->early, l->job + i, l->scratch, d->tally));
     }
     return SAC_OK;
 }
@@ -460,6 +499,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     void *host;
     struct decode_launch l;
     l.call = attn_call_of(op);
+    l.early = heads_take(d, op, &l.fresh) && queue_is_apart(d);
     l.job = (struct decode_job *)stage_take(d, job_bytes, &host);
     l.scratch = (float *)op->scratch;
     if (!l.job) return d->status;

@@ -13,6 +13,7 @@
 #define SAC_OPS_CUDA_ATTN_UNIT_CUH
 
 #include "ops/cuda/attn.cuh"
+#include "ops/cuda/heads.cuh"
 
 #include <math_constants.h>
 
@@ -21,16 +22,23 @@
 
 struct decode_job {        /* a row and up to HEADS query heads of one KV head */
     const uint32_t *frame; /* of the KV head's pages */
-    const uint8_t *own;    /* its own page */
+    uint8_t *own;          /* its own page */
     const uint32_t *page;  /* [n_page] or NULL: page0 and up */
     const uint32_t *tok;   /* [n_tok] */
     const float *logw;     /* [n_tok] or NULL */
     const struct attn_count *count; /* of lists that the device has chosen; NULL: they are known */
     const struct segment_view *segment;
     uint32_t n_segment, n_page, page0, n_tok;
-    uint32_t row, head0, n_head, pos;
+    uint32_t row, head0, n_head, kv_head, pos;
     uint32_t n_unit, n_split, split_unit, part0; /* first split in the scratch */
     uint32_t n_warp, split_most; /* of a block; splits that fill the GPU */
+    bool is_first;               /* of the jobs of its row and KV head */
+};
+
+/* What a block has of its row as floats: queries, of which the last may be missing, then the new key
+ * and value, if they are in no page yet. Rows lie so that their lanes meet no bank twice. */
+template <int D> struct decode_rows {
+    float of[HEADS + 2][D + 1];
 };
 
 /* Warps of a block: of small heads more, as enough bytes must be on their way to a multiprocessor. */
@@ -59,6 +67,7 @@ template <int D> struct decode_warp {
     uint32_t q[D > 128 ? 1 : D / 16][4];
     uint4 *q_shared;  /* [D / 16][32] where q has no room */
     uint32_t segment; /* that q is turned to; UINT32_MAX: none yet */
+    const struct decode_rows<D> *rows; /* the block's */
 };
 
 /* ---- Channels ---- */
@@ -81,22 +90,51 @@ template <int D> __device__ __forceinline__ uint32_t swizzle(uint32_t t)
 
 /* ---- Queries ---- */
 
+/* All loads are under way together. */
+template <int D>
+__device__ void bring_rows(struct decode_rows<D> *to, const struct attn_call &c,
+                           const struct heads_new &fresh, const struct decode_job &job)
+{
+    constexpr uint32_t n_thread = decode_warps(D) * 32, n = (HEADS + 2) * D;
+    constexpr uint32_t n_each = (n + n_thread - 1) / n_thread;
+    const float *q = c.q + job.row * c.q_stride + (size_t)job.head0 * D;
+    const size_t kv = job.row * fresh.stride + (size_t)job.kv_head * D;
+    float x[n_each];
+#pragma unroll
+    for (uint32_t k = 0; k < n_each; k++) {
+        const uint32_t i = k * n_thread + threadIdx.x, g = i / D, at = i % D;
+        x[k] = 0;
+        if (g < job.n_head)
+            x[k] = heads_channel(fresh, q + g * D, job.row, at);
+        else if (g == HEADS && fresh.k)
+            x[k] = heads_channel(fresh, fresh.k + kv, job.row, at);
+        else if (g == HEADS + 1 && fresh.k)
+            x[k] = fresh.v[kv + at];
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < n_each; k++) {
+        const uint32_t i = k * n_thread + threadIdx.x;
+        if (i < n) to->of[i / D][i % D] = x[k];
+    }
+    __syncthreads();
+}
+
 template <int F, int D>
 __device__ void decode_query(struct decode_warp<D> &w, const struct attn_call &c,
                              const struct decode_job &job, uint32_t segment)
 {
     constexpr int H = page_at<F, D>::half;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
-    const float *q = c.q + job.row * c.q_stride + (size_t)(job.head0 + g) * D;
+    const float *q = w.rows->of[g];
     const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
-    const bool turns = s && s->cos, is_head = g < job.n_head;
+    const bool turns = s && s->cos;
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
-        float x[4] = {0, 0, 0, 0};
+        float x[4];
         const uint32_t at = chan<F, D>(step, j);
-        for (int i = 0; i < 4; i++) x[i] = is_head ? q[at + i] : 0.0f; /* all loads together */
+        for (int i = 0; i < 4; i++) x[i] = q[at + i];
 #pragma unroll 1 /* few queries turn here, and all loads at once take a hundred registers */
-        for (uint32_t i = 0; turns && is_head && i < 4; i++) {
+        for (uint32_t i = 0; turns && i < 4; i++) {
             const float y = attn_turned(q, at + i, s, c.rope);
 #pragma unroll
             for (uint32_t k = 0; k < 4; k++) x[k] = k == i ? y : x[k];
@@ -315,6 +353,7 @@ __device__ __forceinline__ void unit_add(struct decode_warp<D> &w, const float x
 
 struct decode_view { /* of a block */
     const struct attn_call *call;
+    const struct heads_new *fresh;
     const struct decode_job *job;
     uint32_t first;              /* position of the first token that is seen */
     uint32_t n_staged, n_single; /* units of pages, of single tokens */
@@ -409,16 +448,38 @@ __device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t u
     __syncwarp();
 }
 
-/* Half of the own page; values of tokens that are not seen are zeros. */
+/* Half of the own page; values of tokens that are not seen are zeros, as those of one that is not
+ * there yet. */
 template <int D> __device__ void stage_own(uint32_t dst, const struct decode_view &v, uint32_t half)
 {
     const struct decode_job &job = *v.job;
     const uint32_t t = half * UNIT_TOK + threadIdx.x % UNIT_TOK;
     const uint32_t pos = job.pos / PAGE_TOK * PAGE_TOK + t;
-    const bool seen = pos <= job.pos && pos >= v.first;
+    const uint32_t end = v.fresh->k ? job.pos : job.pos + 1;
+    const bool seen = pos < end && pos >= v.first;
     struct page_frames own = {};
     own.base = job.own;
     stage_rows<D>(dst, own, seen ? t : ROW_NONE, 0, page_at<FORM_F16, D>::tail_v);
+}
+
+/* The row's own key and value: to its unit, and to its page, once for a KV head. */
+template <int F, int D>
+__device__ void put_own(uint8_t *unit, const struct decode_view &v,
+                        const struct decode_rows<D> &rows)
+{
+    const struct decode_job &job = *v.job;
+    const uint32_t t = job.pos % UNIT_TOK;
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x % 32; i < 2 * D; i += 32) {
+        const uint32_t is_value = i / D, c = i % D;
+        const uint16_t x = half_bits(rows.of[HEADS + is_value][c],
+                                     F == FORM_BF16 ? SAC_KV_BF16 : SAC_KV_F16);
+        uint8_t *row = unit + (is_value * UNIT_TOK + t) * (D * 2);
+        *(uint16_t *)(row + ((c / 8) ^ swizzle<D>(t)) * 16 + c % 8 * 2) = x;
+        uint8_t *page = job.own + is_value * page_at<F, D>::tail_v;
+        if (job.is_first) ((uint16_t *)page)[job.pos % PAGE_TOK * D + c] = x;
+    }
+    __syncwarp();
 }
 
 template <int F, int D>

@@ -2,7 +2,9 @@
  * values are written to the row's own page, bit for bit as attn_ref.c says.
  *
  * A rotation that is the last thing noted when its keys are written is done by the launch that
- * writes them: the same arithmetic, and one launch instead of two. */
+ * writes them: the same arithmetic, and one launch instead of two. And both are done by the launch
+ * that attends, if that is what comes next, for decode rows whose queries nobody reads behind it. */
+#include "ops/cuda/heads.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/queue.cuh"
 
@@ -10,7 +12,6 @@
 
 /* ---- Rotation ---- */
 
-/* Products are rounded before they are added, wherever this is compiled into. */
 static __device__ void turn_head(const struct op_rope &op, uint32_t row, uint32_t head)
 {
     const uint32_t half = op.n_rot / 2;
@@ -19,8 +20,8 @@ static __device__ void turn_head(const struct op_rope &op, uint32_t row, uint32_
         float *a = x + (op.interleaved ? 2 * c : c), *b = a + (op.interleaved ? 1 : half);
         const float cosine = op.cos[(size_t)row * half + c], sine = op.sin[(size_t)row * half + c];
         const float va = *a, vb = *b;
-        *a = __fadd_rn(__fmul_rn(va, cosine), -__fmul_rn(vb, sine));
-        *b = __fadd_rn(__fmul_rn(va, sine), __fmul_rn(vb, cosine));
+        *a = heads_turn(va, vb, cosine, -sine);
+        *b = heads_turn(vb, va, cosine, sine);
     }
 }
 
@@ -46,9 +47,10 @@ struct write_run { /* of struct attn_run */
 };
 
 struct write_call {          /* struct op_kv_write, for runs of equally many rows */
-    const struct write_run *run; /* staged: it is what differs from step to step */
+    const struct write_run *run; /* [n_run] staged: it is what differs from step to step */
     const float *k, *v;
     size_t kv_stride, tail_bytes, tail_v;
+    uint32_t n_run, n_row; /* of each run */
     uint32_t n_kv_head, head_dim;
     sac_kv_type type_k, type_v;
     struct op_rope turn; /* of queries and keys, the keys last; n_head 0: that is done */
@@ -101,6 +103,8 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
                              struct write_call *c, uint32_t first, uint32_t end)
 {
     void *host;
+    c->n_run = end - first;
+    c->n_row = op->run[first].n_row;
     c->run = (const struct write_run *)stage_take(d, (end - first) * sizeof *c->run, &host);
     if (!c->run) return d->status;
     struct write_run *run = (struct write_run *)host;
@@ -109,7 +113,7 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
                                             op->run[i].pos0};
     const uint32_t n_head = c->turn.n_head ? c->turn.n_head : c->n_kv_head;
     return queue_launch(d, "writing of keys and values", write_kernel,
-                        dim3(op->run[first].n_row, (n_head + WARPS - 1) / WARPS, end - first),
+                        dim3(c->n_row, (n_head + WARPS - 1) / WARPS, c->n_run),
                         WARPS * 32, 0, *c);
 }
 
@@ -139,4 +143,46 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
         if (op->run[i].n_row > 0) TRY(write_runs(d, op, &c, i, end));
     }
     return SAC_OK;
+}
+
+/* ---- Left to attention ---- */
+
+/* Whether attention has the same rows, heads and pages. */
+static bool is_written_by(const struct cuda_device *d, const struct op_attn *op,
+                          const struct write_call *c)
+{
+    const struct page_geom *g = op->geom;
+    const struct write_run *run =
+        (const struct write_run *)(d->ring_host + ((const uint8_t *)c->run - d->ring));
+    if (c->n_run != op->n_run || c->n_row != 1 || c->n_kv_head != g->n_kv_head ||
+        c->head_dim != g->head_dim || c->type_k != g->type_k)
+        return false;
+    if (c->turn.n_head && (c->turn.x != op->q || c->turn.x_stride != op->q_stride ||
+                           c->turn.n_head != op->n_head + g->n_kv_head))
+        return false;
+    for (uint32_t i = 0; i < op->n_run; i++)
+        if (op->run[i].kind != ROW_DECODE || op->run[i].n_segment > 0 ||
+            run[i].row0 != op->run[i].row0 || run[i].pos0 != op->run[i].pos0 ||
+            run[i].own0 != op->run[i].own0)
+            return false;
+    return true;
+}
+
+bool heads_take(struct cuda_device *d, const struct op_attn *op, struct heads_new *out)
+{
+    const struct write_call *c =
+        (const struct write_call *)queue_last(d, kernel_entry(write_kernel));
+    memset(out, 0, sizeof *out);
+    if (!op->q_ends || !c || !is_written_by(d, op, c)) return false;
+    out->k = c->k;
+    out->v = c->v;
+    out->stride = c->kv_stride;
+    if (c->turn.n_head) {
+        out->cos = c->turn.cos;
+        out->sin = c->turn.sin;
+        out->n_rot = c->turn.n_rot;
+        out->interleaved = c->turn.interleaved;
+    }
+    queue_drop_last(d);
+    return true;
 }

@@ -498,6 +498,7 @@ static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narr
         TRY(queue_launch(d, "narrow linear layer", kernel,
                          dim3(n_group, n - first < each ? n - first : each, n_piece), WARPS * 32,
                          a.ring_bytes + packed, a));
+        queue_set_apart(d);
     }
     return SAC_OK;
 }

@@ -108,6 +108,19 @@ void queue_drop_last(struct cuda_device *d)
     row->n_byte = row->command[--row->n_command].arg[0];
 }
 
+void queue_set_apart(struct cuda_device *d)
+{
+    struct command_row *row = &d->queue->now;
+    row->command[row->n_command - 1].apart = true;
+}
+
+/* Blocks come when those of the launch before have begun, so when all that was before it is done. */
+bool queue_is_apart(const struct cuda_device *d)
+{
+    const struct command_row *row = &d->queue->now;
+    return row->n_command == 0 || row->command[row->n_command - 1].apart;
+}
+
 sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
     const struct down_args a = {dst, src, bytes};

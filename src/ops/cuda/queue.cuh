@@ -17,6 +17,7 @@ struct queue_command {
     const void *kernel; /* NULL: a copy to the program's memory, which the argument tells */
     const char *name;   /* for failures */
     uint32_t grid[3], n_thread, n_arg;
+    bool apart; /* it writes activations alone */
     size_t smem;
     uint32_t arg[QUEUE_ARGS_MAX]; /* where in the row's bytes the arguments lie */
 };
@@ -57,6 +58,12 @@ static sac_status queue_launch(struct cuda_device *d, const char *name, void (*k
  * back, when another launch does its work, too. */
 const void *queue_last(const struct cuda_device *d, const void *kernel);
 void queue_drop_last(struct cuda_device *d);
+
+/* The last launch writes activations alone: neither pages, nor lists, nor where these are. */
+void queue_set_apart(struct cuda_device *d);
+/* Whether the next launch may read pages and lists before it begins, as the last one is such or there
+ * is none. */
+bool queue_is_apart(const struct cuda_device *d);
 
 /* Notes a copy to pinned memory of the program's. */
 sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t bytes);

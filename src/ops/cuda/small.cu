@@ -37,8 +37,9 @@ sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op)
 {
     const uint32_t n = op->n_row * op->n_group;
     if (n == 0) return SAC_OK;
-    return queue_launch(d, "norm", rmsnorm, (n + THREADS / 32 - 1) / (THREADS / 32), THREADS, 0,
-                        *op);
+    TRY(queue_launch(d, "norm", rmsnorm, (n + THREADS / 32 - 1) / (THREADS / 32), THREADS, 0, *op));
+    queue_set_apart(d);
+    return SAC_OK;
 }
 
 /* ---- Addition ---- */
