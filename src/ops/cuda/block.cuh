@@ -4,7 +4,8 @@
 #ifndef SAC_OPS_CUDA_BLOCK_CUH
 #define SAC_OPS_CUDA_BLOCK_CUH
 
-#include <cuda_runtime.h>
+#include "ops/cuda/machine.cuh"
+
 #include <math.h>
 #include <stdint.h>
 #include <type_traits>
@@ -49,14 +50,12 @@ static __device__ inline T block_before(std::type_identity_t<T> x, T *room, T *o
 static __device__ inline bool block_is_last(uint32_t *tally, uint32_t n)
 {
     __shared__ uint32_t n_before;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        n_before = atomicAdd(tally, 1u);
+        n_before = count_block(tally);
         if (n_before + 1 == n) *tally = 0;
     }
     __syncthreads();
-    __threadfence();
     return n_before + 1 == n;
 }
 

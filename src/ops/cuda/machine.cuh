@@ -36,6 +36,18 @@ __device__ __forceinline__ void kernel_begin(void)
 #endif
 }
 
+/* Counts the block, by one of its threads: what all of them had written before a barrier is there for
+ * those that count later, and what those have written that counted before is there behind the next. */
+__device__ __forceinline__ uint32_t count_block(uint32_t *tally)
+{
+    uint32_t n_before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(n_before)
+                 : "l"(tally)
+                 : "memory");
+    return n_before;
+}
+
 /* Brings a line of memory nearer. */
 __device__ __forceinline__ void fetch_ahead(const void *p)
 {

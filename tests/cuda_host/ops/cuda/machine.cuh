@@ -26,6 +26,11 @@ static inline void kernel_begin(void)
     grid_begin();
 }
 
+static inline uint32_t count_block(uint32_t *tally)
+{
+    return (*tally)++;
+}
+
 static inline void fetch_ahead(const void *p)
 {
     (void)*(const volatile uint8_t *)p; /* it must be there */
