@@ -58,35 +58,38 @@ static __device__ void job_choose(struct decode_job *j, uint32_t unit_page)
 /* Sums of this lane's warp, and its maximum, in its piece of `merge`. */
 template <int D> __device__ void put_warp(struct decode_warp<D> &w, float *merge)
 {
+    using at = decode_merge<D>;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
-    float *acc = merge + threadIdx.x / 32 * (HEADS * D + 2 * HEADS);
+    float *acc = merge + threadIdx.x / 32 * at::piece;
     w.sum += __shfl_xor_sync(~0u, w.sum, 1);
     w.sum += __shfl_xor_sync(~0u, w.sum, 2);
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            acc[g * D + (2 * j + e) * (D / 8) + i] = w.acc[i][e] + w.acc[i][2 + e];
-    if (j == 0) acc[HEADS * D + g] = w.max, acc[HEADS * D + HEADS + g] = w.sum;
+            acc[g * at::head + (2 * j + e) * at::eighth + i] = w.acc[i][e] + w.acc[i][2 + e];
+    if (j == 0) acc[at::max + g] = w.max, acc[at::sum + g] = w.sum;
 }
 
 /* All warps in their order: sums [HEADS][D], maxima [HEADS], sums [HEADS]. */
 template <int D> __device__ void put_split(const float *merge, float *part)
 {
+    using at = decode_merge<D>;
     constexpr int n_warp = (int)decode_warps(D);
     for (uint32_t i = threadIdx.x; i < HEADS * D + HEADS; i += n_warp * 32) {
         const uint32_t g = i < HEADS * D ? i / D : i - HEADS * D;
+        const uint32_t from = i < HEADS * D ? at::at(i) : at::sum + g;
         float max = -CUDART_INF_F, sum = 0;
 #pragma unroll
         for (int w = 0; w < n_warp; w++)
-            max = fmaxf(max, merge[w * (HEADS * D + 2 * HEADS) + HEADS * D + g]);
+            max = fmaxf(max, merge[w * at::piece + at::max + g]);
         if (i >= HEADS * D) part[HEADS * D + g] = max;
 #pragma unroll
         for (int w = 0; w < n_warp; w++) {
-            const float *m = merge + w * (HEADS * D + 2 * HEADS);
-            const float top = m[HEADS * D + g];
+            const float *m = merge + w * at::piece;
+            const float top = m[at::max + g];
             const float by = top == -CUDART_INF_F ? 0.0f : exp2_fast(top - max);
-            sum += by * m[i < HEADS * D ? i : i + HEADS];
+            sum += by * m[from];
         }
         part[i < HEADS * D ? i : i + HEADS] = sum;
     }
@@ -126,12 +129,14 @@ template <int D> __device__ void merge_splits(float *merge, const float *part, u
             max[k] = most;
         }
     }
-    float *to = merge + warp * stride;
+    using merged = decode_merge<D>;
+    float *to = merge + warp * merged::piece;
 #pragma unroll
     for (uint32_t k = 0; k < n_piece; k++) {
-        const uint32_t at = (k * 32 + lane) * 4, g = at / D;
-        *(float4 *)(to + at) = acc[k];
-        if (at % D == 0) to[HEADS * D + g] = max[k], to[HEADS * D + HEADS + g] = sum[k];
+        const uint32_t at = (k * 32 + lane) * 4, g = at / D, first = merged::at(at);
+        to[first] = acc[k].x, to[first + 1] = acc[k].y;
+        to[first + 2] = acc[k].z, to[first + 3] = acc[k].w;
+        if (at % D == 0) to[merged::max + g] = max[k], to[merged::sum + g] = sum[k];
     }
 }
 
@@ -157,7 +162,7 @@ __device__ void end_split(const struct attn_call &call, const struct decode_job 
                           uint32_t split, float *merge, float *scratch, uint32_t *tally)
 {
     using size = decode_size<F, D>;
-    float *all = merge + size::warps * size::part;
+    float *all = merge + size::warps * decode_merge<D>::piece;
     if (job.n_split > 1) {
         float *part = scratch + (size_t)job.part0 * size::part;
         put_split<D>(merge, part + (size_t)split * size::part);

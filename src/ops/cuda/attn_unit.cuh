@@ -47,6 +47,19 @@ static __host__ __device__ constexpr uint32_t decode_warps(uint32_t head_dim)
     return head_dim <= 64 ? 8 : 4;
 }
 
+/* Floats of what a warp leaves in shared memory: of a head, an eighth of whose channels a lane has two
+ * of, and of all heads with their maxima and sums. Lanes that write their share meet no bank twice. */
+template <int D> struct decode_merge {
+    static constexpr int eighth = D / 8 + 4, head = 8 * eighth + 1;
+    static constexpr int piece = (int)HEADS * head + 2 * (int)HEADS;
+    /* Where a head's channel is, i = head * D + channel. */
+    static __device__ constexpr uint32_t at(uint32_t i)
+    {
+        return i / D * head + i % D / (D / 8) * eighth + i % (D / 8);
+    }
+    static constexpr uint32_t max = HEADS * head, sum = max + HEADS;
+};
+
 template <int F, int D> struct decode_size {
     /* Units of a warp in shared memory: of small ones more, as many bytes must be on their way. */
     static constexpr int stages = F == FORM_Q8 || D > 128 ? 2 : 3;
@@ -54,7 +67,7 @@ template <int F, int D> struct decode_size {
     static constexpr int stage = F == FORM_Q8 ? page_at<F, D>::bytes : (int)UNIT_TOK * D * 4;
     static constexpr int warps = (int)decode_warps(D);
     static constexpr int part = (int)HEADS * D + 2 * (int)HEADS; /* floats of a split */
-    static constexpr int merge = (warps + 1) * part * 4; /* those of all warps, and their sum */
+    static constexpr int merge = (warps * decode_merge<D>::piece + part) * 4; /* and their sum */
     static constexpr int ring = warps * stages * stage;
     static constexpr int query = D > 128 ? warps *D * 32 : 0; /* registers do not suffice */
     static constexpr int smem = (ring > merge ? ring : merge) + query;
