@@ -348,7 +348,20 @@ static __device__ inline void fetch_beside(const struct narrow_args &a,
 {
     if (a.input.x && a.input.norm && threadIdx.x * 32 < a.input.n_in)
         fetch_ahead(a.input.norm + threadIdx.x * 32);
-    if (part.end.bias && threadIdx.x == 0) fetch_ahead(part.end.bias + group * WEIGHT_GROUP);
+    const uint32_t out = group * WEIGHT_GROUP + threadIdx.x;
+    if (part.end.bias && threadIdx.x < WEIGHT_GROUP && out < part.end.n_out)
+        fetch_near(part.end.bias + out);
+}
+
+/* What the block's sums are added to comes before they are there, as they take longer. */
+template <uint32_t n_tile>
+static __device__ inline void fetch_old(const struct narrow_args &a, const struct linear_end &end,
+                                        uint32_t row0, uint32_t group)
+{
+    const uint32_t r = threadIdx.x / WEIGHT_GROUP, row = row0 + r;
+    const uint32_t out = group * WEIGHT_GROUP + threadIdx.x % WEIGHT_GROUP;
+    if (end.epilogue == LINEAR_ADD && r < n_tile * ROWS_8 && row < a.n_row && out < end.n_out)
+        fetch_near(end.y + row * end.y_stride + out);
 }
 
 /* ---- Ends ---- */
@@ -410,6 +423,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
     fetch_beside(a, a.part[p], group);
     kernel_begin();
+    if constexpr (n_mat == 1) fetch_old<n_tile>(a, a.part[p].end, job.row0, group);
     const float *scale = find_rows(job, a, (__half *)(kernel_shared() + a.ring_bytes), scale_room);
     for (uint32_t i = 0, block0 = job.first; block0 < job.end;
          i++, block0 += stride<type, n_mat>()) {
