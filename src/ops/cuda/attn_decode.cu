@@ -224,7 +224,7 @@ __device__ struct decode_split open_split(const struct decode_view &v, uint32_t 
         s.page = job.page ? job.page[mine / size::unit_page] : job.page0 + mine / size::unit_page;
         s.place = place_find(v.call->frames, job.frame[s.page]);
     }
-    for (uint32_t i = 0; i < size::stages - 1; i++) bring_unit<F, D>(v, s, i);
+    for (uint32_t i = 0; i < size::stages; i++) bring_unit<F, D>(v, s, i);
     return s;
 }
 
@@ -251,7 +251,6 @@ __device__ void add_split(const struct decode_view &v, const struct decode_split
     decode_query<F, D>(w, *v.call, job, UINT32_MAX);
     for (uint32_t i = 0, unit = s.begin + warp; unit < s.end; i++, unit += size::warps) {
         uint8_t *at = ring + i % size::stages * size::stage;
-        bring_unit<F, D>(v, s, i + size::stages - 1);
         copy_wait<size::stages - 1>();
         __syncwarp();
         const uint32_t now = __shfl_sync(~0u, s.page, i % 32);
@@ -264,7 +263,8 @@ __device__ void add_split(const struct decode_view &v, const struct decode_split
             add_rows<F, D>(w, v, at, own ? UINT32_MAX : unit - v.n_staged,
                            own ? unit - v.n_staged - v.n_single : 0);
         }
-        __syncwarp();
+        __syncwarp(); /* nobody reads the unit any more */
+        bring_unit<F, D>(v, s, i + size::stages);
     }
     copy_wait<0>();
     __syncthreads();
