@@ -198,7 +198,9 @@ struct op_attn {
     uint32_t n_head;                /* query heads, a multiple of geom->n_kv_head */
     const float *q;                 /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
     size_t q_stride;
-    bool q_ends; /* nobody reads q, or what the keys of these rows were written from, behind this */
+    /* Nobody reads q, or what the keys of these rows were written from, behind this call, and no
+     * two runs have the same own page. */
+    bool q_ends;
     float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
     size_t out_stride;
     float *lse;               /* [n_row, n_head] natural log of the sum of exp(score), or NULL */

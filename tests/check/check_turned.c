@@ -1,6 +1,6 @@
-/* check_turned.c: decode rows whose queries and keys turn, and whose keys and values are written, by
- * the launch that attends, as the CUDA library has it: the bits of three calls that are waited for,
- * for heads, pages and rotations of every kind, and which rows it must not be. */
+/* check_turned.c: decode rows whose queries and keys turn, and whose keys and values are written,
+ * by the launch that attends, as the CUDA library has it: the bits of three calls that are waited
+ * for, for heads, pages and rotations of every kind, and which rows it must not be. */
 #include "check_attn.h"
 #include "cuda_lib.h"
 
@@ -180,8 +180,8 @@ static void three_calls(void)
     end(&apart);
 }
 
-/* `is_behind`: a launch that has nothing to do with pages, as a layer's product is, so that pages are
- * on their way before it has ended. */
+/* `is_behind`: a launch that has nothing to do with pages, as a layer's product is, so that pages
+ * are on their way before it has ended. */
 static void one_launch(bool is_behind)
 {
     begin();
@@ -218,12 +218,10 @@ static void assert_same(void)
 static void one_launch_has_the_bits_of_three_calls(void **state)
 {
     (void)state;
-    static const struct kind kinds[] = {{SAC_KV_F16, 64, 7, 64, 0, false},
-                                        {SAC_KV_F16, 128, 4, 128, 0, true},
-                                        {SAC_KV_BF16, 128, 12, 64, 40, false},
-                                        {SAC_KV_Q8, 64, 1, 32, 0, true},
-                                        {SAC_KV_Q8, 128, 8, 128, 100, false},
-                                        {SAC_KV_F16, 256, 2, 64, 0, false}};
+    static const struct kind kinds[] = {
+        {SAC_KV_F16, 64, 7, 64, 0, false},     {SAC_KV_F16, 128, 4, 128, 0, true},
+        {SAC_KV_BF16, 128, 12, 64, 40, false}, {SAC_KV_Q8, 64, 1, 32, 0, true},
+        {SAC_KV_Q8, 128, 8, 128, 100, false},  {SAC_KV_F16, 256, 2, 64, 0, false}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         open_problem(&kinds[i], 11 + i);
         three_calls();

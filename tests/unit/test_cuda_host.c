@@ -415,7 +415,8 @@ static void methods_cost_nothing_where_all_is_read(void **state)
     }
 }
 
-/* Queries, keys and values; attention, which turns and writes them; its output; the two of the FFN. */
+/* Queries, keys and values; attention, which turns and writes them; its output; the two of the FFN.
+ */
 static void a_layer_is_five_launches(void **state)
 {
     (void)state;

@@ -3,12 +3,12 @@
  * What a row reads is a list of units: halves of f16 pages or whole q8 pages, then 16 single tokens
  * each, then the two halves of its own page. A list is cut into splits of a length that depends on
  * the list, the model and the GPU alone; a block takes a split and deals its units out to its warps
- * in turns. A warp keeps pages on their way into shared memory while it multiplies others; where the
- * launch before has nothing to do with them, the first are under way before that has ended. Rows
- * whose queries and keys have not turned, and whose keys and values are not in their page yet, are
- * turned and written here (heads.cuh). Warps are merged in their order; the block that is the last of
- * a list to be done merges the splits in the same way, each warp every so many-th, whichever block it
- * is: same bits whatever else is in the call.
+ * in turns. A warp keeps pages on their way into shared memory while it multiplies others; where
+ * the two launches before have nothing to do with them, the first are under way before these have
+ * ended. Rows whose queries and keys have not turned, and whose keys and values are not in their
+ * page yet, are turned and written here (heads.cuh). Warps are merged in their order; the block
+ * that is the last of a list to be done merges the splits in the same way, each warp every so
+ * many-th, whichever block it is: same bits whatever else is in the call.
  */
 #include "ops/cuda/attn_unit.cuh"
 #include "ops/cuda/block.cuh"
@@ -275,7 +275,7 @@ __device__ void add_split(const struct decode_view &v, const struct decode_split
 
 /* A block takes every so many-th split: where the device has chosen, few of those that lists can
  * have are there, and blocks that find nothing take their time, too. `early`: pages, lists and what
- * tells where they are had been written before the launch before this one. */
+ * tells where they are had been written before the two launches before this one. */
 template <int F, int D>
 __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2)
     attn_decode_kernel(const struct attn_call call, const struct heads_new fresh, bool early,

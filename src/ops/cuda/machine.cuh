@@ -48,6 +48,15 @@ __device__ __forceinline__ uint32_t count_block(uint32_t *tally)
     return n_before;
 }
 
+/* Ahead of it: blocks of what is launched next may come before this kernel has begun, when all of its
+ * own are there. What they read before they begin, two launches may be writing then. */
+__device__ __forceinline__ void kernel_yield(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Brings what this thread reads soon to its multiprocessor. */
 __device__ __forceinline__ void fetch_near(const float *p)
 {

@@ -422,6 +422,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     find_units<type, n_mat>(job, a.n_block);
     for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
     fetch_beside(a, a.part[p], group);
+    if (a.n_part > 1) kernel_yield(); /* attention is next, which has pages to bring */
     kernel_begin();
     if constexpr (n_mat == 1) fetch_old<n_tile>(a, a.part[p].end, job.row0, group);
     const float *scale = find_rows(job, a, (__half *)(kernel_shared() + a.ring_bytes), scale_room);

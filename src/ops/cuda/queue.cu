@@ -114,11 +114,14 @@ void queue_set_apart(struct cuda_device *d)
     row->command[row->n_command - 1].apart = true;
 }
 
-/* Blocks come when those of the launch before have begun, so when all that was before it is done. */
+/* Blocks come when those of the launch before are there, which come when those of the one before it
+ * have begun, so when all that was before these two is done. */
 bool queue_is_apart(const struct cuda_device *d)
 {
     const struct command_row *row = &d->queue->now;
-    return row->n_command == 0 || row->command[row->n_command - 1].apart;
+    for (uint32_t i = 1; i <= 2 && i <= row->n_command; i++)
+        if (!row->command[row->n_command - i].apart) return false;
+    return true;
 }
 
 sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t bytes)

@@ -61,8 +61,8 @@ void queue_drop_last(struct cuda_device *d);
 
 /* The last launch writes activations alone: neither pages, nor lists, nor where these are. */
 void queue_set_apart(struct cuda_device *d);
-/* Whether the next launch may read pages and lists before it begins, as the last one is such or there
- * is none. */
+/* Whether the next launch may read pages and lists before it begins, as the last two are such, or
+ * those that are there. */
 bool queue_is_apart(const struct cuda_device *d);
 
 /* Notes a copy to pinned memory of the program's. */

@@ -55,8 +55,10 @@ sac_status cuda_add(struct cuda_device *d, const struct op_add *op)
 {
     const size_t n_block = (op->n + THREADS - 1) / THREADS, most = 8 * (size_t)d->n_sm;
     if (op->n == 0) return SAC_OK;
-    return queue_launch(d, "addition", add, (unsigned)(n_block < most ? n_block : most), THREADS, 0,
-                        op->x, op->y, op->n);
+    TRY(queue_launch(d, "addition", add, (unsigned)(n_block < most ? n_block : most), THREADS, 0,
+                     op->x, op->y, op->n));
+    queue_set_apart(d);
+    return SAC_OK;
 }
 
 /* ---- Copies ---- */
