@@ -135,20 +135,11 @@ static void multiply(sac_engine *e, const struct branch *b)
                     });
 }
 
-static void add_rows(sac_engine *e, const float *x, float *y)
-{
-    const size_t n = (size_t)e->batch.n_row * e->model->config.n_embd;
-    e->ops.add(e->workers, &(struct op_add){.x = x, .y = y, .n = n});
-}
-
-/* The rest of it: all shares' products are there. */
+/* The rest of it: all shares' products are added up. */
 static void add_branch(sac_engine *e, const float *post_norm)
 {
-    const uint32_t n_embd = e->model->config.n_embd, n = e->share.n_all;
+    const uint32_t n_embd = e->model->config.n_embd;
     float *sum = share_part(e, 0);
-    if (!post_norm && n == 1) return;
-    for (uint32_t i = post_norm ? 1 : 0; i < n; i++)
-        add_rows(e, share_part(e, i), post_norm ? sum : e->scratch.x);
     if (!post_norm) return;
     rmsnorm_batch(e, (struct op_rmsnorm){.x = sum,
                                          .y = sum,
@@ -157,7 +148,8 @@ static void add_branch(sac_engine *e, const float *post_norm)
                                          .n_group = 1,
                                          .width = n_embd,
                                          .w = post_norm});
-    add_rows(e, sum, e->scratch.x);
+    const size_t n = (size_t)e->batch.n_row * n_embd;
+    e->ops.add(e->workers, &(struct op_add){.x = sum, .y = e->scratch.x, .n = n});
 }
 
 static void multiply_attn(sac_engine *e, uint32_t layer)
@@ -270,10 +262,10 @@ static void each(sac_engine *e, void (*stage)(sac_engine *e, uint32_t layer), ui
 void layer_out(sac_engine *e, uint32_t layer)
 {
     each(e, multiply_attn, layer);
-    share_exchange(e);
+    share_sum(e);
     each(e, add_attn, layer);
     each(e, multiply_ffn, layer);
-    share_exchange(e);
+    share_sum(e);
     each(e, add_ffn, layer);
 }
 

@@ -121,6 +121,8 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     s->x = arena_take_tensor(a, n * c->n_embd, sizeof(float));
     const bool has_tmp = c->arch->post_norm || e->share.n_all > 1;
     s->tmp = arena_take_tensor(a, has_tmp ? e->share.n_all * n * c->n_embd : 0, sizeof(float));
+    const size_t n_inbox = e->share.n_all > 1 ? 2 * e->share.n_all * share_inbox_words(e) : 0;
+    s->inbox = arena_take_tensor(a, n_inbox, sizeof *s->inbox);
     s->qkv = arena_take_tensor(a, n_qkv, sizeof(float));
     s->attn = arena_take_tensor(a, n * config_q_width(c), sizeof(float));
     s->ffn = arena_take_tensor(a, p->layer0 < p->end ? n * c->n_ff : 0, sizeof(float));

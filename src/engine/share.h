@@ -20,6 +20,7 @@ struct shares {
     sac_engine *of[SHARES_MAX]; /* [n] engines that do what this one is asked for, itself first */
     uint32_t n;
     uint32_t i, n_all; /* its share, of so many; a follower's n is 1 */
+    bool joined;       /* each writes to the others' memory */
     struct sac_model model; /* of the share, if not all; its weights, until they are up */
 };
 
@@ -34,10 +35,13 @@ sac_status share_refuse(const sac_engine *e, const char *what, sac_error *err);
 
 /* sched_pick of all. */
 sac_status share_pick(sac_engine *e, sac_error *err);
-/* What share i adds to the rows' residual stream is in its scratch.tmp, at share_part(e, i); from
- * here on what each adds is in everyone's. */
-void share_exchange(sac_engine *e);
+/* What share i adds to the rows' residual stream is in its scratch.tmp, at share_part(e, i). Then
+ * all add up all parts: into their streams; or, where a norm stands behind a branch of a layer, the
+ * sum alone, into share_part(e, 0). Of one share nothing is left to add. */
 float *share_part(const sac_engine *e, uint32_t i);
+void share_sum(sac_engine *e);
+/* Values that a sum has at most, if the parts go from GPU to GPU within it. */
+size_t share_inbox_words(const sac_engine *e);
 
 /* Counters of what others have read of their heads go to the leader. */
 void share_collect(sac_engine *e);

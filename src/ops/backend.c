@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "ops/cuda/api.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,23 @@ void backend_send(const struct backend *from, const struct backend *to, void *ds
         backend_down(from, dst, src, bytes);
     else
         from->api->send(from->device, to->device, dst, src, bytes);
+}
+
+bool backend_join(const struct backend *const *b, uint64_t *const *inbox, uint32_t n,
+                  size_t n_word)
+{
+    struct cuda_device *device[BACKEND_TEAM_MAX];
+    assert(n > 0 && n <= BACKEND_TEAM_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        assert(!b[i]->is_host);
+        device[i] = b[i]->device;
+    }
+    return b[0]->api->join(device, inbox, n, n_word);
+}
+
+void backend_sum(const struct backend *b, const struct op_sum *op)
+{
+    (void)b->api->sum(b->device, op); /* the device remembers a failure */
 }
 
 sac_status backend_wait(const struct backend *b, sac_error *err)

@@ -61,6 +61,15 @@ void backend_copy(const struct backend *b, void *dst, const void *src, size_t by
  * least one of which is a device; to the host's, as backend_down. */
 void backend_send(const struct backend *from, const struct backend *to, void *dst, const void *src,
                   size_t bytes);
+/* Makes a team of n devices that add up parts of up to n_word values (backend_sum), in this order;
+ * `inbox[i]` is memory of b[i], [2, n, n_word]. From here on what is queued on one of them may wait
+ * for the others; none of that is up to the caller. false: one of them cannot write to another's
+ * memory. */
+#define BACKEND_TEAM_MAX 16
+bool backend_join(const struct backend *const *b, uint64_t *const *inbox, uint32_t n,
+                  size_t n_word);
+/* On all of b's team; `op` in the order in which they joined. */
+void backend_sum(const struct backend *b, const struct op_sum *op);
 /* Until everything is done; or the first thing that has gone wrong. */
 sac_status backend_wait(const struct backend *b, sac_error *err);
 

@@ -267,6 +267,15 @@ struct op_add { /* y = x + y, element-wise */
     size_t n;
 };
 
+/* One of several devices' side of a sum of all their parts, in the devices' order, which all of
+ * them get: y = part[0] + part[1] + ... */
+struct op_sum {
+    const float *part; /* its own; may be y */
+    float *y;
+    size_t n; /* the same for all; at most n_word of struct cuda_api's join */
+    bool adds; /* y = y + part[0] + part[1] + ... */
+};
+
 /* ---- Scores for choosing what to read ----
  * Called by one worker for one KV head of one row: these slots split nothing, and write only where
  * a pointer is not const. Pages are named by id: page id's data is at base + id * stride; or, where

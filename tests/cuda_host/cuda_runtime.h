@@ -202,6 +202,7 @@ enum cudaError_t {
     cudaErrorInsufficientDriver,
     cudaErrorNoDevice,
     cudaErrorHostMemoryAlreadyRegistered,
+    cudaErrorLaunchFailure,
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
@@ -293,6 +294,13 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
+/* ---- Between devices ---- */
+
+/* A word into the memory of a device that the one which runs may write to. */
+void host_send(uint64_t *to, uint64_t word);
+/* Goes on while all streams wait for each other. */
+uint64_t host_clock_ns(void);
 
 /* ---- Kernels by their address ---- */
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -22,7 +23,7 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-enum wait { WAIT_NONE, WAIT_BLOCK, WAIT_WARP, WAIT_OVER };
+enum wait { WAIT_NONE, WAIT_PAUSE, WAIT_BLOCK, WAIT_WARP, WAIT_OVER };
 
 typedef void *place[5]; /* of __builtin_setjmp */
 
@@ -48,19 +49,24 @@ struct warp {
     uint32_t brought[2][32][GRID_WORDS]; /* by turn: nobody is two turns ahead of another */
 };
 
-static struct {
+struct grid {
     struct fiber fiber[GRID_THREADS_MAX];
     struct warp warp[WARPS_MAX];
     uint32_t n_thread, now, n_left, n_waiting;
     uint64_t turn; /* barriers that are complete */
     place scheduler;
     struct stack caller; /* the scheduler's, as a sanitizer tells it */
-    ucontext_t main;
-    const std::function<void()> *kernel;
+    std::function<void()> kernel;
+    dim3 size;
+    uint64_t n_block, n_done; /* blocks, and those that have ended */
+    bool has_begun, moved;    /* the next of them; anything since the last go_on */
     uint8_t *shared_room, *shared; /* the room ends before a page that cannot be read */
     size_t shared_bytes;
     bool backward;
-} block;
+};
+
+static struct grid *block; /* the launch that runs, with its block at hand */
+static std::vector<struct grid *> idle; /* those that can be used again */
 
 [[noreturn]] static void fail(const char *what)
 {
@@ -79,33 +85,33 @@ static struct {
 
 [[gnu::noinline]] static void give_way(void)
 {
-    if (__builtin_setjmp(block.fiber[block.now].at) == 0) {
-        STACK_LEAVE(block.caller);
-        go_to(block.scheduler);
+    if (__builtin_setjmp(block->fiber[block->now].at) == 0) {
+        STACK_LEAVE(block->caller);
+        go_to(block->scheduler);
     }
-    STACK_ENTER(block.caller);
+    STACK_ENTER(block->caller);
 }
 
 /* A fiber lives on from block to block. */
 [[noreturn]] static void run_kernels(void)
 {
-    STACK_ENTER(block.caller);
+    STACK_ENTER(block->caller);
     for (;;) {
-        (*block.kernel)();
-        if (!block.fiber[block.now].waited) fail("a kernel that has not called kernel_begin");
-        block.fiber[block.now].wait = WAIT_OVER;
-        block.n_left--;
+        block->kernel();
+        if (!block->fiber[block->now].waited) fail("a kernel that has not called kernel_begin");
+        block->fiber[block->now].wait = WAIT_OVER;
+        block->n_left--;
         give_way();
     }
 }
 
 [[gnu::noinline]] static void go_on(uint32_t i)
 {
-    struct fiber *f = &block.fiber[i];
+    struct fiber *f = &block->fiber[i];
     const struct stack own = {f->stack, STACK_BYTES};
-    block.now = i;
+    block->now = i;
     threadIdx.x = i;
-    if (__builtin_setjmp(block.scheduler) != 0) {
+    if (__builtin_setjmp(block->scheduler) != 0) {
         struct stack left;
         STACK_ENTER(left);
         return;
@@ -125,9 +131,10 @@ static struct {
 static bool may_run(const struct fiber *f, uint32_t i)
 {
     switch (f->wait) {
-    case WAIT_NONE: return true;
-    case WAIT_BLOCK: return block.turn > f->turn;
-    case WAIT_WARP: return block.warp[i / 32].turn > f->turn;
+    case WAIT_NONE:
+    case WAIT_PAUSE: return true;
+    case WAIT_BLOCK: return block->turn > f->turn;
+    case WAIT_WARP: return block->warp[i / 32].turn > f->turn;
     case WAIT_OVER: return false;
     }
     return false;
@@ -137,61 +144,81 @@ static bool may_run(const struct fiber *f, uint32_t i)
 static void complete_barrier(void)
 {
     int line = 0;
-    for (uint32_t i = 0; i < block.n_thread; i++) {
-        const struct fiber *f = &block.fiber[i];
+    for (uint32_t i = 0; i < block->n_thread; i++) {
+        const struct fiber *f = &block->fiber[i];
         if (f->wait != WAIT_BLOCK) continue;
         if (line && f->line != line) fail("threads of a block wait at different barriers");
         line = f->line;
     }
-    block.turn++;
-    block.n_waiting = 0;
+    block->turn++;
+    block->n_waiting = 0;
 }
 
-static void run_block(void)
+/* A thread that pauses again has not moved. */
+static bool run_thread(uint32_t i)
 {
-    while (block.n_left > 0) {
-        bool ran = false;
-        for (uint32_t k = 0; k < block.n_thread; k++) {
-            const uint32_t i = block.backward ? block.n_thread - 1 - k : k;
-            if (!may_run(&block.fiber[i], i)) continue;
-            block.fiber[i].wait = WAIT_NONE;
-            go_on(i);
+    struct fiber *f = &block->fiber[i];
+    const bool paused = f->wait == WAIT_PAUSE;
+    f->wait = WAIT_NONE;
+    go_on(i);
+    return !paused || f->wait != WAIT_PAUSE;
+}
+
+/* false: all threads that can run pause. */
+static bool run_block(void)
+{
+    while (block->n_left > 0) {
+        bool ran = false, moved = false;
+        for (uint32_t k = 0; k < block->n_thread; k++) {
+            const uint32_t i = block->backward ? block->n_thread - 1 - k : k;
+            if (!may_run(&block->fiber[i], i)) continue;
+            moved |= run_thread(i);
             ran = true;
         }
-        if (block.n_left > 0 && block.n_waiting == block.n_left)
+        block->moved |= moved;
+        if (block->n_left > 0 && block->n_waiting == block->n_left)
             complete_barrier();
         else if (!ran)
             fail("a barrier or exchange that not all threads come to");
+        else if (!moved)
+            return false;
     }
+    return true;
 }
 
 /* ---- What threads do together ---- */
 
 void grid_begin(void)
 {
-    block.fiber[block.now].waited = true;
+    block->fiber[block->now].waited = true;
 }
 
 void grid_barrier(int line)
 {
-    struct fiber *f = &block.fiber[block.now];
+    struct fiber *f = &block->fiber[block->now];
     f->wait = WAIT_BLOCK;
-    f->turn = block.turn;
+    f->turn = block->turn;
     f->line = line;
-    block.n_waiting++;
+    block->n_waiting++;
+    give_way();
+}
+
+void grid_pause(void)
+{
+    block->fiber[block->now].wait = WAIT_PAUSE;
     give_way();
 }
 
 uint32_t grid_lane(void)
 {
-    return block.now % 32;
+    return block->now % 32;
 }
 
 void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes)
 {
     const uint32_t lane = grid_lane();
-    struct warp *w = &block.warp[block.now / 32];
-    struct fiber *f = &block.fiber[block.now];
+    struct warp *w = &block->warp[block->now / 32];
+    struct fiber *f = &block->fiber[block->now];
     if (!(mask >> lane & 1)) fail("a lane is not in the mask of its own exchange");
     if (w->arrived == 0) {
         w->kind = kind;
@@ -212,7 +239,7 @@ void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t 
 
 const uint32_t *grid_brought(uint32_t lane)
 {
-    const struct warp *w = &block.warp[block.now / 32];
+    const struct warp *w = &block->warp[block->now / 32];
     return w->brought[(w->turn - 1) % 2][lane % 32];
 }
 
@@ -220,19 +247,19 @@ const uint32_t *grid_brought(uint32_t lane)
 
 uint8_t *grid_shared(void)
 {
-    return block.shared;
+    return block->shared;
 }
 
 /* Zero is no place. */
 uint32_t grid_shared_address(const void *p)
 {
-    return (uint32_t)((const uint8_t *)p - block.shared_room) + 1024;
+    return (uint32_t)((const uint8_t *)p - block->shared_room) + 1024;
 }
 
 void *grid_shared_at(uint32_t address, size_t bytes)
 {
-    uint8_t *p = block.shared_room + address - 1024;
-    if (p < block.shared || p + bytes > block.shared + block.shared_bytes)
+    uint8_t *p = block->shared_room + address - 1024;
+    if (p < block->shared || p + bytes > block->shared + block->shared_bytes)
         fail("a copy to shared memory that the launch did not ask for");
     return p;
 }
@@ -247,50 +274,73 @@ static void *map(size_t bytes)
     return p;
 }
 
-static void open_block(void)
+static struct grid *open_grid(void)
 {
     const size_t page = 4096, room = (GRID_SHARED_MAX + page - 1) / page * page;
-    const char *order = getenv("SAC_GRID_ORDER");
-    block.backward = order && strcmp(order, "backward") == 0;
-    if (block.shared_room) return;
-    block.shared_room = (uint8_t *)map(room + page);
-    if (mprotect(block.shared_room + room, page, PROT_NONE) != 0) fail("no end of shared memory");
+    struct grid *g = new grid();
+    g->shared_room = (uint8_t *)map(room + page);
+    if (mprotect(g->shared_room + room, page, PROT_NONE) != 0) fail("no end of shared memory");
     uint8_t *stack = (uint8_t *)map(GRID_THREADS_MAX * STACK_BYTES);
-    for (uint32_t i = 0; i < GRID_THREADS_MAX; i++) block.fiber[i].stack = stack + i * STACK_BYTES;
+    for (uint32_t i = 0; i < GRID_THREADS_MAX; i++) g->fiber[i].stack = stack + i * STACK_BYTES;
+    return g;
 }
 
 /* As near to the end of the room as its alignment allows. */
-static void begin_block(size_t shared)
+static void begin_block(void)
 {
     const size_t room = (GRID_SHARED_MAX + 4095) / 4096 * 4096;
-    block.shared = block.shared_room + (room - shared) / 1024 * 1024;
-    block.shared_bytes = shared;
-    memset(block.shared, 0xff, shared);
-    block.n_left = block.n_thread;
-    block.n_waiting = 0;
-    for (uint32_t i = 0; i < block.n_thread; i++)
-        block.fiber[i].wait = WAIT_NONE, block.fiber[i].waited = false;
-    for (uint32_t i = 0; i < WARPS_MAX; i++) block.warp[i].arrived = 0;
+    block->shared = block->shared_room + (room - block->shared_bytes) / 1024 * 1024;
+    memset(block->shared, 0xff, block->shared_bytes);
+    block->n_left = block->n_thread;
+    block->n_waiting = 0;
+    for (uint32_t i = 0; i < block->n_thread; i++)
+        block->fiber[i].wait = WAIT_NONE, block->fiber[i].waited = false;
+    for (uint32_t i = 0; i < WARPS_MAX; i++) block->warp[i].arrived = 0;
 }
 
-void grid_run(dim3 grid, uint32_t n_thread, size_t shared, const std::function<void()> &kernel)
+struct grid *grid_launch(dim3 size, uint32_t n_thread, size_t shared,
+                         const std::function<void()> &kernel)
 {
+    const char *order = getenv("SAC_GRID_ORDER");
     if (n_thread == 0 || n_thread > GRID_THREADS_MAX || shared > GRID_SHARED_MAX)
         fail("a launch that no GPU can do");
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535)
+    if (size.x == 0 || size.y == 0 || size.z == 0 || size.y > 65535 || size.z > 65535)
         fail("a grid that no GPU can run");
-    open_block();
-    block.kernel = &kernel;
-    block.n_thread = n_thread;
-    gridDim = grid;
-    blockDim = dim3(n_thread);
+    struct grid *g = idle.empty() ? open_grid() : idle.back();
+    if (!idle.empty()) idle.pop_back();
+    g->backward = order && strcmp(order, "backward") == 0;
+    g->kernel = kernel;
+    g->size = size;
+    g->n_thread = n_thread;
+    g->shared_bytes = shared;
+    g->n_block = (uint64_t)size.x * size.y * size.z;
+    g->n_done = 0;
+    g->has_begun = false;
+    return g;
+}
+
+/* What kernels ask for by name is that of the launch that goes on. */
+static void enter(struct grid *g)
+{
+    const uint64_t i = g->backward ? g->n_block - 1 - g->n_done : g->n_done;
+    block = g;
+    gridDim = g->size;
+    blockDim = dim3(g->n_thread);
     threadIdx = dim3(0, 0, 0);
-    const uint64_t n = (uint64_t)grid.x * grid.y * grid.z;
-    for (uint64_t k = 0; k < n; k++) {
-        const uint64_t i = block.backward ? n - 1 - k : k;
-        blockIdx = dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
-                        (unsigned)(i / grid.x / grid.y));
-        begin_block(shared);
-        run_block();
+    blockIdx = dim3((unsigned)(i % g->size.x), (unsigned)(i / g->size.x % g->size.y),
+                    (unsigned)(i / g->size.x / g->size.y));
+}
+
+enum grid_state grid_go_on(struct grid *g)
+{
+    g->moved = false;
+    for (; g->n_done < g->n_block; g->n_done++) {
+        enter(g);
+        if (!g->has_begun) begin_block();
+        g->has_begun = true;
+        if (!run_block()) return g->moved ? GRID_MOVED : GRID_STUCK;
+        g->has_begun = false;
     }
+    idle.push_back(g);
+    return GRID_DONE;
 }

@@ -24,7 +24,13 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 #define GRID_SHARED_MAX  ((size_t)232448) /* of a block, as on a GPU */
 #define GRID_THREADS_MAX 1024u
 
-void grid_run(dim3 grid, uint32_t n_thread, size_t shared, const std::function<void()> &kernel);
+/* A launch under way. It runs where it is told to go on, until it is done, and then is no more, or
+ * until all its threads that could run pause. */
+struct grid;
+enum grid_state { GRID_DONE, GRID_MOVED, GRID_STUCK /* none has come any further */ };
+struct grid *grid_launch(dim3 size, uint32_t n_thread, size_t shared,
+                         const std::function<void()> &kernel);
+enum grid_state grid_go_on(struct grid *g);
 
 /* The running block's shared memory, and a place in it as a number. */
 uint8_t *grid_shared(void);
@@ -35,6 +41,11 @@ void *grid_shared_at(uint32_t address, size_t bytes);
 void grid_begin(void);
 /* __syncthreads of a source line. */
 void grid_barrier(int line);
+
+/* A thread that looks again and again for what another device writes does so between looks: the
+ * others go on, and when all of them pause, other streams do. Until then __shared__ memory, which
+ * launches of a kernel have in common, holds nothing. */
+void grid_pause(void);
 
 /* What lanes of a warp do together: each brings `bytes` (GRID_WORDS words at most), and when all of
  * `mask` have done so, each may look at what any of them brought, until its next exchange. */

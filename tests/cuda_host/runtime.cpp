@@ -1,8 +1,12 @@
 /* runtime.cpp: streams, graphs and memory of devices that are this process, as many as
  * SAC_HOST_DEVICES says (1). Work that is queued is done by whoever waits for it; memory of a device
  * is out of reach at all other times, so the program cannot read a tensor without a copy, nor work go
- * on behind its back. Work of one device reaches that one's memory alone, and what it does not wait
- * for (events) is not done yet. */
+ * on behind its back. Work of one device reaches that one's memory alone, but for copies to another
+ * and words that a kernel sends there (host_send), and what it does not wait for (events) is not done
+ * yet. A kernel that waits for words of another device pauses, and other streams go on.
+ *
+ * SAC_HOST_PEERS=0: no device reaches another's memory by itself. SAC_HOST_LOST=I: device I does
+ * nothing of what it is asked. */
 #include <cuda_runtime.h>
 
 #include <stdio.h>
@@ -18,7 +22,7 @@
 
 /* What a stream does next. With `event` it waits until that has been reached `n_reached` times. */
 struct host_work {
-    std::function<void()> run;
+    std::function<enum grid_state()> run;
     struct host_event *event;
     uint64_t n_reached;
     int peer; /* another device that it reaches; -1: none */
@@ -55,6 +59,8 @@ static size_t bytes_taken[DEVICES_MAX]; /* of each device's memory */
 static std::unordered_set<cudaStream_t> streams;
 static int current;                     /* the device that calls are about */
 static void *registered;                /* what is pinned */
+static uint16_t reaches[DEVICES_MAX];   /* a bit for each device whose memory this one may write */
+static uint64_t now_ns;                 /* time passes where nothing else happens */
 
 /* For tests: how often a graph has been started, and a kernel has run. */
 extern "C" __attribute__((visibility("default"))) uint32_t n_graph_started, n_kernel_run;
@@ -128,6 +134,7 @@ const char *cudaGetErrorString(cudaError_t code)
     case cudaErrorInsufficientDriver: return "old driver";
     case cudaErrorNoDevice: return "no device";
     case cudaErrorHostMemoryAlreadyRegistered: return "registered";
+    case cudaErrorLaunchFailure: return "a device is lost";
     }
     return "unknown error";
 }
@@ -190,41 +197,100 @@ cudaError_t cudaHostUnregister(void *p)
     return cudaSuccess;
 }
 
-/* Memory of this device, and of another or -1, is all that can be reached; -1, -1: none. */
+/* Whose memory can be reached: a device's, and another's or -1; -1, -1: nobody's. */
+static int at = -1, at_peer = -1;
+static uint8_t *open_page; /* of another one's, that a word was sent to; NULL: none */
+
+static void close_page(void)
+{
+    if (open_page) mprotect(open_page, PAGE, PROT_NONE);
+    open_page = NULL;
+}
+
 static void reach(int device, int peer)
 {
-    static int reached = -1, reached_peer = -1;
-    if (device == reached && peer == reached_peer) return;
+    close_page();
+    if (device == at && peer == at_peer) return;
     for (const auto &r : regions) {
         const bool can = r.second.device == device || r.second.device == peer;
         mprotect(r.second.p, r.second.bytes, can ? PROT_READ | PROT_WRITE : PROT_NONE);
     }
-    reached = device;
-    reached_peer = peer;
+    at = device;
+    at_peer = peer;
+}
+
+static int device_of(const uint8_t *p)
+{
+    for (const auto &r : regions)
+        if (p >= r.second.p && p < r.second.p + r.second.bytes) return r.second.device;
+    return -1;
+}
+
+void host_send(uint64_t *to, uint64_t word)
+{
+    uint8_t *const page = (uint8_t *)((uintptr_t)to / PAGE * PAGE);
+    const int device = page == open_page ? -1 : device_of((const uint8_t *)to);
+    if (page != open_page && (device < 0 || !(reaches[at] >> device & 1))) {
+        fprintf(stderr, "cuda_host: a word to memory that device %d does not reach\n", at);
+        abort();
+    }
+    if (page != open_page) {
+        close_page();
+        mprotect(page, PAGE, PROT_READ | PROT_WRITE);
+        open_page = page;
+    }
+    *to = word;
+}
+
+uint64_t host_clock_ns(void)
+{
+    return now_ns;
 }
 
 /* ---- Streams ---- */
 
 static cudaError_t queue(cudaStream_t s, std::function<void()> work, int peer = -1)
 {
-    (s->captures ? s->captured : s->work).push_back({std::move(work), NULL, 0, peer});
+    auto run = [work = std::move(work)] {
+        work();
+        return GRID_DONE;
+    };
+    (s->captures ? s->captured : s->work).push_back({std::move(run), NULL, 0, peer});
     return cudaSuccess;
 }
 
-static void run_next(cudaStream_t s)
+static bool is_lost(int device)
 {
+    const char *text = getenv("SAC_HOST_LOST");
+    return text && *text && atoi(text) == device;
+}
+
+/* What a stream does next, or what that waits for; false: it can do nothing before others. */
+static bool run_next(cudaStream_t s)
+{
+    if (is_lost(s->device)) return false;
     if (s->work.empty()) {
         fprintf(stderr, "cuda_host: a stream waits for what nobody has queued\n");
         abort();
     }
-    const host_work next = std::move(s->work.front());
-    s->work.pop_front();
-    if (next.event) {
-        while (next.event->n_reached < next.n_reached) run_next(next.event->stream);
-        return;
+    host_work &next = s->work.front();
+    if (next.event && next.event->n_reached < next.n_reached) return run_next(next.event->stream);
+    enum grid_state state = GRID_DONE;
+    if (!next.event) {
+        reach(s->device, next.peer);
+        state = next.run();
     }
-    reach(s->device, next.peer);
-    next.run();
+    if (state == GRID_DONE) s->work.pop_front();
+    return state != GRID_STUCK;
+}
+
+/* As far as they can go without this one. */
+static bool run_others(cudaStream_t s)
+{
+    bool moved = false;
+    for (cudaStream_t other : streams)
+        while (other != s && !other->work.empty() && run_next(other)) moved = true;
+    return moved;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
@@ -247,10 +313,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     const char *order = getenv("SAC_GRID_ORDER");
     /* Others may be as far as they can be, or have done nothing that they need not have. */
-    for (cudaStream_t other : streams)
-        while (order && strcmp(order, "backward") == 0 && other != s && !other->work.empty())
-            run_next(other);
-    while (!s->work.empty()) run_next(s);
+    if (order && strcmp(order, "backward") == 0) run_others(s);
+    if (is_lost(s->device)) return cudaErrorLaunchFailure;
+    while (!s->work.empty())
+        if (!run_next(s) && !run_others(s)) now_ns += 1000000000;
     reach(-1, -1);
     return cudaSuccess;
 }
@@ -286,13 +352,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-    *can = device != peer;
+    const char *text = getenv("SAC_HOST_PEERS");
+    *can = device != peer && !(text && strcmp(text, "0") == 0);
     return cudaSuccess;
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
-    return peer != current && flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
+    if (peer == current || flags) return cudaErrorInvalidValue;
+    reaches[current] |= (uint16_t)(1u << peer);
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes,
@@ -339,11 +408,16 @@ cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig_t *config, const v
     if (found == kernels.end() || config->stream->device != current) return cudaErrorInvalidValue;
     std::function<void()> call = found->second(kernel, args);
     const struct cudaLaunchConfig_t c = *config;
-    return queue(c.stream,
-                 [=] {
-                     n_kernel_run++;
-                     grid_run(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, call);
-                 });
+    struct grid *launch = NULL; /* under way */
+    auto run = [=]() mutable {
+        n_kernel_run += !launch;
+        if (!launch) launch = grid_launch(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, call);
+        const enum grid_state state = grid_go_on(launch);
+        if (state == GRID_DONE) launch = NULL;
+        return state;
+    };
+    (c.stream->captures ? c.stream->captured : c.stream->work).push_back({run, NULL, 0, -1});
+    return cudaSuccess;
 }
 
 /* ---- Graphs ---- */
@@ -374,7 +448,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     n_graph_started++;
     if (s->device != current) return cudaErrorInvalidValue;
-    for (const auto &work : exec->work) queue(s, work.run);
+    for (const auto &work : exec->work) s->work.push_back(work);
     return cudaSuccess;
 }
 

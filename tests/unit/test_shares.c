@@ -1,4 +1,4 @@
-/* test_shares.c: every layer on two GPUs at once (params.device_rows), by the CUDA backend's own
+/* test_shares.c: every layer on two GPUs or three at once (params.device_rows), by the CUDA backend's own
  * kernels and queues, which tests/cuda_host runs on a CPU. What comes of it is what one GPU
  * computes, but for the order of two sums a layer; and its bits do not depend on chunks, on company
  * in the batch, or on which GPU is ahead. */
@@ -13,7 +13,7 @@ enum { DIM = 64, N_STEP = 3, N_CHUNK = 64, N_LONG = 3 * N_CHUNK + 9 };
  * measure: */
 #define NEAR 0.5 /* of that distance, over all rows; a third at most has been seen */
 
-static sac_model *odd; /* of 3 KV heads */
+static sac_model *odd, *wide; /* of 3 KV heads; the second with channels for three, too */
 
 static int open_models(void **state)
 {
@@ -21,12 +21,15 @@ static int open_models(void **state)
     setenv("SAC_CPU", "ref", 1);
     setenv("SAC_HOST_DEVICES", "3", 1);
     odd = tiny_open(&(struct tiny){.seed = 5, .n_head = 6, .n_kv_head = 3, .dim = DIM});
-    return open_pair(CUDA_HOST, DIM) == 0 && odd ? 0 : -1;
+    wide =
+        tiny_open(&(struct tiny){.seed = 6, .n_head = 6, .n_kv_head = 3, .dim = DIM, .n_ff = 96});
+    return open_pair(CUDA_HOST, DIM) == 0 && odd && wide ? 0 : -1;
 }
 
 static int free_models(void **state)
 {
     sac_model_free(odd);
+    sac_model_free(wide);
     return free_pair(state);
 }
 
@@ -168,6 +171,12 @@ static void heads_may_not_divide(void **state)
     check_like_one(&(struct wish){.of = odd, .type = SAC_KV_Q8}, "cuda:0,cuda:1");
 }
 
+static void three_add_up(void **state)
+{
+    (void)state;
+    check_like_one(&(struct wish){.of = wide, .type = SAC_KV_F16}, "cuda:0,cuda:1,cuda:2");
+}
+
 static void methods_choose_for_the_heads_of_a_share(void **state)
 {
     (void)state;
@@ -191,15 +200,37 @@ static void bits_depend_on_no_chunk_and_no_company(void **state)
     }
 }
 
+/* Chunks of more rows than go within a sum: their parts are copied. */
+static void bits_depend_on_no_way_of_a_sum(void **state)
+{
+    (void)state;
+    static struct heard want, got;
+    const struct wish w = {.of = wide, .type = SAC_KV_F16, .alone = true};
+    struct wish many = w;
+    many.n_chunk = N_LONG;
+    check_bits(&w, &many, "cuda:2,cuda:0,cuda:1");
+    live(&want, &w, "cuda:0,cuda:1,cuda:2");
+    setenv("SAC_HOST_PEERS", "0", 1);
+    live(&got, &w, "cuda:0,cuda:1,cuda:2");
+    unsetenv("SAC_HOST_PEERS");
+    assert_memory_equal(want.logits, got.logits, sizeof want.logits);
+    const struct wish normed = {.of = windowed, .type = SAC_KV_F16, .alone = true};
+    many = normed;
+    many.n_chunk = N_LONG;
+    check_bits(&normed, &many, "cuda:0,cuda:1");
+}
+
 /* The GPUs wait for each other, whoever is ahead. */
 static void bits_depend_on_no_order(void **state)
 {
     (void)state;
     static struct heard want, got;
-    const struct wish w = {.of = model, .type = SAC_KV_F16};
-    live(&want, &w, "cuda:0,cuda:1");
+    const struct wish w = {.of = wide, .type = SAC_KV_F16, .alone = true};
+    live(&want, &w, "cuda:0,cuda:1,cuda:2");
+    live(&got, &w, "cuda:0,cuda:1,cuda:2");
+    assert_memory_equal(want.logits, got.logits, sizeof want.logits);
     setenv("SAC_GRID_ORDER", "backward", 1);
-    live(&got, &w, "cuda:0,cuda:1");
+    live(&got, &w, "cuda:0,cuda:1,cuda:2");
     unsetenv("SAC_GRID_ORDER");
     assert_memory_equal(want.logits, got.logits, sizeof want.logits);
 }
@@ -214,18 +245,50 @@ static void pages_may_lie_below_each_share(void **state)
     check_bits(&w, &below, "cuda:0,cuda:1");
 }
 
-/* A step of decode rows is a row of graphs, which end where sums do. */
-static void stages_are_graphs(void **state)
+static uint32_t count_graphs(const struct wish *w, const char *device)
+{
+    static struct heard h;
+    const uint32_t before = graphs_started(CUDA_HOST); /* loaded by the tests before */
+    live(&h, w, device);
+    return graphs_started(CUDA_HOST) - before;
+}
+
+/* A step of decode rows is one graph on each; where parts are copied, a row of them, which end where
+ * sums do. */
+static void steps_are_graphs(void **state)
 {
     (void)state;
-    static struct heard h;
-    const struct wish w = {.of = model, .type = SAC_KV_F16};
-    const uint32_t before = graphs_started(CUDA_HOST); /* loaded by the tests before */
-    live(&h, &w, "cuda:0");
-    const uint32_t one = graphs_started(CUDA_HOST) - before;
-    live(&h, &w, "cuda:0,cuda:1");
-    const uint32_t two = graphs_started(CUDA_HOST) - before - one;
-    assert_true(one > 0 && two >= 2 * 2 * TINY_LAYERS * one);
+    const struct wish w = {.of = model, .type = SAC_KV_F16, .alone = true};
+    const uint32_t one = count_graphs(&w, "cuda:0");
+    assert_true(one > 0);
+    assert_int_equal(count_graphs(&w, "cuda:0,cuda:1"), 2 * one);
+    setenv("SAC_HOST_PEERS", "0", 1);
+    const uint32_t copied = count_graphs(&w, "cuda:0,cuda:1");
+    unsetenv("SAC_HOST_PEERS");
+    assert_true(copied >= 2 * 2 * TINY_LAYERS * one);
+}
+
+/* Who waits for a GPU that has fallen silent says so, and ends. */
+static void a_lost_device_is_named(void **state)
+{
+    (void)state;
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_seq seq;
+    uint32_t n;
+    const int32_t tok[4] = {1, 2, 3, 4};
+    const struct wish w = {.of = wide, .type = SAC_KV_F16};
+    const sac_engine_params p = params_of(&w, "cuda:0,cuda:1,cuda:2");
+    must(sac_engine_create(&e, w.of, &p, &err), &err);
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, tok, 4, SAC_ROW_PROMPT);
+    step_all(e, NULL, NULL);
+    append(e, seq, tok, 1, SAC_ROW_DECODE);
+    setenv("SAC_HOST_LOST", "2", 1);
+    assert_int_equal(sac_step(e, NULL, NULL, &n, &err), SAC_ERR_IO);
+    unsetenv("SAC_HOST_LOST");
+    assert_string_equal(err.msg, "GPU 0: no part of a sum has come from GPU 2 for 10 s");
+    sac_engine_free(e);
 }
 
 /* What is nobody's share is the first one's. */
@@ -351,11 +414,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_add_up_to_one_device),
         cmocka_unit_test(heads_may_not_divide),
+        cmocka_unit_test(three_add_up),
         cmocka_unit_test(methods_choose_for_the_heads_of_a_share),
         cmocka_unit_test(bits_depend_on_no_chunk_and_no_company),
+        cmocka_unit_test(bits_depend_on_no_way_of_a_sum),
         cmocka_unit_test(bits_depend_on_no_order),
         cmocka_unit_test(pages_may_lie_below_each_share),
-        cmocka_unit_test(stages_are_graphs),
+        cmocka_unit_test(steps_are_graphs),
+        cmocka_unit_test(a_lost_device_is_named),
         cmocka_unit_test(a_bias_is_added_once),
         cmocka_unit_test(a_cut_through_a_block_is_refused),
         cmocka_unit_test(what_does_not_run_is_named),

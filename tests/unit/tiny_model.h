@@ -30,7 +30,7 @@ struct tiny {
     uint64_t seed;
     tiny_edit_fn edit; /* or NULL */
     void *user;
-    uint32_t n_layer, n_head, n_kv_head, dim; /* 0: as above */
+    uint32_t n_layer, n_head, n_kv_head, dim, n_ff; /* 0: as above */
     uint32_t window; /* 0: none, a model of the llama family; else Gemma 3 */
 };
 
@@ -52,6 +52,7 @@ static inline struct tiny tiny_filled(const struct tiny *make)
     if (!t.n_head) t.n_head = TINY_HEADS;
     if (!t.n_kv_head) t.n_kv_head = TINY_KV_HEADS;
     if (!t.dim) t.dim = TINY_DIM;
+    if (!t.n_ff) t.n_ff = TINY_FF;
     assert(t.n_layer <= TINY_LAYERS_MAX);
     return t;
 }
@@ -82,9 +83,9 @@ static inline size_t tiny_list(struct tiny_tensor *t, const struct tiny *make)
         {"attn_output.weight", TINY_EMBD, n_q, 0, 0.1f, TINY_ALL},
         {"post_attention_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_GEMMA},
         {"ffn_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_ALL},
-        {"ffn_gate.weight", TINY_FF, TINY_EMBD, 0, 0.2f, TINY_ALL},
-        {"ffn_up.weight", TINY_FF, TINY_EMBD, 0, 0.2f, TINY_ALL},
-        {"ffn_down.weight", TINY_EMBD, TINY_FF, 0, 0.2f, TINY_ALL},
+        {"ffn_gate.weight", make->n_ff, TINY_EMBD, 0, 0.2f, TINY_ALL},
+        {"ffn_up.weight", make->n_ff, TINY_EMBD, 0, 0.2f, TINY_ALL},
+        {"ffn_down.weight", TINY_EMBD, make->n_ff, 0, 0.2f, TINY_ALL},
         {"post_ffw_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_GEMMA},
     };
     const enum tiny_family other = make->window ? TINY_LLAMA : TINY_GEMMA;
@@ -122,7 +123,7 @@ static inline void tiny_put_keys(struct make_out *o, const struct tiny *make, ui
         {"context_length", TINY_CTX},
         {"embedding_length", TINY_EMBD},
         {"block_count", make->n_layer},
-        {"feed_forward_length", TINY_FF},
+        {"feed_forward_length", make->n_ff},
         {"attention.head_count", make->n_head},
         {"attention.head_count_kv", make->n_kv_head},
         {"attention.key_length", make->dim},

@@ -91,6 +91,11 @@ struct cuda_api {
      * the way through the machine's memory. */
     void (*send)(struct cuda_device *from, struct cuda_device *to, void *dst, const void *src,
                  size_t bytes);
+    /* From here on these n devices are a team, for `sum`: launches of one go to its stream when
+     * those of all do, so that no GPU waits for one that has yet to be told. `inbox[i]` is memory
+     * of d[i], [2, n, n_word]. A team ends when one of them is closed. false, and nothing has
+     * changed: one of them cannot write to another's memory. */
+    bool (*join)(struct cuda_device *const *d, uint64_t *const *inbox, uint32_t n, size_t n_word);
     /* Everything is done; or the first thing that went wrong since the last call. */
     sac_status (*wait)(struct cuda_device *d, sac_error *err);
 
@@ -106,6 +111,8 @@ struct cuda_api {
     sac_status (*rope)(struct cuda_device *d, const struct op_rope *op);
     sac_status (*add)(struct cuda_device *d, const struct op_add *op);
     sac_status (*top)(struct cuda_device *d, const struct op_top *op);
+    /* On all of the team that d is in: `op` has one for each, in the order in which they joined. */
+    sac_status (*sum)(struct cuda_device *d, const struct op_sum *op);
     /* Choosing: lists of n lanes, as in struct ops_lanes. */
     sac_status (*lane_boxes)(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n);
     sac_status (*lane_logits)(struct cuda_device *d, const struct op_lane_logits *op, uint32_t n);

@@ -190,7 +190,7 @@ sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
     const cublasLtMatmulAlgo_t *algo = algorithm(b, rows->width, n_out, stride);
     if (!algo || !set_layouts(b, rows->width, n_out, stride, rows->n_row))
         return device_fail(d, SAC_ERR_UNSUPPORTED, "cuBLASLt has no product of this shape");
-    if (queue_flush(d) != SAC_OK) return d->status; /* cuBLASLt launches by itself */
+    TRY(queue_flush(d)); /* cuBLASLt launches by itself */
     const cublasStatus_t status =
         b->matmul(b->handle, b->desc, &one, w, b->w, rows->x, b->x, &zero, out, b->y, out, b->y,
                   algo, b->space, SPACE, d->stream);

@@ -127,6 +127,7 @@ static sac_status check(const struct page_geom *geom, uint32_t n_head, sac_error
 static void close_device(struct cuda_device *d)
 {
     if (!d) return;
+    team_leave(d);
     device_use(d);
     if (d->stream) cudaStreamSynchronize(d->stream);
     blas_close(d->blas);
@@ -135,6 +136,7 @@ static void close_device(struct cuda_device *d)
     if (d->tally) cudaFree(d->tally);
     if (d->draw_sums) cudaFree(d->draw_sums);
     if (d->ring_host) cudaFreeHost(d->ring_host);
+    if (d->lost) cudaFreeHost(d->lost);
     if (d->reached) cudaEventDestroy(d->reached);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
@@ -153,6 +155,9 @@ static cudaError_t open_parts(struct cuda_device *d)
     if (code == cudaSuccess)
         code = cudaHostAlloc((void **)&d->ring_host, RING_BYTES, cudaHostAllocDefault);
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->ring, RING_BYTES);
+    if (code == cudaSuccess)
+        code = cudaHostAlloc((void **)&d->lost, sizeof *d->lost, cudaHostAllocMapped);
+    if (code == cudaSuccess) *d->lost = 0;
     d->ring_bytes = RING_BYTES;
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->tally, TALLY * sizeof *d->tally);
     if (code == cudaSuccess)
@@ -179,6 +184,8 @@ static sac_status open_device(struct cuda_device **out, uint32_t index, sac_erro
     d->major = i.major;
     d->minor = i.minor;
     d->n_sm = i.n_sm;
+    d->team[0] = d;
+    d->n_team = 1;
     const cudaError_t code = open_parts(d);
     if (code != cudaSuccess) {
         status = fail(err, code == cudaErrorMemoryAllocation ? SAC_ERR_MEMORY : SAC_ERR_IO,
@@ -215,7 +222,8 @@ static void give(struct cuda_device *d, void *p)
 {
     if (!p) return;
     queue_flush(d);
-    cudaStreamSynchronize(d->stream);
+    (void)team_settle(d);
+    device_use(d);
     cudaFree(p);
 }
 
@@ -374,16 +382,18 @@ static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes
     cuda_copy_rows(d, dst, bytes, src, bytes, 1);
 }
 
-/* Copies go from one's memory to the other's, if the machine has such a way; it is asked once. */
-static void reach(struct cuda_device *from, const struct cuda_device *to)
+bool device_reach(struct cuda_device *from, const struct cuda_device *to)
 {
     int can = 0;
     const uint64_t bit = (uint64_t)1 << to->index % 64;
-    if (from->asked & bit) return;
+    if (from->asked & bit) return from->reaches & bit;
     from->asked |= bit;
+    device_use(from);
     cudaDeviceCanAccessPeer(&can, (int)from->index, (int)to->index);
     if (can) cudaDeviceEnablePeerAccess((int)to->index, 0);
-    cudaGetLastError(); /* it is so already, or the driver takes another way */
+    cudaGetLastError(); /* it is so already */
+    if (can) from->reaches |= bit;
+    return can;
 }
 
 /* What is queued on `waits` from here on comes behind what is queued on `d`. */
@@ -396,12 +406,12 @@ static cudaError_t follow(struct cuda_device *waits, struct cuda_device *d)
 }
 
 /* By the stream of the one that has the bytes. It waits, too: the other may still read what lay
- * there before. */
+ * there before. Where memory is out of reach, the driver takes another way. */
 static void send(struct cuda_device *from, struct cuda_device *to, void *dst, const void *src,
                  size_t bytes)
 {
     if (queue_end(to) != SAC_OK || queue_end(from) != SAC_OK) return;
-    reach(from, to);
+    device_reach(from, to);
     cudaError_t code = follow(from, to);
     if (code == cudaSuccess)
         code = cudaMemcpyPeerAsync(dst, (int)to->index, src, (int)from->index, bytes, from->stream);
@@ -411,7 +421,7 @@ static void send(struct cuda_device *from, struct cuda_device *to, void *dst, co
 
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
-    drain(d);
+    if (drain(d) == SAC_OK) (void)team_check(d); /* remembered, too */
     const sac_status status = d->status;
     d->status = SAC_OK;
     return status == SAC_OK ? status : fail(err, status, "GPU %u: %s", d->index, d->message);
@@ -453,6 +463,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .down = down,
         .copy = copy,
         .send = send,
+        .join = cuda_join,
         .wait = wait,
         .linear = cuda_linear,
         .attn = cuda_attn,
@@ -464,6 +475,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .rope = cuda_rope,
         .add = cuda_add,
         .top = cuda_top,
+        .sum = cuda_sum,
         .lane_boxes = cuda_lane_boxes,
         .lane_logits = cuda_lane_logits,
         .lane_shares = cuda_lane_shares,

@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #define STAGE_ALIGN 64u
+#define TEAM_MAX    16u
 #define TALLY       8192u
 #define DRAW_LANES  256u  /* that one launch draws for */
 #define DRAW_CUTS   1024u /* that a draw can have */
@@ -24,7 +25,13 @@ struct cuda_device {
     size_t smem_max; /* of a block, after cudaFuncSetAttribute */
     cudaStream_t stream;
     cudaEvent_t reached;       /* in this stream, for those of other devices to wait for */
-    uint64_t asked;            /* a bit for each device that it has been asked to reach */
+    uint64_t asked, reaches;   /* a bit for each device: whether it has been asked; the answer */
+    struct cuda_device *team[TEAM_MAX]; /* [n_team] whose rows go to their streams together */
+    uint32_t n_team;                    /* 1: its own alone */
+    uint64_t *inbox;                    /* [2, n_team, n_word] of the team's sums (team.cu) */
+    size_t n_word;
+    uint32_t tag;   /* of the team's last sum */
+    uint32_t *lost; /* pinned: 1 + the index of a device that has not come to a sum; 0: none */
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;
     uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
@@ -44,6 +51,9 @@ void device_use(const struct cuda_device *d);
 sac_status device_check(struct cuda_device *d, cudaError_t code, const char *what);
 /* The same for a failure that is not CUDA's. */
 sac_status device_fail(struct cuda_device *d, sac_status code, const char *what);
+
+/* Whether kernels and copies of one GPU reach another's memory; makes it so, if it can be. */
+bool device_reach(struct cuda_device *from, const struct cuda_device *to);
 
 /* Leaves the function with the status of `expr` unless it is SAC_OK, as in base/status.h. */
 #define TRY(expr)                                                                                  \
@@ -68,6 +78,15 @@ sac_status stage_reserve(struct cuda_device *d, size_t bytes);
 sac_status blas_open(struct cuda_blas **out, sac_error *err);
 void blas_close(struct cuda_blas *b); /* NULL is nothing */
 
+/* ---- Sums of several GPUs (team.cu) ---- */
+
+/* Alone, as a device begins. */
+void team_leave(struct cuda_device *d);
+/* What is on the streams of its team is done; among this may be words to its memory. */
+sac_status team_settle(struct cuda_device *d);
+/* After a wait: whether all have come to the sums that it has waited for. */
+sac_status team_check(struct cuda_device *d);
+
 /* ---- Launchers, one file each ---- */
 
 extern "C" {
@@ -76,6 +95,8 @@ size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op);
 sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op);
 sac_status cuda_add(struct cuda_device *d, const struct op_add *op);
+bool cuda_join(struct cuda_device *const *d, uint64_t *const *inbox, uint32_t n, size_t n_word);
+sac_status cuda_sum(struct cuda_device *d, const struct op_sum *op);
 sac_status cuda_top(struct cuda_device *d, const struct op_top *op);
 /* Rows of `width` bytes within the device, apart from each other. */
 sac_status cuda_copy_rows(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,

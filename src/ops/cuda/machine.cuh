@@ -16,6 +16,7 @@ enum half_type { HALF_F16, HALF_BF16 };
 
 #define LINEAR_PANEL 16384u /* outputs of prompt rows that are multiplied together, at most */
 #define PROMPT_PIECE 32u /* tiles of a prompt row's list that a block reads by itself, at least */
+#define TEAM_LOOKS   1024u /* at what has not come from another GPU, between two at the clock */
 
 /* ---- Launches ---- */
 
@@ -75,6 +76,34 @@ __device__ __forceinline__ uint8_t *kernel_shared(void)
 {
     extern __shared__ __align__(1024) uint8_t kernel_shared_bytes[];
     return kernel_shared_bytes;
+}
+
+/* ---- Between GPUs ---- */
+
+/* A word to another GPU's memory, and a look at one that another GPU may have sent: all of its bits
+ * together, and in no order with other words. */
+__device__ __forceinline__ void word_send(uint64_t *to, uint64_t word)
+{
+    asm volatile("st.relaxed.sys.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
+__device__ __forceinline__ uint64_t word_look(const uint64_t *at)
+{
+    uint64_t word;
+    asm volatile("ld.relaxed.sys.b64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    return word;
+}
+
+/* Between two looks at the same word: where a CPU runs the kernels, others get on. */
+__device__ __forceinline__ void look_again(void)
+{
+}
+
+__device__ __forceinline__ uint64_t clock_ns(void)
+{
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
 }
 
 /* ---- Arithmetic ---- */

@@ -6,8 +6,13 @@
  * other is issued command by command. Two rows are the same if their commands and the bytes of their
  * arguments are. Several rows take turns where layers choose in different steps, or batches change.
  *
- * Invariant: a row that was flushed before the end of its step (`broken`) makes no graph: what lies
- * between its parts went to the stream without being noted. */
+ * Invariants:
+ *  1. A row that was flushed before the end of its step (`broken`) makes no graph: what lies between its
+ *     parts went to the stream without being noted.
+ *  2. Whenever the host may wait for a GPU, what is on the streams of a team has its sums on all of
+ *     them. So rows of a team go together; whatever may wait (loading of kernels, making of graphs)
+ *     comes before the first of them; and rows that are no graphs go in turns, from sum to sum, as a
+ *     stream takes so many launches and then waits until some are done. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdlib.h>
@@ -46,6 +51,7 @@ struct cuda_queue {
     uint32_t next_seen; /* the oldest */
     struct allowed allowed[KERNELS_MAX]; /* by kernel: the shared memory that it may ask for */
     bool broken;
+    struct step_graph *ready; /* what the row at hand goes as; NULL: by itself */
 };
 
 struct down_args {
@@ -67,6 +73,17 @@ static bool open_row(struct command_row *row)
     return false;
 }
 
+sac_status queue_reserve(struct cuda_device *d)
+{
+    return d->queue->now.n_command == COMMANDS_MAX ? queue_flush(d) : SAC_OK;
+}
+
+void queue_meet(struct cuda_device *d)
+{
+    struct command_row *row = &d->queue->now;
+    row->command[row->n_command - 1].meets = true;
+}
+
 struct queue_command *queue_add(struct cuda_device *d)
 {
     struct command_row *row = &d->queue->now;
@@ -74,7 +91,7 @@ struct queue_command *queue_add(struct cuda_device *d)
         device_fail(d, SAC_ERR_MEMORY, "no memory to note launches");
         return NULL;
     }
-    if (row->n_command == COMMANDS_MAX && queue_flush(d) != SAC_OK) return NULL;
+    if (queue_reserve(d) != SAC_OK) return NULL;
     struct queue_command *c = &row->command[row->n_command++];
     memset(c, 0, sizeof *c);
     return c;
@@ -163,6 +180,16 @@ static cudaError_t allow_shared(struct cuda_device *d, const struct queue_comman
     return code;
 }
 
+/* By this the driver has loaded the kernels, too, for which it may wait. */
+static sac_status allow_row(struct cuda_device *d)
+{
+    const struct command_row *row = &d->queue->now;
+    for (uint32_t i = 0; i < row->n_command; i++)
+        if (row->command[i].kernel)
+            TRY(device_check(d, allow_shared(d, &row->command[i]), row->command[i].name));
+    return SAC_OK;
+}
+
 /* A kernel may begin while the one before it ends (kernel_begin), on GPUs that can; what follows a
  * copy waits for it. */
 static cudaError_t issue_kernel(struct cuda_device *d, const struct queue_command *c,
@@ -179,8 +206,6 @@ static cudaError_t issue_kernel(struct cuda_device *d, const struct queue_comman
     config.stream = d->stream;
     config.attrs = &early;
     config.numAttrs = behind_kernel && d->major >= 9 ? 1 : 0;
-    const cudaError_t code = allow_shared(d, c);
-    if (code != cudaSuccess) return code;
     return cudaLaunchKernelExC(&config, c->kernel, args);
 }
 
@@ -194,10 +219,29 @@ static cudaError_t issue(struct cuda_device *d, const struct command_row *row, u
     return cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDeviceToHost, d->stream);
 }
 
-static sac_status issue_row(struct cuda_device *d, const struct command_row *row)
+/* Up to the next sum of a team, and with it. */
+static sac_status issue_some(struct cuda_device *d, uint32_t *at)
 {
-    for (uint32_t i = 0; i < row->n_command; i++)
-        if (device_check(d, issue(d, row, i), row->command[i].name) != SAC_OK) return d->status;
+    const struct command_row *row = &d->queue->now;
+    device_use(d);
+    for (bool meets = false; *at < row->n_command && !meets; ++*at) {
+        meets = row->command[*at].meets;
+        TRY(device_check(d, issue(d, row, *at), row->command[*at].name));
+    }
+    return SAC_OK;
+}
+
+/* The rows of a team. */
+static sac_status issue_rows(struct cuda_device *d)
+{
+    uint32_t at[TEAM_MAX] = {};
+    for (bool left = true; left;) {
+        left = false;
+        for (uint32_t i = 0; i < d->n_team; i++) {
+            TRY(issue_some(d->team[i], &at[i]));
+            left |= at[i] < d->team[i]->queue->now.n_command;
+        }
+    }
     return SAC_OK;
 }
 
@@ -207,14 +251,20 @@ static void clear(struct command_row *row)
     row->n_byte = 0;
 }
 
+static sac_status begin_flush(struct cuda_device *d)
+{
+    d->queue->broken = true;
+    device_use(d);
+    TRY(stage_send(d));
+    return allow_row(d);
+}
+
 sac_status queue_flush(struct cuda_device *d)
 {
-    struct cuda_queue *q = d->queue;
-    q->broken = true;
-    device_use(d);
-    sac_status status = stage_send(d);
-    if (status == SAC_OK) status = issue_row(d, &q->now);
-    clear(&q->now);
+    sac_status status = SAC_OK;
+    for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = begin_flush(d->team[i]);
+    if (status == SAC_OK) status = issue_rows(d);
+    for (uint32_t i = 0; i < d->n_team; i++) clear(&d->team[i]->queue->now);
     return status;
 }
 
@@ -280,36 +330,50 @@ static cudaError_t make_graph(struct cuda_device *d, struct step_graph *to)
     return code;
 }
 
-static sac_status start(struct cuda_device *d, struct step_graph *g)
+static sac_status start(struct cuda_device *d)
 {
+    struct step_graph *g = d->queue->ready;
+    if (!g) return SAC_OK;
     g->started = d->queue->n_step;
+    clear(&d->queue->now);
+    device_use(d);
     return device_check(d, cudaGraphLaunch(g->exec, d->stream), "graph of a step");
+}
+
+/* Finds or makes the graph of the row at hand, if it goes as one. */
+static sac_status begin_end(struct cuda_device *d)
+{
+    struct cuda_queue *q = d->queue;
+    q->n_step++;
+    device_use(d);
+    TRY(stage_send(d));
+    q->ready = q->broken || q->now.n_command == 0 ? NULL : find_graph(q);
+    if (q->ready) return SAC_OK;
+    TRY(allow_row(d));
+    if (q->broken || q->now.n_command == 0 || !forget_seen(q)) return SAC_OK;
+    q->ready = oldest_graph(q);
+    return device_check(d, make_graph(d, q->ready), "making of a step's graph");
+}
+
+/* A row that went by itself has come once. */
+static void finish_end(struct cuda_device *d)
+{
+    struct cuda_queue *q = d->queue;
+    if (!q->broken && q->now.n_command > 0) {
+        swap(&q->seen[q->next_seen], &q->now);
+        q->next_seen = (q->next_seen + 1) % SEEN;
+    }
+    q->broken = false;
+    clear(&q->now);
 }
 
 sac_status queue_end(struct cuda_device *d)
 {
-    struct cuda_queue *q = d->queue;
-    const bool broken = q->broken;
-    struct step_graph *g;
-    q->broken = false;
-    q->n_step++;
-    device_use(d);
-    if (q->now.n_command == 0) return stage_send(d);
-    sac_status status = stage_send(d);
-    if (status != SAC_OK || broken) {
-        if (status == SAC_OK) status = issue_row(d, &q->now);
-    } else if ((g = find_graph(q))) {
-        status = start(d, g);
-    } else if (forget_seen(q)) {
-        g = oldest_graph(q);
-        status = device_check(d, make_graph(d, g), "making of a step's graph");
-        if (status == SAC_OK) status = start(d, g);
-    } else {
-        status = issue_row(d, &q->now);
-        swap(&q->seen[q->next_seen], &q->now);
-        q->next_seen = (q->next_seen + 1) % SEEN;
-    }
-    clear(&q->now);
+    sac_status status = SAC_OK;
+    for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = begin_end(d->team[i]);
+    for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = start(d->team[i]);
+    if (status == SAC_OK) status = issue_rows(d);
+    for (uint32_t i = 0; i < d->n_team; i++) finish_end(d->team[i]);
     return status;
 }
 

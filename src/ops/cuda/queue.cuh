@@ -18,6 +18,7 @@ struct queue_command {
     const char *name;   /* for failures */
     uint32_t grid[3], n_thread, n_arg;
     bool apart; /* it writes activations alone */
+    bool meets; /* it waits for the launch of the same sum on all others of the team */
     size_t smem;
     uint32_t arg[QUEUE_ARGS_MAX]; /* where in the row's bytes the arguments lie */
 };
@@ -64,11 +65,16 @@ void queue_set_apart(struct cuda_device *d);
 /* Whether the next launch may read pages and lists before it begins, as the last two are such, or
  * those that are there. */
 bool queue_is_apart(const struct cuda_device *d);
+/* Makes sure that the next launch is noted without a flush. */
+sac_status queue_reserve(struct cuda_device *d);
+/* The last launch of the row is one of a sum: its kernel waits for other GPUs. */
+void queue_meet(struct cuda_device *d);
 
 /* Notes a copy to pinned memory of the program's. */
 sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t bytes);
 
-/* Everything noted goes to the stream; what follows goes there by itself, too. */
+/* Everything noted goes to the stream, here and on all others of the team; what follows goes there by
+ * itself, too. */
 sac_status queue_flush(struct cuda_device *d);
 /* The same at the end of a step: a row that has come before goes as a graph. */
 sac_status queue_end(struct cuda_device *d);

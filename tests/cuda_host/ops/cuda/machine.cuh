@@ -11,6 +11,7 @@ enum half_type { HALF_F16, HALF_BF16 };
 
 #define LINEAR_PANEL 64u /* so that the matrices of small models are cut */
 #define PROMPT_PIECE 2u   /* and short prompts of tests */
+#define TEAM_LOOKS   1u
 
 /* ---- Launches ---- */
 
@@ -48,6 +49,28 @@ static inline void fetch_ahead(const void *p)
 static inline uint8_t *kernel_shared(void)
 {
     return grid_shared();
+}
+
+/* ---- Between GPUs ---- */
+
+static inline void word_send(uint64_t *to, uint64_t word)
+{
+    host_send(to, word);
+}
+
+static inline uint64_t word_look(const uint64_t *at)
+{
+    return *at;
+}
+
+static inline void look_again(void)
+{
+    grid_pause();
+}
+
+static inline uint64_t clock_ns(void)
+{
+    return host_clock_ns();
 }
 
 /* ---- Arithmetic ---- */
