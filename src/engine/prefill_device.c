@@ -117,47 +117,62 @@ void prefill_device_begin(sac_engine *e)
     if (w->list_max) s->first[0] = 0;
 }
 
-/* A run's lists, and where they begin in arrays of all runs. */
-struct away_lists {
+/* A run whose lists are asked for. */
+struct away_run {
     struct method_lane lane; /* of the first KV head */
     struct plan plan;
-    const struct attn_run *run;
     uint32_t layer, n_tok; /* tokens of the prompt */
-    size_t first;
+    struct op_prompt_rows rows;
+    struct op_prompt_lists lists;
 };
 
-static void sample(sac_engine *e, const struct method_prefill *hooks, const struct away_lists *l)
+static struct op_prompt_rows rows_of(const sac_engine *e, const struct attn_run *run,
+                                     const struct method_lane *l, const struct plan *p)
+{
+    return (struct op_prompt_rows){.geom = &e->pool.geom,
+                                   .frames = pool_frames(&e->pool, l->layer),
+                                   .frame = run->frame,
+                                   .table_stride = run->table_stride,
+                                   .own = l->own,
+                                   .q = l->q,
+                                   .q_stride = l->q_stride,
+                                   .scale = l->scale,
+                                   .n_head = e->model->config.n_head,
+                                   .pos = p->pos,
+                                   .end = p->end,
+                                   .tile_tok = p->tile_tok,
+                                   .tile0 = p->tile0,
+                                   .n_tile = p->n_tile,
+                                   .dense_to = l->sparse_min_ctx};
+}
+
+/* Lists from `first` on of a layer's; the call gets its number here. */
+static struct op_prompt_lists lists_of(sac_engine *e, uint32_t layer, size_t first, bool has_logw)
 {
     struct prefill_away *w = &e->prefill.away;
-    struct op_sample op = {.geom = &e->pool.geom,
-                           .frames = pool_frames(&e->pool, l->layer),
-                           .frame = l->run->frame,
-                           .table_stride = l->run->table_stride,
-                           .own = l->lane.own,
-                           .q = l->lane.q,
-                           .q_stride = l->lane.q_stride,
-                           .scale = l->lane.scale,
-                           .n_head = e->model->config.n_head,
-                           .pos = l->plan.pos,
-                           .end = l->plan.end,
-                           .tile0 = l->plan.tile0,
-                           .n_tile = l->plan.n_tile,
-                           .dense_to = l->lane.sparse_min_ctx,
+    const struct prefill *f = &e->prefill;
+    return (struct op_prompt_lists){.failed = w->rooms.failed,
+                                    .call = ++w->call,
+                                    .range_max = f->range_max,
+                                    .tok_max = f->tok_max,
+                                    .range = w->rooms.range + first * f->range_max,
+                                    .tok = w->rooms.tok + first * f->tok_max,
+                                    .logw = has_logw ? w->rooms.logw + first * f->tok_max : NULL,
+                                    .made = w->rooms.made + layer * w->list_max + first};
+}
+
+static void sample(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
+{
+    const struct prefill_rooms *rooms = &e->prefill.away.rooms;
+    struct op_sample op = {.rows = r->rows,
+                           .lists = r->lists,
                            .n_word = e->pool.max_page,
-                           .mask = w->rooms.mask,
-                           .weight = w->rooms.weight,
-                           .query = w->rooms.query,
-                           .start = w->rooms.start,
-                           .failed = w->rooms.failed,
-                           .call = ++w->call,
-                           .range_max = e->prefill.range_max,
-                           .tok_max = e->prefill.tok_max,
-                           .range = w->rooms.range + l->first * e->prefill.range_max,
-                           .tok = w->rooms.tok + l->first * e->prefill.tok_max,
-                           .logw = w->rooms.logw + l->first * e->prefill.tok_max,
-                           .made = w->rooms.made + l->layer * w->list_max + l->first};
-    assert(l->plan.tile_tok == OP_SAMPLE_TILE && l->plan.n_part == e->shape.group);
-    hooks->sample(&l->lane, l->n_tok, &op);
+                           .mask = rooms->mask,
+                           .weight = rooms->weight,
+                           .query = rooms->query,
+                           .start = rooms->start};
+    assert(r->plan.tile_tok == OP_SAMPLE_TILE && r->plan.n_part == e->shape.group);
+    hooks->sample(&r->lane, r->n_tok, &op);
     e->ops.lanes.sample(e->workers, &op);
 }
 
@@ -172,25 +187,15 @@ static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t c
 /* In rooms of a sample, which are larger: a list has weights of 32 tokens for each page, 256
  * queries, and starts of twice as many. */
 static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
-                          const struct away_lists *l)
+                          const struct away_run *r)
 {
     struct prefill_away *w = &e->prefill.away;
-    const uint32_t n_kv_head = e->pool.geom.n_kv_head, call = ++w->call;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     const size_t plan_i = w->step[w->n_step].n_plan;
     float *raw = (float *)(void *)w->rooms.weight;
     uint8_t *fused = w->rooms.fused + plan_i * n_kv_head * w->fused_bytes;
-    struct op_blocks op = {.geom = &e->pool.geom,
-                           .page = l->run->frame,
-                           .table_stride = l->run->table_stride,
-                           .q = l->lane.q,
-                           .q_stride = l->lane.q_stride,
-                           .n_head = e->model->config.n_head,
-                           .pos = l->plan.pos,
-                           .end = l->plan.end,
-                           .tile_tok = l->plan.tile_tok,
-                           .tile0 = l->plan.tile0,
-                           .n_tile = l->plan.n_tile,
-                           .dense_to = l->lane.sparse_min_ctx,
+    struct op_blocks op = {.rows = r->rows,
+                           .lists = r->lists,
                            .segment = w->segment,
                            .n_word = e->pool.max_page,
                            .query = (float *)(void *)w->rooms.query,
@@ -198,123 +203,83 @@ static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
                            .raw = raw,
                            .value = raw + w->run_list_max * e->pool.max_page,
                            .mask = w->rooms.mask,
-                           .failed = w->rooms.failed,
-                           .call = call,
-                           .before = call_before(&w->before[plan_i], l->layer, call),
+                           .before = call_before(&w->before[plan_i], r->layer, r->lists.call),
                            .fused = (float *)(void *)fused,
-                           .fused_stride = w->fused_bytes / sizeof(float),
-                           .range_max = e->prefill.range_max,
-                           .range = w->rooms.range + l->first * e->prefill.range_max,
-                           .made = w->rooms.made + l->layer * w->list_max + l->first};
-    hooks->blocks(&l->lane, l->n_tok, &op);
-    assert(l->plan.n_part == 1 && op.n_segment * n_kv_head <= w->run_list_max);
+                           .fused_stride = w->fused_bytes / sizeof(float)};
+    hooks->blocks(&r->lane, r->n_tok, &op);
+    assert(r->plan.n_part == 1 && op.n_segment * n_kv_head <= w->run_list_max);
     assert(op.n_segment * op.fused_row <= op.fused_stride);
     e->ops.lanes.blocks(e->workers, &op);
 }
 
-static void trace(sac_engine *e, const struct method_prefill *hooks, const struct away_lists *l)
+static void trace(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
 {
-    struct prefill_away *w = &e->prefill.away;
-    struct op_trace op = {.geom = &e->pool.geom,
-                          .frames = pool_frames(&e->pool, l->layer),
-                          .frame = l->run->frame,
-                          .table_stride = l->run->table_stride,
-                          .own = l->lane.own,
-                          .q = l->lane.q,
-                          .q_stride = l->lane.q_stride,
-                          .scale = l->lane.scale,
-                          .softcap = l->lane.softcap,
-                          .n_head = e->model->config.n_head,
-                          .pos = l->plan.pos,
-                          .end = l->plan.end,
-                          .tile_tok = l->plan.tile_tok,
-                          .tile0 = l->plan.tile0,
-                          .n_tile = l->plan.n_tile,
-                          .dense_to = l->lane.sparse_min_ctx,
+    const struct prefill_away *w = &e->prefill.away;
+    struct op_trace op = {.rows = r->rows,
+                          .lists = r->lists,
+                          .softcap = r->lane.softcap,
                           .choose = {.at = w->row},
                           .judge = {.at = w->row + w->trace_rows},
                           .size = w->size,
                           .room = w->rooms.room,
-                          .pool = w->rooms.pool,
-                          .failed = w->rooms.failed,
-                          .call = ++w->call,
-                          .range_max = e->prefill.range_max,
-                          .tok_max = e->prefill.tok_max,
-                          .range = w->rooms.range + l->first * e->prefill.range_max,
-                          .tok = w->rooms.tok + l->first * e->prefill.tok_max,
-                          .made = w->rooms.made + l->layer * w->list_max + l->first};
-    hooks->trace(&l->lane, l->n_tok, &op);
+                          .pool = w->rooms.pool};
+    hooks->trace(&r->lane, r->n_tok, &op);
     assert(op.choose.n <= w->trace_rows && op.judge.n <= w->trace_rows);
-    assert(l->plan.n_part == e->shape.group && op.n_size <= OP_TRACE_SIZES);
+    assert(r->plan.n_part == e->shape.group && op.n_size <= OP_TRACE_SIZES);
     e->ops.lanes.trace(e->workers, &op);
 }
 
-static void antidiag(sac_engine *e, const struct method_prefill *hooks, const struct away_lists *l)
+static void antidiag(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
 {
-    struct prefill_away *w = &e->prefill.away;
-    struct op_antidiag op = {.geom = &e->pool.geom,
-                             .frames = pool_frames(&e->pool, l->layer),
-                             .frame = l->run->frame,
-                             .table_stride = l->run->table_stride,
-                             .own = l->lane.own,
-                             .q = l->lane.q,
-                             .q_stride = l->lane.q_stride,
-                             .scale = l->lane.scale,
-                             .n_head = e->model->config.n_head,
-                             .pos = l->plan.pos,
-                             .end = l->plan.end,
-                             .tile0 = l->plan.tile0,
-                             .n_tile = l->plan.n_tile,
-                             .dense_to = l->lane.sparse_min_ctx,
-                             .room = w->rooms.room,
-                             .failed = w->rooms.failed,
-                             .call = ++w->call,
-                             .range_max = e->prefill.range_max,
-                             .range = w->rooms.range + l->first * e->prefill.range_max,
-                             .made = w->rooms.made + l->layer * w->list_max + l->first};
-    hooks->antidiag(&l->lane, l->n_tok, &op);
-    assert(l->plan.tile_tok == OP_ANTIDIAG_TILE && l->plan.n_part == e->shape.group);
+    struct op_antidiag op = {
+        .rows = r->rows, .lists = r->lists, .room = e->prefill.away.rooms.room};
+    hooks->antidiag(&r->lane, r->n_tok, &op);
+    assert(r->plan.tile_tok == OP_ANTIDIAG_TILE && r->plan.n_part == e->shape.group);
     e->ops.lanes.antidiag(e->workers, &op);
+}
+
+static void choose(sac_engine *e, const struct method_prefill *hooks, const struct away_run *r)
+{
+    if (hooks->sample)
+        sample(e, hooks, r);
+    else if (hooks->trace)
+        trace(e, hooks, r);
+    else if (hooks->antidiag)
+        antidiag(e, hooks, r);
+    else
+        choose_blocks(e, hooks, r);
 }
 
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out)
 {
-    struct prefill_away *w = &e->prefill.away;
-    struct prefill_step *s = &w->step[w->n_step];
-    const struct prefill *f = &e->prefill;
+    const struct prefill_away *w = &e->prefill.away;
+    struct prefill_step *s = &e->prefill.away.step[w->n_step];
+    const uint32_t seq_i = e->batch.run[run_i].seq_i;
     const struct method_prefill *hooks =
-        chooser_method(e, CHOOSER_PREFILL, e->batch.run[run_i].seq_i)->spec->method->prefill;
+        chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method->prefill;
     const struct plan p = prefill_shape(e, run_i);
-    const uint32_t n_list = p.n_tile * e->pool.geom.n_kv_head * p.n_part;
-    const struct away_lists l = {
-        .lane = lane_make(e, r, (struct lane_at){CHOOSER_PREFILL, run_i, 0, 0}),
-        .plan = p,
-        .run = &r->run[run_i],
-        .layer = r->layer,
-        .n_tok = p.end + p.n_after,
-        .first = s->first[s->n_plan]};
-    assert(l.first + n_list <= w->list_max);
+    const uint32_t n_list = p.n_tile * e->pool.geom.n_kv_head * p.n_part,
+                   first = s->first[s->n_plan];
+    struct away_run run = {.lane = lane_make(e, r, (struct lane_at){CHOOSER_PREFILL, run_i, 0, 0}),
+                           .plan = p,
+                           .layer = r->layer,
+                           .n_tok = p.end + p.n_after,
+                           .lists = lists_of(e, r->layer, first, !has_own_room(hooks))};
+    run.rows = rows_of(e, &r->run[run_i], &run.lane, &p);
+    assert(first + n_list <= w->list_max);
     assert(has_own_room(hooks) || n_list <= w->run_list_max);
-    if (hooks->sample)
-        sample(e, hooks, &l);
-    else if (hooks->trace)
-        trace(e, hooks, &l);
-    else if (hooks->antidiag)
-        antidiag(e, hooks, &l);
-    else
-        choose_blocks(e, hooks, &l);
+    choose(e, hooks, &run);
     *out = (struct attn_plan){.tile_tok = p.tile_tok,
                               .by_head = p.n_part > 1,
-                              .range = w->rooms.range + l.first * f->range_max,
-                              .tok = w->rooms.tok + l.first * f->tok_max,
-                              .tok_logw =
-                                  has_own_room(hooks) ? NULL : w->rooms.logw + l.first * f->tok_max,
-                              .made = w->rooms.made + l.layer * w->list_max + l.first,
-                              .range_max = f->range_max,
-                              .tok_max = f->tok_max};
+                              .range = run.lists.range,
+                              .tok = run.lists.tok,
+                              .tok_logw = run.lists.logw,
+                              .made = run.lists.made,
+                              .range_max = run.lists.range_max,
+                              .tok_max = run.lists.tok_max};
     s->plan[s->n_plan] = p;
-    s->seq_i[s->n_plan] = e->batch.run[run_i].seq_i;
-    s->first[++s->n_plan] = (uint32_t)l.first + n_list;
+    s->seq_i[s->n_plan] = seq_i;
+    s->first[++s->n_plan] = first + n_list;
 }
 
 /* ---- Counters ---- */

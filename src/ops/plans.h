@@ -24,12 +24,10 @@ enum plan_reason {
     PLAN_REASONS,
 };
 
-#define OP_SAMPLE_TILE 256u /* positions of a tile */
-
-/* List i = tile * n_head + query head. What lies behind pointers is memory of the backend. */
-struct op_sample {
-    /* The rows, [pos, end) of a sequence, and their tiles: tile i holds positions (tile0 + i) *
-     * OP_SAMPLE_TILE and up. */
+/* Rows of a sequence's run, [pos, end), and the tiles of them that get lists: tile i holds
+ * positions (tile0 + i) * tile_tok and up. What lies behind pointers is memory of the backend but
+ * for geom. */
+struct op_prompt_rows {
     const struct page_geom *geom;
     struct page_frames frames; /* `of` is not looked at */
     const uint32_t *frame;     /* [n_kv_head, table_stride] of pages before end / PAGE_TOK */
@@ -38,33 +36,45 @@ struct op_sample {
     const float *q;     /* row r: [n_head, head_dim] at q + r * q_stride */
     size_t q_stride;
     float scale;
-    uint32_t n_head, pos, end, tile0, n_tile;
+    uint32_t n_head, pos, end, tile_tok, tile0, n_tile;
+    uint32_t dense_to; /* tiles that end at or before this position read everything */
+};
+
+/* What is made: list i = tile * heads + head, of KV heads or query heads, as the call says. What
+ * lies behind pointers is memory of the backend, rooms of these lists alone but for `failed`. */
+struct op_prompt_lists {
+    uint32_t *failed; /* [n_kv_head] `call` where something is not finite */
+    uint32_t call;    /* no other has this number, and none has 0 */
+    uint32_t range_max, tok_max;
+    struct attn_range *range; /* [n_tile * heads][range_max], 2 or more */
+    uint32_t *tok;            /* [n_tile * heads][tok_max], of calls that take single tokens */
+    float *logw;              /* as tok; NULL: tokens have no weights */
+    struct attn_list *made;   /* [n_tile * heads] */
+};
+
+#define OP_SAMPLE_TILE 256u /* positions of a tile */
+
+/* Lists of query heads. */
+struct op_sample {
+    struct op_prompt_rows rows;
+    struct op_prompt_lists lists;
     /* What a method decides. */
     uint32_t n_query;    /* rows of a tile that are scored, a multiple of OP_SURVEY_ROWS */
     float least, spread; /* as in struct op_survey */
     uint32_t seed;       /* of KV head 0; those of others follow it */
     uint32_t n_recent;   /* pages before a tile that are read whole, as is the first page */
     double most;         /* a larger share than this is not read by lists */
-    uint32_t dense_from; /* tiles with rows from this position on read everything, */
-    uint32_t dense_to;   /* and so do those that end at or before this one */
+    uint32_t dense_from; /* tiles with rows from this position on read everything */
     bool dense;          /* all of them do */
     /* Tile `audit` + i * audit_step: what the lists keep of the softmax of row `audit_row` of the
      * tile's rows, in turns, is told. */
     uint32_t audit, audit_step, audit_row;
     /* Rooms. */
-    uint32_t n_word;  /* of a list: pages before the last tile, at least */
-    uint32_t *mask;   /* [n_tile * n_head][n_word] as of the survey slot */
-    uint8_t *weight;  /* [n_tile * n_head][n_word * PAGE_TOK] */
-    uint16_t *query;  /* [n_tile * n_head][n_query * head_dim] */
-    float *start;     /* [n_tile * n_head][n_query] */
-    uint32_t *failed; /* [n_kv_head] `call` where something is not finite */
-    uint32_t call;    /* no other has this number */
-    /* Lists, in rooms of their own. */
-    uint32_t range_max, tok_max;
-    struct attn_range *range; /* [n_tile * n_head][range_max], 2 or more */
-    uint32_t *tok;            /* [n_tile * n_head][tok_max] */
-    float *logw;              /* as tok */
-    struct attn_list *made;   /* [n_tile * n_head] */
+    uint32_t n_word; /* of a list: pages before the last tile, at least */
+    uint32_t *mask;  /* [n_tile * n_head][n_word] as of the survey slot */
+    uint8_t *weight; /* [n_tile * n_head][n_word * PAGE_TOK] */
+    uint16_t *query; /* [n_tile * n_head][n_query * head_dim] */
+    float *start;    /* [n_tile * n_head][n_query] */
 };
 
 /* Rows of a run that share a choice: positions [begin, end). */
@@ -82,22 +92,15 @@ struct op_block_segment {
  * first among equals, then the later block. `four`: a softmax over pages for each of the four
  * products and query head, of which the larger of two means counts, and none behind it.
  *
- * List i = tile * n_kv_head + KV head: blocks taken, what lies between the last block of the
- * segment and the tile, and the tile. What lies behind pointers is memory of the backend but for
- * `segment`.
- */
+ * Lists of KV heads: blocks taken, what lies between the last block of the segment and the tile,
+ * and the tile. What lies behind pointers is memory of the backend but for `segment`. */
 struct op_blocks {
-    const struct page_geom *geom;
-    const uint32_t *page; /* [n_kv_head, table_stride] */
-    size_t table_stride;
-    const uint8_t *box; /* minimum and width [head_dim] f16 of page p at box + p * box_stride, */
-    size_t box_stride, a_at, b_at;
-    float width;    /* widths being in units of 1 / width */
-    const float *q; /* row r: [n_head, head_dim] at q + r * q_stride */
-    size_t q_stride;
-    uint32_t n_head, pos, end, tile_tok, tile0, n_tile;
-    uint32_t dense_to; /* tiles that end at or before this position read everything */
+    struct op_prompt_rows rows;   /* of which keys and `scale` are not looked at */
+    struct op_prompt_lists lists; /* of no tokens */
     /* What a method decides. */
+    const uint8_t *box; /* minimum and width [head_dim] f16 of a page in frame f: a_at and b_at */
+    size_t box_stride, a_at, b_at; /* behind box + f * box_stride, */
+    float width;                   /* widths being in units of 1 / width */
     uint32_t segment_tok; /* a multiple of tile_tok: segment i holds positions (pos / segment_tok +
                              i) * segment_tok and up */
     uint32_t n_segment;
@@ -107,21 +110,15 @@ struct op_blocks {
     bool four;
     bool dense; /* everything is read */
     /* Rooms. */
-    uint32_t n_word;  /* pages before the last tile, at least */
-    float *query;     /* [n_segment * n_head][2][head_dim] */
-    float *sums;      /* [n_segment * n_head][4][2] */
-    float *raw;       /* [n_segment * n_kv_head][n_word] */
-    float *value;     /* the same */
-    uint32_t *mask;   /* the same */
-    uint32_t *failed; /* [n_kv_head] `call` where something is not finite */
-    uint32_t call;    /* no other has this number, and none has 0 */
-    uint32_t before;  /* the call of the layer before; 0: there is none */
-    float *fused;     /* of KV head h at h * fused_stride, of a segment fused_row apart: the call */
+    uint32_t n_word; /* pages before the last tile, at least */
+    float *query;    /* [n_segment * n_head][2][head_dim] */
+    float *sums;     /* [n_segment * n_head][4][2] */
+    float *raw;      /* [n_segment * n_kv_head][n_word] */
+    float *value;    /* the same */
+    uint32_t *mask;  /* the same */
+    uint32_t before; /* the call of the layer before; 0: there is none */
+    float *fused;    /* of KV head h at h * fused_stride, of a segment fused_row apart: the call */
     size_t fused_stride, fused_row; /* that has written it, then its blocks. Stays between layers */
-    /* Lists, in rooms of their own. */
-    uint32_t range_max;
-    struct attn_range *range; /* [n_tile * n_kv_head][range_max], 2 or more */
-    struct attn_list *made;   /* [n_tile * n_kv_head] */
 };
 
 /* ---- Columns and diagonals ---- */
@@ -158,20 +155,13 @@ struct op_trace_rows {
  * as one token, a diagonal as the tile_tok tokens that the tile's rows have at that distance. Sums
  * are made of whole numbers, so they do not depend on an order.
  *
- * List i = tile * n_head + query head: those tokens, and the tile. What lies behind pointers is
- * memory of the backend but for rows and sizes. The mass of a head's lines, a share of the judging
- * rows' attention, is told with the list of its first tile. */
+ * Lists of query heads: those tokens, and the tile. What lies behind pointers is memory of the
+ * backend but for the rows that are looked at, and sizes. The mass of a head's lines, a share of
+ * the judging rows' attention, is told with the list of its first tile. */
 struct op_trace {
-    const struct page_geom *geom;
-    struct page_frames frames; /* as in struct op_sample, down to `end` */
-    const uint32_t *frame;
-    size_t table_stride;
-    const uint8_t *own;
-    const float *q;
-    size_t q_stride;
-    float scale, softcap;
-    uint32_t n_head, pos, end, tile_tok, tile0, n_tile;
-    uint32_t dense_to; /* tiles that end at or before this position read everything */
+    struct op_prompt_rows rows;
+    struct op_prompt_lists lists;
+    float softcap; /* of scores; 0: none */
     /* What a method decides. */
     enum op_trace_rule rule;
     enum plan_reason why; /* everything is read, and nothing looked at */
@@ -199,14 +189,8 @@ struct op_trace {
     float tau;
     uint32_t least;
     /* Rooms. */
-    void *room;             /* [op_trace_bytes] */
-    void *pool;             /* [op_trace_pool_bytes], of the pooled rule */
-    uint32_t *failed, call; /* as in struct op_blocks */
-    /* Lists, in rooms of their own. */
-    uint32_t range_max, tok_max;
-    struct attn_range *range; /* [n_tile * n_head][range_max], 2 or more */
-    uint32_t *tok;            /* [n_tile * n_head][tok_max] */
-    struct attn_list *made;   /* [n_tile * n_head] */
+    void *room; /* [op_trace_bytes] */
+    void *pool; /* [op_trace_pool_bytes], of the pooled rule */
 };
 
 #define OP_TRACE_SPAN 1024u /* tokens whose sums of exponentials are one */
@@ -244,30 +228,16 @@ static inline size_t op_trace_pool_bytes(const struct page_geom *g, size_t n_hea
  * a block's key groups, is the block's mass. A tile reads the first and its own block, and of the
  * others the best ones, the first of equal ones first, until they hold the share `mass` of all.
  *
- * List i = tile * n_head + query head: those blocks, of which the last is the tile. What lies
- * behind pointers is memory of the backend. The share that is read is told with each list. */
+ * Lists of query heads: those blocks, of which the last is the tile. What lies behind pointers is
+ * memory of the backend. The share that is read is told with each list. */
 struct op_antidiag {
-    const struct page_geom *geom;
-    struct page_frames frames; /* as in struct op_sample, down to `end` */
-    const uint32_t *frame;
-    size_t table_stride;
-    const uint8_t *own;
-    const float *q;
-    size_t q_stride;
-    float scale;
-    uint32_t n_head, pos, end, tile0, n_tile;
-    uint32_t dense_to; /* tiles that end at or before this position read everything */
+    struct op_prompt_rows rows;
+    struct op_prompt_lists lists; /* of no tokens */
     /* What a method decides. */
     uint32_t stride; /* 4, 8 or 16 */
     double mass;
     bool dense; /* everything is read, and nothing looked at */
-    /* Rooms. */
-    void *room;             /* [op_antidiag_bytes] */
-    uint32_t *failed, call; /* as in struct op_blocks */
-    /* Lists, in rooms of their own. */
-    uint32_t range_max;
-    struct attn_range *range; /* [n_tile * n_head][range_max], 2 or more */
-    struct attn_list *made;   /* [n_tile * n_head] */
+    void *room; /* [op_antidiag_bytes] */
 };
 
 /* Of a room for runs of n_row rows of so many heads, and n_tok tokens: for each tile and head the

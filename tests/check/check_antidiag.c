@@ -10,56 +10,24 @@
 #include <string.h>
 
 enum { N_KV = 2, GROUP = 3, N_HEAD = N_KV * GROUP };
-enum { TILE = OP_ANTIDIAG_TILE, PAGES = TILE / PAGE_TOK };
-enum { POS = 1093, END = 1510, TILE0 = POS / TILE };
-enum { N_TILE = (END - 1) / TILE - TILE0 + 1, N_LIST = N_TILE * N_HEAD, N_BLOCK = TILE0 + N_TILE };
-enum { N_RANGE_MAX = N_BLOCK };
+enum { POS = 1093, END = 1510, TILE_TOK = OP_ANTIDIAG_TILE };
+enum { N_RANGE_MAX = END / TILE_TOK + 1, N_TOK_MAX = 1 };
 #include "prompt_rows.h"
-
-/* What came of a call. */
-static struct {
-    struct attn_range range[N_LIST][N_RANGE_MAX];
-    struct attn_list made[N_LIST];
-} got;
 
 static struct op_antidiag make_op(uint32_t stride, double mass)
 {
-    return (struct op_antidiag){.geom = &p.geom,
-                                .table_stride = STRIDE,
-                                .q_stride = (size_t)N_HEAD * p.geom.head_dim,
-                                .scale = SCALE,
-                                .n_head = N_HEAD,
-                                .pos = POS,
-                                .end = END,
-                                .tile0 = TILE0,
-                                .n_tile = N_TILE,
-                                .stride = stride,
-                                .mass = mass,
-                                .call = 9,
-                                .range_max = N_RANGE_MAX};
+    return (struct op_antidiag){
+        .rows = make_rows(), .lists = make_lists(), .stride = stride, .mass = mass};
 }
 
 /* Runs it with memory of the device, which holds anything. */
 static void run(const struct op_antidiag *op)
 {
     struct op_antidiag there = *op;
-    const size_t room = op_antidiag_bytes(N_HEAD, END - POS, END, op->stride);
-    uint8_t *any = mem_alloc(room);
-    memset(any, 0xff, room);
-    memset(&got, 0xff, sizeof got);
-    there.frames.base = put(p.frames, N_KV * STRIDE * p.geom.bytes);
-    there.frame = put(p.frame, sizeof p.frame);
-    there.own = put(p.own, N_KV * p.geom.tail_bytes);
-    there.q = put(p.q, (END - POS) * N_HEAD * (size_t)p.geom.head_dim * sizeof *p.q);
-    there.room = put(any, room);
-    there.failed = put(any, N_KV * 4);
-    there.range = put(got.range, sizeof got.range);
-    there.made = put(got.made, sizeof got.made);
+    put_call(&there.rows, &there.lists);
+    there.room = put_any(op_antidiag_bytes(N_HEAD, END - POS, END, op->stride));
     assert_int_equal(api->antidiag(device, &there), SAC_OK);
-    get(got.range, there.range, sizeof got.range);
-    get(got.made, there.made, sizeof got.made);
-    give_all();
-    mem_free(any);
+    get_lists(&there.lists);
 }
 
 /* ---- The same here ---- */
@@ -80,39 +48,19 @@ static double score(uint32_t head, uint32_t row, uint32_t tok, uint32_t stride)
 static double find_masses(double mass[N_BLOCK], uint32_t tile, uint32_t head, uint32_t stride)
 {
     static double x[END];
-    const uint32_t first = (TILE0 + tile) * TILE;
+    const uint32_t first = (TILE0 + tile) * TILE_TOK;
     double total = 0;
     memset(mass, 0, N_BLOCK * sizeof *mass);
-    for (uint32_t row = first; row < first + TILE && row < END; row += stride) {
+    for (uint32_t row = first; row < first + TILE_TOK && row < END; row += stride) {
         double all = 0;
         if (row + stride <= POS) continue;
         for (uint32_t tok = 0; tok <= row; tok += stride)
             all += x[tok / stride] = exp(score(head, row, tok, stride));
-        for (uint32_t tok = 0; tok <= row; tok += stride) mass[tok / TILE] += x[tok / stride] / all;
+        for (uint32_t tok = 0; tok <= row; tok += stride)
+            mass[tok / TILE_TOK] += x[tok / stride] / all;
         total += 1;
     }
     return total;
-}
-
-/* Which blocks a list names, of whole ones. */
-static void read_list(bool is_read[N_BLOCK], uint32_t list)
-{
-    const struct attn_list *made = &got.made[list];
-    const uint32_t own = TILE0 + list / N_HEAD;
-    uint32_t n_before = 0;
-    memset(is_read, 0, N_BLOCK * sizeof *is_read);
-    assert_int_equal(made->n_tok, 0);
-    assert_true(made->n_range >= 1 && made->n_range <= N_RANGE_MAX);
-    for (uint32_t i = 0; i < made->n_range; i++) {
-        const struct attn_range r = got.range[list][i];
-        assert_true(r.begin % PAGES == 0 && r.end % PAGES == 0 && r.begin < r.end);
-        assert_true(i == 0 || got.range[list][i - 1].end < r.begin);
-        for (uint32_t b = r.begin / PAGES; b < r.end / PAGES; b++) is_read[b] = true;
-    }
-    for (uint32_t b = 0; b < own; b++) n_before += is_read[b] ? TILE : 0;
-    assert_int_equal(made->n_before, n_before);
-    assert_int_equal(got.range[list][made->n_range - 1].end, (own + 1) * PAGES);
-    assert_true(is_read[0] && is_read[own]);
 }
 
 /* Masses are known to so many parts of themselves. */
@@ -123,7 +71,7 @@ static void assert_best(const struct op_antidiag *op, uint32_t list, double with
     const uint32_t own = TILE0 + list / N_HEAD;
     const double total = find_masses(mass, list / N_HEAD, list % N_HEAD, op->stride);
     assert_int_equal(got.made[list].why, PLAN_SPARSE);
-    read_list(is_read, list);
+    read_blocks(is_read, list);
     for (uint32_t b = 0; b <= own; b++) {
         if (is_read[b]) kept += mass[b];
         if (is_read[b] && b > 0 && b < own) least = fmin(least, mass[b]);
@@ -175,7 +123,7 @@ static void the_first_of_equal_blocks_go_first(void **state)
         const uint32_t own = TILE0 + list / N_HEAD;
         uint32_t n = 0;
         assert_best(&op, list, 3e-3);
-        read_list(is_read, list);
+        read_blocks(is_read, list);
         while (is_read[n]) n++;
         assert_true(n > 2 && n < own);
         for (uint32_t b = n; b < own; b++) assert_false(is_read[b]);
@@ -192,11 +140,11 @@ static void what_reads_everything_says_why(void **state)
     struct op_antidiag op = make_op(16, 0.7);
     run(&op);
     for (uint32_t i = 0; i < N_LIST; i++) n_range[i] = got.made[i].n_range;
-    op.range_max = 2;
-    op.dense_to = (TILE0 + 1) * TILE;
+    op.lists.range_max = 2;
+    op.rows.dense_to = (TILE0 + 1) * TILE_TOK;
     run(&op);
     for (uint32_t i = 0; i < N_LIST; i++) {
-        const struct attn_range *range = got.range[0] + (size_t)i * op.range_max;
+        const struct attn_range *range = got.range[0] + (size_t)i * op.lists.range_max;
         const enum plan_reason want = i < N_HEAD       ? PLAN_SHORT
                                       : n_range[i] > 2 ? PLAN_OVERFLOW
                                                        : PLAN_SPARSE;
@@ -204,8 +152,8 @@ static void what_reads_everything_says_why(void **state)
         if (want == PLAN_SPARSE) continue;
         assert_int_equal(got.made[i].n_range, 1);
         assert_int_equal(range->begin, 0);
-        assert_int_equal(range->end, (TILE0 + i / N_HEAD + 1) * PAGES);
-        assert_int_equal(got.made[i].n_before, (TILE0 + i / N_HEAD) * TILE);
+        assert_int_equal(range->end, (TILE0 + i / N_HEAD + 1) * TILE_PAGES);
+        assert_int_equal(got.made[i].n_before, (TILE0 + i / N_HEAD) * TILE_TOK);
     }
     op.dense = true;
     run(&op);
@@ -214,10 +162,9 @@ static void what_reads_everything_says_why(void **state)
         assert_true(got.made[i].mass < 0);
     }
     op = make_op(16, 0.7);
-    ((uint16_t *)(void *)(p.frames + p.frame[1][3] * p.geom.bytes))[5] = 0x7e00;
+    break_key(0x7e00);
     run(&op);
-    for (uint32_t i = 0; i < N_LIST; i++)
-        assert_int_equal(got.made[i].why, i % N_HEAD / GROUP == 1 ? PLAN_NAN : PLAN_SPARSE);
+    assert_broken_is_told();
     free_sequence();
 }
 

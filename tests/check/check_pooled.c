@@ -10,68 +10,36 @@
 #include <string.h>
 
 enum { N_KV = 2, GROUP = 2, N_HEAD = N_KV * GROUP };
-enum { BLOCK = OP_TRACE_BLOCK, PAGES = BLOCK / PAGE_TOK, N_ROW = BLOCK };
-enum { POS = 1093, END = 1510, TILE0 = POS / BLOCK };
-enum { N_TILE = (END - 1) / BLOCK - TILE0 + 1, N_LIST = N_TILE * N_HEAD, N_BLOCK = TILE0 + N_TILE };
-enum { N_RANGE_MAX = N_BLOCK };
+enum { POS = 1093, END = 1510, TILE_TOK = OP_TRACE_BLOCK, N_ROW = TILE_TOK };
+enum { N_RANGE_MAX = END / TILE_TOK + 1, N_TOK_MAX = 1 };
 enum { COLUMN, SLASH, KINDS };
 #include "prompt_rows.h"
 
 #define WITHIN 3e-3 /* sums are of attention in 8 bits */
-
-/* What came of a call. */
-static struct {
-    struct attn_range range[N_LIST][N_RANGE_MAX];
-    struct attn_list made[N_LIST];
-} got;
 
 static uint32_t observed[N_ROW];
 
 static struct op_trace make_op(float tau, double mass)
 {
     for (uint32_t i = 0; i < N_ROW; i++) observed[i] = END - N_ROW + i;
-    return (struct op_trace){.geom = &p.geom,
-                             .table_stride = STRIDE,
-                             .q_stride = (size_t)N_HEAD * p.geom.head_dim,
-                             .scale = SCALE,
-                             .n_head = N_HEAD,
-                             .pos = POS,
-                             .end = END,
-                             .tile_tok = BLOCK,
-                             .tile0 = TILE0,
-                             .n_tile = N_TILE,
+    return (struct op_trace){.rows = make_rows(),
+                             .lists = make_lists(),
                              .rule = OP_TRACE_POOLED,
                              .choose = {.n = N_ROW, .at = observed},
                              .mass = mass,
                              .tau = tau,
-                             .least = 1,
-                             .call = 9,
-                             .range_max = N_RANGE_MAX};
+                             .least = 1};
 }
 
 /* Runs it with memory of the device, which holds anything. */
 static void run(const struct op_trace *op)
 {
     struct op_trace there = *op;
-    const size_t room = op_trace_bytes(N_HEAD, N_ROW, END);
-    const size_t pool = op_trace_pool_bytes(&p.geom, N_HEAD, END - POS, END);
-    uint8_t *any = mem_alloc(room + pool);
-    memset(any, 0xff, room + pool);
-    memset(&got, 0xff, sizeof got);
-    there.frames.base = put(p.frames, N_KV * STRIDE * p.geom.bytes);
-    there.frame = put(p.frame, sizeof p.frame);
-    there.own = put(p.own, N_KV * p.geom.tail_bytes);
-    there.q = put(p.q, (END - POS) * N_HEAD * (size_t)p.geom.head_dim * sizeof *p.q);
-    there.room = put(any, room);
-    there.pool = put(any, pool);
-    there.failed = put(any, N_KV * 4);
-    there.range = put(got.range, sizeof got.range);
-    there.made = put(got.made, sizeof got.made);
+    put_call(&there.rows, &there.lists);
+    there.room = put_any(op_trace_bytes(N_HEAD, N_ROW, END));
+    there.pool = put_any(op_trace_pool_bytes(&p.geom, N_HEAD, END - POS, END));
     assert_int_equal(api->trace(device, &there), SAC_OK);
-    get(got.range, there.range, sizeof got.range);
-    get(got.made, there.made, sizeof got.made);
-    give_all();
-    mem_free(any);
+    get_lists(&there.lists);
 }
 
 /* ---- The same here ---- */
@@ -95,7 +63,7 @@ static void attend(uint32_t head)
         }
     }
     for (int k = 0; k < KINDS; k++)
-        for (uint32_t t = 0; t < END; t++) a.block[k][t / BLOCK] += a.line[k][t];
+        for (uint32_t t = 0; t < END; t++) a.block[k][t / TILE_TOK] += a.line[k][t];
 }
 
 /* Softmax over the first n blocks of the mean of rows [row0, row1). */
@@ -104,13 +72,13 @@ static void pool(double share[N_BLOCK], uint32_t head, uint32_t row0, uint32_t r
     double all = 0;
     memset(share, 0, N_BLOCK * sizeof *share);
     for (uint32_t b = 0; b < n; b++) {
-        const uint32_t end = (b + 1) * BLOCK < END ? (b + 1) * BLOCK : END;
+        const uint32_t end = (b + 1) * TILE_TOK < END ? (b + 1) * TILE_TOK : END;
         double sum = 0;
         for (uint32_t c = 0; c < p.geom.head_dim; c++) {
             double q = 0, k = 0;
             for (uint32_t r = row0; r < row1; r++) q += (double)query(r, head)[c];
-            for (uint32_t t = b * BLOCK; t < end; t++) k += (double)key(head / GROUP, t)[c];
-            sum += q / (row1 - row0) * k / (end - b * BLOCK);
+            for (uint32_t t = b * TILE_TOK; t < end; t++) k += (double)key(head / GROUP, t)[c];
+            sum += q / (row1 - row0) * k / (end - b * TILE_TOK);
         }
         all += share[b] = exp(sum * (double)SCALE);
     }
@@ -129,12 +97,6 @@ static double distance(uint32_t head)
 }
 
 /* Of the best of some values: what is taken for certain ([0]) and what may be ([1]). */
-static int descending(const void *x, const void *y)
-{
-    const double l = *(const double *)x, r = *(const double *)y;
-    return l < r ? 1 : l > r ? -1 : 0;
-}
-
 static void count_share(uint32_t n_best[2], const double *value, uint32_t n, double mass)
 {
     static double sorted[N_BLOCK * N_TILE + END];
@@ -162,26 +124,6 @@ static void draw_border(bool *in[2], const double *value, uint32_t n, const uint
     }
 }
 
-/* Blocks of a list. */
-static void read_list(bool is_read[N_BLOCK], uint32_t list)
-{
-    const struct attn_list *made = &got.made[list];
-    const uint32_t own = TILE0 + list / N_HEAD;
-    uint32_t n_before = 0;
-    memset(is_read, 0, N_BLOCK * sizeof *is_read);
-    assert_int_equal(made->why, PLAN_SPARSE);
-    assert_true(made->n_tok == 0 && made->n_range >= 1 && made->n_range <= N_RANGE_MAX);
-    for (uint32_t i = 0; i < made->n_range; i++) {
-        const struct attn_range r = got.range[list][i];
-        assert_true(r.begin % PAGES == 0 && r.end % PAGES == 0 && r.begin < r.end);
-        for (uint32_t b = r.begin / PAGES; b < r.end / PAGES; b++) is_read[b] = true;
-    }
-    for (uint32_t b = 0; b < own; b++) n_before += is_read[b] ? BLOCK : 0;
-    assert_int_equal(made->n_before, n_before);
-    assert_int_equal(got.range[list][made->n_range - 1].end, (own + 1) * PAGES);
-    assert_true(made->mass < 0);
-}
-
 struct borders {
     bool line[2][KINDS][N_BLOCK], share[2][N_TILE][N_BLOCK];
 };
@@ -193,7 +135,9 @@ static uint32_t assert_lists_between(const struct borders *b, uint32_t head)
     uint32_t n_left = 0;
     for (uint32_t tile = 0; tile < N_TILE; tile++) {
         const uint32_t own = TILE0 + tile;
-        read_list(is_read, tile * N_HEAD + head);
+        assert_int_equal(got.made[tile * N_HEAD + head].why, PLAN_SPARSE);
+        assert_true(got.made[tile * N_HEAD + head].mass < 0);
+        read_blocks(is_read, tile * N_HEAD + head);
         for (uint32_t i = 0; i <= own; i++) {
             bool asked[2];
             for (int may = 0; may < 2; may++)
@@ -232,7 +176,7 @@ static void lines_say_how_many_blocks(void **state)
             attend(head);
             for (int k = 0; k < KINDS; k++) {
                 count_share(n[k], a.line[k], END, op.mass);
-                for (int may = 0; may < 2; may++) n[k][may] = n[k][may] / BLOCK + 1;
+                for (int may = 0; may < 2; may++) n[k][may] = n[k][may] / TILE_TOK + 1;
             }
             draw_lines(&b, (const uint32_t(*)[2])n);
             n_left += assert_lists_between(&b, head);
@@ -259,7 +203,7 @@ static void pooled_scores_choose_for_each_tile(void **state)
             attend(head);
             draw_lines(&b, one);
             for (uint32_t t = 0; t < N_TILE; t++) {
-                const uint32_t first = (TILE0 + t) * BLOCK, end = first + BLOCK;
+                const uint32_t first = (TILE0 + t) * TILE_TOK, end = first + TILE_TOK;
                 pool(share[t], head, first > POS ? first - POS : 0, (end < END ? end : END) - POS,
                      TILE0 + t + 1);
             }
@@ -307,27 +251,23 @@ static void what_reads_everything_says_why(void **state)
     (void)state;
     make_sequence(SAC_KV_F16, 64, &seed);
     struct op_trace op = make_op(0.1f, 0.3);
-    op.dense_to = (TILE0 + 1) * BLOCK;
+    op.rows.dense_to = (TILE0 + 1) * TILE_TOK;
     run(&op);
-    for (uint32_t i = 0; i < N_LIST; i++) {
-        assert_int_equal(got.made[i].why, i < N_HEAD ? PLAN_SHORT : PLAN_SPARSE);
-        if (i < N_HEAD) assert_int_equal(got.range[i][0].end, (TILE0 + 1) * PAGES);
-    }
+    for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, i < N_HEAD ? PLAN_SHORT : PLAN_SPARSE);
     op = make_op(0, 0); /* no share at all: one block of columns, and one of diagonals */
     run(&op);
     for (uint32_t i = 0; i < N_LIST; i++) {
         const uint32_t own = TILE0 + i / N_HEAD;
         assert_int_equal(got.made[i].why, PLAN_SPARSE);
-        assert_true(got.made[i].n_before <= 3 * BLOCK && own > 3);
+        assert_true(got.made[i].n_before <= 3 * TILE_TOK && own > 3);
     }
     op.why = PLAN_LAYER;
     run(&op);
-    for (uint32_t i = 0; i < N_LIST; i++) assert_int_equal(got.made[i].why, PLAN_LAYER);
+    for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, PLAN_LAYER);
     op = make_op(0.1f, 0.3);
-    ((uint16_t *)(void *)(p.frames + p.frame[1][3] * p.geom.bytes))[5] = 0x7e00;
+    break_key(0x7e00);
     run(&op);
-    for (uint32_t i = 0; i < N_LIST; i++)
-        assert_int_equal(got.made[i].why, i % N_HEAD / GROUP == 1 ? PLAN_NAN : PLAN_SPARSE);
+    assert_broken_is_told();
     free_sequence();
 }
 

@@ -10,32 +10,20 @@
 #include <math.h>
 #include <string.h>
 
-enum { N_KV = 2, GROUP = 2, N_HEAD = N_KV * GROUP, N_TILE = 2, N_LIST = N_TILE * N_HEAD };
-enum { POS = 300, END = 655, TILE0 = POS / 256 };
+enum { N_KV = 2, GROUP = 2, N_HEAD = N_KV * GROUP };
+enum { POS = 300, END = 655, TILE_TOK = OP_SAMPLE_TILE };
 enum { N_QUERY = 32, N_WORD = 24, N_TOK_MAX = 400, N_RANGE_MAX = 20 };
 #include "prompt_rows.h"
 
-/* What came of a call. */
-static struct {
-    uint32_t mask[N_LIST][N_WORD];
-    uint8_t weight[N_LIST][N_WORD * PAGE_TOK];
-    struct attn_range range[N_LIST][N_RANGE_MAX];
-    uint32_t tok[N_LIST * N_TOK_MAX];
-    float logw[N_LIST * N_TOK_MAX];
-    struct attn_list made[N_LIST];
-} got;
+/* What came of a call beside its lists. */
+static uint32_t got_mask[N_LIST][N_WORD];
+static uint8_t got_weight[N_LIST][N_WORD * PAGE_TOK];
+static float got_logw[N_LIST * N_TOK_MAX];
 
 static struct op_sample make_op(void)
 {
-    return (struct op_sample){.geom = &p.geom,
-                              .table_stride = STRIDE,
-                              .q_stride = (size_t)N_HEAD * p.geom.head_dim,
-                              .scale = SCALE,
-                              .n_head = N_HEAD,
-                              .pos = POS,
-                              .end = END,
-                              .tile0 = TILE0,
-                              .n_tile = N_TILE,
+    return (struct op_sample){.rows = make_rows(),
+                              .lists = make_lists(),
                               .n_query = N_QUERY,
                               .least = 0.004f,
                               .spread = 0.3f,
@@ -46,42 +34,24 @@ static struct op_sample make_op(void)
                               .audit = 1,
                               .audit_step = 1,
                               .audit_row = 37,
-                              .n_word = N_WORD,
-                              .call = 9,
-                              .range_max = N_RANGE_MAX,
-                              .tok_max = N_TOK_MAX};
+                              .n_word = N_WORD};
 }
 
 /* Runs it with memory of the device, which holds anything. */
 static void run(const struct op_sample *op)
 {
-    const uint32_t d = p.geom.head_dim;
     struct op_sample there = *op;
-    uint8_t *any = mem_alloc((size_t)N_LIST * N_QUERY * d * 4);
-    memset(any, 0xff, (size_t)N_LIST * N_QUERY * d * 4);
-    memset(&got, 0xff, sizeof got);
-    there.frames.base = put(p.frames, N_KV * STRIDE * p.geom.bytes);
-    there.frame = put(p.frame, sizeof p.frame);
-    there.own = put(p.own, N_KV * p.geom.tail_bytes);
-    there.q = put(p.q, (END - POS) * N_HEAD * (size_t)d * sizeof *p.q);
-    there.mask = put(got.mask, sizeof got.mask);
-    there.weight = put(got.weight, sizeof got.weight);
-    there.query = put(any, (size_t)N_LIST * N_QUERY * d * 2);
-    there.start = put(any, (size_t)N_LIST * N_QUERY * 4);
-    there.failed = put(any, N_KV * 4);
-    there.range = put(got.range, sizeof got.range);
-    there.tok = put(got.tok, sizeof got.tok);
-    there.logw = put(got.logw, sizeof got.logw);
-    there.made = put(got.made, sizeof got.made);
+    put_call(&there.rows, &there.lists);
+    there.lists.logw = put_any(sizeof got_logw);
+    there.mask = put_any(sizeof got_mask);
+    there.weight = put_any(sizeof got_weight);
+    there.query = put_any((size_t)N_LIST * N_QUERY * p.geom.head_dim * sizeof *there.query);
+    there.start = put_any(N_LIST * N_QUERY * sizeof *there.start);
     assert_int_equal(api->sample(device, &there), SAC_OK);
-    get(got.mask, there.mask, sizeof got.mask);
-    get(got.weight, there.weight, sizeof got.weight);
-    get(got.range, there.range, sizeof got.range);
-    get(got.tok, there.tok, sizeof got.tok);
-    get(got.logw, there.logw, sizeof got.logw);
-    get(got.made, there.made, sizeof got.made);
-    give_all();
-    mem_free(any);
+    get(got_mask, there.mask, sizeof got_mask);
+    get(got_weight, there.weight, sizeof got_weight);
+    get(got_logw, there.lists.logw, sizeof got_logw);
+    get_lists(&there.lists);
 }
 
 /* ---- What is taken ---- */
@@ -89,7 +59,8 @@ static void run(const struct op_sample *op)
 /* Rows of a tile, counted from POS. */
 static struct attn_range rows_of(uint32_t tile)
 {
-    const uint32_t first = (TILE0 + tile) * 256, end = first + 256 < END ? first + 256 : END;
+    const uint32_t first = (TILE0 + tile) * TILE_TOK,
+                   end = first + TILE_TOK < END ? first + TILE_TOK : END;
     return (struct attn_range){first > POS ? first - POS : 0, end - POS};
 }
 
@@ -104,7 +75,7 @@ static void survey(struct op_survey *op, const struct op_sample *of, uint32_t kv
         const uint32_t end = (rows.end - rows.begin) * (i % N_QUERY + 1) / N_QUERY;
         const uint32_t row = rows.begin + (end ? end - 1 : 0);
         double sum = 0;
-        for (uint32_t t = (TILE0 + tile) * 256; t <= POS + row; t++)
+        for (uint32_t t = (TILE0 + tile) * TILE_TOK; t <= POS + row; t++)
             sum += exp(dot(query(row, head), key(kv_head, t)));
         lse[i] = (float)log(sum);
         for (uint32_t c = 0; c < d; c++) q[(size_t)i * d + c] = SCALE * query(row, head)[c];
@@ -120,7 +91,8 @@ static void assert_takes_alike(const struct op_sample *op, uint32_t kv_head)
 {
     static uint32_t mask[N_TILE * GROUP][N_WORD], n_taken_ref[N_TILE * GROUP];
     static uint8_t weight[N_TILE * GROUP][N_WORD * PAGE_TOK];
-    const uint32_t d = p.geom.head_dim, n_page[N_TILE] = {TILE0 * 8, (TILE0 + 1) * 8};
+    const uint32_t d = p.geom.head_dim,
+                   n_page[N_TILE] = {TILE0 * TILE_PAGES, (TILE0 + 1) * TILE_PAGES};
     const size_t n = (size_t)N_TILE * GROUP * N_QUERY;
     const size_t scratch = ops_survey_scratch(N_TILE, GROUP, N_QUERY, d);
     const size_t room = ops_survey_room(N_QUERY, d);
@@ -145,10 +117,10 @@ static void assert_takes_alike(const struct op_sample *op, uint32_t kv_head)
     for (uint32_t i = 0; i < N_TILE * GROUP; i++) {
         const uint32_t list = i / GROUP * N_HEAD + kv_head * GROUP + i % GROUP;
         for (uint32_t t = 0; t < n_page[i / GROUP] * PAGE_TOK; t++) {
-            const bool a = mask[i][t / 32] >> t % 32 & 1, b = got.mask[list][t / 32] >> t % 32 & 1;
+            const bool a = mask[i][t / 32] >> t % 32 & 1, b = got_mask[list][t / 32] >> t % 32 & 1;
             n_all += a;
             n_off += a != b;
-            n_far += a && b && abs((int)weight[i][t] - (int)got.weight[list][t]) > 1;
+            n_far += a && b && abs((int)weight[i][t] - (int)got_weight[list][t]) > 1;
         }
     }
     assert_true(n_all > 100 && n_off * 100 <= n_all * 3 && n_far == 0);
@@ -179,7 +151,7 @@ static void compile(const struct op_sample *op)
         struct plan *plan = &w.plan[h];
         *plan = (struct plan){.pos = POS,
                               .end = END,
-                              .tile_tok = 256,
+                              .tile_tok = TILE_TOK,
                               .tile0 = TILE0,
                               .n_tile = N_TILE,
                               .n_part = GROUP,
@@ -190,14 +162,14 @@ static void compile(const struct op_sample *op)
         for (uint32_t i = 0; i < N_TILE * GROUP; i++) {
             const uint32_t list = i / GROUP * N_HEAD + h * GROUP + i % GROUP;
             const uint32_t n = plan_tile_tok(plan, i / GROUP);
-            memcpy(w.mask[h][i], got.mask[list], sizeof w.mask[h][i]);
-            memcpy(w.weight[h][i], got.weight[list], sizeof w.weight[h][i]);
+            memcpy(w.mask[h][i], got_mask[list], sizeof w.mask[h][i]);
+            memcpy(w.weight[h][i], got_weight[list], sizeof w.weight[h][i]);
             plan_range(plan, i / GROUP, i % GROUP, 0, PAGE_TOK);
             plan_range(plan, i / GROUP, i % GROUP, n - op->n_recent * PAGE_TOK, n);
         }
     }
-    w.lists = (struct plan_lists){.tok_max = op->tok_max,
-                                  .range_max = op->range_max,
+    w.lists = (struct plan_lists){.tok_max = op->lists.tok_max,
+                                  .range_max = op->lists.range_max,
                                   .range = w.range,
                                   .tok = w.tok,
                                   .tok_logw = w.logw,
@@ -214,7 +186,7 @@ static void assert_lists_alike(const struct op_sample *op)
         const struct attn_list *made = &got.made[i];
         const struct attn_range *range = w.range + w.range_ptr[i];
         const uint32_t n_range = w.range_ptr[i + 1] - w.range_ptr[i],
-                       n = (TILE0 + i / N_HEAD) * 256;
+                       n = (TILE0 + i / N_HEAD) * TILE_TOK;
         const uint32_t n_tok = w.tok_ptr[i + 1] - w.tok_ptr[i];
         uint32_t n_before = n_tok;
         for (uint32_t r = 0; r < n_range; r++)
@@ -225,11 +197,12 @@ static void assert_lists_alike(const struct op_sample *op)
         assert_int_equal(made->n_tok, n_tok);
         assert_int_equal(made->n_before, n_before);
         assert_memory_equal(got.range[i], range, n_range * sizeof *range);
-        assert_memory_equal(got.tok + i * op->tok_max, w.tok + w.tok_ptr[i], n_tok * sizeof *w.tok);
-        assert_memory_equal(got.logw + i * op->tok_max, w.logw + w.tok_ptr[i],
+        assert_memory_equal(got.tok + i * op->lists.tok_max, w.tok + w.tok_ptr[i],
+                            n_tok * sizeof *w.tok);
+        assert_memory_equal(got_logw + i * op->lists.tok_max, w.logw + w.tok_ptr[i],
                             n_tok * sizeof *w.logw);
     }
-    assert_true((n_over > 0) == (op->tok_max < N_TOK_MAX));
+    assert_true((n_over > 0) == (op->lists.tok_max < N_TOK_MAX));
 }
 
 /* Of one row of the second tile. */
@@ -259,8 +232,8 @@ static void plans_are_the_references(void **state)
     for (int i = 0; i < 4; i++) {
         make_sequence(type[i], dim[i], &seed);
         struct op_sample op = make_op();
-        if (i == 1) op.least = 0.0005f; /* many keys */
-        if (i == 2) op.tok_max = 20;    /* some lists have no room */
+        if (i == 1) op.least = 0.0005f;    /* many keys */
+        if (i == 2) op.lists.tok_max = 20; /* some lists have no room */
         run(&op);
         if (type[i] != SAC_KV_BF16) /* whose queries have 8 bits */
             for (uint32_t h = 0; h < N_KV; h++) assert_takes_alike(&op, h);
@@ -272,26 +245,13 @@ static void plans_are_the_references(void **state)
 
 /* ---- Lists that read everything ---- */
 
-static void assert_reason(uint32_t list, enum plan_reason why)
-{
-    const struct attn_list *made = &got.made[list];
-    const uint32_t n_page = (TILE0 + list / N_HEAD) * 8;
-    assert_int_equal(made->why, why);
-    if (why == PLAN_SPARSE) return;
-    assert_int_equal(made->n_range, 1);
-    assert_int_equal(made->n_tok, 0);
-    assert_int_equal(made->n_before, n_page * PAGE_TOK);
-    assert_int_equal(got.range[list][0].begin, 0);
-    assert_int_equal(got.range[list][0].end, n_page + 8);
-}
-
 static void what_reads_everything_says_why(void **state)
 {
     (void)state;
     uint64_t seed = 4;
     make_sequence(SAC_KV_F16, 64, &seed);
     struct op_sample op = make_op();
-    op.dense_to = 512;
+    op.rows.dense_to = 512;
     run(&op);
     for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, i < N_HEAD ? PLAN_SHORT : PLAN_SPARSE);
     op = make_op();
@@ -308,11 +268,10 @@ static void what_reads_everything_says_why(void **state)
     for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, PLAN_LAYER);
     /* A bad key of one KV head, before the tiles, which no score tells. */
     for (uint32_t i = 0; i < (END - POS) * N_HEAD; i++) p.q[i * 64 + 5] = -1;
-    ((uint16_t *)(void *)(p.frames + p.frame[1][3] * p.geom.bytes))[5] = 0x7c00;
+    break_key(0x7c00);
     op = make_op();
     run(&op);
-    for (uint32_t i = 0; i < N_LIST; i++)
-        assert_reason(i, i % N_HEAD / GROUP == 1 ? PLAN_NAN : PLAN_SPARSE);
+    assert_broken_is_told();
     free_sequence();
 }
 

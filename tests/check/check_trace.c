@@ -13,18 +13,10 @@
 #include <string.h>
 
 enum { N_KV = 2, GROUP = 2, N_HEAD = N_KV * GROUP };
-enum { POS = 900, END = 1255, TILE_TOK = 64, TILE0 = POS / TILE_TOK };
-enum { N_TILE = (END - 1) / TILE_TOK - TILE0 + 1, N_LIST = N_TILE * N_HEAD };
+enum { POS = 900, END = 1255, TILE_TOK = 64 };
 enum { N_ROW_MAX = 80, N_WORD = END / PAGE_TOK + 1, N_TOK_MAX = 700, N_RANGE_MAX = 30 };
 enum { COLUMN, SLASH, KINDS };
 #include "prompt_rows.h"
-
-/* What came of a call. */
-static struct {
-    struct attn_range range[N_LIST][N_RANGE_MAX];
-    uint32_t tok[N_LIST * N_TOK_MAX];
-    struct attn_list made[N_LIST];
-} got;
 
 /* A call and what its host arrays hold. */
 struct call {
@@ -36,25 +28,14 @@ struct call {
 /* The last rows choose: so many that a block has not room for all. */
 static void make_call(struct call *c)
 {
-    *c = (struct call){.op = {.geom = &p.geom,
-                              .table_stride = STRIDE,
-                              .q_stride = (size_t)N_HEAD * p.geom.head_dim,
-                              .scale = SCALE,
-                              .n_head = N_HEAD,
-                              .pos = POS,
-                              .end = END,
-                              .tile_tok = TILE_TOK,
-                              .tile0 = TILE0,
-                              .n_tile = N_TILE,
+    *c = (struct call){.op = {.rows = make_rows(),
+                              .lists = make_lists(),
                               .choose = {.n = 70, .at = c->choose},
                               .judge = {.at = c->judge},
                               .n_size = 1,
                               .size = c->size,
                               .sink = 3,
-                              .band = 5,
-                              .call = 9,
-                              .range_max = N_RANGE_MAX,
-                              .tok_max = N_TOK_MAX}};
+                              .band = 5}};
     for (uint32_t i = 0; i < c->op.choose.n; i++) c->choose[i] = END - c->op.choose.n + i;
     for (uint32_t h = 0; h < N_HEAD; h++)
         c->size[h] = (struct op_trace_size){OP_TRACE_LINES, 30 + 5 * h, 12 + h};
@@ -64,25 +45,10 @@ static void make_call(struct call *c)
 static void run(const struct call *c)
 {
     struct op_trace there = c->op;
-    const size_t room = op_trace_bytes(N_HEAD, N_ROW_MAX, END);
-    uint8_t *any = mem_alloc(room);
-    memset(any, 0xff, room);
-    memset(&got, 0xff, sizeof got);
-    there.frames.base = put(p.frames, N_KV * STRIDE * p.geom.bytes);
-    there.frame = put(p.frame, sizeof p.frame);
-    there.own = put(p.own, N_KV * p.geom.tail_bytes);
-    there.q = put(p.q, (END - POS) * N_HEAD * (size_t)p.geom.head_dim * sizeof *p.q);
-    there.room = put(any, room);
-    there.failed = put(any, N_KV * 4);
-    there.range = put(got.range, sizeof got.range);
-    there.tok = put(got.tok, sizeof got.tok);
-    there.made = put(got.made, sizeof got.made);
+    put_call(&there.rows, &there.lists);
+    there.room = put_any(op_trace_bytes(N_HEAD, N_ROW_MAX, END));
     assert_int_equal(api->trace(device, &there), SAC_OK);
-    get(got.range, there.range, sizeof got.range);
-    get(got.tok, there.tok, sizeof got.tok);
-    get(got.made, there.made, sizeof got.made);
-    give_all();
-    mem_free(any);
+    get_lists(&there.lists);
 }
 
 /* ---- The same here ---- */
@@ -115,12 +81,6 @@ struct borders {
     bool taken[2][KINDS][END];
     uint32_t n[2];
 };
-
-static int descending(const void *x, const void *y)
-{
-    const double l = *(const double *)x, r = *(const double *)y;
-    return l < r ? 1 : l > r ? -1 : 0;
-}
 
 /* After attend by the rows that choose. Attention is rounded to 8 bits and sums are of many, so
  * they are known to a thousandth. */
@@ -155,7 +115,7 @@ static double held(const bool line[KINDS][END], const struct op_trace_rows *rows
 /* Words of marks of a tile, as methods make them. */
 static void mark(uint32_t *mask, const bool line[KINDS][END], uint32_t tile)
 {
-    static uint32_t col[N_WORD], band[N_WORD + TILE_TOK / PAGE_TOK];
+    static uint32_t col[N_WORD], band[N_WORD + TILE_PAGES];
     struct lines lines = {.n_word = N_WORD, .tile_tok = TILE_TOK, .col = col, .band = band};
     lines_clear(&lines);
     for (uint32_t x = 0; x < END; x++) {
@@ -170,7 +130,7 @@ static void mark(uint32_t *mask, const bool line[KINDS][END], uint32_t tile)
 static void read_list(uint32_t *mask, uint32_t list)
 {
     const struct attn_list *made = &got.made[list];
-    const uint32_t n_page = (TILE0 + list / N_HEAD) * (TILE_TOK / PAGE_TOK);
+    const uint32_t n_page = (TILE0 + list / N_HEAD) * TILE_PAGES;
     uint32_t n = 0;
     memset(mask, 0, N_WORD * sizeof *mask);
     assert_true(made->n_range >= 1 && made->n_range <= N_RANGE_MAX && made->n_tok <= N_TOK_MAX);
@@ -179,7 +139,7 @@ static void read_list(uint32_t *mask, uint32_t list)
         assert_true(r.begin < r.end && (i == 0 || got.range[list][i - 1].end < r.begin));
         for (uint32_t page = r.begin; page < r.end && page < n_page; page++) mask[page] = ~0u;
     }
-    assert_int_equal(got.range[list][made->n_range - 1].end, n_page + TILE_TOK / PAGE_TOK);
+    assert_int_equal(got.range[list][made->n_range - 1].end, n_page + TILE_PAGES);
     for (uint32_t i = 0; i < made->n_tok; i++) {
         const uint32_t t = got.tok[list * N_TOK_MAX + i];
         assert_true(t < n_page * PAGE_TOK && (i == 0 || got.tok[list * N_TOK_MAX + i - 1] < t));
@@ -452,19 +412,6 @@ static void lines_are_taken_in_rounds(void **state)
 
 /* ---- Lists that read everything ---- */
 
-static void assert_reason(uint32_t list, enum plan_reason why)
-{
-    const struct attn_list *made = &got.made[list];
-    const uint32_t n_page = (TILE0 + list / N_HEAD) * (TILE_TOK / PAGE_TOK);
-    assert_int_equal(made->why, why);
-    if (why == PLAN_SPARSE) return;
-    assert_int_equal(made->n_range, 1);
-    assert_int_equal(made->n_tok, 0);
-    assert_int_equal(made->n_before, n_page * PAGE_TOK);
-    assert_int_equal(got.range[list][0].begin, 0);
-    assert_int_equal(got.range[list][0].end, n_page + TILE_TOK / PAGE_TOK);
-}
-
 static void what_reads_everything_says_why(void **state)
 {
     uint64_t seed = 4;
@@ -472,24 +419,23 @@ static void what_reads_everything_says_why(void **state)
     (void)state;
     make_sequence(SAC_KV_F16, 64, &seed);
     make_call(&c);
-    c.op.dense_to = (TILE0 + 2) * TILE_TOK;
+    c.op.rows.dense_to = (TILE0 + 2) * TILE_TOK;
     c.size[1].family = OP_TRACE_ALL;
     run(&c);
     for (uint32_t i = 0; i < N_LIST; i++)
         assert_reason(i, i < 2 * N_HEAD || i % N_HEAD == 1 ? PLAN_SHORT : PLAN_SPARSE);
     make_call(&c);
-    c.op.tok_max = 3;
+    c.op.lists.tok_max = 3;
     run(&c);
     for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, PLAN_OVERFLOW);
     make_call(&c);
     c.op.why = PLAN_LAYER;
     run(&c);
     for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, PLAN_LAYER);
-    ((uint16_t *)(void *)(p.frames + p.frame[1][3] * p.geom.bytes))[5] = 0x7e00;
+    break_key(0x7e00);
     make_call(&c);
     run(&c);
-    for (uint32_t i = 0; i < N_LIST; i++)
-        assert_reason(i, i % N_HEAD / GROUP == 1 ? PLAN_NAN : PLAN_SPARSE);
+    assert_broken_is_told();
     free_sequence();
 }
 

@@ -4,12 +4,14 @@
 #define SAC_TESTS_CUDA_LIB_H
 
 #include "../unit/must.h"
+#include "base/mem.h"
 #include "ops/cuda/api.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -49,6 +51,16 @@ static inline void *put(const void *src, size_t bytes)
     assert_non_null(p);
     api->up(device, p, src, bytes);
     return p;
+}
+
+/* Room there that holds anything, until give_all. */
+static inline void *put_any(size_t bytes)
+{
+    void *any = mem_alloc(bytes);
+    memset(any, 0xff, bytes);
+    void *there = put(any, bytes);
+    mem_free(any);
+    return there;
 }
 
 static inline void get(void *dst, const void *src, size_t bytes)

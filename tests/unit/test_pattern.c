@@ -99,7 +99,7 @@ static void an_a_shape_of_a_table_is_not_searched(void **state)
                                  : (struct pattern){PATTERN_ENDS, 64, 640};
     struct method_lane lane = make_lane(&m, LAYER, N - 512, N, own);
     struct op_trace op = {
-        .n_head = G, .choose = {.at = row[0]}, .judge = {.at = row[1]}, .size = size};
+        .rows = {.n_head = G}, .choose = {.at = row[0]}, .judge = {.at = row[1]}, .size = size};
     lane.pos = TOK - lane.n_row;
     m.spec.method->prefill->trace(&lane, TOK, &op);
     assert_int_equal(op.why, PLAN_SPARSE);

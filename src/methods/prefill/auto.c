@@ -346,7 +346,7 @@ static void auto_sample(const struct method_lane *l, uint32_t n_tok, struct op_s
     op->most = set->most;
     op->dense_from = n_tok > set->last ? n_tok - set->last : 0;
     op->dense = reads_all(l);
-    op->audit = (AUDIT - (l->layer + op->tile0) % AUDIT) % AUDIT;
+    op->audit = (AUDIT - (l->layer + op->rows.tile0) % AUDIT) % AUDIT;
     op->audit_step = AUDIT;
     op->audit_row = l->layer * AUDIT_ROW;
 }

@@ -354,7 +354,7 @@ static void criti_blocks(const struct method_lane *l, uint32_t n_tok, struct op_
     const struct critiprefill_param *set = l->param;
     const struct page_geom *g = l->shape->geom;
     const bool in_page = box_in_page(l->shape);
-    const uint32_t size = segment_tok(set), first = op->pos / size;
+    const uint32_t size = segment_tok(set), first = op->rows.pos / size;
     op->box = in_page ? l->cards.base : l->side;
     op->box_stride = in_page ? l->cards.stride : l->side_stride;
     op->a_at = in_page ? g->k_min : 0;
@@ -366,8 +366,9 @@ static void criti_blocks(const struct method_lane *l, uint32_t n_tok, struct op_
     op->four = set->scores > 0;
     op->dense = l->layer == 0;
     op->fused_row = fused_row(l->shape, set);
-    for (op->n_segment = 0; (first + op->n_segment) * size < op->end; op->n_segment++) {
-        const struct segment s = segment_at(set, first + op->n_segment, op->pos, op->end, n_tok);
+    for (op->n_segment = 0; (first + op->n_segment) * size < op->rows.end; op->n_segment++) {
+        const struct segment s =
+            segment_at(set, first + op->n_segment, op->rows.pos, op->rows.end, n_tok);
         op->segment[op->n_segment] =
             (struct op_block_segment){.begin = s.begin,
                                       .end = s.end,

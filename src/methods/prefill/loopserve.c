@@ -502,7 +502,7 @@ static void loop_trace(const struct method_lane *l, uint32_t n_tok, struct op_tr
     if (set->mass >= 1) op->why = PLAN_LAYER;
     op->rule = OP_TRACE_GREEDY;
     op->n_size = 1;
-    for (uint32_t h = 0; h < op->n_head; h++)
+    for (uint32_t h = 0; h < op->rows.n_head; h++)
         op->size[h] = (struct op_trace_size){.family = OP_TRACE_LINES};
     op->sink = set->columns;
     op->band = set->slashes;

@@ -403,7 +403,7 @@ static void put_sizes(const struct method_lane *l, struct op_trace *op)
         struct pattern p[PATTERN_CANDIDATES];
         op->n_size = list_patterns(p, l, h);
         for (uint32_t i = 0; i < op->n_size; i++)
-            op->size[i * op->n_head + l->kv_head * group + h] =
+            op->size[i * op->rows.n_head + l->kv_head * group + h] =
                 (struct op_trace_size){reads_all                     ? OP_TRACE_ALL
                                        : p[i].family == PATTERN_ENDS ? OP_TRACE_ENDS
                                                                      : OP_TRACE_LINES,

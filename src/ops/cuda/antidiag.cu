@@ -46,10 +46,10 @@ static __device__ struct antidiag_place antidiag_place_of(const struct antidiag_
     p.head = head;
     p.kv_head = head / c.group;
     p.n_head = 1;
-    p.block = c.op.tile0 + tile;
-    p.list = (size_t)tile * c.op.n_head + head;
-    const uint32_t first = p.block * TILE, end = min(first + TILE, c.op.end);
-    p.begin = (max(first, c.op.pos) - first) / c.op.stride;
+    p.block = c.op.rows.tile0 + tile;
+    p.list = (size_t)tile * c.op.rows.n_head + head;
+    const uint32_t first = p.block * TILE, end = min(first + TILE, c.op.rows.end);
+    p.begin = (max(first, c.op.rows.pos) - first) / c.op.stride;
     p.end = (end - 1 - first) / c.op.stride + 1;
     return p;
 }
@@ -75,8 +75,8 @@ static __device__ void antidiag_pack(uint8_t *query, const struct antidiag_call 
         const uint32_t head = row % pitch / c.n_row_group, at = row % pitch % c.n_row_group;
         const uint32_t pos = p.block * TILE + at * s + s - 1 - r;
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (pos >= c.op.pos && pos < c.op.end)
-            x = pack_piece<F, D>(c.op.q + (pos - c.op.pos) * c.op.q_stride + (p.head + head) * D,
+        if (pos >= c.op.rows.pos && pos < c.op.rows.end)
+            x = pack_piece<F, D>(rows_query<D>(c.op.rows, pos - c.op.rows.pos, p.head + head),
                                  piece);
         *(uint4 *)(query + query_at<D>(row, piece)) = x;
     }
@@ -90,13 +90,13 @@ static __device__ __forceinline__ void antidiag_keys(uint32_t (&k)[N][D / 16][2]
                                                      const struct antidiag_call &c,
                                                      uint32_t kv_head, uint32_t tok)
 {
-    if (tok < c.op.end)
+    if (tok < c.op.rows.end)
         load_keys_by<1, F, D>(k, c.pages, kv_head, tok / PAGE_TOK, tok % PAGE_TOK);
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
-            if (tok + n >= c.op.end) k[n][i / 2][i % 2] = 0;
+            if (tok + n >= c.op.rows.end) k[n][i / 2][i % 2] = 0;
     __syncwarp(); /* lanes have had pages of different kinds, or none */
 }
 
@@ -142,14 +142,14 @@ __global__ void __launch_bounds__(THREADS)
     antidiag_sums_kernel(const struct antidiag_call c, uint32_t n_head)
 {
     kernel_begin();
-    const uint32_t n_kv_head = c.op.n_head / c.group, n_part = (c.group + n_head - 1) / n_head;
+    const uint32_t n_kv_head = c.op.rows.n_head / c.group, n_part = (c.group + n_head - 1) / n_head;
     const uint32_t lane = blockIdx.y / n_part, part = blockIdx.y % n_part * n_head;
     struct antidiag_place p =
         antidiag_place_of(c, lane / n_kv_head, lane % n_kv_head * c.group + part);
     p.n_head = min(n_head, c.group - part);
     const uint32_t block = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-    const float by = c.op.scale / (float)c.op.stride * LOG2E;
+    const float by = c.op.rows.scale / (float)c.op.stride * LOG2E;
     uint8_t *const query = kernel_shared();
     if (blockIdx.x * WARPS > p.block) return;
     antidiag_pack<F, D>(query, c, p);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(THREADS)
         if (j > 0 || row >= antidiag_pitch(c, p.n_head) || at < p.begin || at >= p.end) continue;
         const size_t list = p.list + row / c.n_row_group;
         c.sum[(list * c.n_row_group + at) * c.n_block + block] = sum[i];
-        if (!isfinite(sum[i].sum)) c.op.failed[p.kv_head] = c.op.call;
+        if (!isfinite(sum[i].sum)) list_fail(c.op.lists, p.kv_head);
     }
 }
 
@@ -270,13 +270,12 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ cut_sum sum_room[32], bin[CUT_BINS];
     __shared__ struct exp_sum all[GROUPS_MAX];
     const struct antidiag_place p = antidiag_place_of(c, blockIdx.y, blockIdx.x);
-    const struct list_room to = {c.op.range + p.list * c.op.range_max, NULL, NULL, c.op.range_max,
-                                 0};
+    const struct list_room to = list_room_of(c.op.lists, p.list);
     const uint32_t n_page = p.block * TILE_PAGES;
     struct attn_list list = {};
-    enum plan_reason why = c.op.dense                             ? PLAN_LAYER
-                           : c.op.failed[p.kv_head] == c.op.call ? PLAN_NAN
-                                                                  : PLAN_SPARSE;
+    enum plan_reason why = c.op.dense                           ? PLAN_LAYER
+                           : list_failed(c.op.lists, p.kv_head) ? PLAN_NAN
+                                                                : PLAN_SPARSE;
     float mass = -1;
     if (why == PLAN_SPARSE) { /* the same for all threads */
         const struct cut_room rooms = {bin, sum_room, room};
@@ -287,13 +286,13 @@ static __global__ void __launch_bounds__(THREADS)
         __syncthreads();
         list_make(&list, to, marks, n_page, TILE_PAGES, room);
         if (list.n_range > to.range_max) why = PLAN_OVERFLOW;
-        if ((p.block + 1) * TILE <= c.op.dense_to) why = PLAN_SHORT;
+        if ((p.block + 1) * TILE <= c.op.rows.dense_to) why = PLAN_SHORT;
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
     list_close(&list, to, why, n_page, TILE_PAGES);
     list.mass = mass;
-    c.op.made[p.list] = list;
+    c.op.lists.made[p.list] = list;
 }
 
 /* ---- The launcher ---- */
@@ -318,11 +317,11 @@ static sac_status launch(struct cuda_device *d, const struct antidiag_call *c)
         TRY(attn_fits(d, bytes));
         TRY(queue_launch(d, "sums of antidiagonals", antidiag_sums_kernel<F, D>,
                          dim3((c->n_block + WARPS - 1) / WARPS,
-                              c->op.n_tile * (c->op.n_head / c->group) * n_part),
+                              c->op.rows.n_tile * (c->op.rows.n_head / c->group) * n_part),
                          THREADS, bytes, *c, n_head));
     }
-    return queue_launch(d, "lists of blocks", antidiag_list_kernel, dim3(c->op.n_head, c->op.n_tile),
-                        THREADS, 0, *c);
+    return queue_launch(d, "lists of blocks", antidiag_list_kernel,
+                        dim3(c->op.rows.n_head, c->op.rows.n_tile), THREADS, 0, *c);
 }
 
 template <int F>
@@ -341,24 +340,20 @@ static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
 sac_status cuda_antidiag(struct cuda_device *d, const struct op_antidiag *op)
 {
     struct antidiag_call c;
+    const size_t n_list = (size_t)op->rows.n_tile * op->rows.n_head;
     memset(&c, 0, sizeof c);
     c.op = *op;
-    c.op.geom = NULL;
-    c.group = op->n_head / op->geom->n_kv_head;
+    c.op.rows.geom = NULL;
+    c.group = op->rows.n_head / op->rows.geom->n_kv_head;
     c.n_row_group = TILE / op->stride;
-    c.n_block = op->tile0 + op->n_tile;
-    c.pages.frames = op->frames;
-    c.pages.frame = op->frame;
-    c.pages.table_stride = op->table_stride;
-    c.pages.page_bytes = op->geom->bytes;
-    c.pages.own = op->own;
-    c.pages.end = op->end;
+    c.n_block = op->rows.tile0 + op->rows.n_tile;
+    c.pages = rows_pages_of(&op->rows);
     c.sum = (struct exp_sum *)op->room;
-    c.mass = (float *)(c.sum + (size_t)op->n_tile * op->n_head * c.n_row_group * c.n_block);
-    switch (attn_form_of(op->geom)) {
-    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &c);
-    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &c);
-    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &c);
+    c.mass = (float *)(c.sum + n_list * c.n_row_group * c.n_block);
+    switch (attn_form_of(op->rows.geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, op->rows.geom->head_dim, &c);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->rows.geom->head_dim, &c);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->rows.geom->head_dim, &c);
     default:
         return device_fail(d, SAC_ERR_UNSUPPORTED, "antidiagonals of prompt rows: these pages");
     }

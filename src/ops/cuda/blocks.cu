@@ -5,6 +5,7 @@
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
+#include "ops/cuda/list.cuh"
 #include "ops/plans.h"
 
 #define WARPS   8u
@@ -40,11 +41,6 @@ static __device__ struct blocks_place place_of(const struct blocks_call &c, uint
     return p;
 }
 
-static __device__ void fail(const struct blocks_call &c, uint32_t kv_head)
-{
-    c.op.failed[kv_head] = c.op.call;
-}
-
 /* ---- Queries ---- */
 
 /* Of each channel the maximum and the minimum over a segment's rows; or, where one score is asked
@@ -56,11 +52,11 @@ static __global__ void __launch_bounds__(POOL) pool_kernel(const struct blocks_c
     const struct op_block_segment &s = c.op.segment[blockIdx.y];
     const uint32_t d = c.head_dim, n_part = POOL / d, t = threadIdx.x, part = t / d;
     if (s.why != PLAN_SPARSE) return;
-    const float *q = c.op.q + blockIdx.x * d + t % d;
+    const float *q = c.op.rows.q + blockIdx.x * d + t % d;
     float hi = -INFINITY, lo = INFINITY;
 #pragma unroll 4
-    for (uint32_t r = s.begin - c.op.pos + part; r < s.end - c.op.pos; r += n_part) {
-        const float x = q[r * c.op.q_stride];
+    for (uint32_t r = s.begin - c.op.rows.pos + part; r < s.end - c.op.rows.pos; r += n_part) {
+        const float x = q[r * c.op.rows.q_stride];
         hi = x > hi ? x : hi;
         lo = x < lo ? x : lo;
     }
@@ -72,7 +68,7 @@ static __global__ void __launch_bounds__(POOL) pool_kernel(const struct blocks_c
         hi = fmaxf(hi, most[i * d + t]);
         lo = fminf(lo, least[i * d + t]);
     }
-    float *to = c.op.query + ((size_t)blockIdx.y * c.op.n_head + blockIdx.x) * 2 * d + t;
+    float *to = c.op.query + ((size_t)blockIdx.y * c.op.rows.n_head + blockIdx.x) * 2 * d + t;
     to[0] = c.op.four ? hi : (hi + lo) / 2;
     to[d] = lo;
 }
@@ -111,13 +107,13 @@ static __device__ void box_products(float out[4], const struct blocks_call &c, c
 static __device__ inline const uint8_t *box_of(const struct blocks_call &c, uint32_t kv_head,
                                                uint32_t page)
 {
-    return c.op.box + c.op.page[kv_head * c.op.table_stride + page] * c.op.box_stride;
+    return c.op.box + c.op.rows.frame[kv_head * c.op.rows.table_stride + page] * c.op.box_stride;
 }
 
 static __device__ inline const float *query_of(const struct blocks_call &c, uint32_t segment,
                                                uint32_t head)
 {
-    return c.op.query + ((size_t)segment * c.op.n_head + head) * 2 * c.head_dim;
+    return c.op.query + ((size_t)segment * c.op.rows.n_head + head) * 2 * c.head_dim;
 }
 
 /* Of each of the four products of a query head, the sum of exp(x - largest) over the pages: scores
@@ -145,8 +141,8 @@ static __global__ void __launch_bounds__(THREADS) sums_kernel(const struct block
     if (t >= 4) return;
     struct exp_sum all = room[0][t];
     for (uint32_t w = 1; w < WARPS; w++) all = exp_sum_add(all, room[w][t]);
-    if (!isfinite(all.sum)) fail(c, kv_head);
-    float *to = c.op.sums + (((size_t)blockIdx.y * c.op.n_head + head) * 4 + t) * 2;
+    if (!isfinite(all.sum)) list_fail(c.op.lists, kv_head);
+    float *to = c.op.sums + (((size_t)blockIdx.y * c.op.rows.n_head + head) * 4 + t) * 2;
     to[0] = all.max;
     to[1] = all.sum;
 }
@@ -164,7 +160,7 @@ static __device__ float score_page(const struct blocks_call &c, uint32_t segment
             sum += x[0] > x[1] || isnan(x[0]) ? x[0] : x[1];
             continue;
         }
-        const float *of = c.op.sums + ((size_t)segment * c.op.n_head + head) * 8;
+        const float *of = c.op.sums + ((size_t)segment * c.op.rows.n_head + head) * 8;
         for (int i = 0; i < 4; i++) x[i] = expf(x[i] - of[2 * i]) / of[2 * i + 1];
         sum += fmaxf((x[0] + x[2]) / 2, (x[1] + x[3]) / 2);
     }
@@ -183,7 +179,7 @@ static __global__ void __launch_bounds__(THREADS) score_kernel(const struct bloc
         const float score = score_page(c, segment, kv_head, page);
         if (threadIdx.x % 32 > 0) continue;
         p.raw[page] = score;
-        if (!isfinite(score)) fail(c, kv_head);
+        if (!isfinite(score)) list_fail(c.op.lists, kv_head);
     }
 }
 
@@ -247,79 +243,54 @@ static __global__ void __launch_bounds__(THREADS) choose_kernel(const struct blo
     __shared__ uint32_t bin[CUT_BINS], room[32];
     const struct blocks_place p = place_of(c, blockIdx.y, blockIdx.x);
     const uint32_t n = p.segment->n_page / c.op.block;
+    const bool failed = list_failed(c.op.lists, p.kv_head);
     if (p.segment->why != PLAN_SPARSE) return;
-    if (c.op.failed[p.kv_head] != c.op.call && n > 0) {
+    if (!failed && n > 0) {
         fuse(c, p, n, sums);
         take(c, p, n, bin, room);
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
-    p.fused[0] = __uint_as_float(c.op.failed[p.kv_head] == c.op.call ? 0 : c.op.call);
+    p.fused[0] = __uint_as_float(failed ? 0 : c.op.lists.call);
 }
 
 /* ---- Lists ---- */
 
-/* Whether a page is read; the tile itself stands for the one behind those before it. */
-static __device__ inline bool is_read(const struct blocks_place &p, uint32_t n_page, uint32_t page)
-{
-    if (page >= p.segment->n_page) return page <= n_page;
-    return p.mask[page] != 0;
-}
-
-/* Writes the ranges as far as there is room. All threads. */
-static __device__ void make_list(struct attn_list *out, struct attn_range *range,
-                                 const struct blocks_call &c, const struct blocks_place &p,
-                                 uint32_t n_page, uint32_t *room)
-{
-    const uint32_t tile_pages = c.op.tile_tok / PAGE_TOK;
-    uint32_t n_begin = 0, n_end = 0, n_read = 0, all;
-    for (uint32_t first = 0; first <= n_page; first += THREADS) {
-        const uint32_t page = first + threadIdx.x;
-        const bool read = page <= n_page && is_read(p, n_page, page);
-        const bool begins = read && !(page > 0 && is_read(p, n_page, page - 1));
-        const bool ends = read && !is_read(p, n_page, page + 1);
-        const uint32_t begin_at = n_begin + block_before(begins, room, &all);
-        n_begin += all;
-        const uint32_t end_at = n_end + block_before(ends, room, &all);
-        n_end += all;
-        if (begins && begin_at < c.op.range_max) range[begin_at].begin = page;
-        if (ends && end_at < c.op.range_max)
-            range[end_at].end = page == n_page ? page + tile_pages : page + 1;
-        n_read += read && page < n_page;
+struct blocks_marks { /* of the pages before a tile; those behind the blocks are all read */
+    const uint32_t *mask;
+    uint32_t n_page;
+    __device__ uint32_t word(uint32_t page) const
+    {
+        return page >= n_page || mask[page] ? ~0u : 0;
     }
-    out->n_range = n_begin;
-    out->n_before = block_sum(n_read, room) * PAGE_TOK;
-}
+    __device__ float logw(uint32_t, uint32_t) const { return 0; }
+};
 
 static __global__ void __launch_bounds__(THREADS) list_kernel(const struct blocks_call c)
 {
     kernel_begin();
     __shared__ uint32_t room[32];
+    const struct op_prompt_rows &rows = c.op.rows;
     const size_t i = (size_t)blockIdx.y * c.n_kv_head + blockIdx.x;
-    const uint32_t first = (c.op.tile0 + blockIdx.y) * c.op.tile_tok, n_page = first / PAGE_TOK;
-    const uint32_t segment = first / c.op.segment_tok - c.op.pos / c.op.segment_tok;
+    const uint32_t first = (rows.tile0 + blockIdx.y) * rows.tile_tok, n_page = first / PAGE_TOK;
+    const uint32_t segment = first / c.op.segment_tok - rows.pos / c.op.segment_tok;
+    const uint32_t tile_pages = rows.tile_tok / PAGE_TOK;
     const struct blocks_place p = place_of(c, segment, blockIdx.x);
-    struct attn_range *range = c.op.range + i * c.op.range_max;
+    const struct list_room to = list_room_of(c.op.lists, i);
     struct attn_list list = {};
-    enum plan_reason why = c.op.dense                              ? PLAN_LAYER
-                           : c.op.failed[p.kv_head] == c.op.call   ? PLAN_NAN
-                           : first + c.op.tile_tok <= c.op.dense_to ? PLAN_SHORT
-                                                                   : p.segment->why;
+    enum plan_reason why = c.op.dense                               ? PLAN_LAYER
+                           : list_failed(c.op.lists, p.kv_head)     ? PLAN_NAN
+                           : first + rows.tile_tok <= rows.dense_to ? PLAN_SHORT
+                                                                    : p.segment->why;
     if (why == PLAN_SPARSE) { /* the same for all threads */
-        make_list(&list, range, c, p, n_page, room);
-        if (list.n_range > c.op.range_max) why = PLAN_OVERFLOW;
+        const struct blocks_marks marks = {p.mask, p.segment->n_page};
+        list_make(&list, to, marks, n_page, tile_pages, room);
+        if (list.n_range > to.range_max) why = PLAN_OVERFLOW;
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
-    if (why != PLAN_SPARSE) {
-        struct attn_range everything = {0, n_page + c.op.tile_tok / PAGE_TOK};
-        range[0] = everything;
-        list.n_range = 1;
-        list.n_before = first;
-    }
-    list.why = why;
-    list.mass = -1;
-    c.op.made[i] = list;
+    list_close(&list, to, why, n_page, tile_pages);
+    c.op.lists.made[i] = list;
 }
 
 /* ---- The launcher ---- */
@@ -330,10 +301,10 @@ sac_status cuda_blocks(struct cuda_device *d, const struct op_blocks *op)
     uint32_t n_page = 0;
     memset(&c, 0, sizeof c);
     c.op = *op;
-    c.op.geom = NULL;
-    c.n_kv_head = op->geom->n_kv_head;
-    c.head_dim = op->geom->head_dim;
-    c.group = op->n_head / c.n_kv_head;
+    c.op.rows.geom = NULL;
+    c.n_kv_head = op->rows.geom->n_kv_head;
+    c.head_dim = op->rows.geom->head_dim;
+    c.group = op->rows.n_head / c.n_kv_head;
     if (POOL % c.head_dim > 0)
         return device_fail(d, SAC_ERR_UNSUPPORTED, "blocks of prompt rows: this head size");
     for (uint32_t i = 0; i < op->n_segment; i++)
@@ -343,13 +314,13 @@ sac_status cuda_blocks(struct cuda_device *d, const struct op_blocks *op)
                                                               op->n_segment * sizeof *op->segment);
     if (!c.op.segment) return d->status;
     if (n_page > 0 && !op->dense) {
-        const dim3 heads(op->n_head, op->n_segment), lanes(c.n_kv_head, op->n_segment);
+        const dim3 heads(op->rows.n_head, op->n_segment), lanes(c.n_kv_head, op->n_segment);
         queue_launch(d, "pooled queries", pool_kernel, heads, POOL, 0, c);
         if (op->four) queue_launch(d, "sums of box scores", sums_kernel, heads, THREADS, 0, c);
         queue_launch(d, "box scores of prompt rows", score_kernel,
                      dim3((n_page + SPAN - 1) / SPAN, op->n_segment * c.n_kv_head), THREADS, 0, c);
         queue_launch(d, "blocks of prompt rows", choose_kernel, lanes, THREADS, 0, c);
     }
-    return queue_launch(d, "lists of prompt rows", list_kernel, dim3(c.n_kv_head, op->n_tile),
+    return queue_launch(d, "lists of prompt rows", list_kernel, dim3(c.n_kv_head, op->rows.n_tile),
                         THREADS, 0, c);
 }

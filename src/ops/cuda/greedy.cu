@@ -30,7 +30,7 @@ static __device__ void greedy_open(struct greedy &g, uint32_t head)
     const struct trace_call &c = g.c;
     g.head = head;
     g.n = c.n;
-    g.pos0 = c.op.pos;
+    g.pos0 = c.op.rows.pos;
     for (uint32_t k = 0; k < TRACE_KINDS; k++) {
         g.left[k] = trace_sums(c, head, k);
         g.key[k] = c.rank + ((size_t)head * TRACE_KINDS + k) * c.stride;
@@ -228,8 +228,8 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x > 0) return;
     trace_sum *told = c.held + head;
     told[0] = g.covered;
-    told[c.op.n_head] = reached && (double)g.n_cell <= c.op.most ? PLAN_SPARSE : PLAN_NO_GAIN;
-    told[2 * c.op.n_head] = total;
+    told[c.op.rows.n_head] = reached && (double)g.n_cell <= c.op.most ? PLAN_SPARSE : PLAN_NO_GAIN;
+    told[2 * c.op.rows.n_head] = total;
 }
 
 /* ---- Heads that share their lines ---- */
@@ -252,7 +252,7 @@ sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
                       const struct trace_rows *rows)
 {
     return queue_launch(d, "attention of heads that share lines", trace_join_kernel,
-                        dim3((c->n + THREADS - 1) / THREADS, rows->n, c->op.n_head / c->group),
+                        dim3((c->n + THREADS - 1) / THREADS, rows->n, c->op.rows.n_head / c->group),
                         THREADS, 0, *c, *rows);
 }
 
@@ -261,5 +261,5 @@ sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
 {
     const uint32_t share = c->op.by_group ? c->group : 1;
     return queue_launch(d, "lines taken in rounds", trace_greedy_kernel,
-                        dim3(c->op.n_head / share), THREADS, 0, *c, *rows, share);
+                        dim3(c->op.rows.n_head / share), THREADS, 0, *c, *rows, share);
 }

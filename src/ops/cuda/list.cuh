@@ -17,11 +17,21 @@ struct list_room {
     uint32_t range_max, tok_max;
 };
 
-template <typename Op>
-static __device__ struct list_room list_room_of(const Op &op, size_t list)
+static __device__ inline struct list_room list_room_of(const struct op_prompt_lists &l, size_t list)
 {
-    return {op.range + list * op.range_max, op.tok + list * op.tok_max,
-            op.logw ? op.logw + list * op.tok_max : NULL, op.range_max, op.tok_max};
+    return {l.range + list * l.range_max, l.tok + list * l.tok_max,
+            l.logw ? l.logw + list * l.tok_max : NULL, l.range_max, l.tok_max};
+}
+
+/* What is not finite is told with all lists of its KV head. */
+static __device__ inline void list_fail(const struct op_prompt_lists &l, uint32_t kv_head)
+{
+    l.failed[kv_head] = l.call;
+}
+
+static __device__ inline bool list_failed(const struct op_prompt_lists &l, uint32_t kv_head)
+{
+    return l.failed[kv_head] == l.call;
 }
 
 /* Tokens, begins and ends of ranges are counted together: LIST_THREADS pages have 23 * 256, 256 and

@@ -32,23 +32,23 @@ struct pooled_call {
 static __device__ void pooled_rows(const struct pooled_call &p, uint32_t tile, uint32_t *begin,
                                    uint32_t *end)
 {
-    const struct op_trace &op = p.c.op;
-    const uint32_t first = (op.tile0 + tile) * BLOCK;
-    const bool is_tile = tile < op.n_tile;
-    *begin = is_tile ? max(first, op.pos) - op.pos : op.end - op.pos - p.n_row;
-    *end = (is_tile ? min(first + BLOCK, op.end) : op.end) - op.pos;
+    const struct op_prompt_rows &rows = p.c.op.rows;
+    const uint32_t first = (rows.tile0 + tile) * BLOCK;
+    const bool is_tile = tile < rows.n_tile;
+    *begin = is_tile ? max(first, rows.pos) - rows.pos : rows.end - rows.pos - p.n_row;
+    *end = (is_tile ? min(first + BLOCK, rows.end) : rows.end) - rows.pos;
 }
 
 static __device__ inline float *pooled_query(const struct pooled_call &p, uint32_t head,
                                              uint32_t tile)
 {
-    return p.query + ((size_t)head * (p.c.op.n_tile + 1) + tile) * p.geom.head_dim;
+    return p.query + ((size_t)head * (p.c.op.rows.n_tile + 1) + tile) * p.geom.head_dim;
 }
 
 static __device__ inline float *pooled_share(const struct pooled_call &p, uint32_t head,
                                              uint32_t tile)
 {
-    return p.share + ((size_t)head * (p.c.op.n_tile + 1) + tile) * p.n_block;
+    return p.share + ((size_t)head * (p.c.op.rows.n_tile + 1) + tile) * p.n_block;
 }
 
 static __device__ inline float *pooled_by(const struct pooled_call &p, uint32_t head, uint32_t kind)
@@ -87,13 +87,14 @@ static __global__ void __launch_bounds__(THREADS) pooled_keys_kernel(const struc
 static __global__ void __launch_bounds__(THREADS) pooled_queries_kernel(const struct pooled_call p)
 {
     kernel_begin();
+    const struct op_prompt_rows &rows = p.c.op.rows;
     const uint32_t head = blockIdx.x, tile = blockIdx.y, c = threadIdx.x, d = p.geom.head_dim;
     uint32_t begin, end;
     if (c >= d) return;
     pooled_rows(p, tile, &begin, &end);
     float sum = 0;
-    for (uint32_t r = begin; r < end; r++) sum += p.c.op.q[r * p.c.op.q_stride + head * d + c];
-    pooled_query(p, head, tile)[c] = sum * (p.c.op.scale / (float)(end - begin));
+    for (uint32_t r = begin; r < end; r++) sum += rows.q[r * rows.q_stride + head * d + c];
+    pooled_query(p, head, tile)[c] = sum * (rows.scale / (float)(end - begin));
 }
 
 /* Softmax of a mean query over the blocks up to its own; those behind it have none. */
@@ -103,7 +104,7 @@ static __global__ void __launch_bounds__(THREADS) pooled_shares_kernel(const str
     __shared__ struct exp_sum room[32];
     const uint32_t head = blockIdx.x, tile = blockIdx.y, d = p.geom.head_dim;
     const uint32_t kv_head = head / p.c.group, lane = threadIdx.x % 32;
-    const uint32_t n = min(p.c.op.tile0 + tile + 1, p.n_block);
+    const uint32_t n = min(p.c.op.rows.tile0 + tile + 1, p.n_block);
     const float *q = pooled_query(p, head, tile);
     float *share = pooled_share(p, head, tile);
     for (uint32_t b = threadIdx.x / 32; b < n; b += WARPS) {
@@ -120,7 +121,7 @@ static __global__ void __launch_bounds__(THREADS) pooled_shares_kernel(const str
     all = block_exp_sum(all, room);
     for (uint32_t b = threadIdx.x; b < p.n_block; b += THREADS)
         share[b] = b < n ? expf(share[b] - all.max) / all.sum : 0.0f;
-    if (threadIdx.x == 0 && !isfinite(all.sum)) p.c.op.failed[kv_head] = p.c.op.call;
+    if (threadIdx.x == 0 && !isfinite(all.sum)) list_fail(p.c.op.lists, kv_head);
 }
 
 /* ---- Choice ---- */
@@ -146,7 +147,7 @@ static __device__ void sum_blocks(const struct pooled_call &p, uint32_t head, ui
 /* The root of the Jensen-Shannon divergence of columns and the mean query's softmax. */
 static __device__ double pooled_distance(const struct pooled_call &p, uint32_t head, double *room)
 {
-    const float *guess = pooled_share(p, head, p.c.op.n_tile);
+    const float *guess = pooled_share(p, head, p.c.op.rows.n_tile);
     const float *column = pooled_by(p, head, TRACE_COLUMN);
     double sum = 0;
     for (uint32_t b = threadIdx.x; b < p.n_block; b += THREADS) {
@@ -201,7 +202,7 @@ static __device__ void mark_shares(const struct pooled_call &p, uint32_t head,
                                    const struct pooled_room &r)
 {
     float *share = pooled_share(p, head, 0);
-    const uint32_t n = p.c.op.n_tile * p.n_block;
+    const uint32_t n = p.c.op.rows.n_tile * p.n_block;
     const auto whole = [&](uint32_t i) { return (cut_sum)(share[i] * SHARE_ONE); };
     cut_sum total = 0, n_before = 0, all;
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) total += whole(i);
@@ -255,13 +256,13 @@ static __global__ void __launch_bounds__(THREADS) pooled_list_kernel(const struc
     kernel_begin();
     __shared__ uint32_t room[32];
     const struct op_trace &op = p.c.op;
-    const uint32_t head = blockIdx.x, tile = blockIdx.y, own = op.tile0 + tile;
-    const size_t i = (size_t)tile * op.n_head + head;
-    const struct list_room to = {op.range + i * op.range_max, NULL, NULL, op.range_max, 0};
+    const uint32_t head = blockIdx.x, tile = blockIdx.y, own = op.rows.tile0 + tile;
+    const size_t i = (size_t)tile * op.rows.n_head + head;
+    const struct list_room to = list_room_of(op.lists, i);
     struct attn_list list = {};
-    enum plan_reason why = trace_failed(p.c, head)           ? PLAN_NAN
-                           : (own + 1) * BLOCK <= op.dense_to ? PLAN_SHORT
-                                                              : PLAN_SPARSE;
+    enum plan_reason why = trace_failed(p.c, head)                 ? PLAN_NAN
+                           : (own + 1) * BLOCK <= op.rows.dense_to ? PLAN_SHORT
+                                                                   : PLAN_SPARSE;
     if (why == PLAN_SPARSE) { /* the same for all threads */
         const struct pooled_marks marks = {
             pooled_by(p, head, TRACE_COLUMN), pooled_by(p, head, TRACE_SLASH),
@@ -272,7 +273,7 @@ static __global__ void __launch_bounds__(THREADS) pooled_list_kernel(const struc
     __syncthreads();
     if (threadIdx.x > 0) return;
     list_close(&list, to, why, own * PAGES, PAGES);
-    op.made[i] = list;
+    op.lists.made[i] = list;
 }
 
 /* ---- The launcher ---- */
@@ -281,12 +282,12 @@ sac_status trace_pooled(struct cuda_device *d, const struct trace_call *c,
                         const struct page_geom *geom)
 {
     struct pooled_call p;
-    const uint32_t n_head = c->op.n_head, n_tile = c->op.n_tile;
+    const uint32_t n_head = c->op.rows.n_head, n_tile = c->op.rows.n_tile;
     memset(&p, 0, sizeof p);
     p.c = *c;
     p.geom = *geom;
     p.n_row = c->op.choose.n;
-    p.n_block = c->op.tile0 + n_tile;
+    p.n_block = c->op.rows.tile0 + n_tile;
     p.key = (float *)c->op.pool;
     p.query = p.key + (size_t)geom->n_kv_head * p.n_block * geom->head_dim;
     p.share = p.query + (size_t)n_head * (n_tile + 1) * geom->head_dim;

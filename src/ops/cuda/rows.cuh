@@ -7,6 +7,7 @@
 
 #include "ops/cuda/attn.cuh"
 #include "ops/cuda/block.cuh"
+#include "ops/plans.h"
 
 template <int F, int D> struct rows_size {
     static constexpr int n = D > 128 ? 2 : 4; /* eights of keys that a warp has in registers */
@@ -41,6 +42,19 @@ struct rows_pages {
     const uint8_t *own; /* [n_kv_head, tail_bytes] */
     uint32_t end;
 };
+
+static inline struct rows_pages rows_pages_of(const struct op_prompt_rows *r)
+{
+    return {r->frames, r->frame, r->table_stride, r->geom->bytes, r->own, r->end};
+}
+
+/* A head's query of row `row` of the run. */
+template <int D>
+static __device__ __forceinline__ const float *rows_query(const struct op_prompt_rows &r,
+                                                          uint32_t row, uint32_t head)
+{
+    return r.q + row * r.q_stride + head * D;
+}
 
 /* The shares of thread j of the keys t, t + BY and so on of a page in 16 bits, N of them. */
 template <int BY, int D, int N>

@@ -56,10 +56,10 @@ static __device__ struct sample_place place_of(const struct sample_call &c, uint
     p.tile = tile;
     p.head = head;
     p.kv_head = head / c.group;
-    p.list = (size_t)tile * c.op.n_head + head;
-    p.first = (c.op.tile0 + tile) * OP_SAMPLE_TILE;
-    p.row0 = p.first > c.op.pos ? p.first - c.op.pos : 0;
-    p.n_row = min(p.first + OP_SAMPLE_TILE, c.op.end) - c.op.pos - p.row0;
+    p.list = (size_t)tile * c.op.rows.n_head + head;
+    p.first = (c.op.rows.tile0 + tile) * OP_SAMPLE_TILE;
+    p.row0 = p.first > c.op.rows.pos ? p.first - c.op.rows.pos : 0;
+    p.n_row = min(p.first + OP_SAMPLE_TILE, c.op.rows.end) - c.op.rows.pos - p.row0;
     return p;
 }
 
@@ -79,9 +79,9 @@ __device__ void sum_own(struct exp_sum *room, uint32_t query, const struct sampl
                         const struct sample_place &p)
 {
     constexpr int N = rows_size<F, D>::n;
-    const float by = c.op.scale * LOG2E;
+    const float by = c.op.rows.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, warp = threadIdx.x / 32;
-    const uint32_t n_own = c.op.pos + p.row0 + p.n_row - p.first;
+    const uint32_t n_own = c.op.rows.pos + p.row0 + p.n_row - p.first;
     for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) room[r] = exp_sum_none();
     __syncwarp();
     if (warp * PAGE_TOK >= n_own) return;
@@ -95,7 +95,7 @@ __device__ void sum_own(struct exp_sum *room, uint32_t query, const struct sampl
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const uint32_t r = m * 16 + i * 8 + g;
-                const uint32_t n_seen = c.op.pos + sampled_row(c, p, r) - p.first + 1;
+                const uint32_t n_seen = c.op.rows.pos + sampled_row(c, p, r) - p.first + 1;
                 float x[2 * N];
                 uint32_t seen = 0;
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ void sum_before(float *room, const float *base, uint32_t query,
 {
     constexpr int N = rows_size<F, D>::n;
     const struct sample_tile t = c.tile[p.tile];
-    const float by = c.op.scale * LOG2E;
+    const float by = c.op.rows.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
     for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) room[r] = 0;
     __syncwarp();
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(THREADS) sample_sums_kernel(const struct sampl
     float *const base = (float *)(own + WARPS * n_query), *const room = (float *)own;
     uint4 *const packed = (uint4 *)(c.op.query + p.list * n_query * D);
     for (uint32_t i = threadIdx.x; i < n_query * (D / 8); i += THREADS) {
-        const float *q = c.op.q + sampled_row(c, p, i / (D / 8)) * c.op.q_stride + p.head * D;
+        const float *q = rows_query<D>(c.op.rows, sampled_row(c, p, i / (D / 8)), p.head);
         const uint4 piece = pack_piece<F, D>(q, i % (D / 8));
         const uint32_t at = query_at<D>(i / (D / 8), i % (D / 8));
         *(uint4 *)(query + at) = piece;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(THREADS) sample_sums_kernel(const struct sampl
         for (uint32_t w = 0; w < WARPS; w++) all += room[w * n_query + r];
         const float start = base[r] + log2f(all);
         c.op.start[p.list * n_query + r] = start;
-        if (!isfinite(start)) c.op.failed[p.kv_head] = c.op.call;
+        if (!isfinite(start)) list_fail(c.op.lists, p.kv_head);
     }
 }
 
@@ -229,7 +229,7 @@ static __device__ bool page_squares(const struct take_heads &t, const struct sam
                                     const struct sample_place &p, uint32_t page)
 {
     constexpr int N = rows_size<F, D>::n;
-    const float by = c.op.scale * LOG2E;
+    const float by = c.op.rows.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
     bool finite = true;
     for (int part = 0; part < rows_size<F, D>::parts; part++) {
@@ -271,7 +271,7 @@ static __device__ bool page_squares_wgmma(const struct take_heads &t, const stru
                                           const struct sample_place &p, uint32_t page)
 {
     constexpr int H = rows_size<F, D>::half;
-    const float by = c.op.scale * LOG2E;
+    const float by = c.op.rows.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
     bool finite = true;
 #pragma unroll 1
@@ -346,7 +346,7 @@ static __device__ void take_page(const struct sample_call &c, const struct sampl
     const uint32_t word = __ballot_sync(~0u, step < limit[lane]);
     c.op.weight[at * PAGE_TOK + lane] = (uint8_t)step;
     if (lane == 0) c.op.mask[at] = word;
-    if (!isfinite(all)) c.op.failed[p.kv_head] = c.op.call;
+    if (!isfinite(all)) list_fail(c.op.lists, p.kv_head);
 }
 
 /* A block takes for up to n_head heads of a KV head and a tile. */
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : 2)
     sample_take_kernel(const struct sample_call c, uint32_t n_head)
 {
     kernel_begin();
-    const uint32_t n_kv_head = c.op.n_head / c.group, n_query = c.op.n_query;
+    const uint32_t n_kv_head = c.op.rows.n_head / c.group, n_query = c.op.n_query;
     const uint32_t n_part = (c.group + n_head - 1) / n_head, lane = blockIdx.y / n_part;
     const uint32_t first = blockIdx.y % n_part * n_head, warp = threadIdx.x / 32;
     const struct sample_place p = place_of(c, lane / n_kv_head, lane % n_kv_head * c.group + first);
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : 2)
     __syncthreads();
     for (uint32_t at = begin; at < end; at += WARPS) {
         const uint32_t page = min(at + warp, end - 1);
-        if (!squares_of<F, D>(t, c, p, page)) c.op.failed[p.kv_head] = c.op.call;
+        if (!squares_of<F, D>(t, c, p, page)) list_fail(c.op.lists, p.kv_head);
         __syncwarp();
         for (uint32_t h = 0; h < t.n && at + warp < end; h++)
             take_page(c, p, p.list + h, page, t.square[h * PAGE_TOK + threadIdx.x % 32]);
@@ -428,9 +428,9 @@ static __device__ enum plan_reason dense_before(const struct sample_call &c,
                                                 const struct sample_place &p)
 {
     if (c.op.dense) return PLAN_LAYER;
-    if (c.op.failed[p.kv_head] == c.op.call) return PLAN_NAN;
-    if (p.first + OP_SAMPLE_TILE <= c.op.dense_to) return PLAN_SHORT;
-    return c.op.pos + p.row0 + p.n_row > c.op.dense_from ? PLAN_LAYER : PLAN_SPARSE;
+    if (list_failed(c.op.lists, p.kv_head)) return PLAN_NAN;
+    if (p.first + OP_SAMPLE_TILE <= c.op.rows.dense_to) return PLAN_SHORT;
+    return c.op.rows.pos + p.row0 + p.n_row > c.op.dense_from ? PLAN_LAYER : PLAN_SPARSE;
 }
 
 static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struct sample_call c)
@@ -444,16 +444,16 @@ static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struc
     if (why == PLAN_SPARSE) { /* the same for all threads */
         const struct sample_marks marks = marks_of(c, p.list, n_page);
         const uint32_t n_taken = count_taken(marks, room);
-        list_make(&list, list_room_of(c.op, p.list), marks, n_page, TILE_PAGES, room);
+        list_make(&list, list_room_of(c.op.lists, p.list), marks, n_page, TILE_PAGES, room);
         if ((double)(n_taken + (c.op.n_recent + 1) * PAGE_TOK) > c.op.most * n)
             why = PLAN_NO_GAIN;
-        else if (list.n_tok > c.op.tok_max || list.n_range > c.op.range_max)
+        else if (list.n_tok > c.op.lists.tok_max || list.n_range > c.op.lists.range_max)
             why = PLAN_OVERFLOW;
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
-    list_close(&list, list_room_of(c.op, p.list), why, n_page, TILE_PAGES);
-    c.op.made[p.list] = list;
+    list_close(&list, list_room_of(c.op.lists, p.list), why, n_page, TILE_PAGES);
+    c.op.lists.made[p.list] = list;
 }
 
 /* ---- Audits ---- */
@@ -478,13 +478,13 @@ __global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struc
     __shared__ struct kept_sum room[AUDIT_WARPS];
     const struct sample_place p =
         place_of(c, c.op.audit + blockIdx.y * c.op.audit_step, blockIdx.x);
-    struct attn_list &list = c.op.made[p.list];
-    const uint32_t row = p.row0 + c.op.audit_row % p.n_row, end = c.op.pos + row + 1;
+    struct attn_list &list = c.op.lists.made[p.list];
+    const uint32_t row = p.row0 + c.op.audit_row % p.n_row, end = c.op.rows.pos + row + 1;
     const uint32_t n_page = c.tile[p.tile].n_page, lane = threadIdx.x % 32;
     const struct sample_marks marks = marks_of(c, p.list, n_page);
     uint8_t *const query = kernel_shared();
     for (uint32_t i = threadIdx.x; i < 16 * (D / 8); i += AUDIT_THREADS) {
-        const float *q = c.op.q + row * c.op.q_stride + p.head * D;
+        const float *q = rows_query<D>(c.op.rows, row, p.head);
         *(uint4 *)(query + query_at<D>(i / (D / 8), i % (D / 8))) =
             i < D / 8 ? pack_piece<F, D>(q, i) : make_uint4(0, 0, 0, 0);
     }
@@ -506,7 +506,7 @@ __global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struc
             }
         }
         if (page * PAGE_TOK + lane >= end) continue;
-        x *= c.op.scale * LOG2E;
+        x *= c.op.rows.scale * LOG2E;
         struct exp_sum one = {isfinite(x) ? x : 0.0f, isfinite(x) ? 1.0f : NAN};
         sum.all = power_sum_add(sum.all, one);
         if (word >> lane & 1) sum.kept = power_sum_add(sum.kept, one);
@@ -532,7 +532,7 @@ static struct sample_tile tile_make(const struct op_sample *op, uint32_t i)
 {
     struct sample_tile t;
     memset(&t, 0, sizeof t);
-    t.n_page = (op->tile0 + i) * TILE_PAGES;
+    t.n_page = (op->rows.tile0 + i) * TILE_PAGES;
     t.near = t.n_page > OP_SURVEY_NEAR ? t.n_page - OP_SURVEY_NEAR : 0;
     t.stride = t.near < OP_SURVEY_FAR ? OP_SURVEY_STRIDE : 2 * OP_SURVEY_STRIDE;
     t.phase = t.stride / 2;
@@ -549,23 +549,23 @@ static struct sample_tile tile_make(const struct op_sample *op, uint32_t i)
 static bool stage_rules(struct cuda_device *d, struct sample_call *c)
 {
     const struct op_sample *op = &c->op;
-    const uint32_t n_list = op->n_tile * op->n_head;
+    const uint32_t n_list = op->rows.n_tile * op->rows.n_head;
     void *tiles, *seeds, *limits;
-    if (stage_reserve(d, op->n_tile * sizeof *c->tile + n_list * sizeof *c->seed +
+    if (stage_reserve(d, op->rows.n_tile * sizeof *c->tile + n_list * sizeof *c->seed +
                              sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK) + 3 * STAGE_ALIGN) !=
         SAC_OK)
         return false;
-    c->tile = (const struct sample_tile *)stage_take(d, op->n_tile * sizeof *c->tile, &tiles);
+    c->tile = (const struct sample_tile *)stage_take(d, op->rows.n_tile * sizeof *c->tile, &tiles);
     c->seed = (const uint32_t *)stage_take(d, n_list * sizeof *c->seed, &seeds);
     c->limit = (const int32_t *)stage_take(d, sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK), &limits);
     if (!c->tile || !c->seed || !c->limit) return false;
-    for (uint32_t i = 0; i < op->n_tile; i++)
+    for (uint32_t i = 0; i < op->rows.n_tile; i++)
         ((struct sample_tile *)tiles)[i] = tile_make(op, i);
     for (uint32_t i = 0; i < n_list; i++) {
         struct op_survey s; /* what the rule looks at */
-        const uint32_t head = i % op->n_head;
+        const uint32_t head = i % op->rows.n_head;
         s.seed = op->seed + head / c->group;
-        s.n_page = &((const struct sample_tile *)tiles)[i / op->n_head].n_page;
+        s.n_page = &((const struct sample_tile *)tiles)[i / op->rows.n_head].n_page;
         ((uint32_t *)seeds)[i] = survey_seed(&s, 0, head % c->group);
     }
     survey_limits((int32_t *)limits);
@@ -576,8 +576,8 @@ template <int F, int D>
 static sac_status launch(struct cuda_device *d, const struct sample_call *c)
 {
     const struct op_sample *op = &c->op;
-    const dim3 lists(op->n_head, op->n_tile);
-    const uint32_t n_page = (op->tile0 + op->n_tile - 1) * TILE_PAGES;
+    const dim3 lists(op->rows.n_head, op->rows.n_tile);
+    const uint32_t n_page = (op->rows.tile0 + op->rows.n_tile - 1) * TILE_PAGES;
     const size_t sums = sums_bytes<F, D>(op->n_query);
     if (n_page > 0 && !op->dense) {
         struct take_room<D> room = {c->group, op->n_query};
@@ -591,14 +591,14 @@ static sac_status launch(struct cuda_device *d, const struct sample_call *c)
         TRY(queue_launch(
             d, "survey of keys", sample_take_kernel<F, D>,
             dim3((n_page + SPAN_PAGES - 1) / SPAN_PAGES,
-                 op->n_tile * (op->n_head / c->group) * n_part),
+                 op->rows.n_tile * (op->rows.n_head / c->group) * n_part),
             THREADS, room.bytes(), *c, room.n_head));
     }
     TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
-    if (op->dense || op->audit >= op->n_tile) return SAC_OK;
+    if (op->dense || op->audit >= op->rows.n_tile) return SAC_OK;
+    const uint32_t n_audit = (op->rows.n_tile - op->audit - 1) / op->audit_step + 1;
     return queue_launch(d, "audit of lists", sample_audit_kernel<F, D>,
-                        dim3(op->n_head, (op->n_tile - op->audit - 1) / op->audit_step + 1),
-                        AUDIT_THREADS, 16 * D * 2, *c);
+                        dim3(op->rows.n_head, n_audit), AUDIT_THREADS, 16 * D * 2, *c);
 }
 
 template <int F>
@@ -618,22 +618,17 @@ sac_status cuda_sample(struct cuda_device *d, const struct op_sample *op)
     struct op_survey rule;
     memset(&c, 0, sizeof c);
     c.op = *op;
-    c.op.geom = NULL;
-    c.pages.frames = op->frames;
-    c.pages.frame = op->frame;
-    c.pages.table_stride = op->table_stride;
-    c.pages.page_bytes = op->geom->bytes;
-    c.pages.own = op->own;
-    c.pages.end = op->end;
-    c.group = op->n_head / op->geom->n_kv_head;
+    c.op.rows.geom = NULL;
+    c.pages = rows_pages_of(&op->rows);
+    c.group = op->rows.n_head / op->rows.geom->n_kv_head;
     rule.least = op->least;
     rule.n_query = op->n_query;
     c.least = survey_least(&rule);
     if (!stage_rules(d, &c)) return d->status;
-    switch (attn_form_of(op->geom)) {
-    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &c);
-    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &c);
-    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &c);
+    switch (attn_form_of(op->rows.geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, op->rows.geom->head_dim, &c);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->rows.geom->head_dim, &c);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->rows.geom->head_dim, &c);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "samples of rows: these pages");
     }
 }

@@ -44,9 +44,8 @@ static __device__ void pack_queries(uint8_t *query, const struct trace_call &c,
         const uint32_t r = i / (D / 8);
         uint4 piece = make_uint4(0, 0, 0, 0);
         if (r < p.n_row)
-            piece = pack_piece<F, D>(c.op.q + (rows.at[p.row0 + r] - c.op.pos) * c.op.q_stride +
-                                         p.head * D,
-                                     i % (D / 8));
+            piece = pack_piece<F, D>(
+                rows_query<D>(c.op.rows, rows.at[p.row0 + r] - c.op.rows.pos, p.head), i % (D / 8));
         *(uint4 *)(query + query_at<D>(r, i % (D / 8))) = piece;
     }
     __syncthreads();
@@ -55,7 +54,7 @@ static __device__ void pack_queries(uint8_t *query, const struct trace_call &c,
 /* A score as an exponent of 2. */
 static __device__ __forceinline__ float exponent(const struct trace_call &c, float dot)
 {
-    const float score = dot * c.op.scale;
+    const float score = dot * c.op.rows.scale;
     return (c.op.softcap > 0 ? c.op.softcap * tanhf(score / c.op.softcap) : score) * LOG2E;
 }
 
@@ -135,7 +134,7 @@ static __global__ void __launch_bounds__(THREADS)
         sum = power_sum_add(sum, c.top[((size_t)head * c.n_span + i) * c.n_row16 + row]);
     const float lse = sum.max + log2f(sum.sum);
     c.lse[(size_t)head * c.n_row16 + row] = lse;
-    if (!isfinite(lse)) c.op.failed[head / c.group] = c.op.call;
+    if (!isfinite(lse)) list_fail(c.op.lists, head / c.group);
 }
 
 template <int F, int D>
@@ -196,10 +195,10 @@ static __global__ void __launch_bounds__(TAKERS) trace_best_kernel(const struct 
     kernel_begin();
     __shared__ uint32_t bin[CUT_BINS], room[32];
     const uint32_t kind = blockIdx.x, head = blockIdx.y, size = blockIdx.z;
-    const struct op_trace_size want = c.op.size[size * c.op.n_head + head];
+    const struct op_trace_size want = c.op.size[size * c.op.rows.n_head + head];
     const float *rank = c.rank + ((size_t)head * TRACE_KINDS + kind) * c.stride;
     uint32_t *bits = trace_taken(c, size, head, kind), n_before = 0, all;
-    if (kind == 0 && threadIdx.x == 0) c.held[(size_t)size * c.op.n_head + head] = 0;
+    if (kind == 0 && threadIdx.x == 0) c.held[(size_t)size * c.op.rows.n_head + head] = 0;
     if (trace_failed(c, head) || want.family != OP_TRACE_LINES) return;
     const uint32_t most = kind == TRACE_COLUMN ? want.n_column : want.n_slash;
     const struct op_cut cut = cut_find(rank, c.n, min(most, c.n), bin, room);
@@ -225,7 +224,7 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t *column = trace_taken(c, size, head, TRACE_COLUMN);
     const uint32_t *slash = trace_taken(c, size, head, TRACE_SLASH);
     trace_sum sum = 0;
-    if (trace_failed(c, head) || c.op.size[size * c.op.n_head + head].family != OP_TRACE_LINES)
+    if (trace_failed(c, head) || c.op.size[size * c.op.rows.n_head + head].family != OP_TRACE_LINES)
         return;
     if (x < c.n && trace_has(slash, x)) sum += trace_sums(c, head, TRACE_SLASH)[x];
     if (x < c.n && trace_has(column, x)) {
@@ -235,7 +234,8 @@ static __global__ void __launch_bounds__(THREADS)
                 sum -= trace_whole(trace_weight(c, head, rows.n, r)[x]);
     }
     sum = block_sum(sum, room);
-    if (threadIdx.x == 0 && sum > 0) atomicAdd(&c.held[(size_t)size * c.op.n_head + head], sum);
+    if (threadIdx.x == 0 && sum > 0)
+        atomicAdd(&c.held[(size_t)size * c.op.rows.n_head + head], sum);
 }
 
 /* ---- Lists ---- */
@@ -284,7 +284,7 @@ struct trace_marks {
 static __device__ float mass_of(const struct trace_call &c, uint32_t size, uint32_t head,
                                 uint32_t n_row)
 {
-    const double held = (double)c.held[(size_t)size * c.op.n_head + head];
+    const double held = (double)c.held[(size_t)size * c.op.rows.n_head + head];
     return (float)(rint(held / TRACE_ONE / n_row * 0x1p16) * 0x1p-16);
 }
 
@@ -316,15 +316,15 @@ static __device__ struct trace_choice choice_of(const struct trace_call &c, uint
     if (r.why != PLAN_SPARSE) return r;
     if (c.op.rule == OP_TRACE_BEST) {
         r.size = best_size(&r.mass, c, head, n_row);
-        const enum op_trace_family family = c.op.size[r.size * c.op.n_head + head].family;
+        const enum op_trace_family family = c.op.size[r.size * c.op.rows.n_head + head].family;
         if (family == OP_TRACE_ALL) r.why = PLAN_SHORT;
         if (family != OP_TRACE_LINES) r.mass = -1;
         return r;
     }
     if (c.op.by_group) r.head -= head % c.group;
     const trace_sum *told = c.held + r.head;
-    r.why = (enum plan_reason)told[c.op.n_head];
-    r.mass = r.why ? 1.0f : (float)((double)told[0] / (double)told[2 * c.op.n_head]);
+    r.why = (enum plan_reason)told[c.op.rows.n_head];
+    r.mass = r.why ? 1.0f : (float)((double)told[0] / (double)told[2 * c.op.rows.n_head]);
     return r;
 }
 
@@ -333,22 +333,22 @@ static __global__ void __launch_bounds__(THREADS)
 {
     kernel_begin();
     __shared__ uint32_t room[32];
-    const uint32_t head = blockIdx.x, tile_pages = c.op.tile_tok / PAGE_TOK;
-    const uint32_t n_page = (c.op.tile0 + blockIdx.y) * tile_pages;
-    const size_t i = (size_t)blockIdx.y * c.op.n_head + head;
-    const struct list_room to = {c.op.range + i * c.op.range_max, c.op.tok + i * c.op.tok_max, NULL,
-                                 c.op.range_max, c.op.tok_max};
+    const uint32_t head = blockIdx.x, tile_pages = c.op.rows.tile_tok / PAGE_TOK;
+    const uint32_t n_page = (c.op.rows.tile0 + blockIdx.y) * tile_pages;
+    const size_t i = (size_t)blockIdx.y * c.op.rows.n_head + head;
+    const struct list_room to = list_room_of(c.op.lists, i);
     struct attn_list list = {};
     const struct trace_choice r = choice_of(c, head, n_row); /* the same for all threads */
     enum plan_reason why = r.why;
-    if (why == PLAN_SPARSE && (n_page + tile_pages) * PAGE_TOK <= c.op.dense_to) why = PLAN_SHORT;
+    if (why == PLAN_SPARSE && (n_page + tile_pages) * PAGE_TOK <= c.op.rows.dense_to)
+        why = PLAN_SHORT;
     if (why == PLAN_SPARSE) {
         const struct trace_marks marks = {trace_taken(c, r.size, r.head, TRACE_COLUMN),
                                           trace_taken(c, r.size, r.head, TRACE_SLASH),
                                           n_page,
                                           (c.n + 31) / 32,
                                           tile_pages,
-                                          c.op.size[r.size * c.op.n_head + r.head]};
+                                          c.op.size[r.size * c.op.rows.n_head + r.head]};
         list_make(&list, to, marks, n_page, tile_pages, room);
         if (list.n_tok > to.tok_max || list.n_range > to.range_max) why = PLAN_OVERFLOW;
     }
@@ -356,7 +356,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x > 0) return;
     list_close(&list, to, why, n_page, tile_pages);
     if (blockIdx.y == 0) list.mass = r.mass;
-    c.op.made[i] = list;
+    c.op.lists.made[i] = list;
 }
 
 /* ---- The launcher ---- */
@@ -364,7 +364,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* Where things are in the room, which op_trace_bytes has the size of. */
 static void lay_out(struct trace_call *c)
 {
-    const size_t n_head = c->op.n_head, n_line = n_head * TRACE_KINDS * c->stride;
+    const size_t n_head = c->op.rows.n_head, n_line = n_head * TRACE_KINDS * c->stride;
     c->sum = (trace_sum *)c->op.room;
     c->held = c->sum + n_line;
     c->top = (struct exp_sum *)(c->held + OP_TRACE_SIZES * n_head);
@@ -380,7 +380,7 @@ template <int F, int D>
 static sac_status attend(struct cuda_device *d, const struct trace_call *c,
                          const struct trace_rows *rows, bool ranks, bool judges)
 {
-    const uint32_t n_head = c->op.n_head;
+    const uint32_t n_head = c->op.rows.n_head;
     const dim3 grid(c->n_span, n_head, (rows->n + ROWS - 1) / ROWS);
     TRY(attn_fits(d, tops_bytes<D>()));
     TRY(queue_launch(d, "rows against all keys", trace_tops_kernel<F, D>, grid, THREADS,
@@ -400,10 +400,10 @@ static sac_status take_best(struct cuda_device *d, const struct trace_call *c,
                             const struct trace_rows *judge)
 {
     TRY(queue_launch(d, "the best lines", trace_best_kernel,
-                     dim3(TRACE_KINDS, c->op.n_head, c->op.n_size), TAKERS, 0, *c));
+                     dim3(TRACE_KINDS, c->op.rows.n_head, c->op.n_size), TAKERS, 0, *c));
     return queue_launch(d, "what lines hold", trace_held_kernel,
-                        dim3((c->n + THREADS - 1) / THREADS, c->op.n_head, c->op.n_size), THREADS,
-                        0, *c, *judge);
+                        dim3((c->n + THREADS - 1) / THREADS, c->op.rows.n_head, c->op.n_size),
+                        THREADS, 0, *c, *judge);
 }
 
 template <int F, int D>
@@ -422,8 +422,8 @@ static sac_status launch(struct cuda_device *d, const struct trace_call *c,
         if (is_pooled) return trace_pooled(d, c, geom);
         TRY(is_best ? take_best(d, c, last) : trace_greedy(d, c, last));
     }
-    return queue_launch(d, "lists of lines", trace_list_kernel, dim3(op->n_head, op->n_tile),
-                        THREADS, 0, *c, last->n);
+    return queue_launch(d, "lists of lines", trace_list_kernel,
+                        dim3(op->rows.n_head, op->rows.n_tile), THREADS, 0, *c, last->n);
 }
 
 template <int F>
@@ -441,7 +441,7 @@ static sac_status launch_form(struct cuda_device *d, const struct page_geom *geo
 /* Rows and sizes go to the ring. */
 static sac_status stage_wishes(struct cuda_device *d, struct op_trace *op)
 {
-    const size_t sizes = (size_t)op->n_size * op->n_head * sizeof *op->size;
+    const size_t sizes = (size_t)op->n_size * op->rows.n_head * sizeof *op->size;
     const size_t choose = op->choose.n * sizeof(uint32_t), judge = op->judge.n * sizeof(uint32_t);
     if (op->why != PLAN_SPARSE) return SAC_OK;
     TRY(stage_reserve(d, sizes + choose + judge + 3 * STAGE_ALIGN));
@@ -457,24 +457,19 @@ sac_status cuda_trace(struct cuda_device *d, const struct op_trace *op)
     const uint32_t n_row = op->choose.n > op->judge.n ? op->choose.n : op->judge.n;
     memset(&c, 0, sizeof c);
     c.op = *op;
-    c.op.geom = NULL;
-    c.group = op->n_head / op->geom->n_kv_head;
-    c.n = op->end;
-    c.n_span = (op->end + OP_TRACE_SPAN - 1) / OP_TRACE_SPAN;
+    c.op.rows.geom = NULL;
+    c.group = op->rows.n_head / op->rows.geom->n_kv_head;
+    c.n = op->rows.end;
+    c.n_span = (op->rows.end + OP_TRACE_SPAN - 1) / OP_TRACE_SPAN;
     c.n_row16 = (n_row + 15) / 16 * 16;
     c.stride = (size_t)c.n_span * OP_TRACE_SPAN;
-    c.pages.frames = op->frames;
-    c.pages.frame = op->frame;
-    c.pages.table_stride = op->table_stride;
-    c.pages.page_bytes = op->geom->bytes;
-    c.pages.own = op->own;
-    c.pages.end = op->end;
+    c.pages = rows_pages_of(&op->rows);
     lay_out(&c);
     TRY(stage_wishes(d, &c.op));
-    switch (attn_form_of(op->geom)) {
-    case FORM_F16: return launch_form<FORM_F16>(d, op->geom, &c);
-    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom, &c);
-    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom, &c);
+    switch (attn_form_of(op->rows.geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, op->rows.geom, &c);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->rows.geom, &c);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->rows.geom, &c);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "lines of prompt rows: these pages");
     }
 }

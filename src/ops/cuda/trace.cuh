@@ -4,6 +4,7 @@
 #define SAC_OPS_CUDA_TRACE_CUH
 
 #include "ops/cuda/block.cuh"
+#include "ops/cuda/list.cuh"
 #include "ops/cuda/queue.cuh"
 #include "ops/cuda/rows.cuh"
 #include "ops/plans.h"
@@ -50,7 +51,7 @@ static __device__ inline trace_sum *trace_sums(const struct trace_call &c, uint3
 static __device__ inline uint32_t *trace_taken(const struct trace_call &c, uint32_t size,
                                                uint32_t head, uint32_t kind)
 {
-    const size_t at = ((size_t)size * c.op.n_head + head) * TRACE_KINDS + kind;
+    const size_t at = ((size_t)size * c.op.rows.n_head + head) * TRACE_KINDS + kind;
     return c.taken + at * (c.stride / 32);
 }
 
@@ -61,7 +62,7 @@ static __device__ inline trace_sum trace_whole(uint16_t bf16)
 
 static __device__ inline bool trace_failed(const struct trace_call &c, uint32_t head)
 {
-    return c.op.failed[head / c.group] == c.op.call;
+    return list_failed(c.op.lists, head / c.group);
 }
 
 static __device__ inline bool trace_has(const uint32_t *bits, uint32_t i)
