@@ -85,6 +85,22 @@ extern const struct method_away compress_away;
     .state_bytes = compress_state_bytes, .scratch_bytes = compress_scratch_bytes,                  \
     .see = compress_see, .select = compress_select, .cut = compress_cut, .sound = compress_sound
 
+/* The same of those whose window votes, on a device, too. */
+#define COMPRESS_WINDOW_HOOKS                                                                      \
+    COMPRESS_HOOKS, .past_rows = compress_past_rows, .away = &compress_away
+
+/* What all of these are, beside their names, texts and budgets. */
+#define COMPRESS_WINDOW_TRAITS                                                                     \
+    .token_grain = true, .evicts = true, .needs_question = true, .meets_segments = true
+
+/* Their parameters, without the budget; and those of votes that are pooled. */
+#define COMPRESS_WINDOW_PARAMS(P)                                                                  \
+    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")
+#define COMPRESS_POOLED_PARAMS(P)                                                                  \
+    COMPRESS_WINDOW_PARAMS(P)                                                                      \
+    P(COUNT, kernel, "5", 1, 63, "neighbouring tokens that share their votes")                     \
+    P(CHOICE, pool, "mean", "mean|max", "how neighbours share")
+
 /* ---- Votes ---- */
 
 /* Softmax shares of the tokens, summed over the window's rows, mean over the query heads. */

@@ -14,8 +14,7 @@ struct living {
     float *value;   /* [tokens of a context] */
 };
 
-/* Cuts a state whose head has so many bytes into its parts; NULL measures. The result is its bytes.
- */
+/* Cuts a state whose head has so many bytes into its parts; the result is its bytes. */
 static inline size_t living_cut(struct living *v, const struct method_shape *s, void *state,
                                 size_t head_bytes)
 {
@@ -25,6 +24,13 @@ static inline size_t living_cut(struct living *v, const struct method_shape *s, 
     v->mask = arena_take(&a, n_page, sizeof *v->mask);
     v->value = arena_take(&a, n_page * PAGE_TOK, sizeof *v->value);
     return a.used;
+}
+
+/* Its bytes. */
+static inline size_t living_bytes(const struct method_shape *s, size_t head_bytes)
+{
+    struct living v;
+    return living_cut(&v, s, NULL, head_bytes);
 }
 
 /* That of KV head h of the lane's layer. */

@@ -97,6 +97,16 @@ void observe_scores(const struct observe *o, const struct method_lane *l, uint32
     observe_pages(o, l, begin, n_row, (struct attn_range){0, pick_page_count(l) + 1}, o->k);
 }
 
+bool observe_vote(const struct observe *o, const struct method_lane *l, uint32_t n_q, uint32_t n)
+{
+    return l->ops->vote(&(struct op_vote){.score = o->score,
+                                          .score_stride = o->stride,
+                                          .n = n,
+                                          .group = n_q,
+                                          .vote = o->vote,
+                                          .lse = o->lse});
+}
+
 bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,
                   uint32_t end)
 {
@@ -106,13 +116,7 @@ bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t
         n_row = pick_min(OBSERVE_ROWS, end - r);
         const uint32_t n_q = n_row * l->shape->group, n_tok = r + n_row; /* that they see */
         observe_scores(o, l, r, n_row);
-        if (!l->ops->vote(&(struct op_vote){.score = o->score,
-                                            .score_stride = o->stride,
-                                            .n = n_tok,
-                                            .group = n_q,
-                                            .vote = o->vote,
-                                            .lse = o->lse}))
-            return false;
+        if (!observe_vote(o, l, n_q, n_tok)) return false;
         for (uint32_t t = 0; t < n_tok; t++) o->sum[t] += (float)n_q * o->vote[t];
     }
     return true;

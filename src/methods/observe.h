@@ -50,4 +50,8 @@ void observe_pages(const struct observe *o, const struct method_lane *l, uint32_
 uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, const uint32_t *mask,
                         uint32_t *tok);
 
+/* Votes on tokens 0 .. n - 1 by the first n_q queries that were scored: softmax shares, their mean,
+ * in o->vote. False: something is not finite. */
+bool observe_vote(const struct observe *o, const struct method_lane *l, uint32_t n_q, uint32_t n);
+
 #endif

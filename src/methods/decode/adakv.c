@@ -14,9 +14,7 @@
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1,                                                                   \
       "tokens of the prompt that a head keeps in the mean, window included")                       \
-    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
-    P(COUNT, kernel, "5", 1, 63, "neighbouring tokens that share their votes")                     \
-    P(CHOICE, pool, "mean", "mean|max", "how neighbours share")                                    \
+    COMPRESS_POOLED_PARAMS(P)                                                                      \
     P(SHARE, alpha, "0.2", "part of the budget that is shared out evenly")
 PARAM_TABLE(adakv, struct compress_param, PARAMS)
 
@@ -57,10 +55,8 @@ static const struct compress_policy policy = {
     .every_head = true, .vote = compress_pooled, .keep = by_votes};
 
 static const struct method_decode hooks = {
-    COMPRESS_HOOKS,
+    COMPRESS_WINDOW_HOOKS,
     .family = &policy,
-    .past_rows = compress_past_rows,
-    .away = &compress_away,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -78,10 +74,7 @@ const struct method adakv_method = {
         "inside "
         "each layer. It shares snapkv's limits: one choice, for the question at the prompt's end.",
     METHOD_DEVIATIONS(deviations),
-    .token_grain = true,
-    .evicts = true,
-    .needs_question = true,
+    COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LAYER, .n_late = METHOD_NEVER},
-    .meets_segments = true,
     .decode = &hooks,
 };

@@ -8,7 +8,7 @@
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
-    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
+    COMPRESS_WINDOW_PARAMS(P)                                                                      \
     P(COUNT, chunk, "10", 1, 1024, "tokens that are kept or dropped together")
 PARAM_TABLE(chunkkv, struct compress_param, PARAMS)
 
@@ -33,10 +33,8 @@ static bool by_chunk(const struct method_lane *l, float *vote, uint32_t n)
 static const struct compress_policy policy = {.vote = by_chunk};
 
 static const struct method_decode hooks = {
-    COMPRESS_HOOKS,
+    COMPRESS_WINDOW_HOOKS,
     .family = &policy,
-    .past_rows = compress_past_rows,
-    .away = &compress_away,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -53,10 +51,7 @@ const struct method chunkkv_method = {
              "neighbours are looked at. It shares snapkv's limits: one choice, for the question at "
              "the prompt's end.",
     METHOD_DEVIATIONS(deviations),
-    .token_grain = true,
-    .evicts = true,
-    .needs_question = true,
+    COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
-    .meets_segments = true,
     .decode = &hooks,
 };

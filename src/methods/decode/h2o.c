@@ -39,9 +39,8 @@ static struct h2o_state *cut_state(struct living *v, const struct method_shape *
 
 static size_t h2o_state_bytes(const struct method_shape *s, const void *param)
 {
-    struct living v;
     (void)param;
-    return living_cut(&v, s, NULL, sizeof(struct h2o_state));
+    return living_bytes(s, sizeof(struct h2o_state));
 }
 
 /* The observation's scratch, and behind it the list of the tokens that live. */
@@ -121,13 +120,7 @@ static bool add_row(const struct living *v, const struct method_lane *l, const s
     uint32_t *tok = o->rest;
     uintptr_t line = 0;
     const uint32_t n = observe_tokens(o, l, v->mask, tok);
-    if (!l->ops->vote(&(struct op_vote){.score = o->score,
-                                        .score_stride = o->stride,
-                                        .n = n,
-                                        .group = l->shape->group,
-                                        .vote = o->vote,
-                                        .lse = o->lse}))
-        return false;
+    if (!observe_vote(o, l, l->shape->group, n)) return false;
     for (uint32_t i = 0; i < n; i++) {
         line = meter_entry(l, &v->value[tok[i]], line);
         v->value[tok[i]] += (float)l->shape->group * o->vote[i];

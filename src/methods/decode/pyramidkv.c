@@ -11,9 +11,7 @@
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1,                                                                   \
       "tokens of the prompt that a head keeps in the mean layer, window included")                 \
-    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
-    P(COUNT, kernel, "5", 1, 63, "neighbouring tokens that share their votes")                     \
-    P(CHOICE, pool, "mean", "mean|max", "how neighbours share")                                    \
+    COMPRESS_POOLED_PARAMS(P)                                                                      \
     P(COUNT, beta, "20", 1, 1000, "the last layer keeps the mean budget over this")
 PARAM_TABLE(pyramidkv, struct compress_param, PARAMS)
 
@@ -43,10 +41,8 @@ static uint32_t along_a_line(const struct compress_votes *v)
 static const struct compress_policy policy = {.vote = compress_pooled, .keep = along_a_line};
 
 static const struct method_decode hooks = {
-    COMPRESS_HOOKS,
+    COMPRESS_WINDOW_HOOKS,
     .family = &policy,
-    .past_rows = compress_past_rows,
-    .away = &compress_away,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -68,10 +64,7 @@ const struct method pyramidkv_method = {
         "and keep few; all together keep as many as with snapkv. It shares snapkv's limits: one "
         "choice, for the question at the prompt's end.",
     METHOD_DEVIATIONS(deviations),
-    .token_grain = true,
-    .evicts = true,
-    .needs_question = true,
+    COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_MODEL, .n_late = METHOD_NEVER},
-    .meets_segments = true,
     .decode = &hooks,
 };

@@ -12,18 +12,14 @@
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
-    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
-    P(COUNT, kernel, "5", 1, 63, "neighbouring tokens that share their votes")                     \
-    P(CHOICE, pool, "mean", "mean|max", "how neighbours share")
+    COMPRESS_POOLED_PARAMS(P)
 PARAM_TABLE(snapkv, struct compress_param, PARAMS)
 
 static const struct compress_policy policy = {.vote = compress_pooled};
 
 static const struct method_decode hooks = {
-    COMPRESS_HOOKS,
+    COMPRESS_WINDOW_HOOKS,
     .family = &policy,
-    .past_rows = compress_past_rows,
-    .away = &compress_away,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -42,10 +38,7 @@ const struct method snapkv_method = {
         "never "
         "found.",
     METHOD_DEVIATIONS(deviations),
-    .token_grain = true,
-    .evicts = true,
-    .needs_question = true,
+    COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
-    .meets_segments = true,
     .decode = &hooks,
 };

@@ -31,9 +31,8 @@ static struct tova_state *cut_state(struct living *v, const struct method_shape 
 
 static size_t tova_state_bytes(const struct method_shape *s, const void *param)
 {
-    struct living v;
     (void)param;
-    return living_cut(&v, s, NULL, sizeof(struct tova_state));
+    return living_bytes(s, sizeof(struct tova_state));
 }
 
 static size_t tova_scratch_bytes(const struct method_shape *s, const void *param)
@@ -59,13 +58,7 @@ static bool vote(const struct living *v, const struct method_lane *l, const stru
     for (uint32_t g = 0; g < l->shape->group; g++)
         for (uint32_t t = 0; t < s->n_known; t++)
             if (!living_has(v, s->n_known, t)) o->score[g * o->stride + t] = OBSERVE_NEVER;
-    if (!l->ops->vote(&(struct op_vote){.score = o->score,
-                                        .score_stride = o->stride,
-                                        .n = n,
-                                        .group = l->shape->group,
-                                        .vote = o->vote,
-                                        .lse = o->lse}))
-        return false;
+    if (!observe_vote(o, l, l->shape->group, n)) return false;
     for (uint32_t t = 0; t < n; t++) v->value[t] = living_has(v, s->n_known, t) ? o->vote[t] : -1;
     return true;
 }
