@@ -466,7 +466,7 @@ INLINE void finish_row(struct ending *e, const enum finish how, const bool f16)
         e->col[0].y += tiles ? 0 : e->col[0].y_stride;
     }
     e->sum += 64;
-    e->unscale += f16 ? 1 : 0;
+    if (f16) e->unscale++; /* without scales it is NULL */
 }
 
 INLINE void finish_rows(struct ending *e, uint32_t n, const enum finish how, const bool f16)
