@@ -12,6 +12,7 @@
 #include "app/particulars.h"
 #include "app/progress.h"
 #include "app/source.h"
+#include "base/folder.h"
 #include "base/mem.h"
 #include "eval/docsum.h"
 #include "eval/task.h"
@@ -23,7 +24,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define COMMAND   "eval docs"
@@ -155,8 +155,7 @@ static sac_status open_lines(struct docs_eval *e, sac_error *err)
 {
     char path[PATH_SIZE];
     if (!e->opt.out) return SAC_OK;
-    if (mkdir(e->opt.out, 0777) != 0 && errno != EEXIST)
-        return error_set(err, SAC_ERR_IO, "cannot make folder %s: %s", e->opt.out, strerror(errno));
+    TRY(folder_make(e->opt.out, 0777, err));
     if (snprintf(path, sizeof path, "%s/" LINES, e->opt.out) >= (int)sizeof path)
         return error_set(err, SAC_ERR_ARG, "the folder's path is too long");
     e->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

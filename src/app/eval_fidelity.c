@@ -14,6 +14,7 @@
 #include "app/progress.h"
 #include "app/setup.h"
 #include "app/source.h"
+#include "base/folder.h"
 #include "base/mem.h"
 #include "base/textfile.h"
 #include "eval/choices.h"
@@ -21,11 +22,9 @@
 
 #include <assert.h>
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define RING_BYTES ((size_t)64 << 20)
 #define SPECS_MAX  40u
@@ -106,8 +105,7 @@ static sac_status open_out(struct session *s, sac_error *err)
     const sac_model_info info = sac_model_get_info(s->other);
     const char *method[SAC_METHODS_MAX];
     struct strbuf path = {0};
-    if (mkdir(s->opt.out, 0777) != 0 && errno != EEXIST)
-        return error_set(err, SAC_ERR_IO, "cannot make folder %s: %s", s->opt.out, strerror(errno));
+    TRY(folder_make(s->opt.out, 0777, err));
     for (uint32_t i = 0; i < s->subjects.n; i++) method[i] = s->subjects.item[i].name;
     strbuf_addf(&path, "%s/reading.sacr", s->opt.out);
     const struct reading_shape shape = {info.n_layer, info.n_head, info.n_kv_head, info.head_dim,

@@ -13,6 +13,7 @@
 #include "app/progress.h"
 #include "app/source.h"
 
+#include "base/folder.h"
 #include "base/mem.h"
 #include "base/textfile.h"
 #include "eval/choices.h"
@@ -27,7 +28,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define SLACK_TOK 64u /* pages of a fork that are not shared, rounded up */
 
@@ -256,8 +256,7 @@ static sac_status open_samples(struct session *s, sac_error *err)
 {
     struct strbuf path = {0};
     if (!s->r->out) return samples_open(&s->samples, NULL, run_hash(s), err);
-    if (mkdir(s->r->out, 0777) != 0 && errno != EEXIST)
-        return error_set(err, SAC_ERR_IO, "cannot make folder %s: %s", s->r->out, strerror(errno));
+    TRY(folder_make(s->r->out, 0777, err));
     strbuf_addf(&path, "%s/samples.jsonl", s->r->out);
     const sac_status status = path.failed
                                   ? error_set(err, SAC_ERR_MEMORY, "out of memory for a path")

@@ -14,6 +14,7 @@
 
 #include "app/interrupt.h"
 #include "app/terminal.h"
+#include "base/folder.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -23,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -226,16 +226,14 @@ static unsigned char on_complete(EditLine *edit, int key)
 
 /* ---- Opening and closing ---- */
 
-/* Makes the folders of `path`, private to the user. */
-static bool make_folders(char *path)
+/* Makes the folder of the file `path`, private to the user. */
+static bool make_folder_of(char *path)
 {
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        const int failed = mkdir(path, 0700) != 0 && errno != EEXIST;
-        *slash = '/';
-        if (failed) return false;
-    }
-    return true;
+    char *slash = strrchr(path, '/');
+    *slash = 0;
+    const sac_status status = folder_make(path, 0700, NULL);
+    *slash = '/';
+    return status == SAC_OK;
 }
 
 /* Without a home there is no history file, which is no reason not to chat. */
@@ -248,7 +246,7 @@ static void find_history(struct line *l)
         n = snprintf(l->history_path, room, "%s/saccade/history", state);
     else if (home && *home)
         n = snprintf(l->history_path, room, "%s/.local/state/saccade/history", home);
-    if (n < 0 || (size_t)n >= room || !make_folders(l->history_path)) l->history_path[0] = 0;
+    if (n < 0 || (size_t)n >= room || !make_folder_of(l->history_path)) l->history_path[0] = 0;
 }
 
 /* Keys that terminals send and libedit does not know: by words with Ctrl or Alt, home, end, delete.

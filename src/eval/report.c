@@ -2,6 +2,7 @@
  * stands first. A plot whose file is not there is left out, and the page says which file. */
 #include "eval/report.h"
 
+#include "base/folder.h"
 #include "base/mem.h"
 #include "eval/markup.h"
 #include "eval/report_data.h"
@@ -13,11 +14,9 @@
 #include "eval/report_tasks.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* What run.json, or without it summary.json, says of the whole run: its plain members, as they are
  * called there. */
@@ -178,8 +177,7 @@ sac_status report_compare(const char *out_dir, const char *const *dir, size_t n_
     struct report_data all = {0};
     struct report_page page = {.dir = out_dir};
     TRY(check_labels(dir, n_dir, err));
-    if (mkdir(out_dir, 0777) != 0 && errno != EEXIST)
-        return error_set(err, SAC_ERR_IO, "cannot make folder %s: %s", out_dir, strerror(errno));
+    TRY(folder_make(out_dir, 0777, err));
     strbuf_addf(&page.intro,
                 "<p>%zu evaluations side by side. Methods are told apart by the names "
                 "of their folders.</p>\n",

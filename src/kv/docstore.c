@@ -13,6 +13,7 @@
  * not trusted at all, and whoever reads them checks them. */
 #include "kv/docstore.h"
 
+#include "base/folder.h"
 #include "base/mem.h"
 
 #include <dirent.h>
@@ -169,19 +170,6 @@ static sac_status open_store(struct docstore *s, sac_error *err)
     return rc ? index_failed(s, rc, err) : SAC_OK;
 }
 
-static sac_status make_folder(const char *dir, sac_error *err)
-{
-    char path[DOCSTORE_PATH_MAX];
-    snprintf(path, sizeof path, "%s", dir);
-    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = 0;
-        if (mkdir(path, 0755) != 0 && errno != EEXIST) break; /* told by the last one */
-        *slash = '/';
-    }
-    if (mkdir(dir, 0755) == 0 || errno == EEXIST) return SAC_OK;
-    return error_set(err, SAC_ERR_IO, "cannot make the folder %s: %s", dir, strerror(errno));
-}
-
 sac_status docstore_open(struct docstore **out, const char *dir, bool only_reads, sac_error *err)
 {
     struct docstore *s = mem_calloc(1, sizeof *s);
@@ -193,7 +181,7 @@ sac_status docstore_open(struct docstore **out, const char *dir, bool only_reads
     else if (snprintf(s->dir, sizeof s->dir, "%s", dir) >= (int)sizeof s->dir)
         status = error_set(err, SAC_ERR_ARG, "the document store's path is longer than %zu bytes",
                            sizeof s->dir - 1);
-    if (status == SAC_OK && !only_reads) status = make_folder(dir, err);
+    if (status == SAC_OK && !only_reads) status = folder_make(dir, 0755, err);
     if (status == SAC_OK) status = open_store(s, err);
     if (status != SAC_OK) {
         docstore_close(s);

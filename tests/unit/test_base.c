@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/folder.h"
 #include "base/half.h"
 #include "base/input.h"
 #include "base/mem.h"
@@ -474,6 +475,35 @@ static void test_clock(void **state)
     assert_true(b >= a + 1000 && (double)(b - a) <= us + 1);
 }
 
+static void test_folder(void **state)
+{
+    (void)state;
+    char dir[] = P_tmpdir "/saccade-XXXXXX";
+    struct strbuf deep = {0}, file = {0};
+    sac_error err = {0};
+    assert_non_null(mkdtemp(dir));
+    strbuf_addf(&deep, "%s/a//b/c/", dir);
+    strbuf_addf(&file, "%s/a/file", dir);
+    for (int i = 0; i < 2; i++) assert_int_equal(folder_make(deep.data, 0777, &err), SAC_OK);
+    assert_int_equal(textfile_write_in(deep.data, "x", "x", 1, &err), SAC_OK);
+    assert_int_equal(textfile_write(file.data, "x", 1, &err), SAC_OK);
+    assert_int_equal(folder_make(file.data, 0777, &err), SAC_ERR_IO);
+    assert_non_null(strstr(err.msg, "/a/file: Not a directory"));
+    strbuf_adds(&file, "/below");
+    assert_int_equal(folder_make(file.data, 0777, &err), SAC_ERR_IO);
+    assert_non_null(strstr(err.msg, "/a/file/below: Not a directory"));
+    assert_int_equal(folder_make("", 0777, &err), SAC_ERR_IO);
+    assert_string_equal(err.msg, "cannot make the folder : No such file or directory");
+    strbuf_deinit(&deep);
+    strbuf_deinit(&file);
+    static const char *const left[] = {"a/b/c/x", "a/b/c", "a/b", "a/file", "a", ""};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%s/%s", dir, left[i]);
+        assert_int_equal(remove(path), 0);
+    }
+}
+
 static void test_textfile(void **state)
 {
     (void)state;
@@ -522,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_workers_without_cpus),
         cmocka_unit_test(test_workers_limits),
         cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
