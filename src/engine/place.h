@@ -31,7 +31,7 @@ struct scratch {
     /* [n_all, n_row_max, n_embd] what shares of a layer make of a branch (share.h); of a layer that
      * is one's own, where a norm stands behind it */
     float *tmp;
-    uint64_t *inbox; /* [2, n_all, share_inbox_words] where other shares send theirs */
+    uint64_t *inbox;        /* [2, n_all, share_inbox_words] where other shares send theirs */
     float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
     float *attn;            /* [n_row_max, n_head * head_dim] */
     float *ffn;             /* [n_row_max, n_ff] */

@@ -16,9 +16,9 @@
 #include <string.h>
 
 /* Rows whose parts go from GPU to GPU within the sum, where nothing else goes on meanwhile: eight
- * bytes a value, so 4 MiB of 128 rows and 4096 channels, 10 us at the 450 GB/s that NVLink has by an
- * H200's data sheet. Parts of more rows are copied, at four bytes; what the host has to do for that,
- * such a step hides. */
+ * bytes a value, so 4 MiB of 128 rows and 4096 channels, 10 us at the 450 GB/s that NVLink has by
+ * an H200's data sheet. Parts of more rows are copied, at four bytes; what the host has to do for
+ * that, such a step hides. */
 #define SUM_ROWS 128u
 
 void share_begin(sac_engine *e)
