@@ -179,7 +179,7 @@ class Refusals(unittest.TestCase):
                 (("-f", TEXT, "-c", "64k"), 1, "65536"),
                 (("-c", "256"), 2, "-f FILE"),
                 (("-f", TEXT, "--methods", "nothing"), 2, "nothing"),
-                (("-f", TEXT, "-c", "256", "--out", "/no/such/folder"), 1, "/no/such/folder")):
+                (("-f", TEXT, "-c", "256", "--out", "/dev/null/folder"), 1, "/dev/null/folder")):
             done = saccade("eval", "fidelity", "-m", model_path(), *args)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(word, done.stderr)
