@@ -177,8 +177,8 @@ static void assert_states(uint32_t h, uint32_t pos)
     const struct parts want = parts_of(lb_state(&b, b.layer, h)), got = parts_of(bytes);
     assert_int_equal(want.state->n_learnt, there.head[h].n_learnt);
     assert_int_equal(want.state->n_mean, there.head[h].n_mean);
-    for (uint32_t i = 0; i < want.n_table; i++) {
-        const struct op_pair *of = &want.pair[i], *is = &got.pair[i];
+    for (uint32_t i = 0; i < want.memory.n_table; i++) {
+        const struct op_pair *of = &want.memory.pair[i], *is = &got.memory.pair[i];
         assert_near((double)of->unit, (double)is->unit, 1e-5);
         for (int sla = 0; sla < 2; sla++) {
             const float *x = lfps_turn_row(&want, i, sla, pos),
@@ -188,11 +188,11 @@ static void assert_states(uint32_t h, uint32_t pos)
         }
     }
     for (uint32_t c = 0; c < LB_DIM; c++) {
-        assert_near(want.key_sum[c], got.key_sum[c], 1e-9);
-        assert_near(want.value_sum[c], got.value_sum[c], 1e-9);
+        assert_near(want.memory.key_sum[c], got.memory.key_sum[c], 1e-9);
+        assert_near(want.memory.value_sum[c], got.memory.value_sum[c], 1e-9);
     }
     for (uint32_t g = 0; g < LB_GROUP; g++)
-        assert_near((double)want.spread[g], (double)got.spread[g], 1e-5);
+        assert_near((double)want.memory.spread[g], (double)got.memory.spread[g], 1e-5);
     free(bytes);
 }
 

@@ -325,10 +325,10 @@ static size_t token_keys(const uint32_t *mask)
 static size_t lfps_built(const struct parts *p)
 {
     size_t bytes = observed(N - 32, N) + PAGES * (page_keys() + page_values()) + 2 * OWN_KEYS;
-    for (uint32_t i = 0; i < p->n_table; i++)
+    for (uint32_t i = 0; i < p->memory.n_table; i++)
         for (uint32_t pos = N - 32; pos <= N; pos++) {
             const uint32_t begin = pos == N ? 0 : 4; /* sinks are in no row */
-            const size_t at = (p->n_tok - 1 - pos + begin) * sizeof(float) % LINE;
+            const size_t at = (p->memory.n_tok - 1 - pos + begin) * sizeof(float) % LINE;
             const size_t n = (pos + 1 - begin) * sizeof(float);
             bytes += lines(begin * sizeof(float) % LINE + n) + lines(at + n);
         }
@@ -350,7 +350,7 @@ static void lfps_reads_tables_and_single_keys(void **state)
         lfps_turn_state(&p, &b.shape, 1, l->state);
         lfps_turn_room(&w, &b.shape, 1, b.scratch);
         const size_t walk = (PAGES + 1) * 32 * sizeof(float);
-        const size_t at = (p.n_tok - 1 - N) * sizeof(float) % LINE;
+        const size_t at = (p.memory.n_tok - 1 - N) * sizeof(float) % LINE;
         /* Sinks and newest tokens, for the sparsity. */
         size_t bytes = token_keys((const uint32_t[PAGES + 1]){0xf, [PAGES] = 0x7f << (OWN - 7)});
         bytes += 2 * (lines(walk) + lines(at + walk)); /* twice both tables */
@@ -364,7 +364,7 @@ static void lfps_reads_tables_and_single_keys(void **state)
             }
         for (size_t t = 0, line = SIZE_MAX; t <= N; t++)
             if (w.cand[t / 32] >> t % 32 & 1) {
-                const size_t here = (p.n_tok - 1 - N + t) / 16;
+                const size_t here = (p.memory.n_tok - 1 - N + t) / 16;
                 sla += here != line;
                 line = here;
             }

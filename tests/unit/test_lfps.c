@@ -16,10 +16,12 @@ static void open_tables(const char *spec, const float *ver, const float *sla)
     lb_point(&b, POS, false);
     const struct lfps_rule rule = rule_of(&b.shape, b.spec.param);
     lfps_turn_open(&t, &b.lane[0], &rule, 0);
-    t.p.pair[0].unit = 1;
+    t.p.memory.pair[0].unit = 1;
     for (uint32_t i = SINK_TOK; i <= POS; i++) {
-        lfps_turn_change(&lfps_turn_row(&t.p, 0, false, POS)[i], &t.p.pair[0].ver, (double)ver[i]);
-        lfps_turn_change(&lfps_turn_row(&t.p, 0, true, POS)[i], &t.p.pair[0].sla, (double)sla[i]);
+        lfps_turn_change(&lfps_turn_row(&t.p, 0, false, POS)[i], &t.p.memory.pair[0].ver,
+                         (double)ver[i]);
+        lfps_turn_change(&lfps_turn_row(&t.p, 0, true, POS)[i], &t.p.memory.pair[0].sla,
+                         (double)sla[i]);
     }
 }
 
@@ -82,7 +84,7 @@ static void a_step_leaves_the_worked_table(void **state)
         sla[70 - i] = phi[i];
     }
     open_tables("lfps:heads=group", ver, sla);
-    struct op_pair *pair = &t.p.pair[0];
+    struct op_pair *pair = &t.p.memory.pair[0];
     const double kappa_n = (double)find_threshold(&pair->ver, 6, 0.2).hot;
     assert_true(fabs(kappa_n - 0.641127) < 1e-6);
     t.n_tok = 3;
@@ -149,10 +151,10 @@ static void tables_of_no_use_are_learnt_anew(void **state)
     for (uint32_t pos = POS - 4; pos < POS; pos++) lb_row(&b, pos, true);
     lb_row(&b, POS, false);
     lfps_turn_open(&t, &b.lane[0], &(struct lfps_rule){.n_table = 1}, 0);
-    t.p.pair->unit = NAN;
+    t.p.memory.pair->unit = NAN;
     lb_row(&b, POS + 1, false);
     assert_false(b.pick[0].dense);
-    assert_true(isfinite(t.p.pair->ver.s[0]) && t.p.state->n_learnt == POS + 2);
+    assert_true(isfinite(t.p.memory.pair->ver.s[0]) && t.p.state->n_learnt == POS + 2);
     lb_close(&b);
 }
 

@@ -114,7 +114,7 @@ static bool find_candidates(const struct turn *t)
     const struct method_lane *l = &t->lane;
     const struct lfps_param *set = l->param;
     const uint32_t sink = set->sink, n = l->pos + 1, n_word = (n + 31) / 32;
-    const struct op_pair *pair = &t->p.pair[t->table];
+    const struct op_pair *pair = &t->p.memory.pair[t->table];
     const struct threshold ver = find_threshold(&pair->ver, n - sink, set->a);
     const struct threshold sla = find_threshold(&pair->sla, n - sink, set->a);
     const float *v = lfps_turn_row(&t->p, t->table, false, l->pos);
@@ -238,9 +238,9 @@ static bool find_sparsity(struct turn *t)
         float local = -INFINITY;
         double middle = 0;
         out->sink[g] = -INFINITY;
-        for (uint32_t c = 0; c < d; c++) middle += (double)q[c] * t->p.key_sum[c] / n;
+        for (uint32_t c = 0; c < d; c++) middle += (double)q[c] * t->p.memory.key_sum[c] / n;
         out->rest[g] = (float)(log(n) + middle * (double)l->scale +
-                               lfps_turn_norm2(q, d) * (double)t->p.spread[g] / 2);
+                               lfps_turn_norm2(q, d) * (double)t->p.memory.spread[g] / 2);
         for (uint32_t i = 0; i < t->n_tok; i++) {
             float *sum = t->tok[i] < sink ? &out->sink[g] : &local;
             if (t->tok[i] < l->pos) *sum = log_add(*sum, score[i]);
@@ -309,7 +309,7 @@ static void keep_best(struct turn *t, uint32_t k)
 static void remember(const struct turn *t)
 {
     const struct method_lane *l = &t->lane;
-    struct op_pair *pair = &t->p.pair[t->table];
+    struct op_pair *pair = &t->p.memory.pair[t->table];
     float *ver = lfps_turn_row(&t->p, t->table, false, l->pos),
           *sla = lfps_turn_row(&t->p, t->table, true, l->pos);
     assert(t->n_tok > 0);
@@ -336,7 +336,7 @@ static bool read_best(struct turn *t)
     const struct lfps_param *set = l->param;
     const uint32_t every = set->refresh;
     float lse[METHOD_GROUP_MAX];
-    struct op_pair *pair = &t->p.pair[t->table];
+    struct op_pair *pair = &t->p.memory.pair[t->table];
     if (!find_sparsity(t)) return false;
     t->n_voter = take_queries(t, t->w.step->sparsity.bypass);
     memset(t->cand, 0, (l->pos / 32 + 1) * sizeof *t->cand);
@@ -360,7 +360,7 @@ static void add_rest(const struct parts *p, const struct method_lane *l, const s
 {
     const struct lfps_param *set = l->param;
     const uint32_t n = l->pos + 1 - set->sink, d = l->shape->geom->head_dim;
-    for (uint32_t c = 0; c < d; c++) out->rest_value[c] = (float)(p->value_sum[c] / n);
+    for (uint32_t c = 0; c < d; c++) out->rest_value[c] = (float)(p->memory.value_sum[c] / n);
     for (uint32_t g = 1; g < l->shape->group; g++)
         memcpy(out->rest_value + (size_t)g * d, out->rest_value, d * sizeof *out->rest_value);
     for (uint32_t g = 0; g < l->shape->group; g++) out->rest_log[g] = s->rest[g];
@@ -376,7 +376,7 @@ static void end_lane(const struct turn *t, const struct method_lane *l, struct m
         pick_not_finite(out);
         return;
     }
-    for (uint32_t i = 1; i < t->p.n_table; i++)
+    for (uint32_t i = 1; i < t->p.memory.n_table; i++)
         for (uint32_t x = 0; x < n_word; x++)
             t->w.cand[x] |= t->w.cand[(size_t)i * t->w.n_word + x];
     for (uint32_t g = 0; g < l->shape->group; g++) out->n_bypass += step->sparsity.bypass[g];
@@ -426,7 +426,8 @@ static bool open_lane(const struct call *c, const struct method_lane *l)
     memset(step, 0, sizeof *step);
     step->n_left = c->rule.n_table;
     step->dense = reads_all(l);
-    if (!step->dense && (t.p.state->n_learnt == 0 || isnan(t.p.pair->unit))) lfps_turn_begin(&t);
+    if (!step->dense && (t.p.state->n_learnt == 0 || isnan(t.p.memory.pair->unit)))
+        lfps_turn_begin(&t);
     return !step->dense;
 }
 
@@ -520,14 +521,7 @@ static struct away_lane open_away(const struct method_lane *l)
     struct parts p;
     lfps_turn_state(&p, l->shape, w.rule.n_table, l->away);
     make_away_room(&w.room, l->shape, w.rule.n_table, l->scratch);
-    w.memory = (struct op_memory){.pair = p.pair,
-                                  .key_sum = p.key_sum,
-                                  .value_sum = p.value_sum,
-                                  .spread = p.spread,
-                                  .ver = p.ver,
-                                  .sla = p.sla,
-                                  .n_tok = p.n_tok,
-                                  .n_table = p.n_table};
+    w.memory = p.memory;
     return w;
 }
 

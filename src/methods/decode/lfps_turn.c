@@ -13,15 +13,16 @@
 size_t lfps_turn_state(struct parts *p, const struct method_shape *s, uint32_t n_table, void *state)
 {
     struct arena a = {.base = state, .capacity = SIZE_MAX};
-    p->n_table = n_table;
-    p->n_tok = ((size_t)s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
+    struct op_memory *m = &p->memory;
+    m->n_table = n_table;
+    m->n_tok = ((size_t)s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
     p->state = arena_take(&a, 1, sizeof *p->state);
-    p->pair = arena_take(&a, p->n_table, sizeof *p->pair);
-    p->key_sum = arena_take(&a, s->geom->head_dim, sizeof *p->key_sum);
-    p->value_sum = arena_take(&a, s->geom->head_dim, sizeof *p->value_sum);
-    p->spread = arena_take(&a, s->group, sizeof *p->spread);
-    p->ver = arena_take(&a, p->n_table * p->n_tok, sizeof *p->ver);
-    p->sla = arena_take(&a, p->n_table * (p->n_tok + PAGE_TOK), sizeof *p->sla);
+    m->pair = arena_take(&a, m->n_table, sizeof *m->pair);
+    m->key_sum = arena_take(&a, s->geom->head_dim, sizeof *m->key_sum);
+    m->value_sum = arena_take(&a, s->geom->head_dim, sizeof *m->value_sum);
+    m->spread = arena_take(&a, s->group, sizeof *m->spread);
+    m->ver = arena_take(&a, m->n_table * m->n_tok, sizeof *m->ver);
+    m->sla = arena_take(&a, m->n_table * (m->n_tok + PAGE_TOK), sizeof *m->sla);
     return a.used;
 }
 
@@ -53,7 +54,7 @@ void lfps_turn_open(struct turn *t, const struct method_lane *l, const struct lf
     lfps_turn_room(&t->w, l->shape, rule->n_table, l->scratch);
     const size_t group = l->shape->group, stride = t->w.o.stride;
     t->table = table;
-    t->n_head = l->shape->group / t->p.n_table;
+    t->n_head = l->shape->group / t->p.memory.n_table;
     t->head0 = table * t->n_head;
     t->cand = t->w.cand + (size_t)table * t->w.n_word;
     t->hot = t->w.hot + (size_t)table * t->w.n_word;
@@ -87,7 +88,7 @@ static struct op_moments sum_powers(const float *x, uint32_t n)
 void lfps_turn_plain(const struct turn *t)
 {
     const uint32_t pos = t->lane.pos;
-    struct op_pair *pair = &t->p.pair[t->table];
+    struct op_pair *pair = &t->p.memory.pair[t->table];
     for (uint32_t i = 0; i < 2; i++) {
         float *x = lfps_turn_row(&t->p, t->table, i, pos);
         meter_read(&t->lane, x, (pos + 1) * sizeof *x);
@@ -101,10 +102,10 @@ void lfps_turn_plain(const struct turn *t)
 
 static void clear_table(const struct turn *t)
 {
-    const struct parts *p = &t->p;
-    memset(p->ver + t->table * p->n_tok, 0, p->n_tok * sizeof *p->ver);
-    memset(p->sla + t->table * (p->n_tok + PAGE_TOK), 0, (p->n_tok + PAGE_TOK) * sizeof *p->sla);
-    p->pair[t->table].unit = 1;
+    const struct op_memory *m = &t->p.memory;
+    memset(m->ver + t->table * m->n_tok, 0, m->n_tok * sizeof *m->ver);
+    memset(m->sla + t->table * (m->n_tok + PAGE_TOK), 0, (m->n_tok + PAGE_TOK) * sizeof *m->sla);
+    m->pair[t->table].unit = 1;
 }
 
 struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_rule *rule)
@@ -178,8 +179,8 @@ void lfps_turn_means(const struct turn *t)
         s->n_mean = end;
     }
     for (uint32_t c = 0; c < d; c++) {
-        t->p.key_sum[c] += sum[c];
-        t->p.value_sum[c] += sum[d + c];
+        t->p.memory.key_sum[c] += sum[c];
+        t->p.memory.value_sum[c] += sum[d + c];
     }
 }
 
@@ -189,10 +190,10 @@ static void fold_means(const struct turn *t)
     const uint32_t d = t->lane.shape->geom->head_dim;
     const struct parts *p = &t->p;
     for (uint32_t c = 0; c < d; c++) {
-        p->key_sum[c] = p->value_sum[c] = 0;
+        p->memory.key_sum[c] = p->memory.value_sum[c] = 0;
         for (uint32_t i = 0; i < LFPS_PIECES; i++) {
-            p->key_sum[c] += t->w.sum[(size_t)i * 2 * d + c];
-            p->value_sum[c] += t->w.sum[((size_t)i * 2 + 1) * d + c];
+            p->memory.key_sum[c] += t->w.sum[(size_t)i * 2 * d + c];
+            p->memory.value_sum[c] += t->w.sum[((size_t)i * 2 + 1) * d + c];
         }
     }
     p->state->n_mean = pick_page_count(&t->lane) * PAGE_TOK;
@@ -215,7 +216,7 @@ static void find_spread(const struct turn *t, const float *score, uint32_t row)
         }
         const double n = row + 1.0 - sink, length = lfps_turn_norm2(q + (size_t)g * d, d);
         const double variance = fmax(square / n - sum / n * (sum / n), 0);
-        t->p.spread[g] = length > 0 ? (float)(variance / length) : 0;
+        t->p.memory.spread[g] = length > 0 ? (float)(variance / length) : 0;
     }
 }
 

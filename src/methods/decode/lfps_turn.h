@@ -24,16 +24,7 @@ struct lfps_state {
 
 struct parts {
     struct lfps_state *state;
-    struct op_pair *pair; /* [n_table] */
-    double *key_sum;      /* [head_dim] */
-    double *value_sum;    /* [head_dim] */
-    float *spread;        /* [group] variance of the scores over |q|^2 */
-    /* By position, and by distance: entry x of a row of `sla` is that of the distance n_tok - 1 -
-     * x, so that from the right place on both hold the entries of tokens 0, 1, .. of a query
-     * (lfps_turn_row). What lies behind the query's own token is 0. */
-    float *ver, *sla; /* [n_table, n_tok], [n_table, n_tok + PAGE_TOK] */
-    size_t n_tok;     /* of a context, rounded up to pages */
-    uint32_t n_table;
+    struct op_memory memory;
 };
 
 /* What heads keep for themselves: log masses of the sinks and of the rest as far as it is guessed.
@@ -95,12 +86,14 @@ static inline void lfps_turn_bad(const struct turn *t)
 /* Adds what was read to the lane's count. */
 void lfps_turn_count(const struct turn *t, const struct method_lane *l);
 
-/* Entries of tokens 0, 1, .. in a table, for the query at `pos`. */
+/* Entries of tokens 0, 1, .. in a table, for the query at `pos`: of `sla` from the right place on.
+ */
 static inline float *lfps_turn_row(const struct parts *p, uint32_t table, bool sla, uint32_t pos)
 {
-    assert(table < p->n_table && pos < p->n_tok);
-    if (!sla) return p->ver + table * p->n_tok;
-    return p->sla + table * (p->n_tok + PAGE_TOK) + p->n_tok - 1 - pos;
+    const struct op_memory *m = &p->memory;
+    assert(table < m->n_table && pos < m->n_tok);
+    if (!sla) return m->ver + table * m->n_tok;
+    return m->sla + table * (m->n_tok + PAGE_TOK) + m->n_tok - 1 - pos;
 }
 
 /* Adds to an entry. */
