@@ -375,12 +375,16 @@ SAC_API SAC_NODISCARD sac_status sac_seq_append(sac_engine *engine, sac_seq seq,
                                                 size_t n, sac_row_kind kind, sac_want want,
                                                 sac_error *err);
 
-/* One row's logits, valid during the callback only; `logits` is [n_vocab] and may be changed. */
+/* One row's logits, valid during the callback only; `logits` is [n_vocab] and may be changed. Where
+ * only the largest have been looked for (sac_seq_use_top) and they are known by name, `top` has
+ * their tokens, ascending, and all other logits are -INFINITY; else it is NULL. */
 typedef struct sac_row {
     sac_seq seq;
     uint32_t pos;
     int32_t tok;
     float *logits;
+    const int32_t *top; /* [n_top] */
+    uint32_t n_top;
 } sac_row;
 typedef void (*sac_row_fn)(void *user, const sac_row *row);
 
@@ -636,6 +640,9 @@ SAC_API void sac_sampler_accept(sac_sampler *sampler, int32_t tok);
  * are NaN or -INFINITY. */
 SAC_API int32_t sac_sampler_sample(sac_sampler *sampler, float *logits, sac_prob *out_probs,
                                    uint32_t n_probs);
+/* The same of a row's logits: where these are few, it does not look at the others. */
+SAC_API int32_t sac_sampler_sample_row(sac_sampler *sampler, const sac_row *row,
+                                       sac_prob *out_probs, uint32_t n_probs);
 
 /* ---- Requests: prompt in, events out ---- */
 

@@ -46,6 +46,7 @@ void logits_plan(sac_engine *e, struct arena *a)
         l->top = arena_take_tensor(a, n_row * LOGITS_TOP, sizeof *l->top);
         l->top_spare = arena_take_tensor(a, n_row * OP_TOP_ROOM_MAX, sizeof *l->top_spare);
         l->top_out = arena_take(a, n_row * LOGITS_TOP, sizeof *l->top_out);
+        l->top_tok = arena_take(a, LOGITS_TOP, sizeof *l->top_tok);
         l->row = arena_take(a, n_row, sizeof *l->row);
     }
     l->most = arena_take(a, n_group, sizeof *l->most);
@@ -370,6 +371,19 @@ static void bring_rows(sac_engine *e, const uint32_t *rows, uint32_t n)
     }
 }
 
+/* The tokens of the largest logits that have come of row i, ascending. */
+static const int32_t *name_top(const struct logits *l, uint32_t i)
+{
+    const struct logits_row *r = &l->row[i];
+    const struct op_top_item *top = l->top_out + r->top_at;
+    for (uint32_t j = 0, k; j < r->n_top; j++) {
+        for (k = j; k > 0 && l->top_tok[k - 1] > (int32_t)top[j].id; k--)
+            l->top_tok[k] = l->top_tok[k - 1];
+        l->top_tok[k] = (int32_t)top[j].id;
+    }
+    return l->top_tok;
+}
+
 /* Puts the largest logits of row i, if only they have come, among -INFINITY; `put` false: makes the
  * row blank again. */
 static void put_top(struct logits *l, uint32_t i, bool put)
@@ -405,10 +419,13 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
         float *y = l->out + i * l->stride;
         if (!is_host) put_top(l, i, true);
         if (c->final_softcap > 0) softcap(y, c->n_vocab, c->final_softcap);
+        const uint32_t n_top = is_host ? 0 : l->row[i].n_top;
         on_row(user, &(sac_row){.seq = b->seq_i[rows[i]],
                                 .pos = b->pos[rows[i]],
                                 .tok = b->tok[rows[i]],
-                                .logits = y});
+                                .logits = y,
+                                .top = n_top ? name_top(l, i) : NULL,
+                                .n_top = n_top});
         if (!is_host) put_top(l, i, false);
     }
     return SAC_OK;

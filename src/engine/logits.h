@@ -18,6 +18,7 @@ struct logits {
     /* Where a device computes, of rows that want a few of their largest logits: */
     struct op_top_item *top, *top_out; /* [LOGITS_ROWS, LOGITS_TOP] there and here */
     uint64_t *top_spare;               /* room, there */
+    int32_t *top_tok;                  /* [LOGITS_TOP] tokens of one row's, ascending */
     struct logits_row {
         uint32_t n_top, top_at; /* largest logits that come down alone, 0: all do; in top_out */
         bool is_blank;          /* the row of `out` is -INFINITY throughout */

@@ -432,7 +432,7 @@ static void on_row(void *user, const sac_row *row)
         if (r->state != REQUEST_RUNNING || r->seq != row->seq || r->cancelled) continue;
         assert(!r->has_choice); /* one row a step wants its logits */
         if (r->guide.logits) r->guide.logits(r->guide.user, row->logits, list->n_vocab);
-        r->choice = sample_masked(r->sampler, row->logits, r->mask, r->probs, r->n_probs);
+        r->choice = sample_row(r->sampler, row, r->mask, r->probs, r->n_probs);
         r->choice_logprob = sample_last_logprob(r->sampler);
         r->has_choice = true;
     }

@@ -49,6 +49,14 @@ struct history {
     uint32_t n_seen;
 };
 
+/* The logits that are looked at: those of the tokens `id`, ascending, or, if that is NULL, of
+ * tokens 0 to n - 1. All others are -INFINITY. */
+struct seen {
+    const float *logits;
+    const int32_t *id;
+    uint32_t n;
+};
+
 /* A logit that bias or penalties changed, as it was before. */
 struct edit {
     int32_t tok;
@@ -157,18 +165,25 @@ static float usable(float logit)
     return logit == logit ? fminf(logit, FLT_MAX) : -INFINITY;
 }
 
+static inline int32_t seen_tok(const struct seen *s, uint32_t i)
+{
+    return s->id ? s->id[i] : (int32_t)i;
+}
+
 /* The k largest logits, best first. Once k are held, the k-th best is a bar that most of a
  * vocabulary does not pass; what passes is thinned again when it has doubled. */
-static size_t gather_top(struct candidate *list, const float *logits, uint32_t n_vocab, size_t k)
+static size_t gather_top(struct candidate *list, const struct seen *seen, size_t k)
 {
     assert(k > 0);
     const size_t thin_at = 2 * k + GATHER_MORE;
     float bar = -INFINITY;
     size_t n = 0;
-    for (uint32_t i = 0; i < n_vocab; i++) {
-        if (!(logits[i] > bar)) continue; /* NaN, too; a tie loses to the smaller id that is held */
-        const float logit = usable(logits[i]);
-        list[n++] = (struct candidate){(int32_t)i, logit, logit};
+    for (uint32_t i = 0; i < seen->n; i++) {
+        const int32_t tok = seen_tok(seen, i);
+        /* NaN, too; a tie loses to the smaller id that is held */
+        if (!(seen->logits[tok] > bar)) continue;
+        const float logit = usable(seen->logits[tok]);
+        list[n++] = (struct candidate){tok, logit, logit};
         if (n < thin_at) continue;
         n = keep_best(list, n, k);
         bar = list[n - 1].logit;
@@ -176,12 +191,13 @@ static size_t gather_top(struct candidate *list, const float *logits, uint32_t n
     return keep_best(list, n, k);
 }
 
-static size_t gather_all(struct candidate *list, const float *logits, uint32_t n_vocab)
+static size_t gather_all(struct candidate *list, const struct seen *seen)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < n_vocab; i++) {
-        const float logit = usable(logits[i]);
-        if (logit > -INFINITY) list[n++] = (struct candidate){(int32_t)i, logit, logit};
+    for (uint32_t i = 0; i < seen->n; i++) {
+        const int32_t tok = seen_tok(seen, i);
+        const float logit = usable(seen->logits[tok]);
+        if (logit > -INFINITY) list[n++] = (struct candidate){tok, logit, logit};
     }
     return n;
 }
@@ -202,6 +218,17 @@ static int32_t find_largest(const float *logits, uint32_t n)
     for (i = 0; logits[i] != largest;) i++;
     assert(i < n);
     return (int32_t)i;
+}
+
+/* Token of the largest logit, the smallest on ties; -1 if all are NaN or -INFINITY. */
+static int32_t find_most(const struct seen *seen)
+{
+    int32_t most = -1;
+    if (!seen->id) return find_largest(seen->logits, seen->n);
+    for (uint32_t i = 0; i < seen->n; i++)
+        if (seen->logits[seen->id[i]] > (most < 0 ? -INFINITY : seen->logits[most]))
+            most = seen->id[i];
+    return most;
 }
 
 /* ---- Filters: each keeps the first part of `list` and returns its length ---- */
@@ -332,10 +359,10 @@ static size_t mirostat_keep(const struct sac_sampler *s, struct candidate *list,
 }
 
 /* The surprise of version 1 is by the model's distribution, that of version 2 by what was kept. */
-static int32_t choose_mirostat(struct sac_sampler *s, const float *logits, double u)
+static int32_t choose_mirostat(struct sac_sampler *s, const struct seen *seen, double u)
 {
     const float temp = s->params.temp;
-    size_t n = gather_all(s->list, logits, s->n_vocab);
+    size_t n = gather_all(s->list, seen);
     if (n == 0) return -1;
     const float max = list_max(s->list, n);
     for (size_t i = 0; i < n; i++) s->list[i].logit = (s->list[i].logit - max) / temp;
@@ -351,15 +378,14 @@ static int32_t choose_mirostat(struct sac_sampler *s, const float *logits, doubl
     return tok;
 }
 
-static int32_t choose(struct sac_sampler *s, const float *logits)
+static int32_t choose(struct sac_sampler *s, const struct seen *seen)
 {
     const sac_sampling *p = &s->params;
     const double u = rng_next(s->rng);
-    if (p->mirostat) return choose_mirostat(s, logits, u);
+    if (p->mirostat) return choose_mirostat(s, seen, u);
     const bool excludes = p->xtc_probability > 0 && rng_next(s->rng) < (double)p->xtc_probability;
     const bool cut = p->top_k > 0 && (uint32_t)p->top_k < s->n_vocab;
-    size_t n = cut ? gather_top(s->list, logits, s->n_vocab, (size_t)p->top_k)
-                   : gather_all(s->list, logits, s->n_vocab);
+    size_t n = cut ? gather_top(s->list, seen, (size_t)p->top_k) : gather_all(s->list, seen);
     if (n == 0) return -1;
     if (p->typical_p < 1) n = filter_typical(s->list, n, p->typical_p);
     if (p->top_p < 1) n = filter_top_p(s->list, n, p->top_p);
@@ -404,10 +430,12 @@ static size_t edit_logits(struct sac_sampler *s, float *logits)
 }
 
 /* Words of 64 tokens that are all allowed, as most are in free text, cost one comparison. */
-static void mask_logits(float *logits, const uint64_t *mask, uint32_t n_vocab)
+static void mask_logits(const struct seen *seen, float *logits, const uint64_t *mask)
 {
-    for (uint32_t i = 0; i < n_vocab; i += 64)
-        for (uint32_t t = i; mask[i / 64] != UINT64_MAX && t < i + 64 && t < n_vocab; t++)
+    for (uint32_t i = 0; seen->id && i < seen->n; i++)
+        if (!(mask[seen->id[i] / 64] >> seen->id[i] % 64 & 1)) logits[seen->id[i]] = -INFINITY;
+    for (uint32_t i = 0; !seen->id && i < seen->n; i += 64)
+        for (uint32_t t = i; mask[i / 64] != UINT64_MAX && t < i + 64 && t < seen->n; t++)
             if (!(mask[i / 64] >> t % 64 & 1)) logits[t] = -INFINITY;
 }
 
@@ -437,13 +465,14 @@ static void history_add(struct history *h, int32_t tok)
 /* ---- Probabilities by the model ---- */
 
 /* log(sum(exp(logits))), -INFINITY if nothing is possible. */
-static double log_sum_exp(const float *logits, uint32_t n)
+static double log_sum_exp(const struct seen *seen)
 {
-    const int32_t top = find_largest(logits, n);
+    const int32_t top = find_most(seen);
     if (top < 0) return -INFINITY;
-    const float max = usable(logits[top]);
+    const float max = usable(seen->logits[top]);
     double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += (double)expf(usable(logits[i]) - max);
+    for (uint32_t i = 0; i < seen->n; i++)
+        sum += (double)expf(usable(seen->logits[seen_tok(seen, i)]) - max);
     return (double)max + log(sum);
 }
 
@@ -453,10 +482,10 @@ static float logprob(float logit, double log_sum)
     return x > -INFINITY ? (float)((double)x - log_sum) : -INFINITY;
 }
 
-static void report_probs(struct sac_sampler *s, const float *logits, double log_sum,
+static void report_probs(struct sac_sampler *s, const struct seen *seen, double log_sum,
                          sac_prob *out_probs, uint32_t n_probs)
 {
-    const size_t n = gather_top(s->list, logits, s->n_vocab, n_probs);
+    const size_t n = gather_top(s->list, seen, n_probs);
     for (size_t i = 0; i < n; i++)
         out_probs[i] = (sac_prob){s->list[i].tok, logprob(s->list[i].logit, log_sum)};
     for (size_t i = n; i < n_probs; i++) out_probs[i] = (sac_prob){-1, -INFINITY};
@@ -622,17 +651,19 @@ void sac_sampler_accept(sac_sampler *s, int32_t tok)
     assert(h->n_seen <= s->n_vocab);
 }
 
-int32_t sample_masked(sac_sampler *s, float *logits, const uint64_t *mask, sac_prob *out_probs,
-                      uint32_t n_probs)
+int32_t sample_row(sac_sampler *s, const sac_row *row, const uint64_t *mask, sac_prob *out_probs,
+                   uint32_t n_probs)
 {
+    float *logits = row->logits;
+    const struct seen seen = {logits, row->top, row->top ? row->n_top : s->n_vocab};
     double log_sum = 0;
     if (n_probs) {
-        log_sum = log_sum_exp(logits, s->n_vocab);
-        report_probs(s, logits, log_sum, out_probs, n_probs);
+        log_sum = log_sum_exp(&seen);
+        report_probs(s, &seen, log_sum, out_probs, n_probs);
     }
     const size_t n_edit = edit_logits(s, logits);
-    if (mask) mask_logits(logits, mask, s->n_vocab);
-    const int32_t tok = s->params.temp > 0 ? choose(s, logits) : find_largest(logits, s->n_vocab);
+    if (mask) mask_logits(&seen, logits, mask);
+    const int32_t tok = s->params.temp > 0 ? choose(s, &seen) : find_most(&seen);
     s->last_logprob = -INFINITY;
     if (n_probs && tok >= 0)
         s->last_logprob = logprob(logit_before(s, logits, n_edit, tok), log_sum);
@@ -641,5 +672,11 @@ int32_t sample_masked(sac_sampler *s, float *logits, const uint64_t *mask, sac_p
 
 int32_t sac_sampler_sample(sac_sampler *s, float *logits, sac_prob *out_probs, uint32_t n_probs)
 {
-    return sample_masked(s, logits, NULL, out_probs, n_probs);
+    return sample_row(s, &(sac_row){.logits = logits}, NULL, out_probs, n_probs);
+}
+
+int32_t sac_sampler_sample_row(sac_sampler *s, const sac_row *row, sac_prob *out_probs,
+                               uint32_t n_probs)
+{
+    return sample_row(s, row, NULL, out_probs, n_probs);
 }

@@ -168,11 +168,11 @@ static int by_tok(const void *a, const void *b)
 /* As `choose`, up to the draw. */
 static size_t kept(sac_sampler *s, const float *logits)
 {
-    (void)choose(s, logits);
+    const struct seen seen = {logits, NULL, N_VOCAB};
+    (void)choose(s, &seen);
     const sac_sampling *p = &s->params;
     const bool cut = p->top_k > 0 && p->top_k < N_VOCAB;
-    size_t n = cut ? gather_top(s->list, logits, N_VOCAB, (size_t)p->top_k)
-                   : gather_all(s->list, logits, N_VOCAB);
+    size_t n = cut ? gather_top(s->list, &seen, (size_t)p->top_k) : gather_all(s->list, &seen);
     if (p->typical_p < 1) n = filter_typical(s->list, n, p->typical_p);
     if (p->top_p < 1) n = filter_top_p(s->list, n, p->top_p);
     if (p->min_p > 0) n = filter_min_p(s->list, n, p->min_p);
@@ -242,11 +242,12 @@ static void top_k_takes_smaller_ids_on_ties(void **state)
 {
     (void)state;
     float logits[N_VOCAB];
+    const struct seen seen = {logits, NULL, N_VOCAB};
     for (int i = 0; i < N_VOCAB; i++) logits[i] = (float)(i % 7);
     sac_sampling p = plain(1);
     for (p.top_k = 1; p.top_k < N_VOCAB; p.top_k += 13) {
         sac_sampler *s = make(&p);
-        const size_t n = gather_top(s->list, logits, N_VOCAB, (size_t)p.top_k);
+        const size_t n = gather_top(s->list, &seen, (size_t)p.top_k);
         assert_int_equal(n, p.top_k);
         for (size_t i = 1; i < n; i++) assert_true(is_better(&s->list[i - 1], &s->list[i]));
         /* The sixes come first, by id; then the fives. */
@@ -263,11 +264,12 @@ static void top_k_of_rising_logits(void **state)
 {
     (void)state;
     float logits[N_VOCAB];
+    const struct seen seen = {logits, NULL, N_VOCAB};
     for (int i = 0; i < N_VOCAB; i++) logits[i] = (float)i;
     sac_sampling p = plain(1);
     p.top_k = 10;
     sac_sampler *s = make(&p);
-    assert_int_equal(gather_top(s->list, logits, N_VOCAB, 10), 10);
+    assert_int_equal(gather_top(s->list, &seen, 10), 10);
     for (int i = 0; i < 10; i++) assert_int_equal(s->list[i].tok, N_VOCAB - 1 - i);
     sac_sampler_free(s);
 }
@@ -450,9 +452,22 @@ static void penalties_follow_their_definition(void **state)
 static void keep_top(float *logits, uint32_t n)
 {
     static struct candidate list[N_VOCAB];
-    const size_t k = gather_top(list, logits, N_VOCAB, n);
+    const struct seen seen = {logits, NULL, N_VOCAB};
+    const size_t k = gather_top(list, &seen, n);
     for (int i = 0; i < N_VOCAB; i++)
         if (logits[i] < list[k - 1].logit) logits[i] = -INFINITY;
+}
+
+/* Names the tokens that are left, and makes the others such that whoever looked would take them. */
+static uint32_t name_top(float *logits, int32_t *top)
+{
+    uint32_t n = 0;
+    for (int32_t i = 0; i < N_VOCAB; i++)
+        if (logits[i] > -INFINITY)
+            top[n++] = i;
+        else
+            logits[i] = 1000;
+    return n;
 }
 
 /* Every choice hangs on as many of the largest logits as the sampler says, ties included. */
@@ -474,19 +489,24 @@ static void the_top_decides(void **state)
         p.min_p = 0.05f;
         p.logit_bias = bans;
         p.n_logit_bias = cases[c].n_bias;
-        sac_sampler *whole = make(&p), *top = make(&p);
+        sac_sampler *whole = make(&p), *top = make(&p), *named = make(&p);
         assert_int_equal(sample_n_top(whole), cases[c].want);
         rng_seed(rng, c);
         for (int round = 0; round < N_ROUND; round++) {
-            float logits[N_VOCAB], few[N_VOCAB];
+            float logits[N_VOCAB], few[N_VOCAB], known[N_VOCAB];
+            int32_t id[N_VOCAB];
             random_logits(rng, logits, N_VOCAB);
             for (int i = 0; i < N_VOCAB; i++) logits[i] = roundf(4 * logits[i]) / 4; /* ties */
             for (size_t i = 0; i < p.n_logit_bias && round % 2; i++) logits[bans[i].tok] = 20;
             memcpy(few, logits, sizeof few);
             keep_top(few, sample_n_top(whole));
-            assert_int_equal(sac_sampler_sample(top, few, NULL, 0),
-                             sac_sampler_sample(whole, logits, NULL, 0));
+            memcpy(known, few, sizeof known);
+            const sac_row row = {.logits = known, .top = id, .n_top = name_top(known, id)};
+            const int32_t tok = sac_sampler_sample(whole, logits, NULL, 0);
+            assert_int_equal(sac_sampler_sample(top, few, NULL, 0), tok);
+            assert_int_equal(sac_sampler_sample_row(named, &row, NULL, 0), tok);
         }
+        sac_sampler_free(named);
         sac_sampler_free(whole);
         sac_sampler_free(top);
     }
@@ -544,7 +564,7 @@ static void a_mask_bans_what_it_leaves_out(void **state)
             sac_prob probs[2], want[2];
             random_logits(rng, logits, N_VOCAB);
             memcpy(copy, logits, sizeof copy);
-            const int32_t tok = sample_masked(masked, logits, mask, probs, 2);
+            const int32_t tok = sample_row(masked, &(sac_row){.logits = logits}, mask, probs, 2);
             assert_int_equal(tok, sac_sampler_sample(banned, copy, want, 2));
             assert_memory_equal(probs, want, sizeof probs);
             assert_true(tok >= 0 && (mask[tok / 64] >> tok % 64 & 1));
@@ -554,7 +574,7 @@ static void a_mask_bans_what_it_leaves_out(void **state)
         }
         memset(mask, 0, sizeof mask);
         random_logits(rng, logits, N_VOCAB);
-        assert_int_equal(sample_masked(masked, logits, mask, NULL, 0), -1);
+        assert_int_equal(sample_row(masked, &(sac_row){.logits = logits}, mask, NULL, 0), -1);
         sac_sampler_free(masked);
         sac_sampler_free(banned);
     }
