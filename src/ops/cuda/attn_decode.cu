@@ -2,23 +2,26 @@
  *
  * What a row reads is a list of units: halves of f16 pages or whole q8 pages, then 16 single tokens
  * each, then the two halves of its own page. A list is cut into splits of a length that depends on
- * the list, the model and the GPU alone; a block takes a split and deals its units out to its warps
- * in turns. A warp keeps pages on their way into shared memory while it multiplies others; where
- * the two launches before have nothing to do with them, the first are under way before these have
- * ended. Rows whose queries and keys have not turned, and whose keys and values are not in their
- * page yet, are turned and written here (heads.cuh). Warps are merged in their order; the block
- * that is the last of a list to be done merges the splits in the same way, each warp every so
- * many-th, whichever block it is: same bits whatever else is in the call.
- */
+ * the list, the model and the GPU alone. A list's blocks take its splits in turns, one each where
+ * the GPU has room for all, and a block deals a split's units out to its warps in turns. A warp
+ * keeps pages on their way into shared memory while it multiplies others, those of its block's next
+ * split among them; where the two launches before have nothing to do with them, the first are under
+ * way before these have ended. Rows whose queries and keys have not turned, and whose keys and
+ * values are not in their page yet, are turned and written here (heads.cuh). Warps are merged in
+ * their order; the block that is the last of a list to be done merges the splits in theirs,
+ * whichever block it is: same bits whatever else is in the call, and however many blocks a list
+ * has. */
 #include "ops/cuda/attn_unit.cuh"
 #include "ops/cuda/block.cuh"
 
-#define SPLIT_MAX     64u   /* splits of a list, unless they would be too long */
-#define SPLIT_UNIT    128u  /* units of a split at most: a lane knows one of its warp */
-#define SPLIT_LEAST   8u    /* and at least: a multiple of the warps of any block */
-#define BUSY_WARPS    8u    /* of a multiprocessor that are enough for one row */
-#define CHOSEN_BLOCKS 4u    /* of a multiprocessor for lists that the device makes, or fewer */
-#define PART_MAX      TALLY /* splits at a time: 34 MB of scratch for heads of 128 */
+#define SPLIT_MAX   64u   /* splits of a list, unless they would be too long */
+#define SPLIT_UNIT  128u  /* units of a split at most: a lane knows one of its warp */
+#define SPLIT_LEAST 16u   /* and at least: two or more for each warp of a block */
+#define BUSY_WARPS  8u    /* of a multiprocessor that are enough for one row */
+#define PART_MAX    TALLY /* splits at a time: 34 MB of scratch for heads of 128 */
+#define MERGE_MAX   896u  /* splits of a list, whose weights lie in shared memory together */
+#define STATIC_MAX  1024u /* bytes of shared memory beside a block's rows, units and sums */
+#define MERGE_BATCH 16u   /* splits whose sums a thread has under way together */
 
 /* ---- Jobs ---- */
 
@@ -51,6 +54,7 @@ static __device__ void job_choose(struct decode_job *j, uint32_t unit_page)
         j->n_tok = count.n_tok;
     }
     job_cut(j, unit_page);
+    j->n_block = min(j->n_block, j->n_split);
 }
 
 /* ---- A split ---- */
@@ -71,109 +75,171 @@ template <int D> __device__ void put_warp(struct decode_warp<D> &w, float *merge
     if (j == 0) acc[at::max + g] = w.max, acc[at::sum + g] = w.sum;
 }
 
-/* All warps in their order: sums [HEADS][D], maxima [HEADS], sums [HEADS]. */
-template <int D> __device__ void put_split(const float *merge, float *part)
+/* Where a job's splits leave what they have: sums [n_split][HEADS][D], of the job's heads alone,
+ * then maxima and sums of weights [HEADS][n_split]. */
+struct decode_parts {
+    float *sum;
+    float2 *end;
+};
+
+template <int D>
+__device__ __forceinline__ struct decode_parts parts_of(const struct decode_job &job,
+                                                        float *scratch)
+{
+    float *at = scratch + (size_t)job.part0 * decode_merge<D>::part;
+    return {at, (float2 *)(at + (size_t)job.n_split * (HEADS * D))};
+}
+
+/* Channel i % D of head i / D from all warps in their order, and the head's maximum and sum. */
+template <int D>
+__device__ __forceinline__ float merge_warps(const float *merge, uint32_t i, float2 *end)
 {
     using at = decode_merge<D>;
     constexpr int n_warp = (int)decode_warps(D);
-    for (uint32_t i = threadIdx.x; i < HEADS * D + HEADS; i += n_warp * 32) {
-        const uint32_t g = i < HEADS * D ? i / D : i - HEADS * D;
-        const uint32_t from = i < HEADS * D ? at::at(i) : at::sum + g;
-        float max = -CUDART_INF_F, sum = 0;
+    const uint32_t g = i / D, from = at::at(i);
+    float by[n_warp], max = -CUDART_INF_F, sum = 0, all = 0;
 #pragma unroll
-        for (int w = 0; w < n_warp; w++)
-            max = fmaxf(max, merge[w * at::piece + at::max + g]);
-        if (i >= HEADS * D) part[HEADS * D + g] = max;
+    for (int w = 0; w < n_warp; w++) {
+        by[w] = merge[w * at::piece + at::max + g];
+        max = fmaxf(max, by[w]);
+    }
 #pragma unroll
-        for (int w = 0; w < n_warp; w++) {
-            const float *m = merge + w * at::piece;
-            const float top = m[at::max + g];
-            const float by = top == -CUDART_INF_F ? 0.0f : exp2_fast(top - max);
-            sum += by * m[from];
+    for (int w = 0; w < n_warp; w++) {
+        const float *m = merge + w * at::piece;
+        by[w] = by[w] == -CUDART_INF_F ? 0.0f : exp2_fast(by[w] - max);
+        sum += by[w] * m[at::sum + g];
+        all += by[w] * m[from];
+    }
+    *end = make_float2(max, sum);
+    return all;
+}
+
+/* ---- What a row gets ---- */
+
+template <int D>
+__device__ __forceinline__ void put_lse(const struct attn_call &call, const struct decode_job &job,
+                                        uint32_t g, float2 end)
+{
+    if (call.lse)
+        call.lse[(size_t)job.row * call.n_head + job.head0 + g] = (end.x + log2f(end.y)) * LN2;
+}
+
+template <int D>
+__device__ __forceinline__ float *out_of(const struct attn_call &call, const struct decode_job &job)
+{
+    return call.out + job.row * call.out_stride + (size_t)job.head0 * D;
+}
+
+/* What the warps have left in `merge` is a part of the row's, or all of it. */
+template <int D>
+__device__ void put_split(const struct attn_call &call, const struct decode_job &job,
+                          uint32_t split, const float *merge, float *scratch)
+{
+    const struct decode_parts part = parts_of<D>(job, scratch);
+    for (uint32_t i = threadIdx.x; i < job.n_head * D; i += decode_warps(D) * 32) {
+        float2 end;
+        const float x = merge_warps<D>(merge, i, &end);
+        if (job.n_split > 1) {
+            part.sum[(size_t)split * (HEADS * D) + i] = x;
+            if (i % D == 0) part.end[i / D * job.n_split + split] = end;
+        } else {
+            out_of<D>(call, job)[i] = x * (1.0f / end.y);
+            if (i % D == 0) put_lse<D>(call, job, i / D, end);
         }
-        part[i < HEADS * D ? i : i + HEADS] = sum;
     }
 }
 
 /* ---- All splits of a job ---- */
 
-/* Every so many-th split into the warp's piece of `merge`, as put_warp leaves it. A lane takes four
- * channels of one head at a time. */
-template <int D> __device__ void merge_splits(float *merge, const float *part, uint32_t n_split)
-{
-    constexpr uint32_t stride = HEADS * D + 2 * HEADS, n_piece = HEADS * D / 128;
-    constexpr uint32_t n_warp = decode_warps(D);
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float4 acc[n_piece];
-    float max[n_piece], sum[n_piece];
-#pragma unroll
-    for (uint32_t k = 0; k < n_piece; k++) {
-        acc[k] = make_float4(0, 0, 0, 0);
-        max[k] = -CUDART_INF_F;
-        sum[k] = 0;
-    }
-#pragma unroll(D > 128 ? 1 : D > 64 ? 2 : 4) /* whose loads are under way together */
-    for (uint32_t s = warp; s < n_split; s += n_warp) {
-        const float *p = part + (size_t)s * stride;
-#pragma unroll
-        for (uint32_t k = 0; k < n_piece; k++) {
-            const uint32_t at = (k * 32 + lane) * 4, g = at / D;
-            const float top = __ldcg(p + HEADS * D + g), add = __ldcg(p + HEADS * D + HEADS + g);
-            const float4 v = __ldcg((const float4 *)(p + at));
-            const float most = fmaxf(max[k], top);
-            const float by = top == -CUDART_INF_F ? 0.0f : exp2_fast(top - most);
-            const float was = max[k] == -CUDART_INF_F ? 0.0f : exp2_fast(max[k] - most);
-            acc[k].x = was * acc[k].x + by * v.x, acc[k].y = was * acc[k].y + by * v.y;
-            acc[k].z = was * acc[k].z + by * v.z, acc[k].w = was * acc[k].w + by * v.w;
-            sum[k] = was * sum[k] + by * add;
-            max[k] = most;
-        }
-    }
-    using merged = decode_merge<D>;
-    float *to = merge + warp * merged::piece;
-#pragma unroll
-    for (uint32_t k = 0; k < n_piece; k++) {
-        const uint32_t at = (k * 32 + lane) * 4, g = at / D, first = merged::at(at);
-        to[first] = acc[k].x, to[first + 1] = acc[k].y;
-        to[first + 2] = acc[k].z, to[first + 3] = acc[k].w;
-        if (at % D == 0) to[merged::max + g] = max[k], to[merged::sum + g] = sum[k];
-    }
-}
+/* Shared memory of the block that merges them. */
+template <int D> struct decode_all {
+    float2 end[HEADS];                /* maxima, sums of weights */
+    float4 slice[HEADS * D / 4];      /* what other threads have added up */
+    float2 weight[HEADS * MERGE_MAX]; /* [n_head][n_split] with the sums that they are for */
+};
 
-/* What a job's row gets, from the sums of all. */
+/* What a head's splits count: 2 to the power of how far they lie below the highest maximum. */
 template <int D>
-__device__ void put_out(const struct attn_call &call, const struct decode_job &job,
-                        const float *all)
+__device__ void weigh_splits(struct decode_all<D> *all, const float2 *end, uint32_t n_head,
+                             uint32_t n_split)
 {
-    const uint32_t n_thread = decode_warps(D) * 32;
-    for (uint32_t i = threadIdx.x; i < job.n_head * D; i += n_thread)
-        call.out[job.row * call.out_stride + (size_t)job.head0 * D + i] =
-            all[i] * (1.0f / all[HEADS * D + HEADS + i / D]);
-    const uint32_t g = threadIdx.x;
-    if (call.lse && g < job.n_head)
-        call.lse[(size_t)job.row * call.n_head + job.head0 + g] =
-            (all[HEADS * D + g] + log2f(all[HEADS * D + HEADS + g])) * LN2;
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t g = threadIdx.x / 32; g < n_head; g += decode_warps(D)) {
+        float2 *weight = all->weight + g * n_split;
+        float max = -CUDART_INF_F, sum = 0;
+#pragma unroll 2 /* as many as lists of one row have */
+        for (uint32_t s = lane; s < n_split; s += 32) {
+            weight[s] = __ldcg(end + g * n_split + s);
+            max = fmaxf(max, weight[s].x);
+        }
+        for (int by = 16; by > 0; by /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, by));
+        for (uint32_t s = lane; s < n_split; s += 32) {
+            const float top = weight[s].x;
+            weight[s].x = top == -CUDART_INF_F ? 0.0f : exp2_fast(top - max);
+            sum += weight[s].x * weight[s].y;
+        }
+        for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+        if (lane == 0) all->end[g] = make_float2(max, sum);
+    }
 }
 
-/* What the warps have left in `merge` becomes the row's, or a part of it: then the last block of
- * the job puts all parts together. */
-template <int F, int D>
-__device__ void end_split(const struct attn_call &call, const struct decode_job &job,
-                          uint32_t split, float *merge, float *scratch, uint32_t *tally)
+/* Sums of splits s, s + by, .. for MERGE_BATCH loads that are under way together. */
+static __device__ __forceinline__ void load_parts(float4 x[MERGE_BATCH], const float *from,
+                                                  size_t stride, uint32_t s, uint32_t by,
+                                                  uint32_t n_split)
 {
-    using size = decode_size<F, D>;
-    float *all = merge + size::warps * decode_merge<D>::piece;
-    if (job.n_split > 1) {
-        float *part = scratch + (size_t)job.part0 * size::part;
-        put_split<D>(merge, part + (size_t)split * size::part);
-        if (!block_is_last(tally, job.n_split)) return;
-        merge_splits<D>(merge, part, job.n_split);
-        __syncthreads();
-    }
-    put_split<D>(merge, all);
-    __syncthreads();
-    put_out<D>(call, job, all);
+#pragma unroll
+    for (uint32_t i = 0; i < MERGE_BATCH; i++)
+        if (s + i * by < n_split) x[i] = __ldcg((const float4 *)(from + (s + i * by) * stride));
 }
+
+/* A thread takes four channels of a head, of every split or every second one. */
+template <int D>
+__device__ void merge_splits(const struct attn_call &call, const struct decode_job &job,
+                             struct decode_all<D> *all, float *scratch)
+{
+    constexpr uint32_t n_thread = decode_warps(D) * 32, n_piece = HEADS * D / 4;
+    constexpr uint32_t n_slice = n_thread > n_piece ? n_thread / n_piece : 1;
+    constexpr uint32_t n_each = n_thread / n_slice; /* pieces at a time */
+    const struct decode_parts part = parts_of<D>(job, scratch);
+    const uint32_t slice = threadIdx.x / n_each, n_split = job.n_split;
+    for (uint32_t first = 0; first < job.n_head * D / 4; first += n_each) {
+        const uint32_t at = (first + threadIdx.x % n_each) * 4, g = at / D;
+        const bool is_mine = g < job.n_head;
+        const uint32_t n = is_mine ? n_split : 0;
+        float4 sum = make_float4(0, 0, 0, 0), x[MERGE_BATCH];
+        load_parts(x, part.sum + at, HEADS * D, slice, n_slice, n);
+        if (first == 0) {
+            weigh_splits<D>(all, part.end, job.n_head, n_split);
+            __syncthreads();
+        }
+        for (uint32_t s = slice; s < n;) {
+#pragma unroll
+            for (uint32_t i = 0; i < MERGE_BATCH; i++) {
+                if (s + i * n_slice >= n) continue;
+                const float by = all->weight[g * n_split + s + i * n_slice].x;
+                sum.x += by * x[i].x, sum.y += by * x[i].y;
+                sum.z += by * x[i].z, sum.w += by * x[i].w;
+            }
+            s += MERGE_BATCH * n_slice;
+            load_parts(x, part.sum + at, HEADS * D, s, n_slice, n);
+        }
+        if constexpr (n_slice > 1) {
+            static_assert(n_slice == 2, "one other thread");
+            if (slice == 1 && is_mine) all->slice[at / 4] = sum;
+            __syncthreads();
+            const float4 other = all->slice[at / 4];
+            sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
+        }
+        if (slice > 0 || !is_mine) continue;
+        const float by = 1.0f / all->end[g].y;
+        float *const out = out_of<D>(call, job) + at;
+        out[0] = sum.x * by, out[1] = sum.y * by, out[2] = sum.z * by, out[3] = sum.w * by;
+        if (at % D == 0) put_lse<D>(call, job, g, all->end[g]);
+    }
+}
+
+/* ---- Units on their way ---- */
 
 /* Begins the copies of a unit; `place`: of its page, if it is of one. Single tokens of q8 pages are
  * read when their turn comes. */
@@ -190,28 +256,16 @@ __device__ __forceinline__ void stage_unit(uint32_t to, const struct decode_view
         stage_single<F, D>(to, v, unit - v.n_staged);
 }
 
-/* A split, as a warp sees it: every so many-th of its units, of which lane i has looked up number i. */
+/* A split, as a warp sees it: every so many-th of its units, of which lane i has looked up number
+ * i. */
 struct decode_split {
     uint32_t begin, end; /* units; none behind the last split */
     uint32_t page, place;
 };
 
-/* Unit i of the warp into its ring. */
 template <int F, int D>
-__device__ __forceinline__ void bring_unit(const struct decode_view &v,
-                                           const struct decode_split &s, uint32_t i)
-{
-    using size = decode_size<F, D>;
-    const uint32_t warp = threadIdx.x / 32, unit = s.begin + warp + i * size::warps;
-    const uint32_t from = __shfl_sync(~0u, s.place, i % 32);
-    uint8_t *to = kernel_shared() + (warp * size::stages + i % size::stages) * size::stage;
-    if (unit < s.end) stage_unit<F, D>(smem_address(to), v, from, unit);
-    copy_commit();
-}
-
-/* Looks the warp's units up and begins to bring them. */
-template <int F, int D>
-__device__ struct decode_split open_split(const struct decode_view &v, uint32_t split)
+__device__ __forceinline__ struct decode_split find_split(const struct decode_view &v,
+                                                          uint32_t split)
 {
     using size = decode_size<F, D>;
     const struct decode_job &job = *v.job;
@@ -224,84 +278,162 @@ __device__ struct decode_split open_split(const struct decode_view &v, uint32_t 
         s.page = job.page ? job.page[mine / size::unit_page] : job.page0 + mine / size::unit_page;
         s.place = place_find(v.call->frames, job.frame[s.page]);
     }
-    for (uint32_t i = 0; i < size::stages; i++) bring_unit<F, D>(v, s, i);
     return s;
 }
 
-/* The rest of it, from rows that are there. */
+/* A warp's way through its block's splits. All of its units, there or not, are in its ring in
+ * turns; where another split follows, no more than one split has. */
+struct decode_walk {
+    struct decode_split now, next;
+    uint32_t n_turn, n_stage; /* units of a split for the warp; of its ring */
+    uint32_t slot;            /* of the ring, whose turn it is */
+};
+
+/* Number i of the warp's units from the split at hand on, to the ring's place `slot`. */
 template <int F, int D>
-__device__ void add_split(const struct decode_view &v, const struct decode_split &s,
-                          const struct decode_rows<D> *rows, uint32_t split, float *scratch,
-                          uint32_t *tally)
+__device__ __forceinline__ void bring_unit(const struct decode_view &v, const struct decode_walk &w,
+                                           uint32_t i, uint32_t slot)
 {
     using size = decode_size<F, D>;
-    const struct decode_job &job = *v.job;
-    uint8_t *const smem = kernel_shared();
     const uint32_t warp = threadIdx.x / 32;
-    uint8_t *ring = smem + warp * (size::stages * size::stage);
-    struct decode_warp<D> w;
+    const bool is_next = i >= w.n_turn;
+    if (is_next) i -= w.n_turn;
+    const uint32_t unit = (is_next ? w.next.begin : w.now.begin) + warp + i * size::warps;
+    const uint32_t from = __shfl_sync(~0u, is_next ? w.next.place : w.now.place, i % 32);
+    uint8_t *to = kernel_shared() + (warp * w.n_stage + slot) * size::stage;
+    if (i < w.n_turn && unit < (is_next ? w.next.end : w.now.end))
+        stage_unit<F, D>(smem_address(to), v, from, unit);
+    copy_commit();
+}
+
+/* Looks up the units of the block's first splits and begins to bring some. */
+template <int F, int D>
+__device__ __forceinline__ struct decode_walk open_walk(const struct decode_view &v, uint32_t split,
+                                                        uint32_t n_stage)
+{
+    struct decode_walk w;
+    w.now = find_split<F, D>(v, split);
+    w.next = find_split<F, D>(v, split + v.job->n_block);
+    w.n_turn = v.job->split_unit / decode_size<F, D>::warps;
+    w.n_stage = v.job->n_block < v.job->n_split ? min(n_stage, w.n_turn) : n_stage;
+    w.slot = 0;
+    for (uint32_t i = 0; i < w.n_stage; i++) bring_unit<F, D>(v, w, i, i);
+    return w;
+}
+
+/* Until the unit that has been on its way for longest is there. */
+static __device__ __forceinline__ void wait_unit(uint32_t n_stage)
+{
+    if (n_stage >= 4)
+        copy_wait<3>();
+    else if (n_stage >= 2)
+        copy_wait<1>();
+    else
+        copy_wait<0>();
+    __syncwarp();
+}
+
+/* Adds a unit that is there. */
+template <int F, int D>
+__device__ __forceinline__ void add_unit(struct decode_warp<D> &w, const struct decode_view &v,
+                                         uint8_t *at, uint32_t page, uint32_t unit)
+{
+    const struct decode_job &job = *v.job;
+    if (unit < v.n_staged) {
+        add_page<F, D>(w, v, at, page, unit % decode_size<F, D>::unit_page);
+        return;
+    }
+    const bool own = unit >= v.n_staged + v.n_single;
+    if (F == FORM_Q8 && !own) read_single<D>(at, v, unit - v.n_staged);
+    if (v.fresh->k && unit + 1 == job.n_unit) put_own<F, D>(at, v, *w.rows);
+    add_rows<F, D>(w, v, at, own ? UINT32_MAX : unit - v.n_staged,
+                   own ? unit - v.n_staged - v.n_single : 0);
+}
+
+/* The warp's units of the split at hand, into sums that begin as none. */
+template <int F, int D>
+__device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct decode_view &v,
+                                          struct decode_walk &walk)
+{
+    using size = decode_size<F, D>;
+    const uint32_t warp = threadIdx.x / 32;
     w.max = -CUDART_INF_F;
     w.sum = 0;
-    w.q_shared = (uint4 *)(smem + size::smem - size::query + warp * (D * 32));
-    w.rows = rows;
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) w.acc[i][e] = 0;
-    decode_query<F, D>(w, *v.call, job, UINT32_MAX);
-    for (uint32_t i = 0, unit = s.begin + warp; unit < s.end; i++, unit += size::warps) {
-        uint8_t *at = ring + i % size::stages * size::stage;
-        copy_wait<size::stages - 1>();
-        __syncwarp();
-        const uint32_t now = __shfl_sync(~0u, s.page, i % 32);
-        if (unit < v.n_staged) {
-            add_page<F, D>(w, v, at, now, unit % size::unit_page);
-        } else {
-            const bool own = unit >= v.n_staged + v.n_single;
-            if (F == FORM_Q8 && !own) read_single<D>(at, v, unit - v.n_staged);
-            if (v.fresh->k && unit + 1 == job.n_unit) put_own<F, D>(at, v, *rows);
-            add_rows<F, D>(w, v, at, own ? UINT32_MAX : unit - v.n_staged,
-                           own ? unit - v.n_staged - v.n_single : 0);
-        }
+    for (uint32_t i = 0; i < walk.n_turn; i++) {
+        const uint32_t unit = walk.now.begin + warp + i * size::warps, slot = walk.slot;
+        uint8_t *at = kernel_shared() + (warp * walk.n_stage + slot) * size::stage;
+        wait_unit(walk.n_stage);
+        const uint32_t page = __shfl_sync(~0u, walk.now.page, i % 32);
+        if (unit < walk.now.end) add_unit<F, D>(w, v, at, page, unit);
         __syncwarp(); /* nobody reads the unit any more */
-        bring_unit<F, D>(v, s, i + size::stages);
+        bring_unit<F, D>(v, walk, i + walk.n_stage, slot);
+        walk.slot = slot + 1 == walk.n_stage ? 0 : slot + 1;
     }
-    copy_wait<0>();
-    __syncthreads();
-    put_warp<D>(w, (float *)smem);
-    __syncthreads();
-    end_split<F, D>(*v.call, job, split, (float *)smem, scratch, tally);
 }
 
-/* A block takes every so many-th split: where the device has chosen, few of those that lists can
- * have are there, and blocks that find nothing take their time, too. `early`: pages, lists and what
- * tells where they are had been written before the two launches before this one. */
+/* ---- The kernel ---- */
+
+/* A block's copy of its job, by all of its threads, with what the device has chosen. */
+template <int F, int D>
+__device__ void open_job(struct decode_job *to, const struct decode_job *from, bool early)
+{
+    static_assert(sizeof *to % 4 == 0 && sizeof *to / 4 <= decode_warps(D) * 32, "a word each");
+    if (threadIdx.x < sizeof *to / 4)
+        ((uint32_t *)to)[threadIdx.x] = ((const uint32_t *)from)[threadIdx.x];
+    if (!early) kernel_begin();
+    __syncthreads();
+    if (!to->count) return;
+    if (threadIdx.x == 0) job_choose(to, decode_size<F, D>::unit_page);
+    __syncthreads();
+}
+
+/* Block x of job y. `early`: pages, lists and what tells where they are had been written before the
+ * two launches before this one. */
 template <int F, int D>
 __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2)
     attn_decode_kernel(const struct attn_call call, const struct heads_new fresh, bool early,
-                       const struct decode_job *jobs, float *scratch, uint32_t *tally)
+                       uint32_t n_stage, const struct decode_job *jobs, float *scratch,
+                       uint32_t *tally)
 {
+    using size = decode_size<F, D>;
     __shared__ struct decode_job job;
     __shared__ struct decode_rows<D> rows;
-    if (threadIdx.x == 0) job = jobs[blockIdx.y];
-    if (!early) kernel_begin();
-    if (threadIdx.x == 0 && job.count) job_choose(&job, decode_size<F, D>::unit_page);
-    __syncthreads();
+    open_job<F, D>(&job, jobs + blockIdx.y, early);
+    const bool has_split = blockIdx.x < job.n_block;
     struct decode_view v;
     v.call = &call;
     v.fresh = &fresh;
     v.job = &job;
     v.first = call.window > 0 && job.pos >= call.window ? job.pos - call.window + 1 : 0;
-    v.n_staged = job.n_page * decode_size<F, D>::unit_page;
+    v.n_staged = job.n_page * size::unit_page;
     v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
-    for (uint32_t split = blockIdx.x;; split += gridDim.x) {
-        const struct decode_split s = open_split<F, D>(v, split);
-        if (early && split == blockIdx.x) kernel_begin();
-        if (split >= job.n_split) return;
-        if (split == blockIdx.x) bring_rows<D>(&rows, call, fresh, job);
-        add_split<F, D>(v, s, &rows, split, scratch, tally + blockIdx.y);
-        __syncthreads(); /* nobody reads the shared memory of the split any more */
+    static_assert(sizeof(struct decode_all<D>) <= 2 * size::warps * size::stage, "in the ring");
+    struct decode_walk walk = open_walk<F, D>(v, has_split ? blockIdx.x : job.n_split, n_stage);
+    if (early) kernel_begin();
+    if (!has_split) return;
+    bring_rows<D>(&rows, call, fresh, job);
+    uint8_t *const smem = kernel_shared();
+    float *const merge = (float *)(smem + size::warps * n_stage * size::stage);
+    struct decode_warp<D> w;
+    w.q_shared = (uint4 *)((uint8_t *)merge + size::merge + threadIdx.x / 32 * (D * 32));
+    w.rows = &rows;
+    decode_query<F, D>(w, call, job, UINT32_MAX);
+    for (uint32_t split = blockIdx.x; split < job.n_split; split += job.n_block) {
+        add_split<F, D>(w, v, walk);
+        walk.now = walk.next;
+        walk.next = find_split<F, D>(v, split + 2 * job.n_block);
+        __syncthreads(); /* nobody reads the sums of the split before any more */
+        put_warp<D>(w, merge);
+        __syncthreads();
+        put_split<D>(call, job, split, merge, scratch);
     }
+    copy_wait<0>();
+    if (job.n_split == 1 || !block_is_last(tally + blockIdx.y, job.n_block)) return;
+    merge_splits<D>(call, job, (struct decode_all<D> *)smem, scratch);
 }
 
 /* ---- The launcher ---- */
@@ -344,7 +476,6 @@ struct decode_plan { /* a call as it is put together on the host */
     uint32_t split_most; /* of a list */
     uint32_t n_job, n_split_max;
     uint32_t n_part, part_max; /* of the wave of jobs that share the scratch */
-    bool all_chosen;           /* by the device */
 };
 
 struct decode_lists { /* of a run, on the device */
@@ -458,22 +589,60 @@ struct decode_launch {
     struct attn_call call;
     struct heads_new fresh;
     bool early;
-    struct decode_job *job;        /* on the device */
-    const struct decode_job *host; /* the same */
+    struct decode_job *job;  /* on the device */
+    struct decode_job *host; /* the same, on its way there */
     float *scratch;
-    uint32_t n_job, n_grid; /* blocks of a job, which take its splits in turns */
+    uint32_t n_job;
 };
+
+/* Blocks of a wave's jobs, together about as many as the GPU holds, as each has work of its own
+ * before it reads and after it: one for each split, or to each list its share by length. Returns
+ * how many the launch has for each list. */
+static uint32_t share_blocks(struct decode_job *job, uint32_t n_job, uint32_t n_room)
+{
+    size_t n_split = 0, n_unit = 0;
+    uint32_t most = 1, n_grid = 1;
+    for (uint32_t i = 0; i < n_job; i++) n_split += job[i].n_split, n_unit += job[i].n_unit;
+    for (uint32_t i = 0; i < n_job; i++) {
+        const uint32_t share = (uint32_t)((size_t)n_room * job[i].n_unit / n_unit);
+        const uint32_t n = n_split <= n_room ? job[i].n_split : share > 1 ? share : 1;
+        job[i].n_block = n < job[i].n_split ? n : job[i].n_split;
+        if (job[i].n_block > most) most = job[i].n_block;
+    }
+    while (n_grid < most) n_grid *= 2; /* few shapes: a graph lasts */
+    return most <= n_room / n_job && n_room / n_job < n_grid ? n_room / n_job : n_grid;
+}
+
+template <int F, int D> static size_t smem_of(uint32_t n_stage)
+{
+    using size = decode_size<F, D>;
+    return size::warps * n_stage * size::stage + size::merge + size::query;
+}
+
+/* Where no multiprocessor has more than one block, and room, more units are on their way. */
+template <int F, int D>
+static sac_status launch_wave(struct cuda_device *d, const struct decode_launch *l, uint32_t first,
+                              uint32_t n)
+{
+    using size = decode_size<F, D>;
+    const uint32_t n_grid = share_blocks(l->host + first, n, d->n_sm * (D > 128 ? 1 : 2));
+    const size_t most = d->smem_max - sizeof(struct decode_rows<D>) - STATIC_MAX;
+    const bool deep = n_grid * n <= d->n_sm && smem_of<F, D>(size::stages) <= most;
+    const uint32_t n_stage = deep ? size::stages : 2;
+    const size_t smem = smem_of<F, D>(n_stage);
+    TRY(attn_fits(d, smem));
+    return queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>, dim3(n_grid, n),
+                        size::warps * 32, smem, l->call, l->fresh, l->early, n_stage,
+                        l->job + first, l->scratch, d->tally);
+}
 
 template <int F, int D>
 static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
 {
-    constexpr int smem = decode_size<F, D>::smem;
-    TRY(attn_fits(d, smem));
-    for (uint32_t i = 0, end; i < l->n_job; i = end) { /* a wave */
+    for (uint32_t i = 0, end; i < l->n_job; i = end) {
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
-        TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
-                         dim3(l->n_grid, end - i), decode_size<F, D>::warps * 32, smem, l->call,
-                         l->fresh, l->early, l->job + i, l->scratch, d->tally));
+        const sac_status status = launch_wave<F, D>(d, l, i, end - i);
+        if (status != SAC_OK) return status;
     }
     return SAC_OK;
 }
@@ -511,7 +680,6 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     struct decode_plan p;
     memset(&p, 0, sizeof p);
     p.job = (struct decode_job *)host;
-    p.all_chosen = true;
     p.split_most = split_most(d, decode_warps(op->geom->head_dim), per_run);
     const size_t part_max = op->scratch_bytes / part_bytes(op->geom);
     p.part_max = (uint32_t)(part_max < PART_MAX ? part_max : PART_MAX);
@@ -519,16 +687,14 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     for (uint32_t i = 0; i < op->n_run; i++) {
         if (op->run[i].kind != ROW_DECODE) continue;
         const struct decode_lists lists = stage_lists(d, op, &op->run[i]);
-        p.all_chosen = p.all_chosen && op->run[i].chosen.count;
         plan_run(&p, op, &op->run[i], &lists);
     }
     if (d->status != SAC_OK) return d->status;
     l.n_job = p.n_job;
-    for (l.n_grid = 1; l.n_grid < p.n_split_max;) l.n_grid *= 2; /* few shapes: a graph lasts */
-    while (p.all_chosen && l.n_grid > 1 && l.n_grid * p.n_job > CHOSEN_BLOCKS * d->n_sm)
-        l.n_grid /= 2;
     if (p.n_split_max > p.part_max)
         return device_fail(d, SAC_ERR_MEMORY, "attention: scratch is too small");
+    if (p.n_split_max > MERGE_MAX)
+        return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: a list of so many pages");
     switch (attn_form_of(op->geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &l);
     case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &l);

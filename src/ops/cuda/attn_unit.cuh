@@ -32,6 +32,7 @@ struct decode_job {        /* a row and up to HEADS query heads of one KV head *
     uint32_t row, head0, n_head, kv_head, pos;
     uint32_t n_unit, n_split, split_unit, part0; /* first split in the scratch */
     uint32_t n_warp, split_most; /* of a block; splits that fill the GPU */
+    uint32_t n_block;            /* which take the splits in turns */
     bool is_first;               /* of the jobs of its row and KV head */
 };
 
@@ -58,19 +59,17 @@ template <int D> struct decode_merge {
         return i / D * head + i % D / (D / 8) * eighth + i % (D / 8);
     }
     static constexpr uint32_t max = HEADS * head, sum = max + HEADS;
+    static constexpr uint32_t part = HEADS * D + 2 * HEADS; /* of a split, in the scratch */
 };
 
 template <int F, int D> struct decode_size {
-    /* Units of a warp in shared memory: of small ones more, as many bytes must be on their way. */
-    static constexpr int stages = F == FORM_Q8 || D > 128 ? 2 : 3;
+    /* Units of a warp in shared memory, 2 or 4: of small ones, which are few for a warp, more. */
+    static constexpr int stages = D > 64 ? 2 : 4;
     static constexpr int unit_page = F == FORM_Q8 ? 1 : 2; /* units of a page */
     static constexpr int stage = F == FORM_Q8 ? page_at<F, D>::bytes : (int)UNIT_TOK * D * 4;
     static constexpr int warps = (int)decode_warps(D);
-    static constexpr int part = (int)HEADS * D + 2 * (int)HEADS; /* floats of a split */
-    static constexpr int merge = (warps * decode_merge<D>::piece + part) * 4; /* and their sum */
-    static constexpr int ring = warps * stages * stage;
+    static constexpr int merge = warps * decode_merge<D>::piece * 4;
     static constexpr int query = D > 128 ? warps *D * 32 : 0; /* registers do not suffice */
-    static constexpr int smem = (ring > merge ? ring : merge) + query;
 };
 
 /* What a warp has so far. Row g of every lane is query head g. */
