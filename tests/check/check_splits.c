@@ -1,5 +1,6 @@
-/* check_splits.c: decode rows of long lists, as the CUDA library has them: the bits of a row are the
- * same alone, when each of its splits is a block's, and in company, when a block takes several. */
+/* check_splits.c: decode rows of long lists, as the CUDA library has them: the bits of a row are
+ * the same alone, when each of its splits is a block's, and in company, when a block takes several.
+ */
 #include "check_attn.h"
 #include "cuda_lib.h"
 
@@ -100,12 +101,9 @@ static void attend(struct result *to, uint32_t first, uint32_t n)
 static void a_row_alone_has_the_bits_of_company(void **state)
 {
     (void)state;
-    static const struct kind kinds[] = {{SAC_KV_F16, 64, 7, 0},
-                                        {SAC_KV_BF16, 64, 12, 900},
-                                        {SAC_KV_F16, 128, 4, 0},
-                                        {SAC_KV_Q8, 64, 8, 0},
-                                        {SAC_KV_Q8, 128, 3, 1100},
-                                        {SAC_KV_F16, 256, 2, 0}};
+    static const struct kind kinds[] = {{SAC_KV_F16, 64, 7, 0},    {SAC_KV_BF16, 64, 12, 900},
+                                        {SAC_KV_F16, 128, 4, 0},   {SAC_KV_Q8, 64, 8, 0},
+                                        {SAC_KV_Q8, 128, 3, 1100}, {SAC_KV_F16, 256, 2, 0}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         open_problem(&kinds[i], 3 + i);
         attend(&together, 0, N_ROW);

@@ -282,7 +282,7 @@ __device__ __forceinline__ struct decode_split find_split(const struct decode_vi
 }
 
 /* A warp's way through its block's splits. All of its units, there or not, are in its ring in
- * turns; where another split follows, no more than one split has. */
+ * turns: two places, or four where the block has one split. */
 struct decode_walk {
     struct decode_split now, next;
     uint32_t n_turn, n_stage; /* units of a split for the warp; of its ring */
@@ -315,21 +315,19 @@ __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view
     w.now = find_split<F, D>(v, split);
     w.next = find_split<F, D>(v, split + v.job->n_block);
     w.n_turn = v.job->split_unit / decode_size<F, D>::warps;
-    w.n_stage = v.job->n_block < v.job->n_split ? min(n_stage, w.n_turn) : n_stage;
+    w.n_stage = n_stage;
     w.slot = 0;
-    for (uint32_t i = 0; i < w.n_stage; i++) bring_unit<F, D>(v, w, i, i);
+    for (uint32_t i = 0; i < n_stage; i++) bring_unit<F, D>(v, w, i, i);
     return w;
 }
 
 /* Until the unit that has been on its way for longest is there. */
 static __device__ __forceinline__ void wait_unit(uint32_t n_stage)
 {
-    if (n_stage >= 4)
+    if (n_stage > 2)
         copy_wait<3>();
-    else if (n_stage >= 2)
-        copy_wait<1>();
     else
-        copy_wait<0>();
+        copy_wait<1>();
     __syncwarp();
 }
 
@@ -411,6 +409,7 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2
     v.first = call.window > 0 && job.pos >= call.window ? job.pos - call.window + 1 : 0;
     v.n_staged = job.n_page * size::unit_page;
     v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
+    static_assert(SPLIT_LEAST >= 2 * size::warps, "a ring of two reaches no further than a split");
     static_assert(sizeof(struct decode_all<D>) <= 2 * size::warps * size::stage, "in the ring");
     struct decode_walk walk = open_walk<F, D>(v, has_split ? blockIdx.x : job.n_split, n_stage);
     if (early) kernel_begin();
@@ -595,17 +594,25 @@ struct decode_launch {
     uint32_t n_job;
 };
 
-/* Blocks of a wave's jobs, together about as many as the GPU holds, as each has work of its own
- * before it reads and after it: one for each split, or to each list its share by length. Returns
- * how many the launch has for each list. */
+static uint32_t count_splits(const struct decode_job *job, uint32_t n_job)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_job; i++) n += job[i].n_split;
+    return n;
+}
+
+/* Blocks of a wave's jobs, together about as many as the GPU has room for, as each has work of its
+ * own before it reads and after it: one for each split, or to each list its share by length.
+ * Returns how many the launch has for each list. */
 static uint32_t share_blocks(struct decode_job *job, uint32_t n_job, uint32_t n_room)
 {
-    size_t n_split = 0, n_unit = 0;
+    size_t n_unit = 0;
     uint32_t most = 1, n_grid = 1;
-    for (uint32_t i = 0; i < n_job; i++) n_split += job[i].n_split, n_unit += job[i].n_unit;
+    const bool is_full = count_splits(job, n_job) > n_room;
+    for (uint32_t i = 0; i < n_job; i++) n_unit += job[i].n_unit;
     for (uint32_t i = 0; i < n_job; i++) {
         const uint32_t share = (uint32_t)((size_t)n_room * job[i].n_unit / n_unit);
-        const uint32_t n = n_split <= n_room ? job[i].n_split : share > 1 ? share : 1;
+        const uint32_t n = is_full ? (share > 1 ? share : 1) : job[i].n_split;
         job[i].n_block = n < job[i].n_split ? n : job[i].n_split;
         if (job[i].n_block > most) most = job[i].n_block;
     }
@@ -619,7 +626,7 @@ template <int F, int D> static size_t smem_of(uint32_t n_stage)
     return size::warps * n_stage * size::stage + size::merge + size::query;
 }
 
-/* Where no multiprocessor has more than one block, and room, more units are on their way. */
+/* More units are on their way where every split has a multiprocessor, and that has room. */
 template <int F, int D>
 static sac_status launch_wave(struct cuda_device *d, const struct decode_launch *l, uint32_t first,
                               uint32_t n)
@@ -627,8 +634,8 @@ static sac_status launch_wave(struct cuda_device *d, const struct decode_launch 
     using size = decode_size<F, D>;
     const uint32_t n_grid = share_blocks(l->host + first, n, d->n_sm * (D > 128 ? 1 : 2));
     const size_t most = d->smem_max - sizeof(struct decode_rows<D>) - STATIC_MAX;
-    const bool deep = n_grid * n <= d->n_sm && smem_of<F, D>(size::stages) <= most;
-    const uint32_t n_stage = deep ? size::stages : 2;
+    const bool deep = count_splits(l->host + first, n) <= d->n_sm;
+    const uint32_t n_stage = deep && smem_of<F, D>(size::stages) <= most ? size::stages : 2;
     const size_t smem = smem_of<F, D>(n_stage);
     TRY(attn_fits(d, smem));
     return queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>, dim3(n_grid, n),
