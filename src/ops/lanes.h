@@ -98,7 +98,7 @@ struct op_lane_logits {
 };
 
 /* Shares of all tokens by the first planes of their keys. */
-#define OP_LANE_PIECES(n_page) ((n_page) / 16 + 2)
+#define OP_LANE_PIECES(n_page) ((n_page) / 8 + 2)
 struct op_lane_shares {
     struct op_share_planes at;
     const struct segment_view *segment; /* [n_segment] of these pages, for which queries turn */

@@ -123,48 +123,65 @@ struct choose_spread {
 struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_lane_draw *op,
                                         uint32_t n);
 
-#define SHARE_PAGES 16u /* of a piece, for which the sums of exponentials are told */
+#define SHARE_PAGES 8u /* of a piece, for which the sums of exponentials are told */
 
 static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
 {
     return (n_page + SHARE_PAGES - 1) / SHARE_PAGES;
 }
 
-/* The logs of the sums of a lane's exponentials, from those of its pieces, by all threads of a
- * block, a warp for each head; returns whether they are finite. */
-static __device__ inline bool choose_open_shares(float lse[OP_GROUP_MAX],
-                                                 const struct op_lane_shares &of)
+/* What lies in a lane's `e` between the passes, for each head: exponentials of logits less the
+ * largest one of their page, as halves [group, n_page * PAGE_TOK], and behind them these largest
+ * ones, in powers of two [group, n_page]. */
+static __device__ __forceinline__ uint16_t *choose_exps(const struct op_share_planes &op,
+                                                        uint32_t head)
 {
-    const uint32_t lane = threadIdx.x % 32, n_piece = share_pieces(of.at.n_page);
+    return (uint16_t *)op.e + (size_t)head * op.n_page * PAGE_TOK;
+}
+
+static __device__ __forceinline__ float *choose_tops(const struct op_share_planes &op,
+                                                     uint32_t head)
+{
+    return (float *)choose_exps(op, op.group) + (size_t)head * op.n_page;
+}
+
+static __device__ inline bool choose_shares_finite(const struct op_lane_shares &of)
+{
     bool finite = true;
-    for (uint32_t g = threadIdx.x / 32; g < of.at.group; g += blockDim.x / 32) {
-        struct exp_sum s = exp_sum_none();
-#pragma unroll 4
-        for (uint32_t i = lane; i < n_piece; i += 32)
-            s = exp_sum_add(s, exp_sum_of(__ldcg(&of.sum[i * of.at.group + g])));
-        s = warp_exp_sum(s);
-        if (lane == 0) lse[g] = s.max + logf(s.sum);
-    }
-    __syncthreads();
-    for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(lse[g]);
+    for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(__ldcg(of.lse + g));
     return finite;
 }
 
-/* Shares of four tokens from token i on. */
-static __device__ inline float4 choose_shares(const struct op_share_planes &op,
-                                              const float lse[OP_GROUP_MAX], uint32_t i)
+#define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
+
+/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. */
+static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
+                                                     const struct op_lane_shares &of, uint32_t i)
 {
-    const size_t n = op.n_page * PAGE_TOK;
-    const float by = (float)op.group;
-    float4 share = make_float4(0, 0, 0, 0);
-#pragma unroll 8
+    const struct op_share_planes &op = of.at;
+    const float part = 1 / (float)op.group;
+#pragma unroll
+    for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) share[k] = 0;
+#pragma unroll 4
     for (uint32_t g = 0; g < op.group; g++) {
-        const float4 x = *(const float4 *)(op.e + g * n + i);
-        share.x += expf(x.x - lse[g]), share.y += expf(x.y - lse[g]);
-        share.z += expf(x.z - lse[g]), share.w += expf(x.w - lse[g]);
+        const float top = choose_tops(op, g)[i / PAGE_TOK];
+        const uint4 v = *(const uint4 *)(choose_exps(op, g) + i);
+        const float by = exp2_fast(top - __ldcg(of.lse + g) * LOG2E) * part;
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) {
+            const float2 e = half_unpack<HALF_F16>(word[k / 2]);
+            share[k] += e.x * by, share[k + 1] += e.y * by;
+        }
     }
-    return make_float4(share.x / by, share.y / by, share.z / by, share.w / by);
+    float4 *to = (float4 *)(op.share + i);
+    to[0] = make_float4(share[0], share[1], share[2], share[3]);
+    to[1] = make_float4(share[4], share[5], share[6], share[7]);
 }
+
+/* Whether the launch before makes these shares and adds them up, too, now. */
+bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
+                        const struct op_lane_fold *staged, uint32_t n);
 
 /* ---- Lists: a launch of draws makes them ---- */
 

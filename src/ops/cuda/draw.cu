@@ -23,7 +23,7 @@
 #define DRAW_WIDTH  ((0x40000000u - DRAW_LEAST) / DRAW_CUTS)
 #define CUT_THREADS 256u
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
-#define CUT_ITEMS   (CUT_THREADS * 4) /* that a block looks at together */
+#define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
 #define TAKE_BLOCKS 3u /* of a multiprocessor at once: they wait for memory and each other */
 #define CUT_BUSY    8u /* blocks of a multiprocessor that all lanes have together, or more */
 #define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
@@ -57,14 +57,34 @@ static __device__ inline void draw_put(struct draw_sums *s, uint32_t i, u64 x)
     if (high) atomicAdd(&s->high[i], high);
 }
 
-/* Adds a value; returns it if it is below cut 0, as many may be, for the caller to add up. */
-static __device__ inline u64 draw_add(struct draw_sums *s, float value)
+/* The cut that is sure: what lies below one can be no more than 1, but for rounding. */
+static __device__ inline uint32_t draw_sure(const struct op_draw &op)
 {
-    const uint32_t bits = __float_as_uint(value);
-    if (bits < DRAW_LEAST) return draw_whole(bits);
-    const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
-    if (i < DRAW_CUTS) draw_put(s, i, draw_whole(bits)); /* else below no cut, or no share */
-    return 0;
+    const uint32_t bits = __float_as_uint((float)op.variance / 2);
+    return bits < DRAW_LEAST ? 0 : min((bits - DRAW_LEAST) / DRAW_WIDTH, DRAW_CUTS - 1);
+}
+
+/* Adds the n values of a stretch that starts at a fixed place, bit k of `in` telling of value k
+ * whether it counts. Those below the cut that is sure, as most are, are added up as they are first;
+ * returns that, for the caller to put into the first sum. */
+template <uint32_t N>
+static __device__ __forceinline__ u64 draw_add(struct draw_sums *s, const float value[N],
+                                               uint32_t in, uint32_t sure)
+{
+    const uint32_t sure_bits = DRAW_LEAST + sure * DRAW_WIDTH;
+    float low = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++) {
+        const uint32_t bits = __float_as_uint(value[k]);
+        if (!(in >> k & 1)) continue;
+        if (bits < sure_bits) {
+            low += value[k];
+            continue;
+        }
+        const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
+        if (i < DRAW_CUTS) draw_put(s, i, draw_whole(bits)); /* else below no cut, or no share */
+    }
+    return draw_whole(__float_as_uint(low));
 }
 
 /* As draw_ref.c finds it: the highest that the variance allows. Empties the sums. */
@@ -101,39 +121,29 @@ static __device__ void begin_taking(const struct op_lane_draw &op, float cut)
     op.state->cut = cut;
 }
 
-/* Sums of shares that are there, of which the block looks at every gridDim.x-th stretch. */
-static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &op)
+/* Sums of shares, of which the block looks at every gridDim.x-th stretch; those of `of` are made
+ * here, of all tokens, others are there. */
+static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &op,
+                                 const struct op_lane_shares *of)
 {
+    const uint32_t n = of ? of->at.n_page * PAGE_TOK : op.first + op.n, sure = draw_sure(op);
     u64 least = 0;
-    for (uint32_t at = blockIdx.x * CUT_ITEMS; at < op.n; at += gridDim.x * CUT_ITEMS) {
-        float value[4];
+    for (uint32_t at = blockIdx.x * CUT_ITEMS; at < n; at += gridDim.x * CUT_ITEMS) {
+        const uint32_t first = at + threadIdx.x * CHOOSE_TOKENS;
+        float value[CHOOSE_TOKENS];
+        uint32_t in = 0;
+        if (first >= n) continue;
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t i = at + k * CUT_THREADS + threadIdx.x;
-            value[k] = i < op.n ? op.value[i] : 0.0f;
+        for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
+            in |= (uint32_t)(first + k - op.first < op.n) << k;
+        if (of) {
+            choose_shares(value, *of, first);
+        } else {
+#pragma unroll
+            for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
+                value[k] = in >> k & 1 ? op.value[first + k - op.first] : 0;
         }
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k++) least += draw_add(sums, value[k]);
-    }
-    return least;
-}
-
-/* The same of shares that are made here, of all tokens. */
-static __device__ u64 sum_new_shares(struct draw_sums *sums, const struct op_draw &op,
-                                     const struct op_share_planes &of,
-                                     const float lse[OP_GROUP_MAX])
-{
-    u64 least = 0;
-    for (uint32_t at = blockIdx.x * CUT_ITEMS; at < of.n_page * PAGE_TOK;
-         at += gridDim.x * CUT_ITEMS) {
-        const uint32_t i = at + threadIdx.x * 4;
-        if (i >= of.n_page * PAGE_TOK) continue;
-        const float4 share = choose_shares(of, lse, i);
-        const float value[4] = {share.x, share.y, share.z, share.w};
-        *(float4 *)(of.share + i) = share;
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k++)
-            if (i + k - op.first < op.n) least += draw_add(sums, value[k]);
+        least += draw_add<CHOOSE_TOKENS>(sums, value, in, sure);
     }
     return least;
 }
@@ -148,7 +158,6 @@ static __global__ void __launch_bounds__(CUT_THREADS)
     __shared__ struct draw_sums sums;
     __shared__ u64 room[32];
     __shared__ uint32_t room32[32];
-    __shared__ float lse[OP_GROUP_MAX];
     const uint32_t lane = min(blockIdx.y, n - 1);
     for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) sums.low[i] = sums.high[i] = 0;
     if (shares.n > 0) choose_copy(&of, shares.list + lane);
@@ -157,13 +166,13 @@ static __global__ void __launch_bounds__(CUT_THREADS)
         choose_mark_ends(ends.list[blockIdx.y - n], blockIdx.x);
         return;
     }
-    const bool finite = shares.n > 0 ? choose_open_shares(lse, of) : !op.result->n_bad;
+    const bool finite = shares.n > 0 ? choose_shares_finite(of) : !op.result->n_bad;
     if (!finite) { /* everything is read */
         if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
         return;
     }
     u64 *const to = all_sums + (size_t)blockIdx.y * DRAW_CUTS;
-    u64 least = shares.n > 0 ? sum_new_shares(&sums, op.at, of.at, lse) : sum_shares(&sums, op.at);
+    u64 least = sum_shares(&sums, op.at, shares.n > 0 ? &of : NULL);
     least = block_sum(least, room);
     if (threadIdx.x == 0) draw_put(&sums, 0, least);
     __syncthreads();
