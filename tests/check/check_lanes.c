@@ -488,13 +488,16 @@ static void notes_are_the_same(void **state)
     assert_int_equal(n_note, 2 * (4 + 4 + 2)); /* q8 pages hold two of the four */
 }
 
+/* A block has eight of the lanes, most of whose boxes are the same. */
 static void boxes_are_the_same(void **state)
 {
     (void)state;
-    enum { MANY = 40 };
+    enum { MANY = 120, EIGHTH = MANY / 8, OTHER = 40 };
     static uint8_t side[N_PAGE * 4096];
     static float want[GROUP][2 * N_PAGE], got[GROUP][2 * N_PAGE];
+    static float alone[GROUP][2 * N_PAGE];
     float qa[GROUP * DIM], qb[GROUP * DIM];
+    uint32_t other[N_PAGE];
     uint64_t seed = 7;
     void *there;
     for (int mean = 0; mean < 2; mean++) {
@@ -520,19 +523,30 @@ static void boxes_are_the_same(void **state)
                                          .mean = mean,
                                          .unit = 1};
         struct op_lane_boxes away[MANY];
+        memset(want, 0, sizeof want);
+        memset(got, 0, sizeof got);
         ref.lanes.boxes(NULL, &ref, &op, 1);
+        for (uint32_t i = 0; i < N_PAGE; i++) other[i] = p.page[i < OTHER ? i : N_PAGE - 1 - i];
+        const uint32_t *other_there = put(other, sizeof other);
         for (uint32_t i = 0; i < MANY; i++) {
             away[i] = op;
             away[i].at.base = there;
-            away[i].at.page = p.page_there;
+            away[i].at.page = i == 5 + 3 * EIGHTH ? other_there : p.page_there;
+            away[i].at.n_page = i == 7 + 7 * EIGHTH ? N_PAGE - 9 : N_PAGE;
             away[i].at.out = put(got, sizeof got);
             away[i].q = p.q_there;
+            away[i].scale = 0.3f - 0.002f * (float)i;
         }
-        for (uint32_t n = 1; n <= MANY;
-             n += MANY - 1) { /* with many lanes a warp has more of each */
-            assert_int_equal(api->lane_boxes(device, away + MANY - n, n), SAC_OK);
-            get(got, away[MANY - n].at.out, sizeof got);
-            assert_near(want[0], got[0], GROUP * 2 * N_PAGE, 1e-5);
+        assert_int_equal(api->lane_boxes(device, away, MANY), SAC_OK);
+        get(got, away[0].at.out, sizeof got);
+        assert_near(want[0], got[0], GROUP * 2 * N_PAGE, 1e-5);
+        const uint32_t some[] = {0,          5,          5 + 3 * EIGHTH, 5 + 7 * EIGHTH,
+                                 7 + EIGHTH, 7 + 7 * EIGHTH, MANY - 1};
+        for (uint32_t k = 0; k < sizeof some / sizeof some[0]; k++) {
+            get(got, away[some[k]].at.out, sizeof got);
+            assert_int_equal(api->lane_boxes(device, away + some[k], 1), SAC_OK);
+            get(alone, away[some[k]].at.out, sizeof alone);
+            assert_memory_equal(got, alone, sizeof got);
         }
         give_all();
     }

@@ -48,6 +48,34 @@ static inline uint32_t choose_reach(uint32_t n)
     return (n + step - 1) / step * step;
 }
 
+/* ---- Lanes that share a block ---- */
+
+/* Rows of a batch stand behind each other in a list, so lanes i, i + n / n_mate and so on are those
+ * of one KV head of several sequences, if all of these choose: a block that has them all reads the
+ * pages that they have in common once. Their heads are numbered through, and are columns of matrix
+ * instructions, whose sums do not depend on each other. */
+struct choose_head {
+    uint32_t mate, head;
+    bool is;
+};
+
+static __device__ __forceinline__ struct choose_head choose_head_of(uint32_t i, uint32_t group,
+                                                                    uint32_t n_mate)
+{
+    const bool is = i < n_mate * group;
+    const struct choose_head h = {is ? i / group : 0, i % group, is};
+    return h;
+}
+
+/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow. */
+static inline uint32_t choose_mates(uint32_t n, uint32_t group, uint32_t n_head, uint32_t most,
+                                    uint64_t least)
+{
+    uint32_t n_mate = n_head / group < most ? n_head / group : most;
+    while (n_mate > 1 && (n % n_mate || n / n_mate < least)) n_mate--;
+    return n_mate > 1 ? n_mate : 1;
+}
+
 /* Bits of a page's tokens [begin, end), positions of the sequence. */
 static __device__ inline uint32_t choose_bits(uint32_t page, uint32_t begin, uint32_t end)
 {

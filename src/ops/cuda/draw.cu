@@ -25,7 +25,7 @@
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
 #define TAKE_BLOCKS 3u /* of a multiprocessor at once: they wait for memory and each other */
-#define CUT_BUSY    8u /* blocks of a multiprocessor that all lanes have together, or more */
+#define CUT_BUSY    5u /* blocks of a multiprocessor at once */
 #define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
@@ -149,7 +149,7 @@ static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &o
 }
 
 /* The blocks of a lane take its stretches in turns; the last one to be done finds the cut. */
-static __global__ void __launch_bounds__(CUT_THREADS)
+static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
     draw_cut_kernel(const struct choose_spread shares, const struct op_lane_draw *list, uint32_t n,
                     const struct choose_ends ends, u64 *all_sums, uint32_t *tally)
 {
@@ -432,7 +432,7 @@ static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, u
     if (!list) return d->status;
     const struct choose_ends ends = choose_take_ends(d);
     const struct choose_spread shares = choose_take_spread(d, op, n);
-    const uint32_t busy = CUT_BUSY * d->n_sm / n + 1;
+    const uint32_t busy = choose_larger(CUT_BUSY * d->n_sm / n, 1);
     uint32_t most = 1;
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
     most = choose_reach(most);

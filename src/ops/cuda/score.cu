@@ -7,7 +7,7 @@
 #define WARPS       8u
 #define THREADS     1024u
 #define FEW         256u
-#define BOXES_BUSY  512u /* of a multiprocessor with whom warps have several eights each */
+#define BOXES_BUSY  2u /* blocks of a multiprocessor at once */
 
 static sac_status refuse_turned(struct cuda_device *d)
 {
@@ -18,82 +18,182 @@ static sac_status refuse_turned(struct cuda_device *d)
 
 #define BOX_PART  64u /* channels that are met together */
 #define BOX_STEPS (BOX_PART / 16)
+#define BOX_KINDS 4u /* of queries: halves and what rounding leaves, for either vector */
+#define BOX_MATES 8u /* lanes of a block, at most */
+#define BOX_TILES 4u /* of eight heads, at most */
 
-/* Channels of a part as thread j of four has them: 16 neighbours, four for each step. Rows of A are
- * the halves of eight heads' queries, and what rounding leaves. */
-struct box_rows {
-    uint32_t q[BOX_STEPS][4], spread[BOX_STEPS][4];
+/* What a block's lanes ask, as matrix instructions want it: for each 16 channels, eight heads and
+ * kind the two words of every lane of a warp. Lane j of four has 16 neighbours of a part's channels,
+ * four for each step. */
+template <uint32_t TILES> struct box_query {
+    uint2 word[TILES][BOX_KINDS][32];
 };
 
-static __device__ __forceinline__ void
-box_rows_load(struct box_rows &to, const struct op_lane_boxes &op, uint32_t head, uint32_t c)
+struct box_block {
+    const struct op_lane_boxes *of; /* [n_mate] in shared memory, of the same shape */
+    uint32_t n_mate;
+};
+
+/* Of heads from g0 on, by all threads. */
+template <uint32_t TILES>
+static __device__ void box_query_load(struct box_query<TILES> *to, const struct box_block &b,
+                                      uint32_t g0)
 {
-#pragma unroll
-    for (uint32_t s = 0; s < BOX_STEPS; s++) {
-        const float *from = op.q + head * op.at.head_dim + c + threadIdx.x % 4 * 16 + s * 4;
-        const float4 v = head < op.at.group ? *(const float4 *)from : make_float4(0, 0, 0, 0);
+    const uint32_t lane = threadIdx.x % 32, n = b.of[0].at.head_dim / 16 * TILES;
+    for (uint32_t i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
+        const uint32_t step = i / TILES, tile = i % TILES;
+        const struct choose_head h =
+            choose_head_of(g0 + tile * 8 + lane / 4, b.of[0].at.group, b.n_mate);
+        const struct op_lane_boxes &op = b.of[h.mate];
+        const uint32_t c = step / BOX_STEPS * BOX_PART + lane % 4 * 16 + step % BOX_STEPS * 4;
+        const float4 v = h.is ? *(const float4 *)(op.q + h.head * op.at.head_dim + c)
+                              : make_float4(0, 0, 0, 0);
         const float q[4] = {v.x * op.scale, v.y * op.scale, v.z * op.scale, v.w * op.scale};
-        float by[4];
+        uint32_t word[BOX_KINDS][2];
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++) by[k] = op.mean ? fabsf(q[k]) : fmaxf(q[k], 0) * op.unit;
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k += 2) {
-            to.q[s][k] = half_pack<HALF_F16>(q[k], q[k + 1]);
-            to.q[s][k + 1] = half_rest<HALF_F16>(q[k], q[k + 1], to.q[s][k]);
-            to.spread[s][k] = half_pack<HALF_F16>(by[k], by[k + 1]);
-            to.spread[s][k + 1] = half_rest<HALF_F16>(by[k], by[k + 1], to.spread[s][k]);
+        for (uint32_t k = 0; k < 2; k++) {
+            const float x = q[2 * k], y = q[2 * k + 1];
+            const float by[2] = {op.mean ? fabsf(x) : fmaxf(x, 0) * op.unit,
+                                 op.mean ? fabsf(y) : fmaxf(y, 0) * op.unit};
+            word[0][k] = half_pack<HALF_F16>(x, y);
+            word[1][k] = half_rest<HALF_F16>(x, y, word[0][k]);
+            word[2][k] = half_pack<HALF_F16>(by[0], by[1]);
+            word[3][k] = half_rest<HALF_F16>(by[0], by[1], word[2][k]);
         }
+#pragma unroll
+        for (uint32_t k = 0; k < BOX_KINDS; k++)
+            to[step].word[tile][k][lane] = make_uint2(word[k][0], word[k][1]);
     }
 }
 
-static __device__ __forceinline__ void box_part(float c[4], const uint32_t (*rows)[4],
-                                                const uint8_t *at)
+/* Box i of all is box i / n_page of page i % n_page. */
+static __device__ __forceinline__ const uint8_t *box_at(const struct op_lane_boxes &op, uint32_t i)
 {
-    const uint4 first = *(const uint4 *)at, second = *(const uint4 *)(at + 16);
-    mma_16816<HALF_F16>(c, rows[0], first.x, first.y);
-    mma_16816<HALF_F16>(c, rows[1], first.z, first.w);
-    mma_16816<HALF_F16>(c, rows[2], second.x, second.y);
-    mma_16816<HALF_F16>(c, rows[3], second.z, second.w);
+    return op.at.base + (size_t)op.at.page[i % op.at.n_page] * op.at.stride +
+           i / op.at.n_page * op.box_at + threadIdx.x % 4 * 32;
 }
 
-/* A warp takes EIGHTS times eight boxes; box i of all is box i / n_page of page i % n_page. */
-template <uint32_t EIGHTS>
-static __global__ void __launch_bounds__(WARPS * 32)
-    boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, const struct choose_begin begin)
+/* Adds the products of a part of the boxes' first vectors, or second ones, with tiles that are
+ * asked for. */
+template <uint32_t TILES, uint32_t ROWS>
+static __device__ __forceinline__ void
+box_part(float sum[TILES][ROWS][4], const struct box_query<TILES> *query, uint32_t kind,
+         const uint8_t *const box[ROWS][2], size_t at, uint32_t tiles)
 {
-    __shared__ struct op_lane_boxes op;
-    choose_open(&op, list + min(blockIdx.y, n_list - 1));
-    if (blockIdx.y >= n_list) {
-        choose_clear(begin.list[blockIdx.y - n_list], blockIdx.x);
-        return;
-    }
-    const uint32_t lane = threadIdx.x % 32, head = lane / 4, n = op.at.n_page * op.n_box;
-    const uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * EIGHTS * 8;
-    const uint8_t *box[EIGHTS];
-    if (first >= n) return;
+    const uint32_t lane = threadIdx.x % 32;
+    uint4 v[ROWS][2][2];
 #pragma unroll
-    for (uint32_t t = 0; t < EIGHTS; t++) {
-        const uint32_t i = min(first + t * 8 + head, n - 1);
-        box[t] = op.at.base + (size_t)op.at.page[i % op.at.n_page] * op.at.stride +
-                 i / op.at.n_page * op.box_at + lane % 4 * 32;
-    }
-    for (uint32_t g = 0; g < op.at.group; g += CHOOSE_HEADS) {
-        float sum[EIGHTS][4] = {};
-        for (uint32_t c = 0; c < op.at.head_dim; c += BOX_PART) {
-            struct box_rows rows;
-            box_rows_load(rows, op, g + head, c);
+    for (uint32_t i = 0; i < ROWS * 4; i++)
+        v[i / 4][i / 2 % 2][i % 2] = __ldg((const uint4 *)(box[i / 4][i / 2 % 2] + at) + i % 2);
 #pragma unroll
-            for (uint32_t t = 0; t < EIGHTS; t++) {
-                box_part(sum[t], rows.q, box[t] + op.at.a_at + c * 2);
-                box_part(sum[t], rows.spread, box[t] + op.at.b_at + c * 2);
+    for (uint32_t s = 0; s < BOX_STEPS; s++)
+#pragma unroll
+        for (uint32_t t = 0; t < TILES; t++) {
+            if (!(tiles >> t & 1)) continue;
+            const uint2 near = query[s].word[t][kind][lane], rest = query[s].word[t][kind + 1][lane];
+#pragma unroll
+            for (uint32_t r = 0; r < ROWS; r++) {
+                const uint4 lo = v[r][0][s / 2], hi = v[r][1][s / 2];
+                const uint32_t a[4] = {s % 2 ? lo.z : lo.x, s % 2 ? hi.z : hi.x,
+                                       s % 2 ? lo.w : lo.y, s % 2 ? hi.w : hi.y};
+                mma_16816<HALF_F16>(sum[t][r], a, near.x, near.y);
+                mma_16816<HALF_F16>(sum[t][r], a, rest.x, rest.y);
             }
         }
+}
+
+/* Whether all lanes of the block have the same boxes `first` + lane. */
+template <uint32_t ROWS>
+static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
+{
+    const struct op_lane_boxes &one = b.of[0];
+    const uint32_t i = first + threadIdx.x % (ROWS * 16);
+    bool same = true;
+    for (uint32_t m = 1; m < b.n_mate; m++) {
+        const struct op_lane_boxes &op = b.of[m];
+        same = same && op.at.base == one.at.base && op.at.n_page == one.at.n_page &&
+               (i >= op.at.n_page * op.n_box ||
+                op.at.page[i % op.at.n_page] == one.at.page[i % op.at.n_page]);
+    }
+    return __all_sync(~0u, same);
+}
+
+/* Tiles from head g0 on with heads of lane `mate`. */
+static __device__ __forceinline__ uint32_t tiles_of(uint32_t group, uint32_t g0, uint32_t mate)
+{
+    const uint32_t first = mate * group, end = first + group;
+    if (end <= g0) return 0;
+    return ~0u << (first > g0 ? (first - g0) / 8 : 0) & ~0u >> (31 - min((end - 1 - g0) / 8, 31u));
+}
+
+/* Scores of ROWS times 16 boxes of lane `mate` for heads from g0 on, by a warp; `same`: of all of the
+ * block's lanes. */
+template <uint32_t TILES, uint32_t ROWS>
+static __device__ __forceinline__ void
+box_unit(const struct box_block &b, const struct box_query<TILES> *query, uint32_t g0, uint32_t first,
+         uint32_t mate, bool same)
+{
+    const struct op_lane_boxes &op = b.of[mate];
+    const uint32_t lane = threadIdx.x % 32, n = op.at.n_page * op.n_box, group = op.at.group;
+    const uint32_t tiles = same ? ~0u : tiles_of(group, g0, mate);
+    const uint8_t *box[ROWS][2];
+    float sum[TILES][ROWS][4] = {};
+    if (first >= n || tiles == 0) return;
 #pragma unroll
-        for (uint32_t k = 0; k < EIGHTS * 2; k++) {
-            const uint32_t i = first + k / 2 * 8 + lane % 4 * 2 + k % 2;
-            if (g + head >= op.at.group || i >= n) continue;
-            op.at.out[(g + head) * op.at.out_stride + i / op.at.n_page * op.box_out +
-                      i % op.at.n_page] = sum[k / 2][k % 2] + sum[k / 2][2 + k % 2];
+    for (uint32_t i = 0; i < ROWS * 2; i++)
+        box[i / 2][i % 2] = box_at(op, min(first + i * 8 + lane / 4, n - 1));
+    for (uint32_t c = 0; c < op.at.head_dim; c += BOX_PART) {
+        box_part<TILES, ROWS>(sum, query + c / 16, 0, box, op.at.a_at + c * 2, tiles);
+        box_part<TILES, ROWS>(sum, query + c / 16, 2, box, op.at.b_at + c * 2, tiles);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < TILES * 2; k++) {
+        const struct choose_head h =
+            choose_head_of(g0 + k / 2 * 8 + lane % 4 * 2 + k % 2, group, b.n_mate);
+        const struct op_lane_boxes &to = b.of[h.mate];
+        if (!h.is || !(same || h.mate == mate)) continue;
+        float *out = to.at.out + h.head * to.at.out_stride;
+#pragma unroll
+        for (uint32_t r = 0; r < ROWS * 2; r++) {
+            const uint32_t i = first + r * 8 + lane / 4;
+            if (i < n)
+                out[i / op.at.n_page * to.box_out + i % op.at.n_page] =
+                    sum[k / 2][r / 2][r % 2 * 2 + k % 2];
+        }
+    }
+}
+
+/* A warp takes ROWS times 16 boxes at a time: the rows of its instructions, whose columns are heads.
+ * Lanes i, i + n_list / n_mate and so on are a block's (choose_head). */
+template <uint32_t TILES, uint32_t ROWS>
+static __global__ void __launch_bounds__(WARPS * 32, 2)
+    boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, uint32_t n_mate,
+                 const struct choose_begin begin)
+{
+    __shared__ struct op_lane_boxes of[BOX_MATES];
+    struct box_query<TILES> *query = (struct box_query<TILES> *)kernel_shared();
+    const uint32_t n = n_list / n_mate;
+    for (uint32_t m = 0; m < n_mate; m++)
+        choose_copy(&of[m], list + min(blockIdx.y, n - 1) + m * n);
+    kernel_begin();
+    __syncthreads();
+    if (blockIdx.y >= n) {
+        choose_clear(begin.list[blockIdx.y - n], blockIdx.x);
+        return;
+    }
+    const struct box_block b = {of, n_mate};
+    const uint32_t n_head = n_mate * of[0].at.group, step = gridDim.x * WARPS * ROWS * 16;
+    uint32_t n_box = 0;
+    for (uint32_t m = 0; m < n_mate; m++) n_box = max(n_box, of[m].at.n_page * of[m].n_box);
+    for (uint32_t g0 = 0; g0 < n_head; g0 += TILES * 8) {
+        __syncthreads(); /* nobody reads those of the heads before any more */
+        box_query_load(query, b, g0);
+        __syncthreads();
+        for (uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * ROWS * 16; first < n_box;
+             first += step) {
+            const bool same = boxes_are_same<ROWS>(b, first);
+            for (uint32_t m = 0; m < (same ? 1 : n_mate); m++)
+                box_unit<TILES, ROWS>(b, query, g0, first, m, same);
         }
     }
 }
@@ -105,15 +205,34 @@ static bool boxes_are_aligned(const struct op_lane_boxes *op)
     return all % 16 == 0 && op->at.head_dim % BOX_PART == 0;
 }
 
-template <uint32_t EIGHTS>
-static sac_status launch_boxes(struct cuda_device *d, const struct op_lane_boxes *list, uint32_t n,
-                               uint32_t most)
+struct box_launch {
+    const struct op_lane_boxes *list;
+    uint32_t n, n_mate, n_box, head_dim;
+};
+
+template <uint32_t TILES, uint32_t ROWS>
+static sac_status launch_boxes(struct cuda_device *d, const struct box_launch &l)
 {
     const struct choose_begin begin = choose_take_begin(d);
-    const uint32_t each = WARPS * EIGHTS * 8, n_block = (most + each - 1) / each;
-    const dim3 grid(choose_larger(n_block, choose_parts(begin, WARPS * 32)), n + begin.n);
-    return queue_launch(d, "scores of pages", boxes_kernel<EIGHTS>, grid, WARPS * 32, 0, list, n,
+    const uint32_t n = l.n / l.n_mate, each = WARPS * ROWS * 16;
+    const uint32_t n_need = (l.n_box + each - 1) / each, most = BOXES_BUSY * d->n_sm / n + 1;
+    const dim3 grid(choose_larger(n_need < most ? n_need : most, choose_parts(begin, WARPS * 32)),
+                    n + begin.n);
+    return queue_launch(d, "scores of pages", boxes_kernel<TILES, ROWS>, grid, WARPS * 32,
+                        l.head_dim / 16 * sizeof(struct box_query<TILES>), l.list, l.n, l.n_mate,
                         begin);
+}
+
+/* Lanes of a block, where there is work for all multiprocessors then. */
+static uint32_t count_box_mates(const struct cuda_device *d, const struct op_lane_boxes *op,
+                                uint32_t n, uint32_t n_box)
+{
+    for (uint32_t i = 1; i < n; i++)
+        if (op[i].at.group != op->at.group || op[i].at.head_dim != op->at.head_dim ||
+            op[i].n_box != op->n_box)
+            return 1;
+    return choose_mates(n, op->at.group, op->at.head_dim > 128 ? 16 : BOX_TILES * 8, BOX_MATES,
+                        (uint64_t)d->n_sm * WARPS * 32 / n_box + 1);
 }
 
 sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n)
@@ -128,8 +247,11 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     const struct op_lane_boxes *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     most = choose_reach(most);
-    const bool many = (uint64_t)most * n > (uint64_t)BOXES_BUSY * d->n_sm;
-    return many ? launch_boxes<4>(d, list, n, most) : launch_boxes<1>(d, list, n, most);
+    const struct box_launch l = {list, n, count_box_mates(d, op, n, most), most, op->at.head_dim};
+    if (l.n_mate * op->at.group > 16) return launch_boxes<4, 2>(d, l);
+    if (l.n_mate * op->at.group > 8) return launch_boxes<2, 2>(d, l);
+    const bool many = (uint64_t)most * n > (uint64_t)d->n_sm * WARPS * 32;
+    return many ? launch_boxes<1, 2>(d, l) : launch_boxes<1, 1>(d, l);
 }
 
 /* ---- Logits: a warp for each page, a lane for each token ---- */

@@ -22,24 +22,10 @@
 
 /* ---- Heads ---- */
 
-/* Heads of a block are numbered through its lanes. */
-struct share_head {
-    uint32_t mate, head;
-    bool is;
-};
-
 struct share_block {
     const struct op_lane_shares *of; /* [n_mate] in shared memory, of groups of the same size */
     uint32_t n_mate, group;
 };
-
-static __device__ __forceinline__ struct share_head share_head_of(const struct share_block &b,
-                                                                  uint32_t i)
-{
-    const bool is = i < b.n_mate * b.group;
-    const struct share_head h = {is ? i / b.group : 0, i % b.group, is};
-    return h;
-}
 
 /* Channel c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D / 16
  * from j D / 16 on: so a word of them has four channels of each quarter, the k of one instruction.
@@ -72,7 +58,7 @@ static __device__ void share_query_load(struct share_query<D> &to, uint32_t (*re
                  const struct share_block &b, uint32_t g0)
 {
     const uint32_t lane = threadIdx.x % 32, j = lane % 4;
-    const struct share_head h = share_head_of(b, g0 + lane / 4);
+    const struct choose_head h = choose_head_of(g0 + lane / 4, b.group, b.n_mate);
     const struct op_share_planes &op = b.of[h.mate].at;
     __syncthreads(); /* nobody reads those of the heads before any more */
     to.rest = rest;
@@ -229,7 +215,7 @@ struct share_to {
 };
 
 static __device__ __forceinline__ struct share_to
-share_to_of(const struct share_block &b, const struct share_head &h, uint32_t piece, uint32_t mate,
+share_to_of(const struct share_block &b, const struct choose_head &h, uint32_t piece, uint32_t mate,
             bool same)
 {
     struct share_to to = {NULL, NULL, NULL, h.is && (same || h.mate == mate)};
@@ -276,7 +262,7 @@ static __device__ __forceinline__ uint32_t share_count(const struct op_share_pla
 template <uint32_t D>
 static __device__ __forceinline__ void
 share_piece(const struct share_block &b, const struct share_query<D> &query,
-            const struct share_head head[2], uint32_t piece, uint32_t mate, bool same)
+            const struct choose_head head[2], uint32_t piece, uint32_t mate, bool same)
 {
     const struct op_share_planes op = b.of[mate].at; /* in registers */
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, n = share_count(op, piece);
@@ -346,9 +332,9 @@ static __device__ void share_logs(const struct share_block &b)
     }
 }
 
-/* Lanes i, i + n_list / n_mate and so on are a block's: rows of a batch stand behind each other, so
- * those are the same head's. The last block to be done with them adds up. Blocks of all lanes have
- * the same pieces at the same time, so that sequences which share pages find them in the cache. */
+/* Lanes i, i + n_list / n_mate and so on are a block's (choose_head). The last block to be done with
+ * them adds up. Blocks of all lanes have the same pieces at the same time, so that sequences which
+ * share pages find them in the cache. */
 template <uint32_t D>
 static __global__ void __launch_bounds__(WARPS * 32, D > 128 ? 2 : BUSY)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_mate,
@@ -369,8 +355,8 @@ static __global__ void __launch_bounds__(WARPS * 32, D > 128 ? 2 : BUSY)
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
     for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += COLUMNS) {
-        const struct share_head head[2] = {share_head_of(b, g0 + threadIdx.x % 4 * 2),
-                                           share_head_of(b, g0 + threadIdx.x % 4 * 2 + 1)};
+        const struct choose_head head[2] = {choose_head_of(g0 + threadIdx.x % 4 * 2, b.group, b.n_mate),
+                                           choose_head_of(g0 + threadIdx.x % 4 * 2 + 1, b.group, b.n_mate)};
         struct share_query<D> query;
         share_query_load(query, rest, b, g0);
         for (uint32_t p = blockIdx.y * WARPS + threadIdx.x / 32; p < share_pieces(n_page);
@@ -471,13 +457,9 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
 static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_shares *op, uint32_t n,
                             uint32_t n_block)
 {
-    uint32_t n_mate = COLUMNS / op->at.group < MATES ? COLUMNS / op->at.group : MATES;
     for (uint32_t i = 1; i < n; i++)
         if (op[i].at.group != op->at.group) return 1;
-    while (n_mate > 1 &&
-           (n % n_mate || (uint64_t)n / n_mate * n_block < (uint64_t)BUSY * d->n_sm))
-        n_mate--;
-    return n_mate > 1 ? n_mate : 1;
+    return choose_mates(n, op->at.group, COLUMNS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
 }
 
 template <uint32_t D>
