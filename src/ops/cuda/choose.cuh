@@ -140,6 +140,29 @@ static __device__ inline void choose_mark_ends(const struct op_lane_ends &op, ui
 
 struct choose_ends choose_take_ends(struct cuda_device *d);
 
+/* ---- Votes: a launch that takes the best makes them ---- */
+
+/* Votes of items i, i + step and so on, whose scores are under way together; behind the last item:
+ * any. */
+template <uint32_t N>
+static __device__ __forceinline__ void choose_votes(float vote[N], const struct op_vote &op,
+                                                    uint32_t i, uint32_t step)
+{
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++) vote[k] = 0;
+#pragma unroll 4
+    for (uint32_t g = 0; g < op.group; g++)
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++)
+            vote[k] += expf(op.score[g * op.score_stride + min(i + k * step, op.n - 1)] - op.lse[g]);
+#pragma unroll
+    for (uint32_t k = 0; k < N; k++) vote[k] /= (float)op.group;
+}
+
+/* Takes back the launch before if it makes the values of these and no others: its list. */
+const struct op_lane_vote *choose_take_votes(struct cuda_device *d, const struct op_lane_take *op,
+                                             uint32_t n);
+
 /* ---- Shares: a launch that finds a cut makes them ---- */
 
 struct choose_spread {

@@ -7,6 +7,7 @@
 
 #define THREADS 1024u
 #define FEW     256u
+#define TOGETHER 4u /* values that a thread makes */
 
 /* ---- Begin ---- */
 
@@ -62,15 +63,29 @@ static __device__ inline uint32_t item_begin(const struct op_lane_take &op, uint
     return i % op.n_page * PAGE_TOK + i / op.n_page * op.item_tok;
 }
 
-/* Takes the values of items outside; returns how many are left. */
-static __device__ uint32_t leave_out(const struct op_lane_take &op, uint32_t n, uint32_t *room)
+/* What launches before have left to this one, [n] on the device each; NULL: nothing. */
+struct take_before {
+    const struct op_lane_vote *vote; /* that make the values */
+    const struct op_lane_ends *ends; /* of the same masks */
+};
+
+/* Makes values that votes are to make, and takes those of items outside; returns how many are left.
+ */
+static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct op_lane_vote *vote,
+                                     uint32_t n, uint32_t *room)
 {
     uint32_t n_left = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-        const uint32_t tok = item_begin(op, i);
-        const bool in = tok >= op.begin && tok + op.item_tok <= op.end;
-        if (!in) op.value[i] = -INFINITY;
-        n_left += in;
+    for (uint32_t first = threadIdx.x; first < n; first += TOGETHER * THREADS) {
+        float value[TOGETHER];
+        if (vote) choose_votes<TOGETHER>(value, vote->at, first, THREADS);
+#pragma unroll
+        for (uint32_t k = 0; k < TOGETHER; k++) {
+            const uint32_t i = first + k * THREADS, tok = item_begin(op, i);
+            const bool in = tok >= op.begin && tok + op.item_tok <= op.end;
+            if (i >= n) continue;
+            if (!in || vote) op.value[i] = in ? value[k] : -INFINITY;
+            n_left += in;
+        }
     }
     return block_sum(n_left, room);
 }
@@ -99,14 +114,13 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
     return block_sum(n_new, room);
 }
 
-static __global__ void __launch_bounds__(THREADS) take_kernel(const struct op_lane_take *list)
+/* Takes what is best, by all threads. */
+static __device__ void take_best(const struct op_lane_take &op, const struct op_lane_vote *vote)
 {
-    kernel_begin();
     __shared__ uint32_t bin[CUT_BINS], room[32];
-    const struct op_lane_take &op = list[blockIdx.x];
     const uint32_t n = op.n_page * (PAGE_TOK / op.item_tok);
     if (op.result->n_bad) return; /* everything is read */
-    const uint32_t n_left = leave_out(op, n, room), need = min(op.target, n_left);
+    const uint32_t n_left = leave_out(op, vote, n, room), need = min(op.target, n_left);
     if (need == 0) return;
     __syncthreads(); /* values are there */
     const struct op_cut cut = cut_find(op.value, n, need, bin, room);
@@ -114,11 +128,77 @@ static __global__ void __launch_bounds__(THREADS) take_kernel(const struct op_la
     if (threadIdx.x == 0) op.result->n_chosen += n_new;
 }
 
+/* A lane's list, by a block. */
+static __device__ void make_list(const struct op_lane_list &op, const struct page_lines &lines,
+                                 struct marked_room &room)
+{
+    const struct op_lane_result r = *op.result;
+    const bool dense = op.dense || r.n_bad || r.n_over;
+    const uint32_t n_tok = op.weighs && !dense ? r.n_tok : 0;
+    struct attn_count count = list_marked(op, r, dense, n_tok, lines, room);
+    count.n_line += block_sum(list_tokens(lines, op.tok, n_tok), room.n);
+    if (threadIdx.x == 0) *op.count = count;
+}
+
+struct taken { /* what a launch takes, [n] on the device each */
+    const struct op_lane_take *take;
+    uint32_t n;
+    struct take_before before;
+    const struct op_lane_list *list; /* NULL: others make lists */
+};
+
+/* A block makes the choice of a lane. */
+static __global__ void __launch_bounds__(THREADS)
+    take_kernel(const struct taken of, const struct page_lines all_lines)
+{
+    __shared__ struct op_lane_take op;
+    __shared__ struct op_lane_vote vote;
+    __shared__ struct op_lane_list list;
+    __shared__ struct page_lines lines;
+    __shared__ struct marked_room room;
+    list_open_lines(&lines, all_lines);
+    if (of.before.vote) choose_copy(&vote, of.before.vote + blockIdx.x);
+    if (of.list) choose_copy(&list, of.list + blockIdx.x);
+    choose_open(&op, of.take + blockIdx.x);
+    for (uint32_t i = 0; of.before.ends && i * THREADS < op.n_page; i++)
+        choose_mark_ends(of.before.ends[blockIdx.x], i);
+    take_best(op, of.before.vote ? &vote : NULL);
+    if (!of.list) return;
+    __syncthreads(); /* marks are there */
+    make_list(list, lines, room);
+}
+
+static sac_status launch_take(struct cuda_device *d, const struct taken &of,
+                              const struct page_lines &lines)
+{
+    return queue_launch(d, "the best items", take_kernel, of.n, THREADS, 0, of, lines);
+}
+
+/* Takes back the launch before, if it marks the ends of these lanes. */
+static const struct op_lane_ends *take_ends(struct cuda_device *d, const struct op_lane_take *op,
+                                            uint32_t n)
+{
+    const void *last = queue_last(d, kernel_entry(ends_kernel));
+    struct choose_ends ends;
+    if (!last) return NULL;
+    memcpy(&ends, last, sizeof ends);
+    const struct op_lane_ends *of = choose_staged(d, ends.list);
+    if (ends.n != n) return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        if (of[i].mask != op[i].mask || of[i].n_page != op[i].n_page) return NULL;
+    queue_drop_last(d);
+    return ends.list;
+}
+
 sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, uint32_t n)
 {
     const struct op_lane_take *list = choose_stage(d, op, n);
+    const struct page_lines no_lines = {};
     if (!list || n == 0) return d->status;
-    return queue_launch(d, "the best items", take_kernel, n, THREADS, 0, list);
+    struct taken of = {list, n, {}, NULL};
+    of.before.ends = take_ends(d, op, n);
+    if (of.before.ends) of.before.vote = choose_take_votes(d, op, n);
+    return launch_take(d, of, no_lines);
 }
 
 /* ---- Lists ---- */
@@ -132,17 +212,32 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ struct marked_room room;
     list_open_lines(&lines, all_lines);
     choose_open(&op, list + blockIdx.x);
-    const struct op_lane_result r = *op.result;
-    const bool dense = op.dense || r.n_bad || r.n_over;
-    const uint32_t n_tok = op.weighs && !dense ? r.n_tok : 0;
-    struct attn_count count = list_marked(op, r, dense, n_tok, lines, room);
-    count.n_line += block_sum(list_tokens(lines, op.tok, n_tok), room.n);
-    if (threadIdx.x == 0) *op.count = count;
+    make_list(op, lines, room);
+}
+
+/* Whether the launch before takes for these lanes, and makes their lists now. */
+static bool list_taken(struct cuda_device *d, const struct op_lane_list *op,
+                       const struct op_lane_list *staged, uint32_t n)
+{
+    const void *last = queue_last(d, kernel_entry(take_kernel));
+    struct taken of;
+    if (!last) return false;
+    memcpy(&of, last, sizeof of);
+    const struct op_lane_take *take = choose_staged(d, of.take);
+    if (of.n != n || of.list) return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (take[i].mask != op[i].mask || take[i].result != op[i].result || op[i].dense)
+            return false;
+    queue_drop_last(d);
+    of.list = staged;
+    (void)launch_take(d, of, *op->lines); /* a failure is remembered */
+    return true;
 }
 
 sac_status cuda_lane_list(struct cuda_device *d, const struct op_lane_list *op, uint32_t n)
 {
     const struct op_lane_list *list = choose_stage(d, op, n);
-    if (!list || n == 0 || choose_list_drawn(d, op, list, n)) return d->status;
+    if (!list || n == 0 || choose_list_drawn(d, op, list, n) || list_taken(d, op, list, n))
+        return d->status;
     return queue_launch(d, "lists of a choice", list_kernel, n, THREADS, 0, *op->lines, list);
 }

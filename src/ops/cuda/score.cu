@@ -299,6 +299,7 @@ static __global__ void __launch_bounds__(THREADS) vote_sum_kernel(const struct o
     if (blockIdx.x >= op.at.group) return;
     const float *score = op.at.score + blockIdx.x * op.at.score_stride;
     struct exp_sum s = exp_sum_none();
+#pragma unroll 8
     for (uint32_t i = threadIdx.x; i < op.at.n; i += THREADS)
         s = exp_sum_add(s, exp_sum_of(score[i]));
     s = block_exp_sum(s, room);
@@ -307,16 +308,37 @@ static __global__ void __launch_bounds__(THREADS) vote_sum_kernel(const struct o
     if (!isfinite(s.sum)) atomicOr(&op.result->n_bad, 1u);
 }
 
-static __global__ void __launch_bounds__(FEW) vote_kernel(const struct op_lane_vote *list)
+struct vote_list {
+    const struct op_lane_vote *list; /* [n] on the device */
+    uint32_t n;
+};
+
+static __global__ void __launch_bounds__(FEW) vote_kernel(const struct vote_list votes)
 {
     kernel_begin();
-    const struct op_lane_vote &op = list[blockIdx.y];
+    const struct op_lane_vote &op = votes.list[blockIdx.y];
     const uint32_t i = blockIdx.x * FEW + threadIdx.x;
+    float vote[1];
     if (i >= op.at.n) return;
-    float vote = 0;
-    for (uint32_t g = 0; g < op.at.group; g++)
-        vote += expf(op.at.score[g * op.at.score_stride + i] - op.at.lse[g]);
-    op.at.vote[i] = vote / (float)op.at.group;
+    choose_votes<1>(vote, op.at, i, FEW);
+    op.at.vote[i] = vote[0];
+}
+
+const struct op_lane_vote *choose_take_votes(struct cuda_device *d, const struct op_lane_take *op,
+                                             uint32_t n)
+{
+    const void *last = queue_last(d, kernel_entry(vote_kernel));
+    struct vote_list votes;
+    if (!last) return NULL;
+    memcpy(&votes, last, sizeof votes);
+    const struct op_lane_vote *of = choose_staged(d, votes.list);
+    if (votes.n != n) return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        if (of[i].at.vote != op[i].value || of[i].result != op[i].result ||
+            of[i].at.n != op[i].n_page * (PAGE_TOK / op[i].item_tok))
+            return NULL;
+    queue_drop_last(d);
+    return votes.list;
 }
 
 sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, uint32_t n)
@@ -331,7 +353,7 @@ sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, 
     most = choose_reach(most);
     TRY(queue_launch(d, "sums of a vote", vote_sum_kernel, dim3(group, n), THREADS, 0, list));
     return queue_launch(d, "vote of heads", vote_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
-                        list);
+                        (struct vote_list){list, n});
 }
 
 /* ---- Sums of scores ---- */
