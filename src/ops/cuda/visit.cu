@@ -1,7 +1,8 @@
 /* visit.cu: pages visited in the order of their votes until enough of the attention has been seen
  * (op_lane_visit), all teams of a list in two launches. The first puts all pages in order, by a
- * block for each team: pages are dealt into bins by the first bits of their votes, and a page's
- * place is the number of those in higher bins and of those before it in its own. The second visits
+ * block for each team: pages are dealt into bins, equal parts of the range of the votes' bits, so
+ * that few are in one even if all are much alike, and a page's place is the number of those in
+ * higher bins and of those before it in its own. The second visits
  * in rounds, each as long as all before it together: blocks take pieces of a round as they come and
  * sum up the logits of the pages, products of matrix instructions; the one that is done last looks
  * at all places of the round at which it could stop, side by side and in f64, so that the same
@@ -25,12 +26,15 @@
 #define PIECE       WARPS /* places that a block takes together */
 #define TEAM_BLOCKS 8u    /* of a multiprocessor that all teams of a round have together, or more */
 #define ORDER       1024u /* threads that put pages in order */
-#define ORDER_BINS  8192u /* by exponent and five digits of what is not negative */
+#define ORDER_BITS  12u    /* that a range is divided by, or one less */
+#define ORDER_BINS  (5 * ORDER) /* with one for what is below 0 */
+#define ORDER_EACH  4u     /* pages whose votes a thread reads together */
 #define ORDER_ZERO  0x80000000u /* the key of a vote of 0, which many pages may have */
 #define EACH        4u          /* places that a thread looks at */
 #define LOOKS       (32 * EACH)
 
 static_assert(FIRST % PIECE == 0, "a piece is of one round");
+static_assert(ORDER_BINS > 1u << ORDER_BITS, "each has a bin");
 
 /* ---- Order ---- */
 
@@ -54,10 +58,49 @@ static __device__ inline uint32_t team_key(const struct op_lane_visit *op, uint3
     return cut_key(sum);
 }
 
-static __device__ inline uint32_t order_bin(uint32_t key)
+/* The keys of what is above 0, from `low` to `high`; below 0 is a bin of its own. */
+struct order_range {
+    uint32_t low, high;
+    bool zeros; /* there are such beside them */
+};
+
+static __device__ inline uint32_t order_bin(uint32_t key, const struct order_range &r)
 {
-    const uint32_t bin = key >> 18 & (ORDER_BINS - 1);
-    return key < ORDER_ZERO ? 0 : bin > 1 ? bin : 1;
+    const uint32_t bits = 32 - (uint32_t)__clz((int)(r.high - r.low));
+    return key < ORDER_ZERO ? 0 : 1 + ((key - r.low) >> (max(bits, ORDER_BITS) - ORDER_BITS));
+}
+
+/* Reads the votes of the n pages, whose keys go to memory, by all threads; returns their range. */
+static __device__ struct order_range read_votes(const struct op_lane_visit *op, uint32_t *key,
+                                                uint32_t n)
+{
+    __shared__ struct order_range all;
+    struct order_range r = {UINT32_MAX, 0, false};
+    if (threadIdx.x == 0) all = r;
+    __syncthreads();
+    for (uint32_t first = threadIdx.x; first < n; first += ORDER_EACH * ORDER) {
+        uint32_t k[ORDER_EACH];
+#pragma unroll
+        for (uint32_t j = 0; j < ORDER_EACH; j++)
+            k[j] = team_key(op, op->begin + min(first + j * ORDER, n - 1));
+#pragma unroll
+        for (uint32_t j = 0; j < ORDER_EACH; j++) {
+            r.zeros = r.zeros || k[j] == ORDER_ZERO;
+            if (k[j] > ORDER_ZERO) r.low = min(r.low, k[j]), r.high = max(r.high, k[j]);
+            if (first + j * ORDER < n) key[first + j * ORDER] = k[j];
+        }
+    }
+    for (int i = 16; i > 0; i /= 2) {
+        r.low = min(r.low, __shfl_xor_sync(~0u, r.low, i));
+        r.high = max(r.high, __shfl_xor_sync(~0u, r.high, i));
+    }
+    if (r.zeros) all.zeros = true;
+    if (threadIdx.x % 32 == 0) {
+        atomicMin(&all.low, r.low);
+        atomicMax(&all.high, r.high);
+    }
+    __syncthreads();
+    return all;
 }
 
 /* Where bins begin, the highest first, from how many are in each. */
@@ -77,10 +120,10 @@ static __device__ void place_bins(uint32_t *bin, uint32_t *room)
 
 /* The place of page i among those in its bin, whose end is known: those of higher votes are before
  * it, then those of lower numbers. */
-static __device__ uint32_t place_in_bin(const uint32_t *key, const uint32_t *grouped,
-                                        const uint32_t *bin, uint32_t i)
+static __device__ uint32_t place_in_bin(const uint32_t *key, const struct order_range &range,
+                                        const uint32_t *grouped, const uint32_t *bin, uint32_t i)
 {
-    const uint32_t mine = key[i], b = order_bin(mine);
+    const uint32_t mine = key[i], b = order_bin(mine, range);
     const uint32_t begin = b + 1 < ORDER_BINS ? bin[b + 1] : 0;
     uint32_t place = begin;
     for (uint32_t k = begin; k < bin[b]; k++) {
@@ -119,23 +162,21 @@ static __global__ void __launch_bounds__(ORDER) order_kernel(const struct op_lan
     uint32_t *const key = (uint32_t *)op->sum, *const grouped = op->spare;
     for (uint32_t p = threadIdx.x; p < n_end; p += ORDER) op->order[p] = p < op->begin ? p : p + n;
     for (uint32_t b = threadIdx.x; b < ORDER_BINS; b += ORDER) bin[b] = 0;
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n; i += ORDER) {
-        const uint32_t k = key[i] = team_key(op, op->begin + i);
-        if (k != ORDER_ZERO) atomicAdd(&bin[order_bin(k)], 1u);
-    }
+    const struct order_range range = read_votes(op, key, n);
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER)
+        if (key[i] != ORDER_ZERO) atomicAdd(&bin[order_bin(key[i], range)], 1u);
     __syncthreads();
     place_bins(bin, room);
     __syncthreads();
     const uint32_t n_above = bin[0]; /* of all bins but the last */
-    const uint32_t n_zero = place_zeros(op, key, n, n_end + n_above, room);
+    const uint32_t n_zero = range.zeros ? place_zeros(op, key, n, n_end + n_above, room) : 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += ORDER)
-        if (key[i] != ORDER_ZERO) grouped[atomicAdd(&bin[order_bin(key[i])], 1u)] = i;
+        if (key[i] != ORDER_ZERO) grouped[atomicAdd(&bin[order_bin(key[i], range)], 1u)] = i;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += ORDER) {
         if (key[i] == ORDER_ZERO) continue;
-        const uint32_t place = place_in_bin(key, grouped, bin, i);
+        const uint32_t place = place_in_bin(key, range, grouped, bin, i);
         op->order[n_end + place + (key[i] < ORDER_ZERO ? n_zero : 0)] = op->begin + i;
     }
 }
