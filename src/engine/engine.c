@@ -190,6 +190,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     plan_seqs(e, a);
     segment_plan(e, a);
     plan_batch(e, a);
+    ahead_plan(e, a);
     e->stats.side_bytes = 0;
     side_begin(e);
     chooser_plan(e, a);
@@ -502,7 +503,7 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
         const uint64_t start = engine_now(e);
         const bool ran_on = e->runs_on;
         tier_begin(e->pool.tier);
-        layer_run(e);
+        if (!ahead_take(e, on_row)) layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
         for (uint32_t i = 0; i < e->share.n; i++) {
             sched_commit(e->share.of[i]);

@@ -7,6 +7,7 @@
 #define SAC_ENGINE_ENGINE_H
 
 #include "engine/admit.h"
+#include "engine/ahead.h"
 #include "engine/attend.h"
 #include "engine/chooser.h"
 #include "engine/compact.h"
@@ -100,6 +101,7 @@ struct sac_engine {
     struct depot depot; /* or, where a device computes, this one */
     struct seq *seqs;   /* [n_seq_max] */
     struct batch batch;
+    struct ahead ahead;
     struct logits logits;
     struct method_shape shape;             /* what methods may know of model and engine */
     struct chooser chooser[CHOOSER_KINDS]; /* by enum chooser_kind */

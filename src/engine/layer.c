@@ -203,9 +203,13 @@ static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
 
 void layer_embed(sac_engine *e)
 {
+    const size_t bytes = (size_t)e->batch.n_row * e->model->config.n_embd * sizeof *e->scratch.x;
+    if (e->ahead.is_noted) {
+        e->ahead.embed = backend_up_later(&e->backend, e->scratch.x, bytes);
+        return;
+    }
     workers_for(e->workers, e->batch.n_row, embed_row, e);
-    backend_up(&e->backend, e->scratch.x, e->scratch.x_in,
-               (size_t)e->batch.n_row * e->model->config.n_embd * sizeof *e->scratch.x);
+    backend_up(&e->backend, e->scratch.x, e->scratch.x_in, bytes);
 }
 
 /* Rotation angles of one row. */

@@ -396,15 +396,12 @@ static void put_top(struct logits *l, uint32_t i, bool put)
     for (uint32_t j = 0; j < r->n_top; j++) y[top[j].id] = put ? top[j].value : -INFINITY;
 }
 
-static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
-                            void *user, sac_error *err)
+/* The rows' logits come to l->out, behind the next wait. */
+static void queue_block(sac_engine *e, const uint32_t *rows, uint32_t n)
 {
-    const struct config *c = &e->model->config;
     const struct batch *b = &e->batch;
     assert(n > 0 && n <= LOGITS_ROWS);
-    struct logits *l = &e->logits;
     place_enter(e, place_of_output(e));
-    const bool is_host = e->backend.is_host;
     normalise(e, rows, n);
     for (uint32_t r0 = 0, end; r0 < n; r0 = end) {
         const bool screened = is_screened(e, e->seqs[b->seq_i[rows[r0]]].n_top);
@@ -412,8 +409,31 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
             if (is_screened(e, e->seqs[b->seq_i[rows[end]]].n_top) != screened) break;
         compute_rows(e, rows, r0, end - r0, screened);
     }
-    if (!is_host) bring_rows(e, rows, n);
+    if (!e->backend.is_host) bring_rows(e, rows, n);
     place_enter(e, 0); /* whoever hears of a row may do what is done between steps */
+}
+
+void logits_queue(sac_engine *e)
+{
+    uint32_t rows[LOGITS_ROWS];
+    for (uint32_t r = 0; r < e->batch.n_row; r++) rows[r] = r;
+    queue_block(e, rows, e->batch.n_row);
+}
+
+bool logits_comes_so(const sac_engine *e, uint32_t row)
+{
+    return e->logits.row[row].n_top == top_of(e, row);
+}
+
+static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
+                            void *user, sac_error *err)
+{
+    const struct config *c = &e->model->config;
+    const struct batch *b = &e->batch;
+    struct logits *l = &e->logits;
+    const bool is_host = e->place[place_of_output(e)].backend.is_host;
+    if (!e->ahead.is_taken) queue_block(e, rows, n);
+    ahead_describe(e);
     TRY(wait_step(e, err));
     for (uint32_t i = 0; i < n; i++) {
         float *y = l->out + i * l->stride;

@@ -40,6 +40,11 @@ void logits_plan(sac_engine *e, struct arena *a);
  * for the backend: a failure is a device's, of this step or of one before it that was not waited
  * for, as chunks of a prompt are not but for its last. */
 sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err);
+/* The part of it before the wait, for a step all of whose rows want their logits: LOGITS_ROWS at
+ * most. */
+void logits_queue(sac_engine *e);
+/* Whether as much of a row's logits is asked for as of that row in the last step. */
+bool logits_comes_so(const sac_engine *e, uint32_t row);
 /* Waits for such steps, so that all they have read is counted. */
 void logits_settle(sac_engine *e);
 

@@ -152,3 +152,23 @@ sac_status backend_wait(const struct backend *b, sac_error *err)
 {
     return b->is_host ? SAC_OK : b->api->wait(b->device, err);
 }
+
+bool backend_ahead_begin(const struct backend *b)
+{
+    return !b->is_host && b->api->ahead_begin(b->device);
+}
+
+bool backend_ahead_end(const struct backend *b)
+{
+    return b->api->ahead_end(b->device);
+}
+
+bool backend_ahead_go(const struct backend *b)
+{
+    return b->api->ahead_go(b->device);
+}
+
+void *backend_up_later(const struct backend *b, void *dst, size_t bytes)
+{
+    return b->api->up_later(b->device, dst, bytes);
+}

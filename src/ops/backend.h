@@ -70,8 +70,18 @@ bool backend_join(const struct backend *const *b, uint64_t *const *inbox, uint32
                   size_t n_word);
 /* On all of b's team; `op` in the order in which they joined. */
 void backend_sum(const struct backend *b, const struct op_sum *op);
-/* Until everything is done; or the first thing that has gone wrong. */
+/* Until everything is done but a step that is kept back; or the first thing that has gone wrong. */
 sac_status backend_wait(const struct backend *b, sac_error *err);
+
+/* A step ahead: what a device is to compute when the step before is done is described meanwhile. It
+ * is everything between begin and end, and begins with `go`. Whoever queues anything else before
+ * that makes the device forget it. `begin` false: nothing is kept, and nothing has changed; `end`
+ * or `go` false: it has been forgotten. */
+bool backend_ahead_begin(const struct backend *b);
+bool backend_ahead_end(const struct backend *b);
+bool backend_ahead_go(const struct backend *b);
+/* Of a step ahead, as backend_up: the room for bytes that are known by `go`. */
+void *backend_up_later(const struct backend *b, void *dst, size_t bytes);
 
 /* Opens a GPU (backend_cuda.c): fills the table, the name and the device. */
 sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err);

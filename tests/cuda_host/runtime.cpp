@@ -343,6 +343,16 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     return queue(s, [=] { e->n_reached++; });
 }
 
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    const uint64_t n = e->n_recorded;
+    if (is_lost(e->device)) return cudaErrorLaunchFailure;
+    while (e->n_reached < n)
+        if (!run_next(e->stream) && !run_others(e->stream)) now_ns += 1000000000;
+    reach(-1, -1);
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 {
     if (flags || s->captures) return cudaErrorInvalidValue;

@@ -2,9 +2,9 @@
  * filled that the program gets.
  *
  * Invariants:
- *  1. ring_sent <= ring_used <= ring_bytes; pieces before ring_sent are on the stream. The ring
+ *  1. ring_sent <= ring_used <= ring_end; pieces before ring_sent are on the stream. The ring
  *     begins anew only when the stream has been waited for, so no piece is overwritten that a copy
- *     still reads.
+ *     still reads. A step ahead takes the half of it that the step before has not.
  *  2. The first failure is kept until `wait` tells it; what comes after it is likely its echo.
  * Not here: what a step does, and which memory holds what. */
 #include "ops/cuda/queue.cuh"
@@ -138,6 +138,7 @@ static void close_device(struct cuda_device *d)
     if (d->ring_host) cudaFreeHost(d->ring_host);
     if (d->lost) cudaFreeHost(d->lost);
     if (d->reached) cudaEventDestroy(d->reached);
+    if (d->before) cudaEventDestroy(d->before);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
 }
@@ -152,13 +153,14 @@ static cudaError_t open_parts(struct cuda_device *d)
     d->smem_max = (size_t)smem;
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
     if (code == cudaSuccess)
         code = cudaHostAlloc((void **)&d->ring_host, RING_BYTES, cudaHostAllocDefault);
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->ring, RING_BYTES);
     if (code == cudaSuccess)
         code = cudaHostAlloc((void **)&d->lost, sizeof *d->lost, cudaHostAllocMapped);
     if (code == cudaSuccess) *d->lost = 0;
-    d->ring_bytes = RING_BYTES;
+    d->ring_bytes = d->ring_end = RING_BYTES;
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->tally, TALLY * sizeof *d->tally);
     if (code == cudaSuccess)
         code = cudaMemsetAsync(d->tally, 0, TALLY * sizeof *d->tally, d->stream);
@@ -272,8 +274,20 @@ static sac_status drain(struct cuda_device *d)
 {
     queue_end(d);
     const sac_status status = device_check(d, cudaStreamSynchronize(d->stream), "the GPU's queue");
-    d->ring_used = d->ring_sent = 0;
+    d->ring_used = d->ring_sent = d->ring_first = 0;
+    d->ring_end = d->ring_bytes;
+    d->ring_is_full = false;
     return status;
+}
+
+/* Pieces come from the half that is free. */
+static void take_half(struct cuda_device *d)
+{
+    const size_t half = d->ring_bytes / 2;
+    d->ring_first = d->ring_first ? 0 : half;
+    d->ring_used = d->ring_sent = d->ring_first;
+    d->ring_end = d->ring_first + half;
+    d->ring_is_full = true;
 }
 
 sac_status stage_send(struct cuda_device *d)
@@ -288,8 +302,9 @@ sac_status stage_send(struct cuda_device *d)
 
 sac_status stage_reserve(struct cuda_device *d, size_t bytes)
 {
-    if (d->ring_bytes - d->ring_used >= bytes) return SAC_OK;
+    if (d->ring_end - d->ring_used >= bytes) return SAC_OK;
     const sac_status status = queue_flush(d);
+    if (d->ahead == AHEAD_TOO_MUCH) return SAC_OK; /* of that nothing is read */
     return status != SAC_OK ? status : drain(d);
 }
 
@@ -332,7 +347,7 @@ static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *
         up_small(d, dst, pitch, src, width, n_row);
         return;
     }
-    if (queue_flush(d) != SAC_OK) return;
+    if (queue_flush(d) != SAC_OK || d->ahead == AHEAD_TOO_MUCH) return;
     const size_t limit = d->ring_bytes / 4 / width;
     if (limit == 0) {
         device_fail(d, SAC_ERR_MEMORY, "a row of a copy is larger than the ring");
@@ -372,7 +387,7 @@ static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes
 {
     if (is_pinned(d, (const uint8_t *)dst, bytes))
         queue_down(d, dst, src, bytes);
-    else if (queue_end(d) == SAC_OK)
+    else if (queue_end(d) == SAC_OK && d->ahead == AHEAD_NONE)
         device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),
                      "copy from the GPU");
 }
@@ -419,12 +434,78 @@ static void send(struct cuda_device *from, struct cuda_device *to, void *dst, co
     device_check(from, code, "copy to another GPU");
 }
 
+/* The program has what comes before the step that is kept back. */
+static sac_status wait_before(struct cuda_device *d)
+{
+    d->ring_is_full = false;
+    return device_check(d, cudaEventSynchronize(d->before), "the GPU's queue");
+}
+
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
-    if (drain(d) == SAC_OK) (void)team_check(d); /* remembered, too */
+    const bool keeps = d->ahead == AHEAD_KEPT;
+    if ((keeps ? wait_before(d) : drain(d)) == SAC_OK) (void)team_check(d); /* remembered, too */
     const sac_status status = d->status;
     d->status = SAC_OK;
     return status == SAC_OK ? status : fail(err, status, "GPU %u: %s", d->index, d->message);
+}
+
+/* ---- A step ahead ---- */
+
+void device_forget_ahead(struct cuda_device *d)
+{
+    if (d->ahead != AHEAD_KEPT) return;
+    queue_clear(d);
+    d->ahead = AHEAD_NONE;
+}
+
+bool device_is_ahead(struct cuda_device *d)
+{
+    device_forget_ahead(d);
+    if (d->ahead == AHEAD_NONE) return false;
+    queue_clear(d);
+    d->ring_used = d->ring_sent = d->ring_first;
+    d->ahead = AHEAD_TOO_MUCH;
+    return true;
+}
+
+/* Graphs of a team are started together. */
+static bool ahead_begin(struct cuda_device *d)
+{
+    if (d->n_team > 1 || queue_end(d) != SAC_OK) return false;
+    const bool is_large = d->ring_first == 0 && d->ring_used > d->ring_bytes / 2;
+    if (d->ring_is_full || is_large || d->status != SAC_OK) return false;
+    device_use(d);
+    if (device_check(d, cudaEventRecord(d->before, d->stream), "an event") != SAC_OK) return false;
+    take_half(d);
+    d->ahead = AHEAD_NOTED;
+    return true;
+}
+
+/* It is read where it is: a copy to the GPU would take longer to begin than the row takes to come. */
+static void *up_later(struct cuda_device *d, void *dst, size_t bytes)
+{
+    void *room;
+    if (stage_send(d) != SAC_OK || !stage_take(d, bytes, &room)) return NULL;
+    d->ring_sent = d->ring_used;
+    return cuda_copy_rows(d, dst, bytes, room, bytes, 1) == SAC_OK ? room : NULL;
+}
+
+static bool ahead_end(struct cuda_device *d)
+{
+    const bool fits = d->ahead == AHEAD_NOTED && d->status == SAC_OK;
+    d->ahead = fits && queue_prepare(d) == SAC_OK ? AHEAD_KEPT : AHEAD_NONE;
+    if (d->ahead == AHEAD_NONE) queue_clear(d);
+    return d->ahead == AHEAD_KEPT;
+}
+
+/* A failure is told by the next wait. */
+static bool ahead_go(struct cuda_device *d)
+{
+    if (d->ahead != AHEAD_KEPT) return false;
+    d->ahead = AHEAD_NONE;
+    (void)queue_go(d);
+    return true;
 }
 
 /* ---- The table ---- */
@@ -465,6 +546,10 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .send = send,
         .join = cuda_join,
         .wait = wait,
+        .ahead_begin = ahead_begin,
+        .up_later = up_later,
+        .ahead_end = ahead_end,
+        .ahead_go = ahead_go,
         .linear = cuda_linear,
         .attn = cuda_attn,
         .kv_write = cuda_kv_write,

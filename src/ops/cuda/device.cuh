@@ -20,6 +20,9 @@
 struct cuda_blas;
 struct cuda_queue;
 
+/* The step ahead (api.h): there is none; it is being noted, and can be kept or not; it is kept. */
+enum device_ahead { AHEAD_NONE, AHEAD_NOTED, AHEAD_TOO_MUCH, AHEAD_KEPT };
+
 struct cuda_device {
     uint32_t index, major, minor, n_sm;
     size_t smem_max; /* of a block, after cudaFuncSetAttribute */
@@ -34,6 +37,10 @@ struct cuda_device {
     uint32_t *lost; /* pinned: 1 + the index of a device that has not come to a sum; 0: none */
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;
+    size_t ring_first, ring_end; /* pieces are taken from here: all of it, or one of its halves, */
+    bool ring_is_full;           /* where the other half is in use, too */
+    cudaEvent_t before; /* the step before the one ahead is done */
+    enum device_ahead ahead;
     uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
     size_t n_pinned;
     bool owns_pinned; /* others of the process may have pinned it before */
@@ -70,6 +77,11 @@ void *stage_take(struct cuda_device *d, size_t bytes, void **out_host);
 void *stage_put(struct cuda_device *d, const void *src, size_t bytes);
 /* One copy of the pieces since the last on the stream; for queue.cu and device.cu. */
 sac_status stage_send(struct cuda_device *d);
+/* A step that is kept back is no more. */
+void device_forget_ahead(struct cuda_device *d);
+/* The same, where something is to go to the stream. true: it does not, as it is of a step that is
+ * being noted and can no longer be kept. */
+bool device_is_ahead(struct cuda_device *d);
 /* Before the pieces of one launch: makes sure that `bytes` of them lie in the ring together. */
 sac_status stage_reserve(struct cuda_device *d, size_t bytes);
 

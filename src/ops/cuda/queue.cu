@@ -87,6 +87,7 @@ void queue_meet(struct cuda_device *d)
 struct queue_command *queue_add(struct cuda_device *d)
 {
     struct command_row *row = &d->queue->now;
+    device_forget_ahead(d);
     if (!row->command && !open_row(row)) {
         device_fail(d, SAC_ERR_MEMORY, "no memory to note launches");
         return NULL;
@@ -251,6 +252,11 @@ static void clear(struct command_row *row)
     row->n_byte = 0;
 }
 
+void queue_clear(struct cuda_device *d)
+{
+    clear(&d->queue->now);
+}
+
 static sac_status begin_flush(struct cuda_device *d)
 {
     d->queue->broken = true;
@@ -262,6 +268,7 @@ static sac_status begin_flush(struct cuda_device *d)
 sac_status queue_flush(struct cuda_device *d)
 {
     sac_status status = SAC_OK;
+    if (device_is_ahead(d)) return SAC_OK;
     for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = begin_flush(d->team[i]);
     if (status == SAC_OK) status = issue_rows(d);
     for (uint32_t i = 0; i < d->n_team; i++) clear(&d->team[i]->queue->now);
@@ -367,9 +374,23 @@ static void finish_end(struct cuda_device *d)
     clear(&q->now);
 }
 
+sac_status queue_prepare(struct cuda_device *d)
+{
+    return begin_end(d);
+}
+
+sac_status queue_go(struct cuda_device *d)
+{
+    sac_status status = start(d);
+    if (status == SAC_OK) status = issue_rows(d);
+    finish_end(d);
+    return status;
+}
+
 sac_status queue_end(struct cuda_device *d)
 {
     sac_status status = SAC_OK;
+    if (device_is_ahead(d)) return SAC_OK;
     for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = begin_end(d->team[i]);
     for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = start(d->team[i]);
     if (status == SAC_OK) status = issue_rows(d);
