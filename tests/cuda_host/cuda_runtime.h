@@ -220,6 +220,7 @@ enum {
     cudaHostAllocDefault = 0,
     cudaHostAllocMapped = 2,
     cudaHostRegisterPortable = 1,
+    cudaHostRegisterMapped = 2,
     cudaEventDisableTiming = 2,
     cudaStreamCaptureModeRelaxed = 2
 };
@@ -251,6 +252,7 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags);
+cudaError_t cudaHostGetDevicePointer(void **out, void *p, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);

@@ -184,10 +184,17 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
 {
-    if (!p || !bytes || flags != cudaHostRegisterPortable) return cudaErrorInvalidValue;
+    if (!p || !bytes || flags != (cudaHostRegisterPortable | cudaHostRegisterMapped))
+        return cudaErrorInvalidValue;
     if (registered == p) return cudaErrorHostMemoryAlreadyRegistered;
     registered = p;
     return cudaSuccess;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **out, void *p, unsigned flags)
+{
+    *out = p;
+    return flags || p != registered ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *p)

@@ -16,6 +16,7 @@
 
 #define RING_BYTES  ((size_t)64 << 20)
 #define SMALL_BYTES ((size_t)64 << 10)
+#define WORD_BYTES  ((size_t)4 << 10) /* as long on the bus as the copy engine takes to begin */
 #define MAJOR_MIN   8u /* mma with 16-bit floats and cp.async */
 
 /* ---- Failures ---- */
@@ -250,12 +251,17 @@ static void give_shared(struct cuda_device *d, void *p)
 
 static void pin(struct cuda_device *d, void *p, size_t bytes)
 {
-    const cudaError_t code = cudaHostRegister(p, bytes, cudaHostRegisterPortable);
+    const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    const cudaError_t code = cudaHostRegister(p, bytes, flags);
+    void *there = NULL;
     d->owns_pinned = code == cudaSuccess;
     if (!d->owns_pinned) cudaGetLastError();
     if (!d->owns_pinned && code != cudaErrorHostMemoryAlreadyRegistered) return; /* the detour */
     d->pinned = (uint8_t *)p;
     d->n_pinned = bytes;
+    device_use(d);
+    d->writes_pinned = cudaHostGetDevicePointer(&there, p, 0) == cudaSuccess && there == p;
+    if (!d->writes_pinned) cudaGetLastError();
 }
 
 static void unpin(struct cuda_device *d)
@@ -382,10 +388,14 @@ static bool is_pinned(const struct cuda_device *d, const uint8_t *p, size_t byte
            (size_t)(p - d->pinned) <= d->n_pinned - bytes;
 }
 
-/* Pinned memory is copied to by the row of launches itself, which may be a graph. */
+/* Pinned memory is copied to by the row of launches itself, which may be a graph; a few bytes by a
+ * kernel, as long as no copy engine has to be waited for. */
 static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
-    if (is_pinned(d, (const uint8_t *)dst, bytes))
+    const bool pinned = is_pinned(d, (const uint8_t *)dst, bytes);
+    if (pinned && d->writes_pinned && bytes <= WORD_BYTES)
+        cuda_copy_rows(d, dst, bytes, src, bytes, 1);
+    else if (pinned)
         queue_down(d, dst, src, bytes);
     else if (queue_end(d) == SAC_OK && d->ahead == AHEAD_NONE)
         device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),

@@ -43,7 +43,8 @@ struct cuda_device {
     enum device_ahead ahead;
     uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
     size_t n_pinned;
-    bool owns_pinned; /* others of the process may have pinned it before */
+    bool owns_pinned;   /* others of the process may have pinned it before */
+    bool writes_pinned; /* its kernels do, at the same address */
     uint32_t *tally; /* [TALLY] zeros between launches: blocks that have done their part of a sum */
     unsigned long long *draw_sums; /* [DRAW_LANES][DRAW_CUTS] zeros between draws, of draw.cu */
     struct cuda_blas *blas;        /* blas.cu's */
