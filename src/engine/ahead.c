@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "engine/layer.h"
+#include "kv/mirror.h"
 
 #include <assert.h>
 #include <string.h>
@@ -21,15 +22,19 @@ void ahead_plan(sac_engine *e, struct arena *a)
                          .seq_i = arena_take(a, n, sizeof *next.seq_i),
                          .want = arena_take(a, n, sizeof *next.want),
                          .run = arena_take(a, n, sizeof *next.run)};
+    e->ahead.page = arena_take(a, n * pool_pages_per_index(&e->pool), sizeof *e->ahead.page);
     if (a->base) *b = next;
 }
 
 /* ---- What can be described ---- */
 
-/* Methods of other decode rows keep what they know from step to step. */
+/* Of one GPU, or of several that have a share of every layer and add up within their steps. Methods
+ * of other decode rows keep what they know from step to step. */
 static bool engine_can(const sac_engine *e)
 {
-    return !e->backend.is_host && e->n_place == 1 && e->share.n_all == 1 && !e->params.tier &&
+    const size_t n_sum = (size_t)e->batch.n_row * e->model->config.n_embd;
+    const bool is_whole = e->share.n == 1 || (e->share.joined && n_sum <= share_inbox_words(e));
+    return !e->backend.is_host && e->n_place == 1 && is_whole && !e->params.tier &&
            !e->params.compose && e->chooser[CHOOSER_DECODE].specs.is_dense;
 }
 
@@ -47,25 +52,26 @@ static bool rows_can(const struct batch *b)
     return wanted;
 }
 
-/* Whether a row more of a sequence needs no page. */
-static bool has_room(const sac_engine *e, uint32_t seq_i)
+static bool completes_page(uint32_t pos)
 {
-    const struct seq *s = &e->seqs[seq_i];
-    return !s->broken && !s->has_gaps && (s->n_done + 1) % PAGE_TOK != 0 &&
-           s->n_done + 1 < e->params.n_ctx;
+    return (pos + 1) % PAGE_TOK == 0;
 }
 
-/* Nobody else waits for a step. */
+/* Nobody else waits for a step, and there is room for a row more of each sequence. */
 static bool seqs_can(const sac_engine *e)
 {
+    uint32_t n_page = 0;
     for (uint32_t i = 0; i < e->params.n_seq_max; i++)
         if (e->seqs[i].alive && e->seqs[i].n_done < e->seqs[i].n_all) return false;
-    for (uint32_t r = 0; r < e->batch.n_row; r++)
-        if (!has_room(e, e->batch.seq_i[r])) return false;
-    return true;
+    for (uint32_t r = 0; r < e->batch.n_row; r++) {
+        const struct seq *s = &e->seqs[e->batch.seq_i[r]];
+        if (s->broken || s->has_gaps || s->n_done >= e->params.n_ctx) return false;
+        n_page += completes_page(s->n_done);
+    }
+    return n_page <= pool_free_indices(&e->pool);
 }
 
-/* ---- Describing ---- */
+/* ---- Describing, by each share ---- */
 
 static void fill_batch(sac_engine *e)
 {
@@ -73,12 +79,43 @@ static void fill_batch(sac_engine *e)
     struct batch *next = e->ahead.batch;
     next->n_row = next->n_decode = next->n_run = b->n_row;
     for (uint32_t r = 0; r < b->n_row; r++) {
-        next->pos[r] = e->seqs[b->seq_i[r]].n_done;
-        next->seq_i[r] = b->seq_i[r];
+        const uint32_t seq_i = b->seq_i[r], pos = e->seqs[seq_i].n_done;
+        next->pos[r] = pos;
+        next->seq_i[r] = seq_i;
         next->want[r] = true;
         next->run[r] = (struct batch_run){
-            .row0 = r, .n_row = 1, .pos0 = next->pos[r], .seq_i = b->seq_i[r], .kind = ROW_DECODE};
+            .row0 = r, .n_row = 1, .pos0 = pos, .seq_i = seq_i, .kind = ROW_DECODE};
     }
+}
+
+/* The table's entry of page index i and lane 0; other lanes' are max_page apart. */
+static const page_id *entry_of(const sac_engine *e, uint32_t seq_i, uint32_t i)
+{
+    return pool_table(&e->pool, seq_i, 0) + i;
+}
+
+/* Nothing else takes pages until they are given back. */
+static void take_pages(sac_engine *e)
+{
+    const struct batch *next = e->ahead.batch;
+    const size_t n_lane = pool_pages_per_index(&e->pool);
+    for (uint32_t r = 0; r < next->n_row; r++) {
+        const uint32_t i = next->pos[r] / PAGE_TOK;
+        if (!completes_page(next->pos[r])) continue;
+        if (!pool_reserve(&e->pool, next->seq_i[r], i, 1)) assert(!"n_free was checked");
+        const page_id *id = entry_of(e, next->seq_i[r], i);
+        for (size_t lane = 0; lane < n_lane; lane++)
+            e->ahead.page[r * n_lane + lane] = id[lane * e->pool.max_page];
+    }
+}
+
+/* In the order in which sched_pick finds them again. */
+static void give_pages(sac_engine *e)
+{
+    const struct batch *next = e->ahead.batch;
+    for (uint32_t r = next->n_row; r-- > 0;)
+        if (completes_page(next->pos[r]))
+            pool_release(&e->pool, next->seq_i[r], next->pos[r] / PAGE_TOK, 1);
 }
 
 static void swap_batches(sac_engine *e)
@@ -88,22 +125,32 @@ static void swap_batches(sac_engine *e)
     *e->ahead.batch = b;
 }
 
-/* What the step counts is kept until it is taken. */
-static void describe(sac_engine *e)
+static struct ahead_counts counts_of(const sac_engine_stats *s)
 {
-    struct ahead *n = &e->ahead;
+    return (struct ahead_counts){s->weight_bytes_read, s->n_logit, s->n_logit_computed};
+}
+
+static void begin(sac_engine *e)
+{
+    fill_batch(e);
+    take_pages(e);
+    e->ahead.counts = counts_of(&e->stats);
+    swap_batches(e);
+    e->ahead.is_noted = true;
+}
+
+/* What the step counts is kept until it is taken. */
+static void end(sac_engine *e)
+{
     sac_engine_stats *s = &e->stats;
-    const sac_engine_stats was = *s;
+    const struct ahead_counts was = e->ahead.counts, now = counts_of(s);
+    e->ahead.is_noted = false;
     swap_batches(e);
-    n->is_noted = true;
-    layer_run(e);
-    logits_queue(e);
-    n->is_noted = false;
-    swap_batches(e);
-    n->weight_bytes = s->weight_bytes_read - was.weight_bytes_read;
-    n->n_logit = s->n_logit - was.n_logit;
-    n->n_logit_computed = s->n_logit_computed - was.n_logit_computed;
-    s->weight_bytes_read = was.weight_bytes_read;
+    give_pages(e);
+    e->ahead.counts =
+        (struct ahead_counts){now.weight_bytes - was.weight_bytes, now.n_logit - was.n_logit,
+                              now.n_logit_computed - was.n_logit_computed};
+    s->weight_bytes_read = was.weight_bytes;
     s->n_logit = was.n_logit;
     s->n_logit_computed = was.n_logit_computed;
 }
@@ -113,12 +160,31 @@ void ahead_describe(sac_engine *e)
     e->ahead.batch->n_row = 0;
     if (!engine_can(e) || !is_unwatched(e) || !rows_can(&e->batch) || !seqs_can(e)) return;
     if (!backend_ahead_begin(&e->backend)) return;
-    fill_batch(e);
-    describe(e);
+    for (uint32_t i = 0; i < e->share.n; i++) begin(e->share.of[i]);
+    layer_run(e);
+    logits_queue(e);
+    for (uint32_t i = 0; i < e->share.n; i++) end(e->share.of[i]);
     if (!backend_ahead_end(&e->backend)) e->ahead.batch->n_row = 0;
 }
 
 /* ---- Taking ---- */
+
+static bool has_same_page(const sac_engine *e, uint32_t r)
+{
+    const size_t n_lane = pool_pages_per_index(&e->pool);
+    const uint32_t pos = e->batch.pos[r];
+    const page_id *id = entry_of(e, e->batch.seq_i[r], pos / PAGE_TOK);
+    for (size_t lane = 0; lane < n_lane && completes_page(pos); lane++)
+        if (e->ahead.page[r * n_lane + lane] != id[lane * e->pool.max_page]) return false;
+    return true;
+}
+
+static bool has_same_pages(const sac_engine *e)
+{
+    for (uint32_t r = 0; r < e->batch.n_row; r++)
+        if (!has_same_page(e, r)) return false;
+    return true;
+}
 
 /* Logits come down as they were asked for when it was described. */
 static bool is_same(const sac_engine *e)
@@ -129,6 +195,8 @@ static bool is_same(const sac_engine *e)
         if (a->pos[r] != b->pos[r] || a->seq_i[r] != b->seq_i[r] || !b->want[r] ||
             !logits_comes_so(e, r))
             return false;
+    for (uint32_t i = 0; i < e->share.n; i++)
+        if (!has_same_pages(e->share.of[i])) return false;
     return true;
 }
 
@@ -140,19 +208,27 @@ static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
     weights_embed(e->ahead.embed + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
 }
 
+/* As if it had been described now. */
+static void count(sac_engine *e)
+{
+    const struct ahead *n = &e->ahead;
+    e->stats.weight_bytes_read += n->counts.weight_bytes;
+    e->stats.n_logit += n->counts.n_logit;
+    e->stats.n_logit_computed += n->counts.n_logit_computed;
+    for (uint32_t r = 0; r < e->batch.n_row; r++) {
+        e->batch.run[r].reads = n->batch->run[r].reads;
+        mirror_is_right(&e->pool, e->batch.seq_i[r], (e->batch.pos[r] + 1) / PAGE_TOK);
+    }
+}
+
 bool ahead_take(sac_engine *e, sac_row_fn on_row)
 {
     struct ahead *n = &e->ahead;
     n->is_taken = on_row && is_same(e) && is_unwatched(e);
-    if (n->is_taken) workers_for(e->workers, e->batch.n_row, embed_row, e);
+    for (uint32_t i = 0; i < e->share.n && n->is_taken; i++)
+        workers_for(e->workers, e->batch.n_row, embed_row, e->share.of[i]);
     n->is_taken = n->is_taken && backend_ahead_go(&e->backend);
-    for (uint32_t r = 0; r < e->batch.n_run && n->is_taken; r++)
-        e->batch.run[r].reads = n->batch->run[r].reads;
-    if (n->is_taken) {
-        e->stats.weight_bytes_read += n->weight_bytes;
-        e->stats.n_logit += n->n_logit;
-        e->stats.n_logit_computed += n->n_logit_computed;
-    }
+    for (uint32_t i = 0; i < e->share.n && n->is_taken; i++) count(e->share.of[i]);
     n->batch->n_row = 0;
     return n->is_taken;
 }

@@ -6,23 +6,30 @@
  * counted has not been. Anything else that is queued in between makes the device forget it, so a
  * step that begins is described as it would be now.
  *
- * Steps that complete a page are not described ahead, nor those of other engines than ones that
- * have all layers on one GPU and attend densely. */
+ * A step that completes pages is described with those that it would get now, which go back
+ * meanwhile; it is the same step if it gets the same ones. Engines describe none but those that
+ * attend densely and have all layers on one GPU, or a share of each on several. */
 #ifndef SAC_ENGINE_AHEAD_H
 #define SAC_ENGINE_AHEAD_H
 
 #include "base/mem.h"
+#include "kv/pool.h"
 
 #include "saccade.h"
 
 struct batch;
 
+struct ahead_counts {
+    uint64_t weight_bytes, n_logit, n_logit_computed;
+};
+
 struct ahead {
     struct batch *batch; /* the rows; n_row is 0: there is no such step */
     float *embed;        /* [n_row, n_embd] where the rows' embeddings go */
-    uint64_t weight_bytes, n_logit, n_logit_computed; /* what the step adds to the counters */
-    bool is_noted;                                    /* it is being described */
-    bool is_taken;                                    /* it is the one at hand */
+    page_id *page;       /* [n_row, n_lane] those that rows complete, of each layer and KV head */
+    struct ahead_counts counts; /* what the step adds to the counters */
+    bool is_noted;              /* it is being described */
+    bool is_taken;              /* it is the one at hand */
 };
 
 /* Part of plan_memory, behind the batch. */

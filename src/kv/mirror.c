@@ -76,6 +76,11 @@ void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page)
     p->mirrored[seq_i] = n_page;
 }
 
+void mirror_is_right(struct pool *p, uint32_t seq_i, uint32_t n_page)
+{
+    if (p->mirrored && p->mirrored[seq_i] < n_page) p->mirrored[seq_i] = n_page;
+}
+
 const uint32_t *mirror_of(const struct pool *p, uint32_t seq_i, uint32_t layer)
 {
     const struct pool_part *part = pool_part_of(p, layer);

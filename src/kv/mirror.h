@@ -15,6 +15,8 @@ void mirror_plan_ways(struct pool *p, struct arena *a);
 void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i);
 /* Before a step: the first n_page entries of each lane are right on the device. */
 void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page);
+/* They are: a step that is on its way has brought them. */
+void mirror_is_right(struct pool *p, uint32_t seq_i, uint32_t n_page);
 /* As attn_run.frame; NULL for a layer of the host's. */
 const uint32_t *mirror_of(const struct pool *p, uint32_t seq_i, uint32_t layer);
 

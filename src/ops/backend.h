@@ -74,9 +74,9 @@ void backend_sum(const struct backend *b, const struct op_sum *op);
 sac_status backend_wait(const struct backend *b, sac_error *err);
 
 /* A step ahead: what a device is to compute when the step before is done is described meanwhile. It
- * is everything between begin and end, and begins with `go`. Whoever queues anything else before
- * that makes the device forget it. `begin` false: nothing is kept, and nothing has changed; `end`
- * or `go` false: it has been forgotten. */
+ * is everything between begin and end, and begins with `go`; of a team it is a step of all, and one
+ * is asked. Whoever queues anything else before that makes the device forget it. `begin` false:
+ * nothing is kept, and nothing has changed; `end` or `go` false: it has been forgotten. */
 bool backend_ahead_begin(const struct backend *b);
 bool backend_ahead_end(const struct backend *b);
 bool backend_ahead_go(const struct backend *b);

@@ -48,6 +48,7 @@ struct wish {
     uint32_t n_chunk;         /* 0: N_CHUNK */
     uint64_t n_fast;          /* bytes of the GPUs for pages; 0: all are there */
     bool alone;               /* one sequence in place of three */
+    bool paced;               /* with a target of the time between tokens: no step ahead */
 };
 
 static sac_engine_params params_of(const struct wish *w, const char *device)
@@ -69,7 +70,7 @@ static sac_engine_params params_of(const struct wish *w, const char *device)
 }
 
 struct heard {
-    uint32_t n;
+    uint32_t n, n_ahead; /* rows; steps that were described ahead */
     float logits[1 + N_STEP][TINY_VOCAB]; /* of the first sequence */
     sac_reads reads;
 };
@@ -96,6 +97,7 @@ static void live(struct heard *h, const struct wish *w, const char *device)
     memset(h, 0, sizeof *h);
     for (int32_t i = 0; i < N_LONG; i++) tok[i] = (i * i / 7 + i * 37 + i / 9) % TINY_VOCAB;
     must(sac_engine_create(&e, w->of, &p, &err), &err);
+    if (w->paced) must(sac_engine_set_tbt_target(e, 1e6f, &err), &err);
     must(sac_seq_create(e, &a, &err), &err);
     append(e, a, tok, N_LONG, SAC_ROW_PROMPT);
     if (!w->alone) {
@@ -115,6 +117,7 @@ static void live(struct heard *h, const struct wish *w, const char *device)
             append(e, fork, &next[2], 1, SAC_ROW_DECODE);
         }
         step_all(e, hear, h);
+        h->n_ahead += e->ahead.is_taken;
     }
     if (!w->alone) sac_seq_remove(e, b);
     h->reads = sac_engine_get_stats(e).reads;
@@ -258,7 +261,7 @@ static uint32_t count_graphs(const struct wish *w, const char *device)
 static void steps_are_graphs(void **state)
 {
     (void)state;
-    const struct wish w = {.of = model, .type = SAC_KV_F16, .alone = true};
+    const struct wish w = {.of = model, .type = SAC_KV_F16, .alone = true, .paced = true};
     const uint32_t one = count_graphs(&w, "cuda:0");
     assert_true(one > 0);
     assert_int_equal(count_graphs(&w, "cuda:0,cuda:1"), 2 * one);
@@ -266,6 +269,29 @@ static void steps_are_graphs(void **state)
     const uint32_t copied = count_graphs(&w, "cuda:0,cuda:1");
     unsetenv("SAC_HOST_PEERS");
     assert_true(copied >= 2 * 2 * TINY_LAYERS * one);
+}
+
+/* All GPUs have the next step before its tokens are known, with the numbers of its sums; but not
+ * where sums are copies. */
+static void steps_are_described_ahead(void **state)
+{
+    (void)state;
+    static struct heard want, got;
+    for (int i = 0; i < 2; i++) {
+        struct wish w = {.of = i ? wide : model, .type = SAC_KV_F16, .alone = i, .paced = true};
+        const char *const device = i ? "cuda:0,cuda:1,cuda:2" : "cuda:0,cuda:1";
+        live(&want, &w, device);
+        w.paced = false;
+        live(&got, &w, device);
+        assert_memory_equal(want.logits, got.logits, sizeof want.logits);
+        assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+        assert_int_equal(want.n_ahead, 0);
+        assert_int_equal(got.n_ahead, N_STEP - 1);
+        setenv("SAC_HOST_PEERS", "0", 1);
+        live(&got, &w, device);
+        unsetenv("SAC_HOST_PEERS");
+        assert_int_equal(got.n_ahead, 0);
+    }
 }
 
 /* Who waits for a GPU that has fallen silent says so, and ends. */
@@ -421,6 +447,7 @@ int main(void)
         cmocka_unit_test(bits_depend_on_no_order),
         cmocka_unit_test(pages_may_lie_below_each_share),
         cmocka_unit_test(steps_are_graphs),
+        cmocka_unit_test(steps_are_described_ahead),
         cmocka_unit_test(a_lost_device_is_named),
         cmocka_unit_test(a_bias_is_added_once),
         cmocka_unit_test(a_cut_through_a_block_is_refused),

@@ -104,7 +104,7 @@ struct cuda_api {
 
     /* What is queued begins. What is queued from here to `ahead_end` is kept back until `ahead_go`,
      * and forgotten as soon as anything else is queued. false, and nothing has changed: it cannot
-     * be kept. */
+     * be kept. Of a team it is a step of all, and one of them is asked for it. */
     bool (*ahead_begin)(struct cuda_device *d);
     /* As `up`, of bytes that the caller puts into the room that it gets, before `ahead_go`. NULL:
      * there is none, and `ahead_end` will say so. */

@@ -460,36 +460,59 @@ static sac_status wait(struct cuda_device *d, sac_error *err)
     return status == SAC_OK ? status : fail(err, status, "GPU %u: %s", d->index, d->message);
 }
 
-/* ---- A step ahead ---- */
+/* ---- A step ahead, of a device or a team ---- */
+
+static void forget(struct cuda_device *d)
+{
+    for (uint32_t i = 0; i < d->n_team; i++) {
+        struct cuda_device *of = d->team[i];
+        queue_clear(of);
+        of->tag = of->tag_before;
+        of->ahead = AHEAD_NONE;
+    }
+}
 
 void device_forget_ahead(struct cuda_device *d)
 {
-    if (d->ahead != AHEAD_KEPT) return;
-    queue_clear(d);
-    d->ahead = AHEAD_NONE;
+    if (d->ahead == AHEAD_KEPT) forget(d);
 }
 
 bool device_is_ahead(struct cuda_device *d)
 {
     device_forget_ahead(d);
     if (d->ahead == AHEAD_NONE) return false;
-    queue_clear(d);
-    d->ring_used = d->ring_sent = d->ring_first;
-    d->ahead = AHEAD_TOO_MUCH;
+    for (uint32_t i = 0; i < d->n_team; i++) {
+        struct cuda_device *of = d->team[i];
+        queue_clear(of);
+        of->ring_used = of->ring_sent = of->ring_first;
+        of->ahead = AHEAD_TOO_MUCH;
+    }
     return true;
 }
 
-/* Graphs of a team are started together. */
+/* Whether the step before leaves half of the ring. */
+static bool has_half(const struct cuda_device *d)
+{
+    const bool is_large = d->ring_first == 0 && d->ring_used > d->ring_bytes / 2;
+    return !d->ring_is_full && !is_large && d->status == SAC_OK;
+}
+
 static bool ahead_begin(struct cuda_device *d)
 {
-    if (d->n_team > 1 || queue_end(d) != SAC_OK) return false;
-    const bool is_large = d->ring_first == 0 && d->ring_used > d->ring_bytes / 2;
-    if (d->ring_is_full || is_large || d->status != SAC_OK) return false;
-    device_use(d);
-    if (device_check(d, cudaEventRecord(d->before, d->stream), "an event") != SAC_OK) return false;
-    take_half(d);
-    d->ahead = AHEAD_NOTED;
-    return true;
+    bool can = queue_end(d) == SAC_OK;
+    for (uint32_t i = 0; i < d->n_team && can; i++) can = has_half(d->team[i]);
+    for (uint32_t i = 0; i < d->n_team && can; i++) {
+        struct cuda_device *of = d->team[i];
+        device_use(of);
+        can = device_check(of, cudaEventRecord(of->before, of->stream), "an event") == SAC_OK;
+    }
+    for (uint32_t i = 0; i < d->n_team && can; i++) {
+        struct cuda_device *of = d->team[i];
+        take_half(of);
+        of->tag_before = of->tag;
+        of->ahead = AHEAD_NOTED;
+    }
+    return can;
 }
 
 /* It is read where it is: a copy to the GPU would take longer to begin than the row takes to come. */
@@ -503,17 +526,19 @@ static void *up_later(struct cuda_device *d, void *dst, size_t bytes)
 
 static bool ahead_end(struct cuda_device *d)
 {
-    const bool fits = d->ahead == AHEAD_NOTED && d->status == SAC_OK;
-    d->ahead = fits && queue_prepare(d) == SAC_OK ? AHEAD_KEPT : AHEAD_NONE;
-    if (d->ahead == AHEAD_NONE) queue_clear(d);
-    return d->ahead == AHEAD_KEPT;
+    bool fits = d->ahead == AHEAD_NOTED;
+    for (uint32_t i = 0; i < d->n_team; i++) fits = fits && d->team[i]->status == SAC_OK;
+    fits = fits && queue_prepare(d) == SAC_OK;
+    for (uint32_t i = 0; i < d->n_team && fits; i++) d->team[i]->ahead = AHEAD_KEPT;
+    if (!fits) forget(d);
+    return fits;
 }
 
 /* A failure is told by the next wait. */
 static bool ahead_go(struct cuda_device *d)
 {
     if (d->ahead != AHEAD_KEPT) return false;
-    d->ahead = AHEAD_NONE;
+    for (uint32_t i = 0; i < d->n_team; i++) d->team[i]->ahead = AHEAD_NONE;
     (void)queue_go(d);
     return true;
 }

@@ -33,7 +33,7 @@ struct cuda_device {
     uint32_t n_team;                    /* 1: its own alone */
     uint64_t *inbox;                    /* [2, n_team, n_word] of the team's sums (team.cu) */
     size_t n_word;
-    uint32_t tag;   /* of the team's last sum */
+    uint32_t tag, tag_before; /* of the team's last sum; of its last one before the step ahead */
     uint32_t *lost; /* pinned: 1 + the index of a device that has not come to a sum; 0: none */
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;

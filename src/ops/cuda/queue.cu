@@ -376,26 +376,28 @@ static void finish_end(struct cuda_device *d)
 
 sac_status queue_prepare(struct cuda_device *d)
 {
-    return begin_end(d);
-}
-
-sac_status queue_go(struct cuda_device *d)
-{
-    sac_status status = start(d);
-    if (status == SAC_OK) status = issue_rows(d);
-    finish_end(d);
+    sac_status status = SAC_OK;
+    for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = begin_end(d->team[i]);
     return status;
 }
 
-sac_status queue_end(struct cuda_device *d)
+/* With what came of the preparation. */
+static sac_status go(struct cuda_device *d, sac_status status)
 {
-    sac_status status = SAC_OK;
-    if (device_is_ahead(d)) return SAC_OK;
-    for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = begin_end(d->team[i]);
     for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = start(d->team[i]);
     if (status == SAC_OK) status = issue_rows(d);
     for (uint32_t i = 0; i < d->n_team; i++) finish_end(d->team[i]);
     return status;
+}
+
+sac_status queue_go(struct cuda_device *d)
+{
+    return go(d, SAC_OK);
+}
+
+sac_status queue_end(struct cuda_device *d)
+{
+    return device_is_ahead(d) ? SAC_OK : go(d, queue_prepare(d));
 }
 
 /* ---- Opening ---- */

@@ -78,7 +78,7 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
 sac_status queue_flush(struct cuda_device *d);
 /* The same at the end of a step: a row that has come before goes as a graph. */
 sac_status queue_end(struct cuda_device *d);
-/* The same in two parts, for a device without a team: the graph is found or made, and the row goes. */
+/* The same in two parts: graphs are found or made, and rows go. */
 sac_status queue_prepare(struct cuda_device *d);
 sac_status queue_go(struct cuda_device *d);
 /* Forgets what is noted. */
