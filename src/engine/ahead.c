@@ -28,14 +28,26 @@ void ahead_plan(sac_engine *e, struct arena *a)
 
 /* ---- What can be described ---- */
 
-/* Of one GPU, or of several that have a share of every layer and add up within their steps. Methods
- * of other decode rows keep what they know from step to step. */
+/* Whether no decode method keeps anything from step to step. */
+static bool methods_can(const sac_engine *e)
+{
+    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    for (uint32_t i = 0; i < specs->n; i++) {
+        const struct method *m = specs->spec[i].method;
+        const struct method_decode *hooks = m->decode;
+        if (m->evicts || (hooks && (hooks->state_bytes || hooks->past_rows || hooks->see)))
+            return false;
+    }
+    return true;
+}
+
+/* Of one GPU, or of several that have a share of every layer and add up within their steps. */
 static bool engine_can(const sac_engine *e)
 {
     const size_t n_sum = (size_t)e->batch.n_row * e->model->config.n_embd;
     const bool is_whole = e->share.n == 1 || (e->share.joined && n_sum <= share_inbox_words(e));
     return !e->backend.is_host && e->n_place == 1 && is_whole && !e->params.tier &&
-           !e->params.compose && e->chooser[CHOOSER_DECODE].specs.is_dense;
+           !e->params.compose && methods_can(e);
 }
 
 /* Nobody looks into the step or at how long it takes. */
@@ -118,11 +130,20 @@ static void give_pages(sac_engine *e)
             pool_release(&e->pool, next->seq_i[r], next->pos[r] / PAGE_TOK, 1);
 }
 
-static void swap_batches(sac_engine *e)
+static void swap_choices(sac_engine *e)
+{
+    const struct decode_choices c = e->decode.away.now;
+    e->decode.away.now = e->ahead.choices;
+    e->ahead.choices = c;
+}
+
+/* The step at hand is not over. */
+static void swap_steps(sac_engine *e)
 {
     const struct batch b = e->batch;
     e->batch = *e->ahead.batch;
     *e->ahead.batch = b;
+    swap_choices(e);
 }
 
 static struct ahead_counts counts_of(const sac_engine_stats *s)
@@ -135,7 +156,8 @@ static void begin(sac_engine *e)
     fill_batch(e);
     take_pages(e);
     e->ahead.counts = counts_of(&e->stats);
-    swap_batches(e);
+    e->ahead.choices.pending = false;
+    swap_steps(e);
     e->ahead.is_noted = true;
 }
 
@@ -145,7 +167,7 @@ static void end(sac_engine *e)
     sac_engine_stats *s = &e->stats;
     const struct ahead_counts was = e->ahead.counts, now = counts_of(s);
     e->ahead.is_noted = false;
-    swap_batches(e);
+    swap_steps(e);
     give_pages(e);
     e->ahead.counts =
         (struct ahead_counts){now.weight_bytes - was.weight_bytes, now.n_logit - was.n_logit,
@@ -165,6 +187,11 @@ void ahead_describe(sac_engine *e)
     logits_queue(e);
     for (uint32_t i = 0; i < e->share.n; i++) end(e->share.of[i]);
     if (!backend_ahead_end(&e->backend)) e->ahead.batch->n_row = 0;
+}
+
+void ahead_forget(sac_engine *e)
+{
+    e->ahead.batch->n_row = 0;
 }
 
 /* ---- Taking ---- */
@@ -212,6 +239,7 @@ static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
 static void count(sac_engine *e)
 {
     const struct ahead *n = &e->ahead;
+    swap_choices(e);
     e->stats.weight_bytes_read += n->counts.weight_bytes;
     e->stats.n_logit += n->counts.n_logit;
     e->stats.n_logit_computed += n->counts.n_logit_computed;

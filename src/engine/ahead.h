@@ -8,11 +8,13 @@
  *
  * A step that completes pages is described with those that it would get now, which go back
  * meanwhile; it is the same step if it gets the same ones. Engines describe none but those that
- * attend densely and have all layers on one GPU, or a share of each on several. */
+ * have all layers on one GPU, or a share of each on several, and whose decode methods keep nothing
+ * from step to step. */
 #ifndef SAC_ENGINE_AHEAD_H
 #define SAC_ENGINE_AHEAD_H
 
 #include "base/mem.h"
+#include "engine/decode.h"
 #include "kv/pool.h"
 
 #include "saccade.h"
@@ -24,14 +26,17 @@ struct ahead_counts {
 };
 
 struct ahead {
-    struct batch *batch; /* the rows; n_row is 0: there is no such step */
-    float *embed;        /* [n_row, n_embd] where the rows' embeddings go */
-    page_id *page;       /* [n_row, n_lane] those that rows complete, of each layer and KV head */
+    struct batch *batch;           /* the rows; n_row is 0: there is no such step */
+    float *embed;                  /* [n_row, n_embd] where the rows' embeddings go */
+    struct decode_choices choices; /* what is chosen in it, if a method may choose */
+    page_id *page; /* [n_row, n_lane] those that rows complete, of each layer and KV head */
     struct ahead_counts counts; /* what the step adds to the counters */
     bool is_noted;              /* it is being described */
     bool is_taken;              /* it is the one at hand */
 };
 
+/* What the rows of a sequence read is set otherwise. */
+void ahead_forget(sac_engine *e);
 /* Part of plan_memory, behind the batch. */
 void ahead_plan(sac_engine *e, struct arena *a);
 /* In a step whose rows and their logits have been queued: begins it, and describes the next one. */

@@ -289,6 +289,7 @@ static sac_status use_one(sac_engine *e, enum chooser_kind kind, sac_seq id, uin
 static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
                       sac_error *err)
 {
+    ahead_forget(e);
     for (uint32_t i = 0; i < e->share.n; i++) TRY(use_one(e->share.of[i], kind, id, method_i, err));
     return SAC_OK;
 }

@@ -12,14 +12,19 @@ struct decode_known {
     bool dense, not_finite;
 };
 
-/* Where a device chooses: what came of it, by layer, for the counters (decode_device.c). */
-struct decode_away {
-    struct attn_count *count;   /* [n_layer][n_seq_max * n_kv_head] of struct decode's `made` */
-    struct decode_known *known; /* the same */
+/* Of one step, by layer, until it is counted. */
+struct decode_choices {
+    struct decode_known *known; /* [n_layer][n_seq_max * n_kv_head] */
     bool *chosen;               /* [n_layer][n_seq_max] by lists, not dense as a whole */
     bool *listed;               /* [n_layer] some lane is not known to be dense: made tells */
     bool pending;               /* some of it is not counted yet */
-    struct reading_rest rest;   /* in the device's memory; NULLs: no method there has any */
+};
+
+/* Where a device chooses: what came of it, by layer, for the counters (decode_device.c). */
+struct decode_away {
+    struct attn_count *count;  /* [n_layer][n_seq_max * n_kv_head] of struct decode's `made` */
+    struct decode_choices now; /* the host's part */
+    struct reading_rest rest;  /* in the device's memory; NULLs: no method there has any */
     /* Lists of the host's, of sequences that lack pages: [n_seq_max][n_kv_head * max_page] and
      * [n_seq_max][n_kv_head + 1] */
     uint32_t *left, *left_ptr;

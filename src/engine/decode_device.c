@@ -21,20 +21,27 @@
 #include <assert.h>
 #include <string.h>
 
+static void plan_choices(const sac_engine *e, struct arena *a, struct decode_choices *c)
+{
+    const size_t n_seq = e->params.n_seq_max, n_layer = e->pool.geom.n_layer;
+    c->known = arena_take(a, n_layer * n_seq * e->pool.geom.n_kv_head, sizeof *c->known);
+    c->chosen = arena_take(a, n_layer * n_seq, sizeof *c->chosen);
+    c->listed = arena_take(a, n_layer, sizeof *c->listed);
+    c->pending = false;
+}
+
 void decode_device_plan(sac_engine *e, struct arena *a)
 {
     struct decode_away *w = &e->decode.away;
     const size_t n_seq = e->params.n_seq_max, n_layer = e->pool.geom.n_layer;
     const size_t n = n_layer * n_seq * e->pool.geom.n_kv_head;
     w->count = arena_take(a, n, sizeof *w->count);
-    w->known = arena_take(a, n, sizeof *w->known);
-    w->chosen = arena_take(a, n_layer * n_seq, sizeof *w->chosen);
-    w->listed = arena_take(a, n_layer, sizeof *w->listed);
+    plan_choices(e, a, &w->now);
+    plan_choices(e, a, &e->ahead.choices);
     const size_t n_kv_head = e->pool.geom.n_kv_head;
     const size_t n_left = e->params.compose || e->decode.evicts ? n_seq : 0;
     w->left = arena_take(a, n_left * n_kv_head * e->pool.max_page, sizeof *w->left);
     w->left_ptr = arena_take(a, n_left * (n_kv_head + 1), sizeof *w->left_ptr);
-    w->pending = false;
     decode_votes_plan(e, a);
 }
 
@@ -151,7 +158,7 @@ static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
         const bool asked = m->decode && d->lane[i].pos >= PAGE_TOK &&
                            d->lane[i].pos + 1 >= d->lane[i].sparse_min_ctx;
         d->pick[i].dense = !asked;
-        d->away.known[first_lane(e, r->layer) + i].asked = asked;
+        d->away.now.known[first_lane(e, r->layer) + i].asked = asked;
         n_asked += asked;
     }
     return n_asked;
@@ -228,7 +235,7 @@ static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
 static void note_choices(sac_engine *e, const struct reading *r, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        struct decode_known *known = &e->decode.away.known[first_lane(e, r->layer) + i];
+        struct decode_known *known = &e->decode.away.now.known[first_lane(e, r->layer) + i];
         known->dense = e->decode.pick[i].dense;
         known->not_finite = e->decode.pick[i].not_finite;
         mark_left(e, r, i);
@@ -245,8 +252,8 @@ static bool all_dense(const struct decode *d, uint32_t n)
 static void make_lists(sac_engine *e, const struct reading *r, uint32_t n)
 {
     struct decode *d = &e->decode;
-    d->away.listed[r->layer] = !all_dense(d, n);
-    if (!d->away.listed[r->layer]) return;
+    d->away.now.listed[r->layer] = !all_dense(d, n);
+    if (!d->away.now.listed[r->layer]) return;
     struct op_lane_list *list = (struct op_lane_list *)(void *)d->list;
     for (uint32_t i = 0; i < n; i++) {
         const size_t first = (size_t)i * e->pool.max_page;
@@ -271,7 +278,7 @@ static void point_run(const sac_engine *e, struct reading *r, uint32_t run_i)
     const size_t first = (size_t)lane0 * e->pool.max_page;
     bool dense = true;
     for (uint32_t h = 0; h < n_kv_head; h++) dense = dense && d->pick[lane0 + h].dense;
-    d->away.chosen[(size_t)r->layer * e->params.n_seq_max + run_i] = !dense;
+    d->away.now.chosen[(size_t)r->layer * e->params.n_seq_max + run_i] = !dense;
     if (dense) return;
     r->run[run_i].chosen = (struct attn_chosen){
         .count = d->made + first_lane(e, r->layer) + lane0,
@@ -323,7 +330,7 @@ void decode_device_choose(sac_engine *e, struct reading *r)
         t->choose_bytes_read += r->lane[i].meter.bytes[METER_CHOOSE];
         t->build_bytes_read += r->lane[i].meter.bytes[METER_BUILD];
     }
-    e->decode.away.pending = true;
+    e->decode.away.now.pending = true;
 }
 
 /* ---- The rest ---- */
@@ -356,14 +363,14 @@ void decode_device_correct(sac_engine *e, const struct reading *r)
 static bool any_listed(const sac_engine *e, const struct place *p)
 {
     for (uint32_t l = p->layer0; l < p->end; l++)
-        if (e->decode.away.listed[l]) return true;
+        if (e->decode.away.now.listed[l]) return true;
     return false;
 }
 
 void decode_device_fetch(sac_engine *e)
 {
     const struct decode_away *w = &e->decode.away;
-    for (uint32_t i = place_first_device(e); i < e->n_place && w->pending; i++) {
+    for (uint32_t i = place_first_device(e); i < e->n_place && w->now.pending; i++) {
         const struct place *p = &e->place[i];
         const size_t first = first_lane(e, p->layer0), n = first_lane(e, p->end) - first;
         if (any_listed(e, p))
@@ -377,8 +384,8 @@ static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *
 {
     const struct decode_away *w = &e->decode.away;
     const struct attn_count *count = &w->count[lane_i];
-    const struct decode_known *known = &w->known[lane_i];
-    if (!w->listed[layer]) {
+    const struct decode_known *known = &w->now.known[lane_i];
+    if (!w->now.listed[layer]) {
         *lane = (struct reading_lane){
             .asked = known->asked, .dense = true, .not_finite = known->not_finite};
         return;
@@ -418,7 +425,7 @@ static void count_layer(sac_engine *e, uint32_t layer)
         r.run[i] = (struct attn_run){
             .row0 = of->row0, .n_row = of->n_row, .pos0 = of->pos0, .kind = of->kind};
         list_left(e, layer, i, &r.run[i], &r.lane[i * (size_t)n_kv_head]);
-        if (!d->away.chosen[(size_t)layer * e->params.n_seq_max + i]) continue;
+        if (!d->away.now.chosen[(size_t)layer * e->params.n_seq_max + i]) continue;
         r.run[i].select = d->page;
         r.run[i].select_ptr = page_ptr;
         r.run[i].select_tok = d->tok;
@@ -430,8 +437,8 @@ static void count_layer(sac_engine *e, uint32_t layer)
 void decode_device_count(sac_engine *e)
 {
     const struct config *c = &e->model->config;
-    if (!e->decode.away.pending) return;
-    e->decode.away.pending = false;
+    if (!e->decode.away.now.pending) return;
+    e->decode.away.now.pending = false;
     for (uint32_t i = 0; i < e->batch.n_decode; i++) e->batch.run[i].reads = (sac_reads){0};
     for (uint32_t l = e->place[place_first_device(e)].layer0; l < c->n_layer; l++)
         if (!config_layer_is_local(c, l)) count_layer(e, l);

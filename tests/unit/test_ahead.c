@@ -6,7 +6,7 @@
 
 #include "engine/ahead.h"
 
-enum { DIM = 64, N_SEQ = 4, N_STEP = 36, N_LIVE = 14 };
+enum { DIM = 64, N_SEQ = 4, N_STEP = 36, N_LIVE = 14, N_CHOOSE = 10 };
 
 static sac_model *shallow, *local; /* a layer; two of them, with windows */
 
@@ -26,7 +26,8 @@ static int free_models(void **state)
     return free_pair(state);
 }
 
-static sac_engine *new_engine(const sac_model *of, bool ahead)
+/* `decode`: NULL is dense. */
+static sac_engine *method_engine(const sac_model *of, const char *decode, bool ahead)
 {
     sac_engine *e = NULL;
     sac_error err;
@@ -36,10 +37,18 @@ static sac_engine *new_engine(const sac_model *of, bool ahead)
     p.n_batch = 64;
     p.n_threads = 1;
     p.device = "cuda";
+    p.decode = &decode;
+    p.n_decode = decode ? 1 : 0;
+    p.sparse_min_ctx = 1;
     must(sac_engine_create(&e, of, &p, &err), &err);
     /* Who keeps a target looks at how long steps take. */
     if (!ahead) must(sac_engine_set_tbt_target(e, 1e6f, &err), &err);
     return e;
+}
+
+static sac_engine *new_engine(const sac_model *of, bool ahead)
+{
+    return method_engine(of, NULL, ahead);
 }
 
 /* What came out of an engine, and what it did meanwhile. */
@@ -159,6 +168,51 @@ static void steps_ahead_are_graphs(void **state)
     }
     assert_int_equal(graphs_started(CUDA_HOST) - before, 10);
     finish(&h);
+}
+
+/* ---- Methods ---- */
+
+/* Half of the way the sequence is set otherwise. */
+static struct heard choose(const char *decode, bool ahead)
+{
+    struct heard h = {.e = method_engine(model, decode, ahead)};
+    const sac_sparse sparse = {.dense = true};
+    sac_error err;
+    sac_seq seq;
+    must(sac_seq_create(h.e, &seq, &err), &err);
+    must(sac_seq_use_top(h.e, seq, 1, &err), &err);
+    append(h.e, seq, prompt, 3 * PAGE_TOK - 4, SAC_ROW_PROMPT);
+    step(&h);
+    for (int i = 0; i < N_CHOOSE; i++) {
+        if (i == N_CHOOSE / 2) must(sac_seq_use_sparse(h.e, seq, &sparse, &err), &err);
+        go_on(&h, seq);
+        step(&h);
+    }
+    finish(&h);
+    return h;
+}
+
+/* What is chosen in a step that is over is counted, though the next one has been described. */
+static void methods_choose_ahead(void **state)
+{
+    (void)state;
+    static const char *const decode[] = {"auto:mass=0.5,most=1,recent=0",
+                                         "quest:budget=32,dense=0,sink=0,recent=0",
+                                         "streaming:budget=40", "psa:mass=0.5,recent=0"};
+    for (int i = 0; i < 4; i++) {
+        const struct heard want = choose(decode[i], false), got = choose(decode[i], true);
+        assert_same(&want, &got);
+        assert_true(want.reads[0].n_select > 0);
+        assert_int_equal(got.n_taken, N_CHOOSE - 2);
+    }
+}
+
+/* What they keep from step to step would be that of a step that is not taken. */
+static void methods_that_remember_do_not(void **state)
+{
+    (void)state;
+    const struct heard got = choose("loopserve:budget=20,every=4,first=1", true);
+    assert_int_equal(got.n_ahead, 0);
 }
 
 /* ---- In the place of the step ---- */
@@ -292,6 +346,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answers_steps_begin_at_once),
         cmocka_unit_test(steps_ahead_are_graphs),
+        cmocka_unit_test(methods_choose_ahead),
+        cmocka_unit_test(methods_that_remember_do_not),
         cmocka_unit_test(nobody_can_tell_a_step_that_was_not_taken),
         cmocka_unit_test(a_mask_asks_for_others),
         cmocka_unit_test(what_lies_on_the_gpu_can_be_saved),
