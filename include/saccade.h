@@ -11,8 +11,7 @@
  *  - Strings are UTF-8; lengths are bytes. Token ids are int32_t, positions count from 0.
  *  - A model is immutable after load and may be shared by threads and engines; an engine belongs to
  *    one thread at a time. Nothing here is process-global but the methods that are registered.
- *  - A `*_free` accepts NULL. An engine must be freed before its model.
- */
+ *  - A `*_free` accepts NULL. An engine must be freed before its model. */
 #ifndef SACCADE_H
 #define SACCADE_H
 
@@ -110,8 +109,7 @@ enum {
     SAC_FILE_FULL = 2, /* long arrays (and, in text, long strings) are not shortened */
 };
 
-/* Describes keys and tensors of a file, with all parts of a split model. `*out_text` is owned by
- * the caller (sac_free). */
+/* Describes keys and tensors of a file and all parts of a split model. `*out_text`: sac_free. */
 SAC_API SAC_NODISCARD sac_status sac_file_describe(const char *path, unsigned flags,
                                                    char **out_text, sac_error *err);
 /* Reads all of the file and reports counts if nothing is wrong: format and sizes as at load, and
@@ -335,8 +333,7 @@ SAC_API SAC_NODISCARD sac_status sac_seq_use_decode(sac_engine *engine, sac_seq 
 SAC_API SAC_NODISCARD sac_status sac_seq_use_prefill(sac_engine *engine, sac_seq seq,
                                                      uint32_t prefill_i, sac_error *err);
 /* Pages of an empty sequence are found by others of the same salt only, and it finds theirs: one
- * salt for each tenant, and no tenant learns from timings what another has asked. NULL, as for a
- * new sequence: "". */
+ * salt a tenant, and none learns from timings what others have asked. NULL, as when new: "". */
 SAC_API SAC_NODISCARD sac_status sac_seq_use_salt(sac_engine *engine, sac_seq seq, const char *salt,
                                                   sac_error *err);
 /* How sparse attention is, where that is not as the engine was created. Zeros: as there. */
@@ -376,15 +373,13 @@ SAC_API SAC_NODISCARD sac_status sac_seq_append(sac_engine *engine, sac_seq seq,
                                                 sac_error *err);
 
 /* One row's logits, valid during the callback only; `logits` is [n_vocab] and may be changed. Where
- * only the largest have been looked for (sac_seq_use_top) and they are known by name, `top` has
- * their tokens, ascending, and all other logits are -INFINITY; else it is NULL. */
+ * few are known (sac_seq_use_top), `top` may name their tokens, ascending; others are -INFINITY. */
 typedef struct sac_row {
     sac_seq seq;
-    uint32_t pos;
+    uint32_t pos, n_top;
     int32_t tok;
     float *logits;
-    const int32_t *top; /* [n_top] */
-    uint32_t n_top;
+    const int32_t *top; /* [n_top], or NULL */
 } sac_row;
 typedef void (*sac_row_fn)(void *user, const sac_row *row);
 
@@ -636,13 +631,11 @@ SAC_API void sac_sampler_free(sac_sampler *sampler);
 SAC_API void sac_sampler_accept(sac_sampler *sampler, int32_t tok);
 /* Chooses a token from `logits` [n_vocab], which is overwritten. Does not accept it. The `n_probs`
  * likeliest tokens by the model go to `out_probs` when n_probs > 0, likeliest first; entries beyond
- * the vocabulary get token -1. A NaN counts as -INFINITY. -1 when nothing can be chosen: all logits
- * are NaN or -INFINITY. */
+ * the vocabulary get token -1. A NaN counts as -INFINITY. -1: all are, so none can be chosen. */
 SAC_API int32_t sac_sampler_sample(sac_sampler *sampler, float *logits, sac_prob *out_probs,
                                    uint32_t n_probs);
 /* The same of a row's logits: where these are few, it does not look at the others. */
-SAC_API int32_t sac_sampler_sample_row(sac_sampler *sampler, const sac_row *row,
-                                       sac_prob *out_probs, uint32_t n_probs);
+SAC_API int32_t sac_sampler_sample_row(sac_sampler *sampler, const sac_row *row);
 
 /* ---- Requests: prompt in, events out ---- */
 

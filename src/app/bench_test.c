@@ -49,7 +49,7 @@ static void take_likeliest(void *user, const sac_row *row)
     const struct rep *r = user;
     for (uint32_t s = 0; s < r->test->n_seq; s++)
         if (r->seq[s] == row->seq)
-            r->next[s] = sac_sampler_sample_row(r->rig->sampler, row, NULL, 0);
+            r->next[s] = sac_sampler_sample_row(r->rig->sampler, row);
 }
 
 /* Queues made-up tokens of a prompt up to position `end`. */

@@ -675,8 +675,7 @@ int32_t sac_sampler_sample(sac_sampler *s, float *logits, sac_prob *out_probs, u
     return sample_row(s, &(sac_row){.logits = logits}, NULL, out_probs, n_probs);
 }
 
-int32_t sac_sampler_sample_row(sac_sampler *s, const sac_row *row, sac_prob *out_probs,
-                               uint32_t n_probs)
+int32_t sac_sampler_sample_row(sac_sampler *s, const sac_row *row)
 {
-    return sample_row(s, row, NULL, out_probs, n_probs);
+    return sample_row(s, row, NULL, NULL, 0);
 }

@@ -504,7 +504,7 @@ static void the_top_decides(void **state)
             const sac_row row = {.logits = known, .top = id, .n_top = name_top(known, id)};
             const int32_t tok = sac_sampler_sample(whole, logits, NULL, 0);
             assert_int_equal(sac_sampler_sample(top, few, NULL, 0), tok);
-            assert_int_equal(sac_sampler_sample_row(named, &row, NULL, 0), tok);
+            assert_int_equal(sac_sampler_sample_row(named, &row), tok);
         }
         sac_sampler_free(named);
         sac_sampler_free(whole);
