@@ -1,0 +1,331 @@
+/* check_choice.c: choices of several slots (ops/lanes.h) as the CUDA library has them: visits as the
+ * reference makes them, and rows of slots that become fewer launches as each makes its part. */
+#include "lane_pages.h"
+
+/* ---- Visits ---- */
+
+enum { N_MEMBER = 2 };
+
+static struct { /* rooms of the reference, and what comes back */
+    float vote[N_MEMBER][N_VISIT];
+    float part[N_MEMBER][OP_VISIT_ROUND * GROUP * (DIM + 2)];
+    double part_log[N_MEMBER][OP_VISIT_ROUND * GROUP];
+    float sum[(N_VISIT + 1) * GROUP];
+    float value[N_MEMBER][GROUP * DIM], value_log[N_MEMBER][GROUP];
+    uint32_t order[N_VISIT], spare[N_VISIT], mask[N_MEMBER][N_VISIT], got[N_VISIT];
+    uint16_t own[2 * PAGE_TOK * DIM];
+    struct op_visited state[N_MEMBER], after;
+    struct op_lane_result result[N_MEMBER], got_result;
+} s;
+
+static struct op_lane_visit make_visit(uint32_t lane, int form, uint32_t n_page)
+{
+    return (struct op_lane_visit){.geom = &p.geom,
+                                  .frames = {p.frames, NULL},
+                                  .page = p.page,
+                                  .own = (const uint8_t *)s.own,
+                                  .n_own = 1 + 7 * (uint32_t)(form % 5),
+                                  .n_page = n_page,
+                                  .group = GROUP,
+                                  .q = p.q[0],
+                                  .scale = 0.1f,
+                                  .softcap = form % 4 == 3 ? 6 : 0,
+                                  .begin = n_page > 0,
+                                  .end = n_page > 0 ? n_page - (uint32_t)form % 3 : 0,
+                                  .vote = s.vote[lane],
+                                  .order = s.order,
+                                  .spare = s.spare,
+                                  .part = s.part[lane],
+                                  .part_log = s.part_log[lane],
+                                  .value = s.value[lane],
+                                  .value_log = s.value_log[lane],
+                                  .mask = s.mask[lane],
+                                  .result = &s.result[lane],
+                                  .state = &s.state[lane],
+                                  .n_member = lane > 0   ? 0
+                                              : form % 2 ? N_MEMBER
+                                                         : 1,
+                                  .mass = form % 3 == 0 ? 0.4 : 0.8,
+                                  .step = 1 + (uint32_t)form % 4 * 2,
+                                  .by_last = form / 2 % 2,
+                                  .by_mean = form / 4 % 2,
+                                  .until = UINT32_MAX};
+}
+
+/* The same on the device; its state is what memory held before. */
+static struct op_lane_visit put_visit(const struct op_lane_visit *op)
+{
+    struct op_lane_visit there = *op;
+    memset(&s.after, 0xff, sizeof s.after);
+    there.frames.base = p.there;
+    there.page = p.page_there;
+    there.q = p.q_there;
+    there.own = put(op->own, sizeof s.own);
+    there.vote = put(op->vote, sizeof s.vote[0]);
+    there.order = put(s.order, sizeof s.order);
+    there.spare = put(s.order, sizeof s.order);
+    there.sum = put(s.sum, sizeof s.sum);
+    there.mask = put(op->mask, sizeof s.mask[0]);
+    there.result = put(op->result, sizeof *op->result);
+    there.state = put(&s.after, sizeof s.after);
+    return there;
+}
+
+static void visit_as_the_reference(int form, uint32_t n_page, bool bad, uint64_t *seed)
+{
+    struct op_lane_visit op[N_MEMBER], there[N_MEMBER];
+    const uint32_t n = form % 2 ? N_MEMBER : 1;
+    memset(&s, 0, sizeof s);
+    for (uint32_t i = 0; i < N_MEMBER * N_VISIT; i++) /* with ties */
+        s.vote[i / N_VISIT][i % N_VISIT] = (float)(random_next(seed) % 40) / 64;
+    for (uint32_t i = 0; i < 2 * PAGE_TOK * DIM; i++) {
+        const float x = random_unit(seed);
+        s.own[i] = p.geom.type_k == SAC_KV_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        op[i] = make_visit(i, form, n_page);
+        there[i] = put_visit(&op[i]);
+    }
+    ref.lanes.visit(NULL, &ref, op, n);
+    assert_int_equal(api->lane_visit(device, there, n), SAC_OK);
+    for (uint32_t i = 0; i < n; i++) {
+        get(s.got, there[i].mask, sizeof s.got);
+        get(&s.got_result, there[i].result, sizeof s.got_result);
+        assert_int_equal(s.got_result.n_bad > 0, bad);
+        assert_int_equal(s.result[i].n_bad > 0, bad);
+        if (bad) continue;
+        assert_memory_equal(s.mask[i], s.got, sizeof s.got);
+        assert_int_equal(s.result[i].n_chosen, s.got_result.n_chosen);
+        assert_int_equal(s.result[i].n_visit, s.got_result.n_visit);
+    }
+}
+
+static void visits_are_the_same(void **state)
+{
+    (void)state;
+    const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_BF16, SAC_KV_Q8};
+    uint64_t seed = 8;
+    uint32_t n_partial = 0;
+    for (int form = 0; form < 12; form++) {
+        make_pages(N_VISIT, type[form % 3], false, &seed);
+        visit_as_the_reference(form, N_VISIT, false, &seed);
+        n_partial += s.result[0].n_visit < N_VISIT;
+        give_all();
+    }
+    assert_true(n_partial >= 6);
+    make_pages(N_VISIT, SAC_KV_F16, false, &seed);
+    setenv("SAC_GRID_ORDER", "backward", 1); /* shared memory has what the visits before left */
+    visit_as_the_reference(1, 0, false, &seed);
+    unsetenv("SAC_GRID_ORDER");
+    give_all();
+    make_pages(N_VISIT, SAC_KV_Q8, true, &seed); /* the page with a NaN is visited first */
+    p.page[0] = 5;
+    p.page_there = put(p.page, sizeof p.page);
+    visit_as_the_reference(0, N_VISIT, true, &seed);
+    give_all();
+}
+
+/* ---- A draw from scores to lists ---- */
+
+enum { N_DRAWN = 4, DRAWN_TOK = N_VISIT * PAGE_TOK };
+
+struct drawn_lane { /* rooms of one there, and what comes back */
+    struct op_lane_result result;
+    struct attn_count count;
+    struct op_draw_state state;
+    uint32_t mask[N_VISIT], page[N_VISIT], tok[DRAWN_TOK];
+    struct op_draw_piece piece[OP_DRAW_PIECES(DRAWN_TOK)];
+    _Alignas(64) float share[DRAWN_TOK];
+    float e[GROUP * DRAWN_TOK], logw[DRAWN_TOK];
+    float lse[GROUP], sum[OP_LANE_PIECES(N_VISIT) * GROUP];
+};
+
+/* All slots of a draw: pieces of all kinds, a lane that wants too much, one whose query is no
+ * number and one that has nothing to draw from. `apart`: none of them is noted when the next one
+ * comes. */
+static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
+{
+    struct op_lane_begin begin[N_DRAWN];
+    struct op_lane_shares shares[N_DRAWN];
+    struct op_lane_ends ends[N_DRAWN];
+    struct op_lane_draw draw[N_DRAWN];
+    struct op_lane_list list[N_DRAWN];
+    struct drawn_lane *there = put(got, N_DRAWN * sizeof *got);
+    struct page_lines lines;
+    page_lines_init(&lines, &p.geom);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        struct drawn_lane *l = &there[i];
+        const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i, n_open = n_page * PAGE_TOK - 64;
+        begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, &l->count};
+        shares[i] = (struct op_lane_shares){.at = {.base = p.there,
+                                                   .stride = p.geom.bytes,
+                                                   .min_at = p.geom.k_min,
+                                                   .step_at = p.geom.k_step,
+                                                   .hi2_at = p.geom.k_hi2,
+                                                   .page = p.page_there,
+                                                   .n_page = n_page,
+                                                   .head_dim = DIM,
+                                                   .group = GROUP,
+                                                   .q = i == 2 ? bad_q : p.q_there,
+                                                   .scale = 0.05f,
+                                                   .share = l->share,
+                                                   .e = l->e},
+                                            .lse = l->lse,
+                                            .sum = l->sum,
+                                            .result = &l->result};
+        ends[i] = (struct op_lane_ends){l->mask, n_page, 32, n_page * PAGE_TOK - 32};
+        draw[i] = (struct op_lane_draw){.at = {l->share + 32, n_open, 32, 1e-3, l->tok, l->logw},
+                                        .n_more = 64,
+                                        .most = i == 1 ? 100 : 1e9,
+                                        .piece = l->piece,
+                                        .state = &l->state,
+                                        .result = &l->result};
+        list[i] = (struct op_lane_list){.mask = l->mask,
+                                        .n_page = n_page,
+                                        .weighs = true,
+                                        .result = &l->result,
+                                        .lines = &lines,
+                                        .page = l->page,
+                                        .tok = l->tok,
+                                        .count = &l->count};
+    }
+    assert_int_equal(api->lane_begin(device, begin, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_shares(device, shares, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_ends(device, ends, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_draw(device, draw, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_list(device, list, N_DRAWN), SAC_OK);
+    get(got, there, N_DRAWN * sizeof *got);
+}
+
+/* What the row of slots makes in fewer launches is what each makes by itself. */
+static void draws_are_listed_the_same(void **state)
+{
+    (void)state;
+    static struct drawn_lane apart[N_DRAWN], row[N_DRAWN];
+    float bad_q[GROUP * DIM] = {0};
+    uint64_t seed = 11;
+    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
+    bad_q[DIM + 3] = INFINITY;
+    const float *bad_there = put(bad_q, sizeof bad_q);
+    memset(apart, 0xff, sizeof apart);
+    memset(row, 0xff, sizeof row);
+    draw_lists(apart, true, bad_there);
+    draw_lists(row, false, bad_there);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        struct attn_count *a = &apart[i].count, *b = &row[i].count;
+        const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i;
+        assert_true(i > 0 || b->n_line_tok > 0);   /* it was one launch */
+        if (!b->dense) b->n_line += b->n_line_tok; /* told with the others where it is apart */
+        b->n_line_tok = a->n_line_tok;
+        assert_memory_equal(a, b, sizeof *a);
+        assert_memory_equal(&apart[i].result, &row[i].result, sizeof row[i].result);
+        assert_memory_equal(apart[i].mask, row[i].mask, n_page * sizeof row[i].mask[0]);
+        assert_int_equal(a->dense, i == 1 || i == 2);
+        assert_int_equal(a->not_finite, i == 2);
+        if (a->dense) continue;
+        assert_true(i == 3 ? a->n_tok == 0 : a->n_tok > 100);
+        assert_memory_equal(apart[i].page, row[i].page, a->n_page * sizeof row[i].page[0]);
+        assert_memory_equal(apart[i].tok, row[i].tok, a->n_tok * sizeof row[i].tok[0]);
+        assert_memory_equal(apart[i].logw, row[i].logw, a->n_tok * sizeof row[i].logw[0]);
+    }
+    give_all();
+    free(p.frames);
+    p.frames = NULL;
+}
+
+/* ---- The best, from votes to lists ---- */
+
+enum { N_BEST = 3, N_HALF = 2 * N_PAGE };
+
+struct best_lane { /* rooms of one there, and what comes back */
+    struct op_lane_result result;
+    struct attn_count count;
+    uint32_t mask[N_PAGE], page[N_PAGE], tok[N_TOK];
+    float score[GROUP][N_HALF], vote[N_HALF], lse[GROUP];
+};
+
+/* All slots of a choice of halves of pages; a score of the last lane is no number. */
+static void list_best(struct best_lane *got, bool apart)
+{
+    struct op_lane_vote vote[N_BEST];
+    struct op_lane_ends ends[N_BEST];
+    struct op_lane_take take[N_BEST];
+    struct op_lane_list list[N_BEST];
+    struct best_lane *there = put(got, N_BEST * sizeof *got);
+    struct page_lines lines;
+    page_lines_init(&lines, &p.geom);
+    for (uint32_t i = 0; i < N_BEST; i++) {
+        struct best_lane *l = &there[i];
+        const uint32_t n_page = N_PAGE - 10 * i;
+        vote[i] = (struct op_lane_vote){
+            {l->score[0], N_HALF, 2 * n_page, GROUP, l->vote, l->lse}, &l->result};
+        ends[i] = (struct op_lane_ends){l->mask, n_page, 32, n_page * PAGE_TOK - 64};
+        take[i] = (struct op_lane_take){.value = l->vote,
+                                        .n_page = n_page,
+                                        .item_tok = PAGE_TOK / 2,
+                                        .begin = 32,
+                                        .end = n_page * PAGE_TOK - 64,
+                                        .target = 25,
+                                        .mask = l->mask,
+                                        .result = &l->result};
+        list[i] = (struct op_lane_list){.mask = l->mask,
+                                        .n_page = n_page,
+                                        .result = &l->result,
+                                        .lines = &lines,
+                                        .page = l->page,
+                                        .tok = l->tok,
+                                        .count = &l->count};
+    }
+    assert_int_equal(api->lane_vote(device, vote, N_BEST), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_ends(device, ends, N_BEST), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_take(device, take, N_BEST), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_list(device, list, N_BEST), SAC_OK);
+    get(got, there, N_BEST * sizeof *got);
+}
+
+static void the_best_are_listed_the_same(void **state)
+{
+    (void)state;
+    static struct best_lane apart[N_BEST], row[N_BEST];
+    uint64_t seed = 12;
+    make_pages(N_PAGE, SAC_KV_F16, false, &seed);
+    for (uint32_t i = 0; i < N_BEST * GROUP * N_HALF; i++)
+        apart[i / (GROUP * N_HALF)].score[i / N_HALF % GROUP][i % N_HALF] =
+            (float)(random_next(&seed) % 30) / 4;
+    apart[N_BEST - 1].score[1][40] = NAN;
+    memcpy(row, apart, sizeof row);
+    list_best(apart, true);
+    list_best(row, false);
+    for (uint32_t i = 0; i < N_BEST; i++) {
+        const struct attn_count *a = &apart[i].count;
+        assert_memory_equal(a, &row[i].count, sizeof *a);
+        assert_int_equal(a->dense, i == N_BEST - 1);
+        assert_memory_equal(&apart[i].result, &row[i].result, sizeof row[i].result);
+        if (a->dense) continue;
+        assert_int_equal(a->n_chosen, 25 * PAGE_TOK / 2);
+        assert_true(a->n_page >= 3 && a->n_tok > 0);
+        assert_memory_equal(apart[i].mask, row[i].mask, sizeof row[i].mask);
+        assert_memory_equal(apart[i].page, row[i].page, a->n_page * sizeof row[i].page[0]);
+        assert_memory_equal(apart[i].tok, row[i].tok, a->n_tok * sizeof row[i].tok[0]);
+    }
+    give_all();
+    free(p.frames);
+    p.frames = NULL;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(visits_are_the_same),
+        cmocka_unit_test(draws_are_listed_the_same),
+        cmocka_unit_test(the_best_are_listed_the_same),
+    };
+    return cmocka_run_group_tests(tests, open_library, close_library);
+}
