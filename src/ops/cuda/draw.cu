@@ -12,7 +12,7 @@
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/marked.cuh"
 
-#define THREADS 512u
+#define THREADS 256u
 #define WARPS   (THREADS / 32)
 #define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread: every 32nd of its warp's stretch */
 #define STRETCH (EACH * 32)
@@ -24,7 +24,7 @@
 #define CUT_THREADS 256u
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
-#define TAKE_BLOCKS 3u /* of a multiprocessor at once: they wait for memory and each other */
+#define TAKE_BLOCKS 5u /* of a multiprocessor at once: they wait for memory and each other */
 #define CUT_BUSY    5u /* blocks of a multiprocessor at once */
 #define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
 

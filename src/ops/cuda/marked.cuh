@@ -6,6 +6,8 @@
 #include "ops/cuda/block.cuh"
 #include "ops/lanes.h"
 
+#define MARKED_EACH 4u /* neighbouring pages of a thread */
+
 struct marked_room { /* shared memory */
     unsigned long long both[32];
     uint32_t n[32];
@@ -26,9 +28,10 @@ static __device__ inline uint32_t count_lines(const uint8_t *lines, uint32_t tok
 
 static __device__ inline uint32_t page_lines_of(const struct page_lines &l, uint32_t tok)
 {
+    if (tok == 0) return 0;
     uint32_t n = count_lines(l.k, tok) + count_lines(l.v, tok);
     for (uint32_t i = 0; i < l.n_scale; i++) n += (l.scale_tok[i] & tok) != 0;
-    return tok ? n + (uint32_t)(l.k_page / 64) : 0;
+    return n + (uint32_t)(l.k_page / 64);
 }
 
 /* Lines of tokens that are listed by themselves, ascending: this thread's share of them. */
@@ -56,20 +59,29 @@ list_marked(const struct op_lane_list &op, const struct op_lane_result &r, bool 
 {
     struct attn_count count = {};
     uint32_t n_page = 0, n_line = 0;
-    for (uint32_t first = 0; first < op.n_page; first += blockDim.x) {
-        const uint32_t p = first + threadIdx.x;
-        const uint32_t word = p >= op.n_page ? 0 : dense ? ~0u : op.mask[p];
-        const bool whole = word == ~0u;
-        uint32_t left = whole ? 0 : word;
-        unsigned long long all;
-        const unsigned long long mine = (unsigned long long)whole << 32 | (uint32_t)__popc(left);
+    for (uint32_t first = 0; first < op.n_page; first += blockDim.x * MARKED_EACH) {
+        const uint32_t p = first + threadIdx.x * MARKED_EACH;
+        uint32_t word[MARKED_EACH];
+        unsigned long long mine = 0, all;
+#pragma unroll
+        for (uint32_t k = 0; k < MARKED_EACH; k++)
+            word[k] = p + k >= op.n_page ? 0 : dense ? ~0u : op.mask[p + k];
+#pragma unroll
+        for (uint32_t k = 0; k < MARKED_EACH; k++) {
+            mine += word[k] == ~0u ? 1ull << 32 : (uint32_t)__popc(word[k]);
+            n_line += page_lines_of(lines, word[k]);
+        }
         const unsigned long long before = block_before(mine, room.both, &all);
-        if (whole && !dense) op.page[n_page + (uint32_t)(before >> 32)] = p;
-        uint32_t at = n_tok + (uint32_t)before;
-        for (; left; left &= left - 1) op.tok[at++] = p * PAGE_TOK + (uint32_t)__ffs(left) - 1;
+        uint32_t page_at = n_page + (uint32_t)(before >> 32), at = n_tok + (uint32_t)before;
+#pragma unroll
+        for (uint32_t k = 0; k < MARKED_EACH; k++) {
+            uint32_t left = word[k] == ~0u ? 0 : word[k];
+            if (word[k] == ~0u && !dense) op.page[page_at++] = p + k;
+            for (; left; left &= left - 1)
+                op.tok[at++] = (p + k) * PAGE_TOK + (uint32_t)__ffs(left) - 1;
+        }
         n_page += (uint32_t)(all >> 32);
         n_tok += (uint32_t)all;
-        n_line += page_lines_of(lines, word);
     }
     count.n_line = block_sum(n_line, room.n) + r.n_line;
     count.dense = dense;
