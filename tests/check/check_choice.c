@@ -1,5 +1,5 @@
-/* check_choice.c: choices of several slots (ops/lanes.h) as the CUDA library has them: visits as the
- * reference makes them, and rows of slots that become fewer launches as each makes its part. */
+/* check_choice.c: choices of several slots (ops/lanes.h) as the CUDA library has them: visits as
+ * the reference makes them, and rows of slots that become fewer launches as each makes its part. */
 #include "lane_pages.h"
 
 /* ---- Visits ---- */
@@ -261,8 +261,8 @@ static void list_best(struct best_lane *got, bool apart)
     for (uint32_t i = 0; i < N_BEST; i++) {
         struct best_lane *l = &there[i];
         const uint32_t n_page = N_PAGE - 10 * i;
-        vote[i] = (struct op_lane_vote){
-            {l->score[0], N_HALF, 2 * n_page, GROUP, l->vote, l->lse}, &l->result};
+        vote[i] = (struct op_lane_vote){{l->score[0], N_HALF, 2 * n_page, GROUP, l->vote, l->lse},
+                                        &l->result};
         ends[i] = (struct op_lane_ends){l->mask, n_page, 32, n_page * PAGE_TOK - 64};
         take[i] = (struct op_lane_take){.value = l->vote,
                                         .n_page = n_page,

@@ -365,8 +365,8 @@ static void boxes_are_the_same(void **state)
         assert_int_equal(api->lane_boxes(device, away, MANY), SAC_OK);
         get(got, away[0].at.out, sizeof got);
         assert_near(want[0], got[0], GROUP * 2 * N_PAGE, 1e-5);
-        const uint32_t some[] = {0,          5,          5 + 3 * EIGHTH, 5 + 7 * EIGHTH,
-                                 7 + EIGHTH, 7 + 7 * EIGHTH, MANY - 1};
+        const uint32_t some[] = {
+            0, 5, 5 + 3 * EIGHTH, 5 + 7 * EIGHTH, 7 + EIGHTH, 7 + 7 * EIGHTH, MANY - 1};
         for (uint32_t k = 0; k < sizeof some / sizeof some[0]; k++) {
             get(got, away[some[k]].at.out, sizeof got);
             assert_int_equal(api->lane_boxes(device, away + some[k], 1), SAC_OK);
@@ -377,7 +377,8 @@ static void boxes_are_the_same(void **state)
     }
 }
 
-/* The shares of a lane are those that it has by itself, whoever has how many pages and is with it. */
+/* The shares of a lane are those that it has by itself, whoever has how many pages and is with it.
+ */
 static void is_as_alone(const struct op_lane_shares *away)
 {
     static float got[N_TOK], alone[N_TOK];
@@ -532,16 +533,11 @@ static void lists_hold_what_is_marked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_are_the_same),
-        cmocka_unit_test(ends_are_the_same),
-        cmocka_unit_test(the_largest_are_the_same),
-        cmocka_unit_test(draws_are_the_same),
-        cmocka_unit_test(votes_are_the_same),
-        cmocka_unit_test(logits_are_the_same),
-        cmocka_unit_test(notes_are_the_same),
-        cmocka_unit_test(boxes_are_the_same),
-        cmocka_unit_test(shares_are_the_same),
-        cmocka_unit_test(lists_hold_what_is_marked),
+        cmocka_unit_test(the_best_are_the_same),    cmocka_unit_test(ends_are_the_same),
+        cmocka_unit_test(the_largest_are_the_same), cmocka_unit_test(draws_are_the_same),
+        cmocka_unit_test(votes_are_the_same),       cmocka_unit_test(logits_are_the_same),
+        cmocka_unit_test(notes_are_the_same),       cmocka_unit_test(boxes_are_the_same),
+        cmocka_unit_test(shares_are_the_same),      cmocka_unit_test(lists_hold_what_is_marked),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

@@ -1,4 +1,5 @@
-/* lane_pages.h: sealed pages of random keys, here and on the device, for checks of slots that choose.
+/* lane_pages.h: sealed pages of random keys, here and on the device, for checks of slots that
+ * choose.
  */
 #ifndef SAC_TESTS_LANE_PAGES_H
 #define SAC_TESTS_LANE_PAGES_H

@@ -154,7 +154,8 @@ static __device__ __forceinline__ void choose_votes(float vote[N], const struct 
     for (uint32_t g = 0; g < op.group; g++)
 #pragma unroll
         for (uint32_t k = 0; k < N; k++)
-            vote[k] += expf(op.score[g * op.score_stride + min(i + k * step, op.n - 1)] - op.lse[g]);
+            vote[k] +=
+                expf(op.score[g * op.score_stride + min(i + k * step, op.n - 1)] - op.lse[g]);
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) vote[k] /= (float)op.group;
 }
@@ -299,8 +300,8 @@ static __device__ inline float choose_value(const struct page_geom &g, const uin
 
 /* The page of a token that rows up to `pos` see, and in *of, a geometry, what it is like: the own
  * page is rows of 16 bits. */
-static __device__ inline const uint8_t *choose_page(struct page_geom *of, const struct op_seen &keys,
-                                                    uint32_t pos, uint32_t tok)
+static __device__ inline const uint8_t *
+choose_page(struct page_geom *of, const struct op_seen &keys, uint32_t pos, uint32_t tok)
 {
     const uint32_t page_i = tok / PAGE_TOK;
     if (page_i < pos / PAGE_TOK) return place_page(keys.frames, keys.page[page_i], of->bytes);

@@ -5,8 +5,8 @@
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/marked.cuh"
 
-#define THREADS 1024u
-#define FEW     256u
+#define THREADS  1024u
+#define FEW      256u
 #define TOGETHER 4u /* values that a thread makes */
 
 /* ---- Begin ---- */

@@ -4,10 +4,10 @@
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
-#define WARPS       8u
-#define THREADS     1024u
-#define FEW         256u
-#define BOXES_BUSY  2u /* blocks of a multiprocessor at once */
+#define WARPS      8u
+#define THREADS    1024u
+#define FEW        256u
+#define BOXES_BUSY 2u /* blocks of a multiprocessor at once */
 
 static sac_status refuse_turned(struct cuda_device *d)
 {
@@ -23,8 +23,8 @@ static sac_status refuse_turned(struct cuda_device *d)
 #define BOX_TILES 4u /* of eight heads, at most */
 
 /* What a block's lanes ask, as matrix instructions want it: for each 16 channels, eight heads and
- * kind the two words of every lane of a warp. Lane j of four has 16 neighbours of a part's channels,
- * four for each step. */
+ * kind the two words of every lane of a warp. Lane j of four has 16 neighbours of a part's
+ * channels, four for each step. */
 template <uint32_t TILES> struct box_query {
     uint2 word[TILES][BOX_KINDS][32];
 };
@@ -46,8 +46,8 @@ static __device__ void box_query_load(struct box_query<TILES> *to, const struct 
             choose_head_of(g0 + tile * 8 + lane / 4, b.of[0].at.group, b.n_mate);
         const struct op_lane_boxes &op = b.of[h.mate];
         const uint32_t c = step / BOX_STEPS * BOX_PART + lane % 4 * 16 + step % BOX_STEPS * 4;
-        const float4 v = h.is ? *(const float4 *)(op.q + h.head * op.at.head_dim + c)
-                              : make_float4(0, 0, 0, 0);
+        const float4 v =
+            h.is ? *(const float4 *)(op.q + h.head * op.at.head_dim + c) : make_float4(0, 0, 0, 0);
         const float q[4] = {v.x * op.scale, v.y * op.scale, v.z * op.scale, v.w * op.scale};
         uint32_t word[BOX_KINDS][2];
 #pragma unroll
@@ -90,7 +90,8 @@ box_part(float sum[TILES][ROWS][4], const struct box_query<TILES> *query, uint32
 #pragma unroll
         for (uint32_t t = 0; t < TILES; t++) {
             if (!(tiles >> t & 1)) continue;
-            const uint2 near = query[s].word[t][kind][lane], rest = query[s].word[t][kind + 1][lane];
+            const uint2 near = query[s].word[t][kind][lane],
+                        rest = query[s].word[t][kind + 1][lane];
 #pragma unroll
             for (uint32_t r = 0; r < ROWS; r++) {
                 const uint4 lo = v[r][0][s / 2], hi = v[r][1][s / 2];
@@ -126,12 +127,12 @@ static __device__ __forceinline__ uint32_t tiles_of(uint32_t group, uint32_t g0,
     return ~0u << (first > g0 ? (first - g0) / 8 : 0) & ~0u >> (31 - min((end - 1 - g0) / 8, 31u));
 }
 
-/* Scores of ROWS times 16 boxes of lane `mate` for heads from g0 on, by a warp; `same`: of all of the
- * block's lanes. */
+/* Scores of ROWS times 16 boxes of lane `mate` for heads from g0 on, by a warp; `same`: of all of
+ * the block's lanes. */
 template <uint32_t TILES, uint32_t ROWS>
-static __device__ __forceinline__ void
-box_unit(const struct box_block &b, const struct box_query<TILES> *query, uint32_t g0, uint32_t first,
-         uint32_t mate, bool same)
+static __device__ __forceinline__ void box_unit(const struct box_block &b,
+                                                const struct box_query<TILES> *query, uint32_t g0,
+                                                uint32_t first, uint32_t mate, bool same)
 {
     const struct op_lane_boxes &op = b.of[mate];
     const uint32_t lane = threadIdx.x % 32, n = op.at.n_page * op.n_box, group = op.at.group;
@@ -163,8 +164,8 @@ box_unit(const struct box_block &b, const struct box_query<TILES> *query, uint32
     }
 }
 
-/* A warp takes ROWS times 16 boxes at a time: the rows of its instructions, whose columns are heads.
- * Lanes i, i + n_list / n_mate and so on are a block's (choose_head). */
+/* A warp takes ROWS times 16 boxes at a time: the rows of its instructions, whose columns are
+ * heads. Lanes i, i + n_list / n_mate and so on are a block's (choose_head). */
 template <uint32_t TILES, uint32_t ROWS>
 static __global__ void __launch_bounds__(WARPS * 32, 2)
     boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, uint32_t n_mate,

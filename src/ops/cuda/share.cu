@@ -5,8 +5,8 @@
  * Logits do not lie in memory: of a page there is the largest one of each head, and exponentials
  * less that as halves, which are multiplied by what the sums of all pages make of it when shares
  * are wanted (choose_shares). So a second pass reads half as much, and has no exponentials of its
- * own. Weights of a page's codes, queries times steps, are rounded to halves: off by a thousandth of
- * what two bits of a key leave open. What goes with all tokens of a page is not rounded.
+ * own. Weights of a page's codes, queries times steps, are rounded to halves: off by a thousandth
+ * of what two bits of a key leave open. What goes with all tokens of a page is not rounded.
  *
  * Codes are the 16 rows of a matrix instruction, and heads its eight columns. Where groups are
  * small, lanes share them: those of sequences which have the same page take one reading of it. */
@@ -27,14 +27,14 @@ struct share_block {
     uint32_t n_mate, group;
 };
 
-/* Channel c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D / 16
- * from j D / 16 on: so a word of them has four channels of each quarter, the k of one instruction.
- * Codes are not shifted: as bits of a half they are multiples of 2^-24, by a power of four for each
- * quarter, which queries make up for. The queries of head lane / 4: halves, and what that leaves,
- * which is the same for all warps and wanted once for many tokens. */
+/* Channel c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D /
+ * 16 from j D / 16 on: so a word of them has four channels of each quarter, the k of one
+ * instruction. Codes are not shifted: as bits of a half they are multiples of 2^-24, by a power of
+ * four for each quarter, which queries make up for. The queries of head lane / 4: halves, and what
+ * that leaves, which is the same for all warps and wanted once for many tokens. */
 template <uint32_t D> struct share_query {
     static constexpr uint32_t n_word = D / 64;
-    uint32_t q[n_word][4][2]; /* by word, quarter, pair of channels */
+    uint32_t q[n_word][4][2];         /* by word, quarter, pair of channels */
     const uint32_t (*rest)[4][2][32]; /* [n_word] of these, by lanes, in shared memory */
 };
 
@@ -55,7 +55,7 @@ static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t wo
 
 template <uint32_t D>
 static __device__ void share_query_load(struct share_query<D> &to, uint32_t (*rest)[4][2][32],
-                 const struct share_block &b, uint32_t g0)
+                                        const struct share_block &b, uint32_t g0)
 {
     const uint32_t lane = threadIdx.x % 32, j = lane % 4;
     const struct choose_head h = choose_head_of(g0 + lane / 4, b.group, b.n_mate);
@@ -214,9 +214,10 @@ struct share_to {
     bool is;
 };
 
-static __device__ __forceinline__ struct share_to
-share_to_of(const struct share_block &b, const struct choose_head &h, uint32_t piece, uint32_t mate,
-            bool same)
+static __device__ __forceinline__ struct share_to share_to_of(const struct share_block &b,
+                                                              const struct choose_head &h,
+                                                              uint32_t piece, uint32_t mate,
+                                                              bool same)
 {
     struct share_to to = {NULL, NULL, NULL, h.is && (same || h.mate == mate)};
     if (!to.is) return to;
@@ -228,8 +229,9 @@ share_to_of(const struct share_block &b, const struct choose_head &h, uint32_t p
     return to;
 }
 
-/* Powers of a head's logits of a page less the largest one, which go to the sum of those before. NaN if one is not finite: then the page's minimum, step or the query is not, and so no
- * logit of it is. */
+/* Powers of a head's logits of a page less the largest one, which go to the sum of those before.
+ * NaN if one is not finite: then the page's minimum, step or the query is not, and so no logit of
+ * it is. */
 static __device__ __forceinline__ void share_put(const struct share_to &to, uint32_t page,
                                                  const float x[4], struct exp_sum &sum)
 {
@@ -257,8 +259,8 @@ static __device__ __forceinline__ uint32_t share_count(const struct op_share_pla
     return begin < op.n_page ? min(SHARE_PAGES, op.n_page - begin) : 0;
 }
 
-/* A piece of lane `mate`, by a warp; `same`: of all of the block's lanes. Heads are those of columns
- * 2 (lane % 4) and the next one. */
+/* A piece of lane `mate`, by a warp; `same`: of all of the block's lanes. Heads are those of
+ * columns 2 (lane % 4) and the next one. */
 template <uint32_t D>
 static __device__ __forceinline__ void
 share_piece(const struct share_block &b, const struct share_query<D> &query,
@@ -332,9 +334,9 @@ static __device__ void share_logs(const struct share_block &b)
     }
 }
 
-/* Lanes i, i + n_list / n_mate and so on are a block's (choose_head). The last block to be done with
- * them adds up. Blocks of all lanes have the same pieces at the same time, so that sequences which
- * share pages find them in the cache. */
+/* Lanes i, i + n_list / n_mate and so on are a block's (choose_head). The last block to be done
+ * with them adds up. Blocks of all lanes have the same pieces at the same time, so that sequences
+ * which share pages find them in the cache. */
 template <uint32_t D>
 static __global__ void __launch_bounds__(WARPS * 32, D > 128 ? 2 : BUSY)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_mate,
@@ -355,8 +357,9 @@ static __global__ void __launch_bounds__(WARPS * 32, D > 128 ? 2 : BUSY)
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
     for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += COLUMNS) {
-        const struct choose_head head[2] = {choose_head_of(g0 + threadIdx.x % 4 * 2, b.group, b.n_mate),
-                                           choose_head_of(g0 + threadIdx.x % 4 * 2 + 1, b.group, b.n_mate)};
+        const struct choose_head head[2] = {
+            choose_head_of(g0 + threadIdx.x % 4 * 2, b.group, b.n_mate),
+            choose_head_of(g0 + threadIdx.x % 4 * 2 + 1, b.group, b.n_mate)};
         struct share_query<D> query;
         share_query_load(query, rest, b, g0);
         for (uint32_t p = blockIdx.y * WARPS + threadIdx.x / 32; p < share_pieces(n_page);
@@ -427,7 +430,8 @@ static sac_status launch_spread(struct cuda_device *d, const struct choose_sprea
 {
     const uint32_t each = SPREAD * EACH / PAGE_TOK; /* pages */
     return queue_launch(d, "shares of tokens", share_spread_kernel,
-                        dim3((spread.n_page + each - 1) / each, spread.n), SPREAD, 0, spread, folds);
+                        dim3((spread.n_page + each - 1) / each, spread.n), SPREAD, 0, spread,
+                        folds);
 }
 
 /* Whether the sums are those of pages of these shares, and go where they do not lie. */
@@ -454,8 +458,8 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
 /* ---- The launcher ---- */
 
 /* Lanes of a block: as many as have room in eight columns, where there is work for all then. */
-static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_shares *op, uint32_t n,
-                            uint32_t n_block)
+static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_shares *op,
+                            uint32_t n, uint32_t n_block)
 {
     for (uint32_t i = 1; i < n; i++)
         if (op[i].at.group != op->at.group) return 1;

@@ -26,9 +26,9 @@
 #define PIECE       WARPS /* places that a block takes together */
 #define TEAM_BLOCKS 8u    /* of a multiprocessor that all teams of a round have together, or more */
 #define ORDER       1024u /* threads that put pages in order */
-#define ORDER_BITS  12u    /* that a range is divided by, or one less */
+#define ORDER_BITS  12u   /* that a range is divided by, or one less */
 #define ORDER_BINS  (5 * ORDER) /* with one for what is below 0 */
-#define ORDER_EACH  4u     /* pages whose votes a thread reads together */
+#define ORDER_EACH  4u          /* pages whose votes a thread reads together */
 #define ORDER_ZERO  0x80000000u /* the key of a vote of 0, which many pages may have */
 #define EACH        4u          /* places that a thread looks at */
 #define LOOKS       (32 * EACH)
