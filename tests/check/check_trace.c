@@ -366,37 +366,51 @@ static uint32_t run_greedy(const struct call *c, uint32_t head, uint32_t n_head)
     return n_round;
 }
 
+/* Rows from all over the run. */
+static void make_greedy_call(struct call *c, bool by_group)
+{
+    make_call(c);
+    c->op.rule = OP_TRACE_GREEDY;
+    c->op.mass = 0.4;
+    c->op.beta = 0.8f;
+    c->op.most = (double)END * (END - POS);
+    c->op.by_group = by_group;
+    for (uint32_t i = 0; i < c->op.choose.n; i++) c->choose[i] = POS + 7 + i * 5;
+}
+
+/* Runs it and follows all heads; returns the fewest rounds that any took. */
+static uint32_t assert_lines_of_rounds(const struct call *c)
+{
+    const uint32_t n_head = c->op.by_group ? GROUP : 1;
+    uint32_t mask[N_WORD], is[N_WORD], n_round = 0, least = ~0u;
+    run(c);
+    for (uint32_t list = 0; list < N_LIST; list++) {
+        const uint32_t tile = list % N_TILE, head = list / N_TILE, at = tile * N_HEAD + head;
+        if (tile == 0) n_round = run_greedy(c, head / n_head * n_head, n_head);
+        least = n_round < least ? n_round : least;
+        assert_int_equal(got.made[at].why, PLAN_SPARSE);
+        mark(mask, (const bool(*)[END])greedy.taken, tile);
+        read_list(is, at);
+        for (uint32_t w = 0; w < N_WORD; w++) assert_int_equal(is[w], whole_or(mask[w]));
+        if (tile == 0)
+            assert_true(fabs((double)got.made[at].mass - greedy.covered) < 1e-3);
+        else
+            assert_true(got.made[at].mass < 0);
+    }
+    return least;
+}
+
 static void lines_are_taken_in_rounds(void **state)
 {
     uint64_t seed = 21;
-    uint32_t mask[N_WORD], is[N_WORD];
     (void)state;
     for (uint32_t by_group = 0; by_group < 2; by_group++) {
         struct call c;
         make_sequence(by_group ? SAC_KV_F16 : SAC_KV_Q8, 64, &seed);
         for (uint32_t i = 0; i < (END - POS) * N_HEAD * 64; i++) /* rounded as it is there */
             p.q[i] = f16_to_f32(f32_to_f16(2 * p.q[i]));
-        make_call(&c);
-        c.op.rule = OP_TRACE_GREEDY;
-        c.op.mass = 0.4;
-        c.op.beta = 0.8f;
-        c.op.most = (double)END * (END - POS);
-        c.op.by_group = by_group;
-        for (uint32_t i = 0; i < c.op.choose.n; i++) c.choose[i] = POS + 7 + i * 5;
-        run(&c);
-        for (uint32_t list = 0; list < N_LIST; list++) {
-            const uint32_t tile = list % N_TILE, head = list / N_TILE, at = tile * N_HEAD + head;
-            const uint32_t n_head = by_group ? GROUP : 1;
-            if (tile == 0) assert_true(run_greedy(&c, head / n_head * n_head, n_head) > 3);
-            assert_int_equal(got.made[at].why, PLAN_SPARSE);
-            mark(mask, (const bool(*)[END])greedy.taken, tile);
-            read_list(is, at);
-            for (uint32_t w = 0; w < N_WORD; w++) assert_int_equal(is[w], whole_or(mask[w]));
-            if (tile == 0)
-                assert_true(fabs((double)got.made[at].mass - greedy.covered) < 1e-3);
-            else
-                assert_true(got.made[at].mass < 0);
-        }
+        make_greedy_call(&c, by_group);
+        assert_true(assert_lines_of_rounds(&c) > 3);
         /* One cell less, and a head has no gain. */
         run_greedy(&c, 0, by_group ? GROUP : 1);
         c.op.most = (double)(greedy.n_cell - 1);
@@ -406,8 +420,25 @@ static void lines_are_taken_in_rounds(void **state)
         c.op.most = (double)greedy.n_cell;
         run(&c);
         assert_int_equal(got.made[0].why, PLAN_SPARSE);
+        /* More rounds than are launched for all lists. */
+        c.op.most = (double)END * (END - POS);
+        c.op.beta = 0.985f;
+        assert_true(assert_lines_of_rounds(&c) > (OP_TRACE_STEPS - 2) / 3 + 3);
         free_sequence();
     }
+}
+
+/* Rows that look at all keys alike: lines of one length hold the same, and the first are taken. */
+static void first_ones_of_equal_lines_are_taken(void **state)
+{
+    uint64_t seed = 22;
+    struct call c;
+    (void)state;
+    make_sequence(SAC_KV_F16, 64, &seed);
+    memset(p.q, 0, (END - POS) * N_HEAD * 64 * sizeof *p.q);
+    make_greedy_call(&c, false);
+    assert_true(assert_lines_of_rounds(&c) > 0);
+    free_sequence();
 }
 
 /* ---- Lists that read everything ---- */
@@ -446,6 +477,7 @@ int main(void)
         cmocka_unit_test(patterns_are_judged),
         cmocka_unit_test(ends_are_those_of_plans),
         cmocka_unit_test(lines_are_taken_in_rounds),
+        cmocka_unit_test(first_ones_of_equal_lines_are_taken),
         cmocka_unit_test(what_reads_everything_says_why),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);

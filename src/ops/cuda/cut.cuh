@@ -70,6 +70,29 @@ struct cut_room { /* shared memory */
     uint32_t *digit;
 };
 
+#define CUT_BATCH 4 /* items that a thread looks at together */
+
+/* Adds to a bin by its halves: whole numbers of 64 bits have no addition in shared memory, and many
+ * threads want the same bin. */
+static __device__ inline void cut_add(cut_sum *bin, cut_sum weight)
+{
+    uint32_t *half = (uint32_t *)bin;
+    const uint32_t low = (uint32_t)weight, before = atomicAdd(&half[0], low);
+    const uint32_t high = (uint32_t)(weight >> 32) + (before + low < low);
+    if (high > 0) atomicAdd(&half[1], high);
+}
+
+/* Of 31 bits of a positive value: its exponent first, then 8, 8 and 7 more. */
+static __device__ inline uint32_t cut_digit(uint32_t key, int level)
+{
+    return level < 3 ? key >> (23 - 8 * level) & 255 : key & 127;
+}
+
+static __device__ inline uint32_t cut_above(uint32_t key, int level) /* the digits before it */
+{
+    return key >> (31 - 8 * level);
+}
+
 /* Items are those with a positive value, whose bits are in their order; weight (i) is item i's. All
  * threads. */
 template <typename Weight>
@@ -78,14 +101,28 @@ static __device__ struct cut_by_sum cut_find_sum(const float *value, uint32_t n,
 {
     uint32_t prefix = 0;
     if (need == 0) return {INFINITY, 0}; /* none */
-    for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int level = 0; level < 4; level++) {
         __syncthreads();
         if (threadIdx.x < CUT_BINS) r.bin[threadIdx.x] = 0;
         __syncthreads();
-        for (uint32_t x = threadIdx.x; x < n; x += blockDim.x) {
-            const uint32_t key = __float_as_uint(value[x]);
-            if (value[x] > 0 && (shift == 24 || key >> (shift + 8) == prefix))
-                atomicAdd(&r.bin[key >> shift & 255], (cut_sum)weight(x));
+        for (uint32_t first = threadIdx.x; first < n; first += CUT_BATCH * blockDim.x) {
+            float v[CUT_BATCH];
+            cut_sum w[CUT_BATCH];
+            bool is[CUT_BATCH];
+#pragma unroll
+            for (int k = 0; k < CUT_BATCH; k++) {
+                const uint32_t x = first + (uint32_t)k * blockDim.x;
+                v[k] = x < n ? value[x] : 0;
+            }
+#pragma unroll
+            for (int k = 0; k < CUT_BATCH; k++) {
+                const uint32_t key = __float_as_uint(v[k]);
+                is[k] = v[k] > 0 && (level == 0 || cut_above(key, level) == prefix);
+                w[k] = is[k] ? (cut_sum)weight(first + (uint32_t)k * blockDim.x) : 0;
+            }
+#pragma unroll
+            for (int k = 0; k < CUT_BATCH; k++)
+                if (is[k]) cut_add(&r.bin[cut_digit(__float_as_uint(v[k]), level)], w[k]);
         }
         __syncthreads();
         const uint32_t b = CUT_BINS - 1 - threadIdx.x;
@@ -99,7 +136,7 @@ static __device__ struct cut_by_sum cut_find_sum(const float *value, uint32_t n,
             r.bin[0] = above;
         }
         __syncthreads();
-        prefix = prefix << 8 | *r.digit;
+        prefix = level < 3 ? prefix << 8 | *r.digit : prefix << 7 | *r.digit;
         need -= r.bin[0];
     }
     return {__uint_as_float(prefix), need};

@@ -1,235 +1,459 @@
 /* greedy.cu: columns and diagonals taken in rounds until they hold a share of the sampled rows'
- * attention (op_trace, OP_TRACE_GREEDY), by a block for each list of lines, which goes on for as
- * many rounds as it takes: nobody waits for it.
+ * attention (op_trace, OP_TRACE_GREEDY). A round is three launches over all lists: diagonals are
+ * rated, then taken, and columns are both at once, as what they must reach is known by then; a block
+ * for a part of a list's lines. Nobody waits: what a launch has found of a list is summed for the
+ * next ones, and each launch sees by these sums whether the goal was reached before it, and then does
+ * nothing. Rounds beyond those that are launched for all are made by a block for each list, with the
+ * same steps, as is the end: of the lines of the last round only the best that are needed stay.
  *
  * What is left of a line, the attention in its cells that no taken line has, is a whole number, so
  * the lines of a round may lower it in any order. A line x of either kind crosses, in the row at
- * position r >= x, the line r - x of the other kind. */
+ * position r >= x, the line r - x of the other kind. So it crosses those of as many neighbouring
+ * numbers as the run has rows, and a block counts the taken ones of these. */
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/trace.cuh"
 
-#define THREADS 1024u
+#define THREADS     256u
+#define END_THREADS 1024u
+#define PART        OP_TRACE_PART
+#define BATCH       4 /* cells that a thread has on their way at a time */
 
+/* A list of lines, and the room of a block. */
 struct greedy {
     const struct trace_call &c;
     struct trace_rows rows;
     uint32_t head, n, pos0;
-    trace_sum *left[TRACE_KINDS];   /* [n] of lines that are not taken */
-    float *key[TRACE_KINDS];        /* [n] below 0: taken */
-    uint32_t *bits[TRACE_KINDS];    /* [words] taken lines */
-    uint32_t *before[TRACE_KINDS];  /* [words] how many of those before a word */
-    uint32_t *line;                 /* [n] those of a round, in any order */
-    uint32_t *room;                 /* shared [32] */
-    trace_sum *sum_room, *sum_bin;  /* the same of sums */
-    uint32_t *n_line;               /* shared: of `line` */
-    trace_sum covered, goal, n_cell;
+    trace_sum *left[TRACE_KINDS]; /* [n] of lines that are not taken */
+    float *key[TRACE_KINDS];      /* [n] of the lines that the last step of the kind took; 0: others */
+    uint32_t *bits[TRACE_KINDS];  /* [words] taken lines */
+    struct trace_step *step;      /* [OP_TRACE_STEPS] */
+    /* Shared memory. */
+    uint32_t *word, *before; /* taken lines of the other kind, and how many are before a word */
+    uint32_t word0;          /* number of the first of these */
+    uint32_t *line, *n_line; /* [PART] taken in this step */
+    uint32_t *room;          /* [32] */
+    trace_sum *sum_room;     /* [32] */
 };
 
-static __device__ void greedy_open(struct greedy &g, uint32_t head)
+/* What a step takes: lines before number n_first, or those whose key is at least `least`. */
+struct greedy_pick {
+    uint32_t n_first;
+    float least;
+};
+static constexpr float nothing = INFINITY;
+
+/* What a thread, or a block, has found in a step. */
+struct greedy_found {
+    trace_sum held, n_cell; /* by lines that it took */
+    float best;             /* key of those that stay */
+};
+
+static __device__ inline uint32_t window_words(uint32_t n_row)
 {
-    const struct trace_call &c = g.c;
-    g.head = head;
-    g.n = c.n;
-    g.pos0 = c.op.rows.pos;
+    return (n_row + PART) / 32 + 2;
+}
+
+static __device__ struct greedy greedy_open(const struct trace_call &c,
+                                            const struct trace_rows &rows, uint32_t head,
+                                            uint32_t *room, trace_sum *sum_room, uint32_t *n_line)
+{
+    struct greedy g = {c, rows, head, c.n, c.op.rows.pos};
     for (uint32_t k = 0; k < TRACE_KINDS; k++) {
         g.left[k] = trace_sums(c, head, k);
         g.key[k] = c.rank + ((size_t)head * TRACE_KINDS + k) * c.stride;
         g.bits[k] = trace_taken(c, 0, head, k);
-        g.before[k] = trace_taken(c, 1, head, k);
-        for (uint32_t i = threadIdx.x; i < c.stride / 32; i += THREADS) g.bits[k][i] = 0;
     }
-    g.line = c.line + (size_t)head * c.stride;
-    g.covered = g.n_cell = 0;
-    __syncthreads();
+    g.step = c.step + (size_t)head * OP_TRACE_STEPS;
+    g.word = (uint32_t *)kernel_shared();
+    g.before = g.word + window_words(g.n - g.pos0);
+    g.line = g.before + window_words(g.n - g.pos0);
+    g.n_line = n_line;
+    g.room = room;
+    g.sum_room = sum_room;
+    return g;
 }
 
 /* ---- Keys ---- */
 
-static __device__ void count_taken(const struct greedy &g, uint32_t kind)
+/* Counts taken lines that those of a part may cross. All threads. */
+static __device__ void count_window(struct greedy &g, uint32_t kind, uint32_t part)
 {
+    const uint32_t x0 = part * PART, n_near = x0 + PART;
+    g.word0 = (g.pos0 > n_near ? g.pos0 - n_near : 0) / 32;
+    const uint32_t n_word = (g.n - 1 - x0) / 32 + 1 - g.word0;
     uint32_t n_before = 0, all;
-    for (uint32_t first = 0; first < g.c.stride / 32; first += THREADS) {
+    for (uint32_t first = 0; first < n_word; first += blockDim.x) {
         const uint32_t i = first + threadIdx.x;
-        const bool is = i < g.c.stride / 32;
-        const uint32_t n = is ? (uint32_t)__popc(g.bits[kind][i]) : 0;
-        const uint32_t before = block_before(n, g.room, &all);
-        if (is) g.before[kind][i] = n_before + before;
+        const uint32_t word = i < n_word ? g.bits[!kind][g.word0 + i] : 0;
+        const uint32_t before = block_before((uint32_t)__popc(word), g.room, &all);
+        if (i < n_word) {
+            g.word[i] = word;
+            g.before[i] = n_before + before;
+        }
         n_before += all;
     }
     __syncthreads();
 }
 
-/* Taken lines of a kind, number x included. */
-static __device__ inline uint32_t taken_to(const struct greedy &g, uint32_t kind, uint32_t x)
+/* Lines of the window up to number x. */
+static __device__ inline uint32_t taken_to(const struct greedy &g, uint32_t x)
 {
-    return g.before[kind][x / 32] + (uint32_t)__popc(g.bits[kind][x / 32] & ~0u >> (31 - x % 32));
+    const uint32_t i = x / 32 - g.word0;
+    return g.before[i] + (uint32_t)__popc(g.word[i] & ~0u >> (31 - x % 32));
 }
 
-static __device__ inline uint32_t cells(const struct greedy &g, uint32_t line)
+/* Cells of a line that no taken line has. */
+static __device__ inline uint32_t free_cells(const struct greedy &g, uint32_t line)
 {
-    return g.n - max(g.pos0, line);
-}
-
-/* Cells of a line that taken ones of the other kind have, by the last count of those. */
-static __device__ inline uint32_t crossings(const struct greedy &g, uint32_t kind, uint32_t line)
-{
-    const uint32_t all = taken_to(g, !kind, g.n - 1 - line);
-    return line < g.pos0 ? all - taken_to(g, !kind, g.pos0 - 1 - line) : all;
-}
-
-static __device__ inline uint32_t free_cells(const struct greedy &g, uint32_t kind, uint32_t line)
-{
-    const uint32_t n = cells(g, line), n_cross = crossings(g, kind, line);
+    const uint32_t n = g.n - max(g.pos0, line);
+    uint32_t n_cross = taken_to(g, g.n - 1 - line);
+    if (line < g.pos0) n_cross -= taken_to(g, g.pos0 - 1 - line);
     return n > n_cross ? n - n_cross : 0;
 }
 
-static __device__ float block_max(float x, struct greedy &g)
+static __device__ inline float key_of(trace_sum left, uint32_t n_free)
+{
+    return (float)left * (1 / TRACE_ONE) / (float)max(1u, n_free);
+}
+
+/* ---- Steps ---- */
+
+/* Notes the lines of a warp that are taken, neighbours beside each other. */
+static __device__ inline void note_lines(const struct greedy &g, uint32_t taken, uint32_t line)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t at = 0;
+    if (taken == 0) return;
+    if (lane == 0) at = atomicAdd(g.n_line, (uint32_t)__popc(taken));
+    at = __shfl_sync(~0u, at, 0);
+    if (taken >> lane & 1) g.line[at + (uint32_t)__popc(taken & ((1u << lane) - 1))] = line;
+}
+
+/* Lowers what is left of the lines that cross those of a kind which were noted. */
+static __device__ void lower_lines(const struct greedy &g, uint32_t kind)
+{
+    const uint32_t n_line = *g.n_line, n = n_line * g.rows.n;
+    for (uint32_t first = threadIdx.x; first < n; first += BATCH * blockDim.x) {
+        trace_sum p[BATCH];
+        uint32_t cross[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const uint32_t i = first + (uint32_t)k * blockDim.x;
+            p[k] = cross[k] = 0;
+            if (i >= n) continue;
+            const uint32_t line = g.line[i % n_line], row = i / n_line, at = g.rows.at[row];
+            if (at < line) continue;
+            cross[k] = at - line;
+            const uint32_t column = kind == TRACE_SLASH ? cross[k] : line;
+            p[k] = trace_whole(trace_weight(g.c, g.head, g.rows.n, row)[column]);
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            if (p[k] > 0) atomicAdd(&g.left[!kind][cross[k]], (trace_sum)0 - p[k]);
+    }
+}
+
+/* Rates the lines of a part, and takes some. All threads; the found is the thread's. */
+static __device__ struct greedy_found take_part(struct greedy &g, uint32_t kind, uint32_t part,
+                                                const struct greedy_pick &pick)
+{
+    struct greedy_found found = {0, 0, 0};
+    if (threadIdx.x == 0) *g.n_line = 0;
+    count_window(g, kind, part);
+    for (uint32_t i = threadIdx.x; i < PART; i += blockDim.x) { /* whole warps */
+        const uint32_t x = part * PART + i, was = g.bits[kind][x / 32];
+        const bool may = x < g.n && !(was >> x % 32 & 1);
+        const trace_sum left = may ? g.left[kind][x] : 0;
+        const uint32_t n_free = may ? free_cells(g, x) : 0;
+        const float key = may ? key_of(left, n_free) : 0;
+        const bool takes = may && (x < pick.n_first || key >= pick.least);
+        const uint32_t taken = __ballot_sync(~0u, takes);
+        if (pick.least < nothing && x < g.n) g.key[kind][x] = takes ? key : 0;
+        if (threadIdx.x % 32 == 0 && taken) g.bits[kind][x / 32] = was | taken;
+        note_lines(g, taken, x);
+        if (takes) {
+            found.held += left;
+            found.n_cell += n_free;
+        } else {
+            found.best = fmaxf(found.best, key);
+        }
+    }
+    __syncthreads();
+    lower_lines(g, kind);
+    return found;
+}
+
+/* Nothing of a part is taken. */
+static __device__ void leave_part(const struct greedy &g, uint32_t kind, uint32_t part)
+{
+    for (uint32_t x = part * PART + threadIdx.x; x < min((part + 1) * PART, g.n); x += blockDim.x)
+        g.key[kind][x] = 0;
+}
+
+static __device__ float block_max(float x, uint32_t *room)
 {
     for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
     __syncthreads();
-    if (threadIdx.x % 32 == 0) g.room[threadIdx.x / 32] = __float_as_uint(x);
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = __float_as_uint(x);
     __syncthreads();
-    x = __uint_as_float(g.room[threadIdx.x % 32]);
+    x = threadIdx.x % 32 < blockDim.x / 32 ? __uint_as_float(room[threadIdx.x % 32]) : 0;
     for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
     return x;
 }
 
-/* Keys of all lines of a kind; returns the best. */
-static __device__ float make_keys(struct greedy &g, uint32_t kind)
+/* Of the block's threads; all of them get it. */
+static __device__ struct greedy_found found_by_all(const struct greedy &g,
+                                                   const struct greedy_found &mine)
 {
-    float best = 0;
-    count_taken(g, !kind);
-    for (uint32_t x = threadIdx.x; x < g.n; x += THREADS) {
-        const float left = (float)g.left[kind][x] * (1 / TRACE_ONE);
-        const float key =
-            trace_has(g.bits[kind], x) ? -1.0f : left / (float)max(1u, free_cells(g, kind, x));
-        g.key[kind][x] = key;
-        best = fmaxf(best, key);
-    }
-    return block_max(best, g);
+    struct greedy_found all;
+    all.held = block_sum(mine.held, g.sum_room);
+    all.n_cell = block_sum(mine.n_cell, g.sum_room);
+    all.best = block_max(mine.best, g.room);
+    return all;
 }
 
-/* ---- Takes ---- */
+/* What the first n steps have taken together; `last`, of these, is the last that took any. All lanes
+ * of a warp. */
+struct greedy_state {
+    trace_sum covered, n_cell;
+    uint32_t last;
+};
 
-/* Takes the lines of a kind that pick (line) says, and lowers what is left of those that cross
- * them. Crossings are those of the last keys of this kind. Returns the best key that stays. */
-template <typename Pick>
-static __device__ float take_lines(struct greedy &g, uint32_t kind, const Pick &pick)
+static __device__ struct greedy_state state_after(const struct greedy &g, uint32_t n)
 {
-    trace_sum held = 0, n_cell = 0;
-    float best = 0;
-    if (threadIdx.x == 0) *g.n_line = 0;
-    __syncthreads();
-    for (uint32_t first = 0; first < g.n; first += THREADS) {
-        const uint32_t x = first + threadIdx.x;
-        const bool is = x < g.n && pick(x);
-        const uint32_t word = __ballot_sync(~0u, is);
-        if (x < g.n && !is) best = fmaxf(best, g.key[kind][x]);
-        if (!is) continue;
-        held += g.left[kind][x];
-        n_cell += free_cells(g, kind, x);
-        g.line[atomicAdd(g.n_line, 1u)] = x;
-        if ((word & ((1u << x % 32) - 1)) == 0) g.bits[kind][x / 32] |= word;
+    struct greedy_state s = {0, 0, 0};
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
+        s.covered += g.step[i].held;
+        s.n_cell += g.step[i].n_cell;
+        if (g.step[i].held > 0) s.last = i;
     }
-    g.covered += block_sum(held, g.sum_room);
-    g.n_cell += block_sum(n_cell, g.sum_room);
-    const uint32_t n = *g.n_line * g.rows.n;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-        const uint32_t line = g.line[i / g.rows.n], row = i % g.rows.n, at = g.rows.at[row];
-        if (at < line) continue;
-        const uint32_t cross = at - line, column = kind == TRACE_SLASH ? cross : line;
-        const trace_sum p = trace_whole(trace_weight(g.c, g.head, g.rows.n, row)[column]);
-        if (p > 0) atomicAdd(&g.left[!kind][cross], (trace_sum)0 - p);
+    for (int by = 16; by > 0; by /= 2) {
+        s.covered += __shfl_xor_sync(~0u, s.covered, by);
+        s.n_cell += __shfl_xor_sync(~0u, s.n_cell, by);
+        s.last = max(s.last, __shfl_xor_sync(~0u, s.last, by));
     }
-    __syncthreads();
-    return block_max(best, g);
+    return s;
 }
 
-static __device__ void take_first(struct greedy &g, uint32_t kind, uint32_t n_first)
+static __device__ inline trace_sum *told(const struct greedy &g, enum trace_told what)
 {
-    count_taken(g, !kind);
-    take_lines(g, kind, [&](uint32_t x) { return x < n_first; });
+    return g.c.held + (size_t)what * g.c.op.rows.n_head + g.head;
 }
 
-/* ---- The last round ---- */
-
-/* Takes lines of a kind from the best on until the goal is reached, the first of equal ones first:
- * all that have the last key are more than that. */
-static __device__ void take_last(struct greedy &g, uint32_t kind)
+static __device__ inline trace_sum goal_of(const struct greedy &g)
 {
-    trace_sum n_before = 0, all;
-    const struct cut_by_sum cut = cut_find_sum(
-        g.key[kind], g.n, g.goal - g.covered, [&](uint32_t x) { return g.left[kind][x]; },
-        {g.sum_bin, g.sum_room, g.room});
-    /* Of those that have the last key, the keys of all that are not needed are taken away. */
-    for (uint32_t first = 0; first < g.n; first += THREADS) {
-        const uint32_t x = first + threadIdx.x;
-        const bool same = x < g.n && g.key[kind][x] == cut.value;
-        const trace_sum before =
-            n_before + block_before(same ? g.left[kind][x] : 0, g.sum_room, &all);
-        n_before += all;
-        if (same && before >= cut.need) g.key[kind][x] = 0;
-    }
-    __syncthreads();
-    take_lines(g, kind, [&](uint32_t x) { return g.key[kind][x] >= cut.value; });
+    return (trace_sum)ceil(g.c.op.mass * (double)*told(g, TRACE_WHOLE));
 }
 
-/* Takes lines of a kind down to the key `least`. Returns the best key that stays. */
-static __device__ float take_round(struct greedy &g, uint32_t kind, float least)
+/* Whether there is more to take: no list that reads too much comes to read less. */
+static __device__ inline bool goes_on(const struct greedy &g, const struct greedy_state &s)
 {
-    trace_sum sum = 0;
-    for (uint32_t x = threadIdx.x; x < g.n; x += THREADS)
-        if (g.key[kind][x] >= least) sum += g.left[kind][x];
-    sum = block_sum(sum, g.sum_room);
-    if (g.covered + sum >= g.goal) {
-        take_last(g, kind);
-        return 0;
-    }
-    return take_lines(g, kind, [&](uint32_t x) { return g.key[kind][x] >= least; });
+    return s.covered < goal_of(g) && (double)s.n_cell <= g.c.op.most;
 }
 
-/* Adds lines to the first ones. False: no lines reach the goal. */
-static __device__ bool take_rounds(struct greedy &g, float beta)
+/* ---- Launches of steps ---- */
+
+enum { FIRST_SLASHES, FIRST_COLUMNS, ROUND }; /* steps; a round is RATE, SLASHES, COLUMNS */
+enum { RATE, SLASHES, COLUMNS, ROUND_STEPS };
+
+static __device__ inline uint32_t step_kind(uint32_t step)
 {
-    float column = make_keys(g, TRACE_COLUMN);
-    while (g.covered < g.goal) { /* the same for all threads */
-        const float least = beta * fmaxf(column, make_keys(g, TRACE_SLASH));
-        if (!(least > 0)) return false;
-        take_round(g, TRACE_SLASH, least);
-        if (g.covered >= g.goal) return true;
-        make_keys(g, TRACE_COLUMN);
-        column = take_round(g, TRACE_COLUMN, least);
-    }
-    return true;
+    if (step < ROUND) return step == FIRST_SLASHES ? TRACE_SLASH : TRACE_COLUMN;
+    return (step - ROUND) % ROUND_STEPS == COLUMNS ? TRACE_COLUMN : TRACE_SLASH;
 }
 
-/* What is told of a head: what its lines hold, why it reads everything, and the whole. */
+/* Nothing is taken yet. */
 static __global__ void __launch_bounds__(THREADS)
-    trace_greedy_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
+    greedy_clear_kernel(const struct trace_call c, uint32_t share)
+{
+    kernel_begin();
+    const uint32_t i = blockIdx.x * THREADS + threadIdx.x, head = blockIdx.y * share;
+    if (i < c.stride / 32)
+        for (uint32_t k = 0; k < TRACE_KINDS; k++) trace_taken(c, 0, head, k)[i] = 0;
+    if (i < OP_TRACE_STEPS) c.step[(size_t)head * OP_TRACE_STEPS + i] = {};
+    if (i == 0) c.held[(size_t)TRACE_WHOLE * c.op.rows.n_head + head] = 0;
+}
+
+/* By the steps before it; false: there is nothing to do. */
+static __device__ bool pick_of(struct greedy_pick *out, const struct greedy &g, uint32_t step)
+{
+    const uint32_t of = step < ROUND ? 0 : (step - ROUND) % ROUND_STEPS, first = step - of;
+    *out = {0, nothing};
+    if (step < ROUND) {
+        out->n_first = step == FIRST_SLASHES ? g.c.op.band : g.c.op.sink;
+        return true;
+    }
+    if (!goes_on(g, state_after(g, step))) return false;
+    if (of == RATE) return true;
+    /* Behind the last columns, and these diagonals. */
+    const uint32_t best = max(g.step[first - 1].best, g.step[first].best);
+    out->least = g.c.op.beta * __uint_as_float(best);
+    return out->least > 0;
+}
+
+/* A block for a part and a list. */
+static __global__ void __launch_bounds__(THREADS)
+    greedy_step_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share,
+                       uint32_t step)
 {
     kernel_begin();
     __shared__ uint32_t room[32], n_line;
-    __shared__ trace_sum sum_room[32], sum_bin[CUT_BINS];
+    __shared__ trace_sum sum_room[32];
+    const uint32_t head = blockIdx.y * share, part = blockIdx.x, kind = step_kind(step);
+    if (trace_failed(c, head)) return;
+    struct greedy g = greedy_open(c, rows, head, room, sum_room, &n_line);
+    struct greedy_pick pick;
+    if (!pick_of(&pick, g, step)) return; /* the same for all threads, and blocks of the list */
+    float *const top = &c.top_key[(size_t)head * (c.stride / PART) + part];
+    const bool rates = step >= ROUND && (step - ROUND) % ROUND_STEPS == RATE;
+    if (kind == TRACE_SLASH && pick.least < nothing && *top < pick.least) {
+        leave_part(g, kind, part);
+        return;
+    }
+    if (step == FIRST_SLASHES) { /* nothing has been lowered of diagonals */
+        trace_sum sum = 0;
+        for (uint32_t x = part * PART + threadIdx.x; x < min((part + 1) * PART, g.n); x += THREADS)
+            sum += g.left[kind][x];
+        sum = block_sum(sum, sum_room);
+        if (threadIdx.x == 0) atomicAdd(told(g, TRACE_WHOLE), sum);
+    }
+    const struct greedy_found found = found_by_all(g, take_part(g, kind, part, pick));
+    if (threadIdx.x > 0) return;
+    if (found.held > 0) atomicAdd(&g.step[step].held, found.held);
+    if (found.n_cell > 0) atomicAdd(&g.step[step].n_cell, found.n_cell);
+    atomicMax(&g.step[step].best, __float_as_uint(found.best));
+    if (rates) *top = found.best;
+}
+
+/* ---- The end ---- */
+
+/* A step of all parts by one block. */
+static __device__ struct greedy_found take_all(struct greedy &g, uint32_t kind,
+                                               const struct greedy_pick &pick)
+{
+    struct greedy_found mine = {0, 0, 0};
+    for (uint32_t part = 0; part * PART < g.n; part++) {
+        const struct greedy_found more = take_part(g, kind, part, pick);
+        mine.held += more.held;
+        mine.n_cell += more.n_cell;
+        mine.best = fmaxf(mine.best, more.best);
+        __syncthreads();
+    }
+    return found_by_all(g, mine);
+}
+
+/* Where a list is before the step that ends it, which took lines of a kind. */
+struct greedy_end {
+    struct greedy_state before;
+    uint32_t kind; /* TRACE_KINDS: no such step */
+    bool reached;
+};
+
+/* More rounds. */
+static __device__ struct greedy_end take_rounds(struct greedy &g, struct greedy_state s)
+{
+    float column = __uint_as_float(g.step[OP_TRACE_STEPS - 1].best);
+    while (goes_on(g, s)) {
+        const float slash = take_all(g, TRACE_SLASH, {0, nothing}).best;
+        const float least = g.c.op.beta * fmaxf(column, slash);
+        if (!(least > 0)) break;
+        for (int kind = TRACE_SLASH; kind >= TRACE_COLUMN; kind--) {
+            const struct greedy_state before = s;
+            const struct greedy_found found = take_all(g, (uint32_t)kind, {0, least});
+            s.covered += found.held;
+            s.n_cell += found.n_cell;
+            if (s.covered >= goal_of(g)) return {before, (uint32_t)kind, true};
+            column = found.best; /* of columns, at last */
+        }
+    }
+    return {s, TRACE_KINDS, false};
+}
+
+static __device__ struct greedy_end end_of(struct greedy &g)
+{
+    struct greedy_state s = state_after(g, OP_TRACE_STEPS);
+    if (s.covered < goal_of(g)) return take_rounds(g, s);
+    if (s.last < ROUND) return {s, TRACE_KINDS, true};
+    const uint32_t kind = step_kind(s.last);
+    s.covered -= g.step[s.last].held;
+    s.n_cell -= g.step[s.last].n_cell;
+    return {s, kind, true};
+}
+
+/* Of lines that have the last key so many are needed, the first ones: their end. All threads. */
+static __device__ uint32_t limit_of(const struct greedy &g, uint32_t kind,
+                                    const struct cut_by_sum &cut)
+{
+    trace_sum same = 0, n_before = 0, all;
+    for (uint32_t x = threadIdx.x; x < g.n; x += blockDim.x)
+        if (g.key[kind][x] == cut.value) same += g.left[kind][x];
+    if (block_sum(same, g.sum_room) <= cut.need) return g.n;
+    uint32_t end = 0;
+    for (uint32_t first = 0; first < g.n && n_before < cut.need; first += blockDim.x) {
+        const uint32_t x = first + threadIdx.x;
+        const trace_sum mine = x < g.n && g.key[kind][x] == cut.value ? g.left[kind][x] : 0;
+        const trace_sum before = n_before + block_before(mine, g.sum_room, &all);
+        n_before += all;
+        if (before < cut.need && before + mine >= cut.need) end = x + 1; /* one thread */
+    }
+    return block_sum(end, g.room);
+}
+
+/* A block for each list: rounds that are left, and what of the last step's lines is needed. */
+static __global__ void __launch_bounds__(END_THREADS)
+    greedy_end_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32], n_line;
+    __shared__ trace_sum sum_room[32], bin[CUT_BINS];
     const uint32_t head = blockIdx.x * share;
     if (trace_failed(c, head)) return;
-    struct greedy g = {c, rows};
-    g.room = room;
-    g.sum_room = sum_room;
-    g.sum_bin = sum_bin;
-    g.n_line = &n_line;
-    greedy_open(g, head);
-    trace_sum total = 0;
-    for (uint32_t x = threadIdx.x; x < g.n; x += THREADS) total += g.left[TRACE_COLUMN][x];
-    total = block_sum(total, sum_room);
-    g.goal = (trace_sum)ceil(c.op.mass * (double)total);
-    take_first(g, TRACE_SLASH, c.op.band);
-    take_first(g, TRACE_COLUMN, c.op.sink);
-    const bool reached = take_rounds(g, c.op.beta);
+    struct greedy g = greedy_open(c, rows, head, room, sum_room, &n_line);
+    const struct greedy_end end = end_of(g);
+    struct trace_end *const to = &c.end[head];
+    if (end.kind < TRACE_KINDS) {
+        const struct cut_by_sum cut =
+            cut_find_sum(g.key[end.kind], g.n, goal_of(g) - end.before.covered,
+                         [&](uint32_t x) { return g.left[end.kind][x]; }, {bin, sum_room, room});
+        const uint32_t limit = limit_of(g, end.kind, cut);
+        if (threadIdx.x == 0) *to = {cut.value, limit, end.kind};
+    }
     if (threadIdx.x > 0) return;
-    trace_sum *told = c.held + head;
-    told[0] = g.covered;
-    told[c.op.rows.n_head] = reached && (double)g.n_cell <= c.op.most ? PLAN_SPARSE : PLAN_NO_GAIN;
-    told[2 * c.op.rows.n_head] = total;
+    if (end.kind == TRACE_KINDS) to->kind = TRACE_KINDS;
+    *told(g, TRACE_HELD) = end.before.covered;
+    *told(g, TRACE_CELLS) = end.before.n_cell;
+    *told(g, TRACE_REACHED) = end.reached;
+}
+
+/* A block for a part and a list: lines of the last step that are not needed are taken back. */
+static __global__ void __launch_bounds__(THREADS)
+    greedy_trim_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32], n_line;
+    __shared__ trace_sum sum_room[32];
+    const uint32_t head = blockIdx.y * share, part = blockIdx.x;
+    const struct trace_end end = c.end[head];
+    if (trace_failed(c, head) || end.kind == TRACE_KINDS) return;
+    struct greedy g = greedy_open(c, rows, head, room, sum_room, &n_line);
+    trace_sum held = 0, n_cell = 0;
+    count_window(g, end.kind, part);
+    for (uint32_t i = threadIdx.x; i < PART; i += THREADS) {
+        const uint32_t x = part * PART + i;
+        const float key = x < g.n ? g.key[end.kind][x] : 0;
+        const bool stays = key > end.key || (key == end.key && x < end.limit);
+        const uint32_t back = __ballot_sync(~0u, key > 0 && !stays);
+        if (threadIdx.x % 32 == 0 && back) g.bits[end.kind][x / 32] &= ~back;
+        if (key > 0 && stays) {
+            held += g.left[end.kind][x];
+            n_cell += free_cells(g, x);
+        }
+    }
+    held = block_sum(held, sum_room);
+    n_cell = block_sum(n_cell, sum_room);
+    if (threadIdx.x > 0 || held == 0) return;
+    atomicAdd(told(g, TRACE_HELD), held);
+    atomicAdd(told(g, TRACE_CELLS), n_cell);
 }
 
 /* ---- Heads that share their lines ---- */
@@ -256,10 +480,24 @@ sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
                         THREADS, 0, *c, *rows);
 }
 
+/* ---- The launcher ---- */
+
 sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
                         const struct trace_rows *rows)
 {
-    const uint32_t share = c->op.by_group ? c->group : 1;
-    return queue_launch(d, "lines taken in rounds", trace_greedy_kernel,
-                        dim3(c->op.rows.n_head / share), THREADS, 0, *c, *rows, share);
+    const uint32_t share = c->op.by_group ? c->group : 1, n_list = c->op.rows.n_head / share;
+    const uint32_t n_word = (c->n - c->op.rows.pos + PART) / 32 + 2; /* window_words */
+    const size_t smem = (2 * n_word + PART) * sizeof(uint32_t);
+    const dim3 grid((c->n + PART - 1) / PART, n_list);
+    TRY(attn_fits(d, smem));
+    TRY(queue_launch(d, "no lines yet", greedy_clear_kernel,
+                     dim3((unsigned)((c->stride / 32 + THREADS - 1) / THREADS), n_list), THREADS, 0,
+                     *c, share));
+    for (uint32_t step = 0; step < OP_TRACE_STEPS; step++)
+        TRY(queue_launch(d, "lines taken in rounds", greedy_step_kernel, grid, THREADS, smem, *c,
+                         *rows, share, step));
+    TRY(queue_launch(d, "the last of the lines", greedy_end_kernel, dim3(n_list), END_THREADS, smem,
+                     *c, *rows, share));
+    return queue_launch(d, "lines that are not needed", greedy_trim_kernel, grid, THREADS, smem, *c,
+                        *rows, share);
 }

@@ -322,9 +322,11 @@ static __device__ struct trace_choice choice_of(const struct trace_call &c, uint
         return r;
     }
     if (c.op.by_group) r.head -= head % c.group;
-    const trace_sum *told = c.held + r.head;
-    r.why = (enum plan_reason)told[c.op.rows.n_head];
-    r.mass = r.why ? 1.0f : (float)((double)told[0] / (double)told[2 * c.op.rows.n_head]);
+    const auto told = [&](enum trace_told what) {
+        return c.held[(size_t)what * c.op.rows.n_head + r.head];
+    };
+    if (!told(TRACE_REACHED) || (double)told(TRACE_CELLS) > c.op.most) r.why = PLAN_NO_GAIN;
+    r.mass = r.why ? 1.0f : (float)((double)told(TRACE_HELD) / (double)told(TRACE_WHOLE));
     return r;
 }
 
@@ -367,11 +369,13 @@ static void lay_out(struct trace_call *c)
     const size_t n_head = c->op.rows.n_head, n_line = n_head * TRACE_KINDS * c->stride;
     c->sum = (trace_sum *)c->op.room;
     c->held = c->sum + n_line;
-    c->top = (struct exp_sum *)(c->held + OP_TRACE_SIZES * n_head);
+    c->step = (struct trace_step *)(c->held + OP_TRACE_SIZES * n_head);
+    c->top = (struct exp_sum *)(c->step + OP_TRACE_STEPS * n_head);
     c->lse = (float *)(c->top + n_head * c->n_span * c->n_row16);
     c->rank = c->lse + n_head * c->n_row16;
-    c->line = (uint32_t *)(c->rank + n_line);
-    c->taken = c->line + n_head * c->stride;
+    c->end = (struct trace_end *)(c->rank + n_line);
+    c->top_key = (float *)(c->end + n_head);
+    c->taken = (uint32_t *)(c->top_key + n_head * c->stride / OP_TRACE_PART);
     c->weight = (uint16_t *)(c->taken + OP_TRACE_SIZES * n_line / 32);
 }
 

@@ -20,6 +20,19 @@ struct trace_rows { /* of one kind, on the device */
     const uint32_t *at;
 };
 
+/* What a step of the greedy rule has found of a list. */
+struct trace_step {
+    trace_sum held, n_cell; /* by the lines that it took */
+    uint32_t best;          /* key of those that stay, as bits */
+};
+
+/* Which lines of the last step's stay: those of a better key, and with this one those before number
+ * `limit`. */
+struct trace_end {
+    float key;
+    uint32_t limit, kind; /* TRACE_KINDS: all of them */
+};
+
 struct trace_call {
     struct op_trace op; /* geom is not there; rows and sizes are on the device */
     struct rows_pages pages;
@@ -31,7 +44,9 @@ struct trace_call {
     struct exp_sum *top; /* [n_head][n_span][n_row16] */
     float *lse;        /* [n_head][n_row16] to the base 2 */
     float *rank;       /* [n_head][kinds][stride] sums of the choosing rows */
-    uint32_t *line;    /* [n_head][stride] lines of a round */
+    struct trace_step *step; /* [n_head][OP_TRACE_STEPS] */
+    struct trace_end *end;   /* [n_head] */
+    float *top_key;          /* [n_head][stride / OP_TRACE_PART] of diagonals */
     uint32_t *taken;   /* [n_size][n_head][kinds][stride / 32] bits */
     uint16_t *weight;  /* [n_head][rows][stride] bf16; 0 behind a row's position */
 };
@@ -70,9 +85,11 @@ static __device__ inline bool trace_has(const uint32_t *bits, uint32_t i)
     return bits[i / 32] >> i % 32 & 1;
 }
 
-/* greedy.cu: the sum of the attention of heads that share lines, and lines taken in rounds. Of a
- * head that has lines held[0] tells what they hold, held[1] why it reads everything, and held[2]
- * the whole. */
+/* What held[] tells of a head that has lines of the greedy rule: what they hold, their cells, the
+ * whole, and whether it is reached. */
+enum trace_told { TRACE_HELD, TRACE_CELLS, TRACE_WHOLE, TRACE_REACHED };
+
+/* greedy.cu: the sum of the attention of heads that share lines, and lines taken in rounds. */
 sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
                       const struct trace_rows *rows);
 sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
