@@ -18,15 +18,13 @@
 #define PART        OP_TRACE_PART
 #define BATCH       4 /* cells that a thread has on their way at a time */
 
-/* A list of lines, and the room of a block. */
+/* A list's lines of a kind, and the room of a block. */
 struct greedy {
-    const struct trace_call &c;
-    struct trace_rows rows;
-    uint32_t head, n, pos0;
-    trace_sum *left[TRACE_KINDS]; /* [n] of lines that are not taken */
-    float *key[TRACE_KINDS];      /* [n] of the lines that the last step of the kind took; 0: others */
-    uint32_t *bits[TRACE_KINDS];  /* [words] taken lines */
-    struct trace_step *step;      /* [OP_TRACE_STEPS] */
+    uint32_t kind, head, n, pos0;
+    trace_sum *left, *left_across; /* [n] of lines that are not taken, of this kind and the other */
+    uint32_t *bits;                /* [words] taken lines */
+    const uint32_t *bits_across;
+    float *key; /* [n] of the lines that the last step of the kind took; 0: others */
     /* Shared memory. */
     uint32_t *word, *before; /* taken lines of the other kind, and how many are before a word */
     uint32_t word0;          /* number of the first of these */
@@ -53,17 +51,26 @@ static __device__ inline uint32_t window_words(uint32_t n_row)
     return (n_row + PART) / 32 + 2;
 }
 
-static __device__ struct greedy greedy_open(const struct trace_call &c,
-                                            const struct trace_rows &rows, uint32_t head,
-                                            uint32_t *room, trace_sum *sum_room, uint32_t *n_line)
+static __device__ __forceinline__ void greedy_turn(struct greedy &g, const struct trace_call &c,
+                                                   uint32_t kind)
 {
-    struct greedy g = {c, rows, head, c.n, c.op.rows.pos};
-    for (uint32_t k = 0; k < TRACE_KINDS; k++) {
-        g.left[k] = trace_sums(c, head, k);
-        g.key[k] = c.rank + ((size_t)head * TRACE_KINDS + k) * c.stride;
-        g.bits[k] = trace_taken(c, 0, head, k);
-    }
-    g.step = c.step + (size_t)head * OP_TRACE_STEPS;
+    g.kind = kind;
+    g.left = trace_sums(c, g.head, kind);
+    g.left_across = trace_sums(c, g.head, !kind);
+    g.bits = trace_taken(c, 0, g.head, kind);
+    g.bits_across = trace_taken(c, 0, g.head, !kind);
+    g.key = c.rank + ((size_t)g.head * TRACE_KINDS + kind) * c.stride;
+}
+
+static __device__ __forceinline__ struct greedy
+greedy_open(const struct trace_call &c, uint32_t head, uint32_t kind, uint32_t *room,
+            trace_sum *sum_room, uint32_t *n_line)
+{
+    struct greedy g = {};
+    g.head = head;
+    g.n = c.n;
+    g.pos0 = c.op.rows.pos;
+    greedy_turn(g, c, kind);
     g.word = (uint32_t *)kernel_shared();
     g.before = g.word + window_words(g.n - g.pos0);
     g.line = g.before + window_words(g.n - g.pos0);
@@ -76,7 +83,7 @@ static __device__ struct greedy greedy_open(const struct trace_call &c,
 /* ---- Keys ---- */
 
 /* Counts taken lines that those of a part may cross. All threads. */
-static __device__ void count_window(struct greedy &g, uint32_t kind, uint32_t part)
+static __device__ __forceinline__ void count_window(struct greedy &g, uint32_t part)
 {
     const uint32_t x0 = part * PART, n_near = x0 + PART;
     g.word0 = (g.pos0 > n_near ? g.pos0 - n_near : 0) / 32;
@@ -84,7 +91,7 @@ static __device__ void count_window(struct greedy &g, uint32_t kind, uint32_t pa
     uint32_t n_before = 0, all;
     for (uint32_t first = 0; first < n_word; first += blockDim.x) {
         const uint32_t i = first + threadIdx.x;
-        const uint32_t word = i < n_word ? g.bits[!kind][g.word0 + i] : 0;
+        const uint32_t word = i < n_word ? g.bits_across[g.word0 + i] : 0;
         const uint32_t before = block_before((uint32_t)__popc(word), g.room, &all);
         if (i < n_word) {
             g.word[i] = word;
@@ -129,10 +136,12 @@ static __device__ inline void note_lines(const struct greedy &g, uint32_t taken,
     if (taken >> lane & 1) g.line[at + (uint32_t)__popc(taken & ((1u << lane) - 1))] = line;
 }
 
-/* Lowers what is left of the lines that cross those of a kind which were noted. */
-static __device__ void lower_lines(const struct greedy &g, uint32_t kind)
+/* Lowers what is left of the lines that cross those which were noted. */
+static __device__ __forceinline__ void lower_lines(const struct greedy &g,
+                                                   const struct trace_call &c,
+                                                   const struct trace_rows &rows)
 {
-    const uint32_t n_line = *g.n_line, n = n_line * g.rows.n;
+    const uint32_t n_line = *g.n_line, n = n_line * rows.n;
     for (uint32_t first = threadIdx.x; first < n; first += BATCH * blockDim.x) {
         trace_sum p[BATCH];
         uint32_t cross[BATCH];
@@ -141,35 +150,38 @@ static __device__ void lower_lines(const struct greedy &g, uint32_t kind)
             const uint32_t i = first + (uint32_t)k * blockDim.x;
             p[k] = cross[k] = 0;
             if (i >= n) continue;
-            const uint32_t line = g.line[i % n_line], row = i / n_line, at = g.rows.at[row];
+            const uint32_t line = g.line[i % n_line], row = i / n_line, at = rows.at[row];
             if (at < line) continue;
             cross[k] = at - line;
-            const uint32_t column = kind == TRACE_SLASH ? cross[k] : line;
-            p[k] = trace_whole(trace_weight(g.c, g.head, g.rows.n, row)[column]);
+            const uint32_t column = g.kind == TRACE_SLASH ? cross[k] : line;
+            p[k] = trace_whole(trace_weight(c, g.head, rows.n, row)[column]);
         }
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
-            if (p[k] > 0) atomicAdd(&g.left[!kind][cross[k]], (trace_sum)0 - p[k]);
+            if (p[k] > 0) atomicAdd(&g.left_across[cross[k]], (trace_sum)0 - p[k]);
     }
 }
 
 /* Rates the lines of a part, and takes some. All threads; the found is the thread's. */
-static __device__ struct greedy_found take_part(struct greedy &g, uint32_t kind, uint32_t part,
-                                                const struct greedy_pick &pick)
+static __device__ __forceinline__ struct greedy_found take_part(struct greedy &g,
+                                                                const struct trace_call &c,
+                                                                const struct trace_rows &rows,
+                                                                uint32_t part,
+                                                                const struct greedy_pick &pick)
 {
     struct greedy_found found = {0, 0, 0};
     if (threadIdx.x == 0) *g.n_line = 0;
-    count_window(g, kind, part);
+    count_window(g, part);
     for (uint32_t i = threadIdx.x; i < PART; i += blockDim.x) { /* whole warps */
-        const uint32_t x = part * PART + i, was = g.bits[kind][x / 32];
+        const uint32_t x = part * PART + i, was = g.bits[x / 32];
         const bool may = x < g.n && !(was >> x % 32 & 1);
-        const trace_sum left = may ? g.left[kind][x] : 0;
+        const trace_sum left = may ? g.left[x] : 0;
         const uint32_t n_free = may ? free_cells(g, x) : 0;
         const float key = may ? key_of(left, n_free) : 0;
         const bool takes = may && (x < pick.n_first || key >= pick.least);
         const uint32_t taken = __ballot_sync(~0u, takes);
-        if (pick.least < nothing && x < g.n) g.key[kind][x] = takes ? key : 0;
-        if (threadIdx.x % 32 == 0 && taken) g.bits[kind][x / 32] = was | taken;
+        if (pick.least < nothing && x < g.n) g.key[x] = takes ? key : 0;
+        if (threadIdx.x % 32 == 0 && taken) g.bits[x / 32] = was | taken;
         note_lines(g, taken, x);
         if (takes) {
             found.held += left;
@@ -179,15 +191,15 @@ static __device__ struct greedy_found take_part(struct greedy &g, uint32_t kind,
         }
     }
     __syncthreads();
-    lower_lines(g, kind);
+    lower_lines(g, c, rows);
     return found;
 }
 
 /* Nothing of a part is taken. */
-static __device__ void leave_part(const struct greedy &g, uint32_t kind, uint32_t part)
+static __device__ void leave_part(const struct greedy &g, uint32_t part)
 {
     for (uint32_t x = part * PART + threadIdx.x; x < min((part + 1) * PART, g.n); x += blockDim.x)
-        g.key[kind][x] = 0;
+        g.key[x] = 0;
 }
 
 static __device__ float block_max(float x, uint32_t *room)
@@ -202,8 +214,8 @@ static __device__ float block_max(float x, uint32_t *room)
 }
 
 /* Of the block's threads; all of them get it. */
-static __device__ struct greedy_found found_by_all(const struct greedy &g,
-                                                   const struct greedy_found &mine)
+static __device__ __forceinline__ struct greedy_found found_by_all(const struct greedy &g,
+                                                                   const struct greedy_found &mine)
 {
     struct greedy_found all;
     all.held = block_sum(mine.held, g.sum_room);
@@ -219,13 +231,14 @@ struct greedy_state {
     uint32_t last;
 };
 
-static __device__ struct greedy_state state_after(const struct greedy &g, uint32_t n)
+static __device__ __forceinline__ struct greedy_state state_after(const struct trace_step *step,
+                                                                  uint32_t n)
 {
     struct greedy_state s = {0, 0, 0};
     for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
-        s.covered += g.step[i].held;
-        s.n_cell += g.step[i].n_cell;
-        if (g.step[i].held > 0) s.last = i;
+        s.covered += step[i].held;
+        s.n_cell += step[i].n_cell;
+        if (step[i].held > 0) s.last = i;
     }
     for (int by = 16; by > 0; by /= 2) {
         s.covered += __shfl_xor_sync(~0u, s.covered, by);
@@ -235,20 +248,21 @@ static __device__ struct greedy_state state_after(const struct greedy &g, uint32
     return s;
 }
 
-static __device__ inline trace_sum *told(const struct greedy &g, enum trace_told what)
+static __device__ inline struct trace_step *steps_of(const struct trace_call &c, uint32_t head)
 {
-    return g.c.held + (size_t)what * g.c.op.rows.n_head + g.head;
+    return c.step + (size_t)head * OP_TRACE_STEPS;
 }
 
-static __device__ inline trace_sum goal_of(const struct greedy &g)
+static __device__ inline trace_sum goal_of(const struct trace_call &c, uint32_t head)
 {
-    return (trace_sum)ceil(g.c.op.mass * (double)*told(g, TRACE_WHOLE));
+    return (trace_sum)ceil(c.op.mass * (double)*trace_told(c, TRACE_WHOLE, head));
 }
 
 /* Whether there is more to take: no list that reads too much comes to read less. */
-static __device__ inline bool goes_on(const struct greedy &g, const struct greedy_state &s)
+static __device__ inline bool goes_on(const struct trace_call &c, const struct greedy_state &s,
+                                      trace_sum goal)
 {
-    return s.covered < goal_of(g) && (double)s.n_cell <= g.c.op.most;
+    return s.covered < goal && (double)s.n_cell <= c.op.most;
 }
 
 /* ---- Launches of steps ---- */
@@ -271,24 +285,35 @@ static __global__ void __launch_bounds__(THREADS)
     if (i < c.stride / 32)
         for (uint32_t k = 0; k < TRACE_KINDS; k++) trace_taken(c, 0, head, k)[i] = 0;
     if (i < OP_TRACE_STEPS) c.step[(size_t)head * OP_TRACE_STEPS + i] = {};
-    if (i == 0) c.held[(size_t)TRACE_WHOLE * c.op.rows.n_head + head] = 0;
+    if (i == 0) *trace_told(c, TRACE_WHOLE, head) = 0;
 }
 
 /* By the steps before it; false: there is nothing to do. */
-static __device__ bool pick_of(struct greedy_pick *out, const struct greedy &g, uint32_t step)
+static __device__ __forceinline__ bool pick_of(struct greedy_pick *out, const struct trace_call &c,
+                                               uint32_t head, uint32_t step)
 {
     const uint32_t of = step < ROUND ? 0 : (step - ROUND) % ROUND_STEPS, first = step - of;
+    const struct trace_step *steps = steps_of(c, head);
     *out = {0, nothing};
     if (step < ROUND) {
-        out->n_first = step == FIRST_SLASHES ? g.c.op.band : g.c.op.sink;
+        out->n_first = step == FIRST_SLASHES ? c.op.band : c.op.sink;
         return true;
     }
-    if (!goes_on(g, state_after(g, step))) return false;
+    if (!goes_on(c, state_after(steps, step), goal_of(c, head))) return false;
     if (of == RATE) return true;
     /* Behind the last columns, and these diagonals. */
-    const uint32_t best = max(g.step[first - 1].best, g.step[first].best);
-    out->least = g.c.op.beta * __uint_as_float(best);
+    out->least = c.op.beta * __uint_as_float(max(steps[first - 1].best, steps[first].best));
     return out->least > 0;
+}
+
+/* Of all diagonals before any is lowered: of all attention. */
+static __device__ void sum_part(const struct greedy &g, uint32_t part, trace_sum *to)
+{
+    trace_sum sum = 0;
+    for (uint32_t x = part * PART + threadIdx.x; x < min((part + 1) * PART, g.n); x += THREADS)
+        sum += g.left[x];
+    sum = block_sum(sum, g.sum_room);
+    if (threadIdx.x == 0) atomicAdd(to, sum);
 }
 
 /* A block for a part and a list. */
@@ -299,41 +324,37 @@ static __global__ void __launch_bounds__(THREADS)
     kernel_begin();
     __shared__ uint32_t room[32], n_line;
     __shared__ trace_sum sum_room[32];
-    const uint32_t head = blockIdx.y * share, part = blockIdx.x, kind = step_kind(step);
+    const uint32_t head = blockIdx.y * share, part = blockIdx.x;
     if (trace_failed(c, head)) return;
-    struct greedy g = greedy_open(c, rows, head, room, sum_room, &n_line);
+    struct greedy g = greedy_open(c, head, step_kind(step), room, sum_room, &n_line);
     struct greedy_pick pick;
-    if (!pick_of(&pick, g, step)) return; /* the same for all threads, and blocks of the list */
+    if (!pick_of(&pick, c, head, step)) return; /* the same for all threads, and blocks of the list */
     float *const top = &c.top_key[(size_t)head * (c.stride / PART) + part];
-    const bool rates = step >= ROUND && (step - ROUND) % ROUND_STEPS == RATE;
-    if (kind == TRACE_SLASH && pick.least < nothing && *top < pick.least) {
-        leave_part(g, kind, part);
+    if (g.kind == TRACE_SLASH && pick.least < nothing && *top < pick.least) {
+        leave_part(g, part);
         return;
     }
-    if (step == FIRST_SLASHES) { /* nothing has been lowered of diagonals */
-        trace_sum sum = 0;
-        for (uint32_t x = part * PART + threadIdx.x; x < min((part + 1) * PART, g.n); x += THREADS)
-            sum += g.left[kind][x];
-        sum = block_sum(sum, sum_room);
-        if (threadIdx.x == 0) atomicAdd(told(g, TRACE_WHOLE), sum);
-    }
-    const struct greedy_found found = found_by_all(g, take_part(g, kind, part, pick));
+    if (step == FIRST_SLASHES) sum_part(g, part, trace_told(c, TRACE_WHOLE, head));
+    const struct greedy_found found = found_by_all(g, take_part(g, c, rows, part, pick));
     if (threadIdx.x > 0) return;
-    if (found.held > 0) atomicAdd(&g.step[step].held, found.held);
-    if (found.n_cell > 0) atomicAdd(&g.step[step].n_cell, found.n_cell);
-    atomicMax(&g.step[step].best, __float_as_uint(found.best));
-    if (rates) *top = found.best;
+    struct trace_step *const to = steps_of(c, head) + step;
+    if (found.held > 0) atomicAdd(&to->held, found.held);
+    if (found.n_cell > 0) atomicAdd(&to->n_cell, found.n_cell);
+    atomicMax(&to->best, __float_as_uint(found.best));
+    if (g.kind == TRACE_SLASH) *top = found.best;
 }
 
 /* ---- The end ---- */
 
 /* A step of all parts by one block. */
-static __device__ struct greedy_found take_all(struct greedy &g, uint32_t kind,
+static __device__ __forceinline__ struct greedy_found take_all(struct greedy &g, const struct trace_call &c,
+                                               const struct trace_rows &rows, uint32_t kind,
                                                const struct greedy_pick &pick)
 {
     struct greedy_found mine = {0, 0, 0};
+    greedy_turn(g, c, kind);
     for (uint32_t part = 0; part * PART < g.n; part++) {
-        const struct greedy_found more = take_part(g, kind, part, pick);
+        const struct greedy_found more = take_part(g, c, rows, part, pick);
         mine.held += more.held;
         mine.n_cell += more.n_cell;
         mine.best = fmaxf(mine.best, more.best);
@@ -349,49 +370,51 @@ struct greedy_end {
     bool reached;
 };
 
-/* More rounds. */
-static __device__ struct greedy_end take_rounds(struct greedy &g, struct greedy_state s)
+/* More rounds than were launched. */
+static __device__ __forceinline__ struct greedy_end take_rounds(struct greedy &g, const struct trace_call &c,
+                                                const struct trace_rows &rows,
+                                                struct greedy_state s, trace_sum goal)
 {
-    float column = __uint_as_float(g.step[OP_TRACE_STEPS - 1].best);
-    while (goes_on(g, s)) {
-        const float slash = take_all(g, TRACE_SLASH, {0, nothing}).best;
-        const float least = g.c.op.beta * fmaxf(column, slash);
+    float column = __uint_as_float(steps_of(c, g.head)[OP_TRACE_STEPS - 1].best);
+    while (goes_on(c, s, goal)) {
+        const float slash = take_all(g, c, rows, TRACE_SLASH, {0, nothing}).best;
+        const float least = c.op.beta * fmaxf(column, slash);
         if (!(least > 0)) break;
         for (int kind = TRACE_SLASH; kind >= TRACE_COLUMN; kind--) {
             const struct greedy_state before = s;
-            const struct greedy_found found = take_all(g, (uint32_t)kind, {0, least});
+            const struct greedy_found found = take_all(g, c, rows, (uint32_t)kind, {0, least});
             s.covered += found.held;
             s.n_cell += found.n_cell;
-            if (s.covered >= goal_of(g)) return {before, (uint32_t)kind, true};
+            if (s.covered >= goal) return {before, (uint32_t)kind, true};
             column = found.best; /* of columns, at last */
         }
     }
     return {s, TRACE_KINDS, false};
 }
 
-static __device__ struct greedy_end end_of(struct greedy &g)
+static __device__ __forceinline__ struct greedy_end end_of(struct greedy &g, const struct trace_call &c,
+                                           const struct trace_rows &rows, trace_sum goal)
 {
-    struct greedy_state s = state_after(g, OP_TRACE_STEPS);
-    if (s.covered < goal_of(g)) return take_rounds(g, s);
+    const struct trace_step *steps = steps_of(c, g.head);
+    struct greedy_state s = state_after(steps, OP_TRACE_STEPS);
+    if (s.covered < goal) return take_rounds(g, c, rows, s, goal);
     if (s.last < ROUND) return {s, TRACE_KINDS, true};
-    const uint32_t kind = step_kind(s.last);
-    s.covered -= g.step[s.last].held;
-    s.n_cell -= g.step[s.last].n_cell;
-    return {s, kind, true};
+    s.covered -= steps[s.last].held;
+    s.n_cell -= steps[s.last].n_cell;
+    return {s, step_kind(s.last), true};
 }
 
 /* Of lines that have the last key so many are needed, the first ones: their end. All threads. */
-static __device__ uint32_t limit_of(const struct greedy &g, uint32_t kind,
-                                    const struct cut_by_sum &cut)
+static __device__ uint32_t limit_of(const struct greedy &g, const struct cut_by_sum &cut)
 {
     trace_sum same = 0, n_before = 0, all;
     for (uint32_t x = threadIdx.x; x < g.n; x += blockDim.x)
-        if (g.key[kind][x] == cut.value) same += g.left[kind][x];
+        if (g.key[x] == cut.value) same += g.left[x];
     if (block_sum(same, g.sum_room) <= cut.need) return g.n;
     uint32_t end = 0;
     for (uint32_t first = 0; first < g.n && n_before < cut.need; first += blockDim.x) {
         const uint32_t x = first + threadIdx.x;
-        const trace_sum mine = x < g.n && g.key[kind][x] == cut.value ? g.left[kind][x] : 0;
+        const trace_sum mine = x < g.n && g.key[x] == cut.value ? g.left[x] : 0;
         const trace_sum before = n_before + block_before(mine, g.sum_room, &all);
         n_before += all;
         if (before < cut.need && before + mine >= cut.need) end = x + 1; /* one thread */
@@ -408,52 +431,55 @@ static __global__ void __launch_bounds__(END_THREADS)
     __shared__ trace_sum sum_room[32], bin[CUT_BINS];
     const uint32_t head = blockIdx.x * share;
     if (trace_failed(c, head)) return;
-    struct greedy g = greedy_open(c, rows, head, room, sum_room, &n_line);
-    const struct greedy_end end = end_of(g);
-    struct trace_end *const to = &c.end[head];
+    struct greedy g = greedy_open(c, head, TRACE_SLASH, room, sum_room, &n_line);
+    const trace_sum goal = goal_of(c, head);
+    const struct greedy_end end = end_of(g, c, rows, goal);
+    struct trace_end to = {0, 0, end.kind};
     if (end.kind < TRACE_KINDS) {
+        greedy_turn(g, c, end.kind);
         const struct cut_by_sum cut =
-            cut_find_sum(g.key[end.kind], g.n, goal_of(g) - end.before.covered,
-                         [&](uint32_t x) { return g.left[end.kind][x]; }, {bin, sum_room, room});
-        const uint32_t limit = limit_of(g, end.kind, cut);
-        if (threadIdx.x == 0) *to = {cut.value, limit, end.kind};
+            cut_find_sum(g.key, g.n, goal - end.before.covered,
+                         [&](uint32_t x) { return g.left[x]; }, {bin, sum_room, room});
+        to.key = cut.value;
+        to.limit = limit_of(g, cut);
     }
     if (threadIdx.x > 0) return;
-    if (end.kind == TRACE_KINDS) to->kind = TRACE_KINDS;
-    *told(g, TRACE_HELD) = end.before.covered;
-    *told(g, TRACE_CELLS) = end.before.n_cell;
-    *told(g, TRACE_REACHED) = end.reached;
+    c.end[head] = to;
+    *trace_told(c, TRACE_HELD, head) = end.before.covered;
+    *trace_told(c, TRACE_CELLS, head) = end.before.n_cell;
+    *trace_told(c, TRACE_REACHED, head) = end.reached;
 }
 
 /* A block for a part and a list: lines of the last step that are not needed are taken back. */
 static __global__ void __launch_bounds__(THREADS)
-    greedy_trim_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
+    greedy_trim_kernel(const struct trace_call c, uint32_t share)
 {
     kernel_begin();
-    __shared__ uint32_t room[32], n_line;
+    __shared__ uint32_t room[32];
     __shared__ trace_sum sum_room[32];
     const uint32_t head = blockIdx.y * share, part = blockIdx.x;
+    if (trace_failed(c, head)) return;
     const struct trace_end end = c.end[head];
-    if (trace_failed(c, head) || end.kind == TRACE_KINDS) return;
-    struct greedy g = greedy_open(c, rows, head, room, sum_room, &n_line);
+    if (end.kind == TRACE_KINDS) return;
+    struct greedy g = greedy_open(c, head, end.kind, room, sum_room, NULL);
     trace_sum held = 0, n_cell = 0;
-    count_window(g, end.kind, part);
+    count_window(g, part);
     for (uint32_t i = threadIdx.x; i < PART; i += THREADS) {
         const uint32_t x = part * PART + i;
-        const float key = x < g.n ? g.key[end.kind][x] : 0;
+        const float key = x < g.n ? g.key[x] : 0;
         const bool stays = key > end.key || (key == end.key && x < end.limit);
         const uint32_t back = __ballot_sync(~0u, key > 0 && !stays);
-        if (threadIdx.x % 32 == 0 && back) g.bits[end.kind][x / 32] &= ~back;
+        if (threadIdx.x % 32 == 0 && back) g.bits[x / 32] &= ~back;
         if (key > 0 && stays) {
-            held += g.left[end.kind][x];
+            held += g.left[x];
             n_cell += free_cells(g, x);
         }
     }
     held = block_sum(held, sum_room);
     n_cell = block_sum(n_cell, sum_room);
     if (threadIdx.x > 0 || held == 0) return;
-    atomicAdd(told(g, TRACE_HELD), held);
-    atomicAdd(told(g, TRACE_CELLS), n_cell);
+    atomicAdd(trace_told(c, TRACE_HELD, head), held);
+    atomicAdd(trace_told(c, TRACE_CELLS, head), n_cell);
 }
 
 /* ---- Heads that share their lines ---- */
@@ -499,5 +525,5 @@ sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
     TRY(queue_launch(d, "the last of the lines", greedy_end_kernel, dim3(n_list), END_THREADS, smem,
                      *c, *rows, share));
     return queue_launch(d, "lines that are not needed", greedy_trim_kernel, grid, THREADS, smem, *c,
-                        *rows, share);
+                        share);
 }

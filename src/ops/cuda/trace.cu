@@ -322,11 +322,9 @@ static __device__ struct trace_choice choice_of(const struct trace_call &c, uint
         return r;
     }
     if (c.op.by_group) r.head -= head % c.group;
-    const auto told = [&](enum trace_told what) {
-        return c.held[(size_t)what * c.op.rows.n_head + r.head];
-    };
-    if (!told(TRACE_REACHED) || (double)told(TRACE_CELLS) > c.op.most) r.why = PLAN_NO_GAIN;
-    r.mass = r.why ? 1.0f : (float)((double)told(TRACE_HELD) / (double)told(TRACE_WHOLE));
+    const auto told = [&](enum trace_tale what) { return (double)*trace_told(c, what, r.head); };
+    if (told(TRACE_REACHED) == 0 || told(TRACE_CELLS) > c.op.most) r.why = PLAN_NO_GAIN;
+    r.mass = r.why ? 1.0f : (float)(told(TRACE_HELD) / told(TRACE_WHOLE));
     return r;
 }
 

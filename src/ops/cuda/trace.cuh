@@ -87,7 +87,13 @@ static __device__ inline bool trace_has(const uint32_t *bits, uint32_t i)
 
 /* What held[] tells of a head that has lines of the greedy rule: what they hold, their cells, the
  * whole, and whether it is reached. */
-enum trace_told { TRACE_HELD, TRACE_CELLS, TRACE_WHOLE, TRACE_REACHED };
+enum trace_tale { TRACE_HELD, TRACE_CELLS, TRACE_WHOLE, TRACE_REACHED };
+
+static __device__ inline trace_sum *trace_told(const struct trace_call &c, enum trace_tale what,
+                                               uint32_t head)
+{
+    return c.held + (size_t)what * c.op.rows.n_head + head;
+}
 
 /* greedy.cu: the sum of the attention of heads that share lines, and lines taken in rounds. */
 sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
