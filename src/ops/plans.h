@@ -210,13 +210,13 @@ static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
     return n_head * (by_row + by_line + OP_TRACE_STEPS * 24 + 12);
 }
 
-/* Of the pooled rule's other room, for runs of n_row rows: means, shares, sums by blocks, and which
- * heads go by what. */
+/* Of the pooled rule's other room, for runs of n_row rows: means, shares, sums by blocks, budgets, and
+ * which heads go by what. */
 static inline size_t op_trace_pool_bytes(const struct page_geom *g, size_t n_head, size_t n_row,
                                          size_t n_tok)
 {
     const size_t n_block = n_tok / OP_TRACE_BLOCK + 1, n_mean = n_row / OP_TRACE_BLOCK + 3;
-    const size_t by_head = n_mean * (g->head_dim + n_block) + 2 * n_block + 1;
+    const size_t by_head = n_mean * (g->head_dim + n_block) + 2 * n_block + 3;
     return (g->n_kv_head * n_block * g->head_dim + n_head * by_head) * 4;
 }
 

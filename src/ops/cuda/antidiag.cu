@@ -226,7 +226,7 @@ static __device__ float take_blocks(float *mass, const struct antidiag_call &c,
     const uint32_t n = p.block; /* before the own one */
     const auto whole = [&](uint32_t b) { return mass_whole(mass[b]); };
     const double total = (double)(p.end - p.begin) * (double)MASS_ONE;
-    cut_sum others = 0, kept = whole(n) + (n > 0 ? whole(0) : 0), all;
+    cut_sum others = 0, kept = whole(n) + (n > 0 ? whole(0) : 0);
     __syncthreads();
     if (threadIdx.x == 0 && n > 0) mass[0] = 0;
     __syncthreads();
@@ -238,16 +238,11 @@ static __device__ float take_blocks(float *mass, const struct antidiag_call &c,
         const cut_sum need = lacks < (double)others ? (cut_sum)lacks : others;
         cut = cut_find_sum(mass, n, need, whole, r);
     }
-    cut_sum n_before = 0, taken = 0;
-    for (uint32_t first = 0; first < n; first += THREADS) {
-        const uint32_t b = first + threadIdx.x;
-        const bool same = b < n && mass[b] == cut.value;
-        const cut_sum mine = b < n ? whole(b) : 0;
-        const cut_sum before = n_before + block_before(same ? mine : 0, r.sum, &all);
-        n_before += all;
-        if (b >= n) continue;
-        const bool takes = mass[b] > cut.value || (same && before < cut.need);
-        if (takes) taken += mine;
+    const uint32_t limit = cut_limit(mass, n, cut, whole, r);
+    cut_sum taken = 0;
+    for (uint32_t b = threadIdx.x; b < n; b += THREADS) {
+        const bool takes = mass[b] > cut.value || (mass[b] == cut.value && b < limit);
+        if (takes) taken += whole(b);
         mass[b] = takes || b == 0;
     }
     kept += block_sum(taken, r.sum);

@@ -67,7 +67,7 @@ struct cut_by_sum {
 struct cut_room { /* shared memory */
     cut_sum *bin; /* [CUT_BINS] */
     cut_sum *sum; /* [32] */
-    uint32_t *digit;
+    uint32_t *count; /* [32] */
 };
 
 #define CUT_BATCH 4 /* items that a thread looks at together */
@@ -132,14 +132,34 @@ static __device__ struct cut_by_sum cut_find_sum(const float *value, uint32_t n,
         const bool is_it = mine > 0 && above < need && above + mine >= need;
         __syncthreads();
         if (is_it) {
-            *r.digit = b;
+            *r.count = b;
             r.bin[0] = above;
         }
         __syncthreads();
-        prefix = level < 3 ? prefix << 8 | *r.digit : prefix << 7 | *r.digit;
+        prefix = level < 3 ? prefix << 8 | *r.count : prefix << 7 | *r.count;
         need -= r.bin[0];
     }
     return {__uint_as_float(prefix), need};
+}
+
+/* Where the items end that have the cut's value and are needed: the first ones are. All threads. */
+template <typename Weight>
+static __device__ uint32_t cut_limit(const float *value, uint32_t n, const struct cut_by_sum &cut,
+                                     const Weight &weight, const struct cut_room &r)
+{
+    cut_sum same = 0, n_before = 0, all;
+    for (uint32_t x = threadIdx.x; x < n; x += blockDim.x)
+        if (value[x] == cut.value) same += weight(x);
+    if (block_sum(same, r.sum) <= cut.need) return n; /* as nearly always */
+    uint32_t end = 0;
+    for (uint32_t first = 0; first < n && n_before < cut.need; first += blockDim.x) {
+        const uint32_t x = first + threadIdx.x;
+        const cut_sum mine = x < n && value[x] == cut.value ? weight(x) : 0;
+        const cut_sum before = n_before + block_before(mine, r.sum, &all);
+        n_before += all;
+        if (before < cut.need && before + mine >= cut.need) end = x + 1; /* one thread */
+    }
+    return block_sum(end, r.count);
 }
 
 #endif

@@ -404,24 +404,6 @@ static __device__ __forceinline__ struct greedy_end end_of(struct greedy &g, con
     return {s, step_kind(s.last), true};
 }
 
-/* Of lines that have the last key so many are needed, the first ones: their end. All threads. */
-static __device__ uint32_t limit_of(const struct greedy &g, const struct cut_by_sum &cut)
-{
-    trace_sum same = 0, n_before = 0, all;
-    for (uint32_t x = threadIdx.x; x < g.n; x += blockDim.x)
-        if (g.key[x] == cut.value) same += g.left[x];
-    if (block_sum(same, g.sum_room) <= cut.need) return g.n;
-    uint32_t end = 0;
-    for (uint32_t first = 0; first < g.n && n_before < cut.need; first += blockDim.x) {
-        const uint32_t x = first + threadIdx.x;
-        const trace_sum mine = x < g.n && g.key[x] == cut.value ? g.left[x] : 0;
-        const trace_sum before = n_before + block_before(mine, g.sum_room, &all);
-        n_before += all;
-        if (before < cut.need && before + mine >= cut.need) end = x + 1; /* one thread */
-    }
-    return block_sum(end, g.room);
-}
-
 /* A block for each list: rounds that are left, and what of the last step's lines is needed. */
 static __global__ void __launch_bounds__(END_THREADS)
     greedy_end_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
@@ -437,11 +419,12 @@ static __global__ void __launch_bounds__(END_THREADS)
     struct trace_end to = {0, 0, end.kind};
     if (end.kind < TRACE_KINDS) {
         greedy_turn(g, c, end.kind);
+        const struct cut_room rooms = {bin, sum_room, room};
+        const auto left = [&](uint32_t x) { return g.left[x]; };
         const struct cut_by_sum cut =
-            cut_find_sum(g.key, g.n, goal - end.before.covered,
-                         [&](uint32_t x) { return g.left[x]; }, {bin, sum_room, room});
+            cut_find_sum(g.key, g.n, goal - end.before.covered, left, rooms);
         to.key = cut.value;
-        to.limit = limit_of(g, cut);
+        to.limit = cut_limit(g.key, g.n, cut, left, rooms);
     }
     if (threadIdx.x > 0) return;
     c.end[head] = to;

@@ -1,7 +1,8 @@
 /* pooled.cu: whole blocks for prompt rows, by columns and diagonals of a few rows' attention or by
  * pooled scores (op_trace, OP_TRACE_POOLED). Mean keys of all blocks, mean queries of all tiles and
- * of the rows that are looked at, and their softmaxes; then a block of threads for each head sums
- * its lines by blocks, decides which of the two it goes by, and marks what it takes.
+ * of the rows that are looked at, and their softmaxes; a block of threads for each head and kind
+ * sums the lines by blocks and finds the budget; then one for each head decides which of the two it
+ * goes by, and marks what it takes.
  *
  * Attention is summed and compared in whole numbers, and means in a fixed order, so a head's choice
  * depends on its rows and keys alone. */
@@ -12,6 +13,7 @@
 
 #define THREADS    256u
 #define WARPS      (THREADS / 32)
+#define TAKERS     1024u /* threads that go through a head's lines, or its shares */
 #define BLOCK      OP_TRACE_BLOCK
 #define PAGES      (BLOCK / PAGE_TOK)
 #define SHARE_ONE  0x1p40f /* shares in whole numbers */
@@ -26,6 +28,7 @@ struct pooled_call {
     float *share;       /* [n_head][n_tile + 1][n_block]; later 1: the block is read, 0: it is not */
     float *by;          /* [n_head][kinds][n_block] sums of lines; later the same */
     uint32_t *is_dense; /* [n_head] whether shares are not looked at */
+    uint32_t *budget;   /* [n_head][kinds] blocks */
 };
 
 /* Rows of a tile in the run; behind the last tile, those that are looked at. */
@@ -128,20 +131,22 @@ static __global__ void __launch_bounds__(THREADS) pooled_shares_kernel(const str
 
 struct pooled_room { /* shared memory of a head's block */
     struct cut_room cut;
-    uint32_t *count, *bin; /* [32], [CUT_BINS] */
-    double *sum;           /* [32] */
+    uint32_t *bin; /* [CUT_BINS] */
+    double *sum;   /* [32] */
 };
 
-/* Lines summed over blocks, as means of the rows. */
+/* Lines summed over blocks, as means of the rows: a warp for a block. */
 static __device__ void sum_blocks(const struct pooled_call &p, uint32_t head, uint32_t kind)
 {
     const trace_sum *sum = trace_sums(p.c, head, kind);
-    for (uint32_t b = threadIdx.x; b < p.n_block; b += THREADS) {
+    for (uint32_t b = threadIdx.x / 32; b < p.n_block; b += TAKERS / 32) {
         trace_sum all = 0;
-        for (uint32_t x = b * BLOCK; x < min((b + 1) * BLOCK, p.c.n); x++) all += sum[x];
-        pooled_by(p, head, kind)[b] = (float)((double)all / TRACE_ONE / p.n_row);
+        for (uint32_t x = b * BLOCK + threadIdx.x % 32; x < min((b + 1) * BLOCK, p.c.n); x += 32)
+            all += sum[x];
+        for (int by = 16; by > 0; by /= 2) all += __shfl_xor_sync(~0u, all, by);
+        if (threadIdx.x % 32 == 0)
+            pooled_by(p, head, kind)[b] = (float)((double)all / TRACE_ONE / p.n_row);
     }
-    __syncthreads();
 }
 
 /* The root of the Jensen-Shannon divergence of columns and the mean query's softmax. */
@@ -150,7 +155,7 @@ static __device__ double pooled_distance(const struct pooled_call &p, uint32_t h
     const float *guess = pooled_share(p, head, p.c.op.rows.n_tile);
     const float *column = pooled_by(p, head, TRACE_COLUMN);
     double sum = 0;
-    for (uint32_t b = threadIdx.x; b < p.n_block; b += THREADS) {
+    for (uint32_t b = threadIdx.x; b < p.n_block; b += TAKERS) {
         const double x = (double)guess[b], y = (double)column[b], m = (x + y) / 2;
         if (x > 0) sum += x * log(x / m) / 2;
         if (y > 0) sum += y * log(y / m) / 2;
@@ -160,24 +165,20 @@ static __device__ double pooled_distance(const struct pooled_call &p, uint32_t h
 
 /* Blocks for the fewest best lines that hold the share: whole ones and one more. */
 static __device__ uint32_t budget_blocks(const struct pooled_call &p, uint32_t head, uint32_t kind,
-                                         const struct pooled_room &r)
+                                         const struct cut_room &r)
 {
     const trace_sum *sum = trace_sums(p.c, head, kind);
     const float *rank = p.c.rank + ((size_t)head * TRACE_KINDS + kind) * p.c.stride;
-    trace_sum total = 0, n_before = 0, all;
+    const auto weight = [&](uint32_t x) { return sum[x]; };
+    trace_sum total = 0;
     uint32_t count = 0;
-    for (uint32_t x = threadIdx.x; x < p.c.n; x += THREADS) total += sum[x];
-    total = block_sum(total, r.cut.sum);
+    for (uint32_t x = threadIdx.x; x < p.c.n; x += TAKERS) total += sum[x];
+    total = block_sum(total, r.sum);
     const struct cut_by_sum cut =
-        cut_find_sum(rank, p.c.n, (cut_sum)ceil(p.c.op.mass * (double)total),
-                     [&](uint32_t x) { return sum[x]; }, r.cut);
-    for (uint32_t first = 0; first < p.c.n; first += THREADS) {
-        const uint32_t x = first + threadIdx.x;
-        const bool same = x < p.c.n && rank[x] == cut.value;
-        const trace_sum before = n_before + block_before(same ? sum[x] : 0, r.cut.sum, &all);
-        n_before += all;
-        count += (x < p.c.n && rank[x] > cut.value) || (same && before < cut.need);
-    }
+        cut_find_sum(rank, p.c.n, (cut_sum)ceil(p.c.op.mass * (double)total), weight, r);
+    const uint32_t limit = cut_limit(rank, p.c.n, cut, weight, r);
+    for (uint32_t x = threadIdx.x; x < p.c.n; x += TAKERS)
+        count += rank[x] > cut.value || (rank[x] == cut.value && x < limit);
     return block_sum(count, r.count) / BLOCK + 1;
 }
 
@@ -186,11 +187,11 @@ static __device__ void mark_best(float *by, uint32_t n, uint32_t n_take,
                                  const struct pooled_room &r)
 {
     uint32_t n_before = 0, all;
-    const struct op_cut cut = cut_find(by, n, min(n_take, n), r.bin, r.count);
-    for (uint32_t first = 0; first < n; first += THREADS) {
+    const struct op_cut cut = cut_find(by, n, min(n_take, n), r.bin, r.cut.count);
+    for (uint32_t first = 0; first < n; first += TAKERS) {
         const uint32_t b = first + threadIdx.x, key = b < n ? cut_key(by[b]) : 0;
         const bool same = b < n && key == cut.key;
-        const uint32_t before = n_before + block_before(same, r.count, &all);
+        const uint32_t before = n_before + block_before(same, r.cut.count, &all);
         n_before += all;
         if (b < n) by[b] = key > cut.key || (same && before < cut.n_tie);
     }
@@ -204,34 +205,41 @@ static __device__ void mark_shares(const struct pooled_call &p, uint32_t head,
     float *share = pooled_share(p, head, 0);
     const uint32_t n = p.c.op.rows.n_tile * p.n_block;
     const auto whole = [&](uint32_t i) { return (cut_sum)(share[i] * SHARE_ONE); };
-    cut_sum total = 0, n_before = 0, all;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) total += whole(i);
+    cut_sum total = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) total += whole(i);
     total = block_sum(total, r.cut.sum);
     const struct cut_by_sum cut =
         cut_find_sum(share, n, (cut_sum)ceil(p.c.op.mass * (double)total), whole, r.cut);
-    for (uint32_t first = 0; first < n; first += THREADS) {
-        const uint32_t i = first + threadIdx.x;
-        const bool same = i < n && share[i] == cut.value;
-        const cut_sum before = n_before + block_before(same ? whole(i) : 0, r.cut.sum, &all);
-        n_before += all;
-        if (i < n) share[i] = share[i] > cut.value || (same && before < cut.need);
-    }
+    const uint32_t limit = cut_limit(share, n, cut, whole, r.cut);
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS)
+        share[i] = share[i] > cut.value || (share[i] == cut.value && i < limit);
 }
 
-static __global__ void __launch_bounds__(THREADS) pooled_choose_kernel(const struct pooled_call p)
+/* A block for a kind of lines and a head. */
+static __global__ void __launch_bounds__(TAKERS) pooled_budgets_kernel(const struct pooled_call p)
 {
     kernel_begin();
-    __shared__ uint32_t count[32], bin[CUT_BINS], digit;
+    __shared__ uint32_t count[32];
+    __shared__ cut_sum sum_room[32], sum_bin[CUT_BINS];
+    const uint32_t kind = blockIdx.x, head = blockIdx.y;
+    if (trace_failed(p.c, head)) return;
+    sum_blocks(p, head, kind);
+    const uint32_t n = budget_blocks(p, head, kind, {sum_bin, sum_room, count});
+    if (threadIdx.x == 0) p.budget[head * TRACE_KINDS + kind] = n;
+}
+
+static __global__ void __launch_bounds__(TAKERS) pooled_choose_kernel(const struct pooled_call p)
+{
+    kernel_begin();
+    __shared__ uint32_t count[32], bin[CUT_BINS];
     __shared__ cut_sum sum_room[32], sum_bin[CUT_BINS];
     __shared__ double sum[32];
-    const struct pooled_room r = {{sum_bin, sum_room, &digit}, count, bin, sum};
+    const struct pooled_room r = {{sum_bin, sum_room, count}, bin, sum};
     const uint32_t head = blockIdx.x, least = p.c.op.least;
     if (trace_failed(p.c, head)) return;
-    sum_blocks(p, head, TRACE_COLUMN);
-    sum_blocks(p, head, TRACE_SLASH);
     const bool is_pooled = pooled_distance(p, head, sum) < p.c.op.tau;
     for (uint32_t k = 0; k < TRACE_KINDS; k++) {
-        const uint32_t n = is_pooled ? least : max(least, budget_blocks(p, head, k, r));
+        const uint32_t n = is_pooled ? least : max(least, p.budget[head * TRACE_KINDS + k]);
         mark_best(pooled_by(p, head, k), p.n_block, n, r);
     }
     if (is_pooled) mark_shares(p, head, r);
@@ -293,13 +301,16 @@ sac_status trace_pooled(struct cuda_device *d, const struct trace_call *c,
     p.share = p.query + (size_t)n_head * (n_tile + 1) * geom->head_dim;
     p.by = p.share + (size_t)n_head * (n_tile + 1) * p.n_block;
     p.is_dense = (uint32_t *)(p.by + (size_t)n_head * TRACE_KINDS * p.n_block);
+    p.budget = p.is_dense + n_head;
     TRY(queue_launch(d, "mean keys of blocks", pooled_keys_kernel,
                      dim3(p.n_block, geom->n_kv_head), THREADS, 0, p));
     TRY(queue_launch(d, "mean queries of tiles", pooled_queries_kernel, dim3(n_head, n_tile + 1),
                      THREADS, 0, p));
     TRY(queue_launch(d, "pooled scores", pooled_shares_kernel, dim3(n_head, n_tile + 1), THREADS,
                      0, p));
-    TRY(queue_launch(d, "blocks by lines or pools", pooled_choose_kernel, dim3(n_head), THREADS, 0,
+    TRY(queue_launch(d, "budgets of lines", pooled_budgets_kernel, dim3(TRACE_KINDS, n_head), TAKERS,
+                     0, p));
+    TRY(queue_launch(d, "blocks by lines or pools", pooled_choose_kernel, dim3(n_head), TAKERS, 0,
                      p));
     return queue_launch(d, "lists of blocks", pooled_list_kernel, dim3(n_head, n_tile), THREADS, 0,
                         p);
