@@ -195,8 +195,8 @@ struct op_trace {
 
 #define OP_TRACE_SPAN 1024u /* tokens whose sums of exponentials are one */
 
-#define OP_TRACE_PART  512u /* lines of a part */
-#define OP_TRACE_STEPS 74u  /* of the greedy rule that are noted: the first lines and 24 rounds */
+#define OP_TRACE_PART  1024u /* lines of a part */
+#define OP_TRACE_STEPS 74u   /* of the greedy rule that are noted: the first lines and 24 rounds */
 
 /* Of a room for n_row rows of so many heads, and n_tok tokens: sums of exponentials and their
  * logarithms, attention, sums along lines and what they are ranked by, the best of parts, lines, what

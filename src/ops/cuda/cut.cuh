@@ -7,7 +7,8 @@
 #include "ops/cuda/block.cuh"
 #include "ops/ops.h"
 
-#define CUT_BINS 256u /* as many threads as a block has at least */
+#define CUT_BINS  256u /* as many threads as a block has at least */
+#define CUT_BATCH 4    /* items that a thread looks at together */
 
 /* op_best_key. */
 static __device__ inline uint32_t cut_key(float value)
@@ -27,9 +28,19 @@ static __device__ inline struct op_cut cut_find(const float *value, uint32_t n, 
         __syncthreads();
         if (threadIdx.x < CUT_BINS) bin[threadIdx.x] = 0;
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-            const uint32_t key = cut_key(value[i]);
-            if (shift == 24 || key >> (shift + 8) == prefix) atomicAdd(&bin[key >> shift & 255], 1u);
+        for (uint32_t first = threadIdx.x; first < n; first += CUT_BATCH * blockDim.x) {
+            float v[CUT_BATCH];
+#pragma unroll
+            for (int k = 0; k < CUT_BATCH; k++) {
+                const uint32_t i = first + (uint32_t)k * blockDim.x;
+                v[k] = i < n ? value[i] : 0;
+            }
+#pragma unroll
+            for (int k = 0; k < CUT_BATCH; k++) {
+                const uint32_t key = cut_key(v[k]);
+                const bool is = shift == 24 || key >> (shift + 8) == prefix;
+                if (is && first + (uint32_t)k * blockDim.x < n) atomicAdd(&bin[key >> shift & 255], 1u);
+            }
         }
         __syncthreads();
         /* Threads go through the bins from the highest one down. */
@@ -69,8 +80,6 @@ struct cut_room { /* shared memory */
     cut_sum *sum; /* [32] */
     uint32_t *count; /* [32] */
 };
-
-#define CUT_BATCH 4 /* items that a thread looks at together */
 
 /* Adds to a bin by its halves: whole numbers of 64 bits have no addition in shared memory, and many
  * threads want the same bin. */

@@ -13,10 +13,10 @@
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/trace.cuh"
 
-#define THREADS     256u
-#define END_THREADS 1024u
-#define PART        OP_TRACE_PART
-#define BATCH       4 /* cells that a thread has on their way at a time */
+#define THREADS 512u
+#define PART    OP_TRACE_PART
+#define LINES   (PART / THREADS) /* of a thread */
+#define BATCH   4                /* cells that a thread has on their way at a time */
 
 /* A list's lines of a kind, and the room of a block. */
 struct greedy {
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void count_window(struct greedy &g, uint32_t p
     g.word0 = (g.pos0 > n_near ? g.pos0 - n_near : 0) / 32;
     const uint32_t n_word = (g.n - 1 - x0) / 32 + 1 - g.word0;
     uint32_t n_before = 0, all;
-    for (uint32_t first = 0; first < n_word; first += blockDim.x) {
+    for (uint32_t first = 0; first < n_word; first += THREADS) {
         const uint32_t i = first + threadIdx.x;
         const uint32_t word = i < n_word ? g.bits_across[g.word0 + i] : 0;
         const uint32_t before = block_before((uint32_t)__popc(word), g.room, &all);
@@ -142,12 +142,12 @@ static __device__ __forceinline__ void lower_lines(const struct greedy &g,
                                                    const struct trace_rows &rows)
 {
     const uint32_t n_line = *g.n_line, n = n_line * rows.n;
-    for (uint32_t first = threadIdx.x; first < n; first += BATCH * blockDim.x) {
+    for (uint32_t first = threadIdx.x; first < n; first += BATCH * THREADS) {
         trace_sum p[BATCH];
         uint32_t cross[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; k++) {
-            const uint32_t i = first + (uint32_t)k * blockDim.x;
+            const uint32_t i = first + (uint32_t)k * THREADS;
             p[k] = cross[k] = 0;
             if (i >= n) continue;
             const uint32_t line = g.line[i % n_line], row = i / n_line, at = rows.at[row];
@@ -170,21 +170,29 @@ static __device__ __forceinline__ struct greedy_found take_part(struct greedy &g
                                                                 const struct greedy_pick &pick)
 {
     struct greedy_found found = {0, 0, 0};
+    trace_sum left[LINES];
+    uint32_t was[LINES];
+#pragma unroll
+    for (uint32_t i = 0; i < LINES; i++) { /* on their way while lines are counted */
+        const uint32_t x = part * PART + i * THREADS + threadIdx.x;
+        left[i] = x < g.n ? g.left[x] : 0;
+        was[i] = g.bits[x / 32];
+    }
     if (threadIdx.x == 0) *g.n_line = 0;
     count_window(g, part);
-    for (uint32_t i = threadIdx.x; i < PART; i += blockDim.x) { /* whole warps */
-        const uint32_t x = part * PART + i, was = g.bits[x / 32];
-        const bool may = x < g.n && !(was >> x % 32 & 1);
-        const trace_sum left = may ? g.left[x] : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < LINES; i++) {
+        const uint32_t x = part * PART + i * THREADS + threadIdx.x;
+        const bool may = x < g.n && !(was[i] >> x % 32 & 1);
         const uint32_t n_free = may ? free_cells(g, x) : 0;
-        const float key = may ? key_of(left, n_free) : 0;
+        const float key = may ? key_of(left[i], n_free) : 0;
         const bool takes = may && (x < pick.n_first || key >= pick.least);
         const uint32_t taken = __ballot_sync(~0u, takes);
         if (pick.least < nothing && x < g.n) g.key[x] = takes ? key : 0;
-        if (threadIdx.x % 32 == 0 && taken) g.bits[x / 32] = was | taken;
+        if (threadIdx.x % 32 == 0 && taken) g.bits[x / 32] = was[i] | taken;
         note_lines(g, taken, x);
         if (takes) {
-            found.held += left;
+            found.held += left[i];
             found.n_cell += n_free;
         } else {
             found.best = fmaxf(found.best, key);
@@ -198,7 +206,7 @@ static __device__ __forceinline__ struct greedy_found take_part(struct greedy &g
 /* Nothing of a part is taken. */
 static __device__ void leave_part(const struct greedy &g, uint32_t part)
 {
-    for (uint32_t x = part * PART + threadIdx.x; x < min((part + 1) * PART, g.n); x += blockDim.x)
+    for (uint32_t x = part * PART + threadIdx.x; x < min((part + 1) * PART, g.n); x += THREADS)
         g.key[x] = 0;
 }
 
@@ -208,7 +216,7 @@ static __device__ float block_max(float x, uint32_t *room)
     __syncthreads();
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = __float_as_uint(x);
     __syncthreads();
-    x = threadIdx.x % 32 < blockDim.x / 32 ? __uint_as_float(room[threadIdx.x % 32]) : 0;
+    x = threadIdx.x % 32 < THREADS / 32 ? __uint_as_float(room[threadIdx.x % 32]) : 0;
     for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
     return x;
 }
@@ -288,22 +296,22 @@ static __global__ void __launch_bounds__(THREADS)
     if (i == 0) *trace_told(c, TRACE_WHOLE, head) = 0;
 }
 
-/* By the steps before it; false: there is nothing to do. */
+/* By the steps before it; false: there is nothing to do. What is read does not wait for another. */
 static __device__ __forceinline__ bool pick_of(struct greedy_pick *out, const struct trace_call &c,
                                                uint32_t head, uint32_t step)
 {
-    const uint32_t of = step < ROUND ? 0 : (step - ROUND) % ROUND_STEPS, first = step - of;
+    const uint32_t of = step < ROUND ? 0 : (step - ROUND) % ROUND_STEPS;
+    const uint32_t first = step < ROUND ? (uint32_t)ROUND : step - of;
     const struct trace_step *steps = steps_of(c, head);
-    *out = {0, nothing};
-    if (step < ROUND) {
-        out->n_first = step == FIRST_SLASHES ? c.op.band : c.op.sink;
-        return true;
-    }
-    if (!goes_on(c, state_after(steps, step), goal_of(c, head))) return false;
-    if (of == RATE) return true;
-    /* Behind the last columns, and these diagonals. */
-    out->least = c.op.beta * __uint_as_float(max(steps[first - 1].best, steps[first].best));
-    return out->least > 0;
+    const struct greedy_state s = state_after(steps, step);
+    const trace_sum goal = goal_of(c, head);
+    /* Of the last columns and these diagonals. */
+    const float best = __uint_as_float(max(steps[first - 1].best, steps[first].best));
+    const bool failed = trace_failed(c, head);
+    *out = {0, of > RATE ? c.op.beta * best : nothing};
+    if (step == FIRST_SLASHES) out->n_first = c.op.band;
+    if (step == FIRST_COLUMNS) out->n_first = c.op.sink;
+    return !failed && (step < ROUND || goes_on(c, s, goal)) && out->least > 0;
 }
 
 /* Of all diagonals before any is lowered: of all attention. */
@@ -316,6 +324,31 @@ static __device__ void sum_part(const struct greedy &g, uint32_t part, trace_sum
     if (threadIdx.x == 0) atomicAdd(to, sum);
 }
 
+/* Adds what the threads of a block have found in a part to what the step has. All threads. */
+static __device__ __forceinline__ void tell_found(const struct greedy &g, struct greedy_found x,
+                                                  struct trace_step *to, float *top)
+{
+    const uint32_t lane = threadIdx.x % 32, n_warp = THREADS / 32;
+    __shared__ struct greedy_found of_warp[THREADS / 32];
+    for (int turn = 0; turn < 2; turn++) { /* of the warps, then of all */
+        for (int by = 16; by > 0; by /= 2) {
+            x.held += __shfl_xor_sync(~0u, x.held, by);
+            x.n_cell += __shfl_xor_sync(~0u, x.n_cell, by);
+            x.best = fmaxf(x.best, __shfl_xor_sync(~0u, x.best, by));
+        }
+        if (turn > 0) break;
+        if (lane == 0) of_warp[threadIdx.x / 32] = x;
+        __syncthreads();
+        if (threadIdx.x >= 32) return;
+        x = lane < n_warp ? of_warp[lane] : greedy_found{0, 0, 0};
+    }
+    if (lane > 0) return;
+    if (x.held > 0) atomicAdd(&to->held, x.held);
+    if (x.n_cell > 0) atomicAdd(&to->n_cell, x.n_cell);
+    if (x.best > 0) atomicMax(&to->best, __float_as_uint(x.best));
+    if (g.kind == TRACE_SLASH) *top = x.best;
+}
+
 /* A block for a part and a list. */
 static __global__ void __launch_bounds__(THREADS)
     greedy_step_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share,
@@ -325,23 +358,17 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ uint32_t room[32], n_line;
     __shared__ trace_sum sum_room[32];
     const uint32_t head = blockIdx.y * share, part = blockIdx.x;
-    if (trace_failed(c, head)) return;
     struct greedy g = greedy_open(c, head, step_kind(step), room, sum_room, &n_line);
     struct greedy_pick pick;
-    if (!pick_of(&pick, c, head, step)) return; /* the same for all threads, and blocks of the list */
     float *const top = &c.top_key[(size_t)head * (c.stride / PART) + part];
-    if (g.kind == TRACE_SLASH && pick.least < nothing && *top < pick.least) {
+    const float best = step < ROUND ? 0 : *top; /* of diagonals */
+    if (!pick_of(&pick, c, head, step)) return; /* the same for all threads, and blocks of the list */
+    if (g.kind == TRACE_SLASH && pick.least < nothing && best < pick.least) {
         leave_part(g, part);
         return;
     }
     if (step == FIRST_SLASHES) sum_part(g, part, trace_told(c, TRACE_WHOLE, head));
-    const struct greedy_found found = found_by_all(g, take_part(g, c, rows, part, pick));
-    if (threadIdx.x > 0) return;
-    struct trace_step *const to = steps_of(c, head) + step;
-    if (found.held > 0) atomicAdd(&to->held, found.held);
-    if (found.n_cell > 0) atomicAdd(&to->n_cell, found.n_cell);
-    atomicMax(&to->best, __float_as_uint(found.best));
-    if (g.kind == TRACE_SLASH) *top = found.best;
+    tell_found(g, take_part(g, c, rows, part, pick), steps_of(c, head) + step, top);
 }
 
 /* ---- The end ---- */
@@ -405,7 +432,7 @@ static __device__ __forceinline__ struct greedy_end end_of(struct greedy &g, con
 }
 
 /* A block for each list: rounds that are left, and what of the last step's lines is needed. */
-static __global__ void __launch_bounds__(END_THREADS)
+static __global__ void __launch_bounds__(THREADS)
     greedy_end_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
 {
     kernel_begin();
@@ -505,7 +532,7 @@ sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
     for (uint32_t step = 0; step < OP_TRACE_STEPS; step++)
         TRY(queue_launch(d, "lines taken in rounds", greedy_step_kernel, grid, THREADS, smem, *c,
                          *rows, share, step));
-    TRY(queue_launch(d, "the last of the lines", greedy_end_kernel, dim3(n_list), END_THREADS, smem,
+    TRY(queue_launch(d, "the last of the lines", greedy_end_kernel, dim3(n_list), THREADS, smem,
                      *c, *rows, share));
     return queue_launch(d, "lines that are not needed", greedy_trim_kernel, grid, THREADS, smem, *c,
                         share);

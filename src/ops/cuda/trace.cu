@@ -13,6 +13,7 @@
 #define THREADS    (WARPS * 32)
 #define TAKERS     1024u /* threads that take the best of a head's lines */
 #define ROWS       64u   /* whose queries a block has */
+#define HELD_BATCH 8u /* rows that a thread looks at together */
 #define SPAN_PAGES (OP_TRACE_SPAN / PAGE_TOK)
 
 /* ---- Attention of rows ---- */
@@ -202,11 +203,17 @@ static __global__ void __launch_bounds__(TAKERS) trace_best_kernel(const struct 
     if (trace_failed(c, head) || want.family != OP_TRACE_LINES) return;
     const uint32_t most = kind == TRACE_COLUMN ? want.n_column : want.n_slash;
     const struct op_cut cut = cut_find(rank, c.n, min(most, c.n), bin, room);
+    uint32_t n_same = 0;
+    for (uint32_t x = threadIdx.x; x < c.n; x += TAKERS) n_same += cut_key(rank[x]) == cut.key;
+    const bool all_same = block_sum(n_same, room) == cut.n_tie; /* as nearly always */
     for (uint32_t first = 0; first < c.n; first += TAKERS) {
         const uint32_t x = first + threadIdx.x, key = x < c.n ? cut_key(rank[x]) : 0;
         const bool same = x < c.n && key == cut.key;
-        const uint32_t before = n_before + block_before(same, room, &all);
-        n_before += all;
+        uint32_t before = 0;
+        if (!all_same) {
+            before = n_before + block_before(same, room, &all);
+            n_before += all;
+        }
         const bool takes = x < c.n && (key > cut.key || (same && before < cut.n_tie));
         const uint32_t word = __ballot_sync(~0u, takes);
         if (threadIdx.x % 32 == 0) bits[x / 32] = word;
@@ -229,9 +236,18 @@ static __global__ void __launch_bounds__(THREADS)
     if (x < c.n && trace_has(slash, x)) sum += trace_sums(c, head, TRACE_SLASH)[x];
     if (x < c.n && trace_has(column, x)) {
         sum += trace_sums(c, head, TRACE_COLUMN)[x];
-        for (uint32_t r = 0; r < rows.n; r++)
-            if (rows.at[r] >= x && trace_has(slash, rows.at[r] - x))
-                sum -= trace_whole(trace_weight(c, head, rows.n, r)[x]);
+        for (uint32_t first = 0; first < rows.n; first += HELD_BATCH) {
+            uint32_t word[HELD_BATCH], at[HELD_BATCH];
+#pragma unroll
+            for (uint32_t k = 0; k < HELD_BATCH; k++) { /* on their way together */
+                at[k] = first + k < rows.n ? rows.at[first + k] : 0;
+                word[k] = at[k] >= x ? slash[(at[k] - x) / 32] : 0;
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < HELD_BATCH; k++)
+                if (word[k] >> (at[k] - x) % 32 & 1)
+                    sum -= trace_whole(trace_weight(c, head, rows.n, first + k)[x]);
+        }
     }
     sum = block_sum(sum, room);
     if (threadIdx.x == 0 && sum > 0)
