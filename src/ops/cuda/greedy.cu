@@ -1,10 +1,11 @@
 /* greedy.cu: columns and diagonals taken in rounds until they hold a share of the sampled rows'
  * attention (op_trace, OP_TRACE_GREEDY). A round is three launches over all lists: diagonals are
- * rated, then taken, and columns are both at once, as what they must reach is known by then; a block
- * for a part of a list's lines. Nobody waits: what a launch has found of a list is summed for the
- * next ones, and each launch sees by these sums whether the goal was reached before it, and then does
- * nothing. Rounds beyond those that are launched for all are made by a block for each list, with the
- * same steps, as is the end: of the lines of the last round only the best that are needed stay.
+ * rated, then taken, and columns are both at once, as what they must reach is known by then; a
+ * block for a part of a list's lines. Nobody waits: what a launch has found of a list is summed for
+ * the next ones, and each launch sees by these sums whether the goal was reached before it, and
+ * then does nothing. Rounds beyond those that are launched for all, and those of one part, are made
+ * by a block for each list, with the same steps, as is the end: of the lines of the last round only
+ * the best that are needed stay.
  *
  * What is left of a line, the attention in its cells that no taken line has, is a whole number, so
  * the lines of a round may lower it in any order. A line x of either kind crosses, in the row at
@@ -62,9 +63,10 @@ static __device__ __forceinline__ void greedy_turn(struct greedy &g, const struc
     g.key = c.rank + ((size_t)g.head * TRACE_KINDS + kind) * c.stride;
 }
 
-static __device__ __forceinline__ struct greedy
-greedy_open(const struct trace_call &c, uint32_t head, uint32_t kind, uint32_t *room,
-            trace_sum *sum_room, uint32_t *n_line)
+static __device__ __forceinline__ struct greedy greedy_open(const struct trace_call &c,
+                                                            uint32_t head, uint32_t kind,
+                                                            uint32_t *room, trace_sum *sum_room,
+                                                            uint32_t *n_line)
 {
     struct greedy g = {};
     g.head = head;
@@ -137,9 +139,8 @@ static __device__ inline void note_lines(const struct greedy &g, uint32_t taken,
 }
 
 /* Lowers what is left of the lines that cross those which were noted. */
-static __device__ __forceinline__ void lower_lines(const struct greedy &g,
-                                                   const struct trace_call &c,
-                                                   const struct trace_rows &rows)
+static __device__ __forceinline__ void
+lower_lines(const struct greedy &g, const struct trace_call &c, const struct trace_rows &rows)
 {
     const uint32_t n_line = *g.n_line, n = n_line * rows.n;
     for (uint32_t first = threadIdx.x; first < n; first += BATCH * THREADS) {
@@ -163,11 +164,9 @@ static __device__ __forceinline__ void lower_lines(const struct greedy &g,
 }
 
 /* Rates the lines of a part, and takes some. All threads; the found is the thread's. */
-static __device__ __forceinline__ struct greedy_found take_part(struct greedy &g,
-                                                                const struct trace_call &c,
-                                                                const struct trace_rows &rows,
-                                                                uint32_t part,
-                                                                const struct greedy_pick &pick)
+static __device__ __forceinline__ struct greedy_found
+take_part(struct greedy &g, const struct trace_call &c, const struct trace_rows &rows,
+          uint32_t part, const struct greedy_pick &pick)
 {
     struct greedy_found found = {0, 0, 0};
     trace_sum left[LINES];
@@ -232,8 +231,8 @@ static __device__ __forceinline__ struct greedy_found found_by_all(const struct 
     return all;
 }
 
-/* What the first n steps have taken together; `last`, of these, is the last that took any. All lanes
- * of a warp. */
+/* What the first n steps have taken together; `last`, of these, is the last that took any. All
+ * lanes of a warp. */
 struct greedy_state {
     trace_sum covered, n_cell;
     uint32_t last;
@@ -362,7 +361,8 @@ static __global__ void __launch_bounds__(THREADS)
     struct greedy_pick pick;
     float *const top = &c.top_key[(size_t)head * (c.stride / PART) + part];
     const float best = step < ROUND ? 0 : *top; /* of diagonals */
-    if (!pick_of(&pick, c, head, step)) return; /* the same for all threads, and blocks of the list */
+    if (!pick_of(&pick, c, head, step))
+        return; /* the same for all threads, and blocks of the list */
     if (g.kind == TRACE_SLASH && pick.least < nothing && best < pick.least) {
         leave_part(g, part);
         return;
@@ -374,9 +374,9 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- The end ---- */
 
 /* A step of all parts by one block. */
-static __device__ __forceinline__ struct greedy_found take_all(struct greedy &g, const struct trace_call &c,
-                                               const struct trace_rows &rows, uint32_t kind,
-                                               const struct greedy_pick &pick)
+static __device__ __forceinline__ struct greedy_found
+take_all(struct greedy &g, const struct trace_call &c, const struct trace_rows &rows, uint32_t kind,
+         const struct greedy_pick &pick)
 {
     struct greedy_found mine = {0, 0, 0};
     greedy_turn(g, c, kind);
@@ -397,12 +397,11 @@ struct greedy_end {
     bool reached;
 };
 
-/* More rounds than were launched. */
-static __device__ __forceinline__ struct greedy_end take_rounds(struct greedy &g, const struct trace_call &c,
-                                                const struct trace_rows &rows,
-                                                struct greedy_state s, trace_sum goal)
+/* More rounds than were launched; `column` is the best that the last of these left. */
+static __device__ __forceinline__ struct greedy_end
+take_rounds(struct greedy &g, const struct trace_call &c, const struct trace_rows &rows,
+            struct greedy_state s, float column, trace_sum goal)
 {
-    float column = __uint_as_float(steps_of(c, g.head)[OP_TRACE_STEPS - 1].best);
     while (goes_on(c, s, goal)) {
         const float slash = take_all(g, c, rows, TRACE_SLASH, {0, nothing}).best;
         const float least = c.op.beta * fmaxf(column, slash);
@@ -419,12 +418,15 @@ static __device__ __forceinline__ struct greedy_end take_rounds(struct greedy &g
     return {s, TRACE_KINDS, false};
 }
 
-static __device__ __forceinline__ struct greedy_end end_of(struct greedy &g, const struct trace_call &c,
-                                           const struct trace_rows &rows, trace_sum goal)
+static __device__ __forceinline__ struct greedy_end end_of(struct greedy &g,
+                                                           const struct trace_call &c,
+                                                           const struct trace_rows &rows,
+                                                           uint32_t n_step, trace_sum goal)
 {
     const struct trace_step *steps = steps_of(c, g.head);
-    struct greedy_state s = state_after(steps, OP_TRACE_STEPS);
-    if (s.covered < goal) return take_rounds(g, c, rows, s, goal);
+    struct greedy_state s = state_after(steps, n_step);
+    if (s.covered < goal)
+        return take_rounds(g, c, rows, s, __uint_as_float(steps[n_step - 1].best), goal);
     if (s.last < ROUND) return {s, TRACE_KINDS, true};
     s.covered -= steps[s.last].held;
     s.n_cell -= steps[s.last].n_cell;
@@ -433,7 +435,8 @@ static __device__ __forceinline__ struct greedy_end end_of(struct greedy &g, con
 
 /* A block for each list: rounds that are left, and what of the last step's lines is needed. */
 static __global__ void __launch_bounds__(THREADS)
-    greedy_end_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
+    greedy_end_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share,
+                      uint32_t n_step)
 {
     kernel_begin();
     __shared__ uint32_t room[32], n_line;
@@ -442,7 +445,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (trace_failed(c, head)) return;
     struct greedy g = greedy_open(c, head, TRACE_SLASH, room, sum_room, &n_line);
     const trace_sum goal = goal_of(c, head);
-    const struct greedy_end end = end_of(g, c, rows, goal);
+    const struct greedy_end end = end_of(g, c, rows, n_step, goal);
     struct trace_end to = {0, 0, end.kind};
     if (end.kind < TRACE_KINDS) {
         greedy_turn(g, c, end.kind);
@@ -525,15 +528,17 @@ sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
     const uint32_t n_word = (c->n - c->op.rows.pos + PART) / 32 + 2; /* window_words */
     const size_t smem = (2 * n_word + PART) * sizeof(uint32_t);
     const dim3 grid((c->n + PART - 1) / PART, n_list);
+    const uint32_t n_step =
+        c->n > PART ? OP_TRACE_STEPS : (uint32_t)ROUND; /* a part is one block's */
     TRY(attn_fits(d, smem));
     TRY(queue_launch(d, "no lines yet", greedy_clear_kernel,
                      dim3((unsigned)((c->stride / 32 + THREADS - 1) / THREADS), n_list), THREADS, 0,
                      *c, share));
-    for (uint32_t step = 0; step < OP_TRACE_STEPS; step++)
+    for (uint32_t step = 0; step < n_step; step++)
         TRY(queue_launch(d, "lines taken in rounds", greedy_step_kernel, grid, THREADS, smem, *c,
                          *rows, share, step));
-    TRY(queue_launch(d, "the last of the lines", greedy_end_kernel, dim3(n_list), THREADS, smem,
-                     *c, *rows, share));
+    TRY(queue_launch(d, "the last of the lines", greedy_end_kernel, dim3(n_list), THREADS, smem, *c,
+                     *rows, share, n_step));
     return queue_launch(d, "lines that are not needed", greedy_trim_kernel, grid, THREADS, smem, *c,
                         share);
 }
