@@ -159,6 +159,20 @@ static __device__ inline void bring_rest(uint8_t *to, uint32_t to_code, const ui
     copy_bytes(to + to_code, chunk + scales + b * ring::block, n * ring::block);
 }
 
+/* All that the block reads of its groups comes nearer at once, so that memory stays at work while rows
+ * are packed; from there the rings are filled sooner. */
+template <int type, uint32_t n_mat>
+static __device__ inline void fetch_groups(const struct narrow_job<n_mat> &job, uint32_t n_block)
+{
+    constexpr uint32_t chunk = layout_full_chunk_bytes(narrow_ring<type, n_mat>::l);
+    const uint32_t c = job.begin / LAYOUT_BLOCKS, whole = n_block / LAYOUT_BLOCKS;
+    const uint32_t end = min((job.end + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS, whole);
+#pragma unroll
+    for (uint32_t m = 0; m < n_mat; m++)
+        if (threadIdx.x == m && end > c)
+            fetch_stretch(job.group[m] + LAYOUT_HEAD + (size_t)c * chunk, (end - c) * chunk);
+}
+
 /* The warp's unit i, if there is one, into its ring: scales, then blocks. */
 template <int type, uint32_t n_mat>
 static __device__ inline void bring(uint8_t *mine, const struct narrow_args &a,
@@ -421,6 +435,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     }
     find_units<type, n_mat>(job, a.n_block);
     for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
+    fetch_groups<type, n_mat>(job, a.n_block);
     fetch_beside(a, a.part[p], group);
     if (a.n_part > 1) kernel_yield(); /* attention is next, which has pages to bring */
     kernel_begin();
