@@ -32,6 +32,11 @@ static uint32_t width_of(uint32_t n_in)
     return layout_n_block(n_in) * LAYOUT_BLOCK;
 }
 
+static uint32_t strips_of(uint32_t n_in)
+{
+    return (n_in + STRIP - 1) / STRIP;
+}
+
 static bool is_glu(const struct op_linear *op)
 {
     return op->epilogue == LINEAR_GLU_SILU || op->epilogue == LINEAR_GLU_GELU;
@@ -40,7 +45,7 @@ static bool is_glu(const struct op_linear *op)
 /* ---- Scratch ---- */
 
 struct linear_room {
-    __half *x;
+    uint8_t *x; /* of decode rows in strips */
     float *scale;
     __half *w;  /* [panel, width] */
     float *sum; /* [n_row, n_out]; of decode rows 2 * PANEL in the place of n_out */
@@ -68,7 +73,7 @@ static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, 
                                   uint32_t panel)
 {
     const size_t width = width_of(n_in), n_sum = n_out > 2 * PANEL ? n_out : 2 * PANEL;
-    const size_t bytes[4] = {n_row * width * sizeof(__half), n_row * sizeof(float),
+    const size_t bytes[4] = {n_row * (size_t)strips_of(n_in) * STRIP_BYTES, n_row * sizeof(float),
                              panel * width * sizeof(__half),
                              n_row * n_sum * sizeof(float)};
     uint8_t *piece[4], *at = (uint8_t *)scratch;
@@ -76,7 +81,7 @@ static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, 
         piece[i] = at;
         at += align(bytes[i]);
     }
-    return (struct linear_room){.x = (__half *)piece[0],
+    return (struct linear_room){.x = piece[0],
                                 .scale = (float *)piece[1],
                                 .w = (__half *)piece[2],
                                 .sum = (float *)piece[3],
@@ -114,7 +119,18 @@ static __global__ void __launch_bounds__(THREADS)
     pack_rows(const struct linear_input a, __half *out, float *scale)
 {
     kernel_begin();
-    linear_pack(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x, 0, a.width);
+    linear_pack({out + (size_t)blockIdx.x * a.width, 0}, scale + blockIdx.x, a, blockIdx.x, 0, a.width);
+}
+
+/* The same of decode rows, in strips. */
+static __global__ void __launch_bounds__(THREADS)
+    pack_strips(const struct linear_input a, uint8_t *out, float *scale, uint32_t n_strip)
+{
+    kernel_begin();
+    const uint32_t row = blockIdx.x, first = row / TILE_ROWS * TILE_ROWS;
+    const uint32_t n_row = min(gridDim.x - first, TILE_ROWS); /* of the row's tile */
+    uint8_t *to = out + ((size_t)first * n_strip + row - first) * STRIP_BYTES;
+    linear_pack({to, n_row * STRIP_BYTES}, scale + row, a, row, 0, n_strip * STRIP);
 }
 
 static struct linear_input input_of(const struct op_linear *op)
@@ -130,8 +146,11 @@ static struct linear_input input_of(const struct op_linear *op)
 }
 
 static sac_status pack(struct cuda_device *d, const struct linear_input *input,
-                       const struct linear_rows *rows)
+                       const struct linear_rows *rows, enum row_kind kind)
 {
+    if (kind == ROW_DECODE)
+        return queue_launch(d, "norm of a linear layer's input", pack_strips, rows->n_row, THREADS, 0,
+                            *input, rows->strips, rows->scale, strips_of(input->n_in));
     return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
                         *input, rows->x, rows->scale);
 }
@@ -350,7 +369,8 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
     const struct linear_room room =
         lay_out(op->scratch, op->n_row, op->n_in, n_out, panel_of(n_out));
     const struct linear_input input = input_of(op);
-    struct linear_rows rows = {.x = room.x,
+    struct linear_rows rows = {.x = (__half *)room.x,
+                               .strips = room.x,
                                .scale = room.scale,
                                .part = is_glu(op) ? NULL : room.sum,
                                .part_row = 2 * PANEL,
@@ -358,16 +378,14 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
                                .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
         return device_fail(d, SAC_ERR_ARG, "a linear layer beyond its scratch");
-    uint32_t n_group = 0;
-    for (uint32_t i = 0; i < op->n_part; i++) n_group += op->part[i].w->n_group;
-    if (op->kind == ROW_DECODE && narrow_packs(d, op->n_row, input.width, n_group))
+    if (op->kind == ROW_DECODE && narrow_packs(op->n_row, input.width))
         rows.input = &input;
     else if (op->kept_x && is_kept(op, op->x, op->n_in, op->x_stride)) {
         const struct linear_kept kept = kept_at(op->x, op->n_row, op->n_in);
         rows.x = kept.x;
         rows.scale = kept.scale;
     } else {
-        TRY(pack(d, &input, &rows));
+        TRY(pack(d, &input, &rows, op->kind));
     }
     return op->kind == ROW_DECODE ? run_narrow(d, op, &rows, &room)
                                   : run_wide(d, op, &rows, &room);

@@ -4,6 +4,7 @@
 #define SAC_OPS_CUDA_LINEAR_CUH
 
 #include "ops/cuda/device.cuh"
+#include "ops/weight_layout.h"
 
 #include <cuda_fp16.h>
 
@@ -19,11 +20,24 @@ struct linear_input {
     bool wide; /* x, norm and all rows are aligned to 16 bytes, and n_in is a multiple of 4 */
 };
 
+/* Decode rows are packed in strips of 128 inputs (four weight blocks), those of 8 rows beside each other:
+ *     u8 [tile of 8 rows][strip][row of the tile][STRIP_BYTES]
+ * where the last tile has the rows that are left. A row's strip is
+ *     f16 x[4][4][2][4]      block, lane t, step s: inputs 32 block + 16 s + 4 t + 0..3, one load a lane
+ *     f16 sum[4][2][2]       of each block's two steps, {high, low}[step]: what rounding has left is low
+ *     32 bytes               of no use: so two rows lie in different banks
+ * Sums are of the halves above, for what all weights of a block have in common (narrow.cu). */
+#define STRIP       128u
+#define STRIP_SUMS  256u /* where the sums begin */
+#define STRIP_BYTES 320u
+#define TILE_ROWS  8u
+
 /* Rows as the matrix units take them: f16 times a power of two of the row's own, so that none
  * overflows and small ones keep their bits. */
 struct linear_rows {
     const struct linear_input *input; /* set: not packed yet, which is for the multiplying kernel */
-    __half *x;    /* [n_row, width], width a multiple of 32, zeros behind n_in */
+    __half *x;    /* prompt rows: [n_row, width], width a multiple of 32, zeros behind n_in */
+    uint8_t *strips; /* decode rows: in strips, likewise */
     float *scale; /* [n_row] what the sums are multiplied by */
     float *part; /* [n_row * part_row] room for sums of pieces of rows of weights; NULL: none */
     uint32_t part_row, n_row, width;
@@ -44,8 +58,8 @@ struct narrow_use {
     struct linear_end end;
 };
 
-/* Whether the kernel for decode rows packs so many by itself, as a part of n_group blocks. */
-bool narrow_packs(const struct cuda_device *d, uint32_t n_row, uint32_t width, uint32_t n_group);
+/* Whether the kernel for decode rows packs so many by itself. */
+bool narrow_packs(uint32_t n_row, uint32_t width);
 /* Decode rows (narrow.cu) times n matrices, at most LINEAR_PARTS_MAX; a GLU alone. */
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n);
@@ -107,8 +121,35 @@ static __device__ inline float4 linear_times(float4 v, float4 w)
     return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
 }
 
+/* Four inputs from i on of a row, within its strips from `to` on, `stride` bytes apart. All lanes of
+ * the warp, which has a strip. */
+static __device__ inline void linear_put_strip(uint8_t *to, uint32_t stride, uint32_t i, float4 v)
+{
+    const __half2 h[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
+    const float2 a = __half22float2(h[0]), b = __half22float2(h[1]);
+    const uint32_t block = i % STRIP / LAYOUT_BLOCK, s = i % LAYOUT_BLOCK / 16, t = i % 16 / 4;
+    float sum = (a.x + a.y) + (b.x + b.y);
+    to += i / STRIP * stride;
+    __half2 *const x = (__half2 *)(to + 64 * block + 16 * t + 8 * s);
+    x[0] = h[0];
+    x[1] = h[1];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (t > 0) return;
+    const __half high = __float2half_rn(sum);
+    __half *const sums = (__half *)(to + STRIP_SUMS + 8 * block);
+    sums[s] = high;
+    sums[2 + s] = __float2half_rn(sum - __half2float(high));
+}
+
+/* Where a row goes: as it is, or in strips `stride` bytes apart. */
+struct linear_place {
+    void *at;
+    uint32_t stride; /* 0: as it is */
+};
+
 template <bool wide>
-static __device__ inline void linear_pack_as(__half *out, float *out_scale,
+static __device__ inline void linear_pack_as(const struct linear_place &to, float *out_scale,
                                              const struct linear_input &a, uint32_t row,
                                              uint32_t begin, uint32_t end)
 {
@@ -129,23 +170,29 @@ static __device__ inline void linear_pack_as(__half *out, float *out_scale,
         float4 v = linear_load4<wide>(x, i, a.n_in);
         v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
         if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
-        __half2 *to = (__half2 *)(out + i - begin);
-        to[0] = __floats2half2_rn(v.x * scale, v.y * scale);
-        to[1] = __floats2half2_rn(v.z * scale, v.w * scale);
+        v = linear_times(v, make_float4(scale, scale, scale, scale));
+        if (to.stride) {
+            linear_put_strip((uint8_t *)to.at, to.stride, i - begin, v);
+            continue;
+        }
+        __half2 *out = (__half2 *)((__half *)to.at + i - begin);
+        out[0] = __floats2half2_rn(v.x, v.y);
+        out[1] = __floats2half2_rn(v.z, v.w);
     }
     if (threadIdx.x == 0) *out_scale = 1.0f / scale;
 }
 
-/* Values begin .. end - 1 of one row's width by a block of LINEAR_THREADS, and what its sums are
- * multiplied by. The same bits wherever it is done; a thread takes four values at a time. */
-static __device__ inline void linear_pack(__half *out, float *out_scale,
+/* Values begin .. end - 1 of one row's width (whole strips, if it goes there) by a block of
+ * LINEAR_THREADS, and what its sums are multiplied by. The same bits wherever it is done; a thread
+ * takes four values at a time. */
+static __device__ inline void linear_pack(const struct linear_place &to, float *out_scale,
                                           const struct linear_input &a, uint32_t row,
                                           uint32_t begin, uint32_t end)
 {
     if (a.wide)
-        linear_pack_as<true>(out, out_scale, a, row, begin, end);
+        linear_pack_as<true>(to, out_scale, a, row, begin, end);
     else
-        linear_pack_as<false>(out, out_scale, a, row, begin, end);
+        linear_pack_as<false>(to, out_scale, a, row, begin, end);
 }
 
 /* ---- Ends ---- */

@@ -1,15 +1,18 @@
 /* narrow.cu: packed weights times a few rows, bound by the bytes of the weights; and the unpacking
  * of a matrix for many rows.
  *
- * A block of 8 warps computes one group of 16 outputs for up to 16 rows, or a piece of the inputs of
- * such a group where there are too few groups to fill the GPU. Warp w takes the units w, w + 8, ...
- * of a few weight blocks each, so that the warps together read a stretch of memory. A warp keeps
- * units on their way into shared memory while it multiplies others; the first of them are under way
- * before the launch before has ended. Sums are made by the matrix units (weights.cuh) and added up
- * over the warps in their order, then, by the last block of a group to be done, over the pieces in
- * theirs. Pieces depend on the matrices and the GPU alone, and a row is a column of the mma's second
- * operand: nothing depends on which rows are together. A few rows are packed here (linear.cuh), into
- * shared memory, by every block anew.
+ * A block of 8 warps computes groups of 16 outputs, one behind the other, for up to 16 rows, or a
+ * piece of the inputs of one group where there are too few groups to fill the GPU. Warp w takes the
+ * units w, w + 8, ... of a few weight blocks each, so that the warps together read a stretch of memory.
+ * A warp keeps units on their way into shared memory while it multiplies others, those of the next group
+ * behind those of the last one; the first of them are under way before the launch before has ended, and
+ * all of a block's first group is on its way to the cache. Sums are made by the matrix units
+ * (weights.cuh) and added up over the warps in their order, then, by the last block of a group to be
+ * done, over the pieces in theirs. Pieces depend on the matrices and the GPU alone, and a row is a column
+ * of the mma's second operand: nothing depends on which rows are together.
+ *
+ * Rows come in strips (linear.cuh). Few and short ones lie in shared memory as long as the block runs,
+ * which may pack them itself; of others a unit's strip comes with its weights.
  *
  * Invariant: weights have been in the device's memory since before the launch before this one. */
 #include "ops/cuda/block.cuh"
@@ -18,41 +21,57 @@
 #include "ops/cuda/queue.cuh"
 #include "ops/cuda/weights.cuh"
 
-#define WARPS  8u
-#define ROWS_8 8u /* rows of one mma */
+#define WARPS 8u
 
 static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
-#define UNIT_MAX     4u     /* weight blocks that are fetched together; divides LAYOUT_BLOCKS */
-#define STAGES_MAX   4u     /* units of a warp that are on their way or at work */
-#define RING_MAX     65536u /* bytes of all warps' units */
+#define UNIT_MAX     4u     /* weight blocks that are fetched together, no more than a strip has */
+#define STAGES_MAX   3u     /* units of a warp that are on their way or at work */
+#define RING_MAX     73728u /* bytes of all warps' units, at least two a warp, */
+#define RING_GOOD    49152u /* and of more than two */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
-#define PACKS_VALUES 16384u /* and all of them together: 32 KiB of shared memory */
-#define PACKS_BLOCKS 16u    /* of a multiprocessor: more pack for longer than a launch takes */
+#define PACKS_VALUES 8192u  /* and all of them together: more take longer than another launch */
+#define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
+
+static_assert(UNIT_MAX * LAYOUT_BLOCK == STRIP, "a unit of codes has one strip");
+
+/* Blocks of a multiprocessor that registers must leave room for. */
+static constexpr uint32_t blocks_wanted(uint32_t n_tile)
+{
+    return n_tile == 1 ? 3 : 2;
+}
 
 /* What a warp keeps of weights of n_mat matrices in shared memory. Scales of single weight blocks
  * come with these; what a chunk has in common comes whole with every unit. */
-template <int type, uint32_t n_mat> struct narrow_ring {
+template <int type, uint32_t n_tile, uint32_t n_mat> struct narrow_ring {
     static constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    static constexpr bool is_float = l.low_bits >= 16;
     static constexpr bool own_scales = l.scale == SCALE_D || l.scale == SCALE_DM;
     static constexpr uint32_t own = own_scales ? layout_scale_bytes(l, 1) : 0;
     static constexpr uint32_t common = own_scales ? 0 : layout_scale_bytes(l, LAYOUT_BLOCKS);
     static constexpr uint32_t block = layout_block_bytes(l);
     static constexpr uint32_t bytes(uint32_t n) { return common + n * (own + block); }
-    static constexpr uint32_t stages_of(uint32_t n) { return RING_MAX / WARPS / n_mat / bytes(n); }
-    static constexpr uint32_t unit = stages_of(4) >= 2 ? UNIT_MAX : stages_of(2) >= 2 ? 2 : 1;
+    static constexpr uint32_t stages_of(uint32_t most, uint32_t n)
+    {
+        return most / WARPS / n_mat / bytes(n);
+    }
+    static constexpr uint32_t unit =
+        stages_of(RING_MAX, 4) >= 2 ? UNIT_MAX : stages_of(RING_MAX, 2) >= 2 ? 2 : 1;
     static constexpr uint32_t scales = common + unit * own;
-    static constexpr uint32_t mat = bytes(unit), stage = n_mat * mat;
+    static constexpr uint32_t mat = bytes(unit), weights = n_mat * mat;
+    static constexpr uint32_t good = stages_of(RING_GOOD, unit);
     static constexpr uint32_t stages =
-        stages_of(unit) < STAGES_MAX ? stages_of(unit) : STAGES_MAX;
-    static_assert(stages >= 2, "nothing would be under way");
+        n_tile > 1 || good < 2 ? 2 : good < STAGES_MAX ? good : STAGES_MAX;
+    static constexpr uint32_t stride = WARPS * unit; /* blocks from a warp's unit to its next: */
+    static_assert(stride % LAYOUT_BLOCKS == 0, "both lie in the same place of a chunk");
+    static_assert(is_float || unit == UNIT_MAX, "a strip's sums are those of a unit of codes");
 };
 
 struct narrow_part {
     const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
     size_t group_bytes;
-    uint32_t group0; /* the part's first block of threads */
+    uint32_t group0; /* the part's first group among those of all parts */
     enum quant_type type;
     struct linear_end end;
 };
@@ -63,44 +82,38 @@ struct narrow_args {
      * behind an array. */
     struct linear_input input;
     struct narrow_part part[LINEAR_PARTS_MAX];
-    uint32_t n_part;
-    uint32_t n_block, piece; /* blocks of a row of weights, and of a piece of it */
-    uint32_t n_row, width, row0;
-    uint32_t warp_bytes, ring_bytes; /* of shared memory: of a warp's ring, of all and the sums */
-    const __half *x;
+    uint32_t n_part, n_group; /* of all parts; a block has several groups only where there is one part */
+    uint32_t n_block, piece;  /* blocks of a row of weights, and of a piece of it */
+    uint32_t n_row, row0;
+    uint32_t stage, warp_bytes, ring_bytes; /* of shared memory: a unit, a warp's ring, all of these */
+    uint32_t stays;                         /* the bytes of rows behind them; 0: rows come with units */
+    const uint8_t *x;                       /* in strips */
     const float *x_scale;
     float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
     uint32_t *tally; /* of the launch's places, blockIdx.z aside */
 };
 
 /* One step of two outputs' weights: [output][pair of inputs]. */
-static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint2 x)
+static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint32_t x0, uint32_t x1)
 {
     const uint32_t a[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};
-    mma_16816<HALF_F16>(c, a, x.x, x.y);
-}
-
-/* The same weight of all inputs. */
-static __device__ inline void mma_alike(float c[4], uint32_t w0, uint32_t w1, uint2 x)
-{
-    const uint32_t a[4] = {w0, w1, w0, w1};
-    mma_16816<HALF_F16>(c, a, x.x, x.y);
+    mma_16816<HALF_F16>(c, a, x0, x1);
 }
 
 /* What one block of threads multiplies. */
 template <uint32_t n_mat> struct narrow_job {
-    const __half *x; /* [n_row, x_stride] from block `x_begin` on, there or in shared memory */
-    uint32_t x_stride, x_begin;
-    uint32_t row0, begin, end; /* the first row; weight blocks */
-    const uint8_t *group[n_mat];
-    struct pair_shrink shrink[n_mat];
-    uint32_t first;             /* block of the warp's first unit; the next are STRIDE apart */
-    uint32_t n_quick;           /* its units that are whole, in whole chunks */
-    const uint8_t *lane[n_mat]; /* where this lane's copies begin in the first unit: scales, */
-    uint32_t to_code;           /* and so much behind them codes */
+    uint32_t row0, n_row;        /* rows of the block */
+    uint32_t begin, end;         /* weight blocks */
+    uint32_t first;              /* block of the warp's first unit */
+    uint32_t n_quick, n_unit;    /* its units that are whole, in whole chunks, and all of them */
+    uint32_t next, n_left;       /* the unit that is brought next, and groups from its own on */
+    const uint8_t *group[n_mat]; /* that group */
+    const uint8_t *lane[n_mat];  /* where this lane's copies begin in its first unit: scales, */
+    uint32_t to_code;            /* and so much behind them codes */
+    const uint8_t *x;            /* rows that stay in shared memory, from `begin` on */
 };
 
-/* ---- Weights on their way ---- */
+/* ---- Weights and rows on their way ---- */
 
 static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint32_t n)
 {
@@ -120,25 +133,20 @@ template <uint32_t n> static __device__ inline void copy_known(uint8_t *to, cons
         if (lane < n - rest) copy_async16(at + rest, from + rest);
 }
 
-/* Blocks from a warp's unit to its next: whole chunks, so that both lie in the same place of one. */
-template <int type, uint32_t n_mat> static __device__ constexpr uint32_t stride(void)
-{
-    static_assert(WARPS * narrow_ring<type, n_mat>::unit % LAYOUT_BLOCKS == 0, "whole chunks");
-    return WARPS * narrow_ring<type, n_mat>::unit;
-}
-
-/* What a warp knows of its units once and for all. */
-template <int type, uint32_t n_mat>
+/* What a warp knows of its units once and for all, and its first group. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t n_block)
 {
-    using ring = narrow_ring<type, n_mat>;
+    using ring = narrow_ring<type, n_tile, n_mat>;
     const uint32_t lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     job.first = job.begin + warp * ring::unit;
     const uint32_t c = job.first / LAYOUT_BLOCKS, b = job.first % LAYOUT_BLOCKS;
     const uint32_t end = min(job.end, n_block / LAYOUT_BLOCKS * LAYOUT_BLOCKS);
-    job.n_quick = end < job.first + ring::unit
-                      ? 0
-                      : (end - job.first - ring::unit) / stride<type, n_mat>() + 1;
+    job.n_quick =
+        end < job.first + ring::unit ? 0 : (end - job.first - ring::unit) / ring::stride + 1;
+    job.n_unit = job.end <= job.first ? 0 : (job.end - job.first - 1) / ring::stride + 1;
+    job.next = 0;
+    if (job.n_unit == 0) job.n_left = 0;
     job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++)
@@ -149,9 +157,9 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
 /* Up to n blocks from block0 on, of a unit that is not whole or of a chunk that is not. */
 template <int type>
 static __device__ inline void bring_rest(uint8_t *to, uint32_t to_code, const uint8_t *group,
-                                               uint32_t n_block, uint32_t block0, uint32_t n)
+                                         uint32_t n_block, uint32_t block0, uint32_t n)
 {
-    using ring = narrow_ring<type, 1>;
+    using ring = narrow_ring<type, 1, 1>;
     const uint32_t c = block0 / LAYOUT_BLOCKS, b = block0 % LAYOUT_BLOCKS;
     const uint32_t scales = layout_scale_bytes(ring::l, layout_chunk_blocks(n_block, c));
     const uint8_t *chunk = group + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l);
@@ -159,65 +167,90 @@ static __device__ inline void bring_rest(uint8_t *to, uint32_t to_code, const ui
     copy_bytes(to + to_code, chunk + scales + b * ring::block, n * ring::block);
 }
 
-/* All that the block reads of its groups comes nearer at once, so that memory stays at work while rows
- * are packed; from there the rings are filled sooner. */
-template <int type, uint32_t n_mat>
-static __device__ inline void fetch_groups(const struct narrow_job<n_mat> &job, uint32_t n_block)
+static __device__ inline uint32_t strips_of(uint32_t n_block)
 {
-    constexpr uint32_t chunk = layout_full_chunk_bytes(narrow_ring<type, n_mat>::l);
-    const uint32_t c = job.begin / LAYOUT_BLOCKS, whole = n_block / LAYOUT_BLOCKS;
-    const uint32_t end = min((job.end + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS, whole);
-#pragma unroll
-    for (uint32_t m = 0; m < n_mat; m++)
-        if (threadIdx.x == m && end > c)
-            fetch_stretch(job.group[m] + LAYOUT_HEAD + (size_t)c * chunk, (end - c) * chunk);
+    return (n_block + UNIT_MAX - 1) / UNIT_MAX;
 }
 
-/* The warp's unit i, if there is one, into its ring: scales, then blocks. */
-template <int type, uint32_t n_mat>
-static __device__ inline void bring(uint8_t *mine, const struct narrow_args &a,
-                                    const struct narrow_job<n_mat> &job, uint32_t i)
+/* Rows of the block's tile i, and where its strip s is. */
+template <uint32_t n_mat>
+static __device__ inline uint32_t tile_rows(const struct narrow_job<n_mat> &job, uint32_t i)
 {
-    using ring = narrow_ring<type, n_mat>;
-    constexpr uint32_t each = stride<type, n_mat>() / LAYOUT_BLOCKS;
-    uint8_t *to = mine + i % ring::stages * ring::stage;
-    const uint32_t block0 = job.first + i * stride<type, n_mat>();
-    if (i < job.n_quick) {
-        const size_t by = (size_t)i * (each * layout_full_chunk_bytes(ring::l));
+    return min(job.n_row - min(job.n_row, i * TILE_ROWS), TILE_ROWS);
+}
+
+template <uint32_t n_mat>
+static __device__ inline const uint8_t *tile_strip(const struct narrow_args &a,
+                                                   const struct narrow_job<n_mat> &job, uint32_t i,
+                                                   uint32_t s)
+{
+    const uint32_t row = job.row0 + i * TILE_ROWS;
+    return a.x + ((size_t)row * strips_of(a.n_block) + s * tile_rows(job, i)) * STRIP_BYTES;
+}
+
+/* The strips of the unit from block0 on, tile behind tile. */
+template <uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void bring_x(uint8_t *to, const struct narrow_args &a,
+                                      const struct narrow_job<n_mat> &job, uint32_t block0)
+{
 #pragma unroll
-        for (uint32_t m = 0; m < n_mat; m++) {
-            const uint8_t *from = job.lane[m] + by;
-            copy_known<ring::scales>(to + m * ring::mat, from);
-            copy_known<ring::unit * ring::block>(to + m * ring::mat + ring::scales,
-                                                 from + job.to_code);
+    for (uint32_t i = 0; i < n_tile; i++)
+        copy_bytes(to + i * TILE_ROWS * STRIP_BYTES, tile_strip(a, job, i, block0 / UNIT_MAX),
+                   tile_rows(job, i) * STRIP_BYTES);
+}
+
+/* The warp's next unit, if there is one, to its place in the ring: scales, then blocks; and the rows'
+ * strips, if they come with units and are there already. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void bring(uint8_t *to, const struct narrow_args &a,
+                                    struct narrow_job<n_mat> &job, bool has_x)
+{
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    constexpr uint32_t each = ring::stride / LAYOUT_BLOCKS * layout_full_chunk_bytes(ring::l);
+    if (job.n_left > 0) {
+        const uint32_t block0 = job.first + job.next * ring::stride;
+        if (job.next < job.n_quick) {
+#pragma unroll
+            for (uint32_t m = 0; m < n_mat; m++) {
+                const uint8_t *from = job.lane[m] + (size_t)job.next * each;
+                copy_known<ring::scales>(to + m * ring::mat, from);
+                copy_known<ring::unit * ring::block>(to + m * ring::mat + ring::scales,
+                                                     from + job.to_code);
+            }
+        } else {
+            for (uint32_t m = 0; m < n_mat; m++)
+                bring_rest<type>(to + m * ring::mat, ring::scales, job.group[m], a.n_block, block0,
+                                 min(ring::unit, job.end - block0));
         }
-    } else if (block0 < job.end) {
-        for (uint32_t m = 0; m < n_mat; m++)
-            bring_rest<type>(to + m * ring::mat, ring::scales, job.group[m], a.n_block, block0,
-                             min(ring::unit, job.end - block0));
+        if (has_x) bring_x<n_tile>(to + ring::weights, a, job, block0);
+        if (++job.next == job.n_unit) {
+            const size_t by = gridDim.x * a.part[0].group_bytes;
+            job.next = 0;
+            job.n_left--;
+#pragma unroll
+            for (uint32_t m = 0; m < n_mat; m++) {
+                job.group[m] += by;
+                job.lane[m] += by;
+            }
+        }
     }
     copy_commit();
 }
 
-/* ---- Sums ---- */
-
-/* Rows' inputs of n weight blocks: [block][tile][step], four of them. */
-template <uint32_t n, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void load_x(uint2 x[n][n_tile][2], const struct narrow_args &a,
-                                     const struct narrow_job<n_mat> &job, uint32_t block0)
+/* All that the block reads of a group comes nearer at once, so that memory stays at work while rows are
+ * packed or sums added up; from there the rings are filled sooner. */
+template <int type>
+static __device__ inline void fetch_group(const struct narrow_args &a, const uint8_t *group,
+                                          uint32_t begin, uint32_t end)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (uint32_t i = 0; i < n_tile; i++) {
-        const uint32_t row = job.row0 + i * ROWS_8 + g;
-        const __half *p =
-            job.x + (size_t)row * job.x_stride + (block0 - job.x_begin) * LAYOUT_BLOCK + 4 * t;
-#pragma unroll
-        for (uint32_t k = 0; k < 2 * n; k++)
-            x[k / 2][i][k % 2] =
-                row < a.n_row ? *reinterpret_cast<const uint2 *>(p + 16 * k) : make_uint2(0, 0);
-    }
+    constexpr uint32_t chunk =
+        layout_full_chunk_bytes(weight_layout_of(static_cast<enum quant_type>(type)));
+    const uint32_t c = begin / LAYOUT_BLOCKS, whole = a.n_block / LAYOUT_BLOCKS;
+    const uint32_t to = min((end + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS, whole);
+    if (to > c) fetch_stretch(group + LAYOUT_HEAD + (size_t)c * chunk, (to - c) * chunk);
 }
+
+/* ---- Sums ---- */
 
 /* Sums [n_mat][n_tile][4] are as an mma leaves them: c[0], c[1] of output 2g and rows 2t, 2t + 1,
  * c[2], c[3] of output 2g + 1. */
@@ -231,129 +264,178 @@ static __device__ inline void add_times(float c[4], float2 by, const float add[4
     c[3] = __fmaf_rn(by.y, add[3], c[3]);
 }
 
-/* Over a block of plain floats, block i behind the place. */
+/* A lane's inputs of block b of its rows' strips: two pairs of step 0, two of step 1. */
+static __device__ inline uint4 load_x(const uint8_t *row, uint32_t b)
+{
+    return *reinterpret_cast<const uint4 *>(row + 64 * b + threadIdx.x % 4 * 16);
+}
+
+/* Over a block of plain floats, block i behind the place, b of the strip. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_floats(float sum[n_tile][4], const struct block_place &place,
                                          const struct pair_shrink &shrink,
-                                         const uint2 x[n_tile][2], uint32_t i)
+                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t i)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const block_w w = unpack_block<type>(place, i, {}, g, t, shrink);
+    uint32_t pair[2][2][2]; /* [step][output] */
 #pragma unroll
-    for (uint32_t s = 0; s < 2; s++) {
-        uint32_t pair[2][2];
-        memcpy(pair[0], w.w[0][s], sizeof pair[0]);
-        memcpy(pair[1], w.w[1][s], sizeof pair[1]);
+    for (uint32_t s = 0; s < 2; s++)
 #pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) mma(sum[j], pair, x[j][s]);
+        for (uint32_t r = 0; r < 2; r++) memcpy(pair[s][r], w.w[r][s], sizeof pair[s][r]);
+#pragma unroll
+    for (uint32_t j = 0; j < n_tile; j++) {
+        const uint4 x = load_x(row[j], b + i);
+        mma(sum[j], pair[0], x.x, x.y);
+        mma(sum[j], pair[1], x.z, x.w);
     }
 }
 
-/* Over a block of codes: what its factors make of the sums of codes less their offset, and what is
- * more of all weights. */
+/* Over a block of codes: what its factors make of the sums of codes. */
 template <int type, uint32_t n_tile>
-static __device__ inline void add_codes(float sum[n_tile][4], float least[n_tile][4],
-                                        const struct block_place &place,
-                                        const uint2 x[n_tile][2], uint32_t i)
+static __device__ inline void add_codes(float sum[n_tile][4], const struct block_place &place,
+                                        const uint8_t *const row[n_tile], uint32_t i)
 {
-    constexpr struct weight_layout l = narrow_ring<type, 1>::l;
-    constexpr uint32_t offset = (uint32_t)code_offset<type>(), less = 0x80008000u | offset << 16 | offset;
+    constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const struct block_codes codes = load_codes<type>(place, i, g, t);
-    struct block_factor f;
-    float part[n_tile][4];
+    uint32_t pair[2][2][2]; /* [step][output] */
+    float2 factor[2];
 #pragma unroll
     for (uint32_t s = 0; s < 2; s++) {
-        uint32_t pair[2][2];
-        tiny_halves(pair[0], codes.of[0][s]);
-        tiny_halves(pair[1], codes.of[1][s]);
-        if (s == 0 || layout_halves(l)) f = load_factor<type>(place.chunk, place.b + i, g, s);
+        tiny_halves(pair[s][0], codes.of[0][s]);
+        tiny_halves(pair[s][1], codes.of[1][s]);
+        if (s == 0 || halves) factor[s] = load_factor<type>(place.chunk, place.b + i, g, s);
+    }
 #pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) {
-            if (s == 0 || layout_halves(l))
-                part[j][0] = part[j][1] = part[j][2] = part[j][3] = 0;
-            if (offset > 0) mma_alike(part[j], less, less, x[j][s]);
-            mma(part[j], pair, x[j][s]);
-            if (layout_has_min(l)) mma_alike(least[j], f.least[0], f.least[1], x[j][s]);
-            if (s == 1 || layout_halves(l)) add_times(sum[j], f.factor, part[j]);
+    for (uint32_t j = 0; j < n_tile; j++) {
+        const uint4 x = load_x(row[j], i);
+        float part[4] = {};
+        mma(part, pair[0], x.x, x.y);
+        if (halves) {
+            add_times(sum[j], factor[0], part);
+            part[0] = part[1] = part[2] = part[3] = 0;
         }
+        mma(part, pair[1], x.z, x.w);
+        add_times(sum[j], factor[halves ? 1 : 0], part);
     }
 }
 
-/* Over n blocks of one matrix from number `i` of a unit on. */
-template <int type, uint32_t n, uint32_t n_tile>
+/* What the weights of n blocks have in common beside their codes, times the sums of inputs. */
+template <int type, uint32_t n_tile>
+static __device__ inline void add_common(float sum[n_tile][4], const struct block_place &place,
+                                         const uint8_t *const row[n_tile], float2 by, uint32_t n)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    struct block_common k = {};
+    if (t < n) k = load_common<type>(place.chunk, place.b + t, g);
+    const uint32_t both[2][2] = {{k.of[0], k.of[0]}, {k.of[1], k.of[1]}}; /* of high, of low sums */
+#pragma unroll
+    for (uint32_t j = 0; j < n_tile; j++) {
+        const uint2 x = load8(row[j] + STRIP_SUMS + 8 * t);
+        float part[4] = {};
+        mma(part, both, x.x, x.y);
+        add_times(sum[j], by, part);
+    }
+}
+
+/* Over n blocks of a unit, b the first one's number in its strip. Of a whole unit n is known, and the
+ * blocks are unpacked in the order that the compiler likes. */
+template <int type, uint32_t n_tile, uint32_t known>
 static __device__ inline void add_blocks(float sum[n_tile][4], const struct block_place &place,
                                          const struct pair_shrink &shrink,
-                                         const uint2 x[n][n_tile][2], uint32_t i)
+                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t n)
 {
-    if constexpr (narrow_ring<type, 1>::l.low_bits >= 16) {
-#pragma unroll
-        for (uint32_t b = 0; b < n; b++)
-            add_floats<type, n_tile>(sum, place, shrink, x[b], i + b);
+    if (known > 0) n = known;
+    if constexpr (narrow_ring<type, n_tile, 1>::is_float) {
+#pragma unroll(known > 0 ? known : 1)
+        for (uint32_t i = 0; i < n; i++) add_floats<type, n_tile>(sum, place, shrink, row, b, i);
     } else {
-        const uint32_t g = threadIdx.x % 32 / 4;
-        float code[n_tile][4] = {}, least[n_tile][4] = {};
+        float code[n_tile][4] = {};
+#pragma unroll(known > 0 ? known : 1)
+        for (uint32_t i = 0; i < n; i++) add_codes<type, n_tile>(code, place, row, i);
+        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, threadIdx.x % 32 / 4);
 #pragma unroll
-        for (uint32_t b = 0; b < n; b++)
-            add_codes<type, n_tile>(code, least, place, x[b], i + b);
-        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, g);
-#pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) {
-            add_times(sum[j], k.code, code[j]);
-            if (layout_has_min(narrow_ring<type, 1>::l)) add_times(sum[j], k.least, least[j]);
-        }
+        for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], k.code, code[j]);
+        add_common<type, n_tile>(sum, place, row, k.common, n);
     }
 }
 
-/* Over a unit that is on its way to `at`. Of a whole one the blocks are unpacked in the order that
- * the compiler likes; the last of a row may have fewer. */
+/* Where the unit from block0 on finds this lane's rows, of each tile row g: those that are not there
+ * read what row 0 is. */
+template <uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void find_x(const uint8_t *row[n_tile], const struct narrow_args &a,
+                                     const struct narrow_job<n_mat> &job, const uint8_t *brought,
+                                     uint32_t block0)
+{
+    const uint32_t g = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint32_t n = tile_rows(job, i), strip = (block0 - job.begin) / UNIT_MAX;
+        const uint8_t *tile = brought + i * TILE_ROWS * STRIP_BYTES;
+        if (a.stays)
+            tile = job.x + (i * TILE_ROWS * strips_of(job.end - job.begin) + strip * n) * STRIP_BYTES;
+        row[i] = n > 0 ? tile + (g < n ? g : 0) * STRIP_BYTES : job.x;
+    }
+}
+
+/* Over a unit that is on its way to `at`; the last of a row may have fewer blocks than others. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct narrow_args &a,
-                                       const struct narrow_job<n_mat> &job, const uint8_t *at,
+                                       const struct narrow_job<n_mat> &job,
+                                       const struct pair_shrink shrink[n_mat], const uint8_t *at,
                                        uint32_t block0)
 {
-    using ring = narrow_ring<type, n_mat>;
-    const bool is_whole = block0 + ring::unit <= job.end; /* the same for all lanes */
-    uint2 x[ring::unit][n_tile][2];
-    if (is_whole) load_x<ring::unit, n_tile, n_mat>(x, a, job, block0);
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    const uint8_t *row[n_tile];
+    find_x<n_tile>(row, a, job, at + ring::weights, block0);
     copy_wait<ring::stages - 1>();
     __syncwarp();
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++, at += ring::mat) {
         const struct block_place place = {at, at + ring::scales,
                                           ring::own_scales ? 0 : block0 % LAYOUT_BLOCKS};
-        if (is_whole) {
-            add_blocks<type, ring::unit, n_tile>(sum[m], place, job.shrink[m], x, 0);
-            continue;
-        }
-#pragma unroll 1
-        for (uint32_t i = 0; block0 + i < job.end; i++) {
-            load_x<1, n_tile, n_mat>(x, a, job, block0 + i);
-            add_blocks<type, 1, n_tile>(sum[m], place, job.shrink[m], x, i);
-        }
+        const uint32_t b = block0 % UNIT_MAX;
+        if (block0 + ring::unit <= job.end) /* the same for all lanes */
+            add_blocks<type, n_tile, ring::unit>(sum[m], place, shrink[m], row, b, 0);
+        else
+            add_blocks<type, n_tile, 0>(sum[m], place, shrink[m], row, b, job.end - block0);
     }
 }
 
-/* Rows and their scales as the matrix units take them; `to` and `room` are shared memory for them. */
-template <uint32_t n_mat>
-static __device__ inline const float *find_rows(struct narrow_job<n_mat> &job,
-                                                const struct narrow_args &a, __half *to,
-                                                float *room)
+/* ---- Rows ---- */
+
+/* Rows of a piece to shared memory, where they stay; packed on the way, if they are not yet. */
+template <uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void keep_rows(const struct narrow_args &a,
+                                        const struct narrow_job<n_mat> &job, uint8_t *to,
+                                        float *scale)
 {
-    if (!a.input.x) {
-        job.x = a.x;
-        job.x_stride = a.width;
-        job.x_begin = 0;
-        return a.x_scale;
+    const uint32_t strip0 = job.begin / UNIT_MAX, n = strips_of(job.end - job.begin);
+    for (uint32_t row = 0; a.input.x && row < a.n_row; row++)
+        linear_pack({to + row * STRIP_BYTES, a.n_row * STRIP_BYTES}, scale + row, a.input, row,
+                    strip0 * STRIP, (strip0 + n) * STRIP);
+    if (a.input.x) return;
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint8_t *from = tile_strip(a, job, i, strip0);
+        const uint32_t bytes = tile_rows(job, i) * n * STRIP_BYTES;
+        for (uint32_t k = threadIdx.x * 16; k < bytes; k += WARPS * 512)
+            copy_async16(smem_address(to + k), from + k);
+        to += TILE_ROWS * n * STRIP_BYTES;
     }
-    job.x = to;
-    job.x_stride = (job.end - job.begin) * LAYOUT_BLOCK;
-    job.x_begin = job.begin;
-    for (uint32_t row = 0; row < a.n_row; row++)
-        linear_pack(to + (size_t)row * job.x_stride, room + row, a.input, row,
-                    job.begin * LAYOUT_BLOCK, job.end * LAYOUT_BLOCK);
-    __syncthreads();
-    return room;
+}
+
+/* Rows that come with units, of the units that are on their way already, in the places from `at` on. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void bring_first_rows(const struct narrow_args &a,
+                                               const struct narrow_job<n_mat> &job, uint8_t *at)
+{
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    for (uint32_t i = 0; i + 1 < ring::stages && job.n_unit > 0; i++) {
+        if (i / job.n_unit * gridDim.x + blockIdx.x >= a.n_group) break;
+        bring_x<n_tile>(at + i * a.stage + ring::weights, a, job,
+                        job.first + i % job.n_unit * ring::stride);
+    }
 }
 
 /* What the block reads of model parameters beside weights comes nearer. */
@@ -368,27 +450,24 @@ static __device__ inline void fetch_beside(const struct narrow_args &a,
 }
 
 /* What the block's sums are added to comes before they are there, as they take longer. */
-template <uint32_t n_tile>
-static __device__ inline void fetch_old(const struct narrow_args &a, const struct linear_end &end,
-                                        uint32_t row0, uint32_t group)
+template <uint32_t n_mat>
+static __device__ inline void fetch_old(const struct narrow_job<n_mat> &job,
+                                        const struct linear_end &end, uint32_t group)
 {
-    const uint32_t r = threadIdx.x / WEIGHT_GROUP, row = row0 + r;
+    const uint32_t r = threadIdx.x / WEIGHT_GROUP;
     const uint32_t out = group * WEIGHT_GROUP + threadIdx.x % WEIGHT_GROUP;
-    if (end.epilogue == LINEAR_ADD && r < n_tile * ROWS_8 && row < a.n_row && out < end.n_out)
-        fetch_near(end.y + row * end.y_stride + out);
+    if (end.epilogue == LINEAR_ADD && r < job.n_row && out < end.n_out)
+        fetch_near(end.y + (job.row0 + r) * end.y_stride + out);
 }
 
 /* ---- Ends ---- */
 
-/* The sums of all warps for row r and output o of the block. */
-template <uint32_t n_tile, uint32_t n_mat> struct narrow_sums {
-    float of[WARPS][n_mat][n_tile * ROWS_8][WEIGHT_GROUP + 1];
-};
+/* The sums of all warps for a block's group: [warp][matrix][row][SUM_STRIDE]. */
+#define SUM_STRIDE (WEIGHT_GROUP + 1)
 
 template <bool is_float, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void put_sums(struct narrow_sums<n_tile, n_mat> *to,
-                                       const float sum[n_mat][n_tile][4],
-                                       const struct narrow_job<n_mat> &job)
+static __device__ inline void put_sums(float *to, const float sum[n_mat][n_tile][4],
+                                       const struct pair_shrink shrink[n_mat], uint32_t n_row)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -396,71 +475,114 @@ static __device__ inline void put_sums(struct narrow_sums<n_tile, n_mat> *to,
 #pragma unroll
         for (uint32_t i = 0; i < n_tile; i++)
 #pragma unroll
-            for (uint32_t j = 0; j < 4; j++)
-                to->of[threadIdx.x / 32][m][i * ROWS_8 + 2 * t + j % 2][2 * g + j / 2] =
-                    is_float ? sum[m][i][j] / job.shrink[m].f[j / 2] : sum[m][i][j];
+            for (uint32_t j = 0; j < 4; j++) {
+                const uint32_t r = i * TILE_ROWS + 2 * t + j % 2;
+                const uint32_t at = ((threadIdx.x / 32 * n_mat + m) * n_row + r) * SUM_STRIDE;
+                if (r < n_row)
+                    to[at + 2 * g + j / 2] =
+                        is_float ? sum[m][i][j] / shrink[m].f[j / 2] : sum[m][i][j];
+            }
 }
 
 /* Puts a piece's sums where the last block finds them; that one gets those of all pieces. */
 static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a, uint32_t row,
                                            bool is_mine)
 {
-    const size_t n_sum = (size_t)gridDim.x * WEIGHT_GROUP, stride = a.n_row * n_sum;
+    const size_t n_sum = (size_t)a.n_group * WEIGHT_GROUP, stride = a.n_row * n_sum;
     float *at = a.sum + row * n_sum + blockIdx.x * WEIGHT_GROUP + threadIdx.x % WEIGHT_GROUP;
     if (is_mine) at[blockIdx.z * stride] = *v;
-    if (!block_is_last(a.tally + blockIdx.y * gridDim.x + blockIdx.x, gridDim.z)) return false;
+    if (!block_is_last(a.tally + blockIdx.y * a.n_group + blockIdx.x, gridDim.z)) return false;
     *v = 0;
     for (uint32_t i = 0; i < gridDim.z && is_mine; i++) *v += __ldcg(at + i * stride);
     return true;
 }
 
-/* A block's work for part p. Shared memory: the warps' rings, in whose place their sums come; packed
- * rows, if the kernel packs them, with their scales in `scale_room`. */
+/* A group's sums over all warps, and over pieces, to where they go. */
+template <uint32_t n_mat>
+static __device__ inline void finish_group(const float *all, const struct narrow_args &a,
+                                           const struct narrow_job<n_mat> &job,
+                                           const struct linear_end &end, const float *scale,
+                                           uint32_t group)
+{
+    const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
+    const uint32_t row = job.row0 + r, out = group * WEIGHT_GROUP + o;
+    const bool is_mine = r < job.n_row;
+    float v[2] = {0, 0};
+    for (uint32_t m = 0; m < n_mat && is_mine; m++)
+        for (uint32_t w = 0; w < WARPS; w++)
+            v[m] += all[((w * n_mat + m) * job.n_row + r) * SUM_STRIDE + o];
+    if (gridDim.z > 1 && !merge_pieces(v, a, row, is_mine)) return;
+    if (is_mine && out < end.n_out)
+        linear_finish(end, row, out, v[0] * scale[row], v[1] * scale[row]);
+}
+
+/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps, twice,
+ * so that those of a group are read while the next ones come. Scales of rows that the block packs lie
+ * in `scale_room`. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t p,
                                            float *scale_room)
 {
-    using ring = narrow_ring<type, n_mat>;
-    using sums = narrow_sums<n_tile, n_mat>;
-    const uint32_t group = blockIdx.x - a.part[p].group0, g = threadIdx.x % 32 / 4;
-    uint8_t *mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
+    uint8_t *const x = kernel_shared() + a.ring_bytes;
+    const uint8_t *group[n_mat];
     struct narrow_job<n_mat> job;
-    float sum[n_mat][n_tile][4] = {};
-    job.row0 = a.row0 + blockIdx.y * n_tile * ROWS_8;
+    job.row0 = a.row0 + blockIdx.y * n_tile * TILE_ROWS;
+    job.n_row = min(a.n_row - job.row0, n_tile * TILE_ROWS);
     job.begin = blockIdx.z * a.piece;
     job.end = min(job.begin + a.piece, a.n_block);
-    for (uint32_t m = 0; m < n_mat; m++) {
-        job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.part[p].group_bytes;
-        job.shrink[m] = load_shrink(job.group[m], g);
-    }
-    find_units<type, n_mat>(job, a.n_block);
-    for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
-    fetch_groups<type, n_mat>(job, a.n_block);
-    fetch_beside(a, a.part[p], group);
+    job.n_left = (a.n_group - blockIdx.x - 1) / gridDim.x + 1;
+    job.x = x;
+    for (uint32_t m = 0; m < n_mat; m++)
+        group[m] = job.group[m] = (m ? a.part[p].up : a.part[p].w) +
+                                  (blockIdx.x - a.part[p].group0) * a.part[p].group_bytes;
+    find_units<type, n_tile>(job, a.n_block);
+    for (uint32_t i = 0; i + 1 < ring::stages; i++)
+        bring<type, n_tile>(mine + i * a.stage, a, job, false);
+#pragma unroll
+    for (uint32_t m = 0; m < n_mat; m++)
+        if (threadIdx.x == m) fetch_group<type>(a, group[m], job.begin, job.end);
+    fetch_beside(a, a.part[p], blockIdx.x - a.part[p].group0);
     if (a.n_part > 1) kernel_yield(); /* attention is next, which has pages to bring */
     kernel_begin();
-    if constexpr (n_mat == 1) fetch_old<n_tile>(a, a.part[p].end, job.row0, group);
-    const float *scale = find_rows(job, a, (__half *)(kernel_shared() + a.ring_bytes), scale_room);
-    for (uint32_t i = 0, block0 = job.first; block0 < job.end;
-         i++, block0 += stride<type, n_mat>()) {
-        bring<type, n_mat>(mine, a, job, i + ring::stages - 1);
-        add_unit<type, n_tile, n_mat>(sum, a, job, mine + i % ring::stages * ring::stage, block0);
-        __syncwarp();
-    }
+    if (a.stays)
+        keep_rows<n_tile>(a, job, x, scale_room);
+    else
+        bring_first_rows<type, n_tile>(a, job, mine);
+    copy_commit();
     copy_wait<0>();
     __syncthreads();
-    sums *all = (sums *)kernel_shared();
-    put_sums<ring::l.low_bits >= 16, n_tile, n_mat>(all, sum, job);
-    __syncthreads();
-    const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
-    const uint32_t row = job.row0 + r, out = group * WEIGHT_GROUP + o;
-    const bool is_mine = r < n_tile * ROWS_8 && row < a.n_row;
-    float v[2] = {0, 0};
-    for (uint32_t m = 0; m < n_mat && is_mine; m++)
-        for (uint32_t w = 0; w < WARPS; w++) v[m] += all->of[w][m][r][o];
-    if (gridDim.z > 1 && !merge_pieces(v, a, row, is_mine)) return;
-    if (is_mine && out < a.part[p].end.n_out)
-        linear_finish(a.part[p].end, row, out, v[0] * scale[row], v[1] * scale[row]);
+    const float *const scale = a.input.x ? scale_room : a.x_scale;
+    float *all = (float *)(x + a.stays);
+    const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
+    uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
+    for (uint32_t i = blockIdx.x, turn = 0; i < a.n_group; i += gridDim.x, turn ^= 1) {
+        const size_t by = gridDim.x * a.part[p].group_bytes;
+        struct pair_shrink shrink[n_mat];
+        float sum[n_mat][n_tile][4] = {};
+#pragma unroll
+        for (uint32_t m = 0; m < n_mat; m++) {
+            if (ring::is_float) shrink[m] = load_shrink(group[m], threadIdx.x % 32 / 4);
+            group[m] += by;
+            if (threadIdx.x == m && i + gridDim.x < a.n_group)
+                fetch_group<type>(a, group[m], job.begin, job.end);
+        }
+        if (n_mat == 1) fetch_old(job, a.part[p].end, i - a.part[p].group0);
+        for (uint32_t u = 0; u < job.n_unit; u++) {
+            bring<type, n_tile>(mine + next, a, job, a.stays == 0);
+            add_unit<type, n_tile, n_mat>(sum, a, job, shrink, mine + at,
+                                          job.first + u * ring::stride);
+            __syncwarp(); /* all lanes are done with what comes next into this place */
+            next = at;
+            at = at + a.stage == ring::stages * a.stage ? 0 : at + a.stage;
+        }
+        float *const to = all + turn * n_sum;
+        put_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, job.n_row);
+        __syncthreads();
+        finish_group(to, a, job, a.part[p].end, scale, i - a.part[p].group0);
+        if (a.n_part > 1) break; /* the next group may be another part's */
+    }
 }
 
 /* A row per type: CALL(type) is what is done for it. */
@@ -493,7 +615,8 @@ static __device__ inline uint32_t find_part(const struct narrow_args &a)
 
 /* Parts of one type. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
+static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
+    narrow(const struct narrow_args a)
 {
     __shared__ float scale_room[PACKS_ROWS];
     narrow_block<type, n_tile, n_mat>(a, find_part(a), scale_room);
@@ -501,7 +624,8 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
 
 /* Parts of several types, as queries, keys and values often have. */
 template <uint32_t n_tile>
-static __global__ void __launch_bounds__(WARPS * 32) narrow_mixed(const struct narrow_args a)
+static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
+    narrow_mixed(const struct narrow_args a)
 {
     __shared__ float scale_room[PACKS_ROWS];
     const uint32_t p = find_part(a);
@@ -510,24 +634,47 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow_mixed(const struct n
 #undef CALL
 }
 
+/* What a kernel needs of shared memory: a unit's weights, and units of a warp's ring. */
+struct narrow_need {
+    uint32_t weights, stages;
+};
+
+template <int type, uint32_t n_tile, uint32_t n_mat> static struct narrow_need need_of(void)
+{
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    return {ring::weights, ring::stages};
+}
+
+/* Blocks for one tile of rows: as many as there is room for at a time, each for several groups. */
+static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args *a, uint32_t n_tile,
+                           uint32_t n_piece, size_t smem)
+{
+    const uint32_t fit = (uint32_t)(d->smem_max / smem), wanted = blocks_wanted(n_tile);
+    const uint32_t n_place = d->n_sm * (fit < 1 ? 1 : fit < wanted ? fit : wanted);
+    return a->n_part > 1 || n_piece > 1 || a->n_group < n_place ? a->n_group : n_place;
+}
+
 /* Rows of one launch are n_tile times eight for a block; as many launches as the tally asks for. */
 static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narrow_args),
-                               struct narrow_args a, uint32_t n_group, uint32_t n_tile,
-                               uint32_t warp_bytes)
+                               struct narrow_args a, uint32_t n_tile, struct narrow_need need)
 {
-    const uint32_t n_mat = a.part[0].up ? 2 : 1;
-    const uint32_t sums = n_tile * n_mat * (uint32_t)sizeof(struct narrow_sums<1, 1>);
-    a.warp_bytes = warp_bytes;
-    a.ring_bytes = WARPS * warp_bytes > sums ? WARPS * warp_bytes : sums;
-    const size_t packed = a.input.x ? (size_t)a.n_row * a.piece * LAYOUT_BLOCK * sizeof(__half) : 0;
-    const uint32_t tile = n_tile * ROWS_8, n = (a.n_row + tile - 1) / tile;
+    const uint32_t n_mat = a.part[0].up ? 2 : 1, tile = n_tile * TILE_ROWS;
+    const uint32_t n = (a.n_row + tile - 1) / tile, n_row = a.n_row < tile ? a.n_row : tile;
     const uint32_t n_piece = (a.n_block + a.piece - 1) / a.piece;
-    const uint32_t each = n_piece > 1 ? TALLY / n_group : n;
+    const uint32_t each = n_piece > 1 ? TALLY / a.n_group : n;
+    const uint32_t strip = n_row * STRIP_BYTES, stays = (a.piece + UNIT_MAX - 1) / UNIT_MAX * strip;
+    const uint32_t sums = 2 * WARPS * n_mat * n_row * SUM_STRIDE * (uint32_t)sizeof(float);
+    a.stays = stays <= STAYS_MAX ? stays : 0;
+    a.stage = need.weights + (a.stays ? 0 : strip);
+    a.warp_bytes = need.stages * a.stage;
+    a.ring_bytes = WARPS * a.warp_bytes;
+    const size_t smem = a.ring_bytes + a.stays + sums;
+    const uint32_t n_block = n_block_of(d, &a, n_tile, n_piece, smem);
     for (uint32_t first = 0; first < n; first += each) {
         a.row0 = first * tile;
         TRY(queue_launch(d, "narrow linear layer", kernel,
-                         dim3(n_group, n - first < each ? n - first : each, n_piece), WARPS * 32,
-                         a.ring_bytes + packed, a));
+                         dim3(n_block, n - first < each ? n - first : each, n_piece), WARPS * 32,
+                         smem, a));
         queue_set_apart(d);
     }
     return SAC_OK;
@@ -546,41 +693,33 @@ static void cut_rows(struct narrow_args *a, const struct cuda_device *d, uint32_
     a->piece = (n_unit + n - 1) / n * UNIT_MAX;
 }
 
-/* Of a warp's ring: no more stages than it has units of a piece. */
-template <int type, uint32_t n_mat> static uint32_t ring_bytes(uint32_t piece)
-{
-    using ring = narrow_ring<type, n_mat>;
-    const uint32_t n = (piece + WARPS * ring::unit - 1) / (WARPS * ring::unit);
-    return (n < ring::stages ? n : ring::stages) * ring::stage;
-}
-
 template <int type>
-static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uint32_t n_group)
+static sac_status launch(struct cuda_device *d, const struct narrow_args &a)
 {
-    const uint32_t glu = ring_bytes<type, 2>(a.piece), ring = ring_bytes<type, 1>(a.piece);
-    if (a.part[0].up) return launch_tiles(d, narrow<type, 1, 2>, a, n_group, 1, glu);
-    if (a.n_row <= ROWS_8) return launch_tiles(d, narrow<type, 1, 1>, a, n_group, 1, ring);
-    return launch_tiles(d, narrow<type, 2, 1>, a, n_group, 2, ring);
+    if (a.part[0].up) return launch_tiles(d, narrow<type, 1, 2>, a, 1, need_of<type, 1, 2>());
+    if (a.n_row <= TILE_ROWS)
+        return launch_tiles(d, narrow<type, 1, 1>, a, 1, need_of<type, 1, 1>());
+    return launch_tiles(d, narrow<type, 2, 1>, a, 2, need_of<type, 2, 1>());
 }
 
-static uint32_t ring_bytes_of(enum quant_type type, uint32_t piece)
+template <uint32_t n_tile> static struct narrow_need need_of_type(enum quant_type type)
 {
-#define CALL(type) return ring_bytes<type, 1>(piece)
+#define CALL(type) return need_of<type, n_tile, 1>()
     FOR_TYPE(type, CALL)
 #undef CALL
-    return 0;
+    return {};
 }
 
-static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &a,
-                               uint32_t n_group)
+template <uint32_t n_tile>
+static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &a)
 {
-    uint32_t most = 0;
+    struct narrow_need most = {};
     for (uint32_t i = 0; i < a.n_part; i++) {
-        const uint32_t bytes = ring_bytes_of(a.part[i].type, a.piece);
-        most = bytes > most ? bytes : most;
+        const struct narrow_need n = need_of_type<n_tile>(a.part[i].type);
+        most.weights = n.weights > most.weights ? n.weights : most.weights;
+        most.stages = n.stages > most.stages ? n.stages : most.stages;
     }
-    if (a.n_row <= ROWS_8) return launch_tiles(d, narrow_mixed<1>, a, n_group, 1, most);
-    return launch_tiles(d, narrow_mixed<2>, a, n_group, 2, most);
+    return launch_tiles(d, narrow_mixed<n_tile>, a, n_tile, most);
 }
 
 /* ---- Unpacking ---- */
@@ -616,9 +755,9 @@ static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct
                         w->data + begin * w->group_bytes, w->group_bytes, n_block);
 }
 
-bool narrow_packs(const struct cuda_device *d, uint32_t n_row, uint32_t width, uint32_t n_group)
+bool narrow_packs(uint32_t n_row, uint32_t width)
 {
-    return n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES && n_group <= PACKS_BLOCKS * d->n_sm;
+    return n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES;
 }
 
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
@@ -641,16 +780,16 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
     }
     a.n_part = n;
     a.n_block = layout_n_block(w->n_in);
-    a.x = rows->x;
+    a.n_group = n_group;
+    a.x = rows->strips;
     a.x_scale = rows->scale;
     a.sum = rows->part;
     a.tally = d->tally;
     a.n_row = rows->n_row;
-    a.width = rows->width;
     if (rows->input) a.input = *rows->input;
     cut_rows(&a, d, n_group, rows->part_row);
-    if (mixed) return launch_mixed(d, a, n_group);
-#define CALL(type) return launch<type>(d, a, n_group)
+    if (mixed) return a.n_row <= TILE_ROWS ? launch_mixed<1>(d, a) : launch_mixed<2>(d, a);
+#define CALL(type) return launch<type>(d, a)
     FOR_TYPE(w->type, CALL)
 #undef CALL
     return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");

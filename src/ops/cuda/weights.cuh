@@ -7,7 +7,7 @@
  * and g + 8 are outputs 2g and 2g + 1: neighbours, whose bytes are one load.
  *
  * They come out in two ways. For decode rows whole numbers come as they are, and what they are scaled
- * by (`block_factor`) meets the sums of a block, in f32: few instructions, nothing rounded. For prompt
+ * by meets the sums of a block, in f32: few instructions, nothing rounded. For prompt
  * rows, and where weights are no whole numbers, they come in f16, times the row's power of two
  * `shrink`, and rounded once: a product of code and scale has more bits than f16. */
 #ifndef SAC_OPS_CUDA_WEIGHTS_CUH
@@ -296,58 +296,84 @@ static __device__ inline float2 pair_floats(__half2 v, float by)
     return make_float2(f.x * by, f.y * by);
 }
 
-/* Sums of a block, or with layout_halves of one of its steps s, of outputs 2g and 2g + 1: those of
- * codes less the offset are multiplied by `factor`, and inputs by `least`, which is more of the
- * weights than their codes tell: halves, for the matrix units. */
-struct block_factor {
-    float2 factor;
-    uint32_t least[2];
-};
-
+/* What the sums of a block's codes, or with layout_halves of one of its steps s, are multiplied by, for
+ * outputs 2g and 2g + 1. */
 template <int type>
-static __device__ inline struct block_factor load_factor(const uint8_t *chunk, uint32_t b,
-                                                         uint32_t g, uint32_t s)
+static __device__ inline float2 load_factor(const uint8_t *chunk, uint32_t b, uint32_t g, uint32_t s)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
-    struct block_factor out = {};
     if constexpr (l.scale == SCALE_D) {
-        out.factor = pair_floats(load_half2(chunk + 32 * b + 4 * g), 1);
+        return pair_floats(load_half2(chunk + 32 * b + 4 * g), 1);
     } else if constexpr (l.scale == SCALE_DM) {
-        const uint32_t m = load4(chunk + 64 * b + 32 + 4 * g);
-        out.factor = pair_floats(load_half2(chunk + 64 * b + 4 * g), 1);
-        out.least[0] = __byte_perm(m, 0, 0x1010);
-        out.least[1] = __byte_perm(m, 0, 0x3232);
+        return pair_floats(load_half2(chunk + 64 * b + 4 * g), 1);
     } else if constexpr (l.scale == SCALE_K32 || l.scale == SCALE_K16) {
         const uint32_t i = l.scale == SCALE_K32 ? b : 2 * b + s;
         const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g) ^ 0x8080u; /* signed */
-        out.factor = pair_floats(byte_pair(v, 128), 1);
+        return pair_floats(byte_pair(v, 128), 1);
     } else {
         const bool halves = l.scale == SCALE_K16_M;
         const uint32_t v = load2(chunk + 64 + 16 * (halves ? 2 * b + s : b) + 2 * g);
-        const uint32_t m = halves ? v >> 4 & 0x0f0fu : load2(chunk + 192 + 16 * b + 2 * g);
-        out.factor = pair_floats(byte_pair(halves ? v & 0x0f0fu : v, 0), 1);
-        out.least[0] = __byte_perm(m, 0, 0x4040);
-        out.least[1] = __byte_perm(m, 0, 0x4141);
+        const uint32_t tiny = __byte_perm(halves ? v & 0x0f0fu : v, 0, 0x4140); /* as codes are */
+        return pair_floats(reinterpret_cast<const __half2 &>(tiny), 1);
     }
-    return out;
 }
 
-/* What the sums of all blocks of a chunk are multiplied by, again. */
+/* What all weights of a block have in common beside their codes, as halves: both steps of output
+ * 2g, then of 2g + 1. Sums of inputs are multiplied by it: minima, or for the offset of the codes
+ * the scales again. */
+struct block_common {
+    uint32_t of[2];
+};
+
+template <int type>
+static __device__ inline struct block_common load_common(const uint8_t *chunk, uint32_t b, uint32_t g)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    if constexpr (l.scale == SCALE_D || l.scale == SCALE_DM) {
+        const uint32_t v = load4(chunk + (l.scale == SCALE_D ? 32 * b : 64 * b + 32) + 4 * g);
+        return {{__byte_perm(v, 0, 0x1010), __byte_perm(v, 0, 0x3232)}};
+    } else if constexpr (l.scale == SCALE_K32) {
+        const __half2 h = byte_pair(load2(chunk + 32 + 16 * b + 2 * g) ^ 0x8080u, 128);
+        const uint32_t v = reinterpret_cast<const uint32_t &>(h);
+        return {{__byte_perm(v, 0, 0x1010), __byte_perm(v, 0, 0x3232)}};
+    } else if constexpr (l.scale == SCALE_K16) {
+        const __half2 h0 = byte_pair(load2(chunk + 32 + 32 * b + 2 * g) ^ 0x8080u, 128);
+        const __half2 h1 = byte_pair(load2(chunk + 48 + 32 * b + 2 * g) ^ 0x8080u, 128);
+        const uint32_t v0 = reinterpret_cast<const uint32_t &>(h0);
+        const uint32_t v1 = reinterpret_cast<const uint32_t &>(h1);
+        return {{__byte_perm(v0, v1, 0x5410), __byte_perm(v0, v1, 0x7632)}};
+    } else if constexpr (l.scale == SCALE_K32_M) {
+        const uint32_t m = load2(chunk + 192 + 16 * b + 2 * g);
+        return {{__byte_perm(m, 0, 0x4040), __byte_perm(m, 0, 0x4141)}};
+    } else {
+        const uint32_t m0 = load2(chunk + 64 + 32 * b + 2 * g) >> 4 & 0x0f0fu;
+        const uint32_t m1 = load2(chunk + 80 + 32 * b + 2 * g) >> 4 & 0x0f0fu;
+        return {{__byte_perm(m0, m1, 0x6420), __byte_perm(m0, m1, 0x6521)}};
+    }
+}
+
+/* What the sums of all blocks of a chunk are multiplied by, again: those of codes, and of what the
+ * weights have in common. */
 struct chunk_factor {
-    float2 code, least;
+    float2 code, common;
 };
 
 template <int type>
 static __device__ inline struct chunk_factor load_chunk_factor(const uint8_t *chunk, uint32_t g)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
-    struct chunk_factor k = {{CODE_UNIT, CODE_UNIT}, {1, 1}};
-    if constexpr (l.scale != SCALE_D && l.scale != SCALE_DM) {
-        k.code = pair_floats(load_half2(chunk + 4 * g), CODE_UNIT);
-        if constexpr (layout_has_min(l))
-            k.least = pair_floats(load_half2(chunk + 32 + 4 * g), -CODE_UNIT);
+    constexpr float offset = -code_offset<type>(), unit = CODE_UNIT;
+    if constexpr (l.scale == SCALE_D) {
+        return {{unit, unit}, {offset, offset}};
+    } else if constexpr (l.scale == SCALE_DM) {
+        return {{unit, unit}, {1, 1}};
+    } else if constexpr (layout_has_min(l)) {
+        return {pair_floats(load_half2(chunk + 4 * g), unit * unit),
+                pair_floats(load_half2(chunk + 32 + 4 * g), -unit)};
+    } else {
+        const __half2 d = load_half2(chunk + 4 * g);
+        return {pair_floats(d, unit), pair_floats(d, offset)};
     }
-    return k;
 }
 
 #endif
