@@ -177,6 +177,12 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
+/* Stays in a register: compilers would compute it again in every turn of a loop. */
+__device__ __forceinline__ void keep(uint32_t &x)
+{
+    asm volatile("" : "+r"(x));
+}
+
 /* ---- Shared memory ---- */
 
 __device__ __forceinline__ uint32_t smem_address(const void *p)

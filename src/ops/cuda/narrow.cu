@@ -104,13 +104,14 @@ static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint32_t x
 template <uint32_t n_mat> struct narrow_job {
     uint32_t row0, n_row;        /* rows of the block */
     uint32_t begin, end;         /* weight blocks */
-    uint32_t first;              /* block of the warp's first unit */
-    uint32_t n_quick, n_unit;    /* its units that are whole, in whole chunks, and all of them */
+    uint32_t first;              /* block of the warp's first unit, all of which lie at the same */
+    uint32_t n_quick, n_whole;   /* place of a chunk: those that are whole, in whole chunks; whole; */
+    uint32_t n_unit;             /* and all */
     uint32_t next, n_left;       /* the unit that is brought next, and groups from its own on */
     const uint8_t *group[n_mat]; /* that group */
-    const uint8_t *lane[n_mat];  /* where this lane's copies begin in its first unit: scales, */
+    const uint8_t *lane[n_mat];  /* where this lane's copies of it begin: scales, */
     uint32_t to_code;            /* and so much behind them codes */
-    const uint8_t *x;            /* rows that stay in shared memory, from `begin` on */
+    uint32_t to;                 /* the lane's place in the warp's ring */
 };
 
 /* ---- Weights and rows on their way ---- */
@@ -122,15 +123,22 @@ static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint3
         copy_async16(smem_address(to + i), from + i);
 }
 
-/* So many, possibly none, that no loop is left; `from` is the lane's own place. */
-template <uint32_t n> static __device__ inline void copy_known(uint8_t *to, const uint8_t *from)
+/* So many, possibly none, that no loop is left; both are the lane's own places. */
+template <uint32_t n> static __device__ inline void copy_known(uint32_t at, const uint8_t *from)
 {
-    const uint32_t lane = threadIdx.x % 32 * 16, at = smem_address(to) + lane;
+    const uint32_t lane = threadIdx.x % 32 * 16;
 #pragma unroll
     for (uint32_t i = 0; i + 512 <= n; i += 512) copy_async16(at + i, from + i);
     constexpr uint32_t rest = n / 512 * 512;
     if constexpr (n > rest)
         if (lane < n - rest) copy_async16(at + rest, from + rest);
+}
+
+/* Of a warp's units from block `first` on, those that end before `end`. */
+template <uint32_t unit>
+static __device__ inline uint32_t n_whole(uint32_t first, uint32_t end)
+{
+    return end < first + unit ? 0 : (end - first - unit) / (WARPS * unit) + 1;
 }
 
 /* What a warp knows of its units once and for all, and its first group. */
@@ -142,12 +150,16 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
     job.first = job.begin + warp * ring::unit;
     const uint32_t c = job.first / LAYOUT_BLOCKS, b = job.first % LAYOUT_BLOCKS;
     const uint32_t end = min(job.end, n_block / LAYOUT_BLOCKS * LAYOUT_BLOCKS);
-    job.n_quick =
-        end < job.first + ring::unit ? 0 : (end - job.first - ring::unit) / ring::stride + 1;
+    job.n_quick = n_whole<ring::unit>(job.first, end);
+    job.n_whole = n_whole<ring::unit>(job.first, job.end);
     job.n_unit = job.end <= job.first ? 0 : (job.end - job.first - 1) / ring::stride + 1;
     job.next = 0;
     if (job.n_unit == 0) job.n_left = 0;
     job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
+    keep(job.n_quick);
+    keep(job.n_whole);
+    keep(job.n_unit);
+    keep(job.to_code);
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++)
         job.lane[m] = job.group[m] + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l) +
@@ -199,30 +211,32 @@ static __device__ inline void bring_x(uint8_t *to, const struct narrow_args &a,
                    tile_rows(job, i) * STRIP_BYTES);
 }
 
-/* The warp's next unit, if there is one, to its place in the ring: scales, then blocks; and the rows'
+/* The warp's next unit, if there is one, to the ring's place `at`: scales, then blocks; and the rows'
  * strips, if they come with units and are there already. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void bring(uint8_t *to, const struct narrow_args &a,
+static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct narrow_args &a,
                                     struct narrow_job<n_mat> &job, bool has_x)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     constexpr uint32_t each = ring::stride / LAYOUT_BLOCKS * layout_full_chunk_bytes(ring::l);
     if (job.n_left > 0) {
-        const uint32_t block0 = job.first + job.next * ring::stride;
         if (job.next < job.n_quick) {
 #pragma unroll
             for (uint32_t m = 0; m < n_mat; m++) {
-                const uint8_t *from = job.lane[m] + (size_t)job.next * each;
-                copy_known<ring::scales>(to + m * ring::mat, from);
-                copy_known<ring::unit * ring::block>(to + m * ring::mat + ring::scales,
-                                                     from + job.to_code);
+                copy_known<ring::scales>(job.to + at + m * ring::mat, job.lane[m]);
+                copy_known<ring::unit * ring::block>(job.to + at + m * ring::mat + ring::scales,
+                                                     job.lane[m] + job.to_code);
+                job.lane[m] += each;
             }
         } else {
+            const uint32_t block0 = job.first + job.next * ring::stride;
             for (uint32_t m = 0; m < n_mat; m++)
-                bring_rest<type>(to + m * ring::mat, ring::scales, job.group[m], a.n_block, block0,
-                                 min(ring::unit, job.end - block0));
+                bring_rest<type>(mine + at + m * ring::mat, ring::scales, job.group[m], a.n_block,
+                                 block0, min(ring::unit, job.end - block0));
         }
-        if (has_x) bring_x<n_tile>(to + ring::weights, a, job, block0);
+        if (has_x)
+            bring_x<n_tile>(mine + at + ring::weights, a, job,
+                            job.first + job.next * ring::stride);
         if (++job.next == job.n_unit) {
             const size_t by = gridDim.x * a.part[0].group_bytes;
             job.next = 0;
@@ -230,7 +244,7 @@ static __device__ inline void bring(uint8_t *to, const struct narrow_args &a,
 #pragma unroll
             for (uint32_t m = 0; m < n_mat; m++) {
                 job.group[m] += by;
-                job.lane[m] += by;
+                job.lane[m] += by - job.n_quick * (size_t)each;
             }
         }
     }
@@ -361,45 +375,53 @@ static __device__ inline void add_blocks(float sum[n_tile][4], const struct bloc
     }
 }
 
-/* Where the unit from block0 on finds this lane's rows, of each tile row g: those that are not there
- * read what row 0 is. */
-template <uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void find_x(const uint8_t *row[n_tile], const struct narrow_args &a,
-                                     const struct narrow_job<n_mat> &job, const uint8_t *brought,
-                                     uint32_t block0)
-{
-    const uint32_t g = threadIdx.x % 32 / 4;
-#pragma unroll
-    for (uint32_t i = 0; i < n_tile; i++) {
-        const uint32_t n = tile_rows(job, i), strip = (block0 - job.begin) / UNIT_MAX;
-        const uint8_t *tile = brought + i * TILE_ROWS * STRIP_BYTES;
-        if (a.stays)
-            tile = job.x + (i * TILE_ROWS * strips_of(job.end - job.begin) + strip * n) * STRIP_BYTES;
-        row[i] = n > 0 ? tile + (g < n ? g : 0) * STRIP_BYTES : job.x;
-    }
-}
+/* This lane's rows, of each tile row g, in a unit's strips: those of the warp's first unit, and bytes
+ * to those of its next. Rows that are not there read what row 0 is. */
+template <uint32_t n_tile> struct narrow_rows {
+    const uint8_t *row[n_tile];
+    uint32_t by[n_tile];
+};
 
-/* Over a unit that is on its way to `at`; the last of a row may have fewer blocks than others. */
+/* `brought` is behind the weights of the ring's first place. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct narrow_args &a,
-                                       const struct narrow_job<n_mat> &job,
-                                       const struct pair_shrink shrink[n_mat], const uint8_t *at,
-                                       uint32_t block0)
+static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narrow_args &a,
+                                                              const struct narrow_job<n_mat> &job,
+                                                              const uint8_t *brought,
+                                                              const uint8_t *kept)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
-    const uint8_t *row[n_tile];
-    find_x<n_tile>(row, a, job, at + ring::weights, block0);
-    copy_wait<ring::stages - 1>();
-    __syncwarp();
+    const uint32_t g = threadIdx.x % 32 / 4, skip = (job.first - job.begin) / UNIT_MAX;
+    struct narrow_rows<n_tile> rows;
+#pragma unroll
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint32_t n = tile_rows(job, i), tile = i * TILE_ROWS * STRIP_BYTES;
+        rows.by[i] = a.stays ? ring::stride * STRIP_BYTES / UNIT_MAX * n : 0;
+        rows.row[i] = a.stays ? kept + tile * strips_of(job.end - job.begin) + skip * n * STRIP_BYTES
+                              : brought + tile;
+        rows.row[i] = n > 0 ? rows.row[i] + (g < n ? g : 0) * STRIP_BYTES : kept;
+        keep(rows.by[i]);
+    }
+    return rows;
+}
+
+/* Over the warp's unit u, which is at `at`; the last of a row may have fewer blocks than others. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
+                                       const struct narrow_job<n_mat> &job,
+                                       const struct pair_shrink shrink[n_mat], const uint8_t *at,
+                                       const uint8_t *const row[n_tile], uint32_t u)
+{
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    const uint32_t b = job.first % UNIT_MAX;
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++, at += ring::mat) {
         const struct block_place place = {at, at + ring::scales,
-                                          ring::own_scales ? 0 : block0 % LAYOUT_BLOCKS};
-        const uint32_t b = block0 % UNIT_MAX;
-        if (block0 + ring::unit <= job.end) /* the same for all lanes */
+                                          ring::own_scales ? 0 : job.first % LAYOUT_BLOCKS};
+        if (u < job.n_whole) /* the same for all lanes */
             add_blocks<type, n_tile, ring::unit>(sum[m], place, shrink[m], row, b, 0);
         else
-            add_blocks<type, n_tile, 0>(sum[m], place, shrink[m], row, b, job.end - block0);
+            add_blocks<type, n_tile, 0>(sum[m], place, shrink[m], row, b,
+                                        job.end - job.first - u * ring::stride);
     }
 }
 
@@ -533,13 +555,14 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     job.begin = blockIdx.z * a.piece;
     job.end = min(job.begin + a.piece, a.n_block);
     job.n_left = (a.n_group - blockIdx.x - 1) / gridDim.x + 1;
-    job.x = x;
+    job.to = smem_address(mine) + threadIdx.x % 32 * 16;
+    keep(job.to);
     for (uint32_t m = 0; m < n_mat; m++)
         group[m] = job.group[m] = (m ? a.part[p].up : a.part[p].w) +
                                   (blockIdx.x - a.part[p].group0) * a.part[p].group_bytes;
     find_units<type, n_tile>(job, a.n_block);
     for (uint32_t i = 0; i + 1 < ring::stages; i++)
-        bring<type, n_tile>(mine + i * a.stage, a, job, false);
+        bring<type, n_tile>(mine, i * a.stage, a, job, false);
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++)
         if (threadIdx.x == m) fetch_group<type>(a, group[m], job.begin, job.end);
@@ -556,6 +579,8 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     const float *const scale = a.input.x ? scale_room : a.x_scale;
     float *all = (float *)(x + a.stays);
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
+    const struct narrow_rows<n_tile> rows =
+        find_rows<type, n_tile>(a, job, mine + ring::weights, x);
     uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
     for (uint32_t i = blockIdx.x, turn = 0; i < a.n_group; i += gridDim.x, turn ^= 1) {
         const size_t by = gridDim.x * a.part[p].group_bytes;
@@ -569,11 +594,19 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
                 fetch_group<type>(a, group[m], job.begin, job.end);
         }
         if (n_mat == 1) fetch_old(job, a.part[p].end, i - a.part[p].group0);
+        const uint8_t *row[n_tile];
+#pragma unroll
+        for (uint32_t k = 0; k < n_tile; k++) row[k] = rows.row[k];
         for (uint32_t u = 0; u < job.n_unit; u++) {
-            bring<type, n_tile>(mine + next, a, job, a.stays == 0);
-            add_unit<type, n_tile, n_mat>(sum, a, job, shrink, mine + at,
-                                          job.first + u * ring::stride);
-            __syncwarp(); /* all lanes are done with what comes next into this place */
+            copy_wait<ring::stages - 2>();
+            __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
+            bring<type, n_tile>(mine, next, a, job, a.stays == 0);
+#pragma unroll
+            for (uint32_t k = 0; k < n_tile; k++)
+                if (!a.stays) row[k] = rows.row[k] + at;
+            add_unit<type, n_tile, n_mat>(sum, job, shrink, mine + at, row, u);
+#pragma unroll
+            for (uint32_t k = 0; k < n_tile; k++) row[k] += rows.by[k];
             next = at;
             at = at + a.stage == ring::stages * a.stage ? 0 : at + a.stage;
         }
