@@ -1,6 +1,7 @@
 /* check_narrow.c: linear layers of decode rows as the CUDA library has them, against the reference,
  * for every type: rows of weights that are cut into pieces and such that are not, ragged ends, the
- * same bits for a row in whatever company, and parts of several types in one call. */
+ * same bits for a row in whatever company, parts of several types in one call, and, for some types, more
+ * outputs than there is room for at a time, of a GLU too, with rows that stay and such that do not. */
 #include "cuda_lib.h"
 
 #include "base/mem.h"
@@ -9,7 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { N_ROW = 19, IN_MAX = 4864, OUT_MAX = 35 };
+/* WAVE: groups of outputs that a GPU multiplies at a time, of each of its multiprocessors. */
+enum { N_ROW = 19, IN_MAX = 4864, OUT_MAX = 35, WAVE = 3, MANY_IN = 2304, GROUP = 16 };
 
 static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,  QUANT_Q4_0,
                                         QUANT_Q4_1, QUANT_Q5_0,   QUANT_Q5_1,  QUANT_Q8_0,
@@ -86,13 +88,13 @@ static void call(float *to, struct op_linear op, uint32_t row0, uint32_t n)
     must(api->wait(device, &err), &err);
 }
 
-static void assert_near(uint32_t n, const char *name)
+static void assert_near(const float *are, const float *should, uint32_t n, const char *name)
 {
     double error = 0, power = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const double d = (double)all[i] - (double)want[i];
+        const double d = (double)are[i] - (double)should[i];
         error += d * d;
-        power += (double)want[i] * (double)want[i];
+        power += (double)should[i] * (double)should[i];
     }
     if (!(error <= 1e-6 * power)) fail_msg("%s: off by %.2e", name, sqrt(error / power));
 }
@@ -126,7 +128,7 @@ static void check(enum quant_type type, uint32_t n_out, uint32_t n_in, bool has_
     op.scratch_bytes = api->linear_scratch(1, N_ROW, n_in, n_out);
     op.scratch = put_none(op.scratch_bytes);
     call(all, op, 0, N_ROW);
-    assert_near(N_ROW * n_out, quant_name(type));
+    assert_near(all, want, N_ROW * n_out, quant_name(type));
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         call(got, op, some[i][0], some[i][1]);
         assert_memory_equal(got, all + some[i][0] * n_out, some[i][1] * n_out * sizeof *got);
@@ -202,10 +204,63 @@ static void short_rows_are_those_of_the_reference(void **state)
     }
 }
 
+/* More outputs than there is room for at a time; a GLU's two matrices are the same. */
+static void check_many(enum quant_type type, enum linear_epilogue epilogue, uint32_t n_out)
+{
+    static const uint32_t some[][2] = {{0, 1}, {7, 4}, {2, 8}, {3, 16}};
+    const bool is_glu = epilogue == LINEAR_GLU_SILU;
+    const size_t bytes = (size_t)N_ROW * n_out * sizeof(float);
+    struct weight w = make_weight(type, n_out, MANY_IN), there = w;
+    float *out[3]; /* what is wanted, that of all rows, that of some */
+    struct op_linear op = {.x = x,
+                           .x_stride = MANY_IN,
+                           .n_row = N_ROW,
+                           .n_in = MANY_IN,
+                           .norm = norm,
+                           .norm_eps = 1e-5f,
+                           .kind = ROW_DECODE,
+                           .epilogue = epilogue,
+                           .n_part = is_glu ? 2 : 1,
+                           .part = {{.w = &w, .y_stride = n_out}, {.w = &w, .y_stride = n_out}}};
+    for (int i = 0; i < 3; i++) out[i] = mem_map(bytes);
+    op.part[0].y = out[0];
+    call_ref(op);
+    there.data = put(w.data, weight_bytes(&w));
+    op.x = put(x, (size_t)N_ROW * MANY_IN * sizeof *x);
+    op.norm = put(norm, MANY_IN * sizeof *norm);
+    op.part[0].w = op.part[1].w = &there;
+    op.part[0].y = put_none(bytes);
+    op.scratch_bytes = api->linear_scratch(1, N_ROW, MANY_IN, 2 * n_out);
+    op.scratch = put_none(op.scratch_bytes);
+    call(out[1], op, 0, N_ROW);
+    assert_near(out[1], out[0], N_ROW * n_out, quant_name(type));
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        call(out[2], op, some[i][0], some[i][1]);
+        assert_memory_equal(out[2], out[1] + some[i][0] * n_out, some[i][1] * n_out * sizeof *x);
+    }
+    for (int i = 0; i < 3; i++) mem_unmap(out[i], bytes);
+    give_all();
+    mem_unmap(w.data, weight_bytes(&w));
+}
+
+static void many_outputs_are_those_of_the_reference(void **state)
+{
+    (void)state;
+    struct cuda_info info;
+    sac_error err;
+    must(api->info(&info, 0, &err), &err);
+    const uint32_t n_out = (WAVE * info.n_sm + 2) * GROUP - 5;
+    check_many(QUANT_Q4_K, LINEAR_GLU_SILU, n_out);
+    check_many(QUANT_Q8_0, LINEAR_GLU_SILU, n_out);
+    check_many(QUANT_Q6_K, LINEAR_STORE, n_out);
+    check_many(QUANT_F16, LINEAR_STORE, n_out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(long_rows_are_those_of_the_reference),
                                        cmocka_unit_test(short_rows_are_those_of_the_reference),
-                                       cmocka_unit_test(parts_of_several_types_are_those_alone)};
+                                       cmocka_unit_test(parts_of_several_types_are_those_alone),
+                                       cmocka_unit_test(many_outputs_are_those_of_the_reference)};
     return cmocka_run_group_tests(tests, open_problem, close_problem);
 }

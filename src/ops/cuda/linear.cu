@@ -126,6 +126,7 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void __launch_bounds__(THREADS)
     pack_strips(const struct linear_input a, uint8_t *out, float *scale, uint32_t n_strip)
 {
+    kernel_yield(); /* the multiplying kernel is next, which has weights to bring */
     kernel_begin();
     const uint32_t row = blockIdx.x, first = row / TILE_ROWS * TILE_ROWS;
     const uint32_t n_row = min(gridDim.x - first, TILE_ROWS); /* of the row's tile */

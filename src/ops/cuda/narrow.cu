@@ -206,9 +206,15 @@ static __device__ inline void bring_x(uint8_t *to, const struct narrow_args &a,
                                       const struct narrow_job<n_mat> &job, uint32_t block0)
 {
 #pragma unroll
-    for (uint32_t i = 0; i < n_tile; i++)
-        copy_bytes(to + i * TILE_ROWS * STRIP_BYTES, tile_strip(a, job, i, block0 / UNIT_MAX),
-                   tile_rows(job, i) * STRIP_BYTES);
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint32_t n = tile_rows(job, i), lane = threadIdx.x % 32 * 16;
+        const uint8_t *from = tile_strip(a, job, i, block0 / UNIT_MAX);
+        uint8_t *tile = to + i * TILE_ROWS * STRIP_BYTES;
+        if (n == TILE_ROWS)
+            copy_known<TILE_ROWS * STRIP_BYTES>(smem_address(tile) + lane, from + lane);
+        else
+            copy_bytes(tile, from, n * STRIP_BYTES);
+    }
 }
 
 /* The warp's next unit, if there is one, to the ring's place `at`: scales, then blocks; and the rows'
