@@ -18,6 +18,7 @@
 #define THREADS  LINEAR_THREADS
 #define ALIGN    256u
 
+#define BARE_THREADS   1024u /* for a decode row without a norm, which may be long */
 #define GLU_THREADS    512u
 #define FINISH_THREADS 128u
 #define FINISH_ROWS    4u /* of a block */
@@ -123,7 +124,8 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* The same of decode rows, in strips. */
-static __global__ void __launch_bounds__(THREADS)
+template <uint32_t n_thread>
+static __global__ void __launch_bounds__(n_thread)
     pack_strips(const struct linear_input a, uint8_t *out, float *scale, uint32_t n_strip)
 {
     kernel_yield(); /* the multiplying kernel is next, which has weights to bring */
@@ -131,7 +133,7 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t row = blockIdx.x, first = row / TILE_ROWS * TILE_ROWS;
     const uint32_t n_row = min(gridDim.x - first, TILE_ROWS); /* of the row's tile */
     uint8_t *to = out + ((size_t)first * n_strip + row - first) * STRIP_BYTES;
-    linear_pack({to, n_row * STRIP_BYTES}, scale + row, a, row, 0, n_strip * STRIP);
+    linear_pack<n_thread>({to, n_row * STRIP_BYTES}, scale + row, a, row, 0, n_strip * STRIP);
 }
 
 static struct linear_input input_of(const struct op_linear *op)
@@ -149,9 +151,13 @@ static struct linear_input input_of(const struct op_linear *op)
 static sac_status pack(struct cuda_device *d, const struct linear_input *input,
                        const struct linear_rows *rows, enum row_kind kind)
 {
-    if (kind == ROW_DECODE)
-        return queue_launch(d, "norm of a linear layer's input", pack_strips, rows->n_row, THREADS, 0,
-                            *input, rows->strips, rows->scale, strips_of(input->n_in));
+    if (kind == ROW_DECODE) {
+        const uint32_t n_thread = input->norm ? THREADS : BARE_THREADS;
+        return queue_launch(d, "norm of a linear layer's input",
+                            input->norm ? pack_strips<THREADS> : pack_strips<BARE_THREADS>,
+                            rows->n_row, n_thread, 0, *input, rows->strips, rows->scale,
+                            strips_of(input->n_in));
+    }
     return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
                         *input, rows->x, rows->scale);
 }

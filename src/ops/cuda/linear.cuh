@@ -148,7 +148,7 @@ struct linear_place {
     uint32_t stride; /* 0: as it is */
 };
 
-template <bool wide>
+template <uint32_t n_thread, bool wide>
 static __device__ inline void linear_pack_as(const struct linear_place &to, float *out_scale,
                                              const struct linear_input &a, uint32_t row,
                                              uint32_t begin, uint32_t end)
@@ -156,17 +156,17 @@ static __device__ inline void linear_pack_as(const struct linear_place &to, floa
     const float *x = a.x + row * a.x_stride;
     float sum = 0, most = 0;
 #pragma unroll 4 /* loads that are under way together */
-    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS) {
+    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * n_thread) {
         float4 v = linear_load4<wide>(x, i, a.n_in);
         sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum)); /* told, as compilers choose apart */
         sum = __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
         if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
         most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
     }
-    const float2 all = linear_reduce<LINEAR_THREADS / 32>(sum, most);
+    const float2 all = linear_reduce<n_thread / 32>(sum, most);
     const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
     const float scale = linear_scale_for(all.y * inverse);
-    for (uint32_t i = begin + 4 * threadIdx.x; i < end; i += 4 * LINEAR_THREADS) {
+    for (uint32_t i = begin + 4 * threadIdx.x; i < end; i += 4 * n_thread) {
         float4 v = linear_load4<wide>(x, i, a.n_in);
         v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
         if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
@@ -182,17 +182,18 @@ static __device__ inline void linear_pack_as(const struct linear_place &to, floa
     if (threadIdx.x == 0) *out_scale = 1.0f / scale;
 }
 
-/* Values begin .. end - 1 of one row's width (whole strips, if it goes there) by a block of
- * LINEAR_THREADS, and what its sums are multiplied by. The same bits wherever it is done; a thread
- * takes four values at a time. */
+/* Values begin .. end - 1 of one row's width (whole strips, if it goes there) by a block of n_thread,
+ * and what its sums are multiplied by. The same bits wherever it is done: with a norm, whose sum has an
+ * order, by LINEAR_THREADS. A thread takes four values at a time. */
+template <uint32_t n_thread = LINEAR_THREADS>
 static __device__ inline void linear_pack(const struct linear_place &to, float *out_scale,
                                           const struct linear_input &a, uint32_t row,
                                           uint32_t begin, uint32_t end)
 {
     if (a.wide)
-        linear_pack_as<true>(to, out_scale, a, row, begin, end);
+        linear_pack_as<n_thread, true>(to, out_scale, a, row, begin, end);
     else
-        linear_pack_as<false>(to, out_scale, a, row, begin, end);
+        linear_pack_as<n_thread, false>(to, out_scale, a, row, begin, end);
 }
 
 /* ---- Ends ---- */

@@ -382,7 +382,7 @@ static __device__ inline void add_blocks(float sum[n_tile][4], const struct bloc
 }
 
 /* This lane's rows, of each tile row g, in a unit's strips: those of the warp's first unit, and bytes
- * to those of its next. Rows that are not there read what row 0 is. */
+ * to those of its next. Rows that are not there are read as row 0, tiles as tile 0. */
 template <uint32_t n_tile> struct narrow_rows {
     const uint8_t *row[n_tile];
     uint32_t by[n_tile];
@@ -404,7 +404,8 @@ static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narro
         rows.by[i] = a.stays ? ring::stride * STRIP_BYTES / UNIT_MAX * n : 0;
         rows.row[i] = a.stays ? kept + tile * strips_of(job.end - job.begin) + skip * n * STRIP_BYTES
                               : brought + tile;
-        rows.row[i] = n > 0 ? rows.row[i] + (g < n ? g : 0) * STRIP_BYTES : kept;
+        rows.row[i] += (g < n ? g : 0) * STRIP_BYTES;
+        if (n == 0) rows.row[i] = rows.row[0], rows.by[i] = rows.by[0];
         keep(rows.by[i]);
     }
     return rows;
@@ -544,8 +545,14 @@ static __device__ inline void finish_group(const float *all, const struct narrow
         linear_finish(end, row, out, v[0] * scale[row], v[1] * scale[row]);
 }
 
-/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps, twice,
- * so that those of a group are read while the next ones come. Scales of rows that the block packs lie
+/* Sums of two groups have room, so that those of one are read while the next ones come; of many rows
+ * there is room for one's. */
+static constexpr uint32_t sum_rooms(uint32_t n_tile)
+{
+    return n_tile == 1 ? 2 : 1;
+}
+
+/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps. Scales of rows that the block packs lie
  * in `scale_room`. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t p,
@@ -616,11 +623,12 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
             next = at;
             at = at + a.stage == ring::stages * a.stage ? 0 : at + a.stage;
         }
-        float *const to = all + turn * n_sum;
+        float *const to = all + turn % sum_rooms(n_tile) * n_sum;
         put_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, job.n_row);
         __syncthreads();
         finish_group(to, a, job, a.part[p].end, scale, i - a.part[p].group0);
         if (a.n_part > 1) break; /* the next group may be another part's */
+        if (sum_rooms(n_tile) == 1) __syncthreads();
     }
 }
 
@@ -702,7 +710,7 @@ static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narr
     const uint32_t n_piece = (a.n_block + a.piece - 1) / a.piece;
     const uint32_t each = n_piece > 1 ? TALLY / a.n_group : n;
     const uint32_t strip = n_row * STRIP_BYTES, stays = (a.piece + UNIT_MAX - 1) / UNIT_MAX * strip;
-    const uint32_t sums = 2 * WARPS * n_mat * n_row * SUM_STRIDE * (uint32_t)sizeof(float);
+    const uint32_t sums = sum_rooms(n_tile) * WARPS * n_mat * n_row * SUM_STRIDE * (uint32_t)sizeof(float);
     a.stays = stays <= STAYS_MAX ? stays : 0;
     a.stage = need.weights + (a.stays ? 0 : strip);
     a.warp_bytes = need.stages * a.stage;
@@ -735,10 +743,12 @@ static void cut_rows(struct narrow_args *a, const struct cuda_device *d, uint32_
 template <int type>
 static sac_status launch(struct cuda_device *d, const struct narrow_args &a)
 {
-    if (a.part[0].up) return launch_tiles(d, narrow<type, 1, 2>, a, 1, need_of<type, 1, 2>());
+    const bool is_glu = a.part[0].up != NULL;
     if (a.n_row <= TILE_ROWS)
-        return launch_tiles(d, narrow<type, 1, 1>, a, 1, need_of<type, 1, 1>());
-    return launch_tiles(d, narrow<type, 2, 1>, a, 2, need_of<type, 2, 1>());
+        return is_glu ? launch_tiles(d, narrow<type, 1, 2>, a, 1, need_of<type, 1, 2>())
+                      : launch_tiles(d, narrow<type, 1, 1>, a, 1, need_of<type, 1, 1>());
+    return is_glu ? launch_tiles(d, narrow<type, 2, 2>, a, 2, need_of<type, 2, 2>())
+                  : launch_tiles(d, narrow<type, 2, 1>, a, 2, need_of<type, 2, 1>());
 }
 
 template <uint32_t n_tile> static struct narrow_need need_of_type(enum quant_type type)
