@@ -3,7 +3,7 @@
  *     bench_cuda_linear LIBRARY [-o md|json]
  *
  * The linear layers of Llama-3.1-8B as the engine calls them, in the types of Q4_K_M and Q8_0
- * files. Weights are cold: calls walk through copies that are larger together than the GPU's cache.
+ * files, and those of Qwen2.5-0.5B, whose Q4_K_M files have Q5_0 and Q8_0. Weights are cold: calls walk through copies that are larger together than the GPU's cache.
  * The limit is a copy within the GPU's memory, bytes read and written, measured in the same run.
  * Times are of calls queued behind each other, medians of several such queues. */
 #include "../check/random_rows.h"
@@ -16,17 +16,23 @@
 
 enum { COPIES_MAX = 64, ROWS_MAX = 16 };
 
-static const struct layer {
+struct layer {
     const char *name;
     uint32_t n_in, n_out, n_part;
     enum linear_epilogue epilogue;
     bool normed;
-} layers[] = {{"q", 4096, 4096, 1, LINEAR_STORE, true},
-              {"k, v", 4096, 1024, 2, LINEAR_STORE, true},
-              {"attention's output", 4096, 4096, 1, LINEAR_ADD, false},
-              {"gate and up", 4096, 14336, 2, LINEAR_GLU_SILU, true},
-              {"down", 14336, 4096, 1, LINEAR_ADD, false},
-              {"logits", 4096, 128256, 1, LINEAR_STORE, false}};
+};
+
+static const struct layer layers_8b[] = {{"q", 4096, 4096, 1, LINEAR_STORE, true},
+                                         {"k, v", 4096, 1024, 2, LINEAR_STORE, true},
+                                         {"attention's output", 4096, 4096, 1, LINEAR_ADD, false},
+                                         {"gate and up", 4096, 14336, 2, LINEAR_GLU_SILU, true},
+                                         {"down", 14336, 4096, 1, LINEAR_ADD, false},
+                                         {"logits", 4096, 128256, 1, LINEAR_STORE, false}};
+static const struct layer layers_half_b[] = {{"0.5B, q", 896, 896, 1, LINEAR_STORE, true},
+                                             {"gate and up", 896, 4864, 2, LINEAR_GLU_SILU, true},
+                                             {"down", 4864, 896, 1, LINEAR_ADD, false},
+                                             {"logits", 896, 151936, 1, LINEAR_STORE, false}};
 
 struct call {
     struct op_linear op;
@@ -128,7 +134,9 @@ static void bench_layer(struct bench *b, const struct layer *l, enum quant_type 
         c.op.part[p].y_stride = l->n_out;
     }
     const double bytes = (double)weight_bytes(&c.w[0]) * l->n_part;
-    for (c.op.n_row = 1; c.op.n_row <= ROWS_MAX; c.op.n_row *= 4) {
+    static const uint32_t n_row[] = {1, 4, 8, ROWS_MAX};
+    for (size_t i = 0; i < sizeof n_row / sizeof n_row[0]; i++) {
+        c.op.n_row = n_row[i];
         const double us = time_us(b, multiply, &c, 2 * c.n_copy > 20 ? 2 * c.n_copy : 20);
         show(b, l, type, c.op.n_row, bytes, us);
     }
@@ -158,7 +166,8 @@ static double measure_copy(const struct bench *b)
 
 int main(int argc, char **argv)
 {
-    static const enum quant_type types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0};
+    static const enum quant_type types_8b[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0};
+    static const enum quant_type types_half_b[] = {QUANT_Q5_0, QUANT_Q8_0};
     sac_error err;
     struct workers *pool;
     if (argc < 2) die("usage: bench_cuda_linear LIBRARY [-o md|json]");
@@ -171,9 +180,12 @@ int main(int argc, char **argv)
             "%s, a copy moves %.2f TB/s\n\n| layer | weights | rows | us | TB/s | %% of a copy |\n"
             "|---|---|---|---|---|---|\n",
             b.info.name, b.copy_rate);
-    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
-        for (size_t l = 0; l < sizeof layers / sizeof layers[0]; l++)
-            bench_layer(&b, &layers[l], types[t], pool);
+    for (size_t t = 0; t < sizeof types_8b / sizeof types_8b[0]; t++)
+        for (size_t l = 0; l < sizeof layers_8b / sizeof layers_8b[0]; l++)
+            bench_layer(&b, &layers_8b[l], types_8b[t], pool);
+    for (size_t t = 0; t < sizeof types_half_b / sizeof types_half_b[0]; t++)
+        for (size_t l = 0; l < sizeof layers_half_b / sizeof layers_half_b[0]; l++)
+            bench_layer(&b, &layers_half_b[l], types_half_b[t], pool);
     if (b.json) printf("\n]\n");
     workers_destroy(pool);
     b.api->close(b.dev);
