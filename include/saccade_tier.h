@@ -46,8 +46,12 @@ typedef struct sac_tier_stats {
                                        GPU as of the last step; and some of the latter are read
                                        where they are, and brought nowhere */
     uint64_t n_ahead, n_ahead_used; /* fetched before they were asked for; of these asked for */
-    uint64_t n_read, n_write;       /* transfers, of one page or of neighbours */
+    uint64_t n_ahead_cancelled; /* let go before their fetch began: it came too late, or stood in
+                                   the way of pages that were asked for */
+    uint64_t n_read, n_write;   /* transfers, of one page or of neighbours */
     uint64_t bytes_fetched, bytes_written;
+    uint64_t
+        bytes_between;  /* of those fetched: of pages between two that were wanted, thrown away */
     uint64_t n_failed;  /* pages that could not be read or written */
     uint64_t wait_us;   /* that threads have waited for the file */
     uint64_t set_bytes; /* of pages that requests have used of late which decode, as counted last */

@@ -151,8 +151,9 @@ struct figures {
     double flop, limit_s;              /* of one repetition */
     const char *limit;
     double weight_gb_s, kv_gb_s, n_step, rss;
+    double share_read, share_planned; /* NAN: nothing was to be read, or planned */
     /* Pages that were asked for, where there is a file below memory; else NAN. */
-    double hit_share, bytes_fetched, wait_us;
+    double hit_share, bytes_fetched, bytes_wanted, n_read, wait_us;
 };
 
 static void count_tier(struct figures *f, const sac_tier_stats *a, const sac_tier_stats *b)
@@ -161,8 +162,12 @@ static void count_tier(struct figures *f, const sac_tier_stats *a, const sac_tie
     const double n = n_hit + (double)(b->n_fetch - a->n_fetch);
     const bool is_there = b->backend != NULL;
     f->hit_share = is_there && n > 0 ? n_hit / n : (double)NAN;
-    f->bytes_fetched = is_there ? (double)(b->bytes_fetched - a->bytes_fetched) : (double)NAN;
-    f->wait_us = is_there ? (double)(b->wait_us - a->wait_us) : (double)NAN;
+    const double one = is_there ? 1 : (double)NAN;
+    const double n_between = (double)(b->bytes_between - a->bytes_between);
+    f->bytes_fetched = one * (double)(b->bytes_fetched - a->bytes_fetched);
+    f->bytes_wanted = f->bytes_fetched - n_between; /* without what was read over */
+    f->n_read = one * (double)(b->n_read - a->n_read);
+    f->wait_us = one * (double)(b->wait_us - a->wait_us);
 }
 
 static struct figures figures_of(const struct bench_row *row)
@@ -193,6 +198,9 @@ static struct figures figures_of(const struct bench_row *row)
     f.kv_gb_s = (f.prompt.kv_bytes + f.decode.kv_bytes) / f.seconds * 1e-9;
     f.n_step = (double)t->n_gen * n;
     f.rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
+    const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
+    f.share_read = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN;
+    f.share_planned = n_cell > 0 ? f.prompt.n_cell_read / n_cell : (double)NAN;
     count_tier(&f, &r->tier_before, &r->tier_after);
     return f;
 }
@@ -217,7 +225,6 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
     const struct figures f = figures_of(row);
     const struct names name = names_of(row, &f);
     const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
-    const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
@@ -252,19 +259,20 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"limit", "limit", .text = f.limit},
         {NULL, "% of it", 1, .number = f.limit_s / median_s * 100},
         {"share", .number = f.limit_s / median_s},
-        {NULL, "KV read %", 1, .number = seen > 0 ? f.decode.n_tok_read / seen * 100 : (double)NAN},
-        {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
+        {NULL, "KV read %", 1, .number = f.share_read * 100},
+        {"share_read", .number = f.share_read},
         {NULL, "bytes %", 1, .number = 100 * f.decode.kv_bytes / f.decode.dense_bytes},
         {"bytes_share", .number = f.decode.kv_bytes / f.decode.dense_bytes},
         {"bytes_per_token", .number = f.decode.kv_bytes / (f.n_step * t->n_seq)},
-        {"share_planned", .number = n_cell > 0 ? f.prompt.n_cell_read / n_cell : (double)NAN},
+        {"share_planned", .number = f.share_planned},
         {"plan_share", .number = f.prompt.plan_us / stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
         {"kv_bytes", .number = (double)row->result->kv_bytes_used},
         {NULL, "hits %", 1, .number = 100 * f.hit_share},
         {"tier_hit_share", .number = f.hit_share},
         {"tier_bytes_fetched", .number = f.bytes_fetched},
-        {"tier_fetch_gb_s", "fetched GB/s", 2, .number = f.bytes_fetched * 1e-9 / f.seconds},
+        {"tier_reads", .number = f.n_read},
+        {"tier_fetch_gb_s", "fetched GB/s", 2, .number = f.bytes_wanted * 1e-9 / f.seconds},
         {"tier_wait_us", .number = f.wait_us},
         {"load_s", "load s", 2, .number = row->load_s},
         {NULL, "RSS MiB", .number = f.rss / 0x1p20},

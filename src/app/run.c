@@ -529,7 +529,10 @@ static cJSON *tier_json(const sac_engine *engine, uint32_t n_layer)
         {"fetches", t.n_fetch},
         {"ahead", t.n_ahead},
         {"ahead_used", t.n_ahead_used},
+        {"ahead_cancelled", t.n_ahead_cancelled},
+        {"reads", t.n_read},
         {"bytes_fetched", t.bytes_fetched},
+        {"bytes_between", t.bytes_between},
         {"bytes_written", t.bytes_written},
         {"wait_us", t.wait_us},
     };

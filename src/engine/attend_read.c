@@ -29,7 +29,7 @@ static void give_pages(void *user, const page_id *id, uint32_t n)
 static void fetch_ahead(void *user, const page_id *id, uint32_t n)
 {
     const sac_engine *e = user;
-    tier_ahead(e->pool.tier, id, n);
+    tier_ahead(e->pool.tier, TIER_PART, id, n);
 }
 
 /* What a run has computed without the pages that it should have read. */

@@ -102,16 +102,22 @@ static void fetch_ahead(const sac_engine *e, const struct reading *r, uint32_t r
     const struct attend *t = &e->attend;
     const struct attn_run *run = &r->run[run_i];
     const uint32_t next = r->layer + 1;
+    const bool is_chosen = run->select && !run->plan;
     if (next == e->pool.geom.n_layer) return;
-    tier_follow(e->pool.tier,
-                &(struct tier_follow){.layer = next,
-                                      .here = run->table,
-                                      .next = pool_table(&e->pool, e->batch.run[run_i].seq_i, next),
-                                      .n_lane = e->pool.geom.n_kv_head,
-                                      .stride = run->table_stride,
-                                      .n = run->pos0 / PAGE_TOK,
-                                      .scratch = t->held + t->n_held,
-                                      .room = e->pool.n_frame - t->n_held});
+    tier_follow(
+        e->pool.tier,
+        &(struct tier_follow){.layer = next,
+                              .here = run->table,
+                              .next = pool_table(&e->pool, e->batch.run[run_i].seq_i, next),
+                              .n_lane = e->pool.geom.n_kv_head,
+                              .stride = run->table_stride,
+                              .n = run->pos0 / PAGE_TOK,
+                              .page = run->select,
+                              .page_ptr = is_chosen ? run->select_ptr : NULL,
+                              .tok = run->select_tok,
+                              .tok_ptr = is_chosen && run->select_tok ? run->select_tok_ptr : NULL,
+                              .scratch = t->held + t->n_held,
+                              .room = e->pool.n_frame - t->n_held});
 }
 
 /* ---- The step ---- */

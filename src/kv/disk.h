@@ -25,11 +25,13 @@ struct disk;
 /* One transfer. Its taker fills the first group and the tags. */
 struct disk_io {
     bool writes;
+    bool is_early;         /* a read that nobody waits for */
     uint32_t slot, n_slot; /* neighbours */
     struct source *source; /* they are places in this file, and read; NULL: in the disk's own */
     struct {
-        uint32_t page, frame;
-        uint64_t sum; /* of what is read */
+        uint32_t page, frame; /* a slot that is read over has none of either */
+        uint64_t sum;         /* of what is read */
+        bool is_good;         /* it was read, and is what the sum says */
     } tag[DISK_RUN];
     uint8_t *buffer;      /* slot i at i * disk_stride; what is written, or what was read */
     ssize_t result;       /* in `done`: bytes moved, or -errno */

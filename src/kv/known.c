@@ -43,7 +43,9 @@ sac_tier_stats tier_get_stats(struct tier *t)
 void tier_settle(struct tier *t)
 {
     pthread_mutex_lock(&t->lock);
+    t->n_waiting_else++;
     while (t->n_busy) pthread_cond_wait(&t->change, &t->lock);
+    t->n_waiting_else--;
     pthread_mutex_unlock(&t->lock);
 }
 

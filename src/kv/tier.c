@@ -11,8 +11,12 @@
  * middle of one leaves its frame as an orphan, which is freed by the transfer's end, and whoever
  * gets its id waits for that end before writing to the same slot.
  *
+ *  7. BOUND and DIRTY frames stand in a line (enum tier_line_i), the others in none; a BOUND one
+ *     that nobody has pinned stands in KNOWN or GUESSED, and gives way to whoever lacks room.
+ *
  * Checksums are XXH3 of what the disk holds of a page. Arrays are laid out by the pool's plan and a
- * step allocates nothing. Not here: which pages give way (victim.c), how bytes move (disk.c). */
+ * step allocates nothing. Not here: which pages give way (victim.c), what is read when (inbound.c),
+ * what is fetched before it is asked for (ahead.c), how bytes move (disk.c). */
 #include "kv/tier.h"
 
 #include "base/workers.h"
@@ -45,30 +49,70 @@ static void link_frame(struct tier *t, uint32_t f)
     layer->last = f;
 }
 
-static void set_state(struct tier *t, uint32_t f, enum tier_state state)
+void tier_set_state(struct tier *t, uint32_t f, enum tier_state state)
 {
     t->n_ready -= tier_is_ready(&t->frame[f]);
+    t->n_missed -= tier_is_missed(&t->frame[f]);
     t->frame[f].state = (uint8_t)state;
     t->n_ready += tier_is_ready(&t->frame[f]);
+    t->n_missed += tier_is_missed(&t->frame[f]);
 }
 
-static void pin(struct tier *t, uint32_t f)
+static void set_pins(struct tier *t, uint32_t f, uint32_t pins)
 {
-    t->n_ready -= tier_is_ready(&t->frame[f]);
-    t->n_pinned += t->frame[f].pins++ == 0;
+    struct tier_frame *frame = &t->frame[f];
+    t->n_ready -= tier_is_ready(frame);
+    t->n_missed -= tier_is_missed(frame);
+    t->n_pinned -= frame->pins > 0;
+    frame->pins = pins;
+    t->n_pinned += frame->pins > 0;
+    t->n_missed += tier_is_missed(frame);
+    t->n_ready += tier_is_ready(frame);
 }
 
-/* Gives a frame its page and takes it from the free stack. */
-static uint32_t bind(struct tier *t, page_id id, enum tier_state state)
+void tier_pin(struct tier *t, uint32_t f)
+{
+    set_pins(t, f, t->frame[f].pins + 1);
+}
+
+void tier_join(struct tier *t, uint32_t f, enum tier_line_i line)
+{
+    struct tier_line *of = &t->line[line];
+    assert(t->frame[f].line == TIER_LINES);
+    t->frame[f].line = (uint8_t)line;
+    t->frame[f].before = of->last;
+    t->frame[f].behind = PAGE_NONE;
+    *(of->last == PAGE_NONE ? &of->first : &t->frame[of->last].behind) = f;
+    of->last = f;
+}
+
+void tier_leave(struct tier *t, uint32_t f)
+{
+    struct tier_frame *frame = &t->frame[f];
+    assert(frame->line < TIER_LINES);
+    struct tier_line *of = &t->line[frame->line];
+    *(frame->before == PAGE_NONE ? &of->first : &t->frame[frame->before].behind) = frame->behind;
+    *(frame->behind == PAGE_NONE ? &of->last : &t->frame[frame->behind].before) = frame->before;
+    frame->line = TIER_LINES;
+}
+
+uint32_t tier_bind(struct tier *t, page_id id, enum tier_state state)
 {
     assert(t->n_free > 0 && t->frame_of[id] == PAGE_NONE);
     const uint32_t f = t->free[--t->n_free];
     assert(t->frame[f].state == TIER_FREE && t->frame[f].pins == 0);
-    t->frame[f] =
-        (struct tier_frame){.page = id, .used = t->page[id].used, .state = (uint8_t)state};
+    t->frame[f] = (struct tier_frame){
+        .page = id, .used = t->page[id].used, .state = (uint8_t)state, .line = TIER_LINES};
     t->frame_of[id] = f;
     link_frame(t, f);
     return f;
+}
+
+static void set_free(struct tier *t, uint32_t f)
+{
+    assert(t->frame[f].page == PAGE_NONE && t->frame[f].pins == 0);
+    tier_set_state(t, f, TIER_FREE);
+    t->free[t->n_free++] = f;
 }
 
 /* The page leaves its frame. */
@@ -79,32 +123,28 @@ static void unbind(struct tier *t, uint32_t f)
     t->frame[f].page = PAGE_NONE;
 }
 
-static void set_free(struct tier *t, uint32_t f)
+void tier_unbind(struct tier *t, uint32_t f)
 {
-    assert(t->frame[f].page == PAGE_NONE && t->frame[f].pins == 0);
-    set_state(t, f, TIER_FREE);
-    t->free[t->n_free++] = f;
-}
-
-static void unpin(struct tier *t, uint32_t f)
-{
-    assert(t->frame[f].pins > 0);
-    if (--t->frame[f].pins > 0) return;
-    t->n_pinned--;
-    t->n_ready += tier_is_ready(&t->frame[f]);
-    if (t->frame[f].state != TIER_LOST) return;
     unbind(t, f);
     set_free(t, f);
+}
+
+void tier_unpin(struct tier *t, uint32_t f)
+{
+    assert(t->frame[f].pins > 0);
+    set_pins(t, f, t->frame[f].pins - 1);
+    if (t->frame[f].pins == 0 && t->frame[f].state == TIER_LOST) tier_unbind(t, f);
 }
 
 void tier_evict(struct tier *t, uint32_t f)
 {
     assert(tier_is_ready(&t->frame[f]));
-    unbind(t, f);
-    set_free(t, f);
+    ahead_tell(t, f, false);
+    ahead_note_gone(t, t->frame[f].page);
+    tier_unbind(t, f);
 }
 
-static uint8_t *frame_bytes(const struct tier *t, uint32_t f)
+uint8_t *tier_frame_bytes(const struct tier *t, uint32_t f)
 {
     return t->frames + (size_t)f * t->geom.bytes;
 }
@@ -118,18 +158,8 @@ uint8_t *tier_card(const struct tier *t, page_id id)
 
 static void queue_write(struct tier *t, uint32_t f)
 {
-    set_state(t, f, TIER_DIRTY);
-    t->frame[f].queue = PAGE_NONE;
-    *(t->dirty_first == PAGE_NONE ? &t->dirty_first : &t->frame[t->dirty_last].queue) = f;
-    t->dirty_last = f;
-}
-
-static void leave_queue(struct tier *t, uint32_t f)
-{
-    uint32_t before = PAGE_NONE;
-    for (uint32_t i = t->dirty_first; i != f; i = t->frame[i].queue) before = i;
-    *(before == PAGE_NONE ? &t->dirty_first : &t->frame[before].queue) = t->frame[f].queue;
-    if (t->dirty_last == f) t->dirty_last = before;
+    tier_set_state(t, f, TIER_DIRTY);
+    tier_join(t, f, TIER_WRITES);
 }
 
 static void add_write(struct tier *t, struct disk_io *io, uint32_t f)
@@ -137,9 +167,9 @@ static void add_write(struct tier *t, struct disk_io *io, uint32_t f)
     const page_id id = t->frame[f].page;
     const size_t bytes = t->geom.bytes - t->card_bytes, slot = disk_slot_bytes(t->disk);
     uint8_t *to = io->buffer + io->n_slot * slot;
-    leave_queue(t, f);
-    set_state(t, f, TIER_WRITING);
-    memcpy(to, frame_bytes(t, f) + t->card_bytes, bytes);
+    tier_leave(t, f);
+    tier_set_state(t, f, TIER_WRITING);
+    memcpy(to, tier_frame_bytes(t, f) + t->card_bytes, bytes);
     memset(to + bytes, 0, slot - bytes);
     t->page[id].sum = XXH3_64bits(to, bytes);
     t->page[id].is_moving = true;
@@ -150,18 +180,19 @@ static void add_write(struct tier *t, struct disk_io *io, uint32_t f)
 /* Begins as many writes as there are transfers for. */
 static void pump_writes(struct tier *t)
 {
-    while (t->n_busy < WRITES_MAX && t->dirty_first != PAGE_NONE) {
-        uint32_t f = t->dirty_first;
+    while (t->n_busy < WRITES_MAX && t->line[TIER_WRITES].first != PAGE_NONE) {
+        uint32_t f = t->line[TIER_WRITES].first;
         if (t->page[t->frame[f].page].is_moving) return; /* its end comes here again */
         struct disk_io *io = disk_take(t->disk);
         if (!io) return;
         io->writes = true;
+        io->is_early = false;
         io->source = NULL;
         io->slot = t->frame[f].page;
         io->n_slot = 0;
         do {
             add_write(t, io, f);
-            f = t->dirty_first;
+            f = t->line[TIER_WRITES].first;
         } while (io->n_slot < DISK_RUN && f != PAGE_NONE &&
                  t->frame[f].page == io->slot + io->n_slot && !t->page[t->frame[f].page].is_moving);
         t->n_busy++;
@@ -172,7 +203,7 @@ static void pump_writes(struct tier *t)
 
 /* ---- The end of a transfer ---- */
 
-static void note_failure(struct tier *t, page_id id, const struct disk_io *io, const char *what)
+void tier_note_failure(struct tier *t, page_id id, const struct disk_io *io, const char *what)
 {
     t->stats.n_failed++;
     t->error = io->result < 0 ? (int)-io->result : 0;
@@ -182,8 +213,7 @@ static void note_failure(struct tier *t, page_id id, const struct disk_io *io, c
              io->source ? io->source->name : disk_path(t->disk));
 }
 
-/* A frame whose page was freed meanwhile. */
-static bool is_orphan(struct tier *t, uint32_t f)
+bool tier_is_orphan(struct tier *t, uint32_t f)
 {
     if (t->frame[f].page != PAGE_NONE) return false;
     set_free(t, f);
@@ -197,78 +227,50 @@ static void end_write(struct tier *t, const struct disk_io *io)
         const uint32_t f = io->tag[i].frame;
         const page_id id = io->tag[i].page;
         t->page[id].is_moving = false;
-        if (is_orphan(t, f)) continue;
+        if (tier_is_orphan(t, f)) continue;
         const bool is_there = io->result >= (ssize_t)((i + 1) * slot);
         t->page[id].on_disk = is_there;
-        set_state(t, f, is_there ? TIER_CLEAN : TIER_STUCK);
+        tier_set_state(t, f, is_there ? TIER_CLEAN : TIER_STUCK);
         if (is_there)
             t->stats.bytes_written += slot;
         else
-            note_failure(t, id, io, "written to");
+            tier_note_failure(t, id, io, "written to");
     }
 }
 
-/* What was read goes into its frame behind the card, or zeros do. Nobody else looks at the frame
- * yet, and not at the page, which may be another by now. */
-static bool fill(struct tier *t, const struct disk_io *io, uint32_t i, const char **why)
+/* One thread that waits for more than has come need not wake yet. */
+static void tell_change(struct tier *t)
 {
-    const size_t bytes = t->geom.bytes - t->card_bytes, slot = disk_stride(t->disk, io);
-    const uint8_t *from = io->buffer + i * slot;
-    uint8_t *to = frame_bytes(t, io->tag[i].frame);
-    const bool is_whole = io->result >= (ssize_t)((i + 1) * slot);
-    if (is_whole && XXH3_64bits(from, bytes) == io->tag[i].sum) {
-        memcpy(to + t->card_bytes, from, bytes);
-        return true;
-    }
-    *why = is_whole ? "read back unchanged from" : "read back from";
-    memset(to, 0, t->geom.bytes);
-    return false;
-}
-
-static void end_read(struct tier *t, const struct disk_io *io, const bool *is_good, const char *why)
-{
-    for (uint32_t i = 0; i < io->n_slot; i++) {
-        const uint32_t f = io->tag[i].frame;
-        const page_id id = io->tag[i].page;
-        t->page[id].is_moving = false;
-        t->stats.bytes_fetched += disk_stride(t->disk, io);
-        if (is_orphan(t, f)) continue;
-        if (is_good[i])
-            memcpy(frame_bytes(t, f), tier_card(t, id), t->card_bytes);
-        else
-            note_failure(t, id, io, why);
-        set_state(t, f, is_good[i] ? TIER_CLEAN : TIER_LOST);
-        if (is_good[i] || t->frame[f].pins > 0) continue;
-        unbind(t, f); /* nobody had asked for it */
-        set_free(t, f);
-    }
-    if (io->source) source_drop(io->source);
+    if (t->n_waiting == 1 && t->n_waiting_else == 0 && t->n_missed > 0) return;
+    pthread_cond_broadcast(&t->change);
 }
 
 static void end_transfer(void *user, struct disk_io *io)
 {
     struct tier *t = user;
-    bool is_good[DISK_RUN] = {false};
-    const char *why = "";
-    for (uint32_t i = 0; i < io->n_slot && !io->writes; i++) is_good[i] = fill(t, io, i, &why);
+    if (!io->writes) inbound_fill(t, io);
     pthread_mutex_lock(&t->lock);
     if (io->writes)
         end_write(t, io);
     else
-        end_read(t, io, is_good, why);
+        inbound_end(t, io);
     disk_give(t->disk, io);
     t->n_busy--;
+    inbound_pump(t);
     pump_writes(t);
-    pthread_cond_broadcast(&t->change);
+    tell_change(t);
     pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- Room ---- */
 
-static void wait_for_change(struct tier *t)
+/* `waiting`: the count of those that wait for the same. */
+static void wait_for_change(struct tier *t, uint32_t *waiting)
 {
     const uint64_t start = clock_us();
+    ++*waiting;
     pthread_cond_wait(&t->change, &t->lock);
+    --*waiting;
     t->stats.wait_us += clock_us() - start;
 }
 
@@ -285,14 +287,16 @@ static bool retry_writes(struct tier *t)
     return any;
 }
 
-/* Waits for something that may give room; false: nothing will. All pins may be the caller's own. */
+/* Lets go of what nobody has asked for, or waits for something that may give room; false: nothing
+ * will. All pins may be the caller's own. */
 static bool wait_for_room(struct tier *t, bool holds, bool *retried)
 {
+    if (ahead_cancel(t, TIER_GUESSED) || ahead_cancel(t, TIER_KNOWN)) return true;
     if (t->n_busy == 0 && (holds || t->n_pinned == 0)) {
         if (*retried || !retry_writes(t)) return false;
         *retried = true;
     }
-    wait_for_change(t);
+    wait_for_change(t, &t->n_waiting_else);
     return true;
 }
 
@@ -311,7 +315,7 @@ static uint32_t pin_present(struct tier *t, const page_id *id, uint32_t n)
         if (t->frame_of[id[i]] == PAGE_NONE)
             n_absent++;
         else
-            pin(t, t->frame_of[id[i]]);
+            tier_pin(t, t->frame_of[id[i]]);
     }
     return n_absent;
 }
@@ -319,7 +323,8 @@ static uint32_t pin_present(struct tier *t, const page_id *id, uint32_t n)
 static void unpin_present(struct tier *t, const page_id *id, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE) unpin(t, t->frame_of[id[i]]);
+        if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE)
+            tier_unpin(t, t->frame_of[id[i]]);
 }
 
 /* Why there is no room. */
@@ -343,7 +348,7 @@ sac_status tier_open(struct tier *t, const page_id *id, uint32_t n)
     const bool has_room = n <= t->n_free + t->n_ready;
     const sac_status status = has_room ? SAC_OK : no_room(t);
     if (has_room) make_room(t, n);
-    for (uint32_t i = 0; i < n && has_room; i++) pin(t, bind(t, id[i], TIER_OPEN));
+    for (uint32_t i = 0; i < n && has_room; i++) tier_pin(t, tier_bind(t, id[i], TIER_OPEN));
     pthread_mutex_unlock(&t->lock);
     return status;
 }
@@ -355,11 +360,11 @@ void tier_close(struct tier *t, const page_id *id, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t f = t->frame_of[id[i]];
         assert(t->frame[f].state == TIER_OPEN);
-        memcpy(tier_card(t, id[i]), frame_bytes(t, f), t->card_bytes);
+        memcpy(tier_card(t, id[i]), tier_frame_bytes(t, f), t->card_bytes);
         t->frame[f].used = t->page[id[i]].used = t->step;
         t->frame[f].history = 1;
         queue_write(t, f);
-        unpin(t, f);
+        tier_unpin(t, f);
     }
     pump_writes(t);
     pthread_mutex_unlock(&t->lock);
@@ -377,47 +382,27 @@ static void touch(struct tier *t, uint32_t f)
     link_frame(t, f);
 }
 
-/* Where a page lies in its file. */
-static uint32_t place_of(const struct tier *t, page_id id)
-{
-    return t->page[id].source ? t->page[id].place : id;
-}
-
-/* A transfer of a page and of neighbours that follow it in the list and are bound for the same. */
-static uint32_t load_run(struct tier *t, struct disk_io *io, const page_id *id, uint32_t n)
-{
-    io->writes = false;
-    io->source = t->page[id[0]].source;
-    io->slot = place_of(t, id[0]);
-    if (io->source) source_hold(io->source);
-    for (io->n_slot = 0; io->n_slot < n && io->n_slot < DISK_RUN; io->n_slot++) {
-        const page_id at = id[io->n_slot];
-        if (at == PAGE_NONE || t->page[at].source != io->source ||
-            place_of(t, at) != io->slot + io->n_slot || t->frame_of[at] == PAGE_NONE ||
-            t->frame[t->frame_of[at]].state != TIER_BOUND || t->page[at].is_moving)
-            break;
-        assert(tier_has_copy(t, at));
-        io->tag[io->n_slot].page = at;
-        io->tag[io->n_slot].frame = t->frame_of[at];
-        io->tag[io->n_slot].sum = t->page[at].sum;
-        set_state(t, t->frame_of[at], TIER_LOADING);
-        t->page[at].is_moving = true;
-    }
-    assert(io->n_slot > 0);
-    t->n_busy++;
-    t->stats.n_read++;
-    disk_submit(t->disk, io);
-    return io->n_slot;
-}
-
 static void bind_page(struct tier *t, page_id id)
 {
     const bool is_there = tier_has_copy(t, id);
-    const uint32_t f = bind(t, id, is_there ? TIER_BOUND : TIER_LOST);
-    pin(t, f);
-    if (is_there) return;
-    memset(frame_bytes(t, f), 0, t->geom.bytes);
-    note_failure(t, id, &(struct disk_io){0}, "read, for it was never written, from");
+    const uint32_t f = tier_bind(t, id, is_there ? TIER_BOUND : TIER_LOST);
+    tier_pin(t, f);
+    if (is_there) {
+        tier_join(t, f, TIER_WANTED);
+        return;
+    }
+    memset(tier_frame_bytes(t, f), 0, t->geom.bytes);
+    tier_note_failure(t, id, &(struct disk_io){0}, "read, for it was never written, from");
+}
+
+/* One that is there, or on its way ahead of being asked for. */
+static void ask_present(struct tier *t, uint32_t f)
+{
+    const uint8_t line = t->frame[f].line;
+    ahead_tell(t, f, true);
+    if (line != TIER_KNOWN && line != TIER_GUESSED) return;
+    tier_leave(t, f);
+    tier_join(t, f, TIER_WANTED);
 }
 
 /* Pins absent pages into frames, for which there is room; they wait for their bytes. One that was
@@ -428,10 +413,10 @@ static void bind_absent(struct tier *t, const page_id *id, uint32_t n)
         if (id[i] == PAGE_NONE) continue;
         const bool is_absent = t->frame_of[id[i]] == PAGE_NONE;
         struct tier_layer *layer = &t->layer[t->page[id[i]].layer];
-        if (is_absent) bind_page(t, id[i]);
-        struct tier_frame *frame = &t->frame[t->frame_of[id[i]]];
-        t->stats.n_ahead_used += frame->ahead;
-        frame->ahead = false;
+        if (is_absent)
+            bind_page(t, id[i]);
+        else
+            ask_present(t, t->frame_of[id[i]]);
         layer->n_fetch += is_absent;
         layer->n_hit += !is_absent;
         touch(t, t->frame_of[id[i]]);
@@ -444,23 +429,17 @@ static bool is_state(const struct tier *t, page_id id, enum tier_state state)
            t->frame[t->frame_of[id]].state == state;
 }
 
-/* Begins to load those that wait for their bytes, and waits until no page of the list does. */
+/* Has what is bound read, and waits until no page of the list lacks its bytes. What was guessed for
+ * the layer at hand, and has not been asked for now, stands aside. */
 static void load(struct tier *t, const page_id *id, uint32_t n)
 {
-    for (uint32_t i = 0; i < n;) {
-        if (!is_state(t, id[i], TIER_BOUND)) {
-            i++;
-            continue;
-        }
-        struct disk_io *io = t->page[id[i]].is_moving ? NULL : disk_take(t->disk);
-        if (io)
-            i += load_run(t, io, id + i, n - i);
-        else
-            wait_for_change(t);
-    }
+    const uint32_t guess = t->line[TIER_GUESSED].first;
+    if (guess != PAGE_NONE && t->page[t->frame[guess].page].layer == t->now)
+        ahead_cancel(t, TIER_GUESSED);
+    inbound_pump(t);
     for (uint32_t i = 0; i < n;)
         if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
-            wait_for_change(t);
+            wait_for_change(t, &t->n_waiting);
         else
             i++;
 }
@@ -509,101 +488,6 @@ void tier_release(struct tier *t, const page_id *id, uint32_t n)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* ---- Ahead ---- */
-
-static bool may_load(const struct tier *t, page_id id)
-{
-    return id != PAGE_NONE && t->frame_of[id] == PAGE_NONE && tier_has_copy(t, id) &&
-           !t->page[id].is_moving;
-}
-
-/* The pages that come first and for which there is room get frames. */
-static void bind_ahead(struct tier *t, const page_id *id, uint32_t n)
-{
-    uint32_t n_load = 0;
-    for (uint32_t i = 0; i < n && n_load < DISK_DEPTH * DISK_RUN; i++) n_load += may_load(t, id[i]);
-    if (n_load > t->n_free) victim_take(t, n_load - t->n_free);
-    if (n_load > t->n_free) n_load = t->n_free;
-    for (uint32_t i = 0; n_load > 0; i++) {
-        if (!may_load(t, id[i])) continue;
-        t->frame[bind(t, id[i], TIER_BOUND)].ahead = true;
-        t->stats.n_ahead++;
-        n_load--;
-    }
-}
-
-/* Begins to load what bind_ahead has bound; what no transfer is left for is let go. A page that
- * another thread has bound and pinned is that thread's to load. */
-static void load_ahead(struct tier *t, const page_id *id, uint32_t n)
-{
-    for (uint32_t i = 0; i < n;) {
-        const bool is_ours =
-            is_state(t, id[i], TIER_BOUND) && t->frame[t->frame_of[id[i]]].pins == 0;
-        struct disk_io *io = is_ours ? disk_take(t->disk) : NULL;
-        if (io) {
-            i += load_run(t, io, id + i, n - i);
-            continue;
-        }
-        if (is_ours) {
-            const uint32_t f = t->frame_of[id[i]];
-            unbind(t, f);
-            set_free(t, f);
-            t->stats.n_ahead--;
-        }
-        i++;
-    }
-}
-
-void tier_ahead(struct tier *t, const page_id *id, uint32_t n)
-{
-    if (!t || t->no_ahead || n == 0) return;
-    pthread_mutex_lock(&t->lock);
-    pin_present(t, id, n); /* so that they do not give way to each other */
-    bind_ahead(t, id, n);
-    for (uint32_t i = 0; i < n; i++)
-        if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE &&
-            t->frame[t->frame_of[id[i]]].pins > 0)
-            unpin(t, t->frame_of[id[i]]);
-    load_ahead(t, id, n);
-    pthread_mutex_unlock(&t->lock);
-}
-
-/* Used in this step and not in the one before. */
-static bool begins(const struct tier *t, page_id id)
-{
-    const uint32_t f = id == PAGE_NONE ? PAGE_NONE : t->frame_of[id];
-    return f != PAGE_NONE && t->frame[f].used == t->step && !(t->frame[f].history & 2);
-}
-
-/* Pages of the other layer that are to be fetched: those used in the last step first. */
-static uint32_t find_next(const struct tier *t, const struct tier_follow *f)
-{
-    uint32_t n_first = 0, n_then = 0;
-    for (uint32_t lane = 0; lane < f->n_lane; lane++)
-        for (uint32_t i = 0; i < f->n; i++) {
-            const page_id id = f->next[lane * f->stride + i];
-            if (!may_load(t, id) || n_first + n_then == f->room) continue;
-            if (t->page[id].used + 1 >= t->step)
-                f->scratch[n_first++] = id;
-            else if (begins(t, f->here[lane * f->stride + i]))
-                f->scratch[f->room - ++n_then] = id;
-        }
-    memmove(f->scratch + n_first, f->scratch + f->room - n_then, n_then * sizeof *f->scratch);
-    return n_first + n_then;
-}
-
-void tier_follow(struct tier *t, const struct tier_follow *f)
-{
-    if (!t || t->no_ahead) return;
-    pthread_mutex_lock(&t->lock);
-    const uint32_t n = find_next(t, f);
-    t->spared = f->layer;
-    if (n) bind_ahead(t, f->scratch, n);
-    t->spared = PAGE_NONE;
-    load_ahead(t, f->scratch, n);
-    pthread_mutex_unlock(&t->lock);
-}
-
 /* ---- Life ---- */
 
 void tier_born(struct tier *t, page_id id, uint32_t layer)
@@ -626,8 +510,8 @@ void tier_drop(struct tier *t, page_id id)
     t->page[id].source = NULL;
     if (f != PAGE_NONE) {
         const enum tier_state state = t->frame[f].state;
-        assert(t->frame[f].pins == 0 && state != TIER_BOUND && state != TIER_FREE);
-        if (state == TIER_DIRTY) leave_queue(t, f);
+        assert(t->frame[f].pins == 0 && state != TIER_FREE);
+        if (t->frame[f].line < TIER_LINES) tier_leave(t, f);
         unbind(t, f);
         if (state != TIER_WRITING && state != TIER_LOADING) set_free(t, f);
     }
@@ -666,6 +550,7 @@ void tier_enter(struct tier *t, uint32_t layer)
     if (!t) return;
     pthread_mutex_lock(&t->lock);
     t->now = layer;
+    ahead_cancel(t, TIER_KNOWN); /* of the layer before */
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -688,11 +573,13 @@ sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
                       const struct disk_calls *calls, sac_error *err)
 {
     t->step = 2; /* so that pages have not been used of late */
-    t->dirty_first = t->dirty_last = t->spared = PAGE_NONE;
+    t->spared = PAGE_NONE;
+    for (uint32_t i = 0; i < TIER_LINES; i++)
+        t->line[i] = (struct tier_line){.first = PAGE_NONE, .last = PAGE_NONE};
     for (uint32_t i = 0; i < t->geom.n_layer; i++)
-        t->layer[i] = (struct tier_layer){.first = PAGE_NONE, .last = PAGE_NONE};
+        t->layer[i] = (struct tier_layer){.first = PAGE_NONE, .last = PAGE_NONE, .gone = PAGE_NONE};
     for (uint32_t f = 0; f < t->n_frame; f++) {
-        t->frame[f] = (struct tier_frame){.page = PAGE_NONE};
+        t->frame[f] = (struct tier_frame){.page = PAGE_NONE, .line = TIER_LINES};
         t->free[t->n_free++] = t->n_frame - 1 - f;
     }
     pthread_mutex_init(&t->lock, NULL);
@@ -712,6 +599,10 @@ sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
 void tier_stop(struct tier *t)
 {
     if (!t || !t->is_on) return;
+    pthread_mutex_lock(&t->lock);
+    ahead_cancel(t, TIER_GUESSED);
+    ahead_cancel(t, TIER_KNOWN);
+    pthread_mutex_unlock(&t->lock);
     disk_destroy(t->disk);
     for (page_id id = 0; id < t->n_page; id++)
         if (t->page[id].source) source_drop(t->page[id].source);

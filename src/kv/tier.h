@@ -35,16 +35,41 @@ enum tier_state {
     TIER_LOST,    /* could not be read: zeros, until it is released */
 };
 
+/* Why a page is fetched. */
+enum tier_why {
+    TIER_ASKED,  /* somebody waits for it */
+    TIER_PART,   /* attention will take it in a part behind the one at hand */
+    TIER_VISIT,  /* a method will visit it, unless it has seen enough before */
+    TIER_LAST,   /* a guess: the next layer read it in the last step */
+    TIER_BESIDE, /* a guess: this layer has begun to read what lies there */
+    TIER_WHYS,
+};
+
+/* Frames in the order in which they are served: DIRTY ones, and three kinds of BOUND ones, of
+ * which a line is served when those before it are empty. */
+enum tier_line_i {
+    TIER_WRITES,
+    TIER_WANTED,  /* ASKED */
+    TIER_KNOWN,   /* PART, VISIT */
+    TIER_GUESSED, /* LAST, BESIDE, of one layer */
+    TIER_LINES,
+};
+
+struct tier_line {
+    uint32_t first, last;
+};
+
 struct tier_frame {
     page_id page; /* PAGE_NONE: none, or one that was freed while its transfer is under way */
     uint32_t pins;
-    uint32_t prev, next; /* of the pages of its layer, the one used longest ago first; dirty: next
-                            in the order of writing, in `queue` */
-    uint32_t queue;
-    uint32_t used;    /* the step of its last use */
-    uint32_t history; /* bit i: used in the step i steps before that */
-    uint8_t state;    /* enum tier_state */
-    bool ahead;       /* fetched before anybody had asked, and not asked for yet */
+    uint32_t prev, next;     /* of the pages of its layer, the one used longest ago first */
+    uint32_t before, behind; /* in its line */
+    uint32_t used;           /* the step of its last use */
+    uint32_t history;        /* bit i: used in the step i steps before that */
+    uint8_t state;           /* enum tier_state */
+    uint8_t line;            /* enum tier_line_i; TIER_LINES: it stands in none */
+    uint8_t why;             /* enum tier_why; ASKED, once somebody has */
+    bool alone;              /* fetched with neighbours, it could not be had */
 };
 
 /* Whether it may give way. */
@@ -53,9 +78,22 @@ static inline bool tier_is_ready(const struct tier_frame *frame)
     return frame->state == TIER_CLEAN && frame->pins == 0;
 }
 
+/* Somebody waits for its bytes. */
+static inline bool tier_is_missed(const struct tier_frame *frame)
+{
+    return (frame->state == TIER_BOUND || frame->state == TIER_LOADING) && frame->pins > 0;
+}
+
 struct tier_layer {
     uint32_t first, last; /* frames of its pages */
+    page_id gone;         /* pages that have left in the step of their last use or the one behind
+                             it, as far as nobody has looked since; PAGE_NONE: none */
     uint64_t n_hit, n_fetch;
+};
+
+/* Of what was fetched for a reason before it was asked for, how much was: of late. */
+struct tier_worth {
+    uint32_t n, n_used;
 };
 
 struct tier_page {
@@ -64,7 +102,9 @@ struct tier_page {
     uint32_t place;
     uint32_t used;  /* the step of its last use, with or without a frame */
     uint32_t round; /* of working_count, in which it was counted last */
+    page_id gone;   /* the next in its layer's list */
     uint16_t layer;
+    bool is_gone;   /* stands in that list */
     bool on_disk;   /* what was written is there */
     bool is_moving; /* its slot is part of a transfer */
 };
@@ -82,7 +122,12 @@ struct tier {
     uint32_t *free;            /* [n_frame] a stack of frames */
     uint32_t n_free, n_ready;  /* ready: clean and not pinned */
     uint32_t n_pinned, n_busy; /* frames with pins; transfers under way */
-    uint32_t dirty_first, dirty_last;
+    uint32_t n_missed;         /* frames for whose bytes somebody waits */
+    uint32_t n_waiting;        /* threads that wait for bytes of pages */
+    uint32_t n_waiting_else;   /* threads that wait for anything else */
+    uint32_t n_early;          /* slots of transfers under way that nobody has asked for */
+    struct tier_line line[TIER_LINES];
+    struct tier_worth worth[TIER_WHYS];
     uint32_t step, now; /* now: the layer that is computed */
     uint32_t spared;    /* a layer whose pages of this step and the last stay; PAGE_NONE: none */
     sac_tier_policy policy;
@@ -144,17 +189,22 @@ sac_status tier_acquire(struct tier *t, const page_id *id, uint32_t n);
  * does not wait for itself, SAC_ERR_CONTEXT. */
 sac_status tier_acquire_more(struct tier *t, const page_id *id, uint32_t n);
 void tier_release(struct tier *t, const page_id *id, uint32_t n);
+/* ---- ahead.c ---- */
+
 /* Fetches some of these pages, those that come first, as far as room can be had without waiting;
- * returns before they are there. */
-void tier_ahead(struct tier *t, const page_id *id, uint32_t n);
+ * returns before they are there. `why`: PART or VISIT. */
+void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n);
 
 /* What the next layer will ask for, guessed while this one computes. */
 struct tier_follow {
     uint32_t layer;             /* the next one */
     const page_id *here, *next; /* [n_lane][stride] tables of this layer and of the next */
     size_t stride;
-    uint32_t n_lane, n; /* n: entries of each that are looked at */
-    page_id *scratch;   /* [room] no more pages are looked for */
+    uint32_t n_lane, n; /* n: entries of each */
+    /* The entries that this layer reads, lane h's from ptr[h] to ptr[h + 1], of whole pages and of
+     * single tokens. No page_ptr: all n; no tok_ptr: no tokens. */
+    const uint32_t *page, *page_ptr, *tok, *tok_ptr;
+    page_id *scratch; /* [room] no more pages are looked for */
     uint32_t room;
 };
 
@@ -162,6 +212,17 @@ struct tier_follow {
  * those whose neighbours here are used in this step and were not in the last. What the next layer
  * used of late does not give way to them. */
 void tier_follow(struct tier *t, const struct tier_follow *f);
+
+/* For the rest of the tier, under its lock: */
+
+/* A page that was fetched ahead is asked for, or leaves without. */
+void ahead_tell(struct tier *t, uint32_t frame, bool is_used);
+/* Lets go of pages that wait in a line to be fetched ahead; false: there were none. */
+bool ahead_cancel(struct tier *t, enum tier_line_i line);
+/* Slots that may be under way for this reason. */
+uint32_t ahead_slots(const struct tier *t, enum tier_why why);
+/* A page leaves its frame. */
+void ahead_note_gone(struct tier *t, page_id id);
 
 /* Whether pages are held after this result of tier_acquire. */
 static inline bool tier_holds(sac_status status)
@@ -198,7 +259,32 @@ struct tier_use working_count(struct tier *t, const page_id *id, uint32_t n, uin
 /* Makes n clean frames free, or as many as there are without those that are spared. */
 void victim_take(struct tier *t, uint32_t n);
 
-/* For victim.c: a clean frame that nobody has pinned gives its page up. */
+/* ---- inbound.c ---- */
+
+/* Begins as many reads as there are transfers for. */
+void inbound_pump(struct tier *t);
+/* A read has ended: without the lock its bytes go into their frames, and then, with it, frames are
+ * CLEAN, or LOST, or read once more. */
+void inbound_fill(const struct tier *t, struct disk_io *io);
+void inbound_end(struct tier *t, const struct disk_io *io);
+
+/* ---- What the parts of a tier share, under its lock ---- */
+
+void tier_set_state(struct tier *t, uint32_t frame, enum tier_state state);
+/* Gives a free frame to a page. */
+uint32_t tier_bind(struct tier *t, page_id id, enum tier_state state);
+/* A frame that nobody has pinned gives its page up and is free. */
+void tier_unbind(struct tier *t, uint32_t frame);
+/* The same of a clean one. */
 void tier_evict(struct tier *t, uint32_t frame);
+void tier_pin(struct tier *t, uint32_t frame);
+/* The last pin of a LOST frame frees it. */
+void tier_unpin(struct tier *t, uint32_t frame);
+void tier_join(struct tier *t, uint32_t frame, enum tier_line_i line);
+void tier_leave(struct tier *t, uint32_t frame);
+/* The page was freed while its transfer was under way: so is its frame, now. */
+bool tier_is_orphan(struct tier *t, uint32_t frame);
+uint8_t *tier_frame_bytes(const struct tier *t, uint32_t frame);
+void tier_note_failure(struct tier *t, page_id id, const struct disk_io *io, const char *what);
 
 #endif

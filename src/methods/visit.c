@@ -136,7 +136,7 @@ static void fetch_ahead(const struct lead *d, uint32_t i, uint32_t from)
     const uint32_t known = pick_max(s->plan, s->look + pick_min(op->ahead, op->n_page - s->look));
     page_id id[TEAM_MAX];
     if (s->done || op->ahead == 0 || from >= known) return;
-    tier_ahead(lane_of(d, i)->tier, id,
+    tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id,
                list_pages(op, from, from + at_most(op, known - from, TEAM_MAX), id));
 }
 

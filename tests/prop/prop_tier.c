@@ -20,13 +20,16 @@
 
 enum { N_LAYER = 3, N_PAGE = 60, N_FRAME = 14, N_STEP = 700 };
 
+/* More pages than there are transfers, so far from each other that no two go with one. */
+enum { N_WAIT = DISK_DEPTH + 8, APART = 4, N_ID = N_WAIT * APART };
+
 struct world {
     struct tier tier;
     uint8_t *block;
     size_t block_bytes;
     uint8_t *frames;
-    uint32_t frame_of[N_PAGE];
-    uint32_t content[N_PAGE]; /* 0: not alive, or lost for good */
+    uint32_t frame_of[N_ID];
+    uint32_t content[N_ID]; /* 0: not alive, or lost for good */
     uint64_t rng;
 };
 
@@ -83,9 +86,9 @@ static void world_init_frames(struct world *w, uint64_t seed, const struct disk_
     memset(w, 0, sizeof *w);
     w->rng = seed;
     w->frames = malloc(n_frame * g.bytes);
-    for (int i = 0; i < N_PAGE; i++) w->frame_of[i] = PAGE_NONE;
+    for (int i = 0; i < N_ID; i++) w->frame_of[i] = PAGE_NONE;
     w->tier = (struct tier){.geom = g,
-                            .n_page = N_PAGE,
+                            .n_page = N_ID,
                             .n_frame = n_frame,
                             .frames = w->frames,
                             .frame_of = w->frame_of,
@@ -234,7 +237,9 @@ static void operate(struct world *w)
     case 0:
     case 1: write_pages(w); break;
     case 2: drop_pages(w); break;
-    case 3: tier_ahead(&w->tier, id, choose(w, id, 20, true)); break;
+    case 3:
+        tier_ahead(&w->tier, draw(w, 2) ? TIER_PART : TIER_VISIT, id, choose(w, id, 20, true));
+        break;
     case 4: tier_begin(&w->tier); break;
     case 5: tier_enter(&w->tier, draw(w, N_LAYER)); break;
     case 6: follow(w); break;
@@ -360,8 +365,6 @@ static ssize_t gated_read(int fd, void *to, size_t n, off_t at)
     return pread(fd, to, n, at);
 }
 
-enum { N_WAIT = DISK_DEPTH + 8 };
-
 struct waiter {
     struct world *w;
     page_id id[N_WAIT];
@@ -385,9 +388,8 @@ static void ahead_leaves_what_others_wait_for(void **state)
     struct waiter a = {.w = &w};
     pthread_t thread;
     world_init_frames(&w, 4, &calls, N_WAIT);
-    /* Downwards, so that no two go with one transfer. */
     for (uint32_t i = 0; i < N_WAIT; i++) {
-        const page_id id = a.id[i] = N_WAIT - 1 - i;
+        const page_id id = a.id[i] = i * APART;
         tier_born(&w.tier, id, 0);
         assert_int_equal(tier_open(&w.tier, &id, 1), SAC_OK);
         put(w.frames + w.frame_of[id] * w.tier.geom.bytes, w.tier.geom.bytes,
@@ -403,7 +405,7 @@ static void ahead_leaves_what_others_wait_for(void **state)
         all = w.tier.n_busy == DISK_DEPTH;
         pthread_mutex_unlock(&w.tier.lock);
     }
-    tier_ahead(&w.tier, a.id, N_WAIT);
+    tier_ahead(&w.tier, TIER_PART, a.id, N_WAIT);
     gate_is_shut = false;
     pthread_join(thread, NULL);
     check_read(&w, a.id, N_WAIT, a.status);
@@ -480,6 +482,119 @@ static void the_next_layer_is_followed(void **state)
     for (uint64_t seed = 1; seed < 5; seed++) { /* both policies, both kinds of pages */
         check_follow(seed, 8, false);
         check_follow(seed, 9, true);
+    }
+}
+
+/* ---- What one read brings ---- */
+
+/* Reads that touch these bytes fail. */
+static _Atomic off_t bad_from, bad_end;
+
+static ssize_t scratched_read(int fd, void *to, size_t n, off_t at)
+{
+    while (gate_is_shut) usleep(100);
+    if (at < bad_end && at + (off_t)n > bad_from) return errno = EIO, -1;
+    return pread(fd, to, n, at);
+}
+
+/* A world whose pages [0, n) are written and not in memory. */
+static void world_of_disk(struct world *w, uint64_t seed, uint32_t n, uint32_t n_frame)
+{
+    static const struct disk_calls calls = {scratched_read, bad_write};
+    world_init_frames(w, seed, &calls, n_frame);
+    for (page_id id = 0; id < n; id++) {
+        write_one(w, id, 0);
+        victim_take(&w->tier, 1);
+    }
+    tier_begin(&w->tier);
+    tier_begin(&w->tier);
+}
+
+/* Pages that lie side by side come with one read, in whatever order they are asked for, and so do
+ * those with one page between them, which is thrown away; with two between, they do not. */
+static void neighbours_come_together(void **state)
+{
+    (void)state;
+    static const page_id id[] = {5, 3, 4, 7, 10, 12};
+    for (uint64_t seed = 4; seed < 6; seed++) {
+        struct world w;
+        world_of_disk(&w, seed, 16, N_FRAME);
+        const sac_tier_stats before = tier_get_stats(&w.tier);
+        const sac_status status = tier_acquire(&w.tier, id, 6);
+        check_read(&w, id, 6, status);
+        const sac_tier_stats after = tier_get_stats(&w.tier);
+        const size_t slot = disk_slot_bytes(w.tier.disk);
+        assert_int_equal(after.n_read - before.n_read, 2);
+        assert_int_equal(after.bytes_fetched - before.bytes_fetched, 8 * slot);
+        assert_int_equal(after.bytes_between, 2 * slot);
+        assert_int_equal(w.frame_of[6], PAGE_NONE);
+        tier_release(&w.tier, id, 6);
+        settle_and_check(&w);
+        world_free(&w);
+    }
+}
+
+/* A place that cannot be read ends nobody who does not want what lies there. */
+static void a_bad_place_is_its_pages_alone(void **state)
+{
+    (void)state;
+    static const page_id around[] = {1, 2, 4, 5, 6}, all[] = {1, 2, 3, 4, 5};
+    struct world w;
+    world_of_disk(&w, 4, 8, N_FRAME);
+    const off_t slot = (off_t)disk_slot_bytes(w.tier.disk);
+    bad_from = 3 * slot;
+    bad_end = 4 * slot;
+    check_read(&w, around, 5, tier_acquire(&w.tier, around, 5));
+    assert_int_equal(tier_get_stats(&w.tier).n_failed, 0);
+    tier_release(&w.tier, around, 5);
+    victim_take(&w.tier, w.tier.n_ready);
+    assert_int_equal(tier_acquire(&w.tier, all, 5), SAC_ERR_IO);
+    check_read(&w, all, 5, SAC_ERR_IO);
+    assert_int_equal(tier_get_stats(&w.tier).n_failed, 1);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_true((all[i] == 3) != has(w.frames + w.frame_of[all[i]] * w.tier.geom.bytes,
+                                         w.tier.geom.bytes, w.content[all[i]]));
+    bad_end = 0;
+    tier_release(&w.tier, all, 5);
+    settle_and_check(&w);
+    world_free(&w);
+}
+
+/* ---- What looking ahead is worth ---- */
+
+/* What is guessed has few reads under way when nothing of what was brought before was asked for,
+ * and what waits is let go when its layer asks for other pages. */
+static void guesses_know_their_worth(void **state)
+{
+    (void)state;
+    enum { N_GUESS = 30 };
+    for (int is_bad = 0; is_bad < 2; is_bad++) {
+        struct world w;
+        page_id id[N_GUESS];
+        world_of_disk(&w, 4, N_ID, N_GUESS + 6);
+        for (uint32_t i = 0; i < N_GUESS; i++) id[i] = (i + 2) * APART;
+        w.tier.worth[TIER_VISIT] = (struct tier_worth){500, is_bad ? 0 : 500};
+        gate_is_shut = true;
+        tier_ahead(&w.tier, TIER_VISIT, id, N_GUESS);
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead, N_GUESS);
+        assert_in_range(tier_get_stats(&w.tier).n_read, is_bad ? 1 : N_GUESS - 1,
+                        is_bad ? 2 : N_GUESS);
+        const uint64_t n_begun = tier_get_stats(&w.tier).n_read;
+        tier_enter(&w.tier, 1);
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead, n_begun);
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead_cancelled, N_GUESS - n_begun);
+        gate_is_shut = false;
+        settle_and_check(&w);
+        const struct tier_worth before = w.tier.worth[TIER_VISIT];
+        assert_int_equal(tier_acquire(&w.tier, id, 1), SAC_OK); /* it was begun first */
+        tier_release(&w.tier, id, 1);
+        victim_take(&w.tier, w.tier.n_ready);
+        const struct tier_worth after = w.tier.worth[TIER_VISIT];
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead_used, 1);
+        if (is_bad) assert_int_equal(after.n - before.n, n_begun);
+        if (is_bad) assert_int_equal(after.n_used - before.n_used, 1);
+        settle_and_check(&w);
+        world_free(&w);
     }
 }
 
@@ -564,6 +679,9 @@ int main(void)
         cmocka_unit_test(threads_read_together),
         cmocka_unit_test(ahead_leaves_what_others_wait_for),
         cmocka_unit_test(the_next_layer_is_followed),
+        cmocka_unit_test(neighbours_come_together),
+        cmocka_unit_test(a_bad_place_is_its_pages_alone),
+        cmocka_unit_test(guesses_know_their_worth),
         cmocka_unit_test(a_killed_process_leaves_nothing),
         cmocka_unit_test(stale_pages_go_first),
     };

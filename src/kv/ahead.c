@@ -1,0 +1,172 @@
+/* ahead.c: pages that are fetched before anybody asks for them, and what that is worth.
+ *
+ * What will be asked for is known (parts of a row that streams, visits of a method) or guessed from
+ * the last step and from what this layer reads. It waits behind all that somebody waits for, and
+ * what has not begun when its layer asks for pages itself is let go: from then on it would only
+ * stand in the way of what is really wanted.
+ *
+ * Of each reason is counted how much of what it has brought was asked for. A reason that brings
+ * little has few slots under way, so that a read of somebody who waits finds the disk free, and one
+ * that brings next to nothing is tried now and then only, to see whether that has changed. Times
+ * have no part in this. */
+#include "kv/tier.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define WORTH_N 512u /* pages over which a worth is counted; then the older half counts half */
+
+/* ---- Worth ---- */
+
+void ahead_tell(struct tier *t, uint32_t f, bool is_used)
+{
+    struct tier_frame *frame = &t->frame[f];
+    struct tier_worth *worth = &t->worth[frame->why];
+    if (frame->why == TIER_ASKED) return;
+    frame->why = TIER_ASKED;
+    t->stats.n_ahead_used += is_used;
+    worth->n++;
+    worth->n_used += is_used;
+    if (worth->n < WORTH_N) return;
+    worth->n /= 2;
+    worth->n_used /= 2;
+}
+
+uint32_t ahead_slots(const struct tier *t, enum tier_why why)
+{
+    const struct tier_worth *w = &t->worth[why];
+    if (why == TIER_PART) return DISK_DEPTH * DISK_RUN;
+    return 1 + DISK_DEPTH * (w->n_used + 8) / (w->n + 8);
+}
+
+/* ---- Pages without a frame ---- */
+
+bool ahead_cancel(struct tier *t, enum tier_line_i line)
+{
+    const bool any = t->line[line].first != PAGE_NONE;
+    for (uint32_t f; (f = t->line[line].first) != PAGE_NONE;) {
+        tier_leave(t, f);
+        tier_unbind(t, f);
+        t->stats.n_ahead--;
+        t->stats.n_ahead_cancelled++;
+    }
+    return any;
+}
+
+static bool may_fetch(const struct tier *t, page_id id)
+{
+    return id != PAGE_NONE && t->frame_of[id] == PAGE_NONE && tier_has_copy(t, id) &&
+           !t->page[id].is_moving;
+}
+
+/* The pages that come first and for which there is room get frames. */
+static void bind_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n)
+{
+    uint32_t n_bind = 0;
+    for (uint32_t i = 0; i < n && n_bind < DISK_DEPTH * DISK_RUN; i++)
+        n_bind += may_fetch(t, id[i]);
+    if (n_bind > t->n_free) victim_take(t, n_bind - t->n_free);
+    if (n_bind > t->n_free) n_bind = t->n_free;
+    for (uint32_t i = 0; n_bind > 0; i++) {
+        if (!may_fetch(t, id[i])) continue;
+        const uint32_t f = tier_bind(t, id[i], TIER_BOUND);
+        t->frame[f].why = (uint8_t)why;
+        tier_join(t, f, why < TIER_LAST ? TIER_KNOWN : TIER_GUESSED);
+        t->stats.n_ahead++;
+        n_bind--;
+    }
+}
+
+void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n)
+{
+    assert(why == TIER_PART || why == TIER_VISIT);
+    if (!t || t->no_ahead || n == 0) return;
+    pthread_mutex_lock(&t->lock);
+    /* Those that are there do not give way to the others. */
+    for (uint32_t i = 0; i < n; i++)
+        if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE) tier_pin(t, t->frame_of[id[i]]);
+    bind_ahead(t, why, id, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE &&
+            t->frame[t->frame_of[id[i]]].pins > 0)
+            tier_unpin(t, t->frame_of[id[i]]);
+    inbound_pump(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- Guesses ---- */
+
+void ahead_note_gone(struct tier *t, page_id id)
+{
+    struct tier_page *page = &t->page[id];
+    if (t->no_ahead || page->is_gone || page->used + 1 < t->step) return;
+    page->is_gone = true;
+    page->gone = t->layer[page->layer].gone;
+    t->layer[page->layer].gone = id;
+}
+
+/* Pages that the layer has read in the last step and that have left since. */
+static uint32_t find_last(struct tier *t, const struct tier_follow *f)
+{
+    struct tier_layer *layer = &t->layer[f->layer];
+    uint32_t n = 0;
+    for (page_id id; (id = layer->gone) != PAGE_NONE;) {
+        layer->gone = t->page[id].gone;
+        t->page[id].is_gone = false;
+        const bool is_of_late = t->page[id].layer == f->layer && t->page[id].used + 1 >= t->step;
+        if (is_of_late && may_fetch(t, id) && n < f->room) f->scratch[n++] = id;
+    }
+    return n;
+}
+
+/* Used in this step and not in the one before. */
+static bool begins(const struct tier *t, page_id id)
+{
+    const uint32_t f = id == PAGE_NONE ? PAGE_NONE : t->frame_of[id];
+    return f != PAGE_NONE && t->frame[f].used == t->step && !(t->frame[f].history & 2);
+}
+
+struct guess {
+    struct tier *t;
+    const struct tier_follow *f;
+    uint32_t n;
+};
+
+static void guess_entry(struct guess *g, size_t lane, uint32_t entry)
+{
+    const struct tier_follow *f = g->f;
+    const page_id id = f->next[lane * f->stride + entry];
+    if (g->n == f->room || !may_fetch(g->t, id)) return;
+    if (begins(g->t, f->here[lane * f->stride + entry])) f->scratch[g->n++] = id;
+}
+
+/* Pages that lie beside those that this layer has begun to read. */
+static uint32_t find_beside(struct tier *t, const struct tier_follow *f)
+{
+    struct guess g = {t, f, 0};
+    for (size_t h = 0; h < f->n_lane; h++) {
+        for (uint32_t i = 0; i < f->n && !f->page_ptr; i++) guess_entry(&g, h, i);
+        for (uint32_t i = f->page_ptr ? f->page_ptr[h] : 0; f->page_ptr && i < f->page_ptr[h + 1];
+             i++)
+            guess_entry(&g, h, f->page[i]);
+        for (uint32_t i = f->tok_ptr ? f->tok_ptr[h] : 0; f->tok_ptr && i < f->tok_ptr[h + 1]; i++)
+            if (i == f->tok_ptr[h] || f->tok[i] / PAGE_TOK != f->tok[i - 1] / PAGE_TOK)
+                guess_entry(&g, h, f->tok[i] / PAGE_TOK);
+    }
+    return g.n;
+}
+
+void tier_follow(struct tier *t, const struct tier_follow *f)
+{
+    if (!t || t->no_ahead) return;
+    pthread_mutex_lock(&t->lock);
+    const uint32_t first = t->line[TIER_GUESSED].first;
+    if (first != PAGE_NONE && t->page[t->frame[first].page].layer != f->layer)
+        ahead_cancel(t, TIER_GUESSED);
+    t->spared = f->layer;
+    bind_ahead(t, TIER_LAST, f->scratch, find_last(t, f));
+    bind_ahead(t, TIER_BESIDE, f->scratch, find_beside(t, f));
+    t->spared = PAGE_NONE;
+    inbound_pump(t);
+    pthread_mutex_unlock(&t->lock);
+}

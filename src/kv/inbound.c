@@ -1,0 +1,192 @@
+/* inbound.c: pages on their way from the disk, or from a source, into their frames.
+ *
+ * Who wants a page binds a frame for it and puts that into a line. Whoever comes by, a thread that
+ * asks or the end of a transfer, begins as many reads as there are transfers for: so the disk has
+ * work for as long as anybody wants something, whether the one that wants it is awake or not. What
+ * somebody waits for goes first; what nobody has asked for yet has only so many slots under way as
+ * its worth allows (ahead.c), since a read that has begun cannot be taken back.
+ *
+ * One read brings all pages of its line that lie near the one whose turn it is, in either
+ * direction and whoever wants them. Slots between them are read over where their bytes cost less
+ * than another read, and their bytes are thrown away.
+ *
+ * A read of several pages that fails is not held against the pages: what has not come is read once
+ * more, alone, so that only a page which cannot be read itself is lost. */
+#include "kv/tier.h"
+
+#include <assert.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* What is read over at most between two pages: one page of 4 or 8 KiB. Disks that give 42,000 to
+ * 79,000 reads of 4 KiB in a second, and 0.33 to 1 GB of larger ones, move 8 to 24 KB in the time
+ * of a read; but a gap as wide as that would only be the read that it saves. */
+#define OVER_MAX 8192u
+
+#define FRAME_NONE UINT32_MAX
+
+/* Where a page lies in its file. */
+static uint32_t place_of(const struct tier *t, page_id id)
+{
+    return t->page[id].source ? t->page[id].place : id;
+}
+
+/* ---- What a read brings ---- */
+
+/* The page that lies `at` slots from a frame's, and waits in the same line; PAGE_NONE: none does.
+ */
+static page_id neighbour(const struct tier *t, uint32_t f, int32_t at)
+{
+    const page_id id = t->frame[f].page, other = id + (uint32_t)at;
+    if (at == 0) return id;
+    if (other >= t->n_page || t->frame_of[other] == PAGE_NONE) return PAGE_NONE;
+    const struct tier_frame *frame = &t->frame[t->frame_of[other]];
+    const bool is_near = t->page[other].source == t->page[id].source &&
+                         place_of(t, other) == place_of(t, id) + (uint32_t)at;
+    const bool is_free =
+        frame->line == t->frame[f].line && !frame->alone && !t->page[other].is_moving;
+    return is_near && is_free ? other : PAGE_NONE;
+}
+
+/* How many slots beside a frame's a read brings, in the direction `way`, 1 or -1. */
+static uint32_t reach(const struct tier *t, uint32_t f, int32_t way, uint32_t n_most)
+{
+    const struct source *source = t->page[t->frame[f].page].source;
+    const size_t stride = source ? source->stride : disk_slot_bytes(t->disk);
+    const uint32_t n_over = stride <= OVER_MAX;
+    uint32_t n = 0;
+    if (t->frame[f].alone) return 0;
+    for (uint32_t i = 1; i <= n_most && i <= n + 1 + n_over; i++)
+        if (neighbour(t, f, way * (int32_t)i) != PAGE_NONE) n = i;
+    return n;
+}
+
+static void add_read(struct tier *t, struct disk_io *io, page_id id)
+{
+    const uint32_t f = t->frame_of[id], i = io->n_slot;
+    assert(tier_has_copy(t, id));
+    io->tag[i].page = id;
+    io->tag[i].frame = f;
+    io->tag[i].sum = t->page[id].sum;
+    tier_leave(t, f);
+    tier_set_state(t, f, TIER_LOADING);
+    t->page[id].is_moving = true;
+}
+
+/* Begins to read a frame's page and its neighbours. */
+static void begin_read(struct tier *t, struct disk_io *io, uint32_t f)
+{
+    const page_id id = t->frame[f].page;
+    const uint32_t n_back = reach(t, f, -1, DISK_RUN - 1);
+    const uint32_t n_on = reach(t, f, 1, DISK_RUN - 1 - n_back);
+    page_id found[DISK_RUN];
+    for (uint32_t i = 0; i <= n_back + n_on; i++)
+        found[i] = neighbour(t, f, (int32_t)i - (int32_t)n_back);
+    io->writes = false;
+    io->is_early = t->frame[f].line != TIER_WANTED;
+    io->source = t->page[id].source;
+    io->slot = place_of(t, id) - n_back;
+    if (io->source) source_hold(io->source);
+    for (io->n_slot = 0; io->n_slot <= n_back + n_on; io->n_slot++)
+        if (found[io->n_slot] != PAGE_NONE)
+            add_read(t, io, found[io->n_slot]);
+        else
+            io->tag[io->n_slot].frame = FRAME_NONE;
+    t->n_early += io->is_early ? io->n_slot : 0;
+    t->n_busy++;
+    t->stats.n_read++;
+    disk_submit(t->disk, io);
+}
+
+/* ---- Whose turn it is ---- */
+
+/* The first frame of a line that can be read now; a page whose slot is part of a transfer, which
+ * began before the page was what it is, waits for its end. */
+static uint32_t first_of(const struct tier *t, enum tier_line_i line)
+{
+    uint32_t f = t->line[line].first;
+    while (f != FRAME_NONE && t->page[t->frame[f].page].is_moving) f = t->frame[f].behind;
+    return f;
+}
+
+static uint32_t next_read(const struct tier *t)
+{
+    for (enum tier_line_i line = TIER_WANTED; line < TIER_LINES; line++) {
+        const uint32_t f = first_of(t, line);
+        if (f == FRAME_NONE) continue;
+        const bool may = line == TIER_WANTED || t->n_early < ahead_slots(t, t->frame[f].why);
+        return may ? f : FRAME_NONE;
+    }
+    return FRAME_NONE;
+}
+
+void inbound_pump(struct tier *t)
+{
+    for (uint32_t f; (f = next_read(t)) != FRAME_NONE;) {
+        struct disk_io *io = disk_take(t->disk);
+        if (!io) return;
+        begin_read(t, io, f);
+    }
+}
+
+/* ---- The end of a read ---- */
+
+static bool has_come(const struct tier *t, const struct disk_io *io, uint32_t i)
+{
+    return io->result >= (ssize_t)((i + 1) * disk_stride(t->disk, io));
+}
+
+/* Nobody else looks at a frame yet, and not at the page, which may be another by now. */
+void inbound_fill(const struct tier *t, struct disk_io *io)
+{
+    const size_t bytes = t->geom.bytes - t->card_bytes, stride = disk_stride(t->disk, io);
+    for (uint32_t i = 0; i < io->n_slot; i++) {
+        if (io->tag[i].frame == FRAME_NONE) continue;
+        const uint8_t *from = io->buffer + i * stride;
+        io->tag[i].is_good = has_come(t, io, i) && XXH3_64bits(from, bytes) == io->tag[i].sum;
+        if (io->tag[i].is_good)
+            memcpy(tier_frame_bytes(t, io->tag[i].frame) + t->card_bytes, from, bytes);
+    }
+}
+
+static void end_good(struct tier *t, uint32_t f)
+{
+    memcpy(tier_frame_bytes(t, f), tier_card(t, t->frame[f].page), t->card_bytes);
+    tier_set_state(t, f, TIER_CLEAN);
+}
+
+static void end_bad(struct tier *t, const struct disk_io *io, uint32_t i)
+{
+    const uint32_t f = io->tag[i].frame;
+    if (io->n_slot > 1 && !has_come(t, io, i)) {
+        tier_set_state(t, f, TIER_BOUND);
+        tier_join(t, f, t->frame[f].why == TIER_ASKED ? TIER_WANTED : TIER_KNOWN);
+        t->frame[f].alone = true;
+        return;
+    }
+    tier_note_failure(t, io->tag[i].page, io,
+                      has_come(t, io, i) ? "read back unchanged from" : "read back from");
+    memset(tier_frame_bytes(t, f), 0, t->geom.bytes);
+    tier_set_state(t, f, TIER_LOST);
+    if (t->frame[f].pins == 0) tier_unbind(t, f); /* nobody had asked for it */
+}
+
+void inbound_end(struct tier *t, const struct disk_io *io)
+{
+    t->n_early -= io->is_early ? io->n_slot : 0;
+    t->stats.bytes_fetched += disk_bytes(t->disk, io);
+    for (uint32_t i = 0; i < io->n_slot; i++) {
+        const uint32_t f = io->tag[i].frame;
+        if (f == FRAME_NONE) {
+            t->stats.bytes_between += disk_stride(t->disk, io);
+            continue;
+        }
+        t->page[io->tag[i].page].is_moving = false;
+        if (tier_is_orphan(t, f)) continue;
+        if (io->tag[i].is_good)
+            end_good(t, f);
+        else
+            end_bad(t, io, i);
+    }
+    if (io->source) source_drop(io->source);
+}
