@@ -7,14 +7,17 @@
  *
  * Of each reason is counted how much of what it has brought was asked for. A reason that brings
  * little has few slots under way, so that a read of somebody who waits finds the disk free, and one
- * that brings next to nothing is tried now and then only, to see whether that has changed. Times
- * have no part in this. */
+ * that brings next to nothing is tried now and then only, to see whether that has changed. And no
+ * more is guessed of a layer than the disk has lately read before the layer asked, for a guess
+ * takes the frame of another page. */
 #include "kv/tier.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define WORTH_N 512u /* pages over which a worth is counted; then the older half counts half */
+#define AHEAD_MOST  (DISK_DEPTH * DISK_RUN) /* pages that wait at once, of one call */
+#define GUESS_LEAST 8u
+#define WORTH_N     512u /* pages over which a worth is counted; then the older half counts half */
 
 /* ---- Worth ---- */
 
@@ -41,16 +44,16 @@ uint32_t ahead_slots(const struct tier *t, enum tier_why why)
 
 /* ---- Pages without a frame ---- */
 
-bool ahead_cancel(struct tier *t, enum tier_line_i line)
+uint32_t ahead_cancel(struct tier *t, enum tier_line_i line)
 {
-    const bool any = t->line[line].first != PAGE_NONE;
-    for (uint32_t f; (f = t->line[line].first) != PAGE_NONE;) {
+    uint32_t n = 0;
+    for (uint32_t f; (f = t->line[line].first) != PAGE_NONE; n++) {
         tier_leave(t, f);
         tier_unbind(t, f);
-        t->stats.n_ahead--;
-        t->stats.n_ahead_cancelled++;
     }
-    return any;
+    t->stats.n_ahead -= n;
+    t->stats.n_ahead_cancelled += n;
+    return n;
 }
 
 static bool may_fetch(const struct tier *t, page_id id)
@@ -59,22 +62,24 @@ static bool may_fetch(const struct tier *t, page_id id)
            !t->page[id].is_moving;
 }
 
-/* The pages that come first and for which there is room get frames. */
-static void bind_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n)
+/* The pages that come first and for which there is room, n_most of them at most, get frames;
+ * returns how many. */
+static uint32_t bind_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n,
+                           uint32_t n_most)
 {
     uint32_t n_bind = 0;
-    for (uint32_t i = 0; i < n && n_bind < DISK_DEPTH * DISK_RUN; i++)
-        n_bind += may_fetch(t, id[i]);
+    for (uint32_t i = 0; i < n && n_bind < n_most; i++) n_bind += may_fetch(t, id[i]);
     if (n_bind > t->n_free) victim_take(t, n_bind - t->n_free);
     if (n_bind > t->n_free) n_bind = t->n_free;
-    for (uint32_t i = 0; n_bind > 0; i++) {
+    for (uint32_t i = 0, left = n_bind; i < n && left > 0; i++) {
         if (!may_fetch(t, id[i])) continue;
         const uint32_t f = tier_bind(t, id[i], TIER_BOUND);
         t->frame[f].why = (uint8_t)why;
         tier_join(t, f, why < TIER_LAST ? TIER_KNOWN : TIER_GUESSED);
         t->stats.n_ahead++;
-        n_bind--;
+        left--;
     }
+    return n_bind;
 }
 
 void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n)
@@ -85,12 +90,12 @@ void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n
     /* Those that are there do not give way to the others. */
     for (uint32_t i = 0; i < n; i++)
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE) tier_pin(t, t->frame_of[id[i]]);
-    bind_ahead(t, why, id, n);
+    bind_ahead(t, why, id, n, AHEAD_MOST);
     for (uint32_t i = 0; i < n; i++)
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE &&
             t->frame[t->frame_of[id[i]]].pins > 0)
             tier_unpin(t, t->frame_of[id[i]]);
-    inbound_pump(t);
+    inbound_pump_later(t);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -126,13 +131,13 @@ static bool begins(const struct tier *t, page_id id)
     return f != PAGE_NONE && t->frame[f].used == t->step && !(t->frame[f].history & 2);
 }
 
-struct guess {
+struct guesses {
     struct tier *t;
     const struct tier_follow *f;
     uint32_t n;
 };
 
-static void guess_entry(struct guess *g, size_t lane, uint32_t entry)
+static void guess_entry(struct guesses *g, size_t lane, uint32_t entry)
 {
     const struct tier_follow *f = g->f;
     const page_id id = f->next[lane * f->stride + entry];
@@ -143,7 +148,7 @@ static void guess_entry(struct guess *g, size_t lane, uint32_t entry)
 /* Pages that lie beside those that this layer has begun to read. */
 static uint32_t find_beside(struct tier *t, const struct tier_follow *f)
 {
-    struct guess g = {t, f, 0};
+    struct guesses g = {t, f, 0};
     for (size_t h = 0; h < f->n_lane; h++) {
         for (uint32_t i = 0; i < f->n && !f->page_ptr; i++) guess_entry(&g, h, i);
         for (uint32_t i = f->page_ptr ? f->page_ptr[h] : 0; f->page_ptr && i < f->page_ptr[h + 1];
@@ -156,17 +161,35 @@ static uint32_t find_beside(struct tier *t, const struct tier_follow *f)
     return g.n;
 }
 
+static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why, uint32_t n)
+{
+    t->n_guess += bind_ahead(t, why, f->scratch, n, t->guess_most - t->n_guess);
+}
+
+/* Another time no more are guessed than were read in that time; or more, where all were. */
+void ahead_end_guess(struct tier *t)
+{
+    if (t->guessed != t->now) return;
+    t->guessed = PAGE_NONE;
+    const uint32_t n_late = ahead_cancel(t, TIER_GUESSED);
+    if (n_late == 0 && t->n_guess < t->guess_most) return; /* there was no more to guess */
+    const uint32_t most = n_late ? t->n_guess - n_late : 2 * t->guess_most;
+    t->guess_most = most < GUESS_LEAST ? GUESS_LEAST : most > AHEAD_MOST ? AHEAD_MOST : most;
+}
+
 void tier_follow(struct tier *t, const struct tier_follow *f)
 {
     if (!t || t->no_ahead) return;
     pthread_mutex_lock(&t->lock);
-    const uint32_t first = t->line[TIER_GUESSED].first;
-    if (first != PAGE_NONE && t->page[t->frame[first].page].layer != f->layer)
+    if (t->guessed != f->layer) {
         ahead_cancel(t, TIER_GUESSED);
+        t->guessed = f->layer;
+        t->n_guess = 0;
+    }
     t->spared = f->layer;
-    bind_ahead(t, TIER_LAST, f->scratch, find_last(t, f));
-    bind_ahead(t, TIER_BESIDE, f->scratch, find_beside(t, f));
+    guess(t, f, TIER_LAST, find_last(t, f));
+    guess(t, f, TIER_BESIDE, find_beside(t, f));
     t->spared = PAGE_NONE;
-    inbound_pump(t);
+    if (t->n_guess > 0) inbound_pump_later(t);
     pthread_mutex_unlock(&t->lock);
 }

@@ -2,7 +2,8 @@
  * io_uring where the system has it, else a few threads. SAC_IO=threads asks for these.
  *
  * Invariants:
- *  1. A transfer is free, with its taker, or under way, and n_under_way counts the last kind.
+ *  1. A transfer is free, with its taker, or under way, and n_under_way counts the last kind and a
+ *     call of `woken` that is to come or has not ended.
  *  2. The file has no name from before the first byte is reserved in it. */
 #include "kv/disk.h"
 
@@ -29,7 +30,8 @@ struct disk {
     void *state; /* the backend's */
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    uint32_t n_under_way;
+    uint32_t n_under_way; /* transfers, and a call of `woken` */
+    bool wakes;           /* that call has not begun */
     struct disk_io *free;
     struct disk_io io[DISK_DEPTH];
     uint8_t *buffers; /* owned, [DISK_DEPTH][DISK_RUN][slot_bytes] */
@@ -195,6 +197,7 @@ struct disk_io *disk_take(struct disk *d)
     pthread_mutex_lock(&d->lock);
     struct disk_io *io = d->free;
     if (io) d->free = io->next;
+    if (io) io->next = NULL;
     pthread_mutex_unlock(&d->lock);
     return io;
 }
@@ -209,13 +212,44 @@ void disk_give(struct disk *d, struct disk_io *io)
 
 void disk_submit(struct disk *d, struct disk_io *io)
 {
-    assert(io->n_slot > 0 && io->n_slot <= DISK_RUN);
-    assert(io->source ? !io->writes && io->source->stride <= d->slot_bytes
-                      : (uint64_t)io->slot + io->n_slot <= d->params.n_slot);
+    uint32_t n = 0;
+    for (const struct disk_io *i = io; i; i = i->next, n++) {
+        assert(i->n_slot > 0 && i->n_slot <= DISK_RUN);
+        assert(i->source ? !i->writes && i->source->stride <= d->slot_bytes
+                         : (uint64_t)i->slot + i->n_slot <= d->params.n_slot);
+    }
+    if (n == 0) return;
     pthread_mutex_lock(&d->lock);
-    d->n_under_way++;
+    d->n_under_way += n;
     pthread_mutex_unlock(&d->lock);
     d->backend->submit(d, io);
+}
+
+void disk_wake(struct disk *d)
+{
+    pthread_mutex_lock(&d->lock);
+    const bool is_awake = d->wakes;
+    d->wakes = true;
+    d->n_under_way += !is_awake;
+    pthread_mutex_unlock(&d->lock);
+    if (!is_awake) d->backend->wake(d);
+}
+
+/* What disk_destroy waits for has ended. */
+static void end_one(struct disk *d)
+{
+    pthread_mutex_lock(&d->lock);
+    if (--d->n_under_way == 0) pthread_cond_broadcast(&d->idle);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void disk_call_woken(struct disk *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->wakes = false;
+    pthread_mutex_unlock(&d->lock);
+    d->params.woken(d->params.user);
+    end_one(d);
 }
 
 int disk_fd(const struct disk *d, const struct disk_io *io)
@@ -258,7 +292,5 @@ void disk_finish(struct disk *d, struct disk_io *io, ssize_t n)
     }
     io->result = n;
     d->params.done(d->params.user, io);
-    pthread_mutex_lock(&d->lock);
-    if (--d->n_under_way == 0) pthread_cond_broadcast(&d->idle);
-    pthread_mutex_unlock(&d->lock);
+    end_one(d);
 }

@@ -4,9 +4,9 @@
  * The file has no name while it is used: it is removed from its folder as soon as it is open, so a
  * process that is killed leaves nothing behind and whoever starts next finds a clean store.
  *
- * Threads: every function from any thread. `done` comes from a thread of the disk, one at a time
- * for each transfer, and may submit and give back transfers. Whatever goes wrong with a transfer is
- * its result and nobody else's. */
+ * Threads: every function from any thread. `done` and `woken` come from threads of the disk, `done`
+ * one at a time for each transfer, and may submit and give back transfers. Whatever goes wrong with
+ * a transfer is its result and nobody else's. */
 #ifndef SAC_KV_DISK_H
 #define SAC_KV_DISK_H
 
@@ -35,7 +35,7 @@ struct disk_io {
     } tag[DISK_RUN];
     uint8_t *buffer;      /* slot i at i * disk_stride; what is written, or what was read */
     ssize_t result;       /* in `done`: bytes moved, or -errno */
-    struct disk_io *next; /* the disk's own */
+    struct disk_io *next; /* submitted with it; else the disk's own */
 };
 
 /* The system calls, so that tests can break them. */
@@ -51,6 +51,7 @@ struct disk_params {
     size_t slot_bytes;              /* that are used; a slot begins where direct I/O can begin */
     const struct disk_calls *calls; /* NULL: the system's */
     void (*done)(void *user, struct disk_io *io);
+    void (*woken)(void *user); /* a thread of the disk calls it some time after disk_wake */
     void *user;
 };
 
@@ -70,7 +71,10 @@ size_t disk_stride(const struct disk *d, const struct disk_io *io);
  * caller it belongs to, to disk_give. */
 struct disk_io *disk_take(struct disk *d);
 void disk_give(struct disk *d, struct disk_io *io);
+/* Those behind it by `next`, too. */
 void disk_submit(struct disk *d, struct disk_io *io);
+/* Has `woken` called: what the caller has no time for is done there. */
+void disk_wake(struct disk *d);
 
 /* ---- For the backends: disk_ring.c, disk_threads.c ---- */
 
@@ -78,7 +82,8 @@ struct disk_backend {
     const char *name;
     /* False: the system has none of it. */
     bool (*start)(struct disk *d);
-    void (*submit)(struct disk *d, struct disk_io *io);
+    void (*submit)(struct disk *d, struct disk_io *io); /* and those behind it */
+    void (*wake)(struct disk *d);
     void (*stop)(struct disk *d); /* nothing is under way */
 };
 extern const struct disk_backend disk_ring, disk_threads;
@@ -87,6 +92,7 @@ int disk_fd(const struct disk *d, const struct disk_io *io);
 void **disk_backend_state(struct disk *d); /* the backend's own */
 off_t disk_at(const struct disk *d, const struct disk_io *io);
 size_t disk_bytes(const struct disk *d, const struct disk_io *io);
+void disk_call_woken(struct disk *d);
 /* Moves what the first `n` bytes leave over, by plain calls, and hands the transfer out. n < 0: it
  * has failed. */
 void disk_finish(struct disk *d, struct disk_io *io, ssize_t n);

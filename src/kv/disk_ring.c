@@ -33,41 +33,75 @@ static void *reap(void *arg)
         io_uring_cqe_seen(&r->uring, cqe);
         (void)__atomic_load_n(&r->n_entered, __ATOMIC_ACQUIRE);
         if (!io) return NULL; /* stop's */
+        if ((void *)io == r) {
+            disk_call_woken(r->disk);
+            continue;
+        }
         const bool again = n == -EINTR || n == -EAGAIN;
         disk_finish(r->disk, io, again ? 0 : n);
     }
 }
 
-/* There is always an entry: as many as there are transfers, and one for the end. */
-static void enter(struct ring *r, struct disk *d, struct disk_io *io)
+/* There is always an entry: as many as there are transfers, one for a wake and one for the end. */
+static struct io_uring_sqe *next_entry(struct ring *r, void *data)
 {
-    pthread_mutex_lock(&r->lock);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
     assert(sqe);
-    if (!io)
-        io_uring_prep_nop(sqe);
-    else if (io->writes)
+    io_uring_prep_nop(sqe);
+    io_uring_sqe_set_data(sqe, data);
+    return sqe;
+}
+
+static void enter(struct ring *r)
+{
+    (void)__atomic_add_fetch(&r->n_entered, 1, __ATOMIC_RELEASE);
+    /* What the kernel has no room for now goes with the next call. */
+    for (int n = 0; n <= 0;) n = io_uring_submit(&r->uring);
+}
+
+static void enter_nop(struct ring *r, void *data)
+{
+    pthread_mutex_lock(&r->lock);
+    (void)next_entry(r, data);
+    enter(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void add(struct ring *r, struct disk *d, struct disk_io *io)
+{
+    struct io_uring_sqe *sqe = next_entry(r, io);
+    if (io->writes)
         io_uring_prep_write(sqe, disk_fd(d, io), io->buffer, (unsigned)disk_bytes(d, io),
                             (uint64_t)disk_at(d, io));
     else
         io_uring_prep_read(sqe, disk_fd(d, io), io->buffer, (unsigned)disk_bytes(d, io),
                            (uint64_t)disk_at(d, io));
     io_uring_sqe_set_data(sqe, io);
-    (void)__atomic_add_fetch(&r->n_entered, 1, __ATOMIC_RELEASE);
-    /* What the kernel has no room for now goes with the next call. */
-    for (int n = 0; n <= 0;) n = io_uring_submit(&r->uring);
+}
+
+/* All with one call. */
+static void submit(struct disk *d, struct disk_io *io)
+{
+    struct ring *r = *disk_backend_state(d);
+    pthread_mutex_lock(&r->lock);
+    for (struct disk_io *next; io; io = next) {
+        next = io->next;
+        add(r, d, io);
+    }
+    enter(r);
     pthread_mutex_unlock(&r->lock);
 }
 
-static void submit(struct disk *d, struct disk_io *io)
+static void wake(struct disk *d)
 {
-    enter(*disk_backend_state(d), d, io);
+    struct ring *r = *disk_backend_state(d);
+    enter_nop(r, r);
 }
 
 static void stop(struct disk *d)
 {
     struct ring *r = *disk_backend_state(d);
-    enter(r, d, NULL);
+    enter_nop(r, NULL);
     pthread_join(r->reaper, NULL);
     io_uring_queue_exit(&r->uring);
     pthread_mutex_destroy(&r->lock);
@@ -92,4 +126,4 @@ static bool start(struct disk *d)
     return false;
 }
 
-const struct disk_backend disk_ring = {"io_uring", start, submit, stop};
+const struct disk_backend disk_ring = {"io_uring", start, submit, wake, stop};

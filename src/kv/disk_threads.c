@@ -21,6 +21,7 @@ struct pool_of_threads {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct queue queue[2]; /* reads, writes */
+    bool wakes;            /* somebody is to call `woken` */
     bool ends;
 };
 
@@ -47,6 +48,13 @@ static void *work(void *arg)
     pthread_mutex_lock(&p->lock);
     for (;;) {
         struct disk_io *io = pop(&p->queue[0]);
+        if (!io && p->wakes) {
+            p->wakes = false;
+            pthread_mutex_unlock(&p->lock);
+            disk_call_woken(p->disk);
+            pthread_mutex_lock(&p->lock);
+            continue;
+        }
         if (!io) io = pop(&p->queue[1]);
         if (!io && p->ends) break;
         if (!io) {
@@ -93,9 +101,22 @@ static void submit(struct disk *d, struct disk_io *io)
     struct pool_of_threads *p = *disk_backend_state(d);
     pthread_mutex_lock(&p->lock);
     assert(!p->ends);
-    push(&p->queue[io->writes], io);
+    for (struct disk_io *next; io; io = next) {
+        next = io->next;
+        push(&p->queue[io->writes], io);
+        pthread_cond_signal(&p->more);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void wake(struct disk *d)
+{
+    struct pool_of_threads *p = *disk_backend_state(d);
+    pthread_mutex_lock(&p->lock);
+    assert(!p->ends);
+    p->wakes = true;
     pthread_cond_signal(&p->more);
     pthread_mutex_unlock(&p->lock);
 }
 
-const struct disk_backend disk_threads = {"threads", start, submit, stop};
+const struct disk_backend disk_threads = {"threads", start, submit, wake, stop};

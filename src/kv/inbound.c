@@ -95,7 +95,6 @@ static void begin_read(struct tier *t, struct disk_io *io, uint32_t f)
     t->n_early += io->is_early ? io->n_slot : 0;
     t->n_busy++;
     t->stats.n_read++;
-    disk_submit(t->disk, io);
 }
 
 /* ---- Whose turn it is ---- */
@@ -122,11 +121,33 @@ static uint32_t next_read(const struct tier *t)
 
 void inbound_pump(struct tier *t)
 {
-    for (uint32_t f; (f = next_read(t)) != FRAME_NONE;) {
-        struct disk_io *io = disk_take(t->disk);
-        if (!io) return;
-        begin_read(t, io, f);
+    struct disk_io *first = NULL, **end = &first;
+    for (uint32_t f; (f = next_read(t)) != FRAME_NONE; end = &(*end)->next) {
+        *end = disk_take(t->disk);
+        if (!*end) break;
+        begin_read(t, *end, f);
     }
+    if (!first) return;
+    /* A file that the system's cache has is copied from by whoever submits. */
+    pthread_mutex_unlock(&t->lock);
+    disk_submit(t->disk, first);
+    pthread_mutex_lock(&t->lock);
+}
+
+static bool is_waited_for(const struct tier *t)
+{
+    return t->line[TIER_WANTED].first != FRAME_NONE;
+}
+
+void inbound_pump_later(struct tier *t)
+{
+    if (t->n_busy == 0 && !is_waited_for(t)) disk_wake(t->disk);
+}
+
+bool inbound_is_empty(const struct tier *t)
+{
+    return !is_waited_for(t) && t->line[TIER_KNOWN].first == FRAME_NONE &&
+           t->line[TIER_GUESSED].first == FRAME_NONE;
 }
 
 /* ---- The end of a read ---- */

@@ -44,7 +44,7 @@ void tier_settle(struct tier *t)
 {
     pthread_mutex_lock(&t->lock);
     t->n_waiting_else++;
-    while (t->n_busy) pthread_cond_wait(&t->change, &t->lock);
+    while (t->n_busy || !inbound_is_empty(t)) pthread_cond_wait(&t->change, &t->lock);
     t->n_waiting_else--;
     pthread_mutex_unlock(&t->lock);
 }

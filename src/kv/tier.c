@@ -256,9 +256,17 @@ static void end_transfer(void *user, struct disk_io *io)
         inbound_end(t, io);
     disk_give(t->disk, io);
     t->n_busy--;
+    tell_change(t);
     inbound_pump(t);
     pump_writes(t);
-    tell_change(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void begin_reads(void *user)
+{
+    struct tier *t = user;
+    pthread_mutex_lock(&t->lock);
+    inbound_pump(t);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -429,13 +437,10 @@ static bool is_state(const struct tier *t, page_id id, enum tier_state state)
            t->frame[t->frame_of[id]].state == state;
 }
 
-/* Has what is bound read, and waits until no page of the list lacks its bytes. What was guessed for
- * the layer at hand, and has not been asked for now, stands aside. */
+/* Has what is bound read, and waits until no page of the list lacks its bytes. */
 static void load(struct tier *t, const page_id *id, uint32_t n)
 {
-    const uint32_t guess = t->line[TIER_GUESSED].first;
-    if (guess != PAGE_NONE && t->page[t->frame[guess].page].layer == t->now)
-        ahead_cancel(t, TIER_GUESSED);
+    ahead_end_guess(t);
     inbound_pump(t);
     for (uint32_t i = 0; i < n;)
         if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
@@ -573,7 +578,8 @@ sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
                       const struct disk_calls *calls, sac_error *err)
 {
     t->step = 2; /* so that pages have not been used of late */
-    t->spared = PAGE_NONE;
+    t->spared = t->guessed = PAGE_NONE;
+    t->guess_most = DISK_DEPTH;
     for (uint32_t i = 0; i < TIER_LINES; i++)
         t->line[i] = (struct tier_line){.first = PAGE_NONE, .last = PAGE_NONE};
     for (uint32_t i = 0; i < t->geom.n_layer; i++)
@@ -592,6 +598,7 @@ sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
                                              .slot_bytes = t->geom.bytes - t->card_bytes,
                                              .calls = calls,
                                              .done = end_transfer,
+                                             .woken = begin_reads,
                                              .user = t},
                        err);
 }

@@ -128,8 +128,10 @@ struct tier {
     uint32_t n_early;          /* slots of transfers under way that nobody has asked for */
     struct tier_line line[TIER_LINES];
     struct tier_worth worth[TIER_WHYS];
-    uint32_t step, now; /* now: the layer that is computed */
-    uint32_t spared;    /* a layer whose pages of this step and the last stay; PAGE_NONE: none */
+    uint32_t guessed;             /* the layer of what was guessed last; PAGE_NONE: it is over */
+    uint32_t n_guess, guess_most; /* pages that were guessed of it, and may be */
+    uint32_t step, now;           /* now: the layer that is computed */
+    uint32_t spared; /* a layer whose pages of this step and the last stay; PAGE_NONE: none */
     sac_tier_policy policy;
     bool no_ahead; /* nothing is fetched before it is asked for */
     pthread_mutex_t lock;
@@ -217,8 +219,10 @@ void tier_follow(struct tier *t, const struct tier_follow *f);
 
 /* A page that was fetched ahead is asked for, or leaves without. */
 void ahead_tell(struct tier *t, uint32_t frame, bool is_used);
-/* Lets go of pages that wait in a line to be fetched ahead; false: there were none. */
-bool ahead_cancel(struct tier *t, enum tier_line_i line);
+/* Lets go of pages that wait in a line to be fetched ahead; returns how many. */
+uint32_t ahead_cancel(struct tier *t, enum tier_line_i line);
+/* Pages of the layer at hand have been asked for: what was guessed for it, and waits, goes. */
+void ahead_end_guess(struct tier *t);
 /* Slots that may be under way for this reason. */
 uint32_t ahead_slots(const struct tier *t, enum tier_why why);
 /* A page leaves its frame. */
@@ -261,8 +265,13 @@ void victim_take(struct tier *t, uint32_t n);
 
 /* ---- inbound.c ---- */
 
-/* Begins as many reads as there are transfers for. */
+/* Begins as many reads as there are transfers for, and gives up the lock meanwhile. */
 void inbound_pump(struct tier *t);
+/* Has a thread of the disk do the same, unless the end of a transfer will: the caller's time is
+ * not for what nobody waits for. */
+void inbound_pump_later(struct tier *t);
+/* Nobody waits for anything that is not being read. */
+bool inbound_is_empty(const struct tier *t);
 /* A read has ended: without the lock its bytes go into their frames, and then, with it, frames are
  * CLEAN, or LOST, or read once more. */
 void inbound_fill(const struct tier *t, struct disk_io *io);
