@@ -45,6 +45,8 @@ typedef struct sac_tier_stats {
     uint64_t n_hit, n_fetch;        /* pages asked for that were in memory, that were not. With a
                                        GPU as of the last step; and some of the latter are read
                                        where they are, and brought nowhere */
+    uint64_t n_fetch_early;         /* of n_fetch: chosen, and on their way while other KV heads'
+                                       pages were being chosen */
     uint64_t n_ahead, n_ahead_used; /* fetched before they were asked for; of these asked for */
     uint64_t n_ahead_cancelled; /* let go before their fetch began: it came too late, or stood in
                                    the way of pages that were asked for */

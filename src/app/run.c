@@ -527,6 +527,7 @@ static cJSON *tier_json(const sac_engine *engine, uint32_t n_layer)
         {"file_bytes", t.file_bytes},
         {"hits", t.n_hit},
         {"fetches", t.n_fetch},
+        {"fetches_early", t.n_fetch_early},
         {"ahead", t.n_ahead},
         {"ahead_used", t.n_ahead_used},
         {"ahead_cancelled", t.n_ahead_cancelled},

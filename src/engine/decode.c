@@ -24,7 +24,8 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_PIECES 8u /* of a lane, where lanes are fewer than workers */
+#define FETCH_AT_ONCE 256u /* pages */
+#define COUNT_PIECES  8u   /* of a lane, where lanes are fewer than workers */
 
 struct decode_list { /* of one run, while it is made */
     uint32_t *page, *tok;
@@ -251,6 +252,27 @@ static uint32_t first_from(const uint32_t *tok, uint32_t n, uint32_t page)
     return lo;
 }
 
+/* What a lane will read is on its way while others are chosen for: n_most pages of it. */
+static void fetch_listed(const sac_engine *e, const struct method_lane *lane,
+                         const struct decode_list *list, uint32_t n_most)
+{
+    page_id id[FETCH_AT_ONCE];
+    const uint32_t n_list = list->n_page + list->n_tok;
+    uint32_t n = 0, last = PAGE_NONE;
+    for (uint32_t i = 0; i < n_list && n_most > 0; i++) {
+        const uint32_t page =
+            i < list->n_page ? list->page[i] : list->tok[i - list->n_page] / PAGE_TOK;
+        if (page == last) continue;
+        last = page;
+        id[n++] = lane->page[page];
+        n_most--;
+        if (n < FETCH_AT_ONCE) continue;
+        tier_ahead(e->pool.tier, TIER_CHOSEN, id, n);
+        n = 0;
+    }
+    tier_ahead(e->pool.tier, TIER_CHOSEN, id, n);
+}
+
 /* A lane's marks as whole pages and, behind tokens that are listed already, single tokens. */
 static void list_lane(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
                       bool weighs)
@@ -286,6 +308,8 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     __atomic_fetch_add(&answer->kv_bytes, bytes, __ATOMIC_RELAXED);
     answer->n_page = list.n_page;
     if (!weighs) answer->n_tok = list.n_tok;
+    if (e->pool.tier && !answer->dense && !answer->attended)
+        fetch_listed(e, lane, &list, e->pool.n_frame / c->n_lane);
 }
 
 static struct method_lane decode_lane(const struct choose_call *c, uint32_t item_i, uint32_t room_i)

@@ -21,12 +21,19 @@
 
 /* ---- Worth ---- */
 
+/* Of what somebody has asked for, or will for certain and at once, there is nothing to tell. */
+static bool is_told(enum tier_why why)
+{
+    return why > TIER_CHOSEN;
+}
+
 void ahead_tell(struct tier *t, uint32_t f, bool is_used)
 {
     struct tier_frame *frame = &t->frame[f];
     struct tier_worth *worth = &t->worth[frame->why];
-    if (frame->why == TIER_ASKED) return;
+    const bool is_ahead = is_told(frame->why);
     frame->why = TIER_ASKED;
+    if (!is_ahead) return;
     t->stats.n_ahead_used += is_used;
     worth->n++;
     worth->n_used += is_used;
@@ -38,7 +45,7 @@ void ahead_tell(struct tier *t, uint32_t f, bool is_used)
 uint32_t ahead_slots(const struct tier *t, enum tier_why why)
 {
     const struct tier_worth *w = &t->worth[why];
-    if (why == TIER_PART) return DISK_DEPTH * DISK_RUN;
+    if (why <= TIER_PART) return DISK_DEPTH * DISK_RUN;
     return 1 + DISK_DEPTH * (w->n_used + 8) / (w->n + 8);
 }
 
@@ -48,11 +55,11 @@ uint32_t ahead_cancel(struct tier *t, enum tier_line_i line)
 {
     uint32_t n = 0;
     for (uint32_t f; (f = t->line[line].first) != PAGE_NONE; n++) {
+        t->stats.n_ahead -= is_told(t->frame[f].why);
+        t->stats.n_ahead_cancelled += is_told(t->frame[f].why);
         tier_leave(t, f);
         tier_unbind(t, f);
     }
-    t->stats.n_ahead -= n;
-    t->stats.n_ahead_cancelled += n;
     return n;
 }
 
@@ -76,7 +83,7 @@ static uint32_t bind_ahead(struct tier *t, enum tier_why why, const page_id *id,
         const uint32_t f = tier_bind(t, id[i], TIER_BOUND);
         t->frame[f].why = (uint8_t)why;
         tier_join(t, f, why < TIER_LAST ? TIER_KNOWN : TIER_GUESSED);
-        t->stats.n_ahead++;
+        t->stats.n_ahead += is_told(why);
         left--;
     }
     return n_bind;
@@ -84,7 +91,7 @@ static uint32_t bind_ahead(struct tier *t, enum tier_why why, const page_id *id,
 
 void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n)
 {
-    assert(why == TIER_PART || why == TIER_VISIT);
+    assert(why >= TIER_CHOSEN && why <= TIER_VISIT);
     if (!t || t->no_ahead || n == 0) return;
     pthread_mutex_lock(&t->lock);
     /* Those that are there do not give way to the others. */

@@ -419,14 +419,18 @@ static void bind_absent(struct tier *t, const page_id *id, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (id[i] == PAGE_NONE) continue;
-        const bool is_absent = t->frame_of[id[i]] == PAGE_NONE;
         struct tier_layer *layer = &t->layer[t->page[id[i]].layer];
+        const bool is_absent = t->frame_of[id[i]] == PAGE_NONE;
+        /* What was chosen a moment ago, and is fetched for that, was not there either. */
+        const bool is_early = !is_absent && t->frame[t->frame_of[id[i]]].why == TIER_CHOSEN;
+        const bool is_found = !is_absent && !is_early;
         if (is_absent)
             bind_page(t, id[i]);
         else
             ask_present(t, t->frame_of[id[i]]);
-        layer->n_fetch += is_absent;
-        layer->n_hit += !is_absent;
+        layer->n_fetch += !is_found;
+        t->stats.n_fetch_early += is_early;
+        layer->n_hit += is_found;
         touch(t, t->frame_of[id[i]]);
     }
 }

@@ -38,6 +38,7 @@ enum tier_state {
 /* Why a page is fetched. */
 enum tier_why {
     TIER_ASKED,  /* somebody waits for it */
+    TIER_CHOSEN, /* the layer at hand reads it for certain, and will ask when all is chosen */
     TIER_PART,   /* attention will take it in a part behind the one at hand */
     TIER_VISIT,  /* a method will visit it, unless it has seen enough before */
     TIER_LAST,   /* a guess: the next layer read it in the last step */
@@ -50,7 +51,7 @@ enum tier_why {
 enum tier_line_i {
     TIER_WRITES,
     TIER_WANTED,  /* ASKED */
-    TIER_KNOWN,   /* PART, VISIT */
+    TIER_KNOWN,   /* CHOSEN, PART, VISIT */
     TIER_GUESSED, /* LAST, BESIDE, of one layer */
     TIER_LINES,
 };
@@ -194,7 +195,8 @@ void tier_release(struct tier *t, const page_id *id, uint32_t n);
 /* ---- ahead.c ---- */
 
 /* Fetches some of these pages, those that come first, as far as room can be had without waiting;
- * returns before they are there. `why`: PART or VISIT. */
+ * returns before they are there. `why`: CHOSEN, PART or VISIT. CHOSEN ones count as fetched when
+ * they are asked for, the others as found. */
 void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n);
 
 /* What the next layer will ask for, guessed while this one computes. */

@@ -238,6 +238,7 @@ static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *
     const struct own own[] = {
         {"counter", "tier_hits_total", (double)t->n_hit},
         {"counter", "tier_fetches_total", (double)t->n_fetch},
+        {"counter", "tier_fetches_early_total", (double)t->n_fetch_early},
         {"counter", "tier_ahead_total", (double)t->n_ahead},
         {"counter", "tier_ahead_used_total", (double)t->n_ahead_used},
         {"counter", "tier_ahead_cancelled_total", (double)t->n_ahead_cancelled},

@@ -237,9 +237,7 @@ static void operate(struct world *w)
     case 0:
     case 1: write_pages(w); break;
     case 2: drop_pages(w); break;
-    case 3:
-        tier_ahead(&w->tier, draw(w, 2) ? TIER_PART : TIER_VISIT, id, choose(w, id, 20, true));
-        break;
+    case 3: tier_ahead(&w->tier, TIER_CHOSEN + draw(w, 3), id, choose(w, id, 20, true)); break;
     case 4: tier_begin(&w->tier); break;
     case 5: tier_enter(&w->tier, draw(w, N_LAYER)); break;
     case 6: follow(w); break;
@@ -328,6 +326,7 @@ static void *read_always(void *arg)
         page_id id[7];
         memcpy(mine.content, r->w->content, sizeof mine.content);
         const uint32_t n = choose(&mine, id, 7, true);
+        if (i % 3 == 0) tier_ahead(&r->w->tier, i % 2 ? TIER_VISIT : TIER_CHOSEN, id, n);
         r->n_wrong += tier_acquire(&r->w->tier, id, n) != SAC_OK;
         for (uint32_t j = 0; j < n; j++)
             r->n_wrong += !has(r->w->frames + r->w->frame_of[id[j]] * r->w->tier.geom.bytes,

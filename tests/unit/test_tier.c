@@ -254,6 +254,31 @@ static void cards_choose_without_a_fetch(void **state)
     }
 }
 
+/* What was chosen is read while attention has not asked yet, and is no page that was found. */
+static void chosen_pages_are_on_their_way(void **state)
+{
+    (void)state;
+    float logits[TINY_VOCAB];
+    for (int no_ahead = 0; no_ahead < 2; no_ahead++) {
+        sac_error err;
+        sac_seq s;
+        sac_engine *e = open_engine(
+            method_find("decode", "quest"), "quest:budget=64,dense=0",
+            &(struct way){.tiers = true, .no_ahead = no_ahead, .n_thread = 2, .type = SAC_KV_Q8});
+        must(sac_seq_create(e, &s, &err), &err);
+        compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits);
+        tier_settle(&e->tier);
+        victim_take(&e->tier, e->tier.n_ready);
+        const sac_tier_stats before = sac_tier_get_stats(e);
+        compute(e, s, 1, SAC_ROW_DECODE, logits);
+        const sac_tier_stats after = sac_tier_get_stats(e);
+        const uint64_t n_early = after.n_fetch_early - before.n_fetch_early;
+        assert_true(no_ahead ? n_early == 0 : n_early > 0);
+        assert_true(n_early <= after.n_fetch - before.n_fetch);
+        sac_engine_free(e);
+    }
+}
+
 /* What is visited page after page does not depend on how much is fetched beforehand. */
 static void looking_ahead_changes_nothing(void **state)
 {
@@ -603,6 +628,7 @@ int main(void)
         cmocka_unit_test(no_result_depends_on_tiers),
         cmocka_unit_test(rows_wider_than_memory_keep_their_bits),
         cmocka_unit_test(cards_choose_without_a_fetch),
+        cmocka_unit_test(chosen_pages_are_on_their_way),
         cmocka_unit_test(looking_ahead_changes_nothing),
         cmocka_unit_test(a_state_that_is_opened_is_the_one_that_is_read),
         cmocka_unit_test(opening_a_state_reads_no_page),
