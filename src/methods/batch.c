@@ -29,10 +29,10 @@ static void read_result(const struct method_lane *l, struct method_pick *pick,
     const struct page_geom *g = l->shape->geom;
     if (pick->dense) return;
     if (r->n_bad) pick_not_finite(pick);
-    const uint64_t n_read = (uint64_t)r->n_visit + r->n_beside;
-    if (r->n_bad) meter_bytes(l, n_read * (page_all_keys(g) + page_all_values(g)));
-    if (!r->n_bad && r->n_beside > 0 && l->meter)
-        l->meter->bytes[METER_ATTEND] += n_read * (page_all_keys(g) + page_all_values(g));
+    const uint64_t n_visited =
+        ((uint64_t)r->n_visit + r->n_beside) * page_all_keys(g) + r->n_value * page_all_values(g);
+    if (r->n_bad) meter_bytes(l, n_visited);
+    if (!r->n_bad && r->n_beside > 0 && l->meter) l->meter->bytes[METER_ATTEND] += n_visited;
     meter_bytes(l, 64 * (uint64_t)r->n_line);
     pick->attended = r->attended;
     pick->mass_proved = r->mass_proved;

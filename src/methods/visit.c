@@ -16,10 +16,15 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     struct arena a = {.base = scratch, .capacity = SIZE_MAX, .used = n_own};
     room_make(&r.room, s, by_token, scratch);
     r.vote = by_token ? batch_share_sums(s, scratch) : r.room.vote;
-    const size_t n_part = (size_t)OP_VISIT_ROUND * s->group;
-    r.part = arena_take(&a, n_part * (s->geom->head_dim + 2), sizeof *r.part);
-    r.part_log = arena_take(&a, n_part, sizeof *r.part_log);
-    r.sum = arena_take(&a, ((size_t)s->n_ctx / PAGE_TOK + 1) * s->group, sizeof *r.sum);
+    const size_t n_page = (size_t)s->n_ctx / PAGE_TOK + 1, n_part = n_page * s->group;
+    const size_t n_block = (n_page / OP_VISIT_BLOCK + 1) * s->group;
+    /* Scores of tokens have become votes when the first page is visited. */
+    r.weight = by_token ? r.room.score : arena_take(&a, n_part * PAGE_TOK, sizeof *r.weight);
+    r.page_most = arena_take(&a, n_part, sizeof *r.page_most);
+    r.page_sum = arena_take(&a, n_part, sizeof *r.page_sum);
+    r.page_log = arena_take(&a, (size_t)OP_VISIT_ROUND * s->group, sizeof *r.page_log);
+    r.block = arena_take(&a, n_block * (s->geom->head_dim + 1), sizeof *r.block);
+    r.sum = arena_take(&a, n_part, sizeof *r.sum);
     r.spare = arena_take(&a, r.room.stride, sizeof *r.spare);
     r.state = arena_take(&a, 1, sizeof *r.state);
     r.bytes = a.used;
@@ -56,8 +61,11 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .vote = r.vote,
                                   .order = r.room.list,
                                   .spare = r.spare,
-                                  .part = r.part,
-                                  .part_log = r.part_log,
+                                  .weight = r.weight,
+                                  .page_most = r.page_most,
+                                  .page_sum = r.page_sum,
+                                  .page_log = r.page_log,
+                                  .block = r.block,
                                   .sum = r.sum,
                                   .value = b->pick[i].rest_value,
                                   .value_log = b->pick[i].rest_log,
@@ -128,20 +136,29 @@ static uint32_t at_most(const struct op_lane_visit *op, uint32_t n, uint32_t n_r
     return pick_min(n, pick_max(n_room / op->n_member, 1));
 }
 
-/* Begins to fetch what is visited behind `from`, as far as it is known. */
-static void fetch_ahead(const struct lead *d, uint32_t i, uint32_t from)
+/* Places of the order whose pages are asked for now: those of the round, and the next ones. */
+static uint32_t places_due(const struct op_lane_visit *op)
 {
-    const struct op_lane_visit *op = &d->list[i];
     const struct op_visited *s = op->state;
-    const uint32_t known = pick_max(s->plan, s->look + pick_min(op->ahead, op->n_page - s->look));
-    page_id id[TEAM_MAX];
-    if (s->done || op->ahead == 0 || from >= known) return;
-    tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id,
-               list_pages(op, from, from + at_most(op, known - from, TEAM_MAX), id));
+    if (op->ahead == 0) return 0;
+    return pick_max(s->plan, s->look + pick_min(op->ahead, op->n_page - s->look));
 }
 
-/* Visits what memory has of the next round. False: it cannot be had, and the row will fail. */
-static bool visit_piece(const struct lead *d, uint32_t i)
+/* Begins to fetch what is due from a place on; returns where that ends. */
+static uint32_t fetch_ahead(const struct lead *d, uint32_t i, uint32_t from)
+{
+    const struct op_lane_visit *op = &d->list[i];
+    const uint32_t due = places_due(op);
+    page_id id[TEAM_MAX];
+    if (op->state->done || from >= due) return from;
+    const uint32_t end = from + at_most(op, due - from, TEAM_MAX);
+    tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id, list_pages(op, from, end, id));
+    return end;
+}
+
+/* Visits what memory has of the next round. Pages before `*asked` are on their way. False: it
+ * cannot be had, and the row will fail. */
+static bool visit_piece(const struct lead *d, uint32_t i, uint32_t *asked)
 {
     struct op_lane_visit *op = &d->list[i];
     const struct method_lane *l = lane_of(d, i);
@@ -153,7 +170,7 @@ static bool visit_piece(const struct lead *d, uint32_t i)
     const sac_status status = tier_acquire(l->tier, id, n_id);
     if (status != SAC_OK) __atomic_store_n(l->lost, (uint8_t)status, __ATOMIC_RELAXED);
     if (!tier_holds(status)) return false;
-    fetch_ahead(d, i, at + n);
+    *asked = fetch_ahead(d, i, pick_max(*asked, at + n));
     op->until = at + n;
     d->b->ops->lanes.visit(NULL, d->b->ops, op, op->n_member);
     tier_release(l->tier, id, n_id);
@@ -165,7 +182,8 @@ static void lead_team(void *arg, uint32_t i, uint32_t worker_i)
     const struct lead *d = arg;
     (void)worker_i;
     if (d->list[i].n_member == 0) return;
-    while (!d->list[i].state->done && visit_piece(d, i)) {
+    uint32_t asked = places_due(&d->list[i]); /* by the caller */
+    while (!d->list[i].state->done && visit_piece(d, i, &asked)) {
     }
 }
 
@@ -176,7 +194,7 @@ static void lead_teams(const struct method_batch *b, uint32_t n)
     for (uint32_t i = 0; i < n; i++) d.list[i].until = 0;
     b->ops->lanes.visit(b->workers, b->ops, d.list, n);
     for (uint32_t i = 0; i < n; i++)
-        if (d.list[i].n_member > 0) fetch_ahead(&d, i, 0);
+        if (d.list[i].n_member > 0) (void)fetch_ahead(&d, i, 0);
     workers_for(b->workers, n, lead_team, &d);
 }
 

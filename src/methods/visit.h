@@ -22,8 +22,9 @@ struct visit_rule {
 /* The rooms of a lane: votes of pages stand in room.vote. */
 struct visit_room {
     struct room room;
-    float *part; /* as in op_lane_visit */
-    double *part_log;
+    float *weight, *page_most, *page_sum; /* as in op_lane_visit */
+    double *page_log;
+    float *block;
     float *sum;               /* [pages + 1, group] */
     float *vote;              /* [pages] */
     uint32_t *spare;          /* the same */

@@ -27,7 +27,8 @@ struct op_lane_result {
     uint32_t n_tok;         /* tokens listed */
     bool attended;          /* what attention would make of the marked pages is in visits' values */
     uint32_t n_visit;       /* pages that were visited for that, */
-    uint32_t n_beside;      /* and those that were read like them, for nothing */
+    uint32_t n_beside;      /* those whose keys were read like theirs, for nothing, */
+    uint32_t n_value;       /* and those whose values were read */
     uint32_t n_line;        /* cache lines that were read to choose and follow from the choice */
     uint32_t n_line_scored; /* the same, of what is told as a choice's reads */
     uint32_t n_bypass;      /* query heads that read little on purpose */
@@ -183,6 +184,9 @@ struct op_visited {
     uint32_t n_last;    /* pages of the step before it */
     uint32_t n_left;    /* pieces of the round that nobody has ended; atomic */
     bool begun, done;
+    /* Of each lane of the host: */
+    uint32_t n_value;      /* pages whose values have been added */
+    uint32_t n_value_left; /* blocks of this call that nobody has ended; atomic */
     /* Of a device: a lane has met what is not finite with so many pages visited; blocks that have
      * done their part. */
     uint32_t bad_from, tally;
@@ -190,16 +194,18 @@ struct op_visited {
 
 /* Visits pages, those of the highest votes first, until enough of the attention has been seen: the
  * share A / (A + n guess) is more than `mass`, A being the mass seen and n the pages that are left.
- * Keys and values are read together, and what attention would make of them is kept: a lane's value
- * and value_log are attention over its marked pages.
+ * What attention would make of these pages is kept: a lane's value and value_log are attention over
+ * its marked pages.
  *
- * Pages are read in rounds, all workers reading one together, and looked at in their order
+ * Keys are read in rounds, all workers reading one together, and looked at in their order
  * afterwards: what is visited is the same as if they were read one after another. Those behind the
- * last one were read for nothing: n_beside.
+ * last one were read for nothing: n_beside. Values are read when it is known whose, block by block
+ * of the pages in their order.
  *
  * Lanes of a team visit the same pages, by the sum of their votes, and stop together. They stand
  * behind each other in the list, n_member says how many from this one on. */
 #define OP_VISIT_ROUND 64u /* pages of a round, at most */
+#define OP_VISIT_BLOCK 8u  /* of a block of values */
 struct op_visit_proof {
     const float *bound; /* [group, n_page] as op_lane_bounds has made them */
     size_t bound_stride;
@@ -224,13 +230,18 @@ struct op_lane_visit {
     /* Pages before `begin` and from `end` on are visited first. They count for what is seen, and
      * are no step: a page of little mass among them says nothing of those that are left. */
     uint32_t begin, end;
-    float *vote;              /* [n_page]; loses those that are in order */
-    uint32_t *order, *spare;  /* rooms: [n_page] each */
-    float *part;              /* room of the host: [OP_VISIT_ROUND, group, head_dim + 2] */
-    double *part_log;         /* the same: [OP_VISIT_ROUND, group] */
-    float *sum;               /* room of a device: [n_page + 1, group] */
-    float *value, *value_log; /* [group, head_dim], [group] */
-    uint32_t *mask;           /* [n_page] */
+    float *vote;             /* [n_page]; loses those that are in order */
+    uint32_t *order, *spare; /* rooms: [n_page] each */
+    /* Rooms of the host: of the page at each place of the order what its tokens weigh, relative to
+     * its largest logit, that logit, the sum of the weights, and for proofs the log of its mass, by
+     * place in a round; of each block values under these weights, and what they are relative to. */
+    float *weight;               /* [n_page, group, PAGE_TOK] */
+    float *page_most, *page_sum; /* [n_page, group] */
+    double *page_log;            /* [OP_VISIT_ROUND, group] */
+    float *block;                /* [n_page / OP_VISIT_BLOCK + 1, group, head_dim + 1] */
+    float *sum;                  /* room of a device: [n_page + 1, group] */
+    float *value, *value_log;    /* [group, head_dim], [group] */
+    uint32_t *mask;              /* [n_page] */
     struct op_lane_result *result;
     struct op_visited *state;
     /* A share is proved, the pages that are left being bounded, and not guessed; logits are summed

@@ -272,7 +272,7 @@ struct op_add { /* y = x + y, element-wise */
 struct op_sum {
     const float *part; /* its own; may be y */
     float *y;
-    size_t n; /* the same for all; at most n_word of struct cuda_api's join */
+    size_t n;  /* the same for all; at most n_word of struct cuda_api's join */
     bool adds; /* y = y + part[0] + part[1] + ... */
 };
 
@@ -448,16 +448,24 @@ static inline uint32_t op_keys_tok(const struct op_keys *op, uint32_t i)
     return op->tok ? op->tok[i] : UINT32_MAX;
 }
 
-/* Attention of some queries over one page under logits that are given: the largest of a query's
- * logits, the sum of exp(logit - most), and the values of the page under these weights. A logit
- * that is not finite leaves a sum that is not finite. One worker's, no alignment. */
+/* What tokens of a page weigh for some queries under given logits: weight = exp(logit - most) with
+ * the largest of a query's logits, 0 behind n_tok, and their sum. A logit that is not finite leaves
+ * a sum that is not finite. One worker's, no alignment. */
+struct op_raise {
+    const float *logit; /* [group, PAGE_TOK] */
+    uint32_t group, n_tok;
+    float *weight;     /* [group, PAGE_TOK] */
+    float *most, *sum; /* [group] */
+};
+
+/* Adds the values of a sealed page under such weights, times a query's `by`. One worker's, no
+ * alignment. */
 struct op_blend {
     const struct page_geom *geom;
-    const uint8_t *page;   /* a sealed page; NULL: there are no values */
-    const float *logit;    /* [group, PAGE_TOK] */
-    uint32_t group, n_tok; /* tokens that count, the first ones; with values PAGE_TOK */
-    float *most, *sum;     /* [group] */
-    float *value;          /* [group, head_dim] */
+    const uint8_t *page;
+    const float *weight, *by; /* [group, PAGE_TOK], [group] */
+    uint32_t group;
+    float *value; /* [group, head_dim] */
 };
 
 struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment
@@ -698,6 +706,7 @@ struct ops {
     /* The same, in bits of its own, where both sides are few rows, which nothing is laid out for.
      */
     void (*dots_few)(const struct op_dots *op);
+    void (*raise)(const struct op_raise *op);
     void (*blend)(const struct op_blend *op);
     bool (*pack)(const struct op_pack *op); /* false: a number is not finite */
     void (*dots_bf16)(const struct op_dots_bf16 *op);

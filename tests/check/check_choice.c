@@ -8,8 +8,10 @@ enum { N_MEMBER = 2 };
 
 static struct { /* rooms of the reference, and what comes back */
     float vote[N_MEMBER][N_VISIT];
-    float part[N_MEMBER][OP_VISIT_ROUND * GROUP * (DIM + 2)];
-    double part_log[N_MEMBER][OP_VISIT_ROUND * GROUP];
+    float weight[N_MEMBER][N_VISIT * GROUP * PAGE_TOK];
+    float page_most[N_MEMBER][N_VISIT * GROUP], page_sum[N_MEMBER][N_VISIT * GROUP];
+    double page_log[N_MEMBER][OP_VISIT_ROUND * GROUP];
+    float block[N_MEMBER][(N_VISIT / OP_VISIT_BLOCK + 1) * GROUP * (DIM + 1)];
     float sum[(N_VISIT + 1) * GROUP];
     float value[N_MEMBER][GROUP * DIM], value_log[N_MEMBER][GROUP];
     uint32_t order[N_VISIT], spare[N_VISIT], mask[N_MEMBER][N_VISIT], got[N_VISIT];
@@ -35,8 +37,11 @@ static struct op_lane_visit make_visit(uint32_t lane, int form, uint32_t n_page)
                                   .vote = s.vote[lane],
                                   .order = s.order,
                                   .spare = s.spare,
-                                  .part = s.part[lane],
-                                  .part_log = s.part_log[lane],
+                                  .weight = s.weight[lane],
+                                  .page_most = s.page_most[lane],
+                                  .page_sum = s.page_sum[lane],
+                                  .page_log = s.page_log[lane],
+                                  .block = s.block[lane],
                                   .value = s.value[lane],
                                   .value_log = s.value_log[lane],
                                   .mask = s.mask[lane],

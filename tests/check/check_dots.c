@@ -260,61 +260,86 @@ static void keys_are_those_of_page_read(void **state)
 
 enum { BLEND_GROUP = 9, BLEND_DIM = 96 };
 
-/* One query head's part, in f64. */
-static void assert_blend(const struct op_blend *op, uint32_t g, const float *v)
+static void assert_raised(const struct op_raise *op, uint32_t g)
 {
     const float *logit = op->logit + (size_t)g * PAGE_TOK;
-    double sum = 0, want[BLEND_DIM] = {0};
+    const float *weight = op->weight + (size_t)g * PAGE_TOK;
     float most = -INFINITY;
+    double sum = 0;
     for (uint32_t t = 0; t < op->n_tok; t++) most = fmaxf(most, logit[t]);
-    for (uint32_t t = 0; t < op->n_tok; t++) {
-        const double w = most > -INFINITY ? exp((double)logit[t] - (double)most) : 0;
-        sum += w;
-        for (uint32_t c = 0; c < BLEND_DIM; c++) want[c] += w * (double)v[t * BLEND_DIM + c];
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        const bool counts = t < op->n_tok && most > -INFINITY;
+        const double want = counts ? exp((double)logit[t] - (double)most) : 0;
+        assert_true(fabs((double)weight[t] - want) <= 1e-5 * want + 1e-30);
+        sum += want;
     }
     assert_true(float_bits(op->most[g]) == float_bits(most));
     assert_true(fabs((double)op->sum[g] - sum) <= 1e-5 * sum);
-    for (uint32_t c = 0; c < BLEND_DIM && op->page; c++)
-        assert_true(fabs((double)op->value[g * BLEND_DIM + c] - want[c]) <= 1e-5 * sum * 128);
+}
+
+static void weights_are_powers_of_logits(void **state)
+{
+    (void)state;
+    static float logit[BLEND_GROUP * PAGE_TOK], weight[BLEND_GROUP * PAGE_TOK];
+    static float most[BLEND_GROUP], sum[BLEND_GROUP];
+    uint64_t seed = 7;
+    for (size_t k = 0; k < N_ISA * 4; k++) {
+        struct ops o;
+        if (ops_init_isa(&o, isa_names[k / 4], NULL) != SAC_OK) continue;
+        for (size_t i = 0; i < BLEND_GROUP * PAGE_TOK; i++) logit[i] = 9 * random_unit(&seed);
+        for (size_t t = 0; t < PAGE_TOK; t++) logit[2 * PAGE_TOK + t] = -INFINITY;
+        const struct op_raise op = {.logit = logit,
+                                    .group = BLEND_GROUP,
+                                    .n_tok = k % 2 ? PAGE_TOK : 1 + (uint32_t)(k * 5 % PAGE_TOK),
+                                    .weight = weight,
+                                    .most = most,
+                                    .sum = sum};
+        o.raise(&op);
+        for (uint32_t g = 0; g < BLEND_GROUP; g++) assert_raised(&op, g);
+        logit[PAGE_TOK] = NAN;
+        logit[3 * PAGE_TOK] = INFINITY;
+        o.raise(&op);
+        for (uint32_t g = 0; g < BLEND_GROUP; g++)
+            assert_int_equal(isfinite(sum[g]) == 0, g == 1 || g == 3);
+    }
 }
 
 static void blends_are_weighted_sums(void **state)
 {
     (void)state;
     static uint8_t page[PAGE_TOK * BLEND_DIM * 4 + 4096];
-    static float v[PAGE_TOK * BLEND_DIM], logit[BLEND_GROUP * PAGE_TOK];
-    static float most[BLEND_GROUP], sum[BLEND_GROUP], value[BLEND_GROUP * BLEND_DIM];
+    static float v[PAGE_TOK * BLEND_DIM], weight[BLEND_GROUP * PAGE_TOK];
+    float by[BLEND_GROUP], value[BLEND_GROUP * BLEND_DIM + 1];
     uint64_t seed = 6;
-    for (size_t k = 0; k < N_ISA * 3 * 2; k++) {
+    for (size_t k = 0; k < N_ISA * 3 * BLEND_GROUP; k++) {
         struct ops o;
+        const uint32_t group = 1 + (uint32_t)(k % BLEND_GROUP);
         struct page_geom g = {.n_layer = 1, .n_kv_head = 1, .head_dim = BLEND_DIM};
-        g.type_k = g.type_v = (sac_kv_type)(k / 2 % 3);
+        g.type_k = g.type_v = (sac_kv_type)(k / BLEND_GROUP % 3);
         page_geom_init(&g);
-        if (ops_init_isa(&o, isa_names[k / 6], NULL) != SAC_OK) continue;
+        if (ops_init_isa(&o, isa_names[k / BLEND_GROUP / 3], NULL) != SAC_OK) continue;
         for (size_t i = 0; i < g.bytes; i += 2) { /* halves from 2^-1 to 2, of both signs */
             const uint32_t bits = (uint32_t)random_next(&seed);
             const uint16_t half = g.type_v == SAC_KV_BF16 ? (uint16_t)(0x3f00u | (bits & 0x80ffu))
                                                           : (uint16_t)(0x3800u | (bits & 0x87ffu));
             memcpy(page + i, &half, sizeof half);
         }
-        for (size_t i = 0; i < BLEND_GROUP * PAGE_TOK; i++) logit[i] = 9 * random_unit(&seed);
-        for (size_t t = 0; t < PAGE_TOK; t++) logit[2 * PAGE_TOK + t] = -INFINITY;
+        for (size_t i = 0; i < BLEND_GROUP * PAGE_TOK; i++) weight[i] = random_unit(&seed);
+        for (uint32_t h = 0; h < BLEND_GROUP; h++) by[h] = 0.125f * (float)h;
+        for (size_t i = 0; i <= BLEND_GROUP * BLEND_DIM; i++) value[i] = (float)(i % 7);
         page_read(NULL, v, &g, page, PAGE_SEALED, PAGE_TOK);
-        const struct op_blend op = {.geom = &g,
-                                    .page = k % 2 ? page : NULL,
-                                    .logit = logit,
-                                    .group = BLEND_GROUP,
-                                    .n_tok = k % 2 ? PAGE_TOK : 1 + (uint32_t)(k * 5 % PAGE_TOK),
-                                    .most = most,
-                                    .sum = sum,
-                                    .value = value};
-        o.blend(&op);
-        for (uint32_t h = 0; h < BLEND_GROUP; h++) assert_blend(&op, h, v);
-        logit[PAGE_TOK] = NAN;
-        logit[3 * PAGE_TOK] = INFINITY;
-        o.blend(&op);
-        for (uint32_t h = 0; h < BLEND_GROUP; h++)
-            assert_int_equal(isfinite(sum[h]) == 0, h == 1 || h == 3);
+        o.blend(&(struct op_blend){
+            .geom = &g, .page = page, .weight = weight, .by = by, .group = group, .value = value});
+        for (uint32_t i = 0; i <= BLEND_GROUP * BLEND_DIM; i++) {
+            const uint32_t h = i / BLEND_DIM, c = i % BLEND_DIM;
+            double want = (double)(i % 7), all = want;
+            for (uint32_t t = 0; t < PAGE_TOK && h < group; t++) {
+                const double w = (double)by[h] * (double)weight[h * PAGE_TOK + t];
+                want += w * (double)v[t * BLEND_DIM + c];
+                all += fabs(w * (double)v[t * BLEND_DIM + c]);
+            }
+            assert_true(fabs((double)value[i] - want) <= 1e-5 * all);
+        }
     }
 }
 
@@ -322,6 +347,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_those_of_page_read),
+        cmocka_unit_test(weights_are_powers_of_logits),
         cmocka_unit_test(blends_are_weighted_sums),
         cmocka_unit_test(every_set_is_near_the_exact_sum),
         cmocka_unit_test(products_in_bf16_are_of_rounded_rows),

@@ -292,7 +292,8 @@ static void little_is_read_beside(void **state)
     (void)state;
     enum { N = 120, MOST_BESIDE = 32 };
     static float vote[N], value[LB_GROUP * LB_DIM], value_log[LB_GROUP];
-    static float part[OP_VISIT_ROUND * LB_GROUP * (LB_DIM + 2)];
+    static float weight[N * LB_GROUP * PAGE_TOK], most[N * LB_GROUP], sum[N * LB_GROUP];
+    static float block[(N / OP_VISIT_BLOCK + 1) * LB_GROUP * (LB_DIM + 1)];
     static page_id page[N];
     uint32_t order[N], spare[N], mask[N] = {0};
     struct op_lane_result result = {0};
@@ -319,7 +320,10 @@ static void little_is_read_beside(void **state)
                                         .vote = vote,
                                         .order = order,
                                         .spare = spare,
-                                        .part = part,
+                                        .weight = weight,
+                                        .page_most = most,
+                                        .page_sum = sum,
+                                        .block = block,
                                         .value = value,
                                         .value_log = value_log,
                                         .mask = mask,
@@ -333,6 +337,7 @@ static void little_is_read_beside(void **state)
     b.ops.lanes.visit(b.workers, &b.ops, &visit, 1);
     assert_int_equal(result.n_visit, 4); /* the first, the newest two, and one to look at */
     assert_in_range(result.n_beside, 0, MOST_BESIDE);
+    assert_int_equal(result.n_value, 4); /* of those beside, keys alone */
     lb_close(&b);
 }
 

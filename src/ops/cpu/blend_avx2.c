@@ -1,13 +1,14 @@
-/* blend_avx2.c: attention over one page under given logits, 8 channels at a time; blend_tmpl.h has
- * the text. */
+/* blend_avx2.c: values of a page under weights of its tokens, 8 channels at a time; blend_tmpl.h
+ * has the text. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
-#define HEADS 3u
+#define HEADS 4u
 
 #include "ops/cpu/blend_tmpl.h"
 
 void ops_fill_avx2_blend(struct ops *o)
 {
+    o->raise = raise_vec;
     o->blend = blend_vec;
 }

@@ -1,4 +1,4 @@
-/* blend_avx512.c: attention over one page under given logits, 16 channels at a time; blend_tmpl.h
+/* blend_avx512.c: values of a page under weights of its tokens, 16 channels at a time; blend_tmpl.h
  * has the text. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
@@ -9,5 +9,6 @@
 
 void ops_fill_avx512_blend(struct ops *o)
 {
+    o->raise = raise_vec;
     o->blend = blend_vec;
 }

@@ -1,9 +1,10 @@
 /* lanes_visit.c: pages visited one after another until enough of the attention has been seen.
  *
- * A round of pages is read by all workers, each page's part of the attention kept apart. Who ends
- * the last piece of a team's round goes through the parts in the order of the pages, and stops
- * where enough has been seen; what was read behind is left. How long a round is follows from the
- * votes: half of the pages that would do if they held what they promise, then few at a time.
+ * The keys of a round of pages are read by all workers, what each page holds kept apart. Who ends
+ * the last piece of a team's round goes through its pages in their order, and stops where enough
+ * has been seen; what was read behind is left. How long a round is follows from the votes: half of
+ * the pages that would do if they held what they promise, then few at a time. Values are read at
+ * the end of a call, of all pages that were visited in it, by all workers again.
  *
  * Invariants:
  *  1. What a team visits follows from its votes and its pages alone, not from rounds, workers, or
@@ -11,7 +12,9 @@
  *  2. The order is found BATCH pages at a time, the best of those left: the same as by one sort.
  *  3. A lane that has met what is not finite takes no part any more; its team goes on.
  *  4. `from` and `end` change between two calls of the workers, by the caller: a worker that is
- *     late finds no pieces of the next round. */
+ *     late finds no pieces of the next round.
+ *  5. Values are added block by block of places in the order, in a block one page after the other,
+ *     and blocks in their order when the visit is done. So their sums do not depend on calls. */
 #include "ops/cpu/lanes_visit.h"
 
 #include "base/half.h"
@@ -95,8 +98,8 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op)
     for (uint32_t i = first; i < s->n_order; i++) op->vote[op->order[i]] = -1;
 }
 
-/* The next round; the order is known for it, and for `ahead` pages behind the next look. Where
- * pages may have to be fetched, no more than that are asked for in vain. */
+/* The next round; the order is known for it, and for `ahead` pages behind the next look. It does
+ * not depend on where pages lie, so that what is read does not either. */
 static void plan(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
@@ -104,28 +107,41 @@ static void plan(const struct team *t)
     const uint32_t known = s->look + smaller(op->ahead, op->n_page - s->look);
     while (s->n_order < larger(known, smaller(s->at + LEAST, op->n_page))) extend(t->ops, op);
     const uint32_t hoped = (s->n_enough ? s->n_enough : s->n_order) / 2;
-    const uint32_t few =
-        op->until < UINT32_MAX ? larger(op->ahead, op->step) : larger(LEAST, s->at / SHARE);
-    s->plan = hoped > s->at ? hoped : s->at + few;
+    s->plan = hoped > s->at ? hoped : s->at + larger(LEAST, s->at / SHARE);
     s->plan = smaller(larger(s->plan, s->look), smaller(s->at + OP_VISIT_ROUND, op->n_page));
     while (s->n_order < s->plan) extend(t->ops, op);
 }
 
-/* ---- Parts ---- */
+/* ---- Pages ---- */
 
-/* What attention makes of a page of a round. */
+/* What a page holds for each query head. */
 struct part {
+    float *weight;     /* [group, PAGE_TOK] */
     float *most, *sum; /* [group] */
-    float *value;      /* [group, head_dim] */
     double *log;       /* [group] of a proof: ln of the sum of exp(logit) */
 };
 
-static struct part part_of(const struct op_lane_visit *op, uint32_t i)
+static struct part part_of(const struct op_lane_visit *op, uint32_t place)
 {
-    const size_t n = op->group, d = op->geom->head_dim;
-    float *at = op->part + i * n * (d + 2);
-    return (struct part){
-        .most = at, .sum = at + n, .value = at + 2 * n, .log = op->part_log + i * n};
+    const size_t at = (size_t)place * op->group;
+    return (struct part){.weight = op->weight + at * PAGE_TOK,
+                         .most = op->page_most + at,
+                         .sum = op->page_sum + at,
+                         .log = op->page_log + (size_t)(place % OP_VISIT_ROUND) * op->group};
+}
+
+/* Asks for bytes [from, end) of a page that is read next. */
+static inline __attribute__((always_inline)) void fetch(const struct op_lane_visit *op,
+                                                        uint32_t page, size_t from, size_t end)
+{
+    const uint8_t *at = page_frame(op->geom, op->frames, op->page[page]);
+    for (size_t i = from; i < end; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+
+/* Where values begin: keys lie before them. */
+static size_t values_at(const struct page_geom *g)
+{
+    return g->type_k == SAC_KV_Q8 ? g->v_scale : g->v;
 }
 
 /* Logits of n_tok tokens, [PAGE_TOK] of each query head. */
@@ -170,25 +186,24 @@ static void prove_logits(const struct op_lane_visit *op, const float *k, uint32_
     }
 }
 
-/* The part of n_tok tokens with keys k; `page` NULL: their values do not count. */
+/* What n_tok tokens with keys k hold. */
 static void make_part(const struct ops *ops, const struct op_lane_visit *op, const float *k,
-                      const uint8_t *page, uint32_t n_tok, const struct part *to)
+                      uint32_t n_tok, const struct part *to)
 {
     float logit[OP_GROUP_MAX * PAGE_TOK];
     if (op->proof)
         prove_logits(op, k, n_tok, logit, to->log);
     else
         find_logits(ops, op, k, n_tok, logit);
-    ops->blend(&(struct op_blend){.geom = op->geom,
-                                  .page = page,
-                                  .logit = logit,
+    ops->raise(&(struct op_raise){.logit = logit,
                                   .group = op->group,
                                   .n_tok = n_tok,
+                                  .weight = to->weight,
                                   .most = to->most,
-                                  .sum = to->sum,
-                                  .value = to->value});
+                                  .sum = to->sum});
 }
 
+/* The keys of the page at a place of the order. */
 static void read_page(const struct ops *ops, const struct op_lane_visit *op, uint32_t page,
                       const struct part *to)
 {
@@ -199,7 +214,7 @@ static void read_page(const struct ops *ops, const struct op_lane_visit *op, uin
         .geom = g, .frames = op->frames, .page = op->page + page, .n_page = 1, .out = k});
     for (uint32_t t = 0; t < PAGE_TOK && s < op->n_segment; t++)
         segment_turn(k + t * d, k + t * d, d, &op->segment[s], op->rope, -1);
-    make_part(ops, op, k, page_frame(g, op->frames, op->page[page]), PAGE_TOK, to);
+    make_part(ops, op, k, PAGE_TOK, to);
 }
 
 /* The tokens of the row's own page, which lie there as in a page of 16 bits. */
@@ -212,7 +227,7 @@ static void read_own(const struct ops *ops, const struct op_lane_visit *op, cons
     if (tail.type_k == SAC_KV_Q8) tail.type_k = SAC_KV_F16;
     ops->keys(&(struct op_keys){
         .geom = &tail, .frames = {.base = op->own}, .page = &first, .n_page = 1, .out = k});
-    make_part(ops, op, k, NULL, op->n_own, to);
+    make_part(ops, op, k, op->n_own, to);
 }
 
 /* ---- Sums ---- */
@@ -222,8 +237,6 @@ static void read_own(const struct ops *ops, const struct op_lane_visit *op, cons
 static void raise_most(const struct op_lane_visit *op, uint32_t g, float most)
 {
     struct op_visited *s = op->state;
-    const uint32_t d = op->geom->head_dim;
-    float *value = op->value + (size_t)g * d;
     if (!(most > s->most[g])) return;
     const double by = exp((double)s->most[g] - (double)most);
     s->most[g] = most;
@@ -232,41 +245,33 @@ static void raise_most(const struct op_lane_visit *op, uint32_t g, float most)
     s->sum[g] *= by;
     if (isfinite(s->guess[g])) s->guess[g] *= by; /* infinite: there is none yet */
     s->own[g] = exp(fmin(s->own_log[g] - (double)most, 700));
-    for (uint32_t c = 0; c < d; c++) value[c] *= (float)by;
 }
 
-/* Adds a part's mass for query head g, which is returned; `weight`: what its sums are to be
- * multiplied with. */
-static double add_mass(const struct op_lane_visit *op, const struct part *part, uint32_t g,
-                       double *weight)
+/* Adds a page's mass for query head g, which is returned. */
+static double add_mass(const struct op_lane_visit *op, const struct part *part, uint32_t g)
 {
     struct op_visited *s = op->state;
     raise_most(op, g, part->most[g]);
-    const double by = exp((double)part->most[g] - (double)s->most[g]);
-    *weight = part->most[g] == -INFINITY ? 0 : by;
-    const double mass = op->proof && *weight > 0 ? exp(part->log[g] - (double)s->most[g])
-                                                 : *weight * (double)part->sum[g];
+    const double by =
+        part->most[g] == -INFINITY ? 0 : exp((double)part->most[g] - (double)s->most[g]);
+    const double mass =
+        op->proof && by > 0 ? exp(part->log[g] - (double)s->most[g]) : by * (double)part->sum[g];
     s->seen[g] += mass;
-    s->sum[g] += *weight * (double)part->sum[g];
+    s->sum[g] += by * (double)part->sum[g];
     op->result->n_bad += isfinite(s->seen[g]) == 0;
     return mass;
 }
 
-/* A page is visited: number i of the round. */
-static void visit_page(const struct op_lane_visit *op, uint32_t page, uint32_t i, bool is_step)
+/* The page at a place is visited. */
+static void visit_page(const struct op_lane_visit *op, uint32_t page, uint32_t place, bool is_step)
 {
     struct op_visited *s = op->state;
-    const struct part part = part_of(op, i);
-    const uint32_t d = op->geom->head_dim;
+    const struct part part = part_of(op, place);
     op->result->n_chosen += is_step ? PAGE_TOK : 0;
     op->result->n_visit++;
     op->mask[page] = UINT32_MAX;
     for (uint32_t g = 0; g < op->group; g++) {
-        double weight;
-        const double mass = add_mass(op, &part, g, &weight);
-        const float by = (float)weight, *from = part.value + (size_t)g * d;
-        float *value = op->value + (size_t)g * d;
-        for (uint32_t c = 0; c < d; c++) value[c] += by * from[c];
+        const double mass = add_mass(op, &part, g);
         if (!is_step) continue;
         s->step[g] += mass;
         if (!op->by_last) s->guess[g] = fmin(s->guess[g], mass);
@@ -328,7 +333,9 @@ static void end_proof(const struct op_lane_visit *op)
 static void begin_lane(const struct team *t, const struct op_lane_visit *op)
 {
     struct op_visited *s = op->state;
-    const struct part own = part_of(op, 0);
+    float weight[OP_GROUP_MAX * PAGE_TOK], most[OP_GROUP_MAX], sum[OP_GROUP_MAX];
+    double log_own[OP_GROUP_MAX];
+    const struct part own = {.weight = weight, .most = most, .sum = sum, .log = log_own};
     assert(op->group <= OP_GROUP_MAX && op->begin <= op->end && op->end <= op->n_page);
     assert(op->geom->head_dim <= DIM_MAX);
     for (uint32_t g = 0; g < op->group; g++) {
@@ -336,7 +343,6 @@ static void begin_lane(const struct team *t, const struct op_lane_visit *op)
         s->guess[g] = INFINITY;
         s->most[g] = -INFINITY;
     }
-    memset(op->value, 0, (size_t)op->group * op->geom->head_dim * sizeof *op->value);
     if (!takes_part(op)) return;
     read_own(t->ops, op, &own);
     for (uint32_t g = 0; g < op->group; g++) {
@@ -393,19 +399,6 @@ static bool has_enough(const struct team *t)
     return n_left == 0 || n == 0 || (t->op->by_mean ? sum / n : least) > t->op->mass;
 }
 
-static void end_lane(const struct op_lane_visit *op)
-{
-    const struct op_visited *s = op->state;
-    const uint32_t d = op->geom->head_dim;
-    for (uint32_t g = 0; g < op->group; g++) {
-        if (s->sum[g] == 0) continue;
-        op->value_log[g] = s->most[g] + (float)log(s->sum[g]);
-        for (uint32_t c = 0; c < d; c++) op->value[(size_t)g * d + c] /= (float)s->sum[g];
-    }
-    op->result->attended = true;
-    if (op->proof) end_proof(op);
-}
-
 /* `look` pages have been visited: enough, or so many more. */
 static void look(const struct team *t)
 {
@@ -419,9 +412,6 @@ static void look(const struct team *t)
     s->done = has_enough(t);
     s->n_last = smaller(t->op->step, t->op->n_page - s->at);
     s->look = s->at + s->n_last;
-    if (!s->done) return;
-    for (uint32_t i = 0; i < t->n; i++)
-        if (takes_part(&t->op[i])) end_lane(&t->op[i]);
 }
 
 /* What is due behind the pages that have been visited. */
@@ -438,13 +428,88 @@ static void end_round(const struct team *t)
     struct op_visited *s = t->op->state;
     while (s->at < s->end && !s->done) {
         const bool is_step = s->n_last > 0;
-        const uint32_t i = s->at++ - s->from;
+        const uint32_t place = s->at++;
         for (uint32_t k = 0; k < t->n; k++)
-            if (takes_part(&t->op[k])) visit_page(&t->op[k], t->op->order[s->from + i], i, is_step);
+            if (takes_part(&t->op[k])) visit_page(&t->op[k], t->op->order[place], place, is_step);
         go_on(t);
     }
     for (uint32_t k = 0; k < t->n; k++)
         if (takes_part(&t->op[k])) t->op[k].result->n_beside += s->end - s->at;
+}
+
+/* ---- Values ---- */
+
+/* Values of a block for each query head, relative to exp of `most`. */
+struct block {
+    float *value, *most; /* [group, head_dim], [group] */
+};
+
+static struct block block_of(const struct op_lane_visit *op, uint32_t i)
+{
+    const size_t d = op->geom->head_dim, at = (size_t)i * op->group * (d + 1);
+    return (struct block){.value = op->block + at, .most = op->block + at + op->group * d};
+}
+
+/* What a page's weights are to be multiplied with: `by` [group]. Sums so far become relative to its
+ * largest logit where that is larger. */
+static void level(const struct op_lane_visit *op, const struct block *to, const float *most,
+                  float *by)
+{
+    const uint32_t d = op->geom->head_dim;
+    for (uint32_t g = 0; g < op->group; g++) {
+        float *value = to->value + (size_t)g * d;
+        if (most[g] > to->most[g]) {
+            const float less = expf(to->most[g] - most[g]);
+            for (uint32_t c = 0; c < d; c++) value[c] *= less;
+            to->most[g] = most[g];
+        }
+        by[g] = most[g] == -INFINITY ? 0 : expf(most[g] - to->most[g]);
+    }
+}
+
+/* Adds the pages at places [from, end) of a block, whose order is the team's. */
+static void add_values(const struct team *t, const struct op_lane_visit *op, uint32_t from,
+                       uint32_t end)
+{
+    const struct page_geom *g = op->geom;
+    const struct block to = block_of(op, from / OP_VISIT_BLOCK);
+    float by[OP_GROUP_MAX];
+    if (from % OP_VISIT_BLOCK == 0) {
+        memset(to.value, 0, (size_t)op->group * g->head_dim * sizeof *to.value);
+        for (uint32_t h = 0; h < op->group; h++) to.most[h] = -INFINITY;
+    }
+    for (uint32_t i = from; i < end; i++) {
+        const struct part part = part_of(op, i);
+        if (i + 1 < t->op->state->at) fetch(op, t->op->order[i + 1], values_at(g), g->bytes);
+        level(op, &to, part.most, by);
+        t->ops->blend(
+            &(struct op_blend){.geom = g,
+                               .page = page_frame(g, op->frames, op->page[t->op->order[i]]),
+                               .weight = part.weight,
+                               .by = by,
+                               .group = op->group,
+                               .value = to.value});
+    }
+}
+
+/* What attention makes of all pages that were visited. */
+static void end_lane(const struct op_lane_visit *op, uint32_t n_visit)
+{
+    const struct op_visited *s = op->state;
+    const uint32_t d = op->geom->head_dim;
+    memset(op->value, 0, (size_t)op->group * d * sizeof *op->value);
+    for (uint32_t g = 0; g < op->group; g++) {
+        float *value = op->value + (size_t)g * d;
+        if (s->sum[g] == 0) continue;
+        op->value_log[g] = s->most[g] + (float)log(s->sum[g]);
+        for (uint32_t i = 0; i * OP_VISIT_BLOCK < n_visit; i++) {
+            const struct block b = block_of(op, i);
+            const float by = expf(b.most[g] - s->most[g]) / (float)s->sum[g];
+            for (uint32_t c = 0; c < d; c++) value[c] += by * b.value[(size_t)g * d + c];
+        }
+    }
+    op->result->attended = true;
+    if (op->proof) end_proof(op);
 }
 
 /* ---- The slot ---- */
@@ -484,12 +549,14 @@ static uint32_t begin_rounds(const struct op_lane_visit *op, uint32_t n)
 static void visit_piece(const struct call *c, uint32_t i, uint32_t piece)
 {
     const struct team t = team_of(c, i);
+    const struct op_lane_visit *op = &c->op[i];
     struct op_visited *s = t.op->state;
     const uint32_t first = s->from + piece * PIECE, end = smaller(first + PIECE, s->end);
     if (first >= s->end) return;
-    for (uint32_t p = first; p < end && takes_part(&c->op[i]); p++) {
-        const struct part part = part_of(&c->op[i], p - s->from);
-        read_page(c->ops, &c->op[i], t.op->order[p], &part);
+    for (uint32_t p = first; p < end && takes_part(op); p++) {
+        const struct part part = part_of(op, p);
+        if (p + 1 < s->end) fetch(op, t.op->order[p + 1], 0, values_at(op->geom));
+        read_page(c->ops, op, t.op->order[p], &part);
     }
     if (__atomic_sub_fetch(&s->n_left, 1, __ATOMIC_ACQ_REL) == 0) end_round(&t);
 }
@@ -501,6 +568,56 @@ static void visit_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     for (; begin < end; begin++) visit_piece(c, begin / c->n_piece, begin % c->n_piece);
 }
 
+/* Blocks with pages whose values are due, at least one, which may be empty: it ends the visit. */
+static uint32_t due_blocks(const struct op_lane_visit *op, uint32_t at)
+{
+    const uint32_t first = op->state->n_value / OP_VISIT_BLOCK;
+    return larger((at + OP_VISIT_BLOCK - 1) / OP_VISIT_BLOCK, first + 1) - first;
+}
+
+/* The most of all lanes. */
+static uint32_t begin_values(const struct call *c, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct op_lane_visit *op = &c->op[i];
+        op->state->n_value_left = due_blocks(op, team_of(c, i).op->state->at);
+        most = larger(most, op->state->n_value_left);
+    }
+    return most;
+}
+
+static void value_block(const struct call *c, uint32_t i, uint32_t block)
+{
+    const struct team t = team_of(c, i);
+    const struct op_lane_visit *op = &c->op[i];
+    struct op_visited *s = op->state;
+    const uint32_t at = t.op->state->at, n_done = s->n_value;
+    const uint32_t begin = (n_done / OP_VISIT_BLOCK + block) * OP_VISIT_BLOCK;
+    if (block >= due_blocks(op, at) || !takes_part(op)) return;
+    add_values(&t, op, larger(begin, n_done), smaller(begin + OP_VISIT_BLOCK, at));
+    if (__atomic_sub_fetch(&s->n_value_left, 1, __ATOMIC_ACQ_REL) > 0) return;
+    if (t.op->state->done) end_lane(op, at);
+}
+
+static void value_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    (void)worker_i;
+    for (; begin < end; begin++) value_block(c, begin / c->n_piece, begin % c->n_piece);
+}
+
+/* All values of the call have been added. */
+static void end_values(const struct call *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct op_lane_visit *op = &c->op[i];
+        const uint32_t at = team_of(c, i).op->state->at;
+        if (takes_part(op)) op->result->n_value += at - op->state->n_value;
+        op->state->n_value = at;
+    }
+}
+
 void lanes_visit(struct workers *pool, const struct ops *ops, const struct op_lane_visit *op,
                  uint32_t n)
 {
@@ -508,4 +625,7 @@ void lanes_visit(struct workers *pool, const struct ops *ops, const struct op_la
     workers_for(pool, n, open_team, &c);
     while ((c.n_piece = begin_rounds(op, n)) > 0)
         workers_for_span(pool, n * c.n_piece, 1, visit_pieces, &c);
+    c.n_piece = begin_values(&c, n);
+    workers_for_span(pool, n * c.n_piece, 1, value_blocks, &c);
+    end_values(&c, n);
 }
