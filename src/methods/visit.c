@@ -79,7 +79,8 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .ahead = rule.step * rule.ahead,
                                   .by_last = rule.by_last,
                                   .by_mean = rule.by_mean,
-                                  .until = UINT32_MAX};
+                                  .until = UINT32_MAX,
+                                  .last = b->away ? NULL : rule.last};
 }
 
 /* Returns the number of lanes, which are named in `target`; those of a row that are a team stand

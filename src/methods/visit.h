@@ -16,7 +16,8 @@ struct visit_rule {
     uint32_t recent;      /* newest tokens before the own page that are visited first */
     bool by_last;         /* the guess for a page not visited: struct op_lane_visit */
     bool by_mean;
-    bool by_layer; /* the KV heads of a row are a team */
+    bool by_layer;  /* the KV heads of a row are a team */
+    uint32_t *last; /* in a lane's state: as in op_lane_visit; or NULL */
 };
 
 /* The rooms of a lane: votes of pages stand in room.vote. */

@@ -204,8 +204,8 @@ struct op_visited {
  *
  * Lanes of a team visit the same pages, by the sum of their votes, and stop together. They stand
  * behind each other in the list, n_member says how many from this one on. */
-#define OP_VISIT_ROUND 64u /* pages of a round, at most */
-#define OP_VISIT_BLOCK 8u  /* of a block of values */
+#define OP_VISIT_ROUND 256u /* pages of a round, at most */
+#define OP_VISIT_BLOCK 8u   /* of a block of values */
 struct op_visit_proof {
     const float *bound; /* [group, n_page] as op_lane_bounds has made them */
     size_t bound_stride;
@@ -255,6 +255,9 @@ struct op_lane_visit {
     bool by_last;   /* the guess is the mean of the last step, else the least page visited */
     bool by_mean;   /* the mean of the query heads' shares counts, else the least */
     uint32_t until; /* no more pages are visited in this call: with what is in memory of them */
+    /* Of the host: pages that the row before has visited, 0: not known; becomes those of this one.
+     * How long rounds are follows from it, and nothing else. NULL: nobody has kept it. */
+    uint32_t *last;
 };
 
 /* ---- Of backends that are not the host ----

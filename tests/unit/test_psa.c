@@ -4,6 +4,7 @@
 #include "logit_bench.h"
 
 static struct lane_bench b;
+static struct op_lane_result result[LB_HEADS]; /* of the last choice */
 
 /* ---- The row's heads in one batch ---- */
 
@@ -11,9 +12,9 @@ static void choose_row(uint32_t pos)
 {
     const struct method_decode *hooks = b.spec.method->decode;
     uint8_t *scratch = mem_map(LB_HEADS * b.scratch_bytes);
-    struct op_lane_result result[LB_HEADS] = {{0}};
     union op_lane list[LB_HEADS];
     uint32_t target[LB_HEADS];
+    memset(result, 0, sizeof result);
     lb_point(&b, pos, false);
     for (uint32_t h = 0; h < LB_HEADS; h++) {
         b.lane[h].scratch = scratch + h * b.scratch_bytes;
@@ -296,7 +297,7 @@ static void little_is_read_beside(void **state)
     static float block[(N / OP_VISIT_BLOCK + 1) * LB_GROUP * (LB_DIM + 1)];
     static page_id page[N];
     uint32_t order[N], spare[N], mask[N] = {0};
-    struct op_lane_result result = {0};
+    struct op_lane_result one = {0};
     struct op_visited seen = {0};
     logit_open(&b, "psa");
     logit_both(&b, PAGE_TOK, 0);
@@ -327,7 +328,7 @@ static void little_is_read_beside(void **state)
                                         .value = value,
                                         .value_log = value_log,
                                         .mask = mask,
-                                        .result = &result,
+                                        .result = &one,
                                         .state = &seen,
                                         .n_member = 1,
                                         .mass = 0.95,
@@ -335,9 +336,46 @@ static void little_is_read_beside(void **state)
                                         .by_mean = true,
                                         .until = UINT32_MAX};
     b.ops.lanes.visit(b.workers, &b.ops, &visit, 1);
-    assert_int_equal(result.n_visit, 4); /* the first, the newest two, and one to look at */
-    assert_in_range(result.n_beside, 0, MOST_BESIDE);
-    assert_int_equal(result.n_value, 4); /* of those beside, keys alone */
+    assert_int_equal(one.n_visit, 4); /* the first, the newest two, and one to look at */
+    assert_in_range(one.n_beside, 0, MOST_BESIDE);
+    assert_int_equal(one.n_value, 4); /* of those beside, keys alone */
+    lb_close(&b);
+}
+
+/* How many pages the row before has visited changes how long rounds are, and nothing else: not what
+ * is visited, and no bit of what comes of it. Who knows it reads less beside. */
+static void the_row_before_changes_nothing(void **state)
+{
+    (void)state;
+    enum { POS = 39 * PAGE_TOK + 9, WAYS = 5 };
+    static const uint32_t before[WAYS] = {0, 1, 7, 39, UINT32_MAX};
+    static float value[sizeof b.rest_value / sizeof(float)], lse[sizeof b.rest_log / sizeof(float)];
+    static uint32_t mask[LB_HEADS][LB_PAGES];
+    uint32_t n_beside[2] = {0};
+    lb_open(&b, SAC_KV_F16, "psa:mass=0.5,order=box", 21);
+    lb_random_keys(&b, 2);
+    lb_seal(&b);
+    lb_random_query(&b, 2.5f);
+    for (uint32_t way = 0; way < 2 * WAYS; way++) { /* each and, behind it, what it has left */
+        lb_point(&b, POS, false);
+        for (uint32_t h = 0; h < LB_HEADS && way % 2 == 0; h++)
+            memcpy(b.lane[h].state, &before[way / 2], sizeof before[0]);
+        choose_row(POS);
+        if (way == 0) {
+            memcpy(value, b.rest_value, sizeof value);
+            memcpy(lse, b.rest_log, sizeof lse);
+            memcpy(mask, b.mask, sizeof mask);
+        }
+        assert_memory_equal(value, b.rest_value, sizeof value);
+        assert_memory_equal(lse, b.rest_log, sizeof lse);
+        assert_memory_equal(mask, b.mask, sizeof mask);
+        for (uint32_t h = 0; h < LB_HEADS; h++) {
+            assert_int_equal(*(const uint32_t *)b.lane[h].state, result[h].n_visit);
+            assert_in_range(result[h].n_visit, 4, 38);
+            if (way == 1 || before[way / 2] >= 39) n_beside[way % 2] += result[h].n_beside;
+        }
+    }
+    assert_in_range(n_beside[1], 0, n_beside[0] / 2);
     lb_close(&b);
 }
 
@@ -349,6 +387,7 @@ int main(void)
         cmocka_unit_test(heads_of_a_layer_stop_together),
         cmocka_unit_test(a_bad_head_leaves_its_team),
         cmocka_unit_test(little_is_read_beside),
+        cmocka_unit_test(the_row_before_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

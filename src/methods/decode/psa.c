@@ -63,6 +63,20 @@ static struct visit_room make_room(const struct method_shape *s, const void *par
     return visit_room_of(s, by_plane(param), n_own, scratch);
 }
 
+/* Pages that the last row has visited: the next one will visit about as many. */
+static size_t psa_state_bytes(const struct method_shape *s, const void *param)
+{
+    (void)s, (void)param;
+    return sizeof(uint32_t);
+}
+
+/* No result depends on it. */
+static bool psa_sound(const struct method_loaded *l)
+{
+    (void)l;
+    return true;
+}
+
 static size_t psa_scratch_bytes(const struct method_shape *s, const void *param)
 {
     return make_room(s, param, NULL).bytes;
@@ -88,7 +102,8 @@ static struct visit_rule rule_of(const struct method_lane *l)
                                .recent = set->recent,
                                .by_last = set->rest > 0,
                                .by_mean = set->stop > 0,
-                               .by_layer = set->scope > 0};
+                               .by_layer = set->scope > 0,
+                               .last = l->state};
 }
 
 static void psa_choose(const struct method_batch *b)
@@ -107,12 +122,14 @@ static void psa_choose(const struct method_batch *b)
 }
 
 static const struct method_decode hooks = {
+    .state_bytes = psa_state_bytes,
     .side_bytes = psa_side_bytes,
     .scratch_bytes = psa_scratch_bytes,
     .seal = psa_seal,
     .note = psa_note,
     .choose = psa_choose,
     .joins_heads = psa_joins_heads,
+    .sound = psa_sound,
 };
 
 static const sac_method_deviation deviations[] = {

@@ -9,7 +9,7 @@
  * Invariants:
  *  1. What a team visits follows from its votes and its pages alone, not from rounds, workers, or
  *     where a call ends: a look is due when `look` pages have been visited.
- *  2. The order is found BATCH pages at a time, the best of those left: the same as by one sort.
+ *  2. The order is found some pages at a time, the best of those left: the same as by one sort.
  *  3. A lane that has met what is not finite takes no part any more; its team goes on.
  *  4. `from` and `end` change between two calls of the workers, by the caller: a worker that is
  *     late finds no pieces of the next round.
@@ -23,7 +23,8 @@
 #include <math.h>
 #include <string.h>
 
-#define BATCH   64u /* pages that are put in order at a time */
+#define BATCH   64u /* pages that are put in order at a time, or as many as are wanted */
+#define RUN     8u  /* of them that are sorted one by one */
 #define PIECE   2u  /* pages of a piece of a round */
 #define LEAST   4u  /* pages of a round that was not promised to be enough, */
 #define SHARE   8u  /* or this share of those that were visited */
@@ -77,25 +78,59 @@ static void hope(const struct op_lane_visit *op, uint32_t first)
     }
 }
 
-/* Puts the best of the pages that are left behind those in order: by vote, then by number. */
-static void extend(const struct ops *ops, const struct op_lane_visit *op)
+/* Joins two neighbouring runs, of n_a pages and n_b, whose best ones stand first. */
+static void join(const float *vote, uint32_t *page, uint32_t n_a, uint32_t n_b, uint32_t *spare)
+{
+    const uint32_t *b = page + n_a, *const end = b + n_b;
+    memcpy(spare, page, n_a * sizeof *page);
+    for (const uint32_t *a = spare; a < spare + n_a;)
+        *page++ = b < end && vote[*a] < vote[*b] ? *b++ : *a++;
+}
+
+/* n pages by vote, the highest first; those of equal votes stay as they stand. */
+static void sort(const float *vote, uint32_t *page, uint32_t n, uint32_t *spare)
+{
+    for (uint32_t first = 0; first < n; first += RUN)
+        for (uint32_t i = first + 1; i < n && i < first + RUN; i++) {
+            const uint32_t one = page[i];
+            uint32_t k = i;
+            for (; k > first && vote[page[k - 1]] < vote[one]; k--) page[k] = page[k - 1];
+            page[k] = one;
+        }
+    for (uint32_t run = RUN; run < n; run *= 2)
+        for (uint32_t first = 0; first + run < n; first += 2 * run)
+            join(vote, page + first, run, smaller(run, n - first - run), spare);
+}
+
+/* Puts the best of the pages that are left, so that n are known, behind those in order: by vote,
+ * then by number. */
+static void extend(const struct ops *ops, const struct op_lane_visit *op, uint32_t n)
 {
     struct op_visited *s = op->state;
-    const uint32_t first = s->n_order, n_more = smaller(BATCH, op->n_page - first);
+    const uint32_t first = s->n_order;
+    if (first >= n) return;
+    const uint32_t n_more = smaller(larger(BATCH, n - first), op->n_page - first);
     struct op_cut cut = ops->best(&(struct op_best){
         .value = op->vote, .n = op->n_page, .target = n_more, .spare = op->spare});
     for (uint32_t page = 0; page < op->n_page; page++) {
         const uint32_t key = op_best_key(op->vote[page]);
         if (key < cut.key || (key == cut.key && cut.n_tie == 0)) continue;
         cut.n_tie -= key == cut.key;
-        uint32_t i = s->n_order++;
-        for (; i > first && op->vote[op->order[i - 1]] < op->vote[page]; i--)
-            op->order[i] = op->order[i - 1];
-        op->order[i] = page;
+        op->order[s->n_order++] = page;
     }
     assert(n_more > 0 && s->n_order == first + n_more);
+    sort(op->vote, op->order + first, n_more, op->spare);
     hope(op, first);
     for (uint32_t i = first; i < s->n_order; i++) op->vote[op->order[i]] = -1;
+}
+
+/* Where the first round ends, most likely less than what will be visited. */
+static uint32_t first_round(const struct op_lane_visit *op)
+{
+    const struct op_visited *s = op->state;
+    const uint32_t last = op->last ? smaller(*op->last, op->n_page) : 0;
+    if (last > 0) return last - last / SHARE;
+    return (s->n_enough ? s->n_enough : s->n_order) / 2;
 }
 
 /* The next round; the order is known for it, and for `ahead` pages behind the next look. It does
@@ -105,11 +140,11 @@ static void plan(const struct team *t)
     const struct op_lane_visit *op = t->op;
     struct op_visited *s = op->state;
     const uint32_t known = s->look + smaller(op->ahead, op->n_page - s->look);
-    while (s->n_order < larger(known, smaller(s->at + LEAST, op->n_page))) extend(t->ops, op);
-    const uint32_t hoped = (s->n_enough ? s->n_enough : s->n_order) / 2;
+    extend(t->ops, op, larger(known, smaller(s->at + LEAST, op->n_page)));
+    const uint32_t hoped = first_round(op);
     s->plan = hoped > s->at ? hoped : s->at + larger(LEAST, s->at / SHARE);
     s->plan = smaller(larger(s->plan, s->look), smaller(s->at + OP_VISIT_ROUND, op->n_page));
-    while (s->n_order < s->plan) extend(t->ops, op);
+    extend(t->ops, op, s->plan);
 }
 
 /* ---- Pages ---- */
@@ -287,7 +322,7 @@ static void begin_proof(const struct team *t)
     const struct op_visit_proof *proof = op->proof;
     const uint32_t n = op->n_page;
     assert(t->n == 1); /* left is by this lane's order */
-    while (op->state->n_order < n) extend(t->ops, op);
+    extend(t->ops, op, n);
     for (uint32_t g = 0; g < op->group; g++) {
         const float *bound = proof->bound + g * proof->bound_stride;
         double *left = proof->left + (size_t)g * (n + 1);
@@ -615,6 +650,7 @@ static void end_values(const struct call *c, uint32_t n)
         const uint32_t at = team_of(c, i).op->state->at;
         if (takes_part(op)) op->result->n_value += at - op->state->n_value;
         op->state->n_value = at;
+        if (op->last && team_of(c, i).op->state->done) *op->last = at;
     }
 }
 
