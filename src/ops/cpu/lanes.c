@@ -15,7 +15,8 @@
 
 #define PIECE       64u                        /* pages */
 #define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same of shares, and of draws by them */
-#define RAISE_PIECE 64u /* of exponentials, the most work: dealt out more evenly */
+#define RAISE_PIECE 64u  /* of exponentials, the most work: dealt out more evenly */
+#define FOLD_PIECE  256u /* items that come out */
 #define DIM_MAX     512u
 
 struct call { /* of a slot */
@@ -32,6 +33,11 @@ static uint32_t piece_count(uint32_t n_page)
 static uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
 }
 
 /* A piece of n pages; it may be empty. */
@@ -291,22 +297,32 @@ static void vote(struct workers *pool, const struct ops *ops, const struct op_la
     workers_for(pool, n, vote_lane, &c);
 }
 
-static void fold_lane(void *arg, uint32_t i, uint32_t worker_i)
+/* Some of the items that come out, FOLD_PIECE of them. */
+static void fold_piece(const struct op_lane_fold *op, uint32_t piece)
 {
-    const struct op_lane_fold *op = (const struct op_lane_fold *)((const struct call *)arg)->op + i;
-    (void)worker_i;
-    for (uint32_t k = 0; k < op->n; k++) {
+    const uint32_t end = smaller((piece + 1) * FOLD_PIECE, op->n);
+    for (uint32_t k = piece * FOLD_PIECE; k < end; k++) {
         float sum = 0;
         for (uint32_t j = 0; j < op->n_part; j++) sum += op->in[k * op->step + j * op->part_step];
         op->out[k] = sum;
     }
 }
 
+static void fold_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    (void)worker_i;
+    for (; begin < end; begin++)
+        fold_piece((const struct op_lane_fold *)c->op + begin / c->n_piece, begin % c->n_piece);
+}
+
 static void fold(struct workers *pool, const struct ops *ops, const struct op_lane_fold *op,
                  uint32_t n)
 {
     struct call c = {.ops = ops, .op = op};
-    workers_for(pool, n, fold_lane, &c);
+    for (uint32_t i = 0; i < n; i++)
+        c.n_piece = larger(c.n_piece, (op[i].n + FOLD_PIECE - 1) / FOLD_PIECE);
+    workers_for_span(pool, n * c.n_piece, 1, fold_pieces, &c);
 }
 
 /* ---- Marks ---- */

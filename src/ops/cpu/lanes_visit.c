@@ -124,11 +124,17 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op, uint32
     for (uint32_t i = first; i < s->n_order; i++) op->vote[op->order[i]] = -1;
 }
 
+/* Pages that the row before has visited, or 0. */
+static uint32_t visited_before(const struct op_lane_visit *op)
+{
+    return op->last ? smaller(*op->last, op->n_page) : 0;
+}
+
 /* Where the first round ends, most likely less than what will be visited. */
 static uint32_t first_round(const struct op_lane_visit *op)
 {
     const struct op_visited *s = op->state;
-    const uint32_t last = op->last ? smaller(*op->last, op->n_page) : 0;
+    const uint32_t last = visited_before(op);
     if (last > 0) return last - last / SHARE;
     return (s->n_enough ? s->n_enough : s->n_order) / 2;
 }
@@ -140,11 +146,12 @@ static void plan(const struct team *t)
     const struct op_lane_visit *op = t->op;
     struct op_visited *s = op->state;
     const uint32_t known = s->look + smaller(op->ahead, op->n_page - s->look);
-    extend(t->ops, op, larger(known, smaller(s->at + LEAST, op->n_page)));
+    const uint32_t few = smaller(s->at + larger(LEAST, s->at / SHARE), op->n_page);
+    extend(t->ops, op, larger(larger(known, few), visited_before(op)));
     const uint32_t hoped = first_round(op);
-    s->plan = hoped > s->at ? hoped : s->at + larger(LEAST, s->at / SHARE);
-    s->plan = smaller(larger(s->plan, s->look), smaller(s->at + OP_VISIT_ROUND, op->n_page));
-    extend(t->ops, op, s->plan);
+    s->plan = larger(hoped > s->at ? hoped : few, s->look);
+    s->plan = smaller(s->plan, smaller(s->at + OP_VISIT_ROUND, op->n_page));
+    assert(s->plan <= s->n_order);
 }
 
 /* ---- Pages ---- */
