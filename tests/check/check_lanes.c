@@ -176,6 +176,21 @@ static void draws_are_the_same(void **state)
 
 /* ---- Votes, sums ---- */
 
+/* Scores of each token summed over the query heads: more items than one worker takes at a time. */
+static void sums_are_the_same(const float *score, const float *score_there)
+{
+    static float sum[N_TOK], got[N_TOK];
+    const struct op_lane_fold fold = {
+        .in = score, .n = N_TOK - 5, .n_part = GROUP, .step = 1, .part_step = N_TOK, .out = sum};
+    struct op_lane_fold there = fold;
+    there.in = score_there;
+    there.out = put(sum, sizeof sum);
+    ref.lanes.fold(NULL, &ref, &fold, 1);
+    assert_int_equal(api->lane_fold(device, &there, 1), SAC_OK);
+    get(got, there.out, sizeof got);
+    assert_near(sum, got, N_TOK - 5, 1e-5);
+}
+
 static void votes_are_the_same(void **state)
 {
     (void)state;
@@ -221,6 +236,7 @@ static void votes_are_the_same(void **state)
             assert_near(lse, got_lse, GROUP, 1e-5);
             get(got, fold_there.out, sizeof got);
             assert_near(sum, got, N_PAGE, 1e-5);
+            sums_are_the_same(score[0], there.at.score);
         }
         give_all();
     }
