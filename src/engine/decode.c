@@ -5,7 +5,9 @@
  * the list, and fetches the tokens that it has listed; where a method joins the heads of a row, row
  * after row. Where they are fewer, the lanes of a method are asked together, and the slots of the
  * choice cut the context into pieces for all workers. Then the others would attend to what one has
- * fetched into a cache of its own, so nobody fetches before attention does.
+ * fetched into a cache of its own, so nobody fetches before attention does. So it is with those
+ * that are left when all workers have had as many, if they are few and long: else most workers
+ * would wait for the last lanes.
  *
  * Invariants:
  *  1. A lane's choice depends on the sequence alone: lanes write their own state, mask and answer,
@@ -24,8 +26,9 @@
 #include <math.h>
 #include <string.h>
 
-#define FETCH_AT_ONCE 256u /* pages */
 #define COUNT_PIECES  8u   /* of a lane, where lanes are fewer than workers */
+#define FETCH_AT_ONCE 256u /* pages */
+#define LONE_PAGES    64u  /* that one worker looks at in the time in which all meet for a choice */
 
 struct decode_list { /* of one run, while it is made */
     uint32_t *page, *tok;
@@ -102,7 +105,7 @@ void decode_plan_rooms(sac_engine *e, struct arena *a)
 struct choose_call {
     sac_engine *e;
     struct reading *r;
-    uint32_t n_lane;
+    uint32_t lane0, n_lane; /* lanes that are asked together */
     bool fetches; /* who lists a lane's tokens will most likely attend to them, and counts them */
 };
 
@@ -349,9 +352,9 @@ static void list_or_count(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
     if (i < c->n_lane)
-        list_item(arg, i, worker_i);
+        list_item(arg, c->lane0 + i, worker_i);
     else
-        count_piece(c, (i - c->n_lane) / COUNT_PIECES, (i - c->n_lane) % COUNT_PIECES);
+        count_piece(c, c->lane0 + (i - c->n_lane) / COUNT_PIECES, (i - c->n_lane) % COUNT_PIECES);
 }
 
 /* One worker's choice and list of lanes that are asked together. */
@@ -372,14 +375,14 @@ static void choose_joined(void *arg, uint32_t joined_i, uint32_t worker_i)
     for (uint32_t i = item0; i < item0 + n_joined; i++) list_item(arg, i, room0);
 }
 
-/* The lanes of sequences that use specification spec_i, together. */
-static void choose_spec(const struct choose_call *c, uint32_t spec_i, uint32_t n_lane)
+/* Of the lanes that are asked together those of sequences that use specification spec_i. */
+static void choose_spec(const struct choose_call *c, uint32_t spec_i)
 {
     const struct decode *d = &c->e->decode;
     const uint32_t n_kv_head = c->e->pool.geom.n_kv_head;
     const struct method *method = NULL;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < n_lane; i++) {
+    for (uint32_t i = c->lane0; i < c->lane0 + c->n_lane; i++) {
         const uint32_t run_i = i / n_kv_head, seq_i = c->e->batch.run[run_i].seq_i;
         if (c->e->seqs[seq_i].method_i[CHOOSER_DECODE] != spec_i) continue;
         method = run_method(c->e, run_i);
@@ -437,18 +440,32 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     run->select_logw = list.logw;
 }
 
+/* How many of n lanes, the last ones, are asked together; lanes that are joined count as one. */
+static uint32_t count_together(const sac_engine *e, uint32_t n)
+{
+    const uint32_t n_worker = workers_count(e->workers), left = n % n_worker;
+    const uint32_t run0 = (n - left) * e->decode.n_joined / e->pool.geom.n_kv_head;
+    uint32_t n_page = 0;
+    if (n < n_worker || left == 0) return left;
+    for (uint32_t i = run0; i < e->batch.n_decode; i++)
+        if (e->batch.run[i].pos0 / PAGE_TOK > n_page) n_page = e->batch.run[i].pos0 / PAGE_TOK;
+    return n_page * (n_worker - left) > LONE_PAGES * n_worker ? left : 0;
+}
+
 static void choose_lanes(struct choose_call *c, uint32_t n_lane)
 {
     struct workers *workers = c->e->workers;
-    const uint32_t n_joined = c->e->decode.n_joined;
-    c->n_lane = n_lane;
-    c->fetches = n_lane / n_joined >= workers_count(workers);
-    if (c->fetches) {
-        workers_for(workers, n_lane / n_joined, choose_joined, c);
-        return;
-    }
-    for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i, n_lane);
-    workers_for(workers, n_lane * (1 + (c->e->decode.logw ? COUNT_PIECES : 0)), list_or_count, c);
+    const uint32_t n_joined = c->e->decode.n_joined, n = n_lane / n_joined;
+    const uint32_t n_together = count_together(c->e, n);
+    c->fetches = true;
+    workers_for(workers, n - n_together, choose_joined, c);
+    if (n_together == 0) return;
+    c->fetches = false;
+    c->lane0 = (n - n_together) * n_joined;
+    c->n_lane = n_together * n_joined;
+    for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i);
+    workers_for(workers, c->n_lane * (1 + (c->e->decode.logw ? COUNT_PIECES : 0)), list_or_count,
+                c);
 }
 
 void decode_choose(sac_engine *e, struct reading *r)

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { N_PROMPT = 1250, N_TOK = 6 };
+enum { N_PROMPT = 1250, N_LONG = 3200, N_TOK = 6 };
 
 struct answer {
     int32_t tok[N_TOK];
@@ -42,21 +42,22 @@ static bool ignore(void *user, const sac_event *e)
 struct question {
     const sac_model *model;
     const char *spec;
-    bool decodes, beside; /* beside: another request is in every batch */
-    uint32_t n_threads;
+    bool decodes, beside;         /* beside: another request is in every batch */
+    uint32_t n_threads, n_prompt; /* n_prompt 0: N_PROMPT */
 };
 
 static void ask(struct answer *out, const struct question *q)
 {
-    static int32_t prompt[N_PROMPT], other[N_PROMPT];
+    static int32_t prompt[N_LONG], other[N_LONG];
+    const uint32_t n_prompt = q->n_prompt ? q->n_prompt : N_PROMPT;
     sac_engine *e = NULL;
     sac_error err = {0};
     uint64_t id;
     sac_engine_params p = sac_engine_params_default();
     sac_request r = sac_request_default();
-    for (uint32_t t = 0; t < N_PROMPT; t++) prompt[t] = (int32_t)((t * t * 7 + t) % 256);
-    for (uint32_t t = 0; t < N_PROMPT; t++) other[t] = (int32_t)((t * t * 3 + 5 * t) % 251);
-    p.n_ctx = 1300;
+    for (uint32_t t = 0; t < n_prompt; t++) prompt[t] = (int32_t)((t * t * 7 + t) % 256);
+    for (uint32_t t = 0; t < n_prompt; t++) other[t] = (int32_t)((t * t * 3 + 5 * t) % 251);
+    p.n_ctx = n_prompt + 50;
     p.n_batch = 640; /* tiles of several lengths, and a chunk that ends within one */
     p.n_threads = q->n_threads;
     p.n_seq_max = 1 + q->beside;
@@ -66,14 +67,15 @@ static void ask(struct answer *out, const struct question *q)
     must(sac_engine_create(&e, q->model, &p, &err), &err);
     memset(out, 0, sizeof *out);
     r.prompt = other;
-    r.n_prompt = N_PROMPT - 70;
+    r.n_prompt = n_prompt - 70;
     r.sampling.temp = 0;
-    r.max_tokens = N_TOK;
+    r.max_tokens = 4 * N_TOK; /* it is there until the end */
     r.ignore_eos = true;
     r.on_event = ignore;
     if (q->beside) must(sac_submit(e, &r, &id, &err), &err);
     r.prompt = prompt;
-    r.n_prompt = N_PROMPT;
+    r.n_prompt = n_prompt;
+    r.max_tokens = N_TOK;
     r.n_probs = 1;
     r.on_event = collect;
     r.user = out;
@@ -139,9 +141,27 @@ static void threads_part_no_joined_heads(void **state)
     sac_model_free(model);
 }
 
+/* Four lanes for three workers: the last one, which is long, is cut for all of them. */
+static void lanes_that_are_left_are_cut(void **state)
+{
+    static const char *const specs[] = {"psa:mass=0.5", "auto:mass=0.5,most=1",
+                                        "quest:dense=0,budget=160"};
+    sac_model *model = tiny_open(&(struct tiny){.seed = 5});
+    (void)state;
+    assert_non_null(model);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct question q = {
+            .model = model, .spec = specs[i], .decodes = true, .beside = true, .n_prompt = N_LONG};
+        const sac_reads reads = same_for_any_threads(q);
+        assert_true(reads.n_tok_read > 0 && reads.n_tok_read < reads.n_tok_seen);
+    }
+    sac_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads_change_nothing),
-                                       cmocka_unit_test(threads_part_no_joined_heads)};
+                                       cmocka_unit_test(threads_part_no_joined_heads),
+                                       cmocka_unit_test(lanes_that_are_left_are_cut)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
