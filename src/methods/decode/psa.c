@@ -8,8 +8,9 @@
  * their softmax shares of arkvale's digest or of the first bits of keys: those of a KV head, or
  * (scope) of a layer, as where all KV heads of a token lie in one block. They stop together, when
  * the least of their coverages or (stop) the mean is enough. Visiting is exact, and a page is
- * visited once (visit.h), so it costs what attention pays for it, and is counted so. Only the keys
- * of the row's own page are read twice. */
+ * visited once (visit.h), so it costs what attention pays for it, and is counted so, beside keys
+ * that were read in a round of which less was enough. Only the keys of the row's own page are read
+ * twice. How many pages a row has visited is kept, for the rounds of the next one. */
 #include "methods/box.h"
 #include "methods/pick.h"
 #include "methods/plane.h"
@@ -146,8 +147,10 @@ static const sac_method_deviation deviations[] = {
      "at one mass stop=min reads 1.7 to 1.8 times as much, for a KL as much lower"},
     {"blocks are loaded from the host while earlier ones are visited, and a kernel stops the "
      "loading",
-     "with pages on a disk, those of the next `ahead` steps are fetched while a step is visited, "
-     "and no more once it has enough",
+     "with pages on a disk, those of a round and of the next `ahead` steps are fetched while "
+     "others "
+     "are visited, and no more once it has enough; a round is what the last row has visited, less "
+     "an eighth, then an eighth more at a time",
      "the same on a CPU", "none on answers"},
     {"one pool of pages for all layers and requests, those used longest ago leave it",
      "so it is with pages on a disk; --kv-policy lru is the paper's rule, stale the default",
