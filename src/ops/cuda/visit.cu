@@ -22,15 +22,15 @@
 
 #define THREADS     256u
 #define WARPS       (THREADS / 32)
-#define FIRST       128u  /* pages of the first round */
+#define FIRST       256u  /* pages of the first round: it waits for memory longer than for these */
 #define PIECE       WARPS /* places that a block takes together */
-#define TEAM_BLOCKS 8u    /* of a multiprocessor that all teams of a round have together, or more */
+#define TEAM_BLOCKS 2u    /* of a multiprocessor, of all teams: who waits is in nobody's way */
 #define ORDER       1024u /* threads that put pages in order */
 #define ORDER_BITS  12u   /* that a range is divided by, or one less */
 #define ORDER_BINS  (5 * ORDER) /* with one for what is below 0 */
 #define ORDER_EACH  4u          /* pages whose votes a thread reads together */
 #define ORDER_ZERO  0x80000000u /* the key of a vote of 0, which many pages may have */
-#define EACH        4u          /* places that a thread looks at */
+#define EACH        8u          /* places that a thread looks at */
 #define LOOKS       (32 * EACH)
 
 static_assert(FIRST % PIECE == 0, "a piece is of one round");
@@ -583,7 +583,7 @@ static __device__ bool ends_round(const struct op_lane_visit *op, const struct v
 }
 
 template <int F, uint32_t D>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
     rounds_kernel(const struct page_geom geom, const struct op_lane_visit *list)
 {
     kernel_begin();
@@ -609,7 +609,8 @@ static __global__ void __launch_bounds__(THREADS)
 /* Blocks of a team: as many as it has pieces, up to its share of those that a GPU has at once. */
 static uint32_t count_blocks(const struct cuda_device *d, uint32_t n_page, uint32_t n_team)
 {
-    const uint32_t n = choose_reach(n_page) / PIECE + 1, most = TEAM_BLOCKS * d->n_sm / n_team + 1;
+    const uint32_t n = choose_reach(n_page) / PIECE + 1;
+    const uint32_t most = choose_larger(TEAM_BLOCKS * d->n_sm / n_team, 1);
     return n < most ? n : most;
 }
 
