@@ -175,26 +175,33 @@ struct finish_args {
     bool wide; /* y is aligned to 16 bytes in all rows */
 };
 
-/* Four of a row's outputs from o on. */
-static __device__ __forceinline__ float4 finish_load(const struct finish_args &a, int m,
-                                                     uint32_t row, uint32_t o)
+/* What four outputs from o on are multiplied by: their shrinks are powers of two, and so are the
+ * inverses, whose exponents are those of the shrinks turned about. */
+static __device__ __forceinline__ float4 finish_factor(const struct finish_args &a, int m, uint32_t o)
 {
-    float4 v = *(const float4 *)(a.sum[m] + (size_t)row * a.stride + o);
-    if (!a.scale) return v;
+    if (!a.scale || !a.sum[m]) return make_float4(1, 1, 1, 1);
     const uint8_t *head = a.head[m] + o / WEIGHT_GROUP * a.group_bytes[m];
-    const float *by = reinterpret_cast<const float *>(head), scale = a.scale[row];
-    v.x = v.x / by[o % WEIGHT_GROUP] * scale;
-    v.y = v.y / by[o % WEIGHT_GROUP + 1] * scale;
-    v.z = v.z / by[o % WEIGHT_GROUP + 2] * scale;
-    v.w = v.w / by[o % WEIGHT_GROUP + 3] * scale;
-    return v;
+    const uint4 shrink = *(const uint4 *)(head + o % WEIGHT_GROUP * sizeof(float));
+    const uint32_t one = 127u << 23;
+    return make_float4(__uint_as_float(2 * one - shrink.x), __uint_as_float(2 * one - shrink.y),
+                       __uint_as_float(2 * one - shrink.z), __uint_as_float(2 * one - shrink.w));
 }
 
-static __device__ __forceinline__ void finish_row(const struct finish_args &a, uint32_t row,
-                                                  uint32_t o)
+/* Four of a row's outputs from o on. */
+static __device__ __forceinline__ float4 finish_load(const struct finish_args &a, int m,
+                                                     uint32_t row, uint32_t o, float4 by)
 {
-    const float4 v = finish_load(a, 0, row, o);
-    const float4 up = a.sum[1] ? finish_load(a, 1, row, o) : make_float4(0, 0, 0, 0);
+    if (!a.sum[m]) return make_float4(0, 0, 0, 0);
+    const float4 v = *(const float4 *)(a.sum[m] + (size_t)row * a.stride + o);
+    const float scale = a.scale ? a.scale[row] : 1.0f;
+    return make_float4(v.x * by.x * scale, v.y * by.y * scale, v.z * by.z * scale,
+                       v.w * by.w * scale);
+}
+
+/* A row's outputs that v and up become. */
+static __device__ __forceinline__ void finish_row(const struct finish_args &a, uint32_t row,
+                                                  uint32_t o, float4 v, float4 up)
+{
     const uint32_t out = a.first + o;
     float4 *const y = (float4 *)(a.end.y + row * a.end.y_stride + out);
     if (a.wide && o + 4 <= a.n) {
@@ -215,10 +222,12 @@ static __global__ void __launch_bounds__(FINISH_THREADS) finish(const struct fin
     kernel_begin();
     const uint32_t o = (blockIdx.x * FINISH_THREADS + threadIdx.x) * 4;
     if (o >= a.n) return;
+    const float4 by[2] = {finish_factor(a, 0, o), finish_factor(a, 1, o)};
 #pragma unroll
     for (uint32_t r = 0; r < FINISH_ROWS; r++) {
         const uint32_t row = blockIdx.y * FINISH_ROWS + r;
-        if (row < a.n_row) finish_row(a, row, o);
+        if (row < a.n_row)
+            finish_row(a, row, o, finish_load(a, 0, row, o, by[0]), finish_load(a, 1, row, o, by[1]));
     }
 }
 
@@ -242,7 +251,8 @@ static __global__ void __launch_bounds__(GLU_THREADS)
     float most = 0;
 #pragma unroll 4
     for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * GLU_THREADS) {
-        const float4 v = finish_load(a, 0, row, o), up = finish_load(a, 1, row, o);
+        const float4 v = finish_load(a, 0, row, o, finish_factor(a, 0, o));
+        const float4 up = finish_load(a, 1, row, o, finish_factor(a, 1, o));
         const float4 x = make_float4(
             linear_value(a.end, o, v.x, up.x, 0), linear_value(a.end, o + 1, v.y, up.y, 0),
             linear_value(a.end, o + 2, v.z, up.z, 0), linear_value(a.end, o + 3, v.w, up.w, 0));
