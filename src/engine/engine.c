@@ -24,6 +24,8 @@
 #define BATCH_STEP      256u /* whole tiles of rows of any method (any_chunk) */
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
+#define BATCH_ALONE     8192u /* the same of a sequence that keeps no other waiting, */
+#define BATCH_PART      8u    /* and is this share of its context */
 
 sac_engine_params sac_engine_params_default(void)
 {
@@ -63,6 +65,19 @@ static sac_status check_target(float ms, sac_error *err)
                      (double)ms);
 }
 
+/* On a GPU. The weights of a layer are unpacked once a step, and what a step begins with is few
+ * rows' work, so a long prompt takes large ones; but its first rows are made before the GPU has
+ * anything to do, so of a short one these are not many. Layers of several GPUs take turns at steps. */
+static uint32_t device_batch(const sac_engine *e)
+{
+    const sac_engine_params *p = &e->params;
+    const uint32_t n = p->n_ctx / BATCH_PART / BATCH_STEP * BATCH_STEP;
+    const bool is_alone = p->n_seq_max == 1 && e->share.n_all == 1 && p->n_device_layer == 0 &&
+                          !p->kv_on_host && !p->tier && !p->compose && !strchr(p->device, ',');
+    if (!is_alone || n < BATCH_MOST) return BATCH_MOST;
+    return n < BATCH_ALONE ? n : BATCH_ALONE;
+}
+
 /* Rows of a step are cut into pieces for all threads; too few of them end in waiting for the last.
  * What a method plans may depend on where a chunk ends, and must not on the threads. */
 static uint32_t usual_batch(const sac_engine *e)
@@ -78,7 +93,7 @@ static uint32_t usual_batch(const sac_engine *e)
         const bool is_away = plans_away && hooks && hooks->blocks;
         if (hooks && !hooks->any_chunk && !is_away) return BATCH_LEAST;
     }
-    if (names_device(e)) return BATCH_MOST;
+    if (names_device(e)) return device_batch(e);
     return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;
 }
 
@@ -251,14 +266,31 @@ static void pin_behind_pages(sac_engine *e)
         backend_pin(&e->place[i].backend, end, e->block_bytes - (size_t)(end - e->block));
 }
 
-static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
+static void set_batch(sac_engine *e, uint32_t n)
+{
+    e->params.n_batch = n < e->params.n_seq_max ? e->params.n_seq_max : n;
+    e->batch.n_row_max = prefill_init(e);
+}
+
+static void measure_memory(sac_engine *e, uint32_t n_page)
 {
     struct arena host = {0};
-    const struct page_geom geom = geom_of(e);
-    TRY(device_divide(e, &geom, n_page, err));
     device_measure(e);
     plan_memory(e, n_page, &host);
     e->block_bytes = host.used;
+}
+
+/* `is_usual`: the length of steps is ours, and they may be shorter where memory wants it. */
+static sac_status take_memory(sac_engine *e, uint32_t n_page, bool is_usual, sac_error *err)
+{
+    struct arena host;
+    const struct page_geom geom = geom_of(e);
+    TRY(device_divide(e, &geom, n_page, err));
+    measure_memory(e, n_page);
+    if (is_usual && e->params.n_batch > BATCH_MOST && !device_has_room(e)) {
+        set_batch(e, BATCH_MOST);
+        measure_memory(e, n_page);
+    }
     const size_t device_bytes = device_planned(e);
     TRY(device_check(e, err));
     TRY(device_take_blocks(e, err));
@@ -285,9 +317,8 @@ sac_status engine_create(sac_engine *e, sac_error *err)
     TRY(fill_params(e, err));
     TRY(chooser_init(e, err));
     TRY(repeat_init(e, err));
-    if (e->params.n_batch == 0) e->params.n_batch = usual_batch(e);
-    if (e->params.n_batch < e->params.n_seq_max) e->params.n_batch = e->params.n_seq_max;
-    e->batch.n_row_max = prefill_init(e);
+    const bool is_usual = e->params.n_batch == 0;
+    set_batch(e, is_usual ? usual_batch(e) : e->params.n_batch);
     TRY(reuse_init(e, err));
     TRY(device_open(e, err));
     TRY(workers_create(&e->workers, e->params.n_threads, err));
@@ -295,7 +326,7 @@ sac_status engine_create(sac_engine *e, sac_error *err)
     e->params.n_threads = workers_count(e->workers);
     TRY(device_load_weights(e, err));
     TRY(count_pages(e, &n_page, err));
-    TRY(take_memory(e, n_page, err));
+    TRY(take_memory(e, n_page, is_usual, err));
     init_rope(e);
     TRY(start_tier(e, err));
     TRY(prefill_read_tables(e, err));
