@@ -349,18 +349,20 @@ static __device__ void take_page(const struct sample_call &c, const struct sampl
     if (!isfinite(all)) list_fail(c.op.lists, p.kv_head);
 }
 
-/* A block takes for up to n_head heads of a KV head and a tile. */
+/* A block takes for up to n_head heads of a KV head and a tile. Blocks of all tiles that read the
+ * same keys are at work together, so that the keys come from the cache. */
 template <int F, int D>
 __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : 2)
     sample_take_kernel(const struct sample_call c, uint32_t n_head)
 {
     kernel_begin();
-    const uint32_t n_kv_head = c.op.rows.n_head / c.group, n_query = c.op.n_query;
-    const uint32_t n_part = (c.group + n_head - 1) / n_head, lane = blockIdx.y / n_part;
-    const uint32_t first = blockIdx.y % n_part * n_head, warp = threadIdx.x / 32;
-    const struct sample_place p = place_of(c, lane / n_kv_head, lane % n_kv_head * c.group + first);
+    const uint32_t n_query = c.op.n_query;
+    const uint32_t n_part = (c.group + n_head - 1) / n_head, lane = blockIdx.x / c.op.rows.n_tile;
+    const uint32_t first = lane % n_part * n_head, warp = threadIdx.x / 32;
+    const struct sample_place p =
+        place_of(c, blockIdx.x % c.op.rows.n_tile, lane / n_part * c.group + first);
     const uint32_t n_page = c.tile[p.tile].n_page;
-    const uint32_t begin = blockIdx.x * SPAN_PAGES, end = min(begin + SPAN_PAGES, n_page);
+    const uint32_t begin = blockIdx.y * SPAN_PAGES, end = min(begin + SPAN_PAGES, n_page);
     if (begin >= n_page) return;
     uint8_t *const smem = kernel_shared();
     const struct take_room<D> room = {n_head, n_query};
@@ -590,8 +592,8 @@ static sac_status launch(struct cuda_device *d, const struct sample_call *c)
                          *c));
         TRY(queue_launch(
             d, "survey of keys", sample_take_kernel<F, D>,
-            dim3((n_page + SPAN_PAGES - 1) / SPAN_PAGES,
-                 op->rows.n_tile * (op->rows.n_head / c->group) * n_part),
+            dim3(op->rows.n_tile * (op->rows.n_head / c->group) * n_part,
+                 (n_page + SPAN_PAGES - 1) / SPAN_PAGES),
             THREADS, room.bytes(), *c, room.n_head));
     }
     TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
