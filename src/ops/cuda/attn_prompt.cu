@@ -202,20 +202,23 @@ __device__ __forceinline__ void attend_ahead(struct prompt_warp<F, D> &w, uint8_
     uint32_t segment = now.segment, at = 0; /* the stage of `now` */
     uint32_t query[D / 16][4], p[1][KEYS / 16][4];
     float s[1][N_TILE_8][4];
+    struct token_rows<F, D> first = find_tokens<F, D>(b, now), second = find_tokens<F, D>(b, next),
+                            rows = find_tokens<F, D>(b, third); /* of the last one brought */
     if (now.kind == TILE_END) return;
-    bring_keys<F, D>(smem, 0, b, now);
+    bring_keys<F, D>(smem, 0, b, now, first);
     copy_commit();
-    bring_keys<F, D>(smem, 1, b, next);
-    bring_values<F, D>(smem, 0, b, now);
+    bring_keys<F, D>(smem, 1, b, next, second);
+    bring_values<F, D>(smem, 0, b, now, first);
     copy_commit();
     take_query<F, D>(query, b, segment);
     tiles_meet<1>();
     start_begin();
     start_dots<F, D>(s, query, tiles);
     start_end();
-    bring_keys<F, D>(smem, 2, b, third);
-    bring_values<F, D>(smem, 1, b, next);
+    bring_keys<F, D>(smem, 2, b, third, rows);
+    bring_values<F, D>(smem, 1, b, next, second);
     copy_commit();
+    struct token_rows<F, D> coming = find_tokens<F, D>(b, fourth);
     wait_for<0>(s[0]);
     tile_softmax<F, D>(w, s[0], tile_view_of(b, now, logw_of<F, D>(smem, 0)), 0);
     tile_pack<F, D>(p[0], s[0]);
@@ -229,14 +232,16 @@ __device__ __forceinline__ void attend_ahead(struct prompt_warp<F, D> &w, uint8_
         start_end();
         start_values<F, D>(w, p, tiles + at * size::tile + size::half);
         start_end();
-        bring_keys<F, D>(smem, at, b, fourth);
-        bring_values<F, D>(smem, stage_after(to), b, third);
+        bring_keys<F, D>(smem, at, b, fourth, coming);
+        bring_values<F, D>(smem, stage_after(to), b, third, rows);
         copy_commit();
         const struct key_tile then = walk_next(walk, b, 2);
         wait_for<1>(s[0]);
         const float2 by =
             tile_softmax<F, D>(w, s[0], tile_view_of(b, next, logw_of<F, D>(smem, to)), 0);
         make_now(s[0]);
+        rows = coming;
+        coming = find_tokens<F, D>(b, then); /* before it is waited for */
         if (tile_raises(by)) { /* the compiler would wait before the weights are made, but for this */
             wait_for<0>(w.acc[0]);
             tile_rescale<F, D>(w, by, 0);

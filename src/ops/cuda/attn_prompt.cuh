@@ -413,11 +413,19 @@ __device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &
     return place_page(b.call->frames, b.frame[tok / PAGE_TOK], page_at<F, D>::bytes);
 }
 
-/* Where this thread's pieces of a tile's tokens begin: of every so many-th one. */
+/* Places of the pages of a tile's tokens of which this thread brings pieces: every so many-th. */
 template <int F, int D> struct token_rows {
     static constexpr uint32_t each = prompt_warps<F, D>::threads / (D / 8), n = KEYS / each;
-    const uint8_t *k[n];
+    uint32_t place[n];
 };
+
+/* The token that is row p * each of this thread's. */
+template <int F, int D>
+__device__ __forceinline__ uint32_t token_at(const struct key_tile &t, uint32_t p)
+{
+    constexpr uint32_t each = token_rows<F, D>::each;
+    return __shfl_sync(~0u, t.place[p * each / 32], (threadIdx.x / (D / 8) + p * each) % 32);
+}
 
 template <int F, int D>
 __device__ __forceinline__ struct token_rows<F, D> find_tokens(const struct prompt_block &b,
@@ -426,23 +434,25 @@ __device__ __forceinline__ struct token_rows<F, D> find_tokens(const struct prom
     struct token_rows<F, D> r = {};
     if (t.kind != TILE_TOKENS) return r;
 #pragma unroll /* what is looked up is on its way together */
-    for (uint32_t p = 0; p < r.n; p++) {
-        const uint32_t row = threadIdx.x / (D / 8) + p * r.each;
-        const uint32_t tok = __shfl_sync(~0u, t.place[p * r.each / 32], row % 32);
-        r.k[p] = token_page<F, D>(b, tok) + tok % PAGE_TOK * (D * 2) + threadIdx.x % (D / 8) * 16;
-    }
+    for (uint32_t p = 0; p < r.n; p++)
+        r.place[p] = place_find(b.call->frames, b.frame[token_at<F, D>(t, p) / PAGE_TOK]);
     return r;
 }
 
 template <int F, int D>
-__device__ __forceinline__ void bring_tokens(uint8_t *half, const struct token_rows<F, D> &r,
-                                             size_t at, uint32_t n)
+__device__ __forceinline__ void bring_tokens(uint8_t *half, uint32_t at,
+                                             const struct prompt_block &b,
+                                             const struct key_tile &t,
+                                             const struct token_rows<F, D> &r)
 {
+    const uint32_t piece = threadIdx.x % (D / 8);
 #pragma unroll
     for (uint32_t p = 0; p < r.n; p++) {
         const uint32_t row = threadIdx.x / (D / 8) + p * r.each;
-        if (row >= n) break;
-        copy_async16(smem_address(half) + tile_at(KEYS, row, threadIdx.x % (D / 8)), r.k[p] + at);
+        const uint32_t in_page = token_at<F, D>(t, p) % PAGE_TOK * (D * 2) + piece * 16 + at;
+        if (row < t.n)
+            copy_async16(smem_address(half) + tile_at(KEYS, row, piece),
+                         sealed_page<F, D>(b, r.place[p]) + in_page);
     }
 }
 
@@ -474,7 +484,7 @@ __device__ __forceinline__ void bring_half(uint8_t *half, uint32_t at, const str
     static_assert(page_at<F, D>::v == page_at<F, D>::tail_v, "own pages lie as sealed ones do");
     if (t.kind == TILE_END) return;
     if (t.kind == TILE_TOKENS) {
-        bring_tokens<F, D>(half, r, at, t.n);
+        bring_tokens<F, D>(half, at, b, t, r);
         bring_none<F, D>(half, t.n);
         return;
     }
@@ -491,20 +501,21 @@ __device__ __forceinline__ void bring_half(uint8_t *half, uint32_t at, const str
 /* Starts the copies of a tile's keys, and of logs of their weights, or of its values, to a stage. */
 template <int F, int D>
 __device__ __forceinline__ void bring_keys(uint8_t *smem, uint32_t stage,
-                                           const struct prompt_block &b, const struct key_tile &t)
+                                           const struct prompt_block &b, const struct key_tile &t,
+                                           const struct token_rows<F, D> &r)
 {
     using size = prompt_size<F, D>;
     if (t.kind == TILE_TOKENS) bring_logw((float *)(smem + size::logw) + stage * KEYS, b, t);
-    bring_half<F, D>(smem + stage * size::tile, 0, b, t, find_tokens<F, D>(b, t));
+    bring_half<F, D>(smem + stage * size::tile, 0, b, t, r);
 }
 
 template <int F, int D>
 __device__ __forceinline__ void bring_values(uint8_t *smem, uint32_t stage,
-                                             const struct prompt_block &b, const struct key_tile &t)
+                                             const struct prompt_block &b, const struct key_tile &t,
+                                             const struct token_rows<F, D> &r)
 {
     using size = prompt_size<F, D>;
-    bring_half<F, D>(smem + stage * size::tile + size::half, page_at<F, D>::v, b, t,
-                     find_tokens<F, D>(b, t));
+    bring_half<F, D>(smem + stage * size::tile + size::half, page_at<F, D>::v, b, t, r);
 }
 
 /* Starts the copies of tile `i` to its stage. */
