@@ -82,7 +82,9 @@ __device__ __forceinline__ float2 tile_weights(struct prompt_warp<F, D> &w,
                                                float (&s)[N_TILE_8][4], float by, int m)
 {
     const float f0 = raise_max<F, D>(w, s, by, m, 0), f1 = raise_max<F, D>(w, s, by, m, 1);
-    w.sum[m][0] *= f0, w.sum[m][1] *= f1;
+    /* Told, as a compiler would join it with the first addition, of which a row's weight may be 0
+     * where another cut of the prompt has it in the other half of the tile. */
+    w.sum[m][0] = __fmul_rn(w.sum[m][0], f0), w.sum[m][1] = __fmul_rn(w.sum[m][1], f1);
     const float less0 = w.max[m][0] == -CUDART_INF_F ? 0.0f : w.max[m][0];
     const float less1 = w.max[m][1] == -CUDART_INF_F ? 0.0f : w.max[m][1];
 #pragma unroll
