@@ -25,7 +25,7 @@
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
 #define BATCH_ALONE     8192u /* the same of a sequence that keeps no other waiting, */
-#define BATCH_PART      8u    /* and is this share of its context */
+#define BATCH_LONG      (8 * BATCH_ALONE) /* if its context is so long */
 
 sac_engine_params sac_engine_params_default(void)
 {
@@ -71,11 +71,9 @@ static sac_status check_target(float ms, sac_error *err)
 static uint32_t device_batch(const sac_engine *e)
 {
     const sac_engine_params *p = &e->params;
-    const uint32_t n = p->n_ctx / BATCH_PART / BATCH_STEP * BATCH_STEP;
     const bool is_alone = p->n_seq_max == 1 && e->share.n_all == 1 && p->n_device_layer == 0 &&
                           !p->kv_on_host && !p->tier && !p->compose && !strchr(p->device, ',');
-    if (!is_alone || n < BATCH_MOST) return BATCH_MOST;
-    return n < BATCH_ALONE ? n : BATCH_ALONE;
+    return is_alone && p->n_ctx >= BATCH_LONG ? BATCH_ALONE : BATCH_MOST;
 }
 
 /* Rows of a step are cut into pieces for all threads; too few of them end in waiting for the last.
