@@ -101,6 +101,7 @@ __device__ __forceinline__ bool block_find(struct prompt_block &b, const struct 
     b.head0 = b.kv_head * job.group + first;
     b.n_head = min(job.n_head, job.group - first);
     b.page0 = (job.block0 + job.n_block - 1 - x % job.n_block) * job.n_page;
+    b.page_end = b.page0 + job.n_page;
     return true;
 }
 
@@ -121,7 +122,6 @@ __device__ void attend_each(struct prompt_warp<F, D> &w, uint8_t *smem,
 {
     using size = prompt_size<F, D>;
     constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
-    const struct prompt_job &job = *b.job;
     uint8_t *const query = smem, *const stage = smem + size::query;
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
@@ -139,7 +139,7 @@ __device__ void attend_each(struct prompt_warp<F, D> &w, uint8_t *smem,
             unpack<D>(stage + 2 * size::stage, at, b, now);
             at = stage + 2 * size::stage;
         }
-        if (F == FORM_Q8 || job.n_segment) {
+        if (F == FORM_Q8 || walk.turns) {
             publish();
             __syncthreads();
         }

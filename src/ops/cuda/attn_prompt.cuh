@@ -94,6 +94,7 @@ struct prompt_walk {     /* where a block is in what its rows read; the same in 
     uint32_t tok, n_tok; /* the same for the list of tokens */
     uint32_t own, own_end;
     uint32_t limit; /* pages from here on are before no row's own */
+    bool turns;     /* some keys wait for a turned query */
 };
 
 struct prompt_block { /* the same in all threads */
@@ -101,7 +102,7 @@ struct prompt_block { /* the same in all threads */
     const struct prompt_job *job;
     const uint32_t *frame;           /* of the KV head */
     uint32_t kv_head, head0, n_head; /* query heads */
-    uint32_t page0;                  /* own pages are page0 .. page0 + job.n_page - 1 */
+    uint32_t page0, page_end;        /* own pages are page0 .. page_end - 1 */
 };
 
 struct tile_view { /* a tile as a block sees it */
@@ -250,6 +251,7 @@ __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const str
     w.own_end = min(b.page0 + job.n_page, last + 1);
     w.own = max(b.page0, job.pos0 / PAGE_TOK);
     w.limit = w.own_end - 1;
+    w.turns = job.n_segment > 0;
     w.i = l.range, w.n = l.range_end;
     if (job.range) {
         walk_skip(w, job, 2 * pair);
@@ -282,6 +284,17 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
 {
     const struct prompt_job &job = *b.job;
     struct key_tile t = {};
+    if (w.n_pair > 0 && !w.turns && w.page + 1 < w.end) { /* most are such, and found soon */
+        t.kind = TILE_PAGES;
+        t.n = 2;
+        w.n_pair--;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            t.page[i] = w.page++;
+            t.place[i] = place_find(b.call->frames, b.frame[t.page[i]]);
+        }
+        return t;
+    }
     if (w.n_pair == 0 && w.tok == w.n_tok && !w.is_last) return t;
     if ((w.n_pair > 0 || w.tok == w.n_tok) && walk_page(w, job)) {
         t.kind = TILE_PAGES;
@@ -665,7 +678,7 @@ __device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const 
 {
     if (t.kind == TILE_TOKENS) return t.n == KEYS;
     if (t.kind == TILE_OWN || t.n < 2 || t.page[1] >= b.page0) return false;
-    const uint32_t last = (b.page0 + b.job->n_page) * PAGE_TOK - 1, window = b.call->window;
+    const uint32_t last = b.page_end * PAGE_TOK - 1, window = b.call->window;
     return window == 0 || last < window || t.page[0] * PAGE_TOK >= last - window + 1;
 }
 
