@@ -23,8 +23,10 @@ struct linear_input {
 /* Decode rows are packed in strips of 128 inputs (four weight blocks), those of 8 rows beside each other:
  *     u8 [tile of 8 rows][strip][row of the tile][STRIP_BYTES]
  * where the last tile has the rows that are left. A row's strip is
- *     f16 x[4][4][2][4]      block, lane t, step s: inputs 32 block + 16 s + 4 t + 0..3, one load a lane
- *     f16 sum[4][2][2]       of each block's two steps, {high, low}[step]: what rounding has left is low
+ *     f16 x[4][4][2][4]      block, lane t, step s: inputs 32 block + 16 s + 4 t + 0, 2, 1, 3: one load of
+ *                            a lane; those of step 1 over 16, as codes are times 16 there (weights.cuh)
+ *     f16 sum[4][2][2]       of each block's two steps, {high, low}[step], without the 16; low is what
+ *                            rounding has left
  *     32 bytes               of no use: so two rows lie in different banks
  * Sums are of the halves above, for what all weights of a block have in common (narrow.cu). */
 #define STRIP       128u
@@ -125,10 +127,11 @@ static __device__ inline float4 linear_times(float4 v, float4 w)
  * the warp, which has a strip. */
 static __device__ inline void linear_put_strip(uint8_t *to, uint32_t stride, uint32_t i, float4 v)
 {
-    const __half2 h[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
-    const float2 a = __half22float2(h[0]), b = __half22float2(h[1]);
     const uint32_t block = i % STRIP / LAYOUT_BLOCK, s = i % LAYOUT_BLOCK / 16, t = i % 16 / 4;
-    float sum = (a.x + a.y) + (b.x + b.y);
+    const float by = s ? 1.0f / 16 : 1;
+    const __half2 h[2] = {__floats2half2_rn(v.x * by, v.z * by), __floats2half2_rn(v.y * by, v.w * by)};
+    const float2 a = __half22float2(h[0]), b = __half22float2(h[1]);
+    float sum = ((a.x + a.y) + (b.x + b.y)) / by;
     to += i / STRIP * stride;
     __half2 *const x = (__half2 *)(to + 64 * block + 16 * t + 8 * s);
     x[0] = h[0];

@@ -93,6 +93,8 @@ struct narrow_args {
     uint32_t *tally; /* of the launch's places, blockIdx.z aside */
 };
 
+#define STEP_1 16.0f /* what sums of step 1 want, as its inputs are over 16 */
+
 /* One step of two outputs' weights: [output][pair of inputs]. */
 static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint32_t x0, uint32_t x1)
 {
@@ -109,7 +111,8 @@ template <uint32_t n_mat> struct narrow_job {
     uint32_t n_unit;             /* and all */
     uint32_t next, n_left;       /* the unit that is brought next, and groups from its own on */
     const uint8_t *group[n_mat]; /* that group */
-    const uint8_t *lane[n_mat];  /* where this lane's copies of it begin: scales, */
+    const uint8_t *lane[n_mat];  /* where this lane's next copies begin: scales, */
+    uint32_t to_lane;            /* so much behind a group in its first unit, */
     uint32_t to_code;            /* and so much behind them codes */
     uint32_t to;                 /* the lane's place in the warp's ring */
 };
@@ -155,15 +158,16 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
     job.n_unit = job.end <= job.first ? 0 : (job.end - job.first - 1) / ring::stride + 1;
     job.next = 0;
     if (job.n_unit == 0) job.n_left = 0;
+    job.to_lane = LAYOUT_HEAD + c * layout_full_chunk_bytes(ring::l) + b * ring::own + lane * 16;
     job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
     keep(job.n_quick);
     keep(job.n_whole);
     keep(job.n_unit);
     keep(job.to_code);
+    keep(job.to_lane);
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++)
-        job.lane[m] = job.group[m] + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l) +
-                      b * ring::own + lane * 16;
+        job.lane[m] = job.group[m] + job.to_lane;
 }
 
 /* Up to n blocks from block0 on, of a unit that is not whole or of a chunk that is not. */
@@ -217,6 +221,21 @@ static __device__ inline void bring_x(uint8_t *to, const struct narrow_args &a,
     }
 }
 
+/* Behind a unit the next one, of the next group if it was the last. */
+template <uint32_t n_mat>
+static __device__ inline void go_on(const struct narrow_args &a, struct narrow_job<n_mat> &job)
+{
+    const size_t by = gridDim.x * a.part[0].group_bytes;
+    if (++job.next < job.n_unit) return;
+    job.next = 0;
+    if (--job.n_left == 0) job.n_quick = 0;
+#pragma unroll
+    for (uint32_t m = 0; m < n_mat; m++) {
+        job.group[m] += by;
+        job.lane[m] = job.group[m] + job.to_lane;
+    }
+}
+
 /* The warp's next unit, if there is one, to the ring's place `at`: scales, then blocks; and the rows'
  * strips, if they come with units and are there already. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
@@ -224,35 +243,23 @@ static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct nar
                                     struct narrow_job<n_mat> &job, bool has_x)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
-    constexpr uint32_t each = ring::stride / LAYOUT_BLOCKS * layout_full_chunk_bytes(ring::l);
-    if (job.n_left > 0) {
-        if (job.next < job.n_quick) {
+    const uint32_t block0 = job.first + job.next * ring::stride;
+    if (job.next < job.n_quick) {
 #pragma unroll
-            for (uint32_t m = 0; m < n_mat; m++) {
-                copy_known<ring::scales>(job.to + at + m * ring::mat, job.lane[m]);
-                copy_known<ring::unit * ring::block>(job.to + at + m * ring::mat + ring::scales,
-                                                     job.lane[m] + job.to_code);
-                job.lane[m] += each;
-            }
-        } else {
-            const uint32_t block0 = job.first + job.next * ring::stride;
-            for (uint32_t m = 0; m < n_mat; m++)
-                bring_rest<type>(mine + at + m * ring::mat, ring::scales, job.group[m], a.n_block,
-                                 block0, min(ring::unit, job.end - block0));
+        for (uint32_t m = 0; m < n_mat; m++) {
+            copy_known<ring::scales>(job.to + at + m * ring::mat, job.lane[m]);
+            copy_known<ring::unit * ring::block>(job.to + at + m * ring::mat + ring::scales,
+                                                 job.lane[m] + job.to_code);
+            job.lane[m] += ring::stride / LAYOUT_BLOCKS * layout_full_chunk_bytes(ring::l);
         }
-        if (has_x)
-            bring_x<n_tile>(mine + at + ring::weights, a, job,
-                            job.first + job.next * ring::stride);
-        if (++job.next == job.n_unit) {
-            const size_t by = gridDim.x * a.part[0].group_bytes;
-            job.next = 0;
-            job.n_left--;
-#pragma unroll
-            for (uint32_t m = 0; m < n_mat; m++) {
-                job.group[m] += by;
-                job.lane[m] += by - job.n_quick * (size_t)each;
-            }
-        }
+        if (has_x) bring_x<n_tile>(mine + at + ring::weights, a, job, block0);
+        go_on(a, job);
+    } else if (job.n_left > 0) {
+        for (uint32_t m = 0; m < n_mat; m++)
+            bring_rest<type>(mine + at + m * ring::mat, ring::scales, job.group[m], a.n_block, block0,
+                             min(ring::unit, job.end - block0));
+        if (has_x) bring_x<n_tile>(mine + at + ring::weights, a, job, block0);
+        go_on(a, job);
     }
     copy_commit();
 }
@@ -284,75 +291,83 @@ static __device__ inline void add_times(float c[4], float2 by, const float add[4
     c[3] = __fmaf_rn(by.y, add[3], c[3]);
 }
 
+/* Lane 4g + t of a warp. */
+struct narrow_lane {
+    uint32_t g, t;
+};
+
 /* A lane's inputs of block b of its rows' strips: two pairs of step 0, two of step 1. */
-static __device__ inline uint4 load_x(const uint8_t *row, uint32_t b)
+static __device__ inline uint4 load_x(const uint8_t *row, uint32_t b, struct narrow_lane lane)
 {
-    return *reinterpret_cast<const uint4 *>(row + 64 * b + threadIdx.x % 4 * 16);
+    return *reinterpret_cast<const uint4 *>(row + 64 * b + 16 * lane.t);
 }
 
-/* Over a block of plain floats, block i behind the place, b of the strip. */
+/* Over a block of plain floats, block i behind the place, b of the strip; step 1 apart. */
 template <int type, uint32_t n_tile>
-static __device__ inline void add_floats(float sum[n_tile][4], const struct block_place &place,
+static __device__ inline void add_floats(float sum[n_tile][4], float sum1[n_tile][4],
+                                         const struct block_place &place,
                                          const struct pair_shrink &shrink,
-                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t i)
+                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t i,
+                                         struct narrow_lane lane)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const block_w w = unpack_block<type>(place, i, {}, g, t, shrink);
-    uint32_t pair[2][2][2]; /* [step][output] */
+    const block_w w = unpack_block<type>(place, i, {}, lane.g, lane.t, shrink);
+    uint32_t pair[2][2][2]; /* [step][output]: inputs 0 and 2, 1 and 3 */
 #pragma unroll
     for (uint32_t s = 0; s < 2; s++)
 #pragma unroll
-        for (uint32_t r = 0; r < 2; r++) memcpy(pair[s][r], w.w[r][s], sizeof pair[s][r]);
+        for (uint32_t r = 0; r < 2; r++) {
+            uint32_t v[2];
+            memcpy(v, w.w[r][s], sizeof v);
+            pair[s][r][0] = __byte_perm(v[0], v[1], 0x5410);
+            pair[s][r][1] = __byte_perm(v[0], v[1], 0x7632);
+        }
 #pragma unroll
     for (uint32_t j = 0; j < n_tile; j++) {
-        const uint4 x = load_x(row[j], b + i);
+        const uint4 x = load_x(row[j], b + i, lane);
         mma(sum[j], pair[0], x.x, x.y);
-        mma(sum[j], pair[1], x.z, x.w);
+        mma(sum1[j], pair[1], x.z, x.w);
     }
 }
 
 /* Over a block of codes: what its factors make of the sums of codes. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_codes(float sum[n_tile][4], const struct block_place &place,
-                                        const uint8_t *const row[n_tile], uint32_t i)
+                                        const uint8_t *const row[n_tile], uint32_t i,
+                                        struct narrow_lane lane)
 {
     constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const struct block_codes codes = load_codes<type>(place, i, g, t);
-    uint32_t pair[2][2][2]; /* [step][output] */
-    float2 factor[2];
-#pragma unroll
-    for (uint32_t s = 0; s < 2; s++) {
-        tiny_halves(pair[s][0], codes.of[0][s]);
-        tiny_halves(pair[s][1], codes.of[1][s]);
-        if (s == 0 || halves) factor[s] = load_factor<type>(place.chunk, place.b + i, g, s);
-    }
+    constexpr bool apart = halves || !codes_lie<type>(); /* the two steps */
+    const struct block_pairs codes = load_pairs<type>(place, i, lane.g, lane.t);
+    const float2 factor = load_factor<type>(place.chunk, place.b + i, lane.g, 0);
+    float2 factor1 = factor;
+    if (halves) factor1 = load_factor<type>(place.chunk, place.b + i, lane.g, 1);
+    if (apart) factor1 = make_float2(factor1.x * STEP_1, factor1.y * STEP_1);
 #pragma unroll
     for (uint32_t j = 0; j < n_tile; j++) {
-        const uint4 x = load_x(row[j], i);
+        const uint4 x = load_x(row[j], i, lane);
         float part[4] = {};
-        mma(part, pair[0], x.x, x.y);
-        if (halves) {
-            add_times(sum[j], factor[0], part);
+        mma(part, codes.of[0], x.x, x.y);
+        if (apart) {
+            add_times(sum[j], factor, part);
             part[0] = part[1] = part[2] = part[3] = 0;
         }
-        mma(part, pair[1], x.z, x.w);
-        add_times(sum[j], factor[halves ? 1 : 0], part);
+        mma(part, codes.of[1], x.z, x.w);
+        add_times(sum[j], factor1, part);
     }
 }
 
 /* What the weights of n blocks have in common beside their codes, times the sums of inputs. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_common(float sum[n_tile][4], const struct block_place &place,
-                                         const uint8_t *const row[n_tile], float2 by, uint32_t n)
+                                         const uint8_t *const row[n_tile], float2 by, uint32_t n,
+                                         struct narrow_lane lane)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     struct block_common k = {};
-    if (t < n) k = load_common<type>(place.chunk, place.b + t, g);
+    if (lane.t < n) k = load_common<type>(place.chunk, place.b + lane.t, lane.g);
     const uint32_t both[2][2] = {{k.of[0], k.of[0]}, {k.of[1], k.of[1]}}; /* of high, of low sums */
 #pragma unroll
     for (uint32_t j = 0; j < n_tile; j++) {
-        const uint2 x = load8(row[j] + STRIP_SUMS + 8 * t);
+        const uint2 x = load8(row[j] + STRIP_SUMS + 8 * lane.t);
         float part[4] = {};
         mma(part, both, x.x, x.y);
         add_times(sum[j], by, part);
@@ -364,20 +379,24 @@ static __device__ inline void add_common(float sum[n_tile][4], const struct bloc
 template <int type, uint32_t n_tile, uint32_t known>
 static __device__ inline void add_blocks(float sum[n_tile][4], const struct block_place &place,
                                          const struct pair_shrink &shrink,
-                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t n)
+                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t n,
+                                         struct narrow_lane lane)
 {
+    float part[n_tile][4] = {};
     if (known > 0) n = known;
     if constexpr (narrow_ring<type, n_tile, 1>::is_float) {
 #pragma unroll(known > 0 ? known : 1)
-        for (uint32_t i = 0; i < n; i++) add_floats<type, n_tile>(sum, place, shrink, row, b, i);
-    } else {
-        float code[n_tile][4] = {};
-#pragma unroll(known > 0 ? known : 1)
-        for (uint32_t i = 0; i < n; i++) add_codes<type, n_tile>(code, place, row, i);
-        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, threadIdx.x % 32 / 4);
+        for (uint32_t i = 0; i < n; i++)
+            add_floats<type, n_tile>(sum, part, place, shrink, row, b, i, lane);
 #pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], k.code, code[j]);
-        add_common<type, n_tile>(sum, place, row, k.common, n);
+        for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], {STEP_1, STEP_1}, part[j]);
+    } else {
+#pragma unroll(known > 0 ? known : 1)
+        for (uint32_t i = 0; i < n; i++) add_codes<type, n_tile>(part, place, row, i, lane);
+        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, lane.g);
+#pragma unroll
+        for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], k.code, part[j]);
+        add_common<type, n_tile>(sum, place, row, k.common, n, lane);
     }
 }
 
@@ -416,7 +435,8 @@ template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
                                        const struct narrow_job<n_mat> &job,
                                        const struct pair_shrink shrink[n_mat], const uint8_t *at,
-                                       const uint8_t *const row[n_tile], uint32_t u)
+                                       const uint8_t *const row[n_tile], uint32_t u,
+                                       struct narrow_lane lane)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     const uint32_t b = job.first % UNIT_MAX;
@@ -425,10 +445,10 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
         const struct block_place place = {at, at + ring::scales,
                                           ring::own_scales ? 0 : job.first % LAYOUT_BLOCKS};
         if (u < job.n_whole) /* the same for all lanes */
-            add_blocks<type, n_tile, ring::unit>(sum[m], place, shrink[m], row, b, 0);
+            add_blocks<type, n_tile, ring::unit>(sum[m], place, shrink[m], row, b, 0, lane);
         else
             add_blocks<type, n_tile, 0>(sum[m], place, shrink[m], row, b,
-                                        job.end - job.first - u * ring::stride);
+                                        job.end - job.first - u * ring::stride, lane);
     }
 }
 
@@ -594,7 +614,10 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
     const struct narrow_rows<n_tile> rows =
         find_rows<type, n_tile>(a, job, mine + ring::weights, x);
+    struct narrow_lane lane = {threadIdx.x % 32 / 4, threadIdx.x % 4};
     uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
+    keep(lane.g);
+    keep(lane.t);
     for (uint32_t i = blockIdx.x, turn = 0; i < a.n_group; i += gridDim.x, turn ^= 1) {
         const size_t by = gridDim.x * a.part[p].group_bytes;
         struct pair_shrink shrink[n_mat];
@@ -617,7 +640,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++)
                 if (!a.stays) row[k] = rows.row[k] + at;
-            add_unit<type, n_tile, n_mat>(sum, job, shrink, mine + at, row, u);
+            add_unit<type, n_tile, n_mat>(sum, job, shrink, mine + at, row, u, lane);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++) row[k] += rows.by[k];
             next = at;

@@ -279,15 +279,58 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
 
 /* ---- Whole numbers and their factors ---- */
 
-/* Bytes as the smallest halves there are, n * 2^-24, which the matrix units multiply exactly: a byte
- * is put in place and nothing is computed. */
+/* Codes as the smallest halves there are, n * 2^-24, which the matrix units multiply exactly: they are
+ * put in place and nothing is computed. */
 #define CODE_UNIT 16777216.0f /* 2^24 */
 
-/* Four codes, as pairs of inputs. */
-static __device__ inline void tiny_halves(uint32_t out[2], uint32_t codes)
+/* Codes that are masked where they lie: those of step 1 are times 16, as rows' inputs there are over 16
+ * (linear.cuh). Of other types they are bytes, and the sums of step 1 want a factor of 16. */
+template <int type> static constexpr bool codes_lie(void)
 {
-    out[0] = __byte_perm(codes, 0, 0x4140);
-    out[1] = __byte_perm(codes, 0, 0x4342);
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    return l.low_bits == 4 && l.high_bits <= 1 && !l.iq4;
+}
+
+/* Pairs of tiny halves, [step][output]: of inputs 0 and 2, then of 1 and 3. */
+struct block_pairs {
+    uint32_t of[2][2][2];
+};
+
+template <int type>
+static __device__ inline struct block_pairs load_pairs(const struct block_place &place, uint32_t i,
+                                                       uint32_t g, uint32_t t)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    struct block_pairs out;
+    if constexpr (codes_lie<type>()) {
+        const uint8_t *at = place.at + i * layout_block_bytes(l);
+        const uint2 low = load8(at + t * LAYOUT_LINE + 8 * g);
+        const uint2 high = l.high_bits ? load8(at + layout_low_bytes(l) + 8 * g) : make_uint2(0, 0);
+        const uint32_t v[2] = {low.x, low.y}, h[2] = {high.x, high.y};
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++) {
+            out.of[0][r][0] = v[r] & 0x000f000fu;
+            out.of[0][r][1] = v[r] >> 8 & 0x000f000fu;
+            out.of[1][r][0] = v[r] & 0x00f000f0u;
+            out.of[1][r][1] = v[r] >> 8 & 0x00f000f0u;
+            if (l.high_bits == 0) continue;
+            const uint32_t even = h[r] << (4 - t), odd = h[r] >> (4 + t); /* bits t, t + 4 to 4, 8 */
+            out.of[0][r][0] |= even & 0x00100010u;
+            out.of[0][r][1] |= odd & 0x00100010u;
+            out.of[1][r][0] |= even & 0x01000100u;
+            out.of[1][r][1] |= odd & 0x01000100u;
+        }
+    } else {
+        const struct block_codes codes = load_codes<type>(place, i, g, t);
+#pragma unroll
+        for (uint32_t s = 0; s < 2; s++)
+#pragma unroll
+            for (uint32_t r = 0; r < 2; r++) {
+                out.of[s][r][0] = __byte_perm(codes.of[r][s], 0, 0x4240);
+                out.of[s][r][1] = __byte_perm(codes.of[r][s], 0, 0x4341);
+            }
+    }
+    return out;
 }
 
 static __device__ inline float2 pair_floats(__half2 v, float by)
