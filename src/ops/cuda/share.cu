@@ -17,6 +17,7 @@
 #define COLUMNS 8u /* heads of one instruction */
 #define MATES   4u /* lanes of a block, at most */
 #define BUSY    4u /* blocks of a multiprocessor at once */
+#define AHEAD   3u /* pages between a fetch and its use: one is more than registers hold */
 #define SPREAD  256u
 #define EACH    CHOOSE_TOKENS
 
@@ -207,6 +208,12 @@ static __device__ __forceinline__ float share_sum(float x)
 
 /* ---- Pieces ---- */
 
+/* What is met: a piece of lane `mate`; `same`: of all of the block's lanes. */
+struct share_piece {
+    uint32_t piece, mate;
+    bool same;
+};
+
 /* Where a head's numbers of a piece go; `is`: there is such a head, and it meets these pages. */
 struct share_to {
     uint16_t *exps; /* of this thread's first token of the first page */
@@ -214,41 +221,53 @@ struct share_to {
     bool is;
 };
 
-static __device__ __forceinline__ struct share_to share_to_of(const struct share_block &b,
-                                                              const struct choose_head &h,
-                                                              uint32_t piece, uint32_t mate,
-                                                              bool same)
+static __device__ __forceinline__ struct share_to
+share_to_of(const struct share_block &b, const struct choose_head &h, const struct share_piece &p)
 {
-    struct share_to to = {NULL, NULL, NULL, h.is && (same || h.mate == mate)};
+    struct share_to to = {NULL, NULL, NULL, h.is && (p.same || h.mate == p.mate)};
     if (!to.is) return to;
     const struct op_lane_shares &of = b.of[h.mate];
-    const uint32_t begin = piece * SHARE_PAGES;
+    const uint32_t begin = p.piece * SHARE_PAGES;
     to.exps = choose_exps(of.at, h.head) + begin * PAGE_TOK + share_token(0);
     to.top = choose_tops(of.at, h.head) + begin;
-    to.sum = of.sum + (size_t)piece * b.group + h.head;
+    to.sum = of.sum + (size_t)p.piece * b.group + h.head;
     return to;
 }
 
-/* Powers of a head's logits of a page less the largest one, which go to the sum of those before.
- * NaN if one is not finite: then the page's minimum, step or the query is not, and so no logit of
- * it is. */
-static __device__ __forceinline__ void share_put(const struct share_to &to, uint32_t page,
-                                                 const float x[4], struct exp_sum &sum)
+/* Powers of a head's logits of a page less the largest one: returns that, and this thread's share
+ * of their sum. NaN if one is not finite: then the page's minimum, step or the query is not, and so
+ * no logit of it is. */
+static __device__ __forceinline__ struct exp_sum share_put(const struct share_to &to, uint32_t page,
+                                                           const float x[4])
 {
     const float max = share_max(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
     const float from = isfinite(max) ? max : 0.0f;
     float e[4];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) e[i] = exp2_fast(x[i] - from);
-    const float all = isfinite(max) ? (e[0] + e[1]) + (e[2] + e[3]) : NAN;
-    const float high = fmaxf(sum.max, from);
-    sum.sum = sum.sum * exp2_fast(sum.max - high) + all * exp2_fast(from - high);
-    sum.max = high;
-    if (!to.is) return;
+    const struct exp_sum all = {from, isfinite(max) ? (e[0] + e[1]) + (e[2] + e[3]) : NAN};
+    if (!to.is) return all;
     uint16_t *exps = to.exps + page * PAGE_TOK;
     *(uint32_t *)exps = half_pack<HALF_F16>(e[0], e[1]);
     *(uint32_t *)(exps + 16) = half_pack<HALF_F16>(e[2], e[3]);
     if (threadIdx.x % 32 < 4) to.top[page] = from;
+    return all;
+}
+
+/* Adds a page's to the sum of those before it. */
+static __device__ __forceinline__ void share_add(struct exp_sum &sum, const struct exp_sum &page)
+{
+    const float high = fmaxf(sum.max, page.max);
+    sum.sum = sum.sum * exp2_fast(sum.max - high) + page.sum * exp2_fast(page.max - high);
+    sum.max = high;
+}
+
+/* Tells a piece's sum, by a warp. */
+static __device__ __forceinline__ void share_tell(const struct share_to &to,
+                                                  const struct exp_sum &sum)
+{
+    const float all = share_sum(sum.sum);
+    if (to.is && threadIdx.x % 32 < 4) *to.sum = sum.max + log2f(all);
 }
 
 /* Pages of a piece as a lane has them. */
@@ -259,43 +278,77 @@ static __device__ __forceinline__ uint32_t share_count(const struct op_share_pla
     return begin < op.n_page ? min(SHARE_PAGES, op.n_page - begin) : 0;
 }
 
-/* A piece of lane `mate`, by a warp; `same`: of all of the block's lanes. Heads are those of
- * columns 2 (lane % 4) and the next one. */
+/* A piece, by a warp. Heads are those of columns 2 (lane % 4) and the next one. */
 template <uint32_t D>
 static __device__ __forceinline__ void
-share_piece(const struct share_block &b, const struct share_query<D> &query,
-            const struct choose_head head[2], uint32_t piece, uint32_t mate, bool same)
+share_by_warp(const struct share_block &b, const struct share_query<D> &query,
+              const struct choose_head head[2], const struct share_piece &of)
 {
-    const struct op_share_planes op = b.of[mate].at; /* in registers */
-    const uint32_t lane = threadIdx.x % 32, j = lane % 4, n = share_count(op, piece);
+    const struct op_share_planes op = b.of[of.mate].at; /* in registers */
+    const uint32_t lane = threadIdx.x % 32, j = lane % 4, n = share_count(op, of.piece);
     if (n == 0) return;
-    const uint32_t id = lane < n ? op.page[piece * SHARE_PAGES + lane] : 0;
+    const uint32_t id = lane < n ? op.page[of.piece * SHARE_PAGES + lane] : 0;
     const auto page_at = [&](uint32_t p) {
         return op.base + (size_t)__shfl_sync(~0u, id, min(p, n - 1)) * op.stride;
     };
+    const auto fetch = [&](uint32_t p) { /* min, step and plane lie behind each other */
+                                         const uint8_t *page = page_at(p) + op.min_at;
+                                         for (uint32_t at = lane * 32; at < 12 * D; at += 1024)
+                                             fetch_near((const float *)(page + at));
+    };
     struct share_words<D> words;
     share_words_load(words, op, page_at(0));
+    for (uint32_t p = 1; p < AHEAD; p++) fetch(p);
     const float2 bases = share_base(op, query, page_at(lane / 4));
-    const struct share_to to[2] = {share_to_of(b, head[0], piece, mate, same),
-                                   share_to_of(b, head[1], piece, mate, same)};
+    const struct share_to to[2] = {share_to_of(b, head[0], of), share_to_of(b, head[1], of)};
     struct exp_sum sum[2] = {exp_sum_none(), exp_sum_none()};
 #pragma unroll 2
     for (uint32_t p = 0; p < n; p++) {
         const struct share_words<D> now = words;
         float x[2][4], base[2];
         share_words_load(words, op, page_at(p + 1)); /* on its way */
+        fetch(p + AHEAD);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++)
             base[e] = __shfl_sync(~0u, p % 2 ? bases.y : bases.x, (j * 2 + e) * 4 + p / 2);
         share_page(x, query, now, base);
-        share_put(to[0], p, x[0], sum[0]);
-        share_put(to[1], p, x[1], sum[1]);
-    }
 #pragma unroll
-    for (uint32_t e = 0; e < 2; e++) {
-        const float all = share_sum(sum[e].sum);
-        if (to[e].is && lane < 4) *to[e].sum = sum[e].max + log2f(all);
+        for (uint32_t e = 0; e < 2; e++) share_add(sum[e], share_put(to[e], p, x[e]));
     }
+    share_tell(to[0], sum[0]);
+    share_tell(to[1], sum[1]);
+}
+
+/* The same by a block, a warp for each page. */
+template <uint32_t D>
+static __device__ __forceinline__ void
+share_by_block(const struct share_block &b, const struct share_query<D> &query,
+               const struct choose_head head[2], const struct share_piece &of)
+{
+    __shared__ struct exp_sum room[SHARE_PAGES][2][32];
+    const struct op_share_planes op = b.of[of.mate].at;
+    const uint32_t lane = threadIdx.x % 32, j = lane % 4, p = threadIdx.x / 32;
+    const uint32_t n = share_count(op, of.piece);
+    const struct share_to to[2] = {share_to_of(b, head[0], of), share_to_of(b, head[1], of)};
+    if (p < n) {
+        const uint8_t *page = op.base + (size_t)op.page[of.piece * SHARE_PAGES + p] * op.stride;
+        struct share_words<D> words;
+        float x[2][4], base[2];
+        share_words_load(words, op, page);
+        const float2 bases = share_base(op, query, page); /* eight times the same */
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) base[e] = __shfl_sync(~0u, bases.x, (j * 2 + e) * 4);
+        share_page(x, query, words, base);
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) room[p][e][lane] = share_put(to[e], p, x[e]);
+    }
+    __syncthreads();
+    for (uint32_t e = 0; e < 2 && p == 0 && n > 0; e++) {
+        struct exp_sum sum = exp_sum_none();
+        for (uint32_t k = 0; k < n; k++) share_add(sum, room[k][e][lane]);
+        share_tell(to[e], sum);
+    }
+    __syncthreads(); /* nobody reads the room any more */
 }
 
 /* Whether all lanes of the block have the same pages in a piece. */
@@ -318,7 +371,7 @@ static __device__ bool share_is_same(const struct share_block &b, uint32_t piece
 static __device__ void share_logs(const struct share_block &b)
 {
     const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t i = threadIdx.x / 32; i < b.n_mate * b.group; i += WARPS) {
+    for (uint32_t i = threadIdx.x / 32; i < b.n_mate * b.group; i += blockDim.x / 32) {
         const struct op_lane_shares &of = b.of[i / b.group];
         const uint32_t n_piece = share_pieces(of.at.n_page);
         const float *log = of.sum + i % b.group;
@@ -334,17 +387,20 @@ static __device__ void share_logs(const struct share_block &b)
     }
 }
 
-/* Lanes i, i + n_list / n_mate and so on are a block's (choose_head). The last block to be done
- * with them adds up. Blocks of all lanes have the same pieces at the same time, so that sequences
- * which share pages find them in the cache. */
-template <uint32_t D>
-static __global__ void __launch_bounds__(WARPS * 32, D > 128 ? 2 : BUSY)
+/* APART: a block has a piece, else each of its warps; sums do not tell. Lanes i, i + n_list /
+ * n_mate and so on are a block's (choose_head). The last block to be done with them adds up. Blocks
+ * of all lanes have the same pieces at the same time, so that sequences which share pages find them
+ * in the cache. */
+template <uint32_t D, bool APART>
+static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D > 128 ? 1
+                                                                             : APART ? 2
+                                                                                     : BUSY)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_mate,
                         const struct choose_begin begins, uint32_t *tally)
 {
     __shared__ struct op_lane_shares of[MATES];
     __shared__ uint32_t rest[D / 64][4][2][32];
-    const uint32_t n = n_list / n_mate;
+    const uint32_t n = n_list / n_mate, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
     for (uint32_t m = 0; m < n_mate; m++)
         choose_copy(&of[m], list + min(blockIdx.x, n - 1) + m * n);
     kernel_begin();
@@ -357,16 +413,20 @@ static __global__ void __launch_bounds__(WARPS * 32, D > 128 ? 2 : BUSY)
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
     for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += COLUMNS) {
-        const struct choose_head head[2] = {
-            choose_head_of(g0 + threadIdx.x % 4 * 2, b.group, b.n_mate),
-            choose_head_of(g0 + threadIdx.x % 4 * 2 + 1, b.group, b.n_mate)};
+        const uint32_t column = g0 + threadIdx.x % 4 * 2;
+        const struct choose_head head[2] = {choose_head_of(column, b.group, n_mate),
+                                            choose_head_of(column + 1, b.group, n_mate)};
         struct share_query<D> query;
         share_query_load(query, rest, b, g0);
-        for (uint32_t p = blockIdx.y * WARPS + threadIdx.x / 32; p < share_pieces(n_page);
-             p += gridDim.y * WARPS) {
+        for (uint32_t p = blockIdx.y * each + (APART ? 0 : warp); p < share_pieces(n_page);
+             p += gridDim.y * each) {
             const bool same = share_is_same(b, p);
-            for (uint32_t m = 0; m < (same ? 1 : n_mate); m++)
-                share_piece(b, query, head, p, m, same);
+            for (uint32_t m = 0; m < (same ? 1 : n_mate); m++) {
+                if constexpr (APART)
+                    share_by_block(b, query, head, {p, m, same});
+                else
+                    share_by_warp(b, query, head, {p, m, same});
+            }
         }
     }
     if (block_is_last(tally + blockIdx.x, gridDim.y)) share_logs(b);
@@ -466,18 +526,25 @@ static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_sh
     return choose_mates(n, op->at.group, COLUMNS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
 }
 
+/* With few pieces all pages of one are read at the same time. */
 template <uint32_t D>
 static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shares *op,
                                 const struct op_lane_shares *list, uint32_t n, uint32_t n_page)
 {
-    const uint32_t n_need = (share_pieces(n_page) + WARPS - 1) / WARPS;
-    const uint32_t n_mate = count_mates(d, op, n, n_need), most = BUSY * d->n_sm / (n / n_mate);
+    const bool apart = (uint64_t)n * share_pieces(n_page) <= (uint64_t)BUSY * d->n_sm;
+    const uint32_t n_need =
+        apart ? share_pieces(n_page) : (share_pieces(n_page) + WARPS - 1) / WARPS;
+    const uint32_t n_mate = apart ? 1 : count_mates(d, op, n, n_need);
+    const uint32_t most = choose_larger(BUSY * d->n_sm / (n / n_mate), 1);
+    const uint32_t n_thread = (apart ? SHARE_PAGES : WARPS) * 32;
     const struct choose_begin begins = choose_take_begin(d);
-    const uint32_t n_block = most == 0 ? 1 : n_need < most ? n_need : most;
     const dim3 grid(n / n_mate + begins.n,
-                    choose_larger(n_block, choose_parts(begins, WARPS * 32)));
-    return queue_launch(d, "logits by first planes", share_logits_kernel<D>, grid, WARPS * 32, 0,
-                        list, n, n_mate, begins, d->tally);
+                    choose_larger(n_need < most ? n_need : most, choose_parts(begins, n_thread)));
+    if (apart)
+        return queue_launch(d, "logits by first planes", share_logits_kernel<D, true>, grid,
+                            n_thread, 0, list, n, n_mate, begins, d->tally);
+    return queue_launch(d, "logits by first planes", share_logits_kernel<D, false>, grid, n_thread,
+                        0, list, n, n_mate, begins, d->tally);
 }
 
 /* Reads of 16 bytes. */
