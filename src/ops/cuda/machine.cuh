@@ -131,6 +131,15 @@ __device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4], uint3
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* a where the mask's bits are set, b where they are not: one instruction, of which a compiler that
+ * knows what the bits are makes two. */
+__device__ __forceinline__ uint32_t bits_pick(uint32_t mask, uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+    return r;
+}
+
 /* Two floats as halves, x in the lower bits. */
 template <int H> __device__ __forceinline__ uint32_t half_pack(float x, float y)
 {

@@ -111,6 +111,11 @@ static inline void mma_16816(float c[4], const uint32_t a[4], uint32_t b0, uint3
     }
 }
 
+static inline uint32_t bits_pick(uint32_t mask, uint32_t a, uint32_t b)
+{
+    return (mask & a) | (~mask & b);
+}
+
 template <int H> static inline uint32_t half_pack(float x, float y)
 {
     if (H == HALF_F16) return f32_to_f16(x) | (uint32_t)f32_to_f16(y) << 16;
