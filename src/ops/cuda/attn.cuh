@@ -51,6 +51,12 @@ static inline struct attn_call attn_call_of(const struct op_attn *op)
     return c;
 }
 
+/* What is mostly so: its code lies together, as a kernel waits for code that is not near. */
+static __host__ __device__ __forceinline__ bool likely(bool x)
+{
+    return __builtin_expect(x, true);
+}
+
 /* Whether this GPU has so much shared memory for a block; one that has not is told. */
 static inline sac_status attn_fits(struct cuda_device *d, size_t bytes)
 {
@@ -100,7 +106,7 @@ __device__ __forceinline__ float attn_turned(const float *q, uint32_t c,
 __device__ __forceinline__ float attn_exponent(const struct attn_call &c, float dot)
 {
     const float score = dot * c.scale;
-    return (c.softcap > 0 ? c.softcap * tanhf(score / c.softcap) : score) * LOG2E;
+    return (likely(c.softcap <= 0) ? score : c.softcap * tanhf(score / c.softcap)) * LOG2E;
 }
 
 /* ---- Codes of q8 pages as halves ---- */

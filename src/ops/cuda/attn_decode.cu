@@ -21,7 +21,7 @@
 #define PART_MAX    TALLY /* splits at a time: 34 MB of scratch for heads of 128 */
 #define MERGE_MAX   896u  /* splits of a list, whose weights lie in shared memory together */
 #define STATIC_MAX  1024u /* bytes of shared memory beside a block's rows, units and sums */
-#define MERGE_BATCH 16u   /* splits whose sums a thread has under way together */
+#define MERGE_BATCH 8u    /* splits whose sums a thread has under way together */
 
 /* ---- Jobs ---- */
 
@@ -208,12 +208,14 @@ __device__ void merge_splits(const struct attn_call &call, const struct decode_j
         const bool is_mine = g < job.n_head;
         const uint32_t n = is_mine ? n_split : 0;
         float4 sum = make_float4(0, 0, 0, 0), x[MERGE_BATCH];
-        load_parts(x, part.sum + at, HEADS * D, slice, n_slice, n);
-        if (first == 0) {
-            weigh_splits<D>(all, part.end, job.n_head, n_split);
-            __syncthreads();
-        }
-        for (uint32_t s = slice; s < n;) {
+        uint32_t s = slice;
+#pragma unroll 1 /* it runs once in a launch: its code takes longer to come than to run */
+        do {
+            load_parts(x, part.sum + at, HEADS * D, s, n_slice, n);
+            if (first == 0 && s == slice) {
+                weigh_splits<D>(all, part.end, job.n_head, n_split);
+                __syncthreads();
+            }
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_BATCH; i++) {
                 if (s + i * n_slice >= n) continue;
@@ -222,8 +224,7 @@ __device__ void merge_splits(const struct attn_call &call, const struct decode_j
                 sum.z += by * x[i].z, sum.w += by * x[i].w;
             }
             s += MERGE_BATCH * n_slice;
-            load_parts(x, part.sum + at, HEADS * D, s, n_slice, n);
-        }
+        } while (s < n);
         if constexpr (n_slice > 1) {
             static_assert(n_slice == 2, "one other thread");
             if (slice == 1 && is_mine) all->slice[at / 4] = sum;
@@ -247,7 +248,7 @@ template <int F, int D>
 __device__ __forceinline__ void stage_unit(uint32_t to, const struct decode_view &v, uint32_t place,
                                            uint32_t unit)
 {
-    if (unit < v.n_staged)
+    if (likely(unit < v.n_staged))
         stage_page<F, D>(to, place_bytes(v.call->frames, place, page_at<F, D>::bytes),
                          unit % decode_size<F, D>::unit_page);
     else if (unit >= v.n_staged + v.n_single)
@@ -337,7 +338,7 @@ __device__ __forceinline__ void add_unit(struct decode_warp<D> &w, const struct 
                                          uint8_t *at, uint32_t page, uint32_t unit)
 {
     const struct decode_job &job = *v.job;
-    if (unit < v.n_staged) {
+    if (likely(unit < v.n_staged)) {
         add_page<F, D>(w, v, at, page, unit % decode_size<F, D>::unit_page);
         return;
     }

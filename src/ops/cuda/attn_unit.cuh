@@ -542,7 +542,7 @@ __device__ __forceinline__ void meet_page(struct decode_warp<D> &w, const struct
                                           uint32_t page)
 {
     const struct decode_job &job = *v.job;
-    if (job.n_segment == 0) return;
+    if (likely(job.n_segment == 0)) return;
     const uint32_t s = attn_segment_of(job.segment, job.n_segment, page);
     if (s != w.segment) decode_query<F, D>(w, *v.call, job, s);
 }
@@ -556,7 +556,7 @@ __device__ __forceinline__ void add_page(struct decode_warp<D> &w, const struct 
     constexpr uint32_t n = ROWS ? UNIT_TOK : PAGE_TOK;
     const uint32_t pos0 = page * PAGE_TOK + half * UNIT_TOK;
     if (pos0 + n <= v.first) return;
-    if (pos0 < v.first) hide<F, D>(unit, v.first - pos0);
+    if (!likely(pos0 >= v.first)) hide<F, D>(unit, v.first - pos0);
     meet_page<F, D>(w, v, page);
 #pragma unroll 1
     for (uint32_t t0 = 0; t0 < n; t0 += UNIT_TOK) {
