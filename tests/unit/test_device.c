@@ -71,7 +71,17 @@ struct heard {
     uint32_t n;
     double sum;
     float last[3][TINY_VOCAB]; /* by sequence */
+    uint32_t n_top[3];         /* tokens that the last row has named */
 };
+
+/* All that are not -INFINITY, in their order. */
+static void check_names(const sac_row *row)
+{
+    uint32_t n = 0;
+    for (int32_t i = 0; i < TINY_VOCAB && row->top; i++)
+        if (row->logits[i] > -INFINITY) assert_int_equal(row->top[n++], i);
+    assert_int_equal(n, row->n_top);
+}
 
 static void hear(void *user, const sac_row *row)
 {
@@ -79,6 +89,8 @@ static void hear(void *user, const sac_row *row)
     h->n++;
     for (int i = 0; i < TINY_VOCAB; i++) h->sum += (double)row->logits[i] * (i % 7 + 1);
     memcpy(h->last[row->seq], row->logits, sizeof h->last[0]);
+    h->n_top[row->seq] = row->n_top;
+    check_names(row);
 }
 
 static int32_t best(const float *logits)
@@ -292,6 +304,7 @@ static void the_largest_logits_come_alone(void **state)
                 n_more += comes;
             }
             assert_int_equal(n_more, n_down[seq] ? n_down[seq] : TINY_VOCAB);
+            assert_int_equal(got.n_top[seq], n_down[seq]);
         }
     }
     sac_engine_free(e[0]);

@@ -540,9 +540,11 @@ static void a_mask_bans_what_it_leaves_out(void **state)
 {
     static float logits[N_VOCAB], copy[N_VOCAB];
     static sac_logit_bias ban[N_VOCAB];
+    static int32_t all[N_VOCAB];
     uint64_t rng[4], mask[(N_VOCAB + 63) / 64];
     (void)state;
     rng_seed(rng, 9);
+    for (int32_t t = 0; t < N_VOCAB; t++) all[t] = t;
     for (int i = 0; i < 200; i++) {
         sac_sampling p = plain(i % 4 ? 0.9f : 0);
         p.top_k = i % 3 ? 20 : 0;
@@ -564,7 +566,9 @@ static void a_mask_bans_what_it_leaves_out(void **state)
             sac_prob probs[2], want[2];
             random_logits(rng, logits, N_VOCAB);
             memcpy(copy, logits, sizeof copy);
-            const int32_t tok = sample_row(masked, &(sac_row){.logits = logits}, mask, probs, 2);
+            const sac_row row = {
+                .logits = logits, .top = round == 1 ? all : NULL, .n_top = N_VOCAB};
+            const int32_t tok = sample_row(masked, &row, mask, probs, 2);
             assert_int_equal(tok, sac_sampler_sample(banned, copy, want, 2));
             assert_memory_equal(probs, want, sizeof probs);
             assert_true(tok >= 0 && (mask[tok / 64] >> tok % 64 & 1));
