@@ -42,11 +42,17 @@ void ahead_tell(struct tier *t, uint32_t f, bool is_used)
     worth->n_used /= 2;
 }
 
-uint32_t ahead_slots(const struct tier *t, enum tier_why why)
+/* That share of n of what was brought is asked for; half of it, before much is known. */
+static uint32_t share_of(const struct tier *t, enum tier_why why, uint32_t n)
 {
     const struct tier_worth *w = &t->worth[why];
+    return n * (w->n_used + 4) / (w->n + 8);
+}
+
+uint32_t ahead_slots(const struct tier *t, enum tier_why why)
+{
     if (why <= TIER_PART) return DISK_DEPTH * DISK_RUN;
-    return 1 + DISK_DEPTH * (w->n_used + 8) / (w->n + 8);
+    return 1 + share_of(t, why, DISK_DEPTH);
 }
 
 /* ---- Pages without a frame ---- */
@@ -168,9 +174,12 @@ static uint32_t find_beside(struct tier *t, const struct tier_follow *f)
     return g.n;
 }
 
+/* Of a reason that brings less than half to be used, fewer. */
 static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why, uint32_t n)
 {
-    t->n_guess += bind_ahead(t, why, f->scratch, n, t->guess_most - t->n_guess);
+    const uint32_t left = t->guess_most - t->n_guess;
+    const uint32_t most = 1 + 2 * share_of(t, why, t->guess_most);
+    t->n_guess += bind_ahead(t, why, f->scratch, n, most < left ? most : left);
 }
 
 /* Another time no more are guessed than were read in that time; or more, where all were. */

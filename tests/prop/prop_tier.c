@@ -598,6 +598,40 @@ static void guesses_know_their_worth(void **state)
     }
 }
 
+/* Where what lay beside was never asked for, next to nothing of it is fetched. */
+static void worthless_guesses_are_few(void **state)
+{
+    (void)state;
+    enum { N_BEGUN = 8 };
+    for (int is_bad = 0; is_bad < 2; is_bad++) {
+        struct world w;
+        page_id here[N_BEGUN], next[N_BEGUN], scratch[N_BEGUN];
+        world_init_frames(&w, 4, NULL, 3 * N_BEGUN);
+        for (uint32_t i = 0; i < N_BEGUN; i++) {
+            write_one(&w, here[i] = i * APART, 0);
+            write_one(&w, next[i] = i * APART + 1, 1);
+        }
+        victim_take(&w.tier, w.tier.n_ready);
+        for (int i = 0; i < 3; i++) tier_begin(&w.tier);
+        w.tier.worth[TIER_BESIDE] = (struct tier_worth){500, is_bad ? 0 : 500};
+        tier_enter(&w.tier, 0);
+        assert_int_equal(tier_acquire(&w.tier, here, N_BEGUN), SAC_OK);
+        tier_follow(&w.tier, &(struct tier_follow){.layer = 1,
+                                                   .here = here,
+                                                   .next = next,
+                                                   .stride = N_BEGUN,
+                                                   .n_lane = 1,
+                                                   .n = N_BEGUN,
+                                                   .scratch = scratch,
+                                                   .room = N_BEGUN});
+        tier_settle(&w.tier);
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead, is_bad ? 1 : N_BEGUN);
+        tier_release(&w.tier, here, N_BEGUN);
+        settle_and_check(&w);
+        world_free(&w);
+    }
+}
+
 /* ---- The end of a process ---- */
 
 /* Killed while writes are under way, a process leaves no file, and what it might leave in the
@@ -682,6 +716,7 @@ int main(void)
         cmocka_unit_test(neighbours_come_together),
         cmocka_unit_test(a_bad_place_is_its_pages_alone),
         cmocka_unit_test(guesses_know_their_worth),
+        cmocka_unit_test(worthless_guesses_are_few),
         cmocka_unit_test(a_killed_process_leaves_nothing),
         cmocka_unit_test(stale_pages_go_first),
     };
