@@ -307,10 +307,11 @@ __device__ __forceinline__ void bring_unit(const struct decode_view &v, const st
     copy_commit();
 }
 
-/* Looks up the units of the block's first splits and begins to bring some. */
+/* Looks up the units of the block's first splits and begins to bring some. Two of a warp's come
+ * before an early kernel has begun, no more: launches that it waits for have weights to bring. */
 template <int F, int D>
 __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view &v, uint32_t split,
-                                                        uint32_t n_stage)
+                                                        uint32_t n_stage, bool early)
 {
     struct decode_walk w;
     w.now = find_split<F, D>(v, split);
@@ -318,7 +319,10 @@ __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view
     w.n_turn = v.job->split_unit / decode_size<F, D>::warps;
     w.n_stage = n_stage;
     w.slot = 0;
-    for (uint32_t i = 0; i < n_stage; i++) bring_unit<F, D>(v, w, i, i);
+    for (uint32_t i = 0; i < n_stage; i++) {
+        bring_unit<F, D>(v, w, i, i);
+        if (early && i == 1) kernel_begin();
+    }
     return w;
 }
 
@@ -412,8 +416,8 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2
     v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
     static_assert(SPLIT_LEAST >= 2 * size::warps, "a ring of two reaches no further than a split");
     static_assert(sizeof(struct decode_all<D>) <= 2 * size::warps * size::stage, "in the ring");
-    struct decode_walk walk = open_walk<F, D>(v, has_split ? blockIdx.x : job.n_split, n_stage);
-    if (early) kernel_begin();
+    struct decode_walk walk =
+        open_walk<F, D>(v, has_split ? blockIdx.x : job.n_split, n_stage, early);
     if (!has_split) return;
     bring_rows<D>(&rows, call, fresh, job);
     uint8_t *const smem = kernel_shared();
