@@ -12,8 +12,9 @@
  * tokens, in equal parts; what else there is, own pages among it, is the last piece's. Sums of
  * pieces go to scratch, and another launch merges them in their order.
  *
- * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive
- * as they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
+ * The next tile is on its way into shared memory while this one is multiplied; of pages in 16 bits
+ * and 128 channels it is multiplied by the queries, too. Pages in q8 arrive as they are and become
+ * f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
  * row that sees a value that is not finite in a tile that is not seen by all becomes NaN as a
  * whole. */
 #include "ops/cuda/attn_tile.cuh"

@@ -1,6 +1,6 @@
 /* attn_prompt.cuh: what a block of prompt rows reads, tile by tile, and how tiles come to shared
  * memory: jobs, lists and their pieces, queries, copies on their way, q8 as f16, and which keys a
- * row sees. Of attn_prompt.cu alone, which says what a block is and multiplies. */
+ * row sees. Of attn_prompt.cu and attn_tile.cuh alone, which say what a block is and multiply. */
 #ifndef SAC_OPS_CUDA_ATTN_PROMPT_CUH
 #define SAC_OPS_CUDA_ATTN_PROMPT_CUH
 
