@@ -35,8 +35,8 @@
     "layer; host, the CPU, for all layers"
 #define SETUP_KV_DEVICES "same|host" /* in the order of false and true */
 #define SETUP_BATCH_HELP                                                                           \
-    "most tokens that are computed at once; 0: 128 a thread, 512 to 2048, on a GPU 2048, and 512 " \
-    "with methods that plan chunk by chunk"
+    "most tokens that are computed at once; 0: 128 a thread, 512 to 2048, 512 with methods that "  \
+    "plan chunk by chunk, and on a GPU 2048"
 
 /* Model, context and memory. */
 struct setup {

@@ -87,9 +87,11 @@ static uint32_t usual_batch(const sac_engine *e)
     const bool plans_away = names_device(e) && !p->kv_on_host;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
+        if (!hooks || hooks->any_chunk) continue;
+        /* A GPU looks at some rows of a chunk against all keys, which of few rows costs as much. */
+        if (plans_away && (hooks->trace || hooks->antidiag)) return BATCH_MOST;
         /* Segments are whole in either. */
-        const bool is_away = plans_away && hooks && hooks->blocks;
-        if (hooks && !hooks->any_chunk && !is_away) return BATCH_LEAST;
+        if (!plans_away || !hooks->blocks) return BATCH_LEAST;
     }
     if (names_device(e)) return device_batch(e);
     return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;

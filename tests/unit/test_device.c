@@ -685,6 +685,24 @@ static void steps_of_one_sequence_are_long(void **state)
     unsetenv("SACCADE_FAKE_MIB");
 }
 
+/* Choices of a chunk cost a GPU the same for few rows. */
+static void chunks_of_plans_are_long(void **state)
+{
+    static const char *const spec[] = {"loopserve", "minference", "flexprefill", "xattention"};
+    (void)state;
+    for (uint32_t i = 0; i < 2 * sizeof spec / sizeof spec[0]; i++) {
+        sac_engine *e = NULL;
+        sac_error err;
+        sac_engine_params p = params_of(i % 2 ? "cuda" : "cpu", SAC_KV_F16);
+        p.n_batch = 0;
+        p.prefill = &spec[i / 2];
+        p.n_prefill = 1;
+        must(sac_engine_create(&e, model, &p, &err), &err);
+        assert_int_equal(sac_engine_get_params(e).n_batch, i % 2 ? 2048 : 512);
+        sac_engine_free(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -707,6 +725,7 @@ int main(void)
         cmocka_unit_test(a_failure_in_part_ends_the_step),
         cmocka_unit_test(chunks_of_a_prompt_are_not_waited_for),
         cmocka_unit_test(steps_of_one_sequence_are_long),
+        cmocka_unit_test(chunks_of_plans_are_long),
     };
     return cmocka_run_group_tests(tests, open_models, free_pair);
 }
