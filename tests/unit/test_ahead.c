@@ -173,7 +173,7 @@ static void steps_ahead_are_graphs(void **state)
 /* ---- Methods ---- */
 
 /* Half of the way the sequence is set otherwise. */
-static struct heard choose(const char *decode, bool ahead)
+static struct heard choose(const char *decode, uint32_t n_prompt, bool ahead)
 {
     struct heard h = {.e = method_engine(model, decode, ahead)};
     const sac_sparse sparse = {.dense = true};
@@ -181,7 +181,7 @@ static struct heard choose(const char *decode, bool ahead)
     sac_seq seq;
     must(sac_seq_create(h.e, &seq, &err), &err);
     must(sac_seq_use_top(h.e, seq, 1, &err), &err);
-    append(h.e, seq, prompt, 3 * PAGE_TOK - 4, SAC_ROW_PROMPT);
+    append(h.e, seq, prompt, n_prompt, SAC_ROW_PROMPT);
     step(&h);
     for (int i = 0; i < N_CHOOSE; i++) {
         if (i == N_CHOOSE / 2) must(sac_seq_use_sparse(h.e, seq, &sparse, &err), &err);
@@ -200,7 +200,8 @@ static void methods_choose_ahead(void **state)
                                          "quest:budget=32,dense=0,sink=0,recent=0",
                                          "streaming:budget=40", "psa:mass=0.5,recent=0"};
     for (int i = 0; i < 4; i++) {
-        const struct heard want = choose(decode[i], false), got = choose(decode[i], true);
+        const uint32_t n = (i % 2 ? 3 : 1) * PAGE_TOK - 4; /* or the first page to choose from */
+        const struct heard want = choose(decode[i], n, false), got = choose(decode[i], n, true);
         assert_same(&want, &got);
         assert_true(want.reads[0].n_select > 0);
         assert_int_equal(got.n_taken, N_CHOOSE - 2);
@@ -211,7 +212,7 @@ static void methods_choose_ahead(void **state)
 static void methods_that_remember_do_not(void **state)
 {
     (void)state;
-    const struct heard got = choose("loopserve:budget=20,every=4,first=1", true);
+    const struct heard got = choose("loopserve:budget=20,every=4,first=1", PAGE_TOK, true);
     assert_int_equal(got.n_ahead, 0);
 }
 
