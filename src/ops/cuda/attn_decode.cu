@@ -394,18 +394,23 @@ __device__ void open_job(struct decode_job *to, const struct decode_job *from, b
     __syncthreads();
 }
 
-/* Block x of job y. `early`: pages, lists and what tells where they are had been written before the
- * two launches before this one. */
+struct decode_way {   /* how pages come */
+    uint32_t n_stage; /* units of a warp's ring: 2 or 4 */
+    bool early;       /* pages, lists and what tells where they are had been written before the two
+                         launches before this one */
+};
+
+/* Block x of job y. */
 template <int F, int D>
 __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2)
-    attn_decode_kernel(const struct attn_call call, const struct heads_new fresh, bool early,
-                       uint32_t n_stage, const struct decode_job *jobs, float *scratch,
+    attn_decode_kernel(const struct attn_call call, const struct heads_new fresh,
+                       const struct decode_way way, const struct decode_job *jobs, float *scratch,
                        uint32_t *tally)
 {
     using size = decode_size<F, D>;
     __shared__ struct decode_job job;
     __shared__ struct decode_rows<D> rows;
-    open_job<F, D>(&job, jobs + blockIdx.y, early);
+    open_job<F, D>(&job, jobs + blockIdx.y, way.early);
     const bool has_split = blockIdx.x < job.n_block;
     struct decode_view v;
     v.call = &call;
@@ -417,11 +422,11 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2
     static_assert(SPLIT_LEAST >= 2 * size::warps, "a ring of two reaches no further than a split");
     static_assert(sizeof(struct decode_all<D>) <= 2 * size::warps * size::stage, "in the ring");
     struct decode_walk walk =
-        open_walk<F, D>(v, has_split ? blockIdx.x : job.n_split, n_stage, early);
+        open_walk<F, D>(v, has_split ? blockIdx.x : job.n_split, way.n_stage, way.early);
     if (!has_split) return;
     bring_rows<D>(&rows, call, fresh, job);
     uint8_t *const smem = kernel_shared();
-    float *const merge = (float *)(smem + size::warps * n_stage * size::stage);
+    float *const merge = (float *)(smem + size::warps * way.n_stage * size::stage);
     struct decode_warp<D> w;
     w.q_shared = (uint4 *)((uint8_t *)merge + size::merge + threadIdx.x / 32 * (D * 32));
     w.rows = &rows;
@@ -640,12 +645,15 @@ static sac_status launch_wave(struct cuda_device *d, const struct decode_launch 
     const uint32_t n_grid = share_blocks(l->host + first, n, d->n_sm * (D > 128 ? 1 : 2));
     const size_t most = d->smem_max - sizeof(struct decode_rows<D>) - STATIC_MAX;
     const bool deep = count_splits(l->host + first, n) <= d->n_sm;
-    const uint32_t n_stage = deep && smem_of<F, D>(size::stages) <= most ? size::stages : 2;
-    const size_t smem = smem_of<F, D>(n_stage);
+    struct decode_way way;
+    memset(&way, 0, sizeof way);
+    way.n_stage = deep && smem_of<F, D>(size::stages) <= most ? size::stages : 2;
+    way.early = l->early;
+    const size_t smem = smem_of<F, D>(way.n_stage);
     TRY(attn_fits(d, smem));
     return queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>, dim3(n_grid, n),
-                        size::warps * 32, smem, l->call, l->fresh, l->early, n_stage,
-                        l->job + first, l->scratch, d->tally);
+                        size::warps * 32, smem, l->call, l->fresh, way, l->job + first, l->scratch,
+                        d->tally);
 }
 
 template <int F, int D>
