@@ -90,6 +90,8 @@ struct prompt_walk {     /* where a block is in what its rows read; the same in 
     uint32_t n_pair;     /* tiles of pairs still to come before tokens */
     bool is_last;        /* the rest comes behind them */
     uint32_t i, n;       /* entry of the list of ranges and its end */
+    uint32_t i0;         /* this lane has the entry i0 + lane: a look at each would be waited for */
+    struct attn_range held;
     uint32_t page, end;  /* pages of the entry still to come */
     uint32_t tok, n_tok; /* the same for the list of tokens */
     uint32_t own, own_end;
@@ -233,6 +235,14 @@ __device__ void walk_skip(struct prompt_walk &w, const struct prompt_job &job, u
     }
 }
 
+/* The next entries of the ranges, one of each lane. */
+__device__ __forceinline__ void walk_hold(struct prompt_walk &w, const struct prompt_job &job)
+{
+    const uint32_t i = w.i + threadIdx.x % 32;
+    w.i0 = w.i;
+    if (i < w.n) w.held = job.range[i];
+}
+
 /* Piece `piece` of what a block reads. */
 __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const struct prompt_list &l,
                                          uint32_t piece)
@@ -255,6 +265,7 @@ __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const str
     w.i = l.range, w.n = l.range_end;
     if (job.range) {
         walk_skip(w, job, 2 * pair);
+        walk_hold(w, job);
         return w;
     }
     const uint32_t pos = b.page0 * PAGE_TOK, window = b.call->window;
@@ -266,9 +277,10 @@ __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const str
 __device__ __forceinline__ bool walk_page(struct prompt_walk &w, const struct prompt_job &job)
 {
     while (w.page >= w.end && w.i < w.n) {
-        const struct attn_range r = job.range[w.i++];
-        w.page = r.begin;
-        w.end = min(r.end, w.limit);
+        if (w.i - w.i0 >= 32) walk_hold(w, job);
+        const uint32_t at = w.i++ - w.i0;
+        w.page = __shfl_sync(~0u, w.held.begin, at);
+        w.end = min(__shfl_sync(~0u, w.held.end, at), w.limit);
     }
     return w.page < w.end;
 }
