@@ -405,6 +405,7 @@ static void ahead_leaves_what_others_wait_for(void **state)
         pthread_mutex_unlock(&w.tier.lock);
     }
     tier_ahead(&w.tier, TIER_PART, a.id, N_WAIT);
+    tier_enter(&w.tier, 1);
     gate_is_shut = false;
     pthread_join(thread, NULL);
     check_read(&w, a.id, N_WAIT, a.status);
@@ -469,7 +470,7 @@ static void check_follow(uint64_t seed, uint32_t n_frame, bool has_room_for_both
     for (uint32_t i = 0; i < 4; i++) assert_int_not_equal(w.frame_of[second[i]], PAGE_NONE);
     assert_int_equal(w.frame_of[14] != PAGE_NONE, has_room_for_both);
     assert_int_equal(w.frame_of[15], PAGE_NONE);
-    assert_int_equal(w.frame_of[20], PAGE_NONE);
+    if (n_frame < 10) assert_int_equal(w.frame_of[20], PAGE_NONE);
     tier_release(&w.tier, now, 4);
     settle_and_check(&w);
     world_free(&w);
@@ -481,6 +482,7 @@ static void the_next_layer_is_followed(void **state)
     for (uint64_t seed = 1; seed < 5; seed++) { /* both policies, both kinds of pages */
         check_follow(seed, 8, false);
         check_follow(seed, 9, true);
+        check_follow(seed, 10, true);
     }
 }
 
@@ -572,7 +574,7 @@ static void guesses_know_their_worth(void **state)
         page_id id[N_GUESS];
         world_of_disk(&w, 4, N_ID, N_GUESS + 6);
         for (uint32_t i = 0; i < N_GUESS; i++) id[i] = (i + 2) * APART;
-        w.tier.worth[TIER_VISIT] = (struct tier_worth){500, is_bad ? 0 : 500};
+        w.tier.worth[TIER_VISIT] = (struct tier_worth){400, is_bad ? 0 : 400};
         gate_is_shut = true;
         tier_ahead(&w.tier, TIER_VISIT, id, N_GUESS);
         assert_int_equal(tier_get_stats(&w.tier).n_ahead, N_GUESS);
@@ -586,13 +588,15 @@ static void guesses_know_their_worth(void **state)
         gate_is_shut = false;
         settle_and_check(&w);
         const struct tier_worth before = w.tier.worth[TIER_VISIT];
-        assert_int_equal(tier_acquire(&w.tier, id, 1), SAC_OK); /* it was begun first */
-        tier_release(&w.tier, id, 1);
+        if (!is_bad) {
+            assert_int_equal(tier_acquire(&w.tier, id, 1), SAC_OK);
+            tier_release(&w.tier, id, 1);
+        }
         victim_take(&w.tier, w.tier.n_ready);
         const struct tier_worth after = w.tier.worth[TIER_VISIT];
-        assert_int_equal(tier_get_stats(&w.tier).n_ahead_used, 1);
-        if (is_bad) assert_int_equal(after.n - before.n, n_begun);
-        if (is_bad) assert_int_equal(after.n_used - before.n_used, 1);
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead_used, !is_bad);
+        assert_int_equal(after.n - before.n, n_begun);
+        assert_int_equal(after.n_used - before.n_used, !is_bad);
         settle_and_check(&w);
         world_free(&w);
     }
