@@ -306,7 +306,7 @@ static void assert_draws_alike(const sac_reads *want, const sac_reads *got)
     assert_true(fabs((double)got->n_tok_chosen - (double)want->n_tok_chosen) <= 0.03 * n);
 }
 
-/* A device's visit reads keys once more than attention does, a host's reads whole pages of its last
+/* A device's visit reads keys once more than attention does, a host's reads keys of its last
  * round for nothing. Shares by first planes are rough on a CPU, so pages of nearly the same may
  * come in another order; as many are visited. */
 static void assert_visits_alike(const sac_reads *want, const sac_reads *got)

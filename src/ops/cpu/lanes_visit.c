@@ -140,7 +140,7 @@ static uint32_t first_round(const struct op_lane_visit *op)
 }
 
 /* The next round; the order is known for it, and for `ahead` pages behind the next look. It does
- * not depend on where pages lie, so that what is read does not either. */
+ * not depend on where pages lie. */
 static void plan(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
