@@ -17,7 +17,7 @@
 #define COLUMNS 8u /* heads of one instruction */
 #define MATES   4u /* lanes of a block, at most */
 #define BUSY    4u /* blocks of a multiprocessor at once */
-#define AHEAD   3u /* pages between a fetch and its use: one is more than registers hold */
+#define STAGES  4u /* pages of a warp that are in shared memory, or on their way there */
 #define SPREAD  256u
 #define EACH    CHOOSE_TOKENS
 
@@ -113,19 +113,25 @@ static __device__ __forceinline__ float2 share_base(const struct op_share_planes
     return make_float2(base.x * LOG2E, base.y * LOG2E);
 }
 
+/* Of a page's steps and the plane behind them. */
+template <uint32_t D> static __host__ __device__ constexpr uint32_t share_bytes(void)
+{
+    return 2 * D + PAGE_TOK * D / 4;
+}
+
 /* N words that lie together at a multiple of their bytes, or of 16. */
 template <uint32_t N>
 static __device__ __forceinline__ void share_load(uint32_t (&to)[N], const uint8_t *from)
 {
     if constexpr (N == 1) {
-        to[0] = __ldg((const uint32_t *)from);
+        to[0] = *(const uint32_t *)from;
     } else if constexpr (N == 2) {
-        const uint2 v = __ldg((const uint2 *)from);
+        const uint2 v = *(const uint2 *)from;
         to[0] = v.x, to[1] = v.y;
     } else {
 #pragma unroll
         for (uint32_t i = 0; i < N; i += 4) {
-            const uint4 v = __ldg((const uint4 *)(from + i * 4));
+            const uint4 v = *(const uint4 *)(from + i * 4);
             to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
         }
     }
@@ -143,17 +149,17 @@ static __device__ __forceinline__ uint32_t share_token(uint32_t i)
     return i / 2 * 16 + threadIdx.x % 32 / 4 * 2 + i % 2;
 }
 
+/* Of a page's steps and the plane behind them. */
 template <uint32_t D>
-static __device__ __forceinline__ void
-share_words_load(struct share_words<D> &to, const struct op_share_planes &op, const uint8_t *page)
+static __device__ __forceinline__ void share_words_load(struct share_words<D> &to,
+                                                        const uint8_t *steps)
 {
     const uint32_t j = threadIdx.x % 4;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
-        share_load(to.code[i], page + op.hi2_at + share_token(i) * (D / 4) + j * (D / 16));
+        share_load(to.code[i], steps + 2 * D + share_token(i) * (D / 4) + j * (D / 16));
 #pragma unroll
-    for (uint32_t s = 0; s < 4; s++)
-        share_load(to.step[s], page + op.step_at + share_channel<D>(j, 0, s) * 2);
+    for (uint32_t s = 0; s < 4; s++) share_load(to.step[s], steps + share_channel<D>(j, 0, s) * 2);
 }
 
 /* Logits of a page's four tokens for heads 2 (lane % 4) and the next one, in powers of two. */
@@ -291,31 +297,34 @@ share_by_warp(const struct share_block &b, const struct share_query<D> &query,
     const auto page_at = [&](uint32_t p) {
         return op.base + (size_t)__shfl_sync(~0u, id, min(p, n - 1)) * op.stride;
     };
-    const auto fetch = [&](uint32_t p) { /* min, step and plane lie behind each other */
-                                         const uint8_t *page = page_at(p) + op.min_at;
-                                         for (uint32_t at = lane * 32; at < 12 * D; at += 1024)
-                                             fetch_near((const float *)(page + at));
+    uint8_t *const room = kernel_shared() + threadIdx.x / 32 * STAGES * share_bytes<D>();
+    const auto fetch = [&](uint32_t p) {
+        const uint8_t *from = page_at(p) + op.step_at;
+        const uint32_t to = smem_address(room + p % STAGES * share_bytes<D>());
+        for (uint32_t at = lane * 16; at < share_bytes<D>() && p < n; at += 512)
+            copy_async16(to + at, from + at);
+        copy_commit();
     };
-    struct share_words<D> words;
-    share_words_load(words, op, page_at(0));
-    for (uint32_t p = 1; p < AHEAD; p++) fetch(p);
+    for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
     const float2 bases = share_base(op, query, page_at(lane / 4));
     const struct share_to to[2] = {share_to_of(b, head[0], of), share_to_of(b, head[1], of)};
     struct exp_sum sum[2] = {exp_sum_none(), exp_sum_none()};
 #pragma unroll 2
     for (uint32_t p = 0; p < n; p++) {
-        const struct share_words<D> now = words;
+        struct share_words<D> words;
         float x[2][4], base[2];
-        share_words_load(words, op, page_at(p + 1)); /* on its way */
-        fetch(p + AHEAD);
+        copy_wait<STAGES - 2>();
+        __syncwarp(); /* the page is there, and nobody reads the one before it any more */
+        fetch(p + STAGES - 1);
+        share_words_load(words, room + p % STAGES * share_bytes<D>());
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++)
             base[e] = __shfl_sync(~0u, p % 2 ? bases.y : bases.x, (j * 2 + e) * 4 + p / 2);
-        share_page(x, query, now, base);
+        share_page(x, query, words, base);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) share_add(sum[e], share_put(to[e], p, x[e]));
     }
-    share_tell(to[0], sum[0]);
+    share_tell(to[0], sum[0]); /* behind it all have read the last page */
     share_tell(to[1], sum[1]);
 }
 
@@ -334,7 +343,7 @@ share_by_block(const struct share_block &b, const struct share_query<D> &query,
         const uint8_t *page = op.base + (size_t)op.page[of.piece * SHARE_PAGES + p] * op.stride;
         struct share_words<D> words;
         float x[2][4], base[2];
-        share_words_load(words, op, page);
+        share_words_load(words, page + op.step_at);
         const float2 bases = share_base(op, query, page); /* eight times the same */
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) base[e] = __shfl_sync(~0u, bases.x, (j * 2 + e) * 4);
@@ -544,13 +553,14 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
         return queue_launch(d, "logits by first planes", share_logits_kernel<D, true>, grid,
                             n_thread, 0, list, n, n_mate, begins, d->tally);
     return queue_launch(d, "logits by first planes", share_logits_kernel<D, false>, grid, n_thread,
-                        0, list, n, n_mate, begins, d->tally);
+                        WARPS * STAGES * share_bytes<D>(), list, n, n_mate, begins, d->tally);
 }
 
 /* Reads of 16 bytes. */
 static bool is_aligned(const struct op_share_planes *op)
 {
-    return (op->stride | op->min_at | op->step_at | op->hi2_at | (size_t)op->base) % 16 == 0;
+    return op->hi2_at == op->step_at + 2 * op->head_dim &&
+           (op->stride | op->min_at | op->step_at | op->hi2_at | (size_t)op->base) % 16 == 0;
 }
 
 sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
