@@ -195,19 +195,16 @@ struct op_trace {
 
 #define OP_TRACE_SPAN 1024u /* tokens whose sums of exponentials are one */
 
-#define OP_TRACE_PART  1024u /* lines of a part */
-#define OP_TRACE_STEPS 74u   /* of the greedy rule that are noted: the first lines and 24 rounds */
-
 /* Of a room for n_row rows of so many heads, and n_tok tokens: sums of exponentials and their
- * logarithms, attention, sums along lines and what they are ranked by, the best of parts, lines, what
- * they hold, and steps of 24 bytes and their end. */
+ * logarithms, attention, sums along lines and what they are ranked by, lines of a round, lines, and
+ * what they hold. */
 static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
 {
     const size_t n_span = n_tok / OP_TRACE_SPAN + 1, n_row16 = (n_row + 15) / 16 * 16;
-    const size_t tok32 = n_span * OP_TRACE_SPAN, n_part = tok32 / OP_TRACE_PART;
+    const size_t tok32 = n_span * OP_TRACE_SPAN;
     const size_t by_row = n_row16 * (n_span * 8 + 4) + n_row * tok32 * 2;
-    const size_t by_line = 2 * tok32 * (8 + 4) + n_part * 4 + OP_TRACE_SIZES * (2 * tok32 / 8 + 8);
-    return n_head * (by_row + by_line + OP_TRACE_STEPS * 24 + 12);
+    const size_t by_line = 2 * tok32 * (8 + 4) + tok32 * 4 + OP_TRACE_SIZES * (2 * tok32 / 8 + 8);
+    return n_head * (by_row + by_line);
 }
 
 /* Of the pooled rule's other room, for runs of n_row rows: means, shares, sums by blocks, budgets, and

@@ -124,15 +124,23 @@ __global__ void __launch_bounds__(THREADS)
     c.top[((size_t)p.head * c.n_span + blockIdx.x) * c.n_row16 + p.row0 + threadIdx.x] = sum;
 }
 
+/* A warp for a row. */
 static __global__ void __launch_bounds__(THREADS)
     trace_merge_kernel(const struct trace_call c, const struct trace_rows rows)
 {
     kernel_begin();
-    const uint32_t row = blockIdx.x * THREADS + threadIdx.x, head = blockIdx.y;
+    const uint32_t row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t head = blockIdx.y;
     if (row >= rows.n) return;
     struct exp_sum sum = exp_sum_none();
-    for (uint32_t i = 0; i < c.n_span; i++)
+    for (uint32_t i = lane; i < c.n_span; i += 32)
         sum = power_sum_add(sum, c.top[((size_t)head * c.n_span + i) * c.n_row16 + row]);
+    for (int by = 16; by > 0; by /= 2) {
+        const struct exp_sum other = {__shfl_xor_sync(~0u, sum.max, by),
+                                      __shfl_xor_sync(~0u, sum.sum, by)};
+        sum = power_sum_add(sum, other);
+    }
+    if (lane > 0) return;
     const float lse = sum.max + log2f(sum.sum);
     c.lse[(size_t)head * c.n_row16 + row] = lse;
     if (!isfinite(lse)) list_fail(c.op.lists, head / c.group);
@@ -383,13 +391,11 @@ static void lay_out(struct trace_call *c)
     const size_t n_head = c->op.rows.n_head, n_line = n_head * TRACE_KINDS * c->stride;
     c->sum = (trace_sum *)c->op.room;
     c->held = c->sum + n_line;
-    c->step = (struct trace_step *)(c->held + OP_TRACE_SIZES * n_head);
-    c->top = (struct exp_sum *)(c->step + OP_TRACE_STEPS * n_head);
+    c->top = (struct exp_sum *)(c->held + OP_TRACE_SIZES * n_head);
     c->lse = (float *)(c->top + n_head * c->n_span * c->n_row16);
     c->rank = c->lse + n_head * c->n_row16;
-    c->end = (struct trace_end *)(c->rank + n_line);
-    c->top_key = (float *)(c->end + n_head);
-    c->taken = (uint32_t *)(c->top_key + n_head * c->stride / OP_TRACE_PART);
+    c->line = (uint32_t *)(c->rank + n_line);
+    c->taken = c->line + n_head * c->stride;
     c->weight = (uint16_t *)(c->taken + OP_TRACE_SIZES * n_line / 32);
 }
 
@@ -404,7 +410,7 @@ static sac_status attend(struct cuda_device *d, const struct trace_call *c,
     TRY(queue_launch(d, "rows against all keys", trace_tops_kernel<F, D>, grid, THREADS,
                      tops_bytes<D>(), *c, *rows));
     TRY(queue_launch(d, "sums of rows", trace_merge_kernel,
-                     dim3((rows->n + THREADS - 1) / THREADS, n_head), THREADS, 0, *c, *rows));
+                     dim3((rows->n + WARPS - 1) / WARPS, n_head), THREADS, 0, *c, *rows));
     TRY(queue_launch(d, "attention of rows", trace_weights_kernel<F, D>, grid, THREADS,
                      ROWS * D * 2, *c, *rows));
     if (c->op.by_group) TRY(trace_join(d, c, rows));

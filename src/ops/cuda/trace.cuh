@@ -20,19 +20,6 @@ struct trace_rows { /* of one kind, on the device */
     const uint32_t *at;
 };
 
-/* What a step of the greedy rule has found of a list. */
-struct trace_step {
-    trace_sum held, n_cell; /* by the lines that it took */
-    uint32_t best;          /* key of those that stay, as bits */
-};
-
-/* Which lines of the last step's stay: those of a better key, and with this one those before number
- * `limit`. */
-struct trace_end {
-    float key;
-    uint32_t limit, kind; /* TRACE_KINDS: all of them */
-};
-
 struct trace_call {
     struct op_trace op; /* geom is not there; rows and sizes are on the device */
     struct rows_pages pages;
@@ -44,9 +31,7 @@ struct trace_call {
     struct exp_sum *top; /* [n_head][n_span][n_row16] */
     float *lse;        /* [n_head][n_row16] to the base 2 */
     float *rank;       /* [n_head][kinds][stride] sums of the choosing rows */
-    struct trace_step *step; /* [n_head][OP_TRACE_STEPS] */
-    struct trace_end *end;   /* [n_head] */
-    float *top_key;          /* [n_head][stride / OP_TRACE_PART] of diagonals */
+    uint32_t *line;    /* [n_head][stride] lines of a step */
     uint32_t *taken;   /* [n_size][n_head][kinds][stride / 32] bits */
     uint16_t *weight;  /* [n_head][rows][stride] bf16; 0 behind a row's position */
 };
