@@ -27,6 +27,7 @@ struct greedy {
     uint32_t *n_line;        /* of `line` */
     uint32_t *room;          /* [32] */
     trace_sum *sum_room;     /* [32] */
+    trace_sum *sum_bin;      /* [CUT_BINS] */
 };
 
 /* What a thread, or a block, has found in a step. */
@@ -216,10 +217,10 @@ take_lines(const struct greedy &g, const struct trace_call &c, const struct trac
 
 /* Of the lines down to the key `least`, which were taken last, only the best stay that hold `need`:
  * the first of equal ones. */
-static __device__ __forceinline__ struct greedy_found
-trim_lines(const struct greedy &g, float least, trace_sum need, trace_sum *sum_bin)
+static __device__ __forceinline__ struct greedy_found trim_lines(const struct greedy &g,
+                                                                 float least, trace_sum need)
 {
-    const struct cut_room rooms = {sum_bin, g.sum_room, g.room};
+    const struct cut_room rooms = {g.sum_bin, g.sum_room, g.room};
     const auto left = [&](uint32_t x) { return g.left[x]; };
     struct greedy_found found = {0, 0, 0};
     for (uint32_t x = threadIdx.x; x < g.n; x += THREADS)
@@ -257,7 +258,7 @@ static __device__ inline void greedy_add(struct greedy_told &t, const struct gre
 static __device__ __forceinline__ void take_rounds(struct greedy &g, const struct trace_call &c,
                                                    const struct trace_rows &rows,
                                                    struct greedy_told &t, float column,
-                                                   trace_sum goal, trace_sum *sum_bin)
+                                                   trace_sum goal)
 {
     while (t.held < goal && (double)t.n_cell <= c.op.most) { /* the same for all threads */
         float best = make_keys(g, c, TRACE_SLASH);
@@ -267,7 +268,7 @@ static __device__ __forceinline__ void take_rounds(struct greedy &g, const struc
             if (kind == TRACE_COLUMN) best = make_keys(g, c, TRACE_COLUMN);
             const struct greedy_found found = take_lines(g, c, rows, 0, least, best);
             if (t.held + found.held >= goal) {
-                greedy_add(t, trim_lines(g, least, goal - t.held, sum_bin));
+                greedy_add(t, trim_lines(g, least, goal - t.held));
                 t.reached = true;
                 return;
             }
@@ -295,6 +296,7 @@ static __global__ void __launch_bounds__(THREADS)
     g.n_line = &n_line;
     g.room = room;
     g.sum_room = sum_room;
+    g.sum_bin = sum_bin;
     trace_sum total = 0;
     for (uint32_t k = 0; k < TRACE_KINDS; k++)
         for (uint32_t i = threadIdx.x; i < g.n_word; i += THREADS)
@@ -310,7 +312,7 @@ static __global__ void __launch_bounds__(THREADS)
     const struct greedy_found first = take_lines(g, c, rows, c.op.sink, INFINITY, best);
     greedy_add(t, first);
     t.reached = t.held >= goal;
-    take_rounds(g, c, rows, t, first.best, goal, sum_bin);
+    take_rounds(g, c, rows, t, first.best, goal);
     if (threadIdx.x > 0) return;
     *trace_told(c, TRACE_HELD, g.head) = t.held;
     *trace_told(c, TRACE_CELLS, g.head) = t.n_cell;
