@@ -71,14 +71,6 @@ __device__ __forceinline__ void fetch_ahead(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* The same of a stretch of memory, of any length; both are multiples of 16. Of Hopper alone. */
-__device__ __forceinline__ void fetch_stretch(const void *p, uint32_t bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
 /* The bytes of shared memory that the launch asks for. */
 __device__ __forceinline__ uint8_t *kernel_shared(void)
 {

@@ -5,9 +5,8 @@
  * piece of the inputs of one group where there are too few groups to fill the GPU. Warp w takes the
  * units w, w + 8, ... of a few weight blocks each, so that the warps together read a stretch of memory.
  * A warp keeps units on their way into shared memory while it multiplies others, those of the next group
- * behind those of the last one; the first of them are under way before the launch before has ended, and
- * all of a block's first group is on its way to the cache. Sums are made by the matrix units
- * (weights.cuh) and added up over the warps in their order, then, by the last block of a group to be
+ * behind those of the last one; the first of them are under way before the launch before has ended. Sums
+ * are made by the matrix units (weights.cuh) and added up over the warps in their order, then, by the last block of a group to be
  * done, over the pieces in theirs. Pieces depend on the matrices and the GPU alone, and a row is a column
  * of the mma's second operand: nothing depends on which rows are together.
  *
@@ -26,7 +25,7 @@
 static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
 #define UNIT_MAX     4u     /* weight blocks that are fetched together, no more than a strip has */
-#define STAGES_MAX   3u     /* units of a warp that are on their way or at work */
+#define STAGES_MAX   4u     /* units of a warp that are on their way or at work */
 #define RING_MAX     73728u /* bytes of all warps' units, at least two a warp, */
 #define RING_GOOD    49152u /* and of more than two */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
@@ -264,19 +263,6 @@ static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct nar
     copy_commit();
 }
 
-/* All that the block reads of a group comes nearer at once, so that memory stays at work while rows are
- * packed or sums added up; from there the rings are filled sooner. */
-template <int type>
-static __device__ inline void fetch_group(const struct narrow_args &a, const uint8_t *group,
-                                          uint32_t begin, uint32_t end)
-{
-    constexpr uint32_t chunk =
-        layout_full_chunk_bytes(weight_layout_of(static_cast<enum quant_type>(type)));
-    const uint32_t c = begin / LAYOUT_BLOCKS, whole = a.n_block / LAYOUT_BLOCKS;
-    const uint32_t to = min((end + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS, whole);
-    if (to > c) fetch_stretch(group + LAYOUT_HEAD + (size_t)c * chunk, (to - c) * chunk);
-}
-
 /* ---- Sums ---- */
 
 /* Sums [n_mat][n_tile][4] are as an mma leaves them: c[0], c[1] of output 2g and rows 2t, 2t + 1,
@@ -291,26 +277,27 @@ static __device__ inline void add_times(float c[4], float2 by, const float add[4
     c[3] = __fmaf_rn(by.y, add[3], c[3]);
 }
 
-/* Lane 4g + t of a warp. */
-struct narrow_lane {
-    uint32_t g, t;
+/* What lane 4g + t finds of its rows, of each tile row g, in a unit's strips. */
+template <uint32_t n_tile> struct narrow_x {
+    uint32_t g, t, b; /* and the number of the unit's first block in its strip */
+    const uint8_t *row[n_tile];
 };
 
-/* A lane's inputs of block b of its rows' strips: two pairs of step 0, two of step 1. */
-static __device__ inline uint4 load_x(const uint8_t *row, uint32_t b, struct narrow_lane lane)
+/* Its inputs of the unit's block i: two pairs of step 0, two of step 1. */
+template <uint32_t n_tile>
+static __device__ inline uint4 load_x(const struct narrow_x<n_tile> &x, uint32_t tile, uint32_t i)
 {
-    return *reinterpret_cast<const uint4 *>(row + 64 * b + 16 * lane.t);
+    return *reinterpret_cast<const uint4 *>(x.row[tile] + 64 * (x.b + i) + 16 * x.t);
 }
 
-/* Over a block of plain floats, block i behind the place, b of the strip; step 1 apart. */
+/* Over a block of plain floats, block i behind the place; step 1 apart. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_floats(float sum[n_tile][4], float sum1[n_tile][4],
                                          const struct block_place &place,
                                          const struct pair_shrink &shrink,
-                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t i,
-                                         struct narrow_lane lane)
+                                         const struct narrow_x<n_tile> &rows, uint32_t i)
 {
-    const block_w w = unpack_block<type>(place, i, {}, lane.g, lane.t, shrink);
+    const block_w w = unpack_block<type>(place, i, {}, rows.g, rows.t, shrink);
     uint32_t pair[2][2][2]; /* [step][output]: inputs 0 and 2, 1 and 3 */
 #pragma unroll
     for (uint32_t s = 0; s < 2; s++)
@@ -323,7 +310,7 @@ static __device__ inline void add_floats(float sum[n_tile][4], float sum1[n_tile
         }
 #pragma unroll
     for (uint32_t j = 0; j < n_tile; j++) {
-        const uint4 x = load_x(row[j], b + i, lane);
+        const uint4 x = load_x(rows, j, i);
         mma(sum[j], pair[0], x.x, x.y);
         mma(sum1[j], pair[1], x.z, x.w);
     }
@@ -332,19 +319,18 @@ static __device__ inline void add_floats(float sum[n_tile][4], float sum1[n_tile
 /* Over a block of codes: what its factors make of the sums of codes. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_codes(float sum[n_tile][4], const struct block_place &place,
-                                        const uint8_t *const row[n_tile], uint32_t i,
-                                        struct narrow_lane lane)
+                                        const struct narrow_x<n_tile> &rows, uint32_t i)
 {
     constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
     constexpr bool apart = halves || !codes_lie<type>(); /* the two steps */
-    const struct block_pairs codes = load_pairs<type>(place, i, lane.g, lane.t);
-    const float2 factor = load_factor<type>(place.chunk, place.b + i, lane.g, 0);
+    const struct block_pairs codes = load_pairs<type>(place, i, rows.g, rows.t);
+    const float2 factor = load_factor<type>(place.chunk, place.b + i, rows.g, 0);
     float2 factor1 = factor;
-    if (halves) factor1 = load_factor<type>(place.chunk, place.b + i, lane.g, 1);
+    if (halves) factor1 = load_factor<type>(place.chunk, place.b + i, rows.g, 1);
     if (apart) factor1 = make_float2(factor1.x * STEP_1, factor1.y * STEP_1);
 #pragma unroll
     for (uint32_t j = 0; j < n_tile; j++) {
-        const uint4 x = load_x(row[j], i, lane);
+        const uint4 x = load_x(rows, j, i);
         float part[4] = {};
         mma(part, codes.of[0], x.x, x.y);
         if (apart) {
@@ -359,44 +345,43 @@ static __device__ inline void add_codes(float sum[n_tile][4], const struct block
 /* What the weights of n blocks have in common beside their codes, times the sums of inputs. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_common(float sum[n_tile][4], const struct block_place &place,
-                                         const uint8_t *const row[n_tile], float2 by, uint32_t n,
-                                         struct narrow_lane lane)
+                                         const struct narrow_x<n_tile> &rows, float2 by,
+                                         uint32_t n)
 {
     struct block_common k = {};
-    if (lane.t < n) k = load_common<type>(place.chunk, place.b + lane.t, lane.g);
+    if (rows.t < n) k = load_common<type>(place.chunk, place.b + rows.t, rows.g);
     const uint32_t both[2][2] = {{k.of[0], k.of[0]}, {k.of[1], k.of[1]}}; /* of high, of low sums */
 #pragma unroll
     for (uint32_t j = 0; j < n_tile; j++) {
-        const uint2 x = load8(row[j] + STRIP_SUMS + 8 * lane.t);
+        const uint2 x = load8(rows.row[j] + STRIP_SUMS + 8 * rows.t);
         float part[4] = {};
         mma(part, both, x.x, x.y);
         add_times(sum[j], by, part);
     }
 }
 
-/* Over n blocks of a unit, b the first one's number in its strip. Of a whole unit n is known, and the
- * blocks are unpacked in the order that the compiler likes. */
+/* Over n blocks of a unit. Of a whole one n is known, and the blocks are unpacked in the order that the
+ * compiler likes. */
 template <int type, uint32_t n_tile, uint32_t known>
 static __device__ inline void add_blocks(float sum[n_tile][4], const struct block_place &place,
                                          const struct pair_shrink &shrink,
-                                         const uint8_t *const row[n_tile], uint32_t b, uint32_t n,
-                                         struct narrow_lane lane)
+                                         const struct narrow_x<n_tile> &rows, uint32_t n)
 {
     float part[n_tile][4] = {};
     if (known > 0) n = known;
     if constexpr (narrow_ring<type, n_tile, 1>::is_float) {
 #pragma unroll(known > 0 ? known : 1)
         for (uint32_t i = 0; i < n; i++)
-            add_floats<type, n_tile>(sum, part, place, shrink, row, b, i, lane);
+            add_floats<type, n_tile>(sum, part, place, shrink, rows, i);
 #pragma unroll
         for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], {STEP_1, STEP_1}, part[j]);
     } else {
 #pragma unroll(known > 0 ? known : 1)
-        for (uint32_t i = 0; i < n; i++) add_codes<type, n_tile>(part, place, row, i, lane);
-        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, lane.g);
+        for (uint32_t i = 0; i < n; i++) add_codes<type, n_tile>(part, place, rows, i);
+        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, rows.g);
 #pragma unroll
         for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], k.code, part[j]);
-        add_common<type, n_tile>(sum, place, row, k.common, n, lane);
+        add_common<type, n_tile>(sum, place, rows, k.common, n);
     }
 }
 
@@ -435,20 +420,18 @@ template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
                                        const struct narrow_job<n_mat> &job,
                                        const struct pair_shrink shrink[n_mat], const uint8_t *at,
-                                       const uint8_t *const row[n_tile], uint32_t u,
-                                       struct narrow_lane lane)
+                                       const struct narrow_x<n_tile> &x, uint32_t u)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
-    const uint32_t b = job.first % UNIT_MAX;
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++, at += ring::mat) {
         const struct block_place place = {at, at + ring::scales,
                                           ring::own_scales ? 0 : job.first % LAYOUT_BLOCKS};
         if (u < job.n_whole) /* the same for all lanes */
-            add_blocks<type, n_tile, ring::unit>(sum[m], place, shrink[m], row, b, 0, lane);
+            add_blocks<type, n_tile, ring::unit>(sum[m], place, shrink[m], x, 0);
         else
-            add_blocks<type, n_tile, 0>(sum[m], place, shrink[m], row, b,
-                                        job.end - job.first - u * ring::stride, lane);
+            add_blocks<type, n_tile, 0>(sum[m], place, shrink[m], x,
+                                        job.end - job.first - u * ring::stride);
     }
 }
 
@@ -565,23 +548,11 @@ static __device__ inline void finish_group(const float *all, const struct narrow
         linear_finish(end, row, out, v[0] * scale[row], v[1] * scale[row]);
 }
 
-/* Sums of two groups have room, so that those of one are read while the next ones come; of many rows
- * there is room for one's. */
-static constexpr uint32_t sum_rooms(uint32_t n_tile)
+/* The block's first group, of part p, and the warp's ring. */
+template <uint32_t n_tile, uint32_t n_mat>
+static __device__ inline struct narrow_job<n_mat> find_job(const struct narrow_args &a, uint32_t p,
+                                                           uint8_t *mine)
 {
-    return n_tile == 1 ? 2 : 1;
-}
-
-/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps. Scales of rows that the block packs lie
- * in `scale_room`. */
-template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t p,
-                                           float *scale_room)
-{
-    using ring = narrow_ring<type, n_tile, n_mat>;
-    uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
-    uint8_t *const x = kernel_shared() + a.ring_bytes;
-    const uint8_t *group[n_mat];
     struct narrow_job<n_mat> job;
     job.row0 = a.row0 + blockIdx.y * n_tile * TILE_ROWS;
     job.n_row = min(a.n_row - job.row0, n_tile * TILE_ROWS);
@@ -591,14 +562,33 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     job.to = smem_address(mine) + threadIdx.x % 32 * 16;
     keep(job.to);
     for (uint32_t m = 0; m < n_mat; m++)
-        group[m] = job.group[m] = (m ? a.part[p].up : a.part[p].w) +
-                                  (blockIdx.x - a.part[p].group0) * a.part[p].group_bytes;
+        job.group[m] = (m ? a.part[p].up : a.part[p].w) +
+                       (blockIdx.x - a.part[p].group0) * a.part[p].group_bytes;
+    return job;
+}
+
+/* Sums of two groups have room, so that those of one are read while the next ones come; of many rows
+ * there is room for one's. */
+static constexpr uint32_t sum_rooms(uint32_t n_tile)
+{
+    return n_tile == 1 ? 2 : 1;
+}
+
+/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps. Scales
+ * of rows that the block packs lie in `scale_room`. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t p,
+                                           float *scale_room)
+{
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
+    uint8_t *const x = kernel_shared() + a.ring_bytes;
+    const uint8_t *group[n_mat];
+    struct narrow_job<n_mat> job = find_job<n_tile, n_mat>(a, p, mine);
+    for (uint32_t m = 0; m < n_mat; m++) group[m] = job.group[m];
     find_units<type, n_tile>(job, a.n_block);
     for (uint32_t i = 0; i + 1 < ring::stages; i++)
         bring<type, n_tile>(mine, i * a.stage, a, job, false);
-#pragma unroll
-    for (uint32_t m = 0; m < n_mat; m++)
-        if (threadIdx.x == m) fetch_group<type>(a, group[m], job.begin, job.end);
     fetch_beside(a, a.part[p], blockIdx.x - a.part[p].group0);
     if (a.n_part > 1) kernel_yield(); /* attention is next, which has pages to bring */
     kernel_begin();
@@ -614,10 +604,10 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
     const struct narrow_rows<n_tile> rows =
         find_rows<type, n_tile>(a, job, mine + ring::weights, x);
-    struct narrow_lane lane = {threadIdx.x % 32 / 4, threadIdx.x % 4};
+    struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4, job.first % UNIT_MAX, {}};
     uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
-    keep(lane.g);
-    keep(lane.t);
+    keep(here.g);
+    keep(here.t);
     for (uint32_t i = blockIdx.x, turn = 0; i < a.n_group; i += gridDim.x, turn ^= 1) {
         const size_t by = gridDim.x * a.part[p].group_bytes;
         struct pair_shrink shrink[n_mat];
@@ -626,23 +616,20 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         for (uint32_t m = 0; m < n_mat; m++) {
             if (ring::is_float) shrink[m] = load_shrink(group[m], threadIdx.x % 32 / 4);
             group[m] += by;
-            if (threadIdx.x == m && i + gridDim.x < a.n_group)
-                fetch_group<type>(a, group[m], job.begin, job.end);
         }
         if (n_mat == 1) fetch_old(job, a.part[p].end, i - a.part[p].group0);
-        const uint8_t *row[n_tile];
 #pragma unroll
-        for (uint32_t k = 0; k < n_tile; k++) row[k] = rows.row[k];
+        for (uint32_t k = 0; k < n_tile; k++) here.row[k] = rows.row[k];
         for (uint32_t u = 0; u < job.n_unit; u++) {
             copy_wait<ring::stages - 2>();
             __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
             bring<type, n_tile>(mine, next, a, job, a.stays == 0);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++)
-                if (!a.stays) row[k] = rows.row[k] + at;
-            add_unit<type, n_tile, n_mat>(sum, job, shrink, mine + at, row, u, lane);
+                if (!a.stays) here.row[k] = rows.row[k] + at;
+            add_unit<type, n_tile, n_mat>(sum, job, shrink, mine + at, here, u);
 #pragma unroll
-            for (uint32_t k = 0; k < n_tile; k++) row[k] += rows.by[k];
+            for (uint32_t k = 0; k < n_tile; k++) here.row[k] += rows.by[k];
             next = at;
             at = at + a.stage == ring::stages * a.stage ? 0 : at + a.stage;
         }

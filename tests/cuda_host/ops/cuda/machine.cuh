@@ -46,15 +46,6 @@ static inline void fetch_ahead(const void *p)
     (void)*(const volatile uint8_t *)p; /* it must be there */
 }
 
-/* All of it must be there. */
-static inline void fetch_stretch(const void *p, uint32_t bytes)
-{
-    if ((uintptr_t)p % 16 || bytes % 16) abort();
-    if (bytes == 0) return;
-    fetch_ahead(p);
-    fetch_ahead((const uint8_t *)p + bytes - 1);
-}
-
 static inline uint8_t *kernel_shared(void)
 {
     return grid_shared();
