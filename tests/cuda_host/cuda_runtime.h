@@ -184,6 +184,12 @@ static inline uint32_t atomicMin(uint32_t *p, uint32_t x)
     *p = x < was ? x : was;
     return was;
 }
+static inline uint32_t atomicMax(uint32_t *p, uint32_t x)
+{
+    const uint32_t was = *p;
+    *p = x > was ? x : was;
+    return was;
+}
 static inline uint32_t atomicOr(uint32_t *p, uint32_t x)
 {
     const uint32_t was = *p;
