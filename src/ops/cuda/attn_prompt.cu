@@ -12,12 +12,237 @@
  * tokens, in equal parts; what else there is, own pages among it, is the last piece's. Sums of
  * pieces go to scratch, and another launch merges them in their order.
  *
- * The next tile is on its way into shared memory while this one is multiplied; of pages in 16 bits
- * and 128 channels it is multiplied by the queries, too. Pages in q8 arrive as they are and become
- * f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
+ * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive
+ * as they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
  * row that sees a value that is not finite in a tile that is not seen by all becomes NaN as a
  * whole. */
-#include "ops/cuda/attn_tile.cuh"
+#include "ops/cuda/attn_prompt.cuh"
+
+/* ---- Products ---- */
+
+/* Position of a row of this thread: row g + 8 i of tile m of its warp. */
+template <int F, int D>
+__device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
+{
+    return slot_pos(b, warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4);
+}
+
+/* Softcaps and logs of weights: products of tile m's rows become exponents. */
+__device__ __forceinline__ void tile_exponents(float (&s)[N_TILE_8][4], const struct attn_call &c,
+                                               const float *logw)
+{
+    const float by = c.scale * LOG2E;
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = c.softcap > 0 ? attn_exponent(c, s[n][e]) : s[n][e] * by;
+    if (!logw) return;
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++) {
+        const float2 add = *(const float2 *)(logw + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] += (e % 2 ? add.y : add.x) * LOG2E;
+    }
+}
+
+template <int F, int D>
+__device__ void tile_hide(struct prompt_warp<F, D> &w, float (&s)[N_TILE_8][4],
+                          const struct tile_view &v, int m)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint64_t seen = seen_keys(*v.b, *v.t, row_pos<F, D>(*v.b, m, i));
+        if (seen & v.bad) w.poison |= 1u << (2 * m + i);
+#pragma unroll
+        for (int n = 0; n < N_TILE_8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (!(seen >> (n * 8 + threadIdx.x % 4 * 2 + e) & 1))
+                    s[n][2 * i + e] = -CUDART_INF_F;
+    }
+}
+
+/* One row of this thread: exponents are s * by. Returns what its sums are to be multiplied by. */
+template <int F, int D>
+__device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w,
+                                           const float (&s)[N_TILE_8][4], float by, int m, int i)
+{
+    float max = -CUDART_INF_F;
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++) max = fmaxf(max, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 2)) * by;
+    const float old = w.max[m][i];
+    if (!(max > old)) return 1.0f;
+    w.max[m][i] = max;
+    return exp2_fast(old - max);
+}
+
+/* Weights of tile m's rows as A, and sums so far on the new maximum's scale. */
+template <int F, int D>
+__device__ __forceinline__ void tile_weights(struct prompt_warp<F, D> &w,
+                                             uint32_t (&p)[KEYS / 16][4], float (&s)[N_TILE_8][4],
+                                             float by, int m)
+{
+    constexpr int H = page_at<F, D>::half;
+    const float f0 = raise_max<F, D>(w, s, by, m, 0), f1 = raise_max<F, D>(w, s, by, m, 1);
+    if (__any_sync(~0u, f0 != 1.0f || f1 != 1.0f)) {
+#pragma unroll
+        for (int c = 0; c < D / 8; c++) {
+            w.acc[m][c][0] *= f0, w.acc[m][c][1] *= f0;
+            w.acc[m][c][2] *= f1, w.acc[m][c][3] *= f1;
+        }
+        w.sum[m][0] *= f0, w.sum[m][1] *= f1;
+    }
+    const float less0 = w.max[m][0] == -CUDART_INF_F ? 0.0f : w.max[m][0];
+    const float less1 = w.max[m][1] == -CUDART_INF_F ? 0.0f : w.max[m][1];
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            s[n][e] = exp2_fast(fmaf(s[n][e], by, -less0));
+            s[n][2 + e] = exp2_fast(fmaf(s[n][2 + e], by, -less1));
+            w.sum[m][0] += s[n][e];
+            w.sum[m][1] += s[n][2 + e];
+        }
+        p[n / 2][n % 2 * 2] = half_pack<H>(s[n][0], s[n][1]);
+        p[n / 2][n % 2 * 2 + 1] = half_pack<H>(s[n][2], s[n][3]);
+    }
+}
+
+/* From products to weights. */
+template <int F, int D>
+__device__ __forceinline__ void tile_softmax(struct prompt_warp<F, D> &w,
+                                             uint32_t (&p)[KEYS / 16][4], float (&s)[N_TILE_8][4],
+                                             const struct tile_view &v, int m)
+{
+    const struct attn_call &c = *v.b->call;
+    float by = c.scale * LOG2E;
+    if (c.softcap > 0 || v.logw) {
+        tile_exponents(s, c, v.logw);
+        by = 1;
+    }
+    if (!v.whole) tile_hide<F, D>(w, s, v, m);
+    tile_weights<F, D>(w, p, s, by, m);
+}
+
+#ifdef WGMMA_HERE
+/* By Hopper's instructions: one tile's weights are made while another's rows are multiplied, which
+ * may be another warpgroup's. */
+template <int F, int D>
+__device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D> &w, uint32_t query,
+                                             uint32_t keys, const struct tile_view &v)
+{
+    constexpr int H = page_at<F, D>::half;
+    constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D>::rows;
+    constexpr int M = prompt_size<F, D>::m;
+    const uint64_t values = wgmma_tile(keys + KEYS * D * 2, panel);
+    const uint32_t mine = query + wgmma_group() * (M * 8192); /* rows of the warpgroup */
+    float s[M][N_TILE_8][4];
+    uint32_t p[M][KEYS / 16][4];
+    wgmma_begin();
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+            wgmma_dots<H>(s[m], wgmma_tile(mine + k / 4 * (rows * 128) + m * 8192 + k % 4 * 32, 16),
+                          wgmma_tile(keys + k / 4 * panel + k % 4 * 32, 16), k > 0);
+        wgmma_commit();
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        wgmma_wait<M - 1>();
+        wgmma_done(s[m]);
+        tile_softmax<F, D>(w, p[m], s[m], v, m);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < (int)KEYS / 16; k++)
+            wgmma_values<H>(w.acc[m], p[m][k], values + k * (16 * 128 / 16));
+        wgmma_commit();
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int m = 0; m < M; m++) wgmma_done(w.acc[m]);
+}
+#endif
+
+template <int F, int D>
+__device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D>::m][N_TILE_8][4],
+                                          uint32_t query, uint32_t keys)
+{
+    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N_TILE_8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint32_t row = warp_row<D>(m) + lane % 16;
+            load_tiles(a[m], query + tile_at(prompt_size<F, D>::rows, row, k * 2 + lane / 16));
+        }
+#pragma unroll
+        for (int n = 0; n < N_TILE_8; n += 2) {
+            uint32_t b[4];
+            const uint32_t row = n * 8 + lane / 16 * 8 + lane % 8;
+            load_tiles(b, keys + tile_at(KEYS, row, k * 2 + lane / 8 % 2));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_16816<H>(s[m][n], a[m], b[0], b[1]);
+                mma_16816<H>(s[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+template <int F, int D>
+__device__ __forceinline__ void tile_values(struct prompt_warp<F, D> &w,
+                                            uint32_t (&p)[prompt_size<F, D>::m][KEYS / 16][4],
+                                            uint32_t values)
+{
+    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < (int)KEYS / 16; k++) {
+        const uint32_t row = k * 16 + lane % 16;
+#pragma unroll
+        for (int c = 0; c < D / 8; c += 2) {
+            uint32_t b[4];
+            load_tiles_turned(b, values + tile_at(KEYS, row, c + lane / 16));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_16816<H>(w.acc[m][c], p[m][k], b[0], b[1]);
+                mma_16816<H>(w.acc[m][c + 1], p[m][k], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* A tile in shared memory, in 16 bits: K, then V. */
+template <int F, int D>
+__device__ __forceinline__ void attend_tile(struct prompt_warp<F, D> &w, uint8_t *query,
+                                            uint8_t *tile, const struct tile_view &v)
+{
+#ifdef WGMMA_HERE
+    if constexpr (D <= 128) {
+        attend_wgmma<F, D>(w, smem_address(query), smem_address(tile), v);
+        return;
+    }
+#endif
+    constexpr int M = prompt_size<F, D>::m;
+    float s[M][N_TILE_8][4];
+    uint32_t p[M][KEYS / 16][4];
+    tile_dots<F, D>(s, smem_address(query), smem_address(tile));
+#pragma unroll
+    for (int m = 0; m < M; m++) tile_softmax<F, D>(w, p[m], s[m], v, m);
+    tile_values<F, D>(w, p, smem_address(tile) + KEYS * D * 2);
+}
 
 /* Sums of a piece: values [rows, D], maxima [rows], sums [rows] of f32. */
 template <int D> struct prompt_part {
@@ -43,7 +268,7 @@ template <int F, int D> __device__ void put_part(const struct prompt_warp<F, D> 
     for (int m = 0; m < prompt_size<F, D>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t row = warp_row<F, D>(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
             const float sum = row_sum(w, m, i);
             if (j == 0) max[row] = w.max[m][i], sums[row] = sum;
 #pragma unroll
@@ -72,7 +297,7 @@ __device__ void put_rows(const struct prompt_warp<F, D> &w, const struct prompt_
     for (int m = 0; m < prompt_size<F, D>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t row = warp_row<F, D>(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
             const uint32_t head = slot_head(b, row);
             const float sum = row_sum(w, m, i), by = 1.0f / sum;
             uint32_t at;
@@ -102,7 +327,6 @@ __device__ __forceinline__ bool block_find(struct prompt_block &b, const struct 
     b.head0 = b.kv_head * job.group + first;
     b.n_head = min(job.n_head, job.group - first);
     b.page0 = (job.block0 + job.n_block - 1 - x % job.n_block) * job.n_page;
-    b.page_end = b.page0 + job.n_page;
     return true;
 }
 
@@ -114,16 +338,25 @@ __device__ __forceinline__ float *part_of(float *parts, const struct prompt_job 
     return parts + (job.part0 + (size_t)x * job.n_piece + piece) * prompt_part<D>::floats;
 }
 
-/* ---- The walk ---- */
-
-/* Tiles one after the other, the next one on its way. */
 template <int F, int D>
-__device__ void attend_each(struct prompt_warp<F, D> &w, uint8_t *smem,
-                            const struct prompt_block &b, struct prompt_walk &walk)
+__global__ void __launch_bounds__(prompt_warps<D>::threads,
+                                  prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
+    attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
+                       uint32_t block0)
 {
+    kernel_begin();
     using size = prompt_size<F, D>;
-    constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
+    uint8_t *const smem = kernel_shared();
+    const struct prompt_job &job = jobs[blockIdx.y];
+    struct prompt_block b;
+    if (!block_find(b, call, job, block0 + blockIdx.x)) return;
+    const struct prompt_list list = list_of(b);
+    if (blockIdx.z >= list.n_piece) return;
     uint8_t *const query = smem, *const stage = smem + size::query;
+    struct prompt_warp<F, D> w = {};
+    for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
+    struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
+    constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
     bring<F, D>(smem, 0, b, now);
@@ -140,145 +373,18 @@ __device__ void attend_each(struct prompt_warp<F, D> &w, uint8_t *smem,
             unpack<D>(stage + 2 * size::stage, at, b, now);
             at = stage + 2 * size::stage;
         }
-        if (F == FORM_Q8 || walk.turns) {
+        if (F == FORM_Q8 || job.n_segment) {
             publish();
             __syncthreads();
         }
         const float *const logw = (const float *)(smem + size::logw) + i % 2 * KEYS;
-        struct tile_view v = tile_view_of(b, now, logw);
-        if (!v.whole) v.bad = find_bad<F, D>(at + size::half, (uint32_t *)(smem + size::bad));
-        for (int m = 0; v.bad && m < size::m; m++) tile_poison<F, D>(w, v, m);
+        const bool weighs = now.kind == TILE_TOKENS && job.logw;
+        struct tile_view v = {&b, &now, weighs ? logw : NULL, seen_by_all(b, now), 0};
+        if (!v.whole) v.bad = find_bad<F, D>(at, (uint32_t *)(smem + size::bad));
         attend_tile<F, D>(w, query, at, v);
         now = next;
         next = then;
     }
-}
-
-/* All but the last n rows of copies are there, and nobody reads what went before any more. */
-template <int n> __device__ __forceinline__ void tiles_meet(void)
-{
-    copy_wait<n>();
-    publish();
-    __syncthreads();
-}
-
-/* A tile's values are there. */
-template <int F, int D>
-__device__ __forceinline__ void values_check(struct prompt_warp<F, D> &w, uint8_t *smem,
-                                             const struct prompt_block &b, const struct key_tile &t,
-                                             uint32_t stage)
-{
-    using size = prompt_size<F, D>;
-    struct tile_view v = tile_view_of(b, t, NULL);
-    if (v.whole) return;
-    v.bad = find_bad<F, D>(smem + stage * size::tile + size::half, (uint32_t *)(smem + size::bad));
-    if (v.bad) tile_poison<F, D>(w, v, 0);
-}
-
-/* Logs of weights of the tokens of the tile in a stage. */
-template <int F, int D>
-__device__ __forceinline__ const float *logw_of(const uint8_t *smem, uint32_t stage)
-{
-    return (const float *)(smem + prompt_size<F, D>::logw) + stage * KEYS;
-}
-
-/* The stage behind another. */
-__device__ __forceinline__ uint32_t stage_after(uint32_t stage)
-{
-    return stage == 2 ? 0 : stage + 1;
-}
-
-/* The same, where products of the next tile are under way together with the sums of this one's
- * values: weights are made while the latter are, and what follows is looked up and brought while the
- * former are. Values of a tile come one turn later than its keys, each two turns before they are
- * needed, as a look at memory takes longer than one. */
-template <int F, int D>
-__device__ __forceinline__ void attend_ahead(struct prompt_warp<F, D> &w, uint8_t *smem,
-                                             const struct prompt_block &b, struct prompt_walk &walk)
-{
-    using size = prompt_size<F, D>;
-    const uint32_t tiles = smem_address(smem);
-    struct key_tile now = walk_next(walk, b, 2), next = walk_next(walk, b, 2),
-                    third = walk_next(walk, b, 2), fourth = walk_next(walk, b, 2);
-    uint32_t segment = now.segment, at = 0; /* the stage of `now` */
-    uint32_t query[D / 16][4], p[1][KEYS / 16][4];
-    float s[1][N_TILE_8][4];
-    struct token_rows<F, D> first = find_tokens<F, D>(b, now), second = find_tokens<F, D>(b, next),
-                            rows = find_tokens<F, D>(b, third); /* of the last one brought */
-    if (now.kind == TILE_END) return;
-    bring_keys<F, D>(smem, 0, b, now, first);
-    copy_commit();
-    bring_keys<F, D>(smem, 1, b, next, second);
-    bring_values<F, D>(smem, 0, b, now, first);
-    copy_commit();
-    take_query<F, D>(query, b, segment);
-    tiles_meet<1>();
-    start_begin();
-    start_dots<F, D>(s, query, tiles);
-    start_end();
-    bring_keys<F, D>(smem, 2, b, third, rows);
-    bring_values<F, D>(smem, 1, b, next, second);
-    copy_commit();
-    struct token_rows<F, D> coming = find_tokens<F, D>(b, fourth);
-    wait_for<0>(s[0]);
-    tile_softmax<F, D>(w, s[0], tile_view_of(b, now, logw_of<F, D>(smem, 0)), 0);
-    tile_pack<F, D>(p[0], s[0]);
-    for (; next.kind != TILE_END; at = stage_after(at)) {
-        const uint32_t to = stage_after(at);
-        tiles_meet<1>();
-        values_check<F, D>(w, smem, b, now, at);
-        if (next.segment != segment) take_query<F, D>(query, b, segment = next.segment);
-        start_begin();
-        start_dots<F, D>(s, query, tiles + to * size::tile);
-        start_end();
-        start_values<F, D>(w, p, tiles + at * size::tile + size::half);
-        start_end();
-        bring_keys<F, D>(smem, at, b, fourth, coming);
-        bring_values<F, D>(smem, stage_after(to), b, third, rows);
-        copy_commit();
-        const struct key_tile then = walk_next(walk, b, 2);
-        wait_for<1>(s[0]);
-        const float2 by =
-            tile_softmax<F, D>(w, s[0], tile_view_of(b, next, logw_of<F, D>(smem, to)), 0);
-        make_now(s[0]);
-        rows = coming;
-        coming = find_tokens<F, D>(b, then); /* before it is waited for */
-        if (tile_raises(by)) { /* the compiler would wait before the weights are made, but for this */
-            wait_for<0>(w.acc[0]);
-            tile_rescale<F, D>(w, by, 0);
-        }
-        wait_for<0>(w.acc[0]);
-        tile_pack<F, D>(p[0], s[0]);
-        now = next, next = third, third = fourth, fourth = then;
-    }
-    tiles_meet<0>();
-    values_check<F, D>(w, smem, b, now, at);
-    start_begin();
-    start_values<F, D>(w, p, tiles + at * size::tile + size::half);
-    start_end();
-    wait_for<0>(w.acc[0]);
-}
-
-template <int F, int D>
-__global__ void __launch_bounds__(prompt_warps<F, D>::threads, prompt_size<F, D>::blocks)
-    attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
-                       uint32_t block0)
-{
-    kernel_begin();
-    using size = prompt_size<F, D>;
-    uint8_t *const smem = kernel_shared();
-    const struct prompt_job &job = jobs[blockIdx.y];
-    struct prompt_block b;
-    if (!block_find(b, call, job, block0 + blockIdx.x)) return;
-    const struct prompt_list list = list_of(b);
-    if (blockIdx.z >= list.n_piece) return;
-    struct prompt_warp<F, D> w = {};
-    for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
-    struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
-    if constexpr (size::piped)
-        attend_ahead<F, D>(w, smem, b, walk);
-    else
-        attend_each<F, D>(w, smem, b, walk);
     copy_wait<0>();
     if (list.n_piece == 1)
         put_rows<F, D>(w, b);
@@ -294,7 +400,7 @@ __device__ __forceinline__ float part_factor(float max, float most)
 
 /* A thread merges four channels of a row. */
 template <int D>
-__global__ void __launch_bounds__(MERGE_THREADS)
+__global__ void __launch_bounds__(prompt_warps<D>::threads)
     merge_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
                  uint32_t block0)
 {
@@ -305,9 +411,9 @@ __global__ void __launch_bounds__(MERGE_THREADS)
     struct prompt_block b;
     if (!block_find(b, call, job, x)) return;
     const uint32_t n_piece = list_of(b).n_piece;
-    const uint32_t first = blockIdx.z * MERGE_THREADS + threadIdx.x;
+    const uint32_t first = blockIdx.z * prompt_warps<D>::threads + threadIdx.x;
     for (uint32_t i = first; i < rows * (D / 4) && n_piece > 1;
-         i += MERGE_BLOCKS * MERGE_THREADS) {
+         i += MERGE_BLOCKS * prompt_warps<D>::threads) {
         const uint32_t row = i / (D / 4), c = i % (D / 4) * 4;
         uint32_t at;
         if (!row_find(b, row, &at)) continue;
@@ -513,11 +619,11 @@ static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launc
                                 uint32_t block0, uint32_t n_block)
 {
     TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D>,
-                     dim3(n_block, l->n_job, l->n_piece_max), prompt_warps<F, D>::threads,
+                     dim3(n_block, l->n_job, l->n_piece_max), prompt_warps<D>::threads,
                      prompt_size<F, D>::smem, l->call, l->job, l->parts, block0));
     if (l->n_piece_max == 1) return SAC_OK;
     return queue_launch(d, "merging of pieces", merge_kernel<D>,
-                        dim3(n_block, l->n_job, MERGE_BLOCKS), MERGE_THREADS, 0, l->call,
+                        dim3(n_block, l->n_job, MERGE_BLOCKS), prompt_warps<D>::threads, 0, l->call,
                         l->job, l->parts, block0);
 }
 

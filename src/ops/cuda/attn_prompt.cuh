@@ -1,6 +1,6 @@
 /* attn_prompt.cuh: what a block of prompt rows reads, tile by tile, and how tiles come to shared
  * memory: jobs, lists and their pieces, queries, copies on their way, q8 as f16, and which keys a
- * row sees. Of attn_prompt.cu and attn_tile.cuh alone, which say what a block is and multiply. */
+ * row sees. Of attn_prompt.cu alone, which says what a block is and multiplies. */
 #ifndef SAC_OPS_CUDA_ATTN_PROMPT_CUH
 #define SAC_OPS_CUDA_ATTN_PROMPT_CUH
 
@@ -15,7 +15,6 @@
 #define PIECES_MAX   8u  /* of a list, each of piece_least() tiles or more */
 #define FEW_HEADS    16u /* of a model; one of more has longer pieces */
 #define MERGE_BLOCKS 8u  /* that merge the pieces of one list */
-#define MERGE_THREADS 256u
 #define ALIGN_PAGES  8u  /* of rows: a list of a tile that divides them is cut as dense rows are */
 /* From this position on no block has rows of heads that are not there, if lists have rows enough.
  */
@@ -41,33 +40,27 @@ struct prompt_job {        /* a run */
     uint32_t n_piece, part0;  /* of a list at most; where sums of pieces begin: [block][n_piece] */
 };
 
-/* Small heads have eight warps of 16 rows: exponents take as long as products there, and warps that
- * wait for one another's are what keeps both units busy. So have 128 channels in 16 bits, whose
- * warps multiply the next tile while they make weights of this one (piped), and keep their queries
- * in registers, as shared memory hardly brings both operands in time. q8, which is unpacked between
- * two tiles, leaves registers for four warps of 32 rows, two blocks of a multiprocessor in turns. */
-template <int F, int D> struct prompt_warps {
-    static constexpr bool piped = F != FORM_Q8 && D == 128;
-    static constexpr int m = D == 128 && !piped ? 2 : 1; /* tiles of 16 rows of a warp */
-    static constexpr int n = D < 128 || piped ? 8 : 4, threads = n * 32, rows = n * 16 * m;
+/* Sums of 128 channels leave registers for four warps alone, of 32 rows each. Small heads have
+ * eight of 16 rows: exponents take as long as products there, and warps that wait for one another's
+ * are what keeps both units busy. */
+template <int D> struct prompt_warps {
+    static constexpr int m = D == 128 ? 2 : 1; /* tiles of 16 rows of a warp */
+    static constexpr int n = D < 128 ? 8 : 4, threads = n * 32, rows = n * 16 * m;
 };
 
 template <int F, int D> struct prompt_size {
-    static constexpr bool piped = prompt_warps<F, D>::piped;
-    static constexpr int m = prompt_warps<F, D>::m, rows = prompt_warps<F, D>::rows;
+    static constexpr int m = prompt_warps<D>::m, rows = prompt_warps<D>::rows;
     static constexpr int pairs = rows / (int)PAGE_TOK;
-    static constexpr int half = (int)KEYS * D * 2, tile = 2 * half; /* K, then V, in 16 bits */
+    static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
     /* Two q8 pages, up to half of what 16-bit tiles behind two of them are aligned to. */
     static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
-    static constexpr int stage = F == FORM_Q8 ? raw : tile, n_stage = piped ? 3 : 2;
-    static constexpr int query = piped ? 0 : rows * D * 2;
-    static constexpr int all = query + n_stage * stage;
-    static_assert(all % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
-    /* Behind the stages 16-bit tiles of q8; then logs of weights of all tiles that are there or on
+    static constexpr int stage = F == FORM_Q8 ? raw : tile;
+    static constexpr int query = rows * D * 2;
+    static_assert((query + 2 * stage) % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
+    /* Behind the stages 16-bit tiles of q8; then logs of weights of both tiles that are there or on
      * their way, and two words (find_bad). */
-    static constexpr int logw = all + (F == FORM_Q8 ? tile : 0);
-    static constexpr int bad = logw + n_stage * (int)(KEYS * sizeof(float)), smem = bad + 64;
-    static constexpr int blocks = !piped && smem <= 113 * 1024 ? 2 : 1; /* of a multiprocessor */
+    static constexpr int logw = query + 2 * stage + (F == FORM_Q8 ? tile : 0);
+    static constexpr int bad = logw + 2 * (int)(KEYS * sizeof(float)), smem = bad + 64;
 };
 
 /* 64 keys that are read together. */
@@ -90,13 +83,10 @@ struct prompt_walk {     /* where a block is in what its rows read; the same in 
     uint32_t n_pair;     /* tiles of pairs still to come before tokens */
     bool is_last;        /* the rest comes behind them */
     uint32_t i, n;       /* entry of the list of ranges and its end */
-    uint32_t i0;         /* this lane has the entry i0 + lane: a look at each would be waited for */
-    struct attn_range held;
     uint32_t page, end;  /* pages of the entry still to come */
     uint32_t tok, n_tok; /* the same for the list of tokens */
     uint32_t own, own_end;
     uint32_t limit; /* pages from here on are before no row's own */
-    bool turns;     /* some keys wait for a turned query */
 };
 
 struct prompt_block { /* the same in all threads */
@@ -104,7 +94,7 @@ struct prompt_block { /* the same in all threads */
     const struct prompt_job *job;
     const uint32_t *frame;           /* of the KV head */
     uint32_t kv_head, head0, n_head; /* query heads */
-    uint32_t page0, page_end;        /* own pages are page0 .. page_end - 1 */
+    uint32_t page0;                  /* own pages are page0 .. page0 + job.n_page - 1 */
 };
 
 struct tile_view { /* a tile as a block sees it */
@@ -151,9 +141,9 @@ __device__ __forceinline__ uint32_t tile_at(uint32_t n, uint32_t row, uint32_t p
 }
 
 /* Rows of this thread's warp are row + 0 .. 15 in the tile m of a block's rows. */
-template <int F, int D> __device__ __forceinline__ uint32_t warp_row(int m)
+template <int D> __device__ __forceinline__ uint32_t warp_row(int m)
 {
-    return (uint32_t)m * (16 * prompt_warps<F, D>::n) + threadIdx.x / 32 * 16;
+    return (uint32_t)m * (16 * prompt_warps<D>::n) + threadIdx.x / 32 * 16;
 }
 
 /* ---- What is read ---- */
@@ -235,14 +225,6 @@ __device__ void walk_skip(struct prompt_walk &w, const struct prompt_job &job, u
     }
 }
 
-/* The next entries of the ranges, one of each lane. */
-__device__ __forceinline__ void walk_hold(struct prompt_walk &w, const struct prompt_job &job)
-{
-    const uint32_t i = w.i + threadIdx.x % 32;
-    w.i0 = w.i;
-    if (i < w.n) w.held = job.range[i];
-}
-
 /* Piece `piece` of what a block reads. */
 __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const struct prompt_list &l,
                                          uint32_t piece)
@@ -261,11 +243,9 @@ __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const str
     w.own_end = min(b.page0 + job.n_page, last + 1);
     w.own = max(b.page0, job.pos0 / PAGE_TOK);
     w.limit = w.own_end - 1;
-    w.turns = job.n_segment > 0;
     w.i = l.range, w.n = l.range_end;
     if (job.range) {
         walk_skip(w, job, 2 * pair);
-        walk_hold(w, job);
         return w;
     }
     const uint32_t pos = b.page0 * PAGE_TOK, window = b.call->window;
@@ -277,10 +257,9 @@ __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const str
 __device__ __forceinline__ bool walk_page(struct prompt_walk &w, const struct prompt_job &job)
 {
     while (w.page >= w.end && w.i < w.n) {
-        if (w.i - w.i0 >= 32) walk_hold(w, job);
-        const uint32_t at = w.i++ - w.i0;
-        w.page = __shfl_sync(~0u, w.held.begin, at);
-        w.end = min(__shfl_sync(~0u, w.held.end, at), w.limit);
+        const struct attn_range r = job.range[w.i++];
+        w.page = r.begin;
+        w.end = min(r.end, w.limit);
     }
     return w.page < w.end;
 }
@@ -296,17 +275,6 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
 {
     const struct prompt_job &job = *b.job;
     struct key_tile t = {};
-    if (w.n_pair > 0 && !w.turns && w.page + 1 < w.end) { /* most are such, and found soon */
-        t.kind = TILE_PAGES;
-        t.n = 2;
-        w.n_pair--;
-#pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            t.page[i] = w.page++;
-            t.place[i] = place_find(b.call->frames, b.frame[t.page[i]]);
-        }
-        return t;
-    }
     if (w.n_pair == 0 && w.tok == w.n_tok && !w.is_last) return t;
     if ((w.n_pair > 0 || w.tok == w.n_tok) && walk_page(w, job)) {
         t.kind = TILE_PAGES;
@@ -345,84 +313,53 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
 
 /* ---- Queries ---- */
 
-/* The query of a block's row; NULL: it has none. */
-__device__ __forceinline__ const float *query_find(const struct prompt_block &b, uint32_t row,
-                                                   uint32_t head_dim)
-{
-    const struct prompt_job &job = *b.job;
-    const uint32_t pos = slot_pos(b, row), head = slot_head(b, row);
-    if (head >= b.n_head || pos < job.pos0 || pos - job.pos0 >= job.n_row) return NULL;
-    return b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
-           (size_t)(b.head0 + head) * head_dim;
-}
-
-/* NULL: keys are not turned. */
-__device__ __forceinline__ const struct segment_view *segment_find(const struct prompt_block &b,
-                                                                   uint32_t segment)
-{
-    return segment < b.job->n_segment ? &b.job->segment[segment] : NULL;
-}
-
 template <int F, int D>
 __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t segment)
 {
     using size = prompt_size<F, D>;
     constexpr int H = page_at<F, D>::half;
-    const struct segment_view *s = segment_find(b, segment);
-    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<F, D>::threads) {
+    const struct prompt_job &job = *b.job;
+    const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
+    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<D>::threads) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8);
-        const float *q = query_find(b, row, D);
+        const uint32_t pos = slot_pos(b, row), head = slot_head(b, row);
         float x[8] = {};
-        for (uint32_t c = 0; q && c < 8; c++) x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
+        if (head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row) {
+            const float *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
+                             (size_t)(b.head0 + head) * D;
+            for (uint32_t c = 0; c < 8; c++) x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
+        }
         *(uint4 *)(smem + tile_at(size::rows, row, piece)) =
             make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]), half_pack<H>(x[4], x[5]),
                        half_pack<H>(x[6], x[7]));
     }
 }
 
-/* The warp's 16 rows as A of step k. */
-template <int F, int D>
-__device__ void take_query(uint32_t (&a)[D / 16][4], const struct prompt_block &b,
-                           uint32_t segment)
-{
-    constexpr int H = page_at<F, D>::half;
-    const struct segment_view *s = segment_find(b, segment);
-    const uint32_t row = warp_row<F, D>(0) + threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        const float *q = query_find(b, row + 8 * i, D);
-#pragma unroll
-        for (uint32_t k = 0; k < D / 16; k++)
-#pragma unroll
-            for (uint32_t high = 0; high < 2; high++) {
-                const uint32_t c = k * 16 + high * 8 + j * 2;
-                const float x = q ? attn_turned(q, c, s, b.call->rope) : 0.0f;
-                const float y = q ? attn_turned(q, c + 1, s, b.call->rope) : 0.0f;
-                a[k][high * 2 + i] = half_pack<H>(x, y);
-            }
-    }
-}
-
 /* ---- Tiles on their way ---- */
 
-/* Halves of a tile: keys or values. A page's 16-bit rows to keys n0 .. n0 + 31. */
-template <int F, int D>
-__device__ __forceinline__ void bring_rows(uint8_t *half, uint32_t n0, const uint8_t *rows)
+/* A page's 16-bit rows to keys n0 .. n0 + 31 of a tile. */
+template <int D>
+__device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
 {
-    constexpr uint32_t n = prompt_warps<F, D>::threads;
+    constexpr uint32_t n = prompt_warps<D>::threads;
 #pragma unroll
     for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n; k++) { /* as often by all threads */
         const uint32_t i = threadIdx.x + k * n, row = n0 + i / (D / 8), piece = i % (D / 8);
-        copy_async16(smem_address(half) + tile_at(KEYS, row, piece), rows + i * 16);
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
+        copy_async16(to, page + i * 16);
+        copy_async16(to + KEYS * D * 2, page + v + i * 16);
     }
 }
 
 /* No keys from n0 on. */
-template <int F, int D> __device__ void bring_none(uint8_t *half, uint32_t n0)
+template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
 {
     for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8);
-         i += prompt_warps<F, D>::threads)
-        store_zero16(smem_address(half) + tile_at(KEYS, i / (D / 8), i % (D / 8)));
+         i += prompt_warps<D>::threads) {
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, i / (D / 8), i % (D / 8));
+        store_zero16(to);
+        store_zero16(to + KEYS * D * 2);
+    }
 }
 
 template <int F, int D>
@@ -438,46 +375,24 @@ __device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &
     return place_page(b.call->frames, b.frame[tok / PAGE_TOK], page_at<F, D>::bytes);
 }
 
-/* Places of the pages of a tile's tokens of which this thread brings pieces: every so many-th. */
-template <int F, int D> struct token_rows {
-    static constexpr uint32_t each = prompt_warps<F, D>::threads / (D / 8), n = KEYS / each;
-    uint32_t place[n];
-};
-
-/* The token that is row p * each of this thread's. */
 template <int F, int D>
-__device__ __forceinline__ uint32_t token_at(const struct key_tile &t, uint32_t p)
+__device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const struct key_tile &t)
 {
-    constexpr uint32_t each = token_rows<F, D>::each;
-    return __shfl_sync(~0u, t.place[p * each / 32], (threadIdx.x / (D / 8) + p * each) % 32);
-}
-
-template <int F, int D>
-__device__ __forceinline__ struct token_rows<F, D> find_tokens(const struct prompt_block &b,
-                                                               const struct key_tile &t)
-{
-    struct token_rows<F, D> r = {};
-    if (t.kind != TILE_TOKENS) return r;
+    constexpr uint32_t n = prompt_warps<D>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
+    const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
+    const uint8_t *k[n_part];
 #pragma unroll /* what is looked up is on its way together */
-    for (uint32_t p = 0; p < r.n; p++)
-        r.place[p] = place_find(b.call->frames, b.frame[token_at<F, D>(t, p) / PAGE_TOK]);
-    return r;
-}
-
-template <int F, int D>
-__device__ __forceinline__ void bring_tokens(uint8_t *half, uint32_t at,
-                                             const struct prompt_block &b,
-                                             const struct key_tile &t,
-                                             const struct token_rows<F, D> &r)
-{
-    const uint32_t piece = threadIdx.x % (D / 8);
+    for (uint32_t p = 0; p < n_part; p++) {
+        const uint32_t row = row0 + p * n_row;
+        const uint32_t tok = __shfl_sync(~0u, t.place[p * n_row / 32], row % 32);
+        k[p] = token_page<F, D>(b, tok) + tok % PAGE_TOK * (D * 2) + piece * 16;
+    }
 #pragma unroll
-    for (uint32_t p = 0; p < r.n; p++) {
-        const uint32_t row = threadIdx.x / (D / 8) + p * r.each;
-        const uint32_t in_page = token_at<F, D>(t, p) % PAGE_TOK * (D * 2) + piece * 16 + at;
-        if (row < t.n)
-            copy_async16(smem_address(half) + tile_at(KEYS, row, piece),
-                         sealed_page<F, D>(b, r.place[p]) + in_page);
+    for (uint32_t p = 0; p < n_part; p++) {
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, row0 + p * n_row, piece);
+        if (row0 + p * n_row >= t.n) break;
+        copy_async16(to, k[p]);
+        copy_async16(to + KEYS * D * 2, k[p] + page_at<F, D>::v);
     }
 }
 
@@ -500,49 +415,6 @@ __device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b,
                   : job.own + ((size_t)(j - 1) * job.n_kv_head + b.kv_head) * bytes;
 }
 
-/* A tile's 16-bit rows, `at` bytes behind its keys; r are those of its tokens, if it has any. */
-template <int F, int D>
-__device__ __forceinline__ void bring_half(uint8_t *half, uint32_t at, const struct prompt_block &b,
-                                           const struct key_tile &t,
-                                           const struct token_rows<F, D> &r)
-{
-    static_assert(page_at<F, D>::v == page_at<F, D>::tail_v, "own pages lie as sealed ones do");
-    if (t.kind == TILE_END) return;
-    if (t.kind == TILE_TOKENS) {
-        bring_tokens<F, D>(half, at, b, t, r);
-        bring_none<F, D>(half, t.n);
-        return;
-    }
-#pragma unroll
-    for (uint32_t p = 0; p < 2; p++) {
-        if (p >= t.n) break;
-        const uint8_t *from =
-            t.kind == TILE_OWN ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
-        bring_rows<F, D>(half, p * PAGE_TOK, from + at);
-    }
-    bring_none<F, D>(half, t.n * PAGE_TOK);
-}
-
-/* Starts the copies of a tile's keys, and of logs of their weights, or of its values, to a stage. */
-template <int F, int D>
-__device__ __forceinline__ void bring_keys(uint8_t *smem, uint32_t stage,
-                                           const struct prompt_block &b, const struct key_tile &t,
-                                           const struct token_rows<F, D> &r)
-{
-    using size = prompt_size<F, D>;
-    if (t.kind == TILE_TOKENS) bring_logw((float *)(smem + size::logw) + stage * KEYS, b, t);
-    bring_half<F, D>(smem + stage * size::tile, 0, b, t, r);
-}
-
-template <int F, int D>
-__device__ __forceinline__ void bring_values(uint8_t *smem, uint32_t stage,
-                                             const struct prompt_block &b, const struct key_tile &t,
-                                             const struct token_rows<F, D> &r)
-{
-    using size = prompt_size<F, D>;
-    bring_half<F, D>(smem + stage * size::tile + size::half, page_at<F, D>::v, b, t, r);
-}
-
 /* Starts the copies of tile `i` to its stage. */
 template <int F, int D>
 __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
@@ -561,13 +433,22 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
             const uint8_t *from =
                 own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
             const uint32_t bytes = own ? at::tail_bytes : at::bytes;
-            for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<F, D>::threads * 16)
+            for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<D>::threads * 16)
                 copy_async16(smem_address(stage) + p * at::bytes + k, from + k);
         }
-    } else {
-        const struct token_rows<F, D> r = find_tokens<F, D>(b, t);
-        bring_half<F, D>(stage, 0, b, t, r);
-        bring_half<F, D>(stage + size::half, at::v, b, t, r);
+    } else if (t.kind == TILE_TOKENS) {
+        bring_tokens<F, D>(stage, b, t);
+        bring_none<D>(stage, t.n);
+    } else if (t.kind != TILE_END) {
+        static_assert(at::v == at::tail_v, "own pages lie as sealed ones do");
+#pragma unroll
+        for (uint32_t p = 0; p < 2; p++) {
+            if (p >= t.n) break;
+            const uint8_t *from =
+                t.kind == TILE_OWN ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
+            bring_rows<D>(stage, p * PAGE_TOK, from, at::v);
+        }
+        bring_none<D>(stage, t.n * PAGE_TOK);
     }
     copy_commit();
 }
@@ -615,7 +496,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     uint32_t n = t.n;
     if (t.kind == TILE_OWN) {
         n = PAGE_TOK;
-        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<FORM_Q8, D>::threads) {
+        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D>::threads) {
             const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
             *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
             *(uint4 *)(tile + KEYS * D * 2 + to) =
@@ -623,31 +504,30 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
         }
     } else if (t.kind == TILE_PAGES) {
         n = t.n * PAGE_TOK;
-        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<FORM_Q8, D>::threads) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
             const uint32_t row = i / part;
             unpack_token<D>(tile, row, stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes,
                             row % PAGE_TOK, i % part);
         }
     } else {
-        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<FORM_Q8, D>::threads) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
             const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
             unpack_token<D>(tile, row, token_page<FORM_Q8, D>(b, tok), tok % PAGE_TOK, i % part);
         }
     }
-    bring_none<FORM_Q8, D>(tile, n);
-    bring_none<FORM_Q8, D>(tile + KEYS * D * 2, n);
+    bring_none<D>(tile, n);
 }
 
 /* ---- A tile that is not seen by all rows ---- */
 
 /* Keys whose values are not all finite, as bits; their values become zeros. All threads. */
-template <int F, int D> __device__ uint64_t find_bad(uint8_t *values, uint32_t *bad)
+template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
 {
     constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
     if (threadIdx.x < 2) bad[threadIdx.x] = 0;
     __syncthreads();
-    uint4 *const v = (uint4 *)values; /* eight of a row in each panel */
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<F, D>::threads) {
+    uint4 *const v = (uint4 *)(tile + KEYS * D * 2); /* eight of a row in each panel */
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads) {
         const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w}, row = i / 8 % KEYS;
         bool is_bad = false;
 #pragma unroll
@@ -658,7 +538,7 @@ template <int F, int D> __device__ uint64_t find_bad(uint8_t *values, uint32_t *
     __syncthreads();
     const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
     if (all == 0) return 0;
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<F, D>::threads)
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads)
         if (all >> (i / 8 % KEYS) & 1) v[i] = make_uint4(0, 0, 0, 0);
     publish();
     __syncthreads();
@@ -690,17 +570,8 @@ __device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const 
 {
     if (t.kind == TILE_TOKENS) return t.n == KEYS;
     if (t.kind == TILE_OWN || t.n < 2 || t.page[1] >= b.page0) return false;
-    const uint32_t last = b.page_end * PAGE_TOK - 1, window = b.call->window;
+    const uint32_t last = (b.page0 + b.job->n_page) * PAGE_TOK - 1, window = b.call->window;
     return window == 0 || last < window || t.page[0] * PAGE_TOK >= last - window + 1;
-}
-
-/* `logw`: where logs of weights of its tokens lie, if they have any. */
-__device__ __forceinline__ struct tile_view tile_view_of(const struct prompt_block &b,
-                                                         const struct key_tile &t,
-                                                         const float *logw)
-{
-    const bool weighs = t.kind == TILE_TOKENS && b.job->logw;
-    return {&b, &t, weighs ? logw : NULL, t.kind == TILE_END || seen_by_all(b, t), 0};
 }
 
 #endif
