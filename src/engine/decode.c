@@ -106,6 +106,7 @@ struct choose_call {
     sac_engine *e;
     struct reading *r;
     uint32_t lane0, n_lane; /* lanes that are asked together */
+    uint32_t n_all;         /* lanes of the layer, which share the frames of a tier */
     bool fetches; /* who lists a lane's tokens will most likely attend to them, and counts them */
 };
 
@@ -312,7 +313,7 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     answer->n_page = list.n_page;
     if (!weighs) answer->n_tok = list.n_tok;
     if (e->pool.tier && !answer->dense && !answer->attended)
-        fetch_listed(e, lane, &list, e->pool.n_frame / c->n_lane);
+        fetch_listed(e, lane, &list, e->pool.n_frame / c->n_all);
 }
 
 static struct method_lane decode_lane(const struct choose_call *c, uint32_t item_i, uint32_t room_i)
@@ -458,6 +459,7 @@ static void choose_lanes(struct choose_call *c, uint32_t n_lane)
     const uint32_t n_joined = c->e->decode.n_joined, n = n_lane / n_joined;
     const uint32_t n_together = count_together(c->e, n);
     c->fetches = true;
+    c->n_all = n_lane;
     workers_for(workers, n - n_together, choose_joined, c);
     if (n_together == 0) return;
     c->fetches = false;
