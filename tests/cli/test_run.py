@@ -454,11 +454,11 @@ class Refusals(unittest.TestCase):
                                   "--ignore-eos", "-n", "4000"], stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=clean_env())
         fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, 4096)
-        full = bytearray(4)
-        while int.from_bytes(full, sys.byteorder) < 4090:
-            time.sleep(0.05)
-            fcntl.ioctl(child.stdout, termios.FIONREAD, full)
-        time.sleep(0.5) # the next word waits
+        full, before = 0, -1
+        while full < 4000 or full != before: # a word that does not fit waits, with bytes left or none
+            time.sleep(1)
+            raw = fcntl.ioctl(child.stdout, termios.FIONREAD, bytes(4))
+            before, full = full, int.from_bytes(raw, sys.byteorder)
         child.send_signal(signal.SIGINT)
         time.sleep(0.2)
         self.assertIsNone(child.poll()) # once: the answer is ended, and what it has said is not lost
