@@ -2,7 +2,8 @@
 """The tree says nothing about the machine that it was written on, and links to few places.
 
 Looks through every tracked text file for absolute paths of somebody's machine, hosts that are not
-on the list below, credits to tools in place of people, times of day in pages, and large or binary files.
+on the list below, credits to tools in place of people, times of day in pages, large or binary files, and
+scripts that cannot be run as they are named.
 """
 import pathlib
 import re
@@ -45,6 +46,15 @@ def problems_of(where, text):
             yield f"{where}:{number}: a time of day, which tells a reader nothing: {match.group()}"
 
 
+def mode_problem(path, data):
+    can_run, names_runner = bool(path.stat().st_mode & 0o100), data.startswith(b"#!")
+    if names_runner and not can_run:
+        return "begins with #!, but cannot be run: chmod +x"
+    if can_run and not names_runner:
+        return "can be run, but does not begin with #!: chmod -x"
+    return None
+
+
 def main(root):
     problems, n = [], 0
     for path in tracked(root):
@@ -53,6 +63,8 @@ def main(root):
         where = path.relative_to(root).as_posix()
         data = path.read_bytes()
         n += 1
+        if wrong := mode_problem(path, data):
+            problems.append(f"{where}: {wrong}")
         most = PICTURE_BYTES_MAX if PICTURE.match(where) else BYTES_MAX
         if len(data) > most:
             problems.append(f"{where}: {len(data)} bytes, at most {most}")

@@ -199,6 +199,15 @@ class ChecksTest(unittest.TestCase):
                 self.write("README.md", f"\n{fault}\n")
                 self.assert_finds("text", "README.md", why)
 
+    def test_modes(self):
+        self.write("tools/run.py", "#!/usr/bin/env python3\n")
+        self.track()
+        self.assert_finds("text", "tools/run.py", "chmod +x")
+        self.root.joinpath("tools/run.py").chmod(0o755)
+        self.assert_clean("text")
+        self.write("tools/run.py", "import sys\n")
+        self.assert_finds("text", "tools/run.py", "chmod -x")
+
 
 if __name__ == "__main__":
     unittest.main()
