@@ -5,7 +5,8 @@
 # first; it, its trials and their drawing go to OUT/TABLE.md, .csv and .svg, those of each run beside
 # them as soon as they are there. Requests have pages of their own (CONTEXTS).
 # usage: tools/capacity.sh PROGRAM MODEL OUT DISK [-- OPTIONS OF bench capacity]
-# DISK: a file that is not there yet, on the disk that is measured. By the environment: SECONDS_EACH
+# DISK: a file that is not there yet, on the disk that is measured; with `-- --device cuda`, whose
+# pages lie in the machine's memory, a dash. By the environment: SECONDS_EACH
 # for each method and limit (so 6 methods take at most 14 times that, beside the computing of prompts,
 # once for each group of methods), LENGTHS, PROMPTS and CONTEXTS, METHODS in groups that share an
 # engine (infinigen is alone: all methods of its engine would have to compute the rows whose queries it
@@ -60,7 +61,8 @@ bytes=$(awk -F, -v share="$share" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = 
     echo "capacity.sh: dense attention keeps no limit with all in memory: see $out/resident.csv" >&2
     exit 1
 }
-tiers="--idle-ms $idle --kv-fast $bytes --kv-disk $disk:${DISK_SIZE:-8G}"
+tiers="--idle-ms $idle --kv-fast $bytes"
+[ "$disk" = - ] || tiers="$tiers --kv-disk $disk:${DISK_SIZE:-8G}"
 for table in $tables; do
     case $table in
     working_set) admit=working-set ;;

@@ -28,14 +28,14 @@ print("\\n*: a mark of all" + "\\n\\n?: one of " + trials.stem)
 
 
 class Capacity(unittest.TestCase):
-    def run_script(self, kept="1", code=0, **env):
+    def run_script(self, kept="1", code=0, disk="pages", **env):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         root = pathlib.Path(folder.name)
         program = root / "fake"
         program.write_text(FAKE.format(python=sys.executable, kept=kept))
         program.chmod(0o755)
-        done = subprocess.run(["sh", SCRIPT, program, "a-model", root / "out", root / "pages", "--", "-t", "3"],
+        done = subprocess.run(["sh", SCRIPT, program, "a-model", root / "out", disk if disk == "-" else root / disk, "--", "-t", "3"],
                               env={**os.environ, "METHODS": "dense,quest psa", **env}, capture_output=True, text=True,
                               check=False)
         self.assertEqual(done.returncode, code, done.stderr)
@@ -65,6 +65,10 @@ class Capacity(unittest.TestCase):
     def test_loads_that_broke_the_limit_do_not_count(self):
         asked = self.run_script(kept="", SHARE="50", TABLES="all")[1]
         self.assertEqual({a["--kv-fast"] for a in asked[1:]}, {"2000"})
+
+    def test_a_gpu_has_no_disk(self):
+        asked = self.run_script(disk="-")[1]
+        self.assertEqual([("--kv-fast" in a, "--kv-disk" in a) for a in asked], [(False, False), (True, False), (True, False)])
 
     def test_wrong_tables_are_told(self):
         done, asked = self.run_script(code=2, TABLES="none")

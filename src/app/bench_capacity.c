@@ -49,11 +49,13 @@ static const struct option_spec setup_part[] = {
     BENCH_MODEL,
     BENCH_THREADS,
     BENCH_BATCH,
+    BENCH_DEVICE,
     BENCH_TYPE_K,
     BENCH_TYPE_V,
     BENCH_SETUP(
         "--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
-        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk",
+        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk, "
+        "those of a GPU in the machine's memory",
         .env = NULL),
     BENCH_SETUP("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE",
                 "scratch file for pages, and its size", .env = NULL),

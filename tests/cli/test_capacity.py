@@ -64,6 +64,7 @@ class Capacity(unittest.TestCase):
                            (["--kv-fast", "1M"], "--kv-disk"),
                            (["--num-contexts", "1"], "there are 2 prompts"),
                            (["--num-contexts", "4", "--cold"], "not with --cold"),
+                           (["--device", "gpu"], "'gpu'"),
                            (["--clock", "sun"], "--clock")):
             done = capacity(*args)
             self.assertEqual(done.returncode, 2, done.stderr)
