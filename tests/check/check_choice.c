@@ -130,18 +130,50 @@ static void visits_are_the_same(void **state)
     give_all();
 }
 
-/* ---- A draw from scores to lists ---- */
+/* ---- Lists ---- */
 
-enum { N_DRAWN = 4, DRAWN_TOK = N_VISIT * PAGE_TOK };
+enum { LISTED_TOK = N_VISIT * PAGE_TOK };
 
-struct drawn_lane { /* rooms of one there, and what comes back */
+struct listed_lane { /* what a lane's list needs there, and what comes back */
     struct op_lane_result result;
     struct attn_count count;
+    uint32_t mask[N_VISIT], page[N_VISIT], tok[LISTED_TOK];
+};
+
+static struct op_lane_list make_list(struct listed_lane *there, uint32_t n_page,
+                                     const struct page_lines *lines)
+{
+    return (struct op_lane_list){.mask = there->mask,
+                                 .n_page = n_page,
+                                 .result = &there->result,
+                                 .lines = lines,
+                                 .page = there->page,
+                                 .tok = there->tok,
+                                 .count = &there->count};
+}
+
+static void assert_same_list(const struct listed_lane *a, const struct listed_lane *b,
+                             uint32_t n_page)
+{
+    const struct attn_count *n = &a->count;
+    assert_memory_equal(n, &b->count, sizeof *n);
+    assert_memory_equal(&a->result, &b->result, sizeof a->result);
+    assert_memory_equal(a->mask, b->mask, n_page * sizeof a->mask[0]);
+    if (n->dense) return;
+    assert_memory_equal(a->page, b->page, n->n_page * sizeof a->page[0]);
+    assert_memory_equal(a->tok, b->tok, n->n_tok * sizeof a->tok[0]);
+}
+
+/* ---- A draw from scores to lists ---- */
+
+enum { N_DRAWN = 4 };
+
+struct drawn_lane {
+    struct listed_lane list;
     struct op_draw_state state;
-    uint32_t mask[N_VISIT], page[N_VISIT], tok[DRAWN_TOK];
-    struct op_draw_piece piece[OP_DRAW_PIECES(DRAWN_TOK)];
-    _Alignas(64) float share[DRAWN_TOK];
-    float e[GROUP * DRAWN_TOK], logw[DRAWN_TOK];
+    struct op_draw_piece piece[OP_DRAW_PIECES(LISTED_TOK)];
+    _Alignas(64) float share[LISTED_TOK];
+    float e[GROUP * LISTED_TOK], logw[LISTED_TOK];
     float lse[GROUP], sum[OP_LANE_PIECES(N_VISIT) * GROUP];
 };
 
@@ -161,7 +193,7 @@ static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
     for (uint32_t i = 0; i < N_DRAWN; i++) {
         struct drawn_lane *l = &there[i];
         const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i, n_open = n_page * PAGE_TOK - 64;
-        begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, &l->count};
+        begin[i] = (struct op_lane_begin){l->list.mask, n_page, &l->list.result, &l->list.count};
         shares[i] = (struct op_lane_shares){.at = {.base = p.there,
                                                    .stride = p.geom.bytes,
                                                    .min_at = p.geom.k_min,
@@ -177,22 +209,17 @@ static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
                                                    .e = l->e},
                                             .lse = l->lse,
                                             .sum = l->sum,
-                                            .result = &l->result};
-        ends[i] = (struct op_lane_ends){l->mask, n_page, 32, n_page * PAGE_TOK - 32};
-        draw[i] = (struct op_lane_draw){.at = {l->share + 32, n_open, 32, 1e-3, l->tok, l->logw},
-                                        .n_more = 64,
-                                        .most = i == 1 ? 100 : 1e9,
-                                        .piece = l->piece,
-                                        .state = &l->state,
-                                        .result = &l->result};
-        list[i] = (struct op_lane_list){.mask = l->mask,
-                                        .n_page = n_page,
-                                        .weighs = true,
-                                        .result = &l->result,
-                                        .lines = &lines,
-                                        .page = l->page,
-                                        .tok = l->tok,
-                                        .count = &l->count};
+                                            .result = &l->list.result};
+        ends[i] = (struct op_lane_ends){l->list.mask, n_page, 32, n_page * PAGE_TOK - 32};
+        draw[i] =
+            (struct op_lane_draw){.at = {l->share + 32, n_open, 32, 1e-3, l->list.tok, l->logw},
+                                  .n_more = 64,
+                                  .most = i == 1 ? 100 : 1e9,
+                                  .piece = l->piece,
+                                  .state = &l->state,
+                                  .result = &l->list.result};
+        list[i] = make_list(&l->list, n_page, &lines);
+        list[i].weighs = true;
     }
     assert_int_equal(api->lane_begin(device, begin, N_DRAWN), SAC_OK);
     if (apart) get(got, there, sizeof *got);
@@ -221,35 +248,29 @@ static void draws_are_listed_the_same(void **state)
     draw_lists(apart, true, bad_there);
     draw_lists(row, false, bad_there);
     for (uint32_t i = 0; i < N_DRAWN; i++) {
-        struct attn_count *a = &apart[i].count, *b = &row[i].count;
+        const struct attn_count *a = &apart[i].list.count;
+        struct attn_count *b = &row[i].list.count;
         const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i;
         assert_true(i > 0 || b->n_line_tok > 0);   /* it was one launch */
         if (!b->dense) b->n_line += b->n_line_tok; /* told with the others where it is apart */
         b->n_line_tok = a->n_line_tok;
-        assert_memory_equal(a, b, sizeof *a);
-        assert_memory_equal(&apart[i].result, &row[i].result, sizeof row[i].result);
-        assert_memory_equal(apart[i].mask, row[i].mask, n_page * sizeof row[i].mask[0]);
+        assert_same_list(&apart[i].list, &row[i].list, n_page);
         assert_int_equal(a->dense, i == 1 || i == 2);
         assert_int_equal(a->not_finite, i == 2);
         if (a->dense) continue;
         assert_true(i == 3 ? a->n_tok == 0 : a->n_tok > 100);
-        assert_memory_equal(apart[i].page, row[i].page, a->n_page * sizeof row[i].page[0]);
-        assert_memory_equal(apart[i].tok, row[i].tok, a->n_tok * sizeof row[i].tok[0]);
         assert_memory_equal(apart[i].logw, row[i].logw, a->n_tok * sizeof row[i].logw[0]);
     }
     give_all();
-    free(p.frames);
-    p.frames = NULL;
+    free_pages();
 }
 
 /* ---- The best, from votes to lists ---- */
 
 enum { N_BEST = 3, N_HALF = 2 * N_PAGE };
 
-struct best_lane { /* rooms of one there, and what comes back */
-    struct op_lane_result result;
-    struct attn_count count;
-    uint32_t mask[N_PAGE], page[N_PAGE], tok[N_TOK];
+struct best_lane {
+    struct listed_lane list;
     float score[GROUP][N_HALF], vote[N_HALF], lse[GROUP];
 };
 
@@ -267,23 +288,17 @@ static void list_best(struct best_lane *got, bool apart)
         struct best_lane *l = &there[i];
         const uint32_t n_page = N_PAGE - 10 * i;
         vote[i] = (struct op_lane_vote){{l->score[0], N_HALF, 2 * n_page, GROUP, l->vote, l->lse},
-                                        &l->result};
-        ends[i] = (struct op_lane_ends){l->mask, n_page, 32, n_page * PAGE_TOK - 64};
+                                        &l->list.result};
+        ends[i] = (struct op_lane_ends){l->list.mask, n_page, 32, n_page * PAGE_TOK - 64};
         take[i] = (struct op_lane_take){.value = l->vote,
                                         .n_page = n_page,
                                         .item_tok = PAGE_TOK / 2,
                                         .begin = 32,
                                         .end = n_page * PAGE_TOK - 64,
                                         .target = 25,
-                                        .mask = l->mask,
-                                        .result = &l->result};
-        list[i] = (struct op_lane_list){.mask = l->mask,
-                                        .n_page = n_page,
-                                        .result = &l->result,
-                                        .lines = &lines,
-                                        .page = l->page,
-                                        .tok = l->tok,
-                                        .count = &l->count};
+                                        .mask = l->list.mask,
+                                        .result = &l->list.result};
+        list[i] = make_list(&l->list, n_page, &lines);
     }
     assert_int_equal(api->lane_vote(device, vote, N_BEST), SAC_OK);
     if (apart) get(got, there, sizeof *got);
@@ -309,20 +324,15 @@ static void the_best_are_listed_the_same(void **state)
     list_best(apart, true);
     list_best(row, false);
     for (uint32_t i = 0; i < N_BEST; i++) {
-        const struct attn_count *a = &apart[i].count;
-        assert_memory_equal(a, &row[i].count, sizeof *a);
+        const struct attn_count *a = &apart[i].list.count;
+        assert_same_list(&apart[i].list, &row[i].list, N_PAGE);
         assert_int_equal(a->dense, i == N_BEST - 1);
-        assert_memory_equal(&apart[i].result, &row[i].result, sizeof row[i].result);
         if (a->dense) continue;
         assert_int_equal(a->n_chosen, 25 * PAGE_TOK / 2);
         assert_true(a->n_page >= 3 && a->n_tok > 0);
-        assert_memory_equal(apart[i].mask, row[i].mask, sizeof row[i].mask);
-        assert_memory_equal(apart[i].page, row[i].page, a->n_page * sizeof row[i].page[0]);
-        assert_memory_equal(apart[i].tok, row[i].tok, a->n_tok * sizeof row[i].tok[0]);
     }
     give_all();
-    free(p.frames);
-    p.frames = NULL;
+    free_pages();
 }
 
 int main(void)

@@ -465,8 +465,7 @@ static void shares_are_the_same(void **state)
             is_as_alone(&away[some[k]]);
         give_all();
     }
-    free(p.frames);
-    p.frames = NULL;
+    free_pages();
 }
 
 /* ---- Lists ---- */
@@ -532,8 +531,7 @@ static void lists_hold_what_is_marked(void **state)
     check_list(100, false, &seed);
     check_list(100, true, &seed);
     check_list(0, true, &seed);
-    free(p.frames);
-    p.frames = NULL;
+    free_pages();
 }
 
 int main(void)

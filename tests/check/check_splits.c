@@ -1,8 +1,7 @@
 /* check_splits.c: decode rows of long lists, as the CUDA library has them: the bits of a row are
  * the same alone, when each of its splits is a block's, and in company, when a block takes several.
  */
-#include "check_attn.h"
-#include "cuda_lib.h"
+#include "decode_rows.h"
 
 enum { N_ROW = 24, N_KV = 2, N_TOK = 1500, BY = 11, N_HEAD_MAX = 24, WIDTH_MAX = 12 * 2 * 128 };
 
@@ -32,16 +31,9 @@ static void put_problem(void)
 {
     struct sequence *s = &p.seq;
     const struct page_geom *g = &s->geom;
-    const size_t lane = g->n_kv_head * g->tail_bytes;
-    uint8_t *tail = put(s->tail, s->n_page * lane);
-    const uint32_t *frame = put(s->table, (size_t)N_KV * s->n_page * sizeof *s->table);
-    for (uint32_t i = 0; i < N_ROW; i++) {
-        const uint32_t pos = N_TOK - 1 - i * BY;
-        p.run[i] = sequence_run(s, i, pos, 1, ROW_DECODE);
-        p.run[i].own0 = tail + pos / PAGE_TOK * lane;
-        p.run[i].own = p.run[i].own0 + lane;
-        p.run[i].frame = frame;
-    }
+    uint32_t pos[N_ROW];
+    for (uint32_t i = 0; i < N_ROW; i++) pos[i] = N_TOK - 1 - i * BY;
+    put_decode_rows(p.run, s, pos, N_ROW);
     const size_t bytes = api->attn_scratch(1, g, p.n_head, N_ROW, s->n_tok);
     p.op = (struct op_attn){.geom = g,
                             .frames = {.base = put(s->pool, s->pool_bytes)},
@@ -61,23 +53,11 @@ static void put_problem(void)
 
 static void open_problem(const struct kind *kind, uint64_t seed)
 {
-    struct workers *one;
-    sac_error err;
     p.kind = *kind;
     p.n_head = kind->group * N_KV;
     p.width = p.n_head * kind->head_dim;
     assert_true(p.width <= WIDTH_MAX && p.n_head <= N_HEAD_MAX);
-    must(workers_create(&one, 1, &err), &err);
-    sequence_init(&p.seq,
-                  (struct page_geom){.n_layer = 1,
-                                     .n_kv_head = N_KV,
-                                     .head_dim = kind->head_dim,
-                                     .type_k = kind->type,
-                                     .type_v = kind->type},
-                  N_TOK);
-    sequence_fill(&p.seq, seed);
-    sequence_store(&p.seq, one, &ref);
-    workers_destroy(one);
+    sequence_open(&p.seq, kind->type, N_KV, kind->head_dim, N_TOK, seed);
     for (size_t i = 0; i < sizeof q / sizeof *q; i++) q[i] = rng_normal(&seed);
     put_problem();
 }

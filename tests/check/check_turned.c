@@ -1,8 +1,7 @@
 /* check_turned.c: decode rows whose queries and keys turn, and whose keys and values are written,
  * by the launch that attends, as the CUDA library has it: the bits of three calls that are waited
  * for, for heads, pages and rotations of every kind, and which rows it must not be. */
-#include "check_attn.h"
-#include "cuda_lib.h"
+#include "decode_rows.h"
 
 #include "base/half.h"
 
@@ -52,50 +51,30 @@ static void put_problem(void)
 {
     struct sequence *s = &p.seq;
     const struct page_geom *g = &s->geom;
-    const size_t lane = g->n_kv_head * g->tail_bytes;
     const size_t out_bytes = (size_t)N_RUN * p.n_head * g->head_dim * sizeof(float);
-    p.tail_bytes = s->n_page * lane;
+    p.tail_bytes = (size_t)s->n_page * g->n_kv_head * g->tail_bytes;
     p.x_there = put(p.x, (size_t)N_RUN * p.width * sizeof *p.x);
     p.spare = put(p.x, sizeof(float) * 64);
     p.cos_there = put(p.cos, sizeof p.cos);
     p.sin_there = put(p.sin, sizeof p.sin);
     p.out_there = put(at_once.out, out_bytes);
     p.lse_there = put(at_once.lse, sizeof at_once.lse);
-    p.tail_there = put(s->tail, p.tail_bytes);
+    p.tail_there = put_decode_rows(p.run, s, position, N_RUN);
     p.scratch_bytes = api->attn_scratch(1, g, p.n_head, N_RUN, s->n_tok);
     uint8_t *none = mem_map(p.scratch_bytes);
     memset(none, 0xff, p.scratch_bytes); /* NaN: nothing may be read before it is written */
     p.scratch = put(none, p.scratch_bytes);
     mem_unmap(none, p.scratch_bytes);
     p.frames = (struct page_frames){.base = put(s->pool, s->pool_bytes)};
-    const uint32_t *frame = put(s->table, (size_t)N_KV * s->n_page * sizeof *s->table);
-    for (uint32_t i = 0; i < N_RUN; i++) {
-        p.run[i] = sequence_run(s, i, position[i], 1, ROW_DECODE);
-        p.run[i].own0 = p.tail_there + position[i] / PAGE_TOK * lane;
-        p.run[i].own = p.run[i].own0 + lane;
-        p.run[i].frame = frame;
-    }
 }
 
 static void open_problem(const struct kind *kind, uint64_t seed)
 {
-    struct workers *one;
-    sac_error err;
     p.kind = *kind;
     p.n_head = kind->group * N_KV;
     p.width = (p.n_head + 2 * N_KV) * kind->head_dim;
     assert_true(p.width <= WIDTH_MAX);
-    must(workers_create(&one, 1, &err), &err);
-    sequence_init(&p.seq,
-                  (struct page_geom){.n_layer = 1,
-                                     .n_kv_head = N_KV,
-                                     .head_dim = kind->head_dim,
-                                     .type_k = kind->type,
-                                     .type_v = kind->type},
-                  N_TOK);
-    sequence_fill(&p.seq, seed);
-    sequence_store(&p.seq, one, &ref);
-    workers_destroy(one);
+    sequence_open(&p.seq, kind->type, N_KV, kind->head_dim, N_TOK, seed);
     fill(seed + 1);
     put_problem();
     apart.tail = mem_map(p.tail_bytes);

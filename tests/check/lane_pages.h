@@ -30,7 +30,7 @@ static struct {
     void *q_there;
 } p;
 
-/* Sealed pages of random keys; `bad`: one of them has a NaN. */
+/* Sealed pages of random keys, in the place of those before; `bad`: one of them has a NaN. */
 static inline void make_pages(uint32_t n_page, sac_kv_type type, bool bad, uint64_t *seed)
 {
     p.geom = (struct page_geom){
@@ -57,6 +57,12 @@ static inline void make_pages(uint32_t n_page, sac_kv_type type, bool bad, uint6
     p.page_there = put(p.page, sizeof p.page);
     p.q_there = put(p.q, sizeof p.q);
     free(tail);
+}
+
+static inline void free_pages(void)
+{
+    free(p.frames);
+    p.frames = NULL;
 }
 
 #endif
