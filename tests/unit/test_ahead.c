@@ -114,21 +114,33 @@ static void assert_same(const struct heard *a, const struct heard *b)
     assert_int_equal(a->stats.n_page_free, b->stats.n_page_free);
 }
 
+/* A sequence that has read its prompt. */
+static sac_seq begin(struct heard *h, uint32_t n_prompt, uint32_t n_top)
+{
+    sac_error err;
+    sac_seq seq;
+    must(sac_seq_create(h->e, &seq, &err), &err);
+    must(sac_seq_use_top(h->e, seq, n_top, &err), &err);
+    append(h->e, seq, prompt, n_prompt, SAC_ROW_PROMPT);
+    step(h);
+    return seq;
+}
+
+static void go_on_for(struct heard *h, sac_seq seq, int n_step)
+{
+    for (int i = 0; i < n_step; i++) {
+        go_on(h, seq);
+        step(h);
+    }
+}
+
 /* ---- One after the other ---- */
 
 static struct heard answer(const sac_model *of, bool ahead, uint32_t n_top)
 {
     struct heard h = {.e = new_engine(of, ahead)};
-    sac_error err;
-    sac_seq seq;
-    must(sac_seq_create(h.e, &seq, &err), &err);
-    must(sac_seq_use_top(h.e, seq, n_top, &err), &err);
-    append(h.e, seq, prompt, 2 * PAGE_TOK + 3, SAC_ROW_PROMPT);
-    step(&h);
-    for (int i = 0; i < N_STEP; i++) {
-        go_on(&h, seq);
-        step(&h);
-    }
+    const sac_seq seq = begin(&h, 2 * PAGE_TOK + 3, n_top);
+    go_on_for(&h, seq, N_STEP);
     finish(&h);
     return h;
 }
@@ -154,18 +166,10 @@ static void steps_ahead_are_graphs(void **state)
 {
     (void)state;
     struct heard h = {.e = new_engine(shallow, true)};
-    sac_error err;
-    sac_seq seq;
-    must(sac_seq_create(h.e, &seq, &err), &err);
-    must(sac_seq_use_top(h.e, seq, 1, &err), &err);
-    append(h.e, seq, prompt, PAGE_TOK + 1, SAC_ROW_PROMPT);
-    step(&h);
-    uint32_t before = 0;
-    for (int i = 0; i < 16; i++) {
-        if (i == 6) before = graphs_started(CUDA_HOST);
-        go_on(&h, seq);
-        step(&h);
-    }
+    const sac_seq seq = begin(&h, PAGE_TOK + 1, 1);
+    go_on_for(&h, seq, 6);
+    const uint32_t before = graphs_started(CUDA_HOST);
+    go_on_for(&h, seq, 10);
     assert_int_equal(graphs_started(CUDA_HOST) - before, 10);
     finish(&h);
 }
@@ -178,16 +182,10 @@ static struct heard choose(const char *decode, uint32_t n_prompt, bool ahead)
     struct heard h = {.e = method_engine(model, decode, ahead)};
     const sac_sparse sparse = {.dense = true};
     sac_error err;
-    sac_seq seq;
-    must(sac_seq_create(h.e, &seq, &err), &err);
-    must(sac_seq_use_top(h.e, seq, 1, &err), &err);
-    append(h.e, seq, prompt, n_prompt, SAC_ROW_PROMPT);
-    step(&h);
-    for (int i = 0; i < N_CHOOSE; i++) {
-        if (i == N_CHOOSE / 2) must(sac_seq_use_sparse(h.e, seq, &sparse, &err), &err);
-        go_on(&h, seq);
-        step(&h);
-    }
+    const sac_seq seq = begin(&h, n_prompt, 1);
+    go_on_for(&h, seq, N_CHOOSE / 2);
+    must(sac_seq_use_sparse(h.e, seq, &sparse, &err), &err);
+    go_on_for(&h, seq, N_CHOOSE / 2);
     finish(&h);
     return h;
 }
@@ -297,12 +295,7 @@ static void a_mask_asks_for_others(void **state)
     struct heard h[2];
     for (int k = 0; k < 2; k++) {
         h[k] = (struct heard){.e = new_engine(shallow, k)};
-        sac_error err;
-        sac_seq seq;
-        must(sac_seq_create(h[k].e, &seq, &err), &err);
-        must(sac_seq_use_top(h[k].e, seq, 1, &err), &err);
-        append(h[k].e, seq, prompt, 40, SAC_ROW_PROMPT);
-        step(&h[k]);
+        const sac_seq seq = begin(&h[k], 40, 1);
         for (int i = 0; i < 12; i++) {
             mask[1] = i % 3 == 2 ? ~7ull : ~0ull;
             engine_use_mask(h[k].e, seq, i == 5 ? NULL : mask);
@@ -324,18 +317,11 @@ static void what_lies_on_the_gpu_can_be_saved(void **state)
     for (int k = 0; k < 2; k++) {
         struct heard h = {.e = new_engine(shallow, k)};
         sac_error err;
-        sac_seq seq;
-        must(sac_seq_create(h.e, &seq, &err), &err);
-        append(h.e, seq, prompt, 40, SAC_ROW_PROMPT);
-        step(&h);
-        for (int i = 0; i < 6; i++) {
-            go_on(&h, seq);
-            step(&h);
-        }
+        const sac_seq seq = begin(&h, 40, 0);
+        go_on_for(&h, seq, 6);
         assert_int_equal(h.e->ahead.batch->n_row, k);
         must(sac_seq_to_bytes(h.e, seq, &bytes[k], &n[k], &err), &err);
-        go_on(&h, seq);
-        step(&h);
+        go_on_for(&h, seq, 1);
         assert_false(h.e->ahead.is_taken);
         finish(&h);
     }
