@@ -12,6 +12,7 @@
 #include "app/progress.h"
 
 #include "base/mem.h"
+#include "base/minmax.h"
 #include "base/workers.h"
 
 #include <assert.h>
@@ -48,8 +49,7 @@ static void take_likeliest(void *user, const sac_row *row)
 {
     const struct rep *r = user;
     for (uint32_t s = 0; s < r->test->n_seq; s++)
-        if (r->seq[s] == row->seq)
-            r->next[s] = sac_sampler_sample_row(r->rig->sampler, row);
+        if (r->seq[s] == row->seq) r->next[s] = sac_sampler_sample_row(r->rig->sampler, row);
 }
 
 /* Queues made-up tokens of a prompt up to position `end`. */
@@ -200,11 +200,6 @@ static sac_status run_rep(struct rep *r, uint32_t n_prompt, uint32_t n_gen,
     for (uint32_t s = 0; s < r->test->n_seq; s++)
         if (r->seq[s] != SAC_SEQ_NONE) sac_seq_remove(r->rig->engine, r->seq[s]);
     return status;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, uint32_t n_rep,

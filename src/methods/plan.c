@@ -5,6 +5,8 @@
  * outside the ranges, of pages before the tile; the tile's own pages in a range. */
 #include "methods/plan.h"
 
+#include "base/minmax.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -14,11 +16,6 @@
 #define PAGE_BITS 24
 
 #define LOG_STEP ((float)(M_LN2 / PLAN_OCTAVE)) /* ln of a step of a weight */
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- Marking ---- */
 

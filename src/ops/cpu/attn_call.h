@@ -6,6 +6,8 @@
 
 #include "ops/cpu/attn.h"
 
+#include "base/minmax.h"
+
 /* A tile, or a part of one: its stretches may be summed apart. */
 struct attn_unit {
     uint32_t item;
@@ -38,16 +40,6 @@ struct attn_call {
 static inline size_t align64(size_t n)
 {
     return (n + 63) & ~(size_t)63;
-}
-
-static inline uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
 }
 
 /* First position that a row sees. */

@@ -9,6 +9,8 @@
 #include "ops/cpu/lanes_bound.h"
 #include "ops/cpu/lanes_visit.h"
 
+#include "base/minmax.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -28,16 +30,6 @@ struct call { /* of a slot */
 static uint32_t piece_count(uint32_t n_page)
 {
     return (n_page + PIECE - 1) / PIECE;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* A piece of n pages; it may be empty. */
@@ -92,7 +84,7 @@ static void boxes(struct workers *pool, const struct ops *ops, const struct op_l
     struct call c = {.ops = ops, .op = op};
     for (uint32_t i = 0; i < n; i++) {
         fill_queries(&op[i]);
-        c.n_piece = larger(c.n_piece, piece_count(op[i].at.n_page));
+        c.n_piece = max_u32(c.n_piece, piece_count(op[i].at.n_page));
     }
     workers_for(pool, n * c.n_piece, score_piece, &c);
 }
@@ -142,7 +134,7 @@ static void logits(struct workers *pool, const struct ops *ops, const struct op_
                    uint32_t n)
 {
     struct call c = {.ops = ops, .op = op};
-    for (uint32_t i = 0; i < n; i++) c.n_piece = larger(c.n_piece, piece_count(op[i].keys.n_page));
+    for (uint32_t i = 0; i < n; i++) c.n_piece = max_u32(c.n_piece, piece_count(op[i].keys.n_page));
     workers_for(pool, n * c.n_piece, logits_piece, &c);
 }
 
@@ -273,7 +265,7 @@ static void shares(struct workers *pool, const struct ops *ops, const struct op_
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t n_piece = (op[i].at.n_page + RAISE_PIECE - 2) / RAISE_PIECE;
         assert(n_piece + 1 <= OP_LANE_PIECES(op[i].at.n_page));
-        c.n_piece = larger(c.n_piece, n_piece);
+        c.n_piece = max_u32(c.n_piece, n_piece);
         later = later && op[i].later;
     }
     workers_for(pool, n, begin_shares, &c);
@@ -300,7 +292,7 @@ static void vote(struct workers *pool, const struct ops *ops, const struct op_la
 /* Some of the items that come out, FOLD_PIECE of them. */
 static void fold_piece(const struct op_lane_fold *op, uint32_t piece)
 {
-    const uint32_t end = smaller((piece + 1) * FOLD_PIECE, op->n);
+    const uint32_t end = min_u32((piece + 1) * FOLD_PIECE, op->n);
     for (uint32_t k = piece * FOLD_PIECE; k < end; k++) {
         float sum = 0;
         for (uint32_t j = 0; j < op->n_part; j++) sum += op->in[k * op->step + j * op->part_step];
@@ -321,7 +313,7 @@ static void fold(struct workers *pool, const struct ops *ops, const struct op_la
 {
     struct call c = {.ops = ops, .op = op};
     for (uint32_t i = 0; i < n; i++)
-        c.n_piece = larger(c.n_piece, (op[i].n + FOLD_PIECE - 1) / FOLD_PIECE);
+        c.n_piece = max_u32(c.n_piece, (op[i].n + FOLD_PIECE - 1) / FOLD_PIECE);
     workers_for_span(pool, n * c.n_piece, 1, fold_pieces, &c);
 }
 
@@ -426,7 +418,7 @@ static void take(struct workers *pool, const struct ops *ops, const struct op_la
 static uint32_t draw_pieces(const struct op_lane_draw *op)
 {
     const uint32_t n = (op->at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
-    return larger(n, 1);
+    return max_u32(n, 1);
 }
 
 static void open_piece(const struct ops *ops, const struct op_lane_draw *op, uint32_t k)
@@ -538,7 +530,7 @@ static void draw(struct workers *pool, const struct ops *ops, const struct op_la
 {
     struct call c = {.ops = ops, .op = op};
     for (uint32_t i = 0; i < n; i++) {
-        c.n_piece = larger(c.n_piece, draw_pieces(&op[i]));
+        c.n_piece = max_u32(c.n_piece, draw_pieces(&op[i]));
         op[i].state->n_left = draw_pieces(&op[i]);
     }
     if (!pool || workers_count(pool) == 1 || c.n_piece == 1) {

@@ -18,6 +18,7 @@
 #include "ops/cpu/lanes_visit.h"
 
 #include "base/half.h"
+#include "base/minmax.h"
 
 #include <assert.h>
 #include <math.h>
@@ -45,16 +46,6 @@ struct team {
 static bool takes_part(const struct op_lane_visit *op)
 {
     return op->result->n_bad == 0;
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
 }
 
 /* ln(exp(a) + exp(b)); -infinity is an empty sum. */
@@ -99,7 +90,7 @@ static void sort(const float *vote, uint32_t *page, uint32_t n, uint32_t *spare)
         }
     for (uint32_t run = RUN; run < n; run *= 2)
         for (uint32_t first = 0; first + run < n; first += 2 * run)
-            join(vote, page + first, run, smaller(run, n - first - run), spare);
+            join(vote, page + first, run, min_u32(run, n - first - run), spare);
 }
 
 /* Puts the best of the pages that are left, so that n are known, behind those in order: by vote,
@@ -109,7 +100,7 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op, uint32
     struct op_visited *s = op->state;
     const uint32_t first = s->n_order;
     if (first >= n) return;
-    const uint32_t n_more = smaller(larger(BATCH, n - first), op->n_page - first);
+    const uint32_t n_more = min_u32(max_u32(BATCH, n - first), op->n_page - first);
     struct op_cut cut = ops->best(&(struct op_best){
         .value = op->vote, .n = op->n_page, .target = n_more, .spare = op->spare});
     for (uint32_t page = 0; page < op->n_page; page++) {
@@ -127,7 +118,7 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op, uint32
 /* Pages that the row before has visited, or 0. */
 static uint32_t visited_before(const struct op_lane_visit *op)
 {
-    return op->last ? smaller(*op->last, op->n_page) : 0;
+    return op->last ? min_u32(*op->last, op->n_page) : 0;
 }
 
 /* Where the first round ends, most likely less than what will be visited. */
@@ -145,12 +136,12 @@ static void plan(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
     struct op_visited *s = op->state;
-    const uint32_t known = s->look + smaller(op->ahead, op->n_page - s->look);
-    const uint32_t few = smaller(s->at + larger(LEAST, s->at / SHARE), op->n_page);
-    extend(t->ops, op, larger(larger(known, few), visited_before(op)));
+    const uint32_t known = s->look + min_u32(op->ahead, op->n_page - s->look);
+    const uint32_t few = min_u32(s->at + max_u32(LEAST, s->at / SHARE), op->n_page);
+    extend(t->ops, op, max_u32(max_u32(known, few), visited_before(op)));
     const uint32_t hoped = first_round(op);
-    s->plan = larger(hoped > s->at ? hoped : few, s->look);
-    s->plan = smaller(s->plan, smaller(s->at + OP_VISIT_ROUND, op->n_page));
+    s->plan = max_u32(hoped > s->at ? hoped : few, s->look);
+    s->plan = min_u32(s->plan, min_u32(s->at + OP_VISIT_ROUND, op->n_page));
     assert(s->plan <= s->n_order);
 }
 
@@ -452,7 +443,7 @@ static void look(const struct team *t)
             of->step[g] = 0;
         }
     s->done = has_enough(t);
-    s->n_last = smaller(t->op->step, t->op->n_page - s->at);
+    s->n_last = min_u32(t->op->step, t->op->n_page - s->at);
     s->look = s->at + s->n_last;
 }
 
@@ -580,10 +571,10 @@ static uint32_t begin_rounds(const struct op_lane_visit *op, uint32_t n)
         struct op_visited *s = op[i].state;
         s->from = s->end = s->at;
         if (s->done) continue;
-        s->end = larger(s->at, smaller(s->plan, op[i].until));
+        s->end = max_u32(s->at, min_u32(s->plan, op[i].until));
         const uint32_t n_piece = (s->end - s->from + PIECE - 1) / PIECE;
         s->n_left = n_piece * op[i].n_member;
-        most = larger(most, n_piece);
+        most = max_u32(most, n_piece);
     }
     return most;
 }
@@ -593,7 +584,7 @@ static void visit_piece(const struct call *c, uint32_t i, uint32_t piece)
     const struct team t = team_of(c, i);
     const struct op_lane_visit *op = &c->op[i];
     struct op_visited *s = t.op->state;
-    const uint32_t first = s->from + piece * PIECE, end = smaller(first + PIECE, s->end);
+    const uint32_t first = s->from + piece * PIECE, end = min_u32(first + PIECE, s->end);
     if (first >= s->end) return;
     for (uint32_t p = first; p < end && takes_part(op); p++) {
         const struct part part = part_of(op, p);
@@ -614,7 +605,7 @@ static void visit_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
 static uint32_t due_blocks(const struct op_lane_visit *op, uint32_t at)
 {
     const uint32_t first = op->state->n_value / OP_VISIT_BLOCK;
-    return larger((at + OP_VISIT_BLOCK - 1) / OP_VISIT_BLOCK, first + 1) - first;
+    return max_u32((at + OP_VISIT_BLOCK - 1) / OP_VISIT_BLOCK, first + 1) - first;
 }
 
 /* The most of all lanes. */
@@ -624,7 +615,7 @@ static uint32_t begin_values(const struct call *c, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const struct op_lane_visit *op = &c->op[i];
         op->state->n_value_left = due_blocks(op, team_of(c, i).op->state->at);
-        most = larger(most, op->state->n_value_left);
+        most = max_u32(most, op->state->n_value_left);
     }
     return most;
 }
@@ -637,7 +628,7 @@ static void value_block(const struct call *c, uint32_t i, uint32_t block)
     const uint32_t at = t.op->state->at, n_done = s->n_value;
     const uint32_t begin = (n_done / OP_VISIT_BLOCK + block) * OP_VISIT_BLOCK;
     if (block >= due_blocks(op, at) || !takes_part(op)) return;
-    add_values(&t, op, larger(begin, n_done), smaller(begin + OP_VISIT_BLOCK, at));
+    add_values(&t, op, max_u32(begin, n_done), min_u32(begin + OP_VISIT_BLOCK, at));
     if (__atomic_sub_fetch(&s->n_value_left, 1, __ATOMIC_ACQ_REL) > 0) return;
     if (t.op->state->done) end_lane(op, at);
 }

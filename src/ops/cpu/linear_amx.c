@@ -30,6 +30,7 @@
  * go in pairs of tiles, block by block: [blocks][2]. Tile registers: sums 0..3, inputs 4 and 5,
  * weights 6 and 7. The compiler does not know them; each asm is volatile, and names the memory
  * that it touches. */
+#include "base/minmax.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_bf16.h"
@@ -116,11 +117,6 @@ static void tiles_begin(void)
 }
 
 /* ---- Inputs ---- */
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 static uint32_t row_pairs(uint32_t n_row)
 {

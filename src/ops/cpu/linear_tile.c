@@ -5,6 +5,8 @@
  * groups alone. What is arithmetic lies in the kernels of the instruction set. */
 #include "ops/cpu/linear_tile.h"
 
+#include "base/minmax.h"
+
 #include <string.h>
 
 #define ITEM_UNITS_MAX   8u
@@ -18,11 +20,6 @@ struct job {
     uint8_t *xq;                         /* per tile [n_chunk, rows of the tile], or NULL */
     struct linear_tile_dense *xf;        /* the same */
 };
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 static uint32_t n_chunk_of(uint32_t n_in)
 {

@@ -12,6 +12,7 @@
  * sums are f32. An infinity or NaN stays in its row, or in its output if it is a weight's.
  *
  * Order, the same for every n_row and split: pairs of inputs in the order of linear_bf16.h. */
+#include "base/minmax.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_bf16.h"
@@ -40,11 +41,6 @@ struct job {
     struct x_tile *y;              /* NULL: y leaves as f32 */
     uint8_t *per_worker;           /* [n_worker][lane_bytes] */
 };
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 static uint32_t row_tiles(uint32_t n_row)
 {

@@ -4,6 +4,8 @@
  * costs more than the work, and one piece runs in the caller without any. */
 #include "ops/cpu/small.h"
 
+#include "base/minmax.h"
+
 #include <assert.h>
 
 #define PIECE_ELEMS ((size_t)8192) /* about 2 us of work, ten times a fork and join */
@@ -13,11 +15,6 @@ static uint32_t rows_per_piece(size_t row_elems)
 {
     const size_t n = PIECE_ELEMS / (row_elems ? row_elems : 1);
     return n ? (uint32_t)n : 1;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 struct rmsnorm_job {

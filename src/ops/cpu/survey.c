@@ -6,6 +6,8 @@
  * something: keys are packed once for all of its lists. */
 #include "ops/cpu/survey.h"
 
+#include "base/minmax.h"
+
 #include <assert.h>
 
 #define UNITS_PER_WORKER 4u  /* fewer make the last one's end visible */
@@ -59,11 +61,6 @@ static void count_list(void *arg, uint32_t list, uint32_t worker_i)
     for (uint32_t p = 0; p < op->n_page[list / op->n_part]; p++)
         n += (uint32_t)__builtin_popcount(mask[p]);
     op->n_taken[list] = n;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Spans of pages are of equal length: a last round for a few of the workers would cost all others
