@@ -62,11 +62,9 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     return SAC_OK;
 }
 
-static sac_status truncate_one(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
+static sac_status check_cut(const sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
 {
-    struct seq *s = engine_seq(e, id, err);
-    if (!s) return SAC_ERR_NOT_FOUND;
-    if (n_tok > 0) TRY(engine_check_whole(s, id, err));
+    const struct seq *s = &e->seqs[id];
     if (n_tok > s->n_all)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens, cannot keep %u", id,
                          s->n_all, n_tok);
@@ -81,18 +79,32 @@ static sac_status truncate_one(sac_engine *e, sac_seq id, uint32_t n_tok, sac_er
                          "sequence %u cannot be cut to %u tokens: they are part of another text, "
                          "which can be cut at multiples of %u",
                          id, n_tok, PAGE_TOK);
-    if (n_tok < s->n_done) {
-        const sac_status status = pool_truncate(&e->pool, id, s->n_done, n_tok, &s->why);
-        if (status != SAC_OK) {
-            s->broken = true; /* its tail has been touched */
-            return engine_check_whole(s, id, err);
-        }
-        segment_cut(e, id, n_tok / PAGE_TOK);
-        chooser_cut(e, id, n_tok);
-        const uint32_t n_old = s->n_done;
-        s->n_done = n_tok;
-        reuse_cut(e, id, n_old);
+    return SAC_OK;
+}
+
+/* Cuts off tokens that have been computed. */
+static sac_status cut(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
+{
+    struct seq *s = &e->seqs[id];
+    const uint32_t n_old = s->n_done;
+    if (pool_truncate(&e->pool, id, n_old, n_tok, &s->why) != SAC_OK) {
+        s->broken = true; /* its tail has been touched */
+        return engine_check_whole(s, id, err);
     }
+    segment_cut(e, id, n_tok / PAGE_TOK);
+    chooser_cut(e, id, n_tok);
+    s->n_done = n_tok;
+    reuse_cut(e, id, n_old);
+    return SAC_OK;
+}
+
+static sac_status truncate_one(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
+{
+    struct seq *s = engine_seq(e, id, err);
+    if (!s) return SAC_ERR_NOT_FOUND;
+    if (n_tok > 0) TRY(engine_check_whole(s, id, err));
+    TRY(check_cut(e, id, n_tok, err));
+    if (n_tok < s->n_done) TRY(cut(e, id, n_tok, err));
     assert(s->n_done <= n_tok);
     s->n_all = n_tok;
     return SAC_OK;
