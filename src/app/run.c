@@ -646,10 +646,10 @@ static void undo_escapes(const struct run_options *opt)
     for (size_t i = 0; i < opt->stop.n; i++) escape_undo((char *)(uintptr_t)opt->stop.item[i]);
 }
 
-static int run_all(struct run *r)
+/* What can be told before anything is read. */
+static int check_options(struct run *r)
 {
     sac_error err = {0};
-    if (r->opt.escape) undo_escapes(&r->opt);
     if (!r->opt.prompt && r->opt.files.n == 0)
         return options_usage_error(COMMAND, "a prompt is missing (-p TEXT or -f FILE)");
     if (r->opt.n_predict == 0)
@@ -679,10 +679,16 @@ static int run_all(struct run *r)
         return options_usage_error(COMMAND, "--context needs documents (--docs NAME,NAME)");
     if (r->opt.docs && joined_check(r->opt.docs, r->opt.context, &err) != SAC_OK)
         return options_usage_error(COMMAND, "%s", err.msg);
-    /* Before the model: a wrong name is told at once. */
     if (question_parse(&r->rows, r->opt.rows, &err) != SAC_OK)
         return options_usage_error(COMMAND, "option '--decode-rows': %s", err.msg);
-    int code = setup_context(&r->setup, r->opt.context);
+    return setup_context(&r->setup, r->opt.context);
+}
+
+static int run_all(struct run *r)
+{
+    sac_error err = {0};
+    if (r->opt.escape) undo_escapes(&r->opt);
+    int code = check_options(r);
     if (code != OPTIONS_GO_ON) return code;
     sac_status status = r->opt.save_state ? check_place(r->opt.save_state, &err) : SAC_OK;
     if (status == SAC_OK) status = read_text(r, &err);
