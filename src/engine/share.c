@@ -2,8 +2,8 @@
  *
  * Invariants:
  *  1. Between public calls all engines have the same sequences, of the same lengths and settings,
- * and as many free pages: each call is made of all of them, in their order, and no method runs that
- *     gives back pages of some heads alone.
+ *     and as many free pages: each call is made of all of them, in their order, and no method runs
+ *     that gives back pages of some heads alone.
  *  2. The leader's step is over when everyone's is (logits.c waits for all). */
 #include "engine/share.h"
 

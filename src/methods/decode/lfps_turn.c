@@ -244,7 +244,7 @@ static bool add_row(const struct turn *t, float *score, uint32_t row, double c)
     return true;
 }
 
-/* A call for some lanes, and where it is with their prompts: `n_row` rows from number `row` on. */
+/* A call for some lanes, and where it is with their prompts: at rows from number `row` on. */
 struct call {
     const struct method_batch *b;
     const struct lfps_rule *rule;

@@ -71,7 +71,8 @@ struct turn {
     float *weight, *score, *k;
 };
 
-/* All three measure with NULL: the state; its scratch; and, of a lane, both for one table. */
+/* Where a lane's state and the scratch of its step have their parts, in `state` and `scratch`;
+ * returns how many bytes. NULL: to measure. lfps_turn_open: both of a lane, for one table. */
 size_t lfps_turn_state(struct parts *p, const struct method_shape *s, uint32_t n_table,
                        void *state);
 size_t lfps_turn_room(struct lfps_room *w, const struct method_shape *s, uint32_t n_table,
