@@ -369,19 +369,6 @@ static void no_result_depends_on_it(void **state)
     assert_memory_equal(at_once, in_parts, sizeof at_once);
 }
 
-static int open_model(void **state)
-{
-    sac_model *model = tiny_open(&(struct tiny){.seed = 5});
-    *state = model;
-    return model ? 0 : -1;
-}
-
-static int free_model(void **state)
-{
-    sac_model_free(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -394,5 +381,5 @@ int main(void)
         cmocka_unit_test(a_prompt_never_starves),
         cmocka_unit_test(no_result_depends_on_it),
     };
-    return cmocka_run_group_tests(tests, open_model, free_model);
+    return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }

@@ -527,19 +527,6 @@ static void a_setting_stays_with_dropped_tokens(void **state)
     sac_engine_free(e);
 }
 
-static int open_model(void **state)
-{
-    sac_model *model = tiny_open(&(struct tiny){.seed = 5});
-    *state = model;
-    return model ? 0 : -1;
-}
-
-static int free_model(void **state)
-{
-    sac_model_free(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -557,5 +544,5 @@ int main(void)
         cmocka_unit_test(bad_settings_are_named),
         cmocka_unit_test(a_setting_stays_with_dropped_tokens),
     };
-    return cmocka_run_group_tests(tests, open_model, free_model);
+    return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }

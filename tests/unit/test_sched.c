@@ -187,19 +187,6 @@ static void the_urgent_prompt_comes_first(void **state)
     sac_engine_free(e);
 }
 
-static int open_model(void **state)
-{
-    sac_model *model = tiny_open(&(struct tiny){.seed = 5});
-    *state = model;
-    return model ? 0 : -1;
-}
-
-static int free_model(void **state)
-{
-    sac_model_free(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,5 +197,5 @@ int main(void)
         cmocka_unit_test(planned_chunks_stay_whole),
         cmocka_unit_test(the_urgent_prompt_comes_first),
     };
-    return cmocka_run_group_tests(tests, open_model, free_model);
+    return cmocka_run_group_tests(tests, tiny_setup, tiny_teardown);
 }

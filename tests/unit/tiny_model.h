@@ -214,4 +214,17 @@ static inline sac_model *tiny_open(const struct tiny *make)
     return model;
 }
 
+/* For the tests of a group that share a model: it is their state. */
+static inline int tiny_setup(void **state)
+{
+    *state = tiny_open(&(struct tiny){.seed = 5});
+    return *state ? 0 : -1;
+}
+
+static inline int tiny_teardown(void **state)
+{
+    sac_model_free(*state);
+    return 0;
+}
+
 #endif
