@@ -227,14 +227,6 @@ static bool is_same(const sac_engine *e)
     return true;
 }
 
-static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
-{
-    const sac_engine *e = arg;
-    const struct config *c = &e->model->config;
-    (void)worker_i;
-    weights_embed(e->ahead.embed + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
-}
-
 /* As if it had been described now. */
 static void count(sac_engine *e)
 {
@@ -254,7 +246,7 @@ bool ahead_take(sac_engine *e, sac_row_fn on_row)
     struct ahead *n = &e->ahead;
     n->is_taken = on_row && is_same(e) && is_unwatched(e);
     for (uint32_t i = 0; i < e->share.n && n->is_taken; i++)
-        workers_for(e->workers, e->batch.n_row, embed_row, e->share.of[i]);
+        layer_embed_to(e->share.of[i], e->share.of[i]->ahead.embed);
     n->is_taken = n->is_taken && backend_ahead_go(&e->backend);
     for (uint32_t i = 0; i < e->share.n && n->is_taken; i++) count(e->share.of[i]);
     n->batch->n_row = 0;

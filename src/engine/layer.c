@@ -193,12 +193,23 @@ static void add_ffn(sac_engine *e, uint32_t layer)
     add_branch(e, e->weights->layer[layer].post_ffn_norm);
 }
 
+struct embed_call {
+    const sac_engine *e;
+    float *to;
+};
+
 static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
 {
-    sac_engine *e = arg;
+    const struct embed_call *call = arg;
+    const sac_engine *e = call->e;
     const struct config *c = &e->model->config;
     (void)worker_i;
-    weights_embed(e->scratch.x_in + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
+    weights_embed(call->to + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
+}
+
+void layer_embed_to(const sac_engine *e, float *to)
+{
+    workers_for(e->workers, e->batch.n_row, embed_row, &(struct embed_call){e, to});
 }
 
 void layer_embed(sac_engine *e)
@@ -208,7 +219,7 @@ void layer_embed(sac_engine *e)
         e->ahead.embed = backend_up_later(&e->backend, e->scratch.x, bytes);
         return;
     }
-    workers_for(e->workers, e->batch.n_row, embed_row, e);
+    layer_embed_to(e, e->scratch.x_in);
     backend_up(&e->backend, e->scratch.x, e->scratch.x_in, bytes);
 }
 

@@ -16,6 +16,8 @@ void layer_run(sac_engine *e);
  * part, and between them the engine is in the one that has its pages. The last one is for all who
  * have a share of the layer. */
 void layer_embed(sac_engine *e);
+/* The same into memory of the host, [n_row, n_embd]. */
+void layer_embed_to(const sac_engine *e, float *to);
 void layer_angles(sac_engine *e);
 /* The angles go to whoever computes: a part of layer_angles, and alone where rows cross (place.h).
  */
