@@ -110,7 +110,7 @@ struct choose_call {
     bool fetches; /* who lists a lane's tokens will most likely attend to them, and counts them */
 };
 
-static const struct method *run_method(const sac_engine *e, uint32_t run_i)
+const struct method *decode_method(const sac_engine *e, uint32_t run_i)
 {
     return chooser_method(e, CHOOSER_DECODE, e->batch.run[run_i].seq_i)->spec->method;
 }
@@ -119,7 +119,7 @@ static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
     const uint32_t n_kv_head = c->e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
-    const struct method_decode *hooks = run_method(c->e, run_i)->decode;
+    const struct method_decode *hooks = decode_method(c->e, run_i)->decode;
     if (!hooks || !hooks->see) return;
     const struct method_lane lane = lane_make(
         c->e, c->r, (struct lane_at){CHOOSER_DECODE, run_i, item_i % n_kv_head, worker_i});
@@ -327,7 +327,7 @@ static struct method_lane decode_lane(const struct choose_call *c, uint32_t item
 static void list_item(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
-    const struct method *method = run_method(c->e, item_i / c->e->pool.geom.n_kv_head);
+    const struct method *method = decode_method(c->e, item_i / c->e->pool.geom.n_kv_head);
     const struct method_lane lane = decode_lane(c, item_i, worker_i);
     list_lane(c, &lane, item_i, method->weighs);
 }
@@ -340,7 +340,7 @@ static void count_piece(const struct choose_call *c, uint32_t item_i, uint32_t p
     const uint32_t run_i = item_i / e->pool.geom.n_kv_head;
     const uint32_t n_page = e->batch.run[run_i].pos0 / PAGE_TOK;
     struct reading_lane *answer = &c->r->lane[item_i];
-    if (!run_method(e, run_i)->weighs || answer->n_tok == 0) return;
+    if (!decode_method(e, run_i)->weighs || answer->n_tok == 0) return;
     const uint32_t *tok = lane_list(&e->decode, item_i, e->pool.max_page, true).tok;
     const uint32_t first = first_from(tok, answer->n_tok, n_page * piece / COUNT_PIECES);
     const uint32_t end = first_from(tok, answer->n_tok, n_page * (piece + 1) / COUNT_PIECES);
@@ -365,7 +365,7 @@ static void choose_joined(void *arg, uint32_t joined_i, uint32_t worker_i)
     const struct decode *d = &c->e->decode;
     const uint32_t n_joined = d->n_joined, room0 = worker_i * n_joined;
     const uint32_t item0 = joined_i * n_joined;
-    const struct method *method = run_method(c->e, item0 / c->e->pool.geom.n_kv_head);
+    const struct method *method = decode_method(c->e, item0 / c->e->pool.geom.n_kv_head);
     uint32_t n = 0;
     for (uint32_t i = item0; i < item0 + n_joined; i++) {
         d->lane[room0 + n] = decode_lane(c, i, room0 + n);
@@ -386,7 +386,7 @@ static void choose_spec(const struct choose_call *c, uint32_t spec_i)
     for (uint32_t i = c->lane0; i < c->lane0 + c->n_lane; i++) {
         const uint32_t run_i = i / n_kv_head, seq_i = c->e->batch.run[run_i].seq_i;
         if (c->e->seqs[seq_i].method_i[CHOOSER_DECODE] != spec_i) continue;
-        method = run_method(c->e, run_i);
+        method = decode_method(c->e, run_i);
         d->lane[n] = decode_lane(c, i, n);
         d->item[n] = i;
         n += is_asked(c, &d->lane[n], i, method);
@@ -414,7 +414,7 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     const size_t n_kv_head = e->pool.geom.n_kv_head, lane0 = run_i * n_kv_head;
     const size_t max_page = e->pool.max_page, ptr0 = run_i * (n_kv_head + 1);
     struct attn_run *run = &c->r->run[run_i];
-    const bool weighs = run_method(e, run_i)->weighs;
+    const bool weighs = decode_method(e, run_i)->weighs;
     struct decode_list list = lane_list(d, lane0, max_page, weighs);
     bool is_dense = !e->seqs[e->batch.run[run_i].seq_i].has_gaps;
     for (size_t h = 0; h < n_kv_head; h++) is_dense = is_dense && c->r->lane[lane0 + h].dense;

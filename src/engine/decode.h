@@ -67,6 +67,8 @@ void decode_plan(sac_engine *e, struct arena *a);
 /* Part of chooser_plan_rooms: masks and lists. */
 void decode_plan_rooms(sac_engine *e, struct arena *a);
 
+/* The method of a run's sequence. */
+const struct method *decode_method(const sac_engine *e, uint32_t run_i);
 /* Lanes that are asked together. */
 uint32_t decode_joined(const sac_engine *e);
 

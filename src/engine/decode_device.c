@@ -80,11 +80,6 @@ static size_t first_lane(const sac_engine *e, uint32_t layer)
     return (size_t)layer * e->params.n_seq_max * e->pool.geom.n_kv_head;
 }
 
-static const struct method *run_method(const sac_engine *e, uint32_t run_i)
-{
-    return chooser_method(e, CHOOSER_DECODE, e->batch.run[run_i].seq_i)->spec->method;
-}
-
 /* ---- What is left ---- */
 
 /* Lets a run whose sequence lacks pages read those that are there, and says so to its lanes. */
@@ -97,8 +92,8 @@ static void list_left(sac_engine *e, uint32_t layer, uint32_t run_i, struct attn
     uint32_t *page = w->left + run_i * n_kv_head * max_page, n = 0;
     uint32_t *ptr = w->left_ptr + (size_t)run_i * (n_kv_head + 1);
     const page_id *table = pool_table(&e->pool, seq_i, layer);
-    if (!e->seqs[seq_i].has_gaps || run_method(e, run_i)->evicts) return;
-    assert(e->params.compose && !run_method(e, run_i)->decode);
+    if (!e->seqs[seq_i].has_gaps || decode_method(e, run_i)->evicts) return;
+    assert(e->params.compose && !decode_method(e, run_i)->decode);
     for (uint32_t h = 0; h < n_kv_head; h++, table += max_page) {
         ptr[h] = n;
         for (uint32_t p = 0; p < e->batch.run[run_i].pos0 / PAGE_TOK; p++)
@@ -125,7 +120,7 @@ static void list_all_left(sac_engine *e, const struct reading *r)
 static bool any_asks(const sac_engine *e, const struct reading *r)
 {
     for (uint32_t i = 0; i < r->n_decode; i++)
-        if (run_method(e, i)->decode) return true;
+        if (decode_method(e, i)->decode) return true;
     return false;
 }
 
@@ -151,7 +146,7 @@ static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     uint32_t n_asked = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct method *m = run_method(e, i / n_kv_head);
+        const struct method *m = decode_method(e, i / n_kv_head);
         d->lane[i] =
             lane_make(e, r, (struct lane_at){CHOOSER_DECODE, i / n_kv_head, i % n_kv_head, i});
         d->pick[i] = make_pick(e, i, m);
@@ -180,7 +175,7 @@ static void begin_lanes(sac_engine *e, uint32_t layer, uint32_t n)
 static void ask(sac_engine *e, uint32_t first, uint32_t n)
 {
     struct decode *d = &e->decode;
-    const struct method *m = run_method(e, first / e->pool.geom.n_kv_head);
+    const struct method *m = decode_method(e, first / e->pool.geom.n_kv_head);
     const struct method_batch b = {.ops = &e->ops,
                                    .workers = e->workers,
                                    .n = n,
@@ -210,7 +205,7 @@ static void ask_all(sac_engine *e, uint32_t n)
 static bool any_dropped(const sac_engine *e, const struct reading *r)
 {
     for (uint32_t i = 0; i < r->n_decode; i++)
-        if (e->seqs[e->batch.run[i].seq_i].has_gaps && run_method(e, i)->evicts) return true;
+        if (e->seqs[e->batch.run[i].seq_i].has_gaps && decode_method(e, i)->evicts) return true;
     return false;
 }
 
@@ -224,7 +219,7 @@ static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
     uint32_t *word = e->decode.away.left;
     const uint32_t n_page = run->pos0 / PAGE_TOK;
     if (!pick->dense || !e->seqs[e->batch.run[run_i].seq_i].has_gaps ||
-        !run_method(e, run_i)->evicts)
+        !decode_method(e, run_i)->evicts)
         return;
     for (uint32_t p = 0; p < n_page; p++) word[p] = table[p] == PAGE_NONE ? 0 : UINT32_MAX;
     backend_up(&e->backend, pick->mask, word, n_page * sizeof *word);
@@ -257,15 +252,16 @@ static void make_lists(sac_engine *e, const struct reading *r, uint32_t n)
     struct op_lane_list *list = (struct op_lane_list *)(void *)d->list;
     for (uint32_t i = 0; i < n; i++) {
         const size_t first = (size_t)i * e->pool.max_page;
-        list[i] = (struct op_lane_list){.mask = d->pick[i].mask,
-                                        .n_page = d->lane[i].pos / PAGE_TOK,
-                                        .dense = d->pick[i].dense,
-                                        .weighs = run_method(e, i / e->pool.geom.n_kv_head)->weighs,
-                                        .result = &d->result[i],
-                                        .lines = &e->attend.lines,
-                                        .page = d->page + first,
-                                        .tok = d->tok ? d->tok + first * PAGE_TOK : NULL,
-                                        .count = d->made + first_lane(e, r->layer) + i};
+        list[i] =
+            (struct op_lane_list){.mask = d->pick[i].mask,
+                                  .n_page = d->lane[i].pos / PAGE_TOK,
+                                  .dense = d->pick[i].dense,
+                                  .weighs = decode_method(e, i / e->pool.geom.n_kv_head)->weighs,
+                                  .result = &d->result[i],
+                                  .lines = &e->attend.lines,
+                                  .page = d->page + first,
+                                  .tok = d->tok ? d->tok + first * PAGE_TOK : NULL,
+                                  .count = d->made + first_lane(e, r->layer) + i};
     }
     e->ops.lanes.list(e->workers, list, n);
 }
@@ -284,13 +280,13 @@ static void point_run(const sac_engine *e, struct reading *r, uint32_t run_i)
         .count = d->made + first_lane(e, r->layer) + lane0,
         .page = d->page + first,
         .tok = d->tok ? d->tok + first * PAGE_TOK : NULL,
-        .logw = run_method(e, run_i)->weighs ? d->logw + first * PAGE_TOK : NULL,
+        .logw = decode_method(e, run_i)->weighs ? d->logw + first * PAGE_TOK : NULL,
         .stride = e->pool.max_page};
 }
 
 static void show_run(const sac_engine *e, const struct reading *r, uint32_t run_i)
 {
-    const struct method_decode *hooks = run_method(e, run_i)->decode;
+    const struct method_decode *hooks = decode_method(e, run_i)->decode;
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head && hooks && hooks->see; h++) {
         const struct method_lane lane =
             lane_make(e, r, (struct lane_at){CHOOSER_DECODE, run_i, h, 0});
@@ -343,7 +339,7 @@ void decode_device_correct(sac_engine *e, const struct reading *r)
     struct op_lane_rest *list = (struct op_lane_rest *)(void *)d->list;
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_decode * n_kv_head && r->rest.log; i++) {
-        const struct method *m = run_method(e, i / n_kv_head);
+        const struct method *m = decode_method(e, i / n_kv_head);
         const size_t row = r->run[i / n_kv_head].row0;
         const size_t head = (row * n_kv_head + i % n_kv_head) * group;
         if (d->pick[i].dense || !m->has_rest || !m->decode->away) continue;

@@ -108,8 +108,7 @@ static void see_head(void *arg, uint32_t h, uint32_t worker_i)
 {
     const struct learn_call *c = arg;
     const struct method_lane lane = host_lane(c, h, worker_i);
-    chooser_method(c->e, CHOOSER_DECODE, c->e->batch.run[c->run_i].seq_i)
-        ->spec->method->decode->see(&lane);
+    decode_method(c->e, c->run_i)->decode->see(&lane);
 }
 
 static void settle_head(void *arg, uint32_t h, uint32_t worker_i)

@@ -40,8 +40,7 @@ static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     const struct evict_at at = {lane_i / n_kv_head, lane_i % n_kv_head};
-    const uint32_t seq_i = e->batch.run[at.run_i].seq_i;
-    if (chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method->evicts && !r->lane[lane_i].dense)
+    if (decode_method(e, at.run_i)->evicts && !r->lane[lane_i].dense)
         evict_lane(e, r, at, e->decode.mask + (size_t)lane_i * e->pool.max_page,
                    r->run[at.run_i].pos0 / PAGE_TOK);
 }

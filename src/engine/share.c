@@ -98,7 +98,7 @@ static sac_status create_one(sac_engine *e, const sac_engine_params *whole, cons
         return error_set(err, SAC_ERR_ARG, "'%.80s': the CPU has no share of a layer beside GPUs",
                          whole->device);
     const struct gguf_tensor *embed = w->embed;
-    weights_deinit(w); /* they are up */
+    weights_deinit(w); /* they are up; rows of the embedding, the model's, are read in each step */
     w->embed = embed;
     return SAC_OK;
 }
