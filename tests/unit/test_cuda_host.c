@@ -133,8 +133,8 @@ static void order_of_threads_and_company_do_not_show(void **state)
 }
 
 /* The first step of a shape is issued, the second becomes a graph, and all that follow start it:
- * with lists that the device makes, too, whose counts come down with the logits. Steps but the first
- * are described ahead, in turns in either half of the ring. */
+ * with lists that the device makes, too, whose counts come down with the logits. Steps but the
+ * first are described ahead, in turns in either half of the ring. */
 static void repeated_steps_are_one_graph(void **state)
 {
     (void)state;
@@ -539,8 +539,19 @@ static void blocks_are_those_of_the_host(void **state)
     }
 }
 
-/* Lines are those of the host but where two hold so much alike that rounding decides; both halves
- * of the layers, as the host makes those of the first. */
+/* In both halves of the layers, as the host makes those of the first. */
+static void assert_all_planned_alike(const char *const *spec, uint32_t n, bool by_lines)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
+            assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
+                                                    .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
+                                                    .prefill = spec[i],
+                                                    .n_layer = n_layer,
+                                                    .by_lines = by_lines});
+}
+
+/* Lines are those of the host but where two hold so much alike that rounding decides. */
 static void lines_are_those_of_the_host(void **state)
 {
     (void)state;
@@ -550,13 +561,7 @@ static void lines_are_those_of_the_host(void **state)
         "loopserve:mass=0.3,slashes=2,columns=2,sample=64,heads=group,most=1",
         rounds,
     };
-    for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
-        for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
-            assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
-                                                    .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
-                                                    .prefill = spec[i],
-                                                    .n_layer = n_layer,
-                                                    .by_lines = true});
+    assert_all_planned_alike(spec, sizeof spec / sizeof spec[0], true);
 }
 
 /* Blocks are those of the host. */
@@ -565,12 +570,7 @@ static void antidiagonals_are_those_of_the_host(void **state)
     (void)state;
     static const char *const spec[] = {antidiagonals, "xattention:mass=0.51",
                                        "xattention:mass=0.52,stride=8"};
-    for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
-        for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
-            assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
-                                                    .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
-                                                    .prefill = spec[i],
-                                                    .n_layer = n_layer});
+    assert_all_planned_alike(spec, sizeof spec / sizeof spec[0], false);
 }
 
 /* Heads go by lines, or by pooled scores. */
@@ -579,12 +579,7 @@ static void pooled_blocks_are_those_of_the_host(void **state)
     (void)state;
     static const char *const spec[] = {"flexprefill:mass=0.1,least=128,tau=0", pooled,
                                        "flexprefill:mass=0.3,least=128,tau=0.02"};
-    for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++)
-        for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
-            assert_planned_alike((struct plan_wish){.of = n_layer ? model : shallow,
-                                                    .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16,
-                                                    .prefill = spec[i],
-                                                    .n_layer = n_layer});
+    assert_all_planned_alike(spec, sizeof spec / sizeof spec[0], false);
 }
 
 static void assert_same_plan(const struct planned *want, const struct planned *got)
