@@ -47,8 +47,7 @@ const struct option_spec eval_run_specs[] = {
         .env = NULL),
     OPT("--matrix", OPTION_FLAG, matrix, NULL,
         "instead: every prefill method with every decode method, as a table; --prefill and "
-        "--decode "
-        "take lists of those that are wanted",
+        "--decode take lists of those that are wanted",
         .env = NULL),
     OPT("--ctx", OPTION_TEXT, ctx, "LIST",
         "contexts in tokens, the answer included, parted by commas; 4k is 4096. Without it 4k, a "

@@ -148,8 +148,7 @@ const struct option_spec setup_sampling_specs[] = {
         .env = "DRY_PENALTY_LAST_N", .min = 1, .max = 4194304),
     OPT("--dry-sequence-breaker", OPTION_LIST, dry_breaker, "TEXT",
         "DRY: a text that ends what is alike; repeatable; none: no such text (default: newline, "
-        "colon, "
-        "quote, star)",
+        "colon, quote, star)",
         .env = NULL),
     OPT("--xtc-probability", OPTION_F32, xtc_probability, "F",
         "XTC: how often the likeliest tokens are left out; 0: never", .env = "XTC_PROBABILITY",

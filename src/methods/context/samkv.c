@@ -492,11 +492,9 @@ static const struct method_context hooks = {.probe = samkv_probe,
 static const sac_method_deviation deviations[] = {
     {"the question's query is compared with the mean keys of blocks",
      "what the question's last token reads of a block, token by token, chooses (choose=asked: as "
-     "in "
-     "the paper)",
+     "in the paper)",
      "a mean of 64 keys says little of the one token that answers, so that more blocks would have "
-     "to "
-     "stay; reading keys takes less time than computing the ends again",
+     "to stay; reading keys takes less time than computing the ends again",
      "the answer's block was the first of 48 in 11 of 15 questions, fifth at worst"},
     {"how many blocks stay follows from an anchor",
      "so many that with ten documents of 1,360 tokens 15 percent are kept (choose=asked: the "

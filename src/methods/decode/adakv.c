@@ -69,10 +69,9 @@ const struct method adakv_method = {
     METHOD_DECODE(adakv, "as snapkv, the heads of a layer share a budget by their votes"),
     .paper = "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for "
              "Efficient LLM Inference, arXiv 2407.11550",
-    .about =
-        "A head that looks at few tokens gives part of its budget to one that looks at many, "
-        "inside "
-        "each layer. It shares snapkv's limits: one choice, for the question at the prompt's end.",
+    .about = "A head that looks at few tokens gives part of its budget to one that looks at many, "
+             "inside each layer. It shares snapkv's limits: one choice, for the question at the "
+             "prompt's end.",
     METHOD_DEVIATIONS(deviations),
     COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LAYER, .n_late = METHOD_NEVER},

@@ -128,10 +128,9 @@ const struct method duo_method = {
     .paper = "Xiao et al., DuoAttention: Efficient Long-Context LLM Inference with Retrieval and "
              "Streaming Heads, arXiv 2410.10819",
     .about = "Sorts the heads once, by how much of the prompt's last rows' attention lies between "
-             "sinks and "
-             "recent tokens; the paper trains its gates, these are measured. Retrieval heads find "
-             "what they "
-             "are asked for late, the others have dropped it and given its pages back.",
+             "sinks and recent tokens; the paper trains its gates, these are measured. Retrieval "
+             "heads find what they are asked for late, the others have dropped it and given its "
+             "pages back.",
     METHOD_DEVIATIONS(deviations),
     .fixed = true,
     .token_grain = true,

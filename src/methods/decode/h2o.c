@@ -205,13 +205,11 @@ const struct method h2o_method = {
              "Language Models, arXiv 2306.14048",
     .about =
         "Sums up the attention that each token gets and drops the token with the least whenever "
-        "the "
-        "budget is reached; pages of which nothing lives are given back. Old tokens have had the "
-        "time "
-        "to gather attention and stay, new ones go. What was dropped cannot be found any more. All "
-        "rows "
-        "of the prompt are summed up again behind it, which takes memory for their queries and the "
-        "time of another prompt; window=128 looks at the last ones alone, as most ports do.",
+        "the budget is reached; pages of which nothing lives are given back. Old tokens have had "
+        "the time to gather attention and stay, new ones go. What was dropped cannot be found any "
+        "more. All rows of the prompt are summed up again behind it, which takes memory for their "
+        "queries and the time of another prompt; window=128 looks at the last ones alone, as most "
+        "ports do.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,

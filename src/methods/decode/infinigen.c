@@ -135,10 +135,8 @@ const struct method infinigen_method = {
     .about =
         "Scores all tokens by the few coordinates in which the queries of the prompt's end are "
         "strongest, and reads those whose score is near the best, so sharp heads read little. It "
-        "finds "
-        "late what it is asked for late. It was made to fetch keys from a slower memory in time; "
-        "here "
-        "only the choice is left of it.",
+        "finds late what it is asked for late. It was made to fetch keys from a slower memory in "
+        "time; here only the choice is left of it.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "dense=0", .keeps_found = true},

@@ -187,10 +187,9 @@ const struct method infllm_method = {
         "Xiao et al., InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient "
         "Context Memory, arXiv 2402.04617",
     .about = "Stands for each block of a hundred tokens with one vector, the mean of its most "
-             "wanted keys, "
-             "and reads the blocks that fit the query. Choosing is cheap. A needle is found late "
-             "if it is "
-             "one of its block's most wanted tokens; blocks of 128 spend the budget on neighbours.",
+             "wanted keys, and reads the blocks that fit the query. Choosing is cheap. A needle is "
+             "found late if it is one of its block's most wanted tokens; blocks of 128 spend the "
+             "budget on neighbours.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "sink=16,recent=16,block=32", .n_forced = 16 + 32, .keeps_found = true},

@@ -91,10 +91,8 @@ const struct method loki_method = {
     .paper =
         "Singhania et al., Loki: Low-rank Keys for Efficient Sparse Attention, arXiv 2406.02542",
     .about = "Scores all tokens by a few coordinates of their keys along the axes in which the "
-             "prompt's keys "
-             "differ most, then reads the best tokens whole. It finds late what it is asked for "
-             "late, as far "
-             "as it shows along those axes.",
+             "prompt's keys differ most, then reads the best tokens whole. It finds late what it "
+             "is asked for late, as far as it shows along those axes.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.n_forced = 31},

@@ -364,12 +364,9 @@ const struct method loopserve_decode_method = {
     .paper = "Li et al., LoopServe: An Adaptive Dual-phase LLM Inference Acceleration System for "
              "Multi-Turn Dialogues",
     .about = "Every few tokens the queries of the newest ones vote for what is read until the next "
-             "choice, "
-             "so the set follows the answer and does not hang on the question's place in the "
-             "prompt. All "
-             "keys stay; a late needle is found at the next choice. Choosing reads all keys, once "
-             "for many "
-             "steps.",
+             "choice, so the set follows the answer and does not hang on the question's place in "
+             "the prompt. All keys stay; a late needle is found at the next choice. Choosing reads "
+             "all keys, once for many steps.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .needs_question = true,

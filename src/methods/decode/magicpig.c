@@ -266,9 +266,8 @@ const struct method magicpig_method = {
     .about =
         "Does not take the best tokens but draws some, the nearer to the query the likelier, and "
         "weighs each by the inverse of its chance, so that the sums of attention are estimated and "
-        "not "
-        "cut off. It finds late what it is asked for late, with the probability of the draw. More "
-        "tables or fewer bits draw more.",
+        "not cut off. It finds late what it is asked for late, with the probability of the draw. "
+        "More tables or fewer bits draw more.",
     METHOD_DEVIATIONS(deviations),
     .weighs = true,
     .token_grain = true,

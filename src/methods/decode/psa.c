@@ -148,9 +148,8 @@ static const sac_method_deviation deviations[] = {
     {"blocks are loaded from the host while earlier ones are visited, and a kernel stops the "
      "loading",
      "with pages on a disk, those of a round and of the next `ahead` steps are fetched while "
-     "others "
-     "are visited, and no more once it has enough; a round is what the last row has visited, less "
-     "an eighth, then an eighth more at a time",
+     "others are visited, and no more once it has enough; a round is what the last row has "
+     "visited, less an eighth, then an eighth more at a time",
      "the same on a CPU", "none on answers"},
     {"one pool of pages for all layers and requests, those used longest ago leave it",
      "so it is with pages on a disk; --kv-policy lru is the paper's rule, stale the default",
@@ -172,8 +171,7 @@ const struct method psa_method = {
         "The estimate takes every page not seen for the least of those seen. That is optimistic "
         "where the order is wrong, so pages are ordered by the first bits of their keys. It finds "
         "late what it is asked for late. What it reads at equal fidelity beside arkvale, reading "
-        "by "
-        "reading, is in measured.md.",
+        "by reading, is in measured.md.",
     METHOD_DEVIATIONS(deviations),
     .has_rest = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

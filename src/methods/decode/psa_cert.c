@@ -250,14 +250,12 @@ const struct method psa_cert_method = {
     .paper =
         "after Zhou et al., Progressive Sparse Attention, arXiv 2503.00392; the bounds are ours",
     .about =
-        "As psa, with a bound where psa has an estimate: no score of a page that is not read "
-        "can be "
-        "higher than rounded keys and the length of the rounding allow, so the share of the "
-        "attention "
-        "that was seen is at least what is reported. Proofs cost: the rounded keys of all "
-        "tokens are "
-        "read at every step. With the longest value of each page the proof bounds the error of "
-        "the output, too. mode=report keeps psa's choice and only tells what it is worth.",
+        "As psa, with a bound where psa has an estimate: no score of a page that is not read can "
+        "be higher than rounded keys and the length of the rounding allow, so the share of the "
+        "attention that was seen is at least what is reported. Proofs cost: the rounded keys of "
+        "all tokens are read at every step. With the longest value of each page the proof bounds "
+        "the error of the output, too. mode=report keeps psa's choice and only tells what it is "
+        "worth.",
     METHOD_DEVIATIONS(deviations),
     .has_rest = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

@@ -60,9 +60,8 @@ const struct method pyramidkv_method = {
              "Funneling, arXiv 2406.02069",
     .about =
         "Low layers spread their attention and keep much of the prompt, high ones look at few "
-        "tokens "
-        "and keep few; all together keep as many as with snapkv. It shares snapkv's limits: one "
-        "choice, for the question at the prompt's end.",
+        "tokens and keep few; all together keep as many as with snapkv. It shares snapkv's limits: "
+        "one choice, for the question at the prompt's end.",
     METHOD_DEVIATIONS(deviations),
     COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_MODEL, .n_late = METHOD_NEVER},

@@ -79,9 +79,8 @@ const struct method quest_method = {
              "arXiv 2406.10774",
     .about =
         "Keeps the minimum and maximum of each channel over a page's keys and reads the pages "
-        "whose "
-        "box holds the highest possible score. It finds what it is asked for at any step, however "
-        "late. The bound is loose, so it needs a larger budget than an exact choice. With "
+        "whose box holds the highest possible score. It finds what it is asked for at any step, "
+        "however late. The bound is loose, so it needs a larger budget than an exact choice. With "
         "page=32 and a q8 cache the box is part of the page and costs no memory.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true, /* halves of pages */

@@ -195,8 +195,7 @@ const struct method raas_method = {
     .about =
         "Made for long answers: a page that no step has wanted for the longest time is dropped for "
         "good when the budget is full, so memory and time are bounded by the budget. The prompt "
-        "stays "
-        "whole unless prompt=age. A page that is wanted again after its time is gone.",
+        "stays whole unless prompt=age. A page that is wanted again after its time is gone.",
     METHOD_DEVIATIONS(deviations),
     .evicts = true,
     .needs_question = true,

@@ -172,12 +172,9 @@ const struct method rabitq_method = {
         "Zhang et al., RaBitQCache: Rotated Binary Quantization for KVCache in Long Context LLM "
         "Inference, arXiv 2606.31519",
     .about = "Keeps one bit a channel of each key after a random rotation and two bytes a token, "
-             "scores all "
-             "tokens by it without bias and reads the best until the wanted share is reached. It "
-             "finds late "
-             "what it is asked for late. One bit is noisy: the share is an estimate of an "
-             "exponential, and "
-             "more is read than two bits (auto) need for the same.",
+             "scores all tokens by it without bias and reads the best until the wanted share is "
+             "reached. It finds late what it is asked for late. One bit is noisy: the share is an "
+             "estimate of an exponential, and more is read than two bits (auto) need for the same.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

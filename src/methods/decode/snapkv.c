@@ -33,10 +33,8 @@ const struct method snapkv_method = {
     .about =
         "Drops most of the prompt once, behind its last row, and gives the pages back. Steps cost "
         "what is kept. The choice serves the question that stands at the prompt's end: what a "
-        "later "
-        "question asks for, or a question that stood first, may be gone, and a late needle is "
-        "never "
-        "found.",
+        "later question asks for, or a question that stood first, may be gone, and a late needle "
+        "is never found.",
     METHOD_DEVIATIONS(deviations),
     COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},

@@ -109,8 +109,7 @@ static const sac_method_deviation mix_deviations[] = {
     {"the layer from which on it is sparse is found for each model by gradients",
      "layer=, half of the layers unless it says otherwise", "nothing is measured beforehand",
      "KL of middle rows 0.305 at 16K of essays on a 0.5B model with half of the layers sparse, "
-     "0.086 "
-     "with a quarter"},
+     "0.086 with a quarter"},
     {"exact for each row",
      "a tile of rows reads the union of its rows' bands, and is dense as a whole if one of its "
      "rows is",

@@ -458,10 +458,9 @@ const struct method minference_method = {
         "Sums the exact attention of the last rows along columns and diagonals and reads the best "
         "of each for all rows of the chunk. The budget is fixed, so it wastes on sharp heads and "
         "starves flat ones; a table, made once for a model by 'saccade eval patterns', gives each "
-        "head "
-        "a size of its own. The last rows speak for all: what only rows before them look for, a "
-        "question in front of the text for one, is missed. The sample's cost is that of its rows, "
-        "so chunks should be large (-b 2048 and more).",
+        "head a size of its own. The last rows speak for all: what only rows before them look for, "
+        "a question in front of the text for one, is missed. The sample's cost is that of its "
+        "rows, so chunks should be large (-b 2048 and more).",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "columns=40,slashes=40,band=20,sink=4", .whole = "columns=4096"},
