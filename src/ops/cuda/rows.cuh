@@ -104,22 +104,34 @@ __device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], con
     }
 }
 
+/* A sealed page, which begins with its keys, and the same of it. */
+static __device__ __forceinline__ const uint8_t *sealed_keys(const struct rows_pages &of,
+                                                             uint32_t kv_head, uint32_t page)
+{
+    const uint32_t frame = of.frame[kv_head * of.table_stride + page];
+    return place_page(of.frames, frame, of.page_bytes);
+}
+
+template <int BY, int F, int D, int N>
+__device__ __forceinline__ void load_sealed_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *page,
+                                                 uint32_t t)
+{
+    if constexpr (F == FORM_Q8)
+        load_coded_keys<BY, D>(k, page, t);
+    else
+        load_half_keys<BY, D>(k, page, t);
+}
+
 /* The same of any page, the unfinished one, which is in 16 bits, too. */
 template <int BY, int F, int D, int N>
 __device__ __forceinline__ void load_keys_by(uint32_t (&k)[N][D / 16][2],
                                              const struct rows_pages &of, uint32_t kv_head,
                                              uint32_t page, uint32_t t)
 {
-    if (page >= of.end / PAGE_TOK) {
+    if (page >= of.end / PAGE_TOK)
         load_half_keys<BY, D>(k, of.own + kv_head * page_at<F, D>::tail_bytes, t);
-        return;
-    }
-    const uint32_t frame = of.frame[kv_head * of.table_stride + page];
-    const uint8_t *at = place_page(of.frames, frame, of.page_bytes);
-    if constexpr (F == FORM_Q8)
-        load_coded_keys<BY, D>(k, at, t);
     else
-        load_half_keys<BY, D>(k, at, t);
+        load_sealed_keys<BY, F, D>(k, sealed_keys(of, kv_head, page), t);
 }
 
 /* Keys t0 + 8 i + g, as `dots` wants them. */

@@ -1,44 +1,21 @@
 /* sample.cu: what prompt rows read (plans.h). Sums first: a block scores the sampled rows of a tile
- * and query head against the tile's own keys and some of the pages before it. Then takes: a warp
- * scores them against all keys of a page and decides for each key. Then lists, by a block each.
+ * and query head against the tile's own keys and some of the pages before it. Then takes
+ * (sample.cuh): they are scored against all keys, for each of which it is decided. Then lists, by a
+ * block each.
  *
  * A list's numbers depend on its tile alone: which pages a warp adds up, and in which order, is
  * fixed. */
 #include "ops/cuda/list.cuh"
-#include "ops/cuda/rows.cuh"
-#include "ops/cuda/wgmma.cuh"
-#include "ops/plans.h"
-#include "ops/survey.h"
+#include "ops/cuda/sample.cuh"
 
-#define WARPS      8u
-#define THREADS    (WARPS * 32)
+#define WARPS         8u
+#define THREADS       (WARPS * 32)
 #define AUDIT_WARPS   16u /* a row's pages are few blocks' work: more of them under way together */
 #define AUDIT_THREADS (AUDIT_WARPS * 32)
-#define TILE_PAGES (OP_SAMPLE_TILE / PAGE_TOK)
-#define SPAN_PAGES (4 * WARPS) /* of a block that takes */
-#define TAKE_MAX   98304u      /* bytes of its shared memory, unless one head's queries are more */
-#define LOG_STEP   (LN2 / OP_SURVEY_OCTAVE)
+#define TILE_PAGES    (OP_SAMPLE_TILE / PAGE_TOK)
+#define LOG_STEP      (LN2 / OP_SURVEY_OCTAVE)
 
 static_assert(TILE_PAGES == WARPS, "a warp takes a page of a tile's own");
-
-struct sample_tile {
-    uint32_t n_page;        /* before it */
-    uint32_t n_sum;         /* pages of its sums: */
-    uint32_t n_far;         /* as many of these are the first one and those at equal distances, */
-    uint32_t stride, phase; /* and the others are the last pages, */
-    uint32_t near;          /* from this one on */
-    float weight;           /* of the ones at equal distances */
-};
-
-struct sample_call {
-    struct op_sample op; /* geom is not there */
-    const struct sample_tile *tile;
-    const uint32_t *seed; /* [n_tile * n_head] */
-    const int32_t *limit; /* survey_limits */
-    struct rows_pages pages;
-    uint32_t group;
-    float least; /* survey_least */
-};
 
 /* ---- Rows of a tile ---- */
 
@@ -189,201 +166,6 @@ __global__ void __launch_bounds__(THREADS) sample_sums_kernel(const struct sampl
         const float start = base[r] + log2f(all);
         c.op.start[p.list * n_query + r] = start;
         if (!isfinite(start)) list_fail(c.op.lists, p.kv_head);
-    }
-}
-
-/* ---- Takes ---- */
-
-/* What this thread has stored is for matrix instructions behind the next barrier. */
-static __device__ __forceinline__ void sample_publish(void)
-{
-#ifdef WGMMA_HERE
-    wgmma_publish();
-#endif
-}
-
-/* Heads of a KV head whose queries a block has, as keys are read for all of them at once. */
-template <int D> struct take_room {
-    uint32_t n_head, n_query;
-    __host__ __device__ uint32_t start(void) const { return n_head * n_query * (D * 2); }
-    __host__ __device__ uint32_t square(void) const
-    {
-        return start() + n_head * n_query * (uint32_t)sizeof(float);
-    }
-    __host__ __device__ uint32_t bytes(void) const
-    {
-        return square() + WARPS * n_head * PAGE_TOK * (uint32_t)sizeof(float);
-    }
-};
-
-struct take_heads { /* in shared memory */
-    const uint8_t *query;
-    const float *start; /* [n][n_query] */
-    float *square;      /* [n][PAGE_TOK] of a page, the warp's own */
-    uint32_t n;
-};
-
-/* Squares of the shares of a page's keys, of all queries; by a warp. */
-template <int F, int D>
-static __device__ bool page_squares(const struct take_heads &t, const struct sample_call &c,
-                                    const struct sample_place &p, uint32_t page)
-{
-    constexpr int N = rows_size<F, D>::n;
-    const float by = c.op.rows.scale * LOG2E;
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
-    bool finite = true;
-    for (int part = 0; part < rows_size<F, D>::parts; part++) {
-        uint32_t k[N][D / 16][2];
-        load_keys<F, D>(k, c.pages, p.kv_head, page, part * N * 8);
-        finite = finite && keys_finite<F, D>(k);
-        for (uint32_t h = 0; h < t.n; h++) {
-            const uint32_t query = smem_address(t.query) + h * n_query * (D * 2);
-            float sum[2 * N] = {};
-            for (uint32_t m = 0; m < n_query / 16; m++) {
-                float s[N][4];
-                dots<F, D>(s, query, m, k);
-                const float *less = t.start + h * n_query + m * 16 + g;
-                const float start[2] = {less[0], less[8]};
-#pragma unroll
-                for (int n = 0; n < N; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        const float share = exp2_fast(fmaf(s[n][e], by, -start[e / 2]));
-                        sum[2 * n + e % 2] += share * share;
-                    }
-            }
-#pragma unroll
-            for (int i = 0; i < 2 * N; i++) {
-                for (int step = 4; step < 32; step *= 2)
-                    sum[i] += __shfl_xor_sync(~0u, sum[i], step);
-                const uint32_t key = part * N * 8 + i / 2 * 8 + j * 2 + i % 2;
-                if (g == 0) t.square[h * PAGE_TOK + key] = sum[i];
-            }
-        }
-    }
-    return finite;
-}
-
-#ifdef WGMMA_HERE
-/* The same by a warpgroup, whose warps have a page each: 16 keys of each are A, 64 queries B. */
-template <int F, int D>
-static __device__ bool page_squares_wgmma(const struct take_heads &t, const struct sample_call &c,
-                                          const struct sample_place &p, uint32_t page)
-{
-    constexpr int H = rows_size<F, D>::half;
-    const float by = c.op.rows.scale * LOG2E;
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
-    bool finite = true;
-#pragma unroll 1
-    for (uint32_t t0 = 0; t0 < PAGE_TOK; t0 += 16) {
-        uint32_t k[2][D / 16][2], a[D / 16][4];
-        load_keys<F, D>(k, c.pages, p.kv_head, page, t0);
-        finite &= keys_finite<F, D>(k);
-#pragma unroll
-        for (int i = 0; i < D / 16 * 4; i++) a[i / 4][i % 4] = k[i % 2][i / 4][i / 2 % 2];
-#pragma unroll 1
-        for (uint32_t h = 0; h < t.n; h++) {
-            float sum[2] = {0, 0};
-#pragma unroll 1
-            for (uint32_t q = h * n_query; q < (h + 1) * n_query; q += 64) {
-                const uint32_t query = smem_address(t.query) + q * (D * 2);
-                float s[8][4];
-                wgmma_begin();
-#pragma unroll
-                for (int i = 0; i < D / 16; i++)
-                    wgmma_dots_kept<H>(
-                        s, a[i], wgmma_tile(query + i / 4 * 1024 + i % 4 * 32, 16, D * 16), i > 0);
-                wgmma_commit();
-                wgmma_wait<0>();
-                wgmma_done(s);
-#pragma unroll
-                for (int n = 0; n < 8; n++) {
-                    const float2 start = *(const float2 *)(t.start + q + n * 8 + j * 2);
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        const float less = e % 2 == 0 ? start.x : start.y;
-                        const float share = exp2_fast(fmaf(s[n][e], by, -less));
-                        sum[e / 2] += share * share;
-                    }
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                sum[i] = four_sum(sum[i]);
-                if (j == 0) t.square[h * PAGE_TOK + t0 + i * 8 + g] = sum[i];
-            }
-        }
-    }
-    return finite;
-}
-#endif
-
-/* All warps of a block together, which need not have different pages. */
-template <int F, int D>
-static __device__ bool squares_of(const struct take_heads &t, const struct sample_call &c,
-                                  const struct sample_place &p, uint32_t page)
-{
-#ifdef WGMMA_HERE
-    if constexpr (D <= 128)
-        if (c.op.n_query % 64 == 0) return page_squares_wgmma<F, D>(t, c, p, page);
-#endif
-    return page_squares<F, D>(t, c, p, page);
-}
-
-/* From squares to marks: a lane has the square of a key of the page. All threads of a warp. */
-static __device__ void take_page(const struct sample_call &c, const struct sample_place &p,
-                                 size_t list, uint32_t page, float square)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    const size_t at = list * c.op.n_word + page;
-    const int32_t *limit = c.limit + survey_place(c.seed[list], page);
-    const int32_t least = (int32_t)__float_as_uint(c.least);
-    float all = square;
-    for (int by = 16; by > 0; by /= 2) all += __shfl_xor_sync(~0u, all, by);
-    const float x = square + c.op.spread * (all / PAGE_TOK - square);
-    const int32_t below = (least - (int32_t)__float_as_uint(x)) >> SURVEY_SHIFT;
-    const int32_t step = below > 0 ? below : 0;
-    const uint32_t word = __ballot_sync(~0u, step < limit[lane]);
-    c.op.weight[at * PAGE_TOK + lane] = (uint8_t)step;
-    if (lane == 0) c.op.mask[at] = word;
-    if (!isfinite(all)) list_fail(c.op.lists, p.kv_head);
-}
-
-/* A block takes for up to n_head heads of a KV head and a tile. Blocks of all tiles that read the
- * same keys are at work together, so that the keys come from the cache. */
-template <int F, int D>
-__global__ void __launch_bounds__(THREADS, D > 128 ? 1 : 2)
-    sample_take_kernel(const struct sample_call c, uint32_t n_head)
-{
-    kernel_begin();
-    const uint32_t n_query = c.op.n_query;
-    const uint32_t n_part = (c.group + n_head - 1) / n_head, lane = blockIdx.x / c.op.rows.n_tile;
-    const uint32_t first = lane % n_part * n_head, warp = threadIdx.x / 32;
-    const struct sample_place p =
-        place_of(c, blockIdx.x % c.op.rows.n_tile, lane / n_part * c.group + first);
-    const uint32_t n_page = c.tile[p.tile].n_page;
-    const uint32_t begin = blockIdx.y * SPAN_PAGES, end = min(begin + SPAN_PAGES, n_page);
-    if (begin >= n_page) return;
-    uint8_t *const smem = kernel_shared();
-    const struct take_room<D> room = {n_head, n_query};
-    float *const start = (float *)(smem + room.start());
-    const struct take_heads t = {smem, start,
-                                 (float *)(smem + room.square()) + warp * n_head * PAGE_TOK,
-                                 min(n_head, c.group - first)};
-    const uint4 *packed = (const uint4 *)(c.op.query + p.list * n_query * D);
-    for (uint32_t i = threadIdx.x; i < t.n * n_query * (D / 8); i += THREADS)
-        ((uint4 *)smem)[i] = packed[i];
-    for (uint32_t r = threadIdx.x; r < t.n * n_query; r += THREADS)
-        start[r] = c.op.start[p.list * n_query + r];
-    sample_publish();
-    __syncthreads();
-    for (uint32_t at = begin; at < end; at += WARPS) {
-        const uint32_t page = min(at + warp, end - 1);
-        if (!squares_of<F, D>(t, c, p, page)) list_fail(c.op.lists, p.kv_head);
-        __syncwarp();
-        for (uint32_t h = 0; h < t.n && at + warp < end; h++)
-            take_page(c, p, p.list + h, page, t.square[h * PAGE_TOK + threadIdx.x % 32]);
-        __syncwarp();
     }
 }
 
@@ -582,19 +364,17 @@ static sac_status launch(struct cuda_device *d, const struct sample_call *c)
     const uint32_t n_page = (op->rows.tile0 + op->rows.n_tile - 1) * TILE_PAGES;
     const size_t sums = sums_bytes<F, D>(op->n_query);
     if (n_page > 0 && !op->dense) {
-        struct take_room<D> room = {c->group, op->n_query};
-        for (uint32_t n = 2; room.bytes() > TAKE_MAX && room.n_head > 1; n++)
-            room.n_head = (c->group + n - 1) / n;
-        const uint32_t n_part = (c->group + room.n_head - 1) / room.n_head;
+        const struct take_cut cut = take_cut_of<D>(d, c, n_page);
+        const struct take_room<D> room = {cut.n_head * cut.n_tile, op->n_query};
+        const uint32_t n_part = cut.n_head_part * cut.n_tile_part;
         TRY(attn_fits(d, sums));
         TRY(attn_fits(d, room.bytes()));
         TRY(queue_launch(d, "sums of sampled rows", sample_sums_kernel<F, D>, lists, THREADS, sums,
                          *c));
         TRY(queue_launch(
             d, "survey of keys", sample_take_kernel<F, D>,
-            dim3(op->rows.n_tile * (op->rows.n_head / c->group) * n_part,
-                 (n_page + SPAN_PAGES - 1) / SPAN_PAGES),
-            THREADS, room.bytes(), *c, room.n_head));
+            dim3(op->rows.n_head / c->group * n_part, (n_page + cut.span - 1) / cut.span),
+            TAKE_THREADS, room.bytes(), *c, cut));
     }
     TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
     if (op->dense || op->audit >= op->rows.n_tile) return SAC_OK;

@@ -20,6 +20,12 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t at, uint32_t panel, uint
            ((at & 0x3ffffu) >> 4);
 }
 
+/* The same so many bytes further on: a multiple of 16, and nothing is carried beyond the address. */
+__device__ __forceinline__ uint64_t wgmma_further(uint64_t tile, uint32_t bytes)
+{
+    return (tile & 0xffffffff00000000ull) | ((uint32_t)tile + (bytes >> 4));
+}
+
 /* The number of this thread's warpgroup; told so that it is seen to be the same in all of a warp. */
 __device__ __forceinline__ uint32_t wgmma_group(void)
 {
