@@ -10,8 +10,9 @@
 
 #define WARPS         8u
 #define THREADS       (WARPS * 32)
-#define AUDIT_WARPS   16u /* a row's pages are few blocks' work: more of them under way together */
-#define AUDIT_THREADS (AUDIT_WARPS * 32)
+#define AUDIT_ROWS    16u /* heads of a KV head that are audited together */
+#define AUDIT_SPAN    16u /* pages that a block looks at, at least */
+#define AUDIT_PARTS   128u
 #define TILE_PAGES    (OP_SAMPLE_TILE / PAGE_TOK)
 #define LOG_STEP      (LN2 / OP_SURVEY_OCTAVE)
 
@@ -242,72 +243,155 @@ static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struc
 
 /* ---- Audits ---- */
 
+/* Exponentials of a row, relative to 2^max: of all keys that it sees, and of those that a list has. */
 struct kept_sum {
-    struct exp_sum all, kept; /* of the same max */
+    float max, all, kept;
 };
 
-static __device__ struct kept_sum kept_sum_add(struct kept_sum a, struct kept_sum b)
+static __device__ inline struct kept_sum kept_sum_add(struct kept_sum a, struct kept_sum b)
 {
-    struct kept_sum r = {power_sum_add(a.all, b.all), power_sum_add(a.kept, b.kept)};
-    return r;
+    const float max = fmaxf(a.max, b.max);
+    const float by_a = a.max == -INFINITY ? 0.0f : exp2_fast(a.max - max);
+    const float by_b = b.max == -INFINITY ? 0.0f : exp2_fast(b.max - max);
+    return {max, a.all * by_a + b.all * by_b, a.kept * by_a + b.kept * by_b};
 }
 
-/* What the list keeps of an exact softmax of one row. Shared memory: 16 queries, of which the first
- * is the row's. */
+static __device__ inline struct kept_sum kept_sum_from(struct kept_sum x, int lane_by)
+{
+    return {__shfl_xor_sync(~0u, x.max, lane_by), __shfl_xor_sync(~0u, x.all, lane_by),
+            __shfl_xor_sync(~0u, x.kept, lane_by)};
+}
+
+/* Adds exponents x of keys 8 (i / 2) + 2 j + i % 2 of the seen and the kept ones. */
+template <int N>
+static __device__ void kept_sum_put(struct kept_sum &sum, const float (&x)[2 * N], uint32_t seen,
+                                    uint32_t kept)
+{
+    const uint32_t j = threadIdx.x % 4;
+    struct kept_sum add = {-INFINITY, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++)
+        if (seen >> (i / 2 * 8 + j * 2 + i % 2) & 1) add.max = fmaxf(add.max, x[i]);
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++) {
+        const uint32_t at = i / 2 * 8 + j * 2 + i % 2;
+        if (!(seen >> at & 1)) continue;
+        const float e = isfinite(x[i]) ? exp2_fast(x[i] - add.max) : NAN;
+        add.all += e;
+        if (kept >> at & 1) add.kept += e;
+    }
+    sum = kept_sum_add(sum, add);
+}
+
+/* A tile that is audited, up to 16 heads of a KV head whose row is scored, and a part of the pages. */
+struct audit_place {
+    struct sample_place tile; /* of the first head */
+    uint32_t n_head, row, end; /* the row sees so many keys */
+    uint32_t page0, page_end;
+};
+
+/* Pages of a part of n; parts are AUDIT_PARTS at most, whose sums have room where queries were. */
+static __host__ __device__ inline uint32_t audit_span(uint32_t n)
+{
+    const uint32_t least = (n + AUDIT_PARTS - 1) / AUDIT_PARTS;
+    return least > AUDIT_SPAN ? least : AUDIT_SPAN;
+}
+
+static __device__ struct audit_place audit_place_of(const struct sample_call &c, uint32_t part)
+{
+    struct audit_place a;
+    const uint32_t n_part = (c.group + AUDIT_ROWS - 1) / AUDIT_ROWS;
+    const uint32_t first = blockIdx.y % n_part * AUDIT_ROWS;
+    a.tile = place_of(c, c.op.audit + blockIdx.z * c.op.audit_step,
+                      blockIdx.y / n_part * c.group + first);
+    a.n_head = min(c.group - first, AUDIT_ROWS);
+    a.row = a.tile.row0 + c.op.audit_row % a.tile.n_row;
+    a.end = c.op.rows.pos + a.row + 1;
+    const uint32_t n_page = (a.end + PAGE_TOK - 1) / PAGE_TOK, span = audit_span(n_page);
+    a.page0 = part * span;
+    a.page_end = min(a.page0 + span, n_page);
+    return a;
+}
+
+/* [AUDIT_PARTS] of a list, where its queries were. */
+static __device__ struct kept_sum *audit_sums(const struct sample_call &c, size_t list,
+                                              uint32_t head_dim)
+{
+    return (struct kept_sum *)(c.op.query + list * c.op.n_query * head_dim);
+}
+
+/* What lists keep of an exact softmax of one row, of some pages. Shared memory: the row's queries of
+ * 16 heads. */
 template <int F, int D>
-__global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struct sample_call c)
+__global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct sample_call c)
 {
     kernel_begin();
-    constexpr uint32_t N = 2; /* eights of keys at a time: more are more than registers hold */
-    __shared__ struct kept_sum room[AUDIT_WARPS];
-    const struct sample_place p =
-        place_of(c, c.op.audit + blockIdx.y * c.op.audit_step, blockIdx.x);
-    struct attn_list &list = c.op.lists.made[p.list];
-    const uint32_t row = p.row0 + c.op.audit_row % p.n_row, end = c.op.rows.pos + row + 1;
-    const uint32_t n_page = c.tile[p.tile].n_page, lane = threadIdx.x % 32;
-    const struct sample_marks marks = marks_of(c, p.list, n_page);
+    constexpr int N = 2; /* eights of keys at a time: more are more than registers hold */
+    __shared__ struct kept_sum room[WARPS][AUDIT_ROWS];
+    const struct audit_place a = audit_place_of(c, blockIdx.x);
+    const uint32_t g = threadIdx.x % 32 / 4, n_page = c.tile[a.tile.tile].n_page;
+    const float by = c.op.rows.scale * LOG2E;
+    if (a.page0 >= a.page_end) return;
     uint8_t *const query = kernel_shared();
-    for (uint32_t i = threadIdx.x; i < 16 * (D / 8); i += AUDIT_THREADS) {
-        const float *q = rows_query<D>(c.op.rows, row, p.head);
+    for (uint32_t i = threadIdx.x; i < AUDIT_ROWS * (D / 8); i += THREADS) {
+        const uint32_t h = min(i / (D / 8), a.n_head - 1); /* rows behind the last are its copies */
+        const float *q = rows_query<D>(c.op.rows, a.row, a.tile.head + h);
         *(uint4 *)(query + query_at<D>(i / (D / 8), i % (D / 8))) =
-            i < D / 8 ? pack_piece<F, D>(q, i) : make_uint4(0, 0, 0, 0);
+            pack_piece<F, D>(q, i % (D / 8));
     }
     __syncthreads();
-    struct kept_sum sum = {exp_sum_none(), exp_sum_none()};
-    for (uint32_t page = threadIdx.x / 32; page * PAGE_TOK < end; page += AUDIT_WARPS) {
-        const uint32_t word =
-            page >= n_page || list.why ? ~0u : marks.word(page);
-        float x = 0; /* of key `lane`: the row's products are the first four lanes' */
-        for (uint32_t part = 0; part < 4 / N; part++) {
+    struct kept_sum sum[2] = {{-INFINITY, 0, 0}, {-INFINITY, 0, 0}};
+    for (uint32_t page = a.page0 + threadIdx.x / 32; page < a.page_end; page += WARPS) {
+        const uint32_t n_seen = min(a.end - page * PAGE_TOK, PAGE_TOK), seen = ~0u >> (32 - n_seen);
+        uint32_t kept[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const size_t list = a.tile.list + min(i * 8 + g, a.n_head - 1);
+            kept[i] = page >= n_page || c.op.lists.made[list].why
+                          ? ~0u
+                          : marks_of(c, list, n_page).word(page);
+        }
+        for (int part = 0; part < 4 / N; part++) {
             uint32_t k[N][D / 16][2];
             float s[N][4];
-            load_keys<F, D>(k, c.pages, p.kv_head, page, part * N * 8);
+            load_keys<F, D>(k, c.pages, a.tile.kv_head, page, part * N * 8);
             dots<F, D>(s, smem_address(query), 0, k);
 #pragma unroll
-            for (uint32_t i = 0; i < 2 * N; i++) {
-                const float theirs = __shfl_sync(~0u, s[i / 2][i % 2], lane % 8 / 2);
-                if (lane / 8 == part * N + i / 2 && lane % 2 == i % 2) x = theirs;
+            for (int i = 0; i < 2; i++) {
+                float x[2 * N];
+#pragma unroll
+                for (int n = 0; n < 2 * N; n++) x[n] = s[n / 2][2 * i + n % 2] * by;
+                kept_sum_put<N>(sum[i], x, seen >> part * N * 8, kept[i] >> part * N * 8);
             }
         }
-        if (page * PAGE_TOK + lane >= end) continue;
-        x *= c.op.rows.scale * LOG2E;
-        struct exp_sum one = {isfinite(x) ? x : 0.0f, isfinite(x) ? 1.0f : NAN};
-        sum.all = power_sum_add(sum.all, one);
-        if (word >> lane & 1) sum.kept = power_sum_add(sum.kept, one);
     }
-    __syncwarp();
-    for (int by = 16; by > 0; by /= 2) {
-        const struct kept_sum other = {
-            {__shfl_xor_sync(~0u, sum.all.max, by), __shfl_xor_sync(~0u, sum.all.sum, by)},
-            {__shfl_xor_sync(~0u, sum.kept.max, by), __shfl_xor_sync(~0u, sum.kept.sum, by)}};
-        sum = kept_sum_add(sum, other);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        sum[i] = kept_sum_add(sum[i], kept_sum_from(sum[i], 1));
+        sum[i] = kept_sum_add(sum[i], kept_sum_from(sum[i], 2));
+        if (threadIdx.x % 4 == 0) room[threadIdx.x / 32][i * 8 + g] = sum[i];
     }
-    if (lane == 0) room[threadIdx.x / 32] = sum;
     __syncthreads();
-    if (threadIdx.x > 0) return;
-    for (uint32_t i = 1; i < AUDIT_WARPS; i++) sum = kept_sum_add(sum, room[i]);
-    const float mass = sum.kept.sum / sum.all.sum * exp2_fast(sum.kept.max - sum.all.max);
-    list.mass = isfinite(mass) ? mass : -1;
+    if (threadIdx.x >= a.n_head) return;
+    struct kept_sum all = room[0][threadIdx.x];
+    for (uint32_t w = 1; w < WARPS; w++) all = kept_sum_add(all, room[w][threadIdx.x]);
+    audit_sums(c, a.tile.list + threadIdx.x, D)[blockIdx.x] = all;
+}
+
+/* The parts together: a thread for each of 16 heads. */
+static __global__ void __launch_bounds__(32)
+    sample_told_kernel(const struct sample_call c, uint32_t head_dim)
+{
+    kernel_begin();
+    const struct audit_place a = audit_place_of(c, 0);
+    const uint32_t n_page = (a.end + PAGE_TOK - 1) / PAGE_TOK, span = a.page_end - a.page0;
+    if (threadIdx.x >= a.n_head) return;
+    const size_t list = a.tile.list + threadIdx.x;
+    const struct kept_sum *part = audit_sums(c, list, head_dim);
+    struct kept_sum sum = part[0];
+    for (uint32_t i = 1; i * span < n_page; i++) sum = kept_sum_add(sum, part[i]);
+    const float mass = sum.kept / sum.all;
+    c.op.lists.made[list].mass = isfinite(mass) ? mass : -1;
 }
 
 /* ---- The launcher ---- */
@@ -357,6 +441,22 @@ static bool stage_rules(struct cuda_device *d, struct sample_call *c)
 }
 
 template <int F, int D>
+static sac_status audit(struct cuda_device *d, const struct sample_call *c)
+{
+    static_assert(AUDIT_PARTS * sizeof(struct kept_sum) <= OP_SURVEY_ROWS * D * sizeof(uint16_t),
+                  "sums have room where queries were");
+    const struct op_sample *op = &c->op;
+    const uint32_t n_page = (op->rows.end + PAGE_TOK - 1) / PAGE_TOK;
+    const uint32_t n_audit = (op->rows.n_tile - op->audit - 1) / op->audit_step + 1;
+    const uint32_t n_head = op->rows.n_head / c->group * ((c->group + AUDIT_ROWS - 1) / AUDIT_ROWS);
+    const uint32_t n_part = min(part_of(n_page, AUDIT_SPAN), AUDIT_PARTS); /* of no tile more */
+    TRY(queue_launch(d, "audit of lists", sample_audit_kernel<F, D>, dim3(n_part, n_head, n_audit),
+                     THREADS, AUDIT_ROWS * D * 2, *c));
+    return queue_launch(d, "audited masses", sample_told_kernel, dim3(1, n_head, n_audit), 32, 0, *c,
+                        (uint32_t)D);
+}
+
+template <int F, int D>
 static sac_status launch(struct cuda_device *d, const struct sample_call *c)
 {
     const struct op_sample *op = &c->op;
@@ -378,9 +478,7 @@ static sac_status launch(struct cuda_device *d, const struct sample_call *c)
     }
     TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
     if (op->dense || op->audit >= op->rows.n_tile) return SAC_OK;
-    const uint32_t n_audit = (op->rows.n_tile - op->audit - 1) / op->audit_step + 1;
-    return queue_launch(d, "audit of lists", sample_audit_kernel<F, D>,
-                        dim3(op->rows.n_head, n_audit), AUDIT_THREADS, 16 * D * 2, *c);
+    return audit<F, D>(d, c);
 }
 
 template <int F>
