@@ -31,6 +31,7 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define PACKS_ROWS   4u     /* that a block packs at most, */
 #define PACKS_VALUES 8192u  /* and all of them together: more take longer than another launch */
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
+#define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
 
 static_assert(UNIT_MAX * LAYOUT_BLOCK == STRIP, "a unit of codes has one strip");
@@ -783,34 +784,49 @@ static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &
 
 /* ---- Unpacking ---- */
 
-/* One warp for each block of 32 inputs of a group. */
+/* A warp for n blocks of 32 inputs of a group, of one chunk, which are on their way together. */
+template <int type, uint32_t n>
+static __device__ __forceinline__ void unpack_blocks(__half *out, const uint8_t *group,
+                                                     uint32_t n_block, uint32_t block)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const struct pair_shrink shrink = load_shrink(group, g);
+    const struct block_place place = find_block<type>(group, n_block, block);
+    const struct chunk_scale k = load_chunk<type>(place.chunk, g, shrink);
+    block_w v[n];
+#pragma unroll
+    for (uint32_t i = 0; i < n; i++) v[i] = unpack_block<type>(place, i, k, g, t, shrink);
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++)
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * n; i++) {
+            const size_t row = (size_t)blockIdx.x * WEIGHT_GROUP + 2 * g + r;
+            __half *to = out + (row * n_block + block) * LAYOUT_BLOCK + 16 * i + 4 * t;
+            *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(v[i / 2].w[r][i % 2]);
+        }
+}
+
 template <int type>
 static __global__ void unpack(__half *out, const uint8_t *w, size_t group_bytes, uint32_t n_block)
 {
     kernel_begin();
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t block = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
-    if (block >= n_block) return;
-    const uint8_t *data = w + (size_t)blockIdx.x * group_bytes;
-    const struct pair_shrink shrink = load_shrink(data, g);
-    const struct block_place place = find_block<type>(data, n_block, block);
-    const struct chunk_scale k = load_chunk<type>(place.chunk, g, shrink);
-    const block_w v = unpack_block<type>(place, 0, k, g, t, shrink);
-    for (uint32_t r = 0; r < 2; r++)
-        for (uint32_t s = 0; s < 2; s++) {
-            const size_t row = (size_t)blockIdx.x * WEIGHT_GROUP + 2 * g + r;
-            __half *to = out + (row * n_block + block) * LAYOUT_BLOCK + 16 * s + 4 * t;
-            *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(v.w[r][s]);
-        }
+    static_assert(LAYOUT_BLOCKS % UNPACK_BLOCKS == 0, "a warp's blocks are of one chunk");
+    const uint8_t *group = w + (size_t)blockIdx.x * group_bytes;
+    uint32_t block = (blockIdx.y * WARPS + threadIdx.x / 32) * UNPACK_BLOCKS;
+    if (block + UNPACK_BLOCKS <= n_block)
+        unpack_blocks<type, UNPACK_BLOCKS>(out, group, n_block, block);
+    else
+        for (; block < n_block; block++) unpack_blocks<type, 1>(out, group, n_block, block);
 }
 
 template <int type>
 static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct weight *w,
                                 uint32_t begin, uint32_t n)
 {
+    constexpr uint32_t step = WARPS * UNPACK_BLOCKS;
     const uint32_t n_block = layout_n_block(w->n_in);
     return queue_launch(d, "unpacking of weights", unpack<type>,
-                        dim3(n, (n_block + WARPS - 1) / WARPS), WARPS * 32, 0, out,
+                        dim3(n, (n_block + step - 1) / step), WARPS * 32, 0, out,
                         w->data + begin * w->group_bytes, w->group_bytes, n_block);
 }
 
