@@ -181,7 +181,7 @@ typedef struct sac_engine_params {
     uint32_t n_seq_max; /* sequences alive at once */
     uint64_t n_kv_tok;  /* tokens in the shared page pool; 0: n_ctx * n_seq_max */
     uint32_t n_batch;   /* rows of one step, at most; prefill methods have room for one more of each
-                           other sequence. 0: 512 to 8,192, by threads, device, n_ctx and any_chunk */
+                           other sequence. 0: 512 to 2,048, by threads, device and any_chunk */
     uint32_t n_threads; /* 0: one per CPU of the affinity mask */
     sac_kv_type type_k, type_v; /* both of one kind: 16-bit types may be mixed, q8 goes with q8 */
     const char *const *decode;  /* [n_decode] of decode rows, "NAME:key=value,..."; none: "full" */

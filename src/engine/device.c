@@ -410,24 +410,12 @@ void device_measure(sac_engine *e)
     for (uint32_t i = 0; i < e->n_place; i++) e->place[i].arena = (struct arena){0};
 }
 
-static bool has_room(const sac_engine *e, const struct place *p)
-{
-    const double most = (double)p->backend.bytes_free * (double)e->params.device_share;
-    return p->copy.block_bytes + p->arena.used <= (size_t)most;
-}
-
-bool device_has_room(const sac_engine *e)
-{
-    for (uint32_t i = place_first_device(e); i < e->n_place; i++)
-        if (!has_room(e, &e->place[i])) return false;
-    return true;
-}
-
 static sac_status take_block(const sac_engine *e, struct place *p, sac_error *err)
 {
     const size_t bytes = p->arena.used, weights = p->copy.block_bytes, free = p->backend.bytes_free;
+    const size_t most = (size_t)((double)free * (double)e->params.device_share);
     const bool has_pages = place_has_device(e);
-    if (has_room(e, p)) p->block = backend_take(&p->backend, bytes);
+    if (weights + bytes <= most) p->block = backend_take(&p->backend, bytes);
     p->block_bytes = bytes;
     p->arena = (struct arena){.base = p->block, .capacity = bytes};
     if (p->block) return SAC_OK;

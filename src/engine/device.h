@@ -23,10 +23,9 @@ sac_status device_take_depot(sac_engine *e, sac_error *err);
 sac_tier_stats device_tier_stats(const sac_engine *e);
 /* Adds a layer's counters, of this engine's heads. */
 void device_tier_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64_t *out_fetch);
-/* Before memory is planned to be measured; whether each device has as much to give as that came to;
- * and before it is planned for good: takes it. */
+/* Before memory is planned for the first time, and for the second: takes of each device what the
+ * first has come to, if it has as much to give. */
 void device_measure(sac_engine *e);
-bool device_has_room(const sac_engine *e);
 sac_status device_take_blocks(sac_engine *e, sac_error *err);
 /* What has been planned of all devices' memory so far. */
 size_t device_planned(const sac_engine *e);

@@ -24,8 +24,6 @@
 #define BATCH_STEP      256u /* whole tiles of rows of any method (any_chunk) */
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
-#define BATCH_ALONE     8192u /* the same of a sequence that keeps no other waiting, */
-#define BATCH_LONG      (8 * BATCH_ALONE) /* if its context is so long */
 
 sac_engine_params sac_engine_params_default(void)
 {
@@ -65,17 +63,6 @@ static sac_status check_target(float ms, sac_error *err)
                      (double)ms);
 }
 
-/* On a GPU. The weights of a layer are unpacked once a step, and what a step begins with is few
- * rows' work, so a long prompt takes large ones; but its first rows are made before the GPU has
- * anything to do, so of a short one these are not many. Layers of several GPUs take turns at steps. */
-static uint32_t device_batch(const sac_engine *e)
-{
-    const sac_engine_params *p = &e->params;
-    const bool is_alone = p->n_seq_max == 1 && e->share.n_all == 1 && p->n_device_layer == 0 &&
-                          !p->kv_on_host && !p->tier && !p->compose && !strchr(p->device, ',');
-    return is_alone && p->n_ctx >= BATCH_LONG ? BATCH_ALONE : BATCH_MOST;
-}
-
 /* Rows of a step are cut into pieces for all threads; too few of them end in waiting for the last.
  * What a method plans may depend on where a chunk ends, and must not on the threads. */
 static uint32_t usual_batch(const sac_engine *e)
@@ -93,7 +80,7 @@ static uint32_t usual_batch(const sac_engine *e)
         /* Segments are whole in either. */
         if (!plans_away || !hooks->blocks) return BATCH_LEAST;
     }
-    if (names_device(e)) return device_batch(e);
+    if (names_device(e)) return BATCH_MOST;
     return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;
 }
 
@@ -266,31 +253,14 @@ static void pin_behind_pages(sac_engine *e)
         backend_pin(&e->place[i].backend, end, e->block_bytes - (size_t)(end - e->block));
 }
 
-static void set_batch(sac_engine *e, uint32_t n)
-{
-    e->params.n_batch = n < e->params.n_seq_max ? e->params.n_seq_max : n;
-    e->batch.n_row_max = prefill_init(e);
-}
-
-static void measure_memory(sac_engine *e, uint32_t n_page)
+static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
 {
     struct arena host = {0};
+    const struct page_geom geom = geom_of(e);
+    TRY(device_divide(e, &geom, n_page, err));
     device_measure(e);
     plan_memory(e, n_page, &host);
     e->block_bytes = host.used;
-}
-
-/* `is_usual`: the length of steps is ours, and they may be shorter where memory wants it. */
-static sac_status take_memory(sac_engine *e, uint32_t n_page, bool is_usual, sac_error *err)
-{
-    struct arena host;
-    const struct page_geom geom = geom_of(e);
-    TRY(device_divide(e, &geom, n_page, err));
-    measure_memory(e, n_page);
-    if (is_usual && e->params.n_batch > BATCH_MOST && !device_has_room(e)) {
-        set_batch(e, BATCH_MOST);
-        measure_memory(e, n_page);
-    }
     const size_t device_bytes = device_planned(e);
     TRY(device_check(e, err));
     TRY(device_take_blocks(e, err));
@@ -317,8 +287,9 @@ sac_status engine_create(sac_engine *e, sac_error *err)
     TRY(fill_params(e, err));
     TRY(chooser_init(e, err));
     TRY(repeat_init(e, err));
-    const bool is_usual = e->params.n_batch == 0;
-    set_batch(e, is_usual ? usual_batch(e) : e->params.n_batch);
+    if (e->params.n_batch == 0) e->params.n_batch = usual_batch(e);
+    if (e->params.n_batch < e->params.n_seq_max) e->params.n_batch = e->params.n_seq_max;
+    e->batch.n_row_max = prefill_init(e);
     TRY(reuse_init(e, err));
     TRY(device_open(e, err));
     TRY(workers_create(&e->workers, e->params.n_threads, err));
@@ -326,7 +297,7 @@ sac_status engine_create(sac_engine *e, sac_error *err)
     e->params.n_threads = workers_count(e->workers);
     TRY(device_load_weights(e, err));
     TRY(count_pages(e, &n_page, err));
-    TRY(take_memory(e, n_page, is_usual, err));
+    TRY(take_memory(e, n_page, err));
     init_rope(e);
     TRY(start_tier(e, err));
     TRY(prefill_read_tables(e, err));

@@ -647,44 +647,6 @@ static void chunks_of_a_prompt_are_not_waited_for(void **state)
     sac_engine_free(e);
 }
 
-/* Rows of a step of an engine that is made, 0 if it cannot be. */
-static uint32_t batch_of(uint32_t n_ctx, uint32_t n_seq, uint32_t n_batch, const char *device)
-{
-    sac_engine *e = NULL;
-    sac_error err;
-    sac_engine_params p = params_of(device, SAC_KV_F16);
-    p.n_ctx = n_ctx;
-    p.n_seq_max = n_seq;
-    p.n_batch = n_batch;
-    const sac_status status = sac_engine_create(&e, model, &p, &err);
-    const uint32_t n = status == SAC_OK ? sac_engine_get_params(e).n_batch : 0;
-    assert_true(status == SAC_OK || status == SAC_ERR_MEMORY);
-    sac_engine_free(e);
-    return n;
-}
-
-/* Long steps are those of a long prompt alone on its device, where there is memory for them. */
-static void steps_of_one_sequence_are_long(void **state)
-{
-    (void)state;
-    char text[16];
-    uint32_t mib = 8;
-    assert_int_equal(batch_of(1 << 17, 1, 0, "cuda"), 8192);
-    assert_int_equal(batch_of((1 << 16) - 1, 1, 0, "cuda"), 2048);
-    assert_int_equal(batch_of(1 << 16, 2, 0, "cuda"), 2048);
-    assert_true(batch_of(1 << 16, 1, 0, "cpu") <= 2048);
-    setenv("SACCADE_FAKE_DEVICES", "2", 1);
-    assert_int_equal(batch_of(1 << 16, 1, 0, "cuda:0,cuda:1"), 2048);
-    unsetenv("SACCADE_FAKE_DEVICES");
-    do {
-        snprintf(text, sizeof text, "%u", mib++);
-        setenv("SACCADE_FAKE_MIB", text, 1);
-    } while (batch_of(1 << 16, 1, 2048, "cuda") == 0);
-    assert_int_equal(batch_of(1 << 16, 1, 8192, "cuda"), 0);
-    assert_int_equal(batch_of(1 << 16, 1, 0, "cuda"), 2048);
-    unsetenv("SACCADE_FAKE_MIB");
-}
-
 /* Choices of a chunk cost a GPU the same for few rows. */
 static void chunks_of_plans_are_long(void **state)
 {
@@ -724,7 +686,6 @@ int main(void)
         cmocka_unit_test(a_failure_ends_the_step),
         cmocka_unit_test(a_failure_in_part_ends_the_step),
         cmocka_unit_test(chunks_of_a_prompt_are_not_waited_for),
-        cmocka_unit_test(steps_of_one_sequence_are_long),
         cmocka_unit_test(chunks_of_plans_are_long),
     };
     return cmocka_run_group_tests(tests, open_models, free_pair);
