@@ -25,7 +25,7 @@
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
 #define TAKE_BLOCKS 5u /* of a multiprocessor at once: they wait for memory and each other */
-#define CUT_BUSY    5u /* blocks of a multiprocessor at once */
+#define CUT_BUSY    4u /* blocks of a multiprocessor at once */
 #define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
@@ -36,8 +36,11 @@ typedef unsigned long long u64;
 
 /* ---- The cut ---- */
 
-/* Sums of a block's values between two cuts, in 2^-63: of those below cut 0, below cut 1 and so on.
- */
+/* Sums of a block's values between cuts i - 1 and i, for i > 0, in units of the last digit that the
+ * lower one of them has: low digits of the values and high ones apart, so that neither sum
+ * overflows and no addition has to be waited for. */
+#define SUM_DIGITS 12u        /* of 25 */
+#define SUM_ITEMS  (1u << 19) /* that a block may add up */
 struct draw_sums {
     uint32_t low[DRAW_CUTS], high[DRAW_CUTS];
 };
@@ -50,11 +53,25 @@ static __device__ inline u64 draw_whole(uint32_t bits)
     return exponent >= 87 ? (u64)digits << (exponent - 87) : digits >> min(87 - exponent, 31u);
 }
 
-static __device__ inline void draw_put(struct draw_sums *s, uint32_t i, u64 x)
+/* How far those units are above 2^-63. */
+static __device__ inline uint32_t draw_shift(uint32_t i)
 {
-    const uint32_t low = (uint32_t)x, was = atomicAdd(&s->low[i], low);
-    const uint32_t high = (uint32_t)(x >> 32) + (was + low < was);
-    if (high) atomicAdd(&s->high[i], high);
+    return ((DRAW_LEAST + (i - 1) * DRAW_WIDTH) >> 23) - 87;
+}
+
+/* Of DRAW_LEAST at least. */
+static __device__ inline void draw_put(struct draw_sums *s, uint32_t bits)
+{
+    const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
+    if (i >= DRAW_CUTS) return; /* below no cut, or no share */
+    const uint32_t digits = (uint32_t)(draw_whole(bits) >> draw_shift(i));
+    atomicAdd(&s->low[i], digits & ((1u << SUM_DIGITS) - 1));
+    atomicAdd(&s->high[i], digits >> SUM_DIGITS);
+}
+
+static __device__ inline u64 draw_sum(const struct draw_sums &s, uint32_t i)
+{
+    return (((u64)s.high[i] << SUM_DIGITS) + s.low[i]) << draw_shift(i);
 }
 
 /* The cut that is sure: what lies below one can be no more than 1, but for rounding. */
@@ -64,27 +81,30 @@ static __device__ inline uint32_t draw_sure(const struct op_draw &op)
     return bits < DRAW_LEAST ? 0 : min((bits - DRAW_LEAST) / DRAW_WIDTH, DRAW_CUTS - 1);
 }
 
-/* Adds the n values of a stretch that starts at a fixed place, bit k of `in` telling of value k
+/* Adds the N values of a stretch that starts at a fixed place, bit k of `in` telling of value k
  * whether it counts. Those below the cut that is sure, as most are, are added up as they are first;
- * returns that, for the caller to put into the first sum. */
+ * returns that, for the caller to put into the first sum. Threads of a warp then put one of the
+ * others each, as long as one has some. */
 template <uint32_t N>
 static __device__ __forceinline__ u64 draw_add(struct draw_sums *s, const float value[N],
                                                uint32_t in, uint32_t sure)
 {
     const uint32_t sure_bits = DRAW_LEAST + sure * DRAW_WIDTH;
-    float low = 0;
+    float below = 0;
+    uint32_t left = 0;
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) {
-        const uint32_t bits = __float_as_uint(value[k]);
-        if (!(in >> k & 1)) continue;
-        if (bits < sure_bits) {
-            low += value[k];
-            continue;
-        }
-        const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
-        if (i < DRAW_CUTS) draw_put(s, i, draw_whole(bits)); /* else below no cut, or no share */
+        const bool is = in >> k & 1, is_below = __float_as_uint(value[k]) < sure_bits;
+        below += is && is_below ? value[k] : 0.0f;
+        left |= (uint32_t)(is && !is_below) << k;
     }
-    return draw_whole(__float_as_uint(low));
+    for (; left; left &= left - 1) {
+        float x = value[0];
+#pragma unroll
+        for (uint32_t k = 1; k < N; k++) x = left << (31 - k) << 1 ? x : value[k];
+        draw_put(s, __float_as_uint(x));
+    }
+    return draw_whole(__float_as_uint(below));
 }
 
 /* As draw_ref.c finds it: the highest that the variance allows. Empties the sums. */
@@ -150,7 +170,7 @@ static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &o
 
 /* The blocks of a lane take its stretches in turns; the last one to be done finds the cut. */
 static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
-    draw_cut_kernel(const struct choose_spread shares, const struct op_lane_draw *list, uint32_t n,
+    draw_cut_kernel(const struct choose_spread shares, const struct op_lane_draw *list,
                     const struct choose_ends ends, u64 *all_sums, uint32_t *tally)
 {
     __shared__ struct op_lane_draw op;
@@ -158,29 +178,26 @@ static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
     __shared__ struct draw_sums sums;
     __shared__ u64 room[32];
     __shared__ uint32_t room32[32];
-    const uint32_t lane = min(blockIdx.y, n - 1);
+    const uint32_t lane = blockIdx.y;
     for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) sums.low[i] = sums.high[i] = 0;
     if (shares.n > 0) choose_copy(&of, shares.list + lane);
     choose_open(&op, list + lane);
-    if (blockIdx.y >= n) {
-        choose_mark_ends(ends.list[blockIdx.y - n], blockIdx.x);
-        return;
-    }
+    for (uint32_t e = lane; e < ends.n; e += gridDim.y)
+        choose_mark_ends(ends.list[e], blockIdx.x, gridDim.x);
     const bool finite = shares.n > 0 ? choose_shares_finite(of) : !op.result->n_bad;
     if (!finite) { /* everything is read */
         if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
         return;
     }
-    u64 *const to = all_sums + (size_t)blockIdx.y * DRAW_CUTS;
+    u64 *const to = all_sums + (size_t)lane * DRAW_CUTS;
     u64 least = sum_shares(&sums, op.at, shares.n > 0 ? &of : NULL);
     least = block_sum(least, room);
-    if (threadIdx.x == 0) draw_put(&sums, 0, least);
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) {
-        const u64 sum = (u64)sums.high[i] << 32 | sums.low[i];
+    if (threadIdx.x == 0) atomicAdd(&to[0], least); /* behind a barrier: all sums are there */
+    for (uint32_t i = 1 + threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) {
+        const u64 sum = draw_sum(sums, i);
         if (sum) atomicAdd(&to[i], sum);
     }
-    if (!block_is_last(tally + blockIdx.y, gridDim.x)) return;
+    if (!block_is_last(tally + lane, gridDim.x)) return;
     begin_taking(op, find_draw_cut(op.at, to, room, room32));
 }
 
@@ -437,11 +454,10 @@ static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, u
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
     most = choose_reach(most);
     const uint32_t n_item = shares.n > 0 ? shares.n_page * PAGE_TOK : most;
-    uint32_t n_block = (n_item + CUT_ITEMS - 1) / CUT_ITEMS;
-    n_block = choose_larger(n_block < busy ? n_block : busy,
-                            (ends.n_page + CUT_THREADS - 1) / CUT_THREADS);
-    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_block, n + ends.n), CUT_THREADS, 0,
-                     shares, list, n, ends, d->draw_sums, d->tally));
+    const uint32_t n_need = (n_item + CUT_ITEMS - 1) / CUT_ITEMS;
+    const uint32_t n_block = choose_larger(n_need < busy ? n_need : busy, n_item / SUM_ITEMS + 1);
+    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_block, n), CUT_THREADS, 0, shares,
+                     list, ends, d->draw_sums, d->tally));
     return take(d, {list, NULL, n, (most + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS}, no_lines);
 }
 

@@ -411,13 +411,11 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
     __shared__ uint32_t rest[D / 64][4][2][32];
     const uint32_t n = n_list / n_mate, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
     for (uint32_t m = 0; m < n_mate; m++)
-        choose_copy(&of[m], list + min(blockIdx.x, n - 1) + m * n);
+        choose_copy(&of[m], list + blockIdx.x + m * n);
     kernel_begin();
     __syncthreads();
-    if (blockIdx.x >= n) {
-        choose_clear(begins.list[blockIdx.x - n], blockIdx.y);
-        return;
-    }
+    for (uint32_t i = blockIdx.x; i < begins.n; i += n)
+        choose_clear(begins.list[i], blockIdx.y, gridDim.y);
     const struct share_block b = {of, n_mate, of[0].at.group};
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
@@ -547,8 +545,7 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
     const uint32_t most = choose_larger(BUSY * d->n_sm / (n / n_mate), 1);
     const uint32_t n_thread = (apart ? SHARE_PAGES : WARPS) * 32;
     const struct choose_begin begins = choose_take_begin(d);
-    const dim3 grid(n / n_mate + begins.n,
-                    choose_larger(n_need < most ? n_need : most, choose_parts(begins, n_thread)));
+    const dim3 grid(n / n_mate, n_need < most ? n_need : most);
     if (apart)
         return queue_launch(d, "logits by first planes", share_logits_kernel<D, true>, grid,
                             n_thread, 0, list, n, n_mate, begins, d->tally);
