@@ -188,9 +188,9 @@ static __device__ __forceinline__ uint32_t share_token(void)
     return threadIdx.x % 32 / 4 * 4;
 }
 
-/* Products of a page's codes and the queries of those of N tiles whose bit is set: of token i of
- * four and head e, c[tile][i / 2][i % 2 * 2 + e]. `steps`: where its bytes are. */
-template <uint32_t D, uint32_t N>
+/* Products of a page's codes and the queries of those of N tiles whose bit is set, or of ALL: of
+ * token i of four and head e, c[tile][i / 2][i % 2 * 2 + e]. `steps`: where its bytes are. */
+template <uint32_t D, uint32_t N, bool ALL>
 static __device__ __forceinline__ void share_page(float c[N][2][4],
                                                   const struct share_query<D> *query,
                                                   const uint8_t *steps, uint32_t tiles)
@@ -229,7 +229,7 @@ static __device__ __forceinline__ void share_page(float c[N][2][4],
             }
 #pragma unroll
             for (uint32_t t = 0; t < N; t++) {
-                if (!(tiles >> t & 1)) continue;
+                if (!ALL && !(tiles >> t & 1)) continue;
                 const uint4 q = query[t].near[u][s2][lane];
                 const uint32_t by[2][2] = {{h2_mul(q.x, step[0].x), h2_mul(q.y, step[0].y)},
                                            {h2_mul(q.z, step[1].x), h2_mul(q.w, step[1].y)}};
@@ -258,12 +258,13 @@ static __device__ __forceinline__ float share_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 16);
 }
 
-/* Powers of a head's logits of a page less the largest one, to `exps` unless that is NULL, from the
+/* Powers of a head's logits of a page less the largest one, to `exps` if they go there, from the
  * products of four tokens and what goes with all. Returns the largest logit, and this thread's
  * share of the sum of the powers: NaN if one is not finite, as then the page's minimum, step or the
  * query is not, and so no product is. */
-static __device__ __forceinline__ struct exp_sum share_put(uint16_t *exps, const float c[2][4],
-                                                           uint32_t e, float base)
+static __device__ __forceinline__ struct exp_sum share_put(uint16_t *exps, bool is,
+                                                           const float c[2][4], uint32_t e,
+                                                           float base)
 {
     constexpr float unit = (float)(1u << 24) / SHARE_FIT * LOG2E;
     const float x[4] = {c[0][e], c[0][2 + e], c[1][e], c[1][2 + e]};
@@ -272,7 +273,7 @@ static __device__ __forceinline__ struct exp_sum share_put(uint16_t *exps, const
     float p[4];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) p[i] = exp2_fast(fmaf(x[i], unit, less));
-    if (exps)
+    if (is)
         *(uint2 *)exps =
             make_uint2(half_pack<HALF_F16>(p[0], p[1]), half_pack<HALF_F16>(p[2], p[3]));
     return {fmaf(most, unit, base), (p[0] + p[1]) + (p[2] + p[3])};
@@ -409,7 +410,7 @@ static __device__ __forceinline__ void share_tell(const struct share_block &b,
 }
 
 /* What one page adds to it. */
-template <uint32_t D, uint32_t N>
+template <uint32_t D, uint32_t N, bool ALL>
 static __device__ __forceinline__ void
 share_meet(struct share_made<N> &made, const struct share_block &b,
            const struct share_query<D> *query, const float base[N][2], const struct share_piece &of,
@@ -418,14 +419,14 @@ share_meet(struct share_made<N> &made, const struct share_block &b,
     const uint32_t lane = threadIdx.x % 32;
     const size_t at = (of.piece * SHARE_PAGES + p) * PAGE_TOK + share_token();
     float c[N][2][4];
-    share_page<D, N>(c, query, steps, tiles);
+    share_page<D, N, ALL>(c, query, steps, tiles);
 #pragma unroll
     for (uint32_t i = 0; i < 2 * N; i++) {
         const uint32_t t = i / 2, e = i % 2;
-        if (!(tiles >> t & 1)) continue;
+        if (!ALL && !(tiles >> t & 1)) continue;
         const struct share_column &to = b.column[t * COLUMNS + lane % 4 * 2 + e];
         const float all = __shfl_sync(~0u, base[t][e], (int)(p * 4 + lane % 4));
-        const struct exp_sum page = share_put(mine >> i & 1 ? to.exps + at : NULL, c[t], e, all);
+        const struct exp_sum page = share_put(to.exps + at, mine >> i & 1, c[t], e, all);
         if (lane / 4 == p) made.top[t][e] = page.max;
         share_add(made.sum[t][e], page);
     }
@@ -445,10 +446,12 @@ static __device__ __forceinline__ void share_fetch(const struct share_block &b, 
                                                    const struct share_piece &of, uint32_t p)
 {
     if (p < of.n) {
-        const uint8_t *from = share_page_at(b, of, p) + b.of[of.mate].at.step_at;
-        const uint32_t to = smem_address(share_stage<D>(room, p));
-        for (uint32_t at = threadIdx.x % 32 * 16; at < share_bytes<D>(); at += 512)
-            copy_async16(to + at, from + at);
+        const uint32_t mine = threadIdx.x % 32 * 16;
+        const uint8_t *from = share_page_at(b, of, p) + b.of[of.mate].at.step_at + mine;
+        const uint32_t to = smem_address(share_stage<D>(room, p)) + mine;
+#pragma unroll
+        for (uint32_t at = 0; at < share_bytes<D>(); at += 512)
+            if (mine + at < share_bytes<D>()) copy_async16(to + at, from + at);
     }
     copy_commit();
 }
@@ -480,9 +483,12 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
                 share_fetch<D>(b, room, now, ahead);
             else
                 share_fetch<D>(b, room, next, ahead - SHARE_PAGES);
-            if (p < now.n)
-                share_meet<D, N>(made, b, query, base, now, mine, tiles, p,
-                                 share_stage<D>(room, p));
+            if (p >= now.n) continue;
+            const uint8_t *steps = share_stage<D>(room, p);
+            if (tiles == (1u << N) - 1) /* nothing is asked between instructions then */
+                share_meet<D, N, true>(made, b, query, base, now, mine, tiles, p, steps);
+            else
+                share_meet<D, N, false>(made, b, query, base, now, mine, tiles, p, steps);
         }
         if (now.n > 0) share_tell<N>(b, made, now, mine);
         now = next;
@@ -503,7 +509,7 @@ share_by_block(const struct share_block &b, const struct share_query<D> *query, 
         const uint8_t *page = share_page_at(b, of, p);
         float base[1][2];
         share_bases<D, 1>(base, query, b.of[0].at, page); /* eight times the same */
-        share_meet<D, 1>(made, b, query, base, of, mine, 1, p, page + b.of[0].at.step_at);
+        share_meet<D, 1, true>(made, b, query, base, of, mine, 1, p, page + b.of[0].at.step_at);
         room[p][0][lane] = made.sum[0][0];
         room[p][1][lane] = made.sum[0][1];
     }
