@@ -14,8 +14,9 @@
 
 #define THREADS 256u
 #define WARPS   (THREADS / 32)
-#define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread: every 32nd of its warp's stretch */
-#define STRETCH (EACH * 32)
+#define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread: every 16th of half a stretch */
+#define HALF    (EACH * OP_DRAW_LANES)
+#define STRETCH (2 * HALF) /* of a warp */
 
 /* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
  * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
@@ -30,7 +31,7 @@
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
 static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
-static_assert(STRETCH % PAGE_TOK == 0, "the tokens of a page are a warp's");
+static_assert(HALF % PAGE_TOK == 0 && PAGE_TOK == 2 * OP_DRAW_LANES, "a page is two rows of a half");
 
 typedef unsigned long long u64;
 
@@ -213,43 +214,73 @@ static __device__ inline struct draw_by draw_by_of(float cut)
     return by;
 }
 
-static __device__ inline uint32_t draw_chance(struct draw_by v, float value)
-{
-    const float bits = value * v.by;
-    return !(value < v.cut) ? 0 : bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
-}
+/* What lanes of the draw have added up to before an item, and the items that are certain. */
+struct draw_place {
+    u64 sum; /* of lane threadIdx.x % OP_DRAW_LANES */
+    uint32_t n_certain;
+};
 
-/* Of the chances of some items, by the lane that they are dealt to, and the items that are certain.
- */
+/* A thread's share of a stretch: chances of its items, which are all dealt to one lane, their sum,
+ * and bits of those that are certain, whose chance is 0. */
+struct draw_share {
+    uint32_t chance[EACH], certain;
+    u64 sum;
+};
+
+/* The chances of some items by the lane that they are dealt to, and the items that are certain. */
 struct draw_part {
     u64 chance[OP_DRAW_LANES];
     uint32_t n_certain;
 };
 
-/* Values of the warp's stretch of a piece, items `first` + lane + 32 k; others are none. */
-static __device__ inline void load_stretch(float value[EACH], const struct op_draw &op,
-                                           uint32_t first)
+/* A warp's lanes 0 to 15 have the first half of a stretch, the others the second: so chances add up
+ * within a thread. */
+static __device__ inline uint32_t item_of_thread(uint32_t piece)
 {
+    const uint32_t lane = threadIdx.x % 32, k = lane % OP_DRAW_LANES;
+    return piece * OP_DRAW_ITEMS + threadIdx.x / 32 * STRETCH + lane / OP_DRAW_LANES * HALF + k;
+}
+
+static __device__ inline void read_share(struct draw_share &to, const struct op_draw &op,
+                                         uint32_t first, struct draw_by v)
+{
+    const float *from = op.value + first;
+    const uint32_t n = op.n > first ? op.n - first : 0;
+    float value[EACH];
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++)
+        value[k] = k * OP_DRAW_LANES < n ? from[k * OP_DRAW_LANES] : 0.0f;
+    to.certain = 0;
+    to.sum = 0;
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
-        const uint32_t i = first + k * 32 + threadIdx.x % 32;
-        value[k] = i < op.n ? op.value[i] : 0.0f;
+        const float bits = value[k] * v.by;
+        const bool below = value[k] < v.cut;
+        const uint32_t chance = bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
+        to.chance[k] = below ? chance : 0;
+        to.certain |= (uint32_t)!below << k;
+        to.sum += to.chance[k];
     }
 }
 
-static __device__ void add_stretch(struct draw_part *to, const float value[EACH], struct draw_by v)
+/* Of the sixteen threads that have half a stretch. */
+static __device__ inline uint32_t half_sum(uint32_t x)
+{
+    for (int j = OP_DRAW_LANES / 2; j > 0; j /= 2) x += __shfl_xor_sync(~0u, x, j);
+    return x;
+}
+
+/* What the first half of a warp's stretch adds up to, of a thread's lane, and in *all the whole. */
+static __device__ inline struct draw_place add_halves(struct draw_part *all,
+                                                      const struct draw_share &mine)
 {
     const uint32_t lane = threadIdx.x % 32;
-    u64 sum = 0;
-    uint32_t n = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < EACH; k++) {
-        sum += draw_chance(v, value[k]);
-        n += (uint32_t)__popc(__ballot_sync(~0u, !(value[k] < v.cut)));
-    }
-    sum += __shfl_xor_sync(~0u, sum, (int)OP_DRAW_LANES);
-    if (lane < OP_DRAW_LANES) to->chance[lane] = sum;
-    if (lane == 0) to->n_certain = n;
+    const struct draw_place own = {mine.sum, half_sum((uint32_t)__popc(mine.certain))};
+    const struct draw_place other = {__shfl_xor_sync(~0u, own.sum, (int)OP_DRAW_LANES),
+                                     __shfl_xor_sync(~0u, own.n_certain, (int)OP_DRAW_LANES)};
+    if (lane < OP_DRAW_LANES) all->chance[lane] = own.sum + other.sum;
+    if (lane == 0) all->n_certain = own.n_certain + other.n_certain;
+    return lane < OP_DRAW_LANES ? own : other;
 }
 
 /* Tells what the stretches of a piece add up to, by a warp: low words of the sums, and how often
@@ -263,35 +294,25 @@ static __device__ void tell_piece(struct op_draw_piece *to, const struct draw_pa
     n += lane < WARPS ? part[lane].n_certain : 0;
     for (int j = 16; j > 0; j /= 2) n += __shfl_xor_sync(~0u, n, j);
     if (lane < OP_DRAW_LANES) to->chance[lane] = (uint32_t)sum;
-    __threadfence();
     __syncwarp();
-    if (lane == 0) *(volatile uint32_t *)&to->n_taken = n;
+    if (lane == 0) flag_raise(&to->n_taken, n);
 }
 
 /* Until n pieces have told, by all threads of a block. */
 static __device__ void wait_for_pieces(const struct op_draw_piece *piece, uint32_t n)
 {
     for (uint32_t p = threadIdx.x; p < n; p += THREADS)
-        while (*(const volatile uint32_t *)&piece[p].n_taken == UNTOLD)
+        while (flag_look(&piece[p].n_taken) == UNTOLD)
             ;
-    __threadfence();
     __syncthreads();
 }
 
 /* ---- Taking ---- */
 
-/* What lanes of the draw have added up to before an item, and the items that are certain. */
-struct draw_place {
-    u64 sum; /* of lane threadIdx.x % OP_DRAW_LANES */
-    uint32_t n_certain;
-};
-
 /* Items that are listed before it. */
 static __device__ inline uint32_t listed_before(const struct draw_place &to)
 {
-    uint32_t at = (uint32_t)(to.sum >> 32);
-    for (int j = OP_DRAW_LANES / 2; j > 0; j /= 2) at += __shfl_xor_sync(~0u, at, j);
-    return at + to.n_certain;
+    return half_sum((uint32_t)(to.sum >> 32)) + to.n_certain;
 }
 
 /* The pieces before this one, by all warps. */
@@ -318,49 +339,65 @@ static __device__ struct draw_place place_piece(const struct op_draw_piece *piec
     return at;
 }
 
-/* Takes from a warp's stretch; lane k gets the bits of those of 32 items from first + 32 k on. */
-static __device__ uint32_t take_stretch(const struct op_draw &op, const float value[EACH],
-                                        struct draw_by v, uint32_t first, uint32_t sum, uint32_t at)
+/* Weights of the n items that half a warp has listed from `at` on, by their values. */
+static __device__ void weigh_half(const struct op_draw &op, float cut, uint32_t at, uint32_t n)
 {
-    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t *item = op.item + at;
+    const float *value = op.value;
+    float *logw = op.logw + at;
+    __syncwarp(); /* the items are there */
+    for (uint32_t j = threadIdx.x % OP_DRAW_LANES; j < n; j += OP_DRAW_LANES) {
+        const float x = value[item[j] - op.first];
+        logw[j] = x < cut ? logf(cut / x) : 0.0f;
+    }
+}
+
+/* Takes from half a warp's stretch, which is listed from `at` on; thread k of it gets the bits of
+ * those of its page k. */
+static __device__ uint32_t take_half(const struct op_draw &op, const struct draw_share &mine,
+                                     float cut, uint32_t first, uint32_t sum, uint32_t at)
+{
+    const uint32_t shift = threadIdx.x % 32 / OP_DRAW_LANES * OP_DRAW_LANES;
+    const uint32_t k16 = threadIdx.x % OP_DRAW_LANES, before = (1u << k16) - 1;
+    const uint32_t number = op.first + first;
+    uint32_t *const item = op.item + at;
     uint32_t n = 0, word = 0;
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
-        const uint32_t i = first + k * 32 + lane, chance = draw_chance(v, value[k]);
-        const uint32_t other = __shfl_xor_sync(~0u, chance, (int)OP_DRAW_LANES);
-        const uint32_t up_to = sum + (lane < OP_DRAW_LANES ? chance : other + chance);
-        const bool below = value[k] < v.cut, taken = i < op.n && (!below || up_to < chance);
+        sum += mine.chance[k];
+        const bool taken = sum < mine.chance[k] || (mine.certain >> k & 1);
         const uint32_t all = __ballot_sync(~0u, taken);
-        const uint32_t to = at + n + (uint32_t)__popc(all & ((1u << lane) - 1));
-        if (taken) {
-            op.item[to] = op.first + i;
-            op.logw[to] = below ? logf(v.cut / value[k]) : 0.0f;
-        }
-        sum += chance + other;
-        n += (uint32_t)__popc(all);
-        if (lane == k) word = all;
+        if (all == 0) continue;
+        const uint32_t row = all >> shift & ((1u << OP_DRAW_LANES) - 1);
+        if (taken) item[n + (uint32_t)__popc(row & before)] = number + k * OP_DRAW_LANES;
+        n += (uint32_t)__popc(row);
+        if (k16 == k / 2) word |= row << k % 2 * OP_DRAW_LANES;
     }
+    weigh_half(op, cut, at, n);
     return word;
 }
 
-/* A block takes from a piece; returns the bits of items, as take_stretch does. */
+/* A block takes from a piece; returns the bits of items, as take_half does. */
 static __device__ uint32_t take_piece(const struct op_lane_draw &op, uint32_t piece, float cut,
                                       struct draw_part *part, struct draw_part *room)
 {
-    const uint32_t warp = threadIdx.x / 32, first = piece * OP_DRAW_ITEMS + warp * STRETCH;
-    const struct draw_by v = draw_by_of(cut);
-    float value[EACH];
-    load_stretch(value, op.at, first);
-    add_stretch(&part[warp], value, v);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = item_of_thread(piece);
+    struct draw_share mine;
+    read_share(mine, op.at, first, draw_by_of(cut));
+    const struct draw_place half = add_halves(&part[warp], mine);
     __syncthreads();
     if (warp == 0) tell_piece(&op.piece[piece], part);
     wait_for_pieces(op.piece, piece);
     struct draw_place to = place_piece(op.piece, piece, room);
     for (uint32_t w = 0; w < warp; w++) {
-        to.sum += part[w].chance[threadIdx.x % OP_DRAW_LANES];
+        to.sum += part[w].chance[lane % OP_DRAW_LANES];
         to.n_certain += part[w].n_certain;
     }
-    return take_stretch(op.at, value, v, first, (uint32_t)to.sum, listed_before(to));
+    if (lane >= OP_DRAW_LANES) {
+        to.sum += half.sum;
+        to.n_certain += half.n_certain;
+    }
+    return take_half(op.at, mine, cut, first, (uint32_t)to.sum, listed_before(to));
 }
 
 static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
