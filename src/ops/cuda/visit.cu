@@ -23,7 +23,7 @@
 #define THREADS     256u
 #define WARPS       (THREADS / 32)
 #define FIRST       256u  /* pages of the first round: it waits for memory longer than for these */
-#define PIECE       WARPS /* places that a block takes together */
+#define PIECE_MOST  (8 * WARPS) /* places that a block takes together, at most; WARPS at least */
 #define TEAM_BLOCKS 2u    /* of a multiprocessor, of all teams: who waits is in nobody's way */
 #define ORDER       1024u /* threads that put pages in order */
 #define ORDER_BITS  12u   /* that a range is divided by, or one less */
@@ -33,7 +33,7 @@
 #define EACH        8u          /* places that a thread looks at */
 #define LOOKS       (32 * EACH)
 
-static_assert(FIRST % PIECE == 0, "a piece is of one round");
+static_assert(FIRST % PIECE_MOST == 0 && PIECE_MOST <= 32 * WARPS, "a piece is of one round");
 static_assert(ORDER_BINS > 1u << ORDER_BITS, "each has a bin");
 
 /* ---- Order ---- */
@@ -202,14 +202,37 @@ static __device__ __forceinline__ void query_load(float w[4], const struct op_la
     w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
 }
 
+/* The queries of eight heads as rows of instructions, for keys in rows: of four channels of each 32
+ * and thread. */
+template <uint32_t D> struct visit_query {
+    uint4 row[D / 32][2][32];
+};
+
+/* By all threads of a block. */
+template <int H, uint32_t D>
+static __device__ void query_pack(struct visit_query<D> *to, const struct op_lane_visit &op,
+                                  uint32_t g0)
+{
+    __syncthreads(); /* nobody reads those before any more */
+    for (uint32_t i = threadIdx.x; i < D * 2; i += THREADS) {
+        const uint32_t lane = i % 32, half = i / 32 % 2, b = i / 64;
+        float w[4];
+        uint32_t a[4];
+        query_load<D>(w, op, g0 + lane / 4, b * 32 + lane % 4 * 8 + half * 4);
+        query_rows<H>(a, w);
+        to->row[b][half][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+    }
+    __syncthreads();
+}
+
 /* Products of eight heads' queries and the keys of a page, by a warp: of head lane / 4, tokens
  * 8 i + 2 (lane % 4) and the one behind it. Lane j of four takes 8 channels of each 32 of a row, so
  * that it reads 16 bytes at once. */
 template <int H, uint32_t D>
-static __device__ __forceinline__ void dot_rows(float x[4][2], const struct op_lane_visit &op,
-                                                const uint8_t *rows, uint32_t g0)
+static __device__ __forceinline__ void dot_rows(float x[4][2], const struct visit_query<D> *query,
+                                                const uint8_t *rows)
 {
-    constexpr uint32_t n_tile = D > 128 ? 1 : 2; /* whose keys are under way together */
+    constexpr uint32_t n_tile = D > 128 ? 2 : 4; /* whose keys are under way together */
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
 #pragma unroll
     for (uint32_t first = 0; first < 4; first += n_tile) {
@@ -225,10 +248,8 @@ static __device__ __forceinline__ void dot_rows(float x[4][2], const struct op_l
         for (uint32_t b = 0; b < D / 32; b++)
 #pragma unroll
             for (uint32_t half = 0; half < 2; half++) {
-                float w[4];
-                uint32_t a[4];
-                query_load<D>(w, op, g0 + g, b * 32 + j * 8 + half * 4);
-                query_rows<H>(a, w);
+                const uint4 q = query->row[b][half][lane];
+                const uint32_t a[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
                 for (uint32_t i = 0; i < n_tile; i++)
                     mma_16816<H>(c[i], a, half ? key[i][b].z : key[i][b].x,
@@ -318,29 +339,26 @@ static __device__ inline float visit_logit(const struct op_lane_visit &op, float
     return op.softcap > 0 ? op.softcap * tanhf(x / op.softcap) : x;
 }
 
-/* The log sums of a page's first n_tok tokens for each query head, by a warp; `own`: of rows of 16
- * bits. Returns whether they are finite. */
+/* The log sums of a page's first n_tok tokens for the query heads from g0 on, by a warp; `own`: of
+ * rows of 16 bits. Returns whether they are finite. */
 template <int F, uint32_t D>
-static __device__ bool sum_page(float *out, const struct op_lane_visit &op, const uint8_t *page,
-                                bool own, uint32_t n_tok)
+static __device__ bool sum_page(float *out, const struct op_lane_visit &op,
+                                const struct visit_query<D> *query, uint32_t g0,
+                                const uint8_t *page, bool own)
 {
     constexpr int H = F == FORM_BF16 ? HALF_BF16 : HALF_F16;
     const uint32_t lane = threadIdx.x % 32;
-    bool finite = true;
-    for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
-        float x[4][2];
-        if (F == FORM_Q8 && !own)
-            dot_codes<D>(x, op, page, g0);
-        else
-            dot_rows<H, D>(x, op, page, g0);
+    float x[4][2];
+    if (F == FORM_Q8 && !own)
+        dot_codes<D>(x, op, page, g0);
+    else
+        dot_rows<H, D>(x, query, page);
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) x[i / 2][i % 2] = visit_logit(op, x[i / 2][i % 2]);
-        const float sum = page_log_sum(x, n_tok);
-        const bool is_head = g0 + lane / 4 < op.group;
-        if (is_head && lane % 4 == 0) out[g0 + lane / 4] = sum;
-        finite = finite && !__any_sync(~0u, is_head && !isfinite(sum));
-    }
-    return finite;
+    for (uint32_t i = 0; i < 8; i++) x[i / 2][i % 2] = visit_logit(op, x[i / 2][i % 2]);
+    const float sum = page_log_sum(x, own ? op.n_own : PAGE_TOK);
+    const bool is_head = g0 + lane / 4 < op.group;
+    if (is_head && lane % 4 == 0) out[g0 + lane / 4] = sum;
+    return !__any_sync(~0u, is_head && !isfinite(sum));
 }
 
 /* What is visited at places from .. end - 1, and the own page before all. */
@@ -348,7 +366,7 @@ struct visit_round {
     uint32_t from, end;
 };
 
-/* Round i; its number is that of a piece's. */
+/* Round i. */
 static __device__ inline struct visit_round round_of(const struct op_lane_visit *op, uint32_t i)
 {
     const struct visit_round r = {i == 0 ? 0 : min(FIRST << (i - 1), op->n_page),
@@ -356,43 +374,58 @@ static __device__ inline struct visit_round round_of(const struct op_lane_visit 
     return r;
 }
 
-static __device__ inline uint32_t round_of_piece(uint32_t t)
+/* The round of the piece that starts at a place. */
+static __device__ inline uint32_t round_of_place(uint32_t place)
 {
     uint32_t i = 0;
-    while (t * PIECE >= FIRST << i) i++;
+    while (place >= FIRST << i) i++;
     return i;
 }
 
 /* Pieces before place `end`: a team without pages has one, for its own. */
-static __device__ inline uint32_t count_pieces(uint32_t end)
+static __device__ inline uint32_t count_pieces(uint32_t end, uint32_t each)
 {
-    return end == 0 ? 1 : (end + PIECE - 1) / PIECE;
+    return end == 0 ? 1 : (end + each - 1) / each;
 }
 
+/* Places from .. end - 1 of a piece and, if `own`, the own page, of one lane and its heads from g0
+ * on: a warp takes every WARPS-th, and looks up where all of them are together. */
 template <int F, uint32_t D>
-static __device__ void sum_one(const struct op_lane_visit &lane, const uint32_t *order,
-                               uint32_t place)
+static __device__ void sum_places(const struct op_lane_visit &lane, const uint32_t *order,
+                                  const struct visit_query<D> *query, uint32_t g0,
+                                  const struct visit_round &r, bool own)
 {
     using at = page_at<F, (int)D>;
-    float *out = lane.sum + (size_t)place * lane.group;
-    const bool own = place == lane.n_page;
-    const uint8_t *page =
-        own ? lane.own : place_page(lane.frames, lane.page[order[place]], at::bytes);
-    if (sum_page<F, D>(out, lane, page, own, own ? lane.n_own : PAGE_TOK)) return;
-    if (threadIdx.x % 32 == 0) atomicMin(&lane.state->bad_from, own ? 0 : place + 1);
+    const uint32_t first = r.from + threadIdx.x / 32, mine = first + threadIdx.x % 32 * WARPS;
+    const uint32_t id = mine < r.end ? lane.page[order[mine]] : 0;
+    for (uint32_t place = first, k = 0; place < r.end; place += WARPS, k++) {
+        const uint8_t *page =
+            place_page(lane.frames, __shfl_sync(~0u, id, (int)k), at::bytes);
+        float *out = lane.sum + (size_t)place * lane.group;
+        if (!sum_page<F, D>(out, lane, query, g0, page, false) && threadIdx.x % 32 == 0)
+            atomicMin(&lane.state->bad_from, place + 1);
+    }
+    if (!own || threadIdx.x / 32 != WARPS - 1) return;
+    float *out = lane.sum + (size_t)lane.n_page * lane.group;
+    if (!sum_page<F, D>(out, lane, query, g0, lane.own, true) && threadIdx.x % 32 == 0)
+        atomicMin(&lane.state->bad_from, 0u);
 }
 
-/* Places of piece t, and before the first the own page: a warp takes one page of one lane at a
- * time.
- */
+/* Places of the piece that starts at one, and before the first the own page. `packed`: of whose
+ * heads the queries are. */
 template <int F, uint32_t D>
-static __device__ void sum_piece(const struct op_lane_visit *op, uint32_t t)
+static __device__ void sum_piece(const struct op_lane_visit *op, struct visit_query<D> *query,
+                                 uint32_t *packed, uint32_t from, uint32_t each)
 {
-    const uint32_t n_own = t == 0, from = t * PIECE, n = min(op->n_page - from, PIECE) + n_own;
-    for (uint32_t i = threadIdx.x / 32; i < n * op->n_member; i += WARPS) {
-        const uint32_t k = i % n;
-        sum_one<F, D>(op[i / n], op->order, k < n_own ? op->n_page : from + k - n_own);
-    }
+    constexpr int H = F == FORM_BF16 ? HALF_BF16 : HALF_F16;
+    const struct visit_round r = {from, min(from + each, op->n_page)};
+    for (uint32_t m = 0; m < op->n_member; m++)
+        for (uint32_t g0 = 0; g0 < op[m].group; g0 += CHOOSE_HEADS) {
+            const uint32_t whose = m * OP_GROUP_MAX + g0;
+            if (*packed != whose) query_pack<H, D>(query, op[m], g0);
+            *packed = whose;
+            sum_places<F, D>(op[m], op->order, query, g0, r, from == 0);
+        }
 }
 
 /* ---- Looks ---- */
@@ -549,20 +582,20 @@ static __device__ void end_round(const struct op_lane_visit *op, const struct pa
     if (threadIdx.x == 0) op->state->at = at;
 }
 
-/* The next piece that nobody has, when the round before its own is over; UINT32_MAX: no more are
- * wanted. n_order counts the pieces that are taken, n_last the rounds that are over. */
-static __device__ uint32_t next_piece(const struct op_lane_visit *op)
+/* Where the next piece that nobody has starts, when the round before its own is over; UINT32_MAX: no
+ * more are wanted. n_order counts the pieces that are taken, n_last the rounds that are over. */
+static __device__ uint32_t next_piece(const struct op_lane_visit *op, uint32_t each)
 {
     __shared__ uint32_t next;
     volatile const struct op_visited *s = op->state;
     __syncthreads(); /* nobody reads the piece before any more */
     if (threadIdx.x == 0) {
-        const uint32_t t = atomicAdd(&op->state->n_order, 1u), i = round_of_piece(t);
-        const bool is = t < count_pieces(op->n_page);
+        const uint32_t t = atomicAdd(&op->state->n_order, 1u), i = round_of_place(t * each);
+        const bool is = t < count_pieces(op->n_page, each);
         while (is && s->n_last < i && !s->done)
             ;
         __threadfence(); /* done is told before its round is */
-        next = is && !s->done ? t : UINT32_MAX;
+        next = is && !s->done ? t * each : UINT32_MAX;
     }
     __syncthreads();
     __threadfence();
@@ -571,7 +604,8 @@ static __device__ uint32_t next_piece(const struct op_lane_visit *op)
 
 /* Whether this block has done the last piece of a round, and can read what the others have written
  * for it. `tally` counts the pieces of all rounds that are done. */
-static __device__ bool ends_round(const struct op_lane_visit *op, const struct visit_round &r)
+static __device__ bool ends_round(const struct op_lane_visit *op, const struct visit_round &r,
+                                  uint32_t each)
 {
     __shared__ uint32_t n_done;
     __threadfence();
@@ -579,21 +613,23 @@ static __device__ bool ends_round(const struct op_lane_visit *op, const struct v
     if (threadIdx.x == 0) n_done = atomicAdd(&op->state->tally, 1u) + 1;
     __syncthreads();
     __threadfence();
-    return n_done == count_pieces(r.end);
+    return n_done == count_pieces(r.end, each);
 }
 
 template <int F, uint32_t D>
 static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
-    rounds_kernel(const struct page_geom geom, const struct op_lane_visit *list)
+    rounds_kernel(const struct page_geom geom, const struct op_lane_visit *list, uint32_t each)
 {
+    __shared__ struct visit_query<D> query;
+    uint32_t packed = UINT32_MAX;
     kernel_begin();
     const struct op_lane_visit *op = list + blockIdx.y;
     if (op->n_member == 0) return;
-    for (uint32_t t; (t = next_piece(op)) != UINT32_MAX;) {
-        const uint32_t i = round_of_piece(t);
+    for (uint32_t from; (from = next_piece(op, each)) != UINT32_MAX;) {
+        const uint32_t i = round_of_place(from);
         const struct visit_round r = round_of(op, i);
-        sum_piece<F, D>(op, t);
-        if (!ends_round(op, r)) continue;
+        sum_piece<F, D>(op, &query, &packed, from, each);
+        if (!ends_round(op, r, each)) continue;
         bool done;
         const uint32_t at = look_round(op, r, &done);
         end_round(op, geom, r, at);
@@ -609,9 +645,18 @@ static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
 /* Blocks of a team: as many as it has pieces, up to its share of those that a GPU has at once. */
 static uint32_t count_blocks(const struct cuda_device *d, uint32_t n_page, uint32_t n_team)
 {
-    const uint32_t n = choose_reach(n_page) / PIECE + 1;
+    const uint32_t n = choose_reach(n_page) / WARPS + 1;
     const uint32_t most = choose_larger(TEAM_BLOCKS * d->n_sm / n_team, 1);
     return n < most ? n : most;
+}
+
+/* Places of a piece: few, so that the first round keeps all blocks of a team busy, and else many, as
+ * a block waits for others between two of them. No result depends on it. */
+static uint32_t piece_of(uint32_t n_block)
+{
+    uint32_t each = WARPS;
+    while (each < PIECE_MOST && 2 * each * n_block <= FIRST) each *= 2;
+    return each;
 }
 
 struct visit_launch {
@@ -623,9 +668,9 @@ struct visit_launch {
 template <int F, uint32_t D>
 static sac_status launch_rounds(struct cuda_device *d, const struct visit_launch *l)
 {
-    return queue_launch(d, "visits of pages", rounds_kernel<F, D>,
-                        dim3(count_blocks(d, l->n_page, l->n), l->n), THREADS, 0, *l->geom,
-                        l->list);
+    const uint32_t n_block = count_blocks(d, l->n_page, l->n);
+    return queue_launch(d, "visits of pages", rounds_kernel<F, D>, dim3(n_block, l->n), THREADS, 0,
+                        *l->geom, l->list, piece_of(n_block));
 }
 
 template <int F> static sac_status launch_form(struct cuda_device *d, const struct visit_launch *l)
