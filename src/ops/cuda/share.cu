@@ -23,6 +23,7 @@
 #define BUSY    4u /* blocks of a multiprocessor at once */
 #define STAGES  4u /* pages of a warp that are in shared memory, or on their way there */
 #define SPREAD  256u
+#define SPREAD_BUSY 4u /* blocks of a multiprocessor at once that spread shares */
 #define EACH    CHOOSE_TOKENS
 
 /* ---- Heads ---- */
@@ -633,20 +634,25 @@ static __device__ float share_page_total(const float share[EACH])
     return sum;
 }
 
-/* Shares of tokens; a thread takes EACH. `folds` NULL: nobody asks for the sums of pages. */
-static __global__ void __launch_bounds__(SPREAD)
+/* Shares of tokens; a thread takes EACH of every gridDim.x-th stretch. `folds` NULL: nobody asks for
+ * the sums of pages. */
+static __global__ void __launch_bounds__(SPREAD, SPREAD_BUSY)
     share_spread_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
 {
     __shared__ struct op_lane_shares of;
     choose_open(&of, shares.list + blockIdx.y);
-    const uint32_t i = (blockIdx.x * SPREAD + threadIdx.x) * EACH;
-    const bool is = i < of.at.n_page * PAGE_TOK;
-    float share[EACH] = {};
-    if (!choose_shares_finite(of) && i == 0) of.result->n_bad = 1; /* cleared by what came before */
-    if (is) choose_shares(share, of, i);
-    if (!folds) return;
-    const float total = share_page_total(share);
-    if (is && threadIdx.x % 4 == 0) folds[blockIdx.y].out[i / PAGE_TOK] = total;
+    float *const out = folds ? folds[blockIdx.y].out : NULL;
+    const uint32_t n = of.at.n_page * PAGE_TOK;
+    if (blockIdx.x == 0 && threadIdx.x == 0 && !choose_shares_finite(of))
+        of.result->n_bad = 1; /* cleared by what came before */
+    for (uint32_t first = blockIdx.x * SPREAD * EACH; first < n; first += gridDim.x * SPREAD * EACH) {
+        const uint32_t i = first + threadIdx.x * EACH;
+        float share[EACH] = {};
+        if (i < n) choose_shares(share, of, i);
+        if (!out) continue;
+        const float total = share_page_total(share);
+        if (i < n && threadIdx.x % 4 == 0) out[i / PAGE_TOK] = total;
+    }
 }
 
 /* The launch before, if it makes shares for n lanes. */
@@ -675,9 +681,10 @@ static sac_status launch_spread(struct cuda_device *d, const struct choose_sprea
                                 const struct op_lane_fold *folds)
 {
     const uint32_t each = SPREAD * EACH / PAGE_TOK; /* pages */
+    const uint32_t n_need = (spread.n_page + each - 1) / each;
+    const uint32_t most = choose_larger(SPREAD_BUSY * d->n_sm / spread.n, 1);
     return queue_launch(d, "shares of tokens", share_spread_kernel,
-                        dim3((spread.n_page + each - 1) / each, spread.n), SPREAD, 0, spread,
-                        folds);
+                        dim3(n_need < most ? n_need : most, spread.n), SPREAD, 0, spread, folds);
 }
 
 /* Whether the sums are those of pages of these shares, and go where they do not lie. */
