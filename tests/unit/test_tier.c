@@ -335,6 +335,18 @@ static off_t save_state(const struct method *m, const char *spec, sac_kv_type ty
     return st.st_size;
 }
 
+/* Pages of others come and go: the next ones to be taken do not follow each other as those of a
+ * file do. */
+static void stir(sac_engine *e)
+{
+    float logits[TINY_VOCAB];
+    sac_error err;
+    sac_seq s;
+    must(sac_seq_create(e, &s, &err), &err);
+    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits);
+    sac_seq_remove(e, s);
+}
+
 /* What a loaded state gives: of decode rows, a cut within a page, a prompt and a fork; and its
  * bytes at the end. */
 static void live_loaded(sac_engine *e, sac_seq s, float logits[4][TINY_VOCAB], uint8_t **bytes,
@@ -373,6 +385,7 @@ static void a_state_that_is_opened_is_the_one_that_is_read(void **state)
         for (int k = 0; k < 2; k++) {
             way.tiers = k;
             sac_engine *e = open_engine(m, spec, &way);
+            stir(e);
             must(sac_seq_load(e, state_path(), &s, &err), &err);
             if (k) unlink(state_path());
             live_loaded(e, s, k ? opened : read, &bytes[k], &n[k]);
