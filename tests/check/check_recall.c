@@ -4,6 +4,7 @@
 #include "../unit/lane_bench.h"
 #include "cuda_lib.h"
 #include "methods/decode/lfps.c"
+#include "methods/decode/lfps_away.c"
 
 enum { FIRST = 1003, N_STEP = 40 };
 
@@ -148,7 +149,7 @@ static void choose_there(uint32_t pos, uint32_t n_lane)
 static struct parts parts_of(uint8_t *state)
 {
     struct parts p;
-    lfps_turn_state(&p, &b.shape, rule_of(&b.shape, b.spec.param).n_table, state);
+    lfps_turn_state(&p, &b.shape, lfps_rule_of(&b.shape, b.spec.param).n_table, state);
     return p;
 }
 

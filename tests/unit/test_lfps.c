@@ -14,7 +14,7 @@ static void open_tables(const char *spec, const float *ver, const float *sla)
     logit_open(&b, spec);
     lb_seal(&b);
     lb_point(&b, POS, false);
-    const struct lfps_rule rule = rule_of(&b.shape, b.spec.param);
+    const struct lfps_rule rule = lfps_rule_of(&b.shape, b.spec.param);
     lfps_turn_open(&t, &b.lane[0], &rule, 0);
     t.p.memory.pair[0].unit = 1;
     for (uint32_t i = SINK_TOK; i <= POS; i++) {
@@ -128,7 +128,7 @@ static void the_prompt_fills_both_tables(void **state)
     for (uint32_t pos = POS - 4; pos < POS; pos++) lb_row(&b, pos, true);
     lb_point(&b, POS, false);
     const struct method_batch one = {.ops = &b.ops, .n = 1, .lane = b.lane};
-    const struct call c = {.b = &one, .rule = rule_of(&b.shape, b.spec.param)};
+    const struct call c = {.b = &one, .rule = lfps_rule_of(&b.shape, b.spec.param)};
     assert_true(open_lane(&c, &b.lane[0]));
     lfps_turn_learn(&one, &c.rule);
     lfps_turn_open(&t, &b.lane[0], &c.rule, 0);

@@ -210,7 +210,7 @@ static double table_sum(uint32_t h, bool sla, uint32_t pos)
 {
     struct parts p;
     double sum = 0;
-    lfps_turn_state(&p, &b.shape, rule_of(&b.shape, b.spec.param).n_table,
+    lfps_turn_state(&p, &b.shape, lfps_rule_of(&b.shape, b.spec.param).n_table,
                     lb_state(&b, b.layer, h));
     for (uint32_t t = 0; t <= pos; t++) sum += (double)lfps_turn_row(&p, 0, sla, pos)[t];
     return sum * (double)p.memory.pair[0].unit;

@@ -17,52 +17,29 @@
  * Tables are stored divided by the decay so far (`unit`), so a step changes only what it has read,
  * and thresholds come from power sums that follow those changes. Tables are apart from each other,
  * so each is a piece of work for any worker: it finds its candidates, scores them, chooses and
- * learns; who ends the last one of a KV head joins what they have chosen. A device does the same by
- * slots of ops/recall.h, a block for each table. */
+ * learns; who ends the last one of a KV head joins what they have chosen. On a device: lfps_away.c.
+ */
+#include "methods/decode/lfps.h"
+
 #include "methods/batch.h"
-#include "methods/decode/lfps_turn.h"
 #include "methods/meter.h"
-#include "methods/spec.h"
 
 #include <string.h>
 
-#define N_LOCAL 6u  /* newest tokens before the own, always scored */
 #define N_AHEAD 12u /* pages whose tokens are fetched before they are scored */
 
-#define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "2%", 1, "tokens that are read, sinks not counted")                          \
-    P(NUMBER, a, "0.2", 0, 10, "factor of the thresholds: larger, fewer candidates")               \
-    P(NUMBER, decay, "0.95", 0.5, 0.999, "what a step leaves of a table")                          \
-    P(SHARE, bypass, "0.85", "share of the sinks above which a head reads little else; 1: never")  \
-    P(COUNT, past, "32", 1, 1024, "last rows of the prompt that fill the tables")                  \
-    P(TOKENS, sink, "4", 1, 1024, "first tokens, always read and in no table")                     \
-    P(CHOICE, heads, "query", "query|group",                                                       \
-      "tables for each query head, or one pair for those that share keys")                         \
-    P(CHOICE, rest, "mean", "mean|none",                                                           \
-      "what stands for the tokens of a bypassed head: their mean value, or nothing")               \
-    P(COUNT, refresh, "0", 0, 1 << 20, "every so many steps all tokens are candidates; 0: never")  \
-    P(FLAG, guard, "off", "all tokens are candidates when those read hold too little")
-METHOD_PARAMS(lfps, PARAMS)
-
-static struct lfps_rule rule_of(const struct method_shape *s, const void *param)
-{
-    const struct lfps_param *set = param;
-    return (struct lfps_rule){.n_table = set->heads > 0 ? 1 : s->group,
-                              .sink = set->sink,
-                              .past = set->past,
-                              .decay = set->decay};
-}
+PARAM_TABLE(lfps, struct lfps_param, LFPS_PARAMS)
 
 static size_t lfps_state_bytes(const struct method_shape *s, const void *param)
 {
     struct parts p;
-    return lfps_turn_state(&p, s, rule_of(s, param).n_table, NULL);
+    return lfps_turn_state(&p, s, lfps_rule_of(s, param).n_table, NULL);
 }
 
 static size_t lfps_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct lfps_room w;
-    return lfps_turn_room(&w, s, rule_of(s, param).n_table, NULL);
+    return lfps_turn_room(&w, s, lfps_rule_of(s, param).n_table, NULL);
 }
 
 static uint32_t lfps_past_rows(const struct method_shape *s, const void *param)
@@ -141,13 +118,6 @@ static void mark_range(uint32_t *mask, uint32_t begin, uint32_t end)
     for (uint32_t t = begin; t < end; t++) mask[t / 32] |= 1u << t % 32;
 }
 
-static uint32_t local_begin(const struct method_lane *l)
-{
-    const struct lfps_param *set = l->param;
-    const uint32_t sink = set->sink;
-    return pick_max(l->pos > N_LOCAL ? l->pos - N_LOCAL : 0, sink);
-}
-
 /* C1 in `cand`. `all`: everything is a candidate. */
 static void gather(const struct turn *t, bool all)
 {
@@ -156,7 +126,7 @@ static void gather(const struct turn *t, bool all)
     const uint32_t sink = set->sink;
     memset(t->cand, 0, (l->pos / 32 + 1) * sizeof *t->cand);
     if (all || find_candidates(t)) mark_range(t->cand, sink, l->pos + 1);
-    mark_range(t->cand, local_begin(l), l->pos + 1);
+    mark_range(t->cand, lfps_local_begin(l), l->pos + 1);
 }
 
 /* Scores of n_key keys in `k` by n_q scaled queries, to the columns from `at` on. */
@@ -230,7 +200,7 @@ static bool find_sparsity(struct turn *t)
     assert(l->pos > sink && t->p.state->n_learnt == l->pos + 1);
     memset(t->hot, 0, t->w.n_word * sizeof *t->hot);
     mark_range(t->hot, 0, sink);
-    mark_range(t->hot, local_begin(l), l->pos + 1);
+    mark_range(t->hot, lfps_local_begin(l), l->pos + 1);
     score_tokens(t, t->hot, t->w.q + (size_t)t->head0 * d, take_queries(t, NULL));
     for (uint32_t g = t->head0; g < t->head0 + t->n_head; g++) {
         const float *q = l->q + (size_t)g * d;
@@ -383,7 +353,7 @@ static void end_lane(const struct turn *t, const struct method_lane *l, struct m
     if (out->n_bypass == l->shape->group && set->rest == 0)
         add_rest(&t->p, l, &step->sparsity, out);
     pick_kept(out, t->w.cand, pick_page_count(l), sink, l->pos + 1);
-    pick_ends(out, l, sink, N_LOCAL + 1); /* bypassed heads read these alone */
+    pick_ends(out, l, sink, LFPS_LOCAL + 1); /* bypassed heads read these alone */
 }
 
 struct call {
@@ -408,14 +378,6 @@ static void choose_table(void *arg, uint32_t item_i, uint32_t worker_i)
     c->b->result[lane_i].n_chosen = c->b->pick[lane_i].n_chosen;
 }
 
-/* All that there is is read in any case, or within the budget. */
-static bool reads_all(const struct method_lane *l)
-{
-    const struct lfps_param *set = l->param;
-    const uint32_t sink = set->sink;
-    return l->pos <= sink + N_LOCAL || spec_budget(set->budget, l->pos + 1 - sink) > l->pos - sink;
-}
-
 /* Whether a lane chooses; if it has not learnt from its prompt yet, or what a device has learnt of
  * it is not finite, that comes first. */
 static bool open_lane(const struct call *c, const struct method_lane *l)
@@ -425,7 +387,7 @@ static bool open_lane(const struct call *c, const struct method_lane *l)
     struct step *step = t.w.step;
     memset(step, 0, sizeof *step);
     step->n_left = c->rule.n_table;
-    step->dense = reads_all(l);
+    step->dense = lfps_reads_all(l);
     if (!step->dense && (t.p.state->n_learnt == 0 || isnan(t.p.memory.pair->unit)))
         lfps_turn_begin(&t);
     return !step->dense;
@@ -449,13 +411,13 @@ static bool update_lane(const struct call *c, const struct method_lane *l)
 static void lfps_see(const struct method_lane *l)
 {
     struct parts p;
-    lfps_turn_state(&p, l->shape, rule_of(l->shape, l->param).n_table, l->state);
+    lfps_turn_state(&p, l->shape, lfps_rule_of(l->shape, l->param).n_table, l->state);
     if (l->is_prompt) p.state->n_learnt = 0; /* the next decode row learns what it asks for */
 }
 
 static void lfps_choose(const struct method_batch *b)
 {
-    struct call c = {.b = b, .rule = rule_of(b->lane->shape, b->lane->param)};
+    struct call c = {.b = b, .rule = lfps_rule_of(b->lane->shape, b->lane->param)};
     for (uint32_t i = 0; i < b->n; i++)
         if (!open_lane(&c, &b->lane[i])) pick_dense(&b->pick[i]);
     lfps_turn_learn(b, &c.rule);
@@ -464,266 +426,7 @@ static void lfps_choose(const struct method_batch *b)
     workers_for(b->workers, b->n * c.rule.n_table, choose_table, &c);
 }
 
-/* ---- The same on a device ---- */
-
-static size_t lfps_head_bytes(const struct method_shape *s, const void *param)
-{
-    (void)s;
-    (void)param;
-    return sizeof(struct lfps_state);
-}
-
-/* Scratch of a lane there. */
-struct away_room {
-    struct op_recall_room step;
-    double *sum;                /* of op_lane_settle */
-    float *spare;               /* of op_lane_observe, for one table after the other */
-    struct op_lane_result *met; /* while it learnt */
-};
-
-static size_t make_away_room(struct away_room *r, const struct method_shape *s, uint32_t n_table,
-                             void *scratch)
-{
-    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
-    const uint32_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
-    const size_t stride = (size_t)n_page * PAGE_TOK;
-    r->step.n_word = n_page;
-    r->step.stride = stride;
-    r->step.made = arena_take(&a, 1, sizeof *r->step.made);
-    r->step.cand = arena_take(&a, (size_t)n_table * n_page, sizeof *r->step.cand);
-    r->step.tok = arena_take(&a, n_table * stride, sizeof *r->step.tok);
-    r->step.score = arena_take(&a, s->group * stride, sizeof *r->step.score);
-    r->step.weight = arena_take(&a, n_table * stride, sizeof *r->step.weight);
-    r->sum = arena_take(&a, op_settle_room(n_page, s->geom->head_dim, s->group), sizeof *r->sum);
-    r->spare = arena_take(&a, op_observe_spare(n_page, s->group / n_table), sizeof *r->spare);
-    r->met = arena_take(&a, 1, sizeof *r->met);
-    return a.used;
-}
-
-static size_t lfps_away_bytes(const struct method_shape *s, const void *param)
-{
-    struct away_room r;
-    return make_away_room(&r, s, rule_of(s, param).n_table, NULL);
-}
-
-/* A lane there. */
-struct away_lane {
-    const struct method_lane *lane;
-    struct lfps_rule rule;
-    struct lfps_state *state; /* of the host */
-    struct op_memory memory;
-    struct away_room room;
-};
-
-static struct away_lane open_away(const struct method_lane *l)
-{
-    struct away_lane w = {.lane = l, .rule = rule_of(l->shape, l->param), .state = l->state};
-    struct parts p;
-    lfps_turn_state(&p, l->shape, w.rule.n_table, l->away);
-    make_away_room(&w.room, l->shape, w.rule.n_table, l->scratch);
-    w.memory = p.memory;
-    return w;
-}
-
-/* Empty tables: all of both kinds lie behind each other. */
-static struct op_lane_begin put_empty(const struct away_lane *w)
-{
-    const struct op_memory *m = &w->memory;
-    const float *end = m->sla + m->n_table * (m->n_tok + PAGE_TOK);
-    return (struct op_lane_begin){.mask = (uint32_t *)(void *)m->ver,
-                                  .n_page = (uint32_t)(end - m->ver),
-                                  .result = w->room.met};
-}
-
-/* Some of the prompt's last rows, for the heads of a table. */
-static struct op_lane_observe put_rows(const struct away_lane *w, uint32_t table, uint32_t row0,
-                                       uint32_t end)
-{
-    const struct method_lane *l = w->lane;
-    const uint32_t d = l->shape->geom->head_dim, n_head = l->shape->group / w->rule.n_table;
-    const size_t head = (size_t)table * n_head * d;
-    const struct op_memory *m = &w->memory;
-    return (struct op_lane_observe){.keys = {l->shape->geom, l->frames, l->page, l->own},
-                                    .rows = {l->q + head, l->past.q + head, l->past.n_slot, l->pos,
-                                             n_head, (size_t)l->shape->group * d},
-                                    .row0 = row0,
-                                    .n_row = pick_min(OP_OBSERVE_ROWS, end - row0),
-                                    .first = w->rule.sink,
-                                    .scale = l->scale,
-                                    .softcap = l->softcap,
-                                    .adds = true,
-                                    .spare = w->room.spare,
-                                    .sum = m->ver + table * m->n_tok,
-                                    .slash = m->sla + table * (m->n_tok + PAGE_TOK) + m->n_tok - 1 -
-                                             l->pos,
-                                    .end = UINT32_MAX,
-                                    .result = w->room.met};
-}
-
-/* The entries are sums over rows and heads; of a table they shall add up to 1 / (2 (1 - decay)). */
-static struct op_lane_settle put_settle(const struct away_lane *w)
-{
-    const struct method_lane *l = w->lane;
-    const struct attn_range past = lfps_turn_past(l, &w->rule);
-    const uint32_t n = (past.end - past.begin) * (l->shape->group / w->rule.n_table);
-    const size_t width = (size_t)l->shape->group * l->shape->geom->head_dim;
-    return (struct op_lane_settle){
-        .to = w->memory,
-        .keys = {l->shape->geom, l->frames, l->page, l->own},
-        .q = past.end > l->pos ? l->q : method_past_query(&l->past, past.end - 1, width),
-        .row = past.end - 1,
-        .pos = l->pos,
-        .group = l->shape->group,
-        .sink = w->rule.sink,
-        .scale = l->scale,
-        .softcap = l->softcap,
-        .unit = (float)(1 / (2 * n * (1 - w->rule.decay))),
-        .sum = w->room.sum,
-        .made = w->room.met};
-}
-
-/* What learning reads of keys and values; of the keys as the host does it. */
-static void count_learning(const struct away_lane *w)
-{
-    const struct method_lane *l = w->lane;
-    const struct attn_range past = lfps_turn_past(l, &w->rule);
-    meter_build(l);
-    observe_count(l, past.begin, past.end);
-    meter_bytes(l, (uint64_t)pick_page_count(l) * l->shape->geom->bytes);
-    meter_choose(l);
-}
-
-/* The next lane from i on that has not learnt from its prompt, as `target` says. */
-static uint32_t next_learner(const struct method_batch *b, uint32_t i)
-{
-    while ((i = batch_next(b, i)) < b->n && !b->target[i]) i++;
-    return i;
-}
-
-/* One table's share of OP_OBSERVE_ROWS rows of all learners, the first ones + `from`; false: no
- * rows are left. */
-static bool learn_rows(const struct method_batch *b, uint32_t table, uint32_t from)
-{
-    struct op_lane_observe *list = b->list;
-    uint32_t n = 0;
-    for (uint32_t i = next_learner(b, 0); i < b->n; i = next_learner(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
-        const struct attn_range past = lfps_turn_past(w.lane, &w.rule);
-        if (past.begin + from < past.end)
-            list[n++] = put_rows(&w, table, past.begin + from, past.end);
-    }
-    if (n > 0) b->ops->lanes.observe(b->workers, list, n);
-    return n > 0;
-}
-
-static void away_learn(const struct method_batch *b)
-{
-    struct op_lane_begin *empty = b->list;
-    struct op_lane_settle *settle = b->list;
-    const uint32_t n_table = rule_of(b->lane->shape, b->lane->param).n_table;
-    uint32_t n = 0;
-    for (uint32_t i = next_learner(b, 0); i < b->n; i = next_learner(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
-        empty[n++] = put_empty(&w);
-        count_learning(&w);
-    }
-    if (n == 0) return;
-    b->ops->lanes.begin(b->workers, empty, n);
-    for (uint32_t table = 0; table < n_table; table++)
-        for (uint32_t from = 0; learn_rows(b, table, from);) from += OP_OBSERVE_ROWS;
-    n = 0;
-    for (uint32_t i = next_learner(b, 0); i < b->n; i = next_learner(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
-        settle[n++] = put_settle(&w);
-        w.state->n_mean = pick_page_count(w.lane) * PAGE_TOK;
-    }
-    b->ops->lanes.settle(b->workers, settle, n);
-}
-
-static struct op_lane_recall put_step(const struct away_lane *w, const struct method_pick *pick,
-                                      struct op_lane_result *result)
-{
-    const struct method_lane *l = w->lane;
-    const struct lfps_param *set = l->param;
-    const uint32_t every = set->refresh, pos = l->pos;
-    return (struct op_lane_recall){.of = w->memory,
-                                   .keys = {l->shape->geom, l->frames, l->page, l->own},
-                                   .lines = l->lines,
-                                   .q = l->q,
-                                   .pos = pos,
-                                   .group = l->shape->group,
-                                   .scale = l->scale,
-                                   .softcap = l->softcap,
-                                   .sink = set->sink,
-                                   .local = local_begin(l),
-                                   .from = w->state->n_mean,
-                                   .budget = spec_budget(set->budget, pos + 1 - set->sink),
-                                   .bypass = (float)set->bypass,
-                                   .a = set->a,
-                                   .decay = set->decay,
-                                   .all = every > 0 && (pos + l->layer + l->kv_head) % every == 0,
-                                   .guard = set->guard,
-                                   .room = w->room.step,
-                                   .mask = pick->mask,
-                                   .rest_log = set->rest == 0 ? pick->rest_log : NULL,
-                                   .rest_value = pick->rest_value,
-                                   .result = result};
-}
-
-/* The tokens that joined the sums, and those by which bypassed heads are found. */
-static void count_step(const struct away_lane *w)
-{
-    const struct method_lane *l = w->lane;
-    const struct lfps_param *set = l->param;
-    const size_t row = 2 * (size_t)l->shape->geom->head_dim;
-    meter_build(l);
-    meter_bytes(l, 2 * row * (l->pos + 1 - w->state->n_mean));
-    meter_choose(l);
-    meter_bytes(l, row * (set->sink + l->pos - local_begin(l)));
-}
-
-static void away_step(const struct method_batch *b)
-{
-    struct op_lane_recall *list = b->list;
-    struct op_lane_ends *ends = b->list;
-    uint32_t n = 0;
-    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct away_lane w = open_away(&b->lane[i]);
-        list[n++] = put_step(&w, &b->pick[i], &b->result[i]);
-        count_step(&w);
-        *w.state = (struct lfps_state){w.lane->pos + 1, w.lane->pos + 1};
-    }
-    if (n == 0) return;
-    b->ops->lanes.recall(b->workers, list, n);
-    n = 0;
-    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct lfps_param *set = b->lane[i].param;
-        ends[n++] = (struct op_lane_ends){.mask = b->pick[i].mask,
-                                          .n_page = pick_page_count(&b->lane[i]),
-                                          .begin = set->sink,
-                                          .end = b->lane[i].pos - N_LOCAL};
-    }
-    b->ops->lanes.ends(b->workers, b->ops, ends, n);
-}
-
-/* What a device has learnt that is not finite it keeps until the next prompt, and its lane reads
- * everything. */
-static void lfps_choose_away(const struct method_batch *b)
-{
-    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct lfps_state *s = b->lane[i].state;
-        if (reads_all(&b->lane[i])) pick_dense(&b->pick[i]);
-        b->target[i] = s->n_learnt == 0;
-    }
-    away_learn(b);
-    away_step(b);
-}
-
-static const struct method_away away = {
-    .head_bytes = lfps_head_bytes,
-    .scratch_bytes = lfps_away_bytes,
-    .choose = lfps_choose_away,
-};
+/* ---- The method ---- */
 
 static bool lfps_sound(const struct method_loaded *l)
 {
@@ -737,7 +440,7 @@ static const struct method_decode hooks = {
     .past_rows = lfps_past_rows,
     .see = lfps_see,
     .select_lanes = lfps_choose,
-    .away = &away,
+    .away = &lfps_away,
     .sound = lfps_sound,
 };
 
@@ -771,7 +474,9 @@ const struct method lfps_method = {
     .has_rest = true,
     .token_grain = true,
     .needs_question = true,
-    .facts = {.budget = METHOD_BUDGET_QUERY, .n_forced = 4 + N_LOCAL + 1, .n_late = METHOD_NEVER},
+    .facts = {.budget = METHOD_BUDGET_QUERY,
+              .n_forced = 4 + LFPS_LOCAL + 1,
+              .n_late = METHOD_NEVER},
     .meets_segments = true,
     .decode = &hooks,
 };

@@ -1,4 +1,4 @@
-/* lfps_turn.h: what LFPS remembers, one pair of tables at a time (private to lfps.c): the state of
+/* lfps_turn.h: what LFPS remembers, one pair of tables at a time (private to lfps.h): the state of
  * a lane, the scratch of a step, learning from a prompt. Tables of a lane are apart from each
  * other, so any worker may have any of them. */
 #ifndef SAC_METHODS_DECODE_LFPS_TURN_H

@@ -1,0 +1,55 @@
+/* lfps.h: what LFPS is told and its rules, for the host (lfps.c) and for devices (lfps_away.c);
+ * private to these. */
+#ifndef SAC_METHODS_DECODE_LFPS_H
+#define SAC_METHODS_DECODE_LFPS_H
+
+#include "methods/decode/lfps_turn.h"
+#include "methods/spec.h"
+
+#define LFPS_LOCAL 6u /* newest tokens before the own, always scored */
+
+#define LFPS_PARAMS(P)                                                                             \
+    P(BUDGET, budget, "2%", 1, "tokens that are read, sinks not counted")                          \
+    P(NUMBER, a, "0.2", 0, 10, "factor of the thresholds: larger, fewer candidates")               \
+    P(NUMBER, decay, "0.95", 0.5, 0.999, "what a step leaves of a table")                          \
+    P(SHARE, bypass, "0.85", "share of the sinks above which a head reads little else; 1: never")  \
+    P(COUNT, past, "32", 1, 1024, "last rows of the prompt that fill the tables")                  \
+    P(TOKENS, sink, "4", 1, 1024, "first tokens, always read and in no table")                     \
+    P(CHOICE, heads, "query", "query|group",                                                       \
+      "tables for each query head, or one pair for those that share keys")                         \
+    P(CHOICE, rest, "mean", "mean|none",                                                           \
+      "what stands for the tokens of a bypassed head: their mean value, or nothing")               \
+    P(COUNT, refresh, "0", 0, 1 << 20, "every so many steps all tokens are candidates; 0: never")  \
+    P(FLAG, guard, "off", "all tokens are candidates when those read hold too little")
+PARAM_STRUCT(lfps, LFPS_PARAMS)
+
+/* How lanes learn, choose and read where a device does it. */
+extern const struct method_away lfps_away;
+
+static inline struct lfps_rule lfps_rule_of(const struct method_shape *s, const void *param)
+{
+    const struct lfps_param *set = param;
+    return (struct lfps_rule){.n_table = set->heads > 0 ? 1 : s->group,
+                              .sink = set->sink,
+                              .past = set->past,
+                              .decay = set->decay};
+}
+
+/* From this token on all are scored. */
+static inline uint32_t lfps_local_begin(const struct method_lane *l)
+{
+    const struct lfps_param *set = l->param;
+    const uint32_t sink = set->sink;
+    return pick_max(l->pos > LFPS_LOCAL ? l->pos - LFPS_LOCAL : 0, sink);
+}
+
+/* All that there is is read in any case, or within the budget. */
+static inline bool lfps_reads_all(const struct method_lane *l)
+{
+    const struct lfps_param *set = l->param;
+    const uint32_t sink = set->sink;
+    return l->pos <= sink + LFPS_LOCAL ||
+           spec_budget(set->budget, l->pos + 1 - sink) > l->pos - sink;
+}
+
+#endif
