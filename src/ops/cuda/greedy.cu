@@ -1,8 +1,9 @@
 /* greedy.cu: columns and diagonals taken in rounds until they hold a share of the sampled rows'
- * attention (op_trace, OP_TRACE_GREEDY), by a block for each list of lines, which goes on for as
- * many rounds as it takes: nobody waits for it. In a round few lines are taken, so a thread keeps
- * in mind the best key of its lines, and what it need not look at again it does not; what it reads
- * is on its way together, for a round is short.
+ * attention (op_trace, OP_TRACE_GREEDY), by a block or a cluster of blocks for each list of lines,
+ * which goes on for as many rounds as it takes: nobody waits for it. Each block has a part of the
+ * lines of either kind. In a round few lines are taken, so a thread keeps in mind the best key of
+ * its lines, and what it need not look at again it does not; what it reads is on its way together,
+ * for a round is short.
  *
  * What is left of a line, the attention in its cells that no taken line has, is a whole number, so
  * the lines of a round may lower it in any order. A line x of either kind crosses, in the row at
@@ -14,27 +15,78 @@
 #define JOINERS 256u
 #define BATCH   8u /* lines, or cells, that a thread has on their way at a time */
 
+/* What is found in a step. */
+struct greedy_found {
+    trace_sum held, n_cell; /* by lines that were taken */
+    float best;             /* key of those that stay */
+};
+
+/* What blocks of a cluster tell each other. */
+struct greedy_tell {
+    trace_sum held, n_cell, best; /* bits of the key */
+};
+
 /* A list's lines of a kind, and the room of a block. */
 struct greedy {
     uint32_t kind, head, n, pos0, n_word;
+    uint32_t begin, end; /* lines of this block, whole words but for the last one's */
     trace_sum *left, *left_across; /* [n] of lines that are not taken, of this kind and the other */
     uint32_t *bits;                /* [n_word] taken lines */
     const uint32_t *bits_across;
     float *key;     /* [n] 0: of a line that was taken when they were made */
-    uint32_t *line; /* [n] those of a step, in any order */
+    uint32_t *line; /* [end - begin] those of a step, in any order */
     /* Shared memory. */
     uint32_t *word, *before; /* [n_word] taken lines of the other kind, and how many come earlier */
     uint32_t *n_line;        /* of `line` */
     uint32_t *room;          /* [32] */
     trace_sum *sum_room;     /* [32] */
     trace_sum *sum_bin;      /* [CUT_BINS] */
+    struct greedy_found *found; /* [32] */
+    struct greedy_tell *tell;   /* [2] in turns, of this block */
+    uint32_t turn;
 };
 
-/* What a thread, or a block, has found in a step. */
-struct greedy_found {
-    trace_sum held, n_cell; /* by lines that it took */
-    float best;             /* key of those that stay */
-};
+/* ---- Sums ---- */
+
+static __device__ __forceinline__ struct greedy_found found_add(struct greedy_found a,
+                                                                const struct greedy_found &b)
+{
+    return {a.held + b.held, a.n_cell + b.n_cell, fmaxf(a.best, b.best)};
+}
+
+/* Of a warp's lanes; all of them get it. */
+static __device__ __forceinline__ struct greedy_found found_by_warp(struct greedy_found x)
+{
+    for (int by = 16; by > 0; by /= 2)
+        x = found_add(x, {__shfl_xor_sync(~0u, x.held, by), __shfl_xor_sync(~0u, x.n_cell, by),
+                          __shfl_xor_sync(~0u, x.best, by)});
+    return x;
+}
+
+/* Of all threads of the list's blocks, each of which gets it; what they have written before, all of
+ * them see behind it. */
+static __device__ __forceinline__ struct greedy_found found_by_all(struct greedy &g,
+                                                                   const struct greedy_found &mine)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    struct greedy_tell *tell = &g.tell[g.turn];
+    struct greedy_found x = found_by_warp(mine);
+    if (lane == 0) g.found[threadIdx.x / 32] = x;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        x = found_by_warp(g.found[lane]);
+        if (lane == 0) *tell = {x.held, x.n_cell, __float_as_uint(x.best)};
+    }
+    cluster_meet();
+    x = {0, 0, 0};
+    if (lane < cluster_size()) {
+        x.held = cluster_look(&tell->held, lane);
+        x.n_cell = cluster_look(&tell->n_cell, lane);
+        x.best = __uint_as_float((uint32_t)cluster_look(&tell->best, lane));
+    }
+    g.turn = !g.turn; /* who comes to the next one has looked at this */
+    return found_by_warp(x);
+}
 
 static __device__ __forceinline__ void greedy_turn(struct greedy &g, const struct trace_call &c,
                                                    uint32_t kind)
@@ -81,26 +133,26 @@ static __device__ inline uint32_t free_cells(const struct greedy &g, uint32_t li
     return n > n_cross ? n - n_cross : 0;
 }
 
-/* Makes the keys of all lines of a kind; returns the best of the thread's. */
+/* Makes the keys of the block's lines of a kind; returns the best of the thread's. */
 static __device__ __forceinline__ float make_keys(struct greedy &g, const struct trace_call &c,
                                                   uint32_t kind)
 {
     float best = 0;
     greedy_turn(g, c, kind);
     count_across(g);
-    for (uint32_t first = threadIdx.x; first < g.n; first += BATCH * THREADS) {
+    for (uint32_t first = g.begin + threadIdx.x; first < g.end; first += BATCH * THREADS) {
         trace_sum left[BATCH];
         uint32_t word[BATCH];
 #pragma unroll
         for (uint32_t k = 0; k < BATCH; k++) {
             const uint32_t x = first + k * THREADS;
-            left[k] = x < g.n ? g.left[x] : 0;
-            word[k] = x < g.n ? g.bits[x / 32] : ~0u;
+            left[k] = x < g.end ? g.left[x] : 0;
+            word[k] = x < g.end ? g.bits[x / 32] : ~0u;
         }
 #pragma unroll
         for (uint32_t k = 0; k < BATCH; k++) {
             const uint32_t x = first + k * THREADS;
-            if (x >= g.n) continue;
+            if (x >= g.end) continue;
             const bool is_taken = word[k] >> x % 32 & 1;
             const float by = (float)max(1u, free_cells(g, x));
             const float key = is_taken ? 0 : (float)left[k] * (1 / TRACE_ONE) / by;
@@ -109,17 +161,6 @@ static __device__ __forceinline__ float make_keys(struct greedy &g, const struct
         }
     }
     return best;
-}
-
-static __device__ float block_max(float x, const struct greedy &g)
-{
-    for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) g.room[threadIdx.x / 32] = __float_as_uint(x);
-    __syncthreads();
-    x = __uint_as_float(g.room[threadIdx.x % 32]);
-    for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
-    return x;
 }
 
 /* ---- Takes ---- */
@@ -164,21 +205,10 @@ lower_lines(const struct greedy &g, const struct trace_call &c, const struct tra
     }
 }
 
-/* Of the block's threads; all of them get it. */
-static __device__ __forceinline__ struct greedy_found found_by_all(const struct greedy &g,
-                                                                   const struct greedy_found &mine)
-{
-    struct greedy_found all;
-    all.held = block_sum(mine.held, g.sum_room);
-    all.n_cell = block_sum(mine.n_cell, g.sum_room);
-    all.best = block_max(mine.best, g);
-    return all;
-}
-
 /* Takes the first n_first lines of the kind whose keys were made last, and those down to the key
  * `least`; `best` is the best of the thread's keys. All threads get what was found. */
 static __device__ __forceinline__ struct greedy_found
-take_lines(const struct greedy &g, const struct trace_call &c, const struct trace_rows &rows,
+take_lines(struct greedy &g, const struct trace_call &c, const struct trace_rows &rows,
            uint32_t n_first, float least, float best)
 {
     struct greedy_found found = {0, 0, best};
@@ -186,17 +216,18 @@ take_lines(const struct greedy &g, const struct trace_call &c, const struct trac
     __syncthreads();
     if (__any_sync(~0u, n_first > 0 || best >= least)) {
         found.best = 0;
-        for (uint32_t first = threadIdx.x; first / 32 * 32 < g.n; first += BATCH * THREADS) {
+        for (uint32_t first = g.begin + threadIdx.x; first / 32 * 32 < g.end;
+             first += BATCH * THREADS) {
             float key[BATCH];
 #pragma unroll
             for (uint32_t k = 0; k < BATCH; k++) {
                 const uint32_t x = first + k * THREADS;
-                key[k] = x < g.n ? g.key[x] : 0;
+                key[k] = x < g.end ? g.key[x] : 0;
             }
 #pragma unroll
             for (uint32_t k = 0; k < BATCH; k++) {
                 const uint32_t x = first + k * THREADS;
-                const bool takes = x < g.n && (x < n_first || key[k] >= least);
+                const bool takes = x < g.end && (x < n_first || key[k] >= least);
                 const uint32_t taken = __ballot_sync(~0u, takes);
                 note_lines(g, taken, x);
                 if (takes) {
@@ -210,13 +241,13 @@ take_lines(const struct greedy &g, const struct trace_call &c, const struct trac
     }
     __syncthreads();
     lower_lines(g, c, rows);
-    return found_by_all(g, found); /* behind a barrier */
+    return found_by_all(g, found);
 }
 
 /* ---- The end ---- */
 
 /* Of the lines down to the key `least`, which were taken last, only the best stay that hold `need`:
- * the first of equal ones. */
+ * the first of equal ones. By one block. */
 static __device__ __forceinline__ struct greedy_found trim_lines(const struct greedy &g,
                                                                  float least, trace_sum need)
 {
@@ -238,7 +269,7 @@ static __device__ __forceinline__ struct greedy_found trim_lines(const struct gr
             found.n_cell += free_cells(g, x);
         }
     }
-    return found_by_all(g, found);
+    return {block_sum(found.held, g.sum_room), block_sum(found.n_cell, g.sum_room), 0};
 }
 
 /* What is told of a list. */
@@ -262,13 +293,13 @@ static __device__ __forceinline__ void take_rounds(struct greedy &g, const struc
 {
     while (t.held < goal && (double)t.n_cell <= c.op.most) { /* the same for all threads */
         float best = make_keys(g, c, TRACE_SLASH);
-        const float least = c.op.beta * fmaxf(column, block_max(best, g));
+        const float least = c.op.beta * fmaxf(column, found_by_all(g, {0, 0, best}).best);
         if (!(least > 0)) return;
         for (int kind = TRACE_SLASH; kind >= TRACE_COLUMN; kind--) {
             if (kind == TRACE_COLUMN) best = make_keys(g, c, TRACE_COLUMN);
             const struct greedy_found found = take_lines(g, c, rows, 0, least, best);
             if (t.held + found.held >= goal) {
-                greedy_add(t, trim_lines(g, least, goal - t.held));
+                if (cluster_rank() == 0) greedy_add(t, trim_lines(g, least, goal - t.held));
                 t.reached = true;
                 return;
             }
@@ -278,32 +309,41 @@ static __device__ __forceinline__ void take_rounds(struct greedy &g, const struc
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
+/* n_block blocks follow each other, of which the first works alone where there are no clusters. */
+template <uint32_t n_block>
+static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     trace_greedy_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
 {
     kernel_begin();
     __shared__ uint32_t room[32], n_line;
     __shared__ trace_sum sum_room[32], sum_bin[CUT_BINS];
+    __shared__ struct greedy_found found[32];
+    __shared__ struct greedy_tell tell[2];
     struct greedy g = {};
-    g.head = blockIdx.x * share;
-    if (trace_failed(c, g.head)) return;
+    g.head = blockIdx.x / n_block * share;
+    if (trace_failed(c, g.head)) return; /* all of its blocks */
     g.n = c.n;
     g.pos0 = c.op.rows.pos;
     g.n_word = (c.n + 31) / 32;
-    g.line = c.line + (size_t)g.head * c.stride;
+    const uint32_t n_word = (g.n_word + cluster_size() - 1) / cluster_size();
+    g.begin = min(cluster_rank() * n_word, g.n_word) * 32;
+    g.end = min(g.begin + n_word * 32, g.n);
+    g.line = c.line + (size_t)g.head * c.stride + g.begin;
     g.word = (uint32_t *)kernel_shared();
     g.before = g.word + g.n_word;
     g.n_line = &n_line;
     g.room = room;
     g.sum_room = sum_room;
     g.sum_bin = sum_bin;
+    g.found = found;
+    g.tell = tell;
     trace_sum total = 0;
     for (uint32_t k = 0; k < TRACE_KINDS; k++)
-        for (uint32_t i = threadIdx.x; i < g.n_word; i += THREADS)
+        for (uint32_t i = g.begin / 32 + threadIdx.x; i * 32 < g.end; i += THREADS)
             trace_taken(c, 0, g.head, k)[i] = 0;
-    for (uint32_t x = threadIdx.x; x < g.n; x += THREADS)
+    for (uint32_t x = g.begin + threadIdx.x; x < g.end; x += THREADS)
         total += trace_sums(c, g.head, TRACE_COLUMN)[x];
-    total = block_sum(total, sum_room); /* behind a barrier */
+    total = found_by_all(g, {total, 0, 0}).held;
     const trace_sum goal = (trace_sum)ceil(c.op.mass * (double)total);
     struct greedy_told t = {};
     float best = make_keys(g, c, TRACE_SLASH);
@@ -313,7 +353,8 @@ static __global__ void __launch_bounds__(THREADS)
     greedy_add(t, first);
     t.reached = t.held >= goal;
     take_rounds(g, c, rows, t, first.best, goal);
-    if (threadIdx.x > 0) return;
+    cluster_meet(); /* others look at what it tells */
+    if (cluster_rank() > 0 || threadIdx.x > 0) return;
     *trace_told(c, TRACE_HELD, g.head) = t.held;
     *trace_told(c, TRACE_CELLS, g.head) = t.n_cell;
     *trace_told(c, TRACE_WHOLE, g.head) = total;
@@ -346,12 +387,23 @@ sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
 
 /* ---- The launcher ---- */
 
+template <uint32_t n_block>
+static sac_status launch(struct cuda_device *d, const struct trace_call *c,
+                         const struct trace_rows *rows, size_t smem)
+{
+    const uint32_t share = c->op.by_group ? c->group : 1;
+    return queue_launch(d, "lines taken in rounds", trace_greedy_kernel<n_block>,
+                        dim3(c->op.rows.n_head / share * n_block), THREADS, smem, *c, *rows, share);
+}
+
+/* As many blocks for a list as multiprocessors are there for all lists. */
 sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
                         const struct trace_rows *rows)
 {
-    const uint32_t share = c->op.by_group ? c->group : 1;
     const size_t smem = (c->n + 31) / 32 * 2 * sizeof(uint32_t);
+    const uint32_t n_list = c->op.rows.n_head / (c->op.by_group ? c->group : 1);
     TRY(attn_fits(d, smem));
-    return queue_launch(d, "lines taken in rounds", trace_greedy_kernel,
-                        dim3(c->op.rows.n_head / share), THREADS, smem, *c, *rows, share);
+    if (d->major < 9 || 2 * n_list > d->n_sm) return launch<1>(d, c, rows, smem);
+    if (4 * n_list > d->n_sm) return launch<2>(d, c, rows, smem);
+    return 8 * n_list > d->n_sm ? launch<4>(d, c, rows, smem) : launch<8>(d, c, rows, smem);
 }

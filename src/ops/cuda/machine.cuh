@@ -92,6 +92,62 @@ __device__ __forceinline__ uint8_t *kernel_shared(void)
     return kernel_shared_bytes;
 }
 
+/* ---- Blocks of a cluster ---- */
+
+/* Of compute capability 9.0: n blocks that follow each other are there together, and look at each
+ * other's shared memory. Elsewhere each is a cluster by itself. */
+#if __CUDA_ARCH__ >= 900
+#define CLUSTER_OF(n) __cluster_dims__(n, 1, 1)
+#else
+#define CLUSTER_OF(n)
+#endif
+
+__device__ __forceinline__ uint32_t cluster_size(void)
+{
+    uint32_t n = 1;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+#endif
+    return n;
+}
+
+__device__ __forceinline__ uint32_t cluster_rank(void)
+{
+    uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+/* A barrier of all threads of the cluster: what they have written before is seen behind it. */
+__device__ __forceinline__ void cluster_meet(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+/* A word of this block's shared memory, as block `rank` of the cluster has it. */
+__device__ __forceinline__ unsigned long long cluster_look(const unsigned long long *shared,
+                                                           uint32_t rank)
+{
+#if __CUDA_ARCH__ >= 900
+    unsigned long long word;
+    asm volatile("{.reg .u32 at; mapa.shared::cluster.u32 at, %1, %2; "
+                 "ld.shared::cluster.u64 %0, [at];}"
+                 : "=l"(word)
+                 : "r"((uint32_t)__cvta_generic_to_shared(shared)), "r"(rank)
+                 : "memory");
+    return word;
+#else
+    (void)rank;
+    return *shared;
+#endif
+}
+
 /* ---- Between GPUs ---- */
 
 /* A word to another GPU's memory, and a look at one that another GPU may have sent: all of its bits

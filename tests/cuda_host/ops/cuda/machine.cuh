@@ -61,6 +61,31 @@ static inline uint8_t *kernel_shared(void)
     return grid_shared();
 }
 
+/* ---- Blocks of a cluster ---- */
+
+#define CLUSTER_OF(n)
+
+static inline uint32_t cluster_size(void)
+{
+    return 1;
+}
+
+static inline uint32_t cluster_rank(void)
+{
+    return 0;
+}
+
+static inline void cluster_meet(void)
+{
+    __syncthreads();
+}
+
+static inline unsigned long long cluster_look(const unsigned long long *shared, uint32_t rank)
+{
+    (void)rank;
+    return *shared;
+}
+
 /* ---- Between GPUs ---- */
 
 static inline void word_send(uint64_t *to, uint64_t word)
