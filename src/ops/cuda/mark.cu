@@ -8,6 +8,7 @@
 #define THREADS  1024u
 #define FEW      256u
 #define TOGETHER 4u /* values that a thread makes */
+#define NEAR     32768u /* values that shared memory has room for: they are gone through many times */
 
 /* ---- Begin ---- */
 
@@ -69,10 +70,10 @@ struct take_before {
     const struct op_lane_ends *ends; /* of the same masks */
 };
 
-/* Makes values that votes are to make, and takes those of items outside; returns how many are left.
- */
+/* Makes values that votes are to make, and takes those of items outside; all go to `near`, which
+ * may be where they are. Returns how many are left. */
 static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct op_lane_vote *vote,
-                                     uint32_t n, uint32_t *room)
+                                     uint32_t n, float *near, uint32_t *room)
 {
     uint32_t n_left = 0;
     for (uint32_t first = threadIdx.x; first < n; first += TOGETHER * THREADS) {
@@ -83,7 +84,8 @@ static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct
             const uint32_t i = first + k * THREADS, tok = item_begin(op, i);
             const bool in = tok >= op.begin && tok + op.item_tok <= op.end;
             if (i >= n) continue;
-            if (!in || vote) op.value[i] = in ? value[k] : -INFINITY;
+            if (!vote) value[k] = op.value[i];
+            near[i] = in ? value[k] : -INFINITY;
             n_left += in;
         }
     }
@@ -91,15 +93,17 @@ static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct
 }
 
 /* Marks what the cut takes, ties by their index; returns how many bits are new. */
-static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, struct op_cut cut,
-                                    uint32_t *room)
+static __device__ uint32_t mark_cut(const struct op_lane_take &op, const float *value, uint32_t n,
+                                    struct op_cut cut, uint32_t *room)
 {
-    uint32_t n_new = 0, n_tie = 0, all;
+    uint32_t n_new = 0, n_same = 0, n_tie = 0, all;
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) n_same += cut_key(value[i]) == cut.key;
+    const bool some = block_sum(n_same, room) > cut.n_tie; /* else all ties are taken, as mostly */
     for (uint32_t first = 0; first < n; first += THREADS) {
-        const uint32_t i = first + threadIdx.x, key = i < n ? cut_key(op.value[i]) : 0;
+        const uint32_t i = first + threadIdx.x, key = i < n ? cut_key(value[i]) : 0;
         const bool tie = i < n && key == cut.key;
-        const uint32_t before = n_tie + block_before(tie, room, &all);
-        n_tie += all;
+        const uint32_t before = some ? n_tie + block_before(tie, room, &all) : 0;
+        n_tie += some ? all : 0;
         const bool taken = i < n && (key > cut.key || (tie && before < cut.n_tie));
         if (op.item_tok == 1) { /* pages are whole, so a warp has a page's tokens */
             const uint32_t word = __ballot_sync(~0u, taken);
@@ -114,17 +118,24 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
     return block_sum(n_new, room);
 }
 
-/* Takes what is best, by all threads. */
-static __device__ void take_best(const struct op_lane_take &op, const struct op_lane_vote *vote)
+static __host__ __device__ inline uint32_t item_count(const struct op_lane_take &op)
+{
+    return op.n_page * (PAGE_TOK / op.item_tok);
+}
+
+/* Takes what is best, by all threads; `n_near`: values that the launch has shared memory for. */
+static __device__ void take_best(const struct op_lane_take &op, const struct op_lane_vote *vote,
+                                 uint32_t n_near)
 {
     __shared__ uint32_t bin[CUT_BINS], room[32];
-    const uint32_t n = op.n_page * (PAGE_TOK / op.item_tok);
+    const uint32_t n = item_count(op);
+    float *const value = n <= n_near ? (float *)kernel_shared() : op.value;
     if (op.result->n_bad) return; /* everything is read */
-    const uint32_t n_left = leave_out(op, vote, n, room), need = min(op.target, n_left);
+    const uint32_t n_left = leave_out(op, vote, n, value, room), need = min(op.target, n_left);
     if (need == 0) return;
     __syncthreads(); /* values are there */
-    const struct op_cut cut = cut_find(op.value, n, need, bin, room);
-    const uint32_t n_new = mark_cut(op, n, cut, room);
+    const struct op_cut cut = cut_find(value, n, need, bin, room);
+    const uint32_t n_new = mark_cut(op, value, n, cut, room);
     if (threadIdx.x == 0) op.result->n_chosen += n_new;
 }
 
@@ -145,6 +156,7 @@ struct taken { /* what a launch takes, [n] on the device each */
     uint32_t n;
     struct take_before before;
     const struct op_lane_list *list; /* NULL: others make lists */
+    uint32_t n_near;                 /* values in shared memory */
 };
 
 /* A block makes the choice of a lane. */
@@ -161,7 +173,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (of.list) choose_copy(&list, of.list + blockIdx.x);
     choose_open(&op, of.take + blockIdx.x);
     if (of.before.ends) choose_mark_ends(of.before.ends[blockIdx.x], 0, 1);
-    take_best(op, of.before.vote ? &vote : NULL);
+    take_best(op, of.before.vote ? &vote : NULL, of.n_near);
     if (!of.list) return;
     __syncthreads(); /* marks are there */
     make_list(list, lines, room);
@@ -170,7 +182,8 @@ static __global__ void __launch_bounds__(THREADS)
 static sac_status launch_take(struct cuda_device *d, const struct taken &of,
                               const struct page_lines &lines)
 {
-    return queue_launch(d, "the best items", take_kernel, of.n, THREADS, 0, of, lines);
+    return queue_launch(d, "the best items", take_kernel, of.n, THREADS, of.n_near * sizeof(float), of,
+                        lines);
 }
 
 /* Takes back the launch before, if it marks the ends of these lanes. */
@@ -194,7 +207,9 @@ sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, 
     const struct op_lane_take *list = choose_stage(d, op, n);
     const struct page_lines no_lines = {};
     if (!list || n == 0) return d->status;
-    struct taken of = {list, n, {}, NULL};
+    struct taken of = {list, n, {}, NULL, 1};
+    for (uint32_t i = 0; i < n; i++) of.n_near = choose_larger(of.n_near, item_count(op[i]));
+    of.n_near = of.n_near <= NEAR ? choose_reach(of.n_near) : 0;
     of.before.ends = take_ends(d, op, n);
     if (of.before.ends) of.before.vote = choose_take_votes(d, op, n);
     return launch_take(d, of, no_lines);

@@ -103,18 +103,21 @@ box_part(float sum[TILES][ROWS][4], const struct box_query<TILES> *query, uint32
         }
 }
 
-/* Whether all lanes of the block have the same boxes `first` + lane. */
+/* Whether all lanes of the block have the same boxes `first` + lane: what they have is asked for
+ * before anything is compared. */
 template <uint32_t ROWS>
 static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
 {
     const struct op_lane_boxes &one = b.of[0];
-    const uint32_t i = first + threadIdx.x % (ROWS * 16);
+    const uint32_t n = one.at.n_page * one.n_box, i = first + threadIdx.x % (ROWS * 16);
+    if (b.n_mate == 1 || first >= n) return b.n_mate == 1;
+    const uint32_t page = min(i, n - 1) % one.at.n_page, id = one.at.page[page];
     bool same = true;
-    for (uint32_t m = 1; m < b.n_mate; m++) {
-        const struct op_lane_boxes &op = b.of[m];
-        same = same && op.at.base == one.at.base && op.at.n_page == one.at.n_page &&
-               (i >= op.at.n_page * op.n_box ||
-                op.at.page[i % op.at.n_page] == one.at.page[i % op.at.n_page]);
+#pragma unroll
+    for (uint32_t k = 1; k < BOX_MATES; k++) {
+        const struct op_lane_boxes &op = b.of[min(k, b.n_mate - 1)];
+        const bool alike = op.at.base == one.at.base && op.at.n_page == one.at.n_page;
+        same &= alike && op.at.page[page] == id;
     }
     return __all_sync(~0u, same);
 }
@@ -143,6 +146,12 @@ static __device__ __forceinline__ void box_unit(const struct box_block &b,
 #pragma unroll
     for (uint32_t i = 0; i < ROWS * 2; i++)
         box[i / 2][i % 2] = box_at(op, min(first + i * 8 + lane / 4, n - 1));
+    for (uint32_t c = 0; c < op.at.head_dim; c += BOX_PART)
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS * 2; i++) {
+            fetch_ahead(box[i / 2][i % 2] + op.at.a_at + c * 2);
+            fetch_ahead(box[i / 2][i % 2] + op.at.b_at + c * 2);
+        }
     for (uint32_t c = 0; c < op.at.head_dim; c += BOX_PART) {
         box_part<TILES, ROWS>(sum, query + c / 16, 0, box, op.at.a_at + c * 2, tiles);
         box_part<TILES, ROWS>(sum, query + c / 16, 2, box, op.at.b_at + c * 2, tiles);
