@@ -463,7 +463,7 @@ static void shares_are_the_same(void **state)
         get(got, away[0].at.share, sizeof got);
         for (uint32_t i = 0; i < N_TOK && !bad; i++)
             assert_true(fabsf(got[i] / share[i] - 1) < 3e-3f); /* weights and powers are halves */
-        const uint32_t some[] = {0, 5, half + 5, 7, half + 7, n - 1};
+        const uint32_t some[] = {0, 5, half + 5, 7, half + 7, n - 11, n - 5, n - 1};
         for (uint32_t k = 0; k < sizeof some / sizeof some[0] && !bad; k++)
             is_as_alone(&away[some[k]]);
         give_all();

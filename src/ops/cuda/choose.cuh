@@ -139,20 +139,33 @@ struct choose_ends choose_take_ends(struct cuda_device *d);
 
 /* ---- Votes: a launch that takes the best makes them ---- */
 
-/* Votes of items i, i + step and so on, whose scores are under way together; behind the last item:
- * any. */
+#define CHOOSE_AHEAD 4u /* heads of which numbers are under way together */
+
+/* Votes of items i, i + step and so on; behind the last item: any. Scores of some heads are asked for
+ * before anything is made of them, the last head's instead of those that there are not: else a
+ * thread waits for memory head by head. */
 template <uint32_t N>
 static __device__ __forceinline__ void choose_votes(float vote[N], const struct op_vote &op,
                                                     uint32_t i, uint32_t step)
 {
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) vote[k] = 0;
-#pragma unroll 4
-    for (uint32_t g = 0; g < op.group; g++)
+    for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_AHEAD) {
+        float score[CHOOSE_AHEAD][N], lse[CHOOSE_AHEAD];
 #pragma unroll
-        for (uint32_t k = 0; k < N; k++)
-            vote[k] +=
-                expf(op.score[g * op.score_stride + min(i + k * step, op.n - 1)] - op.lse[g]);
+        for (uint32_t j = 0; j < CHOOSE_AHEAD; j++) {
+            const uint32_t g = min(g0 + j, op.group - 1);
+            lse[j] = op.lse[g];
+#pragma unroll
+            for (uint32_t k = 0; k < N; k++)
+                score[j][k] = op.score[g * op.score_stride + min(i + k * step, op.n - 1)];
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < CHOOSE_AHEAD; j++)
+#pragma unroll
+            for (uint32_t k = 0; k < N; k++)
+                vote[k] += g0 + j < op.group ? expf(score[j][k] - lse[j]) : 0.0f;
+    }
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) vote[k] /= (float)op.group;
 }
@@ -203,11 +216,9 @@ static __device__ inline bool choose_shares_finite(const struct op_lane_shares &
 }
 
 #define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
-#define CHOOSE_AHEAD  4u /* heads whose exponentials are under way together */
 
-/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. What is
- * read of some heads is asked for before anything is made of it, the last head instead of those
- * that there are not: else a thread waits for memory head by head. */
+/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. Heads are
+ * read together as in choose_votes. */
 static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
                                                      const struct op_lane_shares &of, uint32_t i)
 {
