@@ -410,24 +410,31 @@ static __device__ __forceinline__ void share_tell(const struct share_block &b,
     }
 }
 
-/* What one page adds to it. */
+/* What a warp meets pages of a piece with. */
+template <uint32_t D, uint32_t N> struct share_with {
+    const struct share_block *b;
+    const struct share_query<D> *query;
+    float base[N][2];     /* of page lane / 4 */
+    uint32_t mine, tiles; /* as share_heads_of and share_tiles_of tell */
+};
+
+/* What page p of a piece adds to it, whose steps and codes are at `steps`. */
 template <uint32_t D, uint32_t N, bool ALL>
 static __device__ __forceinline__ void
-share_meet(struct share_made<N> &made, const struct share_block &b,
-           const struct share_query<D> *query, const float base[N][2], const struct share_piece &of,
-           uint32_t mine, uint32_t tiles, uint32_t p, const uint8_t *steps)
+share_meet(struct share_made<N> &made, const struct share_with<D, N> &with,
+           const struct share_piece &of, uint32_t p, const uint8_t *steps)
 {
     const uint32_t lane = threadIdx.x % 32;
     const size_t at = (of.piece * SHARE_PAGES + p) * PAGE_TOK + share_token();
     float c[N][2][4];
-    share_page<D, N, ALL>(c, query, steps, tiles);
+    share_page<D, N, ALL>(c, with.query, steps, with.tiles);
 #pragma unroll
     for (uint32_t i = 0; i < 2 * N; i++) {
         const uint32_t t = i / 2, e = i % 2;
-        if (!ALL && !(tiles >> t & 1)) continue;
-        const struct share_column &to = b.column[t * COLUMNS + lane % 4 * 2 + e];
-        const float all = __shfl_sync(~0u, base[t][e], (int)(p * 4 + lane % 4));
-        const struct exp_sum page = share_put(to.exps + at, mine >> i & 1, c[t], e, all);
+        if (!ALL && !(with.tiles >> t & 1)) continue;
+        const struct share_column &to = with.b->column[t * COLUMNS + lane % 4 * 2 + e];
+        const float base = __shfl_sync(~0u, with.base[t][e], (int)(p * 4 + lane % 4));
+        const struct exp_sum page = share_put(to.exps + at, with.mine >> i & 1, c[t], e, base);
         if (lane / 4 == p) made.top[t][e] = page.max;
         share_add(made.sum[t][e], page);
     }
@@ -469,11 +476,11 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
     for (uint32_t p = 0; p < STAGES - 1; p++) share_fetch<D>(b, room, now, p);
     while (now.piece < b.n_piece) {
         const struct share_piece next = share_piece_next(b, now, by);
-        const uint32_t mine = share_heads_of<N>(b, now), tiles = share_tiles_of<N>(mine);
         struct share_made<N> made = share_nothing<N>();
-        float base[N][2] = {};
+        struct share_with<D, N> with = {&b, query, {}, share_heads_of<N>(b, now), 0};
+        with.tiles = share_tiles_of<N>(with.mine);
         if (now.n > 0)
-            share_bases<D, N>(base, query, b.of[now.mate].at,
+            share_bases<D, N>(with.base, query, b.of[now.mate].at,
                               share_page_at(b, now, min(threadIdx.x % 32 / 4, now.n - 1)));
 #pragma unroll 1
         for (uint32_t p = 0; p < SHARE_PAGES; p++) {
@@ -486,12 +493,12 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
                 share_fetch<D>(b, room, next, ahead - SHARE_PAGES);
             if (p >= now.n) continue;
             const uint8_t *steps = share_stage<D>(room, p);
-            if (tiles == (1u << N) - 1) /* nothing is asked between instructions then */
-                share_meet<D, N, true>(made, b, query, base, now, mine, tiles, p, steps);
+            if (with.tiles == (1u << N) - 1) /* nothing is asked between instructions then */
+                share_meet<D, N, true>(made, with, now, p, steps);
             else
-                share_meet<D, N, false>(made, b, query, base, now, mine, tiles, p, steps);
+                share_meet<D, N, false>(made, with, now, p, steps);
         }
-        if (now.n > 0) share_tell<N>(b, made, now, mine);
+        if (now.n > 0) share_tell<N>(b, made, now, with.mine);
         now = next;
     }
 }
@@ -504,13 +511,12 @@ share_by_block(const struct share_block &b, const struct share_query<D> *query, 
     __shared__ struct exp_sum room[SHARE_PAGES][2][32];
     const uint32_t lane = threadIdx.x % 32, p = threadIdx.x / 32;
     const struct share_piece of = share_piece_of(b, piece, 0);
-    const uint32_t mine = share_heads_of<1>(b, of);
     struct share_made<1> made = share_nothing<1>();
+    struct share_with<D, 1> with = {&b, query, {}, share_heads_of<1>(b, of), 1};
     if (p < of.n) {
         const uint8_t *page = share_page_at(b, of, p);
-        float base[1][2];
-        share_bases<D, 1>(base, query, b.of[0].at, page); /* eight times the same */
-        share_meet<D, 1, true>(made, b, query, base, of, mine, 1, p, page + b.of[0].at.step_at);
+        share_bases<D, 1>(with.base, query, b.of[0].at, page); /* eight times the same */
+        share_meet<D, 1, true>(made, with, of, p, page + b.of[0].at.step_at);
         room[p][0][lane] = made.sum[0][0];
         room[p][1][lane] = made.sum[0][1];
     }
@@ -521,7 +527,7 @@ share_by_block(const struct share_block &b, const struct share_query<D> *query, 
             made.top[0][e] = room[min(lane / 4, of.n - 1)][e][lane].max;
             for (uint32_t k = 0; k < of.n; k++) share_add(made.sum[0][e], room[k][e][lane]);
         }
-        share_tell<1>(b, made, of, mine);
+        share_tell<1>(b, made, of, with.mine);
     }
     __syncthreads(); /* nobody reads the room any more */
 }
