@@ -141,8 +141,8 @@ struct choose_ends choose_take_ends(struct cuda_device *d);
 
 #define CHOOSE_AHEAD 4u /* heads of which numbers are under way together */
 
-/* Votes of items i, i + step and so on; behind the last item: any. Scores of some heads are asked for
- * before anything is made of them, the last head's instead of those that there are not: else a
+/* Votes of items i, i + step and so on; behind the last item: any. Scores of some heads are asked
+ * for before anything is made of them, the last head's instead of those that there are not: else a
  * thread waits for memory head by head. */
 template <uint32_t N>
 static __device__ __forceinline__ void choose_votes(float vote[N], const struct op_vote &op,
@@ -217,8 +217,8 @@ static __device__ inline bool choose_shares_finite(const struct op_lane_shares &
 
 #define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
 
-/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. Heads are
- * read together as in choose_votes. */
+/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. Heads
+ * are read together as in choose_votes. */
 static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
                                                      const struct op_lane_shares &of, uint32_t i)
 {

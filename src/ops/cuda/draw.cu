@@ -31,7 +31,8 @@
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
 static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
-static_assert(HALF % PAGE_TOK == 0 && PAGE_TOK == 2 * OP_DRAW_LANES, "a page is two rows of a half");
+static_assert(HALF % PAGE_TOK == 0 && PAGE_TOK == 2 * OP_DRAW_LANES,
+              "a page is two rows of a half");
 
 typedef unsigned long long u64;
 

@@ -7,7 +7,7 @@
 
 #define THREADS  1024u
 #define FEW      256u
-#define TOGETHER 4u /* values that a thread makes */
+#define TOGETHER 4u     /* values that a thread makes */
 #define NEAR     32768u /* values that shared memory has room for: they are gone through many times */
 
 /* ---- Begin ---- */
@@ -24,8 +24,8 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
     for (uint32_t i = 0; i < n; i++) b.n_page = choose_larger(b.n_page, op[i].n_page);
     b.n_page = choose_reach(b.n_page);
     if (!b.list) return d->status;
-    return queue_launch(d, "begin of a choice", begin_kernel, dim3((b.n_page + FEW - 1) / FEW, n), FEW,
-                        0, b);
+    return queue_launch(d, "begin of a choice", begin_kernel, dim3((b.n_page + FEW - 1) / FEW, n),
+                        FEW, 0, b);
 }
 
 struct choose_begin choose_take_begin(struct cuda_device *d)
@@ -182,8 +182,8 @@ static __global__ void __launch_bounds__(THREADS)
 static sac_status launch_take(struct cuda_device *d, const struct taken &of,
                               const struct page_lines &lines)
 {
-    return queue_launch(d, "the best items", take_kernel, of.n, THREADS, of.n_near * sizeof(float), of,
-                        lines);
+    return queue_launch(d, "the best items", take_kernel, of.n, THREADS, of.n_near * sizeof(float),
+                        of, lines);
 }
 
 /* Takes back the launch before, if it marks the ends of these lanes. */

@@ -16,15 +16,15 @@
 
 #include <float.h>
 
-#define WARPS   4u
-#define COLUMNS 8u /* heads of one instruction */
-#define TILES   4u /* of a warp, at most */
-#define MATES   8u /* lanes of a block, at most */
-#define BUSY    4u /* blocks of a multiprocessor at once */
-#define STAGES  4u /* pages of a warp that are in shared memory, or on their way there */
-#define SPREAD  256u
+#define WARPS       4u
+#define COLUMNS     8u /* heads of one instruction */
+#define TILES       4u /* of a warp, at most */
+#define MATES       8u /* lanes of a block, at most */
+#define BUSY        4u /* blocks of a multiprocessor at once */
+#define STAGES      4u /* pages of a warp that are in shared memory, or on their way there */
+#define SPREAD      256u
 #define SPREAD_BUSY 4u /* blocks of a multiprocessor at once that spread shares */
-#define EACH    CHOOSE_TOKENS
+#define EACH        CHOOSE_TOKENS
 
 /* ---- Heads ---- */
 
@@ -45,7 +45,8 @@ struct share_block { /* of all of a block's threads, in shared memory */
  * 16 from j D / 16 on: so a word of them has four channels of each quarter, the k of one
  * instruction. Codes are not shifted: as bits of a half they are multiples of 2^-24, by a power of
  * four for each quarter, which queries make up for. The queries of a tile as halves, and what that
- * leaves, by word, two quarters and lane: two pairs of channels of either quarter, of head lane / 4.
+ * leaves, by word, two quarters and lane: two pairs of channels of either quarter, of head lane
+ * / 4.
  */
 template <uint32_t D> struct share_query {
     uint4 near[D / 64][2][32], rest[D / 64][2][32];
@@ -120,10 +121,9 @@ static __device__ void share_heads_load(struct share_query<D> *query, struct sha
  * tile. Rows of an instruction are the minima of eight pages, and their steps. NaN if it is not
  * finite. */
 template <uint32_t D, uint32_t N>
-static __device__ __forceinline__ void share_bases(float base[N][2],
-                                                   const struct share_query<D> *query,
-                                                   const struct op_share_planes &op,
-                                                   const uint8_t *page)
+static __device__ __forceinline__ void
+share_bases(float base[N][2], const struct share_query<D> *query, const struct op_share_planes &op,
+            const uint8_t *page)
 {
     constexpr uint32_t n_word = D / 64;
     const uint32_t lane = threadIdx.x % 32;
@@ -263,9 +263,8 @@ static __device__ __forceinline__ float share_sum(float x)
  * products of four tokens and what goes with all. Returns the largest logit, and this thread's
  * share of the sum of the powers: NaN if one is not finite, as then the page's minimum, step or the
  * query is not, and so no product is. */
-static __device__ __forceinline__ struct exp_sum share_put(uint16_t *exps, bool is,
-                                                           const float c[2][4], uint32_t e,
-                                                           float base)
+static __device__ __forceinline__ struct exp_sum
+share_put(uint16_t *exps, bool is, const float c[2][4], uint32_t e, float base)
 {
     constexpr float unit = (float)(1u << 24) / SHARE_FIT * LOG2E;
     const float x[4] = {c[0][e], c[0][2 + e], c[1][e], c[1][2 + e]};
@@ -381,8 +380,7 @@ template <uint32_t N> struct share_made {
     struct exp_sum sum[N][2];
 };
 
-template <uint32_t N> static __device__ __forceinline__ struct share_made<N> share_nothing(void)
-{
+template <uint32_t N> static __device__ __forceinline__ struct share_made<N> share_nothing(void) {
     struct share_made<N> made;
 #pragma unroll
     for (uint32_t i = 0; i < 2 * N; i++) {
@@ -477,7 +475,9 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
     while (now.piece < b.n_piece) {
         const struct share_piece next = share_piece_next(b, now, by);
         struct share_made<N> made = share_nothing<N>();
-        struct share_with<D, N> with = {&b, query, {}, share_heads_of<N>(b, now), 0};
+        struct share_with<D, N> with = {
+            &b, query, {}, share_heads_of<N>(b, now), 0
+        };
         with.tiles = share_tiles_of<N>(with.mine);
         if (now.n > 0)
             share_bases<D, N>(with.base, query, b.of[now.mate].at,
@@ -512,7 +512,9 @@ share_by_block(const struct share_block &b, const struct share_query<D> *query, 
     const uint32_t lane = threadIdx.x % 32, p = threadIdx.x / 32;
     const struct share_piece of = share_piece_of(b, piece, 0);
     struct share_made<1> made = share_nothing<1>();
-    struct share_with<D, 1> with = {&b, query, {}, share_heads_of<1>(b, of), 1};
+    struct share_with<D, 1> with = {
+        &b, query, {}, share_heads_of<1>(b, of), 1
+    };
     if (p < of.n) {
         const uint8_t *page = share_page_at(b, of, p);
         share_bases<D, 1>(with.base, query, b.of[0].at, page); /* eight times the same */
@@ -596,12 +598,14 @@ static __device__ void share_open(struct share_block &b, const struct op_lane_sh
     b.n_piece = share_pieces(n_page);
 }
 
-/* APART: a block has a piece, else each of its warps; neither this nor N tells in sums. Lanes i, i +
- * n_list / n_mate and so on are a block's (choose_head). The last block to be done with them adds
- * up. Blocks of all lanes have the same pieces at the same time, so that sequences which share pages
- * find them in the cache. */
+/* APART: a block has a piece, else each of its warps; neither this nor N tells in sums. Lanes i, i
+ * + n_list / n_mate and so on are a block's (choose_head). The last block to be done with them adds
+ * up. Blocks of all lanes have the same pieces at the same time, so that sequences which share
+ * pages find them in the cache. */
 template <uint32_t D, uint32_t N, bool APART>
-static __global__ void __launch_bounds__(share_threads(APART), D > 128 ? 1 : APART ? 2 : BUSY)
+static __global__ void __launch_bounds__(share_threads(APART), D > 128 ? 1
+                                                               : APART ? 2
+                                                                       : BUSY)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_mate,
                         const struct choose_begin begins, uint32_t *tally)
 {
@@ -640,8 +644,8 @@ static __device__ float share_page_total(const float share[EACH])
     return sum;
 }
 
-/* Shares of tokens; a thread takes EACH of every gridDim.x-th stretch. `folds` NULL: nobody asks for
- * the sums of pages. */
+/* Shares of tokens; a thread takes EACH of every gridDim.x-th stretch. `folds` NULL: nobody asks
+ * for the sums of pages. */
 static __global__ void __launch_bounds__(SPREAD, SPREAD_BUSY)
     share_spread_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
 {
@@ -651,7 +655,8 @@ static __global__ void __launch_bounds__(SPREAD, SPREAD_BUSY)
     const uint32_t n = of.at.n_page * PAGE_TOK;
     if (blockIdx.x == 0 && threadIdx.x == 0 && !choose_shares_finite(of))
         of.result->n_bad = 1; /* cleared by what came before */
-    for (uint32_t first = blockIdx.x * SPREAD * EACH; first < n; first += gridDim.x * SPREAD * EACH) {
+    for (uint32_t first = blockIdx.x * SPREAD * EACH; first < n;
+         first += gridDim.x * SPREAD * EACH) {
         const uint32_t i = first + threadIdx.x * EACH;
         float share[EACH] = {};
         if (i < n) choose_shares(share, of, i);

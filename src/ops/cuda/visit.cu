@@ -22,7 +22,7 @@
 
 #define THREADS     256u
 #define WARPS       (THREADS / 32)
-#define FIRST       256u  /* pages of the first round: it waits for memory longer than for these */
+#define FIRST       256u /* pages of the first round: it waits for memory longer than for these */
 #define PIECE_MOST  (8 * WARPS) /* places that a block takes together, at most; WARPS at least */
 #define TEAM_BLOCKS 2u    /* of a multiprocessor, of all teams: who waits is in nobody's way */
 #define ORDER       1024u /* threads that put pages in order */
@@ -399,8 +399,7 @@ static __device__ void sum_places(const struct op_lane_visit &lane, const uint32
     const uint32_t first = r.from + threadIdx.x / 32, mine = first + threadIdx.x % 32 * WARPS;
     const uint32_t id = mine < r.end ? lane.page[order[mine]] : 0;
     for (uint32_t place = first, k = 0; place < r.end; place += WARPS, k++) {
-        const uint8_t *page =
-            place_page(lane.frames, __shfl_sync(~0u, id, (int)k), at::bytes);
+        const uint8_t *page = place_page(lane.frames, __shfl_sync(~0u, id, (int)k), at::bytes);
         float *out = lane.sum + (size_t)place * lane.group;
         if (!sum_page<F, D>(out, lane, query, g0, page, false) && threadIdx.x % 32 == 0)
             atomicMin(&lane.state->bad_from, place + 1);
@@ -582,8 +581,8 @@ static __device__ void end_round(const struct op_lane_visit *op, const struct pa
     if (threadIdx.x == 0) op->state->at = at;
 }
 
-/* Where the next piece that nobody has starts, when the round before its own is over; UINT32_MAX: no
- * more are wanted. n_order counts the pieces that are taken, n_last the rounds that are over. */
+/* Where the next piece that nobody has starts, when the round before its own is over; UINT32_MAX:
+ * no more are wanted. n_order counts the pieces that are taken, n_last the rounds that are over. */
 static __device__ uint32_t next_piece(const struct op_lane_visit *op, uint32_t each)
 {
     __shared__ uint32_t next;
@@ -650,8 +649,8 @@ static uint32_t count_blocks(const struct cuda_device *d, uint32_t n_page, uint3
     return n < most ? n : most;
 }
 
-/* Places of a piece: few, so that the first round keeps all blocks of a team busy, and else many, as
- * a block waits for others between two of them. No result depends on it. */
+/* Places of a piece: few, so that the first round keeps all blocks of a team busy, and else many,
+ * as a block waits for others between two of them. No result depends on it. */
 static uint32_t piece_of(uint32_t n_block)
 {
     uint32_t each = WARPS;
