@@ -16,15 +16,14 @@
 
 #include <float.h>
 
-#define WARPS       4u
-#define COLUMNS     8u /* heads of one instruction */
-#define TILES       4u /* of a warp, at most */
-#define MATES       8u /* lanes of a block, at most */
-#define BUSY        4u /* blocks of a multiprocessor at once */
-#define STAGES      4u /* pages of a warp that are in shared memory, or on their way there */
-#define SPREAD      256u
-#define SPREAD_BUSY 4u /* blocks of a multiprocessor at once that spread shares */
-#define EACH        CHOOSE_TOKENS
+#define WARPS   4u
+#define COLUMNS 8u   /* heads of one instruction */
+#define TILES   4u   /* of a warp, at most */
+#define MATES   8u   /* lanes of a block, at most */
+#define BUSY    4u   /* blocks of a multiprocessor at once */
+#define STAGES  4u   /* pages of a warp that are in shared memory, or on their way there */
+#define SPREAD  256u /* threads of a block that spreads shares */
+#define EACH    CHOOSE_TOKENS
 
 /* ---- Heads ---- */
 
@@ -183,7 +182,7 @@ static __device__ __forceinline__ void share_load(uint32_t (&to)[N], const uint8
     }
 }
 
-/* Tokens of a lane are four neighbours from here on. */
+/* A thread's first token: it has four neighbours. */
 static __device__ __forceinline__ uint32_t share_token(void)
 {
     return threadIdx.x % 32 / 4 * 4;
@@ -390,7 +389,6 @@ template <uint32_t N> static __device__ __forceinline__ struct share_made<N> sha
     return made;
 }
 
-/* Tells of a piece of n pages. */
 template <uint32_t N>
 static __device__ __forceinline__ void share_tell(const struct share_block &b,
                                                   const struct share_made<N> &made,
@@ -646,7 +644,7 @@ static __device__ float share_page_total(const float share[EACH])
 
 /* Shares of tokens; a thread takes EACH of every gridDim.x-th stretch. `folds` NULL: nobody asks
  * for the sums of pages. */
-static __global__ void __launch_bounds__(SPREAD, SPREAD_BUSY)
+static __global__ void __launch_bounds__(SPREAD, BUSY)
     share_spread_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
 {
     __shared__ struct op_lane_shares of;
@@ -693,7 +691,7 @@ static sac_status launch_spread(struct cuda_device *d, const struct choose_sprea
 {
     const uint32_t each = SPREAD * EACH / PAGE_TOK; /* pages */
     const uint32_t n_need = (spread.n_page + each - 1) / each;
-    const uint32_t most = choose_larger(SPREAD_BUSY * d->n_sm / spread.n, 1);
+    const uint32_t most = choose_larger(BUSY * d->n_sm / spread.n, 1);
     return queue_launch(d, "shares of tokens", share_spread_kernel,
                         dim3(n_need < most ? n_need : most, spread.n), SPREAD, 0, spread, folds);
 }
