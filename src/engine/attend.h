@@ -59,7 +59,6 @@ struct attend {
     uint8_t **seal_to;
     page_id *seal_id;     /* of the same pages */
     uint32_t *seal_place; /* with a depot: their places in it */
-    uint32_t n_sealed;    /* in the layer at hand */
     /* With a tier below the pool: */
     page_id *held; /* [pool.n_frame] pages of the runs that attention reads now, and their number */
     uint32_t n_held;
@@ -88,8 +87,8 @@ void attend_write(sac_engine *e, struct reading *r);
 void attend_seal(sac_engine *e, const struct reading *r);
 /* Ends the sequences of runs for which a method could not read a page. */
 void attend_lose(sac_engine *e, const struct reading *r);
-/* With a depot: all that prompt rows see of the layer, which methods may look at, comes into the
- * device's window as far as it fits. */
+/* With a depot: all that prompt rows see of the layer, which methods may look at, comes into
+ * frames of the device's that let pages pass, as far as it fits. */
 void attend_bring(const sac_engine *e, const struct reading *r);
 /* Asks the methods what is read. Rows that no method chooses for read everything. */
 void attend_choose(sac_engine *e, struct reading *r);

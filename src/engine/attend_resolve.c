@@ -166,7 +166,6 @@ static void fetch_away(const sac_engine *e, const struct reading *r, uint32_t fi
                                                             .geom = &e->pool.geom,
                                                             .layer = r->layer,
                                                             .window = r->window,
-                                                            .n_new = e->attend.n_sealed,
                                                             .n_run = end - first,
                                                             .run = r->run + first});
 }

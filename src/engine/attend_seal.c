@@ -26,13 +26,13 @@ static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint
     return n - n0;
 }
 
-/* Sealed in the device's window, from where they go to the depot. */
+/* Sealed in frames of the device's, from where they go to the depot. */
 static void seal_away(sac_engine *e, uint32_t n)
 {
     struct attend *t = &e->attend;
     const struct pool *p = &e->pool;
     for (uint32_t i = 0; i < n; i++) {
-        t->seal_to[i] = depot_window(p->depot, i);
+        t->seal_to[i] = depot_new_page(p->depot, i);
         t->seal_place[i] = p->frame_of[t->seal_id[i]];
     }
     e->ops.seal(e->workers,
@@ -66,7 +66,6 @@ void attend_seal(sac_engine *e, const struct reading *r)
             n += n_new;
     }
     assert(n <= (size_t)t->n_new_page_max * g->n_kv_head);
-    t->n_sealed = n;
     if (n == 0) return;
     if (e->pool.depot)
         seal_away(e, n);

@@ -332,14 +332,13 @@ sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n
 {
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     const uint32_t n_new = attend_new_pages(e) * geom->n_kv_head;
-    const uint32_t n_seen = max_page * geom->n_kv_head;
     const uint64_t n_frame = e->tier_params.fast_bytes / geom->bytes;
-    const uint64_t n_most = (uint64_t)n_page + n_new + n_seen;
+    const uint64_t n_most = (uint64_t)n_page + n_new;
     const uint32_t n_least = depot_least(geom, n_new);
     const struct depot_size size = {.n_page = n_page,
                                     .n_frame = (uint32_t)(n_frame < n_most ? n_frame : n_most),
                                     .n_new_max = n_new,
-                                    .n_seen_max = n_seen};
+                                    .n_seen_max = max_page};
     if (!place_has_device(e) || !e->params.tier) return SAC_OK;
     if (n_most > DEPOT_PAGES_MAX)
         return error_set(err, SAC_ERR_UNSUPPORTED,

@@ -13,35 +13,37 @@
 
 uint32_t depot_least(const struct page_geom *geom, uint32_t n_new_max)
 {
-    return n_new_max + 2 * geom->n_layer * geom->n_kv_head;
+    return n_new_max + 2 * geom->n_kv_head;
 }
 
-/* The window should hold what a sequence reads of a layer, as long as it leaves the shares half. */
+/* What a sequence reads of a layer should be able to pass, as long as half of the frames are left.
+ */
 bool depot_divide(struct depot *d, const struct page_geom *geom, const struct depot_size *size)
 {
-    const uint32_t n_lane = geom->n_layer * geom->n_kv_head;
+    struct depot_map *m = &d->map;
     if (size->n_frame < depot_least(geom, size->n_new_max)) return false;
-    const uint32_t n_free = size->n_frame - size->n_new_max, half = n_free / 2;
-    d->map.n_frame = size->n_frame;
-    d->map.n_window = size->n_new_max + (size->n_seen_max < half ? size->n_seen_max : half);
-    d->map.n_share = (size->n_frame - d->map.n_window) / n_lane;
+    m->n_frame = size->n_frame;
+    m->n_new = size->n_new_max;
+    m->n_head = (size->n_frame - size->n_new_max) / geom->n_kv_head;
+    m->n_pass = size->n_seen_max < m->n_head / 2 ? size->n_seen_max : m->n_head / 2;
+    m->card_bytes = tier_card_bytes(geom);
     d->page_bytes = geom->bytes;
     d->n_page = size->n_page;
-    d->n_lane = n_lane;
+    d->n_lane = geom->n_layer * geom->n_kv_head;
     d->n_kv_head = geom->n_kv_head;
-    d->map.card_bytes = tier_card_bytes(geom);
     return true;
 }
 
 void depot_plan(struct depot *d, struct arena *a)
 {
     struct depot_map *m = &d->map;
-    const size_t n_wanted = (size_t)d->n_kv_head * depot_wanted_max(m, d->n_kv_head);
+    const size_t n_wanted = (size_t)d->n_kv_head * m->n_head;
     m->below = d->pages;
     m->base = arena_take_tensor(a, m->n_frame, d->page_bytes);
     m->held = arena_take_tensor(a, d->n_page, sizeof *m->held);
     m->page = arena_take_tensor(a, m->n_frame, sizeof *m->page);
     m->used = arena_take_tensor(a, m->n_frame, sizeof *m->used);
+    m->hand = arena_take_tensor(a, d->n_kv_head, sizeof *m->hand);
     m->lane = arena_take_tensor(a, d->n_lane, sizeof *m->lane);
     m->wanted = arena_take_tensor(a, n_wanted, sizeof *m->wanted);
     m->into = arena_take_tensor(a, n_wanted, sizeof *m->into);
@@ -52,16 +54,16 @@ void depot_plan(struct depot *d, struct arena *a)
     d->lane = arena_take(a, d->n_lane, sizeof *d->lane);
 }
 
-uint8_t *depot_window(const struct depot *d, uint32_t n)
+uint8_t *depot_new_page(const struct depot *d, uint32_t n)
 {
-    assert(n < d->map.n_window);
+    assert(n < d->map.n_new);
     return d->map.base + n * d->page_bytes;
 }
 
 void depot_store(struct depot *d, const struct ops *ops, struct workers *workers,
                  const struct page_geom *geom, const uint32_t *place, uint32_t n)
 {
-    assert(n <= d->map.n_window);
+    assert(n <= d->map.n_new);
     d->n_stored += n;
     ops->depot.store(workers, &(struct op_depot_store){
                                   .map = &d->map, .geom = geom, .page = place, .n_page = n});

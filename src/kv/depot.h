@@ -26,7 +26,7 @@ struct depot {
 struct depot_size {
     uint32_t n_page, n_frame; /* n_frame: of the device */
     uint32_t n_new_max;       /* pages that a step can seal in a layer */
-    uint32_t n_seen_max;      /* that a sequence can read of a layer */
+    uint32_t n_seen_max;      /* that a sequence can read of a layer and KV head */
 };
 
 /* How n_frame frames are dealt out; false: they are fewer than depot_least says. */
@@ -36,7 +36,7 @@ uint32_t depot_least(const struct page_geom *geom, uint32_t n_new_max);
 void depot_plan(struct depot *d, struct arena *a);
 
 /* Where the step's n-th new page is sealed, on the device. */
-uint8_t *depot_window(const struct depot *d, uint32_t n);
+uint8_t *depot_new_page(const struct depot *d, uint32_t n);
 /* The pages [n] at these places have been sealed there. */
 void depot_store(struct depot *d, const struct ops *ops, struct workers *workers,
                  const struct page_geom *geom, const uint32_t *place, uint32_t n);

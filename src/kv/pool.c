@@ -189,7 +189,7 @@ struct page_frames pool_frames(const struct pool *p, uint32_t layer)
     if (!p->depot) return (struct page_frames){.base = base, .of = p->frame_of};
     const struct depot_map *m = &p->depot->map;
     return (struct page_frames){
-        .base = m->base, .of = p->frame_of, .held = m->held, .below = m->below};
+        .base = m->base, .of = p->frame_of, .held = m->held, .below = m->below, .depot = m};
 }
 
 struct page_cards pool_cards(const struct pool *p, uint32_t layer)

@@ -45,6 +45,8 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
     if (!b->away) memset(r.state, 0, sizeof *r.state); /* a device clears its own */
     return (struct op_lane_visit){.geom = l->shape->geom,
                                   .frames = l->frames,
+                                  .layer = l->layer,
+                                  .kv_head = l->kv_head,
                                   .page = l->page,
                                   .segment = l->segment,
                                   .n_segment = l->n_segment,

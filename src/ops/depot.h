@@ -3,10 +3,11 @@
  * hold copies of those that were read of late. Kernels ask `held` where a page is, so whatever has
  * a frame, attention reads the same bytes, and nothing ever has to be resident.
  *
- * Frames come in two parts. The window, [0, n_window), is scratch of one layer: pages that a step
- * has sealed, then those that its prompt rows read. Behind it every (layer, KV head) has a share of
- * n_share frames for what its decode rows read. So a block of a kernel can look after a KV head
- * alone, in a fixed order, and what is where does not depend on timing.
+ * The first n_new frames take pages that a step seals in a layer. The others are dealt out to the
+ * KV heads, n_head each, which all layers of a head share: a layer that reads more has more of
+ * them. So a block of a kernel can look after a KV head alone, in a fixed order, and what is where
+ * does not depend on timing. The first n_pass frames of a head let pages pass: what finds no other
+ * room comes there and gives way to what the next layers bring.
  *
  * Pages are known by their numbers in the depot: page i's bytes are at below + i * geom.bytes. */
 #ifndef SAC_OPS_DEPOT_H
@@ -19,7 +20,6 @@
 /* A (layer, KV head) and what its rows have asked for so far. */
 struct depot_lane {
     uint32_t clock;         /* fetches for decode rows */
-    uint32_t hand;          /* of its share: the first frame that is looked at next */
     uint64_t n_hit, n_miss; /* pages that had a frame, that had none */
     uint64_t n_tok;         /* that came over the bus; a page is PAGE_TOK */
 };
@@ -28,28 +28,23 @@ struct depot_lane {
 struct depot_map {
     uint8_t *base, *below;
     uint32_t *held; /* [pages] one more than a page's frame; 0: none */
-    uint32_t n_frame, n_window, n_share;
+    uint32_t n_frame, n_new, n_head, n_pass;
     uint32_t *page;          /* [n_frame] one more than the page in a frame; 0: none */
-    uint32_t *used;          /* [n_frame] its lane's clock when it was last read */
+    uint32_t *used;          /* [n_frame] clock * n_layer + layer of the fetch that read it last */
+    uint32_t *hand;          /* [n_kv_head] of its frames the one that is looked at next */
     struct depot_lane *lane; /* [n_layer, n_kv_head] */
-    uint32_t *wanted, *into; /* rooms: [n_kv_head][depot_wanted_max] pages, and their frames */
+    uint32_t *wanted, *into; /* rooms: [n_kv_head][n_head] pages to come, and their frames */
     uint32_t *n_move;        /* room: [n_kv_head] */
     uint8_t *card;           /* [pages] the first bytes of each, for methods; they never leave */
     size_t card_bytes;       /* 0: methods note what they need */
 };
 
-/* Pages of a KV head that one call can bring into frames. */
-static inline uint32_t depot_wanted_max(const struct depot_map *m, uint32_t n_kv_head)
-{
-    return m->n_share + m->n_window / n_kv_head;
-}
-
-/* Page i of the list has been sealed into frame i, all of the window: it goes to the depot, and
- * what lay in the window before has no frame any more. */
+/* Page i of the list has been sealed into frame i: it goes to the depot, and what lay in these
+ * frames before has none any more. */
 struct op_depot_store {
     const struct depot_map *map;
     const struct page_geom *geom;
-    const uint32_t *page; /* [n_page] at most n_window, none twice */
+    const uint32_t *page; /* [n_page] at most n_new, none twice */
     uint32_t n_page;
 };
 
@@ -62,15 +57,15 @@ struct op_depot_renew {
 };
 
 /* Brings what runs are about to read of a layer into frames, as far as there is room. Of decode
- * rows: pages that were not read in the last fetch give way first, then those that were; one that
- * is read now never. Pages of few single tokens come only now and then. Of prompt rows: all that they
- * see, into what `n_new` pages sealed in this layer leave of the window. */
+ * rows: pages that were not read when the turn of their layer came last give way first, those whose
+ * turns are long past before others; then those that pass; one that is read now never. Pages of few
+ * single tokens come only now and then. Of prompt rows: all that they see, among the pages that
+ * pass. */
 struct op_depot_fetch {
     const struct depot_map *map;
     const struct page_geom *geom;
     uint32_t layer;
     uint32_t window; /* as in op_attn */
-    uint32_t n_new;
     uint32_t n_run;
     const struct attn_run *run; /* with lists, if at all, that the device has chosen */
 };

@@ -219,6 +219,7 @@ struct op_visit_proof {
 struct op_lane_visit {
     const struct page_geom *geom;
     struct page_frames frames;
+    uint32_t layer, kv_head;            /* for their depot */
     const page_id *page;                /* [n_page] */
     const struct segment_view *segment; /* [n_segment] of these pages, whose keys are turned */
     uint32_t n_segment;

@@ -31,6 +31,8 @@
 
 typedef uint32_t page_id;
 
+struct depot_map;
+
 /* Shape shared by all pages of a model; head_dim is a multiple of 32, at most 512. */
 struct page_geom {
     uint32_t n_layer, n_kv_head, head_dim;
@@ -57,6 +59,7 @@ struct page_frames {
      * 0: it has none, and its bytes are at below + page * geom.bytes. NULL: all have one. */
     const uint32_t *held;
     const uint8_t *below;
+    const struct depot_map *depot; /* of the same, for launchers */
 };
 
 /* Where the first parts of q8 pages lie, at the same offsets: page id's at base + page_frame_of(of,

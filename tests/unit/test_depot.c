@@ -29,7 +29,7 @@ static const char *const methods[] = {
     "topk:budget=20",
     "arkvale:budget=64,dense=0,sink=0,recent=0",
 };
-enum { N_METHOD = sizeof methods / sizeof methods[0], AUTO = 1, STREAMING = 4 };
+enum { N_METHOD = sizeof methods / sizeof methods[0], FULL = 0, AUTO = 1, PSA = 3, STREAMING = 4 };
 
 static size_t page_bytes(sac_kv_type type)
 {
@@ -73,11 +73,13 @@ static sac_engine *new_engine(const sac_model *of, sac_kv_type type, uint32_t n_
     return new_engine_of(of, &p, n_frame);
 }
 
-/* Least frames: new pages of a step, and a window's and a share's for every lane. */
-static uint32_t least(uint32_t n_layer)
+/* Frames for new pages of a step, and n for each KV head. */
+static uint32_t frames_of(uint32_t n)
 {
-    return (64 / PAGE_TOK + 1 + N_METHOD) * 2 + 2 * 2 * n_layer;
+    return (64 / PAGE_TOK + 1 + N_METHOD) * 2 + 2 * n;
 }
+
+enum { LEAST = 2 };
 
 struct heard {
     uint32_t n;
@@ -129,7 +131,7 @@ struct scene {
     const sac_model *of;
     sac_kv_type type;
     uint32_t n_layer, n_fork;
-    uint32_t n_more; /* frames, than the least */
+    uint32_t n_frame; /* of a KV head */
 };
 
 static sac_tier_stats live_with(const struct scene *s, uint32_t n_frame, struct heard *h)
@@ -153,13 +155,13 @@ static void few_frames_give_the_same_bits(void **state)
 {
     (void)state;
     static struct heard want, got;
-    const struct scene scene[] = {{model, SAC_KV_F16, 2, N_METHOD, 0},
-                                  {model, SAC_KV_Q8, 2, 4, 12},
-                                  {windowed, SAC_KV_BF16, 6, 1, 0}};
-    for (int i = 0; i < 3; i++) {
+    const struct scene scene[] = {{model, SAC_KV_F16, 2, N_METHOD, LEAST},
+                                  {model, SAC_KV_F16, 2, N_METHOD, 7},
+                                  {model, SAC_KV_Q8, 2, 4, 10},
+                                  {windowed, SAC_KV_BF16, 6, 1, LEAST}};
+    for (int i = 0; i < 4; i++) {
         const sac_tier_stats none = live_with(&scene[i], 0, &want);
-        const sac_tier_stats some =
-            live_with(&scene[i], least(scene[i].n_layer) + scene[i].n_more, &got);
+        const sac_tier_stats some = live_with(&scene[i], frames_of(scene[i].n_frame), &got);
         assert_null(none.backend);
         assert_int_equal(want.n, got.n);
         assert_memory_equal(want.last, got.last, sizeof want.last);
@@ -170,48 +172,104 @@ static void few_frames_give_the_same_bits(void **state)
     }
 }
 
-/* What one layer's rows have asked for since the last call. */
-static void asked(const sac_engine *e, uint64_t *out_hit, uint64_t *out_fetch)
+/* What a layer's rows have asked for since the last call. */
+static void asked(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64_t *out_fetch)
 {
-    static uint64_t hit, fetch;
-    const uint64_t had[] = {hit, fetch};
-    sac_tier_get_layer(e, 0, &hit, &fetch);
-    *out_hit = hit - had[0];
-    *out_fetch = fetch - had[1];
+    static uint64_t hit[2], fetch[2];
+    const uint64_t had[] = {hit[layer], fetch[layer]};
+    sac_tier_get_layer(e, layer, &hit[layer], &fetch[layer]);
+    *out_hit = hit[layer] - had[0];
+    *out_fetch = fetch[layer] - had[1];
 }
 
-/* The same sequence again and again: what it reads has come once, or comes in part, and the part
- * that has come stays. Only of the last layer the prompt has left all pages in the window. */
+/* Pages of N_TEXT tokens, those of the last layer that stay where they were sealed, steps. */
+enum { N_PAGE = 4, N_HEAD = 2, N_LAYER = 2, N_STAY = 2, N = 3 };
+
+static sac_seq begin_text(sac_engine *e, struct heard *h)
+{
+    sac_error err;
+    sac_seq seq;
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, prompt, N_TEXT, SAC_ROW_PROMPT);
+    step_all(e, hear, h);
+    return seq;
+}
+
+/* The same sequence again and again: what it reads has come once, or where a head lacks one frame,
+ * one page of each layer comes and goes in the same place and the others stay. */
 static void what_is_read_again_has_a_frame(void **state)
 {
     (void)state;
     static struct heard h;
-    enum { N_PAGE = 4, N_HEAD = 2, N = 3 }; /* pages of 130 tokens; steps */
     for (uint32_t few = 0; few < 2; few++) {
-        sac_engine *e = new_engine(model, SAC_KV_F16, few ? least(2) + 20 : 1000);
+        sac_engine *e = new_engine(model, SAC_KV_F16, frames_of(N_LAYER * N_PAGE - N_STAY - few));
         sac_error err;
-        sac_seq seq;
+        const sac_seq seq = begin_text(e, &h);
         uint64_t hit, fetch;
-        must(sac_seq_create(e, &seq, &err), &err);
-        append(e, seq, prompt, N_TEXT, SAC_ROW_PROMPT);
-        step_all(e, hear, &h);
-        decode(e, &seq, 1, 1, &h);
+        decode(e, &seq, 1, 2, &h);
         const uint64_t bytes = sac_tier_get_stats(e).bytes_fetched;
-        asked(e, &hit, &fetch);
+        asked(e, 0, &hit, &fetch);
         decode(e, &seq, 1, N, &h);
-        asked(e, &hit, &fetch);
+        asked(e, 0, &hit, &fetch);
         assert_int_equal(fetch, N * N_HEAD * few);
         assert_int_equal(hit, N * N_HEAD * (N_PAGE - few));
         assert_int_equal(sac_tier_get_stats(e).bytes_fetched - bytes,
-                         N * N_HEAD * few * page_bytes(SAC_KV_F16));
-        /* The first page has a frame, the last one had no room. */
+                         N * N_LAYER * N_HEAD * few * page_bytes(SAC_KV_F16));
         must(sac_seq_use_decode(e, seq, STREAMING, &err), &err);
         decode(e, &seq, 1, 1, &h);
-        asked(e, &hit, &fetch);
+        asked(e, 0, &hit, &fetch);
         assert_int_equal(hit, N_HEAD * (2 - few));
         assert_int_equal(fetch, N_HEAD * few);
         sac_engine_free(e);
     }
+}
+
+/* The first layer reads everything, the second one two pages at most, and not always the same. */
+static void a_layer_that_reads_more_has_more_frames(void **state)
+{
+    (void)state;
+    static struct heard h;
+    static const char *const whole_first[] = {"quest:budget=32,dense=1,sink=0,recent=0"};
+    sac_engine_params p = params_of(SAC_KV_F16);
+    p.decode = whole_first;
+    p.n_decode = 1;
+    sac_engine *e = new_engine_of(model, &p, frames_of(N_PAGE + 1));
+    const sac_seq seq = begin_text(e, &h);
+    uint64_t hit, fetch;
+    decode(e, &seq, 1, 2, &h);
+    asked(e, 0, &hit, &fetch);
+    decode(e, &seq, 1, N, &h);
+    asked(e, 0, &hit, &fetch);
+    assert_int_equal(hit, N * N_HEAD * N_PAGE);
+    assert_int_equal(fetch, 0);
+    sac_engine_free(e);
+}
+
+/* What is visited, and perhaps not read, is in frames afterwards. */
+static void what_is_visited_has_a_frame(void **state)
+{
+    (void)state;
+    static struct heard h;
+    sac_engine *e = new_engine(model, SAC_KV_F16, frames_of(N_LAYER * N_PAGE));
+    sac_error err;
+    const sac_seq seq = begin_text(e, &h);
+    uint64_t hit, fetch;
+    must(sac_seq_use_decode(e, seq, PSA, &err), &err);
+    for (uint32_t l = 0; l < N_LAYER; l++) asked(e, l, &hit, &fetch);
+    decode(e, &seq, 1, 1, &h);
+    for (uint32_t l = 0; l < N_LAYER; l++) {
+        asked(e, l, &hit, &fetch);
+        assert_true(hit < N_HEAD * N_PAGE); /* it has not read everything */
+        assert_int_equal(fetch, 0);
+    }
+    must(sac_seq_use_decode(e, seq, FULL, &err), &err);
+    decode(e, &seq, 1, 1, &h);
+    for (uint32_t l = 0; l < N_LAYER; l++) {
+        asked(e, l, &hit, &fetch);
+        assert_int_equal(hit, N_HEAD * N_PAGE);
+        assert_int_equal(fetch, 0);
+    }
+    sac_engine_free(e);
 }
 
 /* Two sequences in turns, where there is room for neither: pages of one give way to the other's. */
@@ -220,7 +278,7 @@ static void what_is_not_read_gives_way(void **state)
     (void)state;
     static struct heard heard[2];
     for (uint32_t few = 0; few < 2; few++) {
-        sac_engine *e = new_engine(model, SAC_KV_F16, few ? least(2) + 8 : 0);
+        sac_engine *e = new_engine(model, SAC_KV_F16, few ? frames_of(4) : 0);
         sac_error err;
         sac_seq seq[2];
         memset(&heard[few], 0, sizeof heard[few]);
@@ -240,7 +298,7 @@ static void move_to_used_places(const sac_engine_params *params)
 {
     static struct heard h, want, got;
     sac_engine *all = new_engine_of(model, params, 0);
-    sac_engine *few = new_engine_of(model, params, least(2) + 12);
+    sac_engine *few = new_engine_of(model, params, frames_of(6));
     sac_error err;
     sac_seq a, b, c;
     uint8_t *bytes;
@@ -291,7 +349,7 @@ static void steps_that_fetch_are_one_graph(void **state)
     (void)state;
     if (real_library()) skip(); /* it does not count */
     static struct heard h;
-    sac_engine *e = new_engine(model, SAC_KV_F16, least(2));
+    sac_engine *e = new_engine(model, SAC_KV_F16, frames_of(LEAST));
     sac_error err;
     sac_seq seq;
     must(sac_seq_create(e, &seq, &err), &err);
@@ -323,7 +381,7 @@ static void what_a_depot_cannot_be_is_named(void **state)
     refuse(&tier, SAC_ERR_UNSUPPORTED, "leave the file out");
     tier = (struct sac_tier_params){.fast_bytes = 0};
     refuse(&tier, SAC_ERR_ARG, "say how much");
-    tier = (struct sac_tier_params){.fast_bytes = (least(2) - 1) * page};
+    tier = (struct sac_tier_params){.fast_bytes = (frames_of(LEAST) - 1) * page};
     refuse(&tier, SAC_ERR_ARG, "at least");
     tier = (struct sac_tier_params){.fast_bytes = 1000 * page, .policy = SAC_TIER_LRU};
     refuse(&tier, SAC_ERR_UNSUPPORTED, "policy");
@@ -334,6 +392,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_frames_give_the_same_bits),
         cmocka_unit_test(what_is_read_again_has_a_frame),
+        cmocka_unit_test(a_layer_that_reads_more_has_more_frames),
+        cmocka_unit_test(what_is_visited_has_a_frame),
         cmocka_unit_test(what_is_not_read_gives_way),
         cmocka_unit_test(places_are_used_again),
         cmocka_unit_test(steps_that_fetch_are_one_graph),

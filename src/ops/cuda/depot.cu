@@ -2,20 +2,28 @@
  *
  * A fetch is two launches: a block for each KV head looks through what the rows of the layer are
  * about to read and says which missing page comes into which frame, then many blocks copy. Lists
- * are the device's, and the host waits for none of it.
+ * are the device's, and the host waits for none of it. Visits of pages (visit.cu) fetch those that
+ * come first, too, before they look at keys.
+ *
+ * Time is counted in turns: a layer's comes once for each step with decode rows. A page of a layer
+ * above the one at hand that was read in the step before has not missed its turn, so what a step
+ * reads of all layers stays as long as there is anything else.
  *
  * Invariants, between launches:
  *  1. held[p] = f + 1 if and only if page[f] = p + 1.
  *  2. A page that has no frame has its bytes below; one that has has them in both.
- *  3. A frame of a share holds a page of that layer and KV head. */
+ *  3. A frame of a KV head holds a page of that head. */
+#include "ops/cuda/depot.cuh"
+
 #include "ops/cuda/block.cuh"
-#include "ops/cuda/place.cuh"
 #include "ops/cuda/queue.cuh"
 
 #include "ops/depot.h"
 
 #define THREADS      128u
-#define EACH         8u         /* pages or frames that a thread looks at together */
+#define LOOKERS      512u       /* threads that look for pages and frames of a KV head */
+#define EACH         8u         /* that one of them looks at together */
+#define RANKS        16u        /* of frames: the highest gives way first, 0 does not */
 #define COPIERS      16u        /* blocks that copy pages of a KV head */
 #define TOKENS_WORTH 8u         /* single tokens of a page for which it always comes */
 #define DICE_BITS    6u         /* of the chance of others */
@@ -38,20 +46,14 @@ static __device__ void copy_page(uint8_t *to, const uint8_t *from, size_t bytes)
     }
 }
 
-/* What lay in the window has no frame any more. */
-static __global__ void __launch_bounds__(THREADS) clear_kernel(const struct depot_map m)
+/* What lay in the first n frames has none any more. */
+static __global__ void __launch_bounds__(THREADS) clear_kernel(const struct depot_map m, uint32_t n)
 {
     kernel_begin();
     const uint32_t f = blockIdx.x * THREADS + threadIdx.x;
-    if (f >= m.n_window || m.page[f] == 0) return;
+    if (f >= n || m.page[f] == 0) return;
     m.held[m.page[f] - 1] = 0;
     m.page[f] = 0;
-}
-
-static sac_status clear_window(struct cuda_device *d, const struct depot_map *m)
-{
-    return queue_launch(d, "clearing of the window", clear_kernel,
-                        (m->n_window + THREADS - 1) / THREADS, THREADS, 0, *m);
 }
 
 struct depot_pages {
@@ -67,7 +69,7 @@ static __device__ void forget(const struct depot_map &m, uint32_t page)
     m.held[page] = 0;
 }
 
-/* Behind clear_kernel, so what is forgotten here lies in shares. */
+/* Behind clear_kernel, so no frame that is forgotten here is one that another block fills. */
 static __global__ void __launch_bounds__(THREADS) store_kernel(const struct depot_pages c)
 {
     kernel_begin();
@@ -108,9 +110,10 @@ static struct depot_pages pages_of(struct cuda_device *d, const struct depot_map
 sac_status cuda_depot_store(struct cuda_device *d, const struct op_depot_store *op)
 {
     if (op->n_page == 0) return SAC_OK;
-    if (op->n_page > op->map->n_window)
-        return device_fail(d, SAC_ERR_MEMORY, "more new pages than the window has frames");
-    TRY(clear_window(d, op->map));
+    if (op->n_page > op->map->n_new)
+        return device_fail(d, SAC_ERR_MEMORY, "more new pages than there are frames for them");
+    TRY(queue_launch(d, "clearing of frames", clear_kernel, (op->n_page + THREADS - 1) / THREADS,
+                     THREADS, 0, *op->map, op->n_page));
     const struct depot_pages c = pages_of(d, op->map, op->geom, op->page, op->n_page);
     if (!c.page) return d->status;
     return queue_launch(d, "storing of pages", store_kernel, op->n_page, THREADS, 0, c);
@@ -131,27 +134,59 @@ struct fetch_run {
     size_t stride;
     struct attn_chosen chosen;
     uint32_t page0, n_page; /* what is read where nothing is chosen */
-    bool decodes;
 };
 
 struct fetch_call {
     struct depot_map map;
-    size_t page_bytes;
-    uint32_t lane0, n_wanted_max; /* of the layer; of the lists in `wanted` and `into` */
-    uint32_t n_new, n_run;
-    bool decodes; /* some run does */
+    uint32_t layer, n_layer;
+    uint32_t n_run;
+    bool prompts; /* the runs' rows are such */
     const struct fetch_run *run;
+};
+
+struct visits_list {
+    const uint32_t *page;  /* a lane's, as a row of fetch_run.page */
+    const uint32_t *order; /* [n] which of them */
+    uint32_t n;
+};
+
+struct visits_call {
+    struct depot_map map;
+    uint32_t layer, n_layer;
+    const struct visits_list *list;
+    const uint32_t *ptr; /* [n_kv_head + 1] those of head h from ptr[h] on */
 };
 
 struct asked { /* of a KV head; the same in all threads but for the last three */
     const struct depot_map *map;
+    struct depot_lane *lane;
     uint32_t *wanted, *into, *room;
-    uint32_t clock, n_wanted, n_most;
-    uint32_t n_hit, n_miss, n_tok; /* of this thread */
+    uint32_t first;               /* of the head's frames */
+    uint32_t clock, now, n_layer; /* now: as in depot_map.used */
+    uint32_t n_wanted;            /* at most n_head */
+    uint32_t n_hit, n_miss, n_tok;
 };
 
-/* Whether a missing page comes of which so many tokens are read. One of few comes now and then, by a
- * dice that knows the page and the fetch alone: what comes so costs half of what is read of such
+/* Begins with nothing asked for, in the turn of a layer that is the next to end. */
+static __device__ struct asked ask_begin(const struct depot_map *m, uint32_t h, uint32_t layer,
+                                         uint32_t n_layer, uint32_t *room)
+{
+    struct asked a;
+    a.map = m;
+    a.lane = m->lane + layer * gridDim.x + h;
+    a.wanted = m->wanted + (size_t)h * m->n_head;
+    a.into = m->into + (size_t)h * m->n_head;
+    a.room = room;
+    a.first = m->n_new + h * m->n_head;
+    a.clock = a.lane->clock + 1;
+    a.now = a.clock * n_layer + layer;
+    a.n_layer = n_layer;
+    a.n_wanted = a.n_hit = a.n_miss = a.n_tok = 0;
+    return a;
+}
+
+/* Whether a missing page comes of which so many tokens are read. One of few comes now and then, by
+ * a dice that knows the page and the fetch alone: what comes so costs half of what is read of such
  * pages in place, at most, and a page that is read in every step comes soon. */
 static __device__ bool is_worth(uint32_t page, uint32_t n_tok, uint32_t clock)
 {
@@ -173,8 +208,8 @@ static __device__ void ask(struct asked &a, const uint32_t page[EACH], const uin
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
         const bool misses = page[j] != PAGE_NONE && at[j] == 0;
-        const bool comes = misses && is_worth(page[j], n_tok[j], a.clock) && k < a.n_most;
-        if (at[j] && at[j] != WANTED) a.map->used[at[j] - 1] = a.clock;
+        const bool comes = misses && is_worth(page[j], n_tok[j], a.clock) && k < a.map->n_head;
+        if (at[j] && at[j] != WANTED) a.map->used[at[j] - 1] = a.now;
         if (comes) {
             a.map->held[page[j]] = WANTED;
             a.wanted[k++] = page[j];
@@ -183,7 +218,7 @@ static __device__ void ask(struct asked &a, const uint32_t page[EACH], const uin
         a.n_miss += misses;
         a.n_tok += misses && !comes ? n_tok[j] : 0;
     }
-    a.n_wanted = min(a.n_wanted + n, a.n_most);
+    a.n_wanted = min(a.n_wanted + n, a.map->n_head);
     __syncthreads(); /* what is wanted now is not missing to the next */
 }
 
@@ -192,10 +227,10 @@ static __device__ void ask_pages(struct asked &a, const uint32_t *page, const ui
                                  uint32_t page0, uint32_t n)
 {
     uint32_t at[EACH], n_tok[EACH];
-    for (uint32_t i0 = 0; i0 < n; i0 += EACH * THREADS) {
+    for (uint32_t i0 = 0; i0 < n; i0 += EACH * LOOKERS) {
 #pragma unroll
         for (uint32_t j = 0; j < EACH; j++) {
-            const uint32_t i = i0 + j * THREADS + threadIdx.x;
+            const uint32_t i = i0 + j * LOOKERS + threadIdx.x;
             at[j] = i < n ? page[list ? list[i] : page0 + i] : PAGE_NONE;
             n_tok[j] = PAGE_TOK;
         }
@@ -216,10 +251,10 @@ static __device__ void ask_tokens(struct asked &a, const uint32_t *page, const u
                                   uint32_t n)
 {
     uint32_t at[EACH], n_tok[EACH];
-    for (uint32_t i0 = 0; i0 < n; i0 += EACH * THREADS) {
+    for (uint32_t i0 = 0; i0 < n; i0 += EACH * LOOKERS) {
 #pragma unroll
         for (uint32_t j = 0; j < EACH; j++) {
-            const uint32_t i = i0 + j * THREADS + threadIdx.x;
+            const uint32_t i = i0 + j * LOOKERS + threadIdx.x;
             n_tok[j] = i < n ? run_of_tokens(tok, i, n) : 0;
             at[j] = n_tok[j] ? page[tok[i] / PAGE_TOK] : PAGE_NONE;
         }
@@ -232,7 +267,7 @@ static __device__ void ask_tokens(struct asked &a, const uint32_t *page, const u
 static __device__ uint32_t second_part(const uint32_t *tok, uint32_t n, uint32_t *room)
 {
     uint32_t at = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+    for (uint32_t i = threadIdx.x; i < n; i += LOOKERS)
         if (i > 0 && tok[i] < tok[i - 1]) at = i;
     return block_sum(at, room);
 }
@@ -262,107 +297,157 @@ static __device__ void put(const struct asked &a, uint32_t k, uint32_t f)
     if (m.page[f]) m.held[m.page[f] - 1] = 0;
     m.page[f] = a.wanted[k] + 1;
     m.held[a.wanted[k]] = f + 1;
-    m.used[f] = a.clock;
+    m.used[f] = a.now;
     a.into[k] = f;
 }
 
-/* Bit j: the frame j behind the i-th from the hand on holds nothing, or nothing that was read in
- * the last `age` fetches. */
-static __device__ uint32_t find_old(const struct asked &a, uint32_t first, uint32_t hand,
-                                    uint32_t i, uint32_t age)
+/* How readily a frame gives way: by the turns of its layer that its page has missed. Where pages
+ * pass, those do, too, whose turn is to come. */
+static __device__ uint32_t rank_of(const struct asked &a, uint32_t f, bool passing)
 {
     const struct depot_map &m = *a.map;
-    uint32_t old = 0;
-#pragma unroll
-    for (uint32_t j = 0; j < EACH; j++) {
-        const uint32_t f = first + (hand + i + j) % m.n_share;
-        if (i + j < m.n_share && (m.page[f] == 0 || m.used[f] + age <= a.clock)) old |= 1u << j;
-    }
-    return old;
+    const uint32_t since = a.now - m.used[f];
+    if (m.page[f] == 0) return RANKS - 1;
+    if (passing) return since > 0;
+    return min(since / a.n_layer, RANKS - 2);
 }
 
-/* Frames of a share for what is wanted: from the hand on, first those whose pages the last fetch
- * has not read, then those that this one has not. Returns how many have got one. */
-static __device__ uint32_t give_share(const struct asked &a, struct depot_lane *lane,
-                                      uint32_t first)
+/* Frames of one look: those of the highest ranks for what is wanted, of equal ones the first.
+ * Returns how many pages have got one; *goes_on: the look has no more empty ones. */
+static __device__ uint32_t give_look(const struct asked &a, const uint32_t f[EACH],
+                                     const uint32_t rank[EACH], uint32_t given, bool *goes_on)
 {
-    const uint32_t hand = lane->hand, n_share = a.map->n_share;
-    uint32_t given = 0;
-    for (uint32_t age = 2; age > 0 && given < a.n_wanted; age--)
-        for (uint32_t i0 = 0; i0 < n_share && given < a.n_wanted; i0 += EACH * THREADS) {
-            const uint32_t i = i0 + threadIdx.x * EACH;
-            uint32_t old = find_old(a, first, hand, i, age), n;
-            uint32_t k = given + block_before((uint32_t)__popc(old), a.room, &n);
-            for (; old && k < a.n_wanted; old &= old - 1, k++) {
-                const uint32_t at = (hand + i + (uint32_t)__ffs(old) - 1) % n_share;
-                put(a, k, first + at);
-                if (k + 1 == a.n_wanted) lane->hand = (at + 1) % n_share;
-            }
-            given = min(given + n, a.n_wanted);
-        }
+    __shared__ uint32_t count[RANKS];
+    const uint32_t need = a.n_wanted - given;
+    uint32_t least = RANKS - 1, above = 0, n_tie = 0, n_take = 0, n;
+    __syncthreads(); /* nobody reads the counts before any more */
+    if (threadIdx.x < RANKS) count[threadIdx.x] = 0;
     __syncthreads();
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++)
+        if (rank[j] > 0) atomicAdd(&count[rank[j]], 1u);
+    __syncthreads();
+    while (least > 1 && above + count[least] < need) above += count[least--];
+    *goes_on = least < RANKS - 1 || count[least] <= need;
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) n_tie += rank[j] == least;
+    uint32_t tie = above + block_before(n_tie, a.room, &n);
+    bool takes[EACH];
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) {
+        takes[j] = rank[j] > least || (rank[j] == least && tie < need);
+        tie += rank[j] == least;
+        n_take += takes[j];
+    }
+    uint32_t k = given + block_before(n_take, a.room, &n);
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++)
+        if (takes[j]) put(a, k++, f[j]);
+    return n;
+}
+
+/* Frames for what is wanted, of ranks from `least` on. Which are looked at: all of the head, from
+ * its hand on, or those where pages pass. Returns how many pages have got one. */
+static __device__ uint32_t give(const struct asked &a, uint32_t given, uint32_t least, bool passing)
+{
+    const uint32_t n = passing ? a.map->n_pass : a.map->n_head;
+    uint32_t first = passing ? 0 : a.map->hand[blockIdx.x], f[EACH], rank[EACH];
+    for (uint32_t seen = 0; seen < n && given < a.n_wanted; seen += EACH * LOOKERS) {
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j++) {
+            const uint32_t i = threadIdx.x * EACH + j;
+            f[j] = a.first + (first + i) % n;
+            rank[j] = seen + i < n ? rank_of(a, f[j], passing) : 0;
+            if (rank[j] < least) rank[j] = 0;
+        }
+        bool goes_on;
+        given += give_look(a, f, rank, given, &goes_on);
+        if (goes_on) first = (first + min(EACH * LOOKERS, n - seen)) % n;
+    }
+    __syncthreads(); /* frames are given, and all know the hand */
+    if (threadIdx.x == 0 && !passing) a.map->hand[blockIdx.x] = first;
     return given;
 }
 
-/* Those that have got none stay below. */
-static __device__ void leave(struct asked &a, uint32_t given)
+/* Room for what is wanted, in frames of ranks from `least` on, then where pages pass. */
+static __device__ void find_room(struct asked &a, uint32_t least, bool passes)
 {
-    for (uint32_t k = given + threadIdx.x; k < a.n_wanted; k += THREADS) {
-        a.map->held[a.wanted[k]] = 0;
+    const struct depot_map &m = *a.map;
+    uint32_t given = give(a, 0, least, false);
+    if (passes) given = give(a, given, 1, true);
+    for (uint32_t k = given + threadIdx.x; k < a.n_wanted; k += LOOKERS) {
+        m.held[a.wanted[k]] = 0; /* it stays below */
         a.n_tok += PAGE_TOK;
     }
     a.n_wanted = given;
+    if (threadIdx.x == 0) m.n_move[blockIdx.x] = given;
+}
+
+/* The last of what is asked for a KV head. */
+static __device__ void ask_end(const struct asked &a, bool ends_turn)
+{
+    const uint32_t n_hit = block_sum(a.n_hit, a.room), n_miss = block_sum(a.n_miss, a.room);
+    const uint32_t n_tok = block_sum(a.n_tok, a.room) + a.n_wanted * PAGE_TOK;
+    if (threadIdx.x > 0) return;
+    a.lane->clock = a.clock - !ends_turn;
+    a.lane->n_hit += n_hit;
+    a.lane->n_miss += n_miss;
+    a.lane->n_tok += n_tok;
+}
+
+/* Prompt rows end no turn, so pages that they have read in the step before seem to be read now. */
+static __device__ void let_pass(const struct asked &a)
+{
+    uint32_t *used = a.map->used + a.first;
+    for (uint32_t i = threadIdx.x; i < a.map->n_pass; i += LOOKERS)
+        if (used[i] == a.now) used[i]--;
     __syncthreads();
 }
 
-/* Decode rows into the share, then prompt rows into this head's part of the window. */
-static __global__ void __launch_bounds__(THREADS) fetch_kernel(const struct fetch_call c)
+/* Prompt rows take no frame from decode rows but where pages pass. */
+static __global__ void __launch_bounds__(LOOKERS, 1) fetch_kernel(const struct fetch_call c)
 {
     kernel_begin();
     __shared__ uint32_t room[32];
-    const struct depot_map &m = c.map;
-    const uint32_t h = blockIdx.x, part = (m.n_window - c.n_new) / gridDim.x;
-    struct depot_lane *lane = m.lane + c.lane0 + h;
-    struct asked a;
-    a.map = &m;
-    a.wanted = m.wanted + (size_t)h * c.n_wanted_max;
-    a.into = m.into + (size_t)h * c.n_wanted_max;
-    a.room = room;
-    a.clock = lane->clock + c.decodes;
-    a.n_wanted = a.n_hit = a.n_miss = a.n_tok = 0;
-    a.n_most = m.n_share;
-    for (uint32_t i = 0; i < c.n_run; i++)
-        if (c.run[i].decodes) ask_run(a, c.run[i], h);
-    leave(a, give_share(a, lane, m.n_window + (c.lane0 + h) * m.n_share));
-    const uint32_t before = a.n_wanted;
-    a.n_most = before + part;
-    for (uint32_t i = 0; i < c.n_run; i++)
-        if (!c.run[i].decodes) ask_run(a, c.run[i], h);
-    for (uint32_t k = before + threadIdx.x; k < a.n_wanted; k += THREADS)
-        put(a, k, c.n_new + h * part + k - before);
-    const uint32_t n_hit = block_sum(a.n_hit, room), n_miss = block_sum(a.n_miss, room);
-    const uint32_t n_tok = block_sum(a.n_tok, room) + a.n_wanted * PAGE_TOK;
-    if (threadIdx.x > 0) return;
-    lane->clock = a.clock;
-    lane->n_hit += n_hit;
-    lane->n_miss += n_miss;
-    lane->n_tok += n_tok;
-    m.n_move[h] = a.n_wanted;
+    struct asked a = ask_begin(&c.map, blockIdx.x, c.layer, c.n_layer, room);
+    if (c.prompts) let_pass(a);
+    for (uint32_t i = 0; i < c.n_run; i++) ask_run(a, c.run[i], blockIdx.x);
+    find_room(a, c.prompts ? RANKS - 1 : 1, true);
+    ask_end(a, !c.prompts);
+}
+
+/* What visits look at first. It takes no frame from what the next layers read. */
+static __global__ void __launch_bounds__(LOOKERS, 1) visits_kernel(const struct visits_call c)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32];
+    struct asked a = ask_begin(&c.map, blockIdx.x, c.layer, c.n_layer, room);
+    for (uint32_t i = c.ptr[blockIdx.x]; i < c.ptr[blockIdx.x + 1]; i++)
+        ask_pages(a, c.list[i].page, c.list[i].order, 0, c.list[i].n);
+    find_room(a, 1, false);
+    a.n_hit = a.n_miss = a.n_tok = 0; /* who attends asks again */
+    ask_end(a, false);
 }
 
 /* Blocks of a KV head take its pages in turns. */
-static __global__ void __launch_bounds__(THREADS) move_kernel(const struct fetch_call c)
+static __global__ void __launch_bounds__(THREADS)
+    move_kernel(const struct depot_map m, size_t page_bytes)
 {
     kernel_begin();
-    const struct depot_map &m = c.map;
-    const uint32_t *wanted = m.wanted + (size_t)blockIdx.y * c.n_wanted_max;
-    const uint32_t *into = m.into + (size_t)blockIdx.y * c.n_wanted_max;
+    const uint32_t *wanted = m.wanted + (size_t)blockIdx.y * m.n_head;
+    const uint32_t *into = m.into + (size_t)blockIdx.y * m.n_head;
     for (uint32_t k = blockIdx.x; k < m.n_move[blockIdx.y]; k += gridDim.x)
-        copy_page(m.base + into[k] * c.page_bytes, m.below + wanted[k] * c.page_bytes,
-                  c.page_bytes);
+        copy_page(m.base + into[k] * page_bytes, m.below + wanted[k] * page_bytes, page_bytes);
 }
 
-/* ---- The launcher ---- */
+/* ---- Launchers ---- */
+
+static sac_status launch_moves(struct cuda_device *d, const struct depot_map *m,
+                               const struct page_geom *geom)
+{
+    return queue_launch(d, "fetching of pages", move_kernel, dim3(COPIERS, geom->n_kv_head),
+                        THREADS, 0, *m, geom->bytes);
+}
 
 static struct fetch_run run_make(const struct op_depot_fetch *op, const struct attn_run *run)
 {
@@ -376,39 +461,64 @@ static struct fetch_run run_make(const struct op_depot_fetch *op, const struct a
     r.chosen = run->chosen;
     r.page0 = seen < end ? seen : end;
     r.n_page = end - r.page0;
-    r.decodes = run->kind == ROW_DECODE;
     return r;
-}
-
-/* Whether a prompt row may ask for the window while the last layer's pages are in it. */
-static bool needs_window(const struct op_depot_fetch *op)
-{
-    bool prompts = false;
-    for (uint32_t i = 0; i < op->n_run; i++) prompts = prompts || op->run[i].kind != ROW_DECODE;
-    return prompts && op->n_new == 0;
 }
 
 sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *op)
 {
+    const struct depot_map *m = op->map;
     const uint32_t n_kv_head = op->geom->n_kv_head;
     if (op->n_run == 0) return SAC_OK;
-    if (needs_window(op)) TRY(clear_window(d, op->map));
     void *host;
     struct fetch_call c;
     memset(&c, 0, sizeof c);
-    c.map = *op->map;
-    c.page_bytes = op->geom->bytes;
-    c.lane0 = op->layer * n_kv_head;
-    c.n_wanted_max = depot_wanted_max(op->map, n_kv_head);
-    c.n_new = op->n_new;
+    c.map = *m;
+    c.layer = op->layer;
+    c.n_layer = op->geom->n_layer;
     c.n_run = op->n_run;
+    c.prompts = op->run->kind != ROW_DECODE;
     c.run = (const struct fetch_run *)stage_take(d, op->n_run * sizeof *c.run, &host);
     if (!c.run) return d->status;
-    for (uint32_t i = 0; i < op->n_run; i++) {
+    for (uint32_t i = 0; i < op->n_run; i++)
         ((struct fetch_run *)host)[i] = run_make(op, &op->run[i]);
-        c.decodes = c.decodes || op->run[i].kind == ROW_DECODE;
+    TRY(queue_launch(d, "search for missing pages", fetch_kernel, n_kv_head, LOOKERS, 0, c));
+    return launch_moves(d, m, op->geom);
+}
+
+/* Lists of a KV head stand behind each other. */
+static void sort_visits(struct visits_list *to, uint32_t *ptr, const struct op_lane_visit *op,
+                        const struct depot_visits *v)
+{
+    uint32_t n = 0;
+    for (uint32_t h = 0; h < op->geom->n_kv_head; h++) {
+        ptr[h] = n;
+        for (uint32_t i = 0, leader = 0; i < v->n; i++) {
+            if (op[i].n_member > 0) leader = i;
+            if (op[i].kv_head != h) continue;
+            to[n].page = op[i].page;
+            to[n].order = op[leader].order;
+            to[n++].n = op[i].n_page < v->n_first ? op[i].n_page : v->n_first;
+        }
     }
-    TRY(queue_launch(d, "search for missing pages", fetch_kernel, n_kv_head, THREADS, 0, c));
-    return queue_launch(d, "fetching of pages", move_kernel, dim3(COPIERS, n_kv_head), THREADS, 0,
-                        c);
+    ptr[op->geom->n_kv_head] = n;
+}
+
+sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit *op,
+                              const struct depot_visits *v)
+{
+    const struct depot_map *m = op->frames.depot;
+    const uint32_t n_kv_head = op->geom->n_kv_head;
+    void *list, *ptr;
+    struct visits_call c;
+    if (!m) return SAC_OK;
+    memset(&c, 0, sizeof c);
+    c.map = *m;
+    c.layer = op->layer;
+    c.n_layer = op->geom->n_layer;
+    c.list = (const struct visits_list *)stage_take(d, v->n * sizeof *c.list, &list);
+    c.ptr = (const uint32_t *)stage_take(d, (n_kv_head + 1) * sizeof *c.ptr, &ptr);
+    if (!c.list || !c.ptr) return d->status;
+    sort_visits((struct visits_list *)list, (uint32_t *)ptr, op, v);
+    TRY(queue_launch(d, "search for pages to visit", visits_kernel, n_kv_head, LOOKERS, 0, c));
+    return launch_moves(d, m, op->geom);
 }

@@ -19,6 +19,7 @@
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
+#include "ops/cuda/depot.cuh"
 
 #define THREADS     256u
 #define WARPS       (THREADS / 32)
@@ -686,6 +687,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
 {
     if (n == 0) return SAC_OK;
     struct visit_launch l = {op->geom, NULL, n, 1};
+    const struct depot_visits first = {n, FIRST};
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].n_segment || op[i].frames.of || op[i].proof)
             return device_fail(d, SAC_ERR_UNSUPPORTED,
@@ -697,6 +699,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
     l.list = choose_stage(d, op, n);
     if (!l.list) return d->status;
     TRY(queue_launch(d, "order of visits", order_kernel, n, ORDER, 0, l.list));
+    TRY(depot_bring_visits(d, op, &first));
     switch (attn_form_of(op->geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, &l);
     case FORM_BF16: return launch_form<FORM_BF16>(d, &l);
