@@ -134,7 +134,7 @@ static sac_status hold_run(sac_engine *e, const struct reading *r, uint32_t run_
     struct found f = {.id = t->held + t->n_held, .room = e->pool.n_frame - t->n_held};
     find_pages(&f, e, r, &r->run[run_i]);
     if (f.n > f.room) return SAC_ERR_CONTEXT;
-    const sac_status status = tier_acquire_more(e->pool.tier, f.id, f.n);
+    const sac_status status = tier_acquire_more(e->pool.tier, e->workers, f.id, f.n);
     if (status == SAC_OK) t->n_held += f.n;
     if (status == SAC_ERR_IO) tier_release(e->pool.tier, f.id, f.n);
     return status;

@@ -9,7 +9,8 @@
  * little has few slots under way, so that a read of somebody who waits finds the disk free, and one
  * that brings next to nothing is tried now and then only, to see whether that has changed. And no
  * more is guessed of a layer than the disk has lately read before the layer asked, for a guess
- * takes the frame of another page. */
+ * takes the frame of another page. Nothing is fetched ahead while what is asked for comes at once
+ * (inbound.c): then reading is work for a processor and no waiting, and who asks does it. */
 #include "kv/tier.h"
 
 #include <assert.h>
@@ -27,6 +28,15 @@ static bool is_told(enum tier_why why)
     return why > TIER_CHOSEN;
 }
 
+void ahead_count(struct tier_worth *worth, bool is_used)
+{
+    worth->n++;
+    worth->n_used += is_used;
+    if (worth->n < WORTH_N) return;
+    worth->n /= 2;
+    worth->n_used /= 2;
+}
+
 void ahead_tell(struct tier *t, uint32_t f, bool is_used)
 {
     struct tier_frame *frame = &t->frame[f];
@@ -35,11 +45,7 @@ void ahead_tell(struct tier *t, uint32_t f, bool is_used)
     frame->why = TIER_ASKED;
     if (!is_ahead) return;
     t->stats.n_ahead_used += is_used;
-    worth->n++;
-    worth->n_used += is_used;
-    if (worth->n < WORTH_N) return;
-    worth->n /= 2;
-    worth->n_used /= 2;
+    ahead_count(worth, is_used);
 }
 
 /* That share of n of what was brought is asked for; half of it, before much is known. */
@@ -100,6 +106,7 @@ void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n
     assert(why >= TIER_CHOSEN && why <= TIER_VISIT);
     if (!t || t->no_ahead || n == 0) return;
     pthread_mutex_lock(&t->lock);
+    if (inbound_comes_at_once(t)) n = 0;
     /* Those that are there do not give way to the others. */
     for (uint32_t i = 0; i < n; i++)
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE) tier_pin(t, t->frame_of[id[i]]);
@@ -108,7 +115,7 @@ void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE &&
             t->frame[t->frame_of[id[i]]].pins > 0)
             tier_unpin(t, t->frame_of[id[i]]);
-    inbound_pump_later(t);
+    if (n > 0) inbound_pump_later(t);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -203,8 +210,10 @@ void tier_follow(struct tier *t, const struct tier_follow *f)
         t->n_guess = 0;
     }
     t->spared = f->layer;
-    guess(t, f, TIER_LAST, find_last(t, f));
-    guess(t, f, TIER_BESIDE, find_beside(t, f));
+    if (!inbound_comes_at_once(t)) {
+        guess(t, f, TIER_LAST, find_last(t, f));
+        guess(t, f, TIER_BESIDE, find_beside(t, f));
+    }
     t->spared = PAGE_NONE;
     if (t->n_guess > 0) inbound_pump_later(t);
     pthread_mutex_unlock(&t->lock);

@@ -42,6 +42,8 @@ struct disk_io {
 struct disk_calls {
     ssize_t (*read)(int fd, void *to, size_t n, off_t at);
     ssize_t (*write)(int fd, const void *from, size_t n, off_t at);
+    /* As read, of what the system's cache has: fewer bytes, or -1, else. NULL: nothing is asked. */
+    ssize_t (*read_now)(int fd, void *to, size_t n, off_t at);
 };
 
 struct disk_params {
@@ -73,6 +75,9 @@ struct disk_io *disk_take(struct disk *d);
 void disk_give(struct disk *d, struct disk_io *io);
 /* Those behind it by `next`, too. */
 void disk_submit(struct disk *d, struct disk_io *io);
+/* Reads all of one transfer from a source at once, in the caller's thread, if no disk need be
+ * waited for: it is the caller's then, as in `done`. False: nothing has happened. */
+bool disk_read_now(const struct disk *d, struct disk_io *io);
 /* Has `woken` called: what the caller has no time for is done there. */
 void disk_wake(struct disk *d);
 

@@ -10,6 +10,10 @@
  * direction and whoever wants them. Slots between them are read over where their bytes cost less
  * than another read, and their bytes are thrown away.
  *
+ * Pages of a source may be in the system's cache, and then a read is a copy: who waits makes it,
+ * with all who wait beside him, and no other thread has to wake. Whether that is so is seen when it
+ * is tried.
+ *
  * A read of several pages that fails is not held against the pages: what has not come is read once
  * more, alone, so that only a page which cannot be read itself is lost. */
 #include "kv/tier.h"
@@ -126,6 +130,7 @@ void inbound_pump(struct tier *t)
         *end = disk_take(t->disk);
         if (!*end) break;
         begin_read(t, *end, f);
+        if (!(*end)->is_early && !(*end)->source) ahead_count(&t->at_once, false);
     }
     if (!first) return;
     /* A file that the system's cache has is copied from by whoever submits. */
@@ -133,6 +138,54 @@ void inbound_pump(struct tier *t)
     disk_submit(t->disk, first);
     pthread_mutex_lock(&t->lock);
 }
+
+/* ---- At once ---- */
+
+#define TRY_LEAST 32u /* reads of which one is tried at least */
+
+bool inbound_comes_at_once(const struct tier *t)
+{
+    return 2 * t->at_once.n_used > t->at_once.n;
+}
+
+/* Whether it is worth a try: most come so, or it is time to see whether that has changed. */
+static bool may_try(struct tier *t)
+{
+    if (2 * t->at_once.n_used >= t->at_once.n) return true;
+    if (++t->n_untried < TRY_LEAST) return false;
+    t->n_untried = 0;
+    return true;
+}
+
+/* The first frame that somebody waits for whose page a source has. */
+static uint32_t first_of_source(const struct tier *t)
+{
+    uint32_t f = t->line[TIER_WANTED].first;
+    while (f != FRAME_NONE &&
+           (!t->page[t->frame[f].page].source || t->page[t->frame[f].page].is_moving))
+        f = t->frame[f].behind;
+    return f;
+}
+
+bool inbound_read_now(struct tier *t)
+{
+    const uint32_t f = first_of_source(t);
+    struct disk_io *io = f != FRAME_NONE && may_try(t) ? disk_take(t->disk) : NULL;
+    if (!io) return false;
+    begin_read(t, io, f);
+    pthread_mutex_unlock(&t->lock);
+    const bool is_there = disk_read_now(t->disk, io);
+    if (is_there)
+        inbound_fill(t, io);
+    else
+        disk_submit(t->disk, io);
+    pthread_mutex_lock(&t->lock);
+    ahead_count(&t->at_once, is_there);
+    if (is_there) tier_end_transfer(t, io);
+    return is_there;
+}
+
+/* ---- Who begins reads ---- */
 
 static bool is_waited_for(const struct tier *t)
 {

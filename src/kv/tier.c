@@ -245,11 +245,8 @@ static void tell_change(struct tier *t)
     pthread_cond_broadcast(&t->change);
 }
 
-static void end_transfer(void *user, struct disk_io *io)
+void tier_end_transfer(struct tier *t, struct disk_io *io)
 {
-    struct tier *t = user;
-    if (!io->writes) inbound_fill(t, io);
-    pthread_mutex_lock(&t->lock);
     if (io->writes)
         end_write(t, io);
     else
@@ -257,6 +254,14 @@ static void end_transfer(void *user, struct disk_io *io)
     disk_give(t->disk, io);
     t->n_busy--;
     tell_change(t);
+}
+
+static void end_transfer(void *user, struct disk_io *io)
+{
+    struct tier *t = user;
+    if (!io->writes) inbound_fill(t, io);
+    pthread_mutex_lock(&t->lock);
+    tier_end_transfer(t, io);
     inbound_pump(t);
     pump_writes(t);
     pthread_mutex_unlock(&t->lock);
@@ -441,10 +446,39 @@ static bool is_state(const struct tier *t, page_id id, enum tier_state state)
            t->frame[t->frame_of[id]].state == state;
 }
 
+/* One of several threads that read what somebody waits for. */
+static void lend_hand(void *arg, uint32_t worker_i)
+{
+    struct tier *t = arg;
+    (void)worker_i;
+    pthread_mutex_lock(&t->lock);
+    while (inbound_read_now(t)) {
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* What comes at once is read by who waits for it, the workers and whoever else does. */
+static void read_now(struct tier *t, struct workers *workers)
+{
+    const uint64_t start = clock_us();
+    if (!inbound_read_now(t)) return;
+    t->n_waiting++;
+    if (workers && t->n_missed > DISK_RUN) {
+        pthread_mutex_unlock(&t->lock);
+        workers_share(workers, lend_hand, t);
+        pthread_mutex_lock(&t->lock);
+    }
+    while (inbound_read_now(t)) {
+    }
+    t->n_waiting--;
+    t->stats.wait_us += clock_us() - start;
+}
+
 /* Has what is bound read, and waits until no page of the list lacks its bytes. */
-static void load(struct tier *t, const page_id *id, uint32_t n)
+static void load(struct tier *t, struct workers *workers, const page_id *id, uint32_t n)
 {
     ahead_end_guess(t);
+    read_now(t, workers);
     inbound_pump(t);
     for (uint32_t i = 0; i < n;)
         if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
@@ -453,18 +487,27 @@ static void load(struct tier *t, const page_id *id, uint32_t n)
             i++;
 }
 
-static sac_status acquire(struct tier *t, const page_id *id, uint32_t n, bool holds)
+struct ask {
+    const page_id *id;
+    uint32_t n;
+    bool holds; /* the caller holds pages */
+    struct workers *workers;
+};
+
+static sac_status acquire(struct tier *t, const struct ask *ask)
 {
+    const page_id *id = ask->id;
+    const uint32_t n = ask->n;
     bool retried = false;
     sac_status status = SAC_OK;
     uint32_t n_absent;
     while ((n_absent = pin_present(t, id, n)) > t->n_free + t->n_ready) {
         unpin_present(t, id, n);
-        if (n > t->n_frame || !wait_for_room(t, holds, &retried)) return no_room(t);
+        if (n > t->n_frame || !wait_for_room(t, ask->holds, &retried)) return no_room(t);
     }
     make_room(t, n_absent);
     bind_absent(t, id, n);
-    load(t, id, n);
+    load(t, ask->workers, id, n);
     for (uint32_t i = 0; i < n; i++)
         if (is_state(t, id[i], TIER_LOST)) status = SAC_ERR_IO;
     return status;
@@ -474,16 +517,16 @@ sac_status tier_acquire(struct tier *t, const page_id *id, uint32_t n)
 {
     if (!t) return SAC_OK;
     pthread_mutex_lock(&t->lock);
-    const sac_status status = acquire(t, id, n, false);
+    const sac_status status = acquire(t, &(struct ask){id, n, false, NULL});
     pthread_mutex_unlock(&t->lock);
     return status;
 }
 
-sac_status tier_acquire_more(struct tier *t, const page_id *id, uint32_t n)
+sac_status tier_acquire_more(struct tier *t, struct workers *workers, const page_id *id, uint32_t n)
 {
     if (!t) return SAC_OK;
     pthread_mutex_lock(&t->lock);
-    const sac_status status = acquire(t, id, n, true);
+    const sac_status status = acquire(t, &(struct ask){id, n, true, workers});
     pthread_mutex_unlock(&t->lock);
     return status;
 }

@@ -16,6 +16,7 @@
 #define SAC_KV_TIER_H
 
 #include "base/mem.h"
+#include "base/workers.h"
 #include "kv/disk.h"
 #include "ops/page.h"
 
@@ -92,7 +93,8 @@ struct tier_layer {
     uint64_t n_hit, n_fetch;
 };
 
-/* Of what was fetched for a reason before it was asked for, how much was: of late. */
+/* Of what was counted of late, how much was of use. Of a reason: what was fetched for it before it
+ * was asked for, and was asked for then. */
 struct tier_worth {
     uint32_t n, n_used;
 };
@@ -124,11 +126,13 @@ struct tier {
     uint32_t n_free, n_ready;  /* ready: clean and not pinned */
     uint32_t n_pinned, n_busy; /* frames with pins; transfers under way */
     uint32_t n_missed;         /* frames for whose bytes somebody waits */
-    uint32_t n_waiting;        /* threads that wait for bytes of pages */
+    uint32_t n_waiting;        /* threads that wait for bytes of pages, or read them */
     uint32_t n_waiting_else;   /* threads that wait for anything else */
     uint32_t n_early;          /* slots of transfers under way that nobody has asked for */
     struct tier_line line[TIER_LINES];
     struct tier_worth worth[TIER_WHYS];
+    struct tier_worth at_once; /* of reads that somebody waited for, those that needed no waiting */
+    uint32_t n_untried;        /* since one was tried */
     uint32_t guessed;             /* the layer of what was guessed last; PAGE_NONE: it is over */
     uint32_t n_guess, guess_most; /* pages that were guessed of it, and may be */
     uint32_t step, now;           /* now: the layer that is computed */
@@ -189,8 +193,9 @@ void tier_close(struct tier *t, const page_id *id, uint32_t n);
  * SAC_ERR_BUSY, the writes that would free some have failed. */
 sac_status tier_acquire(struct tier *t, const page_id *id, uint32_t n);
 /* The same for a thread that holds pages while no other thread does: where these leave no room it
- * does not wait for itself, SAC_ERR_CONTEXT. */
-sac_status tier_acquire_more(struct tier *t, const page_id *id, uint32_t n);
+ * does not wait for itself, SAC_ERR_CONTEXT. The workers lend a hand with reading. */
+sac_status tier_acquire_more(struct tier *t, struct workers *workers, const page_id *id,
+                             uint32_t n);
 void tier_release(struct tier *t, const page_id *id, uint32_t n);
 /* ---- ahead.c ---- */
 
@@ -225,6 +230,7 @@ void ahead_tell(struct tier *t, uint32_t frame, bool is_used);
 uint32_t ahead_cancel(struct tier *t, enum tier_line_i line);
 /* Pages of the layer at hand have been asked for: what was guessed for it, and waits, goes. */
 void ahead_end_guess(struct tier *t);
+void ahead_count(struct tier_worth *worth, bool is_used);
 /* Slots that may be under way for this reason. */
 uint32_t ahead_slots(const struct tier *t, enum tier_why why);
 /* A page leaves its frame. */
@@ -269,8 +275,14 @@ void victim_take(struct tier *t, uint32_t n);
 
 /* Begins as many reads as there are transfers for, and gives up the lock meanwhile. */
 void inbound_pump(struct tier *t);
-/* Has a thread of the disk do the same, unless the end of a transfer will: the caller's time is
- * not for what nobody waits for. */
+/* Reads one of the pages that somebody waits for, and its neighbours, in the caller's thread, where
+ * the system's cache has them: that is over before anybody could have told another thread. The lock
+ * is given up meanwhile. False: there are none, or they do not come so. */
+bool inbound_read_now(struct tier *t);
+/* Most pages come so: to fetch them before they are asked for would only take time from others. */
+bool inbound_comes_at_once(const struct tier *t);
+/* Has a thread of the disk do the same as inbound_pump, unless the end of a transfer will: the
+ * caller's time is not for what nobody waits for. */
 void inbound_pump_later(struct tier *t);
 /* Nobody waits for anything that is not being read. */
 bool inbound_is_empty(const struct tier *t);
@@ -296,6 +308,8 @@ void tier_leave(struct tier *t, uint32_t frame);
 /* The page was freed while its transfer was under way: so is its frame, now. */
 bool tier_is_orphan(struct tier *t, uint32_t frame);
 uint8_t *tier_frame_bytes(const struct tier *t, uint32_t frame);
+/* A transfer is over, and its slots are what they are now. */
+void tier_end_transfer(struct tier *t, struct disk_io *io);
 void tier_note_failure(struct tier *t, page_id id, const struct disk_io *io, const char *what);
 
 #endif

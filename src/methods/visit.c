@@ -1,6 +1,6 @@
-/* visit.c: see the header. Descriptors are made once; where pages lie in tiers, each team is led
- * through its visits step by step by one worker, which holds the pages of a piece of a step and
- * lets them go before it asks for more. */
+/* visit.c: see the header. Descriptors are made once; where pages lie in tiers, all teams are led
+ * through their rounds together: the pages of a round are held while all workers visit them, and
+ * let go before more are asked for. */
 #include "methods/visit.h"
 
 #include "methods/meter.h"
@@ -111,11 +111,14 @@ static uint32_t list_lanes(const struct method_batch *b, const struct visit_want
 
 /* ---- Tiers ---- */
 
-#define TEAM_MAX 1024u /* KV heads of a model, at most */
+#define HELD_MAX 2048u /* pages that are visited together, at most */
 
 struct lead {
     const struct method_batch *b; /* target: the lane of each descriptor */
     struct op_lane_visit *list;
+    uint32_t n; /* descriptors of teams that have not seen enough */
+    uint32_t n_held;
+    page_id held[HELD_MAX];
 };
 
 static const struct method_lane *lane_of(const struct lead *d, uint32_t i)
@@ -129,14 +132,7 @@ static uint32_t list_pages(const struct op_lane_visit *op, uint32_t from, uint32
     uint32_t n = 0;
     for (uint32_t k = 0; k < op->n_member; k++)
         for (uint32_t i = from; i < end; i++) id[n++] = op[k].page[op->order[i]];
-    assert(n <= TEAM_MAX);
     return n;
-}
-
-/* As many of n pages of each lane as there is room for in n_room of all lanes. */
-static uint32_t at_most(const struct op_lane_visit *op, uint32_t n, uint32_t n_room)
-{
-    return pick_min(n, pick_max(n_room / op->n_member, 1));
 }
 
 /* Places of the order whose pages are asked for now: those of the round, and the next ones. */
@@ -147,58 +143,71 @@ static uint32_t places_due(const struct op_lane_visit *op)
     return pick_max(s->plan, s->look + pick_min(op->ahead, op->n_page - s->look));
 }
 
-/* Begins to fetch what is due from a place on; returns where that ends. */
-static uint32_t fetch_ahead(const struct lead *d, uint32_t i, uint32_t from)
+/* Begins to fetch what is due of a team from a place on. */
+static void fetch_ahead(struct lead *d, uint32_t i, uint32_t from)
 {
     const struct op_lane_visit *op = &d->list[i];
-    const uint32_t due = places_due(op);
-    page_id id[TEAM_MAX];
-    if (op->state->done || from >= due) return from;
-    const uint32_t end = from + at_most(op, due - from, TEAM_MAX);
-    tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id, list_pages(op, from, end, id));
-    return end;
+    const uint32_t due = places_due(op), room = (HELD_MAX - d->n_held) / op->n_member;
+    page_id *id = d->held + d->n_held; /* free until more are held */
+    if (from >= due) return;
+    tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id,
+               list_pages(op, from, pick_min(due, from + room), id));
 }
 
-/* Visits what memory has of the next round. Pages before `*asked` are on their way. False: it
- * cannot be had, and the row will fail. */
-static bool visit_piece(const struct lead *d, uint32_t i, uint32_t *asked)
+/* Brings what memory can have, beside what is held, of a team's next round, which will be visited.
+ * False: nothing; the row fails if there was not even room for its first places. */
+static bool hold_round(struct lead *d, uint32_t i)
 {
     struct op_lane_visit *op = &d->list[i];
     const struct method_lane *l = lane_of(d, i);
-    const uint32_t at = op->state->at;
-    const uint32_t n_round = pick_min(op->state->plan - at, DISK_RUN);
-    const uint32_t n = at_most(op, n_round, pick_min(l->tier->n_frame, TEAM_MAX));
-    page_id id[TEAM_MAX];
-    const uint32_t n_id = list_pages(op, at, at + n, id);
-    const sac_status status = tier_acquire(l->tier, id, n_id);
-    if (status != SAC_OK) __atomic_store_n(l->lost, (uint8_t)status, __ATOMIC_RELAXED);
-    if (!tier_holds(status)) return false;
-    *asked = fetch_ahead(d, i, pick_max(*asked, at + n));
-    op->until = at + n;
-    d->b->ops->lanes.visit(NULL, d->b->ops, op, op->n_member);
-    tier_release(l->tier, id, n_id);
-    return true;
-}
-
-static void lead_team(void *arg, uint32_t i, uint32_t worker_i)
-{
-    const struct lead *d = arg;
-    (void)worker_i;
-    if (d->list[i].n_member == 0) return;
-    uint32_t asked = places_due(&d->list[i]); /* by the caller */
-    while (!d->list[i].state->done && visit_piece(d, i, &asked)) {
+    const uint32_t most = pick_min(HELD_MAX, l->tier->n_frame) - d->n_held, at = op->state->at;
+    uint32_t n = pick_min(op->state->plan - at, most / op->n_member);
+    page_id *id = d->held + d->n_held;
+    sac_status status = SAC_ERR_CONTEXT;
+    for (; n > 0; n = d->n_held == 0 ? n / 2 : 0) {
+        status = tier_acquire_more(l->tier, d->b->workers, id, list_pages(op, at, at + n, id));
+        if (tier_holds(status)) break;
     }
+    if (status != SAC_OK && (n > 0 || d->n_held == 0)) *l->lost = (uint8_t)status;
+    op->until = at + n;
+    d->n_held += n * op->n_member;
+    return n > 0;
 }
 
-/* The first pages of all teams are on their way before one of them is waited for. */
+/* Teams that go on stand in front of the list, in their order. */
+static void drop_ended(struct lead *d)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0, n_member; i < d->n; i += n_member) {
+        n_member = d->list[i].n_member;
+        if (d->list[i].state->done || *lane_of(d, i)->lost) continue;
+        for (uint32_t k = i; k < i + n_member; k++, n++) {
+            d->list[n] = d->list[k];
+            d->b->target[n] = d->b->target[k];
+        }
+    }
+    d->n = n;
+}
+
+/* A round of as many teams as memory has room for together; the others' turn comes. */
+static void visit_rounds(struct lead *d)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < d->n; i += d->list[i].n_member)
+        fetch_ahead(d, i, d->list[i].state->at);
+    while (n < d->n && hold_round(d, n)) n += d->list[n].n_member;
+    for (uint32_t i = 0; i < n; i += d->list[i].n_member) fetch_ahead(d, i, d->list[i].until);
+    d->b->ops->lanes.visit(d->b->workers, d->b->ops, d->list, n);
+    tier_release(d->b->lane[0].tier, d->held, d->n_held);
+    d->n_held = 0;
+}
+
 static void lead_teams(const struct method_batch *b, uint32_t n)
 {
-    struct lead d = {.b = b, .list = b->list};
+    struct lead d = {.b = b, .list = b->list, .n = n};
     for (uint32_t i = 0; i < n; i++) d.list[i].until = 0;
     b->ops->lanes.visit(b->workers, b->ops, d.list, n);
-    for (uint32_t i = 0; i < n; i++)
-        if (d.list[i].n_member > 0) (void)fetch_ahead(&d, i, 0);
-    workers_for(b->workers, n, lead_team, &d);
+    for (drop_ended(&d); d.n > 0; drop_ended(&d)) visit_rounds(&d);
 }
 
 void visit_choose(const struct method_batch *b, const struct visit_want *want)

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cmocka.h>
 
@@ -248,7 +249,7 @@ static void operate(struct world *w)
 
 static void live(uint64_t seed)
 {
-    static const struct disk_calls calls = {bad_read, bad_write};
+    static const struct disk_calls calls = {.read = bad_read, .write = bad_write};
     struct world w;
     world_init(&w, seed, &calls);
     for (int i = 0; i < N_STEP; i++) operate(&w);
@@ -277,7 +278,7 @@ static void pages_come_back_or_a_failure_is_told(void **state)
 static void a_full_disk_is_told(void **state)
 {
     (void)state;
-    static const struct disk_calls calls = {bad_read, bad_write};
+    static const struct disk_calls calls = {.read = bad_read, .write = bad_write};
     struct world w;
     page_id id[N_FRAME + 1];
     world_init(&w, 4, &calls);
@@ -382,7 +383,7 @@ static void *acquire_all(void *arg)
 static void ahead_leaves_what_others_wait_for(void **state)
 {
     (void)state;
-    static const struct disk_calls calls = {gated_read, bad_write};
+    static const struct disk_calls calls = {.read = gated_read, .write = bad_write};
     struct world w;
     struct waiter a = {.w = &w};
     pthread_t thread;
@@ -501,7 +502,7 @@ static ssize_t scratched_read(int fd, void *to, size_t n, off_t at)
 /* A world whose pages [0, n) are written and not in memory. */
 static void world_of_disk(struct world *w, uint64_t seed, uint32_t n, uint32_t n_frame)
 {
-    static const struct disk_calls calls = {scratched_read, bad_write};
+    static const struct disk_calls calls = {.read = scratched_read, .write = bad_write};
     world_init_frames(w, seed, &calls, n_frame);
     for (page_id id = 0; id < n; id++) {
         write_one(w, id, 0);
@@ -636,6 +637,76 @@ static void worthless_guesses_are_few(void **state)
     }
 }
 
+/* ---- What the system's cache has ---- */
+
+static _Atomic bool is_cached;
+static _Atomic uint32_t n_slow, n_now;
+
+static ssize_t slow_read(int fd, void *to, size_t n, off_t at)
+{
+    n_slow++;
+    return pread(fd, to, n, at);
+}
+
+static ssize_t read_now(int fd, void *to, size_t n, off_t at)
+{
+    n_now++;
+    return is_cached ? pread(fd, to, n, at) : -1;
+}
+
+/* The pages [0, n) lie in a file that is saved. */
+static void adopt_pages(struct world *w, uint32_t n)
+{
+    struct tier *t = &w->tier;
+    const size_t bytes = t->geom.bytes - t->card_bytes;
+    uint8_t page[4096];
+    FILE *file = tmpfile();
+    struct source *source;
+    sac_error err;
+    assert_int_equal(source_open(&source, file, "saved", &err), SAC_OK);
+    source->stride = bytes;
+    for (page_id id = 0; id < n; id++) {
+        put(page, t->geom.bytes, w->content[id] = id + 1);
+        assert_int_equal(fwrite(page + t->card_bytes, bytes, 1, file), 1);
+        tier_born(t, id, 0);
+        memcpy(tier_card(t, id), page, t->card_bytes);
+        tier_adopt(t, id, source, id, XXH3_64bits(page + t->card_bytes, bytes));
+    }
+    tier_let_source(t, source);
+    fclose(file);
+}
+
+/* It is read by who asks, and not before; what it has not is fetched ahead, and tried seldom. */
+static void what_comes_at_once_is_not_fetched_ahead(void **state)
+{
+    (void)state;
+    static const struct disk_calls calls = {slow_read, bad_write, read_now};
+    static const page_id next[] = {50, 54};
+    for (uint64_t seed = 4; seed < 6; seed++) {
+        struct world w;
+        world_init_frames(&w, seed, &calls, N_FRAME);
+        adopt_pages(&w, N_PAGE);
+        is_cached = true;
+        n_slow = n_now = 0;
+        for (page_id id = 0; id < 8; id++) use(&w, 0, &id, 1);
+        assert_int_equal(n_slow, 0);
+        assert_int_equal(n_now, 8);
+        tier_ahead(&w.tier, TIER_VISIT, next, 2);
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead, 0);
+        is_cached = false;
+        for (page_id id = 8; id < 48; id++) use(&w, 0, &id, 1);
+        assert_int_equal(n_slow, 40);
+        assert_in_range(n_now, 8 + 9, 8 + 10);
+        const page_id some[] = {3, 9, 30};
+        check_read(&w, some, 3, tier_acquire(&w.tier, some, 3));
+        tier_release(&w.tier, some, 3);
+        tier_ahead(&w.tier, TIER_VISIT, next, 2);
+        assert_int_equal(tier_get_stats(&w.tier).n_ahead, 2);
+        settle_and_check(&w);
+        world_free(&w);
+    }
+}
+
 /* ---- The end of a process ---- */
 
 /* Killed while writes are under way, a process leaves no file, and what it might leave in the
@@ -643,7 +714,7 @@ static void worthless_guesses_are_few(void **state)
 static void a_killed_process_leaves_nothing(void **state)
 {
     (void)state;
-    static const struct disk_calls calls = {bad_read, bad_write};
+    static const struct disk_calls calls = {.read = bad_read, .write = bad_write};
     struct world w;
     char path[80];
     int status;
@@ -721,6 +792,7 @@ int main(void)
         cmocka_unit_test(a_bad_place_is_its_pages_alone),
         cmocka_unit_test(guesses_know_their_worth),
         cmocka_unit_test(worthless_guesses_are_few),
+        cmocka_unit_test(what_comes_at_once_is_not_fetched_ahead),
         cmocka_unit_test(a_killed_process_leaves_nothing),
         cmocka_unit_test(stale_pages_go_first),
     };

@@ -185,12 +185,12 @@ static void asked(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64
 /* Pages of N_TEXT tokens, those of the last layer that stay where they were sealed, steps. */
 enum { N_PAGE = 4, N_HEAD = 2, N_LAYER = 2, N_STAY = 2, N = 3 };
 
-static sac_seq begin_text(sac_engine *e, struct heard *h)
+static sac_seq begin_text(sac_engine *e, uint32_t from, struct heard *h)
 {
     sac_error err;
     sac_seq seq;
     must(sac_seq_create(e, &seq, &err), &err);
-    append(e, seq, prompt, N_TEXT, SAC_ROW_PROMPT);
+    append(e, seq, prompt + from, N_TEXT, SAC_ROW_PROMPT);
     step_all(e, hear, h);
     return seq;
 }
@@ -204,7 +204,7 @@ static void what_is_read_again_has_a_frame(void **state)
     for (uint32_t few = 0; few < 2; few++) {
         sac_engine *e = new_engine(model, SAC_KV_F16, frames_of(N_LAYER * N_PAGE - N_STAY - few));
         sac_error err;
-        const sac_seq seq = begin_text(e, &h);
+        const sac_seq seq = begin_text(e, 0, &h);
         uint64_t hit, fetch;
         decode(e, &seq, 1, 2, &h);
         const uint64_t bytes = sac_tier_get_stats(e).bytes_fetched;
@@ -234,7 +234,7 @@ static void a_layer_that_reads_more_has_more_frames(void **state)
     p.decode = whole_first;
     p.n_decode = 1;
     sac_engine *e = new_engine_of(model, &p, frames_of(N_PAGE + 1));
-    const sac_seq seq = begin_text(e, &h);
+    const sac_seq seq = begin_text(e, 0, &h);
     uint64_t hit, fetch;
     decode(e, &seq, 1, 2, &h);
     asked(e, 0, &hit, &fetch);
@@ -245,22 +245,23 @@ static void a_layer_that_reads_more_has_more_frames(void **state)
     sac_engine_free(e);
 }
 
-/* What is visited, and perhaps not read, is in frames afterwards. */
+/* What is visited, and perhaps not read, is in frames afterwards, where pages of another sequence
+ * have been. */
 static void what_is_visited_has_a_frame(void **state)
 {
     (void)state;
     static struct heard h;
     sac_engine *e = new_engine(model, SAC_KV_F16, frames_of(N_LAYER * N_PAGE));
     sac_error err;
-    const sac_seq seq = begin_text(e, &h);
+    const sac_seq before = begin_text(e, 9, &h), seq = begin_text(e, 0, &h);
     uint64_t hit, fetch;
+    decode(e, &before, 1, 2, &h);
     must(sac_seq_use_decode(e, seq, PSA, &err), &err);
     for (uint32_t l = 0; l < N_LAYER; l++) asked(e, l, &hit, &fetch);
-    decode(e, &seq, 1, 1, &h);
+    decode(e, &seq, 1, N, &h);
     for (uint32_t l = 0; l < N_LAYER; l++) {
         asked(e, l, &hit, &fetch);
-        assert_true(hit < N_HEAD * N_PAGE); /* it has not read everything */
-        assert_int_equal(fetch, 0);
+        assert_true(hit + fetch < N * N_HEAD * N_PAGE); /* it has not read everything */
     }
     must(sac_seq_use_decode(e, seq, FULL, &err), &err);
     decode(e, &seq, 1, 1, &h);

@@ -147,8 +147,8 @@ static const sac_method_deviation deviations[] = {
      "at one mass stop=min reads 1.7 to 1.8 times as much, for a KL as much lower"},
     {"blocks are loaded from the host while earlier ones are visited, and a kernel stops the "
      "loading",
-     "with pages on a disk, those of a round and of the next `ahead` steps are fetched while "
-     "others are visited, and no more once it has enough; a round is what the last row has "
+     "with pages on a disk, those of a round are fetched together, those of the next `ahead` steps "
+     "while the round is visited, and no more once it has enough; a round is what the last row has "
      "visited, less an eighth, then an eighth more at a time",
      "the same on a CPU", "none on answers"},
     {"one pool of pages for all layers and requests, those used longest ago leave it",
