@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #define ALIGN_DEFAULT 4096u /* of direct I/O, where the system does not say */
@@ -49,10 +48,9 @@ static ssize_t plain_write(int fd, const void *from, size_t n, off_t at)
     return pwrite(fd, from, n, at);
 }
 
-static ssize_t plain_read_now(int fd, void *to, size_t n, off_t at)
+static ssize_t plain_read_now(int fd, const struct iovec *to, int n, off_t at)
 {
-    const struct iovec all = {.iov_base = to, .iov_len = n};
-    return preadv2(fd, &all, 1, at, RWF_NOWAIT);
+    return preadv2(fd, to, n, at, RWF_NOWAIT);
 }
 
 static const struct disk_calls plain_calls = {plain_read, plain_write, plain_read_now};
@@ -235,11 +233,16 @@ void disk_submit(struct disk *d, struct disk_io *io)
 bool disk_read_now(const struct disk *d, struct disk_io *io)
 {
     const struct disk_calls *c = d->params.calls;
-    const size_t bytes = disk_bytes(d, io);
+    const size_t stride = disk_stride(d, io);
+    struct iovec to[DISK_RUN];
     assert(io->source && !io->writes);
     if (!c->read_now) return false;
-    io->result = c->read_now(disk_fd(d, io), io->buffer, bytes, disk_at(d, io));
-    return io->result == (ssize_t)bytes;
+    for (uint32_t i = 0; i < io->n_slot; i++)
+        to[i] =
+            (struct iovec){.iov_base = io->tag[i].into ? io->tag[i].into : io->buffer + i * stride,
+                           .iov_len = stride};
+    io->result = c->read_now(disk_fd(d, io), to, (int)io->n_slot, disk_at(d, io));
+    return io->result == (ssize_t)disk_bytes(d, io);
 }
 
 void disk_wake(struct disk *d)

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #define DISK_RUN   16u /* neighbouring slots of one transfer, at most */
 #define DISK_DEPTH 32u /* transfers under way, at most */
@@ -31,6 +32,7 @@ struct disk_io {
     struct {
         uint32_t page, frame; /* a slot that is read over has none of either */
         uint64_t sum;         /* of what is read */
+        uint8_t *into;        /* where disk_read_now puts it; NULL: into the buffer */
         bool is_good;         /* it was read, and is what the sum says */
     } tag[DISK_RUN];
     uint8_t *buffer;      /* slot i at i * disk_stride; what is written, or what was read */
@@ -42,8 +44,9 @@ struct disk_io {
 struct disk_calls {
     ssize_t (*read)(int fd, void *to, size_t n, off_t at);
     ssize_t (*write)(int fd, const void *from, size_t n, off_t at);
-    /* As read, of what the system's cache has: fewer bytes, or -1, else. NULL: nothing is asked. */
-    ssize_t (*read_now)(int fd, void *to, size_t n, off_t at);
+    /* As read, into n places one after the other, of what the system's cache has: fewer bytes, or
+     * -1, else. NULL: nothing is asked. */
+    ssize_t (*read_now)(int fd, const struct iovec *to, int n, off_t at);
 };
 
 struct disk_params {

@@ -69,9 +69,11 @@ static void add_read(struct tier *t, struct disk_io *io, page_id id)
 {
     const uint32_t f = t->frame_of[id], i = io->n_slot;
     assert(tier_has_copy(t, id));
+    assert(!io->source || io->source->stride == t->geom.bytes - t->card_bytes);
     io->tag[i].page = id;
     io->tag[i].frame = f;
     io->tag[i].sum = t->page[id].sum;
+    io->tag[i].into = io->source ? tier_frame_bytes(t, f) + t->card_bytes : NULL;
     tier_leave(t, f);
     tier_set_state(t, f, TIER_LOADING);
     t->page[id].is_moving = true;
@@ -95,7 +97,7 @@ static void begin_read(struct tier *t, struct disk_io *io, uint32_t f)
         if (found[io->n_slot] != PAGE_NONE)
             add_read(t, io, found[io->n_slot]);
         else
-            io->tag[io->n_slot].frame = FRAME_NONE;
+            io->tag[io->n_slot].frame = FRAME_NONE, io->tag[io->n_slot].into = NULL;
     t->n_early += io->is_early ? io->n_slot : 0;
     t->n_busy++;
     t->stats.n_read++;
@@ -139,54 +141,6 @@ void inbound_pump(struct tier *t)
     pthread_mutex_lock(&t->lock);
 }
 
-/* ---- At once ---- */
-
-#define TRY_LEAST 32u /* reads of which one is tried at least */
-
-bool inbound_comes_at_once(const struct tier *t)
-{
-    return 2 * t->at_once.n_used > t->at_once.n;
-}
-
-/* Whether it is worth a try: most come so, or it is time to see whether that has changed. */
-static bool may_try(struct tier *t)
-{
-    if (2 * t->at_once.n_used >= t->at_once.n) return true;
-    if (++t->n_untried < TRY_LEAST) return false;
-    t->n_untried = 0;
-    return true;
-}
-
-/* The first frame that somebody waits for whose page a source has. */
-static uint32_t first_of_source(const struct tier *t)
-{
-    uint32_t f = t->line[TIER_WANTED].first;
-    while (f != FRAME_NONE &&
-           (!t->page[t->frame[f].page].source || t->page[t->frame[f].page].is_moving))
-        f = t->frame[f].behind;
-    return f;
-}
-
-bool inbound_read_now(struct tier *t)
-{
-    const uint32_t f = first_of_source(t);
-    struct disk_io *io = f != FRAME_NONE && may_try(t) ? disk_take(t->disk) : NULL;
-    if (!io) return false;
-    begin_read(t, io, f);
-    pthread_mutex_unlock(&t->lock);
-    const bool is_there = disk_read_now(t->disk, io);
-    if (is_there)
-        inbound_fill(t, io);
-    else
-        disk_submit(t->disk, io);
-    pthread_mutex_lock(&t->lock);
-    ahead_count(&t->at_once, is_there);
-    if (is_there) tier_end_transfer(t, io);
-    return is_there;
-}
-
-/* ---- Who begins reads ---- */
-
 static bool is_waited_for(const struct tier *t)
 {
     return t->line[TIER_WANTED].first != FRAME_NONE;
@@ -211,16 +165,21 @@ static bool has_come(const struct tier *t, const struct disk_io *io, uint32_t i)
 }
 
 /* Nobody else looks at a frame yet, and not at the page, which may be another by now. */
-void inbound_fill(const struct tier *t, struct disk_io *io)
+static void check(const struct tier *t, struct disk_io *io, bool is_in_place)
 {
     const size_t bytes = t->geom.bytes - t->card_bytes, stride = disk_stride(t->disk, io);
     for (uint32_t i = 0; i < io->n_slot; i++) {
         if (io->tag[i].frame == FRAME_NONE) continue;
-        const uint8_t *from = io->buffer + i * stride;
+        uint8_t *to = tier_frame_bytes(t, io->tag[i].frame) + t->card_bytes;
+        const uint8_t *from = is_in_place ? to : io->buffer + i * stride;
         io->tag[i].is_good = has_come(t, io, i) && XXH3_64bits(from, bytes) == io->tag[i].sum;
-        if (io->tag[i].is_good)
-            memcpy(tier_frame_bytes(t, io->tag[i].frame) + t->card_bytes, from, bytes);
+        if (io->tag[i].is_good && !is_in_place) memcpy(to, from, bytes);
     }
+}
+
+void inbound_fill(const struct tier *t, struct disk_io *io)
+{
+    check(t, io, false);
 }
 
 static void end_good(struct tier *t, uint32_t f)
@@ -263,4 +222,50 @@ void inbound_end(struct tier *t, const struct disk_io *io)
             end_bad(t, io, i);
     }
     if (io->source) source_drop(io->source);
+}
+
+/* ---- At once ---- */
+
+#define TRY_LEAST 32u /* reads of which one is tried at least */
+
+bool inbound_comes_at_once(const struct tier *t)
+{
+    return 2 * t->at_once.n_used > t->at_once.n;
+}
+
+/* Whether it is worth a try: most come so, or it is time to see whether that has changed. */
+static bool may_try(struct tier *t)
+{
+    if (2 * t->at_once.n_used >= t->at_once.n) return true;
+    if (++t->n_untried < TRY_LEAST) return false;
+    t->n_untried = 0;
+    return true;
+}
+
+/* The first frame that somebody waits for whose page a source has. */
+static uint32_t first_of_source(const struct tier *t)
+{
+    uint32_t f = t->line[TIER_WANTED].first;
+    while (f != FRAME_NONE &&
+           (!t->page[t->frame[f].page].source || t->page[t->frame[f].page].is_moving))
+        f = t->frame[f].behind;
+    return f;
+}
+
+bool inbound_read_now(struct tier *t)
+{
+    const uint32_t f = first_of_source(t);
+    struct disk_io *io = f != FRAME_NONE && may_try(t) ? disk_take(t->disk) : NULL;
+    if (!io) return false;
+    begin_read(t, io, f);
+    pthread_mutex_unlock(&t->lock);
+    const bool is_there = disk_read_now(t->disk, io);
+    if (is_there)
+        check(t, io, true);
+    else
+        disk_submit(t->disk, io);
+    pthread_mutex_lock(&t->lock);
+    ahead_count(&t->at_once, is_there);
+    if (is_there) tier_end_transfer(t, io);
+    return is_there;
 }

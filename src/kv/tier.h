@@ -133,7 +133,7 @@ struct tier {
     struct tier_worth worth[TIER_WHYS];
     struct tier_worth at_once; /* of reads that somebody waited for, those that needed no waiting */
     uint32_t n_untried;        /* since one was tried */
-    uint32_t guessed;             /* the layer of what was guessed last; PAGE_NONE: it is over */
+    uint32_t guessed;          /* the layer of what was guessed last; PAGE_NONE: it is over */
     uint32_t n_guess, guess_most; /* pages that were guessed of it, and may be */
     uint32_t step, now;           /* now: the layer that is computed */
     uint32_t spared; /* a layer whose pages of this step and the last stay; PAGE_NONE: none */

@@ -648,10 +648,10 @@ static ssize_t slow_read(int fd, void *to, size_t n, off_t at)
     return pread(fd, to, n, at);
 }
 
-static ssize_t read_now(int fd, void *to, size_t n, off_t at)
+static ssize_t read_now(int fd, const struct iovec *to, int n, off_t at)
 {
     n_now++;
-    return is_cached ? pread(fd, to, n, at) : -1;
+    return is_cached ? preadv(fd, to, n, at) : -1;
 }
 
 /* The pages [0, n) lie in a file that is saved. */
