@@ -1,5 +1,6 @@
 /* check_choice.c: choices of several slots (ops/lanes.h) as the CUDA library has them: visits as
- * the reference makes them, and rows of slots that become fewer launches as each makes its part. */
+ * the reference makes them, sums of pages, and rows of slots that become fewer launches as each
+ * makes its part. */
 #include "lane_pages.h"
 
 /* ---- Visits ---- */
@@ -136,6 +137,52 @@ static void visits_are_the_same(void **state)
     p.page_there = put(p.page, sizeof p.page);
     visit_as_the_reference(0, N_VISIT, true, &seed);
     give_all();
+}
+
+/* ---- Sums of pages ---- */
+
+/* Shares and their sums become one launch; each sum has one order. */
+static void page_sums_are_those_of_their_shares(void **state)
+{
+    (void)state;
+    static float share[N_TOK], sum[N_PAGE];
+    uint64_t seed = 13;
+    make_pages(N_PAGE, SAC_KV_Q8, false, &seed);
+    const struct op_lane_shares shares = {
+        .at = {.base = p.there,
+               .stride = p.geom.bytes,
+               .min_at = p.geom.k_min,
+               .step_at = p.geom.k_step,
+               .hi2_at = p.geom.k_hi2,
+               .page = p.page_there,
+               .n_page = N_PAGE,
+               .head_dim = DIM,
+               .group = GROUP,
+               .q = p.q_there,
+               .scale = 0.1f,
+               .share = put_any(sizeof share),
+               .e = put_any(GROUP * sizeof share)},
+        .lse = put_any(GROUP * sizeof(float)),
+        .sum = put_any(OP_LANE_PIECES(N_PAGE) * GROUP * sizeof(float)),
+        .result = put_any(sizeof(struct op_lane_result))};
+    const struct op_lane_fold fold = {.in = shares.at.share,
+                                      .n = N_PAGE,
+                                      .n_part = PAGE_TOK,
+                                      .step = PAGE_TOK,
+                                      .part_step = 1,
+                                      .out = put_any(sizeof sum)};
+    assert_int_equal(api->lane_shares(device, &shares, 1), SAC_OK);
+    assert_int_equal(api->lane_fold(device, &fold, 1), SAC_OK);
+    get(share, shares.at.share, sizeof share);
+    get(sum, fold.out, sizeof sum);
+    for (uint32_t i = 0; i < N_PAGE; i++) {
+        float want = 0;
+        for (uint32_t k = 0; k < PAGE_TOK; k++) want += share[i * PAGE_TOK + k];
+        assert_true(want > 0);
+        assert_memory_equal(&want, &sum[i], sizeof want);
+    }
+    give_all();
+    free_pages();
 }
 
 /* ---- Lists ---- */
@@ -347,6 +394,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(visits_are_the_same),
+        cmocka_unit_test(page_sums_are_those_of_their_shares),
         cmocka_unit_test(draws_are_listed_the_same),
         cmocka_unit_test(the_best_are_listed_the_same),
     };
