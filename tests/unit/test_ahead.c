@@ -286,6 +286,27 @@ static void nobody_can_tell_a_step_that_was_not_taken(void **state)
     }
 }
 
+/* A sequence that rests is removed when a step that completes a page has been described: its pages
+ * are the next ones to be taken. */
+static struct heard outlive(bool ahead)
+{
+    struct heard h = {.e = new_engine(shallow, ahead)};
+    const sac_seq rests = begin(&h, 2 * PAGE_TOK + 1, 1), seq = begin(&h, PAGE_TOK - 4, 1);
+    go_on_for(&h, seq, 3);
+    sac_seq_remove(h.e, rests);
+    go_on_for(&h, seq, 3);
+    finish(&h);
+    return h;
+}
+
+static void a_page_may_be_another_meanwhile(void **state)
+{
+    (void)state;
+    const struct heard want = outlive(false), got = outlive(true);
+    assert_same(&want, &got);
+    assert_int_equal(got.n_taken, 4); /* not the first one, and not that one */
+}
+
 /* A mask that lets more of the largest logits come down than were asked for. */
 static void a_mask_asks_for_others(void **state)
 {
@@ -339,6 +360,7 @@ int main(void)
         cmocka_unit_test(methods_choose_ahead),
         cmocka_unit_test(methods_that_remember_do_not),
         cmocka_unit_test(nobody_can_tell_a_step_that_was_not_taken),
+        cmocka_unit_test(a_page_may_be_another_meanwhile),
         cmocka_unit_test(a_mask_asks_for_others),
         cmocka_unit_test(what_lies_on_the_gpu_can_be_saved),
     };
