@@ -217,6 +217,17 @@ static void pooled_scores_choose_for_each_tile(void **state)
     assert_true(n_left > 2 * N_LIST);
 }
 
+/* The observed rows of a head look one way, and those before them do not. */
+static void turn_observed(uint64_t *seed)
+{
+    const uint32_t d = p.geom.head_dim;
+    float way[N_HEAD * 64];
+    assert_int_equal(d, 64);
+    for (uint32_t c = 0; c < N_HEAD * d; c++) way[c] = 3 * random_unit(seed);
+    for (uint32_t r = END - POS - N_ROW; r < END - POS; r++)
+        for (uint32_t c = 0; c < N_HEAD * d; c++) p.q[(size_t)r * N_HEAD * d + c] += way[c];
+}
+
 /* A head goes by lines where tau is a little less than its distance, and by pooled scores, as with
  * tau = 2, where it is a little more. */
 static void tau_divides_heads(void **state)
@@ -225,6 +236,7 @@ static void tau_divides_heads(void **state)
     uint64_t seed = 13;
     (void)state;
     make_sequence(SAC_KV_F16, 64, &seed);
+    turn_observed(&seed);
     struct op_trace op = make_op(0, 0.3);
     for (uint32_t is_pooled = 0; is_pooled < 2; is_pooled++) {
         op.tau = is_pooled ? 2 : 0;
