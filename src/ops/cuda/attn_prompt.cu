@@ -1,7 +1,8 @@
 /* attn_prompt.cu: attention of prompt rows over pages with plans, by the matrix instructions of
  * compute capability 8.0, or by Hopper's where they are and heads are of 128 channels at most.
  *
- * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each.
+ * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each,
+ * 128 rows in all, or 64 where that is what a list is for (and of heads of 256 channels).
  * It walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order,
  * or 64 single tokens, and at last own pages. Tiles are cut by the list alone and blocks by
  * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are
@@ -21,10 +22,10 @@
 /* ---- Products ---- */
 
 /* Position of a row of this thread: row g + 8 i of tile m of its warp. */
-template <int F, int D>
+template <int F, int D, int R>
 __device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
 {
-    return slot_pos(b, warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4);
+    return slot_pos(b, warp_row<D, R>(m) + i * 8 + threadIdx.x % 32 / 4);
 }
 
 /* Softcaps and logs of weights: products of tile m's rows become exponents. */
@@ -46,13 +47,13 @@ __device__ __forceinline__ void tile_exponents(float (&s)[N_TILE_8][4], const st
     }
 }
 
-template <int F, int D>
-__device__ void tile_hide(struct prompt_warp<F, D> &w, float (&s)[N_TILE_8][4],
+template <int F, int D, int R>
+__device__ void tile_hide(struct prompt_warp<F, D, R> &w, float (&s)[N_TILE_8][4],
                           const struct tile_view &v, int m)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint64_t seen = seen_keys(*v.b, *v.t, row_pos<F, D>(*v.b, m, i));
+        const uint64_t seen = seen_keys(*v.b, *v.t, row_pos<F, D, R>(*v.b, m, i));
         if (seen & v.bad) w.poison |= 1u << (2 * m + i);
 #pragma unroll
         for (int n = 0; n < N_TILE_8; n++)
@@ -63,10 +64,11 @@ __device__ void tile_hide(struct prompt_warp<F, D> &w, float (&s)[N_TILE_8][4],
     }
 }
 
-/* One row of this thread: exponents are s * by. Returns what its sums are to be multiplied by. */
-template <int F, int D>
-__device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w,
-                                           const float (&s)[N_TILE_8][4], float by, int m, int i)
+/* One row of this thread (Warp: a prompt_warp): exponents are s * by. Returns what its sums are to be
+ * multiplied by. */
+template <typename Warp>
+__device__ __forceinline__ float raise_max(Warp &w, const float (&s)[N_TILE_8][4], float by, int m,
+                                           int i)
 {
     float max = -CUDART_INF_F;
 #pragma unroll
@@ -80,13 +82,12 @@ __device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w,
 }
 
 /* Weights of tile m's rows as A, and sums so far on the new maximum's scale. */
-template <int F, int D>
-__device__ __forceinline__ void tile_weights(struct prompt_warp<F, D> &w,
-                                             uint32_t (&p)[KEYS / 16][4], float (&s)[N_TILE_8][4],
-                                             float by, int m)
+template <int F, int D, typename Warp>
+__device__ __forceinline__ void tile_weights(Warp &w, uint32_t (&p)[KEYS / 16][4],
+                                             float (&s)[N_TILE_8][4], float by, int m)
 {
     constexpr int H = page_at<F, D>::half;
-    const float f0 = raise_max<F, D>(w, s, by, m, 0), f1 = raise_max<F, D>(w, s, by, m, 1);
+    const float f0 = raise_max(w, s, by, m, 0), f1 = raise_max(w, s, by, m, 1);
     if (__any_sync(~0u, f0 != 1.0f || f1 != 1.0f)) {
 #pragma unroll
         for (int c = 0; c < D / 8; c++) {
@@ -112,10 +113,10 @@ __device__ __forceinline__ void tile_weights(struct prompt_warp<F, D> &w,
 }
 
 /* From products to weights. */
-template <int F, int D>
-__device__ __forceinline__ void tile_softmax(struct prompt_warp<F, D> &w,
-                                             uint32_t (&p)[KEYS / 16][4], float (&s)[N_TILE_8][4],
-                                             const struct tile_view &v, int m)
+template <int F, int D, int R, typename Warp>
+__device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4],
+                                             float (&s)[N_TILE_8][4], const struct tile_view &v,
+                                             int m)
 {
     const struct attn_call &c = *v.b->call;
     float by = c.scale * LOG2E;
@@ -123,20 +124,20 @@ __device__ __forceinline__ void tile_softmax(struct prompt_warp<F, D> &w,
         tile_exponents(s, c, v.logw);
         by = 1;
     }
-    if (!v.whole) tile_hide<F, D>(w, s, v, m);
+    if (!v.whole) tile_hide<F, D, R>(w, s, v, m);
     tile_weights<F, D>(w, p, s, by, m);
 }
 
 #ifdef WGMMA_HERE
 /* By Hopper's instructions: one tile's weights are made while another's rows are multiplied, which
  * may be another warpgroup's. */
-template <int F, int D>
-__device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D> &w, uint32_t query,
+template <int F, int D, int R>
+__device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uint32_t query,
                                              uint32_t keys, const struct tile_view &v)
 {
     constexpr int H = page_at<F, D>::half;
-    constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D>::rows;
-    constexpr int M = prompt_size<F, D>::m;
+    constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D, R>::rows;
+    constexpr int M = prompt_size<F, D, R>::m;
     const uint64_t values = wgmma_tile(keys + KEYS * D * 2, panel);
     const uint32_t mine = query + wgmma_group() * (M * 8192); /* rows of the warpgroup */
     float s[M][N_TILE_8][4];
@@ -154,7 +155,7 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D> &w, uint32
     for (int m = 0; m < M; m++) {
         wgmma_wait<M - 1>();
         wgmma_done(s[m]);
-        tile_softmax<F, D>(w, p[m], s[m], v, m);
+        tile_softmax<F, D, R>(w, p[m], s[m], v, m);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < (int)KEYS / 16; k++)
@@ -167,11 +168,11 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D> &w, uint32
 }
 #endif
 
-template <int F, int D>
-__device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D>::m][N_TILE_8][4],
+template <int F, int D, int R>
+__device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D, R>::m][N_TILE_8][4],
                                           uint32_t query, uint32_t keys)
 {
-    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    constexpr int M = prompt_size<F, D, R>::m, H = page_at<F, D>::half;
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -184,8 +185,8 @@ __device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D>::m][N_TIL
         uint32_t a[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            const uint32_t row = warp_row<D>(m) + lane % 16;
-            load_tiles(a[m], query + tile_at(prompt_size<F, D>::rows, row, k * 2 + lane / 16));
+            const uint32_t row = warp_row<D, R>(m) + lane % 16;
+            load_tiles(a[m], query + tile_at(prompt_size<F, D, R>::rows, row, k * 2 + lane / 16));
         }
 #pragma unroll
         for (int n = 0; n < N_TILE_8; n += 2) {
@@ -201,12 +202,12 @@ __device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D>::m][N_TIL
     }
 }
 
-template <int F, int D>
-__device__ __forceinline__ void tile_values(struct prompt_warp<F, D> &w,
-                                            uint32_t (&p)[prompt_size<F, D>::m][KEYS / 16][4],
+template <int F, int D, int R>
+__device__ __forceinline__ void tile_values(struct prompt_warp<F, D, R> &w,
+                                            uint32_t (&p)[prompt_size<F, D, R>::m][KEYS / 16][4],
                                             uint32_t values)
 {
-    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    constexpr int M = prompt_size<F, D, R>::m, H = page_at<F, D>::half;
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < (int)KEYS / 16; k++) {
@@ -225,33 +226,33 @@ __device__ __forceinline__ void tile_values(struct prompt_warp<F, D> &w,
 }
 
 /* A tile in shared memory, in 16 bits: K, then V. */
-template <int F, int D>
-__device__ __forceinline__ void attend_tile(struct prompt_warp<F, D> &w, uint8_t *query,
+template <int F, int D, int R>
+__device__ __forceinline__ void attend_tile(struct prompt_warp<F, D, R> &w, uint8_t *query,
                                             uint8_t *tile, const struct tile_view &v)
 {
 #ifdef WGMMA_HERE
     if constexpr (D <= 128) {
-        attend_wgmma<F, D>(w, smem_address(query), smem_address(tile), v);
+        attend_wgmma<F, D, R>(w, smem_address(query), smem_address(tile), v);
         return;
     }
 #endif
-    constexpr int M = prompt_size<F, D>::m;
+    constexpr int M = prompt_size<F, D, R>::m;
     float s[M][N_TILE_8][4];
     uint32_t p[M][KEYS / 16][4];
-    tile_dots<F, D>(s, smem_address(query), smem_address(tile));
+    tile_dots<F, D, R>(s, smem_address(query), smem_address(tile));
 #pragma unroll
-    for (int m = 0; m < M; m++) tile_softmax<F, D>(w, p[m], s[m], v, m);
-    tile_values<F, D>(w, p, smem_address(tile) + KEYS * D * 2);
+    for (int m = 0; m < M; m++) tile_softmax<F, D, R>(w, p[m], s[m], v, m);
+    tile_values<F, D, R>(w, p, smem_address(tile) + KEYS * D * 2);
 }
 
 /* Sums of a piece: values [rows, D], maxima [rows], sums [rows] of f32. */
-template <int D> struct prompt_part {
-    static constexpr int rows = prompt_size<FORM_F16, D>::rows;
+template <int D, int R> struct prompt_part {
+    static constexpr int rows = prompt_size<FORM_F16, D, R>::rows;
     static constexpr size_t floats = (size_t)rows * (D + 2);
 };
 
-template <int F, int D>
-__device__ __forceinline__ float row_sum(const struct prompt_warp<F, D> &w, int m, int i)
+template <int F, int D, int R>
+__device__ __forceinline__ float row_sum(const struct prompt_warp<F, D, R> &w, int m, int i)
 {
     float sum = w.sum[m][i];
     sum += __shfl_xor_sync(~0u, sum, 1);
@@ -259,16 +260,17 @@ __device__ __forceinline__ float row_sum(const struct prompt_warp<F, D> &w, int 
     return w.poison >> (2 * m + i) & 1 ? CUDART_NAN_F : sum;
 }
 
-template <int F, int D> __device__ void put_part(const struct prompt_warp<F, D> &w, float *part)
+template <int F, int D, int R>
+__device__ void put_part(const struct prompt_warp<F, D, R> &w, float *part)
 {
     const uint32_t j = threadIdx.x % 4;
-    constexpr uint32_t rows = prompt_size<F, D>::rows;
+    constexpr uint32_t rows = prompt_size<F, D, R>::rows;
     float *const max = part + rows * D, *const sums = max + rows;
 #pragma unroll
-    for (int m = 0; m < prompt_size<F, D>::m; m++)
+    for (int m = 0; m < prompt_size<F, D, R>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t row = warp_row<D, R>(m) + i * 8 + threadIdx.x % 32 / 4;
             const float sum = row_sum(w, m, i);
             if (j == 0) max[row] = w.max[m][i], sums[row] = sum;
 #pragma unroll
@@ -288,16 +290,16 @@ __device__ __forceinline__ bool row_find(const struct prompt_block &b, uint32_t 
     return slot_head(b, row) < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row;
 }
 
-template <int F, int D>
-__device__ void put_rows(const struct prompt_warp<F, D> &w, const struct prompt_block &b)
+template <int F, int D, int R>
+__device__ void put_rows(const struct prompt_warp<F, D, R> &w, const struct prompt_block &b)
 {
     const struct attn_call &c = *b.call;
     const uint32_t j = threadIdx.x % 4;
 #pragma unroll
-    for (int m = 0; m < prompt_size<F, D>::m; m++)
+    for (int m = 0; m < prompt_size<F, D, R>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t row = warp_row<D, R>(m) + i * 8 + threadIdx.x % 32 / 4;
             const uint32_t head = slot_head(b, row);
             const float sum = row_sum(w, m, i), by = 1.0f / sum;
             uint32_t at;
@@ -331,21 +333,20 @@ __device__ __forceinline__ bool block_find(struct prompt_block &b, const struct 
 }
 
 /* The sums of a piece of block x. */
-template <int D>
+template <int D, int R>
 __device__ __forceinline__ float *part_of(float *parts, const struct prompt_job &job, uint32_t x,
                                           uint32_t piece)
 {
-    return parts + (job.part0 + (size_t)x * job.n_piece + piece) * prompt_part<D>::floats;
+    return parts + (job.part0 + (size_t)x * job.n_piece + piece) * prompt_part<D, R>::floats;
 }
 
-template <int F, int D>
-__global__ void __launch_bounds__(prompt_warps<D>::threads,
-                                  prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
+template <int F, int D, int R>
+__global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D, R>::together)
     attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
                        uint32_t block0)
 {
     kernel_begin();
-    using size = prompt_size<F, D>;
+    using size = prompt_size<F, D, R>;
     uint8_t *const smem = kernel_shared();
     const struct prompt_job &job = jobs[blockIdx.y];
     struct prompt_block b;
@@ -353,24 +354,24 @@ __global__ void __launch_bounds__(prompt_warps<D>::threads,
     const struct prompt_list list = list_of(b);
     if (blockIdx.z >= list.n_piece) return;
     uint8_t *const query = smem, *const stage = smem + size::query;
-    struct prompt_warp<F, D> w = {};
+    struct prompt_warp<F, D, R> w = {};
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
     struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
     constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
-    bring<F, D>(smem, 0, b, now);
-    put_query<F, D>(query, b, segment);
+    bring<F, D, R>(smem, 0, b, now);
+    put_query<F, D, R>(query, b, segment);
     for (uint32_t i = 0; now.kind != TILE_END; i++) {
         uint8_t *at = stage + i % 2 * size::stage;
         copy_wait<0>();
         publish();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
-        bring<F, D>(smem, i + 1, b, next);
+        bring<F, D, R>(smem, i + 1, b, next);
         const struct key_tile then = walk_next(walk, b, own_max); /* looked up by when it is needed */
-        if (now.segment != segment) put_query<F, D>(query, b, segment = now.segment);
+        if (now.segment != segment) put_query<F, D, R>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
-            unpack<D>(stage + 2 * size::stage, at, b, now);
+            unpack<D, R>(stage + 2 * size::stage, at, b, now);
             at = stage + 2 * size::stage;
         }
         if (F == FORM_Q8 || job.n_segment) {
@@ -380,16 +381,16 @@ __global__ void __launch_bounds__(prompt_warps<D>::threads,
         const float *const logw = (const float *)(smem + size::logw) + i % 2 * KEYS;
         const bool weighs = now.kind == TILE_TOKENS && job.logw;
         struct tile_view v = {&b, &now, weighs ? logw : NULL, seen_by_all(b, now), 0};
-        if (!v.whole) v.bad = find_bad<F, D>(at, (uint32_t *)(smem + size::bad));
-        attend_tile<F, D>(w, query, at, v);
+        if (!v.whole) v.bad = find_bad<F, D, R>(at, (uint32_t *)(smem + size::bad));
+        attend_tile<F, D, R>(w, query, at, v);
         now = next;
         next = then;
     }
     copy_wait<0>();
     if (list.n_piece == 1)
-        put_rows<F, D>(w, b);
+        put_rows<F, D, R>(w, b);
     else
-        put_part<F, D>(w, part_of<D>(parts, job, block0 + blockIdx.x, blockIdx.z));
+        put_part<F, D, R>(w, part_of<D, R>(parts, job, block0 + blockIdx.x, blockIdx.z));
 }
 
 /* What a piece's sums count, on the scale of all. */
@@ -399,29 +400,29 @@ __device__ __forceinline__ float part_factor(float max, float most)
 }
 
 /* A thread merges four channels of a row. */
-template <int D>
-__global__ void __launch_bounds__(prompt_warps<D>::threads)
+template <int D, int R>
+__global__ void __launch_bounds__(prompt_warps<D, R>::threads)
     merge_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
                  uint32_t block0)
 {
     kernel_begin();
-    constexpr uint32_t rows = prompt_part<D>::rows;
+    constexpr uint32_t rows = prompt_part<D, R>::rows;
     const struct prompt_job &job = jobs[blockIdx.y];
     const uint32_t x = block0 + blockIdx.x;
     struct prompt_block b;
     if (!block_find(b, call, job, x)) return;
     const uint32_t n_piece = list_of(b).n_piece;
-    const uint32_t first = blockIdx.z * prompt_warps<D>::threads + threadIdx.x;
+    const uint32_t first = blockIdx.z * prompt_warps<D, R>::threads + threadIdx.x;
     for (uint32_t i = first; i < rows * (D / 4) && n_piece > 1;
-         i += MERGE_BLOCKS * prompt_warps<D>::threads) {
+         i += MERGE_BLOCKS * prompt_warps<D, R>::threads) {
         const uint32_t row = i / (D / 4), c = i % (D / 4) * 4;
         uint32_t at;
         if (!row_find(b, row, &at)) continue;
         float most = -CUDART_INF_F, sum = 0, v[4] = {};
         for (uint32_t p = 0; p < n_piece; p++)
-            most = fmaxf(most, part_of<D>(parts, job, x, p)[rows * D + row]);
+            most = fmaxf(most, part_of<D, R>(parts, job, x, p)[rows * D + row]);
         for (uint32_t p = 0; p < n_piece; p++) {
-            const float *part = part_of<D>(parts, job, x, p);
+            const float *part = part_of<D, R>(parts, job, x, p);
             const float by = part_factor(part[rows * D + row], most);
             const float4 add = *(const float4 *)(part + row * D + c);
             sum += part[rows * (D + 1) + row] * by;
@@ -442,19 +443,34 @@ struct prompt_launch {
     const struct prompt_job *job; /* on the device */
     float *parts;
     uint32_t n_job, n_block_max, n_piece_max;
+    uint32_t n_row;  /* of a block */
     uint32_t n_part; /* of all jobs */
     size_t n_room;   /* parts that scratch holds */
 };
 
-/* Pairs of a block of heads of this size. */
-static uint32_t pairs_of(uint32_t head_dim)
+/* Rows of a block of heads of this size, at most. */
+static uint32_t rows_most(uint32_t head_dim)
 {
-    return head_dim > 128 ? prompt_size<FORM_F16, 256>::pairs : prompt_size<FORM_F16, 128>::pairs;
+    return head_dim > 128 ? ROWS_FEW : 2 * ROWS_FEW;
 }
 
-static size_t part_bytes(uint32_t head_dim)
+/* Those of a call: a block has one list, so where all lists have few rows it has no more. */
+static uint32_t rows_of(const struct op_attn *op)
 {
-    return (size_t)pairs_of(head_dim) * PAGE_TOK * (head_dim + 2) * sizeof(float);
+    const uint32_t most = rows_most(op->geom->head_dim);
+    for (uint32_t i = 0; i < op->n_run; i++) {
+        const struct attn_run *run = &op->run[i];
+        const struct attn_plan *plan = run->plan;
+        if (run->kind != ROW_PROMPT) continue;
+        if (!plan || !plan->by_head || run->n_segment > 0 || plan->tile_tok % most == 0)
+            return most;
+    }
+    return ROWS_FEW;
+}
+
+static size_t part_bytes(uint32_t head_dim, uint32_t n_row)
+{
+    return (size_t)n_row * (head_dim + 2) * sizeof(float);
 }
 
 /* Rows that meet turned keys are often scattered over a text, few of a page: a block has one page of
@@ -503,14 +519,15 @@ static void job_pieces(struct prompt_job *j, uint32_t window, uint32_t *n_part)
 
 size_t attn_prompt_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row)
 {
-    const uint32_t group = n_head / geom->n_kv_head, pairs = pairs_of(geom->head_dim);
+    const uint32_t rows = rows_most(geom->head_dim), pairs = rows / PAGE_TOK;
+    const uint32_t group = n_head / geom->n_kv_head;
     size_t n = 0;
     for (uint32_t heads = 1; heads <= pairs; heads *= 2) {
         const size_t n_block = n_row * heads / pairs / PAGE_TOK + 2;
         const size_t all = n_block * geom->n_kv_head * ((group + heads - 1) / heads);
         n = all > n ? all : n;
     }
-    return n * PIECES_MAX * part_bytes(geom->head_dim);
+    return n * PIECES_MAX * part_bytes(geom->head_dim, rows);
 }
 
 static uint32_t list_count(const struct op_attn *op, const struct attn_run *run)
@@ -614,22 +631,22 @@ static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *o
 }
 
 /* `n_block` blocks from block0 on of n_job jobs. */
-template <int F, int D>
+template <int F, int D, int R>
 static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launch *l,
                                 uint32_t block0, uint32_t n_block)
 {
-    TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D>,
-                     dim3(n_block, l->n_job, l->n_piece_max), prompt_warps<D>::threads,
-                     prompt_size<F, D>::smem, l->call, l->job, l->parts, block0));
+    TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D, R>,
+                     dim3(n_block, l->n_job, l->n_piece_max), prompt_warps<D, R>::threads,
+                     prompt_size<F, D, R>::smem, l->call, l->job, l->parts, block0));
     if (l->n_piece_max == 1) return SAC_OK;
-    return queue_launch(d, "merging of pieces", merge_kernel<D>,
-                        dim3(n_block, l->n_job, MERGE_BLOCKS), prompt_warps<D>::threads, 0, l->call,
-                        l->job, l->parts, block0);
+    return queue_launch(d, "merging of pieces", merge_kernel<D, R>,
+                        dim3(n_block, l->n_job, MERGE_BLOCKS), prompt_warps<D, R>::threads, 0,
+                        l->call, l->job, l->parts, block0);
 }
 
 /* Where scratch does not hold the pieces of all, job by job, and of a job as many blocks as fit:
  * the same results. */
-template <int F, int D>
+template <int F, int D, int R>
 static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *all,
                              const struct prompt_job *host)
 {
@@ -644,20 +661,20 @@ static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *
         l.n_piece_max = j->n_piece;
         for (uint32_t first = 0; first < n; first += most) {
             l.parts = all->parts -
-                      ((size_t)j->part0 + (size_t)first * j->n_piece) * prompt_part<D>::floats;
-            TRY((launch_blocks<F, D>(d, &l, first, n - first < most ? n - first : most)));
+                      ((size_t)j->part0 + (size_t)first * j->n_piece) * prompt_part<D, R>::floats;
+            TRY((launch_blocks<F, D, R>(d, &l, first, n - first < most ? n - first : most)));
         }
     }
     return SAC_OK;
 }
 
-template <int F, int D>
+template <int F, int D, int R>
 static sac_status launch(struct cuda_device *d, const struct prompt_launch *l,
                          const struct prompt_job *host)
 {
-    TRY(attn_fits(d, prompt_size<F, D>::smem));
-    if (l->n_part > l->n_room) return launch_few<F, D>(d, l, host);
-    return launch_blocks<F, D>(d, l, 0, l->n_block_max);
+    TRY(attn_fits(d, prompt_size<F, D, R>::smem));
+    if (l->n_part > l->n_room) return launch_few<F, D, R>(d, l, host);
+    return launch_blocks<F, D, R>(d, l, 0, l->n_block_max);
 }
 
 template <int F>
@@ -665,9 +682,11 @@ static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
                               const struct prompt_launch *l, const struct prompt_job *host)
 {
     switch (head_dim) {
-    case 64: return launch<F, 64>(d, l, host);
-    case 128: return launch<F, 128>(d, l, host);
-    case 256: return launch<F, 256>(d, l, host);
+    case 64:
+        return l->n_row == 64 ? launch<F, 64, 64>(d, l, host) : launch<F, 64, 128>(d, l, host);
+    case 128:
+        return l->n_row == 64 ? launch<F, 128, 64>(d, l, host) : launch<F, 128, 128>(d, l, host);
+    case 256: return launch<F, 256, 64>(d, l, host);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: this head size");
     }
 }
@@ -691,14 +710,15 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
     void *host;
     l.call = attn_call_of(op);
     l.parts = (float *)op->scratch;
-    l.n_room = op->scratch_bytes / part_bytes(head_dim);
+    l.n_row = rows_of(op);
+    l.n_room = op->scratch_bytes / part_bytes(head_dim, l.n_row);
     l.job = (const struct prompt_job *)stage_take(d, job_bytes, &host);
     if (!l.job) return d->status;
     struct prompt_job *job = (struct prompt_job *)host;
     for (uint32_t i = 0; i < op->n_run; i++) {
         if (op->run[i].kind != ROW_PROMPT) continue;
         const bool shares = i > 0 && has_lists_of(&op->run[i], &op->run[i - 1]);
-        *job = job_make(d, op, &op->run[i], pairs_of(head_dim), shares ? job - 1 : NULL);
+        *job = job_make(d, op, &op->run[i], l.n_row / PAGE_TOK, shares ? job - 1 : NULL);
         job_pieces(job, op->window, &l.n_part);
         const uint32_t n = job->n_kv_head * job->n_block_head * job->n_block;
         if (n > l.n_block_max) l.n_block_max = n;

@@ -12,6 +12,7 @@
 #define KEYS     64u /* of a tile */
 #define N_TILE_8 8   /* 8 keys each */
 
+#define ROWS_FEW     64u /* of a block: a warpgroup's; other blocks have twice as many */
 #define PIECES_MAX   8u  /* of a list, each of piece_least() tiles or more */
 #define FEW_HEADS    16u /* of a model; one of more has longer pieces */
 #define MERGE_BLOCKS 8u  /* that merge the pieces of one list */
@@ -40,17 +41,16 @@ struct prompt_job {        /* a run */
     uint32_t n_piece, part0;  /* of a list at most; where sums of pieces begin: [block][n_piece] */
 };
 
-/* Sums of 128 channels leave registers for four warps alone, of 32 rows each. Small heads have
- * eight of 16 rows: exponents take as long as products there, and warps that wait for one another's
- * are what keeps both units busy. */
-template <int D> struct prompt_warps {
-    static constexpr int m = D == 128 ? 2 : 1; /* tiles of 16 rows of a warp */
-    static constexpr int n = D < 128 ? 8 : 4, threads = n * 32, rows = n * 16 * m;
+/* A block has R rows. Sums of 128 channels leave registers for four warps alone, of 32 rows each.
+ * Small heads have eight of 16 rows: exponents take as long as products there, and warps that wait
+ * for one another's are what keeps both units busy. */
+template <int D, int R> struct prompt_warps {
+    static constexpr int m = D == 128 ? R / 64 : 1; /* tiles of 16 rows of a warp */
+    static constexpr int n = R / (16 * m), threads = n * 32;
 };
 
-template <int F, int D> struct prompt_size {
-    static constexpr int m = prompt_warps<D>::m, rows = prompt_warps<D>::rows;
-    static constexpr int pairs = rows / (int)PAGE_TOK;
+template <int F, int D, int R> struct prompt_size {
+    static constexpr int m = prompt_warps<D, R>::m, rows = R;
     static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
     /* Two q8 pages, up to half of what 16-bit tiles behind two of them are aligned to. */
     static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
@@ -61,6 +61,8 @@ template <int F, int D> struct prompt_size {
      * their way, and two words (find_bad). */
     static constexpr int logw = query + 2 * stage + (F == FORM_Q8 ? tile : 0);
     static constexpr int bad = logw + 2 * (int)(KEYS * sizeof(float)), smem = bad + 64;
+    /* Blocks of a multiprocessor that registers are left for. */
+    static constexpr int together = smem > 113 * 1024 ? 1 : D < 128 && R == 64 ? 4 : 2;
 };
 
 /* 64 keys that are read together. */
@@ -105,9 +107,9 @@ struct tile_view { /* a tile as a block sees it */
     uint64_t bad;      /* keys whose values were not finite, as bits */
 };
 
-template <int F, int D> struct prompt_warp {
-    float acc[prompt_size<F, D>::m][D / 8][4];
-    float max[prompt_size<F, D>::m][2], sum[prompt_size<F, D>::m][2]; /* of rows g, g + 8 */
+template <int F, int D, int R> struct prompt_warp {
+    float acc[prompt_size<F, D, R>::m][D / 8][4];
+    float max[prompt_size<F, D, R>::m][2], sum[prompt_size<F, D, R>::m][2]; /* of rows g, g + 8 */
     uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
 };
 
@@ -141,9 +143,9 @@ __device__ __forceinline__ uint32_t tile_at(uint32_t n, uint32_t row, uint32_t p
 }
 
 /* Rows of this thread's warp are row + 0 .. 15 in the tile m of a block's rows. */
-template <int D> __device__ __forceinline__ uint32_t warp_row(int m)
+template <int D, int R> __device__ __forceinline__ uint32_t warp_row(int m)
 {
-    return (uint32_t)m * (16 * prompt_warps<D>::n) + threadIdx.x / 32 * 16;
+    return (uint32_t)m * (16 * prompt_warps<D, R>::n) + threadIdx.x / 32 * 16;
 }
 
 /* ---- What is read ---- */
@@ -313,14 +315,14 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
 
 /* ---- Queries ---- */
 
-template <int F, int D>
+template <int F, int D, int R>
 __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t segment)
 {
-    using size = prompt_size<F, D>;
+    using size = prompt_size<F, D, R>;
     constexpr int H = page_at<F, D>::half;
     const struct prompt_job &job = *b.job;
     const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
-    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<D>::threads) {
+    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<D, R>::threads) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8);
         const uint32_t pos = slot_pos(b, row), head = slot_head(b, row);
         float x[8] = {};
@@ -338,10 +340,10 @@ __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t 
 /* ---- Tiles on their way ---- */
 
 /* A page's 16-bit rows to keys n0 .. n0 + 31 of a tile. */
-template <int D>
+template <int D, int R>
 __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
 {
-    constexpr uint32_t n = prompt_warps<D>::threads;
+    constexpr uint32_t n = prompt_warps<D, R>::threads;
 #pragma unroll
     for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n; k++) { /* as often by all threads */
         const uint32_t i = threadIdx.x + k * n, row = n0 + i / (D / 8), piece = i % (D / 8);
@@ -352,10 +354,10 @@ __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint
 }
 
 /* No keys from n0 on. */
-template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
+template <int D, int R> __device__ void bring_none(uint8_t *tile, uint32_t n0)
 {
     for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8);
-         i += prompt_warps<D>::threads) {
+         i += prompt_warps<D, R>::threads) {
         const uint32_t to = smem_address(tile) + tile_at(KEYS, i / (D / 8), i % (D / 8));
         store_zero16(to);
         store_zero16(to + KEYS * D * 2);
@@ -375,10 +377,10 @@ __device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &
     return place_page(b.call->frames, b.frame[tok / PAGE_TOK], page_at<F, D>::bytes);
 }
 
-template <int F, int D>
+template <int F, int D, int R>
 __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const struct key_tile &t)
 {
-    constexpr uint32_t n = prompt_warps<D>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
+    constexpr uint32_t n = prompt_warps<D, R>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
     const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
     const uint8_t *k[n_part];
 #pragma unroll /* what is looked up is on its way together */
@@ -416,12 +418,12 @@ __device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b,
 }
 
 /* Starts the copies of tile `i` to its stage. */
-template <int F, int D>
+template <int F, int D, int R>
 __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
                       const struct key_tile &t)
 {
     using at = page_at<F, D>;
-    using size = prompt_size<F, D>;
+    using size = prompt_size<F, D, R>;
     uint8_t *const stage = smem + size::query + i % 2 * size::stage;
     if (t.kind == TILE_TOKENS) bring_logw((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
     if constexpr (F == FORM_Q8) {
@@ -433,12 +435,12 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
             const uint8_t *from =
                 own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
             const uint32_t bytes = own ? at::tail_bytes : at::bytes;
-            for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<D>::threads * 16)
+            for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<D, R>::threads * 16)
                 copy_async16(smem_address(stage) + p * at::bytes + k, from + k);
         }
     } else if (t.kind == TILE_TOKENS) {
-        bring_tokens<F, D>(stage, b, t);
-        bring_none<D>(stage, t.n);
+        bring_tokens<F, D, R>(stage, b, t);
+        bring_none<D, R>(stage, t.n);
     } else if (t.kind != TILE_END) {
         static_assert(at::v == at::tail_v, "own pages lie as sealed ones do");
 #pragma unroll
@@ -446,9 +448,9 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
             if (p >= t.n) break;
             const uint8_t *from =
                 t.kind == TILE_OWN ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
-            bring_rows<D>(stage, p * PAGE_TOK, from, at::v);
+            bring_rows<D, R>(stage, p * PAGE_TOK, from, at::v);
         }
-        bring_none<D>(stage, t.n * PAGE_TOK);
+        bring_none<D, R>(stage, t.n * PAGE_TOK);
     }
     copy_commit();
 }
@@ -488,7 +490,7 @@ __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const 
     *(uint4 *)(v + tile_at(KEYS, row, c / 8 + 1)) = make_uint4(x[4], x[5], x[6], x[7]);
 }
 
-template <int D>
+template <int D, int R>
 __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_block &b,
                        const struct key_tile &t)
 {
@@ -496,7 +498,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     uint32_t n = t.n;
     if (t.kind == TILE_OWN) {
         n = PAGE_TOK;
-        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D>::threads) {
+        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D, R>::threads) {
             const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
             *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
             *(uint4 *)(tile + KEYS * D * 2 + to) =
@@ -504,30 +506,30 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
         }
     } else if (t.kind == TILE_PAGES) {
         n = t.n * PAGE_TOK;
-        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D, R>::threads) {
             const uint32_t row = i / part;
             unpack_token<D>(tile, row, stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes,
                             row % PAGE_TOK, i % part);
         }
     } else {
-        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D, R>::threads) {
             const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
             unpack_token<D>(tile, row, token_page<FORM_Q8, D>(b, tok), tok % PAGE_TOK, i % part);
         }
     }
-    bring_none<D>(tile, n);
+    bring_none<D, R>(tile, n);
 }
 
 /* ---- A tile that is not seen by all rows ---- */
 
 /* Keys whose values are not all finite, as bits; their values become zeros. All threads. */
-template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
+template <int F, int D, int R> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
 {
     constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
     if (threadIdx.x < 2) bad[threadIdx.x] = 0;
     __syncthreads();
     uint4 *const v = (uint4 *)(tile + KEYS * D * 2); /* eight of a row in each panel */
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads) {
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D, R>::threads) {
         const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w}, row = i / 8 % KEYS;
         bool is_bad = false;
 #pragma unroll
@@ -538,7 +540,7 @@ template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *ba
     __syncthreads();
     const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
     if (all == 0) return 0;
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads)
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D, R>::threads)
         if (all >> (i / 8 % KEYS) & 1) v[i] = make_uint4(0, 0, 0, 0);
     publish();
     __syncthreads();
