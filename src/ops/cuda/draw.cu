@@ -83,27 +83,27 @@ static __device__ inline uint32_t draw_sure(const struct op_draw &op)
     return bits < DRAW_LEAST ? 0 : min((bits - DRAW_LEAST) / DRAW_WIDTH, DRAW_CUTS - 1);
 }
 
-/* Adds the N values of a stretch that starts at a fixed place, bit k of `in` telling of value k
- * whether it counts. Those below the cut that is sure, as most are, are added up as they are first;
- * returns that, for the caller to put into the first sum. Threads of a warp then put one of the
- * others each, as long as one has some. */
+/* Adds the N values of a stretch that starts at a fixed place; 0 is no share. Those below the cut
+ * that is sure, as most are, are added up as they are first; returns that, for the caller to put
+ * into the first sum. Threads of a warp then put one of the others each, as long as one has some.
+ */
 template <uint32_t N>
 static __device__ __forceinline__ u64 draw_add(struct draw_sums *s, const float value[N],
-                                               uint32_t in, uint32_t sure)
+                                               uint32_t sure)
 {
     const uint32_t sure_bits = DRAW_LEAST + sure * DRAW_WIDTH;
     float below = 0;
     uint32_t left = 0;
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) {
-        const bool is = in >> k & 1, is_below = __float_as_uint(value[k]) < sure_bits;
-        below += is && is_below ? value[k] : 0.0f;
-        left |= (uint32_t)(is && !is_below) << k;
+        const bool is_below = __float_as_uint(value[k]) < sure_bits;
+        below += is_below ? value[k] : 0.0f;
+        left |= is_below ? 0 : 1u << k;
     }
-    for (; left; left &= left - 1) {
-        float x = value[0];
+    for (; left; left ^= 1u << (31 - __clz((int)left))) {
+        float x = 0;
 #pragma unroll
-        for (uint32_t k = 1; k < N; k++) x = left << (31 - k) << 1 ? x : value[k];
+        for (uint32_t k = 0; k < N; k++) x = left >> k & 1 ? value[k] : x; /* the last one */
         draw_put(s, __float_as_uint(x));
     }
     return draw_whole(__float_as_uint(below));
@@ -152,20 +152,15 @@ static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &o
     u64 least = 0;
     for (uint32_t at = blockIdx.x * CUT_ITEMS; at < n; at += gridDim.x * CUT_ITEMS) {
         const uint32_t first = at + threadIdx.x * CHOOSE_TOKENS;
+        const uint32_t i = first - op.first; /* of the draw; far behind its end before its begin */
         float value[CHOOSE_TOKENS];
-        uint32_t in = 0;
         if (first >= n) continue;
-#pragma unroll
-        for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
-            in |= (uint32_t)(first + k - op.first < op.n) << k;
-        if (of) {
-            choose_shares(value, *of, first);
-        } else {
+        if (of) choose_shares(value, *of, first);
+        if (!of || i >= op.n || op.n - i < CHOOSE_TOKENS)
 #pragma unroll
             for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
-                value[k] = in >> k & 1 ? op.value[first + k - op.first] : 0;
-        }
-        least += draw_add<CHOOSE_TOKENS>(sums, value, in, sure);
+                value[k] = i + k >= op.n ? 0.0f : of ? value[k] : op.value[i + k];
+        least += draw_add<CHOOSE_TOKENS>(sums, value, sure);
     }
     return least;
 }
