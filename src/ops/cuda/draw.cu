@@ -17,6 +17,7 @@
 #define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread: every 16th of half a stretch */
 #define HALF    (EACH * OP_DRAW_LANES)
 #define STRETCH (2 * HALF) /* of a warp */
+#define LISTED  16u        /* pages of a thread: others wait for the one block that lists */
 
 /* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
  * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
@@ -426,7 +427,7 @@ static __device__ void end_draw(const struct op_lane_draw &op, const struct op_l
     if (!list) return;
     const bool dense = r.n_bad || r.n_over;
     const struct attn_count count =
-        list_marked(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
+        list_marked<LISTED>(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
     if (threadIdx.x > 0) return;
     struct attn_count *to = list->count; /* blocks that take add to n_line_tok */
     to->dense = count.dense;
