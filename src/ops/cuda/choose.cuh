@@ -67,12 +67,24 @@ static __device__ __forceinline__ struct choose_head choose_head_of(uint32_t i, 
     return h;
 }
 
-/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow. */
-static inline uint32_t choose_mates(uint32_t n, uint32_t group, uint32_t n_head, uint32_t most,
+/* Whether lanes `by` places apart are of the same KV head. */
+template <typename T> static inline bool choose_is_head(const T *op, uint32_t n, uint32_t by)
+{
+    for (uint32_t i = by; i < n; i++)
+        if (op[i].kv_head != op[i - by].kv_head) return false;
+    return true;
+}
+
+/* Lanes of a block: as many of one KV head as have n_head heads, `most`, and `least` blocks allow.
+ */
+template <typename T>
+static inline uint32_t choose_mates(const T *op, uint32_t n, uint32_t n_head, uint32_t most,
                                     uint64_t least)
 {
-    uint32_t n_mate = n_head / group < most ? n_head / group : most;
-    while (n_mate > 1 && (n % n_mate || n / n_mate < least)) n_mate--;
+    const uint32_t fit = n_head / op->at.group;
+    uint32_t n_mate = fit < most ? fit : most;
+    while (n_mate > 1 && (n % n_mate || n / n_mate < least || !choose_is_head(op, n, n / n_mate)))
+        n_mate--;
     return n_mate > 1 ? n_mate : 1;
 }
 

@@ -237,7 +237,7 @@ static uint32_t count_box_mates(const struct cuda_device *d, const struct op_lan
         if (op[i].at.group != op->at.group || op[i].at.head_dim != op->at.head_dim ||
             op[i].n_box != op->n_box)
             return 1;
-    return choose_mates(n, op->at.group, op->at.head_dim > 128 ? 16 : BOX_TILES * 8, BOX_MATES,
+    return choose_mates(op, n, op->at.head_dim > 128 ? 16 : BOX_TILES * 8, BOX_MATES,
                         (uint64_t)d->n_sm * WARPS * 32 / n_box + 1);
 }
 

@@ -731,8 +731,7 @@ static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_sh
 {
     for (uint32_t i = 1; i < n; i++)
         if (op[i].at.group != op->at.group) return 1;
-    return choose_mates(n, op->at.group, n_tile * COLUMNS, MATES,
-                        (uint64_t)BUSY * d->n_sm / n_block);
+    return choose_mates(op, n, n_tile * COLUMNS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
 }
 
 struct share_launch {
