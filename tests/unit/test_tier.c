@@ -444,13 +444,13 @@ static int reopen(const sac_engine *e)
 /* Two sequences with pages of their own, of which only some are in memory. The one that will live
  * is computed first, so that its pages lie before the other's in the file whatever was written
  * when. */
-static sac_engine *two_sequences(sac_seq s[2], bool is_dense)
+static sac_engine *two_sequences(sac_seq s[2], const char *method, const char *spec)
 {
     sac_error err;
     float logits[TINY_VOCAB];
-    const struct method *m = is_dense ? NULL : method_find("decode", "streaming");
-    sac_engine *e = open_engine(m, "streaming:sink=32,budget=64",
-                                &(struct way){.tiers = true, .no_ahead = true, .n_thread = 1});
+    const struct method *m = method ? method_find("decode", method) : NULL;
+    sac_engine *e =
+        open_engine(m, spec, &(struct way){.tiers = true, .no_ahead = true, .n_thread = 1});
     for (int i = 0; i < 2; i++) must(sac_seq_create(e, &s[i], &err), &err);
     compute(e, s[1], 40, SAC_ROW_PROMPT, logits);
     compute(e, s[0], N_PROMPT, SAC_ROW_PROMPT, logits);
@@ -483,11 +483,11 @@ static void must_lose_first(sac_engine *e, const sac_seq s[2], const char *why)
     sac_engine_free(e);
 }
 
-static void a_flipped_bit_is_found(void **state)
+/* With a method, it is what finds it. */
+static void find_flipped_bits(const char *method, const char *spec)
 {
-    (void)state;
     sac_seq s[2];
-    sac_engine *e = two_sequences(s, true);
+    sac_engine *e = two_sequences(s, method, spec);
     const int fd = reopen(e);
     const size_t slot = disk_slot_bytes(e->tier.disk);
     const page_id *table = pool_table(&e->pool, s[0], 1);
@@ -505,11 +505,19 @@ static void a_flipped_bit_is_found(void **state)
     must_lose_first(e, s, "read back unchanged from");
 }
 
+static void a_flipped_bit_is_found(void **state)
+{
+    (void)state;
+    find_flipped_bits(NULL, NULL);
+    find_flipped_bits("psa", "psa:mass=0.9");
+    find_flipped_bits("psa", "psa:mass=0.9,scope=layer");
+}
+
 static void a_file_that_shrinks_is_found(void **state)
 {
     (void)state;
     sac_seq s[2];
-    sac_engine *e = two_sequences(s, true);
+    sac_engine *e = two_sequences(s, NULL, NULL);
     const int fd = reopen(e);
     const page_id *table = pool_table(&e->pool, s[0], 0), *kept = pool_table(&e->pool, s[1], 0);
     page_id first = table[0];
