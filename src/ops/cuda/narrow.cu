@@ -34,7 +34,7 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
 #define UNIT_MAX     4u      /* weight blocks that are fetched together, no more than a strip has */
 #define UNIT_BYTES   2304u   /* of plain floats at most */
-#define STAGES_MAX   4u      /* units of a warp that are on their way or at work, */
+#define STAGES_MAX   6u      /* units of a warp that are on their way or at work, */
 #define FLIGHT_GOOD  32768u  /* bytes of them that are on their way and keep memory busy */
 #define BESIDE       113664u /* bytes of shared memory of which two launches' blocks have room beside each other */
 #define PACKS_ROWS   4u      /* that a block packs at most, */
@@ -69,8 +69,8 @@ template <int type> struct narrow_ring {
 
 struct narrow_part {
     const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
-    size_t group_bytes, turn_bytes; /* from a group to the next, and to a team's next */
-    uint32_t n_group, n_block;      /* blocks of threads */
+    size_t group_bytes;
+    uint32_t n_group, n_block; /* blocks of threads */
     uint32_t group0, block0;   /* the part's first ones among those of all parts */
     enum quant_type type;
     struct linear_end end;
@@ -85,10 +85,10 @@ struct narrow_args {
     uint32_t n_part, n_group; /* of all parts */
     uint32_t n_block, piece;  /* weight blocks of a row, and of a piece of it */
     uint32_t n_row, row0;
-    uint32_t team, n_team;  /* warps that share a group, HALF or WARPS; teams of a block */
+    uint32_t team;          /* warps that share a group: HALF or WARPS */
     uint32_t stages, stage; /* of a warp's ring: units, their bytes, */
-    uint32_t ring, strip;   /* of all of them, of a unit's strips, if these come with units, */
-    uint32_t warp_bytes;    /* and of all together, of shared memory */
+    uint32_t strip;         /* those of a unit's strips, if these come with units, */
+    uint32_t warp_bytes;    /* and all together, of shared memory */
     uint32_t stays;         /* bytes of rows behind the rings; 0: rows come with units */
     uint32_t early;         /* the next launch's blocks come before this one begins */
     uint32_t ahead;         /* bytes that a block brings into the cache before it begins */
@@ -148,15 +148,16 @@ template <uint32_t n> static __device__ inline void copy_known(uint32_t at, cons
         if (lane < n - rest) copy_async16(at + rest, from + rest);
 }
 
-/* But for the last few all units of a warp have come. */
-static __device__ inline void wait_units(uint32_t stages)
+/* But for the last few all items of a warp have come. */
+static __device__ inline void wait_items(uint32_t stages)
 {
-    if (stages == 2)
-        copy_wait<0>();
-    else if (stages == 3)
-        copy_wait<1>();
-    else
-        copy_wait<STAGES_MAX - 2>();
+    switch (stages) {
+    case 2: copy_wait<0>(); break;
+    case 3: copy_wait<1>(); break;
+    case 4: copy_wait<2>(); break;
+    case 5: copy_wait<3>(); break;
+    default: copy_wait<STAGES_MAX - 2>();
+    }
 }
 
 template <int type>
@@ -231,6 +232,13 @@ static __device__ inline void bring_x(uint8_t *to, const struct narrow_args &a,
     }
 }
 
+/* From a team's group to its next one. */
+static __device__ inline uint32_t groups_a_turn(const struct narrow_args &a,
+                                                const struct narrow_part &part)
+{
+    return part.n_block * (blockDim.x / 32 / a.team);
+}
+
 /* Behind a unit of one matrix that of the other one, the next unit, or the first one of the next role, of
  * the next group if it was the last. */
 template <int type, uint32_t n_mat>
@@ -241,40 +249,38 @@ static __device__ inline void go_on(const struct narrow_args &a, const struct na
     if (n_mat > 1 && (job.mat ^= 1) != 0) return;
     job.to_unit += ring::step;
     if (++job.unit < job.now.n_unit) return;
-    job.to_unit -= job.unit * ring::step;
-    job.unit = 0;
     job.second ^= job.n_role > 1;
     if (job.second == 0) {
         job.n_left--;
-        job.at += part.turn_bytes;
+        job.at += groups_a_turn(a, part) * part.group_bytes;
     }
-    if (job.n_role > 1) open_role<type>(a, job);
-    if (job.n_left == 0) job.now.n_quick = 0;
+    open_role<type>(a, job);
 }
 
 /* The warp's next unit of one matrix, if there is one, to the ring's place `at`: scales, then blocks; and
- * rows' strips to `x`, where they come with units and are there already, for both matrices of a GLU. */
+ * to `x` the rows' strips, if they come with units and are there already, for both matrices of a GLU. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void bring(const struct narrow_args &a, const struct narrow_part &part,
-                                    struct narrow_job &job, uint8_t *mine, uint32_t at, uint8_t *x)
+static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct narrow_args &a,
+                                    const struct narrow_part &part, struct narrow_job &job,
+                                    uint8_t *x)
 {
     using ring = narrow_ring<type>;
-    const uint8_t *const group = n_mat > 1 && job.mat ? job.at + (part.up - part.w) : job.at;
-    const uint32_t block0 = job.now.first + job.unit * ring::stride;
-    if (job.unit < job.now.n_quick) {
-        const uint8_t *const from = group + job.to_unit;
-        copy_known<ring::scales>(job.to + at, from);
-        copy_known<ring::unit * ring::block>(job.to + at + ring::scales, from + job.to_code);
-    } else if (job.n_left > 0) {
-        const uint32_t b = job.now.first % LAYOUT_BLOCKS;
-        bring_rest<type>(mine + at, group - LAYOUT_HEAD - b * ring::own - threadIdx.x % 32 * 16,
-                         a.n_block, block0, min(ring::unit, job.end - block0));
-    } else {
-        copy_commit();
-        return;
+    if (job.n_left > 0) {
+        const uint8_t *const group = n_mat > 1 && job.mat ? job.at + (part.up - part.w) : job.at;
+        const uint32_t block0 = job.now.first + job.unit * ring::stride;
+        if (job.unit < job.now.n_quick) {
+            const uint8_t *const from = group + job.to_unit;
+            copy_known<ring::scales>(job.to + at, from);
+            copy_known<ring::unit * ring::block>(job.to + at + ring::scales, from + job.to_code);
+        } else {
+            const uint32_t b = job.now.first % LAYOUT_BLOCKS;
+            bring_rest<type>(mine + at,
+                             group - LAYOUT_HEAD - b * ring::own - threadIdx.x % 32 * 16, a.n_block,
+                             block0, min(ring::unit, job.end - block0));
+        }
+        if (x && job.mat == 0) bring_x<n_tile>(x, a, job, block0);
+        go_on<type, n_mat>(a, part, job);
     }
-    if (x && job.mat == 0) bring_x<n_tile>(x, a, job, block0);
-    go_on<type, n_mat>(a, part, job);
     copy_commit();
 }
 
@@ -483,8 +489,8 @@ template <uint32_t n_mat>
 static __device__ inline void fetch_groups(const struct narrow_args &a,
                                            const struct narrow_part &part, uint32_t n_unit)
 {
-    const uint32_t n_team = a.n_team;
-    const uint32_t turn = (a.stages - 1) * a.team / (n_mat * n_unit); /* under way */
+    const uint32_t n_team = blockDim.x / 32 / a.team, n_warp = blockDim.x / 32;
+    const uint32_t turn = (a.stages - 1) * n_warp / (n_team * n_mat * n_unit); /* under way */
     const uint32_t bytes = (uint32_t)part.group_bytes;
     uint32_t at = threadIdx.x * AHEAD_PIECE, left = a.ahead;
     uint32_t i = (turn * part.n_block + blockIdx.x - part.block0) * n_team;
@@ -582,7 +588,8 @@ static __device__ inline void finish_group(const float *all, const struct narrow
 {
     const uint32_t row = job.row0 + seat.r, out = seat.group * WEIGHT_GROUP + seat.o;
     const uint32_t by = n_mat * job.n_row * SUM_STRIDE;
-    const bool is_mine = seat.r < job.n_row && seat.group < part.n_group && seat.team < a.n_team;
+    const bool is_mine = seat.r < job.n_row && seat.group < part.n_group &&
+                         seat.team * a.team < blockDim.x / 32;
     float v[2] = {0, 0};
     all += seat.team * a.team * by + seat.r * SUM_STRIDE + seat.o;
     for (uint32_t m = 0; m < n_mat && is_mine; m++)
@@ -607,9 +614,9 @@ static __device__ inline struct narrow_job find_job(const struct narrow_args &a,
     job.role = warp % a.team;
     job.n_all = (job.end - job.begin + ring::unit - 1) / ring::unit;
     job.n_role = (job.role < job.n_all) + (a.team == HALF && job.role + HALF < job.n_all);
-    const uint32_t group = (blockIdx.x - part.block0) * a.n_team + warp / a.team;
+    const uint32_t group = (blockIdx.x - part.block0) * (blockDim.x / 32 / a.team) + warp / a.team;
     job.n_left = group < part.n_group && job.n_role > 0
-                     ? (part.n_group - group - 1) / (part.n_block * a.n_team) + 1
+                     ? (part.n_group - group - 1) / groups_a_turn(a, part) + 1
                      : 0;
     job.mat = job.second = 0;
     job.to = smem_address(mine) + lane;
@@ -617,7 +624,6 @@ static __device__ inline struct narrow_job find_job(const struct narrow_args &a,
     job.at = part.w + group * part.group_bytes + LAYOUT_HEAD + b * ring::own + lane;
     job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
     open_role<type>(a, job);
-    if (job.n_left == 0) job.now.n_quick = 0;
     keep(job.to);
     keep(job.to_code);
     return job;
@@ -630,11 +636,16 @@ static constexpr uint32_t sum_rooms(uint32_t n_tile)
     return n_tile == 1 ? 2 : 1;
 }
 
-/* Where a warp is in its ring: at the place of a unit, whose strips are at `x`, if they come with units,
- * and that of the next one to be brought. */
+/* Where a warp is in its ring: at the place of a unit, whose strips are at `x`, if they come with units. */
 struct narrow_turn {
-    uint32_t at, next, x;
+    uint32_t at, x;
 };
+
+/* The place before, which is that of the next unit to be brought. */
+static __device__ inline uint32_t place_before(const struct narrow_args &a, uint32_t at)
+{
+    return (at ? at : a.stages * a.stage) - a.stage;
+}
 
 /* A warp at its work. */
 template <uint32_t n_tile> struct narrow_warp {
@@ -653,9 +664,9 @@ static __device__ inline void add_role(float sum[n_mat][n_tile][4], struct narro
 {
     using ring = narrow_ring<type>;
     const struct narrow_args &a = w.a;
-    const struct narrow_role role = w.job.n_role > 1 ? find_role<type>(a, w.job, second) : w.job.now;
+    const struct narrow_role role = find_role<type>(a, w.job, second);
     const uint32_t b = ring::own_scales ? 0 : role.first % LAYOUT_BLOCKS;
-    uint8_t *const strips = w.ring + a.ring;
+    uint8_t *const strips = w.ring + a.stages * a.stage;
     struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4,
                                     ring::unit == UNIT_MAX ? 0 : role.first % UNIT_MAX, {}};
 #pragma unroll
@@ -664,17 +675,16 @@ static __device__ inline void add_role(float sum[n_mat][n_tile][4], struct narro
     for (uint32_t u = 0, left = w.job.end - role.first; u < role.n_unit; u++, left -= ring::stride) {
 #pragma unroll
         for (uint32_t m = 0; m < n_mat; m++) {
-            wait_units(a.stages);
+            wait_items(a.stages);
             __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
-            bring<type, n_tile, n_mat>(a, w.part, w.job, w.ring, w.turn.next,
+            bring<type, n_tile, n_mat>(w.ring, place_before(a, w.turn.at), a, w.part, w.job,
                                        a.stays ? NULL : strips + (a.strip - w.turn.x));
             if (!a.stays && m == 0)
 #pragma unroll
                 for (uint32_t k = 0; k < n_tile; k++) here.row[k] = w.rows.row[k] + w.turn.x;
             const uint8_t *const at = w.ring + w.turn.at;
             add_unit<type, n_tile>(sum[m], {at, at + ring::scales, b}, shrink[m], here, left);
-            w.turn.next = w.turn.at;
-            w.turn.at = w.turn.at + a.stage == a.ring ? 0 : w.turn.at + a.stage;
+            w.turn.at = w.turn.at + a.stage == a.stages * a.stage ? 0 : w.turn.at + a.stage;
         }
 #pragma unroll
         for (uint32_t k = 0; k < n_tile; k++) here.row[k] += w.rows.by[k];
@@ -710,11 +720,10 @@ static __device__ inline void narrow_block(const struct narrow_args &a,
     using ring = narrow_ring<type>;
     uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
     uint8_t *const x = kernel_shared() + blockDim.x / 32 * a.warp_bytes;
-    uint8_t *const strips = mine + a.ring;
-    struct narrow_warp<n_tile> w = {
-        a, part, mine, find_job<type, n_tile>(a, part, mine), {0, a.ring - a.stage, 0}, {}};
-    for (uint32_t at = 0; at < w.turn.next; at += a.stage)
-        bring<type, n_tile, n_mat>(a, part, w.job, mine, at, NULL);
+    uint8_t *const strips = mine + a.stages * a.stage;
+    struct narrow_warp<n_tile> w = {a, part, mine, find_job<type, n_tile>(a, part, mine), {0, 0}, {}};
+    for (uint32_t i = 0; i + 1 < a.stages; i++)
+        bring<type, n_tile, n_mat>(mine, i * a.stage, a, part, w.job, NULL);
     fetch_beside(a, part);
     if (gridDim.z == 1) fetch_groups<n_mat>(a, part, w.job.n_all);
     if (a.early) kernel_yield();
@@ -730,8 +739,8 @@ static __device__ inline void narrow_block(const struct narrow_args &a,
     const float *const scale = a.input.x ? scale_room : a.x_scale;
     float *const all = (float *)(x + a.stays);
     const uint32_t n_sum = blockDim.x / 32 * n_mat * w.job.n_row * SUM_STRIDE;
-    const uint32_t by = part.n_block * a.n_team;
-    uint32_t i = (blockIdx.x - part.block0) * a.n_team, k = 0; /* the block's first group of a turn */
+    const uint32_t by = groups_a_turn(a, part), n_team = blockDim.x / 32 / a.team;
+    uint32_t i = (blockIdx.x - part.block0) * n_team, k = 0; /* the block's first group of a turn */
     for (; i < part.n_group; i += by, k++) {
         const struct narrow_seat seat = find_seat<n_tile>(i);
         const uint32_t group = i + threadIdx.x / 32 / a.team; /* the warp's */
@@ -822,7 +831,6 @@ static uint32_t share_groups(struct narrow_args *a, uint32_t n_place, uint32_t n
         for (uint32_t i = 0; i < a->n_part; i++) {
             a->part[i].block0 = n_block;
             a->part[i].n_block = (a->part[i].n_group + each - 1) / each;
-            a->part[i].turn_bytes = a->part[i].n_block * n_team * a->part[i].group_bytes;
             n_block += a->part[i].n_block;
         }
         if (n_block <= n_place || n_turn >= a->n_group) return n_turn;
@@ -847,17 +855,6 @@ struct narrow_plan {
     size_t smem;
 };
 
-/* Whether a block has all of its weights on their way before it begins, at most n_turn turns of groups.
- * A GLU never says so: behind it, what was before it is done, as attention wants (queue_is_apart). */
-static bool is_early(const struct narrow_args *a, uint32_t n_turn, uint32_t n_warp)
-{
-    size_t most = 0;
-    for (uint32_t i = 0; i < a->n_part; i++)
-        if (a->part[i].group_bytes > most) most = a->part[i].group_bytes;
-    const size_t ring = (size_t)n_warp * (a->stages - 1) * a->stage;
-    return !a->part[0].up && n_turn * a->n_team * most <= ring + a->ahead;
-}
-
 /* Rows stay where there is room for them and for a ring. */
 static struct narrow_plan plan(const struct cuda_device *d, struct narrow_args *a, uint32_t n_tile,
                                struct narrow_need need)
@@ -878,14 +875,12 @@ static struct narrow_plan plan(const struct cuda_device *d, struct narrow_args *
     a->team = !does_stay || (a->n_group > d->n_sm && n_unit <= HALF) ? HALF : WARPS;
     a->stage = need.bytes;
     a->strip = does_stay ? 0 : strip;
-    a->n_team = p.n_warp / a->team;
-    a->ring = a->stages * a->stage;
-    a->warp_bytes = a->ring + 2 * a->strip;
+    a->warp_bytes = a->stages * a->stage + 2 * a->strip;
     p.smem = p.n_warp * (a->warp_bytes + sums) + a->stays;
     const uint32_t fit = (uint32_t)(d->smem_max / p.smem), wanted = n_tile == 1 ? 3 : 2;
     const uint32_t n_place = does_stay || fit < 1 ? 1 : fit < wanted ? fit : wanted;
     a->ahead = AHEAD_MAX / n_place;
-    a->early = is_early(a, share_groups(a, n_place * d->n_sm, a->n_team), p.n_warp);
+    a->early = share_groups(a, n_place * d->n_sm, p.n_warp / a->team) == 1;
     return p;
 }
 
