@@ -107,9 +107,9 @@ static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint32_t x
     mma_16816<HALF_F16>(c, a, x0, x1);
 }
 
-/* A role's units of a row: block of the first; those that are whole and in whole chunks; all. */
+/* A role's units of a row: block of the first; those that are whole and in whole chunks; whole; all. */
 struct narrow_role {
-    uint32_t first, n_quick, n_unit;
+    uint32_t first, n_quick, n_whole, n_unit;
 };
 
 /* What a warp multiplies, and what of it is brought next. */
@@ -160,6 +160,13 @@ static __device__ inline void wait_items(uint32_t stages)
     }
 }
 
+/* Of a role's units from block `first` on, those that end before `end`. */
+template <int type> static __device__ inline uint32_t n_whole(uint32_t first, uint32_t end)
+{
+    using ring = narrow_ring<type>;
+    return end < first + ring::unit ? 0 : (end - first - ring::unit) / ring::stride + 1;
+}
+
 template <int type>
 static __device__ inline struct narrow_role find_role(const struct narrow_args &a,
                                                       const struct narrow_job &job, uint32_t second)
@@ -167,8 +174,8 @@ static __device__ inline struct narrow_role find_role(const struct narrow_args &
     using ring = narrow_ring<type>;
     struct narrow_role r;
     r.first = job.begin + (job.role + second * HALF) * ring::unit;
-    const uint32_t end = min(job.end, a.n_block / LAYOUT_BLOCKS * LAYOUT_BLOCKS);
-    r.n_quick = end < r.first + ring::unit ? 0 : (end - r.first - ring::unit) / ring::stride + 1;
+    r.n_quick = n_whole<type>(r.first, min(job.end, a.n_block / LAYOUT_BLOCKS * LAYOUT_BLOCKS));
+    r.n_whole = n_whole<type>(r.first, job.end);
     r.n_unit = job.end <= r.first ? 0 : (job.end - r.first - 1) / ring::stride + 1;
     return r;
 }
@@ -406,17 +413,20 @@ static __device__ inline void add_blocks(float sum[n_tile][4], const struct bloc
     }
 }
 
-/* Over a unit, or the n blocks that are left of a row. */
+/* Over unit u of a role, which is at `at`; the last of a row may have fewer blocks than others. */
 template <int type, uint32_t n_tile>
-static __device__ inline void add_unit(float sum[n_tile][4], const struct block_place &place,
-                                       const struct pair_shrink &shrink,
-                                       const struct narrow_x<n_tile> &x, uint32_t n)
+static __device__ inline void add_unit(float sum[n_tile][4], const struct narrow_job &job,
+                                       const struct narrow_role &role,
+                                       const struct pair_shrink &shrink, const uint8_t *at,
+                                       const struct narrow_x<n_tile> &x, uint32_t u)
 {
-    constexpr uint32_t unit = narrow_ring<type>::unit;
-    if (n >= unit) /* the same for all lanes */
-        add_blocks<type, n_tile, unit>(sum, place, shrink, x, unit);
+    using ring = narrow_ring<type>;
+    const struct block_place place = {at, at + ring::scales,
+                                      ring::own_scales ? 0 : role.first % LAYOUT_BLOCKS};
+    if (u < role.n_whole) /* the same for all lanes */
+        add_blocks<type, n_tile, ring::unit>(sum, place, shrink, x, 0);
     else
-        add_blocks<type, n_tile, 0>(sum, place, shrink, x, n);
+        add_blocks<type, n_tile, 0>(sum, place, shrink, x, job.end - role.first - u * ring::stride);
 }
 
 /* ---- Rows ---- */
@@ -504,26 +514,13 @@ static __device__ inline void fetch_groups(const struct narrow_args &a,
     }
 }
 
-/* What a thread finishes: output o of row r of the team's group. */
-struct narrow_seat {
-    uint32_t team, r, o, group;
-};
-
-/* Where `group` is the first of a block's turn. */
-template <uint32_t n_tile>
-static __device__ inline struct narrow_seat find_seat(uint32_t group)
-{
-    const uint32_t i = threadIdx.x / WEIGHT_GROUP, n = n_tile * TILE_ROWS;
-    return {i / n, i % n, threadIdx.x % WEIGHT_GROUP, group + i / n};
-}
-
 /* What the block's sums are added to comes before they are there, as they take longer. */
 static __device__ inline void fetch_old(const struct narrow_job &job, const struct linear_end &end,
-                                        const struct narrow_seat &seat)
+                                        uint32_t r, uint32_t group)
 {
-    const uint32_t out = seat.group * WEIGHT_GROUP + seat.o;
-    if (end.epilogue == LINEAR_ADD && seat.r < job.n_row && out < end.n_out)
-        fetch_near(end.y + (job.row0 + seat.r) * end.y_stride + out);
+    const uint32_t out = group * WEIGHT_GROUP + threadIdx.x % WEIGHT_GROUP;
+    if (end.epilogue == LINEAR_ADD && r < job.n_row && out < end.n_out)
+        fetch_near(end.y + (job.row0 + r) * end.y_stride + out);
 }
 
 /* ---- Ends ---- */
@@ -579,22 +576,33 @@ static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a
     return true;
 }
 
-/* A group's sums over all roles, and over pieces, to where they go. */
+/* Where a thread finishes: output o of row r of the team's group. */
+struct narrow_seat {
+    uint32_t team, r, o;
+};
+
+template <uint32_t n_tile> static __device__ inline struct narrow_seat find_seat(void)
+{
+    const uint32_t i = threadIdx.x / WEIGHT_GROUP, n = n_tile * TILE_ROWS;
+    return {i / n, i % n, threadIdx.x % WEIGHT_GROUP};
+}
+
+/* A group's sums over all roles, and over pieces, to where they go; `group` is that of the seat. */
 template <uint32_t n_mat>
 static __device__ inline void finish_group(const float *all, const struct narrow_args &a,
                                            const struct narrow_job &job,
                                            const struct narrow_part &part, const float *scale,
-                                           const struct narrow_seat &seat)
+                                           const struct narrow_seat &seat, uint32_t group)
 {
-    const uint32_t row = job.row0 + seat.r, out = seat.group * WEIGHT_GROUP + seat.o;
+    const uint32_t row = job.row0 + seat.r, out = group * WEIGHT_GROUP + seat.o;
     const uint32_t by = n_mat * job.n_row * SUM_STRIDE;
-    const bool is_mine = seat.r < job.n_row && seat.group < part.n_group &&
+    const bool is_mine = seat.r < job.n_row && group < part.n_group &&
                          seat.team * a.team < blockDim.x / 32;
     float v[2] = {0, 0};
     all += seat.team * a.team * by + seat.r * SUM_STRIDE + seat.o;
     for (uint32_t m = 0; m < n_mat && is_mine; m++)
         v[m] = add_roles(all + m * job.n_row * SUM_STRIDE, by, a.team, job.n_all);
-    if (gridDim.z > 1 && !merge_pieces(v, a, row, part.group0 + seat.group, is_mine)) return;
+    if (gridDim.z > 1 && !merge_pieces(v, a, row, part.group0 + group, is_mine)) return;
     if (is_mine && out < part.end.n_out)
         linear_finish(part.end, row, out, v[0] * scale[row], v[1] * scale[row]);
 }
@@ -647,67 +655,60 @@ static __device__ inline uint32_t place_before(const struct narrow_args &a, uint
     return (at ? at : a.stages * a.stage) - a.stage;
 }
 
-/* A warp at its work. */
-template <uint32_t n_tile> struct narrow_warp {
-    const struct narrow_args &a;
-    const struct narrow_part &part;
-    uint8_t *ring;
-    struct narrow_job job;
-    struct narrow_turn turn;
-    struct narrow_rows<n_tile> rows;
-};
-
 /* A role's sums over a group. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void add_role(float sum[n_mat][n_tile][4], struct narrow_warp<n_tile> &w,
-                                       const struct pair_shrink shrink[n_mat], uint32_t second)
+static __device__ inline void add_role(float sum[n_mat][n_tile][4], const struct narrow_args &a,
+                                       const struct narrow_part &part, struct narrow_job &job,
+                                       struct narrow_turn &turn,
+                                       const struct pair_shrink shrink[n_mat], uint8_t *mine,
+                                       const struct narrow_rows<n_tile> &rows, uint32_t second)
 {
     using ring = narrow_ring<type>;
-    const struct narrow_args &a = w.a;
-    const struct narrow_role role = find_role<type>(a, w.job, second);
-    const uint32_t b = ring::own_scales ? 0 : role.first % LAYOUT_BLOCKS;
-    uint8_t *const strips = w.ring + a.stages * a.stage;
+    const struct narrow_role role = find_role<type>(a, job, second);
+    uint8_t *const strips = mine + a.stages * a.stage;
     struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4,
                                     ring::unit == UNIT_MAX ? 0 : role.first % UNIT_MAX, {}};
 #pragma unroll
     for (uint32_t k = 0; k < n_tile; k++)
-        here.row[k] = w.rows.row[k] + (second ? w.rows.by[k] / 2 : 0);
-    for (uint32_t u = 0, left = w.job.end - role.first; u < role.n_unit; u++, left -= ring::stride) {
+        here.row[k] = rows.row[k] + (second ? rows.by[k] / 2 : 0);
+    for (uint32_t u = 0; u < role.n_unit; u++) {
 #pragma unroll
         for (uint32_t m = 0; m < n_mat; m++) {
             wait_items(a.stages);
             __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
-            bring<type, n_tile, n_mat>(w.ring, place_before(a, w.turn.at), a, w.part, w.job,
-                                       a.stays ? NULL : strips + (a.strip - w.turn.x));
+            bring<type, n_tile, n_mat>(mine, place_before(a, turn.at), a, part, job,
+                                       a.stays ? NULL : strips + (a.strip - turn.x));
             if (!a.stays && m == 0)
 #pragma unroll
-                for (uint32_t k = 0; k < n_tile; k++) here.row[k] = w.rows.row[k] + w.turn.x;
-            const uint8_t *const at = w.ring + w.turn.at;
-            add_unit<type, n_tile>(sum[m], {at, at + ring::scales, b}, shrink[m], here, left);
-            w.turn.at = w.turn.at + a.stage == a.stages * a.stage ? 0 : w.turn.at + a.stage;
+                for (uint32_t k = 0; k < n_tile; k++) here.row[k] = rows.row[k] + turn.x;
+            add_unit<type, n_tile>(sum[m], job, role, shrink[m], mine + turn.at, here, u);
+            turn.at = turn.at + a.stage == a.stages * a.stage ? 0 : turn.at + a.stage;
         }
 #pragma unroll
-        for (uint32_t k = 0; k < n_tile; k++) here.row[k] += w.rows.by[k];
-        w.turn.x = a.strip - w.turn.x;
+        for (uint32_t k = 0; k < n_tile; k++) here.row[k] += rows.by[k];
+        turn.x = a.strip - turn.x;
     }
 }
 
 /* All roles of a warp over its team's group, and the sums to where all threads find them. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void add_group(float *to, struct narrow_warp<n_tile> &w, uint32_t group)
+static __device__ inline void add_group(float *to, const struct narrow_args &a,
+                                        const struct narrow_part &part, struct narrow_job &job,
+                                        struct narrow_turn &turn, uint8_t *mine,
+                                        const struct narrow_rows<n_tile> &rows, uint32_t group)
 {
     using ring = narrow_ring<type>;
     struct pair_shrink shrink[n_mat];
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++)
         if (ring::is_float)
-            shrink[m] = load_shrink((m ? w.part.up : w.part.w) + group * w.part.group_bytes,
+            shrink[m] = load_shrink((m ? part.up : part.w) + group * part.group_bytes,
                                     threadIdx.x % 32 / 4);
 #pragma unroll 1
-    for (uint32_t second = 0; second < w.job.n_role; second++) {
+    for (uint32_t second = 0; second < job.n_role; second++) {
         float sum[n_mat][n_tile][4] = {};
-        add_role<type, n_tile, n_mat>(sum, w, shrink, second);
-        put_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, w.job.n_row, second > 0);
+        add_role<type, n_tile, n_mat>(sum, a, part, job, turn, shrink, mine, rows, second);
+        put_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, job.n_row, second > 0);
     }
 }
 
@@ -720,36 +721,38 @@ static __device__ inline void narrow_block(const struct narrow_args &a,
     using ring = narrow_ring<type>;
     uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
     uint8_t *const x = kernel_shared() + blockDim.x / 32 * a.warp_bytes;
-    uint8_t *const strips = mine + a.stages * a.stage;
-    struct narrow_warp<n_tile> w = {a, part, mine, find_job<type, n_tile>(a, part, mine), {0, 0}, {}};
+    struct narrow_job job = find_job<type, n_tile>(a, part, mine);
     for (uint32_t i = 0; i + 1 < a.stages; i++)
-        bring<type, n_tile, n_mat>(mine, i * a.stage, a, part, w.job, NULL);
+        bring<type, n_tile, n_mat>(mine, i * a.stage, a, part, job, NULL);
     fetch_beside(a, part);
-    if (gridDim.z == 1) fetch_groups<n_mat>(a, part, w.job.n_all);
+    if (gridDim.z == 1) fetch_groups<n_mat>(a, part, job.n_all);
     if (a.early) kernel_yield();
     kernel_wait();
     if (a.stays)
-        keep_rows<n_tile>(a, w.job, x, scale_room);
-    else if (w.job.n_role > 0)
-        bring_x<n_tile>(strips, a, w.job, w.job.begin + w.job.role * ring::unit);
+        keep_rows<n_tile>(a, job, x, scale_room);
+    else if (job.n_role > 0)
+        bring_x<n_tile>(mine + a.stages * a.stage, a, job, job.begin + job.role * ring::unit);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    w.rows = find_rows<type, n_tile>(a, w.job, strips, x);
     const float *const scale = a.input.x ? scale_room : a.x_scale;
     float *const all = (float *)(x + a.stays);
-    const uint32_t n_sum = blockDim.x / 32 * n_mat * w.job.n_row * SUM_STRIDE;
+    const uint32_t n_sum = blockDim.x / 32 * n_mat * job.n_row * SUM_STRIDE;
+    const struct narrow_rows<n_tile> rows =
+        find_rows<type, n_tile>(a, job, mine + a.stages * a.stage, x);
+    const struct narrow_seat seat = find_seat<n_tile>();
+    struct narrow_turn turn = {0, 0};
     const uint32_t by = groups_a_turn(a, part), n_team = blockDim.x / 32 / a.team;
     uint32_t i = (blockIdx.x - part.block0) * n_team, k = 0; /* the block's first group of a turn */
     for (; i < part.n_group; i += by, k++) {
-        const struct narrow_seat seat = find_seat<n_tile>(i);
-        const uint32_t group = i + threadIdx.x / 32 / a.team; /* the warp's */
+        const uint32_t mine_of = i + threadIdx.x / 32 / a.team;
         float *const to = all + k % sum_rooms(n_tile) * n_sum;
         if (i + by >= part.n_group && !a.early) kernel_yield(); /* all weights are under way, about */
-        if (n_mat == 1) fetch_old(w.job, part.end, seat);
-        if (group < part.n_group) add_group<type, n_tile, n_mat>(to, w, group);
+        if (n_mat == 1) fetch_old(job, part.end, seat.r, i + seat.team);
+        if (mine_of < part.n_group)
+            add_group<type, n_tile, n_mat>(to, a, part, job, turn, mine, rows, mine_of);
         __syncthreads();
-        finish_group<n_mat>(to, a, w.job, part, scale, seat);
+        finish_group<n_mat>(to, a, job, part, scale, seat, i + seat.team);
         if (sum_rooms(n_tile) == 1) __syncthreads();
     }
 }
