@@ -153,11 +153,10 @@ static sac_status pack(struct cuda_device *d, const struct linear_input *input,
 {
     if (kind == ROW_DECODE) {
         const uint32_t n_thread = input->norm ? THREADS : BARE_THREADS;
-        TRY(queue_launch(d, "norm of a linear layer's input",
-                         input->norm ? pack_strips<THREADS> : pack_strips<BARE_THREADS>, rows->n_row,
-                         n_thread, 0, *input, rows->strips, rows->scale, strips_of(input->n_in)));
-        queue_set_apart(d, true);
-        return SAC_OK;
+        return queue_launch(d, "norm of a linear layer's input",
+                            input->norm ? pack_strips<THREADS> : pack_strips<BARE_THREADS>,
+                            rows->n_row, n_thread, 0, *input, rows->strips, rows->scale,
+                            strips_of(input->n_in));
     }
     return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
                         *input, rows->x, rows->scale);
@@ -396,7 +395,7 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
                                .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
         return device_fail(d, SAC_ERR_ARG, "a linear layer beyond its scratch");
-    if (op->kind == ROW_DECODE && narrow_packs(d, op->n_row, input.width))
+    if (op->kind == ROW_DECODE && narrow_packs(op->n_row, input.width))
         rows.input = &input;
     else if (op->kept_x && is_kept(op, op->x, op->n_in, op->x_stride)) {
         const struct linear_kept kept = kept_at(op->x, op->n_row, op->n_in);

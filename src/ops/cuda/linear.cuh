@@ -8,9 +8,7 @@
 
 #include <cuda_fp16.h>
 
-#define LINEAR_THREADS 512u /* of a block that packs rows or multiplies them by packed weights */
-
-#define LINEAR_HELD    4u   /* times four inputs that a thread packs keep their registers */
+#define LINEAR_THREADS 256u /* of a block that packs rows or multiplies them by packed weights */
 
 /* Rows as they come, normalised on the way if `norm` is set. */
 struct linear_input {
@@ -63,7 +61,7 @@ struct narrow_use {
 };
 
 /* Whether the kernel for decode rows packs so many by itself. */
-bool narrow_packs(const struct cuda_device *d, uint32_t n_row, uint32_t width);
+bool narrow_packs(uint32_t n_row, uint32_t width);
 /* Decode rows (narrow.cu) times n matrices, at most LINEAR_PARTS_MAX; a GLU alone. */
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n);
@@ -153,60 +151,37 @@ struct linear_place {
     uint32_t stride; /* 0: as it is */
 };
 
-/* Four inputs from i on, times their norm's weights, and what the row's sum of squares and maximum become. */
-template <bool wide>
-static __device__ inline float4 linear_measure(const struct linear_input &a, const float *x,
-                                               uint32_t i, float2 *all)
-{
-    float4 v = linear_load4<wide>(x, i, a.n_in);
-    if (a.norm) { /* told, as compilers choose apart */
-        all->x = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, all->x));
-        all->x = __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, all->x));
-        v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
-    }
-    all->y = fmaxf(fmaxf(all->y, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
-    return v;
-}
-
-/* The same four to their place, times `by`. */
-static __device__ inline void linear_put(const struct linear_place &to, uint32_t i, float4 v, float by)
-{
-    v = linear_times(v, make_float4(by, by, by, by));
-    if (to.stride) {
-        linear_put_strip((uint8_t *)to.at, to.stride, i, v);
-        return;
-    }
-    __half2 *out = (__half2 *)((__half *)to.at + i);
-    out[0] = __floats2half2_rn(v.x, v.y);
-    out[1] = __floats2half2_rn(v.z, v.w);
-}
-
-/* The first LINEAR_HELD fours of a thread are read once, others twice. */
 template <uint32_t n_thread, bool wide>
 static __device__ inline void linear_pack_as(const struct linear_place &to, float *out_scale,
                                              const struct linear_input &a, uint32_t row,
                                              uint32_t begin, uint32_t end)
 {
     const float *x = a.x + row * a.x_stride;
-    const uint32_t first = 4 * threadIdx.x, step = 4 * n_thread;
-    float4 held[LINEAR_HELD];
-    float2 all = make_float2(0, 0);
-#pragma unroll
-    for (uint32_t k = 0; k < LINEAR_HELD; k++)
-        held[k] = linear_measure<wide>(a, x, first + k * step, &all);
+    float sum = 0, most = 0;
 #pragma unroll 4 /* loads that are under way together */
-    for (uint32_t i = first + LINEAR_HELD * step; i < a.n_in; i += step)
-        linear_measure<wide>(a, x, i, &all);
-    all = linear_reduce<n_thread / 32>(all.x, all.y);
-    const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
-    const float scale = linear_scale_for(all.y * inverse), by = inverse * scale;
-#pragma unroll
-    for (uint32_t k = 0; k < LINEAR_HELD; k++) {
-        const uint32_t i = first + k * step;
-        if (i >= begin && i < end) linear_put(to, i - begin, held[k], by);
+    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * n_thread) {
+        float4 v = linear_load4<wide>(x, i, a.n_in);
+        sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum)); /* told, as compilers choose apart */
+        sum = __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
+        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
+        most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
     }
-    for (uint32_t i = first + LINEAR_HELD * step; i < end; i += step)
-        if (i >= begin) linear_put(to, i - begin, linear_measure<wide>(a, x, i, &all), by);
+    const float2 all = linear_reduce<n_thread / 32>(sum, most);
+    const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
+    const float scale = linear_scale_for(all.y * inverse);
+    for (uint32_t i = begin + 4 * threadIdx.x; i < end; i += 4 * n_thread) {
+        float4 v = linear_load4<wide>(x, i, a.n_in);
+        v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
+        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
+        v = linear_times(v, make_float4(scale, scale, scale, scale));
+        if (to.stride) {
+            linear_put_strip((uint8_t *)to.at, to.stride, i - begin, v);
+            continue;
+        }
+        __half2 *out = (__half2 *)((__half *)to.at + i - begin);
+        out[0] = __floats2half2_rn(v.x, v.y);
+        out[1] = __floats2half2_rn(v.z, v.w);
+    }
     if (threadIdx.x == 0) *out_scale = 1.0f / scale;
 }
 

@@ -25,31 +25,16 @@ template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
     return reinterpret_cast<const void *>(kernel);
 }
 
-/* What was launched before is done and its writes are seen. */
-__device__ __forceinline__ void kernel_wait(void)
+/* The first words of every kernel: what was launched before is done and its writes are seen, and
+ * blocks of what is launched next may come up to here, so that they are there when their turn is.
+ * Words before it may read what the host had put there before the row of launches: weights, and what
+ * was staged for this row, as its first kernel begins when that has come. */
+__device__ __forceinline__ void kernel_begin(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* Blocks of what is launched next may come up to where they wait, when all of this kernel's have said so
- * or ended. Ahead of kernel_wait: what they read before they wait, several launches may be writing
- * then. */
-__device__ __forceinline__ void kernel_yield(void)
-{
-#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-}
-
-/* The first words of every kernel, one by one or together. Words before kernel_wait may read what the
- * host had put there before the row of launches: weights, and what was staged for this row, as its first
- * kernel begins when that has come. */
-__device__ __forceinline__ void kernel_begin(void)
-{
-    kernel_wait();
-    kernel_yield();
 }
 
 /* Counts the block, by one of its threads: what all of them had written before a barrier is there for
@@ -78,6 +63,15 @@ __device__ __forceinline__ uint32_t flag_look(const uint32_t *flag)
     return x;
 }
 
+/* Ahead of it: blocks of what is launched next may come before this kernel has begun, when all of its
+ * own are there. What they read before they begin, two launches may be writing then. */
+__device__ __forceinline__ void kernel_yield(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Brings what this thread reads soon to its multiprocessor. */
 __device__ __forceinline__ void fetch_near(const float *p)
 {
@@ -89,16 +83,6 @@ __device__ __forceinline__ void fetch_near(const float *p)
 __device__ __forceinline__ void fetch_ahead(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
-/* Brings so many bytes nearer; both are multiples of 16. */
-__device__ __forceinline__ void fetch_piece(const uint8_t *p, uint32_t bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#else
-    for (uint32_t i = 0; i < bytes; i += 128) fetch_ahead(p + i);
-#endif
 }
 
 /* The bytes of shared memory that the launch asks for. */

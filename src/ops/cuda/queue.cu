@@ -126,22 +126,19 @@ void queue_drop_last(struct cuda_device *d)
     row->n_byte = row->command[--row->n_command].arg[0];
 }
 
-void queue_set_apart(struct cuda_device *d, bool early)
+void queue_set_apart(struct cuda_device *d)
 {
     struct command_row *row = &d->queue->now;
     row->command[row->n_command - 1].apart = true;
-    row->command[row->n_command - 1].early = early;
 }
 
-/* Blocks come when those of the launch before let them. That has begun then, and all before it is done,
- * unless it is early: then blocks have come because the one before let them. */
+/* Blocks come when those of the launch before are there, which come when those of the one before it
+ * have begun, so when all that was before these two is done. */
 bool queue_is_apart(const struct cuda_device *d)
 {
     const struct command_row *row = &d->queue->now;
-    for (uint32_t i = row->n_command; i > 0; i--) {
-        if (!row->command[i - 1].apart) return false;
-        if (!row->command[i - 1].early) return true;
-    }
+    for (uint32_t i = 1; i <= 2 && i <= row->n_command; i++)
+        if (!row->command[row->n_command - i].apart) return false;
     return true;
 }
 

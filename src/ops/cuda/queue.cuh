@@ -18,7 +18,6 @@ struct queue_command {
     const char *name;   /* for failures */
     uint32_t grid[3], n_thread, n_arg;
     bool apart; /* it writes activations alone */
-    bool early; /* it lets the next one's blocks come before it waits */
     bool meets; /* it waits for the launch of the same sum on all others of the team */
     size_t smem;
     uint32_t arg[QUEUE_ARGS_MAX]; /* where in the row's bytes the arguments lie */
@@ -61,11 +60,10 @@ static sac_status queue_launch(struct cuda_device *d, const char *name, void (*k
 const void *queue_last(const struct cuda_device *d, const void *kernel);
 void queue_drop_last(struct cuda_device *d);
 
-/* The last launch writes activations alone: neither pages, nor lists, nor where these are. `early`: it
- * lets the next one's blocks come before it waits. */
-void queue_set_apart(struct cuda_device *d, bool early);
-/* Whether the next launch may read pages and lists before it begins, as those that may be running then
- * are such. */
+/* The last launch writes activations alone: neither pages, nor lists, nor where these are. */
+void queue_set_apart(struct cuda_device *d);
+/* Whether the next launch may read pages and lists before it begins, as the last two are such, or
+ * those that are there. */
 bool queue_is_apart(const struct cuda_device *d);
 /* Makes sure that the next launch is noted without a flush. */
 sac_status queue_reserve(struct cuda_device *d);

@@ -22,18 +22,9 @@ template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
     return entry;
 }
 
-static inline void kernel_wait(void)
-{
-    grid_begin();
-}
-
-static inline void kernel_yield(void)
-{
-}
-
 static inline void kernel_begin(void)
 {
-    kernel_wait();
+    grid_begin();
 }
 
 static inline uint32_t count_block(uint32_t *tally)
@@ -51,6 +42,10 @@ static inline uint32_t flag_look(const uint32_t *flag)
     return *(const volatile uint32_t *)flag;
 }
 
+static inline void kernel_yield(void)
+{
+}
+
 static inline void fetch_near(const float *p)
 {
     (void)*(const volatile float *)p;
@@ -59,11 +54,6 @@ static inline void fetch_near(const float *p)
 static inline void fetch_ahead(const void *p)
 {
     (void)*(const volatile uint8_t *)p; /* it must be there */
-}
-
-static inline void fetch_piece(const uint8_t *p, uint32_t bytes)
-{
-    for (uint32_t i = 0; i < bytes; i += 16) fetch_ahead(p + i);
 }
 
 static inline uint8_t *kernel_shared(void)
