@@ -190,8 +190,7 @@ static void make_shares(const struct method_batch *b,
                                           .lse = r.room.lse,
                                           .sum = r.sum,
                                           .result = &b->result[i],
-                                          .later = later,
-                                          .kv_head = l->kv_head};
+                                          .later = later};
         if (later && !b->away) *r.later = list[n]; /* the list is the next slot's, too */
         n++;
     }

@@ -122,7 +122,6 @@ static struct op_lane_boxes lane_boxes(const struct room *r, const struct method
                                   .rope = l->shape->rope,
                                   .scale = l->scale,
                                   .mean = kind == BOX_MEAN,
-                                  .kv_head = l->kv_head,
                                   .unit = own      ? 255.0f
                                           : vector ? 0
                                                    : 1.0f};

@@ -83,7 +83,6 @@ struct op_lane_boxes {
     /* qa = scale q; qb = |scale q| of means, else unit * max(scale q, 0) */
     bool mean;
     float unit;
-    uint32_t kv_head; /* lanes of the same one may have pages in common; no result depends on it */
 };
 
 /* Exact logits of all tokens of pages: out[g * out_stride + token]. */
@@ -112,7 +111,6 @@ struct op_lane_shares {
     /* On the host the draw behind it makes the shares, piece by piece, when it opens them: of pages
      * that it draws from, and of no others. */
     bool later;
-    uint32_t kv_head; /* as of boxes */
 };
 
 struct op_lane_vote {

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { N_TAKE_MAX = 1024 };
+enum { N_TAKE_MAX = 256 };
 
 static const struct cuda_api *api;
 static struct cuda_device *device;

@@ -67,24 +67,12 @@ static __device__ __forceinline__ struct choose_head choose_head_of(uint32_t i, 
     return h;
 }
 
-/* Whether lanes `by` places apart are of the same KV head. */
-template <typename T> static inline bool choose_is_head(const T *op, uint32_t n, uint32_t by)
-{
-    for (uint32_t i = by; i < n; i++)
-        if (op[i].kv_head != op[i - by].kv_head) return false;
-    return true;
-}
-
-/* Lanes of a block: as many of one KV head as have n_head heads, `most`, and `least` blocks allow.
- */
-template <typename T>
-static inline uint32_t choose_mates(const T *op, uint32_t n, uint32_t n_head, uint32_t most,
+/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow. */
+static inline uint32_t choose_mates(uint32_t n, uint32_t group, uint32_t n_head, uint32_t most,
                                     uint64_t least)
 {
-    const uint32_t fit = n_head / op->at.group;
-    uint32_t n_mate = fit < most ? fit : most;
-    while (n_mate > 1 && (n % n_mate || n / n_mate < least || !choose_is_head(op, n, n / n_mate)))
-        n_mate--;
+    uint32_t n_mate = n_head / group < most ? n_head / group : most;
+    while (n_mate > 1 && (n % n_mate || n / n_mate < least)) n_mate--;
     return n_mate > 1 ? n_mate : 1;
 }
 
@@ -116,15 +104,20 @@ struct choose_begin {
     uint32_t n, n_page;               /* at least as many as one of them has */
 };
 
-/* Clears some of them: `part` of n_part blocks. */
-static __device__ inline void choose_clear(const struct op_lane_begin &op, uint32_t part,
-                                           uint32_t n_part)
+/* Part i of a lane's: the block's threads clear a page each. */
+static __device__ inline void choose_clear(const struct op_lane_begin &op, uint32_t i)
 {
-    for (uint32_t p = part * blockDim.x + threadIdx.x; p < op.n_page; p += n_part * blockDim.x)
-        op.mask[p] = 0;
-    if (part > 0 || threadIdx.x > 0) return;
+    const uint32_t p = i * blockDim.x + threadIdx.x;
+    if (p < op.n_page) op.mask[p] = 0;
+    if (p > 0) return;
     *op.result = {};
     if (op.count) *op.count = {};
+}
+
+/* The parts that all of them have, for blocks of so many threads. */
+static inline uint32_t choose_parts(const struct choose_begin &b, uint32_t n_thread)
+{
+    return b.n ? (b.n_page + n_thread - 1) / n_thread : 0;
 }
 
 /* Takes back the launch before, if it is one; else n is 0. */
@@ -137,47 +130,32 @@ struct choose_ends {
     uint32_t n, n_page;              /* at least as many as one of them has */
 };
 
-/* Marks some of them: `part` of n_part blocks. Most pages have none, and are not looked at. */
-static __device__ inline void choose_mark_ends(const struct op_lane_ends &op, uint32_t part,
-                                               uint32_t n_part)
+/* Part i of a lane's: the block's threads mark a page each. */
+static __device__ inline void choose_mark_ends(const struct op_lane_ends &op, uint32_t i)
 {
-    for (uint32_t p = part * blockDim.x + threadIdx.x; p < op.n_page; p += n_part * blockDim.x) {
-        const uint32_t bits = choose_bits(p, 0, op.begin) | choose_bits(p, op.end, UINT32_MAX);
-        if (bits) op.mask[p] |= bits;
-    }
+    const uint32_t p = i * blockDim.x + threadIdx.x;
+    if (p < op.n_page)
+        op.mask[p] |= choose_bits(p, 0, op.begin) | choose_bits(p, op.end, UINT32_MAX);
 }
 
 struct choose_ends choose_take_ends(struct cuda_device *d);
 
 /* ---- Votes: a launch that takes the best makes them ---- */
 
-#define CHOOSE_AHEAD 4u /* heads of which numbers are under way together */
-
-/* Votes of items i, i + step and so on; behind the last item: any. Scores of some heads are asked
- * for before anything is made of them, the last head's instead of those that there are not: else a
- * thread waits for memory head by head. */
+/* Votes of items i, i + step and so on, whose scores are under way together; behind the last item:
+ * any. */
 template <uint32_t N>
 static __device__ __forceinline__ void choose_votes(float vote[N], const struct op_vote &op,
                                                     uint32_t i, uint32_t step)
 {
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) vote[k] = 0;
-    for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_AHEAD) {
-        float score[CHOOSE_AHEAD][N], lse[CHOOSE_AHEAD];
+#pragma unroll 4
+    for (uint32_t g = 0; g < op.group; g++)
 #pragma unroll
-        for (uint32_t j = 0; j < CHOOSE_AHEAD; j++) {
-            const uint32_t g = min(g0 + j, op.group - 1);
-            lse[j] = op.lse[g];
-#pragma unroll
-            for (uint32_t k = 0; k < N; k++)
-                score[j][k] = op.score[g * op.score_stride + min(i + k * step, op.n - 1)];
-        }
-#pragma unroll
-        for (uint32_t j = 0; j < CHOOSE_AHEAD; j++)
-#pragma unroll
-            for (uint32_t k = 0; k < N; k++)
-                vote[k] += g0 + j < op.group ? expf(score[j][k] - lse[j]) : 0.0f;
-    }
+        for (uint32_t k = 0; k < N; k++)
+            vote[k] +=
+                expf(op.score[g * op.score_stride + min(i + k * step, op.n - 1)] - op.lse[g]);
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) vote[k] /= (float)op.group;
 }
@@ -222,45 +200,33 @@ static __device__ __forceinline__ float *choose_tops(const struct op_share_plane
 static __device__ inline bool choose_shares_finite(const struct op_lane_shares &of)
 {
     bool finite = true;
-#pragma unroll 4
-    for (uint32_t g = 0; g < of.at.group; g++) finite &= isfinite(__ldcg(of.lse + g));
+    for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(__ldcg(of.lse + g));
     return finite;
 }
 
 #define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
 
-/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. Heads
- * are read together as in choose_votes. */
+/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. */
 static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
                                                      const struct op_lane_shares &of, uint32_t i)
 {
-    const uint32_t group = of.at.group, n_page = of.at.n_page;
-    const uint16_t *const exps = choose_exps(of.at, 0) + i;
-    const float *const tops = choose_tops(of.at, 0) + i / PAGE_TOK, *const lse = of.lse;
-    const float part = 1 / (float)group;
+    const struct op_share_planes &op = of.at;
+    const float part = 1 / (float)op.group;
 #pragma unroll
     for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) share[k] = 0;
-    for (uint32_t g0 = 0; g0 < group; g0 += CHOOSE_AHEAD) {
-        uint4 e[CHOOSE_AHEAD];
-        float log[CHOOSE_AHEAD];
+#pragma unroll 4
+    for (uint32_t g = 0; g < op.group; g++) {
+        const float top = choose_tops(op, g)[i / PAGE_TOK];
+        const uint4 v = *(const uint4 *)(choose_exps(op, g) + i);
+        const float by = exp2_fast(top - __ldcg(of.lse + g) * LOG2E) * part;
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (uint32_t j = 0; j < CHOOSE_AHEAD; j++) {
-            const uint32_t g = min(g0 + j, group - 1);
-            e[j] = *(const uint4 *)(exps + (size_t)g * n_page * PAGE_TOK);
-            log[j] = tops[(size_t)g * n_page] - __ldcg(lse + g) * LOG2E;
-        }
-#pragma unroll
-        for (uint32_t j = 0; j < CHOOSE_AHEAD; j++) {
-            const float by = g0 + j < group ? exp2_fast(log[j]) * part : 0.0f;
-            const uint32_t word[4] = {e[j].x, e[j].y, e[j].z, e[j].w};
-#pragma unroll
-            for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) {
-                const float2 x = half_unpack<HALF_F16>(word[k / 2]);
-                share[k] += x.x * by, share[k + 1] += x.y * by;
-            }
+        for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) {
+            const float2 e = half_unpack<HALF_F16>(word[k / 2]);
+            share[k] += e.x * by, share[k + 1] += e.y * by;
         }
     }
-    float4 *to = (float4 *)(of.at.share + i);
+    float4 *to = (float4 *)(op.share + i);
     to[0] = make_float4(share[0], share[1], share[2], share[3]);
     to[1] = make_float4(share[4], share[5], share[6], share[7]);
 }

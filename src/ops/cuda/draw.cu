@@ -14,10 +14,8 @@
 
 #define THREADS 256u
 #define WARPS   (THREADS / 32)
-#define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread: every 16th of half a stretch */
-#define HALF    (EACH * OP_DRAW_LANES)
-#define STRETCH (2 * HALF) /* of a warp */
-#define LISTED  16u        /* pages of a thread: others wait for the one block that lists */
+#define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread: every 32nd of its warp's stretch */
+#define STRETCH (EACH * 32)
 
 /* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
  * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
@@ -27,23 +25,19 @@
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
 #define TAKE_BLOCKS 5u /* of a multiprocessor at once: they wait for memory and each other */
-#define CUT_BUSY    4u /* blocks of a multiprocessor at once */
+#define CUT_BUSY    5u /* blocks of a multiprocessor at once */
 #define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
 static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
-static_assert(HALF % PAGE_TOK == 0 && PAGE_TOK == 2 * OP_DRAW_LANES,
-              "a page is two rows of a half");
+static_assert(STRETCH % PAGE_TOK == 0, "the tokens of a page are a warp's");
 
 typedef unsigned long long u64;
 
 /* ---- The cut ---- */
 
-/* Sums of a block's values between cuts i - 1 and i, for i > 0, in units of the last digit that the
- * lower one of them has: low digits of the values and high ones apart, so that neither sum
- * overflows and no addition has to be waited for. */
-#define SUM_DIGITS 12u        /* of 25 */
-#define SUM_ITEMS  (1u << 19) /* that a block may add up */
+/* Sums of a block's values between two cuts, in 2^-63: of those below cut 0, below cut 1 and so on.
+ */
 struct draw_sums {
     uint32_t low[DRAW_CUTS], high[DRAW_CUTS];
 };
@@ -56,25 +50,11 @@ static __device__ inline u64 draw_whole(uint32_t bits)
     return exponent >= 87 ? (u64)digits << (exponent - 87) : digits >> min(87 - exponent, 31u);
 }
 
-/* How far those units are above 2^-63. */
-static __device__ inline uint32_t draw_shift(uint32_t i)
+static __device__ inline void draw_put(struct draw_sums *s, uint32_t i, u64 x)
 {
-    return ((DRAW_LEAST + (i - 1) * DRAW_WIDTH) >> 23) - 87;
-}
-
-/* Of DRAW_LEAST at least. */
-static __device__ inline void draw_put(struct draw_sums *s, uint32_t bits)
-{
-    const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
-    if (i >= DRAW_CUTS) return; /* below no cut, or no share */
-    const uint32_t digits = (uint32_t)(draw_whole(bits) >> draw_shift(i));
-    atomicAdd(&s->low[i], digits & ((1u << SUM_DIGITS) - 1));
-    atomicAdd(&s->high[i], digits >> SUM_DIGITS);
-}
-
-static __device__ inline u64 draw_sum(const struct draw_sums &s, uint32_t i)
-{
-    return (((u64)s.high[i] << SUM_DIGITS) + s.low[i]) << draw_shift(i);
+    const uint32_t low = (uint32_t)x, was = atomicAdd(&s->low[i], low);
+    const uint32_t high = (uint32_t)(x >> 32) + (was + low < was);
+    if (high) atomicAdd(&s->high[i], high);
 }
 
 /* The cut that is sure: what lies below one can be no more than 1, but for rounding. */
@@ -84,30 +64,27 @@ static __device__ inline uint32_t draw_sure(const struct op_draw &op)
     return bits < DRAW_LEAST ? 0 : min((bits - DRAW_LEAST) / DRAW_WIDTH, DRAW_CUTS - 1);
 }
 
-/* Adds the N values of a stretch that starts at a fixed place; 0 is no share. Those below the cut
- * that is sure, as most are, are added up as they are first; returns that, for the caller to put
- * into the first sum. Threads of a warp then put one of the others each, as long as one has some.
- */
+/* Adds the n values of a stretch that starts at a fixed place, bit k of `in` telling of value k
+ * whether it counts. Those below the cut that is sure, as most are, are added up as they are first;
+ * returns that, for the caller to put into the first sum. */
 template <uint32_t N>
 static __device__ __forceinline__ u64 draw_add(struct draw_sums *s, const float value[N],
-                                               uint32_t sure)
+                                               uint32_t in, uint32_t sure)
 {
     const uint32_t sure_bits = DRAW_LEAST + sure * DRAW_WIDTH;
-    float below = 0;
-    uint32_t left = 0;
+    float low = 0;
 #pragma unroll
     for (uint32_t k = 0; k < N; k++) {
-        const bool is_below = __float_as_uint(value[k]) < sure_bits;
-        below += is_below ? value[k] : 0.0f;
-        left |= is_below ? 0 : 1u << k;
+        const uint32_t bits = __float_as_uint(value[k]);
+        if (!(in >> k & 1)) continue;
+        if (bits < sure_bits) {
+            low += value[k];
+            continue;
+        }
+        const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
+        if (i < DRAW_CUTS) draw_put(s, i, draw_whole(bits)); /* else below no cut, or no share */
     }
-    for (; left; left ^= 1u << (31 - __clz((int)left))) {
-        float x = 0;
-#pragma unroll
-        for (uint32_t k = 0; k < N; k++) x = left >> k & 1 ? value[k] : x; /* the last one */
-        draw_put(s, __float_as_uint(x));
-    }
-    return draw_whole(__float_as_uint(below));
+    return draw_whole(__float_as_uint(low));
 }
 
 /* As draw_ref.c finds it: the highest that the variance allows. Empties the sums. */
@@ -153,22 +130,27 @@ static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &o
     u64 least = 0;
     for (uint32_t at = blockIdx.x * CUT_ITEMS; at < n; at += gridDim.x * CUT_ITEMS) {
         const uint32_t first = at + threadIdx.x * CHOOSE_TOKENS;
-        const uint32_t i = first - op.first; /* of the draw; far behind its end before its begin */
         float value[CHOOSE_TOKENS];
+        uint32_t in = 0;
         if (first >= n) continue;
-        if (of) choose_shares(value, *of, first);
-        if (!of || i >= op.n || op.n - i < CHOOSE_TOKENS)
+#pragma unroll
+        for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
+            in |= (uint32_t)(first + k - op.first < op.n) << k;
+        if (of) {
+            choose_shares(value, *of, first);
+        } else {
 #pragma unroll
             for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
-                value[k] = i + k >= op.n ? 0.0f : of ? value[k] : op.value[i + k];
-        least += draw_add<CHOOSE_TOKENS>(sums, value, sure);
+                value[k] = in >> k & 1 ? op.value[first + k - op.first] : 0;
+        }
+        least += draw_add<CHOOSE_TOKENS>(sums, value, in, sure);
     }
     return least;
 }
 
 /* The blocks of a lane take its stretches in turns; the last one to be done finds the cut. */
 static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
-    draw_cut_kernel(const struct choose_spread shares, const struct op_lane_draw *list,
+    draw_cut_kernel(const struct choose_spread shares, const struct op_lane_draw *list, uint32_t n,
                     const struct choose_ends ends, u64 *all_sums, uint32_t *tally)
 {
     __shared__ struct op_lane_draw op;
@@ -176,26 +158,29 @@ static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
     __shared__ struct draw_sums sums;
     __shared__ u64 room[32];
     __shared__ uint32_t room32[32];
-    const uint32_t lane = blockIdx.y;
+    const uint32_t lane = min(blockIdx.y, n - 1);
     for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) sums.low[i] = sums.high[i] = 0;
     if (shares.n > 0) choose_copy(&of, shares.list + lane);
     choose_open(&op, list + lane);
-    for (uint32_t e = lane; e < ends.n; e += gridDim.y)
-        choose_mark_ends(ends.list[e], blockIdx.x, gridDim.x);
+    if (blockIdx.y >= n) {
+        choose_mark_ends(ends.list[blockIdx.y - n], blockIdx.x);
+        return;
+    }
     const bool finite = shares.n > 0 ? choose_shares_finite(of) : !op.result->n_bad;
     if (!finite) { /* everything is read */
         if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
         return;
     }
-    u64 *const to = all_sums + (size_t)lane * DRAW_CUTS;
+    u64 *const to = all_sums + (size_t)blockIdx.y * DRAW_CUTS;
     u64 least = sum_shares(&sums, op.at, shares.n > 0 ? &of : NULL);
     least = block_sum(least, room);
-    if (threadIdx.x == 0) atomicAdd(&to[0], least); /* behind a barrier: all sums are there */
-    for (uint32_t i = 1 + threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) {
-        const u64 sum = draw_sum(sums, i);
+    if (threadIdx.x == 0) draw_put(&sums, 0, least);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) {
+        const u64 sum = (u64)sums.high[i] << 32 | sums.low[i];
         if (sum) atomicAdd(&to[i], sum);
     }
-    if (!block_is_last(tally + lane, gridDim.x)) return;
+    if (!block_is_last(tally + blockIdx.y, gridDim.x)) return;
     begin_taking(op, find_draw_cut(op.at, to, room, room32));
 }
 
@@ -211,73 +196,43 @@ static __device__ inline struct draw_by draw_by_of(float cut)
     return by;
 }
 
-/* What lanes of the draw have added up to before an item, and the items that are certain. */
-struct draw_place {
-    u64 sum; /* of lane threadIdx.x % OP_DRAW_LANES */
-    uint32_t n_certain;
-};
+static __device__ inline uint32_t draw_chance(struct draw_by v, float value)
+{
+    const float bits = value * v.by;
+    return !(value < v.cut) ? 0 : bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
+}
 
-/* A thread's share of a stretch: chances of its items, which are all dealt to one lane, their sum,
- * and bits of those that are certain, whose chance is 0. */
-struct draw_share {
-    uint32_t chance[EACH], certain;
-    u64 sum;
-};
-
-/* The chances of some items by the lane that they are dealt to, and the items that are certain. */
+/* Of the chances of some items, by the lane that they are dealt to, and the items that are certain.
+ */
 struct draw_part {
     u64 chance[OP_DRAW_LANES];
     uint32_t n_certain;
 };
 
-/* A warp's lanes 0 to 15 have the first half of a stretch, the others the second: so chances add up
- * within a thread. */
-static __device__ inline uint32_t item_of_thread(uint32_t piece)
+/* Values of the warp's stretch of a piece, items `first` + lane + 32 k; others are none. */
+static __device__ inline void load_stretch(float value[EACH], const struct op_draw &op,
+                                           uint32_t first)
 {
-    const uint32_t lane = threadIdx.x % 32, k = lane % OP_DRAW_LANES;
-    return piece * OP_DRAW_ITEMS + threadIdx.x / 32 * STRETCH + lane / OP_DRAW_LANES * HALF + k;
-}
-
-static __device__ inline void read_share(struct draw_share &to, const struct op_draw &op,
-                                         uint32_t first, struct draw_by v)
-{
-    const float *from = op.value + first;
-    const uint32_t n = op.n > first ? op.n - first : 0;
-    float value[EACH];
-#pragma unroll
-    for (uint32_t k = 0; k < EACH; k++)
-        value[k] = k * OP_DRAW_LANES < n ? from[k * OP_DRAW_LANES] : 0.0f;
-    to.certain = 0;
-    to.sum = 0;
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
-        const float bits = value[k] * v.by;
-        const bool below = value[k] < v.cut;
-        const uint32_t chance = bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
-        to.chance[k] = below ? chance : 0;
-        to.certain |= (uint32_t)!below << k;
-        to.sum += to.chance[k];
+        const uint32_t i = first + k * 32 + threadIdx.x % 32;
+        value[k] = i < op.n ? op.value[i] : 0.0f;
     }
 }
 
-/* Of the sixteen threads that have half a stretch. */
-static __device__ inline uint32_t half_sum(uint32_t x)
-{
-    for (int j = OP_DRAW_LANES / 2; j > 0; j /= 2) x += __shfl_xor_sync(~0u, x, j);
-    return x;
-}
-
-/* What the first half of a warp's stretch adds up to, of a thread's lane, and in *all the whole. */
-static __device__ inline struct draw_place add_halves(struct draw_part *all,
-                                                      const struct draw_share &mine)
+static __device__ void add_stretch(struct draw_part *to, const float value[EACH], struct draw_by v)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const struct draw_place own = {mine.sum, half_sum((uint32_t)__popc(mine.certain))};
-    const struct draw_place other = {__shfl_xor_sync(~0u, own.sum, (int)OP_DRAW_LANES),
-                                     __shfl_xor_sync(~0u, own.n_certain, (int)OP_DRAW_LANES)};
-    if (lane < OP_DRAW_LANES) all->chance[lane] = own.sum + other.sum;
-    if (lane == 0) all->n_certain = own.n_certain + other.n_certain;
-    return lane < OP_DRAW_LANES ? own : other;
+    u64 sum = 0;
+    uint32_t n = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++) {
+        sum += draw_chance(v, value[k]);
+        n += (uint32_t)__popc(__ballot_sync(~0u, !(value[k] < v.cut)));
+    }
+    sum += __shfl_xor_sync(~0u, sum, (int)OP_DRAW_LANES);
+    if (lane < OP_DRAW_LANES) to->chance[lane] = sum;
+    if (lane == 0) to->n_certain = n;
 }
 
 /* Tells what the stretches of a piece add up to, by a warp: low words of the sums, and how often
@@ -291,25 +246,35 @@ static __device__ void tell_piece(struct op_draw_piece *to, const struct draw_pa
     n += lane < WARPS ? part[lane].n_certain : 0;
     for (int j = 16; j > 0; j /= 2) n += __shfl_xor_sync(~0u, n, j);
     if (lane < OP_DRAW_LANES) to->chance[lane] = (uint32_t)sum;
+    __threadfence();
     __syncwarp();
-    if (lane == 0) flag_raise(&to->n_taken, n);
+    if (lane == 0) *(volatile uint32_t *)&to->n_taken = n;
 }
 
 /* Until n pieces have told, by all threads of a block. */
 static __device__ void wait_for_pieces(const struct op_draw_piece *piece, uint32_t n)
 {
     for (uint32_t p = threadIdx.x; p < n; p += THREADS)
-        while (flag_look(&piece[p].n_taken) == UNTOLD)
+        while (*(const volatile uint32_t *)&piece[p].n_taken == UNTOLD)
             ;
+    __threadfence();
     __syncthreads();
 }
 
 /* ---- Taking ---- */
 
+/* What lanes of the draw have added up to before an item, and the items that are certain. */
+struct draw_place {
+    u64 sum; /* of lane threadIdx.x % OP_DRAW_LANES */
+    uint32_t n_certain;
+};
+
 /* Items that are listed before it. */
 static __device__ inline uint32_t listed_before(const struct draw_place &to)
 {
-    return half_sum((uint32_t)(to.sum >> 32)) + to.n_certain;
+    uint32_t at = (uint32_t)(to.sum >> 32);
+    for (int j = OP_DRAW_LANES / 2; j > 0; j /= 2) at += __shfl_xor_sync(~0u, at, j);
+    return at + to.n_certain;
 }
 
 /* The pieces before this one, by all warps. */
@@ -336,65 +301,49 @@ static __device__ struct draw_place place_piece(const struct op_draw_piece *piec
     return at;
 }
 
-/* Weights of the n items that half a warp has listed from `at` on, by their values. */
-static __device__ void weigh_half(const struct op_draw &op, float cut, uint32_t at, uint32_t n)
+/* Takes from a warp's stretch; lane k gets the bits of those of 32 items from first + 32 k on. */
+static __device__ uint32_t take_stretch(const struct op_draw &op, const float value[EACH],
+                                        struct draw_by v, uint32_t first, uint32_t sum, uint32_t at)
 {
-    const uint32_t *item = op.item + at;
-    const float *value = op.value;
-    float *logw = op.logw + at;
-    __syncwarp(); /* the items are there */
-    for (uint32_t j = threadIdx.x % OP_DRAW_LANES; j < n; j += OP_DRAW_LANES) {
-        const float x = value[item[j] - op.first];
-        logw[j] = x < cut ? logf(cut / x) : 0.0f;
-    }
-}
-
-/* Takes from half a warp's stretch, which is listed from `at` on; thread k of it gets the bits of
- * those of its page k. */
-static __device__ uint32_t take_half(const struct op_draw &op, const struct draw_share &mine,
-                                     float cut, uint32_t first, uint32_t sum, uint32_t at)
-{
-    const uint32_t shift = threadIdx.x % 32 / OP_DRAW_LANES * OP_DRAW_LANES;
-    const uint32_t k16 = threadIdx.x % OP_DRAW_LANES, before = (1u << k16) - 1;
-    const uint32_t number = op.first + first;
-    uint32_t *const item = op.item + at;
+    const uint32_t lane = threadIdx.x % 32;
     uint32_t n = 0, word = 0;
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
-        sum += mine.chance[k];
-        const bool taken = sum < mine.chance[k] || (mine.certain >> k & 1);
+        const uint32_t i = first + k * 32 + lane, chance = draw_chance(v, value[k]);
+        const uint32_t other = __shfl_xor_sync(~0u, chance, (int)OP_DRAW_LANES);
+        const uint32_t up_to = sum + (lane < OP_DRAW_LANES ? chance : other + chance);
+        const bool below = value[k] < v.cut, taken = i < op.n && (!below || up_to < chance);
         const uint32_t all = __ballot_sync(~0u, taken);
-        if (all == 0) continue;
-        const uint32_t row = all >> shift & ((1u << OP_DRAW_LANES) - 1);
-        if (taken) item[n + (uint32_t)__popc(row & before)] = number + k * OP_DRAW_LANES;
-        n += (uint32_t)__popc(row);
-        if (k16 == k / 2) word |= row << k % 2 * OP_DRAW_LANES;
+        const uint32_t to = at + n + (uint32_t)__popc(all & ((1u << lane) - 1));
+        if (taken) {
+            op.item[to] = op.first + i;
+            op.logw[to] = below ? logf(v.cut / value[k]) : 0.0f;
+        }
+        sum += chance + other;
+        n += (uint32_t)__popc(all);
+        if (lane == k) word = all;
     }
-    weigh_half(op, cut, at, n);
     return word;
 }
 
-/* A block takes from a piece; returns the bits of items, as take_half does. */
+/* A block takes from a piece; returns the bits of items, as take_stretch does. */
 static __device__ uint32_t take_piece(const struct op_lane_draw &op, uint32_t piece, float cut,
                                       struct draw_part *part, struct draw_part *room)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = item_of_thread(piece);
-    struct draw_share mine;
-    read_share(mine, op.at, first, draw_by_of(cut));
-    const struct draw_place half = add_halves(&part[warp], mine);
+    const uint32_t warp = threadIdx.x / 32, first = piece * OP_DRAW_ITEMS + warp * STRETCH;
+    const struct draw_by v = draw_by_of(cut);
+    float value[EACH];
+    load_stretch(value, op.at, first);
+    add_stretch(&part[warp], value, v);
     __syncthreads();
     if (warp == 0) tell_piece(&op.piece[piece], part);
     wait_for_pieces(op.piece, piece);
     struct draw_place to = place_piece(op.piece, piece, room);
     for (uint32_t w = 0; w < warp; w++) {
-        to.sum += part[w].chance[lane % OP_DRAW_LANES];
+        to.sum += part[w].chance[threadIdx.x % OP_DRAW_LANES];
         to.n_certain += part[w].n_certain;
     }
-    if (lane >= OP_DRAW_LANES) {
-        to.sum += half.sum;
-        to.n_certain += half.n_certain;
-    }
-    return take_half(op.at, mine, cut, first, (uint32_t)to.sum, listed_before(to));
+    return take_stretch(op.at, value, v, first, (uint32_t)to.sum, listed_before(to));
 }
 
 static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
@@ -427,7 +376,7 @@ static __device__ void end_draw(const struct op_lane_draw &op, const struct op_l
     if (!list) return;
     const bool dense = r.n_bad || r.n_over;
     const struct attn_count count =
-        list_marked<LISTED>(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
+        list_marked(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
     if (threadIdx.x > 0) return;
     struct attn_count *to = list->count; /* blocks that take add to n_line_tok */
     to->dense = count.dense;
@@ -488,10 +437,11 @@ static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, u
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
     most = choose_reach(most);
     const uint32_t n_item = shares.n > 0 ? shares.n_page * PAGE_TOK : most;
-    const uint32_t n_need = (n_item + CUT_ITEMS - 1) / CUT_ITEMS;
-    const uint32_t n_block = choose_larger(n_need < busy ? n_need : busy, n_item / SUM_ITEMS + 1);
-    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_block, n), CUT_THREADS, 0, shares,
-                     list, ends, d->draw_sums, d->tally));
+    uint32_t n_block = (n_item + CUT_ITEMS - 1) / CUT_ITEMS;
+    n_block = choose_larger(n_block < busy ? n_block : busy,
+                            (ends.n_page + CUT_THREADS - 1) / CUT_THREADS);
+    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_block, n + ends.n), CUT_THREADS, 0,
+                     shares, list, n, ends, d->draw_sums, d->tally));
     return take(d, {list, NULL, n, (most + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS}, no_lines);
 }
 

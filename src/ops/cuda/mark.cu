@@ -7,15 +7,14 @@
 
 #define THREADS  1024u
 #define FEW      256u
-#define TOGETHER 4u     /* values that a thread makes */
-#define NEAR     32768u /* values that shared memory has room for: they are gone through many times */
+#define TOGETHER 4u /* values that a thread makes */
 
 /* ---- Begin ---- */
 
 static __global__ void __launch_bounds__(FEW) begin_kernel(const struct choose_begin b)
 {
     kernel_begin();
-    choose_clear(b.list[blockIdx.y], blockIdx.x, gridDim.x);
+    choose_clear(b.list[blockIdx.y], blockIdx.x);
 }
 
 sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n)
@@ -24,8 +23,8 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
     for (uint32_t i = 0; i < n; i++) b.n_page = choose_larger(b.n_page, op[i].n_page);
     b.n_page = choose_reach(b.n_page);
     if (!b.list) return d->status;
-    return queue_launch(d, "begin of a choice", begin_kernel, dim3((b.n_page + FEW - 1) / FEW, n),
-                        FEW, 0, b);
+    return queue_launch(d, "begin of a choice", begin_kernel, dim3(choose_parts(b, FEW), n), FEW, 0,
+                        b);
 }
 
 struct choose_begin choose_take_begin(struct cuda_device *d)
@@ -38,7 +37,7 @@ struct choose_begin choose_take_begin(struct cuda_device *d)
 static __global__ void __launch_bounds__(FEW) ends_kernel(const struct choose_ends ends)
 {
     kernel_begin();
-    choose_mark_ends(ends.list[blockIdx.y], blockIdx.x, gridDim.x);
+    choose_mark_ends(ends.list[blockIdx.y], blockIdx.x);
 }
 
 sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n)
@@ -70,10 +69,10 @@ struct take_before {
     const struct op_lane_ends *ends; /* of the same masks */
 };
 
-/* Makes values that votes are to make, and takes those of items outside; all go to `near`, which
- * may be where they are. Returns how many are left. */
+/* Makes values that votes are to make, and takes those of items outside; returns how many are left.
+ */
 static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct op_lane_vote *vote,
-                                     uint32_t n, float *near, uint32_t *room)
+                                     uint32_t n, uint32_t *room)
 {
     uint32_t n_left = 0;
     for (uint32_t first = threadIdx.x; first < n; first += TOGETHER * THREADS) {
@@ -84,8 +83,7 @@ static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct
             const uint32_t i = first + k * THREADS, tok = item_begin(op, i);
             const bool in = tok >= op.begin && tok + op.item_tok <= op.end;
             if (i >= n) continue;
-            if (!vote) value[k] = op.value[i];
-            near[i] = in ? value[k] : -INFINITY;
+            if (!in || vote) op.value[i] = in ? value[k] : -INFINITY;
             n_left += in;
         }
     }
@@ -93,17 +91,15 @@ static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct
 }
 
 /* Marks what the cut takes, ties by their index; returns how many bits are new. */
-static __device__ uint32_t mark_cut(const struct op_lane_take &op, const float *value, uint32_t n,
-                                    struct op_cut cut, uint32_t *room)
+static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, struct op_cut cut,
+                                    uint32_t *room)
 {
-    uint32_t n_new = 0, n_same = 0, n_tie = 0, all;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) n_same += cut_key(value[i]) == cut.key;
-    const bool some = block_sum(n_same, room) > cut.n_tie; /* else all ties are taken, as mostly */
+    uint32_t n_new = 0, n_tie = 0, all;
     for (uint32_t first = 0; first < n; first += THREADS) {
-        const uint32_t i = first + threadIdx.x, key = i < n ? cut_key(value[i]) : 0;
+        const uint32_t i = first + threadIdx.x, key = i < n ? cut_key(op.value[i]) : 0;
         const bool tie = i < n && key == cut.key;
-        const uint32_t before = some ? n_tie + block_before(tie, room, &all) : 0;
-        n_tie += some ? all : 0;
+        const uint32_t before = n_tie + block_before(tie, room, &all);
+        n_tie += all;
         const bool taken = i < n && (key > cut.key || (tie && before < cut.n_tie));
         if (op.item_tok == 1) { /* pages are whole, so a warp has a page's tokens */
             const uint32_t word = __ballot_sync(~0u, taken);
@@ -118,24 +114,17 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, const float *
     return block_sum(n_new, room);
 }
 
-static __host__ __device__ inline uint32_t item_count(const struct op_lane_take &op)
-{
-    return op.n_page * (PAGE_TOK / op.item_tok);
-}
-
-/* Takes what is best, by all threads; `n_near`: values that the launch has shared memory for. */
-static __device__ void take_best(const struct op_lane_take &op, const struct op_lane_vote *vote,
-                                 uint32_t n_near)
+/* Takes what is best, by all threads. */
+static __device__ void take_best(const struct op_lane_take &op, const struct op_lane_vote *vote)
 {
     __shared__ uint32_t bin[CUT_BINS], room[32];
-    const uint32_t n = item_count(op);
-    float *const value = n <= n_near ? (float *)kernel_shared() : op.value;
+    const uint32_t n = op.n_page * (PAGE_TOK / op.item_tok);
     if (op.result->n_bad) return; /* everything is read */
-    const uint32_t n_left = leave_out(op, vote, n, value, room), need = min(op.target, n_left);
+    const uint32_t n_left = leave_out(op, vote, n, room), need = min(op.target, n_left);
     if (need == 0) return;
     __syncthreads(); /* values are there */
-    const struct op_cut cut = cut_find(value, n, need, bin, room);
-    const uint32_t n_new = mark_cut(op, value, n, cut, room);
+    const struct op_cut cut = cut_find(op.value, n, need, bin, room);
+    const uint32_t n_new = mark_cut(op, n, cut, room);
     if (threadIdx.x == 0) op.result->n_chosen += n_new;
 }
 
@@ -146,7 +135,7 @@ static __device__ void make_list(const struct op_lane_list &op, const struct pag
     const struct op_lane_result r = *op.result;
     const bool dense = op.dense || r.n_bad || r.n_over;
     const uint32_t n_tok = op.weighs && !dense ? r.n_tok : 0;
-    struct attn_count count = list_marked<4>(op, r, dense, n_tok, lines, room);
+    struct attn_count count = list_marked(op, r, dense, n_tok, lines, room);
     count.n_line += block_sum(list_tokens(lines, op.tok, n_tok), room.n);
     if (threadIdx.x == 0) *op.count = count;
 }
@@ -156,7 +145,6 @@ struct taken { /* what a launch takes, [n] on the device each */
     uint32_t n;
     struct take_before before;
     const struct op_lane_list *list; /* NULL: others make lists */
-    uint32_t n_near;                 /* values in shared memory */
 };
 
 /* A block makes the choice of a lane. */
@@ -172,8 +160,9 @@ static __global__ void __launch_bounds__(THREADS)
     if (of.before.vote) choose_copy(&vote, of.before.vote + blockIdx.x);
     if (of.list) choose_copy(&list, of.list + blockIdx.x);
     choose_open(&op, of.take + blockIdx.x);
-    if (of.before.ends) choose_mark_ends(of.before.ends[blockIdx.x], 0, 1);
-    take_best(op, of.before.vote ? &vote : NULL, of.n_near);
+    for (uint32_t i = 0; of.before.ends && i * THREADS < op.n_page; i++)
+        choose_mark_ends(of.before.ends[blockIdx.x], i);
+    take_best(op, of.before.vote ? &vote : NULL);
     if (!of.list) return;
     __syncthreads(); /* marks are there */
     make_list(list, lines, room);
@@ -182,8 +171,7 @@ static __global__ void __launch_bounds__(THREADS)
 static sac_status launch_take(struct cuda_device *d, const struct taken &of,
                               const struct page_lines &lines)
 {
-    return queue_launch(d, "the best items", take_kernel, of.n, THREADS, of.n_near * sizeof(float),
-                        of, lines);
+    return queue_launch(d, "the best items", take_kernel, of.n, THREADS, 0, of, lines);
 }
 
 /* Takes back the launch before, if it marks the ends of these lanes. */
@@ -207,9 +195,7 @@ sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, 
     const struct op_lane_take *list = choose_stage(d, op, n);
     const struct page_lines no_lines = {};
     if (!list || n == 0) return d->status;
-    struct taken of = {list, n, {}, NULL, 1};
-    for (uint32_t i = 0; i < n; i++) of.n_near = choose_larger(of.n_near, item_count(op[i]));
-    of.n_near = of.n_near <= NEAR ? choose_reach(of.n_near) : 0;
+    struct taken of = {list, n, {}, NULL};
     of.before.ends = take_ends(d, op, n);
     if (of.before.ends) of.before.vote = choose_take_votes(d, op, n);
     return launch_take(d, of, no_lines);

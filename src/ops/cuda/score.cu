@@ -103,21 +103,18 @@ box_part(float sum[TILES][ROWS][4], const struct box_query<TILES> *query, uint32
         }
 }
 
-/* Whether all lanes of the block have the same boxes `first` + lane: what they have is asked for
- * before anything is compared. */
+/* Whether all lanes of the block have the same boxes `first` + lane. */
 template <uint32_t ROWS>
 static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
 {
     const struct op_lane_boxes &one = b.of[0];
-    const uint32_t n = one.at.n_page * one.n_box, i = first + threadIdx.x % (ROWS * 16);
-    if (b.n_mate == 1 || first >= n) return b.n_mate == 1;
-    const uint32_t page = min(i, n - 1) % one.at.n_page, id = one.at.page[page];
+    const uint32_t i = first + threadIdx.x % (ROWS * 16);
     bool same = true;
-#pragma unroll
-    for (uint32_t k = 1; k < BOX_MATES; k++) {
-        const struct op_lane_boxes &op = b.of[min(k, b.n_mate - 1)];
-        const bool alike = op.at.base == one.at.base && op.at.n_page == one.at.n_page;
-        same &= alike && op.at.page[page] == id;
+    for (uint32_t m = 1; m < b.n_mate; m++) {
+        const struct op_lane_boxes &op = b.of[m];
+        same = same && op.at.base == one.at.base && op.at.n_page == one.at.n_page &&
+               (i >= op.at.n_page * op.n_box ||
+                op.at.page[i % op.at.n_page] == one.at.page[i % op.at.n_page]);
     }
     return __all_sync(~0u, same);
 }
@@ -146,12 +143,6 @@ static __device__ __forceinline__ void box_unit(const struct box_block &b,
 #pragma unroll
     for (uint32_t i = 0; i < ROWS * 2; i++)
         box[i / 2][i % 2] = box_at(op, min(first + i * 8 + lane / 4, n - 1));
-    for (uint32_t c = 0; c < op.at.head_dim; c += BOX_PART)
-#pragma unroll
-        for (uint32_t i = 0; i < ROWS * 2; i++) {
-            fetch_ahead(box[i / 2][i % 2] + op.at.a_at + c * 2);
-            fetch_ahead(box[i / 2][i % 2] + op.at.b_at + c * 2);
-        }
     for (uint32_t c = 0; c < op.at.head_dim; c += BOX_PART) {
         box_part<TILES, ROWS>(sum, query + c / 16, 0, box, op.at.a_at + c * 2, tiles);
         box_part<TILES, ROWS>(sum, query + c / 16, 2, box, op.at.b_at + c * 2, tiles);
@@ -183,11 +174,14 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
     __shared__ struct op_lane_boxes of[BOX_MATES];
     struct box_query<TILES> *query = (struct box_query<TILES> *)kernel_shared();
     const uint32_t n = n_list / n_mate;
-    for (uint32_t m = 0; m < n_mate; m++) choose_copy(&of[m], list + blockIdx.y + m * n);
+    for (uint32_t m = 0; m < n_mate; m++)
+        choose_copy(&of[m], list + min(blockIdx.y, n - 1) + m * n);
     kernel_begin();
     __syncthreads();
-    for (uint32_t i = blockIdx.y; i < begin.n; i += n)
-        choose_clear(begin.list[i], blockIdx.x, gridDim.x);
+    if (blockIdx.y >= n) {
+        choose_clear(begin.list[blockIdx.y - n], blockIdx.x);
+        return;
+    }
     const struct box_block b = {of, n_mate};
     const uint32_t n_head = n_mate * of[0].at.group, step = gridDim.x * WARPS * ROWS * 16;
     uint32_t n_box = 0;
@@ -223,8 +217,9 @@ static sac_status launch_boxes(struct cuda_device *d, const struct box_launch &l
     const struct choose_begin begin = choose_take_begin(d);
     const uint32_t n = l.n / l.n_mate, each = WARPS * ROWS * 16;
     const uint32_t n_need = (l.n_box + each - 1) / each, most = BOXES_BUSY * d->n_sm / n + 1;
-    return queue_launch(d, "scores of pages", boxes_kernel<TILES, ROWS>,
-                        dim3(n_need < most ? n_need : most, n), WARPS * 32,
+    const dim3 grid(choose_larger(n_need < most ? n_need : most, choose_parts(begin, WARPS * 32)),
+                    n + begin.n);
+    return queue_launch(d, "scores of pages", boxes_kernel<TILES, ROWS>, grid, WARPS * 32,
                         l.head_dim / 16 * sizeof(struct box_query<TILES>), l.list, l.n, l.n_mate,
                         begin);
 }
@@ -237,7 +232,7 @@ static uint32_t count_box_mates(const struct cuda_device *d, const struct op_lan
         if (op[i].at.group != op->at.group || op[i].at.head_dim != op->at.head_dim ||
             op[i].n_box != op->n_box)
             return 1;
-    return choose_mates(op, n, op->at.head_dim > 128 ? 16 : BOX_TILES * 8, BOX_MATES,
+    return choose_mates(n, op->at.group, op->at.head_dim > 128 ? 16 : BOX_TILES * 8, BOX_MATES,
                         (uint64_t)d->n_sm * WARPS * 32 / n_box + 1);
 }
 
