@@ -10,9 +10,9 @@ sac_status tier_explain(struct tier *t, sac_status status, sac_error *err)
     pthread_mutex_lock(&t->lock);
     if (status == SAC_ERR_CONTEXT)
         error_set(err, status,
-                  "more pages are needed at once than the %u that fit into %llu MiB of memory "
+                  "more pages are needed at once than the %u that fit into %llu KiB of memory "
                   "above %s: give more, or let a sparse method read fewer",
-                  t->n_frame, (unsigned long long)((uint64_t)t->n_frame * t->geom.bytes >> 20),
+                  t->n_frame, (unsigned long long)((uint64_t)t->n_frame * t->geom.bytes >> 10),
                   disk_path(t->disk));
     else
         error_set(err, status, "page %u of layer %u could not be %s %s: %s", t->lost,

@@ -192,8 +192,8 @@ void tier_close(struct tier *t, const page_id *id, uint32_t n);
  * zeros, but all are held. Else none is: SAC_ERR_CONTEXT, more than there are frames, or
  * SAC_ERR_BUSY, the writes that would free some have failed. */
 sac_status tier_acquire(struct tier *t, const page_id *id, uint32_t n);
-/* The same for a thread that holds pages while no other thread does: where these leave no room it
- * does not wait for itself, SAC_ERR_CONTEXT. The workers lend a hand with reading. */
+/* The same for a thread that holds pages, maybe all that are held: where these leave no room it
+ * does not wait until they are let go of, SAC_ERR_CONTEXT. The workers lend a hand with reading. */
 sac_status tier_acquire_more(struct tier *t, struct workers *workers, const page_id *id,
                              uint32_t n);
 void tier_release(struct tier *t, const page_id *id, uint32_t n);

@@ -154,6 +154,15 @@ static void fetch_ahead(struct lead *d, uint32_t i, uint32_t from)
                list_pages(op, from, pick_min(due, from + room), id));
 }
 
+/* Pages behind those that are held. Without workers other threads lead teams of theirs: who holds
+ * nothing waits until these let go of pages, and who does hold some waits for nobody. */
+static sac_status acquire(const struct lead *d, struct tier *t, uint32_t n)
+{
+    const page_id *id = d->held + d->n_held;
+    return d->b->workers || d->n_held > 0 ? tier_acquire_more(t, d->b->workers, id, n)
+                                          : tier_acquire(t, id, n);
+}
+
 /* Brings what memory can have, beside what is held, of a team's next round, which will be visited.
  * False: nothing; the row fails if there was not even room for its first places. */
 static bool hold_round(struct lead *d, uint32_t i)
@@ -165,10 +174,11 @@ static bool hold_round(struct lead *d, uint32_t i)
     page_id *id = d->held + d->n_held;
     sac_status status = SAC_ERR_CONTEXT;
     for (; n > 0; n = d->n_held == 0 ? n / 2 : 0) {
-        status = tier_acquire_more(l->tier, d->b->workers, id, list_pages(op, at, at + n, id));
+        status = acquire(d, l->tier, list_pages(op, at, at + n, id));
         if (tier_holds(status)) break;
     }
-    if (status != SAC_OK && (n > 0 || d->n_held == 0)) *l->lost = (uint8_t)status;
+    if (status != SAC_OK && (n > 0 || d->n_held == 0))
+        __atomic_store_n(l->lost, (uint8_t)status, __ATOMIC_RELAXED);
     op->until = at + n;
     d->n_held += n * op->n_member;
     return n > 0;
@@ -180,7 +190,8 @@ static void drop_ended(struct lead *d)
     uint32_t n = 0;
     for (uint32_t i = 0, n_member; i < d->n; i += n_member) {
         n_member = d->list[i].n_member;
-        if (d->list[i].state->done || *lane_of(d, i)->lost) continue;
+        if (d->list[i].state->done || __atomic_load_n(lane_of(d, i)->lost, __ATOMIC_RELAXED))
+            continue;
         for (uint32_t k = i; k < i + n_member; k++, n++) {
             d->list[n] = d->list[k];
             d->b->target[n] = d->b->target[k];

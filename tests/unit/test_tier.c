@@ -310,6 +310,28 @@ static void looking_ahead_changes_nothing(void **state)
     }
 }
 
+/* With a lane for each worker, and memory for a part of what one of them visits, they wait for each
+ * other, and no row fails. */
+static void workers_visit_beside_each_other(void **state)
+{
+    (void)state;
+    static float resident[TINY_VOCAB], tiered[TINY_VOCAB];
+    const struct method *m = method_find("decode", "psa");
+    struct way way = {.n_ctx = 4 * N_WIDE, .n_thread = 2, .type = SAC_KV_Q8};
+    for (uint32_t k = 0; k < 2; k++) {
+        sac_error err;
+        sac_seq s;
+        way.tiers = k > 0;
+        sac_engine *e = open_engine(m, "psa:mass=0.99", &way);
+        must(sac_seq_create(e, &s, &err), &err);
+        for (uint32_t i = 0; i < 8; i++)
+            compute(e, s, N_PROMPT, SAC_ROW_PROMPT, k ? tiered : resident);
+        for (uint32_t i = 0; i < 60; i++) compute(e, s, 1, SAC_ROW_DECODE, k ? tiered : resident);
+        sac_engine_free(e);
+    }
+    assert_memory_equal(resident, tiered, sizeof resident);
+}
+
 /* ---- Saved states ---- */
 
 static const char *state_path(void)
@@ -651,6 +673,7 @@ int main(void)
         cmocka_unit_test(cards_choose_without_a_fetch),
         cmocka_unit_test(chosen_pages_are_on_their_way),
         cmocka_unit_test(looking_ahead_changes_nothing),
+        cmocka_unit_test(workers_visit_beside_each_other),
         cmocka_unit_test(a_state_that_is_opened_is_the_one_that_is_read),
         cmocka_unit_test(opening_a_state_reads_no_page),
         cmocka_unit_test(a_wide_row_that_loses_a_page_is_told),
