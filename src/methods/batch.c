@@ -265,11 +265,11 @@ struct attn_range batch_between(const struct method_lane *l, const struct batch_
 {
     const uint32_t n_page = pick_page_count(l), n_tok = n_page * PAGE_TOK;
     if (ends->item != BATCH_TOKEN)
-        return (struct attn_range){pick_min(pick_whole_pages(ends->sink), n_page) * PAGE_TOK,
-                                   (n_page - pick_min(pick_whole_pages(ends->recent), n_page)) *
+        return (struct attn_range){min_u32(pick_whole_pages(ends->sink), n_page) * PAGE_TOK,
+                                   (n_page - min_u32(pick_whole_pages(ends->recent), n_page)) *
                                        PAGE_TOK};
     const uint32_t recent = l->pos + 1 > ends->recent ? l->pos + 1 - ends->recent : 0;
-    return (struct attn_range){pick_min(ends->sink, n_tok), pick_min(recent, n_tok)};
+    return (struct attn_range){min_u32(ends->sink, n_tok), min_u32(recent, n_tok)};
 }
 
 static struct op_lane_ends lane_ends(const struct method_batch *b, uint32_t i,
@@ -296,7 +296,7 @@ void batch_window(const struct method_batch *b, uint32_t sink)
     struct op_lane_ends *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const uint32_t first = pick_min(sink, b->target[i] - 1); /* one is the row's own */
+        const uint32_t first = min_u32(sink, b->target[i] - 1); /* one is the row's own */
         const struct batch_ends ends = {first, b->target[i] - first, BATCH_TOKEN};
         list[n++] = lane_ends(b, i, &ends);
     }

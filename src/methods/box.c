@@ -96,8 +96,8 @@ static struct op_lane_boxes lane_boxes(const struct room *r, const struct method
     const size_t one = (size_t)g->head_dim * 4;
     const bool vector = kind == BOX_VECTOR; /* qb is 0 */
     const bool own = in_page(l->shape, kind), turns = i < l->n_segment && l->segment[i].cos;
-    const uint32_t begin = i > 0 ? pick_min(l->segment[i - 1].end, n) : 0;
-    const uint32_t end = i < l->n_segment ? pick_min(l->segment[i].end, n) : n;
+    const uint32_t begin = i > 0 ? min_u32(l->segment[i - 1].end, n) : 0;
+    const uint32_t end = i < l->n_segment ? min_u32(l->segment[i].end, n) : n;
     assert(begin <= end && i <= l->n_segment);
     return (struct op_lane_boxes){.at = {.base = own ? l->cards.base : l->side,
                                          .frame_of = own ? l->cards.of : NULL,

@@ -83,7 +83,7 @@ static void pool_votes(float *vote, const struct compress_param *set, const floa
     for (uint32_t t = 0; t < n; t++) {
         float best = 0, all = 0;
         const uint32_t begin = t > (uint32_t)half ? t - (uint32_t)half : 0;
-        const uint32_t end = pick_min(n, t + (uint32_t)half + 1);
+        const uint32_t end = min_u32(n, t + (uint32_t)half + 1);
         for (uint32_t i = begin; i < end; i++) {
             all += sum[i];
             best = fmaxf(best, sum[i]);
@@ -119,8 +119,8 @@ static bool find_window(const struct method_lane *l, uint32_t *begin)
     const struct compress_param *set = l->param;
     const struct compress_policy *policy = l->family;
     const uint32_t n = l->pos, budget = spec_budget(set->budget, n);
-    *begin = n - pick_min(n, pick_min(set->window, budget));
-    if (!policy->mute) *begin = pick_min(n, pick_max(l->past.begin, *begin));
+    *begin = n - min_u32(n, min_u32(set->window, budget));
+    if (!policy->mute) *begin = min_u32(n, max_u32(l->past.begin, *begin));
     return budget < n && (policy->mute || *begin < n);
 }
 
@@ -184,7 +184,7 @@ static void choose(const struct living *live, const struct method_lane *l)
         .lane = l, .n_tok = n - s->n_window, .n_keep = budget - s->n_window, .all = l->scratch};
     if (policy->every_head) gather_votes(&v);
     const uint32_t n_keep = policy->keep ? policy->keep(&v) : v.n_keep;
-    struct pick_cut cut = pick_best(live->value, v.n_tok, pick_min(n_keep, v.n_tok));
+    struct pick_cut cut = pick_best(live->value, v.n_tok, min_u32(n_keep, v.n_tok));
     s->n_dropped = 0;
     for (int walk = 0; walk < 2; walk++) /* to find the cut and to keep what lies above it */
         meter_read(l, live->value, v.n_tok * sizeof *live->value);
@@ -214,7 +214,7 @@ static bool settle(const struct method_lane *l)
 /* Tokens that the vote was about. */
 static uint32_t candidates(const struct compress_state *s)
 {
-    return pick_min(s->n_known, s->n_vote - s->n_window);
+    return min_u32(s->n_known, s->n_vote - s->n_window);
 }
 
 /* False: the lane reads everything. */
@@ -234,7 +234,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out)
     settle(l);
     if (!reads_in_part(s, out)) return;
     assert(s->n_known <= l->pos + 1);
-    pick_kept(out, v.mask, pick_min(pick_page_count(l), pick_whole_pages(s->n_known)), 0,
+    pick_kept(out, v.mask, min_u32(pick_page_count(l), pick_whole_pages(s->n_known)), 0,
               candidates(s));
     pick_range(out, l, s->n_known, l->pos + 1);
 }

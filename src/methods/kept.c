@@ -127,7 +127,7 @@ static bool put_rows(void *list, uint32_t at, const struct voter *v, uint32_t fr
         .rows = {l->q, l->past.q, l->past.n_slot, l->pos, l->shape->group,
                  (size_t)l->shape->group * l->shape->geom->head_dim},
         .row0 = row0,
-        .n_row = pick_min(OP_OBSERVE_ROWS, v->want.end - row0),
+        .n_row = min_u32(OP_OBSERVE_ROWS, v->want.end - row0),
         .scale = l->scale,
         .softcap = l->softcap,
         .adds = from > 0,
@@ -234,7 +234,7 @@ void kept_read_lines(const struct method_batch *b,
         ends[n++] = (struct op_lane_ends){.mask = b->pick[i].mask,
                                           .n_page = pick_page_count(&b->lane[i]),
                                           .begin = m.sink,
-                                          .end = n_tok - pick_min(m.recent, n_tok)};
+                                          .end = n_tok - min_u32(m.recent, n_tok)};
     }
     if (n == 0) return;
     b->ops->lanes.ends(b->workers, b->ops, ends, n);

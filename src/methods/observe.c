@@ -82,11 +82,11 @@ void observe_pages(const struct observe *o, const struct method_lane *l, uint32_
                    uint32_t n_row, struct attn_range pages, float *k)
 {
     const uint32_t group = l->shape->group, n_q = n_row * group;
-    const uint32_t first = pages.begin * PAGE_TOK, end = pick_min(pages.end * PAGE_TOK, l->pos + 1);
+    const uint32_t first = pages.begin * PAGE_TOK, end = min_u32(pages.end * PAGE_TOK, l->pos + 1);
     for (uint32_t p = pages.begin; p < pages.end; p++)
         score_page(o, l, p, n_q, p * PAGE_TOK < begin + n_row, k);
     for (uint32_t i = 0; i < n_q; i++)
-        for (uint32_t t = pick_max(begin + i / group + 1, first); t < end; t++)
+        for (uint32_t t = max_u32(begin + i / group + 1, first); t < end; t++)
             o->score[i * o->stride + t] = OBSERVE_NEVER;
 }
 
@@ -113,7 +113,7 @@ bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t
     assert(begin <= end && end <= l->pos + 1 && l->pos < o->stride);
     memset(o->sum, 0, (l->pos + 1) * sizeof *o->sum);
     for (uint32_t r = begin, n_row; r < end; r += n_row) {
-        n_row = pick_min(OBSERVE_ROWS, end - r);
+        n_row = min_u32(OBSERVE_ROWS, end - r);
         const uint32_t n_q = n_row * l->shape->group, n_tok = r + n_row; /* that they see */
         observe_scores(o, l, r, n_row);
         if (!observe_vote(o, l, n_q, n_tok)) return false;
@@ -128,8 +128,8 @@ void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end)
     const uint32_t n_page = pick_page_count(l), n_own = l->pos % PAGE_TOK + 1;
     uint32_t n_there = 0, p = 0; /* pages before p */
     for (uint32_t row = begin, n_row; row < end; row += n_row) {
-        n_row = pick_min(OBSERVE_ROWS, end - row);
-        const uint32_t n_seen = pick_min(n_page, pick_whole_pages(row + n_row));
+        n_row = min_u32(OBSERVE_ROWS, end - row);
+        const uint32_t n_seen = min_u32(n_page, pick_whole_pages(row + n_row));
         for (; p < n_seen; p++) n_there += l->id[p] != PAGE_NONE;
         meter_bytes(l, n_there * page_all_keys(g));
         if (n_page * PAGE_TOK < row + n_row) meter_read(l, l->own, (size_t)n_own * g->head_dim * 2);

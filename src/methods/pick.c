@@ -16,10 +16,10 @@
 
 void pick_range(struct method_pick *out, const struct method_lane *l, uint32_t begin, uint32_t end)
 {
-    end = pick_min(end, pick_page_count(l) * PAGE_TOK);
+    end = min_u32(end, pick_page_count(l) * PAGE_TOK);
     while (begin < end) {
         const uint32_t page = begin / PAGE_TOK, first = begin % PAGE_TOK;
-        const uint32_t last = pick_min(end - page * PAGE_TOK, PAGE_TOK);
+        const uint32_t last = min_u32(end - page * PAGE_TOK, PAGE_TOK);
         const uint32_t below_last = last == PAGE_TOK ? UINT32_MAX : (1u << last) - 1;
         out->mask[page] |= below_last & ~((1u << first) - 1);
         begin = (page + 1) * PAGE_TOK;
@@ -38,8 +38,8 @@ void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32
                     uint32_t n_recent)
 {
     const uint32_t n_page = pick_page_count(l);
-    const uint32_t sink = pick_min(pick_whole_pages(n_sink), n_page);
-    const uint32_t recent = pick_min(pick_whole_pages(n_recent), n_page);
+    const uint32_t sink = min_u32(pick_whole_pages(n_sink), n_page);
+    const uint32_t recent = min_u32(pick_whole_pages(n_recent), n_page);
     pick_range(out, l, 0, sink * PAGE_TOK);
     pick_range(out, l, (n_page - recent) * PAGE_TOK, n_page * PAGE_TOK);
 }
@@ -47,8 +47,8 @@ void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32
 /* Bits of a page's tokens [begin, end), positions of the sequence. */
 static uint32_t page_bits(uint32_t page, uint32_t begin, uint32_t end)
 {
-    const uint32_t first = page * PAGE_TOK, lo = pick_max(begin, first) - first;
-    const uint32_t hi = pick_min(end > first ? end - first : 0, PAGE_TOK);
+    const uint32_t first = page * PAGE_TOK, lo = max_u32(begin, first) - first;
+    const uint32_t hi = min_u32(end > first ? end - first : 0, PAGE_TOK);
     return lo < hi ? UINT32_MAX >> (PAGE_TOK - hi) & ~0u << lo : 0;
 }
 
@@ -116,7 +116,7 @@ static struct pick_cut find_cut(const float *value, uint32_t n, double target, b
 struct pick_cut pick_best(const float *value, uint32_t n, uint32_t k)
 {
     if (k == 0 || n == 0) return (struct pick_cut){.key = UINT32_MAX};
-    return find_cut(value, n, pick_min(k, n), false);
+    return find_cut(value, n, min_u32(k, n), false);
 }
 
 struct pick_cut pick_share(const float *value, uint32_t n, double share)
@@ -136,7 +136,7 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
         for (uint32_t left = out->mask[p]; left; left &= left - 1, n_marked++)
             value[p * PAGE_TOK + (uint32_t)__builtin_ctz(left)] = -1;
     assert(n_marked <= n_page * PAGE_TOK);
-    n = pick_min(n, n_page * PAGE_TOK - n_marked);
+    n = min_u32(n, n_page * PAGE_TOK - n_marked);
     if (n == 0) return;
     const struct op_cut cut = l->ops->best(
         &(struct op_best){.value = value, .n = n_page * PAGE_TOK, .target = n, .spare = spare});
@@ -322,13 +322,13 @@ const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n)
 void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end)
 {
     const struct page_geom *g = l->shape->geom;
-    const uint32_t page0 = first / PAGE_TOK, n_full = pick_min(end / PAGE_TOK, l->n_sealed) - page0;
+    const uint32_t page0 = first / PAGE_TOK, n_full = min_u32(end / PAGE_TOK, l->n_sealed) - page0;
     const uint32_t left = end - first - n_full * PAGE_TOK;
     float *rest = k + (size_t)n_full * PAGE_TOK * g->head_dim;
     assert(first % PAGE_TOK == 0 && end <= l->pos + l->n_row);
     meter_bytes(l, n_full * page_all_keys(g));
     for (uint32_t i = 0, n; i < n_full; i += n) {
-        n = pick_min(n_full - i, DISK_RUN);
+        n = min_u32(n_full - i, DISK_RUN);
         read_pages(k + (size_t)i * PAGE_TOK * g->head_dim, NULL, l, page0 + i, n);
     }
     turn_keys(k, l, page0, n_full);

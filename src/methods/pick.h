@@ -13,20 +13,11 @@
 #define SAC_METHODS_PICK_H
 
 #include "base/half.h"
+#include "base/minmax.h"
 #include "methods/method.h"
 
 #include <assert.h>
 #include <math.h>
-
-static inline uint32_t pick_min(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline uint32_t pick_max(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 /* Pages before the own page of a decode row, and the tokens in them: what there is to choose from.
  */
@@ -124,7 +115,7 @@ static inline void pick_not_finite(struct method_pick *out)
 /* Units of `n_tok` tokens that a budget is good for: whole ones, and at least one. */
 static inline uint32_t pick_units(uint32_t budget, uint32_t n_tok)
 {
-    return pick_max(budget / n_tok, 1);
+    return max_u32(budget / n_tok, 1);
 }
 
 /* ---- The best of many ---- */

@@ -12,7 +12,7 @@
 
 uint32_t project_rank(double share, uint32_t width)
 {
-    return pick_max((uint32_t)(share * width + 1e-9), 1); /* 0.29 of 100 is 29 */
+    return max_u32((uint32_t)(share * width + 1e-9), 1); /* 0.29 of 100 is 29 */
 }
 
 size_t project_make(struct project *p, const struct method_shape *s, void *state)
@@ -209,7 +209,7 @@ void project_cut(void *state, const struct method_shape *s, uint32_t n_tok)
 {
     struct project p;
     project_make(&p, s, state);
-    p.state->n_tok = pick_min(p.state->n_tok, n_tok / PAGE_TOK * PAGE_TOK);
+    p.state->n_tok = min_u32(p.state->n_tok, n_tok / PAGE_TOK * PAGE_TOK);
 }
 
 bool project_sound(const struct method_loaded *l)

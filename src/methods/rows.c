@@ -34,7 +34,7 @@ bool rows_read_keys(const struct rows *r, const struct method_lane *l)
     /* A softcap is of the score itself. */
     const bool centred = l->softcap <= 0 && pick_centre(r->centre, r->k, l);
     for (uint32_t tok = 0; tok < end; tok += PAGE_TOK) {
-        const uint32_t n_tok = pick_min(PAGE_TOK, end - tok);
+        const uint32_t n_tok = min_u32(PAGE_TOK, end - tok);
         pick_span(r->k, l, tok, tok + n_tok);
         if (!l->ops->pack(&(struct op_pack){.b = r->k,
                                             .b_stride = d,
@@ -71,7 +71,7 @@ static void score_rows(const struct rows *r, const struct method_lane *l, uint32
                        uint32_t n)
 {
     const uint32_t d = l->shape->geom->head_dim;
-    const uint32_t n_tok = pick_min(ROWS_PANEL, l->pos + l->n_row - tok);
+    const uint32_t n_tok = min_u32(ROWS_PANEL, l->pos + l->n_row - tok);
     assert(tok % ROWS_PANEL == 0 && n <= OP_DOTS_ROWS && i + n <= r->n);
     l->ops->dots_bf16(&(struct op_dots_bf16){.a = r->q + (size_t)i * d,
                                              .a_stride = d,
@@ -92,9 +92,9 @@ static bool weigh_panel(const struct rows *r, const struct method_lane *l, uint3
 {
     bool finite = true;
     for (uint32_t i = 0; i < r->n; i++)
-        r->seen[i] = r->at[i] < tok ? 0 : pick_min(r->at[i] + 1 - tok, ROWS_PANEL);
+        r->seen[i] = r->at[i] < tok ? 0 : min_u32(r->at[i] + 1 - tok, ROWS_PANEL);
     for (uint32_t i = 0; i < r->n && finite; i += OP_DOTS_ROWS) {
-        const uint32_t n = pick_min(OP_DOTS_ROWS, r->n - i);
+        const uint32_t n = min_u32(OP_DOTS_ROWS, r->n - i);
         score_rows(r, l, tok, i, n);
         finite = l->ops->weigh(
             &(struct op_weigh){.score = r->score,

@@ -41,7 +41,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
     const struct visit_room r = want->room(l);
     const struct attn_range open =
         batch_between(l, &(struct batch_ends){PAGE_TOK, rule.recent, BATCH_PAGE});
-    const uint32_t first = pick_min(open.begin, open.end) / PAGE_TOK;
+    const uint32_t first = min_u32(open.begin, open.end) / PAGE_TOK;
     if (!b->away) memset(r.state, 0, sizeof *r.state); /* a device clears its own */
     return (struct op_lane_visit){.geom = l->shape->geom,
                                   .frames = l->frames,
@@ -59,7 +59,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .scale = l->scale,
                                   .softcap = l->softcap,
                                   .begin = first,
-                                  .end = pick_max(first, open.end / PAGE_TOK),
+                                  .end = max_u32(first, open.end / PAGE_TOK),
                                   .vote = r.vote,
                                   .order = r.room.list,
                                   .spare = r.spare,
@@ -140,7 +140,7 @@ static uint32_t places_due(const struct op_lane_visit *op)
 {
     const struct op_visited *s = op->state;
     if (op->ahead == 0) return 0;
-    return pick_max(s->plan, s->look + pick_min(op->ahead, op->n_page - s->look));
+    return max_u32(s->plan, s->look + min_u32(op->ahead, op->n_page - s->look));
 }
 
 /* Begins to fetch what is due of a team from a place on. */
@@ -151,7 +151,7 @@ static void fetch_ahead(struct lead *d, uint32_t i, uint32_t from)
     page_id *id = d->held + d->n_held; /* free until more are held */
     if (from >= due) return;
     tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id,
-               list_pages(op, from, pick_min(due, from + room), id));
+               list_pages(op, from, min_u32(due, from + room), id));
 }
 
 /* Pages behind those that are held. Without workers other threads lead teams of theirs: who holds
@@ -169,8 +169,8 @@ static bool hold_round(struct lead *d, uint32_t i)
 {
     struct op_lane_visit *op = &d->list[i];
     const struct method_lane *l = lane_of(d, i);
-    const uint32_t most = pick_min(HELD_MAX, l->tier->n_frame) - d->n_held, at = op->state->at;
-    uint32_t n = pick_min(op->state->plan - at, most / op->n_member);
+    const uint32_t most = min_u32(HELD_MAX, l->tier->n_frame) - d->n_held, at = op->state->at;
+    uint32_t n = min_u32(op->state->plan - at, most / op->n_member);
     page_id *id = d->held + d->n_held;
     sac_status status = SAC_ERR_CONTEXT;
     for (; n > 0; n = d->n_held == 0 ? n / 2 : 0) {

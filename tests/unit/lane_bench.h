@@ -185,7 +185,7 @@ static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
             .q_stride = LB_GROUP * LB_DIM,
             .past = {.q = b->past[h][0],
                      .n_slot = LB_PAST,
-                     .begin = pick_max(b->past_begin, pos > LB_PAST ? pos - LB_PAST : 0),
+                     .begin = max_u32(b->past_begin, pos > LB_PAST ? pos - LB_PAST : 0),
                      .end = pos},
             .scale = 0.125f,
             .frames = {.base = b->pool},
@@ -224,7 +224,7 @@ static inline void lb_repeat_all(struct lane_bench *b, uint32_t n)
     if (n <= of.first || !hooks->repeat_due(&b->shape, b->spec.param, lb_state(b, b->layer, 0), n))
         return;
     for (uint32_t at = of.first; at < n; at += of.n_chunk)
-        lb_repeat(b, (struct method_repeated){n, at, pick_min(n, at + of.n_chunk)}, 4);
+        lb_repeat(b, (struct method_repeated){n, at, min_u32(n, at + of.n_chunk)}, 4);
 }
 
 /* One row with the queries in b->q; choices of a decode row are in b->pick and b->mask. */

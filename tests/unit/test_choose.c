@@ -176,7 +176,7 @@ static void cuts_agree_with_sorting(void **state)
         }
         qsort(sorted, n, sizeof *sorted, falling);
         struct pick_cut cut = pick_best(value, n, k);
-        const float last = k ? sorted[pick_min(k, n) - 1] : INFINITY;
+        const float last = k ? sorted[min_u32(k, n) - 1] : INFINITY;
         uint32_t n_taken = 0;
         bool left_one = false; /* of those that lie on the cut the first are taken */
         for (uint32_t i = 0; i < n; i++) {
@@ -188,7 +188,7 @@ static void cuts_agree_with_sorting(void **state)
             if (v == last && takes) assert_false(left_one);
             left_one = left_one || (v == last && !takes);
         }
-        assert_int_equal(n_taken, pick_min(k, n));
+        assert_int_equal(n_taken, min_u32(k, n));
     }
 }
 
@@ -365,10 +365,10 @@ static void page_methods_keep_their_budget(void **state)
             bench_open(&b, SAC_KV_Q8, spec);
             const struct method_pick out = bench_select(&b);
             assert_int_equal(out.dense, budget > POS);
-            const uint32_t n_page = pick_max((uint32_t)budget / PAGE_TOK, 1);
+            const uint32_t n_page = max_u32((uint32_t)budget / PAGE_TOK, 1);
             const uint32_t n_most = N_PAGE - n_forced[i];
             if (!out.dense) {
-                assert_int_equal(out.n_chosen, pick_min(n_page, n_most) * PAGE_TOK);
+                assert_int_equal(out.n_chosen, min_u32(n_page, n_most) * PAGE_TOK);
                 assert_int_equal(count(&b), out.n_chosen + n_forced[i] * PAGE_TOK);
             }
             bench_close(&b);

@@ -73,7 +73,7 @@ static void votes_are_the_largest_shares_of_a_piece(void **state)
         for (size_t i = 0; i < sizeof piece / sizeof piece[0]; i++) {
             const struct method_repeated of = {N_TOK, piece[i].begin, piece[i].end};
             for (uint32_t r = 0, n_row; r < ROWS_HEARD; r += n_row) { /* runs of five and of one */
-                n_row = pick_min(ROWS_HEARD - r, 5);
+                n_row = min_u32(ROWS_HEARD - r, 5);
                 hear_rows_of(of, q + r * ROW_FLOATS, r, n_row);
             }
             /* The tail is 16 bits wide, whatever pages are: the bench's keys are those of pages. */
@@ -125,8 +125,8 @@ static void all_heads_share_a_threshold(void **state)
                 n_kept > LAYERS * LB_HEADS * BUDGET * 8 / 10);
     uint32_t fewest = N_TOK, most = 0;
     for (uint32_t i = 0; i < LAYERS * LB_HEADS; i++) {
-        fewest = pick_min(fewest, n_head[i]);
-        most = pick_max(most, n_head[i]);
+        fewest = min_u32(fewest, n_head[i]);
+        most = max_u32(most, n_head[i]);
     }
     assert_true(most > fewest + 20);
     lb_close(&b);

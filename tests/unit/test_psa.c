@@ -139,7 +139,7 @@ static void read_slowly(const struct reading *r, uint32_t pos, uint32_t h0, uint
             }
         if ((r->by_mean ? sum / ((h1 - h0) * LB_GROUP) : lowest) > r->mass) return;
         memset(last, 0, sizeof last);
-        n_step = pick_min(r->step, n_left);
+        n_step = min_u32(r->step, n_left);
         for (uint32_t i = 0; i < n_step; i++, n_left--) {
             uint32_t best = LB_PAGES;
             for (uint32_t p = 0; p < n_page; p++)

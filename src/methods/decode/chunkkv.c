@@ -15,7 +15,7 @@ PARAM_TABLE(chunkkv, struct compress_param, PARAMS)
 static void sum_chunks(float *vote, uint32_t n, uint32_t chunk)
 {
     for (uint32_t begin = 0; begin < n; begin += chunk) {
-        const uint32_t end = pick_min(begin + chunk, n);
+        const uint32_t end = min_u32(begin + chunk, n);
         float sum = 0;
         for (uint32_t t = begin; t < end; t++) sum += vote[t];
         for (uint32_t t = begin; t < end; t++) vote[t] = sum;

@@ -71,7 +71,7 @@ static void duo_select(const struct method_lane *l, struct method_pick *out)
     const uint32_t sink = set->sink, recent = set->recent;
     const uint32_t window = set->window;
     struct duo_state *s = l->state;
-    const uint32_t begin = pick_max(l->past.begin, l->pos > window ? l->pos - window : 0);
+    const uint32_t begin = max_u32(l->past.begin, l->pos > window ? l->pos - window : 0);
     if (sink + recent > l->pos || set->gate <= 0 || begin == l->pos) {
         pick_dense(out);
         return;

@@ -164,7 +164,7 @@ static void expect_all(const struct room *r, const struct method_lane *l, uint32
 static bool by_expectation(const struct method_lane *l, float *vote, uint32_t n)
 {
     const struct compress_param *set = l->param;
-    const uint32_t begin = pick_max(l->past.begin, l->pos > set->rows ? l->pos - set->rows : 0);
+    const uint32_t begin = max_u32(l->past.begin, l->pos > set->rows ? l->pos - set->rows : 0);
     struct room r;
     room_make(&r, l->shape, set, l->scratch);
     mean_turn(&r, l->shape, set->future);

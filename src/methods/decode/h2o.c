@@ -54,7 +54,7 @@ static size_t h2o_scratch_bytes(const struct method_shape *s, const void *param)
 static uint32_t h2o_past_rows(const struct method_shape *s, const void *param)
 {
     const struct h2o_param *set = param;
-    return set->window > 0 ? pick_min(set->window, s->n_ctx) : s->n_ctx;
+    return set->window > 0 ? min_u32(set->window, s->n_ctx) : s->n_ctx;
 }
 
 static void h2o_see(const struct method_lane *l)
@@ -67,7 +67,7 @@ static void h2o_see(const struct method_lane *l)
 static bool learn(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     const uint32_t n = l->pos, window = h2o_past_rows(l->shape, l->param);
-    const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
+    const uint32_t begin = max_u32(l->past.begin, n > window ? n - window : 0);
     if (begin < n && !observe_rows(o, l, begin, n)) return false;
     for (uint32_t t = 0; t < n; t++) v->value[t] = begin < n ? o->sum[t] : 0;
     assert(begin <= n);
@@ -82,8 +82,8 @@ static float worth(const struct living *v, const struct method_lane *l, uint32_t
 {
     const struct h2o_param *set = l->param;
     const struct h2o_state *s = v->head;
-    const uint32_t n_seen = pick_min(s->n_row, l->pos - tok);
-    return set->norm > 0 ? v->value[tok] / (float)pick_max(n_seen, 1) : v->value[tok];
+    const uint32_t n_seen = min_u32(s->n_row, l->pos - tok);
+    return set->norm > 0 ? v->value[tok] / (float)max_u32(n_seen, 1) : v->value[tok];
 }
 
 /* Newest tokens that stay, the row's own among them. */
@@ -91,7 +91,7 @@ static uint32_t count_new(const struct method_lane *l, uint32_t budget)
 {
     const struct h2o_param *set = l->param;
     const uint32_t n_heavy = (uint32_t)(set->heavy * budget);
-    return pick_min(pick_max(budget - n_heavy, 1), l->pos + 1);
+    return min_u32(max_u32(budget - n_heavy, 1), l->pos + 1);
 }
 
 /* Brings the living down to `budget`: the row's own token and the newest stay. `value` has room for
@@ -166,7 +166,7 @@ static void h2o_cut(void *state, const struct method_shape *s, const void *param
     (void)s;
     (void)param;
     x->learnt = false;
-    x->n_known = pick_min(x->n_known, n_tok);
+    x->n_known = min_u32(x->n_known, n_tok);
 }
 
 static bool h2o_sound(const struct method_loaded *l)

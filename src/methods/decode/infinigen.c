@@ -59,8 +59,8 @@ static bool learn(const struct project *p, const struct method_lane *l,
     const uint32_t window = set->window;
     const size_t width = (size_t)group * d;
     uint32_t n = 0;
-    for (uint32_t row = pick_max(l->past.begin, l->pos > window ? l->pos - window : 0);
-         row < l->pos; row++)
+    for (uint32_t row = max_u32(l->past.begin, l->pos > window ? l->pos - window : 0); row < l->pos;
+         row++)
         memcpy(w->sample + n++ * width, method_past_query(&l->past, row, width),
                width * sizeof *w->sample);
     memcpy(w->sample + n++ * width, l->q, width * sizeof *w->sample);
@@ -92,7 +92,7 @@ static void infinigen_select(const struct method_lane *l, struct method_pick *ou
     struct project_work w;
     if (budget == 0) return;
     if (!project_ask(&p, &w, l, sample_floats(l->shape, set), learn, out)) return;
-    const uint32_t n_wanted = pick_min(count_wanted(&w.r, l, n), budget);
+    const uint32_t n_wanted = min_u32(count_wanted(&w.r, l, n), budget);
     struct pick_cut cut = pick_best(w.r.vote, n, n_wanted);
     for (uint32_t t = 0; t < n; t++)
         if (pick_takes(&cut, w.r.vote[t])) pick_token(out, t);

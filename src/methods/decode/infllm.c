@@ -74,7 +74,7 @@ static void represent(float *out, const struct method_lane *l, const struct obse
     const struct infllm_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, n_page = block_pages(l->param);
     const uint32_t first = block * n_page, n_tok = n_page * PAGE_TOK;
-    const uint32_t repr = pick_min(set->repr, n_tok);
+    const uint32_t repr = min_u32(set->repr, n_tok);
     assert(first + n_page <= pick_page_count(l));
     struct pick_cut cut = pick_best(o->sum + (size_t)first * PAGE_TOK, n_tok, repr);
     memset(out, 0, d * sizeof *out);
@@ -93,12 +93,12 @@ static bool take_blocks(const struct method_lane *l, const struct observe *o)
     const struct infllm_param *set = l->param;
     struct infllm_state *s = l->state;
     const uint32_t n = l->pos + 1, local = set->recent, d = l->shape->geom->head_dim;
-    const uint32_t n_far = pick_min(n > local ? n - local : 0, pick_page_count(l) * PAGE_TOK);
+    const uint32_t n_far = min_u32(n > local ? n - local : 0, pick_page_count(l) * PAGE_TOK);
     const uint32_t n_block = n_far / (block_pages(l->param) * PAGE_TOK);
     const uint32_t window = set->window;
     if (s->n_block >= n_block) return true;
     assert(n_block <= block_max(l->shape, l->param));
-    const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
+    const uint32_t begin = max_u32(l->past.begin, n > window ? n - window : 0);
     meter_build(l);
     const bool finite = observe_rows(o, l, begin, n);
     for (; finite && s->n_block < n_block; s->n_block++)
@@ -149,7 +149,7 @@ static void infllm_cut(void *state, const struct method_shape *s, const void *pa
 {
     struct infllm_state *x = state;
     (void)s;
-    x->n_block = pick_min(x->n_block, n_tok / (block_pages(param) * PAGE_TOK));
+    x->n_block = min_u32(x->n_block, n_tok / (block_pages(param) * PAGE_TOK));
 }
 
 static bool infllm_sound(const struct method_loaded *l)

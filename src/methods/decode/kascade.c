@@ -96,10 +96,10 @@ static bool learn(const struct kascade *x, const struct method_lane *l, uint32_t
 {
     const struct kascade_param *set = l->param;
     const uint32_t n_kv_head = l->shape->geom->n_kv_head, n_page = pick_page_count(l);
-    const uint32_t end = l->pos + 1, first = end - pick_min(end, set->window);
+    const uint32_t end = l->pos + 1, first = end - min_u32(end, set->window);
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
-    if (!observe_rows(&o, l, pick_min(l->pos, pick_max(first, l->past.begin)), end)) return false;
+    if (!observe_rows(&o, l, min_u32(l->pos, max_u32(first, l->past.begin)), end)) return false;
     struct pick_cut cut = pick_best(o.sum, n_page * PAGE_TOK, budget);
     memset(x->mask, 0, n_page * sizeof *x->mask);
     for (uint32_t t = 0; t < n_page * PAGE_TOK; t++)
@@ -130,7 +130,7 @@ static size_t cut_layers(struct layers *a, uint32_t n_layer, uint32_t n_anchor, 
 {
     struct arena room = {.base = scratch, .capacity = SIZE_MAX};
     const size_t n = n_layer;
-    a->n_anchor = pick_min(n_anchor, n_layer);
+    a->n_anchor = min_u32(n_anchor, n_layer);
     a->layer = arena_take(&room, n, sizeof *a->layer);
     a->alike = arena_take(&room, n * n, sizeof *a->alike);
     a->best = arena_take(&room, n * a->n_anchor, sizeof *a->best);

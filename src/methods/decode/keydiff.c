@@ -33,7 +33,7 @@ static void find_anchor(float *anchor, float *k, const struct method_lane *l, ui
     const uint32_t d = l->shape->geom->head_dim;
     memset(anchor, 0, d * sizeof *anchor);
     for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
-        const uint32_t n_tok = pick_min(compress_page(k, NULL, l, p), n - p * PAGE_TOK);
+        const uint32_t n_tok = min_u32(compress_page(k, NULL, l, p), n - p * PAGE_TOK);
         for (uint32_t t = 0; t < n_tok; t++) {
             const float scale = one_over_length(k + t * d, d);
             for (uint32_t c = 0; c < d; c++) anchor[c] += k[t * d + c] * scale;
@@ -49,7 +49,7 @@ static bool by_difference(const struct method_lane *l, float *vote, uint32_t n)
     find_anchor(anchor, k, l, n);
     const float unit = one_over_length(anchor, d);
     for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
-        const uint32_t n_tok = pick_min(compress_page(k, NULL, l, p), n - p * PAGE_TOK);
+        const uint32_t n_tok = min_u32(compress_page(k, NULL, l, p), n - p * PAGE_TOK);
         for (uint32_t t = 0; t < n_tok; t++) {
             const float *key = k + t * d;
             const float cosine = dot(key, anchor, d) * unit * one_over_length(key, d);

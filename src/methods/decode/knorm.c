@@ -18,7 +18,7 @@ static bool by_length(const struct method_lane *l, float *vote, uint32_t n)
     const uint32_t d = l->shape->geom->head_dim;
     float *k = l->scratch;
     for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
-        const uint32_t n_tok = pick_min(compress_page(k, NULL, l, p), n - p * PAGE_TOK);
+        const uint32_t n_tok = min_u32(compress_page(k, NULL, l, p), n - p * PAGE_TOK);
         for (uint32_t t = 0; t < n_tok; t++) {
             float square = 0;
             for (uint32_t c = 0; c < d; c++) square += k[t * d + c] * k[t * d + c];

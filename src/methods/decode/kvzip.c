@@ -55,8 +55,8 @@ static size_t cut_scratch(struct hearing *h, const struct method_shape *s, const
     const struct compress_param *set = param;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const size_t d = s->geom->head_dim, n_q = ROWS * (size_t)s->group;
-    const uint32_t n_sink = pick_min(set->sink, s->n_ctx);
-    const uint32_t n_piece = pick_min(set->repeat, s->n_ctx);
+    const uint32_t n_sink = min_u32(set->sink, s->n_ctx);
+    const uint32_t n_piece = min_u32(set->repeat, s->n_ctx);
     h->n_page_max = pick_whole_pages(n_sink) + 2 * pick_whole_pages(n_piece) + EDGE_PAGES;
     h->n_page = 0;
     h->stride = h->n_page_max * (size_t)PAGE_TOK;
@@ -156,7 +156,7 @@ static uint32_t score_rows(const struct hearing *h, const struct method_lane *l,
 static bool hear_rows(const struct hearing *h, const struct method_lane *l)
 {
     for (uint32_t row = 0, n_row; row < l->n_row; row += n_row) {
-        n_row = pick_min(ROWS, l->n_row - row);
+        n_row = min_u32(ROWS, l->n_row - row);
         const uint32_t n_q = n_row * l->shape->group, n = score_rows(h, l, row, n_row);
         if (!l->ops->vote(&(struct op_vote){.score = h->score,
                                             .score_stride = h->stride,
@@ -272,7 +272,7 @@ static uint32_t above_threshold(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
     const struct compress_param *set = l->param;
-    const uint32_t n_sink = pick_min(set->sink, v->n_tok);
+    const uint32_t n_sink = min_u32(set->sink, v->n_tok);
     if (v->n_keep <= n_sink) return v->n_keep;
     const uint32_t least = threshold(v, v->n_keep - n_sink);
     const float *vote = compress_heard_votes(l, l->layer, l->kv_head);

@@ -160,7 +160,7 @@ static void score_tokens(struct turn *t, const uint32_t *mask, const float *q, u
     uint32_t n_key = 0, ahead = 0; /* keys in `k`, of the last tokens listed */
     t->n_tok = 0;
     for (uint32_t p = 0; p <= pick_page_count(l); p++) {
-        for (; ahead < pick_min(p + N_AHEAD, pick_page_count(l)); ahead++)
+        for (; ahead < min_u32(p + N_AHEAD, pick_page_count(l)); ahead++)
             if (mask[ahead]) pick_fetch_keys(l, ahead, mask[ahead]);
         if (!mask[p] || (p < pick_page_count(l) && l->page[p] == PAGE_NONE)) continue;
         n_key += pick_some_keys(t->k + (size_t)n_key * d, l, p, mask[p]);
@@ -259,7 +259,7 @@ static void keep_best(struct turn *t, uint32_t k)
     const uint32_t n_word = (t->n_tok + 31) / 32;
     uint32_t n = 0;
     const struct op_cut cut = ops->best(&(struct op_best){
-        .value = t->weight, .n = t->n_tok, .target = pick_min(k, t->n_tok), .spare = t->spare});
+        .value = t->weight, .n = t->n_tok, .target = min_u32(k, t->n_tok), .spare = t->spare});
     for (uint32_t i = t->n_tok; i < n_word * 32; i++) t->weight[i] = -1;
     memset(t->hot, 0, n_word * sizeof *t->hot);
     ops->mark(&(struct op_mark){.value = t->weight, .cut = cut, .n_page = n_word, .mask = t->hot});

@@ -40,7 +40,7 @@ static inline uint32_t lfps_local_begin(const struct method_lane *l)
 {
     const struct lfps_param *set = l->param;
     const uint32_t sink = set->sink;
-    return pick_max(l->pos > LFPS_LOCAL ? l->pos - LFPS_LOCAL : 0, sink);
+    return max_u32(l->pos > LFPS_LOCAL ? l->pos - LFPS_LOCAL : 0, sink);
 }
 
 /* All that there is is read in any case, or within the budget. */

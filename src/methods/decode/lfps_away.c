@@ -86,7 +86,7 @@ static struct op_lane_observe put_rows(const struct away_lane *w, uint32_t table
                                     .rows = {l->q + head, l->past.q + head, l->past.n_slot, l->pos,
                                              n_head, (size_t)l->shape->group * d},
                                     .row0 = row0,
-                                    .n_row = pick_min(OP_OBSERVE_ROWS, end - row0),
+                                    .n_row = min_u32(OP_OBSERVE_ROWS, end - row0),
                                     .first = w->rule.sink,
                                     .scale = l->scale,
                                     .softcap = l->softcap,

@@ -38,7 +38,7 @@ size_t lfps_turn_room(struct lfps_room *w, const struct method_shape *s, uint32_
     w->above = arena_take(&a, (size_t)n_table * w->n_word, sizeof *w->above);
     w->weight = arena_take(&a, n_table * w->o.stride, sizeof *w->weight);
     w->q = arena_take(&a, s->group * d, sizeof *w->q);
-    w->k = arena_take(&a, pick_max(n_table, LFPS_PIECES) * LFPS_KEPT * d, sizeof *w->k);
+    w->k = arena_take(&a, max_u32(n_table, LFPS_PIECES) * LFPS_KEPT * d, sizeof *w->k);
     w->sum = arena_take(&a, 2 * LFPS_PIECES * d, sizeof *w->sum);
     return used + a.used;
 }
@@ -110,8 +110,8 @@ static void clear_table(const struct turn *t)
 
 struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_rule *rule)
 {
-    const uint32_t begin = pick_max(pick_max(l->past.begin, rule->sink),
-                                    l->pos > rule->past ? l->pos - rule->past : 0);
+    const uint32_t begin =
+        max_u32(max_u32(l->past.begin, rule->sink), l->pos > rule->past ? l->pos - rule->past : 0);
     if (begin < l->pos) return (struct attn_range){begin, l->pos};
     return (struct attn_range){l->pos, l->pos + 1}; /* the row itself is all there is */
 }
@@ -153,7 +153,7 @@ static void sum_piece(const struct turn *t, uint32_t piece)
     for (uint32_t page = pages.begin; page < pages.end; page++) {
         const uint32_t first = page * PAGE_TOK;
         pick_keys_values(k, v, &t->lane, page);
-        add_values(sum, k, v, d, pick_min(pick_max(first, sink) - first, PAGE_TOK), PAGE_TOK);
+        add_values(sum, k, v, d, min_u32(max_u32(first, sink) - first, PAGE_TOK), PAGE_TOK);
     }
 }
 
@@ -166,7 +166,7 @@ void lfps_turn_means(const struct turn *t)
     memset(sum, 0, 2 * d * sizeof *sum);
     while (s->n_mean <= l->pos) {
         const uint32_t page = s->n_mean / PAGE_TOK, base = page * PAGE_TOK;
-        const uint32_t end = pick_min(base + PAGE_TOK, l->pos + 1);
+        const uint32_t end = min_u32(base + PAGE_TOK, l->pos + 1);
         float *k = t->w.k, *v = k + PAGE_TOK * (size_t)d;
         uint32_t from = base; /* of the rows that are read */
         assert(end > s->n_mean);
@@ -174,7 +174,7 @@ void lfps_turn_means(const struct turn *t)
             pick_own_rows(k, v, l, (from = s->n_mean) - base, end - s->n_mean);
         else
             pick_keys_values(k, v, l, page);
-        const uint32_t first = pick_min(pick_max(s->n_mean, sink), end);
+        const uint32_t first = min_u32(max_u32(s->n_mean, sink), end);
         add_values(sum, k, v, d, first - from, end - from);
         s->n_mean = end;
     }
@@ -255,7 +255,7 @@ struct call {
 static uint32_t row_count(const struct call *c, const struct step *step)
 {
     const uint32_t n = step->end - step->begin;
-    return c->row < n ? pick_min(OBSERVE_ROWS, n - c->row) : 0;
+    return c->row < n ? min_u32(OBSERVE_ROWS, n - c->row) : 0;
 }
 
 /* One of the lane's pieces: keys and values are summed up before the first rows. */

@@ -125,14 +125,14 @@ static bool choose(const struct parts *p, const struct method_lane *l, uint32_t 
 {
     const struct loopserve_param *set = l->param;
     const uint32_t n = l->pos + 1, every = set->every;
-    const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
-    const uint32_t sink = pick_min(set->sink, begin);
+    const uint32_t begin = max_u32(l->past.begin, n > every ? n - every : 0);
+    const uint32_t sink = min_u32(set->sink, begin);
     assert(begin < n); /* the row at hand votes */
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
     if (!observe_rows(&o, l, begin, n)) return false;
     for (uint32_t t = 0; t < sink; t++) o.sum[t] = -1;
-    struct pick_cut cut = pick_best(o.sum, begin, pick_min(budget, begin - sink));
+    struct pick_cut cut = pick_best(o.sum, begin, min_u32(budget, begin - sink));
     for (uint32_t i = 0; i <= l->pos / PAGE_TOK; i++) p->mask[i] = 0;
     for (uint32_t t = 0; t < n; t++)
         if (t < sink || t >= begin || pick_takes(&cut, o.sum[t]))
@@ -147,14 +147,14 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
 {
     const struct loopserve_param *set = l->param;
     const uint32_t n = l->pos + 1, every = set->every, group = l->shape->group;
-    const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
+    const uint32_t begin = max_u32(l->past.begin, n > every ? n - every : 0);
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
     float *column = o.rest, *slash = column + n; /* that of distance d at n - 1 - d */
     assert(begin < n && n <= o.stride);
     memset(column, 0, 2 * (size_t)n * sizeof *column);
     for (uint32_t row = begin, n_row; row < n; row += n_row) {
-        n_row = pick_min(OBSERVE_ROWS, n - row);
+        n_row = min_u32(OBSERVE_ROWS, n - row);
         observe_scores(&o, l, row, n_row);
         for (uint32_t i = 0; i < n_row; i++) {
             if (!l->ops->vote(&(struct op_vote){.score = o.score + (size_t)i * group * o.stride,
@@ -167,9 +167,9 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
             lines_add(column, slash, n, o.vote, row + i);
         }
     }
-    for (uint32_t t = 0; t < pick_min(set->sink, n); t++) column[t] = -1;
+    for (uint32_t t = 0; t < min_u32(set->sink, n); t++) column[t] = -1;
     for (uint32_t t = begin; t < n; t++) column[t] = slash[t] = -1; /* read in any case */
-    struct pick_cut cut = pick_best(column, 2 * n, pick_min(budget, 2 * begin));
+    struct pick_cut cut = pick_best(column, 2 * n, min_u32(budget, 2 * begin));
     memset(p->column, 0, (n + PAGE_TOK - 1) / PAGE_TOK * sizeof *p->column);
     memset(p->slash, 0, (n + PAGE_TOK - 1) / PAGE_TOK * sizeof *p->slash);
     for (uint32_t t = 0; t < n; t++)
@@ -229,9 +229,9 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
     }
     assert(s->n_chosen <= l->pos + 1);
     const uint32_t n_page = pick_page_count(l);
-    const uint32_t n_kept = pick_min(n_page, (s->n_chosen + PAGE_TOK - 1) / PAGE_TOK);
+    const uint32_t n_kept = min_u32(n_page, (s->n_chosen + PAGE_TOK - 1) / PAGE_TOK);
     const uint32_t sink = set->sink;
-    pick_kept(out, p.mask, n_kept, sink, s->n_chosen - pick_min(every, s->n_chosen));
+    pick_kept(out, p.mask, n_kept, sink, s->n_chosen - min_u32(every, s->n_chosen));
     pick_range(out, l, s->n_chosen, l->pos + 1);
 }
 
@@ -257,10 +257,10 @@ static struct kept want_kept(const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
     const uint32_t n = l->pos + 1, every = set->every, budget = spec_budget(set->budget, n);
-    const uint32_t row0 = pick_max(l->past.begin, n > every ? n - every : 0);
-    const uint32_t sink = pick_min(set->sink, row0);
+    const uint32_t row0 = max_u32(l->past.begin, n > every ? n - every : 0);
+    const uint32_t sink = min_u32(set->sink, row0);
     const uint32_t n_most = by_lines(l) ? 2 * row0 : row0 - sink;
-    return (struct kept){away_parts(l).mask, row0, n, sink, pick_min(budget, n_most)};
+    return (struct kept){away_parts(l).mask, row0, n, sink, min_u32(budget, n_most)};
 }
 
 static struct kept_made made_kept(const struct method_lane *l)
@@ -269,7 +269,7 @@ static struct kept_made made_kept(const struct method_lane *l)
     const struct loop_state *s = l->state;
     const uint32_t every = set->every;
     return (struct kept_made){away_parts(l).mask, s->n_chosen, set->sink,
-                              s->n_chosen - pick_min(every, s->n_chosen)};
+                              s->n_chosen - min_u32(every, s->n_chosen)};
 }
 
 static struct kept_lines made_lines(const struct method_lane *l)

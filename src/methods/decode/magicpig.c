@@ -88,7 +88,7 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
     assert(d <= sizeof sum / sizeof sum[0] && end > sink && end <= l->n_sealed * PAGE_TOK);
     for (uint32_t page = 0; first && page * PAGE_TOK < end; page++) {
         pick_keys(r->k, l, page);
-        for (uint32_t t = page * PAGE_TOK; t < pick_min(end, (page + 1) * PAGE_TOK); t++)
+        for (uint32_t t = page * PAGE_TOK; t < min_u32(end, (page + 1) * PAGE_TOK); t++)
             for (uint32_t c = 0; c < d && t >= sink; c++)
                 sum[c] += (double)r->k[(size_t)(t % PAGE_TOK) * d + c];
     }
@@ -99,8 +99,8 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
     if (bad != 0) return false;
     for (uint32_t page = p->state->n_tok / PAGE_TOK; page * PAGE_TOK < end; page++) {
         pick_keys(r->k, l, page);
-        for (uint32_t t = pick_max(p->state->n_tok, page * PAGE_TOK);
-             t < pick_min(end, (page + 1) * PAGE_TOK); t++) {
+        for (uint32_t t = max_u32(p->state->n_tok, page * PAGE_TOK);
+             t < min_u32(end, (page + 1) * PAGE_TOK); t++) {
             float *x = r->k + (size_t)(t % PAGE_TOK) * d;
             double square = 0;
             for (uint32_t c = 0; c < d; c++) {
@@ -198,7 +198,7 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
     const struct magicpig_param *set = l->param;
     const uint32_t sink = set->sink, local = set->recent;
     const uint32_t n = l->pos + 1, n_far = n > local ? n - local : 0;
-    const uint32_t end = pick_min(n_far, pick_page_count(l) * PAGE_TOK);
+    const uint32_t end = min_u32(n_far, pick_page_count(l) * PAGE_TOK);
     struct parts p;
     struct room r;
     const uint32_t every = set->dense_every;
@@ -228,7 +228,7 @@ static void magicpig_cut(void *state, const struct method_shape *s, const void *
     struct pig_state *x = state;
     (void)s;
     (void)param;
-    x->n_tok = pick_min(x->n_tok, n_tok);
+    x->n_tok = min_u32(x->n_tok, n_tok);
 }
 
 static bool magicpig_sound(const struct method_loaded *l)

@@ -144,12 +144,12 @@ static void raas_cut(void *state, const struct method_shape *s, const void *para
     uint32_t *stamp = (uint32_t *)(void *)(x + 1);
     (void)s;
     (void)param;
-    x->n_prompt = pick_min(x->n_prompt, n_tok);
-    x->n_page = pick_min(x->n_page, n_tok / PAGE_TOK);
+    x->n_prompt = min_u32(x->n_prompt, n_tok);
+    x->n_page = min_u32(x->n_page, n_tok / PAGE_TOK);
     x->n_gone = 0;
     for (uint32_t i = 0; i < x->n_page; i++) {
         x->n_gone += stamp[i] == GONE;
-        if (stamp[i] != GONE) stamp[i] = pick_min(stamp[i], n_tok);
+        if (stamp[i] != GONE) stamp[i] = min_u32(stamp[i], n_tok);
     }
 }
 

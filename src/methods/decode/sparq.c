@@ -46,7 +46,7 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct sparq_param *set = l->param;
     const uint32_t budget = rule_budget(out, l, set->budget, 0), d = l->shape->geom->head_dim;
-    const uint32_t rank = pick_min(set->rank, d);
+    const uint32_t rank = min_u32(set->rank, d);
     struct method_lane narrow = *l;
     struct room r;
     assert(d > 0);

@@ -43,7 +43,7 @@ struct think {
 static uint32_t count_kept(const struct method_shape *s, const struct think_param *set)
 {
     const uint32_t d = s->geom->head_dim;
-    return pick_max(d - (uint32_t)(set->ratio * d + 1e-9), 1); /* 0.29 of 100 is 29 */
+    return max_u32(d - (uint32_t)(set->ratio * d + 1e-9), 1); /* 0.29 of 100 is 29 */
 }
 
 static size_t cut_state(struct think *x, const struct method_shape *s, const void *param,
@@ -120,7 +120,7 @@ static bool weigh_channels(const struct work *w, const struct method_lane *l)
 {
     const struct think_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
-    const uint32_t end = l->pos + 1, first = end - pick_min(end, set->window);
+    const uint32_t end = l->pos + 1, first = end - min_u32(end, set->window);
     double all = 0;
     memset(w->weight, 0, d * sizeof *w->weight);
     memset(w->asked, 0, d * sizeof *w->asked);
@@ -129,7 +129,7 @@ static bool weigh_channels(const struct work *w, const struct method_lane *l)
         add_squares(w->weight, w->k, PAGE_TOK, d);
     }
     add_squares(w->weight, w->k, pick_own(w->k, NULL, l), d);
-    for (uint32_t row = pick_max(first, l->past.begin); row < l->pos; row++)
+    for (uint32_t row = max_u32(first, l->past.begin); row < l->pos; row++)
         add_squares(w->asked, method_past_query(&l->past, row, (size_t)group * d), group, d);
     add_squares(w->asked, l->q, group, d);
     for (uint32_t c = 0; c < d; c++) all += w->weight[c] *= w->asked[c];
@@ -174,8 +174,8 @@ static void cut_keys(const struct think *x, const struct work *w, const struct m
 static void learn(const struct think *x, const struct work *w, const struct method_lane *l)
 {
     const struct think_param *set = l->param;
-    const uint32_t end = l->pos + 1, n_old = end - pick_min(end, set->recent);
-    const uint32_t n_cut = pick_min(n_old / PAGE_TOK, pick_page_count(l)) * PAGE_TOK;
+    const uint32_t end = l->pos + 1, n_old = end - min_u32(end, set->recent);
+    const uint32_t n_cut = min_u32(n_old / PAGE_TOK, pick_page_count(l)) * PAGE_TOK;
     if (n_cut <= x->own->n_cut) return;
     if (x->own->n_seen == 0) {
         x->own->n_seen = end;
@@ -302,7 +302,7 @@ static void think_cut(void *state, const struct method_shape *s, const void *par
     (void)param;
     if (n_tok < x->n_seen) /* a part of what the channels were chosen by is gone */
         *x = (struct think_state){0};
-    x->n_cut = pick_min(x->n_cut, n_tok / PAGE_TOK * PAGE_TOK);
+    x->n_cut = min_u32(x->n_cut, n_tok / PAGE_TOK * PAGE_TOK);
     if (x->not_finite > n_tok / PAGE_TOK) x->not_finite = 0; /* its page was cut */
 }
 

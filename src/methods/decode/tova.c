@@ -120,7 +120,7 @@ static void tova_select(const struct method_lane *l, struct method_pick *out)
         pick_dense(out);
         return;
     }
-    pick_kept(out, v.mask, pick_min(pick_page_count(l), pick_whole_pages(s->n_known)), 0,
+    pick_kept(out, v.mask, min_u32(pick_page_count(l), pick_whole_pages(s->n_known)), 0,
               s->n_known);
     pick_range(out, l, s->n_known, l->pos + 1);
 }
@@ -131,7 +131,7 @@ static void tova_cut(void *state, const struct method_shape *s, const void *para
     (void)s;
     (void)param;
     x->n_vote = 0;
-    x->n_known = pick_min(x->n_known, n_tok);
+    x->n_known = min_u32(x->n_known, n_tok);
 }
 
 static bool tova_sound(const struct method_loaded *l)

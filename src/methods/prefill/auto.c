@@ -269,7 +269,7 @@ static void audit(double *mass, const struct desk *t, const struct method_lane *
     assert(end <= t->stride);
     for (uint32_t h = 0; h < p->n_part; h++) scale_query(t->q + (size_t)h * d, l, row, h);
     for (uint32_t at = 0, n; at < end; at += n) {
-        n = pick_min(AUDIT_PAGES * PAGE_TOK, end - at);
+        n = min_u32(AUDIT_PAGES * PAGE_TOK, end - at);
         pick_span(t->k, l, at, at + n);
         l->ops->dots(&(struct op_dots){.a = t->q,
                                        .b = t->k,

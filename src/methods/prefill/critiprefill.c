@@ -279,10 +279,10 @@ static struct segment segment_at(const struct critiprefill_param *set, uint32_t 
 {
     const uint32_t size = segment_tok(set), at = i * size, block_tok = block_pages(set) * PAGE_TOK;
     struct segment s = {.at = at,
-                        .begin = pick_max(pos, at),
-                        .end = pick_min(end, at + size),
+                        .begin = max_u32(pos, at),
+                        .end = min_u32(end, at + size),
                         .n_block = at / block_tok};
-    s.n_take = pick_max(1, spec_budget(set->budget, at) / block_tok);
+    s.n_take = max_u32(1, spec_budget(set->budget, at) / block_tok);
     if (at < set->dense || at <= spec_budget(set->budget, at))
         s.why = PLAN_SHORT;
     else if (s.end == n_tok)
@@ -373,7 +373,7 @@ static void criti_blocks(const struct method_lane *l, uint32_t n_tok, struct op_
             (struct op_block_segment){.begin = s.begin,
                                       .end = s.end,
                                       .n_page = s.n_block * block_pages(set),
-                                      .n_take = pick_min(s.n_take, s.n_block),
+                                      .n_take = min_u32(s.n_take, s.n_block),
                                       .why = s.why};
     }
 }

@@ -46,7 +46,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const size_t d = s->geom->head_dim, n_tile = s->n_row_max / BLOCK + 2;
     w->n_block = ((s->n_ctx + BLOCK - 1) / BLOCK + 15) & ~(size_t)15;
-    rows_make(&w->rows, s, pick_min(BLOCK, s->n_row_max), &a);
+    rows_make(&w->rows, s, min_u32(BLOCK, s->n_row_max), &a);
     float **const by_token[] = {&w->column, &w->down, &w->slash};
     for (int i = 0; i < 3; i++) *by_token[i] = arena_take(&a, w->rows.stride, sizeof(float));
     w->spare = arena_take(&a, w->rows.stride, sizeof *w->spare);
@@ -74,11 +74,11 @@ static void pool_keys(const struct work *w, const struct method_lane *l)
 {
     const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
     for (uint32_t first = 0; first < end; first += BLOCK) {
-        const uint32_t last = pick_min(first + BLOCK, end);
+        const uint32_t last = min_u32(first + BLOCK, end);
         float *mean = w->key + (size_t)(first / BLOCK) * d;
         memset(mean, 0, d * sizeof(float));
         for (uint32_t tok = first; tok < last; tok += PAGE_TOK) {
-            const uint32_t n = pick_min(PAGE_TOK, last - tok);
+            const uint32_t n = min_u32(PAGE_TOK, last - tok);
             pick_span(w->rows.k, l, tok, tok + n);
             for (uint32_t t = 0; t < n; t++)
                 for (uint32_t c = 0; c < d; c++) mean[c] += w->rows.k[t * d + c];
@@ -156,7 +156,7 @@ static uint32_t budget_blocks(const struct work *w, const struct method_lane *l,
     memset(w->bits, 0, n_page * sizeof *w->bits);
     l->ops->mark(&(struct op_mark){.value = value, .cut = cut, .n_page = n_page, .mask = w->bits});
     for (uint32_t i = 0; i < n_page; i++) count += (uint32_t)__builtin_popcount(w->bits[i]);
-    return pick_max(count / BLOCK + 1, least_blocks(l));
+    return max_u32(count / BLOCK + 1, least_blocks(l));
 }
 
 /* Means of the observed rows along lines, and their sums over blocks. */
@@ -255,7 +255,7 @@ static enum plan_reason dense_reason(const struct method_lane *l)
 /* The rows that are observed, of which the number is returned. */
 static uint32_t list_last_rows(uint32_t *at, const struct method_lane *l)
 {
-    const uint32_t n = pick_min(BLOCK, l->n_row);
+    const uint32_t n = min_u32(BLOCK, l->n_row);
     for (uint32_t i = 0; i < n; i++) at[i] = l->pos + l->n_row - n + i;
     return n;
 }
@@ -281,7 +281,7 @@ static void flex_plan(const struct method_lane *l, struct plan *p)
 static uint32_t flex_trace_rows(const struct method_shape *s, const void *param)
 {
     (void)param;
-    return pick_min(BLOCK, s->n_row_max);
+    return min_u32(BLOCK, s->n_row_max);
 }
 
 static void flex_trace(const struct method_lane *l, uint32_t n_tok, struct op_trace *op)

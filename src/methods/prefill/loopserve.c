@@ -117,7 +117,7 @@ static uint32_t crossings(const struct greedy *g, uint32_t line)
 static uint32_t cells(const struct greedy *g, uint32_t line)
 {
     assert(line < g->n && g->pos0 < g->n);
-    return g->n - pick_max(g->pos0, line);
+    return g->n - max_u32(g->pos0, line);
 }
 
 /* Sixteen at once, which then are folded: maxima of floats are not vectorised alone. */
@@ -149,7 +149,7 @@ static void count_before(uint32_t *before, const bool *taken, uint32_t n)
             i += sizeof eight;
             continue;
         }
-        for (const uint32_t end = pick_min(i + sizeof eight, n); i < end; i++)
+        for (const uint32_t end = min_u32(i + sizeof eight, n); i < end; i++)
             before[n - i - 1] = count += taken[i];
     }
 }
@@ -192,7 +192,7 @@ static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t 
         const uint32_t at = g->at[i];
         while (n_met < n && line[n_met] <= at) n_met++;
         for (uint32_t j = 0; j < n_met; j++) {
-            const uint32_t soon = line[pick_min(j + AHEAD, n_met - 1)], cross = at - line[j];
+            const uint32_t soon = line[min_u32(j + AHEAD, n_met - 1)], cross = at - line[j];
             __builtin_prefetch(g->p + rows_cell(g->n_row, i, k == SLASH ? at - soon : soon));
             left[cross] -= bf16_to_f32(g->p[rows_cell(g->n_row, i, k == SLASH ? cross : line[j])]);
         }
@@ -214,7 +214,7 @@ static uint32_t list_round(struct greedy *g, enum kind k, float least)
     uint32_t n = 0;
     for (uint32_t b = 0; b < block_count(g); b++) {
         if (g->top[k][b] < least) continue; /* as nearly everywhere */
-        for (uint32_t x = b * OP_RATE_LINES; x < pick_min((b + 1) * OP_RATE_LINES, g->n); x++)
+        for (uint32_t x = b * OP_RATE_LINES; x < min_u32((b + 1) * OP_RATE_LINES, g->n); x++)
             g->line[n] = x, n += key[x] >= least;
     }
     return n;
@@ -248,13 +248,13 @@ static void take_round(struct greedy *g, enum kind k, float least)
     const uint32_t n = cut_round(g, k, list_round(g, k, least));
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t line = g->line[i];
-        g->n_cell += cells(g, line) - pick_min(cells(g, line), crossings(g, line));
+        g->n_cell += cells(g, line) - min_u32(cells(g, line), crossings(g, line));
         take(g, k, line);
     }
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t b = g->line[i] / OP_RATE_LINES, begin = b * OP_RATE_LINES;
         if (i + 1 < n && g->line[i + 1] / OP_RATE_LINES == b) continue;
-        g->top[k][b] = largest(g->key[k] + begin, pick_min(OP_RATE_LINES, g->n - begin));
+        g->top[k][b] = largest(g->key[k] + begin, min_u32(OP_RATE_LINES, g->n - begin));
     }
     lower(g, k, g->line, n);
 }
@@ -277,7 +277,7 @@ static void take_first(struct greedy *g, enum kind k, uint32_t n_first, const st
     count_before(g->before, g->taken[!k], g->n);
     for (uint32_t x = 0; x < g->n; x++) {
         if (x >= n_first && !is_kept(kept, k, x)) continue;
-        g->n_cell += cells(g, x) - pick_min(cells(g, x), crossings(g, x));
+        g->n_cell += cells(g, x) - min_u32(cells(g, x), crossings(g, x));
         take(g, k, x);
         g->line[n++] = x;
     }
@@ -313,7 +313,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, const void
                         struct arena *a)
 {
     const struct loopserve_param *set = param;
-    const uint32_t n_sample = pick_min(set->sample, s->n_row_max);
+    const uint32_t n_sample = min_u32(set->sample, s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
     greedy_make(&w->greedy, w->rows.stride, a);
     w->sum = arena_take(a, set->heads > 0 ? n_sample * w->rows.stride : 0, sizeof(float));
@@ -374,8 +374,8 @@ static bool loop_sound(const struct method_loaded *l)
 static uint32_t sample_rows(uint32_t *at, const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
-    const uint32_t skip = l->pos == 0 ? pick_min(set->sample, l->n_row / 2) : 0;
-    const uint32_t span = l->n_row - skip, n = pick_min(set->sample, span);
+    const uint32_t skip = l->pos == 0 ? min_u32(set->sample, l->n_row / 2) : 0;
+    const uint32_t span = l->n_row - skip, n = min_u32(set->sample, span);
     uint64_t seed = ((uint64_t)l->layer << 32 | l->pos) * 0x9e3779b97f4a7c15u;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t from = (uint32_t)((uint64_t)span * i / n);
@@ -492,7 +492,7 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
 static uint32_t loop_trace_rows(const struct method_shape *s, const void *param)
 {
     const struct loopserve_param *set = param;
-    return pick_min(set->sample, s->n_row_max);
+    return min_u32(set->sample, s->n_row_max);
 }
 
 static void loop_trace(const struct method_lane *l, uint32_t n_tok, struct op_trace *op)

@@ -62,7 +62,7 @@ static void work_make(struct work *w, const struct method_shape *s, const void *
                       struct arena *a)
 {
     const struct minference_param *set = param;
-    const uint32_t n_sample = pick_min(set->sample, s->n_row_max);
+    const uint32_t n_sample = min_u32(set->sample, s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
     float **const by_token[] = {&w->by.column,   &w->by.slash, &w->judge.column,
                                 &w->judge.slash, &w->down,     &w->first};
@@ -91,12 +91,12 @@ static void take_best(const struct work *w, const struct method_lane *l, uint32_
                       const uint32_t k[2])
 {
     const uint32_t n = l->pos + l->n_row, n_page = (n + PAGE_TOK - 1) / PAGE_TOK;
-    const uint32_t n_first = pick_min(k[0], n);
+    const uint32_t n_first = min_u32(k[0], n);
     assert(n <= w->rows.stride);
     memcpy(w->first, sum, n_first * sizeof *sum);
     for (uint32_t i = 0; i < n_first; i++) sum[i] = INFINITY;
     const struct op_cut cut = l->ops->best(
-        &(struct op_best){.value = sum, .n = n, .target = pick_min(k[1], n), .spare = w->spare});
+        &(struct op_best){.value = sum, .n = n, .target = min_u32(k[1], n), .spare = w->spare});
     memset(bits, 0, n_page * sizeof *bits);
     l->ops->mark(&(struct op_mark){.value = sum, .cut = cut, .n_page = n_page, .mask = bits});
     memcpy(sum, w->first, n_first * sizeof *sum);
@@ -160,7 +160,7 @@ static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
 static uint32_t sample_last_rows(uint32_t *at, const struct method_lane *l)
 {
     const struct minference_param *set = l->param;
-    const uint32_t n = pick_min(set->sample, l->n_row);
+    const uint32_t n = min_u32(set->sample, l->n_row);
     for (uint32_t i = 0; i < n; i++) at[i] = l->pos + l->n_row - n + i;
     return n;
 }
@@ -169,8 +169,8 @@ static uint32_t sample_last_rows(uint32_t *at, const struct method_lane *l)
 static uint32_t sample_all_rows(uint32_t *at, const struct method_lane *l, uint32_t from)
 {
     const struct minference_param *set = l->param;
-    const uint32_t first = pick_max(l->pos, from), span = l->pos + l->n_row - first;
-    const uint32_t n = pick_min(set->sample, span);
+    const uint32_t first = max_u32(l->pos, from), span = l->pos + l->n_row - first;
+    const uint32_t n = min_u32(set->sample, span);
     assert(span > 0 && span <= l->n_row);
     for (uint32_t i = 0; i < n; i++) at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / n) - 1;
     return n;
@@ -248,7 +248,7 @@ static double covered_blocks(struct work *w, const struct method_lane *l, uint32
     double sum = 0;
     for (uint32_t i = 0; i < w->rows.n; i++) {
         const uint32_t at = w->rows.at[i], own = at / BLOCK;
-        const uint32_t r0 = pick_max(own * BLOCK, l->pos), r1 = pick_min((own + 1) * BLOCK, end);
+        const uint32_t r0 = max_u32(own * BLOCK, l->pos), r1 = min_u32((own + 1) * BLOCK, end);
         memset(w->query, 0, d * sizeof(float));
         for (uint32_t r = r0; r < r1; r++) {
             const float *q = l->q + (r - l->pos) * l->q_stride + (size_t)head * d;
@@ -262,7 +262,7 @@ static double covered_blocks(struct work *w, const struct method_lane *l, uint32
         for (uint32_t b = 0; b <= own; b++) {
             const bool is_best = b < own && pick_takes(&cut, w->score[b]);
             for (uint32_t c = b * BLOCK;
-                 c < pick_min((b + 1) * BLOCK, at + 1) && (is_best || b == 0 || b == own); c++)
+                 c < min_u32((b + 1) * BLOCK, at + 1) && (is_best || b == 0 || b == own); c++)
                 sum += share_of(w, i, c);
         }
     }
@@ -343,10 +343,10 @@ static uint32_t short_tok(const struct method_lane *l)
     uint32_t most = 0;
     for (uint32_t h = 0; h < l->shape->group && !(set->sizes > 0); h++) {
         const struct pattern p = pattern_of(l, h);
-        most = pick_max(most, pick_max(p.a, p.b));
+        most = max_u32(most, max_u32(p.a, p.b));
     }
     for (size_t i = 0; i < PATTERN_CANDIDATES && set->sizes > 0; i++)
-        most = pick_max(most, pick_max(pattern_candidates[i].a, pattern_candidates[i].b));
+        most = max_u32(most, max_u32(pattern_candidates[i].a, pattern_candidates[i].b));
     return most;
 }
 
@@ -371,7 +371,7 @@ static void mi_plan(const struct method_lane *l, struct plan *p)
 static uint32_t mi_trace_rows(const struct method_shape *s, const void *param)
 {
     const struct minference_param *set = param;
-    return pick_min(set->sample, s->n_row_max);
+    return min_u32(set->sample, s->n_row_max);
 }
 
 /* Lists what a head may be, and returns how many that are, the same for all heads: an A-shape of a

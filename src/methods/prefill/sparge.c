@@ -110,7 +110,7 @@ static void pool_keys(const struct work *w, const struct method_lane *l)
     const struct sparge_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
     for (uint32_t b = 0; b * BLOCK < end; b++) {
-        const uint32_t n = pick_min(BLOCK, end - b * BLOCK);
+        const uint32_t n = min_u32(BLOCK, end - b * BLOCK);
         float *mean = w->key + (size_t)b * d;
         memset(mean, 0, d * sizeof(float));
         memset(w->norms, 0, d * sizeof(float));
@@ -168,7 +168,7 @@ static double mark_tile(const struct work *w, const struct method_lane *l, struc
     if (!l->ops->vote(
             &(struct op_vote){.score = score, .n = n, .group = 1, .vote = w->share, .lse = &lse}))
         return -1;
-    const uint32_t top = pick_max(1, (uint32_t)ceil(set->top * n));
+    const uint32_t top = max_u32(1, (uint32_t)ceil(set->top * n));
     struct pick_cut cut =
         set->cdf > 0 ? pick_share(w->share, n, set->cdf) : pick_best(w->share, n, top);
     for (uint32_t b = 0; b < n; b++) {

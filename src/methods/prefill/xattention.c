@@ -119,10 +119,10 @@ static uint32_t read_keys(const struct work *w, const struct method_lane *l, uin
                           const float *centre)
 {
     const size_t d = l->shape->geom->head_dim, width = w->stride * d;
-    const uint32_t end = pick_min(tok + PANEL_TOK, l->pos + l->n_row);
+    const uint32_t end = min_u32(tok + PANEL_TOK, l->pos + l->n_row);
     const uint32_t block = OP_DOTS_ROWS * w->stride;
     for (uint32_t at = tok; at < end; at += block) {
-        const uint32_t n = pick_min(block, end - at), n_group = (n + w->stride - 1) / w->stride;
+        const uint32_t n = min_u32(block, end - at), n_group = (n + w->stride - 1) / w->stride;
         pick_span(w->k, l, at, at + n);
         memset(w->k + n * d, 0, (n_group * w->stride - n) * d * sizeof(float));
         (void)l->ops->pack(&(struct op_pack){.b = w->k,
@@ -158,8 +158,8 @@ static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, ui
                            uint32_t block)
 {
     const uint32_t s = w->stride, per_block = BLOCK / s, first = l->pos / s;
-    const uint32_t begin = pick_max(first, block * per_block);
-    const uint32_t end = pick_min((l->pos + l->n_row - 1) / s + 1, (block + 1) * per_block);
+    const uint32_t begin = max_u32(first, block * per_block);
+    const uint32_t end = min_u32((l->pos + l->n_row - 1) / s + 1, (block + 1) * per_block);
     const float *z = w->z + (size_t)head * count_groups(w, l) * w->n_group;
     memset(w->sum, 0, (block + 1) * per_block * sizeof(float));
     for (uint32_t i = begin; i < end; i++) {
