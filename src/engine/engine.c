@@ -370,7 +370,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     sac_engine_stats s = e->stats;
     s.isa = e->isa;
     s.n_page = e->pool.n_page;
-    const uint64_t n_kept = prefix_idle_pages(&e->reuse.index) + resident_idle_pages(e);
+    const uint64_t n_kept = e->pool.n_only_held; /* by the index and by residents */
     s.n_page_free = e->pool.n_free + n_kept;
     s.n_reuse_evicted = e->reuse.index.n_evicted;
     s.kv_bytes_kept = n_kept * e->pool.geom.bytes;

@@ -149,14 +149,6 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id)
 
 /* ---- Room ---- */
 
-static uint32_t idle_pages(const sac_engine *e, const struct resident *r)
-{
-    const size_t n_entry = count_entries(e, r);
-    uint32_t n = 0;
-    for (size_t i = 0; i < n_entry; i++) n += pool_is_only_held(&e->pool, r->page[i]);
-    return n;
-}
-
 /* Whether it would give a page back: asked for each page that room is made for. */
 static bool is_idle(const sac_engine *e, const struct resident *r)
 {
@@ -185,11 +177,4 @@ void resident_drop_oldest(sac_engine *e)
 {
     struct resident **oldest = find_oldest(&e->residents, e);
     if (oldest) drop(e, oldest);
-}
-
-uint32_t resident_idle_pages(const sac_engine *e)
-{
-    uint32_t n = 0;
-    for (const struct resident *r = e->residents; r; r = r->next) n += idle_pages(e, r);
-    return n;
 }

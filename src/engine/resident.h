@@ -34,7 +34,5 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id);
  * a page back. */
 uint64_t resident_oldest(const sac_engine *e);
 void resident_drop_oldest(sac_engine *e);
-/* Pages that they alone hold. */
-uint32_t resident_idle_pages(const sac_engine *e);
 
 #endif

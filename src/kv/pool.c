@@ -231,11 +231,21 @@ sac_status pool_read(const struct pool *p, const page_id *id, uint32_t n, float 
     return SAC_OK;
 }
 
+/* One more table entry names the page. */
+static void ref(struct pool *p, page_id id)
+{
+    assert(p->refs[id] > 0);
+    p->n_only_held -= pool_is_only_held(p, id);
+    p->refs[id]++;
+}
+
 static void unref(struct pool *p, page_id id)
 {
     struct pool_part *part = &p->part[part_of_page(p, id)];
     assert(p->refs[id] > 0);
-    if (--p->refs[id] > 0) return;
+    p->refs[id]--;
+    p->n_only_held += pool_is_only_held(p, id);
+    if (p->refs[id] > 0) return;
     tier_drop(p->tier, id);
     if (p->free_frames) p->free_frames[part->id0 + part->n_free] = p->frame_of[id];
     p->free_ids[part->id0 + part->n_free++] = id;
@@ -333,8 +343,7 @@ void pool_put(struct pool *p, struct pool_place at, uint32_t lane, page_id id)
 {
     mirror_note(p, at.seq_i, at.page_i);
     page_id *entry = entry_at(p, at, lane);
-    assert(p->refs[id] > 0);
-    p->refs[id]++;
+    ref(p, id);
     if (*entry != PAGE_NONE) unref(p, *entry);
     *entry = id;
 }
@@ -349,13 +358,14 @@ void pool_hold(struct pool *p, page_id id)
 void pool_let(struct pool *p, page_id id)
 {
     assert(id < p->n_page && p->holds[id] > 0);
+    p->n_only_held -= pool_is_only_held(p, id);
     p->holds[id]--;
     unref(p, id);
 }
 
 bool pool_is_only_held(const struct pool *p, page_id id)
 {
-    return p->refs[id] == p->holds[id];
+    return p->holds[id] > 0 && p->refs[id] == p->holds[id];
 }
 
 void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, uint32_t n_page)
@@ -370,9 +380,8 @@ void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, ui
             const page_id id = from[lane * p->max_page + i];
             assert(to[lane * p->max_page + i] == PAGE_NONE);
             if (id == PAGE_NONE) continue;
-            assert(p->refs[id] > 0);
             to[lane * p->max_page + i] = id;
-            p->refs[id]++;
+            ref(p, id);
         }
 }
 
@@ -462,11 +471,13 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
         for (size_t lane = 0; lane < n_lane(p); lane++)
             if (!lane_ends_at(p, pool_table(p, s, 0) + lane * p->max_page, n_tok[s] / PAGE_TOK))
                 return false;
-    uint32_t n_unused = 0, n_free = 0;
+    uint32_t n_unused = 0, n_free = 0, n_only_held = 0;
     for (page_id id = 0; id < p->n_page; id++) {
         if (count_entries(p, id) + p->holds[id] != p->refs[id]) return false;
         n_unused += p->refs[id] == 0;
+        n_only_held += pool_is_only_held(p, id);
     }
+    if (n_only_held != p->n_only_held) return false;
     for (uint32_t k = 0; k < p->n_part; k++) n_free += p->part[k].n_free;
     if (n_unused != p->n_free || p->n_free != n_free) return false;
     for (uint32_t k = 0; k < p->n_part; k++)

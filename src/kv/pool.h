@@ -49,6 +49,7 @@ struct pool {
     page_id *free_ids;     /* [n_page], a stack for each part, from its id0 on */
     uint32_t *refs;        /* [n_page] */
     uint32_t *holds;       /* [n_page] of refs: those of no table (prefix.h) */
+    uint32_t n_only_held;  /* pages whose refs are all holds */
     /* Where a part is a device's, else NULL: */
     uint32_t *mirrored; /* [n_seq] so many entries of each lane are right in the mirrors */
     uint32_t *changes;  /* [n_layer * n_kv_head * max_page] scratch */

@@ -3,7 +3,9 @@
  * Invariants:
  *  1. A used node is in the bucket of its key and holds one reference of each of its pages. No page
  *     is in two nodes: there is a node for each page index of the pool, so there is always room.
- *  2. A node's parent is used: only leaves go, and a node counts its children. */
+ *  2. A node's parent is used: only leaves go, and a node counts its children.
+ *  3. Used nodes without children are in a list in the order of their use: a full pool asks for the
+ *     oldest for each page of a prompt, and may have a hundred thousand. */
 #include "kv/prefix.h"
 
 #include <assert.h>
@@ -18,7 +20,7 @@ void prefix_init(struct prefix *x, struct pool *pool, bool on, struct arena *a)
     x->tok = arena_take(a, (size_t)x->n_node * PAGE_TOK, sizeof *x->tok);
     x->page = arena_take(a, (size_t)x->n_node * x->n_lane, sizeof *x->page);
     x->bucket = arena_take(a, x->n_bucket, sizeof *x->bucket);
-    x->free = PREFIX_NONE;
+    x->free = x->oldest = x->newest = PREFIX_NONE;
     if (!a->base) return;
     for (uint32_t i = 0; i < x->n_bucket; i++) x->bucket[i] = PREFIX_NONE;
     for (uint32_t i = x->n_node; i-- > 0; x->free = i) x->node[i].next = x->free;
@@ -41,6 +43,44 @@ uint32_t prefix_find(const struct prefix *x, uint32_t parent, const uint8_t *key
     return same ? i : PREFIX_NONE;
 }
 
+/* ---- Leaves ---- */
+
+static uint32_t *newer_of(struct prefix *x, uint32_t i)
+{
+    return i == PREFIX_NONE ? &x->oldest : &x->node[i].newer;
+}
+
+static uint32_t *older_of(struct prefix *x, uint32_t i)
+{
+    return i == PREFIX_NONE ? &x->newest : &x->node[i].older;
+}
+
+static void unlink_leaf(struct prefix *x, uint32_t i)
+{
+    const struct prefix_node *n = &x->node[i];
+    *newer_of(x, n->older) = n->newer;
+    *older_of(x, n->newer) = n->older;
+}
+
+/* Between two leaves, PREFIX_NONE: an end. */
+static void link_leaf(struct prefix *x, uint32_t i, uint32_t older, uint32_t newer)
+{
+    x->node[i].older = older;
+    x->node[i].newer = newer;
+    *newer_of(x, older) = *older_of(x, newer) = i;
+}
+
+/* To its place by its use: near the oldest, as its last child was one of these. */
+static void return_leaf(struct prefix *x, uint32_t i)
+{
+    uint32_t newer = x->oldest;
+    while (newer != PREFIX_NONE && x->node[newer].used < x->node[i].used)
+        newer = x->node[newer].newer;
+    link_leaf(x, i, *older_of(x, newer), newer);
+}
+
+/* ---- Nodes ---- */
+
 uint32_t prefix_add(struct prefix *x, uint32_t parent, const uint8_t *key, const int32_t *tok,
                     struct pool_place from)
 {
@@ -58,7 +98,8 @@ uint32_t prefix_add(struct prefix *x, uint32_t parent, const uint8_t *key, const
         x->page[(size_t)i * x->n_lane + lane] = id;
         pool_hold(x->pool, id);
     }
-    if (parent != PREFIX_NONE) x->node[parent].n_child++;
+    if (parent != PREFIX_NONE && x->node[parent].n_child++ == 0) unlink_leaf(x, parent);
+    link_leaf(x, i, x->newest, PREFIX_NONE);
     x->n_used++;
     return i;
 }
@@ -67,6 +108,10 @@ void prefix_take(struct prefix *x, uint32_t node, struct pool_place to)
 {
     assert(x->node[node].used);
     x->node[node].used = ++x->tick;
+    if (x->node[node].n_child == 0) {
+        unlink_leaf(x, node);
+        link_leaf(x, node, x->newest, PREFIX_NONE);
+    }
     for (uint32_t lane = 0; lane < x->n_lane; lane++)
         pool_put(x->pool, to, lane, x->page[(size_t)node * x->n_lane + lane]);
 }
@@ -80,7 +125,8 @@ static void remove_node(struct prefix *x, uint32_t i)
     *at = n->next;
     for (uint32_t lane = 0; lane < x->n_lane; lane++)
         pool_let(x->pool, x->page[(size_t)i * x->n_lane + lane]);
-    if (n->parent != PREFIX_NONE) x->node[n->parent].n_child--;
+    unlink_leaf(x, i);
+    if (n->parent != PREFIX_NONE && --x->node[n->parent].n_child == 0) return_leaf(x, n->parent);
     x->n_wanted -= n->wanted;
     *n = (struct prefix_node){.next = x->free};
     x->free = i;
@@ -88,26 +134,23 @@ static void remove_node(struct prefix *x, uint32_t i)
     x->n_evicted++;
 }
 
-static uint32_t idle_lanes(const struct prefix *x, uint32_t node)
+static bool has_idle_page(const struct prefix *x, uint32_t node)
 {
-    uint32_t n = 0;
+    const page_id *page = x->page + (size_t)node * x->n_lane;
     for (uint32_t lane = 0; lane < x->n_lane; lane++)
-        n += pool_is_only_held(x->pool, x->page[(size_t)node * x->n_lane + lane]);
-    return n;
+        if (pool_is_only_held(x->pool, page[lane])) return true;
+    return false;
 }
 
 bool prefix_shrink(struct prefix *x, uint64_t tick)
 {
-    uint32_t oldest = PREFIX_NONE;
-    for (uint32_t i = 0; i < x->n_node; i++) {
-        const struct prefix_node *n = &x->node[i];
-        if (!n->used || n->used >= tick || n->n_child > 0) continue;
-        if (oldest != PREFIX_NONE && n->used > x->node[oldest].used) continue;
-        if (idle_lanes(x, i) > 0) oldest = i;
+    for (uint32_t i = x->oldest; i != PREFIX_NONE; i = x->node[i].newer) {
+        if (x->node[i].used >= tick) return false;
+        if (!has_idle_page(x, i)) continue;
+        remove_node(x, i);
+        return true;
     }
-    if (oldest == PREFIX_NONE) return false;
-    remove_node(x, oldest);
-    return true;
+    return false;
 }
 
 void prefix_want(struct prefix *x, uint32_t node, bool wanted)
@@ -136,13 +179,5 @@ uint32_t prefix_chain(const struct prefix *x, uint32_t node, uint32_t *out, uint
     assert(n <= n_max);
     (void)n_max;
     for (uint32_t i = node, at = n; i != PREFIX_NONE; i = x->node[i].parent) out[--at] = i;
-    return n;
-}
-
-uint32_t prefix_idle_pages(const struct prefix *x)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < x->n_node; i++)
-        if (x->node[i].used) n += idle_lanes(x, i);
     return n;
 }

@@ -19,6 +19,7 @@ struct prefix_node {
     uint8_t key[SHA256_BYTES];
     uint32_t parent, n_child;
     uint32_t next; /* of the same bucket, or of the free ones */
+    uint32_t older, newer; /* of the leaves, if it is one */
     uint64_t used; /* by the clock of `tick`; 0: the node is free */
     bool wanted;   /* a text ends here that is to be kept elsewhere, too */
 };
@@ -32,6 +33,7 @@ struct prefix {
     page_id *page;            /* [n_node][n_lane] */
     uint32_t *bucket;         /* [n_bucket], a power of two */
     uint32_t free;            /* the first */
+    uint32_t oldest, newest;  /* of the leaves, by when they were used */
     uint64_t tick, n_evicted;
     uint32_t n_wanted;
 };
@@ -59,8 +61,5 @@ void prefix_want(struct prefix *x, uint32_t node, bool wanted);
 uint32_t prefix_next_wanted(const struct prefix *x);
 /* The nodes from a text's begin to this one: `out` [n_max], and how many. */
 uint32_t prefix_chain(const struct prefix *x, uint32_t node, uint32_t *out, uint32_t n_max);
-
-/* Pages that the index alone holds. */
-uint32_t prefix_idle_pages(const struct prefix *x);
 
 #endif
