@@ -136,14 +136,33 @@ void metrics_status(struct metrics *m, unsigned status)
 
 static const char *const prefixes[] = {"saccade_", "vllm:"};
 
-/* One number under both names. */
-static void print_number(struct strbuf *out, const char *type, const char *name, const char *labels,
-                         double value)
+struct number {
+    const char *type, *name, *help;
+    double value;
+};
+
+static void print_head(struct strbuf *out, const char *prefix, const char *name, const char *type,
+                       const char *help)
 {
-    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
-        strbuf_addf(out, "# TYPE %s%s %s\n", prefixes[i], name, type);
-        strbuf_addf(out, "%s%s{%s} %.15g\n", prefixes[i], name, labels, value);
-    }
+    strbuf_addf(out, "# HELP %s%s %s\n# TYPE %s%s %s\n", prefix, name, help, prefix, name, type);
+}
+
+static void print_number(struct strbuf *out, const char *prefix, const struct number *n,
+                         const char *labels)
+{
+    print_head(out, prefix, n->name, n->type, n->help);
+    strbuf_addf(out, "%s%s{%s} %.15g\n", prefix, n->name, labels, n->value);
+}
+
+static void print_both(struct strbuf *out, const struct number *n, const char *labels)
+{
+    for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++)
+        print_number(out, prefixes[p], n, labels);
+}
+
+static void print_own(struct strbuf *out, const struct number *own, size_t n, const char *labels)
+{
+    for (size_t i = 0; i < n; i++) print_number(out, prefixes[0], &own[i], labels);
 }
 
 static void print_histogram(struct strbuf *out, const struct histogram *h, int which,
@@ -152,8 +171,7 @@ static void print_histogram(struct strbuf *out, const struct histogram *h, int w
     const char *name = histograms[which].name;
     for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++) {
         uint64_t n = 0;
-        strbuf_addf(out, "# HELP %s%s %s\n# TYPE %s%s histogram\n", prefixes[p], name,
-                    histograms[which].help, prefixes[p], name);
+        print_head(out, prefixes[p], name, "histogram", histograms[which].help);
         for (size_t i = 0; i <= N_BOUND; i++) {
             n += h->n[i];
             strbuf_addf(out, "%s%s_bucket{%s,le=\"", prefixes[p], name, labels);
@@ -170,41 +188,37 @@ static void print_histogram(struct strbuf *out, const struct histogram *h, int w
 static void print_finished(struct strbuf *out, const struct metrics *m, const char *labels)
 {
     for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++) {
-        strbuf_addf(out, "# TYPE %srequest_success_total counter\n", prefixes[p]);
+        print_head(out, prefixes[p], "request_success_total", "counter",
+                   "Answers that ended, by how.");
         for (size_t i = SAC_FINISH_STOP; i < N_FINISH; i++)
             strbuf_addf(out, "%srequest_success_total{%s,finished_reason=\"%s\"} %llu\n",
                         prefixes[p], labels, finish_names[i], (unsigned long long)m->finished[i]);
     }
-    strbuf_adds(out, "# TYPE saccade_http_responses_total counter\n");
+    print_head(out, prefixes[0], "http_responses_total", "counter",
+               "Requests that were answered, by HTTP's status; 499: the client left.");
     for (unsigned i = 0; i < STATUS_MAX; i++)
         if (m->status[i])
             strbuf_addf(out, "saccade_http_responses_total{%s,status=\"%u\"} %llu\n", labels, i,
                         (unsigned long long)m->status[i]);
 }
 
-struct own {
-    const char *type, *name;
-    double value;
-};
-
-static void print_own(struct strbuf *out, const struct own *own, size_t n, const char *labels)
-{
-    for (size_t i = 0; i < n; i++)
-        strbuf_addf(out, "# TYPE saccade_%s %s\nsaccade_%s{%s} %.15g\n", own[i].name, own[i].type,
-                    own[i].name, labels, own[i].value);
-}
-
 /* Totals over answers that were audited: divided by the rows they are means. */
 static void print_audit(struct strbuf *out, const struct metrics *m, const char *labels)
 {
-    const struct own own[] = {
-        {"counter", "audit_answers_total", (double)m->n_audit},
-        {"counter", "audit_answers_not_compared_total", (double)m->n_audit_none},
-        {"counter", "audit_rows_total", (double)m->audit.n_row},
-        {"counter", "audit_mass_kept_total", m->audit.mass_sum},
-        {"counter", "audit_output_error_total", m->audit.error_sum},
-        {"gauge", "audit_mass_kept_min", m->audit.n_row ? m->audit.mass_min : 1},
-        {"gauge", "audit_output_error_max", m->audit.error_max},
+    const struct number own[] = {
+        {"counter", "audit_answers_total", "Answers that were held against dense attention.",
+         (double)m->n_audit},
+        {"counter", "audit_answers_not_compared_total",
+         "Of these, those none of whose rows could be compared.", (double)m->n_audit_none},
+        {"counter", "audit_rows_total", "Rows that were compared.", (double)m->audit.n_row},
+        {"counter", "audit_mass_kept_total",
+         "Sum over these rows of the share of dense attention's mass that was read.",
+         m->audit.mass_sum},
+        {"counter", "audit_output_error_total",
+         "Sum over these rows of the relative error of attention's output.", m->audit.error_sum},
+        {"gauge", "audit_mass_kept_min", "Least of these shares.",
+         m->audit.n_row ? m->audit.mass_min : 1},
+        {"gauge", "audit_output_error_max", "Largest of these errors.", m->audit.error_max},
     };
     print_own(out, own, sizeof own / sizeof own[0], labels);
 }
@@ -212,22 +226,38 @@ static void print_audit(struct strbuf *out, const struct metrics *m, const char 
 static void print_engine(struct strbuf *out, const sac_engine_stats *s, const char *labels)
 {
     const double used = s->n_page ? 1 - (double)s->n_page_free / (double)s->n_page : 0;
-    print_number(out, "gauge", "kv_cache_usage_perc", labels, used);
-    const struct own own[] = {
-        {"counter", "steps_total", (double)s->n_step},
-        {"counter", "prompt_rows_total", (double)s->reads.n_prompt_tok},
-        {"counter", "decode_rows_total", (double)s->reads.n_decode_tok},
-        {"counter", "attention_bytes_read_total", (double)s->reads.attend_bytes_read},
-        {"counter", "attention_bytes_dense_total", (double)s->reads.dense_bytes},
-        {"counter", "attention_tokens_seen_total", (double)s->reads.n_tok_seen},
-        {"counter", "attention_tokens_read_total", (double)s->reads.n_tok_read},
-        {"counter", "prompt_cells_total", (double)s->reads.n_cell},
-        {"counter", "prompt_cells_computed_total", (double)s->reads.n_cell_read},
-        {"gauge", "kept_share",
+    print_both(out,
+               &(struct number){
+                   "gauge", "kv_cache_usage_perc",
+                   "Share of the pages of keys and values that sequences hold, 0 to 1.", used},
+               labels);
+    const struct number own[] = {
+        {"counter", "steps_total", "Steps of the engine.", (double)s->n_step},
+        {"counter", "prompt_rows_total", "Rows of prompts that were computed.",
+         (double)s->reads.n_prompt_tok},
+        {"counter", "decode_rows_total", "Rows of answers that were computed.",
+         (double)s->reads.n_decode_tok},
+        {"counter", "attention_bytes_read_total",
+         "Bytes of keys and values that rows of answers read.", (double)s->reads.attend_bytes_read},
+        {"counter", "attention_bytes_dense_total",
+         "Bytes that dense attention would have read for them.", (double)s->reads.dense_bytes},
+        {"counter", "attention_tokens_seen_total",
+         "Tokens before the rows of answers, summed over layers and heads.",
+         (double)s->reads.n_tok_seen},
+        {"counter", "attention_tokens_read_total", "Those of them that were read.",
+         (double)s->reads.n_tok_read},
+        {"counter", "prompt_cells_total",
+         "Pairs of a prompt's token and an earlier one, over layers and heads.",
+         (double)s->reads.n_cell},
+        {"counter", "prompt_cells_computed_total", "Those of them that were computed.",
+         (double)s->reads.n_cell_read},
+        {"gauge", "kept_share", "Share of the tokens before the rows of answers that was read.",
          s->reads.n_tok_seen ? (double)s->reads.n_tok_read / (double)s->reads.n_tok_seen : 1},
-        {"gauge", "kv_bytes_kept", (double)s->kv_bytes_kept},
-        {"gauge", "kv_bytes", (double)s->kv_bytes},
-        {"gauge", "kv_bytes_used", (double)s->kv_bytes_used},
+        {"gauge", "kv_bytes_kept", "Bytes of pages that are kept for prompts to come.",
+         (double)s->kv_bytes_kept},
+        {"gauge", "kv_bytes", "Bytes planned for keys and values.", (double)s->kv_bytes},
+        {"gauge", "kv_bytes_used", "Bytes of keys and values that sequences hold.",
+         (double)s->kv_bytes_used},
     };
     print_own(out, own, sizeof own / sizeof own[0], labels);
 }
@@ -235,24 +265,38 @@ static void print_engine(struct strbuf *out, const sac_engine_stats *s, const ch
 /* Pages in memory above a file. */
 static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *labels)
 {
-    const struct own own[] = {
-        {"counter", "tier_hits_total", (double)t->n_hit},
-        {"counter", "tier_fetches_total", (double)t->n_fetch},
-        {"counter", "tier_fetches_early_total", (double)t->n_fetch_early},
-        {"counter", "tier_ahead_total", (double)t->n_ahead},
-        {"counter", "tier_ahead_used_total", (double)t->n_ahead_used},
-        {"counter", "tier_ahead_cancelled_total", (double)t->n_ahead_cancelled},
-        {"counter", "tier_reads_total", (double)t->n_read},
-        {"counter", "tier_bytes_fetched_total", (double)t->bytes_fetched},
-        {"counter", "tier_bytes_between_total", (double)t->bytes_between},
-        {"counter", "tier_bytes_written_total", (double)t->bytes_written},
-        {"counter", "tier_failed_pages_total", (double)t->n_failed},
-        {"counter", "tier_wait_microseconds_total", (double)t->wait_us},
-        {"gauge", "tier_working_set_bytes", (double)t->set_bytes},
-        {"gauge", "tier_requests_held", t->n_held},
-        {"counter", "tier_holds_total", (double)t->n_hold},
-        {"gauge", "tier_fast_bytes", (double)t->fast_bytes},
-        {"gauge", "tier_file_bytes", (double)t->file_bytes},
+    const struct number own[] = {
+        {"counter", "tier_hits_total", "Pages asked for that were in fast memory.",
+         (double)t->n_hit},
+        {"counter", "tier_fetches_total", "Pages asked for that were not.", (double)t->n_fetch},
+        {"counter", "tier_fetches_early_total",
+         "Of these, those fetched while other pages were being chosen.", (double)t->n_fetch_early},
+        {"counter", "tier_ahead_total", "Pages fetched before they were asked for.",
+         (double)t->n_ahead},
+        {"counter", "tier_ahead_used_total", "Of these, those asked for later.",
+         (double)t->n_ahead_used},
+        {"counter", "tier_ahead_cancelled_total",
+         "Fetches ahead that were let go before they began.", (double)t->n_ahead_cancelled},
+        {"counter", "tier_reads_total",
+         "Reads from the slower tier, each of a page or of neighbours.", (double)t->n_read},
+        {"counter", "tier_bytes_fetched_total", "Bytes fetched from the slower tier.",
+         (double)t->bytes_fetched},
+        {"counter", "tier_bytes_between_total",
+         "Of these, bytes of pages between two that were wanted.", (double)t->bytes_between},
+        {"counter", "tier_bytes_written_total", "Bytes written to the slower tier.",
+         (double)t->bytes_written},
+        {"counter", "tier_failed_pages_total", "Pages that could not be read or written.",
+         (double)t->n_failed},
+        {"counter", "tier_wait_microseconds_total", "Microseconds that threads waited for pages.",
+         (double)t->wait_us},
+        {"gauge", "tier_working_set_bytes",
+         "Bytes of pages that the answers in work have used of late.", (double)t->set_bytes},
+        {"gauge", "tier_requests_held",
+         "Answers that wait because their pages do not fit beside others'.", t->n_held},
+        {"counter", "tier_holds_total", "Times that an answer began to wait so.",
+         (double)t->n_hold},
+        {"gauge", "tier_fast_bytes", "Bytes of fast memory for pages.", (double)t->fast_bytes},
+        {"gauge", "tier_file_bytes", "Bytes of the slower tier.", (double)t->file_bytes},
     };
     if (t->backend) print_own(out, own, sizeof own / sizeof own[0], labels);
 }
@@ -261,18 +305,26 @@ static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *
 static void print_cache(struct strbuf *out, const sac_cache_stats *c, uint64_t n_tok,
                         const char *labels)
 {
-    const struct own own[] = {
-        {"counter", "cache_disk_tokens_read_total", (double)n_tok},
-        {"counter", "cache_disk_entries_read_total", (double)c->n_read},
-        {"counter", "cache_disk_entries_written_total", (double)c->n_written},
-        {"counter", "cache_disk_bytes_read_total", (double)c->bytes_read},
-        {"counter", "cache_disk_bytes_written_total", (double)c->bytes_written},
-        {"counter", "cache_disk_entries_damaged_total", (double)c->n_damaged},
-        {"counter", "cache_disk_writes_failed_total", (double)c->n_failed},
-        {"counter", "cache_disk_entries_evicted_total", (double)c->n_evicted},
-        {"gauge", "cache_disk_entries", (double)c->n_entry},
-        {"gauge", "cache_disk_bytes", (double)c->bytes},
-        {"gauge", "cache_disk_bytes_max", (double)c->bytes_max},
+    const struct number own[] = {
+        {"counter", "cache_disk_tokens_read_total",
+         "Tokens of prompts that were read from the disk.", (double)n_tok},
+        {"counter", "cache_disk_entries_read_total", "Entries read from the disk.",
+         (double)c->n_read},
+        {"counter", "cache_disk_entries_written_total", "Entries written to the disk.",
+         (double)c->n_written},
+        {"counter", "cache_disk_bytes_read_total", "Bytes read from the disk.",
+         (double)c->bytes_read},
+        {"counter", "cache_disk_bytes_written_total", "Bytes written to the disk.",
+         (double)c->bytes_written},
+        {"counter", "cache_disk_entries_damaged_total", "Entries that were damaged, and removed.",
+         (double)c->n_damaged},
+        {"counter", "cache_disk_writes_failed_total", "Entries that could not be written.",
+         (double)c->n_failed},
+        {"counter", "cache_disk_entries_evicted_total",
+         "Entries that were removed for want of room.", (double)c->n_evicted},
+        {"gauge", "cache_disk_entries", "Entries on the disk.", (double)c->n_entry},
+        {"gauge", "cache_disk_bytes", "Bytes on the disk.", (double)c->bytes},
+        {"gauge", "cache_disk_bytes_max", "Bytes that may be on the disk.", (double)c->bytes_max},
     };
     if (c->is_open) print_own(out, own, sizeof own / sizeof own[0], labels);
 }
@@ -297,8 +349,8 @@ static void print_cache_config(struct strbuf *out, const sac_engine_params *p, c
 {
     static const char *const type[] = {"f16", "bf16", "q8"}; /* in the order of enum sac_kv_type */
     const uint64_t n_tok = p->n_kv_tok ? p->n_kv_tok : (uint64_t)p->n_ctx * p->n_seq_max;
+    print_head(out, prefixes[1], "cache_config_info", "gauge", "Settings of the cache, as labels.");
     strbuf_addf(out,
-                "# TYPE vllm:cache_config_info gauge\n"
                 "vllm:cache_config_info{%s,block_size=\"%u\",cache_dtype=\"%s\","
                 "enable_prefix_caching=\"%s\",num_gpu_blocks=\"%llu\"} 1\n",
                 labels, BLOCK_TOK, type[p->type_k], p->prefix_cache ? "True" : "False",
@@ -312,13 +364,38 @@ void metrics_print(struct metrics *m, const struct context *c, const struct loop
     add_label(&label, "model_name", c->model_name);
     const char *labels = label.failed ? "" : label.data;
     pthread_mutex_lock(&m->lock);
-    print_number(out, "gauge", "num_requests_running", labels, view->n_running);
-    print_number(out, "gauge", "num_requests_waiting", labels, view->n_waiting);
-    print_number(out, "counter", "prompt_tokens_total", labels, (double)m->n_prompt);
-    print_number(out, "counter", "generation_tokens_total", labels, (double)m->n_predicted);
-    print_number(out, "counter", "prefix_cache_queries_total", labels, (double)m->n_prompt);
-    print_number(out, "counter", "prefix_cache_hits_total", labels, (double)m->n_cached);
-    print_number(out, "counter", "num_preemptions_total", labels, (double)m->n_preempted);
+    print_both(out,
+               &(struct number){"gauge", "num_requests_running", "Answers that are computed now.",
+                                view->n_running},
+               labels);
+    print_both(out,
+               &(struct number){"gauge", "num_requests_waiting", "Answers that wait for a place.",
+                                view->n_waiting},
+               labels);
+    print_both(out,
+               &(struct number){"counter", "prompt_tokens_total",
+                                "Tokens of prompts, those found in memory too.",
+                                (double)m->n_prompt},
+               labels);
+    print_both(out,
+               &(struct number){"counter", "generation_tokens_total", "Tokens of answers.",
+                                (double)m->n_predicted},
+               labels);
+    print_both(out,
+               &(struct number){"counter", "prefix_cache_queries_total",
+                                "Tokens of prompts that were looked for in memory.",
+                                (double)m->n_prompt},
+               labels);
+    print_both(out,
+               &(struct number){"counter", "prefix_cache_hits_total",
+                                "Tokens of prompts that were found in memory.",
+                                (double)m->n_cached},
+               labels);
+    print_both(out,
+               &(struct number){"counter", "num_preemptions_total",
+                                "Times that an answer gave its place to another.",
+                                (double)m->n_preempted},
+               labels);
     print_cache_config(out, &c->rules.engine, labels);
     print_finished(out, m, labels);
     for (int i = 0; i < N_HISTOGRAM; i++) print_histogram(out, &m->histogram[i], i, labels);
@@ -333,13 +410,16 @@ void metrics_print(struct metrics *m, const struct context *c, const struct loop
 void metrics_print_layers(const struct loop_layer *layer, uint32_t n, const char *model_name,
                           struct strbuf *out)
 {
-    static const char *const name[] = {"tier_layer_hits_total", "tier_layer_fetches_total"};
+    static const struct {
+        const char *name, *help;
+    } of[] = {{"tier_layer_hits_total", "Pages of a layer asked for that were in fast memory."},
+              {"tier_layer_fetches_total", "Pages of a layer asked for that were not."}};
     struct strbuf label = {0};
     add_label(&label, "model_name", model_name);
-    for (size_t which = 0; n > 0 && which < sizeof name / sizeof name[0]; which++) {
-        strbuf_addf(out, "# TYPE saccade_%s counter\n", name[which]);
+    for (size_t which = 0; n > 0 && which < sizeof of / sizeof of[0]; which++) {
+        print_head(out, prefixes[0], of[which].name, "counter", of[which].help);
         for (uint32_t i = 0; i < n; i++)
-            strbuf_addf(out, "saccade_%s{%s,layer=\"%u\"} %llu\n", name[which],
+            strbuf_addf(out, "saccade_%s{%s,layer=\"%u\"} %llu\n", of[which].name,
                         label.failed ? "" : label.data, i,
                         (unsigned long long)(which ? layer[i].n_fetch : layer[i].n_hit));
     }
