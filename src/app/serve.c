@@ -269,7 +269,7 @@ static sac_status serve(struct serve *s, sac_error *err)
     TRY(create_engine(s, err));
     const sac_engine_params e = sac_engine_get_params(s->engine);
     fprintf(stderr, "saccade serve: %s at %s, %u answers of up to %u tokens at once\n", s->alias,
-            server_url(s->server), e.n_seq_max, e.n_ctx);
+            server_url(s->server), s->opt.n_seq, e.n_ctx);
     return server_run(s->server, s->model, s->engine, err);
 }
 

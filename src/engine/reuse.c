@@ -64,7 +64,9 @@ void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_B
 void reuse_reset(sac_engine *e, uint32_t seq_i)
 {
     uint8_t none[SHA256_BYTES];
-    e->seqs[seq_i].reuse = (struct reuse_seq){.node = PREFIX_NONE};
+    /* A prompt of one token is computed without asking the index. */
+    e->seqs[seq_i].reuse = (struct reuse_seq){.node = PREFIX_NONE,
+                                              .end = e->reuse.on ? SAC_REUSE_SHORT : SAC_REUSE_OFF};
     reuse_salt_digest(e, NULL, none);
     reuse_use_salt(e, seq_i, none);
 }

@@ -60,8 +60,8 @@ static sac_status read_number(const cJSON *o, const char *name, double min, doub
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a number", name);
     const double v = item->valuedouble;
     if (!(v >= min && v <= max))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %g: allowed is %g to %g", name, v,
-                           min, max);
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %.16g: allowed is %.16g to %.16g",
+                           name, v, min, max);
     *out = v;
     return SAC_OK;
 }
@@ -72,7 +72,8 @@ static sac_status read_whole(const cJSON *o, const char *name, double min, doubl
     double v = *out;
     TRY(read_number(o, name, min, max, &v, ref));
     if (v != floor(v))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %g: not a whole number", name, v);
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %.16g: not a whole number", name,
+                           v);
     *out = v;
     return SAC_OK;
 }
@@ -213,7 +214,7 @@ static sac_status add_bias(struct ask *a, double id, const cJSON *value, uint32_
     const bool ban = cJSON_IsFalse(value); /* as llama.cpp writes it */
     if (!(id >= 0 && id < n_vocab && id == floor(id)))
         return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
-                           "'logit_bias' names token %g: allowed is 0 to %u", id, n_vocab - 1);
+                           "'logit_bias' names token %.16g: allowed is 0 to %u", id, n_vocab - 1);
     if (!ban && !(cJSON_IsNumber(value) && fabs(value->valuedouble) <= 1e6))
         return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
                            "'logit_bias' of token %.0f is not a number up to 1e6, nor false", id);
@@ -363,15 +364,45 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
 
 /* ---- All of it ---- */
 
-/* Fields that change what is said, of which this server has nothing: silence would be a lie. */
-static sac_status refuse_unsupported(const cJSON *o, struct refusal *ref)
+/* Client libraries send what they have no use for as nothing: an empty text or list, 0, false. */
+static bool says_nothing(const cJSON *item)
+{
+    if (cJSON_IsString(item)) return !*item->valuestring;
+    if (cJSON_IsNumber(item)) return item->valuedouble == 0;
+    return cJSON_IsFalse(item) || ((cJSON_IsArray(item) || cJSON_IsObject(item)) && !item->child);
+}
+
+/* Fields that change what is said, of which this server has nothing: silence would be a lie. The
+ * best n of n answers are all of them. */
+static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct refusal *ref)
 {
     static const char *const names[] = {"suffix",        "functions", "function_call", "best_of",
                                         "prompt_embeds", "audio",     "lora",          "n_probs"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (json_get(o, names[i]))
-            return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
-                               "'%s' is not supported by this server", names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const cJSON *item = json_get(o, names[i]);
+        if (!item || says_nothing(item)) continue;
+        if (strcmp(names[i], "best_of") == 0 && cJSON_IsNumber(item) &&
+            item->valuedouble == (double)a->n)
+            continue;
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
+                           "'%s' is not supported by this server", names[i]);
+    }
+    return SAC_OK;
+}
+
+/* The most tokens of the answer; of a name that comes later, for it beats those before. -1 is
+ * llama.cpp's for as many as there may be, as if nothing were said. */
+static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                                  struct refusal *ref)
+{
+    static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens"};
+    const uint32_t n_max = rules->n_predict_max ? rules->n_predict_max : INT32_MAX;
+    a->max_tokens = rules->n_predict_max;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const cJSON *item = json_get(o, names[i]);
+        if (cJSON_IsNumber(item) && item->valuedouble == -1) continue;
+        TRY(ask_u32(o, names[i], 1, n_max, &a->max_tokens, ref));
+    }
     return SAC_OK;
 }
 
@@ -419,17 +450,13 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
 {
     a->n = 1;
     a->sampling = rules->sampling;
-    a->max_tokens = rules->n_predict_max;
-    const uint32_t n_max = rules->n_predict_max ? rules->n_predict_max : INT32_MAX;
-    TRY(refuse_unsupported(o, ref));
     TRY(read_numbers(&a->sampling, o, ref));
     TRY(read_breakers(a, o, ref));
     TRY(read_seed(&a->sampling, o, ref));
     TRY(read_bias(a, o, rules, ref));
     TRY(ask_u32(o, "n", 1, ASK_N_MAX, &a->n, ref));
-    /* OpenAI's newer name beats the older one. */
-    TRY(ask_u32(o, "max_tokens", 1, n_max, &a->max_tokens, ref));
-    TRY(ask_u32(o, "max_completion_tokens", 1, n_max, &a->max_tokens, ref));
+    TRY(refuse_unsupported(a, o, ref));
+    TRY(read_max_tokens(a, o, rules, ref));
     TRY(ask_stop(a, o, "stop", ref));
     TRY(read_salt(a, o, ref));
     TRY(read_sparse(a, o, rules, ref));

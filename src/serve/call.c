@@ -14,6 +14,7 @@
 #include "serve/upload.h"
 
 #include <arpa/inet.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -46,7 +47,8 @@ struct call {
 
 static struct respond_to answer_to(const struct call *call)
 {
-    return (struct respond_to){call->head.context, call->head.connection, call->id};
+    return (struct respond_to){call->head.context, call->head.connection, call->id,
+                               call->refusal.allowed};
 }
 
 static bool is_anthropic(const struct call *call)
@@ -80,14 +82,17 @@ static sac_status check_state(const struct call *call, struct refusal *ref)
 
 static sac_status check_head(struct call *call)
 {
-    bool known = false;
+    char allowed[ROUTE_ALLOWED_BYTES];
     struct refusal *ref = &call->refusal;
-    call->route = route_find(call->method, call->path, &known);
+    call->route = route_find(call->method, call->path, allowed);
     TRY(guard_check(call->head.context, call->head.connection, call->route, &call->key, ref));
     if (call->route) return check_state(call, ref);
-    if (known)
-        return refusal_set(ref, REFUSAL_METHOD, NULL, "%.10s is not for %.100s", call->method,
-                           call->path);
+    if (*allowed) {
+        (void)refusal_set(ref, REFUSAL_METHOD, NULL, "%.10s is not for %.100s", call->method,
+                          call->path);
+        snprintf(ref->allowed, sizeof ref->allowed, "%s", allowed);
+        return SAC_ERR_ARG;
+    }
     return refusal_set(ref, REFUSAL_NOT_FOUND, NULL, "there is nothing at %.200s", call->path);
 }
 
@@ -116,7 +121,7 @@ struct call *call_begin(const struct call_head *head, enum MHD_Result *out_resul
     struct call *call = mem_calloc(1, sizeof *call);
     char *path = mem_strndup(head->path, strcspn(head->path, "?"));
     if (!call || !path) {
-        const struct respond_to to = {head->context, head->connection, ""};
+        const struct respond_to to = {head->context, head->connection, "", ""};
         mem_free(call);
         mem_free(path);
         *out_result = respond_no_memory(&to, false);
@@ -501,6 +506,7 @@ static const char *finish_text(const struct call *call, bool sent)
     if (atomic_load(&call->answer->slow)) return "client read too slowly";
     if (r->n_done < r->n_choice || !sent) return "client left";
     if (r->failed.kind != REFUSAL_NONE) return "error";
+    if (call->answer->ask.work != ASK_ANSWER) return NULL;
     return reply_finish(&r->choice[0]);
 }
 
@@ -510,6 +516,7 @@ static char *prompt_text(const struct call *call)
     char *text = NULL;
     size_t n;
     if (!call->head.context->config->log_prompts || !call->answer) return NULL;
+    if (call->answer->ask.work != ASK_ANSWER) return NULL;
     const struct ask_prompt *p = &call->answer->ask.prompt[0];
     if (sac_detokenize(call->head.context->rules.model, p->tok, p->n, true, &text, &n, NULL) !=
         SAC_OK)
@@ -535,9 +542,9 @@ static void log_call(const struct call *call, bool sent)
         .error = failed ? call->refusal.message : NULL,
         .prompt = prompt,
     };
-    if (call->answer && call->reply.choice) {
+    if (call->answer && call->reply.choice && call->answer->ask.work == ASK_ANSWER) {
         e.n_choice = call->reply.n_choice;
-        if (call->reply.choice[0].done)
+        if (call->reply.choice[0].timings.n_predicted)
             e.reuse = sac_reuse_end_text(call->reply.choice[0].timings.reuse_end);
         const struct reply_count n = reply_counts(&call->reply);
         e.n_prompt = n.prompt;

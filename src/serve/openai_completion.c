@@ -20,7 +20,12 @@ static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rul
     cJSON_ArrayForEach(item, list)
     {
         const double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        tok[i++] = v >= 0 && v <= INT32_MAX && v == floor(v) ? (int32_t)v : -1;
+        if (!(v >= 0 && v <= INT32_MAX && v == floor(v))) {
+            mem_free(tok);
+            return refusal_set(ref, REFUSAL_REQUEST, "prompt",
+                               "token %zu of the prompt is no token id", i);
+        }
+        tok[i++] = (int32_t)v;
     }
     TRY(ask_add_prompt(a, tok, n, rules, ref));
     return ask_find_head(a, NULL, true, rules, ref);

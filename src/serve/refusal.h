@@ -32,6 +32,7 @@ struct refusal {
     char param[64]; /* the field, "" if none is to blame */
     char message[640];
     uint64_t n_prompt_tokens, n_ctx; /* REFUSAL_CONTEXT */
+    char allowed[48];                /* REFUSAL_METHOD: methods of the path, "GET, HEAD" */
 };
 
 /* Fills the refusal and returns SAC_ERR_ARG, so that callers can pass it on with TRY. `param` may

@@ -28,6 +28,7 @@ static enum MHD_Result send_response(const struct respond_to *to, unsigned statu
         add(response, MHD_HTTP_HEADER_VARY, "Origin");
     }
     if (status == 401) add(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (status == 405) add(response, MHD_HTTP_HEADER_ALLOW, to->allowed);
     if (status == 429) add(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (status == 503) add(response, MHD_HTTP_HEADER_RETRY_AFTER, "5");
     const enum MHD_Result result = MHD_queue_response(to->connection, status, response);

@@ -9,7 +9,8 @@
 struct respond_to {
     const struct context *context;
     struct MHD_Connection *connection;
-    const char *id; /* of the request */
+    const char *id;      /* of the request */
+    const char *allowed; /* of a 405: the methods of the path; else "" */
 };
 
 /* Sends the text, which is taken over. */

@@ -6,7 +6,10 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
 #include <math.h>
+#include <microhttpd.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LAYERS_TOLD 1024u /* of the pages in memory, in the metrics: no model has more */
@@ -56,6 +59,21 @@ static sac_status models(const struct route_call *call, struct strbuf *out, stru
     cJSON_AddStringToObject(o, "object", "list");
     cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "data"), model_json(call->context));
     json_print(out, o);
+    return SAC_OK;
+}
+
+/* The one model, by its name. */
+static sac_status model(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+{
+    char *name = mem_strdup(call->rest);
+    if (!name) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    (void)MHD_http_unescape(name);
+    const bool is_ours = strcmp(name, call->context->model_name) == 0;
+    mem_free(name);
+    if (!is_ours)
+        return refusal_set(ref, REFUSAL_NOT_FOUND, "model", "this server's model is '%.200s'",
+                           call->context->model_name);
+    json_print(out, model_json(call->context));
     return SAC_OK;
 }
 
@@ -110,7 +128,6 @@ static sac_status props(const struct route_call *call, struct strbuf *out, struc
     cJSON_AddStringToObject(o, "kv_device", e->kv_on_host ? "host" : "same");
     cJSON_AddStringToObject(o, "model_alias", call->context->model_name);
     cJSON_AddStringToObject(o, "build_info", sac_version());
-    cJSON_AddStringToObject(o, "device", e->device ? e->device : "cpu");
     /* What `sparse` of a request may name; the first of each is the default. */
     sparse = cJSON_AddObjectToObject(o, "sparse");
     cJSON_AddItemToObject(sparse, "prefill", methods_json(e->prefill, e->n_prefill));
@@ -343,6 +360,7 @@ static const struct route routes[] = {
     {"GET", "/v1/health", ROUTE_PUBLIC | ROUTE_ALWAYS, NULL, health, NULL},
     {"GET", "/readyz", ROUTE_PUBLIC | ROUTE_ALWAYS, NULL, health, NULL},
     {"GET", "/v1/models", 0, NULL, models, NULL},
+    {"GET", "/v1/models/", ROUTE_REST | ROUTE_SLASHES, NULL, model, NULL},
     {"GET", "/models", 0, NULL, models, NULL},
     {"GET", "/props", 0, NULL, props, NULL},
     {"GET", "/slots", 0, NULL, slots, NULL},
@@ -371,16 +389,22 @@ static bool fits(const struct route *r, const char *path)
 {
     const size_t n = strlen(r->path);
     if (!(r->flags & ROUTE_REST)) return strcmp(r->path, path) == 0;
-    return strncmp(r->path, path, n) == 0 && path[n] && !strchr(path + n, '/');
+    if (strncmp(r->path, path, n) != 0 || !path[n]) return false;
+    return r->flags & ROUTE_SLASHES || !strchr(path + n, '/');
 }
 
-const struct route *route_find(const char *method, const char *path, bool *out_path_known)
+const struct route *route_find(const char *method, const char *path,
+                               char out_allowed[ROUTE_ALLOWED_BYTES])
 {
-    *out_path_known = false;
+    size_t n = 0;
+    *out_allowed = 0;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (!fits(&routes[i], path)) continue;
-        *out_path_known = true;
         if (strcmp(routes[i].method, method) == 0) return &routes[i];
+        assert(n + strlen(routes[i].method) + sizeof ", GET, HEAD" < ROUTE_ALLOWED_BYTES);
+        n += (size_t)snprintf(out_allowed + n, ROUTE_ALLOWED_BYTES - n, "%s%s%s", n ? ", " : "",
+                              routes[i].method,
+                              strcmp(routes[i].method, "GET") == 0 ? ", HEAD" : "");
     }
     return NULL;
 }

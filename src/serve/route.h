@@ -6,12 +6,15 @@
 #include "serve/reply.h"
 
 enum {
-    ROUTE_PUBLIC = 1, /* no key is asked for */
-    ROUTE_ALWAYS = 2, /* answers while the model is loaded, too */
-    ROUTE_BODY = 4,   /* takes a JSON object */
-    ROUTE_REST = 8,   /* `path` is how paths begin; a name without a slash follows */
-    ROUTE_FILE = 16,  /* takes a file (upload.h); with ROUTE_BODY that or JSON */
+    ROUTE_PUBLIC = 1,   /* no key is asked for */
+    ROUTE_ALWAYS = 2,   /* answers while the model is loaded, too */
+    ROUTE_BODY = 4,     /* takes a JSON object */
+    ROUTE_REST = 8,     /* `path` is how paths begin; a name without a slash follows */
+    ROUTE_FILE = 16,    /* takes a file (upload.h); with ROUTE_BODY that or JSON */
+    ROUTE_SLASHES = 32, /* with ROUTE_REST: the name may hold slashes */
 };
+
+#define ROUTE_ALLOWED_BYTES 48u
 
 /* What a route that answers at once is asked; all borrowed. */
 struct route_call {
@@ -30,7 +33,9 @@ struct route {
     const struct dialect *dialect;
 };
 
-/* NULL: no such path, or (`*out_path_known`) not with this method. HEAD is GET without a body. */
-const struct route *route_find(const char *method, const char *path, bool *out_path_known);
+/* NULL: no such path, or not with this method; then `out_allowed` lists the path's methods, "GET,
+ * HEAD, POST" say, and is "" of a path that is not there. HEAD is GET without a body. */
+const struct route *route_find(const char *method, const char *path,
+                               char out_allowed[ROUTE_ALLOWED_BYTES]);
 
 #endif

@@ -31,9 +31,11 @@ static bool is_form(struct MHD_Connection *connection)
 bool upload_is_file(struct MHD_Connection *connection)
 {
     const char *type = content_type(connection);
-    /* curl -d says the last of an unnamed JSON text. */
-    return *type && strncasecmp(type, "application/json", 16) != 0 &&
-           strncasecmp(type, "application/x-www-form-urlencoded", 33) != 0;
+    if (!*type || strncasecmp(type, "application/json", 16) == 0) return false;
+    /* curl says so of all data whose type is not given: of JSON, and of a file with a name in the
+     * path. */
+    if (strncasecmp(type, "application/x-www-form-urlencoded", 33) != 0) return true;
+    return MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name") != NULL;
 }
 
 /* Behind the last slash: browsers send folders, too. */

@@ -356,6 +356,8 @@ class SavedStates(unittest.TestCase):
         self.refuse(2, "document", args=("--save-state", self.state, "-p", "x"))
         self.refuse(2, "(-p)", args=("--save-state", self.state, "-f", self.text, "-o", "json"))
         self.refuse(1, "/no/such", args=("--save-state", "/no/such", "-f", self.text, "-q"))
+        # Before anything is read.
+        self.refuse(1, "Is a directory", args=("--save-state", tempfile.gettempdir(), "-f", "/no/such/text"))
         with open(self.state, "r+b") as f:
             f.seek(3000)
             f.write(b"damage")

@@ -16,6 +16,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "cli"))
 import cli  # noqa: E402  (the program and the model, as the other tests find them)
 
 
+def no_twins(pairs):
+    """An object of JSON, in which no name stands twice: readers would differ in what they take."""
+    found = dict(pairs)
+    assert len(found) == len(pairs), f"a name stands twice: {[name for name, _ in pairs]}"
+    return found
+
+
 class Server:
     """`saccade serve` with smollm2 on a free port; a context manager."""
 
@@ -81,7 +88,7 @@ class Server:
             text = response.read()
         kind = response.headers.get("Content-Type", "")
         return (response.status, response.headers,
-                json.loads(text) if "json" in kind and text else text.decode())
+                json.loads(text, object_pairs_hook=no_twins) if "json" in kind and text else text.decode())
 
     def get(self, path, **kwargs):
         return self.request("GET", path, **kwargs)

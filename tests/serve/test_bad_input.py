@@ -11,14 +11,17 @@ KEY = {"Authorization": "Bearer k"}
 BIG = 10**9
 # Of a completion: a field that is refused, and what the message says of it.
 FIELDS = [
-    ("n", BIG, "1 to 8"), ("n", -1, "1 to 8"), ("max_tokens", -1, "1 to"), ("max_tokens", 2**63, "1 to"),
-    ("temperature", 1e308, "0 to 100"), ("seed", -2**60, "allowed is"), ("priority", BIG, "-1000 to 1000"),
+    ("n", BIG, "1 to 8"), ("n", -1, "1 to 8"), ("max_tokens", -2, "is -2: allowed is 1 to 2147483647"), ("max_tokens", 2**63, "1 to"),
+    ("n_predict", 0, "1 to"), ("max_completion_tokens", 99999999999, "is 99999999999: allowed"),
+    ("temperature", 1e308, "0 to 100"), ("seed", -2**60, "allowed is -9007199254740992 to 9007199254740992"), ("priority", BIG, "-1000 to 1000"),
     ("logprobs", BIG, "0 to 20"), ("mirostat", BIG, "0 to 2"), ("cache_salt", "x" * 1000, "256 bytes"),
     ("stop", ["x"] * 10**6, "16 texts"), ("stop", [["a"]], "1 to 256 bytes"), ("stop", {"a": 1}, "list"),
     ("logit_bias", {str(i): 1 for i in range(1025)}, "1024"), ("logit_bias", [[1, 1]] * 10**5, "1024"),
     ("logit_bias", {"x": 1}, "token"), ("logit_bias", {"-1": 1}, "token -1"),
+    ("logit_bias", {"123456789": 1}, "token 123456789:"),
     ("dry_sequence_breakers", ["x"] * 10**5, "16"), ("prompt", ["a"] * 33, "32 prompts"),
     ("prompt", [-1], "token 0"), ("prompt", [1.5], "token 0"), ("prompt", [1e300], "token 0"),
+    ("prompt", [1, "a"], "token 1 of the prompt is no token id"),
     ("sparse", [], "object"), ("sparse", {"decode": "x" * 10**5}, "this server has"),
     ("sparse", {"budget": 1e308}, "tokens"), ("return_attention", "x" * 10**4, "tokens"),
     ("grammar", "root ::= " + "(" * 60000, "64 deep"), ("grammar", "root ::= root", "left recursion"),

@@ -124,6 +124,9 @@ class Documents(unittest.TestCase):
             headers["Content-Type"] = "application/octet-stream"
             status, _, raw = server.post("/v1/documents?name=raw", data, headers=headers)
             self.assertEqual((status, raw["id"], raw["was_there"]), (200, doc["id"], True))
+            headers["Content-Type"] = "application/x-www-form-urlencoded"  # curl --data-binary @FILE
+            status, _, raw = server.post("/v1/documents?name=raw", data, headers=headers)
+            self.assertEqual((status, raw["id"], raw["was_there"]), (200, doc["id"], True))
             for gone in (name, "raw"):
                 path = "/v1/documents/" + gone.replace("ä", "%C3%A4").replace(" ", "%20")
                 self.assertEqual(server.request("DELETE", path, **key("a"))[0], 200)
@@ -255,6 +258,16 @@ class Documents(unittest.TestCase):
         self.assertEqual(progress, sorted(progress))
         self.assertGreater(len(progress), 3)
         self.assertEqual(told[-1]["name"], "long")
+
+    def test_what_is_logged_of_them(self):
+        """Nothing was answered, so there are no tokens, no first one and no cache to tell of."""
+        add("told.txt", TEXT)
+        server.get("/v1/documents", **key("a"))
+        self.assertIn("2 answers of up to 1024 tokens at once", server.text())
+        lines = [line for line in server.text().splitlines() if " /v1/documents 200 " in line]
+        self.assertTrue(lines)
+        for line in lines:
+            self.assertRegex(line, r" 200 [\d.]+ ms, key \w+$")
 
     def test_a_server_without_a_store_says_so(self):
         with Server() as s:

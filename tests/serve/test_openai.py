@@ -134,6 +134,10 @@ class Responses(unittest.TestCase):
 class Rest(unittest.TestCase):
     def test_models(self):
         self.assertEqual([m.id for m in client.models.list()], ["smollm2-135m"])
+        self.assertEqual(client.models.retrieve("smollm2-135m"), client.models.list().data[0])
+        with self.assertRaises(openai.NotFoundError) as e:
+            client.models.retrieve("gpt-4")
+        self.assertEqual(e.exception.param, "model")
 
     def test_errors_have_their_types(self):
         wrong = openai.OpenAI(base_url=server.url + "/v1", api_key="no", max_retries=0)
@@ -142,7 +146,7 @@ class Rest(unittest.TestCase):
         self.assertEqual(e.exception.code, "invalid_api_key")
         self.assertTrue(e.exception.request_id.startswith("req-"))
         with self.assertRaises(openai.BadRequestError) as e:
-            ask(max_tokens=-1)
+            ask(max_tokens=-2)
         self.assertEqual(e.exception.param, "max_tokens")
         with self.assertRaises(openai.BadRequestError) as e:
             ask("word " * 2000)

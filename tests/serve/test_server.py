@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What the server answers, by plain HTTP: tokens, fields, routes, streams."""
+import re
 import threading
 import unittest
 
@@ -114,10 +115,30 @@ class Fields(unittest.TestCase):
         server.refusal(501, "/v1/chat/completions", {"messages": [picture]})
 
     def test_what_is_not_built_in_is_said(self):
-        for field in ({"suffix": "x"}, {"functions": []}, {"n_probs": 3}, {"documents": ["a"]},
+        for field in ({"suffix": "x"}, {"functions": [{}]}, {"n_probs": 3}, {"best_of": 2},
+                      {"n": 3, "best_of": 4}, {"documents": ["a"]},
                       {"return_attention": True, "documents": ["a"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
+
+    def test_what_asks_for_nothing_passes(self):
+        for field in ({"suffix": ""}, {"functions": []}, {"n_probs": 0}, {"best_of": 1}, {"n": 2, "best_of": 2},
+                      {"lora": []}, {"audio": {}}, {"function_call": False}, {"prompt_embeds": None}):
+            server.answer("/v1/completions", {"prompt": "a", "max_tokens": 1, **field})
+
+    def test_most_tokens_by_their_names(self):
+        for limit, n in (({"n_predict": 3}, 3), ({"n_predict": 3, "max_tokens": 4}, 4),
+                         ({"max_tokens": 4, "max_completion_tokens": 5}, 5), ({"max_tokens": 4, "n_predict": -1}, 4)):
+            answer = server.answer("/v1/completions", {"prompt": "a", "ignore_eos": True, **limit})
+            self.assertEqual(answer["usage"]["completion_tokens"], n, limit)
+        ids = server.answer("/tokenize", {"content": "word " * 1200})["tokens"][:1020]
+        for limit in ({}, {"n_predict": -1}, {"max_tokens": -1}, {"max_completion_tokens": -1}):
+            answer = server.answer("/v1/completions", {"prompt": ids, "ignore_eos": True, **limit})
+            self.assertEqual(answer["usage"]["completion_tokens"], 5, limit)
+
+    def test_a_prompt_of_one_token_has_no_page(self):
+        answer = server.answer("/v1/completions", {"prompt": [42], "max_tokens": 1})
+        self.assertIn("no longer than a page", answer["usage"]["prompt_tokens_details"]["cache_end"])
 
     def test_dials_of_methods(self):
         body = {"prompt": " ".join(map(str, range(150))), "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -214,6 +235,7 @@ class Routes(unittest.TestCase):
         props = server.get("/props")[2]
         self.assertEqual(props["sparse"]["decode"], ["full", "quest:budget=64"])
         self.assertEqual(props["device"], "cpu")
+        self.assertEqual(server.get("/v1/models/smollm2-135m")[2], server.get("/v1/models")[2]["data"][0])
         self.assertEqual(len(server.get("/slots")[2]), 17)
 
     def test_paths_and_methods(self):
@@ -221,8 +243,10 @@ class Routes(unittest.TestCase):
         for action in "save", "restore", "erase":
             error = server.refusal(501, f"/slots/0?action={action}", {"filename": "../x"})
             self.assertIn("--cache-disk", error["message"])
-        self.assertEqual(server.get("/v1/chat/completions")[0], 405)
-        self.assertEqual(server.request("DELETE", "/v1/models")[0], 405)
+        for method, path, allowed in (("GET", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models", "GET, HEAD"),
+                                      ("PUT", "/v1/documents", "POST, GET, HEAD"), ("POST", "/health", "GET, HEAD")):
+            status, headers, _ = server.request(method, path)
+            self.assertEqual((status, headers["Allow"]), (405, allowed), path)
         for path in ("/../etc/passwd", "/%2e%2e/etc/passwd", "/index.html/../main.js"):
             self.assertEqual(server.get(path)[0], 404)
 
@@ -248,6 +272,30 @@ class Routes(unittest.TestCase):
         self.assertRegex(text, r'\nvllm:cache_config_info{model_name="[^"]+",block_size="32",cache_dtype="f16",'
                                r'enable_prefix_caching="True",num_gpu_blocks="544"} 1\n')  # 17 x 1024 tokens
         self.assertEqual(server.metric("num_requests_running"), 0)
+
+    def test_metrics_as_prometheus_wants_them(self):
+        """The rules of `promtool check metrics`, and no family twice or in parts."""
+        helped, kinds, series, families = set(), {}, set(), []
+        for line in server.get("/metrics")[2].splitlines():
+            if line.startswith("# HELP "):
+                name, text = line.split(" ", 3)[2:]
+                self.assertTrue(text and name not in helped, line)
+                helped.add(name)
+            elif line.startswith("# TYPE "):
+                name, kind = line.split(" ")[2:]
+                self.assertEqual(kind == "counter", name.endswith("_total"), line)
+                kinds[name] = kind
+            else:
+                key, value = line.rsplit(" ", 1)
+                float(value)
+                name = key.split("{")[0]
+                family = name if name in kinds else re.sub("_(bucket|sum|count)$", "", name)
+                self.assertTrue(family in helped and family in kinds and key not in series, line)
+                series.add(key)
+                if families[-1:] != [family]:
+                    families.append(family)
+        self.assertEqual(len(families), len(set(families)))
+        self.assertEqual(set(families), helped)
 
 
 class Origins(unittest.TestCase):
