@@ -92,7 +92,8 @@ static bool collect(void *user, const sac_event *event)
     return false;
 }
 
-static void ask(sac_engine *e, struct answer *a, int32_t text, uint32_t n_prompt, uint32_t n_tok)
+static void ask_with(sac_engine *e, struct answer *a, int32_t text, uint32_t n_prompt,
+                     uint32_t n_tok, int32_t priority)
 {
     int32_t prompt[N_CTX];
     sac_error err;
@@ -104,10 +105,16 @@ static void ask(sac_engine *e, struct answer *a, int32_t text, uint32_t n_prompt
     r.n_prompt = n_prompt;
     r.sampling.temp = 0;
     r.max_tokens = n_tok;
+    r.priority = priority;
     r.ignore_eos = true;
     r.on_event = collect;
     r.user = a;
     must(sac_submit(e, &r, &a->id, &err), &err);
+}
+
+static void ask(sac_engine *e, struct answer *a, int32_t text, uint32_t n_prompt, uint32_t n_tok)
+{
+    ask_with(e, a, text, n_prompt, n_tok, 0);
 }
 
 /* One step; the invariants of admit.c hold behind it. */
@@ -121,6 +128,8 @@ static uint32_t run_step(sac_engine *e)
     for (uint32_t i = 0; i < e->params.n_seq_max; i++) {
         const struct seq *s = &e->seqs[i];
         assert_true(!s->admit.held || (s->alive && s->admit.joined));
+        /* Who has waited is counted anew. */
+        assert_true(s->admit.n_seen == 0 || s->admit.last - s->admit.first + 1 == s->admit.n_seen);
     }
     const sac_tier_stats t = sac_tier_get_stats(e);
     assert_true(t.n_held < N_ASK_MAX && e->admit.room >= e->pool.n_frame);
@@ -297,6 +306,38 @@ static void more_than_fit_decode_where_it_pays(void **state)
     }
 }
 
+/* 44 and 48 pages would fit into 100 frames, and leave less than an eighth of them for more; 40 and
+ * 44 leave it. */
+static void who_comes_leaves_room_to_grow(void **state)
+{
+    static struct answer a[2];
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        sac_engine *e = open_engine(&(struct way){"full", .tiers = true});
+        ask(e, &a[0], 0, (10 + i) * PAGE_TOK + 6, 20);
+        ask(e, &a[1], 1, (11 + i) * PAGE_TOK + 6, 20);
+        run_all(e);
+        assert_int_equal(sac_tier_get_stats(e).n_hold, i);
+        sac_engine_free(e);
+    }
+}
+
+/* One of higher priority comes before those that wait, and in the place of one that decodes. */
+static void priority_comes_before_who_waits(void **state)
+{
+    static struct answer a[3];
+    (void)state;
+    sac_engine *e = open_engine(&(struct way){"full", .tiers = true});
+    for (int i = 0; i < 2; i++) ask(e, &a[i], i, 640, 80);
+    while (sac_tier_get_stats(e).n_held == 0) run_step(e);
+    ask_with(e, &a[2], 2, 640, 20, 5);
+    run_all(e);
+    assert_true(a[2].step[0] < a[0].step[79]);
+    assert_true(a[2].step[19] < a[1].step[0]);
+    for (int i = 0; i < 2; i++) assert_int_equal(a[i].n_tok, 80);
+    sac_engine_free(e);
+}
+
 static void one_that_waits_can_be_cancelled(void **state)
 {
     static struct answer a[3];
@@ -359,6 +400,8 @@ int main(void)
         cmocka_unit_test(sets_are_small_where_little_is_read),
         cmocka_unit_test(late_steps_keep_newcomers_out),
         cmocka_unit_test(more_than_fit_decode_where_it_pays),
+        cmocka_unit_test(who_comes_leaves_room_to_grow),
+        cmocka_unit_test(priority_comes_before_who_waits),
         cmocka_unit_test(one_that_waits_can_be_cancelled),
         cmocka_unit_test(sequences_of_the_caller_do_not_wait),
         cmocka_unit_test(a_wrong_setting_is_told),
