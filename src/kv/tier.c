@@ -177,27 +177,44 @@ static void add_write(struct tier *t, struct disk_io *io, uint32_t f)
     io->tag[io->n_slot++].frame = f;
 }
 
-/* Begins as many writes as there are transfers for. */
+/* Whether a page waits to be written and goes together with others. */
+static bool may_join_write(const struct tier *t, page_id id)
+{
+    const uint32_t f = id < t->n_page ? t->frame_of[id] : PAGE_NONE;
+    return f != PAGE_NONE && t->frame[f].line == TIER_WRITES && !t->frame[f].alone &&
+           !t->page[id].is_moving;
+}
+
+/* Begins to write a frame's page and its neighbours: pages of a chunk are closed head by head, and
+ * a head's lie together. */
+static void begin_write(struct tier *t, struct disk_io *io, uint32_t f)
+{
+    page_id first = t->frame[f].page, end = first + 1;
+    const bool alone = t->frame[f].alone;
+    while (!alone && end - first < DISK_RUN && first > 0 && may_join_write(t, first - 1)) first--;
+    while (!alone && end - first < DISK_RUN && may_join_write(t, end)) end++;
+    io->writes = true;
+    io->is_early = false;
+    io->source = NULL;
+    io->slot = first;
+    io->n_slot = 0;
+    for (page_id id = first; id < end; id++) add_write(t, io, t->frame_of[id]);
+    t->n_busy++;
+    t->stats.n_write++;
+    disk_submit(t->disk, io);
+}
+
+/* Begins as many writes as there are transfers for. While somebody waits for pages that are read
+ * the disk is theirs, unless somebody else waits for frames, which writes may free. */
 static void pump_writes(struct tier *t)
 {
+    if (t->n_missed > 0 && t->n_waiting_else == 0) return;
     while (t->n_busy < WRITES_MAX && t->line[TIER_WRITES].first != PAGE_NONE) {
-        uint32_t f = t->line[TIER_WRITES].first;
+        const uint32_t f = t->line[TIER_WRITES].first;
         if (t->page[t->frame[f].page].is_moving) return; /* its end comes here again */
         struct disk_io *io = disk_take(t->disk);
         if (!io) return;
-        io->writes = true;
-        io->is_early = false;
-        io->source = NULL;
-        io->slot = t->frame[f].page;
-        io->n_slot = 0;
-        do {
-            add_write(t, io, f);
-            f = t->line[TIER_WRITES].first;
-        } while (io->n_slot < DISK_RUN && f != PAGE_NONE &&
-                 t->frame[f].page == io->slot + io->n_slot && !t->page[t->frame[f].page].is_moving);
-        t->n_busy++;
-        t->stats.n_write++;
-        disk_submit(t->disk, io);
+        begin_write(t, io, f);
     }
 }
 
@@ -231,10 +248,9 @@ static void end_write(struct tier *t, const struct disk_io *io)
         const bool is_there = io->result >= (ssize_t)((i + 1) * slot);
         t->page[id].on_disk = is_there;
         tier_set_state(t, f, is_there ? TIER_CLEAN : TIER_STUCK);
-        if (is_there)
-            t->stats.bytes_written += slot;
-        else
-            tier_note_failure(t, id, io, "written to");
+        t->stats.bytes_written += is_there ? slot : 0;
+        t->frame[f].alone = !is_there;
+        if (!is_there) tier_note_failure(t, id, io, "written to");
     }
 }
 
@@ -309,6 +325,9 @@ static bool wait_for_room(struct tier *t, bool holds, bool *retried)
         if (*retried || !retry_writes(t)) return false;
         *retried = true;
     }
+    t->n_waiting_else++; /* writes go first from now on */
+    pump_writes(t);
+    t->n_waiting_else--;
     wait_for_change(t, &t->n_waiting_else);
     return true;
 }
@@ -480,6 +499,7 @@ static void load(struct tier *t, struct workers *workers, const page_id *id, uin
     ahead_end_guess(t);
     read_now(t, workers);
     inbound_pump(t);
+    pump_writes(t); /* where all has come at once, no end of a transfer will */
     for (uint32_t i = 0; i < n;)
         if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
             wait_for_change(t, &t->n_waiting);

@@ -71,7 +71,7 @@ struct tier_frame {
     uint8_t state;           /* enum tier_state */
     uint8_t line;            /* enum tier_line_i; TIER_LINES: it stands in none */
     uint8_t why;             /* enum tier_why; ASKED, once somebody has */
-    bool alone;              /* fetched with neighbours, it could not be had */
+    bool alone;              /* moved with neighbours, it has failed */
 };
 
 /* Whether it may give way. */
