@@ -89,8 +89,8 @@ SAC_API SAC_NODISCARD sac_status sac_engine_set_tbt_target(sac_engine *engine, f
 
 /* Appends tokens whose keys and values are noise: a long context in the time that it takes to store
  * it. What is generated behind it means nothing; what a step reads, fetches and takes is as behind
- * a text whose attention is flat. All is done on return. On the CPU, and not with prefix_cache,
- * record or learn. */
+ * a text whose attention is flat. All is done on return, and with tiers in the file. On the CPU,
+ * and not with prefix_cache, record or learn. */
 SAC_API SAC_NODISCARD sac_status sac_seq_append_noise(sac_engine *engine, sac_seq seq,
                                                       const int32_t *tok, size_t n, uint64_t seed,
                                                       sac_error *err);

@@ -83,6 +83,7 @@ sac_status sac_seq_append_noise(sac_engine *e, sac_seq id, const int32_t *tok, s
         status = engine_check_whole(s, id, err);
     }
     e->only = SAC_SEQ_NONE;
+    if (e->pool.tier) tier_settle(e->pool.tier);
     if (status != SAC_OK) e->seqs[id].n_all = s->n_done;
     return status;
 }

@@ -65,6 +65,10 @@ static void behind_noise(float *logits, const sac_engine_params *p, size_t part,
              &err);
     assert_int_equal(sac_seq_length(e, s, &n_row), N_TOK);
     assert_int_equal(n_row, 0);
+    if (p->tier) /* and nothing of it is left to be written, at the cost of the rows behind it */
+        assert_int_equal(sac_tier_get_stats(e).bytes_written,
+                         N_TOK / PAGE_TOK * pool_pages_per_index(&e->pool) *
+                             disk_slot_bytes(e->pool.tier->disk));
     must(sac_seq_append(e, s, text, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
     must(sac_step(e, catch_row, logits, &n_row, &err), &err);
     assert_int_equal(n_row, 1);
