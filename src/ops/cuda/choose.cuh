@@ -104,20 +104,15 @@ struct choose_begin {
     uint32_t n, n_page;               /* at least as many as one of them has */
 };
 
-/* Part i of a lane's: the block's threads clear a page each. */
-static __device__ inline void choose_clear(const struct op_lane_begin &op, uint32_t i)
+/* Clears some of them: part i of n_part, which blocks take. */
+static __device__ inline void choose_clear(const struct op_lane_begin &op, uint32_t i,
+                                           uint32_t n_part)
 {
-    const uint32_t p = i * blockDim.x + threadIdx.x;
-    if (p < op.n_page) op.mask[p] = 0;
-    if (p > 0) return;
+    for (uint32_t p = i * blockDim.x + threadIdx.x; p < op.n_page; p += n_part * blockDim.x)
+        op.mask[p] = 0;
+    if (i > 0 || threadIdx.x > 0) return;
     *op.result = {};
     if (op.count) *op.count = {};
-}
-
-/* The parts that all of them have, for blocks of so many threads. */
-static inline uint32_t choose_parts(const struct choose_begin &b, uint32_t n_thread)
-{
-    return b.n ? (b.n_page + n_thread - 1) / n_thread : 0;
 }
 
 /* Takes back the launch before, if it is one; else n is 0. */
@@ -127,15 +122,18 @@ struct choose_begin choose_take_begin(struct cuda_device *d);
 
 struct choose_ends {
     const struct op_lane_ends *list; /* [n] on the device */
-    uint32_t n, n_page;              /* at least as many as one of them has */
+    uint32_t n;
 };
 
-/* Part i of a lane's: the block's threads mark a page each. */
-static __device__ inline void choose_mark_ends(const struct op_lane_ends &op, uint32_t i)
+/* Marks them, by a block: few pages have any. */
+static __device__ inline void choose_mark_ends(const struct op_lane_ends &op)
 {
-    const uint32_t p = i * blockDim.x + threadIdx.x;
-    if (p < op.n_page)
+    const uint32_t begin = (op.begin + PAGE_TOK - 1) / PAGE_TOK, end = op.end / PAGE_TOK;
+    const uint32_t n_first = min(begin, op.n_page), n_skip = end > n_first ? end - n_first : 0;
+    for (uint32_t i = threadIdx.x; i + n_skip < op.n_page; i += blockDim.x) {
+        const uint32_t p = i < n_first ? i : i + n_skip;
         op.mask[p] |= choose_bits(p, 0, op.begin) | choose_bits(p, op.end, UINT32_MAX);
+    }
 }
 
 struct choose_ends choose_take_ends(struct cuda_device *d);
@@ -183,8 +181,8 @@ static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
 }
 
 /* What lies in a lane's `e` between the passes, for each head: exponentials of logits less the
- * largest one of their page, as halves [group, n_page * PAGE_TOK], and behind them these largest
- * ones, in powers of two [group, n_page]. */
+ * largest one of their page, as halves [group, n_page * PAGE_TOK]; behind them these largest ones,
+ * in powers of two [group, n_page], and sums of the exponentials of pages [group, n_page]. */
 static __device__ __forceinline__ uint16_t *choose_exps(const struct op_share_planes &op,
                                                         uint32_t head)
 {
@@ -197,38 +195,56 @@ static __device__ __forceinline__ float *choose_tops(const struct op_share_plane
     return (float *)choose_exps(op, op.group) + (size_t)head * op.n_page;
 }
 
-static __device__ inline bool choose_shares_finite(const struct op_lane_shares &of)
+static __device__ __forceinline__ float *choose_sums(const struct op_share_planes &op,
+                                                     uint32_t head)
+{
+    return choose_tops(op, op.group + head);
+}
+
+/* Logs of the heads' sums, in powers of two, into shared memory [OP_GROUP_MAX]; by all threads.
+ * Whether they are finite. */
+static __device__ inline bool choose_open_logs(float *log, const struct op_lane_shares &of)
 {
     bool finite = true;
-    for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(__ldcg(of.lse + g));
+    for (uint32_t g = threadIdx.x; g < of.at.group; g += blockDim.x)
+        log[g] = __ldcg(of.lse + g) * LOG2E;
+    __syncthreads();
+    for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(log[g]);
     return finite;
+}
+
+/* What exponentials of a page are multiplied by. */
+static __device__ __forceinline__ float choose_by(const struct op_share_planes &op,
+                                                  const float *log, uint32_t g, uint32_t page)
+{
+    return exp2_fast(choose_tops(op, g)[page] - log[g]) * (1 / (float)op.group);
+}
+
+/* Adds those of two tokens. */
+static __device__ __forceinline__ void choose_add(float share[2], uint32_t exps, float by)
+{
+    const float2 e = half_unpack<HALF_F16>(exps);
+    share[0] = fmaf(e.x, by, share[0]);
+    share[1] = fmaf(e.y, by, share[1]);
 }
 
 #define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
 
-/* Makes shares of the tokens from token i on, a multiple of CHOOSE_TOKENS, and keeps them. */
+/* Shares of the tokens from token i on, a multiple of CHOOSE_TOKENS. */
 static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
-                                                     const struct op_lane_shares &of, uint32_t i)
+                                                     const struct op_share_planes &op,
+                                                     const float *log, uint32_t i)
 {
-    const struct op_share_planes &op = of.at;
-    const float part = 1 / (float)op.group;
 #pragma unroll
     for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) share[k] = 0;
 #pragma unroll 4
     for (uint32_t g = 0; g < op.group; g++) {
-        const float top = choose_tops(op, g)[i / PAGE_TOK];
         const uint4 v = *(const uint4 *)(choose_exps(op, g) + i);
-        const float by = exp2_fast(top - __ldcg(of.lse + g) * LOG2E) * part;
+        const float by = choose_by(op, log, g, i / PAGE_TOK);
         const uint32_t word[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) {
-            const float2 e = half_unpack<HALF_F16>(word[k / 2]);
-            share[k] += e.x * by, share[k + 1] += e.y * by;
-        }
+        for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) choose_add(share + k, word[k / 2], by);
     }
-    float4 *to = (float4 *)(op.share + i);
-    to[0] = make_float4(share[0], share[1], share[2], share[3]);
-    to[1] = make_float4(share[4], share[5], share[6], share[7]);
 }
 
 /* Whether the launch before makes these shares and adds them up, too, now. */

@@ -14,8 +14,10 @@
 
 #define THREADS 256u
 #define WARPS   (THREADS / 32)
-#define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread: every 32nd of its warp's stretch */
-#define STRETCH (EACH * 32)
+#define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread */
+#define STRETCH (EACH * 32)               /* items of a warp */
+#define NEAR    4u                        /* of a thread's that are neighbours */
+#define TURNS   (EACH / NEAR)             /* of a thread's: draw lanes are dealt once in each */
 
 /* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
  * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
@@ -24,13 +26,14 @@
 #define CUT_THREADS 256u
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
-#define TAKE_BLOCKS 5u /* of a multiprocessor at once: they wait for memory and each other */
-#define CUT_BUSY    5u /* blocks of a multiprocessor at once */
+#define TAKE_BLOCKS 4u /* of a multiprocessor at once: they wait for memory and each other */
+#define CUT_BUSY    4u /* blocks of a multiprocessor at once */
 #define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
 static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
-static_assert(STRETCH % PAGE_TOK == 0, "the tokens of a page are a warp's");
+static_assert(TURNS * OP_DRAW_LANES == 2 * PAGE_TOK, "four threads have two pages");
+static_assert(STRETCH == 16 * PAGE_TOK, "the tokens of a page are a warp's");
 
 typedef unsigned long long u64;
 
@@ -121,29 +124,83 @@ static __device__ void begin_taking(const struct op_lane_draw &op, float cut)
     op.state->cut = cut;
 }
 
-/* Sums of shares, of which the block looks at every gridDim.x-th stretch; those of `of` are made
- * here, of all tokens, others are there. */
-static __device__ u64 sum_shares(struct draw_sums *sums, const struct op_draw &op,
-                                 const struct op_lane_shares *of)
+/* The values of a draw whose shares are there: the block looks at every gridDim.x-th stretch. */
+static __device__ u64 sum_values(struct draw_sums *sums, const struct op_draw &op)
 {
-    const uint32_t n = of ? of->at.n_page * PAGE_TOK : op.first + op.n, sure = draw_sure(op);
+    const uint32_t sure = draw_sure(op);
     u64 least = 0;
-    for (uint32_t at = blockIdx.x * CUT_ITEMS; at < n; at += gridDim.x * CUT_ITEMS) {
+    for (uint32_t at = blockIdx.x * CUT_ITEMS; at < op.n; at += gridDim.x * CUT_ITEMS) {
         const uint32_t first = at + threadIdx.x * CHOOSE_TOKENS;
         float value[CHOOSE_TOKENS];
         uint32_t in = 0;
-        if (first >= n) continue;
 #pragma unroll
-        for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
-            in |= (uint32_t)(first + k - op.first < op.n) << k;
-        if (of) {
-            choose_shares(value, *of, first);
-        } else {
-#pragma unroll
-            for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
-                value[k] = in >> k & 1 ? op.value[first + k - op.first] : 0;
+        for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) {
+            in |= (uint32_t)(first + k < op.n) << k;
+            value[k] = first + k < op.n ? op.value[first + k] : 0;
         }
         least += draw_add<CHOOSE_TOKENS>(sums, value, in, sure);
+    }
+    return least;
+}
+
+/* Shares of tokens that are not there: where they come from. */
+struct draw_from {
+    struct op_lane_shares of;
+    float log[OP_GROUP_MAX]; /* choose_open_logs */
+};
+
+/* Pages of a block whose tokens are to be looked at one by one. */
+struct draw_pages {
+    uint32_t page[CUT_THREADS], n;
+};
+
+/* Pages that a block's threads have each, if they are the draw's. No share of a page is more than
+ * what its largest exponentials make, rounding and all: where that is below the cut that is sure,
+ * as for most, its sum will do. Others are put down. */
+static __device__ u64 sum_pages(struct draw_pages *few, const struct op_draw &op,
+                                const struct draw_from &from, uint32_t p, uint32_t sure)
+{
+    const struct op_share_planes &at = from.of.at;
+    const uint32_t begin = p * PAGE_TOK, end = op.first + op.n;
+    float most = 0, sum = 0;
+    if (p >= at.n_page || begin + PAGE_TOK <= op.first || begin >= end) return 0;
+#pragma unroll 4
+    for (uint32_t g = 0; g < at.group; g++) {
+        const float by = choose_by(at, from.log, g, p);
+        most += by;
+        sum = fmaf(choose_sums(at, g)[p], by, sum);
+    }
+    const bool whole = begin >= op.first && begin + PAGE_TOK <= end;
+    if (whole && __float_as_uint(most) < DRAW_LEAST + sure * DRAW_WIDTH)
+        return draw_whole(__float_as_uint(sum));
+    few->page[atomicAdd(&few->n, 1u)] = p;
+    return 0;
+}
+
+/* Sums of shares that are made here, for pages of which the block has every gridDim.x-th lot. */
+static __device__ u64 sum_shares(struct draw_sums *sums, struct draw_pages *few,
+                                 const struct op_draw &op, const struct draw_from &from)
+{
+    constexpr uint32_t parts = PAGE_TOK / CHOOSE_TOKENS;
+    const uint32_t sure = draw_sure(op);
+    u64 least = 0;
+    for (uint32_t p = blockIdx.x * CUT_THREADS; p < from.of.at.n_page;
+         p += gridDim.x * CUT_THREADS) {
+        __syncthreads(); /* nobody reads those before any more */
+        if (threadIdx.x == 0) few->n = 0;
+        __syncthreads();
+        least += sum_pages(few, op, from, p + threadIdx.x, sure);
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < few->n * parts; i += CUT_THREADS) {
+            const uint32_t first = few->page[i / parts] * PAGE_TOK + i % parts * CHOOSE_TOKENS;
+            float value[CHOOSE_TOKENS];
+            uint32_t in = 0;
+            choose_shares(value, from.of.at, from.log, first);
+#pragma unroll
+            for (uint32_t k = 0; k < CHOOSE_TOKENS; k++)
+                in |= (uint32_t)(first + k - op.first < op.n) << k;
+            least += draw_add<CHOOSE_TOKENS>(sums, value, in, sure);
+        }
     }
     return least;
 }
@@ -154,25 +211,25 @@ static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
                     const struct choose_ends ends, u64 *all_sums, uint32_t *tally)
 {
     __shared__ struct op_lane_draw op;
-    __shared__ struct op_lane_shares of;
+    __shared__ struct draw_from from;
+    __shared__ struct draw_pages few;
     __shared__ struct draw_sums sums;
     __shared__ u64 room[32];
     __shared__ uint32_t room32[32];
-    const uint32_t lane = min(blockIdx.y, n - 1);
+    const uint32_t lane = blockIdx.y;
+    const bool spreads = shares.n > 0;
     for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += CUT_THREADS) sums.low[i] = sums.high[i] = 0;
-    if (shares.n > 0) choose_copy(&of, shares.list + lane);
+    if (spreads) choose_copy(&from.of, shares.list + lane);
     choose_open(&op, list + lane);
-    if (blockIdx.y >= n) {
-        choose_mark_ends(ends.list[blockIdx.y - n], blockIdx.x);
-        return;
-    }
-    const bool finite = shares.n > 0 ? choose_shares_finite(of) : !op.result->n_bad;
+    for (uint32_t i = lane; blockIdx.x == 0 && i < ends.n; i += n) choose_mark_ends(ends.list[i]);
+    const bool finite = spreads ? choose_open_logs(from.log, from.of) : !op.result->n_bad;
     if (!finite) { /* everything is read */
         if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
         return;
     }
-    u64 *const to = all_sums + (size_t)blockIdx.y * DRAW_CUTS;
-    u64 least = sum_shares(&sums, op.at, shares.n > 0 ? &of : NULL);
+    u64 *const to = all_sums + (size_t)lane * DRAW_CUTS;
+    u64 least =
+        spreads ? sum_shares(&sums, &few, op.at, from) : sum_values(&sums, op.at);
     least = block_sum(least, room);
     if (threadIdx.x == 0) draw_put(&sums, 0, least);
     __syncthreads();
@@ -180,7 +237,7 @@ static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
         const u64 sum = (u64)sums.high[i] << 32 | sums.low[i];
         if (sum) atomicAdd(&to[i], sum);
     }
-    if (!block_is_last(tally + blockIdx.y, gridDim.x)) return;
+    if (!block_is_last(tally + lane, gridDim.x)) return;
     begin_taking(op, find_draw_cut(op.at, to, room, room32));
 }
 
@@ -209,29 +266,74 @@ struct draw_part {
     uint32_t n_certain;
 };
 
-/* Values of the warp's stretch of a piece, items `first` + lane + 32 k; others are none. */
-static __device__ inline void load_stretch(float value[EACH], const struct op_draw &op,
-                                           uint32_t first)
+/* Of a warp's stretch lanes 4 r .. 4 r + 3 have two pages, 64 r items on: lane 4 r + j has of turn s
+ * the items 16 s + 4 j .. + 3, which are always dealt to the same draw lanes. */
+static __device__ __forceinline__ uint32_t draw_item(uint32_t s)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return lane / 4 * 2 * PAGE_TOK + s * OP_DRAW_LANES + lane % 4 * NEAR;
+}
+
+/* Values of a stretch that begins with item `first`; of items behind the last one, none. */
+static __device__ __forceinline__ void load_stretch(float value[EACH], const struct op_draw &op,
+                                                    uint32_t first)
 {
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
-        const uint32_t i = first + k * 32 + threadIdx.x % 32;
+        const uint32_t i = first + draw_item(k / NEAR) + k % NEAR;
         value[k] = i < op.n ? op.value[i] : 0.0f;
     }
 }
 
-static __device__ void add_stretch(struct draw_part *to, const float value[EACH], struct draw_by v)
+/* The same of shares that are made here: items begin with a page. */
+static __device__ __forceinline__ void make_stretch(float value[EACH], const struct op_draw &op,
+                                                    const struct draw_from &from, uint32_t first)
+{
+    const struct op_share_planes &at = from.of.at;
+    const uint32_t tok = op.first + first + draw_item(0), last = at.n_page - 1;
+    const uint32_t page[2] = {min(tok / PAGE_TOK, last), min(tok / PAGE_TOK + 1, last)};
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++) value[k] = 0;
+#pragma unroll 4
+    for (uint32_t g = 0; g < at.group; g++)
+#pragma unroll
+        for (uint32_t s = 0; s < TURNS; s++) {
+            const uint32_t p = page[s / 2], t = s % 2 * OP_DRAW_LANES + tok % PAGE_TOK;
+            const uint2 e = *(const uint2 *)(choose_exps(at, g) + p * PAGE_TOK + t);
+            const float by = choose_by(at, from.log, g, p);
+            choose_add(value + s * NEAR, e.x, by);
+            choose_add(value + s * NEAR + 2, e.y, by);
+        }
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++)
+        if (first + draw_item(k / NEAR) + k % NEAR >= op.n) value[k] = 0;
+}
+
+/* Adds up a stretch, by a warp; `mine` gets what this thread's draw lanes have added up to before
+ * it. */
+static __device__ __forceinline__ void add_stretch(struct draw_part *to, uint32_t mine[NEAR],
+                                                   const float value[EACH], struct draw_by v)
 {
     const uint32_t lane = threadIdx.x % 32;
-    u64 sum = 0;
     uint32_t n = 0;
 #pragma unroll
-    for (uint32_t k = 0; k < EACH; k++) {
-        sum += draw_chance(v, value[k]);
-        n += (uint32_t)__popc(__ballot_sync(~0u, !(value[k] < v.cut)));
+    for (uint32_t k = 0; k < NEAR; k++) {
+        u64 sum = 0;
+#pragma unroll
+        for (uint32_t s = 0; s < TURNS; s++) {
+            sum += draw_chance(v, value[s * NEAR + k]);
+            n += !(value[s * NEAR + k] < v.cut);
+        }
+        const u64 own = sum;
+#pragma unroll
+        for (uint32_t by = 4; by < 32; by *= 2) {
+            const u64 other = __shfl_up_sync(~0u, sum, by);
+            if (lane >= by) sum += other;
+        }
+        mine[k] = (uint32_t)(sum - own);
+        if (lane >= 28) to->chance[lane % 4 * NEAR + k] = sum;
     }
-    sum += __shfl_xor_sync(~0u, sum, (int)OP_DRAW_LANES);
-    if (lane < OP_DRAW_LANES) to->chance[lane] = sum;
+    for (int by = 16; by > 0; by /= 2) n += __shfl_xor_sync(~0u, n, by);
     if (lane == 0) to->n_certain = n;
 }
 
@@ -301,40 +403,85 @@ static __device__ struct draw_place place_piece(const struct op_draw_piece *piec
     return at;
 }
 
-/* Takes from a warp's stretch; lane k gets the bits of those of 32 items from first + 32 k on. */
-static __device__ uint32_t take_stretch(const struct op_draw &op, const float value[EACH],
-                                        struct draw_by v, uint32_t first, uint32_t sum, uint32_t at)
+/* Bits of this thread's items that are taken, `sum` being what its draw lanes have added up to before
+ * them. */
+static __device__ __forceinline__ uint32_t choose_items(const float value[EACH], struct draw_by v,
+                                                        const uint32_t sum[NEAR])
 {
-    const uint32_t lane = threadIdx.x % 32;
-    uint32_t n = 0, word = 0;
+    uint32_t bits = 0;
 #pragma unroll
-    for (uint32_t k = 0; k < EACH; k++) {
-        const uint32_t i = first + k * 32 + lane, chance = draw_chance(v, value[k]);
-        const uint32_t other = __shfl_xor_sync(~0u, chance, (int)OP_DRAW_LANES);
-        const uint32_t up_to = sum + (lane < OP_DRAW_LANES ? chance : other + chance);
-        const bool below = value[k] < v.cut, taken = i < op.n && (!below || up_to < chance);
-        const uint32_t all = __ballot_sync(~0u, taken);
-        const uint32_t to = at + n + (uint32_t)__popc(all & ((1u << lane) - 1));
-        if (taken) {
-            op.item[to] = op.first + i;
-            op.logw[to] = below ? logf(v.cut / value[k]) : 0.0f;
+    for (uint32_t k = 0; k < NEAR; k++) {
+        uint32_t up_to = sum[k];
+#pragma unroll
+        for (uint32_t s = 0; s < TURNS; s++) {
+            const float x = value[s * NEAR + k];
+            const uint32_t chance = draw_chance(v, x);
+            up_to += chance;
+            bits |= (uint32_t)(!(x < v.cut) || up_to < chance) << (s * NEAR + k);
         }
-        sum += chance + other;
-        n += (uint32_t)__popc(all);
-        if (lane == k) word = all;
     }
-    return word;
+    return bits;
 }
 
-/* A block takes from a piece; returns the bits of items, as take_stretch does. */
-static __device__ uint32_t take_piece(const struct op_lane_draw &op, uint32_t piece, float cut,
-                                      struct draw_part *part, struct draw_part *room)
+/* Bits of the page's items that lane % 2 stands for of the two that four lanes have, put together
+ * of their threads'. */
+static __device__ __forceinline__ u64 gather_pages(uint32_t bits)
+{
+    u64 both = 0;
+#pragma unroll
+    for (uint32_t s = 0; s < TURNS; s++)
+        both |= (u64)(bits >> s * NEAR & 15u) << (s * OP_DRAW_LANES + threadIdx.x % 4 * NEAR);
+    both |= __shfl_xor_sync(~0u, both, 1);
+    return both | __shfl_xor_sync(~0u, both, 2);
+}
+
+static __device__ __forceinline__ uint32_t count_bits(u64 x)
+{
+    return (uint32_t)__popc((uint32_t)x) + (uint32_t)__popc((uint32_t)(x >> 32));
+}
+
+/* Takes from a warp's stretch, to number `at` of the list; returns the bits of one of the two pages
+ * that four threads have to two of these, to others none. */
+static __device__ uint32_t take_stretch(const struct op_draw &op, const float value[EACH],
+                                        struct draw_by v, uint32_t first, const uint32_t sum[NEAR],
+                                        uint32_t at)
+{
+    const uint32_t lane = threadIdx.x % 32, bits = choose_items(value, v, sum);
+    const u64 both = gather_pages(bits);
+    uint32_t up_to = count_bits(both);
+    const uint32_t own = up_to;
+#pragma unroll
+    for (uint32_t by = 4; by < 32; by *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, up_to, by);
+        if (lane >= by) up_to += other;
+    }
+    at += up_to - own;
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++) {
+        const uint32_t place = draw_item(k / NEAR) + k % NEAR;
+        if (!(bits >> k & 1)) continue;
+        const uint32_t to = at + count_bits(both & (((u64)1 << place % (2 * PAGE_TOK)) - 1));
+        op.item[to] = op.first + first + place;
+        op.logw[to] = value[k] < v.cut ? logf(v.cut / value[k]) : 0.0f;
+    }
+    return lane % 4 == 0 ? (uint32_t)both : lane % 4 == 1 ? (uint32_t)(both >> 32) : 0;
+}
+
+/* A block takes from a piece; returns the bits of items, as take_stretch does. `from`: where shares
+ * come from that are not there; or NULL. */
+static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struct draw_from *from,
+                                      uint32_t piece, float cut, struct draw_part *part,
+                                      struct draw_part *room)
 {
     const uint32_t warp = threadIdx.x / 32, first = piece * OP_DRAW_ITEMS + warp * STRETCH;
     const struct draw_by v = draw_by_of(cut);
     float value[EACH];
-    load_stretch(value, op.at, first);
-    add_stretch(&part[warp], value, v);
+    uint32_t sum[NEAR];
+    if (from)
+        make_stretch(value, op.at, *from, first);
+    else
+        load_stretch(value, op.at, first);
+    add_stretch(&part[warp], sum, value, v);
     __syncthreads();
     if (warp == 0) tell_piece(&op.piece[piece], part);
     wait_for_pieces(op.piece, piece);
@@ -343,7 +490,10 @@ static __device__ uint32_t take_piece(const struct op_lane_draw &op, uint32_t pi
         to.sum += part[w].chance[threadIdx.x % OP_DRAW_LANES];
         to.n_certain += part[w].n_certain;
     }
-    return take_stretch(op.at, value, v, first, (uint32_t)to.sum, listed_before(to));
+#pragma unroll
+    for (uint32_t k = 0; k < NEAR; k++)
+        sum[k] += __shfl_sync(~0u, (uint32_t)to.sum, threadIdx.x % 4 * NEAR + k);
+    return take_stretch(op.at, value, v, first, sum, listed_before(to));
 }
 
 static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
@@ -356,6 +506,7 @@ static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_r
 
 struct draw_taken { /* what a launch takes, [n] on the device each */
     const struct op_lane_draw *draw;
+    const struct op_lane_shares *shares; /* of which values are made; NULL: they are there */
     const struct op_lane_list *list; /* NULL: others make lists */
     uint32_t n, n_piece;
 };
@@ -393,12 +544,14 @@ static __global__ void __launch_bounds__(THREADS, TAKE_BLOCKS)
 {
     __shared__ struct op_lane_draw op;
     __shared__ struct op_lane_list list;
+    __shared__ struct draw_from from;
     __shared__ struct draw_part room[WARPS], part[WARPS];
     __shared__ struct page_lines lines;
     __shared__ struct marked_room marked_room;
     __shared__ uint32_t turn;
     list_open_lines(&lines, all_lines);
     if (of.list) choose_copy(&list, of.list + blockIdx.y);
+    if (of.shares) choose_copy(&from.of, of.shares + blockIdx.y);
     choose_open(&op, of.draw + blockIdx.y);
     const float cut = __ldcg(&op.state->cut); /* no number that counts if the lane is bad */
     const bool bad = op.result->n_bad;
@@ -407,10 +560,11 @@ static __global__ void __launch_bounds__(THREADS, TAKE_BLOCKS)
         const uint32_t next = atomicAdd(&op.state->n_left, 1u); /* on its way with what is above */
         turn = bad ? blockIdx.x : next;
     }
+    if (of.shares) (void)choose_open_logs(from.log, from.of);
     __syncthreads();
     if (turn == n_piece) end_draw(op, of.list ? &list : NULL, lines, room, marked_room);
     if (turn >= n_piece) return;
-    const uint32_t word = take_piece(op, turn, cut, part, room);
+    const uint32_t word = take_piece(op, of.shares ? &from : NULL, turn, cut, part, room);
     if (!of.list) return;
     const uint32_t n_line = block_sum(page_lines_of(lines, word), marked_room.n);
     if (threadIdx.x == 0 && n_line) atomicAdd(&list.count->n_line_tok, n_line);
@@ -436,13 +590,12 @@ static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, u
     uint32_t most = 1;
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
     most = choose_reach(most);
-    const uint32_t n_item = shares.n > 0 ? shares.n_page * PAGE_TOK : most;
-    uint32_t n_block = (n_item + CUT_ITEMS - 1) / CUT_ITEMS;
-    n_block = choose_larger(n_block < busy ? n_block : busy,
-                            (ends.n_page + CUT_THREADS - 1) / CUT_THREADS);
-    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_block, n + ends.n), CUT_THREADS, 0,
-                     shares, list, n, ends, d->draw_sums, d->tally));
-    return take(d, {list, NULL, n, (most + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS}, no_lines);
+    const uint32_t n_need = shares.n > 0 ? (shares.n_page + CUT_THREADS - 1) / CUT_THREADS
+                                         : (most + CUT_ITEMS - 1) / CUT_ITEMS;
+    TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_need < busy ? n_need : busy, n),
+                     CUT_THREADS, 0, shares, list, n, ends, d->draw_sums, d->tally));
+    const uint32_t n_piece = (most + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
+    return take(d, {list, shares.n > 0 ? shares.list : NULL, NULL, n, n_piece}, no_lines);
 }
 
 sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n)

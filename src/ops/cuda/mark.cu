@@ -14,7 +14,7 @@
 static __global__ void __launch_bounds__(FEW) begin_kernel(const struct choose_begin b)
 {
     kernel_begin();
-    choose_clear(b.list[blockIdx.y], blockIdx.x);
+    choose_clear(b.list[blockIdx.y], blockIdx.x, gridDim.x);
 }
 
 sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n)
@@ -23,8 +23,8 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
     for (uint32_t i = 0; i < n; i++) b.n_page = choose_larger(b.n_page, op[i].n_page);
     b.n_page = choose_reach(b.n_page);
     if (!b.list) return d->status;
-    return queue_launch(d, "begin of a choice", begin_kernel, dim3(choose_parts(b, FEW), n), FEW, 0,
-                        b);
+    return queue_launch(d, "begin of a choice", begin_kernel, dim3((b.n_page + FEW - 1) / FEW, n),
+                        FEW, 0, b);
 }
 
 struct choose_begin choose_take_begin(struct cuda_device *d)
@@ -37,17 +37,14 @@ struct choose_begin choose_take_begin(struct cuda_device *d)
 static __global__ void __launch_bounds__(FEW) ends_kernel(const struct choose_ends ends)
 {
     kernel_begin();
-    choose_mark_ends(ends.list[blockIdx.y], blockIdx.x);
+    choose_mark_ends(ends.list[blockIdx.x]);
 }
 
 sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n)
 {
-    struct choose_ends ends = {choose_stage(d, op, n), n, 0};
-    for (uint32_t i = 0; i < n; i++) ends.n_page = choose_larger(ends.n_page, op[i].n_page);
-    if (!ends.list || ends.n_page == 0) return d->status;
-    ends.n_page = choose_reach(ends.n_page);
-    return queue_launch(d, "ends of a choice", ends_kernel, dim3((ends.n_page + FEW - 1) / FEW, n),
-                        FEW, 0, ends);
+    const struct choose_ends ends = {choose_stage(d, op, n), n};
+    if (!ends.list || n == 0) return d->status;
+    return queue_launch(d, "ends of a choice", ends_kernel, n, FEW, 0, ends);
 }
 
 struct choose_ends choose_take_ends(struct cuda_device *d)
@@ -160,8 +157,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (of.before.vote) choose_copy(&vote, of.before.vote + blockIdx.x);
     if (of.list) choose_copy(&list, of.list + blockIdx.x);
     choose_open(&op, of.take + blockIdx.x);
-    for (uint32_t i = 0; of.before.ends && i * THREADS < op.n_page; i++)
-        choose_mark_ends(of.before.ends[blockIdx.x], i);
+    if (of.before.ends) choose_mark_ends(of.before.ends[blockIdx.x]);
     take_best(op, of.before.vote ? &vote : NULL);
     if (!of.list) return;
     __syncthreads(); /* marks are there */

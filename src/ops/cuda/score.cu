@@ -175,13 +175,11 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
     struct box_query<TILES> *query = (struct box_query<TILES> *)kernel_shared();
     const uint32_t n = n_list / n_mate;
     for (uint32_t m = 0; m < n_mate; m++)
-        choose_copy(&of[m], list + min(blockIdx.y, n - 1) + m * n);
+        choose_copy(&of[m], list + blockIdx.y + m * n);
     kernel_begin();
     __syncthreads();
-    if (blockIdx.y >= n) {
-        choose_clear(begin.list[blockIdx.y - n], blockIdx.x);
-        return;
-    }
+    for (uint32_t i = blockIdx.y; i < begin.n; i += n)
+        choose_clear(begin.list[i], blockIdx.x, gridDim.x);
     const struct box_block b = {of, n_mate};
     const uint32_t n_head = n_mate * of[0].at.group, step = gridDim.x * WARPS * ROWS * 16;
     uint32_t n_box = 0;
@@ -217,9 +215,8 @@ static sac_status launch_boxes(struct cuda_device *d, const struct box_launch &l
     const struct choose_begin begin = choose_take_begin(d);
     const uint32_t n = l.n / l.n_mate, each = WARPS * ROWS * 16;
     const uint32_t n_need = (l.n_box + each - 1) / each, most = BOXES_BUSY * d->n_sm / n + 1;
-    const dim3 grid(choose_larger(n_need < most ? n_need : most, choose_parts(begin, WARPS * 32)),
-                    n + begin.n);
-    return queue_launch(d, "scores of pages", boxes_kernel<TILES, ROWS>, grid, WARPS * 32,
+    return queue_launch(d, "scores of pages", boxes_kernel<TILES, ROWS>,
+                        dim3(n_need < most ? n_need : most, n), WARPS * 32,
                         l.head_dim / 16 * sizeof(struct box_query<TILES>), l.list, l.n, l.n_mate,
                         begin);
 }

@@ -5,17 +5,20 @@
  * Logits do not lie in memory: of a page there is the largest one of each head, and exponentials
  * less that as halves, which are multiplied by what the sums of all pages make of it when shares
  * are wanted (choose_shares). So a second pass reads half as much, and has no exponentials of its
- * own. Weights of a page's codes, queries times steps, are rounded to halves: off by a thousandth
- * of what two bits of a key leave open. What goes with all tokens of a page is not rounded.
+ * own; what the exponentials of a page add up to lies beside them. Weights of a page's codes,
+ * queries times steps, are rounded to halves: off by a thousandth of what two bits of a key leave
+ * open. What goes with all tokens of a page is not rounded.
  *
- * Codes are the 16 rows of a matrix instruction, and heads its eight columns. Where groups are
+ * Heads are the 16 rows of a matrix instruction, and codes of tokens its columns. Where groups are
  * small, lanes share them: those of sequences which have the same page take one reading of it. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
+#include <float.h>
+
 #define WARPS   4u
-#define COLUMNS 8u /* heads of one instruction */
-#define MATES   4u /* lanes of a block, at most */
+#define ROWS    16u /* heads of one instruction */
+#define MATES   4u  /* lanes of a block, at most */
 #define BUSY    4u /* blocks of a multiprocessor at once */
 #define STAGES  4u /* pages of a warp that are in shared memory, or on their way there */
 #define SPREAD  256u
@@ -23,20 +26,30 @@
 
 /* ---- Heads ---- */
 
+/* Where the numbers of a row's head go: exponentials, the largest logits and sums of pages; sums of
+ * pieces, `group` apart. */
+struct share_row {
+    uint16_t *exps;
+    float *top, *page_sum, *sum;
+    uint32_t mate; /* whose head it is; UINT32_MAX: there is none */
+};
+
 struct share_block {
     const struct op_lane_shares *of; /* [n_mate] in shared memory, of groups of the same size */
+    struct share_row *row;           /* [ROWS] there: of the heads at hand */
     uint32_t n_mate, group;
 };
 
 /* Channel c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D /
  * 16 from j D / 16 on: so a word of them has four channels of each quarter, the k of one
  * instruction. Codes are not shifted: as bits of a half they are multiples of 2^-24, by a power of
- * four for each quarter, which queries make up for. The queries of head lane / 4: halves, and what
- * that leaves, which is the same for all warps and wanted once for many tokens. */
+ * four for each quarter, which queries make up for. Queries are halves, and what that leaves, which
+ * is the same for all warps and wanted once for many tokens. */
 template <uint32_t D> struct share_query {
     static constexpr uint32_t n_word = D / 64;
-    uint32_t q[n_word][4][2];         /* by word, quarter, pair of channels */
-    const uint32_t (*rest)[4][2][32]; /* [n_word] of these, by lanes, in shared memory */
+    /* By word and quarter: channels 0, 1 of heads lane / 4 and 8 + lane / 4, then channels 2, 3. */
+    uint32_t q[n_word][4][4];
+    const uint4 (*rest)[4][32]; /* [n_word] of these, by lanes, in shared memory */
 };
 
 /* What the queries of a quarter are multiplied by, so that their products with its codes are alike.
@@ -54,70 +67,48 @@ static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t wo
     return quarter * (D / 4) + j * (D / 16) + word * 4;
 }
 
+/* Of heads g0 .. g0 + ROWS - 1, by all threads of a block: queries, and rows. */
 template <uint32_t D>
-static __device__ void share_query_load(struct share_query<D> &to, uint32_t (*rest)[4][2][32],
+static __device__ void share_heads_load(struct share_query<D> &to, uint4 (*rest)[4][32],
                                         const struct share_block &b, uint32_t g0)
 {
-    const uint32_t lane = threadIdx.x % 32, j = lane % 4;
-    const struct choose_head h = choose_head_of(g0 + lane / 4, b.group, b.n_mate);
-    const struct op_share_planes &op = b.of[h.mate].at;
+    const uint32_t lane = threadIdx.x % 32, row = g0 + lane / 4;
+    const struct choose_head head[2] = {choose_head_of(row, b.group, b.n_mate),
+                                        choose_head_of(row + 8, b.group, b.n_mate)};
     __syncthreads(); /* nobody reads those of the heads before any more */
     to.rest = rest;
+    if (threadIdx.x < ROWS) {
+        const struct choose_head h = choose_head_of(g0 + threadIdx.x, b.group, b.n_mate);
+        const struct op_share_planes &op = b.of[h.mate].at;
+        b.row[threadIdx.x] = {choose_exps(op, h.head), choose_tops(op, h.head),
+                              choose_sums(op, h.head), b.of[h.mate].sum + h.head,
+                              h.is ? h.mate : UINT32_MAX};
+    }
 #pragma unroll
     for (uint32_t u = 0; u < to.n_word; u++)
 #pragma unroll
         for (uint32_t s = 0; s < 4; s++) {
-            const float *from = op.q + h.head * D + share_channel<D>(j, u, s);
-            const float4 v = h.is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
-            const float by = op.scale * share_fit(s);
-            const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
+            uint32_t left[4];
 #pragma unroll
-            for (uint32_t k = 0; k < 2; k++) {
-                to.q[u][s][k] = half_pack<HALF_F16>(x[2 * k], x[2 * k + 1]);
-                if (threadIdx.x < 32)
-                    rest[u][s][k][lane] =
-                        half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], to.q[u][s][k]);
+            for (uint32_t e = 0; e < 2; e++) {
+                const struct op_share_planes &op = b.of[head[e].mate].at;
+                const float *from = op.q + head[e].head * D + share_channel<D>(lane % 4, u, s);
+                const float4 v = head[e].is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
+                const float by = op.scale * share_fit(s);
+                const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
+#pragma unroll
+                for (uint32_t k = 0; k < 2; k++) {
+                    uint32_t &near = to.q[u][s][2 * k + e];
+                    near = half_pack<HALF_F16>(x[2 * k], x[2 * k + 1]);
+                    left[2 * k + e] = half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], near);
+                }
             }
+            if (threadIdx.x < 32) rest[u][s][lane] = make_uint4(left[0], left[1], left[2], left[3]);
         }
     __syncthreads();
 }
 
 /* ---- Pages ---- */
-
-/* What goes with all tokens of a page, its steps being met in the middle of what the codes leave
- * open: of head lane / 4 and pages 2 (lane % 4) and the one behind it, `page` being the page of
- * column lane / 4. */
-template <uint32_t D>
-static __device__ __forceinline__ float2 share_base(const struct op_share_planes &op,
-                                                    const struct share_query<D> &query,
-                                                    const uint8_t *page)
-{
-    const uint32_t lane = threadIdx.x % 32, j = lane % 4;
-    float2 base = make_float2(0, 0);
-#pragma unroll
-    for (uint32_t s = 0; s < 4; s++) {
-        float min[4] = {}, step[4] = {};
-#pragma unroll
-        for (uint32_t u = 0; u < query.n_word; u++) {
-            const uint32_t at = share_channel<D>(j, u, s) * 2;
-            const uint2 lo = __ldg((const uint2 *)(page + op.min_at + at));
-            const uint2 by = __ldg((const uint2 *)(page + op.step_at + at));
-            const uint32_t a[4] = {query.q[u][s][0], query.rest[u][s][0][lane], query.q[u][s][1],
-                                   query.rest[u][s][1][lane]};
-            mma_16816<HALF_F16>(min, a, lo.x, lo.y);
-            mma_16816<HALF_F16>(step, a, by.x, by.y);
-        }
-        base.x += ((min[0] + min[2]) + 31.5f * (step[0] + step[2])) / share_fit(s);
-        base.y += ((min[1] + min[3]) + 31.5f * (step[1] + step[3])) / share_fit(s);
-    }
-    return make_float2(base.x * LOG2E, base.y * LOG2E);
-}
-
-/* Of a page's steps and the plane behind them. */
-template <uint32_t D> static __host__ __device__ constexpr uint32_t share_bytes(void)
-{
-    return 2 * D + PAGE_TOK * D / 4;
-}
 
 /* N words that lie together at a multiple of their bytes, or of 16. */
 template <uint32_t N>
@@ -137,79 +128,121 @@ static __device__ __forceinline__ void share_load(uint32_t (&to)[N], const uint8
     }
 }
 
-/* A lane's words of a page: codes of its four tokens, and steps of its channels by quarter. Tokens
- * are 16 (i / 2) + 2 (lane / 4) + i % 2, so that pairs of them are neighbours. */
-template <uint32_t D> struct share_words {
-    static constexpr uint32_t n_word = D / 64;
-    uint32_t code[4][n_word], step[4][2 * n_word];
-};
+/* What goes with all tokens of a page, its steps being met in the middle of what the codes leave
+ * open, in powers of two: base[2 e + k] of head lane / 4 + 8 e and page 2 (lane % 4) + k. `mins`:
+ * where those of page lane / 4 are, and behind them its steps. */
+template <uint32_t D>
+static __device__ __forceinline__ void share_base(float base[4], const struct share_query<D> &query,
+                                                  const uint8_t *mins)
+{
+    constexpr uint32_t n_word = D / 64;
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) base[i] = 0;
+#pragma unroll
+    for (uint32_t s = 0; s < 4; s++) {
+        const uint8_t *from = mins + share_channel<D>(lane % 4, 0, s) * 2;
+        uint32_t lo[2 * n_word], by[2 * n_word];
+        float min[4] = {}, step[4] = {};
+        share_load(lo, from);
+        share_load(by, from + 2 * D);
+#pragma unroll
+        for (uint32_t u = 0; u < n_word; u++) {
+            const uint4 v = query.rest[u][s][lane];
+            const uint32_t rest[4] = {v.x, v.y, v.z, v.w};
+            mma_16816<HALF_F16>(min, query.q[u][s], lo[2 * u], lo[2 * u + 1]);
+            mma_16816<HALF_F16>(step, query.q[u][s], by[2 * u], by[2 * u + 1]);
+            mma_16816<HALF_F16>(min, rest, lo[2 * u], lo[2 * u + 1]);
+            mma_16816<HALF_F16>(step, rest, by[2 * u], by[2 * u + 1]);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            base[i] += (min[i] + 31.5f * step[i]) * (LOG2E / share_fit(s));
+    }
+}
 
+/* A lane has four tokens of a page as a column of instructions: two of each second pair. What comes
+ * of these is of eight neighbours, from 8 (lane % 4) on. */
 static __device__ __forceinline__ uint32_t share_token(uint32_t i)
 {
-    return i / 2 * 16 + threadIdx.x % 32 / 4 * 2 + i % 2;
+    const uint32_t column = threadIdx.x % 32 / 4;
+    return column / 2 * 8 + i * 2 + column % 2;
 }
 
-/* Of a page's steps and the plane behind them. */
+/* Products of a page's codes and queries: c[i][2 e + k] of head lane / 4 + 8 e and token 8 (lane %
+ * 4) + 2 i + k. `plane`, `steps`: where the page's are. */
 template <uint32_t D>
-static __device__ __forceinline__ void share_words_load(struct share_words<D> &to,
-                                                        const uint8_t *steps)
+static __device__ __forceinline__ void share_page(float c[4][4], const struct share_query<D> &query,
+                                                  const uint8_t *plane, const uint8_t *steps)
 {
+    constexpr uint32_t n_word = D / 64;
     const uint32_t j = threadIdx.x % 4;
+    uint32_t code[4][n_word];
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
-        share_load(to.code[i], steps + 2 * D + share_token(i) * (D / 4) + j * (D / 16));
+    for (uint32_t i = 0; i < 4; i++) {
+        share_load(code[i], plane + share_token(i) * (D / 4) + j * (D / 16));
 #pragma unroll
-    for (uint32_t s = 0; s < 4; s++) share_load(to.step[s], steps + share_channel<D>(j, 0, s) * 2);
-}
-
-/* Logits of a page's four tokens for heads 2 (lane % 4) and the next one, in powers of two. */
-template <uint32_t D>
-static __device__ __forceinline__ void share_page(float x[2][4], const struct share_query<D> &query,
-                                                  const struct share_words<D> &of,
-                                                  const float base[2])
-{
-    constexpr float unit = (float)(1u << 24) / SHARE_FIT * LOG2E;
-    float c[2][4] = {};
+        for (uint32_t k = 0; k < 4; k++) c[i][k] = 0;
+    }
 #pragma unroll
-    for (uint32_t u = 0; u < query.n_word; u++) {
+    for (uint32_t u = 0; u < n_word; u++) {
         uint32_t first[4], second[4]; /* pairs of channels: the byte of each at the same place */
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            first[i] = __byte_perm(of.code[i][u], 0, 0x3120);
+            first[i] = __byte_perm(code[i][u], 0, 0x3120);
             second[i] = first[i] >> 8;
         }
 #pragma unroll
         for (uint32_t s = 0; s < 4; s++) {
             const uint32_t bits = 0x00030003u << 2 * s;
-            const uint32_t by[2] = {h2_mul(query.q[u][s][0], of.step[s][2 * u]),
-                                    h2_mul(query.q[u][s][1], of.step[s][2 * u + 1])};
+            uint32_t step[2], by[4];
+            share_load(step, steps + share_channel<D>(j, u, s) * 2);
 #pragma unroll
-            for (uint32_t i = 0; i < 4; i += 2) {
-                const uint32_t a[4] = {first[i] & bits, first[i + 1] & bits, second[i] & bits,
-                                       second[i + 1] & bits};
-                mma_16816<HALF_F16>(c[i / 2], a, by[0], by[1]);
-            }
+            for (uint32_t k = 0; k < 4; k++)
+                by[k] = h2_mul(query.q[u][s][k], step[k / 2]);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                mma_16816<HALF_F16>(c[i], by, first[i] & bits, second[i] & bits);
         }
     }
-#pragma unroll
-    for (uint32_t e = 0; e < 2; e++)
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) x[e][i] = fmaf(c[i / 2][i % 2 * 2 + e], unit, base[e]);
 }
 
-/* Over the eight lanes that have a head's tokens. */
+/* Products are in units of it, in powers of two. */
+#define SHARE_UNIT ((float)(1u << 24) / SHARE_FIT * LOG2E)
+
+/* Over the four lanes that have a head's numbers; all of them get it. */
 static __device__ __forceinline__ float share_max(float x)
 {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
 static __device__ __forceinline__ float share_sum(float x)
 {
-    x += __shfl_xor_sync(~0u, x, 4);
-    x += __shfl_xor_sync(~0u, x, 8);
-    return x + __shfl_xor_sync(~0u, x, 16);
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/* Powers of the eight logits of head e that a lane has, less the largest one of the page, to `exps`
+ * unless it is NULL: returns that, of products alone, and the page's sum. The sum is NaN if one is
+ * not finite: then the page's step or the query is not, and some products are NaN or all infinite.
+ */
+static __device__ __forceinline__ struct exp_sum share_put(uint16_t *exps, const float c[4][4],
+                                                           uint32_t e)
+{
+    float max = fmaxf(c[0][2 * e], c[0][2 * e + 1]), x[8];
+#pragma unroll
+    for (uint32_t i = 1; i < 4; i++) max = fmaxf(max, fmaxf(c[i][2 * e], c[i][2 * e + 1]));
+    max = share_max(max) * SHARE_UNIT;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        x[i] = exp2_fast(fmaf(c[i / 2][2 * e + i % 2], SHARE_UNIT, -max));
+    if (exps)
+        *(uint4 *)exps =
+            make_uint4(half_pack<HALF_F16>(x[0], x[1]), half_pack<HALF_F16>(x[2], x[3]),
+                       half_pack<HALF_F16>(x[4], x[5]), half_pack<HALF_F16>(x[6], x[7]));
+    const float sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    return {max, share_sum(sum)};
 }
 
 /* ---- Pieces ---- */
@@ -220,60 +253,50 @@ struct share_piece {
     bool same;
 };
 
-/* Where a head's numbers of a piece go; `is`: there is such a head, and it meets these pages. */
-struct share_to {
-    uint16_t *exps; /* of this thread's first token of the first page */
-    float *top, *sum;
-    bool is;
+/* The row of head lane / 4 + 8 e, if it meets these pages; else NULL. */
+static __device__ __forceinline__ const struct share_row *
+share_row_of(const struct share_block &b, uint32_t e, const struct share_piece &of)
+{
+    const struct share_row *row = &b.row[threadIdx.x % 32 / 4 + 8 * e];
+    return row->mate != UINT32_MAX && (of.same || row->mate == of.mate) ? row : NULL;
+}
+
+/* Where the exponentials of this thread's tokens of the piece's first page go, or NULL. */
+static __device__ __forceinline__ uint16_t *
+share_exps_of(const struct share_block &b, uint32_t e, const struct share_piece &of)
+{
+    const struct share_row *row = share_row_of(b, e, of);
+    return row ? row->exps + of.piece * SHARE_PAGES * PAGE_TOK + threadIdx.x % 4 * 8 : NULL;
+}
+
+/* What comes of a piece's pages 2 (lane % 4) and the one behind it, for a head. */
+struct share_made {
+    struct exp_sum page[2];
 };
 
-static __device__ __forceinline__ struct share_to
-share_to_of(const struct share_block &b, const struct choose_head &h, const struct share_piece &p)
+/* Tells it of head lane / 4 + 8 e and n pages, by a warp. */
+static __device__ __forceinline__ void share_tell(const struct share_block &b, uint32_t e,
+                                                  const struct share_piece &of,
+                                                  const struct share_made &made,
+                                                  const float base[2], uint32_t n)
 {
-    struct share_to to = {NULL, NULL, NULL, h.is && (p.same || h.mate == p.mate)};
-    if (!to.is) return to;
-    const struct op_lane_shares &of = b.of[h.mate];
-    const uint32_t begin = p.piece * SHARE_PAGES;
-    to.exps = choose_exps(of.at, h.head) + begin * PAGE_TOK + share_token(0);
-    to.top = choose_tops(of.at, h.head) + begin;
-    to.sum = of.sum + (size_t)p.piece * b.group + h.head;
-    return to;
-}
-
-/* Powers of a head's logits of a page less the largest one: returns that, and this thread's share
- * of their sum. NaN if one is not finite: then the page's minimum, step or the query is not, and so
- * no logit of it is. */
-static __device__ __forceinline__ struct exp_sum share_put(const struct share_to &to, uint32_t page,
-                                                           const float x[4])
-{
-    const float max = share_max(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
-    const float from = isfinite(max) ? max : 0.0f;
-    float e[4];
+    const struct share_row *row = share_row_of(b, e, of);
+    const uint32_t j = threadIdx.x % 4, at = of.piece * SHARE_PAGES + 2 * j;
+    float top[2], all = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) e[i] = exp2_fast(x[i] - from);
-    const struct exp_sum all = {from, isfinite(max) ? (e[0] + e[1]) + (e[2] + e[3]) : NAN};
-    if (!to.is) return all;
-    uint16_t *exps = to.exps + page * PAGE_TOK;
-    *(uint32_t *)exps = half_pack<HALF_F16>(e[0], e[1]);
-    *(uint32_t *)(exps + 16) = half_pack<HALF_F16>(e[2], e[3]);
-    if (threadIdx.x % 32 < 4) to.top[page] = from;
-    return all;
-}
-
-/* Adds a page's to the sum of those before it. */
-static __device__ __forceinline__ void share_add(struct exp_sum &sum, const struct exp_sum &page)
-{
-    const float high = fmaxf(sum.max, page.max);
-    sum.sum = sum.sum * exp2_fast(sum.max - high) + page.sum * exp2_fast(page.max - high);
-    sum.max = high;
-}
-
-/* Tells a piece's sum, by a warp. */
-static __device__ __forceinline__ void share_tell(const struct share_to &to,
-                                                  const struct exp_sum &sum)
-{
-    const float all = share_sum(sum.sum);
-    if (to.is && threadIdx.x % 32 < 4) *to.sum = sum.max + log2f(all);
+    for (uint32_t k = 0; k < 2; k++) {
+        const bool is = 2 * j + k < n;
+        top[k] = is ? made.page[k].max + base[k] : -FLT_MAX;
+        if (!is || !row) continue;
+        row->top[at + k] = top[k];
+        row->page_sum[at + k] = made.page[k].sum;
+    }
+    const float max = share_max(fmaxf(top[0], top[1]));
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++)
+        all += 2 * j + k < n ? made.page[k].sum * exp2_fast(top[k] - max) : 0;
+    all = share_sum(all);
+    if (row && j == 0) row->sum[(size_t)of.piece * b.group] = max + log2f(all);
 }
 
 /* Pages of a piece as a lane has them. */
@@ -284,78 +307,101 @@ static __device__ __forceinline__ uint32_t share_count(const struct op_share_pla
     return begin < op.n_page ? min(SHARE_PAGES, op.n_page - begin) : 0;
 }
 
-/* A piece, by a warp. Heads are those of columns 2 (lane % 4) and the next one. */
+/* What a warp has in shared memory: minima and steps of a piece's pages, and planes of some. Rows
+ * of eight pages are read together, each from 16 banks that others do not want. */
+template <uint32_t D> struct share_room {
+    static constexpr uint32_t n_min = 4 * D, n_plane = PAGE_TOK * D / 4; /* bytes */
+    uint8_t min[SHARE_PAGES][n_min + 64], plane[STAGES][n_plane];
+};
+
+/* A piece, by a warp. */
 template <uint32_t D>
 static __device__ __forceinline__ void
 share_by_warp(const struct share_block &b, const struct share_query<D> &query,
-              const struct choose_head head[2], const struct share_piece &of)
+              const struct share_piece &of)
 {
+    using room_of = struct share_room<D>;
     const struct op_share_planes op = b.of[of.mate].at; /* in registers */
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, n = share_count(op, of.piece);
     if (n == 0) return;
-    const uint32_t id = lane < n ? op.page[of.piece * SHARE_PAGES + lane] : 0;
+    room_of &room = ((room_of *)kernel_shared())[threadIdx.x / 32];
+    const uint32_t id = op.page[of.piece * SHARE_PAGES + min(lane % SHARE_PAGES, n - 1)];
     const auto page_at = [&](uint32_t p) {
-        return op.base + (size_t)__shfl_sync(~0u, id, min(p, n - 1)) * op.stride;
+        return op.base + (size_t)__shfl_sync(~0u, id, p) * op.stride;
     };
-    uint8_t *const room = kernel_shared() + threadIdx.x / 32 * STAGES * share_bytes<D>();
     const auto fetch = [&](uint32_t p) {
-        const uint8_t *from = page_at(p) + op.step_at;
-        const uint32_t to = smem_address(room + p % STAGES * share_bytes<D>());
-        for (uint32_t at = lane * 16; at < share_bytes<D>() && p < n; at += 512)
-            copy_async16(to + at, from + at);
+        const uint8_t *from = page_at(p % SHARE_PAGES) + op.hi2_at;
+        const uint32_t to = smem_address(room.plane[p % STAGES]);
+#pragma unroll
+        for (uint32_t at = lane * 16; at < room_of::n_plane; at += 512)
+            if (p < n) copy_async16(to + at, from + at);
         copy_commit();
     };
-    for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
-    const float2 bases = share_base(op, query, page_at(lane / 4));
-    const struct share_to to[2] = {share_to_of(b, head[0], of), share_to_of(b, head[1], of)};
-    struct exp_sum sum[2] = {exp_sum_none(), exp_sum_none()};
-#pragma unroll 2
-    for (uint32_t p = 0; p < n; p++) {
-        struct share_words<D> words;
-        float x[2][4], base[2];
-        copy_wait<STAGES - 2>();
-        __syncwarp(); /* the page is there, and nobody reads the one before it any more */
-        fetch(p + STAGES - 1);
-        share_words_load(words, room + p % STAGES * share_bytes<D>());
 #pragma unroll
-        for (uint32_t e = 0; e < 2; e++)
-            base[e] = __shfl_sync(~0u, p % 2 ? bases.y : bases.x, (j * 2 + e) * 4 + p / 2);
-        share_page(x, query, words, base);
-#pragma unroll
-        for (uint32_t e = 0; e < 2; e++) share_add(sum[e], share_put(to[e], p, x[e]));
+    for (uint32_t i = lane * 16; i < SHARE_PAGES * room_of::n_min; i += 512) {
+        const uint32_t p = i / room_of::n_min, at = i % room_of::n_min;
+        copy_async16(smem_address(room.min[p] + at), page_at(p) + op.min_at + at);
     }
-    share_tell(to[0], sum[0]); /* behind it all have read the last page */
-    share_tell(to[1], sum[1]);
+    for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
+    uint16_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
+    struct share_made made[2] = {};
+    for (uint32_t first = 0; first < n; first += 2)
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++) {
+            const uint32_t p = first + k;
+            float c[4][4];
+            if (p >= n) break;
+            copy_wait<STAGES - 2>();
+            __syncwarp(); /* the page is there, and nobody reads the one before it any more */
+            fetch(p + STAGES - 1);
+            share_page(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
+#pragma unroll
+            for (uint32_t e = 0; e < 2; e++) {
+                const struct exp_sum page =
+                    share_put(exps[e] ? exps[e] + p * PAGE_TOK : NULL, c, e);
+                if (p / 2 == j) made[e].page[k] = page;
+            }
+        }
+    float base[4];
+    share_base(base, query, room.min[lane / 4]);
+    __syncwarp(); /* nobody reads the room any more */
+    share_tell(b, 0, of, made[0], base, n);
+    share_tell(b, 1, of, made[1], base + 2, n);
 }
 
 /* The same by a block, a warp for each page. */
 template <uint32_t D>
 static __device__ __forceinline__ void
 share_by_block(const struct share_block &b, const struct share_query<D> &query,
-               const struct choose_head head[2], const struct share_piece &of)
+               const struct share_piece &of)
 {
-    __shared__ struct exp_sum room[SHARE_PAGES][2][32];
+    __shared__ struct exp_sum room[SHARE_PAGES][ROWS];
     const struct op_share_planes op = b.of[of.mate].at;
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, p = threadIdx.x / 32;
     const uint32_t n = share_count(op, of.piece);
-    const struct share_to to[2] = {share_to_of(b, head[0], of), share_to_of(b, head[1], of)};
+    uint16_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
+    const auto page_at = [&](uint32_t i) {
+        return op.base + (size_t)op.page[of.piece * SHARE_PAGES + i] * op.stride;
+    };
+    float base[4];
+    if (p == 0 && n > 0) share_base(base, query, page_at(min(lane / 4, n - 1)) + op.min_at);
     if (p < n) {
-        const uint8_t *page = op.base + (size_t)op.page[of.piece * SHARE_PAGES + p] * op.stride;
-        struct share_words<D> words;
-        float x[2][4], base[2];
-        share_words_load(words, page + op.step_at);
-        const float2 bases = share_base(op, query, page); /* eight times the same */
+        const uint8_t *page = page_at(p);
+        float c[4][4];
+        share_page(c, query, page + op.hi2_at, page + op.step_at);
 #pragma unroll
-        for (uint32_t e = 0; e < 2; e++) base[e] = __shfl_sync(~0u, bases.x, (j * 2 + e) * 4);
-        share_page(x, query, words, base);
-#pragma unroll
-        for (uint32_t e = 0; e < 2; e++) room[p][e][lane] = share_put(to[e], p, x[e]);
+        for (uint32_t e = 0; e < 2; e++) {
+            const struct exp_sum made =
+                share_put(exps[e] ? exps[e] + p * PAGE_TOK : NULL, c, e);
+            if (j == 0) room[p][lane / 4 + 8 * e] = made;
+        }
     }
     __syncthreads();
     for (uint32_t e = 0; e < 2 && p == 0 && n > 0; e++) {
-        struct exp_sum sum = exp_sum_none();
-        for (uint32_t k = 0; k < n; k++) share_add(sum, room[k][e][lane]);
-        share_tell(to[e], sum);
+        struct share_made made = {};
+        for (uint32_t k = 0; k < 2; k++)
+            if (2 * j + k < n) made.page[k] = room[2 * j + k][lane / 4 + 8 * e];
+        share_tell(b, e, of, made, base + 2 * e, n);
     }
     __syncthreads(); /* nobody reads the room any more */
 }
@@ -364,35 +410,63 @@ share_by_block(const struct share_block &b, const struct share_query<D> &query,
 static __device__ bool share_is_same(const struct share_block &b, uint32_t piece)
 {
     const uint32_t lane = threadIdx.x % 32, n = share_count(b.of[0].at, piece);
+    const uint32_t at = piece * SHARE_PAGES + min(lane, n - 1);
     bool same = true;
-    if (b.n_mate == 1) return true;
-    const uint32_t id = lane < n ? b.of[0].at.page[piece * SHARE_PAGES + lane] : 0;
-    for (uint32_t m = 1; m < b.n_mate; m++) {
-        const struct op_share_planes &op = b.of[m].at;
-        same = same && op.base == b.of[0].at.base && share_count(op, piece) == n &&
-               (lane >= n || op.page[piece * SHARE_PAGES + lane] == id);
+    if (b.n_mate == 1 || n == 0) return b.n_mate == 1;
+    uint32_t id[MATES];
+#pragma unroll
+    for (uint32_t m = 0; m < MATES; m++) {
+        const struct op_share_planes &op = b.of[min(m, b.n_mate - 1)].at;
+        same = same && op.base == b.of[0].at.base && share_count(op, piece) == n;
+        id[m] = same ? op.page[at] : 0;
     }
+#pragma unroll
+    for (uint32_t m = 1; m < MATES; m++) same = same && id[m] == id[0];
     return __all_sync(~0u, same);
 }
 
-/* The logs of the sums of the lanes' exponentials, from those of their pieces in powers of two; a
- * warp for each head. */
-static __device__ void share_logs(const struct share_block &b)
+/* ---- Sums ---- */
+
+#define LOGS 4u /* heads whose sums a warp adds up together */
+
+/* Adds to a sum; none is {-FLT_MAX, 0}. */
+static __device__ __forceinline__ void share_add(struct exp_sum &sum, const struct exp_sum &x)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t i = threadIdx.x / 32; i < b.n_mate * b.group; i += blockDim.x / 32) {
-        const struct op_lane_shares &of = b.of[i / b.group];
-        const uint32_t n_piece = share_pieces(of.at.n_page);
-        const float *log = of.sum + i % b.group;
-        float max = -INFINITY, sum = 0;
-#pragma unroll 8
-        for (uint32_t p = lane; p < n_piece; p += 32) max = fmaxf(max, __ldcg(log + p * b.group));
-        for (int k = 16; k > 0; k /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, k));
-#pragma unroll 8
-        for (uint32_t p = lane; p < n_piece; p += 32)
-            sum += exp2_fast(__ldcg(log + p * b.group) - max);
-        for (int k = 16; k > 0; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
-        if (lane == 0) of.lse[i % b.group] = (max + log2f(sum)) * LN2;
+    const float high = fmaxf(sum.max, x.max);
+    sum.sum = sum.sum * exp2_fast(sum.max - high) + x.sum * exp2_fast(x.max - high);
+    sum.max = high;
+}
+
+/* The logs of the sums of heads i .. i + LOGS - 1 of the block's lanes, from those of their pieces
+ * in powers of two; by a warp. */
+static __device__ void share_logs(const struct share_block &b, uint32_t i)
+{
+    const float *sum[LOGS];
+    uint32_t n[LOGS], most = 0;
+    struct choose_head h[LOGS];
+    struct exp_sum all[LOGS];
+#pragma unroll
+    for (uint32_t k = 0; k < LOGS; k++) {
+        h[k] = choose_head_of(i + k, b.group, b.n_mate);
+        sum[k] = b.of[h[k].mate].sum + h[k].head;
+        n[k] = h[k].is ? share_pieces(b.of[h[k].mate].at.n_page) : 0;
+        most = max(most, n[k]);
+        all[k] = {-FLT_MAX, 0};
+    }
+#pragma unroll 4
+    for (uint32_t p = threadIdx.x % 32; p < most; p += 32)
+#pragma unroll
+        for (uint32_t k = 0; k < LOGS; k++)
+            share_add(all[k], {p < n[k] ? __ldcg(sum[k] + (size_t)p * b.group) : -FLT_MAX,
+                               p < n[k] ? 1.0f : 0.0f});
+#pragma unroll
+    for (uint32_t k = 0; k < LOGS; k++) {
+        float max = all[k].max;
+        for (int by = 16; by > 0; by /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, by));
+        float one = all[k].sum * exp2_fast(all[k].max - max);
+        for (int by = 16; by > 0; by /= 2) one += __shfl_xor_sync(~0u, one, by);
+        if (threadIdx.x % 32 == 0 && h[k].is)
+            b.of[h[k].mate].lse[h[k].head] = (max + log2f(one)) * LN2;
     }
 }
 
@@ -408,37 +482,34 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
                         const struct choose_begin begins, uint32_t *tally)
 {
     __shared__ struct op_lane_shares of[MATES];
-    __shared__ uint32_t rest[D / 64][4][2][32];
+    __shared__ struct share_row row[ROWS];
+    __shared__ uint4 rest[D / 64][4][32];
     const uint32_t n = n_list / n_mate, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
-    for (uint32_t m = 0; m < n_mate; m++)
-        choose_copy(&of[m], list + min(blockIdx.x, n - 1) + m * n);
+    for (uint32_t m = 0; m < n_mate; m++) choose_copy(&of[m], list + blockIdx.x + m * n);
     kernel_begin();
     __syncthreads();
-    if (blockIdx.x >= n) {
-        choose_clear(begins.list[blockIdx.x - n], blockIdx.y);
-        return;
-    }
-    const struct share_block b = {of, n_mate, of[0].at.group};
+    for (uint32_t i = blockIdx.x; i < begins.n; i += n)
+        choose_clear(begins.list[i], blockIdx.y, gridDim.y);
+    const struct share_block b = {of, row, n_mate, of[0].at.group};
+    const uint32_t n_head = n_mate * b.group;
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
-    for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += COLUMNS) {
-        const uint32_t column = g0 + threadIdx.x % 4 * 2;
-        const struct choose_head head[2] = {choose_head_of(column, b.group, n_mate),
-                                            choose_head_of(column + 1, b.group, n_mate)};
+    for (uint32_t g0 = 0; g0 < n_head; g0 += ROWS) {
         struct share_query<D> query;
-        share_query_load(query, rest, b, g0);
+        share_heads_load(query, rest, b, g0);
         for (uint32_t p = blockIdx.y * each + (APART ? 0 : warp); p < share_pieces(n_page);
              p += gridDim.y * each) {
             const bool same = share_is_same(b, p);
             for (uint32_t m = 0; m < (same ? 1 : n_mate); m++) {
                 if constexpr (APART)
-                    share_by_block(b, query, head, {p, m, same});
+                    share_by_block(b, query, {p, m, same});
                 else
-                    share_by_warp(b, query, head, {p, m, same});
+                    share_by_warp(b, query, {p, m, same});
             }
         }
     }
-    if (block_is_last(tally + blockIdx.x, gridDim.y)) share_logs(b);
+    if (!block_is_last(tally + blockIdx.x, gridDim.y)) return;
+    for (uint32_t i = warp * LOGS; i < n_head; i += blockDim.x / 32 * LOGS) share_logs(b, i);
 }
 
 /* ---- Shares ---- */
@@ -461,12 +532,18 @@ static __global__ void __launch_bounds__(SPREAD)
     share_spread_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
 {
     __shared__ struct op_lane_shares of;
+    __shared__ float log[OP_GROUP_MAX];
     choose_open(&of, shares.list + blockIdx.y);
     const uint32_t i = (blockIdx.x * SPREAD + threadIdx.x) * EACH;
-    const bool is = i < of.at.n_page * PAGE_TOK;
+    const bool is = i < of.at.n_page * PAGE_TOK, finite = choose_open_logs(log, of);
     float share[EACH] = {};
-    if (!choose_shares_finite(of) && i == 0) of.result->n_bad = 1; /* cleared by what came before */
-    if (is) choose_shares(share, of, i);
+    if (!finite && i == 0) of.result->n_bad = 1; /* cleared by what came before */
+    if (is) {
+        choose_shares(share, of.at, log, i);
+        float4 *to = (float4 *)(of.at.share + i);
+        to[0] = make_float4(share[0], share[1], share[2], share[3]);
+        to[1] = make_float4(share[4], share[5], share[6], share[7]);
+    }
     if (!folds) return;
     const float total = share_page_total(share);
     if (is && threadIdx.x % 4 == 0) folds[blockIdx.y].out[i / PAGE_TOK] = total;
@@ -488,7 +565,8 @@ struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_l
     if (s.n == 0) return s;
     const struct op_lane_shares *of = choose_staged(d, s.list);
     for (uint32_t i = 0; i < n; i++)
-        if (of[i].at.share + op[i].at.first != op[i].at.value || of[i].result != op[i].result)
+        if (of[i].at.share + op[i].at.first != op[i].at.value || of[i].result != op[i].result ||
+            op[i].at.first % PAGE_TOK > 0)
             return (struct choose_spread){};
     queue_drop_last(d);
     return s;
@@ -526,13 +604,13 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
 
 /* ---- The launcher ---- */
 
-/* Lanes of a block: as many as have room in eight columns, where there is work for all then. */
+/* Lanes of a block: as many as have room in an instruction's rows, where there is work for all then. */
 static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_shares *op,
                             uint32_t n, uint32_t n_block)
 {
     for (uint32_t i = 1; i < n; i++)
         if (op[i].at.group != op->at.group) return 1;
-    return choose_mates(n, op->at.group, COLUMNS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
+    return choose_mates(n, op->at.group, ROWS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
 }
 
 /* With few pieces all pages of one are read at the same time. */
@@ -547,20 +625,20 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
     const uint32_t most = choose_larger(BUSY * d->n_sm / (n / n_mate), 1);
     const uint32_t n_thread = (apart ? SHARE_PAGES : WARPS) * 32;
     const struct choose_begin begins = choose_take_begin(d);
-    const dim3 grid(n / n_mate + begins.n,
-                    choose_larger(n_need < most ? n_need : most, choose_parts(begins, n_thread)));
+    const dim3 grid(n / n_mate, n_need < most ? n_need : most);
     if (apart)
         return queue_launch(d, "logits by first planes", share_logits_kernel<D, true>, grid,
                             n_thread, 0, list, n, n_mate, begins, d->tally);
     return queue_launch(d, "logits by first planes", share_logits_kernel<D, false>, grid, n_thread,
-                        WARPS * STAGES * share_bytes<D>(), list, n, n_mate, begins, d->tally);
+                        WARPS * sizeof(struct share_room<D>), list, n, n_mate, begins, d->tally);
 }
 
-/* Reads of 16 bytes. */
+/* Reads of 16 bytes; minima, steps and the plane lie behind each other. */
 static bool is_aligned(const struct op_share_planes *op)
 {
-    return op->hi2_at == op->step_at + 2 * op->head_dim &&
-           (op->stride | op->min_at | op->step_at | op->hi2_at | (size_t)op->base) % 16 == 0;
+    const size_t bytes = 2 * op->head_dim;
+    return op->step_at == op->min_at + bytes && op->hi2_at == op->step_at + bytes &&
+           (op->stride | op->min_at | (size_t)op->base) % 16 == 0;
 }
 
 sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
