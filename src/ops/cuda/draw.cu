@@ -440,11 +440,30 @@ static __device__ __forceinline__ uint32_t count_bits(u64 x)
     return (uint32_t)__popc((uint32_t)x) + (uint32_t)__popc((uint32_t)(x >> 32));
 }
 
+/* What a warp has taken of a stretch, behind each other: values, and places in the stretch. */
+struct draw_room {
+    float value[STRETCH];
+    uint16_t place[STRETCH];
+};
+
+/* Lists them from number `at` on: few are taken, so all lanes take logs of what some had. */
+static __device__ __forceinline__ void list_taken_items(const struct op_draw &op,
+                                                        const struct draw_room &room, float cut,
+                                                        uint32_t first, uint32_t at, uint32_t n)
+{
+    __syncwarp(); /* all of them are there */
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
+        const float x = room.value[i];
+        op.item[at + i] = op.first + first + room.place[i];
+        op.logw[at + i] = x < cut ? logf(cut / x) : 0.0f;
+    }
+}
+
 /* Takes from a warp's stretch, to number `at` of the list; returns the bits of one of the two pages
  * that four threads have to two of these, to others none. */
-static __device__ uint32_t take_stretch(const struct op_draw &op, const float value[EACH],
-                                        struct draw_by v, uint32_t first, const uint32_t sum[NEAR],
-                                        uint32_t at)
+static __device__ uint32_t take_stretch(const struct op_draw &op, struct draw_room &room,
+                                        const float value[EACH], struct draw_by v, uint32_t first,
+                                        const uint32_t sum[NEAR], uint32_t at)
 {
     const uint32_t lane = threadIdx.x % 32, bits = choose_items(value, v, sum);
     const u64 both = gather_pages(bits);
@@ -455,15 +474,18 @@ static __device__ uint32_t take_stretch(const struct op_draw &op, const float va
         const uint32_t other = __shfl_up_sync(~0u, up_to, by);
         if (lane >= by) up_to += other;
     }
-    at += up_to - own;
 #pragma unroll
-    for (uint32_t k = 0; k < EACH; k++) {
-        const uint32_t place = draw_item(k / NEAR) + k % NEAR;
-        if (!(bits >> k & 1)) continue;
-        const uint32_t to = at + count_bits(both & (((u64)1 << place % (2 * PAGE_TOK)) - 1));
-        op.item[to] = op.first + first + place;
-        op.logw[to] = value[k] < v.cut ? logf(v.cut / value[k]) : 0.0f;
+    for (uint32_t s = 0; s < TURNS; s++) {
+        const uint32_t place = draw_item(s);
+        uint32_t to = up_to - own + count_bits(both & (((u64)1 << place % (2 * PAGE_TOK)) - 1));
+#pragma unroll
+        for (uint32_t k = 0; k < NEAR; k++) {
+            if (!(bits >> (s * NEAR + k) & 1)) continue;
+            room.value[to] = value[s * NEAR + k];
+            room.place[to++] = (uint16_t)(place + k);
+        }
     }
+    list_taken_items(op, room, v.cut, first, at, __shfl_sync(~0u, up_to, 31));
     return lane % 4 == 0 ? (uint32_t)both : lane % 4 == 1 ? (uint32_t)(both >> 32) : 0;
 }
 
@@ -475,6 +497,7 @@ static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struc
 {
     const uint32_t warp = threadIdx.x / 32, first = piece * OP_DRAW_ITEMS + warp * STRETCH;
     const struct draw_by v = draw_by_of(cut);
+    __shared__ struct draw_room taken[WARPS];
     float value[EACH];
     uint32_t sum[NEAR];
     if (from)
@@ -493,7 +516,7 @@ static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struc
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++)
         sum[k] += __shfl_sync(~0u, (uint32_t)to.sum, threadIdx.x % 4 * NEAR + k);
-    return take_stretch(op.at, value, v, first, sum, listed_before(to));
+    return take_stretch(op.at, taken[warp], value, v, first, sum, listed_before(to));
 }
 
 static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
