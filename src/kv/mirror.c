@@ -3,8 +3,10 @@
  * Invariant: whose memory a place is, its address tells: what lies in the pool's own part is the
  * program's, whoever else computes. Entry i of a lane is right on the device if i < mirrored[seq_i]
  * and i is below the sequence's pages. So a step brings up the pages that it adds, one for each
- * PAGE_TOK tokens, and no table as a whole but after a fork or a load. */
+ * PAGE_TOK tokens, and no table as a whole but after a load. */
 #include "kv/mirror.h"
+
+#include "base/minmax.h"
 
 #include <assert.h>
 #include <string.h>
@@ -50,6 +52,19 @@ void mirror_plan_ways(struct pool *p, struct arena *a)
 void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i)
 {
     if (p->mirrored && p->mirrored[seq_i] > page_i) p->mirrored[seq_i] = page_i;
+}
+
+void mirror_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
+{
+    if (!p->mirrored || p->mirrored[src] == 0) return;
+    for (uint32_t i = 0; i < p->n_part; i++) {
+        const struct pool_part *part = &p->part[i];
+        const size_t n_entry = n_lane(p, part) * p->max_page;
+        if (part->device)
+            backend_copy(part->device, part->mirror + dst * n_entry, part->mirror + src * n_entry,
+                         n_entry * sizeof *part->mirror);
+    }
+    p->mirrored[dst] = min_u32(p->mirrored[src], n_page);
 }
 
 static void update_part(const struct pool *p, const struct pool_part *part, uint32_t seq_i,

@@ -13,6 +13,9 @@ void mirror_plan(const struct pool *p, struct pool_part *part, struct arena *dev
 void mirror_plan_ways(struct pool *p, struct arena *a);
 /* A sequence's table entries from `page_i` on have changed. */
 void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i);
+/* A sequence's first n_page entries have become those of another: as far as these are right on the
+ * device, it copies them itself. */
+void mirror_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
 /* Before a step: the first n_page entries of each lane are right on the device. */
 void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page);
 /* They are: a step that is on its way has brought them. */

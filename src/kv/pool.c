@@ -388,6 +388,7 @@ void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, ui
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
 {
     pool_share(p, (struct pool_place){dst, 0}, (struct pool_place){src, 0}, n_page);
+    mirror_fork(p, dst, src, n_page);
     for (uint32_t i = 0; i < p->n_part; i++) {
         const struct pool_part *part = &p->part[i];
         const size_t bytes = (size_t)part->n_layer * p->geom.n_kv_head * p->geom.tail_bytes;

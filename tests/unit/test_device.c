@@ -3,6 +3,8 @@
  * sequences, with memory that the program cannot reach; what is refused, and with which words. */
 #include "device_bench.h"
 
+#include "kv/mirror.h"
+
 #include <math.h>
 
 enum { N_STEP = 40 };
@@ -173,6 +175,32 @@ static void a_device_gives_the_same_bits(void **state)
     check_same(&(struct wish){.of = model, .type = SAC_KV_F16});
     check_same(&(struct wish){.of = model, .type = SAC_KV_Q8});
     check_same(&(struct wish){.of = windowed, .type = SAC_KV_BF16});
+}
+
+/* A fork's tables are there before its first step, copied on the device. */
+static void a_fork_has_its_tables_at_once(void **state)
+{
+    (void)state;
+    sac_error err;
+    sac_seq a, b;
+    page_id id;
+    sac_engine *e = wished_engine(&(struct wish){.of = model, .type = SAC_KV_F16}, "cuda:0");
+    must(sac_seq_create(e, &a, &err), &err);
+    must(sac_seq_append(e, a, prompt, N_DEVICE_PROMPT, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    struct heard h = {0};
+    step_all(e, hear, &h);
+    generate(e, a, 2, &h);
+    must(sac_seq_fork(e, a, &b, &err), &err);
+    const struct pool *p = &e->pool;
+    assert_int_equal(p->mirrored[b], N_DEVICE_PROMPT / PAGE_TOK);
+    for (uint32_t lane = 0; lane < pool_pages_per_index(p); lane++)
+        for (uint32_t i = 0; i < p->mirrored[b]; i++) {
+            const uint32_t *there = mirror_of(p, b, 0) + lane * p->max_page + i;
+            backend_down(p->part[0].device, &id, there, sizeof id);
+            must(backend_wait(p->part[0].device, &err), &err);
+            assert_int_equal(id, p->frame_of[pool_table(p, b, 0)[lane * p->max_page + i]]);
+        }
+    sac_engine_free(e);
 }
 
 /* However many layers are the device's: of all but the output, of more than there are, too. */
@@ -669,6 +697,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_gives_the_same_bits),
+        cmocka_unit_test(a_fork_has_its_tables_at_once),
         cmocka_unit_test(layers_in_part_give_the_same_bits),
         cmocka_unit_test(layers_on_several_give_the_same_bits),
         cmocka_unit_test(layers_are_divided_by_shares),
