@@ -118,7 +118,9 @@ struct op_lane_vote {
     struct op_lane_result *result;
 };
 
-/* out[i] = sum of in[i * step + j * part_step] over parts j, in their order. */
+/* out[i] = sum of in[i * step + j * part_step] over parts j, in their order. Sums of pages that are
+ * asked for right behind the shares of their tokens may be made without these, where the device has
+ * them rounded less: then nobody finds those shares. */
 struct op_lane_fold {
     const float *in;
     uint32_t n, n_part;

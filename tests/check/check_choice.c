@@ -141,7 +141,7 @@ static void visits_are_the_same(void **state)
 
 /* ---- Sums of pages ---- */
 
-/* Shares and their sums become one launch; each sum has one order. */
+/* Sums of shares that are asked for behind them are made without them, of what is rounded less. */
 static void page_sums_are_those_of_their_shares(void **state)
 {
     (void)state;
@@ -175,11 +175,13 @@ static void page_sums_are_those_of_their_shares(void **state)
     assert_int_equal(api->lane_fold(device, &fold, 1), SAC_OK);
     get(share, shares.at.share, sizeof share);
     get(sum, fold.out, sizeof sum);
+    for (uint32_t i = 0; i < N_TOK; i++) assert_true(isnan(share[i])); /* as memory was */
+    assert_int_equal(api->lane_shares(device, &shares, 1), SAC_OK);
+    get(share, shares.at.share, sizeof share);
     for (uint32_t i = 0; i < N_PAGE; i++) {
         float want = 0;
         for (uint32_t k = 0; k < PAGE_TOK; k++) want += share[i * PAGE_TOK + k];
-        assert_true(want > 0);
-        assert_memory_equal(&want, &sum[i], sizeof want);
+        assert_true(want > 0 && fabsf(sum[i] / want - 1) < 0.03f);
     }
     give_all();
     free_pages();
@@ -259,7 +261,7 @@ static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
                                                    .head_dim = DIM,
                                                    .group = GROUP,
                                                    .q = i == 2 ? bad_q : p.q_there,
-                                                   .scale = 0.05f,
+                                                   .scale = i == 0 ? 0.15f : 0.05f,
                                                    .share = l->share,
                                                    .e = l->e},
                                             .lse = l->lse,

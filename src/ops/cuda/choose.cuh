@@ -181,12 +181,22 @@ static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
 }
 
 /* What lies in a lane's `e` between the passes, for each head: exponentials of logits less the
- * largest one of their page, as halves [group, n_page * PAGE_TOK]; behind them these largest ones,
- * in powers of two [group, n_page], and sums of the exponentials of pages [group, n_page]. */
-static __device__ __forceinline__ uint16_t *choose_exps(const struct op_share_planes &op,
-                                                        uint32_t head)
+ * largest one of their page [group, n_page * PAGE_TOK], behind them these largest ones, in powers
+ * of two [group, n_page], and sums of the exponentials of pages [group, n_page]. Exponentials are
+ * times 2^CHOOSE_UP, and of eight bits, those of a half behind its sign: off by a sixteenth at
+ * most. */
+#define CHOOSE_UP 15.0f
+static __device__ __forceinline__ uint8_t *choose_exps(const struct op_share_planes &op,
+                                                       uint32_t head)
 {
-    return (uint16_t *)op.e + (size_t)head * op.n_page * PAGE_TOK;
+    return (uint8_t *)op.e + (size_t)head * op.n_page * PAGE_TOK;
+}
+
+/* Four of them. */
+static __device__ __forceinline__ uint32_t choose_pack(const float x[4])
+{
+    const uint32_t low = half_pack<HALF_F16>(x[0], x[1]), high = half_pack<HALF_F16>(x[2], x[3]);
+    return __byte_perm(low * 2 + 0x00800080u, high * 2 + 0x00800080u, 0x7531);
 }
 
 static __device__ __forceinline__ float *choose_tops(const struct op_share_planes &op,
@@ -207,7 +217,7 @@ static __device__ inline bool choose_open_logs(float *log, const struct op_lane_
 {
     bool finite = true;
     for (uint32_t g = threadIdx.x; g < of.at.group; g += blockDim.x)
-        log[g] = __ldcg(of.lse + g) * LOG2E;
+        log[g] = fmaf(__ldcg(of.lse + g), LOG2E, CHOOSE_UP);
     __syncthreads();
     for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(log[g]);
     return finite;
@@ -220,12 +230,15 @@ static __device__ __forceinline__ float choose_by(const struct op_share_planes &
     return exp2_fast(choose_tops(op, g)[page] - log[g]) * (1 / (float)op.group);
 }
 
-/* Adds those of two tokens. */
-static __device__ __forceinline__ void choose_add(float share[2], uint32_t exps, float by)
+/* Adds those of four tokens. */
+static __device__ __forceinline__ void choose_add(float share[4], uint32_t exps, float by)
 {
-    const float2 e = half_unpack<HALF_F16>(exps);
-    share[0] = fmaf(e.x, by, share[0]);
-    share[1] = fmaf(e.y, by, share[1]);
+    const float2 low = half_unpack<HALF_F16>(__byte_perm(exps, 0, 0x1404) >> 1);
+    const float2 high = half_unpack<HALF_F16>(__byte_perm(exps, 0, 0x3424) >> 1);
+    share[0] = fmaf(low.x, by, share[0]);
+    share[1] = fmaf(low.y, by, share[1]);
+    share[2] = fmaf(high.x, by, share[2]);
+    share[3] = fmaf(high.y, by, share[3]);
 }
 
 #define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
@@ -239,11 +252,10 @@ static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
     for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) share[k] = 0;
 #pragma unroll 4
     for (uint32_t g = 0; g < op.group; g++) {
-        const uint4 v = *(const uint4 *)(choose_exps(op, g) + i);
+        const uint2 e = *(const uint2 *)(choose_exps(op, g) + i);
         const float by = choose_by(op, log, g, i / PAGE_TOK);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) choose_add(share + k, word[k / 2], by);
+        choose_add(share, e.x, by);
+        choose_add(share + 4, e.y, by);
     }
 }
 

@@ -1,5 +1,6 @@
 /* draw.cu: draws of tokens by their shares (op_lane_draw, struct op_draw), each by many blocks: one
- * launch makes the shares and finds the cut, one takes and makes the list that attention reads.
+ * launch finds the cut, one takes and makes the list that attention reads. Shares that are not
+ * there are made where they are wanted (choose_shares): for the cut of few pages, to take of all.
  *
  * A token is taken where the sum of the chances dealt to its lane passes a multiple of 2^32. So
  * what the pieces before have added up to tells a piece both what its lanes begin with and how many
@@ -171,7 +172,7 @@ static __device__ u64 sum_pages(struct draw_pages *few, const struct op_draw &op
         sum = fmaf(choose_sums(at, g)[p], by, sum);
     }
     const bool whole = begin >= op.first && begin + PAGE_TOK <= end;
-    if (whole && __float_as_uint(most) < DRAW_LEAST + sure * DRAW_WIDTH)
+    if (whole && __float_as_uint(most * exp2f(CHOOSE_UP)) < DRAW_LEAST + sure * DRAW_WIDTH)
         return draw_whole(__float_as_uint(sum));
     few->page[atomicAdd(&few->n, 1u)] = p;
     return 0;
@@ -228,8 +229,7 @@ static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
         return;
     }
     u64 *const to = all_sums + (size_t)lane * DRAW_CUTS;
-    u64 least =
-        spreads ? sum_shares(&sums, &few, op.at, from) : sum_values(&sums, op.at);
+    u64 least = spreads ? sum_shares(&sums, &few, op.at, from) : sum_values(&sums, op.at);
     least = block_sum(least, room);
     if (threadIdx.x == 0) draw_put(&sums, 0, least);
     __syncthreads();
@@ -266,8 +266,8 @@ struct draw_part {
     uint32_t n_certain;
 };
 
-/* Of a warp's stretch lanes 4 r .. 4 r + 3 have two pages, 64 r items on: lane 4 r + j has of turn s
- * the items 16 s + 4 j .. + 3, which are always dealt to the same draw lanes. */
+/* Of a warp's stretch lanes 4 r .. 4 r + 3 have two pages, 64 r items on: lane 4 r + j has of turn
+ * s the items 16 s + 4 j .. + 3, which are always dealt to the same draw lanes. */
 static __device__ __forceinline__ uint32_t draw_item(uint32_t s)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -299,10 +299,8 @@ static __device__ __forceinline__ void make_stretch(float value[EACH], const str
 #pragma unroll
         for (uint32_t s = 0; s < TURNS; s++) {
             const uint32_t p = page[s / 2], t = s % 2 * OP_DRAW_LANES + tok % PAGE_TOK;
-            const uint2 e = *(const uint2 *)(choose_exps(at, g) + p * PAGE_TOK + t);
-            const float by = choose_by(at, from.log, g, p);
-            choose_add(value + s * NEAR, e.x, by);
-            choose_add(value + s * NEAR + 2, e.y, by);
+            const uint32_t e = *(const uint32_t *)(choose_exps(at, g) + p * PAGE_TOK + t);
+            choose_add(value + s * NEAR, e, choose_by(at, from.log, g, p));
         }
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++)
@@ -348,18 +346,16 @@ static __device__ void tell_piece(struct op_draw_piece *to, const struct draw_pa
     n += lane < WARPS ? part[lane].n_certain : 0;
     for (int j = 16; j > 0; j /= 2) n += __shfl_xor_sync(~0u, n, j);
     if (lane < OP_DRAW_LANES) to->chance[lane] = (uint32_t)sum;
-    __threadfence();
     __syncwarp();
-    if (lane == 0) *(volatile uint32_t *)&to->n_taken = n;
+    if (lane == 0) flag_raise(&to->n_taken, n);
 }
 
 /* Until n pieces have told, by all threads of a block. */
 static __device__ void wait_for_pieces(const struct op_draw_piece *piece, uint32_t n)
 {
     for (uint32_t p = threadIdx.x; p < n; p += THREADS)
-        while (*(const volatile uint32_t *)&piece[p].n_taken == UNTOLD)
+        while (flag_look(&piece[p].n_taken) == UNTOLD)
             ;
-    __threadfence();
     __syncthreads();
 }
 
@@ -403,8 +399,8 @@ static __device__ struct draw_place place_piece(const struct op_draw_piece *piec
     return at;
 }
 
-/* Bits of this thread's items that are taken, `sum` being what its draw lanes have added up to before
- * them. */
+/* Bits of this thread's items that are taken, `sum` being what its draw lanes have added up to
+ * before them. */
 static __device__ __forceinline__ uint32_t choose_items(const float value[EACH], struct draw_by v,
                                                         const uint32_t sum[NEAR])
 {
@@ -459,13 +455,21 @@ static __device__ __forceinline__ void list_taken_items(const struct op_draw &op
     }
 }
 
+/* What a thread has of its warp's stretch, which begins with item `first`. */
+struct draw_stretch {
+    float value[EACH];
+    uint32_t sum[NEAR]; /* what its draw lanes have added up to before these */
+    uint32_t first;
+};
+
 /* Takes from a warp's stretch, to number `at` of the list; returns the bits of one of the two pages
  * that four threads have to two of these, to others none. */
-static __device__ uint32_t take_stretch(const struct op_draw &op, struct draw_room &room,
-                                        const float value[EACH], struct draw_by v, uint32_t first,
-                                        const uint32_t sum[NEAR], uint32_t at)
+static __device__ __forceinline__ uint32_t take_stretch(const struct op_draw &op,
+                                                        struct draw_room &room,
+                                                        const struct draw_stretch &from,
+                                                        struct draw_by v, uint32_t at)
 {
-    const uint32_t lane = threadIdx.x % 32, bits = choose_items(value, v, sum);
+    const uint32_t lane = threadIdx.x % 32, bits = choose_items(from.value, v, from.sum);
     const u64 both = gather_pages(bits);
     uint32_t up_to = count_bits(both);
     const uint32_t own = up_to;
@@ -481,11 +485,11 @@ static __device__ uint32_t take_stretch(const struct op_draw &op, struct draw_ro
 #pragma unroll
         for (uint32_t k = 0; k < NEAR; k++) {
             if (!(bits >> (s * NEAR + k) & 1)) continue;
-            room.value[to] = value[s * NEAR + k];
+            room.value[to] = from.value[s * NEAR + k];
             room.place[to++] = (uint16_t)(place + k);
         }
     }
-    list_taken_items(op, room, v.cut, first, at, __shfl_sync(~0u, up_to, 31));
+    list_taken_items(op, room, v.cut, from.first, at, __shfl_sync(~0u, up_to, 31));
     return lane % 4 == 0 ? (uint32_t)both : lane % 4 == 1 ? (uint32_t)(both >> 32) : 0;
 }
 
@@ -495,16 +499,16 @@ static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struc
                                       uint32_t piece, float cut, struct draw_part *part,
                                       struct draw_part *room)
 {
-    const uint32_t warp = threadIdx.x / 32, first = piece * OP_DRAW_ITEMS + warp * STRETCH;
+    const uint32_t warp = threadIdx.x / 32;
     const struct draw_by v = draw_by_of(cut);
     __shared__ struct draw_room taken[WARPS];
-    float value[EACH];
-    uint32_t sum[NEAR];
+    struct draw_stretch mine;
+    mine.first = piece * OP_DRAW_ITEMS + warp * STRETCH;
     if (from)
-        make_stretch(value, op.at, *from, first);
+        make_stretch(mine.value, op.at, *from, mine.first);
     else
-        load_stretch(value, op.at, first);
-    add_stretch(&part[warp], sum, value, v);
+        load_stretch(mine.value, op.at, mine.first);
+    add_stretch(&part[warp], mine.sum, mine.value, v);
     __syncthreads();
     if (warp == 0) tell_piece(&op.piece[piece], part);
     wait_for_pieces(op.piece, piece);
@@ -515,8 +519,8 @@ static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struc
     }
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++)
-        sum[k] += __shfl_sync(~0u, (uint32_t)to.sum, threadIdx.x % 4 * NEAR + k);
-    return take_stretch(op.at, taken[warp], value, v, first, sum, listed_before(to));
+        mine.sum[k] += __shfl_sync(~0u, (uint32_t)to.sum, threadIdx.x % 4 * NEAR + k);
+    return take_stretch(op.at, taken[warp], mine, v, listed_before(to));
 }
 
 static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
@@ -530,7 +534,7 @@ static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_r
 struct draw_taken { /* what a launch takes, [n] on the device each */
     const struct op_lane_draw *draw;
     const struct op_lane_shares *shares; /* of which values are made; NULL: they are there */
-    const struct op_lane_list *list; /* NULL: others make lists */
+    const struct op_lane_list *list;     /* NULL: others make lists */
     uint32_t n, n_piece;
 };
 

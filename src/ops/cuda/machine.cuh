@@ -49,6 +49,20 @@ __device__ __forceinline__ uint32_t count_block(uint32_t *tally)
     return n_before;
 }
 
+/* Raises a flag, and looks at one: what this thread had written, or others before a barrier with it,
+ * is there for those who have seen the flag, and behind their next barrier for others. */
+__device__ __forceinline__ void flag_raise(uint32_t *flag, uint32_t x)
+{
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(x) : "memory");
+}
+
+__device__ __forceinline__ uint32_t flag_look(const uint32_t *flag)
+{
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(flag) : "memory");
+    return x;
+}
+
 /* Ahead of it: blocks of what is launched next may come before this kernel has begun, when all of its
  * own are there. What they read before they begin, two launches may be writing then. */
 __device__ __forceinline__ void kernel_yield(void)

@@ -174,8 +174,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
     __shared__ struct op_lane_boxes of[BOX_MATES];
     struct box_query<TILES> *query = (struct box_query<TILES> *)kernel_shared();
     const uint32_t n = n_list / n_mate;
-    for (uint32_t m = 0; m < n_mate; m++)
-        choose_copy(&of[m], list + blockIdx.y + m * n);
+    for (uint32_t m = 0; m < n_mate; m++) choose_copy(&of[m], list + blockIdx.y + m * n);
     kernel_begin();
     __syncthreads();
     for (uint32_t i = blockIdx.y; i < begin.n; i += n)

@@ -16,20 +16,20 @@
 
 #include <float.h>
 
-#define WARPS   4u
-#define ROWS    16u /* heads of one instruction */
-#define MATES   4u  /* lanes of a block, at most */
-#define BUSY    4u /* blocks of a multiprocessor at once */
-#define STAGES  4u /* pages of a warp that are in shared memory, or on their way there */
-#define SPREAD  256u
-#define EACH    CHOOSE_TOKENS
+#define WARPS  4u
+#define ROWS   16u /* heads of one instruction */
+#define MATES  4u  /* lanes of a block, at most */
+#define BUSY   4u  /* blocks of a multiprocessor at once */
+#define STAGES 4u  /* pages of a warp that are in shared memory, or on their way there */
+#define SPREAD 256u
+#define EACH   CHOOSE_TOKENS
 
 /* ---- Heads ---- */
 
 /* Where the numbers of a row's head go: exponentials, the largest logits and sums of pages; sums of
  * pieces, `group` apart. */
 struct share_row {
-    uint16_t *exps;
+    uint8_t *exps;
     float *top, *page_sum, *sum;
     uint32_t mate; /* whose head it is; UINT32_MAX: there is none */
 };
@@ -198,8 +198,7 @@ static __device__ __forceinline__ void share_page(float c[4][4], const struct sh
             uint32_t step[2], by[4];
             share_load(step, steps + share_channel<D>(j, u, s) * 2);
 #pragma unroll
-            for (uint32_t k = 0; k < 4; k++)
-                by[k] = h2_mul(query.q[u][s][k], step[k / 2]);
+            for (uint32_t k = 0; k < 4; k++) by[k] = h2_mul(query.q[u][s][k], step[k / 2]);
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++)
                 mma_16816<HALF_F16>(c[i], by, first[i] & bits, second[i] & bits);
@@ -227,20 +226,18 @@ static __device__ __forceinline__ float share_sum(float x)
  * unless it is NULL: returns that, of products alone, and the page's sum. The sum is NaN if one is
  * not finite: then the page's step or the query is not, and some products are NaN or all infinite.
  */
-static __device__ __forceinline__ struct exp_sum share_put(uint16_t *exps, const float c[4][4],
+static __device__ __forceinline__ struct exp_sum share_put(uint8_t *exps, const float c[4][4],
                                                            uint32_t e)
 {
     float max = fmaxf(c[0][2 * e], c[0][2 * e + 1]), x[8];
 #pragma unroll
     for (uint32_t i = 1; i < 4; i++) max = fmaxf(max, fmaxf(c[i][2 * e], c[i][2 * e + 1]));
     max = share_max(max) * SHARE_UNIT;
+    const float up = CHOOSE_UP - max;
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
-        x[i] = exp2_fast(fmaf(c[i / 2][2 * e + i % 2], SHARE_UNIT, -max));
-    if (exps)
-        *(uint4 *)exps =
-            make_uint4(half_pack<HALF_F16>(x[0], x[1]), half_pack<HALF_F16>(x[2], x[3]),
-                       half_pack<HALF_F16>(x[4], x[5]), half_pack<HALF_F16>(x[6], x[7]));
+        x[i] = exp2_fast(fmaf(c[i / 2][2 * e + i % 2], SHARE_UNIT, up));
+    if (exps) *(uint2 *)exps = make_uint2(choose_pack(x), choose_pack(x + 4));
     const float sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
     return {max, share_sum(sum)};
 }
@@ -262,8 +259,8 @@ share_row_of(const struct share_block &b, uint32_t e, const struct share_piece &
 }
 
 /* Where the exponentials of this thread's tokens of the piece's first page go, or NULL. */
-static __device__ __forceinline__ uint16_t *
-share_exps_of(const struct share_block &b, uint32_t e, const struct share_piece &of)
+static __device__ __forceinline__ uint8_t *share_exps_of(const struct share_block &b, uint32_t e,
+                                                         const struct share_piece &of)
 {
     const struct share_row *row = share_row_of(b, e, of);
     return row ? row->exps + of.piece * SHARE_PAGES * PAGE_TOK + threadIdx.x % 4 * 8 : NULL;
@@ -296,7 +293,7 @@ static __device__ __forceinline__ void share_tell(const struct share_block &b, u
     for (uint32_t k = 0; k < 2; k++)
         all += 2 * j + k < n ? made.page[k].sum * exp2_fast(top[k] - max) : 0;
     all = share_sum(all);
-    if (row && j == 0) row->sum[(size_t)of.piece * b.group] = max + log2f(all);
+    if (row && j == 0) row->sum[(size_t)of.piece * b.group] = max + log2f(all) - CHOOSE_UP;
 }
 
 /* Pages of a piece as a lane has them. */
@@ -316,9 +313,9 @@ template <uint32_t D> struct share_room {
 
 /* A piece, by a warp. */
 template <uint32_t D>
-static __device__ __forceinline__ void
-share_by_warp(const struct share_block &b, const struct share_query<D> &query,
-              const struct share_piece &of)
+static __device__ __forceinline__ void share_by_warp(const struct share_block &b,
+                                                     const struct share_query<D> &query,
+                                                     const struct share_piece &of)
 {
     using room_of = struct share_room<D>;
     const struct op_share_planes op = b.of[of.mate].at; /* in registers */
@@ -343,7 +340,7 @@ share_by_warp(const struct share_block &b, const struct share_query<D> &query,
         copy_async16(smem_address(room.min[p] + at), page_at(p) + op.min_at + at);
     }
     for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
-    uint16_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
+    uint8_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
     struct share_made made[2] = {};
     for (uint32_t first = 0; first < n; first += 2)
 #pragma unroll
@@ -371,15 +368,15 @@ share_by_warp(const struct share_block &b, const struct share_query<D> &query,
 
 /* The same by a block, a warp for each page. */
 template <uint32_t D>
-static __device__ __forceinline__ void
-share_by_block(const struct share_block &b, const struct share_query<D> &query,
-               const struct share_piece &of)
+static __device__ __forceinline__ void share_by_block(const struct share_block &b,
+                                                      const struct share_query<D> &query,
+                                                      const struct share_piece &of)
 {
     __shared__ struct exp_sum room[SHARE_PAGES][ROWS];
     const struct op_share_planes op = b.of[of.mate].at;
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, p = threadIdx.x / 32;
     const uint32_t n = share_count(op, of.piece);
-    uint16_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
+    uint8_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
     const auto page_at = [&](uint32_t i) {
         return op.base + (size_t)op.page[of.piece * SHARE_PAGES + i] * op.stride;
     };
@@ -391,8 +388,7 @@ share_by_block(const struct share_block &b, const struct share_query<D> &query,
         share_page(c, query, page + op.hi2_at, page + op.step_at);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) {
-            const struct exp_sum made =
-                share_put(exps[e] ? exps[e] + p * PAGE_TOK : NULL, c, e);
+            const struct exp_sum made = share_put(exps[e] ? exps[e] + p * PAGE_TOK : NULL, c, e);
             if (j == 0) room[p][lane / 4 + 8 * e] = made;
         }
     }
@@ -514,39 +510,40 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
 
 /* ---- Shares ---- */
 
-/* The sum of a page's shares in their order, of which four threads have eight each. */
-static __device__ float share_page_total(const float share[EACH])
-{
-    const uint32_t t = threadIdx.x % 4;
-    float sum = 0;
-    for (uint32_t i = 0; i < 4; i++) {
-#pragma unroll
-        for (uint32_t k = 0; k < EACH; k++) sum += t == i ? share[k] : 0;
-        sum = __shfl_sync(~0u, sum, threadIdx.x % 32 / 4 * 4 + i);
-    }
-    return sum;
-}
-
-/* Shares of tokens; a thread takes EACH. `folds` NULL: nobody asks for the sums of pages. */
+/* Shares of tokens; a thread takes EACH. */
 static __global__ void __launch_bounds__(SPREAD)
-    share_spread_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
+    share_spread_kernel(const struct choose_spread shares)
 {
     __shared__ struct op_lane_shares of;
     __shared__ float log[OP_GROUP_MAX];
     choose_open(&of, shares.list + blockIdx.y);
     const uint32_t i = (blockIdx.x * SPREAD + threadIdx.x) * EACH;
-    const bool is = i < of.at.n_page * PAGE_TOK, finite = choose_open_logs(log, of);
-    float share[EACH] = {};
+    const bool finite = choose_open_logs(log, of);
+    float share[EACH];
     if (!finite && i == 0) of.result->n_bad = 1; /* cleared by what came before */
-    if (is) {
-        choose_shares(share, of.at, log, i);
-        float4 *to = (float4 *)(of.at.share + i);
-        to[0] = make_float4(share[0], share[1], share[2], share[3]);
-        to[1] = make_float4(share[4], share[5], share[6], share[7]);
-    }
-    if (!folds) return;
-    const float total = share_page_total(share);
-    if (is && threadIdx.x % 4 == 0) folds[blockIdx.y].out[i / PAGE_TOK] = total;
+    if (i >= of.at.n_page * PAGE_TOK) return;
+    choose_shares(share, of.at, log, i);
+    float4 *to = (float4 *)(of.at.share + i);
+    to[0] = make_float4(share[0], share[1], share[2], share[3]);
+    to[1] = make_float4(share[4], share[5], share[6], share[7]);
+}
+
+/* Their sums over pages, of which nobody else asks for shares: those of exponentials will do. */
+static __global__ void __launch_bounds__(SPREAD)
+    share_fold_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
+{
+    __shared__ struct op_lane_shares of;
+    __shared__ float log[OP_GROUP_MAX];
+    choose_open(&of, shares.list + blockIdx.y);
+    const uint32_t p = blockIdx.x * SPREAD + threadIdx.x;
+    const bool finite = choose_open_logs(log, of);
+    float sum = 0;
+    if (!finite && p == 0) of.result->n_bad = 1;
+    if (p >= of.at.n_page) return;
+#pragma unroll 4
+    for (uint32_t g = 0; g < of.at.group; g++)
+        sum = fmaf(choose_sums(of.at, g)[p], choose_by(of.at, log, g, p), sum);
+    folds[blockIdx.y].out[p] = sum;
 }
 
 /* The launch before, if it makes shares for n lanes. */
@@ -572,15 +569,6 @@ struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_l
     return s;
 }
 
-static sac_status launch_spread(struct cuda_device *d, const struct choose_spread &spread,
-                                const struct op_lane_fold *folds)
-{
-    const uint32_t each = SPREAD * EACH / PAGE_TOK; /* pages */
-    return queue_launch(d, "shares of tokens", share_spread_kernel,
-                        dim3((spread.n_page + each - 1) / each, spread.n), SPREAD, 0, spread,
-                        folds);
-}
-
 /* Whether the sums are those of pages of these shares, and go where they do not lie. */
 static bool folds_shares(const struct op_lane_fold *op, const struct op_share_planes *of)
 {
@@ -598,13 +586,16 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
     for (uint32_t i = 0; i < n; i++)
         if (!folds_shares(&op[i], &of[i].at)) return false;
     queue_drop_last(d);
-    (void)launch_spread(d, s, staged); /* a failure is remembered */
+    (void)queue_launch(d, "shares of pages", share_fold_kernel,
+                       dim3((s.n_page + SPREAD - 1) / SPREAD, n), SPREAD, 0, s,
+                       staged); /* a failure is remembered */
     return true;
 }
 
 /* ---- The launcher ---- */
 
-/* Lanes of a block: as many as have room in an instruction's rows, where there is work for all then. */
+/* Lanes of a block: as many as have room in an instruction's rows, where there is work for all
+ * then. */
 static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_shares *op,
                             uint32_t n, uint32_t n_block)
 {
@@ -663,5 +654,8 @@ sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *
     case 256: TRY(launch_logits<256>(d, op, list, n, most)); break;
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
     }
-    return launch_spread(d, {list, n, most}, NULL);
+    const uint32_t each = SPREAD * EACH / PAGE_TOK; /* pages */
+    return queue_launch(d, "shares of tokens", share_spread_kernel,
+                        dim3((most + each - 1) / each, n), SPREAD, 0,
+                        (struct choose_spread){list, n, most});
 }

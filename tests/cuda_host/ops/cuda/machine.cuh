@@ -32,6 +32,16 @@ static inline uint32_t count_block(uint32_t *tally)
     return (*tally)++;
 }
 
+static inline void flag_raise(uint32_t *flag, uint32_t x)
+{
+    *flag = x;
+}
+
+static inline uint32_t flag_look(const uint32_t *flag)
+{
+    return *(const volatile uint32_t *)flag;
+}
+
 static inline void kernel_yield(void)
 {
 }
