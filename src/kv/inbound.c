@@ -164,28 +164,31 @@ static bool has_come(const struct tier *t, const struct disk_io *io, uint32_t i)
     return io->result >= (ssize_t)((i + 1) * disk_stride(t->disk, io));
 }
 
-/* Nobody else looks at a frame yet, and not at the page, which may be another by now. */
+/* A page that comes back begins with its card. */
+static void put_card(const struct tier *t, uint32_t f, page_id id)
+{
+    memcpy(tier_frame_bytes(t, f), tier_card(t, id), t->card_bytes);
+}
+
+/* Nobody else looks at a frame yet. A page that somebody waits for is held; another may be freed
+ * meanwhile, and its card be another page's: that is for the lock. */
 static void check(const struct tier *t, struct disk_io *io, bool is_in_place)
 {
     const size_t bytes = t->geom.bytes - t->card_bytes, stride = disk_stride(t->disk, io);
     for (uint32_t i = 0; i < io->n_slot; i++) {
-        if (io->tag[i].frame == FRAME_NONE) continue;
-        uint8_t *to = tier_frame_bytes(t, io->tag[i].frame) + t->card_bytes;
+        const uint32_t f = io->tag[i].frame;
+        if (f == FRAME_NONE) continue;
+        uint8_t *to = tier_frame_bytes(t, f) + t->card_bytes;
         const uint8_t *from = is_in_place ? to : io->buffer + i * stride;
         io->tag[i].is_good = has_come(t, io, i) && XXH3_64bits(from, bytes) == io->tag[i].sum;
         if (io->tag[i].is_good && !is_in_place) memcpy(to, from, bytes);
+        if (io->tag[i].is_good && !io->is_early) put_card(t, f, io->tag[i].page);
     }
 }
 
 void inbound_fill(const struct tier *t, struct disk_io *io)
 {
     check(t, io, false);
-}
-
-static void end_good(struct tier *t, uint32_t f)
-{
-    memcpy(tier_frame_bytes(t, f), tier_card(t, t->frame[f].page), t->card_bytes);
-    tier_set_state(t, f, TIER_CLEAN);
 }
 
 static void end_bad(struct tier *t, const struct disk_io *io, uint32_t i)
@@ -216,10 +219,12 @@ void inbound_end(struct tier *t, const struct disk_io *io)
         }
         t->page[io->tag[i].page].is_moving = false;
         if (tier_is_orphan(t, f)) continue;
-        if (io->tag[i].is_good)
-            end_good(t, f);
-        else
+        if (!io->tag[i].is_good) {
             end_bad(t, io, i);
+            continue;
+        }
+        if (io->is_early) put_card(t, f, io->tag[i].page);
+        tier_set_state(t, f, TIER_CLEAN);
     }
     if (io->source) source_drop(io->source);
 }

@@ -75,14 +75,30 @@ static uint32_t take_seldom(struct tier *t, uint32_t layer, uint32_t n)
     return taken;
 }
 
+/* Takes up to n pages of a layer that were used in the same step as this one, which is the oldest
+ * of all layers and before whose layer none has any of that step: so they are next. Returns how
+ * many. */
+static uint32_t take_oldest(struct tier *t, uint32_t frame, uint32_t n)
+{
+    const uint32_t used = t->frame[frame].used;
+    uint32_t taken = 0;
+    for (uint32_t next; frame != PAGE_NONE && taken < n && t->frame[frame].used == used;
+         frame = next) {
+        next = t->frame[frame].next;
+        if (!is_ready(t, frame)) continue;
+        tier_evict(t, frame);
+        taken++;
+    }
+    return taken;
+}
+
 void victim_take(struct tier *t, uint32_t n)
 {
     while (n > 0) {
         const uint32_t frame = oldest(t);
         if (frame == PAGE_NONE) return;
         if (t->policy == SAC_TIER_STALE && is_wanted(t, frame)) break;
-        tier_evict(t, frame);
-        n--;
+        n -= take_oldest(t, frame, n);
     }
     /* The layer at hand comes last. */
     for (uint32_t i = 1; n > 0 && i <= t->geom.n_layer; i++) {

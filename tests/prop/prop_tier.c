@@ -665,6 +665,30 @@ static void stale_pages_go_first(void **state)
     assert_true(cycle(SAC_TIER_STALE) >= 25);
 }
 
+/* Of all layers the pages used longest ago go first, however many of one layer. */
+static void older_pages_of_other_layers_go_first(void **state)
+{
+    static const page_id id[] = {0, 1, 10};
+    (void)state;
+    for (uint64_t seed = 4; seed < 8; seed++) { /* both policies, both kinds of pages */
+        struct world w;
+        world_init(&w, seed, NULL);
+        for (uint32_t i = 0; i < 3; i++) write_one(&w, id[i], id[i] / 10);
+        tier_begin(&w.tier);
+        use(&w, 0, id, 1);
+        use(&w, 1, id + 2, 1);
+        tier_begin(&w.tier);
+        use(&w, 0, id + 1, 1);
+        for (int i = 0; i < 2; i++) tier_begin(&w.tier);
+        tier_enter(&w.tier, N_LAYER - 1); /* of equal steps, layer 0 was used first */
+        victim_take(&w.tier, 2);
+        assert_int_equal(w.frame_of[0], PAGE_NONE);
+        assert_int_equal(w.frame_of[10], PAGE_NONE);
+        assert_int_not_equal(w.frame_of[1], PAGE_NONE);
+        world_free(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -680,6 +704,7 @@ int main(void)
         cmocka_unit_test(what_comes_at_once_is_not_fetched_ahead),
         cmocka_unit_test(a_killed_process_leaves_nothing),
         cmocka_unit_test(stale_pages_go_first),
+        cmocka_unit_test(older_pages_of_other_layers_go_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
