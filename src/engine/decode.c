@@ -7,7 +7,9 @@
  * choice cut the context into pieces for all workers. Then the others would attend to what one has
  * fetched into a cache of its own, so nobody fetches before attention does. So it is with those
  * that are left when all workers have had as many, if they are few and long: else most workers
- * would wait for the last lanes.
+ * would wait for the last lanes. Where pages come from a disk and each worker would have one lane,
+ * all lists would end at the same time, and the disk have nothing to do until then: lanes that are
+ * long are asked a few at a time.
  *
  * Invariants:
  *  1. A lane's choice depends on the sequence alone: lanes write their own state, mask and answer,
@@ -17,6 +19,7 @@
  *  3. Where pages were given back (evict.c, compact.c), "everything" is what is left: list_lane. */
 #include "engine/decode.h"
 
+#include "base/minmax.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
 #include "engine/past.h"
@@ -29,6 +32,7 @@
 #define COUNT_PIECES  8u   /* of a lane, where lanes are fewer than workers */
 #define FETCH_AT_ONCE 256u /* pages */
 #define LONE_PAGES    64u  /* that one worker looks at in the time in which all meet for a choice */
+#define GROUP_PAGES   32768u /* that are looked at before a disk hears what will be read of them */
 
 struct decode_list { /* of one run, while it is made */
     uint32_t *page, *tok;
@@ -66,6 +70,7 @@ void decode_plan(sac_engine *e, struct arena *a)
     const size_t before = a->used;
     uint32_t n_past = 0;
     d->n_joined = decode_joined(e);
+    d->group_pages = GROUP_PAGES;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
         if (!m->decode) continue;
@@ -441,33 +446,55 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     run->select_logw = list.logw;
 }
 
+/* Pages of the longest context of decode rows from number run0 on. */
+static uint32_t longest(const sac_engine *e, uint32_t run0)
+{
+    uint32_t n_page = 0;
+    for (uint32_t i = run0; i < e->batch.n_decode; i++)
+        if (e->batch.run[i].pos0 / PAGE_TOK > n_page) n_page = e->batch.run[i].pos0 / PAGE_TOK;
+    return n_page;
+}
+
 /* How many of n lanes, the last ones, are asked together; lanes that are joined count as one. */
 static uint32_t count_together(const sac_engine *e, uint32_t n)
 {
     const uint32_t n_worker = workers_count(e->workers), left = n % n_worker;
     const uint32_t run0 = (n - left) * e->decode.n_joined / e->pool.geom.n_kv_head;
-    uint32_t n_page = 0;
     if (n < n_worker || left == 0) return left;
-    for (uint32_t i = run0; i < e->batch.n_decode; i++)
-        if (e->batch.run[i].pos0 / PAGE_TOK > n_page) n_page = e->batch.run[i].pos0 / PAGE_TOK;
-    return n_page * (n_worker - left) > LONE_PAGES * n_worker ? left : 0;
+    return longest(e, run0) * (n_worker - left) > LONE_PAGES * n_worker ? left : 0;
+}
+
+/* Of n lanes, no more than there are workers, how many are asked together at a time. What a method
+ * visits while it chooses it fetches itself. */
+static uint32_t count_group(const sac_engine *e, uint32_t n)
+{
+    const struct tier *t = e->pool.tier;
+    const uint32_t n_page = max_u32(longest(e, 0), 1);
+    if (!t || t->no_ahead || e->decode.has_rest || n > workers_count(e->workers)) return n;
+    return min_u32(n, (e->decode.group_pages + n_page - 1) / n_page);
+}
+
+/* Lanes from lane0 on, which are asked together. */
+static void choose_together(struct choose_call *c, uint32_t lane0, uint32_t n_lane)
+{
+    c->fetches = false;
+    c->lane0 = lane0;
+    c->n_lane = n_lane;
+    for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i);
+    workers_for(c->e->workers, n_lane * (1 + (c->e->decode.logw ? COUNT_PIECES : 0)), list_or_count,
+                c);
 }
 
 static void choose_lanes(struct choose_call *c, uint32_t n_lane)
 {
-    struct workers *workers = c->e->workers;
     const uint32_t n_joined = c->e->decode.n_joined, n = n_lane / n_joined;
-    const uint32_t n_together = count_together(c->e, n);
+    const uint32_t n_group = count_group(c->e, n);
+    const uint32_t n_together = n_group < n ? n : count_together(c->e, n);
     c->fetches = true;
     c->n_all = n_lane;
-    workers_for(workers, n - n_together, choose_joined, c);
-    if (n_together == 0) return;
-    c->fetches = false;
-    c->lane0 = (n - n_together) * n_joined;
-    c->n_lane = n_together * n_joined;
-    for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i);
-    workers_for(workers, c->n_lane * (1 + (c->e->decode.logw ? COUNT_PIECES : 0)), list_or_count,
-                c);
+    workers_for(c->e->workers, n - n_together, choose_joined, c);
+    for (uint32_t i = n - n_together; i < n; i += n_group)
+        choose_together(c, i * n_joined, min_u32(n_group, n - i) * n_joined);
 }
 
 void decode_choose(sac_engine *e, struct reading *r)

@@ -42,6 +42,7 @@ struct decode {
     bool has_see, evicts, has_rest; /* some method wants to see rows, gives pages back, guesses */
     bool token_grain, weighs;       /* reads single tokens, by weights */
     uint32_t n_joined;              /* lanes that are asked together: a row's, or one */
+    uint32_t group_pages;           /* of lanes that are asked one after the other, for a disk */
     /* Masks and lists are memory of the backend, rooms of a place. */
     uint32_t *mask;          /* [n_seq_max][n_kv_head][max_page] */
     uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */

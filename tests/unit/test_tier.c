@@ -279,6 +279,57 @@ static void chosen_pages_are_on_their_way(void **state)
     }
 }
 
+static void (*real_boxes)(struct workers *pool, const struct ops *ops,
+                          const struct op_lane_boxes *op, uint32_t n);
+static struct tier *asked_tier;
+static _Atomic uint32_t n_alone, n_in_turn, n_behind_reads;
+
+/* Scores of a lane, by one worker or by all, and whether something that others have chosen is on
+ * its way or there. */
+static void count_boxes(struct workers *pool, const struct ops *ops, const struct op_lane_boxes *op,
+                        uint32_t n)
+{
+    bool any = false;
+    assert_int_equal(n, 1);
+    pthread_mutex_lock(&asked_tier->lock);
+    for (uint32_t f = 0; f < asked_tier->n_frame; f++)
+        any = any || asked_tier->frame[f].why == TIER_CHOSEN;
+    pthread_mutex_unlock(&asked_tier->lock);
+    n_alone += !pool;
+    n_in_turn += pool != NULL;
+    n_behind_reads += any;
+    real_boxes(pool, ops, op, n);
+}
+
+/* Where each worker would have one lane, a disk reads what the first of them has chosen while the
+ * next is chosen for; short ones are one worker's each, as ever. With the same bits. */
+static void long_lanes_take_turns(void **state)
+{
+    (void)state;
+    static const char spec[] = "arkvale:budget=64,dense=0";
+    float want[TINY_VOCAB], got[TINY_VOCAB];
+    for (int is_long = 0; is_long < 2; is_long++) {
+        sac_error err;
+        sac_seq s;
+        sac_engine *e = open_engine(method_find("decode", "arkvale"), spec,
+                                    &(struct way){.tiers = true, .n_thread = TINY_KV_HEADS});
+        must(sac_seq_create(e, &s, &err), &err);
+        compute(e, s, N_PROMPT, SAC_ROW_PROMPT, got);
+        tier_settle(&e->tier);
+        victim_take(&e->tier, e->tier.n_ready);
+        real_boxes = e->ops.lanes.boxes;
+        e->ops.lanes.boxes = count_boxes;
+        asked_tier = &e->tier;
+        n_alone = n_in_turn = n_behind_reads = 0;
+        if (is_long) e->decode.group_pages = N_PROMPT / PAGE_TOK;
+        compute(e, s, 1, SAC_ROW_DECODE, is_long ? got : want);
+        assert_int_equal(is_long ? n_in_turn : n_alone, TINY_LAYERS * TINY_KV_HEADS);
+        if (is_long) assert_true(n_behind_reads > 0);
+        sac_engine_free(e);
+    }
+    assert_memory_equal(got, want, sizeof want);
+}
+
 /* What is visited page after page does not depend on how much is fetched beforehand. */
 static void looking_ahead_changes_nothing(void **state)
 {
@@ -672,6 +723,7 @@ int main(void)
         cmocka_unit_test(rows_wider_than_memory_keep_their_bits),
         cmocka_unit_test(cards_choose_without_a_fetch),
         cmocka_unit_test(chosen_pages_are_on_their_way),
+        cmocka_unit_test(long_lanes_take_turns),
         cmocka_unit_test(looking_ahead_changes_nothing),
         cmocka_unit_test(workers_visit_beside_each_other),
         cmocka_unit_test(a_state_that_is_opened_is_the_one_that_is_read),
