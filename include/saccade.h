@@ -3,7 +3,7 @@
  * Order of need: a model (`sac_model_load`), text and tokens (`sac_tokenize`, `sac_chat_apply`), an
  * engine that owns the KV pages (`sac_engine_create`), then either requests (`sac_submit`,
  * `sac_run`: prompt in, events out) or bare sequences (`sac_seq_append`, `sac_step`: tokens in,
- * logits out). Both may be mixed on one engine.
+ * logits out). Both may be mixed on one engine; sac_run gives nobody the logits of bare ones.
  *
  * Contract of every function, unless it says otherwise:
  *  - Pointers are not NULL. `err` may be NULL; when given it holds one line that names the file,
@@ -192,8 +192,8 @@ typedef struct sac_engine_params {
     uint32_t sparse_min_ctx; /* rows at positions below it read everything */
     uint32_t n_request_max;  /* that wait or run: then sac_submit says SAC_ERR_BUSY; 0: any */
     float tbt_target_ms; /* time between tokens: a step with decode rows takes no more prompt rows
-                            than this leaves time for; 0: as many as n_batch. A few rows, now and then
-                            if these take too long, or a planning method's chunk. No result changes */
+                            than this leaves time for; 0: as many as n_batch. A few rows at times if
+                            these take too long, or a planning method's chunk. No result changes */
     bool compose;        /* plan the memory of sac_compose */
     bool record, watch;  /* the same of sac_engine_set_recorder, of sac_request.on_read */
     bool learn; /* prefill methods with a table of heads learn it from prompts, read densely */
@@ -384,9 +384,9 @@ typedef struct sac_row {
 typedef void (*sac_row_fn)(void *user, const sac_row *row);
 
 /* Computes one batch of pending rows: decode rows of all sequences first, then prompt chunks in
- * the order they were queued. `*out_n` (or NULL) gets the rows computed, 0 when nothing pends.
- * SAC_ERR_CONTEXT when the shared pool has no page for any pending row: nothing is lost, remove or
- * truncate a sequence and step again. */
+ * the order they were queued; those of requests are left to sac_run. `*out_n` (or NULL) gets the
+ * rows computed, 0 when nothing pends. SAC_ERR_CONTEXT when the shared pool has no page for any
+ * pending row: nothing is lost, remove or truncate a sequence and step again. */
 SAC_API SAC_NODISCARD sac_status sac_step(sac_engine *engine, sac_row_fn on_row, void *user,
                                           uint32_t *out_n, sac_error *err);
 
@@ -704,8 +704,8 @@ typedef struct sac_guide {
 #define SAC_PREFILL_KEEP UINT32_MAX
 
 typedef struct sac_request {
-    sac_seq seq;           /* continue this sequence and keep it (its rows give all logits again
-                              behind the end); SAC_SEQ_NONE: a fresh one that is removed at the end */
+    sac_seq seq;           /* continue this sequence, which is nobody else's until the end, and keep
+                              it (all logits again then); SAC_SEQ_NONE: a fresh one, then removed */
     const int32_t *prompt; /* [n_prompt], appended to the sequence; copied */
     size_t n_prompt;
     uint32_t n_decode_row; /* of the prompt's last tokens, so many are decode rows, which the decode

@@ -49,6 +49,12 @@ void admit_join(sac_engine *e, sac_seq id)
     if (s) s->admit = (struct admit_seq){.joined = true};
 }
 
+bool admit_has_joined(const sac_engine *e, sac_seq id)
+{
+    const struct seq *s = engine_seq(e, id, NULL);
+    return s && s->admit.joined;
+}
+
 static void set_held(sac_engine *e, struct admit_seq *s, bool held)
 {
     if (s->held == held) return;

@@ -50,6 +50,7 @@ void admit_plan(sac_engine *e, struct arena *a);
 /* A request drives the sequence, and no more: then, microseconds that it has waited. */
 void admit_join(sac_engine *e, sac_seq id);
 uint64_t admit_leave(sac_engine *e, sac_seq id);
+bool admit_has_joined(const sac_engine *e, sac_seq id);
 
 /* Says who waits in the next step. At least one does not. */
 void admit_pick(sac_engine *e);

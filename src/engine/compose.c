@@ -436,7 +436,7 @@ static sac_status compute_question(struct compose *c, sac_error *err)
     TRY(sac_seq_append(c->e, c->seq, c->params->question, pending, SAC_ROW_PROMPT, SAC_WANT_NONE,
                        err));
     while (pending) {
-        TRY(sac_step(c->e, NULL, NULL, NULL, err));
+        TRY(engine_step_only(c->e, c->seq, err));
         sac_seq_length(c->e, c->seq, &pending);
     }
     return SAC_OK;

@@ -457,7 +457,7 @@ void engine_use_reader(sac_engine *e, sac_seq id, sac_read_fn fn, void *user)
 sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err)
 {
     e->only = id;
-    const sac_status status = sac_step(e, NULL, NULL, NULL, err);
+    const sac_status status = engine_step(e, NULL, NULL, NULL, err);
     e->only = SAC_SEQ_NONE;
     return status;
 }
@@ -497,7 +497,8 @@ static sac_status report_broken(sac_engine *e, sac_error *err)
     return status;
 }
 
-sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
+sac_status engine_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n,
+                       sac_error *err)
 {
     TRY(repeat_run(e, err));
     TRY(share_pick(e, err));
@@ -520,4 +521,12 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
     }
     if (out_n) *out_n = e->batch.n_row;
     return report_broken(e, err);
+}
+
+sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
+{
+    e->only_free = true;
+    const sac_status status = engine_step(e, on_row, user, out_n, err);
+    e->only_free = false;
+    return status;
 }

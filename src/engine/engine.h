@@ -118,7 +118,8 @@ struct sac_engine {
     struct repeat repeat;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
-    sac_seq only;              /* whose rows alone a step computes; SAC_SEQ_NONE: all */
+    sac_seq only;              /* whose rows alone a step computes; SAC_SEQ_NONE: all, but */
+    bool only_free;            /*   for those of sequences that requests drive */
     struct notes_watch *watch; /* borrowed; who sees the queries of a sequence, or NULL */
     bool runs_on;              /* a device may still compute steps that are over here */
     uint64_t next_ticket;
@@ -156,6 +157,13 @@ void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority);
 sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
                                const sac_sparse *sparse, sac_error *err);
 
+/* sac_step of all rows, those of requests too, whose logits nobody else must get. */
+sac_status engine_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n,
+                       sac_error *err);
+/* As the public calls, also while a request drives the sequence. */
+sac_status engine_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n, sac_row_kind kind,
+                         sac_want want, sac_error *err);
+sac_status engine_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err);
 /* One step of this sequence's rows; those of others wait. */
 sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err);
 /* A run of the step has lost a page: its sequence gives no logits and takes no more tokens. */

@@ -121,7 +121,7 @@ static sac_status take_rows(sac_engine *e, uint32_t n_row, uint32_t n_pending, s
 {
     struct seq *s = &e->seqs[e->repeat.seq_i];
     const uint32_t n = e->repeat.now.n_tok;
-    TRY(sac_seq_truncate(e, e->repeat.seq_i, n, err));
+    TRY(engine_truncate(e, e->repeat.seq_i, n, err));
     memmove(s->tok + n, s->tok + n + n_row, n_pending * sizeof *s->tok);
     memmove(s->flags + n, s->flags + n + n_row, n_pending * sizeof *s->flags);
     s->n_all = n + n_pending;

@@ -249,12 +249,11 @@ static sac_status queue_rest(sac_engine *engine, const struct request *r, sac_er
     uint32_t n = sac_seq_length(engine, r->seq, NULL) - r->n_cached;
     assert(n < n_all);
     if (n < n_wide) {
-        TRY(sac_seq_append(engine, r->seq, r->tok + n, n_wide - n, SAC_ROW_PROMPT, SAC_WANT_NONE,
-                           err));
+        TRY(engine_append(engine, r->seq, r->tok + n, n_wide - n, SAC_ROW_PROMPT, SAC_WANT_NONE,
+                          err));
         n = n_wide;
     }
-    return sac_seq_append(engine, r->seq, r->tok + n, n_all - n, SAC_ROW_DECODE, SAC_WANT_LAST,
-                          err);
+    return engine_append(engine, r->seq, r->tok + n, n_all - n, SAC_ROW_DECODE, SAC_WANT_LAST, err);
 }
 
 static sac_status copy_sparse(struct request *r, const sac_sparse *sparse, sac_error *err)
@@ -474,7 +473,7 @@ static void continue_request(struct request_list *list, struct request *r)
     sac_error err = {0};
     r->tok[r->n_prompt + r->n_predicted - 1] = r->choice;
     sac_sampler_accept(r->sampler, r->choice);
-    if (sac_seq_append(list->engine, r->seq, &r->choice, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err) !=
+    if (engine_append(list->engine, r->seq, &r->choice, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err) !=
         SAC_OK)
         end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = err.msg});
 }
@@ -670,14 +669,26 @@ static bool any_broken(const struct request_list *list)
     return false;
 }
 
+/* A caller may remove a sequence that a request drives, and even get its number for another. */
+static void end_removed(struct request_list *list)
+{
+    for (struct request *r = list->first; r; r = r->next) {
+        if (r->state != REQUEST_RUNNING || admit_has_joined(list->engine, r->seq)) continue;
+        r->seq = SAC_SEQ_NONE; /* another's by now, if it is there */
+        end_request(list, r,
+                    (sac_event){.finish = SAC_FINISH_ERROR, .error = "its sequence was removed"});
+    }
+}
+
 static sac_status run_step(struct request_list *list, sac_error *err)
 {
     sac_error why = {0};
+    end_removed(list);
     end_cancelled(list);
     admit_waiting(list);
     if (count_state(list, REQUEST_RUNNING) == 0) return SAC_OK;
     ask_masks(list);
-    const sac_status status = sac_step(list->engine, on_row, list, NULL, &why);
+    const sac_status status = engine_step(list->engine, on_row, list, NULL, &why);
     if (status == SAC_ERR_CONTEXT) {
         make_room(list, &why);
         return SAC_OK;

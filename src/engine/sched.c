@@ -59,7 +59,8 @@ static uint32_t reserve_rows(sac_engine *e, uint32_t seq_i, uint32_t n)
 /* Whether the sequence's rows may be in this step. */
 static bool may_run(const sac_engine *e, uint32_t seq_i)
 {
-    return e->only == SAC_SEQ_NONE || e->only == seq_i;
+    if (e->only != SAC_SEQ_NONE) return e->only == seq_i;
+    return !e->only_free || !admit_has_joined(e, seq_i);
 }
 
 static bool next_is_decode(const struct seq *s)

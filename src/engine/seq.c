@@ -110,10 +110,23 @@ static sac_status truncate_one(sac_engine *e, sac_seq id, uint32_t n_tok, sac_er
     return SAC_OK;
 }
 
-sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
+/* A request appends and cuts its sequence itself, and waits for what it has appended. */
+static sac_status check_free(const sac_engine *e, sac_seq id, sac_error *err)
+{
+    if (!admit_has_joined(e, id)) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG, "sequence %u is in use by a request", id);
+}
+
+sac_status engine_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
 {
     for (uint32_t i = 0; i < e->share.n; i++) TRY(truncate_one(e->share.of[i], id, n_tok, err));
     return SAC_OK;
+}
+
+sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
+{
+    TRY(check_free(e, id, err));
+    return engine_truncate(e, id, n_tok, err);
 }
 
 static void remove_one(sac_engine *e, sac_seq id)
@@ -185,10 +198,17 @@ static sac_status append_one(sac_engine *e, sac_seq id, const int32_t *tok, size
     return SAC_OK;
 }
 
-sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n,
-                          sac_row_kind kind, sac_want want, sac_error *err)
+sac_status engine_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n, sac_row_kind kind,
+                         sac_want want, sac_error *err)
 {
     for (uint32_t i = 0; i < e->share.n; i++)
         TRY(append_one(e->share.of[i], id, tok, n, kind, want, err));
     return SAC_OK;
+}
+
+sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n,
+                          sac_row_kind kind, sac_want want, sac_error *err)
+{
+    TRY(check_free(e, id, err));
+    return engine_append(e, id, tok, n, kind, want, err);
 }

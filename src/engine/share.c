@@ -172,10 +172,13 @@ void share_deinit(sac_engine *e)
 static void follow(sac_engine *e, const sac_engine *leader)
 {
     e->only = leader->only;
+    e->only_free = leader->only_free;
     e->pace = leader->pace;
     e->params.tbt_target_ms = leader->params.tbt_target_ms;
-    for (uint32_t i = 0; i < e->params.n_seq_max; i++)
+    for (uint32_t i = 0; i < e->params.n_seq_max; i++) {
         e->seqs[i].priority = leader->seqs[i].priority;
+        e->seqs[i].admit.joined = leader->seqs[i].admit.joined;
+    }
 }
 
 static bool is_same(const struct batch *a, const struct batch *b)

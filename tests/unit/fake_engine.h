@@ -158,6 +158,11 @@ uint64_t admit_leave(sac_engine *e, sac_seq id)
     return (void)e, (void)id, 0;
 }
 
+bool admit_has_joined(const sac_engine *e, sac_seq id)
+{
+    return fake_of(e)->seqs[id].alive;
+}
+
 /* Nothing is found, and nothing kept. */
 void reuse_salt_digest(const sac_engine *e, const char *salt, uint8_t out[SHA256_BYTES])
 {
@@ -286,8 +291,8 @@ uint32_t sac_seq_length(const sac_engine *e, sac_seq seq, uint32_t *out_pending)
     return s->n_done;
 }
 
-sac_status sac_seq_append(sac_engine *e, sac_seq seq, const int32_t *tok, size_t n,
-                          sac_row_kind kind, sac_want want, sac_error *err)
+sac_status engine_append(sac_engine *e, sac_seq seq, const int32_t *tok, size_t n,
+                         sac_row_kind kind, sac_want want, sac_error *err)
 {
     struct fake_seq *s = &fake_of(e)->seqs[seq];
     if (!s->alive) return error_set(err, SAC_ERR_NOT_FOUND, "there is no sequence %u", seq);
@@ -337,7 +342,7 @@ static bool compute_row(struct fake *f, uint32_t seq_i, sac_row_fn fn, void *use
     return true;
 }
 
-sac_status sac_step(sac_engine *e, sac_row_fn fn, void *user, uint32_t *out_n, sac_error *err)
+sac_status engine_step(sac_engine *e, sac_row_fn fn, void *user, uint32_t *out_n, sac_error *err)
 {
     struct fake *f = fake_of(e);
     uint32_t n_row = 0;

@@ -177,9 +177,100 @@ static void penalties_see_the_whole_sequence(void **state)
     sac_engine_free(e);
 }
 
+static void count_row(void *user, const sac_row *row)
+{
+    (void)row;
+    ++*(uint32_t *)user;
+}
+
+/* A caller's own steps compute its sequences, and take no row from a request that runs. */
+static void steps_between_are_the_callers(void **state)
+{
+    (void)state;
+    static struct answer alone, among;
+    sac_engine *e = make_engine(2, 512, 0, 1);
+    submit(e, 0, &alone);
+    run_all(e);
+    submit(e, 0, &among);
+    sac_seq own;
+    assert_int_equal(sac_seq_create(e, &own, NULL), SAC_OK);
+    for (uint32_t n_active = 1, n_row = 0, n_heard = 0, i = 0; n_active; i++) {
+        assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+        const int32_t tok = 100 + (int32_t)i;
+        assert_int_equal(sac_seq_append(e, own, &tok, 1, SAC_ROW_DECODE, SAC_WANT_LAST, NULL),
+                         SAC_OK);
+        assert_int_equal(sac_step(e, count_row, &n_heard, &n_row, NULL), SAC_OK);
+        assert_int_equal(n_row, 1);
+        assert_int_equal(n_heard, i + 1);
+        assert_int_equal(sac_step(e, count_row, &n_heard, &n_row, NULL), SAC_OK);
+        assert_int_equal(n_row, 0);
+    }
+    assert_memory_equal(among.tok, alone.tok, sizeof alone.tok);
+    sac_engine_free(e);
+}
+
+static void run_some(sac_engine *e, uint32_t n_most)
+{
+    uint32_t n_active = 1;
+    while (n_active && n_most--) assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    assert_int_equal(n_active, 0);
+}
+
+/* What a request drives is not its caller's to change; what is removed ends it. */
+static void sequences_of_requests_are_theirs(void **state)
+{
+    (void)state;
+    static struct answer answer;
+    const int32_t tok[] = {1, 2, 3, 4};
+    uint64_t id;
+    uint32_t n_active;
+    sac_seq other;
+    sac_error err = {0};
+    sac_engine *e = make_engine(2, 512, 0, 1);
+    sac_request r = sac_request_default();
+    r.prompt = tok;
+    r.n_prompt = 4;
+    r.max_tokens = N_TOK;
+    r.ignore_eos = true;
+    r.on_event = collect;
+    r.user = &answer;
+    assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
+    assert_int_equal(sac_submit(e, &r, &id, NULL), SAC_OK);
+    assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    assert_int_equal(sac_seq_append(e, r.seq, tok, 4, SAC_ROW_PROMPT, SAC_WANT_ALL, &err),
+                     SAC_ERR_ARG);
+    assert_non_null(strstr(err.msg, "in use by a request"));
+    assert_int_equal(sac_seq_truncate(e, r.seq, 2, NULL), SAC_ERR_ARG);
+    run_some(e, N_TOK);
+    assert_int_equal(answer.n_tok, N_TOK);
+    assert_int_equal(sac_seq_truncate(e, r.seq, 2, NULL), SAC_OK);
+    for (int again = 0; again < 2; again++) {
+        answer = (struct answer){0};
+        assert_int_equal(sac_submit(e, &r, &id, NULL), SAC_OK);
+        assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+        sac_seq_remove(e, r.seq);
+        other = r.seq + 1;
+        if (again) { /* its number is another's by then */
+            assert_int_equal(sac_seq_create(e, &other, NULL), SAC_OK);
+            assert_int_equal(other, r.seq);
+            assert_int_equal(sac_seq_append(e, other, tok, 4, SAC_ROW_PROMPT, SAC_WANT_LAST, NULL),
+                             SAC_OK);
+        }
+        run_some(e, 2);
+        assert_int_equal(answer.finish, SAC_FINISH_ERROR);
+        uint32_t pending;
+        sac_seq_length(e, other, &pending);
+        assert_int_equal(pending, again ? 4 : 0);
+        if (!again) assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
+    }
+    sac_engine_free(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_between_are_the_callers),
+        cmocka_unit_test(sequences_of_requests_are_theirs),
         cmocka_unit_test(tokens_do_not_depend_on_others),
         cmocka_unit_test(penalties_see_the_whole_sequence),
     };

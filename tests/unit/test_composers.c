@@ -164,6 +164,42 @@ static void retrieval_reads_what_it_is_told_to(void **state)
 
 /* ---- All ---- */
 
+static bool count_tokens(void *user, const sac_event *event)
+{
+    *(uint32_t *)user += event->kind == SAC_EVENT_TOKEN;
+    return false;
+}
+
+/* Computing the question to join documents takes no row from those that are being answered. */
+static void requests_lose_nothing_to_a_question(void **state)
+{
+    (void)state;
+    static const char *const methods[] = {"infllm:blocks=2", "reuse:query=last"};
+    const struct setting s = {.decode = "infllm:budget=100%", .n_seq_more = 1};
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        const struct bench b = open_bench(&s, false);
+        const int32_t tok[] = {5, 6, 7};
+        uint32_t n_tok = 0, n_active = 1;
+        uint64_t id;
+        sac_error err;
+        sac_request r = sac_request_default();
+        r.prompt = tok;
+        r.n_prompt = 3;
+        r.max_tokens = 6;
+        r.ignore_eos = true;
+        r.on_event = count_tokens;
+        r.user = &n_tok;
+        must(sac_submit(b.e, &r, &id, &err), &err);
+        for (uint32_t step = 0; step < 9 && n_active; step++) {
+            must(sac_run(b.e, &n_active, &err), &err);
+            if (step == 2) compose(&b, methods[i], 2, NULL);
+        }
+        assert_int_equal(n_tok, 6);
+        assert_int_equal(n_active, 0);
+        sac_engine_free(b.e);
+    }
+}
+
 /* Rows of one sequence are the same bits alone and beside another's. */
 static void company_changes_nothing(void **state)
 {
@@ -334,6 +370,7 @@ int main(void)
         cmocka_unit_test(order_of_documents_in_one_place_is_no_matter),
         cmocka_unit_test(a_question_apart_reads_the_head_alone),
         cmocka_unit_test(retrieval_reads_what_it_is_told_to),
+        cmocka_unit_test(requests_lose_nothing_to_a_question),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(limits_are_no_matter),
         cmocka_unit_test(neighbours_of_what_is_read_are_chosen),
