@@ -9,7 +9,7 @@ import weakref
 
 import numpy
 
-from ._library import NONE, Callback, Error, call, ffi, fields, lib, owned, strings, text, tokens, view
+from ._library import NONE, Callback, Error, call, ffi, fields, lib, listed, owned, strings, text, tokens, view
 from ._methods import raise_pending
 from ._reading import Reading
 
@@ -19,11 +19,11 @@ FINISH = ("none", "stop", "length", "cancelled", "error")
 
 class Engine:
     """Memory for sequences of a model, and the attention methods that they may use. `decode` and
-    `prefill` list methods as the command line spells them; the first is what a new sequence uses."""
+    `prefill` name one or list several, as the command line spells them; the first is what a new sequence uses."""
 
     def __init__(self, model, n_ctx=4096, n_seq=4, decode=("full",), prefill=("dense",), threads=0,
                  batch=None, kv="f16", sparse_min_ctx=None, record=False):
-        self.model, self.decode, self.prefill = model, list(decode), list(prefill)
+        self.model, self.decode, self.prefill = model, listed(decode), listed(prefill)
         params = ffi.new("sac_engine_params *", lib.sac_engine_params_default())
         params.n_ctx, params.n_seq_max, params.n_threads, params.record = n_ctx, n_seq, threads, record
         if kv not in KV_TYPES:
@@ -97,8 +97,8 @@ class Engine:
 
     def submit(self, prompt, max_tokens=0, temperature=0.0, top_k=40, top_p=0.95, min_p=0.05, seed=0,
                stop=(), decode=None, prefill=None, sequence=None, n_probs=0, ignore_end=False):
-        """Queues a prompt (token ids, or text as it stands) and returns its Request. `sequence`: goes on
-        with that one and keeps it. Several requests advance together, whichever is waited for."""
+        """Queues a prompt (token ids, or text as it stands) and returns its Request. `stop`: a text that
+        ends it, or several. `sequence`: goes on with that one and keeps it. Several requests advance together, whichever is waited for."""
         ids = self.model.tokenize(prompt) if isinstance(prompt, str) else prompt
         array, pointer = tokens(ids)
         request = ffi.new("sac_request *", lib.sac_request_default())
@@ -106,8 +106,9 @@ class Engine:
         sampling = request.sampling
         sampling.temp, sampling.top_k, sampling.top_p = temperature, top_k, top_p
         sampling.min_p, sampling.seed = min_p, seed
-        request.stop, keep = strings(stop)
-        request.n_stop, request.ignore_eos, request.n_probs = len(stop), ignore_end, n_probs
+        stops = listed(stop)
+        request.stop, keep = strings(stops)
+        request.n_stop, request.ignore_eos, request.n_probs = len(stops), ignore_end, n_probs
         request.seq = sequence.id if sequence is not None else NONE
         request.decode = NONE if decode is None else self._method(self.decode, decode)
         request.prefill = NONE if prefill is None else self._method(self.prefill, prefill)
@@ -170,11 +171,13 @@ class Sequence:
     def forward(self, ids, decode=False, all=False):
         """Computes tokens and returns their logits [n, n_vocab], or those of the last one [n_vocab]."""
         n_vocab = self.engine.model.info["n_vocab"]
-        first, n = len(self), len(ids)
+        first, n = len(self.tokens), len(ids)
+        if n == 0:
+            raise ValueError("no tokens, so there are no logits")
         out = numpy.empty((n, n_vocab) if all else n_vocab, numpy.float32)
 
         def on_row(seq, pos, logits):
-            if seq == self.id:
+            if seq == self.id and pos >= first:
                 out[pos - first if all else ...] = logits
 
         self.append(ids, decode, "all" if all else "last")
@@ -211,8 +214,9 @@ class Sequence:
         return view(owned(out[0]), n[0], "uint8")
 
     def remove(self):
-        """Gives its memory back."""
+        """Gives its memory back. A sequence that comes later may get its number, so it has none from now on."""
         lib.sac_seq_remove(self.engine._c, self.id)
+        self.id = NONE
 
 
 @dataclasses.dataclass

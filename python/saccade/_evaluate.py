@@ -2,6 +2,7 @@
 import numpy
 
 from ._engine import Engine
+from ._library import listed
 
 
 def _log_softmax(logits):
@@ -33,6 +34,7 @@ def fidelity(model, text, methods, ctx=4096, n=32, threads=0, kv="f16", **engine
     `top1`, `ppl` and `ppl_dense`, `read` (share of the tokens), `bytes` (share of dense attention's, choosing
     and building included) and `chosen` (tokens that a choice took by score, where not all were
     read)."""
+    methods = listed(methods)
     ids = model.tokenize(text, special=False) if isinstance(text, str) else numpy.asarray(text)
     if len(ids) <= ctx or not 0 < n < ctx:
         raise ValueError(f"needs more than ctx={ctx} tokens, the text has {len(ids)}, and n from 1 to ctx - 1")

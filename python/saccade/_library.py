@@ -80,9 +80,12 @@ def view(pointer, n, kind):
 
 def tokens(ids):
     """Token ids as an array that C can read, and a pointer to it."""
-    array = numpy.ascontiguousarray(ids, dtype=numpy.int32)
-    if array.ndim != 1:
-        raise ValueError("token ids are one row of numbers")
+    given = numpy.asarray(ids)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ValueError("token ids are one row of whole numbers")
+    array = numpy.ascontiguousarray(given, dtype=numpy.int32)
+    if (array != given).any():
+        raise ValueError("a token id has more than 32 bits")
     return array, ffi.from_buffer("int32_t[]", array) if array.size else ffi.NULL
 
 
@@ -97,6 +100,11 @@ def fields(struct):
             value = text(value) if field.type.item.cname == "char" else None
         out[name] = value
     return out
+
+
+def listed(items):
+    """A list of texts, or one of them alone."""
+    return [items] if isinstance(items, str) else list(items)
 
 
 def strings(items):

@@ -97,6 +97,9 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(len(token.probs), 3)
         self.assertAlmostEqual(token.logprob, token.probs[0][1], places=5)
         self.assertNotIn(" of", request.wait())
+        # One text is one text, not as many as it has letters.
+        request = self.engine().ask(QUESTION, max_tokens=12, stop=" of")
+        self.assertEqual((request.wait(), request.finish), ("The capital", "stop"))
 
     def test_sequences(self):
         engine = self.engine(decode=["full", "quest:budget=64"])
@@ -120,6 +123,46 @@ class EngineTest(unittest.TestCase):
             sequence.remove()
         with self.assertRaisesRegex(saccade.Error, "no sequence"):
             whole.append([1])
+
+    def test_one_method_is_a_list_of_one(self):
+        engine = self.engine(decode="quest:budget=64", prefill="dense")
+        self.assertEqual((engine.decode, engine.prefill), (["quest:budget=64"], ["dense"]))
+
+    def test_sequences_between_the_tokens_of_a_request(self):
+        engine = self.engine()
+        alone = engine.ask(QUESTION, max_tokens=6).wait()
+        want = engine.sequence().forward(MODEL.tokenize("One"))
+        request, said = engine.ask(QUESTION, max_tokens=6), ""
+        for token in request:
+            said += token.text
+            sequence = engine.sequence()
+            self.assertTrue((sequence.forward(MODEL.tokenize("One")) == want).all())
+            sequence.remove()
+        self.assertEqual(said, alone)
+
+    def test_logits_behind_tokens_that_pend(self):
+        engine = self.engine()
+        ids = MODEL.tokenize(TEXT)[:8]
+        want = engine.sequence().forward(ids, all=True)
+        sequence = engine.sequence()
+        sequence.append(ids[:5], logits="all")
+        self.assertTrue((sequence.forward(ids[5:], all=True) == want[5:]).all())
+        with self.assertRaisesRegex(ValueError, "no logits"):
+            sequence.forward([])
+
+    def test_what_was_removed_is_not_the_next_one(self):
+        engine = self.engine()
+        first = engine.sequence()
+        first.remove()
+        second = engine.sequence()
+        second.forward([1, 2])
+        first.remove()
+        self.assertEqual((len(first), len(second)), (0, 2))
+
+    def test_ids_are_whole_numbers(self):
+        for wrong in ([1.5], "1", [[1]], [2**40], [True, False]):
+            with self.assertRaises(ValueError):
+                MODEL.detokenize(wrong)
 
     def test_misuse(self):
         engine = self.engine()
