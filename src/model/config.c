@@ -159,18 +159,27 @@ static void read_rope(struct reader *r, struct config *c)
         read_f32_or(r, "rope.freq_base_swa", c->arch->rope_base_local, 1.0f, 1e12f);
 }
 
-static sac_status apply_override(struct config *c, const struct config_override *o, sac_error *err)
+static sac_status check_override(const struct config_override *o, sac_error *err)
 {
-    struct rope_config *rope = &c->rope;
-    if (o->rope_freq_base != 0) {
-        if (!(o->rope_freq_base >= 1.0f && o->rope_freq_base <= 1e12f))
-            return error_set(err, SAC_ERR_ARG, "rope frequency base %g is out of range 1 to 1e12",
-                             (double)o->rope_freq_base);
-        rope->base = o->rope_freq_base;
-    }
+    if ((unsigned)o->rope > SAC_ROPE_YARN)
+        return error_set(err, SAC_ERR_ARG, "unknown scaling %d of positions", (int)o->rope);
+    if (o->rope_freq_base != 0 && !(o->rope_freq_base >= 1.0f && o->rope_freq_base <= 1e12f))
+        return error_set(err, SAC_ERR_ARG, "rope frequency base %g is out of range 1 to 1e12",
+                         (double)o->rope_freq_base);
     if (o->rope_scale != 0 && !(o->rope_scale >= 1e-3f && o->rope_scale <= 1e4f))
         return error_set(err, SAC_ERR_ARG, "rope scale %g is out of range 0.001 to 10000",
                          (double)o->rope_scale);
+    if (o->rope_scale != 0 && o->rope == SAC_ROPE_NONE)
+        return error_set(err, SAC_ERR_ARG, "a rope scale of %g goes with linear or yarn, not none",
+                         (double)o->rope_scale);
+    return SAC_OK;
+}
+
+static sac_status apply_override(struct config *c, const struct config_override *o, sac_error *err)
+{
+    struct rope_config *rope = &c->rope;
+    TRY(check_override(o, err));
+    if (o->rope_freq_base != 0) rope->base = o->rope_freq_base;
     if (o->rope == SAC_ROPE_NONE) {
         rope->kind = ROPE_PLAIN;
         rope->factor = 1.0f;
@@ -178,8 +187,7 @@ static sac_status apply_override(struct config *c, const struct config_override 
         rope->kind = o->rope == SAC_ROPE_YARN ? ROPE_YARN : ROPE_LINEAR;
     }
     if (o->rope_scale != 0) rope->factor = o->rope_scale;
-    if (o->rope_scale != 0 && rope->kind == ROPE_PLAIN && o->rope != SAC_ROPE_NONE)
-        rope->kind = ROPE_LINEAR;
+    if (o->rope_scale != 0 && rope->kind == ROPE_PLAIN) rope->kind = ROPE_LINEAR;
     if (o->yarn_orig_ctx) rope->orig_ctx = o->yarn_orig_ctx;
     if (o->rope == SAC_ROPE_LINEAR || o->rope == SAC_ROPE_YARN || o->rope_scale != 0) {
         const double ctx = (double)rope->orig_ctx * (double)rope->factor;

@@ -15,6 +15,7 @@
 #include "ops/quant.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -371,6 +372,36 @@ static void test_truncations(void **state)
     free(bytes);
 }
 
+/* What is asked for in place of the file's scaling of positions. */
+static void test_overrides(void **state)
+{
+    (void)state;
+    static const struct {
+        int rope;
+        float scale, base;
+        const char *says;
+    } wrong[] = {
+        {SAC_ROPE_YARN + 1, 0, 0, "unknown scaling 4"},
+        {-1, 0, 0, "unknown scaling -1"},
+        {SAC_ROPE_NONE, 4, 0, "a rope scale of 4 goes with linear or yarn"},
+        {SAC_ROPE_YARN, 1e5F, 0, "rope scale 100000 is out of range"},
+        {SAC_ROPE_MODEL, NAN, 0, "rope scale nan is out of range"},
+        {SAC_ROPE_MODEL, 0, 0.5F, "rope frequency base 0.5 is out of range"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char path[4096];
+        sac_model *model = NULL;
+        sac_error err = {0};
+        sac_model_params params = sac_model_params_default();
+        params.rope = (sac_rope_scaling)wrong[i].rope;
+        params.rope_scale = wrong[i].scale;
+        params.rope_freq_base = wrong[i].base;
+        assert_int_equal(sac_model_load(&model, model_path(path, MODEL_NAME), &params, &err),
+                         SAC_ERR_ARG);
+        expect_text(err.msg, wrong[i].says);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_parts),      cmocka_unit_test(test_bad_parts),
         cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_describe),
         cmocka_unit_test(test_check),      cmocka_unit_test(test_truncations),
+        cmocka_unit_test(test_overrides),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
