@@ -78,7 +78,7 @@ typedef struct sac_model_params {
     uint32_t n_threads;     /* for loading; 0: one per CPU of the affinity mask */
     const char *pre;        /* pre-tokeniser instead of the file's, or NULL */
     sac_rope_scaling rope;  /* instead of the file's scaling */
-    float rope_scale;       /* context factor of linear and YaRN; 0: the file's */
+    float rope_scale;       /* context factor of linear and YaRN; 0: the file's, if any */
     float rope_freq_base;   /* 0: the file's */
     uint32_t yarn_orig_ctx; /* context that the model was trained at; 0: the file's */
     bool screen; /* keep a short form of the output matrix beside it, where that is worth its

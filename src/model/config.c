@@ -187,6 +187,11 @@ static sac_status apply_override(struct config *c, const struct config_override 
         rope->kind = o->rope == SAC_ROPE_YARN ? ROPE_YARN : ROPE_LINEAR;
     }
     if (o->rope_scale != 0) rope->factor = o->rope_scale;
+    if ((o->rope == SAC_ROPE_LINEAR || o->rope == SAC_ROPE_YARN) && o->rope_scale == 0 &&
+        rope->factor == 1.0f)
+        return error_set(err, SAC_ERR_ARG,
+                         "scaling positions by %s needs a rope scale: the file has none",
+                         o->rope == SAC_ROPE_YARN ? "yarn" : "linear");
     if (o->rope_scale != 0 && rope->kind == ROPE_PLAIN) rope->kind = ROPE_LINEAR;
     if (o->yarn_orig_ctx) rope->orig_ctx = o->yarn_orig_ctx;
     if (o->rope == SAC_ROPE_LINEAR || o->rope == SAC_ROPE_YARN || o->rope_scale != 0) {
