@@ -469,6 +469,7 @@ void engine_break(sac_engine *e, uint32_t run_i, sac_status status)
     if (s->broken) return;
     s->broken = true;
     tier_explain(e->pool.tier, status, &s->why);
+    if (status == SAC_ERR_IO) reuse_lose(e, run->seq_i);
     memset(e->batch.want + run->row0, 0, run->n_row * sizeof *e->batch.want);
 }
 

@@ -106,7 +106,10 @@ void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old)
     if (r->n_pure > n_exact) r->n_pure = n_exact;
     if (r->n_page <= r->n_pure / PAGE_TOK) return;
     begin_at_root(r);
-    while (r->n_page < r->n_pure / PAGE_TOK && (node = find_next(e, seq_i, key)) != PREFIX_NONE)
+    /* Of a text that was lost and computed again the index has pages that are not the sequence's.
+     */
+    while (r->n_page < r->n_pure / PAGE_TOK && (node = find_next(e, seq_i, key)) != PREFIX_NONE &&
+           prefix_is_at(&e->reuse.index, node, (struct pool_place){seq_i, r->n_page}))
         step_to(r, key, node);
 }
 
@@ -244,6 +247,13 @@ void reuse_keep(sac_engine *e)
                keep_page(e, run->seq_i))
             continue;
     }
+}
+
+void reuse_lose(sac_engine *e, uint32_t seq_i)
+{
+    const struct seq *s = &e->seqs[seq_i];
+    /* Each share of a layer has an index of its own, and all of them must have the same texts. */
+    if (e->share.n_all == 1 && !s->has_gaps) prefix_lose(&e->reuse.index, s->reuse.node);
 }
 
 void reuse_make_room(sac_engine *e, uint32_t n_index)

@@ -60,6 +60,8 @@ bool reuse_take(sac_engine *e, uint32_t seq_i);
 void reuse_keep_placed(sac_engine *e, uint32_t seq_i, uint32_t n);
 /* Behind a step: what its prompt rows have filled comes into the index. */
 void reuse_keep(sac_engine *e);
+/* A page of the sequence could not be read: nobody takes its text from the index any more. */
+void reuse_lose(sac_engine *e, uint32_t seq_i);
 /* Lets pages of the index and of documents (resident.h) go until the pool has those of n page
  * indices, as far as it can. */
 void reuse_make_room(sac_engine *e, uint32_t n_index);

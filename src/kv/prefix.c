@@ -5,7 +5,9 @@
  *     is in two nodes: there is a node for each page index of the pool, so there is always room.
  *  2. A node's parent is used: only leaves go, and a node counts its children.
  *  3. Used nodes without children are in a list in the order of their use: a full pool asks for the
- *     oldest for each page of a prompt, and may have a hundred thousand. */
+ *     oldest for each page of a prompt, and may have a hundred thousand.
+ *  4. A text that was lost and computed again has nodes of the same keys, the second time behind
+ *     another parent or where the first ones are lost. */
 #include "kv/prefix.h"
 
 #include <assert.h>
@@ -37,8 +39,10 @@ uint32_t prefix_find(const struct prefix *x, uint32_t parent, const uint8_t *key
                      const int32_t *tok)
 {
     uint32_t i = *bucket_of(x, key);
-    while (i != PREFIX_NONE && memcmp(x->node[i].key, key, SHA256_BYTES) != 0) i = x->node[i].next;
-    if (i == PREFIX_NONE || x->node[i].parent != parent) return PREFIX_NONE;
+    while (i != PREFIX_NONE && (x->node[i].lost || x->node[i].parent != parent ||
+                                memcmp(x->node[i].key, key, SHA256_BYTES) != 0))
+        i = x->node[i].next;
+    if (i == PREFIX_NONE) return PREFIX_NONE;
     const bool same = memcmp(x->tok + (size_t)i * PAGE_TOK, tok, PAGE_TOK * sizeof *tok) == 0;
     return same ? i : PREFIX_NONE;
 }
@@ -114,6 +118,21 @@ void prefix_take(struct prefix *x, uint32_t node, struct pool_place to)
     }
     for (uint32_t lane = 0; lane < x->n_lane; lane++)
         pool_put(x->pool, to, lane, x->page[(size_t)node * x->n_lane + lane]);
+}
+
+void prefix_lose(struct prefix *x, uint32_t node)
+{
+    for (uint32_t i = node; i != PREFIX_NONE; i = x->node[i].parent) {
+        prefix_want(x, i, false);
+        x->node[i].lost = true;
+    }
+}
+
+bool prefix_is_at(const struct prefix *x, uint32_t node, struct pool_place at)
+{
+    for (uint32_t lane = 0; lane < x->n_lane; lane++)
+        if (pool_entry(x->pool, at, lane) != x->page[(size_t)node * x->n_lane + lane]) return false;
+    return true;
 }
 
 static void remove_node(struct prefix *x, uint32_t i)

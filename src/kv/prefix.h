@@ -22,6 +22,7 @@ struct prefix_node {
     uint32_t older, newer; /* of the leaves, if it is one */
     uint64_t used; /* by the clock of `tick`; 0: the node is free */
     bool wanted;   /* a text ends here that is to be kept elsewhere, too */
+    bool lost;     /* its pages could not be read: it is not found any more */
 };
 
 struct prefix {
@@ -51,6 +52,11 @@ uint32_t prefix_add(struct prefix *x, uint32_t parent, const uint8_t *key, const
 /* The sequence's page becomes that of the node: an entry that is empty, or names a page with the
  * same bits, which is let go. */
 void prefix_take(struct prefix *x, uint32_t node, struct pool_place to);
+/* A text that ends with this node could not be read: none of its nodes is found any more. They stay
+ * for who has them, until room is needed. */
+void prefix_lose(struct prefix *x, uint32_t node);
+/* Whether the sequence's page is that of the node. */
+bool prefix_is_at(const struct prefix *x, uint32_t node, struct pool_place at);
 /* Lets the leaf go that was used longest ago, of those with a page that nobody else holds. False:
  * there is none that was used before `tick`. */
 bool prefix_shrink(struct prefix *x, uint64_t tick);

@@ -57,7 +57,7 @@ struct way {
     const sac_model *model; /* NULL: the one of all tests */
     uint32_t n_ctx;         /* 0: 512 */
     uint32_t n_frame;       /* 0: N_FRAME */
-    bool tiers, no_ahead;
+    bool tiers, no_ahead, keeps_prefixes;
     sac_tier_policy policy;
     uint32_t n_thread;
     sac_kv_type type;
@@ -72,6 +72,7 @@ static sac_engine *open_engine(const struct method *m, const char *spec, const s
     p.n_seq_max = 2;
     p.n_threads = way->n_thread;
     p.n_batch = 64;
+    p.prefix_cache = way->keeps_prefixes;
     p.type_k = p.type_v = way->type;
     p.decode = p.prefill = &spec;
     p.n_decode = m && strcmp(m->kind, "decode") == 0;
@@ -632,6 +633,55 @@ static void a_wide_row_that_loses_a_page_is_told(void **state)
     must_lose_first(e, s, "read back unchanged from");
 }
 
+/* Of a text that is kept for others a page is lost: who reads it ends, what it has computed without
+ * it is nobody else's, and who comes with the text again has it computed again. */
+static void a_text_with_a_lost_page_is_computed_again(void **state)
+{
+    enum { N_LOST = 3 * PAGE_TOK };
+    static float want[TINY_VOCAB], got[TINY_VOCAB];
+    struct way way = {.n_thread = 1};
+    sac_seq s, other;
+    sac_error err;
+    (void)state;
+    sac_engine *e = open_engine(NULL, NULL, &way);
+    must(sac_seq_create(e, &s, &err), &err);
+    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, want);
+    sac_engine_free(e);
+    way.tiers = way.no_ahead = way.keeps_prefixes = true;
+    e = open_engine(NULL, NULL, &way);
+    must(sac_seq_create(e, &s, &err), &err);
+    compute(e, s, N_LOST, SAC_ROW_PROMPT, got);
+    must(sac_seq_create(e, &other, &err), &err);
+    compute(e, other, N_LOST, SAC_ROW_PROMPT, got);
+    tier_settle(&e->tier);
+    const int fd = reopen(e);
+    const off_t at = (off_t)(pool_table(&e->pool, s, 1)[1] * disk_slot_bytes(e->tier.disk));
+    assert_int_equal(pwrite(fd, "saccade", 7, at), 7);
+    close(fd);
+    for (uint32_t f = 0; f < e->tier.n_frame; f++)
+        if (e->tier.frame[f].state == TIER_CLEAN) tier_evict(&e->tier, f);
+    must(
+        sac_seq_append(e, s, text + N_LOST, N_PROMPT - N_LOST, SAC_ROW_PROMPT, SAC_WANT_LAST, &err),
+        &err);
+    assert_int_equal(sac_step(e, catch_row, got, NULL, &err), SAC_ERR_IO);
+    sac_seq_remove(e, s);
+    const uint64_t n_before = sac_engine_get_stats(e).reads.n_reused_tok;
+    for (uint32_t i = 0; i < 2; i++) {
+        must(sac_seq_create(e, &s, &err), &err);
+        compute(e, s, N_PROMPT, SAC_ROW_PROMPT, got);
+        assert_memory_equal(got, want, sizeof want);
+        assert_int_equal(sac_engine_get_stats(e).reads.n_reused_tok - n_before,
+                         i * ((N_PROMPT - 1) / PAGE_TOK * PAGE_TOK));
+        sac_seq_remove(e, s);
+    }
+    /* Who had it before still has the pages of then, and is known by no others. */
+    must(sac_seq_truncate(e, other, 2 * PAGE_TOK, &err), &err);
+    const struct reuse_seq *r = &e->seqs[other].reuse;
+    assert_true(r->n_page == 0 ||
+                prefix_is_at(&e->reuse.index, r->node, (struct pool_place){other, r->n_page - 1}));
+    sac_engine_free(e);
+}
+
 /* A state that was changed, or cut, behind the back of who has opened it. */
 static void a_state_that_changes_is_found(void **state)
 {
@@ -729,6 +779,7 @@ int main(void)
         cmocka_unit_test(a_state_that_is_opened_is_the_one_that_is_read),
         cmocka_unit_test(opening_a_state_reads_no_page),
         cmocka_unit_test(a_wide_row_that_loses_a_page_is_told),
+        cmocka_unit_test(a_text_with_a_lost_page_is_computed_again),
         cmocka_unit_test(a_state_that_changes_is_found),
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(a_file_that_shrinks_is_found),
