@@ -47,7 +47,7 @@ class Messages(unittest.TestCase):
         self.assertEqual(told[-2]["delta"]["stop_reason"], "end_turn")
 
     def test_errors_in_its_own_shape(self):
-        status, _, reply = server.post("/v1/messages", {**self.BODY, "max_tokens": -1})
+        status, _, reply = server.post("/v1/messages", {**self.BODY, "max_tokens": -2})
         self.assertEqual((status, reply["type"], reply["error"]["type"]), (400, "error", "invalid_request_error"))
         picture = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
         self.assertEqual(server.post("/v1/messages", {**self.BODY, "messages": picture})[0], 501)
