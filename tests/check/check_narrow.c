@@ -240,6 +240,21 @@ static void short_rows_are_those_of_the_reference(void **state)
     }
 }
 
+/* Inputs of which every 128 are of another size than those before them. */
+static void strips_have_scales_of_their_own(void **state)
+{
+    enum { N_IN = 1280, STRIP = 128 };
+    static const float size[] = {1, 0x1p-20f, 0x1p12f, 0x1p30f, 0};
+    static float kept[N_ROW * N_IN];
+    (void)state;
+    memcpy(kept, x, sizeof kept);
+    for (size_t i = 0; i < N_ROW * N_IN; i++) x[i] *= size[i % N_IN / STRIP % 5];
+    check(QUANT_Q4_K, OUT_MAX, N_IN, true);
+    check(QUANT_Q5_0, OUT_MAX, N_IN, false);
+    check(QUANT_BF16, OUT_MAX, N_IN, true);
+    memcpy(x, kept, sizeof kept);
+}
+
 /* More outputs than there is room for at a time; a GLU's two matrices are the same. */
 static void check_many(enum quant_type type, enum linear_epilogue epilogue, uint32_t n_out)
 {
@@ -297,6 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(whole_numbers_are_not_rounded),
                                        cmocka_unit_test(long_rows_are_those_of_the_reference),
                                        cmocka_unit_test(short_rows_are_those_of_the_reference),
+                                       cmocka_unit_test(strips_have_scales_of_their_own),
                                        cmocka_unit_test(parts_of_several_types_are_those_alone),
                                        cmocka_unit_test(many_outputs_are_those_of_the_reference)};
     return cmocka_run_group_tests(tests, open_problem, close_problem);

@@ -157,6 +157,14 @@ static inline uint32_t __ballot_sync(uint32_t mask, bool mine)
         if (mask >> i & 1) r |= grid_brought(i)[0] << i;
     return r;
 }
+static inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t mine)
+{
+    uint32_t most = 0;
+    grid_meet(GRID_VOTE, mask, &mine, sizeof mine);
+    for (uint32_t i = 0; i < 32; i++)
+        if (mask >> i & 1 && grid_brought(i)[0] > most) most = grid_brought(i)[0];
+    return most;
+}
 static inline bool __any_sync(uint32_t mask, bool mine)
 {
     return __ballot_sync(mask, mine) != 0;

@@ -18,7 +18,6 @@
 #define THREADS  LINEAR_THREADS
 #define ALIGN    256u
 
-#define BARE_THREADS   1024u /* for a decode row without a norm, which may be long */
 #define GLU_THREADS    512u
 #define FINISH_THREADS 128u
 #define FINISH_ROWS    4u /* of a block */
@@ -120,20 +119,26 @@ static __global__ void __launch_bounds__(THREADS)
     pack_rows(const struct linear_input a, __half *out, float *scale)
 {
     kernel_begin();
-    linear_pack({out + (size_t)blockIdx.x * a.width, 0}, scale + blockIdx.x, a, blockIdx.x, 0, a.width);
+    linear_pack_row(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x);
 }
 
-/* The same of decode rows, in strips. */
-template <uint32_t n_thread>
-static __global__ void __launch_bounds__(n_thread)
+/* A decode row, in strips: with a norm one row a block, as its squares have an order; else as many
+ * strips of it as the block has warps. */
+static __global__ void __launch_bounds__(THREADS)
     pack_strips(const struct linear_input a, uint8_t *out, float *scale, uint32_t n_strip)
 {
+    __shared__ float square[THREADS / 32];
     kernel_yield(); /* the multiplying kernel is next, which has weights to bring */
     kernel_begin();
-    const uint32_t row = blockIdx.x, first = row / TILE_ROWS * TILE_ROWS;
-    const uint32_t n_row = min(gridDim.x - first, TILE_ROWS); /* of the row's tile */
+    const uint32_t row = blockIdx.x, first = row / TILE_ROWS * TILE_ROWS, warp = threadIdx.x / 32;
+    const uint32_t stride = min(gridDim.x - first, TILE_ROWS) * STRIP_BYTES; /* of the row's tile */
+    const uint32_t strip = blockIdx.y * (THREADS / 32) + warp;
     uint8_t *to = out + ((size_t)first * n_strip + row - first) * STRIP_BYTES;
-    linear_pack<n_thread>({to, n_row * STRIP_BYTES}, scale + row, a, row, 0, n_strip * STRIP);
+    const float sum = linear_warp_sum(linear_pack_strips(
+        {to + strip * stride, stride, strip, gridDim.y * (THREADS / 32), n_strip}, a, row));
+    if (threadIdx.x % 32 == 0) square[warp] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0 && blockIdx.y == 0) scale[row] = linear_norm_factor(square, a);
 }
 
 static struct linear_input input_of(const struct op_linear *op)
@@ -152,11 +157,10 @@ static sac_status pack(struct cuda_device *d, const struct linear_input *input,
                        const struct linear_rows *rows, enum row_kind kind)
 {
     if (kind == ROW_DECODE) {
-        const uint32_t n_thread = input->norm ? THREADS : BARE_THREADS;
-        return queue_launch(d, "norm of a linear layer's input",
-                            input->norm ? pack_strips<THREADS> : pack_strips<BARE_THREADS>,
-                            rows->n_row, n_thread, 0, *input, rows->strips, rows->scale,
-                            strips_of(input->n_in));
+        const uint32_t n_strip = strips_of(input->n_in), n_warp = THREADS / 32;
+        return queue_launch(d, "norm of a linear layer's input", pack_strips,
+                            dim3(rows->n_row, input->norm ? 1 : (n_strip + n_warp - 1) / n_warp),
+                            THREADS, 0, *input, rows->strips, rows->scale, n_strip);
     }
     return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
                         *input, rows->x, rows->scale);

@@ -27,10 +27,14 @@ struct linear_input {
  *                            a lane; those of step 1 over 16, as codes are times 16 there (weights.cuh)
  *     f16 sum[4][2][2]       of each block's two steps, {high, low}[step], without the 16; low is what
  *                            rounding has left
- *     32 bytes               of no use: so two rows lie in different banks
- * Sums are of the halves above, for what all weights of a block have in common (narrow.cu). */
+ *     f32 scale              what sums over the strip are multiplied by: the strip's own power of two
+ *     28 bytes               of no use: so two rows lie in different banks
+ * Sums are of the halves above, for what all weights of a block have in common (narrow.cu). What a norm
+ * divides a row by meets its sums in the end, so a strip is packed by one warp that looks at nothing
+ * else. */
 #define STRIP       128u
-#define STRIP_SUMS  256u /* where the sums begin */
+#define STRIP_SUMS  256u /* where the sums begin, */
+#define STRIP_SCALE 288u /* and the scale */
 #define STRIP_BYTES 320u
 #define TILE_ROWS  8u
 
@@ -95,14 +99,19 @@ static __device__ inline float2 linear_reduce(float sum, float most)
     return all;
 }
 
-/* The power of two that puts `most` between 2^9 and 2^10, so that the rest keeps 23 octaves. */
+/* The power of two that puts `most` between 2^9 and 2^10, so that the rest keeps 23 octaves; its
+ * exponent is within 100. Of zeros, and of what is not finite, 1. */
 static __device__ inline float linear_scale_for(float most)
 {
-    int exponent;
-    if (!(most > 0) || isinf(most)) return 1;
-    frexpf(most, &exponent);
-    exponent = 10 - exponent;
-    return ldexpf(1.0f, exponent < -100 ? -100 : exponent > 100 ? 100 : exponent);
+    const uint32_t exponent = __float_as_uint(most) >> 23;
+    const uint32_t turned = 263u - min(max(exponent, 36u), 236u);
+    return most == 0 || exponent >= 255 ? 1.0f : __uint_as_float(turned << 23);
+}
+
+/* Of a power of two. */
+static __device__ inline float linear_inverse(float scale)
+{
+    return __uint_as_float((254u << 23) - __float_as_uint(scale));
 }
 
 /* Four values from i on; zeros behind the end. */
@@ -123,80 +132,160 @@ static __device__ inline float4 linear_times(float4 v, float4 w)
     return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
 }
 
-/* Four inputs from i on of a row, within its strips from `to` on, `stride` bytes apart. All lanes of
- * the warp, which has a strip. */
-static __device__ inline void linear_put_strip(uint8_t *to, uint32_t stride, uint32_t i, float4 v)
+/* v's squares behind a sum; told, as compilers choose apart. */
+static __device__ inline float linear_add_square(float4 v, float sum)
 {
-    const uint32_t block = i % STRIP / LAYOUT_BLOCK, s = i % LAYOUT_BLOCK / 16, t = i % 16 / 4;
-    const float by = s ? 1.0f / 16 : 1;
-    const __half2 h[2] = {__floats2half2_rn(v.x * by, v.z * by), __floats2half2_rn(v.y * by, v.w * by)};
-    const float2 a = __half22float2(h[0]), b = __half22float2(h[1]);
-    float sum = ((a.x + a.y) + (b.x + b.y)) / by;
-    to += i / STRIP * stride;
-    __half2 *const x = (__half2 *)(to + 64 * block + 16 * t + 8 * s);
-    x[0] = h[0];
-    x[1] = h[1];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    if (t > 0) return;
-    const __half high = __float2half_rn(sum);
-    __half *const sums = (__half *)(to + STRIP_SUMS + 8 * block);
-    sums[s] = high;
-    sums[2 + s] = __float2half_rn(sum - __half2float(high));
+    sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum));
+    return __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
 }
 
-/* Where a row goes: as it is, or in strips `stride` bytes apart. */
-struct linear_place {
-    void *at;
-    uint32_t stride; /* 0: as it is */
+#define STRIPS_TOGETHER 4u /* that a warp packs beside each other, so that it waits once for all */
+
+/* The first n of these strips, which are `stride` bytes apart: of each four inputs a lane. */
+static __device__ inline void linear_pack_some(uint8_t *to, uint32_t stride,
+                                               const float4 v[STRIPS_TOGETHER], uint32_t n)
+{
+    const uint32_t lane = threadIdx.x % 32, block = lane / 8, s = lane / 4 % 2, t = lane % 4;
+    const float by = s ? 1.0f / 16 : 1, back = s ? 16 : 1;
+    float scale[STRIPS_TOGETHER], sum[STRIPS_TOGETHER];
+#pragma unroll
+    for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
+        const float most = fmaxf(fmaxf(fabsf(v[k].x), fabsf(v[k].y)), fmaxf(fabsf(v[k].z), fabsf(v[k].w)));
+        scale[k] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
+        scale[k] = linear_scale_for(scale[k]);
+        const float all = scale[k] * by; /* a power of two: nothing is rounded but to halves */
+        __half2 h[2] = {__floats2half2_rn(v[k].x * all, v[k].z * all),
+                        __floats2half2_rn(v[k].y * all, v[k].w * all)};
+        const float2 a = __half22float2(h[0]), b = __half22float2(h[1]);
+        sum[k] = ((a.x + a.y) + (b.x + b.y)) * back;
+        if (k < n)
+            *reinterpret_cast<uint2 *>(to + k * stride + 64 * block + 16 * t + 8 * s) =
+                *reinterpret_cast<const uint2 *>(h);
+    }
+#pragma unroll
+    for (uint32_t by = 1; by < 4; by *= 2)
+#pragma unroll
+        for (uint32_t k = 0; k < STRIPS_TOGETHER; k++)
+            sum[k] += __shfl_xor_sync(~0u, sum[k], by);
+#pragma unroll
+    for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
+        if (k >= n || t > 0) continue;
+        const __half high = __float2half_rn(sum[k]);
+        __half *const sums = reinterpret_cast<__half *>(to + k * stride + STRIP_SUMS + 8 * block);
+        sums[s] = high;
+        sums[2 + s] = __float2half_rn(sum[k] - __half2float(high));
+        if (lane == 0) *reinterpret_cast<float *>(to + k * stride + STRIP_SCALE) = linear_inverse(scale[k]);
+    }
+}
+
+/* Strips of a row that a warp packs: first, first + step, ... before `end`. */
+struct linear_strips {
+    uint8_t *to; /* where the first one goes, */
+    uint32_t stride; /* and bytes from a strip to the row's next */
+    uint32_t first, step, end;
 };
 
-template <uint32_t n_thread, bool wide>
-static __device__ inline void linear_pack_as(const struct linear_place &to, float *out_scale,
-                                             const struct linear_input &a, uint32_t row,
-                                             uint32_t begin, uint32_t end)
+template <bool wide>
+static __device__ inline float linear_pack_as(const struct linear_strips &strips,
+                                              const struct linear_input &a, uint32_t row)
+{
+    const uint32_t step = strips.step, stop = min(a.n_in, strips.end * STRIP);
+    uint8_t *to = strips.to;
+    float square = 0;
+    for (uint32_t s = strips.first; s < strips.end; s += STRIPS_TOGETHER * step) {
+        const uint32_t at = s * STRIP + threadIdx.x % 32 * 4, n = stop - min(stop, at);
+        const float *const x = a.x + row * a.x_stride + at, *const norm = a.norm + at;
+        float4 v[STRIPS_TOGETHER], w[STRIPS_TOGETHER];
+#pragma unroll
+        for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
+            v[k] = linear_load4<wide>(x, k * step * STRIP, n);
+            w[k] = a.norm ? linear_load4<wide>(norm, k * step * STRIP, n) : make_float4(1, 1, 1, 1);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
+            square = linear_add_square(v[k], square);
+            v[k] = linear_times(v[k], w[k]);
+        }
+        linear_pack_some(to, step * strips.stride, v, (strips.end - s - 1) / step + 1);
+        to += STRIPS_TOGETHER * step * strips.stride;
+    }
+    return square;
+}
+
+/* The same bits whichever warp does it. Returns the lane's sum of squares. */
+static __device__ inline float linear_pack_strips(const struct linear_strips &strips,
+                                                  const struct linear_input &a, uint32_t row)
+{
+    return a.wide ? linear_pack_as<true>(strips, a, row) : linear_pack_as<false>(strips, a, row);
+}
+
+/* Sum over a warp, in a fixed order. */
+static __device__ inline float linear_warp_sum(float sum)
+{
+    for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
+    return sum;
+}
+
+/* A lane's sum of squares over strips w, w + LINEAR_THREADS / 32, ... of warp w. */
+static __device__ inline float linear_squares(const struct linear_input &a, uint32_t row)
+{
+    const float *x = a.x + row * a.x_stride;
+    float square = 0;
+#pragma unroll 4
+    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS)
+        square = linear_add_square(a.wide ? linear_load4<true>(x, i, a.n_in) : linear_load4<false>(x, i, a.n_in), square);
+    return square;
+}
+
+/* What sums of a row are multiplied by: its warps' sums of squares are added up in their order. */
+static __device__ inline float linear_norm_factor(const float *square, const struct linear_input &a)
+{
+    float all = 0;
+    if (!a.norm) return 1;
+    for (uint32_t i = 0; i < LINEAR_THREADS / 32; i++) all += square[i];
+    return 1.0f / sqrtf(all / (float)a.n_in + a.eps);
+}
+
+template <bool wide>
+static __device__ inline void linear_pack_row_as(__half *to, float *out_scale,
+                                                 const struct linear_input &a, uint32_t row)
 {
     const float *x = a.x + row * a.x_stride;
     float sum = 0, most = 0;
 #pragma unroll 4 /* loads that are under way together */
-    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * n_thread) {
+    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS) {
         float4 v = linear_load4<wide>(x, i, a.n_in);
-        sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum)); /* told, as compilers choose apart */
-        sum = __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
+        sum = linear_add_square(v, sum);
         if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
         most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
     }
-    const float2 all = linear_reduce<n_thread / 32>(sum, most);
+    const float2 all = linear_reduce<LINEAR_THREADS / 32>(sum, most);
     const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
     const float scale = linear_scale_for(all.y * inverse);
-    for (uint32_t i = begin + 4 * threadIdx.x; i < end; i += 4 * n_thread) {
+    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * LINEAR_THREADS) {
         float4 v = linear_load4<wide>(x, i, a.n_in);
         v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
         if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
         v = linear_times(v, make_float4(scale, scale, scale, scale));
-        if (to.stride) {
-            linear_put_strip((uint8_t *)to.at, to.stride, i - begin, v);
-            continue;
-        }
-        __half2 *out = (__half2 *)((__half *)to.at + i - begin);
+        __half2 *out = (__half2 *)(to + i);
         out[0] = __floats2half2_rn(v.x, v.y);
         out[1] = __floats2half2_rn(v.z, v.w);
     }
     if (threadIdx.x == 0) *out_scale = 1.0f / scale;
 }
 
-/* Values begin .. end - 1 of one row's width (whole strips, if it goes there) by a block of n_thread,
- * and what its sums are multiplied by. The same bits wherever it is done: with a norm, whose sum has an
- * order, by LINEAR_THREADS. A thread takes four values at a time. */
-template <uint32_t n_thread = LINEAR_THREADS>
-static __device__ inline void linear_pack(const struct linear_place &to, float *out_scale,
-                                          const struct linear_input &a, uint32_t row,
-                                          uint32_t begin, uint32_t end)
+/* One prompt row's width by a block of LINEAR_THREADS, and what its sums are multiplied by. A thread takes
+ * four values at a time. */
+static __device__ inline void linear_pack_row(__half *to, float *out_scale,
+                                              const struct linear_input &a, uint32_t row)
 {
     if (a.wide)
-        linear_pack_as<n_thread, true>(to, out_scale, a, row, begin, end);
+        linear_pack_row_as<true>(to, out_scale, a, row);
     else
-        linear_pack_as<n_thread, false>(to, out_scale, a, row, begin, end);
+        linear_pack_row_as<false>(to, out_scale, a, row);
 }
 
 /* ---- Ends ---- */

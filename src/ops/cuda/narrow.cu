@@ -343,6 +343,50 @@ static __device__ inline void add_codes(float sum[n_tile][4], const struct block
     }
 }
 
+/* Blocks of a unit are added up by pairs, then both pairs. */
+static constexpr uint32_t pair = 2;
+
+/* The same over n blocks of one row that is alone: column g of the second operand is block g % 4, so
+ * that block i's sums are column i's, which two lanes of four have; each multiplies those of its pair. */
+template <int type, uint32_t n_known>
+static __device__ inline void add_alone(float sum[4], const struct block_place &place,
+                                        const struct narrow_x<1> &rows, uint32_t n)
+{
+    constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
+    constexpr bool apart = halves || !codes_lie<type>();
+    const uint4 x = load_x(rows, 0, rows.g % UNIT_MAX);
+    float step[pair][2][2] = {}; /* [block of the pair][step][output] */
+#pragma unroll(n_known > 0 ? n_known : 1)
+    for (uint32_t i = 0; i < (n_known > 0 ? n_known : n); i++) {
+        const struct block_pairs codes = load_pairs<type>(place, i, rows.g, rows.t);
+        const bool is_mine = rows.t % 2 == i / pair, second = i % pair;
+        float part[4] = {};
+        mma(part, codes.of[0], x.x, x.y);
+        if (apart) {
+            if (is_mine && !second) step[0][0][0] = part[0], step[0][0][1] = part[2];
+            if (is_mine && second) step[1][0][0] = part[1], step[1][0][1] = part[3];
+            part[0] = part[1] = part[2] = part[3] = 0;
+        }
+        mma(part, codes.of[1], x.z, x.w);
+        if (is_mine && !second) step[0][1][0] = part[0], step[0][1][1] = part[2];
+        if (is_mine && second) step[1][1][0] = part[1], step[1][1][1] = part[3];
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < pair; k++) {
+        const uint32_t i = rows.t % 2 * pair + k, b = place.b + i;
+        if (n_known == 0 && i >= n) break;
+#pragma unroll
+        for (uint32_t s = apart ? 0 : 1; s < 2; s++) {
+            float2 f = load_factor<type>(place.chunk, b, rows.g, halves ? s : 0);
+            if (apart && s == 1) f = make_float2(f.x * STEP_1, f.y * STEP_1);
+            sum[0] = __fmaf_rn(f.x, step[k][s][0], sum[0]);
+            sum[2] = __fmaf_rn(f.y, step[k][s][1], sum[2]);
+        }
+    }
+    sum[0] += __shfl_xor_sync(~0u, sum[0], 1);
+    sum[2] += __shfl_xor_sync(~0u, sum[2], 1);
+}
+
 /* What the weights of n blocks have in common beside their codes, times the sums of inputs. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_common(float sum[n_tile][4], const struct block_place &place,
@@ -361,29 +405,58 @@ static __device__ inline void add_common(float sum[n_tile][4], const struct bloc
     }
 }
 
+/* What sums over a unit, of rows 2t and 2t + 1, are multiplied by: the scales of its strips. */
+template <uint32_t n_tile, bool alone>
+static __device__ inline float2 load_strip_scale(const struct narrow_x<n_tile> &rows, uint32_t tile)
+{
+    const float mine = *reinterpret_cast<const float *>(rows.row[tile] + STRIP_SCALE);
+    if (alone) return make_float2(mine, mine);
+    return make_float2(__shfl_sync(~0u, mine, 8 * rows.t), __shfl_sync(~0u, mine, 8 * rows.t + 4));
+}
+
+/* sum += by * add, of columns apart. */
+static __device__ inline void add_scaled(float sum[4], float2 by, const float add[4])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) sum[i] = __fmaf_rn(i % 2 ? by.y : by.x, add[i], sum[i]);
+}
+
 /* Over n blocks of a unit. Of a whole one n is known, and the blocks are unpacked in the order that the
  * compiler likes. */
-template <int type, uint32_t n_tile, uint32_t known>
+template <int type, uint32_t n_tile, bool alone, uint32_t known>
 static __device__ inline void add_blocks(float sum[n_tile][4], const struct block_place &place,
                                          const struct pair_shrink &shrink,
                                          const struct narrow_x<n_tile> &rows, uint32_t n)
 {
-    float part[n_tile][4] = {};
+    float part[n_tile][4] = {}, unit[n_tile][4] = {};
     if (known > 0) n = known;
     if constexpr (narrow_ring<type, n_tile, 1>::is_float) {
 #pragma unroll(known > 0 ? known : 1)
         for (uint32_t i = 0; i < n; i++)
-            add_floats<type, n_tile>(sum, part, place, shrink, rows, i);
+            add_floats<type, n_tile>(unit, part, place, shrink, rows, i);
 #pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], {STEP_1, STEP_1}, part[j]);
+        for (uint32_t j = 0; j < n_tile; j++) add_times(unit[j], {STEP_1, STEP_1}, part[j]);
     } else {
-#pragma unroll(known > 0 ? known : 1)
-        for (uint32_t i = 0; i < n; i++) add_codes<type, n_tile>(part, place, rows, i);
+        if constexpr (alone) {
+            add_alone<type, known>(part[0], place, rows, n);
+        } else {
+            float more[n_tile][4] = {};
+#pragma unroll(known > 0 ? pair : 1)
+            for (uint32_t i = 0; i < min(n, pair); i++) add_codes<type, n_tile>(part, place, rows, i);
+#pragma unroll(known > 0 ? pair : 1)
+            for (uint32_t i = pair; i < n; i++) add_codes<type, n_tile>(more, place, rows, i);
+#pragma unroll
+            for (uint32_t j = 0; j < n_tile; j++)
+#pragma unroll
+                for (uint32_t k = 0; k < 4; k++) part[j][k] += more[j][k];
+        }
         const struct chunk_factor k = load_chunk_factor<type>(place.chunk, rows.g);
 #pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) add_times(sum[j], k.code, part[j]);
-        add_common<type, n_tile>(sum, place, rows, k.common, n);
+        for (uint32_t j = 0; j < n_tile; j++) add_times(unit[j], k.code, part[j]);
+        add_common<type, n_tile>(unit, place, rows, k.common, n);
     }
+#pragma unroll
+    for (uint32_t j = 0; j < n_tile; j++) add_scaled(sum[j], load_strip_scale<n_tile, alone>(rows, j), unit[j]);
 }
 
 /* This lane's rows, of each tile row g, in a unit's strips: those of the warp's first unit, and bytes
@@ -395,10 +468,9 @@ template <uint32_t n_tile> struct narrow_rows {
 
 /* `brought` is behind the weights of the ring's first place. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narrow_args &a,
-                                                              const struct narrow_job<n_mat> &job,
+static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narrow_job<n_mat> &job,
                                                               const uint8_t *brought,
-                                                              const uint8_t *kept)
+                                                              const uint8_t *kept, bool stays)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     const uint32_t g = threadIdx.x % 32 / 4, skip = (job.first - job.begin) / UNIT_MAX;
@@ -406,8 +478,8 @@ static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narro
 #pragma unroll
     for (uint32_t i = 0; i < n_tile; i++) {
         const uint32_t n = tile_rows(job, i), tile = i * TILE_ROWS * STRIP_BYTES;
-        rows.by[i] = a.stays ? ring::stride * STRIP_BYTES / UNIT_MAX * n : 0;
-        rows.row[i] = a.stays ? kept + tile * strips_of(job.end - job.begin) + skip * n * STRIP_BYTES
+        rows.by[i] = stays ? ring::stride * STRIP_BYTES / UNIT_MAX * n : 0;
+        rows.row[i] = stays ? kept + tile * strips_of(job.end - job.begin) + skip * n * STRIP_BYTES
                               : brought + tile;
         rows.row[i] += (g < n ? g : 0) * STRIP_BYTES;
         if (n == 0) rows.row[i] = rows.row[0], rows.by[i] = rows.by[0];
@@ -417,7 +489,7 @@ static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narro
 }
 
 /* Over the warp's unit u, which is at `at`; the last of a row may have fewer blocks than others. */
-template <int type, uint32_t n_tile, uint32_t n_mat>
+template <int type, uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
                                        const struct narrow_job<n_mat> &job,
                                        const struct pair_shrink shrink[n_mat], const uint8_t *at,
@@ -429,31 +501,39 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
         const struct block_place place = {at, at + ring::scales,
                                           ring::own_scales ? 0 : job.first % LAYOUT_BLOCKS};
         if (u < job.n_whole) /* the same for all lanes */
-            add_blocks<type, n_tile, ring::unit>(sum[m], place, shrink[m], x, 0);
+            add_blocks<type, n_tile, alone, ring::unit>(sum[m], place, shrink[m], x, 0);
         else
-            add_blocks<type, n_tile, 0>(sum[m], place, shrink[m], x,
+            add_blocks<type, n_tile, alone, 0>(sum[m], place, shrink[m], x,
                                         job.end - job.first - u * ring::stride);
     }
 }
 
 /* ---- Rows ---- */
 
-/* Rows of a piece to shared memory, where they stay; packed on the way, if they are not yet. */
-template <uint32_t n_tile, uint32_t n_mat>
+/* Rows of a piece to shared memory, where they stay, strip by strip to the warp that multiplies it;
+ * packed on the way, if they are not yet: then `square` [n_row][WARPS] gets what a norm wants. */
+template <uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline void keep_rows(const struct narrow_args &a,
                                         const struct narrow_job<n_mat> &job, uint8_t *to,
-                                        float *scale)
+                                        float *square)
 {
     const uint32_t strip0 = job.begin / UNIT_MAX, n = strips_of(job.end - job.begin);
-    for (uint32_t row = 0; a.input.x && row < a.n_row; row++)
-        linear_pack({to + row * STRIP_BYTES, a.n_row * STRIP_BYTES}, scale + row, a.input, row,
-                    strip0 * STRIP, (strip0 + n) * STRIP);
-    if (a.input.x) return;
+    const uint32_t warp = threadIdx.x / 32;
+    const bool packs = alone || a.input.x;
+    for (uint32_t row = 0; packs && row < job.n_row; row++) {
+        const uint32_t stride = job.n_row * STRIP_BYTES;
+        float sum = linear_pack_strips({to + warp * stride + row * STRIP_BYTES, stride, strip0 + warp,
+                                        WARPS, strip0 + n}, a.input, row);
+        if (!a.input.norm) continue;
+        if (gridDim.z > 1) sum = linear_squares(a.input, row); /* the piece has but some of them */
+        sum = linear_warp_sum(sum);
+        if (threadIdx.x % 32 == 0) square[row * WARPS + warp] = sum;
+    }
+    if (packs) return;
     for (uint32_t i = 0; i < n_tile; i++) {
         const uint8_t *from = tile_strip(a, job, i, strip0);
-        const uint32_t bytes = tile_rows(job, i) * n * STRIP_BYTES;
-        for (uint32_t k = threadIdx.x * 16; k < bytes; k += WARPS * 512)
-            copy_async16(smem_address(to + k), from + k);
+        const uint32_t bytes = tile_rows(job, i) * STRIP_BYTES;
+        for (uint32_t s = warp; s < n; s += WARPS) copy_bytes(to + s * bytes, from + s * bytes, bytes);
         to += TILE_ROWS * n * STRIP_BYTES;
     }
 }
@@ -531,10 +611,10 @@ static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a
 }
 
 /* A group's sums over all warps, and over pieces, to where they go. */
-template <uint32_t n_mat>
+template <uint32_t n_mat, bool alone>
 static __device__ inline void finish_group(const float *all, const struct narrow_args &a,
                                            const struct narrow_job<n_mat> &job,
-                                           const struct linear_end &end, const float *scale,
+                                           const struct linear_end &end, const float *square,
                                            uint32_t group)
 {
     const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
@@ -545,18 +625,19 @@ static __device__ inline void finish_group(const float *all, const struct narrow
         for (uint32_t w = 0; w < WARPS; w++)
             v[m] += all[((w * n_mat + m) * job.n_row + r) * SUM_STRIDE + o];
     if (gridDim.z > 1 && !merge_pieces(v, a, row, is_mine)) return;
-    if (is_mine && out < end.n_out)
-        linear_finish(end, row, out, v[0] * scale[row], v[1] * scale[row]);
+    if (!is_mine || out >= end.n_out) return;
+    const float by = alone || a.input.x ? linear_norm_factor(square + row * WARPS, a.input) : a.x_scale[row];
+    linear_finish(end, row, out, v[0] * by, v[1] * by);
 }
 
 /* The block's first group, of part p, and the warp's ring. */
-template <uint32_t n_tile, uint32_t n_mat>
+template <uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline struct narrow_job<n_mat> find_job(const struct narrow_args &a, uint32_t p,
                                                            uint8_t *mine)
 {
     struct narrow_job<n_mat> job;
-    job.row0 = a.row0 + blockIdx.y * n_tile * TILE_ROWS;
-    job.n_row = min(a.n_row - job.row0, n_tile * TILE_ROWS);
+    job.row0 = alone ? 0 : a.row0 + blockIdx.y * n_tile * TILE_ROWS;
+    job.n_row = alone ? 1 : min(a.n_row - job.row0, n_tile * TILE_ROWS);
     job.begin = blockIdx.z * a.piece;
     job.end = min(job.begin + a.piece, a.n_block);
     job.n_left = (a.n_group - blockIdx.x - 1) / gridDim.x + 1;
@@ -575,17 +656,18 @@ static constexpr uint32_t sum_rooms(uint32_t n_tile)
     return n_tile == 1 ? 2 : 1;
 }
 
-/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps. Scales
- * of rows that the block packs lie in `scale_room`. */
-template <int type, uint32_t n_tile, uint32_t n_mat>
+/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps. Sums
+ * of squares of rows that the block packs lie in `square` [row][WARPS]. */
+template <int type, uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t p,
-                                           float *scale_room)
+                                           float *square)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
     uint8_t *const x = kernel_shared() + a.ring_bytes;
+    const bool stays = alone || a.stays;
     const uint8_t *group[n_mat];
-    struct narrow_job<n_mat> job = find_job<n_tile, n_mat>(a, p, mine);
+    struct narrow_job<n_mat> job = find_job<n_tile, n_mat, alone>(a, p, mine);
     for (uint32_t m = 0; m < n_mat; m++) group[m] = job.group[m];
     find_units<type, n_tile>(job, a.n_block);
     for (uint32_t i = 0; i + 1 < ring::stages; i++)
@@ -593,18 +675,19 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     fetch_beside(a, a.part[p], blockIdx.x - a.part[p].group0);
     if (a.n_part > 1) kernel_yield(); /* attention is next, which has pages to bring */
     kernel_begin();
-    if (a.stays)
-        keep_rows<n_tile>(a, job, x, scale_room);
+    if (stays)
+        keep_rows<n_tile, n_mat, alone>(a, job, x, square);
     else
         bring_first_rows<type, n_tile>(a, job, mine);
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();
-    const float *const scale = a.input.x ? scale_room : a.x_scale;
+    if (!alone && !a.input.x) {
+        copy_commit();
+        copy_wait<0>();
+    }
+    if (ring::is_float) __syncthreads(); /* a strip is that of several units */
     float *all = (float *)(x + a.stays);
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
     const struct narrow_rows<n_tile> rows =
-        find_rows<type, n_tile>(a, job, mine + ring::weights, x);
+        find_rows<type, n_tile>(job, mine + ring::weights, x, stays);
     struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4, job.first % UNIT_MAX, {}};
     uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
     keep(here.g);
@@ -624,11 +707,11 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         for (uint32_t u = 0; u < job.n_unit; u++) {
             copy_wait<ring::stages - 2>();
             __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
-            bring<type, n_tile>(mine, next, a, job, a.stays == 0);
+            bring<type, n_tile>(mine, next, a, job, !stays);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++)
-                if (!a.stays) here.row[k] = rows.row[k] + at;
-            add_unit<type, n_tile, n_mat>(sum, job, shrink, mine + at, here, u);
+                if (!stays) here.row[k] = rows.row[k] + at;
+            add_unit<type, n_tile, n_mat, alone>(sum, job, shrink, mine + at, here, u);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++) here.row[k] += rows.by[k];
             next = at;
@@ -637,7 +720,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         float *const to = all + turn % sum_rooms(n_tile) * n_sum;
         put_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, job.n_row);
         __syncthreads();
-        finish_group(to, a, job, a.part[p].end, scale, i - a.part[p].group0);
+        finish_group<n_mat, alone>(to, a, job, a.part[p].end, square, i - a.part[p].group0);
         if (a.n_part > 1) break; /* the next group may be another part's */
         if (sum_rooms(n_tile) == 1) __syncthreads();
     }
@@ -671,23 +754,29 @@ static __device__ inline uint32_t find_part(const struct narrow_args &a)
     return p;
 }
 
-/* Parts of one type. */
-template <int type, uint32_t n_tile, uint32_t n_mat>
+/* Plain floats take one row as they take several. */
+template <int type> static constexpr bool is_alone(bool alone)
+{
+    return alone && !narrow_ring<type, 1, 1>::is_float;
+}
+
+/* Parts of one type; `alone`: one row, which the block packs. */
+template <int type, uint32_t n_tile, uint32_t n_mat, bool alone>
 static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
     narrow(const struct narrow_args a)
 {
-    __shared__ float scale_room[PACKS_ROWS];
-    narrow_block<type, n_tile, n_mat>(a, find_part(a), scale_room);
+    __shared__ float square[PACKS_ROWS * WARPS];
+    narrow_block<type, n_tile, n_mat, alone>(a, find_part(a), square);
 }
 
 /* Parts of several types, as queries, keys and values often have. */
-template <uint32_t n_tile>
+template <uint32_t n_tile, bool alone>
 static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
     narrow_mixed(const struct narrow_args a)
 {
-    __shared__ float scale_room[PACKS_ROWS];
+    __shared__ float square[PACKS_ROWS * WARPS];
     const uint32_t p = find_part(a);
-#define CALL(type) narrow_block<type, n_tile, 1>(a, p, scale_room)
+#define CALL(type) narrow_block<type, n_tile, 1, is_alone<type>(alone)>(a, p, square)
     FOR_TYPE(a.part[p].type, CALL)
 #undef CALL
 }
@@ -755,11 +844,15 @@ template <int type>
 static sac_status launch(struct cuda_device *d, const struct narrow_args &a)
 {
     const bool is_glu = a.part[0].up != NULL;
+    constexpr bool alone = is_alone<type>(true);
+    if (a.n_row == 1 && a.input.x)
+        return is_glu ? launch_tiles(d, narrow<type, 1, 2, alone>, a, 1, need_of<type, 1, 2>())
+                      : launch_tiles(d, narrow<type, 1, 1, alone>, a, 1, need_of<type, 1, 1>());
     if (a.n_row <= TILE_ROWS)
-        return is_glu ? launch_tiles(d, narrow<type, 1, 2>, a, 1, need_of<type, 1, 2>())
-                      : launch_tiles(d, narrow<type, 1, 1>, a, 1, need_of<type, 1, 1>());
-    return is_glu ? launch_tiles(d, narrow<type, 2, 2>, a, 2, need_of<type, 2, 2>())
-                  : launch_tiles(d, narrow<type, 2, 1>, a, 2, need_of<type, 2, 1>());
+        return is_glu ? launch_tiles(d, narrow<type, 1, 2, false>, a, 1, need_of<type, 1, 2>())
+                      : launch_tiles(d, narrow<type, 1, 1, false>, a, 1, need_of<type, 1, 1>());
+    return is_glu ? launch_tiles(d, narrow<type, 2, 2, false>, a, 2, need_of<type, 2, 2>())
+                  : launch_tiles(d, narrow<type, 2, 1, false>, a, 2, need_of<type, 2, 1>());
 }
 
 template <uint32_t n_tile> static struct narrow_need need_of_type(enum quant_type type)
@@ -770,7 +863,7 @@ template <uint32_t n_tile> static struct narrow_need need_of_type(enum quant_typ
     return {};
 }
 
-template <uint32_t n_tile>
+template <uint32_t n_tile, bool alone>
 static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &a)
 {
     struct narrow_need most = {};
@@ -779,7 +872,7 @@ static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &
         most.weights = n.weights > most.weights ? n.weights : most.weights;
         most.stages = n.stages > most.stages ? n.stages : most.stages;
     }
-    return launch_tiles(d, narrow_mixed<n_tile>, a, n_tile, most);
+    return launch_tiles(d, narrow_mixed<n_tile, alone>, a, n_tile, most);
 }
 
 /* ---- Unpacking ---- */
@@ -863,7 +956,10 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
     a.n_row = rows->n_row;
     if (rows->input) a.input = *rows->input;
     cut_rows(&a, d, n_group, rows->part_row);
-    if (mixed) return a.n_row <= TILE_ROWS ? launch_mixed<1>(d, a) : launch_mixed<2>(d, a);
+    if (mixed)
+        return a.n_row == 1 && a.input.x ? launch_mixed<1, true>(d, a)
+               : a.n_row <= TILE_ROWS    ? launch_mixed<1, false>(d, a)
+                                         : launch_mixed<2, false>(d, a);
 #define CALL(type) return launch<type>(d, a)
     FOR_TYPE(w->type, CALL)
 #undef CALL
