@@ -38,8 +38,8 @@ struct linear_input {
 #define STRIP_BYTES 320u
 #define TILE_ROWS  8u
 
-/* Rows as the matrix units take them: f16 times a power of two of the row's own, so that none
- * overflows and small ones keep their bits. */
+/* Rows as the matrix units take them: f16 times a power of two of the row's own, or of a strip's, so
+ * that none overflows and small ones keep their bits. */
 struct linear_rows {
     const struct linear_input *input; /* set: not packed yet, which is for the multiplying kernel */
     __half *x;    /* prompt rows: [n_row, width], width a multiple of 32, zeros behind n_in */
