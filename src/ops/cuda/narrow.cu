@@ -11,7 +11,9 @@
  * of the mma's second operand: nothing depends on which rows are together.
  *
  * Rows come in strips (linear.cuh). Few and short ones lie in shared memory as long as the block runs,
- * which may pack them itself; of others a unit's strip comes with its weights.
+ * which may pack them itself: each warp the strips that it multiplies, so that it waits for no other. Of
+ * other rows a unit's strip comes with its weights. One row that the block packs is `alone`: the columns
+ * of an mma's second operand are four blocks of it in the place of eight rows.
  *
  * Invariant: weights have been in the device's memory since before the launch before this one. */
 #include "ops/cuda/block.cuh"
@@ -29,17 +31,24 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define RING_MAX     73728u /* bytes of all warps' units, at least two a warp, */
 #define RING_GOOD    49152u /* and of more than two */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
-#define PACKS_VALUES 8192u  /* and all of them together: more take longer than another launch */
+#define PACKS_VALUES 16384u /* and all of them together: more take longer than another launch */
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
 #define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
 
 static_assert(UNIT_MAX * LAYOUT_BLOCK == STRIP, "a unit of codes has one strip");
 
-/* Blocks of a multiprocessor that registers must leave room for. */
+/* Blocks of a multiprocessor that registers must leave room for: with few rows those of the next launch
+ * stand beside those of this one, and have weights on their way. */
 static constexpr uint32_t blocks_wanted(uint32_t n_tile)
 {
-    return n_tile == 1 ? 3 : 2;
+    return n_tile == 1 ? 2 * FULL_BLOCKS : FULL_BLOCKS;
+}
+
+/* Of several types, which take more registers. */
+static constexpr uint32_t mixed_wanted(uint32_t n_tile)
+{
+    return n_tile == 1 ? FULL_BLOCKS + 1 : FULL_BLOCKS;
 }
 
 /* What a warp keeps of weights of n_mat matrices in shared memory. Scales of single weight blocks
@@ -771,7 +780,7 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
 
 /* Parts of several types, as queries, keys and values often have. */
 template <uint32_t n_tile, bool alone>
-static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
+static __global__ void __launch_bounds__(WARPS * 32, mixed_wanted(n_tile))
     narrow_mixed(const struct narrow_args a)
 {
     __shared__ float square[PACKS_ROWS * WARPS];
@@ -793,11 +802,11 @@ template <int type, uint32_t n_tile, uint32_t n_mat> static struct narrow_need n
 }
 
 /* Blocks for one tile of rows: as many as there is room for at a time, each for several groups. */
-static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args *a, uint32_t n_tile,
-                           uint32_t n_piece, size_t smem)
+static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args *a, uint32_t n_piece,
+                           size_t smem)
 {
-    const uint32_t fit = (uint32_t)(d->smem_max / smem), wanted = blocks_wanted(n_tile);
-    const uint32_t n_place = d->n_sm * (fit < 1 ? 1 : fit < wanted ? fit : wanted);
+    const uint32_t fit = (uint32_t)(d->smem_max / smem);
+    const uint32_t n_place = d->n_sm * (fit < FULL_BLOCKS ? 1 : FULL_BLOCKS);
     return a->n_part > 1 || n_piece > 1 || a->n_group < n_place ? a->n_group : n_place;
 }
 
@@ -816,7 +825,7 @@ static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narr
     a.warp_bytes = need.stages * a.stage;
     a.ring_bytes = WARPS * a.warp_bytes;
     const size_t smem = a.ring_bytes + a.stays + sums;
-    const uint32_t n_block = n_block_of(d, &a, n_tile, n_piece, smem);
+    const uint32_t n_block = n_block_of(d, &a, n_piece, smem);
     for (uint32_t first = 0; first < n; first += each) {
         a.row0 = first * tile;
         TRY(queue_launch(d, "narrow linear layer", kernel,
