@@ -31,24 +31,18 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define RING_MAX     73728u /* bytes of all warps' units, at least two a warp, */
 #define RING_GOOD    49152u /* and of more than two */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
-#define PACKS_VALUES 16384u /* and all of them together: more take longer than another launch */
+#define PACKS_VALUES 8192u  /* and all of them together: more take longer than another launch; */
+#define PACKS_ALONE  16384u /* and of one row that is alone */
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
 #define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
 
 static_assert(UNIT_MAX * LAYOUT_BLOCK == STRIP, "a unit of codes has one strip");
 
-/* Blocks of a multiprocessor that registers must leave room for: with few rows those of the next launch
- * stand beside those of this one, and have weights on their way. */
+/* Blocks of a multiprocessor that registers must leave room for. */
 static constexpr uint32_t blocks_wanted(uint32_t n_tile)
 {
-    return n_tile == 1 ? 2 * FULL_BLOCKS : FULL_BLOCKS;
-}
-
-/* Of several types, which take more registers. */
-static constexpr uint32_t mixed_wanted(uint32_t n_tile)
-{
-    return n_tile == 1 ? FULL_BLOCKS + 1 : FULL_BLOCKS;
+    return n_tile == 1 ? 3 : 2;
 }
 
 /* What a warp keeps of weights of n_mat matrices in shared memory. Scales of single weight blocks
@@ -780,7 +774,7 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
 
 /* Parts of several types, as queries, keys and values often have. */
 template <uint32_t n_tile, bool alone>
-static __global__ void __launch_bounds__(WARPS * 32, mixed_wanted(n_tile))
+static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
     narrow_mixed(const struct narrow_args a)
 {
     __shared__ float square[PACKS_ROWS * WARPS];
@@ -802,11 +796,11 @@ template <int type, uint32_t n_tile, uint32_t n_mat> static struct narrow_need n
 }
 
 /* Blocks for one tile of rows: as many as there is room for at a time, each for several groups. */
-static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args *a, uint32_t n_piece,
-                           size_t smem)
+static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args *a, uint32_t n_tile,
+                           uint32_t n_piece, size_t smem)
 {
-    const uint32_t fit = (uint32_t)(d->smem_max / smem);
-    const uint32_t n_place = d->n_sm * (fit < FULL_BLOCKS ? 1 : FULL_BLOCKS);
+    const uint32_t fit = (uint32_t)(d->smem_max / smem), wanted = blocks_wanted(n_tile);
+    const uint32_t n_place = d->n_sm * (fit < 1 ? 1 : fit < wanted ? fit : wanted);
     return a->n_part > 1 || n_piece > 1 || a->n_group < n_place ? a->n_group : n_place;
 }
 
@@ -825,7 +819,7 @@ static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narr
     a.warp_bytes = need.stages * a.stage;
     a.ring_bytes = WARPS * a.warp_bytes;
     const size_t smem = a.ring_bytes + a.stays + sums;
-    const uint32_t n_block = n_block_of(d, &a, n_piece, smem);
+    const uint32_t n_block = n_block_of(d, &a, n_tile, n_piece, smem);
     for (uint32_t first = 0; first < n; first += each) {
         a.row0 = first * tile;
         TRY(queue_launch(d, "narrow linear layer", kernel,
@@ -934,7 +928,7 @@ static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct
 
 bool narrow_packs(uint32_t n_row, uint32_t width)
 {
-    return n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES;
+    return n_row == 1 ? width <= PACKS_ALONE : n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES;
 }
 
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
