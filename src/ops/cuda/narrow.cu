@@ -532,12 +532,14 @@ static __device__ inline void keep_rows(const struct narrow_args &a,
         sum = linear_warp_sum(sum);
         if (threadIdx.x % 32 == 0) square[row * WARPS + warp] = sum;
     }
-    if (packs) return;
-    for (uint32_t i = 0; i < n_tile; i++) {
-        const uint8_t *from = tile_strip(a, job, i, strip0);
-        const uint32_t bytes = tile_rows(job, i) * STRIP_BYTES;
-        for (uint32_t s = warp; s < n; s += WARPS) copy_bytes(to + s * bytes, from + s * bytes, bytes);
-        to += TILE_ROWS * n * STRIP_BYTES;
+    if constexpr (!alone) {
+        for (uint32_t i = 0; i < n_tile && !packs; i++) {
+            const uint8_t *from = tile_strip(a, job, i, strip0);
+            const uint32_t bytes = tile_rows(job, i) * STRIP_BYTES;
+            for (uint32_t s = warp; s < n; s += WARPS)
+                copy_bytes(to + s * bytes, from + s * bytes, bytes);
+            to += TILE_ROWS * n * STRIP_BYTES;
+        }
     }
 }
 
