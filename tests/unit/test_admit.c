@@ -322,6 +322,20 @@ static void who_comes_leaves_room_to_grow(void **state)
     }
 }
 
+/* A small one would fit beside the first, and waits behind a large one that does not. */
+static void none_overtakes_another(void **state)
+{
+    static struct answer a[3];
+    (void)state;
+    sac_engine *e = open_engine(&(struct way){"full", .tiers = true});
+    for (int i = 0; i < 2; i++) ask(e, &a[i], i, 640, 60);
+    while (sac_tier_get_stats(e).n_held == 0) run_step(e);
+    ask(e, &a[2], 2, 38, 10);
+    run_all(e);
+    assert_true(a[2].step[0] >= a[1].step[0]);
+    sac_engine_free(e);
+}
+
 /* One of higher priority comes before those that wait, and in the place of one that decodes. */
 static void priority_comes_before_who_waits(void **state)
 {
@@ -401,6 +415,7 @@ int main(void)
         cmocka_unit_test(late_steps_keep_newcomers_out),
         cmocka_unit_test(more_than_fit_decode_where_it_pays),
         cmocka_unit_test(who_comes_leaves_room_to_grow),
+        cmocka_unit_test(none_overtakes_another),
         cmocka_unit_test(priority_comes_before_who_waits),
         cmocka_unit_test(one_that_waits_can_be_cancelled),
         cmocka_unit_test(sequences_of_the_caller_do_not_wait),

@@ -282,6 +282,7 @@ static void a_bad_head_leaves_its_team(void **state)
         choose_row(5 * PAGE_TOK);
         assert_true(b.pick[bad].dense && b.pick[bad].not_finite);
         assert_true(!b.pick[1 - bad].dense && b.pick[1 - bad].attended);
+        assert_int_equal(b.mask[1 - bad][4], 0); /* it has enough before */
         lb_close(&b);
     }
 }

@@ -238,6 +238,19 @@ static void filters_come_in_their_order(void **state)
     assert_int_equal(tokens_drawn(&p, share, 5), 1);
 }
 
+/* However little a filter is told to keep, the likeliest stays. */
+static void filters_leave_the_likeliest(void **state)
+{
+    (void)state;
+    static const double share[] = {0.2, 0.5, 0.3};
+    sac_sampling p = plain(1);
+    p.top_p = 0;
+    assert_int_equal(tokens_drawn(&p, share, 3), 2);
+    p = plain(1);
+    p.min_p = 2;
+    assert_int_equal(tokens_drawn(&p, share, 3), 2);
+}
+
 static void top_k_takes_smaller_ids_on_ties(void **state)
 {
     (void)state;
@@ -677,6 +690,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(filters_keep_what_they_define),
         cmocka_unit_test(filters_come_in_their_order),
+        cmocka_unit_test(filters_leave_the_likeliest),
         cmocka_unit_test(top_k_takes_smaller_ids_on_ties),
         cmocka_unit_test(top_k_of_rising_logits),
         cmocka_unit_test(draw_follows_the_distribution),
