@@ -131,7 +131,10 @@ uint32_t pace_rows(const sac_engine *e, uint32_t seq_i)
     if (!line->is_known) return PACE_LEAST_ROWS;
     /* There is time for the fewest in the next step, and not in this one. */
     if (p->n_wait < WAIT_MOST && left_us < least_us && step_us >= least_us) return 0;
-    const double n_time = each_us > 0 ? left_us / each_us : e->batch.n_row_max,
+    /* Rows that seem to cost nothing do not go into no time, either. */
+    const double n_time = each_us > 0    ? left_us / each_us
+                          : left_us >= 0 ? e->batch.n_row_max
+                                         : 0,
                  n_most = most_rows(p, depth), n = n_time < n_most ? n_time : n_most;
     return (uint32_t)within(n, PACE_LEAST_ROWS, e->batch.n_row_max);
 }

@@ -2,6 +2,7 @@
  * steps are picked and not computed and the clock is the test's; and what is learnt from single
  * steps. */
 #include "engine/engine.h"
+#include "engine/pace.h"
 #include "engine/sched.h"
 #include "must.h"
 #include "tiny_model.h"
@@ -107,6 +108,23 @@ static void methods_are_told_apart(void **state)
     note(e, 16, 0, 1500);
     assert_near(foretold(e, 16, 0), 2500, 0.02);
     assert_near(12 * e->pace.line[1].us[0] + 16 * e->pace.line[1].us[1], 700, 0.02);
+    sac_engine_free(e);
+}
+
+/* A step may have told that its rows cost nothing. Where there is no time there are the fewest. */
+static void rows_that_cost_nothing_want_time(void **state)
+{
+    sac_engine *e = make_streams(*state, 10);
+    note(e, 0, 0, 8000);
+    note(e, 16, 0, 9000);
+    memset(e->pace.line[0].us, 0, sizeof e->pace.line[0].us);
+    e->seqs[2].n_done = e->pace.end;
+    e->batch.n_decode = 2;
+    e->pace.spent_us = 0;
+    e->pace.decode_us = 100;
+    assert_true(pace_rows(e, 2) > PACE_LEAST_ROWS);
+    e->pace.decode_us = 12000;
+    assert_int_equal(pace_rows(e, 2), PACE_LEAST_ROWS);
     sac_engine_free(e);
 }
 
@@ -374,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_pace_follows_the_steps),
         cmocka_unit_test(methods_are_told_apart),
+        cmocka_unit_test(rows_that_cost_nothing_want_time),
         cmocka_unit_test(the_width_is_a_percentile),
         cmocka_unit_test(steps_keep_the_target),
         cmocka_unit_test(scattered_steps_keep_the_target),
