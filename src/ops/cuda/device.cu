@@ -4,7 +4,9 @@
  * Invariants:
  *  1. ring_sent <= ring_used <= ring_end; pieces before ring_sent are on the stream. The ring
  *     begins anew only when the stream has been waited for, so no piece is overwritten that a copy
- *     still reads. A step ahead takes the half of it that the step before has not.
+ *     still reads. A step ahead takes the half of it that the step before has not. Large copies to
+ *     the GPU do not go through it, but through memory of their own, so that rows of a prompt wait
+ *     behind those before them, and the host does not.
  *  2. The first failure is kept until `wait` tells it; what comes after it is likely its echo.
  * Not here: what a step does, and which memory holds what. */
 #include "ops/cuda/queue.cuh"
@@ -16,6 +18,7 @@
 
 #define RING_BYTES  ((size_t)64 << 20)
 #define SMALL_BYTES ((size_t)64 << 10)
+#define PIECE_BYTES ((size_t)16 << 20) /* of a larger copy */
 #define WORD_BYTES  ((size_t)4 << 10) /* as long on the bus as the copy engine takes to begin */
 #define MAJOR_MIN   8u /* mma with 16-bit floats and cp.async */
 
@@ -137,6 +140,10 @@ static void close_device(struct cuda_device *d)
     if (d->tally) cudaFree(d->tally);
     if (d->draw_sums) cudaFree(d->draw_sums);
     if (d->ring_host) cudaFreeHost(d->ring_host);
+    for (uint32_t i = 0; i < DEVICE_PIECES; i++) {
+        if (d->piece[i].host) cudaFreeHost(d->piece[i].host);
+        if (d->piece[i].sent) cudaEventDestroy(d->piece[i].sent);
+    }
     if (d->lost) cudaFreeHost(d->lost);
     if (d->reached) cudaEventDestroy(d->reached);
     if (d->before) cudaEventDestroy(d->before);
@@ -155,6 +162,8 @@ static cudaError_t open_parts(struct cuda_device *d)
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
+    for (uint32_t i = 0; i < DEVICE_PIECES && code == cudaSuccess; i++)
+        code = cudaEventCreateWithFlags(&d->piece[i].sent, cudaEventDisableTiming);
     if (code == cudaSuccess)
         code = cudaHostAlloc((void **)&d->ring_host, RING_BYTES, cudaHostAllocDefault);
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->ring, RING_BYTES);
@@ -345,6 +354,21 @@ static void up_small(struct cuda_device *d, void *dst, size_t pitch, const void 
     if (from) cuda_copy_rows(d, dst, pitch, from, width, n_row);
 }
 
+/* Waits for no more than the copy that had the piece before: the GPU goes on with what is behind
+ * it. NULL: there is none, and the device remembers why. */
+static const struct device_piece *piece_take(struct cuda_device *d)
+{
+    struct device_piece *p = &d->piece[d->next_piece];
+    cudaError_t code = cudaSuccess;
+    d->next_piece = (d->next_piece + 1) % DEVICE_PIECES;
+    device_use(d);
+    if (p->host)
+        code = cudaEventSynchronize(p->sent);
+    else
+        code = cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault);
+    return device_check(d, code, "memory for copies to the GPU") == SAC_OK ? p : NULL;
+}
+
 static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
                     size_t n_row)
 {
@@ -354,30 +378,27 @@ static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *
         return;
     }
     if (queue_flush(d) != SAC_OK || d->ahead == AHEAD_TOO_MUCH) return;
-    const size_t limit = d->ring_bytes / 4 / width;
+    const size_t limit = PIECE_BYTES / width;
     if (limit == 0) {
-        device_fail(d, SAC_ERR_MEMORY, "a row of a copy is larger than the ring");
+        device_fail(d, SAC_ERR_MEMORY, "a row of a copy is larger than a piece of one");
         return;
     }
     for (size_t r = 0, n; r < n_row; r += n) {
         n = n_row - r < limit ? n_row - r : limit;
-        void *host;
-        if (!stage_take(d, n * width, &host)) return;
-        memcpy(host, (const uint8_t *)src + r * width, n * width);
-        d->ring_sent = d->ring_used; /* it goes to another place than the ring's mirror */
-        if (device_check(d,
-                         cudaMemcpy2DAsync((uint8_t *)dst + r * pitch, pitch, host, width, width, n,
-                                           cudaMemcpyHostToDevice, d->stream),
-                         "copy to the GPU") != SAC_OK)
-            return;
+        const struct device_piece *piece = piece_take(d);
+        if (!piece) return;
+        memcpy(piece->host, (const uint8_t *)src + r * width, n * width);
+        cudaError_t code = cudaMemcpy2DAsync((uint8_t *)dst + r * pitch, pitch, piece->host, width,
+                                             width, n, cudaMemcpyHostToDevice, d->stream);
+        if (code == cudaSuccess) code = cudaEventRecord(piece->sent, d->stream);
+        if (device_check(d, code, "copy to the GPU") != SAC_OK) return;
     }
 }
 
 static void up(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
-    const size_t piece = d->ring_bytes / 4;
-    for (size_t at = 0; at < bytes; at += piece) {
-        const size_t n = bytes - at < piece ? bytes - at : piece;
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        const size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
         up_rows(d, (uint8_t *)dst + at, n, (const uint8_t *)src + at, n, 1);
     }
 }

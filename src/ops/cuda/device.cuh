@@ -23,6 +23,13 @@ struct cuda_queue;
 /* The step ahead (api.h): there is none; it is being noted, and can be kept or not; it is kept. */
 enum device_ahead { AHEAD_NONE, AHEAD_NOTED, AHEAD_TOO_MUCH, AHEAD_KEPT };
 
+/* Pinned memory that copies to the GPU go through in turns. */
+#define DEVICE_PIECES 8u
+struct device_piece {
+    uint8_t *host;    /* [PIECE_BYTES]; NULL until there is one */
+    cudaEvent_t sent; /* what it held is on the GPU */
+};
+
 struct cuda_device {
     uint32_t index, major, minor, n_sm;
     size_t smem_max; /* of a block, after cudaFuncSetAttribute */
@@ -51,6 +58,8 @@ struct cuda_device {
     struct cuda_queue *queue;      /* queue.cu's: what is noted and not yet on the stream */
     sac_status status;             /* of the first failure since the last wait, */
     char message[256];             /* and what it was */
+    struct device_piece piece[DEVICE_PIECES];
+    uint32_t next_piece;
 };
 
 /* CUDA's calls are this device's from here on: what takes memory, and what launches. */
