@@ -36,7 +36,7 @@ struct bench_options {
     float mass;
     const char *kv_fast, *kv_disk;
     int kv_policy;
-    bool kv_no_ahead;
+    bool kv_no_ahead, depth_own;
 };
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -59,6 +59,10 @@ static const struct option_spec specs[] = {
         "the depth's keys and values: computed, or noise, which takes no longer than storing it, "
         "for contexts of any length; what is generated behind noise means nothing",
         .env = NULL, .choices = "computed|noise"),
+    OPT("--depth-own", OPTION_FLAG, depth_own, NULL,
+        "each sequence of --decode-batch has a depth of its own, of other tokens; without it they "
+        "share one, as answers to one prompt do",
+        .env = NULL),
     OPT("-r --repetitions", OPTION_U32, n_rep, "N", "times that each test is run", .env = NULL,
         .min = 1, .max = BENCH_REPS_MAX),
     OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",
@@ -238,6 +242,12 @@ static int parse(struct bench *b)
 
 /* ---- Memory ---- */
 
+/* Sequences that hold a depth. */
+static uint32_t n_base(const struct bench_options *o)
+{
+    return o->depth_own ? o->n_seq : 1;
+}
+
 /* The largest test decides; forks share the pages of the depth. */
 static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads)
 {
@@ -251,8 +261,8 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     const uint32_t depth = max_of(&b->depths), page = 128; /* no page is larger */
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = depth + most;
-    p.n_seq_max = o->n_seq + 1;
-    p.n_kv_tok = (uint64_t)depth + page + (uint64_t)o->n_seq * (most + 2 * page);
+    p.n_seq_max = o->n_seq + n_base(o);
+    p.n_kv_tok = (uint64_t)n_base(o) * (depth + page) + (uint64_t)o->n_seq * (most + 2 * page);
     p.n_batch = o->n_batch;
     p.device = b->device;
     p.device_split = b->split;
@@ -287,6 +297,7 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
         .prefill = b->opt.prefills.n ? b->opt.prefills.item[test->prefill] : "dense",
         .machine = machine,
         .fill = b->rig.fills_noise ? " noise" : "",
+        .depth_own = b->opt.depth_own,
         .load_s = b->load_s,
         .peak_rss = b->has_peak ? peak_bytes() : 0,
         .test = *test,
@@ -340,7 +351,7 @@ static sac_status run_depth(struct bench *b, uint32_t depth, const sac_machine *
 static sac_status run_threads(struct bench *b, const sac_machine *machine, sac_error *err)
 {
     const sac_engine_params params = engine_params(b, machine->n_threads);
-    sac_status status = bench_rig_open(&b->rig, b->model, &params, err);
+    sac_status status = bench_rig_open(&b->rig, b->model, n_base(&b->opt), &params, err);
     b->rig.fills_noise = b->opt.fill == 1;
     for (size_t i = 0; status == SAC_OK && i < b->depths.n; i++)
         status = run_depth(b, b->depths.item[i], machine, err);

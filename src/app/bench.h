@@ -78,18 +78,24 @@ struct bench_result {
     sac_tier_stats tier_before, tier_after;
 };
 
-/* One engine, and the sequence that holds the depth of its tests. */
-struct bench_rig {
-    sac_engine *engine;     /* owned */
-    sac_sampler *sampler;   /* owned, greedy */
-    const sac_model *model; /* borrowed */
-    sac_seq base;
-    uint32_t method;  /* that `base` uses */
-    bool fills_noise; /* the depth is not computed */
+/* A sequence that holds the depth of tests. */
+struct bench_base {
+    sac_seq seq;     /* SAC_SEQ_NONE until a test needs it */
+    uint32_t method; /* that it decodes with */
 };
 
-/* `fills_noise` is the caller's to set behind it. */
-sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model,
+/* One engine, and what its tests decode behind. */
+struct bench_rig {
+    sac_engine *engine;      /* owned */
+    sac_sampler *sampler;    /* owned, greedy */
+    const sac_model *model;  /* borrowed */
+    struct bench_base *base; /* [n_base] owned */
+    uint32_t n_base;         /* 1: all sequences of a test share it; else one for each */
+    bool fills_noise;        /* the depth is not computed */
+};
+
+/* `fills_noise` is the caller's to set behind it; also a rig that could not be opened is closed. */
+sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model, uint32_t n_base,
                           const sac_engine_params *params, sac_error *err);
 void bench_rig_close(struct bench_rig *rig);
 /* Runs a test n_rep times behind a short one that is not counted. SAC_ERR_CANCELLED after Ctrl-C.
@@ -106,6 +112,7 @@ struct bench_row {
     sac_engine_params params;
     const char *isa, *method, *prefill; /* of decode rows, of prompt rows */
     const char *fill;                   /* of the depth: " noise", or "": it was computed */
+    bool depth_own;                     /* each sequence has a depth of its own */
     const sac_machine *machine;
     double load_s;
     uint64_t peak_rss; /* bytes; 0: not known */

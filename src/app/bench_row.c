@@ -133,7 +133,9 @@ static void name_test(char *out, size_t bytes, const struct bench_row *row)
         at += t->n_top ? snprintf(out + at, bytes - (size_t)at, " top%u", t->n_top)
                        : snprintf(out + at, bytes - (size_t)at, " all");
     if (t->n_seq > 1) at += snprintf(out + at, bytes - (size_t)at, " x%u", t->n_seq);
-    if (t->depth) snprintf(out + at, bytes - (size_t)at, " @ d%u%s", t->depth, row->fill);
+    if (t->depth)
+        snprintf(out + at, bytes - (size_t)at, " @ d%u%s%s", t->depth, row->fill,
+                 row->depth_own && t->n_seq > 1 ? " own" : "");
 }
 
 static const char *kv_name(sac_kv_type type)
@@ -241,6 +243,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"n_prompt", .number = t->n_prompt},
         {"n_gen", .number = t->n_gen},
         {"n_depth", .number = t->depth},
+        {"n_depths", .number = row->depth_own ? t->n_seq : 1},
         {"n_seq", .number = t->n_seq},
         {"n_top", .number = t->n_top},
         {"n_batch", .number = row->params.n_batch},

@@ -1,7 +1,8 @@
 /* bench_test.c: one test on one engine: fill the depth, repeat, count.
  *
- * The depth is filled once and kept in a sequence of its own; each repetition works on forks of it,
- * which share its pages, and removes them. Tokens of prompts are made up: speed does not depend on
+ * The depth is filled once and kept in sequences that are only its own, one for all that decode
+ * together or one for each; each repetition works on forks, which share their base's pages, and
+ * removes them. Tokens of prompts are made up: speed does not depend on
  * what they say; with noise in place of keys and values they are not even computed. Those that are
  * generated are the likeliest, as how many logits need be computed to find them (--top-k) hangs on
  * the model being sure of some. The first repetition is short and not counted: it wakes threads and
@@ -30,13 +31,20 @@ struct rep {
     int32_t *next; /* [test->n_seq] the token that follows */
 };
 
-/* A token id for a position: BOS first where the model has it, then a spread over the vocabulary.
- */
-static int32_t made_up_token(const struct bench_rig *rig, uint32_t pos)
+/* The base that sequence `s` of a test is a fork of. */
+static uint32_t base_of(const struct bench_rig *rig, uint32_t s)
+{
+    return rig->n_base > 1 ? s : 0;
+}
+
+/* A token id for a position: BOS first where the model has it, then a spread over the vocabulary,
+ * another one for each base. */
+static int32_t made_up_token(const struct bench_rig *rig, uint32_t base, uint32_t pos)
 {
     const int32_t bos = sac_token_bos(rig->model);
     if (pos == 0 && bos >= 0) return bos;
-    return (int32_t)(pos * 2654435761u % sac_model_get_info(rig->model).n_vocab);
+    const uint32_t x = pos * 2654435761u + base * 2246822519u;
+    return (int32_t)(x % sac_model_get_info(rig->model).n_vocab);
 }
 
 static void ignore_row(void *user, const sac_row *row)
@@ -52,15 +60,17 @@ static void take_likeliest(void *user, const sac_row *row)
         if (r->seq[s] == row->seq) r->next[s] = sac_sampler_sample_row(r->rig->sampler, row);
 }
 
-/* Queues made-up tokens of a prompt up to position `end`. */
-static sac_status append(const struct bench_rig *rig, sac_seq seq, uint32_t end, sac_error *err)
+/* Queues a base's made-up tokens of a prompt up to position `end`. */
+static sac_status append(const struct bench_rig *rig, uint32_t base, sac_seq seq, uint32_t end,
+                         sac_error *err)
 {
     uint32_t n_pending = 0;
     uint32_t pos = sac_seq_length(rig->engine, seq, &n_pending) + n_pending;
     while (pos < end) {
         int32_t tok[256];
         size_t n = 0;
-        while (n < sizeof tok / sizeof tok[0] && pos < end) tok[n++] = made_up_token(rig, pos++);
+        while (n < sizeof tok / sizeof tok[0] && pos < end)
+            tok[n++] = made_up_token(rig, base, pos++);
         const sac_want want = pos == end ? SAC_WANT_LAST : SAC_WANT_NONE;
         TRY(sac_seq_append(rig->engine, seq, tok, n, SAC_ROW_PROMPT, want, err));
     }
@@ -80,41 +90,52 @@ static sac_status compute(const struct bench_rig *rig, struct progress *bar, uin
     return SAC_OK;
 }
 
-/* Noise in the base up to position `end`. */
-static sac_status append_noise(const struct bench_rig *rig, struct progress *bar, uint32_t end,
-                               sac_error *err)
+/* Noise in a base up to position `end`. */
+static sac_status append_noise(const struct bench_rig *rig, uint32_t base, struct progress *bar,
+                               uint32_t end, sac_error *err)
 {
-    const uint32_t first = sac_seq_length(rig->engine, rig->base, NULL);
+    const sac_seq seq = rig->base[base].seq;
+    const uint32_t first = sac_seq_length(rig->engine, seq, NULL);
     for (uint32_t pos = first; pos < end;) {
         int32_t tok[256];
         size_t n = 0;
         if (interrupt_pending()) return SAC_ERR_CANCELLED;
-        while (n < sizeof tok / sizeof tok[0] && pos < end) tok[n++] = made_up_token(rig, pos++);
-        TRY(sac_seq_append_noise(rig->engine, rig->base, tok, n, 1, err));
+        while (n < sizeof tok / sizeof tok[0] && pos < end)
+            tok[n++] = made_up_token(rig, base, pos++);
+        TRY(sac_seq_append_noise(rig->engine, seq, tok, n, 1 + base, err));
         progress_update(bar, (double)(pos - first) / (end - first));
     }
     return SAC_OK;
 }
 
-/* Forks decode as the base does. */
-static sac_status fill_depth(struct bench_rig *rig, uint32_t depth, uint32_t method, sac_error *err)
+/* Forks decode as their base does. */
+static sac_status fill_base(struct bench_rig *rig, uint32_t i, uint32_t depth, uint32_t method,
+                            sac_error *err)
 {
-    if (rig->base == SAC_SEQ_NONE) TRY(sac_seq_create(rig->engine, &rig->base, err));
-    if (rig->method != method) TRY(sac_seq_use_decode(rig->engine, rig->base, method, err));
-    rig->method = method;
-    const uint32_t had = sac_seq_length(rig->engine, rig->base, NULL);
-    if (had > depth) return sac_seq_truncate(rig->engine, rig->base, depth, err);
+    struct bench_base *b = &rig->base[i];
+    if (b->seq == SAC_SEQ_NONE) TRY(sac_seq_create(rig->engine, &b->seq, err));
+    if (b->method != method) TRY(sac_seq_use_decode(rig->engine, b->seq, method, err));
+    b->method = method;
+    const uint32_t had = sac_seq_length(rig->engine, b->seq, NULL);
+    if (had > depth) return sac_seq_truncate(rig->engine, b->seq, depth, err);
     struct progress bar;
     progress_begin(&bar, "filling");
     sac_status status = SAC_OK;
     if (rig->fills_noise) {
-        status = append_noise(rig, &bar, depth, err);
+        status = append_noise(rig, i, &bar, depth, err);
     } else {
-        status = append(rig, rig->base, depth, err);
+        status = append(rig, i, b->seq, depth, err);
         if (status == SAC_OK) status = compute(rig, &bar, depth - had, 0, 1, err);
     }
     progress_end(&bar);
     return status;
+}
+
+static sac_status fill_depth(struct bench_rig *rig, const struct bench_test *test, sac_error *err)
+{
+    for (uint32_t i = 0; i <= base_of(rig, test->n_seq - 1); i++)
+        TRY(fill_base(rig, i, test->depth, test->method, err));
+    return SAC_OK;
 }
 
 /* ---- One repetition ---- */
@@ -145,7 +166,7 @@ static sac_status run_prompt(const struct rep *r, uint32_t n_prompt, sac_error *
     const struct bench_test *t = r->test;
     const double from = (double)r->i / r->n, to = (r->i + (t->n_gen ? 0.5 : 1)) / r->n;
     for (uint32_t s = 0; s < t->n_seq; s++)
-        TRY(append(r->rig, r->seq[s], t->depth + n_prompt, err));
+        TRY(append(r->rig, base_of(r->rig, s), r->seq[s], t->depth + n_prompt, err));
     return compute(r->rig, r->bar, t->n_seq * n_prompt, from, to, err);
 }
 
@@ -153,7 +174,8 @@ static sac_status run_decode(struct rep *r, uint32_t first, uint32_t n_gen, sac_
 {
     const struct bench_test *t = r->test;
     sac_engine *e = r->rig->engine;
-    for (uint32_t s = 0; s < t->n_seq; s++) r->next[s] = made_up_token(r->rig, first);
+    for (uint32_t s = 0; s < t->n_seq; s++)
+        r->next[s] = made_up_token(r->rig, base_of(r->rig, s), first);
     for (uint32_t i = 0; i < n_gen; i++) {
         const double part = (double)i / n_gen;
         if (interrupt_pending()) return SAC_ERR_CANCELLED;
@@ -172,7 +194,7 @@ static sac_status run_forks(struct rep *r, uint32_t n_prompt, uint32_t n_gen,
     sac_engine *e = r->rig->engine;
     const struct bench_test *t = r->test;
     for (uint32_t s = 0; s < t->n_seq; s++) {
-        TRY(sac_seq_fork(e, r->rig->base, &r->seq[s], err));
+        TRY(sac_seq_fork(e, r->rig->base[base_of(r->rig, s)].seq, &r->seq[s], err));
         TRY(sac_seq_use_prefill(e, r->seq[s], t->prefill, err));
         TRY(sac_seq_use_top(e, r->seq[s], t->n_top, err));
     }
@@ -207,7 +229,7 @@ sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, u
 {
     assert(n_rep >= 1 && n_rep <= BENCH_REPS_MAX && test->n_seq >= 1);
     *out = (struct bench_result){0};
-    TRY(fill_depth(rig, test->depth, test->method, err));
+    TRY(fill_depth(rig, test, err));
     struct progress bar;
     struct rep rep = {.rig = rig, .test = test, .bar = &bar, .n = n_rep};
     rep.seq = mem_calloc(test->n_seq, sizeof *rep.seq);
@@ -233,10 +255,13 @@ sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, u
     return status;
 }
 
-sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model,
+sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model, uint32_t n_base,
                           const sac_engine_params *params, sac_error *err)
 {
-    *rig = (struct bench_rig){.model = model, .base = SAC_SEQ_NONE};
+    *rig = (struct bench_rig){.model = model, .n_base = n_base};
+    rig->base = mem_calloc(n_base, sizeof *rig->base);
+    if (!rig->base) return error_set(err, SAC_ERR_MEMORY, "no memory for %u sequences", n_base);
+    for (uint32_t i = 0; i < n_base; i++) rig->base[i].seq = SAC_SEQ_NONE;
     sac_sampling greedy = sac_sampling_default();
     greedy.temp = 0;
     TRY(sac_sampler_create(&rig->sampler, model, &greedy, err));
@@ -247,6 +272,8 @@ void bench_rig_close(struct bench_rig *rig)
 {
     sac_engine_free(rig->engine);
     sac_sampler_free(rig->sampler);
+    mem_free(rig->base);
     rig->engine = NULL;
     rig->sampler = NULL;
+    rig->base = NULL;
 }

@@ -66,6 +66,18 @@ class Bench(unittest.TestCase):
             self.assertLessEqual(r["tier_bytes_fetched"], 4 * 8 * 90 * 4096)
             self.assertGreater(r["tier_bytes_fetched"] + r["tier_hit_share"], 0)
 
+    def test_sequences_share_a_depth_or_have_their_own(self):
+        args = ["-p", "0", "-n", "2", "-d", "70", "--decode-batch", "3"]
+        shared, = rows(*args)
+        own, = rows("--depth-own", *args)
+        self.assertEqual([(r["test"], r["n_depths"]) for r in (shared, own)],
+                         [("tg2 x3 @ d70", 1), ("tg2 x3 @ d70 own", 3)])
+        # Two pages and a tail of a depth, and another tail of each that generates.
+        self.assertEqual([r["kv_bytes"] for r in (shared, own)],
+                         [23040 * 32 * (3 + 3), 23040 * 32 * (3 * 3 + 3)])
+        noise, = rows("--depth-fill", "noise", "--depth-own", *args)
+        self.assertEqual((noise["test"], noise["kv_bytes"]), ("tg2 x3 @ d70 noise own", own["kv_bytes"]))
+
     def test_decode_batch_reads_weights_once(self):
         one, four = (rows("-p", "0", "-n", "2", "--decode-batch", n, "--top-k", "0")[0]
                      for n in ("1", "4"))
