@@ -151,6 +151,7 @@ struct figures {
     struct bench_phase prompt, decode; /* sums */
     double seconds;                    /* of both */
     double flop, limit_s;              /* of one repetition */
+    double median_s, stage_us;         /* of one repetition, of all */
     const char *limit;
     double weight_gb_s, kv_gb_s, n_step, rss;
     double share_read, share_planned; /* NAN: nothing was to be read, or planned */
@@ -199,6 +200,8 @@ static struct figures figures_of(const struct bench_row *row)
     f.weight_gb_s = (f.prompt.weight_bytes + f.decode.weight_bytes) / f.seconds * 1e-9;
     f.kv_gb_s = (f.prompt.kv_bytes + f.decode.kv_bytes) / f.seconds * 1e-9;
     f.n_step = (double)t->n_gen * n;
+    f.median_s = f.time_ns.median * 1e-9;
+    f.stage_us = f.seconds * 1e6;
     f.rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
     const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
     f.share_read = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN;
@@ -226,7 +229,6 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
     const struct bench_test *t = &row->test;
     const struct figures f = figures_of(row);
     const struct names name = names_of(row, &f);
-    const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
@@ -255,20 +257,20 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"max_ts", .number = f.tok_s.max},
         {"avg_ns", .number = f.time_ns.mean},
         {"stddev_ns", .number = f.time_ns.stddev},
-        {"ms_per_token", "ms/token", 3, .number = median_s * 1e3 / (t->n_prompt + t->n_gen)},
+        {"ms_per_token", "ms/token", 3, .number = f.median_s * 1e3 / (t->n_prompt + t->n_gen)},
         {"weight_gb_s", "weights GB/s", 2, .number = f.weight_gb_s},
         {"kv_gb_s", "KV GB/s", 2, .number = f.kv_gb_s},
-        {"gflop_s", "GFLOP/s", 1, .number = f.flop / median_s * 1e-9},
+        {"gflop_s", "GFLOP/s", 1, .number = f.flop / f.median_s * 1e-9},
         {"limit", "limit", .text = f.limit},
-        {NULL, "% of it", 1, .number = f.limit_s / median_s * 100},
-        {"share", .number = f.limit_s / median_s},
+        {NULL, "% of it", 1, .number = f.limit_s / f.median_s * 100},
+        {"share", .number = f.limit_s / f.median_s},
         {NULL, "KV read %", 1, .number = f.share_read * 100},
         {"share_read", .number = f.share_read},
         {NULL, "bytes %", 1, .number = 100 * f.decode.kv_bytes / f.decode.dense_bytes},
         {"bytes_share", .number = f.decode.kv_bytes / f.decode.dense_bytes},
         {"bytes_per_token", .number = f.decode.kv_bytes / (f.n_step * t->n_seq)},
         {"share_planned", .number = f.share_planned},
-        {"plan_share", .number = f.prompt.plan_us / stage_us},
+        {"plan_share", .number = f.prompt.plan_us / f.stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
         {"kv_bytes", .number = (double)row->result->kv_bytes_used},
         {NULL, "hits %", 1, .number = 100 * f.hit_share},
@@ -280,9 +282,9 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"load_s", "load s", 2, .number = row->load_s},
         {NULL, "RSS MiB", .number = f.rss / 0x1p20},
         {"peak_rss_bytes", .number = f.rss},
-        {"linear_share", .number = (f.prompt.linear_us + f.decode.linear_us) / stage_us},
-        {"attn_share", .number = (f.prompt.attn_us + f.decode.attn_us) / stage_us},
-        {"other_share", .number = (f.prompt.other_us + f.decode.other_us) / stage_us},
+        {"linear_share", .number = (f.prompt.linear_us + f.decode.linear_us) / f.stage_us},
+        {"attn_share", .number = (f.prompt.attn_us + f.decode.attn_us) / f.stage_us},
+        {"other_share", .number = (f.prompt.other_us + f.decode.other_us) / f.stage_us},
         {"flop", .number = f.flop},
         {"seconds_limit", .number = f.limit_s},
         {"isa", .text = row->isa},
