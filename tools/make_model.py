@@ -127,13 +127,12 @@ def main():
     p.add_argument("out")
     p.add_argument("--type", choices=TYPES, default="q8_0")
     p.add_argument("--seed", type=int, default=1)
-    names = ("embd", "layers", "heads", "kv_heads", "head_dim", "ff", "vocab", "ctx", "base")
-    for name in names:
-        p.add_argument("--" + name.replace("_", "-"), type=float if name == "base" else int)
+    options = ("--embd", "--layers", "--heads", "--kv-heads", "--head-dim", "--ff", "--vocab", "--ctx", "--base")
+    values = [p.add_argument(name, type=float if name == "--base" else int) for name in options]
     o = p.parse_args()
-    for name, value in zip(names, SHAPES[o.shape]):
-        if getattr(o, name) is None:
-            setattr(o, name, value)
+    for option, value in zip(values, SHAPES[o.shape]):
+        if getattr(o, option.dest) is None:
+            setattr(o, option.dest, value)
     with open(o.out, "wb") as f:
         write(o, f)
 
