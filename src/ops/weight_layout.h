@@ -89,6 +89,11 @@ static const int8_t layout_iq4_level[16] = {-127, -104, -83, -65, -49, -35, -22,
 /* Offset that kernels subtract when they look levels up as unsigned bytes level + 128. */
 #define LAYOUT_IQ4_OFFSET 128
 
+LAYOUT_INLINE bool layout_is_float(struct weight_layout l)
+{
+    return l.low_bits >= 16;
+}
+
 /* A scale for each 16 inputs, in place of 32. */
 LAYOUT_INLINE bool layout_halves(struct weight_layout l)
 {

@@ -6,9 +6,10 @@
  * units w, w + 8, ... of a few weight blocks each, so that the warps together read a stretch of memory.
  * A warp keeps units on their way into shared memory while it multiplies others, those of the next group
  * behind those of the last one; the first of them are under way before the launch before has ended. Sums
- * are made by the matrix units (weights.cuh) and added up over the warps in their order, then, by the last block of a group to be
- * done, over the pieces in theirs. Pieces depend on the matrices and the GPU alone, and a row is a column
- * of the mma's second operand: nothing depends on which rows are together.
+ * are made by the matrix units (narrow_unit.cuh) and added up over the warps in their order, then, by
+ * the last block of a group to be done, over the pieces in theirs. Pieces depend on the matrices and
+ * the GPU alone, and a row is a column of the mma's second operand: nothing depends on which rows are
+ * together.
  *
  * Rows come in strips (linear.cuh). Few and short ones lie in shared memory as long as the block runs,
  * which may pack them itself: each warp the strips that it multiplies, so that it waits for no other. Of
@@ -19,6 +20,7 @@
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/machine.cuh"
+#include "ops/cuda/narrow_unit.cuh"
 #include "ops/cuda/queue.cuh"
 #include "ops/cuda/weights.cuh"
 
@@ -26,7 +28,6 @@
 
 static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
-#define UNIT_MAX     4u     /* weight blocks that are fetched together, no more than a strip has */
 #define STAGES_MAX   4u     /* units of a warp that are on their way or at work */
 #define RING_MAX     73728u /* bytes of all warps' units, at least two a warp, */
 #define RING_GOOD    49152u /* and of more than two */
@@ -36,8 +37,6 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
 #define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
-
-static_assert(UNIT_MAX * LAYOUT_BLOCK == STRIP, "a unit of codes has one strip");
 
 /* Blocks of a multiprocessor that registers must leave room for. */
 static constexpr uint32_t blocks_wanted(uint32_t n_tile)
@@ -49,7 +48,7 @@ static constexpr uint32_t blocks_wanted(uint32_t n_tile)
  * come with these; what a chunk has in common comes whole with every unit. */
 template <int type, uint32_t n_tile, uint32_t n_mat> struct narrow_ring {
     static constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
-    static constexpr bool is_float = l.low_bits >= 16;
+    static constexpr bool is_float = layout_is_float(l);
     static constexpr bool own_scales = l.scale == SCALE_D || l.scale == SCALE_DM;
     static constexpr uint32_t own = own_scales ? layout_scale_bytes(l, 1) : 0;
     static constexpr uint32_t common = own_scales ? 0 : layout_scale_bytes(l, LAYOUT_BLOCKS);
@@ -95,15 +94,6 @@ struct narrow_args {
     float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
     uint32_t *tally; /* of the launch's places, blockIdx.z aside */
 };
-
-#define STEP_1 16.0f /* what sums of step 1 want, as its inputs are over 16 */
-
-/* One step of two outputs' weights: [output][pair of inputs]. */
-static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint32_t x0, uint32_t x1)
-{
-    const uint32_t a[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};
-    mma_16816<HALF_F16>(c, a, x0, x1);
-}
 
 /* What one block of threads multiplies. */
 template <uint32_t n_mat> struct narrow_job {
@@ -267,200 +257,7 @@ static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct nar
     copy_commit();
 }
 
-/* ---- Sums ---- */
-
-/* Sums [n_mat][n_tile][4] are as an mma leaves them: c[0], c[1] of output 2g and rows 2t, 2t + 1,
- * c[2], c[3] of output 2g + 1. */
-
-/* c += by * add, told, as compilers choose apart. */
-static __device__ inline void add_times(float c[4], float2 by, const float add[4])
-{
-    c[0] = __fmaf_rn(by.x, add[0], c[0]);
-    c[1] = __fmaf_rn(by.x, add[1], c[1]);
-    c[2] = __fmaf_rn(by.y, add[2], c[2]);
-    c[3] = __fmaf_rn(by.y, add[3], c[3]);
-}
-
-/* What lane 4g + t finds of its rows, of each tile row g, in a unit's strips. */
-template <uint32_t n_tile> struct narrow_x {
-    uint32_t g, t, b; /* and the number of the unit's first block in its strip */
-    const uint8_t *row[n_tile];
-};
-
-/* Its inputs of the unit's block i: two pairs of step 0, two of step 1. */
-template <uint32_t n_tile>
-static __device__ inline uint4 load_x(const struct narrow_x<n_tile> &x, uint32_t tile, uint32_t i)
-{
-    return *reinterpret_cast<const uint4 *>(x.row[tile] + 64 * (x.b + i) + 16 * x.t);
-}
-
-/* Over a block of plain floats, block i behind the place; step 1 apart. */
-template <int type, uint32_t n_tile>
-static __device__ inline void add_floats(float sum[n_tile][4], float sum1[n_tile][4],
-                                         const struct block_place &place,
-                                         const struct pair_shrink &shrink,
-                                         const struct narrow_x<n_tile> &rows, uint32_t i)
-{
-    const block_w w = unpack_block<type>(place, i, {}, rows.g, rows.t, shrink);
-    uint32_t pair[2][2][2]; /* [step][output]: inputs 0 and 2, 1 and 3 */
-#pragma unroll
-    for (uint32_t s = 0; s < 2; s++)
-#pragma unroll
-        for (uint32_t r = 0; r < 2; r++) {
-            uint32_t v[2];
-            memcpy(v, w.w[r][s], sizeof v);
-            pair[s][r][0] = __byte_perm(v[0], v[1], 0x5410);
-            pair[s][r][1] = __byte_perm(v[0], v[1], 0x7632);
-        }
-#pragma unroll
-    for (uint32_t j = 0; j < n_tile; j++) {
-        const uint4 x = load_x(rows, j, i);
-        mma(sum[j], pair[0], x.x, x.y);
-        mma(sum1[j], pair[1], x.z, x.w);
-    }
-}
-
-/* Over a block of codes: what its factors make of the sums of codes. */
-template <int type, uint32_t n_tile>
-static __device__ inline void add_codes(float sum[n_tile][4], const struct block_place &place,
-                                        const struct narrow_x<n_tile> &rows, uint32_t i)
-{
-    constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
-    constexpr bool apart = halves || !codes_lie<type>(); /* the two steps */
-    const struct block_pairs codes = load_pairs<type>(place, i, rows.g, rows.t);
-    const float2 factor = load_factor<type>(place.chunk, place.b + i, rows.g, 0);
-    float2 factor1 = factor;
-    if (halves) factor1 = load_factor<type>(place.chunk, place.b + i, rows.g, 1);
-    if (apart) factor1 = make_float2(factor1.x * STEP_1, factor1.y * STEP_1);
-#pragma unroll
-    for (uint32_t j = 0; j < n_tile; j++) {
-        const uint4 x = load_x(rows, j, i);
-        float part[4] = {};
-        mma(part, codes.of[0], x.x, x.y);
-        if (apart) {
-            add_times(sum[j], factor, part);
-            part[0] = part[1] = part[2] = part[3] = 0;
-        }
-        mma(part, codes.of[1], x.z, x.w);
-        add_times(sum[j], factor1, part);
-    }
-}
-
-/* Blocks of a unit are added up by pairs, then both pairs. */
-static constexpr uint32_t pair = 2;
-
-/* The same over n blocks of one row that is alone: column g of the second operand is block g % 4, so
- * that block i's sums are column i's, which two lanes of four have; each multiplies those of its pair. */
-template <int type, uint32_t n_known>
-static __device__ inline void add_alone(float sum[4], const struct block_place &place,
-                                        const struct narrow_x<1> &rows, uint32_t n)
-{
-    constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
-    constexpr bool apart = halves || !codes_lie<type>();
-    const uint4 x = load_x(rows, 0, rows.g % UNIT_MAX);
-    float step[pair][2][2] = {}; /* [block of the pair][step][output] */
-#pragma unroll(n_known > 0 ? n_known : 1)
-    for (uint32_t i = 0; i < (n_known > 0 ? n_known : n); i++) {
-        const struct block_pairs codes = load_pairs<type>(place, i, rows.g, rows.t);
-        const bool is_mine = rows.t % 2 == i / pair, second = i % pair;
-        float part[4] = {};
-        mma(part, codes.of[0], x.x, x.y);
-        if (apart) {
-            if (is_mine && !second) step[0][0][0] = part[0], step[0][0][1] = part[2];
-            if (is_mine && second) step[1][0][0] = part[1], step[1][0][1] = part[3];
-            part[0] = part[1] = part[2] = part[3] = 0;
-        }
-        mma(part, codes.of[1], x.z, x.w);
-        if (is_mine && !second) step[0][1][0] = part[0], step[0][1][1] = part[2];
-        if (is_mine && second) step[1][1][0] = part[1], step[1][1][1] = part[3];
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < pair; k++) {
-        const uint32_t i = rows.t % 2 * pair + k, b = place.b + i;
-        if (n_known == 0 && i >= n) break;
-#pragma unroll
-        for (uint32_t s = apart ? 0 : 1; s < 2; s++) {
-            float2 f = load_factor<type>(place.chunk, b, rows.g, halves ? s : 0);
-            if (apart && s == 1) f = make_float2(f.x * STEP_1, f.y * STEP_1);
-            sum[0] = __fmaf_rn(f.x, step[k][s][0], sum[0]);
-            sum[2] = __fmaf_rn(f.y, step[k][s][1], sum[2]);
-        }
-    }
-    sum[0] += __shfl_xor_sync(~0u, sum[0], 1);
-    sum[2] += __shfl_xor_sync(~0u, sum[2], 1);
-}
-
-/* What the weights of n blocks have in common beside their codes, times the sums of inputs. */
-template <int type, uint32_t n_tile>
-static __device__ inline void add_common(float sum[n_tile][4], const struct block_place &place,
-                                         const struct narrow_x<n_tile> &rows, float2 by,
-                                         uint32_t n)
-{
-    struct block_common k = {};
-    if (rows.t < n) k = load_common<type>(place.chunk, place.b + rows.t, rows.g);
-    const uint32_t both[2][2] = {{k.of[0], k.of[0]}, {k.of[1], k.of[1]}}; /* of high, of low sums */
-#pragma unroll
-    for (uint32_t j = 0; j < n_tile; j++) {
-        const uint2 x = load8(rows.row[j] + STRIP_SUMS + 8 * rows.t);
-        float part[4] = {};
-        mma(part, both, x.x, x.y);
-        add_times(sum[j], by, part);
-    }
-}
-
-/* What sums over a unit, of rows 2t and 2t + 1, are multiplied by: the scales of its strips. */
-template <uint32_t n_tile, bool alone>
-static __device__ inline float2 load_strip_scale(const struct narrow_x<n_tile> &rows, uint32_t tile)
-{
-    const float mine = *reinterpret_cast<const float *>(rows.row[tile] + STRIP_SCALE);
-    if (alone) return make_float2(mine, mine);
-    return make_float2(__shfl_sync(~0u, mine, 8 * rows.t), __shfl_sync(~0u, mine, 8 * rows.t + 4));
-}
-
-/* sum += by * add, of columns apart. */
-static __device__ inline void add_scaled(float sum[4], float2 by, const float add[4])
-{
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) sum[i] = __fmaf_rn(i % 2 ? by.y : by.x, add[i], sum[i]);
-}
-
-/* Over n blocks of a unit. Of a whole one n is known, and the blocks are unpacked in the order that the
- * compiler likes. */
-template <int type, uint32_t n_tile, bool alone, uint32_t known>
-static __device__ inline void add_blocks(float sum[n_tile][4], const struct block_place &place,
-                                         const struct pair_shrink &shrink,
-                                         const struct narrow_x<n_tile> &rows, uint32_t n)
-{
-    float part[n_tile][4] = {}, unit[n_tile][4] = {};
-    if (known > 0) n = known;
-    if constexpr (narrow_ring<type, n_tile, 1>::is_float) {
-#pragma unroll(known > 0 ? known : 1)
-        for (uint32_t i = 0; i < n; i++)
-            add_floats<type, n_tile>(unit, part, place, shrink, rows, i);
-#pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) add_times(unit[j], {STEP_1, STEP_1}, part[j]);
-    } else {
-        if constexpr (alone) {
-            add_alone<type, known>(part[0], place, rows, n);
-        } else {
-            float more[n_tile][4] = {};
-#pragma unroll(known > 0 ? pair : 1)
-            for (uint32_t i = 0; i < min(n, pair); i++) add_codes<type, n_tile>(part, place, rows, i);
-#pragma unroll(known > 0 ? pair : 1)
-            for (uint32_t i = pair; i < n; i++) add_codes<type, n_tile>(more, place, rows, i);
-#pragma unroll
-            for (uint32_t j = 0; j < n_tile; j++)
-#pragma unroll
-                for (uint32_t k = 0; k < 4; k++) part[j][k] += more[j][k];
-        }
-        const struct chunk_factor k = load_chunk_factor<type>(place.chunk, rows.g);
-#pragma unroll
-        for (uint32_t j = 0; j < n_tile; j++) add_times(unit[j], k.code, part[j]);
-        add_common<type, n_tile>(unit, place, rows, k.common, n);
-    }
-#pragma unroll
-    for (uint32_t j = 0; j < n_tile; j++) add_scaled(sum[j], load_strip_scale<n_tile, alone>(rows, j), unit[j]);
-}
+/* ---- Sums [n_mat][n_tile][4], as narrow_unit.cuh has them ---- */
 
 /* This lane's rows, of each tile row g, in a unit's strips: those of the warp's first unit, and bytes
  * to those of its next. Rows that are not there are read as row 0, tiles as tile 0. */

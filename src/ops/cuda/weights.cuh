@@ -254,7 +254,7 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     block_w out;
-    if constexpr (l.low_bits >= 16) {
+    if constexpr (layout_is_float(l)) {
         unpack_floats<type>(&out, place.at + i * layout_block_bytes(l), g, t, shrink.f);
         return out;
     } else {
