@@ -198,6 +198,7 @@ sac_status conversation_save(const struct conversation *c, const char *path, sac
 {
     struct strbuf part = {0}, text = {0};
     sac_status status = SAC_OK;
+    TRY(textfile_replaceable(path, err));
     strbuf_addf(&part, "%s.part", path);
     add_json(&text, c);
     if (part.failed || text.failed) {

@@ -18,6 +18,7 @@
 #include "app/source.h"
 #include "app/structure.h"
 #include "base/mem.h"
+#include "base/textfile.h"
 #include "base/workers.h"
 #include "eval/choices.h"
 #include "eval/passages.h"
@@ -33,7 +34,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define COMMAND "run"
@@ -319,11 +319,8 @@ static sac_status check_place(const char *path, sac_error *err)
     const int n = slash ? (int)(slash - path) + 1 : 0;
     if (n >= (int)sizeof folder) return error_set(err, SAC_ERR_ARG, "a path is too long");
     snprintf(folder, sizeof folder, "%.*s.", n, path);
-    struct stat file;
-    if (stat(path, &file) == 0 && S_ISDIR(file.st_mode))
-        errno = EISDIR;
-    else if (access(folder, W_OK) == 0)
-        return SAC_OK;
+    TRY(textfile_replaceable(path, err));
+    if (access(folder, W_OK) == 0) return SAC_OK;
     return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
 }
 

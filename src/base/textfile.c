@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 sac_status textfile_write(const char *path, const char *text, size_t n, sac_error *err)
 {
@@ -30,4 +31,12 @@ sac_status textfile_write_in(const char *dir, const char *name, const char *text
                     : textfile_write(path.data, text, n, err);
     strbuf_deinit(&path);
     return status;
+}
+
+sac_status textfile_replaceable(const char *path, sac_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) return SAC_OK;
+    return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path,
+                     S_ISDIR(st.st_mode) ? strerror(EISDIR) : "not a regular file");
 }

@@ -11,4 +11,8 @@ sac_status textfile_write(const char *path, const char *text, size_t n, sac_erro
 sac_status textfile_write_in(const char *dir, const char *name, const char *text, size_t n,
                              sac_error *err);
 
+/* Whether a whole file may be put in the place of `path`: nothing is there, or a file. A device or
+ * a pipe is not: a rename would remove it. SAC_ERR_IO with its name. */
+sac_status textfile_replaceable(const char *path, sac_error *err);
+
 #endif

@@ -20,6 +20,7 @@
  * Not here: samplers and requests, which have no part in what attention reads. */
 #include "engine/state.h"
 #include "base/mem.h"
+#include "base/textfile.h"
 #include "engine/engine.h"
 #include "engine/state_walk.h"
 
@@ -215,6 +216,7 @@ sac_status sac_seq_save(sac_engine *e, sac_seq id, const char *path, sac_error *
     if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
         return error_set(err, SAC_ERR_ARG, "a path of %zu bytes is too long", strlen(path));
     TRY(check_saveable(e, id, err));
+    TRY(textfile_replaceable(path, err));
     FILE *file = fopen(part, "wb");
     if (!file) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     sac_status status = state_write(e, id, file, path, err);

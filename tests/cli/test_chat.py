@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import stat
 import struct
 import tempfile
 import termios
@@ -102,9 +103,13 @@ class Piped(unittest.TestCase):
                 with open(name, "w", encoding="utf-8") as f:
                     f.write(text)
             loads = ["/load " + name for name in names]
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
             done = chat(["/system Kept.", *loads, "/load /no/such", "/load", "/save", "/save /no/such/x",
-                         "/save /dev/full/x", "/system"])
+                         "/save /dev/full/x", "/save " + pipe, "/system"])
             self.assertEqual(done.stdout, "Kept.\n")
+            self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+            self.assertIn(f"cannot write {pipe}: not a regular file", done.stderr)
             for name, word in zip(names, bad.values()):
                 self.assertRegex(done.stderr, re.escape(name) + ": .*" + re.escape(word))
             for word in ("cannot open /no/such:", "/load needs", "/save needs", "cannot write /no/such/x"):

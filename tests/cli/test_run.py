@@ -358,6 +358,7 @@ class SavedStates(unittest.TestCase):
         self.refuse(1, "/no/such", args=("--save-state", "/no/such", "-f", self.text, "-q"))
         # Before anything is read.
         self.refuse(1, "Is a directory", args=("--save-state", tempfile.gettempdir(), "-f", "/no/such/text"))
+        self.refuse(1, "/dev/null: not a regular file", args=("--save-state", "/dev/null", "-f", "/no/such/text"))
         with open(self.state, "r+b") as f:
             f.seek(3000)
             f.write(b"damage")

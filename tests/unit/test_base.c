@@ -521,7 +521,13 @@ static void test_textfile(void **state)
     assert_non_null(strstr(err.msg, "/a/b: Not a directory"));
     assert_int_equal(textfile_write("/dev/full", "x", 1, &err), SAC_ERR_IO);
     assert_string_equal(err.msg, "cannot write /dev/full: No space left on device");
+    assert_int_equal(textfile_replaceable(path.data, &err), SAC_OK);
     remove(path.data);
+    assert_int_equal(textfile_replaceable(path.data, &err), SAC_OK);
+    assert_int_equal(textfile_replaceable("/dev/full", &err), SAC_ERR_IO);
+    assert_string_equal(err.msg, "cannot write /dev/full: not a regular file");
+    assert_int_equal(textfile_replaceable(dir, &err), SAC_ERR_IO);
+    assert_non_null(strstr(err.msg, ": Is a directory"));
     rmdir(dir);
     strbuf_deinit(&path);
     strbuf_deinit(&text);

@@ -173,6 +173,14 @@ static void the_file_is_the_bytes_and_goes_on(void **state)
     assert_non_null(strstr(err.msg, path));
     assert_int_equal(sac_seq_load(e, P_tmpdir, &loaded, &err), SAC_ERR_IO);
     assert_int_equal(sac_seq_save(e, seq, P_tmpdir "/no-such-folder/x", &err), SAC_ERR_IO);
+    /* A pipe, or a device, is not replaced by a file. */
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(sac_seq_save(e, seq, path, &err), SAC_ERR_IO);
+    assert_non_null(strstr(err.msg, "not a regular file"));
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_true(stat(part, &st) != 0);
+    unlink(path);
     sac_free(bytes);
     free(file);
     sac_engine_free(e);
