@@ -208,13 +208,15 @@ static sac_status read_seed(sac_sampling *s, const cJSON *o, struct refusal *ref
     return SAC_OK;
 }
 
-static sac_status add_bias(struct ask *a, double id, const cJSON *value, uint32_t n_vocab,
-                           struct refusal *ref)
+/* `name` is how the request spells the token. */
+static sac_status add_bias(struct ask *a, double id, const char *name, const cJSON *value,
+                           uint32_t n_vocab, struct refusal *ref)
 {
     const bool ban = cJSON_IsFalse(value); /* as llama.cpp writes it */
     if (!(id >= 0 && id < n_vocab && id == floor(id)))
         return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
-                           "'logit_bias' names token %.16g: allowed is 0 to %u", id, n_vocab - 1);
+                           "'logit_bias' names token '%.40s': allowed is 0 to %u", name,
+                           n_vocab - 1);
     if (!ban && !(cJSON_IsNumber(value) && fabs(value->valuedouble) <= 1e6))
         return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
                            "'logit_bias' of token %.0f is not a number up to 1e6, nor false", id);
@@ -242,16 +244,20 @@ static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rule
     cJSON_ArrayForEach(one, item)
     {
         const cJSON *id = cJSON_GetArrayItem(one, 0), *value = cJSON_GetArrayItem(one, 1);
-        char *end = NULL;
+        const char *name = cJSON_IsString(id) ? id->valuestring : "";
+        char number[32], *end = NULL;
         double tok = NAN;
         if (cJSON_IsObject(item)) {
-            tok = strtod(one->string, &end);
-            if (end == one->string || *end) tok = NAN;
+            name = one->string;
+            tok = strtod(name, &end);
+            if (end == name || *end) tok = NAN;
             value = one;
         } else if (cJSON_IsArray(one) && cJSON_IsNumber(id)) {
             tok = id->valuedouble;
+            snprintf(number, sizeof number, "%.16g", tok);
+            name = number;
         }
-        TRY(add_bias(a, tok, value, n_vocab, ref));
+        TRY(add_bias(a, tok, name, value, n_vocab, ref));
     }
     return SAC_OK;
 }
@@ -341,6 +347,28 @@ static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask
     return SAC_OK;
 }
 
+/* The object is this server's own, so a member that it does not know is a slip of the pen. */
+static sac_status check_sparse(const cJSON *sparse, struct refusal *ref)
+{
+    static const char *const names[] = {"decode", "prefill", "context", "mass",
+                                        "budget", "min_ctx", "audit",   "dense"};
+    const size_t n = sizeof names / sizeof names[0];
+    const cJSON *item;
+    if (!cJSON_IsObject(sparse))
+        return refusal_set(ref, REFUSAL_REQUEST, "sparse", "'sparse' is not an object");
+    cJSON_ArrayForEach(item, sparse)
+    {
+        size_t i = 0;
+        while (i < n && strcmp(names[i], item->string) != 0) i++;
+        if (i == n)
+            return refusal_set(ref, REFUSAL_REQUEST, "sparse",
+                               "'sparse' has no member '%.40s': it has decode, prefill, context, "
+                               "mass, budget, min_ctx, audit and dense",
+                               item->string);
+    }
+    return SAC_OK;
+}
+
 static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                               struct refusal *ref)
 {
@@ -348,8 +376,7 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
     const sac_engine_params *e = &rules->engine;
     const char *decode = NULL, *prefill = NULL;
     if (!sparse) return SAC_OK;
-    if (!cJSON_IsObject(sparse))
-        return refusal_set(ref, REFUSAL_REQUEST, "sparse", "'sparse' is not an object");
+    TRY(check_sparse(sparse, ref));
     TRY(ask_text(sparse, "decode", &decode, ref));
     TRY(ask_text(sparse, "prefill", &prefill, ref));
     a->names_decode = decode != NULL;
@@ -364,25 +391,66 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
 
 /* ---- All of it ---- */
 
-/* Client libraries send what they have no use for as nothing: an empty text or list, 0, false. */
+/* Client libraries send what they have no use for as nothing: an empty text or list, 0, -1, false.
+ */
 static bool says_nothing(const cJSON *item)
 {
     if (cJSON_IsString(item)) return !*item->valuestring;
-    if (cJSON_IsNumber(item)) return item->valuedouble == 0;
+    if (cJSON_IsNumber(item)) return item->valuedouble == 0 || item->valuedouble == -1;
     return cJSON_IsFalse(item) || ((cJSON_IsArray(item) || cJSON_IsObject(item)) && !item->child);
 }
 
-/* Fields that change what is said, of which this server has nothing: silence would be a lie. The
- * best n of n answers are all of them. */
+/* Asks for an answer that is more than text. */
+static sac_status read_modalities(const cJSON *o, struct refusal *ref)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, json_get(o, "modalities"))
+    {
+        if (!cJSON_IsString(item) || strcmp(item->valuestring, "text") != 0)
+            return refusal_set(ref, REFUSAL_UNSUPPORTED, "modalities", "this server writes text");
+    }
+    return SAC_OK;
+}
+
+/* Fields of OpenAI, llama.cpp and vLLM that change what is said, of which this server has nothing:
+ * silence would be a lie. The best n of n answers are all of them, and an answer that cannot end
+ * has as many tokens as asked for. */
 static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct refusal *ref)
 {
-    static const char *const names[] = {"suffix",        "functions", "function_call", "best_of",
-                                        "prompt_embeds", "audio",     "lora",          "n_probs"};
+    static const char *const names[] = {"suffix",
+                                        "functions",
+                                        "function_call",
+                                        "best_of",
+                                        "prompt_embeds",
+                                        "audio",
+                                        "lora",
+                                        "n_probs",
+                                        "dynatemp_range",
+                                        "top_n_sigma",
+                                        "t_max_predict_ms",
+                                        "min_tokens",
+                                        "stop_token_ids",
+                                        "allowed_token_ids",
+                                        "bad_words",
+                                        "include_stop_str_in_output",
+                                        "use_beam_search",
+                                        "prompt_logprobs",
+                                        "truncate_prompt_tokens",
+                                        "continue_final_message",
+                                        "chat_template",
+                                        "logits_processors",
+                                        "structured_outputs",
+                                        "guided_json",
+                                        "guided_regex",
+                                        "guided_choice",
+                                        "guided_grammar"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const cJSON *item = json_get(o, names[i]);
         if (!item || says_nothing(item)) continue;
         if (strcmp(names[i], "best_of") == 0 && cJSON_IsNumber(item) &&
             item->valuedouble == (double)a->n)
+            continue;
+        if (strcmp(names[i], "min_tokens") == 0 && cJSON_IsTrue(json_get(o, "ignore_eos")))
             continue;
         return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
                            "'%s' is not supported by this server", names[i]);
@@ -456,6 +524,7 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(read_bias(a, o, rules, ref));
     TRY(ask_u32(o, "n", 1, ASK_N_MAX, &a->n, ref));
     TRY(refuse_unsupported(a, o, ref));
+    TRY(read_modalities(o, ref));
     TRY(read_max_tokens(a, o, rules, ref));
     TRY(ask_stop(a, o, "stop", ref));
     TRY(read_salt(a, o, ref));

@@ -73,6 +73,11 @@ static sac_status check_size(const struct context *c, struct MHD_Connection *con
                            "%zu header lines of %zu bytes: the server takes %u of %u", sum.n,
                            sum.bytes, limits->n_header, limits->header_bytes);
     TRY(check_framing(connection, &sum, ref));
+    const char *encoding = header(connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    if (encoding && *encoding && strcasecmp(encoding, "identity") != 0)
+        return refusal_set(ref, REFUSAL_ENCODING, NULL,
+                           "the body's Content-Encoding is '%.40s': this server takes plain ones",
+                           encoding);
     const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     if (length && strtoull(length, NULL, 10) > limits->body_bytes)
         return refusal_set(ref, REFUSAL_LARGE, NULL,

@@ -156,16 +156,18 @@ static cJSON *part_json(const char *text, size_t n)
     return part;
 }
 
-/* `n` bytes of the answer as an item; of an open one, none. */
+/* `n` bytes of the answer as an item; of an open one, none. One that its limit cut is no whole one.
+ */
 static cJSON *message_item(const struct reply *r, size_t n, bool done)
 {
     const struct reply_choice *c = &r->choice[0];
     cJSON *o = cJSON_CreateObject(), *content;
+    const bool cut = c->finish == SAC_FINISH_LENGTH && !c->n_call;
     char id[64];
     item_id(r, "msg_", 0, id);
     cJSON_AddStringToObject(o, "type", "message");
     cJSON_AddStringToObject(o, "id", id);
-    cJSON_AddStringToObject(o, "status", done ? "completed" : "in_progress");
+    cJSON_AddStringToObject(o, "status", !done ? "in_progress" : cut ? "incomplete" : "completed");
     cJSON_AddStringToObject(o, "role", "assistant");
     content = cJSON_AddArrayToObject(o, "content");
     if (done) cJSON_AddItemToArray(content, part_json(c->text.data ? c->text.data : "", n));

@@ -27,6 +27,8 @@ static const struct kind kinds[REFUSAL_KINDS] = {
                         "invalid_request_error"},
     [REFUSAL_SLOW] = {408, "invalid_request_error", "timeout", "invalid_request_error"},
     [REFUSAL_LARGE] = {413, "invalid_request_error", "request_too_large", "request_too_large"},
+    [REFUSAL_ENCODING] = {415, "invalid_request_error", "unsupported_encoding",
+                          "invalid_request_error"},
     [REFUSAL_HEADER] = {431, "invalid_request_error", "header_too_large", "invalid_request_error"},
     [REFUSAL_BUSY] = {429, "rate_limit_error", NULL, "rate_limit_error"},
     [REFUSAL_SERVER] = {500, "server_error", NULL, "api_error"},

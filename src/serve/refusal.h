@@ -19,6 +19,7 @@ enum refusal_kind {
     REFUSAL_METHOD,      /* 405 */
     REFUSAL_SLOW,        /* 408 */
     REFUSAL_LARGE,       /* 413 */
+    REFUSAL_ENCODING,    /* 415: a compressed body */
     REFUSAL_HEADER,      /* 431 */
     REFUSAL_BUSY,        /* 429, with Retry-After */
     REFUSAL_SERVER,      /* 500 */

@@ -17,12 +17,12 @@ FIELDS = [
     ("logprobs", BIG, "0 to 20"), ("mirostat", BIG, "0 to 2"), ("cache_salt", "x" * 1000, "256 bytes"),
     ("stop", ["x"] * 10**6, "16 texts"), ("stop", [["a"]], "1 to 256 bytes"), ("stop", {"a": 1}, "list"),
     ("logit_bias", {str(i): 1 for i in range(1025)}, "1024"), ("logit_bias", [[1, 1]] * 10**5, "1024"),
-    ("logit_bias", {"x": 1}, "token"), ("logit_bias", {"-1": 1}, "token -1"),
-    ("logit_bias", {"123456789": 1}, "token 123456789:"),
+    ("logit_bias", {"x": 1}, "token 'x': allowed is 0 to"), ("logit_bias", {"-1": 1}, "token '-1'"),
+    ("logit_bias", {"123456789": 1}, "token '123456789':"), ("logit_bias", [["x", 1]], "token 'x':"), ("logit_bias", [[0.5, 1]], "token '0.5':"),
     ("dry_sequence_breakers", ["x"] * 10**5, "16"), ("prompt", ["a"] * 33, "32 prompts"),
     ("prompt", [-1], "token 0"), ("prompt", [1.5], "token 0"), ("prompt", [1e300], "token 0"),
     ("prompt", [1, "a"], "token 1 of the prompt is no token id"),
-    ("sparse", [], "object"), ("sparse", {"decode": "x" * 10**5}, "this server has"),
+    ("sparse", [], "object"), ("sparse", {"decod": "full"}, "no member 'decod': it has decode,"), ("sparse", {"decode": "x" * 10**5}, "this server has"),
     ("sparse", {"budget": 1e308}, "tokens"), ("return_attention", "x" * 10**4, "tokens"),
     ("grammar", "root ::= " + "(" * 60000, "64 deep"), ("grammar", "root ::= root", "left recursion"),
     ("grammar", "\n".join(f"r{i} ::= r{i + 1}" for i in range(5000)), "65536"),
@@ -98,6 +98,11 @@ class BadInput(unittest.TestCase):
         self.assertEqual((error["param"] or "").split(".")[0], field, where)
         self.assertIn(words, error["message"], where)
         self.assertLess(server.cpu_s() - begin, 2, where)
+
+    def test_a_compressed_body_is_refused(self):
+        for coding, status in ((b"gzip", b" 415 "), (b"identity", b" 200 ")):
+            head = b"Content-Encoding: " + coding + b"\r\nConnection: close\r\nContent-Length: 15\r\n\r\n"
+            self.assertIn(status, self.raw(POST + head + BODY)[:30])
 
     def test_fields(self):
         for field, value, words in FIELDS:

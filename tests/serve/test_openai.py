@@ -126,6 +126,7 @@ class Responses(unittest.TestCase):
     def test_cut_short_and_not_stored(self):
         cut = client.responses.create(model="x", input="Tell me a story.", temperature=0, max_output_tokens=2)
         self.assertEqual((cut.status, cut.incomplete_details.reason), ("incomplete", "max_output_tokens"))
+        self.assertEqual(cut.output[0].status, "incomplete")
         with self.assertRaises(openai.APIStatusError) as e:
             client.responses.create(model="x", input="a", previous_response_id="resp_1")
         self.assertEqual(e.exception.param, "previous_response_id")

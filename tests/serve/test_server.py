@@ -117,13 +117,18 @@ class Fields(unittest.TestCase):
     def test_what_is_not_built_in_is_said(self):
         for field in ({"suffix": "x"}, {"functions": [{}]}, {"n_probs": 3}, {"best_of": 2},
                       {"n": 3, "best_of": 4}, {"documents": ["a"]},
-                      {"return_attention": True, "documents": ["a"]}):
+                      {"return_attention": True, "documents": ["a"]}, {"guided_json": {"type": "object"}},
+                      {"structured_outputs": {"regex": "a"}}, {"stop_token_ids": [5]}, {"min_tokens": 5},
+                      {"continue_final_message": True}, {"top_n_sigma": 1.5}, {"t_max_predict_ms": 100},
+                      {"modalities": ["text", "audio"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
 
     def test_what_asks_for_nothing_passes(self):
         for field in ({"suffix": ""}, {"functions": []}, {"n_probs": 0}, {"best_of": 1}, {"n": 2, "best_of": 2},
-                      {"lora": []}, {"audio": {}}, {"function_call": False}, {"prompt_embeds": None}):
+                      {"lora": []}, {"audio": {}}, {"function_call": False}, {"prompt_embeds": None},
+                      {"top_n_sigma": -1.0}, {"t_max_predict_ms": -1}, {"use_beam_search": False}, {"stop_token_ids": []},
+                      {"min_tokens": 5, "ignore_eos": True}, {"modalities": ["text"]}):
             server.answer("/v1/completions", {"prompt": "a", "max_tokens": 1, **field})
 
     def test_most_tokens_by_their_names(self):
