@@ -175,9 +175,9 @@ plots: all ## the drawings of the pages anew from their tables
 	@$(PYTHON) tools/make_plots.py build/saccade
 
 install: deps ## into $(DESTDIR)$(PREFIX)
-	@$(call CONFIGURE,default) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@$(call CONFIGURE,default) -DCMAKE_INSTALL_PREFIX="$(PREFIX)"
 	@$(call BUILD,build)
-	@DESTDIR=$(DESTDIR) cmake --install build
+	@DESTDIR="$(DESTDIR)" cmake --install build
 
 clean: ## remove the build folders
 	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-mutate

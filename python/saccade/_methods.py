@@ -9,7 +9,7 @@ _failures = []  # what functions of methods have raised, until the next step end
 
 
 def methods(kind=None):
-    """All methods, or those of a kind ("decode", "prefill"), each with its parameters."""
+    """All methods, or those of a kind ("decode", "prefill", "context"), each with its parameters."""
     out, info, i = [], ffi.new("sac_method_info *"), 0
     while lib.sac_method_at(i, info):
         i += 1
@@ -19,6 +19,8 @@ def methods(kind=None):
                   for p in info.param[0:info.n_param]]
         out.append({"kind": text(info.kind), "name": text(info.name), "summary": text(info.summary),
                     "paper": text(info.paper), "about": text(info.about), "params": params})
+    if not out:
+        raise ValueError(f"there is no kind {kind!r} of methods: decode, prefill, context")
     return out
 
 

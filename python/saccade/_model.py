@@ -30,7 +30,7 @@ class Model:
     def tokenize(self, string, special=True, bos=True):
         """Token ids. `special`: control tokens written in the text become their ids; `bos`: a begin
         token is put in front where the model wants one."""
-        data = string.encode() if isinstance(string, str) else bytes(string)
+        data = string.encode() if isinstance(string, str) else memoryview(string).tobytes()
         flags = (lib.SAC_TOK_ADD_SPECIAL if bos else 0) | (lib.SAC_TOK_PARSE_SPECIAL if special else 0)
         out, n = ffi.new("int32_t **"), ffi.new("size_t *")
         call(lib.sac_tokenize, self._c, data, len(data), flags, out, n)

@@ -28,6 +28,15 @@ soname=$(readelf -d "$lib/libsaccade.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = "libsaccade.so.${version%%.*}" ] || fail "soname is $soname, version is $version"
 [ -s "$lib/libsaccade.so.$version" ] || fail "no libsaccade.so.$version"
 
+# Folders may have blanks in their names.
+told=$(make -n -C "${0%/*}/../.." install PREFIX="/a b" DESTDIR="/c d")
+for word in 'CMAKE_INSTALL_PREFIX="/a b"' 'DESTDIR="/c d"'; do
+    case $told in
+    *"$word"*) ;;
+    *) fail "make install does not keep $word together" ;;
+    esac
+done
+
 # Exported are the functions of the headers, all of them and nothing else.
 declared=$(sed -n 's/^SAC_API.*[ *]\(sac_[a-z_]*\)(.*/\1/p' "$prefix"/include/*.h | sort)
 [ "$(echo "$declared" | wc -l)" -gt 20 ] || fail "the headers' functions were not found"

@@ -61,6 +61,11 @@ class ModelTest(unittest.TestCase):
             saccade.Engine(MODEL, decode=["sparkle"])
         with self.assertRaisesRegex(saccade.Error, "f16, bf16, q8"):
             saccade.Engine(MODEL, kv="f8")
+        with self.assertRaisesRegex(ValueError, "'decod'.*prefill"):
+            saccade.methods("decod")
+        with self.assertRaises(TypeError):
+            MODEL.tokenize(5)  # not five zero bytes
+        self.assertEqual(MODEL.tokenize(b"One").tolist(), MODEL.tokenize("One").tolist())
 
     def test_methods_are_the_programs(self):
         told = program("methods", "-o", "json")
