@@ -213,6 +213,16 @@ static int plan_task(struct eval_run *r, const char *name, const struct task_tab
     return code;
 }
 
+static int unknown_task(const struct eval_run *r, const char *name, const struct task_table *t)
+{
+    struct strbuf names = {0};
+    for (uint32_t i = 0; t->name(i); i++) strbuf_addf(&names, "%s%s", i ? ", " : "", t->name(i));
+    const int code = options_usage_error(r->command, "option '--tasks': no task '%s': there are %s",
+                                         name, names.data ? names.data : "");
+    strbuf_deinit(&names);
+    return code;
+}
+
 static int plan_tasks(struct eval_run *r, const char *tasks, const struct task_table *t)
 {
     char name[TASK_NAME_MAX];
@@ -222,8 +232,7 @@ static int plan_tasks(struct eval_run *r, const char *tasks, const struct task_t
     while (code == OPTIONS_GO_ON && eval_run_word(&tasks, name, sizeof name)) {
         uint32_t i = 0;
         while (t->name(i) && strcmp(t->name(i), name) != 0) i++;
-        code = t->name(i) ? plan_task(r, name, t)
-                          : options_usage_error(r->command, "option '--tasks': no task '%s'", name);
+        code = t->name(i) ? plan_task(r, name, t) : unknown_task(r, name, t);
     }
     return code;
 }

@@ -4,38 +4,58 @@
 
 #include <string.h>
 
+#define ANY "" /* any word */
+
 static const struct habit habits[] = {
     /* Here where a command has no such option of its own. */
     {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization -ts --tensor-split "
      "-sm --split-mode --kv-device",
-     HABIT_PASSED, true, "this command computes nothing on a GPU"},
-    {"-dev", HABIT_WRONG, true, "--device says who computes: cpu, cuda, cuda:N or cuda:0,cuda:1"},
-    {"-mg --main-gpu", HABIT_PASSED, true, "the first GPU that --device names is the main one"},
-    {"-tp --tensor-parallel-size", HABIT_WRONG, true,
+     HABIT_PASSED, ANY, "this command computes nothing on a GPU"},
+    {"-dev", HABIT_WRONG, ANY, "--device says who computes: cpu, cuda, cuda:N or cuda:0,cuda:1"},
+    {"-mg --main-gpu", HABIT_PASSED, ANY, "the first GPU that --device names is the main one"},
+    {"-tp --tensor-parallel-size", HABIT_WRONG, ANY,
      "'--device cuda:0,cuda:1 -sm row' gives each of the GPUs a share of every layer"},
-    {"-nkvo --no-kv-offload", HABIT_WRONG, false,
+    {"-nkvo --no-kv-offload", HABIT_WRONG, NULL,
      "'--kv-device host' keeps keys and values in the machine's memory, beside a GPU"},
-    {"-tb --threads-batch", HABIT_PASSED, true, "prompt and answer share the threads of -t"},
-    {"-np --parallel --max-num-seqs", HABIT_PASSED, true, "one sequence is computed here"},
-    {"--keep", HABIT_PASSED, true, "nothing is dropped when a context is full"},
-    {"--numa", HABIT_PASSED, true, "threads are not bound to nodes; numactl does it"},
-    {"--dtype", HABIT_PASSED, true, "weights keep the types of the file"},
+    {"-tb --threads-batch", HABIT_PASSED, ANY, "prompt and answer share the threads of -t"},
+    {"-np --parallel --max-num-seqs", HABIT_PASSED, ANY, "one sequence is computed here"},
+    {"--keep", HABIT_PASSED, ANY, "nothing is dropped when a context is full"},
+    {"--numa", HABIT_PASSED, ANY, "threads are not bound to nodes; numactl does it"},
+    {"--dtype", HABIT_PASSED, ANY, "weights keep the types of the file"},
     {"--mmap --no-mmap --no-warmup --jinja --no-display-prompt --no-context-shift --simple-io "
-     "--enable-prefix-caching --enable-chunked-prefill --no-escape -co -fa --flash-attn",
-     HABIT_SO, false, NULL},
-    {"-hf -hfr --hf-repo -mu --model-url -hff --hf-file", HABIT_WRONG, true,
+     "--enable-prefix-caching --enable-chunked-prefill --no-escape -co --metrics --slots --props "
+     "--cache-prompt --trust-remote-code",
+     HABIT_SO, NULL, NULL},
+    {"-fa --flash-attn", HABIT_SO, "on off auto 1 0", NULL},
+    {"--cache-ram -cram", HABIT_PASSED, ANY, "prompts stay in memory while there is room for them"},
+    {"--cache-reuse", HABIT_PASSED, ANY,
+     "a prompt goes on from what it has in common with others from its beginning on"},
+    {"--slot-save-path", HABIT_WRONG, ANY, "'--cache-disk PATH:SIZE' keeps what prompts have cost"},
+    {"--context-shift", HABIT_WRONG, NULL, "an answer ends where its context is full"},
+    {"-hf -hfr --hf-repo -mu --model-url -hff --hf-file", HABIT_WRONG, ANY,
      "the program downloads nothing: 'saccade fetch' lists what it can get, -m takes a file"},
-    {"-cnv --conversation -i --interactive", HABIT_WRONG, false,
+    {"-cnv --conversation -i --interactive", HABIT_WRONG, NULL,
      "'saccade chat' is the conversation, 'saccade run' one answer"},
 };
+
+static bool is_among(const char *words, const char *name, size_t n)
+{
+    for (const char *at = words; *at;) {
+        const size_t len = strcspn(at, " ");
+        if (len == n && memcmp(at, name, n) == 0) return true;
+        at += len + strspn(at + len, " ");
+    }
+    return false;
+}
 
 const struct habit *habits_find(const char *name, size_t n)
 {
     for (size_t i = 0; i < sizeof habits / sizeof habits[0]; i++)
-        for (const char *at = habits[i].names; *at;) {
-            const size_t len = strcspn(at, " ");
-            if (len == n && memcmp(at, name, n) == 0) return &habits[i];
-            at += len + strspn(at + len, " ");
-        }
+        if (is_among(habits[i].names, name, n)) return &habits[i];
     return NULL;
+}
+
+bool habits_takes(const struct habit *h, const char *word)
+{
+    return h->value && (!*h->value || is_among(h->value, word, strlen(word)));
 }

@@ -14,11 +14,13 @@ enum habit_kind {
 struct habit {
     const char *names; /* separated by blanks */
     enum habit_kind kind;
-    bool takes_value;
-    const char *why; /* NULL where it is always so */
+    const char *value; /* what may follow, separated by blanks; "" any word; NULL: nothing */
+    const char *why;   /* NULL where it is always so */
 };
 
 /* NULL: no such habit. */
 const struct habit *habits_find(const char *name, size_t n);
+/* Is the word behind it its value? */
+bool habits_takes(const struct habit *h, const char *word);
 
 #endif

@@ -357,7 +357,7 @@ static bool pass_habit(const struct options *o, int argc, char **argv, int *i, c
     }
     if (h->kind == HABIT_PASSED)
         fprintf(stderr, "saccade %s: %.*s is passed over: %s\n", o->command, (int)n, arg, h->why);
-    if (h->takes_value && !arg[n] && *i + 1 < argc) ++*i;
+    if (!arg[n] && *i + 1 < argc && habits_takes(h, argv[*i + 1])) ++*i;
     return true;
 }
 

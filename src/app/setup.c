@@ -308,8 +308,9 @@ static bool parse_size(const char *text, uint64_t *out)
     const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
     if (end == text || errno || !(n > 0) || (unit ? end[1] : *end)) return false;
     const double bytes = ldexp(n, shift);
+    if (!(bytes >= 1 && bytes < 0x1p60)) return false;
     *out = (uint64_t)bytes;
-    return bytes >= 1 && bytes < 0x1p60;
+    return true;
 }
 
 int setup_path_size(const struct setup_path_size *want)

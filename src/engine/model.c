@@ -249,19 +249,21 @@ static sac_status find_template(const sac_model *m, const char *wanted, const ch
                                 sac_error *err)
 {
     const char *const source = wanted ? wanted : m->chat_template;
-    if (!source)
-        return error_set(err, SAC_ERR_NOT_FOUND,
-                         "model '%s' has no chat template: name a built-in one", m->name);
-    *out = template_builtin(source);
+    *out = source ? template_builtin(source) : NULL;
     if (*out) return SAC_OK;
     *out = source;
-    if (!wanted || strchr(source, '{')) return SAC_OK;
+    if (source && (!wanted || strchr(source, '{'))) return SAC_OK;
     struct strbuf names = {0};
     for (size_t i = 0; template_builtin_at(i); i++)
         strbuf_addf(&names, "%s%s", i ? ", " : "", template_builtin_at(i));
+    const char *list = names.data ? names.data : "";
     const sac_status status =
-        error_set(err, SAC_ERR_ARG, "'%.40s' is no chat template, and none is built in as that: %s",
-                  wanted, names.data ? names.data : "");
+        wanted
+            ? error_set(err, SAC_ERR_ARG,
+                        "'%.40s' is no chat template, and none is built in as that: %s", wanted,
+                        list)
+            : error_set(err, SAC_ERR_NOT_FOUND,
+                        "model '%s' has no chat template: name a built-in one, %s", m->name, list);
     strbuf_deinit(&names);
     return status;
 }

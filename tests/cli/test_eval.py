@@ -220,7 +220,7 @@ class EvalTest(unittest.TestCase):
             (("needle", "--matrix", "--prefill", "dense,nothing"), "nothing"),
             (("needle", "--matrix", "--methods", "full"), "--methods"),
             (("needle", "--matrix", "--mass", "0.9"), "NAME:mass"),
-            (("ruler", "--tasks", "vt,wt"), "'wt'"),
+            (("ruler", "--tasks", "vt,wt"), "'wt': there are niah_single_1, "),
             (("jsonl",), "FILE"),
         ]:
             done = self.run_eval(*args, code=2)

@@ -59,6 +59,12 @@ class Gguf(unittest.TestCase):
         self.assertEqual((key["n"], len(key["value"])), (300, 6))
         self.assertIn('str[300]     ["<unk>", "<s>", "</s>",', saccade("gguf", self.path).stdout)
 
+    def test_a_template_that_is_missing_can_be_named(self):
+        done = saccade("run", "-m", self.path, "-p", "x", "-n", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has no chat template: name a built-in one, chatml, llama2", done.stderr)
+        self.assertEqual(saccade("run", "-m", self.path, "-p", "x", "-n", "1", "--chat-template", "chatml").returncode, 0)
+
     def test_parts_are_one_model(self):
         stem = pathlib.Path(self.folder.name, "cut")
         make_tiny.write(f"{stem}.gguf", make_tiny.Spec(split_tensors=8))

@@ -47,15 +47,18 @@ class Usage(unittest.TestCase):
             self.assertEqual(saccade(name).stdout, saccade("--version").stdout)
 
     def test_habits_from_other_programs(self):
-        for args in (("-tb", "4"), ("--keep", "-1"), ("-mg", "1")):
+        for args in (("-tb", "4"), ("--keep", "-1"), ("-mg", "1"), ("--cache-ram", "100"), ("--cache-reuse", "256")):
             done = saccade("run", *args, "-p", "x", "-m", "/no/such.gguf")
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stderr, rf"{args[0].split('=')[0]} is passed over: .+\n.*/no/such.gguf")
-        done = saccade("run", "--no-mmap", "-co", "--enable-prefix-caching", "-ub", "64", "--max-tokens", "3",
+        done = saccade("run", "-fa", "--no-mmap", "--flash-attn", "on", "-fa", "0", "-fa=auto", "--metrics", "-co", "--enable-prefix-caching", "-ub", "64", "--max-tokens", "3",
                        "-r", "x", "-no-cnv", "-p", "x", "-m", "/no/such.gguf")
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
         self.assert_usage_error(saccade("run", "-hf", "a/b", "-p", "x"), "saccade fetch")
         self.assert_usage_error(saccade("run", "-cnv", "-m", "x", "-p", "x"), "saccade chat")
+        self.assert_usage_error(saccade("run", "-fa", "2", "-m", "x", "-p", "x"), "unexpected argument '2'")
+        self.assert_usage_error(saccade("serve", "--slot-save-path", "/x", "-m", "x"), "--cache-disk")
+        self.assert_usage_error(saccade("serve", "--context-shift", "-m", "x"), "context is full")
         self.assert_usage_error(saccade("run", "-tp", "2", "-m", "x", "-p", "x"), "-sm row")
         self.assert_usage_error(saccade("run", "-dev", "CUDA0", "-m", "x", "-p", "x"), "--device")
         self.assert_usage_error(saccade("bench", "-m", "x", "--mass", "0.9", "--decode", "full"), "--mass")
