@@ -26,9 +26,9 @@ typedef struct sac_machine {
     double neon_f32_gflop_s, neon_int8_gop_s;
 } sac_machine;
 
-/* Device i that engines can be made for: 0 is the CPU with its instruction set ("cpu avx512"), i the
- * GPU i - 1 ("cuda:0 NVIDIA H100 80GB HBM3"). SAC_ERR_NOT_FOUND behind the last; for the first GPU
- * any error says why there is none. Nothing is opened. */
+/* Device i that engines can be made for: 0 is the CPU with its instruction set ("cpu avx512"), i
+ * the GPU i - 1 ("cuda:0 NVIDIA H100 80GB HBM3"). SAC_ERR_NOT_FOUND behind the last; for the first
+ * GPU any error says why there is none. Nothing is opened. */
 SAC_API SAC_NODISCARD sac_status sac_device_name(char out[160], uint32_t i, sac_error *err);
 
 /* Takes about half a second and needs an idle machine; n_threads 0: one per CPU of the affinity

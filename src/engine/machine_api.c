@@ -1,5 +1,5 @@
-/* machine_api.c: the public face of ops/machine.c and of the devices' names, for programs that print
- * them. It starts threads of its own, so it needs no engine. */
+/* machine_api.c: the public face of ops/machine.c and of the devices' names, for programs that
+ * print them. It starts threads of its own, so it needs no engine. */
 #include "base/workers.h"
 #include "ops/backend.h"
 #include "ops/machine.h"

@@ -19,8 +19,8 @@
 struct shares {
     sac_engine *of[SHARES_MAX]; /* [n] engines that do what this one is asked for, itself first */
     uint32_t n;
-    uint32_t i, n_all; /* its share, of so many; a follower's n is 1 */
-    bool joined;       /* each writes to the others' memory */
+    uint32_t i, n_all;      /* its share, of so many; a follower's n is 1 */
+    bool joined;            /* each writes to the others' memory */
     struct sac_model model; /* of the share, if not all; its weights, until they are up */
 };
 

@@ -18,11 +18,11 @@
 struct prefix_node {
     uint8_t key[SHA256_BYTES];
     uint32_t parent, n_child;
-    uint32_t next; /* of the same bucket, or of the free ones */
+    uint32_t next;         /* of the same bucket, or of the free ones */
     uint32_t older, newer; /* of the leaves, if it is one */
-    uint64_t used; /* by the clock of `tick`; 0: the node is free */
-    bool wanted;   /* a text ends here that is to be kept elsewhere, too */
-    bool lost;     /* its pages could not be read: it is not found any more */
+    uint64_t used;         /* by the clock of `tick`; 0: the node is free */
+    bool wanted;           /* a text ends here that is to be kept elsewhere, too */
+    bool lost;             /* its pages could not be read: it is not found any more */
 };
 
 struct prefix {

@@ -2,8 +2,9 @@
  * promising first, until enough of the attention has been seen (slot `visit` of ops/lanes.h). What
  * attention would make of them is kept, so a page is read once.
  *
- * With a tier below memory the pages of a round of all lanes are brought there before it is visited,
- * and those of the next steps are on their way meanwhile. What is visited does not depend on it. */
+ * With a tier below memory the pages of a round of all lanes are brought there before it is
+ * visited, and those of the next steps are on their way meanwhile. What is visited does not depend
+ * on it. */
 #ifndef SAC_METHODS_VISIT_H
 #define SAC_METHODS_VISIT_H
 

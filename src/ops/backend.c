@@ -131,8 +131,7 @@ void backend_send(const struct backend *from, const struct backend *to, void *ds
         from->api->send(from->device, to->device, dst, src, bytes);
 }
 
-bool backend_join(const struct backend *const *b, uint64_t *const *inbox, uint32_t n,
-                  size_t n_word)
+bool backend_join(const struct backend *const *b, uint64_t *const *inbox, uint32_t n, size_t n_word)
 {
     struct cuda_device *device[BACKEND_TEAM_MAX];
     assert(n > 0 && n <= BACKEND_TEAM_MAX);

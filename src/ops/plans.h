@@ -207,8 +207,8 @@ static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
     return n_head * (by_row + by_line);
 }
 
-/* Of the pooled rule's other room, for runs of n_row rows: means, shares, sums by blocks, budgets, and
- * which heads go by what. */
+/* Of the pooled rule's other room, for runs of n_row rows: means, shares, sums by blocks, budgets,
+ * and which heads go by what. */
 static inline size_t op_trace_pool_bytes(const struct page_geom *g, size_t n_head, size_t n_row,
                                          size_t n_tok)
 {

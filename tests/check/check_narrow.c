@@ -1,7 +1,8 @@
 /* check_narrow.c: linear layers of decode rows as the CUDA library has them, against the reference,
  * for every type: rows of weights that are cut into pieces and such that are not, ragged ends, the
- * same bits for a row in whatever company, parts of several types in one call, and, for some types, more
- * outputs than there is room for at a time, of a GLU too, with rows that stay and such that do not. */
+ * same bits for a row in whatever company, parts of several types in one call, and, for some types,
+ * more outputs than there is room for at a time, of a GLU too, with rows that stay and such that do
+ * not. */
 #include "cuda_lib.h"
 
 #include "base/mem.h"

@@ -234,8 +234,8 @@ static void plans_are_the_references(void **state)
         make_sequence(type[i], dim[i], &seed);
         struct op_sample op = make_op();
         op.n_query = n_query[i]; /* warpgroups take by 64; a block has no room for all of 256 */
-        if (i == 1) op.least = 0.0005f; /* many keys */
-        if (i > 1) op.least = 0.008f;   /* fewer */
+        if (i == 1) op.least = 0.0005f;    /* many keys */
+        if (i > 1) op.least = 0.008f;      /* fewer */
         if (i == 2) op.lists.tok_max = 20; /* some lists have no room */
         run(&op);
         if (type[i] != SAC_KV_BF16) /* whose queries have 8 bits */

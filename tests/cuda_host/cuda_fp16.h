@@ -9,7 +9,8 @@
 struct __half {
     uint16_t bits;
 };
-struct __align__(4) __half2 {
+struct __align__(4) __half2
+{
     __half x, y;
 };
 

@@ -16,7 +16,9 @@
 
 struct dim3 {
     unsigned x, y, z;
-    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
 };
 /* Of the fiber that runs. */
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;

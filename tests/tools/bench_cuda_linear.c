@@ -3,9 +3,10 @@
  *     bench_cuda_linear LIBRARY [-o md|json]
  *
  * The linear layers of Llama-3.1-8B as the engine calls them, in the types of Q4_K_M and Q8_0
- * files, and those of Qwen2.5-0.5B, whose Q4_K_M files have Q5_0 and Q8_0. Weights are cold: calls walk through copies that are larger together than the GPU's cache.
- * The limit is a copy within the GPU's memory, bytes read and written, measured in the same run.
- * Times are of calls queued behind each other, medians of several such queues. */
+ * files, and those of Qwen2.5-0.5B, whose Q4_K_M files have Q5_0 and Q8_0. Weights are cold: calls
+ * walk through copies that are larger together than the GPU's cache. The limit is a copy within the
+ * GPU's memory, bytes read and written, measured in the same run. Times are of calls queued behind
+ * each other, medians of several such queues. */
 #include "../check/random_rows.h"
 #include "base/mem.h"
 #include "cuda_bench.h"

@@ -1,7 +1,7 @@
-/* test_shares.c: every layer on two GPUs or three at once (params.device_rows), by the CUDA backend's own
- * kernels and queues, which tests/cuda_host runs on a CPU. What comes of it is what one GPU
- * computes, but for the order of two sums a layer; and its bits do not depend on chunks, on company
- * in the batch, or on which GPU is ahead. */
+/* test_shares.c: every layer on two GPUs or three at once (params.device_rows), by the CUDA
+ * backend's own kernels and queues, which tests/cuda_host runs on a CPU. What comes of it is what
+ * one GPU computes, but for the order of two sums a layer; and its bits do not depend on chunks, on
+ * company in the batch, or on which GPU is ahead. */
 #include "device_bench.h"
 
 enum { DIM = 64, N_STEP = 3, N_CHUNK = 64, N_LONG = 3 * N_CHUNK + 9 };
@@ -70,7 +70,7 @@ static sac_engine_params params_of(const struct wish *w, const char *device)
 }
 
 struct heard {
-    uint32_t n, n_ahead; /* rows; steps that were described ahead */
+    uint32_t n, n_ahead;                  /* rows; steps that were described ahead */
     float logits[1 + N_STEP][TINY_VOCAB]; /* of the first sequence */
     sac_reads reads;
 };
@@ -256,8 +256,8 @@ static uint32_t count_graphs(const struct wish *w, const char *device)
     return graphs_started(CUDA_HOST) - before;
 }
 
-/* A step of decode rows is one graph on each; where parts are copied, a row of them, which end where
- * sums do. */
+/* A step of decode rows is one graph on each; where parts are copied, a row of them, which end
+ * where sums do. */
 static void steps_are_graphs(void **state)
 {
     (void)state;

@@ -175,8 +175,8 @@ VEC_PART vec_m m_and(vec_m a, vec_m b)
 }
 
 /* The mask passes by the optimiser first: gcc 12 merges a conversion with the comparison before it
- * and sets the lower half of the word alone, so that a word kept in memory has 16 bits of what stood
- * there (avx512f_cmp*_zero_extend* of its sse.md, _cvtmask16_u32 included). */
+ * and sets the lower half of the word alone, so that a word kept in memory has 16 bits of what
+ * stood there (avx512f_cmp*_zero_extend* of its sse.md, _cvtmask16_u32 included). */
 VEC_PART uint32_t m_word(vec_m m)
 {
     __asm__("" : "+k"(m));

@@ -96,8 +96,8 @@ struct cuda_api {
      * of d[i], [2, n, n_word]. A team ends when one of them is closed. false, and nothing has
      * changed: one of them cannot write to another's memory. */
     bool (*join)(struct cuda_device *const *d, uint64_t *const *inbox, uint32_t n, size_t n_word);
-    /* Everything is done, but for a step that is kept back; or the first thing that went wrong since
-     * the last call. */
+    /* Everything is done, but for a step that is kept back; or the first thing that went wrong
+     * since the last call. */
     sac_status (*wait)(struct cuda_device *d, sac_error *err);
 
     /* ---- A step ahead: described while the device computes the one before ---- */
@@ -111,7 +111,8 @@ struct cuda_api {
     void *(*up_later)(struct cuda_device *d, void *dst, size_t bytes);
     /* false: it was too much to keep, and is forgotten. */
     bool (*ahead_end)(struct cuda_device *d);
-    /* The step begins; what is queued from here on comes behind it. false: it has been forgotten. */
+    /* The step begins; what is queued from here on comes behind it. false: it has been forgotten.
+     */
     bool (*ahead_go)(struct cuda_device *d);
 
     /* ---- Operations, as in struct ops ---- */
