@@ -310,13 +310,6 @@ static void write_one(struct world *w, page_id id, uint32_t layer)
     tier_settle(&w->tier);
 }
 
-static void use(struct world *w, uint32_t layer, const page_id *id, uint32_t n)
-{
-    tier_enter(&w->tier, layer);
-    assert_int_equal(tier_acquire(&w->tier, id, n), SAC_OK);
-    tier_release(&w->tier, id, n);
-}
-
 /* While layer 0 reads page 4, which it has not read in the last step, of layer 1 page 12 is
  * fetched, which was read in the last step, and then 14, beside 4, as far as there is room without
  * the other pages that layer 1 read in the last step; 15 is not, for 5 is nothing new. */
@@ -336,9 +329,9 @@ static void check_follow(uint64_t seed, uint32_t n_frame, bool has_room_for_both
     victim_take(&w.tier, w.tier.n_ready);
     tier_begin(&w.tier);
     tier_begin(&w.tier);
-    use(&w, 0, first, 3);
-    use(&w, 1, second, 4);
-    use(&w, 2, third, 1);
+    tier_use(&w.tier, 0, first, 3);
+    tier_use(&w.tier, 1, second, 4);
+    tier_use(&w.tier, 2, third, 1);
     tier_evict(&w.tier, w.frame_of[12]);
     tier_begin(&w.tier);
     tier_enter(&w.tier, 0);
@@ -573,13 +566,13 @@ static void what_comes_at_once_is_not_fetched_ahead(void **state)
         adopt_pages(&w, N_PAGE);
         is_cached = true;
         n_slow = n_now = 0;
-        for (page_id id = 0; id < 8; id++) use(&w, 0, &id, 1);
+        for (page_id id = 0; id < 8; id++) tier_use(&w.tier, 0, &id, 1);
         assert_int_equal(n_slow, 0);
         assert_int_equal(n_now, 8);
         tier_ahead(&w.tier, TIER_VISIT, next, 2);
         assert_int_equal(tier_get_stats(&w.tier).n_ahead, 0);
         is_cached = false;
-        for (page_id id = 8; id < 48; id++) use(&w, 0, &id, 1);
+        for (page_id id = 8; id < 48; id++) tier_use(&w.tier, 0, &id, 1);
         assert_int_equal(n_slow, 40);
         assert_in_range(n_now, 8 + 9, 8 + 10);
         const page_id some[] = {3, 9, 30};
@@ -675,10 +668,10 @@ static void older_pages_of_other_layers_go_first(void **state)
         world_init(&w, seed, NULL);
         for (uint32_t i = 0; i < 3; i++) write_one(&w, id[i], id[i] / 10);
         tier_begin(&w.tier);
-        use(&w, 0, id, 1);
-        use(&w, 1, id + 2, 1);
+        tier_use(&w.tier, 0, id, 1);
+        tier_use(&w.tier, 1, id + 2, 1);
         tier_begin(&w.tier);
-        use(&w, 0, id + 1, 1);
+        tier_use(&w.tier, 0, id + 1, 1);
         for (int i = 0; i < 2; i++) tier_begin(&w.tier);
         tier_enter(&w.tier, N_LAYER - 1); /* of equal steps, layer 0 was used first */
         victim_take(&w.tier, 2);

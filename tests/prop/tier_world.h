@@ -3,17 +3,11 @@
 #ifndef SAC_TESTS_PROP_TIER_WORLD_H
 #define SAC_TESTS_PROP_TIER_WORLD_H
 
-#include "kv/tier.h"
+#include "tier_use.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 enum { N_LAYER = 3, N_PAGE = 60, N_FRAME = 14 };
 
@@ -30,16 +24,9 @@ struct world {
     uint64_t rng;
 };
 
-static inline void name_file(char path[80], pid_t pid)
-{
-    snprintf(path, 80, P_tmpdir "/saccade-prop-%d", (int)pid);
-}
-
 static inline void world_init_frames(struct world *w, uint64_t seed, const struct disk_calls *calls,
                                      uint32_t n_frame)
 {
-    char path[80];
-    sac_error err;
     struct page_geom g = {.n_layer = N_LAYER,
                           .n_kv_head = 1,
                           .head_dim = 32,
@@ -56,15 +43,7 @@ static inline void world_init_frames(struct world *w, uint64_t seed, const struc
                             .frames = w->frames,
                             .frame_of = w->frame_of,
                             .policy = seed & 2 ? SAC_TIER_LRU : SAC_TIER_STALE};
-    struct arena a = {0};
-    tier_plan(&w->tier, &a);
-    w->block_bytes = a.used;
-    w->block = mem_map(a.used);
-    a = (struct arena){.base = w->block, .capacity = a.used};
-    tier_plan(&w->tier, &a);
-    name_file(path, getpid());
-    if (tier_start(&w->tier, path, 1u << 24, calls, &err) != SAC_OK) fail_msg("%s", err.msg);
-    assert_int_equal(access(path, F_OK), -1);
+    w->block = tier_make(&w->tier, &w->block_bytes, calls);
 }
 
 static inline void world_init(struct world *w, uint64_t seed, const struct disk_calls *calls)

@@ -1,15 +1,9 @@
 /* test_tier_frames.c: which pages of a layer give their frames first, what a frame holds whose page
  * was never written, how many transfers writes leave to reads, and how many frames guesses take. */
-#include "kv/tier.h"
+#include "../prop/tier_use.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 /* Pages so far from each other that no two go with one transfer. */
 enum {
@@ -30,9 +24,6 @@ struct world {
 static void world_init(struct world *w, sac_tier_policy policy, uint32_t n_frame,
                        const struct disk_calls *calls)
 {
-    char path[80];
-    sac_error err;
-    struct arena a = {0};
     struct page_geom g = {.n_layer = 2, .n_kv_head = 1, .head_dim = 32};
     page_geom_init(&g);
     w->frame_bytes = n_frame * g.bytes;
@@ -44,13 +35,7 @@ static void world_init(struct world *w, sac_tier_policy policy, uint32_t n_frame
                             .frames = w->frames,
                             .frame_of = w->frame_of,
                             .policy = policy};
-    tier_plan(&w->tier, &a);
-    w->block_bytes = a.used;
-    w->block = mem_map(a.used);
-    a = (struct arena){.base = w->block, .capacity = a.used};
-    tier_plan(&w->tier, &a);
-    snprintf(path, sizeof path, P_tmpdir "/saccade-frames-%d", (int)getpid());
-    if (tier_start(&w->tier, path, 1u << 24, calls, &err) != SAC_OK) fail_msg("%s", err.msg);
+    w->block = tier_make(&w->tier, &w->block_bytes, calls);
 }
 
 static void world_free(struct world *w)
@@ -70,13 +55,6 @@ static void write_page(struct world *w, page_id id, uint32_t layer)
     tier_settle(&w->tier);
 }
 
-static void use(struct world *w, uint32_t layer, const page_id *id, uint32_t n)
-{
-    tier_enter(&w->tier, layer);
-    assert_int_equal(tier_acquire(&w->tier, id, n), SAC_OK);
-    tier_release(&w->tier, id, n);
-}
-
 /* Pages [0, n) but `gone` are in memory. */
 static void expect_gone(const struct world *w, page_id n, page_id gone)
 {
@@ -94,7 +72,7 @@ static void the_longest_unused_goes_first(void **state)
         world_init(&w, policy[i], N_FRAME, NULL);
         for (page_id id = 0; id < N_FRAME; id++) write_page(&w, id, 0);
         tier_begin(&w.tier);
-        use(&w, 0, &first, 1);
+        tier_use(&w.tier, 0, &first, 1);
         tier_begin(&w.tier);
         tier_begin(&w.tier);
         write_page(&w, N_FRAME, 0);
@@ -117,12 +95,12 @@ static void seldom_chosen_pages_go_first(void **state)
     for (uint32_t step = 1; step <= N_CYCLE; step++) {
         tier_begin(&w.tier);
         for (page_id id = 0; id < N_FRAME; id++)
-            if (step % every[id] == 0) use(&w, 0, &id, 1);
+            if (step % every[id] == 0) tier_use(&w.tier, 0, &id, 1);
     }
     tier_begin(&w.tier);
-    use(&w, 1, other, 1);
+    tier_use(&w.tier, 1, other, 1);
     expect_gone(&w, N_FRAME, 2);
-    use(&w, 1, other, 2);
+    tier_use(&w.tier, 1, other, 2);
     assert_int_equal(w.frame_of[1], PAGE_NONE);
     assert_true(w.frame_of[0] != PAGE_NONE && w.frame_of[3] != PAGE_NONE);
     world_free(&w);
@@ -182,7 +160,7 @@ static void reads_do_not_wait_for_writes(void **state)
     const uint32_t n_busy = w.tier.n_busy;
     pthread_mutex_unlock(&w.tier.lock);
     assert_in_range(n_busy, 1, DISK_DEPTH - 1);
-    use(&w, 0, &old, 1);
+    tier_use(&w.tier, 0, &old, 1);
     writes_are_shut = false;
     world_free(&w);
 }
@@ -197,7 +175,7 @@ static uint64_t guess_once(struct world *w, const page_id *here, const page_id *
     page_id scratch[N_GUESS];
     struct tier *t = &w->tier;
     victim_take(t, t->n_ready);
-    use(w, 1, &other, 1);
+    tier_use(&w->tier, 1, &other, 1);
     for (int i = 0; i < 3; i++) tier_begin(t);
     t->worth[TIER_BESIDE] = (struct tier_worth){500, 500};
     tier_enter(t, 0);
@@ -216,7 +194,7 @@ static uint64_t guess_once(struct world *w, const page_id *here, const page_id *
     while (late && tier_get_stats(t).n_read - before.n_read < DISK_DEPTH) usleep(100);
     if (!late) tier_settle(t);
     tier_release(t, here, n);
-    use(w, 1, &other, 1);
+    tier_use(&w->tier, 1, &other, 1);
     reads_are_shut = false;
     tier_settle(t);
     return n_guess;
