@@ -37,9 +37,7 @@ static uint32_t first_ready(const struct tier *t, uint32_t layer)
 static uint32_t oldest(const struct tier *t)
 {
     uint32_t best = PAGE_NONE;
-    for (uint32_t i = 0; i < t->geom.n_layer; i++) {
-        /* Layers behind the one at hand were used in the last step, before those of this step. */
-        const uint32_t layer = (t->now + 1 + i) % t->geom.n_layer;
+    for (uint32_t layer = 0; layer < t->geom.n_layer; layer++) {
         const uint32_t frame = first_ready(t, layer);
         if (frame == PAGE_NONE) continue;
         if (best == PAGE_NONE || t->frame[frame].used < t->frame[best].used) best = frame;

@@ -81,6 +81,28 @@ static void the_longest_unused_goes_first(void **state)
     }
 }
 
+/* Of pages that were used in the same step, those of the layer that came first in it, whatever
+ * layer asks for their frames. */
+static void layers_of_one_step_go_in_its_order(void **state)
+{
+    static const sac_tier_policy policy[] = {SAC_TIER_STALE, SAC_TIER_LRU};
+    static const page_id of[] = {0, 1};
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct world w = {0};
+        world_init(&w, policy[i / 2], N_FRAME, NULL);
+        for (uint32_t layer = 0; layer < 2; layer++) write_page(&w, of[layer], layer);
+        tier_begin(&w.tier);
+        for (uint32_t layer = 0; layer < 2; layer++) tier_use(&w.tier, layer, &of[layer], 1);
+        tier_begin(&w.tier);
+        tier_begin(&w.tier);
+        tier_enter(&w.tier, i % 2);
+        victim_take(&w.tier, 1);
+        expect_gone(&w, 2, of[0]);
+        world_free(&w);
+    }
+}
+
 /* Page 2 is used in the last step alone, page 1 in every second one, the others in all: the other
  * layer, which has read nothing yet, takes their frames in that order. */
 static void seldom_chosen_pages_go_first(void **state)
@@ -230,6 +252,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_unused_goes_first),
+        cmocka_unit_test(layers_of_one_step_go_in_its_order),
         cmocka_unit_test(seldom_chosen_pages_go_first),
         cmocka_unit_test(a_page_that_was_never_written_is_empty),
         cmocka_unit_test(reads_do_not_wait_for_writes),
