@@ -154,6 +154,15 @@ static void drop(struct world *w, uint32_t s)
     t->has_gaps = true;
 }
 
+/* None, of late, or that at which the oldest leaf was used, which stays then. */
+static uint64_t some_tick(struct world *w)
+{
+    const uint32_t what = draw(w, 4), oldest = w->index.oldest;
+    if (what < 2) return UINT64_MAX;
+    if (what < 3 || oldest == PREFIX_NONE) return w->index.tick - draw(w, 20);
+    return w->index.node[oldest].used;
+}
+
 static void step(struct world *w)
 {
     const uint32_t s = draw(w, N_SEQ), what = draw(w, 16);
@@ -164,7 +173,7 @@ static void step(struct world *w)
     else if (what < 15)
         drop(w, s);
     else
-        shrink(w, draw(w, 2) ? UINT64_MAX : w->index.tick - draw(w, 20));
+        shrink(w, some_tick(w));
 }
 
 static void leaves_go_in_the_order_of_their_use(void **state)

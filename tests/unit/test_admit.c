@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { N_CTX = 1024, N_ASK_MAX = 4, N_ANSWER_MAX = 700, N_FRAME = 100, N_SHORT = 30 };
+enum { N_CTX = 1024, N_ASK_MAX = 4, N_ANSWER_MAX = 700, N_FRAME = 100, N_SHORT = 30, N_SMALL = 48 };
 
 static sac_model *model;
 
@@ -306,6 +306,50 @@ static void more_than_fit_decode_where_it_pays(void **state)
     }
 }
 
+/* A step of up to two decode rows takes a millisecond, one of more takes ten. */
+struct crowd_clock {
+    sac_engine *engine;
+    uint64_t n_step, n_row, us;
+};
+
+static uint64_t crowd_clock(void *user)
+{
+    struct crowd_clock *c = user;
+    const sac_engine_stats s = sac_engine_get_stats(c->engine);
+    if (s.n_step > c->n_step) c->us += s.reads.n_decode_tok - c->n_row > 2 ? 10000 : 1000;
+    c->n_step = s.n_step;
+    c->n_row = s.reads.n_decode_tok;
+    return 1 + c->us;
+}
+
+/* A room that does not pay is left after 32 steps, and the next is tried when eight times as many
+ * have passed. */
+static void a_room_that_does_not_pay_is_not_tried_soon(void **state)
+{
+    static struct answer a[N_ASK_MAX];
+    uint64_t last = 0;
+    uint32_t n_bad = 0, n_step = 0;
+    bool rose = false, rests = false;
+    (void)state;
+    sac_engine *e = open_engine(
+        &(struct way){"streaming:sink=32,budget=128", .tiers = true, .n_frame = N_SMALL});
+    struct crowd_clock clock = {.engine = e};
+    sac_engine_use_clock(e, crowd_clock, &clock);
+    for (int i = 0; i < N_ASK_MAX; i++) ask(e, &a[i], i, 200, 600);
+    for (; run_step(e); n_step++) {
+        const uint64_t room = e->admit.room;
+        if (room == last) continue;
+        assert_true(!rests || n_step >= 8 * 32);
+        rests = rose && room < last;
+        n_bad += rests;
+        rose = last && room > last;
+        last = room;
+        n_step = 0;
+    }
+    assert_true(n_bad > 1);
+    sac_engine_free(e);
+}
+
 /* 44 and 48 pages would fit into 100 frames, and leave less than an eighth of them for more; 40 and
  * 44 leave it. */
 static void who_comes_leaves_room_to_grow(void **state)
@@ -414,6 +458,7 @@ int main(void)
         cmocka_unit_test(sets_are_small_where_little_is_read),
         cmocka_unit_test(late_steps_keep_newcomers_out),
         cmocka_unit_test(more_than_fit_decode_where_it_pays),
+        cmocka_unit_test(a_room_that_does_not_pay_is_not_tried_soon),
         cmocka_unit_test(who_comes_leaves_room_to_grow),
         cmocka_unit_test(none_overtakes_another),
         cmocka_unit_test(priority_comes_before_who_waits),

@@ -136,7 +136,7 @@ static size_t list_of(struct candidate *list, const double *p, size_t n)
 
 static void xtc_by_hand(void **state)
 {
-    const double p[] = {0.1, 0.4, 0.2, 0.3}, one[] = {0.05, 0.9, 0.05};
+    const double p[] = {0.1, 0.4, 0.2, 0.3}, one[] = {0.05, 0.9, 0.05}, half[] = {0.5, 0.5};
     struct candidate list[4];
     (void)state;
     assert_int_equal(filter_xtc(list, list_of(list, p, 4), 0.15f), 2);
@@ -144,6 +144,22 @@ static void xtc_by_hand(void **state)
     assert_int_equal(list[1].tok, 2); /* the least likely above it */
     assert_int_equal(filter_xtc(list, list_of(list, one, 3), 0.15f), 3); /* none but one above */
     assert_int_equal(filter_xtc(list, list_of(list, p, 4), 0.6f), 4);
+    /* The threshold itself is enough; of equals the one with the larger number is less likely. */
+    assert_int_equal(filter_xtc(list, list_of(list, half, 2), 0.5f), 1);
+    assert_int_equal(list[0].tok, 1);
+}
+
+/* Eight tokens of three quarters of the last bit of 1, which each add a whole one to the sum, are
+ * not enough to bring it back to zero; the one behind them has no chance. */
+static void rounding_draws_nobody_without_a_chance(void **state)
+{
+    struct candidate list[10];
+    (void)state;
+    for (int i = 0; i < 10; i++) list[i] = (struct candidate){.tok = i, .logit = -36.33f};
+    list[0].logit = 0;
+    list[9].logit = -200;
+    assert_int_equal(draw(list, 10, 1, 1 - 0x1p-53), 8);
+    assert_true(list[8].key > 0 && list[9].key == 0);
 }
 
 static void xtc_comes_as_often_as_asked(void **state)
@@ -272,6 +288,7 @@ int main(void)
         cmocka_unit_test(dry_by_hand),
         cmocka_unit_test(dry_is_its_definition),
         cmocka_unit_test(xtc_by_hand),
+        cmocka_unit_test(rounding_draws_nobody_without_a_chance),
         cmocka_unit_test(xtc_comes_as_often_as_asked),
         cmocka_unit_test(mirostat_k_by_hand),
         cmocka_unit_test(mirostat_moves_its_bound),
