@@ -305,6 +305,43 @@ static void a_text_with_a_lost_page_is_computed_again(void **state)
     sac_engine_free(e);
 }
 
+/* A full disk: memory has room for the pages of one layer of a text and not for those of the next.
+ * Whoever comes with the text when the disk has room again computes all of it. */
+static void what_could_not_be_kept_is_nobodys(void **state)
+{
+    enum { N_OTHER = (N_FRAME / (TINY_LAYERS * TINY_KV_HEADS) - 1) * PAGE_TOK };
+    static float want[TINY_VOCAB], got[TINY_VOCAB];
+    struct way way = {.n_thread = 1};
+    sac_seq s, other;
+    sac_error err;
+    (void)state;
+    sac_engine *e = open_engine(NULL, NULL, &way);
+    must(sac_seq_create(e, &s, &err), &err);
+    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, want);
+    sac_engine_free(e);
+    way.tiers = way.no_ahead = way.keeps_prefixes = true;
+    e = open_engine(NULL, NULL, &way);
+    const int at = disk_fd(e->tier.disk, &(struct disk_io){0}), disk = dup(at),
+              full = open("/dev/full", O_RDWR);
+    assert_true(disk >= 0 && full >= 0 && dup2(full, at) == at);
+    must(sac_seq_create(e, &other, &err), &err);
+    must(sac_seq_append(e, other, text + 40, N_OTHER, SAC_ROW_PROMPT, SAC_WANT_NONE, &err), &err);
+    for (uint32_t n = 1; n;) must(sac_step(e, NULL, NULL, &n, &err), &err);
+    must(sac_seq_create(e, &s, &err), &err);
+    must(sac_seq_append(e, s, text, 2 * PAGE_TOK, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    assert_int_equal(sac_step(e, catch_row, got, NULL, &err), SAC_ERR_IO);
+    assert_int_equal(dup2(disk, at), at);
+    sac_seq_remove(e, s);
+    sac_seq_remove(e, other);
+    must(sac_seq_create(e, &s, &err), &err);
+    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, got);
+    assert_memory_equal(got, want, sizeof want);
+    assert_int_equal(sac_engine_get_stats(e).reads.n_reused_tok, 0);
+    sac_engine_free(e);
+    close(disk);
+    close(full);
+}
+
 /* A state that was changed, or cut, behind the back of who has opened it. */
 static void a_state_that_changes_is_found(void **state)
 {
@@ -396,6 +433,7 @@ int main(void)
         cmocka_unit_test(opening_a_state_reads_no_page),
         cmocka_unit_test(a_wide_row_that_loses_a_page_is_told),
         cmocka_unit_test(a_text_with_a_lost_page_is_computed_again),
+        cmocka_unit_test(what_could_not_be_kept_is_nobodys),
         cmocka_unit_test(a_state_that_changes_is_found),
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(a_file_that_shrinks_is_found),
