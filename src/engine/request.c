@@ -47,8 +47,8 @@ struct request {
     sac_seq seq;          /* SAC_SEQ_NONE while waiting */
     sac_sampler *sampler; /* owned */
     struct stop stop;
-    int32_t
-        *tok; /* owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again */
+    /* Owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again. */
+    int32_t *tok;
     uint8_t *parked; /* owned, [n_parked] the caller's sequence while it has no pages, or NULL */
     size_t n_parked;
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;

@@ -34,9 +34,8 @@ struct pool_part {
 
 struct pool {
     struct page_geom geom;
-    uint32_t n_page, n_free; /* of all parts */
-    struct pool_part
-        part[POOL_PARTS_MAX]; /* [n_part] in the order of their layers; the first may be empty */
+    uint32_t n_page, n_free;               /* of all parts */
+    struct pool_part part[POOL_PARTS_MAX]; /* [n_part] by their layers; the first may be empty */
     uint32_t n_part;
     uint32_t n_frame;         /* n_page, unless there is a tier below */
     struct tier *tier;        /* NULL: every page is in memory. Borrowed */

@@ -187,16 +187,16 @@ sac_status tier_open(struct tier *t, const page_id *id, uint32_t n);
 void tier_close(struct tier *t, const page_id *id, uint32_t n);
 
 /* Brings pages into frames and keeps them there; none stands in a list twice, PAGE_NONE is passed
- * over. Waits for all or takes
- * none: who holds some already must not ask for more. SAC_ERR_IO: some are lost and read as
- * zeros, but all are held. Else none is: SAC_ERR_CONTEXT, more than there are frames, or
- * SAC_ERR_BUSY, the writes that would free some have failed. */
+ * over. Waits for all or takes none: who holds some already must not ask for more. SAC_ERR_IO: some
+ * are lost and read as zeros, but all are held. Else none is: SAC_ERR_CONTEXT, more than there are
+ * frames, or SAC_ERR_BUSY, the writes that would free some have failed. */
 sac_status tier_acquire(struct tier *t, const page_id *id, uint32_t n);
 /* The same for a thread that holds pages, maybe all that are held: where these leave no room it
  * does not wait until they are let go of, SAC_ERR_CONTEXT. The workers lend a hand with reading. */
 sac_status tier_acquire_more(struct tier *t, struct workers *workers, const page_id *id,
                              uint32_t n);
 void tier_release(struct tier *t, const page_id *id, uint32_t n);
+
 /* ---- ahead.c ---- */
 
 /* Fetches some of these pages, those that come first, as far as room can be had without waiting;

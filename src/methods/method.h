@@ -121,9 +121,8 @@ struct method_lane {
     const float *looked; /* where a device has looked (struct method_votes): [pos + 1] sums */
     const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
     size_t state_stride;
-    void *scratch; /* [scratch_bytes], of this lane while it is asked, holds anything */
-    struct meter
-        *meter; /* of a decode row's lane; NULL: of prompt rows, whose reads nobody counts */
+    void *scratch;       /* [scratch_bytes], of this lane while it is asked, holds anything */
+    struct meter *meter; /* a decode row's; NULL: a prompt row's, whose reads nobody counts */
 };
 
 /* The state of a head of another layer of the same sequence. */

@@ -26,10 +26,9 @@
 
 #define HEADER_BYTES  24u /* magic, version, two counts */
 #define KEY_BYTES_MIN 14u /* name length, one byte of name, type, one byte of value */
-#define TENSOR_BYTES_MIN                                                                           \
-    33u /* name length, one byte of name, rank, one dimension, type, offset                        \
-         */
-#define PATH_SHOWN 160u
+/* Name length, one byte of name, rank, one dimension, type, offset. */
+#define TENSOR_BYTES_MIN 33u
+#define PATH_SHOWN       160u
 
 struct cursor {
     const struct gguf_part *part;

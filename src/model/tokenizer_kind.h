@@ -6,8 +6,8 @@
 #include "model/pretok.h"
 #include "model/special.h"
 
-#define TOKENIZER_TEXT_MAX                                                                         \
-    ((size_t)1 << 30) /* bytes of one call: places are 32-bit, escapes triple */
+/* Bytes of one call: places are 32-bit, escapes triple. */
+#define TOKENIZER_TEXT_MAX ((size_t)1 << 30)
 
 /* ---- Byte-level BPE (tokenizer_bpe.c) ---- */
 

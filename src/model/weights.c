@@ -11,9 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE_BYTES                                                                                \
-    ((size_t)16 << 20) /* of the file: what is in memory twice while it is packed                  \
-                        */
+/* Of the file: what is in memory twice while it is packed. */
+#define PIECE_BYTES ((size_t)16 << 20)
 
 enum need { OPTIONAL, REQUIRED };
 enum pass { PASS_CHECK, PASS_PACK };

@@ -50,8 +50,7 @@ struct op_linear {
     float norm_eps;
     enum row_kind kind;
     enum linear_epilogue epilogue;
-    bool keep_y; /* a GLU's y may be in any form that fits its place, as only the next call reads it
-                  */
+    bool keep_y; /* only the next call reads a GLU's y: any form that fits its place will do */
     bool kept_x; /* x is such a y, of as many rows of the same kind, and there is no norm */
     uint32_t n_part;
     struct linear_part {
@@ -210,8 +209,7 @@ struct op_attn {
     uint32_t window;          /* > 0: keys at distance >= window are not seen */
     uint32_t n_run;
     const struct attn_run *run;
-    uint64_t *n_skip; /* [n_worker] pairs of a query and a key that were left out are added, or NULL
-                       */
+    uint64_t *n_skip; /* [n_worker] adds the pairs of query and key that were left out; or NULL */
     void *scratch;
     size_t scratch_bytes;
 };
@@ -468,8 +466,8 @@ struct op_blend {
     float *value; /* [group, head_dim] */
 };
 
-struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment
-                  */
+/* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment. */
+struct op_dots {
     const float *a, *b; /* [n_a, width], [n_b, width] */
     size_t a_stride, b_stride;
     uint32_t n_a, n_b, width;

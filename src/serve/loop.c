@@ -25,9 +25,8 @@
 #include <sys/socket.h>
 
 #define WATCH_MAX 64u /* sockets that are looked at in one call */
-#define FLUSH_MS                                                                                   \
-    10000u /* at the end, for what is not on disk yet: managers do not wait for ever               \
-            */
+/* At the end, for what is not on disk yet: managers of services do not wait for ever. */
+#define FLUSH_MS 10000u
 
 struct loop {
     pthread_mutex_t lock;

@@ -28,8 +28,8 @@ struct think_state {
     uint32_t n_seen; /* tokens that there were when the channels were chosen; 0: they were not */
     uint32_t n_cut;  /* tokens whose keys have lost channels: whole pages */
     uint32_t old;    /* 0: prompt rows have come, whose keys may lose channels */
-    uint32_t
-        not_finite; /* a key was, and everything is read: pages up to that of the key; 0: none */
+    /* A key was, and everything is read: pages up to that of the key; 0: none. */
+    uint32_t not_finite;
 };
 
 /* A state's parts. */

@@ -16,9 +16,8 @@
 #include <math.h>
 #include <string.h>
 
-#define CHUNK_CHANNELS                                                                             \
-    65536u                   /* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth    \
-                              */
+/* Keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth. */
+#define CHUNK_CHANNELS   65536u
 #define LIST_CHUNKS      16u /* of a list with single tokens, which is short: for as many workers */
 #define LIST_CHUNK_LEAST 4u  /* pages of such a chunk */
 #define CHUNKS_AHEAD     2u  /* chunks of pages that come and go, behind the one at hand */
