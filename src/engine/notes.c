@@ -79,7 +79,7 @@ static void add_query(const sac_engine *e, uint32_t row, uint32_t layer)
 {
     const size_t n = query_width(e), n_angle = e->shape.rope.n_rot / 2;
     const bool local = config_layer_is_local(&e->model->config, layer);
-    float *sum = e->watch->query + layer * n, query[512];
+    float *sum = e->watch->query + layer * n, query[HEAD_DIM_MAX];
     const float *q = e->scratch.qkv_seen + row * config_qkv_width(&e->model->config);
     const uint32_t d = e->pool.geom.head_dim;
     for (uint32_t h = 0; h < n / d; h++) {

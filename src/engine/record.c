@@ -285,7 +285,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
                         double score[PAGE_TOK], struct seen seen)
 {
     const uint32_t d = c->head_dim;
-    float weight[PAGE_TOK], part[512], part_read[512];
+    float weight[PAGE_TOK], part[HEAD_DIM_MAX], part_read[HEAD_DIM_MAX];
     double most = -INFINITY, sum = 0, read = 0, stand = 0;
     for (uint32_t t = seen.lo; t < seen.hi; t++) {
         score[t] *= (double)c->attn_scale;
@@ -357,7 +357,7 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
                                   .mask = j->mask[page]};
         for (uint32_t g = 0; g < group; g++) {
             const uint32_t i = r * group + g;
-            float turned[512];
+            float turned[HEAD_DIM_MAX];
             const float *q = meet_page(s, j, page, turned,
                                        e->scratch.qkv + (j->row + r) * stride +
                                            (size_t)(j->kv_head * group + g) * d);

@@ -260,8 +260,8 @@ static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
     const struct page_geom *g = &e->pool.geom;
     const struct config *c = &e->model->config;
     const struct attn_run *run = &r->run[run_i];
-    float k[PAGE_TOK * 512], v[PAGE_TOK * 512];
-    assert(g->head_dim <= 512 && run->n_row <= PAGE_TOK);
+    float k[PAGE_TOK * HEAD_DIM_MAX], v[PAGE_TOK * HEAD_DIM_MAX];
+    assert(g->head_dim <= HEAD_DIM_MAX && run->n_row <= PAGE_TOK);
     (void)worker_i;
     for (uint32_t i = 0; i < run->n_row; i++)
         r->change_k[run->pos0 + i] = r->change_v[run->pos0 + i] = 0;

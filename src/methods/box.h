@@ -14,7 +14,6 @@
 
 enum box { BOX_BOUND, BOX_MEAN, BOX_HALVES, BOX_VECTOR };
 #define BOX_HALF_TOK (PAGE_TOK / 2)
-#define BOX_DIM_MAX  512u /* channels of a head, as model/config.c allows */
 
 /* Parameters of methods that choose by such scores: all have a budget, some of the others. */
 struct box_param {

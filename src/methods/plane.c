@@ -6,8 +6,6 @@
 #include <assert.h>
 #include <math.h>
 
-#define DIM_MAX 512u
-
 /* Where min, step and plane of a page lie: in the page, or beside it. */
 struct op_share_planes plane_of(const struct method_lane *l)
 {
@@ -44,9 +42,10 @@ void plane_seal(uint8_t *side, const struct method_shape *s, const void *param, 
     const uint32_t d = s->geom->head_dim, n = d / 4;
     uint16_t *min = (uint16_t *)(void *)side, *step = min + d;
     uint8_t *hi2 = side + 4 * (size_t)d;
-    float lo[DIM_MAX], hi[DIM_MAX], bad[DIM_MAX]; /* bad: NaN once a key is not finite, else 0 */
+    float lo[HEAD_DIM_MAX], hi[HEAD_DIM_MAX],
+        bad[HEAD_DIM_MAX]; /* bad: NaN once a key is not finite, else 0 */
     (void)param;
-    assert(d <= DIM_MAX);
+    assert(d <= HEAD_DIM_MAX);
     for (uint32_t c = 0; c < d; c++) {
         lo[c] = hi[c] = k[c];
         bad[c] = 0;

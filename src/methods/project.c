@@ -84,7 +84,7 @@ bool project_axes(float *axis, const float *x, uint32_t n, uint32_t width, bool 
                   double *square)
 {
     const uint32_t d = width;
-    double mean[512] = {0}, bad = 0;
+    double mean[HEAD_DIM_MAX] = {0}, bad = 0;
     assert(d <= sizeof mean / sizeof mean[0]);
     memset(square, 0, (size_t)d * d * sizeof *square);
     for (uint32_t r = 0; r < n; r++)

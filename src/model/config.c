@@ -8,6 +8,8 @@
  * file). */
 #include "model/config.h"
 
+#include "ops/page.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -213,8 +215,8 @@ static void read_shape(struct reader *r, struct config *c)
         r->status = error_set(r->err, SAC_ERR_FORMAT,
                               "%s: %u query heads are no multiple of %u KV heads (key %s)",
                               gguf_path(r->g), c->n_head, c->n_kv_head, r->key);
-    c->head_dim = read_u32_or(r, "attention.key_length", c->n_embd / c->n_head, 1, 512);
-    const uint32_t v_dim = read_u32_or(r, "attention.value_length", c->head_dim, 1, 512);
+    c->head_dim = read_u32_or(r, "attention.key_length", c->n_embd / c->n_head, 1, HEAD_DIM_MAX);
+    const uint32_t v_dim = read_u32_or(r, "attention.value_length", c->head_dim, 1, HEAD_DIM_MAX);
     if (r->status == SAC_OK && (c->head_dim % 32 != 0 || v_dim != c->head_dim))
         r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
                               "%s: head sizes %u (K) and %u (V): they must be equal and a multiple "

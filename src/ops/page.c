@@ -17,7 +17,7 @@ static size_t take(size_t *at, size_t bytes)
 void page_geom_init(struct page_geom *g)
 {
     const size_t d = g->head_dim, half = PAGE_TOK * d * 2;
-    assert(d % 32 == 0 && d <= 512 && g->n_layer && g->n_kv_head);
+    assert(d % 32 == 0 && d <= HEAD_DIM_MAX && g->n_layer && g->n_kv_head);
     assert((g->type_k == SAC_KV_Q8) == (g->type_v == SAC_KV_Q8));
     g->tail_bytes = 2 * half;
     g->tail_v = half;
@@ -99,7 +99,7 @@ void page_unseal(const struct page_geom *g, uint8_t *tail, const uint8_t *sealed
         memcpy(tail + g->tail_v, sealed + g->v, n * 2);
         return;
     }
-    float value[PAGE_TOK * 512];
+    float value[PAGE_TOK * HEAD_DIM_MAX];
     uint16_t *k = (uint16_t *)(void *)tail, *v = (uint16_t *)(void *)(tail + g->tail_v);
     read_q8_k(value, g, sealed, n_tok);
     for (size_t i = 0; i < n; i++) k[i] = f32_to_f16(value[i]);

@@ -84,7 +84,7 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
     const uint32_t d = l->shape->geom->head_dim, sink = set->sink;
     const uint32_t n_table = set->tables;
     const bool first = p->state->n_tok == 0;
-    double sum[512] = {0}, bad = 0;
+    double sum[HEAD_DIM_MAX] = {0}, bad = 0;
     assert(d <= sizeof sum / sizeof sum[0] && end > sink && end <= l->n_sealed * PAGE_TOK);
     for (uint32_t page = 0; first && page * PAGE_TOK < end; page++) {
         pick_keys(r->k, l, page);

@@ -22,8 +22,7 @@
       "newest tokens before the row's own page that are always read, up to whole pages")
 METHOD_PARAMS(rabitq, PARAMS)
 
-#define DIM_MAX 512u
-#define SEED    1u /* of the rotation */
+#define SEED 1u /* of the rotation */
 
 /* Side data of a page: f16 [d] the turned mean, f16 [PAGE_TOK] factors, signs [PAGE_TOK, d / 8]. */
 static size_t rabitq_side_bytes(const struct method_shape *s, const void *param)
@@ -39,8 +38,8 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void 
     const uint32_t d = s->geom->head_dim;
     uint16_t *middle = (uint16_t *)(void *)side, *factor = middle + d;
     uint8_t *sign = (uint8_t *)(factor + PAGE_TOK);
-    float mean[DIM_MAX], x[DIM_MAX];
-    assert(d <= DIM_MAX && d % 8 == 0);
+    float mean[HEAD_DIM_MAX], x[HEAD_DIM_MAX];
+    assert(d <= HEAD_DIM_MAX && d % 8 == 0);
     (void)param;
     for (uint32_t c = 0; c < d; c++) {
         float sum = 0;

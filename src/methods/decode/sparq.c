@@ -21,7 +21,7 @@ METHOD_PARAMS(sparq, PARAMS)
 static void choose_channels(const struct room *r, const struct method_lane *l, uint32_t rank)
 {
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
-    float weight[512];
+    float weight[HEAD_DIM_MAX];
     for (uint32_t c = 0; c < d; c++) {
         weight[c] = 0;
         for (uint32_t g = 0; g < group; g++) weight[c] += fabsf(l->q[(size_t)g * d + c]);

@@ -472,8 +472,9 @@ struct narrow_merge {
     bool waits; /* there are sums */
     bool codes;
     uint32_t block;
-    float v_unit[512 / PAGE_VBLOCK]; /* CODES: as in narrow_mem, which the next step overwrites */
-    _Alignas(64) float old[LANES];   /* times this, plus */
+    /* CODES: as in narrow_mem, which the next step overwrites */
+    float v_unit[HEAD_DIM_MAX / PAGE_VBLOCK];
+    _Alignas(64) float old[LANES]; /* times this, plus */
     _Alignas(64) float fresh[LANES];
 };
 

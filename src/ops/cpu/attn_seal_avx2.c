@@ -10,8 +10,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define HEAD_DIM_MAX 512u
-#define F16_NAN      0x7e00
+#define F16_NAN 0x7e00
 
 /* ---- Writing ---- */
 

@@ -410,7 +410,7 @@ INLINE void wide_query(struct attn_tile *t, struct kinds kinds)
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
     const uint32_t d = w.d;
-    uint16_t half[512];
+    uint16_t half[HEAD_DIM_MAX];
     for (uint32_t q = 0; q < t->n_row * t->group; q++) {
         const uint32_t row = q / t->group;
         const float *src = t->q + row * t->q_stride + (size_t)(q % t->group) * d;

@@ -22,7 +22,7 @@ static void raise_ref(const struct op_raise *op)
 static void blend_ref(const struct op_blend *op)
 {
     const uint32_t d = op->geom->head_dim;
-    float v[PAGE_TOK * 512];
+    float v[PAGE_TOK * HEAD_DIM_MAX];
     page_read(NULL, v, op->geom, op->page, PAGE_SEALED, PAGE_TOK);
     for (uint32_t g = 0; g < op->group; g++) {
         float *value = op->value + (size_t)g * d;

@@ -13,8 +13,7 @@
 #include <assert.h>
 #include <math.h>
 
-#define PARTS   2u
-#define DIM_MAX 512u
+#define PARTS 2u
 
 _Static_assert(PAGE_VBLOCK % (PARTS * VEC) == 0, "sums at hand have one scale");
 
@@ -102,7 +101,7 @@ static void find_scales(float *scale, const struct op_blend *op)
 {
     const uint32_t n_block = op->geom->head_dim / PAGE_VBLOCK;
     const uint8_t *from = op->page + op->geom->v_scale;
-    float as_they_lie[PAGE_TOK * DIM_MAX / PAGE_VBLOCK];
+    float as_they_lie[PAGE_TOK * HEAD_DIM_MAX / PAGE_VBLOCK];
     for (size_t i = 0; i < PAGE_TOK * (size_t)n_block; i += VEC)
         v_store(as_they_lie + i, v_load_f16(from + 2 * i));
     for (uint32_t b = 0; b < n_block; b++)
@@ -113,9 +112,9 @@ static void find_scales(float *scale, const struct op_blend *op)
 static void blend_vec(const struct op_blend *op)
 {
     const bool codes = op->geom->type_v == SAC_KV_Q8;
-    float scale[PAGE_TOK * DIM_MAX / PAGE_VBLOCK];
+    float scale[PAGE_TOK * HEAD_DIM_MAX / PAGE_VBLOCK];
     struct block b;
-    assert(op->geom->head_dim <= DIM_MAX);
+    assert(op->geom->head_dim <= HEAD_DIM_MAX);
     if (codes) find_scales(scale, op);
     for (b.g = 0; b.g < op->group; b.g += HEADS)
         for (b.c = 0; b.c < op->geom->head_dim; b.c += PARTS * VEC) {

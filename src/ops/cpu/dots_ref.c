@@ -10,7 +10,7 @@ static void keys_ref(const struct op_keys *op)
     float *out = op->out;
     for (uint32_t i = 0; i < op->n_page; i++) {
         const uint8_t *page = page_frame(g, op->frames, op->page[i]);
-        float k[PAGE_TOK * 512];
+        float k[PAGE_TOK * HEAD_DIM_MAX];
         page_read(k, NULL, g, page, PAGE_SEALED, PAGE_TOK);
         for (uint32_t left = op_keys_tok(op, i); left; left &= left - 1, out += d)
             memcpy(out, k + (size_t)__builtin_ctz(left) * d, d * sizeof *out);

@@ -19,7 +19,6 @@
 #define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same of shares, and of draws by them */
 #define RAISE_PIECE 64u  /* of exponentials, the most work: dealt out more evenly */
 #define FOLD_PIECE  256u /* items that come out */
-#define DIM_MAX     512u
 
 struct call { /* of a slot */
     const struct ops *ops;
@@ -124,9 +123,9 @@ static void logits_piece(void *arg, uint32_t i, uint32_t worker_i)
     const struct call *c = arg;
     const struct op_lane_logits *op = (const struct op_lane_logits *)c->op + i / c->n_piece;
     const struct attn_range pages = piece_of(op->keys.n_page, i % c->n_piece);
-    _Alignas(64) float k[PAGE_TOK * DIM_MAX];
+    _Alignas(64) float k[PAGE_TOK * HEAD_DIM_MAX];
     (void)worker_i;
-    assert(op->keys.geom->head_dim <= DIM_MAX);
+    assert(op->keys.geom->head_dim <= HEAD_DIM_MAX);
     for (uint32_t p = pages.begin; p < pages.end; p++) page_logits(c->ops, op, p, k);
 }
 

@@ -9,8 +9,7 @@
 #include <float.h>
 #include <math.h>
 
-#define PIECE   64u /* pages */
-#define DIM_MAX 512u
+#define PIECE 64u /* pages */
 
 size_t op_bound_bytes(enum op_bound by, uint32_t d)
 {
@@ -58,7 +57,7 @@ static double query_norm(const float *q, uint32_t d)
 static void read_shadow(float *k, const struct op_bound_side *s, uint32_t d, bool by_byte)
 {
     const uint32_t half = d / 2;
-    float from[DIM_MAX], step[DIM_MAX];
+    float from[HEAD_DIM_MAX], step[HEAD_DIM_MAX];
     for (uint32_t c = 0; c < d; c++) {
         from[c] = f16_to_f32(s->a[c]);
         step[c] = f16_to_f32(s->b[c]);
@@ -89,7 +88,7 @@ static void bound_shadow(const struct op_lane_bounds *op, const struct op_bound_
 {
     const uint32_t d = op->head_dim;
     double reach[PAGE_TOK], slack[PAGE_TOK];
-    _Alignas(64) float k[PAGE_TOK * DIM_MAX];
+    _Alignas(64) float k[PAGE_TOK * HEAD_DIM_MAX];
     read_shadow(k, s, d, op->by == OP_BOUND_SHADOW8);
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
         double norm = 0;
@@ -159,7 +158,7 @@ void lanes_bounds(struct workers *pool, const struct ops *ops, const struct op_l
     (void)ops;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t n_piece = (op[i].n_page + PIECE - 1) / PIECE;
-        assert(op[i].head_dim <= DIM_MAX && op[i].head_dim % 8 == 0);
+        assert(op[i].head_dim <= HEAD_DIM_MAX && op[i].head_dim % 8 == 0);
         if (n_piece > c.n_piece) c.n_piece = n_piece;
         for (size_t k = 0; k < (size_t)op[i].group * op[i].head_dim; k++)
             op[i].qa[k] = op[i].q[k] * op[i].scale;

@@ -12,10 +12,9 @@
 #include <math.h>
 #include <string.h>
 
-#define HEAD_DIM_MAX 512u
-#define BLOCK        4u       /* pages whose sums across lanes are made together */
-#define AHEAD        8u       /* pages between a fetch and its use */
-#define EXP_NONE     (-35.0f) /* in units of log 2 */
+#define BLOCK    4u       /* pages whose sums across lanes are made together */
+#define AHEAD    8u       /* pages between a fetch and its use */
+#define EXP_NONE (-35.0f) /* in units of log 2 */
 
 /* Of each page p of a block: sum over channels of q x[p], pages d floats apart. */
 static __m128 dot_block(const float *q, const float *x, uint32_t d)

@@ -5,7 +5,6 @@
 
 #include "ops/ops.h"
 
-#define SHARE_DIM_MAX   512u
 #define SHARE_GROUP_MAX 64u
 #define SHARE_ROW       64u /* bytes: 4 channels of 16 tokens */
 #define SHARE_STEP      16u /* rows of a tile */

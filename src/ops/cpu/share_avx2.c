@@ -62,8 +62,8 @@ INLINE void fetch_page(const struct op_share_planes *op, uint32_t i)
 
 /* What turns the planes of some pages into exponents. */
 struct frame {
-    float inv[SHARE_DIM_MAX], offset[SHARE_DIM_MAX]; /* code = key * inv + offset */
-    int8_t w[SHARE_GROUP_MAX * SHARE_DIM_MAX];       /* [group][head_dim] */
+    float inv[HEAD_DIM_MAX], offset[HEAD_DIM_MAX]; /* code = key * inv + offset */
+    int8_t w[SHARE_GROUP_MAX * HEAD_DIM_MAX];      /* [group][head_dim] */
     /* Of a head: a sum begins with `start`, loses `shift` bits and is an exponent. */
     int32_t start[SHARE_GROUP_MAX], shift[SHARE_GROUP_MAX];
     float middle[SHARE_GROUP_MAX]; /* score where all codes are MIDDLE */
@@ -96,7 +96,7 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32
 {
     const uint32_t d = op->head_dim;
     const float *q = op->q + (size_t)g * d;
-    float x[SHARE_DIM_MAX], most = 0, score = 0;
+    float x[HEAD_DIM_MAX], most = 0, score = 0;
     int32_t of_middle = 0;
     for (uint32_t c = 0; c < d; c++) {
         x[c] = octaves * op->scale * q[c] * unit[c];
@@ -123,7 +123,7 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32
 static void make_frame(struct frame *f, const struct op_share_planes *op, struct attn_range pages,
                        const float *reference)
 {
-    float lo[SHARE_DIM_MAX], hi[SHARE_DIM_MAX];
+    float lo[HEAD_DIM_MAX], hi[HEAD_DIM_MAX];
     find_range(op, pages, lo, hi);
     for (uint32_t c = 0; c < op->head_dim; c++) {
         const float middle = (lo[c] + hi[c]) / 2, reach = (hi[c] - lo[c]) / 2;
@@ -280,7 +280,7 @@ static void raise_pages(const struct op_share_planes *op, const struct frame *f,
                         struct attn_range pages, __m256 *total, __m256 *wrong)
 {
     const uint32_t d = op->head_dim;
-    uint8_t table[SHARE_DIM_MAX * 4], code[SHARE_DIM_MAX / 4 * PAGE_TOK * 4];
+    uint8_t table[HEAD_DIM_MAX * 4], code[HEAD_DIM_MAX / 4 * PAGE_TOK * 4];
     for (uint32_t i = pages.begin; i < pages.end; i++) {
         const uint8_t *page = page_at(op, i);
         uint16_t *e = (uint16_t *)(void *)op->e + (size_t)i * op->group * PAGE_TOK;
@@ -326,7 +326,7 @@ static bool share_begin_avx2(const struct op_share_planes *op, float *sum)
     struct frame first;
     const struct frame *last = &first;
     float off = 0;
-    assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
+    assert(op->head_dim <= HEAD_DIM_MAX && op->head_dim % 32 == 0);
     assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
     make_frame(&first, op, (struct attn_range){0, 1}, NULL);
     memcpy(s->reference, first.middle, op->group * sizeof(float));

@@ -91,8 +91,8 @@ INLINE const uint8_t *page_at(const struct op_share_planes *op, uint32_t i)
 /* What turns the planes of some pages into exponents. */
 struct frame {
     /* Of a channel: byte = key * inv + offset. */
-    _Alignas(64) float inv[SHARE_DIM_MAX], offset[SHARE_DIM_MAX];
-    _Alignas(64) int8_t w[SHARE_GROUP_MAX * SHARE_DIM_MAX]; /* [group][row][4] */
+    _Alignas(64) float inv[HEAD_DIM_MAX], offset[HEAD_DIM_MAX];
+    _Alignas(64) int8_t w[SHARE_GROUP_MAX * HEAD_DIM_MAX]; /* [group][row][4] */
     /* Of a head: a sum begins with `start`, loses `shift` bits and is an exponent. */
     _Alignas(64) int32_t start[SHARE_GROUP_MAX * LANES];
     uint32_t shift[SHARE_GROUP_MAX];
@@ -138,7 +138,7 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, struct
                        uint32_t g, const float *middle, const float *unit)
 {
     const uint32_t n_vector = 4 * c.n_step;
-    _Alignas(64) float w[SHARE_DIM_MAX];
+    _Alignas(64) float w[HEAD_DIM_MAX];
     __m512 most = _mm512_setzero_ps(), score = most;
     for (uint32_t i = 0; i < n_vector; i++) {
         const float *from = op->q + (size_t)g * op->head_dim + first_channel(c, i);
@@ -178,7 +178,7 @@ static void start_sums(struct frame *f, uint32_t g, float above)
 static void make_frame(struct frame *f, const struct op_share_planes *op, struct channels c,
                        struct attn_range pages, const float *reference)
 {
-    _Alignas(64) float lo[SHARE_DIM_MAX], hi[SHARE_DIM_MAX];
+    _Alignas(64) float lo[HEAD_DIM_MAX], hi[HEAD_DIM_MAX];
     find_range(op, c, pages, lo, hi);
     for (uint32_t i = 0; i < 4 * c.n_step * LANES; i += LANES) {
         const __m512 a = _mm512_load_ps(lo + i), b = _mm512_load_ps(hi + i);
@@ -204,9 +204,9 @@ static void make_frame(struct frame *f, const struct op_share_planes *op, struct
 /* A block of pages on its way. */
 struct block {
     uint32_t n;
-    size_t code_bytes, n_sum;                      /* of a page */
-    _Alignas(64) uint8_t table[SHARE_DIM_MAX * 4]; /* of one page: 16 bytes for a row */
-    _Alignas(64) uint8_t code[BLOCK * 2 * (SHARE_DIM_MAX / 4) * SHARE_ROW];
+    size_t code_bytes, n_sum;                     /* of a page */
+    _Alignas(64) uint8_t table[HEAD_DIM_MAX * 4]; /* of one page: 16 bytes for a row */
+    _Alignas(64) uint8_t code[BLOCK * 2 * (HEAD_DIM_MAX / 4) * SHARE_ROW];
     _Alignas(64) int32_t sum[BLOCK * SHARE_GROUP_MAX * 2 * LANES];
 };
 
@@ -407,7 +407,7 @@ INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, s
  * them without a sign; `start` makes up for it. */
 struct vnni_heads {
     _Alignas(64) int32_t start[HEADS * LANES];
-    int32_t w[HEADS * SHARE_DIM_MAX / 4]; /* [row][head] four channels each */
+    int32_t w[HEADS * HEAD_DIM_MAX / 4]; /* [row][head] four channels each */
     uint32_t g0;
 };
 
@@ -475,7 +475,7 @@ INLINE void raise_heads(const struct pass *pass, struct attn_range pages, struct
     const uint32_t part = (pages.end - pages.begin + BLOCK - 1) / BLOCK, last = pages.begin + part;
     const __m512bh one = (__m512bh)_mm512_set1_epi16(ONE);
     const __m512i flip = _mm512_set1_epi8((char)0x80);
-    _Alignas(64) uint8_t table[2][SHARE_DIM_MAX * 4]; /* in turn */
+    _Alignas(64) uint8_t table[2][HEAD_DIM_MAX * 4]; /* in turn */
     __m512 wrong = *pass->wrong;
     for (uint32_t i = 0; i < 4 * c.n_step; i++) {
         const uint8_t *page = page_at(op, pages.begin);
@@ -646,7 +646,7 @@ bool share_begin_run(const struct op_share_planes *op, float *sum,
     const struct frame *last = &first;
     const struct channels c = channels_of(op);
     float off = 0;
-    assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
+    assert(op->head_dim <= HEAD_DIM_MAX && op->head_dim % 32 == 0);
     assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
     make_frame(&first, op, c, (struct attn_range){0, 1}, NULL);
     memcpy(s->reference, first.middle, sizeof first.middle);

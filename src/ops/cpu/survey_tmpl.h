@@ -80,7 +80,7 @@ static struct work lay_out(const struct op_survey *op, struct attn_range lists, 
                      .page_bytes = PAGE_TOK * (size_t)d * QUERY_BYTES};
     const size_t n = (size_t)n_list * w.n_block;
     uint8_t *at = op->scratch;
-    assert(d % 32 == 0 && d <= 512 && op->n_query % LANES == 0);
+    assert(d % 32 == 0 && d <= HEAD_DIM_MAX && op->n_query % LANES == 0);
     w.seed = carve(&at, n_list * sizeof *w.seed);
     w.q = carve(&at, n * w.block_bytes);
     w.start = carve(&at, n * LANES * LANES * sizeof(float));
@@ -125,7 +125,7 @@ static void pack_queries(const struct work *w)
 {
     const struct op_survey *op = w->op;
     const size_t end = (size_t)w->list_end * op->n_query;
-    float row[512];
+    float row[HEAD_DIM_MAX];
     for (size_t i = (size_t)w->list0 * op->n_query; i < end; i++) {
         pack_scaled(w, i, UNIT, row);
         const float start = BIAS + dot(row, w->centre, w->d) - op->lse[i] * UNIT;
@@ -239,7 +239,7 @@ static bool end_sums(const struct work *w)
 {
     const size_t end = (size_t)w->list_end * w->op->n_query;
     bool finite = true;
-    float row[512];
+    float row[HEAD_DIM_MAX];
     for (size_t i = (size_t)w->list0 * w->op->n_query; i < end; i++) {
         float *start = w->start + i * LANES, sum = 1;
         for (uint32_t l = 0; l < LANES; l += VEC) sum += v_sum(v_load(w->sum + i * LANES + l));
