@@ -3,6 +3,7 @@
 #include "app/particulars.h"
 
 #include "app/models.h"
+#include "base/hex.h"
 #include "base/strbuf.h"
 #include "base/textfile.h"
 
@@ -42,7 +43,7 @@ static sac_status hash_file(char out[2 * HASH_BYTES + 1], const char *path, sac_
     EVP_MD_CTX_free(ctx);
     fclose(f);
     if (!done) return error_set(err, SAC_ERR_IO, "cannot read %s for its hash", path);
-    for (size_t i = 0; i < HASH_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", hash[i]);
+    hex_print(out, hash, HASH_BYTES);
     return SAC_OK;
 }
 

@@ -207,24 +207,13 @@ static sac_status compute_all(struct compose *c, sac_error *err)
 {
     sac_engine *e = c->e;
     const uint64_t start = clock_us();
-    uint32_t pending = 1, done = 0;
     for (size_t i = 0; i < c->params->n_doc; i++) {
         const uint32_t first = i == 0 ? 0 : c->params->n_head;
         const struct seq *doc = &e->seqs[c->params->doc[i]];
         TRY(sac_seq_append(e, c->seq, doc->tok + first, doc->n_done - first, SAC_ROW_PROMPT,
                            SAC_WANT_NONE, err));
     }
-    while (pending) {
-        const uint32_t before = done, n_all = e->seqs[c->seq].n_all;
-        const uint64_t n_step = e->stats.n_step;
-        if (c->params->progress &&
-            c->params->progress(c->params->user, (double)done / (double)n_all))
-            return error_set(err, SAC_ERR_CANCELLED, "interrupted");
-        /* It may have computed some of it, beside others. */
-        done = sac_seq_length(e, c->seq, &pending);
-        if (done == before && !pace_shares(e, n_step)) TRY(engine_step_only(e, c->seq, err));
-        done = sac_seq_length(e, c->seq, &pending);
-    }
+    TRY(engine_run_only(e, c->seq, c->params->progress, c->params->user, err));
     c->report.refresh_ms = (double)(clock_us() - start) * 1e-3;
     c->report.n_row = (uint64_t)context_tokens(&c->view) * c->view.n_layer;
     return SAC_OK;

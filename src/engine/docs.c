@@ -7,6 +7,7 @@
  *     documents; a hit is looked at token by token all the same, and so is a damaged file found.
  *  2. A document that could not be computed or stored leaves neither a sequence nor a file. */
 #include "base/digest.h"
+#include "base/hex.h"
 #include "base/mem.h"
 #include "engine/docfile.h"
 #include "engine/engine.h"
@@ -32,11 +33,6 @@ _Static_assert(DIGEST_BYTES == DOCSTORE_ID_BYTES, "an id is a digest");
 
 /* ---- Records ---- */
 
-static void hex(char *out, const uint8_t *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
-}
-
 static sac_doc public_view(const struct docstore_record *r)
 {
     sac_doc d = {.model_id = r->scope.model,
@@ -52,7 +48,7 @@ static sac_doc public_view(const struct docstore_record *r)
     snprintf(d.name, sizeof d.name, "%s", r->name);
     snprintf(d.model, sizeof d.model, "%s", r->model);
     snprintf(d.tags, sizeof d.tags, "%s", r->tags);
-    hex(d.id, r->id, sizeof r->id);
+    hex_print(d.id, r->id, sizeof r->id);
     return d;
 }
 
@@ -241,20 +237,10 @@ static sac_status make_id(struct docstore_record *r, const sac_docs *docs, const
 static sac_status compute(sac_engine *e, sac_seq seq, const sac_doc_source *source,
                           const struct filled *f, sac_error *err)
 {
-    uint32_t pending = 1, done = 0;
     TRY(sac_seq_append(e, seq, f->tok, f->n_tok, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
-    while (pending) {
-        const uint32_t before = done;
-        const uint64_t n_step = e->stats.n_step;
-        if (source->progress && source->progress(source->user, (double)done / (double)f->n_tok))
-            return error_set(err, SAC_ERR_CANCELLED, "document '%s' is not stored: interrupted",
-                             source->name);
-        /* It may have computed some of it, beside others. */
-        done = sac_seq_length(e, seq, &pending);
-        if (done == before && !pace_shares(e, n_step)) TRY(engine_step_only(e, seq, err));
-        done = sac_seq_length(e, seq, &pending);
-    }
-    return SAC_OK;
+    const sac_status status = engine_run_only(e, seq, source->progress, source->user, err);
+    if (status != SAC_ERR_CANCELLED) return status;
+    return error_set(err, status, "document '%s' is not stored: interrupted", source->name);
 }
 
 static sac_status store(sac_docs *docs, sac_engine *e, sac_seq seq, struct docstore_record *record,

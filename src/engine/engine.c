@@ -462,6 +462,23 @@ sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err)
     return status;
 }
 
+sac_status engine_run_only(sac_engine *e, sac_seq id, sac_progress_fn progress, void *user,
+                           sac_error *err)
+{
+    uint32_t pending = 1, done = 0;
+    while (pending) {
+        const uint32_t before = done, n_all = e->seqs[id].n_all;
+        const uint64_t n_step = e->stats.n_step;
+        if (progress && progress(user, (double)done / (double)n_all))
+            return error_set(err, SAC_ERR_CANCELLED, "interrupted");
+        /* It may have computed some of it, beside others. */
+        done = sac_seq_length(e, id, &pending);
+        if (done == before && !pace_shares(e, n_step)) TRY(engine_step_only(e, id, err));
+        done = sac_seq_length(e, id, &pending);
+    }
+    return SAC_OK;
+}
+
 void engine_break(sac_engine *e, uint32_t run_i, sac_status status)
 {
     struct batch_run *run = &e->batch.run[run_i];

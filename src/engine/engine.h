@@ -166,6 +166,11 @@ sac_status engine_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n
 sac_status engine_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err);
 /* One step of this sequence's rows; those of others wait. */
 sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err);
+/* Computes all that pends of a sequence, in such steps or, while others wait for tokens, in those
+ * that `progress` computes. It is told the share that is done before each, and may be NULL; true
+ * ends it: SAC_ERR_CANCELLED. */
+sac_status engine_run_only(sac_engine *e, sac_seq id, sac_progress_fn progress, void *user,
+                           sac_error *err);
 /* A run of the step has lost a page: its sequence gives no logits and takes no more tokens. */
 void engine_break(sac_engine *e, uint32_t run_i, sac_status status);
 static inline bool engine_is_broken(const sac_engine *e, uint32_t run_i)

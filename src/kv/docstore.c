@@ -14,6 +14,7 @@
 #include "kv/docstore.h"
 
 #include "base/folder.h"
+#include "base/hex.h"
 #include "base/mem.h"
 
 #include <dirent.h>
@@ -72,16 +73,11 @@ static size_t make_key(uint8_t out[KEY_MAX], const struct docstore_scope *scope,
     return 18 + n;
 }
 
-static void hex(char out[ID_HEX + 1], const uint8_t id[DOCSTORE_ID_BYTES])
-{
-    for (size_t i = 0; i < DOCSTORE_ID_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", id[i]);
-}
-
 void docstore_path(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
                    char out[DOCSTORE_PATH_MAX])
 {
     char name[ID_HEX + 1];
-    hex(name, id);
+    hex_print(name, id, DOCSTORE_ID_BYTES);
     snprintf(out, DOCSTORE_PATH_MAX, "%s/%s" FILE_SUFFIX, s->dir, name);
 }
 
@@ -367,7 +363,7 @@ sac_status docstore_begin(struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES
     char name[ID_HEX + 1];
     if (s->only_reads)
         return error_set(err, SAC_ERR_IO, "the store in %s cannot be written", s->dir);
-    hex(name, id);
+    hex_print(name, id, DOCSTORE_ID_BYTES);
     snprintf(out->path, sizeof out->path, "%s/%s.%ld" PART_SUFFIX, s->dir, name, (long)getpid());
     out->file = fopen(out->path, "wb");
     if (!out->file)
@@ -596,7 +592,7 @@ static bool is_stray(const struct docstore *s, const struct list *l, const char 
     }
     if (!ends_with(name, FILE_SUFFIX) || strlen(name) != ID_HEX + strlen(FILE_SUFFIX)) return false;
     for (size_t i = 0; i < l->n; i++) {
-        hex(id, l->record[i].id);
+        hex_print(id, l->record[i].id, DOCSTORE_ID_BYTES);
         if (strncmp(id, name, ID_HEX) == 0) return false;
     }
     return true;

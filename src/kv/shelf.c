@@ -11,6 +11,7 @@
  * compared. A checksum finds damage; who can write the folder can write pages. */
 #include "kv/shelf.h"
 
+#include "base/hex.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "kv/docstore.h"
@@ -85,11 +86,6 @@ __attribute__((format(printf, 2, 3))) static void say(const struct shelf *s, con
 
 /* ---- Names ---- */
 
-static void name_of(char out[KEY_HEX + 1], const uint8_t key[SHA256_BYTES])
-{
-    for (size_t i = 0; i < SHA256_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", key[i]);
-}
-
 /* The asking thread's alone, as is `sha`. */
 static void id_of(const struct shelf *s, uint8_t out[SHA256_BYTES], const uint8_t *key)
 {
@@ -101,7 +97,7 @@ static bool find(struct shelf *s, uint32_t first_page, const uint8_t key[SHA256_
 {
     char name[KEY_HEX + 1];
     uint8_t id[SHA256_BYTES];
-    name_of(name, key);
+    hex_print(name, key, SHA256_BYTES);
     if (docstore_get(s->store, &s->scope, name, out, NULL) != SAC_OK) return false;
     id_of(s, id, key);
     return memcmp(out->id, id, sizeof id) == 0 &&
@@ -297,7 +293,7 @@ static struct docstore_record make_record(const struct shelf *s)
                                 .n_head = s->job.n_tok_before,
                                 .created = now,
                                 .used = now};
-    name_of(r.name, s->job.key);
+    hex_print(r.name, s->job.key, SHA256_BYTES);
     memcpy(r.id, s->job.id, sizeof r.id);
     snprintf(r.model, sizeof r.model, "%s", s->params.form.model_name);
     snprintf(r.tags, sizeof r.tags, "%s", s->form);
@@ -343,7 +339,7 @@ static sac_status touch(struct shelf *s, sac_error *err)
     for (uint32_t i = 0; i < s->job.n_touch;) {
         uint32_t n = 0;
         for (; n < TOUCH_BATCH && i < s->job.n_touch; n++, i++) {
-            name_of(name[n], s->job.touch[i]);
+            hex_print(name[n], s->job.touch[i], SHA256_BYTES);
             list[n] = name[n];
         }
         TRY(docstore_touch(s->store, &s->scope, list, n, err));

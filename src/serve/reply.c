@@ -1,6 +1,7 @@
 /* reply.c: see the header. */
 #include "serve/reply.h"
 
+#include "base/hex.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -11,11 +12,10 @@
 void reply_random_id(char out[48], const char *prefix)
 {
     unsigned char raw[12] = {0};
-    int n = snprintf(out, 48, "%.16s", prefix);
+    const int n = snprintf(out, 48, "%.16s", prefix);
     /* An id that is not random is still an id: it opens nothing. */
     if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw) raw[0] = 1;
-    for (size_t i = 0; i < sizeof raw; i++)
-        n += snprintf(out + n, 48 - (size_t)n, "%02x", (unsigned)raw[i]);
+    hex_print(out + n, raw, sizeof raw);
 }
 
 /* ---- Calls of tools ---- */
