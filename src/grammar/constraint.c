@@ -79,8 +79,3 @@ const char *constraint_failure(const struct constraint *c)
 {
     return c->why.msg[0] ? c->why.msg : NULL;
 }
-
-bool constraint_is_whole(const struct constraint *c)
-{
-    return c->matcher->over || matcher_can_end(c->matcher);
-}

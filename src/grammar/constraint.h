@@ -33,7 +33,5 @@ void constraint_free(struct constraint *c);
 sac_guide constraint_guide(struct constraint *c);
 /* Why the grammar could not go on, when that ended the request; NULL: it did not. */
 const char *constraint_failure(const struct constraint *c);
-/* Whether the text so far is one of the grammar. */
-bool constraint_is_whole(const struct constraint *c);
 
 #endif

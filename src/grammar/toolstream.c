@@ -450,12 +450,6 @@ static void run(struct toolstream *t)
 
 /* ---- The public calls ---- */
 
-const char *toolstream_family_name(enum toolstream_family family)
-{
-    static const char *const names[] = {"hermes", "llama3", "mistral", "gemma"};
-    return names[family];
-}
-
 static bool has_token(const struct trie *trie, const char *name)
 {
     const size_t n = strlen(name);

@@ -46,7 +46,6 @@ typedef void (*toolstream_fn)(void *user, const struct toolstream_event *event);
 struct toolstream;
 
 enum toolstream_family toolstream_of_vocabulary(const struct trie *trie);
-const char *toolstream_family_name(enum toolstream_family family);
 
 sac_status toolstream_create(struct toolstream **out, enum toolstream_family family,
                              toolstream_fn fn, void *user, sac_error *err);

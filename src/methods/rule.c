@@ -31,12 +31,3 @@ void rule_tokens(struct method_pick *out, const struct method_lane *l, const str
     pick_ends(out, l, sink, recent);
     pick_tokens(out, l, r->vote, (uint32_t *)r->score, budget);
 }
-
-void rule_pages(struct method_pick *out, const struct method_lane *l, const float *value,
-                uint32_t budget)
-{
-    const uint32_t n = pick_page_count(l);
-    struct pick_cut cut = pick_best(value, n, pick_units(budget, PAGE_TOK));
-    for (uint32_t p = 0; p < n; p++)
-        if (pick_takes(&cut, value[p])) pick_page(out, p);
-}

@@ -19,8 +19,5 @@ bool rule_shares(struct method_pick *out, const struct method_lane *l, const str
 /* By the tokens' shares in r->vote: the ends, and the best of the others. Uses r->score. */
 void rule_tokens(struct method_pick *out, const struct method_lane *l, const struct room *r,
                  uint32_t budget, uint32_t sink, uint32_t recent);
-/* The best pages by `value`, one for each page before the own one. */
-void rule_pages(struct method_pick *out, const struct method_lane *l, const float *value,
-                uint32_t budget);
 
 #endif

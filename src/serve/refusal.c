@@ -65,11 +65,6 @@ unsigned refusal_status(const struct refusal *r)
     return kinds[r->kind].status;
 }
 
-const char *refusal_type(const struct refusal *r)
-{
-    return kinds[r->kind].type;
-}
-
 static cJSON *openai_error(const struct refusal *r)
 {
     const struct kind *k = &kinds[r->kind];

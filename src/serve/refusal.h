@@ -51,7 +51,6 @@ sac_status refusal_of(struct refusal *out, sac_status status, const char *param,
     })
 
 unsigned refusal_status(const struct refusal *r);
-const char *refusal_type(const struct refusal *r); /* "invalid_request_error" */
 /* The body of a 503 that needs no memory, in either shape. */
 #define REFUSAL_NO_MEMORY                                                                          \
     "{\"error\":{\"message\":\"out of memory\",\"type\":\"unavailable_error\",\"param\":null,"     \

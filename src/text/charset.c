@@ -29,12 +29,6 @@ static bool count_utf8(const char *s, size_t n, size_t *out_wide, size_t *out_st
     return true;
 }
 
-bool charset_is_utf8(const char *s, size_t n)
-{
-    size_t wide, stray;
-    return count_utf8(s, n, &wide, &stray) && stray == 0;
-}
-
 static bool by_mark(struct charset_found *out, const char *s, size_t n)
 {
     static const struct {

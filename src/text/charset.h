@@ -15,9 +15,6 @@ struct charset_found {
     size_t n_replace; /* bytes of an almost UTF-8 text that are none, each to become U+FFFD */
 };
 
-/* Is it all UTF-8, without zero bytes? */
-bool charset_is_utf8(const char *s, size_t n);
-
 /* Which encoding the bytes have; `declared` is what the document says of itself, or NULL.
  * SAC_ERR_FORMAT if they are no text in any. */
 sac_status charset_find(struct charset_found *out, const char *s, size_t n, const char *declared,

@@ -175,11 +175,3 @@ sac_status extract_file(struct strbuf *out, const char *path, struct extract_inf
     strbuf_deinit(&bytes);
     return status;
 }
-
-size_t extract_page(const char *text, size_t n, size_t at)
-{
-    size_t page = 1;
-    if (n == 0 || !memchr(text, '\f', n)) return 0;
-    for (size_t i = 0; i < at && i < n; i++) page += text[i] == '\f';
-    return page;
-}

@@ -27,7 +27,4 @@ sac_status extract_file(struct strbuf *out, const char *path, struct extract_inf
 sac_status extract_bytes(struct strbuf *out, const char *name, const struct strbuf *bytes,
                          struct extract_info *out_info, sac_error *err);
 
-/* Which page of `text` the byte at `at` stands on, from 1 on; 0 if the text has no pages. */
-size_t extract_page(const char *text, size_t n, size_t at);
-
 #endif
