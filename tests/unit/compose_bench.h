@@ -5,7 +5,7 @@
 
 #include "engine/notes.h"
 #include "must.h"
-#include "tiny_model.h"
+#include "tiny_rows.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -129,11 +129,6 @@ static inline sac_seq compose(const struct bench *b, const char *method, size_t 
                                   .n_question = N_QUESTION};
     must(sac_compose(b->e, &p, &seq, report, &err), &err);
     return seq;
-}
-
-static inline void catch_row(void *user, const sac_row *row)
-{
-    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
 }
 
 /* The logits behind a question, and one decode row behind that. */

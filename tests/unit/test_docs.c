@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "kv/docstore.h"
 #include "must.h"
-#include "tiny_model.h"
+#include "tiny_rows.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -115,17 +115,9 @@ static void expect(sac_status got, const sac_error *err, sac_status status, cons
         fail_msg("%s: %s; expected: %s", sac_status_name(got), err->msg, words);
 }
 
-static void catch_row(void *user, const sac_row *row)
-{
-    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
-}
-
 static void ask(sac_engine *e, sac_seq s, const int32_t *tok, size_t n, float *logits)
 {
-    sac_error err;
-    uint32_t n_row = 1;
-    must(sac_seq_append(e, s, tok, n, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
-    while (n_row) must(sac_step(e, catch_row, logits, &n_row, &err), &err);
+    compute_rows(e, s, tok, n, SAC_ROW_PROMPT, logits);
 }
 
 /* The logits behind a document that was loaded are those behind the same tokens, computed. */

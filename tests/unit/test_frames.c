@@ -4,7 +4,7 @@
 #include "engine/engine.h"
 #include "method_spec.h"
 #include "must.h"
-#include "tiny_model.h"
+#include "tiny_rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,17 +55,9 @@ static void move_pages(struct pool *p)
     free(bytes);
 }
 
-static void catch_row(void *user, const sac_row *row)
-{
-    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
-}
-
 static void compute(sac_engine *e, sac_seq s, size_t n, sac_row_kind kind, float *logits)
 {
-    sac_error err;
-    uint32_t n_row = 1;
-    must(sac_seq_append(e, s, text, n, kind, SAC_WANT_LAST, &err), &err);
-    while (n_row) must(sac_step(e, catch_row, logits, &n_row, &err), &err);
+    compute_rows(e, s, text, n, kind, logits);
 }
 
 /* A prompt, decode rows, a second prompt and a fork that is cut, with moves between. */

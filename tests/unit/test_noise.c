@@ -3,7 +3,7 @@
  * prompt refuse them. */
 #include "engine/engine.h"
 #include "must.h"
-#include "tiny_model.h"
+#include "tiny_rows.h"
 
 #include "saccade_machine.h"
 #include "saccade_tier.h"
@@ -44,11 +44,6 @@ static sac_engine_params engine_params(const char *const *spec)
     p.decode = spec;
     p.n_decode = 1;
     return p;
-}
-
-static void catch_row(void *user, const sac_row *row)
-{
-    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
 }
 
 /* The logits of a decode row behind noise that is stored in parts of at most `part` tokens. */

@@ -10,7 +10,7 @@
 #include "methods/box.h"
 #include "methods/room.h"
 #include "must.h"
-#include "tiny_model.h"
+#include "tiny_rows.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -72,27 +72,13 @@ static sac_engine *new_engine(const struct setting *s)
     return e;
 }
 
-static void catch_row(void *user, const sac_row *row)
-{
-    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
-}
-
-static void compute(sac_engine *e, sac_seq s, const int32_t *tok, size_t n, sac_row_kind kind,
-                    float *logits)
-{
-    sac_error err;
-    uint32_t n_row = 1;
-    must(sac_seq_append(e, s, tok, n, kind, SAC_WANT_LAST, &err), &err);
-    while (n_row) must(sac_step(e, catch_row, logits, &n_row, &err), &err);
-}
-
 static sac_seq new_seq(sac_engine *e, uint32_t n_tok)
 {
     static float logits[TINY_VOCAB];
     sac_error err;
     sac_seq s;
     must(sac_seq_create(e, &s, &err), &err);
-    if (n_tok) compute(e, s, text, n_tok, SAC_ROW_PROMPT, logits);
+    if (n_tok) compute_rows(e, s, text, n_tok, SAC_ROW_PROMPT, logits);
     return s;
 }
 
@@ -104,8 +90,8 @@ struct answer {
 static struct answer ask(sac_engine *e, sac_seq s)
 {
     struct answer a;
-    compute(e, s, text + 100, N_PROMPT, SAC_ROW_PROMPT, a.prompt);
-    compute(e, s, text + 7, N_ANSWER, SAC_ROW_DECODE, a.answer);
+    compute_rows(e, s, text + 100, N_PROMPT, SAC_ROW_PROMPT, a.prompt);
+    compute_rows(e, s, text + 7, N_ANSWER, SAC_ROW_DECODE, a.answer);
     return a;
 }
 

@@ -4,7 +4,7 @@
 #include "engine/engine.h"
 #include "must.h"
 #include "state_repair.h"
-#include "tiny_model.h"
+#include "tiny_rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,24 +63,10 @@ static sac_engine *new_engine(const struct setting *s)
     return e;
 }
 
-static void catch_row(void *user, const sac_row *row)
-{
-    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
-}
-
-static void compute(sac_engine *e, sac_seq s, const int32_t *tok, size_t n, sac_row_kind kind,
-                    float *logits)
-{
-    sac_error err;
-    uint32_t n_row = 1;
-    must(sac_seq_append(e, s, tok, n, kind, SAC_WANT_LAST, &err), &err);
-    while (n_row) must(sac_step(e, catch_row, logits, &n_row, &err), &err);
-}
-
 /* The logits of one more decode row of a fixed token. */
 static void ask(sac_engine *e, sac_seq s, float *logits)
 {
-    compute(e, s, &(int32_t){77}, 1, SAC_ROW_DECODE, logits);
+    compute_rows(e, s, &(int32_t){77}, 1, SAC_ROW_DECODE, logits);
 }
 
 struct saved {
@@ -97,8 +83,8 @@ static struct saved make_saved(const struct setting *s)
     sac_seq seq;
     sac_error err;
     must(sac_seq_create(e, &seq, &err), &err);
-    compute(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT, out.logits);
-    compute(e, seq, prompt, 2, SAC_ROW_DECODE, out.logits);
+    compute_rows(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT, out.logits);
+    compute_rows(e, seq, prompt, 2, SAC_ROW_DECODE, out.logits);
     must(sac_seq_to_bytes(e, seq, &out.bytes, &out.n, &err), &err);
     ask(e, seq, out.logits);
     sac_engine_free(e);
@@ -148,7 +134,7 @@ static void the_file_is_the_bytes_and_goes_on(void **state)
     snprintf(part, sizeof part, "%s.part", path);
     sac_engine *e = new_engine(&(struct setting){.decode = "quest:budget=64,dense=0"});
     must(sac_seq_create(e, &seq, &err), &err);
-    compute(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT, want);
+    compute_rows(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT, want);
     must(sac_seq_save(e, seq, path, &err), &err);
     must(sac_seq_save(e, seq, path, &err), &err); /* over an older one */
     must(sac_seq_to_bytes(e, seq, &bytes, &n, &err), &err);
@@ -199,7 +185,7 @@ static void any_length_can_be_saved(void **state)
         size_t n, n_again;
         float want[TINY_VOCAB], got[TINY_VOCAB];
         must(sac_seq_create(e, &seq, &err), &err);
-        if (lengths[i]) compute(e, seq, prompt, lengths[i], SAC_ROW_PROMPT, want);
+        if (lengths[i]) compute_rows(e, seq, prompt, lengths[i], SAC_ROW_PROMPT, want);
         must(sac_seq_to_bytes(e, seq, &bytes, &n, &err), &err);
         must(sac_seq_from_bytes(e, bytes, n, &loaded, &err), &err);
         must(sac_seq_to_bytes(e, loaded, &again, &n_again, &err), &err);
@@ -226,10 +212,10 @@ static void nothing_of_others_is_saved(void **state)
     for (int i = 0; i < 2; i++) {
         struct saved *s = i ? &used : &fresh;
         must(sac_seq_create(e, &seq, &err), &err);
-        if (i) compute(e, seq, prompt + 50, 63, SAC_ROW_PROMPT, logits);
+        if (i) compute_rows(e, seq, prompt + 50, 63, SAC_ROW_PROMPT, logits);
         if (i) sac_seq_remove(e, seq);
         if (i) must(sac_seq_create(e, &seq, &err), &err);
-        compute(e, seq, prompt, 40, SAC_ROW_PROMPT, logits);
+        compute_rows(e, seq, prompt, 40, SAC_ROW_PROMPT, logits);
         must(sac_seq_to_bytes(e, seq, &s->bytes, &s->n, &err), &err);
         sac_seq_remove(e, seq);
     }
@@ -366,7 +352,7 @@ static void other_methods_go_on_where_they_can(void **state)
     float want[TINY_VOCAB], got[TINY_VOCAB];
     must(sac_seq_from_bytes(e, dense.bytes, dense.n, &seq, &err), &err);
     must(sac_seq_create(e, &whole, &err), &err);
-    compute(e, whole, prompt, N_PROMPT, SAC_ROW_PROMPT, want);
+    compute_rows(e, whole, prompt, N_PROMPT, SAC_ROW_PROMPT, want);
     /* The two rows behind the prompt were dense in the saved sequence: only with them, too, are the
      * keys the same. */
     must(sac_seq_truncate(e, seq, N_PROMPT, &err), &err);

@@ -256,22 +256,32 @@ static void a_wide_row_that_loses_a_page_is_told(void **state)
     must_lose_first(e, s, "read back unchanged from");
 }
 
+/* The text's last logits where all pages are in memory. */
+static void compute_resident(float *logits)
+{
+    sac_error err;
+    sac_seq s;
+    sac_engine *e = open_engine(NULL, NULL, &(struct way){.n_thread = 1});
+    must(sac_seq_create(e, &s, &err), &err);
+    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits);
+    sac_engine_free(e);
+}
+
+/* Texts are kept for others. */
+static const struct way keeping = {
+    .n_thread = 1, .tiers = true, .no_ahead = true, .keeps_prefixes = true};
+
 /* Of a text that is kept for others a page is lost: who reads it ends, what it has computed without
  * it is nobody else's, and who comes with the text again has it computed again. */
 static void a_text_with_a_lost_page_is_computed_again(void **state)
 {
     enum { N_LOST = 3 * PAGE_TOK };
     static float want[TINY_VOCAB], got[TINY_VOCAB];
-    struct way way = {.n_thread = 1};
     sac_seq s, other;
     sac_error err;
     (void)state;
-    sac_engine *e = open_engine(NULL, NULL, &way);
-    must(sac_seq_create(e, &s, &err), &err);
-    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, want);
-    sac_engine_free(e);
-    way.tiers = way.no_ahead = way.keeps_prefixes = true;
-    e = open_engine(NULL, NULL, &way);
+    compute_resident(want);
+    sac_engine *e = open_engine(NULL, NULL, &keeping);
     must(sac_seq_create(e, &s, &err), &err);
     compute(e, s, N_LOST, SAC_ROW_PROMPT, got);
     must(sac_seq_create(e, &other, &err), &err);
@@ -311,16 +321,11 @@ static void what_could_not_be_kept_is_nobodys(void **state)
 {
     enum { N_OTHER = (N_FRAME / (TINY_LAYERS * TINY_KV_HEADS) - 1) * PAGE_TOK };
     static float want[TINY_VOCAB], got[TINY_VOCAB];
-    struct way way = {.n_thread = 1};
     sac_seq s, other;
     sac_error err;
     (void)state;
-    sac_engine *e = open_engine(NULL, NULL, &way);
-    must(sac_seq_create(e, &s, &err), &err);
-    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, want);
-    sac_engine_free(e);
-    way.tiers = way.no_ahead = way.keeps_prefixes = true;
-    e = open_engine(NULL, NULL, &way);
+    compute_resident(want);
+    sac_engine *e = open_engine(NULL, NULL, &keeping);
     const int at = disk_fd(e->tier.disk, &(struct disk_io){0}), disk = dup(at),
               full = open("/dev/full", O_RDWR);
     assert_true(disk >= 0 && full >= 0 && dup2(full, at) == at);

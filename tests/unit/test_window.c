@@ -5,7 +5,7 @@
  * output matrix is zero), so whatever a method reads there, the answer is the dense one. */
 #include "method_spec.h"
 #include "must.h"
-#include "tiny_model.h"
+#include "tiny_rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,17 +41,9 @@ static int free_model(void **state)
     return 0;
 }
 
-static void on_row(void *user, const sac_row *row)
-{
-    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
-}
-
 static void compute(sac_engine *e, sac_seq s, size_t n, sac_row_kind kind, float *logits)
 {
-    sac_error err;
-    uint32_t n_row = 1;
-    must(sac_seq_append(e, s, tok, n, kind, SAC_WANT_LAST, &err), &err);
-    while (n_row) must(sac_step(e, on_row, logits, &n_row, &err), &err);
+    compute_rows(e, s, tok, n, kind, logits);
 }
 
 /* Two turns of a prompt and an answer; returns the pages given back in the first. */
