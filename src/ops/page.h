@@ -25,18 +25,17 @@
 
 #include "saccade.h"
 
-#define PAGE_TOK    32u /* a mask word holds the tokens of a page */
-#define PAGE_VBLOCK 32u
-#define PAGE_NONE   UINT32_MAX
-#define HEAD_DIM_MAX                                                                               \
-    512u /* channels of a head of any model: kernels have room for them on stacks */
+#define PAGE_TOK     32u /* a mask word holds the tokens of a page */
+#define PAGE_VBLOCK  32u
+#define PAGE_NONE    UINT32_MAX
+#define HEAD_DIM_MAX 512u /* channels of any model's heads, for which kernels have room */
 
 typedef uint32_t page_id;
 
 struct depot_map;
 
-/* Shape shared by all pages of a model; head_dim is a multiple of 32, at most
- * HEAD_DIM_MAX. */
+/* Shape shared by all pages of a model; head_dim is a multiple of 32, at
+ * most HEAD_DIM_MAX. */
 struct page_geom {
     uint32_t n_layer, n_kv_head, head_dim;
     sac_kv_type type_k, type_v; /* q8 for both or for none */

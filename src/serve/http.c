@@ -21,11 +21,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MEMORY_MIN_BYTES                                                                           \
-    16384u             /* MHD's buffers of a connection: headers and a part of the body            \
-                        */
-#define QUERY_MAX  64u /* arguments of a query */
-#define SYSTEMD_FD 3   /* the first socket that systemd hands over */
+/* MHD's buffers of a connection: headers and a part of the body. */
+#define MEMORY_MIN_BYTES 16384
+#define QUERY_MAX        64u /* arguments of a query */
+#define SYSTEMD_FD       3   /* the first socket that systemd hands over */
 
 struct peer {
     struct peer *next, **link; /* `link` points at what points here */
@@ -269,14 +268,15 @@ static sac_status start_daemon(struct http *h, sac_error *err)
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, h},
         {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)check_query, h},
         {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)leave_escaped, NULL},
-        {MHD_OPTION_END, 0, NULL}, /* TLS: two options, or none */
+        {MHD_OPTION_END, 0, NULL}, /* where TLS begins, if there is any */
         {MHD_OPTION_HTTPS_MEM_CERT, 0, h->tls_cert.data},
         {MHD_OPTION_END, 0, NULL},
     };
+    struct MHD_OptionItem *const tls = &options[sizeof options / sizeof options[0] - 3];
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     if (c->tls_cert_file) {
         flags |= MHD_USE_TLS;
-        options[11] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, h->tls_key.data};
+        *tls = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, h->tls_key.data};
     }
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_ARRAY, options,
                                  MHD_OPTION_END);
