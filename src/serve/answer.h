@@ -79,8 +79,10 @@ struct answer {
     size_t piece_bytes;
     uint32_t n_left; /* choices that have not ended */
     bool asleep;
-    bool gone;                    /* nobody will read: to be cancelled */
-    _Atomic bool slow;            /* gone because it read too slowly; read without the lock, too */
+    bool gone;         /* nobody will read: to be cancelled */
+    _Atomic bool slow; /* gone because it read too slowly; read without the lock, too */
+    _Atomic bool
+        left; /* gone because its client closed the connection; read without the lock, too */
     _Atomic bool lost;            /* a piece found no memory; read without the lock, too */
     uint64_t submit_us, piece_us; /* when it was queued; when the last piece came */
     uint32_t n_ref;

@@ -199,9 +199,12 @@ static void write_piece(struct call *call, const struct answer_piece *p)
         call->reply.dialect->piece(&call->reply, p, &call->out);
 }
 
-/* An answer that lost a piece was ended for that, and not because the server goes down. */
-static void find_loss(struct call *call)
+/* An answer that lost a piece was ended for that, one whose client has left for that, and neither
+ * because the server goes down. */
+static void find_cause(struct call *call)
 {
+    if (atomic_load(&call->answer->left))
+        (void)refusal_set(&call->reply.failed, REFUSAL_LEFT, NULL, "the client has left");
     if (atomic_load(&call->answer->lost))
         (void)refusal_set(&call->reply.failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
 }
@@ -219,7 +222,7 @@ static void close_stream(struct call *call)
 {
     struct reply *r = &call->reply;
     call->closed = true;
-    find_loss(call);
+    find_cause(call);
     if (r->failed.kind != REFUSAL_NONE) {
         if (r->dialect->anthropic) strbuf_adds(&call->out, "event: error\n");
         strbuf_adds(&call->out, "data: ");
@@ -298,7 +301,7 @@ static enum MHD_Result begin_stream(struct call *call)
         write_piece(call, p);
     }
     answer_pieces_free(first);
-    find_loss(call);
+    find_cause(call);
     call->refusal = r->failed;
     if (call->refusal.kind != REFUSAL_NONE || call->out.failed) return refuse(call);
     call->status = 200;
@@ -320,7 +323,7 @@ static enum MHD_Result wait_for_all(struct call *call)
         answer_pieces_free(first);
     }
     if (!done) return MHD_YES;
-    find_loss(call);
+    find_cause(call);
     call->refusal = r->failed;
     if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
     keep_reading(call);
@@ -504,7 +507,7 @@ static const char *finish_text(const struct call *call, bool sent)
     const struct reply *r = &call->reply;
     if (!call->answer || !r->choice || call->status >= 400) return sent ? NULL : "client left";
     if (atomic_load(&call->answer->slow)) return "client read too slowly";
-    if (r->n_done < r->n_choice || !sent) return "client left";
+    if (r->n_done < r->n_choice || !sent || r->failed.kind == REFUSAL_LEFT) return "client left";
     if (r->failed.kind != REFUSAL_NONE) return "error";
     if (call->answer->ask.work != ASK_ANSWER) return NULL;
     return reply_finish(&r->choice[0]);

@@ -476,7 +476,8 @@ static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
 {
     if (n == 0 || poll(fds, n, 0) <= 0) return;
     for (nfds_t i = 0; i < n; i++)
-        if (fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) watched[i]->gone = true;
+        if (fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))
+            watched[i]->left = watched[i]->gone = true;
 }
 
 /* Under the lock, so that no socket that is looked at is closed meanwhile: the HTTP side takes it

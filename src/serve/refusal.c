@@ -31,6 +31,7 @@ static const struct kind kinds[REFUSAL_KINDS] = {
                           "invalid_request_error"},
     [REFUSAL_HEADER] = {431, "invalid_request_error", "header_too_large", "invalid_request_error"},
     [REFUSAL_BUSY] = {429, "rate_limit_error", NULL, "rate_limit_error"},
+    [REFUSAL_LEFT] = {499, "invalid_request_error", "client_left", "invalid_request_error"},
     [REFUSAL_SERVER] = {500, "server_error", NULL, "api_error"},
     [REFUSAL_UNSUPPORTED] = {501, "not_supported_error", NULL, "invalid_request_error"},
     [REFUSAL_UNAVAILABLE] = {503, "unavailable_error", NULL, "overloaded_error"},

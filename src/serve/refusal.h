@@ -21,6 +21,7 @@ enum refusal_kind {
     REFUSAL_LARGE,       /* 413 */
     REFUSAL_ENCODING,    /* 415: a compressed body */
     REFUSAL_HEADER,      /* 431 */
+    REFUSAL_LEFT,        /* 499: nobody reads it, but the log */
     REFUSAL_BUSY,        /* 429, with Retry-After */
     REFUSAL_SERVER,      /* 500 */
     REFUSAL_UNSUPPORTED, /* 501: known, and not built in */

@@ -187,6 +187,14 @@ class Hostile(unittest.TestCase):
         # Chunks have 64 tokens here: two may be on their way.
         self.assertLessEqual(server.metric("prompt_rows_total") - rows, 192)
 
+    def test_who_left_is_not_told_of_a_server_that_goes_down(self):
+        n = server.text().count(" 499 ")
+        for i in range(8):
+            self.leave({"prompt": f"{i} " + "word " * 900}).close()
+            server.until(lambda: server.metric("num_requests_running") == 0)
+        server.until(lambda: server.text().count(" 499 ") == n + 8, seconds=10)
+        self.assertNotIn("shutting down", server.text())
+
     def test_a_reader_that_does_not_read(self):
         body = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "stream": True, "logprobs": 20}
         data = json.dumps(body).encode()
