@@ -26,6 +26,7 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     r.block = arena_take(&a, n_block * (s->geom->head_dim + 1), sizeof *r.block);
     r.sum = arena_take(&a, n_part, sizeof *r.sum);
     r.spare = arena_take(&a, r.room.stride, sizeof *r.spare);
+    r.told = arena_take(&a, r.room.stride, sizeof *r.told);
     r.state = arena_take(&a, 1, sizeof *r.state);
     r.bytes = a.used;
     return r;
@@ -63,6 +64,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .vote = r.vote,
                                   .order = r.room.list,
                                   .spare = r.spare,
+                                  .told = r.told,
                                   .weight = r.weight,
                                   .page_most = r.page_most,
                                   .page_sum = r.page_sum,
@@ -79,7 +81,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .mass = rule.mass,
                                   .step = rule.step,
                                   .ahead = rule.step * rule.ahead,
-                                  .by_last = rule.by_last,
+                                  .rest = rule.rest,
                                   .by_mean = rule.by_mean,
                                   .until = UINT32_MAX,
                                   .last = b->away ? NULL : rule.last};

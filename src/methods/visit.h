@@ -14,7 +14,7 @@ struct visit_rule {
     double mass;
     uint32_t step, ahead; /* pages between two looks; steps that are fetched beforehand */
     uint32_t recent;      /* newest tokens before the own page that are visited first */
-    bool by_last;         /* the guess for a page not visited: struct op_lane_visit */
+    enum op_rest rest;
     bool by_mean;
     bool by_layer;  /* the KV heads of a row are a team */
     uint32_t *last; /* in a lane's state: as in op_lane_visit; or NULL */
@@ -27,7 +27,7 @@ struct visit_room {
     double *page_log;
     float *block;
     float *sum;               /* [pages + 1, group] */
-    float *vote;              /* [pages] */
+    float *vote, *told;       /* [pages] */
     uint32_t *spare;          /* the same */
     struct op_visited *state; /* before: anything */
     size_t bytes;

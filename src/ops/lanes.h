@@ -177,11 +177,12 @@ struct op_visited {
     double own[OP_GROUP_MAX], own_log[OP_GROUP_MAX]; /* of the own page, and its log */
     float most[OP_GROUP_MAX];                        /* the largest logit of pages */
     /* Of a team, in its first lane: */
+    double vote;        /* of all pages */
     double promise;     /* votes of the pages in order */
     uint32_t n_order;   /* pages in order */
     uint32_t n_enough;  /* so many would do if pages held what they promise; 0: not known yet */
     uint32_t at, look;  /* visited; as many as are visited before the next look */
-    uint32_t plan;      /* where the next round ends */
+    uint32_t plan;      /* where the next round ends; on a device the first one */
     uint32_t from, end; /* the round that is read */
     uint32_t n_last;    /* pages of the step before it */
     uint32_t n_left;    /* pieces of the round that nobody has ended; atomic */
@@ -194,8 +195,15 @@ struct op_visited {
     uint32_t bad_from, tally;
 };
 
+/* What the pages that are not visited are taken for. */
+enum op_rest {
+    OP_REST_LEAST, /* each for the least of those that were, */
+    OP_REST_LAST,  /* or for the mean of the last step's; */
+    OP_REST_VOTE,  /* all for what their votes are beside the votes of those that were */
+};
+
 /* Visits pages, those of the highest votes first, until enough of the attention has been seen: the
- * share A / (A + n guess) is more than `mass`, A being the mass seen and n the pages that are left.
+ * share A / (A + R) is more than `mass`, A being the mass seen and R what is taken for the rest.
  * What attention would make of these pages is kept: a lane's value and value_log are attention over
  * its marked pages.
  *
@@ -235,6 +243,7 @@ struct op_lane_visit {
     uint32_t begin, end;
     float *vote;             /* [n_page]; loses those that are in order */
     uint32_t *order, *spare; /* rooms: [n_page] each */
+    float *told; /* room, [n_page]: the share of all votes that pages up to each place have */
     /* Rooms of the host: of the page at each place of the order what its tokens weigh, relative to
      * its largest logit, that logit, the sum of the weights, and for proofs the log of its mass, by
      * place in a round; of each block values under these weights, and what they are relative to. */
@@ -255,7 +264,7 @@ struct op_lane_visit {
     double mass;
     uint32_t step;  /* pages between two looks */
     uint32_t ahead; /* the order is known for so many pages behind the next look */
-    bool by_last;   /* the guess is the mean of the last step, else the least page visited */
+    enum op_rest rest;
     bool by_mean;   /* the mean of the query heads' shares counts, else the least */
     uint32_t until; /* no more pages are visited in this call: with what is in memory of them */
     /* Of the host: pages that the row before has visited, 0: not known; becomes those of this one.

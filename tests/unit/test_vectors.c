@@ -132,7 +132,8 @@ static void psa_stops_at_the_worked_coverage(void **state)
     static const uint32_t order[] = {0, 1, 2, 3, 4};
     for (size_t i = 0; i < sizeof stop / sizeof stop[0]; i++) {
         char spec[96];
-        snprintf(spec, sizeof spec, "psa:stop=min,order=box,mass=%.5f,recent=0", stop[i].mass);
+        snprintf(spec, sizeof spec, "psa:stop=min,order=box,rest=min,mass=%.5f,recent=0",
+                 stop[i].mass);
         open_psa(spec);
         lb_seal(&b);
         lb_row(&b, 5 * PAGE_TOK, false);
@@ -147,7 +148,7 @@ static void psa_waits_for_its_last_head(void **state)
 {
     (void)state;
     for (uint32_t flat = 0; flat < LB_GROUP; flat++) {
-        open_psa("psa:stop=min,order=box,mass=0.9,recent=0");
+        open_psa("psa:stop=min,order=box,rest=min,mass=0.9,recent=0");
         for (uint32_t t = PAGE_TOK; t < 5 * PAGE_TOK; t++) logit_set(&b, flat, t, 0);
         lb_seal(&b);
         lb_row(&b, 5 * PAGE_TOK, false);
@@ -175,10 +176,10 @@ static void psa_guesses_the_rest(void **state)
 {
     (void)state;
     /* Behind page 2: 1 / (1 + 2 e^5 / 3031.6) = 0.911 by the least, 0.345 by the last. */
-    open_rest("psa:stop=min,order=box,mass=0.90,recent=0");
+    open_rest("psa:stop=min,order=box,rest=min,mass=0.90,recent=0");
     EXPECT_PAGES(&b, 0, 0, 1, 2);
     lb_close(&b);
-    open_rest("psa:stop=min,order=box,mass=0.92,recent=0");
+    open_rest("psa:stop=min,order=box,rest=min,mass=0.92,recent=0");
     EXPECT_PAGES(&b, 0, 0, 1, 2, 3);
     lb_close(&b);
     open_rest("psa:stop=min,order=box,mass=0.34,rest=last,recent=0");
@@ -201,7 +202,7 @@ static void psa_guesses_the_rest(void **state)
 static void psas_own_pages_do_not_end_it(void **state)
 {
     (void)state;
-    open_psa("psa:stop=min,order=box,mass=0.9,recent=32");
+    open_psa("psa:stop=min,order=box,rest=min,mass=0.9,recent=32");
     for (uint32_t t = 0; t < PAGE_TOK; t++) logit_both(&b, 5 * PAGE_TOK + t, LOGIT_NONE);
     logit_both(&b, 6 * PAGE_TOK, 1);
     lb_seal(&b);
@@ -434,7 +435,7 @@ static void psa_keeps_what_attention_would_make(void **state)
 {
     (void)state;
     for (int type = 0; type < 2; type++) {
-        lb_open(&b, type ? SAC_KV_Q8 : SAC_KV_F16, "psa:stop=min,order=box,mass=0.7", 51);
+        lb_open(&b, type ? SAC_KV_Q8 : SAC_KV_F16, "psa:stop=min,order=box,rest=min,mass=0.7", 51);
         lb_random_keys(&b, 2);
         lb_seal(&b);
         lb_random_query(&b, 3);
@@ -450,7 +451,7 @@ static void psa_keeps_what_attention_would_make(void **state)
 static void psas_pages_may_be_far_below_the_own(void **state)
 {
     (void)state;
-    open_psa("psa:stop=min,order=box,mass=0.9,recent=32");
+    open_psa("psa:stop=min,order=box,rest=min,mass=0.9,recent=32");
     logit_both(&b, 5 * PAGE_TOK, 900);
     lb_seal(&b);
     lb_row(&b, 5 * PAGE_TOK, false);

@@ -57,15 +57,27 @@ static double log_add(double a, double b)
 
 /* ---- Order ---- */
 
+/* The page at a place has come into order; returns its vote, which it loses. */
+static double promise(const struct op_lane_visit *op, uint32_t place)
+{
+    struct op_visited *s = op->state;
+    float *of = &op->vote[op->order[place]];
+    const double vote = fmax((double)*of, 0);
+    s->promise += vote;
+    op->told[place] = s->vote > 0 ? (float)(s->promise / s->vote) : 0;
+    *of = -1;
+    return vote;
+}
+
 /* Pages from `first` on have come into order: how many of all would do if votes were masses. */
 static void hope(const struct op_lane_visit *op, uint32_t first)
 {
     struct op_visited *s = op->state;
     for (uint32_t i = first; i < s->n_order; i++) {
-        const double vote = (double)op->vote[op->order[i]];
-        s->promise += vote;
-        if (s->n_enough == 0 && s->promise > op->mass * (s->promise + (op->n_page - i - 1) * vote))
-            s->n_enough = i + 1;
+        const double vote = promise(op, i);
+        const double all =
+            op->rest == OP_REST_VOTE ? s->vote : s->promise + (op->n_page - i - 1) * vote;
+        if (s->n_enough == 0 && s->promise > op->mass * all) s->n_enough = i + 1;
     }
 }
 
@@ -112,7 +124,6 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op, uint32
     assert(n_more > 0 && s->n_order == first + n_more);
     sort(op->vote, op->order + first, n_more, op->spare);
     hope(op, first);
-    for (uint32_t i = first; i < s->n_order; i++) op->vote[op->order[i]] = -1;
 }
 
 /* Pages that the row before has visited, or 0. */
@@ -130,6 +141,14 @@ static uint32_t first_round(const struct op_lane_visit *op)
     return (s->n_enough ? s->n_enough : s->n_order) / 2;
 }
 
+/* Pages that are enough in any case: where votes tell what is left, the row's own page, which has
+ * none, can only add to what has been seen. */
+static uint32_t most_pages(const struct op_lane_visit *op)
+{
+    const uint32_t n = op->state->n_enough;
+    return op->rest == OP_REST_VOTE && n > 0 ? n : op->n_page;
+}
+
 /* The next round; the order is known for it, and for `ahead` pages behind the next look. It does
  * not depend on where pages lie. */
 static void plan(const struct team *t)
@@ -140,7 +159,7 @@ static void plan(const struct team *t)
     const uint32_t few = min_u32(s->at + max_u32(LEAST, s->at / SHARE), op->n_page);
     extend(t->ops, op, max_u32(max_u32(known, few), visited_before(op)));
     const uint32_t hoped = first_round(op);
-    s->plan = max_u32(hoped > s->at ? hoped : few, s->look);
+    s->plan = max_u32(min_u32(hoped > s->at ? hoped : few, most_pages(op)), s->look);
     s->plan = min_u32(s->plan, min_u32(s->at + OP_VISIT_ROUND, op->n_page));
     assert(s->plan <= s->n_order);
 }
@@ -307,7 +326,7 @@ static void visit_page(const struct op_lane_visit *op, uint32_t page, uint32_t p
         const double mass = add_mass(op, &part, g);
         if (!is_step) continue;
         s->step[g] += mass;
-        if (!op->by_last) s->guess[g] = fmin(s->guess[g], mass);
+        if (op->rest == OP_REST_LEAST) s->guess[g] = fmin(s->guess[g], mass);
     }
 }
 
@@ -395,23 +414,33 @@ static void begin_team(const struct team *t)
         for (uint32_t i = 0; i < t->n; i++) sum += takes_part(&op[i]) ? op[i].vote[page] : 0;
         op->vote[page] = sum;
     }
+    for (uint32_t page = 0; page < op->n_page; page++) s->vote += fmax((double)op->vote[page], 0);
     for (uint32_t page = 0; page < op->n_page; page++) {
         if (page >= op->begin && page < op->end) continue;
-        op->order[s->n_order++] = page;
-        s->promise += (double)op->vote[page];
-        op->vote[page] = -1;
+        op->order[s->n_order] = page;
+        promise(op, s->n_order++);
     }
     s->look = s->n_order;
     s->begun = true;
     if (op->proof && takes_part(op)) begin_proof(t);
 }
 
+/* What the pages behind the first `at` are taken for; all of query head g's that were read are as
+ * much more or less than their votes as these. */
+static double rest_of(const struct op_lane_visit *op, const float *told, uint32_t at, uint32_t g)
+{
+    if (op->rest != OP_REST_VOTE) return (op->n_page - at) * op->state->guess[g];
+    if (at == 0 || !(told[at - 1] > 0)) return INFINITY;
+    return op->state->seen[g] * (1 / (double)told[at - 1] - 1);
+}
+
 /* A lane's share of the attention that has been seen, by query heads: their sum and the least. */
-static void share_seen(const struct op_lane_visit *op, uint32_t n_left, double *sum, double *least)
+static void share_seen(const struct team *t, const struct op_lane_visit *op, double *sum,
+                       double *least)
 {
     for (uint32_t g = 0; g < op->group; g++) {
         const double seen = op->state->own[g] + op->state->seen[g];
-        const double p = seen / (seen + n_left * op->state->guess[g]);
+        const double p = seen / (seen + rest_of(op, t->op->told, t->op->state->at, g));
         *sum += p;
         *least = fmin(*least, p);
     }
@@ -426,7 +455,7 @@ static bool has_enough(const struct team *t)
         return n_left == 0 || prove(t->op) > t->op->mass;
     for (uint32_t i = 0; i < t->n; i++) {
         if (!takes_part(&t->op[i])) continue;
-        share_seen(&t->op[i], n_left, &sum, &least);
+        share_seen(t, &t->op[i], &sum, &least);
         n += t->op[i].group;
     }
     return n_left == 0 || n == 0 || (t->op->by_mean ? sum / n : least) > t->op->mass;
@@ -439,7 +468,7 @@ static void look(const struct team *t)
     for (uint32_t i = 0; i < t->n; i++)
         for (uint32_t g = 0; g < t->op[i].group; g++) {
             struct op_visited *of = t->op[i].state;
-            if (t->op->by_last && s->n_last) of->guess[g] = of->step[g] / s->n_last;
+            if (t->op->rest == OP_REST_LAST && s->n_last) of->guess[g] = of->step[g] / s->n_last;
             of->step[g] = 0;
         }
     s->done = has_enough(t);

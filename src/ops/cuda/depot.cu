@@ -146,8 +146,9 @@ struct fetch_call {
 
 struct visits_list {
     const uint32_t *page;  /* a lane's, as a row of fetch_run.page */
-    const uint32_t *order; /* [n] which of them */
-    uint32_t n;
+    const uint32_t *order; /* [n_page] which of them, */
+    const uint32_t *n;     /* and how many come: as many as the first round has */
+    uint32_t n_page;
 };
 
 struct visits_call {
@@ -423,7 +424,7 @@ static __global__ void __launch_bounds__(LOOKERS, 1) visits_kernel(const struct 
     __shared__ uint32_t room[32];
     struct asked a = ask_begin(&c.map, blockIdx.x, c.layer, c.n_layer, room);
     for (uint32_t i = c.ptr[blockIdx.x]; i < c.ptr[blockIdx.x + 1]; i++)
-        ask_pages(a, c.list[i].page, c.list[i].order, 0, c.list[i].n);
+        ask_pages(a, c.list[i].page, c.list[i].order, 0, min(*c.list[i].n, c.list[i].n_page));
     find_room(a, 1, false);
     a.n_hit = a.n_miss = a.n_tok = 0; /* who attends asks again */
     ask_end(a, false);
@@ -487,24 +488,24 @@ sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *
 
 /* Lists of a KV head stand behind each other. */
 static void sort_visits(struct visits_list *to, uint32_t *ptr, const struct op_lane_visit *op,
-                        const struct depot_visits *v)
+                        uint32_t n_lane)
 {
     uint32_t n = 0;
     for (uint32_t h = 0; h < op->geom->n_kv_head; h++) {
         ptr[h] = n;
-        for (uint32_t i = 0, leader = 0; i < v->n; i++) {
+        for (uint32_t i = 0, leader = 0; i < n_lane; i++) {
             if (op[i].n_member > 0) leader = i;
             if (op[i].kv_head != h) continue;
             to[n].page = op[i].page;
             to[n].order = op[leader].order;
-            to[n++].n = op[i].n_page < v->n_first ? op[i].n_page : v->n_first;
+            to[n].n_page = op[i].n_page;
+            to[n++].n = &op[leader].state->plan;
         }
     }
     ptr[op->geom->n_kv_head] = n;
 }
 
-sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit *op,
-                              const struct depot_visits *v)
+sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n)
 {
     const struct depot_map *m = op->frames.depot;
     const uint32_t n_kv_head = op->geom->n_kv_head;
@@ -515,10 +516,10 @@ sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit 
     c.map = *m;
     c.layer = op->layer;
     c.n_layer = op->geom->n_layer;
-    c.list = (const struct visits_list *)stage_take(d, v->n * sizeof *c.list, &list);
+    c.list = (const struct visits_list *)stage_take(d, n * sizeof *c.list, &list);
     c.ptr = (const uint32_t *)stage_take(d, (n_kv_head + 1) * sizeof *c.ptr, &ptr);
     if (!c.list || !c.ptr) return d->status;
-    sort_visits((struct visits_list *)list, (uint32_t *)ptr, op, v);
+    sort_visits((struct visits_list *)list, (uint32_t *)ptr, op, n);
     TRY(queue_launch(d, "search for pages to visit", visits_kernel, n_kv_head, LOOKERS, 0, c));
     return launch_moves(d, m, op->geom);
 }

@@ -7,14 +7,9 @@
 
 #include "ops/lanes.h"
 
-struct depot_visits {
-    uint32_t n;       /* lanes, of one layer */
-    uint32_t n_first; /* pages of each that come, those that are first in its order */
-};
-
-/* Of what the lanes [v->n] visit first, pages that have no frame get one, as far as there are pages
- * which have missed their turns; the orders are the device's. Without a depot nothing is done. */
-sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit *op,
-                              const struct depot_visits *v);
+/* Of what n lanes of one layer visit in their first round, pages that have no frame get one, as far
+ * as there are pages which have missed their turns; orders and rounds are the device's. Without a
+ * depot nothing is done. */
+sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n);
 
 #endif

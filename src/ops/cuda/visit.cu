@@ -2,12 +2,14 @@
  * (op_lane_visit), all teams of a list in two launches. The first puts all pages in order, by a
  * block for each team: pages are dealt into bins, equal parts of the range of the votes' bits, so
  * that few are in one even if all are much alike, and a page's place is the number of those in
- * higher bins and of those before it in its own. The second visits
- * in rounds, each as long as all before it together: blocks take pieces of a round as they come and
- * sum up the logits of the pages, products of matrix instructions; the one that is done last looks
- * at all places of the round at which it could stop, side by side and in f64, so that the same
- * pages are visited as on a CPU. Who takes a piece of the next round waits for that look: it is
- * made by a block that runs already. All stop when one finds enough.
+ * higher bins and of those before it in its own. The second visits in rounds, each as long as all
+ * before it together: blocks take pieces of a round as they come and sum up the logits of the
+ * pages, products of matrix instructions; the one that is done last looks at all places of the
+ * round at which it could stop, side by side and in f64, so that the same pages are visited as on a
+ * CPU. Who takes a piece of the next round waits for that look: it is made by a block that runs
+ * already. All stop when one finds enough. Where votes tell what is left, they also tell how many
+ * pages are enough in any case, the row's own page having no vote: the first round is as long, and
+ * the last.
  *
  * Attention reads what is marked afterwards, by lists: a visit reads keys alone, which are read
  * again then, and those of the last round behind the last page for nothing: at most as many as were
@@ -23,7 +25,7 @@
 
 #define THREADS     256u
 #define WARPS       (THREADS / 32)
-#define FIRST       256u /* pages of the first round: it waits for memory longer than for these */
+#define FIRST       256u /* pages of a first round that nothing tells of: it waits for memory longer */
 #define PIECE_MOST  (8 * WARPS) /* places that a block takes together, at most; WARPS at least */
 #define TEAM_BLOCKS 2u    /* of a multiprocessor, of all teams: who waits is in nobody's way */
 #define ORDER       1024u /* threads that put pages in order */
@@ -45,18 +47,19 @@ static __device__ void begin_lane(const struct op_lane_visit &op)
     for (uint32_t g = threadIdx.x; g < op.group; g += blockDim.x) s->guess[g] = INFINITY;
     if (threadIdx.x > 0) return;
     s->at = s->tally = s->n_order = s->n_last = 0;
+    s->plan = FIRST;
     s->done = false;
     s->bad_from = op.result->n_bad ? 0 : UINT32_MAX;
 }
 
-/* A page's votes by all lanes of the team that have some, as a number to compare. */
-static __device__ inline uint32_t team_key(const struct op_lane_visit *op, uint32_t page)
+/* A page's votes by all lanes of the team that have some. */
+static __device__ inline float team_vote(const struct op_lane_visit *op, uint32_t page)
 {
     float sum = 0;
-    if (op->n_member == 1) return cut_key(op->vote[page]);
+    if (op->n_member == 1) return op->vote[page];
     for (uint32_t m = 0; m < op->n_member; m++)
         sum += op[m].result->n_bad ? 0.0f : op[m].vote[page];
-    return cut_key(sum);
+    return sum;
 }
 
 /* The keys of what is above 0, from `low` to `high`; below 0 is a bin of its own. */
@@ -83,7 +86,7 @@ static __device__ struct order_range read_votes(const struct op_lane_visit *op, 
         uint32_t k[ORDER_EACH];
 #pragma unroll
         for (uint32_t j = 0; j < ORDER_EACH; j++)
-            k[j] = team_key(op, op->begin + min(first + j * ORDER, n - 1));
+            k[j] = cut_key(team_vote(op, op->begin + min(first + j * ORDER, n - 1)));
 #pragma unroll
         for (uint32_t j = 0; j < ORDER_EACH; j++) {
             r.zeros = r.zeros || k[j] == ORDER_ZERO;
@@ -150,9 +153,58 @@ static __device__ uint32_t place_zeros(const struct op_lane_visit *op, const uin
     return n_zero;
 }
 
+/* The sum of x of the threads of a warp before this one. */
+static __device__ inline double warp_before(double x)
+{
+    const uint32_t t = threadIdx.x % 32;
+    double up_to = x;
+    for (uint32_t by = 1; by < 32; by *= 2) {
+        const double other = __shfl_up_sync(~0u, up_to, by);
+        if (t >= by) up_to += other;
+    }
+    return up_to - x;
+}
+
+/* The same of a block's, and of all. */
+static __device__ double votes_before(double x, double *all)
+{
+    __shared__ double warp_sum[ORDER / 32];
+    double before = warp_before(x), sum = 0;
+    if (threadIdx.x % 32 == 31) warp_sum[threadIdx.x / 32] = before + x;
+    __syncthreads();
+    for (uint32_t w = 0; w < ORDER / 32; w++) {
+        if (w == threadIdx.x / 32) before += sum;
+        sum += warp_sum[w];
+    }
+    *all = sum;
+    return before;
+}
+
+/* What share of all votes the pages up to each place have; the first round ends, in whole pieces of
+ * `each`, where they have enough. A thread has neighbouring places. */
+static __device__ void tell_votes(const struct op_lane_visit *op, uint32_t each)
+{
+    __shared__ uint32_t n_enough;
+    const uint32_t n = op->n_page, n_mine = (n + ORDER - 1) / ORDER;
+    const uint32_t first = min(threadIdx.x * n_mine, n), end = min(first + n_mine, n);
+    double sum = 0, all;
+    if (threadIdx.x == 0) n_enough = n;
+    for (uint32_t i = first; i < end; i++) sum += (double)fmaxf(team_vote(op, op->order[i]), 0);
+    double up_to = votes_before(sum, &all);
+    for (uint32_t i = first; i < end; i++) {
+        const bool was_enough = up_to > op->mass * all;
+        up_to += (double)fmaxf(team_vote(op, op->order[i]), 0);
+        op->told[i] = all > 0 ? (float)(up_to / all) : 0;
+        if (!was_enough && up_to > op->mass * all) atomicMin(&n_enough, i + 1);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) op->state->plan = max((n_enough + each - 1) / each, 1u) * each;
+}
+
 /* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. A vote
  * that is below 0 or no number is in the last bin, behind those of 0. */
-static __global__ void __launch_bounds__(ORDER) order_kernel(const struct op_lane_visit *list)
+static __global__ void __launch_bounds__(ORDER)
+    order_kernel(const struct op_lane_visit *list, uint32_t each)
 {
     __shared__ uint32_t bin[ORDER_BINS], room[32];
     kernel_begin();
@@ -180,6 +232,8 @@ static __global__ void __launch_bounds__(ORDER) order_kernel(const struct op_lan
         const uint32_t place = place_in_bin(key, range, grouped, bin, i);
         op->order[n_end + place + (key[i] < ORDER_ZERO ? n_zero : 0)] = op->begin + i;
     }
+    __syncthreads();
+    if (op->rest == OP_REST_VOTE) tell_votes(op, each);
 }
 
 /* ---- Sums ---- */
@@ -370,16 +424,17 @@ struct visit_round {
 /* Round i. */
 static __device__ inline struct visit_round round_of(const struct op_lane_visit *op, uint32_t i)
 {
-    const struct visit_round r = {i == 0 ? 0 : min(FIRST << (i - 1), op->n_page),
-                                  min(FIRST << i, op->n_page)};
+    const uint32_t first = op->state->plan;
+    const struct visit_round r = {i == 0 ? 0 : min(first << (i - 1), op->n_page),
+                                  min(first << i, op->n_page)};
     return r;
 }
 
 /* The round of the piece that starts at a place. */
-static __device__ inline uint32_t round_of_place(uint32_t place)
+static __device__ inline uint32_t round_of_place(const struct op_lane_visit *op, uint32_t place)
 {
     uint32_t i = 0;
-    while (place >= FIRST << i) i++;
+    while (place >= op->state->plan << i) i++;
     return i;
 }
 
@@ -435,17 +490,6 @@ struct visit_shares {
     double sum[EACH], least[EACH];
 };
 
-static __device__ inline double warp_before(double x)
-{
-    const uint32_t t = threadIdx.x % 32;
-    double up_to = x;
-    for (uint32_t by = 1; by < 32; by *= 2) {
-        const double other = __shfl_up_sync(~0u, up_to, by);
-        if (t >= by) up_to += other;
-    }
-    return up_to - x;
-}
-
 /* The least x of the threads before this one. */
 static __device__ inline double warp_least_before(double x)
 {
@@ -471,10 +515,12 @@ static __device__ inline double mean_of_last(const struct op_lane_visit &lane, u
 }
 
 /* Adds the shares of one query head after each of LOOKS visits from `first` on; by a warp. Sums are
- * of exp(x - most), so one exponential for each page is enough. */
+ * of exp(x - most), so one exponential for each page is enough. `told`: of the team. */
 static __device__ void look_head(struct visit_shares *to, const struct op_lane_visit &lane,
-                                 uint32_t g, uint32_t first, uint32_t end, uint32_t n_end)
+                                 const float *told, uint32_t g, const struct visit_round &r,
+                                 uint32_t n_end)
 {
+    const uint32_t first = r.from, end = r.end;
     struct op_visited *s = lane.state;
     const uint32_t t = threadIdx.x % 32, at = first + t * EACH, bad_from = s->bad_from;
     const double own = (double)lane.sum[(size_t)lane.n_page * lane.group + g];
@@ -491,6 +537,7 @@ static __device__ void look_head(struct visit_shares *to, const struct op_lane_v
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) sum += e[i] = (double)expf((float)(x[i] - most));
     double all = exp(seen - most) + warp_before(sum), least = fmin(guess, warp_least_before(low));
+    const double own_mass = exp(own - most);
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t place = at + i;
@@ -498,10 +545,16 @@ static __device__ void look_head(struct visit_shares *to, const struct op_lane_v
         all += e[i];
         if (place >= n_end) least = fmin(least, x[i]);
         if (place + 1 >= bad_from) continue;
-        const double page = !lane.by_last    ? (double)expf((float)(least - most))
-                            : place >= n_end ? mean_of_last(lane, g, place, n_end, most)
-                                             : INFINITY;
-        const double share = 1 / (1 + (lane.n_page - place - 1) * page / all);
+        double rest;
+        if (lane.rest == OP_REST_VOTE)
+            rest = told[place] > 0 ? (all - own_mass) * (1 / (double)told[place] - 1) : INFINITY;
+        else if (lane.rest == OP_REST_LEAST)
+            rest = (lane.n_page - place - 1) * (double)expf((float)(least - most));
+        else
+            rest = place < n_end
+                       ? INFINITY
+                       : (lane.n_page - place - 1) * mean_of_last(lane, g, place, n_end, most);
+        const double share = 1 / (1 + rest / all);
         to->sum[i] += share;
         to->least[i] = fmin(to->least[i], share);
     }
@@ -544,7 +597,7 @@ static __device__ uint32_t look_round(const struct op_lane_visit *op, const stru
 #pragma unroll
         for (uint32_t i = 0; i < EACH; i++) mine.sum[i] = 0, mine.least[i] = 1;
         for (uint32_t i = warp; i < op->n_member * op->group; i += WARPS)
-            look_head(&mine, op[i / op->group], i % op->group, first, r.end, n_end);
+            look_head(&mine, op[i / op->group], op->told, i % op->group, {first, r.end}, n_end);
 #pragma unroll
         for (uint32_t i = 0; i < EACH; i++) {
             sum[warp][t * EACH + i] = mine.sum[i];
@@ -590,7 +643,7 @@ static __device__ uint32_t next_piece(const struct op_lane_visit *op, uint32_t e
     volatile const struct op_visited *s = op->state;
     __syncthreads(); /* nobody reads the piece before any more */
     if (threadIdx.x == 0) {
-        const uint32_t t = atomicAdd(&op->state->n_order, 1u), i = round_of_place(t * each);
+        const uint32_t t = atomicAdd(&op->state->n_order, 1u), i = round_of_place(op, t * each);
         const bool is = t < count_pieces(op->n_page, each);
         while (is && s->n_last < i && !s->done)
             ;
@@ -626,7 +679,7 @@ static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
     const struct op_lane_visit *op = list + blockIdx.y;
     if (op->n_member == 0) return;
     for (uint32_t from; (from = next_piece(op, each)) != UINT32_MAX;) {
-        const uint32_t i = round_of_place(from);
+        const uint32_t i = round_of_place(op, from);
         const struct visit_round r = round_of(op, i);
         sum_piece<F, D>(op, &query, &packed, from, each);
         if (!ends_round(op, r, each)) continue;
@@ -687,7 +740,6 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
 {
     if (n == 0) return SAC_OK;
     struct visit_launch l = {op->geom, NULL, n, 1};
-    const struct depot_visits first = {n, FIRST};
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].n_segment || op[i].frames.of || op[i].proof)
             return device_fail(d, SAC_ERR_UNSUPPORTED,
@@ -698,8 +750,9 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
         return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
     l.list = choose_stage(d, op, n);
     if (!l.list) return d->status;
-    TRY(queue_launch(d, "order of visits", order_kernel, n, ORDER, 0, l.list));
-    TRY(depot_bring_visits(d, op, &first));
+    TRY(queue_launch(d, "order of visits", order_kernel, n, ORDER, 0, l.list,
+                     piece_of(count_blocks(d, l.n_page, n))));
+    TRY(depot_bring_visits(d, op, n));
     switch (attn_form_of(op->geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, &l);
     case FORM_BF16: return launch_form<FORM_BF16>(d, &l);
