@@ -206,7 +206,7 @@ typedef struct sac_engine_params {
     bool device_rows; /* each of several GPUs computes a share of every layer: some of its heads */
     uint32_t n_device_split, n_device_layer; /* its layers, the last; 0, or more: all, and output */
     bool kv_on_host; /* keys and values are in the machine's memory, and the CPU attends to them */
-    float device_share;                 /* of a GPU's free memory that may be taken; 0: 0.9 */
+    float device_share; /* of a GPU's free memory that may be taken, for f16 weights last; 0: 0.9 */
     const struct sac_tier_params *tier; /* saccade_tier.h; NULL: all pages are in memory */
 } sac_engine_params;
 

@@ -45,8 +45,10 @@ const struct option_spec setup_specs[] = {
     OPT("-ts --tensor-split", OPTION_TEXT, tensor_split, "A,B,...", SETUP_SPLIT_HELP,
         .env = "TENSOR_SPLIT"),
     OPT("--gpu-memory-utilization", OPTION_F32, gpu_share, "F",
-        "share of the GPU's free memory that may be taken", .env = "GPU_MEMORY_UTILIZATION",
-        .min = 0.01, .max = 1),
+        "share of the GPU's free memory that may be taken; what weights, pages and steps leave of "
+        "it "
+        "holds weights in f16, too, for faster prompts",
+        .env = "GPU_MEMORY_UTILIZATION", .min = 0.01, .max = 1),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = "CACHE_TYPE_K", .choices = SETUP_KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,

@@ -250,14 +250,24 @@ static void *moved(const uint8_t *from, uint8_t *to, const void *p)
     return p ? to + ((const uint8_t *)p - from) : NULL;
 }
 
+#define N_MATRIX 7
+
+/* In the order in which they are multiplied. */
+static void list_matrices(struct weight *out[N_MATRIX], struct layer_weights *w)
+{
+    struct weight *const all[N_MATRIX] = {&w->wq,   &w->wk, &w->wv,  &w->wo,
+                                          &w->gate, &w->up, &w->down};
+    memcpy(out, all, sizeof all);
+}
+
 static void move_layer(const uint8_t *from, uint8_t *to, struct layer_weights *w)
 {
-    struct weight *matrix[] = {&w->wq, &w->wk, &w->wv, &w->wo, &w->gate, &w->up, &w->down};
+    struct weight *matrix[N_MATRIX];
     const float **vector[] = {&w->attn_norm,      &w->bq,           &w->bk, &w->bv,
                               &w->q_norm,         &w->k_norm,       &w->bo, &w->ffn_norm,
                               &w->post_attn_norm, &w->post_ffn_norm};
-    for (size_t i = 0; i < sizeof matrix / sizeof matrix[0]; i++)
-        matrix[i]->data = moved(from, to, matrix[i]->data);
+    list_matrices(matrix, w);
+    for (size_t i = 0; i < N_MATRIX; i++) matrix[i]->data = moved(from, to, matrix[i]->data);
     for (size_t i = 0; i < sizeof vector / sizeof vector[0]; i++)
         *vector[i] = moved(from, to, *vector[i]);
 }
@@ -409,10 +419,16 @@ void device_measure(sac_engine *e)
     for (uint32_t i = 0; i < e->n_place; i++) e->place[i].arena = (struct arena){0};
 }
 
+/* Bytes of a device that may be taken. */
+static size_t most_of(const sac_engine *e, const struct place *p)
+{
+    return (size_t)((double)p->backend.bytes_free * (double)e->params.device_share);
+}
+
 static sac_status take_block(const sac_engine *e, struct place *p, sac_error *err)
 {
     const size_t bytes = p->arena.used, weights = p->copy.block_bytes, free = p->backend.bytes_free;
-    const size_t most = (size_t)((double)free * (double)e->params.device_share);
+    const size_t most = most_of(e, p);
     const bool has_pages = place_has_device(e);
     if (weights + bytes <= most) p->block = backend_take(&p->backend, bytes);
     p->block_bytes = bytes;
@@ -434,6 +450,51 @@ sac_status device_take_blocks(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
+static size_t plain_bytes(struct layer_weights *w)
+{
+    struct weight *matrix[N_MATRIX];
+    size_t bytes = 0;
+    list_matrices(matrix, w);
+    for (size_t i = 0; i < N_MATRIX; i++) bytes += weight_plain_bytes(matrix[i]);
+    return bytes;
+}
+
+/* Matrices that are multiplied together lie behind each other. */
+static void unpack_layer(const struct backend *b, struct layer_weights *w, uint8_t *to)
+{
+    struct weight *matrix[N_MATRIX];
+    list_matrices(matrix, w);
+    for (size_t i = 0; i < N_MATRIX; i++) {
+        matrix[i]->plain = to;
+        backend_unpack(b, matrix[i]);
+        to += weight_plain_bytes(matrix[i]);
+    }
+}
+
+static void unpack_place(const sac_engine *e, struct place *p)
+{
+    const size_t taken = p->copy.block_bytes + p->block_bytes, most = most_of(e, p);
+    size_t bytes = 0;
+    uint32_t end = p->layer0;
+    for (; end < p->end; end++) {
+        const size_t more = plain_bytes(&p->copy.layer[end]);
+        if (bytes + more > most - taken) break;
+        bytes += more;
+    }
+    p->plain = bytes ? backend_take(&p->backend, bytes) : NULL;
+    p->plain_bytes = bytes;
+    uint8_t *to = p->plain;
+    for (uint32_t i = p->layer0; i < end && to; i++) {
+        unpack_layer(&p->backend, &p->copy.layer[i], to);
+        to += plain_bytes(&p->copy.layer[i]);
+    }
+}
+
+void device_unpack_weights(sac_engine *e)
+{
+    for (uint32_t i = place_first_device(e); i < e->n_place; i++) unpack_place(e, &e->place[i]);
+}
+
 size_t device_planned(const sac_engine *e)
 {
     size_t bytes = 0;
@@ -448,6 +509,7 @@ void device_deinit(sac_engine *e)
     for (uint32_t i = e->n_place; i-- > 0;) {
         struct place *p = &e->place[i];
         backend_unpin(&p->backend);
+        backend_give(&p->backend, p->plain, p->plain_bytes);
         backend_give(&p->backend, p->copy.block, p->copy.block_bytes);
         backend_give(&p->backend, p->block, p->block_bytes);
         mem_free(p->copy.layer);

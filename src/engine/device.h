@@ -27,6 +27,9 @@ void device_tier_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, u
  * first has come to, if it has as much to give. */
 void device_measure(sac_engine *e);
 sac_status device_take_blocks(sac_engine *e, sac_error *err);
+/* Behind that: the first layers' matrices in f16, as many as there is memory left for. Prompts are
+ * read sooner by these, with the same bits. */
+void device_unpack_weights(sac_engine *e);
 /* What has been planned of all devices' memory so far. */
 size_t device_planned(const sac_engine *e);
 void device_deinit(sac_engine *e);

@@ -298,6 +298,7 @@ sac_status engine_create(sac_engine *e, sac_error *err)
     TRY(device_load_weights(e, err));
     TRY(count_pages(e, &n_page, err));
     TRY(take_memory(e, n_page, err));
+    device_unpack_weights(e);
     init_rope(e);
     TRY(start_tier(e, err));
     TRY(prefill_read_tables(e, err));

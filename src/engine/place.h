@@ -67,7 +67,9 @@ struct place {
     sac_error why;     /* and the words for it */
     /* Of a device: */
     struct weights copy; /* owned: of its layers' weights, and the output's if it computes that */
-    uint8_t *block;      /* owned: memory of all arrays that it computes on */
+    void *plain;         /* owned: of its first layers' matrices in f16; NULL: none */
+    size_t plain_bytes;
+    uint8_t *block; /* owned: memory of all arrays that it computes on */
     size_t block_bytes;
     struct arena arena; /* of that block, while it is planned */
 };

@@ -85,6 +85,11 @@ void backend_unpin(const struct backend *b)
     if (b->device) b->api->unpin(b->device);
 }
 
+void backend_unpack(const struct backend *b, const struct weight *w)
+{
+    (void)b->api->unpack(b->device, w);
+}
+
 void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes)
 {
     if (!b->is_host)

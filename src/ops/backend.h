@@ -46,6 +46,9 @@ void backend_give_shared(const struct backend *b, void *p); /* NULL is nothing *
 void backend_pin(const struct backend *b, void *p, size_t bytes);
 void backend_unpin(const struct backend *b);
 
+/* On a device: fills w->plain (weight.h), in order with the operations. */
+void backend_unpack(const struct backend *b, const struct weight *w);
+
 /* From the program's memory to the backend's, in order with the operations; `src` is free again.
  * Nothing happens where both are the same. */
 void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes);

@@ -560,11 +560,17 @@ void weight_init(struct weight *w, enum quant_type type, uint32_t n_out, uint32_
     };
 }
 
+size_t weight_plain_bytes(const struct weight *w)
+{
+    return (size_t)w->n_group * ROWS * layout_n_block(w->n_in) * LAYOUT_BLOCK * sizeof(uint16_t);
+}
+
 struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n)
 {
     assert(first < w->n_group && n > 0);
     struct weight piece = *w;
     piece.data = w->data + first * w->group_bytes;
+    piece.plain = NULL;
     piece.n_group = w->n_group - first < n ? w->n_group - first : n;
     piece.n_out = w->n_out - first * ROWS < n * ROWS ? w->n_out - first * ROWS : n * ROWS;
     return piece;

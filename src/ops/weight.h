@@ -21,15 +21,20 @@ struct weight {
     uint32_t n_group;     /* ceil(n_out / 16) */
     size_t group_bytes;   /* of one packed group, a multiple of 64 */
     uint8_t *data;        /* [n_group][group_bytes], 64-byte aligned; owned by the weight store */
+    /* On a GPU that has room for it: the same in f16, each output times its shrink,
+     * [n_group * 16, n_in to whole blocks of 32]; owned by the place. NULL: none. */
+    void *plain;
 };
 
-/* Sets every field but `data`. n_in must be a multiple of the type's block (checked by the caller
- * with a message; asserted here). */
+/* Sets every field but `data`; `plain` is none. n_in must be a multiple of the type's block
+ * (checked by the caller with a message; asserted here). */
 void weight_init(struct weight *w, enum quant_type type, uint32_t n_out, uint32_t n_in);
 static inline size_t weight_bytes(const struct weight *w)
 {
     return (size_t)w->n_group * w->group_bytes;
 }
+/* Of `plain`. */
+size_t weight_plain_bytes(const struct weight *w);
 /* Groups first .. first + n - 1 as a matrix of its own, or what there is of them. */
 struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n);
 /* The inputs that a cut of a matrix keeps together: those of a block with one scale, at least 32.

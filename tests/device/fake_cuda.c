@@ -40,7 +40,8 @@ static struct ops ops; /* the same for all devices */
 __attribute__((visibility("default"))) uint32_t fake_n_copy;
 /* Those to memory of the program that is not pinned. */
 __attribute__((visibility("default"))) uint32_t fake_n_unpinned;
-__attribute__((visibility("default"))) uint32_t fake_n_pinned; /* bytes */
+__attribute__((visibility("default"))) uint32_t fake_n_pinned;   /* bytes */
+__attribute__((visibility("default"))) uint32_t fake_n_unpacked; /* matrices */
 
 static size_t from_environment(const char *name, size_t absent)
 {
@@ -254,6 +255,15 @@ static bool ahead_begin(struct cuda_device *d)
 
 /* ---- Operations ---- */
 
+/* Of which the operations of a CPU read nothing. */
+static sac_status unpack(struct cuda_device *d, const struct weight *w)
+{
+    is_here(d, w->data);
+    is_here(d, w->plain);
+    fake_n_unpacked++;
+    return SAC_OK;
+}
+
 static sac_status linear(struct cuda_device *d, const struct op_linear *op)
 {
     is_here(d, op->x);
@@ -422,6 +432,7 @@ const struct cuda_api *cuda_api_get(void)
         .wait = wait,
         .ahead_begin = ahead_begin,
         .linear = linear,
+        .unpack = unpack,
         .attn = attn,
         .kv_write = kv_write,
         .seal = seal,

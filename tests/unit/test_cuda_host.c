@@ -31,6 +31,7 @@ struct wish {
     sac_kv_type type;
     const char *decode; /* NULL: dense */
     uint32_t company;   /* other sequences */
+    float share;        /* of its memory; 0: the usual one */
 };
 
 static sac_engine_params params_of(const char *device, sac_kv_type type)
@@ -50,6 +51,7 @@ static sac_engine *new_engine(const struct wish *w, const char *device)
     sac_engine *e = NULL;
     sac_error err;
     sac_engine_params p = params_of(device, w->type);
+    p.device_share = w->share;
     p.decode = &w->decode;
     p.n_decode = w->decode ? 1 : 0;
     p.sparse_min_ctx = 1;
@@ -113,6 +115,26 @@ static void kernels_agree_with_the_reference(void **state)
         const struct heard want = answer(&w, "cpu"), got = answer(&w, "cuda");
         assert_near(&want, &got, most[i]);
     }
+}
+
+/* Prompts by matrices that lie there in f16 and by packed ones, where there is no room for these.
+ */
+static void matrices_in_f16_give_the_same_bits(void **state)
+{
+    (void)state;
+    struct wish w = {.of = model, .type = SAC_KV_F16};
+    const struct heard want = answer(&w, "cuda");
+    sac_engine *e = new_engine(&w, "cuda");
+    const struct place *p = &e->place[0];
+    assert_true(p->plain_bytes > 0);
+    w.share = (float)((double)(p->copy.block_bytes + p->block_bytes + 1024) /
+                      (double)p->backend.bytes_free);
+    sac_engine_free(e);
+    e = new_engine(&w, "cuda");
+    assert_int_equal(e->place[0].plain_bytes, 0);
+    sac_engine_free(e);
+    const struct heard got = answer(&w, "cuda");
+    assert_memory_equal(want.logits, got.logits, sizeof want.logits);
 }
 
 static void order_of_threads_and_company_do_not_show(void **state)
@@ -689,6 +711,7 @@ int main(void)
         cmocka_unit_test(methods_choose_in_part_as_on_the_host),
         cmocka_unit_test(methods_cost_nothing_where_all_is_read),
         cmocka_unit_test(a_layer_is_five_launches),
+        cmocka_unit_test(matrices_in_f16_give_the_same_bits),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),
         cmocka_unit_test(plans_in_part_are_those_of_the_host),

@@ -600,6 +600,34 @@ static void a_part_takes_less_memory(void **state)
     assert_true(weights[2] < windowed->weights.block_bytes);
 }
 
+/* As many of the first layers as the share has room for are there in f16, too, or none. */
+static void what_memory_is_left_has_matrices_in_f16(void **state)
+{
+    (void)state;
+    sac_error err;
+    sac_engine_params p = params_of("cuda", SAC_KV_Q8);
+    sac_engine *e = new_engine(windowed, "cuda", SAC_KV_Q8);
+    const struct place *all = &e->place[0];
+    const uint32_t n_layer = windowed->config.n_layer;
+    const double free = (double)all->backend.bytes_free;
+    const size_t plain = all->plain_bytes, other = all->copy.block_bytes + all->block_bytes;
+    const struct layer_weights *l = &e->weights->layer[n_layer - 1];
+    assert_ptr_equal(l->up.plain, (uint8_t *)l->gate.plain + weight_plain_bytes(&l->gate));
+    assert_ptr_equal((uint8_t *)l->down.plain + weight_plain_bytes(&l->down),
+                     (uint8_t *)all->plain + plain);
+    sac_engine_free(e);
+    for (uint32_t n = 0; n < n_layer; n += 2) {
+        p.device_share = (float)(((double)other + (double)plain * (n + 0.5) / n_layer) / free);
+        const uint32_t before = count_of(FAKE_CUDA, "fake_n_unpacked");
+        must(sac_engine_create(&e, windowed, &p, &err), &err);
+        assert_int_equal(count_of(FAKE_CUDA, "fake_n_unpacked") - before, 7 * n);
+        assert_int_equal(e->place[0].plain_bytes, plain / n_layer * n);
+        for (uint32_t i = 0; i < n_layer; i++)
+            assert_true((e->weights->layer[i].wq.plain != NULL) == (i < n));
+        sac_engine_free(e);
+    }
+}
+
 static void a_small_or_foreign_device_is_told_of(void **state)
 {
     (void)state;
@@ -711,6 +739,7 @@ int main(void)
         cmocka_unit_test(a_failure_of_a_share_ends_the_step),
         cmocka_unit_test(failures_of_all_end_one_step),
         cmocka_unit_test(a_part_takes_less_memory),
+        cmocka_unit_test(what_memory_is_left_has_matrices_in_f16),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),
         cmocka_unit_test(a_failure_ends_the_step),
         cmocka_unit_test(a_failure_in_part_ends_the_step),

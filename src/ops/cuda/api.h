@@ -118,6 +118,7 @@ struct cuda_api {
     /* ---- Operations, as in struct ops ---- */
 
     sac_status (*linear)(struct cuda_device *d, const struct op_linear *op);
+    sac_status (*unpack)(struct cuda_device *d, const struct weight *w); /* fills w->plain */
     sac_status (*attn)(struct cuda_device *d, const struct op_attn *op);
     sac_status (*kv_write)(struct cuda_device *d, const struct op_kv_write *op);
     sac_status (*seal)(struct cuda_device *d, const struct op_seal *op);

@@ -607,6 +607,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .ahead_end = ahead_end,
         .ahead_go = ahead_go,
         .linear = cuda_linear,
+        .unpack = cuda_unpack,
         .attn = cuda_attn,
         .kv_write = cuda_kv_write,
         .seal = cuda_seal,

@@ -114,6 +114,7 @@ sac_status team_check(struct cuda_device *d);
 extern "C" {
 sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op);
 size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
+sac_status cuda_unpack(struct cuda_device *d, const struct weight *w);
 sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op);
 sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op);
 sac_status cuda_add(struct cuda_device *d, const struct op_add *op);

@@ -1,9 +1,9 @@
 /* linear.cu: linear layers. The input is normalised and rounded to f16 once for all parts, but for
  * the few decode rows for which each block of the multiplying kernel does it again, sooner than
  * another launch could. Decode rows are multiplied by packed weights (narrow.cu), prompt rows by
- * weights that are unpacked a panel at a time, those of all parts behind each other (blas.cu). Sums
- * are f32, and so is everything behind them, but for a GLU's outputs of prompt rows that only the
- * next call reads: these are packed for it at once.
+ * weights in f16, those of all parts behind each other (blas.cu): as they lie there (weight.plain), or
+ * unpacked a panel at a time. Sums are f32, and so is everything behind them, but for a GLU's outputs
+ * of prompt rows that only the next call reads: these are packed for it at once.
  *
  * Scratch: rows in f16, their scales, then for prompt rows a panel of weights in f16 and the sums of
  * all outputs; for decode rows the sums of pieces of rows of weights, and those of a GLU whose two
@@ -335,6 +335,28 @@ static sac_status run_narrow(struct cuda_device *d, const struct op_linear *op,
 
 /* ---- Prompt rows ---- */
 
+/* The matrix of all parts' outputs, where they lie behind each other in f16; NULL: they do not. */
+static const __half *plain_of(const struct op_linear *op)
+{
+    const uint8_t *at = (const uint8_t *)op->part[0].w->plain;
+    for (uint32_t i = 0; i < op->n_part && at; i++) {
+        const struct weight *w = op->part[i].w;
+        if (w->plain != at) return NULL;
+        at += w->n_group * WEIGHT_GROUP * (size_t)width_of(w->n_in) * sizeof(__half);
+    }
+    return (const __half *)op->part[0].w->plain;
+}
+
+static sac_status multiply_plain(struct cuda_device *d, const __half *w,
+                                 const struct linear_rows *rows, float *sum, uint32_t n_out)
+{
+    const uint32_t panel = panel_of(n_out);
+    for (uint32_t first = 0; first < n_out; first += panel)
+        TRY(blas_multiply(d, sum + first, n_out, rows, w + first * (size_t)rows->width,
+                          min(panel, n_out - first)));
+    return SAC_OK;
+}
+
 /* Sums of all parts' outputs, which lie behind each other as in one matrix. */
 static sac_status multiply_parts(struct cuda_device *d, const struct op_linear *op,
                                  const struct linear_rows *rows, const struct linear_room *room,
@@ -362,7 +384,9 @@ static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
 {
     const uint32_t n_out = wide_outputs(op), n_sum = is_glu(op) ? 2 : 1;
     const float *sum = room->sum;
-    TRY(multiply_parts(d, op, rows, room, n_out));
+    const __half *plain = plain_of(op);
+    TRY(plain ? multiply_plain(d, plain, rows, room->sum, n_out)
+              : multiply_parts(d, op, rows, room, n_out));
     for (uint32_t i = 0; i < op->n_part; i += n_sum) {
         struct finish_args a = {.stride = n_out,
                                 .n = op->part[i].w->n_out,
@@ -382,6 +406,11 @@ static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
         TRY(run_finish(d, &a));
     }
     return SAC_OK;
+}
+
+sac_status cuda_unpack(struct cuda_device *d, const struct weight *w)
+{
+    return narrow_unpack(d, (__half *)w->plain, w, 0, w->n_group);
 }
 
 sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)

@@ -1,0 +1,180 @@
+/* check_wide.c: linear layers of prompt rows as the CUDA library has them, by matrices that lie
+ * there in f16 (weight.plain): the same bits as by packed ones, of parts of several types, of a
+ * GLU, and of more outputs than are multiplied at a time. */
+#include "cuda_lib.h"
+
+#include "base/mem.h"
+#include "random_rows.h"
+
+#include <string.h>
+
+/* MANY: more than a panel. */
+enum { N_ROW = 37, N_IN = 256, MANY = 16384 + 300, N_PART = 3, ROOM = 16 << 20 };
+
+static struct workers *pool;
+static float x[N_ROW * N_IN], bias[MANY];
+static float by_packed[N_ROW * MANY], by_plain[N_ROW * MANY];
+
+static int open_problem(void **state)
+{
+    uint64_t seed = 7;
+    sac_error err;
+    if (workers_create(&pool, 1, &err) != SAC_OK) return -1;
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) x[i] = random_gauss(&seed);
+    for (size_t i = 0; i < MANY; i++) bias[i] = random_unit(&seed);
+    return open_library(state);
+}
+
+static int close_problem(void **state)
+{
+    workers_destroy(pool);
+    return close_library(state);
+}
+
+/* On the device, packed, until give_all. */
+static struct weight make_weight(enum quant_type type, uint32_t n_out, uint64_t seed)
+{
+    const size_t bytes = n_out * quant_row_bytes(type, N_IN);
+    struct weight w;
+    weight_init(&w, type, n_out, N_IN);
+    assert_null(w.plain);
+    uint8_t *src = mem_map(bytes), *data = mem_map(weight_bytes(&w));
+    assert_true(src && data);
+    random_rows(src, type, (size_t)n_out * N_IN, &seed);
+    w.data = data;
+    weight_pack(pool, &w, src);
+    w.data = put(data, weight_bytes(&w));
+    mem_unmap(src, bytes);
+    mem_unmap(data, weight_bytes(&w));
+    return w;
+}
+
+/* Of parts of these sizes, or of a GLU's two, into `to` [n_row, the sum]. */
+struct layer {
+    uint32_t n_part, n_out[N_PART], n_row;
+    enum quant_type type[N_PART];
+    bool is_glu;
+};
+
+static uint32_t width_of(const struct layer *l)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < (l->is_glu ? 1 : l->n_part); i++) n += l->n_out[i];
+    return n;
+}
+
+static void run(float *to, const struct layer *l, const struct weight *w)
+{
+    const uint32_t width = width_of(l);
+    const size_t bytes = (size_t)l->n_row * width * sizeof *to;
+    float *y = put_any(bytes), *there = put(bias, sizeof bias);
+    uint32_t n_out = 0;
+    struct op_linear op = {.x = put(x, sizeof x),
+                           .x_stride = N_IN,
+                           .n_row = l->n_row,
+                           .n_in = N_IN,
+                           .kind = ROW_PROMPT,
+                           .epilogue = l->is_glu ? LINEAR_GLU_SILU : LINEAR_STORE,
+                           .n_part = l->n_part};
+    for (uint32_t i = 0, at = 0; i < l->n_part; at += l->n_out[i++]) {
+        op.part[i] = (struct linear_part){&w[i], there + at, y + at, width};
+        n_out += l->n_out[i];
+    }
+    op.scratch_bytes = api->linear_scratch(1, l->n_row, N_IN, n_out);
+    op.scratch = put_any(op.scratch_bytes);
+    assert_int_equal(api->linear(device, &op), SAC_OK);
+    get(to, y, bytes);
+}
+
+/* Matrices in f16 behind each other, or with `gap` bytes between them. */
+static void unpack(struct weight *w, uint32_t n, size_t gap)
+{
+    uint8_t *at = put_any(ROOM), *end = at + ROOM;
+    for (uint32_t i = 0; i < n; i++) {
+        w[i].plain = at;
+        at += weight_plain_bytes(&w[i]) + gap;
+        assert_true(at <= end);
+        assert_int_equal(api->unpack(device, &w[i]), SAC_OK);
+    }
+}
+
+static void check(const struct layer *l, size_t gap)
+{
+    struct weight w[N_PART];
+    const size_t bytes = (size_t)l->n_row * width_of(l) * sizeof(float);
+    for (uint32_t i = 0; i < l->n_part; i++) w[i] = make_weight(l->type[i], l->n_out[i], i + 3);
+    run(by_packed, l, w);
+    unpack(w, l->n_part, gap);
+    run(by_plain, l, w);
+    assert_memory_equal(by_plain, by_packed, bytes);
+    give_all();
+}
+
+static void parts_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,  QUANT_BF16,  QUANT_Q4_0,
+                                            QUANT_Q5_1, QUANT_Q8_0, QUANT_Q3_K,  QUANT_Q4_K,
+                                            QUANT_Q5_K, QUANT_Q6_K, QUANT_IQ4_XS};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (uint32_t n_row = 1; n_row <= N_ROW; n_row += N_ROW - 1)
+            check(&(struct layer){.n_part = 3,
+                                  .n_out = {40, 19, 16}, /* groups that are not full */
+                                  .type = {types[i], QUANT_Q6_K, types[i]},
+                                  .n_row = n_row},
+                  0);
+}
+
+static void a_glu_has_the_same_bits(void **state)
+{
+    (void)state;
+    check(&(struct layer){.n_part = 2,
+                          .n_out = {96, 96},
+                          .type = {QUANT_Q4_K, QUANT_Q6_K},
+                          .n_row = N_ROW,
+                          .is_glu = true},
+          0);
+}
+
+static void many_outputs_have_the_same_bits(void **state)
+{
+    (void)state;
+    check(&(struct layer){.n_part = 1, .n_out = {MANY}, .type = {QUANT_Q4_K}, .n_row = 2}, 0);
+}
+
+/* Apart from each other they are not one matrix: the packed ones are read. */
+static void parts_that_lie_apart_have_the_same_bits(void **state)
+{
+    (void)state;
+    check(
+        &(struct layer){
+            .n_part = 2, .n_out = {32, 32}, .type = {QUANT_Q4_K, QUANT_Q4_K}, .n_row = 5},
+        4096);
+}
+
+/* Zeros in the place of a matrix make zeros. */
+static void what_lies_there_is_what_is_multiplied(void **state)
+{
+    (void)state;
+    const struct layer l = {.n_part = 1, .n_out = {32}, .type = {QUANT_Q4_K}, .n_row = 3};
+    struct weight w = make_weight(QUANT_Q4_K, 32, 9);
+    uint8_t *none = mem_map(weight_plain_bytes(&w));
+    assert_non_null(none);
+    w.plain = put(none, weight_plain_bytes(&w));
+    run(by_plain, &l, &w);
+    for (uint32_t i = 0; i < l.n_row * 32; i++) assert_true(by_plain[i] == bias[i % 32]);
+    mem_unmap(none, weight_plain_bytes(&w));
+    give_all();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_have_the_same_bits),
+        cmocka_unit_test(a_glu_has_the_same_bits),
+        cmocka_unit_test(many_outputs_have_the_same_bits),
+        cmocka_unit_test(parts_that_lie_apart_have_the_same_bits),
+        cmocka_unit_test(what_lies_there_is_what_is_multiplied),
+    };
+    return cmocka_run_group_tests(tests, open_problem, close_problem);
+}
