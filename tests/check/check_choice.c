@@ -325,6 +325,105 @@ static void draws_are_listed_the_same(void **state)
     free_pages();
 }
 
+/* ---- Visits by the shares of pages ---- */
+
+struct visited_lane {
+    struct op_lane_result result;
+    struct op_visited state;
+    _Alignas(64) float share[N_VISIT * PAGE_TOK];
+    float e[GROUP * N_VISIT * PAGE_TOK], lse[GROUP], sums[OP_LANE_PIECES(N_VISIT) * GROUP];
+    float vote[N_VISIT], sum[(N_VISIT + 1) * GROUP];
+    uint32_t order[N_VISIT], spare[N_VISIT], mask[N_VISIT];
+};
+
+/* All slots of it: a lane of fewer pages, and one whose query is no number. `apart`: none of them
+ * is noted when the next one comes. */
+static void visit_shares(struct visited_lane *got, bool apart, const uint16_t *own,
+                         const float *bad_q)
+{
+    struct op_lane_begin begin[N_DRAWN];
+    struct op_lane_shares shares[N_DRAWN];
+    struct op_lane_fold fold[N_DRAWN];
+    struct op_lane_visit visit[N_DRAWN];
+    struct visited_lane *there = put(got, N_DRAWN * sizeof *got);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        struct visited_lane *l = &there[i];
+        const uint32_t n_page = N_VISIT - 300 * i;
+        begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, NULL};
+        shares[i] = (struct op_lane_shares){.at = {.base = p.there,
+                                                   .stride = p.geom.bytes,
+                                                   .min_at = p.geom.k_min,
+                                                   .step_at = p.geom.k_step,
+                                                   .hi2_at = p.geom.k_hi2,
+                                                   .page = p.page_there,
+                                                   .n_page = n_page,
+                                                   .head_dim = DIM,
+                                                   .group = GROUP,
+                                                   .q = i == 2 ? bad_q : p.q_there,
+                                                   .scale = 0.05f,
+                                                   .share = l->share,
+                                                   .e = l->e},
+                                            .lse = l->lse,
+                                            .sum = l->sums,
+                                            .result = &l->result};
+        fold[i] = (struct op_lane_fold){.in = l->share,
+                                        .n = n_page,
+                                        .n_part = PAGE_TOK,
+                                        .step = PAGE_TOK,
+                                        .part_step = 1,
+                                        .out = l->vote};
+        visit[i] = make_visit(0, 0, n_page);
+        visit[i].frames = (struct page_frames){.base = p.there};
+        visit[i].page = p.page_there;
+        visit[i].own = (const uint8_t *)own;
+        visit[i].q = p.q_there;
+        visit[i].vote = l->vote;
+        visit[i].order = l->order;
+        visit[i].spare = l->spare;
+        visit[i].sum = l->sum;
+        visit[i].mask = l->mask;
+        visit[i].result = &l->result;
+        visit[i].state = &l->state;
+        visit[i].n_member = 1;
+    }
+    assert_int_equal(api->lane_begin(device, begin, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_shares(device, shares, N_DRAWN), SAC_OK);
+    assert_int_equal(api->lane_fold(device, fold, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_visit(device, visit, N_DRAWN), SAC_OK);
+    get(got, there, N_DRAWN * sizeof *got);
+}
+
+/* Whoever makes the votes, the same pages are visited in the same order. */
+static void visits_by_shares_are_the_same(void **state)
+{
+    (void)state;
+    static struct visited_lane apart[N_DRAWN], row[N_DRAWN];
+    float bad_q[GROUP * DIM] = {0};
+    uint64_t seed = 23;
+    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
+    bad_q[DIM + 3] = INFINITY;
+    const float *bad_there = put(bad_q, sizeof bad_q);
+    for (uint32_t i = 0; i < sizeof s.own / sizeof s.own[0]; i++) s.own[i] = 0x3000;
+    const uint16_t *own_there = put(s.own, sizeof s.own);
+    memset(apart, 0xff, sizeof apart);
+    memset(row, 0xff, sizeof row);
+    visit_shares(apart, true, own_there, bad_there);
+    visit_shares(row, false, own_there, bad_there);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        const uint32_t n_page = N_VISIT - 300 * i;
+        assert_memory_equal(apart[i].order, row[i].order, n_page * sizeof row[i].order[0]);
+        assert_memory_equal(apart[i].mask, row[i].mask, n_page * sizeof row[i].mask[0]);
+        assert_memory_equal(&apart[i].result, &row[i].result, sizeof row[i].result);
+        assert_int_equal(row[i].result.n_bad > 0, i == 2);
+        assert_true(row[i].result.n_visit > 0 || i == 2);
+        assert_true(row[i].vote[0] != row[i].vote[0]); /* it was one launch: nobody wrote them */
+    }
+    give_all();
+    free_pages();
+}
+
 /* ---- The best, from votes to lists ---- */
 
 enum { N_BEST = 3, N_HALF = 2 * N_PAGE };
@@ -401,6 +500,7 @@ int main(void)
         cmocka_unit_test(visits_are_the_same),
         cmocka_unit_test(page_sums_are_those_of_their_shares),
         cmocka_unit_test(draws_are_listed_the_same),
+        cmocka_unit_test(visits_by_shares_are_the_same),
         cmocka_unit_test(the_best_are_listed_the_same),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);

@@ -9,6 +9,7 @@
 #include "ops/cuda/queue.cuh"
 #include "ops/lanes.h"
 
+#include <float.h>
 #include <math.h>
 
 /* A list of descriptors in the ring; NULL: there is no room, which is remembered. */
@@ -67,12 +68,14 @@ static __device__ __forceinline__ struct choose_head choose_head_of(uint32_t i, 
     return h;
 }
 
-/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow. */
-static inline uint32_t choose_mates(uint32_t n, uint32_t group, uint32_t n_head, uint32_t most,
-                                    uint64_t least)
+/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow, of different rows.
+ */
+static inline uint32_t choose_mates(uint32_t n, uint32_t n_beside, uint32_t group, uint32_t n_head,
+                                    uint32_t most, uint64_t least)
 {
+    const uint32_t n_row = n_beside > 0 && n % n_beside == 0 ? n / n_beside : 1;
     uint32_t n_mate = n_head / group < most ? n_head / group : most;
-    while (n_mate > 1 && (n % n_mate || n / n_mate < least)) n_mate--;
+    while (n_mate > 1 && (n_row % n_mate || n / n_mate < least)) n_mate--;
     return n_mate > 1 ? n_mate : 1;
 }
 
@@ -192,10 +195,9 @@ static __device__ __forceinline__ uint8_t *choose_exps(const struct op_share_pla
     return (uint8_t *)op.e + (size_t)head * op.n_page * PAGE_TOK;
 }
 
-/* Four of them. */
-static __device__ __forceinline__ uint32_t choose_pack(const float x[4])
+/* Four of them, from halves. */
+static __device__ __forceinline__ uint32_t choose_pack(uint32_t low, uint32_t high)
 {
-    const uint32_t low = half_pack<HALF_F16>(x[0], x[1]), high = half_pack<HALF_F16>(x[2], x[3]);
     return __byte_perm(low * 2 + 0x00800080u, high * 2 + 0x00800080u, 0x7531);
 }
 
@@ -211,16 +213,49 @@ static __device__ __forceinline__ float *choose_sums(const struct op_share_plane
     return choose_tops(op, op.group + head);
 }
 
-/* Logs of the heads' sums, in powers of two, into shared memory [OP_GROUP_MAX]; by all threads.
- * Whether they are finite. */
-static __device__ inline bool choose_open_logs(float *log, const struct op_lane_shares &of)
+#define CHOOSE_LOOKS 8u /* at sums of pieces, by a thread together */
+
+/* What powers of head g add up to, as a power of two: from the sums of their pieces, by a warp. */
+static __device__ __forceinline__ float choose_log(const struct op_lane_shares &of, uint32_t g)
+{
+    const uint32_t n = share_pieces(of.at.n_page), group = of.at.group;
+    float most = -FLT_MAX, sum = 0;
+    for (uint32_t p = threadIdx.x % 32; p < n; p += 32 * CHOOSE_LOOKS) {
+        float x[CHOOSE_LOOKS], high = most;
+#pragma unroll
+        for (uint32_t i = 0; i < CHOOSE_LOOKS; i++)
+            x[i] = p + i * 32 < n ? __ldcg(of.sum + (size_t)(p + i * 32) * group + g) : -INFINITY;
+#pragma unroll
+        for (uint32_t i = 0; i < CHOOSE_LOOKS; i++) high = fmaxf(high, x[i]);
+        sum *= exp2_fast(most - high);
+#pragma unroll
+        for (uint32_t i = 0; i < CHOOSE_LOOKS; i++) sum += exp2_fast(x[i] - high);
+        most = high;
+    }
+    float high = most;
+    for (int by = 16; by > 0; by /= 2) high = fmaxf(high, __shfl_xor_sync(~0u, high, by));
+    sum *= exp2_fast(most - high);
+    for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+    return high + log2f(sum) + CHOOSE_UP;
+}
+
+static __device__ inline bool choose_are_finite(const float *log, uint32_t n)
 {
     bool finite = true;
-    for (uint32_t g = threadIdx.x; g < of.at.group; g += blockDim.x)
-        log[g] = fmaf(__ldcg(of.lse + g), LOG2E, CHOOSE_UP);
-    __syncthreads();
-    for (uint32_t g = 0; g < of.at.group; g++) finite = finite && isfinite(log[g]);
+    for (uint32_t g = 0; g < n; g++) finite = finite && isfinite(log[g]);
     return finite;
+}
+
+/* These of all heads, into shared memory [OP_GROUP_MAX], by all threads; whether they are finite.
+ */
+static __device__ inline bool choose_make_logs(float *log, const struct op_lane_shares &of)
+{
+    for (uint32_t g = threadIdx.x / 32; g < of.at.group; g += blockDim.x / 32) {
+        const float x = choose_log(of, g);
+        if (threadIdx.x % 32 == 0) log[g] = x;
+    }
+    __syncthreads();
+    return choose_are_finite(log, of.at.group);
 }
 
 /* What exponentials of a page are multiplied by. */
@@ -230,15 +265,57 @@ static __device__ __forceinline__ float choose_by(const struct op_share_planes &
     return exp2_fast(choose_tops(op, g)[page] - log[g]) * (1 / (float)op.group);
 }
 
-/* Adds those of four tokens. */
-static __device__ __forceinline__ void choose_add(float share[4], uint32_t exps, float by)
+/* The sum of a page's shares. */
+static __device__ __forceinline__ float choose_page_share(const struct op_share_planes &op,
+                                                          const float *log, uint32_t page)
 {
-    const float2 low = half_unpack<HALF_F16>(__byte_perm(exps, 0, 0x1404) >> 1);
-    const float2 high = half_unpack<HALF_F16>(__byte_perm(exps, 0, 0x3424) >> 1);
-    share[0] = fmaf(low.x, by, share[0]);
-    share[1] = fmaf(low.y, by, share[1]);
-    share[2] = fmaf(high.x, by, share[2]);
-    share[3] = fmaf(high.y, by, share[3]);
+    float sum = 0;
+#pragma unroll 4
+    for (uint32_t g = 0; g < op.group; g++)
+        sum = fmaf(choose_sums(op, g)[page], choose_by(op, log, g, page), sum);
+    return sum;
+}
+
+/* Shares are sums of halves: exponentials of a page, each head's multiplied by a half that says how
+ * much of the heads' largest one it is, and the sum by what is the same for all. `most`: the
+ * largest one's power of two; sums of all heads are in a half's range. */
+static __device__ __forceinline__ float choose_most(const struct op_share_planes &op,
+                                                    const float *log, uint32_t page)
+{
+    float most = -FLT_MAX;
+#pragma unroll 4
+    for (uint32_t g = 0; g < op.group; g++) most = fmaxf(most, choose_tops(op, g)[page] - log[g]);
+    return most;
+}
+
+/* Of the least power of two that is not less than the heads, the exponent. */
+static __device__ __forceinline__ uint32_t choose_octave(const struct op_share_planes &op)
+{
+    return op.group > 1 ? 32 - (uint32_t)__clz((int)(op.group - 1)) : 0;
+}
+
+static __device__ __forceinline__ float choose_unit(const struct op_share_planes &op, float most)
+{
+    const float room = __uint_as_float((127 + choose_octave(op)) << 23);
+    return exp2_fast(most) * (room / (float)op.group);
+}
+
+/* Of head g, twice. */
+static __device__ __forceinline__ uint32_t choose_weight(const struct op_share_planes &op,
+                                                         const float *log, uint32_t g,
+                                                         uint32_t page, float most)
+{
+    const float room = __uint_as_float((127 - choose_octave(op)) << 23);
+    const float x = exp2_fast(choose_tops(op, g)[page] - log[g] - most) * room;
+    return half_pack<HALF_F16>(x, x);
+}
+
+/* Adds those of four tokens. */
+static __device__ __forceinline__ void choose_meet(uint32_t share[2], uint32_t exps,
+                                                   uint32_t weight)
+{
+    share[0] = h2_fma(__byte_perm(exps, 0, 0x1404) >> 1, weight, share[0]);
+    share[1] = h2_fma(__byte_perm(exps, 0, 0x3424) >> 1, weight, share[1]);
 }
 
 #define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
@@ -248,20 +325,38 @@ static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
                                                      const struct op_share_planes &op,
                                                      const float *log, uint32_t i)
 {
-#pragma unroll
-    for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) share[k] = 0;
+    const uint32_t page = i / PAGE_TOK;
+    const float most = choose_most(op, log, page), unit = choose_unit(op, most);
+    uint32_t sum[CHOOSE_TOKENS / 2] = {};
 #pragma unroll 4
     for (uint32_t g = 0; g < op.group; g++) {
         const uint2 e = *(const uint2 *)(choose_exps(op, g) + i);
-        const float by = choose_by(op, log, g, i / PAGE_TOK);
-        choose_add(share, e.x, by);
-        choose_add(share + 4, e.y, by);
+        const uint32_t weight = choose_weight(op, log, g, page, most);
+        choose_meet(sum, e.x, weight);
+        choose_meet(sum + 2, e.y, weight);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) {
+        const float2 both = half_unpack<HALF_F16>(sum[k / 2]);
+        share[k] = both.x * unit;
+        share[k + 1] = both.y * unit;
     }
 }
 
 /* Whether the launch before makes these shares and adds them up, too, now. */
 bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
                         const struct op_lane_fold *staged, uint32_t n);
+
+/* Sums of pages' shares: a launch that puts pages in order makes them. */
+struct choose_folds {
+    struct choose_spread shares;
+    const struct op_lane_fold *list; /* [shares.n] on the device */
+};
+
+/* Takes back the launch before, if it makes the votes of these and no others; else there are none.
+ */
+struct choose_folds choose_take_folds(struct cuda_device *d, const struct op_lane_visit *op,
+                                      uint32_t n);
 
 /* ---- Lists: a launch of draws makes them ---- */
 

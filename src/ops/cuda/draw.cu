@@ -13,12 +13,14 @@
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/marked.cuh"
 
-#define THREADS 256u
+#define THREADS 128u
 #define WARPS   (THREADS / 32)
 #define EACH    (OP_DRAW_ITEMS / THREADS) /* items of a thread */
-#define STRETCH (EACH * 32)               /* items of a warp */
-#define NEAR    4u                        /* of a thread's that are neighbours */
+#define STRETCH (EACH * 32)               /* items of a warp: 32 pages */
+#define NEAR    8u                        /* of a thread's that are neighbours */
 #define TURNS   (EACH / NEAR)             /* of a thread's: draw lanes are dealt once in each */
+#define MARKED  32u                       /* pages of a thread that lists what is marked */
+#define HEADS   4u                        /* whose exponentials a warp has together */
 
 /* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
  * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
@@ -27,14 +29,16 @@
 #define CUT_THREADS 256u
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
-#define TAKE_BLOCKS 4u /* of a multiprocessor at once: they wait for memory and each other */
-#define CUT_BUSY    4u /* blocks of a multiprocessor at once */
-#define UNTOLD      UINT32_MAX /* n_taken of a piece that has not told what it adds up to */
+#define CUT_PAGES   (2 * CUT_THREADS)             /* the same of pages */
+#define TAKE_BLOCKS 8u    /* of a multiprocessor at once: they wait for memory and each other */
+#define OVER        1.02f /* of what halves add up to, for as many heads as there may be */
+#define CUT_BUSY    4u    /* blocks of a multiprocessor at once */
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
 static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
-static_assert(TURNS * OP_DRAW_LANES == 2 * PAGE_TOK, "four threads have two pages");
-static_assert(STRETCH == 16 * PAGE_TOK, "the tokens of a page are a warp's");
+static_assert(2 * NEAR == OP_DRAW_LANES, "two threads have all draw lanes");
+static_assert(TURNS * OP_DRAW_LANES == 2 * PAGE_TOK, "and two pages");
+static_assert(STRETCH == 32 * PAGE_TOK, "a thread of a warp for each of its pages");
 
 typedef unsigned long long u64;
 
@@ -115,11 +119,30 @@ static __device__ float find_draw_cut(const struct op_draw &op, u64 *sums, u64 *
     return __uint_as_float(DRAW_LEAST + block_sum(n_may, room32) * DRAW_WIDTH);
 }
 
+/* What a piece adds up to, in the place of an op_draw_piece: for each draw lane the low word of its
+ * sum of chances and, above it, how often that has passed 2^32; the items that are certain are
+ * counted with the first lane's. A word says of itself whether it has been told. */
+struct draw_told {
+    uint64_t word[OP_DRAW_LANES];
+};
+#define TOLD ((uint64_t)1 << 63)
+static_assert(sizeof(struct draw_told) <= sizeof(struct op_draw_piece), "there is room");
+
+static __device__ __forceinline__ struct draw_told *draw_told_of(const struct op_lane_draw &op)
+{
+    return (struct draw_told *)op.piece;
+}
+
+static __device__ __forceinline__ uint32_t draw_pieces(const struct op_lane_draw &op)
+{
+    return (op.at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
+}
+
 /* For the taking: no piece is taken, none has told what it adds up to. */
 static __device__ void begin_taking(const struct op_lane_draw &op, float cut)
 {
-    for (uint32_t p = threadIdx.x; p * OP_DRAW_ITEMS < op.at.n; p += CUT_THREADS)
-        op.piece[p].n_taken = UNTOLD;
+    for (uint32_t i = threadIdx.x; i < draw_pieces(op) * OP_DRAW_LANES; i += CUT_THREADS)
+        draw_told_of(op)[i / OP_DRAW_LANES].word[i % OP_DRAW_LANES] = 0;
     if (threadIdx.x > 0) return;
     op.state->n_left = 0;
     op.state->cut = cut;
@@ -147,17 +170,17 @@ static __device__ u64 sum_values(struct draw_sums *sums, const struct op_draw &o
 /* Shares of tokens that are not there: where they come from. */
 struct draw_from {
     struct op_lane_shares of;
-    float log[OP_GROUP_MAX]; /* choose_open_logs */
+    float log[OP_GROUP_MAX]; /* choose_make_logs */
 };
 
 /* Pages of a block whose tokens are to be looked at one by one. */
 struct draw_pages {
-    uint32_t page[CUT_THREADS], n;
+    uint32_t page[CUT_PAGES], n;
 };
 
 /* Pages that a block's threads have each, if they are the draw's. No share of a page is more than
- * what its largest exponentials make, rounding and all: where that is below the cut that is sure,
- * as for most, its sum will do. Others are put down. */
+ * what its largest exponentials make, rounding of halves and all (OVER): where that is below the
+ * cut that is sure, as for most, its sum will do. Others are put down. */
 static __device__ u64 sum_pages(struct draw_pages *few, const struct op_draw &op,
                                 const struct draw_from &from, uint32_t p, uint32_t sure)
 {
@@ -172,7 +195,7 @@ static __device__ u64 sum_pages(struct draw_pages *few, const struct op_draw &op
         sum = fmaf(choose_sums(at, g)[p], by, sum);
     }
     const bool whole = begin >= op.first && begin + PAGE_TOK <= end;
-    if (whole && __float_as_uint(most * exp2f(CHOOSE_UP)) < DRAW_LEAST + sure * DRAW_WIDTH)
+    if (whole && __float_as_uint(most * (OVER * exp2f(CHOOSE_UP))) < DRAW_LEAST + sure * DRAW_WIDTH)
         return draw_whole(__float_as_uint(sum));
     few->page[atomicAdd(&few->n, 1u)] = p;
     return 0;
@@ -185,12 +208,13 @@ static __device__ u64 sum_shares(struct draw_sums *sums, struct draw_pages *few,
     constexpr uint32_t parts = PAGE_TOK / CHOOSE_TOKENS;
     const uint32_t sure = draw_sure(op);
     u64 least = 0;
-    for (uint32_t p = blockIdx.x * CUT_THREADS; p < from.of.at.n_page;
-         p += gridDim.x * CUT_THREADS) {
+    for (uint32_t p = blockIdx.x * CUT_PAGES; p < from.of.at.n_page; p += gridDim.x * CUT_PAGES) {
         __syncthreads(); /* nobody reads those before any more */
         if (threadIdx.x == 0) few->n = 0;
         __syncthreads();
-        least += sum_pages(few, op, from, p + threadIdx.x, sure);
+#pragma unroll
+        for (uint32_t k = 0; k < CUT_PAGES; k += CUT_THREADS)
+            least += sum_pages(few, op, from, p + k + threadIdx.x, sure);
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < few->n * parts; i += CUT_THREADS) {
             const uint32_t first = few->page[i / parts] * PAGE_TOK + i % parts * CHOOSE_TOKENS;
@@ -223,8 +247,10 @@ static __global__ void __launch_bounds__(CUT_THREADS, CUT_BUSY)
     if (spreads) choose_copy(&from.of, shares.list + lane);
     choose_open(&op, list + lane);
     for (uint32_t i = lane; blockIdx.x == 0 && i < ends.n; i += n) choose_mark_ends(ends.list[i]);
-    const bool finite = spreads ? choose_open_logs(from.log, from.of) : !op.result->n_bad;
-    if (!finite) { /* everything is read */
+    const bool finite = spreads ? choose_make_logs(from.log, from.of) : !op.result->n_bad;
+    if (spreads && blockIdx.x == 0 && threadIdx.x < from.of.at.group)
+        from.of.lse[threadIdx.x] = from.log[threadIdx.x]; /* for the taking */
+    if (!finite) {                                        /* everything is read */
         if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
         return;
     }
@@ -259,268 +285,358 @@ static __device__ inline uint32_t draw_chance(struct draw_by v, float value)
     return !(value < v.cut) ? 0 : bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
 }
 
-/* Of the chances of some items, by the lane that they are dealt to, and the items that are certain.
- */
+/* Of the chances of a warp's items, by the lane that they are dealt to: their sum without what has
+ * passed 2^32, and the sum of their upper 20 bits; and the items that are certain. */
 struct draw_part {
-    u64 chance[OP_DRAW_LANES];
+    uint32_t low[OP_DRAW_LANES], high[OP_DRAW_LANES];
     uint32_t n_certain;
 };
+#define DRAW_SHIFT 12
 
-/* Of a warp's stretch lanes 4 r .. 4 r + 3 have two pages, 64 r items on: lane 4 r + j has of turn
- * s the items 16 s + 4 j .. + 3, which are always dealt to the same draw lanes. */
+/* The whole sum: what the upper bits leave is less than 2^32, as items are few. */
+static __device__ __forceinline__ u64 draw_sum(const struct draw_part &of, uint32_t k)
+{
+    const u64 high = (u64)of.high[k] << DRAW_SHIFT;
+    return high + (of.low[k] - (uint32_t)high);
+}
+static_assert(STRETCH / OP_DRAW_LANES << DRAW_SHIFT <= 1 << 20, "few");
+
+/* What a warp has in shared memory, one behind the other: exponentials of some heads, 64 bytes for
+ * two lanes, which have two pages; chances, in the order in which threads come to them; values of
+ * shares, likewise, and places of what is taken, behind each other. */
+struct draw_room {
+    union {
+        uint4 exps[HEADS][STRETCH / 16];
+        uint4 chance[EACH / 4][32];
+        struct {
+            uint4 value[TURNS][32];
+            uint16_t place[STRETCH];
+        };
+    };
+    uint32_t weight[HEADS][32]; /* of pages: choose_weight */
+    float by[32];
+};
+
+/* What a thread has of its warp's stretch, which begins with item `first`: lane 2 r + j has of turn
+ * s the items 64 r + 16 s + 8 j .. + 7, which are always dealt to the same draw lanes. */
+struct draw_stretch {
+    uint32_t share[TURNS][NEAR / 2]; /* of shares that are made here: choose_meet */
+    uint32_t sum[NEAR];              /* what its draw lanes have added up to before these */
+    uint32_t certain;                /* bits */
+    uint32_t first;
+    bool made; /* shares; else values are there */
+};
+
 static __device__ __forceinline__ uint32_t draw_item(uint32_t s)
 {
     const uint32_t lane = threadIdx.x % 32;
-    return lane / 4 * 2 * PAGE_TOK + s * OP_DRAW_LANES + lane % 4 * NEAR;
+    return lane / 2 * 2 * PAGE_TOK + s * OP_DRAW_LANES + lane % 2 * NEAR;
 }
 
-/* Values of a stretch that begins with item `first`; of items behind the last one, none. */
-static __device__ __forceinline__ void load_stretch(float value[EACH], const struct op_draw &op,
-                                                    uint32_t first)
-{
-#pragma unroll
-    for (uint32_t k = 0; k < EACH; k++) {
-        const uint32_t i = first + draw_item(k / NEAR) + k % NEAR;
-        value[k] = i < op.n ? op.value[i] : 0.0f;
-    }
-}
-
-/* The same of shares that are made here: items begin with a page. */
-static __device__ __forceinline__ void make_stretch(float value[EACH], const struct op_draw &op,
-                                                    const struct draw_from &from, uint32_t first)
-{
-    const struct op_share_planes &at = from.of.at;
-    const uint32_t tok = op.first + first + draw_item(0), last = at.n_page - 1;
-    const uint32_t page[2] = {min(tok / PAGE_TOK, last), min(tok / PAGE_TOK + 1, last)};
-#pragma unroll
-    for (uint32_t k = 0; k < EACH; k++) value[k] = 0;
-#pragma unroll 4
-    for (uint32_t g = 0; g < at.group; g++)
-#pragma unroll
-        for (uint32_t s = 0; s < TURNS; s++) {
-            const uint32_t p = page[s / 2], t = s % 2 * OP_DRAW_LANES + tok % PAGE_TOK;
-            const uint32_t e = *(const uint32_t *)(choose_exps(at, g) + p * PAGE_TOK + t);
-            choose_add(value + s * NEAR, e, choose_by(at, from.log, g, p));
-        }
-#pragma unroll
-    for (uint32_t k = 0; k < EACH; k++)
-        if (first + draw_item(k / NEAR) + k % NEAR >= op.n) value[k] = 0;
-}
-
-/* Adds up a stretch, by a warp; `mine` gets what this thread's draw lanes have added up to before
- * it. */
-static __device__ __forceinline__ void add_stretch(struct draw_part *to, uint32_t mine[NEAR],
-                                                   const float value[EACH], struct draw_by v)
+/* Copies the exponentials of heads from g0 on: 16 bytes of each eight lines of banks apart. */
+static __device__ __forceinline__ void
+fetch_exps(struct draw_room &room, const struct op_share_planes &at, uint32_t g0, uint32_t page0)
 {
     const uint32_t lane = threadIdx.x % 32;
-    uint32_t n = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < HEADS * 2; i++) {
+        const uint32_t g = g0 + i / 2, n = i % 2 * 32 + lane, r = n / 4;
+        const uint32_t page = min(page0 + n / 2, at.n_page - 1);
+        const uint8_t *from = choose_exps(at, g) + page * PAGE_TOK + n % 2 * 16;
+        if (g < at.group)
+            copy_async16(smem_address(&room.exps[i / 2][r * 4 + (n % 4 ^ r / 2 % 4)]), from);
+    }
+    copy_commit();
+}
+
+/* Makes the shares of a stretch, by a warp; page by page lanes make what these are multiplied by.
+ */
+static __device__ __forceinline__ void make_shares(struct draw_stretch &to, struct draw_room &room,
+                                                   const struct draw_from &from, uint32_t page0)
+{
+    const struct op_share_planes &at = from.of.at;
+    const uint32_t lane = threadIdx.x % 32, r = lane / 2, page = min(page0 + lane, at.n_page - 1);
+    fetch_exps(room, at, 0, page0);
+    const float most = choose_most(at, from.log, page);
+    room.by[lane] = choose_unit(at, most);
+#pragma unroll
+    for (uint32_t i = 0; i < EACH / 2; i++) to.share[i / (NEAR / 2)][i % (NEAR / 2)] = 0;
+    for (uint32_t g0 = 0; g0 < at.group; g0 += HEADS) {
+        const uint32_t n = min(HEADS, at.group - g0);
+        for (uint32_t g = 0; g < n; g++)
+            room.weight[g][lane] = choose_weight(at, from.log, g0 + g, page, most);
+        copy_wait<0>();
+        __syncwarp(); /* all of it is there */
+        for (uint32_t g = 0; g < n; g++) {
+            const uint2 weight = *(const uint2 *)&room.weight[g][r * 2];
+#pragma unroll
+            for (uint32_t s = 0; s < TURNS; s++) {
+                const uint4 *e16 = &room.exps[g][r * 4 + (s ^ r / 2 % 4)];
+                const uint2 e = ((const uint2 *)e16)[lane % 2];
+                choose_meet(to.share[s], e.x, s / 2 ? weight.y : weight.x);
+                choose_meet(to.share[s] + 2, e.y, s / 2 ? weight.y : weight.x);
+            }
+        }
+        __syncwarp(); /* nobody reads it any more */
+        if (g0 + HEADS < at.group) fetch_exps(room, at, g0 + HEADS, page0);
+    }
+}
+
+/* Values of a turn: of shares that are made here, or those that are there; behind the last item,
+ * none. */
+static __device__ __forceinline__ void turn_values(float value[NEAR], const struct draw_stretch &of,
+                                                   const struct draw_room &room,
+                                                   const struct op_draw &op, uint32_t s)
+{
+    const uint32_t first = of.first + draw_item(s);
+    const float by = of.made ? room.by[threadIdx.x % 32 / 2 * 2 + s / 2] : 0;
+#pragma unroll
+    for (uint32_t k = 0; k < NEAR; k += 2) {
+        const float2 both = half_unpack<HALF_F16>(of.share[s][k / 2]);
+        value[k] = both.x * by;
+        value[k + 1] = both.y * by;
+    }
+    if (of.made && first + NEAR <= op.n) return;
+#pragma unroll
+    for (uint32_t k = 0; k < NEAR; k++)
+        if (first + k >= op.n)
+            value[k] = 0;
+        else if (!of.made)
+            value[k] = op.value[first + k];
+}
+
+/* Sums of eight words over the 16 lanes of the same j: lane 4 i + j or 4 i + 2 + j has those of
+ * word i, put together of bits 4, 3 and 2 of the lane. */
+static __device__ __forceinline__ uint32_t sum_eight(uint32_t x[NEAR])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t n = NEAR / 2; n > 0; n /= 2) {
+        const bool upper = lane & n * 4;
+#pragma unroll
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + n], (int)(n * 4));
+            x[i] = (upper ? x[i + n] : x[i]) + other;
+        }
+    }
+    return x[0] + __shfl_xor_sync(~0u, x[0], 2);
+}
+
+/* Adds up a stretch, by a warp: chances go to the room. */
+static __device__ __forceinline__ void add_stretch(struct draw_part *to, struct draw_stretch &mine,
+                                                   struct draw_room &room, const struct op_draw &op,
+                                                   struct draw_by v)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t high[NEAR] = {}, n;
+    mine.certain = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < NEAR; k++) mine.sum[k] = 0;
+#pragma unroll
+    for (uint32_t s = 0; s < TURNS; s++) {
+        float value[NEAR];
+        uint32_t chance[NEAR];
+        turn_values(value, mine, room, op, s);
+#pragma unroll
+        for (uint32_t k = 0; k < NEAR; k++) {
+            chance[k] = draw_chance(v, value[k]);
+            mine.certain |= (uint32_t) !(value[k] < v.cut) << (s * NEAR + k);
+            mine.sum[k] += chance[k];
+            high[k] += chance[k] >> DRAW_SHIFT;
+        }
+        room.chance[2 * s][lane] = make_uint4(chance[0], chance[1], chance[2], chance[3]);
+        room.chance[2 * s + 1][lane] = make_uint4(chance[4], chance[5], chance[6], chance[7]);
+    }
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++) {
-        u64 sum = 0;
+        const uint32_t own = mine.sum[k];
 #pragma unroll
-        for (uint32_t s = 0; s < TURNS; s++) {
-            sum += draw_chance(v, value[s * NEAR + k]);
-            n += !(value[s * NEAR + k] < v.cut);
+        for (uint32_t by = 2; by < 32; by *= 2) {
+            const uint32_t other = __shfl_up_sync(~0u, mine.sum[k], by);
+            if (lane >= by) mine.sum[k] += other;
         }
-        const u64 own = sum;
-#pragma unroll
-        for (uint32_t by = 4; by < 32; by *= 2) {
-            const u64 other = __shfl_up_sync(~0u, sum, by);
-            if (lane >= by) sum += other;
-        }
-        mine[k] = (uint32_t)(sum - own);
-        if (lane >= 28) to->chance[lane % 4 * NEAR + k] = sum;
+        if (lane >= 30) to->low[lane % 2 * NEAR + k] = mine.sum[k];
+        mine.sum[k] -= own;
     }
+    const uint32_t all = sum_eight(high);
+    if (!(lane & 2)) to->high[lane % 2 * NEAR + lane / 4] = all;
+    n = (uint32_t)__popc(mine.certain);
     for (int by = 16; by > 0; by /= 2) n += __shfl_xor_sync(~0u, n, by);
     if (lane == 0) to->n_certain = n;
 }
 
-/* Tells what the stretches of a piece add up to, by a warp: low words of the sums, and how often
- * these have passed 2^32, the items that are certain counted in. */
-static __device__ void tell_piece(struct op_draw_piece *to, const struct draw_part *part)
+/* Tells what the stretches of a piece add up to, by a warp. */
+static __device__ void tell_piece(struct draw_told *to, const struct draw_part *part)
 {
     const uint32_t lane = threadIdx.x % 32;
     u64 sum = 0;
-    for (uint32_t w = 0; w < WARPS; w++) sum += part[w].chance[lane % OP_DRAW_LANES];
-    uint32_t n = lane < OP_DRAW_LANES ? (uint32_t)(sum >> 32) : 0;
-    n += lane < WARPS ? part[lane].n_certain : 0;
-    for (int j = 16; j > 0; j /= 2) n += __shfl_xor_sync(~0u, n, j);
-    if (lane < OP_DRAW_LANES) to->chance[lane] = (uint32_t)sum;
-    __syncwarp();
-    if (lane == 0) flag_raise(&to->n_taken, n);
-}
-
-/* Until n pieces have told, by all threads of a block. */
-static __device__ void wait_for_pieces(const struct op_draw_piece *piece, uint32_t n)
-{
-    for (uint32_t p = threadIdx.x; p < n; p += THREADS)
-        while (flag_look(&piece[p].n_taken) == UNTOLD)
-            ;
-    __syncthreads();
+    if (lane >= OP_DRAW_LANES) return;
+    for (uint32_t w = 0; w < WARPS; w++) {
+        sum += draw_sum(part[w], lane);
+        if (lane == 0) sum += (u64)part[w].n_certain << 32;
+    }
+    word_tell(&to->word[lane], TOLD | sum);
 }
 
 /* ---- Taking ---- */
 
-/* What lanes of the draw have added up to before an item, and the items that are certain. */
+/* What lanes of the draw have added up to before an item, how often that has passed 2^32 being
+ * counted apart for some of it; the items that are certain are counted with the first one's. */
 struct draw_place {
     u64 sum; /* of lane threadIdx.x % OP_DRAW_LANES */
-    uint32_t n_certain;
+    uint32_t n;
 };
 
 /* Items that are listed before it. */
 static __device__ inline uint32_t listed_before(const struct draw_place &to)
 {
-    uint32_t at = (uint32_t)(to.sum >> 32);
+    uint32_t at = to.n + (uint32_t)(to.sum >> 32);
     for (int j = OP_DRAW_LANES / 2; j > 0; j /= 2) at += __shfl_xor_sync(~0u, at, j);
-    return at + to.n_certain;
+    return at;
 }
 
-/* The pieces before this one, by all warps. */
-static __device__ struct draw_place place_piece(const struct op_draw_piece *piece, uint32_t n,
-                                                struct draw_part *room)
+#define LOOKS 4u /* at pieces, by a thread together */
+
+/* The pieces before this one, by all warps, when all of these have told. */
+static __device__ struct draw_place place_piece(const struct draw_told *told, uint32_t n,
+                                                struct draw_place (*room)[OP_DRAW_LANES])
 {
+    constexpr uint32_t step = THREADS / OP_DRAW_LANES;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % OP_DRAW_LANES;
     struct draw_place at = {0, 0};
-    for (uint32_t p = threadIdx.x / OP_DRAW_LANES; p < n; p += THREADS / OP_DRAW_LANES) {
-        at.sum += __ldcg(&piece[p].chance[k]);
-        at.n_certain += __ldcg(&piece[p].n_taken);
+    for (uint32_t p = threadIdx.x / OP_DRAW_LANES; p < n; p += step * LOOKS) {
+        uint64_t word[LOOKS];
+        for (bool all = false; !all;) {
+            all = true;
+#pragma unroll
+            for (uint32_t i = 0; i < LOOKS; i++)
+                word[i] = p + i * step < n ? word_told(&told[p + i * step].word[k]) : TOLD;
+#pragma unroll
+            for (uint32_t i = 0; i < LOOKS; i++) all = all && word[i] & TOLD;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < LOOKS; i++) {
+            at.sum += (uint32_t)word[i];
+            at.n += (uint32_t)(word[i] >> 32) & ~(1u << 31);
+        }
     }
+    __syncwarp();
     at.sum += __shfl_xor_sync(~0u, at.sum, (int)OP_DRAW_LANES);
-    at.n_certain += __shfl_xor_sync(~0u, at.n_certain, (int)OP_DRAW_LANES);
-    if (lane < OP_DRAW_LANES) room[warp].chance[lane] = at.sum;
-    if (lane == 0) room[warp].n_certain = at.n_certain;
+    at.n += __shfl_xor_sync(~0u, at.n, (int)OP_DRAW_LANES);
+    if (lane < OP_DRAW_LANES) room[warp][lane] = at;
     __syncthreads();
     at.sum = (2 * k + 1) * (UINT32_MAX / (2 * OP_DRAW_LANES) + 1); /* op_draw_begin */
-    at.n_certain = 0;
+    at.n = 0;
     for (uint32_t w = 0; w < WARPS; w++) {
-        at.sum += room[w].chance[k];
-        at.n_certain += room[w].n_certain;
+        at.sum += room[w][k].sum;
+        at.n += room[w][k].n;
     }
     return at;
 }
 
-/* Bits of this thread's items that are taken, `sum` being what its draw lanes have added up to
- * before them. */
-static __device__ __forceinline__ uint32_t choose_items(const float value[EACH], struct draw_by v,
-                                                        const uint32_t sum[NEAR])
+/* Bits of this thread's items that are taken. */
+static __device__ __forceinline__ uint32_t choose_items(const struct draw_stretch &of,
+                                                        const struct draw_room &room)
 {
-    uint32_t bits = 0;
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t bits = of.certain, sum[NEAR];
 #pragma unroll
-    for (uint32_t k = 0; k < NEAR; k++) {
-        uint32_t up_to = sum[k];
+    for (uint32_t k = 0; k < NEAR; k++) sum[k] = of.sum[k];
 #pragma unroll
-        for (uint32_t s = 0; s < TURNS; s++) {
-            const float x = value[s * NEAR + k];
-            const uint32_t chance = draw_chance(v, x);
-            up_to += chance;
-            bits |= (uint32_t)(!(x < v.cut) || up_to < chance) << (s * NEAR + k);
+    for (uint32_t s = 0; s < TURNS; s++) {
+        const uint4 a = room.chance[2 * s][lane], b = room.chance[2 * s + 1][lane];
+        const uint32_t chance[NEAR] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (uint32_t k = 0; k < NEAR; k++) {
+            sum[k] += chance[k];
+            bits |= (uint32_t)(sum[k] < chance[k]) << (s * NEAR + k);
         }
     }
     return bits;
 }
 
-/* Bits of the page's items that lane % 2 stands for of the two that four lanes have, put together
- * of their threads'. */
-static __device__ __forceinline__ u64 gather_pages(uint32_t bits)
+/* Bits of the tokens of page threadIdx.x % 32 of the stretch, of which two lanes have two. */
+static __device__ __forceinline__ uint32_t gather_page(uint32_t bits)
 {
-    u64 both = 0;
+    const uint32_t j = threadIdx.x % 2, mine = __byte_perm(bits >> 16 * j, 0, 0x4140);
+    const uint32_t others = __byte_perm(bits >> 16 * (1 - j), 0, 0x4140);
+    return mine << 8 * j | __shfl_xor_sync(~0u, others << 8 * j, 1);
+}
+
+/* The share of an item of the stretch, which is there as a half. */
+static __device__ __forceinline__ float made_share(const struct draw_room &room, uint32_t place)
+{
+    const uint32_t page = place / PAGE_TOK, t = place % PAGE_TOK;
+    const uint32_t s = page % 2 * 2 + t / 16, lane = page / 2 * 2 + t / NEAR % 2;
+    const uint32_t both = ((const uint32_t *)&room.value[s][lane])[t % NEAR / 2];
+    return half_unpack<HALF_F16>(t % 2 ? both >> 16 : both).x * room.by[page];
+}
+
+/* Lists what is taken of a stretch, from number `at` on; `word`: the tokens of a lane's page. Few
+ * are taken, so all lanes take logs of what some had. */
+static __device__ __forceinline__ void list_stretch(const struct op_draw &op,
+                                                    struct draw_room &room,
+                                                    const struct draw_stretch &of, float cut,
+                                                    uint32_t at, uint32_t word)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t up_to = (uint32_t)__popc(word);
+    uint32_t to = 0u - up_to;
 #pragma unroll
-    for (uint32_t s = 0; s < TURNS; s++)
-        both |= (u64)(bits >> s * NEAR & 15u) << (s * OP_DRAW_LANES + threadIdx.x % 4 * NEAR);
-    both |= __shfl_xor_sync(~0u, both, 1);
-    return both | __shfl_xor_sync(~0u, both, 2);
-}
-
-static __device__ __forceinline__ uint32_t count_bits(u64 x)
-{
-    return (uint32_t)__popc((uint32_t)x) + (uint32_t)__popc((uint32_t)(x >> 32));
-}
-
-/* What a warp has taken of a stretch, behind each other: values, and places in the stretch. */
-struct draw_room {
-    float value[STRETCH];
-    uint16_t place[STRETCH];
-};
-
-/* Lists them from number `at` on: few are taken, so all lanes take logs of what some had. */
-static __device__ __forceinline__ void list_taken_items(const struct op_draw &op,
-                                                        const struct draw_room &room, float cut,
-                                                        uint32_t first, uint32_t at, uint32_t n)
-{
+    for (uint32_t by = 1; by < 32; by *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, up_to, by);
+        if (lane >= by) up_to += other;
+    }
+    const uint32_t n = __shfl_sync(~0u, up_to, 31);
+    if (n == 0) return;
+    to += up_to;
+    __syncwarp(); /* nobody reads chances any more */
+#pragma unroll
+    for (uint32_t s = 0; s < TURNS && of.made; s++)
+        room.value[s][lane] =
+            make_uint4(of.share[s][0], of.share[s][1], of.share[s][2], of.share[s][3]);
+    for (; word; word &= word - 1)
+        room.place[to++] = (uint16_t)(lane * PAGE_TOK + (uint32_t)__ffs((int)word) - 1);
     __syncwarp(); /* all of them are there */
-    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
-        const float x = room.value[i];
-        op.item[at + i] = op.first + first + room.place[i];
+    for (uint32_t i = lane; i < n; i += 32) {
+        const uint32_t place = room.place[i];
+        const float x = of.made ? made_share(room, place) : op.value[of.first + place];
+        op.item[at + i] = op.first + of.first + place;
         op.logw[at + i] = x < cut ? logf(cut / x) : 0.0f;
     }
 }
 
-/* What a thread has of its warp's stretch, which begins with item `first`. */
-struct draw_stretch {
-    float value[EACH];
-    uint32_t sum[NEAR]; /* what its draw lanes have added up to before these */
-    uint32_t first;
+struct take_room { /* of a block */
+    struct draw_part part[WARPS];
+    struct draw_place place[WARPS][OP_DRAW_LANES];
 };
 
-/* Takes from a warp's stretch, to number `at` of the list; returns the bits of one of the two pages
- * that four threads have to two of these, to others none. */
-static __device__ __forceinline__ uint32_t take_stretch(const struct op_draw &op,
-                                                        struct draw_room &room,
-                                                        const struct draw_stretch &from,
-                                                        struct draw_by v, uint32_t at)
-{
-    const uint32_t lane = threadIdx.x % 32, bits = choose_items(from.value, v, from.sum);
-    const u64 both = gather_pages(bits);
-    uint32_t up_to = count_bits(both);
-    const uint32_t own = up_to;
-#pragma unroll
-    for (uint32_t by = 4; by < 32; by *= 2) {
-        const uint32_t other = __shfl_up_sync(~0u, up_to, by);
-        if (lane >= by) up_to += other;
-    }
-#pragma unroll
-    for (uint32_t s = 0; s < TURNS; s++) {
-        const uint32_t place = draw_item(s);
-        uint32_t to = up_to - own + count_bits(both & (((u64)1 << place % (2 * PAGE_TOK)) - 1));
-#pragma unroll
-        for (uint32_t k = 0; k < NEAR; k++) {
-            if (!(bits >> (s * NEAR + k) & 1)) continue;
-            room.value[to] = from.value[s * NEAR + k];
-            room.place[to++] = (uint16_t)(place + k);
-        }
-    }
-    list_taken_items(op, room, v.cut, from.first, at, __shfl_sync(~0u, up_to, 31));
-    return lane % 4 == 0 ? (uint32_t)both : lane % 4 == 1 ? (uint32_t)(both >> 32) : 0;
-}
-
-/* A block takes from a piece; returns the bits of items, as take_stretch does. `from`: where shares
- * come from that are not there; or NULL. */
+/* A block takes from a piece; returns the bits of a page for each lane of its warps. `from`: where
+ * shares come from that are not there; or NULL. */
 static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struct draw_from *from,
-                                      uint32_t piece, float cut, struct draw_part *part,
-                                      struct draw_part *room)
+                                      uint32_t piece, float cut, struct take_room &all)
 {
     const uint32_t warp = threadIdx.x / 32;
     const struct draw_by v = draw_by_of(cut);
-    __shared__ struct draw_room taken[WARPS];
-    struct draw_stretch mine;
+    struct draw_room &room = ((struct draw_room *)kernel_shared())[warp];
+    struct draw_stretch mine = {};
+    mine.made = from != NULL;
     mine.first = piece * OP_DRAW_ITEMS + warp * STRETCH;
-    if (from)
-        make_stretch(mine.value, op.at, *from, mine.first);
-    else
-        load_stretch(mine.value, op.at, mine.first);
-    add_stretch(&part[warp], mine.sum, mine.value, v);
+    if (from) make_shares(mine, room, *from, (op.at.first + mine.first) / PAGE_TOK);
+    add_stretch(&all.part[warp], mine, room, op.at, v);
     __syncthreads();
-    if (warp == 0) tell_piece(&op.piece[piece], part);
-    wait_for_pieces(op.piece, piece);
-    struct draw_place to = place_piece(op.piece, piece, room);
+    if (warp == 0) tell_piece(&draw_told_of(op)[piece], all.part);
+    struct draw_place to = place_piece(draw_told_of(op), piece, all.place);
     for (uint32_t w = 0; w < warp; w++) {
-        to.sum += part[w].chance[threadIdx.x % OP_DRAW_LANES];
-        to.n_certain += part[w].n_certain;
+        to.sum += draw_sum(all.part[w], threadIdx.x % OP_DRAW_LANES);
+        to.n += threadIdx.x % OP_DRAW_LANES == 0 ? all.part[w].n_certain : 0;
     }
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++)
-        mine.sum[k] += __shfl_sync(~0u, (uint32_t)to.sum, threadIdx.x % 4 * NEAR + k);
-    return take_stretch(op.at, taken[warp], mine, v, listed_before(to));
+        mine.sum[k] += __shfl_sync(~0u, (uint32_t)to.sum, (int)(threadIdx.x % 2 * NEAR + k));
+    const uint32_t word = gather_page(choose_items(mine, room));
+    list_stretch(op.at, room, mine, cut, listed_before(to), word);
+    return word;
 }
 
 static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
@@ -540,21 +656,19 @@ struct draw_taken { /* what a launch takes, [n] on the device each */
 
 /* Behind all pieces: what came of the draw, and the list of what is marked beside it. */
 static __device__ void end_draw(const struct op_lane_draw &op, const struct op_lane_list *list,
-                                const struct page_lines &lines, struct draw_part *room,
+                                const struct page_lines &lines, struct take_room &room,
                                 struct marked_room &marked_room)
 {
-    const uint32_t n_piece = (op.at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
     struct op_lane_result r = *op.result;
-    if (!r.n_bad) {
-        wait_for_pieces(op.piece, n_piece);
-        tell_draw(op, &r, listed_before(place_piece(op.piece, n_piece, room)));
-    }
+    if (!r.n_bad)
+        tell_draw(op, &r,
+                  listed_before(place_piece(draw_told_of(op), draw_pieces(op), room.place)));
     __syncthreads(); /* all have read the result */
     if (threadIdx.x == 0) *op.result = r;
     if (!list) return;
     const bool dense = r.n_bad || r.n_over;
     const struct attn_count count =
-        list_marked(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
+        list_marked<MARKED>(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
     if (threadIdx.x > 0) return;
     struct attn_count *to = list->count; /* blocks that take add to n_line_tok */
     to->dense = count.dense;
@@ -572,7 +686,7 @@ static __global__ void __launch_bounds__(THREADS, TAKE_BLOCKS)
     __shared__ struct op_lane_draw op;
     __shared__ struct op_lane_list list;
     __shared__ struct draw_from from;
-    __shared__ struct draw_part room[WARPS], part[WARPS];
+    __shared__ struct take_room room;
     __shared__ struct page_lines lines;
     __shared__ struct marked_room marked_room;
     __shared__ uint32_t turn;
@@ -582,16 +696,17 @@ static __global__ void __launch_bounds__(THREADS, TAKE_BLOCKS)
     choose_open(&op, of.draw + blockIdx.y);
     const float cut = __ldcg(&op.state->cut); /* no number that counts if the lane is bad */
     const bool bad = op.result->n_bad;
-    const uint32_t n_piece = bad ? 0 : (op.at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
+    const uint32_t n_piece = bad ? 0 : draw_pieces(op);
     if (threadIdx.x == 0) {
         const uint32_t next = atomicAdd(&op.state->n_left, 1u); /* on its way with what is above */
         turn = bad ? blockIdx.x : next;
     }
-    if (of.shares) (void)choose_open_logs(from.log, from.of);
+    if (of.shares && threadIdx.x < from.of.at.group)
+        from.log[threadIdx.x] = __ldcg(from.of.lse + threadIdx.x);
     __syncthreads();
     if (turn == n_piece) end_draw(op, of.list ? &list : NULL, lines, room, marked_room);
     if (turn >= n_piece) return;
-    const uint32_t word = take_piece(op, of.shares ? &from : NULL, turn, cut, part, room);
+    const uint32_t word = take_piece(op, of.shares ? &from : NULL, turn, cut, room);
     if (!of.list) return;
     const uint32_t n_line = block_sum(page_lines_of(lines, word), marked_room.n);
     if (threadIdx.x == 0 && n_line) atomicAdd(&list.count->n_line_tok, n_line);
@@ -603,7 +718,7 @@ static sac_status take(struct cuda_device *d, const struct draw_taken &of,
                        const struct page_lines &lines)
 {
     return queue_launch(d, "draw of tokens", draw_take_kernel, dim3(of.n_piece + 1, of.n), THREADS,
-                        0, of, lines);
+                        WARPS * sizeof(struct draw_room), of, lines);
 }
 
 static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n)
@@ -617,7 +732,7 @@ static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, u
     uint32_t most = 1;
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
     most = choose_reach(most);
-    const uint32_t n_need = shares.n > 0 ? (shares.n_page + CUT_THREADS - 1) / CUT_THREADS
+    const uint32_t n_need = shares.n > 0 ? (shares.n_page + CUT_PAGES - 1) / CUT_PAGES
                                          : (most + CUT_ITEMS - 1) / CUT_ITEMS;
     TRY(queue_launch(d, "cut of a draw", draw_cut_kernel, dim3(n_need < busy ? n_need : busy, n),
                      CUT_THREADS, 0, shares, list, n, ends, d->draw_sums, d->tally));

@@ -17,6 +17,7 @@ enum half_type { HALF_F16, HALF_BF16 };
 #define LINEAR_PANEL 16384u /* outputs of prompt rows that are multiplied together, at most */
 #define PROMPT_PIECE 32u /* tiles of a prompt row's list that a block reads by itself, at least */
 #define TEAM_LOOKS   1024u /* at what has not come from another GPU, between two at the clock */
+#define ORDER_NEAR   16384u /* pages whose keys are put in order in shared memory, at most */
 
 /* ---- Launches ---- */
 
@@ -49,18 +50,18 @@ __device__ __forceinline__ uint32_t count_block(uint32_t *tally)
     return n_before;
 }
 
-/* Raises a flag, and looks at one: what this thread had written, or others before a barrier with it,
- * is there for those who have seen the flag, and behind their next barrier for others. */
-__device__ __forceinline__ void flag_raise(uint32_t *flag, uint32_t x)
+/* A word for other blocks, and a look at one that says of itself whether it has been told: all of its
+ * bits together, and in no order with other words. */
+__device__ __forceinline__ void word_tell(uint64_t *to, uint64_t word)
 {
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(x) : "memory");
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
-__device__ __forceinline__ uint32_t flag_look(const uint32_t *flag)
+__device__ __forceinline__ uint64_t word_told(const uint64_t *at)
 {
-    uint32_t x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(flag) : "memory");
-    return x;
+    uint64_t word;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    return word;
 }
 
 /* Ahead of it: blocks of what is launched next may come before this kernel has begun, when all of its

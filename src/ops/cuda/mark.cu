@@ -8,6 +8,7 @@
 #define THREADS  1024u
 #define FEW      256u
 #define TOGETHER 4u /* values that a thread makes */
+#define MARKED   4u /* pages of a thread that lists what is marked */
 
 /* ---- Begin ---- */
 
@@ -132,7 +133,7 @@ static __device__ void make_list(const struct op_lane_list &op, const struct pag
     const struct op_lane_result r = *op.result;
     const bool dense = op.dense || r.n_bad || r.n_over;
     const uint32_t n_tok = op.weighs && !dense ? r.n_tok : 0;
-    struct attn_count count = list_marked(op, r, dense, n_tok, lines, room);
+    struct attn_count count = list_marked<MARKED>(op, r, dense, n_tok, lines, room);
     count.n_line += block_sum(list_tokens(lines, op.tok, n_tok), room.n);
     if (threadIdx.x == 0) *op.count = count;
 }

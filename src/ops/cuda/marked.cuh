@@ -6,8 +6,6 @@
 #include "ops/cuda/block.cuh"
 #include "ops/lanes.h"
 
-#define MARKED_EACH 4u /* neighbouring pages of a thread */
-
 struct marked_room { /* shared memory */
     unsigned long long both[32];
     uint32_t n[32];
@@ -51,34 +49,35 @@ static __device__ inline uint32_t list_tokens(const struct page_lines &l, const 
 }
 
 /* Pages that are marked whole, and other tokens behind n_tok that are listed already. Numbers of
- * pages and of tokens are added up together, as one. n_line is of what is marked and of choosing.
+ * pages and of tokens are added up together, as one. n_line is of what is marked and of choosing. A
+ * thread takes EACH neighbouring pages, of which few are marked, as a rule.
  */
+template <uint32_t EACH>
 static __device__ inline struct attn_count
 list_marked(const struct op_lane_list &op, const struct op_lane_result &r, bool dense,
             uint32_t n_tok, const struct page_lines &lines, struct marked_room &room)
 {
     struct attn_count count = {};
     uint32_t n_page = 0, n_line = 0;
-    for (uint32_t first = 0; first < op.n_page; first += blockDim.x * MARKED_EACH) {
-        const uint32_t p = first + threadIdx.x * MARKED_EACH;
-        uint32_t word[MARKED_EACH];
+    for (uint32_t first = 0; first < op.n_page; first += blockDim.x * EACH) {
+        const uint32_t p = first + threadIdx.x * EACH;
+        uint32_t marked = 0;
         unsigned long long mine = 0, all;
 #pragma unroll
-        for (uint32_t k = 0; k < MARKED_EACH; k++)
-            word[k] = p + k >= op.n_page ? 0 : dense ? ~0u : op.mask[p + k];
-#pragma unroll
-        for (uint32_t k = 0; k < MARKED_EACH; k++) {
-            mine += word[k] == ~0u ? 1ull << 32 : (uint32_t)__popc(word[k]);
-            n_line += page_lines_of(lines, word[k]);
+        for (uint32_t k = 0; k < EACH; k++)
+            marked |= (uint32_t)(p + k < op.n_page && (dense || op.mask[p + k])) << k;
+        for (uint32_t left = marked; left; left &= left - 1) {
+            const uint32_t word = dense ? ~0u : op.mask[p + (uint32_t)__ffs((int)left) - 1];
+            mine += word == ~0u ? 1ull << 32 : (uint32_t)__popc(word);
+            n_line += page_lines_of(lines, word);
         }
         const unsigned long long before = block_before(mine, room.both, &all);
         uint32_t page_at = n_page + (uint32_t)(before >> 32), at = n_tok + (uint32_t)before;
-#pragma unroll
-        for (uint32_t k = 0; k < MARKED_EACH; k++) {
-            uint32_t left = word[k] == ~0u ? 0 : word[k];
-            if (word[k] == ~0u && !dense) op.page[page_at++] = p + k;
-            for (; left; left &= left - 1)
-                op.tok[at++] = (p + k) * PAGE_TOK + (uint32_t)__ffs(left) - 1;
+        for (uint32_t left = dense ? 0 : marked; left; left &= left - 1) {
+            const uint32_t page = p + (uint32_t)__ffs((int)left) - 1, word = op.mask[page];
+            if (word == ~0u) op.page[page_at++] = page;
+            for (uint32_t tok = word == ~0u ? 0 : word; tok; tok &= tok - 1)
+                op.tok[at++] = page * PAGE_TOK + (uint32_t)__ffs((int)tok) - 1;
         }
         n_page += (uint32_t)(all >> 32);
         n_tok += (uint32_t)all;

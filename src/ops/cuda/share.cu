@@ -3,14 +3,15 @@
  * by itself, and sums are added in one order.
  *
  * Logits do not lie in memory: of a page there is the largest one of each head, and exponentials
- * less that as halves, which are multiplied by what the sums of all pages make of it when shares
- * are wanted (choose_shares). So a second pass reads half as much, and has no exponentials of its
- * own; what the exponentials of a page add up to lies beside them. Weights of a page's codes,
- * queries times steps, are rounded to halves: off by a thousandth of what two bits of a key leave
- * open. What goes with all tokens of a page is not rounded.
+ * less that as bytes, which are multiplied by what the sums of all pages make of it when shares
+ * are wanted (choose_shares). So a second pass reads a quarter as much, and has no exponentials of
+ * its own; what the exponentials of a page, as halves, add up to lies beside them. Weights of a
+ * page's codes, queries times steps, are rounded to halves: off by a thousandth of what two bits of
+ * a key leave open. What goes with all tokens of a page is not rounded.
  *
- * Heads are the 16 rows of a matrix instruction, and codes of tokens its columns. Where groups are
- * small, lanes share them: those of sequences which have the same page take one reading of it. */
+ * Heads are the 16 rows of a matrix instruction, and codes of tokens its columns, which two tiles
+ * of heads meet. Where groups are small, lanes share them: those of sequences which have the same
+ * page take one reading of it. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
@@ -18,7 +19,8 @@
 
 #define WARPS  4u
 #define ROWS   16u /* heads of one instruction */
-#define MATES  4u  /* lanes of a block, at most */
+#define TILES  2u  /* of so many heads, that a warp meets with a page at most */
+#define MATES  8u  /* lanes of a block, at most */
 #define BUSY   4u  /* blocks of a multiprocessor at once */
 #define STAGES 4u  /* pages of a warp that are in shared memory, or on their way there */
 #define SPREAD 256u
@@ -36,7 +38,7 @@ struct share_row {
 
 struct share_block {
     const struct op_lane_shares *of; /* [n_mate] in shared memory, of groups of the same size */
-    struct share_row *row;           /* [ROWS] there: of the heads at hand */
+    struct share_row *row;           /* there: of the heads at hand */
     uint32_t n_mate, group;
 };
 
@@ -47,9 +49,9 @@ struct share_block {
  * is the same for all warps and wanted once for many tokens. */
 template <uint32_t D> struct share_query {
     static constexpr uint32_t n_word = D / 64;
-    /* By word and quarter: channels 0, 1 of heads lane / 4 and 8 + lane / 4, then channels 2, 3. */
-    uint32_t q[n_word][4][4];
-    const uint4 (*rest)[4][32]; /* [n_word] of these, by lanes, in shared memory */
+    /* By word and quarter, of all lanes of a warp: channels 0, 1 of heads lane / 4 and 8 + lane /
+     * 4, then channels 2, 3. In shared memory. */
+    uint4 near[n_word][4][32], rest[n_word][4][32];
 };
 
 /* What the queries of a quarter are multiplied by, so that their products with its codes are alike.
@@ -67,44 +69,42 @@ static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t wo
     return quarter * (D / 4) + j * (D / 16) + word * 4;
 }
 
-/* Of heads g0 .. g0 + ROWS - 1, by all threads of a block: queries, and rows. */
+/* Of n_tile times ROWS heads from g0 on, by all threads of a block: queries, and rows. */
 template <uint32_t D>
-static __device__ void share_heads_load(struct share_query<D> &to, uint4 (*rest)[4][32],
-                                        const struct share_block &b, uint32_t g0)
+static __device__ void share_heads_load(struct share_query<D> *to, const struct share_block &b,
+                                        uint32_t g0, uint32_t n_tile)
 {
-    const uint32_t lane = threadIdx.x % 32, row = g0 + lane / 4;
-    const struct choose_head head[2] = {choose_head_of(row, b.group, b.n_mate),
-                                        choose_head_of(row + 8, b.group, b.n_mate)};
+    constexpr uint32_t n_word = D / 64;
+    const uint32_t lane = threadIdx.x % 32;
     __syncthreads(); /* nobody reads those of the heads before any more */
-    to.rest = rest;
-    if (threadIdx.x < ROWS) {
+    if (threadIdx.x < n_tile * ROWS) {
         const struct choose_head h = choose_head_of(g0 + threadIdx.x, b.group, b.n_mate);
         const struct op_share_planes &op = b.of[h.mate].at;
         b.row[threadIdx.x] = {choose_exps(op, h.head), choose_tops(op, h.head),
                               choose_sums(op, h.head), b.of[h.mate].sum + h.head,
                               h.is ? h.mate : UINT32_MAX};
     }
+    for (uint32_t i = threadIdx.x / 32; i < n_tile * n_word * 4; i += blockDim.x / 32) {
+        const uint32_t t = i / (n_word * 4), u = i / 4 % n_word, s = i % 4;
+        uint32_t near[4], left[4];
 #pragma unroll
-    for (uint32_t u = 0; u < to.n_word; u++)
+        for (uint32_t e = 0; e < 2; e++) {
+            const struct choose_head h =
+                choose_head_of(g0 + t * ROWS + e * 8 + lane / 4, b.group, b.n_mate);
+            const struct op_share_planes &op = b.of[h.mate].at;
+            const float *from = op.q + h.head * D + share_channel<D>(lane % 4, u, s);
+            const float4 v = h.is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
+            const float by = op.scale * share_fit(s);
+            const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
 #pragma unroll
-        for (uint32_t s = 0; s < 4; s++) {
-            uint32_t left[4];
-#pragma unroll
-            for (uint32_t e = 0; e < 2; e++) {
-                const struct op_share_planes &op = b.of[head[e].mate].at;
-                const float *from = op.q + head[e].head * D + share_channel<D>(lane % 4, u, s);
-                const float4 v = head[e].is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
-                const float by = op.scale * share_fit(s);
-                const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
-#pragma unroll
-                for (uint32_t k = 0; k < 2; k++) {
-                    uint32_t &near = to.q[u][s][2 * k + e];
-                    near = half_pack<HALF_F16>(x[2 * k], x[2 * k + 1]);
-                    left[2 * k + e] = half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], near);
-                }
+            for (uint32_t k = 0; k < 2; k++) {
+                near[2 * k + e] = half_pack<HALF_F16>(x[2 * k], x[2 * k + 1]);
+                left[2 * k + e] = half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], near[2 * k + e]);
             }
-            if (threadIdx.x < 32) rest[u][s][lane] = make_uint4(left[0], left[1], left[2], left[3]);
         }
+        to[t].near[u][s][lane] = make_uint4(near[0], near[1], near[2], near[3]);
+        to[t].rest[u][s][lane] = make_uint4(left[0], left[1], left[2], left[3]);
+    }
     __syncthreads();
 }
 
@@ -148,10 +148,10 @@ static __device__ __forceinline__ void share_base(float base[4], const struct sh
         share_load(by, from + 2 * D);
 #pragma unroll
         for (uint32_t u = 0; u < n_word; u++) {
-            const uint4 v = query.rest[u][s][lane];
-            const uint32_t rest[4] = {v.x, v.y, v.z, v.w};
-            mma_16816<HALF_F16>(min, query.q[u][s], lo[2 * u], lo[2 * u + 1]);
-            mma_16816<HALF_F16>(step, query.q[u][s], by[2 * u], by[2 * u + 1]);
+            const uint4 x = query.near[u][s][lane], y = query.rest[u][s][lane];
+            const uint32_t near[4] = {x.x, x.y, x.z, x.w}, rest[4] = {y.x, y.y, y.z, y.w};
+            mma_16816<HALF_F16>(min, near, lo[2 * u], lo[2 * u + 1]);
+            mma_16816<HALF_F16>(step, near, by[2 * u], by[2 * u + 1]);
             mma_16816<HALF_F16>(min, rest, lo[2 * u], lo[2 * u + 1]);
             mma_16816<HALF_F16>(step, rest, by[2 * u], by[2 * u + 1]);
         }
@@ -169,21 +169,21 @@ static __device__ __forceinline__ uint32_t share_token(uint32_t i)
     return column / 2 * 8 + i * 2 + column % 2;
 }
 
-/* Products of a page's codes and queries: c[i][2 e + k] of head lane / 4 + 8 e and token 8 (lane %
- * 4) + 2 i + k. `plane`, `steps`: where the page's are. */
-template <uint32_t D>
-static __device__ __forceinline__ void share_page(float c[4][4], const struct share_query<D> &query,
+/* Products of a page's codes and queries of N tiles: c[t][i][2 e + k] of head lane / 4 + 8 e and
+ * token 8 (lane % 4) + 2 i + k. `plane`, `steps`: where the page's are. */
+template <uint32_t D, uint32_t N>
+static __device__ __forceinline__ void share_page(float c[N][4][4],
+                                                  const struct share_query<D> *query,
                                                   const uint8_t *plane, const uint8_t *steps)
 {
     constexpr uint32_t n_word = D / 64;
-    const uint32_t j = threadIdx.x % 4;
+    const uint32_t lane = threadIdx.x % 32, j = lane % 4;
     uint32_t code[4][n_word];
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 4; i++)
         share_load(code[i], plane + share_token(i) * (D / 4) + j * (D / 16));
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++) c[i][k] = 0;
-    }
+    for (uint32_t i = 0; i < N * 16; i++) c[i / 16][i / 4 % 4][i % 4] = 0;
 #pragma unroll
     for (uint32_t u = 0; u < n_word; u++) {
         uint32_t first[4], second[4]; /* pairs of channels: the byte of each at the same place */
@@ -195,13 +195,17 @@ static __device__ __forceinline__ void share_page(float c[4][4], const struct sh
 #pragma unroll
         for (uint32_t s = 0; s < 4; s++) {
             const uint32_t bits = 0x00030003u << 2 * s;
-            uint32_t step[2], by[4];
+            uint32_t step[2];
             share_load(step, steps + share_channel<D>(j, u, s) * 2);
 #pragma unroll
-            for (uint32_t k = 0; k < 4; k++) by[k] = h2_mul(query.q[u][s][k], step[k / 2]);
+            for (uint32_t t = 0; t < N; t++) {
+                const uint4 q = query[t].near[u][s][lane];
+                const uint32_t by[4] = {h2_mul(q.x, step[0]), h2_mul(q.y, step[0]),
+                                        h2_mul(q.z, step[1]), h2_mul(q.w, step[1])};
 #pragma unroll
-            for (uint32_t i = 0; i < 4; i++)
-                mma_16816<HALF_F16>(c[i], by, first[i] & bits, second[i] & bits);
+                for (uint32_t i = 0; i < 4; i++)
+                    mma_16816<HALF_F16>(c[t][i], by, first[i] & bits, second[i] & bits);
+            }
         }
     }
 }
@@ -222,24 +226,39 @@ static __device__ __forceinline__ float share_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Powers of the eight logits of head e that a lane has, less the largest one of the page, to `exps`
- * unless it is NULL: returns that, of products alone, and the page's sum. The sum is NaN if one is
- * not finite: then the page's step or the query is not, and some products are NaN or all infinite.
- */
-static __device__ __forceinline__ struct exp_sum share_put(uint8_t *exps, const float c[4][4],
-                                                           uint32_t e)
+#define SHARE_ONES 0x3c003c00u /* two halves */
+
+/* Powers of the eight logits of each head e that a lane has, less the largest one of the page, as
+ * halves and then as bytes to exps[e] unless that is NULL: makes that, of products alone, and the
+ * page's sum, which is a product with ones. The sum is NaN if one is not finite: then the page's
+ * step or the query is not, and some products are NaN or all infinite. */
+static __device__ __forceinline__ void share_put(struct exp_sum made[2], uint8_t *const exps[2],
+                                                 uint32_t at, const float c[4][4])
 {
-    float max = fmaxf(c[0][2 * e], c[0][2 * e + 1]), x[8];
+    uint32_t power[4][2];
+    float sum[4] = {};
 #pragma unroll
-    for (uint32_t i = 1; i < 4; i++) max = fmaxf(max, fmaxf(c[i][2 * e], c[i][2 * e + 1]));
-    max = share_max(max) * SHARE_UNIT;
-    const float up = CHOOSE_UP - max;
+    for (uint32_t e = 0; e < 2; e++) {
+        float max = fmaxf(c[0][2 * e], c[0][2 * e + 1]);
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++)
-        x[i] = exp2_fast(fmaf(c[i / 2][2 * e + i % 2], SHARE_UNIT, up));
-    if (exps) *(uint2 *)exps = make_uint2(choose_pack(x), choose_pack(x + 4));
-    const float sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
-    return {max, share_sum(sum)};
+        for (uint32_t i = 1; i < 4; i++) max = fmaxf(max, fmaxf(c[i][2 * e], c[i][2 * e + 1]));
+        made[e].max = share_max(max) * SHARE_UNIT;
+        const float up = CHOOSE_UP - made[e].max;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            power[i][e] = half_pack<HALF_F16>(exp2_fast(fmaf(c[i][2 * e], SHARE_UNIT, up)),
+                                              exp2_fast(fmaf(c[i][2 * e + 1], SHARE_UNIT, up)));
+        if (exps[e])
+            *(uint2 *)(exps[e] + at) = make_uint2(choose_pack(power[0][e], power[1][e]),
+                                                  choose_pack(power[2][e], power[3][e]));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i += 2) {
+        const uint32_t a[4] = {power[i][0], power[i][1], power[i + 1][0], power[i + 1][1]};
+        mma_16816<HALF_F16>(sum, a, SHARE_ONES, SHARE_ONES);
+    }
+    made[0].sum = sum[0];
+    made[1].sum = sum[2];
 }
 
 /* ---- Pieces ---- */
@@ -248,9 +267,10 @@ static __device__ __forceinline__ struct exp_sum share_put(uint8_t *exps, const 
 struct share_piece {
     uint32_t piece, mate;
     bool same;
+    uint32_t next; /* the warp's next piece */
 };
 
-/* The row of head lane / 4 + 8 e, if it meets these pages; else NULL. */
+/* The row of head lane / 4 + 8 e of all tiles, if it meets these pages; else NULL. */
 static __device__ __forceinline__ const struct share_row *
 share_row_of(const struct share_block &b, uint32_t e, const struct share_piece &of)
 {
@@ -311,10 +331,29 @@ template <uint32_t D> struct share_room {
     uint8_t min[SHARE_PAGES][n_min + 64], plane[STAGES][n_plane];
 };
 
-/* A piece, by a warp. */
+/* Bytes of the rooms of a block's warps. */
+template <uint32_t D, bool APART> static __host__ __device__ constexpr size_t share_rooms(void)
+{
+    return APART ? 0 : WARPS * sizeof(struct share_room<D>);
+}
+
+/* Brings the pages of a piece nearer, by a warp. */
 template <uint32_t D>
+static __device__ __forceinline__ void share_fetch_ahead(const struct op_share_planes &op,
+                                                         uint32_t piece)
+{
+    constexpr uint32_t n_line = (4 * D + PAGE_TOK * D / 4) / 128;
+    const uint32_t n = share_count(op, piece) * n_line;
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
+        const uint32_t id = op.page[piece * SHARE_PAGES + i / n_line];
+        fetch_ahead(op.base + (size_t)id * op.stride + op.min_at + i % n_line * 128);
+    }
+}
+
+/* A piece, by a warp, for the heads of N tiles. */
+template <uint32_t D, uint32_t N>
 static __device__ __forceinline__ void share_by_warp(const struct share_block &b,
-                                                     const struct share_query<D> &query,
+                                                     const struct share_query<D> *query,
                                                      const struct share_piece &of)
 {
     using room_of = struct share_room<D>;
@@ -340,36 +379,42 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
         copy_async16(smem_address(room.min[p] + at), page_at(p) + op.min_at + at);
     }
     for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
-    uint8_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
-    struct share_made made[2] = {};
+    share_fetch_ahead<D>(op, of.next);
+    uint8_t *exps[N][2];
+    struct share_made made[N][2] = {};
+#pragma unroll
+    for (uint32_t t = 0; t < 2 * N; t++) exps[t / 2][t % 2] = share_exps_of(b, t, of);
     for (uint32_t first = 0; first < n; first += 2)
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++) {
             const uint32_t p = first + k;
-            float c[4][4];
+            float c[N][4][4];
             if (p >= n) break;
             copy_wait<STAGES - 2>();
             __syncwarp(); /* the page is there, and nobody reads the one before it any more */
             fetch(p + STAGES - 1);
-            share_page(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
+            share_page<D, N>(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
 #pragma unroll
-            for (uint32_t e = 0; e < 2; e++) {
-                const struct exp_sum page =
-                    share_put(exps[e] ? exps[e] + p * PAGE_TOK : NULL, c, e);
-                if (p / 2 == j) made[e].page[k] = page;
+            for (uint32_t t = 0; t < N; t++) {
+                struct exp_sum page[2];
+                share_put(page, exps[t], p * PAGE_TOK, c[t]);
+                if (p / 2 == j) made[t][0].page[k] = page[0], made[t][1].page[k] = page[1];
             }
         }
-    float base[4];
-    share_base(base, query, room.min[lane / 4]);
+#pragma unroll
+    for (uint32_t t = 0; t < N; t++) {
+        float base[4];
+        share_base(base, query[t], room.min[lane / 4]);
+        share_tell(b, 2 * t, of, made[t][0], base, n);
+        share_tell(b, 2 * t + 1, of, made[t][1], base + 2, n);
+    }
     __syncwarp(); /* nobody reads the room any more */
-    share_tell(b, 0, of, made[0], base, n);
-    share_tell(b, 1, of, made[1], base + 2, n);
 }
 
 /* The same by a block, a warp for each page. */
 template <uint32_t D>
 static __device__ __forceinline__ void share_by_block(const struct share_block &b,
-                                                      const struct share_query<D> &query,
+                                                      const struct share_query<D> *query,
                                                       const struct share_piece &of)
 {
     __shared__ struct exp_sum room[SHARE_PAGES][ROWS];
@@ -381,16 +426,14 @@ static __device__ __forceinline__ void share_by_block(const struct share_block &
         return op.base + (size_t)op.page[of.piece * SHARE_PAGES + i] * op.stride;
     };
     float base[4];
-    if (p == 0 && n > 0) share_base(base, query, page_at(min(lane / 4, n - 1)) + op.min_at);
+    if (p == 0 && n > 0) share_base(base, *query, page_at(min(lane / 4, n - 1)) + op.min_at);
     if (p < n) {
         const uint8_t *page = page_at(p);
-        float c[4][4];
-        share_page(c, query, page + op.hi2_at, page + op.step_at);
-#pragma unroll
-        for (uint32_t e = 0; e < 2; e++) {
-            const struct exp_sum made = share_put(exps[e] ? exps[e] + p * PAGE_TOK : NULL, c, e);
-            if (j == 0) room[p][lane / 4 + 8 * e] = made;
-        }
+        float c[1][4][4];
+        struct exp_sum made[2];
+        share_page<D, 1>(c, query, page + op.hi2_at, page + op.step_at);
+        share_put(made, exps, p * PAGE_TOK, c[0]);
+        if (j == 0) room[p][lane / 4] = made[0], room[p][lane / 4 + 8] = made[1];
     }
     __syncthreads();
     for (uint32_t e = 0; e < 2 && p == 0 && n > 0; e++) {
@@ -421,65 +464,40 @@ static __device__ bool share_is_same(const struct share_block &b, uint32_t piece
     return __all_sync(~0u, same);
 }
 
-/* ---- Sums ---- */
-
-#define LOGS 4u /* heads whose sums a warp adds up together */
-
-/* Adds to a sum; none is {-FLT_MAX, 0}. */
-static __device__ __forceinline__ void share_add(struct exp_sum &sum, const struct exp_sum &x)
+/* Pieces of a block's lanes: one for all, for all tiles; or each lane's, for tiles that have heads
+ * of it. */
+template <uint32_t D, uint32_t N>
+static __device__ __forceinline__ void share_pages(const struct share_block &b,
+                                                   const struct share_query<D> *query, uint32_t g0,
+                                                   uint32_t piece, uint32_t next)
 {
-    const float high = fmaxf(sum.max, x.max);
-    sum.sum = sum.sum * exp2_fast(sum.max - high) + x.sum * exp2_fast(x.max - high);
-    sum.max = high;
-}
-
-/* The logs of the sums of heads i .. i + LOGS - 1 of the block's lanes, from those of their pieces
- * in powers of two; by a warp. */
-static __device__ void share_logs(const struct share_block &b, uint32_t i)
-{
-    const float *sum[LOGS];
-    uint32_t n[LOGS], most = 0;
-    struct choose_head h[LOGS];
-    struct exp_sum all[LOGS];
-#pragma unroll
-    for (uint32_t k = 0; k < LOGS; k++) {
-        h[k] = choose_head_of(i + k, b.group, b.n_mate);
-        sum[k] = b.of[h[k].mate].sum + h[k].head;
-        n[k] = h[k].is ? share_pieces(b.of[h[k].mate].at.n_page) : 0;
-        most = max(most, n[k]);
-        all[k] = {-FLT_MAX, 0};
+    if (share_is_same(b, piece)) {
+        share_by_warp<D, N>(b, query, {piece, 0, true, next});
+        return;
     }
-#pragma unroll 4
-    for (uint32_t p = threadIdx.x % 32; p < most; p += 32)
-#pragma unroll
-        for (uint32_t k = 0; k < LOGS; k++)
-            share_add(all[k], {p < n[k] ? __ldcg(sum[k] + (size_t)p * b.group) : -FLT_MAX,
-                               p < n[k] ? 1.0f : 0.0f});
-#pragma unroll
-    for (uint32_t k = 0; k < LOGS; k++) {
-        float max = all[k].max;
-        for (int by = 16; by > 0; by /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, by));
-        float one = all[k].sum * exp2_fast(all[k].max - max);
-        for (int by = 16; by > 0; by /= 2) one += __shfl_xor_sync(~0u, one, by);
-        if (threadIdx.x % 32 == 0 && h[k].is)
-            b.of[h[k].mate].lse[h[k].head] = (max + log2f(one)) * LN2;
+    for (uint32_t t = 0; t < N; t++) {
+        const uint32_t first = g0 + t * ROWS, last = min(first + ROWS, b.n_mate * b.group) - 1;
+        const struct share_block tile = {b.of, b.row + t * ROWS, b.n_mate, b.group};
+        for (uint32_t m = first / b.group; first <= last && m <= last / b.group; m++)
+            share_by_warp<D, 1>(tile, query + t, {piece, m, false, next});
     }
 }
 
 /* APART: a block has a piece, else each of its warps; sums do not tell. Lanes i, i + n_list /
- * n_mate and so on are a block's (choose_head). The last block to be done with them adds up. Blocks
- * of all lanes have the same pieces at the same time, so that sequences which share pages find them
- * in the cache. */
-template <uint32_t D, bool APART>
+ * n_mate and so on are a block's (choose_head), whose heads it meets N tiles at a time. Blocks of
+ * all lanes have the same pieces at the same time, so that sequences which share pages find them in
+ * the cache. */
+template <uint32_t D, uint32_t N, bool APART>
 static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D > 128 ? 1
                                                                              : APART ? 2
                                                                                      : BUSY)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_mate,
-                        const struct choose_begin begins, uint32_t *tally)
+                        const struct choose_begin begins)
 {
     __shared__ struct op_lane_shares of[MATES];
-    __shared__ struct share_row row[ROWS];
-    __shared__ uint4 rest[D / 64][4][32];
+    __shared__ struct share_row row[N * ROWS];
+    struct share_query<D> *query =
+        (struct share_query<D> *)(kernel_shared() + share_rooms<D, APART>());
     const uint32_t n = n_list / n_mate, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
     for (uint32_t m = 0; m < n_mate; m++) choose_copy(&of[m], list + blockIdx.x + m * n);
     kernel_begin();
@@ -487,25 +505,18 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
     for (uint32_t i = blockIdx.x; i < begins.n; i += n)
         choose_clear(begins.list[i], blockIdx.y, gridDim.y);
     const struct share_block b = {of, row, n_mate, of[0].at.group};
-    const uint32_t n_head = n_mate * b.group;
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
-    for (uint32_t g0 = 0; g0 < n_head; g0 += ROWS) {
-        struct share_query<D> query;
-        share_heads_load(query, rest, b, g0);
+    for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += N * ROWS) {
+        share_heads_load(query, b, g0, N);
         for (uint32_t p = blockIdx.y * each + (APART ? 0 : warp); p < share_pieces(n_page);
              p += gridDim.y * each) {
-            const bool same = share_is_same(b, p);
-            for (uint32_t m = 0; m < (same ? 1 : n_mate); m++) {
-                if constexpr (APART)
-                    share_by_block(b, query, {p, m, same});
-                else
-                    share_by_warp(b, query, {p, m, same});
-            }
+            if constexpr (APART)
+                share_by_block(b, query, {p, 0, true, p});
+            else
+                share_pages<D, N>(b, query, g0, p, p + gridDim.y * each);
         }
     }
-    if (!block_is_last(tally + blockIdx.x, gridDim.y)) return;
-    for (uint32_t i = warp * LOGS; i < n_head; i += blockDim.x / 32 * LOGS) share_logs(b, i);
 }
 
 /* ---- Shares ---- */
@@ -518,7 +529,7 @@ static __global__ void __launch_bounds__(SPREAD)
     __shared__ float log[OP_GROUP_MAX];
     choose_open(&of, shares.list + blockIdx.y);
     const uint32_t i = (blockIdx.x * SPREAD + threadIdx.x) * EACH;
-    const bool finite = choose_open_logs(log, of);
+    const bool finite = choose_make_logs(log, of);
     float share[EACH];
     if (!finite && i == 0) of.result->n_bad = 1; /* cleared by what came before */
     if (i >= of.at.n_page * PAGE_TOK) return;
@@ -529,21 +540,15 @@ static __global__ void __launch_bounds__(SPREAD)
 }
 
 /* Their sums over pages, of which nobody else asks for shares: those of exponentials will do. */
-static __global__ void __launch_bounds__(SPREAD)
-    share_fold_kernel(const struct choose_spread shares, const struct op_lane_fold *folds)
+static __global__ void __launch_bounds__(SPREAD) share_fold_kernel(const struct choose_folds folds)
 {
     __shared__ struct op_lane_shares of;
     __shared__ float log[OP_GROUP_MAX];
-    choose_open(&of, shares.list + blockIdx.y);
+    choose_open(&of, folds.shares.list + blockIdx.y);
     const uint32_t p = blockIdx.x * SPREAD + threadIdx.x;
-    const bool finite = choose_open_logs(log, of);
-    float sum = 0;
+    const bool finite = choose_make_logs(log, of);
     if (!finite && p == 0) of.result->n_bad = 1;
-    if (p >= of.at.n_page) return;
-#pragma unroll 4
-    for (uint32_t g = 0; g < of.at.group; g++)
-        sum = fmaf(choose_sums(of.at, g)[p], choose_by(of.at, log, g, p), sum);
-    folds[blockIdx.y].out[p] = sum;
+    if (p < of.at.n_page) folds.list[blockIdx.y].out[p] = choose_page_share(of.at, log, p);
 }
 
 /* The launch before, if it makes shares for n lanes. */
@@ -587,9 +592,27 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
         if (!folds_shares(&op[i], &of[i].at)) return false;
     queue_drop_last(d);
     (void)queue_launch(d, "shares of pages", share_fold_kernel,
-                       dim3((s.n_page + SPREAD - 1) / SPREAD, n), SPREAD, 0, s,
-                       staged); /* a failure is remembered */
+                       dim3((s.n_page + SPREAD - 1) / SPREAD, n), SPREAD, 0,
+                       (struct choose_folds){s, staged}); /* a failure is remembered */
     return true;
+}
+
+struct choose_folds choose_take_folds(struct cuda_device *d, const struct op_lane_visit *op,
+                                      uint32_t n)
+{
+    const void *last = queue_last(d, kernel_entry(share_fold_kernel));
+    struct choose_folds f;
+    if (!last) return {};
+    memcpy(&f, last, sizeof f);
+    if (f.shares.n != n) return {};
+    const struct op_lane_fold *of = choose_staged(d, f.list);
+    const struct op_lane_shares *shares = choose_staged(d, f.shares.list);
+    for (uint32_t i = 0; i < n; i++)
+        if (of[i].out != op[i].vote || of[i].n != op[i].n_page || op[i].n_member != 1 ||
+            shares[i].result != op[i].result)
+            return {};
+    queue_drop_last(d);
+    return f;
 }
 
 /* ---- The launcher ---- */
@@ -600,8 +623,25 @@ static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_sh
                             uint32_t n, uint32_t n_block)
 {
     for (uint32_t i = 1; i < n; i++)
-        if (op[i].at.group != op->at.group) return 1;
-    return choose_mates(n, op->at.group, ROWS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
+        if (op[i].at.group != op->at.group || op[i].n_beside != op->n_beside) return 1;
+    return choose_mates(n, op->n_beside, op->at.group, TILES * ROWS, MATES,
+                        (uint64_t)BUSY * d->n_sm / n_block);
+}
+
+struct share_launch {
+    const struct op_lane_shares *list;
+    uint32_t n, n_mate;
+    dim3 grid;
+};
+
+template <uint32_t D, uint32_t N, bool APART>
+static sac_status launch_tiles(struct cuda_device *d, const struct share_launch &l)
+{
+    const struct choose_begin begins = choose_take_begin(d);
+    return queue_launch(d, "logits by first planes", share_logits_kernel<D, N, APART>, l.grid,
+                        (APART ? SHARE_PAGES : WARPS) * 32,
+                        share_rooms<D, APART>() + N * sizeof(struct share_query<D>), l.list, l.n,
+                        l.n_mate, begins);
 }
 
 /* With few pieces all pages of one are read at the same time. */
@@ -614,14 +654,11 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
         apart ? share_pieces(n_page) : (share_pieces(n_page) + WARPS - 1) / WARPS;
     const uint32_t n_mate = apart ? 1 : count_mates(d, op, n, n_need);
     const uint32_t most = choose_larger(BUSY * d->n_sm / (n / n_mate), 1);
-    const uint32_t n_thread = (apart ? SHARE_PAGES : WARPS) * 32;
-    const struct choose_begin begins = choose_take_begin(d);
-    const dim3 grid(n / n_mate, n_need < most ? n_need : most);
-    if (apart)
-        return queue_launch(d, "logits by first planes", share_logits_kernel<D, true>, grid,
-                            n_thread, 0, list, n, n_mate, begins, d->tally);
-    return queue_launch(d, "logits by first planes", share_logits_kernel<D, false>, grid, n_thread,
-                        WARPS * sizeof(struct share_room<D>), list, n, n_mate, begins, d->tally);
+    const struct share_launch l = {list, n, n_mate,
+                                   dim3(n / n_mate, n_need < most ? n_need : most)};
+    if (apart) return launch_tiles<D, 1, true>(d, l);
+    return n_mate * op->at.group > ROWS ? launch_tiles<D, TILES, false>(d, l)
+                                        : launch_tiles<D, 1, false>(d, l);
 }
 
 /* Reads of 16 bytes; minima, steps and the plane lie behind each other. */

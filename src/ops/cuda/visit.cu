@@ -62,6 +62,18 @@ static __device__ inline float team_vote(const struct op_lane_visit *op, uint32_
     return sum;
 }
 
+/* Makes the votes of a lane out of the shares of its pages, by all threads; whether they are finite
+ * is in the result. */
+static __device__ void make_votes(const struct op_lane_visit *op, const struct op_lane_shares &of)
+{
+    __shared__ float log[OP_GROUP_MAX];
+    if (!choose_make_logs(log, of)) op->result->n_bad = 1;
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < op->n_page; p += ORDER)
+        op->vote[p] = choose_page_share(of.at, log, p);
+    __syncthreads();
+}
+
 /* The keys of what is above 0, from `low` to `high`; below 0 is a bin of its own. */
 struct order_range {
     uint32_t low, high;
@@ -204,15 +216,23 @@ static __device__ void tell_votes(const struct op_lane_visit *op, uint32_t each)
 /* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. A vote
  * that is below 0 or no number is in the last bin, behind those of 0. */
 static __global__ void __launch_bounds__(ORDER)
-    order_kernel(const struct op_lane_visit *list, uint32_t each)
+    order_kernel(const struct choose_folds folds, const struct op_lane_visit *list, uint32_t n_near,
+                 uint32_t each)
 {
-    __shared__ uint32_t bin[ORDER_BINS], room[32];
-    kernel_begin();
+    __shared__ struct op_lane_shares of;
+    __shared__ uint32_t room[32];
+    uint32_t *const bin = (uint32_t *)kernel_shared(), *const near = bin + ORDER_BINS;
+    const bool makes = folds.shares.n > 0;
     const struct op_lane_visit *op = list + blockIdx.x;
+    if (makes) choose_copy(&of, folds.shares.list + blockIdx.x);
+    kernel_begin();
+    __syncthreads();
+    if (makes) make_votes(op, of);
     begin_lane(*op);
     if (op->n_member == 0) return; /* of the team before */
     const uint32_t n = op->end - op->begin, n_end = op->begin + op->n_page - op->end;
-    uint32_t *const key = (uint32_t *)op->sum, *const grouped = op->spare;
+    uint32_t *const key = n_near ? near : (uint32_t *)op->sum;
+    uint32_t *const grouped = n_near ? near + n_near : op->spare;
     for (uint32_t p = threadIdx.x; p < n_end; p += ORDER) op->order[p] = p < op->begin ? p : p + n;
     for (uint32_t b = threadIdx.x; b < ORDER_BINS; b += ORDER) bin[b] = 0;
     const struct order_range range = read_votes(op, key, n);
@@ -750,7 +770,10 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
         return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
     l.list = choose_stage(d, op, n);
     if (!l.list) return d->status;
-    TRY(queue_launch(d, "order of visits", order_kernel, n, ORDER, 0, l.list,
+    const struct choose_folds folds = choose_take_folds(d, op, n);
+    const uint32_t n_reach = choose_reach(l.n_page), n_near = n_reach > ORDER_NEAR ? 0 : n_reach;
+    TRY(queue_launch(d, "order of visits", order_kernel, n, ORDER,
+                     (ORDER_BINS + 2 * n_near) * sizeof(uint32_t), folds, l.list, n_near,
                      piece_of(count_blocks(d, l.n_page, n))));
     TRY(depot_bring_visits(d, op, n));
     switch (attn_form_of(op->geom)) {

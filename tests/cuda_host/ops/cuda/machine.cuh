@@ -10,8 +10,9 @@
 enum half_type { HALF_F16, HALF_BF16 };
 
 #define LINEAR_PANEL 64u /* so that the matrices of small models are cut */
-#define PROMPT_PIECE 2u   /* and short prompts of tests */
+#define PROMPT_PIECE 2u  /* and short prompts of tests */
 #define TEAM_LOOKS   1u
+#define ORDER_NEAR   1024u
 
 /* ---- Launches ---- */
 
@@ -32,14 +33,14 @@ static inline uint32_t count_block(uint32_t *tally)
     return (*tally)++;
 }
 
-static inline void flag_raise(uint32_t *flag, uint32_t x)
+static inline void word_tell(uint64_t *to, uint64_t word)
 {
-    *flag = x;
+    *to = word;
 }
 
-static inline uint32_t flag_look(const uint32_t *flag)
+static inline uint64_t word_told(const uint64_t *at)
 {
-    return *(const volatile uint32_t *)flag;
+    return *at;
 }
 
 static inline void kernel_yield(void)
