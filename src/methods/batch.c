@@ -65,16 +65,6 @@ uint32_t batch_next(const struct method_batch *b, uint32_t i)
     return i;
 }
 
-uint32_t batch_beside(const struct method_batch *b)
-{
-    const uint32_t first = batch_next(b, 0);
-    uint32_t n = 0;
-    for (uint32_t i = first; i < b->n && b->lane[i].row == b->lane[first].row;
-         i = batch_next(b, i + 1))
-        n++;
-    return n;
-}
-
 void batch_budgets(const struct method_batch *b, uint32_t n_dense)
 {
     for (uint32_t i = 0; i < b->n; i++) {
@@ -175,7 +165,6 @@ static void make_shares(const struct method_batch *b,
                         struct op_share_planes (*plane)(const struct method_lane *l), bool later)
 {
     struct op_lane_shares *list = b->list;
-    const uint32_t n_beside = batch_beside(b);
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
@@ -194,7 +183,6 @@ static void make_shares(const struct method_batch *b,
         /* min, step and plane lie behind each other, in a page too. */
         meter_bytes(l, at.n_page * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
         list[n] = (struct op_lane_shares){.at = at,
-                                          .n_beside = n_beside,
                                           .segment = l->segment,
                                           .n_segment = l->n_segment,
                                           .rope = l->shape->rope,

@@ -18,9 +18,6 @@ void batch_choose(const struct method_decode *hooks, const struct method_batch *
 /* The next lane from i on that is not dense; b->n: there is none. */
 uint32_t batch_next(const struct method_batch *b, uint32_t i);
 
-/* Lanes of the first row that choose: those of others are in a list like them. */
-uint32_t batch_beside(const struct method_batch *b);
-
 /* What each lane may take is its budget, with which its parameters begin; a lane whose budget holds
  * the whole context, or whose layer is one of the first n_dense, is dense. */
 void batch_budgets(const struct method_batch *b, uint32_t n_dense);

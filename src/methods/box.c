@@ -155,7 +155,6 @@ bool box_vote(const struct room *r, const struct method_lane *l)
 static void score_lanes(const struct method_batch *b, enum box kind)
 {
     struct op_lane_boxes *list = b->list;
-    const uint32_t n_beside = batch_beside(b);
     uint32_t n = 1;
     for (uint32_t segment_i = 0; n > 0; segment_i++) {
         n = 0;
@@ -165,8 +164,7 @@ static void score_lanes(const struct method_batch *b, enum box kind)
             if (segment_i > l->n_segment) continue;
             if (segment_i == 0) count_boxes(l, kind);
             room_make(&r, l->shape, kind == BOX_HALVES, l->scratch);
-            list[n] = lane_boxes(&r, l, kind, segment_i);
-            list[n++].n_beside = n_beside;
+            list[n++] = lane_boxes(&r, l, kind, segment_i);
         }
         if (n > 0) b->ops->lanes.boxes(b->workers, b->ops, list, n);
     }

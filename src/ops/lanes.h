@@ -74,8 +74,6 @@ struct op_lane_bounds {
  * of page i is out[g * out_stride + b * box_out + i]. */
 struct op_lane_boxes {
     struct op_score_pages at;        /* of the first box; qa, qb: rooms that this slot fills */
-    uint32_t n_beside;               /* lanes of its row in the list, with it: others of their KV
-                                        heads may have the same pages, if lists of all are alike */
     uint32_t n_box;                  /* of a page: */
     size_t box_at, box_out;          /* what lies between two of them */
     const float *q;                  /* [group, head_dim] */
@@ -104,7 +102,6 @@ struct op_lane_logits {
 #define OP_LANE_PIECES(n_page) ((n_page) / 8 + 2)
 struct op_lane_shares {
     struct op_share_planes at;
-    uint32_t n_beside;                  /* as of boxes */
     const struct segment_view *segment; /* [n_segment] of these pages, for which queries turn */
     uint32_t n_segment;
     struct segment_rope rope;

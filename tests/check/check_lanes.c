@@ -325,7 +325,8 @@ static void boxes_are_the_same(void **state)
     (void)state;
     enum { MANY = 120, EIGHTH = MANY / 8, OTHER = 40 };
     static uint8_t side[N_PAGE * 4096];
-    static float want[GROUP][2 * N_PAGE], got[GROUP][2 * N_PAGE], alone[GROUP][2 * N_PAGE];
+    static float want[GROUP][2 * N_PAGE], got[GROUP][2 * N_PAGE];
+    static float alone[GROUP][2 * N_PAGE];
     float qa[GROUP * DIM], qb[GROUP * DIM];
     uint32_t other[N_PAGE];
     uint64_t seed = 7;
@@ -362,7 +363,6 @@ static void boxes_are_the_same(void **state)
             away[i] = op;
             away[i].at.base = there;
             away[i].at.page = i == 5 + 3 * EIGHTH ? other_there : p.page_there;
-            away[i].n_beside = EIGHTH;
             away[i].at.n_page = i == 7 + 7 * EIGHTH ? N_PAGE - 9 : N_PAGE;
             away[i].at.out = put(got, sizeof got);
             away[i].q = p.q_there;
@@ -420,7 +420,6 @@ static void put_shares(struct op_lane_shares away[MANY], const struct op_lane_sh
         away[i] = *op;
         away[i].at.base = p.there;
         away[i].at.page = i == HALF + 5 ? other_there : p.page_there;
-        away[i].n_beside = MANY / 8;
         away[i].at.n_page = i == HALF + 7 ? N_PAGE - 20 : N_PAGE;
         away[i].at.q = i < HALF ? p.q_there : q_there;
         away[i].at.share = put(nothing, N_TOK * sizeof(float));

@@ -68,14 +68,12 @@ static __device__ __forceinline__ struct choose_head choose_head_of(uint32_t i, 
     return h;
 }
 
-/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow, of different rows.
- */
-static inline uint32_t choose_mates(uint32_t n, uint32_t n_beside, uint32_t group, uint32_t n_head,
-                                    uint32_t most, uint64_t least)
+/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow. */
+static inline uint32_t choose_mates(uint32_t n, uint32_t group, uint32_t n_head, uint32_t most,
+                                    uint64_t least)
 {
-    const uint32_t n_row = n_beside > 0 && n % n_beside == 0 ? n / n_beside : 1;
     uint32_t n_mate = n_head / group < most ? n_head / group : most;
-    while (n_mate > 1 && (n_row % n_mate || n / n_mate < least)) n_mate--;
+    while (n_mate > 1 && (n % n_mate || n / n_mate < least)) n_mate--;
     return n_mate > 1 ? n_mate : 1;
 }
 

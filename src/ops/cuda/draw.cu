@@ -30,7 +30,7 @@
 #define CUT_EACH    (DRAW_CUTS / CUT_THREADS)
 #define CUT_ITEMS   (CUT_THREADS * CHOOSE_TOKENS) /* that a block looks at together */
 #define CUT_PAGES   (2 * CUT_THREADS)             /* the same of pages */
-#define TAKE_BLOCKS 8u    /* of a multiprocessor at once: they wait for memory and each other */
+#define TAKE_BLOCKS 6u    /* of a multiprocessor at once: they wait for memory and each other */
 #define OVER        1.02f /* of what halves add up to, for as many heads as there may be */
 #define CUT_BUSY    4u    /* blocks of a multiprocessor at once */
 

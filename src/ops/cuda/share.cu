@@ -9,9 +9,8 @@
  * page's codes, queries times steps, are rounded to halves: off by a thousandth of what two bits of
  * a key leave open. What goes with all tokens of a page is not rounded.
  *
- * Heads are the 16 rows of a matrix instruction, and codes of tokens its columns, which two tiles
- * of heads meet. Where groups are small, lanes share them: those of sequences which have the same
- * page take one reading of it. */
+ * Heads are the 16 rows of a matrix instruction, and codes of tokens its columns. Where groups are
+ * small, lanes share them: those of sequences which have the same page take one reading of it. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
@@ -19,8 +18,7 @@
 
 #define WARPS  4u
 #define ROWS   16u /* heads of one instruction */
-#define TILES  2u  /* of so many heads, that a warp meets with a page at most */
-#define MATES  8u  /* lanes of a block, at most */
+#define MATES  4u  /* lanes of a block, at most */
 #define BUSY   4u  /* blocks of a multiprocessor at once */
 #define STAGES 4u  /* pages of a warp that are in shared memory, or on their way there */
 #define SPREAD 256u
@@ -69,28 +67,27 @@ static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t wo
     return quarter * (D / 4) + j * (D / 16) + word * 4;
 }
 
-/* Of n_tile times ROWS heads from g0 on, by all threads of a block: queries, and rows. */
+/* Of heads g0 .. g0 + ROWS - 1, by all threads of a block: queries, and rows. */
 template <uint32_t D>
 static __device__ void share_heads_load(struct share_query<D> *to, const struct share_block &b,
-                                        uint32_t g0, uint32_t n_tile)
+                                        uint32_t g0)
 {
     constexpr uint32_t n_word = D / 64;
     const uint32_t lane = threadIdx.x % 32;
     __syncthreads(); /* nobody reads those of the heads before any more */
-    if (threadIdx.x < n_tile * ROWS) {
+    if (threadIdx.x < ROWS) {
         const struct choose_head h = choose_head_of(g0 + threadIdx.x, b.group, b.n_mate);
         const struct op_share_planes &op = b.of[h.mate].at;
         b.row[threadIdx.x] = {choose_exps(op, h.head), choose_tops(op, h.head),
                               choose_sums(op, h.head), b.of[h.mate].sum + h.head,
                               h.is ? h.mate : UINT32_MAX};
     }
-    for (uint32_t i = threadIdx.x / 32; i < n_tile * n_word * 4; i += blockDim.x / 32) {
-        const uint32_t t = i / (n_word * 4), u = i / 4 % n_word, s = i % 4;
+    for (uint32_t i = threadIdx.x / 32; i < n_word * 4; i += blockDim.x / 32) {
+        const uint32_t u = i / 4, s = i % 4;
         uint32_t near[4], left[4];
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) {
-            const struct choose_head h =
-                choose_head_of(g0 + t * ROWS + e * 8 + lane / 4, b.group, b.n_mate);
+            const struct choose_head h = choose_head_of(g0 + e * 8 + lane / 4, b.group, b.n_mate);
             const struct op_share_planes &op = b.of[h.mate].at;
             const float *from = op.q + h.head * D + share_channel<D>(lane % 4, u, s);
             const float4 v = h.is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
@@ -102,8 +99,8 @@ static __device__ void share_heads_load(struct share_query<D> *to, const struct 
                 left[2 * k + e] = half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], near[2 * k + e]);
             }
         }
-        to[t].near[u][s][lane] = make_uint4(near[0], near[1], near[2], near[3]);
-        to[t].rest[u][s][lane] = make_uint4(left[0], left[1], left[2], left[3]);
+        to->near[u][s][lane] = make_uint4(near[0], near[1], near[2], near[3]);
+        to->rest[u][s][lane] = make_uint4(left[0], left[1], left[2], left[3]);
     }
     __syncthreads();
 }
@@ -169,11 +166,10 @@ static __device__ __forceinline__ uint32_t share_token(uint32_t i)
     return column / 2 * 8 + i * 2 + column % 2;
 }
 
-/* Products of a page's codes and queries of N tiles: c[t][i][2 e + k] of head lane / 4 + 8 e and
+/* Products of a page's codes and queries: c[i][2 e + k] of head lane / 4 + 8 e and
  * token 8 (lane % 4) + 2 i + k. `plane`, `steps`: where the page's are. */
-template <uint32_t D, uint32_t N>
-static __device__ __forceinline__ void share_page(float c[N][4][4],
-                                                  const struct share_query<D> *query,
+template <uint32_t D>
+static __device__ __forceinline__ void share_page(float c[4][4], const struct share_query<D> &query,
                                                   const uint8_t *plane, const uint8_t *steps)
 {
     constexpr uint32_t n_word = D / 64;
@@ -183,7 +179,7 @@ static __device__ __forceinline__ void share_page(float c[N][4][4],
     for (uint32_t i = 0; i < 4; i++)
         share_load(code[i], plane + share_token(i) * (D / 4) + j * (D / 16));
 #pragma unroll
-    for (uint32_t i = 0; i < N * 16; i++) c[i / 16][i / 4 % 4][i % 4] = 0;
+    for (uint32_t i = 0; i < 16; i++) c[i / 4][i % 4] = 0;
 #pragma unroll
     for (uint32_t u = 0; u < n_word; u++) {
         uint32_t first[4], second[4]; /* pairs of channels: the byte of each at the same place */
@@ -197,15 +193,12 @@ static __device__ __forceinline__ void share_page(float c[N][4][4],
             const uint32_t bits = 0x00030003u << 2 * s;
             uint32_t step[2];
             share_load(step, steps + share_channel<D>(j, u, s) * 2);
+            const uint4 q = query.near[u][s][lane];
+            const uint32_t by[4] = {h2_mul(q.x, step[0]), h2_mul(q.y, step[0]),
+                                    h2_mul(q.z, step[1]), h2_mul(q.w, step[1])};
 #pragma unroll
-            for (uint32_t t = 0; t < N; t++) {
-                const uint4 q = query[t].near[u][s][lane];
-                const uint32_t by[4] = {h2_mul(q.x, step[0]), h2_mul(q.y, step[0]),
-                                        h2_mul(q.z, step[1]), h2_mul(q.w, step[1])};
-#pragma unroll
-                for (uint32_t i = 0; i < 4; i++)
-                    mma_16816<HALF_F16>(c[t][i], by, first[i] & bits, second[i] & bits);
-            }
+            for (uint32_t i = 0; i < 4; i++)
+                mma_16816<HALF_F16>(c[i], by, first[i] & bits, second[i] & bits);
         }
     }
 }
@@ -267,10 +260,9 @@ static __device__ __forceinline__ void share_put(struct exp_sum made[2], uint8_t
 struct share_piece {
     uint32_t piece, mate;
     bool same;
-    uint32_t next; /* the warp's next piece */
 };
 
-/* The row of head lane / 4 + 8 e of all tiles, if it meets these pages; else NULL. */
+/* The row of head lane / 4 + 8 e, if it meets these pages; else NULL. */
 static __device__ __forceinline__ const struct share_row *
 share_row_of(const struct share_block &b, uint32_t e, const struct share_piece &of)
 {
@@ -337,23 +329,10 @@ template <uint32_t D, bool APART> static __host__ __device__ constexpr size_t sh
     return APART ? 0 : WARPS * sizeof(struct share_room<D>);
 }
 
-/* Brings the pages of a piece nearer, by a warp. */
+/* A piece, by a warp. */
 template <uint32_t D>
-static __device__ __forceinline__ void share_fetch_ahead(const struct op_share_planes &op,
-                                                         uint32_t piece)
-{
-    constexpr uint32_t n_line = (4 * D + PAGE_TOK * D / 4) / 128;
-    const uint32_t n = share_count(op, piece) * n_line;
-    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
-        const uint32_t id = op.page[piece * SHARE_PAGES + i / n_line];
-        fetch_ahead(op.base + (size_t)id * op.stride + op.min_at + i % n_line * 128);
-    }
-}
-
-/* A piece, by a warp, for the heads of N tiles. */
-template <uint32_t D, uint32_t N>
 static __device__ __forceinline__ void share_by_warp(const struct share_block &b,
-                                                     const struct share_query<D> *query,
+                                                     const struct share_query<D> &query,
                                                      const struct share_piece &of)
 {
     using room_of = struct share_room<D>;
@@ -379,42 +358,33 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
         copy_async16(smem_address(room.min[p] + at), page_at(p) + op.min_at + at);
     }
     for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
-    share_fetch_ahead<D>(op, of.next);
-    uint8_t *exps[N][2];
-    struct share_made made[N][2] = {};
-#pragma unroll
-    for (uint32_t t = 0; t < 2 * N; t++) exps[t / 2][t % 2] = share_exps_of(b, t, of);
+    uint8_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
+    struct share_made made[2] = {};
     for (uint32_t first = 0; first < n; first += 2)
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++) {
             const uint32_t p = first + k;
-            float c[N][4][4];
+            struct exp_sum page[2];
+            float c[4][4];
             if (p >= n) break;
             copy_wait<STAGES - 2>();
             __syncwarp(); /* the page is there, and nobody reads the one before it any more */
             fetch(p + STAGES - 1);
-            share_page<D, N>(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
-#pragma unroll
-            for (uint32_t t = 0; t < N; t++) {
-                struct exp_sum page[2];
-                share_put(page, exps[t], p * PAGE_TOK, c[t]);
-                if (p / 2 == j) made[t][0].page[k] = page[0], made[t][1].page[k] = page[1];
-            }
+            share_page(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
+            share_put(page, exps, p * PAGE_TOK, c);
+            if (p / 2 == j) made[0].page[k] = page[0], made[1].page[k] = page[1];
         }
-#pragma unroll
-    for (uint32_t t = 0; t < N; t++) {
-        float base[4];
-        share_base(base, query[t], room.min[lane / 4]);
-        share_tell(b, 2 * t, of, made[t][0], base, n);
-        share_tell(b, 2 * t + 1, of, made[t][1], base + 2, n);
-    }
+    float base[4];
+    share_base(base, query, room.min[lane / 4]);
     __syncwarp(); /* nobody reads the room any more */
+    share_tell(b, 0, of, made[0], base, n);
+    share_tell(b, 1, of, made[1], base + 2, n);
 }
 
 /* The same by a block, a warp for each page. */
 template <uint32_t D>
 static __device__ __forceinline__ void share_by_block(const struct share_block &b,
-                                                      const struct share_query<D> *query,
+                                                      const struct share_query<D> &query,
                                                       const struct share_piece &of)
 {
     __shared__ struct exp_sum room[SHARE_PAGES][ROWS];
@@ -426,13 +396,13 @@ static __device__ __forceinline__ void share_by_block(const struct share_block &
         return op.base + (size_t)op.page[of.piece * SHARE_PAGES + i] * op.stride;
     };
     float base[4];
-    if (p == 0 && n > 0) share_base(base, *query, page_at(min(lane / 4, n - 1)) + op.min_at);
+    if (p == 0 && n > 0) share_base(base, query, page_at(min(lane / 4, n - 1)) + op.min_at);
     if (p < n) {
         const uint8_t *page = page_at(p);
-        float c[1][4][4];
+        float c[4][4];
         struct exp_sum made[2];
-        share_page<D, 1>(c, query, page + op.hi2_at, page + op.step_at);
-        share_put(made, exps, p * PAGE_TOK, c[0]);
+        share_page(c, query, page + op.hi2_at, page + op.step_at);
+        share_put(made, exps, p * PAGE_TOK, c);
         if (j == 0) room[p][lane / 4] = made[0], room[p][lane / 4 + 8] = made[1];
     }
     __syncthreads();
@@ -464,30 +434,10 @@ static __device__ bool share_is_same(const struct share_block &b, uint32_t piece
     return __all_sync(~0u, same);
 }
 
-/* Pieces of a block's lanes: one for all, for all tiles; or each lane's, for tiles that have heads
- * of it. */
-template <uint32_t D, uint32_t N>
-static __device__ __forceinline__ void share_pages(const struct share_block &b,
-                                                   const struct share_query<D> *query, uint32_t g0,
-                                                   uint32_t piece, uint32_t next)
-{
-    if (share_is_same(b, piece)) {
-        share_by_warp<D, N>(b, query, {piece, 0, true, next});
-        return;
-    }
-    for (uint32_t t = 0; t < N; t++) {
-        const uint32_t first = g0 + t * ROWS, last = min(first + ROWS, b.n_mate * b.group) - 1;
-        const struct share_block tile = {b.of, b.row + t * ROWS, b.n_mate, b.group};
-        for (uint32_t m = first / b.group; first <= last && m <= last / b.group; m++)
-            share_by_warp<D, 1>(tile, query + t, {piece, m, false, next});
-    }
-}
-
 /* APART: a block has a piece, else each of its warps; sums do not tell. Lanes i, i + n_list /
- * n_mate and so on are a block's (choose_head), whose heads it meets N tiles at a time. Blocks of
- * all lanes have the same pieces at the same time, so that sequences which share pages find them in
- * the cache. */
-template <uint32_t D, uint32_t N, bool APART>
+ * n_mate and so on are a block's (choose_head). Blocks of all lanes have the same pieces at the
+ * same time, so that sequences which share pages find them in the cache. */
+template <uint32_t D, bool APART>
 static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D > 128 ? 1
                                                                              : APART ? 2
                                                                                      : BUSY)
@@ -495,9 +445,9 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
                         const struct choose_begin begins)
 {
     __shared__ struct op_lane_shares of[MATES];
-    __shared__ struct share_row row[N * ROWS];
-    struct share_query<D> *query =
-        (struct share_query<D> *)(kernel_shared() + share_rooms<D, APART>());
+    __shared__ struct share_row row[ROWS];
+    struct share_query<D> &query =
+        *(struct share_query<D> *)(kernel_shared() + share_rooms<D, APART>());
     const uint32_t n = n_list / n_mate, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
     for (uint32_t m = 0; m < n_mate; m++) choose_copy(&of[m], list + blockIdx.x + m * n);
     kernel_begin();
@@ -507,14 +457,17 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
     const struct share_block b = {of, row, n_mate, of[0].at.group};
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
-    for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += N * ROWS) {
-        share_heads_load(query, b, g0, N);
+    for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += ROWS) {
+        share_heads_load(&query, b, g0);
         for (uint32_t p = blockIdx.y * each + (APART ? 0 : warp); p < share_pieces(n_page);
              p += gridDim.y * each) {
-            if constexpr (APART)
-                share_by_block(b, query, {p, 0, true, p});
-            else
-                share_pages<D, N>(b, query, g0, p, p + gridDim.y * each);
+            const bool same = share_is_same(b, p);
+            for (uint32_t m = 0; m < (same ? 1 : n_mate); m++) {
+                if constexpr (APART)
+                    share_by_block(b, query, {p, m, same});
+                else
+                    share_by_warp(b, query, {p, m, same});
+            }
         }
     }
 }
@@ -623,9 +576,8 @@ static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_sh
                             uint32_t n, uint32_t n_block)
 {
     for (uint32_t i = 1; i < n; i++)
-        if (op[i].at.group != op->at.group || op[i].n_beside != op->n_beside) return 1;
-    return choose_mates(n, op->n_beside, op->at.group, TILES * ROWS, MATES,
-                        (uint64_t)BUSY * d->n_sm / n_block);
+        if (op[i].at.group != op->at.group) return 1;
+    return choose_mates(n, op->at.group, ROWS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
 }
 
 struct share_launch {
@@ -634,13 +586,13 @@ struct share_launch {
     dim3 grid;
 };
 
-template <uint32_t D, uint32_t N, bool APART>
-static sac_status launch_tiles(struct cuda_device *d, const struct share_launch &l)
+template <uint32_t D, bool APART>
+static sac_status launch_blocks(struct cuda_device *d, const struct share_launch &l)
 {
     const struct choose_begin begins = choose_take_begin(d);
-    return queue_launch(d, "logits by first planes", share_logits_kernel<D, N, APART>, l.grid,
+    return queue_launch(d, "logits by first planes", share_logits_kernel<D, APART>, l.grid,
                         (APART ? SHARE_PAGES : WARPS) * 32,
-                        share_rooms<D, APART>() + N * sizeof(struct share_query<D>), l.list, l.n,
+                        share_rooms<D, APART>() + sizeof(struct share_query<D>), l.list, l.n,
                         l.n_mate, begins);
 }
 
@@ -656,9 +608,7 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
     const uint32_t most = choose_larger(BUSY * d->n_sm / (n / n_mate), 1);
     const struct share_launch l = {list, n, n_mate,
                                    dim3(n / n_mate, n_need < most ? n_need : most)};
-    if (apart) return launch_tiles<D, 1, true>(d, l);
-    return n_mate * op->at.group > ROWS ? launch_tiles<D, TILES, false>(d, l)
-                                        : launch_tiles<D, 1, false>(d, l);
+    return apart ? launch_blocks<D, true>(d, l) : launch_blocks<D, false>(d, l);
 }
 
 /* Reads of 16 bytes; minima, steps and the plane lie behind each other. */
