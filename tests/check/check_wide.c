@@ -1,6 +1,7 @@
 /* check_wide.c: linear layers of prompt rows as the CUDA library has them, by matrices that lie
  * there in f16 (weight.plain): the same bits as by packed ones, of parts of several types, of a
- * GLU, and of more outputs than are multiplied at a time. */
+ * GLU, and of more outputs than are multiplied at a time. And what a GLU packs for the next layer
+ * at once: the same bits as if it had not. */
 #include "cuda_lib.h"
 
 #include "base/mem.h"
@@ -8,11 +9,11 @@
 
 #include <string.h>
 
-/* MANY: more than a panel. */
-enum { N_ROW = 37, N_IN = 256, MANY = 16384 + 300, N_PART = 3, ROOM = 16 << 20 };
+/* MANY: more than a panel. MOST: of a GLU that is packed. */
+enum { N_ROW = 37, N_IN = 256, MANY = 16384 + 300, MOST = 24576, N_PART = 3, ROOM = 16 << 20 };
 
 static struct workers *pool;
-static float x[N_ROW * N_IN], bias[MANY];
+static float x[N_ROW * N_IN], bias[MOST];
 static float by_packed[N_ROW * MANY], by_plain[N_ROW * MANY];
 
 static int open_problem(void **state)
@@ -21,7 +22,7 @@ static int open_problem(void **state)
     sac_error err;
     if (workers_create(&pool, 1, &err) != SAC_OK) return -1;
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) x[i] = random_gauss(&seed);
-    for (size_t i = 0; i < MANY; i++) bias[i] = random_unit(&seed);
+    for (size_t i = 0; i < MOST; i++) bias[i] = random_unit(&seed);
     return open_library(state);
 }
 
@@ -32,15 +33,15 @@ static int close_problem(void **state)
 }
 
 /* On the device, packed, until give_all. */
-static struct weight make_weight(enum quant_type type, uint32_t n_out, uint64_t seed)
+static struct weight make_weight(enum quant_type type, uint32_t n_out, uint32_t n_in, uint64_t seed)
 {
-    const size_t bytes = n_out * quant_row_bytes(type, N_IN);
+    const size_t bytes = n_out * quant_row_bytes(type, n_in);
     struct weight w;
-    weight_init(&w, type, n_out, N_IN);
+    weight_init(&w, type, n_out, n_in);
     assert_null(w.plain);
     uint8_t *src = mem_map(bytes), *data = mem_map(weight_bytes(&w));
     assert_true(src && data);
-    random_rows(src, type, (size_t)n_out * N_IN, &seed);
+    random_rows(src, type, (size_t)n_out * n_in, &seed);
     w.data = data;
     weight_pack(pool, &w, src);
     w.data = put(data, weight_bytes(&w));
@@ -102,7 +103,8 @@ static void check(const struct layer *l, size_t gap)
 {
     struct weight w[N_PART];
     const size_t bytes = (size_t)l->n_row * width_of(l) * sizeof(float);
-    for (uint32_t i = 0; i < l->n_part; i++) w[i] = make_weight(l->type[i], l->n_out[i], i + 3);
+    for (uint32_t i = 0; i < l->n_part; i++)
+        w[i] = make_weight(l->type[i], l->n_out[i], N_IN, i + 3);
     run(by_packed, l, w);
     unpack(w, l->n_part, gap);
     run(by_plain, l, w);
@@ -157,7 +159,7 @@ static void what_lies_there_is_what_is_multiplied(void **state)
 {
     (void)state;
     const struct layer l = {.n_part = 1, .n_out = {32}, .type = {QUANT_Q4_K}, .n_row = 3};
-    struct weight w = make_weight(QUANT_Q4_K, 32, 9);
+    struct weight w = make_weight(QUANT_Q4_K, 32, N_IN, 9);
     uint8_t *none = mem_map(weight_plain_bytes(&w));
     assert_non_null(none);
     w.plain = put(none, weight_plain_bytes(&w));
@@ -165,6 +167,59 @@ static void what_lies_there_is_what_is_multiplied(void **state)
     for (uint32_t i = 0; i < l.n_row * 32; i++) assert_true(by_plain[i] == bias[i % 32]);
     mem_unmap(none, weight_plain_bytes(&w));
     give_all();
+}
+
+/* A GLU of n_mid outputs and the layer that reads it. Every other row is smaller than halves are
+ * that the scale of its neighbours fits. */
+static void run_pair(float *to, const struct weight w[3], enum linear_epilogue epilogue,
+                     uint32_t n_mid, uint32_t n_row, bool kept)
+{
+    float *mid = put_any((size_t)n_row * n_mid * sizeof *mid), *there = put(bias, sizeof bias);
+    float *y = put_any((size_t)n_row * w[2].n_out * sizeof *y);
+    static float rows[N_ROW * N_IN];
+    for (uint32_t i = 0; i < N_ROW * N_IN; i++) rows[i] = x[i] * (i / N_IN % 2 ? 0x1p-12f : 1);
+    struct op_linear op = {.x = put(rows, sizeof rows),
+                           .x_stride = N_IN,
+                           .n_row = n_row,
+                           .n_in = N_IN,
+                           .kind = ROW_PROMPT,
+                           .epilogue = epilogue,
+                           .keep_y = kept,
+                           .n_part = 2,
+                           .part = {{&w[0], there, mid, n_mid}, {&w[1], NULL, NULL, 0}}};
+    op.scratch_bytes = api->linear_scratch(1, n_row, N_IN + n_mid, 2 * n_mid + w[2].n_out);
+    op.scratch = put_any(op.scratch_bytes);
+    assert_int_equal(api->linear(device, &op), SAC_OK);
+    op.x = mid;
+    op.x_stride = op.n_in = n_mid;
+    op.epilogue = LINEAR_STORE;
+    op.keep_y = false;
+    op.kept_x = kept;
+    op.n_part = 1;
+    op.part[0] = (struct linear_part){&w[2], NULL, y, w[2].n_out};
+    assert_int_equal(api->linear(device, &op), SAC_OK);
+    get(to, y, (size_t)n_row * w[2].n_out * sizeof *to);
+}
+
+/* Of an even and an odd number of rows, and of more outputs than two rows have room for together.
+ */
+static void kept_rows_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const uint32_t n_mid[] = {64, 1088, MOST}, n_row[] = {1, 4, 9};
+    static const enum linear_epilogue epilogue[] = {LINEAR_GLU_SILU, LINEAR_GLU_GELU};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++)
+            for (int r = 0; r < (i < 2 ? 3 : 2); r++) {
+                const struct weight w[3] = {make_weight(QUANT_Q4_K, n_mid[i], N_IN, 3),
+                                            make_weight(QUANT_Q6_K, n_mid[i], N_IN, 4),
+                                            make_weight(QUANT_Q8_0, 35, n_mid[i], 5)};
+                const size_t bytes = n_row[r] * 35 * sizeof(float);
+                run_pair(by_packed, w, epilogue[k], n_mid[i], n_row[r], false);
+                run_pair(by_plain, w, epilogue[k], n_mid[i], n_row[r], true);
+                assert_memory_equal(by_plain, by_packed, bytes);
+                give_all();
+            }
 }
 
 int main(void)
@@ -175,6 +230,7 @@ int main(void)
         cmocka_unit_test(many_outputs_have_the_same_bits),
         cmocka_unit_test(parts_that_lie_apart_have_the_same_bits),
         cmocka_unit_test(what_lies_there_is_what_is_multiplied),
+        cmocka_unit_test(kept_rows_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, open_problem, close_problem);
 }

@@ -191,15 +191,19 @@ static __device__ __forceinline__ float4 finish_factor(const struct finish_args 
                        __uint_as_float(2 * one - shrink.z), __uint_as_float(2 * one - shrink.w));
 }
 
+static __device__ __forceinline__ float4 finish_times(float4 v, float4 by, float scale)
+{
+    return make_float4(v.x * by.x * scale, v.y * by.y * scale, v.z * by.z * scale,
+                       v.w * by.w * scale);
+}
+
 /* Four of a row's outputs from o on. */
 static __device__ __forceinline__ float4 finish_load(const struct finish_args &a, int m,
                                                      uint32_t row, uint32_t o, float4 by)
 {
     if (!a.sum[m]) return make_float4(0, 0, 0, 0);
     const float4 v = *(const float4 *)(a.sum[m] + (size_t)row * a.stride + o);
-    const float scale = a.scale ? a.scale[row] : 1.0f;
-    return make_float4(v.x * by.x * scale, v.y * by.y * scale, v.z * by.z * scale,
-                       v.w * by.w * scale);
+    return finish_times(v, by, a.scale ? a.scale[row] : 1.0f);
 }
 
 /* A row's outputs that v and up become. */
@@ -244,32 +248,84 @@ static sac_status run_finish(struct cuda_device *d, struct finish_args *a)
                         FINISH_THREADS, 0, *a);
 }
 
-/* One row of a GLU a block, packed as linear_pack packs it. Shared memory: the row [n], which few
- * blocks of a multiprocessor find room for: so these have many threads. */
-static __global__ void __launch_bounds__(GLU_THREADS)
-    pack_glu(const struct finish_args a, const struct linear_kept to)
+/* Four of a row's sums of gate (m 0) or up (1) from o on. */
+static __device__ __forceinline__ float4 glu_load(const struct finish_args &a, int m, uint32_t row,
+                                                  uint32_t o)
 {
-    kernel_begin();
-    float4 *const y = (float4 *)kernel_shared();
-    const uint32_t row = blockIdx.x;
-    float most = 0;
-#pragma unroll 4
-    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * GLU_THREADS) {
-        const float4 v = finish_load(a, 0, row, o, finish_factor(a, 0, o));
-        const float4 up = finish_load(a, 1, row, o, finish_factor(a, 1, o));
-        const float4 x = make_float4(
-            linear_value(a.end, o, v.x, up.x, 0), linear_value(a.end, o + 1, v.y, up.y, 0),
-            linear_value(a.end, o + 2, v.z, up.z, 0), linear_value(a.end, o + 3, v.w, up.w, 0));
-        y[o / 4] = x;
-        most = fmaxf(fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y))), fmaxf(fabsf(x.z), fabsf(x.w)));
-    }
+    return *(const float4 *)(a.sum[m] + (size_t)row * a.stride + o);
+}
+
+template <enum linear_epilogue E>
+static __device__ __forceinline__ float4 glu_values(float4 v, float4 up)
+{
+    if (E == LINEAR_GLU_SILU)
+        return make_float4(linear_silu(v.x) * up.x, linear_silu(v.y) * up.y,
+                           linear_silu(v.z) * up.z, linear_silu(v.w) * up.w);
+    return make_float4(linear_gelu(v.x) * up.x, linear_gelu(v.y) * up.y, linear_gelu(v.z) * up.z,
+                       linear_gelu(v.w) * up.w);
+}
+
+static __device__ __forceinline__ float most_of(float most, float4 x)
+{
+    return fmaxf(fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y))), fmaxf(fabsf(x.z), fabsf(x.w)));
+}
+
+/* A row of a GLU in shared memory, packed as linear_pack_row packs it. */
+static __device__ __forceinline__ void glu_pack(const struct linear_kept &to, uint32_t row,
+                                                const float4 *y, uint32_t n, float most)
+{
     const float scale = linear_scale_for(linear_reduce<GLU_THREADS / 32>(0, most).y);
-    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * GLU_THREADS) {
-        __half2 *out = (__half2 *)(to.x + (size_t)row * a.n + o);
+    for (uint32_t o = 4 * threadIdx.x; o < n; o += 4 * GLU_THREADS) {
+        __half2 *out = (__half2 *)(to.x + (size_t)row * n + o);
         out[0] = __floats2half2_rn(y[o / 4].x * scale, y[o / 4].y * scale);
         out[1] = __floats2half2_rn(y[o / 4].z * scale, y[o / 4].w * scale);
     }
     if (threadIdx.x == 0) to.scale[row] = 1.0f / scale;
+}
+
+/* R rows of a GLU a block, or what is left of them, each packed by itself; two read the same shrinks
+ * once. Shared memory: the rows [R][n], which few blocks of a multiprocessor find room for: so these
+ * have many threads. */
+template <uint32_t R, enum linear_epilogue E>
+static __global__ void __launch_bounds__(GLU_THREADS, 2)
+    pack_glu(const struct finish_args a, const struct linear_kept to)
+{
+    kernel_begin();
+    float4 *const y = (float4 *)kernel_shared();
+    const uint32_t row = blockIdx.x * R, n_row = min(R, a.n_row - row);
+    float most[R] = {}, scale[R];
+#pragma unroll
+    for (uint32_t r = 0; r < R; r++) scale[r] = a.scale[row + min(r, n_row - 1)];
+    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * GLU_THREADS) {
+        const float4 by[2] = {finish_factor(a, 0, o), finish_factor(a, 1, o)};
+        float4 sum[R][2], bias = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (uint32_t r = 0; r < R; r++)
+            for (int m = 0; m < 2; m++) sum[r][m] = glu_load(a, m, row + min(r, n_row - 1), o);
+        if (a.end.bias)
+            bias = make_float4(a.end.bias[o], a.end.bias[o + 1], a.end.bias[o + 2],
+                               a.end.bias[o + 3]);
+#pragma unroll
+        for (uint32_t r = 0; r < R; r++) {
+            const float4 v = finish_times(sum[r][0], by[0], scale[r]);
+            const float4 gate = make_float4(v.x + bias.x, v.y + bias.y, v.z + bias.z, v.w + bias.w);
+            const float4 x = glu_values<E>(gate, finish_times(sum[r][1], by[1], scale[r]));
+            y[(r * a.n + o) / 4] = x;
+            most[r] = most_of(most[r], x);
+        }
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < R; r++)
+        if (r < n_row) glu_pack(to, row + r, y + r * (a.n / 4), a.n, most[r]);
+}
+
+template <uint32_t R>
+static sac_status run_glu(struct cuda_device *d, const struct finish_args *a)
+{
+    const auto kernel = a->end.epilogue == LINEAR_GLU_SILU ? pack_glu<R, LINEAR_GLU_SILU>
+                                                           : pack_glu<R, LINEAR_GLU_GELU>;
+    return queue_launch(d, "packing of a GLU", kernel, (a->n_row + R - 1) / R, GLU_THREADS,
+                        R * a->n * sizeof(float), *a, kept_at(a->end.y, a->n_row, a->n));
 }
 
 static struct linear_end end_of(const struct op_linear *op, uint32_t part)
@@ -401,8 +457,7 @@ static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
             sum += (size_t)w->n_group * WEIGHT_GROUP;
         }
         if (op->keep_y && is_kept(op, a.end.y, a.n, a.end.y_stride))
-            return queue_launch(d, "packing of a GLU", pack_glu, rows->n_row, GLU_THREADS,
-                                a.n * sizeof(float), a, kept_at(a.end.y, rows->n_row, a.n));
+            return 4 * a.n * sizeof(float) <= d->smem_max ? run_glu<2>(d, &a) : run_glu<1>(d, &a);
         TRY(run_finish(d, &a));
     }
     return SAC_OK;
