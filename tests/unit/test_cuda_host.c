@@ -248,6 +248,7 @@ static const char *const methods[] = {
     "psa:mass=0.5,order=box,step=2,recent=0",
     "psa:mass=0.4,order=box,stop=min,recent=0",
     "psa:mass=0.5,order=box,rest=last,scope=layer,recent=0",
+    "psa:mass=0.5,order=box,rest=vote,recent=0",
     "auto:mass=0.5,most=1,recent=0",
     "auto:mass=0.95,most=0.1",
     "loopserve:budget=20,warm=snapkv,every=4,first=1,stagger=off",

@@ -29,8 +29,7 @@
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.95", "share of the attention that is to be proved")                          \
     P(CHOICE, by, "shadow8", "shadow8|shadow4|box|sphere", "what bounds a score")                  \
-    P(CHOICE, mode, "stop", "stop|report",                                                         \
-      "stop when the share is proved, or as psa:rest=min does")                                    \
+    P(CHOICE, mode, "stop", "stop|report", "stop when the share is proved, or as psa does")        \
     P(COUNT, step, "1", 1, 64, "pages between two looks at the proof")                             \
     P(COUNT, ahead, "2", 0, 64,                                                                    \
       "steps whose pages are fetched while others are visited (with pages on a disk)")             \
