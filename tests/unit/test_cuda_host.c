@@ -355,11 +355,13 @@ static void assert_recalls_alike(const sac_reads *want, const sac_reads *got)
     assert_true(got->choose_bytes_read > 0 && got->choose_bytes_read <= want->choose_bytes_read);
 }
 
-/* How far the logits of a method may be from those of the host. */
+/* How far the logits of a method may be from those of the host. Of `auto` with a mass of a half a
+ * few dozen tokens are drawn, by shares that a device has of 8 bits: of which one is another now
+ * and then, and each weighs as much as all that it was drawn for. */
 static double most_of(const char *method)
 {
     if (strncmp(method, "psa", 3) == 0 && !strstr(method, "order=box")) return 1;
-    return strncmp(method, "auto", 4) == 0 ? 0.02 : 1e-3;
+    return strncmp(method, "auto", 4) == 0 ? 0.05 : 1e-3;
 }
 
 /* What is read is the same to the byte, and so is what is said of it. */
