@@ -228,13 +228,39 @@ static void assert_same_list(const struct listed_lane *a, const struct listed_la
 
 enum { N_DRAWN = 4 };
 
+/* Rooms of shares of up to N_VISIT pages. */
+struct shared_lane {
+    _Alignas(64) float share[LISTED_TOK];
+    float e[GROUP * LISTED_TOK], lse[GROUP], sum[OP_LANE_PIECES(N_VISIT) * GROUP];
+};
+
+static struct op_lane_shares make_shares(struct shared_lane *to, uint32_t n_page, const float *q,
+                                         float scale, struct op_lane_result *result)
+{
+    return (struct op_lane_shares){.at = {.base = p.there,
+                                          .stride = p.geom.bytes,
+                                          .min_at = p.geom.k_min,
+                                          .step_at = p.geom.k_step,
+                                          .hi2_at = p.geom.k_hi2,
+                                          .page = p.page_there,
+                                          .n_page = n_page,
+                                          .head_dim = DIM,
+                                          .group = GROUP,
+                                          .q = q,
+                                          .scale = scale,
+                                          .share = to->share,
+                                          .e = to->e},
+                                   .lse = to->lse,
+                                   .sum = to->sum,
+                                   .result = result};
+}
+
 struct drawn_lane {
     struct listed_lane list;
     struct op_draw_state state;
     struct op_draw_piece piece[OP_DRAW_PIECES(LISTED_TOK)];
-    _Alignas(64) float share[LISTED_TOK];
-    float e[GROUP * LISTED_TOK], logw[LISTED_TOK];
-    float lse[GROUP], sum[OP_LANE_PIECES(N_VISIT) * GROUP];
+    struct shared_lane shared;
+    float logw[LISTED_TOK];
 };
 
 /* All slots of a draw: pieces of all kinds, a lane that wants too much, one whose query is no
@@ -254,30 +280,16 @@ static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
         struct drawn_lane *l = &there[i];
         const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i, n_open = n_page * PAGE_TOK - 64;
         begin[i] = (struct op_lane_begin){l->list.mask, n_page, &l->list.result, &l->list.count};
-        shares[i] = (struct op_lane_shares){.at = {.base = p.there,
-                                                   .stride = p.geom.bytes,
-                                                   .min_at = p.geom.k_min,
-                                                   .step_at = p.geom.k_step,
-                                                   .hi2_at = p.geom.k_hi2,
-                                                   .page = p.page_there,
-                                                   .n_page = n_page,
-                                                   .head_dim = DIM,
-                                                   .group = GROUP,
-                                                   .q = i == 2 ? bad_q : p.q_there,
-                                                   .scale = i == 0 ? 0.15f : 0.05f,
-                                                   .share = l->share,
-                                                   .e = l->e},
-                                            .lse = l->lse,
-                                            .sum = l->sum,
-                                            .result = &l->list.result};
+        shares[i] = make_shares(&l->shared, n_page, i == 2 ? bad_q : p.q_there,
+                                i == 0 ? 0.15f : 0.05f, &l->list.result);
         ends[i] = (struct op_lane_ends){l->list.mask, n_page, 32, n_page * PAGE_TOK - 32};
-        draw[i] =
-            (struct op_lane_draw){.at = {l->share + 32, n_open, 32, 1e-3, l->list.tok, l->logw},
-                                  .n_more = 64,
-                                  .most = i == 1 ? 100 : 1e9,
-                                  .piece = l->piece,
-                                  .state = &l->state,
-                                  .result = &l->list.result};
+        draw[i] = (struct op_lane_draw){
+            .at = {l->shared.share + 32, n_open, 32, 1e-3, l->list.tok, l->logw},
+            .n_more = 64,
+            .most = i == 1 ? 100 : 1e9,
+            .piece = l->piece,
+            .state = &l->state,
+            .result = &l->list.result};
         list[i] = make_list(&l->list, n_page, &lines);
         list[i].weighs = true;
     }
@@ -330,16 +342,15 @@ static void draws_are_listed_the_same(void **state)
 struct visited_lane {
     struct op_lane_result result;
     struct op_visited state;
-    _Alignas(64) float share[N_VISIT * PAGE_TOK];
-    float e[GROUP * N_VISIT * PAGE_TOK], lse[GROUP], sums[OP_LANE_PIECES(N_VISIT) * GROUP];
-    float vote[N_VISIT], sum[(N_VISIT + 1) * GROUP];
+    struct shared_lane shared;
+    float vote[N_VISIT], told[N_VISIT], sum[(N_VISIT + 1) * GROUP];
     uint32_t order[N_VISIT], spare[N_VISIT], mask[N_VISIT];
 };
 
 /* All slots of it: a lane of fewer pages, and one whose query is no number. `apart`: none of them
  * is noted when the next one comes. */
-static void visit_shares(struct visited_lane *got, bool apart, const uint16_t *own,
-                         const float *bad_q)
+static void visit_shares(struct visited_lane *got, bool apart, enum op_rest rest,
+                         const uint16_t *own, const float *bad_q)
 {
     struct op_lane_begin begin[N_DRAWN];
     struct op_lane_shares shares[N_DRAWN];
@@ -350,23 +361,8 @@ static void visit_shares(struct visited_lane *got, bool apart, const uint16_t *o
         struct visited_lane *l = &there[i];
         const uint32_t n_page = N_VISIT - 300 * i;
         begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, NULL};
-        shares[i] = (struct op_lane_shares){.at = {.base = p.there,
-                                                   .stride = p.geom.bytes,
-                                                   .min_at = p.geom.k_min,
-                                                   .step_at = p.geom.k_step,
-                                                   .hi2_at = p.geom.k_hi2,
-                                                   .page = p.page_there,
-                                                   .n_page = n_page,
-                                                   .head_dim = DIM,
-                                                   .group = GROUP,
-                                                   .q = i == 2 ? bad_q : p.q_there,
-                                                   .scale = 0.05f,
-                                                   .share = l->share,
-                                                   .e = l->e},
-                                            .lse = l->lse,
-                                            .sum = l->sums,
-                                            .result = &l->result};
-        fold[i] = (struct op_lane_fold){.in = l->share,
+        shares[i] = make_shares(&l->shared, n_page, i == 2 ? bad_q : p.q_there, 0.05f, &l->result);
+        fold[i] = (struct op_lane_fold){.in = l->shared.share,
                                         .n = n_page,
                                         .n_part = PAGE_TOK,
                                         .step = PAGE_TOK,
@@ -380,6 +376,8 @@ static void visit_shares(struct visited_lane *got, bool apart, const uint16_t *o
         visit[i].vote = l->vote;
         visit[i].order = l->order;
         visit[i].spare = l->spare;
+        visit[i].told = l->told;
+        visit[i].rest = rest;
         visit[i].sum = l->sum;
         visit[i].mask = l->mask;
         visit[i].result = &l->result;
@@ -396,21 +394,13 @@ static void visit_shares(struct visited_lane *got, bool apart, const uint16_t *o
 }
 
 /* Whoever makes the votes, the same pages are visited in the same order. */
-static void visits_by_shares_are_the_same(void **state)
+static void assert_visits_by_shares(enum op_rest rest, const uint16_t *own, const float *bad_q)
 {
-    (void)state;
     static struct visited_lane apart[N_DRAWN], row[N_DRAWN];
-    float bad_q[GROUP * DIM] = {0};
-    uint64_t seed = 23;
-    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
-    bad_q[DIM + 3] = INFINITY;
-    const float *bad_there = put(bad_q, sizeof bad_q);
-    for (uint32_t i = 0; i < sizeof s.own / sizeof s.own[0]; i++) s.own[i] = 0x3000;
-    const uint16_t *own_there = put(s.own, sizeof s.own);
     memset(apart, 0xff, sizeof apart);
     memset(row, 0xff, sizeof row);
-    visit_shares(apart, true, own_there, bad_there);
-    visit_shares(row, false, own_there, bad_there);
+    visit_shares(apart, true, rest, own, bad_q);
+    visit_shares(row, false, rest, own, bad_q);
     for (uint32_t i = 0; i < N_DRAWN; i++) {
         const uint32_t n_page = N_VISIT - 300 * i;
         assert_memory_equal(apart[i].order, row[i].order, n_page * sizeof row[i].order[0]);
@@ -419,7 +409,23 @@ static void visits_by_shares_are_the_same(void **state)
         assert_int_equal(row[i].result.n_bad > 0, i == 2);
         assert_true(row[i].result.n_visit > 0 || i == 2);
         assert_memory_equal(apart[i].vote, row[i].vote, n_page * sizeof row[i].vote[0]);
+        if (rest == OP_REST_VOTE)
+            assert_memory_equal(apart[i].told, row[i].told, n_page * sizeof row[i].told[0]);
     }
+}
+
+static void visits_by_shares_are_the_same(void **state)
+{
+    (void)state;
+    float bad_q[GROUP * DIM] = {0};
+    uint64_t seed = 23;
+    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
+    bad_q[DIM + 3] = INFINITY;
+    const float *bad_there = put(bad_q, sizeof bad_q);
+    for (uint32_t i = 0; i < sizeof s.own / sizeof s.own[0]; i++) s.own[i] = 0x3000;
+    const uint16_t *own_there = put(s.own, sizeof s.own);
+    assert_visits_by_shares(OP_REST_LEAST, own_there, bad_there);
+    assert_visits_by_shares(OP_REST_VOTE, own_there, bad_there);
     give_all();
     free_pages();
 }

@@ -405,16 +405,18 @@ static void methods_choose_in_part_as_on_the_host(void **state)
     for (uint32_t i = 0; i < N_IN_PART; i++) assert_chosen_alike(&want_chosen, &got_chosen, i);
 }
 
-/* The kernels that a decode row takes, in a context shorter than methods choose in. */
-static uint32_t kernels_of(const sac_model *of, const char *decode, struct heard *h)
+/* The kernels that a decode row takes; methods choose in contexts of min_ctx and more. */
+static uint32_t kernels_of(const sac_model *of, const char *decode, sac_kv_type type,
+                           uint32_t min_ctx, struct heard *h)
 {
     sac_engine *e = NULL;
     sac_error err;
     sac_seq seq;
-    sac_engine_params p = params_of("cuda", SAC_KV_F16);
+    sac_engine_params p = params_of("cuda", type);
     const int32_t tok = 7;
     p.decode = &decode;
     p.n_decode = 1;
+    p.sparse_min_ctx = min_ctx;
     must(sac_engine_create(&e, of, &p, &err), &err);
     must(sac_seq_create(e, &seq, &err), &err);
     append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
@@ -432,23 +434,35 @@ static void methods_cost_nothing_where_all_is_read(void **state)
     (void)state;
     static const char *const sparse[] = {"auto", "quest", "psa", "streaming"};
     struct heard want = {0};
-    const uint32_t n = kernels_of(model, "full", &want);
+    const uint32_t n = kernels_of(model, "full", SAC_KV_F16, N_PROMPT + 2, &want);
     for (int i = 0; i < 4; i++) {
         struct heard got = {0};
-        assert_int_equal(kernels_of(model, sparse[i], &got), n);
+        assert_int_equal(kernels_of(model, sparse[i], SAC_KV_F16, N_PROMPT + 2, &got), n);
         assert_memory_equal(want.logits, got.logits, sizeof want.logits);
         assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
     }
 }
 
-/* Queries, keys and values; attention, which turns and writes them; its output; the two of the FFN.
- */
-static void a_layer_is_five_launches(void **state)
+/* Of a layer of a q8 cache. */
+static uint32_t launches_of(const char *decode)
 {
-    (void)state;
     struct heard h[2] = {0};
     const uint32_t n = deep->config.n_layer - shallow->config.n_layer;
-    assert_int_equal(kernels_of(deep, "full", &h[0]) - kernels_of(shallow, "full", &h[1]), 5 * n);
+    const uint32_t more = kernels_of(deep, decode, SAC_KV_Q8, 1, &h[0]) -
+                          kernels_of(shallow, decode, SAC_KV_Q8, 1, &h[1]);
+    assert_int_equal(more % n, 0);
+    return more / n;
+}
+
+/* Queries, keys and values; attention, which turns and writes them; its output; the two of the FFN.
+ * Where a method chooses, keys are written before; then psa has scores, an order whose votes are
+ * made there, visits and lists, and auto scores, a cut and what is taken. */
+static void launches_of_a_layer_are_few(void **state)
+{
+    (void)state;
+    assert_int_equal(launches_of("full"), 5);
+    assert_int_equal(launches_of("psa:mass=0.3,recent=0"), 10);
+    assert_int_equal(launches_of("auto:mass=0.5,most=1,recent=0"), 9);
 }
 
 /* ---- Prompts ---- */
@@ -713,7 +727,7 @@ int main(void)
         cmocka_unit_test(methods_choose_as_on_the_host),
         cmocka_unit_test(methods_choose_in_part_as_on_the_host),
         cmocka_unit_test(methods_cost_nothing_where_all_is_read),
-        cmocka_unit_test(a_layer_is_five_launches),
+        cmocka_unit_test(launches_of_a_layer_are_few),
         cmocka_unit_test(matrices_in_f16_give_the_same_bits),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),

@@ -626,7 +626,7 @@ sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *
         if (op[i].n_segment || op[i].at.frame_of)
             return device_fail(d, SAC_ERR_UNSUPPORTED,
                                "choosing among keys that wait for a turned query");
-        if (op[i].at.group > OP_GROUP_MAX || n > TALLY)
+        if (op[i].at.group > OP_GROUP_MAX)
             return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
         if (!is_aligned(&op[i].at))
             return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
