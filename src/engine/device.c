@@ -37,10 +37,13 @@ static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_erro
 static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, sac_error *err)
 {
     char what[96];
-    const struct method_prefill *p = spec->method->prefill;
-    const char *setting = p && p->refuses ? p->refuses(spec->param) : NULL;
+    const struct method *m = spec->method;
+    const char *(*refuses)(const void *param) = m->prefill  ? m->prefill->refuses
+                                                : m->decode ? m->decode->refuses
+                                                            : NULL;
+    const char *setting = refuses ? refuses(spec->param) : NULL;
     if (!setting) return SAC_OK;
-    snprintf(what, sizeof what, "the prefill method '%s' with %s", spec->method->name, setting);
+    snprintf(what, sizeof what, "the %s method '%s' with %s", m->kind, m->name, setting);
     return refuse(e, what, err);
 }
 

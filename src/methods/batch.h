@@ -77,6 +77,7 @@ void batch_take(const struct method_batch *b, const struct batch_ends *ends,
  * the ends. A lane that would read more than the share `most` of its context is dense. */
 struct batch_draw {
     double variance, most;
+    bool steady; /* ops/steady.h; on the host only */
 };
 void batch_draw(const struct method_batch *b, const struct batch_ends *ends,
                 struct batch_draw (*want)(const struct method_lane *l));

@@ -241,6 +241,7 @@ struct method_decode {
      * beside it. `select_lanes` is the same for all lanes of a batch, with all workers where those
      * are more than the lanes; it tells in n_chosen of the lanes' results what it has chosen. */
     const struct method_away *away;
+    const char *(*refuses)(const void *param); /* a device: which setting; NULL: none */
     void (*choose)(const struct method_batch *b);
     /* Whether a row's lanes stand together in a batch, in the order of their KV heads. NULL: no;
      * `choose` may get them one by one. */

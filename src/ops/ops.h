@@ -385,13 +385,18 @@ struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of the
  *
  * Values are shares: none is negative, and their sum is 1 at most. The variance of the estimate is
  * at most cut * (sum of values below the cut), and the cut is the highest that keeps this at or
- * below `variance`. */
+ * below `variance`.
+ *
+ * A steady draw has the same cut, and other items and weights: steady.h. */
 struct op_draw {
     const float *value; /* [n] */
     uint32_t n, first;  /* items are first, first + 1, .. */
     double variance;
     uint32_t *item; /* [n] out: taken, ascending */
     float *logw;    /* [n] out: logs of their weights */
+    bool steady;    /* items are tokens, and `first` is a page's; host only */
+    uint32_t key;   /* of its numbers: the same for the same lane of all rows */
+    uint32_t pos;   /* the row's */
 };
 #define OP_DRAW_LEAST 0x1p-40f   /* of cuts */
 #define OP_DRAW_STEP  (1u << 19) /* of their bits: a sixteenth of an octave */
@@ -425,7 +430,8 @@ struct ops_draw {
     void (*open)(const struct op_draw *op, struct op_draw_piece *p);
     float (*cut)(const struct op_draw *op, const struct op_draw_piece *p, uint32_t n_piece);
     void (*add)(const struct op_draw *op, struct op_draw_piece *p, float cut);
-    /* To item and logw from number `at` on, which is not behind `begin`. */
+    /* To item and logw from number `at` on, which is not behind `begin`. Sums are not looked at by
+     * steady draws. */
     void (*take)(const struct op_draw *op, struct op_draw_piece *p, float cut,
                  uint32_t sum[OP_DRAW_LANES], uint32_t at);
 };

@@ -407,8 +407,10 @@ static void auto_reads_for_all(void **state)
     (void)state;
     static struct bench b;
     static double share[N_TOK];
-    static const char *const specs[] = {"auto:mass=0.75,most=1", "auto:mass=0.5,most=1"};
-    for (size_t i = 0; i < 4; i++) {
+    static const char *const specs[] = {"auto:mass=0.75,most=1", "auto:mass=0.5,most=1",
+                                        "auto:mass=0.75,most=1,draw=steady",
+                                        "auto:mass=0.5,most=1,draw=steady"};
+    for (size_t i = 0; i < 8; i++) {
         seed = 8; /* both types hold nearly the same keys */
         bench_open(&b, i % 2 ? SAC_KV_Q8 : SAC_KV_F16, specs[i / 2]);
         const struct method_pick out = bench_select(&b);
@@ -419,10 +421,33 @@ static void auto_reads_for_all(void **state)
             assert_true(b.logw[t] >= 0);
             sum += share[t] * exp((double)b.logw[t]);
         }
-        if (out.dense || count(&b) >= (i < 2 ? 600 : 300) || fabs(sum - 1) > 0.1)
+        if (out.dense || count(&b) >= (i % 4 < 2 ? 600 : 300) || fabs(sum - 1) > 0.1)
             fail_msg("%s: %u tokens stand for %g", specs[i / 2], count(&b), sum);
         bench_close(&b);
     }
+}
+
+/* Other heads and layers draw other tokens of the same keys; the same lane draws the same. */
+static void steady_lanes_draw_apart(void **state)
+{
+    (void)state;
+    static struct bench b;
+    static uint32_t tok[4][N_TOK];
+    static const uint32_t layer[] = {5, 5, 6, 5}, head[] = {0, 1, 0, 0};
+    uint32_t n[4];
+    seed = 9;
+    bench_open(&b, SAC_KV_Q8, "auto:mass=0.5,most=1,draw=steady");
+    for (int i = 0; i < 4; i++) {
+        b.lane.layer = layer[i];
+        b.lane.kv_head = head[i];
+        n[i] = bench_select(&b).n_tok;
+        memcpy(tok[i], b.tok, sizeof b.tok);
+    }
+    assert_int_equal(n[3], n[0]);
+    assert_memory_equal(tok[3], tok[0], n[0] * sizeof *b.tok);
+    for (int i = 1; i < 3; i++)
+        assert_true(n[i] != n[0] || memcmp(tok[i], tok[0], n[0] * sizeof *b.tok) != 0);
+    bench_close(&b);
 }
 
 /* A larger mass never reads less, and the whole mass is dense. */
@@ -493,6 +518,7 @@ int main(void)
         cmocka_unit_test(page_methods_keep_their_budget),
         cmocka_unit_test(psa_reaches_its_mass),
         cmocka_unit_test(auto_reads_for_all),
+        cmocka_unit_test(steady_lanes_draw_apart),
         cmocka_unit_test(autos_dial_is_monotone),
         cmocka_unit_test(first_layers_read_everything),
         cmocka_unit_test(a_bad_key_makes_the_choice_dense),

@@ -395,6 +395,12 @@ static void what_a_device_cannot_do_is_named(void **state)
     p.prefill = &kept;
     refuse(&p, SAC_ERR_UNSUPPORTED,
            "the prefill method 'loopserve' with keep=on does not run on a GPU");
+    const char *steady = "auto:draw=steady";
+    p = params_of("cuda", SAC_KV_Q8);
+    p.decode = &steady;
+    p.n_decode = 1;
+    refuse(&p, SAC_ERR_UNSUPPORTED,
+           "the decode method 'auto' with draw=steady does not run on a GPU");
     p = params_of("cuda", SAC_KV_Q8);
     p.record = true;
     refuse(&p, SAC_ERR_UNSUPPORTED, "a recorder");

@@ -181,14 +181,20 @@ static void same_for_any_workers(const char *text)
 
 static void workers_change_no_choice(void **state)
 {
-    static const char *const specs[] = {
-        "streaming:budget=300",        "topk:budget=300",
-        "topk:budget=300,unit=page",   "quest:budget=300",
-        "quest:budget=300,page=32",    "quest:budget=300,heads=query",
-        "arkvale:budget=300",          "arkvale:budget=300,reduce=raw",
-        "auto:mass=0.6,most=1",        "psa:mass=0.6",
-        "psa:mass=0.6,order=box",      "psa:mass=0.6,step=3,stop=min",
-        "psa_cert:mass=0.6,by=shadow4"};
+    static const char *const specs[] = {"streaming:budget=300",
+                                        "topk:budget=300",
+                                        "topk:budget=300,unit=page",
+                                        "quest:budget=300",
+                                        "quest:budget=300,page=32",
+                                        "quest:budget=300,heads=query",
+                                        "arkvale:budget=300",
+                                        "arkvale:budget=300,reduce=raw",
+                                        "auto:mass=0.6,most=1",
+                                        "auto:mass=0.6,most=1,draw=steady",
+                                        "psa:mass=0.6",
+                                        "psa:mass=0.6,order=box",
+                                        "psa:mass=0.6,step=3,stop=min",
+                                        "psa_cert:mass=0.6,by=shadow4"};
     static const sac_kv_type types[] = {SAC_KV_Q8, SAC_KV_F16};
     (void)state;
     for (size_t t = 0; t < 2; t++) {

@@ -25,6 +25,7 @@
 #include "methods/pick.h"
 #include "methods/plane.h"
 
+enum { DRAW_FRESH, DRAW_STEADY };
 #define NOISE 0.2 /* standard error of the estimate, of the mass that a list would leave out */
 
 #define PARAMS(P)                                                                                  \
@@ -33,7 +34,9 @@
     P(SHARE, most, "0.5", "a larger share than this is read whole")                                \
     P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")
+      "newest tokens before the row's own page that are always read, up to whole pages")           \
+    P(CHOICE, draw, "fresh", "fresh|steady",                                                       \
+      "what stands for others: other tokens in every step, or mostly those of the step before")
 METHOD_PARAMS(auto, PARAMS)
 
 /* ---- Choices ---- */
@@ -46,7 +49,9 @@ static double error_of(const struct auto_param *set)
 static struct batch_draw draw_of(const struct method_lane *l)
 {
     const struct auto_param *set = l->param;
-    return (struct batch_draw){.variance = error_of(set) * error_of(set), .most = set->most};
+    return (struct batch_draw){.variance = error_of(set) * error_of(set),
+                               .most = set->most,
+                               .steady = set->draw == DRAW_STEADY};
 }
 
 static void auto_choose(const struct method_batch *b)
@@ -59,7 +64,14 @@ static void auto_choose(const struct method_batch *b)
     batch_draw(b, &(struct batch_ends){PAGE_TOK, set->recent, BATCH_PAGE}, draw_of);
 }
 
+static const char *auto_refuses(const void *param)
+{
+    const struct auto_param *set = param;
+    return set->draw == DRAW_STEADY ? "draw=steady" : NULL;
+}
+
 static const struct method_decode hooks = {
+    .refuses = auto_refuses,
     .side_bytes = plane_side_bytes,
     .scratch_bytes = batch_shares_bytes,
     .seal = plane_seal,

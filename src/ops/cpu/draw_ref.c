@@ -1,6 +1,6 @@
 /* draw_ref.c: the definition of `draw` in plain C. */
 #include "base/half.h"
-#include "ops/ops.h"
+#include "ops/steady.h"
 
 #include <math.h>
 #include <string.h>
@@ -50,10 +50,48 @@ static void add_ref(const struct op_draw *op, struct op_draw_piece *p, float cut
         p->chance[i % OP_DRAW_LANES] += chance_of(op->value[i], cut);
 }
 
+static float most_of(const float *value, uint32_t n)
+{
+    float most = 0;
+    for (uint32_t i = 0; i < n; i++) most = value[i] > most ? value[i] : most;
+    return most;
+}
+
+/* The items of one page, [begin, end), that a steady draw takes; returns how many. */
+static uint32_t take_page(const struct op_draw *op, uint32_t begin, uint32_t end, float cut,
+                          uint32_t at)
+{
+    const struct steady_number number = steady_number(op, (op->first + begin) / PAGE_TOK);
+    const float most = most_of(op->value + begin, end - begin), top = most < cut ? most : cut;
+    const uint32_t at0 = at;
+    if (!steady_draws(number, most, cut)) return 0;
+    for (uint32_t i = begin; i < end; i++) {
+        const float value = op->value[i], bits = value * (STEADY_MORE * 0x1p32f / top);
+        const uint32_t token = number.token + steady_turns[i - begin];
+        const float reach = fminf(STEADY_MORE * value, top);
+        if (bits < 0x1p32f && token >= (uint32_t)bits) continue;
+        op->item[at] = op->first + i;
+        op->logw[at++] = logf(cut / reach);
+    }
+    return at - at0;
+}
+
+static void take_steady(const struct op_draw *op, struct op_draw_piece *p, float cut, uint32_t at)
+{
+    const uint32_t at0 = at;
+    for (uint32_t i = p->begin; i < p->end; i += PAGE_TOK)
+        at += take_page(op, i, i + PAGE_TOK < p->end ? i + PAGE_TOK : p->end, cut, at);
+    p->n_taken = at - at0;
+}
+
 static void take_ref(const struct op_draw *op, struct op_draw_piece *p, float cut,
                      uint32_t sum[OP_DRAW_LANES], uint32_t at)
 {
     const uint32_t at0 = at;
+    if (op->steady) {
+        take_steady(op, p, cut, at);
+        return;
+    }
     for (uint32_t i = p->begin; i < p->end; i++) {
         const float value = op->value[i];
         if (value < cut) {

@@ -6,7 +6,7 @@
 #define SAC_OPS_CPU_DRAW_TMPL_H
 
 #include "base/half.h"
-#include "ops/ops.h"
+#include "ops/steady.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -124,11 +124,12 @@ static void add_vec(const struct op_draw *op, struct op_draw_piece *p, float fou
     memcpy(p->chance, sum, sizeof p->chance);
 }
 
+static const uint32_t count[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 /* The items taken and, in `logw`, their values. */
 static uint32_t take_items(const struct op_draw *op, const struct op_draw_piece *p, float found,
                            uint32_t lane[OP_DRAW_LANES], uint32_t to)
 {
-    static const uint32_t count[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const uint32_t size = p->end - p->begin;
     const float *value = op->value + p->begin;
     const vec cut = v_set1(found), by = v_set1(0x1p32f / found);
@@ -152,9 +153,47 @@ static uint32_t take_items(const struct op_draw *op, const struct op_draw_piece 
     return n - to;
 }
 
+/* The items of one page, [begin, end), that a steady draw takes, and the logs of their weights. */
+static uint32_t take_page(const struct op_draw *op, uint32_t begin, uint32_t end, float cut,
+                          uint32_t at)
+{
+    const float *value = op->value + begin;
+    const uint32_t n = end - begin, at0 = at;
+    vec x[PAGE_TOK / VEC], all = v_zero();
+    for (uint32_t i = 0; i < n; i += VEC) all = v_max(all, x[i / VEC] = v_first(value + i, n - i));
+    const float most = v_most(all), top = most < cut ? most : cut;
+    const struct steady_number number = steady_number(op, (op->first + begin) / PAGE_TOK);
+    if (!steady_draws(number, most, cut)) return 0;
+    const vec by = v_set1(STEADY_MORE * 0x1p32f / top), whole = v_set1(0x1p32f), last = v_set1(top);
+    for (uint32_t i = 0; i < n; i += VEC) {
+        const vec_i token = i_add(i_set1((int32_t)number.token), i_load(steady_turns + i));
+        const vec bits = v_mul(x[i / VEC], by);
+        const vec reach = v_min(v_mul(v_set1(STEADY_MORE), x[i / VEC]), last);
+        const vec_m sure = m_less(m_first(n - i), m_lt(bits, whole));
+        const vec_m taken = m_or(i_wraps(token, i_of_chance(v_min(bits, whole))), sure);
+        const vec_i items = i_add(i_set1((int32_t)(op->first + begin + i)), i_load(count));
+        i_pack(op->item + at, taken, items, n - i >= VEC);
+        at +=
+            i_pack(op->logw + at, taken, i_bits(log_vec(v_div(v_set1(cut), reach))), n - i >= VEC);
+    }
+    return at - at0;
+}
+
+static void take_steady(const struct op_draw *op, struct op_draw_piece *p, float cut, uint32_t at)
+{
+    const uint32_t at0 = at;
+    for (uint32_t i = p->begin; i < p->end; i += PAGE_TOK)
+        at += take_page(op, i, i + PAGE_TOK < p->end ? i + PAGE_TOK : p->end, cut, at);
+    p->n_taken = at - at0;
+}
+
 static void take_vec(const struct op_draw *op, struct op_draw_piece *p, float found,
                      uint32_t sum[OP_DRAW_LANES], uint32_t at)
 {
+    if (op->steady) {
+        take_steady(op, p, found, at);
+        return;
+    }
     const uint32_t n = take_items(op, p, found, sum, at);
     float *logw = op->logw + at;
     const vec cut = v_set1(found);

@@ -425,6 +425,7 @@ static void open_piece(const struct ops *ops, const struct op_lane_draw *op, uin
     struct op_draw_piece *p = &op->piece[k];
     const uint32_t n = op->at.n, begin = k * OP_DRAW_ITEMS;
     assert(!op->shares || n == 0 || op->at.first == PAGE_TOK);
+    assert(!op->at.steady || op->at.first % PAGE_TOK == 0);
     if (op->shares && begin < n) spread_piece(ops, op->shares, k);
     p->begin = begin < n ? begin : n;
     p->end = n - p->begin < OP_DRAW_ITEMS ? n : p->begin + OP_DRAW_ITEMS;
@@ -489,7 +490,7 @@ static void add_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_
     (void)worker_i;
     for (uint32_t i = begin, k; i < end; i++) {
         const struct op_lane_draw *op = piece_lane(c, i, &k);
-        if (op) c->ops->draw.add(&op->at, &op->piece[k], op->state->cut);
+        if (op && !op->at.steady) c->ops->draw.add(&op->at, &op->piece[k], op->state->cut);
     }
 }
 
@@ -515,7 +516,7 @@ static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker
         if (!op) continue;
         for (uint32_t l = 0; l < OP_DRAW_LANES; l++) {
             sum[l] = op_draw_begin(l);
-            for (uint32_t j = 0; j < k; j++) sum[l] += op->piece[j].chance[l];
+            for (uint32_t j = 0; j < k && !op->at.steady; j++) sum[l] += op->piece[j].chance[l];
         }
         c->ops->draw.take(&op->at, &op->piece[k], op->state->cut, sum, op->piece[k].begin);
         if (ends_round(op)) join_pieces(op);
