@@ -24,12 +24,11 @@
 #include <math.h>
 #include <string.h>
 
-#define BATCH   64u /* pages that are put in order at a time, or as many as are wanted */
-#define RUN     8u  /* of them that are sorted one by one */
-#define PIECE   2u  /* pages of a piece of a round */
-#define LEAST   4u  /* pages of a round that was not promised to be enough, */
-#define SHARE   8u  /* or this share of those that were visited */
-#define DIM_MAX 512u
+#define BATCH 64u /* pages that are put in order at a time, or as many as are wanted */
+#define RUN   8u  /* of them that are sorted one by one */
+#define PIECE 2u  /* pages of a piece of a round */
+#define LEAST 4u  /* pages of a round that was not promised to be enough, */
+#define SHARE 8u  /* or this share of those that were visited */
 
 struct call {
     const struct ops *ops;
@@ -261,7 +260,7 @@ static void read_page(const struct ops *ops, const struct op_lane_visit *op, uin
 {
     const struct page_geom *g = op->geom;
     const uint32_t s = segment_of(op->segment, op->n_segment, page, 0), d = g->head_dim;
-    _Alignas(64) float k[PAGE_TOK * DIM_MAX];
+    _Alignas(64) float k[PAGE_TOK * HEAD_DIM_MAX];
     ops->keys(&(struct op_keys){
         .geom = g, .frames = op->frames, .page = op->page + page, .n_page = 1, .out = k});
     for (uint32_t t = 0; t < PAGE_TOK && s < op->n_segment; t++)
@@ -274,7 +273,7 @@ static void read_own(const struct ops *ops, const struct op_lane_visit *op, cons
 {
     struct page_geom tail = *op->geom;
     const page_id first = 0;
-    _Alignas(64) float k[PAGE_TOK * DIM_MAX];
+    _Alignas(64) float k[PAGE_TOK * HEAD_DIM_MAX];
     tail.k = 0;
     if (tail.type_k == SAC_KV_Q8) tail.type_k = SAC_KV_F16;
     ops->keys(&(struct op_keys){
@@ -389,7 +388,7 @@ static void begin_lane(const struct team *t, const struct op_lane_visit *op)
     double log_own[OP_GROUP_MAX];
     const struct part own = {.weight = weight, .most = most, .sum = sum, .log = log_own};
     assert(op->group <= OP_GROUP_MAX && op->begin <= op->end && op->end <= op->n_page);
-    assert(op->geom->head_dim <= DIM_MAX);
+    assert(op->geom->head_dim <= HEAD_DIM_MAX);
     for (uint32_t g = 0; g < op->group; g++) {
         s->seen[g] = s->step[g] = s->sum[g] = s->own[g] = 0;
         s->guess[g] = INFINITY;

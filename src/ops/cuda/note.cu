@@ -3,7 +3,6 @@
 #include "ops/cuda/choose.cuh"
 
 #define THREADS 128u
-#define DIM_MAX 256u
 
 struct note_call {
     struct page_geom geom;
