@@ -98,18 +98,20 @@ sac_status ask_text(const cJSON *o, const char *name, const char **out, struct r
     return SAC_OK;
 }
 
-static sac_status add_stop(struct ask *a, const cJSON *item, const char *name, struct refusal *ref)
+/* A copy of a text of the list `name` behind the *n of `text` [ASK_STOP_MAX]. */
+static sac_status add_text(char **text, uint32_t *n, const cJSON *item, const char *name,
+                           struct refusal *ref)
 {
     if (!cJSON_IsString(item) || !*item->valuestring || strlen(item->valuestring) > ASK_STOP_BYTES)
         return refusal_set(ref, REFUSAL_REQUEST, name,
                            "'%s' holds something that is not a text of 1 to %u bytes", name,
                            ASK_STOP_BYTES);
-    if (a->n_stop == ASK_STOP_MAX)
+    if (*n == ASK_STOP_MAX)
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' holds more than %u texts", name,
                            ASK_STOP_MAX);
     char *copy = mem_strdup(item->valuestring);
     if (!copy) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-    a->stop[a->n_stop++] = copy;
+    text[(*n)++] = copy;
     return SAC_OK;
 }
 
@@ -119,20 +121,9 @@ static sac_status read_breakers(struct ask *a, const cJSON *o, struct refusal *r
     static const char name[] = "dry_sequence_breakers";
     const cJSON *list = json_get(o, name), *item;
     if (!list) return SAC_OK;
-    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > (int)ASK_STOP_MAX)
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of at most %u texts",
-                           name, ASK_STOP_MAX);
-    cJSON_ArrayForEach(item, list)
-    {
-        if (!cJSON_IsString(item) || !*item->valuestring ||
-            strlen(item->valuestring) > ASK_STOP_BYTES)
-            return refusal_set(ref, REFUSAL_REQUEST, name,
-                               "'%s' holds something that is not a text of 1 to %u bytes", name,
-                               ASK_STOP_BYTES);
-        char *copy = mem_strdup(item->valuestring);
-        if (!copy) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-        a->breaker[a->n_breaker++] = copy;
-    }
+    if (!cJSON_IsArray(list))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of texts", name);
+    cJSON_ArrayForEach(item, list) TRY(add_text(a->breaker, &a->n_breaker, item, name, ref));
     return SAC_OK;
 }
 
@@ -140,10 +131,11 @@ sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refu
 {
     const cJSON *item = json_get(o, name), *one;
     if (!item) return SAC_OK;
-    if (cJSON_IsString(item)) return *item->valuestring ? add_stop(a, item, name, ref) : SAC_OK;
+    if (cJSON_IsString(item))
+        return *item->valuestring ? add_text(a->stop, &a->n_stop, item, name, ref) : SAC_OK;
     if (!cJSON_IsArray(item))
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is neither a text nor a list", name);
-    cJSON_ArrayForEach(one, item) TRY(add_stop(a, one, name, ref));
+    cJSON_ArrayForEach(one, item) TRY(add_text(a->stop, &a->n_stop, one, name, ref));
     return SAC_OK;
 }
 
