@@ -407,7 +407,7 @@ static int run_all(struct bench *b)
             printf("%u threads; limits: %s\n%s", b->machine[i].n_threads, limits,
                    i + 1 == b->threads.n ? "\n" : "");
     }
-    b->sheet = sheet_begin((enum sheet_format)b->opt.format);
+    b->sheet = sheet_begin((enum sheet_format)b->opt.format, "bench");
     int code = OPTIONS_GO_ON;
     for (size_t i = 0; code == OPTIONS_GO_ON && i < b->opt.models.n; i++)
         code = run_model(b, b->opt.models.item[i]);

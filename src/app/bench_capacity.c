@@ -388,7 +388,7 @@ static sac_status run_all(struct capacity *c, sac_error *err)
     capacity_trials_begin(&c->trials);
     progress_end(&c->bar);
     if (c->opt.format == SHEET_MD) print_head(c);
-    c->sheet = sheet_begin((enum sheet_format)c->opt.format);
+    c->sheet = sheet_begin((enum sheet_format)c->opt.format, "bench_capacity");
     progress_begin(&c->bar, "capacity");
     const sac_status status = run_methods(c, err);
     progress_end(&c->bar);

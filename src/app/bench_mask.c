@@ -220,7 +220,7 @@ static sac_status run_all(struct mask_bench *b, sac_error *err)
     if (!b->times.mask || !b->times.step)
         return error_set(err, SAC_ERR_MEMORY, "no memory for the times of %zu tokens", n);
     TRY(run_answers(b, err));
-    struct sheet sheet = sheet_begin((enum sheet_format)b->opt.format);
+    struct sheet sheet = sheet_begin((enum sheet_format)b->opt.format, "bench_mask");
     print_row(b, &sheet, "the first", 0, b->n_first);
     print_row(b, &sheet, "those behind it", b->n_first, b->times.n);
     sheet_end(&sheet);

@@ -119,7 +119,7 @@ static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sa
 {
     sac_status status = SAC_OK;
     struct progress bar;
-    struct sheet sheet = sheet_begin((enum sheet_format)opt->format);
+    struct sheet sheet = sheet_begin((enum sheet_format)opt->format, "bench_ops");
     sac_op op;
     size_t n_done = 0;
     if (opt->format == SHEET_MD) {

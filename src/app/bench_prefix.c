@@ -209,7 +209,7 @@ static sac_status run_all(struct prefix_bench *b, sac_error *err)
     make_prompt(b, UINT32_MAX - 1);
     TRY(warm(b, b->with, err));
     TRY(warm(b, b->without, err));
-    b->sheet = sheet_begin((enum sheet_format)b->opt.format);
+    b->sheet = sheet_begin((enum sheet_format)b->opt.format, "bench_prefix");
     progress_begin(&b->bar, "prompts");
     const sac_status status = run_sequences(b, err);
     progress_end(&b->bar);

@@ -35,6 +35,12 @@ static void print_markdown(const struct sheet_cell *cell, size_t n)
     printf("|\n");
 }
 
+/* The numbers of a list, if it is one. */
+static void print_list(const struct sheet_cell *cell)
+{
+    for (size_t i = 0; i < cell->n_list; i++) printf("%s%.15g", i ? " " : "", cell->list[i]);
+}
+
 /* ---- CSV (RFC 4180) ---- */
 
 /* Quotes are doubled and put around a text that needs them. */
@@ -70,13 +76,60 @@ static void print_csv(const struct sheet_cell *cell, size_t n)
         if (!cell[i].key) continue;
         fputs(comma, stdout);
         if (cell[i].text) print_csv_text(cell[i].text);
-        for (size_t j = 0; j < cell[i].n_list; j++)
-            printf("%s%.15g", j ? " " : "", cell[i].list[j]);
+        print_list(&cell[i]);
         if (!cell[i].text && !cell[i].list && isfinite(cell[i].number))
             printf("%.15g", cell[i].number);
         comma = ",";
     }
     printf("\r\n");
+}
+
+/* ---- SQL ---- */
+
+static void print_sql_text(const char *text)
+{
+    putchar('\'');
+    for (const char *p = text; *p; p++) {
+        if (*p == '\'') putchar('\'');
+        putchar(*p);
+    }
+    putchar('\'');
+}
+
+/* Columns of numbers are NUMERIC: whole ones stay whole there. */
+static void print_sql_head(const char *table, const struct sheet_cell *cell, size_t n)
+{
+    const char *comma = "";
+    printf("CREATE TABLE IF NOT EXISTS %s (", table);
+    for (size_t i = 0; i < n; i++) {
+        if (!cell[i].key) continue;
+        printf("%s\"%s\" %s", comma, cell[i].key,
+               cell[i].text || cell[i].list ? "TEXT" : "NUMERIC");
+        comma = ", ";
+    }
+    printf(");\n");
+}
+
+static void print_sql(const char *table, const struct sheet_cell *cell, size_t n)
+{
+    const char *comma = "";
+    printf("INSERT INTO %s VALUES (", table);
+    for (size_t i = 0; i < n; i++) {
+        if (!cell[i].key) continue;
+        fputs(comma, stdout);
+        if (cell[i].text)
+            print_sql_text(cell[i].text);
+        else if (cell[i].list) {
+            putchar('\'');
+            print_list(&cell[i]);
+            putchar('\'');
+        } else if (isfinite(cell[i].number))
+            printf("%.15g", cell[i].number);
+        else
+            printf("NULL");
+        comma = ", ";
+    }
+    printf(");\n");
 }
 
 /* ---- JSON ---- */
@@ -100,10 +153,10 @@ static void print_json(const struct sheet_cell *cell, size_t n)
     cJSON_Delete(row);
 }
 
-struct sheet sheet_begin(enum sheet_format format)
+struct sheet sheet_begin(enum sheet_format format, const char *table)
 {
     if (format == SHEET_JSON) printf("[");
-    return (struct sheet){.format = format};
+    return (struct sheet){.format = format, .table = table};
 }
 
 void sheet_row(struct sheet *s, const struct sheet_cell *cell, size_t n_cell)
@@ -117,6 +170,10 @@ void sheet_row(struct sheet *s, const struct sheet_cell *cell, size_t n_cell)
     case SHEET_CSV:
         if (first) print_csv_head(cell, n_cell);
         print_csv(cell, n_cell);
+        break;
+    case SHEET_SQL:
+        if (first) print_sql_head(s->table, cell, n_cell);
+        print_sql(s->table, cell, n_cell);
         break;
     case SHEET_JSON:
         printf(first ? "\n " : ",\n ");

@@ -1,4 +1,4 @@
-/* sheet.h: results in rows, for people (Markdown) and for programs (JSON, JSON lines, CSV), on
+/* sheet.h: results in rows, for people (Markdown) and for programs (JSON, JSON lines, CSV, SQL), on
  * stdout. A row is printed as soon as it is there. */
 #ifndef SAC_APP_SHEET_H
 #define SAC_APP_SHEET_H
@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /* In the order of SHEET_FORMATS, which is for an option's choices. */
-enum sheet_format { SHEET_MD, SHEET_JSON, SHEET_JSONL, SHEET_CSV };
-#define SHEET_FORMATS "md|json|jsonl|csv"
+enum sheet_format { SHEET_MD, SHEET_JSON, SHEET_JSONL, SHEET_CSV, SHEET_SQL };
+#define SHEET_FORMATS "md|json|jsonl|csv|sql"
 
 /* One column of one row. Rows of a sheet have the same columns. */
 struct sheet_cell {
@@ -23,10 +23,11 @@ struct sheet_cell {
 
 struct sheet {
     enum sheet_format format;
+    const char *table; /* borrowed: its name in SQL */
     size_t n_row;
 };
 
-struct sheet sheet_begin(enum sheet_format format);
+struct sheet sheet_begin(enum sheet_format format, const char *table);
 void sheet_row(struct sheet *s, const struct sheet_cell *cell, size_t n_cell);
 void sheet_end(struct sheet *s);
 

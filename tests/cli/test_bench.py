@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sqlite3
 import tempfile
 import unittest
 
@@ -98,6 +99,15 @@ class Bench(unittest.TestCase):
         table = list(csv.reader(io.StringIO(bench("-p", "4", "-n", "2", "-o", "csv").stdout)))
         self.assertEqual(table[0], keys)
         self.assertEqual([len(row) for row in table], [len(keys)] * 3)
+        base = sqlite3.connect(":memory:")
+        for _ in range(2):  # a second run goes into the same table
+            base.executescript(bench("-p", "4", "-n", "2", "-o", "sql").stdout)
+        found = base.execute("SELECT * FROM bench")
+        self.assertEqual([column[0] for column in found.description], keys)
+        table = [dict(zip(keys, row)) for row in found]
+        self.assertEqual([row["test"] for row in table], ["pp4", "tg2"] * 2)
+        self.assertEqual([(row["n_prompt"], row["share_read"]) for row in table], [(4, None), (0, None)] * 2)
+        self.assertEqual(len(table[1]["samples_ts"].split()), 2)
         text = bench("-p", "4", "-n", "2").stdout
         self.assertIn("limits: read ", text)
         self.assertEqual(len([line for line in text.splitlines() if line.startswith("|")]), 4)
