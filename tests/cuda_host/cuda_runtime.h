@@ -85,6 +85,18 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t select)
     }
     return r;
 }
+static inline float __fdividef(float x, float y)
+{
+    return x / y;
+}
+
+static inline uint32_t __brev(uint32_t x)
+{
+    uint32_t to = 0;
+    for (int i = 0; i < 32; i++) to |= (x >> i & 1u) << (31 - i);
+    return to;
+}
+
 static inline int __popc(uint32_t x)
 {
     return __builtin_popcount(x);

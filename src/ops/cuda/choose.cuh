@@ -256,11 +256,18 @@ static __device__ inline bool choose_make_logs(float *log, const struct op_lane_
     return choose_are_finite(log, of.at.group);
 }
 
+/* The power of two of the largest exponential of a page, less that of all. */
+static __device__ __forceinline__ float choose_over(const struct op_share_planes &op,
+                                                    const float *log, uint32_t g, uint32_t page)
+{
+    return choose_tops(op, g)[page] - log[g];
+}
+
 /* What exponentials of a page are multiplied by. */
 static __device__ __forceinline__ float choose_by(const struct op_share_planes &op,
                                                   const float *log, uint32_t g, uint32_t page)
 {
-    return exp2_fast(choose_tops(op, g)[page] - log[g]) * (1 / (float)op.group);
+    return exp2_fast(choose_over(op, log, g, page)) * (1 / (float)op.group);
 }
 
 /* The sum of a page's shares. */
@@ -282,7 +289,7 @@ static __device__ __forceinline__ float choose_most(const struct op_share_planes
 {
     float most = -FLT_MAX;
 #pragma unroll 4
-    for (uint32_t g = 0; g < op.group; g++) most = fmaxf(most, choose_tops(op, g)[page] - log[g]);
+    for (uint32_t g = 0; g < op.group; g++) most = fmaxf(most, choose_over(op, log, g, page));
     return most;
 }
 
@@ -298,22 +305,21 @@ static __device__ __forceinline__ float choose_unit(const struct op_share_planes
     return exp2_fast(most) * (room / (float)op.group);
 }
 
-/* Of head g, twice. */
+/* Of a head, twice, by choose_over. */
 static __device__ __forceinline__ uint32_t choose_weight(const struct op_share_planes &op,
-                                                         const float *log, uint32_t g,
-                                                         uint32_t page, float most)
+                                                         float over, float most)
 {
     const float room = __uint_as_float((127 - choose_octave(op)) << 23);
-    const float x = exp2_fast(choose_tops(op, g)[page] - log[g] - most) * room;
+    const float x = exp2_fast(over - most) * room;
     return half_pack<HALF_F16>(x, x);
 }
 
-/* Adds those of four tokens. */
+/* Adds those of four tokens: of the first and the third, and of the others. */
 static __device__ __forceinline__ void choose_meet(uint32_t share[2], uint32_t exps,
                                                    uint32_t weight)
 {
-    share[0] = h2_fma(__byte_perm(exps, 0, 0x1404) >> 1, weight, share[0]);
-    share[1] = h2_fma(__byte_perm(exps, 0, 0x3424) >> 1, weight, share[1]);
+    share[0] = h2_fma(exps << 7 & 0x7f807f80u, weight, share[0]);
+    share[1] = h2_fma(exps >> 1 & 0x7f807f80u, weight, share[1]);
 }
 
 #define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
@@ -329,15 +335,14 @@ static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
 #pragma unroll 4
     for (uint32_t g = 0; g < op.group; g++) {
         const uint2 e = *(const uint2 *)(choose_exps(op, g) + i);
-        const uint32_t weight = choose_weight(op, log, g, page, most);
+        const uint32_t weight = choose_weight(op, choose_over(op, log, g, page), most);
         choose_meet(sum, e.x, weight);
         choose_meet(sum + 2, e.y, weight);
     }
 #pragma unroll
-    for (uint32_t k = 0; k < CHOOSE_TOKENS; k += 2) {
-        const float2 both = half_unpack<HALF_F16>(sum[k / 2]);
-        share[k] = both.x * unit;
-        share[k + 1] = both.y * unit;
+    for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) {
+        const float2 both = half_unpack<HALF_F16>(sum[k / 4 * 2 + k % 2]);
+        share[k] = (k / 2 % 2 ? both.y : both.x) * unit;
     }
 }
 

@@ -203,6 +203,12 @@ __device__ __forceinline__ uint32_t bits_pick(uint32_t mask, uint32_t a, uint32_
     return r;
 }
 
+/* Adds x to the sum; what that carries becomes the lowest one of the bits, of which others rise. */
+__device__ __forceinline__ void add_carry(uint32_t &bits, uint32_t &sum, uint32_t x)
+{
+    asm("add.cc.u32 %1, %1, %2; addc.u32 %0, %0, %0;" : "+r"(bits), "+r"(sum) : "r"(x));
+}
+
 /* Two floats as halves, x in the lower bits. */
 template <int H> __device__ __forceinline__ uint32_t half_pack(float x, float y)
 {
@@ -246,6 +252,13 @@ __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float log2_fast(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

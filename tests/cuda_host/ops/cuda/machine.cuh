@@ -138,6 +138,12 @@ static inline void mma_16816(float c[4], const uint32_t a[4], uint32_t b0, uint3
     }
 }
 
+static inline void add_carry(uint32_t &bits, uint32_t &sum, uint32_t x)
+{
+    sum += x;
+    bits = bits << 1 | (sum < x);
+}
+
 static inline uint32_t bits_pick(uint32_t mask, uint32_t a, uint32_t b)
 {
     return (mask & a) | (~mask & b);
@@ -178,6 +184,11 @@ static inline uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
 static inline void keep(uint32_t &x)
 {
     (void)x;
+}
+
+static inline float log2_fast(float x)
+{
+    return log2f(x);
 }
 
 static inline float exp2_fast(float x)
