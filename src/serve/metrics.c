@@ -135,6 +135,7 @@ void metrics_status(struct metrics *m, unsigned status)
 /* ---- Text ---- */
 
 static const char *const prefixes[] = {"saccade_", "vllm:"};
+#define LLAMACPP "llamacpp:"
 
 struct number {
     const char *type, *name, *help;
@@ -357,6 +358,29 @@ static void print_cache_config(struct strbuf *out, const sac_engine_params *p, c
                 (unsigned long long)(n_tok / BLOCK_TOK));
 }
 
+/* What llama.cpp's server counts, too. Its tokens of prompts are those that were computed. */
+static void print_llamacpp(struct strbuf *out, const struct metrics *m,
+                           const struct loop_view *view, const char *labels)
+{
+    const double n_prompt = (double)(m->n_prompt - m->n_cached), n_answer = (double)m->n_predicted;
+    const double prompt_s = m->histogram[PREFILL].sum_s, answer_s = m->histogram[DECODE].sum_s;
+    const struct number numbers[] = {
+        {"counter", "prompt_tokens_total", "Tokens of prompts that were computed.", n_prompt},
+        {"counter", "prompt_seconds_total", "Seconds in which prompts were computed.", prompt_s},
+        {"counter", "tokens_predicted_total", "Tokens of answers.", n_answer},
+        {"counter", "tokens_predicted_seconds_total", "Seconds in which answers were written.",
+         answer_s},
+        {"gauge", "prompt_tokens_seconds", "Tokens of prompts per second.",
+         prompt_s > 0 ? n_prompt / prompt_s : 0},
+        {"gauge", "predicted_tokens_seconds", "Tokens of an answer per second.",
+         answer_s > 0 ? n_answer / answer_s : 0},
+        {"gauge", "requests_processing", "Answers that are computed now.", view->n_running},
+        {"gauge", "requests_deferred", "Answers that wait for a place.", view->n_waiting},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        print_number(out, LLAMACPP, &numbers[i], labels);
+}
+
 void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,
                    struct strbuf *out)
 {
@@ -397,6 +421,7 @@ void metrics_print(struct metrics *m, const struct context *c, const struct loop
                                 (double)m->n_preempted},
                labels);
     print_cache_config(out, &c->rules.engine, labels);
+    print_llamacpp(out, m, view, labels);
     print_finished(out, m, labels);
     for (int i = 0; i < N_HISTOGRAM; i++) print_histogram(out, &m->histogram[i], i, labels);
     print_audit(out, m, labels);

@@ -1,7 +1,8 @@
 /* metrics.h: what the server counts, in Prometheus' text form.
  *
- * Each number is called `saccade_...`; what vLLM counts, too, stands there by its name `vllm:...`
- * as well, by which gateways and dashboards look. Any thread may call any function. */
+ * Each number is called `saccade_...`; what vLLM and llama.cpp count, too, stands there by
+ * their names `vllm:...` and `llamacpp:...` as well, by which gateways and dashboards look. Any
+ * thread may call any function. */
 #ifndef SAC_SERVE_METRICS_H
 #define SAC_SERVE_METRICS_H
 

@@ -272,7 +272,8 @@ class Routes(unittest.TestCase):
         text = server.get("/metrics")[2]
         for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
                      "vllm:kv_cache_usage_perc", "vllm:time_to_first_token_seconds_bucket",
-                     "vllm:request_success_total"):
+                     "vllm:request_success_total", "llamacpp:requests_processing",
+                     "llamacpp:prompt_tokens_seconds", "llamacpp:tokens_predicted_seconds_total"):
             self.assertIn("\n" + name + "{", text)
         self.assertRegex(text, r'\nvllm:cache_config_info{model_name="[^"]+",block_size="32",cache_dtype="f16",'
                                r'enable_prefix_caching="True",num_gpu_blocks="544"} 1\n')  # 17 x 1024 tokens
