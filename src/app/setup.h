@@ -15,7 +15,7 @@
 #define SETUP_SPLIT_MAX  64u
 
 /* of options that several tables list, each in a struct of its own */
-#define SETUP_KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
+#define SETUP_KV_CHOICES "f16=auto|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 #define SETUP_DEVICE_HELP                                                                          \
     "who computes: cpu, cuda or cuda:N, an NVIDIA GPU, or several, cuda:0,cuda:1 (-sm says what "  \
     "each of them does; default: cpu)"

@@ -47,7 +47,8 @@ class Usage(unittest.TestCase):
             self.assertEqual(saccade(name).stdout, saccade("--version").stdout)
 
     def test_habits_from_other_programs(self):
-        for args in (("-tb", "4"), ("--keep", "-1"), ("-mg", "1"), ("--cache-ram", "100"), ("--cache-reuse", "256")):
+        for args in (("-tb", "4"), ("--keep", "-1"), ("-mg", "1"), ("--cache-ram", "100"), ("--cache-reuse", "256"),
+                     ("-lv", "3"), ("--prio", "2"), ("--block-size", "16"), ("--swap-space", "4")):
             done = saccade("run", *args, "-p", "x", "-m", "/no/such.gguf")
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stderr, rf"{args[0].split('=')[0]} is passed over: .+\n.*/no/such.gguf")
@@ -59,6 +60,13 @@ class Usage(unittest.TestCase):
         self.assert_usage_error(saccade("run", "-fa", "2", "-m", "x", "-p", "x"), "unexpected argument '2'")
         self.assert_usage_error(saccade("serve", "--slot-save-path", "/x", "-m", "x"), "--cache-disk")
         self.assert_usage_error(saccade("serve", "--context-shift", "-m", "x"), "context is full")
+        for args, words in ((("--path", "www"), "part of the program"), (("--log-jsonl",), "--log-format json"),
+                            (("-md", "x"), "second model"), (("--kv-transfer-config", "{}"), "--cache-disk"),
+                            (("--embeddings",), "embeddings are not"), (("--yarn-ext-factor", "1"), "--rope-scale")):
+            self.assert_usage_error(saccade("serve", *args, "-m", "x"), words)
+        done = saccade("serve", "-cb", "--ssl-keyfile", "k", "--ssl-certfile", "c", "--kv-cache-dtype", "auto",
+                       "-m", "/no/such.gguf")
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
         self.assert_usage_error(saccade("run", "-tp", "2", "-m", "x", "-p", "x"), "-sm row")
         self.assert_usage_error(saccade("run", "-dev", "CUDA0", "-m", "x", "-p", "x"), "--device")
         self.assert_usage_error(saccade("bench", "-m", "x", "--mass", "0.9", "--decode", "full"), "--mass")
