@@ -144,27 +144,44 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **c
     *call = NULL;
 }
 
+/* Answers before libmicrohttpd reads on, and ends the connection; under TLS the end alone is told.
+ */
+static void refuse_url(const struct http *h, struct MHD_Connection *connection, unsigned status,
+                       const char *title, const char *code, const char *why)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    char text[512];
+    if (!info) return;
+    const int n = snprintf(text, sizeof text,
+                           "HTTP/1.1 %u %s\r\nConnection: close\r\n"
+                           "Content-Type: application/json\r\n\r\n"
+                           "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\","
+                           "\"param\":null,\"code\":\"%s\"}}",
+                           status, title, why, code);
+    metrics_status(h->context->metrics, status);
+    if (!h->context->config->tls_cert_file)
+        (void)!send(info->connect_fd, text, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(info->connect_fd, SHUT_RDWR);
+}
+
 /* libmicrohttpd keeps a record of each argument of a query in the memory of the connection, and
  * answers nothing when that is full: what has more than any of our routes could want is refused
  * before it looks. */
-static void *check_query(void *user, const char *uri, struct MHD_Connection *connection)
+static void *check_url(void *user, const char *url, struct MHD_Connection *connection)
 {
-    static const char refused[] =
-        "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\n"
-        "Content-Type: application/json\r\n\r\n"
-        "{\"error\":{\"message\":\"the query has too many arguments\",\"type\":"
-        "\"invalid_request_error\",\"param\":null,\"code\":\"header_too_large\"}}";
     const struct http *h = user;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const size_t n = strlen(url), n_max = h->context->config->limits.url_bytes;
     size_t n_arg = 0;
-    for (const char *at = strchr(uri, '?'); at; at = strchr(at + 1, '&')) n_arg++;
-    if (n_arg <= QUERY_MAX || !info) return NULL;
-    metrics_status(h->context->metrics, 431);
-    /* Under TLS the end alone is told. */
-    if (!h->context->config->tls_cert_file)
-        (void)!send(info->connect_fd, refused, sizeof refused - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    shutdown(info->connect_fd, SHUT_RDWR);
+    char why[96];
+    for (const char *at = strchr(url, '?'); at; at = strchr(at + 1, '&')) n_arg++;
+    if (n > n_max) {
+        snprintf(why, sizeof why, "the URL has %zu bytes, the server takes %zu", n, n_max);
+        refuse_url(h, connection, 414, "URI Too Long", "url_too_long", why);
+    } else if (n_arg > QUERY_MAX) {
+        refuse_url(h, connection, 431, "Request Header Fields Too Large", "header_too_large",
+                   "the query has too many arguments");
+    }
     return NULL;
 }
 
@@ -266,7 +283,7 @@ static sac_status start_daemon(struct http *h, sac_error *err)
         {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, h},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, h},
-        {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)check_query, h},
+        {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)check_url, h},
         {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)leave_escaped, NULL},
         {MHD_OPTION_END, 0, NULL}, /* where TLS begins, if there is any */
         {MHD_OPTION_HTTPS_MEM_CERT, 0, h->tls_cert.data},

@@ -48,6 +48,7 @@ struct server_config server_config_default(void)
             {
                 .n_connection = 1024,
                 .n_per_address = 256,
+                .url_bytes = 8192,
                 .header_bytes = 16384,
                 .n_header = 64,
                 .body_bytes = 32u << 20,

@@ -15,6 +15,7 @@
 
 struct server_limits {
     uint32_t n_connection, n_per_address; /* n_per_address 0: no limit */
+    uint32_t url_bytes;                   /* of the path with its query */
     uint32_t header_bytes, n_header;
     uint32_t body_bytes;
     uint32_t bodies_mib;               /* of all requests that are being read */

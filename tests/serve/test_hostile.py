@@ -63,7 +63,13 @@ class Hostile(unittest.TestCase):
         self.assertIn(server.get("/health", headers={"x": "y" * 20000})[0], (413, 431))
         long = b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
         self.assertRegex(self.raw(long).splitlines()[0], rb" 4(14|31) ")
-        for n in (65, 450, 3000):  # what libmicrohttpd would not answer at all
+        # 8 KiB of path and query, by the server itself.
+        self.assertEqual(server.get("/" + "a" * 8191)[0], 404)
+        for path in ("/" + "a" * 8192, "/health?" + "a" * 8185):
+            answer = self.raw(b"GET " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b" 414 ", answer.splitlines()[0])
+            self.assertEqual(json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["code"], "url_too_long")
+        for n in (65, 450, 1000):  # what libmicrohttpd would not answer at all
             query = b"GET /health?" + b"&".join(b"a%d=1" % i for i in range(n)) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
             self.assertIn(b" 431 ", self.raw(query).splitlines()[0])
         self.assertEqual(server.get("/health?" + "&".join("a" * 60))[0], 200)
