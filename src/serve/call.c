@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "serve/fields.h"
 #include "serve/guard.h"
 #include "serve/respond.h"
 #include "serve/upload.h"
@@ -381,6 +382,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
 {
     struct context *c = call->head.context;
     struct ask ask = {0};
+    fields_check(body, c->journal);
     sac_status status = call->route->dialect->read(&ask, body, &c->rules, &call->refusal);
     struct answer *a = status == SAC_OK ? answer_create(&ask) : NULL;
     ask_deinit(&ask);

@@ -5,12 +5,18 @@
 #include "base/mem.h"
 #include "serve/json.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#define NAME_BYTES 64u /* longer ones that begin alike are one */
+
 struct journal {
     struct journal_options options;
+    pthread_mutex_t lock; /* of the rest */
+    uint32_t n_name;
+    char name[JOURNAL_NAMES_MAX][NAME_BYTES]; /* that were new once */
 };
 
 sac_status journal_create(struct journal **out, const struct journal_options *options,
@@ -19,12 +25,14 @@ sac_status journal_create(struct journal **out, const struct journal_options *op
     struct journal *j = mem_calloc(1, sizeof *j);
     if (!j) return error_set(err, SAC_ERR_MEMORY, "out of memory for the log");
     j->options = *options;
+    pthread_mutex_init(&j->lock, NULL);
     *out = j;
     return SAC_OK;
 }
 
 void journal_destroy(struct journal *j)
 {
+    if (j) pthread_mutex_destroy(&j->lock);
     mem_free(j);
 }
 
@@ -151,4 +159,15 @@ void journal_say(struct journal *j, const char *fmt, ...)
         add_clean(&line, text, sizeof text);
     }
     write_line(&line);
+}
+
+bool journal_is_new(struct journal *j, const char *name)
+{
+    uint32_t i = 0;
+    pthread_mutex_lock(&j->lock);
+    while (i < j->n_name && strncmp(j->name[i], name, NAME_BYTES - 1) != 0) i++;
+    const bool is_new = i == j->n_name && i < JOURNAL_NAMES_MAX && !j->options.quiet;
+    if (is_new) snprintf(j->name[j->n_name++], NAME_BYTES, "%s", name);
+    pthread_mutex_unlock(&j->lock);
+    return is_new;
 }

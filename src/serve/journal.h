@@ -34,6 +34,9 @@ sac_status journal_create(struct journal **out, const struct journal_options *op
                           sac_error *err);
 void journal_destroy(struct journal *j);
 void journal_request(struct journal *j, const struct journal_entry *e);
+/* Is something about `name` to be told? Of each name once, and of the first JOURNAL_NAMES_MAX. */
+#define JOURNAL_NAMES_MAX 32u
+bool journal_is_new(struct journal *j, const char *name);
 __attribute__((format(printf, 2, 3))) void journal_say(struct journal *j, const char *fmt, ...);
 
 #endif

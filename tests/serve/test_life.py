@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import re
 import signal
 import tempfile
 import threading
@@ -71,6 +72,27 @@ class Life(unittest.TestCase):
             told = [line for line in lines if line.get("path") == "/v1/completions"]
             self.assertEqual(sorted(line["status"] for line in told), [200, 200, 503])
             self.assertNotIn("secret", s.text())
+
+    def test_fields_that_nothing_reads_are_told_once(self):
+        page = (pathlib.Path(__file__).parents[2] / "docs/server.md").read_text()
+        page = page.split("## Fields that differ from OpenAI's")[1].split("## What an answer read")[0]
+        cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+        documented = {name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)}
+        self.assertIn("cache_salt", documented)
+        with Server(env={"SACCADE_ARG_LOG_FORMAT": "json"}) as s:
+            def ask(**more):
+                s.post("/v1/completions", {"prompt": "a", "max_tokens": 1, **more})
+                return [line["message"] for line in map(json.loads, filter(lambda line: line.startswith("{"),
+                        s.text().splitlines())) if "nothing reads" in line.get("message", "")]
+            self.assertEqual(ask(**{name: "?" for name in documented - {"prompt", "max_tokens"}}), [])
+            self.assertEqual(ask(user="me", store=True), [])
+            first = ask(temprature=0, colour="red")
+            self.assertEqual([line.split(", which")[0] for line in first],
+                             ["requests have a field 'temprature' (did you mean 'temperature'?)",
+                              "requests have a field 'colour'"])
+            self.assertEqual(ask(temprature=1), first)
+            self.assertEqual(len(ask(**{f"x{i}": i for i in range(100)})), 32)  # a stranger cannot fill a log so
+            self.assertNotIn("red", "".join(ask()))
 
     def test_idle_connections_cost_nothing(self):
         with Server("-np", "1") as s, contextlib.ExitStack() as stack:
