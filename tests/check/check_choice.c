@@ -226,16 +226,16 @@ static void assert_same_list(const struct listed_lane *a, const struct listed_la
 
 /* ---- A draw from scores to lists ---- */
 
-enum { N_DRAWN = 4 };
+enum { N_DRAWN = 4, WIDE = 6 }; /* heads: more than a draw looks at together */
 
 /* Rooms of shares of up to N_VISIT pages. */
 struct shared_lane {
     _Alignas(64) float share[LISTED_TOK];
-    float e[GROUP * LISTED_TOK], lse[GROUP], sum[OP_LANE_PIECES(N_VISIT) * GROUP];
+    float e[WIDE * LISTED_TOK], lse[WIDE], sum[OP_LANE_PIECES(N_VISIT) * WIDE];
 };
 
-static struct op_lane_shares make_shares(struct shared_lane *to, uint32_t n_page, const float *q,
-                                         float scale, struct op_lane_result *result)
+static struct op_lane_shares make_shares(struct shared_lane *to, uint32_t n_page, uint32_t group,
+                                         const float *q, float scale, struct op_lane_result *result)
 {
     return (struct op_lane_shares){.at = {.base = p.there,
                                           .stride = p.geom.bytes,
@@ -245,7 +245,7 @@ static struct op_lane_shares make_shares(struct shared_lane *to, uint32_t n_page
                                           .page = p.page_there,
                                           .n_page = n_page,
                                           .head_dim = DIM,
-                                          .group = GROUP,
+                                          .group = group,
                                           .q = q,
                                           .scale = scale,
                                           .share = to->share,
@@ -266,7 +266,8 @@ struct drawn_lane {
 /* All slots of a draw: pieces of all kinds, a lane that wants too much, one whose query is no
  * number and one that has nothing to draw from. `apart`: none of them is noted when the next one
  * comes. */
-static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
+static void draw_lists(struct drawn_lane *got, bool apart, uint32_t group, const float *q,
+                       const float *bad_q)
 {
     struct op_lane_begin begin[N_DRAWN];
     struct op_lane_shares shares[N_DRAWN];
@@ -280,7 +281,7 @@ static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
         struct drawn_lane *l = &there[i];
         const uint32_t n_page = i == 3 ? 2 : N_VISIT - 300 * i, n_open = n_page * PAGE_TOK - 64;
         begin[i] = (struct op_lane_begin){l->list.mask, n_page, &l->list.result, &l->list.count};
-        shares[i] = make_shares(&l->shared, n_page, i == 2 ? bad_q : p.q_there,
+        shares[i] = make_shares(&l->shared, n_page, group, i == 2 ? bad_q : q,
                                 i == 0 ? 0.15f : 0.05f, &l->list.result);
         ends[i] = (struct op_lane_ends){l->list.mask, n_page, 32, n_page * PAGE_TOK - 32};
         draw[i] = (struct op_lane_draw){
@@ -306,19 +307,13 @@ static void draw_lists(struct drawn_lane *got, bool apart, const float *bad_q)
 }
 
 /* What the row of slots makes in fewer launches is what each makes by itself. */
-static void draws_are_listed_the_same(void **state)
+static void group_is_listed_the_same(uint32_t group, const float *q, const float *bad_q)
 {
-    (void)state;
     static struct drawn_lane apart[N_DRAWN], row[N_DRAWN];
-    float bad_q[GROUP * DIM] = {0};
-    uint64_t seed = 11;
-    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
-    bad_q[DIM + 3] = INFINITY;
-    const float *bad_there = put(bad_q, sizeof bad_q);
     memset(apart, 0xff, sizeof apart);
     memset(row, 0xff, sizeof row);
-    draw_lists(apart, true, bad_there);
-    draw_lists(row, false, bad_there);
+    draw_lists(apart, true, group, q, bad_q);
+    draw_lists(row, false, group, q, bad_q);
     for (uint32_t i = 0; i < N_DRAWN; i++) {
         const struct attn_count *a = &apart[i].list.count;
         struct attn_count *b = &row[i].list.count;
@@ -333,6 +328,20 @@ static void draws_are_listed_the_same(void **state)
         assert_true(i == 3 ? a->n_tok == 0 : a->n_tok > 100);
         assert_memory_equal(apart[i].logw, row[i].logw, a->n_tok * sizeof row[i].logw[0]);
     }
+}
+
+static void draws_are_listed_the_same(void **state)
+{
+    (void)state;
+    const uint32_t group[] = {1, GROUP, WIDE};
+    float q[WIDE * DIM], bad_q[WIDE * DIM] = {0};
+    uint64_t seed = 11;
+    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
+    for (uint32_t i = 0; i < WIDE * DIM; i++) q[i] = 2 * random_unit(&seed) - 1;
+    bad_q[3] = INFINITY;
+    const float *q_there = put(q, sizeof q), *bad_there = put(bad_q, sizeof bad_q);
+    for (uint32_t i = 0; i < sizeof group / sizeof group[0]; i++)
+        group_is_listed_the_same(group[i], q_there, bad_there);
     give_all();
     free_pages();
 }
@@ -361,7 +370,8 @@ static void visit_shares(struct visited_lane *got, bool apart, enum op_rest rest
         struct visited_lane *l = &there[i];
         const uint32_t n_page = N_VISIT - 300 * i;
         begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, NULL};
-        shares[i] = make_shares(&l->shared, n_page, i == 2 ? bad_q : p.q_there, 0.05f, &l->result);
+        shares[i] =
+            make_shares(&l->shared, n_page, GROUP, i == 2 ? bad_q : p.q_there, 0.05f, &l->result);
         fold[i] = (struct op_lane_fold){.in = l->shared.share,
                                         .n = n_page,
                                         .n_part = PAGE_TOK,
