@@ -17,8 +17,10 @@
  * estimate, is at most (NOISE * (1 - mass))^2, in units of the values' own spread: a standard error
  * of a fifth of what the list would leave out. A higher mass never reads less, and 1 reads all.
  *
- * Draws are by position, without random numbers: the same sequence chooses the same tokens. Every
- * step draws anew (docs/performance/ has what older choices cost, and levels of pages above).
+ * Draws are by position, and the same sequence chooses the same tokens. Every step draws anew
+ * (docs/performance/ has what older choices cost, and levels of pages above), unless `draw` says
+ * steady: then pages are drawn by numbers of their own (ops/steady.h), so that a step reads mostly
+ * pages that the last one has read, and fewer, which is what counts where most lie on a disk.
  * In a q8 page the plane is a part of the key, so nothing is kept beside it. For 16-bit pages the
  * same bytes (min, step, plane) are side data. */
 #include "methods/batch.h"
@@ -89,7 +91,9 @@ const struct method auto_method = {
         "error of the estimate is bounded by a fifth of what a list of that mass leaves out, and 1 "
         "reads everything. Flat heads read more, sharp ones less; what is read hardly grows with "
         "the context. It finds late what it is asked for late. With a q8 cache the two bits are a "
-        "part of the key and cost no memory.",
+        "part of the key and cost no memory. With draw=steady, which a GPU cannot do, what stands "
+        "for others lies in few pages, and mostly in those of the step before: as exact, and made "
+        "for contexts that memory does not hold.",
     .weighs = true,
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
