@@ -94,7 +94,7 @@ check: deps-test ## kernels against the reference only
 
 CUDA_ARGS = -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
 CUDA_LIBRARY = $(CURDIR)/build/libsaccade_cuda.so
-CUDA_CHECKS = check_attn check_plan check_segment check_lanes check_observe check_sample check_trace check_antidiag check_pooled check_recall check_narrow check_turned check_splits check_copies check_wide check_docs check_choice \
+CUDA_CHECKS = check_attn check_plan check_segment check_lanes check_observe check_sample check_trace check_antidiag check_pooled check_recall check_narrow check_turned check_splits check_copies check_wide check_docs check_choice check_shares \
 	test_depot test_device_docs
 
 check-cuda: deps-test deps-cuda ## kernels of a GPU against the reference; SANITIZER=memcheck (racecheck, initcheck, synccheck) watches them

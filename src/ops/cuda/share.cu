@@ -10,272 +10,38 @@
  * a key leave open. What goes with all tokens of a page is not rounded.
  *
  * Heads are the 16 rows of a matrix instruction, and codes of tokens its columns. Where groups are
- * small, lanes share them: those of sequences which have the same page take one reading of it. */
+ * small, lanes share them: those of sequences which have the same page take one reading of it.
+ * Where they have pages of their own, tokens are rows and heads columns, which is half as many
+ * products, and rows that are left over take more pages of the same lane through what comes behind.
+ * Products are the same numbers either way: an instruction adds the same ones of the same four
+ * channels each time, whichever of its operands they come from, and heads do not depend on each
+ * other. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
+#include "ops/cuda/share_unit.cuh"
 
 #include <float.h>
 
 #define WARPS  4u
-#define ROWS   16u /* heads of one instruction */
-#define MATES  4u  /* lanes of a block, at most */
-#define BUSY   4u  /* blocks of a multiprocessor at once */
-#define STAGES 4u  /* pages of a warp that are in shared memory, or on their way there */
+#define MATES  4u /* lanes of a block, at most */
+#define BUSY   4u /* blocks of a multiprocessor at once */
+#define STAGES 4u /* pages of a warp that are in shared memory, or on their way there */
 #define SPREAD 256u
 #define EACH   CHOOSE_TOKENS
 
-/* ---- Heads ---- */
-
-/* Where the numbers of a row's head go: exponentials, the largest logits and sums of pages; sums of
- * pieces, `group` apart. */
-struct share_row {
-    uint8_t *exps;
-    float *top, *page_sum, *sum;
-    uint32_t mate; /* whose head it is; UINT32_MAX: there is none */
-};
-
-struct share_block {
-    const struct op_lane_shares *of; /* [n_mate] in shared memory, of groups of the same size */
-    struct share_row *row;           /* there: of the heads at hand */
-    uint32_t n_mate, group;
-};
-
-/* Channel c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D /
- * 16 from j D / 16 on: so a word of them has four channels of each quarter, the k of one
- * instruction. Codes are not shifted: as bits of a half they are multiples of 2^-24, by a power of
- * four for each quarter, which queries make up for. Queries are halves, and what that leaves, which
- * is the same for all warps and wanted once for many tokens. */
-template <uint32_t D> struct share_query {
-    static constexpr uint32_t n_word = D / 64;
-    /* By word and quarter, of all lanes of a warp: channels 0, 1 of heads lane / 4 and 8 + lane /
-     * 4, then channels 2, 3. In shared memory. */
-    uint4 near[n_word][4][32], rest[n_word][4][32];
-};
-
-/* What the queries of a quarter are multiplied by, so that their products with its codes are alike.
- * What rounding to halves leaves of those must be a number, and the largest query finite. */
-#define SHARE_FIT 4.0f
-static __device__ __forceinline__ constexpr float share_fit(uint32_t quarter)
-{
-    return SHARE_FIT * (float)(1u << (6 - 2 * quarter));
-}
-
-template <uint32_t D>
-static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t word,
-                                                         uint32_t quarter)
-{
-    return quarter * (D / 4) + j * (D / 16) + word * 4;
-}
-
-/* Of heads g0 .. g0 + ROWS - 1, by all threads of a block: queries, and rows. */
-template <uint32_t D>
-static __device__ void share_heads_load(struct share_query<D> *to, const struct share_block &b,
-                                        uint32_t g0)
-{
-    constexpr uint32_t n_word = D / 64;
-    const uint32_t lane = threadIdx.x % 32;
-    __syncthreads(); /* nobody reads those of the heads before any more */
-    if (threadIdx.x < ROWS) {
-        const struct choose_head h = choose_head_of(g0 + threadIdx.x, b.group, b.n_mate);
-        const struct op_share_planes &op = b.of[h.mate].at;
-        b.row[threadIdx.x] = {choose_exps(op, h.head), choose_tops(op, h.head),
-                              choose_sums(op, h.head), b.of[h.mate].sum + h.head,
-                              h.is ? h.mate : UINT32_MAX};
-    }
-    for (uint32_t i = threadIdx.x / 32; i < n_word * 4; i += blockDim.x / 32) {
-        const uint32_t u = i / 4, s = i % 4;
-        uint32_t near[4], left[4];
-#pragma unroll
-        for (uint32_t e = 0; e < 2; e++) {
-            const struct choose_head h = choose_head_of(g0 + e * 8 + lane / 4, b.group, b.n_mate);
-            const struct op_share_planes &op = b.of[h.mate].at;
-            const float *from = op.q + h.head * D + share_channel<D>(lane % 4, u, s);
-            const float4 v = h.is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
-            const float by = op.scale * share_fit(s);
-            const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
-#pragma unroll
-            for (uint32_t k = 0; k < 2; k++) {
-                near[2 * k + e] = half_pack<HALF_F16>(x[2 * k], x[2 * k + 1]);
-                left[2 * k + e] = half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], near[2 * k + e]);
-            }
-        }
-        to->near[u][s][lane] = make_uint4(near[0], near[1], near[2], near[3]);
-        to->rest[u][s][lane] = make_uint4(left[0], left[1], left[2], left[3]);
-    }
-    __syncthreads();
-}
-
-/* ---- Pages ---- */
-
-/* N words that lie together at a multiple of their bytes, or of 16. */
-template <uint32_t N>
-static __device__ __forceinline__ void share_load(uint32_t (&to)[N], const uint8_t *from)
-{
-    if constexpr (N == 1) {
-        to[0] = *(const uint32_t *)from;
-    } else if constexpr (N == 2) {
-        const uint2 v = *(const uint2 *)from;
-        to[0] = v.x, to[1] = v.y;
-    } else {
-#pragma unroll
-        for (uint32_t i = 0; i < N; i += 4) {
-            const uint4 v = *(const uint4 *)(from + i * 4);
-            to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
-        }
-    }
-}
-
-/* What goes with all tokens of a page, its steps being met in the middle of what the codes leave
- * open, in powers of two: base[2 e + k] of head lane / 4 + 8 e and page 2 (lane % 4) + k. `mins`:
- * where those of page lane / 4 are, and behind them its steps. */
-template <uint32_t D>
-static __device__ __forceinline__ void share_base(float base[4], const struct share_query<D> &query,
-                                                  const uint8_t *mins)
-{
-    constexpr uint32_t n_word = D / 64;
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) base[i] = 0;
-#pragma unroll
-    for (uint32_t s = 0; s < 4; s++) {
-        const uint8_t *from = mins + share_channel<D>(lane % 4, 0, s) * 2;
-        uint32_t lo[2 * n_word], by[2 * n_word];
-        float min[4] = {}, step[4] = {};
-        share_load(lo, from);
-        share_load(by, from + 2 * D);
-#pragma unroll
-        for (uint32_t u = 0; u < n_word; u++) {
-            const uint4 x = query.near[u][s][lane], y = query.rest[u][s][lane];
-            const uint32_t near[4] = {x.x, x.y, x.z, x.w}, rest[4] = {y.x, y.y, y.z, y.w};
-            mma_16816<HALF_F16>(min, near, lo[2 * u], lo[2 * u + 1]);
-            mma_16816<HALF_F16>(step, near, by[2 * u], by[2 * u + 1]);
-            mma_16816<HALF_F16>(min, rest, lo[2 * u], lo[2 * u + 1]);
-            mma_16816<HALF_F16>(step, rest, by[2 * u], by[2 * u + 1]);
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++)
-            base[i] += (min[i] + 31.5f * step[i]) * (LOG2E / share_fit(s));
-    }
-}
-
-/* A lane has four tokens of a page as a column of instructions: two of each second pair. What comes
- * of these is of eight neighbours, from 8 (lane % 4) on. */
-static __device__ __forceinline__ uint32_t share_token(uint32_t i)
-{
-    const uint32_t column = threadIdx.x % 32 / 4;
-    return column / 2 * 8 + i * 2 + column % 2;
-}
-
-/* Products of a page's codes and queries: c[i][2 e + k] of head lane / 4 + 8 e and
- * token 8 (lane % 4) + 2 i + k. `plane`, `steps`: where the page's are. */
-template <uint32_t D>
-static __device__ __forceinline__ void share_page(float c[4][4], const struct share_query<D> &query,
-                                                  const uint8_t *plane, const uint8_t *steps)
-{
-    constexpr uint32_t n_word = D / 64;
-    const uint32_t lane = threadIdx.x % 32, j = lane % 4;
-    uint32_t code[4][n_word];
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
-        share_load(code[i], plane + share_token(i) * (D / 4) + j * (D / 16));
-#pragma unroll
-    for (uint32_t i = 0; i < 16; i++) c[i / 4][i % 4] = 0;
-#pragma unroll
-    for (uint32_t u = 0; u < n_word; u++) {
-        uint32_t first[4], second[4]; /* pairs of channels: the byte of each at the same place */
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            first[i] = __byte_perm(code[i][u], 0, 0x3120);
-            second[i] = first[i] >> 8;
-        }
-#pragma unroll
-        for (uint32_t s = 0; s < 4; s++) {
-            const uint32_t bits = 0x00030003u << 2 * s;
-            uint32_t step[2];
-            share_load(step, steps + share_channel<D>(j, u, s) * 2);
-            const uint4 q = query.near[u][s][lane];
-            const uint32_t by[4] = {h2_mul(q.x, step[0]), h2_mul(q.y, step[0]),
-                                    h2_mul(q.z, step[1]), h2_mul(q.w, step[1])};
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++)
-                mma_16816<HALF_F16>(c[i], by, first[i] & bits, second[i] & bits);
-        }
-    }
-}
-
-/* Products are in units of it, in powers of two. */
-#define SHARE_UNIT ((float)(1u << 24) / SHARE_FIT * LOG2E)
-
-/* Over the four lanes that have a head's numbers; all of them get it. */
-static __device__ __forceinline__ float share_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-static __device__ __forceinline__ float share_sum(float x)
-{
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-#define SHARE_ONES 0x3c003c00u /* two halves */
-
-/* Powers of the eight logits of each head e that a lane has, less the largest one of the page, as
- * halves and then as bytes to exps[e] unless that is NULL: makes that, of products alone, and the
- * page's sum, which is a product with ones. The sum is NaN if one is not finite: then the page's
- * step or the query is not, and some products are NaN or all infinite. */
-static __device__ __forceinline__ void share_put(struct exp_sum made[2], uint8_t *const exps[2],
-                                                 uint32_t at, const float c[4][4])
-{
-    uint32_t power[4][2];
-    float sum[4] = {};
-#pragma unroll
-    for (uint32_t e = 0; e < 2; e++) {
-        float max = fmaxf(c[0][2 * e], c[0][2 * e + 1]);
-#pragma unroll
-        for (uint32_t i = 1; i < 4; i++) max = fmaxf(max, fmaxf(c[i][2 * e], c[i][2 * e + 1]));
-        made[e].max = share_max(max) * SHARE_UNIT;
-        const float up = CHOOSE_UP - made[e].max;
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++)
-            power[i][e] = half_pack<HALF_F16>(exp2_fast(fmaf(c[i][2 * e], SHARE_UNIT, up)),
-                                              exp2_fast(fmaf(c[i][2 * e + 1], SHARE_UNIT, up)));
-        if (exps[e])
-            *(uint2 *)(exps[e] + at) = make_uint2(choose_pack(power[0][e], power[1][e]),
-                                                  choose_pack(power[2][e], power[3][e]));
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i += 2) {
-        const uint32_t a[4] = {power[i][0], power[i][1], power[i + 1][0], power[i + 1][1]};
-        mma_16816<HALF_F16>(sum, a, SHARE_ONES, SHARE_ONES);
-    }
-    made[0].sum = sum[0];
-    made[1].sum = sum[2];
-}
-
 /* ---- Pieces ---- */
 
-/* What is met: a piece of lane `mate`; `same`: of all of the block's lanes. */
+/* What is met: a piece of pages, of lane `mate` among others, for the block's rows r0 .. r0 + n_row
+ * - 1. */
 struct share_piece {
-    uint32_t piece, mate;
-    bool same;
+    uint32_t piece, mate, r0, n_row;
 };
 
-/* The row of head lane / 4 + 8 e, if it meets these pages; else NULL. */
+/* The row of the block that is number i of those, or NULL. */
 static __device__ __forceinline__ const struct share_row *
-share_row_of(const struct share_block &b, uint32_t e, const struct share_piece &of)
+share_row_of(const struct share_block &b, const struct share_piece &of, uint32_t i)
 {
-    const struct share_row *row = &b.row[threadIdx.x % 32 / 4 + 8 * e];
-    return row->mate != UINT32_MAX && (of.same || row->mate == of.mate) ? row : NULL;
-}
-
-/* Where the exponentials of this thread's tokens of the piece's first page go, or NULL. */
-static __device__ __forceinline__ uint8_t *share_exps_of(const struct share_block &b, uint32_t e,
-                                                         const struct share_piece &of)
-{
-    const struct share_row *row = share_row_of(b, e, of);
-    return row ? row->exps + of.piece * SHARE_PAGES * PAGE_TOK + threadIdx.x % 4 * 8 : NULL;
+    return i < of.n_row && b.row[of.r0 + i].mate != UINT32_MAX ? &b.row[of.r0 + i] : NULL;
 }
 
 /* What comes of a piece's pages 2 (lane % 4) and the one behind it, for a head. */
@@ -283,13 +49,13 @@ struct share_made {
     struct exp_sum page[2];
 };
 
-/* Tells it of head lane / 4 + 8 e and n pages, by a warp. */
+/* Tells it of row lane / 4 + 8 e of those and n pages, by a warp. */
 static __device__ __forceinline__ void share_tell(const struct share_block &b, uint32_t e,
                                                   const struct share_piece &of,
                                                   const struct share_made &made,
                                                   const float base[2], uint32_t n)
 {
-    const struct share_row *row = share_row_of(b, e, of);
+    const struct share_row *row = share_row_of(b, of, threadIdx.x % 32 / 4 + 8 * e);
     const uint32_t j = threadIdx.x % 4, at = of.piece * SHARE_PAGES + 2 * j;
     float top[2], all = 0;
 #pragma unroll
@@ -308,6 +74,24 @@ static __device__ __forceinline__ void share_tell(const struct share_block &b, u
     if (row && j == 0) row->sum[(size_t)of.piece * b.group] = max + log2f(all) - CHOOSE_UP;
 }
 
+/* Tells what n pages made of all rows: at(p, row) of page p, in shared memory. */
+template <typename F>
+static __device__ __forceinline__ void share_tell_all(const struct share_block &b,
+                                                      const struct share_piece &of,
+                                                      const float base[4], uint32_t n, const F &at)
+{
+    const uint32_t lane = threadIdx.x % 32, j = lane % 4;
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        struct share_made made;
+        if (8 * e >= of.n_row) break;
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++)
+            made.page[k] = *at(min(2 * j + k, n - 1), lane / 4 + 8 * e);
+        share_tell(b, e, of, made, base + 2 * e, n);
+    }
+}
+
 /* Pages of a piece as a lane has them. */
 static __device__ __forceinline__ uint32_t share_count(const struct op_share_planes &op,
                                                        uint32_t piece)
@@ -321,12 +105,135 @@ static __device__ __forceinline__ uint32_t share_count(const struct op_share_pla
 template <uint32_t D> struct share_room {
     static constexpr uint32_t n_min = 4 * D, n_plane = PAGE_TOK * D / 4; /* bytes */
     uint8_t min[SHARE_PAGES][n_min + 64], plane[STAGES][n_plane];
+    /* What comes of a page for a row, of up to 16: in the place of its minima. */
+    __device__ struct exp_sum *made_each(uint32_t p, uint32_t row)
+    {
+        static_assert(2 * D >= SHARE_ROWS * sizeof(struct exp_sum), "steps lie behind");
+        return (struct exp_sum *)min[p] + row;
+    }
+    /* The same of up to 8, and where minima lay a token's product for one of 8 rows: four tokens
+     * lie together, and those of other rows apart. */
+    __device__ struct exp_sum *made(uint32_t p, uint32_t row)
+    {
+        return (struct exp_sum *)(min[p] + n_min) + row;
+    }
+    __device__ float *product(uint32_t row, uint32_t token)
+    {
+        static_assert(2 * D >= PAGE_TOK * sizeof(float), "steps lie behind");
+        return (float *)min[row] + (token + row / 2 * 8 + row % 2 * 4) % PAGE_TOK;
+    }
 };
 
 /* Bytes of the rooms of a block's warps. */
 template <uint32_t D, bool APART> static __host__ __device__ constexpr size_t share_rooms(void)
 {
     return APART ? 0 : WARPS * sizeof(struct share_room<D>);
+}
+
+/* Pages of a piece, each for all 16 rows of an instruction. `open` waits for a page. */
+template <uint32_t D, typename F>
+static __device__ __forceinline__ void share_pages_each(const struct share_block &b,
+                                                        const struct share_query<D> &query,
+                                                        const struct share_piece &of, uint32_t n,
+                                                        struct share_room<D> &room, const F &open)
+{
+    const uint32_t lane = threadIdx.x % 32, j = lane % 4;
+    uint8_t *exps[2];
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        const struct share_row *to = share_row_of(b, of, lane / 4 + 8 * e);
+        exps[e] = to ? to->exps + of.piece * SHARE_PAGES * PAGE_TOK + j * 8 : NULL;
+    }
+#pragma unroll 2
+    for (uint32_t p = 0; p < n; p++) {
+        struct exp_sum made[2];
+        float c[4][4];
+        open(p);
+        share_page<D, true>(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
+        share_put(made, exps, p * PAGE_TOK, c);
+        if (j == 0)
+            *room.made_each(p, lane / 4) = made[0], *room.made_each(p, lane / 4 + 8) = made[1];
+    }
+}
+
+/* Columns of turned products: `span` pages of n of a piece for few rows, those of a page behind
+ * each other. */
+struct share_seats {
+    uint32_t n_row, part; /* of 256: i / n_row is i * part / 256 for i < 8 */
+    uint32_t span, n;
+    uint32_t query; /* address for share_weights */
+
+    __device__ __forceinline__ uint32_t page(uint32_t column) const
+    {
+        return column * part / 256;
+    }
+    __device__ __forceinline__ uint32_t row(uint32_t column) const
+    {
+        return column - page(column) * n_row;
+    }
+};
+
+/* Products of pages from p0 on for those rows: c[i][2 e + k] as share_page has them, of column
+ * lane / 4. */
+template <uint32_t D, typename F>
+static __device__ __forceinline__ void share_half(float c[4][4], uint32_t e,
+                                                  const struct share_seats &seats, uint32_t p0,
+                                                  struct share_room<D> &room, const F &open)
+{
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+    uint32_t by[4][D / 32];
+    share_weights<D>(by, seats.query, room.min[min(p0 + seats.page(g), SHARE_PAGES - 1)] + 2 * D);
+#pragma unroll 1
+    for (uint32_t p = p0; p < min(p0 + seats.span, seats.n); p++) {
+        float x[2][4];
+        open(p);
+        share_page_turned<D>(x, by, room.plane[p % STAGES]);
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++)
+            if (p0 + seats.page(2 * j + odd) == p)
+#pragma unroll
+                for (uint32_t t = 0; t < 4; t++)
+                    *room.product(2 * j + odd, g + 8 * t) = x[t / 2][t % 2 * 2 + odd];
+    }
+    __syncwarp();
+#pragma unroll
+    for (uint32_t t = 0; t < 2; t++) {
+        const float4 v = *(const float4 *)room.product(g, 8 * j + 4 * t);
+        c[2 * t][2 * e] = v.x, c[2 * t][2 * e + 1] = v.y;
+        c[2 * t + 1][2 * e] = v.z, c[2 * t + 1][2 * e + 1] = v.w;
+    }
+    __syncwarp(); /* nobody reads products any more */
+}
+
+/* Pages of a piece for up to 8 rows, several in each half of what comes of products. */
+template <uint32_t D, typename F>
+static __device__ __forceinline__ void
+share_pages_together(const struct share_block &b, const struct share_query<D> &query,
+                     const struct share_piece &of, uint32_t n, struct share_room<D> &room,
+                     const F &open)
+{
+    const uint32_t lane = threadIdx.x % 32, j = lane % 4, tile = lane / 8;
+    const uint32_t span = min(8 / of.n_row, SHARE_PAGES / 2);
+    struct share_seats seats = {of.n_row, 256 / of.n_row + 1, span, n, 0};
+    seats.query = smem_address(query.near[tile / 2][tile % 2][of.r0 + seats.row(lane % 8)]);
+    const uint32_t seat = seats.page(lane / 4), i = seats.row(lane / 4);
+    const struct share_row *row = seat < span ? share_row_of(b, of, i) : NULL;
+    uint8_t *to = row ? row->exps + of.piece * SHARE_PAGES * PAGE_TOK + j * 8 : NULL;
+    for (uint32_t first = 0; first < n; first += 2 * span) {
+        float c[4][4];
+        struct exp_sum made[2];
+        uint8_t *exps[2];
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) {
+            const uint32_t p0 = first + e * span;
+            share_half<D>(c, e, seats, p0, room, open);
+            exps[e] = row && p0 + seat < n ? to + (p0 + seat) * PAGE_TOK : NULL;
+        }
+        share_put(made, exps, 0, c);
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++)
+            if (j == 0 && exps[e]) *room.made(first + e * span + seat, i) = made[e];
+    }
 }
 
 /* A piece, by a warp. */
@@ -336,49 +243,55 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
                                                      const struct share_piece &of)
 {
     using room_of = struct share_room<D>;
-    const struct op_share_planes op = b.of[of.mate].at; /* in registers */
-    const uint32_t lane = threadIdx.x % 32, j = lane % 4, n = share_count(op, of.piece);
+    const struct op_share_planes &op = b.of[of.mate].at;
+    const uint32_t lane = threadIdx.x % 32, n = share_count(op, of.piece);
     if (n == 0) return;
     room_of &room = ((room_of *)kernel_shared())[threadIdx.x / 32];
+    const uint8_t *const planes = op.base + op.min_at; /* minima, steps, codes of each page */
+    const uint32_t stride = (uint32_t)op.stride;
     const uint32_t id = op.page[of.piece * SHARE_PAGES + min(lane % SHARE_PAGES, n - 1)];
     const auto page_at = [&](uint32_t p) {
-        return op.base + (size_t)__shfl_sync(~0u, id, p) * op.stride;
+        return planes + (uint64_t)__shfl_sync(~0u, id, p) * stride + lane * 16;
     };
     const auto fetch = [&](uint32_t p) {
-        const uint8_t *from = page_at(p % SHARE_PAGES) + op.hi2_at;
+        const uint8_t *from = page_at(p % SHARE_PAGES) + room_of::n_min;
         const uint32_t to = smem_address(room.plane[p % STAGES]);
 #pragma unroll
-        for (uint32_t at = lane * 16; at < room_of::n_plane; at += 512)
-            if (p < n) copy_async16(to + at, from + at);
+        for (uint32_t at = 0; at < room_of::n_plane; at += 512)
+            if (p < n) copy_async16(to + share_swizzle(at + lane * 16), from + at);
         copy_commit();
     };
+    const auto open = [&](uint32_t p) {
+        if (p > 0) copy_wait<STAGES - 2>();
+        __syncwarp(); /* the page is there, and nobody reads the one before it any more */
+        fetch(p + STAGES - 1);
+    };
+    for (uint32_t p = 0; p < SHARE_PAGES; p++) {
+        const uint8_t *from = page_at(p);
+        const uint32_t to = smem_address(room.min[p]) + lane * 16;
 #pragma unroll
-    for (uint32_t i = lane * 16; i < SHARE_PAGES * room_of::n_min; i += 512) {
-        const uint32_t p = i / room_of::n_min, at = i % room_of::n_min;
-        copy_async16(smem_address(room.min[p] + at), page_at(p) + op.min_at + at);
+        for (uint32_t at = 0; at < room_of::n_min; at += 512)
+            if (at + lane * 16 < room_of::n_min) copy_async16(to + at, from + at);
     }
     for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
-    uint8_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
-    struct share_made made[2] = {};
-    for (uint32_t first = 0; first < n; first += 2)
-#pragma unroll
-        for (uint32_t k = 0; k < 2; k++) {
-            const uint32_t p = first + k;
-            struct exp_sum page[2];
-            float c[4][4];
-            if (p >= n) break;
-            copy_wait<STAGES - 2>();
-            __syncwarp(); /* the page is there, and nobody reads the one before it any more */
-            fetch(p + STAGES - 1);
-            share_page(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
-            share_put(page, exps, p * PAGE_TOK, c);
-            if (p / 2 == j) made[0].page[k] = page[0], made[1].page[k] = page[1];
-        }
+    copy_wait<STAGES - 2>();
+    __syncwarp();
     float base[4];
-    share_base(base, query, room.min[lane / 4]);
+    if (of.n_row > 8)
+        share_base<D, false>(base, query, of.r0, room.min[lane / 4]);
+    else
+        share_base<D, true>(base, query, of.r0, room.min[lane / 4]);
+    __syncwarp(); /* nobody reads minima any more */
+    const bool each = of.n_row > 8;
+    if (each)
+        share_pages_each(b, query, of, n, room, open);
+    else
+        share_pages_together(b, query, of, n, room, open);
+    __syncwarp();
+    share_tell_all(b, of, base, n, [&](uint32_t p, uint32_t r) {
+        return each ? room.made_each(p, r) : room.made(p, r % 8);
+    });
     __syncwarp(); /* nobody reads the room any more */
-    share_tell(b, 0, of, made[0], base, n);
-    share_tell(b, 1, of, made[1], base + 2, n);
 }
 
 /* The same by a block, a warp for each page. */
@@ -387,31 +300,34 @@ static __device__ __forceinline__ void share_by_block(const struct share_block &
                                                       const struct share_query<D> &query,
                                                       const struct share_piece &of)
 {
-    __shared__ struct exp_sum room[SHARE_PAGES][ROWS];
+    __shared__ struct exp_sum room[SHARE_PAGES][SHARE_ROWS];
     const struct op_share_planes op = b.of[of.mate].at;
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, p = threadIdx.x / 32;
     const uint32_t n = share_count(op, of.piece);
-    uint8_t *const exps[2] = {share_exps_of(b, 0, of), share_exps_of(b, 1, of)};
     const auto page_at = [&](uint32_t i) {
         return op.base + (size_t)op.page[of.piece * SHARE_PAGES + i] * op.stride;
     };
     float base[4];
-    if (p == 0 && n > 0) share_base(base, query, page_at(min(lane / 4, n - 1)) + op.min_at);
+    if (p == 0 && n > 0)
+        share_base<D, false>(base, query, 0, page_at(min(lane / 4, n - 1)) + op.min_at);
     if (p < n) {
         const uint8_t *page = page_at(p);
+        const uint32_t row[2] = {lane / 4, lane / 4 + 8};
+        uint8_t *exps[2];
         float c[4][4];
         struct exp_sum made[2];
-        share_page(c, query, page + op.hi2_at, page + op.step_at);
-        share_put(made, exps, p * PAGE_TOK, c);
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) {
+            const struct share_row *to = share_row_of(b, of, row[e]);
+            exps[e] = to ? to->exps + (of.piece * SHARE_PAGES + p) * PAGE_TOK + j * 8 : NULL;
+        }
+        share_page<D, false>(c, query, page + op.hi2_at, page + op.step_at);
+        share_put(made, exps, 0, c);
         if (j == 0) room[p][lane / 4] = made[0], room[p][lane / 4 + 8] = made[1];
     }
     __syncthreads();
-    for (uint32_t e = 0; e < 2 && p == 0 && n > 0; e++) {
-        struct share_made made = {};
-        for (uint32_t k = 0; k < 2; k++)
-            if (2 * j + k < n) made.page[k] = room[2 * j + k][lane / 4 + 8 * e];
-        share_tell(b, e, of, made, base + 2 * e, n);
-    }
+    if (p == 0 && n > 0)
+        share_tell_all(b, of, base, n, [&](uint32_t i, uint32_t r) { return &room[i][r]; });
     __syncthreads(); /* nobody reads the room any more */
 }
 
@@ -445,7 +361,7 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
                         const struct choose_begin begins)
 {
     __shared__ struct op_lane_shares of[MATES];
-    __shared__ struct share_row row[ROWS];
+    __shared__ struct share_row row[SHARE_ROWS];
     struct share_query<D> &query =
         *(struct share_query<D> *)(kernel_shared() + share_rooms<D, APART>());
     const uint32_t n = n_list / n_mate, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
@@ -457,16 +373,17 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
     const struct share_block b = {of, row, n_mate, of[0].at.group};
     uint32_t n_page = 0;
     for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
-    for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += ROWS) {
+    for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += SHARE_ROWS) {
         share_heads_load(&query, b, g0);
         for (uint32_t p = blockIdx.y * each + (APART ? 0 : warp); p < share_pieces(n_page);
              p += gridDim.y * each) {
             const bool same = share_is_same(b, p);
+            const uint32_t n_row = same ? min(n_mate * b.group - g0, SHARE_ROWS) : b.group;
             for (uint32_t m = 0; m < (same ? 1 : n_mate); m++) {
                 if constexpr (APART)
-                    share_by_block(b, query, {p, m, same});
+                    share_by_block(b, query, {p, m, m * b.group, n_row});
                 else
-                    share_by_warp(b, query, {p, m, same});
+                    share_by_warp(b, query, {p, m, m * b.group, n_row});
             }
         }
     }
@@ -577,7 +494,7 @@ static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_sh
 {
     for (uint32_t i = 1; i < n; i++)
         if (op[i].at.group != op->at.group) return 1;
-    return choose_mates(n, op->at.group, ROWS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
+    return choose_mates(n, op->at.group, SHARE_ROWS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
 }
 
 struct share_launch {
