@@ -189,6 +189,7 @@ static sac_status read_here(struct mass *m, sac_error *err)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
     workers_for(e->workers, c->n_layer, read_layer, m);
     mem_free(m->worker);
+    m->lost = NULL;
     return lost ? tier_explain(e->pool.tier, SAC_ERR_IO, err) : SAC_OK;
 }
 

@@ -159,19 +159,20 @@ static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
         while (n_segment < e->segments.n[r->job->seq_i] && view[n_segment].end &&
                view[n_segment].end <= page)
             n_segment++;
-        r->run[r->n_run++] = (struct attn_run){
-            .row0 = i,
-            .n_row = 1,
-            .pos0 = tok,
-            .kind = ROW_PROMPT,
-            .joins = r->n_run > 0,
-            .table = pool_table(&e->pool, r->job->seq_i, r->layer),
-            .table_stride = e->pool.max_page,
-            .frame = mirror_of(&e->pool, r->job->seq_i, r->layer),
-            .own0 = r->own + (size_t)(r->n_page - 1) * g->n_kv_head * g->tail_bytes,
-            .plan = r->has_gaps ? &r->gaps : NULL,
-            .segment = n_segment ? view : NULL,
-            .n_segment = n_segment};
+        r->run[r->n_run] = (struct attn_run){.row0 = i,
+                                             .n_row = 1,
+                                             .pos0 = tok,
+                                             .kind = ROW_PROMPT,
+                                             .joins = last != NULL,
+                                             .table = pool_table(&e->pool, r->job->seq_i, r->layer),
+                                             .table_stride = e->pool.max_page,
+                                             .frame = mirror_of(&e->pool, r->job->seq_i, r->layer),
+                                             .own0 = r->own + (size_t)(r->n_page - 1) *
+                                                                  g->n_kv_head * g->tail_bytes,
+                                             .plan = r->has_gaps ? &r->gaps : NULL,
+                                             .segment = n_segment ? view : NULL,
+                                             .n_segment = n_segment};
+        r->n_run++;
     }
 }
 
