@@ -4,6 +4,7 @@
 
 #include "app/output.h"
 #include "app/passages_print.h"
+#include "app/units.h"
 #include "base/mem.h"
 #include "base/suggest.h"
 
@@ -177,6 +178,7 @@ static void command_stats(struct chat *c, const char *arg)
     (void)arg;
     const sac_timings *t = &c->s.timings;
     const sac_engine_stats s = sac_engine_get_stats(c->s.engine);
+    char used[UNITS_BYTES], planned[UNITS_BYTES];
     printf("last prompt  %u tokens in %.1f ms (%.1f tokens/s), %u reused\n",
            t->n_prompt - t->n_reused, t->prompt_ms, t->prompt_per_s, t->n_cached);
     if (t->n_reused) printf("             %u of them were found by their content\n", t->n_reused);
@@ -184,8 +186,8 @@ static void command_stats(struct chat *c, const char *arg)
            t->predicted_per_s);
     printf("context      %u of %u tokens\n", sac_seq_length(c->s.engine, c->s.seq, NULL),
            c->s.plan.n_ctx);
-    printf("KV           %llu bytes used of %llu planned\n", (unsigned long long)s.kv_bytes_used,
-           (unsigned long long)s.kv_bytes);
+    printf("KV           %s used of %s planned\n", units_size(s.kv_bytes_used, used),
+           units_size(s.kv_bytes, planned));
 }
 
 /* ---- Settings ---- */

@@ -6,6 +6,7 @@
 #include "app/app.h"
 #include "app/interrupt.h"
 #include "app/output.h"
+#include "app/units.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -139,16 +140,6 @@ sac_status docs_parse_bytes(uint64_t *out, const char *text, sac_error *err)
                      text);
 }
 
-const char *docs_size(uint64_t bytes, char buf[24])
-{
-    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
-    double size = (double)bytes / 1024;
-    size_t i = 0;
-    for (; size >= 1024 && i < 3; i++) size /= 1024;
-    snprintf(buf, 24, "%.1f %s", size, units[i]);
-    return buf;
-}
-
 static const char *type_name(sac_kv_type type)
 {
     static const char *const names[] = {"f16", "bf16", "q8"};
@@ -223,7 +214,7 @@ static void print_line(const sac_doc *d)
 {
     char size[24], used[24];
     printf("%-32s %8u %10s  %-4s  %-24.24s  %s%s%s%s\n", d->name, d->n_tok - d->n_head,
-           docs_size(d->bytes, size), type_name(d->type_k), d->model, date_of(d->used, used),
+           units_size(d->bytes, size), type_name(d->type_k), d->model, date_of(d->used, used),
            d->pinned ? "  pinned" : "", d->tags[0] ? "  " : "", d->tags);
 }
 
@@ -250,7 +241,7 @@ static void print_document(const sac_doc *d)
     printf("%s\n  id       %s\n  model    %s, keys %s, values %s\n", d->name, d->id, d->model,
            type_name(d->type_k), type_name(d->type_v));
     printf("  tokens   %u behind a head of %u\n  size     %" PRIu64 " bytes (%s)\n",
-           d->n_tok - d->n_head, d->n_head, d->bytes, docs_size(d->bytes, size));
+           d->n_tok - d->n_head, d->n_head, d->bytes, units_size(d->bytes, size));
     printf("  created  %s\n", date_of(d->created, date));
     printf("  used     %s\n", date_of(d->used, date));
     printf("  expires  %s%s\n", date_of(d->expires, date), d->pinned ? "; pinned" : "");
@@ -320,7 +311,7 @@ static int collect(struct action *a, sac_error *err)
     if (a->opt->format == DOCS_TEXT) {
         printf("freed %s: %u documents expired, %u made room, %u had lost their files, %u files "
                "belonged to none\n",
-               docs_size(f.bytes, size), f.n_expired, f.n_evicted, f.n_lost, f.n_stray);
+               units_size(f.bytes, size), f.n_expired, f.n_evicted, f.n_lost, f.n_stray);
         return EXIT_OK;
     }
     cJSON *o = cJSON_CreateObject();

@@ -36,8 +36,6 @@ sac_status docs_parse_time(int64_t *out, const char *text, sac_error *err);
 sac_status docs_parse_bytes(uint64_t *out, const char *text, sac_error *err);
 
 struct cJSON *docs_json(const sac_doc *doc);
-/* "1.4 MiB" in a buffer of the caller. */
-const char *docs_size(uint64_t bytes, char buf[24]);
 
 /* `docs add`: computes and stores the files. Returns the exit code. */
 int docs_add(const struct docs_options *opt, struct setup *setup, const char *const *file,

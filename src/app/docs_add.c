@@ -7,6 +7,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/source.h"
+#include "app/units.h"
 #include "base/mem.h"
 #include "base/workers.h"
 #include "eval/prompt.h"
@@ -98,7 +99,7 @@ static void report(const struct adding *a, const sac_doc *doc, bool was_there, d
     char size[24];
     if (!a->json) {
         printf("%s: %u tokens, %llu bytes (%s), %s\n", doc->name, doc->n_tok - doc->n_head,
-               (unsigned long long)doc->bytes, docs_size(doc->bytes, size),
+               (unsigned long long)doc->bytes, units_size(doc->bytes, size),
                was_there ? "was there" : "computed");
         return;
     }

@@ -4,6 +4,7 @@
 #include "app/options.h"
 #include "app/output.h"
 
+#include "base/suggest.h"
 #include "saccade.h"
 
 #include <cjson/cJSON.h>
@@ -163,11 +164,16 @@ static int print_text(const char *name)
     return EXIT_OK;
 }
 
-static bool is_known(const char *name)
+/* If not, the hint is at one that is like it. */
+static bool is_known(const char *name, char hint[SUGGEST_HINT_BYTES])
 {
+    struct suggest near = suggest_begin(name, strlen(name));
     sac_method_info m;
-    for (size_t i = 0; sac_method_at(i, &m); i++)
+    for (size_t i = 0; sac_method_at(i, &m); i++) {
         if (strcmp(m.name, name) == 0) return true;
+        suggest_try(&near, m.name, strlen(m.name));
+    }
+    suggest_hint(&near, hint);
     return false;
 }
 
@@ -176,6 +182,7 @@ int app_methods(int argc, char **argv)
     struct methods_options opt = {.format = FORMAT_TEXT};
     const struct option_group group = {"Options", specs, &opt};
     const char *name = NULL;
+    char hint[SUGGEST_HINT_BYTES];
     struct options o = {
         .command = COMMAND,
         .usage = "[NAME] [options]",
@@ -189,8 +196,8 @@ int app_methods(int argc, char **argv)
     };
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
-    if (name && !is_known(name))
+    if (name && !is_known(name, hint))
         return options_usage_error(
-            COMMAND, "there is no method '%.60s'; 'saccade methods' lists them", name);
+            COMMAND, "there is no method '%.60s'%s; 'saccade methods' lists them", name, hint);
     return opt.format == FORMAT_JSON ? print_json(name) : print_text(name);
 }

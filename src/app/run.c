@@ -17,6 +17,7 @@
 #include "app/setup.h"
 #include "app/source.h"
 #include "app/structure.h"
+#include "app/units.h"
 #include "base/mem.h"
 #include "base/textfile.h"
 #include "base/workers.h"
@@ -240,9 +241,19 @@ static sac_status plan_context(struct run *r, sac_error *err)
     const uint64_t most = r->setup.n_ctx ? r->setup.n_ctx : state.n_ctx;
     const bool is_fixed = r->setup.n_ctx || r->opt.save_state || r->opt.load_state;
     if (r->n_tok == 0) return error_set(err, SAC_ERR_ARG, "the prompt is empty");
-    if (r->n_tok > most)
-        return error_set(err, SAC_ERR_CONTEXT, "the prompt has %zu tokens, the context holds %llu",
-                         r->n_tok, (unsigned long long)most);
+    if (r->n_tok > most) {
+        char hint[128];
+        if (r->n_tok <= trained)
+            snprintf(hint, sizeof hint, ": a larger -c, or none, has room for it");
+        else
+            snprintf(
+                hint, sizeof hint,
+                "; the model was made for %u: --rope-scaling yarn --rope-scale %zu stretches it",
+                trained, (r->n_tok + trained - 1) / trained);
+        return error_set(err, SAC_ERR_CONTEXT,
+                         "the prompt has %zu tokens, the context holds %llu%s", r->n_tok,
+                         (unsigned long long)most, hint);
+    }
     r->n_ctx = (uint32_t)most;
     if (!is_fixed && r->opt.n_predict >= 0) {
         const uint64_t need = (uint64_t)r->n_tok + (uint64_t)r->opt.n_predict;
@@ -438,6 +449,7 @@ static void print_timings(const struct run *r)
 {
     const sac_timings *t = &r->gen.timings;
     const sac_engine_stats stats = sac_engine_get_stats(r->engine);
+    char used[UNITS_BYTES], planned[UNITS_BYTES];
     if (t->n_cached)
         fprintf(stderr, "loaded   %6u tokens from %s\n", t->n_cached,
                 r->opt.docs ? r->opt.docs : r->opt.load_state);
@@ -445,6 +457,10 @@ static void print_timings(const struct run *r)
         fprintf(stderr, "joined   by %s: %.1f %% of it computed again, %.1f %% kept\n",
                 r->joined.method, 100 * r->joined.report.recomputed_share,
                 100 * r->joined.report.resident_share);
+    if (r->gen.finish == SAC_FINISH_CANCELLED && t->n_predicted == 0) {
+        fprintf(stderr, "interrupted while %u tokens of the prompt were read\n", t->n_prompt);
+        return;
+    }
     fprintf(stderr, "prompt   %6u tokens %10.1f ms %9.1f tokens/s\n", t->n_prompt, t->prompt_ms,
             t->prompt_per_s);
     fprintf(stderr, "answer   %6u tokens %10.1f ms %9.1f tokens/s  (%s)\n", t->n_predicted,
@@ -457,8 +473,8 @@ static void print_timings(const struct run *r)
             100 * planned_share(&stats), (double)stats.plan_us * 1e-3,
             (unsigned long long)stats.reads.n_plan_dense, (unsigned long long)stats.reads.n_plan);
     print_fallbacks(&stats);
-    fprintf(stderr, "first token after %.1f ms; KV %llu bytes used, %llu planned\n", r->gen.ttft_ms,
-            (unsigned long long)stats.kv_bytes_used, (unsigned long long)stats.kv_bytes);
+    fprintf(stderr, "first token after %.1f ms; KV %s used, %s planned\n", r->gen.ttft_ms,
+            units_size(stats.kv_bytes_used, used), units_size(stats.kv_bytes, planned));
 }
 
 /* What the prefill method left out, what it took to choose, and where it gave up. */

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,14 +27,17 @@ static sac_status unknown_method(const char *kind, struct word name, sac_error *
 {
     struct strbuf list = {0};
     struct suggest near = suggest_begin(name.s, name.n);
+    const char *other = NULL;
     char hint[SUGGEST_HINT_BYTES];
     const struct method *m;
     for (size_t i = 0; (m = method_at(i)); i++) {
+        if (strcmp(m->kind, kind) != 0 && word_is(name, m->name)) other = m->kind;
         if (strcmp(m->kind, kind) != 0) continue;
         strbuf_addf(&list, "%s%s", list.n ? ", " : "", m->name);
         suggest_try(&near, m->name, strlen(m->name));
     }
     suggest_hint(&near, hint);
+    if (other) snprintf(hint, sizeof hint, " (it is a %s method)", other);
     const sac_status status =
         error_set(err, SAC_ERR_ARG, "unknown %s method '%.*s'%s: there are %s", kind,
                   (int)(name.n < 40 ? name.n : 40), name.s, hint, list.data ? list.data : "none");

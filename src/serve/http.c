@@ -252,7 +252,8 @@ static sac_status open_port(struct http *h, sac_error *err)
     for (const struct addrinfo *a = found; a && status != SAC_OK; a = a->ai_next)
         status = try_listen(h, a);
     if (status != SAC_OK)
-        status = error_set(err, SAC_ERR_IO, "%s port %u: %s", c->host, c->port, strerror(errno));
+        status = error_set(err, SAC_ERR_IO, "%s port %u: %s%s", c->host, c->port, strerror(errno),
+                           errno == EADDRINUSE ? " (--port 0 takes one that is free)" : "");
     freeaddrinfo(found);
     return status;
 }

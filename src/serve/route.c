@@ -10,6 +10,7 @@
 #include <math.h>
 #include <microhttpd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LAYERS_TOLD 1024u /* of the pages in memory, in the metrics: no model has more */
@@ -84,16 +85,24 @@ static cJSON *methods_json(const char *const *spec, uint32_t n)
     return list;
 }
 
+/* As it was set: 0.8, which is 0.800000011920929 to a double. */
+static void add_float(cJSON *o, const char *name, float value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)value);
+    cJSON_AddNumberToObject(o, name, strtod(text, NULL));
+}
+
 static cJSON *defaults_json(const struct ask_rules *r)
 {
     const sac_sampling *s = &r->sampling;
     cJSON *o = cJSON_CreateObject(), *p = cJSON_AddObjectToObject(o, "params");
     cJSON_AddNumberToObject(o, "n_ctx", r->engine.n_ctx);
-    cJSON_AddNumberToObject(p, "temperature", (double)s->temp);
+    add_float(p, "temperature", s->temp);
     cJSON_AddNumberToObject(p, "top_k", s->top_k);
-    cJSON_AddNumberToObject(p, "top_p", (double)s->top_p);
-    cJSON_AddNumberToObject(p, "min_p", (double)s->min_p);
-    cJSON_AddNumberToObject(p, "repeat_penalty", (double)s->repeat_penalty);
+    add_float(p, "top_p", s->top_p);
+    add_float(p, "min_p", s->min_p);
+    add_float(p, "repeat_penalty", s->repeat_penalty);
     cJSON_AddNumberToObject(p, "max_tokens", r->n_predict_max);
     return o;
 }

@@ -89,8 +89,13 @@ static void begin_drain(struct server *s)
     const bool again = s->drain_us != 0;
     atomic_store(&c->state, CONTEXT_DRAINING);
     if (!again) s->drain_us = clock_us();
-    journal_say(c->journal, again ? "ends %u answers now" : "shuts down when %u answers are given",
-                view.n_running + view.n_waiting);
+    const uint32_t n = view.n_running + view.n_waiting;
+    if (n == 0)
+        journal_say(c->journal, "shuts down");
+    else if (again)
+        journal_say(c->journal, "ends %u answer%s now", n, n == 1 ? "" : "s");
+    else
+        journal_say(c->journal, "shuts down when %u answer%s given", n, n == 1 ? " is" : "s are");
     if (!again) notify("STOPPING=1");
     loop_drain(c->loop, again);
 }

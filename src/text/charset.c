@@ -108,8 +108,9 @@ sac_status charset_find(struct charset_found *out, const char *s, size_t n, cons
     if (marked && strcmp(out->name, "UTF-8") != 0) return SAC_OK;
     const bool no_zero = count_utf8(s + out->skip, n - out->skip, &wide, &stray);
     if (!no_zero && by_zeros(out, s, n)) return SAC_OK;
-    if (!no_zero) return error_set(err, SAC_ERR_FORMAT, "it holds a zero byte");
-    if (is_binary(s, n)) return error_set(err, SAC_ERR_FORMAT, "it is full of control characters");
+    if (!no_zero) return error_set(err, SAC_ERR_FORMAT, "it holds a zero byte, so it is no text");
+    if (is_binary(s, n))
+        return error_set(err, SAC_ERR_FORMAT, "it is full of control characters, so it is no text");
     set_utf8(out);
     if (stray == 0) return SAC_OK;
     if (marked || stray < wide / STRAY_SHARE) {

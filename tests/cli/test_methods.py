@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from cli import saccade
+from cli import model_path, saccade
 
 
 def wrong_values(param):
@@ -43,6 +43,9 @@ class Methods(unittest.TestCase):
         for deviation in row["deviation"]:
             for key in "paper", "here", "why":
                 self.assertIn(deviation[key], text)
+        self.assertIn("(did you mean 'quest'?)", saccade("methods", "quset").stderr)
+        self.assertIn("(it is a decode method)",
+                      saccade("run", "-m", model_path(), "-p", "x", "--prefill", "quest").stderr)
         wrong = saccade("methods", "no-such")
         self.assertEqual(wrong.returncode, 2)
         self.assertIn("no-such", wrong.stderr)

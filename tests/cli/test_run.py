@@ -386,7 +386,9 @@ class Refusals(unittest.TestCase):
         self.assert_fails(("-p", QUESTION, "-c", str(n - 1)), 1, f"{n} tokens", f"holds {n - 1}")
         fits = run_json("-p", QUESTION, "-c", str(n), "-n", "9", *GREEDY)
         self.assertEqual((len(fits["tokens"]), fits["finish"]), (1, "length"))
-        self.assert_fails(("-f", "-"), 1, "the context holds 8192", stdin="word " * 9000)
+        self.assert_fails(("-f", "-"), 1, "the context holds 8192", "--rope-scaling yarn --rope-scale 2",
+                          stdin="word " * 9000)
+        self.assert_fails(("-p", QUESTION, "-c", "5"), 1, "a larger -c, or none")
 
     def test_context_beyond_the_training_is_told(self):
         words = "the context of 9000 is beyond the 8192 tokens"
@@ -451,6 +453,21 @@ class Refusals(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 20)
         self.assertTrue(out.endswith(b"\n"))
         self.assertIn(b"(cancelled)", err)
+
+    def test_interrupt_of_a_prompt_tells_of_no_answer(self):
+        child = subprocess.Popen([BIN, "run", "-m", model_path(), "-f", "-", "-b", "32", "-v"], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_env())
+        child.stdin.write(b"word " * 6000)
+        child.stdin.close()
+        child.stderr.readline() # the model is there, and what follows takes seconds
+        time.sleep(1)
+        child.send_signal(signal.SIGINT)
+        err = child.stderr.read().decode()
+        self.assertEqual(child.wait(timeout=60), 130)
+        self.assertRegex(err, r"interrupted while 60\d\d tokens of the prompt were read\n$")
+        self.assertNotIn("tokens/s", err)
+        child.stdout.close()
+        child.stderr.close()
 
     def test_interrupt_twice_ends_what_nobody_reads(self):
         child = subprocess.Popen([BIN, "run", "-m", model_path(), "-p", "Tell me a story.",

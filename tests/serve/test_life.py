@@ -73,6 +73,17 @@ class Life(unittest.TestCase):
             self.assertEqual(sorted(line["status"] for line in told), [200, 200, 503])
             self.assertNotIn("secret", s.text())
 
+    def test_port_that_is_taken_and_what_was_set(self):
+        with Server("--temp", "0.7") as s:
+            done = cli.saccade("serve", "-m", cli.model_path(), "--port", str(s.port))
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+            self.assertIn("in use (--port 0 takes one that is free)", done.stderr)
+            params = s.get("/props")[2]["default_generation_settings"]["params"]
+            self.assertEqual([params[key] for key in ("temperature", "top_p", "min_p")], [0.7, 0.95, 0.05])
+            s.process.send_signal(signal.SIGTERM)
+            self.assertEqual(s.process.wait(20), 0)
+            self.assertTrue(s.text().endswith("saccade serve: shuts down\n"), s.text())
+
     def test_fields_that_nothing_reads_are_told_once(self):
         page = (pathlib.Path(__file__).parents[2] / "docs/server.md").read_text()
         page = page.split("## Fields that differ from OpenAI's")[1].split("## What an answer read")[0]
