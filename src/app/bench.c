@@ -404,7 +404,8 @@ static int run_all(struct bench *b)
         char limits[256];
         bench_describe_machine(limits, sizeof limits, &b->machine[i]);
         if (b->opt.format == SHEET_MD)
-            printf("%u threads; limits: %s\n%s", b->machine[i].n_threads, limits,
+            printf("%u thread%s; limits: %s\n%s", b->machine[i].n_threads,
+                   b->machine[i].n_threads == 1 ? "" : "s", limits,
                    i + 1 == b->threads.n ? "\n" : "");
     }
     b->sheet = sheet_begin((enum sheet_format)b->opt.format, "bench");

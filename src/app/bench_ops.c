@@ -125,8 +125,8 @@ static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sa
     if (opt->format == SHEET_MD) {
         char limits[256];
         bench_describe_machine(limits, sizeof limits, machine);
-        printf("%s, %u threads; limits: %s\n\n", sac_op_bench_isa(bench), machine->n_threads,
-               limits);
+        printf("%s, %u thread%s; limits: %s\n\n", sac_op_bench_isa(bench), machine->n_threads,
+               machine->n_threads == 1 ? "" : "s", limits);
     }
     progress_begin(&bar, "ops");
     bar.on = bar.on && !isatty(STDOUT_FILENO); /* there the growing table shows it */

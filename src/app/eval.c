@@ -7,6 +7,7 @@
 
 #include "app/app.h"
 #include "app/complete.h"
+#include "base/suggest.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,9 +60,13 @@ int app_eval(int argc, char **argv)
         print_help();
         return EXIT_OK;
     }
-    for (const struct eval_command *c = commands; c->name; c++)
+    struct suggest near = suggest_begin(name, strlen(name));
+    char hint[SUGGEST_HINT_BYTES];
+    for (const struct eval_command *c = commands; c->name; c++) {
         if (strcmp(c->name, name) == 0) return c->run(argc - 1, argv + 1);
-    fprintf(stderr, "saccade eval: unknown %s '%s'; see 'saccade eval --help'\n",
-            name[0] == '-' ? "option" : "command", name);
+        suggest_try(&near, c->name, strlen(c->name));
+    }
+    fprintf(stderr, "saccade eval: unknown %s '%s'%s; see 'saccade eval --help'\n",
+            name[0] == '-' ? "option" : "command", name, suggest_hint(&near, hint));
     return EXIT_USAGE;
 }

@@ -19,12 +19,13 @@ static int list(const struct models_entry *table, size_t n)
 {
     struct strlist fetched = {0};
     models_fetched(&fetched);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        const bool is_there = strcmp(table[i].kind, "model") == 0
+                                  ? strlist_has(&fetched, table[i].name)
+                                  : models_has_text(table[i].name);
         printf("%-5s  %-22s %6.0f MB  %-14s %s\n", table[i].kind, table[i].name,
-               (double)table[i].bytes * 1e-6, table[i].licence,
-               strcmp(table[i].kind, "model") == 0 && strlist_has(&fetched, table[i].name)
-                   ? "fetched"
-                   : "");
+               (double)table[i].bytes * 1e-6, table[i].licence, is_there ? "fetched" : "-");
+    }
     strlist_deinit(&fetched);
     return EXIT_OK;
 }

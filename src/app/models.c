@@ -58,6 +58,14 @@ void models_fetched(struct strlist *out)
     closedir(dir);
 }
 
+bool models_has_text(const char *name)
+{
+    char folder[3072], path[4096];
+    if (!models_folder(folder, sizeof folder)) return false;
+    const int n = snprintf(path, sizeof path, "%s/texts/%s.txt", folder, name);
+    return n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
+}
+
 bool models_tool(const char *name, char *buf, size_t bytes)
 {
     static const char *const places[] = {"../share/saccade", "../tools"};

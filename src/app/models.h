@@ -21,6 +21,8 @@ void models_explain(const char *model, const char *path, char *out, size_t bytes
 
 /* Appends the names of models that are fetched. */
 void models_fetched(struct strlist *out);
+/* The same folder has the texts that are. */
+bool models_has_text(const char *name);
 
 #define MODELS_MAX 64u
 struct models_entry {

@@ -378,6 +378,20 @@ static bool read_option(struct options *o, int argc, char **argv, int *i, char w
     return options_set(o, arg, n_name, value, why);
 }
 
+/* A word that is no option: perhaps a sub-command that is spelt wrong. */
+static int unexpected(const struct options *o, const char *word)
+{
+    struct suggest near = suggest_begin(word, strlen(word));
+    char hint[SUGGEST_HINT_BYTES];
+    for (const char *line = o->commands ? o->commands : ""; *line;) {
+        line += strspn(line, " \n");
+        suggest_try(&near, line, strcspn(line, " \n"));
+        line += strcspn(line, "\n");
+    }
+    return options_usage_error(o->command, "unexpected argument '%s'%s", word,
+                               suggest_hint(&near, hint));
+}
+
 int options_parse(struct options *o, int argc, char **argv)
 {
     char why[256];
@@ -396,8 +410,7 @@ int options_parse(struct options *o, int argc, char **argv)
         if (!only_operands && strcmp(argv[i], "--") == 0) {
             only_operands = true;
         } else if (only_operands || argv[i][0] != '-' || argv[i][1] == 0) {
-            if (o->n_operand == o->operand_max)
-                return options_usage_error(o->command, "unexpected argument '%s'", argv[i]);
+            if (o->n_operand == o->operand_max) return unexpected(o, argv[i]);
             o->operand[o->n_operand++] = argv[i];
         } else if (!pass_habit(o, argc, argv, &i, why) &&
                    (why[0] || !read_option(o, argc, argv, &i, why))) {

@@ -98,11 +98,20 @@ class Usage(unittest.TestCase):
             self.assertIn("saccade complete", saccade("completion", shell).stdout)
         self.assert_usage_error(saccade("completion", "tcsh"), "tcsh")
         self.assert_usage_error(saccade("completion"), "missing")
+        self.assert_usage_error(saccade("eval", "nedle"), "did you mean 'needle'?")
+        self.assert_usage_error(saccade("bench", "serv"), "did you mean 'serve'?")
 
     def test_fetch_lists_and_refuses_unknown_names(self):
         done = saccade("fetch")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(done.stdout, r"(?m)^model +smollm2-135m +98 MB +Apache-2.0")
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "texts").mkdir()
+            for name in ("gemma-3-270m.gguf", "texts/essays.txt"):
+                pathlib.Path(folder, name).touch()
+            done = saccade("fetch", env={"SACCADE_MODELS": folder})
+        self.assertEqual([line.split()[1] for line in done.stdout.splitlines() if line.endswith(" fetched")],
+                         ["gemma-3-270m", "essays"])
         done = saccade("fetch", "smolm2-135m")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertIn("did you mean 'smollm2-135m'?", done.stderr)
