@@ -23,7 +23,6 @@
 #define ASK_BIAS_MAX   1024u
 #define ASK_TOP_MAX    20u
 #define ASK_DOC_MAX    64u
-#define ASK_SALT_BYTES 256u
 
 /* What requests are read against; set once before the first of them, read by all threads. */
 struct ask_rules {
