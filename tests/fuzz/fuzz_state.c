@@ -18,6 +18,7 @@ struct subject {
     size_t n;
 };
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void must(bool holds)
@@ -119,11 +120,20 @@ static void load(sac_engine *e, const uint8_t *bytes, size_t n)
     must(sac_engine_get_stats(e).n_page_free == n_free);
 }
 
+static struct subject subjects[METHODS_MAX];
+static size_t n_subject;
+
+/* Takes seconds, which are not the first input's. */
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    n_subject = open_subjects(subjects);
+    return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static struct subject subjects[METHODS_MAX];
-    static size_t n_subject;
-    if (n_subject == 0) n_subject = open_subjects(subjects);
     if (n == 0) return 0;
     const struct subject *s = &subjects[(data[0] & 127) % n_subject];
     if (data[0] & 128) {

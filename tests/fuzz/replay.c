@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+__attribute__((weak)) int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 static int replay_file(const char *path)
 {
@@ -49,6 +50,7 @@ static int replay(const char *path)
 int main(int argc, char **argv)
 {
     int n = 0;
+    if (LLVMFuzzerInitialize) (void)LLVMFuzzerInitialize(&argc, &argv);
     for (int i = 1; i < argc; i++) n += replay(argv[i]);
     printf("%d inputs replayed\n", n);
     return n > 0 ? 0 : 1;
