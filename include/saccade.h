@@ -173,8 +173,9 @@ typedef enum sac_kv_type {
     SAC_KV_BF16,
     SAC_KV_Q8, /* sealed pages: K int8 with one (min, step) per channel, V int8 in blocks along d */
 } sac_kv_type;
-
+SAC_API const char *sac_kv_type_name(sac_kv_type type); /* "f16", "bf16", "q8" */
 #define SAC_METHODS_MAX 32u /* methods of one kind that an engine takes */
+#define SAC_PAGE_TOK    32u /* tokens of a page of keys and values, which texts share whole */
 
 typedef struct sac_engine_params {
     uint32_t n_ctx;     /* tokens that one sequence may hold; 0: the model's training context */
@@ -267,8 +268,7 @@ typedef enum sac_reuse_end {
     SAC_REUSE_METHOD,  /* a prefill method plans: what is computed depends on the whole prompt */
     SAC_REUSE_QUERIES, /* a decode method of the engine wants the queries of as many last rows */
     SAC_REUSE_LOGITS,  /* logits are wanted of prompt rows, which are computed for that */
-    SAC_REUSE_PAST,    /* the prompt begins inside a page, or behind rows of an answer, or what was
-                          loaded or dropped */
+    SAC_REUSE_PAST,    /* it begins inside a page, or behind what was answered, loaded or dropped */
     SAC_REUSE_ENDS,
 } sac_reuse_end;
 
@@ -429,9 +429,9 @@ SAC_API SAC_NODISCARD sac_status sac_state_get_info(sac_state_info *out, const c
 
 /* A store is a folder of documents, each with its tokens, keys and values, computed alone behind
  * the tokens that a prompt begins with (its `head`: BOS, a chat's first lines). Head and text are
- * each filled up with newlines to whole pages of 32 tokens, which prompts share. Programs may share
- * a store; a process opens a folder once at a time. A document belongs to one model, one kind of
- * position scaling and one KV type, where its name is unique. It is on the disk whole or not. */
+ * each filled up with newlines to whole pages, which prompts share. Programs may share a store; a
+ * process opens a folder once at a time. A document belongs to one model, kind of position scaling
+ * and KV type, where its name is unique. It is on the disk whole or not. */
 typedef struct sac_docs sac_docs;
 
 typedef struct sac_docs_params {
@@ -537,9 +537,9 @@ SAC_API SAC_NODISCARD sac_status sac_docs_collect(sac_docs *docs, uint64_t bytes
 /* ---- Recording: what attention read, and what it should have read ---- */
 
 /* Attention of one layer and KV head, for one decode row or for a tile of prompt rows: those of a
- * step whose positions lie in one page. A page is 32 tokens; page i holds positions 32 i and up.
- * The reference is exact dense attention of the same queries over the same stored keys and values
- * (within the window of a layer that has one), computed beside the method and not in its times. */
+ * step whose positions lie in one page. Page i holds positions SAC_PAGE_TOK i and up. The reference
+ * is exact dense attention of the same queries over the same stored keys and values (within the
+ * window of a layer that has one), computed beside the method and not in its times. */
 typedef struct sac_read_record {
     sac_seq seq;
     sac_row_kind kind;

@@ -138,12 +138,6 @@ static void name_test(char *out, size_t bytes, const struct bench_row *row)
                  row->depth_own && t->n_seq > 1 ? " own" : "");
 }
 
-static const char *kv_name(sac_kv_type type)
-{
-    static const char *const names[] = {"f16", "bf16", "q8"};
-    return names[type];
-}
-
 /* What all repetitions of a test come to. */
 struct figures {
     double ts[BENCH_REPS_MAX], ns[BENCH_REPS_MAX];
@@ -219,7 +213,7 @@ static struct names names_of(const struct bench_row *row, const struct figures *
     const sac_kv_type k = row->params.type_k, v = row->params.type_v;
     struct names n;
     name_test(n.test, sizeof n.test, row);
-    snprintf(n.kv, sizeof n.kv, k == v ? "%s" : "%s/%s", kv_name(k), kv_name(v));
+    snprintf(n.kv, sizeof n.kv, k == v ? "%s" : "%s/%s", sac_kv_type_name(k), sac_kv_type_name(v));
     snprintf(n.range, sizeof n.range, "%.2f..%.2f", f->tok_s.min, f->tok_s.max);
     return n;
 }
@@ -236,8 +230,8 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"model_size", NULL, .number = (double)row->info.file_bytes},
         {"model_n_params", NULL, .number = (double)row->info.n_params},
         {"n_threads", "threads", .number = row->params.n_threads},
-        {"type_k", NULL, .text = kv_name(row->params.type_k)},
-        {"type_v", NULL, .text = kv_name(row->params.type_v)},
+        {"type_k", NULL, .text = sac_kv_type_name(row->params.type_k)},
+        {"type_v", NULL, .text = sac_kv_type_name(row->params.type_v)},
         {NULL, "KV", .text = name.kv},
         {"prefill", "prefill", .text = row->prefill},
         {"decode", "decode", .text = row->method},

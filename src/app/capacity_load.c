@@ -65,8 +65,6 @@ static uint32_t draw_prompt_length(const struct capacity_lengths *l, struct rng 
 
 /* ---- Requests ---- */
 
-#define PAGE_TOK 32u /* a sequence is kept in pages of so many tokens */
-
 static void name_salt(char salt[CAPACITY_SALT_BYTES], size_t context_i)
 {
     snprintf(salt, CAPACITY_SALT_BYTES, "context %zu", context_i);
@@ -79,7 +77,7 @@ sac_request capacity_load_request(const struct capacity_load *load, size_t conte
     sac_request r = sac_request_default();
     r.prompt = p->tok;
     r.n_prompt = p->n_tok;
-    if (!load->is_cold) r.n_decode_row = 1 + (uint32_t)((p->n_tok - 1) % PAGE_TOK);
+    if (!load->is_cold) r.n_decode_row = 1 + (uint32_t)((p->n_tok - 1) % SAC_PAGE_TOK);
     name_salt(salt, context_i);
     if (context_i >= load->n_prompt) r.cache_salt = salt;
     r.sampling.temp = 0;
@@ -97,7 +95,7 @@ sac_status capacity_load_copy(const struct capacity_load *load, sac_engine *engi
         size_t n;
         name_salt(salt, i);
         TRY(sac_cache_copy(engine, p->tok, p->n_tok, salt, &n, err));
-        if (n < p->n_tok && p->n_tok - n <= PAGE_TOK) continue;
+        if (n < p->n_tok && p->n_tok - n <= SAC_PAGE_TOK) continue;
         return error_set(err, SAC_ERR_CONTEXT,
                          "context %zu has room for %zu of its %zu tokens: allow more for pages", i,
                          n, p->n_tok);

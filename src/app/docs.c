@@ -140,12 +140,6 @@ sac_status docs_parse_bytes(uint64_t *out, const char *text, sac_error *err)
                      text);
 }
 
-static const char *type_name(sac_kv_type type)
-{
-    static const char *const names[] = {"f16", "bf16", "q8"};
-    return names[type];
-}
-
 /* "2026-11-23 08:15" in the user's time zone; "never" for 0. */
 static const char *date_of(int64_t seconds, char buf[24])
 {
@@ -165,8 +159,8 @@ cJSON *docs_json(const sac_doc *d)
     cJSON_AddStringToObject(o, "id", d->id);
     cJSON_AddStringToObject(o, "model", d->model);
     cJSON_AddStringToObject(o, "model_id", model_id);
-    cJSON_AddStringToObject(o, "type_k", type_name(d->type_k));
-    cJSON_AddStringToObject(o, "type_v", type_name(d->type_v));
+    cJSON_AddStringToObject(o, "type_k", sac_kv_type_name(d->type_k));
+    cJSON_AddStringToObject(o, "type_v", sac_kv_type_name(d->type_v));
     cJSON_AddNumberToObject(o, "n_tok", d->n_tok - d->n_head);
     cJSON_AddNumberToObject(o, "n_head", d->n_head);
     cJSON_AddNumberToObject(o, "bytes", (double)d->bytes);
@@ -214,8 +208,8 @@ static void print_line(const sac_doc *d)
 {
     char size[24], used[24];
     printf("%-32s %8u %10s  %-4s  %-24.24s  %s%s%s%s\n", d->name, d->n_tok - d->n_head,
-           units_size(d->bytes, size), type_name(d->type_k), d->model, date_of(d->used, used),
-           d->pinned ? "  pinned" : "", d->tags[0] ? "  " : "", d->tags);
+           units_size(d->bytes, size), sac_kv_type_name(d->type_k), d->model,
+           date_of(d->used, used), d->pinned ? "  pinned" : "", d->tags[0] ? "  " : "", d->tags);
 }
 
 static int list(struct action *a, sac_error *err)
@@ -239,7 +233,7 @@ static void print_document(const sac_doc *d)
 {
     char size[24], date[24];
     printf("%s\n  id       %s\n  model    %s, keys %s, values %s\n", d->name, d->id, d->model,
-           type_name(d->type_k), type_name(d->type_v));
+           sac_kv_type_name(d->type_k), sac_kv_type_name(d->type_v));
     printf("  tokens   %u behind a head of %u\n  size     %" PRIu64 " bytes (%s)\n",
            d->n_tok - d->n_head, d->n_head, d->bytes, units_size(d->bytes, size));
     printf("  created  %s\n", date_of(d->created, date));

@@ -18,8 +18,6 @@
 
 #define COMMAND "docs"
 
-#define PAGE_TOK 32u /* a sequence is kept in pages of so many tokens */
-
 /* One FILE. */
 struct doc_file {
     const char *name; /* borrowed: of the path, or --name */
@@ -79,7 +77,7 @@ static sac_status open_engine(struct adding *a, sac_error *err)
         a->setup->n_ctx ? a->setup->n_ctx : sac_model_get_info(a->model).n_ctx_train;
     size_t n_most = 0;
     for (size_t i = 0; i < a->n_file; i++) {
-        const size_t n = a->n_head + a->file[i].n_tok + 2 * PAGE_TOK;
+        const size_t n = a->n_head + a->file[i].n_tok + 2 * SAC_PAGE_TOK;
         n_most = n > n_most ? n : n_most;
     }
     const sac_engine_params params =

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NEW_TOK = 32, PAGE_TOK = 32, FORCED_MAX = 16 };
+enum { NEW_TOK = 32, FORCED_MAX = 16 };
 
 /* One question, while it is asked. */
 struct asked {
@@ -365,7 +365,7 @@ static sac_status open_engine(struct asked *q, sac_error *err)
     params.n_ctx = j.n_tok + (uint32_t)q->n_tok + NEW_TOK + FORCED_MAX;
     joined_plan(&j, &params, params.n_ctx);
     params.n_seq_max += 2;
-    params.n_kv_tok += (uint64_t)params.n_ctx + q->n_tok + NEW_TOK + 4 * PAGE_TOK;
+    params.n_kv_tok += (uint64_t)params.n_ctx + q->n_tok + NEW_TOK + 4 * SAC_PAGE_TOK;
     params.decode = m->decode;
     params.n_decode = m->n_decode;
     return sac_engine_create(&q->engine, q->a->model, &params, err);

@@ -109,7 +109,7 @@ static sac_status open_out(struct session *s, sac_error *err)
     for (uint32_t i = 0; i < s->subjects.n; i++) method[i] = s->subjects.item[i].name;
     strbuf_addf(&path, "%s/reading.sacr", s->opt.out);
     const struct reading_shape shape = {info.n_layer, info.n_head, info.n_kv_head, info.head_dim,
-                                        READING_PAGE_TOK};
+                                        SAC_PAGE_TOK};
     const struct reading_names names = {info.name, method, s->subjects.n};
     const sac_status status =
         path.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for a path")

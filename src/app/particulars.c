@@ -18,9 +18,9 @@
 
 const char *particulars_kv(const sac_engine_params *p, char buf[16])
 {
-    static const char *const name[] = {"f16", "bf16", "q8"};
-    snprintf(buf, 16, "%s/%s", name[p->type_k], name[p->type_v]);
-    return p->type_k == p->type_v ? name[p->type_k] : buf;
+    const char *k = sac_kv_type_name(p->type_k), *v = sac_kv_type_name(p->type_v);
+    snprintf(buf, 16, "%s/%s", k, v);
+    return p->type_k == p->type_v ? k : buf;
 }
 
 static bool hash_stream(FILE *f, EVP_MD_CTX *ctx, unsigned char out[HASH_BYTES])

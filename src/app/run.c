@@ -40,7 +40,6 @@
 #define COMMAND "run"
 
 #define BETWEEN_FILES "\n\n"
-#define PAGE_TOK      32u /* a sequence is kept in pages of so many tokens */
 
 enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_HTML };
 
@@ -197,12 +196,12 @@ static sac_status find_shared(struct run *r, sac_error *err)
     const struct question_text text = {encode_other, r};
     r->n_shared = r->n_document < r->n_tok ? r->n_document : r->n_tok - 1;
     TRY(question_alike(&r->n_shared, r->tok, &text, "1", err));
-    r->n_shared -= r->n_shared % PAGE_TOK;
+    r->n_shared -= r->n_shared % SAC_PAGE_TOK;
     if (r->n_shared == 0)
         return error_set(err, SAC_ERR_ARG,
                          "option '--save-state': documents of less than %u tokens are not worth a "
                          "file",
-                         PAGE_TOK);
+                         SAC_PAGE_TOK);
     return SAC_OK;
 }
 

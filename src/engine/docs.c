@@ -311,7 +311,7 @@ static sac_status find_record(sac_docs *docs, const sac_model *model,
     const sac_status status = docstore_find(docs->store, &scope, name, out, err);
     if (status == SAC_OK) return SAC_OK;
     return error_prefix(err, status, "for %s with keys in %s", model->name,
-                        state_type_name(scope.type_k));
+                        sac_kv_type_name((sac_kv_type)scope.type_k));
 }
 
 sac_status sac_doc_find(sac_docs *docs, const sac_model *model, const sac_engine_params *params,

@@ -229,13 +229,6 @@ sac_status sac_seq_save(sac_engine *e, sac_seq id, const char *path, sac_error *
 
 /* ---- Loading ---- */
 
-const char *state_type_name(uint32_t type)
-{
-    static const char *const names[] = {"f16", "bf16", "q8"};
-    assert(type < sizeof names / sizeof names[0]);
-    return names[type];
-}
-
 static sac_status check_engine(const struct stream *s, const struct image *im)
 {
     const struct head *h = &im->head;
@@ -249,8 +242,9 @@ static sac_status check_engine(const struct stream *s, const struct image *im)
     if (h->type_k != (uint32_t)g->type_k || h->type_v != (uint32_t)g->type_v)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s holds keys in %s and values in %s, this engine %s and %s", s->name,
-                         state_type_name(h->type_k), state_type_name(h->type_v),
-                         state_type_name(g->type_k), state_type_name(g->type_v));
+                         sac_kv_type_name((sac_kv_type)h->type_k),
+                         sac_kv_type_name((sac_kv_type)h->type_v), sac_kv_type_name(g->type_k),
+                         sac_kv_type_name(g->type_v));
     if (h->n_tok > repeat_context(im->e))
         return error_set(s->err, SAC_ERR_CONTEXT, "%s holds %u tokens, the context %u", s->name,
                          h->n_tok, repeat_context(im->e));

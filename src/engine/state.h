@@ -22,9 +22,6 @@ sac_status state_park(sac_engine *e, sac_seq id, uint8_t **out, size_t *out_n, s
 /* It is that again, as if nothing had been; on failure it is empty. */
 sac_status state_unpark(sac_engine *e, sac_seq id, const uint8_t *bytes, size_t n, sac_error *err);
 
-/* "f16", "bf16" or "q8". */
-const char *state_type_name(uint32_t type);
-
 /* Whether the state in a file is one of these tokens. Its keys and values are not looked at. */
 sac_status state_holds(const char *path, uint64_t bytes, const int32_t *tok, size_t n, bool *out,
                        sac_error *err);

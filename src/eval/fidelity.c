@@ -460,7 +460,7 @@ sac_status fidelity_run(struct fidelity_row *out, const struct fidelity_params *
         .n_kv_head = info.n_kv_head,
         .head_dim = info.head_dim,
         .n_vocab = info.n_vocab,
-        .n_page = p->ctx / READING_PAGE_TOK + 1,
+        .n_page = p->ctx / SAC_PAGE_TOK + 1,
     };
     assert(p->n_score > 0 && p->n_score < p->ctx);
     if (!same_shape(&info, &other))

@@ -8,8 +8,7 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-#define PAGE_TOK 32u /* tokens of a passage, but at the ends of documents */
-#define SINK_TOK 4u  /* first tokens, at which heads look that look at nothing (StreamingLLM) */
+#define SINK_TOK 4u /* first tokens, at which heads look that look at nothing (StreamingLLM) */
 
 /* ---- Where the documents stand ---- */
 
@@ -83,7 +82,7 @@ static void cut(struct passages *p, const struct pieces *pieces, size_t n_tok, s
         struct passage *out = &p->item[p->n];
         uint32_t end = tok;
         do end++;
-        while (end < n_tok && end % PAGE_TOK && pieces->tok[end] < at + n);
+        while (end < n_tok && end % SAC_PAGE_TOK && pieces->tok[end] < at + n);
         const size_t from = pieces->tok[tok] > at ? pieces->tok[tok] - at : 0;
         const size_t until = pieces->tok[end] < at + n ? pieces->tok[end] - at : n;
         *out = (struct passage){.tok = tok, .tok_end = end};
@@ -187,7 +186,8 @@ sac_status passages_find(struct passages *p, const struct passages_prompt *promp
     struct pieces pieces = {0};
     p->first_layer = sac_model_get_info(prompt->model).n_layer / 2;
     /* A document's first and last passage may be parts of a page. */
-    p->item = mem_calloc(prompt->n_tok / PAGE_TOK + 2 * prompt->n_document + 1, sizeof *p->item);
+    p->item =
+        mem_calloc(prompt->n_tok / SAC_PAGE_TOK + 2 * prompt->n_document + 1, sizeof *p->item);
     sac_status status = p->item ? join_pieces(&pieces, prompt, err) : no_memory(err);
     if (status == SAC_OK) status = find(p, &pieces, prompt, err);
     strbuf_deinit(&pieces.text);

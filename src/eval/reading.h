@@ -16,7 +16,6 @@
 
 #define READING_METHODS_MAX 64u
 #define READING_NAME_MAX    4096u /* bytes of one name */
-#define READING_PAGE_TOK    32u   /* tokens of a page that the engine records */
 
 /* What all records of a file share. */
 struct reading_shape {

@@ -189,14 +189,13 @@ const char *bench_case_mode(const struct bench_case *c)
 void bench_case_describe(const struct bench_case *c, char *out, size_t bytes)
 {
     static const char *const roles[] = {"qkv", "o", "gate_up", "down", "down", "output"};
-    static const char *const kv_names[] = {"f16", "bf16", "q8"};
     const struct bench_shape *s = c->shape;
     if (c->op == BENCH_LINEAR) {
         const struct bench_linear l = bench_case_linear(c);
         snprintf(out, bytes, "%s %s %u x %u, %u row%s", roles[c->matrix], quant_name(l.type),
                  l.n_in, l.n_out[0] + l.n_out[1] + l.n_out[2], c->n_row, c->n_row > 1 ? "s" : "");
     } else if (c->op == BENCH_ATTN) {
-        snprintf(out, bytes, "%s %u+%u heads of %u, %u tokens, %u row%s", kv_names[c->kv],
+        snprintf(out, bytes, "%s %u+%u heads of %u, %u tokens, %u row%s", sac_kv_type_name(c->kv),
                  s->n_head, s->n_kv_head, s->head_dim, c->n_tok, c->n_row, c->n_row > 1 ? "s" : "");
     } else if (c->op == BENCH_RMSNORM) {
         snprintf(out, bytes, "%u, %u rows", s->n_embd, c->n_row);
@@ -204,7 +203,7 @@ void bench_case_describe(const struct bench_case *c, char *out, size_t bytes)
         snprintf(out, bytes, "%u heads of %u, %u rows", s->n_head, s->head_dim, c->n_row);
     } else {
         snprintf(out, bytes, "%s%s%u heads of %u, %u rows",
-                 c->op == BENCH_SEAL ? kv_names[c->kv] : "", c->op == BENCH_SEAL ? " " : "",
+                 c->op == BENCH_SEAL ? sac_kv_type_name(c->kv) : "", c->op == BENCH_SEAL ? " " : "",
                  s->n_kv_head, s->head_dim, c->n_row);
     }
 }

@@ -7,6 +7,14 @@
 #include <assert.h>
 #include <string.h>
 
+const char *sac_kv_type_name(sac_kv_type type)
+{
+    static const char *const names[] = {
+        [SAC_KV_F16] = "f16", [SAC_KV_BF16] = "bf16", [SAC_KV_Q8] = "q8"};
+    assert((size_t)type < sizeof names / sizeof names[0]);
+    return names[type];
+}
+
 static size_t take(size_t *at, size_t bytes)
 {
     const size_t start = *at;

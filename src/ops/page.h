@@ -25,7 +25,7 @@
 
 #include "saccade.h"
 
-#define PAGE_TOK     32u /* a mask word holds the tokens of a page */
+#define PAGE_TOK     SAC_PAGE_TOK /* a mask word holds the tokens of a page */
 #define PAGE_VBLOCK  32u
 #define PAGE_NONE    UINT32_MAX
 #define HEAD_DIM_MAX 512u /* channels of any model's heads, for which kernels have room */

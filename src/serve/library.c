@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE_TOK 32u /* documents and their heads fill pages of so many tokens */
-
 struct library {
     sac_docs *docs; /* owned */
     sac_engine *engine;
@@ -183,7 +181,7 @@ static sac_status check_head(const struct library *l, const struct ask *ask, sac
                              const sac_doc *doc, sac_error *err)
 {
     const int32_t *tok = sac_seq_tokens(l->engine, seq);
-    const size_t filled = (ask->n_head + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
+    const size_t filled = (ask->n_head + SAC_PAGE_TOK - 1) / SAC_PAGE_TOK * SAC_PAGE_TOK;
     if (filled == doc->n_head && memcmp(tok, ask->prompt[0].tok, ask->n_head * sizeof *tok) == 0)
         return SAC_OK;
     return error_set(err, SAC_ERR_ARG,

@@ -12,8 +12,6 @@ static const double bounds_s[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
                                   2.5,   5,      10,    25,   50,    100,  250, 500,  1000};
 #define N_BOUND (sizeof bounds_s / sizeof bounds_s[0])
 
-#define BLOCK_TOK 32u /* of a page (saccade.h) */
-
 struct histogram {
     uint64_t n[N_BOUND + 1]; /* the last one: above all bounds */
     double sum_s;
@@ -348,14 +346,13 @@ static void add_label(struct strbuf *out, const char *name, const char *value)
  * tokens in all layers. */
 static void print_cache_config(struct strbuf *out, const sac_engine_params *p, const char *labels)
 {
-    static const char *const type[] = {"f16", "bf16", "q8"}; /* in the order of enum sac_kv_type */
     const uint64_t n_tok = p->n_kv_tok ? p->n_kv_tok : (uint64_t)p->n_ctx * p->n_seq_max;
     print_head(out, prefixes[1], "cache_config_info", "gauge", "Settings of the cache, as labels.");
     strbuf_addf(out,
                 "vllm:cache_config_info{%s,block_size=\"%u\",cache_dtype=\"%s\","
                 "enable_prefix_caching=\"%s\",num_gpu_blocks=\"%llu\"} 1\n",
-                labels, BLOCK_TOK, type[p->type_k], p->prefix_cache ? "True" : "False",
-                (unsigned long long)(n_tok / BLOCK_TOK));
+                labels, SAC_PAGE_TOK, sac_kv_type_name(p->type_k),
+                p->prefix_cache ? "True" : "False", (unsigned long long)(n_tok / SAC_PAGE_TOK));
 }
 
 /* What llama.cpp's server counts, too. Its tokens of prompts are those that were computed. */
