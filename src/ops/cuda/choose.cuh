@@ -126,13 +126,12 @@ struct choose_ends {
     uint32_t n;
 };
 
-/* Marks them, by n threads of which this one is i: few pages have any. */
-static __device__ inline void choose_mark_ends(const struct op_lane_ends &op, uint32_t i,
-                                               uint32_t n)
+/* Marks them, by a block: few pages have any. */
+static __device__ inline void choose_mark_ends(const struct op_lane_ends &op)
 {
     const uint32_t begin = (op.begin + PAGE_TOK - 1) / PAGE_TOK, end = op.end / PAGE_TOK;
     const uint32_t n_first = min(begin, op.n_page), n_skip = end > n_first ? end - n_first : 0;
-    for (; i + n_skip < op.n_page; i += n) {
+    for (uint32_t i = threadIdx.x; i + n_skip < op.n_page; i += blockDim.x) {
         const uint32_t p = i < n_first ? i : i + n_skip;
         op.mask[p] |= choose_bits(p, 0, op.begin) | choose_bits(p, op.end, UINT32_MAX);
     }

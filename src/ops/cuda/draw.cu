@@ -62,7 +62,6 @@ struct draw_room {
     };
     uint4 weight[HEADS][32 / 4]; /* of pages: choose_weight; before that the largest logits */
     float4 by[32 / 4];
-    float log[OP_GROUP_MAX]; /* of the powers of heads */
 };
 
 /* What a thread has of its warp's stretch, which begins with item `first`: lane 4 i + q has of turn
@@ -110,19 +109,17 @@ fetch_heads(struct draw_room &room, const struct op_share_planes &at, uint32_t g
  * as `cut`. */
 static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 2],
                                                    struct draw_room &room,
-                                                   const struct op_lane_shares &of, uint32_t page0,
+                                                   const struct draw_from &from, uint32_t page0,
                                                    float cut)
 {
-    const struct op_share_planes &at = of.at;
+    const struct op_share_planes &at = from.of.at;
     const uint32_t lane = threadIdx.x % 32, i = lane / 4, group = at.group;
     const uint32_t page = min(page0 + lane, at.n_page - 1);
     float most = -INFINITY, largest = 0;
-    for (uint32_t g = lane; g < group; g += 32) room.log[g] = __ldcg(of.lse + g);
     copy_wait<0>();
-    __syncwarp(); /* logs are there */
     for (uint32_t g = 0; g < min(HEADS, group); g++)
-        most = fmaxf(most, ((const float *)room.weight[g])[lane] - room.log[g]);
-    for (uint32_t g = HEADS; g < group; g++) most = fmaxf(most, choose_over(at, room.log, g, page));
+        most = fmaxf(most, ((const float *)room.weight[g])[lane] - from.log[g]);
+    for (uint32_t g = HEADS; g < group; g++) most = fmaxf(most, choose_over(at, from.log, g, page));
     const float unit = choose_unit(at, most);
     ((float *)room.by)[lane] = unit;
 #pragma unroll
@@ -133,7 +130,7 @@ static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 
 #pragma unroll
         for (uint32_t g = 0; g < HEADS; g++) {
             if (g >= n) continue;
-            const float over = ((const float *)room.weight[g])[lane] - room.log[g0 + g];
+            const float over = ((const float *)room.weight[g])[lane] - from.log[g0 + g];
             const uint32_t weight = choose_weight(at, over, most);
             ((uint32_t *)room.weight[g])[lane] = weight;
             largest += half_unpack<HALF_F16>(weight).x;
@@ -388,7 +385,7 @@ struct take_room { /* of a block */
 template <bool MADE>
 static __device__ __forceinline__ void add_stretch(struct draw_part *to, struct draw_stretch &mine,
                                                    struct draw_room &room, const struct op_draw &op,
-                                                   const struct op_lane_shares &from, float cut)
+                                                   const struct draw_from &from, float cut)
 {
     const struct draw_by v = draw_by_of(cut);
     uint32_t share[TURNS][NEAR / 2];
@@ -414,9 +411,8 @@ static __device__ __forceinline__ void add_stretch(struct draw_part *to, struct 
 
 /* A block takes from a piece; returns the bits of a page for each lane of its warps. */
 template <bool MADE>
-static __device__ uint32_t take_piece(const struct op_lane_draw &op,
-                                      const struct op_lane_shares &from, uint32_t piece, float cut,
-                                      struct take_room &all)
+static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struct draw_from &from,
+                                      uint32_t piece, float cut, struct take_room &all)
 {
     const uint32_t warp = threadIdx.x / 32;
     struct draw_room &room = ((struct draw_room *)kernel_shared())[warp];
@@ -481,13 +477,13 @@ static __device__ void end_draw(const struct op_lane_draw &op, const struct op_l
 
 /* Copies what a piece needs that is there before the cut is: the launch of that has begun, so that
  * of shares is done. */
-static __device__ void bring_piece(const struct op_lane_draw &op, const struct op_lane_shares &from,
+static __device__ void bring_piece(const struct op_lane_draw &op, const struct draw_from &from,
                                    uint32_t piece)
 {
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t first = op.at.first + piece * DRAW_PIECE + warp * STRETCH;
     if (piece >= draw_pieces(op)) return;
-    fetch_heads(((struct draw_room *)kernel_shared())[warp], from.at, 0, first / PAGE_TOK);
+    fetch_heads(((struct draw_room *)kernel_shared())[warp], from.of.at, 0, first / PAGE_TOK);
 }
 
 /* A block takes from a piece; one more ends the draw of a lane. */
@@ -497,7 +493,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
 {
     __shared__ struct op_lane_draw op;
     __shared__ struct op_lane_list list;
-    __shared__ struct op_lane_shares from;
+    __shared__ struct draw_from from;
     __shared__ struct take_room room;
     __shared__ struct page_lines lines;
     __shared__ struct marked_room marked_room;
@@ -506,7 +502,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     if (threadIdx.x == 0) next = atomicAdd(&of.turn[blockIdx.y], 1u); /* on its way with all this */
     list_open_lines(&lines, all_lines);
     if (of.list) choose_copy(&list, of.list + blockIdx.y);
-    if (MADE) choose_copy(&from, of.shares + blockIdx.y);
+    if (MADE) choose_copy(&from.of, of.shares + blockIdx.y);
     choose_copy(&op, of.draw + blockIdx.y);
     if (threadIdx.x == 0) {
         turn = next;
@@ -518,6 +514,9 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     const float cut = __ldcg(&op.state->cut); /* no number that counts if the lane is bad */
     const bool bad = op.result->n_bad;
     const uint32_t n_piece = bad ? 0 : draw_pieces(op);
+    if (MADE && threadIdx.x < from.of.at.group)
+        from.log[threadIdx.x] = __ldcg(from.of.lse + threadIdx.x);
+    __syncthreads();
     if (turn == n_piece) end_draw(op, of.list ? &list : NULL, lines, room, marked_room);
     if (turn >= n_piece) {
         copy_wait<0>(); /* of what a bad lane does not want */

@@ -220,9 +220,8 @@ static __global__ void __launch_bounds__(THREADS, BUSY) draw_cut_kernel(const st
     for (uint32_t i = threadIdx.x; i < DRAW_CUTS; i += THREADS) sums.low[i] = sums.high[i] = 0;
     if (spreads) choose_copy(&from.of, call.shares.list + lane);
     choose_open(&op, call.list + lane);
-    if (blockIdx.x == 0 && threadIdx.x >= THREADS - 32) /* others have logs to make */
-        for (uint32_t i = lane; i < call.ends.n; i += call.n)
-            choose_mark_ends(call.ends.list[i], threadIdx.x % 32, 32);
+    for (uint32_t i = lane; blockIdx.x == 0 && i < call.ends.n; i += call.n)
+        choose_mark_ends(call.ends.list[i]);
     const bool finite = spreads ? choose_make_logs(from.log, from.of) : !op.result->n_bad;
     if (spreads && blockIdx.x == 0 && threadIdx.x < from.of.at.group)
         from.of.lse[threadIdx.x] = from.log[threadIdx.x]; /* for the taking */

@@ -38,7 +38,7 @@ struct choose_begin choose_take_begin(struct cuda_device *d)
 static __global__ void __launch_bounds__(FEW) ends_kernel(const struct choose_ends ends)
 {
     kernel_begin();
-    choose_mark_ends(ends.list[blockIdx.x], threadIdx.x, FEW);
+    choose_mark_ends(ends.list[blockIdx.x]);
 }
 
 sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n)
@@ -158,7 +158,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (of.before.vote) choose_copy(&vote, of.before.vote + blockIdx.x);
     if (of.list) choose_copy(&list, of.list + blockIdx.x);
     choose_open(&op, of.take + blockIdx.x);
-    if (of.before.ends) choose_mark_ends(of.before.ends[blockIdx.x], threadIdx.x, THREADS);
+    if (of.before.ends) choose_mark_ends(of.before.ends[blockIdx.x]);
     take_best(op, of.before.vote ? &vote : NULL);
     if (!of.list) return;
     __syncthreads(); /* marks are there */
