@@ -181,22 +181,20 @@ static sac_status read_here(struct mass *m, sac_error *err)
 {
     const sac_engine *e = m->e;
     const struct config *c = &e->model->config;
-    bool lost = false;
-    m->lost = &lost;
     m->worker_floats = n_tok_of(m) * (c->head_dim + c->n_head / c->n_kv_head);
     m->worker = mem_alloc(workers_count(e->workers) * m->worker_floats * sizeof *m->worker);
     if (!m->worker)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
     workers_for(e->workers, c->n_layer, read_layer, m);
     mem_free(m->worker);
-    m->lost = NULL;
-    return lost ? tier_explain(e->pool.tier, SAC_ERR_IO, err) : SAC_OK;
+    return *m->lost ? tier_explain(e->pool.tier, SAC_ERR_IO, err) : SAC_OK;
 }
 
 sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac_error *err)
 {
     const struct config *c = &e->model->config;
-    struct mass m = {.e = e, .job = job, .out = mass};
+    bool lost = false;
+    struct mass m = {.e = e, .job = job, .out = mass, .lost = &lost};
     m.turn = mem_alloc((size_t)SEGMENT_MAX * c->rope.n_rot * sizeof *m.turn);
     if (!m.turn) return error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
     memset(mass, 0, c->n_layer * n_tok_of(&m) * sizeof *mass);

@@ -27,6 +27,8 @@
 
 #include "base/mem.h"
 
+#include <math.h>
+
 #define TILE        256u
 #define AUDIT       32u /* one row of every so many tiles of a layer is audited */
 #define AUDIT_PAGES 8u  /* keys at a time */
@@ -306,7 +308,7 @@ static void tell_masses(const struct plan_batch *b, uint32_t lane_i)
     const struct seat s = sit_down(b, lane_i, 0);
     const uint32_t n = s.p->n_tile * s.p->n_part;
     for (uint32_t i = 0; i < n && s.p->dense == PLAN_SPARSE; i++)
-        if (!(s.w.mass[i] >= 0 || s.w.mass[i] < 0)) plan_dense(s.p, PLAN_NAN);
+        if (isnan(s.w.mass[i])) plan_dense(s.p, PLAN_NAN);
     for (uint32_t i = 0; i < n && s.p->dense == PLAN_SPARSE; i++)
         if (s.w.mass[i] >= 0) plan_estimate(s.p, s.w.mass[i], 1);
 }
