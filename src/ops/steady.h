@@ -56,4 +56,18 @@ static inline bool steady_draws(struct steady_number number, float most, float c
     return most >= cut || bits >= 0x1p32f || number.page < (uint32_t)bits;
 }
 
+/* Takes the items of one page, [begin, end), to place `at` and on; returns how many. */
+typedef uint32_t steady_page(const struct op_draw *op, uint32_t begin, uint32_t end, float cut,
+                             uint32_t at);
+
+/* Takes a piece's items from place `at` on, page by page. */
+static inline void steady_take(const struct op_draw *op, struct op_draw_piece *p, float cut,
+                               uint32_t at, steady_page *take_page)
+{
+    const uint32_t at0 = at;
+    for (uint32_t i = p->begin; i < p->end; i += PAGE_TOK)
+        at += take_page(op, i, i + PAGE_TOK < p->end ? i + PAGE_TOK : p->end, cut, at);
+    p->n_taken = at - at0;
+}
+
 #endif

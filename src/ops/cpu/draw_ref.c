@@ -76,20 +76,12 @@ static uint32_t take_page(const struct op_draw *op, uint32_t begin, uint32_t end
     return at - at0;
 }
 
-static void take_steady(const struct op_draw *op, struct op_draw_piece *p, float cut, uint32_t at)
-{
-    const uint32_t at0 = at;
-    for (uint32_t i = p->begin; i < p->end; i += PAGE_TOK)
-        at += take_page(op, i, i + PAGE_TOK < p->end ? i + PAGE_TOK : p->end, cut, at);
-    p->n_taken = at - at0;
-}
-
 static void take_ref(const struct op_draw *op, struct op_draw_piece *p, float cut,
                      uint32_t sum[OP_DRAW_LANES], uint32_t at)
 {
     const uint32_t at0 = at;
     if (op->steady) {
-        take_steady(op, p, cut, at);
+        steady_take(op, p, cut, at, take_page);
         return;
     }
     for (uint32_t i = p->begin; i < p->end; i++) {
