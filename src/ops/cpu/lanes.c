@@ -506,6 +506,17 @@ static void join_pieces(const struct op_lane_draw *op)
     tell_draw(op, n);
 }
 
+/* What the chances of a lane's pieces before k come to, where its draws begin. Steady draws have no
+ * sums: their numbers are the pages' own. */
+static void sums_before(const struct op_lane_draw *op, uint32_t k, uint32_t sum[OP_DRAW_LANES])
+{
+    for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
+    if (op->at.steady) return;
+    for (uint32_t j = 0; j < k; j++) {
+        for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] += op->piece[j].chance[l];
+    }
+}
+
 static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -514,10 +525,7 @@ static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker
         const struct op_lane_draw *op = piece_lane(c, i, &k);
         uint32_t sum[OP_DRAW_LANES];
         if (!op) continue;
-        for (uint32_t l = 0; l < OP_DRAW_LANES; l++) {
-            sum[l] = op_draw_begin(l);
-            for (uint32_t j = 0; j < k && !op->at.steady; j++) sum[l] += op->piece[j].chance[l];
-        }
+        sums_before(op, k, sum);
         c->ops->draw.take(&op->at, &op->piece[k], op->state->cut, sum, op->piece[k].begin);
         if (ends_round(op)) join_pieces(op);
     }
