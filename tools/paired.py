@@ -6,7 +6,10 @@ samples that every method has answered, and prints Markdown: a row for each task
 tasks, the paired difference to the yardstick with its 95 % interval, and what was read. The
 interval is a bootstrap over samples, drawn task by task, so that tasks keep their weight.
 
-  tools/paired.py out/*/samples.jsonl --yardstick dense
+With --first N every task and context counts alike, by its first N samples in order of their seeds;
+--ctx takes one context alone.
+
+  tools/paired.py out/*/samples.jsonl --yardstick dense --first 50 --ctx 4096
 """
 import argparse
 import collections
@@ -33,12 +36,22 @@ def read_samples(paths):
     return table
 
 
-def common(table, methods):
-    """The samples that all methods have answered: {task: [{method: row}]}, tasks in order of name."""
+def common(table, methods, ctx, first):
+    """The samples that all methods have answered: {task: [{method: row}]}, tasks in order of name.
+
+    Of each context the first ones by seed and index, or all where first is None."""
     kept = {}
     for task in sorted(table):
-        rows = [by_method for _, by_method in sorted(table[task].items(), key=lambda item: str(item[0]))
-                if all(m in by_method for m in methods)]
+        rows, taken = [], collections.Counter()
+        for sample, by_method in sorted(table[task].items(), key=lambda item: (item[0][4], item[0][3], str(item[0]))):
+            if ctx not in (None, sample[0]) or not all(m in by_method for m in methods):
+                continue
+            taken[sample[0]] += 1
+            if first is None or taken[sample[0]] <= first:
+                rows.append(by_method)
+        for context, n in taken.items():
+            if first is not None and n < first:
+                print(f"{task} at {context} tokens has {n} samples, not {first}", file=sys.stderr)
         if rows:
             kept[task] = rows
     return kept
@@ -91,6 +104,8 @@ def main():
     parser.add_argument("samples", nargs="+", help="samples.jsonl")
     parser.add_argument("--methods", help="columns, parted by spaces (default: all, in order of appearance)")
     parser.add_argument("--yardstick", default="dense", help="the method that others are compared with")
+    parser.add_argument("--ctx", type=int, help="only samples of this context, in tokens")
+    parser.add_argument("--first", type=int, help="so many samples of each task and context, those of the lowest seeds")
     opt = parser.parse_args()
     table = read_samples(opt.samples)
     seen = dict.fromkeys(m for by_sample in table.values() for rows in by_sample.values() for m in rows)
@@ -100,7 +115,7 @@ def main():
             sys.exit(f"no sample was answered by '{m}'; there are: {', '.join(seen)}")
     if opt.yardstick not in methods:
         methods.insert(0, opt.yardstick)
-    rows_by_task = common(table, methods)
+    rows_by_task = common(table, methods, opt.ctx, opt.first)
     if not rows_by_task:
         sys.exit("no sample was answered by all of the methods: " + ", ".join(methods))
     print_table(rows_by_task, methods, opt.yardstick)

@@ -55,6 +55,20 @@ class PairedTest(unittest.TestCase):
         _, out, _ = self.paired([[row("vt", 0, "dense", 0)], [row("vt", 0, "dense", 1)]])
         self.assertEqual(self.cells(out, "vt (1)"), ["100.0"])
 
+    def test_contexts_and_first_samples(self):
+        rows = [{**row("vt", index, "dense", score), "ctx": ctx, "seed": seed}
+                for ctx, seed, index, score in ((4096, 10, 0, 0), (4096, 9, 1, 0), (4096, 9, 0, 1), (8192, 42, 0, 0))]
+        _, out, err = self.paired([rows], "--first", "1")
+        self.assertEqual((self.cells(out, "vt (2)"), err), (["50.0"], ""))
+        _, out, _ = self.paired([rows], "--ctx", "4096")
+        self.assertEqual(self.cells(out, "vt (3)"), ["33.3"])
+        _, out, err = self.paired([rows], "--ctx", "8192", "--first", "2")
+        self.assertEqual(self.cells(out, "vt (1)"), ["0.0"])
+        self.assertIn("vt at 8192 tokens has 1 samples, not 2", err)
+        status, _, err = self.paired([rows], "--ctx", "512")
+        self.assertNotEqual(status, 0)
+        self.assertIn("no sample was answered by all", err)
+
     def test_refusals_name_what_is_wrong(self):
         status, _, err = self.paired([["{}\n"]])
         self.assertNotEqual(status, 0)
