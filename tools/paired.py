@@ -36,7 +36,7 @@ def read_samples(paths):
     return table
 
 
-def common(table, methods, ctx, first):
+def common(table, methods, ctx=None, first=None):
     """The samples that all methods have answered: {task: [{method: row}]}, tasks in order of name.
 
     Of each context the first ones by seed and index, or all where first is None."""

@@ -106,17 +106,19 @@ static void print_operands(const char *what, const char *begun)
 
 static const struct option_spec *find(const struct options *o, const char *name, size_t n)
 {
-    for (size_t g = 0; g < o->n_group; g++)
-        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
+    struct option_group group;
+    for (size_t g = 0; options_group(o, g, &group); g++)
+        for (const struct option_spec *s = group.spec; s->names; s++)
             if (has_name(s, name, n)) return s;
     return NULL;
 }
 
 static void print_names(const struct options *o, const char *begun)
 {
+    struct option_group group;
     complete_print("--help", "all options", begun);
-    for (size_t g = 0; g < o->n_group; g++)
-        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
+    for (size_t g = 0; options_group(o, g, &group); g++)
+        for (const struct option_spec *s = group.spec; s->names; s++)
             for (const char *at = s->names; *at;) {
                 char one[64];
                 const size_t len = strcspn(at, " ");

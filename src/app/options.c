@@ -10,6 +10,7 @@
 #include "app/app.h"
 #include "app/complete.h"
 #include "app/habits.h"
+#include "app/optfile.h"
 #include "base/suggest.h"
 
 #include <assert.h>
@@ -29,6 +30,25 @@ struct found {
     void *field;
     const void *target; /* of its group */
 };
+
+/* What every command takes; its target is the struct options. No variable names such a file:
+ * options of one command are unknown to most others. */
+static const struct option_spec common[] = {
+    {.names = OPTIONS_CONFIG,
+     .type = OPTION_TEXT,
+     .offset = offsetof(struct options, config),
+     .arg = "FILE",
+     .help = "options from a file, a line 'name = value' each; the environment and arguments beat "
+             "them"},
+    {0},
+};
+
+bool options_group(const struct options *o, size_t i, struct option_group *out)
+{
+    if (i > o->n_group) return false;
+    *out = i < o->n_group ? o->group[i] : (struct option_group){"Options", common, (void *)o};
+    return true;
+}
 
 int options_usage_error(const char *command, const char *fmt, ...)
 {
@@ -184,13 +204,14 @@ static bool parse_value(const struct option_spec *s, const char *text, void *fie
 
 static bool read_environment(const struct options *o, char why[256])
 {
-    for (size_t g = 0; g < o->n_group; g++)
-        for (const struct option_spec *s = o->group[g].spec; s->names; s++) {
+    struct option_group group;
+    for (size_t g = 0; options_group(o, g, &group); g++)
+        for (const struct option_spec *s = group.spec; s->names; s++) {
             char name[64], bad[128];
             snprintf(name, sizeof name, ENV_PREFIX "%s", s->env ? s->env : "");
             const char *text = s->env ? getenv(name) : NULL;
             if (!text || !*text) continue;
-            if (!parse_value(s, text, (char *)o->group[g].target + s->offset, bad)) {
+            if (!parse_value(s, text, (char *)group.target + s->offset, bad)) {
                 snprintf(why, 256, "%s: '%.60s' %s", name, text, bad);
                 return false;
             }
@@ -278,10 +299,11 @@ static void print_help(const struct options *o)
     printf("Usage: saccade %s %s\n\n", o->command, o->usage);
     print_wrapped(o->summary, 0, 0);
     if (o->commands) printf("\nCommands:\n%s", o->commands);
-    for (size_t g = 0; g < o->n_group; g++) {
-        printf("\n%s:\n", o->group[g].title);
-        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
-            print_option(s, (const char *)o->group[g].target + s->offset);
+    struct option_group group;
+    for (size_t g = 0; options_group(o, g, &group); g++) {
+        printf("\n%s:\n", group.title);
+        for (const struct option_spec *s = group.spec; s->names; s++)
+            print_option(s, (const char *)group.target + s->offset);
     }
     printf("\n  -h, --help                This text\n");
 }
@@ -290,12 +312,18 @@ static void print_help(const struct options *o)
 
 static struct found find_option(const struct options *o, const char *arg, size_t n)
 {
-    for (size_t g = 0; g < o->n_group; g++)
-        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
+    struct option_group group;
+    for (size_t g = 0; options_group(o, g, &group); g++)
+        for (const struct option_spec *s = group.spec; s->names; s++)
             if (has_word(s->names, " ", arg, n))
-                return (struct found){s, (char *)o->group[g].target + s->offset,
-                                      o->group[g].target};
+                return (struct found){s, (char *)group.target + s->offset, group.target};
     return (struct found){0};
+}
+
+bool options_is_flag(const struct options *o, const char *name)
+{
+    const struct found f = find_option(o, name, strlen(name));
+    return f.spec && f.spec->type == OPTION_FLAG;
 }
 
 /* Is help asked for, before anything is changed? The value of an option does not count. */
@@ -314,9 +342,10 @@ static void find_near(const struct options *o, const char *name, size_t n_name,
                       char hint[SUGGEST_HINT_BYTES])
 {
     struct suggest near = suggest_begin(name, n_name);
+    struct option_group group;
     size_t n;
-    for (size_t g = 0; g < o->n_group; g++)
-        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
+    for (size_t g = 0; options_group(o, g, &group); g++)
+        for (const struct option_spec *s = group.spec; s->names; s++)
             for (const char *w = next_word(s->names, " ", &n); w; w = next_word(w + n, " ", &n))
                 suggest_try(&near, w, n);
     suggest_hint(&near, hint);
@@ -392,6 +421,33 @@ static int unexpected(const struct options *o, const char *word)
                                suggest_hint(&near, hint));
 }
 
+/* The file of options: the last one that arguments name, before any of them is taken; NULL: none. A
+ * word behind an option that takes one is that option's. */
+static const char *find_config(const struct options *o, int argc, char **argv)
+{
+    const char *path = NULL;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const size_t n = strcspn(argv[i], "=");
+        const bool it = has_word(OPTIONS_CONFIG, " ", argv[i], n);
+        const struct found f = find_option(o, argv[i], n);
+        if (it && argv[i][n]) path = argv[i] + n + 1;
+        if (argv[i][n] || !f.spec || f.spec->type == OPTION_FLAG || ++i == argc) continue;
+        if (it) path = argv[i];
+    }
+    return path;
+}
+
+/* OPTIONS_GO_ON, or the exit code. */
+static int read_config(const struct options *o, const char *path)
+{
+    sac_error err;
+    const sac_status status = path ? optfile_read(o, path, &err) : SAC_OK;
+    if (status == SAC_OK) return OPTIONS_GO_ON;
+    if (status == SAC_ERR_ARG) return options_usage_error(o->command, "%s", err.msg);
+    fprintf(stderr, "saccade %s: %s\n", o->command, err.msg);
+    return EXIT_RUNTIME;
+}
+
 int options_parse(struct options *o, int argc, char **argv)
 {
     char why[256];
@@ -405,6 +461,8 @@ int options_parse(struct options *o, int argc, char **argv)
         print_help(o);
         return EXIT_OK;
     }
+    const int code = read_config(o, find_config(o, argc, argv));
+    if (code != OPTIONS_GO_ON) return code;
     if (!read_environment(o, why)) return options_usage_error(o->command, "%s", why);
     for (int i = 1; i < argc; i++) {
         if (!only_operands && strcmp(argv[i], "--") == 0) {

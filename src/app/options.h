@@ -4,7 +4,8 @@
  * values in the structs before the call are the defaults, and `--help` prints them from there.
  * An option may be spelled `-x V`, `--long V` or `--long=V`; one dash and several letters (`-ctk
  * V`) is a name like any other, so letters are never bundled. An argument beats the environment
- * variable SACCADE_ARG_<env>, which beats the default. The last use of an option counts. */
+ * variable SACCADE_ARG_<env>, which beats the file of `--config`, which beats the default. The last
+ * use of an option counts. */
 #ifndef SAC_APP_OPTIONS_H
 #define SAC_APP_OPTIONS_H
 
@@ -14,7 +15,7 @@
 
 enum option_type {
     OPTION_FLAG,   /* bool; takes no value, becomes true (environment: 1/0, on/off, true/false) */
-    OPTION_TEXT,   /* const char *; borrowed from argv or the environment */
+    OPTION_TEXT,   /* const char *; borrowed from argv, the environment or the file of options */
     OPTION_LIST,   /* struct option_list; each use adds one text */
     OPTION_CHOICE, /* int; index into `choices`, or the default, which may be -1 for none */
     OPTION_I32,    /* int32_t */
@@ -60,7 +61,14 @@ struct options {
     size_t n_operand;     /* out */
     const void *watch;    /* the target of a group, or NULL */
     const char *watched;  /* out: the last option of that group on the command line, or NULL */
+    const char *config;   /* out: the file of options (optfile.h), or NULL */
 };
+
+#define OPTIONS_CONFIG "--config"
+
+/* A group by its index: the command's, then what every command takes; false behind the last. */
+bool options_group(const struct options *o, size_t i, struct option_group *out);
+bool options_is_flag(const struct options *o, const char *name);
 
 /* Returns OPTIONS_GO_ON, or the exit code of the process: 0 after --help, EXIT_USAGE after an error
  * that was told on stderr. argv[0] is the name of the command. */

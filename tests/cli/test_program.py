@@ -185,6 +185,39 @@ class Usage(unittest.TestCase):
         done = saccade("run", "-p", "x", "-m", "/no/other", env={"SACCADE_ARG_MODEL": "/no/such"})
         self.assertIn("/no/other", done.stderr)
 
+    def config(self, text):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "saccade.conf"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    def test_a_file_of_options_is_beaten_by_environment_and_arguments(self):
+        path = self.config("# three options\n\nmodel = /from/file\n\ttemp=0 \r\n  ignore-eos\nquiet = off")
+        for args, env, want in [((), {}, "/from/file"),
+                                ((), {"SACCADE_ARG_MODEL": "/from/environment"}, "/from/environment"),
+                                (("-m", "/from/arguments"), {"SACCADE_ARG_MODEL": "/from/environment"}, "/from/arguments")]:
+            for spelt in (("--config", path), (f"--config={path}",)):
+                for line in ((*args, *spelt), (*spelt, *args)):
+                    done = saccade("run", "-p", "x", *line, env=env)
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertIn(want, done.stderr)
+        # The last file counts, and what is an option's value names none.
+        other = self.config("model = /from/other\n")
+        self.assertIn("/from/other", saccade("run", "-p", "x", "--config", path, "--config", other).stderr)
+        self.assertIn("model is missing", saccade("run", "-p", f"--config={path}").stderr)
+
+    def test_a_file_of_options_is_told_of_its_lines(self):
+        for text, line, *words in [("temp = 0\n\ntmp = 1\n", 3, "'--tmp'", "'--temp'"), ("temp = hot", 1, "'hot'", "number"),
+                                   ("temp", 1, "needs a value"), ("quiet = maybe", 1, "'maybe'", "on nor off"),
+                                   ("# no\nconfig = x", 2, "names no other"), ("= 3", 1, "unknown option '--'")]:
+            path = self.config(text)
+            self.assert_usage_error(saccade("run", "-p", "x", "--config", path), f"{path}:{line}: ", *words)
+        self.assert_usage_error(saccade("run", "-p", "x", "--config", self.config(b"temp = 0\0")), "NUL")
+        self.assert_usage_error(saccade("run", "-p", "x", "--config"), "'--config' needs a value")
+        done = saccade("run", "-p", "x", "--config", "/no/such/file")
+        self.assertEqual((done.returncode, "/no/such/file" in done.stderr), (1, True), done.stderr)
+
     def test_exit_codes_and_commands_are_documented(self):
         text = (ROOT / "docs" / "cli.md").read_text()
         for code in ("0", "1", "2", "130"):
