@@ -16,6 +16,9 @@ ENVIRONMENT = [
                      "${XDG_CACHE_HOME:-~/.cache}/saccade/docs"),
     ("SAC_CPU", "highest instruction set to use: ref, neon, avx2, avx512 or amx; without it the best "
                 "that the CPU has"),
+    ("SACCADE_CUDA", "file of the library for GPUs; without it libsaccade_cuda.so beside the program, in ../lib, or "
+                     "where the system looks for libraries"),
+    ("SAC_IO", "threads: pages below memory are read and written by plain calls of threads, not by io_uring"),
     ("NO_COLOR", "if it is set and not empty, no colours"),
     ("CLICOLOR_FORCE", "if it is set, colours also into a pipe"),
     ("XDG_STATE_HOME", "folder of saccade/history, the lines typed in chat; without it ~/.local/state"),
@@ -124,8 +127,8 @@ def page(program):
     for command in commands:
         yield from (".nf", f".B {escape(command.usage)}", ".fi")
     yield ".SH DESCRIPTION"
-    yield ("Saccade loads a model in the GGUF format and runs it. It opens no connection; its command "
-           "fetch starts a script that does.")
+    yield ("Saccade loads a model in the GGUF format and runs it. It opens no connection, but for bench serve, which asks "
+           "the server that it is given; its command fetch starts a script that does.")
     yield ".SH COMMANDS"
     for command in commands:
         yield from (f".SS {escape(command.name)} \\(em {escape(summaries[command.name])}",
