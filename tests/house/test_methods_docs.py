@@ -32,8 +32,22 @@ class MethodsDocsTest(unittest.TestCase):
 
     def test_lists_of_methods_are_whole(self):
         self.assert_lists("docs/what_runs.md", "plan a chunk as a whole:", ".", "prefill", "any_chunk", False)
+        self.assert_lists("docs/cli.md", "methods that plan chunk by chunk (", ")", "prefill", "any_chunk", False)
         self.assert_lists("docs/eval.md", "or hold all of the prompt:", "(`needs_question`", "decode",
                           "needs_question", True)
+
+    def test_methods_of_gpus_are_whole(self):
+        page = (ROOT / "docs" / "gpu.md").read_text()
+        told = subprocess.run([os.environ["SACCADE_BIN"], "methods", "-o", "json"], check=True,
+                              capture_output=True, text=True)
+        methods = [m for m in json.loads(told.stdout) if m["name"] not in ("dense", "full")]
+        for kind in ("prefill", "decode"):
+            row = re.search(rf"^\| `--{kind}` \|(.*)$", page, re.M).group(1)
+            self.assertEqual(sorted(re.findall(r"`([\w-]+)`", row)),
+                             sorted(m["name"] for m in methods if m["kind"] == kind and m["runs_on"] == "any"))
+        row = re.search(r"^\| `--context` \| all but(.*)$", page, re.M).group(1)
+        self.assertEqual(re.findall(r"`([\w-]+)`", row),
+                         [m["name"] for m in methods if m["kind"] == "context" and m["runs_on"] == "cpu"])
 
 
 if __name__ == "__main__":
