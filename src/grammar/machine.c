@@ -338,7 +338,8 @@ static sac_status check_control(const struct machine *m, sac_error *err)
     for (uint32_t i = 0; i < m->program->n_control; i++)
         if (!trie_has_control(m->trie, m->program->control[i]))
             return error_set(err, SAC_ERR_NOT_FOUND,
-                             "grammar: the model has no control token '%.64s'",
+                             "grammar: the model has no control token '%.64s' that may stand "
+                             "within an answer; one that ends it is not named",
                              m->program->control[i]);
     return SAC_OK;
 }

@@ -391,7 +391,7 @@ static void control_tokens_go_by_name(void **state)
     struct machine *m;
     const uint64_t *mask;
     sac_error err;
-    const char lacking[] = "root ::= <|lacking|>";
+    const char lacking[] = "root ::= <|lacking|>", end[] = "root ::= \"a\" <|end|>";
     must(matcher_mask(g.matcher, &mask, &err), &err);
     assert_int_equal(mask[0], 2); /* <|tool|> and nothing else, the text "<" neither */
     must(matcher_accept(g.matcher, 1, &err), &err);
@@ -408,6 +408,9 @@ static void control_tokens_go_by_name(void **state)
     must(gbnf_parse(&p, lacking, strlen(lacking), &gbnf_limits_given, &err), &err);
     assert_int_equal(machine_create(&m, p, vocab.trie, &err), SAC_ERR_NOT_FOUND);
     assert_non_null(strstr(err.msg, "<|lacking|>"));
+    must(gbnf_parse(&p, end, strlen(end), &gbnf_limits_given, &err), &err);
+    assert_int_equal(machine_create(&m, p, vocab.trie, &err), SAC_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.msg, "one that ends it is not named"));
 }
 
 static void no_memory_is_told(void **state)
