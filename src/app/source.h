@@ -9,7 +9,12 @@
 
 #define SOURCE_AS_IS_HELP "take files byte for byte: HTML as its source, no encoding is changed"
 
+struct extract_info;
+
 /* Appends the text of `path`; `as_is`: its bytes. */
 sac_status source_read(struct strbuf *out, const char *path, bool as_is, sac_error *err);
+
+/* Tells on stderr what may be wrong about a text that was extracted. */
+void source_tell_doubts(const char *path, const struct extract_info *info);
 
 #endif

@@ -4,6 +4,7 @@
 #include "app/options.h"
 #include "app/output.h"
 #include "app/setup.h"
+#include "app/source.h"
 #include "text/extract.h"
 
 #include <cjson/cJSON.h>
@@ -111,6 +112,7 @@ int app_text(int argc, char **argv)
     if (code != OPTIONS_GO_ON) return code;
     if (!path) return options_usage_error(COMMAND, "a FILE is missing");
     const sac_status status = extract_file(&text, path, &info, &err);
+    if (status == SAC_OK) source_tell_doubts(path, &info);
     if (status != SAC_OK)
         code = setup_failed(COMMAND, status, err.msg);
     else if (opt.format == FORMAT_JSON)

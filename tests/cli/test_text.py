@@ -177,9 +177,10 @@ class Commands(Text):
     def test_a_guess_is_told(self):
         path = self.file("\u00dcber allen Gipfeln ist Ruh, in allen Wipfeln sp\u00fcrest du kaum einen "
                          "Hauch; die V\u00f6gelein schweigen im Walde.".encode("latin-1"), "a.txt")
-        done = saccade("tokenize", "-m", model_path(), "-f", path)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("its encoding looks like", done.stderr)
+        for command in (("tokenize", "-m", model_path(), "-f"), ("text",)):
+            done = saccade(*command, path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("its encoding looks like", done.stderr)
 
 
 if __name__ == "__main__":
