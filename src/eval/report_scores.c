@@ -126,7 +126,8 @@ sac_status report_scores_plot(struct report_page *page, const struct report_data
                            "interval of a bootstrap below it. A colour means the same everywhere."},
     };
     if (data->n_sample == 0) {
-        report_page_missing(page, title, "samples.jsonl holds no sample");
+        report_page_missing(
+            page, title, data->has_samples ? "samples.jsonl is empty" : "samples.jsonl is missing");
         return SAC_OK;
     }
     double *ctx = mem_calloc(data->n_sample, sizeof *ctx);

@@ -250,6 +250,7 @@ class Reports(unittest.TestCase):
             eval_dir.write(other, recording=eval_dir.reading(prompt=False))
             _, page = report(other)
             self.assertIn("samples.jsonl is missing", page.text)
+            self.assertNotIn("holds no sample", page.text)
             self.assertIn("no rows of a prompt", page.text)
 
     def test_folders_are_compared_on_one_page(self):
