@@ -52,7 +52,12 @@ join() { # table, its runs: one table, one list of trials, one drawing
     cat "$out/$table.md"
 }
 
+rm -f "$out/resident.csv" # a search that decides nothing writes none
 capacity resident dense "$@"
+[ -f "$out/resident.csv" ] || {
+    echo "capacity.sh: no rate was decided with all in memory: give it more SECONDS_EACH than $seconds" >&2
+    exit 1
+}
 idle=$(sed -n 's/^one idle iteration: \([0-9.]*\) ms.*/\1/p' "$out/resident.md")
 bytes=$(awk -F, -v share="$share" 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
     $at["kept"] && $at["kv_most_bytes"] > most { most = $at["kv_most_bytes"] }

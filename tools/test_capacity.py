@@ -19,7 +19,7 @@ trials = pathlib.Path(args[args.index("--trials") + 1])
 with open(trials.parent / "asked", "a") as file:
     file.write(json.dumps(args) + "\\n")
 first = args[args.index("--methods") + 1].split(",")[0]
-trials.write_text("method,kept,kv_most_bytes\\n" + "".join('"%s",%s\\n' % (first, rest) for rest in ("1,4000", "{kept},9000", ",20000")))
+if "{kept}" != "none": trials.write_text("method,kept,kv_most_bytes\\n" + "".join('"%s",%s\\n' % (first, rest) for rest in ("1,4000", "{kept},9000", ",20000")))
 print("one idle iteration: 5.25 ms; more\\n\\n| method | rate |\\n|---|---|")
 for method in args[args.index("--methods") + 1].split(","):
     print("|", method, "|", trials.stem, "|")
@@ -69,6 +69,11 @@ class Capacity(unittest.TestCase):
     def test_a_gpu_has_no_disk(self):
         asked = self.run_script(disk="-")[1]
         self.assertEqual([("--kv-fast" in a, "--kv-disk" in a) for a in asked], [(False, False), (True, False), (True, False)])
+
+    def test_a_search_without_a_decision_is_told(self):
+        done, asked = self.run_script(kept="none", code=1, SECONDS_EACH="3")
+        self.assertIn("more SECONDS_EACH than 3", done.stderr)
+        self.assertEqual(len(asked), 1)
 
     def test_wrong_tables_are_told(self):
         done, asked = self.run_script(code=2, TABLES="none")
