@@ -19,10 +19,11 @@ FINISH = ("none", "stop", "length", "cancelled", "error")
 
 class Engine:
     """Memory for sequences of a model, and the attention methods that they may use. `decode` and
-    `prefill` name one or list several, as the command line spells them; the first is what a new sequence uses."""
+    `prefill` name one or list several, as the command line spells them; the first is what a new sequence uses. `device`
+    says who computes, as --device does: "cpu", "cuda", "cuda:1", "cuda:0,cuda:1"."""
 
     def __init__(self, model, n_ctx=4096, n_seq=4, decode=("full",), prefill=("dense",), threads=0,
-                 batch=None, kv="f16", sparse_min_ctx=None, record=False):
+                 batch=None, kv="f16", sparse_min_ctx=None, record=False, device=None):
         self.model, self.decode, self.prefill = model, listed(decode), listed(prefill)
         params = ffi.new("sac_engine_params *", lib.sac_engine_params_default())
         params.n_ctx, params.n_seq_max, params.n_threads, params.record = n_ctx, n_seq, threads, record
@@ -35,9 +36,11 @@ class Engine:
             params.sparse_min_ctx = sparse_min_ctx
         (params.decode, keep_d), (params.prefill, keep_p) = strings(self.decode), strings(self.prefill)
         params.n_decode, params.n_prefill = len(self.decode), len(self.prefill)
+        keep_device = ffi.NULL if device is None else ffi.new("char[]", device.encode())
+        params.device = keep_device
         out = ffi.new("sac_engine **")
         call(lib.sac_engine_create, out, model._c, params)
-        del keep_d, keep_p
+        del keep_d, keep_p, keep_device
         # The destructor holds the model, which must outlive the engine. It looks nothing up: the collector
         # may call it while cffi holds the lock of its names, which is not one to be taken twice.
         self._c = ffi.gc(out[0], lambda engine, keep=model, free=lib.sac_engine_free: free(engine))

@@ -61,6 +61,8 @@ class ModelTest(unittest.TestCase):
             saccade.Engine(MODEL, decode=["sparkle"])
         with self.assertRaisesRegex(saccade.Error, "f16, bf16, q8"):
             saccade.Engine(MODEL, kv="f8")
+        with self.assertRaisesRegex(saccade.Error, "device 'abacus'"):
+            saccade.Engine(MODEL, device="abacus")
         with self.assertRaisesRegex(ValueError, "'decod'.*prefill"):
             saccade.methods("decod")
         with self.assertRaises(TypeError):
@@ -79,7 +81,7 @@ class EngineTest(unittest.TestCase):
 
     def test_the_answer_is_the_programs(self):
         told = program("run", "-m", "smollm2-135m", "-p", QUESTION, "--temp", "0", "-n", "10", "-t", "1", "-o", "json")
-        request = self.engine().ask(QUESTION, max_tokens=10)
+        request = self.engine(device="cpu").ask(QUESTION, max_tokens=10)
         pieces = [token.text for token in request]
         self.assertEqual("".join(pieces).strip(), request.text.strip())
         self.assertEqual(request.text, told["text"])
