@@ -776,16 +776,16 @@ typedef struct sac_method_info {
     const char *summary;           /* one line */
     const char *paper;             /* where it is described, or NULL */
     const char *about;             /* a paragraph: what it can find and what not, or NULL */
-    const sac_method_param *param; /* [n_param] */
-    size_t n_param;
+    const sac_method_param *param;         /* [n_param] */
     const sac_method_deviation *deviation; /* [n_deviation] */
-    size_t n_deviation;
+    size_t n_param, n_deviation;
     bool chooses; /* a decode method: by scores, some of what it reads (n_tok_chosen) */
     /* A decode method learns from the prompt's last rows, or holds all of it, so a question belongs
      * among them (sac_request.n_decode_row 1); a context method chooses by the question. */
     bool needs_question;
     bool any_chunk;   /* a prefill method: prompts may be cut at any multiple of 256 rows */
     bool any_backend; /* it runs on any backend; else by code of the CPU, its own or its decode's */
+    const char *decode; /* of a context method: the decode method that it needs, or NULL */
 } sac_method_info;
 
 /* The i-th method, built in or, behind those, registered; false behind the last. */

@@ -227,17 +227,23 @@ int setup_failed(const char *command, sac_status status, const char *message)
 
 /* ---- Attention ---- */
 
-static bool has_param(const char *kind, const char *spec, const char *key)
+/* The method of a kind that NAME:key=value,... names; false: there is none. */
+static bool find_method(const char *kind, const char *spec, sac_method_info *out)
 {
     const size_t n_name = strcspn(spec, ":");
+    for (size_t i = 0; sac_method_at(i, out); i++)
+        if (strcmp(out->kind, kind) == 0 && strlen(out->name) == n_name &&
+            memcmp(out->name, spec, n_name) == 0)
+            return true;
+    return false;
+}
+
+static bool has_param(const char *kind, const char *spec, const char *key)
+{
     sac_method_info m;
-    for (size_t i = 0; sac_method_at(i, &m); i++) {
-        if (strcmp(m.kind, kind) != 0 || strlen(m.name) != n_name ||
-            memcmp(m.name, spec, n_name) != 0)
-            continue;
-        for (size_t p = 0; p < m.n_param; p++)
-            if (strcmp(m.param[p].key, key) == 0) return true;
-    }
+    if (!find_method(kind, spec, &m)) return false;
+    for (size_t p = 0; p < m.n_param; p++)
+        if (strcmp(m.param[p].key, key) == 0) return true;
     return false;
 }
 
@@ -279,7 +285,9 @@ static int check_dial(const struct setup *s, const char *key)
 
 int setup_context(struct setup *s, const char *method)
 {
+    sac_method_info m;
     s->context = method;
+    if (method && !s->decode && find_method("context", method, &m)) s->decode = m.decode;
     return method ? setup_method_spec(s, "context", method, s->context_spec) : OPTIONS_GO_ON;
 }
 

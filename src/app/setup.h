@@ -92,7 +92,8 @@ struct setup_sampling setup_sampling_default(void);
 /* Says early what setup_load would say later of a model file that is missing or not to be read. */
 int setup_check_model(const char *command, const char *model);
 /* Takes a context method, or NULL, before setup_load: --mass and --budget are for it, too, and
- * context_spec is what it comes to with them. */
+ * context_spec is what it comes to with them. One that needs a decode method brings it, unless
+ * another is named. */
 int setup_context(struct setup *s, const char *method);
 
 /* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. First it

@@ -101,6 +101,7 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .needs_question = m->needs_question || asks(m),
                              /* Without hooks it is dense attention. */
                              .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk),
-                             .any_backend = method_on_any_backend(m)};
+                             .any_backend = method_on_any_backend(m),
+                             .decode = m->context ? m->context->decode : NULL};
     return true;
 }

@@ -90,6 +90,10 @@ class Docs(unittest.TestCase):
             self.assertEqual(told["method"], f"auto:most=1,mass={mass}")
             shares.append(told["recomputed_share"])
         self.assertTrue(0 < shares[0] < shares[1], shares)
+        # A method that needs a decode method brings it, unless another is named.
+        done = saccade(*ask, "archive.txt,towns.txt", "--context", "infllm", env=self.env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["timings"]["decode"]["method"], "infllm")
         # One document has lost nothing, and all that is computed again is all.
         self.assertEqual(texts["archive.txt",], texts["archive.txt", "--context", "recompute"])
         both = "archive.txt,towns.txt"
@@ -98,6 +102,7 @@ class Docs(unittest.TestCase):
                 (["archive.txt,towns.txt"], 2, "need --context"), (["archive.txt,"], 2, "without a name"),
                 (["none.txt"], 1, "no document 'none.txt'"),
                 (["archive.txt", "--context", "blend"], 2, "blend"),
+                (["archive.txt", "--context", "infllm", "--decode", "full"], 1, "needs decode method infllm"),
                 (["archive.txt", "--context", "epic", "--mass", "0.5"], 2, "epic has no parameter 'mass'"),
                 (["archive.txt", "-sys", "Be brief."], 2, "another system message"),
                 (["archive.txt", "-ctk", "q8", "-ctv", "q8"], 1, "keys in q8")]:
