@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tables of docs/stored_documents.md: questions over stored documents, asked by several processes
+# The tables of docs/performance/stored_documents.md: questions over stored documents, asked by several processes
 # with processors of their own, and read together. What OUT has already is not asked again, so a run
 # that was cut off goes on.
 # usage: tools/eval_docs.sh PROGRAM MODEL OUT [-- OPTIONS OF eval docs]

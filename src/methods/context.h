@@ -109,8 +109,8 @@ static inline uint32_t *context_refresh(const struct context_view *v, const stru
 void context_mark(const struct context_view *v, struct context_plan *p, uint32_t layer,
                   uint32_t begin, uint32_t end);
 
-/* Of all layers, those in which a question looks for its answer (docs/stored_documents.md): neither
- * the first, which look at words, nor the last. */
+/* Of all layers, those in which a question looks for its answer
+ * (docs/performance/stored_documents.md): neither the first, which look at words, nor the last. */
 #define CONTEXT_READ_FROM 0.25
 #define CONTEXT_READ_TO   0.85
 

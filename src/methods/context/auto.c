@@ -5,13 +5,13 @@
  * that they read most are computed again: so that what is read is right. The first document has all
  * before it and is left as it is.
  *
- * Decided by measurement (docs/stored_documents.md): what counts of a token are its shares of
- * attention in the middle layers, where a question looks for its answer, the more the later the row
- * (engine/mass.h). What stands beside a token that is read counts in part, too: the token's keys
- * and values were made of it. The layers above those, in which nobody reads what would be changed,
- * leave all tokens as they are. The question may read more than once: of documents that have not
- * read each other it reads the wrong places, too, so a part is chosen first, and the rest by what
- * it reads when that is mended. */
+ * Decided by measurement (docs/performance/stored_documents.md): what counts of a token are its
+ * shares of attention in the middle layers, where a question looks for its answer, the more the
+ * later the row (engine/mass.h). What stands beside a token that is read counts in part, too: the
+ * token's keys and values were made of it. The layers above those, in which nobody reads what would
+ * be changed, leave all tokens as they are. The question may read more than once: of documents that
+ * have not read each other it reads the wrong places, too, so a part is chosen first, and the rest
+ * by what it reads when that is mended. */
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \

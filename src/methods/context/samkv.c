@@ -12,8 +12,9 @@
  * least. Of all candidates one in so many stays as there are documents.
  *
  * The paper leaves much open. Parameters are the ways to read it, their defaults the readings that
- * find an answer's block (docs/stored_documents.md says how they were found). Without parameters:
- * queries and keys are compared before rotation, and middle blocks without selection are not kept.
+ * find an answer's block (docs/performance/stored_documents.md says how they were found). Without
+ * parameters: queries and keys are compared before rotation, and middle blocks without selection
+ * are not kept.
  */
 #include "methods/context.h"
 
