@@ -771,11 +771,11 @@ typedef struct sac_method_deviation {
 } sac_method_deviation;
 
 typedef struct sac_method_info {
-    const char *kind;              /* "prefill", "decode" or "context" */
-    const char *name;              /* as the command line spells it */
-    const char *summary;           /* one line */
-    const char *paper;             /* where it is described, or NULL */
-    const char *about;             /* a paragraph: what it can find and what not, or NULL */
+    const char *kind;                      /* "prefill", "decode" or "context" */
+    const char *name;                      /* as the command line spells it */
+    const char *summary;                   /* one line */
+    const char *paper;                     /* where it is described, or NULL */
+    const char *about;                     /* a paragraph: what it can find and what not, or NULL */
     const sac_method_param *param;         /* [n_param] */
     const sac_method_deviation *deviation; /* [n_deviation] */
     size_t n_param, n_deviation;
