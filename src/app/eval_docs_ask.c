@@ -7,6 +7,7 @@
 #include "app/interrupt.h"
 #include "app/joined.h"
 #include "app/peak.h"
+#include "app/setup.h"
 #include "base/mem.h"
 #include "base/workers.h"
 #include "eval/logprob.h"
@@ -47,6 +48,7 @@ static sac_status parse_one(struct eval_docs_methods *out, const char *text, siz
                             sac_error *err)
 {
     struct eval_docs_method *m = &out->item[out->n];
+    sac_method_info info;
     if (out->n == EVAL_DOCS_METHODS || n == 0 || n >= sizeof m->name)
         return error_set(err, SAC_ERR_ARG, "'%.60s' is no list of at most %u methods", text,
                          EVAL_DOCS_METHODS);
@@ -58,6 +60,8 @@ static sac_status parse_one(struct eval_docs_methods *out, const char *text, siz
     if (m->name[context]) {
         memcpy(m->decode, m->name + context + 1, n - context);
         TRY(sac_method_check("decode", m->decode, err));
+    } else if (setup_find_method("context", m->context, &info) && info.decode) {
+        snprintf(m->decode, sizeof m->decode, "%s", info.decode); /* it cannot do without */
     }
     while (*m->decode && m->decode_i < out->n_decode &&
            strcmp(out->decode[m->decode_i], m->decode) != 0)

@@ -43,14 +43,10 @@ static sac_status open_engine(struct session *s, const struct session_plan *plan
 static sac_status find_documents(struct session *s, sac_error *err)
 {
     const sac_engine_params p = setup_engine_params(&s->setup, 0, 1);
-    const char *method = s->context ? s->context : "";
     sac_method_info m;
     TRY(joined_open(&s->joined, s->store, s->docs, s->context, err));
     TRY(joined_find(&s->joined, s->docs, s->model, &p, err));
-    for (size_t i = 0; sac_method_at(i, &m); i++)
-        if (strcmp(m.kind, "context") == 0 && strlen(m.name) == strcspn(method, ":") &&
-            strncmp(m.name, method, strlen(m.name)) == 0)
-            s->chooses = m.needs_question;
+    if (s->context && setup_find_method("context", s->context, &m)) s->chooses = m.needs_question;
     s->doc_tok = mem_calloc(s->joined.n_tok, sizeof *s->doc_tok);
     return s->doc_tok
                ? SAC_OK

@@ -227,8 +227,7 @@ int setup_failed(const char *command, sac_status status, const char *message)
 
 /* ---- Attention ---- */
 
-/* The method of a kind that NAME:key=value,... names; false: there is none. */
-static bool find_method(const char *kind, const char *spec, sac_method_info *out)
+bool setup_find_method(const char *kind, const char *spec, sac_method_info *out)
 {
     const size_t n_name = strcspn(spec, ":");
     for (size_t i = 0; sac_method_at(i, out); i++)
@@ -241,7 +240,7 @@ static bool find_method(const char *kind, const char *spec, sac_method_info *out
 static bool has_param(const char *kind, const char *spec, const char *key)
 {
     sac_method_info m;
-    if (!find_method(kind, spec, &m)) return false;
+    if (!setup_find_method(kind, spec, &m)) return false;
     for (size_t p = 0; p < m.n_param; p++)
         if (strcmp(m.param[p].key, key) == 0) return true;
     return false;
@@ -287,7 +286,7 @@ int setup_context(struct setup *s, const char *method)
 {
     sac_method_info m;
     s->context = method;
-    if (method && !s->decode && find_method("context", method, &m)) s->decode = m.decode;
+    if (method && !s->decode && setup_find_method("context", method, &m)) s->decode = m.decode;
     return method ? setup_method_spec(s, "context", method, s->context_spec) : OPTIONS_GO_ON;
 }
 

@@ -91,6 +91,8 @@ struct setup_sampling setup_sampling_default(void);
 
 /* Says early what setup_load would say later of a model file that is missing or not to be read. */
 int setup_check_model(const char *command, const char *model);
+/* The method of a kind that NAME:key=value,... names; false: there is none. */
+bool setup_find_method(const char *kind, const char *spec, sac_method_info *out);
 /* Takes a context method, or NULL, before setup_load: --mass and --budget are for it, too, and
  * context_spec is what it comes to with them. One that needs a decode method brings it, unless
  * another is named. */

@@ -146,7 +146,7 @@ class Docs(unittest.TestCase):
     def test_methods_are_asked_about_the_same_documents(self):
         ask = ["eval", "docs", "-m", model_path(), "--docs", "2", "--doc-tokens", "128", "-n", "1", "-s", "3",
                "--tasks", "docs_facts", "-q"]
-        methods = ["recompute", "cacheblend:ratio=0.5,by=v", "reuse+quest"]
+        methods = ["recompute", "cacheblend:ratio=0.5,by=v", "reuse+quest", "infllm"]
         ask.append("--cold")
         part = self.root / "part"
         done = saccade(*ask, "--methods", ",".join(methods), "-o", "json", "--out", part, env=self.env)
@@ -165,7 +165,7 @@ class Docs(unittest.TestCase):
             self.assertEqual((row["kl"] == 0, row["kv_error"] == 0), (exact, exact))
             self.assertEqual(row.get("diff_to"), None if exact else "recompute")
         self.assertEqual([r["recomputed_share"] for r in rows[:3]], [1] * 3)
-        self.assertEqual([(r["recomputed_share"], r["bytes"]) for r in rows[6:]], [(0, 0)] * 3)
+        self.assertEqual([(r["recomputed_share"], r["bytes"]) for r in rows[6:]], [(0, 0)] * 6)
         self.assertGreater(rows[0]["bytes"], rows[3]["bytes"])
         self.assertEqual(list((self.root / "store").glob("*.doc")), [])  # nothing stays
         # The lines of the folder are the same evaluation, and what they hold is not asked again.
