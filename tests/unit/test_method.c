@@ -34,6 +34,9 @@ static void public_view_equals_the_list(void **state)
         assert_string_equal(info.name, m->name);
         assert_string_equal(info.summary, m->summary);
         assert_ptr_equal(info.paper, m->paper);
+        const bool needs_decode = strcmp(m->kind, "context") == 0 && strcmp(m->name, "infllm") == 0;
+        assert_int_equal(info.decode != NULL, needs_decode);
+        if (needs_decode) assert_non_null(method_find("decode", info.decode));
     }
     assert_null(method_at(i));
 }
