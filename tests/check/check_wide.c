@@ -222,6 +222,59 @@ static void kept_rows_have_the_same_bits(void **state)
             }
 }
 
+/* A layer that adds to its rows, and the next one, which normalises them. */
+static void run_next(float *to, float *sums, const struct weight w[2], uint32_t n_mid, uint32_t n_row,
+                     bool waits)
+{
+    static float norm[MOST];
+    for (uint32_t i = 0; i < n_mid; i++) norm[i] = 1 + (float)(i % 7) / 8;
+    const size_t bytes = (size_t)n_row * n_mid * sizeof(float);
+    float *mid = put(sums, bytes), *y = put_any((size_t)n_row * w[1].n_out * sizeof *y);
+    const float *by = put(norm, n_mid * sizeof *norm);
+    struct op_linear op = {.x = put(x, sizeof x),
+                           .x_stride = N_IN,
+                           .n_row = n_row,
+                           .n_in = N_IN,
+                           .kind = ROW_PROMPT,
+                           .epilogue = LINEAR_ADD,
+                           .n_part = 1,
+                           .part = {{&w[0], NULL, mid, n_mid}}};
+    op.scratch_bytes = api->linear_scratch(1, n_row, N_IN + n_mid, n_mid + w[1].n_out);
+    op.scratch = put_any(op.scratch_bytes);
+    assert_int_equal(api->linear(device, &op), SAC_OK);
+    if (waits) get(sums, mid, bytes);
+    op.x = mid;
+    op.x_stride = op.n_in = n_mid;
+    op.norm = by;
+    op.norm_eps = 1e-5f;
+    op.epilogue = LINEAR_STORE;
+    op.part[0] = (struct linear_part){&w[1], NULL, y, w[1].n_out};
+    assert_int_equal(api->linear(device, &op), SAC_OK);
+    get(to, y, (size_t)n_row * w[1].n_out * sizeof *to);
+    get(sums, mid, bytes);
+}
+
+/* Rows that are packed when they have just been added up are those that lie there: narrower than the
+ * ones before, whose scratch they share, as wide, and wider. */
+static void rows_packed_at_once_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const uint32_t n_mid[] = {64, 96, N_IN, 1088, MOST}, n_row[] = {1, 4, 9};
+    static float sums[2][9 * MOST];
+    for (int i = 0; i < 5; i++)
+        for (int r = 0; r < 3; r++) {
+            const struct weight w[2] = {make_weight(QUANT_Q4_K, n_mid[i], N_IN, 3),
+                                        make_weight(QUANT_Q8_0, 35, n_mid[i], 5)};
+            for (uint32_t k = 0; k < n_row[r] * n_mid[i]; k++)
+                sums[0][k] = sums[1][k] = (float)(k % 23) / 16 - 0.5f;
+            run_next(by_packed, sums[0], w, n_mid[i], n_row[r], true);
+            run_next(by_plain, sums[1], w, n_mid[i], n_row[r], false);
+            assert_memory_equal(by_plain, by_packed, n_row[r] * 35 * sizeof(float));
+            assert_memory_equal(sums[1], sums[0], n_row[r] * n_mid[i] * sizeof(float));
+            give_all();
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +284,7 @@ int main(void)
         cmocka_unit_test(parts_that_lie_apart_have_the_same_bits),
         cmocka_unit_test(what_lies_there_is_what_is_multiplied),
         cmocka_unit_test(kept_rows_have_the_same_bits),
+        cmocka_unit_test(rows_packed_at_once_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, open_problem, close_problem);
 }

@@ -153,31 +153,7 @@ static struct linear_input input_of(const struct op_linear *op)
                                  .wide = places % 16 == 0 && op->n_in % 4 == 0};
 }
 
-static sac_status pack(struct cuda_device *d, const struct linear_input *input,
-                       const struct linear_rows *rows, enum row_kind kind)
-{
-    if (kind == ROW_DECODE) {
-        const uint32_t n_strip = strips_of(input->n_in), n_warp = THREADS / 32;
-        return queue_launch(d, "norm of a linear layer's input", pack_strips,
-                            dim3(rows->n_row, input->norm ? 1 : (n_strip + n_warp - 1) / n_warp),
-                            THREADS, 0, *input, rows->strips, rows->scale, n_strip);
-    }
-    return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
-                        *input, rows->x, rows->scale);
-}
-
 /* ---- Ends ---- */
-
-struct finish_args {
-    const float *sum[2]; /* [n_row, stride]; the second of a GLU, or NULL */
-    uint32_t stride, n, n_row;
-    uint32_t first;         /* output of the first sum */
-    const float *scale;     /* [n_row] or NULL: sums are final */
-    const uint8_t *head[2]; /* the first output's group, which begins with its shrinks */
-    size_t group_bytes[2];
-    struct linear_end end;
-    bool wide; /* y is aligned to 16 bytes in all rows */
-};
 
 /* What four outputs from o on are multiplied by: their shrinks are powers of two, and so are the
  * inverses, whose exponents are those of the shrinks turned about. */
@@ -246,6 +222,71 @@ static sac_status run_finish(struct cuda_device *d, struct finish_args *a)
     return queue_launch(d, "end of a linear layer", finish,
                         dim3((a->n + each - 1) / each, (a->n_row + FINISH_ROWS - 1) / FINISH_ROWS),
                         FINISH_THREADS, 0, *a);
+}
+
+const struct finish_args *linear_end_noted(const struct cuda_device *d, uint32_t n_behind)
+{
+    return (const struct finish_args *)queue_before(d, n_behind, kernel_entry(finish));
+}
+
+/* ---- Rows that a layer has just ended ---- */
+
+/* The end of a linear layer and the packing of its rows for the next one. One row a block, in which a
+ * thread packs the outputs that it has made. */
+static __global__ void __launch_bounds__(THREADS)
+    finish_and_pack(const struct finish_args a, const struct linear_input input, __half *out,
+                    float *scale)
+{
+    kernel_begin();
+    const uint32_t row = blockIdx.x;
+#pragma unroll 4 /* loads that are under way together */
+    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * THREADS)
+        finish_row(a, row, o, finish_load(a, 0, row, o, finish_factor(a, 0, o)),
+                   make_float4(0, 0, 0, 0));
+    linear_pack_row(out + (size_t)row * input.width, scale + row, input, row);
+}
+
+static bool is_apart(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    const uint8_t *const x = (const uint8_t *)a, *const y = (const uint8_t *)b;
+    return x + a_bytes <= y || y + b_bytes <= x;
+}
+
+/* Whether that is the end of the layer that leaves these rows, and what blocks of other rows still read
+ * of it is not where they are packed to: calls share their scratch. */
+static bool ends_in(const struct finish_args *a, const struct linear_input *input,
+                    const struct linear_rows *rows)
+{
+    const size_t n = rows->n_row, sums = n * a->stride * sizeof(float), scales = n * sizeof(float);
+    const size_t packed = n * rows->width * sizeof(__half);
+    return !a->sum[1] && a->first == 0 && a->scale && a->end.y == input->x &&
+           a->end.y_stride == input->x_stride && a->n == input->n_in && a->n_row == n &&
+           is_apart(rows->x, packed, a->sum[0], sums) &&
+           is_apart(rows->x, packed, a->scale, scales) &&
+           is_apart(rows->scale, scales, a->sum[0], sums) &&
+           (rows->scale == a->scale || is_apart(rows->scale, scales, a->scale, scales));
+}
+
+/* An end of the same prompt rows that is the last thing noted is left to the launch that packs them. */
+static sac_status pack(struct cuda_device *d, const struct linear_input *input,
+                       const struct linear_rows *rows, enum row_kind kind)
+{
+    if (kind == ROW_DECODE) {
+        const uint32_t n_strip = strips_of(input->n_in), n_warp = THREADS / 32;
+        return queue_launch(d, "norm of a linear layer's input", pack_strips,
+                            dim3(rows->n_row, input->norm ? 1 : (n_strip + n_warp - 1) / n_warp),
+                            THREADS, 0, *input, rows->strips, rows->scale, n_strip);
+    }
+    const struct finish_args *last = linear_end_noted(d, 0);
+    if (last && ends_in(last, input, rows)) {
+        const struct finish_args end = *last;
+        queue_drop_last(d);
+        return queue_launch(d, "end of a linear layer and norm of the next one's input",
+                            finish_and_pack, rows->n_row, THREADS, 0, end, *input, rows->x,
+                            rows->scale);
+    }
+    return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
+                        *input, rows->x, rows->scale);
 }
 
 /* Four of a row's sums of gate (m 0) or up (1) from o on. */

@@ -314,6 +314,22 @@ static __device__ inline float linear_value(const struct linear_end &end, uint32
     return v;
 }
 
+/* What a launch makes of a part's sums that are there. */
+struct finish_args {
+    const float *sum[2]; /* [n_row, stride]; the second of a GLU, or NULL */
+    uint32_t stride, n, n_row;
+    uint32_t first;         /* output of the first sum */
+    const float *scale;     /* [n_row] or NULL: sums are final */
+    const uint8_t *head[2]; /* the first output's group, which begins with its shrinks */
+    size_t group_bytes[2];
+    struct linear_end end;
+    bool wide; /* y is aligned to 16 bytes in all rows */
+};
+
+/* The arguments of the launch noted so many before the last one, if it ends a part of prompt rows, or
+ * NULL: whoever reads its outputs next may do its work. */
+const struct finish_args *linear_end_noted(const struct cuda_device *d, uint32_t n_behind);
+
 /* The same to its row and output in y. */
 static __device__ inline void linear_finish(const struct linear_end &end, uint32_t row,
                                             uint32_t out, float v, float up)

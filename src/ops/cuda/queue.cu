@@ -112,12 +112,17 @@ void *queue_add_arg(struct cuda_device *d, struct queue_command *c, size_t bytes
     return row->bytes + at;
 }
 
-const void *queue_last(const struct cuda_device *d, const void *kernel)
+const void *queue_before(const struct cuda_device *d, uint32_t n, const void *kernel)
 {
     const struct command_row *row = &d->queue->now;
-    if (row->n_command == 0) return NULL;
-    const struct queue_command *c = &row->command[row->n_command - 1];
+    if (row->n_command <= n) return NULL;
+    const struct queue_command *c = &row->command[row->n_command - 1 - n];
     return c->kernel == kernel ? row->bytes + c->arg[0] : NULL;
+}
+
+const void *queue_last(const struct cuda_device *d, const void *kernel)
+{
+    return queue_before(d, 0, kernel);
 }
 
 void queue_drop_last(struct cuda_device *d)

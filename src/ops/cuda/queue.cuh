@@ -55,9 +55,10 @@ static sac_status queue_launch(struct cuda_device *d, const char *name, void (*k
     return fits ? SAC_OK : d->status;
 }
 
-/* The last launch of the row: its first argument if it is of this kernel, else NULL; and takes it
- * back, when another launch does its work, too. */
+/* The last launch of the row, or the one n before it: its first argument if it is of this kernel, else
+ * NULL; and takes the last one back, when another launch does its work, too. */
 const void *queue_last(const struct cuda_device *d, const void *kernel);
+const void *queue_before(const struct cuda_device *d, uint32_t n, const void *kernel);
 void queue_drop_last(struct cuda_device *d);
 
 /* The last launch writes activations alone: neither pages, nor lists, nor where these are. */
