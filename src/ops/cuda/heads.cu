@@ -2,13 +2,16 @@
  * values are written to the row's own page, bit for bit as attn_ref.c says.
  *
  * A rotation that is the last thing noted when its keys are written is done by the launch that
- * writes them: the same arithmetic, and one launch instead of two. And both are done by the launch
+ * writes them: the same arithmetic, and one launch instead of two; so are the ends of the linear layer
+ * that makes them, of prompt rows, if they are what was noted before. And both are done by the launch
  * that attends, if that is what comes next, for decode rows whose queries nobody reads behind it. */
 #include "ops/cuda/heads.cuh"
+#include "ops/cuda/linear.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/queue.cuh"
 
-#define WARPS 4u /* of a block; a warp takes a head */
+#define WARPS    4u /* of a block; a warp takes a head */
+#define END_ROWS 8u /* of which a warp makes queries, keys or values of sums */
 
 /* ---- Rotation ---- */
 
@@ -56,13 +59,20 @@ struct write_call {          /* struct op_kv_write, for runs of equally many row
     struct op_rope turn; /* of queries and keys, the keys last; n_head 0: that is done */
 };
 
-static __device__ void write_head(const struct write_call &c, const struct write_run &run,
-                                  uint32_t row, uint32_t h)
+/* Where a row's head lies in its page: keys, and values c.tail_v bytes behind them. */
+static __device__ __forceinline__ uint16_t *place_head(const struct write_call &c,
+                                                       const struct write_run &run, uint32_t row,
+                                                       uint32_t h)
 {
     const uint32_t pos = run.pos0 + row - run.row0, j = pos / PAGE_TOK - run.pos0 / PAGE_TOK;
     uint8_t *page = j == 0 ? run.own0 : run.own + (size_t)(j - 1) * c.n_kv_head * c.tail_bytes;
-    uint16_t *k = (uint16_t *)(page + h * c.tail_bytes) + pos % PAGE_TOK * c.head_dim;
-    uint16_t *v = k + c.tail_v / 2;
+    return (uint16_t *)(page + h * c.tail_bytes) + pos % PAGE_TOK * c.head_dim;
+}
+
+static __device__ void write_head(const struct write_call &c, const struct write_run &run,
+                                  uint32_t row, uint32_t h)
+{
+    uint16_t *k = place_head(c, run, row, h), *v = k + c.tail_v / 2;
     const size_t from = row * c.kv_stride + (size_t)h * c.head_dim;
     for (uint32_t i = threadIdx.x % 32; i < c.head_dim; i += 32) {
         k[i] = half_bits(c.k[from + i], c.type_k);
@@ -84,6 +94,120 @@ static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct w
     if (head >= n_query) write_head(c, run, row, head - n_query);
 }
 
+/* ---- Ends of queries, keys and values ---- */
+
+/* What the linear layer's sums become of the three, which turn and are written on the way. */
+struct end_call {
+    struct write_call write;
+    struct finish_args part[3];
+};
+
+static __device__ __forceinline__ float end_factor(const struct finish_args &a, uint32_t o)
+{
+    const uint8_t *head = a.head[0] + o / WEIGHT_GROUP * a.group_bytes[0];
+    const uint32_t shrink = *(const uint32_t *)(head + o % WEIGHT_GROUP * sizeof(float));
+    return __uint_as_float(2 * (127u << 23) - shrink); /* as finish_factor makes it */
+}
+
+static __device__ __forceinline__ float end_value(const struct finish_args &a, uint32_t row,
+                                                  uint32_t o, float by)
+{
+    const float sum = a.sum[0][(size_t)row * a.stride + o];
+    return linear_value(a.end, o, sum * by * a.scale[row], 0, 0);
+}
+
+/* A head of a part: of queries (0), keys (1) or values (2). */
+struct end_head {
+    const struct end_call &op;
+    const struct write_run &run;
+    int part;
+    uint32_t h;
+};
+
+/* Its channel c of a row is x. */
+static __device__ __forceinline__ void end_put(const struct end_head &of, uint32_t row, uint32_t c,
+                                               float x)
+{
+    const struct write_call &write = of.op.write;
+    const struct linear_end &end = of.op.part[of.part].end;
+    end.y[row * end.y_stride + of.h * write.head_dim + c] = x;
+    if (of.part == 0) return;
+    uint16_t *const k = place_head(write, of.run, row, of.h);
+    if (of.part == 1)
+        k[c] = half_bits(x, write.type_k);
+    else
+        (k + write.tail_v / 2)[c] = half_bits(x, write.type_v);
+}
+
+/* All channels of rows row0 .. row_end - 1. A warp. */
+static __device__ __forceinline__ void end_rows(const struct end_head &of, uint32_t row0,
+                                                uint32_t row_end)
+{
+    const struct finish_args &a = of.op.part[of.part];
+    const struct op_rope &turn = of.op.write.turn;
+    const uint32_t d = of.op.write.head_dim, first = of.h * d;
+    const uint32_t half = of.part < 2 ? turn.n_rot / 2 : 0;
+    for (uint32_t i = threadIdx.x % 32; i < half; i += 32) {
+        const uint32_t c0 = turn.interleaved ? 2 * i : i, c1 = c0 + (turn.interleaved ? 1 : half);
+        const float by0 = end_factor(a, first + c0), by1 = end_factor(a, first + c1);
+#pragma unroll 4
+        for (uint32_t row = row0; row < row_end; row++) {
+            const float x = end_value(a, row, first + c0, by0);
+            const float y = end_value(a, row, first + c1, by1);
+            const float cosine = turn.cos[(size_t)row * half + i];
+            const float sine = turn.sin[(size_t)row * half + i];
+            end_put(of, row, c0, heads_turn(x, y, cosine, -sine));
+            end_put(of, row, c1, heads_turn(y, x, cosine, sine));
+        }
+    }
+    for (uint32_t c = 2 * half + threadIdx.x % 32; c < d; c += 32) {
+        const float by = end_factor(a, first + c);
+#pragma unroll 4
+        for (uint32_t row = row0; row < row_end; row++)
+            end_put(of, row, c, end_value(a, row, first + c, by));
+    }
+}
+
+static __global__ void __launch_bounds__(WARPS * 32) end_kernel(const struct end_call op)
+{
+    kernel_begin();
+    const uint32_t n_kv = op.write.n_kv_head, n_query = op.write.turn.n_head - n_kv;
+    const uint32_t h = blockIdx.y * WARPS + threadIdx.x / 32;
+    const struct write_run run = op.write.run[blockIdx.z];
+    const uint32_t row = run.row0 + blockIdx.x * END_ROWS;
+    const uint32_t end = min(row + END_ROWS, run.row0 + op.write.n_row);
+    if (h < n_query)
+        end_rows({op, run, 0, h}, row, end);
+    else if (h < n_query + n_kv)
+        end_rows({op, run, 1, h - n_query}, row, end);
+    else if (h < n_query + 2 * n_kv)
+        end_rows({op, run, 2, h - n_query - n_kv}, row, end);
+}
+
+/* Whether the launch noted so many before the last one ends a part with these outputs, of all rows. */
+static bool find_end(struct finish_args *out, const struct cuda_device *d, uint32_t n_behind,
+                     const float *y, uint32_t n, const struct write_call *c)
+{
+    const struct finish_args *a = linear_end_noted(d, n_behind);
+    if (!a || a->sum[1] || !a->scale || a->first > 0 || a->end.epilogue != LINEAR_STORE ||
+        a->end.y != y || a->end.y_stride != c->kv_stride || a->n != n || a->n_row != c->turn.n_row)
+        return false;
+    *out = *a;
+    return true;
+}
+
+/* The three ends, if they are the last things noted, are taken back. */
+static bool take_ends(struct end_call *out, struct cuda_device *d, const struct write_call *c)
+{
+    const uint32_t n_kv = c->n_kv_head * c->head_dim, n_query = c->turn.n_head * c->head_dim - n_kv;
+    if (!find_end(&out->part[2], d, 0, c->v, n_kv, c) ||
+        !find_end(&out->part[1], d, 1, c->k, n_kv, c) ||
+        !find_end(&out->part[0], d, 2, c->turn.x, n_query, c))
+        return false;
+    for (int i = 0; i < 3; i++) queue_drop_last(d);
+    return true;
+}
+
 /* Whether these are the keys of that rotation, and all of its rows. */
 static bool is_turned_by(const struct op_kv_write *op, const struct op_rope *turn)
 {
@@ -98,10 +222,12 @@ static bool is_turned_by(const struct op_kv_write *op, const struct op_rope *tur
     return n_row == turn->n_row;
 }
 
-/* Runs [first, end) have equally many rows. */
+/* Runs [first, end) have equally many rows; `ends`: what makes them is left to do. */
 static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op,
-                             struct write_call *c, uint32_t first, uint32_t end)
+                             struct end_call *ends, bool is_left, uint32_t first,
+                             uint32_t end)
 {
+    struct write_call *const c = &ends->write;
     void *host;
     c->n_run = end - first;
     c->n_row = op->run[first].n_row;
@@ -111,6 +237,11 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
     for (uint32_t i = first; i < end; i++)
         run[i - first] = (struct write_run){op->run[i].own0, op->run[i].own, op->run[i].row0,
                                             op->run[i].pos0};
+    if (is_left)
+        return queue_launch(d, "ends of queries, keys and values", end_kernel,
+                            dim3((c->n_row + END_ROWS - 1) / END_ROWS,
+                                 (c->turn.n_head + c->n_kv_head + WARPS - 1) / WARPS, c->n_run),
+                            WARPS * 32, 0, *ends);
     const uint32_t n_head = c->turn.n_head ? c->turn.n_head : c->n_kv_head;
     return queue_launch(d, "writing of keys and values", write_kernel,
                         dim3(c->n_row, (n_head + WARPS - 1) / WARPS, c->n_run),
@@ -120,8 +251,10 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
 sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
 {
     const struct page_geom *g = op->geom;
-    struct write_call c;
-    memset(&c, 0, sizeof c);
+    struct end_call ends;
+    struct write_call &c = ends.write;
+    bool is_left = false;
+    memset(&ends, 0, sizeof ends);
     c.k = op->k;
     c.v = op->v;
     c.kv_stride = op->kv_stride;
@@ -137,10 +270,11 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     if (turn && is_turned_by(op, turn)) {
         c.turn = *turn;
         queue_drop_last(d);
+        is_left = take_ends(&ends, d, &c);
     }
     for (uint32_t i = 0, end; i < op->n_run; i = end) {
         for (end = i; end < op->n_run && op->run[end].n_row == op->run[i].n_row;) end++;
-        if (op->run[i].n_row > 0) TRY(write_runs(d, op, &c, i, end));
+        if (op->run[i].n_row > 0) TRY(write_runs(d, op, &ends, is_left, i, end));
     }
     return SAC_OK;
 }
