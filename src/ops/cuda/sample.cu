@@ -1,22 +1,23 @@
 /* sample.cu: what prompt rows read (plans.h). Sums first: a block scores the sampled rows of a tile
  * and query head against the tile's own keys and some of the pages before it. Then takes
- * (sample.cuh): they are scored against all keys, for each of which it is decided. Then lists, by a
- * block each.
+ * (sample_take.cuh): they are scored against all keys, for each of which it is decided. Then lists,
+ * by a block each.
  *
  * A list's numbers depend on its tile alone: which pages a warp adds up, and in which order, is
  * fixed. */
 #include "ops/cuda/list.cuh"
-#include "ops/cuda/sample.cuh"
+#include "ops/cuda/sample_take.cuh"
 
-#define WARPS         8u
-#define THREADS       (WARPS * 32)
-#define AUDIT_ROWS    16u /* heads of a KV head that are audited together */
-#define AUDIT_SPAN    16u /* pages that a block looks at, at least */
-#define AUDIT_PARTS   128u
-#define TILE_PAGES    (OP_SAMPLE_TILE / PAGE_TOK)
-#define LOG_STEP      (LN2 / OP_SURVEY_OCTAVE)
-
-static_assert(TILE_PAGES == WARPS, "a warp takes a page of a tile's own");
+#define WARPS       8u
+#define THREADS     (WARPS * 32)
+#define SUM_WARPS   16u
+#define SUM_THREADS (SUM_WARPS * 32)
+#define SUM_HEADS   2u  /* of a KV head that are summed up together, at most: keys are read once */
+#define AUDIT_ROWS  16u /* heads of a KV head that are audited together */
+#define AUDIT_SPAN  16u /* pages that a block looks at, at least */
+#define AUDIT_PARTS 128u
+#define TILE_PAGES  (OP_SAMPLE_TILE / PAGE_TOK)
+#define LOG_STEP    (LN2 / OP_SURVEY_OCTAVE)
 
 /* ---- Rows of a tile ---- */
 
@@ -51,22 +52,33 @@ static __device__ uint32_t sampled_row(const struct sample_call &c, const struct
 
 /* ---- Sums ---- */
 
-/* What the sampled rows see of the tile itself: warp w takes its page w, into room [n_query]. */
+/* Some heads of a KV head. */
+struct sum_block {
+    struct sample_place p; /* of the first head */
+    uint32_t n_head;
+    /* Shared memory. */
+    uint8_t *query;      /* [n_head][n_query, D] */
+    struct exp_sum *own; /* [n_head][TILE_PAGES][n_query] */
+    float *part;         /* [n_head][SUM_WARPS][n_query], in the place of these */
+    float *base;         /* [n_head][n_query] */
+};
+
+/* What the sampled rows of a head see of a page of the tile itself. A warp. */
 template <int F, int D>
-__device__ void sum_own(struct exp_sum *room, uint32_t query, const struct sample_call &c,
-                        const struct sample_place &p)
+__device__ void sum_own(struct exp_sum *to, uint32_t query, const struct sample_call &c,
+                        const struct sample_place &p, uint32_t page)
 {
     constexpr int N = rows_size<F, D>::n;
     const float by = c.op.rows.scale * LOG2E;
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, warp = threadIdx.x / 32;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
     const uint32_t n_own = c.op.rows.pos + p.row0 + p.n_row - p.first;
-    for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) room[r] = exp_sum_none();
+    for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) to[r] = exp_sum_none();
     __syncwarp();
-    if (warp * PAGE_TOK >= n_own) return;
+    if (page * PAGE_TOK >= n_own) return;
     for (int part = 0; part < rows_size<F, D>::parts; part++) {
         uint32_t k[N][D / 16][2];
         const uint32_t t0 = part * N * 8;
-        load_keys<F, D>(k, c.pages, p.kv_head, p.first / PAGE_TOK + warp, t0);
+        load_keys<F, D>(k, c.pages, p.kv_head, p.first / PAGE_TOK + page, t0);
         for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
             float s[N][4];
             dots<F, D>(s, query, m, k);
@@ -79,94 +91,128 @@ __device__ void sum_own(struct exp_sum *room, uint32_t query, const struct sampl
 #pragma unroll
                 for (int n = 0; n < 2 * N; n++) {
                     x[n] = s[n / 2][2 * i + n % 2] * by;
-                    seen |= (uint32_t)(warp * PAGE_TOK + t0 + n / 2 * 8 + j * 2 + n % 2 < n_seen) << n;
+                    seen |= (uint32_t)(page * PAGE_TOK + t0 + n / 2 * 8 + j * 2 + n % 2 < n_seen)
+                            << n;
                 }
                 const struct exp_sum sum = power_sum<N>(x, seen);
-                if (j == 0) room[r] = power_sum_add(room[r], sum);
+                if (j == 0) to[r] = power_sum_add(to[r], sum);
             }
         }
     }
 }
 
-/* The same of pages before it, relative to base: sums alone, into room [n_query]. */
-template <int F, int D>
-__device__ void sum_before(float *room, const float *base, uint32_t query,
-                           const struct sample_call &c, const struct sample_place &p)
+/* Adds what those of a head see of some keys of a page before the tile, relative to base. A warp.
+ */
+template <int F, int D, int N>
+__device__ void sum_keys(float *to, const float *base, uint32_t query, const struct sample_call &c,
+                         const uint32_t (&k)[N][D / 16][2], float weight)
 {
-    constexpr int N = rows_size<F, D>::n;
-    const struct sample_tile t = c.tile[p.tile];
     const float by = c.op.rows.scale * LOG2E;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-    for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) room[r] = 0;
+    for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
+        float s[N][4], sum[2] = {0, 0};
+        dots<F, D>(s, query, m, k);
+        const float less[2] = {base[m * 16 + g], base[m * 16 + g + 8]};
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum[e / 2] += exp2_fast(fmaf(s[n][e], by, -less[e / 2]));
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float all = four_sum(sum[e]);
+            if (j == 0) to[m * 16 + e * 8 + g] += weight * all;
+        }
+    }
+}
+
+/* Sums of pages before the tile, in each warp's order: [n_head][n_query] of each. */
+template <int F, int D>
+__device__ void sum_before(const struct sum_block &b, const struct sample_call &c)
+{
+    constexpr int N = rows_size<F, D>::n;
+    const struct sample_tile t = c.tile[b.p.tile];
+    const uint32_t warp = threadIdx.x / 32, n_query = c.op.n_query;
+    for (uint32_t h = 0; h < b.n_head; h++)
+        for (uint32_t r = threadIdx.x % 32; r < n_query; r += 32)
+            b.part[(h * SUM_WARPS + warp) * n_query + r] = 0;
     __syncwarp();
-    for (uint32_t i = threadIdx.x / 32; i < t.n_sum; i += WARPS) {
+    for (uint32_t i = warp; i < t.n_sum; i += SUM_WARPS) {
         const bool is_far = i > 0 && i < t.n_far;
         const uint32_t page = i >= t.n_far ? t.near + i - t.n_far
                               : i > 0      ? t.phase + (i - 1) * t.stride
                                            : 0;
         for (int part = 0; part < rows_size<F, D>::parts; part++) {
             uint32_t k[N][D / 16][2];
-            load_keys<F, D>(k, c.pages, p.kv_head, page, part * N * 8);
-            for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
-                float s[N][4], sum[2] = {0, 0};
-                dots<F, D>(s, query, m, k);
-                const float less[2] = {base[m * 16 + g], base[m * 16 + g + 8]};
-#pragma unroll
-                for (int n = 0; n < N; n++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        sum[e / 2] += exp2_fast(fmaf(s[n][e], by, -less[e / 2]));
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const float all = four_sum(sum[e]);
-                    if (j == 0) room[m * 16 + e * 8 + g] += is_far ? t.weight * all : all;
-                }
-            }
+            load_keys<F, D>(k, c.pages, b.p.kv_head, page, part * N * 8);
+            for (uint32_t h = 0; h < b.n_head; h++)
+                sum_keys<F, D>(b.part + (h * SUM_WARPS + warp) * n_query, b.base + h * n_query,
+                               smem_address(b.query) + h * n_query * (D * 2), c, k,
+                               is_far ? t.weight : 1);
         }
     }
 }
 
-/* Shared memory: queries, sums [WARPS][n_query], base [n_query]. */
-template <int F, int D> static size_t sums_bytes(uint32_t n_query)
+/* Queries of the sampled rows, packed here and where the survey finds them. */
+template <int F, int D>
+__device__ void pack_queries(const struct sum_block &b, const struct sample_call &c)
 {
-    return n_query * (D * 2 + WARPS * sizeof(struct exp_sum) + sizeof(float));
+    const uint32_t n_query = c.op.n_query, n = n_query * (D / 8);
+    uint4 *const packed = (uint4 *)(c.op.query + b.p.list * n_query * D);
+    for (uint32_t i = threadIdx.x; i < b.n_head * n; i += SUM_THREADS) {
+        const uint32_t h = i / n, r = i % n / (D / 8), piece = i % (D / 8);
+        const float *q = rows_query<D>(c.op.rows, sampled_row(c, b.p, r), b.p.head + h);
+        const uint4 x = pack_piece<F, D>(q, piece);
+        const uint32_t at = h * n + query_at<D>(r, piece) / 16;
+        ((uint4 *)b.query)[at] = x;
+        packed[at] = take_piece<F, D>(q, piece, x);
+    }
+}
+
+template <int F, int D> static size_t sums_bytes(uint32_t n_head, uint32_t n_query)
+{
+    static_assert(TILE_PAGES * sizeof(struct exp_sum) == SUM_WARPS * sizeof(float),
+                  "sums of pages before the tile lie in the place of its own");
+    return n_head * n_query * (D * 2 + SUM_WARPS * sizeof(float) + sizeof(float));
 }
 
 template <int F, int D>
-__global__ void __launch_bounds__(THREADS) sample_sums_kernel(const struct sample_call c)
+__global__ void __launch_bounds__(SUM_THREADS)
+    sample_sums_kernel(const struct sample_call c, uint32_t n_head)
 {
     kernel_begin();
-    const struct sample_place p = place_of(c, blockIdx.y, blockIdx.x);
-    const uint32_t n_query = c.op.n_query, warp = threadIdx.x / 32;
-    if (c.tile[p.tile].n_page == 0) return;
-    uint8_t *const query = kernel_shared();
-    struct exp_sum *const own = (struct exp_sum *)(query + n_query * (D * 2));
-    float *const base = (float *)(own + WARPS * n_query), *const room = (float *)own;
-    uint4 *const packed = (uint4 *)(c.op.query + p.list * n_query * D);
-    for (uint32_t i = threadIdx.x; i < n_query * (D / 8); i += THREADS) {
-        const float *q = rows_query<D>(c.op.rows, sampled_row(c, p, i / (D / 8)), p.head);
-        const uint4 piece = pack_piece<F, D>(q, i % (D / 8));
-        const uint32_t at = query_at<D>(i / (D / 8), i % (D / 8));
-        *(uint4 *)(query + at) = piece;
-        packed[at / 16] = piece;
+    const uint32_t n_query = c.op.n_query, n_part = (c.group + n_head - 1) / n_head;
+    const uint32_t first = blockIdx.x % n_part * n_head;
+    struct sum_block b;
+    b.p = place_of(c, blockIdx.y, blockIdx.x / n_part * c.group + first);
+    b.n_head = min(n_head, c.group - first);
+    if (c.tile[b.p.tile].n_page == 0) return;
+    b.query = kernel_shared();
+    b.own = (struct exp_sum *)(b.query + n_head * n_query * (D * 2));
+    b.part = (float *)b.own;
+    b.base = b.part + n_head * SUM_WARPS * n_query;
+    pack_queries<F, D>(b, c);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x / 32; i < b.n_head * TILE_PAGES; i += SUM_WARPS)
+        sum_own<F, D>(b.own + i * n_query,
+                      smem_address(b.query) + i / TILE_PAGES * n_query * (D * 2), c, b.p,
+                      i % TILE_PAGES);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < b.n_head * n_query; i += SUM_THREADS) {
+        const struct exp_sum *own = b.own + i / n_query * TILE_PAGES * n_query + i % n_query;
+        struct exp_sum all = own[0];
+        for (uint32_t w = 1; w < TILE_PAGES; w++) all = power_sum_add(all, own[w * n_query]);
+        b.base[i] = all.max + log2f(all.sum);
     }
     __syncthreads();
-    sum_own<F, D>(own + warp * n_query, smem_address(query), c, p);
+    sum_before<F, D>(b, c);
     __syncthreads();
-    for (uint32_t r = threadIdx.x; r < n_query; r += THREADS) {
-        struct exp_sum all = own[r];
-        for (uint32_t w = 1; w < WARPS; w++) all = power_sum_add(all, own[w * n_query + r]);
-        base[r] = all.max + log2f(all.sum);
-    }
-    __syncthreads();
-    sum_before<F, D>(room + warp * n_query, base, smem_address(query), c, p);
-    __syncthreads();
-    for (uint32_t r = threadIdx.x; r < n_query; r += THREADS) {
+    for (uint32_t i = threadIdx.x; i < b.n_head * n_query; i += SUM_THREADS) {
+        const float *part = b.part + i / n_query * SUM_WARPS * n_query + i % n_query;
         float all = 1;
-        for (uint32_t w = 0; w < WARPS; w++) all += room[w * n_query + r];
-        const float start = base[r] + log2f(all);
-        c.op.start[p.list * n_query + r] = start;
-        if (!isfinite(start)) list_fail(c.op.lists, p.kv_head);
+        for (uint32_t w = 0; w < SUM_WARPS; w++) all += part[w * n_query];
+        const float start = b.base[i] + log2f(all);
+        c.op.start[b.p.list * n_query + i] = start; /* lists of heads lie behind each other */
+        if (!isfinite(start)) list_fail(c.op.lists, b.p.kv_head);
     }
 }
 
@@ -196,8 +242,7 @@ struct sample_marks {
 static __device__ struct sample_marks marks_of(const struct sample_call &c, size_t list,
                                                uint32_t n_page)
 {
-    return {c, n_page, c.op.mask + list * c.op.n_word,
-            c.op.weight + list * c.op.n_word * PAGE_TOK};
+    return {c, n_page, c.op.mask + list * c.op.n_word, c.op.weight + list * c.op.n_word * PAGE_TOK};
 }
 
 /* Marks of the survey. All threads. */
@@ -243,7 +288,8 @@ static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struc
 
 /* ---- Audits ---- */
 
-/* Exponentials of a row, relative to 2^max: of all keys that it sees, and of those that a list has. */
+/* Exponentials of a row, relative to 2^max: of all keys that it sees, and of those that a list has.
+ */
 struct kept_sum {
     float max, all, kept;
 };
@@ -283,9 +329,10 @@ static __device__ void kept_sum_put(struct kept_sum &sum, const float (&x)[2 * N
     sum = kept_sum_add(sum, add);
 }
 
-/* A tile that is audited, up to 16 heads of a KV head whose row is scored, and a part of the pages. */
+/* A tile that is audited, up to 16 heads of a KV head whose row is scored, and a part of the pages.
+ */
 struct audit_place {
-    struct sample_place tile; /* of the first head */
+    struct sample_place tile;  /* of the first head */
     uint32_t n_head, row, end; /* the row sees so many keys */
     uint32_t page0, page_end;
 };
@@ -320,8 +367,8 @@ static __device__ struct kept_sum *audit_sums(const struct sample_call &c, size_
     return (struct kept_sum *)(c.op.query + list * c.op.n_query * head_dim);
 }
 
-/* What lists keep of an exact softmax of one row, of some pages. Shared memory: the row's queries of
- * 16 heads. */
+/* What lists keep of an exact softmax of one row, of some pages. Shared memory: the row's queries
+ * of 16 heads. */
 template <int F, int D>
 __global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct sample_call c)
 {
@@ -425,7 +472,8 @@ static bool stage_rules(struct cuda_device *d, struct sample_call *c)
         return false;
     c->tile = (const struct sample_tile *)stage_take(d, op->rows.n_tile * sizeof *c->tile, &tiles);
     c->seed = (const uint32_t *)stage_take(d, n_list * sizeof *c->seed, &seeds);
-    c->limit = (const int32_t *)stage_take(d, sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK), &limits);
+    c->limit =
+        (const int32_t *)stage_take(d, sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK), &limits);
     if (!c->tile || !c->seed || !c->limit) return false;
     for (uint32_t i = 0; i < op->rows.n_tile; i++)
         ((struct sample_tile *)tiles)[i] = tile_make(op, i);
@@ -440,8 +488,7 @@ static bool stage_rules(struct cuda_device *d, struct sample_call *c)
     return true;
 }
 
-template <int F, int D>
-static sac_status audit(struct cuda_device *d, const struct sample_call *c)
+template <int F, int D> static sac_status audit(struct cuda_device *d, const struct sample_call *c)
 {
     static_assert(AUDIT_PARTS * sizeof(struct kept_sum) <= OP_SURVEY_ROWS * D * sizeof(uint16_t),
                   "sums have room where queries were");
@@ -452,29 +499,29 @@ static sac_status audit(struct cuda_device *d, const struct sample_call *c)
     const uint32_t n_part = min(part_of(n_page, AUDIT_SPAN), AUDIT_PARTS); /* of no tile more */
     TRY(queue_launch(d, "audit of lists", sample_audit_kernel<F, D>, dim3(n_part, n_head, n_audit),
                      THREADS, AUDIT_ROWS * D * 2, *c));
-    return queue_launch(d, "audited masses", sample_told_kernel, dim3(1, n_head, n_audit), 32, 0, *c,
-                        (uint32_t)D);
+    return queue_launch(d, "audited masses", sample_told_kernel, dim3(1, n_head, n_audit), 32, 0,
+                        *c, (uint32_t)D);
 }
 
-template <int F, int D>
-static sac_status launch(struct cuda_device *d, const struct sample_call *c)
+template <int F, int D> static sac_status launch(struct cuda_device *d, const struct sample_call *c)
 {
     const struct op_sample *op = &c->op;
     const dim3 lists(op->rows.n_head, op->rows.n_tile);
     const uint32_t n_page = (op->rows.tile0 + op->rows.n_tile - 1) * TILE_PAGES;
-    const size_t sums = sums_bytes<F, D>(op->n_query);
+    uint32_t n_sum = min(c->group, SUM_HEADS);
+    while (n_sum > 1 && sums_bytes<F, D>(n_sum, op->n_query) > d->smem_max) n_sum--;
+    const size_t sums = sums_bytes<F, D>(n_sum, op->n_query);
     if (n_page > 0 && !op->dense) {
-        const struct take_cut cut = take_cut_of<D>(d, c, n_page);
-        const struct take_room<D> room = {cut.n_head * cut.n_tile, op->n_query};
-        const uint32_t n_part = cut.n_head_part * cut.n_tile_part;
+        const struct take_cut cut = take_cut_of<F, D>(d, c);
+        const size_t takes = take_bytes<F, D>(d, cut.n_set, op->n_query);
         TRY(attn_fits(d, sums));
-        TRY(attn_fits(d, room.bytes()));
-        TRY(queue_launch(d, "sums of sampled rows", sample_sums_kernel<F, D>, lists, THREADS, sums,
-                         *c));
+        TRY(attn_fits(d, takes));
         TRY(queue_launch(
-            d, "survey of keys", sample_take_kernel<F, D>,
-            dim3(op->rows.n_head / c->group * n_part, (n_page + cut.span - 1) / cut.span),
-            TAKE_THREADS, room.bytes(), *c, cut));
+            d, "sums of sampled rows", sample_sums_kernel<F, D>,
+            dim3(op->rows.n_head / c->group * part_of(c->group, n_sum), op->rows.n_tile),
+            SUM_THREADS, sums, *c, n_sum));
+        TRY(queue_launch(d, "survey of keys", sample_take_kernel<F, D>, cut.n_column * cut.n_block,
+                         TAKE_THREADS, takes, *c, cut));
     }
     TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
     if (op->dense || op->audit >= op->rows.n_tile) return SAC_OK;
@@ -504,6 +551,7 @@ sac_status cuda_sample(struct cuda_device *d, const struct op_sample *op)
     rule.least = op->least;
     rule.n_query = op->n_query;
     c.least = survey_least(&rule);
+    c.by = 2 * op->rows.scale * LOG2E;
     if (!stage_rules(d, &c)) return d->status;
     switch (attn_form_of(op->rows.geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, op->rows.geom->head_dim, &c);

@@ -1,6 +1,7 @@
-/* sample.cuh: the survey of sample.cu: which keys of the pages before some tiles are taken for these
- * (private to this folder). A block has the sampled rows of some tiles and heads, and a warp of it
- * scores all of them against the keys of a page and decides for each key. */
+/* sample.cuh: the survey of sample.cu: which keys of the pages before some tiles are taken for
+ * these (private to this folder). A block has the sampled rows of some tiles and heads; how it is
+ * decided for each key, and blocks each of whose warps scores all of these rows against the keys of
+ * a page. On Hopper others are in their place (sample_take.cuh). */
 #ifndef SAC_OPS_CUDA_SAMPLE_CUH
 #define SAC_OPS_CUDA_SAMPLE_CUH
 
@@ -11,9 +12,10 @@
 #include "ops/plans.h"
 #include "ops/survey.h"
 
-#define TAKE_WARPS   12u /* three warpgroups: one multiplies while others make exponentials */
+#define TAKE_WARPS   12u
 #define TAKE_THREADS (TAKE_WARPS * 32)
-#define TAKE_WAVES   4u /* of blocks that take, on all of a GPU */
+#define TAKE_SLOTS   8u /* parts of 64 queries that warpgroups of a block multiply */
+#define TAKE_PAGES   4u /* a unit, of which blocks have equal parts */
 
 struct sample_tile {
     uint32_t n_page;        /* before it */
@@ -32,31 +34,53 @@ struct sample_call {
     struct rows_pages pages;
     uint32_t group;
     float least; /* survey_least */
+    float by;    /* of a product, twice what makes it an exponent of 2 */
 };
 
-/* What this thread has stored is for matrix instructions behind the next barrier. */
-static __device__ __forceinline__ void sample_publish(void)
-{
 #ifdef WGMMA_HERE
-    wgmma_publish();
-#endif
+/* Warpgroups take keys as they lie. */
+template <int F, int D>
+static __device__ __forceinline__ uint4 take_piece(const float *q, uint32_t piece, uint4 permuted)
+{
+    constexpr int H = rows_size<F, D>::half;
+    const float *x = q + piece * 8;
+    if constexpr (D > 128) return permuted;
+    return make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]), half_pack<H>(x[4], x[5]),
+                      half_pack<H>(x[6], x[7]));
 }
+#else
+template <int F, int D>
+static __device__ __forceinline__ uint4 take_piece(const float *, uint32_t, uint4 permuted)
+{
+    return permuted;
+}
+#endif
 
-/* How takes are cut: a block has up to n_head heads of a KV head and n_tile tiles, a set of queries
- * each, so that a key is read once for all of them, and up to `span` pages. */
+/* How takes are cut. A set is a tile's queries of a head; a KV head's are those of its heads, tile
+ * by tile. Columns of n_set sets have n_block blocks each, which share all pages of all KV heads.
+ */
 struct take_cut {
-    uint32_t n_head, n_tile, n_head_part, n_tile_part, span;
+    uint32_t n_set, n_column, n_block;
 };
 
 struct take_set {
     uint32_t list, n_page, seed, none;
 };
 
-/* Shared memory: queries [n_set][n_query, D], starts [n_set][n_query], squares [TAKE_WARPS][n_set]
- * [PAGE_TOK], sets [n_set], limits. */
+/* Parts of 64 queries of a set: as many slots are for it, a power of two. */
+static __host__ __device__ inline uint32_t set_slots(uint32_t n_query)
+{
+    return n_query <= 64 ? 1 : n_query <= 128 ? 2 : 4;
+}
+
+/* Shared memory of blocks whose warps take: queries [n_set][n_query, D], starts [n_set][n_query],
+ * squares [TAKE_WARPS][n_set][PAGE_TOK], sets [n_set], limits. */
 template <int D> struct take_room {
     uint32_t n_set, n_query;
-    __host__ __device__ uint32_t start(void) const { return n_set * n_query * (D * 2); }
+    __host__ __device__ uint32_t start(void) const
+    {
+        return n_set * n_query * (D * 2);
+    }
     __host__ __device__ uint32_t square(void) const
     {
         return start() + n_set * n_query * (uint32_t)sizeof(float);
@@ -75,70 +99,72 @@ template <int D> struct take_room {
     }
 };
 
-struct take_block {
-    uint32_t kv_head, head0, n_head, tile0, n_tile, n_set;
-    uint32_t begin, end; /* pages */
-    bool looks;          /* at whether keys are finite: of all pages that some block has */
-    /* Shared memory. */
-    uint8_t *query;
-    float *start;
-    float *square; /* [n_set][PAGE_TOK] of a page, the warp's own */
-    struct take_set *set;
-    int32_t *limit;
+/* The same where warpgroups do: queries [TAKE_SLOTS][64, D], keys [n][64, D] of tiles that are there
+ * or on their way, of q8 codes of a page's keys [4 warps][2], sets, limits, and barriers of tiles:
+ * filled, and free again. */
+template <int F, int D> struct take_stages {
+    static constexpr uint32_t n = F == FORM_Q8 ? 3 : 6;
+    static constexpr uint32_t codes = F == FORM_Q8 ? page_at<F, D>::v_scale : 0;
+    static constexpr uint32_t tile = 64 * D * 2;
+    static constexpr uint32_t keys = TAKE_SLOTS * tile;
+    static constexpr uint32_t code = keys + n * tile;
+    static constexpr uint32_t set = code + 4 * 2 * codes;
+    static constexpr uint32_t limit = set + TAKE_SLOTS * (uint32_t)sizeof(struct take_set);
+    static constexpr uint32_t full =
+        limit + (SURVEY_PERIOD + PAGE_TOK) * (uint32_t)sizeof(int32_t);
+    static constexpr uint32_t free = full + n * 8;
+    static constexpr uint32_t bytes = free + n * 8;
+    static_assert(full % 8 == 0 && tile % 1024 == 0 && codes % 16 == 0, "barriers, panels, copies");
 };
 
-/* The block's part; false: it has none. Blocks that read the same keys follow each other, so that
- * these come from the cache. */
-template <int D>
-static __device__ bool take_find(struct take_block &b, const struct sample_call &c,
-                                 const struct take_cut &cut)
+struct take_block {
+    uint32_t set0, n_set; /* of those of a KV head */
+    uint32_t n_unit;      /* TAKE_PAGES pages each that some of them see of a KV head */
+    uint32_t at, end;     /* units of the block, those of all KV heads behind each other */
+    bool looks;           /* at whether keys are finite: of all pages that some block has */
+};
+
+/* Pages of a KV head that the block has still to take. */
+struct take_part {
+    uint32_t kv_head, begin, end;
+};
+
+/* Blocks that read the same keys follow each other, so that these come from the cache. */
+static __device__ struct take_block take_find(const struct sample_call &c,
+                                              const struct take_cut &cut)
 {
-    const uint32_t tile_part = blockIdx.x % cut.n_tile_part, x = blockIdx.x / cut.n_tile_part;
-    const uint32_t first = x % cut.n_head_part * cut.n_head;
-    b.kv_head = x / cut.n_head_part;
-    b.head0 = b.kv_head * c.group + first;
-    b.n_head = min(cut.n_head, c.group - first);
-    b.tile0 = tile_part * cut.n_tile;
-    b.n_tile = min(cut.n_tile, c.op.rows.n_tile - b.tile0);
-    b.n_set = b.n_head * b.n_tile;
-    b.begin = blockIdx.y * cut.span;
-    b.end = min(b.begin + cut.span, c.tile[b.tile0 + b.n_tile - 1].n_page);
-    b.looks = b.tile0 + b.n_tile == c.op.rows.n_tile;
-    const struct take_room<D> room = {cut.n_head * cut.n_tile, c.op.n_query};
-    b.query = kernel_shared();
-    b.start = (float *)(b.query + room.start());
-    b.square = (float *)(b.query + room.square()) + threadIdx.x / 32 * room.n_set * PAGE_TOK;
-    b.set = (struct take_set *)(b.query + room.set());
-    b.limit = (int32_t *)(b.query + room.limit());
-    return b.begin < b.end;
+    struct take_block b;
+    const uint32_t n_all = c.op.rows.n_tile * c.group, i = blockIdx.x / cut.n_column;
+    b.set0 = blockIdx.x % cut.n_column * cut.n_set;
+    b.n_set = min(cut.n_set, n_all - b.set0);
+    b.looks = b.set0 + b.n_set == n_all;
+    b.n_unit = c.tile[(b.set0 + b.n_set - 1) / c.group].n_page / TAKE_PAGES;
+    const uint32_t n = c.op.rows.n_head / c.group * b.n_unit;
+    b.at = (uint32_t)((uint64_t)n * i / cut.n_block);
+    b.end = (uint32_t)((uint64_t)n * (i + 1) / cut.n_block);
+    return b;
 }
 
-/* Brings what the block has in shared memory. All threads. */
-template <int D>
-static __device__ void take_open(const struct take_block &b, const struct sample_call &c)
+static __device__ bool take_next(struct take_part &to, struct take_block &b)
 {
-    const uint32_t n_query = c.op.n_query;
-    for (uint32_t s = 0; s < b.n_set; s++) {
-        const uint32_t tile = b.tile0 + s / b.n_head;
-        const uint32_t list = tile * c.op.rows.n_head + b.head0 + s % b.n_head;
-        const uint8_t *packed = (const uint8_t *)(c.op.query + (size_t)list * n_query * D);
-        const uint32_t to = smem_address(b.query + s * n_query * (D * 2));
-        for (uint32_t i = threadIdx.x * 16; i < n_query * (D * 2); i += TAKE_THREADS * 16)
-            copy_async16(to + i, packed + i);
-        for (uint32_t r = threadIdx.x; r < n_query; r += TAKE_THREADS)
-            b.start[s * n_query + r] = 2 * c.op.start[(size_t)list * n_query + r];
-        if (threadIdx.x == 0) b.set[s] = {list, c.tile[tile].n_page, c.seed[list], 0};
-    }
-    copy_commit();
-    for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
-        b.limit[i] = c.limit[i];
-    copy_wait<0>();
-    sample_publish();
-    __syncthreads();
+    if (b.at >= b.end) return false;
+    const uint32_t first = b.at % b.n_unit, n = min(b.n_unit - first, b.end - b.at);
+    to = {b.at / b.n_unit, first * TAKE_PAGES, (first + n) * TAKE_PAGES};
+    b.at += n;
+    return true;
+}
+
+static __device__ struct take_set take_set_of(const struct sample_call &c, uint32_t kv_head,
+                                              uint32_t set)
+{
+    const uint32_t tile = set / c.group, head = kv_head * c.group + set % c.group;
+    const uint32_t list = tile * c.op.rows.n_head + head;
+    return {list, c.tile[tile].n_page, c.seed[list], 0};
 }
 
 /* 2^x but for 1e-4 of it, by the units that multiply: those for exponentials make no more of them
- * than matrix instructions make products of 128 channels in the same time. The coefficients are
+ * than matrix instructions make products of 128 channels in the same time, and instructions of either
+ * kind are issued more slowly while matrix instructions run. The coefficients are
  * those of the least largest relative error between -1/2 and 1/2. */
 static __device__ __forceinline__ float exp2_multiplied(float x)
 {
@@ -153,13 +179,79 @@ static __device__ __forceinline__ float exp2_multiplied(float x)
 static __device__ __forceinline__ float share_square(int i, float dot, float by, float start)
 {
     const float x = fmaf(dot, by, -start);
-    return i % 8 == 7 ? exp2_multiplied(x) : exp2_fast(x);
+    return i % 16 == 15 ? exp2_multiplied(x) : exp2_fast(x);
+}
+
+/* From squares of four keys to marks of a page, of a set; in eight lanes that are STEP apart, all
+ * of a warp being here. */
+template <int STEP>
+static __device__ __forceinline__ void
+mark_keys(const float (&square)[4], const struct take_set &set, uint32_t page,
+          const int32_t *limits, const struct sample_call &c, bool is)
+{
+    const uint32_t key = threadIdx.x % 32 / STEP % 8 * 4;
+    const int32_t least = (int32_t)__float_as_uint(c.least);
+    const int32_t *limit = limits + survey_place(set.seed, page) + key;
+    float all = (square[0] + square[1]) + (square[2] + square[3]);
+    for (int by = STEP; by < 8 * STEP; by *= 2) all += __shfl_xor_sync(~0u, all, by);
+    uint32_t weights = 0, word = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const float x = square[k] + c.op.spread * (all / PAGE_TOK - square[k]);
+        const int32_t below = (least - (int32_t)__float_as_uint(x)) >> SURVEY_SHIFT;
+        const int32_t step = below > 0 ? below : 0;
+        weights |= ((uint32_t)step & 0xff) << 8 * k;
+        word |= (uint32_t)(step < limit[k]) << k;
+    }
+    word <<= key;
+    for (int by = STEP; by < 8 * STEP; by *= 2) word |= __shfl_xor_sync(~0u, word, by);
+    if (!is || page >= set.n_page) return;
+    if (!isfinite(all)) list_fail(c.op.lists, set.list % c.op.rows.n_head / c.group);
+    const size_t at = (size_t)set.list * c.op.n_word + page;
+    *(uint32_t *)(c.op.weight + at * PAGE_TOK + key) = weights;
+    if (key == 0) c.op.mask[at] = word;
+}
+
+/* ---- Takes by warps ---- */
+
+/* What the warps of a block look at, in shared memory. */
+struct take_view {
+    uint32_t n_set;
+    uint8_t *query;
+    float *start;
+    float *square; /* [n_set][PAGE_TOK] of a page, the warp's own */
+    struct take_set *set;
+    int32_t *limit;
+};
+
+/* Brings what a block needs of a KV head. All threads. */
+template <int D>
+static __device__ void take_open(const struct take_view &v, const struct take_block &b,
+                                 const struct sample_call &c, uint32_t kv_head)
+{
+    const uint32_t n_query = c.op.n_query;
+    __syncthreads(); /* what was there before has been read */
+    for (uint32_t s = 0; s < b.n_set; s++) {
+        const struct take_set set = take_set_of(c, kv_head, b.set0 + s);
+        const uint8_t *packed = (const uint8_t *)(c.op.query + (size_t)set.list * n_query * D);
+        const uint32_t to = smem_address(v.query + s * n_query * (D * 2));
+        for (uint32_t i = threadIdx.x * 16; i < n_query * (D * 2); i += TAKE_THREADS * 16)
+            copy_async16(to + i, packed + i);
+        for (uint32_t r = threadIdx.x; r < n_query; r += TAKE_THREADS)
+            v.start[s * n_query + r] = 2 * c.op.start[(size_t)set.list * n_query + r];
+        if (threadIdx.x == 0) v.set[s] = set;
+    }
+    copy_commit();
+    for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
+        v.limit[i] = c.limit[i];
+    copy_wait<0>();
+    __syncthreads();
 }
 
 /* Squares of the shares of a page's keys, of all sets; by a warp. */
 template <int F, int D>
-static __device__ bool page_squares(const struct take_block &b, const struct sample_call &c,
-                                    uint32_t page)
+static __device__ bool page_squares(const struct take_view &v, const struct sample_call &c,
+                                    uint32_t kv_head, uint32_t page, bool looks)
 {
     constexpr int N = rows_size<F, D>::n;
     const float by = 2 * c.op.rows.scale * LOG2E;
@@ -167,15 +259,15 @@ static __device__ bool page_squares(const struct take_block &b, const struct sam
     bool finite = true;
     for (int part = 0; part < rows_size<F, D>::parts; part++) {
         uint32_t k[N][D / 16][2];
-        load_keys<F, D>(k, c.pages, b.kv_head, page, part * N * 8);
-        if (b.looks) finite = finite && keys_finite<F, D>(k);
-        for (uint32_t set = 0; set < b.n_set; set++) {
-            const uint32_t query = smem_address(b.query) + set * n_query * (D * 2);
+        load_keys<F, D>(k, c.pages, kv_head, page, part * N * 8);
+        if (looks) finite = finite && keys_finite<F, D>(k);
+        for (uint32_t set = 0; set < v.n_set; set++) {
+            const uint32_t query = smem_address(v.query) + set * n_query * (D * 2);
             float sum[2 * N] = {};
             for (uint32_t m = 0; m < n_query / 16; m++) {
                 float s[N][4];
                 dots<F, D>(s, query, m, k);
-                const float *less = b.start + set * n_query + m * 16 + g;
+                const float *less = v.start + set * n_query + m * 16 + g;
                 const float start[2] = {less[0], less[8]};
 #pragma unroll
                 for (int n = 0; n < N; n++)
@@ -188,214 +280,51 @@ static __device__ bool page_squares(const struct take_block &b, const struct sam
                 for (int step = 4; step < 32; step *= 2)
                     sum[i] += __shfl_xor_sync(~0u, sum[i], step);
                 const uint32_t key = part * N * 8 + i / 2 * 8 + j * 2 + i % 2;
-                if (g == 0) b.square[set * PAGE_TOK + key] = sum[i];
+                if (g == 0) v.square[set * PAGE_TOK + key] = sum[i];
             }
         }
     }
     return finite;
 }
 
-/* From squares to marks, of a page in all sets that see it: a lane has four keys of a set. */
-static __device__ void take_page(const struct take_block &b, const struct sample_call &c,
+/* Marks of a page in all sets that see it: a lane has four keys of a set. */
+static __device__ void take_page(const struct take_view &v, const struct sample_call &c,
                                  uint32_t page)
 {
     const uint32_t key = threadIdx.x % 8 * 4;
-    const int32_t least = (int32_t)__float_as_uint(c.least);
-    for (uint32_t first = 0; first < b.n_set; first += 4) {
-        const uint32_t i = first + threadIdx.x % 32 / 8, at_i = min(i, b.n_set - 1);
-        const struct take_set set = b.set[at_i];
-        const float4 four = *(const float4 *)(b.square + at_i * PAGE_TOK + key);
-        const float square[4] = {four.x, four.y, four.z, four.w};
-        const int32_t *limit = b.limit + survey_place(set.seed, page) + key;
-        float all = (four.x + four.y) + (four.z + four.w);
-        for (int by = 1; by < 8; by *= 2) all += __shfl_xor_sync(~0u, all, by);
-        uint32_t weights = 0, word = 0;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const float x = square[k] + c.op.spread * (all / PAGE_TOK - square[k]);
-            const int32_t below = (least - (int32_t)__float_as_uint(x)) >> SURVEY_SHIFT;
-            const int32_t step = below > 0 ? below : 0;
-            weights |= ((uint32_t)step & 0xff) << 8 * k;
-            word |= (uint32_t)(step < limit[k]) << k;
-        }
-        word <<= key;
-        for (int by = 1; by < 8; by *= 2) word |= __shfl_xor_sync(~0u, word, by);
-        if (i >= b.n_set || page >= set.n_page) continue;
-        if (!isfinite(all)) list_fail(c.op.lists, b.kv_head);
-        const size_t at = (size_t)set.list * c.op.n_word + page;
-        *(uint32_t *)(c.op.weight + at * PAGE_TOK + key) = weights;
-        if (key == 0) c.op.mask[at] = word;
+    for (uint32_t first = 0; first < v.n_set; first += 4) {
+        const uint32_t i = first + threadIdx.x % 32 / 8, at = min(i, v.n_set - 1);
+        const float4 four = *(const float4 *)(v.square + at * PAGE_TOK + key);
+        mark_keys<1>({four.x, four.y, four.z, four.w}, v.set[at], page, v.limit, c, i < v.n_set);
     }
 }
 
 /* A warp takes of a page at a time. */
 template <int F, int D>
-static __device__ void take_by_warps(const struct take_block &b, const struct sample_call &c)
+static __device__ void take_by_warps(struct take_block &b, const struct sample_call &c,
+                                     const struct take_cut &cut)
 {
-    for (uint32_t page = b.begin + threadIdx.x / 32; page < b.end; page += TAKE_WARPS) {
-        if (!page_squares<F, D>(b, c, page)) list_fail(c.op.lists, b.kv_head);
-        __syncwarp();
-        take_page(b, c, page);
-        __syncwarp();
-    }
-}
-
-#ifdef WGMMA_HERE
-/* ---- Takes by warpgroups ---- */
-
-/* The warps of a warpgroup have a page each: 16 keys of each are A, 64 queries B. The next keys are
- * on their way while these are multiplied, and the next queries are multiplied while exponentials
- * are made of these. */
-template <int D> using half_page = uint32_t[2][D / 16][2];
-
-/* Products of keys with the 64 queries of a tile, in units of 16 bytes (wgmma_tile). */
-template <int H, int D>
-static __device__ __forceinline__ void begin_dots(float (&s)[8][4], const uint32_t (&a)[D / 16][4],
-                                                  uint64_t query)
-{
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < D / 16; i++)
-        wgmma_dots_kept<H>(s, a[i], wgmma_further(query, i / 4 * 1024 + i % 4 * 32), i > 0);
-    wgmma_commit();
-}
-
-/* Adds the squares of this thread's two keys and 64 queries. */
-static __device__ __forceinline__ void add_squares(float (&sum)[2], float (&s)[8][4],
-                                                   const float *start, float by)
-{
-    wgmma_done(s);
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        const float2 less = *(const float2 *)(start + n * 8 + threadIdx.x % 4 * 2);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            sum[e / 2] += share_square(n * 4 + e, s[n][e], by, e % 2 == 0 ? less.x : less.y);
-    }
-}
-
-/* Where sums go, and how many queries have to be added first. */
-struct square_put {
-    float *to;
-    uint32_t left, n_each; /* of 64 */
-    float sum[2];
-};
-
-/* 64 more queries have been added. */
-static __device__ __forceinline__ void put_squares(struct square_put &p)
-{
-    if (--p.left > 0) return;
-    p.sum[0] = four_sum(p.sum[0]), p.sum[1] = four_sum(p.sum[1]);
-    if (threadIdx.x % 4 == 0) p.to[0] = p.sum[0], p.to[8] = p.sum[1];
-    p.sum[0] = p.sum[1] = 0;
-    p.to += PAGE_TOK;
-    p.left = p.n_each;
-}
-
-/* Squares of 16 keys from t0 on, in all sets. */
-template <int F, int D>
-static __device__ __forceinline__ void half_squares(const half_page<D> &k, uint32_t t0,
-                                                    const struct take_block &b,
-                                                    const struct sample_call &c)
-{
-    constexpr int H = rows_size<F, D>::half;
-    const float by = 2 * c.op.rows.scale * LOG2E;
-    const uint64_t query = wgmma_tile(smem_address(b.query), 16, D * 16);
-    const uint32_t n = b.n_set * (c.op.n_query / 64);
-    struct square_put p = {b.square + t0 + threadIdx.x % 32 / 4, c.op.n_query / 64,
-                           c.op.n_query / 64, {0, 0}};
-    float s0[8][4], s1[8][4];
-    uint32_t a[D / 16][4]; /* where they lie until the last product is done */
-#pragma unroll
-    for (int i = 0; i < D / 4; i++) keep(a[i / 4][i % 4] = k[i % 2][i / 4][i / 2 % 2]);
-#pragma unroll 1
-    for (uint32_t i = 0; i < n; i += 2) {
-        const uint32_t next = min(i + 1, n - 1);
-        begin_dots<H, D>(s0, a, wgmma_further(query, i * (64 * D * 2)));
-        begin_dots<H, D>(s1, a, wgmma_further(query, next * (64 * D * 2)));
-        wgmma_wait<1>();
-        add_squares(p.sum, s0, b.start + i * 64, by);
-        put_squares(p);
-        wgmma_wait<0>();
-        wgmma_done(s1);
-        if (next == i) break;
-        add_squares(p.sum, s1, b.start + next * 64, by);
-        put_squares(p);
-    }
-}
-
-template <int F, int D>
-static __device__ void take_by_groups(const struct take_block &b, const struct sample_call &c)
-{
-    const uint32_t warp = wgmma_group() * 4 + threadIdx.x / 32 % 4;
-    const uint32_t t = threadIdx.x % 32 / 4;
-    half_page<D> first, second;
-    uint32_t page = min(b.begin + warp, b.end - 1);
-    const uint8_t *keys = sealed_keys(c.pages, b.kv_head, page);
-    load_sealed_keys<8, F, D>(first, keys, t);
-    bool finite = true;
-#pragma unroll 1
-    for (uint32_t at = b.begin + wgmma_group() * 4; at < b.end; at += TAKE_WARPS) {
-        const uint32_t next_page = min(page + TAKE_WARPS, b.end - 1);
-        load_sealed_keys<8, F, D>(second, keys, t + 16);
-        keys = sealed_keys(c.pages, b.kv_head, next_page);
-        if (b.looks) finite = finite && keys_finite<F, D>(first);
-        half_squares<F, D>(first, 0, b, c);
-        load_sealed_keys<8, F, D>(first, keys, t);
-        if (b.looks) finite = finite && keys_finite<F, D>(second);
-        half_squares<F, D>(second, 16, b, c);
-        __syncwarp();
-        if (at + warp % 4 < b.end) take_page(b, c, page);
-        __syncwarp();
-        page = next_page;
-    }
-    if (!finite) list_fail(c.op.lists, b.kv_head);
-}
-#endif
-
-template <int F, int D>
-__global__ void __launch_bounds__(TAKE_THREADS, 1)
-    sample_take_kernel(const struct sample_call c, const struct take_cut cut)
-{
-    kernel_begin();
-    struct take_block b;
-    if (!take_find<D>(b, c, cut)) return;
-    take_open<D>(b, c);
-#ifdef WGMMA_HERE
-    if constexpr (D <= 128)
-        if (c.op.n_query % 64 == 0) {
-            take_by_groups<F, D>(b, c);
-            return;
-        }
-#endif
-    take_by_warps<F, D>(b, c);
-}
-
-/* ---- The launch ---- */
-
-static uint32_t part_of(uint32_t n, uint32_t parts) /* the largest of equal ones */
-{
-    return (n + parts - 1) / parts;
-}
-
-/* As many heads as there is shared memory for, then as many tiles, in equal parts. */
-template <int D>
-static struct take_cut take_cut_of(const struct cuda_device *d, const struct sample_call *c,
-                                   uint32_t n_page)
-{
-    const uint32_t n_tile = c->op.rows.n_tile, n_query = c->op.n_query;
-    const auto fits = [&](uint32_t n_set) {
-        return n_set == 1 || take_room<D>{n_set, n_query}.bytes() <= d->smem_max;
+    const struct take_room<D> room = {
+        cut.n_set, c.op.n_query
     };
-    struct take_cut cut = {c->group, n_tile, 1, 1, 0};
-    while (!fits(cut.n_head)) cut.n_head = part_of(c->group, ++cut.n_head_part);
-    while (!fits(cut.n_head * cut.n_tile)) cut.n_tile = part_of(n_tile, ++cut.n_tile_part);
-    cut.n_head_part = part_of(c->group, cut.n_head);
-    cut.n_tile_part = part_of(n_tile, cut.n_tile);
-    const uint32_t n_lane = c->op.rows.n_head / c->group * cut.n_head_part * cut.n_tile_part;
-    const uint32_t n_span = n_lane < TAKE_WAVES * d->n_sm ? TAKE_WAVES * d->n_sm / n_lane : 1;
-    cut.span = part_of(part_of(n_page, n_span), TAKE_WARPS) * TAKE_WARPS;
-    return cut;
+    uint8_t *const at = kernel_shared();
+    const struct take_view v = {b.n_set,
+                                at,
+                                (float *)(at + room.start()),
+                                (float *)(at + room.square()) +
+                                    threadIdx.x / 32 * room.n_set * PAGE_TOK,
+                                (struct take_set *)(at + room.set()),
+                                (int32_t *)(at + room.limit())};
+    for (struct take_part part; take_next(part, b);) {
+        take_open<D>(v, b, c, part.kv_head);
+        for (uint32_t page = part.begin + threadIdx.x / 32; page < part.end; page += TAKE_WARPS) {
+            if (!page_squares<F, D>(v, c, part.kv_head, page, b.looks))
+                list_fail(c.op.lists, part.kv_head);
+            __syncwarp();
+            take_page(v, c, page);
+            __syncwarp();
+        }
+    }
 }
 
 #endif

@@ -62,6 +62,59 @@ __device__ __forceinline__ void wgmma_publish(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* ---- Barriers of shared memory ---- */
+
+/* Eight bytes at a shared address. A phase ends when so many have arrived; what they had written is
+ * seen by those that have waited for it. */
+__device__ __forceinline__ void meet_open(uint32_t at, uint32_t n)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(n) : "memory");
+}
+
+__device__ __forceinline__ void meet_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+/* Until the phase of this parity has ended: the first one has parity 0, and what would be the one
+ * before it counts as ended. */
+__device__ __forceinline__ void meet_wait(uint32_t at, uint32_t parity)
+{
+    asm volatile("{.reg .pred p;\n\t"
+                 "MEET_%=:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
+                 "@!p bra MEET_%=;}" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* A barrier of the 128 threads of warpgroup `group`. */
+__device__ __forceinline__ void wgmma_meet(uint32_t group)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+}
+
+/* Registers of each thread of a warpgroup from here on. */
+template <int N> __device__ __forceinline__ void wgmma_fewer_registers(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void wgmma_more_registers(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* No number if it was none before or if a half of x is not finite; else 0 stays 0. */
+template <int H> __device__ __forceinline__ uint32_t wgmma_spoil(uint32_t all, uint32_t x)
+{
+    if constexpr (H == HALF_F16)
+        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(all) : "r"(x), "r"(0));
+    else
+        asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(all) : "r"(x), "r"(0));
+    return all;
+}
+
 #define WGMMA_C4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define WGMMA_C32(c, n)                                                                            \
     WGMMA_C4(c, n), WGMMA_C4(c, n + 1), WGMMA_C4(c, n + 2), WGMMA_C4(c, n + 3),                    \
@@ -90,21 +143,20 @@ __device__ __forceinline__ void wgmma_dots(float (&c)[8][4], uint64_t a, uint64_
         WGMMA_DOTS("bf16");
 }
 
-/* The same with A in registers. */
-#define WGMMA_KEPT(TYPE)                                                                           \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0;"                                           \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " WGMMA_R32         \
-                 ", {%32,%33,%34,%35}, %36, p, 1, 1, 0;}"                                          \
-                 : WGMMA_C32(c, 0)                                                                 \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+/* c [64, 128] (+)= A [64, 16] B [128, 16]^T, both in shared memory. */
+#define WGMMA_DOTS_128(TYPE)                                                                       \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " " WGMMA_R64        \
+                 ", %64, %65, p, 1, 1, 0, 0;}"                                                     \
+                 : WGMMA_C32(c, 0), WGMMA_C32(c, 8)                                                \
+                 : "l"(a), "l"(b), "r"(add))
 template <int H>
-__device__ __forceinline__ void wgmma_dots_kept(float (&c)[8][4], const uint32_t (&a)[4],
-                                                uint64_t b, int add)
+__device__ __forceinline__ void wgmma_dots(float (&c)[16][4], uint64_t a, uint64_t b, int add)
 {
     if constexpr (H == HALF_F16)
-        WGMMA_KEPT("f16");
+        WGMMA_DOTS_128("f16");
     else
-        WGMMA_KEPT("bf16");
+        WGMMA_DOTS_128("bf16");
 }
 
 /* c [64, 8 N] += A [64, 16] of registers times B [16, 8 N] in shared memory. */

@@ -1,0 +1,436 @@
+/* sample_groups.cuh: takes by Hopper's warpgroups (private to this folder; of sample.cuh alone).
+ *
+ * Two warpgroups have four slots of 64 queries each, which stay in shared memory, and multiply them
+ * with the keys that a third one brings, a tile of 64 at a time: 16 keys of each of four pages, row
+ * 16 w + r being of page w. So a warp has a page, and two tiles, one unit, give a lane four keys
+ * that are next to each other. A warpgroup multiplies half of its slots while it makes exponentials
+ * of the other half; what each of its threads subtracts of them stays in registers. */
+#ifndef SAC_OPS_CUDA_SAMPLE_TAKE_CUH
+#define SAC_OPS_CUDA_SAMPLE_TAKE_CUH
+
+#include "ops/cuda/sample.cuh"
+
+#ifdef WGMMA_HERE
+
+/* Tiles on their way that nobody has been told of. Warpgroups that take units in turns keep the
+ * second tile of one until they have been told of the first one of their next, three tiles further
+ * on. */
+#define TAKE_AHEAD 2u
+
+/* A tile's stage, and how often that has been used before it, but for the last bit nothing of it:
+ * tiles of a block are counted from its first one on. */
+struct take_turn {
+    uint32_t stage, parity;
+};
+
+template <int F, int D> static __device__ __forceinline__ struct take_turn turn_of(uint32_t tile)
+{
+    constexpr uint32_t n = take_stages<F, D>::n;
+    return {tile % n, tile / n % 2};
+}
+
+/* ---- Keys ---- */
+
+/* The key of a page that is row r of its 16 in the first or second tile of a unit. */
+static __device__ __forceinline__ uint32_t tile_key(uint32_t r, uint32_t second)
+{
+    return r % 8 * 4 + r / 8 + 2 * second;
+}
+
+/* Brings 16 keys of a page to rows row0 .. row0 + 15 of a tile. A warp: its lanes have the pieces
+ * of R rows, and what is added for the other rows changes no bit that permutes pieces. */
+template <int D>
+static __device__ __forceinline__ void bring_half_keys(uint32_t tile, const uint8_t *page,
+                                                       uint32_t row0, uint32_t second)
+{
+    constexpr uint32_t R = 32 / (D / 8);
+    const uint32_t r = threadIdx.x % 32 / (D / 8), piece = threadIdx.x % (D / 8);
+    const uint32_t to = tile + query_at<D>(row0 + r, piece);
+    const uint8_t *const from = page + tile_key(r, second) * (D * 2) + piece * 16;
+#pragma unroll
+    for (uint32_t k = 0; k < 16; k += R)
+        copy_async16((to ^ k % 8 * 16) + k / 8 * (D * 16) + k % 8 * 128,
+                     from + tile_key(k, 0) * (D * 2));
+}
+
+/* The same of a q8 page in shared memory, in 16 bits: a lane has the same part of each of its keys.
+ */
+template <int D>
+static __device__ __forceinline__ void bring_coded_keys(uint8_t *tile, const uint8_t *page,
+                                                        uint32_t row0, uint32_t second)
+{
+    using at = page_at<FORM_Q8, D>;
+    constexpr uint32_t R = 32 / (D / 16), N = 16 / R;
+    const uint32_t r = threadIdx.x % 32 / (D / 16), part = threadIdx.x % (D / 16);
+    const uint32_t to = query_at<D>(row0 + r, part / 2) + part % 2 * 8;
+    uint32_t hi[N], mid[N], lo[N][2];
+    const uint8_t *const high = page + at::k_hi2 + tile_key(r, second) * (D / 4) + part * 4;
+    const uint8_t *const low = page + at::k_low + tile_key(r, second) * (D * 3 / 4) + part * 4;
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++) {
+        const uint32_t key = tile_key(i * R, 0);
+        hi[i] = *(const uint32_t *)(high + key * (D / 4));
+        mid[i] = *(const uint32_t *)(low + key * (D * 3 / 4));
+        lo[i][0] = *(const uint32_t *)(low + key * (D * 3 / 4) + D / 4);
+        lo[i][1] = *(const uint32_t *)(low + key * (D * 3 / 4) + D / 2);
+    }
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        const uint32_t c = s * (D / 4) + part * 4;
+        const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
+        const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            const uint32_t codes = q8_codes(hi[i], mid[i], lo[i][s % 2], s);
+            const uint32_t row = i * R, piece = s * (D / 32);
+            uint8_t *const at_row = tile + piece / 8 * 1024 + row / 8 * (D * 16) + row % 8 * 128;
+            *(uint2 *)(at_row + (to ^ (piece ^ row) % 8 * 16)) = make_uint2(
+                h2_fma(by.x, q8_pair(codes, 0), min.x), h2_fma(by.y, q8_pair(codes, 2), min.y));
+        }
+    }
+}
+
+/* Makes `all` no number if one of the keys in a warp's 16 rows is not finite; else it stays 0. */
+template <int H, int D>
+static __device__ __forceinline__ uint32_t look_at_keys(const uint8_t *rows, uint32_t all)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 16 * D * 2; i += 32 * 16) {
+        const uint4 x = *(const uint4 *)(rows + i + threadIdx.x % 32 * 16);
+        all =
+            wgmma_spoil<H>(wgmma_spoil<H>(wgmma_spoil<H>(wgmma_spoil<H>(all, x.x), x.y), x.z), x.w);
+    }
+    return all;
+}
+
+/* The oldest tile on its way is there: whoever multiplies it is told. A warp, of its rows. */
+template <int F, int D>
+static __device__ __forceinline__ void tell_tile(uint32_t tile, uint32_t &spoilt, bool looks)
+{
+    using room = take_stages<F, D>;
+    uint8_t *const shared = kernel_shared();
+    const uint32_t stage = tile % room::n;
+    wgmma_publish();
+    __syncwarp();
+    if (looks)
+        spoilt = look_at_keys<rows_size<F, D>::half, D>(
+            shared + room::keys + stage * room::tile + threadIdx.x / 32 % 4 * 16 * (D * 2), spoilt);
+    if (threadIdx.x % 32 == 0) meet_arrive(smem_address(shared + room::full) + stage * 8);
+}
+
+/* Keys of all tiles of the block, in their order. A warpgroup. */
+template <int F, int D>
+static __device__ __forceinline__ void take_bring(struct take_block b, const struct sample_call &c)
+{
+    using room = take_stages<F, D>;
+    const uint32_t warp = threadIdx.x / 32 % 4, smem = smem_address(kernel_shared());
+    uint32_t n = 0, n_told = 0;
+    for (struct take_part part; take_next(part, b);) {
+        uint32_t spoilt = 0, page = part.begin + warp;
+        const uint8_t *keys = sealed_keys(c.pages, part.kv_head, page);
+        for (; page < part.end; page += TAKE_PAGES) {
+            const uint32_t next = min(page + TAKE_PAGES, part.end - 1);
+            const uint8_t *const next_keys = sealed_keys(c.pages, part.kv_head, next);
+#pragma unroll 1
+            for (uint32_t second = 0; second < 2; second++) {
+                const struct take_turn at = turn_of<F, D>(n++);
+                meet_wait(smem + room::free + at.stage * 8, at.parity ^ 1);
+                bring_half_keys<D>(smem + room::keys + at.stage * room::tile, keys, warp * 16,
+                                   second);
+                copy_commit();
+                if (n - n_told <= TAKE_AHEAD) continue;
+                copy_wait<TAKE_AHEAD>();
+                tell_tile<F, D>(n_told++, spoilt, b.looks);
+            }
+            keys = next_keys;
+        }
+        copy_wait<0>();
+        while (n_told < n) tell_tile<F, D>(n_told++, spoilt, b.looks);
+        if (spoilt) list_fail(c.op.lists, part.kv_head);
+    }
+}
+
+/* Brings the codes of a page's keys; of none there is nothing to wait for. A warp. */
+template <int D>
+static __device__ __forceinline__ void bring_codes(uint8_t *to, const struct sample_call &c,
+                                                   const struct take_part &part, uint32_t page)
+{
+    if (page < part.end) {
+        const uint8_t *const keys = sealed_keys(c.pages, part.kv_head, page);
+        for (uint32_t i = threadIdx.x % 32 * 16; i < take_stages<FORM_Q8, D>::codes; i += 32 * 16)
+            copy_async16(smem_address(to) + i, keys + i);
+    }
+    copy_commit();
+}
+
+/* The same of q8 pages: the codes of a warp's next two pages are there or on their way. */
+template <int D>
+static __device__ __forceinline__ void take_bring_coded(struct take_block b,
+                                                        const struct sample_call &c)
+{
+    using room = take_stages<FORM_Q8, D>;
+    const uint32_t warp = threadIdx.x / 32 % 4, free = smem_address(kernel_shared()) + room::free;
+    uint8_t *const codes = kernel_shared() + room::code + warp * 2 * room::codes;
+    uint32_t n = 0;
+    for (struct take_part part; take_next(part, b);) {
+        uint32_t spoilt = 0;
+        for (uint32_t i = 0; i < 2; i++)
+            bring_codes<D>(codes + (n / 2 + i) % 2 * room::codes, c, part,
+                           part.begin + warp + i * TAKE_PAGES);
+#pragma unroll 1
+        for (uint32_t page = part.begin + warp; page < part.end; page += TAKE_PAGES) {
+            uint8_t *const from = codes + n / 2 % 2 * room::codes;
+            copy_wait<1>();
+            __syncwarp(); /* all lanes' copies are there */
+#pragma unroll 1
+            for (uint32_t second = 0; second < 2; second++) {
+                const struct take_turn at = turn_of<FORM_Q8, D>(n);
+                meet_wait(free + at.stage * 8, at.parity ^ 1);
+                bring_coded_keys<D>(kernel_shared() + room::keys + at.stage * room::tile, from,
+                                    warp * 16, second);
+                tell_tile<FORM_Q8, D>(n++, spoilt, b.looks);
+            }
+            bring_codes<D>(from, c, part, page + 2 * TAKE_PAGES);
+        }
+        copy_wait<0>();
+        if (spoilt) list_fail(c.op.lists, part.kv_head);
+    }
+}
+
+/* ---- Queries ---- */
+
+/* What a warpgroup multiplies keys with. */
+struct take_slots {
+    uint32_t group;
+    uint32_t n_part; /* slots of a set */
+    bool alone; /* its slots have all sets of the block, as do those of the other warpgroup: they
+                   take units in turns */
+};
+
+/* Brings the slots of a KV head, and what this thread subtracts of their exponents, infinity where
+ * a slot has no query. A warpgroup. */
+template <int F, int D>
+static __device__ __forceinline__ void
+open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct take_block &b,
+           const struct sample_call &c, uint32_t kv_head)
+{
+    using room = take_stages<F, D>;
+    const uint32_t n_query = c.op.n_query, thread = threadIdx.x % 128;
+    const uint32_t query = smem_address(kernel_shared()) + o.group * 4 * room::tile;
+    struct take_set *const sets = (struct take_set *)(kernel_shared() + room::set) + o.group * 4;
+    wgmma_meet(o.group); /* what was there before has been read */
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t s = (o.alone ? 0 : o.group * 4 / o.n_part) + i / o.n_part;
+        const uint32_t row0 = (i & (o.n_part - 1)) * 64;
+        const uint32_t n = n_query > row0 ? min(n_query - row0, 64) : 0;
+        const struct take_set set = take_set_of(c, kv_head, b.set0 + min(s, b.n_set - 1));
+        const size_t first = (size_t)set.list * n_query + row0;
+        const uint8_t *const packed = (const uint8_t *)(c.op.query + first * D);
+        for (uint32_t x = thread * 16; x < room::tile; x += 128 * 16)
+            if (x < n * (D * 2))
+                copy_async16(query + i * room::tile + x, packed + x);
+            else
+                store_zero16(query + i * room::tile + x);
+        if (thread == 0) sets[i] = {set.list, s < b.n_set ? set.n_page : 0, set.seed, 0};
+#pragma unroll
+        for (uint32_t k = 0; k < 16; k++) {
+            const uint32_t row = k / 2 * 8 + thread % 4 * 2 + k % 2;
+            start[i][k / 2][k % 2] = row < n ? 2 * c.op.start[first + row] : INFINITY;
+        }
+    }
+    copy_commit();
+    copy_wait<0>();
+    wgmma_publish();
+    wgmma_meet(o.group);
+}
+
+/* ---- Products and exponentials ---- */
+
+/* Products of a tile of keys with two slots. */
+template <int H, int D>
+static __device__ __forceinline__ void begin_half(float (&s)[16][4], uint64_t keys, uint64_t query)
+{
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        const uint32_t at = i / 4 * 1024 + i % 4 * 32;
+        wgmma_dots<H>(s, wgmma_further(keys, at), wgmma_further(query, at), i > 0);
+    }
+    wgmma_commit();
+}
+
+/* Squares of this thread's two keys, summed over the queries that it has of each of two slots. */
+static __device__ __forceinline__ void add_squares(float (&sum)[2][2], float (&s)[16][4],
+                                                   const float (&start)[4][8][2], int slot0,
+                                                   float by)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        sum[i][0] = sum[i][1] = 0;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sum[i][e / 2] +=
+                    share_square(n * 4 + e, s[i * 8 + n][e], by, start[slot0 + i][n][e % 2]);
+        /* Before what is waited for next, not behind it. */
+        asm volatile("" : "+f"(sum[i][0]), "+f"(sum[i][1])::"memory");
+    }
+}
+
+/* Sums over four lanes of what each has of four slots; lane j gets slot j's. */
+static __device__ __forceinline__ float slot_sum(const float (&low)[2][2],
+                                                 const float (&high)[2][2], int key)
+{
+    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+    const float a = odd ? low[1][key] : low[0][key], b = odd ? high[1][key] : high[0][key];
+    const float x = a + __shfl_xor_sync(~0u, odd ? low[0][key] : low[1][key], 1);
+    const float y = b + __shfl_xor_sync(~0u, odd ? high[0][key] : high[1][key], 1);
+    return (upper ? y : x) + __shfl_xor_sync(~0u, upper ? x : y, 2);
+}
+
+/* Marks of four keys of a page with the sets of a warpgroup's slots. */
+template <int F, int D>
+static __device__ __forceinline__ void mark_slots(float (&square)[4], const struct take_slots &o,
+                                                  const struct sample_call &c, uint32_t page)
+{
+    using room = take_stages<F, D>;
+    const struct take_set *const set = (const struct take_set *)(kernel_shared() + room::set);
+    for (uint32_t lanes = 1; lanes < o.n_part; lanes *= 2)
+#pragma unroll
+        for (int k = 0; k < 4; k++) square[k] += __shfl_xor_sync(~0u, square[k], lanes);
+    mark_keys<4>(square, set[o.group * 4 + threadIdx.x % 4], page,
+                 (const int32_t *)(kernel_shared() + room::limit), c,
+                 (threadIdx.x & (o.n_part - 1)) == 0);
+}
+
+/* Takes of all units. A warpgroup: products of a half run while exponentials of the other are made,
+ * on from tile to tile; behind the last one they are of it again, for nothing. */
+template <int F, int D>
+static __device__ __forceinline__ void
+take_multiply(struct take_block b, const struct sample_call &c, const struct take_slots &o)
+{
+    using room = take_stages<F, D>;
+    constexpr int H = rows_size<F, D>::half;
+    const uint32_t smem = smem_address(kernel_shared());
+    const uint64_t low = wgmma_tile(smem + o.group * 4 * room::tile, 16, D * 16);
+    const uint64_t high = wgmma_further(low, 2 * room::tile);
+    const uint64_t keys = wgmma_tile(smem + room::keys, 16, D * 16);
+    uint32_t tile0 = 0; /* of a part */
+    for (struct take_part part; take_next(part, b);) {
+        float start[4][8][2], s0[16][4], s1[16][4], square[4] = {};
+        const uint32_t n = (part.end - part.begin) / TAKE_PAGES * 2;
+        open_slots<F, D>(start, o, b, c, part.kv_head);
+        uint32_t i = o.alone ? o.group * 2 : 0;
+        if (i < n) {
+            struct take_turn at = turn_of<F, D>(tile0 + i);
+            meet_wait(smem + room::full + at.stage * 8, at.parity);
+            begin_half<H, D>(s0, wgmma_further(keys, at.stage * room::tile), low);
+            uint32_t page = part.begin + i / 2 * TAKE_PAGES + threadIdx.x / 32 % 4;
+            for (bool first = true;; first = false) {
+                float sum0[2][2], sum1[2][2];
+                const uint32_t next = i + (o.alone && i % 2 ? 3 : 1);
+                const struct take_turn to = turn_of<F, D>(tile0 + (next < n ? next : i));
+                wgmma_wait<0>();
+                wgmma_done(s0);
+                begin_half<H, D>(s1, wgmma_further(keys, at.stage * room::tile), high);
+                if (i % 2 == 0 && !first) {
+                    mark_slots<F, D>(square, o, c, page);
+                    page += o.alone ? 2 * TAKE_PAGES : TAKE_PAGES;
+                }
+                add_squares(sum0, s0, start, 0, c.by);
+                meet_wait(smem + room::full + to.stage * 8, to.parity);
+                begin_half<H, D>(s0, wgmma_further(keys, to.stage * room::tile), low);
+                wgmma_wait<1>();
+                wgmma_done(s1);
+                if (threadIdx.x % 32 == 0) meet_arrive(smem + room::free + at.stage * 8);
+                add_squares(sum1, s1, start, 2, c.by);
+                square[0] = square[2], square[1] = square[3];
+                square[2] = slot_sum(sum0, sum1, 0), square[3] = slot_sum(sum0, sum1, 1);
+                at = to;
+                if (next >= n) break;
+                i = next;
+            }
+            wgmma_wait<0>();
+            wgmma_done(s0);
+            mark_slots<F, D>(square, o, c, page);
+        }
+        tile0 += n;
+    }
+}
+
+template <int F, int D>
+static __device__ __forceinline__ void take_by_groups(const struct take_block &b,
+                                                      const struct sample_call &c)
+{
+    using room = take_stages<F, D>;
+    const uint32_t smem = smem_address(kernel_shared()), n_part = set_slots(c.op.n_query);
+    const struct take_slots o = {wgmma_group(), n_part,
+                                 F != FORM_Q8 && b.n_set * n_part <= TAKE_SLOTS / 2};
+    int32_t *const limit = (int32_t *)(kernel_shared() + room::limit);
+    for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
+        limit[i] = c.limit[i];
+    if (threadIdx.x < room::n) { /* warps arrive */
+        meet_open(smem + room::full + threadIdx.x * 8, 4);
+        meet_open(smem + room::free + threadIdx.x * 8, o.alone ? 4 : 8);
+    }
+    __syncthreads();
+    if (o.group == 2) {
+        wgmma_fewer_registers<40>();
+        if constexpr (F == FORM_Q8)
+            take_bring_coded<D>(b, c);
+        else
+            take_bring<F, D>(b, c);
+    } else {
+        wgmma_more_registers<232>();
+        take_multiply<F, D>(b, c, o);
+    }
+}
+
+#endif
+
+/* ---- The launch ---- */
+
+template <int F, int D>
+__global__ void __launch_bounds__(TAKE_THREADS, 1)
+    sample_take_kernel(const struct sample_call c, const struct take_cut cut)
+{
+    kernel_begin();
+    struct take_block b = take_find(c, cut);
+    if (b.at >= b.end) return;
+#ifdef WGMMA_HERE
+    if constexpr (D <= 128) {
+        take_by_groups<F, D>(b, c);
+        return;
+    }
+#endif
+    take_by_warps<F, D>(b, c, cut);
+}
+
+static uint32_t part_of(uint32_t n, uint32_t parts) /* the largest of equal ones */
+{
+    return (n + parts - 1) / parts;
+}
+
+/* Bytes of shared memory of a block with n_set sets; warpgroups take on Hopper. */
+template <int F, int D>
+static uint32_t take_bytes(const struct cuda_device *d, uint32_t n_set, uint32_t n_query)
+{
+    const uint32_t bytes = take_room<D>{n_set, n_query}.bytes();
+    return d->major == 9 && D <= 128 ? max(bytes, take_stages<F, D>::bytes) : bytes;
+}
+
+/* As many sets as there is room for. */
+template <int F, int D>
+static struct take_cut take_cut_of(const struct cuda_device *d, const struct sample_call *c)
+{
+    const uint32_t n_set = c->op.rows.n_tile * c->group, n_query = c->op.n_query;
+    struct take_cut cut = {TAKE_SLOTS / set_slots(n_query), 0, 1};
+    while (cut.n_set > 1 && take_bytes<F, D>(d, cut.n_set, n_query) > d->smem_max) cut.n_set--;
+    cut.n_column = part_of(n_set, cut.n_set);
+    if (cut.n_column < d->n_sm) cut.n_block = d->n_sm / cut.n_column;
+    return cut;
+}
+
+#endif
