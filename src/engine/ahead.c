@@ -28,15 +28,20 @@ void ahead_plan(sac_engine *e, struct arena *a)
 
 /* ---- What can be described ---- */
 
-/* Whether no decode method keeps anything from step to step. */
+/* Whether a method keeps anything from step to step. What chooses by slots alone keeps nothing on a
+ * device, whatever state it has on the host. */
+static bool keeps(const struct method_decode *hooks)
+{
+    const bool has_state = hooks->state_bytes && (hooks->away || !hooks->choose);
+    return has_state || hooks->past_rows || hooks->see;
+}
+
 static bool methods_can(const sac_engine *e)
 {
     const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
-        const struct method_decode *hooks = m->decode;
-        if (m->evicts || (hooks && (hooks->state_bytes || hooks->past_rows || hooks->see)))
-            return false;
+        if (m->evicts || (m->decode && keeps(m->decode))) return false;
     }
     return true;
 }

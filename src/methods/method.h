@@ -236,10 +236,11 @@ struct method_decode {
     bool (*repeat_due)(const struct method_shape *s, const void *param, const void *state,
                        uint32_t n_tok);
     /* One of these three. `choose` asks for all lanes of a batch by slots of ops/lanes.h, and reads
-     * no key, score or result itself: so any backend that has the slots can run it. `select` is
-     * code of the host, called for each lane; methods of other needs have it, and perhaps `away`
-     * beside it. `select_lanes` is the same for all lanes of a batch, with all workers where those
-     * are more than the lanes; it tells in n_chosen of the lanes' results what it has chosen. */
+     * no key, score or result itself, nor a state where a device chooses: so any backend that has
+     * the slots can run it. `select` is code of the host, called for each lane; methods of other
+     * needs have it, and perhaps `away` beside it. `select_lanes` is the same for all lanes of a
+     * batch, with all workers where those are more than the lanes; it tells in n_chosen of the
+     * lanes' results what it has chosen. */
     const struct method_away *away;
     const char *(*refuses)(const void *param); /* a device: which setting; NULL: none */
     void (*choose)(const struct method_batch *b);

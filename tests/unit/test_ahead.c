@@ -196,8 +196,8 @@ static void methods_choose_ahead(void **state)
     (void)state;
     static const char *const decode[] = {"auto:mass=0.5,most=1,recent=0",
                                          "quest:budget=32,dense=0,sink=0,recent=0",
-                                         "streaming:budget=40"};
-    for (int i = 0; i < 3; i++) {
+                                         "streaming:budget=40", "psa:mass=0.5,recent=0"};
+    for (int i = 0; i < 4; i++) {
         const uint32_t n = (i % 2 ? 3 : 1) * PAGE_TOK - 4; /* or the first page to choose from */
         const struct heard want = choose(decode[i], n, false), got = choose(decode[i], n, true);
         assert_same(&want, &got);
@@ -206,15 +206,12 @@ static void methods_choose_ahead(void **state)
     }
 }
 
-/* What they keep from step to step would be that of a step that is not taken. */
-static void methods_that_remember_do_not(void **state)
+/* What it keeps from step to step would be that of a step that is not taken. */
+static void a_method_that_remembers_does_not(void **state)
 {
     (void)state;
-    static const char *const decode[] = {"loopserve:budget=20,every=4,first=1", "psa:mass=0.5"};
-    for (int i = 0; i < 2; i++) {
-        const struct heard got = choose(decode[i], PAGE_TOK, true);
-        assert_int_equal(got.n_ahead, 0);
-    }
+    const struct heard got = choose("loopserve:budget=20,every=4,first=1", PAGE_TOK, true);
+    assert_int_equal(got.n_ahead, 0);
 }
 
 /* ---- In the place of the step ---- */
@@ -358,7 +355,7 @@ int main(void)
         cmocka_unit_test(an_answers_steps_begin_at_once),
         cmocka_unit_test(steps_ahead_are_graphs),
         cmocka_unit_test(methods_choose_ahead),
-        cmocka_unit_test(methods_that_remember_do_not),
+        cmocka_unit_test(a_method_that_remembers_does_not),
         cmocka_unit_test(nobody_can_tell_a_step_that_was_not_taken),
         cmocka_unit_test(a_page_may_be_another_meanwhile),
         cmocka_unit_test(a_mask_asks_for_others),
