@@ -1,4 +1,4 @@
-/* sample_groups.cuh: takes by Hopper's warpgroups (private to this folder; of sample.cuh alone).
+/* sample_take.cuh: takes by Hopper's warpgroups (private to this folder; of sample.cuh alone).
  *
  * Two warpgroups have four slots of 64 queries each, which stay in shared memory, and multiply them
  * with the keys that a third one brings, a tile of 64 at a time: 16 keys of each of four pages, row
