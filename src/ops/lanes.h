@@ -185,7 +185,7 @@ struct op_visited {
     uint32_t plan;      /* where the next round ends; on a device the first one */
     uint32_t from, end; /* the round that is read */
     uint32_t n_last;    /* pages of the step before it */
-    uint32_t n_left;    /* pieces of the round that nobody has ended; atomic */
+    uint32_t n_left;    /* pieces of the round that nobody has ended, of a device begun; atomic */
     bool begun, done;
     /* Of each lane of the host: */
     uint32_t n_value;      /* pages whose values have been added */

@@ -80,13 +80,20 @@ static struct op_lane_visit put_visit(const struct op_lane_visit *op)
     return there;
 }
 
-/* With ties; of some forms most are 0, and more pages are visited than have others. */
+/* With ties; of some forms most are 0, and more pages are visited than have others, or all but one
+ * are much alike. */
+static float make_vote(int form, uint32_t page, uint32_t x)
+{
+    if (form % 5 == 4 && x >= 40) return 0;
+    if (form % 5 == 3) return page == 7 ? 1e-30f : 1 + (float)x / 16384;
+    return (float)(x % 40) / 64;
+}
+
 static void make_votes(int form, uint64_t *seed)
 {
-    for (uint32_t i = 0; i < N_MEMBER * N_VISIT; i++) {
-        const uint32_t x = random_next(seed) % 320;
-        s.vote[i / N_VISIT][i % N_VISIT] = form % 5 == 4 && x >= 40 ? 0 : (float)(x % 40) / 64;
-    }
+    for (uint32_t i = 0; i < N_MEMBER * N_VISIT; i++)
+        s.vote[i / N_VISIT][i % N_VISIT] =
+            make_vote(form, i % N_VISIT, (uint32_t)(random_next(seed) % 320));
 }
 
 static void visit_as_the_reference(int form, uint32_t n_page, bool bad, uint64_t *seed)
@@ -350,60 +357,81 @@ static void draws_are_listed_the_same(void **state)
 
 struct visited_lane {
     struct op_lane_result result;
+    struct attn_count count;
     struct op_visited state;
     struct shared_lane shared;
     float vote[N_VISIT], told[N_VISIT], sum[(N_VISIT + 1) * GROUP];
-    uint32_t order[N_VISIT], spare[N_VISIT], mask[N_VISIT];
+    uint32_t order[N_VISIT], spare[N_VISIT], mask[N_VISIT], page[N_VISIT];
 };
+
+enum { VISITING_MOST = 64 };
+
+/* What the slots of such a choice are asked. */
+static struct {
+    struct op_lane_begin begin[VISITING_MOST];
+    struct op_lane_shares shares[VISITING_MOST];
+    struct op_lane_fold fold[VISITING_MOST];
+    struct op_lane_visit visit[VISITING_MOST];
+    struct op_lane_list list[VISITING_MOST];
+    struct page_lines lines;
+} v;
+
+static void ask_visit(uint32_t i, struct visited_lane *l, uint32_t n_page, const float *q,
+                      const uint16_t *own)
+{
+    v.begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, &l->count};
+    v.shares[i] = make_shares(&l->shared, n_page, GROUP, q, 0.05f, &l->result);
+    v.fold[i] = (struct op_lane_fold){.in = l->shared.share,
+                                      .n = n_page,
+                                      .n_part = PAGE_TOK,
+                                      .step = PAGE_TOK,
+                                      .part_step = 1,
+                                      .out = l->vote};
+    v.visit[i] = make_visit(0, 0, n_page);
+    v.visit[i].frames = (struct page_frames){.base = p.there};
+    v.visit[i].page = p.page_there;
+    v.visit[i].own = (const uint8_t *)own;
+    v.visit[i].q = p.q_there;
+    v.visit[i].vote = l->vote;
+    v.visit[i].order = l->order;
+    v.visit[i].spare = l->spare;
+    v.visit[i].told = l->told;
+    v.visit[i].sum = l->sum;
+    v.visit[i].mask = l->mask;
+    v.visit[i].result = &l->result;
+    v.visit[i].state = &l->state;
+    v.visit[i].n_member = 1;
+    v.list[i] = (struct op_lane_list){.mask = l->mask,
+                                      .n_page = n_page,
+                                      .result = &l->result,
+                                      .lines = &v.lines,
+                                      .page = l->page,
+                                      .count = &l->count};
+}
 
 /* All slots of it: a lane of fewer pages, and one whose query is no number. `apart`: none of them
  * is noted when the next one comes. */
 static void visit_shares(struct visited_lane *got, bool apart, enum op_rest rest,
                          const uint16_t *own, const float *bad_q)
 {
-    struct op_lane_begin begin[N_DRAWN];
-    struct op_lane_shares shares[N_DRAWN];
-    struct op_lane_fold fold[N_DRAWN];
-    struct op_lane_visit visit[N_DRAWN];
     struct visited_lane *there = put(got, N_DRAWN * sizeof *got);
+    page_lines_init(&v.lines, &p.geom);
     for (uint32_t i = 0; i < N_DRAWN; i++) {
-        struct visited_lane *l = &there[i];
-        const uint32_t n_page = N_VISIT - 300 * i;
-        begin[i] = (struct op_lane_begin){l->mask, n_page, &l->result, NULL};
-        shares[i] =
-            make_shares(&l->shared, n_page, GROUP, i == 2 ? bad_q : p.q_there, 0.05f, &l->result);
-        fold[i] = (struct op_lane_fold){.in = l->shared.share,
-                                        .n = n_page,
-                                        .n_part = PAGE_TOK,
-                                        .step = PAGE_TOK,
-                                        .part_step = 1,
-                                        .out = l->vote};
-        visit[i] = make_visit(0, 0, n_page);
-        visit[i].frames = (struct page_frames){.base = p.there};
-        visit[i].page = p.page_there;
-        visit[i].own = (const uint8_t *)own;
-        visit[i].q = p.q_there;
-        visit[i].vote = l->vote;
-        visit[i].order = l->order;
-        visit[i].spare = l->spare;
-        visit[i].told = l->told;
-        visit[i].rest = rest;
-        visit[i].sum = l->sum;
-        visit[i].mask = l->mask;
-        visit[i].result = &l->result;
-        visit[i].state = &l->state;
-        visit[i].n_member = 1;
+        ask_visit(i, &there[i], N_VISIT - 300 * i, i == 2 ? bad_q : p.q_there, own);
+        v.visit[i].rest = rest;
     }
-    assert_int_equal(api->lane_begin(device, begin, N_DRAWN), SAC_OK);
+    assert_int_equal(api->lane_begin(device, v.begin, N_DRAWN), SAC_OK);
     if (apart) get(got, there, sizeof *got);
-    assert_int_equal(api->lane_shares(device, shares, N_DRAWN), SAC_OK);
-    assert_int_equal(api->lane_fold(device, fold, N_DRAWN), SAC_OK);
+    assert_int_equal(api->lane_shares(device, v.shares, N_DRAWN), SAC_OK);
+    assert_int_equal(api->lane_fold(device, v.fold, N_DRAWN), SAC_OK);
     if (apart) get(got, there, sizeof *got);
-    assert_int_equal(api->lane_visit(device, visit, N_DRAWN), SAC_OK);
+    assert_int_equal(api->lane_visit(device, v.visit, N_DRAWN), SAC_OK);
+    if (apart) get(got, there, sizeof *got);
+    assert_int_equal(api->lane_list(device, v.list, N_DRAWN), SAC_OK);
     get(got, there, N_DRAWN * sizeof *got);
 }
 
-/* Whoever makes the votes, the same pages are visited in the same order. */
+/* Whoever makes the votes, the same pages are visited in the same order, if in other rounds. */
 static void assert_visits_by_shares(enum op_rest rest, const uint16_t *own, const float *bad_q)
 {
     static struct visited_lane apart[N_DRAWN], row[N_DRAWN];
@@ -415,7 +443,13 @@ static void assert_visits_by_shares(enum op_rest rest, const uint16_t *own, cons
         const uint32_t n_page = N_VISIT - 300 * i;
         assert_memory_equal(apart[i].order, row[i].order, n_page * sizeof row[i].order[0]);
         assert_memory_equal(apart[i].mask, row[i].mask, n_page * sizeof row[i].mask[0]);
+        apart[i].count.n_line += row[i].result.n_line - apart[i].result.n_line;
+        apart[i].result.n_line = row[i].result.n_line;
         assert_memory_equal(&apart[i].result, &row[i].result, sizeof row[i].result);
+        assert_memory_equal(&apart[i].count, &row[i].count, sizeof row[i].count);
+        assert_int_equal(row[i].count.dense, i == 2);
+        assert_int_equal(row[i].count.n_page, i == 2 ? n_page : row[i].result.n_visit);
+        if (i != 2) assert_memory_equal(apart[i].page, row[i].page, row[i].result.n_visit * 4);
         assert_int_equal(row[i].result.n_bad > 0, i == 2);
         assert_true(row[i].result.n_visit > 0 || i == 2);
         assert_memory_equal(apart[i].vote, row[i].vote, n_page * sizeof row[i].vote[0]);
@@ -436,6 +470,41 @@ static void visits_by_shares_are_the_same(void **state)
     const uint16_t *own_there = put(s.own, sizeof s.own);
     assert_visits_by_shares(OP_REST_LEAST, own_there, bad_there);
     assert_visits_by_shares(OP_REST_VOTE, own_there, bad_there);
+    give_all();
+    free_pages();
+}
+
+/* Pages whose keys were read for a lane of many, whose own page has tokens that are `by` as long as
+ * the queries. */
+static uint32_t count_read(struct visited_lane *there, uint32_t n_page, float by)
+{
+    static struct visited_lane got;
+    for (uint32_t i = 0; i < GROUP * DIM; i++) s.own[i] = f32_to_f16(by * p.q[i / DIM][i % DIM]);
+    const uint16_t *own = put(s.own, sizeof s.own);
+    for (uint32_t i = 0; i < VISITING_MOST; i++) {
+        ask_visit(i, &there[i], n_page, p.q_there, own);
+        v.visit[i].n_own = GROUP;
+        v.visit[i].mass = 0.95;
+    }
+    assert_int_equal(api->lane_begin(device, v.begin, VISITING_MOST), SAC_OK);
+    assert_int_equal(api->lane_shares(device, v.shares, VISITING_MOST), SAC_OK);
+    assert_int_equal(api->lane_fold(device, v.fold, VISITING_MOST), SAC_OK);
+    assert_int_equal(api->lane_visit(device, v.visit, VISITING_MOST), SAC_OK);
+    get(&got, &there[VISITING_MOST - 1], sizeof got);
+    assert_true(got.result.n_visit > 0 && got.result.n_visit <= n_page);
+    return got.result.n_line / (uint32_t)(p.geom.v_scale / 64);
+}
+
+/* Where the own page has nearly everything, few pages are looked at, and no first round of more. */
+static void a_first_round_follows_the_own_page(void **state)
+{
+    (void)state;
+    enum { PAGES = 300 };
+    uint64_t seed = 29;
+    make_pages(N_VISIT, SAC_KV_Q8, false, &seed);
+    struct visited_lane *there = put_any(VISITING_MOST * sizeof *there);
+    assert_true(count_read(there, PAGES, 1) > PAGES / 2);
+    assert_true(count_read(there, PAGES, 15) < PAGES / 4);
     give_all();
     free_pages();
 }
@@ -517,6 +586,7 @@ int main(void)
         cmocka_unit_test(page_sums_are_those_of_their_shares),
         cmocka_unit_test(draws_are_listed_the_same),
         cmocka_unit_test(visits_by_shares_are_the_same),
+        cmocka_unit_test(a_first_round_follows_the_own_page),
         cmocka_unit_test(the_best_are_listed_the_same),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);

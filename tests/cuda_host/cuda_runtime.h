@@ -192,6 +192,12 @@ static inline uint32_t atomicAdd(uint32_t *p, uint32_t x)
     *p += x;
     return was;
 }
+static inline uint32_t atomicSub(uint32_t *p, uint32_t x)
+{
+    const uint32_t before = *p;
+    *p -= x;
+    return before;
+}
 static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long x)
 {
     const unsigned long long was = *p;

@@ -367,6 +367,10 @@ struct choose_folds choose_take_folds(struct cuda_device *d, const struct op_lan
 bool choose_list_drawn(struct cuda_device *d, const struct op_lane_list *op,
                        const struct op_lane_list *staged, uint32_t n);
 
+/* The same of visits. */
+bool choose_list_visited(struct cuda_device *d, const struct op_lane_list *op,
+                         const struct op_lane_list *staged, uint32_t n);
+
 /* What a staged list says, in the memory of the host. */
 template <typename T>
 static inline const T *choose_staged(const struct cuda_device *d, const T *list)

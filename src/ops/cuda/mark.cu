@@ -234,7 +234,8 @@ static bool list_taken(struct cuda_device *d, const struct op_lane_list *op,
 sac_status cuda_lane_list(struct cuda_device *d, const struct op_lane_list *op, uint32_t n)
 {
     const struct op_lane_list *list = choose_stage(d, op, n);
-    if (!list || n == 0 || choose_list_drawn(d, op, list, n) || list_taken(d, op, list, n))
+    if (!list || n == 0 || choose_list_drawn(d, op, list, n) || list_taken(d, op, list, n) ||
+        choose_list_visited(d, op, list, n))
         return d->status;
     return queue_launch(d, "lists of a choice", list_kernel, n, THREADS, 0, *op->lines, list);
 }

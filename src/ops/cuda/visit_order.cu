@@ -1,0 +1,346 @@
+/* visit_order.cu: pages in the order of their votes, for visits (op_lane_visit), by a block for
+ * each team. Pages are dealt into bins, equal parts of the range of the votes' bits, so that few
+ * are in one even if all are much alike, and a page's place is the number of those in higher bins
+ * and of those before it in its own.
+ *
+ * How long the first round is follows from votes, too. Where they tell what is left, they also tell
+ * how many pages are enough in any case, the row's own page having no vote: the first round is as
+ * long, and the last. Else it is as long as leaves twice what may be left, by votes and by what the
+ * own page has beside all others; mostly that is enough, as the least page that was seen, which
+ * those left are taken for, is less than they are. */
+#include "ops/cuda/block.cuh"
+#include "ops/cuda/choose.cuh"
+#include "ops/cuda/cut.cuh"
+#include "ops/cuda/visit.cuh"
+
+#define FIRST      256u        /* pages of a first round, at most: more are seldom visited */
+#define ORDER      1024u       /* threads */
+#define ORDER_BITS 12u         /* that a range is divided by, or one less */
+#define ORDER_BINS (5 * ORDER) /* with one for what is below 0 */
+#define ORDER_EACH 4u          /* pages whose votes a thread reads together */
+#define ORDER_ZERO 0x80000000u /* the key of a vote of 0, which many pages may have */
+
+static_assert(ORDER_BINS > 1u << ORDER_BITS, "each has a bin");
+static_assert(ORDER == 32 * PAGE_TOK, "a warp for each token of a page");
+
+struct order_call {
+    struct choose_folds folds;
+    const struct op_lane_visit *list;
+    uint32_t n_near;  /* pages whose keys have room in shared memory; 0: they have none */
+    uint32_t n_block; /* that visit, of each team */
+    uint32_t head_dim;
+    sac_kv_type type; /* of 16 bits, of own pages */
+};
+
+/* ---- Votes ---- */
+
+static __device__ void begin_lane(const struct op_lane_visit &op)
+{
+    struct op_visited *s = op.state;
+    for (uint32_t g = threadIdx.x; g < op.group; g += blockDim.x) s->guess[g] = INFINITY;
+    if (threadIdx.x == 0) s->bad_from = op.result->n_bad ? 0 : UINT32_MAX;
+}
+
+/* A page's votes by all lanes of the team that have some. */
+static __device__ inline float team_vote(const struct op_lane_visit *op, uint32_t page)
+{
+    float sum = 0;
+    if (op->n_member == 1) return op->vote[page];
+    for (uint32_t m = 0; m < op->n_member; m++)
+        sum += op[m].result->n_bad ? 0.0f : op[m].vote[page];
+    return sum;
+}
+
+/* Where votes come from: the shares of a lane's pages, by the logs of their heads' powers, or NULL:
+ * they are there. */
+struct order_from {
+    const struct op_lane_shares *of;
+    float log[OP_GROUP_MAX];
+};
+
+/* ---- Order ---- */
+
+/* The keys of what is above 0, from `low` to `high`; below 0 is a bin of its own. */
+struct order_range {
+    uint32_t low, high;
+    bool zeros; /* there are such beside them */
+};
+
+static __device__ inline uint32_t order_shift(const struct order_range &r)
+{
+    const uint32_t bits = 32 - (uint32_t)__clz((int)(r.high - r.low));
+    return max(bits, ORDER_BITS) - ORDER_BITS;
+}
+
+static __device__ inline uint32_t order_bin(uint32_t key, const struct order_range &r)
+{
+    return key < ORDER_ZERO ? 0 : 1 + ((key - r.low) >> order_shift(r));
+}
+
+/* A key's place among the parts of all bins, the highest first: a bin has as many equal parts as
+ * pages. `bin` [ORDER_BINS]: where each begins. */
+static __device__ inline uint32_t order_part(uint32_t key, const struct order_range &r,
+                                             const uint32_t *bin)
+{
+    const uint32_t b = order_bin(key, r), first = bin[b];
+    if (b == 0) return first;
+    const uint32_t shift = order_shift(r), in = (key - r.low) & ((1u << shift) - 1);
+    return bin[b - 1] - 1 - (uint32_t)((uint64_t)in * (bin[b - 1] - first) >> shift);
+}
+
+/* Reads or makes the votes of all pages; keys of those between the ends go to memory. By all
+ * threads; returns the keys' range. */
+static __device__ struct order_range read_votes(const struct op_lane_visit *op,
+                                                const struct order_from &from, uint32_t *key)
+{
+    __shared__ struct order_range all;
+    const uint32_t n = op->n_page, begin = op->begin, end = op->end;
+    struct order_range r = {UINT32_MAX, 0, false};
+    if (threadIdx.x == 0) all = r;
+    __syncthreads();
+    for (uint32_t first = threadIdx.x; first < n; first += ORDER_EACH * ORDER) {
+        float vote[ORDER_EACH];
+#pragma unroll
+        for (uint32_t j = 0; j < ORDER_EACH; j++) {
+            const uint32_t p = min(first + j * ORDER, n - 1);
+            vote[j] = from.of ? choose_page_share(from.of->at, from.log, p) : team_vote(op, p);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < ORDER_EACH; j++) {
+            const uint32_t p = first + j * ORDER, k = cut_key(vote[j]);
+            if (p >= n) continue;
+            if (from.of) op->vote[p] = vote[j];
+            if (p < begin || p >= end) continue;
+            r.zeros = r.zeros || k == ORDER_ZERO;
+            if (k > ORDER_ZERO) r.low = min(r.low, k), r.high = max(r.high, k);
+            key[p - begin] = k;
+        }
+    }
+    for (int i = 16; i > 0; i /= 2) {
+        r.low = min(r.low, __shfl_xor_sync(~0u, r.low, i));
+        r.high = max(r.high, __shfl_xor_sync(~0u, r.high, i));
+    }
+    if (r.zeros) all.zeros = true;
+    if (threadIdx.x % 32 == 0) {
+        atomicMin(&all.low, r.low);
+        atomicMax(&all.high, r.high);
+    }
+    __syncthreads();
+    return all;
+}
+
+/* Where bins begin, the highest first, from how many are in each; returns the number of all. */
+static __device__ uint32_t place_bins(uint32_t *bin, uint32_t *room)
+{
+    constexpr uint32_t each = ORDER_BINS / ORDER;
+    const uint32_t first = ORDER_BINS - (threadIdx.x + 1) * each;
+    uint32_t n = 0, all;
+    for (uint32_t k = 0; k < each; k++) n += bin[first + k];
+    uint32_t at = block_before(n, room, &all);
+    for (uint32_t k = each; k-- > 0;) {
+        const uint32_t mine = bin[first + k];
+        bin[first + k] = at;
+        at += mine;
+    }
+    return all;
+}
+
+/* The same of n parts. */
+static __device__ void place_parts(uint32_t *part, uint32_t n, uint32_t *room)
+{
+    const uint32_t each = (n + ORDER - 1) / ORDER;
+    const uint32_t first = min(threadIdx.x * each, n), end = min(first + each, n);
+    uint32_t sum = 0, all;
+    for (uint32_t k = first; k < end; k++) sum += part[k];
+    uint32_t at = block_before(sum, room, &all);
+    for (uint32_t k = first; k < end; k++) {
+        const uint32_t mine = part[k];
+        part[k] = at;
+        at += mine;
+    }
+}
+
+/* The place of page i among those in its part, whose ends are known: those of higher votes are
+ * before it, then those of lower numbers. */
+static __device__ uint32_t place_in_part(const uint32_t *key, const uint32_t *grouped,
+                                         const uint32_t *part, uint32_t at, uint32_t i)
+{
+    const uint32_t mine = key[i], begin = at > 0 ? part[at - 1] : 0;
+    uint32_t place = begin;
+    for (uint32_t k = begin; k < part[at]; k++) {
+        const uint32_t j = grouped[k], other = key[j];
+        place += other > mine || (other == mine && j < i);
+    }
+    return place;
+}
+
+/* Votes of 0 have a place of their own, behind all bins but the last: the n of them that are before
+ * a page are counted as the block goes through the pages. Returns their number. */
+static __device__ uint32_t place_zeros(const struct op_lane_visit *op, const uint32_t *key,
+                                       uint32_t n, uint32_t first, uint32_t *room)
+{
+    uint32_t n_zero = 0, all;
+    for (uint32_t i0 = 0; i0 < n; i0 += ORDER) {
+        const uint32_t i = i0 + threadIdx.x;
+        const bool is = i < n && key[i] == ORDER_ZERO;
+        const uint32_t before = block_before(is, room, &all);
+        if (is) op->order[first + n_zero + before] = op->begin + i;
+        n_zero += all;
+    }
+    return n_zero;
+}
+
+/* ---- The first round ---- */
+
+/* The sum of x over the threads before this one, and of all. */
+static __device__ double votes_before(double x, double *all)
+{
+    __shared__ double warp_sum[ORDER / 32];
+    double before = warp_before(x), sum = 0;
+    if (threadIdx.x % 32 == 31) warp_sum[threadIdx.x / 32] = before + x;
+    __syncthreads();
+    for (uint32_t w = 0; w < ORDER / 32; w++) {
+        if (w == threadIdx.x / 32) before += sum;
+        sum += warp_sum[w];
+    }
+    *all = sum;
+    return before;
+}
+
+/* Logits of the own page's tokens, each by a warp, for a head at a time; `logs` [PAGE_TOK][group].
+ */
+static __device__ void own_logits(float *logit, const struct op_lane_visit &op,
+                                  const struct order_call &c)
+{
+    const uint32_t t = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint16_t *key = (const uint16_t *)op.own + t * c.head_dim;
+    if (t >= op.n_own) return;
+#pragma unroll 4
+    for (uint32_t g = 0; g < op.group; g++) {
+        float dot = 0;
+        for (uint32_t i = lane; i < c.head_dim; i += 32)
+            dot += op.q[g * c.head_dim + i] * choose_half(key[i], c.type);
+        for (int by = 16; by > 0; by /= 2) dot += __shfl_xor_sync(~0u, dot, by);
+        if (lane == 0) logit[t * op.group + g] = visit_logit(op, dot);
+    }
+}
+
+/* What share of a head's attention other pages than the own one have, by the log of their powers.
+ */
+static __device__ inline float share_beside(const float *logit, const struct op_lane_visit &op,
+                                            uint32_t g, float log)
+{
+    const uint32_t t = threadIdx.x % 32;
+    const float x = t < op.n_own ? logit[t * op.group + g] * 1.44269504f : -INFINITY;
+    float own = exp2f(x - (log - CHOOSE_UP));
+    for (int by = 16; by > 0; by /= 2) own += __shfl_xor_sync(~0u, own, by);
+    return 1 / (1 + own);
+}
+
+/* The same of the heads' mean, or of the one that has most. */
+static __device__ float share_of_pages(const struct op_lane_visit &op, const struct order_call &c,
+                                       const float *log)
+{
+    __shared__ float logit[PAGE_TOK * OP_GROUP_MAX], beside[OP_GROUP_MAX];
+    own_logits(logit, op, c);
+    __syncthreads();
+    for (uint32_t g = threadIdx.x / 32; g < op.group; g += ORDER / 32) {
+        const float x = share_beside(logit, op, g, log[g]);
+        if (threadIdx.x % 32 == 0) beside[g] = x;
+    }
+    __syncthreads();
+    float sum = 0, most = 0;
+    for (uint32_t g = 0; g < op.group; g++) sum += beside[g], most = fmaxf(most, beside[g]);
+    return op.by_mean ? sum / (float)op.group : most;
+}
+
+/* Begins the first round, in whole pieces: as many pages as are enough by votes, or most likely
+ * are, when all of them have `share` of the attention; votes of a lane add up to 1. Where they tell
+ * what is left, they are told for each place. A thread has neighbouring places. */
+static __device__ void tell_votes(const struct op_lane_visit *op, float share, uint32_t n_block)
+{
+    __shared__ uint32_t n_enough;
+    const bool by_vote = op->rest == OP_REST_VOTE;
+    const uint32_t n = by_vote ? op->n_page : min(op->n_page, FIRST);
+    const uint32_t n_mine = (n + ORDER - 1) / ORDER;
+    const uint32_t first = min(threadIdx.x * n_mine, n), end = min(first + n_mine, n);
+    double sum = 0, all;
+    if (threadIdx.x == 0) n_enough = n;
+    for (uint32_t i = first; i < end; i++) sum += (double)fmaxf(team_vote(op, op->order[i]), 0);
+    double up_to = votes_before(sum, &all);
+    const double enough =
+        by_vote ? op->mass * all : op->n_member * (1 - 2 * (1 - op->mass) / (double)share);
+    for (uint32_t i = first; i < end; i++) {
+        const bool was_enough = i > 0 && up_to > enough;
+        up_to += (double)fmaxf(team_vote(op, op->order[i]), 0);
+        if (by_vote) op->told[i] = all > 0 ? (float)(up_to / all) : 0;
+        if (!was_enough && up_to > enough) atomicMin(&n_enough, i + 1);
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    const uint32_t least = by_vote ? 1 : min(n_block, FIRST / VISIT_WARPS);
+    op->state->plan = max((n_enough + VISIT_WARPS - 1) / VISIT_WARPS, least) * VISIT_WARPS;
+    open_round(op, 0, n_block);
+}
+
+/* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. A vote
+ * that is below 0 or no number is in the last bin, behind those of 0. */
+static __global__ void __launch_bounds__(ORDER) order_kernel(const struct order_call c)
+{
+    __shared__ struct op_lane_shares of;
+    __shared__ uint32_t room[32];
+    __shared__ struct order_from from;
+    uint32_t *const bin = (uint32_t *)kernel_shared(), *const near = bin + ORDER_BINS;
+    const bool makes = c.folds.shares.n > 0;
+    const struct op_lane_visit *op = c.list + blockIdx.x;
+    if (makes) choose_copy(&of, c.folds.shares.list + blockIdx.x);
+    if (threadIdx.x == 0) from.of = makes ? &of : NULL;
+    kernel_begin();
+    __syncthreads();
+    if (makes && !choose_make_logs(from.log, of)) op->result->n_bad = 1;
+    __syncthreads();
+    begin_lane(*op);
+    if (op->n_member == 0) return; /* of the team before */
+    const uint32_t n = op->end - op->begin, n_end = op->begin + op->n_page - op->end;
+    uint32_t *const key = c.n_near ? near : (uint32_t *)op->sum;
+    uint32_t *const grouped = c.n_near ? key + c.n_near : op->spare;
+    uint32_t *const part = c.n_near ? grouped + c.n_near : (uint32_t *)op->told;
+    for (uint32_t p = threadIdx.x; p < n_end; p += ORDER) op->order[p] = p < op->begin ? p : p + n;
+    for (uint32_t b = threadIdx.x; b < ORDER_BINS; b += ORDER) bin[b] = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER) part[i] = 0;
+    const struct order_range range = read_votes(op, from, key);
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER)
+        if (key[i] != ORDER_ZERO) atomicAdd(&bin[order_bin(key[i], range)], 1u);
+    __syncthreads();
+    const uint32_t n_part = place_bins(bin, room);
+    __syncthreads();
+    const uint32_t n_above = bin[0]; /* of all bins but the last */
+    const uint32_t n_zero = range.zeros ? place_zeros(op, key, n, n_end + n_above, room) : 0;
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER)
+        if (key[i] != ORDER_ZERO) atomicAdd(&part[order_part(key[i], range, bin)], 1u);
+    __syncthreads();
+    place_parts(part, n_part, room);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER)
+        if (key[i] != ORDER_ZERO) grouped[atomicAdd(&part[order_part(key[i], range, bin)], 1u)] = i;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < n; i += ORDER) {
+        if (key[i] == ORDER_ZERO) continue;
+        const uint32_t at = order_part(key[i], range, bin);
+        const uint32_t place = place_in_part(key, grouped, part, at, i);
+        op->order[n_end + place + (key[i] < ORDER_ZERO ? n_zero : 0)] = op->begin + i;
+    }
+    __syncthreads();
+    tell_votes(op, makes ? share_of_pages(*op, c, from.log) : 1, c.n_block);
+}
+
+sac_status visit_put_in_order(struct cuda_device *d, const struct visit_order *v,
+                              const struct choose_folds &folds, const struct page_geom *geom)
+{
+    const uint32_t n_reach = choose_reach(v->n_page), n_near = n_reach > ORDER_NEAR ? 0 : n_reach;
+    const struct order_call c = {
+        folds,      v->list,        n_near,
+        v->n_block, geom->head_dim, geom->type_k == SAC_KV_BF16 ? SAC_KV_BF16 : SAC_KV_F16};
+    return queue_launch(d, "order of visits", order_kernel, v->n, ORDER,
+                        (ORDER_BINS + 3 * n_near) * sizeof(uint32_t), c);
+}
