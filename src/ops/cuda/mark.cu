@@ -55,10 +55,11 @@ struct choose_ends choose_take_ends(struct cuda_device *d)
 
 /* ---- The best items ---- */
 
+/* Divides by nothing, as a block has many items. */
 static __device__ inline uint32_t item_begin(const struct op_lane_take &op, uint32_t i)
 {
     if (op.item_tok == 1) return i;
-    return i % op.n_page * PAGE_TOK + i / op.n_page * op.item_tok;
+    return i < op.n_page ? i * PAGE_TOK : (i - op.n_page) * PAGE_TOK + op.item_tok;
 }
 
 /* What launches before have left to this one, [n] on the device each; NULL: nothing. */

@@ -66,11 +66,23 @@ static __device__ void box_query_load(struct box_query<TILES> *to, const struct 
     }
 }
 
-/* Box i of all is box i / n_page of page i % n_page. */
+/* Box i of all: the first ones of all pages come first, then the second ones. */
+struct box_place {
+    uint32_t page, second;
+};
+
+static __device__ __forceinline__ struct box_place box_place_of(const struct op_lane_boxes &op,
+                                                                uint32_t i)
+{
+    const uint32_t second = i >= op.at.n_page; /* there are two at most, and divisions cost more */
+    return {second ? i - op.at.n_page : i, second};
+}
+
 static __device__ __forceinline__ const uint8_t *box_at(const struct op_lane_boxes &op, uint32_t i)
 {
-    return op.at.base + (size_t)op.at.page[i % op.at.n_page] * op.at.stride +
-           i / op.at.n_page * op.box_at + threadIdx.x % 4 * 32;
+    const struct box_place at = box_place_of(op, i);
+    return op.at.base + (size_t)op.at.page[at.page] * op.at.stride + at.second * op.box_at +
+           threadIdx.x % 4 * 32;
 }
 
 /* Adds the products of a part of the boxes' first vectors, or second ones, with tiles that are
@@ -114,7 +126,7 @@ static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
         const struct op_lane_boxes &op = b.of[m];
         same = same && op.at.base == one.at.base && op.at.n_page == one.at.n_page &&
                (i >= op.at.n_page * op.n_box ||
-                op.at.page[i % op.at.n_page] == one.at.page[i % op.at.n_page]);
+                op.at.page[box_place_of(op, i).page] == one.at.page[box_place_of(op, i).page]);
     }
     return __all_sync(~0u, same);
 }
@@ -157,9 +169,9 @@ static __device__ __forceinline__ void box_unit(const struct box_block &b,
 #pragma unroll
         for (uint32_t r = 0; r < ROWS * 2; r++) {
             const uint32_t i = first + r * 8 + lane / 4;
+            const struct box_place at = box_place_of(op, i);
             if (i < n)
-                out[i / op.at.n_page * to.box_out + i % op.at.n_page] =
-                    sum[k / 2][r / 2][r % 2 * 2 + k % 2];
+                out[at.second * to.box_out + at.page] = sum[k / 2][r / 2][r % 2 * 2 + k % 2];
         }
     }
 }
@@ -237,6 +249,8 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     uint32_t most = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].turn || op[i].at.frame_of) return refuse_turned(d);
+        if (op[i].n_box > 2)
+            return device_fail(d, SAC_ERR_UNSUPPORTED, "more than two boxes of a page");
         if (!boxes_are_aligned(&op[i]))
             return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
         most = choose_larger(most, op[i].at.n_page * op[i].n_box);
