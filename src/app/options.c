@@ -31,9 +31,9 @@ struct found {
     const void *target; /* of its group */
 };
 
-/* What every command takes; its target is the struct options. No variable names such a file:
+/* What every command line takes; its target is the struct options. No variable names such a file:
  * options of one command are unknown to most others. */
-static const struct option_spec common[] = {
+static const struct option_spec common_specs[] = {
     {.names = OPTIONS_CONFIG,
      .type = OPTION_TEXT,
      .offset = offsetof(struct options, config),
@@ -45,9 +45,8 @@ static const struct option_spec common[] = {
 
 bool options_group(const struct options *o, size_t i, struct option_group *out)
 {
-    if (i > o->n_group) return false;
-    *out = i < o->n_group ? o->group[i] : (struct option_group){"Options", common, (void *)o};
-    return true;
+    *out = i < o->n_group ? o->group[i] : o->common;
+    return i < o->n_group || (i == o->n_group && o->common.spec);
 }
 
 int options_usage_error(const char *command, const char *fmt, ...)
@@ -452,6 +451,7 @@ int options_parse(struct options *o, int argc, char **argv)
 {
     char why[256];
     bool only_operands = false;
+    o->common = (struct option_group){"Options", common_specs, o};
     o->n_operand = 0;
     if (argc > 1 && strcmp(argv[1], COMPLETE_WORDS) == 0) {
         complete_options(o, argc - 2, argv + 2);

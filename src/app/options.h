@@ -62,11 +62,12 @@ struct options {
     const void *watch;    /* the target of a group, or NULL */
     const char *watched;  /* out: the last option of that group on the command line, or NULL */
     const char *config;   /* out: the file of options (optfile.h), or NULL */
+    struct option_group common; /* options_parse's own: what every command line takes */
 };
 
 #define OPTIONS_CONFIG "--config"
 
-/* A group by its index: the command's, then what every command takes; false behind the last. */
+/* A group by its index: the command's, then those common to all; false behind the last. */
 bool options_group(const struct options *o, size_t i, struct option_group *out);
 bool options_is_flag(const struct options *o, const char *name);
 

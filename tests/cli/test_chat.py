@@ -116,9 +116,10 @@ class Piped(unittest.TestCase):
                 self.assertIn(word, done.stderr)
 
     def test_commands_say_what_is_wrong(self):
-        done = chat(["/nope", "/set", "/set speed 3", "/set top-p 7", "/set temp", "/file /no/such",
+        done = chat(["/nope", "/set", "/set speed 3", "/set config x", "/set top-p 7", "/set temp", "/file /no/such",
                      "/file", "/system", "/system Be brief.", "/system", "/help", "/quit", "never read"])
-        for word in ("/nope", "'--speed'", "'7'", "0 to 1", "needs a value", "/no/such", "/file needs"):
+        for word in ("/nope", "'--speed'", "unknown option '--config'", "'7'", "0 to 1", "needs a value", "/no/such",
+                     "/file needs"):
             self.assertIn(word, done.stderr)
         self.assertIn("(no system message)", done.stdout)
         self.assertIn("Be brief.", done.stdout)
