@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/methods from what the program says of its attention methods, so that the two cannot
-disagree; a test compares the pages with fresh ones. usage: make_methods.py PROGRAM FOLDER
+"""Generates docs/methods from the program's own descriptions of its attention methods, so that the
+two cannot disagree; a test compares the pages with fresh ones. usage: make_methods.py PROGRAM FOLDER
 """
 import json
 import pathlib
@@ -41,12 +41,12 @@ def page_of(method):
     if method.get("paper"):
         lines += [f"Paper: {method['paper']}.", ""]
     if method.get("needs_question"):
-        lines += ["It takes the prompt's end for the question: where the tokens of a question are decode rows "
-                  "(`--decode-rows question`), for this method the last one alone is.", ""]
+        lines += ["It takes the end of the prompt as the question: with `--decode-rows question`, only the last token "
+                  "of a question is a decode row for this method.", ""]
     if not method.get("any_chunk", True):
-        lines += ["It plans a chunk of the prompt as a whole, so what it reads depends on where chunks end (`-b`).", ""]
+        lines += ["It plans each chunk of the prompt as a whole, so what it reads depends on where chunks end (`-b`).", ""]
     lines += ["It runs on CPUs and GPUs." if method["runs_on"] == "any" else
-              "It chooses by code of the host: it runs on the CPU.", ""]
+              "It runs on the CPU only.", ""]
     if method["param"]:
         lines += ["| parameter | meaning | range | default |", "|---|---|---|---|"]
         lines += [f"| `{p['key']}` | {p['help']} | {range_of(p)} | {p['default'] or 'none'} |"
@@ -55,36 +55,42 @@ def page_of(method):
         lines += ["", f"    saccade run -m MODEL {what} -p QUESTION --{method['kind']} "
                   f"{method['name']}:{method['param'][0]['key']}={method['param'][0]['default']}", ""]
     if method["deviation"]:
-        lines += ["## Where it is not the paper's", "", "| paper | here | why | effect measured |",
+        lines += ["## Differences from the paper", "", "| paper | here | why | effect measured |",
                   "|---|---|---|---|"]
         lines += [f"| {d['paper']} | {d['here']} | {d['why']} | {d['effect'] or 'not measured'} |"
                   for d in method["deviation"]]
         lines += [""]
     source = source_of(method)
-    lines += [f"Source: [{source}](../../{source}), whose head says more of how it "
-              "works.", ""]
+    lines += [f"Source: [{source}](../../{source}). The comment at its top says more about how it works.", ""]
     return "\n".join(lines)
 
 
 README = """# Attention methods
 
-[index.md](index.md) lists all, with a page for each; `tools/make_methods.py` makes them from the
-program's own list; a method's page has a table of where it is not its paper's.
-[measured.md](measured.md): decode methods held against each other. How to write one:
+[index.md](index.md) lists all methods. Each has a page with its paper, its parameters and its
+differences from the paper. `tools/make_methods.py` generates these pages from the program's own list.
+[measured.md](measured.md) compares the decode methods. To write a method, see
 [adding_a_method.md](../adding_a_method.md).
 
-**What a budget counts** is the same for all decode methods: the tokens that are chosen by score. What a
-method reads in any case comes first and in addition: the page that the new token is in, the first
-tokens, the newest ones. Methods that choose pages or blocks take as many as the budget holds, and at
-least one. Some papers count otherwise, and their methods keep their paper's way: the budget of
-`streaming`, `h2o`, `raas` and `tova` is all that lives, that of `snapkv` and its relatives holds the window
-of newest prompt tokens, that of `kvzip` is a mean over all heads of the model. A budget of the whole context or more reads everything: the answer is then, bit
-for bit, the dense one. How many tokens were chosen by score stands in every table and every output.
+**What a budget counts** is the same for all decode methods: the tokens that are selected by score. In
+addition every method reads the page of the new token, the first tokens and the most recent ones.
+Methods that select pages or blocks take as many as fit in the budget, and at least one.
+
+Some papers count differently, and their methods count as the paper does:
+
+| method | budget |
+|---|---|
+| `streaming`, `h2o`, `raas`, `tova` | all tokens that are kept or read |
+| `snapkv` and its relatives | includes the window of the last prompt tokens |
+| `kvzip` | a mean over all heads of the model |
+
+With a budget of the whole context or more a method reads everything, and the answer is bit for bit that
+of dense attention. Every table and every output says how many tokens were selected by score.
 """
 
 
 def index_of(methods):
-    lines = ["# Attention methods, by kind", "", "| method | kind | reads |", "|---|---|---|"]
+    lines = ["# Attention methods, by kind", "", "| method | kind | summary |", "|---|---|---|"]
     lines += [f"| [{m['name']}]({file_of(m, methods)}) | {m['kind']} | {m['summary']} |" for m in methods]
     return "\n".join(lines) + "\n"
 

@@ -114,7 +114,7 @@ static void print_wrapped(const char *text, size_t width)
 
 static void print_deviations(const sac_method_info *m)
 {
-    if (m->n_deviation) printf("\nWhere it is not the paper's\n");
+    if (m->n_deviation) printf("\nDifferences from the paper\n");
     for (size_t i = 0; i < m->n_deviation; i++) {
         const sac_method_deviation *d = &m->deviation[i];
         printf("  paper   %s\n  here    %s\n  why     %s\n  effect  %s\n%s", d->paper, d->here,
@@ -132,12 +132,12 @@ static void print_method(const sac_method_info *m)
     }
     if (m->needs_question && strcmp(m->kind, "decode") == 0) {
         putchar('\n');
-        print_wrapped("It takes the prompt's end for the question: of a question's tokens the last "
-                      "alone is a decode row (--decode-rows).",
+        print_wrapped("It takes the end of the prompt as the question: only the last token of a "
+                      "question is a decode row (--decode-rows).",
                       96);
     }
     printf("\nRuns on: %s\n",
-           m->any_backend ? "CPUs and GPUs" : "the CPU (it chooses by code of the host)");
+           m->any_backend ? "CPUs and GPUs" : "the CPU only");
     if (m->n_param) printf("\nParameters (--%s %s:key=value,...)\n", m->kind, m->name);
     for (size_t i = 0; i < m->n_param; i++) {
         const sac_method_param *p = &m->param[i];

@@ -21,11 +21,11 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens in pages that are chosen, beside those always read")      \
-    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
-    P(TOKENS, sink, "32", 0, 4096, "first tokens that are always read, up to whole pages")         \
+    P(BUDGET, budget, "1024", 1, "tokens in selected pages, in addition to those always read")     \
+    P(COUNT, dense, "0", 0, 1024, "first layers, which use dense attention")                       \
+    P(TOKENS, sink, "32", 0, 4096, "first tokens, always read; rounded up to whole pages")         \
     P(TOKENS, recent, "32", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")
+      "most recent tokens before the query's own page, always read; rounded up to whole pages")
 METHOD_PARAMS(registered, PARAMS)
 
 #define BOX_CARDS 2u /* without a function for cards: lowest and highest of each channel */
@@ -235,8 +235,8 @@ sac_status sac_method_register(const sac_method_def *def, sac_error *err)
         (struct method){.kind = "decode",
                         .name = m->name,
                         .summary = m->summary,
-                        .about = "Was given by the program at run time: it chooses pages by cards "
-                                 "that it keeps of them, the most wanted first.",
+                        .about = "Registered by the program at run time. It scores pages by the "
+                                 "cards that it keeps of them and reads the best first.",
                         .params = &registered_params,
                         .decode = &m->hooks};
     n_place++;

@@ -15,13 +15,13 @@
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, mass, "1", "share of what the question reads that is computed again")                 \
-    P(SHARE, most, "0.07", "share of the documents' tokens that is computed again at most")        \
-    P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
+    P(SHARE, mass, "1", "share of the question's attention whose tokens are recomputed")           \
+    P(SHARE, most, "0.07", "largest share of the documents' tokens that is recomputed")            \
+    P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are recomputed")  \
     P(TOKENS, reach, "1", 0, 1024,                                                                 \
-      "tokens to either side that count in part what a token counts; 0: none")                     \
+      "neighbours on either side that count in part what a token counts; 0: none")                 \
     P(COUNT, rounds, "1", 1, 8,                                                                    \
-      "how often the question reads and chooses; later ones read what is computed again")
+      "how often the question reads and selects; later passes read the recomputed tokens")
 METHOD_PARAMS(auto, PARAMS)
 
 static void auto_reads(const struct context_view *v, uint32_t *first, uint32_t *end)
@@ -78,13 +78,13 @@ static const struct method_context hooks = {
     .plan = auto_plan, .reads = auto_reads, .rounds = auto_rounds};
 
 const struct method auto_context_method = {
-    METHOD_CONTEXT(auto, "the tokens that the question reads are computed again"),
-    .about =
-        "Reads the documents with the question, as they were computed, and computes those tokens "
-        "again that it reads most. Six percent of the work goes where an answer comes from, "
-        "whatever else the documents would say of each other. It needs the question before the "
-        "documents are joined. Its dial is mass: less than 1 computes as few tokens as hold that "
-        "share of what is read, if they are fewer; most is the share of tokens that it may cost.",
+    METHOD_CONTEXT(auto, "the tokens that the question attends to are recomputed"),
+    .about = "The question reads the documents as they were computed, and the tokens to which it "
+             "attends most are recomputed. Six percent of the work goes where an answer comes "
+             "from, whatever else the documents would attend to in each other. It needs the "
+             "question before the documents are joined. With mass below 1 it recomputes only as "
+             "many tokens as hold that share of the question's attention, if they are fewer; most "
+             "limits the share of tokens recomputed.",
     .facts = {.whole = "most=1,layers=1,rounds=1"},
     .context = &hooks,
 };

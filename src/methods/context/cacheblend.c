@@ -12,11 +12,11 @@ enum { BY_K, BY_V };
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, ratio, "0.15",                                                                        \
-      "share of the documents' tokens that is computed in the layers above the second")            \
+      "share of the documents' tokens that is recomputed in the layers above the second")          \
     P(SHARE, ratio_end, "1",                                                                       \
-      "the share at the last layer, between them in equal steps; not below ratio: the same in "    \
+      "that share at the last layer, with equal steps between; if not below ratio, the same in "   \
       "all")                                                                                       \
-    P(CHOICE, by, "k", "k|v", "what is looked at: keys or values")
+    P(CHOICE, by, "k", "k|v", "what is compared: keys or values")
 METHOD_PARAMS(cacheblend, PARAMS)
 
 static bool shrinks(const struct context_view *v)
@@ -56,21 +56,20 @@ static const struct method_context hooks = {
     .plan = cacheblend_plan, .watches = cacheblend_watches, .observe = cacheblend_observe};
 
 static const sac_method_deviation deviations[] = {
-    {"the question's tokens take part in the ranking in the authors' code",
-     "documents' tokens are ranked, the question is computed in any case",
-     "what a document's share is should not depend on the question's length", NULL},
-    {"keys and values of a layer are loaded while the one before is computed",
-     "documents lie in memory", "it is the store that reads files", NULL},
+    {"in the authors' code the question's tokens take part in the ranking",
+     "the documents' tokens are ranked; the question is always computed",
+     "a document's share should not depend on the question's length", NULL},
+    {"keys and values of a layer are loaded while the previous one is computed",
+     "documents are in memory", "the store reads files", NULL},
 };
 
 const struct method cacheblend_method = {
-    METHOD_CONTEXT(cacheblend,
-                   "the tokens that the other documents change most are computed again"),
+    METHOD_CONTEXT(cacheblend, "the tokens that the other documents change most are recomputed"),
     .paper = "Yao et al., CacheBlend: Fast Large Language Model Serving for RAG with Cached "
              "Knowledge Fusion, arXiv 2405.16444",
-    .about = "Computes two layers of all tokens, looks which tokens' keys have changed most, and "
-             "computes those alone in the other layers. It restores what documents say of each "
-             "other where that is strongest, whether the question asks for it or not.",
+    .about = "Computes two layers of all tokens, finds the tokens whose keys have changed most, "
+             "and recomputes only those in the other layers. It restores cross-document attention "
+             "where it is strongest, whether or not the question asks for it.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.whole = "ratio=1"},
     .context = &hooks,

@@ -9,8 +9,8 @@
 
 #define PARAMS(P)                                                                                  \
     P(TOKENS, k, "16", 0, 1 << 24,                                                                 \
-      "first tokens of each document but the first that are computed again")                       \
-    P(TOKENS, k_tail, "0", 0, 1 << 24, "last tokens of them, besides")
+      "tokens recomputed at the start of each document but the first")                             \
+    P(TOKENS, k_tail, "0", 0, 1 << 24, "tokens recomputed at their end, in addition")
 METHOD_PARAMS(epic, PARAMS)
 
 static uint32_t at_most(uint32_t n, uint32_t most)
@@ -33,20 +33,20 @@ static const struct method_context hooks = {.plan = epic_plan};
 
 static const sac_method_deviation deviations[] = {
     {"every document keeps a BOS of its own in the prompt",
-     "documents are computed behind the prompt's head, which stands in the prompt once",
-     "a prompt reads the same whatever computed it", NULL},
-    {"long texts are cut into chunks of 512 tokens at ends of sentences", "a document is one chunk",
-     "what belongs together is the user's to say", NULL},
+     "documents are computed after the prompt's head, which occurs in the prompt once",
+     "a prompt reads the same however it was computed", NULL},
+    {"long texts are split into chunks of 512 tokens at ends of sentences",
+     "a document is one chunk", "what belongs together is for the user to say", NULL},
 };
 
 const struct method epic_method = {
-    METHOD_CONTEXT(epic, "the first tokens of each document are computed again"),
+    METHOD_CONTEXT(epic, "the first tokens of each document are recomputed"),
     .paper = "Hu et al., EPIC: Efficient Position-Independent Caching for Serving Large Language "
              "Models, arXiv 2410.15332",
-    .about = "Computes a fixed number of tokens at each document's begin again, which see all that "
-             "stands before them; the rest of a document stays as it was computed. Its cost does "
-             "not depend on how long documents are. Facts that are spread over documents are found "
-             "only as far as the question's own rows can join them.",
+    .about = "Recomputes a fixed number of tokens at the start of each document, which then attend "
+             "to everything before them; the rest of a document stays as it was computed. The cost "
+             "does not depend on the length of documents. Facts that are spread over documents are "
+             "found only as far as the question's own rows can join them.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.whole = "k=16777216"},
     .context = &hooks,

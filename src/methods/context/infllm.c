@@ -13,10 +13,10 @@
 enum { PAGES = CONTEXT_BLOCK / PAGE_TOK };
 
 #define PARAMS(P)                                                                                  \
-    P(TOKENS, sink, "128", 0, 1 << 24, "first tokens of the documents that the question reads")    \
+    P(TOKENS, sink, "128", 0, 1 << 24, "first tokens of the documents, read by the question")      \
     P(TOKENS, recent, "0", 0, 1 << 24,                                                             \
-      "last tokens of the documents that it reads; 0: 128 for each document")                      \
-    P(COUNT, blocks, "32", 0, 1 << 18, "blocks of 64 tokens that it chooses in each layer")
+      "last tokens of the documents, read by the question; 0: 128 per document")                   \
+    P(COUNT, blocks, "32", 0, 1 << 18, "blocks of 64 tokens that it selects in each layer")
 METHOD_PARAMS(infllm, PARAMS)
 
 static uint32_t whole_pages(uint32_t n_tok, uint32_t most)
@@ -93,25 +93,24 @@ static const struct method_context hooks = {
     .probe = infllm_probe, .plan = infllm_plan, .question = infllm_question, .decode = "infllm"};
 
 static const sac_method_deviation deviations[] = {
-    {"far keys are not rotated and all lie at one distance", "keys stay where documents stand",
-     "the cache holds rotated keys", NULL},
-    {"for the question a block of 128 tokens is represented by its four tokens that had most "
-     "attention",
-     "a block of 64 by the mean of its keys; new tokens choose as decode method infllm does",
-     "means are what is noted of a document", NULL},
-    {"a window of 4,096 tokens", "128 for each document unless recent= says otherwise",
+    {"distant keys are not rotated and all lie at one distance",
+     "keys keep the positions of their documents", "the cache holds rotated keys", NULL},
+    {"for the question a block of 128 tokens is represented by its four most attended tokens",
+     "a block of 64 by the mean of its keys; new tokens select as the decode method infllm does",
+     "means are what is stored of a document", NULL},
+    {"a window of 4,096 tokens", "128 per document by default (recent=)",
      "the paper's window is as long as several documents", NULL},
 };
 
 const struct method context_infllm_method = {
-    METHOD_CONTEXT(infllm, "documents are one context in which every row looks for its blocks"),
+    METHOD_CONTEXT(infllm, "documents are one context in which every row selects its blocks"),
     .paper =
         "Xiao et al., InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient "
         "Context Memory, arXiv 2402.04617",
-    .about = "Joins documents as they were computed and reads parts of them: the question the "
-             "blocks that fit its mean query, every new token those that fit it. It needs the "
-             "decode method infllm. Nothing is given back, so what one token does not look for the "
-             "next can find.",
+    .about = "Joins documents as they were computed and reads parts of them: the question reads "
+             "the blocks that match its mean query, every new token those that match its own. It "
+             "requires the decode method infllm. Nothing is evicted, so what one token does not "
+             "select the next can still find.",
     METHOD_DEVIATIONS(deviations),
     .context = &hooks,
 };

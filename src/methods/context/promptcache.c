@@ -10,7 +10,7 @@
 
 #define PARAMS(P)                                                                                  \
     P(TOKENS, slot, "0", 0, 1 << 20,                                                               \
-      "positions that each document's place has; 0: as many as it has tokens")                     \
+      "positions reserved for each document; 0: as many as it has tokens")                         \
     P(FLAG, one_place, "off", "documents are alternatives: all share one place")
 METHOD_PARAMS(promptcache, PARAMS)
 
@@ -32,7 +32,7 @@ static const struct method_context hooks = {.place = promptcache_place};
 
 static const sac_method_deviation deviations[] = {
     {"a schema may have parameters: places in a module that a prompt fills in",
-     "there are none: what differs from prompt to prompt stands behind the documents",
+     "there are none: what differs between prompts follows the documents",
      "a document is computed before any prompt is known", NULL},
     {"modules that belong together can be computed together (scaffolds)",
      "every document is computed alone", "texts that belong together can be one document", NULL},
@@ -40,12 +40,12 @@ static const sac_method_deviation deviations[] = {
 
 const struct method promptcache_method = {
     METHOD_CONTEXT(promptcache,
-                   "documents stand where a schema puts them, and nothing is computed again"),
+                   "documents stand where a schema puts them, and nothing is recomputed"),
     .paper = "Gim et al., Prompt Cache: Modular Attention Reuse for Low-Latency Inference, "
              "arXiv 2311.04934",
-    .about = "Gives each document a place of fixed length, or all of them the same place, and the "
-             "question the one behind. Answers then do not depend on the order of documents that "
-             "share a place. Without parameters it is reuse.",
+    .about = "Gives each document a place of fixed length, or all of them the same place, and puts "
+             "the question after them. Answers then do not depend on the order of documents that "
+             "share a place. Without parameters it is the same as reuse.",
     METHOD_DEVIATIONS(deviations),
     .context = &hooks,
 };

@@ -7,8 +7,8 @@ static const struct method_context hooks = {.computes_all = true};
 const struct method recompute_method = {
     .kind = "context",
     .name = "recompute",
-    .summary = "everything is computed again: the yardstick",
-    .about = "Takes the documents' tokens and nothing else from the store, and computes them "
-             "together as one prompt. Exact, and as slow as if there were no store.",
+    .summary = "everything is recomputed: the reference",
+    .about = "Takes only the documents' tokens from the store and computes them together as one "
+             "prompt. Exact, and as slow as without a store.",
     .context = &hooks,
 };

@@ -6,10 +6,10 @@ enum { QUERY_FULL, QUERY_LAST };
 
 #define PARAMS(P)                                                                                  \
     P(FLAG, align, "on",                                                                           \
-      "keys get the positions at which their documents stand; off: they keep those at which they " \
-      "were computed, so all documents stand in one place")                                        \
+      "keys move to the positions of their documents in the prompt; off: they keep those at "      \
+      "which they were computed, so all documents stand in one place")                             \
     P(CHOICE, query, "full", "full|last",                                                          \
-      "full: all of the question reads the documents; last: its last token alone does, the "       \
+      "full: the whole question reads the documents; last: only its last token does, and the "     \
       "others are computed as if they were a document")
 METHOD_PARAMS(reuse, PARAMS)
 
@@ -29,9 +29,9 @@ static enum context_question reuse_question(const void *param)
 static const struct method_context hooks = {.place = reuse_place, .question = reuse_question};
 
 const struct method reuse_method = {
-    METHOD_CONTEXT(reuse, "documents as they were computed, one behind the other"),
-    .about = "Joins the pages of the documents and computes nothing but the question: the fastest "
-             "way to an answer. What one document says of another is lost, and every document "
-             "begins as if it were the first. The first document has lost nothing.",
+    METHOD_CONTEXT(reuse, "documents as they were computed, one after the other"),
+    .about = "Joins the pages of the documents and computes only the question: the fastest way to "
+             "an answer. Attention between documents is lost, and every document begins as if it "
+             "were the first. The first document loses nothing.",
     .context = &hooks,
 };

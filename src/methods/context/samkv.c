@@ -33,46 +33,50 @@ enum { N_INI = 1, N_LOC = 2, PAGES = CONTEXT_BLOCK / PAGE_TOK };
 
 #define PARAMS(P)                                                                                  \
     P(CHOICE, update, "fusion", "fusion|overwrite",                                                \
-      "fusion: what is computed again is mixed with what was, by their cosine")                    \
-    P(FLAG, select, "on", "middle blocks are chosen; off: none is kept")                           \
+      "fusion: recomputed keys and values are blended with the stored ones, by their cosine")      \
+    P(FLAG, select, "on", "select middle blocks; off: none is kept")                               \
     P(CHOICE, choose, "read", "read|asked",                                                        \
-      "read: the question reads all documents, and those blocks stay of which it reads most; "     \
-      "asked: those whose mean keys its query fits, as in the paper")                              \
-    P(SHARE, blocks, "0.02", "of all middle blocks, those that stay with choose=read")             \
-    P(FLAG, bias, "on", "the question's query is turned by the other documents' last queries")     \
-    P(FLAG, recompute, "on", "what is kept is computed again")                                     \
-    P(CHOICE, fuse_by, "token", "token|head", "a cosine for all KV heads of a token, or for each") \
+      "read: the question reads all documents, and the blocks to which it attends most are kept; " \
+      "asked: those whose mean keys match its query, as in the paper")                             \
+    P(SHARE, blocks, "0.02", "share of all middle blocks that is kept with choose=read")           \
+    P(FLAG, bias, "on", "bias the question's query by the other documents' last queries")          \
+    P(FLAG, recompute, "on", "recompute what is kept")                                             \
+    P(CHOICE, fuse_by, "token", "token|head",                                                      \
+      "one cosine for all KV heads of a token, or one for each")                                   \
     P(CHOICE, bias_by, "layer", "layer|head",                                                      \
-      "a cosine of queries for all heads of a layer, or for each")                                 \
+      "one cosine of queries for all heads of a layer, or one for each")                           \
     P(COUNT, asks, "1", 0, 1 << 18,                                                                \
-      "tokens of the question, the last ones, that read, or whose mean query is the question's; "  \
-      "0: all of them")                                                                            \
+      "last tokens of the question that read, or whose mean query is the question's; 0: all of "   \
+      "them")                                                                                      \
     P(FLAG, centre, "on",                                                                          \
-      "the mean of all documents' last queries is taken off each of them and off the question's")  \
+      "subtract the mean of all documents' last queries from each of them and from the "           \
+      "question's")                                                                                \
     P(CHOICE, anchor, "tokens", "tokens|blocks",                                                   \
-      "the anchor is the mean key of the tokens that are kept, or of their blocks' means")         \
+      "the anchor is the mean key of the kept tokens, or of their blocks' means")                  \
     P(CHOICE, between, "asked", "asked|noted",                                                     \
       "the anchor is compared with the blocks that the question asks for most and least, or with " \
-      "those that got most and least attention when the document was computed")                    \
-    P(SHARE, layers, "0.14", "last layers that say how many blocks are candidates, one at least")  \
+      "those that received most and least attention when the document was computed")               \
+    P(SHARE, layers, "0.14",                                                                       \
+      "share of the layers, the last ones, that determine how many blocks are candidates; at "     \
+      "least one layer")                                                                           \
     P(FLAG, all_above, "off",                                                                      \
-      "where every block beats the anchor, all are candidates; off: none, "                        \
-      "as the paper's formula says")                                                               \
-    P(COUNT, least, "0", 0, 1 << 18, "candidates of a document at least")                          \
+      "where every block beats the anchor, all are candidates; off: none, as in the paper's "      \
+      "formula")                                                                                   \
+    P(COUNT, least, "0", 0, 1 << 18, "minimum number of candidates per document")                  \
     P(FLAG, guard, "off",                                                                          \
-      "blocks that get less attention than half of the others are neither the most important "     \
-      "one nor hot")                                                                               \
+      "blocks that get less attention than half of the others are neither the most important one " \
+      "nor hot")                                                                                   \
     P(CHOICE, compare, "length", "length|spread|range|softmax",                                    \
-      "what makes scores of documents comparable: they are divided by the query's length, or by "  \
-      "their own spread or range, or are shares of a softmax")                                     \
+      "how scores of documents are made comparable: divided by the query's norm, by their own "    \
+      "spread or range, or as shares of a softmax")                                                \
     P(CHOICE, scope, "all", "all|layer",                                                           \
       "all layers keep the same blocks, by the sums of their scores, or each its own")             \
     P(FLAG, divide_all, "off",                                                                     \
-      "as many blocks stay as there are middle blocks, divided by the documents; off: as there "   \
-      "are candidates")                                                                            \
+      "as many blocks are kept as there are middle blocks, divided by the documents; off: as "     \
+      "there are candidates")                                                                      \
     P(CHOICE, hot, "all", "token|block|all",                                                       \
-      "what is computed again of middle blocks: of one that stands out its token, or all of it; "  \
-      "all: of each one that stays all")
+      "what is recomputed in middle blocks: the token of a block that stands out, or all of that " \
+      "block; all: every kept block whole")
 METHOD_PARAMS(samkv, PARAMS)
 
 static uint32_t n_block(const struct context_view *v, uint32_t doc)
@@ -492,54 +496,57 @@ static const struct method_context hooks = {.probe = samkv_probe,
 
 static const sac_method_deviation deviations[] = {
     {"the question's query is compared with the mean keys of blocks",
-     "what the question's last token reads of a block, token by token, chooses (choose=asked: as "
-     "in the paper)",
-     "a mean of 64 keys says little of the one token that answers, so that more blocks would have "
-     "to stay; reading keys takes less time than computing the ends again",
-     "the answer's block was the first of 48 in 11 of 15 questions, fifth at worst"},
-    {"how many blocks stay follows from an anchor",
-     "so many that with ten documents of 1,360 tokens 15 percent are kept (choose=asked: the "
+     "the attention of the question's last token to a block, token by token, selects "
+     "(choose=asked: as in the paper)",
+     "a mean of 64 keys says little about the one token that answers, so more blocks would have to "
+     "be kept; reading keys takes less time than recomputing the ends",
+     "the answer's block ranked first of 48 in 11 of 15 questions, fifth at worst"},
+    {"the number of blocks kept follows from an anchor",
+     "it is such that with ten documents of 1,360 tokens 15 percent are kept (choose=asked: the "
      "anchor)",
      "the paper keeps 14.9 percent", NULL},
-    {"of middle blocks tokens that stand out are computed again",
+    {"in middle blocks, tokens that stand out are recomputed",
      "all of them are (hot=token: as in the paper)",
-     "what answers stands there, and two percent more are computed", NULL},
+     "the answer stands there, and two percent more are computed", NULL},
     {"queries are compared with keys as they are",
-     "the mean of the documents' last queries is taken off them first (centre=off: it is not)",
+     "the mean of the documents' last queries is subtracted first (centre=off: it is not)",
      "the paper finds cosines of -0.3 to 0.3 between queries; in a model whose queries have biases "
-     "they are 0.96, and so centred -0.3 to 0.3",
-     "median rank of the answer's block among 40: 13 before, 4 with it (asks=1)"},
+     "they are 0.96, and after centring -0.3 to 0.3",
+     "median rank of the answer's block among 40: 13 without, 4 with it (asks=1)"},
     {"the question's query is the mean over its tokens",
      "it is that of its last token (asks=0: the mean)",
-     "the last token is the one that looks for the answer", "median rank 8 by the mean, 4 so"},
-    {"the blocks that the anchor is compared with were noted when the document was computed",
+     "the last token is the one that looks for the answer",
+     "median rank 8 with the mean, 4 with the last token"},
+    {"the blocks that the anchor is compared with were recorded when the document was computed",
      "they are those that the question asks for most and least (between=noted: as in the paper)",
      "a block that gets much attention within its document is seldom what is asked for",
-     "the anchor beat the noted block in 65 of 72 cases, and no block was chosen"},
+     "the anchor beat the recorded block in 65 of 72 cases, and no block was selected"},
     {"each layer keeps blocks of its own",
      "all layers keep the same, by the sums of their scores (scope=layer: each its own)",
-     "an answer was found if its block was there in the upper two thirds of the layers, not in the "
-     "upper third alone",
-     "the block was in half of the middle layers before; in all or none so"},
-    {"attention of all rows behind a block tells which of its tokens matters",
-     "at most 256 rows of a document, evenly spaced, tell it",
+     "an answer was found if its block was there in the upper two thirds of the layers, not if it "
+     "was in the upper third alone",
+     "the block was in half of the middle layers before; now it is in all or none"},
+    {"the attention of all rows after a block tells which of its tokens matter",
+     "at most 256 rows of a document, evenly spaced, do",
      "its cost does not grow with the square of the length", NULL},
-    {"rows that deeper layers need see, of tokens that are not kept, those rows alone",
-     "they see the whole pages of these rows", "pages are what can be there or not", NULL},
-    {"the question's queries are those of the question", "those of all tokens behind the documents",
+    {"rows that deeper layers need see, of tokens that are not kept, only those rows",
+     "they see the whole pages of these rows", "pages are the unit that is kept or not", NULL},
+    {"the question's queries are those of the question", "those of all tokens after the documents",
      "the end of a chat's turn belongs to every question", NULL},
-    {"layers that tell how many blocks are found by a procedure for each model",
-     "they are the last 14 percent unless layers= says otherwise",
-     "that is what the paper's three models have", NULL},
+    {"the layers that determine how many blocks are found by a procedure for each model",
+     "they are the last 14 percent by default (layers=)", "the share in the paper's three models",
+     NULL},
 };
 
 const struct method samkv_method = {
-    METHOD_CONTEXT(samkv, "ends of documents and blocks that the question reads, computed again"),
+    METHOD_CONTEXT(
+        samkv,
+        "ends of documents, and blocks that the question attends to, are kept and recomputed"),
     .paper = "Cao et al., Sparse Attention across Multiple-context KV Cache, AAAI 2026",
-    .about = "Keeps the first block of each document, the last two, and those blocks "
-             "between that the question reads most, about a seventh of all; computes what is kept "
-             "again, so that documents have read each other's ends. What stands in a middle block "
-             "that is not chosen cannot be found.",
+    .about = "Keeps the first block of each document, the last two, and the blocks in between to "
+             "which the question attends most, about a seventh of all. What is kept is recomputed, "
+             "so that documents have attended to each other's ends. The content of a middle block "
+             "that is not selected cannot be found.",
     METHOD_DEVIATIONS(deviations),
     .context = &hooks,
 };

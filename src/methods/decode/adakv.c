@@ -13,9 +13,9 @@
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1,                                                                   \
-      "tokens of the prompt that a head keeps in the mean, window included")                       \
+      "prompt tokens kept per head on average, observation window included")                       \
     COMPRESS_POOLED_PARAMS(P)                                                                      \
-    P(SHARE, alpha, "0.2", "part of the budget that is shared out evenly")
+    P(SHARE, alpha, "0.2", "part of the budget that is shared equally among heads")
 PARAM_TABLE(adakv, struct compress_param, PARAMS)
 
 /* How many of the layer's best votes are head h's. */
@@ -60,18 +60,18 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"each head's share is rounded for itself", "the largest remainders are rounded up",
-     "a layer keeps exactly its budget", "one of nine tokens in a small example"},
+    {"each head's share is rounded independently", "shares are rounded by largest remainder",
+     "a layer then keeps exactly its budget", "one of nine tokens in a small example"},
     COMPRESS_DEVIATIONS,
 };
 
 const struct method adakv_method = {
-    METHOD_DECODE(adakv, "as snapkv, the heads of a layer share a budget by their votes"),
+    METHOD_DECODE(adakv, "SnapKV with a layer's budget divided among its heads by their votes"),
     .paper = "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for "
              "Efficient LLM Inference, arXiv 2407.11550",
-    .about = "A head that looks at few tokens gives part of its budget to one that looks at many, "
-             "inside each layer. It shares snapkv's limits: one choice, for the question at the "
-             "prompt's end.",
+    .about = "A head that attends to few tokens gives up part of its budget to heads of the same "
+             "layer that attend to many. It has SnapKV's limits: tokens are selected once, for the "
+             "question at the end of the prompt.",
     METHOD_DEVIATIONS(deviations),
     COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LAYER, .n_late = METHOD_NEVER},

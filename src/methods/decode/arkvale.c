@@ -7,12 +7,13 @@
 #include "methods/box.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
-    P(CHOICE, reduce, "vote", "vote|raw", "how query heads agree: shares or raw means")            \
-    P(COUNT, dense, "2", 0, 1024, "first layers that read everything")                             \
-    P(TOKENS, sink, "32", 0, 4096, "first tokens that are always read, up to whole pages")         \
+    P(BUDGET, budget, "1024", 1, "tokens selected, in addition to those always read")              \
+    P(CHOICE, reduce, "vote", "vote|raw",                                                          \
+      "what is averaged over query heads: softmax shares or raw scores")                           \
+    P(COUNT, dense, "2", 0, 1024, "first layers, which use dense attention")                       \
+    P(TOKENS, sink, "32", 0, 4096, "first tokens, always read; rounded up to whole pages")         \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")
+      "most recent tokens before the query's own page, always read; rounded up to whole pages")
 PARAM_TABLE(arkvale, struct box_param, PARAMS)
 
 static size_t arkvale_side_bytes(const struct method_shape *s, const void *param)
@@ -49,23 +50,24 @@ static const struct method_decode hooks = {
 
 static const sac_method_deviation deviations[] = {
     {"one set of pages for all heads of a layer, by the mean of raw scores",
-     "a set for each KV head, by softmax shares; reduce=raw takes raw scores",
-     "raw scores of different heads cannot be compared", NULL},
-    {"pages that are not in the accelerator's memory are fetched from the host, and all pages that "
-     "are there are read",
-     "every page is in memory, and only the chosen ones are read",
-     "choosing and keeping pages are apart here", NULL},
-    {"the first page and the newest ones are taken from the number of chosen ones",
-     "they are read beside the budget", "one rule for all methods", NULL},
+     "one set per KV head, by softmax shares; reduce=raw uses raw scores",
+     "raw scores of different heads are not comparable", NULL},
+    {"pages outside the accelerator's memory are fetched from the host, and all resident pages are "
+     "read",
+     "all pages are in memory, and only the selected ones are read",
+     "selection and page residency are separate here", NULL},
+    {"the first page and the most recent ones count towards the number selected",
+     "they are read in addition to the budget", "one rule for all methods", NULL},
 };
 
 const struct method arkvale_method = {
-    METHOD_DECODE(arkvale, "pages by the middle of their keys and their mean distance from it"),
+    METHOD_DECODE(arkvale, "pages ranked by the centroid and mean spread of their keys"),
     .paper = "Chen et al., ArkVale: Efficient Generative LLM Inference with Recallable Key-Value "
              "Eviction, NeurIPS 2024",
-    .about = "As quest, but the box is as wide as keys are on average away from its middle. The "
-             "score is "
-             "no bound any more and orders pages better. It finds late what it is asked for late.",
+    .about =
+        "Like Quest, but the bounding box of a page extends only as far as its keys deviate from "
+        "their centroid on average. The score is no longer an upper bound, but it ranks pages "
+        "better. All tokens stay in the cache, so a question asked late can still be answered.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.part = "dense=0", .n_forced = 3 * PAGE_TOK},
     .meets_segments = true,

@@ -32,13 +32,13 @@ enum { DRAW_FRESH, DRAW_STEADY };
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.95",                                                                         \
-      "as exact as a list that holds this share of the attention; 1 reads everything")             \
-    P(SHARE, most, "0.5", "a larger share than this is read whole")                                \
-    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+      "accuracy: that of a list with this share of the attention; 1 reads everything")             \
+    P(SHARE, most, "0.5", "above this share of the context, everything is read")                   \
+    P(COUNT, dense, "0", 0, 1024, "first layers, which use dense attention")                       \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")           \
+      "most recent tokens before the query's own page, always read; rounded up to whole pages")    \
     P(CHOICE, draw, "fresh", "fresh|steady",                                                       \
-      "what stands for others: other tokens in every step, or mostly those of the step before")
+      "sampled tokens: new ones in every step, or mostly those of the previous step")
 METHOD_PARAMS(auto, PARAMS)
 
 /* ---- Choices ---- */
@@ -82,18 +82,19 @@ static const struct method_decode hooks = {
 };
 
 const struct method auto_method = {
-    METHOD_DECODE(auto, "tokens drawn by the first two bits of their keys, weighed by how rarely"),
+    METHOD_DECODE(auto,
+                  "tokens sampled by two-bit key scores and reweighted by inverse probability"),
     .about =
-        "Progressive keys: the first two bits of each channel tell a token's share of the "
-        "attention nearly as well as whole keys do, at a tenth of the bytes. Tokens of large "
-        "shares are read for certain, of small ones a few, which then stand for the others with "
-        "larger weights: attention is estimated and not cut off. --mass is its dial: the standard "
-        "error of the estimate is bounded by a fifth of what a list of that mass leaves out, and 1 "
-        "reads everything. Flat heads read more, sharp ones less; what is read hardly grows with "
-        "the context. It finds late what it is asked for late. With a q8 cache the two bits are a "
-        "part of the key and cost no memory. With draw=steady, which a GPU cannot do, what stands "
-        "for others lies in few pages, and mostly in those of the step before: as exact, and made "
-        "for contexts that memory does not hold.",
+        "The first two bits of each key channel predict a token's share of the attention nearly as "
+        "well as whole keys do, at a tenth of the bytes. Tokens with large shares are always read. "
+        "A few of the others are sampled by their shares and get larger weights, so that attention "
+        "is estimated and not truncated. --mass sets the accuracy: the bound on the standard error "
+        "of the estimate is a fifth of what a list of that mass leaves out, and 1 reads "
+        "everything. Flat heads read more, sharp ones less, and the number of tokens read hardly "
+        "grows with the context. All tokens stay in the cache, so a question asked late can still "
+        "be answered. With a q8 cache the two bits are part of the stored key and cost no memory. "
+        "draw=steady (not on a GPU) samples tokens from few pages, mostly those of the previous "
+        "step: it is as accurate, and made for contexts that do not fit in memory.",
     .weighs = true,
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

@@ -7,9 +7,9 @@
 #include "methods/pick.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
+    P(BUDGET, budget, "1024", 1, "prompt tokens kept per head, observation window included")       \
     COMPRESS_WINDOW_PARAMS(P)                                                                      \
-    P(COUNT, chunk, "10", 1, 1024, "tokens that are kept or dropped together")
+    P(COUNT, chunk, "10", 1, 1024, "tokens kept or evicted together")
 PARAM_TABLE(chunkkv, struct compress_param, PARAMS)
 
 static void sum_chunks(float *vote, uint32_t n, uint32_t chunk)
@@ -38,18 +38,18 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"neighbouring layers may share one choice", "each layer chooses for itself",
-     "lanes of a layer see that layer alone", "the paper shares for speed"},
+    {"neighbouring layers may share one selection", "each layer selects for itself",
+     "a method sees one layer at a time", "the paper shares to save time"},
     COMPRESS_DEVIATIONS,
 };
 
 const struct method chunkkv_method = {
-    METHOD_DECODE(chunkkv, "as snapkv, in chunks of neighbouring tokens"),
+    METHOD_DECODE(chunkkv, "SnapKV applied to chunks of neighbouring tokens"),
     .paper = "Liu et al., ChunkKV: Semantic-Preserving KV Cache Compression for Efficient "
              "Long-Context LLM Inference, arXiv 2502.00299",
-    .about = "Keeps phrases where snapkv keeps words: a token of little weight stays if its "
-             "neighbours are looked at. It shares snapkv's limits: one choice, for the question at "
-             "the prompt's end.",
+    .about = "Keeps phrases where SnapKV keeps single words: a token with little weight stays if "
+             "its neighbours are attended to. It has SnapKV's limits: tokens are selected once, "
+             "for the question at the end of the prompt.",
     METHOD_DEVIATIONS(deviations),
     COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},

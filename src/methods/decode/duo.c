@@ -15,11 +15,10 @@ enum role { UNKNOWN, RETRIEVAL, STREAMING };
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, gate, "0.2",                                                                          \
-      "share of the attention outside sinks and recent tokens that makes a head read "             \
-      "everything")                                                                                \
-    P(TOKENS, sink, "128", 0, 4096, "first tokens that the other heads read")                      \
-    P(TOKENS, recent, "256", 1, 65536, "newest tokens that the other heads read")                  \
-    P(COUNT, window, "32", 1, 1024, "last rows of the prompt that are looked at")
+      "share of attention outside sinks and recent tokens above which a head reads everything")    \
+    P(TOKENS, sink, "128", 0, 4096, "first tokens, read by the other heads")                       \
+    P(TOKENS, recent, "256", 1, 65536, "most recent tokens, read by the other heads")              \
+    P(COUNT, window, "32", 1, 1024, "last prompt tokens whose attention is measured")
 METHOD_PARAMS(duo, PARAMS)
 
 struct duo_state {
@@ -115,22 +114,22 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"a gate for each KV head is learnt on made-up passkeys",
-     "it is measured for each prompt: the share of its last rows' attention between sinks and "
-     "newest tokens",
+    {"a gate for each KV head is trained on synthetic passkeys",
+     "it is measured for each prompt: the share of the last rows' attention between sinks and "
+     "recent tokens",
      "no training, any model", NULL},
-    {"the share of heads that read everything is set", "the gate is set, and the share follows",
+    {"the share of heads that read everything is fixed", "the gate is fixed, and the share follows",
      "it depends on the prompt", NULL},
 };
 
 const struct method duo_method = {
-    METHOD_DECODE(duo, "heads that look far read everything, the others sinks and a window"),
+    METHOD_DECODE(duo, "retrieval heads read everything, the others sinks and a recent window"),
     .paper = "Xiao et al., DuoAttention: Efficient Long-Context LLM Inference with Retrieval and "
              "Streaming Heads, arXiv 2410.10819",
-    .about = "Sorts the heads once, by how much of the prompt's last rows' attention lies between "
-             "sinks and recent tokens; the paper trains its gates, these are measured. Retrieval "
-             "heads find what they are asked for late, the others have dropped it and given its "
-             "pages back.",
+    .about = "Classifies heads once per prompt, by how much of the attention of its last rows lies "
+             "between sinks and recent tokens. The paper trains its gates; these are measured. "
+             "Retrieval heads keep all tokens and can answer a question asked late. The others "
+             "evict everything but sinks and window, and free those pages.",
     METHOD_DEVIATIONS(deviations),
     .fixed = true,
     .token_grain = true,

@@ -18,12 +18,13 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
-    P(COUNT, window, "0", 0, 1024, "newest tokens of the prompt, which are kept")                  \
-    P(COUNT, rows, "256", 2, 1024, "last rows of the prompt whose queries stand for later ones")   \
-    P(COUNT, future, "512", 1, 65536, "positions to come that they are carried to")                \
-    P(TOKENS, sink, "4", 0, 4096, "first tokens, which are kept")                                  \
-    P(NUMBER, floor, "0", 0, 1, "added to every share before values weigh it")
+    P(BUDGET, budget, "1024", 1, "prompt tokens kept per head, window included")                   \
+    P(COUNT, window, "0", 0, 1024, "most recent prompt tokens, always kept")                       \
+    P(COUNT, rows, "256", 2, 1024, "last prompt tokens whose queries stand for later ones")        \
+    P(COUNT, future, "512", 1, 65536, "future positions to which these queries are projected")     \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens, always kept")                                     \
+    P(NUMBER, floor, "0", 0, 1,                                                                    \
+      "added to every share before it is multiplied by the norm of the value")
 PARAM_TABLE(expected, struct compress_param, PARAMS)
 
 struct room {
@@ -204,24 +205,26 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"queries of all of the prompt", "of its last `rows` rows", "older queries are not kept", NULL},
-    {"lengths of values behind the output matrix, which a head's part of it makes",
-     "lengths of the values", "as in the authors' code", NULL},
+    {"queries of the whole prompt", "of its last `rows` tokens", "older queries are not stored",
+     NULL},
+    {"norms of the values after their head's part of the output projection", "norms of the values",
+     "as in the authors' code", NULL},
     {"heads get budgets by their scores in some of the authors' runs",
-     "each head keeps the same number", "that is adakv's, which stands beside it", NULL},
-    {"one prompt", "behind a further prompt it is chosen anew among what still lives",
+     "each head keeps the same number", "adakv does that, as a method of its own", NULL},
+    {"one prompt", "after a further prompt, tokens are selected again among those still kept",
      "conversations have several", NULL},
 };
 
 const struct method expected_method = {
     METHOD_DECODE(
         expected,
-        "the tokens of the prompt that queries to come are expected to look at, for good"),
+        "prompt tokens that future queries are expected to attend to; the rest is evicted"),
     .paper = "Devoto et al., Expected Attention: KV Cache Compression by Estimating Attention from "
              "Future Queries Distribution, arXiv 2510.00636",
-    .about = "Looks ahead where snapkv looks back: the queries of the prompt's last rows are taken "
-             "for a sample of all later ones, carried to the positions to come. So a choice is "
-             "less bound to the one question, and its cost is that of a vote of `rows` rows.",
+    .about =
+        "Looks ahead where SnapKV looks back: the queries of the last prompt tokens are taken as a "
+        "sample of all later queries and projected to future positions. The selection therefore "
+        "depends less on the one question, and costs as much as a vote of `rows` rows.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,

@@ -4,7 +4,7 @@
 const struct method full_method = {
     .kind = "decode",
     .name = "full",
-    .summary = "every new token reads the whole context",
-    .about = "Exact attention over all tokens. It is the default, the yardstick of all others, and "
-             "what every other method turns into while its budget covers the context.",
+    .summary = "every new token attends to the whole context",
+    .about = "Exact attention over all tokens. It is the default and the reference for all other "
+             "methods, each of which turns into it while its budget covers the context.",
 };

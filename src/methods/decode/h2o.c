@@ -18,11 +18,12 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "20%", 1, "tokens that live")                                                \
-    P(SHARE, heavy, "0.5", "share of them that is chosen, the rest is newest")                     \
-    P(COUNT, window, "0", 0, 1 << 20, "last rows of the prompt whose attention counts; 0: all")    \
+    P(BUDGET, budget, "20%", 1, "tokens kept in the cache")                                        \
+    P(SHARE, heavy, "0.5",                                                                         \
+      "share of the budget for heavy hitters; the rest is for the most recent tokens")             \
+    P(COUNT, window, "0", 0, 1 << 20, "last prompt tokens whose attention counts; 0: all")         \
     P(CHOICE, norm, "sum", "sum|mean",                                                             \
-      "attention as a sum, or over the rows that could see the token")
+      "attention as a sum, or averaged over the rows that could see the token")
 METHOD_PARAMS(h2o, PARAMS)
 
 struct h2o_state {
@@ -188,28 +189,28 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"attention of all rows is summed up while the prompt is computed",
-     "it is computed once more behind the prompt, from the kept queries of all rows; window=N "
-     "looks at the last N alone",
-     "the attention kernel does not hand out its weights",
-     "memory for the queries of a whole context and the time of another prompt"},
-    {"a set of tokens for each query head", "one for a KV head, by the sum over its query heads",
-     "keys are stored once for them", NULL},
-    {"one prompt", "behind a further prompt all sums are made anew, over what still lives",
+    {"attention of all rows is accumulated while the prompt is computed",
+     "it is recomputed after the prompt, from the stored queries of all rows; window=N uses the "
+     "last N only",
+     "the attention kernel does not return its weights",
+     "memory for the queries of a whole context and the time of a second prompt"},
+    {"a set of tokens for each query head", "one per KV head, by the sum over its query heads",
+     "keys are stored once for the group", NULL},
+    {"one prompt", "after a further prompt all sums are recomputed, over the tokens still kept",
      "conversations have several", NULL},
 };
 
 const struct method h2o_method = {
-    METHOD_DECODE(h2o, "tokens that have had the most attention so far, and the newest"),
+    METHOD_DECODE(h2o, "heavy hitters (most accumulated attention) and the most recent tokens; the "
+                       "rest is evicted"),
     .paper = "Zhang et al., H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large "
              "Language Models, arXiv 2306.14048",
-    .about =
-        "Sums up the attention that each token gets and drops the token with the least whenever "
-        "the budget is reached; pages of which nothing lives are given back. Old tokens have had "
-        "the time to gather attention and stay, new ones go. What was dropped cannot be found any "
-        "more. All rows of the prompt are summed up again behind it, which takes memory for their "
-        "queries and the time of another prompt; window=128 looks at the last ones alone, as most "
-        "ports do.",
+    .about = "Accumulates the attention that each token receives. When the budget is reached it "
+             "evicts the token with the least, and frees pages in which no token is left. Old "
+             "tokens have had time to accumulate attention and stay; new ones are evicted. An "
+             "evicted token cannot be read again. The attention of all prompt rows is computed a "
+             "second time after the prompt, which takes memory for their queries and the time of "
+             "another prompt; window=128 uses only the last rows, as most ports do.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,

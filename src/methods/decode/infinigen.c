@@ -18,11 +18,12 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "20%", 1, "tokens that are chosen, at most")                                 \
-    P(NUMBER, alpha, "5", 0, 100, "a token is wanted when its score is so near the best")          \
-    P(SHARE, rank, "0.2", "share of the coordinates that scores, rounded down to whole ones")      \
-    P(COUNT, dense, "1", 0, 1024, "first layers that read everything")                             \
-    P(COUNT, window, "32", 1, 1024, "last rows whose queries the axes are found from")
+    P(BUDGET, budget, "20%", 1, "tokens selected, at most")                                        \
+    P(NUMBER, alpha, "5", 0, 100,                                                                  \
+      "largest distance from the best score at which a token is selected")                         \
+    P(SHARE, rank, "0.2", "share of the coordinates used for scoring, rounded down to whole ones") \
+    P(COUNT, dense, "1", 0, 1024, "first layers, which use dense attention")                       \
+    P(COUNT, window, "32", 1, 1024, "last prompt tokens whose queries determine the axes")
 METHOD_PARAMS(infinigen, PARAMS)
 
 static size_t infinigen_state_bytes(const struct method_shape *s, const void *param)
@@ -115,28 +116,29 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"the query is guessed from the layer before, so that keys can be fetched in time",
-     "the true query scores", "all keys are in one memory",
-     "results are upper bounds of the paper's"},
-    {"axes are found beforehand from the queries of a sample text",
-     "from the queries of the prompt's last 32 rows, after rotation",
-     "models with rotated positions cannot fold the axes into their weights", NULL},
+    {"the query is predicted from the previous layer, so that keys can be fetched in time",
+     "scores use the true query", "all keys are in one memory",
+     "accuracy is an upper bound of the paper's"},
+    {"axes are found offline, from the queries of a sample text",
+     "from the queries of the last 32 prompt tokens, after rotation",
+     "models with rotary positions cannot fold the axes into their weights", NULL},
     {"every head of a layer fetches the same number of tokens",
-     "each KV head takes as many as its query heads want in the mean", "nothing has to be equal",
-     NULL},
-    {"tokens that are rarely used leave the host's memory", "nothing leaves",
-     "there is no second tier of memory", "none while the cache fits"},
+     "each KV head takes as many as its query heads want on average",
+     "the numbers need not be equal", NULL},
+    {"rarely used tokens leave host memory", "nothing leaves", "there is no second memory tier",
+     "none while the cache fits"},
 };
 
 const struct method infinigen_method = {
-    METHOD_DECODE(infinigen, "tokens by the few directions in which the queries are large"),
+    METHOD_DECODE(infinigen,
+                  "tokens scored along the few directions in which the queries are largest"),
     .paper = "Lee et al., InfiniGen: Efficient Generative Inference of Large Language Models with "
              "Dynamic KV Cache Management, arXiv 2406.19707",
     .about =
-        "Scores all tokens by the few coordinates in which the queries of the prompt's end are "
-        "strongest, and reads those whose score is near the best, so sharp heads read little. It "
-        "finds late what it is asked for late. It was made to fetch keys from a slower memory in "
-        "time; here only the choice is left of it.",
+        "Scores all tokens by the few coordinates in which the queries at the end of the prompt "
+        "are largest, and reads those whose score is near the best, so sharp heads read little. "
+        "All tokens stay in the cache, so a question asked late can still be answered. The paper "
+        "uses it to prefetch keys from a slower memory; here only the selection is implemented.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "dense=0", .keeps_found = true},

@@ -19,10 +19,10 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "2048", 1, "tokens that are chosen, beside those always read")               \
-    P(TOKENS, sink, "128", 0, 4096, "first tokens that are always read")                           \
-    P(TOKENS, recent, "512", 0, 65536, "newest tokens that are always read")                       \
-    P(TOKENS, block, "128", 32, 4096, "tokens of a block, rounded up to whole pages")              \
+    P(BUDGET, budget, "2048", 1, "tokens selected, in addition to those always read")              \
+    P(TOKENS, sink, "128", 0, 4096, "first tokens, always read")                                   \
+    P(TOKENS, recent, "512", 0, 65536, "most recent tokens, always read")                          \
+    P(TOKENS, block, "128", 32, 4096, "tokens per block, rounded up to whole pages")               \
     P(COUNT, repr, "4", 1, 32, "tokens that represent a block")                                    \
     P(COUNT, window, "32", 1, 1024, "rows whose attention is counted")
 METHOD_PARAMS(infllm, PARAMS)
@@ -168,28 +168,29 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"far keys are not rotated and all lie at one distance, which reads beyond the trained length",
-     "keys stay as they were rotated", "the cache holds rotated keys",
+    {"distant keys are not rotated and all lie at one distance, which extends the context beyond "
+     "the trained length",
+     "keys keep their rotation", "the cache holds rotated keys",
      "no use beyond the trained length"},
-    {"a block is represented by the tokens that had the most attention of all rows while it was in "
-     "the local window",
-     "of the last 32 rows, at the time when it leaves the window",
-     "queries of earlier rows are gone", NULL},
+    {"a block is represented by the tokens that received most attention from all rows while it was "
+     "in the local window",
+     "from the last 32 rows, when it leaves the window",
+     "queries of earlier rows are no longer stored", NULL},
     {"one set of blocks for all heads of a layer, with a representative for each query head",
-     "one for each KV head, with one representative", "keys lie by KV heads", NULL},
-    {"a window of 4,096 tokens", "512 unless recent= says otherwise",
+     "one per KV head, with one representative", "keys are stored by KV head", NULL},
+    {"a window of 4,096 tokens", "512 by default (recent=)",
      "contexts here are often shorter than the paper's window", NULL},
 };
 
 const struct method infllm_method = {
-    METHOD_DECODE(infllm, "blocks by the mean of their few tokens that others look at"),
+    METHOD_DECODE(infllm, "blocks, each represented by the mean of its most attended keys"),
     .paper =
         "Xiao et al., InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient "
         "Context Memory, arXiv 2402.04617",
-    .about = "Stands for each block of a hundred tokens with one vector, the mean of its most "
-             "wanted keys, and reads the blocks that fit the query. Choosing is cheap. A needle is "
-             "found late if it is one of its block's most wanted tokens; blocks of 128 spend the "
-             "budget on neighbours.",
+    .about = "Represents each block by one vector, the mean of its most attended keys, and reads "
+             "the blocks that match the query. Selection is cheap. What a late question asks for "
+             "is found only if it is among the most attended tokens of its block. Blocks of 128 "
+             "tokens spend the budget on neighbouring tokens too.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "sink=16,recent=16,block=32", .n_forced = 16 + 32, .keeps_found = true},

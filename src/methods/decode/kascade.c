@@ -21,10 +21,12 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "10%", 1, "tokens that an anchor layer chooses for itself and those above")  \
+    P(BUDGET, budget, "10%", 1,                                                                    \
+      "tokens that an anchor layer selects for itself and the layers above it")                    \
     P(COUNT, anchors, "5", 1, 1024, "layers that score all keys, the first included")              \
-    P(COUNT, dense, "1", 0, 1024, "first layers that read everything")                             \
-    P(COUNT, window, "32", 1, 1024, "last rows by which layers are likened to each other")
+    P(COUNT, dense, "1", 0, 1024, "first layers, which use dense attention")                       \
+    P(COUNT, window, "32", 1, 1024,                                                                \
+      "last prompt tokens from which the similarity of layers is measured")
 METHOD_PARAMS(kascade, PARAMS)
 
 struct kascade_state {
@@ -301,28 +303,29 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"anchors and heads are found beforehand, on a set of questions over several documents",
-     "in the sequence itself, from the last 32 rows of its prompt; every layer chooses for itself "
-     "in the first decode row",
-     "no table for each model is needed", NULL},
-    {"layers count by how much they change their input", "all count alike",
-     "a method sees keys and queries, not what comes in and goes out of a layer", NULL},
+    {"anchors and heads are found offline, on a set of questions over several documents",
+     "in the sequence itself, from the last 32 prompt tokens; every layer selects for itself in "
+     "the first decode row",
+     "no per-model table is needed", NULL},
+    {"layers are weighted by how much they change their input", "all weigh the same",
+     "a method sees keys and queries, not the input and output of a layer", NULL},
     {"10 % of the tokens and 128 at least", "10 %", "a budget is one number in all methods",
      "none from 1,280 tokens on"},
-    {"prompts are read so, too, by tiles of rows", "answers only",
-     "prompts have methods of their own", NULL},
+    {"prefill uses the same method, by tiles of rows", "answers only",
+     "prefill has methods of its own", NULL},
 };
 
 const struct method kascade_method = {
-    METHOD_DECODE(kascade, "the best tokens by exact scores of a few layers, which others reuse"),
+    METHOD_DECODE(
+        kascade, "top-k tokens by exact scores of a few anchor layers, reused by the layers above"),
     .paper = "Deshmukh et al., Kascade: A Practical Sparse Attention Method for Long-Context LLM "
              "Inference, arXiv 2512.16391",
-    .about =
-        "A few anchor layers score every key exactly and choose the best tokens; each layer "
-        "between reads what the anchor below it has chosen, head by the head that suits it. So "
-        "choosing reads the keys of five layers where topk reads those of all. It finds late what "
-        "it is asked for late, as far as layers look at the same. What the paper leaves open was "
-        "read in its authors' code (github.com/microsoft/kascade).",
+    .about = "A few anchor layers score every key exactly and select the best tokens. Each layer "
+             "above reads the selection of the anchor below it, head by head from the anchor's "
+             "head that matches best. Selection thus reads the keys of five layers where topk "
+             "reads those of all. All tokens stay in the cache, so a question asked late can still "
+             "be answered, as far as layers attend to the same tokens. Where the paper is silent, "
+             "the authors' code was followed (github.com/microsoft/kascade).",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "dense=0,anchors=2"},

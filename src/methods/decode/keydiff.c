@@ -9,8 +9,8 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
-    P(COUNT, window, "0", 0, 1024, "newest tokens of the prompt, which are kept")
+    P(BUDGET, budget, "1024", 1, "prompt tokens kept per head, window included")                   \
+    P(COUNT, window, "0", 0, 1024, "most recent prompt tokens, always kept")
 PARAM_TABLE(keydiff, struct compress_param, PARAMS)
 
 static float dot(const float *a, const float *b, uint32_t n)
@@ -68,23 +68,23 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"the cache is brought down to the budget after every block of the prompt",
-     "once, behind the whole prompt", "the prompt is computed before decode methods are asked",
+    {"the cache is reduced to the budget after every block of the prompt",
+     "once, after the whole prompt", "the prompt is computed before decode methods run",
      "memory for the whole prompt until its end"},
-    {"and while the answer grows", "the answer's tokens all stay",
-     "as the other methods of this kind", NULL},
-    {"one prompt", "behind a further prompt it is chosen anew among what still lives",
+    {"and while the answer grows", "all tokens of the answer are kept",
+     "like the other methods of this kind", NULL},
+    {"one prompt", "after a further prompt, tokens are selected again among those still kept",
      "conversations have several", NULL},
 };
 
 const struct method keydiff_method = {
     METHOD_DECODE(keydiff,
-                  "the tokens of the prompt whose keys are least like the others, for good"),
+                  "prompt tokens whose keys are least similar to the others; the rest is evicted"),
     .paper = "Park et al., KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM "
              "Inference in Resource-Constrained Environments, arXiv 2504.15364",
-    .about = "Keys alone decide, so every question is served equally and no query is needed: a key "
-             "that points where few others point is kept. Costs two readings of the keys behind "
-             "the prompt.",
+    .about =
+        "Selects by keys alone and needs no query, so every question is served equally: a key that "
+        "points where few others point is kept. It reads the keys twice after the prompt.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,

@@ -7,9 +7,9 @@
 #include "methods/pick.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
-    P(COUNT, window, "0", 0, 1024, "newest tokens of the prompt, which are kept")                  \
-    P(COUNT, dense, "2", 0, 1024, "first layers that read everything")
+    P(BUDGET, budget, "1024", 1, "prompt tokens kept per head, window included")                   \
+    P(COUNT, window, "0", 0, 1024, "most recent prompt tokens, always kept")                       \
+    P(COUNT, dense, "2", 0, 1024, "first layers, which use dense attention")
 PARAM_TABLE(knorm, struct compress_param, PARAMS)
 
 /* Short is good: 1 / (1 + length). */
@@ -37,20 +37,21 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"the cache is brought down to the budget again while the answer grows",
-     "once, behind the prompt: the answer's tokens all stay", "as the other methods of this kind",
-     NULL},
-    {"one prompt", "behind a further prompt it is chosen anew among what still lives",
+    {"the cache is reduced to the budget again while the answer grows",
+     "once, after the prompt: all tokens of the answer are kept",
+     "like the other methods of this kind", NULL},
+    {"one prompt", "after a further prompt, tokens are selected again among those still kept",
      "conversations have several", NULL},
 };
 
 const struct method knorm_method = {
-    METHOD_DECODE(knorm, "the tokens of the prompt with the shortest keys, for good"),
+    METHOD_DECODE(knorm, "prompt tokens with the smallest key norms; the rest is evicted"),
     .paper = "Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache "
              "Compression, arXiv 2406.11430",
-    .about = "The cheapest way to drop most of a prompt: keys alone decide, so it needs no queries "
-             "and serves every question equally. A needle is found if its keys happen to be short. "
-             "The first layers, where the finding does not hold, drop nothing.",
+    .about = "The cheapest way to evict most of a prompt: it selects by key norms alone, needs no "
+             "queries and serves every question equally. A needle is found only if its keys happen "
+             "to have small norms. The first layers, for which the paper's observation does not "
+             "hold, evict nothing.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,

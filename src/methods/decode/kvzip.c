@@ -22,10 +22,10 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "30%", 1, "tokens of the prompt that a head keeps, mean over the model")     \
-    P(COUNT, window, "32", 0, 1024, "newest tokens of the prompt, which are kept")                 \
-    P(TOKENS, repeat, "2000", 32, 65536, "tokens that are repeated at a time")                     \
-    P(TOKENS, sink, "4", 0, 4096, "first tokens of the prompt, which are kept")
+    P(BUDGET, budget, "30%", 1, "prompt tokens kept per head, averaged over the model")            \
+    P(COUNT, window, "32", 0, 1024, "most recent prompt tokens, always kept")                      \
+    P(TOKENS, repeat, "2000", 32, 65536, "prompt tokens repeated at a time")                       \
+    P(TOKENS, sink, "4", 0, 4096, "first prompt tokens, always kept")
 PARAM_TABLE(kvzip, struct compress_param, PARAMS)
 
 #define ROWS OBSERVE_ROWS /* scored at a time */
@@ -303,28 +303,31 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"instruction and answer stand in the turns of a chat", "behind each other, without marks",
+    {"instruction and answer are turns of a chat", "one follows the other, without chat markup",
      "a prompt need not be a chat", NULL},
-    {"the system prompt is kept, and all that stands behind the context",
-     "the first 4 tokens and the newest 32 are", "a prompt has no parts here",
-     "with window=0 the end of a prompt is dropped, too, and with it what the answer begins from"},
-    {"the context is cut down, and a question comes afterwards",
-     "so it is where the question's tokens are decode rows; else the prompt with it",
-     "what a decode method serves begins with the first decode row", NULL},
-    {"one context", "behind a further prompt what still lives is repeated, and chosen anew",
+    {"the system prompt and everything after the context are kept",
+     "the first 4 and the most recent 32 tokens are", "a prompt has no separate parts here",
+     "with window=0 the end of a prompt is evicted too, and with it the tokens from which the "
+     "answer starts"},
+    {"the context is compressed, and the question follows",
+     "the same where the question's tokens are decode rows; otherwise it is compressed with the "
+     "prompt",
+     "a decode method starts with the first decode row", NULL},
+    {"one context", "after a further prompt the tokens still kept are repeated, and selected again",
      "conversations have several", NULL},
 };
 
 const struct method kvzip_method = {
-    METHOD_DECODE(kvzip, "the tokens of the prompt that the model needs to repeat it, for good"),
+    METHOD_DECODE(
+        kvzip, "prompt tokens that the model needs to reconstruct the prompt; the rest is evicted"),
     .paper = "Kim et al., KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction, "
              "arXiv 2505.23416",
-    .about =
-        "The model is told to repeat the prompt and is shown the answer; what no row of that looks "
-        "at goes. So no question decides, and every later one finds the same; a head that is "
-        "needed for copying keeps much, another nearly nothing. It costs a second pass over the "
-        "prompt, of as many rows (counted as prompt rows), and room for a piece of it. What the "
-        "paper leaves open was read in its authors' code (github.com/snu-mllab/KVzip).",
+    .about = "The model is instructed to repeat the prompt and is given the answer; tokens to "
+             "which no row of the answer attends are evicted. The selection depends on no "
+             "question, so every later one finds the same tokens. A head that is needed for "
+             "copying keeps many, another almost none. It costs a second pass over the prompt, of "
+             "as many rows (counted as prompt rows), and memory for a piece of it. Where the paper "
+             "is silent, the authors' code was followed (github.com/snu-mllab/KVzip).",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,

@@ -445,31 +445,31 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"heads whose mass lies on the sinks get the mean value",
-     "they read sinks and newest tokens exactly, and the mean value stands for the rest",
-     "the paper has two readings, this one loses less", NULL},
+    {"heads whose mass lies on the sinks use the mean value",
+     "they read sinks and recent tokens exactly, and the mean value stands for the rest",
+     "the paper allows two readings; this one loses less", NULL},
     {"each query head has its own tables, candidates and tokens",
-     "the same, and all heads that share keys read what one has chosen; heads=group has one pair "
-     "of tables for them",
-     "the bytes are read for all of them",
-     "KL 0.16 with heads=group where query has 0.09, both at 4 % read, qwen2.5-coder-0.5b at 4K"},
+     "the same, and all query heads of a KV head read what any of them has selected; heads=group "
+     "keeps one pair of tables per KV head",
+     "the bytes are read for all of them anyway",
+     "KL 0.16 with heads=group, 0.09 with heads=query, both reading 4 %, qwen2.5-coder-0.5b at 4K"},
     {"the table of distances is aligned with the last query", "with the next one",
-     "as printed the next token of a diagonal is missed", NULL},
-    {"keys and values lie in the host's memory, and one CPU core scores while the GPU computes",
-     "who computes a layer scores, too: all cores of a CPU, or the GPU",
-     "--kv-device host is the paper's way", "speeds cannot be compared"},
+     "as printed, the next token of a diagonal is missed", NULL},
+    {"keys and values are in host memory, and one CPU core scores while the GPU computes",
+     "the device that computes a layer also scores: all cores of a CPU, or the GPU",
+     "--kv-device host is the paper's way", "speeds are not comparable"},
 };
 
 const struct method lfps_method = {
-    METHOD_DECODE(lfps, "tokens that earlier steps looked at, by position and by distance"),
+    METHOD_DECODE(lfps,
+                  "tokens that earlier steps attended to, remembered by position and by distance"),
     .paper = "Yao et al., Learn from the Past: Fast Sparse Indexing for Large Language Model "
              "Decoding",
-    .about =
-        "Remembers which positions and which distances earlier tokens looked at, scores only those "
-        "and their neighbours exactly, and reads the best. Nothing scans all keys, so a step costs "
-        "what its tables and the keys of its candidates' pages cost. What has never been looked at "
-        "is not a candidate: a late needle stays unseen unless refresh=N scores everything every N "
-        "steps.",
+    .about = "Remembers the positions and distances to which earlier tokens attended, scores only "
+             "those and their neighbours exactly, and reads the best. No step scans all keys: its "
+             "cost is that of the tables and of the keys in its candidates' pages. A token that "
+             "was never attended to is not a candidate, so an answer asked for late is missed "
+             "unless refresh=N scores everything every N steps.",
     METHOD_DEVIATIONS(deviations),
     .has_rest = true,
     .token_grain = true,

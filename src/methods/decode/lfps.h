@@ -9,18 +9,20 @@
 #define LFPS_LOCAL 6u /* newest tokens before the own, always scored */
 
 #define LFPS_PARAMS(P)                                                                             \
-    P(BUDGET, budget, "2%", 1, "tokens that are read, sinks not counted")                          \
+    P(BUDGET, budget, "2%", 1, "tokens read, sinks not counted")                                   \
     P(NUMBER, a, "0.2", 0, 10, "factor of the thresholds: larger, fewer candidates")               \
-    P(NUMBER, decay, "0.95", 0.5, 0.999, "what a step leaves of a table")                          \
-    P(SHARE, bypass, "0.85", "share of the sinks above which a head reads little else; 1: never")  \
-    P(COUNT, past, "32", 1, 1024, "last rows of the prompt that fill the tables")                  \
-    P(TOKENS, sink, "4", 1, 1024, "first tokens, always read and in no table")                     \
-    P(CHOICE, heads, "query", "query|group",                                                       \
-      "tables for each query head, or one pair for those that share keys")                         \
+    P(NUMBER, decay, "0.95", 0.5, 0.999, "factor by which a step decays the tables")               \
+    P(SHARE, bypass, "0.85",                                                                       \
+      "share of attention on the sinks above which a head reads little else; 1: never")            \
+    P(COUNT, past, "32", 1, 1024, "last prompt tokens that fill the tables")                       \
+    P(TOKENS, sink, "4", 1, 1024, "first tokens, always read and not in the tables")               \
+    P(CHOICE, heads, "query", "query|group", "a pair of tables per query head, or per KV head")    \
     P(CHOICE, rest, "mean", "mean|none",                                                           \
       "what stands for the tokens of a bypassed head: their mean value, or nothing")               \
-    P(COUNT, refresh, "0", 0, 1 << 20, "every so many steps all tokens are candidates; 0: never")  \
-    P(FLAG, guard, "off", "all tokens are candidates when those read hold too little")
+    P(COUNT, refresh, "0", 0, 1 << 20,                                                             \
+      "steps between those in which all tokens are candidates; 0: never")                          \
+    P(FLAG, guard, "off",                                                                          \
+      "make all tokens candidates when those read hold too little of the attention")
 PARAM_STRUCT(lfps, LFPS_PARAMS)
 
 /* How lanes learn, choose and read where a device does it. */

@@ -13,9 +13,9 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "25%", 1, "tokens that are chosen, beside those always read")                \
-    P(SHARE, rank, "0.25", "share of the axes that scores, rounded down to whole ones")            \
-    P(TOKENS, recent, "32", 0, 4096, "newest tokens that are always read")
+    P(BUDGET, budget, "25%", 1, "tokens selected, in addition to those always read")               \
+    P(SHARE, rank, "0.25", "share of the axes used for scoring, rounded down to whole ones")       \
+    P(TOKENS, recent, "32", 0, 4096, "most recent tokens, always read")
 METHOD_PARAMS(loki, PARAMS)
 
 #define SAMPLE_MAX 1024u /* keys that the axes are found from: every so many-th of the prompt */
@@ -77,22 +77,22 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"principal axes are found beforehand on a text, for each layer and head",
+    {"principal axes are found offline on a text, for each layer and head",
      "they are those of the prompt's own keys, found at the first new token",
-     "no table for each model is needed", NULL},
-    {"keys are stored in the turned basis", "coordinates are kept beside the keys",
-     "other methods and dense rows read keys as they are", "memory for another copy of the keys"},
-    {"no tokens are read in any case", "the newest 32 are; recent=0 leaves them to their scores",
+     "no per-model table is needed", NULL},
+    {"keys are stored in the rotated basis", "coordinates are stored beside the keys",
+     "other methods and dense rows read keys unchanged", "memory for another copy of the keys"},
+    {"no tokens are always read", "the most recent 32 are; recent=0 leaves them to their scores",
      "they were computed last and have no sealed page yet", NULL},
 };
 
 const struct method loki_method = {
-    METHOD_DECODE(loki, "tokens by scores along the keys' principal axes"),
+    METHOD_DECODE(loki, "tokens scored along the principal axes of the keys"),
     .paper =
         "Singhania et al., Loki: Low-rank Keys for Efficient Sparse Attention, arXiv 2406.02542",
-    .about = "Scores all tokens by a few coordinates of their keys along the axes in which the "
-             "prompt's keys differ most, then reads the best tokens whole. It finds late what it "
-             "is asked for late, as far as it shows along those axes.",
+    .about = "Scores all tokens by a few coordinates of their keys, along the principal axes of "
+             "the prompt's keys, then reads the best tokens in full. All tokens stay in the cache, "
+             "so a question asked late can still be answered, as far as these axes show it.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.n_forced = 31},

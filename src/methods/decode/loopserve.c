@@ -22,14 +22,14 @@
 enum { WARM_DENSE, WARM_SNAPKV, WARM_LINES };
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens that a choice takes, besides sinks and newest ones")      \
-    P(COUNT, every, "16", 1, 1024, "steps between choices, and rows that vote")                    \
-    P(COUNT, first, "16", 1, 1 << 20, "tokens of an answer before the first choice")               \
+    P(BUDGET, budget, "1024", 1, "tokens per selection, in addition to sinks and recent ones")     \
+    P(COUNT, every, "16", 1, 1024, "steps between selections, and rows that vote")                 \
+    P(COUNT, first, "16", 1, 1 << 20, "answer tokens before the first selection")                  \
     P(CHOICE, warm, "dense", "dense|snapkv|lines",                                                 \
-      "until then: everything, the tokens that the prompt's last rows vote for, or the "           \
+      "read before it: everything, the tokens to which the last prompt tokens attend, or the "     \
       "columns and diagonals")                                                                     \
-    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")                             \
-    P(FLAG, stagger, "on", "layers choose at different steps")
+    P(TOKENS, sink, "4", 0, 4096, "first tokens, always read")                                     \
+    P(FLAG, stagger, "on", "layers select in different steps")
 METHOD_PARAMS(loopserve, PARAMS)
 
 struct loop_state {
@@ -346,27 +346,31 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"silent on what is read before 16 tokens of an answer are there",
-     "everything; warm=snapkv and warm=lines read less", "short answers are right then",
-     "of 32 tokens behind 4K, 70.4 % of the context is read in the mean (measured_before.md)"},
-    {"all layers choose anew in the same step",
-     "layers take turns between two choices; stagger=off chooses together",
+    {"silent on what is read before the answer has 16 tokens",
+     "everything; warm=snapkv and warm=lines read less", "short answers are exact then",
+     "for 32 tokens after a 4K context, 70.4 % of the context is read on average "
+     "(notes/measured_before.md)"},
+    {"all layers select again in the same step",
+     "layers take turns between two selections; stagger=off selects in all at once",
      "every step costs the same", NULL},
-    {"a set of tokens for each query head", "one for a KV head, by the sum over its query heads",
-     "the same bytes serve all heads of it", NULL},
-    {"silent on whether the budget holds the newest tokens",
-     "sinks and the newest 16 are read beside it", "the paper's window is what votes", NULL},
+    {"a set of tokens for each query head", "one per KV head, by the sum over its query heads",
+     "the same bytes serve all its query heads", NULL},
+    {"silent on whether the budget includes the most recent tokens",
+     "sinks and the most recent 16 are read in addition to it",
+     "in the paper the window is what votes", NULL},
 };
 
 const struct method loopserve_decode_method = {
-    METHOD_DECODE(loopserve,
-                  "tokens that the last generated tokens look at, chosen anew every few steps"),
+    METHOD_DECODE(
+        loopserve,
+        "tokens that the last generated tokens attend to, selected again every few steps"),
     .paper = "Li et al., LoopServe: An Adaptive Dual-phase LLM Inference Acceleration System for "
              "Multi-Turn Dialogues",
-    .about = "Every few tokens the queries of the newest ones vote for what is read until the next "
-             "choice, so the set follows the answer and does not hang on the question's place in "
-             "the prompt. All keys stay; a late needle is found at the next choice. Choosing reads "
-             "all keys, once for many steps.",
+    .about =
+        "Every few tokens the queries of the most recent ones vote for the tokens to read until "
+        "the next selection, so the set follows the answer and does not depend on where the "
+        "question stands in the prompt. All tokens stay in the cache; what is asked for late is "
+        "found at the next selection. A selection reads all keys, but once for many steps.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .needs_question = true,

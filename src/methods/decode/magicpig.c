@@ -21,11 +21,12 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(COUNT, bits, "10", 0, 16, "sign bits of a table's code; 0 reads everything")                 \
+    P(COUNT, bits, "10", 0, 16, "sign bits of a hash code; 0 reads everything")                    \
     P(COUNT, tables, "150", 2, 1024, "tables")                                                     \
-    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")                             \
-    P(TOKENS, recent, "64", 0, 65536, "newest tokens that are always read")                        \
-    P(COUNT, dense_every, "16", 0, 1024, "of so many layers the first reads everything; 0: none")
+    P(TOKENS, sink, "4", 0, 4096, "first tokens, always read")                                     \
+    P(TOKENS, recent, "64", 0, 65536, "most recent tokens, always read")                           \
+    P(COUNT, dense_every, "16", 0, 1024,                                                           \
+      "the first of every so many layers uses dense attention; 0: none")
 METHOD_PARAMS(magicpig, PARAMS)
 
 struct pig_state {
@@ -247,27 +248,29 @@ static const struct method_decode hooks = {
 
 static const sac_method_deviation deviations[] = {
     {"random directions are Gaussian",
-     "they come from random rotations, each bit of a code from another one",
-     "they are made anew at each use and need no memory", NULL},
+     "they come from random rotations, each bit of a code from a different one",
+     "they are generated at each use and need no memory", NULL},
     {"each query head draws for itself",
-     "all heads that share keys read what one has drawn, weighed as if heads drew independently",
+     "all query heads of a KV head read what any of them has drawn, weighted as if heads drew "
+     "independently",
      "the same bytes serve all heads",
-     "heads with like queries weigh such tokens somewhat too little"},
-    {"hash tables with buckets, walked on CPU cores", "all codes are compared",
-     "the same tokens with less memory; this method is here for its answers, not its speed",
+     "heads with similar queries give such tokens somewhat too little weight"},
+    {"hash tables with buckets, traversed on CPU cores", "all codes are compared",
+     "the same tokens with less memory; the method is here for its answers, not its speed",
      "none on answers"},
     {"tokens generated beyond a buffer of 256 are never hashed",
-     "they are hashed when they leave the newest 64", "long answers stay sparse", NULL},
+     "they are hashed when they leave the most recent 64", "long answers stay sparse", NULL},
 };
 
 const struct method magicpig_method = {
-    METHOD_DECODE(magicpig, "tokens drawn by hashing, weighted by their chance to be drawn"),
+    METHOD_DECODE(magicpig,
+                  "tokens sampled by locality-sensitive hashing, weighted by inverse probability"),
     .paper = "Chen et al., MagicPIG: LSH Sampling for Efficient LLM Generation, arXiv 2410.16179",
-    .about =
-        "Does not take the best tokens but draws some, the nearer to the query the likelier, and "
-        "weighs each by the inverse of its chance, so that the sums of attention are estimated and "
-        "not cut off. It finds late what it is asked for late, with the probability of the draw. "
-        "More tables or fewer bits draw more.",
+    .about = "Samples tokens where others take the best: the closer a key is to the query, the "
+             "likelier it is drawn. Each token is weighted by the inverse of its probability, so "
+             "that attention is estimated and not truncated. All tokens stay in the cache, so a "
+             "question asked late can still be answered, with the probability of the draw. More "
+             "tables or fewer bits draw more tokens.",
     METHOD_DEVIATIONS(deviations),
     .weighs = true,
     .token_grain = true,

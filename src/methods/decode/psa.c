@@ -20,22 +20,23 @@
 #include "methods/visit.h"
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, mass, "0.9", "share of the attention that is to be seen")                             \
+    P(SHARE, mass, "0.9", "share of the attention to cover")                                       \
     P(CHOICE, stop, "mean", "min|mean",                                                            \
-      "which share of the query heads that read together is to reach it: the least, or the mean")  \
+      "whose share must reach mass: the lowest of the query heads that read together, or their "   \
+      "mean")                                                                                      \
     P(CHOICE, scope, "head", "head|layer",                                                         \
-      "who reads together: the query heads of a KV head, or all of a layer")                       \
+      "heads that read together: the query heads of a KV head, or all of a layer")                 \
     P(CHOICE, order, "plane", "box|plane",                                                         \
-      "by what pages are ordered: arkvale's digest, or the first two bits of their keys")          \
+      "what ranks pages: ArkVale's digest, or the first two bits of their keys")                   \
     P(CHOICE, rest, "vote", "min|last|vote",                                                       \
-      "mass of pages not seen: for each the least seen, or the mean of the last step's; or what "  \
-      "their scores promise")                                                                      \
-    P(COUNT, step, "1", 1, 64, "pages between two looks at the estimate")                          \
+      "assumed mass of unread pages: each as much as the least one read, or as the mean of the "   \
+      "last step's; or what their scores predict")                                                 \
+    P(COUNT, step, "1", 1, 64, "pages between two checks of the estimate")                         \
     P(COUNT, ahead, "2", 0, 64,                                                                    \
-      "steps whose pages are fetched while others are visited (with pages on a disk)")             \
-    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+      "steps whose pages are fetched while others are read (with pages on disk)")                  \
+    P(COUNT, dense, "0", 0, 1024, "first layers, which use dense attention")                       \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")
+      "most recent tokens before the query's own page, always read; rounded up to whole pages")
 METHOD_PARAMS(psa, PARAMS)
 
 static bool by_plane(const void *param)
@@ -138,53 +139,53 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"each page that is left is taken for the least of those seen",
-     "all of them together, for what their votes are beside those of the pages seen; rest=min is "
-     "the paper's rule",
-     "one page that holds less than it promised makes all that are left look empty",
+    {"each remaining page is assumed to hold as much as the least page read",
+     "all of them together are assumed to hold what their votes say in proportion to those of the "
+     "pages read; rest=min is the paper's rule",
+     "one page that holds less than predicted makes all remaining ones look empty",
      "RULER, 13 tasks, 4K to 32K, 208 samples: 0.7 points less than dense attention (-3.2 to +1.8) "
      "with 13 % of keys and values read; rest=min,mass=0.95 3.1 less (-6.1 to -0.3) with 14 % "
      "(qwen2.5-coder-0.5b, eval_results.md)"},
-    {"pages are ranked by the metadata of other methods, a box of their keys",
-     "by the first two bits of each channel (order=plane), a tenth of a 16-bit page and in a q8 "
-     "page no byte more; order=box is arkvale's digest",
-     "the digest orders pages so badly that no stop rule makes up for it",
-     "for 98 % of dense attention's score on RULER 3.8 times fewer keys and values than arkvale; "
+    {"pages are ranked by the metadata of other methods, a bounding box of their keys",
+     "by the first two bits of each channel (order=plane), a tenth of a 16-bit page and not a byte "
+     "more in a q8 page; order=box is ArkVale's digest",
+     "the digest ranks pages so poorly that no stop rule makes up for it",
+     "for 98 % of dense attention's score on RULER, 3.8 times fewer keys and values than arkvale; "
      "with order=box as many as arkvale or more at equal KL (qwen2.5-coder-0.5b, measured.md)"},
-    {"silent on heads that share keys; a token and layer has one share that is to be reached",
+    {"silent on grouped query heads; a token and layer has one share to reach",
      "the query heads of a KV head read together until the mean of their shares is enough; "
      "stop=min waits for the last head, scope=layer joins all KV heads of a layer",
-     "heads of one mass move along one curve, and the mean is the share that was asked for",
-     "at one mass stop=min reads 1.7 to 1.8 times as much, for a KL as much lower (rest=min)"},
-    {"blocks are loaded from the host while earlier ones are visited, and a kernel stops the "
-     "loading",
-     "with pages on a disk, those of a round and of the next `ahead` steps are fetched together; a "
-     "round is an eighth less than the last row has visited, then an eighth at a time, and no more "
-     "than votes call for",
+     "heads with the same mass follow one curve, and the mean is the share that was asked for",
+     "at the same mass stop=min reads 1.7 to 1.8 times as much, for a KL lower by as much "
+     "(rest=min)"},
+    {"blocks are loaded from the host while earlier ones are read, and a kernel stops the loading",
+     "with pages on disk, those of a round and of the next `ahead` steps are fetched together; the "
+     "first round is an eighth less than the last row has read, later ones are an eighth each, and "
+     "no more than the votes call for",
      "the same on a CPU", "none on answers"},
-    {"one pool of pages for all layers and requests, those used longest ago leave it",
-     "so it is with pages on a disk; --kv-policy lru is the paper's rule, stale the default",
-     "once the layers' pages together do not fit, the paper's rule throws out what comes next",
+    {"one pool of pages for all layers and requests, which the least recently used leave",
+     "the same with pages on disk; --kv-policy lru is the paper's rule, stale the default",
+     "once the pages of all layers no longer fit, the paper's rule evicts what is needed next",
      "none on answers"},
     {"silent on pages that are always read",
-     "the first page, the newest ones and the row's own count as seen, and not for the least page",
-     "a page that is not full would stop the visit at once", NULL},
+     "the first page, the most recent ones and the query's own count as read, but not as the least "
+     "page",
+     "a page that is not full would end the search at once", NULL},
 };
 
 const struct method psa_method = {
-    METHOD_DECODE(psa, "pages in order of promise until the seen share of the attention is enough"),
+    METHOD_DECODE(psa,
+                  "pages in order of predicted attention, until the wanted share of it is covered"),
     .paper =
         "Zhou et al., Progressive Sparse Attention: Algorithm and System Co-design for Efficient "
         "Attention in LLM Serving, arXiv 2503.00392",
-    .about =
-        "Has no budget: it visits pages from the most promising on and stops when the mass seen is "
-        "the wanted share of an estimate of all, so that flat heads read more and sharp ones less. "
-        "Pages are ordered by the first bits of their keys, and those not seen are taken together "
-        "for "
-        "what these bits promise; or, with rest=min, each for the least of those seen, which is "
-        "optimistic where the order is wrong. It finds late what it is asked for late. What it "
-        "reads "
-        "beside arkvale is in measured.md.",
+    .about = "Has no budget. It reads pages in order of predicted attention and stops when the "
+             "mass read is the wanted share of an estimate of the total, so flat heads read more "
+             "and sharp ones less. Pages are ranked by the first bits of their keys, and these "
+             "bits also estimate the mass of all unread pages together. With rest=min each unread "
+             "page is instead assumed to hold as much as the least one read, which is optimistic "
+             "where the ranking is wrong. All tokens stay in the cache, so a question asked late "
+             "can still be answered. measured.md compares what it reads with arkvale.",
     METHOD_DEVIATIONS(deviations),
     .has_rest = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

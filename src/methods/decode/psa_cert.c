@@ -27,15 +27,15 @@
 #include "methods/visit.h"
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, mass, "0.95", "share of the attention that is to be proved")                          \
+    P(SHARE, mass, "0.95", "share of the attention to prove")                                      \
     P(CHOICE, by, "shadow8", "shadow8|shadow4|box|sphere", "what bounds a score")                  \
     P(CHOICE, mode, "stop", "stop|report", "stop when the share is proved, or as psa does")        \
-    P(COUNT, step, "1", 1, 64, "pages between two looks at the proof")                             \
+    P(COUNT, step, "1", 1, 64, "pages between two checks of the proof")                            \
     P(COUNT, ahead, "2", 0, 64,                                                                    \
-      "steps whose pages are fetched while others are visited (with pages on a disk)")             \
-    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+      "steps whose pages are fetched while others are read (with pages on disk)")                  \
+    P(COUNT, dense, "0", 0, 1024, "first layers, which use dense attention")                       \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")
+      "most recent tokens before the query's own page, always read; rounded up to whole pages")
 METHOD_PARAMS(psa_cert, PARAMS)
 
 /* ---- Side data ---- */
@@ -238,24 +238,24 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"an estimate of what is left stops the visit",
-     "a proof does, from keys rounded to eight bits and the length of the rounding; mode=report "
-     "keeps the estimate",
-     "an estimate can be wrong where the order is",
-     "95 % are proved where 98.5 % are read, qwen2.5-coder-0.5b at 4K (measured_before.md)"},
+    {"an estimate of the remainder ends the search",
+     "a proof does, from keys rounded to eight bits and the norm of the rounding error; "
+     "mode=report keeps the estimate",
+     "an estimate can be wrong where the ranking is",
+     "95 % are proved where 98.5 % are read, qwen2.5-coder-0.5b at 4K (notes/measured_before.md)"},
 };
 
 const struct method psa_cert_method = {
-    METHOD_DECODE(psa_cert, "pages until the seen share of the attention is proved to be enough"),
+    METHOD_DECODE(psa_cert,
+                  "pages until the wanted share of the attention is proved to be covered"),
     .paper =
         "after Zhou et al., Progressive Sparse Attention, arXiv 2503.00392; the bounds are ours",
-    .about =
-        "As psa, with a bound where psa has an estimate: no score of a page that is not read can "
-        "be higher than rounded keys and the length of the rounding allow, so the share of the "
-        "attention that was seen is at least what is reported. Proofs cost: the rounded keys of "
-        "all tokens are read at every step. With the longest value of each page the proof bounds "
-        "the error of the output, too. mode=report keeps psa's choice and only tells what it is "
-        "worth.",
+    .about = "Like psa, with a bound in place of the estimate. A rounded key and the norm of its "
+             "rounding error bound the score of every unread token, so the share of the attention "
+             "that was read is at least what is reported. Proofs are expensive: every step reads "
+             "the rounded keys of all tokens. With the norm of the longest value of each page the "
+             "proof bounds the error of the output, too. mode=report keeps psa's selection and "
+             "only reports how much it proves.",
     METHOD_DEVIATIONS(deviations),
     .has_rest = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

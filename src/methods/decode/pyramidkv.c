@@ -10,9 +10,9 @@
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1,                                                                   \
-      "tokens of the prompt that a head keeps in the mean layer, window included")                 \
+      "prompt tokens kept per head in the average layer, observation window included")             \
     COMPRESS_POOLED_PARAMS(P)                                                                      \
-    P(COUNT, beta, "20", 1, 1000, "the last layer keeps the mean budget over this")
+    P(COUNT, beta, "20", 1, 1000, "the last layer keeps the mean budget divided by this")
 PARAM_TABLE(pyramidkv, struct compress_param, PARAMS)
 
 /* Tokens that layers 0 .. n - 1 keep together, on a line from hi to lo over n_layer layers. */
@@ -46,22 +46,21 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"budgets along the paper's formula",
-     "along the authors' code: a line between twice the mean less the last and the last",
+    {"budgets follow the paper's formula",
+     "they follow the authors' code: a line from twice the mean minus the last to the last",
      "paper and code differ", NULL},
-    {"the line's step is rounded to whole tokens", "its sums are",
+    {"the slope of the line is rounded to whole tokens", "its sums are rounded",
      "all layers together keep exactly the budget", "13 of 992 tokens at 32 layers"},
     COMPRESS_DEVIATIONS,
 };
 
 const struct method pyramidkv_method = {
-    METHOD_DECODE(pyramidkv, "as snapkv, with budgets that fall from the first layer to the last"),
+    METHOD_DECODE(pyramidkv, "SnapKV with budgets that decrease from the first layer to the last"),
     .paper = "Cai et al., PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information "
              "Funneling, arXiv 2406.02069",
-    .about =
-        "Low layers spread their attention and keep much of the prompt, high ones look at few "
-        "tokens and keep few; all together keep as many as with snapkv. It shares snapkv's limits: "
-        "one choice, for the question at the prompt's end.",
+    .about = "Low layers spread their attention and keep much of the prompt; high ones attend to "
+             "few tokens and keep few. All together keep as many as with SnapKV. It has SnapKV's "
+             "limits: tokens are selected once, for the question at the end of the prompt.",
     METHOD_DEVIATIONS(deviations),
     COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_MODEL, .n_late = METHOD_NEVER},

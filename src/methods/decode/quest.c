@@ -10,14 +10,14 @@
 #include "methods/box.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
-    P(CHOICE, page, "16", "16|32", "tokens that are chosen together")                              \
+    P(BUDGET, budget, "1024", 1, "tokens selected, in addition to those always read")              \
+    P(CHOICE, page, "16", "16|32", "tokens selected together")                                     \
     P(CHOICE, heads, "group", "group|query",                                                       \
-      "query heads that share keys choose together, or each of them the budget for itself")        \
-    P(COUNT, dense, "2", 0, 1024, "first layers that read everything")                             \
-    P(TOKENS, sink, "32", 0, 4096, "first tokens that are always read, up to whole pages")         \
+      "query heads of a KV head select together, or each spends the budget for itself")            \
+    P(COUNT, dense, "2", 0, 1024, "first layers, which use dense attention")                       \
+    P(TOKENS, sink, "32", 0, 4096, "first tokens, always read; rounded up to whole pages")         \
     P(TOKENS, recent, "32", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")
+      "most recent tokens before the query's own page, always read; rounded up to whole pages")
 PARAM_TABLE(quest, struct box_param, PARAMS)
 
 static enum box kind_of(const void *param)
@@ -62,26 +62,28 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"models have a KV head for each query head, which chooses for itself",
-     "query heads that share keys choose together, by the mean of their softmax shares; "
-     "heads=query lets each choose",
-     "a budget is then what is read", NULL},
-    {"the budget counts the newest page", "the budget counts chosen pages alone",
+    {"models have a KV head for each query head, which selects for itself",
+     "query heads of a KV head select together, by the mean of their softmax shares; heads=query "
+     "lets each select",
+     "the budget is then what is read", NULL},
+    {"the budget includes the most recent page", "the budget counts selected pages only",
      "one rule for all methods", NULL},
-    {"the newest page, which is not full, is read in any case",
-     "so are the first page and the newest full one; sink=0,recent=0 leaves them to their scores",
-     "methods of other papers have them", NULL},
+    {"the most recent page, which is not full, is always read",
+     "so are the first page and the most recent full one; sink=0,recent=0 leaves them to their "
+     "scores",
+     "other papers' methods have them", NULL},
 };
 
 const struct method quest_method = {
-    METHOD_DECODE(quest, "pages whose keys' box promises the highest scores"),
+    METHOD_DECODE(quest, "pages with the highest upper bounds on their attention scores"),
     .paper = "Tang et al., Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference, "
              "arXiv 2406.10774",
     .about =
-        "Keeps the minimum and maximum of each channel over a page's keys and reads the pages "
-        "whose box holds the highest possible score. It finds what it is asked for at any step, "
-        "however late. The bound is loose, so it needs a larger budget than an exact choice. With "
-        "page=32 and a q8 cache the box is part of the page and costs no memory.",
+        "Stores the minimum and maximum of each channel over a page's keys. They give an upper "
+        "bound on the scores in the page, and the pages with the highest bounds are read. All "
+        "tokens stay in the cache, so a question asked late can still be answered. The bound is "
+        "loose, so it needs a larger budget than an exact selection. With page=32 and a q8 cache "
+        "the minima and maxima are part of the page and cost no memory.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true, /* halves of pages */
     .facts = {.part = "dense=0", .n_forced = 2 * PAGE_TOK},

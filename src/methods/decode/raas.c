@@ -12,9 +12,9 @@
 #include "methods/spec.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens that live")                                               \
-    P(SHARE, stamp, "0.0001", "estimated share of the attention that keeps a page young")          \
-    P(CHOICE, prompt, "keep", "keep|age", "pages of the prompt stay, or age too")
+    P(BUDGET, budget, "1024", 1, "tokens kept in the cache")                                       \
+    P(SHARE, stamp, "0.0001", "estimated share of the attention that renews a page's timestamp")   \
+    P(CHOICE, prompt, "keep", "keep|age", "pages of the prompt are kept, or age too")
 METHOD_PARAMS(raas, PARAMS)
 
 /* Followed by a stamp for each page of a context: the position of the row that gave it, GONE for a
@@ -177,25 +177,25 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"pages of 16 tokens", "of 32", "pages of the cache are given back whole", NULL},
-    {"the better half of the pages, or those above a threshold, get the new time",
+    {"pages of 16 tokens", "of 32", "cache pages are freed as a whole", NULL},
+    {"the better half of the pages, or those above a threshold, get the new timestamp",
      "those above the threshold", "the paper has both", NULL},
-    {"silent on pages of one time", "the one with the smallest estimate goes", "an order is needed",
-     NULL},
-    {"pages of the prompt are never dropped", "the same; prompt=age drops them too",
+    {"silent on pages with equal timestamps", "the one with the smallest estimate is evicted",
+     "ties must be broken", NULL},
+    {"pages of the prompt are never evicted", "the same; prompt=age evicts them too",
      "prompts here are often longer than the budget", NULL},
 };
 
 const struct method raas_method = {
     METHOD_DECODE(raas,
-                  "pages that were asked for lately; the others are dropped, the oldest first"),
+                  "pages that recent steps attended to; those unused for longest are evicted"),
     .paper =
         "Hu et al., Efficient Long-Decoding Inference with Reasoning-Aware Attention Sparsity, "
         "arXiv 2502.11147",
     .about =
-        "Made for long answers: a page that no step has wanted for the longest time is dropped for "
-        "good when the budget is full, so memory and time are bounded by the budget. The prompt "
-        "stays whole unless prompt=age. A page that is wanted again after its time is gone.",
+        "Made for long answers: when the budget is full, the page that no step has attended to for "
+        "the longest time is evicted, so memory and time are bounded by the budget. The whole "
+        "prompt is kept unless prompt=age. A page that is needed again after its eviction is lost.",
     METHOD_DEVIATIONS(deviations),
     .evicts = true,
     .needs_question = true,

@@ -15,11 +15,11 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, mass, "0.95", "estimated share of the attention that is kept")                        \
-    P(SHARE, most, "0.5", "a larger share than this is read whole")                                \
-    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+    P(SHARE, mass, "0.95", "estimated share of the attention to keep")                             \
+    P(SHARE, most, "0.5", "above this share of the context, everything is read")                   \
+    P(COUNT, dense, "0", 0, 1024, "first layers, which use dense attention")                       \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
-      "newest tokens before the row's own page that are always read, up to whole pages")
+      "most recent tokens before the query's own page, always read; rounded up to whole pages")
 METHOD_PARAMS(rabitq, PARAMS)
 
 #define SEED 1u /* of the rotation */
@@ -158,22 +158,25 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"the query is rounded to four bits", "the query is not rounded",
-     "its rounding saves nothing on this path", NULL},
-    {"a random orthogonal matrix turns keys", "rounds of random signs and Hadamard transforms do",
-     "a matrix costs a product for each pair of channels", NULL},
+    {"the query is quantized to four bits", "the query is not quantized",
+     "quantizing it saves nothing on this path", NULL},
+    {"a random orthogonal matrix rotates keys",
+     "rounds of random sign changes and Hadamard transforms do",
+     "a matrix costs one multiplication per pair of channels", NULL},
 };
 
 const struct method rabitq_method = {
-    METHOD_DECODE(rabitq,
-                  "tokens by the signs of their turned keys, until the wanted mass is reached"),
+    METHOD_DECODE(
+        rabitq,
+        "tokens ranked by the sign bits of their rotated keys, until the wanted mass is reached"),
     .paper =
         "Zhang et al., RaBitQCache: Rotated Binary Quantization for KVCache in Long Context LLM "
         "Inference, arXiv 2606.31519",
-    .about = "Keeps one bit a channel of each key after a random rotation and two bytes a token, "
-             "scores all tokens by it without bias and reads the best until the wanted share is "
-             "reached. It finds late what it is asked for late. One bit is noisy: the share is an "
-             "estimate of an exponential, and more is read than two bits (auto) need for the same.",
+    .about = "Keeps one bit per channel of each key after a random rotation, and two bytes per "
+             "token. From these it computes an unbiased score of every token, and reads the best "
+             "until the wanted share is reached. All tokens stay in the cache, so a question asked "
+             "late can still be answered. One bit is noisy: the share is an estimate of an "
+             "exponential, and more is read than two bits (auto) need for the same share.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

@@ -11,7 +11,7 @@
 #include "methods/pick.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
+    P(BUDGET, budget, "1024", 1, "prompt tokens kept per head, observation window included")       \
     COMPRESS_POOLED_PARAMS(P)
 PARAM_TABLE(snapkv, struct compress_param, PARAMS)
 
@@ -27,14 +27,14 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method snapkv_method = {
-    METHOD_DECODE(snapkv, "the tokens of the prompt that its last rows look at, for good"),
+    METHOD_DECODE(snapkv,
+                  "prompt tokens that the last prompt tokens attend to; the rest is evicted"),
     .paper = "Li et al., SnapKV: LLM Knows What You are Looking for Before Generation, "
              "arXiv 2404.14469",
-    .about =
-        "Drops most of the prompt once, behind its last row, and gives the pages back. Steps cost "
-        "what is kept. The choice serves the question that stands at the prompt's end: what a "
-        "later question asks for, or a question that stood first, may be gone, and a late needle "
-        "is never found.",
+    .about = "Evicts most of the prompt once, after its last token, and frees the pages. A decode "
+             "step costs only what is kept. The selection serves the question at the end of the "
+             "prompt. What a later question asks for, or a question at the start of the prompt, "
+             "may have been evicted and cannot be read again.",
     METHOD_DEVIATIONS(deviations),
     COMPRESS_WINDOW_TRAITS,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},

@@ -11,9 +11,9 @@
 #include <assert.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
-    P(COUNT, rank, "16", 1, 512, "channels that score")                                            \
-    P(TOKENS, recent, "64", 0, 4096, "newest tokens that are always read")
+    P(BUDGET, budget, "1024", 1, "tokens selected, in addition to those always read")              \
+    P(COUNT, rank, "16", 1, 512, "channels used for scoring")                                      \
+    P(TOKENS, recent, "64", 0, 4096, "most recent tokens, always read")
 METHOD_PARAMS(sparq, PARAMS)
 
 /* Keeps the `rank` channels of q that weigh most in r->qa, 0 in the others; scaled for the softmax.
@@ -65,21 +65,20 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"tokens that are not read count as their mean value, with the mass that the scores guess",
-     "they do not count", "left out so far", NULL},
-    {"a second copy of the keys, channel by channel, so that only the chosen channels are read",
-     "keys are read whole to be scored", "memory of another half of the cache",
+    {"unread tokens count as their mean value, with the mass that the scores predict",
+     "they do not count", "not implemented so far", NULL},
+    {"a second copy of the keys, stored by channel, so that only the selected channels are read",
+     "whole keys are read for scoring", "the copy would take half of the cache's memory again",
      "no faster than exact scores"},
 };
 
 const struct method sparq_method = {
-    METHOD_DECODE(sparq, "tokens by the query's largest channels"),
+    METHOD_DECODE(sparq, "tokens scored by the largest channels of the query"),
     .paper = "Ribar et al., SparQ Attention: Bandwidth-Efficient LLM Inference, arXiv 2312.04985",
-    .about =
-        "Scores all keys with the few channels in which the query is largest, then reads the best "
-        "tokens whole. It finds late what it is asked for late. The scan reads a part of every "
-        "key at every step; here keys are read whole for it, so it is no faster than an exact "
-        "scan.",
+    .about = "Scores all keys by the few channels in which the query is largest, then reads the "
+             "best tokens in full. All tokens stay in the cache, so a question asked late can "
+             "still be answered. In the paper the scan reads a part of every key at every step; "
+             "here it reads whole keys, so it is no faster than an exact scan.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "recent=16", .n_forced = 15},

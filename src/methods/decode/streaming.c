@@ -6,8 +6,8 @@
 #include "methods/batch.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens that are read, sinks included")                           \
-    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")
+    P(BUDGET, budget, "1024", 1, "tokens read, sinks included")                                    \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens, always read")
 METHOD_PARAMS(streaming, PARAMS)
 
 static void streaming_choose(const struct method_batch *b)
@@ -17,25 +17,25 @@ static void streaming_choose(const struct method_batch *b)
 }
 
 static const sac_method_deviation deviations[] = {
-    {"kept tokens are numbered anew, as if they stood side by side",
-     "every key keeps the position at which it was seen",
+    {"kept tokens are renumbered as if they were contiguous",
+     "every key keeps its original position",
      "the answer is the same while the text fits the trained context, and other methods keep "
      "positions too",
      NULL},
-    {"the tokens between sinks and window are dropped", "they stay in the cache and are not read",
-     "a sequence can change its method", "none on answers, and memory is not given back"},
+    {"the tokens between sinks and window are dropped", "they stay in the cache but are not read",
+     "a sequence can change its method", "none on answers, and no memory is freed"},
     {"four sinks and a window of 512 to 2,000", "the window is what the budget leaves",
      "budgets are compared across methods", NULL},
 };
 
 const struct method streaming_method = {
-    METHOD_DECODE(streaming, "the first tokens and a recent window"),
+    METHOD_DECODE(streaming, "attention sinks and a sliding window"),
     .paper =
         "Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453",
     .about =
-        "Reads the attention sinks, on which heads put the mass that they have no use for, and "
-        "the newest tokens. The cost of a step is constant. Whatever stands between sinks and "
-        "window cannot be found: a baseline, and right for heads that look near only.",
+        "Reads the attention sinks, on which heads put the mass that they have no use for, and the "
+        "most recent tokens. The cost of a step is constant. Nothing between sinks and window can "
+        "be found. It is a baseline, and sufficient only for heads with local attention.",
     METHOD_DEVIATIONS(deviations),
     .fixed = true,
     .token_grain = true,

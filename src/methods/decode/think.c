@@ -19,9 +19,9 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, ratio, "0.4", "share of the key channels that goes, rounded down to whole ones")      \
-    P(TOKENS, recent, "32", 0, 65536, "newest tokens of the prompt whose keys stay whole")         \
-    P(COUNT, window, "32", 1, 1024, "last rows whose queries weigh the channels")
+    P(SHARE, ratio, "0.4", "share of the key channels to prune, rounded down to whole ones")       \
+    P(TOKENS, recent, "32", 0, 65536, "most recent prompt tokens whose keys stay whole")           \
+    P(COUNT, window, "32", 1, 1024, "last prompt tokens whose queries rank the channels")
 METHOD_PARAMS(think, PARAMS)
 
 struct think_state {
@@ -328,32 +328,33 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"it stands behind SnapKV or H2O, which drop tokens first", "no token is dropped",
-     "what the lost channels cost is to be seen by itself", NULL},
-    {"channels for each query head, keys copied for all of them",
-     "one set for a KV head, by the queries of all its heads", "keys are stored once for them",
+    {"it is combined with SnapKV or H2O, which evict tokens first", "no token is evicted",
+     "the cost of pruning channels shows by itself", NULL},
+    {"channels for each query head, with keys copied for all of them",
+     "one set per KV head, by the queries of all its heads", "keys are stored once for the group",
      NULL},
-    {"keys of the lost channels leave memory",
-     "what is left of a key is kept a second time, packed in 16 bits; a q8 cache gains nothing",
+    {"keys of the pruned channels leave memory",
+     "the remaining channels are stored a second time, packed in 16 bits; a q8 cache gains nothing",
      "other sequences and methods read whole keys from the same pages",
      "memory for 60 % of another copy of the keys"},
-    {"the newest 32 tokens of the prompt keep all channels", "and those beside them in a page",
-     "pages are cut as a whole", NULL},
-    {"the first answer token sees whole keys", "it sees cut ones",
-     "the choice is made at the first decode row", NULL},
+    {"the most recent 32 tokens of the prompt keep all channels", "and those in a page with them",
+     "pages are pruned as a whole", NULL},
+    {"the first answer token sees whole keys", "it sees pruned ones",
+     "the selection is made at the first decode row", NULL},
     {"one prompt", "keys of a further prompt lose the same channels", "conversations have several",
      NULL},
 };
 
 const struct method think_method = {
-    METHOD_DECODE(think, "all tokens, with fewer channels of the prompt's keys"),
+    METHOD_DECODE(think,
+                  "all tokens, with the least important channels of the prompt's keys pruned"),
     .paper = "Xu et al., ThinK: Thinner Key Cache by Query-Driven Pruning, arXiv 2407.21018",
-    .about =
-        "Behind the prompt keys lose the channels that its last queries ask least for, and "
-        "attention's scores are sums over the others. Every token is still read, with its whole "
-        "value, so at most half of the bytes can be saved, and here a fifth is. It finds late what "
-        "it is asked for late, as far as it shows in the channels that are left. What the paper "
-        "leaves open was read in its authors' code (github.com/SalesforceAIResearch/ThinK).",
+    .about = "After the prompt, keys lose the channels to which its last queries give least "
+             "weight, and scores are sums over the others. Every token is still read, with its "
+             "whole value, so at most half of the bytes can be saved, and here a fifth is. All "
+             "tokens stay in the cache, so a question asked late can still be answered, as far as "
+             "the remaining channels show it. Where the paper is silent, the authors' code was "
+             "followed (github.com/SalesforceAIResearch/ThinK).",
     METHOD_DEVIATIONS(deviations),
     .fixed = true,
     .has_rest = true,

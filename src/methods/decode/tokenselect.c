@@ -11,10 +11,11 @@
 #include <string.h>
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "2048", 1, "tokens that are chosen, beside those always read")               \
-    P(NUMBER, reuse, "0.9", 0, 1, "least cosine of queries that share a choice; 1: none")          \
-    P(TOKENS, sink, "128", 0, 4096, "first tokens that are always read")                           \
-    P(TOKENS, recent, "512", 0, 4096, "newest tokens that are always read")
+    P(BUDGET, budget, "2048", 1, "tokens selected, in addition to those always read")              \
+    P(NUMBER, reuse, "0.9", 0, 1,                                                                  \
+      "least cosine similarity of queries that share a selection; 1: none")                        \
+    P(TOKENS, sink, "128", 0, 4096, "first tokens, always read")                                   \
+    P(TOKENS, recent, "512", 0, 4096, "most recent tokens, always read")
 METHOD_PARAMS(tokenselect, PARAMS)
 
 /* Followed by the query [group, head_dim] and the mask [pages of a context]. */
@@ -86,24 +87,24 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"one set of tokens for all heads of a layer", "one for each KV head", "keys lie by KV heads",
+    {"one set of tokens for all heads of a layer", "one per KV head", "keys are stored by KV head",
      NULL},
-    {"a choice serves as long as queries are alike", "and to the end of its page at most",
-     "what came since is then in the row's own page, which is read", NULL},
-    {"prompts are read sparsely, too, by the mean query of a chunk", "answers only",
-     "prompts have methods of their own", NULL},
+    {"a selection is reused as long as queries are similar", "and to the end of its page at most",
+     "newer tokens are then in the query's own page, which is read", NULL},
+    {"prefill is sparse too, by the mean query of a chunk", "answers only",
+     "prefill has methods of its own", NULL},
 };
 
 const struct method tokenselect_method = {
     METHOD_DECODE(tokenselect,
-                  "the tokens that the heads vote for, kept while the query stays near"),
+                  "tokens that the heads vote for, reused while the query stays similar"),
     .paper = "Wu et al., TokenSelect: Efficient Long-Context Inference and Length Extrapolation "
              "for LLMs "
              "via Dynamic Token-Level KV Cache Selection, arXiv 2411.02886",
-    .about =
-        "Scores every key exactly, adds the softmax shares of the heads and reads the best tokens; "
-        "the choice serves the next tokens too while their query points the same way, at most to "
-        "the end of a page. It finds late what it is asked for late. Choosing reads all keys.",
+    .about = "Scores every key exactly, adds up the softmax shares of the heads and reads the best "
+             "tokens. The next tokens reuse the selection while their queries are similar, at most "
+             "to the end of a page. All tokens stay in the cache, so a question asked late can "
+             "still be answered. A selection reads all keys.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "sink=4,recent=16", .n_forced = 4 + 15},

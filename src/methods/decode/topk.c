@@ -6,10 +6,10 @@
 #include "methods/batch.h"
 
 #define PARAMS(P)                                                                                  \
-    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
-    P(CHOICE, unit, "token", "token|page", "what is chosen")                                       \
-    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read (unit=token)")                \
-    P(TOKENS, recent, "32", 0, 4096, "newest tokens that are always read (unit=token)")
+    P(BUDGET, budget, "1024", 1, "tokens selected, in addition to those always read")              \
+    P(CHOICE, unit, "token", "token|page", "what is selected")                                     \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens, always read (unit=token)")                        \
+    P(TOKENS, recent, "32", 0, 4096, "most recent tokens, always read (unit=token)")
 METHOD_PARAMS(topk, PARAMS)
 
 static void topk_choose(const struct method_batch *b)
@@ -27,11 +27,12 @@ static void topk_choose(const struct method_batch *b)
 }
 
 const struct method topk_method = {
-    METHOD_DECODE(topk, "the tokens with the highest exact scores: the ceiling, not a speed-up"),
+    METHOD_DECODE(
+        topk, "tokens with the highest exact scores: an upper bound for selection, not a speed-up"),
     .about =
         "Scores every key exactly and reads the best tokens (or pages, unit=page). No method that "
-        "selects as many can keep more of the attention's mass, so it tells how much of a loss is "
-        "the budget's and how much the choice's. It reads all keys at every step.",
+        "selects as many can keep more of the attention mass, so it separates the loss due to the "
+        "budget from the loss due to the selection. It reads all keys at every step.",
     .token_grain = true,
     .facts = {.n_forced = 4 + 31},
     .meets_segments = true,

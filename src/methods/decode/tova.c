@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#define PARAMS(P) P(BUDGET, budget, "1024", 1, "tokens that live")
+#define PARAMS(P) P(BUDGET, budget, "1024", 1, "tokens kept in the cache")
 METHOD_PARAMS(tova, PARAMS)
 
 struct tova_state {
@@ -153,19 +153,19 @@ static const struct method_decode hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"rows of the prompt drop tokens too, once the budget is full",
-     "the whole prompt is computed, then its last row cuts it down",
-     "the prompt is computed before decode methods are asked",
-     "others who compare the method do the same"},
+    {"rows of the prompt evict tokens too, once the budget is full",
+     "the whole prompt is computed, then its last row reduces it to the budget",
+     "the prompt is computed before decode methods run",
+     "other comparisons of the method do the same"},
 };
 
 const struct method tova_method = {
     METHOD_DECODE(tova,
-                  "all but the tokens that the last row looked at least; one goes with each step"),
+                  "all but the tokens that the last row attended to least; each step evicts one"),
     .paper = "Oren et al., Transformers are Multi-State RNNs, arXiv 2401.06104",
-    .about = "Memory is bounded by the budget from the prompt's end on: the heads of a layer agree "
-             "on one set of tokens, and the least looked at makes room for the newest. What was "
-             "dropped cannot be found any more.",
+    .about = "Memory is bounded by the budget from the end of the prompt on. The heads of a layer "
+             "agree on one set of tokens, in which the least attended one makes room for the "
+             "newest. An evicted token cannot be read again.",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,

@@ -10,16 +10,16 @@
 
 /* With the defaults of sinks and window. */
 #define BAND(P, sinks, tokens)                                                                     \
-    P(TOKENS, sink, sinks, 1, 1 << 24, "first tokens that every row reads")                        \
-    P(TOKENS, window, tokens, 1, 1 << 24, "tokens that a row reads up to itself")
+    P(TOKENS, sink, sinks, 1, 1 << 24, "first tokens, read by every row")                          \
+    P(TOKENS, window, tokens, 1, 1 << 24, "window of tokens that a row reads up to itself")
 #define TRIANGLE(P)                                                                                \
-    P(COUNT, last, "128", 1, 1 << 24, "last rows of the prompt, which read everything")
+    P(COUNT, last, "128", 1, 1 << 24, "last prompt tokens, which use dense attention")
 #define ASHAPE_PARAMS(P)   BAND(P, "128", "3968")
 #define TRISHAPE_PARAMS(P) BAND(P, "128", "3968") TRIANGLE(P)
 #define MIX_PARAMS(P)                                                                              \
     BAND(P, "8", "512")                                                                            \
     TRIANGLE(P)                                                                                    \
-    P(SHARE, layer, "0.5", "share of the layers, the first ones, left dense")
+    P(SHARE, layer, "0.5", "share of the layers, the first ones, that use dense attention")
 
 PARAM_STRUCT(shape, MIX_PARAMS)
 PARAM_TABLE(ashape, struct shape_param, ASHAPE_PARAMS)
@@ -62,19 +62,19 @@ static void mix_plan(const struct method_lane *l, struct plan *p)
 
 static const sac_method_deviation ashape_deviations[] = {
     {"exact for each row", "a tile of rows reads the union of its rows' bands",
-     "kernels read whole tiles", "up to 63 columns more a row"},
+     "kernels read whole tiles", "up to 63 more columns per row"},
 };
 
 const struct method ashape_method = {
     .kind = "prefill",
     .name = "a-shape",
-    .summary = "the first tokens and a recent window",
+    .summary = "attention sinks and a sliding window",
     .paper =
         "Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453",
-    .about =
-        "Every row reads the attention sinks and the tokens just before it, so the cost of a "
-        "prompt grows with its length and not with the square. Keys are kept: a decode method may "
-        "still read them all. What a row should have combined from afar is lost, so a baseline.",
+    .about = "Every row reads the attention sinks and the tokens just before it, so the cost of a "
+             "prompt grows linearly with its length, not quadratically. All keys are kept: a "
+             "decode method may still read them. What a row should have combined from distant "
+             "tokens is lost. It is a baseline.",
     .params = &ashape_params,
     METHOD_DEVIATIONS(ashape_deviations),
     .facts = {.part = "sink=4,window=64", .whole = "window=4096", .blind = true},
@@ -92,12 +92,12 @@ static const sac_method_deviation trishape_deviations[] = {
 const struct method trishape_method = {
     .kind = "prefill",
     .name = "tri-shape",
-    .summary = "a-shape, but the last rows read everything",
+    .summary = "a-shape with dense attention for the last prompt tokens",
     .paper = "Li et al., SCBench: A KV Cache-Centric Analysis of Long-Context Methods, "
              "arXiv 2412.10319",
     .about =
-        "Sinks and a recent window for most rows, everything for the last ones, where a question "
-        "about the text usually stands. A question in front of the text gains nothing.",
+        "Sinks and a recent window for most rows, dense attention for the last ones, where a "
+        "question about the text usually stands. A question in front of the text gains nothing.",
     .params = &trishape_params,
     METHOD_DEVIATIONS(trishape_deviations),
     .facts = {.part = "sink=4,window=64,last=32", .whole = "last=4096", .blind = true},
@@ -106,8 +106,8 @@ const struct method trishape_method = {
 };
 
 static const sac_method_deviation mix_deviations[] = {
-    {"the layer from which on it is sparse is found for each model by gradients",
-     "layer=, half of the layers unless it says otherwise", "nothing is measured beforehand",
+    {"the first sparse layer is found for each model from gradients",
+     "layer= sets it, half of the layers by default", "nothing is calibrated offline",
      "KL of middle rows 0.305 at 16K of essays on a 0.5B model with half of the layers sparse, "
      "0.086 with a quarter"},
     {"exact for each row",
@@ -120,9 +120,9 @@ const struct method trianglemix_method = {
     METHOD_PREFILL(trianglemix, "dense in the first layers, tri-shape in the others"),
     .paper = "He et al., TriangleMix: A Lossless and Efficient Attention Pattern for Long Context "
              "Prefilling, arXiv 2507.21526",
-    .about =
-        "Deep layers hardly use the middle of the text for rows that are not the last ones: they "
-        "get tri-shape, the layers before are dense. The share of dense layers bounds the gain.",
+    .about = "Deep layers hardly use the middle of the text, except for the last rows. They use "
+             "tri-shape, and the layers before them are dense. The share of dense layers limits "
+             "the gain.",
     METHOD_DEVIATIONS(mix_deviations),
     .facts = {.part = "sink=4,window=64,last=32,layer=0.2", .whole = "layer=1", .blind = true},
     .prefill =

@@ -35,14 +35,14 @@
 #define AUDIT_ROW   37u /* which it is moves by so many with the layer */
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, mass, "0.97", "softmax sums are known to this share, by a standard deviation")        \
-    P(COUNT, rows, "64", 16, 256, "rows of each 256 that are scored, by sixteens")                 \
+    P(SHARE, mass, "0.97", "accuracy of softmax sums: 1 less their relative standard deviation")   \
+    P(COUNT, rows, "64", 16, 256, "rows scored of each 256, in multiples of 16")                   \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
-      "tokens before a tile of rows that are always read, up to whole pages")                      \
-    P(SHARE, most, "0.5", "a larger share than this is read whole")                                \
-    P(COUNT, last, "128", 0, 65536, "last rows of a prompt that read everything")                  \
-    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
-    P(SHARE, spread, "0.5", "share of a page's mass that all its keys have")
+      "tokens before a tile of rows, always read; rounded up to whole pages")                      \
+    P(SHARE, most, "0.5", "above this share of the keys, everything is read")                      \
+    P(COUNT, last, "128", 0, 65536, "last prompt tokens, which use dense attention")               \
+    P(COUNT, dense, "0", 0, 1024, "first layers, which use dense attention")                       \
+    P(SHARE, spread, "0.5", "share of a page's mass that counts as spread evenly over its keys")
 METHOD_PARAMS(auto, PARAMS)
 
 /* A lane's. */
@@ -362,15 +362,14 @@ static const struct method_prefill hooks = {.tile_tok = TILE,
                                             .sample = auto_sample};
 
 const struct method auto_prefill_method = {
-    METHOD_PREFILL(auto, "the keys that matter, and a weighed sample of the others"),
-    .about =
-        "A few of each tile's rows are scored against every key. Keys that hold much of their "
-        "attention are read by all rows of the tile; of the others a few are read, the likelier "
-        "the more they hold, and weighed so that sums are right in the mean. How many follows from "
-        "the text, the layer and the head, and has a bound that does not grow with the context. "
-        "What no sampled row looks at may be missed: the mass that is told comes from exact rows "
-        "outside the sample. Fewer rows (16) and a lower mass (0.95) are faster, and lose "
-        "several times as much.",
+    METHOD_PREFILL(auto, "the keys that matter, and a reweighted sample of the others"),
+    .about = "Scores a few rows of each tile against every key. Keys that hold much of their "
+             "attention are read by all rows of the tile. Of the others a few are sampled, more "
+             "likely the more they hold, and reweighted so that softmax sums are unbiased. Their "
+             "number depends on the text, the layer and the head, and has a bound that does not "
+             "grow with the context. Keys to which no sampled row attends may be missed; the "
+             "reported mass is therefore that of exact rows outside the sample. Fewer rows (16) "
+             "and a lower mass (0.95) are faster, and lose several times as much.",
     .weighs = true,
     .token_grain = true,
     .facts = {.part = "mass=0.6,last=0,most=1", .whole = "mass=1"},

@@ -33,12 +33,12 @@
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 32, "tokens before its segment that a row reads")                    \
     P(COUNT, segment, "512", 64, 1 << 16,                                                          \
-      "queries that share a choice, a multiple of 64 (else rounded up)")                           \
-    P(CHOICE, block, "32", "32|64|128", "keys that are chosen together")                           \
-    P(SHARE, fuse, "0.25", "weight of the scores of the layer before")                             \
+      "queries that share a selection, a multiple of 64 (else rounded up)")                        \
+    P(CHOICE, block, "32", "32|64|128", "keys selected together")                                  \
+    P(SHARE, fuse, "0.25", "weight of the previous layer's scores")                                \
     P(COUNT, dense, "1024", 0, 1 << 24,                                                            \
-      "segments that begin before this token, or before the budget, read everything")              \
-    P(CHOICE, scores, "code", "code|paper", "one softmax of the mean over heads, or four a head")
+      "segments that begin before this token, or before the budget, use dense attention")          \
+    P(CHOICE, scores, "code", "code|paper", "one softmax of the mean over heads, or four per head")
 METHOD_PARAMS(critiprefill, PARAMS)
 
 /* What a chunk's layers hand on. */
@@ -397,31 +397,33 @@ static const struct method_prefill hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"four softmaxes over the products of extremes, each for itself",
-     "the authors' code: one over the larger of two means; scores=paper takes the four",
+    {"four softmaxes over the products of extremes, each separately",
+     "the authors' code: one over the larger of two means; scores=paper uses the four",
      "paper and code differ",
-     "KL of middle rows 0.163 for 0.169 at 16K of essays on a 0.5B model, the same cells"},
-    {"three quarters of a score come from the layer before",
+     "KL of middle rows 0.163 against 0.169 at 16K of essays on a 0.5B model, the same cells"},
+    {"three quarters of a score come from the previous layer",
      "a quarter does, as in the code; fuse=0.75 is the paper's", "paper and code differ",
-     "none: KL of middle rows 0.168 for 0.169 at 16K of essays on a 0.5B model"},
+     "none: KL of middle rows 0.168 against 0.169 at 16K of essays on a 0.5B model"},
     {"silent on the last segment and the first layer", "both are dense, as in the code",
-     "scores of the layer before are missing in the first", NULL},
-    {"scores are spread over all blocks, later ones too", "only blocks before the segment",
-     "later ones do not exist yet when a prompt comes in chunks", NULL},
+     "the first layer has no previous scores", NULL},
+    {"scores are spread over all blocks, later ones included",
+     "over blocks before the segment only",
+     "later ones do not exist yet when a prompt is processed in chunks", NULL},
 };
 
 const struct method critiprefill_method = {
-    METHOD_PREFILL(critiprefill,
-                   "blocks of keys chosen for whole segments of queries, scores fused over layers"),
+    METHOD_PREFILL(
+        critiprefill,
+        "key blocks selected for whole segments of queries, with scores fused across layers"),
     .paper = "Lv et al., CritiPrefill: A Segment-wise Criticality-based Approach for Prefilling "
              "Acceleration in LLMs, arXiv 2409.12490",
     .about =
-        "Scores the boxes of key pages against the box of a segment's queries, blends the scores "
-        "with those of the layer before and reads the same number of blocks for every segment, so "
-        "the cost of a long prompt grows with its length. The choice costs next to nothing. Boxes "
-        "are loose: what only one row of a segment looks for may be missed, and heads that look "
-        "everywhere lose what the budget does not hold. The end of the prompt is dense, where a "
-        "question usually stands.",
+        "Scores the bounding boxes of key pages against the bounding box of a segment's queries, "
+        "blends these scores with those of the previous layer and reads the same number of blocks "
+        "for every segment, so the cost of a long prompt grows linearly with its length. Selection "
+        "costs almost nothing. Bounding boxes are loose: what only one row of a segment attends to "
+        "may be missed, and heads that attend everywhere lose what the budget does not hold. The "
+        "end of the prompt, where a question usually stands, is dense.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.part = "segment=64,dense=64"},
     .prefill = &hooks,

@@ -4,8 +4,7 @@
 const struct method dense_method = {
     .kind = "prefill",
     .name = "dense",
-    .summary = "every query reads every earlier key",
-    .about =
-        "Exact causal attention over the whole prompt, computed in tiles. It is the default and "
-        "the yardstick of all others.",
+    .summary = "every query attends to every earlier key",
+    .about = "Exact causal attention over the whole prompt, computed in tiles. It is the default "
+             "and the reference for all others.",
 };

@@ -26,7 +26,7 @@
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.9", "share of the observed attention that the lines or blocks hold")         \
     P(NUMBER, tau, "0.1", 0, 2, "largest distance at which a head is judged by pooled blocks")     \
-    P(TOKENS, least, "512", 128, 1 << 20, "least budget, in tokens")
+    P(TOKENS, least, "512", 128, 1 << 20, "minimum budget, in tokens")
 METHOD_PARAMS(flexprefill, PARAMS)
 
 struct work {
@@ -307,25 +307,25 @@ static const struct method_prefill hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"the last 128 rows of the prompt are observed", "the last 128 of each chunk of -b tokens",
-     "a chunk does not know whether the prompt goes on", NULL},
+    {"the last 128 prompt tokens are observed", "the last 128 of each chunk of -b tokens",
+     "a chunk does not know whether the prompt continues", NULL},
     {"query-aware heads read their blocks",
-     "and lines with the least budgets, as in the authors' code", "paper and code differ", NULL},
-    {"in the code a block without mass makes the divergence NaN, and the head takes lines",
-     "it counts as 0", "the formula's limit", NULL},
+     "and lines with the minimum budgets, as in the authors' code", "paper and code differ", NULL},
+    {"in the code a block without mass makes the divergence NaN, and the head uses lines",
+     "it counts as 0", "the limit of the formula", NULL},
 };
 
 const struct method flexprefill_method = {
-    METHOD_PREFILL(flexprefill,
-                   "lines or pooled blocks, whichever fits the head, by cumulative attention"),
+    METHOD_PREFILL(
+        flexprefill,
+        "vertical and slash lines or pooled blocks, chosen per head, by cumulative attention"),
     .paper = "Lai et al., FlexPrefill: A Context-Aware Sparse Attention Mechanism for Efficient "
              "Long-Sequence Inference, arXiv 2502.20766",
-    .about =
-        "Looks at the exact attention of the chunk's last rows and takes as many blocks of columns "
-        "and diagonals as hold the wanted share of it; heads whose attention mean queries and mean "
-        "keys explain are judged by those for every block of rows. Budgets follow the input. The "
-        "share is that of the observed rows: what others look for is a guess, and whole blocks are "
-        "read for single keys.",
+    .about = "Computes the exact attention of the chunk's last rows and takes as many blocks of "
+             "columns and diagonals as hold the wanted share of it. Heads whose attention is well "
+             "explained by mean queries and mean keys select by those instead, for every block of "
+             "rows. Budgets adapt to the input. The share is that of the observed rows: for other "
+             "rows it is a guess, and whole blocks are read for single keys.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.part = "mass=0.1,least=128", .whole = "mass=1"},
     .prefill = &hooks,

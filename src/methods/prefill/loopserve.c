@@ -33,14 +33,14 @@
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.955", "share of the sampled rows' attention that lines must hold")           \
-    P(COUNT, sample, "64", 1, 1024, "rows of a chunk that are sampled")                            \
+    P(COUNT, sample, "64", 1, 1024, "rows sampled per chunk")                                      \
     P(NUMBER, beta, "0.7", 0.01, 1,                                                                \
-      "lines at least so good as the best times this are taken together")                          \
+      "lines with at least this fraction of the best line's score are taken together")             \
     P(COUNT, slashes, "64", 0, 4096, "first slashes, always taken")                                \
     P(COUNT, columns, "16", 0, 4096, "first columns, always taken")                                \
     P(SHARE, most, "0.6", "a head that needs more of its cells is dense")                          \
-    P(CHOICE, heads, "query", "query|group", "lines for each query head, or for all of a KV head") \
-    P(FLAG, keep, "off", "lines that earlier chunks and turns chose are taken first")
+    P(CHOICE, heads, "query", "query|group", "lines per query head, or one set per KV head")       \
+    P(FLAG, keep, "off", "lines that earlier chunks and turns selected are taken first")
 METHOD_PARAMS(loopserve, PARAMS)
 
 /* ---- The greedy choice ---- */
@@ -533,18 +533,18 @@ static const struct method_prefill hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"the bound of a crossing is a line's largest entry", "crossings are counted exactly",
-     "as printed gains become negative and every line is taken",
-     "as printed everything is read, whatever the mass"},
+    {"a crossing is bounded by a line's largest entry", "crossings are counted exactly",
+     "as printed, gains become negative and every line is taken",
+     "as printed, everything is read, whatever the mass"},
     {"one line at a time", "in rounds, all lines within beta of the best",
-     "sorting once a round is faster", NULL},
+     "sorting once per round is faster", NULL},
     {"lines for the rows of a turn", "for those of a chunk of -b tokens",
      "chunks are computed one after the other", NULL},
-    {"lines of all turns are handed to the decode stage",
-     "decode chooses among all keys; keep=on reads them again in later rows",
+    {"lines of all turns are passed to the decode stage",
+     "decode selects among all keys; keep=on reads them again in later rows",
      "its formula ranges over all tokens", NULL},
-    {"the answer's rows are computed again and sampled", "they are not",
-     "their keys are in the cache", NULL},
+    {"the answer's rows are recomputed and sampled", "they are not", "their keys are in the cache",
+     NULL},
 };
 
 const struct method loopserve_method = {
@@ -553,13 +553,12 @@ const struct method loopserve_method = {
         "columns and diagonals that hold a share of each head's attention, found online"),
     .paper = "Li et al., LoopServe: An Adaptive Dual-phase LLM Inference Acceleration System for "
              "Multi-Turn Dialogues, arXiv 2507.13681",
-    .about =
-        "Computes the attention of a sample of the chunk's rows exactly and takes columns and "
-        "diagonals, those with the most attention for each cell first, until they hold the wanted "
-        "share of it. Nothing is tuned offline and every head, layer and chunk gets what it needs, "
-        "past turns included. A key that only rows outside the sample look for is missed: a larger "
-        "sample helps, a higher share does not. The sample's cost is that of its rows, so chunks "
-        "should be large (-b 2048 and more).",
+    .about = "Computes the attention of a sample of the chunk's rows exactly. It then takes "
+             "columns and diagonals, those with the most attention per cell first, until they hold "
+             "the wanted share of it. Nothing is tuned offline: every head, layer and chunk gets "
+             "what it needs, past turns included. A key to which only rows outside the sample "
+             "attend is missed: a larger sample helps, a higher share does not. The sample's cost "
+             "is that of its rows, so chunks should be large (-b 2048 and more).",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "mass=0.6,slashes=8,columns=4", .whole = "mass=1"},

@@ -33,12 +33,12 @@
 #define PARAMS(P)                                                                                  \
     P(COUNT, columns, "512", 1, 1 << 20, "columns that every row reads")                           \
     P(COUNT, slashes, "2048", 1, 1 << 20, "diagonals that every row reads")                        \
-    P(COUNT, sample, "64", 1, 1024, "last rows of a chunk that choose them")                       \
-    P(TOKENS, sink, "30", 0, 1 << 20, "first columns, always among them")                          \
-    P(COUNT, band, "100", 0, 1 << 20, "first diagonals, always among them")                        \
+    P(COUNT, sample, "64", 1, 1024, "last rows of a chunk that select them")                       \
+    P(TOKENS, sink, "30", 0, 1 << 20, "first columns, always included")                            \
+    P(COUNT, band, "100", 0, 1 << 20, "first diagonals, always included")                          \
     P(CHOICE, sizes, "fixed", "fixed|search",                                                      \
       "columns and slashes as given, or for each head and chunk the best of five sizes")           \
-    P(PATH, table, "patterns of the model's heads, made by 'saccade eval patterns'")
+    P(PATH, table, "table of patterns for the model's heads, made by 'saccade eval patterns'")
 METHOD_PARAMS(minference, PARAMS)
 
 /* Attention of a head's rows along lines. */
@@ -439,28 +439,27 @@ static const struct method_prefill hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"the last 64 rows of the prompt choose", "the last 64 of each chunk of -b tokens do",
-     "a chunk does not know whether the prompt goes on; engines that took the method over do so, "
-     "too",
+    {"the last 64 rows of the prompt select", "the last 64 of each chunk of -b tokens do",
+     "a chunk does not know whether the prompt continues; engines that adopted the method do the "
+     "same",
      NULL},
     {"blocks of 64 around columns and diagonals", "runs of a tile's rows", "it is tighter", NULL},
     {"a table of patterns for each model",
-     "one size for all heads, the authors' newest; a table can be learnt (eval patterns)",
-     "there are tables for a few models only", NULL},
+     "one size for all heads, the authors' newest; a table can be learned (eval patterns)",
+     "tables exist for a few models only", NULL},
 };
 
 const struct method minference_method = {
     METHOD_PREFILL(minference,
-                   "the columns and diagonals that the last rows of a chunk look at most"),
+                   "vertical and slash lines to which the last rows of a chunk attend most"),
     .paper = "Jiang et al., MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via "
              "Dynamic Sparse Attention, arXiv 2407.02490",
-    .about =
-        "Sums the exact attention of the last rows along columns and diagonals and reads the best "
-        "of each for all rows of the chunk. The budget is fixed, so it wastes on sharp heads and "
-        "starves flat ones; a table, made once for a model by 'saccade eval patterns', gives each "
-        "head a size of its own. The last rows speak for all: what only rows before them look for, "
-        "a question in front of the text for one, is missed. The sample's cost is that of its "
-        "rows, so chunks should be large (-b 2048 and more).",
+    .about = "Sums the exact attention of the last rows along columns and diagonals and reads the "
+             "best of each for all rows of the chunk. The budget is fixed, so it is wasted on "
+             "sharp heads and too small for flat ones; a table, made once per model by 'saccade "
+             "eval patterns', gives each head a size of its own. The last rows speak for all: what "
+             "only earlier rows attend to, for example a question in front of the text, is missed. "
+             "The sample's cost is that of its rows, so chunks should be large (-b 2048 and more).",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "columns=40,slashes=40,band=20,sink=4", .whole = "columns=4096"},

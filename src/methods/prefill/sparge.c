@@ -27,9 +27,9 @@
 #define UNLIKE      (-1e30f) /* a score whose softmax is 0, and finite */
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, top, "0.5", "share of the blocks that is read")                                       \
-    P(SHARE, cdf, "0", "if above 0: share of the estimated attention that is read instead")        \
-    P(NUMBER, like, "-0.1", -2, 2, "least likeness of a block that means stand for")               \
+    P(SHARE, top, "0.5", "share of the blocks to read")                                            \
+    P(SHARE, cdf, "0", "if above 0: share of the estimated attention to read instead")             \
+    P(NUMBER, like, "-0.1", -2, 2, "least self-similarity of a block that its mean represents")    \
     P(SHARE, skip, "0",                                                                            \
       "keys whose share of a row's attention so far is below this add no values; 0: all do")
 METHOD_PARAMS(sparge, PARAMS)
@@ -234,25 +234,25 @@ static const struct method_prefill hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"queries and keys are rounded to eight bits for the scores", "they are not",
-     "it is no part of the choice", NULL},
+    {"queries and keys are quantized to eight bits for the scores", "they are not",
+     "it is no part of the selection", NULL},
     {"the second stage compares maxima, for a tile of rows at once",
-     "shares of the softmax so far, row by row; off unless skip= is set",
+     "shares of the running softmax, row by row; off unless skip= is set",
      "sums bound what is lost, and a row does not depend on its neighbours", NULL},
-    {"thresholds are tuned for each layer and head", "one for all",
-     "nothing is measured beforehand", NULL},
+    {"thresholds are tuned for each layer and head", "one for all", "nothing is calibrated offline",
+     NULL},
 };
 
 const struct method sparge_method = {
     METHOD_PREFILL(sparge,
-                   "blocks by mean queries and mean keys, where blocks are alike in themselves"),
+                   "blocks by mean queries and mean keys, where a block's vectors are similar"),
     .paper = "Zhang et al., SpargeAttention: Accurate and Training-free Sparse Attention "
              "Accelerating Any Model Inference, arXiv 2502.18137",
-    .about =
-        "Scores blocks of keys by their mean for the mean of a block of rows and reads the best "
-        "half of them. Where vectors of a block point in different directions means say nothing: "
-        "such blocks are read whole. The choice costs little. A single hot key does not move a "
-        "mean, so needles are found by the half that is read, not by the score.",
+    .about = "Scores blocks of keys by the product of their mean and the mean of a block of rows, "
+             "and reads the best half of them. Where the vectors of a block point in different "
+             "directions its mean says nothing; such blocks are read whole. Selection is cheap. A "
+             "single important key does not move a mean, so needles are found because half is "
+             "read, not because of the score.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.part = "top=0.3,like=-2", .whole = "top=1"},
     .prefill = &hooks,

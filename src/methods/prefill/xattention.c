@@ -27,7 +27,7 @@
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.9", "estimated share of the attention that a block of rows reads")           \
-    P(CHOICE, stride, "16", "4|8|16", "rows and keys of a group: larger is cheaper and blunter")
+    P(CHOICE, stride, "16", "4|8|16", "rows and keys per group: larger is cheaper and less precise")
 METHOD_PARAMS(xattention, PARAMS)
 
 struct work {
@@ -245,9 +245,9 @@ static const struct method_prefill hooks = {
 };
 
 static const sac_method_deviation deviations[] = {
-    {"thresholds for each head, found beforehand", "one for all heads",
-     "their table is for one model", NULL},
-    {"blocks are cut from the prompt's begin", "groups and blocks are aligned in the sequence",
+    {"thresholds for each head, found offline", "one for all heads", "their table is for one model",
+     NULL},
+    {"blocks start at the start of the prompt", "groups and blocks are aligned in the sequence",
      "chunks and earlier turns then change nothing", NULL},
 };
 
@@ -256,11 +256,11 @@ const struct method xattention_method = {
     .paper = "Xu et al., XAttention: Block Sparse Attention with Antidiagonal Scoring, "
              "arXiv 2503.16428",
     .about =
-        "Estimates the mass of every block of 128 x 128 from one antidiagonal in sixteen and reads "
-        "the best blocks of each block row until the wanted share is reached, so budgets follow "
-        "what heads and rows need. Every row takes part in the estimate, wherever a question "
-        "stands. One hot key in a block is diluted, and a block is read for it whole. The estimate "
-        "costs a sixteenth of dense scores: it grows with the square of the length.",
+        "Estimates the mass of every 128 x 128 block from one antidiagonal in sixteen and reads "
+        "the best blocks of each block row until the wanted share is reached, so budgets adapt to "
+        "heads and rows. Every row takes part in the estimate, wherever a question stands. A "
+        "single important key is diluted within its block, and the whole block is read for it. The "
+        "estimate costs a sixteenth of the dense scores: it grows quadratically with the length.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.part = "mass=0.5", .whole = "mass=1"},
     .prefill = &hooks,
