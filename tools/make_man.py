@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the man page saccade(1), made from what the program says with --help, so that the two
+"""Prints the man page saccade(1), generated from the output of --help, so that the two
 cannot disagree; a test compares the page in docs/man with a fresh one. usage: make_man.py PROGRAM
 
 Groups of options that several commands share are printed once.
@@ -10,29 +10,29 @@ import sys
 from typing import NamedTuple
 
 ENVIRONMENT = [
-    ("SACCADE_MODELS", "folder of the fetched models; without it "
-                       "${XDG_CACHE_HOME:-~/.cache}/saccade/models"),
-    ("SACCADE_DOCS", "folder of the documents of docs; without it "
-                     "${XDG_CACHE_HOME:-~/.cache}/saccade/docs"),
-    ("SAC_CPU", "highest instruction set to use: ref, neon, avx2, avx512 or amx; without it the best "
-                "that the CPU has"),
-    ("SACCADE_CUDA", "file of the library for GPUs; without it libsaccade_cuda.so beside the program, in ../lib, or "
-                     "where the system looks for libraries"),
-    ("SAC_IO", "threads: pages below memory are read and written by plain calls of threads, not by io_uring"),
-    ("NO_COLOR", "if it is set and not empty, no colours"),
-    ("CLICOLOR_FORCE", "if it is set, colours also into a pipe"),
-    ("XDG_STATE_HOME", "folder of saccade/history, the lines typed in chat; without it ~/.local/state"),
-    ("SACCADE_ARG_...", "defaults of options, by the names in brackets above; an argument beats "
-                        "them"),
+    ("SACCADE_MODELS", "folder of fetched models (default: "
+                       "${XDG_CACHE_HOME:-~/.cache}/saccade/models)"),
+    ("SACCADE_DOCS", "folder of stored documents (default: "
+                     "${XDG_CACHE_HOME:-~/.cache}/saccade/docs)"),
+    ("SAC_CPU", "highest instruction set to use: ref, neon, avx2, avx512 or amx (default: the best that "
+                "the CPU has)"),
+    ("SACCADE_CUDA", "path of the GPU library (default: libsaccade_cuda.so beside the program, in ../lib, or "
+                     "where the system looks for libraries)"),
+    ("SAC_IO", "threads: pages on disk are read and written by threads with plain calls, not by io_uring"),
+    ("NO_COLOR", "no colours if set and not empty"),
+    ("CLICOLOR_FORCE", "colours even into a pipe, if set"),
+    ("XDG_STATE_HOME", "folder of saccade/history, the lines typed in chat (default: ~/.local/state)"),
+    ("SACCADE_ARG_...", "defaults of options, by the names in brackets above; an argument takes "
+                        "precedence"),
 ]
 FILES = [
-    ("~/.cache/saccade/models", "models that were fetched, NAME.gguf, and texts/NAME.txt"),
-    ("~/.cache/saccade/docs", "documents that were computed: index.mdb and a file for each"),
+    ("~/.cache/saccade/models", "fetched models, NAME.gguf, and texts, texts/NAME.txt"),
+    ("~/.cache/saccade/docs", "stored documents: index.mdb and a file for each"),
     ("~/.local/state/saccade/history", "lines typed in chat"),
 ]
 EXAMPLES = [
     ("Ask about a document:", "saccade run -m qwen2.5-coder-0.5b -f report.txt -p 'Who wrote this?'"),
-    ("See what a model file holds:", "saccade gguf model.gguf"),
+    ("Inspect a model file:", "saccade gguf model.gguf"),
 ]
 
 
@@ -127,8 +127,8 @@ def page(program):
     for command in commands:
         yield from (".nf", f".B {escape(command.usage)}", ".fi")
     yield ".SH DESCRIPTION"
-    yield ("Saccade loads a model in the GGUF format and runs it. It opens no connection, but for bench serve, which asks "
-           "the server that it is given; its command fetch starts a script that does.")
+    yield ("Saccade loads a model in the GGUF format and runs it. It opens no outgoing connections, except that bench "
+           "serve connects to the server it is given, and fetch starts a script that downloads.")
     yield ".SH COMMANDS"
     for command in commands:
         yield from (f".SS {escape(command.name)} \\(em {escape(summaries[command.name])}",

@@ -48,25 +48,26 @@ static const struct option_spec specs[] = {
     OPT("-m --model", OPTION_LIST, models, "FILE",
         "GGUF file, or the name of a fetched model; repeatable", .env = NULL),
     OPT("-p --n-prompt", OPTION_TEXT, prompts, "N[,N]",
-        "prompt tokens, a test for each; 0: none (default: 512)", .env = NULL),
+        "prompt tokens, one test each; 0: none (default: 512)", .env = NULL),
     OPT("-n --n-gen", OPTION_TEXT, gens, "N[,N]",
-        "generated tokens, a test for each; 0: none (default: 128)", .env = NULL),
+        "generated tokens, one test each; 0: none (default: 128)", .env = NULL),
     OPT("-pg", OPTION_LIST, pairs, "P,N",
-        "a test of P prompt tokens and then N generated ones; repeatable", .env = NULL),
+        "a test of P prompt tokens followed by N generated ones; repeatable", .env = NULL),
     OPT("-d --n-depth", OPTION_TEXT, depths, "N[,N]",
-        "tokens that are there before a test begins; all tests for each (default: 0)", .env = NULL),
+        "context lengths before a test starts; each test runs at all of them (default: 0)",
+        .env = NULL),
     OPT("--depth-fill", OPTION_CHOICE, fill, NULL,
-        "the depth's keys and values: computed, or noise, which takes no longer than storing it, "
-        "for contexts of any length; what is generated behind noise means nothing",
+        "how the context of --depth is filled: computed, or noise, which only costs the time to "
+        "store it and allows any length; output after noise is meaningless",
         .env = NULL, .choices = "computed|noise"),
     OPT("--depth-own", OPTION_FLAG, depth_own, NULL,
-        "each sequence of --decode-batch has a depth of its own, of other tokens; without it they "
-        "share one, as answers to one prompt do",
+        "give each sequence of --decode-batch its own context of other tokens; without it they "
+        "share one, like several answers to one prompt",
         .env = NULL),
-    OPT("-r --repetitions", OPTION_U32, n_rep, "N", "times that each test is run", .env = NULL,
+    OPT("-r --repetitions", OPTION_U32, n_rep, "N", "repetitions of each test", .env = NULL,
         .min = 1, .max = BENCH_REPS_MAX),
     OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",
-        "threads, all tests for each; 0: one per CPU that may be used (default: 0)", .env = NULL),
+        "threads, all tests for each; 0: one per available CPU (default: 0)", .env = NULL),
     OPT("-b --batch-size", OPTION_U32, n_batch, "N", SETUP_BATCH_HELP, .env = NULL, .max = 65536),
     OPT("--device", OPTION_TEXT, device, "NAME", SETUP_DEVICE_HELP, .env = NULL),
     OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N", SETUP_LAYERS_HELP,
@@ -79,37 +80,39 @@ static const struct option_spec specs[] = {
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = NULL, .choices = SETUP_KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
-        "type of the values; q8 goes with q8 only", .env = NULL, .choices = SETUP_KV_CHOICES),
+        "type of the values in the KV cache; q8 requires q8 keys", .env = NULL,
+        .choices = SETUP_KV_CHOICES),
     OPT("--decode-batch", OPTION_U32, n_seq, "N",
-        "sequences that generate together; tok/s counts all of them", .env = NULL, .min = 1,
-        .max = 256),
+        "sequences that generate together (batch size); tok/s counts all of them", .env = NULL,
+        .min = 1, .max = 256),
     OPT("--top-k", OPTION_U32, n_top, "N",
-        "logits that a generated token asks for, as its sampling would: the N largest; 0: all",
-        .env = NULL, .max = UINT32_MAX),
+        "logits that a generated token needs for its sampling: the N largest; 0: all", .env = NULL,
+        .max = UINT32_MAX),
     OPT("--prefill", OPTION_LIST, prefills, "SPEC",
-        "prefill method, as for --decode; repeatable, tests of prompt tokens alone are run with "
-        "each, on text without sense: what they leave out of a real one differs (default: dense)",
+        "prefill method, as for --decode; repeatable, prompt tests run with each. The text is "
+        "random: on real text a method skips other shares (default: dense)",
         .env = NULL),
     OPT("--decode", OPTION_LIST, methods, "SPEC",
-        "decode method, NAME:key=value,... of 'saccade methods'; repeatable, tests of generated "
-        "tokens are run with each (default: full)",
+        "decode method, NAME:key=value,... of 'saccade methods'; repeatable, generation tests run "
+        "with each (default: full)",
         .env = NULL),
     OPT("--budget", OPTION_TEXT, budget, "N",
-        "the methods' budget: tokens, or a share of the context (5%)", .env = NULL),
+        "budget of the methods: tokens, or a share of the context (5%)", .env = NULL),
     OPT("--mass", OPTION_F32, mass, "F",
-        "share of the attention that the methods are to keep; 0: their own", .env = NULL, .max = 1),
+        "share of the attention that the methods should keep; 0: their defaults", .env = NULL,
+        .max = 1),
     OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
-        "contexts shorter than N tokens are read whole", .env = NULL),
+        "use dense attention for contexts shorter than N tokens", .env = NULL),
     OPT("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
-        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk, "
-        "those of a GPU in the machine's memory",
+        "memory for the KV cache (40M, 2G); pages that do not fit go to --kv-disk or, on a GPU, to "
+        "host memory",
         .env = NULL),
     OPT("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE", "scratch file for pages, and its size",
         .env = NULL),
-    OPT("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory", .env = NULL,
-        .choices = "stale|lru"),
+    OPT("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory first",
+        .env = NULL, .choices = "stale|lru"),
     OPT("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
-        "fetch pages when they are asked for, never before", .env = NULL),
+        "fetch pages only when they are needed, never ahead of time", .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
         .choices = SHEET_FORMATS),
     {0},
@@ -440,14 +443,14 @@ int app_bench(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [options]",
-        .summary = "Measures how fast a model reads prompts and generates tokens, and the share of "
-                   "this machine's limits that it reaches, measured in the same run.",
-        .commands = "  capacity    the largest load that a method serves in time\n"
-                    "  mask        what a grammar costs beside the steps that it steers\n"
-                    "  ops         single operations in the shapes of a few models\n"
-                    "  plot        a table of measurements as a drawing\n"
-                    "  prefix      prompts that begin alike: pages and time to the first token\n"
-                    "  serve       a load on an OpenAI server: how long clients wait\n",
+        .summary = "Measures prompt and generation speed of a model, and the share of this "
+                   "machine's limits that it reaches; the limits are measured in the same run.",
+        .commands =
+            "  capacity    the largest load that a method serves within a latency limit\n  mask    "
+            "    cost of a grammar relative to the steps that it constrains\n  ops         single "
+            "operations in the shapes of a few models\n  plot        draw a table of "
+            "measurements\n  prefix      prompts with a common prefix: pages and time to first "
+            "token\n  serve       load test of an OpenAI server: latencies seen by clients\n",
         .group = &group,
         .n_group = 1,
     };

@@ -52,93 +52,92 @@ static const struct option_spec setup_part[] = {
     BENCH_DEVICE,
     BENCH_TYPE_K,
     BENCH_TYPE_V,
-    BENCH_SETUP(
-        "--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
-        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk, "
-        "those of a GPU in the machine's memory",
-        .env = NULL),
+    BENCH_SETUP("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
+                "memory for the KV cache (40M, 2G); pages that do not fit go to --kv-disk or, on a "
+                "GPU, to host memory",
+                .env = NULL),
     BENCH_SETUP("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE",
                 "scratch file for pages, and its size", .env = NULL),
-    BENCH_SETUP("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory",
+    BENCH_SETUP("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory first",
                 .env = NULL, .choices = "stale|lru"),
     BENCH_SETUP("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
-                "fetch pages when they are asked for, never before", .env = NULL),
-    BENCH_SETUP(
-        "--kv-admit", OPTION_CHOICE, kv_admit, NULL,
-        "which requests decode at once: those whose pages of the last steps fit into --kv-fast "
-        "together, while others wait for their turn; or all",
-        .env = NULL, .choices = "working-set|all"),
+                "fetch pages only when they are needed, never ahead of time", .env = NULL),
+    BENCH_SETUP("--kv-admit", OPTION_CHOICE, kv_admit, NULL,
+                "which requests decode together: those whose recently used pages fit into "
+                "--kv-fast, while others wait; or all",
+                .env = NULL, .choices = "working-set|all"),
     {0},
 };
 
 static const struct option_spec load_part[] = {
     OPT("--methods", OPTION_TEXT, methods, "LIST",
-        "methods of 'saccade methods', NAME:key=value,..., parted by commas; PREFILL+DECODE",
+        "methods of 'saccade methods', NAME:key=value,..., comma-separated; PREFILL+DECODE",
         .env = NULL),
     OPT("--lengths", OPTION_TEXT, lengths, "MIN:MAX",
-        "tokens of prompts: drawn between two, their logarithms evenly; or one of a list N,N,...",
+        "prompt lengths in tokens: drawn between two, log-uniformly; or one of a list N,N,...",
         .env = NULL),
     OPT("--num-prompts", OPTION_U32, n_prompt, "N",
         "different prompts; each hides a number and asks for it", .env = NULL, .min = 1,
         .max = 4096),
     OPT("--num-contexts", OPTION_U32, n_context, "N",
-        "requests take turns with so many contexts, whose pages are their own: beyond the prompts "
-        "they are copies of these, so that nothing more is computed; 0: as many as prompts",
+        "contexts that requests use in turn, each with pages of its own: those beyond the number "
+        "of prompts are copies, so that nothing more is computed; 0: as many as prompts",
         .env = NULL, .max = 1u << 20),
     OPT("--output-len", OPTION_U32, n_output, "N", "tokens of each answer", .env = NULL, .min = 2,
         .max = 1u << 20),
-    OPT("-np --parallel", OPTION_U32, n_seq, "N", "answers that are computed at once, at most",
+    OPT("-np --parallel", OPTION_U32, n_seq, "N", "maximum answers computed concurrently",
         .env = NULL, .min = 1, .max = 1024),
     OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
-        "contexts shorter than N tokens are read whole", .env = NULL),
+        "use dense attention for contexts shorter than N tokens", .env = NULL),
     OPT("--burstiness", OPTION_F32, burstiness, "F",
-        "1: arrivals are a Poisson process; less: in bursts; more: evenly", .env = NULL,
+        "1: arrivals form a Poisson process; less: bursts; more: more regular", .env = NULL,
         .min = 0.001, .max = 1e6),
     OPT("--cold", OPTION_FLAG, cold, NULL,
-        "prompts are computed when they arrive (default: once, before; then their pages are there)",
+        "compute prompts on arrival (default: once, in advance, so that their pages exist)",
         .env = NULL),
-    OPT("--seed", OPTION_I64, seed, "N", "of lengths, texts and arrivals", .env = NULL, .min = 0,
-        .max = 0x1p53),
+    OPT("--seed", OPTION_I64, seed, "N", "seed for lengths, texts and arrivals", .env = NULL,
+        .min = 0, .max = 0x1p53),
     {0},
 };
 
 static const struct option_spec search_part[] = {
     OPT("--duration", OPTION_F32, duration_s, "S",
-        "seconds in which the requests of a trial arrive; at least 8 do, and one that breaks its "
-        "limit ends early",
+        "seconds during which the requests of a trial arrive; at least 8 arrive, and a trial that "
+        "exceeds its limit ends early",
         .env = NULL, .min = 0.01, .max = 86400),
-    OPT("--max-trials", OPTION_U32, n_trial, "N", "trials for each method and limit, at most",
+    OPT("--max-trials", OPTION_U32, n_trial, "N", "maximum trials per method and limit",
         .env = NULL, .min = 1, .max = 64),
     OPT("--seconds", OPTION_F32, seconds, "S",
-        "of the machine's clock for each method and limit, at most: a trial that is not decided "
+        "maximum seconds of the machine's clock per method and limit; a trial that is undecided "
         "then does not count; 0: no limit",
         .env = NULL, .max = 1e6),
-    OPT("--factor", OPTION_F32, factor, "F", "the answer may be too small by that", .env = NULL,
-        .min = 1.01, .max = 16),
+    OPT("--factor", OPTION_F32, factor, "F", "factor by which the result may be too low",
+        .env = NULL, .min = 1.01, .max = 16),
     OPT("--idle-ms", OPTION_F32, idle_ms, "MS",
-        "one idle iteration; 0: measured: dense, alone, all pages in memory", .env = NULL,
-        .max = 1e6),
+        "duration of an idle iteration; 0: measured: dense, alone, all pages in memory",
+        .env = NULL, .max = 1e6),
     OPT("--wait-ms", OPTION_F32, wait_ms, "MS",
-        "a load is too large, too, when half of the requests wait longer for their first rows and "
-        "their turn to decode; 0: a tenth of the time in which the requests of a trial arrive",
+        "a load also counts as too large if half of the requests wait longer than this for their "
+        "first rows and their turn to decode; 0: a tenth of the time in which the requests of a "
+        "trial arrive",
         .env = NULL, .max = 1e9),
     OPT("--tbt-target-ms", OPTION_F32, target_ms, "MS",
-        "the scheduler's target of the time between tokens; 0: each limit is, while it is searched",
+        "the scheduler's target time between tokens; 0: each limit, while it is searched",
         .env = NULL, .max = 1e6),
     OPT("--clock", OPTION_CHOICE, clock, NULL,
-        "wall: the machine's; model: each step is charged for what it reads, computes and fetches, "
-        "one after the other, so that the result does not depend on the machine",
+        "wall: the machine's clock; model: each step is charged for what it reads, computes and "
+        "fetches, one after the other, so that the result does not depend on the machine",
         .env = NULL, .choices = "wall|model"),
-    OPT("--read-gb-s", OPTION_F32, read_gb_s, "F", "of the modelled machine: memory", .env = NULL,
-        .min = 1e-3, .max = 1e6),
-    OPT("--gflop-s", OPTION_F32, gflop_s, "F", "of it: arithmetic", .env = NULL, .min = 1e-3,
+    OPT("--read-gb-s", OPTION_F32, read_gb_s, "F", "memory bandwidth of the modelled machine",
+        .env = NULL, .min = 1e-3, .max = 1e6),
+    OPT("--gflop-s", OPTION_F32, gflop_s, "F", "its arithmetic speed", .env = NULL, .min = 1e-3,
         .max = 1e9),
-    OPT("--fetch-gb-s", OPTION_F32, fetch_gb_s, "F", "of it: the disk", .env = NULL, .min = 1e-3,
+    OPT("--fetch-gb-s", OPTION_F32, fetch_gb_s, "F", "its disk bandwidth", .env = NULL, .min = 1e-3,
         .max = 1e6),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
         .choices = SHEET_FORMATS),
-    OPT("--plot", OPTION_TEXT, plot, "FILE.svg", "a drawing of all trials", .env = NULL),
-    OPT("--trials", OPTION_TEXT, trials, "FILE.csv", "a table of all trials", .env = NULL),
+    OPT("--plot", OPTION_TEXT, plot, "FILE.svg", "file for a drawing of all trials", .env = NULL),
+    OPT("--trials", OPTION_TEXT, trials, "FILE.csv", "file for a table of all trials", .env = NULL),
     {0},
 };
 
@@ -464,11 +463,11 @@ int bench_capacity(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [options]",
-        .summary = "Finds the largest rate of requests, answered or not, at which the 99th "
-                   "percentile of the time between tokens stays below 5 (strict) and below 25 "
-                   "(relaxed) idle iterations, for each method, with what was read and fetched and "
-                   "whether hidden numbers were found. Trials are short unless --duration says "
-                   "otherwise; Ctrl-C keeps the rows, trials and drawing of what is done.",
+        .summary = "Finds, for each method, the largest request rate at which the 99th percentile "
+                   "of the time between tokens stays below 5 (strict) and below 25 (relaxed) idle "
+                   "iterations. Reports what was read and fetched and whether hidden numbers were "
+                   "found. Trials are short unless --duration says otherwise; Ctrl-C keeps the "
+                   "rows, trials and drawing so far.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

@@ -49,9 +49,9 @@ static const struct option_spec setup_part[] = {
 };
 
 static const struct option_spec answers_part[] = {
-    OPT("-n --n-gen", OPTION_U32, n_gen, "N", "most tokens of an answer", .env = NULL, .min = 2,
+    OPT("-n --n-gen", OPTION_U32, n_gen, "N", "maximum tokens of an answer", .env = NULL, .min = 2,
         .max = 65536),
-    OPT("--answers", OPTION_U32, n_answer, "N", "answers, each with a seed of its own", .env = NULL,
+    OPT("--answers", OPTION_U32, n_answer, "N", "answers, each with its own seed", .env = NULL,
         .min = 2, .max = 1000),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
         .choices = SHEET_FORMATS),
@@ -255,8 +255,8 @@ int bench_mask(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [options]",
-        .summary = "Measures what a grammar or schema costs beside the steps that it steers: the "
-                   "time of a mask over the model's vocabulary, of a step, and the share.",
+        .summary = "Measures what a grammar or schema costs: the time of a mask over the model's "
+                   "vocabulary, the time of a step, and the share of the mask.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

@@ -28,14 +28,14 @@ struct ops_options {
 
 static const struct option_spec specs[] = {
     OPT("--ops", OPTION_TEXT, ops, "OP[,OP]",
-        "only these: linear, attn, rmsnorm, rope, kv_write, seal; linear-wide or attn-narrow for "
-        "one kernel",
+        "only these operations: linear, attn, rmsnorm, rope, kv_write, seal; linear-wide or "
+        "attn-narrow for one kernel",
         .env = NULL),
-    OPT("--shape", OPTION_TEXT, shape, "TEXT", "only models whose name holds TEXT", .env = NULL),
-    OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
+    OPT("--shape", OPTION_TEXT, shape, "TEXT", "only models whose name contains TEXT", .env = NULL),
+    OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per available CPU",
         .env = "THREADS", .max = 4096),
-    OPT("--ms", OPTION_U32, ms, "N", "milliseconds of measuring for each row", .env = NULL,
-        .min = 1, .max = 60000),
+    OPT("--ms", OPTION_U32, ms, "N", "milliseconds of measurement per row", .env = NULL, .min = 1,
+        .max = 60000),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
         .choices = SHEET_FORMATS),
     {0},
@@ -150,7 +150,7 @@ int bench_ops(int argc, char **argv)
         .command = COMMAND,
         .usage = "[options]",
         .summary = "Measures each operation alone, on random data in the shapes of a few models, "
-                   "against the limits of this machine measured in the same run.",
+                   "against this machine's limits measured in the same run.",
         .group = &group,
         .n_group = 1,
     };

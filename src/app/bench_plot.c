@@ -27,13 +27,14 @@ struct plot_options {
 static const struct option_spec specs[] = {
     OPT("-x", OPTION_TEXT, chart.x, "COLUMN", "column of the x axis"),
     OPT("-y", OPTION_TEXT, chart.y, "COLUMN", "column of the y axis"),
-    OPT("--by", OPTION_TEXT, chart.by, "COLUMN", "column whose values are lines of their own"),
-    OPT("--only", OPTION_LIST, only, "COLUMN=VALUE",
-        "rows that have this value and no others; repeatable"),
+    OPT("--by", OPTION_TEXT, chart.by, "COLUMN", "column whose values become separate lines"),
+    OPT("--only", OPTION_LIST, only, "COLUMN=VALUE", "only rows with this value; repeatable"),
     OPT("--title", OPTION_TEXT, chart.title, "TEXT",
-        "what the drawing shows, for those who cannot see it"),
-    OPT("--x-label", OPTION_TEXT, chart.x_label, "TEXT", "below the x axis (default: its column)"),
-    OPT("--y-label", OPTION_TEXT, chart.y_label, "TEXT", "beside the y axis (default: its column)"),
+        "description of the drawing, for those who cannot see it"),
+    OPT("--x-label", OPTION_TEXT, chart.x_label, "TEXT",
+        "label of the x axis (default: its column)"),
+    OPT("--y-label", OPTION_TEXT, chart.y_label, "TEXT",
+        "label of the y axis (default: its column)"),
     OPT("--tokens", OPTION_FLAG, chart.x_tokens, NULL, "x counts tokens: 4096 is written 4K"),
     {0},
 };
@@ -79,7 +80,7 @@ int bench_plot(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "FILE.csv -x COLUMN -y COLUMN --by COLUMN [options]",
-        .summary = "Draws two columns of a table of measurements, as -o csv prints it, and writes "
+        .summary = "Draws two columns of a table of measurements (CSV as from -o csv) and writes "
                    "the SVG to stdout.",
         .group = &group,
         .n_group = 1,

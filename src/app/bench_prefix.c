@@ -41,11 +41,12 @@ static const struct option_spec setup_part[] = {
 };
 
 static const struct option_spec prompts_part[] = {
-    OPT("-p --shared", n_shared, "N", "tokens with which all prompts begin", .env = NULL, .min = 1,
+    OPT("-p --shared", n_shared, "N", "tokens of the common prefix", .env = NULL, .min = 1,
         .max = TOKENS_MAX),
-    OPT("--own", n_own, "N", "tokens of its own behind them", .env = NULL, .min = 1,
+    OPT("--own", n_own, "N", "further tokens of each prompt", .env = NULL, .min = 1,
         .max = TOKENS_MAX),
-    OPT("--sequences", n_seq, "N", "sequences that share them", .env = NULL, .min = 1, .max = 64),
+    OPT("--sequences", n_seq, "N", "sequences that share the prefix", .env = NULL, .min = 1,
+        .max = 64),
     {"-o --output", OPTION_CHOICE, offsetof(struct prefix_options, format), NULL,
      "format of the table", .env = NULL, .choices = SHEET_FORMATS},
     {0},
@@ -247,9 +248,9 @@ int bench_prefix(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [options]",
-        .summary = "Measures what prompts that begin alike cost with the index of prefixes and "
-                   "without it: pages in use, time to the first token, and whether the logits are "
-                   "the same bits. The last sequence has another salt and shares nothing.",
+        .summary = "Measures prompts with a common prefix, with and without the prefix index: "
+                   "pages in use, time to first token, and whether the logits are bit for bit the "
+                   "same. The last sequence has another salt and shares nothing.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

@@ -17,8 +17,8 @@
     BENCH_SETUP("-m --model", OPTION_TEXT, model, "FILE",                                          \
                 "GGUF file, or the name of a fetched model", .env = NULL)
 #define BENCH_THREADS                                                                              \
-    BENCH_SETUP("-t --threads", OPTION_U32, n_threads, "N",                                        \
-                "threads; 0: one per CPU that may be used", .env = NULL, .max = 4096)
+    BENCH_SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per available CPU",   \
+                .env = NULL, .max = 4096)
 #define BENCH_BATCH                                                                                \
     BENCH_SETUP("-b --batch-size", OPTION_U32, n_batch, "N", SETUP_BATCH_HELP, .env = NULL,        \
                 .max = 65536)
@@ -29,7 +29,7 @@
                 "type of the keys in the KV cache", .env = NULL, .choices = SETUP_KV_CHOICES)
 #define BENCH_TYPE_V                                                                               \
     BENCH_SETUP("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,                                \
-                "type of the values; q8 goes with q8 only", .env = NULL,                           \
+                "type of the values in the KV cache; q8 requires q8 keys", .env = NULL,            \
                 .choices = SETUP_KV_CHOICES)
 
 #endif

@@ -34,30 +34,29 @@ struct chat_options {
 
 static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_LIST, files, "FILE",
-        "a document that is read first and stands before the first question; repeatable",
-        .env = NULL),
+        "document that precedes the first question; repeatable", .env = NULL),
     OPT("--docs", OPTION_TEXT, docs, "NAME,NAME", JOINED_DOCS_HELP, .env = NULL),
     OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT"),
     OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
     OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
-        "a built-in template's name, or template text, instead of the model's own",
+        "name of a built-in template, or template text, to use instead of the model's own",
         .env = "CHAT_TEMPLATE"),
-    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "a file with a chat template",
+    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "file with a chat template",
         .env = "CHAT_TEMPLATE_FILE"),
     OPT("-n --predict --n-predict --max-tokens", OPTION_I32, n_predict, "N",
-        "most tokens of an answer; -1: up to the end of the context", .env = "N_PREDICT", .min = -1,
-        .max = INT32_MAX),
+        "maximum tokens of an answer; -1: up to the end of the context", .env = "N_PREDICT",
+        .min = -1, .max = INT32_MAX),
     OPT("--decode-rows", OPTION_TEXT, rows, "N|question", QUESTION_HELP, .env = NULL),
     OPT("--stop -r --reverse-prompt", OPTION_LIST, stop, "TEXT",
-        "end an answer before this text; repeatable", .env = NULL),
-    OPT("-st --single-turn", OPTION_FLAG, single_turn, NULL, "leave after the first answer",
+        "stop an answer before this text; repeatable", .env = NULL),
+    OPT("-st --single-turn", OPTION_FLAG, single_turn, NULL, "exit after the first answer",
         .env = NULL),
-    OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "ban the tokens that end an answer",
+    OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "never sample the tokens that end an answer",
         .env = NULL),
     OPT("--no-enable-prefix-caching", OPTION_FLAG, no_prefix_cache, NULL,
-        "do not keep what is taken out of the conversation for when it comes back", .env = NULL),
+        "do not keep what is removed from the conversation in memory for later reuse", .env = NULL),
     {0},
 };
 
@@ -213,9 +212,8 @@ int app_chat(int argc, char **argv)
     struct options o = {
         .command = CHAT_COMMAND,
         .usage = "-m MODEL [-f FILE] [options]",
-        .summary =
-            "A conversation in the terminal. When stdin is no terminal, each of its lines is "
-            "one question or command.",
+        .summary = "Holds a conversation in the terminal. If stdin is not a terminal, each of its "
+                   "lines is one question or command.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

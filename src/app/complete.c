@@ -201,8 +201,8 @@ int complete_script(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "bash|zsh|fish",
-        .summary = "Prints a script for a shell that completes commands, options, models and "
-                   "methods: source <(saccade completion bash).",
+        .summary = "Prints a shell script that completes commands, options, models and methods: "
+                   "source <(saccade completion bash).",
         .operand = &shell,
         .operand_max = 1,
         .operands = "bash|zsh|fish",

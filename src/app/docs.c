@@ -29,28 +29,29 @@
 static const struct option_spec specs[] = {
     OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
     OPT("--salt", OPTION_TEXT, salt, "TEXT",
-        "keep to documents that were added with this text, which others do not see",
+        "use only documents that were added with this text, which others do not see",
         .env = "DOCS_SALT"),
-    OPT("--name", OPTION_TEXT, name, "NAME", "with add and one FILE: what the document is called",
+    OPT("--name", OPTION_TEXT, name, "NAME", "with add and one FILE: name of the document",
         .env = NULL),
-    OPT("--tag", OPTION_TEXT, tags, "TEXT", "with add: a note that list shows", .env = NULL),
-    OPT("--ttl", OPTION_TEXT, ttl, "TIME", "with add: how long it is kept: 90s, 15m, 12h or 30d",
+    OPT("--tag", OPTION_TEXT, tags, "TEXT", "with add: a note, shown by list", .env = NULL),
+    OPT("--ttl", OPTION_TEXT, ttl, "TIME", "with add: lifetime: 90s, 15m, 12h or 30d", .env = NULL),
+    OPT("--pin", OPTION_FLAG, pin, NULL, "with add: protect from removal by --max-bytes",
         .env = NULL),
-    OPT("--pin", OPTION_FLAG, pin, NULL, "with add: --max-bytes does not remove it", .env = NULL),
     OPT("--max-bytes", OPTION_TEXT, max_bytes, "N",
-        "with add and gc: remove the longest unused documents until the rest has N bytes (10G, "
-        "512M)",
+        "with add and gc: remove the least recently used documents until the rest has N bytes "
+        "(10G, 512M)",
         .env = "DOCS_MAX_BYTES"),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT",
-        "with add: the system message of the chats that will name the document", .env = NULL),
+        "with add: system message of the chats that will use the document", .env = NULL),
     OPT("--raw --no-chat", OPTION_FLAG, raw, NULL, "with add: for prompts without a chat template",
         .env = NULL),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
-        "with add: their template, instead of the model's own", .env = "CHAT_TEMPLATE"),
-    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "with add: a file with it",
-        .env = "CHAT_TEMPLATE_FILE"),
-    OPT("-o --output", OPTION_CHOICE, format, NULL, "format; json is a list of objects, or one",
-        .env = NULL, .choices = "text|json"),
+        "with add: chat template of these chats, instead of the model's own",
+        .env = "CHAT_TEMPLATE"),
+    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE",
+        "with add: file with a chat template", .env = "CHAT_TEMPLATE_FILE"),
+    OPT("-o --output", OPTION_CHOICE, format, NULL,
+        "format; json is a list of objects, or one object", .env = NULL, .choices = "text|json"),
     {0},
 };
 
@@ -383,10 +384,10 @@ int app_docs(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "add FILE... | list | show NAME... | verify [NAME]... | remove NAME... | gc",
-        .summary = "Keeps documents that a model has read: each is computed once, alone, and any "
-                   "prompt that names it goes on from there. 'add' computes, 'verify' reads all "
-                   "bytes, 'gc' removes what has expired or what nothing refers to. Only "
-                   "'add' loads the model: the others pass its options over, and say so.",
+        .summary = "Keeps documents that a model has computed: each is computed once, alone, and "
+                   "any prompt that names it continues from there. 'add' computes, 'verify' reads "
+                   "all bytes, 'gc' removes expired documents and unreferenced files. Only 'add' "
+                   "loads the model; the others ignore its options, and say so.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
         .operand = operand,

@@ -8,7 +8,7 @@
 #include "base/status.h"
 
 #define DOCS_STORE_HELP                                                                            \
-    "folder of the documents; without it $SACCADE_DOCS, or saccade/docs in the user's cache"
+    "folder of stored documents (default: $SACCADE_DOCS, or saccade/docs in the user's cache)"
 
 struct docs_options {
     const char *store, *salt; /* NULL: docs_folder, none */

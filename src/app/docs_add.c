@@ -166,7 +166,7 @@ int docs_add(const struct docs_options *opt, struct setup *setup, const char *co
     if (opt->name && n_file > 1)
         return options_usage_error(COMMAND, "--name is for one FILE, %zu are given", n_file);
     if (opt->raw && (opt->system || opt->template_name || opt->template_file))
-        return options_usage_error(COMMAND, "--raw goes without -sys and without chat templates");
+        return options_usage_error(COMMAND, "--raw cannot be combined with -sys or chat templates");
     setup->no_screen = true; /* no token is chosen */
     int code = setup_load(setup, &a.model);
     if (code != OPTIONS_GO_ON) return code;

@@ -21,24 +21,23 @@ struct eval_command {
 static const struct eval_command commands[] = {
     {"needle", eval_cmd_needle, "find a fact in a long text: a grid of contexts and depths"},
     {"ruler", eval_cmd_ruler, "the 13 tasks of RULER: retrieval, tracking, counting, questions"},
-    {"passkey", eval_cmd_passkey, "find a number between lines of noise"},
+    {"passkey", eval_cmd_passkey, "find a number among lines of noise"},
     {"turns", eval_cmd_turns, "conversations over long texts, after LoopServe's benchmark"},
     {"docs", eval_cmd_docs, "questions over documents computed apart, by how they are joined"},
     {"jsonl", eval_cmd_jsonl, "the data files of LongBench, RULER, LoopServe, needle sets"},
-    {"report", eval_cmd_report, "one page with plots from what an evaluation left in a directory"},
+    {"report", eval_cmd_report, "one page of plots from the results in a directory"},
     {"sweep", eval_cmd_sweep,
      "fidelity at several budgets and masses, with curves over bytes and time"},
     {"fidelity", eval_cmd_fidelity, "distance to dense f16 attention on a text, token by token"},
-    {"read", eval_cmd_read, "turn a recording of attention into CSV"},
+    {"read", eval_cmd_read, "convert a recording of attention to CSV"},
     {"patterns", eval_cmd_patterns, "find the pattern of each head, for a prefill method"},
     {0},
 };
 
 static void print_help(void)
 {
-    printf("Usage: saccade eval COMMAND [options]\n\n"
-           "Measures what attention methods read and whether their answers are right.\n\n"
-           "Commands:\n");
+    printf("Usage: saccade eval COMMAND [options]\n\nMeasures what attention methods read and "
+           "whether their answers are right.\n\nCommands:\n");
     for (const struct eval_command *c = commands; c->name; c++)
         printf("  %-12s%s\n", c->name, c->summary);
     printf("\n'saccade eval COMMAND --help' shows a command's options.\n");

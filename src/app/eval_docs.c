@@ -48,45 +48,44 @@ struct docs_eval_options {
 
 static const struct option_spec specs[] = {
     OPT("--methods", OPTION_TEXT, methods, "LIST",
-        "context methods, NAME:key=value,..., or CONTEXT+DECODE, parted by commas; the first is "
-        "what the others are compared with",
+        "context methods, NAME:key=value,..., or CONTEXT+DECODE, comma-separated; the others are "
+        "compared with the first",
         .env = NULL),
     OPT("--tasks", OPTION_TEXT, tasks, "LIST",
         "docs_facts (one document answers), docs_hop (two are needed)", .env = NULL),
-    OPT("--docs", OPTION_U32, n_document, "N", "documents of a question", .min = 1,
+    OPT("--docs", OPTION_U32, n_document, "N", "documents per question", .min = 1,
         .max = MULTIDOC_MAX),
     OPT("--doc-tokens", OPTION_U32, n_tok, "N",
-        "tokens of a document, in the mean; each has up to 30 % more or fewer", .min = 128,
-        .max = 1048576),
+        "mean tokens per document; each has up to 30 % more or fewer", .min = 128, .max = 1048576),
     OPT("--duplicates", OPTION_U32, n_duplicate, "N",
-        "documents without evidence that stand there twice, as far as there are so many",
-        .max = MULTIDOC_MAX),
+        "documents without evidence that occur twice, if there are that many", .max = MULTIDOC_MAX),
     OPT("--distractors", OPTION_U32, n_distractor, "N",
-        "documents without evidence that say almost what is asked", .max = MULTIDOC_MAX),
+        "documents without evidence that almost answer the question", .max = MULTIDOC_MAX),
     OPT("--filler", OPTION_LIST, filler, "FILE",
-        "every second document is filled with passages of this text; repeatable", .env = NULL),
-    OPT("-n --samples", OPTION_U32, n_sample, "N", "questions for each task and place", .min = 1,
+        "text whose passages fill every second document; repeatable", .env = NULL),
+    OPT("-n --samples", OPTION_U32, n_sample, "N", "questions per task and place", .min = 1,
         .max = 100000),
     OPT("--first", OPTION_U32, first, "N",
-        "index of the first of them: several processes may ask a part each", .max = 1000000),
-    OPT("-s --seed", OPTION_I64, seed, "N", "what documents are drawn from", .min = 0,
-        .max = 0x1p53),
+        "index of the first question, so that several processes can share the work",
+        .max = 1000000),
+    OPT("-s --seed", OPTION_I64, seed, "N", "seed for the documents", .min = 0, .max = 0x1p53),
     OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
     OPT("--keep", OPTION_FLAG, keep, NULL,
-        "leave the documents in the store; otherwise each goes when its question is answered",
+        "leave the documents in the store; by default each is removed once its question is "
+        "answered",
         .env = NULL),
     OPT("--cold", OPTION_FLAG, cold, NULL,
-        "tell how long reading the documents takes when nothing of their files is in memory, too",
-        .env = NULL),
+        "also measure reading the documents with nothing of their files in memory", .env = NULL),
     OPT("--raw", OPTION_FLAG, raw, NULL, "no chat template", .env = NULL),
     OPT("--out", OPTION_TEXT, out, "DIR",
-        "folder whose docs.jsonl gets a line for each answer; what it has is not asked again",
+        "folder whose docs.jsonl gets a line for each answer; questions answered there are not "
+        "asked again",
         .env = NULL),
     OPT("--read", OPTION_LIST, read, "FILE",
-        "ask nothing: the results are those of this docs.jsonl; repeatable", .env = NULL),
+        "ask nothing and report the results of this docs.jsonl; repeatable", .env = NULL),
     OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no progress on stderr", .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL,
-        "json: a list with an object for each task, method and place; jsonl: one for each answer",
+        "json: a list with one object per task, method and place; jsonl: one per answer",
         .choices = "text|json|jsonl"),
     {0},
 };
@@ -343,9 +342,10 @@ int eval_cmd_docs(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [options]",
-        .summary = "Asks about documents that were computed apart, joined by each context method: "
-                   "scores by the place of the evidence, shares that were kept and computed again, "
-                   "time to the first token and what it consists of, distance to the first method.",
+        .summary =
+            "Asks about documents that were computed separately and joined by each context method. "
+            "Reports scores by the place of the evidence, shares kept and recomputed, time to "
+            "first token and its parts, and the distance to the first method.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

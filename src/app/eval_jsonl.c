@@ -23,14 +23,15 @@ struct jsonl_options {
     }
 
 static const struct option_spec specs[] = {
-    OPT("--format", OPTION_CHOICE, format, NULL, "whose file it is", .env = NULL,
+    OPT("--format", OPTION_CHOICE, format, NULL, "format of the file", .env = NULL,
         .choices = "longbench|ruler|loopserve|needle"),
-    OPT("--task", OPTION_TEXT, task, "NAME",
-        "RULER: which task it is; without it the name of the file's folder", .env = NULL),
+    OPT("--task", OPTION_TEXT, task, "NAME", "RULER: task; default: the name of the file's folder",
+        .env = NULL),
     OPT("--templates", OPTION_TEXT, templates, "FILE",
         "LongBench: JSON object of prompt templates by data set, with {context} and {input}",
         .env = NULL),
-    OPT("--depth", OPTION_F32, depth, "P", "needle: where it is hidden, in percent", .max = 100),
+    OPT("--depth", OPTION_F32, depth, "P", "needle: depths at which it is hidden, in percent",
+        .max = 100),
     {0},
 };
 
@@ -106,9 +107,8 @@ int eval_cmd_jsonl(int argc, char **argv)
     struct options o = {
         .command = r.command,
         .usage = "FILE --format NAME -m MODEL [options]",
-        .summary =
-            "Asks the questions of a public suite's file, one JSON object a line, and judges "
-            "the answers as the suite does. The whole file is checked first.",
+        .summary = "Asks the questions of a public suite's file, one JSON object per line, and "
+                   "scores the answers as the suite does. The whole file is checked first.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
         .operand = &path,

@@ -37,8 +37,7 @@ static const struct option_spec specs[] = {
     {"-f --file", OPTION_TEXT, offsetof(struct patterns, file), "FILE",
      "text to learn from, longer than 2,500 tokens; - is stdin", .env = NULL},
     {"--out", OPTION_TEXT, offsetof(struct patterns, out), "FILE",
-     "where the table goes, for --prefill minference:table=FILE; without it stdout gets it",
-     .env = NULL},
+     "file for the table, used by --prefill minference:table=FILE; default: stdout", .env = NULL},
     {0},
 };
 
@@ -126,7 +125,7 @@ int eval_cmd_patterns(int argc, char **argv)
         .command = COMMAND,
         .usage = "-m MODEL -f FILE [options]",
         .summary = "Finds the pattern that fits each head of a model on a text, as MInference does "
-                   "offline, and writes a table for its prefill method.",
+                   "offline, and writes a table for that prefill method.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

@@ -28,7 +28,8 @@ static const struct option_spec specs[] = {
     {"-o --output", OPTION_CHOICE, offsetof(struct read_options, format), NULL,
      "json: one object with the model, the methods and a list of records", .choices = "csv|json"},
     {"--pages", OPTION_FLAG, offsetof(struct read_options, pages), NULL,
-     "every page that a record's rows could see: was it read, and its dense softmax mass",
+     "for every page that a record's rows could see: whether it was read, and its dense softmax "
+     "mass",
      .env = NULL},
     {0},
 };
@@ -201,9 +202,9 @@ int eval_cmd_read(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "FILE [options]",
-        .summary = "Turns a recording (reading.sacr) into CSV: which share of the softmax mass was "
-                   "read, what it cost and how far the output was off, for every step, layer and "
-                   "KV head.",
+        .summary =
+            "Converts a recording (reading.sacr) to CSV: the share of the softmax mass that was "
+            "read, its cost and the error of the output, for every step, layer and KV head.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
         .operand = &path,

@@ -25,15 +25,15 @@ struct report_options {
 
 static const struct option_spec specs[] = {
     OPT("--out", OPTION_TEXT, out, "DIR",
-        "folder for the page of several evaluations (default: compared)", .env = NULL),
+        "folder for the page that compares several evaluations (default: compared)", .env = NULL),
     OPT("--map-sample", OPTION_I32, sample, "N",
         "block map of this sample of the recording; -1: of its first prompt", .min = -1,
         .max = INT32_MAX),
-    OPT("--map-layer", OPTION_I32, layer, "N", "block map of this layer; -1: of four of them",
+    OPT("--map-layer", OPTION_I32, layer, "N", "block map of this layer; -1: of four layers",
         .min = -1, .max = 65535),
-    OPT("--map-head", OPTION_I32, head, "N", "block map of this KV head; -1: mean of all",
+    OPT("--map-head", OPTION_I32, head, "N", "block map of this KV head; -1: mean of all heads",
         .min = -1, .max = 65535),
-    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "do not tell on stderr what was left out",
+    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "do not report on stderr what was left out",
         .env = NULL),
     {0},
 };
@@ -59,11 +59,10 @@ int eval_cmd_report(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "DIR... [options]",
-        .summary = "Reads samples.jsonl, run.json, summary.json, fidelity.json, docs.jsonl and "
-                   "reading.sacr of "
-                   "DIR, as far as they are there, and writes DIR/report.html, a page that needs "
-                   "nothing else, and a CSV file for each of its plots. Several folders are "
-                   "compared on one page.",
+        .summary =
+            "Reads samples.jsonl, run.json, summary.json, fidelity.json, docs.jsonl and "
+            "reading.sacr of DIR, where present, and writes DIR/report.html, a self-contained "
+            "page, and a CSV file for each of its plots. Several folders are compared on one page.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
         .operand = dir,

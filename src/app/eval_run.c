@@ -42,28 +42,27 @@ enum format { FORMAT_TEXT, FORMAT_JSON };
 
 const struct option_spec eval_run_specs[] = {
     OPT("--methods", OPTION_TEXT, methods, "LIST",
-        "decode methods to compare, parted by commas, as NAME:key=value,key=value or "
-        "PREFILL+DECODE; the first is what the others are compared with",
+        "decode methods to compare, comma-separated, as NAME:key=value,key=value or "
+        "PREFILL+DECODE; the others are compared with the first",
         .env = NULL),
     OPT("--matrix", OPTION_FLAG, matrix, NULL,
-        "instead: every prefill method with every decode method, as a table; --prefill and "
-        "--decode take lists of those that are wanted",
+        "instead: a table of every prefill method with every decode method; --prefill and --decode "
+        "take lists of methods to include",
         .env = NULL),
     OPT("--ctx", OPTION_TEXT, ctx, "LIST",
-        "contexts in tokens, the answer included, parted by commas; 4k is 4096. Without it 4k, a "
-        "file's samples up to 8k",
+        "context lengths in tokens, answer included, comma-separated; 4k is 4096. Default: 4k; for "
+        "a file, its samples up to 8k",
         .env = NULL),
     OPT("-n --samples", OPTION_U32, n_sample, "N",
-        "samples of each task, context and place; of a file the first N", .min = 1, .max = 100000),
+        "samples per task, context and place; of a file the first N", .min = 1, .max = 100000),
     OPT("-np --parallel", OPTION_U32, n_parallel, "N",
-        "samples that are asked at once, their answers computed in one batch: the same answers, in "
-        "less time and with N times the memory for keys and values; times of single answers are "
-        "left out then",
+        "samples processed together in one batch: the same answers in less time, with N times the "
+        "memory for the KV cache; times of single answers are then left out",
         .min = 1, .max = 1024),
-    OPT("-s --seed", OPTION_I64, seed, "N", "what samples are drawn from", .min = 0, .max = 0x1p53),
+    OPT("-s --seed", OPTION_I64, seed, "N", "seed for the samples", .min = 0, .max = 0x1p53),
     OPT("--out", OPTION_TEXT, out, "DIR",
-        "folder for samples.jsonl, summary.json and summary.md; what it has of this run is not "
-        "asked again. Without it only the summary is printed",
+        "folder for samples.jsonl, summary.json and summary.md; samples of this run that are in it "
+        "are not asked again. Without it only the summary is printed",
         .env = NULL),
     OPT("--raw", OPTION_FLAG, raw, NULL, "continue the text, without a chat template", .env = NULL),
     OPT("--chat-template", OPTION_TEXT, chat_template, "TEXT",
@@ -73,10 +72,10 @@ const struct option_spec eval_run_specs[] = {
         "later turns of a conversation see the expected answers instead of the given ones",
         .env = NULL),
     OPT("--record", OPTION_FLAG, record, NULL,
-        "measure the attention mass of what was read (mass_mean); times are of no use then",
+        "measure the attention mass of what was read (mass_mean); times are then meaningless",
         .env = NULL),
     OPT("--allow-idle", OPTION_FLAG, allow_idle, NULL,
-        "let methods stand in the table that chose nothing by score", .env = NULL),
+        "keep methods that selected nothing by score in the table", .env = NULL),
     OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no progress and no times on stderr", .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL,
         "json: a list with one object per method and group of samples", .env = NULL,
@@ -86,7 +85,7 @@ const struct option_spec eval_run_specs[] = {
 
 const struct option_spec eval_run_haystack_specs[] = {
     OPT("--haystack", OPTION_TEXT, haystack_file, "FILE",
-        "text that the needles are hidden in; without it generated prose", .env = NULL),
+        "text in which the needles are hidden (default: generated prose)", .env = NULL),
     {0},
 };
 
@@ -456,11 +455,11 @@ static int name_methods(struct session *s)
                    : options_usage_error(r->command, "option '--methods': %s", err.msg);
     }
     if (r->methods != default_methods)
-        return options_usage_error(r->command, "--matrix goes without --methods");
+        return options_usage_error(r->command, "--matrix cannot be combined with --methods");
     if (setup->budget || setup->mass > 0)
-        return options_usage_error(r->command, "--matrix goes without --%s: NAME:%s=... in a list",
-                                   setup->budget ? "budget" : "mass",
-                                   setup->budget ? "budget" : "mass");
+        return options_usage_error(
+            r->command, "--matrix does not take --%s: use NAME:%s=... in a list",
+            setup->budget ? "budget" : "mass", setup->budget ? "budget" : "mass");
     if (matrix_make(&s->matrix, setup->prefill, setup->decode, &err) != SAC_OK)
         return options_usage_error(r->command, "option '--matrix': %s", err.msg);
     setup->prefill = setup->decode = NULL; /* lists: for the setup each would be one method */
@@ -477,7 +476,7 @@ int eval_run_all(struct eval_run *r, const struct eval_maker *maker)
     if (code == OPTIONS_GO_ON && question_parse(&s->rows, r->rows, &err) != SAC_OK)
         code = options_usage_error(r->command, "option '--decode-rows': %s", err.msg);
     if (code == OPTIONS_GO_ON && r->raw && r->chat_template)
-        code = options_usage_error(r->command, "--raw goes without --chat-template");
+        code = options_usage_error(r->command, "--raw cannot be combined with --chat-template");
     if (code == OPTIONS_GO_ON) {
         interrupt_install();
         code = run_session(s, maker);

@@ -23,9 +23,9 @@
 
 const struct option_spec eval_sweep_specs[] = {
     OPT("--budgets", OPTION_TEXT, budgets, "LIST",
-        "values of `budget`, of methods that have no `mass` (default: 1%,2%,5%,10%)"),
+        "values of `budget`, for methods without `mass` (default: 1%,2%,5%,10%)"),
     OPT("--masses", OPTION_TEXT, masses, "LIST",
-        "values of `mass`, of methods that have it (default: 0.8,0.9,0.95,0.99)"),
+        "values of `mass`, for methods that have it (default: 0.8,0.9,0.95,0.99)"),
     {0},
 };
 
@@ -82,8 +82,8 @@ int eval_cmd_sweep(int argc, char **argv)
     struct eval_fidelity f = {
         .command = COMMAND,
         .summary = "Compares decode methods at several budgets or masses with dense attention on a "
-                   "text, times their steps with nothing recorded, and writes DIR/report.html with "
-                   "the curves: divergence against bytes read and against time.",
+                   "text, times their steps without recording, and writes DIR/report.html with "
+                   "curves of the divergence over bytes read and over time.",
         .methods = METHODS,
         .sweep = &sweep,
     };

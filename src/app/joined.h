@@ -12,7 +12,7 @@
 #define JOINED_MAX 64u
 
 #define JOINED_DOCS_HELP                                                                           \
-    "documents of 'saccade docs add', put before all that; they are not computed again"
+    "documents of 'saccade docs add', placed before everything else; they are not computed again"
 #define JOINED_CONTEXT_HELP                                                                        \
     "how several documents become one context: a context method of 'saccade methods', "            \
     "NAME:key=value,..."

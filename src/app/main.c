@@ -21,19 +21,19 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"chat", app_chat, "talk with a model in the terminal"},
+    {"chat", app_chat, "chat with a model in the terminal"},
     {"run", app_run, "answer one prompt, for pipes and scripts"},
-    {"serve", app_serve, "answer OpenAI clients over HTTP, with a page to chat on"},
-    {"docs", app_docs, "compute documents once, for any number of prompts"},
-    {"text", app_text, "print the text of a document (PDF, HTML, DOCX, ...) as a model gets it"},
+    {"serve", app_serve, "serve OpenAI clients over HTTP, with a chat page"},
+    {"docs", app_docs, "compute documents once, for use in any number of prompts"},
+    {"text", app_text, "print the text of a document (PDF, HTML, DOCX, ...) as the model sees it"},
     {"tokenize", app_tokenize, "print the token ids of a text"},
-    {"perplexity", app_perplexity, "score a text, or compare two settings token by token"},
-    {"eval", app_eval, "measure what methods read and whether their answers are right"},
-    {"bench", app_bench, "measure speed, and its share of what the machine can do"},
-    {"gguf", app_gguf, "show what a model file holds, or check it"},
-    {"methods", app_methods, "list the attention methods that are built in"},
-    {"fetch", app_fetch, "fetch a model or a text by name, or list them"},
-    {"completion", complete_script, "print a script that makes a shell complete all this"},
+    {"perplexity", app_perplexity, "compute perplexity, or compare two settings token by token"},
+    {"eval", app_eval, "measure the accuracy of attention methods"},
+    {"bench", app_bench, "measure speed as a share of the machine's limits"},
+    {"gguf", app_gguf, "inspect a model file, or check it"},
+    {"methods", app_methods, "list the built-in attention methods"},
+    {"fetch", app_fetch, "download a model or a text by name, or list them"},
+    {"completion", complete_script, "print a shell completion script"},
 };
 
 #define N_COMMAND (sizeof commands / sizeof commands[0])
@@ -44,8 +44,8 @@ static void print_help(void)
            "Long-context inference of GGUF models.\n\nCommands:\n");
     for (size_t i = 0; i < N_COMMAND; i++)
         printf("  %-12s%s\n", commands[i].name, commands[i].summary);
-    printf("\n'saccade help COMMAND' shows a command's options; 'saccade version' the version.\n"
-           "Exit codes: %d done, %d a file, memory, the context or the output failed, "
+    printf("\n'saccade help COMMAND' shows a command's options; 'saccade version' the "
+           "version.\nExit codes: %d success, %d a file, memory, the context or the output failed, "
            "%d wrong usage,\n%d interrupted.\n",
            EXIT_OK, EXIT_RUNTIME, EXIT_USAGE, EXIT_INTERRUPTED);
 }

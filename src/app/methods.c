@@ -136,8 +136,7 @@ static void print_method(const sac_method_info *m)
                       "question is a decode row (--decode-rows).",
                       96);
     }
-    printf("\nRuns on: %s\n",
-           m->any_backend ? "CPUs and GPUs" : "the CPU only");
+    printf("\nRuns on: %s\n", m->any_backend ? "CPUs and GPUs" : "the CPU only");
     if (m->n_param) printf("\nParameters (--%s %s:key=value,...)\n", m->kind, m->name);
     for (size_t i = 0; i < m->n_param; i++) {
         const sac_method_param *p = &m->param[i];
@@ -186,8 +185,8 @@ int app_methods(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "[NAME] [options]",
-        .summary = "Lists the attention methods that are built in, or explains one of them and its "
-                   "parameters.",
+        .summary =
+            "Lists the built-in attention methods, or explains one of them and its parameters.",
         .group = &group,
         .n_group = 1,
         .operand = &name,

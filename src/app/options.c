@@ -38,8 +38,8 @@ static const struct option_spec common_specs[] = {
      .type = OPTION_TEXT,
      .offset = offsetof(struct options, config),
      .arg = "FILE",
-     .help = "options from a file, a line 'name = value' each; the environment and arguments beat "
-             "them"},
+     .help = "file of options, one 'name = value' per line; the environment and arguments take "
+             "precedence"},
     {0},
 };
 

@@ -52,18 +52,18 @@ static const struct option_spec specs[] = {
     OPT("--raw --as-is", OPTION_FLAG, raw, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("--chunks", OPTION_U32, n_chunk, "N", "score the first N chunks; 0: all", .env = NULL),
     OPT("--kl-divergence-base", OPTION_TEXT, base, "FILE",
-        "write the log-probabilities of all scored tokens to FILE; with --kl-divergence: read it",
+        "write the log-probabilities of all scored tokens to FILE; with --kl-divergence: read them",
         .env = NULL),
     OPT("--kl-divergence", OPTION_FLAG, compare, NULL,
         "compare with the base file, which also holds the text", .env = NULL),
     OPT("--kl-type", OPTION_CHOICE, base_type, NULL,
-        "numbers in the base file that is written; f16 is half as large and exact to 1e-3",
+        "number type in the base file; f16 is half as large and exact to 1e-3",
         .choices = "f32|f16"),
     OPT("-np --parallel", OPTION_U32, n_parallel, "N",
-        "chunks computed side by side; 0: as many as a batch holds, 8 with --decode", .env = NULL,
+        "chunks computed in parallel; 0: as many as fit in a batch, 8 with --decode", .env = NULL,
         .max = PARALLEL_MAX),
     OPT("-o --output", OPTION_CHOICE, format, NULL,
-        "json: an object with ppl, ppl_err, n_tok and more when all is done", .env = NULL,
+        "json: one object with ppl, ppl_err, n_tok and more at the end", .env = NULL,
         .choices = "text|json"),
     {0},
 };
@@ -488,9 +488,9 @@ int app_perplexity(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL -f FILE [options]",
-        .summary = "Scores how well the model predicts a text: PPL over the second half of each "
-                   "chunk of -c tokens. With a base file, compares two settings or models token "
-                   "by token.",
+        .summary =
+            "Measures how well the model predicts a text: perplexity over the second half of each "
+            "chunk of -c tokens. With a base file, compares two settings or models token by token.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

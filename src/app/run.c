@@ -60,18 +60,18 @@ struct run_options {
     }
 
 static const struct option_spec specs[] = {
-    OPT("-p --prompt", OPTION_TEXT, prompt, "TEXT", "the question or instruction", .env = NULL),
+    OPT("-p --prompt", OPTION_TEXT, prompt, "TEXT", "question or instruction", .env = NULL),
     OPT("-f --file", OPTION_LIST, files, "FILE",
-        "a document, put before the prompt; - is stdin; repeatable", .env = NULL),
+        "document that precedes the prompt; - is stdin; repeatable", .env = NULL),
     OPT("--docs", OPTION_TEXT, docs, "NAME,NAME", JOINED_DOCS_HELP, .env = NULL),
     OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT"),
     OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
     OPT("--save-state", OPTION_TEXT, save_state, "FILE",
-        "write what was computed of the documents to FILE, for other questions; without -p that is "
-        "all",
+        "save what was computed for the documents to FILE, for other questions; without -p the "
+        "command stops there",
         .env = NULL),
     OPT("--load-state", OPTION_TEXT, load_state, "FILE",
-        "take it from FILE: what it holds of this prompt, -f included, is not computed again",
+        "load from FILE; what it holds of this prompt, -f included, is not computed again",
         .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--raw --no-chat -no-cnv --no-conversation", OPTION_FLAG, raw, NULL,
@@ -79,33 +79,32 @@ static const struct option_spec specs[] = {
         .env = NULL),
     OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
-        "a built-in template's name, or template text, instead of the model's own",
+        "name of a built-in template, or template text, to use instead of the model's own",
         .env = "CHAT_TEMPLATE"),
-    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "a file with a chat template",
+    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "file with a chat template",
         .env = "CHAT_TEMPLATE_FILE"),
     OPT("-e --escape", OPTION_FLAG, escape, NULL,
-        "in -p, -sys and --stop, \\n \\r \\t \\\" \\' \\\\ and \\xNN are what they stand for",
-        .env = NULL),
+        "interpret \\n \\r \\t \\\" \\' \\\\ and \\xNN in -p, -sys and --stop", .env = NULL),
     OPT("-n --predict --n-predict --max-tokens", OPTION_I32, n_predict, "N",
-        "most tokens of the answer; -1: up to the end of the context", .env = "N_PREDICT",
+        "maximum tokens of the answer; -1: up to the end of the context", .env = "N_PREDICT",
         .min = -1, .max = INT32_MAX),
     OPT("--decode-rows", OPTION_TEXT, rows, "N|question", QUESTION_HELP, .env = NULL),
     OPT("--stop -r --reverse-prompt", OPTION_LIST, stop, "TEXT",
-        "end the answer before this text; repeatable", .env = NULL),
-    OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "ban the tokens that end an answer",
+        "stop the answer before this text; repeatable", .env = NULL),
+    OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "never sample the tokens that end an answer",
         .env = NULL),
     OPT("--n-probs", OPTION_U32, n_probs, "N",
-        "with -o json: the N likeliest tokens at each place, with their log-probabilities",
+        "with -o json: the N most likely tokens at each position, with their log-probabilities",
         .env = NULL, .max = 1000),
     OPT("-o --output", OPTION_CHOICE, format, NULL,
         "json: an object with text, tokens and timings when the answer is complete; html: a page, "
         "with --show-reading",
         .env = NULL, .choices = "text|json|html"),
     OPT("--show-reading", OPTION_FLAG, show_reading, NULL,
-        "after the answer, what it read: documents, passages by characters, and the texts with "
-        "these marked",
+        "after the answer, show what it read: documents, passages by characters, and the texts "
+        "with these marked",
         .env = NULL),
-    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no timings on stderr", .env = NULL),
+    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "print no timings on stderr", .env = NULL),
     {0},
 };
 
@@ -675,12 +674,12 @@ static int check_options(struct run *r)
         if (!*r->opt.stop.item[i])
             return options_usage_error(COMMAND, "option '--stop': an empty text is everywhere");
     if (r->opt.raw && (r->opt.system || r->opt.template_name || r->opt.template_file))
-        return options_usage_error(COMMAND, "--raw goes without -sys and without chat templates");
+        return options_usage_error(COMMAND, "--raw cannot be combined with -sys or chat templates");
     if (r->opt.show_reading && r->opt.files.n == 0 && !r->opt.docs)
         return options_usage_error(COMMAND,
                                    "--show-reading needs a document (-f FILE, --docs NAME)");
     if (r->opt.format == FORMAT_HTML && !r->opt.show_reading)
-        return options_usage_error(COMMAND, "-o html goes with --show-reading");
+        return options_usage_error(COMMAND, "-o html requires --show-reading");
     if (r->opt.n_probs > 0 && r->opt.format != FORMAT_JSON)
         return options_usage_error(COMMAND, "--n-probs needs -o json, which has a place for them");
     if (r->opt.load_state && r->opt.files.n == 0)
@@ -691,7 +690,8 @@ static int check_options(struct run *r)
     if (!wants_answer(r) && (r->opt.format != FORMAT_TEXT || r->opt.show_reading))
         return options_usage_error(COMMAND, "without a question (-p) nothing is printed");
     if (r->opt.docs && (r->opt.load_state || r->opt.save_state))
-        return options_usage_error(COMMAND, "--docs goes without states");
+        return options_usage_error(COMMAND,
+                                   "--docs cannot be combined with --save-state or --load-state");
     if (r->opt.context && !r->opt.docs)
         return options_usage_error(COMMAND, "--context needs documents (--docs NAME,NAME)");
     if (r->opt.docs && joined_check(r->opt.docs, r->opt.context, &err) != SAC_OK)
@@ -746,9 +746,8 @@ int app_run(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "-m MODEL [-f FILE] [-p TEXT] [options]",
-        .summary =
-            "Answers one prompt. The answer goes to stdout as it comes, timings go to stderr. "
-            "Documents, a blank line and the prompt make one user message of a chat.",
+        .summary = "Answers one prompt. The answer streams to stdout, timings go to stderr. "
+                   "Documents, a blank line and the prompt form one user message of a chat.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
     };

@@ -17,26 +17,24 @@
 /* of options that several tables list, each in a struct of its own */
 #define SETUP_KV_CHOICES "f16=auto|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 #define SETUP_DEVICE_HELP                                                                          \
-    "who computes: cpu, cuda or cuda:N, an NVIDIA GPU, or several, cuda:0,cuda:1 (-sm says what "  \
-    "each of them does; default: cpu)"
+    "device that computes: cpu, cuda or cuda:N (an NVIDIA GPU), or several, cuda:0,cuda:1 (-sm "   \
+    "says how they share the work; default: cpu)"
 #define SETUP_SPLIT_MODE_HELP                                                                      \
-    "what each of several GPUs has: layer, some of the layers, behind each other; row, a share "   \
-    "of every layer, and all compute at once"
+    "how several GPUs share the model: layer, consecutive layers on each; row, a share of every "  \
+    "layer on each, all computing at once"
 #define SETUP_SPLIT_MODES "layer|row" /* in the order of false and true */
 #define SETUP_SPLIT_HELP                                                                           \
-    "shares of the layers that the GPUs of --device get, in their order (default: as their free "  \
-    "memory is)"
+    "shares of the layers for the GPUs of --device, in their order (default: by free memory)"
 #define SETUP_LAYERS_HELP                                                                          \
-    "layers that the GPU computes, the last ones; more than the model has (99): the output, too; " \
-    "0: "                                                                                          \
-    "none; -1: as --device says"
+    "layers on the GPU, the last ones; more than the model has (99): the output, too; 0: none; "   \
+    "-1: as --device says"
 #define SETUP_KV_DEVICE_HELP                                                                       \
-    "whose memory keys and values lie in, and who attends to them: same, whoever computes their "  \
-    "layer; host, the CPU, for all layers"
+    "where the KV cache is and attention runs: same, on the device of each layer; host, on the "   \
+    "CPU for all layers"
 #define SETUP_KV_DEVICES "same|host" /* in the order of false and true */
 #define SETUP_BATCH_HELP                                                                           \
-    "most tokens that are computed at once; 0: 128 a thread, 512 to 2048, 512 with methods that "  \
-    "plan chunk by chunk, and on a GPU 2048"
+    "maximum tokens per step; 0: 128 per thread, 512 to 2048, 512 with methods that plan chunk "   \
+    "by chunk, and on a GPU 2048"
 
 /* Model, context and memory. */
 struct setup {

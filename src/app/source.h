@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 
-#define SOURCE_AS_IS_HELP "take files byte for byte: HTML as its source, no encoding is changed"
+#define SOURCE_AS_IS_HELP "take files byte for byte: HTML as its source, no change of encoding"
 
 struct extract_info;
 

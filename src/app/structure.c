@@ -16,13 +16,15 @@
 
 const struct option_spec structure_specs[] = {
     OPT("--grammar", grammar, "FILE|TEXT",
-        "the answer follows this grammar in GBNF; what holds '::=' is its text", .env = "GRAMMAR"),
-    OPT("--grammar-file", grammar_file, "FILE", "the same, always a file", .env = "GRAMMAR_FILE"),
+        "grammar (GBNF) that the answer follows; a value with '::=' is the grammar itself, else a "
+        "file",
+        .env = "GRAMMAR"),
+    OPT("--grammar-file", grammar_file, "FILE", "grammar, always a file", .env = "GRAMMAR_FILE"),
     OPT("-j --json-schema", schema, "FILE|TEXT",
-        "the answer is JSON that validates against this schema; what begins with '{' is its text, "
-        "'{}' is any object",
+        "JSON schema against which the answer validates; a value that begins with '{' is the "
+        "schema itself, '{}' is any object",
         .env = "JSON_SCHEMA"),
-    OPT("-jf --json-schema-file", schema_file, "FILE", "the same, always a file",
+    OPT("-jf --json-schema-file", schema_file, "FILE", "JSON schema, always a file",
         .env = "JSON_SCHEMA_FILE"),
     {0},
 };

@@ -22,7 +22,7 @@ struct text_options {
 static const struct option_spec specs[] = {
     {"-o --output", OPTION_CHOICE, offsetof(struct text_options, format),
      .choices = "text|plain|json",
-     .help = "text: with a line at each page; plain: exactly what a model gets; json: an object "
+     .help = "text: with a line at each page; plain: exactly as the model sees it; json: an object "
              "with format, encoding, text and pages as ranges of bytes"},
     {0},
 };
@@ -99,7 +99,7 @@ int app_text(int argc, char **argv)
         .command = COMMAND,
         .usage = "FILE [options]",
         .summary = "Prints the text of a document (PDF, HTML, DOCX, ODT, EPUB, plain text in any "
-                   "encoding; each also packed) as a model gets it; - is stdin.",
+                   "encoding; each also compressed) as the model sees it; - is stdin.",
         .group = &group,
         .n_group = 1,
         .operand = &path,

@@ -31,13 +31,14 @@ static const struct option_spec specs[] = {
     {"--no-bos", OPTION_FLAG, offsetof(struct tokenize_options, no_bos),
      .help = "do not add BOS and EOS, even if the model wants them"},
     {"--no-parse-special", OPTION_FLAG, offsetof(struct tokenize_options, no_parse_special),
-     .help = "control tokens written in the text are text"},
+     .help = "treat control tokens written in the text as text"},
     {"--special", OPTION_FLAG, offsetof(struct tokenize_options, special),
-     .help = "show what control tokens are called, with -o text"},
+     .help = "show the names of control tokens, with -o text"},
     {"-o --output", OPTION_CHOICE, offsetof(struct tokenize_options, format),
-     .choices = "json|text", .help = "json: one list of ids; text: a line per token, id and piece"},
+     .choices = "json|text",
+     .help = "json: one list of ids; text: one line per token, with id and piece"},
     {"--override-pre", OPTION_TEXT, offsetof(struct tokenize_options, pre), .arg = "NAME",
-     .help = "pre-tokeniser to use instead of the one that the file names", .env = "OVERRIDE_PRE"},
+     .help = "pre-tokenizer to use instead of the one that the file names", .env = "OVERRIDE_PRE"},
     {0},
 };
 

@@ -15,8 +15,8 @@
 
 /* What the option says in all commands. */
 #define QUESTION_HELP                                                                              \
-    "the rows of a prompt that the decode method serves: its last N tokens, or those of the "      \
-    "question behind the documents (the last alone for methods that must see the question first: " \
+    "prompt rows that the decode method serves: the last N tokens, or those of the question "      \
+    "after the documents (only the last one for methods that must see the question first: "        \
     "'saccade methods NAME')"
 
 /* What "--decode-rows" says. */

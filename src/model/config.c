@@ -172,7 +172,7 @@ static sac_status check_override(const struct config_override *o, sac_error *err
         return error_set(err, SAC_ERR_ARG, "rope scale %g is out of range 0.001 to 10000",
                          (double)o->rope_scale);
     if (o->rope_scale != 0 && o->rope == SAC_ROPE_NONE)
-        return error_set(err, SAC_ERR_ARG, "a rope scale of %g goes with linear or yarn, not none",
+        return error_set(err, SAC_ERR_ARG, "a rope scale of %g requires linear or yarn, not none",
                          (double)o->rope_scale);
     return SAC_OK;
 }

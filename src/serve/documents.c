@@ -53,7 +53,8 @@ static sac_status read_head(struct ask_document *d, const cJSON *body,
     TRY(ask_text(body, "system", &form.system, ref));
     TRY(ask_bool(body, "raw", &form.raw, ref));
     if (form.raw && form.system)
-        return refusal_set(ref, REFUSAL_REQUEST, "system", "'system' goes without 'raw'");
+        return refusal_set(ref, REFUSAL_REQUEST, "system",
+                           "'system' cannot be combined with 'raw'");
     const sac_status status = prompt_head(rules->model, &form, &d->head, &d->n_head, &err);
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "system", err.msg);
 }

@@ -110,7 +110,7 @@ class CacheDisk(unittest.TestCase):
 
     def test_bad_options_are_told(self):
         for args, words in ((["--cache-disk", "somewhere"], "is not PATH:SIZE"),
-                            (["--cache-disk", "x:1G", "--no-prefix-cache"], "goes without --no-prefix-cache")):
+                            (["--cache-disk", "x:1G", "--no-prefix-cache"], "cannot be combined with --no-prefix-cache")):
             ran = cli.saccade("serve", "-m", cli.model_path(), *args)
             self.assertEqual(ran.returncode, 2)
             self.assertIn(words, ran.stderr)

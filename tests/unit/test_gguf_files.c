@@ -383,7 +383,7 @@ static void test_overrides(void **state)
     } wrong[] = {
         {SAC_ROPE_YARN + 1, 0, 0, "unknown scaling 4"},
         {-1, 0, 0, "unknown scaling -1"},
-        {SAC_ROPE_NONE, 4, 0, "a rope scale of 4 goes with linear or yarn"},
+        {SAC_ROPE_NONE, 4, 0, "a rope scale of 4 requires linear or yarn"},
         {SAC_ROPE_YARN, 0, 0, "by yarn needs a rope scale"},
         {SAC_ROPE_LINEAR, 0, 0, "by linear needs a rope scale"},
         {SAC_ROPE_YARN, 1e5F, 0, "rope scale 100000 is out of range"},
