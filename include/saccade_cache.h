@@ -1,10 +1,10 @@
-/* saccade_cache.h: prompts that were read once, on disk: the index of pages
+/* saccade_cache.h: a prompt cache on disk. With it the index of pages
  * (sac_engine_params.prefix_cache) survives the engine. Contract as in saccade.h.
  *
- * Pages of requests' prompts go to a folder when their request has ended, and come back when a
- * prompt begins as one of them did, with the same salt; results do not change by a bit. Only
- * engines of the same model, types of keys and values and instruction set share entries. Several
- * engines and processes may use one folder. */
+ * When a request has ended, the pages of its prompt go to a folder. They come back when a prompt
+ * with the same prefix and salt arrives; results are the same to the bit. Only engines with the
+ * same model, types of keys and values, and instruction set share entries. Several engines and
+ * processes may use one folder. */
 #ifndef SACCADE_CACHE_H
 #define SACCADE_CACHE_H
 
@@ -15,10 +15,10 @@ extern "C" {
 #endif
 
 typedef struct sac_cache_params {
-    const char *dir;    /* made if it is not there, for its owner alone */
-    uint64_t bytes_max; /* of all entries: those that were not used for the longest time go */
-    /* Both from any thread, and either may be NULL. `say`: a line about trouble, or its end.
-     * `ready`: sac_cache_store would do something again. */
+    const char *dir;    /* created if missing, accessible only to its owner */
+    uint64_t bytes_max; /* of all entries; the least recently used are removed */
+    /* Both may be called from any thread, and either may be NULL. `say`: a line about trouble, or
+     * its end. `ready`: sac_cache_store has work again. */
     void (*say)(void *user, const char *line);
     void (*ready)(void *user);
     void *user;
@@ -32,15 +32,15 @@ typedef struct sac_cache_stats {
     uint64_t n_damaged, n_failed, n_evicted; /* entries; failed: could not be written */
 } sac_cache_stats;
 
-/* Once per engine, before its first request; it is closed with the engine. The engine must have
- * `prefix_cache`. A folder that cannot be written is read only. */
+/* Once per engine, before its first request; closed with the engine. The engine must have
+ * `prefix_cache`. A folder that cannot be written is only read. */
 SAC_API SAC_NODISCARD sac_status sac_cache_open(sac_engine *engine, const sac_cache_params *params,
                                                 sac_error *err);
-/* Hands a piece of what is not on disk yet to a thread that writes it; between calls of sac_run,
- * which it does not hold up for longer than copying the piece takes. False: there is nothing left.
- * True: there may be, when `ready` was called. */
+/* Hands some of what is not on disk yet to a thread that writes it. Call it between calls of
+ * sac_run, which it delays only for the time of copying. False: nothing is left. True: there may be
+ * more once `ready` was called. */
 SAC_API bool sac_cache_store(sac_engine *engine);
-/* Writes all that is left, or what `ms` are enough for. */
+/* Writes everything that is left, or as much as fits in `ms`. */
 SAC_API void sac_cache_flush(sac_engine *engine, uint32_t ms);
 SAC_API sac_cache_stats sac_cache_get_stats(const sac_engine *engine);
 
