@@ -53,16 +53,15 @@ typedef struct sac_tier_stats {
                                    requested pages */
     uint64_t n_read, n_write;   /* transfers, of one page or of adjacent ones */
     uint64_t bytes_fetched, bytes_written;
-    uint64_t
-        bytes_between;   /* of those fetched: read over between two wanted pages, and discarded */
-    uint64_t n_failed;   /* pages that could not be read or written */
-    uint64_t wait_us;    /* time that threads have waited for the file */
-    uint64_t set_bytes;  /* of recently used pages of decoding requests, as last counted */
-    uint32_t n_held;     /* requests that wait to decode for lack of room for such pages */
-    uint64_t n_hold;     /* times that one began to */
-    uint32_t n_layer;    /* whose pages sac_tier_get_layer counts */
-    const char *backend; /* "io_uring", "threads", or "machine" with a GPU; NULL: there are no
-                            tiers, and all is zero */
+    uint64_t bytes_between; /* of those fetched: between two wanted pages, discarded */
+    uint64_t n_failed;      /* pages that could not be read or written */
+    uint64_t wait_us;       /* time that threads have waited for the file */
+    uint64_t set_bytes;     /* of recently used pages of decoding requests, as last counted */
+    uint32_t n_held;        /* requests that wait to decode for lack of room for such pages */
+    uint64_t n_hold;        /* times that one began to */
+    uint32_t n_layer;       /* whose pages sac_tier_get_layer counts */
+    const char *backend;    /* "io_uring", "threads", or "machine" with a GPU; NULL: there are no
+                               tiers, and all is zero */
 } sac_tier_stats;
 
 SAC_API sac_tier_stats sac_tier_get_stats(const sac_engine *engine);

@@ -1,8 +1,8 @@
-/* engine.h: the engine's state, seen by the files of this folder only.
+/* engine.h: the engine's state, visible only to the files of this folder.
  *
  * One step: sched_pick fills `batch` from the pending tokens (policy, no tensors); layer_run
- * computes it (tensors, no policy); the engine commits and hands out logits. All memory is one
- * block laid out by plan_memory in engine.c; a step allocates nothing (design D9). */
+ * computes it (tensors, no policy); the engine commits and returns logits. All memory is one block
+ * laid out by plan_memory in engine.c; a step allocates nothing (design D9). */
 #ifndef SAC_ENGINE_ENGINE_H
 #define SAC_ENGINE_ENGINE_H
 
@@ -32,7 +32,7 @@
 
 #include "saccade_machine.h"
 
-enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* flags of a token: its row's kind, its logits */
+enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* of a token: its row's kind, whether logits are wanted */
 
 struct notes;
 struct notes_watch;
@@ -45,26 +45,26 @@ struct seq {
     uint32_t n_done, n_all;
     uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
     struct dial dial;                 /* how these are set */
-    uint32_t n_top;                   /* logits that its rows want, the largest; 0: all */
-    const uint64_t *mask; /* of these, of tokens whose bit is set; NULL: any. Borrowed */
-    uint32_t n_queued;    /* prompt rows that the last sched_pick could choose from */
+    uint32_t n_top;                   /* number of largest logits that its rows return; 0: all */
+    const uint64_t *mask; /* of these, only tokens whose bit is set; NULL: any. Borrowed */
+    uint32_t n_queued;    /* prompt rows available to the last sched_pick */
     struct notes *notes;  /* owned; of a document, or NULL (notes.h) */
-    bool has_gaps;        /* that method, or who joined it of documents, has given pages back */
-    bool broken;          /* a page of it could not be read or kept: `why` says which */
+    bool has_gaps;        /* that method, or the composition of its documents, has freed pages */
+    bool broken;          /* one of its pages could not be read or kept: `why` says which */
     sac_error why;
     struct admit_seq admit; /* whether its decode rows wait, and why */
     uint64_t token_us;      /* when its last decode row was computed (pace.h); 0: never */
-    uint64_t ticket;        /* order of queueing of the oldest pending token */
-    int32_t priority;       /* of its prompt rows: higher ones come first */
-    sac_reads reads;        /* of its rows since sac_seq_take_reads */
-    sac_read_fn on_read;    /* gets records of its decode rows, or NULL */
+    uint64_t ticket;        /* queue position of its oldest pending token */
+    int32_t priority;       /* priority of its prompt rows: higher ones come first */
+    sac_reads reads;        /* of its rows since the last sac_seq_take_reads */
+    sac_read_fn on_read;    /* receives records of its decode rows, or NULL */
     void *read_user;
     struct reuse_seq reuse;
     int32_t *tok;   /* [n_ctx] */
     uint8_t *flags; /* [n_ctx] TOK_* */
 };
 
-/* Rows of one sequence that stand behind each other: a decode row, or a prompt chunk. */
+/* Consecutive rows of one sequence: a decode row, or a prompt chunk. */
 struct batch_run {
     uint32_t row0, n_row; /* rows of the batch */
     uint32_t pos0;        /* position of the first */
@@ -75,7 +75,8 @@ struct batch_run {
 
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
 struct batch {
-    uint32_t n_row_max; /* of any step: params.n_batch, and what whole chunks may need besides */
+    uint32_t n_row_max; /* maximum of any step: params.n_batch, and what whole chunks need in
+                           addition */
     uint32_t n_row, n_decode, n_run;
     int32_t *tok;          /* [n_row_max] */
     uint32_t *pos;         /* [n_row_max] */
@@ -88,22 +89,22 @@ struct sac_engine {
     const sac_model *model; /* borrowed */
     sac_engine_params params;
     struct place place[PLACES_MAX]; /* who computes which layers */
-    uint32_t n_place, at;           /* the one that the next four stand for (place.h) */
+    uint32_t n_place, at;           /* the one of the next four that is in use (place.h) */
     struct backend backend;         /* borrowed */
     struct ops ops;                 /* the backend's */
     const struct weights *weights;
     struct scratch scratch;
-    struct shares share;     /* of every layer, where several GPUs compute it */
+    struct shares share;     /* of every layer, if several GPUs compute it */
     struct workers *workers; /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
     struct tier tier;   /* below the pool, if params.tier is set, */
-    struct depot depot; /* or, where a device computes, this one */
+    struct depot depot; /* or this one, if a device computes */
     struct seq *seqs;   /* [n_seq_max] */
     struct batch batch;
     struct ahead ahead;
     struct logits logits;
-    struct method_shape shape;             /* what methods may know of model and engine */
+    struct method_shape shape;             /* what methods may know about model and engine */
     struct chooser chooser[CHOOSER_KINDS]; /* by enum chooser_kind */
     struct decode decode;
     struct prefill prefill;
@@ -118,10 +119,11 @@ struct sac_engine {
     struct repeat repeat;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
-    sac_seq only;              /* whose rows alone a step computes; SAC_SEQ_NONE: all, but */
-    bool only_free;            /*   for those of sequences that requests drive */
-    struct notes_watch *watch; /* borrowed; who sees the queries of a sequence, or NULL */
-    bool runs_on;              /* a device may still compute steps that are over here */
+    sac_seq only;              /* the only sequence whose rows a step computes; SAC_SEQ_NONE:
+                                  all, except */
+    bool only_free;            /* those of sequences driven by requests */
+    struct notes_watch *watch; /* borrowed; receives the queries of a sequence, or NULL */
+    bool runs_on;              /* a device may still be computing steps that are complete here */
     uint64_t next_ticket;
     sac_clock_fn clock; /* or NULL */
     void *clock_user;
@@ -135,7 +137,7 @@ struct sac_engine {
     char isa[24 * PLACES_MAX];          /* of all places */
 };
 
-/* All but the structure itself, by its parameters and model. */
+/* All fields except the structure itself, from its parameters and model. */
 sac_status engine_create(sac_engine *e, sac_error *err);
 /* For request.c. */
 struct request_list *engine_requests(sac_engine *e);
@@ -143,35 +145,35 @@ const sac_model *engine_model(const sac_engine *e);
 /* By sac_engine_use_clock, or the machine's. */
 uint64_t engine_now(const sac_engine *e);
 
-/* Until the next call, of the largest logits that sac_seq_use_top asks for only those of tokens
- * whose bit is set are wanted; NULL: any. Others may be given or not. */
+/* Until the next call, only tokens whose bit is set are wanted among the largest logits that
+ * sac_seq_use_top requests; NULL: any. Other logits may or may not be returned. */
 void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask);
 
-/* From the next step on `fn` gets records of the sequence's decode rows; NULL: nobody does. */
+/* From the next step on `fn` receives records of the sequence's decode rows; NULL: none. */
 void engine_use_reader(sac_engine *e, sac_seq id, sac_read_fn fn, void *user);
 
 /* Prompt rows of sequences with a higher priority come first. A new sequence has 0. */
 void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority);
 
-/* Whether a sequence that uses these methods can be set so. */
+/* Whether a sequence that uses these methods accepts these settings. */
 sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
                                const sac_sparse *sparse, sac_error *err);
 
-/* sac_step of all rows, those of requests too, whose logits nobody else must get. */
+/* sac_step for all rows, including those of requests, whose logits nobody else must receive. */
 sac_status engine_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n,
                        sac_error *err);
-/* As the public calls, also while a request drives the sequence. */
+/* Like the public calls, but also while a request drives the sequence. */
 sac_status engine_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n, sac_row_kind kind,
                          sac_want want, sac_error *err);
 sac_status engine_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err);
-/* One step of this sequence's rows; those of others wait. */
+/* One step with this sequence's rows only. */
 sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err);
-/* Computes all that pends of a sequence, in such steps or, while others wait for tokens, in those
- * that `progress` computes. It is told the share that is done before each, and may be NULL; true
- * ends it: SAC_ERR_CANCELLED. */
+/* Computes all pending tokens of a sequence, in such steps or, while others wait for tokens, in
+ * steps that `progress` computes. `progress` gets the share done before each step and may be NULL;
+ * true cancels: SAC_ERR_CANCELLED. */
 sac_status engine_run_only(sac_engine *e, sac_seq id, sac_progress_fn progress, void *user,
                            sac_error *err);
-/* A run of the step has lost a page: its sequence gives no logits and takes no more tokens. */
+/* A run of the step has lost a page: its sequence returns no logits and accepts no more tokens. */
 void engine_break(sac_engine *e, uint32_t run_i, sac_status status);
 static inline bool engine_is_broken(const sac_engine *e, uint32_t run_i)
 {

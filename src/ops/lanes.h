@@ -1,16 +1,17 @@
-/* lanes.h: the slots that choose what decode rows read, for all lanes of a layer at once.
+/* lanes.h: the slots that select what decode rows read, for all lanes of a layer at once.
  *
- * A lane is one KV head of one decode row. A method's choice is a row of these slots, each called
- * once for a list of lanes, so a backend needs one launch for it. Contract, beside that of ops.h:
+ * A lane is one KV head of one decode row. A method's selection is a sequence of these slots, each
+ * called once for a list of lanes, so a backend needs one launch per slot. Contract, in addition to
+ * that of ops.h:
  *  - Descriptors are host memory and are read before a call returns; what they point to is memory
- *    of the backend. A call may return before its work is done, and later calls come behind it.
- *  - What a later slot or the caller needs of a result is in memory (struct op_lane_result), never
- *    in the return value: a choice is put together without waiting for numbers. Slots take what
- *    scores that are not finite have left behind, whatever it is.
- *  - Operations of one list write apart from each other.
- *  - `pool` NULL: the caller is one worker of many and does it all. Work is cut into fixed pieces
- *    of the context, so results are the same bits either way.
- *  - `ops` is the table that holds the slot. */
+ *    of the backend. A call may return before its work is done; later calls are queued after it.
+ *  - Results for a later slot or the caller are in memory (struct op_lane_result), never in the
+ *    return value: a selection is put together without waiting for numbers. Slots accept whatever
+ *    scores that are not finite have left behind.
+ *  - Operations of one list write to separate memory.
+ *  - `pool` NULL: the caller is one worker of many and does all the work. Work is cut into fixed
+ *    pieces of the context, so results have the same bits either way.
+ *  - `ops` is the table that contains the slot. */
 #ifndef SAC_OPS_LANES_H
 #define SAC_OPS_LANES_H
 
@@ -19,38 +20,39 @@
 #include "ops/page_lines.h"
 #include "ops/recall.h"
 
-/* What came of a lane's choice. Zero before its first slot; slots add to it. */
+/* The result of a lane's selection. Zero before its first slot; slots add to it. */
 struct op_lane_result {
     uint32_t n_bad;         /* > 0: a score is NaN or infinite */
-    uint32_t n_over;        /* > 0: more is wanted than the method reads in part */
+    uint32_t n_over;        /* > 0: more is wanted than the method reads sparsely */
     uint32_t n_chosen;      /* tokens marked or listed by score */
     uint32_t n_tok;         /* tokens listed */
-    bool attended;          /* what attention would make of the marked pages is in visits' values */
-    uint32_t n_visit;       /* pages that were visited for that, */
-    uint32_t n_beside;      /* those whose keys were read like theirs, for nothing, */
+    bool attended;          /* the attention output of the marked pages is in the values of the
+                               visits */
+    uint32_t n_visit;       /* pages visited for that, */
+    uint32_t n_beside;      /* those whose keys were read with them unnecessarily, */
     uint32_t n_value;       /* and those whose values were read */
-    uint32_t n_line;        /* cache lines that were read to choose and follow from the choice */
-    uint32_t n_line_scored; /* the same, of what is told as a choice's reads */
+    uint32_t n_line;        /* cache lines that were read for the selection and follow from it */
+    uint32_t n_line_scored; /* the same, for what is reported as the selection's reads */
     uint32_t n_bypass;      /* query heads that read little on purpose */
     float mass_proved, rest_norm; /* of proofs: as in struct method_pick */
 };
 
-/* What the mass of a page can be at most, by what is known of its keys beside them: out[g *
- * out_stride + page] is ln of it. Sound: lengths are rounded outwards where they are made, and
- * products in f32 get an allowance for their rounding. */
+/* Upper bound of a page's mass, from what is known of its keys: out[g * out_stride + page] is ln of
+ * it. Sound: lengths are rounded outwards where they are computed, and products in f32 get an
+ * allowance for their rounding. */
 enum op_bound {
-    OP_BOUND_SHADOW8, /* keys rounded to 8 bits a channel, and how long what that took is */
+    OP_BOUND_SHADOW8, /* keys rounded to 8 bits per channel, and the norm of the rounding error */
     OP_BOUND_SHADOW4,
     OP_BOUND_BOX,
     OP_BOUND_SPHERE
 };
 
-/* Side data of a page, all f16 but the codes. */
+/* Side data of a page, all f16 except the codes. */
 struct op_bound_side {
     uint16_t *value;  /* length of the longest value */
     uint16_t *a, *b;  /* [d] box: lowest value and width; sphere: middle, none; shadow: lowest value
                          and step */
-    uint16_t *length; /* shadow: [PAGE_TOK] of what rounding took; sphere: the radius */
+    uint16_t *length; /* shadow: [PAGE_TOK] norms of the rounding errors; sphere: the radius */
     uint8_t *code;    /* [PAGE_TOK][d], or 4 bits: channel c in the low half of byte c, c + d / 2 in
                          the high one */
 };
@@ -70,12 +72,12 @@ struct op_lane_bounds {
     size_t out_stride;
 };
 
-/* Scores of pages by two f16 vectors of each, met by queries as rows have them. The score of box b
- * of page i is out[g * out_stride + b * box_out + i]. */
+/* Scores of pages by two f16 vectors each, with queries as rows have them. The score of box b of
+ * page i is out[g * out_stride + b * box_out + i]. */
 struct op_lane_boxes {
-    struct op_score_pages at;        /* of the first box; qa, qb: rooms that this slot fills */
+    struct op_score_pages at;        /* of the first box; qa, qb: scratch that this slot fills */
     uint32_t n_box;                  /* of a page: */
-    size_t box_at, box_out;          /* what lies between two of them */
+    size_t box_at, box_out;          /* distance between two boxes */
     const float *q;                  /* [group, head_dim] */
     const struct segment_view *turn; /* of queries that meet these pages; NULL: none */
     struct segment_rope rope;
@@ -90,7 +92,7 @@ struct op_lane_logits {
     struct op_keys keys; /* `out` is not looked at */
     uint32_t group;
     const float *q;                     /* [group, head_dim] */
-    const struct segment_view *segment; /* [n_segment] of these pages, whose keys are turned */
+    const struct segment_view *segment; /* [n_segment] of these pages, for which keys are rotated */
     uint32_t n_segment;
     struct segment_rope rope;
     float scale, softcap;
@@ -98,18 +100,19 @@ struct op_lane_logits {
     size_t out_stride;
 };
 
-/* Shares of all tokens by the first planes of their keys. */
+/* Softmax shares of all tokens by the first bit planes of their keys. */
 #define OP_LANE_PIECES(n_page) ((n_page) / 8 + 2)
 struct op_lane_shares {
     struct op_share_planes at;
-    const struct segment_view *segment; /* [n_segment] of these pages, for which queries turn */
+    const struct segment_view *segment; /* [n_segment] of these pages, for which queries are
+                                           rotated */
     uint32_t n_segment;
     struct segment_rope rope;
-    float *turned, *lse; /* rooms: [group, head_dim], [group] */
-    float *sum;          /* room: [OP_LANE_PIECES(n_page)][group] */
+    float *turned, *lse; /* scratch: [group, head_dim], [group] */
+    float *sum;          /* scratch: [OP_LANE_PIECES(n_page)][group] */
     struct op_lane_result *result;
-    /* On the host the draw behind it makes the shares, piece by piece, when it opens them: of pages
-     * that it draws from, and of no others. */
+    /* On the host the draw that follows computes the shares, piece by piece, as it opens them: only
+     * of the pages from which it draws. */
     bool later;
 };
 
@@ -119,8 +122,8 @@ struct op_lane_vote {
 };
 
 /* out[i] = sum of in[i * step + j * part_step] over parts j, in their order. Sums of pages that are
- * asked for right behind the shares of their tokens may be made without these, where the device has
- * them rounded less: then nobody finds those shares. */
+ * requested directly after the shares of their tokens may be computed without these, where the
+ * device has them less rounded; then those shares are not stored. */
 struct op_lane_fold {
     const float *in;
     uint32_t n, n_part;
@@ -128,17 +131,17 @@ struct op_lane_fold {
     float *out;
 };
 
-/* Marks tokens [0, begin) and [end, n_page * PAGE_TOK): those that are read in any case. */
+/* Marks tokens [0, begin) and [end, n_page * PAGE_TOK): those that are always read. */
 struct op_lane_ends {
     uint32_t *mask;
     uint32_t n_page, begin, end;
 };
 
-/* Marks the best items among tokens [begin, end), the higher value first, then the lower index. An
- * item is 1 token, or PAGE_TOK ones, or one of the halves of a page: then item i is half i / n_page
- * of page i % n_page. */
+/* Marks the best items among tokens [begin, end): higher values first, then lower indices. An item
+ * is 1 token, or PAGE_TOK tokens, or half a page: then item i is half i / n_page of page i %
+ * n_page. */
 struct op_lane_take {
-    float *value; /* [items] of all pages; loses what lies outside */
+    float *value; /* [items] of all pages; items outside are overwritten */
     uint32_t n_page, item_tok, begin, end;
     uint32_t target; /* items, at most */
     uint32_t *spare; /* [items] scratch */
@@ -146,84 +149,85 @@ struct op_lane_take {
     struct op_lane_result *result;
 };
 
-/* Lists a draw. n_over when, with n_more tokens that are read beside them, there are more than
- * `most`. */
+/* Lists the result of a draw. n_over is set when this, with n_more tokens that are read in
+ * addition, exceeds `most`. */
 #define OP_DRAW_ITEMS     4096u /* of a piece: the tokens of a piece of shares */
 #define OP_DRAW_PIECES(n) ((n) / OP_DRAW_ITEMS + 1)
 struct op_draw_state {
-    uint32_t n_left; /* pieces of a round that nobody has ended; atomic */
+    uint32_t n_left; /* pieces of a round that are not finished; atomic */
     float cut;
 };
 struct op_lane_draw {
     struct op_draw at;
     uint32_t n_more;
     double most;
-    const struct op_lane_shares *shares; /* of the host, left for later: pieces from token PAGE_TOK
-                                            on are the draw's */
-    struct op_draw_piece *piece;         /* rooms: [OP_DRAW_PIECES(at.n)] */
+    const struct op_lane_shares *shares; /* on the host, deferred: pieces from token PAGE_TOK on
+                                            belong to the draw */
+    struct op_draw_piece *piece;         /* scratch: [OP_DRAW_PIECES(at.n)] */
     struct op_draw_state *state;
     struct op_lane_result *result;
 };
 
-/* What visits of pages have seen: a lane's, in memory of the backend. Zeroed, nothing is. */
+/* What visits of pages have seen: per lane, in memory of the backend. Initially zero: nothing. */
 #define OP_GROUP_MAX 64u
 struct op_visited {
     /* Sums of exp(logit - most) of pages on the host; on a device their logs, and that of the own
      * page in `seen`: */
-    double seen[OP_GROUP_MAX];  /* of all that was visited */
-    double guess[OP_GROUP_MAX]; /* the mass expected of a page that was not */
-    double step[OP_GROUP_MAX];  /* the mass of the step's pages */
-    double sum[OP_GROUP_MAX];   /* as `seen`, but of weights that values have */
+    double seen[OP_GROUP_MAX];                       /* of all that was visited */
+    double guess[OP_GROUP_MAX];                      /* the expected mass of a page that was not */
+    double step[OP_GROUP_MAX];                       /* the mass of the step's pages */
+    double sum[OP_GROUP_MAX];                        /* like `seen`, but of the weights of values */
     double own[OP_GROUP_MAX], own_log[OP_GROUP_MAX]; /* of the own page, and its log */
     float most[OP_GROUP_MAX];                        /* the largest logit of pages */
     /* Of a team, in its first lane: */
     double vote;        /* of all pages */
     double promise;     /* votes of the pages in order */
     uint32_t n_order;   /* pages in order */
-    uint32_t n_enough;  /* so many would do if pages held what they promise; 0: not known yet */
-    uint32_t at, look;  /* visited; as many as are visited before the next look */
-    uint32_t plan;      /* where the next round ends; on a device the first one */
+    uint32_t n_enough;  /* pages that would suffice if they held what was predicted; 0: not known
+                           yet */
+    uint32_t at, look;  /* visited pages; pages to visit before the next check */
+    uint32_t plan;      /* end of the next round; on a device of the first one */
     uint32_t from, end; /* the round that is read */
     uint32_t n_last;    /* pages of the step before it */
-    uint32_t n_left;    /* pieces of the round that nobody has ended, of a device begun; atomic */
+    uint32_t n_left;    /* pieces of the round that are not finished (on a device: begun); atomic */
     bool begun, done;
     /* Of each lane of the host: */
     uint32_t n_value;      /* pages whose values have been added */
-    uint32_t n_value_left; /* blocks of this call that nobody has ended; atomic */
-    /* Of a device: a lane has met what is not finite with so many pages visited; blocks that have
-     * done their part. */
+    uint32_t n_value_left; /* blocks of this call that are not finished; atomic */
+    /* On a device: number of visited pages after which a lane met a value that is not finite;
+     * blocks that are done. */
     uint32_t bad_from, tally;
 };
 
-/* What the pages that are not visited are taken for. */
+/* Assumption about the mass of the pages not visited. */
 enum op_rest {
-    OP_REST_LEAST, /* each for the least of those that were, */
-    OP_REST_LAST,  /* or for the mean of the last step's; */
-    OP_REST_VOTE,  /* all for what their votes are beside the votes of those that were */
+    OP_REST_LEAST, /* each has that of the least page visited, */
+    OP_REST_LAST,  /* or the mean of those of the last step; */
+    OP_REST_VOTE,  /* together they have what their votes predict relative to the votes of the
+                      visited pages */
 };
 
-/* Visits pages, those of the highest votes first, until enough of the attention has been seen: the
- * share A / (A + R) is more than `mass`, A being the mass seen and R what is taken for the rest.
- * What attention would make of these pages is kept: a lane's value and value_log are attention over
- * its marked pages.
+/* Visits pages in descending order of votes until enough of the attention is covered: the share A /
+ * (A + R) exceeds `mass`, A being the mass seen and R the assumed mass of the rest. The attention
+ * output of these pages is kept: a lane's value and value_log are attention over its marked pages.
  *
- * Keys are read in rounds, all workers reading one together, and looked at in their order
- * afterwards: what is visited is the same as if they were read one after another. Those behind the
- * last one were read for nothing: n_beside. Values are read when it is known whose, block by block
- * of the pages in their order.
+ * Keys are read in rounds, each by all workers together, and evaluated in order afterwards, so the
+ * visited pages are the same as if they had been read one after another. Keys after the last page
+ * were read unnecessarily: n_beside. Values are read once it is known whose, block by block of the
+ * pages in order.
  *
- * Lanes of a team visit the same pages, by the sum of their votes, and stop together. They stand
- * behind each other in the list, n_member says how many from this one on. */
+ * Lanes of a team visit the same pages, by the sum of their votes, and stop together. They are
+ * adjacent in the list; n_member says how many from this one on. */
 #define OP_VISIT_ROUND 256u /* pages of a round, at most */
 #define OP_VISIT_BLOCK 8u   /* of a block of values */
 struct op_visit_proof {
-    const float *bound; /* [group, n_page] as op_lane_bounds has made them */
+    const float *bound; /* [group, n_page] from op_lane_bounds */
     size_t bound_stride;
     double *left; /* room: [group][n_page + 1] */
     enum op_bound by;
     const uint8_t *side;
     size_t side_stride;
-    bool reports; /* the guess decides, and the proof is told */
+    bool reports; /* the estimate decides, and the proof is reported */
 };
 
 struct op_lane_visit {
@@ -231,52 +235,54 @@ struct op_lane_visit {
     struct page_frames frames;
     uint32_t layer, kv_head;            /* for their depot */
     const page_id *page;                /* [n_page] */
-    const struct segment_view *segment; /* [n_segment] of these pages, whose keys are turned */
+    const struct segment_view *segment; /* [n_segment] of these pages, for which keys are rotated */
     uint32_t n_segment;
     struct segment_rope rope;
-    const uint8_t *own; /* the row's own page in tail form, [n_own] tokens: seen before all */
+    const uint8_t *own; /* the row's own page in tail form, [n_own] tokens: counted as seen first */
     uint32_t n_own, n_page, group;
     const float *q; /* [group, head_dim] */
     float scale, softcap;
-    /* Pages before `begin` and from `end` on are visited first. They count for what is seen, and
-     * are no step: a page of little mass among them says nothing of those that are left. */
+    /* Pages before `begin` and from `end` on are visited first. They count as seen, but not as
+     * steps: a page of little mass among them says nothing about the remaining ones. */
     uint32_t begin, end;
-    float *vote;             /* [n_page]; loses those that are in order */
+    float *vote;             /* [n_page]; overwritten by those in order */
     uint32_t *order, *spare; /* rooms: [n_page] each */
-    float *told; /* room, [n_page]: the share of all votes that pages up to each place have */
-    /* Rooms of the host: of the page at each place of the order what its tokens weigh, relative to
-     * its largest logit, that logit, the sum of the weights, and for proofs the log of its mass, by
-     * place in a round; of each block values under these weights, and what they are relative to. */
+    float *told; /* scratch, [n_page]: the share of all votes held by pages up to each place */
+    /* Scratch of the host. For the page at each place of the order: the weights of its tokens
+     * relative to its largest logit, that logit, the sum of the weights, and for proofs the log of
+     * its mass, by place in a round. For each block: values under these weights, and the reference
+     * of the weights. */
     float *weight;               /* [n_page, group, PAGE_TOK] */
     float *page_most, *page_sum; /* [n_page, group] */
     double *page_log;            /* [OP_VISIT_ROUND, group] */
     float *block;                /* [n_page / OP_VISIT_BLOCK + 1, group, head_dim + 1] */
-    float *sum;                  /* room of a device: [n_page + 1, group] */
+    float *sum;                  /* scratch of a device: [n_page + 1, group] */
     float *value, *value_log;    /* [group, head_dim], [group] */
     uint32_t *mask;              /* [n_page] */
     struct op_lane_result *result;
     struct op_visited *state;
-    /* A share is proved, the pages that are left being bounded, and not guessed; logits are summed
-     * in f64. NULL: no. */
+    /* A share is proved by bounds of the remaining pages, not estimated; logits are summed in f64.
+     * NULL: no. */
     const struct op_visit_proof *proof;
     uint32_t n_member; /* 0: of the team before */
     /* Of the team: */
     double mass;
     uint32_t step;  /* pages between two looks */
-    uint32_t ahead; /* the order is known for so many pages behind the next look */
+    uint32_t ahead; /* the order is known for this many pages after the next check */
     enum op_rest rest;
-    bool by_mean;   /* the mean of the query heads' shares counts, else the least */
-    uint32_t until; /* no more pages are visited in this call: with what is in memory of them */
-    /* Of the host: pages that the row before has visited, 0: not known; becomes those of this one.
-     * How long rounds are follows from it, and nothing else. NULL: nobody has kept it. */
+    bool by_mean;   /* the mean of the query heads' shares counts, otherwise the least */
+    uint32_t until; /* no more pages are visited in this call, with what is in memory of them */
+    /* On the host: pages visited by the previous row, 0: not known; set to those of this row. Only
+     * the length of rounds depends on it. NULL: not kept. */
     uint32_t *last;
 };
 
-/* ---- Of backends that are not the host ----
- * There nobody looks at masks and results before the step is over. So the device clears them, and
- * makes of them the lists that attention reads. */
+/* ---- Of backends other than the host ----
+ *
+ * There nobody looks at masks and results before the step is over. The device clears them, and
+ * turns them into the lists that attention reads. */
 
-/* Before any other slot: nothing is marked, and nothing has come of it. */
+/* Before any other slot: nothing is marked, and there is no result. */
 struct op_lane_begin {
     uint32_t *mask; /* [n_page] */
     uint32_t n_page;
@@ -284,7 +290,7 @@ struct op_lane_begin {
     struct attn_count *count; /* of the list that will be made of it; NULL: none */
 };
 
-/* Behind all others: whole pages, and single tokens behind those that a method which weighs has
+/* After all others: whole pages, and single tokens after those that a weighting method has
  * listed. */
 struct op_lane_list {
     const uint32_t *mask; /* [n_page] */
@@ -293,15 +299,15 @@ struct op_lane_list {
     bool weighs; /* tok holds result->n_tok already */
     const struct op_lane_result *result;
     const struct page_lines *lines; /* the same for all lanes */
-    uint32_t *page, *tok;           /* [n_page], [n_page * PAGE_TOK] or NULL: pages alone */
+    uint32_t *page, *tok;           /* [n_page], [n_page * PAGE_TOK] or NULL: pages only */
     struct attn_count *count;
 };
 
-/* What methods note of the keys of a page, as f16 [head_dim] each: box.h and plane.h. */
+/* What methods store about the keys of a page, as f16 [head_dim] each: box.h and plane.h. */
 enum op_note_kind {
     OP_NOTE_BOX,    /* minimum and extent */
     OP_NOTE_HALVES, /* the same of each half of a page */
-    OP_NOTE_MEAN,   /* middle, and mean distance from it */
+    OP_NOTE_MEAN,   /* centroid, and mean distance from it */
     OP_NOTE_PLANE,  /* minimum, step, and the first two bits of every code */
 };
 struct op_note {
