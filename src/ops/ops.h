@@ -1,15 +1,16 @@
-/* ops.h: the compute table. One slot per operation; `ref` fills all of them with plain C, then
- * avx2, avx512, amx (or neon) overwrite slots in rising order, once, in ops_init.
+/* ops.h: the table of operations. One slot per operation; `ref` fills all of them with plain C,
+ * then avx2, avx512, amx (or neon) overwrite slots in ascending order, once, in ops_init.
  *
  * Contract of every slot:
  *  - f32 activations are row-major [n_row, width] with a stride in floats; pointers are 64-byte
- *    aligned unless said; in and out may be the same array only where said.
- *  - A slot splits its work over `pool` itself and returns when all is done. Results do not depend
- *    on the number of workers, on n_row, or on which other rows are in the call (design D7): a
- *    row's arithmetic and its order are fixed by the row alone (and its `kind`, a property of the
- *    row).
- *  - No slot allocates. Scratch is the caller's, sized by ops_*_scratch with the largest shapes.
- *  - NaN and infinities flow through as in IEEE arithmetic; they never crash or hang. */
+ *    aligned unless stated otherwise; in and out may be the same array only where stated.
+ *  - A slot splits its work over `pool` itself and returns when all of it is done. Results do not
+ *    depend on the number of workers, on n_row, or on which other rows are in the call (design D7):
+ *    a row's arithmetic and its order are determined by the row alone (and its `kind`, a property
+ *    of the row).
+ *  - No slot allocates. Scratch belongs to the caller, sized by ops_*_scratch for the largest
+ *    shapes.
+ *  - NaN and infinities propagate as in IEEE arithmetic; they never cause a crash or a hang. */
 #ifndef SAC_OPS_OPS_H
 #define SAC_OPS_OPS_H
 
@@ -20,16 +21,17 @@
 
 #include <string.h>
 
-/* A property of a row, not of the call that it is in: rows of different kinds are rounded
- * differently, so a row has the same result whatever else is computed with it. */
+/* A property of a row, not of the call: rows of different kinds are rounded differently, so a row
+ * has the same result whatever else is computed with it. */
 enum row_kind {
-    ROW_DECODE, /* one row of a sequence at a time: bound by the bytes that are read */
-    ROW_PROMPT, /* many rows behind each other: bound by arithmetic */
+    ROW_DECODE, /* one row of a sequence at a time: bound by the bytes read */
+    ROW_PROMPT, /* many consecutive rows: bound by arithmetic */
 };
 
 /* ---- Linear layers ----
- * Decode rows take narrow kernels, with activations of 8 bits where the ISA has them; prompt rows
- * take wide ones, with 16-bit floats where the ISA has them. */
+ *
+ * Decode rows use narrow kernels, with 8-bit activations if the ISA has them; prompt rows use wide
+ * ones, with 16-bit floats if the ISA has them. */
 
 enum linear_epilogue {
     LINEAR_STORE,    /* y  = W x + bias */
@@ -40,18 +42,18 @@ enum linear_epilogue {
 
 #define LINEAR_PARTS_MAX 3
 
-/* Up to three matrices that read the same input (q/k/v, gate/up): the input is normalised, rounded
- * and packed once. */
+/* Up to three matrices with the same input (q/k/v, gate/up): the input is normalized, rounded and
+ * packed once. */
 struct op_linear {
     const float *x; /* [n_row, n_in], stride x_stride */
     size_t x_stride;
     uint32_t n_row, n_in;
-    const float *norm; /* [n_in] or NULL: x is first RMS-normalised and multiplied by it */
+    const float *norm; /* [n_in] or NULL: x is first RMS-normalized and multiplied by it */
     float norm_eps;
     enum row_kind kind;
     enum linear_epilogue epilogue;
-    bool keep_y; /* only the next call reads a GLU's y: any form that fits its place will do */
-    bool kept_x; /* x is such a y, of as many rows of the same kind, and there is no norm */
+    bool keep_y; /* only the next call reads a GLU's y: any form that fits its place is allowed */
+    bool kept_x; /* x is such a y, with as many rows of the same kind, and there is no norm */
     uint32_t n_part;
     struct linear_part {
         const struct weight *w; /* n_in as above */
@@ -59,8 +61,8 @@ struct op_linear {
         float *y;               /* [n_row, n_out], stride y_stride; part 1 of a GLU: unused */
         size_t y_stride;
     } part[LINEAR_PARTS_MAX];
-    /* NULL, or of one part the groups [n_group] of WEIGHT_GROUP outputs that are computed,
-     * ascending; not for a GLU, and decode rows only. */
+    /* NULL, or for a single part the groups [n_group] of WEIGHT_GROUP outputs to compute,
+     * ascending; not for a GLU, and for decode rows only. */
     const uint32_t *group;
     uint32_t n_group;
     void *scratch;
@@ -73,21 +75,21 @@ struct attn_range { /* pages begin .. end - 1 */
     uint32_t begin, end;
 };
 
-struct attn_list { /* a list of struct attn_plan that a device has made */
+struct attn_list { /* a list of struct attn_plan made by a device */
     uint32_t n_range, n_tok;
-    uint32_t n_before; /* tokens before the tile that it reads */
-    uint32_t why;      /* enum plan_reason: it reads everything */
-    float mass;        /* that it keeps of one row's softmax; below 0: that is not known */
+    uint32_t n_before; /* tokens that it reads before the tile */
+    uint32_t why;      /* enum plan_reason: why it reads everything */
+    float mass;        /* share of one row's softmax that it keeps; below 0: unknown */
 };
 
 /* What the rows of a prompt run read before their own page, in layers without a window. Rows come
  * in tiles of tile_tok positions, aligned to tile_tok in the sequence. List i = tile * n_kv_head +
- * h, tiles counted from that of pos0, or (by_head) tile * n_head + query head, holds
+ * h, with tiles counted from that of pos0, or (by_head) tile * n_head + query head, contains
  *  - the page ranges range[range_ptr[i] .. range_ptr[i+1]-1], ascending and disjoint; a row skips
- *    those pages of them that are not before its own,
- *  - besides them (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
- *    outside the ranges, of pages before the tile's first row's. tok_logw, if set, is added to
- *    their scores (after the softcap). */
+ *    those pages that are not before its own,
+ *  - in addition (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
+ *    outside the ranges, in pages before that of the tile's first row. tok_logw, if set, is added
+ *    to their scores (after the softcap). */
 struct attn_plan {
     uint32_t tile_tok; /* a multiple of PAGE_TOK */
     bool by_head;      /* a list for each query head, not for each KV head */
@@ -95,73 +97,72 @@ struct attn_plan {
     const uint32_t *range_ptr;
     const uint32_t *tok, *tok_ptr;
     const float *tok_logw; /* beside tok, or NULL */
-    /* Lists that nobody but the device has seen, in its memory as all of the above: list i has
-     * made[i].n_range ranges at range + i * range_max, and as many tokens at tok + i * tok_max. The
-     * pointers to begins and ends are NULL then. NULL: the lists are the host's. */
+    /* Lists that only the device has seen, in its memory like all of the above: list i has
+     * made[i].n_range ranges at range + i * range_max, and made[i].n_tok tokens at tok + i *
+     * tok_max. range_ptr and tok_ptr are then NULL. NULL: the lists are the host's. */
     const struct attn_list *made;
     uint32_t range_max, tok_max;
-    /* > 0: a row leaves out a group of neighbours in its list whose softmax is below this share of
-     * what the row has summed up before them. How many keys are a group, and which come first, is
-     * the kernel's affair; the group of the own page stays. */
+    /* > 0: a row skips a group of adjacent tokens of its list whose softmax is below this share of
+     * what the row has summed before them. The kernel decides the group size and the order; the
+     * group of the own page is kept. */
     float skip;
 };
 
-/* What a row reads of a KV head by lists that nobody but the device has seen. */
+/* What a row reads of a KV head by lists that only the device has seen. */
 struct attn_count {
-    uint32_t dense;      /* 1: everything, and not by the lists */
+    uint32_t dense;      /* 1: everything, ignoring the lists */
     uint32_t not_finite; /* 1: because of a NaN or infinity */
     uint32_t n_page, n_tok, n_chosen;
-    uint32_t n_line;     /* of 64 bytes that are read: page_lines.h */
-    uint32_t n_line_tok; /* more, if it is not dense: of tokens that were drawn into the list */
+    uint32_t n_line;     /* lines of 64 bytes read: page_lines.h */
+    uint32_t n_line_tok; /* further ones, if it is not dense: of tokens drawn into the list */
     uint32_t n_line_scored, n_bypass; /* as in struct op_lane_result */
 };
 
 /* KV head h reads count[h] of lists that are `stride` pages apart. */
 struct attn_chosen {
-    const struct attn_count *count; /* [n_kv_head]; NULL: nothing is chosen this way */
+    const struct attn_count *count; /* [n_kv_head]; NULL: nothing is selected this way */
     const uint32_t *page, *tok;     /* [n_kv_head][stride], [n_kv_head][stride * PAGE_TOK] */
     const float *logw;              /* as tok, or NULL */
     size_t stride;
 };
 
-/* Rows of one sequence that stand behind each other. A row at position p reads, in this order of
- * meaning: every sealed page before its own, i.e. pages 0 .. p/PAGE_TOK - 1, in sealed form, and
- * its own page p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. So the result does not depend
- * on how a prompt was cut into chunks. */
+/* Consecutive rows of one sequence. A row at position p reads, in this order of meaning: every
+ * sealed page before its own, i.e. pages 0 .. p/PAGE_TOK - 1, in sealed form, and its own page
+ * p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. The result therefore does not depend on
+ * how a prompt was split into chunks. */
 struct attn_run {
     uint32_t row0, n_row; /* rows of the batch */
     uint32_t pos0;        /* position of the first */
     enum row_kind kind;   /* decode: n_row is 1 */
-    /* Its rows follow those of the run before it in the batch and lie behind them in the same
-     * sequence, have the same table and plan (which has one list for all of them and is not
-     * by_head), and segments that begin with that run's: a kernel may compute both together. What
-     * they are does not change by it. */
+    /* Its rows follow those of the previous run in the batch and in the same sequence, with the
+     * same table and plan (which has one list for all of them and is not by_head), and segments
+     * that begin with that run's: a kernel may compute both together. Results do not change. */
     bool joins;
     const page_id *table; /* [n_kv_head, table_stride] sealed pages by page index */
     size_t table_stride;
-    /* [n_kv_head, table_stride] frames of the table's pages, in memory of a device that looks
-     * there and at neither `table` nor page_frames.of; NULL on a CPU. */
+    /* [n_kv_head, table_stride] frames of the table's pages, in memory of a device that reads these
+     * and neither `table` nor page_frames.of; NULL on a CPU. */
     const uint32_t *frame;
-    /* 16-bit pages of this run, tail form: first the page of pos0, then those after it:
-     * head h's page of index pos0/PAGE_TOK + j is at own0 + h * geom.tail_bytes for j = 0 and at
-     * own + ((j-1) * n_kv_head + h) * geom.tail_bytes after. */
+    /* 16-bit pages of this run, tail form: first the page of pos0, then those after it: head h's
+     * page of index pos0/PAGE_TOK + j is at own0 + h * geom.tail_bytes for j = 0 and at own +
+     * ((j-1) * n_kv_head + h) * geom.tail_bytes after. */
     uint8_t *own0, *own;
     /* What the row of a decode run reads before its own page; NULL: all pages (dense). For KV head
      * h the pages select[select_ptr[h] .. select_ptr[h+1]-1], ascending, each below pos0/PAGE_TOK,
-     * and besides them (needs `select`, which may name no page) the single tokens
+     * and in addition (requires `select`, which may name no page) the single tokens
      * select_tok[select_tok_ptr[h] .. select_tok_ptr[h+1]-1], ascending, of such pages, outside the
      * selected ones. select_logw: added to the tokens' scores (after the softcap), or NULL. */
     const uint32_t *select, *select_ptr;
     const uint32_t *select_tok, *select_tok_ptr;
     const float *select_logw;
-    /* [n_kv_head] heads whose selection has been attended to elsewhere: they read their own page
-     * alone. NULL: none. */
+    /* [n_kv_head] heads whose selection has been attended to elsewhere: they read only their own
+     * page. NULL: none. */
     const bool *attended;
-    /* In place of `select`: what a device has chosen, in its own memory. */
+    /* Instead of `select`: the selection of a device, in its own memory. */
     struct attn_chosen chosen;
     const struct attn_plan *plan; /* the same for the rows of a prompt run; NULL: dense */
-    /* [n_segment] of pages before that of pos0, all whose keys wait for a turned query; NULL: none
-     * do. */
+    /* [n_segment] of pages before that of pos0, all of whose keys need a rotated query; NULL:
+     * none. */
     const struct segment_view *segment;
     uint32_t n_segment;
 };
@@ -175,14 +176,14 @@ static inline uint8_t *attn_own_page(const struct attn_run *run, const struct pa
                   : run->own + ((j - 1) * geom->n_kv_head + h) * geom->tail_bytes;
 }
 
-#define ATTN_TAKE_PAGES  32u /* whole pages that a worker takes at a time, at most */
-#define ATTN_TAKE_TOKENS (ATTN_TAKE_PAGES * PAGE_TOK) /* pages of single tokens, at most */
+#define ATTN_TAKE_PAGES  32u /* maximum whole pages that a worker takes at a time */
+#define ATTN_TAKE_TOKENS (ATTN_TAKE_PAGES * PAGE_TOK) /* maximum pages of single tokens */
 
-/* Where not all pages that a run reads can be in memory at once: workers take those that they read
- * next, none twice, and give them back before they take others. Which pages are taken together
- * depends on the run alone, and no result on where they were. */
+/* For runs whose pages may not all be in memory at once: a worker takes the pages that it reads
+ * next, none twice, and releases them before it takes others. Which pages are taken together
+ * depends on the run alone, and no result depends on where they were. */
 struct attn_pager {
-    /* False: they cannot be had, and the run's rows will be of no use. */
+    /* False: they cannot be loaded, and the run's rows will be unusable. */
     bool (*take)(void *user, const page_id *id, uint32_t n);
     void (*give)(void *user, const page_id *id, uint32_t n);
     /* These will probably be taken soon. */
@@ -193,12 +194,12 @@ struct attn_pager {
 struct op_attn {
     const struct page_geom *geom;
     struct page_frames frames;
-    const struct attn_pager *pager; /* NULL: all pages that are read are in their frames */
+    const struct attn_pager *pager; /* NULL: all pages to read are in their frames */
     uint32_t n_head;                /* query heads, a multiple of geom->n_kv_head */
     const float *q;                 /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
     size_t q_stride;
-    /* Nobody reads q, or what the keys of these rows were written from, behind this call, and no
-     * two runs have the same own page. */
+    /* Nobody reads q, or what the keys of these rows were written from, after this call, and no two
+     * runs have the same own page. */
     bool q_ends;
     float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
     size_t out_stride;
@@ -209,7 +210,7 @@ struct op_attn {
     uint32_t window;          /* > 0: keys at distance >= window are not seen */
     uint32_t n_run;
     const struct attn_run *run;
-    uint64_t *n_skip; /* [n_worker] adds the pairs of query and key that were left out; or NULL */
+    uint64_t *n_skip; /* [n_worker] adds the pairs of query and key that were skipped; or NULL */
     void *scratch;
     size_t scratch_bytes;
 };
@@ -232,7 +233,7 @@ struct op_seal {
     uint8_t *const *sealed;     /* [n_page] */
 };
 
-/* The way back of whole pages: sealed form -> tail form, as page_unseal says. */
+/* The inverse for whole pages: sealed form -> tail form, like page_unseal. */
 struct op_unseal {
     const struct page_geom *geom;
     uint32_t n_page;
@@ -246,7 +247,7 @@ struct op_rmsnorm { /* y = x / sqrt(mean(x^2) + eps) * w, over groups of `width`
     const float *x;
     float *y; /* may be x */
     size_t x_stride, y_stride;
-    uint32_t n_row, n_group, width; /* a row holds n_group groups (heads) behind each other */
+    uint32_t n_row, n_group, width; /* a row has n_group consecutive groups (heads) */
     const float *w;                 /* [width] */
     float eps;
 };
@@ -254,7 +255,7 @@ struct op_rmsnorm { /* y = x / sqrt(mean(x^2) + eps) * w, over groups of `width`
 struct op_rope { /* in place on [n_row, n_head, head_dim] */
     float *x;
     size_t x_stride;
-    uint32_t n_row, n_head, head_dim, n_rot; /* the first n_rot channels turn */
+    uint32_t n_row, n_head, head_dim, n_rot; /* the first n_rot channels are rotated */
     bool interleaved;       /* pairs (2i, 2i+1); else NEOX pairs (i, i + n_rot/2) */
     const float *cos, *sin; /* [n_row, n_rot/2], magnitude factor included */
 };
@@ -265,8 +266,8 @@ struct op_add { /* y = x + y, element-wise */
     size_t n;
 };
 
-/* One of several devices' side of a sum of all their parts, in the devices' order, which all of
- * them get: y = part[0] + part[1] + ... */
+/* One device's side of a sum of all devices' parts, in the order of devices, which all of them get:
+ * y = part[0] + part[1] + ... */
 struct op_sum {
     const float *part; /* its own; may be y */
     float *y;
@@ -274,10 +275,11 @@ struct op_sum {
     bool adds; /* y = y + part[0] + part[1] + ... */
 };
 
-/* ---- Scores for choosing what to read ----
+/* ---- Scores for selection ----
+ *
  * Called by one worker for one KV head of one row: these slots split nothing, and write only where
- * a pointer is not const. Pages are named by id: page id's data is at base + id * stride; or, where
- * it is a part of the page's bytes and lies in its frame, at base + frame_of[id] * stride. */
+ * a pointer is not const. Pages are named by id: page id's data is at base + id * stride; or, if it
+ * is part of the page's bytes in its frame, at base + frame_of[id] * stride. */
 
 struct op_score_pages { /* out[g][i] = qa[g] . a(page[i]) + qb[g] . b(page[i]) */
     const uint8_t *base;
@@ -290,9 +292,9 @@ struct op_score_pages { /* out[g][i] = qa[g] . a(page[i]) + qb[g] . b(page[i]) *
     size_t out_stride;
 };
 
-/* Softmax shares of all tokens of the pages, mean over the query heads, as far as the first plane
- * of a q8 page tells them: token t of page i has the logit scale * q[g] . (min + step * (64 *
- * hi2(t) + 31.5)). Shares are rough: 2^x may be 6 % too large. */
+/* Softmax shares of all tokens of the pages, mean over the query heads, as approximated by the
+ * first plane of a q8 page: token t of page i has the logit scale * q[g] . (min + step * (64 *
+ * hi2(t) + 31.5)). Shares are approximate: 2^x may be 6 % too large. */
 struct op_share_planes {
     const uint8_t *base;
     const uint32_t *frame_of;               /* or NULL */
@@ -303,7 +305,7 @@ struct op_share_planes {
     float scale;
     float *share; /* [n_page * PAGE_TOK] out */
     float *e;     /* [group * n_page * PAGE_TOK] scratch */
-    float *lse;   /* [group] out: ln of the sum of exp(logit), as rough; or NULL */
+    float *lse;   /* [group] out: ln of the sum of exp(logit), equally approximate; or NULL */
     void *frame;  /* [OPS_SHARE_FRAME] of share_begin, aligned to 64 */
 };
 /* What the pages of one call have in common. */
@@ -317,16 +319,17 @@ struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln s
     float *lse;  /* [group] */
 };
 
-/* The best items of many: by value, the higher first, then the lower index; NaN is below all. */
+/* The best of many items: higher values first, then lower indices; NaN ranks below all. */
 struct op_best {
     const float *value; /* [n] */
     uint32_t n;
-    bool by_sum; /* the target is of the sum of values, none of them negative; else their number */
-    double target;   /* the fewest items that reach it are taken; beyond reach: all */
+    bool by_sum;     /* the target is the sum of values, none of them negative; otherwise their
+                        number */
+    double target;   /* the fewest items that reach it are taken; if unreachable, all */
     uint32_t *spare; /* [n] scratch */
 };
 
-/* What is taken: items whose key lies above, and the first n_tie that lie on it. */
+/* What is taken: items whose key is above, and the first n_tie that equal it. */
 struct op_cut {
     uint32_t key, n_tie;
 };
@@ -349,7 +352,7 @@ static inline float op_best_value(uint32_t key)
     return value;
 }
 
-/* The k largest values of each row, the largest first, then the lowest id; NaN is below all. */
+/* The k largest values of each row, the largest first, then the lowest id; NaN ranks below all. */
 #define OP_TOP_PIECE    4096u
 #define OP_TOP_ROOM_MAX 6144u
 struct op_top_item {
@@ -376,14 +379,14 @@ struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of the
     uint32_t *mask;
 };
 
-/* Some of many items, so that a weighted mean over them estimates the mean over all: items whose
- * value is not below a cut are taken for certain, others with the chance value / cut, and then they
- * weigh cut / value times as much. Chances are summed up by position, in OP_DRAW_LANES lanes that
- * items are dealt to in turns, and an item is taken when its lane's sum passes a whole number: so
- * items taken lie evenly among their like. Sums are of 32 bits behind the point and begin as far
- * from each other as they can.
+/* A sample of many items, so that a weighted mean over it estimates the mean over all: items whose
+ * value is not below a cut are always taken, others with probability value / cut and weight cut /
+ * value. Probabilities are accumulated by position, in OP_DRAW_LANES lanes to which items are
+ * assigned in turn; an item is taken when its lane's sum passes an integer, so the items taken are
+ * spread evenly among similar ones. Sums have 32 fractional bits and start as far from each other
+ * as possible.
  *
- * Values are shares: none is negative, and their sum is 1 at most. The variance of the estimate is
+ * Values are shares: none is negative, and their sum is at most 1. The variance of the estimate is
  * at most cut * (sum of values below the cut), and the cut is the highest that keeps this at or
  * below `variance`.
  *
@@ -394,15 +397,15 @@ struct op_draw {
     double variance;
     uint32_t *item; /* [n] out: taken, ascending */
     float *logw;    /* [n] out: logs of their weights */
-    bool steady;    /* items are tokens, and `first` is a page's; host only */
-    uint32_t key;   /* of its numbers: the same for the same lane of all rows */
+    bool steady;    /* items are tokens, and `first` is that of a page; host only */
+    uint32_t key;   /* of its random numbers: the same for the same lane of all rows */
     uint32_t pos;   /* the row's */
 };
 #define OP_DRAW_LEAST 0x1p-40f   /* of cuts */
 #define OP_DRAW_STEP  (1u << 19) /* of their bits: a sixteenth of an octave */
 #define OP_DRAW_LANES 16u
 
-/* What a lane's sum begins with. */
+/* Initial value of a lane's sum. */
 static inline uint32_t op_draw_begin(uint32_t lane)
 {
     return (2 * lane + 1) * (UINT32_MAX / (2 * OP_DRAW_LANES) + 1);
@@ -416,22 +419,22 @@ static inline bool op_draw_may_rise(const struct op_draw *op, float cut, double 
 /* Items [begin, end) of a draw; begin is a multiple of OP_DRAW_LANES. */
 struct op_draw_piece {
     uint32_t begin, end;
-    uint32_t n_open; /* values that may be as high as the cut: in logw, from `begin` on */
-    double below;    /* sum of the others */
+    uint32_t n_open;                /* values that may reach the cut: in logw, from `begin` on */
+    double below;                   /* sum of the others */
     uint32_t chance[OP_DRAW_LANES]; /* sums of the piece's chances */
     uint32_t n_taken;
     char pad[128 - sizeof(double) - (4 + OP_DRAW_LANES) * sizeof(uint32_t)]; /* lines of its own */
 };
 
-/* A draw in pieces: one worker's each. All are opened, then the cut is found from all of them, in
- * their order; then they are taken, each with its lanes' sums as the piece before has left them, or
- * as `add` tells the sums of those before. */
+/* A draw in pieces, each by one worker. All are opened, then the cut is found from all of them, in
+ * order; then they are taken, each with the lanes' sums as the previous piece has left them, or as
+ * `add` gives the sums of those before. */
 struct ops_draw {
     void (*open)(const struct op_draw *op, struct op_draw_piece *p);
     float (*cut)(const struct op_draw *op, const struct op_draw_piece *p, uint32_t n_piece);
     void (*add)(const struct op_draw *op, struct op_draw_piece *p, float cut);
-    /* To item and logw from number `at` on, which is not behind `begin`. Sums are not looked at by
-     * steady draws. */
+    /* To item and logw from number `at` on, which is not after `begin`. Steady draws do not use the
+     * sums. */
     void (*take)(const struct op_draw *op, struct op_draw_piece *p, float cut,
                  uint32_t sum[OP_DRAW_LANES], uint32_t at);
 };
@@ -441,7 +444,7 @@ struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; o
     struct page_frames frames;
     const page_id *page; /* [n_page] */
     uint32_t n_page;
-    /* [n_page] bit t: token t is wanted, and rows of others are not there; NULL: all are */
+    /* [n_page] bit t: token t is wanted, and rows of others are not written; NULL: all are */
     const uint32_t *tok;
     float *out; /* [n_page * PAGE_TOK, head_dim] */
 };
@@ -452,8 +455,8 @@ static inline uint32_t op_keys_tok(const struct op_keys *op, uint32_t i)
     return op->tok ? op->tok[i] : UINT32_MAX;
 }
 
-/* What tokens of a page weigh for some queries under given logits: weight = exp(logit - most) with
- * the largest of a query's logits, 0 behind n_tok, and their sum. A logit that is not finite leaves
+/* Weights of a page's tokens for some queries under given logits: weight = exp(logit - most) with
+ * the largest of a query's logits, 0 from n_tok on, and their sum. A logit that is not finite gives
  * a sum that is not finite. One worker's, no alignment. */
 struct op_raise {
     const float *logit; /* [group, PAGE_TOK] */
@@ -481,20 +484,21 @@ struct op_dots {
     size_t out_stride;
 };
 
-/* The same of rows in bf16, for estimates: a third to a sixth of the work. Rows of `b` are packed
- * before, blocks of OP_DOTS_ROWS of them behind each other in an order of the set's own, so that
- * any block may be packed alone. One worker's. */
+/* The same with rows in bf16, for estimates: a third to a sixth of the work. Rows of `b` are packed
+ * first, in consecutive blocks of OP_DOTS_ROWS in an order specific to the set, so that any block
+ * may be packed alone. One worker's. */
 #define OP_DOTS_ROWS 32u
 struct op_pack {
     const float *b; /* [n_b, width], stride b_stride */
     size_t b_stride;
     uint32_t n_b, width; /* width is a multiple of 32 */
-    const float *less;   /* [width] taken from every row before it is rounded; or NULL */
+    const float *less;   /* [width] subtracted from every row before it is rounded; or NULL */
     uint16_t *out;       /* [n_b, width], n_b rounded up to OP_DOTS_ROWS; aligned to 64 */
 };
 
 struct op_dots_bf16 {
-    const uint16_t *a; /* [n_a, width], bf16; rows up to a multiple of OP_DOTS_ROWS hold anything */
+    const uint16_t *a; /* [n_a, width], bf16; rows up to a multiple of OP_DOTS_ROWS have any
+                          content */
     size_t a_stride;
     const uint16_t *b; /* [n_b, width] packed */
     uint32_t n_a, n_b, width;
@@ -504,18 +508,18 @@ struct op_dots_bf16 {
 
 /* Scores of some rows and of a panel of keys as weights of a softmax over many panels; one
  * worker's. With share = weight * exp(top - ln sum exp(score over all panels)), which op_lines
- * makes, no score is kept in full, and none is made twice. */
+ * makes, no score is stored in full, and none is computed twice. */
 struct op_weigh {
     const float *score; /* [n_row, width], stride score_stride */
     size_t score_stride;
     uint32_t n_row, width; /* width is a multiple of 16 */
-    const uint32_t *n; /* [n_row] so many scores, the first ones, count; others may be anything */
-    uint16_t *weight;  /* [n_row, width] out: f16, exp(score - top); 0 behind n */
+    const uint32_t *n; /* [n_row] number of valid scores, the first ones; others may be anything */
+    uint16_t *weight;  /* [n_row, width] out: f16, exp(score - top); 0 from n on */
     /* [n_row] out: the largest score of this panel or of those before, or less; -INFINITY if none
-     * counts */
+     * is valid */
     float *top;
-    float *max, *sum; /* [n_row] of all panels so far: sum of exp(score - max); first -INFINITY
-                         and 0 */
+    float *max, *sum; /* [n_row] over all panels so far: sum of exp(score - max); initially
+                         -INFINITY and 0 */
 };
 
 /* Adds a panel's shares to sums along lines; one worker's. */
@@ -525,11 +529,11 @@ struct op_lines {
     uint32_t n_row, width;
     float *column;         /* [width] += shares of all rows */
     float *down;           /* down[first[i] + j] += share j of row i */
-    const uint32_t *first; /* [n_row] those of rows without a score are not looked at */
-    bool keep;             /* shares replace the weights, in bf16, and what is added are these */
+    const uint32_t *first; /* [n_row] those of rows without a score are not used */
+    bool keep;             /* shares replace the weights, in bf16, and these are what is added */
 };
 
-/* What lines hold for each of their cells that no line of the other kind has: key[i] = left[i] /
+/* What lines hold for each of their cells that no line of the other kind covers: key[i] = left[i] /
  * max(1, cells). Line i has n - max(pos0, i) cells; before[i] - before[min(n, n - pos0 + i)] lines
  * cross it. One worker's. */
 struct op_rate {
@@ -543,26 +547,26 @@ struct op_rate {
 
 struct ops;
 
-/* A sample of the keys of sealed pages that stands for all of them, by importance: a key of mass m,
+/* A sample of the keys of sealed pages that represents all of them, by importance: a key of mass m,
  * the root of the mean square of its shares of the queries' softmax sums, is taken with probability
- * min(1, m / least), and counts least / m times if that is more than 1. So sums over what is taken
- * have the expectation of sums over all keys, and the variance of a softmax sum, its mean over the
- * queries, is at most `least` times the masses of what is not taken for certain: no other choice of
- * as many keys has a smaller one. A key of one query alone has a mass of its share over the root of
- * the number of queries, where a mean would have it over the number. An estimate:
- * logits carry the error of 8-bit mantissas of queries and keys, masses 3 %, and the sum that they
- * are shares of comes from the first page, the last pages and one of OP_SURVEY_STRIDE of the
- * others.
+ * min(1, m / least), and counts least / m times if that is more than 1. Sums over what is taken
+ * therefore have the expectation of sums over all keys, and the variance of a softmax sum, its mean
+ * over the queries, is at most `least` times the masses of what is not always taken: no other
+ * selection of as many keys has a smaller one. A key of one query alone has a mass of its share
+ * over the root of the number of queries, where a mean would give its share over the number. An
+ * estimate: logits have the error of 8-bit mantissas of queries and keys, masses 3 %, and the sum
+ * to which shares refer comes from the first page, the last pages and one of OP_SURVEY_STRIDE of
+ * the others.
  *
- * Queries come in sets; those of set s see the first n_page[s] pages, and other keys besides, of
- * which the caller knows the sum. A set has parts (query heads), each with a sample of its own. */
+ * Queries come in sets; those of set s see the first n_page[s] pages, and other keys, of which the
+ * caller knows the sum. A set has parts (query heads), each with a sample of its own. */
 #define OP_SURVEY_ROWS   16u /* queries of a part are a multiple of it */
-#define OP_SURVEY_NEAR   4u  /* last pages, all of which are summed up */
-#define OP_SURVEY_STRIDE 8u  /* twice that where OP_SURVEY_FAR pages or more are in question */
+#define OP_SURVEY_NEAR   4u  /* last pages, all of which are summed */
+#define OP_SURVEY_STRIDE 8u  /* twice that from OP_SURVEY_FAR pages on */
 #define OP_SURVEY_FAR    512u
-#define OP_SURVEY_OCTAVE 8u /* steps of a weight to a factor of two */
+#define OP_SURVEY_OCTAVE 8u /* steps of a weight per factor of two */
 struct op_survey {
-    const struct ops *ops; /* the table that holds this slot */
+    const struct ops *ops; /* the table that contains this slot */
     const struct page_geom *geom;
     struct page_frames frames;
     const page_id *page;
@@ -572,7 +576,7 @@ struct op_survey {
     const float *lse; /* [n_set][n_part][n_query] ln of the sum of exp(logit) over the other keys */
     float least;
     float spread;  /* this share of a page's mass counts as if spread evenly over its keys */
-    uint32_t seed; /* of the choice, the same for the same result */
+    uint32_t seed; /* of the selection, the same for the same result */
     /* [n_set][n_part][n_word] bit t of word p: key p * PAGE_TOK + t is taken. Words of pages that
      * the set sees are written. */
     uint32_t *mask;
@@ -623,7 +627,7 @@ struct op_blocks;
 struct op_trace;
 struct op_antidiag;
 
-/* Choosing for lists of lanes: lanes.h. */
+/* Selection for lists of lanes: lanes.h. */
 struct ops_lanes {
     void (*boxes)(struct workers *pool, const struct ops *ops, const struct op_lane_boxes *op,
                   uint32_t n);
@@ -664,8 +668,8 @@ struct ops_lanes {
 
 struct op_mass;
 
-/* What joined documents ask of a device: mass.h. NULLs on the host, where pages are looked up one
- * by one. */
+/* What joined documents need from a device: mass.h. NULLs on the host, where pages are looked up
+ * one by one. */
 struct ops_docs {
     void (*unseal)(struct workers *pool, const struct op_unseal *op);
     void (*mass)(struct workers *pool, const struct op_mass *op);
@@ -707,8 +711,8 @@ struct ops {
     struct ops_draw draw;
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
-    /* The same, in bits of its own, where both sides are few rows, which nothing is laid out for.
-     */
+    /* The same, with bits of its own, where both sides are few rows, for which packing does not
+     * pay. */
     void (*dots_few)(const struct op_dots *op);
     void (*raise)(const struct op_raise *op);
     void (*blend)(const struct op_blend *op);
@@ -732,10 +736,11 @@ struct ops {
  * "avx512", "amx"; each names the highest set allowed). An unknown name is SAC_ERR_ARG; a set that
  * the CPU lacks is SAC_ERR_UNSUPPORTED. */
 sac_status ops_init(struct ops *out, sac_error *err);
-/* The same with a name instead of the environment ("" or NULL: the best). Tests use it. */
+/* The same with a name instead of the environment variable ("" or NULL: the best). For tests. */
 sac_status ops_init_isa(struct ops *out, const char *isa, sac_error *err);
 
-/* One row per file that fills slots; each is defined in ops/cpu and overwrites what it improves. */
+/* One entry per file that fills slots; each is defined in ops/cpu and overwrites what it
+ * improves. */
 void ops_fill_ref_linear(struct ops *o);
 void ops_fill_ref_attn(struct ops *o);
 void ops_fill_ref_small(struct ops *o);
