@@ -1,17 +1,17 @@
 /* segment.h: what a sequence consists of: its own pages, and sealed pages of other sequences that
- * were attached to it, uncopied (docs/design.md, D12).
+ * were attached to it without copying (docs/design.md, D12).
  *
- * A segment is some pages of a sequence whose keys were rotated at positions counted from one
- * place, `offset` before the sequence's own begin of counting: the key that was rotated at position
- * x stands at position x + offset, and a query at position p meets it turned back by `offset`. What
- * a sequence computes itself has offset 0.
+ * A segment is a run of pages of a sequence whose keys were rotated at positions counted from one
+ * origin, `offset` before the sequence's own: a key that was rotated at position x is at position x
+ * + offset, and a query at position p is rotated back by `offset` to meet it. What a sequence
+ * computes itself has offset 0.
  *
- * Limits. Joints lie between pages: a sequence must end with a full page where something is
- * attached, and whole pages are attached. A text whose last page is not full is either filled up
- * with tokens of no meaning before it is computed, or its last tokens are appended to the new
- * sequence and computed there. Inside a segment whose offset is not 0 a sequence can be cut between
- * pages only. Everything in attached pages lies before all rows that are computed behind them, and
- * is seen by all of these. */
+ * Limits. Segments meet at page boundaries: a sequence must end with a full page where something is
+ * attached, and whole pages are attached. If the last page of a text is not full, either the text
+ * is padded with meaningless tokens before it is computed, or its last tokens are appended to the
+ * new sequence and computed there. Inside a segment with a nonzero offset a sequence can be cut
+ * only at page boundaries. Everything in attached pages is before all rows computed after them, and
+ * visible to all of these. */
 #ifndef SAC_ENGINE_SEGMENT_H
 #define SAC_ENGINE_SEGMENT_H
 
@@ -23,11 +23,11 @@
 #define SEGMENT_MAX 128u /* of a sequence */
 
 struct segment {
-    uint32_t end; /* page behind the last; the first follows the segment before */
+    uint32_t end; /* page after the last; the first follows the previous segment */
     int32_t offset;
 };
 
-/* Of a sequence, the segments up to the last that has an offset: an ordinary one has none. */
+/* The segments of a sequence up to the last with an offset: an ordinary one has none. */
 struct segments {
     uint32_t *n;               /* [n_seq_max] */
     struct segment *list;      /* [n_seq_max][SEGMENT_MAX] */
@@ -38,38 +38,37 @@ struct segments {
 struct segment_source {
     sac_seq seq;
     uint32_t first, n_tok; /* whole pages of it */
-    /* From positions of `seq` to positions of the sequence that gets them: its length less `first`
-     * puts them where they stand now. */
+    /* From positions of `seq` to positions of the sequence that gets them: its length minus `first`
+     * puts them at the place where they are attached. */
     int32_t offset;
 };
 
 /* Part of plan_memory. */
 void segment_plan(sac_engine *e, struct arena *a);
 
-/* Appends pages of another sequence to one, as if it had computed them: they are shared, nothing is
- * copied but the tokens' ids. Methods have learnt nothing from these tokens, and the queries of
- * their rows are not kept. SAC_ERR_ARG where one of the two does not end, or begin, with a page,
- * where pages have been dropped, where tokens are pending, and for a decode method that cannot
- * choose among segments; SAC_ERR_CONTEXT where they do not fit. */
+/* Appends pages of another sequence as if this one had computed them: they are shared, only the ids
+ * of the tokens are copied. Methods have learned nothing from these tokens, and the queries of
+ * their rows are not kept. SAC_ERR_ARG if one of the two does not end, or begin, with a page, if
+ * pages have been dropped, if tokens are pending, and for a decode method that cannot select among
+ * segments; SAC_ERR_CONTEXT if they do not fit. */
 sac_status segment_attach(sac_engine *e, sac_seq to, const struct segment_source *from,
                           sac_error *err);
 
 /* Those of a sequence, [e->segments.n[seq_i]]. */
 const struct segment *segment_list(const sac_engine *e, uint32_t seq_i);
-/* Puts segments [n] at the begin of a fresh sequence, as they were saved: ends rise and offsets are
+/* Puts segments [n] at the start of a new sequence, as they were saved: ends ascend and offsets are
  * possible ones (segment_sound). */
 void segment_restore(sac_engine *e, uint32_t seq_i, const struct segment *list, uint32_t n);
-/* Whether a list may be that of a sequence of n_page full pages. */
+/* Whether a list is valid for a sequence of n_page full pages. */
 bool segment_sound(const struct segment *list, uint32_t n, uint32_t n_page);
 
-/* A fresh sequence, a copy, a cut to n_page pages. */
+/* A new sequence, a copy, a cut to n_page pages. */
 void segment_reset(sac_engine *e, uint32_t seq_i);
 void segment_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void segment_cut(sac_engine *e, uint32_t seq_i, uint32_t n_page);
 
-/* The segments before that of a page, as a query sees them that was rotated at its position within
- * the page's own segment: `out` [SEGMENT_MAX], `turn` [SEGMENT_MAX][n_rot]. Returns their number.
- */
+/* The segments before that of a page, as seen by a query rotated at its position within the page's
+ * own segment: `out` [SEGMENT_MAX], `turn` [SEGMENT_MAX][n_rot]. Returns their number. */
 uint32_t segment_views_from(const sac_engine *e, uint32_t seq_i, uint32_t page, bool local,
                             struct segment_view *out, float *turn);
 

@@ -1,12 +1,12 @@
 /* box.h: summaries of a page's keys as one or two vectors, and scores of all pages by them.
  *
  * BOX_BOUND: [min, max] of each channel. The score, sum of max(q min, q max), is never below the
- * best dot product of the page (Quest). A q8 page holds it already: its codes run from min to min +
- * 255 step. BOX_MEAN: the middle of that box and the mean distance of the keys from it (ArkVale's
- * cuboid-mean). The score is not a bound, and orders pages better. BOX_HALVES: a BOX_BOUND for each
- * half of the page, for papers whose pages have 16 tokens; always beside the page, for a q8 page
- * has one minimum and step for all its tokens. BOX_VECTOR: one vector of the method's own making
- * (its `seal` calls box_put); the score is its product with the query. */
+ * best dot product of the page (Quest). A q8 page already contains it: its codes range from min to
+ * min + 255 step. BOX_MEAN: the centre of that box and the mean distance of the keys from it
+ * (ArkVale's cuboid-mean). The score is not a bound, and ranks pages better. BOX_HALVES: a
+ * BOX_BOUND for each half of the page, for papers with pages of 16 tokens; always stored
+ * separately, because a q8 page has one minimum and step for all its tokens. BOX_VECTOR: one vector
+ * defined by the method (its `seal` calls box_put); the score is its product with the query. */
 #ifndef SAC_METHODS_BOX_H
 #define SAC_METHODS_BOX_H
 
@@ -15,7 +15,7 @@
 enum box { BOX_BOUND, BOX_MEAN, BOX_HALVES, BOX_VECTOR };
 #define BOX_HALF_TOK (PAGE_TOK / 2)
 
-/* Parameters of methods that choose by such scores: all have a budget, some of the others. */
+/* Parameters of methods that select by such scores: all have a budget, some of the others. */
 struct box_param {
     struct param_budget budget;
     uint32_t dense, sink, recent; /* layers; tokens */
@@ -37,24 +37,24 @@ enum op_note_kind box_note(enum box kind);
 uint16_t box_half(float x, bool up);
 
 /* Raw scores (times the lane's scale) of the pages before the own: r->score[g * r->stride + page].
- * Of halves: those of all first halves, then those of all second ones. */
+ * For halves: those of all first halves, then those of all second ones. */
 void box_score(const struct room *r, const struct method_lane *l, enum box kind);
-/* The pages' shares of a softmax over these scores, mean over the query heads, in r->vote. False
- * when a score is not finite. */
+/* The pages' shares of a softmax over these scores, mean over the query heads, in r->vote. False if
+ * a score is not finite. */
 bool box_vote(const struct room *r, const struct method_lane *l);
 
-/* The same for lanes that are not dense: a score that is not finite is told in the result. */
+/* The same for lanes that are not dense: a score that is not finite is reported in the result. */
 void box_votes(const struct method_batch *b, enum box kind);
 
-/* The whole choice of a method with struct box_param: of the layers from `dense` on, the ends, and
- * the budget in the best of the other pages or halves. By shares of a softmax, or (`reduce`) by the
- * sum of the scores of the query heads, or (`heads`) by the scores of each query head alone, and
- * then all read what one of them has chosen. Takes the scratch of room_page_bytes, for halves
+/* The whole selection of a method with struct box_param: in the layers from `dense` on, the ends,
+ * and the budget in the best of the other pages or halves. By shares of a softmax, or (`reduce`) by
+ * the sum of the scores of the query heads, or (`heads`) by the scores of each query head alone,
+ * all reading what any of them has selected. Takes the scratch of room_page_bytes, for halves
  * room_token_bytes. */
 void box_choose(const struct method_batch *b, enum box kind);
 void box_choose_vectors(const struct method_batch *b);
 
-/* The hooks of a method with BOX_VECTOR, all but `seal`. */
+/* The hooks of a method with BOX_VECTOR, all except `seal`. */
 #define BOX_VECTOR_HOOKS                                                                           \
     .side_bytes = box_vector_bytes, .scratch_bytes = room_page_bytes, .choose = box_choose_vectors
 

@@ -1,11 +1,11 @@
-/* compress.h: prompt compression as SnapKV has it: tokens of the prompt get votes once, the best
- * are kept with a window of the newest, all that came later is read, and nothing is chosen again.
- * What methods of this kind differ in is who votes and how many tokens each head keeps.
+/* compress.h: prompt compression like SnapKV: tokens of the prompt get votes once, the best are
+ * kept with a window of the most recent ones, everything later is read, and nothing is selected
+ * again. Methods of this kind differ in who votes and in how many tokens each head keeps.
  *
- * With most of them the window's rows vote: the vote of a token is its softmax share, summed over
- * these rows, mean over the query heads. With others the keys tell by themselves. The first decode
- * row behind a prompt makes the choice; while the context is too short for methods to be asked none
- * is made, and the window moves on with it. */
+ * With most of them the rows of the window vote: the vote of a token is its softmax share, summed
+ * over these rows, mean over the query heads. With others votes come from the keys alone. The first
+ * decode row after a prompt makes the selection; while the context is too short for sparse methods
+ * none is made, and the window advances with it. */
 #ifndef SAC_METHODS_COMPRESS_H
 #define SAC_METHODS_COMPRESS_H
 
@@ -15,7 +15,7 @@
 struct compress_param {
     struct param_budget budget;
     uint32_t window;
-    uint32_t kernel, pool; /* neighbours; mean, max: of votes that are pooled */
+    uint32_t kernel, pool; /* neighbours; mean, max: of pooled votes */
     double alpha;          /* adakv */
     uint32_t beta;         /* pyramidkv */
     uint32_t chunk;        /* chunkkv */
@@ -26,17 +26,17 @@ struct compress_param {
     uint32_t repeat; /* kvzip */
 };
 
-/* What the heads of a layer voted, and how many tokens there are to keep. */
+/* The votes of a layer's heads, and the number of tokens to keep. */
 struct compress_votes {
     const struct method_lane *lane;
     uint32_t n_tok;  /* candidates: tokens 0 .. n_tok - 1, before the window */
     uint32_t n_keep; /* of them, for the mean head */
-    float *all;      /* [n_kv_head, n_tok], where `every_head` was asked for */
+    float *all;      /* [n_kv_head, n_tok], if `every_head` was requested */
 };
 
 struct compress_policy { /* the family of such methods */
     bool mute;           /* the window's rows do not vote, so there may be none */
-    bool every_head;     /* wants the votes of the layer's other heads */
+    bool every_head;     /* needs the votes of the layer's other heads */
     /* Votes of tokens 0 .. n - 1, the window being n .. pos - 1: none negative, tokens with the
      * highest are kept. Uses the lane's scratch. False: something is not finite. */
     bool (*vote)(const struct method_lane *l, float *vote, uint32_t n);
@@ -44,7 +44,7 @@ struct compress_policy { /* the family of such methods */
     uint32_t (*keep)(const struct compress_votes *v);
 };
 
-/* Where all methods of this kind are not what their papers describe. */
+/* Common differences from the papers of all methods of this kind. */
 #define COMPRESS_DEVIATIONS                                                                        \
     {"votes and tokens for each query head, with keys copied for all of them",                     \
      "one set per KV head, by the mean of its query heads' shares",                                \
@@ -65,34 +65,34 @@ void compress_select(const struct method_lane *l, struct method_pick *out);
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
 bool compress_sound(const struct method_loaded *l);
 
-/* For methods that have the model repeat the prompt: the votes of tokens, which they fill while it
- * does; that they have been filled for n_tok tokens; for how many they were; and whether they are
- * to be filled before a decode row of as many. */
+/* For methods that have the model repeat the prompt: the votes of tokens, filled meanwhile; that
+ * they have been filled for n_tok tokens; for how many they were; and whether they must be filled
+ * before a decode row of so many. */
 float *compress_heard_votes(const struct method_lane *l, uint32_t layer, uint32_t kv_head);
 void compress_hear(const struct method_lane *l, uint32_t n_tok);
 uint32_t compress_heard(const struct method_lane *l, uint32_t layer, uint32_t kv_head);
 bool compress_hear_due(const struct method_shape *s, const void *param, const void *state,
                        uint32_t n_tok);
-/* Whether a token of the lane's has not been dropped. */
+/* Whether a token of the lane is still kept. */
 bool compress_lives(const struct method_lane *l, uint32_t tok);
 
-/* How those whose window votes (compress_shares) live on a device. */
+/* Methods whose window votes (compress_shares), on a device. */
 extern const struct method_away compress_away;
 
-/* The hooks that methods of this kind share; the family of each is its policy. */
+/* The shared hooks of methods of this kind; the family of each is its policy. */
 #define COMPRESS_HOOKS                                                                             \
     .state_bytes = compress_state_bytes, .scratch_bytes = compress_scratch_bytes,                  \
     .see = compress_see, .select = compress_select, .cut = compress_cut, .sound = compress_sound
 
-/* The same of those whose window votes, on a device, too. */
+/* The same for those whose window votes, on a device, too. */
 #define COMPRESS_WINDOW_HOOKS                                                                      \
     COMPRESS_HOOKS, .past_rows = compress_past_rows, .away = &compress_away
 
-/* What all of these are, beside their names, texts and budgets. */
+/* Common fields, except names, texts and budgets. */
 #define COMPRESS_WINDOW_TRAITS                                                                     \
     .token_grain = true, .evicts = true, .needs_question = true, .meets_segments = true
 
-/* Their parameters, without the budget; and those of votes that are pooled. */
+/* Their parameters, without the budget; and those of pooled votes. */
 #define COMPRESS_WINDOW_PARAMS(P)                                                                  \
     P(COUNT, window, "32", 1, 1024, "last prompt tokens, which vote and are kept")
 #define COMPRESS_POOLED_PARAMS(P)                                                                  \
@@ -104,10 +104,10 @@ extern const struct method_away compress_away;
 
 /* Softmax shares of the tokens, summed over the window's rows, mean over the query heads. */
 bool compress_shares(const struct method_lane *l, float *vote, uint32_t n);
-/* The same, each token's with its neighbours': parameters `kernel` and `pool`. */
+/* The same, pooled over neighbours: parameters `kernel` and `pool`. */
 bool compress_pooled(const struct method_lane *l, float *vote, uint32_t n);
 /* Keys [PAGE_TOK, head_dim] and, unless `v` is NULL, values of a page of the lane, its own
- * included, and their number: 0 of a page that was given back. */
+ * included, and their number: 0 for a freed page. */
 uint32_t compress_page(float *k, float *v, const struct method_lane *l, uint32_t page);
 
 #endif

@@ -1,11 +1,11 @@
-/* pick.h: what methods share: marking tokens, choosing the best of many scores, reading keys of a
- * lane, and the exact scores that definitions and tests are made of.
+/* pick.h: shared helpers of methods: marking tokens, selecting the best of many scores, reading
+ * keys of a lane, and the exact scores that definitions and tests use.
  *
- * What a budget counts, the same for all methods: tokens that are chosen by score. The row's own
- * page, first tokens and newest ones that a method reads in any case come first and in addition, as
- * they do in most papers. Methods whose paper says otherwise keep their paper's way and say so:
- * budgets of streaming, h2o, raas and tova are all that lives, those of snapkv and its relatives
- * hold the window, that of kvzip is a mean over the model. A budget of the whole context or more
+ * What a budget counts, the same for all methods: tokens selected by score. The row's own page,
+ * first tokens and most recent tokens that a method always reads come first and in addition, as in
+ * most papers. Methods whose paper counts differently follow their paper and say so: budgets of
+ * streaming, h2o, raas and tova are all tokens kept or read, those of snapkv and its relatives
+ * include the window, that of kvzip is a mean over the model. A budget of the whole context or more
  * reads everything.
  *
  * Orders are deterministic: higher score first, then lower index; NaN counts as -infinity. */
@@ -19,36 +19,35 @@
 #include <assert.h>
 #include <math.h>
 
-/* Pages before the own page of a decode row, and the tokens in them: what there is to choose from.
- */
+/* Pages before the own page of a decode row, and the tokens in them: the candidates. */
 static inline uint32_t pick_page_count(const struct method_lane *l)
 {
     return l->pos / PAGE_TOK;
 }
 
 /* The queries [group, head_dim] that meet the keys of a page, and of all pages before *end: the
- * lane's own, or turned ones in `room`. What walks over pages by anything but keys from here asks
- * for them. */
+ * lane's own, or rotated ones in `room`. Required by whoever scores pages by anything but keys from
+ * here. */
 const float *pick_query(float *room, const struct method_lane *l, uint32_t page, uint32_t *end);
 
-/* ---- Tokens that are read whatever their scores are: no budget counts them ---- */
+/* ---- Tokens that are always read: no budget counts them ---- */
 
-/* Marks tokens [begin, end), cut to what the mask holds. */
+/* Marks tokens [begin, end), clipped to the mask. */
 void pick_range(struct method_pick *out, const struct method_lane *l, uint32_t begin, uint32_t end);
-/* Marks the first `n_sink` tokens and the `n_recent` behind them that end at the row, itself
- * counted. */
+/* Marks the first `n_sink` tokens and then the `n_recent` that end at the row, counting the row
+ * itself. */
 void pick_ends(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
                uint32_t n_recent);
-/* Pages that so many tokens need. */
+/* Pages needed for so many tokens. */
 static inline uint32_t pick_whole_pages(uint32_t n_tok)
 {
     return (n_tok + PAGE_TOK - 1) / PAGE_TOK;
 }
-/* For methods that read whole pages: marks the pages that hold the first n_sink tokens, and as many
- * of the newest ones before the row's own page as n_recent tokens need. */
+/* For methods that read whole pages: marks the pages of the first n_sink tokens, and as many of the
+ * most recent pages before the row's own as n_recent tokens need. */
 void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
                     uint32_t n_recent);
-/* For methods that weigh: lists a token with its own weight. */
+/* For methods that weight tokens: lists a token with its own weight. */
 static inline void pick_certain(struct method_pick *out, uint32_t tok)
 {
     assert(out->n_tok == 0 || out->tok[out->n_tok - 1] < tok);
@@ -56,7 +55,7 @@ static inline void pick_certain(struct method_pick *out, uint32_t tok)
     out->tok[out->n_tok++] = tok;
 }
 
-/* ---- Tokens that are chosen: counted in n_chosen, as far as they are not marked yet ---- */
+/* ---- Tokens that are selected: counted in n_chosen unless already marked ---- */
 
 static inline bool pick_has(const struct method_pick *out, uint32_t tok)
 {
@@ -80,8 +79,8 @@ static inline void pick_page(struct method_pick *out, uint32_t page)
     pick_bits(out, page, UINT32_MAX);
 }
 
-/* Tokens [begin, end) of those that `mask` has, which the method keeps from an earlier choice; the
- * others that it has are marked and not counted. Up to page n_page of the mask. */
+/* Tokens [begin, end) of `mask`, which the method keeps from an earlier selection; its other tokens
+ * are marked and not counted. Up to page n_page of the mask. */
 void pick_kept(struct method_pick *out, const uint32_t *mask, uint32_t n_page, uint32_t begin,
                uint32_t end);
 
@@ -93,14 +92,14 @@ static inline void pick_weighed(struct method_pick *out, uint32_t tok, float log
     out->n_chosen++;
 }
 
-/* The same of n tokens that are listed already. */
+/* The same for n tokens that are already listed. */
 static inline void pick_listed(struct method_pick *out, uint32_t n)
 {
     out->n_tok += n;
     out->n_chosen += n;
 }
 
-/* Everything is read: the choice of a method that does not know better. */
+/* Everything is read: for a method without enough information. */
 static inline void pick_dense(struct method_pick *out)
 {
     out->dense = true;
@@ -112,7 +111,7 @@ static inline void pick_not_finite(struct method_pick *out)
     out->dense = out->not_finite = true;
 }
 
-/* Units of `n_tok` tokens that a budget is good for: whole ones, and at least one. */
+/* Units of `n_tok` tokens that fit a budget: whole ones, and at least one. */
 static inline uint32_t pick_units(uint32_t budget, uint32_t n_tok)
 {
     return max_u32(budget / n_tok, 1);
@@ -120,7 +119,7 @@ static inline uint32_t pick_units(uint32_t budget, uint32_t n_tok)
 
 /* ---- The best of many ---- */
 
-/* What is taken: every item whose value lies above the cut, and the first n_tie that lie on it. */
+/* What is taken: every item whose value is above the cut, and the first n_tie that equal it. */
 struct pick_cut {
     uint32_t key; /* of a value, in the order of the values */
     uint32_t n_tie;
@@ -129,7 +128,7 @@ struct pick_cut {
 struct pick_cut pick_best(const float *value, uint32_t n, uint32_t k);
 /* The fewest best items that hold `share` of the sum of all. Values are not negative. */
 struct pick_cut pick_share(const float *value, uint32_t n, double share);
-/* To be asked for each item in ascending order. */
+/* Call for each item in ascending order. */
 static inline uint32_t pick_key(float value)
 {
     const uint32_t bits = float_bits(value);
@@ -146,38 +145,38 @@ static inline bool pick_takes(struct pick_cut *cut, float value)
     return true;
 }
 
-/* Chooses the n best tokens before the own page that are not marked yet. `value` [tokens], none
- * negative, loses what is marked; `spare` [tokens] is scratch. */
+/* Selects the n best tokens before the own page that are not marked yet. `value` [tokens], none
+ * negative, is overwritten where marked; `spare` [tokens] is scratch. */
 void pick_tokens(struct method_pick *out, const struct method_lane *l, float *value,
                  uint32_t *spare, uint32_t n);
 
 /* ---- Keys ---- */
 
-/* Pages stay in memory between these two; whoever reads more than the functions here do holds
- * them. False: they cannot be had, and the row will fail. */
+/* Pages stay in memory between these two; required for reading more than the functions here do.
+ * False: they cannot be loaded, and the row will fail. */
 bool pick_hold(const struct method_lane *l, uint32_t page, uint32_t n_page);
 void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page);
 
-/* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. All
- * of these count what they read. */
+/* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. All of these
+ * functions count what they read. */
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);
 void pick_values(float *v, const struct method_lane *l, uint32_t page);
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page);
 /* The same of the row's own page, up to the row, and their number; `v` may be NULL. */
 uint32_t pick_own(float *k, float *v, const struct method_lane *l);
-/* Of the own page the rows first .. first + n - 1, none behind the lane's. */
+/* Of the own page the rows first .. first + n - 1, none after the lane's. */
 void pick_own_rows(float *k, float *v, const struct method_lane *l, uint32_t first, uint32_t n);
-/* Keys of some tokens of a page behind each other, the own page being the last one, and their
- * number: bit t of `tok` is token t. What is between them is not read. */
+/* Keys of some tokens of a page, packed, the own page being the last one, and their number: bit t
+ * of `tok` is token t. Tokens between them are not read. */
 uint32_t pick_some_keys(float *k, const struct method_lane *l, uint32_t page, uint32_t tok);
 /* Asks for them ahead of time. */
 void pick_fetch_keys(const struct method_lane *l, uint32_t page, uint32_t tok);
 /* The first n bytes of side data of a page. */
 const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n);
-/* Keys as by pick_keys of tokens first .. end - 1, first being a page's and end at most the
- * chunk's, whose last ones may be in no sealed page; `k` has room for whole pages. */
+/* Keys as by pick_keys of tokens first .. end - 1, first being the start of a page and end at most
+ * that of the chunk, whose last tokens may be in no sealed page; `k` has room for whole pages. */
 void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end);
-/* A key of the lane's first page: what is constant in all keys, which changes no softmax, would
+/* A key of the lane's first page: a component that all keys share changes no softmax, but would
  * drown their differences in the 8 bits of bf16. Uses k [PAGE_TOK, head_dim]. False: no page is
  * sealed yet. */
 bool pick_centre(float *centre, float *k, const struct method_lane *l);
@@ -185,8 +184,8 @@ bool pick_centre(float *centre, float *k, const struct method_lane *l);
  * out[g * stride + t]. */
 void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,
                        uint32_t n_tok);
-/* What asks for the logits of all tokens before the own page, score[g * stride + token]; and the
- * same, done. */
+/* The call for the logits of all tokens before the own page, score[g * stride + token]; and the
+ * same, executed. */
 struct op_lane_logits pick_lane_logits(float *score, size_t stride, const struct method_lane *l);
 void pick_all_logits(float *score, size_t stride, const struct method_lane *l);
 

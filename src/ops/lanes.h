@@ -307,7 +307,7 @@ struct op_lane_list {
 enum op_note_kind {
     OP_NOTE_BOX,    /* minimum and extent */
     OP_NOTE_HALVES, /* the same of each half of a page */
-    OP_NOTE_MEAN,   /* centroid, and mean distance from it */
+    OP_NOTE_MEAN,   /* centre of the box, and mean distance from it */
     OP_NOTE_PLANE,  /* minimum, step, and the first two bits of every code */
 };
 struct op_note {

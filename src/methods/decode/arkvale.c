@@ -61,13 +61,14 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method arkvale_method = {
-    METHOD_DECODE(arkvale, "pages ranked by the centroid and mean spread of their keys"),
+    METHOD_DECODE(arkvale,
+                  "pages ranked by the centre of their keys and the mean distance from it"),
     .paper = "Chen et al., ArkVale: Efficient Generative LLM Inference with Recallable Key-Value "
              "Eviction, NeurIPS 2024",
-    .about =
-        "Like Quest, but the bounding box of a page extends only as far as its keys deviate from "
-        "their centroid on average. The score is no longer an upper bound, but it ranks pages "
-        "better. All tokens stay in the cache, so a question asked late can still be answered.",
+    .about = "Like Quest, but the bounding box of a page extends from its centre only as far as "
+             "its keys deviate from it on average. The score is no longer an upper bound, but it "
+             "ranks pages better. All tokens stay in the cache, so a question asked late can still "
+             "be answered.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.part = "dense=0", .n_forced = 3 * PAGE_TOK},
     .meets_segments = true,
