@@ -1,9 +1,10 @@
 /* attend.h: the attention stage of a layer: from queries, keys and values to the output of
- * attention. attend.c runs its steps in a fixed order; each is in a file of its own.
+ * attention. attend.c runs its steps in a fixed order; each is in its own file.
  *
- * What a layer's rows read is said once, in a `struct reading` that is made anew for each layer.
- * Attention, counters, proofs and the recorder take it from there, so none of them can see what
- * another layer has read. Its arrays are e->attend's memory and hold until the next layer. */
+ * What a layer's rows read is stated once, in a `struct reading` that is created anew for each
+ * layer. Attention, counters, proofs and the recorder take it from there, so none of them can see
+ * what another layer has read. Its arrays are e->attend's memory and are valid until the next
+ * layer. */
 #ifndef SAC_ENGINE_ATTEND_H
 #define SAC_ENGINE_ATTEND_H
 
@@ -13,63 +14,64 @@
 
 #include "saccade.h"
 
-/* What one decode row reads of one KV head, and what is known of it. */
+/* What one decode row reads of one KV head, and what is known about it. */
 struct reading_lane {
     bool asked;             /* a method has chosen */
     bool dense;             /* everything is read */
     bool not_finite;        /* because of a NaN or infinity */
-    bool attended;          /* the method has attended to its lists, and attention need not */
+    bool attended;          /* the method has already attended to its lists; attention skips them */
     uint32_t n_page, n_tok; /* in its lists */
     uint32_t n_bypass;      /* as in struct method_pick, like the rest */
     uint32_t n_chosen;
     float mass_proved, rest_norm;
-    uint64_t kv_bytes;  /* that its lists make attention read */
+    uint64_t kv_bytes;  /* lines that its lists make attention read */
     struct meter meter; /* what its choice has read */
 };
 
-/* One more entry for each decode row and query head, in place of what attention does not read. */
+/* One more entry for each decode row and query head, standing for what attention does not read. */
 struct reading_rest {
-    float *log;   /* [n_decode, n_kv_head, group] of its softmax weight; -INFINITY: none */
+    float *log;   /* [n_decode, n_kv_head, group] its log softmax weight; -INFINITY: none */
     float *value; /* [n_decode, n_kv_head, group, head_dim] */
-    float *lse;   /* [n_row, n_head] logs of the sums that attention has made */
+    float *lse;   /* [n_row, n_head] logs of attention's softmax sums */
 };
 
 struct reading {
     uint32_t layer, window; /* window > 0: keys at distance >= window are not seen */
     uint32_t n_run, n_decode;
-    /* [n_run] of the batch: their pages in this layer, and what of these their rows read */
+    /* [n_run] of the batch: their pages in this layer, and what their rows read of these */
     struct attn_run *run;
-    /* [n_decode, n_kv_head], or NULL: every decode row reads all that it sees */
+    /* [n_decode, n_kv_head], or NULL: every decode row reads everything that it sees */
     struct reading_lane *lane;
-    struct page_frames frames; /* where the pages lie that are named */
-    bool streams; /* the run at hand reads more than memory holds, and attention fetches it */
-    struct reading_rest rest; /* NULLs: nothing stands for what is not read */
-    uint64_t choose_us;       /* time of the decode rows' choices */
-    bool away; /* decode rows' lists are a device's, and are counted when the step is over */
+    struct page_frames frames; /* where the named pages are */
+    bool streams; /* the current run reads more than memory holds, and attention fetches it */
+    struct reading_rest rest; /* NULLs: nothing stands for unread tokens */
+    uint64_t choose_us;       /* time of the decode rows' selections */
+    bool away; /* decode rows' lists belong to a device, and are counted when the step is over */
 };
 
-/* Memory of the stage, in which readings lie. */
+/* Memory of the stage, which holds readings. */
 struct attend {
     struct page_lines lines;   /* of the pool's pages */
     struct attn_run *run;      /* [n_row_max] */
     struct reading_lane *lane; /* [n_seq_max, n_kv_head], or NULL: no decode method chooses */
     struct reading_rest rest;  /* NULLs: no method has any */
-    uint32_t n_new_page_max;   /* pages of a KV head that a batch fills or begins, at most */
+    uint32_t n_new_page_max;   /* maximum pages of a KV head that a batch fills or begins */
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;
     page_id *seal_id;     /* of the same pages */
     uint32_t *seal_place; /* with a depot: their places in it */
     /* With a tier below the pool: */
-    page_id *held; /* [pool.n_frame] pages of the runs that attention reads now, and their number */
+    page_id *held; /* [pool.n_frame] pages of the runs that attention is reading, and their
+                      number */
     uint32_t n_held;
     uint32_t *mark; /* [n_kv_head, max_page / 32 rounded up] of pages that a plan names */
     uint8_t *lost;  /* [n_row_max] statuses of runs for which a page could not be read */
     uint8_t missed; /* the same of the run that streams */
 };
 
-/* Pages of a KV head that a batch fills or begins in a layer, at most. */
+/* Maximum pages of a KV head that a batch fills or begins in a layer. */
 uint32_t attend_new_pages(const sac_engine *e);
-/* Part of the engine's plan_memory, behind the pool and the methods. */
+/* Part of the engine's plan_memory, after the pool and the methods. */
 void attend_plan(sac_engine *e, struct arena *a);
 
 /* Computes e->scratch.attn from e->scratch.qkv and the pages of all rows' sequences. */
@@ -80,32 +82,31 @@ void attend_store(sac_engine *e, uint32_t layer);
 
 /* ---- The steps, in their order ---- */
 
-/* Writes the keys and values of the batch, 16 bit, into tails and into pages that a chunk begins.
- */
+/* Writes the keys and values of the batch, in 16 bits, into tails and into pages that a chunk
+ * begins. */
 void attend_write(sac_engine *e, struct reading *r);
-/* Full pages go into the pool in sealed form. */
+/* Full pages are sealed and go into the pool. */
 void attend_seal(sac_engine *e, const struct reading *r);
 /* Ends the sequences of runs for which a method could not read a page. */
 void attend_lose(sac_engine *e, const struct reading *r);
-/* With a depot: all that prompt rows see of the layer, which methods may look at, comes into
- * frames of the device's that let pages pass, as far as it fits. */
+/* With a depot: everything that prompt rows see of the layer, which methods may read, is copied to
+ * frames of the device for transient pages, as far as it fits. */
 void attend_bring(const sac_engine *e, const struct reading *r);
-/* Asks the methods what is read. Rows that no method chooses for read everything. */
+/* Asks the methods what to read. Rows without a method's selection read everything. */
 void attend_choose(sac_engine *e, struct reading *r);
-/* Says where the pages lie that runs from `first` on read, brings them into memory and keeps them
- * there: of as many runs as fit. A run that does not fit alone streams: attention fetches its pages
- * part by part. Returns the first run behind them. A run whose pages cannot be had loses its
- * sequence. */
+/* Determines where the pages read by runs from `first` on are, loads them into memory and keeps
+ * them there, for as many runs as fit. A run that does not fit alone streams: attention fetches its
+ * pages part by part. Returns the first run not included. A run whose pages cannot be loaded loses
+ * its sequence. */
 uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first);
-/* The same of runs before `*end`, which is lowered to what fits, for whoever has runs of its own;
- * the status is that of the first. */
+/* The same for runs before `*end`, which is lowered to what fits, for callers with runs of their
+ * own; the status is that of the first. */
 sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_t *end);
-/* Lets them go, and says whether attention has found what it has fetched. */
+/* Releases them, and says whether attention has found what it has fetched. */
 sac_status attend_let(sac_engine *e);
-/* Attention of runs first .. end - 1 over what the reading names; zeros where that was not there.
- */
+/* Attention of runs first .. end - 1 over what the reading names; zeros where that was missing. */
 void attend_read(sac_engine *e, const struct reading *r, uint32_t first, uint32_t end);
-/* Adds to the output what stands for the rest. */
+/* Adds the entries that stand for the rest to the output. */
 void attend_correct(sac_engine *e, const struct reading *r);
 /* Keeps what later steps need: unfilled pages as tails, queries of the last rows. */
 void attend_keep(sac_engine *e, const struct reading *r);
@@ -113,7 +114,7 @@ void attend_keep(sac_engine *e, const struct reading *r);
 /* Adds to the counters of each run what a layer has read. */
 void attend_count(sac_engine *e, const struct reading *r);
 
-/* Softmax over more: out [d], the mean of values under weights whose sum has the log `lse`, becomes
+/* Extends a softmax: out [d], the mean of values under weights whose sum has the log `lse`, becomes
  * that with one more entry. */
 void attend_merge(float *out, float lse, const float *value, float value_log, uint32_t d);
 

@@ -1,10 +1,10 @@
-/* chooser.h: the methods that an engine may use, of both kinds: their settings, their memory, and
- * what a sequence's life does to what they have learnt of it. What decode methods alone need is in
- * decode.h, what prefill methods alone need in prefill.h.
+/* chooser.h: the methods that an engine may use, of both kinds: their parameters, their memory, and
+ * how events of a sequence affect what they have learned about it. decode.h has what only decode
+ * methods need, prefill.h what only prefill methods need.
  *
- * Memory is part of plan_memory. State belongs to a sequence and moves with it. Of decode methods
- * each layer and KV head has a state of its own (lane_i = layer * n_kv_head + KV head), of prefill
- * methods each KV head has one for all layers (lane_i = KV head). */
+ * Memory is part of plan_memory. State belongs to a sequence and moves with it. A decode method has
+ * a state for each layer and KV head (lane_i = layer * n_kv_head + KV head), a prefill method has
+ * one for each KV head, for all layers (lane_i = KV head). */
 #ifndef SAC_ENGINE_CHOOSER_H
 #define SAC_ENGINE_CHOOSER_H
 
@@ -13,7 +13,7 @@
 
 enum chooser_kind { CHOOSER_DECODE, CHOOSER_PREFILL, CHOOSER_KINDS };
 
-/* The hooks that methods of both kinds have; NULLs where they have none, as in method.h. */
+/* The hooks common to both kinds of methods; NULLs where they have none, as in method.h. */
 struct chooser_hooks {
     size_t (*state_bytes)(const struct method_shape *s, const void *param);
     size_t (*side_bytes)(const struct method_shape *s, const void *param);
@@ -30,12 +30,12 @@ struct chooser_method {
     const struct spec *spec;
     struct chooser_hooks hooks;
     size_t state_bytes; /* of a lane */
-    size_t head_bytes;  /* what of them is the host's: all, but where a device has the rest */
+    size_t head_bytes;  /* the host's part: everything, except where a device has the rest */
     struct side_place side;
 };
 
 struct chooser {
-    struct spec_list specs; /* all dense: nothing here costs a step anything */
+    struct spec_list specs; /* all dense: nothing here costs time in a step */
     struct chooser_method method[SAC_METHODS_MAX];
     size_t n_lane; /* states of a sequence */
     size_t state_stride, away_stride, worker_bytes;
@@ -44,34 +44,34 @@ struct chooser {
     uint8_t *worker; /* [rooms][worker_bytes] scratch of methods, in the backend's memory */
 };
 
-/* Reads the specifications in e->params and makes them the engine's own. */
+/* Reads the specifications in e->params and copies them. */
 sac_status chooser_init(sac_engine *e, sac_error *err);
-/* Plans the memory of methods of both kinds; behind it what they need of each place (place.h). */
+/* Plans the memory of methods of both kinds; what they need of each place (place.h) follows. */
 void chooser_plan(sac_engine *e, struct arena *a);
 void chooser_plan_rooms(sac_engine *e, struct arena *a);
 
-/* What a method of the engine takes of a room of its place with such parameters. */
+/* The scratch that a method of the engine needs of its place with such parameters. */
 size_t chooser_scratch_bytes(const sac_engine *e, const struct chooser_method *m,
                              const void *param);
 
-/* Lanes that are asked at once: as many as workers, or all of a batch where a device chooses. */
+/* Lanes called at once: as many as workers, or all of a batch if a device selects. */
 size_t chooser_rooms(const sac_engine *e);
 
-/* A fresh sequence, a copy, a cut. */
+/* A new sequence, a copy, a cut. */
 void chooser_reset(sac_engine *e, uint32_t seq_i);
 void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
-/* The sequence has got tokens that it did not compute: what methods knew of it is forgotten. */
+/* The sequence got tokens that it did not compute: what methods knew about it is discarded. */
 void chooser_jump(sac_engine *e, uint32_t seq_i);
-/* Whether a decode method can choose in a sequence with segments; in one that was joined and may
- * lack pages. */
+/* Whether a decode method can select in a sequence with segments; in a composed one that may lack
+ * pages. */
 sac_status chooser_meets_segments(const sac_engine *e, const struct method *m, sac_error *err);
 sac_status chooser_meets_documents(const sac_engine *e, const struct method *m, sac_error *err);
 
 /* The method of this kind that a sequence uses. */
 const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,
                                             uint32_t seq_i);
-/* What the sequence's method of this kind has learnt of it is gone. */
+/* What the sequence's method of this kind has learned about it is discarded. */
 void chooser_forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i);
 /* State of a lane of a sequence. */
 uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i);

@@ -1,5 +1,4 @@
-/* evict.h: pages that evicting decode methods give back for good, and sequences that have lost
- * some. */
+/* evict.h: pages that evicting decode methods free, and sequences that have lost some. */
 #ifndef SAC_ENGINE_EVICT_H
 #define SAC_ENGINE_EVICT_H
 
@@ -16,21 +15,21 @@ struct evict {
 /* Part of plan_memory, behind that of the decode methods. */
 void evict_plan(sac_engine *e, struct arena *a);
 
-/* Gives back what no decode row of the batch will ever read again (on a device decode_votes.c has
- * done so), and says what prompt rows read
- * of sequences with gaps; between the choices of a layer and its attention. */
+/* Frees what no decode row of the batch will ever read again (on a device decode_votes.c has done
+ * so), and determines what prompt rows read of sequences with gaps; between the selections of a
+ * layer and its attention. */
 void evict_pages(sac_engine *e, struct reading *r);
 
 struct evict_at {
     uint32_t run_i, kv_head;
 };
 
-/* Gives back a lane's pages of whose tokens none is marked, among the first n_page. */
+/* Frees a lane's pages without a marked token, among the first n_page. */
 void evict_lane(sac_engine *e, const struct reading *r, struct evict_at at, const uint32_t *mask,
                 uint32_t n_page);
 
-/* What prompt rows of a run with gaps in its table read: all pages that are there, one tile, a list
- * a head. `range` [n_kv_head * (max_page / 2 + 1)], `ptr` [n_kv_head + 1]. */
+/* What prompt rows of a run with gaps in its table read: all existing pages, one tile, one list per
+ * head. `range` [n_kv_head * (max_page / 2 + 1)], `ptr` [n_kv_head + 1]. */
 struct attn_plan evict_bridge(const sac_engine *e, const struct attn_run *run,
                               struct attn_range *range, uint32_t *ptr);
 

@@ -5,27 +5,28 @@
 #include "engine/engine.h"
 
 /* Computes e->batch: writes its keys and values into the pages that sched_pick reserved and into
- * the tails, and leaves the residual stream of the last layer in e->scratch.x, on a CPU that
- * computes layers before those of a device behind place_wait. Allocates nothing. */
+ * the tails, and leaves the residual stream of the last layer in e->scratch.x; on a CPU that
+ * computes layers before those of a device, after place_wait. Allocates nothing. */
 void layer_run(sac_engine *e);
 
-/* The pieces of that, for rows that are not computed layer behind layer. They work on the rows of
+/* Its parts, for rows that are not computed one layer after the other. They work on the rows of
  * e->batch: the tokens' embeddings into e->scratch.x; angles of their positions; queries, keys and
  * values into e->scratch.qkv, rotated; e->scratch.attn into the residual stream, and the
  * feed-forward network. The last two begin and end in the place that computes the layer's linear
- * part, and between them the engine is in the one that has its pages. The last one is for all who
- * have a share of the layer. */
+ * part; between them the engine is in the one that has its pages. The last one is for all that have
+ * a share of the layer. */
 void layer_embed(sac_engine *e);
 /* The same into memory of the host, [n_row, n_embd]. */
 void layer_embed_to(const sac_engine *e, float *to);
 void layer_angles(sac_engine *e);
-/* The angles go to whoever computes: a part of layer_angles, and alone where rows cross (place.h).
- */
+/* The angles go to the computing device: a part of layer_angles, and called alone where rows move
+ * between places (place.h). */
 void layer_send_angles(sac_engine *e);
 void layer_qkv(sac_engine *e, uint32_t layer);
 void layer_out(sac_engine *e, uint32_t layer);
 
-/* The rows' queries, keys and values come to e->scratch.qkv_seen; on a host they are there. */
+/* The rows' queries, keys and values are copied to e->scratch.qkv_seen; on a host they are already
+ * there. */
 sac_status layer_look(const sac_engine *e, sac_error *err);
 
 /* One linear op in the engine's scratch; counts the bytes that it reads. */

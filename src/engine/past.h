@@ -1,6 +1,6 @@
 /* past.h: the queries of a sequence's last rows, kept for decode methods that learn from them. They
- * are kept for all sequences of an engine that has such a method, so a method may be chosen later.
- */
+ * are kept for all sequences of an engine that has such a method, so the method may be selected
+ * later. */
 #ifndef SAC_ENGINE_PAST_H
 #define SAC_ENGINE_PAST_H
 
@@ -12,20 +12,20 @@ struct past {
     uint32_t n_slot; /* 0: no method wants any */
     size_t floats;   /* of a row and lane: [group, head_dim] */
     float *q;        /* [n_seq_max][n_layer][n_kv_head][n_slot][floats] */
-    uint32_t *begin; /* [n_seq_max] rows before it are gone, by a cut */
+    uint32_t *begin; /* [n_seq_max] rows before it were lost by a cut */
 };
 
 /* Part of plan_memory: rings of n_slot rows. */
 void past_plan(sac_engine *e, struct arena *a, uint32_t n_slot);
 
-/* A fresh sequence, a copy, a cut. */
+/* A new sequence, a copy, a cut. */
 void past_reset(sac_engine *e, uint32_t seq_i);
 void past_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void past_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 
 /* The ring of a lane. */
 float *past_ring(const sac_engine *e, uint32_t seq_i, size_t lane_i);
-/* Of a sequence of n_tok tokens, the first row whose queries are kept. */
+/* For a sequence of n_tok tokens, the first row whose queries are kept. */
 uint32_t past_begin(const sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 /* Rows before it are not. */
 void past_set_begin(sac_engine *e, uint32_t seq_i, uint32_t begin);
@@ -34,7 +34,7 @@ struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i,
 
 /* Whether rows of the reading's layer become past. */
 bool past_keeps(const sac_engine *e, const struct reading *r);
-/* The last rows of each run become past; behind the choices of the layer. */
+/* The last rows of each run become past; after the selections of the layer. */
 void past_keep(sac_engine *e, const struct reading *r);
 
 #endif

@@ -1,17 +1,17 @@
-/* place.h: who computes which layers, with what memory. An engine has one place, the CPU or a GPU,
- * or more: several GPUs (params.device), and before them the CPU, if it computes the first layers
- * (params.n_device_layer). A step goes through the places in their order, and the hidden states of
- * its rows go from each to the next. The output is the CPU's if GPUs have but the last layers, and
- * else the last GPU's.
+/* place.h: which device computes which layers, with what memory. An engine has one place, the CPU
+ * or a GPU, or more: several GPUs (params.device), preceded by the CPU if it computes the first
+ * layers (params.n_device_layer). A step goes through the places in order, and passes the hidden
+ * states of its rows from each to the next. If GPUs have only the last layers, the CPU computes the
+ * output; otherwise the last GPU does.
  *
- * Keys and values lie where their layer is computed, and so attention is there. With
+ * Keys and values are where their layer is computed, and so is its attention. With
  * params.kv_on_host all of them are the program's: then the first place is the CPU, whatever layers
- * it has, attention of every layer is there, and the others have the linear part of their layers
- * alone. Rows' queries, keys and values come down in each of these, and what attention has made of
- * them goes up.
+ * it has, it computes attention of every layer, and the other places only have the linear part of
+ * their layers. In each of these, queries, keys and values of the rows are copied to the CPU, and
+ * the results of attention back.
  *
- * What a layer works with are fields of the engine, whoever computes it: the backend and its
- * operations, weights, scratch, rooms of the methods. place_enter sets them to those of a place.
+ * What a layer works with are fields of the engine, whatever computes it: the backend and its
+ * operations, weights, scratch, scratch of the methods. place_enter sets them to those of a place.
  * Between steps an engine is in its first one. */
 #ifndef SAC_ENGINE_PLACE_H
 #define SAC_ENGINE_PLACE_H
@@ -28,15 +28,15 @@
 /* Activations of one step, f32, in the backend's memory. */
 struct scratch {
     float *x; /* [n_row_max, n_embd] residual stream */
-    /* [n_all, n_row_max, n_embd] what shares of a layer make of a branch (share.h); of a layer that
-     * is one's own, where a norm stands behind it */
+    /* [n_all, n_row_max, n_embd] results of the shares of a layer's branch (share.h); for a layer
+     * computed alone, if a norm follows */
     float *tmp;
     uint64_t *inbox;        /* [2, n_all, share_inbox_words] where other shares send theirs */
     float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
     float *attn;            /* [n_row_max, n_head * head_dim] */
     float *ffn;             /* [n_row_max, n_ff] */
     float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] global and local layers */
-    /* Where the program has x, cos and sin: the same places, unless a device computes; those of the
+    /* If the program has x, cos and sin: the same places, unless a device computes; those of the
      * host's layers, if there are any before. */
     float *x_in, *cos_in[2], *sin_in[2];
     float *qkv_seen; /* where it reads qkv (layer_look), likewise */
@@ -45,7 +45,7 @@ struct scratch {
     size_t linear_bytes, attn_bytes;
 };
 
-/* The rooms of methods, in the backend's memory. */
+/* Scratch of methods, in the backend's memory. */
 struct place_rooms {
     uint8_t *worker[CHOOSER_KINDS]; /* as in struct chooser */
     uint32_t *mask, *page, *tok;    /* as in struct decode, like the next ones */
@@ -63,7 +63,7 @@ struct place {
     const struct weights *weights; /* the model's, or `copy` */
     struct scratch scratch;
     struct place_rooms rooms;
-    sac_status status; /* a failure that nobody has been told yet, */
+    sac_status status; /* a failure that has not been reported yet, */
     sac_error why;     /* and the words for it */
     /* Of a device: */
     struct weights copy; /* owned: of its layers' weights, and the output's if it computes that */
@@ -74,13 +74,13 @@ struct place {
     struct arena arena; /* of that block, while it is planned */
 };
 
-/* Part of the engine's plan_memory, behind the methods: what each place has of its own, those of
- * devices in their arenas. */
+/* Part of the engine's plan_memory, after the methods: each place's own memory, that of devices in
+ * their arenas. */
 void place_plan(sac_engine *e, struct arena *a);
 
 /* The places are open: the engine is in the first one. */
 void place_begin(sac_engine *e);
-/* The fields of the engine that layers work with are those of place i from here on. */
+/* From here on the fields of the engine that layers work with are those of place i. */
 void place_enter(sac_engine *e, uint32_t i);
 /* The number of the place that has a layer's pages and attends to them; of the one that computes
  * its linear part; and of the one that computes the output. */
@@ -93,20 +93,19 @@ struct place *place_last(sac_engine *e);
  * none. */
 uint32_t place_first_device(const sac_engine *e);
 uint32_t place_n_device(const sac_engine *e);
-/* Whether the CPU, or a device, has the pages of some layers or all, and so attends and chooses. */
+/* Whether the CPU, or a device, has the pages of some or all layers, and so attends and selects. */
 bool place_has_host(const sac_engine *e);
 bool place_has_device(const sac_engine *e);
 
-/* In a step: what rows have become goes on to place i, and what it computes with. Back on the CPU
- * they are there behind place_wait. */
+/* In a step: hidden states move on to place i, with what it needs to compute. Back on the CPU they
+ * are available after place_wait. */
 void place_cross(sac_engine *e, uint32_t i);
 /* Around the attention of a layer, between its linear parts: the rows' queries, keys and values
- * come to the place that has its pages, waited for, and what was made of them goes back. Nothing,
- * where all of the layer is computed in one place. */
+ * move to the place that has its pages, waited for, and the results back. Nothing, if one place
+ * computes the whole layer. */
 void place_to_pages(sac_engine *e, uint32_t layer);
 void place_from_pages(sac_engine *e, uint32_t layer);
-/* Until all places have done what was asked of them; or the first thing that has gone wrong since
- * the last call. */
+/* Waits until all places have finished; or returns the first failure since the last call. */
 sac_status place_wait(sac_engine *e, sac_error *err);
 
 #endif

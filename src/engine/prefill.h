@@ -1,5 +1,5 @@
-/* prefill.h: prefill methods at work: their tables and their plans. Masks and lists are those of
- * the layer and batch in work. */
+/* prefill.h: running prefill methods: their tables and their plans. Masks and lists are those of
+ * the current layer and batch. */
 #ifndef SAC_ENGINE_PREFILL_H
 #define SAC_ENGINE_PREFILL_H
 
@@ -12,7 +12,7 @@ struct prefill_method {
     void *table; /* of struct method_table; NULL: none is in use */
 };
 
-#define PREFILL_STEPS 8 /* that are not waited for, at most */
+#define PREFILL_STEPS 8 /* maximum steps that are not waited for */
 
 /* What the lists of a step are counted by: [n_seq_max] tiles and sequences of its runs that have
  * plans, [n_seq_max + 1] where their lists begin, and [n_layer][list_max] what came of them. */
@@ -23,12 +23,12 @@ struct prefill_step {
     struct attn_list *list;
 };
 
-/* The layer that a run was asked in last, and the number of that call; 0: there is none. */
+/* The layer for which a run was last called, and the number of that call; 0: there is none. */
 struct prefill_before {
     uint32_t layer, call;
 };
 
-/* Memory of a device that chooses, a place's. */
+/* Memory of a device that selects, belonging to a place. */
 struct prefill_rooms {
     uint32_t *mask; /* [run_list_max][max_page] rooms, and so on as in struct op_sample */
     uint8_t *weight;
@@ -44,14 +44,14 @@ struct prefill_rooms {
     void *pool; /* [pool_bytes] the same, of struct op_trace */
 };
 
-/* Where a device chooses (prefill_device.c). */
+/* If a device selects (prefill_device.c). */
 struct prefill_away {
-    size_t list_max;     /* lists that the runs of a batch can have; 0: nobody chooses there */
+    size_t list_max;     /* maximum lists of a batch's runs; 0: nobody selects there */
     size_t run_list_max; /* of one run, of methods that mark pages by lists */
     struct prefill_rooms rooms;
     uint32_t call;
     struct op_block_segment *segment; /* [run_list_max] of the run in work */
-    size_t fused_bytes;               /* of a KV head and run that chooses blocks */
+    size_t fused_bytes;               /* of a KV head and run that selects blocks */
     struct prefill_before *before;    /* [n_seq_max] runs of the batch, in the order of plans */
     size_t room_bytes, pool_bytes;
     uint32_t trace_rows;        /* that choose or judge lines, at most */
@@ -86,22 +86,22 @@ struct prefill {
     uint64_t *n_skip; /* [n_worker] of struct op_attn, since the beginning */
 };
 
-/* The length of chunks; returns the rows that a step may need for them, beside one decode row of
- * every other sequence. */
+/* The length of chunks; returns the rows that a step may need for them, in addition to one decode
+ * row of every other sequence. */
 uint32_t prefill_init(sac_engine *e);
 /* Part of chooser_plan, if some method is not dense: tables, masks and lists. */
 void prefill_plan(sac_engine *e, struct arena *a);
 
 /* The table of heads of a sequence's method, or NULL. */
 const void *prefill_table(const sac_engine *e, uint32_t seq_i);
-/* Reads the tables of heads that specifications name. */
+/* Reads the tables of heads named in specifications. */
 sac_status prefill_read_tables(sac_engine *e, sac_error *err);
 
 /* Rows of a prompt chunk that begins at `pos` of a sequence and has n pending ones: for methods
  * that plan, chunks end at fixed positions. 0: as many as fit. */
 uint32_t prefill_chunk(const sac_engine *e, uint32_t seq_i, uint32_t n);
 
-/* Says what the layer's prompt rows read; between seal and attention. */
+/* Determines what the layer's prompt rows read; between seal and attention. */
 void prefill_choose(sac_engine *e, struct reading *r);
 
 /* The tiles of a run's plan, without masks. */
@@ -109,9 +109,8 @@ struct plan prefill_shape(const sac_engine *e, uint32_t run_i);
 /* Adds what the lists of a run and layer read. */
 void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s, uint32_t n_part);
 
-/* The same on a device, which is not waited for: whether a method chooses there in some layers, and
- * in the one at hand; sizes and memory, the begin of a layer, and one
- * run's plan. */
+/* The same on a device, which is not waited for: whether a method selects there in some layers, and
+ * in the current one; sizes and memory, the start of a layer, and one run's plan. */
 bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks);
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
 /* Rooms for a method's plans, of runs and batches of so many lists, at least. */
@@ -120,12 +119,12 @@ void prefill_device_plan(sac_engine *e, struct arena *a);
 void prefill_device_plan_rooms(sac_engine *e, struct arena *a);
 void prefill_device_begin(sac_engine *e);
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out);
-/* Behind all layers: brings what was chosen. Behind a wait: adds it to the counters. */
+/* After all layers: fetches the selections. After a wait: adds them to the counters. */
 void prefill_device_fetch(sac_engine *e);
 void prefill_device_count(sac_engine *e);
-/* Whether there is room for one more step before what was chosen is counted. */
+/* Whether there is room for one more step before selections are counted. */
 bool prefill_device_has_room(const sac_engine *e);
-/* What was chosen is not known: the device has failed. */
+/* Selections are unknown: the device has failed. */
 void prefill_device_drop(sac_engine *e);
 
 #endif

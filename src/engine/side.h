@@ -1,9 +1,9 @@
-/* side.h: side data of pages: what methods note about a page's keys and values when it is sealed or
- * loaded, to choose by it later. Methods of both kinds are served together, so a page is read once
- * for all of them; each has an array of its own, in which a choice reads what lies side by side.
+/* side.h: side data of pages: what methods store about a page's keys and values when it is sealed
+ * or loaded, to select by it later. Methods of both kinds are served together, so a page is read
+ * once for all of them; each has its own array, in which a selection reads contiguous data.
  *
- * Memory is part of plan_memory: side_begin, then side_add for each method that keeps something,
- * then side_plan for each place (place.h). Data belongs to a page and lives as long as it. */
+ * Memory is part of plan_memory: side_begin, then side_add for each method with side data, then
+ * side_plan for each place (place.h). Data belongs to a page and lives as long as it. */
 #ifndef SAC_ENGINE_SIDE_H
 #define SAC_ENGINE_SIDE_H
 
@@ -23,7 +23,7 @@ struct side_user {
 /* Where a method's data lies. */
 struct side_place {
     size_t bytes;  /* of a page; 0: it has none */
-    size_t before; /* bytes of a page that the arrays before its own hold */
+    size_t before; /* bytes of a page in the arrays before its own */
 };
 
 struct side {
@@ -42,7 +42,7 @@ void side_plan(sac_engine *e, struct arena *a);
 
 /* Side data of n pages that were sealed or loaded. */
 void side_seal(sac_engine *e, const page_id *page, uint32_t n);
-/* A method's data of page 0, that of page i being place.bytes * i behind it. */
+/* A method's data of page 0; that of page i follows place.bytes * i later. */
 const uint8_t *side_base(const struct side *s, struct side_place place);
 
 #endif

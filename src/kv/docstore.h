@@ -1,14 +1,14 @@
-/* docstore.h: documents that were computed once, on disk: which there are, what they are called,
- * how much room they take. The bytes of a document are somebody else's (engine/docs.c); here they
- * are a file that is there whole or not at all.
+/* docstore.h: stored documents on disk: an index of names and sizes. The bytes of a document are
+ * defined elsewhere (engine/docs.c); here they are a file that is complete or absent.
  *
- * A folder holds `index.mdb`, an LMDB with one record a name, and one file a document, called by
+ * A folder holds `index.mdb`, an LMDB with one record per name, and one file per document, named by
  * the document's id. A name belongs to a scope: a model, a KV type and a tenant, so that the same
- * name stands for the same text read by different models. Several names may stand for one document.
+ * name can stand for the same text computed by different models. Several names may refer to one
+ * document.
  *
  * Any number of processes may use a folder, one store each. A reader that has a file open keeps it
- * when the document is removed. Of a store's threads, one at a time changes it; others may look
- * records and files up meanwhile. */
+ * when the document is removed. One thread of a store at a time changes it; others may look up
+ * records and files meanwhile. */
 #ifndef SAC_KV_DOCSTORE_H
 #define SAC_KV_DOCSTORE_H
 
@@ -33,23 +33,23 @@ struct docstore_record {
     struct docstore_scope scope;
     char name[DOCSTORE_NAME_MAX + 1];
     uint8_t id[DOCSTORE_ID_BYTES];
-    uint32_t n_tok, n_head; /* tokens; those before the text: the beginning of a chat */
+    uint32_t n_tok, n_head; /* tokens; those before the text: the start of a chat */
     uint64_t bytes;         /* of the file */
     int64_t created, used;
     int64_t expires; /* 0: never */
-    bool is_pinned;  /* room is never made by removing it */
+    bool is_pinned;  /* never removed to make room */
     char model[64], tags[128];
 };
 
 struct docstore;
 
-/* Makes the folder if it is not there, unless the store is only read. A folder that may be read and
- * not written gives a store that only reads. */
+/* Creates the folder if it is missing, unless the store is read-only. A folder that can be read and
+ * not written gives a read-only store. */
 sac_status docstore_open(struct docstore **out, const char *dir, bool only_reads, sac_error *err);
 void docstore_close(struct docstore *s);
 
-/* Names that may be given: 1 to DOCSTORE_NAME_MAX bytes of UTF-8 without control characters and
- * commas, which part names on a command line. */
+/* Valid names: 1 to DOCSTORE_NAME_MAX bytes of UTF-8 without control characters and commas, which
+ * separate names on a command line. */
 sac_status docstore_check_name(const char *name, sac_error *err);
 
 bool docstore_writable(const struct docstore *s);
@@ -60,21 +60,21 @@ sac_status docstore_get(struct docstore *s, const struct docstore_scope *scope, 
 /* The same if it has expired. */
 sac_status docstore_find(struct docstore *s, const struct docstore_scope *scope, const char *name,
                          struct docstore_record *out, sac_error *err);
-/* All records, in the order of scopes and names; `*out` [*out_n] is the caller's (mem_free). */
+/* All records, in the order of scopes and names; the caller owns `*out` [*out_n] (mem_free). */
 sac_status docstore_list(struct docstore *s, struct docstore_record **out, size_t *out_n,
                          sac_error *err);
 
-/* How many records there are, and their bytes; a file of several names counts for each. */
+/* The number of records, and their bytes; a file with several names counts for each. */
 sac_status docstore_count(struct docstore *s, uint64_t *out_n, uint64_t *out_bytes, sac_error *err);
 
 /* The file of a document, and its size; 0: there is none. */
 void docstore_path(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
                    char out[DOCSTORE_PATH_MAX]);
 uint64_t docstore_file_bytes(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES]);
-/* The kernel begins to read the file and the call returns: who loads it soon finds it in memory. */
+/* Starts read-ahead of the file and returns, so that a load soon afterwards finds it in memory. */
 void docstore_read_ahead(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES]);
 
-/* A file that is being written. Nobody sees it before docstore_commit. */
+/* A file being written. It is invisible before docstore_commit. */
 struct docstore_draft {
     FILE *file;
     char path[DOCSTORE_PATH_MAX];
@@ -86,10 +86,10 @@ sac_status docstore_begin(struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES
 sac_status docstore_commit(struct docstore *s, struct docstore_draft *draft,
                            struct docstore_record *record, sac_error *err);
 void docstore_abort(struct docstore_draft *draft);
-/* Enters a record of a document whose file is there; also for changes of pin, tags and times. */
+/* Enters a record of a document whose file exists; also for changes of pin, tags and times. */
 sac_status docstore_put(struct docstore *s, const struct docstore_record *record, sac_error *err);
 
-/* These names were used now; those that are not there are passed over. */
+/* Marks these names as used now; missing ones are skipped. */
 sac_status docstore_touch(struct docstore *s, const struct docstore_scope *scope,
                           const char *const *name, size_t n, sac_error *err);
 
@@ -99,12 +99,11 @@ sac_status docstore_remove(struct docstore *s, const struct docstore_record *rec
 
 struct docstore_freed {
     uint32_t n_expired, n_evicted, n_lost; /* names; n_lost: their files were gone */
-    uint32_t n_stray;                      /* files that no name stands for */
+    uint32_t n_stray;                      /* files without a name */
     uint64_t bytes;
 };
-/* Removes what has expired, then, where the files are larger than `bytes_max` (0: any size), the
- * names that were not used for the longest time, pinned ones never; and what was left by processes
- * that were killed. */
+/* Removes what has expired, and what was left by killed processes; then, if the files are larger
+ * than `bytes_max` (0: no limit), the least recently used names, except pinned ones. */
 sac_status docstore_collect(struct docstore *s, uint64_t bytes_max, struct docstore_freed *out,
                             sac_error *err);
 

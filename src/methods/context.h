@@ -1,10 +1,10 @@
-/* context.h: what a composer is: a method that says how documents, each computed alone, become one
- * context: which of their pages stay, which tokens are computed again. The engine does both
- * (compose.c, refresh.c); a composer only fills masks.
+/* context.h: what a context method is: it says how documents, each computed separately, become one
+ * context: which of their pages are kept, and which tokens are recomputed. The engine does both
+ * (compose.c, refresh.c); a method only fills masks.
  *
- * Contract: hooks are pure functions of what they are handed, allocate nothing and are called on
- * one thread. Pages are those of the composed sequence: first the head, then document after
- * document, each in whole pages. */
+ * Contract: hooks are pure functions of their arguments, allocate nothing and are called on one
+ * thread. Pages are those of the composed sequence: first the head, then one document after the
+ * other, each in whole pages. */
 #ifndef SAC_METHODS_CONTEXT_H
 #define SAC_METHODS_CONTEXT_H
 
@@ -16,16 +16,16 @@ struct context_doc {
     uint32_t begin, end; /* pages */
 };
 
-/* What is noted of a document when it is computed (engine/notes.c), for one layer. Its text is cut
- * into blocks of CONTEXT_BLOCK tokens; the last may be shorter. Vectors are those before rotation.
- */
+/* Data stored about a document when it is computed (engine/notes.c), for one layer. Its text is
+ * cut into blocks of CONTEXT_BLOCK tokens; the last may be shorter. Vectors are those before
+ * rotation. */
 #define CONTEXT_BLOCK 64u
 struct context_note {
     const float *query;  /* [n_head, head_dim] mean over the last two blocks */
     const float *key;    /* [n_block, n_kv_head, head_dim] means */
     const float *anchor; /* [n_kv_head, head_dim] mean over the first and the last two blocks */
-    /* Of the token of each block that the rows behind the block look at most: their mean attention,
-     * the exponent of its decay with distance, and which it is, counted from the text's begin. */
+    /* For the token of each block to which rows after the block attend most: their mean attention,
+     * the exponent of its decay with distance, and its index from the start of the text. */
     const float *mass, *slope, *token; /* [n_block] */
 };
 
@@ -34,65 +34,65 @@ struct context_view {
     const void *param; /* as in struct method_lane */
     uint32_t n_layer, n_page, n_doc;
     const struct context_doc *doc;   /* [n_doc] */
-    const struct context_note *note; /* [n_doc, n_layer], or NULL: the composer wants none */
-    /* [n_layer, n_page * PAGE_TOK] what the question reads of each token (engine/mass.h), or NULL
-     */
+    const struct context_note *note; /* [n_doc, n_layer], or NULL: the method needs none */
+    /* [n_layer, n_page * PAGE_TOK] attention of the question to each token (engine/mass.h), or
+     * NULL */
     const float *mass;
-    const uint32_t *done; /* [n_page] tokens that rounds before have computed again */
+    const uint32_t *done; /* [n_page] tokens recomputed in earlier rounds */
     /* [n_layer, n_head, head_dim] mean over the question's tokens that ask, or NULL: likewise */
     const float *query;
     uint32_t n_head;
 };
 
 struct context_plan {
-    /* [n_layer, n_page] bit t of a word: keys and values of token t of the page are computed again
-     * in this layer. A token is computed up to the last layer that has its bit. Zeroed before. */
+    /* [n_layer, n_page] bit t of a word: keys and values of token t of the page are recomputed in
+     * this layer. A token is computed up to the last layer that has its bit. Initially zero. */
     uint32_t *refresh;
-    /* [n_layer, n_page] whether the page is read by those behind it. All true before; a page of the
-     * head, and any in a layer with a window of its own, stays in any case. */
+    /* [n_layer, n_page] whether the page is read by later tokens. Initially all true; pages of the
+     * head, and any page in a layer with a window of its own, are kept in any case. */
     bool *resident;
-    float *spare; /* [2 * n_page * PAGE_TOK + 4 * n_head * head_dim] holds anything */
+    float *spare; /* [2 * n_page * PAGE_TOK + 4 * n_head * head_dim] scratch */
 };
 
-/* How far keys and values that were computed again are from those of the document: sums of squares
- * over all KV heads, 0 for a token that was not. */
+/* Distance of recomputed keys and values from those of the document: sums of squares over all KV
+ * heads, 0 for a token that was not recomputed. */
 struct context_change {
     const float *k, *v; /* [n_page * PAGE_TOK] */
 };
 
-/* Who computes the question's tokens, all but the last, which is the caller's in any case. */
+/* Who computes the question's tokens, except the last, which the caller always computes. */
 enum context_question {
-    CONTEXT_QUESTION_NONE,  /* the caller, behind what the composer has left */
-    CONTEXT_QUESTION_APART, /* it was computed like a document, behind the head and nothing else */
-    CONTEXT_QUESTION_HERE,  /* the engine, over the pages that are resident; then all are again */
+    CONTEXT_QUESTION_NONE,  /* the caller, after what the method has kept */
+    CONTEXT_QUESTION_APART, /* it was computed like a document, after the head and nothing else */
+    CONTEXT_QUESTION_HERE,  /* the engine, over the resident pages; then all are recomputed */
 };
 
-/* What becomes of new keys and values: theta new + (1 - theta) old, theta being their cosine over
- * all KV heads of a token or over each. */
+/* How new keys and values replace old ones: theta new + (1 - theta) old, theta being their cosine
+ * over all KV heads of a token or over each. */
 enum context_fusion { CONTEXT_FUSION_NONE, CONTEXT_FUSION_TOKEN, CONTEXT_FUSION_HEAD };
 
 struct method_context {
     bool computes_all; /* no document is used: all tokens are computed as a prompt */
-    /* Where documents stand: the position of each one's first token, and of what comes behind all.
-     * They are handed out as of documents that stand behind each other. NULL: so they do. */
+    /* Where documents are placed: the position of each one's first token, and of what follows them
+     * all. The initial values are those of consecutive documents. NULL: they are kept. */
     void (*place)(const struct context_view *v, int32_t *begin, int32_t *end);
     enum context_question (*question)(const void *param); /* NULL: CONTEXT_QUESTION_NONE */
-    const char *decode; /* the decode method that it needs, or NULL: any */
-    /* Whether `plan` wants notes and the question's queries; those are made by rows that see what
-     * `probe` leaves resident. NULL: it wants neither, and gives no page back. */
+    const char *decode; /* the decode method that it requires, or NULL: any */
+    /* Whether `plan` needs notes and the question's queries; these come from rows that see what
+     * `probe` leaves resident. NULL: it needs neither, and frees no page. */
     bool (*probe)(const struct context_view *v, struct context_plan *out);
     /* How many of the question's last tokens make up its query, and read; NULL, 0, or more than
      * there are: all of them. */
     uint32_t (*asks)(const void *param);
     void (*plan)(const struct context_view *v, struct context_plan *out); /* NULL: as it is */
     enum context_fusion (*fuses)(const void *param); /* NULL: CONTEXT_FUSION_NONE */
-    /* Layers [*first, *end) of which `plan` wants to know what the question reads of documents as
-     * they are; NULL, or *first = *end: of none. Where all of them see a window only, it gets those
-     * of all layers. */
+    /* Layers [*first, *end) for which `plan` needs the question's attention to the stored
+     * documents; NULL, or *first = *end: none. If all of them have only a window, it gets those of
+     * all layers. */
     void (*reads)(const struct context_view *v, uint32_t *first, uint32_t *end);
-    uint32_t (*rounds)(const void *param); /* of reading and planning; NULL: one */
-    /* Whether `observe` wants to see this layer's changes before its attention; it may take bits of
-     * this layer's successors away, and add none. */
+    uint32_t (*rounds)(const void *param); /* rounds of reading and planning; NULL: one */
+    /* Whether `observe` needs this layer's changes before its attention; it may clear bits of later
+     * layers, and set none. */
     bool (*watches)(const struct context_view *v, uint32_t layer);
     void (*observe)(const struct context_view *v, struct context_plan *plan, uint32_t layer,
                     const struct context_change *change);
@@ -109,8 +109,8 @@ static inline uint32_t *context_refresh(const struct context_view *v, const stru
 void context_mark(const struct context_view *v, struct context_plan *p, uint32_t layer,
                   uint32_t begin, uint32_t end);
 
-/* Of all layers, those in which a question looks for its answer
- * (docs/performance/stored_documents.md): neither the first, which look at words, nor the last. */
+/* The layers in which a question looks for its answer (docs/performance/stored_documents.md):
+ * neither the first ones, which attend to words, nor the last ones. */
 #define CONTEXT_READ_FROM 0.25
 #define CONTEXT_READ_TO   0.85
 
@@ -123,13 +123,13 @@ static inline uint32_t context_layer_at(const struct context_view *v, double par
 /* Tokens of all documents. */
 uint32_t context_tokens(const struct context_view *v);
 
-/* How many of the tokens of `word` [n_page], the largest values first, have together this share of
- * what all of them have. `spare` as below. */
+/* How many of the tokens of `word` [n_page], the largest values first, together hold this share of
+ * the sum. `spare` as below. */
 uint32_t context_count_share(const struct context_view *v, const uint32_t *word, const float *value,
                              double share, float *spare);
 
-/* Keeps, of the bits of `word` [n_page], those of the n largest values, the lower token of equal
- * ones. `spare` [n_page * PAGE_TOK] holds anything. */
+/* Keeps, of the bits of `word` [n_page], those of the n largest values, the lower token first among
+ * equals. `spare` [n_page * PAGE_TOK] is scratch. */
 void context_keep_best(const struct context_view *v, uint32_t *word, const float *value, uint32_t n,
                        float *spare);
 

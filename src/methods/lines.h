@@ -1,6 +1,6 @@
 /* lines.h: attention as lines. A vertical is a column c, what all rows read of one key; a slash is
  * an offset o = row - c, a diagonal. MInference, FlexPrefill and LoopServe sum the attention of a
- * few rows along both kinds of line, choose the best and read those for every row.
+ * few rows along both kinds of line, select the best and read those for every row.
  *
  * No function allocates or fails. */
 #ifndef SAC_METHODS_LINES_H
@@ -12,11 +12,11 @@
 #include <stdint.h>
 
 /* Adds the attention of the row at position `row`, p [row + 1], to the sums of n columns, col[c],
- * and slashes, slash_down[n - 1 - o]: downwards, so that neighbours in a row stay neighbours. */
+ * and slashes, slash_down[n - 1 - o]: downwards, so that neighbours in a row remain neighbours. */
 void lines_add(float *col, float *slash_down, uint32_t n, const float *p, uint32_t row);
 
-/* A choice of lines among the first n positions, laid out so that marking what a tile of rows reads
- * is an OR of two rows of words, however many lines there are. */
+/* A selection of lines among the first n positions, laid out so that marking what a tile of rows
+ * reads is an OR of two rows of words, for any number of lines. */
 struct lines {
     uint32_t n_word, tile_tok; /* words of a mask; rows of a tile, a multiple of PAGE_TOK */
     uint32_t *col;             /* [n_word] bit c: vertical c */
@@ -26,7 +26,7 @@ struct lines {
     uint32_t *band;
 };
 
-/* Takes the words from `a` and clears them, unless it measures. */
+/* Takes the words from `a` and clears them, unless it only measures. */
 void lines_make(struct lines *l, uint32_t n, uint32_t tile_tok, struct arena *a);
 void lines_clear(struct lines *l);
 

@@ -1,9 +1,9 @@
-/* observe.h: what the queries of some rows looked at: the softmax share of each token, summed over
- * the rows and the query heads of the KV head. SnapKV and its relatives choose by it once,
+/* observe.h: what the queries of some rows attended to: the softmax share of each token, summed
+ * over the rows and the query heads of the KV head. SnapKV and its relatives select by it once,
  * LoopServe every few tokens.
  *
  * The rows are past ones, whose queries the engine has kept, and perhaps the lane's own. A row sees
- * the tokens up to its own, and none of a page that an evicting method has given back. */
+ * the tokens up to its own, and none of a page that an evicting method has freed. */
 #ifndef SAC_METHODS_OBSERVE_H
 #define SAC_METHODS_OBSERVE_H
 
@@ -13,7 +13,7 @@
 
 #define OBSERVE_NEVER (-1e30f) /* its exponential is 0, and it is finite */
 
-/* Scratch, handed out by the code that measures it. Stride: tokens of a context, rounded up. */
+/* Scratch, laid out by the code that measures it. Stride: tokens of a context, rounded up. */
 struct observe {
     size_t stride;
     float *sum;   /* [stride] the result: shares of tokens 0 .. pos */
@@ -31,7 +31,7 @@ size_t observe_make(struct observe *o, const struct method_shape *s, void *scrat
  * False: something is not finite. */
 bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,
                   uint32_t end);
-/* Counts what that reads, where a device does it. */
+/* Counts what that reads, when a device does it. */
 void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end);
 /* Scores of at most OBSERVE_ROWS rows from `begin` on, of all their heads: row i's head g at
  * o->score + (i * group + g) * stride, tokens 0 .. pos; OBSERVE_NEVER where a row does not see a
@@ -39,7 +39,7 @@ void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end);
 void observe_scores(const struct observe *o, const struct method_lane *l, uint32_t begin,
                     uint32_t n_row);
 /* The same in parts: first the rows' queries, then pieces of the pages, of which the own one is the
- * last, by any workers, each with a `k` [PAGE_TOK, head_dim] of its own. */
+ * last, by any workers, each with its own `k` [PAGE_TOK, head_dim]. */
 void observe_queries(const struct observe *o, const struct method_lane *l, uint32_t begin,
                      uint32_t n_row);
 void observe_pages(const struct observe *o, const struct method_lane *l, uint32_t begin,

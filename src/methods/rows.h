@@ -1,9 +1,9 @@
-/* rows.h: what a few rows of a prompt chunk attend to: the sample from which the methods of lines
- * judge all rows. All keys are scored, queries and keys rounded to bf16.
+/* rows.h: what a few rows of a prompt chunk attend to: the sample by which line methods judge all
+ * rows. All keys are scored, with queries and keys rounded to bf16.
  *
- * Keys are read, centred and packed once for all query heads. Then head by head, so that what is
- * kept of a head stays in the caches: scores become 16-bit weights panel by panel, and weights
- * become shares when they are summed up. */
+ * Keys are read, centred and packed once for all query heads. Processing is then head by head, so
+ * that the data of a head stays in the caches: scores become 16-bit weights panel by panel, and
+ * weights become shares when they are summed. */
 #ifndef SAC_METHODS_ROWS_H
 #define SAC_METHODS_ROWS_H
 
@@ -25,13 +25,13 @@ struct rows {
     float *top, *max, *sum; /* [panels][n], [n], [n] */
 };
 
-/* Takes memory for samples of at most n_max rows; `at` is the caller's to fill, and `n` to set.
- * Sets `stride`: so many floats hold a row of attention, a sum of columns or one of slashes. */
+/* Allocates memory for samples of at most n_max rows; the caller fills `at` and sets `n`. Sets
+ * `stride`: the number of floats for a row of attention, a sum of columns or one of slashes. */
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a);
 /* Reads the lane's keys, before the first head attends. False: one is not finite. */
 bool rows_read_keys(const struct rows *r, const struct method_lane *l);
-/* Attention of a query head's rows, which those below are about. False: a score is NaN or infinity.
- */
+/* Attention of a query head's rows, used by the functions below. False: a score is NaN or
+ * infinity. */
 bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head);
 /* Adds each row's attention to the sums of columns, column[c], and slashes, down[end - 1 - o] for
  * the chunk's end, as in lines.h. With `keep` that of row i to token c stays in bf16, which the

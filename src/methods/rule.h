@@ -1,14 +1,14 @@
-/* rule.h: a method is a score and a rule. What the rules of methods with a budget have in common
- * stands here once: a budget that holds the whole context reads everything, as the first layers do
- * where a method wants it; scores become shares of a softmax; a score that is NaN or infinite makes
- * its head dense; ends come first and are not counted; and the best of what is left are taken, the
- * earlier of two equal ones first (pick.h). */
+/* rule.h: a method is a score and a rule. This has what the rules of methods with a budget have in
+ * common: a budget that covers the whole context reads everything, as do the first layers if a
+ * method wants it; scores become shares of a softmax; a score that is NaN or infinite makes its
+ * head dense; first and recent tokens come first and are not counted; and the best of the rest are
+ * taken, the earlier of two equal ones first (pick.h). */
 #ifndef SAC_METHODS_RULE_H
 #define SAC_METHODS_RULE_H
 
 #include "methods/room.h"
 
-/* Tokens that the budget is good for; 0: everything is read, for it holds the whole context, or the
+/* Tokens that fit the budget; 0: everything is read, because it covers the whole context, or the
  * layer is one of the first n_dense. */
 uint32_t rule_budget(struct method_pick *out, const struct method_lane *l,
                      struct param_budget budget, uint32_t n_dense);

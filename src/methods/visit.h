@@ -1,10 +1,9 @@
-/* visit.h: choices that look while they read: pages are visited one after another, the most
- * promising first, until enough of the attention has been seen (slot `visit` of ops/lanes.h). What
- * attention would make of them is kept, so a page is read once.
+/* visit.h: selections that evaluate while they read: pages are visited one after another, the most
+ * promising first, until enough of the attention is covered (slot `visit` of ops/lanes.h). The
+ * attention output of these pages is kept, so a page is read once.
  *
- * With a tier below memory the pages of a round of all lanes are brought there before it is
- * visited, and those of the next steps are on their way meanwhile. What is visited does not depend
- * on it. */
+ * With a tier below memory the pages of a round of all lanes are loaded before it is visited, and
+ * those of the next steps are prefetched meanwhile. The visited pages do not depend on it. */
 #ifndef SAC_METHODS_VISIT_H
 #define SAC_METHODS_VISIT_H
 
@@ -12,15 +11,15 @@
 
 struct visit_rule {
     double mass;
-    uint32_t step, ahead; /* pages between two looks; steps that are fetched beforehand */
-    uint32_t recent;      /* newest tokens before the own page that are visited first */
+    uint32_t step, ahead; /* pages between two checks; steps that are prefetched */
+    uint32_t recent;      /* most recent tokens before the own page, visited first */
     enum op_rest rest;
     bool by_mean;
     bool by_layer;  /* the KV heads of a row are a team */
     uint32_t *last; /* in a lane's state: as in op_lane_visit; or NULL */
 };
 
-/* The rooms of a lane: votes of pages stand in room.vote. */
+/* Scratch of a lane: votes of pages are in room.vote. */
 struct visit_room {
     struct room room;
     float *weight, *page_most, *page_sum; /* as in op_lane_visit */
@@ -33,8 +32,8 @@ struct visit_room {
     size_t bytes;
 };
 
-/* Measures with NULL, else cuts `scratch`, whose first n_own bytes are the method's: a room by
- * pages, or (by_token) one by tokens, whose first scores are the votes of pages. */
+/* With NULL, measures; otherwise cuts `scratch`, whose first n_own bytes are the method's: a room
+ * by pages, or (by_token) one by tokens, whose first scores are the votes of pages. */
 struct visit_room visit_room_of(const struct method_shape *s, bool by_token, size_t n_own,
                                 void *scratch);
 

@@ -1,9 +1,9 @@
-/* backend.h: where tensors lie and who computes on them (docs/design.md, D15): memory, a queue, and
- * the op table on buffers of that memory. The CPU's memory is the program's own and its queue is
- * immediate; a GPU's is neither, and whoever wants to look at its memory copies and waits.
+/* backend.h: where tensors are and what computes on them (docs/design.md, D15): memory, a queue,
+ * and the op table on buffers of that memory. The CPU's memory is the program's own and its queue
+ * is immediate. A GPU's is neither: to look at its memory, copy and wait.
  *
- * Operations find the queue by their `workers` (workers_use_queue), so that callers pass the same
- * two arguments whoever computes. One thread at a time uses a backend. */
+ * Operations find the queue by their `workers` (workers_use_queue), so callers pass the same two
+ * arguments for any backend. One thread at a time uses a backend. */
 #ifndef SAC_OPS_BACKEND_H
 #define SAC_OPS_BACKEND_H
 
@@ -14,7 +14,7 @@ struct cuda_device;
 
 struct backend {
     struct ops ops;
-    bool is_host;      /* memory is the program's own: copies are done at once, or are none */
+    bool is_host;      /* memory is the program's own: copies are immediate, or not needed */
     uint32_t index;    /* of a device */
     char name[160];    /* "cpu", "cuda:0 NVIDIA H100 80GB HBM3" */
     size_t bytes_free; /* of a device's memory, when it was opened */
@@ -22,9 +22,9 @@ struct backend {
     struct cuda_device *device; /* owned; NULL on the CPU */
 };
 
-/* `device`: "cpu" or NULL, "cuda", "cuda:1". The library for GPUs is looked for as the environment
- * variable SACCADE_CUDA says, beside the program or library that this code is in, in ../lib from
- * there, and where the system looks. */
+/* `device`: "cpu" or NULL, "cuda", "cuda:1". The GPU library is searched at the path in the
+ * environment variable SACCADE_CUDA, then next to the program or library that contains this code,
+ * in ../lib from there, and in the system's paths. */
 sac_status backend_open(struct backend *out, const char *device, sac_error *err);
 void backend_close(struct backend *b); /* a zeroed one is nothing */
 
@@ -32,58 +32,57 @@ void backend_close(struct backend *b); /* a zeroed one is nothing */
 sac_status backend_check(const struct backend *b, const struct page_geom *geom, uint32_t n_head,
                          sac_error *err);
 
-/* Zeroed memory for tensors; NULL: there is not as much. */
+/* Zeroed memory for tensors; NULL: out of memory. */
 void *backend_take(struct backend *b, size_t bytes);
 void backend_give(struct backend *b, void *p, size_t bytes);
 
-/* Memory of the machine that the program and a device both reach; NULL: there is not as much, or
- * the CPU computes. */
+/* Host memory that both the program and a device can access; NULL: out of memory, or the CPU
+ * computes. */
 void *backend_take_shared(const struct backend *b, size_t bytes);
 void backend_give_shared(const struct backend *b, void *p); /* NULL is nothing */
 
-/* One block of the program's memory that copies from a device go to the short way; `unpin` before
- * it is freed. */
+/* A block of the program's memory to which copies from a device are fast; `unpin` before it is
+ * freed. */
 void backend_pin(const struct backend *b, void *p, size_t bytes);
 void backend_unpin(const struct backend *b);
 
 /* On a device: fills w->plain (weight.h), in order with the operations. */
 void backend_unpack(const struct backend *b, const struct weight *w);
 
-/* From the program's memory to the backend's, in order with the operations; `src` is free again.
- * Nothing happens where both are the same. */
+/* From the program's memory to the backend's, in order with the operations; `src` can be reused at
+ * once. No operation if both are the same. */
 void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes);
-/* The same of rows of `width` bytes, which lie behind each other in src and `pitch` apart in dst.
- */
+/* The same for rows of `width` bytes, contiguous in src and `pitch` apart in dst. */
 void backend_up_rows(const struct backend *b, void *dst, size_t pitch, const void *src,
                      size_t width, size_t n_row);
-/* Back; dst holds it after the next wait. */
+/* Back; dst is valid after the next wait. */
 void backend_down(const struct backend *b, void *dst, const void *src, size_t bytes);
 /* Within the backend's memory; pieces do not overlap. */
 void backend_copy(const struct backend *b, void *dst, const void *src, size_t bytes);
-/* From the memory of one backend to that of another, in order with the operations of both, at
- * least one of which is a device; to the host's, as backend_down. */
+/* From the memory of one backend to that of another, in order with the operations of both, at least
+ * one of which is a device; to the host's, like backend_down. */
 void backend_send(const struct backend *from, const struct backend *to, void *dst, const void *src,
                   size_t bytes);
-/* Makes a team of n devices that add up parts of up to n_word values (backend_sum), in this order;
- * `inbox[i]` is memory of b[i], [2, n, n_word]. From here on what is queued on one of them may wait
- * for the others; none of that is up to the caller. false: one of them cannot write to another's
+/* Makes a team of n devices that add parts of up to n_word values (backend_sum), in this order;
+ * `inbox[i]` is memory of b[i], [2, n, n_word]. From here on work queued on one of them may wait
+ * for the others, without action by the caller. false: one of them cannot write to another's
  * memory. */
 #define BACKEND_TEAM_MAX 16
 bool backend_join(const struct backend *const *b, uint64_t *const *inbox, uint32_t n,
                   size_t n_word);
 /* On all of b's team; `op` in the order in which they joined. */
 void backend_sum(const struct backend *b, const struct op_sum *op);
-/* Until everything is done but a step that is kept back; or the first thing that has gone wrong. */
+/* Waits until everything is done except a step that is kept back; or returns the first failure. */
 sac_status backend_wait(const struct backend *b, sac_error *err);
 
-/* A step ahead: what a device is to compute when the step before is done is described meanwhile. It
- * is everything between begin and end, and begins with `go`; of a team it is a step of all, and one
- * is asked. Whoever queues anything else before that makes the device forget it. `begin` false:
- * nothing is kept, and nothing has changed; `end` or `go` false: it has been forgotten. */
+/* A step ahead: a device's next step is described while the previous one runs. It is everything
+ * between begin and end, and starts with `go`; for a team it is a step of all, and only one is
+ * called. If anything else is queued before that, the device discards it. `begin` false: nothing is
+ * kept, and nothing has changed; `end` or `go` false: it has been discarded. */
 bool backend_ahead_begin(const struct backend *b);
 bool backend_ahead_end(const struct backend *b);
 bool backend_ahead_go(const struct backend *b);
-/* Of a step ahead, as backend_up: the room for bytes that are known by `go`. */
+/* In a step ahead, like backend_up: the memory for bytes that are known by the time of `go`. */
 void *backend_up_later(const struct backend *b, void *dst, size_t bytes);
 
 /* Opens a GPU (backend_cuda.c): fills the table, the name and the device. */
