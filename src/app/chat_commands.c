@@ -194,10 +194,10 @@ static void command_stats(struct chat *c, const char *arg)
 
 static const struct option_spec own_specs[] = {
     {"--predict --n-predict --max-tokens --n", OPTION_I32, offsetof(struct session, n_predict), "N",
-     "most tokens of an answer; -1: up to the end of the context", .min = -1, .max = INT32_MAX,
+     "maximum tokens of an answer; -1: up to the end of the context", .min = -1, .max = INT32_MAX,
      .env = NULL},
     {"--ignore-eos", OPTION_FLAG, offsetof(struct session, ignore_eos), NULL,
-     "ban the tokens that end an answer", .env = NULL},
+     "never sample the tokens that end an answer", .env = NULL},
     {0},
 };
 
@@ -247,21 +247,21 @@ static void command_help(struct chat *c, const char *arg);
 
 static const struct chat_command commands[] = {
     {"/file", "FILE [N/M]", command_file,
-     "put a document, or part N of M, before the next question"},
-    {"/unfile", "[FILE]", chat_files_drop, "take a document out; without FILE the last one"},
+     "insert a document, or part N of M, before the next question"},
+    {"/unfile", "[FILE]", chat_files_drop, "remove a document; without FILE the last one"},
     {"/docs", "", chat_files_list, "list the documents with their tokens"},
     {"/reading", "", command_reading, "show what the last answer read of the documents"},
     {"/method", "[KIND] SPEC", command_method, "change the prefill or decode method; show them"},
-    {"/ctx", "[N]", command_ctx, "make the context longer or shorter; show it"},
+    {"/ctx", "[N]", command_ctx, "change the context length; show it"},
     {"/system", "[TEXT]", command_system, "set the system message; without TEXT, show it"},
     {"/regen", "", command_regen, "answer the last question again"},
-    {"/clear", "", command_clear, "forget the conversation, keep the system message"},
-    {"/save", "FILE", chat_files_save, "write the conversation to FILE and FILE.state"},
-    {"/load", "FILE", chat_files_load, "go on with the conversation in a file"},
-    {"/set", "NAME VALUE", command_set, "change the sampling, as in: /set temp 0.7"},
+    {"/clear", "", command_clear, "clear the conversation, keep the system message"},
+    {"/save", "FILE", chat_files_save, "save the conversation to FILE and FILE.state"},
+    {"/load", "FILE", chat_files_load, "continue the conversation in a file"},
+    {"/set", "NAME VALUE", command_set, "change a sampling parameter, as in: /set temp 0.7"},
     {"/stats", "", command_stats, "show times and memory"},
     {"/help", "", command_help, "this list"},
-    {"/quit", "", command_quit, "leave, as do /exit and Ctrl-D"},
+    {"/quit", "", command_quit, "quit, as do /exit and Ctrl-D"},
 };
 
 #define N_COMMAND (sizeof commands / sizeof commands[0])
@@ -272,8 +272,8 @@ static void command_help(struct chat *c, const char *arg)
     (void)arg;
     for (size_t i = 0; i < N_COMMAND; i++)
         printf("%-8s %-12s %s\n", commands[i].name, commands[i].arg, commands[i].help);
-    printf("A line that ends in \\ goes on in the next one. Tab completes, arrows find what was\n"
-           "typed before. Ctrl-C stops an answer.\n");
+    printf("A line that ends in \\ continues on the next one. Tab completes, arrow keys "
+           "recall\nearlier lines. Ctrl-C stops an answer.\n");
 }
 
 const struct chat_command *chat_commands_at(size_t i)
