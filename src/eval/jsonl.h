@@ -24,17 +24,17 @@ struct jsonl_params {
     const char *path; /* for messages, and RULER's task: ".../niah_single_1/validation.jsonl" */
     const char *text; /* the file */
     size_t n_bytes;
-    const char *task;      /* RULER: instead of what the path says; or NULL */
+    const char *task;      /* RULER: instead of the name in the path; or NULL */
     const char *templates; /* LongBench: {"dataset": "... {context} ... {input} ..."}, or NULL for
                               our own wording */
 };
 
-/* Parses and checks every line, so that nothing is asked of a file that is broken further down. */
+/* Parses and checks every line, so that nothing is asked if a later line is invalid. */
 sac_status jsonl_open(struct jsonl **out, const struct jsonl_params *params, sac_error *err);
 void jsonl_close(struct jsonl *j);
 
 size_t jsonl_count(const struct jsonl *j);
-/* Task (data set) of sample `i`, and what place its question has ("" if moot). */
+/* Task (data set) of sample `i`, and the place of its question ("" if it does not apply). */
 void jsonl_cell(const struct jsonl *j, size_t i, struct task_cell *out);
 
 struct jsonl_args {
@@ -43,8 +43,8 @@ struct jsonl_args {
     uint64_t seed;
 };
 
-/* A task_source's `make`; `arg` is a struct jsonl_args and the cell's index the sample. A sample
- * that is longer than the cell's ctx is cut in the middle (LongBench) or refused (the others). */
+/* A task_source's `make`; `arg` is a struct jsonl_args and the cell's index is the sample. A sample
+ * longer than the cell's ctx is cut in the middle (LongBench) or rejected (the others). */
 sac_status jsonl_make(const void *arg, const struct task_text *t, const struct task_cell *cell,
                       struct task_sample *out, sac_error *err);
 

@@ -1,5 +1,5 @@
-/* matrix.h: prefill methods against decode methods: which pairs an engine takes, and what they
- * scored, as a table. */
+/* matrix.h: prefill methods crossed with decode methods: which pairs an engine accepts, and their
+ * scores, as a table. */
 #ifndef SAC_EVAL_MATRIX_H
 #define SAC_EVAL_MATRIX_H
 
@@ -9,22 +9,22 @@
 
 struct matrix {
     struct subjects pairs; /* all that were asked for */
-    sac_error *refusal;    /* [pairs.n] why the engine does not take a pair; "": it does. Owned */
+    sac_error *refusal;    /* [pairs.n] why the engine rejects a pair; "": it accepts it. Owned */
 };
 
 /* Lists as in subjects_cross. Freed by matrix_deinit, in any case. */
 sac_status matrix_make(struct matrix *out, const char *prefill, const char *decode, sac_error *err);
 void matrix_deinit(struct matrix *m);
 
-/* Makes an engine of each pair, with `params` otherwise; those that it takes go to `out_taken`,
- * freed by subjects_deinit in any case. An error if there is none, or no memory. */
+/* Creates an engine for each pair, with `params` otherwise; accepted pairs go to `out_taken`, freed
+ * by subjects_deinit in any case. An error if there is none, or no memory. */
 sac_status matrix_probe(struct matrix *m, struct subjects *out_taken, const sac_model *model,
                         const sac_engine_params *params, sac_error *err);
 
-/* A table for each task, place and context of the summary: scores in per cent, a decode method to a
- * line, with the shares that were computed and read; then the refusals. */
+/* A table for each task, place and context of the summary: scores in percent, one line per decode
+ * method, with the shares computed and read; then the rejections. */
 void matrix_markdown(const struct matrix *m, const struct summary *s, struct strbuf *out);
-/* Adds an object for each refused pair to the list of summary_json. */
+/* Adds an object for each rejected pair to the list of summary_json. */
 void matrix_add_refusals(const struct matrix *m, struct cJSON *list);
 
 #endif

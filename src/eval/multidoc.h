@@ -1,10 +1,9 @@
-/* multidoc.h: questions over several documents, for methods that keep documents' keys and values
- * and join them: the evidence stands in the first, the middle or the last part of its documents. A
- * method that keeps first and last blocks only must fail on the middle.
+/* multidoc.h: questions over several documents, for methods that store documents' keys and values
+ * and join them: the evidence is in the first, the middle or the last part of its documents. A
+ * method that keeps only first and last blocks must fail on the middle.
  *
- * Documents come apart, for each is computed alone. The same arguments and cell give the same
- * documents, and documents of another place differ in where the evidence stands and in nothing
- * else. */
+ * Documents are separate, because each is computed alone. The same arguments and cell give the same
+ * documents; documents of another place differ only in the place of the evidence. */
 #ifndef SAC_EVAL_MULTIDOC_H
 #define SAC_EVAL_MULTIDOC_H
 
@@ -29,29 +28,29 @@ void multidoc_filler_deinit(struct multidoc_filler *f);
 struct multidoc_args {
     uint64_t seed;
     uint32_t n_document;   /* 1 to MULTIDOC_MAX */
-    uint32_t n_tok;        /* of a document, in the mean; each is 30 % longer or shorter at most */
-    uint32_t n_duplicate;  /* documents without evidence that stand there twice, if so many can */
-    uint32_t n_distractor; /* documents without evidence that say almost what is asked */
+    uint32_t n_tok;        /* mean tokens per document; each is at most 30 % longer or shorter */
+    uint32_t n_duplicate;  /* documents without evidence that occur twice, if that many can */
+    uint32_t n_distractor; /* documents without evidence that almost answer the question */
     const struct multidoc_filler *filler; /* of every second document; NULL: generated prose */
 };
 
-/* "docs_facts": one document answers; "docs_hop": one names a keeper, another says the value. NULL
- * behind the last. */
+/* "docs_facts": one document answers; "docs_hop": one names a keeper, another has the value. NULL
+ * after the last. */
 const char *multidoc_name(uint32_t i);
-/* "first", "middle", "last"; NULL behind. */
+/* "first", "middle", "last"; NULL after these. */
 const char *multidoc_place(uint32_t i);
 
 struct multidoc_cell {
     const char *task, *place;
-    uint32_t index; /* of the questions that differ in nothing else */
+    uint32_t index; /* among questions that are otherwise alike */
 };
 
 struct multidoc {
     char *document[MULTIDOC_MAX]; /* [n] owned */
     uint32_t n;
-    char question[256], prefix[192]; /* what stands behind them; what the answer begins with */
+    char question[256], prefix[192]; /* the text after them; the given start of the answer */
     char expected[16];
-    uint32_t evidence[2]; /* documents: of the keeper's name, and of the value */
+    uint32_t evidence[2]; /* documents: with the keeper's name, and with the value */
 };
 
 /* `model` counts tokens. */

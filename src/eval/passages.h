@@ -1,16 +1,15 @@
 /* passages.h: which passages of the documents in a prompt an answer read.
  *
- * Where the documents stand in the prompt is found first. While the answer is made, softmax masses
- * are added up over its rows, the layers and the KV heads, for each passage: the tokens that a page
- * and a document share, so that what the end of a document shares its page with does not count.
- * Left out are the first tokens of the prompt, which attention uses as a sink. Passages end at
- * borders of words.
+ * First the documents are located in the prompt. While the answer is generated, softmax masses are
+ * summed over its rows, the layers and the KV heads, for each passage, that is, the tokens that a
+ * page and a document share; other text in the page of a document's end does not count. The first
+ * tokens of the prompt, which are attention sinks, are left out. Passages end at word boundaries.
  *
- * A mass counts with its square: a page that one head looks at squarely is what was read, one at
- * which many heads glance is not. The lower layers look at punctuation and at sinks beyond the
- * first tokens whatever is asked. With both rules a hidden sentence holds nine tenths of the weight
- * where the plain mean of masses gives it between two and four (4K tokens, qwen2.5-coder-0.5b; 487
- * tokens, smollm2-135m). */
+ * A mass counts squared: a page to which one head attends strongly was read, one to which many
+ * heads attend weakly was not. Lower layers are left out, because they attend to punctuation and to
+ * sinks beyond the first tokens whatever is asked. With both rules a hidden sentence holds nine
+ * tenths of the weight, where the plain mean of masses gives it between two and four tenths (4K
+ * tokens, qwen2.5-coder-0.5b; 487 tokens, smollm2-135m). */
 #ifndef SAC_EVAL_PASSAGES_H
 #define SAC_EVAL_PASSAGES_H
 
@@ -26,10 +25,11 @@ struct cJSON;
 struct passage {
     uint32_t tok, tok_end;       /* of the prompt */
     size_t begin, end;           /* bytes of `document` of struct passages */
-    size_t char_begin, char_end; /* characters of the one document, as it was given */
-    double share;                /* of the weight of all passages; 0 to 1 */
+    size_t char_begin, char_end; /* characters of this document, as it was given */
+    double share;                /* share of the weight of all passages; 0 to 1 */
     uint32_t document;           /* index of its document */
-    uint32_t page;               /* of its document, where it begins; 0: that has no pages */
+    uint32_t page;               /* page of its document where it begins; 0: the document has no
+                                    pages */
     double mass;                 /* mean softmax mass over rows, upper layers and KV heads */
 };
 
@@ -44,7 +44,7 @@ struct passages {
 };
 
 struct passages_document {
-    const char *text; /* [n] as it stands in the prompt; a template may trim white space */
+    const char *text; /* [n] as in the prompt; a template may trim white space */
     size_t n;
 };
 
@@ -54,25 +54,25 @@ struct passages_prompt {
     size_t n_tok;
     const struct passages_document *document; /* [n_document] in their order */
     size_t n_document;
-    bool may_lack; /* a document that does not stand in the prompt as it is has no passages */
+    bool may_lack; /* a document that is not in the prompt verbatim has no passages */
 };
 
-/* Finds the documents; SAC_ERR_UNSUPPORTED if one does not stand in the prompt as it is. `p` is
+/* Locates the documents; SAC_ERR_UNSUPPORTED if one is not in the prompt verbatim. `p` is
  * zeroed. */
 sac_status passages_find(struct passages *p, const struct passages_prompt *prompt, sac_error *err);
-/* Appends the text of tokens as documents are found by it: their pieces, without the newlines at
- * the end that part a stored document from what follows. */
+/* Appends the text of tokens as used for locating documents: their pieces, without the newlines at
+ * the end that separate a stored document from what follows. */
 void passages_add_pieces(struct strbuf *out, const sac_model *model, const int32_t *tok,
                          size_t n_tok);
 /* Adds a record; a sac_read_fn, `user` is the struct passages. Prompt rows do not count. */
 void passages_take(void *user, const sac_read_record *r);
-/* Makes shares of what was added. */
+/* Converts the sums to shares. */
 void passages_share(struct passages *p);
 
-/* Finds the documents and records from the next step on; the engine was created with `record`. */
+/* Locates the documents and records from the next step on; the engine was created with `record`. */
 sac_status passages_begin(struct passages *p, sac_engine *engine,
                           const struct passages_prompt *prompt, sac_error *err);
-/* Ends the recording and makes shares of what it saw. */
+/* Ends the recording and computes the shares. */
 sac_status passages_finish(struct passages *p, sac_engine *engine, sac_error *err);
 void passages_deinit(struct passages *p);
 

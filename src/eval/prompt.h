@@ -1,4 +1,4 @@
-/* prompt.h: from messages or raw text to the tokens that a model is asked with. */
+/* prompt.h: from messages or raw text to the tokens of a prompt. */
 #ifndef SAC_EVAL_PROMPT_H
 #define SAC_EVAL_PROMPT_H
 
@@ -9,21 +9,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* `*out_tok` is owned by the caller (sac_free). A BOS that the model wants is there exactly once,
- * whether or not the text begins with it; nothing is put behind the text. */
+/* The caller owns `*out_tok` (sac_free). A BOS that the model wants occurs exactly once, whether or
+ * not the text begins with it; nothing is appended. */
 sac_status prompt_tokens(const sac_model *model, const char *text, size_t n_bytes,
                          int32_t **out_tok, size_t *out_n, sac_error *err);
 
-/* Renders the messages with a chat template (NULL: the model's own) up to where the assistant
- * begins to speak, and encodes that; control tokens that messages spell out stay text. */
+/* Renders the messages with a chat template (NULL: the model's own) up to the start of the
+ * assistant's answer, and encodes the result; control tokens spelled out in messages stay text. */
 sac_status prompt_chat(const sac_model *model, const sac_message *msgs, size_t n_msg,
                        const char *chat_template, int32_t **out_tok, size_t *out_n, sac_error *err);
 
-/* What stands around a user's text. */
+/* The text around a user's text. */
 struct prompt_form {
     const char *system;        /* message before it, or NULL */
     const char *chat_template; /* NULL: the model's own */
-    bool raw;                  /* nothing but a BOS that the model wants */
+    bool raw;                  /* only a BOS, if the model wants one */
 };
 
 /* Renders one user message, or takes the text as it is. `text` has no zero byte, unless it is raw.
@@ -32,7 +32,7 @@ sac_status prompt_form_tokens(const sac_model *model, const struct prompt_form *
                               const struct strbuf *text, int32_t **out_tok, size_t *out_n,
                               sac_error *err);
 
-/* The tokens that all prompts of a form begin with; there may be none. */
+/* The tokens with which all prompts of a form begin; there may be none. */
 sac_status prompt_head(const sac_model *model, const struct prompt_form *form, int32_t **out_tok,
                        size_t *out_n, sac_error *err);
 

@@ -1,12 +1,11 @@
-/* reading.h: what attention read, kept: a bounded ring of records, and the file `reading.sacr`
- * (docs/reading_format.md) that it goes to and is read from.
+/* reading.h: storage for what attention read: a bounded ring of records, and the file
+ * `reading.sacr` (docs/reading_format.md) to which it is written and from which it is read.
  *
- * Writing: open, give reading_put to sac_engine_set_recorder, flush between steps, close. Records
- * wait in the ring; one that finds it full takes the place of the oldest, so whoever only wants the
- * last records of a long run does not flush.
- * Reading: load or parse, then reading_next until it says that there is no more. Files are hostile:
- * every field is checked before it is used, and SAC_ERR_FORMAT names the file, the byte and the
- * field. */
+ * Writing: open, pass reading_put to sac_engine_set_recorder, flush between steps, close. Records
+ * wait in the ring; in a full ring a new record replaces the oldest, so to keep only the last
+ * records of a long run, do not flush. Reading: load or parse, then call reading_next until it
+ * reports the end. Files are untrusted: every field is checked before it is used, and
+ * SAC_ERR_FORMAT names the file, the byte and the field. */
 #ifndef SAC_EVAL_READING_H
 #define SAC_EVAL_READING_H
 
@@ -33,26 +32,26 @@ struct reading_names {
 struct reading_ring {
     uint8_t *data; /* owned */
     size_t capacity, first, used;
-    uint64_t n_dropped; /* records that were lost because the ring was full */
+    uint64_t n_dropped; /* records lost because the ring was full */
 };
 
 struct reading_writer {
-    uint32_t method_i, sample_i; /* of the records that come; set by the user */
+    uint32_t method_i, sample_i; /* for the following records; set by the user */
     FILE *file;                  /* owned */
     char *path;                  /* owned */
     struct reading_ring ring;
 };
 
-/* The file is created, or emptied. `ring_bytes` bounds the memory: a record is 80 bytes and 2.125
- * for each page. */
+/* Creates or truncates the file. `ring_bytes` bounds the memory: a record is 80 bytes and 2.125 for
+ * each page. */
 sac_status reading_open(struct reading_writer *w, const char *path,
                         const struct reading_shape *shape, const struct reading_names *names,
                         size_t ring_bytes, sac_error *err);
 /* A sac_read_fn; `writer` is a struct reading_writer. */
 void reading_put(void *writer, const sac_read_record *record);
-/* Moves what the ring holds to the file. */
+/* Moves the content of the ring to the file. */
 sac_status reading_flush(struct reading_writer *w, sac_error *err);
-/* Flushes and gives back everything. A zeroed or a closed writer is left alone. */
+/* Flushes and frees everything. A zeroed or closed writer is left alone. */
 sac_status reading_close(struct reading_writer *w, sac_error *err);
 
 /* ---- Reading ---- */
@@ -84,13 +83,13 @@ sac_status reading_parse(struct reading *r, const uint8_t *data, size_t n, const
                          sac_error *err);
 void reading_deinit(struct reading *r);
 
-/* The next record, valid until `r` ends; `*out_more` is false behind the last. */
+/* The next record, valid until `r` ends; `*out_more` is false after the last. */
 sac_status reading_next(struct reading *r, struct reading_record *out, bool *out_more,
                         sac_error *err);
 /* Back to the first record. */
 void reading_rewind(struct reading *r);
 
-/* Of page `page_i`, below n_page: was it read, and which dense mass did it hold. */
+/* For page `page_i`, below n_page: whether it was read, and its dense mass. */
 bool reading_page_read(const struct reading_record *r, uint32_t page_i);
 float reading_page_mass(const struct reading_record *r, uint32_t page_i);
 

@@ -1,6 +1,5 @@
-/* samples.h: the file samples.jsonl: one JSON object per turn that was asked and method that
- * answered, written as soon as it is known, so that an interrupted evaluation goes on where it was.
- */
+/* samples.h: the file samples.jsonl: one JSON object per turn and method, written as soon as it is
+ * known, so that an interrupted evaluation can continue. */
 #ifndef SAC_EVAL_SAMPLES_H
 #define SAC_EVAL_SAMPLES_H
 
@@ -9,7 +8,7 @@
 #include "eval/task.h"
 #include "eval/traffic.h"
 
-/* What a summary needs; NAN where nothing was measured. */
+/* What a summary needs; NAN if not measured. */
 struct sample_row {
     struct task_cell cell;
     char method[SUBJECT_NAME_MAX];
@@ -18,7 +17,7 @@ struct sample_row {
                                   the question or the last */
     double score;
     double ttft_ms, prompt_per_s, predicted_per_s;
-    double chosen;          /* choices_mean: tokens that one choice took by score */
+    double chosen;          /* choices_mean: tokens that one selection took by score */
     struct traffic traffic; /* of decode rows */
     double share_read;      /* tokens read / tokens before the own page, over decode rows */
     double planned_share;   /* pairs of a row and a key computed / those of dense attention, over
@@ -35,13 +34,12 @@ struct sample_text {
 
 struct samples;
 
-/* Opens or makes the file; without a path (NULL) rows are kept in memory alone. `run` names model
- * and settings: rows of another run are an error. What an interruption left of a last line is cut
- * off. */
+/* Opens or creates the file; without a path (NULL) rows are kept in memory only. `run` names model
+ * and settings: rows of another run are an error. A truncated last line is removed. */
 sac_status samples_open(struct samples **out, const char *path, uint64_t run, sac_error *err);
 void samples_close(struct samples *s);
 
-/* The rows that the file holds, in its order. */
+/* The rows of the file, in its order. */
 size_t samples_count(const struct samples *s);
 const struct sample_row *samples_row(const struct samples *s, size_t i);
 bool samples_has(const struct samples *s, const struct task_cell *cell, const char *method,

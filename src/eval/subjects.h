@@ -24,21 +24,20 @@ struct subjects {
     char text[2 * SAC_METHODS_MAX][SUBJECT_NAME_MAX];
 };
 
-/* A comma parts methods unless what follows it is a "key=value" of the one before. "dense" alone is
- * dense prefill and full decode, a prefill method's
- * name that no decode method has that method and full decode. That every method and parameter
- * exists is checked here. A struct subjects must not be copied; it is freed by subjects_deinit, in
- * any case. */
+/* A comma separates methods unless a "key=value" of the previous one follows. "dense" alone is
+ * dense prefill and full decode; a prefill method's name that no decode method has means that
+ * method and full decode. Checks that every method and parameter exists. A struct subjects must not
+ * be copied; free it with subjects_deinit, in any case. */
 sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err);
-/* Each method of the one list with each of the other; NULL: all methods of that kind. */
+/* Each method of one list with each of the other; NULL: all methods of that kind. */
 sac_status subjects_cross(struct subjects *out, const char *prefill, const char *decode,
                           sac_error *err);
-/* Adds "PREFILL+DECODE", which have been checked, to zeroed subjects or those that were made so. */
+/* Adds "PREFILL+DECODE", already checked, to zeroed subjects or those made so. */
 sac_status subjects_add_pair(struct subjects *s, const char *prefill, const char *decode,
                              sac_error *err);
 void subjects_deinit(struct subjects *s);
 
-/* What is known of the method of a specification "NAME:key=value,..."; false: there is none. */
+/* Information about the method of a specification "NAME:key=value,..."; false: there is none. */
 bool subjects_method(sac_method_info *out, const char *kind, const char *spec);
 
 #endif

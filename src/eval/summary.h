@@ -1,5 +1,5 @@
-/* summary.h: from rows to what a paper prints: means with bootstrap confidence intervals for each
- * group of samples and method, and paired differences to one of the methods. */
+/* summary.h: from rows to published figures: means with bootstrap confidence intervals for each
+ * group of samples and method, and paired differences from one of the methods. */
 #ifndef SAC_EVAL_SUMMARY_H
 #define SAC_EVAL_SUMMARY_H
 
@@ -18,7 +18,7 @@ struct summary_mean {
 sac_status summary_bootstrap(struct summary_mean *out, const double *value, size_t n, uint64_t seed,
                              sac_error *err);
 
-/* Values that belong together, as of several questions about the same documents. */
+/* Values that belong together, for example of several questions about the same documents. */
 struct summary_group {
     double sum;
     uint32_t n; /* 1 or more */
@@ -35,7 +35,7 @@ struct summary_row {
     struct summary_mean score;
     struct summary_mean diff;       /* to `base`, over the samples that both answered */
     char diff_to[SUBJECT_NAME_MAX]; /* "": this is that method, or nothing is paired */
-    bool question_rows;             /* decode rows of prompts: of the question, else the last */
+    bool question_rows;             /* decode rows of prompts: of the question, or the last ones */
     /* Means, or NAN. */
     double n_decode_row; /* of a prompt */
     struct traffic traffic;
@@ -47,7 +47,7 @@ struct summary {
     size_t n;
 };
 
-/* `base`: the method that others are compared with. */
+/* `base`: the method with which others are compared. */
 sac_status summary_make(struct summary *out, const struct samples *samples, const char *base,
                         uint64_t seed, sac_error *err);
 void summary_deinit(struct summary *s);

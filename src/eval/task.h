@@ -1,8 +1,8 @@
-/* task.h: one question with a known answer, before and while it meets a model.
+/* task.h: one question with a known answer, before and while a model gets it.
  *
- * A cell says which sample of which task is wanted; a maker turns it into a sample: one or several
- * turns of a conversation, each with what the person says, how the answer is made to begin, and
- * what is expected. The same cell and seed give the same sample, whatever was made before. */
+ * A cell says which sample of which task is wanted. A generator turns it into a sample: one or
+ * several turns of a conversation, each with the user's text, the given start of the answer, and
+ * the expected answer. The same cell and seed give the same sample, whatever was made before. */
 #ifndef SAC_EVAL_TASK_H
 #define SAC_EVAL_TASK_H
 
@@ -19,20 +19,20 @@
 /* Names a sample; plain data. */
 struct task_cell {
     char task[TASK_NAME_MAX];
-    char place[TASK_PLACE_MAX]; /* where the question or the answer stands, "" where it is moot */
-    uint32_t ctx;               /* tokens, the answer's included; 0: as the sample comes */
+    char place[TASK_PLACE_MAX]; /* place of the question or the answer, "" if it does not apply */
+    uint32_t ctx;               /* tokens, including the answer; 0: as the sample is */
     double depth;               /* percent; negative: none */
-    uint32_t index;             /* of the samples that differ in nothing else */
+    uint32_t index;             /* among samples that are otherwise alike */
 };
 
 struct task_turn {
     char *user;         /* owned */
-    size_t question_at; /* byte of `user` behind all documents: the question, or what stands there
-                           in its place, is the rest */
-    char *prefix;       /* what the answer begins with; owned, or NULL */
+    size_t question_at; /* byte of `user` after all documents: the rest is the question, or what
+                           takes its place */
+    char *prefix;       /* given start of the answer; owned, or NULL */
     struct strlist expected;
     uint32_t new_tok;
-    bool first_line; /* judge the first line of the answer only */
+    bool first_line; /* score only the first line of the answer */
 };
 
 struct task_sample {
@@ -40,8 +40,8 @@ struct task_sample {
     uint32_t n_turn;
     enum metric metric;
     struct strlist classes; /* METRIC_CLASSIFICATION */
-    bool raw;               /* continue the text: the suite wants no chat template here */
-    uint32_t size;          /* units of length that were fitted */
+    bool raw;               /* continue the text: the suite uses no chat template here */
+    uint32_t size;          /* units of length in the fitted sample */
 };
 
 void task_sample_deinit(struct task_sample *s);
@@ -62,27 +62,27 @@ struct task_text task_text_of(const sac_model *model);
 struct task_prompt {
     const struct task_sample *sample; /* borrowed */
     uint32_t turn;
-    const char *const *answer; /* [turn] of the turns before, borrowed */
+    const char *const *answer; /* [turn] of the previous turns, borrowed */
     const int32_t *tok;        /* [n_tok] as task_encode gives them, borrowed */
     size_t n_tok;
 };
 
-/* Tokens up to where the answer of turn `turn` goes on; `answer` [turn] holds those of earlier
- * turns (without their prefixes). A BOS that the model wants is there once. `*out_tok` is owned by
- * the caller (sac_free). */
+/* Tokens up to the place where the answer of turn `turn` starts; `answer` [turn] has those of
+ * earlier turns (without their prefixes). A BOS that the model wants occurs once. The caller owns
+ * `*out_tok` (sac_free). */
 sac_status task_encode(const struct task_text *t, const struct task_sample *s, uint32_t turn,
                        const char *const *answer, int32_t **out_tok, size_t *out_n, sac_error *err);
 
-/* The first token that what stands behind the turn's documents has a part in; n_tok at most. */
+/* The first token to which the text after the turn's documents contributes; n_tok at most. */
 sac_status task_find_question(const struct task_text *t, const struct task_prompt *p, size_t *out,
                               sac_error *err);
 
-/* Tokens that the whole sample takes when every answer is as long as it may be. */
+/* Tokens of the whole sample when every answer is as long as possible. */
 sac_status task_length(const struct task_text *t, const struct task_sample *s, uint32_t *out_n,
                        sac_error *err);
 
-/* A sample of `size` units (words, lines, documents: the task's business); more units are more
- * tokens. It draws from the same stream at each size. */
+/* A sample of `size` units (words, lines, documents: defined by the task); more units are more
+ * tokens. It draws from the same stream for every size. */
 struct task_builder {
     sac_status (*build)(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
     const void *arg;
@@ -94,7 +94,7 @@ struct task_builder {
 sac_status task_fit(const struct task_text *t, const struct task_builder *b, uint32_t ctx,
                     struct task_sample *out, sac_error *err);
 
-/* What a command plans and the runner asks for, one cell at a time. */
+/* What a command plans and the runner requests, one cell at a time. */
 struct task_source {
     sac_status (*make)(const void *arg, const struct task_text *t, const struct task_cell *cell,
                        struct task_sample *out, sac_error *err);

@@ -1,4 +1,4 @@
-/* traffic.h: bytes that decode rows moved between two looks at the counters, as docs/fairness.md
+/* traffic.h: bytes that decode rows moved between two readings of the counters, as docs/fairness.md
  * counts them: the same numbers under the same names in every output. */
 #ifndef SAC_EVAL_TRAFFIC_H
 #define SAC_EVAL_TRAFFIC_H
@@ -9,12 +9,13 @@ struct cJSON;
 
 /* NAN: there was no decode row. */
 struct traffic {
-    double share; /* attention, choosing and building, of what dense attention would have read */
-    double per_token;     /* the same in bytes, over `rows` */
-    double choose, build; /* the parts of per_token that choosing and building have */
-    double rows; /* decode rows: of a question and of the answer's tokens behind the first */
-    /* With pages on a disk, else NAN: share of the pages asked for that were in memory; bytes that
-     * came from the disk and microseconds that threads have waited for it, for a row. */
+    double share;     /* attention, selection and building, relative to what dense attention would
+                         have read */
+    double per_token; /* the same in bytes, over `rows` */
+    double choose, build; /* the parts of per_token due to selection and building */
+    double rows; /* decode rows: of a question and of the answer's tokens after the first */
+    /* With pages on disk, else NAN: share of the requested pages that were in memory; bytes from
+     * disk and microseconds that threads have waited for it, per row. */
     double hit_share, fetched, wait_us;
 };
 
@@ -24,7 +25,7 @@ extern const char *const traffic_name[TRAFFIC_FIELDS];
 double *traffic_field(struct traffic *t, unsigned i);
 
 struct traffic traffic_between(const sac_reads *before, const sac_reads *after);
-/* The same between two looks at the counters of tiers, for as many rows. */
+/* The same between two readings of the tiers' counters, for as many rows. */
 void traffic_add_tier(struct traffic *t, const sac_tier_stats *before, const sac_tier_stats *after);
 /* Adds all fields; NAN becomes null, and those of tiers are left out. */
 void traffic_json(struct cJSON *o, const struct traffic *t);
