@@ -1,9 +1,9 @@
-/* compact.h: sequences of joined documents that have given pages back (compose.c), as decode
- * methods see them: without these pages. To a method such a sequence is a shorter one, whose pages
- * lie behind each other in every layer; what it marks there is said of the pages as they are.
+/* compact.h: sequences of composed documents that have freed pages (compose.c), as decode methods
+ * see them: without these pages. To a method such a sequence is a shorter one with consecutive
+ * pages in every layer; its marks are translated to the pages as they are.
  *
- * A method that gives pages back itself knows which are gone: it is never asked about a sequence
- * that was joined so, and its own gaps are none of these. */
+ * A method that frees pages itself knows which are gone: it is never called for such a composed
+ * sequence, and its own gaps are not covered here. */
 #ifndef SAC_ENGINE_COMPACT_H
 #define SAC_ENGINE_COMPACT_H
 
@@ -11,9 +11,9 @@
 #include "methods/method.h"
 #include "ops/segment.h"
 
-/* Of each sequence, made for each layer; all NULL in an engine that joins nothing. */
+/* For each sequence, made for each layer; all NULL in an engine that composes nothing. */
 struct compact {
-    uint32_t *n_gap;           /* [n_seq_max] pages that are not there; 0: the rest is not set */
+    uint32_t *n_gap;           /* [n_seq_max] missing pages; 0: the rest is not set */
     page_id *page;             /* [n_seq_max][n_kv_head][max_page] those that are */
     uint32_t *index;           /* [n_seq_max][max_page] their places in the sequence */
     struct segment_view *view; /* [n_seq_max][SEGMENT_MAX] of segments, which are shorter, too */
@@ -22,13 +22,13 @@ struct compact {
 /* Part of plan_memory. */
 void compact_plan(sac_engine *e, struct arena *a);
 
-/* Whether pages of a sequence are gone that its decode method did not give back. */
+/* Whether pages of a sequence are gone that its decode method did not free. */
 bool compact_has_gaps(const sac_engine *e, uint32_t seq_i);
-/* Looks which pages the runs of a layer have; before its lanes are made. */
+/* Determines which pages the runs of a layer have; before its lanes are made. */
 void compact_layer(sac_engine *e, const struct reading *r);
 /* Makes the lane of a run of a sequence what its method sees. */
 void compact_lane(const sac_engine *e, uint32_t seq_i, struct method_lane *lane);
-/* Pages and tokens of a lane become those of the sequence. */
+/* Translates pages and tokens of a lane to those of the sequence. */
 void compact_back(const sac_engine *e, uint32_t seq_i, uint32_t *page, uint32_t n_page,
                   uint32_t *tok, uint32_t n_tok);
 /* How many of the first n_tok tokens methods see in a layer. */

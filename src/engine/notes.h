@@ -1,5 +1,6 @@
-/* notes.h: what composers want to know of a document besides its keys and values, noted while it is
- * computed: means of queries and keys before rotation, and which tokens later rows look at. */
+/* notes.h: data that context methods need about a document in addition to its keys and values,
+ * collected while it is computed: means of queries and keys before rotation, and the tokens to
+ * which later rows attend. */
 #ifndef SAC_ENGINE_NOTES_H
 #define SAC_ENGINE_NOTES_H
 
@@ -13,33 +14,34 @@ struct notes {
     float value[];
 };
 
-/* Rows of one sequence whose queries are seen. */
+/* Rows of one sequence whose queries are observed. */
 struct notes_watch {
     uint32_t seq_i;
-    uint32_t begin, end;   /* positions whose mean query is wanted */
+    uint32_t begin, end;   /* positions whose mean query is needed */
     float *query;          /* [n_layer, n_head, head_dim] their sums */
     uint32_t first, every; /* rows first, first + every, .. are kept, n_sample of them; 0: none */
     uint32_t n_sample;
     float *sample; /* [n_layer, n_sample, n_head, head_dim] rotated */
-    /* Of a device that could not show its rows: the first failure. What is noted is of no use. */
+    /* Of a device that could not deliver its rows: the first failure. The notes are then
+     * unusable. */
     sac_status status;
     sac_error why;
 };
 
-/* Of a layer that has projected and rotated. */
+/* For a layer that has projected and rotated. */
 void notes_see(sac_engine *e, uint32_t layer);
-/* Whether all rows so far could be seen. */
+/* Whether all rows so far were observed. */
 sac_status notes_check(const struct notes_watch *w, sac_error *err);
 
 /* Floats of all notes of a text. */
 size_t notes_floats(const sac_engine *e, uint32_t n_tok);
-/* Begins to watch a document of n_tok tokens behind a head, which will be computed in a sequence;
- * both in whole pages. */
+/* Starts observing a document of n_tok tokens after a head, to be computed in a sequence; both in
+ * whole pages. */
 sac_status notes_begin(struct notes_watch *w, sac_engine *e, uint32_t seq_i, uint32_t n_head,
                        uint32_t n_tok, sac_error *err);
-/* Notes of what was watched become the sequence's. */
+/* Attaches the notes to the sequence. */
 sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err);
-/* Ends watching; also if notes_begin has failed. */
+/* Stops observing; also if notes_begin has failed. */
 void notes_end(struct notes_watch *w, sac_engine *e);
 
 /* Those of one layer. */

@@ -1,9 +1,8 @@
 /* record.h: the shadow computation behind sac_engine_set_recorder and sac_request.on_read: what
- * attention read, held against exact dense attention of the same keys, values and queries.
+ * attention read, compared with exact dense attention of the same keys, values and queries.
  *
- * Contract: memory is planned at engine create when `params.record` or `params.watch` is set and
- * never grows; where nobody wants records, a layer costs one look at its decode rows in attend.c.
- */
+ * Contract: memory is planned at engine create if `params.record` or `params.watch` is set and
+ * never grows; if nobody needs records, a layer costs one check of its decode rows in attend.c. */
 #ifndef SAC_ENGINE_RECORD_H
 #define SAC_ENGINE_RECORD_H
 
@@ -13,22 +12,22 @@ struct record_job;
 struct record_work;
 
 struct record {
-    sac_read_fn fn; /* of all rows; NULL: off. Those of single sequences are theirs */
+    sac_read_fn fn; /* for all rows; NULL: off. Those of single sequences are separate */
     void *user;
     struct record_job *job; /* [n_job_max], NULL when not planned */
     uint32_t n_job_max;
     struct record_work *work; /* [n_worker] */
-    uint64_t spent_us;        /* wall time of all shadow computations, to be left out of stages */
+    uint64_t spent_us;        /* wall time of all shadow computations, to be excluded from stages */
 };
 
-/* Part of the engine's plan_memory, behind the pool and the batch. */
+/* Part of the engine's plan_memory, after the pool and the batch. */
 void record_plan(sac_engine *e, struct arena *a);
 
-/* Whether anybody wants records of what the layer has read. */
+/* Whether anybody needs records of what the layer has read. */
 bool record_is_wanted(const sac_engine *e, const struct reading *r);
 
-/* Computes and hands out the records of what a layer has read; between attention and `keep`, which
- * overwrites tails. `attend_us`: time of the stage without that of choosing. */
+/* Computes and delivers the records of what a layer has read; between attention and `keep`, which
+ * overwrites tails. `attend_us`: time of the stage without selection. */
 void record_layer(sac_engine *e, const struct reading *r, uint64_t attend_us);
 
 #endif

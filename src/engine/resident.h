@@ -1,10 +1,10 @@
-/* resident.h: documents that were loaded once and stay in the engine's pages: who loads one again
- * gets a sequence that names the same pages, and not a byte of keys or values is read or copied.
- * They take room that nobody else wants: the one that was used longest ago goes first, between
- * those of the index of prompts (reuse.h) by its age.
+/* resident.h: documents that were loaded once and stay in the engine's pages: loading one again
+ * gives a sequence that names the same pages, without reading or copying keys or values. They use
+ * room that nobody else needs: the least recently used is evicted first, ordered by age together
+ * with entries of the prompt index (reuse.h).
  *
- * Only what a loaded sequence consists of is kept: full pages, tokens, notes. So engines that keep
- * queries of the last rows (past.h), or pages below the pool, have no residents. */
+ * Only the content of a loaded sequence is kept: full pages, tokens, notes. Engines that keep
+ * queries of the last rows (past.h), or pages below the pool, therefore have no residents. */
 #ifndef SAC_ENGINE_RESIDENT_H
 #define SAC_ENGINE_RESIDENT_H
 
@@ -14,8 +14,8 @@
 
 #include <time.h>
 
-/* Which document it is, and which state of its file was read: one that has changed since is read
- * anew, and its damage found. */
+/* Identity of a document, and of the state of its file that was read: a changed file is read again,
+ * and damage is found. */
 struct resident_key {
     uint8_t id[DIGEST_BYTES];
     uint64_t device, inode, bytes;
@@ -24,14 +24,14 @@ struct resident_key {
 
 struct resident;
 
-/* A new sequence that holds the document; SAC_ERR_NOT_FOUND, without a message: it is not here. */
+/* A new sequence with the document; SAC_ERR_NOT_FOUND, without a message: it is not resident. */
 sac_status resident_take(sac_engine *e, const struct resident_key *key, sac_seq *out,
                          sac_error *err);
-/* The document that a sequence was loaded with stays behind it, if it can. */
+/* Keeps the document with which a sequence was loaded, if possible. */
 void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id);
 
-/* When the one was used that would go first, by the clock of the index; UINT64_MAX: none would give
- * a page back. */
+/* Last use of the one that would be evicted first, by the clock of the index; UINT64_MAX: none
+ * would free a page. */
 uint64_t resident_oldest(const sac_engine *e);
 void resident_drop_oldest(sac_engine *e);
 

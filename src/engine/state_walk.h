@@ -1,5 +1,5 @@
-/* state_walk.h: what saving and loading of a sequence share (state.c tells the format): the stream
- * of bytes, in a file or in memory, the head, and the pages. Private to state*.c. */
+/* state_walk.h: what saving and loading of a sequence share (state.c describes the format): the
+ * stream of bytes, in a file or in memory, the header, and the pages. Private to state*.c. */
 #ifndef SAC_ENGINE_STATE_WALK_H
 #define SAC_ENGINE_STATE_WALK_H
 
@@ -17,12 +17,12 @@ struct head {
     uint32_t n_layer, n_kv_head, head_dim, group;
     uint32_t type_k, type_v;
     uint32_t n_ctx, n_tok;
-    uint32_t n_past;                     /* last rows whose queries follow */
-    uint32_t has_gaps;                   /* a byte before each page tells whether it is there */
+    uint32_t n_past;                     /* number of last rows whose queries follow */
+    uint32_t has_gaps;                   /* a byte before each page says whether it exists */
     uint64_t state_bytes[CHOOSER_KINDS]; /* of a lane */
     char method[CHOOSER_KINDS][SPEC_BYTES];
     uint64_t n_segment;
-    uint64_t n_page, page_at; /* pages that are there; where they begin, behind the rest */
+    uint64_t n_page, page_at; /* existing pages; where they begin, after the rest */
     uint64_t check;           /* of the above */
 };
 
@@ -34,57 +34,57 @@ struct stream {
     FILE *file;          /* NULL: memory */
     uint8_t *to;         /* [size] */
     const uint8_t *from; /* [size] */
-    uint64_t size, n;    /* bytes there are; passed so far */
+    uint64_t size, n;    /* total bytes; bytes passed so far */
     XXH3_state_t hash;
-    char *room; /* owned: for what is read ahead of a file; or NULL */
+    char *room; /* owned: read-ahead buffer for a file; or NULL */
     sac_error *err;
 };
 
-/* What is saved, or becomes of what is loaded. */
+/* What is saved, or what the loaded data becomes. */
 struct image {
     sac_engine *e;
     uint32_t seq_i;
     struct head head;
     bool keeps[CHOOSER_KINDS]; /* state of methods goes to, or comes from, the engine */
-    bool only_pages;           /* nothing is appended, so methods have nothing to go on with */
+    bool only_pages;           /* nothing is appended, so methods need no state to continue */
     bool is_parked;            /* the sequence has kept its methods and how they are set */
     uint64_t n_page;           /* that the walk has found */
-    uint64_t *sum;             /* [n_page] owned by who walks; not for measuring */
+    uint64_t *sum;             /* [n_page] owned by the caller; not for measuring */
 };
 
 /* ---- state_stream.c ---- */
 
 sac_status state_damaged(const struct stream *s, const char *what);
-/* Moves n bytes between p and the stream; p NULL: they are read and let go. */
+/* Moves n bytes between p and the stream; p NULL: they are read and discarded. */
 sac_status state_transfer(struct stream *s, void *p, size_t n);
-/* The stream goes on n bytes behind; who wants them has them by state_read_at, of any thread: 0, an
- * errno, or -1: the file has become shorter, which state_unreadable tells. No checksum but the
- * caller's covers them. */
+/* Skips n bytes of the stream, which state_read_at then reads, from any thread: 0, an errno, or -1:
+ * the file has become shorter, which state_unreadable reports. Only the caller's checksum covers
+ * them. */
 sac_status state_pass(struct stream *s, uint64_t n);
 int state_read_at(const struct stream *s, void *p, size_t n, uint64_t at);
 sac_status state_unreadable(const struct stream *s, int why);
-/* A checksum of all that was passed, which ends what is always read. */
+/* A checksum of everything passed, at the end of what is always read. */
 sac_status state_walk_check(struct stream *s);
 void state_start_head(struct head *h);
 uint64_t state_head_check(const struct head *h);
 /* Begins to read a stream. */
 sac_status state_read_head(struct stream *s, struct head *h);
 sac_status state_open_file(struct stream *s, const char *path, sac_error *err);
-/* Of a file that was opened just now: much of it will be read. */
+/* For a file just opened: much of it will be read. */
 sac_status state_read_much(struct stream *s);
-/* Begins to read the first n bytes from the disk. */
+/* Starts read-ahead of the first n bytes from disk. */
 void state_read_ahead(const struct stream *s, uint64_t n);
 void state_close_file(struct stream *s);
 
 /* ---- state_page.c ---- */
 
 size_t state_lane_count(const struct image *im);
-/* Bytes of the pool, which may be a device's. */
+/* Bytes of the pool, which may be on a device. */
 sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *at, size_t n);
-/* The same of tensors that are no pages; NULL: they are read and let go. */
+/* The same for tensors that are not pages; NULL: they are read and discarded. */
 sac_status state_transfer_away(struct stream *s, const sac_engine *e, uint8_t *at, size_t n);
-/* The parts of a state that are of pages, in their order: which are there, their cards, checksums
- * of their bodies, and these. */
+/* The parts of a state that concern pages, in order: which exist, their cards, checksums of their
+ * bodies, and the bodies. */
 sac_status state_walk_table(struct stream *s, struct image *im);
 sac_status state_walk_cards(struct stream *s, struct image *im);
 sac_status state_walk_sums(struct stream *s, struct image *im);

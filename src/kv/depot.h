@@ -1,7 +1,7 @@
-/* depot.h: pages of a pool that a device computes on and whose memory does not hold them all
- * (ops/depot.h): the machine's memory, pinned, has every sealed page at the place that the pool
- * gives it, and the device fetches what it reads. The program reads and writes pages here; the
- * device's frames are its own affair. NULL is a pool without one: nothing is done. */
+/* depot.h: pages of a pool on which a device computes and whose memory does not hold them all
+ * (ops/depot.h): pinned host memory has every sealed page at the place that the pool assigns, and
+ * the device fetches what it reads. The program reads and writes pages here; the device manages its
+ * own frames. NULL is a pool without one: nothing is done. */
 #ifndef SAC_KV_DEPOT_H
 #define SAC_KV_DEPOT_H
 
@@ -19,7 +19,7 @@ struct depot {
     uint32_t *renewed; /* [n_page] pages that the program has written since the last settling */
     uint32_t n_renewed;
     bool *is_renewed;        /* [n_page] */
-    struct depot_lane *lane; /* [n_lane] what the device has counted by the last step */
+    struct depot_lane *lane; /* [n_lane] counts of the device up to the last step */
     uint64_t n_stored;       /* pages */
 };
 
@@ -29,7 +29,7 @@ struct depot_size {
     uint32_t n_seen_max;      /* that a sequence can read of a layer and KV head */
 };
 
-/* How n_frame frames are dealt out; false: they are fewer than depot_least says. */
+/* How n_frame frames are divided; false: fewer than depot_least requires. */
 bool depot_divide(struct depot *d, const struct page_geom *geom, const struct depot_size *size);
 uint32_t depot_least(const struct page_geom *geom, uint32_t n_new_max);
 /* Arrays, as in pool_init, which calls it. */
@@ -42,10 +42,10 @@ void depot_store(struct depot *d, const struct ops *ops, struct workers *workers
                  const struct page_geom *geom, const uint32_t *place, uint32_t n);
 /* The program has written at `at`, in a page. */
 void depot_note(struct depot *d, const uint8_t *at);
-/* Before the device looks at pages: it hears of those that were written. */
+/* Before the device reads pages: informs it of those that were written. */
 void depot_settle(struct depot *d, const struct ops *ops, struct workers *workers,
                   const struct page_geom *geom);
-/* Behind a step's launches: counts come down, and hold after the wait. */
+/* After a step's launches: counts are copied back, and are valid after the wait. */
 void depot_fetch_counts(struct depot *d, const struct backend *backend);
 
 #endif

@@ -1,24 +1,24 @@
-/* mirror.h: parts of a pool whose frames and tails are a device's memory: what
- * the device knows of the tables, and how the program reads and writes bytes there. On a host
- * all of it is plain memory, and there is no mirror; with a depot pages are memory that both reach,
- * and the program writes them while the device does nothing. */
+/* mirror.h: parts of a pool whose frames and tails are in a device's memory: what the device knows
+ * of the tables, and how the program reads and writes bytes there. On a host all of it is plain
+ * memory, and there is no mirror; with a depot pages are in memory that both access, and the
+ * program writes them while the device is idle. */
 #ifndef SAC_KV_MIRROR_H
 #define SAC_KV_MIRROR_H
 
 #include "base/status.h"
 #include "kv/pool.h"
 
-/* Parts of pool_init: of a device's part, in its memory; and behind all of them the program's. */
+/* Parts of pool_init: of a device's part, in its memory; and after all of them the program's. */
 void mirror_plan(const struct pool *p, struct pool_part *part, struct arena *device);
 void mirror_plan_ways(struct pool *p, struct arena *a);
 /* A sequence's table entries from `page_i` on have changed. */
 void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i);
-/* A sequence's first n_page entries have become those of another: as far as these are right on the
- * device, it copies them itself. */
+/* A sequence's first n_page entries have become those of another: as far as these are current on
+ * the device, it copies them itself. */
 void mirror_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
-/* Before a step: the first n_page entries of each lane are right on the device. */
+/* Before a step: makes the first n_page entries of each lane current on the device. */
 void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page);
-/* They are: a step that is on its way has brought them. */
+/* They are current: a step in progress has brought them. */
 void mirror_is_right(struct pool *p, uint32_t seq_i, uint32_t n_page);
 /* As attn_run.frame; NULL for a layer of the host's. */
 const uint32_t *mirror_of(const struct pool *p, uint32_t seq_i, uint32_t layer);
@@ -30,12 +30,12 @@ void mirror_unseal(const struct pool *p, uint8_t *tail, uint8_t *sealed, uint32_
 /* *out: the bytes at `src`, at most those of a page, until the next call. */
 sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_t bytes,
                         sac_error *err);
-/* Where the program may write what mirror_store then brings to `dst`. */
+/* Where the program may write what mirror_store then copies to `dst`. */
 uint8_t *mirror_room(const struct pool *p, uint8_t *dst);
 void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes);
 
 /* The same part of many pages that are in their frames: a copy costs a device more than the bytes
- * of a page, so pages that lie behind each other go in one. */
+ * of a page, so adjacent pages go in one copy. */
 #define MIRROR_PAGES 128u
 struct mirror_part {
     const page_id *id;
@@ -46,11 +46,11 @@ struct mirror_part {
     size_t pitch;
 };
 
-/* Before the program writes all of it, where mirror_seen says; mirror_put brings it to its place,
- * before anything else is begun or read. */
+/* Before the program writes all of it, to the place given by mirror_seen; mirror_put copies it to
+ * its place, before anything else is begun or read. */
 void mirror_begin(const struct pool *p, struct mirror_part *m);
 void mirror_put(const struct pool *p, const struct mirror_part *m);
-/* What is there, until something else is begun or read. */
+/* Their content, until something else is begun or read. */
 sac_status mirror_get(const struct pool *p, struct mirror_part *m, sac_error *err);
 /* Page i's part. */
 uint8_t *mirror_seen(const struct pool *p, const struct mirror_part *m, uint32_t i);

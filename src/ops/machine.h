@@ -1,15 +1,14 @@
-/* machine.h: what this machine can do at most, measured now: the ceiling that kernels are judged
- * by.
+/* machine.h: the limits of this machine, measured now: the reference for kernels.
  *
- * Numbers typed in from a data sheet would be wrong on a shared or throttled host; a share of the
- * limit means something only if both were measured in the same run with the same threads. */
+ * Numbers from a data sheet would be wrong on a shared or throttled host; a share of the limit is
+ * meaningful only if both were measured in the same run with the same threads. */
 #ifndef SAC_OPS_MACHINE_H
 #define SAC_OPS_MACHINE_H
 
 #include "base/workers.h"
 
 /* Rates of all workers together, in 1e9 per second; a multiply-add counts as two operations. 0 for
- * what the CPU or its system does not have. */
+ * what the CPU or the operating system does not have. */
 struct machine_limits {
     double read_gb;   /* bytes read from memory, from a buffer larger than the caches */
     double avx2_f32;  /* 256-bit FMA */
@@ -23,7 +22,7 @@ struct machine_limits {
     double neon_int8;   /* SDOT */
 };
 
-/* Takes about half a second and a buffer of up to 512 MiB for its time. The machine must be idle
+/* Takes about half a second and, temporarily, a buffer of up to 512 MiB. The machine must be idle
  * for the numbers to be limits. */
 sac_status machine_measure(struct machine_limits *out, struct workers *pool, sac_error *err);
 

@@ -1,6 +1,6 @@
-/* observe.h: the slots of methods that learn from the queries of a few rows and keep what they have
- * chosen for later steps, of backends that are not the host. The contract is that of lanes.h; there
- * is no host's slot, as there such methods look at keys and votes themselves. */
+/* observe.h: the slots of methods that learn from the queries of a few rows and keep their
+ * selections for later steps, for backends other than the host. The contract is that of lanes.h.
+ * There is no host slot, because such methods read keys and votes themselves there. */
 #ifndef SAC_OPS_OBSERVE_H
 #define SAC_OPS_OBSERVE_H
 
@@ -10,17 +10,16 @@ struct op_lane_result;
 
 #define OP_OBSERVE_ROWS 32u /* of one call, at most */
 
-/* Queries of a sequence's rows: [group, head_dim] each, heads behind each other of as many or more.
+/* Queries of a sequence's rows: [group, head_dim] each, with as many or more heads in succession.
  * That of row `pos` is q, those before it are kept: row p in slot p % n_slot, `stride` floats
- * apart.
- */
+ * apart. */
 struct op_rows {
     const float *q, *past;
     uint32_t n_slot, pos, group;
     size_t stride;
 };
 
-/* Keys that rows up to `pos` see: sealed pages, and behind them the own page in tail form. */
+/* Keys that rows up to `pos` see: sealed pages, followed by the own page in tail form. */
 struct op_seen {
     const struct page_geom *geom; /* the same for all lanes */
     struct page_frames frames;    /* `of` is not looked at */
@@ -28,7 +27,7 @@ struct op_seen {
     const uint8_t *own;
 };
 
-/* What some rows look at: sum[t] = the softmax shares of token t, summed over the rows and the
+/* What some rows attend to: sum[t] = the softmax shares of token t, summed over the rows and the
  * query heads. Each row sees the tokens up to its own. */
 struct op_lane_observe {
     struct op_seen keys;
@@ -38,11 +37,11 @@ struct op_lane_observe {
     float scale, softcap;
     bool adds;    /* to what the sums hold */
     float *spare; /* [op_observe_spare] */
-    float *sum;   /* [pos / PAGE_TOK + 1 pages of tokens]; behind `pos` 0 */
+    float *sum;   /* [pos / PAGE_TOK + 1 pages of tokens]; after `pos` 0 */
     /* The same by distance: slash[pos - d] = the shares of the tokens d before each row; or NULL.
      */
     float *slash;
-    /* What is left out is -INFINITY: tokens outside [begin, end), and slash[end] and on. */
+    /* Everything left out is -INFINITY: tokens outside [begin, end), and slash[end] and on. */
     uint32_t begin, end;
     struct op_lane_result *result; /* n_bad: a score is not finite */
 };
@@ -53,12 +52,12 @@ static inline size_t op_observe_spare(uint32_t n_page, uint32_t group)
     return 2 * (size_t)OP_OBSERVE_ROWS * group * (n_page + 2);
 }
 
-/* Marks what was chosen before. */
+/* Marks an earlier selection. */
 struct op_lane_keep {
     uint32_t *kept;      /* [n_kept] of pages */
     uint32_t n_kept;     /* the last may be the row's own, which nobody marks */
-    uint32_t begin, end; /* kept tokens in between count as chosen */
-    /* Of a choice that was made just now, else NULL: where it has met what is not finite, all is
+    uint32_t begin, end; /* kept tokens in between count as selected */
+    /* Of a selection made just now, else NULL: if it met a value that is not finite, everything is
      * kept until the next one. */
     const struct op_lane_result *made;
     uint32_t *mask; /* [n_page] */
@@ -66,11 +65,11 @@ struct op_lane_keep {
     struct op_lane_result *result;
 };
 
-/* Marks columns and diagonals that were chosen before, bits of tokens both: a diagonal is where it
- * was for the last row that voted, and has moved on by `by` tokens. */
+/* Marks columns and diagonals selected earlier, both bits of tokens: a diagonal is at its place for
+ * the last row that voted, and has moved on by `by` tokens. */
 struct op_lane_lines {
     uint32_t *column, *slash; /* [n_line] */
-    const uint32_t *taken; /* [2 * n_line] what was chosen just now, with `made`, is kept first */
+    const uint32_t *taken;    /* [2 * n_line] the new selection, with `made`, is stored first */
     const struct op_lane_result *made; /* as for op_lane_keep, or NULL */
     uint32_t n_line, by;
     uint32_t *mask; /* [n_page] */
@@ -78,7 +77,7 @@ struct op_lane_lines {
     struct op_lane_result *result; /* n_chosen: bits that are new */
 };
 
-/* Queries of rows become past: row0 .. row0 + n_row - 1, which follow each other from q on. */
+/* Queries of rows become past: row0 .. row0 + n_row - 1, contiguous from q on. */
 struct op_past {
     const float *q;
     size_t q_stride;

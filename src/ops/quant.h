@@ -29,7 +29,7 @@ enum quant_type {
     QUANT_BF16 = 30,
 };
 
-/* What GGUF ids are called, "Q4_K" say, also for types that we refuse; NULL for unknown ids. */
+/* Names of GGUF type ids, for example "Q4_K", also for unsupported types; NULL for unknown ids. */
 const char *quant_name(uint32_t type);
 /* True for the types of the enum above. */
 bool quant_supported(uint32_t type);

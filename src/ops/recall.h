@@ -1,17 +1,18 @@
-/* recall.h: the slots of a method that remembers what earlier steps looked at (LFPS), of backends
- * that are not the host. The contract is that of lanes.h; there is no host's slot, as there such
- * a method has its own workers for tables, and test_cuda_host holds both to the same choices.
+/* recall.h: the slots of a method that remembers what earlier steps attended to (LFPS), for
+ * backends other than the host. The contract is that of lanes.h. There is no host slot, because
+ * such a method has its own workers for tables there; test_cuda_host checks that both make the same
+ * selections.
  *
- * A lane remembers by tables: of each query head, or one pair for all. `ver` has an entry for each
- * token, `sla` one for each distance from the row; both are stored divided by `unit`, so a step
- * changes only what it has read. */
+ * A lane remembers by tables: one pair for each query head, or one pair for all. `ver` has an entry
+ * for each token, `sla` one for each distance from the row; both are stored divided by `unit`, so a
+ * step changes only what it has read. */
 #ifndef SAC_OPS_RECALL_H
 #define SAC_OPS_RECALL_H
 
 #include "ops/observe.h"
 #include "ops/page_lines.h"
 
-#define OP_RECALL_LEAST  0x1.8p-5f /* a table whose unit is smaller is made plain again */
+#define OP_RECALL_LEAST  0x1.8p-5f /* a table with a smaller unit is renormalized */
 #define OP_RECALL_TABLES 64u       /* of a lane, at most, and query heads */
 
 struct op_moments { /* sums of the first four powers of a table's entries */
@@ -20,7 +21,7 @@ struct op_moments { /* sums of the first four powers of a table's entries */
 
 struct op_pair { /* of tables, of a head or of those that share keys */
     struct op_moments ver, sla;
-    float unit; /* of the stored entries; NaN: what was learnt is not finite */
+    float unit; /* of the stored entries; NaN: what was learned is not finite */
 };
 
 struct op_memory {
@@ -29,23 +30,23 @@ struct op_memory {
     double *value_sum;    /* [head_dim] */
     float *spread;        /* [group] variance of the scores over |q|^2 */
     /* By position, and by distance: entry x of a row of `sla` is that of the distance n_tok - 1 -
-     * x. What lies behind the query's own token is 0. */
+     * x. Entries after the query's own token are 0. */
     float *ver, *sla; /* [n_table, n_tok], [n_table, n_tok + PAGE_TOK] */
     size_t n_tok;     /* of a context, rounded up to pages */
     uint32_t n_table;
 };
 
-/* What a step has found out of a table, and of a lane, for its later launches. */
+/* What a step has found out about a table, and about a lane, for its later launches. */
 struct op_recall_table {
     float hot[2], mean[2]; /* thresholds of ver and sla */
-    bool flat;             /* both have equal entries: there is nothing to choose by */
+    bool flat;             /* both have equal entries: there is nothing to select by */
     bool widened;          /* the candidates held too little: now they are all tokens */
-    uint32_t n_voter;      /* heads that have a say; 0: the table rests */
+    uint32_t n_voter;      /* heads that contribute; 0: the table is not updated */
     uint32_t n_tok;        /* candidates */
 };
 
 struct op_recall_made {
-    float rest[OP_RECALL_TABLES]; /* of each head: log mass of the rest, as far as it is guessed */
+    float rest[OP_RECALL_TABLES]; /* for each head: estimated log mass of the rest */
     bool bypass[OP_RECALL_TABLES];
     struct op_recall_table table[OP_RECALL_TABLES];
 };
@@ -60,10 +61,10 @@ struct op_recall_room {
     uint32_t n_word;
 };
 
-/* A step: hot entries and their neighbours -1, 1, 2, as far as they lie above the mean, are
- * candidates, and so are the newest tokens. They are scored, the best of each table are marked, and
- * what the heads that have a say looked at goes back into the table. A head whose mass lies on the
- * sinks has none. */
+/* A step: hot entries and their neighbours -1, 1, 2, if they are above the mean, are candidates,
+ * and so are the most recent tokens. They are scored, the best of each table are marked, and what
+ * the contributing heads attended to goes back into the table. A head whose mass lies on the sinks
+ * does not contribute. */
 struct op_lane_recall {
     struct op_memory of;
     struct op_seen keys;
@@ -72,22 +73,22 @@ struct op_lane_recall {
     uint32_t pos, group;
     float scale, softcap;
     uint32_t sink;   /* first tokens, in no table */
-    uint32_t local;  /* tokens from it on are candidates in any case */
-    uint32_t from;   /* the sums hold the tokens before it; the others join them now */
+    uint32_t local;  /* tokens from it on are always candidates */
+    uint32_t from;   /* the sums include the tokens before it; the others are added now */
     uint32_t budget; /* tokens that a table takes, at most */
-    float bypass;    /* share of the sinks above which a head has no say */
+    float bypass;    /* share of the sinks above which a head does not contribute */
     double a, decay;
     bool all;   /* everything is a candidate */
-    bool guard; /* the same where the candidates hold less than the rest is guessed to */
+    bool guard; /* the same if the candidates hold less than the estimate of the rest */
     struct op_recall_room room;
     uint32_t *mask;    /* [pos / PAGE_TOK] */
-    float *rest_log;   /* [group] -INFINITY unless all heads are bypassed; NULL: nothing is told */
+    float *rest_log;   /* [group] -INFINITY unless all heads are bypassed; NULL: not reported */
     float *rest_value; /* [group, head_dim] */
     struct op_lane_result *result; /* n_chosen: bits that are new */
 };
 
-/* Behind op_lane_observe has put the shares of a prompt's last rows into the tables: sums of keys
- * and values over the sealed pages, the spread of one row's scores, and tables made plain. */
+/* After op_lane_observe has put the shares of a prompt's last rows into the tables: sums of keys
+ * and values over the sealed pages, the spread of one row's scores, and renormalized tables. */
 #define OP_SETTLE_PAGES 16u /* of a piece of the context */
 struct op_lane_settle {
     struct op_memory to;
@@ -98,7 +99,7 @@ struct op_lane_settle {
     float scale, softcap;
     float unit;                        /* of what the tables hold */
     double *sum;                       /* room: [op_settle_room] */
-    const struct op_lane_result *made; /* of the shares; not finite: no table is of use */
+    const struct op_lane_result *made; /* of the shares; not finite: no table is usable */
 };
 
 static inline size_t op_settle_room(uint32_t n_page, uint32_t head_dim, uint32_t group)
@@ -106,14 +107,14 @@ static inline size_t op_settle_room(uint32_t n_page, uint32_t head_dim, uint32_t
     return (size_t)(n_page / OP_SETTLE_PAGES + 1) * 2 * (head_dim + group);
 }
 
-/* What stands for the tokens that a row does not read joins the output of its attention. */
+/* Adds what stands for the tokens that a row does not read to the output of its attention. */
 struct op_lane_rest {
     float *out;         /* [group, head_dim] */
-    const float *lse;   /* [group] logs of the sums that attention has made */
-    const float *log;   /* [group] of the weight of one more entry; -INFINITY: none */
+    const float *lse;   /* [group] logs of attention's softmax sums */
+    const float *log;   /* [group] log weight of one more entry; -INFINITY: none */
     const float *value; /* [group, head_dim] */
     uint32_t group, head_dim;
-    const struct op_lane_result *result; /* everything has been read: nothing joins */
+    const struct op_lane_result *result; /* everything has been read: nothing is added */
 };
 
 #endif

@@ -1,10 +1,10 @@
 /* segment.h: pages whose keys were rotated at positions of their own (docs/design.md, D12).
  *
  * A sequence's pages may come from elsewhere: a document's keys were rotated at positions counted
- * from the document's begin, wherever a sequence holds it. Rotations compose, so instead of all the
- * keys the query turns: rotated at its own position p, it is turned back by the segment's offset
- * and then is what it would be at position p - offset. One turn serves all rows and heads of a
- * layer. */
+ * from the document's start, wherever a sequence holds it. Rotations compose, so the query is
+ * rotated instead of all the keys: rotated at its own position p, it is rotated back by the
+ * segment's offset and then equals what it would be at position p - offset. One rotation serves all
+ * rows and heads of a layer. */
 #ifndef SAC_OPS_SEGMENT_H
 #define SAC_OPS_SEGMENT_H
 
@@ -13,18 +13,18 @@
 #include <string.h>
 
 struct segment_view {
-    uint32_t end;           /* page behind the last; the first follows the segment before */
-    const float *cos, *sin; /* [n_rot/2] of the turn, of magnitude 1; NULL: there is none */
+    uint32_t end;           /* page after the last; the first follows the previous segment */
+    const float *cos, *sin; /* [n_rot/2] of the rotation, of magnitude 1; NULL: none */
 };
 
-/* How a model's heads turn, as in struct op_rope. */
+/* How a model's heads rotate, as in struct op_rope. */
 struct segment_rope {
     uint32_t n_rot;
     bool interleaved;
 };
 
-/* The segment that holds a page, counted from number i on; n: the page lies behind all, where
- * nothing is turned. */
+/* The segment that contains a page, counted from number i on; n: the page is after all, where
+ * nothing is rotated. */
 static inline uint32_t segment_of(const struct segment_view *s, uint32_t n, uint32_t page,
                                   uint32_t i)
 {
@@ -32,8 +32,8 @@ static inline uint32_t segment_of(const struct segment_view *s, uint32_t n, uint
     return i;
 }
 
-/* One head's query turned to meet the segment's keys; or, with `sign` -1, one of its keys turned to
- * meet queries as they are. out may be x. */
+/* One head's query rotated to meet the segment's keys; or, with `sign` -1, one of its keys rotated
+ * to meet queries unchanged. out may be x. */
 static inline void segment_turn(float *out, const float *x, uint32_t head_dim,
                                 const struct segment_view *s, struct segment_rope rope, float sign)
 {

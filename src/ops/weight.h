@@ -21,8 +21,8 @@ struct weight {
     uint32_t n_group;     /* ceil(n_out / 16) */
     size_t group_bytes;   /* of one packed group, a multiple of 64 */
     uint8_t *data;        /* [n_group][group_bytes], 64-byte aligned; owned by the weight store */
-    /* On a GPU that has room for it: the same in f16, each output times its shrink,
-     * [n_group * 16, n_in to whole blocks of 32]; owned by the place. NULL: none. */
+    /* On a GPU with enough memory: the same in f16, each output times its shrink, [n_group * 16,
+     * n_in to whole blocks of 32]; owned by the place. NULL: none. */
     void *plain;
 };
 
@@ -35,13 +35,13 @@ static inline size_t weight_bytes(const struct weight *w)
 }
 /* Of `plain`. */
 size_t weight_plain_bytes(const struct weight *w);
-/* Groups first .. first + n - 1 as a matrix of its own, or what there is of them. */
+/* Groups first .. first + n - 1 as a separate matrix, or as many as exist. */
 struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n);
-/* The inputs that a cut of a matrix keeps together: those of a block with one scale, at least 32.
- */
+/* The inputs that a cut of a matrix keeps together: those of a block with one scale, at least
+ * 32. */
 uint32_t weight_cut_unit(enum quant_type type);
 /* to->data = inputs [first, first + to->n_in) of all rows of `from`. Both ends are multiples of the
- * type's unit, or the last is the row's. The bits of numbers stay. */
+ * type's unit, or the end is the row's. The bits of numbers are unchanged. */
 void weight_cut(const struct weight *to, const struct weight *from, uint32_t first);
 /* Packs rows `src` [n_out, n_in] (file order) into w->data, in parallel over groups. */
 void weight_pack(struct workers *pool, const struct weight *w, const void *src);
