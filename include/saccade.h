@@ -291,8 +291,8 @@ typedef struct sac_engine_stats {
     uint32_t n_request_waiting, n_request_running;
     uint64_t n_preempted;                     /* times that a request gave its pages to others */
     uint64_t n_page, n_page_free, page_bytes; /* free: including those kept for reuse */
-    uint64_t n_reuse_end[SAC_REUSE_ENDS];     /* prompts looked up in the index, by what ended it;
-                                                 tokens are in reads.n_reused_tok */
+    uint64_t n_reuse_end[SAC_REUSE_ENDS];     /* prompts looked up in the index, by what ended
+                                                 the match; tokens are in reads.n_reused_tok */
     uint64_t n_reuse_evicted; /* page indices evicted from the index for lack of room */
     const char *isa;          /* the op table in use: "ref", "avx2", "avx512", "amx" */
 } sac_engine_stats;

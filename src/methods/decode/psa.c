@@ -152,7 +152,7 @@ static const sac_method_deviation deviations[] = {
      "the digest ranks pages so poorly that no stop rule makes up for it",
      "for 98 % of dense attention's score on RULER, 3.8 times fewer keys and values than arkvale; "
      "with order=box as many as arkvale or more at equal KL (qwen2.5-coder-0.5b, measured.md)"},
-    {"silent on grouped query heads; a token and layer has one share to reach",
+    {"silent on grouped-query attention; a token and layer has one share to reach",
      "the query heads of a KV head read together until the mean of their shares is enough; "
      "stop=min waits for the last head, scope=layer joins all KV heads of a layer",
      "heads with the same mass follow one curve, and the mean is the share that was asked for",
