@@ -19,7 +19,7 @@ def main(name, path):
 
     with open(path, encoding="utf-8") as file:
         text = file.read(8000)
-    @saccade.method("corners", summary="pages whose keys' box promises the highest scores, in Python")
+    @saccade.method("corners", summary="pages with the highest upper bounds on their attention scores, in Python")
     def choose(queries, cards):
         low, high = cards[:, 0], cards[:, 1]
         bound = numpy.maximum(queries, 0) @ high.T + numpy.minimum(queries, 0) @ low.T  # [query, page]
