@@ -1,17 +1,17 @@
-/* auto.c: the tokens that the question reads are computed again.
+/* auto.c: the tokens to which the question attends are recomputed.
  *
- * CacheBlend computes again what the other documents have changed most, and most of that nobody
- * reads. Here the question's rows are computed once over the documents as they are, and the tokens
- * that they read most are computed again: so that what is read is right. The first document has all
- * before it and is left as it is.
+ * CacheBlend recomputes what the other documents have changed most, and nothing attends to most of
+ * that. Here the question's rows are computed once over the stored documents, and the tokens to
+ * which they attend most are recomputed, so that what is read is right. The first document has
+ * nothing missing before it and is left as it is.
  *
- * Decided by measurement (docs/performance/stored_documents.md): what counts of a token are its
- * shares of attention in the middle layers, where a question looks for its answer, the more the
- * later the row (engine/mass.h). What stands beside a token that is read counts in part, too: the
- * token's keys and values were made of it. The layers above those, in which nobody reads what would
- * be changed, leave all tokens as they are. The question may read more than once: of documents that
- * have not read each other it reads the wrong places, too, so a part is chosen first, and the rest
- * by what it reads when that is mended. */
+ * Decided by measurement (docs/performance/stored_documents.md): the weight of a token is its share
+ * of attention in the middle layers, where a question looks for its answer, with more weight for
+ * later rows (engine/mass.h). Neighbours of an attended token count in part, too, because its keys
+ * and values depend on them. The layers above those, where nothing attends to what would be
+ * changed, leave all tokens as they are. The question may read more than once: over documents that
+ * have not attended to each other it reads wrong places, too, so a part is selected first, and the
+ * rest by what it reads after that part is recomputed. */
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \

@@ -1,11 +1,11 @@
-/* cacheblend.c: the tokens whose keys change most are computed again, CacheBlend (Yao et al.,
- * EuroSys 2025).
+/* cacheblend.c: the tokens whose keys change most are recomputed, CacheBlend (Yao et al., EuroSys
+ * 2025).
  *
- * Layers 0 and 1 are computed for all tokens. How far a token's keys (or values) of layer 1 are
- * then from the document's own says how much it depends on the other documents; the share of tokens
- * with the largest distances is computed in all layers above. With `ratio_end` the share shrinks
- * from layer to layer, each looking anew at the tokens that are left. Behind which token a row
- * stands decides what it sees, never its place among the rows that are computed. */
+ * Layers 0 and 1 are computed for all tokens. The distance of a token's keys (or values) of layer 1
+ * from the document's own says how much it depends on the other documents; the share of tokens with
+ * the largest distances is computed in all layers above. With `ratio_end` the share decreases from
+ * layer to layer, each selecting again among the remaining tokens. What a row sees is determined by
+ * its token's position, never by its place among the computed rows. */
 #include "methods/context.h"
 
 enum { BY_K, BY_V };

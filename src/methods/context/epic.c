@@ -1,10 +1,9 @@
-/* epic.c: the first tokens of each document are computed again, EPIC's LegoLink (Hu et al., ICML
- * 2025).
+/* epic.c: the first tokens of each document are recomputed, EPIC's LegoLink (Hu et al., ICML 2025).
  *
- * Tokens at the begin of a text that was computed alone take the attention that has nowhere to go;
- * behind other texts they must not. The first document is one that has all before it, so it is left
- * as it is. The paper's prompt has a BOS for every document; here documents are computed behind the
- * head of the prompt, which is there once. */
+ * Tokens at the start of a text that was computed alone act as attention sinks; after other texts
+ * they must not. The first document has nothing missing before it, so it is left as it is. The
+ * paper's prompt has a BOS for every document; here documents are computed after the head of the
+ * prompt, which occurs once. */
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \

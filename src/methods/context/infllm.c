@@ -1,11 +1,11 @@
 /* infllm.c: documents are one long context, of which the question and every new token read the
- * blocks that fit them: Multi-InfLLM, SamKV's yardstick of retrieval, from InfLLM (Xiao et al.,
+ * blocks that match them: Multi-InfLLM, SamKV's retrieval baseline, from InfLLM (Xiao et al.,
  * NeurIPS 2024).
  *
- * Nothing is computed again and nothing is given back. The question is computed over the first
- * tokens, the newest ones and, in each layer, the blocks whose mean keys have the largest products
- * with its mean query; that is made by a first pass over first and newest tokens alone. Its last
- * token, and each new one, choose for themselves: that is the decode method infllm. */
+ * Nothing is recomputed or freed. The question is computed over the first tokens, the most recent
+ * ones and, in each layer, the blocks whose mean keys have the largest products with its mean
+ * query, which comes from a first pass over first and most recent tokens alone. Its last token, and
+ * each new one, select for themselves, by the decode method infllm. */
 #include "methods/context.h"
 
 #include <math.h>

@@ -1,11 +1,11 @@
-/* promptcache.c: documents have places that a schema fixes beforehand, Prompt Cache (Gim et al.,
+/* promptcache.c: documents have places that a schema fixes in advance, Prompt Cache (Gim et al.,
  * MLSys 2024).
  *
- * A schema says at which positions its modules stand, whichever of them a prompt names: modules
- * behind each other, each in a slot of its own length, or alternatives that share one place, as
- * long as the longest. What a prompt adds stands behind the whole schema. Nothing is computed
- * again. So positions have gaps, where a slot is not filled and where documents share a place;
- * which document stands where in the prompt no longer matters. */
+ * A schema determines the positions of its modules, whichever of them a prompt names: consecutive
+ * modules, each in a slot of its own length, or alternatives that share one place, as long as the
+ * longest. What a prompt adds follows the whole schema. Nothing is recomputed. Positions therefore
+ * have gaps, where a slot is not filled and where documents share a place; the order of documents
+ * in the prompt no longer matters. */
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \

@@ -1,5 +1,5 @@
-/* recompute.c: the documents' tokens are computed together, as any prompt is: what all other
- * composers are measured against. */
+/* recompute.c: the documents' tokens are computed together, like any prompt: the reference for all
+ * other context methods. */
 #include "methods/context.h"
 
 static const struct method_context hooks = {.computes_all = true};

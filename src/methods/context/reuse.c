@@ -1,5 +1,5 @@
-/* reuse.c: documents stand behind each other as they were computed, and nothing is computed again.
- * The question's rows read all of them; no document has read another. */
+/* reuse.c: documents follow each other as they were computed, and nothing is recomputed. The
+ * question's rows read all of them; no document has attended to another. */
 #include "methods/context.h"
 
 enum { QUERY_FULL, QUERY_LAST };

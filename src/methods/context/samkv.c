@@ -1,21 +1,20 @@
-/* samkv.c: a small part of each document is kept, chosen by the question, and all that is kept is
- * computed again: after SamKV (AAAI 2026).
+/* samkv.c: a small part of each document is kept, selected by the question, and everything kept is
+ * recomputed: after SamKV (AAAI 2026).
  *
- * Of a document the first block (64 tokens) and the last two stay, and of all blocks between, of
- * all documents together, those that the question reads most in a probe over the documents as they
- * are.
+ * The first block (64 tokens) and the last two of each document are kept, and of all blocks in
+ * between, over all documents, those to which the question attends most in a probe over the stored
+ * documents.
  *
- * With choose=asked, as in the paper, no more than those ends is read to choose: the question's
- * queries, made over them alone, are turned towards what the other documents' ends ask about (a
- * bias by cosine) and are compared with the mean keys of the blocks between. How many: by where the
- * anchor, the mean of what stays, lies between the block that is asked for most and the one that is
- * least. Of all candidates one in so many stays as there are documents.
+ * With choose=asked, as in the paper, only those ends are read to select: the question's queries,
+ * computed over them alone, are turned towards what the other documents' ends ask about (a bias by
+ * cosine) and are compared with the mean keys of the blocks in between. Their number depends on
+ * where the anchor, the mean of what is kept, lies between the block that is asked for most and the
+ * one that is asked for least. Of all candidates the share 1 / documents is kept.
  *
- * The paper leaves much open. Parameters are the ways to read it, their defaults the readings that
- * find an answer's block (docs/performance/stored_documents.md says how they were found). Without
- * parameters: queries and keys are compared before rotation, and middle blocks without selection
- * are not kept.
- */
+ * The paper leaves much open. Parameters are the possible interpretations, their defaults those
+ * that find an answer's block (docs/performance/stored_documents.md says how they were found).
+ * Without parameters: queries and keys are compared before rotation, and middle blocks without
+ * selection are not kept. */
 #include "methods/context.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /* adakv.c: SnapKV with more tokens for heads whose votes are spread, AdaKV (Feng et al., 2024).
  *
  * The heads of a layer compete for their common budget: the best votes of all heads together are
- * counted, head h gets c_h of them and keeps (1 - alpha) c_h + alpha b, so that no head starves.
- * Decided here: the authors' code rounds each head for itself and loses tokens (2, 5, 1 of 9); here
- * the largest remainders are rounded up and the layer keeps exactly its budget. */
+ * counted, head h gets c_h of them and keeps (1 - alpha) c_h + alpha b, so that every head keeps
+ * some. Decided here: the authors' code rounds each head separately and loses tokens (2, 5, 1 of
+ * 9); here the largest remainders are rounded up and the layer keeps exactly its budget. */
 #include "methods/compress.h"
 #include "methods/pick.h"
 

@@ -1,9 +1,9 @@
-/* arkvale.c: pages by the middle and the mean spread of their keys, ArkVale (Chen et al., NeurIPS
- * 2024): its "cuboid-mean" digest.
+/* arkvale.c: pages ranked by the centre and the mean spread of their keys, ArkVale (Chen et al.,
+ * NeurIPS 2024): its "cuboid-mean" digest.
  *
- * Decided here: one set for a KV head, by softmax shares of the heads (the code has one set a
- * layer, by the mean of raw scores: `reduce=raw` for a KV head); the tier of evicted pages that the
- * paper is about belongs to the page pool and not to the choice. */
+ * Decided here: one set per KV head, by softmax shares of the heads (the code has one set per
+ * layer, by the mean of raw scores; `reduce=raw` does so per KV head). The tier of evicted pages,
+ * which is the paper's subject, belongs to the page pool here and not to the selection. */
 #include "methods/box.h"
 
 #define PARAMS(P)                                                                                  \

@@ -1,15 +1,16 @@
-/* auto.c: progressive keys, and weights for what is drawn. A key of eight bits a channel is read
- * two bits first: they tell a token's share of the attention nearly as well as exact scores do.
+/* auto.c: progressive keys, and weights for sampled tokens. Of a key with eight bits per channel,
+ * two bits are read first: they predict a token's share of the attention nearly as well as exact
+ * scores.
  *
  * Step by step, for each KV head:
- *  1. All tokens are scored by the first plane of their keys (two bits a channel), which gives each
- *     one's share of the softmax, mean over the query heads.
- *  2. Tokens are drawn by these shares: those above a cut for certain, others now and then, and
- *     then they weigh as much more as they are rarer. So sums over what is read estimate the sums
- *     over everything, where a list that ends at the cut would leave its rest out. The exact keys
- *     of what is drawn count, so shares that are wrong cost precision and do not bias. First page
- *     and newest pages are always read.
- *  3. If that is more than `most` of the context, everything is read: it costs less.
+ *  1. All tokens are scored by the first plane of their keys (two bits per channel), which gives
+ *     each one's share of the softmax, mean over the query heads.
+ *  2. Tokens are sampled by these shares: those above a cut always, the others with a probability
+ *     whose inverse is their weight. Sums over what is read thus estimate the sums over everything,
+ *     whereas a list that ends at the cut would lose the rest. The exact keys of sampled tokens
+ *     count, so wrong shares cost precision but do not cause bias. The first page and the most
+ *     recent pages are always read.
+ *  3. If that is more than `most` of the context, everything is read, which costs less.
  *
  * The cut follows from `mass`. A list that holds this share of the attention leaves 1 - mass out,
  * and its answer is off by that times the distance between what it has and what it has not. Here
@@ -17,12 +18,12 @@
  * estimate, is at most (NOISE * (1 - mass))^2, in units of the values' own spread: a standard error
  * of a fifth of what the list would leave out. A higher mass never reads less, and 1 reads all.
  *
- * Draws are by position, and the same sequence chooses the same tokens. Every step draws anew
- * (docs/performance/ has what older choices cost, and levels of pages above), unless `draw` says
- * steady: then pages are drawn by numbers of their own (ops/steady.h), so that a step reads mostly
- * pages that the last one has read, and fewer, which is what counts where most lie on a disk.
- * In a q8 page the plane is a part of the key, so nothing is kept beside it. For 16-bit pages the
- * same bytes (min, step, plane) are side data. */
+ * Sampling depends on positions, and the same sequence selects the same tokens. Every step samples
+ * anew (docs/performance/ has the cost of reusing older selections, and of levels of pages above),
+ * unless `draw` is steady: then pages are drawn by random numbers of their own (ops/steady.h), so
+ * that a step mostly reads pages that the previous one has read, and fewer of them, which matters
+ * if most are on disk. In a q8 page the plane is part of the key, so nothing is stored in addition.
+ * For 16-bit pages the same bytes (min, step, plane) are side data. */
 #include "methods/batch.h"
 #include "methods/pick.h"
 #include "methods/plane.h"

@@ -1,12 +1,12 @@
 /* duo.c: some heads keep everything, the others sinks and a window, DuoAttention (Xiao et al., ICLR
  * 2025).
  *
- * The paper learns a gate for each KV head by training on made-up passkeys. Here a head's gate is
- * measured once for each prompt, at its end: the share of the attention of its last `window` rows
- * that lies between sinks and recent tokens. Heads above `gate` are retrieval heads and read
- * everything, the others drop what streaming drops. That is a different thing to know about a head:
- * what it does with this prompt, not what it could do; so a head that would only later look back is
- * a streaming head here. The sparsity follows from `gate` and is not set. */
+ * The paper learns a gate for each KV head by training on synthetic passkeys. Here a head's gate is
+ * measured once per prompt, at its end: the share of the attention of its last `window` rows that
+ * lies between sinks and recent tokens. Heads above `gate` are retrieval heads and read everything,
+ * the others drop what streaming drops. This measures what a head does with this prompt, not what
+ * it could do; a head that would look back only later is a streaming head here. The sparsity
+ * follows from `gate` and is not set. */
 #include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"

@@ -1,13 +1,13 @@
-/* expected.c: the prompt is cut down once, to the tokens that queries to come are expected to look
- * at, Expected Attention (Devoto et al., 2025).
+/* expected.c: the prompt is reduced once, to the tokens that future queries are expected to attend
+ * to, Expected Attention (Devoto et al., 2025).
  *
- * Queries are taken for normally distributed: mean and covariance of those of the prompt's last
- * rows, each carried on to a place among the next `future` positions by the mean rotation. The
- * expected weight of key k is then exp(m + s / 2), with m and s mean and variance of the logits of
- * these carried queries, and a token's worth is its share of the sum of weights times the length of
- * its value. As in the authors' code the first tokens stay and heads of a group are averaged.
- * Decided here: mean and variance are those of the logits themselves, which is the same number and
- * needs no matrix. */
+ * Queries are assumed to be normally distributed: mean and covariance of those of the prompt's last
+ * rows, each moved to a position among the next `future` ones by the mean rotation. The expected
+ * weight of key k is then exp(m + s / 2), with m and s the mean and variance of the logits of these
+ * queries, and a token's score is its share of the sum of weights times the norm of its value. As
+ * in the authors' code the first tokens are kept and heads of a group are averaged. Decided here:
+ * mean and variance are those of the logits themselves, which is the same number and needs no
+ * matrix. */
 #include "methods/compress.h"
 #include "methods/pick.h"
 #include "methods/spec.h"

@@ -1,14 +1,14 @@
 /* h2o.c: heavy hitters, the tokens with the largest attention summed over all queries, and the
- * newest ones, H2O (Zhang et al., NeurIPS 2023).
+ * most recent ones, H2O (Zhang et al., NeurIPS 2023).
  *
- * As in the authors' dropping class: the newest tokens are kept, and the best of the others; each
- * step adds the softmax shares over what lives, then the least of the others makes room. Decided
- * here: one set for a KV head, by the sum over its query heads. Attention does not hand out its
- * weights, so the sums of a prompt are made anew behind it, from the queries of all its rows:
- * memory for the queries of a whole context, and as many products again as the prompt's attention
- * had. With window=N only the last N rows count, the "tail" form of most ports. Weights of a step
- * are computed here once more from the keys that live, whose pages are read whole for it, and
- * counted. */
+ * As in the authors' dropping class: the most recent tokens are kept, and the best of the
+ * others; each step adds the softmax shares over the tokens kept, then the least of the others
+ * makes room. Decided here: one set per KV head, by the sum over its query heads. Attention does
+ * not return its weights, so the sums of a prompt are recomputed after it, from the queries of
+ * all its rows: memory for the queries of a whole context, and as many products again as the
+ * prompt's attention had. With window=N only the last N rows count, the "tail" form of most
+ * ports. Weights of a step are computed here once more from the kept keys, whose pages are read
+ * whole for it, and counted. */
 #include "methods/living.h"
 #include "methods/meter.h"
 #include "methods/observe.h"

@@ -1,15 +1,15 @@
-/* infinigen.c: tokens by the few directions in which the queries are large, InfiniGen (Lee et al.,
- * OSDI 2024).
+/* infinigen.c: tokens scored along the few directions in which the queries are large, InfiniGen
+ * (Lee et al., OSDI 2024).
  *
- * Queries are turned into the basis of their principal axes, where few coordinates hold most of
+ * Queries are rotated into the basis of their principal axes, where few coordinates hold most of
  * them; keys are kept in the same basis, the `rank` strongest coordinates of each. A token is
  * wanted when its partial score is within `alpha` of the head's best; as many are read as the heads
- * want in the mean, at most `budget`. Decided here: the axes are those of the prompt's last
- * `window` queries, after rotation by position, found at the first decode row (the paper: of a
- * sample text, beforehand); one set for a KV head, by softmax shares of the partial scores. The
- * paper guesses the query from the input of the layer before, so that keys can be fetched in time;
- * with all keys in one memory there is nothing to fetch, and the query is the true one: its results
- * are upper bounds of the paper's. */
+ * want on average, at most `budget`. Decided here: the axes are those of the prompt's last `window`
+ * queries, after rotation by position, found at the first decode row (the paper: of a sample text,
+ * offline); one set per KV head, by softmax shares of the partial scores. The paper predicts the
+ * query from the input of the previous layer, so that keys can be fetched in time; with all keys in
+ * one memory there is nothing to fetch, and the query is the true one, so its results are upper
+ * bounds of the paper's. */
 #include "methods/pick.h"
 #include "methods/project.h"
 #include "methods/rule.h"

@@ -1,14 +1,14 @@
-/* infllm.c: blocks by the mean of their few tokens that others look at, InfLLM (Xiao et al.,
+/* infllm.c: blocks represented by the mean of their most attended keys, InfLLM (Xiao et al.,
  * NeurIPS 2024).
  *
- * Behind a local window the context is cut into blocks. A block is represented by the mean key of
+ * Before a local window the context is cut into blocks. A block is represented by the mean key of
  * the `repr` tokens that had the most attention; the blocks with the highest product with the query
- * are read, with the first tokens and the window. Decided here: one set for a KV head, by the sum
- * over its query heads (the code has one for a layer); attention received is that of the last
- * `window` rows at the time when a block leaves the local window, not of all rows that saw it,
- * whose queries are gone. Not here: the paper's second half, positions that do not grow (far keys
+ * are read, with the first tokens and the window. Decided here: one set per KV head, by the sum
+ * over its query heads (the code has one per layer). Attention received is that of the last
+ * `window` rows when a block leaves the local window, not of all rows that saw it, whose queries
+ * are no longer stored. Not here: the paper's second half, positions that do not grow (far keys
  * without rotation, all at one distance), by which it reads beyond the trained length: keys here
- * are kept as they were turned. */
+ * stay as they were rotated. */
 #include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"

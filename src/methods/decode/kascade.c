@@ -1,16 +1,16 @@
-/* kascade.c: the best tokens by exact scores in a few anchor layers; the layers between read what
- * the anchor below has chosen, Kascade (Deshmukh et al., 2025).
+/* kascade.c: the best tokens by exact scores in a few anchor layers; the layers above each anchor
+ * read what it has selected, Kascade (Deshmukh et al., 2025).
  *
  * As in the paper and its code: shares of a softmax, summed over the query heads of a KV head; the
- * first layer reads everything and is an anchor; a layer takes the anchor next below it, and each
- * of its heads that head of the anchor whose tokens hold most of what the head looks at. Anchors
- * are those that make the sum of these likenesses over all layers the largest.
+ * first layer reads everything and is an anchor; a layer uses the next anchor below it, and each of
+ * its heads uses that head of the anchor whose tokens hold most of the head's attention. Anchors
+ * are those that maximize the sum of these similarities over all layers.
  *
- * Decided here: likenesses are found in the sequence itself, from the queries of the prompt's last
- * `window` rows, at the first decode row (paper: beforehand, on a set of other texts, weighed by
- * how much a layer changes its input). In that row every layer chooses for itself; anchors are
- * settled at the next. Layers that were not asked then (they have a window) or not likened (a
- * number was not finite) are no anchors, and one that finds no choice for its row below it makes
+ * Decided here: similarities are measured in the sequence itself, from the queries of the prompt's
+ * last `window` rows, at the first decode row (paper: offline, on a set of other texts, weighted by
+ * how much a layer changes its input). In that row every layer selects for itself; anchors are
+ * fixed at the next. Layers that were not called then (they have a window) or not measured (a
+ * number was not finite) are no anchors, and one that finds no selection for its row below it makes
  * its own. A lane tries once: what all lanes read of each other is written in that row alone. */
 #include "methods/meter.h"
 #include "methods/observe.h"

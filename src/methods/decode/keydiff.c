@@ -1,8 +1,9 @@
-/* keydiff.c: the prompt is cut down once, to the tokens whose keys are least like the others,
+/* keydiff.c: the prompt is reduced once, to the tokens whose keys are least similar to the others,
  * KeyDiff (Park et al., NeurIPS 2025).
  *
- * The anchor is the mean of the keys' directions; the tokens with the smallest cosine to it stay.
- * No query is asked. Keys are taken as the cache has them, behind RoPE, as in the authors' text. */
+ * The anchor is the mean of the keys' directions; the tokens with the smallest cosine to it are
+ * kept. No query is used. Keys are taken as stored in the cache, after RoPE, as in the authors'
+ * text. */
 #include "methods/compress.h"
 #include "methods/pick.h"
 

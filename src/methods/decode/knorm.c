@@ -1,8 +1,8 @@
-/* knorm.c: the prompt is cut down once, to the tokens whose keys are shortest, KNorm (Devoto et
+/* knorm.c: the prompt is reduced once, to the tokens with the smallest key norms, KNorm (Devoto et
  * al., EMNLP 2024).
  *
- * Their finding: short keys draw much attention. No query is asked, so the choice is the same
- * whatever the question, and costs one reading of the keys. */
+ * Their finding: keys with small norms receive much attention. No query is used, so the selection
+ * is the same for any question, and costs one pass over the keys. */
 #include "methods/compress.h"
 #include "methods/pick.h"
 

@@ -1,17 +1,16 @@
-/* kvzip.c: the prompt is cut down once, to the tokens that the model looks at when it repeats the
+/* kvzip.c: the prompt is reduced once, to the tokens that the model attends to when it repeats the
  * prompt, KVzip (Kim et al., NeurIPS 2025).
  *
- * As in the paper and its code: the model is told to repeat the context, in pieces of `repeat`
- * tokens, and is given the answer, so that one pass of prompt rows shows its queries. A token's
- * score is the largest softmax share that a row of its piece's pass gives it, over all query heads
- * of the KV head; the softmax is over the first tokens, the piece, and the pass's own rows. All
- * layers and heads share one threshold, so some keep much and some nearly nothing. What comes
- * behind the prompt stays. No question is asked, so one choice serves all.
+ * As in the paper and its code: the model is instructed to repeat the context, in pieces of
+ * `repeat` tokens, and is given the answer, so that one pass of prompt rows yields its queries. A
+ * token's score is the largest softmax share that a row of its piece's pass gives it, over all
+ * query heads of the KV head; the softmax is over the first tokens, the piece, and the pass's own
+ * rows. All layers and heads share one threshold, so some keep much and some almost nothing. What
+ * follows the prompt is kept. No question is used, so one selection serves all.
  *
- * Decided here: the instruction stands without the marks of a chat's turns; the first `sink` tokens
- * take the place of the system prompt, the newest `window` that of the question behind the context:
- * both are kept. The engine puts the rows (engine/repeat.h).
- */
+ * Decided here: the instruction has no chat markup; the first `sink` tokens take the place of the
+ * system prompt, the last `window` that of the question after the context: both are kept. The
+ * engine inserts the rows (engine/repeat.h). */
 #include "base/mem.h"
 #include "methods/compress.h"
 #include "methods/meter.h"

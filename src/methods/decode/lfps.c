@@ -1,24 +1,23 @@
-/* lfps.c: candidates from what earlier steps looked at, LFPS (Yao et al., 2025).
+/* lfps.c: candidates from what earlier steps attended to, LFPS (Yao et al., 2025).
  *
  * Two tables remember attention: `ver` by position (the same tokens again) and `sla` by distance
- * from the query (a diagonal). Entries above a threshold are candidates, with neighbours that lie
- * above the mean; candidates alone are scored exactly, the best are read, and their weights go back
- * into the tables, which decay by `decay` a step. Heads whose mass lies on the sinks are bypassed.
+ * from the query (a diagonal). Entries above a threshold are candidates, with neighbours above the
+ * mean; only candidates are scored exactly, the best are read, and their weights go back into the
+ * tables, which decay by `decay` per step. Heads whose mass lies on the sinks are bypassed.
  *
  * Decided where the paper is silent: kurtosis as printed, without the factor n; weights are a
  * softmax over the tokens read alone, in the prompt over all but the sinks, so a table's sum stays
- * 1 / (2 (1 - decay)); `sla` is kept by distance, so it points at the next query without being
- * moved; a bypassed head reads sinks and newest tokens exactly and, where no head of its KV head
- * reads more, the mean value with the guessed mass stands for the rest; its tables rest.
- * heads=query keeps the paper's pair for each query head and reads the union; heads=group keeps one
- * pair for a KV head, fed with the mean weights of its query heads: fewer tables and a worse choice
- * (KL 0.16 where the other has 0.09, both at 4 % read, qwen2.5-coder-0.5b at 4K).
+ * 1 / (2 (1 - decay)); `sla` is stored by distance, so it points at the next query without being
+ * moved; a bypassed head reads sinks and recent tokens exactly and, where no head of its KV head
+ * reads more, the mean value with the estimated mass stands for the rest; its tables are not
+ * updated. heads=query keeps the paper's pair for each query head and reads the union; heads=group
+ * keeps one pair per KV head, updated with the mean weights of its query heads: fewer tables and a
+ * worse selection (KL 0.16 instead of 0.09, both reading 4 %, qwen2.5-coder-0.5b at 4K).
  *
  * Tables are stored divided by the decay so far (`unit`), so a step changes only what it has read,
- * and thresholds come from power sums that follow those changes. Tables are apart from each other,
- * so each is a piece of work for any worker: it finds its candidates, scores them, chooses and
- * learns; who ends the last one of a KV head joins what they have chosen. On a device: lfps_away.c.
- */
+ * and thresholds come from power sums that follow those changes. Tables are independent, so each is
+ * a piece of work for any worker: it finds its candidates, scores them, selects and learns; the
+ * worker that finishes the last one of a KV head joins the selections. On a device: lfps_away.c. */
 #include "methods/decode/lfps.h"
 
 #include "methods/batch.h"

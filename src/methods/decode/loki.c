@@ -1,11 +1,10 @@
-/* loki.c: tokens by scores along the keys' principal axes, Loki (Singhania et al., NeurIPS 2024).
+/* loki.c: tokens scored along the keys' principal axes, Loki (Singhania et al., NeurIPS 2024).
  *
- * Keys lie near a space of few dimensions: their first `rank` coordinates along their principal
+ * Keys lie near a subspace of few dimensions: their first `rank` coordinates along their principal
  * axes score all tokens, and of the best the whole keys and values are read. The paper finds the
- * axes beforehand, on a text of its own, for each layer and head; here they are those of the
- * prompt's own keys, after rotation by position, found at the first decode row. Keys stay as they
- * are, the coordinates are kept beside them (the paper stores turned keys and reads a part of
- * them). */
+ * axes offline, on a separate text, for each layer and head; here they are those of the prompt's
+ * own keys, after rotation by position, found at the first decode row. Keys stay unchanged, with
+ * the coordinates stored beside them (the paper stores rotated keys and reads a part of them). */
 #include "methods/pick.h"
 #include "methods/project.h"
 #include "methods/rule.h"

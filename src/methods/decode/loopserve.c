@@ -1,14 +1,14 @@
-/* loopserve.c: the tokens that the last generated tokens look at, chosen anew every few steps,
+/* loopserve.c: the tokens that the last generated tokens attend to, selected again every few steps,
  * LoopServe's progressive decoding (Li et al., 2025), Algorithm 3.
  *
- * Decided where the paper is silent: the first choice comes at the `first`th row that the method
- * serves, that of the prompt's last token counted; until then everything is read, or what the
- * prompt's last rows looked at, as SnapKV has it, or along columns and diagonals as the prompt is
- * read; sinks and the window are kept besides the budget; no pooling; one set for a KV head, by the
+ * Decided where the paper is silent: the first selection comes at the `first`th row that the method
+ * serves, counting that of the prompt's last token; until then everything is read, or what the
+ * prompt's last rows attended to, as in SnapKV, or columns and diagonals as in the prefill method;
+ * sinks and the window are kept in addition to the budget; no pooling; one set per KV head, by the
  * sum over its query heads.
  *
- * Not in the paper: stagger spreads the choices of the layers over the steps between two, so that a
- * step costs the same as any other; each layer still chooses every `every` steps by its own last
+ * Not in the paper: stagger spreads the selections of the layers over the steps between two, so
+ * that every step costs the same; each layer still selects every `every` steps by its own last
  * queries. */
 #include "methods/kept.h"
 #include "methods/lines.h"

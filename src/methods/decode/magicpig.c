@@ -1,18 +1,19 @@
-/* magicpig.c: tokens drawn by locality-sensitive hashing and weighted by how likely they were
- * drawn, MagicPIG (Chen et al., ICLR 2025).
+/* magicpig.c: tokens sampled by locality-sensitive hashing and weighted by their sampling
+ * probability, MagicPIG (Chen et al., ICLR 2025).
  *
- * Keys of the prompt, less their mean, are hashed to `bits` sign bits in each of `tables` tables. A
- * token is drawn when it falls together with the query in two tables or more; for an angle a
- * between them that has the probability w = 1 - (1-c)^L - L c (1-c)^(L-1), c = (1 - a/pi)^K, and
- * -ln w is added to its score: sums over the tokens drawn are then estimates of sums over all.
- * Sinks, newest tokens and those that come later are read for certain, until they leave the window
- * and are hashed. As in the paper layers 0, 16, 32 and so on are dense.
+ * Keys of the prompt, minus their mean, are hashed to `bits` sign bits in each of `tables` tables.
+ * A token is drawn when it collides with the query in two tables or more; for an angle a between
+ * them that has the probability w = 1 - (1-c)^L - L c (1-c)^(L-1), c = (1 - a/pi)^K, and -ln w is
+ * added to its score: sums over the tokens drawn are then estimates of sums over all. Sinks, recent
+ * tokens and later ones are always read, until they leave the window and are hashed. As in the
+ * paper layers 0, 16, 32 and so on are dense.
  *
- * Decided here: queries of a group draw for themselves and all read what any has drawn, with the
- * probability 1 - prod(1 - w) of heads that draw independently, which two heads with like queries
- * do not: such tokens weigh somewhat too little. Sign bits come from random rotations (turn.h) and
- * not from Gaussian vectors. Tokens are found by comparing codes, not by walking buckets: the same
- * set, and a fraction of the memory; this file is for fidelity and not for speed. */
+ * Decided here: queries of a group draw separately and all read what any has drawn, with the
+ * probability 1 - prod(1 - w) of heads that draw independently, which two heads with similar
+ * queries do not: such tokens get somewhat too little weight. Sign bits come from random rotations
+ * (turn.h) and not from Gaussian vectors. Tokens are found by comparing codes, not by traversing
+ * buckets: the same set, with a fraction of the memory; this file is for fidelity and not for
+ * speed. */
 #include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/room.h"

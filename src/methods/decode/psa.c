@@ -1,19 +1,19 @@
-/* psa.c: pages from the most to the least promising until an estimate says that enough of the
+/* psa.c: pages in descending order of predicted attention until an estimate says that enough of the
  * attention has been seen, Progressive Sparse Attention (Zhou et al., 2025), Algorithm 1.
  *
- * What is seen is kept as A, the sum of exp of all logits read, for each query head, and the
- * coverage is A / (A + R), where R stands for the pages left: each of them has as much as the least
- * page visited (rest=min, the paper's), or all have together what their votes, by which they are in
- * order, have beside the votes of the pages visited (rest=vote, the default), which does not hang
- * on one page. Decided here (the paper is silent): first come the sink page, the newest pages and
- * the row's own, which has no vote; they count for A but are not the least. Query heads read
- * together, in one order of their softmax shares of arkvale's digest or of the first bits of keys:
- * those of a KV head, or (scope) of a layer, as where all KV heads of a token lie in one block.
- * They stop together, when the least of their coverages or (stop) the mean is enough. Visiting is
- * exact, and a page is visited once (visit.h), so it costs what attention pays for it, and is
- * counted so, beside keys that were read in a round of which less was enough. Only the keys of the
- * row's own page are read twice. How many pages a row has visited is kept, for the rounds of the
- * next one. */
+ * What has been seen is kept as A, the sum of exp of all logits read, for each query head, and the
+ * coverage is A / (A + R), where R stands for the remaining pages: each has as much as the least
+ * page visited (rest=min, the paper's rule), or all together have what their votes, by which they
+ * are ordered, predict relative to the votes of the pages visited (rest=vote, the default), which
+ * does not depend on a single page. Decided here (the paper is silent): first come the sink page,
+ * the most recent pages and the row's own, which has no vote; they count for A but are not the
+ * least. Query heads read together, in one order of their softmax shares of arkvale's digest or of
+ * the first bits of keys: those of a KV head, or (scope) of a layer, as if all KV heads of a token
+ * were in one block. They stop together, when the least of their coverages or (stop) the mean is
+ * enough. Visiting is exact, and a page is visited once (visit.h), so it costs what attention costs
+ * for it, and is counted so, in addition to keys read in a round of which less was enough. Only the
+ * keys of the row's own page are read twice. The number of pages that a row has visited is kept,
+ * for the rounds of the next one. */
 #include "methods/box.h"
 #include "methods/pick.h"
 #include "methods/plane.h"

@@ -1,20 +1,20 @@
-/* minference.c: each head reads the columns and diagonals that the last rows look at most:
+/* minference.c: each head reads the columns and diagonals to which the last rows attend most:
  * MInference (Jiang et al., 2024), vertical-slash heads with the sizes of its current Llama-3.1
  * table.
  *
  * The attention of the chunk's last rows is computed exactly and summed along lines; the best
  * `columns` verticals and `slashes` diagonals are read by all rows of the chunk. The first columns
- * and diagonals always win; where they alone are too many the smallest offsets do, so that the
- * local band has no holes (the authors' code leaves that to chance).
+ * and diagonals are always taken; where they alone are too many the smallest offsets come first, so
+ * that the local band has no gaps (the authors' code leaves that to chance).
  *
  * Patterns of heads. Without a table all heads have one size: no published table has another family
  * than vertical-slash, and the authors replaced their searched sizes by this one. A table has a
- * pattern for each head. It is learnt as their first version does: on a long prompt, with the lines
- * of its last rows and the blocks of pooled scores, the candidate wins that keeps most of the
- * attention of rows from LEARN_FROM on. Where blocks win they write columns and slashes of a size
- * that covers them, as is done here. An A-shape that wins stays one.
+ * pattern for each head. It is learned as in their first version: on a long prompt, with the lines
+ * of its last rows and the blocks of pooled scores, the candidate that keeps most of the attention
+ * of rows from LEARN_FROM on wins. Where blocks win they write columns and slashes of a size that
+ * covers them, as is done here. An A-shape that wins remains one.
  *
- * Deviations: the rows observed are the last of each chunk, as in the engines that merged the
+ * Deviations: the rows observed are the last of each chunk, as in the engines that adopted the
  * method; in the original they are the prompt's. Tiles read the runs of a tile's rows, which is
  * tighter than the original's blocks of 64. */
 #include "methods/prefill/pattern.h"

@@ -1,19 +1,19 @@
-/* sparge.c: blocks by mean queries and mean keys, where blocks are alike in themselves, and small
- * weights left out in the kernel: SpargeAttention (Zhang et al., 2025).
+/* sparge.c: blocks by mean queries and mean keys, where a block's vectors are similar, and small
+ * weights skipped in the kernel: SpargeAttention (Zhang et al., 2025).
  *
- * Blocks are 128 rows and 64 keys. A block's likeness is the mean of all entries of the Gram matrix
- * of its normalised vectors, i.e. the squared length of their mean. Scores are products of means;
- * key blocks that are not alike take no part in the softmax over the blocks before a row block's
+ * Blocks are 128 rows and 64 keys. A block's self-similarity is the mean of all entries of the Gram
+ * matrix of its normalized vectors, i.e. the squared norm of their mean. Scores are products of
+ * means; dissimilar key blocks take no part in the softmax over the blocks before a row block's
  * end. The best blocks are read: `top` of them, or, with `cdf` above 0, the fewest whose share is
- * above `cdf`. Means say nothing about blocks that are not alike: such a block of rows reads
- * everything, and such a block of keys is read by all rows. The first block is always read.
+ * above `cdf`. Means say nothing about dissimilar blocks: such a block of rows reads everything,
+ * and such a block of keys is read by all rows. The first block is always read.
  *
- * The second stage is the kernels' (struct attn_plan.skip): scores of a group of keys are computed,
- * and its values are left out for the rows to which they add less than `skip` of the softmax so
- * far. The authors compare maxima and decide for all rows of a tile at once; sums bound what is
- * lost, and a decision of each row alone does not depend on its neighbours. Off by default.
+ * The second stage is in the kernels (struct attn_plan.skip): scores of a group of keys are
+ * computed, and its values are skipped for the rows to which they add less than `skip` of the
+ * softmax so far. The authors compare maxima and decide for all rows of a tile at once; sums bound
+ * what is lost, and a decision per row does not depend on its neighbours. Off by default.
  *
- * Not here: quantised scores, which are no part of the choice. */
+ * Not here: quantized scores, which are not part of the selection. */
 #include "methods/pick.h"
 #include "methods/plan.h"
 

@@ -1,4 +1,4 @@
-/* xattention.c: blocks of 128 x 128 chosen by the sums of their antidiagonals: XAttention (Xu et
+/* xattention.c: blocks of 128 x 128 selected by the sums of their antidiagonals: XAttention (Xu et
  * al., 2025).
  *
  * Rows and keys are taken in groups of `stride`. The score of two groups is the sum of the products
@@ -8,10 +8,10 @@
  * summed over blocks, estimates their mass; a block row reads the first and its own block and then
  * the best ones until the share `mass` is reached.
  *
- * Decided here: groups and blocks are aligned in the sequence, so chunks and past turns change
- * nothing; rows and keys that a group lacks at the chunk's ends count as zeros, as in the authors'
- * padding. One threshold for all heads: their table is for one model only. A softcap of the scores
- * is left out of the estimate. */
+ * Decided here: groups and blocks are aligned in the sequence, so results do not depend on chunks
+ * and past turns; rows and keys missing in a group at the chunk's ends count as zeros, as in the
+ * authors' padding. One threshold for all heads: the authors' table is for one model only. The
+ * estimate ignores a softcap of the scores. */
 #include "methods/pick.h"
 #include "methods/plan.h"
 
