@@ -1,22 +1,23 @@
-/* psa_cert.c: progressive sparse attention that proves what it has seen.
+/* psa_cert.c: progressive sparse attention that proves what it has covered.
  *
- * psa estimates the mass of the pages not read; here it is bounded. Every token's score is at most
- * what is known of its page without reading it, so the mass left is at most R, and the share seen
- * is at least A / (A + R), A being the exact mass of the pages visited. What is known of a page,
- * `by`:
- *  - box, sphere: bounds of its channels, or of the distance from its middle. One bound for 32
- *    tokens; it ignores how channels go together, and on real keys it proves nothing until nearly
- *    all is read (92 % at 16K on qwen2.5-coder-0.5b). Here to be measured.
- *  - shadow8, shadow4: keys rounded to 8 or 4 bits a channel, and for each token the length of what
- *    rounding took, e: q.k <= q.k' + |q| e (Cauchy-Schwarz).
- * Soundness: lengths and boxes are rounded outwards, products in f32 get an allowance
+ * psa estimates the mass of the unread pages; here it is bounded. A bound on every token's score
+ * follows from what is known of its page without reading it, so the remaining mass is at most R,
+ * and the share seen is at least A / (A + R), A being the exact mass of the pages visited. What is
+ * known of a page, `by`:
+ *  - box, sphere: bounds of its channels, or of the distance from its centre. One bound for 32
+ *    tokens; it ignores correlations between channels, and on real keys it proves nothing until
+ *    nearly all is read (92 % at 16K on qwen2.5-coder-0.5b). Included for measurements.
+ *  - shadow8, shadow4: keys rounded to 8 or 4 bits per channel, and for each token the norm e of
+ *    the rounding error: q.k <= q.k' + |q| e (Cauchy-Schwarz).
+ *
+ * Soundness: norms and boxes are rounded outwards, products in f32 get an allowance
  * (ops/cpu/lanes_bound.c), the row's own page is always read, and logits of what is read are summed
- * in f64. Pages are visited in order of their bound, one order for a KV head; the heads stop
+ * in f64. Pages are visited in order of their bound, one order per KV head; the heads stop
  * together. As in psa a page is read once (visit.h). mode=report stops by psa's estimate and only
- * tells what is proved.
+ * reports what is proved.
  *
- * The output's certificate: no value that is left out is longer than the longest of its pages,
- * which is kept with each page; with the mass that bounds how far the output is from dense
+ * The output's certificate: no omitted value is longer than the longest of its page, which is
+ * stored with each page; with the mass this bounds the distance of the output from dense
  * attention's (engine/proof.c).
  *
  * Not here: the two-stage form (4 bits first, 8 where they do not suffice). */

@@ -1,10 +1,10 @@
 /* pyramidkv.c: SnapKV with more tokens for low layers than for high ones, PyramidKV (Cai et al.,
  * 2024).
  *
- * The authors' code and not the paper's formula: budgets fall along a line from hi to lo = b /
- * beta, hi = 2 b - lo, both moved when the prompt is shorter than hi. Decided here: the code rounds
- * the line's step to whole tokens, which gives away 13 of 992 at 32 layers; here the sums of the
- * line are rounded, so that all layers together keep exactly what snapkv does. */
+ * Follows the authors' code and not the paper's formula: budgets decrease along a line from hi to
+ * lo = b / beta, hi = 2 b - lo, both moved when the prompt is shorter than hi. Decided here: the
+ * code rounds the line's step to whole tokens, which loses 13 of 992 at 32 layers; here the sums of
+ * the line are rounded, so that all layers together keep exactly what snapkv does. */
 #include "methods/compress.h"
 #include "methods/pick.h"
 

@@ -1,12 +1,12 @@
 /* quest.c: pages by an upper bound of their best score, Quest (Tang et al., ICML 2024).
  *
  * The bound of a page is the sum over channels of max(q min, q max). As in the paper pages have 16
- * tokens, half of a page of the cache, and the first two layers are dense; page=32 takes whole
- * pages, whose box a q8 page holds already. The paper's models have a KV head for each query head,
- * which chooses for itself. Where query heads share keys they choose together, by the mean of their
- * softmax shares over the bounds (box_vote), so that a budget is what is read. With heads=query
- * each still chooses for itself, and all of them read what one has chosen: up to as many times the
- * budget. */
+ * tokens, half of a page of the cache, and the first two layers are dense; page=32 uses whole
+ * pages, whose box a q8 page already contains. The paper's models have a KV head for each query
+ * head, which selects for itself. With grouped-query attention the query heads of a KV head select
+ * together, by the mean of their softmax shares over the bounds (box_vote), so that the budget is
+ * what is read. With heads=query each still selects for itself, and all of them read what any has
+ * selected: up to as many times the budget. */
 #include "methods/box.h"
 
 #define PARAMS(P)                                                                                  \

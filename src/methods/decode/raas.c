@@ -1,12 +1,12 @@
-/* raas.c: pages that have not been asked for in a long time go, RaaS (Hu et al., 2025).
+/* raas.c: pages unused for a long time are evicted, RaaS (Hu et al., 2025).
  *
- * For long chains of thought: milestone tokens are looked at for a while and then never again.
- * Every step stamps the pages whose estimated share of the attention is above `stamp`; when there
- * are more pages than the budget holds, the one with the oldest stamp is dropped for good. The
- * estimate is Quest's, softmax shares of the boxes' bounds, mean over the query heads. As in the
- * paper all pages of the prompt stay; prompt=age treats them as any other, for prompts that are
- * longer than the budget. Decided here: among pages with the same stamp the one with the smallest
- * estimate goes. */
+ * For long chains of thought: milestone tokens are attended to for a while and then never again.
+ * Every step renews the timestamps of the pages whose estimated share of the attention is above
+ * `stamp`; when there are more pages than the budget holds, the one with the oldest timestamp is
+ * evicted. The estimate is Quest's, softmax shares of the boxes' bounds, mean over the query heads.
+ * As in the paper all pages of the prompt are kept; prompt=age treats them like any other, for
+ * prompts longer than the budget. Decided here: among pages with equal timestamps the one with the
+ * smallest estimate is evicted. */
 #include "methods/box.h"
 #include "methods/pick.h"
 #include "methods/spec.h"

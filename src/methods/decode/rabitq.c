@@ -1,12 +1,13 @@
-/* rabitq.c: tokens by one bit a channel of their turned keys, until the wanted mass is reached,
- * RaBitQCache (Zhang et al., ICML 2026), with the estimator of RaBitQ (Gao and Long, SIGMOD 2024).
+/* rabitq.c: tokens ranked by one bit per channel of their rotated keys, until the wanted mass is
+ * reached, RaBitQCache (Zhang et al., ICML 2026), with the estimator of RaBitQ (Gao and Long,
+ * SIGMOD 2024).
  *
- * A key less the mean of its page, o, is turned by a fixed random rotation; its sketch is the signs
- * of the channels and f = |o|^2 / sum |o_c|. For a query turned alike, f * sum sign_c q_c is an
- * unbiased estimate of o.q over the rotation, and the mean's own product is added. Tokens are
- * taken, the best first, until their estimated softmax shares, mean over the query heads, reach
- * `mass`. A head that wants more than `most` of the context reads it whole. Decided here: the
- * rotation is that of turn.h; the query is not rounded to four bits. */
+ * A key minus the mean of its page, o, is rotated by a fixed random rotation; its sketch is the
+ * signs of the channels and f = |o|^2 / sum |o_c|. For a query rotated in the same way, f * sum
+ * sign_c q_c is an unbiased estimate of o.q over the rotation, and the mean's own product is added.
+ * Tokens are taken, the best first, until their estimated softmax shares, mean over the query
+ * heads, reach `mass`. A head that needs more than `most` of the context reads all of it. Decided
+ * here: the rotation is that of turn.h; the query is not rounded to four bits. */
 #include "methods/pick.h"
 #include "methods/room.h"
 #include "methods/rule.h"

@@ -1,11 +1,11 @@
-/* snapkv.c: the prompt is cut down once, to the tokens that its last rows look at, SnapKV (Li et
+/* snapkv.c: the prompt is reduced once, to the tokens that its last rows attend to, SnapKV (Li et
  * al., NeurIPS 2024).
  *
  * As in the authors' code: softmax shares of the window's rows over the whole prompt, summed over
  * the rows, pooled along the positions, the best kept with the window; every later token is read.
  * Decided here: the heads of a group have one set, by the mean of their shares (their code expands
  * keys to all query heads; a measured move to KV heads changed six tasks by 0.3 points), and the
- * choice is made at the first decode row, which gives the first answer token the compressed prompt
+ * selection is made at the first decode row, so the first answer token sees the compressed prompt,
  * too. */
 #include "methods/compress.h"
 #include "methods/pick.h"

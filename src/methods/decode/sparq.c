@@ -1,10 +1,10 @@
-/* sparq.c: tokens by scores of the query's largest channels alone, SparQ (Ribar et al., ICML 2024).
+/* sparq.c: tokens scored by the query's largest channels alone, SparQ (Ribar et al., ICML 2024).
  *
  * The r channels with the largest sum over the group of |q| score all keys. Their softmax has the
- * temperature sqrt(d * |q_r| / |q|) instead of sqrt(d), so that it is as sharp as the whole one is
- * on average. Tokens are taken by the mean of the heads' shares, after the newest ones. Not here:
- * the paper's mean value for the tokens left out, which the executor has no entry for; and its
- * second copy of the keys by channel: keys are read as they lie, whole, and so they are counted. */
+ * temperature sqrt(d * |q_r| / |q|) instead of sqrt(d), so that it is as sharp as the full one on
+ * average. Tokens are taken by the mean of the heads' shares, after the most recent ones. Not here:
+ * the paper's mean value for the tokens left out, for which the executor has no entry, and its
+ * second copy of the keys by channel: whole keys are read, and counted so. */
 #include "methods/pick.h"
 #include "methods/rule.h"
 

@@ -1,8 +1,8 @@
-/* streaming.c: attention sinks and a recent window, StreamingLLM (Xiao et al., ICLR 2024).
+/* streaming.c: attention sinks and a sliding window, StreamingLLM (Xiao et al., ICLR 2024).
  *
- * The paper drops the other tokens and numbers the kept ones anew; here they are only not read, and
- * every key keeps the position at which it was seen, as most ports do: the answer is the same while
- * the text fits the trained context. */
+ * The paper drops the other tokens and renumbers the kept ones; here the others are only not read,
+ * and every key keeps its original position, as in most ports: the answer is the same while the
+ * text fits the trained context. */
 #include "methods/batch.h"
 
 #define PARAMS(P)                                                                                  \

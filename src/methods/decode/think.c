@@ -1,17 +1,17 @@
-/* think.c: keys lose the channels that the prompt's last queries ask least for, ThinK (Xu et al.,
- * ICLR 2025).
+/* think.c: keys lose the channels to which the prompt's last queries give the least weight, ThinK
+ * (Xu et al., ICLR 2025).
  *
- * As in the authors' code: a channel's weight is the mean square of the last `window` queries in
- * it times that of the prompt's keys, which orders channels as the paper's norm of the outer
- * product does; the share `ratio` of the channels with the least weight goes, of all keys but the
- * newest `recent` and those of the answer. Scores of the others are the sums over what is left.
- * This is no choice of tokens: attention's own arithmetic changes, so the method attends itself,
- * and what it has made takes the place of all tokens before the row's own page.
+ * As in the authors' code: a channel's weight is the mean square of the last `window` queries in it
+ * times that of the prompt's keys, which orders channels as the paper's norm of the outer product
+ * does; the share `ratio` of the channels with the least weight is pruned, from all keys except the
+ * most recent `recent` ones and those of the answer. Their scores are sums over the remaining
+ * channels. This is no selection of tokens: attention's own arithmetic changes, so the method
+ * attends itself, and its result takes the place of all tokens before the row's own page.
  *
- * Decided here: one set of channels for a KV head, by the queries of all its query heads (the code
- * expands keys to query heads); only whole pages lose channels. What is left of a key is kept once
- * more, packed, in 16 bits, in the sequence's state: what a step reads is that copy and the values,
- * as with the paper's cache, but the whole keys stay in memory beside it. */
+ * Decided here: one set of channels per KV head, by the queries of all its query heads (the code
+ * expands keys to query heads); only whole pages lose channels. The remaining channels are stored
+ * once more, packed, in 16 bits, in the sequence's state: a step reads that copy and the values, as
+ * with the paper's cache, but the whole keys also stay in memory. */
 #include "base/mem.h"
 #include "methods/meter.h"
 #include "methods/pick.h"

@@ -1,10 +1,10 @@
-/* tokenselect.c: the best tokens by softmax votes of the heads, chosen anew only when the query has
- * turned, TokenSelect (Wu et al., 2024).
+/* tokenselect.c: the best tokens by softmax votes of the heads, selected again only when the query
+ * has changed, TokenSelect (Wu et al., 2024).
  *
- * Decided here: one set for a KV head, where the paper has one for all heads of a layer. The choice
- * is kept in the sequence's state with the query that made it, and serves while the cosine of the
- * new query with that one is at least `reuse`, and to the end of its page at most: what came since
- * is in the row's own page and read. A cut sequence chooses anew. */
+ * Decided here: one set per KV head, where the paper has one for all heads of a layer. The
+ * selection is kept in the sequence's state with the query that made it, and is reused while the
+ * cosine of the new query with that one is at least `reuse`, and at most to the end of its page:
+ * newer tokens are in the row's own page and read. A cut sequence selects again. */
 #include "methods/pick.h"
 #include "methods/rule.h"
 

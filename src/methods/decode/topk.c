@@ -1,8 +1,8 @@
-/* topk.c: the tokens, or pages, that exact scores choose: the accuracy ceiling of all methods that
- * select, and of no use for speed, since it reads every key to choose.
+/* topk.c: the tokens, or pages, with the best exact scores: the upper bound on accuracy of all
+ * methods that select, and useless for speed, since it reads every key to select.
  *
- * One set for a KV head: a token's value is its softmax share, each query head with its own sum
- * over all tokens, mean over the heads of the group. A page's value is that of its tokens. */
+ * One set per KV head: a token's value is its softmax share, each query head with its own sum over
+ * all tokens, mean over the heads of the group. A page's value is that of its tokens. */
 #include "methods/batch.h"
 
 #define PARAMS(P)                                                                                  \

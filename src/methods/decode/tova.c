@@ -1,11 +1,10 @@
-/* tova.c: at every step the token that the last row looked at least goes, TOVA (Oren et al., EMNLP
+/* tova.c: every step evicts the token that the last row attended to least, TOVA (Oren et al., EMNLP
  * 2024).
  *
- * One set of tokens for all heads of a layer, by the mean of their softmax shares. Behind a prompt
- * its last row cuts it down to the budget; from then on each row of the answer drops as many as
- * there are too many, one as a rule. So row p reads what rows up to p - 1 have left, and itself.
- * The shares of row p - 1 are computed when row p comes, from the keys of all pages that hold
- * something alive, and counted. */
+ * One set of tokens for all heads of a layer, by the mean of their softmax shares. After a prompt
+ * its last row reduces it to the budget; from then on each row of the answer evicts the excess, as
+ * a rule one token. So row p reads what rows up to p - 1 have left, and itself. The shares of row p
+ * - 1 are computed when row p comes, from the keys of all pages with kept tokens, and counted. */
 #include "methods/living.h"
 #include "methods/meter.h"
 #include "methods/observe.h"

@@ -3,7 +3,7 @@
  * and TriangleMix (He et al., 2025), which is Tri-shape in the deep layers and dense in the others.
  *
  * A tile reads the union of its rows' bands, up to tile_tok - 1 columns more than the definition,
- * and is dense as a whole if one of its rows is. */
+ * and is entirely dense if one of its rows is. */
 #include "methods/plan.h"
 
 #include <math.h>

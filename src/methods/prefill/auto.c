@@ -1,27 +1,26 @@
-/* auto.c: a sample of the keys that stands for all of them. Of each tile of rows a few are scored
- * against every key; each query head reads for the whole tile the keys that matter to them, and of
- * the others a few that are weighed to stand for the rest.
+/* auto.c: a sample of the keys that represents all of them. A few rows of each tile are scored
+ * against every key; each query head reads, for the whole tile, the keys that matter to them, and a
+ * reweighted sample of the others.
  *
- * `rows` rows of each tile, at equal distances, stand for the tile, for each query head. They are
- * scored exactly against the tile's own keys, which are read anyway, and by the survey slot against
- * all keys before it. A key that holds a share m of the softmax mass of these rows (root of the
- * mean square) is taken with probability min(1, m / least) and counts max(1, least / m) times. So
- * the output is the right one in the mean, and the variance of a softmax sum is at most least times
- * the m that are not read for certain. `mass` sets least = (1 - mass)^2: a standard deviation of
- * 1 - mass where these add up to 1. A key that one row of 64 looks at counts by an eighth of its
- * share; by means, a sixty-fourth, such keys were lost. No head reads more than about 4 / least
- * keys, however flat its attention and however long the context; one that looks at ten keys reads
- * those.
+ * `rows` evenly spaced rows represent each tile, for each query head. They are scored exactly
+ * against the tile's own keys, which are read anyway, and by the survey slot against all keys
+ * before it. A key that holds a share m of the softmax mass of these rows (root of the mean square)
+ * is taken with probability min(1, m / least) and counts max(1, least / m) times. The output is
+ * thus unbiased, and the variance of a softmax sum is at most least times the m that are not always
+ * read. `mass` sets least = (1 - mass)^2: a standard deviation of 1 - mass where these add up to 1.
+ * A key to which one row of 64 attends counts by an eighth of its share; with means, a
+ * sixty-fourth, such keys were lost. No head reads more than about 4 / least keys, however flat its
+ * attention and however long the context; one that attends to ten keys reads those.
  *
- * What is lost is lost by rows that were not sampled, each of which misses keys that only it looks
- * for: most of the error is theirs, so `rows` and `mass` decide together what a cell is worth.
- * They look at other keys of the pages that the sampled ones look at, so `spread` of a page's mass
- * counts as if all its keys had it alike. The first page and the `recent` ones before the tile are
- * read whole. A head that would read more than `most` of the keys reads all: it costs less. So do
- * the last `last` rows of the prompt, most often its question, and the first `dense` layers.
+ * The loss is in rows that were not sampled, each of which misses keys to which only it attends:
+ * most of the error is theirs, so `rows` and `mass` together decide what a cell is worth. They
+ * attend to other keys of the same pages as the sampled rows, so `spread` of a page's mass counts
+ * as if spread evenly over its keys. The first page and the `recent` ones before the tile are read
+ * whole. A head that would read more than `most` of the keys reads all, which costs less. So do the
+ * last `last` rows of the prompt, most often its question, and the first `dense` layers.
  *
- * The mass that is told is an audit: the exact softmax of a row that had no part in the choice,
- * one of every AUDIT tiles in a layer. */
+ * The reported mass is an audit: the exact softmax of a row that had no part in the selection, one
+ * of every AUDIT tiles in a layer. */
 #include "methods/pick.h"
 #include "methods/plan.h"
 
