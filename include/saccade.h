@@ -150,6 +150,7 @@ typedef struct sac_chat_params {
     const char *tools_json;    /* JSON array of tool definitions, or NULL */
     const char *vars_json;     /* further template variables as a JSON object, or NULL */
     bool add_generation_prompt;
+    bool continue_last; /* the answer's turn is open and begins with the last message's text */
 } sac_chat_params;
 
 /* Renders messages with the chat template; the caller owns `*out_text`. Templates are untrusted
@@ -646,7 +647,7 @@ typedef enum sac_event_kind {
 
 typedef enum sac_finish {
     SAC_FINISH_NONE = 0,
-    SAC_FINISH_STOP,      /* an end-of-generation token or a stop string */
+    SAC_FINISH_STOP,      /* an end-of-generation token, a stop token or a stop string */
     SAC_FINISH_LENGTH,    /* max_tokens or the end of the context */
     SAC_FINISH_CANCELLED, /* sac_cancel, or the callback returned true */
     SAC_FINISH_ERROR,     /* see `error` */
@@ -707,27 +708,26 @@ typedef struct sac_request {
                     it (all logits again then); SAC_SEQ_NONE: a new one, removed afterwards */
     const int32_t *prompt; /* [n_prompt], appended to the sequence; copied */
     size_t n_prompt;
-    uint32_t n_decode_row; /* the last n_decode_row tokens of the prompt are decode rows, which the
-                              decode method serves; at least 1 (the default): the row that gives the
-                              first token. More than n_prompt: the whole prompt */
+    uint32_t n_decode_row; /* so many of the prompt's last tokens are decode rows, which the decode
+                              method serves: 1 (the default; the first token's) to all of them */
     sac_sampling sampling;
     int32_t priority;        /* higher ones start first, even replacing running lower ones, and are
                                 preempted last; among equals the older ones */
     uint32_t max_tokens;     /* 0: up to the end of the context */
+    uint32_t min_tokens;     /* until there are as many, only its guide ends the answer */
     const char *const *stop; /* [n_stop], copied */
-    size_t n_stop;
-    bool ignore_eos;
+    const int32_t *stop_tok; /* [n_stop_tok], copied: tokens that end it as the model's ends do */
+    size_t n_stop, n_stop_tok;
+    bool ignore_eos, keep_stop; /* keep_stop: the text includes what stopped it */
     uint32_t decode; /* as in sac_seq_use_decode; SAC_DECODE_KEEP (the default): that of a continued
                         sequence, 0 for a new one */
     uint32_t prefill;       /* the same, as in sac_seq_use_prefill; SAC_PREFILL_KEEP */
-    const char *cache_salt; /* as in sac_seq_use_salt, for a new sequence; copied. NULL for a
-                               continued one, which keeps its own */
+    const char *cache_salt; /* of a new sequence, as in sac_seq_use_salt; copied. Else NULL */
     sac_sparse sparse;      /* of this request, as in sac_seq_use_sparse; copied */
     uint32_t n_probs;
     sac_guide guide; /* copied; NULLs: none */
-    /* Gets records of this request's decode rows like sac_engine_set_recorder's function, repeated
-     * where rows are recomputed, and none where a method has evicted tokens; NULL: none. The engine
-     * must have been created with `watch`. */
+    /* Gets this request's decode rows (`watch`) like sac_engine_set_recorder's function, again
+     * where rows are recomputed, none where a method has evicted tokens; NULL: none. */
     sac_read_fn on_read;
     sac_event_fn on_event;
     void *user; /* of both */

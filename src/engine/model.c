@@ -268,25 +268,53 @@ static sac_status find_template(const sac_model *m, const char *wanted, const ch
     return status;
 }
 
+/* Puts the last message's text behind the opening of the answer's turn; takes over `text`. */
+static sac_status open_with(const struct tokenizer *guard, const struct chat *chat, char *text,
+                            char **out, sac_error *err)
+{
+    const char *said = chat->msgs[chat->n_msg - 1].content;
+    const size_t n = strlen(text), n_said = said ? strlen(said) : 0;
+    const size_t n_max = guard ? tokenizer_guard(guard, said, n_said, NULL) : n_said;
+    char *grown = mem_realloc(text, n + n_max + 1);
+    if (!grown) {
+        mem_free(text);
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for a chat of %zu bytes", n);
+    }
+    if (guard)
+        tokenizer_guard(guard, said, n_said, grown + n);
+    else if (n_said)
+        memcpy(grown + n, said, n_said);
+    grown[n + n_max] = 0;
+    *out = grown;
+    return SAC_OK;
+}
+
 static sac_status render_chat(const sac_model *m, const struct tokenizer *guard,
                               const struct chat *chat, char **out_text, sac_error *err)
 {
     const sac_chat_params *params = chat->params;
+    const bool goes_on = params->continue_last;
     const char *source;
+    char *text = NULL;
     TRY(find_template(m, params->chat_template, &source, err));
+    if (goes_on && chat->n_msg == 0)
+        return error_set(err, SAC_ERR_ARG, "there is no last message to go on from");
     char bos[256], eos[256];
     const struct template_input in = {
         .msgs = chat->msgs,
-        .n_msg = chat->n_msg,
+        .n_msg = chat->n_msg - goes_on,
         .tools_json = params->tools_json,
         .vars_json = params->vars_json,
-        .add_generation_prompt = params->add_generation_prompt,
+        .add_generation_prompt = params->add_generation_prompt || goes_on,
         .bos = token_text(m, tokenizer_bos(m->tokenizer), bos),
         .eos = token_text(m, tokenizer_eos(m->tokenizer), eos),
         .now = (int64_t)time(NULL),
         .guard = guard,
     };
-    return template_render(source, strlen(source), &in, out_text, err);
+    TRY(template_render(source, strlen(source), &in, &text, err));
+    if (goes_on) return open_with(guard, chat, text, out_text, err);
+    *out_text = text;
+    return SAC_OK;
 }
 
 sac_status sac_chat_apply(const sac_model *m, const sac_message *msgs, size_t n_msg,

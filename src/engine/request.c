@@ -43,15 +43,17 @@ struct request {
     int32_t priority;
     enum request_state state;
     bool cancelled; /* takes effect at the next border */
-    bool ignore_eos, owns_seq;
+    bool ignore_eos, keep_stop, owns_seq;
     sac_seq seq;          /* SAC_SEQ_NONE while waiting */
     sac_sampler *sampler; /* owned */
     struct stop stop;
+    int32_t *stop_tok; /* owned, [n_stop_tok] */
+    size_t n_stop_tok;
     /* Owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again. */
     int32_t *tok;
     uint8_t *parked; /* owned, [n_parked] the caller's sequence while it has no pages, or NULL */
     size_t n_parked;
-    uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
+    uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens, min_tokens;
     uint32_t n_decode_row;    /* of the prompt, at its end: 1 to n_prompt */
     uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
     sac_sparse sparse;        /* its budget is in `budget` */
@@ -59,7 +61,7 @@ struct request {
     sac_guide guide;
     const uint64_t *mask; /* of the token that is chosen next, if has_mask; NULL: any may come */
     bool has_mask;
-    uint64_t *own_mask; /* owned: the guide's without the tokens that end; NULL: the guide's own */
+    uint64_t *own_mask; /* owned: the guide's without tokens that end; NULL: never needed */
     bool has_choice;    /* the last step chose a token */
     int32_t choice;
     float choice_logprob;
@@ -109,6 +111,7 @@ static void request_free(struct request *r)
 {
     sac_sampler_free(r->sampler);
     stop_deinit(&r->stop);
+    mem_free(r->stop_tok);
     mem_free(r->tok);
     mem_free(r->parked);
     mem_free(r->probs);
@@ -164,6 +167,20 @@ sac_request sac_request_default(void)
 
 /* ---- Submitting ---- */
 
+/* What ends the answer. */
+static sac_status check_ends(const struct request_list *list, const sac_request *want,
+                             sac_error *err)
+{
+    if (want->max_tokens && want->min_tokens > want->max_tokens)
+        return error_set(err, SAC_ERR_ARG, "min_tokens is %u, more than the max_tokens of %u",
+                         want->min_tokens, want->max_tokens);
+    for (size_t i = 0; i < want->n_stop_tok; i++)
+        if (want->stop_tok[i] < 0 || (uint32_t)want->stop_tok[i] >= list->n_vocab)
+            return error_set(err, SAC_ERR_ARG, "stop token %zu is %d, the vocabulary has %u", i,
+                             want->stop_tok[i], list->n_vocab);
+    return SAC_OK;
+}
+
 /* Takes the prompt's sizes from the request and refuses what cannot be computed. */
 static sac_status check_request(struct request *r, const struct request_list *list,
                                 const sac_request *want, sac_error *err)
@@ -213,7 +230,7 @@ static sac_status check_request(struct request *r, const struct request_list *li
     /* The last token needs no place: it is chosen from the row before it. */
     r->max_tokens = params.n_ctx - (uint32_t)n_tok + 1;
     if (want->max_tokens && want->max_tokens < r->max_tokens) r->max_tokens = want->max_tokens;
-    return SAC_OK;
+    return check_ends(list, want, err);
 }
 
 static sac_status create_sampler(struct request *r, const struct request_list *list,
@@ -275,6 +292,9 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->owns_seq = want->seq == SAC_SEQ_NONE;
     r->seq = want->seq;
     r->ignore_eos = want->ignore_eos;
+    r->keep_stop = want->keep_stop;
+    r->min_tokens = want->min_tokens;
+    r->n_stop_tok = want->n_stop_tok;
     r->n_probs = want->n_probs;
     r->decode = want->decode;
     r->prefill = want->prefill;
@@ -290,11 +310,13 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     TRY(stop_init(&r->stop, want->stop, want->n_stop, list->piece_max, err));
     r->probs = mem_calloc(r->n_probs, sizeof *r->probs);
     r->tok = mem_calloc((size_t)r->n_prompt + r->max_tokens, sizeof *r->tok);
-    const bool needs_mask = r->ignore_eos && r->guide.mask;
+    r->stop_tok = mem_calloc(r->n_stop_tok, sizeof *r->stop_tok);
+    const bool needs_mask = (r->ignore_eos || r->min_tokens) && (r->guide.mask || r->n_stop_tok);
     if (needs_mask) r->own_mask = mem_calloc(list->n_mask, sizeof *r->own_mask);
-    if (!r->probs || !r->tok || (needs_mask && !r->own_mask))
+    if (!r->probs || !r->tok || !r->stop_tok || (needs_mask && !r->own_mask))
         return error_set(err, SAC_ERR_MEMORY, "out of memory for a request of %u tokens",
                          r->n_prompt);
+    for (size_t i = 0; i < r->n_stop_tok; i++) r->stop_tok[i] = want->stop_tok[i];
     memcpy(r->tok, want->prompt, r->n_prompt * sizeof *r->tok);
     if (r->owns_seq) return SAC_OK;
     r->state = REQUEST_RUNNING;
@@ -437,21 +459,42 @@ static void on_row(void *user, const sac_row *row)
     }
 }
 
-/* The tokens that may come next: those that the guide allows, without ends if they are ignored. */
+static bool is_stop(const struct request *r, int32_t tok)
+{
+    for (size_t i = 0; i < r->n_stop_tok; i++)
+        if (r->stop_tok[i] == tok) return true;
+    return false;
+}
+
+/* Takes the tokens that end out of the guide's mask (NULL: all are in it), the stop tokens while
+ * the answer is too short. Where nothing else is left (a form is complete), they stay. */
+static const uint64_t *without_ends(const struct request_list *list, struct request *r,
+                                    const uint64_t *mask, bool is_short)
+{
+    uint64_t left = 0;
+    for (size_t i = 0; i < list->n_mask; i++)
+        r->own_mask[i] = (mask ? mask[i] : UINT64_MAX) & list->no_ends[i];
+    for (size_t i = 0; is_short && i < r->n_stop_tok; i++)
+        r->own_mask[r->stop_tok[i] / 64] &= ~(1ull << r->stop_tok[i] % 64);
+    for (size_t i = 0; i < list->n_mask; i++) left |= r->own_mask[i];
+    return left || !mask ? r->own_mask : mask;
+}
+
+/* The tokens that may come next; NULL: any. */
 static const uint64_t *next_mask(const struct request_list *list, struct request *r)
 {
     const uint64_t *mask = r->guide.mask ? r->guide.mask(r->guide.user) : NULL;
-    if (!r->ignore_eos) return mask;
-    if (!mask) return list->no_ends;
-    for (size_t i = 0; i < list->n_mask; i++) r->own_mask[i] = mask[i] & list->no_ends[i];
-    return r->own_mask;
+    const bool is_short = r->n_predicted < r->min_tokens;
+    if (!r->ignore_eos && !is_short) return mask;
+    return mask || r->n_stop_tok ? without_ends(list, r, mask, is_short) : list->no_ends;
 }
 
 /* Masks are known before the step, so that it may leave out logits of tokens that are masked. */
 static void ask_masks(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next) {
-        if (r->state != REQUEST_RUNNING || !(r->guide.mask || r->ignore_eos)) continue;
+        if (r->state != REQUEST_RUNNING || !(r->guide.mask || r->ignore_eos || r->min_tokens))
+            continue;
         if (!r->has_mask) r->mask = next_mask(list, r);
         r->has_mask = true;
         engine_use_mask(list->engine, r->seq, r->mask);
@@ -494,7 +537,7 @@ static void take_choice(struct request_list *list, struct request *r)
     assert(r->n_predicted < r->max_tokens);
     r->last_us = engine_now(list->engine);
     if (r->n_predicted++ == 0) r->first_us = r->last_us;
-    const bool is_end = !r->ignore_eos && sac_token_is_eog(model, r->choice);
+    const bool is_end = sac_token_is_eog(model, r->choice) || is_stop(r, r->choice);
     sac_event event = {.kind = SAC_EVENT_TOKEN,
                        .tok = r->choice,
                        .logprob = r->choice_logprob,
@@ -502,15 +545,18 @@ static void take_choice(struct request_list *list, struct request *r)
                        .n_probs = r->n_probs};
     const char *match = NULL;
     size_t n_piece = 0;
-    const char *piece = is_end ? "" : sac_token_piece(model, r->choice, false, &n_piece);
+    const char *piece =
+        is_end && !r->keep_stop ? "" : sac_token_piece(model, r->choice, false, &n_piece);
+    r->stop.passes = r->n_predicted <= r->min_tokens;
     event.text_bytes = stop_push(&r->stop, piece, n_piece, &match);
+    if (match && r->keep_stop) event.text_bytes += strlen(match);
     const bool is_last = is_end || match || r->n_predicted == r->max_tokens;
     if (is_last && !match) event.text_bytes = stop_flush(&r->stop);
     event.text = r->stop.held;
     if (r->n_predicted == 1) take_reads(list, r); /* of the prompt: they are told with the token */
     event.timings = timings_of(list, r);
     emit(r, &event);
-    /* The stop string and what follows it in its token are never shown. */
+    /* What follows the stop string in its token is never shown. */
     stop_consume(&r->stop, match ? r->stop.n_held : event.text_bytes);
     if (match) r->stop.utf8.n_held = 0;
     if (is_last) {

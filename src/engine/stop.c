@@ -4,6 +4,8 @@
  * stop string, so it is shorter than the longest one: the buffer's size is known at init, and no
  * push allocates.
  *
+ * Text that passes (stop.h) may hold whole stop strings, and a beginning of one that ends later.
+ *
  * The search is plain: what is held is a few dozen bytes. If several stop strings end in one push,
  * the one that begins first wins, and of those the first in the list. */
 #include "engine/stop.h"
@@ -60,7 +62,7 @@ static bool begins_stop(const struct stop *s, size_t at, const char **out_match)
         if (memcmp(s->held + at, s->text[i].s, n) != 0) continue;
         if (n < s->text[i].n) {
             may_become = true;
-        } else {
+        } else if (at + n > s->n_passed) {
             *out_match = s->text[i].s;
             return true;
         }
@@ -86,6 +88,7 @@ size_t stop_push(struct stop *s, const char *bytes, size_t n, const char **out_m
 {
     assert(s->n_held + REPLACEMENT_BYTES * (n + sizeof s->utf8.held) <= s->room);
     s->n_held += utf8_stream_push(&s->utf8, bytes, n, s->held + s->n_held);
+    if (s->passes) s->n_passed = s->n_held;
     *out_match = NULL;
     return certain_bytes(s, out_match);
 }
@@ -102,4 +105,5 @@ void stop_consume(struct stop *s, size_t n)
     assert(n <= s->n_held);
     memmove(s->held, s->held + n, s->n_held - n);
     s->n_held -= n;
+    s->n_passed -= n < s->n_passed ? n : s->n_passed;
 }

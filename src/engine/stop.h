@@ -19,6 +19,8 @@ struct stop {
     struct utf8_stream utf8;
     char *held; /* owned, [room]: characters that were not handed out yet */
     size_t n_held, room;
+    bool passes; /* what is pushed now may hold stop strings: those that end within it are text */
+    size_t n_passed; /* of `held`, from the front, such text */
 };
 
 /* `text` [n] is copied; an empty one is SAC_ERR_ARG. Pushes bring at most `push_max` bytes. */

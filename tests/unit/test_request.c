@@ -51,6 +51,32 @@ static void stop_string_across_tokens(void **state)
     engine_delete(e);
 }
 
+/* The text shows what stopped it, and nothing of what stands behind that. */
+static void what_stops_may_be_shown(void **state)
+{
+    (void)state;
+    const char *const stop[] = {"STO"};
+    const int32_t end = '.';
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {0};
+    sac_request r = greedy();
+    r.stop = stop;
+    r.n_stop = 1;
+    r.keep_stop = true;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The cat sat. STO");
+    assert_string_equal(log.stop, "STO");
+    log = (struct log){0};
+    r.stop_tok = &end;
+    r.n_stop_tok = 1;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The cat sat.");
+    assert_string_equal(log.stop, "");
+    engine_delete(e);
+}
+
 /* A beginning of a stop string that comes to nothing is shown in the end. */
 static void held_back_text_is_shown_at_the_end(void **state)
 {
@@ -118,6 +144,92 @@ static void end_token_can_be_banned(void **state)
     assert_string_equal(log.text, "caf\xc3\xa9 \xf0\x9f\x90\x88????");
     assert_int_equal(log.n_tok, 14);
     assert_int_equal(log.finish, SAC_FINISH_LENGTH);
+    engine_delete(e);
+}
+
+static void a_stop_token_ends(void **state)
+{
+    (void)state;
+    const int32_t stop[] = {'!', '.'};
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {0};
+    sac_request r = greedy();
+    r.stop_tok = stop;
+    r.n_stop_tok = 2;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The cat sat");
+    assert_int_equal(log.finish, SAC_FINISH_STOP);
+    assert_int_equal(log.tok[log.n_tok - 1], '.');
+    engine_delete(e);
+}
+
+/* The second choice of the fake model is '?'. */
+static void too_short_an_answer_does_not_end(void **state)
+{
+    (void)state;
+    const char *const text[] = {"cat", " sa"};
+    const int32_t tok = 'c';
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {0};
+    sac_request r = greedy();
+    r.min_tokens = 12;
+    submit(e, &log, 3, 3, &r); /* the model would say nothing at all */
+    run_all(e);
+    assert_string_equal(log.text, "????????????");
+    assert_int_equal(log.n_tok, 13);
+    assert_int_equal(log.finish, SAC_FINISH_STOP);
+    log = (struct log){0};
+    r.min_tokens = 8; /* "The ?at ", by which 'c' and "cat" are not certain to be meant */
+    r.stop_tok = &tok;
+    r.n_stop_tok = 1;
+    r.stop = text;
+    r.n_stop = 2;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The ?at");
+    assert_string_equal(log.stop, " sa");
+    log = (struct log){0};
+    r.n_stop_tok = 0;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The cat");
+    assert_string_equal(log.stop, " sa");
+    r.min_tokens = 6;
+    log = (struct log){0};
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The ");
+    assert_string_equal(log.stop, "cat");
+    assert_nothing_held(e);
+    engine_delete(e);
+}
+
+static const uint64_t *only_the_end(void *user)
+{
+    static uint64_t mask[(N_VOCAB + 63) / 64];
+    (void)user;
+    mask[END / 64] = 1ull << END % 64;
+    return mask;
+}
+
+/* A complete form ends the answer, whatever the request would rather have. */
+static void a_complete_form_ends(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    for (int i = 0; i < 2; i++) {
+        struct log log = {0};
+        sac_request r = greedy();
+        r.guide.mask = only_the_end;
+        r.ignore_eos = i == 0;
+        r.min_tokens = i == 1 ? 5 : 0;
+        submit(e, &log, 0, 3, &r);
+        run_all(e);
+        assert_string_equal(log.error, "");
+        assert_int_equal(log.finish, SAC_FINISH_STOP);
+        assert_int_equal(log.n_tok, 1);
+    }
     engine_delete(e);
 }
 
@@ -548,8 +660,8 @@ static void bad_requests_are_refused(void **state)
         sac_request r;
         sac_status status;
         const char *words[2];
-    } cases[8];
-    for (size_t i = 0; i < 8; i++) {
+    } cases[10];
+    for (size_t i = 0; i < 10; i++) {
         cases[i].r = good;
         cases[i].status = SAC_ERR_ARG;
         cases[i].words[0] = cases[i].words[1] = "";
@@ -563,7 +675,9 @@ static void bad_requests_are_refused(void **state)
     cases[5].r.seq = 5, cases[5].status = SAC_ERR_NOT_FOUND, cases[5].words[0] = "sequence 5";
     cases[6].r.sampling.top_p = NAN, cases[6].words[0] = "top-p";
     cases[7].r.n_decode_row = 0, cases[7].words[0] = "n_decode_row is 0";
-    for (size_t i = 0; i < 8; i++) {
+    cases[8].r.stop_tok = &outside, cases[8].r.n_stop_tok = 1, cases[8].words[0] = "stop token 0";
+    cases[9].r.max_tokens = 4, cases[9].r.min_tokens = 5, cases[9].words[0] = "min_tokens is 5";
+    for (size_t i = 0; i < 10; i++) {
         sac_error err = {0};
         uint64_t id = 0;
         assert_int_equal(sac_submit(e, &cases[i].r, &id, &err), cases[i].status);
@@ -625,6 +739,10 @@ int main(void)
         cmocka_unit_test(text_streams_in_whole_characters),
         cmocka_unit_test(stop_string_across_tokens),
         cmocka_unit_test(held_back_text_is_shown_at_the_end),
+        cmocka_unit_test(what_stops_may_be_shown),
+        cmocka_unit_test(a_stop_token_ends),
+        cmocka_unit_test(too_short_an_answer_does_not_end),
+        cmocka_unit_test(a_complete_form_ends),
         cmocka_unit_test(ends_by_length),
         cmocka_unit_test(end_token_can_be_banned),
         cmocka_unit_test(cancel_from_the_event_from_outside_and_while_waiting),

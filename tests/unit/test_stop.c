@@ -56,6 +56,36 @@ static void stop_filter_follows_its_definition(void **state)
     }
 }
 
+/* What passes may hold stop strings, also where it is held back; one that begins there and ends
+ * later counts. */
+static void text_that_passes_ends_nothing(void **state)
+{
+    (void)state;
+    static const char *const list[] = {"ab", "xabz"};
+    struct stop s;
+    const char *match;
+    assert_int_equal(stop_init(&s, list, 2, 4, NULL), SAC_OK);
+    s.passes = true;
+    assert_int_equal(stop_push(&s, "abc", 3, &match), 3);
+    assert_null(match);
+    stop_consume(&s, 3);
+    assert_int_equal(stop_push(&s, "xab", 3, &match), 0);
+    assert_null(match);
+    s.passes = false;
+    assert_int_equal(stop_push(&s, "qa", 2, &match), 4);
+    assert_null(match);
+    stop_consume(&s, 4);
+    assert_int_equal(stop_push(&s, "b", 1, &match), 0);
+    assert_string_equal(match, "ab");
+    stop_consume(&s, s.n_held);
+    s.passes = true;
+    assert_int_equal(stop_push(&s, "xa", 2, &match), 0);
+    s.passes = false;
+    assert_int_equal(stop_push(&s, "bz", 2, &match), 0);
+    assert_string_equal(match, "xabz");
+    stop_deinit(&s);
+}
+
 /* Characters that are cut by a token border come whole, invalid bytes as U+FFFD. */
 static void characters_come_whole(void **state)
 {
@@ -106,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_filter_follows_its_definition),
+        cmocka_unit_test(text_that_passes_ends_nothing),
         cmocka_unit_test(characters_come_whole),
         cmocka_unit_test(the_last_token_has_room),
         cmocka_unit_test(empty_stop_strings_are_refused),
