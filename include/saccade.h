@@ -677,10 +677,10 @@ typedef struct sac_event {
     const sac_prob *probs; /* [n_probs] */
     uint32_t n_probs;
     sac_finish finish;
-    const char *stop;    /* the stop string that matched, or NULL */
-    sac_timings timings; /* SAC_EVENT_TOKEN: so far; SAC_EVENT_DONE */
-    sac_reads reads;     /* SAC_EVENT_DONE: of the request's rows, including recomputed ones */
-    const char *error;
+    sac_status status;        /* of SAC_FINISH_ERROR, whose words are in `error` */
+    const char *stop, *error; /* stop: the stop string that matched, or NULL */
+    sac_timings timings;      /* SAC_EVENT_TOKEN: so far; SAC_EVENT_DONE */
+    sac_reads reads;          /* SAC_EVENT_DONE: of the request's rows, including recomputed ones */
 } sac_event;
 /* True cancels the request. */
 typedef bool (*sac_event_fn)(void *user, const sac_event *event);

@@ -444,6 +444,12 @@ static void end_request(struct request_list *list, struct request *r, sac_event 
     r->seq = SAC_SEQ_NONE;
 }
 
+static void fail_request(struct request_list *list, struct request *r, sac_status status,
+                         const char *why)
+{
+    end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .status = status, .error = why});
+}
+
 /* ---- One step ---- */
 
 static void on_row(void *user, const sac_row *row)
@@ -516,9 +522,9 @@ static void continue_request(struct request_list *list, struct request *r)
     sac_error err = {0};
     r->tok[r->n_prompt + r->n_predicted - 1] = r->choice;
     sac_sampler_accept(r->sampler, r->choice);
-    if (engine_append(list->engine, r->seq, &r->choice, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err) !=
-        SAC_OK)
-        end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = err.msg});
+    const sac_status status =
+        engine_append(list->engine, r->seq, &r->choice, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err);
+    if (status != SAC_OK) fail_request(list, r, status, err.msg);
 }
 
 static void take_choice(struct request_list *list, struct request *r)
@@ -529,7 +535,7 @@ static void take_choice(struct request_list *list, struct request *r)
         const char *why = r->guide.mask
                               ? "no token can be chosen: the mask leaves none that is possible"
                               : "no token can be chosen: every logit is banned or NaN";
-        end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = why});
+        fail_request(list, r, SAC_ERR_ARG, why);
         return;
     }
     r->has_mask = false;
@@ -610,9 +616,12 @@ static void give_way(struct request_list *list, struct request *r)
     r->held_us += admit_leave(list->engine, r->seq);
     if (r->owns_seq) {
         give_back_seq(list, r);
-    } else if (state_park(list->engine, r->seq, &r->parked, &r->n_parked, &err) != SAC_OK) {
-        end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = err.msg});
-        return;
+    } else {
+        const sac_status status = state_park(list->engine, r->seq, &r->parked, &r->n_parked, &err);
+        if (status != SAC_OK) {
+            fail_request(list, r, status, err.msg);
+            return;
+        }
     }
     r->state = REQUEST_WAITING;
     r->n_preempted++;
@@ -666,8 +675,7 @@ static void admit_waiting(struct request_list *list)
             if (r->start_us == 0) r->start_us = engine_now(list->engine);
             status = start_request(list, r, &err);
         }
-        if (status != SAC_OK)
-            end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = err.msg});
+        if (status != SAC_OK) fail_request(list, r, status, err.msg);
     }
 }
 
@@ -682,7 +690,7 @@ static void make_room(struct request_list *list, const sac_error *why)
     if (count_state(list, REQUEST_RUNNING) > 1)
         give_way(list, last);
     else
-        end_request(list, last, (sac_event){.finish = SAC_FINISH_ERROR, .error = why->msg});
+        fail_request(list, last, SAC_ERR_CONTEXT, why->msg);
 }
 
 static void sweep(struct request_list *list)
@@ -705,7 +713,7 @@ static void end_broken(struct request_list *list, struct request *r)
     sac_error why;
     if (!broken) return;
     error_set(&why, SAC_ERR_IO, "%s", broken); /* the sequence goes with the request */
-    end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = why.msg});
+    fail_request(list, r, SAC_ERR_IO, why.msg);
 }
 
 static bool any_broken(const struct request_list *list)
@@ -721,8 +729,7 @@ static void end_removed(struct request_list *list)
     for (struct request *r = list->first; r; r = r->next) {
         if (r->state != REQUEST_RUNNING || admit_has_joined(list->engine, r->seq)) continue;
         r->seq = SAC_SEQ_NONE; /* another's by now, if it is there */
-        end_request(list, r,
-                    (sac_event){.finish = SAC_FINISH_ERROR, .error = "its sequence was removed"});
+        fail_request(list, r, SAC_ERR_NOT_FOUND, "its sequence was removed");
     }
 }
 

@@ -98,7 +98,7 @@ struct answer_piece *answer_piece_of(const struct answer *a, uint32_t choice_i, 
     p->logprob = e->logprob;
     p->finish = e->finish;
     p->stop_i = find_stop(a, e->stop);
-    p->status = failed ? SAC_ERR_CONTEXT : SAC_OK;
+    p->status = e->status;
     p->timings = e->timings;
     return p;
 }

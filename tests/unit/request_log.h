@@ -16,6 +16,7 @@ struct log {
     uint32_t n_tok, n_prompt_event, n_prompt_done, n_done;
     uint64_t id;
     sac_finish finish;
+    sac_status status;
     char stop[32], error[128], kinds[N_CTX + 1];
     sac_timings timings;
     uint32_t cancel_at; /* answers true at this token; 0: never */
@@ -46,6 +47,7 @@ static inline bool collect(void *user, const sac_event *e)
     if (e->kind == SAC_EVENT_DONE) {
         log->n_done++;
         log->finish = e->finish;
+        log->status = e->status;
         log->timings = e->timings;
         snprintf(log->stop, sizeof log->stop, "%s", e->stop ? e->stop : "");
         snprintf(log->error, sizeof log->error, "%s", e->error ? e->error : "");

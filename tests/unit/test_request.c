@@ -286,6 +286,7 @@ static void broken_logits_end_one_request_only(void **state)
     submit(e, &good, 0, 3, NULL);
     run_all(e);
     assert_int_equal(bad.finish, SAC_FINISH_ERROR);
+    assert_int_equal(bad.status, SAC_ERR_ARG);
     assert_non_null(strstr(bad.error, "NaN"));
     assert_string_equal(good.text, scripts[0]);
     engine_delete(e);
@@ -415,6 +416,7 @@ static void no_memory_to_put_aside_ends_that_request(void **state)
     run_all(e);
     mem_fail_after(0);
     assert_int_equal(young.finish, SAC_FINISH_ERROR);
+    assert_int_equal(young.status, SAC_ERR_MEMORY);
     assert_non_null(strstr(young.error, "put the sequence aside"));
     assert_true(sac_seq_length(e, r.seq, NULL) > 8);
     engine_delete(e);
@@ -430,6 +432,7 @@ static void alone_with_a_full_pool_is_an_error(void **state)
     submit(e, &log, RANDOM, 10, &r);
     run_all(e);
     assert_int_equal(log.finish, SAC_FINISH_ERROR);
+    assert_int_equal(log.status, SAC_ERR_CONTEXT);
     assert_non_null(strstr(log.error, "pool is full"));
     assert_int_equal(log.n_tok, 96 - 10); /* two pages and the tail, which is not in the pool */
     assert_nothing_held(e);
