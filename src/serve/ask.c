@@ -29,12 +29,14 @@ void ask_deinit(struct ask *a)
     sac_free(a->document.head);
     sac_free(a->document.tok);
     for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
+    mem_free(a->stop_tok);
     for (uint32_t i = 0; i < a->n_breaker; i++) mem_free(a->breaker[i]);
     mem_free(a->cache_salt);
     mem_free((char *)(uintptr_t)a->sparse.budget);
     for (uint32_t i = 0; i < a->n_tool; i++) mem_free(a->tool[i]);
     mem_free(a->tool);
     if (a->machine) machine_free(a->machine);
+    bounds_free(a->bounds);
     mem_free(a->bias);
     *a = (struct ask){0};
 }
@@ -136,6 +138,32 @@ sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refu
     if (!cJSON_IsArray(item))
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is neither a text nor a list", name);
     cJSON_ArrayForEach(one, item) TRY(add_text(a->stop, &a->n_stop, one, name, ref));
+    return SAC_OK;
+}
+
+/* "stop_token_ids" */
+static sac_status read_stop_tokens(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                                   struct refusal *ref)
+{
+    static const char name[] = "stop_token_ids";
+    const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
+    const cJSON *list = json_get(o, name), *item;
+    const int n = cJSON_GetArraySize(list);
+    if (!list) return SAC_OK;
+    if (!cJSON_IsArray(list) || n > (int)ASK_STOP_TOK)
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of at most %u token ids",
+                           name, ASK_STOP_TOK);
+    a->stop_tok = mem_calloc((size_t)n, sizeof *a->stop_tok);
+    if (!a->stop_tok) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    cJSON_ArrayForEach(item, list)
+    {
+        const double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(id >= 0 && id < n_vocab && id == floor(id)))
+            return refusal_set(ref, REFUSAL_REQUEST, name,
+                               "'%s' holds something that is no token id: allowed is 0 to %u", name,
+                               n_vocab - 1);
+        a->stop_tok[a->n_stop_tok++] = (int32_t)id;
+    }
     return SAC_OK;
 }
 
@@ -405,8 +433,7 @@ static sac_status read_modalities(const cJSON *o, struct refusal *ref)
 }
 
 /* Fields of OpenAI, llama.cpp and vLLM that change what is said, of which this server has nothing:
- * silence would be a lie. The best n of n answers are all of them, and an answer that cannot end
- * has as many tokens as asked for. */
+ * silence would be a lie. The best n of n answers are all of them. */
 static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct refusal *ref)
 {
     static const char *const names[] = {"suffix",
@@ -420,15 +447,8 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
                                         "dynatemp_range",
                                         "top_n_sigma",
                                         "t_max_predict_ms",
-                                        "min_tokens",
-                                        "stop_token_ids",
-                                        "allowed_token_ids",
-                                        "bad_words",
-                                        "include_stop_str_in_output",
                                         "use_beam_search",
                                         "prompt_logprobs",
-                                        "truncate_prompt_tokens",
-                                        "continue_final_message",
                                         "chat_template",
                                         "logits_processors",
                                         "structured_outputs",
@@ -441,8 +461,6 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
         if (!item || says_nothing(item)) continue;
         if (strcmp(names[i], "best_of") == 0 && cJSON_IsNumber(item) &&
             item->valuedouble == (double)a->n)
-            continue;
-        if (strcmp(names[i], "min_tokens") == 0 && cJSON_IsTrue(json_get(o, "ignore_eos")))
             continue;
         return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
                            "'%s' is not supported by this server", names[i]);
@@ -466,6 +484,54 @@ static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct as
     return SAC_OK;
 }
 
+/* When an answer ends before its limit. */
+static sac_status read_ends(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                            struct refusal *ref)
+{
+    TRY(ask_stop(a, o, "stop", ref));
+    TRY(read_stop_tokens(a, o, rules, ref));
+    TRY(ask_bool(o, "include_stop_str_in_output", &a->keep_stop, ref));
+    TRY(ask_bool(o, "ignore_eos", &a->ignore_eos, ref));
+    TRY(ask_u32(o, "min_tokens", 0, INT32_MAX, &a->min_tokens, ref));
+    if (a->max_tokens && a->min_tokens > a->max_tokens)
+        return refusal_set(ref, REFUSAL_REQUEST, "min_tokens",
+                           "'min_tokens' is %u, more than the answer may have: %u", a->min_tokens,
+                           a->max_tokens);
+    return SAC_OK;
+}
+
+/* The most tokens that a prompt may have. */
+static uint64_t prompt_max(const struct ask_rules *rules)
+{
+    const sac_engine_params *e = &rules->engine;
+    const uint64_t n = e->n_ctx < e->n_kv_tok ? e->n_ctx : e->n_kv_tok;
+    return rules->n_prompt_max && rules->n_prompt_max < n ? rules->n_prompt_max : n;
+}
+
+/* "truncate_prompt_tokens": how many of the prompt's last tokens are read; -1: as many as leave
+ * room for the answer. */
+static sac_status read_truncate(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                                struct refusal *ref)
+{
+    static const char name[] = "truncate_prompt_tokens";
+    const uint64_t n_max = prompt_max(rules), n_ctx = rules->engine.n_ctx;
+    double n = 0;
+    TRY(read_whole(o, name, -1, (double)n_max, &n, ref));
+    if (n != 0 && a->n_doc)
+        return refusal_set(ref, REFUSAL_REQUEST, name,
+                           "'%s' would cut the prompt's beginning off, where 'documents' stand",
+                           name);
+    if (n < 0 && a->max_tokens >= n_ctx)
+        return refusal_set(ref, REFUSAL_REQUEST, name,
+                           "an answer of %u tokens leaves no room for a prompt: the context has "
+                           "%llu",
+                           a->max_tokens, (unsigned long long)n_ctx);
+    /* The answer's last token needs no place. */
+    if (n < 0) n = fmin((double)n_max, (double)(n_ctx - (a->max_tokens ? a->max_tokens - 1 : 0)));
+    a->n_prompt_kept = (uint32_t)n;
+    return SAC_OK;
+}
+
 static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref)
 {
     const cJSON *options = json_get(o, "stream_options");
@@ -473,7 +539,6 @@ static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref
     TRY(ask_bool(o, "return_progress", &a->progress, ref));
     TRY(ask_bool(o, "return_token_ids", &a->token_ids, ref));
     TRY(ask_bool(o, "timings_per_token", &a->timings, ref));
-    TRY(ask_bool(o, "ignore_eos", &a->ignore_eos, ref));
     if (options && !cJSON_IsObject(options))
         return refusal_set(ref, REFUSAL_REQUEST, "stream_options",
                            "'stream_options' is not an object");
@@ -518,11 +583,13 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(refuse_unsupported(a, o, ref));
     TRY(read_modalities(o, ref));
     TRY(read_max_tokens(a, o, rules, ref));
-    TRY(ask_stop(a, o, "stop", ref));
+    TRY(read_ends(a, o, rules, ref));
+    TRY(bounds_read(&a->bounds, o, rules->model, ref));
     TRY(read_salt(a, o, ref));
     TRY(read_sparse(a, o, rules, ref));
     TRY(read_attention(a, o, ref));
     TRY(read_documents(a, o, rules, ref));
+    TRY(read_truncate(a, o, rules, ref));
     double priority = 0;
     TRY(read_whole(o, "priority", -1000, 1000, &priority, ref));
     a->priority = (int32_t)priority;
@@ -532,15 +599,14 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
 static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_rules *rules,
                                struct refusal *ref)
 {
-    const sac_engine_params *e = &rules->engine;
     const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
-    uint64_t n_max = e->n_ctx < e->n_kv_tok ? e->n_ctx : e->n_kv_tok;
-    if (rules->n_prompt_max && rules->n_prompt_max < n_max) n_max = rules->n_prompt_max;
+    const uint64_t n_max = prompt_max(rules);
     if (n == 0) return refusal_set(ref, REFUSAL_REQUEST, "prompt", "the prompt has no tokens");
     if (n > n_max) {
         /* Client libraries look for the first words. */
         (void)refusal_set(ref, REFUSAL_CONTEXT, NULL,
-                          "This model's maximum context length is %llu tokens, the prompt has %zu",
+                          "This model's maximum context length is %llu tokens, the prompt has %zu: "
+                          "send less, or ask for it to be cut with 'truncate_prompt_tokens'",
                           (unsigned long long)n_max, n);
         ref->n_prompt_tokens = n;
         ref->n_ctx = n_max;
@@ -554,10 +620,31 @@ static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_ru
     return SAC_OK;
 }
 
+/* Keeps the last tokens of a prompt, and before them the one that begins all texts, if the model
+ * has such a one. */
+static sac_status truncate(const struct ask *a, int32_t *tok, size_t *n,
+                           const struct ask_rules *rules, struct refusal *ref)
+{
+    int32_t *begin = NULL;
+    size_t n_begin = 0;
+    sac_error err = {0};
+    if (a->n_prompt_kept == 0 || *n <= a->n_prompt_kept) return SAC_OK;
+    const sac_status status =
+        sac_tokenize(rules->model, "", 0, SAC_TOK_ADD_SPECIAL, &begin, &n_begin, &err);
+    if (status != SAC_OK) return refusal_of(ref, status, "truncate_prompt_tokens", err.msg);
+    const size_t n_head = n_begin > 0 && a->n_prompt_kept > 1 && tok[0] == begin[0];
+    const size_t n_tail = a->n_prompt_kept - n_head;
+    memmove(tok + n_head, tok + *n - n_tail, n_tail * sizeof *tok);
+    *n = a->n_prompt_kept;
+    sac_free(begin);
+    return SAC_OK;
+}
+
 sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
                           struct refusal *ref)
 {
-    sac_status status = check_prompt(tok, n, rules, ref);
+    sac_status status = truncate(a, tok, &n, rules, ref);
+    if (status == SAC_OK) status = check_prompt(tok, n, rules, ref);
     if (status == SAC_OK && a->n_prompt == ASK_PROMPT_MAX)
         status =
             refusal_set(ref, REFUSAL_REQUEST, "prompt", "more than %u prompts", ASK_PROMPT_MAX);

@@ -9,6 +9,7 @@
 #include "eval/passages.h"
 #include "grammar/machine.h"
 #include "grammar/toolstream.h"
+#include "serve/bounds.h"
 #include "serve/json.h"
 #include "serve/refusal.h"
 
@@ -22,6 +23,7 @@
 #define ASK_PROMPT_MAX 32u
 #define ASK_BIAS_MAX   1024u
 #define ASK_TOP_MAX    20u
+#define ASK_STOP_TOK   256u /* stop tokens */
 #define ASK_DOC_MAX    64u
 
 /* What requests are read against; set once before the first of them, read by all threads. */
@@ -71,14 +73,20 @@ struct ask {
     sac_sampling sampling;
     sac_logit_bias *bias; /* owned; sampling points at it */
     uint32_t max_tokens;  /* 0: up to the context's end */
+    uint32_t min_tokens;
+    uint32_t n_prompt_kept; /* of a longer prompt the last so many tokens are read; 0: all */
     char *stop[ASK_STOP_MAX];
     uint32_t n_stop;
+    int32_t *stop_tok; /* owned, [n_stop_tok]: tokens that end an answer */
+    uint32_t n_stop_tok;
+    bool keep_stop;              /* the text shows what ended it */
     char *breaker[ASK_STOP_MAX]; /* of DRY; n_breaker 0: the server's */
     uint32_t n_breaker;
     char **tool; /* owned, [n_tool]: names of tools that the answer may call */
     uint32_t n_tool;
     enum toolstream_family tool_family; /* how the model writes calls of them */
     struct machine *machine;            /* owned: the form that answers must have, or NULL */
+    struct bounds *bounds;              /* owned: tokens that they may hold, or NULL: all */
     int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */
     bool names_decode;        /* or it is the context method's, or the first */

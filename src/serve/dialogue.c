@@ -195,6 +195,33 @@ static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusa
     return d->vars ? SAC_OK : no_memory(ref);
 }
 
+/* How the prompt ends: "add_generation_prompt" and "continue_final_message". */
+static sac_status read_end(struct dialogue *d, const cJSON *body, struct refusal *ref)
+{
+    static const char name[] = "continue_final_message";
+    const sac_message *last = &d->msg[d->n - 1];
+    bool opens = true;
+    TRY(ask_bool(body, "add_generation_prompt", &opens, ref));
+    TRY(ask_bool(body, name, &d->goes_on, ref));
+    d->open_end = !opens;
+    if (!d->goes_on) return SAC_OK;
+    if (opens && json_get(body, "add_generation_prompt"))
+        return refusal_set(ref, REFUSAL_REQUEST, name,
+                           "'%s' goes on with the last turn, 'add_generation_prompt' begins "
+                           "another: only one can be true",
+                           name);
+    if (strcmp(last->role, "assistant") == 0 && *last->content && !dialogue_has_calls(last))
+        return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, name,
+                       "'%s' needs a last message of the assistant, with text and without calls",
+                       name);
+}
+
+bool dialogue_has_calls(const sac_message *m)
+{
+    return m->extra_json && strstr(m->extra_json, "\"tool_calls\"");
+}
+
 cJSON *dialogue_add_message(cJSON *list, const char *role)
 {
     cJSON *m = cJSON_CreateObject();
@@ -210,6 +237,7 @@ sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *
         return refusal_set(ref, REFUSAL_REQUEST, "messages",
                            "'messages' is missing, or not a list of messages");
     cJSON_ArrayForEach(message, messages) TRY(read_message(d, message, ref));
+    TRY(read_end(d, body, ref));
     return read_vars(d, body, ref);
 }
 
@@ -218,7 +246,8 @@ static sac_chat_params params_of(const struct dialogue *d, const struct ask_rule
     return (sac_chat_params){.chat_template = rules->chat_template,
                              .tools_json = d->tools,
                              .vars_json = d->vars,
-                             .add_generation_prompt = !d->open_end};
+                             .add_generation_prompt = !d->open_end,
+                             .continue_last = d->goes_on};
 }
 
 /* Where the request's messages stand in the prompt, for the answer's reading. */

@@ -11,15 +11,18 @@ struct dialogue {
     size_t n_lead;      /* of them, before those of the request: 0 or 1 */
     char *tools, *vars; /* owned; for the template, or NULL */
     bool open_end;      /* the assistant's turn is not opened */
+    bool goes_on;       /* it is, and begins with the last message */
 };
 
 void dialogue_deinit(struct dialogue *d);
 /* Adds a message; content and extra_json may be NULL. */
 sac_status dialogue_add(struct dialogue *d, const char *role, const char *content,
                         const char *extra_json, struct refusal *ref);
+/* Does it call tools? */
+bool dialogue_has_calls(const sac_message *m);
 /* Appends a message in the words of a chat completion; the list's, for its content to be added. */
 cJSON *dialogue_add_message(cJSON *list, const char *role);
-/* "messages", "tools", "chat_template_kwargs" and so on of a chat completion. */
+/* "messages", "chat_template_kwargs" and so on of a chat completion. */
 sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *ref);
 /* "tools" and "tool_choice" of a chat completion. Templates that say nothing of tools are helped:
  * the tools are told in the system's message, calls and results in the words of Hermes. */

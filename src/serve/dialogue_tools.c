@@ -169,8 +169,7 @@ static sac_status teach(struct dialogue *d, struct refusal *ref)
     strbuf_adds(&text, lesson_end);
     TRY(rewrite(&d->msg[0], "system", &text, ref));
     for (size_t i = 0; i < d->n; i++) {
-        if (d->msg[i].extra_json && strstr(d->msg[i].extra_json, "\"tool_calls\""))
-            TRY(tell_calls(&d->msg[i], ref));
+        if (dialogue_has_calls(&d->msg[i])) TRY(tell_calls(&d->msg[i], ref));
         if (strcmp(d->msg[i].role, "tool") == 0) TRY(tell_result(&d->msg[i], ref));
     }
     mem_free(d->tools);

@@ -306,8 +306,12 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     }
     r.sampling.seed += c->i % ask->n; /* or all answers to a prompt were the same */
     r.max_tokens = ask->max_tokens;
+    r.min_tokens = ask->min_tokens;
     r.stop = (const char *const *)ask->stop;
     r.n_stop = ask->n_stop;
+    r.stop_tok = ask->stop_tok;
+    r.n_stop_tok = ask->n_stop_tok;
+    r.keep_stop = ask->keep_stop;
     r.ignore_eos = ask->ignore_eos;
     r.decode = ask->decode;
     r.prefill = ask->prefill;
@@ -315,8 +319,8 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     /* The chosen token's own probability comes only with a list. */
     r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
     r.priority = ask->priority;
-    if (ask->machine) {
-        TRY(shape_text_create(&c->shape, ask->machine, err));
+    if (ask->machine || ask->bounds) {
+        TRY(shape_text_create(&c->shape, ask->machine, ask->bounds, err));
         r.guide = shape_text_guide(c->shape);
     }
     r.on_event = on_event;

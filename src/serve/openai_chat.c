@@ -116,8 +116,7 @@ static void write_end(struct reply *r, const struct answer_piece *p, struct strb
     if (n) json_add_text(delta, "content", text, n);
     if (calls) cJSON_AddItemToObject(delta, "tool_calls", calls);
     cJSON *chunk = chunk_json(r, p->choice_i, delta, reply_finish(c));
-    if (p->stop_i >= 0)
-        cJSON_AddStringToObject(choice_of(chunk), "stop_reason", r->ask->stop[p->stop_i]);
+    reply_add_stop(r, c, choice_of(chunk));
     cJSON_AddItemToObject(chunk, "timings", reply_timings(&c->timings));
     reply_event(out, NULL, chunk);
 }
@@ -164,7 +163,7 @@ static cJSON *whole_choice(const struct reply *r, uint32_t i)
     }
     if (c->token_ids) cJSON_AddItemToObject(o, "token_ids", cJSON_Duplicate(c->token_ids, true));
     cJSON_AddStringToObject(o, "finish_reason", reply_finish(c));
-    if (c->stop_i >= 0) cJSON_AddStringToObject(o, "stop_reason", r->ask->stop[c->stop_i]);
+    reply_add_stop(r, c, o);
     return o;
 }
 

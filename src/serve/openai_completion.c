@@ -189,7 +189,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     if (p->kind == ANSWER_TOKEN) write_token(r, p, out);
     if (p->kind == ANSWER_DONE && r->failed.kind == REFUSAL_NONE) {
         cJSON *choice = choice_json(p->choice_i, json_text(p->text, p->n_text), reply_finish(c));
-        if (p->stop_i >= 0) cJSON_AddStringToObject(choice, "stop_reason", r->ask->stop[p->stop_i]);
+        reply_add_stop(r, c, choice);
         write_chunk(r, choice, reply_timings(&c->timings), out);
     }
     if (p->kind == ANSWER_PROMPT && r->ask->progress) {
@@ -222,7 +222,7 @@ static cJSON *whole_choice(const struct reply *r, uint32_t i)
     if (r->ask->logprobs)
         cJSON_ReplaceItemInObjectCaseSensitive(o, "logprobs", logprobs_json(c->logprobs));
     if (c->token_ids) cJSON_AddItemToObject(o, "token_ids", cJSON_Duplicate(c->token_ids, true));
-    if (c->stop_i >= 0) cJSON_AddStringToObject(o, "stop_reason", r->ask->stop[c->stop_i]);
+    reply_add_stop(r, c, o);
     return o;
 }
 

@@ -141,6 +141,7 @@ void reply_take(struct reply *r, const struct answer_piece *p)
     struct reply_choice *c = &r->choice[p->choice_i];
     if (p->kind == ANSWER_TOKEN) {
         c->n_tok++;
+        c->tok = p->tok;
         if (c->token_ids) cJSON_AddItemToArray(c->token_ids, cJSON_CreateNumber(p->tok));
     }
     if (p->kind == ANSWER_TOKEN || (p->kind == ANSWER_DONE && p->finish != SAC_FINISH_ERROR))
@@ -357,6 +358,18 @@ const char *reply_finish(const struct reply_choice *c)
 {
     if (c->finish == SAC_FINISH_LENGTH) return "length";
     return c->n_call ? "tool_calls" : "stop";
+}
+
+void reply_add_stop(const struct reply *r, const struct reply_choice *c, cJSON *choice)
+{
+    if (c->stop_i >= 0) cJSON_AddStringToObject(choice, "stop_reason", r->ask->stop[c->stop_i]);
+    if (c->stop_i >= 0 || c->finish != SAC_FINISH_STOP || sac_token_is_eog(r->rules->model, c->tok))
+        return;
+    for (uint32_t i = 0; i < r->ask->n_stop_tok; i++)
+        if (r->ask->stop_tok[i] == c->tok) {
+            cJSON_AddNumberToObject(choice, "stop_reason", c->tok);
+            return;
+        }
 }
 
 cJSON *reply_token_text(const struct reply *r, int32_t tok)

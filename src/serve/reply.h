@@ -45,6 +45,7 @@ struct reply_choice {
     bool done;
     sac_finish finish;
     int stop_i;
+    int32_t tok; /* the last one */
     sac_timings timings;
 };
 
@@ -90,6 +91,9 @@ cJSON *reply_timings(const sac_timings *t);
 cJSON *reply_progress(const struct answer_piece *p);
 /* "stop", "length" (a last call may be cut), "tool_calls". */
 const char *reply_finish(const struct reply_choice *c);
+/* Adds "stop_reason" to the choice's JSON: the stop string or the stop token that ended it, if it
+ * was one of the request's. */
+void reply_add_stop(const struct reply *r, const struct reply_choice *c, cJSON *choice);
 /* The text of a token, and its bytes as a list, since it may be a part of a character. */
 cJSON *reply_token_text(const struct reply *r, int32_t tok);
 cJSON *reply_token_bytes(const struct reply *r, int32_t tok);

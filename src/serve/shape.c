@@ -121,23 +121,28 @@ sac_status shape_call(struct ask *a, const char *tools, const char *only,
 /* ---- Following ---- */
 
 struct shape_text {
-    struct matcher *matcher; /* owned */
-    uint64_t *mask;          /* owned, [n_word]: a copy, for the machine's is gone when another of
-                                its texts asks */
+    struct matcher *matcher;      /* owned; NULL: there is no form */
+    const struct bounds *bounds;  /* borrowed; NULL: there are none */
+    int32_t said[BOUNDS_TOK_MAX]; /* [n_said] the text's last tokens, for the bounds */
+    size_t n_said;
+    uint64_t *mask; /* owned, [n_word]: a copy, for the machine's is gone when another of its texts
+                       asks */
     size_t n_word;
     sac_status status; /* of the last mask: not SAC_OK, it is empty, */
     sac_error err;     /*   and why */
 };
 
-sac_status shape_text_create(struct shape_text **out, struct machine *machine, sac_error *err)
+sac_status shape_text_create(struct shape_text **out, struct machine *machine,
+                             const struct bounds *bounds, sac_error *err)
 {
     struct shape_text *t = mem_calloc(1, sizeof *t);
     if (!t) return error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
-    t->n_word = machine->mask_words;
+    t->bounds = bounds;
+    t->n_word = machine ? machine->mask_words : bounds_mask_words(bounds);
     t->mask = mem_calloc(t->n_word, sizeof *t->mask);
-    const sac_status status = t->mask
-                                  ? matcher_create(&t->matcher, machine, err)
-                                  : error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
+    sac_status status =
+        t->mask ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
+    if (status == SAC_OK && machine) status = matcher_create(&t->matcher, machine, err);
     if (status == SAC_OK)
         *out = t;
     else
@@ -157,18 +162,23 @@ void shape_text_free(struct shape_text *t)
 static const uint64_t *mask_of_text(void *user)
 {
     struct shape_text *t = user;
-    const uint64_t *mask;
-    t->status = matcher_mask(t->matcher, &mask, &t->err);
-    if (t->status == SAC_OK)
-        memcpy(t->mask, mask, t->n_word * sizeof *mask);
+    const size_t bytes = t->n_word * sizeof *t->mask;
+    const uint64_t *mask = NULL;
+    if (t->matcher) t->status = matcher_mask(t->matcher, &mask, &t->err);
+    if (mask && t->status == SAC_OK)
+        memcpy(t->mask, mask, bytes);
     else
-        memset(t->mask, 0, t->n_word * sizeof *mask);
+        memset(t->mask, t->status == SAC_OK ? 0xff : 0, bytes);
+    if (t->bounds) bounds_apply(t->bounds, t->said, t->n_said, t->mask);
     return t->mask;
 }
 
 static void text_goes_on(void *user, int32_t tok)
 {
     struct shape_text *t = user;
+    if (t->n_said == BOUNDS_TOK_MAX) memmove(t->said, t->said + 1, --t->n_said * sizeof *t->said);
+    t->said[t->n_said++] = tok;
+    if (!t->matcher) return;
     /* The mask allowed it; where a limit is reached on the way, the next mask is empty. */
     const sac_status status = matcher_accept(t->matcher, tok, NULL);
     (void)status;

@@ -13,10 +13,11 @@ sac_status shape_read(struct ask *a, const cJSON *body, const struct ask_rules *
 sac_status shape_call(struct ask *a, const char *tools, const char *only,
                       const struct ask_rules *rules, struct refusal *ref);
 
-/* One text that follows the form. */
+/* One text that follows the form and keeps within its bounds; one of the two may be NULL. */
 struct shape_text;
-sac_status shape_text_create(struct shape_text **out, struct machine *machine, sac_error *err);
-void shape_text_free(struct shape_text *t); /* before the machine */
+sac_status shape_text_create(struct shape_text **out, struct machine *machine,
+                             const struct bounds *bounds, sac_error *err);
+void shape_text_free(struct shape_text *t); /* before the machine and the bounds */
 /* What keeps a request to the form; borrows `t`. */
 sac_guide shape_text_guide(struct shape_text *t);
 /* Why the form let nothing more follow, SAC_OK if it did; `t` may be NULL. */

@@ -118,8 +118,7 @@ class Fields(unittest.TestCase):
         for field in ({"suffix": "x"}, {"functions": [{}]}, {"n_probs": 3}, {"best_of": 2},
                       {"n": 3, "best_of": 4}, {"documents": ["a"]},
                       {"return_attention": True, "documents": ["a"]}, {"guided_json": {"type": "object"}},
-                      {"structured_outputs": {"regex": "a"}}, {"stop_token_ids": [5]}, {"min_tokens": 5},
-                      {"continue_final_message": True}, {"top_n_sigma": 1.5}, {"t_max_predict_ms": 100},
+                      {"structured_outputs": {"regex": "a"}}, {"top_n_sigma": 1.5}, {"t_max_predict_ms": 100},
                       {"modalities": ["text", "audio"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
@@ -128,7 +127,8 @@ class Fields(unittest.TestCase):
         for field in ({"suffix": ""}, {"functions": []}, {"n_probs": 0}, {"best_of": 1}, {"n": 2, "best_of": 2},
                       {"lora": []}, {"audio": {}}, {"function_call": False}, {"prompt_embeds": None},
                       {"top_n_sigma": -1.0}, {"t_max_predict_ms": -1}, {"use_beam_search": False}, {"stop_token_ids": []},
-                      {"min_tokens": 5, "ignore_eos": True}, {"modalities": ["text"]}):
+                      {"bad_words": []}, {"allowed_token_ids": []}, {"truncate_prompt_tokens": 0},
+                      {"min_tokens": 0}, {"modalities": ["text"]}):
             server.answer("/v1/completions", {"prompt": "a", "max_tokens": 1, **field})
 
     def test_most_tokens_by_their_names(self):

@@ -1,0 +1,145 @@
+/* bounds.c: see the header. A bad word is what the tokenizer makes of it, with a blank before it
+ * and without: its last token may not come behind the others. The same text in other tokens may. */
+#include "serve/bounds.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+struct bad_word {
+    int32_t tok[BOUNDS_TOK_MAX];
+    size_t n;
+};
+
+struct bounds {
+    size_t n_mask;
+    uint64_t *allowed;    /* owned, [n_mask] */
+    struct bad_word *bad; /* owned, [n_bad] */
+    size_t n_bad;
+};
+
+void bounds_free(struct bounds *b)
+{
+    if (!b) return;
+    mem_free(b->allowed);
+    mem_free(b->bad);
+    mem_free(b);
+}
+
+static sac_status no_memory(struct refusal *ref)
+{
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
+static sac_status read_allowed(struct bounds *b, const cJSON *list, uint32_t n_vocab,
+                               struct refusal *ref)
+{
+    static const char name[] = "allowed_token_ids";
+    const cJSON *item;
+    if (!cJSON_IsArray(list))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of token ids", name);
+    cJSON_ArrayForEach(item, list)
+    {
+        const double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(id >= 0 && id < n_vocab && id == floor(id)))
+            return refusal_set(ref, REFUSAL_REQUEST, name,
+                               "'%s' holds something that is no token id: allowed is 0 to %u", name,
+                               n_vocab - 1);
+        b->allowed[(uint32_t)id / 64] |= 1ull << (uint32_t)id % 64;
+    }
+    return SAC_OK;
+}
+
+static sac_status add_spelling(struct bounds *b, const char *text, const sac_model *model,
+                               struct refusal *ref)
+{
+    int32_t *tok;
+    size_t n;
+    sac_error err = {0};
+    const sac_status status = sac_tokenize(model, text, strlen(text), 0, &tok, &n, &err);
+    if (status != SAC_OK) return refusal_of(ref, status, "bad_words", err.msg);
+    if (n > 0 && n <= BOUNDS_TOK_MAX) {
+        struct bad_word *word = &b->bad[b->n_bad++];
+        memcpy(word->tok, tok, n * sizeof *tok);
+        word->n = n;
+    }
+    sac_free(tok);
+    if (n > 0 && n <= BOUNDS_TOK_MAX) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
+                       "'bad_words' holds a text of %zu tokens: allowed is 1 to %u", n,
+                       BOUNDS_TOK_MAX);
+}
+
+static sac_status read_bad(struct bounds *b, const cJSON *list, const sac_model *model,
+                           struct refusal *ref)
+{
+    const int n = cJSON_GetArraySize(list);
+    const cJSON *item;
+    if (!cJSON_IsArray(list) || n > (int)BOUNDS_WORDS_MAX)
+        return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
+                           "'bad_words' is not a list of at most %u texts", BOUNDS_WORDS_MAX);
+    b->bad = mem_calloc(2 * (size_t)n, sizeof *b->bad);
+    if (!b->bad) return no_memory(ref);
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *text = cJSON_IsString(item) ? item->valuestring : "";
+        struct strbuf behind_blank = {0};
+        text += strspn(text, " ");
+        if (!*text)
+            return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
+                               "'bad_words' holds something that is not a text, or an empty one");
+        strbuf_addf(&behind_blank, " %s", text);
+        sac_status status = behind_blank.failed ? no_memory(ref) : SAC_OK;
+        if (status == SAC_OK) status = add_spelling(b, text, model, ref);
+        if (status == SAC_OK) status = add_spelling(b, behind_blank.data, model, ref);
+        strbuf_deinit(&behind_blank);
+        TRY(status);
+    }
+    return SAC_OK;
+}
+
+/* An empty list asks for nothing. */
+static const cJSON *get_list(const cJSON *body, const char *name)
+{
+    const cJSON *list = json_get(body, name);
+    return cJSON_IsArray(list) && !list->child ? NULL : list;
+}
+
+sac_status bounds_read(struct bounds **out, const cJSON *body, const sac_model *model,
+                       struct refusal *ref)
+{
+    const cJSON *allowed = get_list(body, "allowed_token_ids"), *bad = get_list(body, "bad_words");
+    const uint32_t n_vocab = sac_model_get_info(model).n_vocab;
+    *out = NULL;
+    if (!allowed && !bad) return SAC_OK;
+    struct bounds *b = mem_calloc(1, sizeof *b);
+    if (!b) return no_memory(ref);
+    b->n_mask = ((size_t)n_vocab + 63) / 64;
+    b->allowed = mem_calloc(b->n_mask, sizeof *b->allowed);
+    sac_status status = b->allowed ? SAC_OK : no_memory(ref);
+    if (status == SAC_OK && allowed) status = read_allowed(b, allowed, n_vocab, ref);
+    if (status == SAC_OK && !allowed) memset(b->allowed, 0xff, b->n_mask * sizeof *b->allowed);
+    if (status == SAC_OK && bad) status = read_bad(b, bad, model, ref);
+    if (status == SAC_OK)
+        *out = b;
+    else
+        bounds_free(b);
+    return status;
+}
+
+size_t bounds_mask_words(const struct bounds *b)
+{
+    return b->n_mask;
+}
+
+void bounds_apply(const struct bounds *b, const int32_t *said, size_t n_said, uint64_t *mask)
+{
+    for (size_t i = 0; i < b->n_mask; i++) mask[i] &= b->allowed[i];
+    for (size_t i = 0; i < b->n_bad; i++) {
+        const struct bad_word *word = &b->bad[i];
+        const size_t n = word->n - 1; /* that must stand before its last token */
+        if (n > n_said || memcmp(said + n_said - n, word->tok, n * sizeof *said) != 0) continue;
+        mask[word->tok[n] / 64] &= ~(1ull << word->tok[n] % 64);
+    }
+}
