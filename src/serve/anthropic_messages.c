@@ -76,11 +76,20 @@ static sac_status read_blocks(cJSON *out, const char *role, const cJSON *blocks,
 static sac_status read_messages(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     const cJSON *messages = json_get(body, "messages"), *m;
-    if (json_get(body, "system"))
-        json_copy(dialogue_add_message(out, "system"), "content", body, "system");
+    const cJSON *system = json_get(body, "system");
+    if (system && !cJSON_IsString(system) && !cJSON_IsArray(system))
+        return refusal_set(ref, REFUSAL_REQUEST, "system",
+                           "'system' is neither a text nor a list of texts");
+    if (!cJSON_IsArray(messages))
+        return refusal_set(ref, REFUSAL_REQUEST, "messages",
+                           "'messages' is missing, or not a list of messages");
+    if (system) json_copy(dialogue_add_message(out, "system"), "content", body, "system");
     cJSON_ArrayForEach(m, messages)
     {
         const cJSON *role = json_get(m, "role"), *content = json_get(m, "content");
+        if (!cJSON_IsObject(m))
+            return refusal_set(ref, REFUSAL_REQUEST, "messages",
+                               "'messages' holds something that is not an object");
         const char *name = cJSON_IsString(role) ? role->valuestring : "";
         if (strcmp(name, "user") != 0 && strcmp(name, "assistant") != 0)
             return refusal_set(ref, REFUSAL_REQUEST, "messages",
@@ -94,9 +103,22 @@ static sac_status read_messages(cJSON *out, const cJSON *body, struct refusal *r
     return SAC_OK;
 }
 
+/* In this API an answer goes on with a last message of the assistant. */
+static void read_begin(cJSON *chat, const cJSON *messages)
+{
+    const int n = cJSON_GetArraySize(messages);
+    const cJSON *last = n ? cJSON_GetArrayItem(messages, n - 1) : NULL;
+    const cJSON *content = json_get(last, "content"), *part = content ? content->child : NULL;
+    if (!json_says(last, "role", "assistant") || json_get(last, "tool_calls")) return;
+    while (part && json_says(part, "text", "")) part = part->next;
+    if (part || (cJSON_IsString(content) && *content->valuestring))
+        cJSON_AddTrueToObject(chat, "continue_final_message");
+}
+
 static void read_tools(cJSON *out, const cJSON *body)
 {
     const cJSON *tools = json_get(body, "tools"), *tool;
+    if (!cJSON_IsArray(tools)) json_copy(out, "tools", body, "tools"); /* to be refused */
     if (!cJSON_IsArray(tools)) return;
     cJSON *list = cJSON_AddArrayToObject(out, "tools");
     cJSON_ArrayForEach(tool, tools)
@@ -122,8 +144,10 @@ static void read_choice(cJSON *out, const cJSON *body)
         json_copy(cJSON_AddObjectToObject(o, "function"), "name", choice, "name");
     } else if (json_says(choice, "type", "any")) {
         cJSON_AddStringToObject(out, "tool_choice", "required");
-    } else {
+    } else if (cJSON_IsObject(choice)) {
         json_copy(out, "tool_choice", choice, "type");
+    } else {
+        json_copy(out, "tool_choice", body, "tool_choice"); /* to be refused */
     }
 }
 
@@ -140,9 +164,11 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
     read_tools(chat, body);
     read_choice(chat, body);
     sac_status status = read_messages(messages, body, ref);
+    read_begin(chat, messages);
     if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);
     if (status == SAC_OK && a->n != 1)
         status = refusal_set(ref, REFUSAL_REQUEST, "n", "'n' is %u: one answer is given", a->n);
+    refusal_rename(ref, "stop", "stop_sequences");
     cJSON_Delete(chat);
     return status;
 }

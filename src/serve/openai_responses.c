@@ -74,6 +74,8 @@ static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
             cJSON_AddItemToObject(o, "function", cJSON_Duplicate(tool, true));
             cJSON_AddItemToArray(list, o);
         }
+    } else {
+        json_copy(out, "tools", body, "tools"); /* to be refused */
     }
     if (cJSON_IsObject(choice)) {
         cJSON *o = cJSON_AddObjectToObject(out, "tool_choice");
@@ -86,14 +88,18 @@ static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
 }
 
 /* text.format is chat's response_format, one level flatter. */
-static void read_format(cJSON *out, const cJSON *body)
+static sac_status read_format(cJSON *out, const cJSON *body, struct refusal *ref)
 {
-    const cJSON *format = json_get(json_get(body, "text"), "format");
-    if (!format) return;
+    const cJSON *text = json_get(body, "text"), *format = json_get(text, "format");
+    if ((text && !cJSON_IsObject(text)) || (format && !cJSON_IsObject(format)))
+        return refusal_set(ref, REFUSAL_REQUEST, "text",
+                           "'text' is not an object whose 'format' is one");
+    if (!format) return SAC_OK;
     cJSON *o = cJSON_AddObjectToObject(out, "response_format");
     json_copy(o, "type", format, "type");
     if (json_says(format, "type", "json_schema"))
         cJSON_AddItemToObject(o, "json_schema", cJSON_Duplicate(format, true));
+    return SAC_OK;
 }
 
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
@@ -102,6 +108,11 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
     static const char *const same[] = {"stream",    "temperature",     "top_p",  "top_k",
                                        "seed",      "min_p",           "sparse", "cache_salt",
                                        "documents", "return_attention"};
+    static const struct {
+        const char *chat, *here;
+    } names[] = {{"max_tokens", "max_output_tokens"},
+                 {"messages", "input"},
+                 {"response_format", "text.format"}};
     static const char *const stored[] = {"previous_response_id", "conversation", "prompt",
                                          "background"};
     for (size_t i = 0; i < sizeof stored / sizeof stored[0]; i++)
@@ -114,10 +125,12 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         json_copy(chat, same[i], body, same[i]);
     json_copy(chat, "max_tokens", body, "max_output_tokens");
-    read_format(chat, body);
-    sac_status status = read_input(messages, body, ref);
+    sac_status status = read_format(chat, body, ref);
+    if (status == SAC_OK) status = read_input(messages, body, ref);
     if (status == SAC_OK) status = read_tools(chat, body, ref);
     if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        refusal_rename(ref, names[i].chat, names[i].here);
     cJSON_Delete(chat);
     return status;
 }
@@ -184,7 +197,7 @@ static cJSON *call_item(const struct reply *r, size_t i, bool done)
     cJSON_AddStringToObject(o, "id", id);
     cJSON_AddStringToObject(o, "call_id", call->id);
     cJSON_AddStringToObject(o, "name", call->name);
-    cJSON_AddStringToObject(o, "arguments", done ? call->args.data : "");
+    json_add_text(o, "arguments", call->args.data, done ? call->args.n : 0);
     cJSON_AddStringToObject(o, "status", done ? "completed" : "in_progress");
     return o;
 }
@@ -304,7 +317,8 @@ static void write_call(struct reply *r, size_t index, size_t i, struct strbuf *o
         cJSON *event = cJSON_CreateObject();
         cJSON_AddStringToObject(event, "item_id", id);
         cJSON_AddNumberToObject(event, "output_index", (double)index);
-        cJSON_AddStringToObject(event, fields[k], r->choice[0].call[i].args.data);
+        json_add_text(event, fields[k], r->choice[0].call[i].args.data,
+                      r->choice[0].call[i].args.n);
         write_event(r, types[k], event, out);
     }
     write_item(r, "response.output_item.done", index, call_item(r, i, true), out);

@@ -61,6 +61,19 @@ sac_status refusal_of(struct refusal *out, sac_status status, const char *param,
     return refusal_set(out, kind, param, "%s", message);
 }
 
+void refusal_rename(struct refusal *r, const char *from, const char *to)
+{
+    const struct refusal was = *r;
+    char quoted[64];
+    if (strcmp(r->param, from) != 0) return;
+    snprintf(r->param, sizeof r->param, "%s", to);
+    snprintf(quoted, sizeof quoted, "'%s'", from);
+    const char *at = strstr(was.message, quoted);
+    if (at)
+        snprintf(r->message, sizeof r->message, "%.*s'%s'%s", (int)(at - was.message), was.message,
+                 to, at + strlen(quoted));
+}
+
 unsigned refusal_status(const struct refusal *r)
 {
     return kinds[r->kind].status;
@@ -87,17 +100,26 @@ static cJSON *openai_error(const struct refusal *r)
     return e;
 }
 
+static cJSON *anthropic_error(const struct refusal *r)
+{
+    cJSON *e = cJSON_CreateObject();
+    cJSON_AddStringToObject(e, "type", kinds[r->kind].anthropic);
+    if (r->kind == REFUSAL_CONTEXT && r->n_prompt_tokens > r->n_ctx) {
+        /* Agents look for these words of that API, and make their conversation shorter then. */
+        char text[96];
+        snprintf(text, sizeof text, "prompt is too long: %llu tokens > %llu maximum",
+                 (unsigned long long)r->n_prompt_tokens, (unsigned long long)r->n_ctx);
+        cJSON_AddStringToObject(e, "message", text);
+    } else {
+        json_add_text(e, "message", r->message, strnlen(r->message, sizeof r->message));
+    }
+    return e;
+}
+
 void refusal_print(const struct refusal *r, bool anthropic, struct strbuf *out)
 {
     cJSON *body = cJSON_CreateObject();
-    if (anthropic) {
-        cJSON *e = cJSON_CreateObject();
-        cJSON_AddStringToObject(body, "type", "error");
-        cJSON_AddStringToObject(e, "type", kinds[r->kind].anthropic);
-        json_add_text(e, "message", r->message, strnlen(r->message, sizeof r->message));
-        cJSON_AddItemToObject(body, "error", e);
-    } else {
-        cJSON_AddItemToObject(body, "error", openai_error(r));
-    }
+    if (anthropic) cJSON_AddStringToObject(body, "type", "error");
+    cJSON_AddItemToObject(body, "error", anthropic ? anthropic_error(r) : openai_error(r));
     json_print(out, body);
 }

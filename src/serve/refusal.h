@@ -51,6 +51,9 @@ sac_status refusal_of(struct refusal *out, sac_status status, const char *param,
         SAC_ERR_ARG;                                                                               \
     })
 
+/* One of an API whose fields have other names than those it was read by: param and message name the
+ * field `from` as `to`. */
+void refusal_rename(struct refusal *r, const char *from, const char *to);
 unsigned refusal_status(const struct refusal *r);
 /* The body of a 503 that needs no memory, in either shape. */
 #define REFUSAL_NO_MEMORY                                                                          \

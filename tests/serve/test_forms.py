@@ -51,6 +51,21 @@ class Messages(unittest.TestCase):
         self.assertEqual((status, reply["type"], reply["error"]["type"]), (400, "error", "invalid_request_error"))
         picture = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
         self.assertEqual(server.post("/v1/messages", {**self.BODY, "messages": picture})[0], 501)
+        long = [{"role": "user", "content": "word " * 2000}]
+        reply = server.post("/v1/messages", {**self.BODY, "messages": long})[2]
+        self.assertRegex(reply["error"]["message"], r"^prompt is too long: 20\d\d tokens > 1024 maximum$")
+
+    def test_errors_name_its_own_fields(self):
+        for field, value in (("stop_sequences", 3), ("stop_sequences", [""]), ("tools", {}), ("tool_choice", 3),
+                             ("system", 3), ("messages", [3]), ("messages", {})):
+            status, _, reply = server.post("/v1/messages", {**self.BODY, "tools": [], field: value})
+            self.assertEqual(status, 400, field)
+            self.assertIn(f"'{field}'", reply["error"]["message"])
+        for field, value in (("max_output_tokens", 0), ("tools", 3), ("tool_choice", 3), ("text", "x"),
+                             ("text", {"format": 3}), ("text", {"format": {"type": "x"}}), ("input", [])):
+            error = server.refusal(400, "/v1/responses", {"input": "Hi", field: value})
+            self.assertEqual(error["param"].split(".")[0], field)
+            self.assertIn(f"'{error['param']}'", error["message"])
 
 
 class Tools(unittest.TestCase):
