@@ -112,7 +112,7 @@ static sac_status add_text(char **text, uint32_t *n, const cJSON *item, const ch
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' holds more than %u texts", name,
                            ASK_STOP_MAX);
     char *copy = mem_strdup(item->valuestring);
-    if (!copy) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (!copy) return refusal_no_memory(ref);
     text[(*n)++] = copy;
     return SAC_OK;
 }
@@ -154,7 +154,7 @@ static sac_status read_stop_tokens(struct ask *a, const cJSON *o, const struct a
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of at most %u token ids",
                            name, ASK_STOP_TOK);
     a->stop_tok = mem_calloc((size_t)n, sizeof *a->stop_tok);
-    if (!a->stop_tok) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (!a->stop_tok) return refusal_no_memory(ref);
     cJSON_ArrayForEach(item, list)
     {
         const double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
@@ -258,7 +258,7 @@ static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rule
                            "'logit_bias' is not an object or list of at most %u entries",
                            ASK_BIAS_MAX);
     a->bias = mem_calloc((size_t)n, sizeof *a->bias);
-    if (!a->bias) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (!a->bias) return refusal_no_memory(ref);
     a->sampling.logit_bias = a->bias;
     a->sampling.n_logit_bias = 0;
     cJSON_ArrayForEach(one, item)
@@ -322,12 +322,7 @@ static sac_status read_dials(struct ask *a, const cJSON *sparse, struct refusal 
         return refusal_set(ref, REFUSAL_REQUEST, "sparse.budget",
                            "'sparse.budget' is neither a number of tokens nor a share, \"5%%\"");
     a->sparse.budget = mem_strdup(text);
-    return a->sparse.budget ? SAC_OK : refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-}
-
-static sac_status no_memory(struct refusal *ref)
-{
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    return a->sparse.budget ? SAC_OK : refusal_no_memory(ref);
 }
 
 /* How documents are joined. */
@@ -340,7 +335,7 @@ static sac_status read_context(struct ask *a, const cJSON *sparse, struct refusa
     const sac_status status = sac_method_check("context", spec, &err);
     if (status != SAC_OK) return refusal_of(ref, status, "sparse.context", err.msg);
     a->context = mem_strdup(spec);
-    return a->context ? SAC_OK : no_memory(ref);
+    return a->context ? SAC_OK : refusal_no_memory(ref);
 }
 
 /* "documents": the names of some that were added. */
@@ -361,7 +356,7 @@ static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask
             return refusal_set(ref, REFUSAL_REQUEST, "documents",
                                "'documents' holds something that is no name");
         char *name = mem_strdup(item->valuestring);
-        if (!name) return no_memory(ref);
+        if (!name) return refusal_no_memory(ref);
         a->doc_name[a->n_doc++] = name;
     }
     return SAC_OK;
@@ -567,7 +562,7 @@ static sac_status read_salt(struct ask *a, const cJSON *o, struct refusal *ref)
         return refusal_set(ref, REFUSAL_REQUEST, "cache_salt",
                            "'cache_salt' has more than %u bytes", ASK_SALT_BYTES);
     a->cache_salt = mem_strdup(salt);
-    return a->cache_salt ? SAC_OK : refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    return a->cache_salt ? SAC_OK : refusal_no_memory(ref);
 }
 
 sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
@@ -661,10 +656,10 @@ static sac_status keep_said(struct ask *a, const struct passages_document *text,
                             struct refusal *ref)
 {
     a->said = mem_calloc(n_text, sizeof *a->said);
-    if (!a->said) return no_memory(ref);
+    if (!a->said) return refusal_no_memory(ref);
     for (size_t i = 0; i < n_text; i++) {
         char *copy = mem_strndup(text[i].text, text[i].n);
-        if (!copy) return no_memory(ref);
+        if (!copy) return refusal_no_memory(ref);
         a->said[a->n_said++] = copy;
     }
     return SAC_OK;

@@ -27,11 +27,6 @@ void bounds_free(struct bounds *b)
     mem_free(b);
 }
 
-static sac_status no_memory(struct refusal *ref)
-{
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-}
-
 static sac_status read_allowed(struct bounds *b, const cJSON *list, uint32_t n_vocab,
                                struct refusal *ref)
 {
@@ -80,7 +75,7 @@ static sac_status read_bad(struct bounds *b, const cJSON *list, const sac_model 
         return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
                            "'bad_words' is not a list of at most %u texts", BOUNDS_WORDS_MAX);
     b->bad = mem_calloc(2 * (size_t)n, sizeof *b->bad);
-    if (!b->bad) return no_memory(ref);
+    if (!b->bad) return refusal_no_memory(ref);
     cJSON_ArrayForEach(item, list)
     {
         const char *text = cJSON_IsString(item) ? item->valuestring : "";
@@ -90,7 +85,7 @@ static sac_status read_bad(struct bounds *b, const cJSON *list, const sac_model 
             return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
                                "'bad_words' holds something that is not a text, or an empty one");
         strbuf_addf(&behind_blank, " %s", text);
-        sac_status status = behind_blank.failed ? no_memory(ref) : SAC_OK;
+        sac_status status = behind_blank.failed ? refusal_no_memory(ref) : SAC_OK;
         if (status == SAC_OK) status = add_spelling(b, text, model, ref);
         if (status == SAC_OK) status = add_spelling(b, behind_blank.data, model, ref);
         strbuf_deinit(&behind_blank);
@@ -114,10 +109,10 @@ sac_status bounds_read(struct bounds **out, const cJSON *body, const sac_model *
     *out = NULL;
     if (!allowed && !bad) return SAC_OK;
     struct bounds *b = mem_calloc(1, sizeof *b);
-    if (!b) return no_memory(ref);
+    if (!b) return refusal_no_memory(ref);
     b->n_mask = ((size_t)n_vocab + 63) / 64;
     b->allowed = mem_calloc(b->n_mask, sizeof *b->allowed);
-    sac_status status = b->allowed ? SAC_OK : no_memory(ref);
+    sac_status status = b->allowed ? SAC_OK : refusal_no_memory(ref);
     if (status == SAC_OK && allowed) status = read_allowed(b, allowed, n_vocab, ref);
     if (status == SAC_OK && !allowed) memset(b->allowed, 0xff, b->n_mask * sizeof *b->allowed);
     if (status == SAC_OK && bad) status = read_bad(b, bad, model, ref);

@@ -59,7 +59,7 @@ static bool is_anthropic(const struct call *call)
 
 static sac_status no_memory(struct call *call)
 {
-    return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    return refusal_no_memory(&call->refusal);
 }
 
 /* Whatever else seems to be wrong with a request that found no memory is not the client's fault. */
@@ -206,8 +206,7 @@ static void find_cause(struct call *call)
 {
     if (atomic_load(&call->answer->left))
         (void)refusal_set(&call->reply.failed, REFUSAL_LEFT, NULL, "the client has left");
-    if (atomic_load(&call->answer->lost))
-        (void)refusal_set(&call->reply.failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (atomic_load(&call->answer->lost)) (void)refusal_no_memory(&call->reply.failed);
 }
 
 /* Before the client knows that the answer has ended: it may ask for the reading at once. */

@@ -25,11 +25,6 @@ void dialogue_deinit(struct dialogue *d)
     *d = (struct dialogue){0};
 }
 
-static sac_status no_memory(struct refusal *ref)
-{
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-}
-
 sac_status dialogue_add(struct dialogue *d, const char *role, const char *content,
                         const char *extra_json, struct refusal *ref)
 {
@@ -38,7 +33,7 @@ sac_status dialogue_add(struct dialogue *d, const char *role, const char *conten
     if (d->n == d->room) {
         const size_t room = d->room ? 2 * d->room : 16;
         sac_message *grown = mem_realloc(d->msg, room * sizeof *grown);
-        if (!grown) return no_memory(ref);
+        if (!grown) return refusal_no_memory(ref);
         d->msg = grown;
         d->room = room;
     }
@@ -47,7 +42,7 @@ sac_status dialogue_add(struct dialogue *d, const char *role, const char *conten
     if (content) m->content = mem_strdup(content);
     if (extra_json) m->extra_json = mem_strdup(extra_json);
     if (!m->role || (content && !m->content) || (extra_json && !m->extra_json))
-        return no_memory(ref);
+        return refusal_no_memory(ref);
     return SAC_OK;
 }
 
@@ -83,7 +78,7 @@ sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct ref
                            "the content of a message is neither a text nor a list of parts");
     }
     strbuf_add(out, "", 0);
-    return out->failed ? no_memory(ref) : SAC_OK;
+    return out->failed ? refusal_no_memory(ref) : SAC_OK;
 }
 
 /* Arguments as the object that templates want; what is no JSON object stays a text. */
@@ -112,7 +107,7 @@ static sac_status extra_fields(char **out, const cJSON *message, struct refusal 
     struct strbuf text = {0};
     cJSON *extra = cJSON_Duplicate(message, true);
     *out = NULL;
-    if (!extra) return no_memory(ref);
+    if (!extra) return refusal_no_memory(ref);
     cJSON_DeleteItemFromObjectCaseSensitive(extra, "role");
     cJSON_DeleteItemFromObjectCaseSensitive(extra, "content");
     for (cJSON *field = extra->child; field;) {
@@ -127,7 +122,7 @@ static sac_status extra_fields(char **out, const cJSON *message, struct refusal 
     }
     json_print(&text, extra);
     *out = strbuf_detach(&text, NULL);
-    return *out ? SAC_OK : no_memory(ref);
+    return *out ? SAC_OK : refusal_no_memory(ref);
 }
 
 /* The role as a constant; NULL: there is none such. */
@@ -192,7 +187,7 @@ static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusa
     }
     json_print(&text, vars);
     d->vars = strbuf_detach(&text, NULL);
-    return d->vars ? SAC_OK : no_memory(ref);
+    return d->vars ? SAC_OK : refusal_no_memory(ref);
 }
 
 /* How the prompt ends: "add_generation_prompt" and "continue_final_message". */
@@ -259,7 +254,7 @@ static sac_status find_messages(const struct dialogue *d, struct ask *a,
     a->role = mem_calloc(n, sizeof *a->role);
     if (!text || !a->role) {
         mem_free(text);
-        return no_memory(ref);
+        return refusal_no_memory(ref);
     }
     for (size_t i = 0; i < n; i++) {
         const sac_message *m = &d->msg[d->n_lead + i];

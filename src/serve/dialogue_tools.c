@@ -19,11 +19,6 @@ static const char lesson_end[] =
     "\n</tools>\nTo call one, answer with nothing but a JSON object in these tags, and repeat them "
     "for each further call:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {...}}\n</tool_call>";
 
-static sac_status no_memory(struct refusal *ref)
-{
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-}
-
 /* ---- Reading ---- */
 
 static sac_status add_tool(struct ask *a, const cJSON *tool, struct refusal *ref)
@@ -35,7 +30,7 @@ static sac_status add_tool(struct ask *a, const cJSON *tool, struct refusal *ref
     if (!cJSON_IsString(name) || !*name->valuestring || strlen(name->valuestring) > 128)
         return refusal_set(ref, REFUSAL_REQUEST, "tools",
                            "a tool has no function with a name of 1 to 128 bytes");
-    if (!(a->tool[a->n_tool] = mem_strdup(name->valuestring))) return no_memory(ref);
+    if (!(a->tool[a->n_tool] = mem_strdup(name->valuestring))) return refusal_no_memory(ref);
     a->n_tool++;
     return SAC_OK;
 }
@@ -51,11 +46,11 @@ static sac_status read_list(struct dialogue *d, struct ask *a, const cJSON *tool
                            "'tools' is not a list of at most %u tools", TOOLSET_TOOLS_MAX);
     if (n == 0) return SAC_OK;
     a->tool = mem_calloc((size_t)n, sizeof *a->tool);
-    if (!a->tool) return no_memory(ref);
+    if (!a->tool) return refusal_no_memory(ref);
     cJSON_ArrayForEach(tool, tools) TRY(add_tool(a, tool, ref));
     json_print(&text, cJSON_Duplicate(tools, true));
     d->tools = strbuf_detach(&text, NULL);
-    return d->tools ? SAC_OK : no_memory(ref);
+    return d->tools ? SAC_OK : refusal_no_memory(ref);
 }
 
 /* "none", "auto", "required", or {"type": "function", "function": {"name": ...}}. */
@@ -94,7 +89,7 @@ static sac_status knows_tools(struct dialogue *d, const struct ask_rules *rules,
     d->tools = tools;
     sac_free(with);
     sac_free(without);
-    return why.kind == REFUSAL_UNAVAILABLE ? no_memory(ref) : SAC_OK;
+    return why.kind == REFUSAL_UNAVAILABLE ? refusal_no_memory(ref) : SAC_OK;
 }
 
 /* Replaces a message's texts by what was written, which is taken over. */
@@ -105,7 +100,7 @@ static sac_status rewrite(sac_message *m, const char *role, struct strbuf *writt
     if (!content || !copy) {
         mem_free(content);
         mem_free(copy);
-        return no_memory(ref);
+        return refusal_no_memory(ref);
     }
     mem_free((char *)(uintptr_t)m->role);
     mem_free((char *)(uintptr_t)m->content);

@@ -11,11 +11,6 @@
 #define NAME_BYTES 200u
 #define TAGS_BYTES 127u
 
-static sac_status no_memory(struct refusal *ref)
-{
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-}
-
 static sac_status check_store(const struct ask_rules *rules, struct refusal *ref)
 {
     if (rules->n_doc_max) return SAC_OK;
@@ -33,7 +28,7 @@ static sac_status read_short(const cJSON *body, const char *name, size_t n_max, 
     if (strlen(text) > n_max)
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' has more than %zu bytes", name, n_max);
     *out = mem_strdup(text);
-    return *out ? SAC_OK : no_memory(ref);
+    return *out ? SAC_OK : refusal_no_memory(ref);
 }
 
 static sac_status read_name(struct ask *a, const cJSON *body, struct refusal *ref)

@@ -16,7 +16,7 @@ static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rul
     const cJSON *item;
     size_t i = 0;
     int32_t *tok = mem_alloc((n + 1) * sizeof *tok);
-    if (!tok) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (!tok) return refusal_no_memory(ref);
     cJSON_ArrayForEach(item, list)
     {
         const double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
@@ -44,8 +44,7 @@ static sac_status add_text(struct ask *a, const char *text, const struct ask_rul
     TRY(ask_find_head(a, NULL, true, rules, ref));
     TRY(ask_find_passages(a, &whole, 1, rules, ref));
     char **kept = &a->prompt[a->n_prompt - 1].text;
-    if (a->echo && !(*kept = mem_strdup(text)))
-        return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (a->echo && !(*kept = mem_strdup(text))) return refusal_no_memory(ref);
     return SAC_OK;
 }
 

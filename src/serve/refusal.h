@@ -51,6 +51,11 @@ sac_status refusal_of(struct refusal *out, sac_status status, const char *param,
         SAC_ERR_ARG;                                                                               \
     })
 
+static inline sac_status refusal_no_memory(struct refusal *out)
+{
+    return refusal_set(out, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
 /* One of an API whose fields have other names than those it was read by: param and message name the
  * field `from` as `to`. */
 void refusal_rename(struct refusal *r, const char *from, const char *to);

@@ -66,8 +66,7 @@ static void take_text(struct reply *r, struct reply_choice *c, const struct answ
         status = toolstream_feed(c->tools, p->text, p->n_text, NULL);
     if (c->tools && p->kind == ANSWER_DONE && status == SAC_OK)
         status = toolstream_finish(c->tools, NULL);
-    if (status != SAC_OK || c->no_memory || c->text.failed)
-        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (status != SAC_OK || c->no_memory || c->text.failed) (void)refusal_no_memory(&r->failed);
     /* Blanks between a sentence and the calls belong to neither. */
     if (p->kind == ANSWER_DONE && c->n_call)
         while (c->text.n && is_blank(c->text.data[c->text.n - 1])) c->text.n--;

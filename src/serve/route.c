@@ -67,7 +67,7 @@ static sac_status models(const struct route_call *call, struct strbuf *out, stru
 static sac_status model(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     char *name = mem_strdup(call->rest);
-    if (!name) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (!name) return refusal_no_memory(ref);
     (void)MHD_http_unescape(name);
     const bool is_ours = strcmp(name, call->context->model_name) == 0;
     mem_free(name);
@@ -284,7 +284,7 @@ static sac_status detokenize(const struct route_call *call, struct strbuf *out, 
         return refusal_set(ref, REFUSAL_REQUEST, "tokens", "'tokens' is missing, or not a list");
     const size_t n = (size_t)cJSON_GetArraySize(list);
     int32_t *tok = mem_calloc(n, sizeof *tok);
-    if (!tok) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (!tok) return refusal_no_memory(ref);
     sac_status status = read_tokens(list, tok, ref);
     if (status == SAC_OK) {
         status = sac_detokenize(call->context->rules.model, tok, n, true, &text, &bytes, &err);

@@ -28,7 +28,7 @@ static sac_status set_grammar(struct ask *a, const struct strbuf *gbnf,
     const char *param = limits == &gbnf_limits_made ? "json_schema" : "grammar";
     sac_error err = {0};
     struct program *program = NULL;
-    if (gbnf->failed) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (gbnf->failed) return refusal_no_memory(ref);
     sac_status status = gbnf_parse(&program, gbnf->data, gbnf->n, limits, &err);
     if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
     return refuse(ref, status, param, &err);
@@ -44,7 +44,7 @@ static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct re
     else
         strbuf_adds(&text, SCHEMA_ANY_OBJECT);
     if (text.failed)
-        status = refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+        status = refusal_no_memory(ref);
     else
         status =
             refuse(ref, schema_gbnf(gbnf, "root", text.data, text.n, &err), "json_schema", &err);

@@ -123,18 +123,13 @@ static void set_flags(cJSON *fields)
             cJSON_ReplaceItemInObjectCaseSensitive(fields, flags[i], cJSON_CreateTrue());
 }
 
-static sac_status no_memory(struct refusal *ref)
-{
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-}
-
 /* The query's `name`, which comes escaped; NULL: there is none. */
 static sac_status query_name(char **out, struct MHD_Connection *connection, struct refusal *ref)
 {
     const char *given = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
     *out = given ? mem_strdup(given) : NULL;
     if (*out) (void)MHD_http_unescape(*out);
-    return given && !*out ? no_memory(ref) : SAC_OK;
+    return given && !*out ? refusal_no_memory(ref) : SAC_OK;
 }
 
 sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
@@ -144,7 +139,7 @@ sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const str
     const bool has_form = is_form(connection);
     char *query;
     sac_status status = query_name(&query, connection, ref);
-    if (status == SAC_OK && !form.fields) status = no_memory(ref);
+    if (status == SAC_OK && !form.fields) status = refusal_no_memory(ref);
     if (status == SAC_OK && has_form) status = read_form(&form, connection, body, ref);
     const cJSON *filename = json_get(form.fields, "filename");
     const char *name = query ? query : filename ? base_name(filename->valuestring) : "the file";
