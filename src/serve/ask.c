@@ -146,7 +146,7 @@ static sac_status read_stop_tokens(struct ask *a, const cJSON *o, const struct a
                                    struct refusal *ref)
 {
     static const char name[] = "stop_token_ids";
-    const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
+    const int32_t max = (int32_t)sac_model_get_info(rules->model).n_vocab - 1;
     const cJSON *list = json_get(o, name), *item;
     const int n = cJSON_GetArraySize(list);
     if (!list) return SAC_OK;
@@ -157,12 +157,10 @@ static sac_status read_stop_tokens(struct ask *a, const cJSON *o, const struct a
     if (!a->stop_tok) return refusal_no_memory(ref);
     cJSON_ArrayForEach(item, list)
     {
-        const double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(id >= 0 && id < n_vocab && id == floor(id)))
+        if (!json_index(item, max, &a->stop_tok[a->n_stop_tok++]))
             return refusal_set(ref, REFUSAL_REQUEST, name,
-                               "'%s' holds something that is no token id: allowed is 0 to %u", name,
-                               n_vocab - 1);
-        a->stop_tok[a->n_stop_tok++] = (int32_t)id;
+                               "'%s' holds something that is no token id: allowed is 0 to %d", name,
+                               max);
     }
     return SAC_OK;
 }

@@ -4,7 +4,6 @@
 
 #include "base/mem.h"
 
-#include <math.h>
 #include <string.h>
 
 struct bad_word {
@@ -27,21 +26,21 @@ void bounds_free(struct bounds *b)
     mem_free(b);
 }
 
-static sac_status read_allowed(struct bounds *b, const cJSON *list, uint32_t n_vocab,
+static sac_status read_allowed(struct bounds *b, const cJSON *list, int32_t max,
                                struct refusal *ref)
 {
     static const char name[] = "allowed_token_ids";
     const cJSON *item;
+    int32_t tok;
     if (!cJSON_IsArray(list))
         return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of token ids", name);
     cJSON_ArrayForEach(item, list)
     {
-        const double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(id >= 0 && id < n_vocab && id == floor(id)))
+        if (!json_index(item, max, &tok))
             return refusal_set(ref, REFUSAL_REQUEST, name,
-                               "'%s' holds something that is no token id: allowed is 0 to %u", name,
-                               n_vocab - 1);
-        b->allowed[(uint32_t)id / 64] |= 1ull << (uint32_t)id % 64;
+                               "'%s' holds something that is no token id: allowed is 0 to %d", name,
+                               max);
+        b->allowed[tok / 64] |= 1ull << tok % 64;
     }
     return SAC_OK;
 }
@@ -113,7 +112,7 @@ sac_status bounds_read(struct bounds **out, const cJSON *body, const sac_model *
     b->n_mask = ((size_t)n_vocab + 63) / 64;
     b->allowed = mem_calloc(b->n_mask, sizeof *b->allowed);
     sac_status status = b->allowed ? SAC_OK : refusal_no_memory(ref);
-    if (status == SAC_OK && allowed) status = read_allowed(b, allowed, n_vocab, ref);
+    if (status == SAC_OK && allowed) status = read_allowed(b, allowed, (int32_t)n_vocab - 1, ref);
     if (status == SAC_OK && !allowed) memset(b->allowed, 0xff, b->n_mask * sizeof *b->allowed);
     if (status == SAC_OK && bad) status = read_bad(b, bad, model, ref);
     if (status == SAC_OK)

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,6 +248,14 @@ const cJSON *json_get(const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     return cJSON_IsNull(item) ? NULL : item;
+}
+
+bool json_index(const cJSON *value, int32_t max, int32_t *out)
+{
+    const double v = cJSON_IsNumber(value) ? value->valuedouble : -1;
+    if (!(v >= 0 && v <= max && v == floor(v))) return false;
+    *out = (int32_t)v;
+    return true;
 }
 
 bool json_says(const cJSON *object, const char *name, const char *want)

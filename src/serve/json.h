@@ -31,6 +31,9 @@ sac_status json_parse(cJSON **out, const char *text, size_t n, const struct json
 /* The member, NULL if it is missing or null: both mean that nothing was said. */
 const cJSON *json_get(const cJSON *object, const char *name);
 
+/* Is the value a whole number from 0 to `max`? Then it goes to `*out`. */
+bool json_index(const cJSON *value, int32_t max, int32_t *out);
+
 /* Is the member the text `want`? */
 bool json_says(const cJSON *object, const char *name, const char *want);
 /* Adds a copy of from's member `name` to another object, under the name `as`; if it is there. */

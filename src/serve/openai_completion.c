@@ -6,7 +6,6 @@
 #include "eval/prompt.h"
 #include "serve/shape.h"
 
-#include <math.h>
 #include <string.h>
 
 static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rules *rules,
@@ -19,13 +18,12 @@ static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rul
     if (!tok) return refusal_no_memory(ref);
     cJSON_ArrayForEach(item, list)
     {
-        const double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(v >= 0 && v <= INT32_MAX && v == floor(v))) {
+        if (!json_index(item, INT32_MAX, &tok[i])) {
             mem_free(tok);
             return refusal_set(ref, REFUSAL_REQUEST, "prompt",
                                "token %zu of the prompt is no token id", i);
         }
-        tok[i++] = (int32_t)v;
+        i++;
     }
     TRY(ask_add_prompt(a, tok, n, rules, ref));
     return ask_find_head(a, NULL, true, rules, ref);

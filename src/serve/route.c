@@ -7,7 +7,6 @@
 #include "base/mem.h"
 
 #include <assert.h>
-#include <math.h>
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -265,11 +264,9 @@ static sac_status read_tokens(const cJSON *list, int32_t *tok, struct refusal *r
     size_t n = 0;
     cJSON_ArrayForEach(item, list)
     {
-        const double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(v >= 0 && v <= INT32_MAX && v == floor(v)))
+        if (!json_index(item, INT32_MAX, &tok[n++]))
             return refusal_set(ref, REFUSAL_REQUEST, "tokens",
                                "'tokens' holds something that is no token id");
-        tok[n++] = (int32_t)v;
     }
     return SAC_OK;
 }
