@@ -281,21 +281,16 @@ static sac_status watch_reading(struct answer_choice *c, sac_request *r, sac_err
     return SAC_OK;
 }
 
-static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
+/* What the choice asks of the engine; borrows from its ask. */
+static sac_request request_of(const struct answer_choice *c)
 {
     const struct ask *ask = &c->answer->ask;
     const struct ask_prompt *prompt = &ask->prompt[c->i / ask->n];
     sac_request r = sac_request_default();
-    /* Who has another key must not learn from times what was asked here. */
-    char salt[32 + ASK_SALT_BYTES];
-    snprintf(salt, sizeof salt, "%016llx/%s", (unsigned long long)c->answer->key,
-             ask->cache_salt ? ask->cache_salt : "");
-    r.cache_salt = salt;
     r.prompt = prompt->tok;
     r.n_prompt = prompt->n;
     if (c->seq != SAC_SEQ_NONE) { /* it holds the documents, and the head before them */
         r.seq = c->seq;
-        r.cache_salt = NULL;
         r.prompt += ask->n_head;
         r.n_prompt -= ask->n_head;
     }
@@ -319,6 +314,18 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     /* The chosen token's own probability comes only with a list. */
     r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
     r.priority = ask->priority;
+    return r;
+}
+
+static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
+{
+    const struct ask *ask = &c->answer->ask;
+    sac_request r = request_of(c);
+    /* Who has another key must not learn from times what was asked here. */
+    char salt[32 + ASK_SALT_BYTES];
+    snprintf(salt, sizeof salt, "%016llx/%s", (unsigned long long)c->answer->key,
+             ask->cache_salt ? ask->cache_salt : "");
+    if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
     if (ask->machine || ask->bounds) {
         TRY(shape_text_create(&c->shape, ask->machine, ask->bounds, err));
         r.guide = shape_text_guide(c->shape);

@@ -378,6 +378,27 @@ static void print_llamacpp(struct strbuf *out, const struct metrics *m,
         print_number(out, LLAMACPP, &numbers[i], labels);
 }
 
+/* Answers, and the tokens of those that have ended. */
+static void print_answers(struct strbuf *out, const struct metrics *m, const struct loop_view *view,
+                          const char *labels)
+{
+    const struct number numbers[] = {
+        {"gauge", "num_requests_running", "Answers that are computed now.", view->n_running},
+        {"gauge", "num_requests_waiting", "Answers that wait for a place.", view->n_waiting},
+        {"counter", "prompt_tokens_total", "Tokens of prompts, those found in memory too.",
+         (double)m->n_prompt},
+        {"counter", "generation_tokens_total", "Tokens of answers.", (double)m->n_predicted},
+        {"counter", "prefix_cache_queries_total",
+         "Tokens of prompts that were looked for in memory.", (double)m->n_prompt},
+        {"counter", "prefix_cache_hits_total", "Tokens of prompts that were found in memory.",
+         (double)m->n_cached},
+        {"counter", "num_preemptions_total", "Times that an answer gave its place to another.",
+         (double)m->n_preempted},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        print_both(out, &numbers[i], labels);
+}
+
 void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,
                    struct strbuf *out)
 {
@@ -385,38 +406,7 @@ void metrics_print(struct metrics *m, const struct context *c, const struct loop
     add_label(&label, "model_name", c->model_name);
     const char *labels = label.failed ? "" : label.data;
     pthread_mutex_lock(&m->lock);
-    print_both(out,
-               &(struct number){"gauge", "num_requests_running", "Answers that are computed now.",
-                                view->n_running},
-               labels);
-    print_both(out,
-               &(struct number){"gauge", "num_requests_waiting", "Answers that wait for a place.",
-                                view->n_waiting},
-               labels);
-    print_both(out,
-               &(struct number){"counter", "prompt_tokens_total",
-                                "Tokens of prompts, those found in memory too.",
-                                (double)m->n_prompt},
-               labels);
-    print_both(out,
-               &(struct number){"counter", "generation_tokens_total", "Tokens of answers.",
-                                (double)m->n_predicted},
-               labels);
-    print_both(out,
-               &(struct number){"counter", "prefix_cache_queries_total",
-                                "Tokens of prompts that were looked for in memory.",
-                                (double)m->n_prompt},
-               labels);
-    print_both(out,
-               &(struct number){"counter", "prefix_cache_hits_total",
-                                "Tokens of prompts that were found in memory.",
-                                (double)m->n_cached},
-               labels);
-    print_both(out,
-               &(struct number){"counter", "num_preemptions_total",
-                                "Times that an answer gave its place to another.",
-                                (double)m->n_preempted},
-               labels);
+    print_answers(out, m, view, labels);
     print_cache_config(out, &c->rules.engine, labels);
     print_llamacpp(out, m, view, labels);
     print_finished(out, m, labels);
