@@ -31,7 +31,7 @@ cuda: deps-cuda ## the program and libsaccade_cuda.so, for NVIDIA GPUs; none is 
 
 help: ## list the targets
 	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## /\1\t/' | expand -t 18
-	@echo "variables: JOBS PREFIX DESTDIR FUZZ_SECONDS ONLY TURN CMAKE_ARGS SACCADE_MODELS SACCADE_VENV"
+	@echo "variables: JOBS PREFIX DESTDIR FUZZ_SECONDS ONLY TURN SANITIZER AS CMAKE_ARGS SACCADE_MODELS SACCADE_VENV"
 
 deps: ## install what the build needs, if it is missing
 	@tools/deps.sh build >/dev/null
@@ -92,12 +92,12 @@ check: deps-test ## kernels against the reference only
 	@$(call BUILD,build)
 	@$(call RUN_TESTS,build,-L '^check$$')
 
-CUDA_ARGS = -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
+CUDA_ARGS = -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc) -DSAC_CUDA_AS=$(AS)
 CUDA_LIBRARY = $(CURDIR)/build/libsaccade_cuda.so
 CUDA_CHECKS = check_attn check_plan check_segment check_lanes check_observe check_sample check_trace check_antidiag check_pooled check_recall check_narrow check_turned check_splits check_copies check_wide check_docs check_choice check_shares \
 	test_depot test_device_docs
 
-check-cuda: deps-test deps-cuda ## kernels of a GPU against the reference; SANITIZER=memcheck (racecheck, initcheck, synccheck) watches them
+check-cuda: deps-test deps-cuda ## kernels of a GPU against the reference; SANITIZER=memcheck (racecheck, initcheck, synccheck) watches them, AS=86 (80, 89, 100, 120) is code of other GPUs, on an H200
 	@$(call CONFIGURE,werror) $(CUDA_ARGS)
 	@$(call BUILD,build) --target saccade_cuda $(CUDA_CHECKS)
 	@SAC_CHECK_CUDA=$(CUDA_LIBRARY) tools/check_cuda.sh build/tests $(CUDA_CHECKS)

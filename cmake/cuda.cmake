@@ -15,6 +15,15 @@ get_filename_component(SAC_CUDA_ROOT ${SAC_CUDA_ROOT}/../.. ABSOLUTE)
 # Ampere and Ada; Hopper with its own instructions; what comes after compiles the last at start.
 set(SAC_CUDA_ARCHS -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a
     -gencode=arch=compute_90,code=compute_90)
+# An imitation, for checks: the code of other GPUs, for an H200 that says it is one (device.cu).
+set(SAC_CUDA_AS "" CACHE STRING "compute capability that an H200 imitates: 80, 86, 89, 100 or 120")
+if(SAC_CUDA_AS MATCHES "^8[069]$")
+  set(SAC_CUDA_ARCHS -gencode=arch=compute_80,code=sm_90 -DSAC_CUDA_AS=${SAC_CUDA_AS})
+elseif(SAC_CUDA_AS MATCHES "^1[02]0$")
+  set(SAC_CUDA_ARCHS -gencode=arch=compute_90,code=sm_90 -DSAC_CUDA_AS=${SAC_CUDA_AS})
+elseif(SAC_CUDA_AS)
+  message(FATAL_ERROR "SAC_CUDA_AS is 80, 86, 89, 100 or 120")
+endif()
 set(SAC_NVCC_FLAGS -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -D_GNU_SOURCE
     -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR}/include
     -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-missing-field-initializers)

@@ -316,12 +316,11 @@ struct cudaLaunchConfig_t {
 };
 cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig_t *config, const void *kernel,
                                 void **args);
-template <class K>
-static inline cudaError_t cudaFuncSetAttribute(K *kernel, enum cudaFuncAttribute which, int bytes)
-{
-    (void)kernel, (void)which;
-    return (size_t)bytes <= GRID_SHARED_MAX ? cudaSuccess : cudaErrorInvalidValue;
-}
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes; /* of its own, which lies elsewhere here */
+};
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *kernel);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute which, int value);
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, int mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out);

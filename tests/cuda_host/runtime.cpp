@@ -6,7 +6,7 @@
  * yet. A kernel that waits for words of another device pauses, and other streams go on.
  *
  * SAC_HOST_PEERS=0: no device reaches another's memory by itself. SAC_HOST_LOST=I: device I does
- * nothing of what it is asked. */
+ * nothing of what it is asked. SAC_HOST_SHARED=N: a block has N KiB of shared memory at most (227). */
 #include <cuda_runtime.h>
 
 #include <stdio.h>
@@ -16,9 +16,10 @@
 #include <unordered_set>
 #include <deque>
 
-#define PAGE       ((size_t)4096)
-#define DEVICE_MIB ((size_t)4096)
-#define DEVICES_MAX 16
+#define PAGE           ((size_t)4096)
+#define DEVICE_MIB     ((size_t)4096)
+#define DEVICES_MAX    16
+#define SHARED_UNASKED ((size_t)48 << 10) /* bytes that a launch may ask for without leave */
 
 /* What a stream does next. With `event` it waits until that has been reached `n_reached` times. */
 struct host_work {
@@ -55,6 +56,7 @@ struct host_graph {
 
 static std::unordered_map<void *, region> regions; /* by what was given out */
 static std::unordered_map<const void *, host_bind> kernels;
+static std::unordered_map<const void *, size_t> allowed; /* shared memory, by kernel */
 static size_t bytes_taken[DEVICES_MAX]; /* of each device's memory */
 static std::unordered_set<cudaStream_t> streams;
 static int current;                     /* the device that calls are about */
@@ -97,10 +99,16 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     return cudaSuccess;
 }
 
+static size_t shared_max(void)
+{
+    const char *text = getenv("SAC_HOST_SHARED");
+    return text && *text ? (size_t)atoi(text) << 10 : GRID_SHARED_MAX;
+}
+
 cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int device)
 {
     (void)which, (void)device;
-    *out = (int)GRID_SHARED_MAX;
+    *out = (int)shared_max();
     return cudaSuccess;
 }
 
@@ -418,11 +426,28 @@ void host_know(const void *kernel, host_bind bind)
     kernels[kernel] = bind;
 }
 
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *kernel)
+{
+    (void)kernel;
+    out->sharedSizeBytes = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute which, int value)
+{
+    if (which != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if ((size_t)value > shared_max()) return cudaErrorInvalidValue;
+    allowed[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
 cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig_t *config, const void *kernel,
                                 void **args)
 {
     const auto found = kernels.find(kernel);
     if (found == kernels.end() || config->stream->device != current) return cudaErrorInvalidValue;
+    if (config->dynamicSmemBytes > SHARED_UNASKED && config->dynamicSmemBytes > allowed[kernel])
+        return cudaErrorInvalidValue;
     std::function<void()> call = found->second(kernel, args);
     const struct cudaLaunchConfig_t c = *config;
     struct grid *launch = NULL; /* under way */

@@ -22,6 +22,14 @@
 #define WORD_BYTES  ((size_t)4 << 10) /* as long on the bus as the copy engine takes to begin */
 #define MAJOR_MIN   8u /* mma with 16-bit floats and cp.async */
 
+/* A library for checks (cmake/cuda.cmake) has the code of GPUs of this compute capability, and says of
+ * the GPU that runs it that it is one, so that the host asks no more of it; 0: an honest one. */
+#ifdef SAC_CUDA_AS
+#define IMITATES ((uint32_t)SAC_CUDA_AS)
+#else
+#define IMITATES 0u
+#endif
+
 /* ---- Failures ---- */
 
 __attribute__((format(printf, 3, 4))) static sac_status fail(sac_error *err, sac_status code,
@@ -56,6 +64,17 @@ sac_status device_check(struct cuda_device *d, cudaError_t code, const char *wha
     return device_fail(d, code == cudaErrorMemoryAllocation ? SAC_ERR_MEMORY : SAC_ERR_IO, text);
 }
 
+sac_status device_fits(struct cuda_device *d, size_t bytes, const char *what)
+{
+    char text[sizeof d->message];
+    if (bytes <= d->smem_max) return SAC_OK;
+    snprintf(text, sizeof text,
+             "%s: %zu KiB of shared memory are needed, and a block of this GPU has %zu: use "
+             "--device cpu",
+             what, (bytes + 1023) >> 10, d->smem_max >> 10);
+    return device_fail(d, SAC_ERR_UNSUPPORTED, text);
+}
+
 /* ---- Finding ---- */
 
 static sac_status count(uint32_t *out, sac_error *err)
@@ -84,6 +103,21 @@ static sac_status count(uint32_t *out, sac_error *err)
     return SAC_OK;
 }
 
+static void imitate(struct cuda_info *out)
+{
+    char name[sizeof out->name];
+    out->major = IMITATES / 10;
+    out->minor = IMITATES % 10;
+    snprintf(name, sizeof name, "imitation of %u.%u on %.80s", out->major, out->minor, out->name);
+    memcpy(out->name, name, sizeof name);
+}
+
+/* Of a block's shared memory: what A100, B200 or a smaller GPU has, which is less than Hopper's. */
+static size_t imitated_shared(void)
+{
+    return (size_t)(IMITATES == 80 ? 163 : IMITATES == 100 ? 227 : 99) << 10;
+}
+
 static sac_status info(struct cuda_info *out, uint32_t index, sac_error *err)
 {
     uint32_t n = 0;
@@ -110,6 +144,7 @@ static sac_status info(struct cuda_info *out, uint32_t index, sac_error *err)
     out->n_sm = (uint32_t)prop.multiProcessorCount;
     out->driver = (uint32_t)driver;
     out->runtime = (uint32_t)runtime;
+    if (IMITATES) imitate(out);
     return SAC_OK;
 }
 
@@ -158,7 +193,7 @@ static cudaError_t open_parts(struct cuda_device *d)
     if (code == cudaSuccess)
         code =
             cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)d->index);
-    d->smem_max = (size_t)smem;
+    d->smem_max = IMITATES ? imitated_shared() : (size_t)smem;
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);

@@ -69,6 +69,10 @@ sac_status device_check(struct cuda_device *d, cudaError_t code, const char *wha
 /* The same for a failure that is not CUDA's. */
 sac_status device_fail(struct cuda_device *d, sac_status code, const char *what);
 
+/* Whether a block has so many bytes of shared memory, its own among them; if not, that `what` needs more
+ * is remembered as a failure. */
+sac_status device_fits(struct cuda_device *d, size_t bytes, const char *what);
+
 /* Whether kernels and copies of one GPU reach another's memory; makes it so, if it can be. */
 bool device_reach(struct cuda_device *from, const struct cuda_device *to);
 

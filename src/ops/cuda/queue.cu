@@ -162,12 +162,17 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
 
 /* Lets a kernel have as much shared memory as there is. The same for all of its launches: those of a
  * graph are looked at by what was said last. And no kernel waits until an SM has divided its memory
- * between cache and shared memory in another way: all ask for the same. */
-static cudaError_t set_shared(const struct queue_command *c, size_t bytes)
+ * between cache and shared memory in another way: all ask for the same. The driver refuses what is
+ * too much with the kernel's own, but knows nothing of a GPU that is imitated. */
+static cudaError_t set_shared(const struct cuda_device *d, const struct queue_command *c, size_t bytes)
 {
-    const cudaError_t code =
+    struct cudaFuncAttributes own;
+    cudaError_t code =
         cudaFuncSetAttribute(c->kernel, cudaFuncAttributePreferredSharedMemoryCarveout, CARVEOUT);
     if (code != cudaSuccess || bytes == 0) return code;
+    code = cudaFuncGetAttributes(&own, c->kernel);
+    if (code != cudaSuccess) return code;
+    if (own.sharedSizeBytes + bytes > d->smem_max) return cudaErrorInvalidValue;
     return cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
@@ -181,7 +186,7 @@ static cudaError_t allow_shared(struct cuda_device *d, const struct queue_comman
     for (size_t n = 1; a[i].kernel && a[i].kernel != c->kernel && n < KERNELS_MAX; n++)
         i = (i + 1) % KERNELS_MAX;
     if (a[i].kernel == c->kernel && a[i].bytes >= bytes) return cudaSuccess;
-    const cudaError_t code = set_shared(c, bytes);
+    const cudaError_t code = set_shared(d, c, bytes);
     if (code == cudaSuccess) a[i] = (struct allowed){c->kernel, bytes};
     return code;
 }

@@ -9,10 +9,11 @@
 
 enum half_type { HALF_F16, HALF_BF16 };
 
-#define LINEAR_PANEL 64u /* so that the matrices of small models are cut */
-#define PROMPT_PIECE 2u  /* and short prompts of tests */
-#define TEAM_LOOKS   1u
-#define ORDER_NEAR   1024u
+#define LINEAR_PANEL  64u /* so that the matrices of small models are cut */
+#define PROMPT_PIECE  2u  /* and short prompts of tests */
+#define TEAM_LOOKS    1u
+#define ORDER_NEAR    1024u
+#define ROOM_IS_LARGE false
 
 /* ---- Launches ---- */
 
