@@ -57,15 +57,6 @@ static __host__ __device__ __forceinline__ bool likely(bool x)
     return __builtin_expect(x, true);
 }
 
-/* Whether this GPU has so much shared memory for a block; one that has not is told. */
-static inline sac_status attn_fits(struct cuda_device *d, size_t bytes)
-{
-    if (bytes <= d->smem_max) return SAC_OK;
-    return device_fail(d, SAC_ERR_UNSUPPORTED,
-                       "attention: heads of this size need more shared memory than this GPU has "
-                       "(A100 and H100 have it): use --device cpu");
-}
-
 /* The form of a geometry's pages, or -1: there is no kernel for it. */
 int attn_form_of(const struct page_geom *g);
 /* A copy of a run's segments, angles and all, in the ring; NULL if it has none. */

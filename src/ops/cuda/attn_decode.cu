@@ -15,8 +15,8 @@
 #include "ops/cuda/block.cuh"
 
 #define SPLIT_MAX   64u   /* splits of a list, unless they would be too long */
-#define SPLIT_UNIT  128u  /* units of a split at most: a lane knows one of its warp */
-#define SPLIT_LEAST 16u   /* and at least: two or more for each warp of a block */
+#define SPLIT_UNIT  128u  /* units of a split at most */
+#define SPLIT_LEAST 16u   /* units of a split at least: two or more for each warp of a block */
 #define BUSY_WARPS  8u    /* of a multiprocessor that are enough for one row */
 #define PART_MAX    TALLY /* splits at a time: 34 MB of scratch for heads of 128 */
 #define MERGE_MAX   896u  /* splits of a list, whose weights lie in shared memory together */
@@ -25,26 +25,33 @@
 
 /* ---- Jobs ---- */
 
-/* Units of a split, in whole turns of a block's warps. */
-static __host__ __device__ inline uint32_t split_units(const struct decode_job *j)
+/* Units of a split at most: a lane knows one of its warp's. */
+static __host__ __device__ constexpr uint32_t split_max(uint32_t n_warp)
+{
+    return n_warp * 32 < SPLIT_UNIT ? n_warp * 32 : SPLIT_UNIT;
+}
+
+/* Units of a split, in whole turns of a block's warps, and no more than `longest`. */
+static __host__ __device__ inline uint32_t split_units(const struct decode_job *j, uint32_t longest)
 {
     const uint32_t each = (j->n_unit + j->split_most - 1) / j->split_most;
     const uint32_t turns = (each + j->n_warp - 1) / j->n_warp;
     const uint32_t n = turns * j->n_warp < SPLIT_LEAST ? SPLIT_LEAST : turns * j->n_warp;
-    return n < SPLIT_UNIT ? n : SPLIT_UNIT;
+    return n < longest ? n : longest;
 }
 
 /* The units of a job whose lists are known, and its splits. */
-static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t unit_page)
+static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t unit_page,
+                                               uint32_t longest)
 {
     j->n_unit = j->n_page * unit_page + (j->n_tok + UNIT_TOK - 1) / UNIT_TOK +
                 j->pos % PAGE_TOK / UNIT_TOK + 1;
-    j->split_unit = split_units(j);
+    j->split_unit = split_units(j, longest);
     j->n_split = (j->n_unit + j->split_unit - 1) / j->split_unit;
 }
 
 /* What the device has chosen, into a block's copy of its job. */
-static __device__ void job_choose(struct decode_job *j, uint32_t unit_page)
+static __device__ void job_choose(struct decode_job *j, uint32_t unit_page, uint32_t longest)
 {
     const struct attn_count count = *j->count;
     if (count.dense) {
@@ -53,7 +60,7 @@ static __device__ void job_choose(struct decode_job *j, uint32_t unit_page)
         j->n_page = count.n_page;
         j->n_tok = count.n_tok;
     }
-    job_cut(j, unit_page);
+    job_cut(j, unit_page, longest);
     j->n_block = min(j->n_block, j->n_split);
 }
 
@@ -91,20 +98,19 @@ __device__ __forceinline__ struct decode_parts parts_of(const struct decode_job 
 }
 
 /* Channel i % D of head i / D from all warps in their order, and the head's maximum and sum. */
-template <int D>
+template <int D, int W>
 __device__ __forceinline__ float merge_warps(const float *merge, uint32_t i, float2 *end)
 {
     using at = decode_merge<D>;
-    constexpr int n_warp = (int)decode_warps(D);
     const uint32_t g = i / D, from = at::at(i);
-    float by[n_warp], max = -CUDART_INF_F, sum = 0, all = 0;
+    float by[W], max = -CUDART_INF_F, sum = 0, all = 0;
 #pragma unroll
-    for (int w = 0; w < n_warp; w++) {
+    for (int w = 0; w < W; w++) {
         by[w] = merge[w * at::piece + at::max + g];
         max = fmaxf(max, by[w]);
     }
 #pragma unroll
-    for (int w = 0; w < n_warp; w++) {
+    for (int w = 0; w < W; w++) {
         const float *m = merge + w * at::piece;
         by[w] = by[w] == -CUDART_INF_F ? 0.0f : exp2_fast(by[w] - max);
         sum += by[w] * m[at::sum + g];
@@ -131,14 +137,14 @@ __device__ __forceinline__ float *out_of(const struct attn_call &call, const str
 }
 
 /* What the warps have left in `merge` is a part of the row's, or all of it. */
-template <int D>
+template <int D, int W>
 __device__ void put_split(const struct attn_call &call, const struct decode_job &job,
                           uint32_t split, const float *merge, float *scratch)
 {
     const struct decode_parts part = parts_of<D>(job, scratch);
-    for (uint32_t i = threadIdx.x; i < job.n_head * D; i += decode_warps(D) * 32) {
+    for (uint32_t i = threadIdx.x; i < job.n_head * D; i += W * 32) {
         float2 end;
-        const float x = merge_warps<D>(merge, i, &end);
+        const float x = merge_warps<D, W>(merge, i, &end);
         if (job.n_split > 1) {
             part.sum[(size_t)split * (HEADS * D) + i] = x;
             if (i % D == 0) part.end[i / D * job.n_split + split] = end;
@@ -159,12 +165,12 @@ template <int D> struct decode_all {
 };
 
 /* What a head's splits count: 2 to the power of how far they lie below the highest maximum. */
-template <int D>
+template <int D, int W>
 __device__ void weigh_splits(struct decode_all<D> *all, const float2 *end, uint32_t n_head,
                              uint32_t n_split)
 {
     const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t g = threadIdx.x / 32; g < n_head; g += decode_warps(D)) {
+    for (uint32_t g = threadIdx.x / 32; g < n_head; g += W) {
         float2 *weight = all->weight + g * n_split;
         float max = -CUDART_INF_F, sum = 0;
 #pragma unroll 2 /* as many as lists of one row have */
@@ -194,11 +200,11 @@ static __device__ __forceinline__ void load_parts(float4 x[MERGE_BATCH], const f
 }
 
 /* A thread takes four channels of a head, of every split or every second one. */
-template <int D>
+template <int D, int W>
 __device__ void merge_splits(const struct attn_call &call, const struct decode_job &job,
                              struct decode_all<D> *all, float *scratch)
 {
-    constexpr uint32_t n_thread = decode_warps(D) * 32, n_piece = HEADS * D / 4;
+    constexpr uint32_t n_thread = W * 32, n_piece = HEADS * D / 4;
     constexpr uint32_t n_slice = n_thread > n_piece ? n_thread / n_piece : 1;
     constexpr uint32_t n_each = n_thread / n_slice; /* pieces at a time */
     const struct decode_parts part = parts_of<D>(job, scratch);
@@ -213,7 +219,7 @@ __device__ void merge_splits(const struct attn_call &call, const struct decode_j
         do {
             load_parts(x, part.sum + at, HEADS * D, s, n_slice, n);
             if (first == 0 && s == slice) {
-                weigh_splits<D>(all, part.end, job.n_head, n_split);
+                weigh_splits<D, W>(all, part.end, job.n_head, n_split);
                 __syncthreads();
             }
 #pragma unroll
@@ -264,11 +270,11 @@ struct decode_split {
     uint32_t page, place;
 };
 
-template <int F, int D>
+template <int F, int D, int W>
 __device__ __forceinline__ struct decode_split find_split(const struct decode_view &v,
                                                           uint32_t split)
 {
-    using size = decode_size<F, D>;
+    using size = decode_size<F, D, W>;
     const struct decode_job &job = *v.job;
     struct decode_split s;
     memset(&s, 0, sizeof s);
@@ -291,11 +297,11 @@ struct decode_walk {
 };
 
 /* Number i of the warp's units from the split at hand on, to the ring's place `slot`. */
-template <int F, int D>
+template <int F, int D, int W>
 __device__ __forceinline__ void bring_unit(const struct decode_view &v, const struct decode_walk &w,
                                            uint32_t i, uint32_t slot)
 {
-    using size = decode_size<F, D>;
+    using size = decode_size<F, D, W>;
     const uint32_t warp = threadIdx.x / 32;
     const bool is_next = i >= w.n_turn;
     if (is_next) i -= w.n_turn;
@@ -309,27 +315,31 @@ __device__ __forceinline__ void bring_unit(const struct decode_view &v, const st
 
 /* Looks up the units of the block's first splits and begins to bring some. Two of a warp's come
  * before an early kernel has begun, no more: launches that it waits for have weights to bring. */
-template <int F, int D>
+template <int F, int D, int W>
 __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view &v, uint32_t split,
                                                         uint32_t n_stage, bool early)
 {
     struct decode_walk w;
-    w.now = find_split<F, D>(v, split);
-    w.next = find_split<F, D>(v, split + v.job->n_block);
-    w.n_turn = v.job->split_unit / decode_size<F, D>::warps;
+    w.now = find_split<F, D, W>(v, split);
+    w.next = find_split<F, D, W>(v, split + v.job->n_block);
+    w.n_turn = v.job->split_unit / W;
     w.n_stage = n_stage;
     w.slot = 0;
     for (uint32_t i = 0; i < n_stage; i++) {
-        bring_unit<F, D>(v, w, i, i);
+        bring_unit<F, D, W>(v, w, i, i);
         if (early && i == 1) kernel_begin();
     }
+    if constexpr (W == WARPS_FEW)
+        if (early && n_stage == 1) kernel_begin();
     return w;
 }
 
 /* Until the unit that has been on its way for longest is there. */
-static __device__ __forceinline__ void wait_unit(uint32_t n_stage)
+template <int W> static __device__ __forceinline__ void wait_unit(uint32_t n_stage)
 {
-    if (n_stage > 2)
+    if (W == WARPS_FEW && n_stage == 1)
+        copy_wait<0>();
+    else if (n_stage > 2)
         copy_wait<3>();
     else
         copy_wait<1>();
@@ -354,11 +364,11 @@ __device__ __forceinline__ void add_unit(struct decode_warp<D> &w, const struct 
 }
 
 /* The warp's units of the split at hand, into sums that begin as none. */
-template <int F, int D>
+template <int F, int D, int W>
 __device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct decode_view &v,
                                           struct decode_walk &walk)
 {
-    using size = decode_size<F, D>;
+    using size = decode_size<F, D, W>;
     const uint32_t warp = threadIdx.x / 32;
     w.max = -CUDART_INF_F;
     w.sum = 0;
@@ -369,11 +379,11 @@ __device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct
     for (uint32_t i = 0; i < walk.n_turn; i++) {
         const uint32_t unit = walk.now.begin + warp + i * size::warps, slot = walk.slot;
         uint8_t *at = kernel_shared() + (warp * walk.n_stage + slot) * size::stage;
-        wait_unit(walk.n_stage);
+        wait_unit<W>(walk.n_stage);
         const uint32_t page = __shfl_sync(~0u, walk.now.page, i % 32);
         if (unit < walk.now.end) add_unit<F, D>(w, v, at, page, unit);
         __syncwarp(); /* nobody reads the unit any more */
-        bring_unit<F, D>(v, walk, i + walk.n_stage, slot);
+        bring_unit<F, D, W>(v, walk, i + walk.n_stage, slot);
         walk.slot = slot + 1 == walk.n_stage ? 0 : slot + 1;
     }
 }
@@ -381,36 +391,38 @@ __device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct
 /* ---- The kernel ---- */
 
 /* A block's copy of its job, by all of its threads, with what the device has chosen. */
-template <int F, int D>
+template <int F, int D, int W>
 __device__ void open_job(struct decode_job *to, const struct decode_job *from, bool early)
 {
-    static_assert(sizeof *to % 4 == 0 && sizeof *to / 4 <= decode_warps(D) * 32, "a word each");
+    static_assert(sizeof *to % 4 == 0 && sizeof *to / 4 <= W * 32, "a word each");
     if (threadIdx.x < sizeof *to / 4)
         ((uint32_t *)to)[threadIdx.x] = ((const uint32_t *)from)[threadIdx.x];
     if (!early) kernel_begin();
     __syncthreads();
     if (!to->count) return;
-    if (threadIdx.x == 0) job_choose(to, decode_size<F, D>::unit_page);
+    using size = decode_size<F, D, W>;
+    if (threadIdx.x == 0) job_choose(to, size::unit_page, split_max(W));
     __syncthreads();
 }
 
 struct decode_way {   /* how pages come */
-    uint32_t n_stage; /* units of a warp's ring: 2 or 4 */
+    uint32_t n_stage; /* units of a warp's ring: 2 or 4; 1 where there is no room */
     bool early;       /* pages, lists and what tells where they are had been written before the two
                          launches before this one */
 };
 
 /* Block x of job y. */
-template <int F, int D>
-__global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2)
+template <int F, int D, int W>
+__global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
     attn_decode_kernel(const struct attn_call call, const struct heads_new fresh,
                        const struct decode_way way, const struct decode_job *jobs, float *scratch,
                        uint32_t *tally)
 {
-    using size = decode_size<F, D>;
+    if constexpr (ROOM_IS_LARGE && W < decode_warps(D)) return;
+    using size = decode_size<F, D, W>;
     __shared__ struct decode_job job;
     __shared__ struct decode_rows<D> rows;
-    open_job<F, D>(&job, jobs + blockIdx.y, way.early);
+    open_job<F, D, W>(&job, jobs + blockIdx.y, way.early);
     const bool has_split = blockIdx.x < job.n_block;
     struct decode_view v;
     v.call = &call;
@@ -420,11 +432,13 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2
     v.n_staged = job.n_page * size::unit_page;
     v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
     static_assert(SPLIT_LEAST >= 2 * size::warps, "a ring of two reaches no further than a split");
-    static_assert(sizeof(struct decode_all<D>) <= 2 * size::warps * size::stage, "in the ring");
+    constexpr int ring = (W == WARPS_FEW ? 1 : 2) * size::warps * size::stage; /* at least */
+    static_assert(sizeof(struct decode_all<D>) <= ring + size::merge + size::query,
+                  "there is room");
     struct decode_walk walk =
-        open_walk<F, D>(v, has_split ? blockIdx.x : job.n_split, way.n_stage, way.early);
+        open_walk<F, D, W>(v, has_split ? blockIdx.x : job.n_split, way.n_stage, way.early);
     if (!has_split) return;
-    bring_rows<D>(&rows, call, fresh, job);
+    bring_rows<D, W>(&rows, call, fresh, job);
     uint8_t *const smem = kernel_shared();
     float *const merge = (float *)(smem + size::warps * way.n_stage * size::stage);
     struct decode_warp<D> w;
@@ -432,20 +446,44 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32, D > 128 ? 1 : 2
     w.rows = &rows;
     decode_query<F, D>(w, call, job, UINT32_MAX);
     for (uint32_t split = blockIdx.x; split < job.n_split; split += job.n_block) {
-        add_split<F, D>(w, v, walk);
+        add_split<F, D, W>(w, v, walk);
         walk.now = walk.next;
-        walk.next = find_split<F, D>(v, split + 2 * job.n_block);
+        walk.next = find_split<F, D, W>(v, split + 2 * job.n_block);
         __syncthreads(); /* nobody reads the sums of the split before any more */
         put_warp<D>(w, merge);
         __syncthreads();
-        put_split<D>(call, job, split, merge, scratch);
+        put_split<D, W>(call, job, split, merge, scratch);
     }
     copy_wait<0>();
     if (job.n_split == 1 || !block_is_last(tally + blockIdx.y, job.n_block)) return;
-    merge_splits<D>(call, job, (struct decode_all<D> *)smem, scratch);
+    merge_splits<D, W>(call, job, (struct decode_all<D> *)smem, scratch);
 }
 
 /* ---- The launcher ---- */
+
+template <int F, int D, int W> static size_t smem_of(uint32_t n_stage)
+{
+    using size = decode_size<F, D, W>;
+    return size::warps * n_stage * size::stage + size::merge + size::query;
+}
+
+/* What a block can ask for, beside what it has anyway. */
+template <int D> static size_t smem_most(const struct cuda_device *d)
+{
+    return d->smem_max - sizeof(struct decode_rows<D>) - STATIC_MAX;
+}
+
+static uint32_t warps_least(uint32_t head_dim)
+{
+    return head_dim > 128 ? WARPS_FEW : decode_warps(head_dim);
+}
+
+/* Warps of a block: those that large heads should have need Hopper's shared memory. */
+static uint32_t warps_here(const struct cuda_device *d, uint32_t head_dim)
+{
+    const bool fits = smem_of<FORM_Q8, 256, decode_warps(256)>(2) <= smem_most<256>(d);
+    return fits ? decode_warps(head_dim) : warps_least(head_dim);
+}
 
 /* Splits of a list that are enough to fill the GPU if no other row is in the call. */
 static uint32_t split_most(const struct cuda_device *d, uint32_t n_warp, uint32_t n_list)
@@ -474,14 +512,15 @@ size_t attn_decode_scratch(const struct page_geom *geom, uint32_t n_head, uint32
 {
     const uint32_t n_unit = unit_max(geom, n_tok_max), group = n_head / geom->n_kv_head;
     const size_t n_job = (size_t)n_row * geom->n_kv_head * ((group + HEADS - 1) / HEADS);
-    const size_t longest = n_unit / SPLIT_UNIT + 1;
-    const size_t each = longest > SPLIT_MAX ? longest : SPLIT_MAX;
+    const size_t most = n_unit / split_max(warps_least(geom->head_dim)) + 1;
+    const size_t each = most > SPLIT_MAX ? most : SPLIT_MAX;
     const size_t least = each > PART_MAX ? each : PART_MAX;
     return (n_job * each < least ? n_job * each : least) * part_bytes(geom);
 }
 
 struct decode_plan { /* a call as it is put together on the host */
     struct decode_job *job;
+    uint32_t n_warp;     /* of a block */
     uint32_t split_most; /* of a list */
     uint32_t n_job, n_split_max;
     uint32_t n_part, part_max; /* of the wave of jobs that share the scratch */
@@ -502,7 +541,7 @@ static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32
     const uint32_t own = run->pos0 / PAGE_TOK, each = unit_page > 2 ? unit_page : 2;
     const uint32_t n_unit = own * each + 2;
     const uint32_t most = (n_unit + SPLIT_LEAST - 1) / SPLIT_LEAST;
-    const uint32_t long_most = (n_unit + SPLIT_UNIT - 1) / SPLIT_UNIT;
+    const uint32_t longest = split_max(j->n_warp), long_most = (n_unit + longest - 1) / longest;
     j->count = c->count + h;
     j->page = c->page + h * c->stride;
     j->tok = c->tok ? c->tok + h * c->stride * PAGE_TOK : NULL;
@@ -511,14 +550,15 @@ static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32
     if (j->n_split < long_most) j->n_split = long_most;
 }
 
-static struct decode_job job_make(const struct op_attn *op, const struct attn_run *run,
-                                  const struct decode_lists *l, uint32_t h, uint32_t most)
+static struct decode_job job_make(const struct decode_plan *p, const struct op_attn *op,
+                                  const struct attn_run *run, const struct decode_lists *l,
+                                  uint32_t h)
 {
     const struct page_geom *g = op->geom;
     struct decode_job j;
     memset(&j, 0, sizeof j);
-    j.n_warp = decode_warps(g->head_dim);
-    j.split_most = most;
+    j.n_warp = p->n_warp;
+    j.split_most = p->split_most;
     j.frame = run->frame + h * run->table_stride;
     j.own = attn_own_page(run, g, run->pos0, h);
     j.row = run->row0;
@@ -542,7 +582,7 @@ static struct decode_job job_make(const struct op_attn *op, const struct attn_ru
             j.logw = run->select_logw ? l->logw + run->select_tok_ptr[h] : NULL;
         }
     }
-    job_cut(&j, unit_page_of(g));
+    job_cut(&j, unit_page_of(g), split_max(j.n_warp));
     if (run->chosen.count) job_reserve(&j, run, h, unit_page_of(g));
     return j;
 }
@@ -552,7 +592,7 @@ static void plan_run(struct decode_plan *p, const struct op_attn *op, const stru
 {
     const uint32_t group = op->n_head / op->geom->n_kv_head;
     for (uint32_t h = 0; h < op->geom->n_kv_head; h++) {
-        struct decode_job job = job_make(op, run, l, h, p->split_most);
+        struct decode_job job = job_make(p, op, run, l, h);
         for (uint32_t g = 0; g < group; g += HEADS) {
             job.head0 = h * group + g;
             job.kv_head = h;
@@ -601,7 +641,7 @@ struct decode_launch {
     struct decode_job *job;  /* on the device */
     struct decode_job *host; /* the same, on its way there */
     float *scratch;
-    uint32_t n_job;
+    uint32_t n_job, n_warp; /* of a block */
 };
 
 static uint32_t count_splits(const struct decode_job *job, uint32_t n_job)
@@ -630,38 +670,32 @@ static uint32_t share_blocks(struct decode_job *job, uint32_t n_job, uint32_t n_
     return most <= n_room / n_job && n_room / n_job < n_grid ? n_room / n_job : n_grid;
 }
 
-template <int F, int D> static size_t smem_of(uint32_t n_stage)
-{
-    using size = decode_size<F, D>;
-    return size::warps * n_stage * size::stage + size::merge + size::query;
-}
-
-/* More units are on their way where every split has a multiprocessor, and that has room. */
-template <int F, int D>
+/* More units are on their way where every split has a multiprocessor, and that has room; one of
+ * each warp, where there is no room for two. */
+template <int F, int D, int W>
 static sac_status launch_wave(struct cuda_device *d, const struct decode_launch *l, uint32_t first,
                               uint32_t n)
 {
-    using size = decode_size<F, D>;
+    using size = decode_size<F, D, W>;
     const uint32_t n_grid = share_blocks(l->host + first, n, d->n_sm * (D > 128 ? 1 : 2));
-    const size_t most = d->smem_max - sizeof(struct decode_rows<D>) - STATIC_MAX;
+    const size_t most = smem_most<D>(d);
     const bool deep = count_splits(l->host + first, n) <= d->n_sm;
     struct decode_way way;
     memset(&way, 0, sizeof way);
-    way.n_stage = deep && smem_of<F, D>(size::stages) <= most ? size::stages : 2;
+    way.n_stage = deep && smem_of<F, D, W>(size::stages) <= most ? size::stages : 2;
+    if (W == WARPS_FEW && smem_of<F, D, W>(2) > most) way.n_stage = 1;
     way.early = l->early;
-    const size_t smem = smem_of<F, D>(way.n_stage);
-    TRY(attn_fits(d, smem));
-    return queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>, dim3(n_grid, n),
-                        size::warps * 32, smem, l->call, l->fresh, way, l->job + first, l->scratch,
-                        d->tally);
+    return queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D, W>, dim3(n_grid, n),
+                        W * 32, smem_of<F, D, W>(way.n_stage), l->call, l->fresh, way,
+                        l->job + first, l->scratch, d->tally);
 }
 
-template <int F, int D>
+template <int F, int D, int W = decode_warps(D)>
 static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
 {
     for (uint32_t i = 0, end; i < l->n_job; i = end) {
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
-        const sac_status status = launch_wave<F, D>(d, l, i, end - i);
+        const sac_status status = launch_wave<F, D, W>(d, l, i, end - i);
         if (status != SAC_OK) return status;
     }
     return SAC_OK;
@@ -674,7 +708,8 @@ static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
     switch (head_dim) {
     case 64: return launch<F, 64>(d, l);
     case 128: return launch<F, 128>(d, l);
-    case 256: return launch<F, 256>(d, l);
+    case 256:
+        return l->n_warp == WARPS_FEW ? launch<F, 256, WARPS_FEW>(d, l) : launch<F, 256>(d, l);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: this head size");
     }
 }
@@ -693,6 +728,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     void *host;
     struct decode_launch l;
     l.call = attn_call_of(op);
+    l.n_warp = warps_here(d, op->geom->head_dim);
     l.early = heads_take(d, op, &l.fresh) && queue_is_apart(d);
     l.job = (struct decode_job *)stage_take(d, job_bytes, &host);
     l.scratch = (float *)op->scratch;
@@ -700,7 +736,8 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     struct decode_plan p;
     memset(&p, 0, sizeof p);
     p.job = (struct decode_job *)host;
-    p.split_most = split_most(d, decode_warps(op->geom->head_dim), per_run);
+    p.n_warp = l.n_warp;
+    p.split_most = split_most(d, p.n_warp, per_run);
     const size_t part_max = op->scratch_bytes / part_bytes(op->geom);
     p.part_max = (uint32_t)(part_max < PART_MAX ? part_max : PART_MAX);
     l.host = p.job;

@@ -2,7 +2,8 @@
  * compute capability 8.0, or by Hopper's where they are and heads are of 128 channels at most.
  *
  * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each,
- * 128 rows in all, or 64 where that is what a list is for (and of heads of 256 channels).
+ * 128 rows in all, or 64 where that is what a list is for or the GPU has room for (and of heads of 256
+ * channels).
  * It walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order,
  * or 64 single tokens, and at last own pages. Tiles are cut by the list alone and blocks by
  * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are
@@ -13,10 +14,10 @@
  * tokens, in equal parts; what else there is, own pages among it, is the last piece's. Sums of
  * pieces go to scratch, and another launch merges them in their order.
  *
- * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive
- * as they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
- * row that sees a value that is not finite in a tile that is not seen by all becomes NaN as a
- * whole. */
+ * The next tile is on its way into shared memory while this one is multiplied, unless heads are large
+ * and the GPU has room for one tile alone. Pages in q8 arrive as they are and become f16 there.
+ * Queries and weights are rounded to 16 bits, sums are of f32. A row that sees a value that is not
+ * finite in a tile that is not seen by all becomes NaN as a whole. */
 #include "ops/cuda/attn_prompt.cuh"
 
 /* ---- Products ---- */
@@ -340,13 +341,14 @@ __device__ __forceinline__ float *part_of(float *parts, const struct prompt_job 
     return parts + (job.part0 + (size_t)x * job.n_piece + piece) * prompt_part<D, R>::floats;
 }
 
-template <int F, int D, int R>
-__global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D, R>::together)
+template <int F, int D, int R, int S>
+__global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D, R, S>::together)
     attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
                        uint32_t block0)
 {
     kernel_begin();
-    using size = prompt_size<F, D, R>;
+    if constexpr (ROOM_IS_LARGE && S == 1) return; /* two fit */
+    using size = prompt_size<F, D, R, S>;
     uint8_t *const smem = kernel_shared();
     const struct prompt_job &job = jobs[blockIdx.y];
     struct prompt_block b;
@@ -360,19 +362,23 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
-    bring<F, D, R>(smem, 0, b, now);
+    if constexpr (S > 1) bring<F, D, R, S>(smem, 0, b, now);
     put_query<F, D, R>(query, b, segment);
     for (uint32_t i = 0; now.kind != TILE_END; i++) {
-        uint8_t *at = stage + i % 2 * size::stage;
+        uint8_t *at = stage + i % S * size::stage;
+        if constexpr (S == 1) {
+            __syncthreads(); /* nobody reads the tile before any more */
+            bring<F, D, R, S>(smem, i, b, now);
+        }
         copy_wait<0>();
         publish();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
-        bring<F, D, R>(smem, i + 1, b, next);
+        if constexpr (S > 1) bring<F, D, R, S>(smem, i + 1, b, next);
         const struct key_tile then = walk_next(walk, b, own_max); /* looked up by when it is needed */
         if (now.segment != segment) put_query<F, D, R>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
-            unpack<D, R>(stage + 2 * size::stage, at, b, now);
-            at = stage + 2 * size::stage;
+            unpack<D, R, S>(stage + size::stages, at, b, now);
+            at = stage + size::stages;
         }
         if (F == FORM_Q8 || job.n_segment) {
             publish();
@@ -454,10 +460,13 @@ static uint32_t rows_most(uint32_t head_dim)
     return head_dim > 128 ? ROWS_FEW : 2 * ROWS_FEW;
 }
 
-/* Those of a call: a block has one list, so where all lists have few rows it has no more. */
-static uint32_t rows_of(const struct op_attn *op)
+/* Those of a call: a block has one list, so where all lists have few rows it has no more, nor where
+ * this GPU has no room for more. */
+static uint32_t rows_of(const struct cuda_device *d, const struct op_attn *op)
 {
-    const uint32_t most = rows_most(op->geom->head_dim);
+    const bool is_largest = attn_form_of(op->geom) == FORM_Q8 && op->geom->head_dim == 128;
+    const bool fits = prompt_size<FORM_Q8, 128, 2 * ROWS_FEW>::smem <= d->smem_max;
+    const uint32_t most = is_largest && !fits ? ROWS_FEW : rows_most(op->geom->head_dim);
     for (uint32_t i = 0; i < op->n_run; i++) {
         const struct attn_run *run = &op->run[i];
         const struct attn_plan *plan = run->plan;
@@ -631,13 +640,13 @@ static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *o
 }
 
 /* `n_block` blocks from block0 on of n_job jobs. */
-template <int F, int D, int R>
+template <int F, int D, int R, int S>
 static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launch *l,
                                 uint32_t block0, uint32_t n_block)
 {
-    TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D, R>,
+    TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D, R, S>,
                      dim3(n_block, l->n_job, l->n_piece_max), prompt_warps<D, R>::threads,
-                     prompt_size<F, D, R>::smem, l->call, l->job, l->parts, block0));
+                     prompt_size<F, D, R, S>::smem, l->call, l->job, l->parts, block0));
     if (l->n_piece_max == 1) return SAC_OK;
     return queue_launch(d, "merging of pieces", merge_kernel<D, R>,
                         dim3(n_block, l->n_job, MERGE_BLOCKS), prompt_warps<D, R>::threads, 0,
@@ -646,7 +655,7 @@ static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launc
 
 /* Where scratch does not hold the pieces of all, job by job, and of a job as many blocks as fit:
  * the same results. */
-template <int F, int D, int R>
+template <int F, int D, int R, int S>
 static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *all,
                              const struct prompt_job *host)
 {
@@ -662,19 +671,27 @@ static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *
         for (uint32_t first = 0; first < n; first += most) {
             l.parts = all->parts -
                       ((size_t)j->part0 + (size_t)first * j->n_piece) * prompt_part<D, R>::floats;
-            TRY((launch_blocks<F, D, R>(d, &l, first, n - first < most ? n - first : most)));
+            TRY((launch_blocks<F, D, R, S>(d, &l, first, n - first < most ? n - first : most)));
         }
     }
     return SAC_OK;
 }
 
-template <int F, int D, int R>
+template <int F, int D, int R, int S = 2>
 static sac_status launch(struct cuda_device *d, const struct prompt_launch *l,
                          const struct prompt_job *host)
 {
-    TRY(attn_fits(d, prompt_size<F, D, R>::smem));
-    if (l->n_part > l->n_room) return launch_few<F, D, R>(d, l, host);
-    return launch_blocks<F, D, R>(d, l, 0, l->n_block_max);
+    if (l->n_part > l->n_room) return launch_few<F, D, R, S>(d, l, host);
+    return launch_blocks<F, D, R, S>(d, l, 0, l->n_block_max);
+}
+
+/* Heads of 256 channels: two tiles have room on Hopper, one everywhere. */
+template <int F>
+static sac_status launch_large(struct cuda_device *d, const struct prompt_launch *l,
+                               const struct prompt_job *host)
+{
+    const bool fits = prompt_size<F, 256, ROWS_FEW, 2>::smem <= d->smem_max;
+    return fits ? launch<F, 256, ROWS_FEW, 2>(d, l, host) : launch<F, 256, ROWS_FEW, 1>(d, l, host);
 }
 
 template <int F>
@@ -686,7 +703,7 @@ static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
         return l->n_row == 64 ? launch<F, 64, 64>(d, l, host) : launch<F, 64, 128>(d, l, host);
     case 128:
         return l->n_row == 64 ? launch<F, 128, 64>(d, l, host) : launch<F, 128, 128>(d, l, host);
-    case 256: return launch<F, 256, 64>(d, l, host);
+    case 256: return launch_large<F>(d, l, host);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: this head size");
     }
 }
@@ -710,7 +727,7 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
     void *host;
     l.call = attn_call_of(op);
     l.parts = (float *)op->scratch;
-    l.n_row = rows_of(op);
+    l.n_row = rows_of(d, op);
     l.n_room = op->scratch_bytes / part_bytes(head_dim, l.n_row);
     l.job = (const struct prompt_job *)stage_take(d, job_bytes, &host);
     if (!l.job) return d->status;

@@ -49,17 +49,19 @@ template <int D, int R> struct prompt_warps {
     static constexpr int n = R / (16 * m), threads = n * 32;
 };
 
-template <int F, int D, int R> struct prompt_size {
+/* S tiles are there or on their way together: two, or one on a GPU that has no room for two. */
+template <int F, int D, int R, int S = 2> struct prompt_size {
     static constexpr int m = prompt_warps<D, R>::m, rows = R;
     static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
     /* Two q8 pages, up to half of what 16-bit tiles behind two of them are aligned to. */
     static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
-    static constexpr int stage = F == FORM_Q8 ? raw : tile;
-    static constexpr int query = rows * D * 2;
-    static_assert((query + 2 * stage) % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
+    /* Where there is one tile alone, q8 pages are read where they lie. */
+    static constexpr int stage = F == FORM_Q8 ? (S == 1 ? 0 : raw) : tile;
+    static constexpr int query = rows * D * 2, stages = S * stage;
+    static_assert((query + stages) % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
     /* Behind the stages 16-bit tiles of q8; then logs of weights of both tiles that are there or on
      * their way, and two words (find_bad). */
-    static constexpr int logw = query + 2 * stage + (F == FORM_Q8 ? tile : 0);
+    static constexpr int logw = query + stages + (F == FORM_Q8 ? tile : 0);
     static constexpr int bad = logw + 2 * (int)(KEYS * sizeof(float)), smem = bad + 64;
     /* Blocks of a multiprocessor that registers are left for. */
     static constexpr int together = smem > 113 * 1024 ? 1 : D < 128 && R == 64 ? 4 : 2;
@@ -418,15 +420,17 @@ __device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b,
 }
 
 /* Starts the copies of tile `i` to its stage. */
-template <int F, int D, int R>
+template <int F, int D, int R, int S>
 __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
                       const struct key_tile &t)
 {
     using at = page_at<F, D>;
-    using size = prompt_size<F, D, R>;
-    uint8_t *const stage = smem + size::query + i % 2 * size::stage;
+    using size = prompt_size<F, D, R, S>;
+    uint8_t *const stage = smem + size::query + i % S * size::stage;
     if (t.kind == TILE_TOKENS) bring_logw((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
-    if constexpr (F == FORM_Q8) {
+    if constexpr (F == FORM_Q8 && S == 1) {
+        /* unpack reads it */
+    } else if constexpr (F == FORM_Q8) {
         const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
 #pragma unroll
         for (uint32_t p = 0; p < 2; p++) {
@@ -490,7 +494,18 @@ __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const 
     *(uint4 *)(v + tile_at(KEYS, row, c / 8 + 1)) = make_uint4(x[4], x[5], x[6], x[7]);
 }
 
-template <int D, int R>
+/* Page p of a tile, as it lies: behind its stage's first one, or where there is one alone in place.
+ */
+template <int D, int S>
+__device__ __forceinline__ const uint8_t *
+coded_page(const uint8_t *stage, const struct prompt_block &b, const struct key_tile &t, uint32_t p)
+{
+    if constexpr (S > 1) return stage + p * page_at<FORM_Q8, D>::bytes;
+    return t.kind == TILE_OWN ? own_page<D>(b, t.page[p])
+                              : sealed_page<FORM_Q8, D>(b, p == 0 ? t.place[0] : t.place[1]);
+}
+
+template <int D, int R, int S>
 __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_block &b,
                        const struct key_tile &t)
 {
@@ -498,6 +513,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     uint32_t n = t.n;
     if (t.kind == TILE_OWN) {
         n = PAGE_TOK;
+        if constexpr (S == 1) stage = coded_page<D, S>(stage, b, t, 0);
         for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D, R>::threads) {
             const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
             *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
@@ -508,7 +524,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
         n = t.n * PAGE_TOK;
         for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D, R>::threads) {
             const uint32_t row = i / part;
-            unpack_token<D>(tile, row, stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes,
+            unpack_token<D>(tile, row, coded_page<D, S>(stage, b, t, row / PAGE_TOK),
                             row % PAGE_TOK, i % part);
         }
     } else {

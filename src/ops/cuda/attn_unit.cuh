@@ -43,10 +43,12 @@ template <int D> struct decode_rows {
 };
 
 /* Warps of a block: of small heads more, as enough bytes must be on their way to a multiprocessor. */
-static __host__ __device__ constexpr uint32_t decode_warps(uint32_t head_dim)
+static __host__ __device__ constexpr int decode_warps(uint32_t head_dim)
 {
     return head_dim <= 64 ? 8 : 4;
 }
+
+#define WARPS_FEW 2 /* of large heads on a GPU whose shared memory has no room for more */
 
 /* Floats of what a warp leaves in shared memory: of a head, an eighth of whose channels a lane has two
  * of, and of all heads with their maxima and sums. Lanes that write their share meet no bank twice. */
@@ -62,12 +64,13 @@ template <int D> struct decode_merge {
     static constexpr uint32_t part = HEADS * D + 2 * HEADS; /* of a split, in the scratch */
 };
 
-template <int F, int D> struct decode_size {
+/* Of a block of W warps. */
+template <int F, int D, int W = decode_warps(D)> struct decode_size {
     /* Units of a warp in shared memory, 2 or 4: of small ones, which are few for a warp, more. */
     static constexpr int stages = D > 64 ? 2 : 4;
     static constexpr int unit_page = F == FORM_Q8 ? 1 : 2; /* units of a page */
     static constexpr int stage = F == FORM_Q8 ? page_at<F, D>::bytes : (int)UNIT_TOK * D * 4;
-    static constexpr int warps = (int)decode_warps(D);
+    static constexpr int warps = W;
     static constexpr int merge = warps * decode_merge<D>::piece * 4;
     static constexpr int query = D > 128 ? warps *D * 32 : 0; /* registers do not suffice */
 };
@@ -103,11 +106,11 @@ template <int D> __device__ __forceinline__ uint32_t swizzle(uint32_t t)
 /* ---- Queries ---- */
 
 /* All loads are under way together. */
-template <int D>
+template <int D, int W>
 __device__ void bring_rows(struct decode_rows<D> *to, const struct attn_call &c,
                            const struct heads_new &fresh, const struct decode_job &job)
 {
-    constexpr uint32_t n_thread = decode_warps(D) * 32, n = (HEADS + 2) * D;
+    constexpr uint32_t n_thread = W * 32, n = (HEADS + 2) * D;
     constexpr uint32_t n_each = (n + n_thread - 1) / n_thread;
     const float *q = c.q + job.row * c.q_stride + (size_t)job.head0 * D;
     const size_t kv = job.row * fresh.stride + (size_t)job.kv_head * D;

@@ -19,6 +19,14 @@ enum half_type { HALF_F16, HALF_BF16 };
 #define TEAM_LOOKS   1024u /* at what has not come from another GPU, between two at the clock */
 #define ORDER_NEAR   10240u /* pages whose keys are put in order in shared memory, at most */
 
+/* Whether all blocks that this code is for have Hopper's shared memory: then it has nothing of what
+ * others do in less. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define ROOM_IS_LARGE true
+#else
+#define ROOM_IS_LARGE false
+#endif
+
 /* ---- Launches ---- */
 
 template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
