@@ -20,21 +20,18 @@
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/machine.cuh"
+#include "ops/cuda/narrow_ring.cuh"
 #include "ops/cuda/narrow_unit.cuh"
 #include "ops/cuda/queue.cuh"
 #include "ops/cuda/weights.cuh"
 
-#define WARPS 8u
-
 static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
-#define STAGES_MAX   4u     /* units of a warp that are on their way or at work */
-#define RING_MAX     73728u /* bytes of all warps' units, at least two a warp, */
-#define RING_GOOD    49152u /* and of more than two */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
 #define PACKS_VALUES 8192u  /* and all of them together: more take longer than another launch; */
 #define PACKS_ALONE  16384u /* and of one row that is alone */
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
+#define OWN_BYTES    1024u  /* that a block has of it anyway */
 #define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
 
@@ -43,32 +40,6 @@ static constexpr uint32_t blocks_wanted(uint32_t n_tile)
 {
     return n_tile == 1 ? 3 : 2;
 }
-
-/* What a warp keeps of weights of n_mat matrices in shared memory. Scales of single weight blocks
- * come with these; what a chunk has in common comes whole with every unit. */
-template <int type, uint32_t n_tile, uint32_t n_mat> struct narrow_ring {
-    static constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
-    static constexpr bool is_float = layout_is_float(l);
-    static constexpr bool own_scales = l.scale == SCALE_D || l.scale == SCALE_DM;
-    static constexpr uint32_t own = own_scales ? layout_scale_bytes(l, 1) : 0;
-    static constexpr uint32_t common = own_scales ? 0 : layout_scale_bytes(l, LAYOUT_BLOCKS);
-    static constexpr uint32_t block = layout_block_bytes(l);
-    static constexpr uint32_t bytes(uint32_t n) { return common + n * (own + block); }
-    static constexpr uint32_t stages_of(uint32_t most, uint32_t n)
-    {
-        return most / WARPS / n_mat / bytes(n);
-    }
-    static constexpr uint32_t unit =
-        stages_of(RING_MAX, 4) >= 2 ? UNIT_MAX : stages_of(RING_MAX, 2) >= 2 ? 2 : 1;
-    static constexpr uint32_t scales = common + unit * own;
-    static constexpr uint32_t mat = bytes(unit), weights = n_mat * mat;
-    static constexpr uint32_t good = stages_of(RING_GOOD, unit);
-    static constexpr uint32_t stages =
-        n_tile > 1 || good < 2 ? 2 : good < STAGES_MAX ? good : STAGES_MAX;
-    static constexpr uint32_t stride = WARPS * unit; /* blocks from a warp's unit to its next: */
-    static_assert(stride % LAYOUT_BLOCKS == 0, "both lie in the same place of a chunk");
-    static_assert(is_float || unit == UNIT_MAX, "a strip's sums are those of a unit of codes");
-};
 
 struct narrow_part {
     const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
@@ -87,8 +58,9 @@ struct narrow_args {
     uint32_t n_part, n_group; /* of all parts; a block has several groups only where there is one part */
     uint32_t n_block, piece;  /* blocks of a row of weights, and of a piece of it */
     uint32_t n_row, row0;
-    uint32_t stage, warp_bytes, ring_bytes; /* of shared memory: a unit, a warp's ring, all of these */
-    uint32_t stays;                         /* the bytes of rows behind them; 0: rows come with units */
+    uint32_t stage, warp_bytes; /* of shared memory: a unit, a warp's ring */
+    uint32_t stays;             /* the bytes of rows behind all rings; 0: rows come with units, */
+    uint32_t in_place;          /* or, where there is no room and this is 1, are read where they lie */
     const uint8_t *x;                       /* in strips */
     const float *x_scale;
     float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
@@ -265,6 +237,24 @@ template <uint32_t n_tile> struct narrow_rows {
     const uint8_t *row[n_tile];
     uint32_t by[n_tile];
 };
+
+/* The rows of find_rows where they are read in place. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline struct narrow_rows<n_tile> rows_in_place(const struct narrow_args &a,
+                                                                  const struct narrow_job<n_mat> &job)
+{
+    using ring = narrow_ring<type, n_tile, n_mat>;
+    const uint32_t g = threadIdx.x % 32 / 4;
+    struct narrow_rows<n_tile> rows;
+#pragma unroll
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint32_t n = tile_rows(job, i);
+        rows.by[i] = ring::stride * STRIP_BYTES / UNIT_MAX * n;
+        rows.row[i] = tile_strip(a, job, i, job.first / UNIT_MAX) + (g < n ? g : 0) * STRIP_BYTES;
+        if (n == 0) rows.row[i] = rows.row[0], rows.by[i] = rows.by[0];
+    }
+    return rows;
+}
 
 /* `brought` is behind the weights of the ring's first place. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
@@ -466,8 +456,9 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
-    uint8_t *const x = kernel_shared() + a.ring_bytes;
-    const bool stays = alone || a.stays;
+    uint8_t *const x = kernel_shared() + WARPS * a.warp_bytes;
+    const bool stays = alone || a.stays, lies = !ROOM_IS_LARGE && !alone && a.in_place;
+    const bool comes = !stays && !lies;
     const uint8_t *group[n_mat];
     struct narrow_job<n_mat> job = find_job<n_tile, n_mat, alone>(a, p, mine);
     for (uint32_t m = 0; m < n_mat; m++) group[m] = job.group[m];
@@ -479,7 +470,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     kernel_begin();
     if (stays)
         keep_rows<n_tile, n_mat, alone>(a, job, x, square);
-    else
+    else if (comes)
         bring_first_rows<type, n_tile>(a, job, mine);
     if (!alone && !a.input.x) {
         copy_commit();
@@ -489,7 +480,8 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     float *all = (float *)(x + a.stays);
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
     const struct narrow_rows<n_tile> rows =
-        find_rows<type, n_tile>(job, mine + ring::weights, x, stays);
+        lies ? rows_in_place<type, n_tile>(a, job)
+             : find_rows<type, n_tile>(job, mine + ring::weights, x, stays);
     struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4, job.first % UNIT_MAX, {}};
     uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
     keep(here.g);
@@ -509,10 +501,10 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         for (uint32_t u = 0; u < job.n_unit; u++) {
             copy_wait<ring::stages - 2>();
             __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
-            bring<type, n_tile>(mine, next, a, job, !stays);
+            bring<type, n_tile>(mine, next, a, job, comes);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++)
-                if (!stays) here.row[k] = rows.row[k] + at;
+                if (comes) here.row[k] = rows.row[k] + at;
             add_unit<type, n_tile, n_mat, alone>(sum, job, shrink, mine + at, here, u);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++) here.row[k] += rows.by[k];
@@ -603,21 +595,31 @@ static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args
     return a->n_part > 1 || n_piece > 1 || a->n_group < n_place ? a->n_group : n_place;
 }
 
+/* Shared memory of a block of n_row rows, where these are among it. A block that packs rows has few. */
+static size_t lay_out(struct narrow_args *a, const struct cuda_device *d, uint32_t n_tile,
+                      struct narrow_need need, uint32_t n_row)
+{
+    const uint32_t n_mat = a->part[0].up ? 2 : 1, strip = n_row * STRIP_BYTES;
+    const uint32_t stays = (a->piece + UNIT_MAX - 1) / UNIT_MAX * strip;
+    const size_t sums = sum_rooms(n_tile) * WARPS * n_mat * n_row * SUM_STRIDE * sizeof(float);
+    const size_t ring = WARPS * need.stages * need.weights;
+    const size_t rows = stays <= STAYS_MAX ? stays : WARPS * need.stages * strip;
+    a->in_place = !a->input.x && ring + rows + sums + OWN_BYTES > d->smem_max;
+    a->stays = stays <= STAYS_MAX && !a->in_place ? stays : 0;
+    a->stage = need.weights + (a->stays > 0 || a->in_place ? 0 : strip);
+    a->warp_bytes = need.stages * a->stage;
+    return WARPS * a->warp_bytes + a->stays + sums;
+}
+
 /* Rows of one launch are n_tile times eight for a block; as many launches as the tally asks for. */
 static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narrow_args),
                                struct narrow_args a, uint32_t n_tile, struct narrow_need need)
 {
-    const uint32_t n_mat = a.part[0].up ? 2 : 1, tile = n_tile * TILE_ROWS;
+    const uint32_t tile = n_tile * TILE_ROWS;
     const uint32_t n = (a.n_row + tile - 1) / tile, n_row = a.n_row < tile ? a.n_row : tile;
     const uint32_t n_piece = (a.n_block + a.piece - 1) / a.piece;
     const uint32_t each = n_piece > 1 ? TALLY / a.n_group : n;
-    const uint32_t strip = n_row * STRIP_BYTES, stays = (a.piece + UNIT_MAX - 1) / UNIT_MAX * strip;
-    const uint32_t sums = sum_rooms(n_tile) * WARPS * n_mat * n_row * SUM_STRIDE * (uint32_t)sizeof(float);
-    a.stays = stays <= STAYS_MAX ? stays : 0;
-    a.stage = need.weights + (a.stays ? 0 : strip);
-    a.warp_bytes = need.stages * a.stage;
-    a.ring_bytes = WARPS * a.warp_bytes;
-    const size_t smem = a.ring_bytes + a.stays + sums;
+    const size_t smem = lay_out(&a, d, n_tile, need, n_row);
     const uint32_t n_block = n_block_of(d, &a, n_tile, n_piece, smem);
     for (uint32_t first = 0; first < n; first += each) {
         a.row0 = first * tile;
@@ -665,8 +667,7 @@ template <uint32_t n_tile> static struct narrow_need need_of_type(enum quant_typ
     return {};
 }
 
-template <uint32_t n_tile, bool alone>
-static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &a)
+template <uint32_t n_tile> static struct narrow_need need_of_parts(const struct narrow_args &a)
 {
     struct narrow_need most = {};
     for (uint32_t i = 0; i < a.n_part; i++) {
@@ -674,7 +675,22 @@ static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &
         most.weights = n.weights > most.weights ? n.weights : most.weights;
         most.stages = n.stages > most.stages ? n.stages : most.stages;
     }
-    return launch_tiles(d, narrow_mixed<n_tile, alone>, a, n_tile, most);
+    return most;
+}
+
+template <uint32_t n_tile, bool alone>
+static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &a)
+{
+    return launch_tiles(d, narrow_mixed<n_tile, alone>, a, n_tile, need_of_parts<n_tile>(a));
+}
+
+/* Whether parts of several types go together: units as large as one type's and as many as another's
+ * are more than smaller GPUs have. */
+static bool mixed_fits(const struct cuda_device *d, struct narrow_args a)
+{
+    const uint32_t n_tile = a.n_row <= TILE_ROWS ? 1 : 2, tile = n_tile * TILE_ROWS;
+    const struct narrow_need need = n_tile == 1 ? need_of_parts<1>(a) : need_of_parts<2>(a);
+    return lay_out(&a, d, n_tile, need, a.n_row < tile ? a.n_row : tile) + OWN_BYTES <= d->smem_max;
 }
 
 /* ---- Unpacking ---- */
@@ -758,6 +774,10 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
     a.n_row = rows->n_row;
     if (rows->input) a.input = *rows->input;
     cut_rows(&a, d, n_group, rows->part_row);
+    if (mixed && !mixed_fits(d, a)) {
+        for (uint32_t i = 0; i < n; i++) TRY(narrow_run(d, rows, use + i, 1));
+        return SAC_OK;
+    }
     if (mixed)
         return a.n_row == 1 && a.input.x ? launch_mixed<1, true>(d, a)
                : a.n_row <= TILE_ROWS    ? launch_mixed<1, false>(d, a)
