@@ -16,7 +16,7 @@
 #define TILE_PAGES (TILE / PAGE_TOK)
 #define GROUPS_MAX (TILE / 4)
 #define SIXTEENS   4       /* of row groups that a block of threads has, at most */
-#define QUERY_MAX  98304u  /* bytes of its shared memory, unless one head's queries are more */
+#define QUERY_MAX  98304u  /* bytes of its shared memory, which all GPUs have: one head's are less */
 #define MASS_ONE   0x1p40f /* masses in whole numbers: less than one of them counts as nothing */
 
 struct antidiag_call {
@@ -309,7 +309,6 @@ static sac_status launch(struct cuda_device *d, const struct antidiag_call *c)
     const uint32_t n_head = share_heads(c, D), n_part = (c->group + n_head - 1) / n_head;
     const size_t bytes = antidiag_bytes(c, n_head, D);
     if (!c->op.dense) {
-        TRY(attn_fits(d, bytes));
         TRY(queue_launch(d, "sums of antidiagonals", antidiag_sums_kernel<F, D>,
                          dim3((c->n_block + WARPS - 1) / WARPS,
                               c->op.rows.n_tile * (c->op.rows.n_head / c->group) * n_part),

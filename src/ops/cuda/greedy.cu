@@ -14,6 +14,7 @@
 #define THREADS 1024u
 #define JOINERS 256u
 #define BATCH   8u /* lines, or cells, that a thread has on their way at a time */
+#define OWN_BYTES 4096u /* of shared memory that a block has anyway */
 
 /* What is found in a step. */
 struct greedy_found {
@@ -402,7 +403,7 @@ sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
 {
     const size_t smem = (c->n + 31) / 32 * 2 * sizeof(uint32_t);
     const uint32_t n_list = c->op.rows.n_head / (c->op.by_group ? c->group : 1);
-    TRY(attn_fits(d, smem));
+    TRY(device_fits(d, OWN_BYTES + smem, "lines of so long a prompt"));
     if (d->major < 9 || 2 * n_list > d->n_sm) return launch<1>(d, c, rows, smem);
     if (4 * n_list > d->n_sm) return launch<2>(d, c, rows, smem);
     return 8 * n_list > d->n_sm ? launch<4>(d, c, rows, smem) : launch<8>(d, c, rows, smem);

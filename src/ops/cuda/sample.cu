@@ -514,8 +514,8 @@ template <int F, int D> static sac_status launch(struct cuda_device *d, const st
     if (n_page > 0 && !op->dense) {
         const struct take_cut cut = take_cut_of<F, D>(d, c);
         const size_t takes = take_bytes<F, D>(d, cut.n_set, op->n_query);
-        TRY(attn_fits(d, sums));
-        TRY(attn_fits(d, takes));
+        const size_t least = sums > takes ? sums : takes;
+        TRY(device_fits(d, least, "samples of so many rows, of heads of this size"));
         TRY(queue_launch(
             d, "sums of sampled rows", sample_sums_kernel<F, D>,
             dim3(op->rows.n_head / c->group * part_of(c->group, n_sum), op->rows.n_tile),

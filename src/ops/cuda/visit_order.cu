@@ -19,6 +19,7 @@
 #define ORDER_BINS (5 * ORDER) /* with one for what is below 0 */
 #define ORDER_EACH 4u          /* pages whose votes a thread reads together */
 #define ORDER_ZERO 0x80000000u /* the key of a vote of 0, which many pages may have */
+#define ORDER_OWN  10240u      /* bytes of shared memory that a block has anyway */
 
 static_assert(ORDER_BINS > 1u << ORDER_BITS, "each has a bin");
 static_assert(ORDER == 32 * PAGE_TOK, "a warp for each token of a page");
@@ -334,13 +335,19 @@ static __global__ void __launch_bounds__(ORDER) order_kernel(const struct order_
     tell_votes(op, makes ? share_of_pages(*op, c, from.log) : 1, c.n_block);
 }
 
+static size_t order_bytes(uint32_t n_near)
+{
+    return (ORDER_BINS + 3 * (size_t)n_near) * sizeof(uint32_t);
+}
+
 sac_status visit_put_in_order(struct cuda_device *d, const struct visit_order *v,
                               const struct choose_folds &folds, const struct page_geom *geom)
 {
-    const uint32_t n_reach = choose_reach(v->n_page), n_near = n_reach > ORDER_NEAR ? 0 : n_reach;
+    const uint32_t n_reach = choose_reach(v->n_page);
+    const bool fits = n_reach <= ORDER_NEAR && order_bytes(n_reach) + ORDER_OWN <= d->smem_max;
+    const uint32_t n_near = fits ? n_reach : 0;
     const struct order_call c = {
         folds,      v->list,        n_near,
         v->n_block, geom->head_dim, geom->type_k == SAC_KV_BF16 ? SAC_KV_BF16 : SAC_KV_F16};
-    return queue_launch(d, "order of visits", order_kernel, v->n, ORDER,
-                        (ORDER_BINS + 3 * n_near) * sizeof(uint32_t), c);
+    return queue_launch(d, "order of visits", order_kernel, v->n, ORDER, order_bytes(n_near), c);
 }
