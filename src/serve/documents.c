@@ -34,8 +34,8 @@ static sac_status read_short(const cJSON *body, const char *name, size_t n_max, 
 static sac_status read_name(struct ask *a, const cJSON *body, struct refusal *ref)
 {
     TRY(read_short(body, "name", NAME_BYTES, &a->document.name, ref));
-    if (a->document.name) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "name", "'name' is missing");
+    if (a->document.name && *a->document.name) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "name", "'name' is missing, or empty");
 }
 
 /* What the prompts begin with that will name it: the same system message, or none; with `raw`,

@@ -44,7 +44,9 @@ struct metrics {
     pthread_mutex_t lock;
     struct histogram histogram[N_HISTOGRAM];
     uint64_t finished[N_FINISH];
-    uint64_t n_prompt, n_cached, n_predicted; /* tokens */
+    /* Tokens: of prompts, with their documents; of these, looked for in memory, found there, and
+     * computed. Of answers. */
+    uint64_t n_prompt, n_looked, n_found, n_computed, n_predicted;
     uint64_t n_preempted;
     uint64_t n_audit, n_audit_none; /* answers; those whose rows could not be compared */
     struct reading_sums audit;
@@ -93,10 +95,14 @@ void metrics_token(struct metrics *m, uint64_t us, bool first)
 void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us)
 {
     const sac_timings *t = &e->timings;
+    /* Documents stand before the prompt; who leaves while it is read has had a part of it. */
+    const uint32_t n_document = t->n_cached - t->n_reused, n_read = e->n_prompt_done;
     pthread_mutex_lock(&m->lock);
     m->finished[e->finish]++;
-    m->n_prompt += t->n_prompt;
-    m->n_cached += t->n_cached;
+    m->n_prompt += n_document + n_read;
+    m->n_looked += n_read;
+    m->n_found += t->n_reused;
+    m->n_computed += n_read > t->n_reused ? n_read - t->n_reused : 0;
     m->n_preempted += t->n_preempted;
     m->n_predicted += t->n_predicted;
     observe(m, WHOLE, (double)us * 1e-6);
@@ -359,7 +365,7 @@ static void print_cache_config(struct strbuf *out, const sac_engine_params *p, c
 static void print_llamacpp(struct strbuf *out, const struct metrics *m,
                            const struct loop_view *view, const char *labels)
 {
-    const double n_prompt = (double)(m->n_prompt - m->n_cached), n_answer = (double)m->n_predicted;
+    const double n_prompt = (double)m->n_computed, n_answer = (double)m->n_predicted;
     const double prompt_s = m->histogram[PREFILL].sum_s, answer_s = m->histogram[DECODE].sum_s;
     const struct number numbers[] = {
         {"counter", "prompt_tokens_total", "Tokens of prompts that were computed.", n_prompt},
@@ -385,13 +391,13 @@ static void print_answers(struct strbuf *out, const struct metrics *m, const str
     const struct number numbers[] = {
         {"gauge", "num_requests_running", "Answers that are computed now.", view->n_running},
         {"gauge", "num_requests_waiting", "Answers that wait for a place.", view->n_waiting},
-        {"counter", "prompt_tokens_total", "Tokens of prompts, those found in memory too.",
+        {"counter", "prompt_tokens_total", "Tokens of prompts, those not computed too.",
          (double)m->n_prompt},
         {"counter", "generation_tokens_total", "Tokens of answers.", (double)m->n_predicted},
         {"counter", "prefix_cache_queries_total",
-         "Tokens of prompts that were looked for in memory.", (double)m->n_prompt},
+         "Tokens of prompts that were looked for in memory.", (double)m->n_looked},
         {"counter", "prefix_cache_hits_total", "Tokens of prompts that were found in memory.",
-         (double)m->n_cached},
+         (double)m->n_found},
         {"counter", "num_preemptions_total", "Times that an answer gave its place to another.",
          (double)m->n_preempted},
     };

@@ -46,7 +46,9 @@ static sac_status read_item(cJSON *out, const cJSON *item, struct refusal *ref)
 static sac_status read_input(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     const cJSON *input = json_get(body, "input"), *item;
-    if (json_get(body, "instructions"))
+    const char *instructions = NULL;
+    TRY(ask_text(body, "instructions", &instructions, ref));
+    if (instructions)
         json_copy(dialogue_add_message(out, "system"), "content", body, "instructions");
     if (cJSON_IsString(input)) {
         json_copy(dialogue_add_message(out, "user"), "content", body, "input");

@@ -126,8 +126,10 @@ static void take_end(struct reply *r, struct reply_choice *c, const struct answe
         (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
     if (p->finish == SAC_FINISH_ERROR) {
         snprintf(why, sizeof why, "%.*s", (int)p->n_text, p->text);
-        (void)refusal_of(&r->failed, p->status, NULL, why);
-        if (p->status == SAC_ERR_NOT_FOUND) r->failed.kind = REFUSAL_NOT_FOUND; /* a document */
+        const bool no_document = p->status == SAC_ERR_NOT_FOUND;
+        const char *param = r->ask->n_doc ? "documents" : "name";
+        (void)refusal_of(&r->failed, p->status, no_document ? param : NULL, why);
+        if (no_document) r->failed.kind = REFUSAL_NOT_FOUND;
         if (r->failed.kind == REFUSAL_CONTEXT) {
             r->failed.n_prompt_tokens = c->n_prompt;
             r->failed.n_ctx = r->rules->engine.n_ctx;

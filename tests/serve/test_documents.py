@@ -3,6 +3,7 @@
 them, beside others; turns of keys."""
 import json
 import pathlib
+import re
 import shutil
 import tempfile
 import threading
@@ -216,6 +217,37 @@ class Documents(unittest.TestCase):
             names = {p.get("document") for p in got["passages"]}
             self.assertEqual(names, {"raw.txt"} if isinstance(prompt, list) else {"raw.txt", None})
         server.refusal(400, "/v1/completions", {"prompt": [[504], [2909]], "documents": ["raw.txt"]}, **key("a"))
+
+    def test_what_is_counted_of_them(self):
+        names = ("prompt_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total")
+
+        def counts():
+            text = server.get("/metrics", **key("a"))[2]
+            return [float(re.search(rf"^{name}{{.*}} (\S+)$", text, re.M).group(1))
+                    for name in (*("saccade_" + n for n in names), "llamacpp:prompt_tokens_total")]
+
+        def until(n):
+            """The counts, when n answers more have ended and nothing is computed."""
+            ended = server.until(lambda: len(re.findall("POST /v1/c", server.text())) >= n)
+            return ended and counts()
+        add("counted", TEXT)
+        was, n = counts(), len(re.findall("POST /v1/c", server.text()))
+        usage = ask(["counted"])["usage"]
+        now = until(n + 1)
+        n_document = usage["prompt_tokens_details"]["cached_tokens"]
+        n_rest = usage["prompt_tokens"] - n_document
+        self.assertGreater(n_document, n_rest)
+        self.assertEqual([b - a for a, b in zip(was, now)], [usage["prompt_tokens"], n_rest, 0, n_rest])
+        body = json.dumps({"prompt": "zebra " * 900, "max_tokens": 1, "stream": True, "return_progress": True}).encode()
+        with server.connect() as s:  # and leaves when a part of it was read
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\r\nContent-Length: "
+                      + str(len(body)).encode() + b"\r\n\r\n" + body)
+            told = b""
+            while b"prompt_progress" not in told:
+                told += s.recv(4096)
+        read = [b - a for a, b in zip(now, until(n + 2))]
+        self.assertEqual(read[2], 0)
+        self.assertTrue(0 < read[0] == read[1] == read[3] < 900, read)
 
     def test_keys_have_their_own(self):
         add("mine", "Nobody else may see this. " * 4)

@@ -62,7 +62,7 @@ class Messages(unittest.TestCase):
             self.assertEqual(status, 400, field)
             self.assertIn(f"'{field}'", reply["error"]["message"])
         for field, value in (("max_output_tokens", 0), ("tools", 3), ("tool_choice", 3), ("text", "x"),
-                             ("text", {"format": 3}), ("text", {"format": {"type": "x"}}), ("input", [])):
+                             ("instructions", []), ("text", {"format": 3}), ("text", {"format": {"type": "x"}}), ("input", [])):
             error = server.refusal(400, "/v1/responses", {"input": "Hi", field: value})
             self.assertEqual(error["param"].split(".")[0], field)
             self.assertIn(f"'{error['param']}'", error["message"])
