@@ -229,6 +229,14 @@ static const struct request requests[] = {
      "\"logit_bias\":{\"7\":1},\"cache_salt\":\"s\",\"sparse\":{\"dense\":true},\"echo\":false}",
      false},
     {"POST", "/v1/completions",
+     "{" PLAIN "\"prompt\":\"abcdefg\",\"truncate_prompt_tokens\":4,\"min_tokens\":2,"
+     "\"stop_token_ids\":[7],\"bad_words\":[\"zz\"],\"allowed_token_ids\":[65,66]}",
+     false},
+    {"POST", "/v1/chat/completions",
+     "{" PLAIN "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+     "\"content\":\"b\"}],\"continue_final_message\":true}",
+     false},
+    {"POST", "/v1/completions",
      "{" PLAIN "\"prompt\":\"ab\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
      true},
     {"POST", "/v1/chat/completions",
