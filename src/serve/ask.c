@@ -615,8 +615,8 @@ static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_ru
 
 /* Keeps the last tokens of a prompt, and before them the one that begins all texts, if the model
  * has such a one. */
-static sac_status truncate(const struct ask *a, int32_t *tok, size_t *n,
-                           const struct ask_rules *rules, struct refusal *ref)
+static sac_status truncate(struct ask *a, int32_t *tok, size_t *n, const struct ask_rules *rules,
+                           struct refusal *ref)
 {
     int32_t *begin = NULL;
     size_t n_begin = 0;
@@ -629,6 +629,7 @@ static sac_status truncate(const struct ask *a, int32_t *tok, size_t *n,
     const size_t n_tail = a->n_prompt_kept - n_head;
     memmove(tok + n_head, tok + *n - n_tail, n_tail * sizeof *tok);
     *n = a->n_prompt_kept;
+    a->is_cut = true;
     sac_free(begin);
     return SAC_OK;
 }

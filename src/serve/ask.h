@@ -75,6 +75,7 @@ struct ask {
     uint32_t max_tokens;  /* 0: up to the context's end */
     uint32_t min_tokens;
     uint32_t n_prompt_kept; /* of a longer prompt the last so many tokens are read; 0: all */
+    bool is_cut;            /* there was such a one */
     char *stop[ASK_STOP_MAX];
     uint32_t n_stop;
     int32_t *stop_tok; /* owned, [n_stop_tok]: tokens that end an answer */

@@ -231,7 +231,7 @@ static void close_stream(struct call *call)
         return;
     }
     keep_reading(call);
-    r->dialect->close(r, &call->out);
+    if (r->dialect->close) r->dialect->close(r, &call->out);
 }
 
 /* Makes bytes for the stream out of what has come; false: nothing, and the connection sleeps. */
@@ -295,7 +295,7 @@ static enum MHD_Result begin_stream(struct call *call)
     bool done = false;
     struct answer_piece *first = loop_take(call->head.context->loop, call->answer, &done);
     if (!first && !done) return MHD_YES;
-    r->dialect->open(r, &call->out);
+    if (r->dialect->open) r->dialect->open(r, &call->out);
     for (const struct answer_piece *p = first; p; p = p->next) {
         take_piece(call, p);
         write_piece(call, p);

@@ -5,6 +5,7 @@
 #include "serve/reply.h"
 
 extern const struct dialect openai_chat_dialect;
+extern const struct dialect llamacpp_completion_dialect;
 extern const struct dialect openai_completion_dialect;
 extern const struct dialect openai_responses_dialect;
 extern const struct dialect anthropic_messages_dialect;

@@ -120,12 +120,6 @@ static void write_whole(struct reply *r, struct strbuf *out)
     strbuf_add(out, r->choice[0].text.data, r->choice[0].text.n);
 }
 
-static void open_stream(struct reply *r, struct strbuf *out)
-{
-    (void)r;
-    (void)out;
-}
-
 static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
     (void)r;
@@ -144,8 +138,7 @@ static void close_stream(struct reply *r, struct strbuf *out)
 }
 
 #define WRITING                                                                                    \
-    .id_prefix = "doc-", .open = open_stream, .piece = write_piece, .close = close_stream,         \
-    .whole = write_whole
+    .id_prefix = "doc-", .piece = write_piece, .close = close_stream, .whole = write_whole
 
 const struct dialect document_add_dialect = {.read = read_add, WRITING};
 const struct dialect document_list_dialect = {.read = read_list, WRITING};

@@ -15,8 +15,8 @@ struct dialect {
                        struct refusal *ref);
     /* What a whole answer needs of a piece beside its text; may be NULL. */
     void (*keep)(struct reply *r, const struct answer_piece *p);
-    /* A stream: what opens it, what a piece comes to (already taken by reply_take), what ends it.
-     */
+    /* A stream: what opens it, what a piece comes to (already taken by reply_take), what ends it;
+     * the first and the last may be NULL. */
     void (*open)(struct reply *r, struct strbuf *out);
     void (*piece)(struct reply *r, const struct answer_piece *p, struct strbuf *out);
     void (*close)(struct reply *r, struct strbuf *out);

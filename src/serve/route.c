@@ -375,6 +375,7 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
     {"POST", "/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
     {"POST", "/v1/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
+    {"POST", "/completion", ROUTE_BODY, NULL, NULL, &llamacpp_completion_dialect},
     {"POST", "/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
     {"POST", "/v1/responses", ROUTE_BODY, NULL, NULL, &openai_responses_dialect},
     {"POST", "/v1/messages", ROUTE_BODY, NULL, NULL, &anthropic_messages_dialect},

@@ -68,6 +68,44 @@ class Messages(unittest.TestCase):
             self.assertIn(f"'{error['param']}'", error["message"])
 
 
+class LlamaCpp(unittest.TestCase):
+    """Its own form of a completion."""
+    BODY = {"prompt": "One, two, three,", "n_predict": 8, "temperature": 0}
+
+    def test_whole(self):
+        same = server.answer("/v1/completions", {"prompt": "One, two, three,", "max_tokens": 8, "temperature": 0,
+                                                 "return_token_ids": True})
+        choice = same["choices"][0]
+        answer = server.answer("/completion", {**self.BODY, "return_tokens": True})
+        self.assertEqual((answer["content"], answer["tokens"], answer["stop_type"], answer["stopping_word"]),
+                         (choice["text"], choice["token_ids"], "limit", ""))
+        self.assertEqual((answer["tokens_predicted"], answer["tokens_evaluated"], answer["stop"], answer["truncated"]),
+                         (8, same["usage"]["prompt_tokens"], True, False))
+        word = choice["text"].strip().split()[1]
+        cut = server.answer("/completion", {**self.BODY, "stop": [word], "truncate_prompt_tokens": 5})
+        self.assertEqual((cut["tokens"], cut["truncated"], cut["tokens_evaluated"]), ([], True, 5))
+        cut = server.answer("/completion", {**self.BODY, "stop": [word]})
+        self.assertEqual((cut["stop_type"], cut["stopping_word"]), ("word", word))
+        self.assertEqual(cut["content"], choice["text"].split(word)[0])
+
+    def test_stream(self):
+        whole = server.answer("/completion", {**self.BODY, "return_tokens": True})
+        status, _, text = server.post("/completion", {**self.BODY, "stream": True, "return_progress": True})
+        told = [json.loads(b.removeprefix("data: ")) for b in text.strip().split("\n\n")]
+        self.assertEqual((status, [e["stop"] for e in told]), (200, [False] * (len(told) - 1) + [True]))
+        self.assertEqual("".join(e["content"] for e in told), whole["content"])
+        self.assertEqual([t for e in told for t in e["tokens"]], whole["tokens"])
+        self.assertIn("prompt_progress", told[0])
+        for name in ("stop_type", "tokens_predicted", "tokens_evaluated", "model", "has_new_line"):
+            self.assertEqual(told[-1][name], whole[name])
+
+    def test_one_answer(self):
+        for more, status, param in (({"prompt": ["a", "b"]}, 400, "prompt"), ({"n": 2}, 400, "n"),
+                                    ({"logprobs": 1}, 501, "logprobs"), ({"echo": True}, 501, "echo"),
+                                    ({"return_tokens": 1}, 400, "return_tokens"), ({"n_probs": 1}, 501, "n_probs")):
+            self.assertEqual(server.refusal(status, "/completion", {**self.BODY, **more})["param"], param)
+
+
 class Tools(unittest.TestCase):
     TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 

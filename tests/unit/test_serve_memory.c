@@ -134,7 +134,8 @@ static const char *said(const char *reply, size_t *out_n)
 {
     static const char *const parts[][2] = {{"\"choices\":", "\"usage\""},
                                            {"\"text\":", "\"usage\""},
-                                           {"\"object\":\"doc", "\"created\""}};
+                                           {"\"object\":\"doc", "\"created\""},
+                                           {"\"content\":", "\"usage\""}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         const char *begin = strstr(reply, parts[i][0]);
         const char *end = begin ? strstr(begin, parts[i][1]) : NULL;
@@ -258,6 +259,7 @@ static const struct request requests[] = {
      "\"stream\":true}",
      true},
     {"POST", "/v1/responses", "{\"max_output_tokens\":3,\"temperature\":0,\"input\":\"a\"}", false},
+    {"POST", "/completion", "{" PLAIN "\"prompt\":\"ab\",\"return_tokens\":true}", false},
     {"POST", "/v1/documents", "{\"name\":\"d\",\"text\":\"one two three\"}", false},
     {"GET", "/v1/documents", "", false},
     {"POST", "/v1/chat/completions",
