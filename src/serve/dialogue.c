@@ -143,6 +143,19 @@ static sac_status check_role(const char *role, struct refusal *ref)
                        role);
 }
 
+/* Calls of an earlier turn: templates and the lesson of dialogue_tools.c rely on their form. */
+static sac_status check_calls(const cJSON *message, struct refusal *ref)
+{
+    const cJSON *calls = json_get(message, "tool_calls"), *call;
+    bool well = !calls || cJSON_IsArray(calls);
+    cJSON_ArrayForEach(call, calls) well =
+        well && cJSON_IsString(json_get(json_get(call, "function"), "name"));
+    if (well) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "messages",
+                       "the 'tool_calls' of a message are not a list of objects with a 'function' "
+                       "that has a 'name'");
+}
+
 static sac_status read_message(struct dialogue *d, const cJSON *message, struct refusal *ref)
 {
     struct strbuf content = {0};
@@ -161,6 +174,7 @@ static sac_status read_message(struct dialogue *d, const cJSON *message, struct 
                            "a message of the role '%s' has no "
                            "'content'",
                            role);
+    TRY(check_calls(message, ref));
     sac_status status = dialogue_content(&content, said, ref);
     if (status == SAC_OK) status = extra_fields(&extra, message, ref);
     /* Calls alone have an empty content: templates add texts to it. */

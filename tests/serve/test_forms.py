@@ -123,6 +123,14 @@ class Tools(unittest.TestCase):
         self.assertNotIn("get_weather", server.answer(
             "/apply-template", {**body, "tool_choice": "none", "messages": body["messages"][:1]})["prompt"])
 
+    def test_calls_of_no_form(self):
+        for calls in ([1], "x", {"a": 1}, [[]], [{"function": None}], [{"function": {"name": 3}}], [None]):
+            messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+            for tools in ([], [self.TOOL]):
+                error = server.refusal(400, "/v1/chat/completions", {"messages": messages, "tools": tools})
+                self.assertEqual(error["param"], "messages")
+                self.assertIn("'tool_calls'", error["message"])
+
     def test_calls_without_content(self):
         """Also for the model's own template, which adds texts to a message's content."""
         call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
