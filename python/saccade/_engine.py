@@ -2,15 +2,20 @@
 
 One thread at a time uses an engine and what came of it.
 """
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
 import weakref
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy
 
-from ._library import NONE, Callback, Error, call, ffi, fields, lib, listed, owned, strings, text, tokens, view
+from ._library import (NONE, Callback, Error, Ids, Path, c_path, c_text, call, ffi, fields, lib, listed, owned,
+                       strings, text, tokens, view)
 from ._methods import raise_pending
+from ._model import Model
 from ._reading import Reading
 
 KV_TYPES = ("f16", "bf16", "q8")
@@ -22,8 +27,9 @@ class Engine:
     `prefill` name one or list several, as the command line spells them; the first is what a new sequence uses. `device`
     says who computes, as --device does: "cpu", "cuda", "cuda:1", "cuda:0,cuda:1"."""
 
-    def __init__(self, model, n_ctx=4096, n_seq=4, decode=("full",), prefill=("dense",), threads=0,
-                 batch=None, kv="f16", sparse_min_ctx=None, record=False, device=None):
+    def __init__(self, model: Model, n_ctx: int = 4096, n_seq: int = 4, decode: str | Iterable[str] = ("full",),
+                 prefill: str | Iterable[str] = ("dense",), threads: int = 0, batch: int | None = None, kv: str = "f16",
+                 sparse_min_ctx: int | None = None, record: bool = False, device: str | None = None) -> None:
         self.model, self.decode, self.prefill = model, listed(decode), listed(prefill)
         params = ffi.new("sac_engine_params *", lib.sac_engine_params_default())
         params.n_ctx, params.n_seq_max, params.n_threads, params.record = n_ctx, n_seq, threads, record
@@ -36,7 +42,7 @@ class Engine:
             params.sparse_min_ctx = sparse_min_ctx
         (params.decode, keep_d), (params.prefill, keep_p) = strings(self.decode), strings(self.prefill)
         params.n_decode, params.n_prefill = len(self.decode), len(self.prefill)
-        keep_device = ffi.NULL if device is None else ffi.new("char[]", device.encode())
+        keep_device = c_text(device)
         params.device = keep_device
         out = ffi.new("sac_engine **")
         call(lib.sac_engine_create, out, model._c, params)
@@ -45,28 +51,37 @@ class Engine:
         # may call it while cffi holds the lock of its names, which is not one to be taken twice.
         self._c = ffi.gc(out[0], lambda engine, keep=model, free=lib.sac_engine_free: free(engine))
         self.n_ctx = lib.sac_engine_get_params(self._c).n_ctx
-        self._requests = {}
+        self._requests = weakref.WeakValueDictionary()  # one that nobody holds any more is cancelled
+        self._dropped = collections.deque()  # ids of sequences that nobody holds any more
         # Weak, or the engine and its memory would wait for the collector of cycles.
         me = weakref.ref(self)
         self._on_event = Callback("sac_event_fn", lambda _, event: me()._event(event))
 
     # ---- Sequences ----
 
-    def sequence(self):
+    def _tidy(self):
+        """Gives back what was dropped. Not where it is dropped: that may be in another thread."""
+        while self._dropped:
+            lib.sac_seq_remove(self._c, self._dropped.popleft())
+
+    def sequence(self) -> Sequence:
         """An empty sequence."""
+        self._tidy()
         out = ffi.new("sac_seq *")
         call(lib.sac_seq_create, self._c, out)
         return Sequence(self, out[0])
 
-    def load(self, path):
+    def load(self, path: Path) -> Sequence:
         """A sequence that was saved, as it was."""
+        self._tidy()
         out = ffi.new("sac_seq *")
-        call(lib.sac_seq_load, self._c, str(path).encode(), out)
+        call(lib.sac_seq_load, self._c, c_path(path), out)
         return Sequence(self, out[0])
 
-    def step(self, on_row=None):
+    def step(self, on_row: Callable[[int, int, numpy.ndarray], object] | None = None) -> int:
         """Computes one batch of what pends; returns its rows, 0 when nothing does. `on_row(seq, pos,
         logits)` gets each row that wants logits: a view, valid during the call."""
+        self._tidy()
         n_vocab = self.model.info["n_vocab"]
         row = Callback("sac_row_fn", lambda _, r: on_row(r.seq, r.pos, view(r.logits, n_vocab, "float32")))
         out = ffi.new("uint32_t *")
@@ -76,12 +91,12 @@ class Engine:
         return out[0]
 
     @property
-    def stats(self):
+    def stats(self) -> dict:
         """Counters so far, as saccade.h explains them; `reads` has what rows have read."""
         return fields(lib.sac_engine_get_stats(self._c))
 
     @contextlib.contextmanager
-    def reading(self):
+    def reading(self) -> Iterator[Reading]:
         """Records what attention reads while the block runs; the engine is created with record=True."""
         reading = Reading()
         record = Callback("sac_read_fn", lambda _, r: reading.add(r))
@@ -94,14 +109,21 @@ class Engine:
 
     # ---- Requests ----
 
-    def ask(self, question, **options):
-        """A request with a question, or messages, in the model's chat template."""
+    def ask(self, question: str | Iterable[dict], **options) -> Request:
+        """A request with a question, or messages, in the model's chat template; options are those of `submit`."""
         return self.submit(self.model.chat(question), **options)
 
-    def submit(self, prompt, max_tokens=0, temperature=0.0, top_k=40, top_p=0.95, min_p=0.05, seed=0,
-               stop=(), decode=None, prefill=None, sequence=None, n_probs=0, ignore_end=False):
-        """Queues a prompt (token ids, or text as it stands) and returns its Request. `stop`: a text that
-        ends it, or several. `sequence`: goes on with that one and keeps it. Several requests advance together, whichever is waited for."""
+    def submit(self, prompt: str | Ids, max_tokens: int = 0, temperature: float = 0.0, top_k: int = 40,
+               top_p: float = 0.95, min_p: float = 0.05, seed: int = 0, stop: str | Iterable[str] = (),
+               decode: str | None = None, prefill: str | None = None, sequence: Sequence | None = None,
+               n_probs: int = 0, ignore_end: bool = False) -> Request:
+        """Queues a prompt (token ids, or text as it stands) and returns its Request.
+
+        `max_tokens`: 0 is up to the context's end; `temperature`: 0 is always the likeliest token. `stop`: a
+        text that ends it, or several. `decode`, `prefill`: of the engine's methods. `sequence`: goes on with
+        that one and keeps it. `n_probs`: so many of the likeliest tokens at each place. Several requests
+        advance together, whichever is waited for; one that nobody holds any more is cancelled."""
+        self._tidy()
         ids = self.model.tokenize(prompt) if isinstance(prompt, str) else prompt
         array, pointer = tokens(ids)
         request = ffi.new("sac_request *", lib.sac_request_default())
@@ -112,15 +134,23 @@ class Engine:
         stops = listed(stop)
         request.stop, keep = strings(stops)
         request.n_stop, request.ignore_eos, request.n_probs = len(stops), ignore_end, n_probs
-        request.seq = sequence.id if sequence is not None else NONE
+        request.seq = NONE if sequence is None else self._own(sequence)
         request.decode = NONE if decode is None else self._method(self.decode, decode)
         request.prefill = NONE if prefill is None else self._method(self.prefill, prefill)
         request.on_event = self._on_event.pointer
         out = ffi.new("uint64_t *")
         call(lib.sac_submit, self._c, request, out)
         del keep
-        self._requests[out[0]] = Request(self, out[0])
-        return self._requests[out[0]]
+        request = Request(self, out[0], sequence)
+        self._requests[out[0]] = request
+        return request
+
+    def _own(self, sequence):
+        """Its id. A removed one has none, and would pass for "a fresh one"; another engine's is a stranger here."""
+        if sequence.engine is not self or sequence.id == NONE:
+            raise Error("bad argument", "the sequence was removed" if sequence.id == NONE else
+                        "the sequence is another engine's")
+        return sequence.id
 
     @staticmethod
     def _method(known, name):
@@ -132,12 +162,11 @@ class Engine:
         request = self._requests.get(event.request_id)
         if request:
             request._take(event)
-            if event.kind == lib.SAC_EVENT_DONE:
-                del self._requests[event.request_id]
-        return False
+        return request is None
 
     def _run(self):
         """One step for all requests."""
+        self._tidy()
         active = ffi.new("uint32_t *")
         call(lib.sac_run, self._c, active)
         self._on_event.raise_pending()
@@ -145,23 +174,31 @@ class Engine:
 
 
 class Sequence:
-    """Tokens with their keys and values. It lives until `remove`, or as long as the engine."""
+    """Tokens with their keys and values, of `Engine.sequence`, `Engine.load` or `fork`. It lives until
+    `remove`, or as long as somebody holds it."""
 
-    def __init__(self, engine, id):
+    def __init__(self, engine: Engine, id: int) -> None:
         self.engine, self.id = engine, id
 
-    def __len__(self):
+    def __del__(self):
+        if self.id != NONE:
+            self.engine._dropped.append(self.id)
+
+    def __repr__(self) -> str:
+        return "<saccade.Sequence, removed>" if self.id == NONE else f"<saccade.Sequence of {len(self)} tokens>"
+
+    def __len__(self) -> int:
         """Tokens that are computed."""
         return lib.sac_seq_length(self.engine._c, self.id, ffi.NULL)
 
     @property
-    def tokens(self):
+    def tokens(self) -> numpy.ndarray:
         """Its ids, pending ones too."""
         pending = ffi.new("uint32_t *")
         n = lib.sac_seq_length(self.engine._c, self.id, pending) + pending[0]
         return view(lib.sac_seq_tokens(self.engine._c, self.id), n, "int32").copy()
 
-    def append(self, ids, decode=False, logits="none"):
+    def append(self, ids: Ids, decode: bool = False, logits: str = "none") -> None:
         """Queues tokens as rows of a prompt, or as an answer's (`decode`). `logits`: "none", "last",
         "all" of them are handed to `Engine.step`."""
         array, pointer = tokens(ids)
@@ -171,8 +208,9 @@ class Sequence:
             raise Error("bad argument", f"logits is one of {', '.join(wants)}, not '{logits}'")
         call(lib.sac_seq_append, self.engine._c, self.id, pointer, array.size, kind, wants.index(logits))
 
-    def forward(self, ids, decode=False, all=False):
-        """Computes tokens and returns their logits [n, n_vocab], or those of the last one [n_vocab]."""
+    def forward(self, ids: Ids, decode: bool = False, all: bool = False) -> numpy.ndarray:
+        """Computes tokens and returns their logits [n, n_vocab], or those of the last one [n_vocab]. After
+        Ctrl-C those that are not computed still pend: `truncate(len(sequence))` drops them."""
         n_vocab = self.engine.model.info["n_vocab"]
         first, n = len(self.tokens), len(ids)
         if n == 0:
@@ -188,7 +226,7 @@ class Sequence:
             pass
         return out
 
-    def use(self, decode=None, prefill=None):
+    def use(self, decode: str | None = None, prefill: str | None = None) -> None:
         """From now on its rows use other methods of the engine's lists."""
         e = self.engine
         if decode is not None:
@@ -196,27 +234,28 @@ class Sequence:
         if prefill is not None:
             call(lib.sac_seq_use_prefill, e._c, self.id, e._method(e.prefill, prefill))
 
-    def fork(self):
+    def fork(self) -> Sequence:
         """A new sequence with the same tokens, which shares their pages."""
+        self.engine._tidy()
         out = ffi.new("sac_seq *")
         call(lib.sac_seq_fork, self.engine._c, self.id, out)
         return Sequence(self.engine, out[0])
 
-    def truncate(self, n):
+    def truncate(self, n: int) -> None:
         """Keeps the first n tokens."""
         call(lib.sac_seq_truncate, self.engine._c, self.id, n)
 
-    def save(self, path):
+    def save(self, path: Path) -> None:
         """Writes all that the engine knows of it; `Engine.load` goes on from there."""
-        call(lib.sac_seq_save, self.engine._c, self.id, str(path).encode())
+        call(lib.sac_seq_save, self.engine._c, self.id, c_path(path))
 
-    def to_bytes(self):
+    def to_bytes(self) -> numpy.ndarray:
         """The same in memory, as an array over what the library made."""
         out, n = ffi.new("uint8_t **"), ffi.new("size_t *")
         call(lib.sac_seq_to_bytes, self.engine._c, self.id, out, n)
         return view(owned(out[0]), n[0], "uint8")
 
-    def remove(self):
+    def remove(self) -> None:
         """Gives its memory back. A sequence that comes later may get its number, so it has none from now on."""
         lib.sac_seq_remove(self.engine._c, self.id)
         self.id = NONE
@@ -224,28 +263,31 @@ class Sequence:
 
 @dataclasses.dataclass
 class Token:
-    """One token of an answer: `text` holds the whole characters that became certain, maybe none."""
+    """One token of an answer: `text` holds the whole characters that became certain, maybe none. With `n_probs`,
+    `logprob` is the token's, and `probs` has the likeliest ones as pairs of id and logprob."""
 
     id: int
     text: str
     logprob: float
-    probs: list
+    probs: list[tuple[int, float]]
 
 
 class Request:
     """A prompt that is being answered: iterate over its tokens. `text`, `finish`, `timings` and `reads`
-    are complete behind the last one."""
+    are complete behind the last one. Ctrl-C ends the call at the end of a step; the request goes on when it
+    is asked again, and is cancelled when nobody holds it any more."""
 
-    def __init__(self, engine, id):
+    def __init__(self, engine: Engine, id: int, sequence: Sequence | None = None) -> None:
         self.engine, self.id = engine, id
+        self.sequence = sequence  # which must not go before the request
         self.text, self.finish, self.timings, self.reads = "", None, None, None
         self.prompt_share = 0.0  # of the prompt, so much is computed
         self._new, self._failure = collections.deque(), None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Token]:
         return self
 
-    def __next__(self):
+    def __next__(self) -> Token:
         while not self._new and self.finish is None:
             self.engine._run()
         if self._new:
@@ -255,13 +297,13 @@ class Request:
             raise failure
         raise StopIteration
 
-    def wait(self):
+    def wait(self) -> str:
         """Runs to the end; returns the text."""
         for _ in self:
             pass
         return self.text
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Ends it; tokens that are there already can still be read."""
         lib.sac_cancel(self.engine._c, self.id)
 

@@ -1,8 +1,13 @@
 """Evaluation as a call: what `saccade eval fidelity` measures of decode methods, on any text."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 import numpy
 
 from ._engine import Engine
-from ._library import listed
+from ._library import Ids, listed
+from ._model import Model
 
 
 def _log_softmax(logits):
@@ -28,7 +33,8 @@ def _score(base, method, ids):
     return logp, {name: after[name] - before[name] for name in after}
 
 
-def fidelity(model, text, methods, ctx=4096, n=32, threads=0, kv="f16", **engine_options):
+def fidelity(model: Model, text: str | Ids, methods: str | Iterable[str], ctx: int = 4096, n: int = 32,
+             threads: int = 0, kv: str = "f16", **engine_options) -> list[dict]:
     """Holds decode methods against dense attention on the last n tokens of the first ctx tokens of a text,
     one by one behind the same dense prompt. Returns a dict for each method: `kl` (nats, mean) and `kl_rows`,
     `top1`, `ppl` and `ppl_dense`, `read` (share of the tokens), `bytes` (share of dense attention's, choosing

@@ -3,9 +3,13 @@
 Installed, headers and library lie beside this file, put there from one build. In the source tree they
 are in include/ and build/libsaccade.so, or what $SACCADE_LIBRARY names.
 """
+from __future__ import annotations
+
 import os
 import pathlib
 import re
+from collections.abc import Sequence
+from typing import Union
 
 import cffi
 import numpy
@@ -45,10 +49,14 @@ VERSION = ffi.string(lib.sac_version()).decode()
 NONE = 0xFFFFFFFF  # SAC_SEQ_NONE, SAC_DECODE_KEEP, SAC_PREFILL_KEEP
 
 
+Ids = Union[Sequence[int], numpy.ndarray]  # token ids
+Path = Union[str, os.PathLike]
+
+
 class Error(Exception):
     """What the library refused: `status` ("bad argument", say) and one line that names the reason."""
 
-    def __init__(self, status, message):
+    def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status = status
 
@@ -64,6 +72,25 @@ def call(function, *args):
 def text(pointer):
     """A C string, or None."""
     return None if pointer == ffi.NULL else ffi.string(pointer).decode("utf-8", "replace")
+
+
+def c_text(value):
+    """The opposite: a C string that lives as long as what is returned; NULL for None."""
+    if value is None:
+        return ffi.NULL
+    if not isinstance(value, str):
+        raise TypeError(f"wants a text, not {value!r}")
+    if "\0" in value:
+        raise ValueError("a text with a zero character, where C would see its end")
+    return ffi.new("char[]", value.encode())
+
+
+def c_path(path):
+    """A file's name as C has it, with names that are not UTF-8."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("no file has a zero character in its name")
+    return ffi.new("char[]", name)
 
 
 def owned(pointer):
@@ -109,22 +136,22 @@ def listed(items):
 
 def strings(items):
     """A list of texts as `const char *const *`, and what must be kept as long as C reads them."""
-    each = [ffi.new("char[]", item.encode()) for item in items]
+    each = [c_text(item) for item in items]
     array = ffi.new("const char *[]", each) if each else ffi.NULL
     return array, (array, each)
 
 
 class Callback:
-    """A Python function that C calls. What it raises stops nothing in C; `raise_pending` throws it."""
+    """A Python function that C calls. Where it raises, Ctrl-C included, C gets `error`, and
+    `raise_pending` throws it."""
 
-    def __init__(self, signature, function):
-        self.failure = None
-        self.pointer = ffi.callback(signature, function, onerror=self._keep)
-
-    def _keep(self, exception, value, trace):
-        self.failure = self.failure or value
+    def __init__(self, signature, function, error=0):
+        self._raised = raised = []  # not `self` inside: what C calls would then wait for the collector of cycles
+        result = {} if ffi.typeof(signature).result.kind == "void" else {"error": error}
+        self.pointer = ffi.callback(signature, function, onerror=lambda _, value, __: raised.append(value), **result)
 
     def raise_pending(self):
-        failure, self.failure = self.failure, None
-        if failure:
+        if self._raised:
+            failure = self._raised[0]
+            self._raised.clear()
             raise failure

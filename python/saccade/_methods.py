@@ -1,14 +1,18 @@
 """Attention methods: those that are built in, and decode methods written in Python."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
 import numpy
 
-from ._library import call, ffi, lib, text, view
+from ._library import c_text, call, ffi, lib, text, view
 
 PAGE_TOK = 32
 _own = {}  # by name: what C calls, for as long as the process lives
 _failures = []  # what functions of methods have raised, until the next step ends
 
 
-def methods(kind=None):
+def methods(kind: str | None = None) -> list[dict]:
     """All methods, or those of a kind ("decode", "prefill", "context"), each with its parameters."""
     out, info, i = [], ffi.new("sac_method_info *"), 0
     while lib.sac_method_at(i, info):
@@ -62,7 +66,9 @@ class _Own:
         view(out, card.size, "float32")[:] = card.ravel()
 
 
-def method(name, summary="a method written in Python", card=None, n_card=None):
+def method(name: str, summary: str = "a method written in Python",
+           card: Callable[[numpy.ndarray], numpy.ndarray] | None = None,
+           n_card: int | None = None) -> Callable[[Callable], Callable]:
     """Makes a function a decode method: `choose(queries, cards) -> pages`, the most wanted first.
 
     queries [n_query, head_dim] are scaled, so that queries @ key is a score; cards [n_page, n_card, head_dim]
@@ -85,7 +91,7 @@ def method(name, summary="a method written in Python", card=None, n_card=None):
             return choose
         own = _Own(choose, card, n)
         definition = ffi.new("sac_method_def *")
-        keep = definition.name, definition.summary = ffi.new("char[]", name.encode()), ffi.new("char[]", summary.encode())
+        keep = definition.name, definition.summary = c_text(name), c_text(summary)
         definition.card, definition.n_card = (own.c_card, n or 0) if card else (ffi.NULL, 0)
         definition.choose = own.c_choose
         call(lib.sac_method_register, definition)

@@ -1,9 +1,14 @@
 """Models: weights, tokenizer and chat template of a GGUF file."""
+from __future__ import annotations
+
 import json
 import os
 import pathlib
+from collections.abc import Callable, Mapping, Sequence
 
-from ._library import Error, call, ffi, fields, lib, owned, text, tokens, view
+import numpy
+
+from ._library import Callback, Error, Ids, Path, c_path, c_text, call, ffi, fields, lib, owned, text, tokens, view
 
 
 def find(name):
@@ -17,17 +22,27 @@ def find(name):
 
 
 class Model:
-    """A loaded model. It is never changed, and engines of any thread may share it."""
+    """A loaded model: a GGUF file, or the name of a fetched one. It is never changed, and engines of any
+    thread may share it. `progress(share)` is called while it loads, with 0 to 1. `info` has its name, its
+    shape and what it was trained for."""
 
-    def __init__(self, name, threads=0):
+    def __init__(self, name: Path, threads: int = 0, progress: Callable[[float], object] | None = None) -> None:
+        # Asked for without `progress`, too: Ctrl-C arrives in it, and ends the loading.
+        told = Callback("sac_progress_fn", lambda _, share: bool(progress and progress(share) and False), error=True)
         params = ffi.new("sac_model_params *", lib.sac_model_params_default())
-        params.n_threads = threads
+        params.n_threads, params.progress = threads, told.pointer
         out = ffi.new("sac_model **")
-        call(lib.sac_model_load, out, find(name).encode(), params)
+        try:
+            call(lib.sac_model_load, out, c_path(find(name)), params)
+        finally:
+            told.raise_pending()
         self._c = ffi.gc(out[0], lib.sac_model_free)
-        self.info = fields(lib.sac_model_get_info(self._c))
+        self.info: dict = fields(lib.sac_model_get_info(self._c))
 
-    def tokenize(self, string, special=True, bos=True):
+    def __repr__(self) -> str:
+        return f"<saccade.Model {self.info['name']}>"
+
+    def tokenize(self, string: str | bytes, special: bool = True, bos: bool = True) -> numpy.ndarray:
         """Token ids. `special`: control tokens written in the text become their ids; `bos`: a begin
         token is put in front where the model wants one."""
         data = string.encode() if isinstance(string, str) else memoryview(string).tobytes()
@@ -36,14 +51,15 @@ class Model:
         call(lib.sac_tokenize, self._c, data, len(data), flags, out, n)
         return view(owned(out[0]), n[0], "int32")
 
-    def detokenize(self, ids, special=False):
+    def detokenize(self, ids: Ids, special: bool = False) -> str:
         """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
         array, pointer = tokens(ids)
         out, n = ffi.new("char **"), ffi.new("size_t *")
         call(lib.sac_detokenize, self._c, pointer, array.size, special, out, n)
         return ffi.buffer(owned(out[0]), n[0])[:].decode("utf-8", "replace")
 
-    def chat(self, messages, tools=None, variables=None, answer=True):
+    def chat(self, messages: str | Sequence[Mapping], tools: Sequence[Mapping] | None = None,
+             variables: Mapping | None = None, answer: bool = True) -> numpy.ndarray:
         """Token ids of a conversation by the model's chat template. Messages are dicts with `role` and
         `content`, or one text, which is a question. `answer`: the turn of the assistant is opened. What
         messages spell out never becomes a control token."""
@@ -53,7 +69,8 @@ class Model:
         del keep
         return view(owned(out[0]), n[0], "int32")
 
-    def chat_text(self, messages, tools=None, variables=None, answer=True):
+    def chat_text(self, messages: str | Sequence[Mapping], tools: Sequence[Mapping] | None = None,
+                  variables: Mapping | None = None, answer: bool = True) -> str:
         """The same as text."""
         msgs, params, keep = self._chat_args(messages, tools, variables, answer)
         out = ffi.new("char **")
@@ -61,7 +78,7 @@ class Model:
         del keep
         return text(owned(out[0]))
 
-    def is_end(self, token):
+    def is_end(self, token: int) -> bool:
         """Whether a token ends a generation."""
         return lib.sac_token_is_eog(self._c, token)
 
@@ -71,8 +88,8 @@ class Model:
             messages = [{"role": "user", "content": messages}]
         keep = []
 
-        def c_text(value):
-            keep.append(ffi.NULL if value is None else ffi.new("char[]", value.encode()))
+        def kept(value):
+            keep.append(c_text(value))
             return keep[-1]
 
         msgs = ffi.new("sac_message[]", len(messages))
@@ -80,10 +97,10 @@ class Model:
             more = {k: v for k, v in given.items() if k not in ("role", "content")}
             if "role" not in given:
                 raise Error("bad argument", "a message has no role")
-            msg.role, msg.content = c_text(given["role"]), c_text(given.get("content"))
-            msg.extra_json = c_text(json.dumps(more) if more else None)
+            msg.role, msg.content = kept(given["role"]), kept(given.get("content"))
+            msg.extra_json = kept(json.dumps(more) if more else None)
         params = ffi.new("sac_chat_params *", {
-            "tools_json": c_text(json.dumps(tools) if tools else None),
-            "vars_json": c_text(json.dumps(variables) if variables else None),
+            "tools_json": kept(json.dumps(tools) if tools else None),
+            "vars_json": kept(json.dumps(variables) if variables else None),
             "add_generation_prompt": answer})
         return msgs, params, keep

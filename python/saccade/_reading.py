@@ -1,5 +1,7 @@
 """What attention read, as arrays: one record for each decode row (or tile of prompt rows), layer and
 KV head. Records are copied: what C hands out is valid during its call only."""
+from __future__ import annotations
+
 import numpy
 
 from ._library import ffi, view
@@ -12,26 +14,27 @@ class Reading:
     """Records in the order in which they came. Each of NUMBERS is an attribute: an array with a number a
     record. `pages[i]` are the pages that record i read, `page_mass[i]` the dense softmax mass of all."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._rows = []
         self.pages, self.page_mass, self.tok_mass = [], [], []
 
-    def add(self, record):
+    def add(self, record) -> None:
+        """Takes a record of the library's; it is copied."""
         self._rows.append(tuple(getattr(record, name) for name in NUMBERS))
         self.pages.append(view(record.page, record.n_page_read, "uint32").copy())
         self.page_mass.append(view(record.page_mass, record.n_page, "float32").copy())
         has_tokens = record.tok_mass != ffi.NULL
         self.tok_mass.append(view(record.tok_mass, record.pos + 1, "float32").copy() if has_tokens else None)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._rows)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> numpy.ndarray:
         if name not in NUMBERS:
             raise AttributeError(name)
         return numpy.array([row[NUMBERS.index(name)] for row in self._rows])
 
-    def by_head(self, name):
+    def by_head(self, name: str) -> numpy.ndarray:
         """The mean of a number for each layer and KV head [n_layer, n_kv_head]; NaN: no record."""
         layer, head, value = self.layer, self.kv_head, getattr(self, name)
         shape = (layer.max() + 1, head.max() + 1) if len(self) else (0, 0)

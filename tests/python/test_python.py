@@ -2,13 +2,16 @@
 """The Python package against the program: the same answers, the same figures; misuse is an exception that
 says why; what C hands out is not used when it is gone; the package installs and runs outside of the tree."""
 import gc
+import inspect
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import typing
 import unittest
 import weakref
 
@@ -67,6 +70,12 @@ class ModelTest(unittest.TestCase):
             saccade.methods("decod")
         with self.assertRaises(TypeError):
             MODEL.tokenize(5)  # not five zero bytes
+        with self.assertRaisesRegex(TypeError, "not 5"):
+            MODEL.chat([{"role": "user", "content": 5}])
+        with self.assertRaisesRegex(ValueError, "zero character"):  # not cut off there
+            MODEL.chat("one\0two")
+        with self.assertRaisesRegex(ValueError, "zero character"):
+            saccade.Model("smollm2-135m\0")
         self.assertEqual(MODEL.tokenize(b"One").tolist(), MODEL.tokenize("One").tolist())
 
     def test_methods_are_the_programs(self):
@@ -208,6 +217,51 @@ class EngineTest(unittest.TestCase):
             self.assertEqual(len(pages), n)
             self.assertAlmostEqual(mass.sum(), 1, places=4)
 
+    def test_a_request_that_nobody_holds_is_cancelled(self):
+        engine = self.engine(n_seq=1)
+        for _ in engine.ask(QUESTION):
+            break
+        request = engine.ask(QUESTION, max_tokens=1)
+        request.wait()
+        self.assertLess(engine.stats["reads"]["n_decode_tok"], 8)
+        self.assertEqual(engine.stats["n_request_running"], 0)
+
+    def test_a_sequence_that_nobody_holds_goes(self):
+        engine = self.engine(n_seq=2)
+        for _ in range(4):
+            engine.sequence().forward([1, 2])
+        held = engine.sequence()
+        request = engine.submit([1, 2], max_tokens=3, sequence=held)
+        del held  # the request has it
+        engine.sequence().forward([3])
+        self.assertEqual((len(request.wait()) > 0, request.finish), (True, "length"))
+
+    def test_a_request_goes_on_with_its_own_sequence_only(self):
+        engine, other = self.engine(), self.engine()
+        removed, strange = engine.sequence(), other.sequence()
+        removed.remove()
+        with self.assertRaisesRegex(saccade.Error, "removed"):
+            engine.submit([1], sequence=removed)
+        with self.assertRaisesRegex(saccade.Error, "another engine's"):
+            engine.submit([1], sequence=strange)
+
+    def test_ctrl_c(self):
+        def interrupt(*_):
+            os.kill(os.getpid(), signal.SIGINT)
+        with self.assertRaises(KeyboardInterrupt):
+            saccade.Model("smollm2-135m", threads=1, progress=interrupt)
+        engine = self.engine()
+        sequence = engine.sequence()
+        sequence.append([1, 2, 3], logits="all")
+        with self.assertRaises(KeyboardInterrupt):
+            engine.step(interrupt)
+        self.assertEqual(len(sequence), 3)
+
+    def test_loading_tells_its_progress(self):
+        shares = []
+        saccade.Model("smollm2-135m", threads=1, progress=shares.append)
+        self.assertEqual((shares == sorted(shares), shares[-1]), (True, 1.0))
+
     def test_an_engine_goes_with_its_last_reference(self):
         freed = []
         engine = self.engine()
@@ -298,6 +352,27 @@ class MethodTest(unittest.TestCase):
             saccade.Engine(MODEL, decode=["again:budgt=3"])
 
 
+class HelpTest(unittest.TestCase):
+    def test_what_is_public_is_explained(self):
+        """Each public name has a text for help(), and each function types that a checker can read."""
+        for name in saccade.__all__:
+            thing = getattr(saccade, name)
+            if name == "__version__":
+                continue
+            self.assertTrue(thing.__doc__, name)
+            members = vars(thing).items() if inspect.isclass(thing) else [(name, thing)]
+            for member, function in members:
+                function = function.fget if isinstance(function, property) else function
+                if not inspect.isfunction(function) or (member.startswith("_") and member != "__init__"):
+                    continue
+                where = f"{name}.{member}"
+                self.assertTrue(function.__doc__ or member == "__init__", where)
+                names = set(inspect.signature(function).parameters) - {"self", "record", "engine_options", "options"}
+                types = typing.get_type_hints(inspect.unwrap(function))
+                self.assertEqual(names - set(types), set(), where)
+                self.assertIn("return", types, where)
+
+
 class InstallTest(unittest.TestCase):
     def test_it_installs_and_runs_elsewhere(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -314,6 +389,7 @@ class InstallTest(unittest.TestCase):
                                   env={**env, "PYTHONPATH": f"{folder}/site"})
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f"{folder}/site", done.stdout)
+            self.assertTrue(pathlib.Path(folder, "site", "saccade", "py.typed").exists())
             version = subprocess.run([os.environ["SACCADE_BIN"], "--version"], capture_output=True, text=True,
                                      check=True).stdout.split()[1]
             self.assertEqual(done.stdout.split()[-1], version)
