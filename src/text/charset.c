@@ -71,6 +71,13 @@ static bool is_binary(const char *s, size_t n)
     return n_control > n / 100;
 }
 
+/* Texts of classic Mac OS, whose lines end with CR alone. Where a text is not, one that looks as if
+ * it had its encoding has a few letters of a western one, in a language without them: "Zo\xeb". */
+static bool is_old_mac(const char *s, size_t n)
+{
+    return memchr(s, '\r', n) && !memchr(s, '\n', n);
+}
+
 static bool is_known(const char *name)
 {
     const iconv_t cd = iconv_open("UTF-8", name);
@@ -88,7 +95,8 @@ static bool by_guess(struct charset_found *out, const char *s, size_t n)
         uchardet_data_end(guess);
         name = uchardet_get_charset(guess);
     }
-    snprintf(out->name, sizeof out->name, "%s", name);
+    const bool is_western = strcmp(name, "MAC-CENTRALEUROPE") == 0 && !is_old_mac(s, n);
+    snprintf(out->name, sizeof out->name, "%s", is_western ? "WINDOWS-1252" : name);
     uchardet_delete(guess);
     out->guessed = true;
     return out->name[0] && is_known(out->name);

@@ -62,6 +62,10 @@ static void encodings_become_utf8(void **state)
         "ber, \xe2\x80\x9eGr\xc3\xbc\xc3\x9f"
         "e\xe2\x80\x9c, und f\xc3\xbcr M\xc3\xa4nner. K\xc3\xb6nnen Sie h\xc3\xb6ren? "
         "Das w\xc3\xa4re nat\xc3\xbcrlich gut.");
+    /* Looks like a Mac's to uchardet, and is one only with a Mac's ends of lines. */
+    assert_text("Zo\xeb owns the key.\n", "Zo\xc3\xab owns the key.\n");
+    assert_text("Zo\xeb owns the key.", "Zo\xc3\xab owns the key.");
+    assert_text("Zo\xeb owns the key.\r", "Zo\xc5\xbd owns the key.\r");
 }
 
 static void a_stray_byte_in_much_utf8_is_replaced(void **state)
