@@ -162,6 +162,9 @@ static sac_status prepare(struct chat_program *p, sac_error *err)
     if (p->opt.system && !s->said.system)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for the system message");
     TRY(session_open(s, err));
+    /* A model without a chat template is told now, not behind a document or for each question. */
+    size_t n_tok = 0;
+    TRY(session_count(s, &n_tok, err));
     return line_open(&p->chat.line, chat_complete, &p->chat, err);
 }
 

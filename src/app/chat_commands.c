@@ -143,7 +143,13 @@ static void command_method(struct chat *c, const char *arg)
     if (!*arg) return show_methods(c);
     const char *prefill = skip_word(arg, "prefill"), *decode = skip_word(arg, "decode");
     const char *text = prefill ? prefill : decode ? decode : arg;
-    snprintf(spec, sizeof spec, "%.*s", (int)strcspn(text, " "), text);
+    const size_t n = strcspn(text, " ");
+    if (text[n + strspn(text + n, " ")])
+        return (void)fprintf(stderr,
+                             "/method: what is '%.40s' for? Parameters stand behind a colon, "
+                             "as in quest:budget=1024\n",
+                             text + n + strspn(text + n, " "));
+    snprintf(spec, sizeof spec, "%.*s", (int)n, text);
     const char *kind = prefill ? "prefill" : decode ? "decode" : kind_of(spec);
     if (!kind) return tell_kinds(spec);
     if (sac_method_check(kind, spec, &err) != SAC_OK) return (void)fprintf(stderr, "%s\n", err.msg);

@@ -305,7 +305,8 @@ void chat_files_load(struct chat *c, const char *arg)
                 fprintf(stderr, "%s; the conversation is read again\n", err.msg);
             if (session_count(&c->s, &n_all, &err) == SAC_OK && n_all + ROOM_TOK > c->s.plan.n_ctx)
                 fprintf(stderr,
-                        "it has %zu tokens and the context holds %u: /ctx %zu makes it longer\n",
+                        "it has %zu tokens, and the context of %u has no room for an answer behind "
+                        "them: /ctx %zu makes it longer\n",
                         n_all, c->s.plan.n_ctx, n_all + 1024);
         }
     }

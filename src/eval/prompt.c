@@ -62,7 +62,11 @@ sac_status prompt_form_tokens(const sac_model *model, const struct prompt_form *
     size_t n = 0;
     if (form->system) msgs[n++] = (sac_message){.role = "system", .content = form->system};
     msgs[n++] = (sac_message){.role = "user", .content = text->data};
-    return prompt_chat(model, msgs, n, form->chat_template, out_tok, out_n, err);
+    const sac_status status = prompt_chat(model, msgs, n, form->chat_template, out_tok, out_n, err);
+    if (status != SAC_ERR_NOT_FOUND || !err) return status;
+    const sac_error why = *err;
+    return error_set(err, status, "%.400s (--chat-template NAME), or go without one (--raw)",
+                     why.msg);
 }
 
 static sac_status form_letter(const sac_model *model, const struct prompt_form *form,

@@ -135,6 +135,16 @@ class Piped(unittest.TestCase):
         self.assertIn("/ctx", done.stderr)
         self.assertRegex(done.stdout, r"last answer  4 tokens")
 
+    def test_a_model_without_a_template_is_told_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/base.gguf"
+            make_tiny.write(path, make_tiny.Spec(arch="gemma3"))
+            done = saccade("chat", "-m", path, "-f", __file__, stdin="Hi\nHi\n")
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+            self.assertIn("has no chat template", done.stderr)
+            done = saccade("chat", "-m", path, "--chat-template", "chatml", "-n", "1", stdin="Hi\n")
+            self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_a_document_that_is_too_long_is_refused_and_offered_in_parts(self):
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
             f.write("The sea was calm that day.\n" * 40 + "The spare key lies under the flowerpot.\n")
@@ -185,11 +195,13 @@ class Piped(unittest.TestCase):
 
     def test_methods_change_in_mid_conversation(self):
         done = chat(["/method", "Hi", "/method quest:budget=64", "/method auto", "/method qest",
-                     "/method decode quest:budge=3", "/method prefill auto", "/method", "Hm?", "/stats"],
+                     "/method decode quest:budge=3", "/method prefill auto", "/method psa budget=64", "/method",
+                     "Hm?", "/stats"],
                     "--temp", "0", "-n", "4", "-c", "512")
         self.assertIn("prefill  dense\ndecode   full\n", done.stdout)
         self.assertIn("prefill  auto\ndecode   quest:budget=64\n", done.stdout)
-        for word in ("there are two: /method prefill auto", "did you mean 'quest'?", "did you mean 'budget'?"):
+        for word in ("there are two: /method prefill auto", "did you mean 'quest'?", "did you mean 'budget'?",
+                     "what is 'budget=64' for?"):
             self.assertIn(word, done.stderr)
         self.assertNotIn("read again", done.stderr)
         self.assertGreater(int(re.search(r"(\d+) reused", done.stdout)[1]), 30) # the sequence went over

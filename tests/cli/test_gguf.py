@@ -63,6 +63,7 @@ class Gguf(unittest.TestCase):
         done = saccade("run", "-m", self.path, "-p", "x", "-n", "1")
         self.assertEqual(done.returncode, 1)
         self.assertIn("has no chat template: name a built-in one, chatml, llama2", done.stderr)
+        self.assertIn("(--chat-template NAME), or go without one (--raw)", done.stderr)
         self.assertEqual(saccade("run", "-m", self.path, "-p", "x", "-n", "1", "--chat-template", "chatml").returncode, 0)
 
     def test_parts_are_one_model(self):
