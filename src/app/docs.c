@@ -205,10 +205,19 @@ static sac_status check_names(const struct action *a, sac_error *err)
     return SAC_OK;
 }
 
+/* The name and blanks up to the next column: bytes of a character that go on are no columns. */
+static void print_name(const char *name)
+{
+    int n_more = 0;
+    for (const char *at = name; *at; at++) n_more += (*at & 0xc0) == 0x80;
+    printf("%-*s", 32 + n_more, name);
+}
+
 static void print_line(const sac_doc *d)
 {
     char size[24], used[24];
-    printf("%-32s %8u %10s  %-4s  %-24.24s  %s%s%s%s\n", d->name, d->n_tok - d->n_head,
+    print_name(d->name);
+    printf(" %8u %10s  %-4s  %-24.24s  %s%s%s%s\n", d->n_tok - d->n_head,
            units_size(d->bytes, size), sac_kv_type_name(d->type_k), d->model,
            date_of(d->used, used), d->pinned ? "  pinned" : "", d->tags[0] ? "  " : "", d->tags);
 }
@@ -271,7 +280,8 @@ static int verify(struct action *a, sac_error *err)
             if (!ok) cJSON_AddStringToObject(o, "error", err->msg);
             cJSON_AddItemToArray(all, o);
         } else {
-            printf("%-32s %s\n", a->doc[i].name, ok ? "ok" : err->msg);
+            print_name(a->doc[i].name);
+            printf(" %s\n", ok ? "ok" : err->msg);
         }
     }
     if (all && output_json(all) != EXIT_OK) return EXIT_RUNTIME;

@@ -51,6 +51,13 @@ class Docs(unittest.TestCase):
         self.assertFalse(file.exists())
         self.assertIn("no documents", self.docs("list").stdout)
 
+    def test_columns_stand_below_each_other_whatever_the_letters(self):
+        self.add(self.file)
+        self.add(self.file, "--name", "Übergröße")
+        for action, word in (("list", " f16 "), ("verify", " ok")):
+            ends = {line.index(word) for line in self.docs(action).stdout.splitlines() if word in line}
+            self.assertEqual(len(ends), 1, self.docs(action).stdout)
+
     def test_options_of_the_model_mean_nothing_where_none_is_loaded(self):
         self.add(self.file)
         for action in (["list"], ["show", "archive.txt"], ["verify"], ["gc"]):
