@@ -382,13 +382,11 @@ static sac_status check_sparse(const cJSON *sparse, struct refusal *ref)
     return SAC_OK;
 }
 
-static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                              struct refusal *ref)
+static sac_status read_members(struct ask *a, const cJSON *sparse, const struct ask_rules *rules,
+                               struct refusal *ref)
 {
-    const cJSON *sparse = json_get(o, "sparse");
     const sac_engine_params *e = &rules->engine;
     const char *decode = NULL, *prefill = NULL;
-    if (!sparse) return SAC_OK;
     TRY(check_sparse(sparse, ref));
     TRY(ask_text(sparse, "decode", &decode, ref));
     TRY(ask_text(sparse, "prefill", &prefill, ref));
@@ -400,6 +398,24 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
     TRY(ask_bool(sparse, "audit", &a->audit, ref));
     TRY(ask_bool(sparse, "dense", &a->sparse.dense, ref));
     return read_dials(a, sparse, ref);
+}
+
+/* Passes on what came of reading a member of `object`: a refusal names it by both. */
+static sac_status of_member(sac_status status, const char *object, struct refusal *ref)
+{
+    char name[sizeof ref->param], full[sizeof ref->param];
+    if (status == SAC_OK || strncmp(ref->param, object, strlen(object)) == 0) return status;
+    snprintf(name, sizeof name, "%s", ref->param);
+    snprintf(full, sizeof full, "%.20s.%.40s", object, ref->param);
+    refusal_rename(ref, name, full);
+    return status;
+}
+
+static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                              struct refusal *ref)
+{
+    const cJSON *sparse = json_get(o, "sparse");
+    return sparse ? of_member(read_members(a, sparse, rules, ref), "sparse", ref) : SAC_OK;
 }
 
 /* ---- All of it ---- */
@@ -535,7 +551,8 @@ static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref
     if (options && !cJSON_IsObject(options))
         return refusal_set(ref, REFUSAL_REQUEST, "stream_options",
                            "'stream_options' is not an object");
-    return ask_bool(options, "include_usage", &a->include_usage, ref);
+    return of_member(ask_bool(options, "include_usage", &a->include_usage, ref), "stream_options",
+                     ref);
 }
 
 /* "return_attention": true, false or "tokens". */

@@ -158,7 +158,13 @@ class Fields(unittest.TestCase):
             error = server.refusal(400, "/v1/completions", {**body, "stream": stream, "sparse": {"mass": 0.5}})
             self.assertIn("full", error["message"])
         for wrong in ({"mass": 2}, {"budget": []}, {"budget": "5x"}, {"min_ctx": 0}, {"dense": 1}):
-            server.refusal(400, "/v1/completions", {**body, "sparse": {"decode": "quest", **wrong}})
+            error = server.refusal(400, "/v1/completions", {**body, "sparse": {"decode": "quest", **wrong}})
+            self.assertIn(next(iter(wrong)), error["message"])
+            if wrong != {"budget": "5x"}:  # of which the method itself speaks
+                self.assertEqual(error["param"], "sparse." + next(iter(wrong)))
+                self.assertIn(f"'{error['param']}'", error["message"])
+        error = server.refusal(400, "/v1/completions", {**body, "stream_options": {"include_usage": 1}})
+        self.assertEqual(error["param"], "stream_options.include_usage")
 
     def test_unknown_fields_pass(self):
         server.answer("/v1/chat/completions", chat("Hi", max_tokens=1, user="me", store=False, zzz=1))
