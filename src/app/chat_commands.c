@@ -163,10 +163,9 @@ static void command_method(struct chat *c, const char *arg)
 static void command_ctx(struct chat *c, const char *arg)
 {
     struct session_plan plan = c->s.plan;
-    char *end;
-    const unsigned long n = strtoul(arg, &end, 10);
+    uint64_t n;
     if (!*arg) return (void)printf("the context holds %u tokens\n", plan.n_ctx);
-    if (*arg < '0' || *arg > '9' || *end || n < N_CTX_LEAST || n > UINT32_MAX)
+    if (!units_tokens(arg, &n) || n < N_CTX_LEAST || n > UINT32_MAX)
         return (void)fprintf(stderr, "/ctx: '%.40s' is no number of tokens, at least %u\n", arg,
                              N_CTX_LEAST);
     const uint32_t held = sac_seq_length(c->s.engine, c->s.seq, NULL);

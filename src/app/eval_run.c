@@ -12,6 +12,7 @@
 #include "app/particulars.h"
 #include "app/progress.h"
 #include "app/source.h"
+#include "app/units.h"
 
 #include "base/folder.h"
 #include "base/mem.h"
@@ -24,7 +25,6 @@
 
 #include <assert.h>
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,16 +123,11 @@ bool eval_run_word(const char **at, char *word, size_t bytes)
 int eval_run_contexts(const struct eval_run *r, const char *otherwise, uint32_t ctx[EVAL_CTX_MAX],
                       uint32_t *out_n)
 {
-    char word[32], *end;
+    char word[32];
+    uint64_t v;
     const char *at = r->ctx ? r->ctx : otherwise;
     for (*out_n = 0; eval_run_word(&at, word, sizeof word); ++*out_n) {
-        errno = 0;
-        unsigned long long v = strtoull(word, &end, 10);
-        if (*end == 'k' || *end == 'K') {
-            v *= 1024;
-            end++;
-        }
-        if (end == word || *end || errno || word[0] == '-' || v < 256 || v > 16777216)
+        if (!units_tokens(word, &v) || v < 256 || v > 16777216)
             return options_usage_error(r->command,
                                        "option '--ctx': '%s' is no number of tokens "
                                        "from 256 to 16m",

@@ -11,6 +11,7 @@
 #include "app/complete.h"
 #include "app/habits.h"
 #include "app/optfile.h"
+#include "app/units.h"
 #include "base/suggest.h"
 
 #include <assert.h>
@@ -126,9 +127,12 @@ static bool parse_integer(const struct option_spec *s, const char *text, void *f
                       : wide                  ? 0x1p63
                                               : INT32_MAX;
     char *end;
+    uint64_t n_tok;
     errno = 0;
-    const long long v = strtoll(text, &end, 10);
-    if (end == text || *end) {
+    long long v = strtoll(text, &end, 10);
+    const bool is_tokens = s->tokens && units_tokens(text, &n_tok);
+    if (is_tokens) v = (long long)n_tok;
+    if (!is_tokens && (end == text || *end)) {
         snprintf(why, 128, "is not a whole number");
         return false;
     }

@@ -40,6 +40,7 @@ struct option_spec {
     const char *env;     /* "CTX_SIZE" reads SACCADE_ARG_CTX_SIZE; NULL: none */
     const char *choices; /* "f16|bf16|q8=q8_0": '=' gives a second spelling of one choice */
     double min, max;     /* of numbers, inclusive; both 0: what the type holds */
+    bool tokens;         /* of an OPTION_U32: "8k" is 8192 (units_tokens) */
 };
 
 struct option_group {

@@ -1,7 +1,10 @@
 /* units.c: see the header. */
 #include "app/units.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 const char *units_size(uint64_t bytes, char buf[UNITS_BYTES])
 {
@@ -11,4 +14,15 @@ const char *units_size(uint64_t bytes, char buf[UNITS_BYTES])
     for (; size >= 1024 && i < 3; i++) size /= 1024;
     snprintf(buf, UNITS_BYTES, "%.1f %s", size, units[i]);
     return buf;
+}
+
+bool units_tokens(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    const unsigned long long n = strtoull(text, &end, 10);
+    const bool is_k = *end == 'k' || *end == 'K';
+    if (!isdigit((unsigned char)*text) || errno || end[is_k] || n > UINT64_MAX >> 20) return false;
+    *out = is_k ? n * 1024 : n;
+    return true;
 }

@@ -2,10 +2,14 @@
 #ifndef SAC_APP_UNITS_H
 #define SAC_APP_UNITS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* "1.4 MiB" in a buffer of the caller. */
 #define UNITS_BYTES 24u
 const char *units_size(uint64_t bytes, char buf[UNITS_BYTES]);
+
+/* "4096" or "4k", 1024 to a k, as contexts are called; false: it is no number of tokens. */
+bool units_tokens(const char *text, uint64_t *out);
 
 #endif

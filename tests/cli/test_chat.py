@@ -151,13 +151,14 @@ class Piped(unittest.TestCase):
             f.flush()
             args = ("-c", "256", "-n", "12", "--temp", "0")
             done = chat([f"/file {f.name}", "Hi", "/docs", f"/file {f.name} 4/4", "Where is the key?",
-                         "/docs", f"/unfile {f.name} 4/4", "/docs", "/ctx 600", f"/file {f.name}",
+                         "/docs", f"/unfile {f.name} 4/4", "/docs", "/ctx 1k", "/ctx", f"/file {f.name}",
                          "Where is the key?"], *args)
             ahead = chat(["Where is the key?"], "-f", f.name, *args)
         self.assertEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"has \d+ tokens; with it the conversation has \d+, and the context holds 256")
         for word in ("goes on without it", f"/file {f.name} 1/4", "/ctx "):
             self.assertIn(word, done.stderr)
+        self.assertEqual(done.stdout.count("the context holds 1024 tokens"), 2)
         self.assertEqual(done.stdout.count("there is no document"), 2, done.stdout)
         self.assertRegex(done.stdout, r"tokens  \S+ 4/4  \(before question 2\)")
         self.assertEqual(done.stdout.count("The key is in the spare key"), 2, done.stdout)

@@ -389,6 +389,7 @@ class Refusals(unittest.TestCase):
         self.assert_fails(("-f", "-"), 1, "the context holds 8192", "--rope-scaling yarn --rope-scale 2",
                           stdin="word " * 9000)
         self.assert_fails(("-p", QUESTION, "-c", "5"), 1, "a larger -c, or none")
+        self.assert_fails(("-f", "-", "-c", "1k"), 1, "the context holds 1024", stdin="word " * 2000)
 
     def test_context_beyond_the_training_is_told(self):
         words = "the context of 9000 is beyond the 8192 tokens"
