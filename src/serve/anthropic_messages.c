@@ -115,14 +115,23 @@ static void read_begin(cJSON *chat, const cJSON *messages)
         cJSON_AddTrueToObject(chat, "continue_final_message");
 }
 
-static void read_tools(cJSON *out, const cJSON *body)
+/* Tools that this API's own servers run, or whose form their models know, have types of their own.
+ */
+static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     const cJSON *tools = json_get(body, "tools"), *tool;
-    if (!cJSON_IsArray(tools)) json_copy(out, "tools", body, "tools"); /* to be refused */
-    if (!cJSON_IsArray(tools)) return;
+    if (!cJSON_IsArray(tools)) {
+        json_copy(out, "tools", body, "tools"); /* to be refused */
+        return SAC_OK;
+    }
     cJSON *list = cJSON_AddArrayToObject(out, "tools");
     cJSON_ArrayForEach(tool, tools)
     {
+        const cJSON *type = json_get(tool, "type");
+        if (type && !json_says(tool, "type", "custom"))
+            return refusal_set(ref, REFUSAL_UNSUPPORTED, "tools",
+                               "one of the 'tools' is '%.40s': this server knows 'custom' ones",
+                               cJSON_IsString(type) ? type->valuestring : "?");
         cJSON *o = cJSON_CreateObject(), *function;
         cJSON_AddStringToObject(o, "type", "function");
         function = cJSON_AddObjectToObject(o, "function");
@@ -131,6 +140,7 @@ static void read_tools(cJSON *out, const cJSON *body)
         json_copy(function, "parameters", tool, "input_schema");
         cJSON_AddItemToArray(list, o);
     }
+    return SAC_OK;
 }
 
 /* {"type": "auto"|"any"|"tool"|"none"} */
@@ -161,9 +171,9 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         json_copy(chat, same[i], body, same[i]);
     json_copy(chat, "stop", body, "stop_sequences");
-    read_tools(chat, body);
     read_choice(chat, body);
-    sac_status status = read_messages(messages, body, ref);
+    sac_status status = read_tools(chat, body, ref);
+    if (status == SAC_OK) status = read_messages(messages, body, ref);
     read_begin(chat, messages);
     if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);
     if (status == SAC_OK && a->n != 1)

@@ -61,6 +61,9 @@ class Messages(unittest.TestCase):
             status, _, reply = server.post("/v1/messages", {**self.BODY, "tools": [], field: value})
             self.assertEqual(status, 400, field)
             self.assertIn(f"'{field}'", reply["error"]["message"])
+        tool = {"name": "f", "input_schema": {"type": "object"}}
+        for kind, want in (({}, 200), ({"type": "custom"}, 200), ({"type": "web_search_20250305"}, 501)):
+            self.assertEqual(server.post("/v1/messages", {**self.BODY, "tools": [{**tool, **kind}]})[0], want)
         for field, value in (("max_output_tokens", 0), ("tools", 3), ("tool_choice", 3), ("text", "x"),
                              ("instructions", []), ("text", {"format": 3}), ("text", {"format": {"type": "x"}}), ("input", [])):
             error = server.refusal(400, "/v1/responses", {"input": "Hi", field: value})
