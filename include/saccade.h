@@ -272,8 +272,7 @@ typedef enum sac_reuse_end {
     SAC_REUSE_ENDS,
 } sac_reuse_end;
 
-/* The same in words. */
-SAC_API const char *sac_reuse_end_text(sac_reuse_end end);
+SAC_API const char *sac_reuse_end_text(sac_reuse_end end); /* the same in words */
 
 typedef struct sac_engine_stats {
     uint64_t n_step;
@@ -682,7 +681,8 @@ typedef struct sac_event {
     sac_timings timings;      /* SAC_EVENT_TOKEN: so far; SAC_EVENT_DONE */
     sac_reads reads;          /* SAC_EVENT_DONE: of the request's rows, including recomputed ones */
 } sac_event;
-/* True cancels the request. */
+/* Called by sac_run after a step; it may submit and cancel. True cancels the request; if another
+ * thread is to stop it, return a flag that it sets. */
 typedef bool (*sac_event_fn)(void *user, const sac_event *event);
 
 /* Constrains a request's tokens in addition to its sampling, for example by a grammar. All
@@ -729,15 +729,15 @@ typedef struct sac_request {
     /* Gets this request's decode rows (`watch`) like sac_engine_set_recorder's function, again
      * where rows are recomputed, none where a method has evicted tokens; NULL: none. */
     sac_read_fn on_read;
-    sac_event_fn on_event;
-    void *user; /* of both */
+    sac_event_fn on_event; /* required */
+    void *user;            /* of both */
 } sac_request;
 
 SAC_API sac_request sac_request_default(void);
 /* Queues a request; SAC_ERR_CONTEXT with both counts if the prompt does not fit. */
 SAC_API SAC_NODISCARD sac_status sac_submit(sac_engine *engine, const sac_request *request,
                                             uint64_t *out_id, sac_error *err);
-SAC_API void sac_cancel(sac_engine *engine, uint64_t request_id);
+SAC_API void sac_cancel(sac_engine *engine, uint64_t request_id); /* in the next sac_run */
 /* One step for all requests, without logits of bare sequences; `*out_active`: the unfinished
  * ones. */
 SAC_API SAC_NODISCARD sac_status sac_run(sac_engine *engine, uint32_t *out_active, sac_error *err);
