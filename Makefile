@@ -100,7 +100,7 @@ CUDA_CHECKS = check_attn check_plan check_segment check_lanes check_observe chec
 check-cuda: deps-test deps-cuda ## kernels of a GPU against the reference; SANITIZER=memcheck (racecheck, initcheck, synccheck) watches them, AS=86 (80, 89, 100, 120) is code of other GPUs, on an H200
 	@$(call CONFIGURE,werror) $(CUDA_ARGS)
 	@$(call BUILD,build) --target saccade_cuda $(CUDA_CHECKS)
-	@SAC_CHECK_CUDA=$(CUDA_LIBRARY) tools/check_cuda.sh build/tests $(CUDA_CHECKS)
+	@SAC_CHECK_CUDA=$(CUDA_LIBRARY) JOBS=$(JOBS) tools/check_cuda.sh build/tests $(CUDA_CHECKS)
 
 bench-cuda: deps-test deps-cuda ## speed of attention and of linear layers on a GPU; OUTPUT=json for machines
 	@$(call CONFIGURE,werror) $(CUDA_ARGS)

@@ -3,6 +3,7 @@
  * one taken may be on either side, and a list must hold what all lines above that border ask for,
  * and nothing that lines below it do. The greedy rule is followed line by line, with attention
  * rounded as it is there. */
+#include "brief.h"
 #include "cuda_lib.h"
 
 #include "methods/lines.h"
@@ -411,6 +412,10 @@ static void lines_are_taken_in_rounds(void **state)
             p.q[i] = f16_to_f32(f32_to_f16(2 * p.q[i]));
         make_greedy_call(&c, by_group);
         assert_true(assert_lines_of_rounds(&c) > 3);
+        if (is_brief()) {
+            free_sequence();
+            continue;
+        }
         /* One cell less, and a head has no gain. */
         run_greedy(&c, 0, by_group ? GROUP : 1);
         c.op.most = (double)(greedy.n_cell - 1);
