@@ -371,10 +371,11 @@ static __device__ __forceinline__ void take_by_groups(const struct take_block &b
     int32_t *const limit = (int32_t *)(kernel_shared() + room::limit);
     for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
         limit[i] = c.limit[i];
-    if (threadIdx.x < room::n) { /* warps arrive */
-        meet_open(smem + room::full + threadIdx.x * 8, 4);
-        meet_open(smem + room::free + threadIdx.x * 8, o.alone ? 4 : 8);
-    }
+    if (threadIdx.x == 0) /* all, at places known before: tools see no other thread open one */
+        for (uint32_t i = 0; i < room::n; i++) { /* warps arrive */
+            meet_open(smem + room::full + i * 8, 4);
+            meet_open(smem + room::free + i * 8, o.alone ? 4 : 8);
+        }
     __syncthreads();
     if (o.group == 2) {
         wgmma_fewer_registers<40>();
