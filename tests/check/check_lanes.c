@@ -1,6 +1,7 @@
 /* check_lanes.c: the slots that choose (ops/lanes.h) as the CUDA library has them, against the
  * reference on the same numbers: marks, draws, lists and notes bit for bit, scores and shares but
  * for rounding. */
+#include "brief.h"
 #include "lane_pages.h"
 
 #include "methods/box.h"
@@ -75,7 +76,7 @@ static void the_best_are_the_same(void **state)
     (void)state;
     uint64_t seed = 1;
     const uint32_t item_tok[] = {1, PAGE_TOK / 2, PAGE_TOK};
-    for (int i = 0; i < 12; i++) take_as_the_reference(item_tok[i % 3], &seed);
+    for (uint32_t i = 0; i < 12 / brief_by(4); i++) take_as_the_reference(item_tok[i % 3], &seed);
 }
 
 static void ends_are_the_same(void **state)

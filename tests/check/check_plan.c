@@ -2,6 +2,7 @@
  * ranges and tokens for each tile of prompt rows. Oracle: attn_problem.h's brute force over the
  * same keys; and to name everything must give the bits of dense attention. */
 #include "attn_problem.h"
+#include "brief.h"
 
 /* ---- Decode rows ---- */
 
@@ -266,7 +267,7 @@ static void test_plans(void **state)
     const uint32_t tile_tok[] = {32, 64, 96, 128, 256}, dims[] = {64, 128, 160};
     struct planned *pl = mem_alloc(sizeof *pl);
     for (uint32_t t = 0; t < 5; t++)
-        for (uint32_t i = 0; i < 5; i++) {
+        for (uint32_t i = 0; i < 5; i += brief_by(2)) {
             const struct page_geom g = geom_of(2, dims[(t + i) % 3], types[t][0], types[t][1]);
             struct sequence s = sequence_make(f, g, i == 0 ? 200 : 700, t);
             struct problem p = problem_make(&s, 1 + (t + i) % 4, i == 0 ? 0 : 555, t);
@@ -289,7 +290,7 @@ static void test_full_plan(void **state)
         const struct page_geom g = geom_of(2, t % 2 ? 128 : 64, types[t][0], types[t][1]);
         struct sequence s = sequence_make(f, g, 640, t);
         struct problem p = problem_make(&s, 2, 100, t);
-        for (uint32_t i = 0; i < 5; i++) {
+        for (uint32_t i = 0; i < 5; i += brief_by(4)) {
             planned_draw(pl, &p, tile_tok[i], 8, i % 2, i);
             for (size_t j = 0; j < N_ISA; j++) {
                 const struct isa *isa = &f->isa[j];

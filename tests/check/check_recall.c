@@ -7,7 +7,7 @@
 #include "methods/decode/lfps.c"
 #include "methods/decode/lfps_away.c"
 
-enum { FIRST = 1003, N_STEP = 40, BRIEF_FIRST = 1021, N_BRIEF = 5 }; /* over a page's end */
+enum { FIRST = 1003, N_STEP = 40, BRIEF_FIRST = 1022, N_BRIEF = 4 }; /* over a page's end */
 
 static struct lane_bench b;
 
@@ -279,6 +279,7 @@ static void heads_on_the_sinks_have_no_say(void **state)
 {
     (void)state;
     check_answer(SAC_KV_F16, "lfps:budget=40,bypass=0.003");
+    if (is_brief()) return;
     check_answer(SAC_KV_F16, "lfps:budget=40,heads=group,bypass=0.003");
     check_answer(SAC_KV_Q8, "lfps:budget=40,bypass=0");
 }

@@ -372,8 +372,8 @@ static void make_greedy_call(struct call *c, bool by_group)
 {
     make_call(c);
     c->op.rule = OP_TRACE_GREEDY;
-    c->op.mass = 0.4;
-    c->op.beta = 0.8f;
+    c->op.mass = is_brief() ? 0.25 : 0.4;
+    c->op.beta = is_brief() ? 0.6f : 0.8f;
     c->op.most = (double)END * (END - POS);
     c->op.by_group = by_group;
     for (uint32_t i = 0; i < c->op.choose.n; i++) c->choose[i] = POS + 7 + i * 5;

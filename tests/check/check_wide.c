@@ -2,6 +2,7 @@
  * there in f16 (weight.plain): the same bits as by packed ones, of parts of several types, of a
  * GLU, and of more outputs than are multiplied at a time. And what a GLU packs for the next layer
  * at once: the same bits as if it had not. */
+#include "brief.h"
 #include "cuda_lib.h"
 
 #include "base/mem.h"
@@ -211,6 +212,7 @@ static void kept_rows_have_the_same_bits(void **state)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 2; k++)
             for (int r = 0; r < (i < 2 ? 3 : 2); r++) {
+                if (is_brief() && i == 2 && (k == 1 || r == 0)) continue;
                 const struct weight w[3] = {make_weight(QUANT_Q4_K, n_mid[i], N_IN, 3),
                                             make_weight(QUANT_Q6_K, n_mid[i], N_IN, 4),
                                             make_weight(QUANT_Q8_0, 35, n_mid[i], 5)};
@@ -223,8 +225,8 @@ static void kept_rows_have_the_same_bits(void **state)
 }
 
 /* A layer that adds to its rows, and the next one, which normalises them. */
-static void run_next(float *to, float *sums, const struct weight w[2], uint32_t n_mid, uint32_t n_row,
-                     bool waits)
+static void run_next(float *to, float *sums, const struct weight w[2], uint32_t n_mid,
+                     uint32_t n_row, bool waits)
 {
     static float norm[MOST];
     for (uint32_t i = 0; i < n_mid; i++) norm[i] = 1 + (float)(i % 7) / 8;
@@ -254,15 +256,15 @@ static void run_next(float *to, float *sums, const struct weight w[2], uint32_t 
     get(sums, mid, bytes);
 }
 
-/* Rows that are packed when they have just been added up are those that lie there: narrower than the
- * ones before, whose scratch they share, as wide, and wider. */
+/* Rows that are packed when they have just been added up are those that lie there: narrower than
+ * the ones before, whose scratch they share, as wide, and wider. */
 static void rows_packed_at_once_have_the_same_bits(void **state)
 {
     (void)state;
     static const uint32_t n_mid[] = {64, 96, N_IN, 1088, MOST}, n_row[] = {1, 4, 9};
     static float sums[2][9 * MOST];
-    for (int i = 0; i < 5; i++)
-        for (int r = 0; r < 3; r++) {
+    for (int i = 0; i < (is_brief() ? 4 : 5); i++)
+        for (int r = 0; r < 3; r += (int)brief_by(2)) {
             const struct weight w[2] = {make_weight(QUANT_Q4_K, n_mid[i], N_IN, 3),
                                         make_weight(QUANT_Q8_0, 35, n_mid[i], 5)};
             for (uint32_t k = 0; k < n_row[r] * n_mid[i]; k++)

@@ -1,6 +1,7 @@
 /* test_depot.c: pages below a device's memory, on the CUDA backend's own kernels, which grid.h runs
  * on a CPU: however few frames the device has, the bits are those of one that holds all, and what
  * is said of hits and fetches fits together. `make check-cuda` runs it on a GPU. */
+#include "../check/brief.h"
 #include "device_bench.h"
 
 enum { N_PROMPT = 95, N_STEP = 2, DIM = 64, N_TEXT = 130 };
@@ -159,7 +160,7 @@ static void few_frames_give_the_same_bits(void **state)
                                   {model, SAC_KV_F16, 2, N_METHOD, 7},
                                   {model, SAC_KV_Q8, 2, 4, 10},
                                   {windowed, SAC_KV_BF16, 6, 1, LEAST}};
-    for (int i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 4; i += brief_by(3)) {
         const sac_tier_stats none = live_with(&scene[i], 0, &want);
         const sac_tier_stats some = live_with(&scene[i], frames_of(scene[i].n_frame), &got);
         assert_null(none.backend);
