@@ -1,13 +1,14 @@
 /* check_wide.c: linear layers of prompt rows as the CUDA library has them, by matrices that lie
  * there in f16 (weight.plain): the same bits as by packed ones, of parts of several types, of a
- * GLU, and of more outputs than are multiplied at a time. And what a GLU packs for the next layer
- * at once: the same bits as if it had not. */
+ * GLU, and of more outputs than are multiplied at a time. What a GLU packs for the next layer
+ * at once: the same bits as if it had not. And how large or small sums may be. */
 #include "brief.h"
 #include "cuda_lib.h"
 
 #include "base/mem.h"
 #include "random_rows.h"
 
+#include <math.h>
 #include <string.h>
 
 /* MANY: more than a panel. MOST: of a GLU that is packed. */
@@ -233,14 +234,15 @@ static void run_next(float *to, float *sums, const struct weight w[2], uint32_t 
     const size_t bytes = (size_t)n_row * n_mid * sizeof(float);
     float *mid = put(sums, bytes), *y = put_any((size_t)n_row * w[1].n_out * sizeof *y);
     const float *by = put(norm, n_mid * sizeof *norm);
-    struct op_linear op = {.x = put(x, sizeof x),
-                           .x_stride = N_IN,
-                           .n_row = n_row,
-                           .n_in = N_IN,
-                           .kind = ROW_PROMPT,
-                           .epilogue = LINEAR_ADD,
-                           .n_part = 1,
-                           .part = {{&w[0], NULL, mid, n_mid}}};
+    struct op_linear op = {
+        .x = put(x, sizeof x),
+        .x_stride = N_IN,
+        .n_row = n_row,
+        .n_in = N_IN,
+        .kind = ROW_PROMPT,
+        .epilogue = LINEAR_ADD,
+        .n_part = 1,
+        .part = {{&w[0], n_row % 2 ? NULL : put(bias, sizeof bias), mid, n_mid}}};
     op.scratch_bytes = api->linear_scratch(1, n_row, N_IN + n_mid, n_mid + w[1].n_out);
     op.scratch = put_any(op.scratch_bytes);
     assert_int_equal(api->linear(device, &op), SAC_OK);
@@ -277,6 +279,46 @@ static void rows_packed_at_once_have_the_same_bits(void **state)
         }
 }
 
+/* Sums of several matrices lie in 16 bits, whose range is narrow: of values that are all as large
+ * as the largest there is no infinity, and of rows and outputs that are small, no zero. */
+static void sums_of_any_size_are_kept(void **state)
+{
+    (void)state;
+    static const float scale[] = {1, 0x1p-60f, 0x1p60f}, weight[] = {1.9990234f, 0x1.ffcp-30f};
+    const float value = 1.9990234f;
+    static float ones[16 * N_IN], rows[3 * N_IN], y[3 * 2 * 16];
+    struct weight w[2];
+    for (int i = 0; i < 2; i++) {
+        weight_init(&w[i], QUANT_F32, 16, N_IN);
+        for (uint32_t k = 0; k < 16 * N_IN; k++) ones[k] = weight[i];
+        w[i].data = mem_map(weight_bytes(&w[i]));
+        assert_non_null(w[i].data);
+        weight_pack(pool, &w[i], (const uint8_t *)ones);
+        uint8_t *const data = w[i].data;
+        w[i].data = put(data, weight_bytes(&w[i]));
+        mem_unmap(data, weight_bytes(&w[i]));
+    }
+    for (uint32_t k = 0; k < 3 * N_IN; k++) rows[k] = value * scale[k / N_IN];
+    float *const there = put_any(sizeof y);
+    struct op_linear op = {.x = put(rows, sizeof rows),
+                           .x_stride = N_IN,
+                           .n_row = 3,
+                           .n_in = N_IN,
+                           .kind = ROW_PROMPT,
+                           .epilogue = LINEAR_STORE,
+                           .n_part = 2,
+                           .part = {{&w[0], NULL, there, 32}, {&w[1], NULL, there + 16, 32}}};
+    op.scratch_bytes = api->linear_scratch(1, 3, N_IN, 32);
+    op.scratch = put_any(op.scratch_bytes);
+    assert_int_equal(api->linear(device, &op), SAC_OK);
+    get(y, there, sizeof y);
+    for (uint32_t i = 0; i < 3 * 32; i++) {
+        const float want = value * scale[i / 32] * weight[i / 16 % 2] * N_IN;
+        assert_true(fabsf(y[i] - want) <= want * 0x1p-10f);
+    }
+    give_all();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +329,7 @@ int main(void)
         cmocka_unit_test(what_lies_there_is_what_is_multiplied),
         cmocka_unit_test(kept_rows_have_the_same_bits),
         cmocka_unit_test(rows_packed_at_once_have_the_same_bits),
+        cmocka_unit_test(sums_of_any_size_are_kept),
     };
     return cmocka_run_group_tests(tests, open_problem, close_problem);
 }

@@ -14,23 +14,43 @@ void blas_close(struct cuda_blas *b)
     (void)b;
 }
 
+struct product {
+    void *out; /* [n_row, stride] f32 or halves, from the first output on */
+    size_t stride;
+    const __half *x, *w;
+    uint32_t width, n_out;
+    bool halves;
+};
+
 /* A thread computes one output of a row. */
-static void multiply(float *out, size_t stride, const __half *x, const __half *w, uint32_t width,
-                     uint32_t n_out)
+static void multiply(const struct product p)
 {
     kernel_begin();
     const uint32_t o = blockIdx.x * blockDim.x + threadIdx.x;
-    if (o >= n_out) return;
+    const size_t at = (size_t)blockIdx.y * p.stride + o;
+    if (o >= p.n_out) return;
     float sum = 0;
-    for (uint32_t i = 0; i < width; i++)
-        sum += __half2float(x[(size_t)blockIdx.y * width + i]) *
-               __half2float(w[(size_t)o * width + i]);
-    out[(size_t)blockIdx.y * stride + o] = sum;
+    for (uint32_t i = 0; i < p.width; i++)
+        sum += __half2float(p.x[(size_t)blockIdx.y * p.width + i]) *
+               __half2float(p.w[(size_t)o * p.width + i]);
+    if (p.halves)
+        ((__half *)p.out)[at] = __float2half_rn(sum * linear_half_by(p.width));
+    else
+        ((float *)p.out)[at] = sum;
 }
 
-sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
-                         const struct linear_rows *rows, const __half *w, uint32_t n_out)
+sac_status blas_multiply(struct cuda_device *d, const struct linear_sums *to, uint32_t first,
+                         const __half *w, uint32_t n_out)
 {
-    return queue_launch(d, "product of matrices", multiply, dim3((n_out + 63) / 64, rows->n_row),
-                        64, 0, out, stride, rows->x, w, rows->width, n_out);
+    struct product p;
+    memset(&p, 0, sizeof p);
+    p.out = (uint8_t *)to->at + first * (to->halves ? sizeof(__half) : sizeof(float));
+    p.stride = to->stride;
+    p.x = to->rows->x;
+    p.w = w;
+    p.width = to->rows->width;
+    p.n_out = n_out;
+    p.halves = to->halves;
+    return queue_launch(d, "product of matrices", multiply,
+                        dim3((n_out + 63) / 64, to->rows->n_row), 64, 0, p);
 }

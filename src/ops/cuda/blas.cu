@@ -24,6 +24,7 @@
 struct blas_shape {
     uint32_t n_in, n_out;
     size_t stride; /* of results */
+    bool halves;   /* they are */
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -31,7 +32,7 @@ struct cuda_blas {
     void *library;
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t w, x, y;
+    cublasLtMatrixLayout_t w, x, y[2]; /* y in f32, and in halves */
     cublasLtMatmulPreference_t preference;
     void *space; /* [SPACE] */
     struct blas_shape shape[SHAPES_MAX];
@@ -96,14 +97,14 @@ static bool make_parts(struct cuda_blas *b)
                CUBLAS_STATUS_SUCCESS &&
            b->layout_create(&b->w, CUDA_R_16F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
            b->layout_create(&b->x, CUDA_R_16F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
-           b->layout_create(&b->y, CUDA_R_32F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
+           b->layout_create(&b->y[0], CUDA_R_32F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
+           b->layout_create(&b->y[1], CUDA_R_16F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
            b->preference_create(&b->preference) == CUBLAS_STATUS_SUCCESS &&
            b->preference_set(b->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space,
                              sizeof space) == CUBLAS_STATUS_SUCCESS &&
            b->preference_set(b->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                              sizeof schemes) == CUBLAS_STATUS_SUCCESS &&
-           set_alignment(b) &&
-           cudaMalloc(&b->space, SPACE) == cudaSuccess;
+           set_alignment(b) && cudaMalloc(&b->space, SPACE) == cudaSuccess;
 }
 
 void blas_close(struct cuda_blas *b)
@@ -155,45 +156,53 @@ static bool set_layout(const struct cuda_blas *b, cublasLtMatrixLayout_t l, uint
 }
 
 /* As cuBLAS sees it, by columns: y [n_out, n_row] = (w [n_in, n_out])^T x [n_in, n_row]. */
-static bool set_layouts(const struct cuda_blas *b, uint32_t n_in, uint32_t n_out, size_t stride,
-                        uint32_t n_row)
+static bool set_layouts(const struct cuda_blas *b, const struct blas_shape *s, uint32_t n_row)
 {
-    return set_layout(b, b->w, n_in, n_out, n_in) && set_layout(b, b->x, n_in, n_row, n_in) &&
-           set_layout(b, b->y, n_out, n_row, (int64_t)stride);
+    return set_layout(b, b->w, s->n_in, s->n_out, s->n_in) &&
+           set_layout(b, b->x, s->n_in, n_row, s->n_in) &&
+           set_layout(b, b->y[s->halves], s->n_out, n_row, (int64_t)s->stride);
 }
 
-/* The algorithm of a shape; NULL: there is none. */
-static const cublasLtMatmulAlgo_t *algorithm(struct cuda_blas *b, uint32_t n_in, uint32_t n_out,
-                                             size_t stride)
+/* The shape like this one, with its algorithm; NULL: there is none. */
+static const struct blas_shape *find_shape(struct cuda_blas *b, const struct blas_shape *like)
 {
-    for (uint32_t i = 0; i < b->n_shape; i++)
-        if (b->shape[i].n_in == n_in && b->shape[i].n_out == n_out && b->shape[i].stride == stride)
-            return &b->shape[i].algo;
+    for (uint32_t i = 0; i < b->n_shape; i++) {
+        const struct blas_shape *s = &b->shape[i];
+        if (s->n_in == like->n_in && s->n_out == like->n_out && s->stride == like->stride &&
+            s->halves == like->halves)
+            return s;
+    }
+    const cublasLtMatrixLayout_t y = b->y[like->halves];
     cublasLtMatmulHeuristicResult_t result;
     int n = 0;
-    if (b->n_shape == SHAPES_MAX || !set_layouts(b, n_in, n_out, stride, ROWS) ||
-        b->heuristic(b->handle, b->desc, b->w, b->x, b->y, b->y, b->preference, 1, &result, &n) !=
+    if (b->n_shape == SHAPES_MAX || !set_layouts(b, like, ROWS) ||
+        b->heuristic(b->handle, b->desc, b->w, b->x, y, y, b->preference, 1, &result, &n) !=
             CUBLAS_STATUS_SUCCESS ||
         n == 0)
         return NULL;
     struct blas_shape *s = &b->shape[b->n_shape++];
-    *s = (struct blas_shape){.n_in = n_in, .n_out = n_out, .stride = stride, .algo = result.algo};
-    return &s->algo;
+    *s = *like;
+    s->algo = result.algo;
+    return s;
 }
 
-sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
-                         const struct linear_rows *rows, const __half *w, uint32_t n_out)
+sac_status blas_multiply(struct cuda_device *d, const struct linear_sums *to, uint32_t first,
+                         const __half *w, uint32_t n_out)
 {
     struct cuda_blas *b = d->blas;
-    const float one = 1, zero = 0;
+    const struct linear_rows *rows = to->rows;
+    const struct blas_shape like = {
+        .n_in = rows->width, .n_out = n_out, .stride = to->stride, .halves = to->halves};
+    const float by = to->halves ? linear_half_by(rows->width) : 1, zero = 0;
+    void *const out = (uint8_t *)to->at + first * (to->halves ? sizeof(__half) : sizeof(float));
     device_use(d);
-    const cublasLtMatmulAlgo_t *algo = algorithm(b, rows->width, n_out, stride);
-    if (!algo || !set_layouts(b, rows->width, n_out, stride, rows->n_row))
+    const struct blas_shape *s = find_shape(b, &like);
+    if (!s || !set_layouts(b, s, rows->n_row))
         return device_fail(d, SAC_ERR_UNSUPPORTED, "cuBLASLt has no product of this shape");
     TRY(queue_flush(d)); /* cuBLASLt launches by itself */
-    const cublasStatus_t status =
-        b->matmul(b->handle, b->desc, &one, w, b->w, rows->x, b->x, &zero, out, b->y, out, b->y,
-                  algo, b->space, SPACE, d->stream);
+    const cublasLtMatrixLayout_t y = b->y[s->halves];
+    const cublasStatus_t status = b->matmul(b->handle, b->desc, &by, w, b->w, rows->x, b->x, &zero,
+                                            out, y, out, y, &s->algo, b->space, SPACE, d->stream);
     if (status == CUBLAS_STATUS_SUCCESS) return SAC_OK;
     return device_fail(d, SAC_ERR_IO, "cuBLASLt refuses a product");
 }

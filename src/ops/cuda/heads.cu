@@ -102,20 +102,6 @@ struct end_call {
     struct finish_args part[3];
 };
 
-static __device__ __forceinline__ float end_factor(const struct finish_args &a, uint32_t o)
-{
-    const uint8_t *head = a.head[0] + o / WEIGHT_GROUP * a.group_bytes[0];
-    const uint32_t shrink = *(const uint32_t *)(head + o % WEIGHT_GROUP * sizeof(float));
-    return __uint_as_float(2 * (127u << 23) - shrink); /* as finish_factor makes it */
-}
-
-static __device__ __forceinline__ float end_value(const struct finish_args &a, uint32_t row,
-                                                  uint32_t o, float by)
-{
-    const float sum = a.sum[0][(size_t)row * a.stride + o];
-    return linear_value(a.end, o, sum * by * a.scale[row], 0, 0);
-}
-
 /* A head of a part: of queries (0), keys (1) or values (2). */
 struct end_head {
     const struct end_call &op;
@@ -124,51 +110,86 @@ struct end_head {
     uint32_t h;
 };
 
-/* Its channel c of a row is x. */
+/* Four channels of a row from c on, before they turn. */
+static __device__ __forceinline__ float4 end_values(const struct end_head &of, uint32_t row,
+                                                    uint32_t c, float4 by)
+{
+    const struct finish_args &a = of.op.part[of.part];
+    const uint32_t o = of.h * of.op.write.head_dim + c;
+    const float4 v = finish_load(a, 0, row, o, by);
+    return make_float4(linear_value(a.end, o, v.x, 0, 0), linear_value(a.end, o + 1, v.y, 0, 0),
+                       linear_value(a.end, o + 2, v.z, 0, 0),
+                       linear_value(a.end, o + 3, v.w, 0, 0));
+}
+
+/* They turn: neighbours are pairs. */
+static __device__ __forceinline__ float4 turn_pairs(const struct op_rope &turn, uint32_t row,
+                                                    uint32_t c, float4 x)
+{
+    const size_t at = ((size_t)row * turn.n_rot + c) / 2;
+    const float2 cosine = *(const float2 *)(turn.cos + at), sine = *(const float2 *)(turn.sin + at);
+    return make_float4(
+        heads_turn(x.x, x.y, cosine.x, -sine.x), heads_turn(x.y, x.x, cosine.x, sine.x),
+        heads_turn(x.z, x.w, cosine.y, -sine.y), heads_turn(x.w, x.z, cosine.y, sine.y));
+}
+
+/* The others of their pairs lie half of what turns further on, or back. */
+static __device__ __forceinline__ float4 turn_halves(const struct op_rope &turn, uint32_t row,
+                                                     uint32_t c, float4 x, float4 other)
+{
+    const uint32_t half = turn.n_rot / 2;
+    const size_t at = (size_t)row * half + c % half;
+    const float4 cosine = *(const float4 *)(turn.cos + at), sine = *(const float4 *)(turn.sin + at);
+    const bool first = c < half;
+    return make_float4(heads_turn(x.x, other.x, cosine.x, first ? -sine.x : sine.x),
+                       heads_turn(x.y, other.y, cosine.y, first ? -sine.y : sine.y),
+                       heads_turn(x.z, other.z, cosine.z, first ? -sine.z : sine.z),
+                       heads_turn(x.w, other.w, cosine.w, first ? -sine.w : sine.w));
+}
+
+/* Four channels of a row from c on are x. */
 static __device__ __forceinline__ void end_put(const struct end_head &of, uint32_t row, uint32_t c,
-                                               float x)
+                                               float4 x)
 {
     const struct write_call &write = of.op.write;
     const struct linear_end &end = of.op.part[of.part].end;
-    end.y[row * end.y_stride + of.h * write.head_dim + c] = x;
+    *(float4 *)(end.y + row * end.y_stride + of.h * write.head_dim + c) = x;
     if (of.part == 0) return;
-    uint16_t *const k = place_head(write, of.run, row, of.h);
-    if (of.part == 1)
-        k[c] = half_bits(x, write.type_k);
-    else
-        (k + write.tail_v / 2)[c] = half_bits(x, write.type_v);
+    const sac_kv_type type = of.part == 1 ? write.type_k : write.type_v;
+    uint16_t *const k = place_head(write, of.run, row, of.h) + c;
+    *(uint2 *)(of.part == 1 ? k : k + write.tail_v / 2) =
+        make_uint2(half_bits(x.x, type) | (uint32_t)half_bits(x.y, type) << 16,
+                   half_bits(x.z, type) | (uint32_t)half_bits(x.w, type) << 16);
 }
 
-/* All channels of rows row0 .. row_end - 1. A warp. */
+/* All channels of rows row0 .. row_end - 1: a lane takes four of a row, and small heads of several
+ * rows stand beside each other. A warp. */
 static __device__ __forceinline__ void end_rows(const struct end_head &of, uint32_t row0,
                                                 uint32_t row_end)
 {
     const struct finish_args &a = of.op.part[of.part];
     const struct op_rope &turn = of.op.write.turn;
-    const uint32_t d = of.op.write.head_dim, first = of.h * d;
-    const uint32_t half = of.part < 2 ? turn.n_rot / 2 : 0;
-    for (uint32_t i = threadIdx.x % 32; i < half; i += 32) {
-        const uint32_t c0 = turn.interleaved ? 2 * i : i, c1 = c0 + (turn.interleaved ? 1 : half);
-        const float by0 = end_factor(a, first + c0), by1 = end_factor(a, first + c1);
+    const uint32_t lane = threadIdx.x % 32, d = of.op.write.head_dim, half = turn.n_rot / 2;
+    const uint32_t beside = d / 4 < 32 ? 32 / (d / 4) : 1, first = lane / (d / 4);
+    if (first >= beside) return;
+    for (uint32_t c = lane % (d / 4) * 4; c < d; c += 4 * 32) {
+        const bool turns = of.part < 2 && c < turn.n_rot;
+        const uint32_t other = !turns || turn.interleaved ? c : c < half ? c + half : c - half;
+        const float4 by = finish_factor(a, 0, of.h * d + c);
+        const float4 other_by = finish_factor(a, 0, of.h * d + other);
 #pragma unroll 4
-        for (uint32_t row = row0; row < row_end; row++) {
-            const float x = end_value(a, row, first + c0, by0);
-            const float y = end_value(a, row, first + c1, by1);
-            const float cosine = turn.cos[(size_t)row * half + i];
-            const float sine = turn.sin[(size_t)row * half + i];
-            end_put(of, row, c0, heads_turn(x, y, cosine, -sine));
-            end_put(of, row, c1, heads_turn(y, x, cosine, sine));
+        for (uint32_t row = row0 + first; row < row_end; row += beside) {
+            float4 x = end_values(of, row, c, by);
+            if (turns && turn.interleaved)
+                x = turn_pairs(turn, row, c, x);
+            else if (turns)
+                x = turn_halves(turn, row, c, x, end_values(of, row, other, other_by));
+            end_put(of, row, c, x);
         }
-    }
-    for (uint32_t c = 2 * half + threadIdx.x % 32; c < d; c += 32) {
-        const float by = end_factor(a, first + c);
-#pragma unroll 4
-        for (uint32_t row = row0; row < row_end; row++)
-            end_put(of, row, c, end_value(a, row, first + c, by));
     }
 }
 
-static __global__ void __launch_bounds__(WARPS * 32) end_kernel(const struct end_call op)
+static __global__ void __launch_bounds__(WARPS * 32, 10) end_kernel(const struct end_call op)
 {
     kernel_begin();
     const uint32_t n_kv = op.write.n_kv_head, n_query = op.write.turn.n_head - n_kv;
@@ -190,7 +211,8 @@ static bool find_end(struct finish_args *out, const struct cuda_device *d, uint3
 {
     const struct finish_args *a = linear_end_noted(d, n_behind);
     if (!a || a->sum[1] || !a->scale || a->first > 0 || a->end.epilogue != LINEAR_STORE ||
-        a->end.y != y || a->end.y_stride != c->kv_stride || a->n != n || a->n_row != c->turn.n_row)
+        a->end.y != y || a->end.y_stride != c->kv_stride || a->n != n ||
+        a->n_row != c->turn.n_row || !a->wide)
         return false;
     *out = *a;
     return true;
@@ -200,7 +222,9 @@ static bool find_end(struct finish_args *out, const struct cuda_device *d, uint3
 static bool take_ends(struct end_call *out, struct cuda_device *d, const struct write_call *c)
 {
     const uint32_t n_kv = c->n_kv_head * c->head_dim, n_query = c->turn.n_head * c->head_dim - n_kv;
-    if (!find_end(&out->part[2], d, 0, c->v, n_kv, c) ||
+    const uintptr_t angles = (uintptr_t)c->turn.cos | (uintptr_t)c->turn.sin;
+    if (c->head_dim % 4 > 0 || c->turn.n_rot % 8 > 0 || angles % 16 > 0 || /* of fours */
+        !find_end(&out->part[2], d, 0, c->v, n_kv, c) ||
         !find_end(&out->part[1], d, 1, c->k, n_kv, c) ||
         !find_end(&out->part[0], d, 2, c->turn.x, n_query, c))
         return false;

@@ -1,13 +1,14 @@
 /* linear.cu: linear layers. The input is normalised and rounded to f16 once for all parts, but for
  * the few decode rows for which each block of the multiplying kernel does it again, sooner than
  * another launch could. Decode rows are multiplied by packed weights (narrow.cu), prompt rows by
- * weights in f16, those of all parts behind each other (blas.cu): as they lie there (weight.plain), or
- * unpacked a panel at a time. Sums are f32, and so is everything behind them, but for a GLU's outputs
- * of prompt rows that only the next call reads: these are packed for it at once.
+ * weights in f16, those of all parts behind each other (blas.cu): as they lie there (weight.plain),
+ * or unpacked a panel at a time. Sums are f32 (of several matrices of prompt rows f16), and so is everything
+ * behind them, but for a GLU's outputs of prompt rows that only the next call reads: these are packed for
+ * it at once.
  *
- * Scratch: rows in f16, their scales, then for prompt rows a panel of weights in f16 and the sums of
- * all outputs; for decode rows the sums of pieces of rows of weights, and those of a GLU whose two
- * matrices are of different types. */
+ * Scratch: rows in f16, their scales, then for prompt rows exponents of shrinks, a panel of weights in
+ * f16 and the sums of all outputs; for decode rows the sums of pieces of rows of weights, and those of a
+ * GLU whose two matrices are of different types. */
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/queue.cuh"
 
@@ -15,12 +16,14 @@
 
 #define PANEL    4096u  /* outputs of a GLU of two types that are multiplied together */
 #define KEPT_MAX 24576u /* outputs of a GLU that are packed at once: a row lies in shared memory */
+#define PANEL_STEP (2 * WEIGHT_GROUP) /* halves of which begin at a multiple of 64 bytes */
 #define THREADS  LINEAR_THREADS
 #define ALIGN    256u
 
 #define GLU_THREADS    512u
 #define FINISH_THREADS 128u
 #define FINISH_ROWS    4u /* of a block */
+#define PACK_BLOCKS    4u /* of a multiprocessor that find room for two rows each */
 
 static size_t align(size_t n)
 {
@@ -47,6 +50,7 @@ static bool is_glu(const struct op_linear *op)
 struct linear_room {
     uint8_t *x; /* of decode rows in strips */
     float *scale;
+    uint8_t *exponent; /* [n_out] of shrinks */
     __half *w;  /* [panel, width] */
     float *sum; /* [n_row, n_out]; of decode rows 2 * PANEL in the place of n_out */
     size_t bytes;
@@ -61,30 +65,30 @@ static uint32_t wide_outputs(const struct op_linear *op)
     return n;
 }
 
-/* Panels of about the same size. */
+/* Panels of about the same size, in steps. */
 static uint32_t panel_of(uint32_t n_out)
 {
     const uint32_t n_panel = (n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
     const uint32_t n = n_panel ? (n_out + n_panel - 1) / n_panel : 0;
-    return (n + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
+    return (n + PANEL_STEP - 1) / PANEL_STEP * PANEL_STEP;
 }
 
 static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, uint32_t n_out,
                                   uint32_t panel)
 {
     const size_t width = width_of(n_in), n_sum = n_out > 2 * PANEL ? n_out : 2 * PANEL;
-    const size_t bytes[4] = {n_row * (size_t)strips_of(n_in) * STRIP_BYTES, n_row * sizeof(float),
-                             panel * width * sizeof(__half),
-                             n_row * n_sum * sizeof(float)};
-    uint8_t *piece[4], *at = (uint8_t *)scratch;
-    for (int i = 0; i < 4; i++) {
+    const size_t bytes[5] = {n_row * (size_t)strips_of(n_in) * STRIP_BYTES, n_row * sizeof(float),
+                             n_out, panel * width * sizeof(__half), n_row * n_sum * sizeof(float)};
+    uint8_t *piece[5], *at = (uint8_t *)scratch;
+    for (int i = 0; i < 5; i++) {
         piece[i] = at;
         at += align(bytes[i]);
     }
     return (struct linear_room){.x = piece[0],
                                 .scale = (float *)piece[1],
-                                .w = (__half *)piece[2],
-                                .sum = (float *)piece[3],
+                                .exponent = piece[2],
+                                .w = (__half *)piece[3],
+                                .sum = (float *)piece[4],
                                 .bytes = (size_t)(at - (uint8_t *)scratch)};
 }
 
@@ -112,13 +116,38 @@ static struct linear_kept kept_at(const float *y, uint32_t n_row, uint32_t n)
     return (struct linear_kept){x, (float *)(x + (size_t)n_row * n)};
 }
 
+/* ---- Shrinks ---- */
+
+/* Those of a GLU's two matrices, which lie at the heads of their groups: who packs the GLU reads
+ * them once for every two rows, and reads the bytes that matter behind each other. They are
+ * gathered by the launch that packs the GLU's input. */
+struct gather {
+    const uint8_t *head[2];
+    size_t group_bytes[2];
+    uint32_t n;  /* outputs of each, in whole groups; 0: nothing is gathered */
+    uint8_t *to; /* [2][n] exponents of the inverses */
+};
+
+static __device__ __forceinline__ void gather_exponents(const struct gather &g)
+{
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < 2 * g.n; i += gridDim.x * THREADS) {
+        const bool is_up = i >= g.n;
+        const uint32_t o = is_up ? i - g.n : i;
+        const uint8_t *head = is_up ? g.head[1] + o / WEIGHT_GROUP * g.group_bytes[1]
+                                    : g.head[0] + o / WEIGHT_GROUP * g.group_bytes[0];
+        const uint32_t shrink = *(const uint32_t *)(head + o % WEIGHT_GROUP * sizeof(float));
+        g.to[i] = (uint8_t)(2 * 127 - (shrink >> 23));
+    }
+}
+
 /* ---- Rows ---- */
 
 /* One row a block. */
 static __global__ void __launch_bounds__(THREADS)
-    pack_rows(const struct linear_input a, __half *out, float *scale)
+    pack_rows(const struct linear_input a, __half *out, float *scale, const struct gather g)
 {
     kernel_begin();
+    gather_exponents(g);
     linear_pack_row(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x);
 }
 
@@ -154,33 +183,6 @@ static struct linear_input input_of(const struct op_linear *op)
 }
 
 /* ---- Ends ---- */
-
-/* What four outputs from o on are multiplied by: their shrinks are powers of two, and so are the
- * inverses, whose exponents are those of the shrinks turned about. */
-static __device__ __forceinline__ float4 finish_factor(const struct finish_args &a, int m, uint32_t o)
-{
-    if (!a.scale || !a.sum[m]) return make_float4(1, 1, 1, 1);
-    const uint8_t *head = a.head[m] + o / WEIGHT_GROUP * a.group_bytes[m];
-    const uint4 shrink = *(const uint4 *)(head + o % WEIGHT_GROUP * sizeof(float));
-    const uint32_t one = 127u << 23;
-    return make_float4(__uint_as_float(2 * one - shrink.x), __uint_as_float(2 * one - shrink.y),
-                       __uint_as_float(2 * one - shrink.z), __uint_as_float(2 * one - shrink.w));
-}
-
-static __device__ __forceinline__ float4 finish_times(float4 v, float4 by, float scale)
-{
-    return make_float4(v.x * by.x * scale, v.y * by.y * scale, v.z * by.z * scale,
-                       v.w * by.w * scale);
-}
-
-/* Four of a row's outputs from o on. */
-static __device__ __forceinline__ float4 finish_load(const struct finish_args &a, int m,
-                                                     uint32_t row, uint32_t o, float4 by)
-{
-    if (!a.sum[m]) return make_float4(0, 0, 0, 0);
-    const float4 v = *(const float4 *)(a.sum[m] + (size_t)row * a.stride + o);
-    return finish_times(v, by, a.scale ? a.scale[row] : 1.0f);
-}
 
 /* A row's outputs that v and up become. */
 static __device__ __forceinline__ void finish_row(const struct finish_args &a, uint32_t row,
@@ -229,21 +231,68 @@ const struct finish_args *linear_end_noted(const struct cuda_device *d, uint32_t
     return (const struct finish_args *)queue_before(d, n_behind, kernel_entry(finish));
 }
 
+static __device__ __forceinline__ float4 finish_bias(const struct finish_args &a, uint32_t o)
+{
+    const float *bias = a.end.bias + o;
+    return make_float4(bias[0], bias[1], bias[2], bias[3]);
+}
+
 /* ---- Rows that a layer has just ended ---- */
 
-/* The end of a linear layer and the packing of its rows for the next one. One row a block, in which a
- * thread packs the outputs that it has made. */
+static __device__ __forceinline__ float4 plus(float4 x, float4 y)
+{
+    return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+}
+
+/* The end of a linear layer that adds to its rows, and the packing of these for the next one: R
+ * rows a block, or what is left of them, so that shrinks and norms are read once for two. A thread
+ * packs the outputs that it has made. Shared memory: the rows [R][n]. */
+template <uint32_t R>
 static __global__ void __launch_bounds__(THREADS)
     finish_and_pack(const struct finish_args a, const struct linear_input input, __half *out,
-                    float *scale)
+                    float *scale, const struct gather g)
 {
     kernel_begin();
-    const uint32_t row = blockIdx.x;
-#pragma unroll 4 /* loads that are under way together */
-    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * THREADS)
-        finish_row(a, row, o, finish_load(a, 0, row, o, finish_factor(a, 0, o)),
-                   make_float4(0, 0, 0, 0));
-    linear_pack_row(out + (size_t)row * input.width, scale + row, input, row);
+    gather_exponents(g);
+    float4 *const y = (float4 *)kernel_shared();
+    const uint32_t row = blockIdx.x * R, n_row = min(R, a.n_row - row);
+    float square[R] = {}, most[R] = {}, by_row[R];
+    float4 *at[R];
+    const float4 *sum[R];
+#pragma unroll
+    for (uint32_t r = 0; r < R; r++) {
+        const uint32_t of = row + min(r, n_row - 1);
+        by_row[r] = finish_scale(a, of);
+        at[r] = (float4 *)(a.end.y + of * a.end.y_stride);
+        sum[r] = (const float4 *)((const float *)a.sum[0] + (size_t)of * a.stride);
+    }
+#pragma unroll 2 /* loads that are under way together */
+    for (uint32_t i = threadIdx.x; i < a.n / 4; i += THREADS) {
+        const float4 by = finish_factor(a, 0, 4 * i), norm = linear_norm4<true>(input, 4 * i);
+        float4 v[R], old[R];
+#pragma unroll
+        for (uint32_t r = 0; r < R; r++) v[r] = sum[r][i], old[r] = at[r][i];
+#pragma unroll
+        for (uint32_t r = 0; r < R; r++) {
+            v[r] = finish_times(v[r], by, by_row[r]);
+            if (a.end.bias) v[r] = plus(v[r], finish_bias(a, 4 * i));
+            v[r] = plus(old[r], v[r]);
+            if (r < n_row) at[r][i] = v[r];
+            y[r * (a.n / 4) + i] = v[r];
+            square[r] = linear_add_square(v[r], square[r]);
+            most[r] = linear_most4(most[r], linear_times(v[r], norm));
+        }
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < R; r++) {
+        if (r >= n_row) return;
+        const float2 factor = linear_row_factors(square[r], most[r], input);
+        __half *const to = out + (size_t)(row + r) * input.width;
+        for (uint32_t o = 4 * threadIdx.x; o < input.width; o += 4 * THREADS)
+            linear_put4(to + o, o < a.n ? y[(r * a.n + o) / 4] : make_float4(0, 0, 0, 0),
+                        linear_norm4<true>(input, o), factor);
+        if (threadIdx.x == 0) scale[row + r] = 1.0f / factor.y;
+    }
 }
 
 static bool is_apart(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
@@ -255,21 +304,24 @@ static bool is_apart(const void *a, size_t a_bytes, const void *b, size_t b_byte
 /* Whether that is the end of the layer that leaves these rows, and what blocks of other rows still read
  * of it is not where they are packed to: calls share their scratch. */
 static bool ends_in(const struct finish_args *a, const struct linear_input *input,
-                    const struct linear_rows *rows)
+                    const struct linear_rows *rows, const struct gather *g)
 {
     const size_t n = rows->n_row, sums = n * a->stride * sizeof(float), scales = n * sizeof(float);
     const size_t packed = n * rows->width * sizeof(__half);
-    return !a->sum[1] && a->first == 0 && a->scale && a->end.y == input->x &&
+    return a->end.epilogue == LINEAR_ADD && !a->halves && a->first == 0 && a->scale && a->wide &&
+           input->wide && a->n <= KEPT_MAX && a->end.y == input->x &&
            a->end.y_stride == input->x_stride && a->n == input->n_in && a->n_row == n &&
            is_apart(rows->x, packed, a->sum[0], sums) &&
            is_apart(rows->x, packed, a->scale, scales) &&
+           is_apart(g->to, 2 * g->n, a->sum[0], sums) &&
+           is_apart(g->to, 2 * g->n, a->scale, scales) &&
            is_apart(rows->scale, scales, a->sum[0], sums) &&
            (rows->scale == a->scale || is_apart(rows->scale, scales, a->scale, scales));
 }
 
 /* An end of the same prompt rows that is the last thing noted is left to the launch that packs them. */
 static sac_status pack(struct cuda_device *d, const struct linear_input *input,
-                       const struct linear_rows *rows, enum row_kind kind)
+                       const struct linear_rows *rows, enum row_kind kind, const struct gather *g)
 {
     if (kind == ROW_DECODE) {
         const uint32_t n_strip = strips_of(input->n_in), n_warp = THREADS / 32;
@@ -278,22 +330,18 @@ static sac_status pack(struct cuda_device *d, const struct linear_input *input,
                             THREADS, 0, *input, rows->strips, rows->scale, n_strip);
     }
     const struct finish_args *last = linear_end_noted(d, 0);
-    if (last && ends_in(last, input, rows)) {
+    if (last && ends_in(last, input, rows, g)) {
         const struct finish_args end = *last;
         queue_drop_last(d);
+        const bool two = 2 * PACK_BLOCKS * end.n * sizeof(float) <= d->smem_max;
         return queue_launch(d, "end of a linear layer and norm of the next one's input",
-                            finish_and_pack, rows->n_row, THREADS, 0, end, *input, rows->x,
-                            rows->scale);
+                            two ? finish_and_pack<2> : finish_and_pack<1>,
+                            two ? (rows->n_row + 1) / 2 : rows->n_row, THREADS,
+                            (two ? 2 : 1) * end.n * sizeof(float), end, *input, rows->x,
+                            rows->scale, *g);
     }
     return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
-                        *input, rows->x, rows->scale);
-}
-
-/* Four of a row's sums of gate (m 0) or up (1) from o on. */
-static __device__ __forceinline__ float4 glu_load(const struct finish_args &a, int m, uint32_t row,
-                                                  uint32_t o)
-{
-    return *(const float4 *)(a.sum[m] + (size_t)row * a.stride + o);
+                        *input, rows->x, rows->scale, *g);
 }
 
 template <enum linear_epilogue E>
@@ -306,20 +354,42 @@ static __device__ __forceinline__ float4 glu_values(float4 v, float4 up)
                        linear_gelu(v.w) * up.w);
 }
 
-static __device__ __forceinline__ float most_of(float most, float4 x)
+/* Eight of a row's sums of gate (m 0) or up (1) from o on, in halves. */
+static __device__ __forceinline__ uint4 glu_load(const struct finish_args &a, int m, uint32_t row,
+                                                 uint32_t o)
 {
-    return fmaxf(fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y))), fmaxf(fabsf(x.z), fabsf(x.w)));
+    return *(const uint4 *)((const __half *)a.sum[m] + (size_t)row * a.stride + o);
 }
 
-/* A row of a GLU in shared memory, packed as linear_pack_row packs it. */
+/* What four outputs are multiplied by, of whose exponents this is a word. */
+static __device__ __forceinline__ float4 glu_factor(uint32_t exponents)
+{
+    const uint32_t mask = 0xffu << 23;
+    return make_float4(
+        __uint_as_float(exponents << 23 & mask), __uint_as_float(exponents << 15 & mask),
+        __uint_as_float(exponents << 7 & mask), __uint_as_float(exponents >> 1 & mask));
+}
+
+static __device__ __forceinline__ float4 glu_floats(uint32_t low, uint32_t high)
+{
+    const float2 x = __half22float2(*reinterpret_cast<const __half2 *>(&low));
+    const float2 y = __half22float2(*reinterpret_cast<const __half2 *>(&high));
+    return make_float4(x.x, x.y, y.x, y.y);
+}
+
+/* A row of a GLU in shared memory, packed as linear_pack_row packs it. A thread has eights, whose
+ * halves lie n / 2 apart: neighbours meet no bank twice. */
 static __device__ __forceinline__ void glu_pack(const struct linear_kept &to, uint32_t row,
                                                 const float4 *y, uint32_t n, float most)
 {
     const float scale = linear_scale_for(linear_reduce<GLU_THREADS / 32>(0, most).y);
-    for (uint32_t o = 4 * threadIdx.x; o < n; o += 4 * GLU_THREADS) {
-        __half2 *out = (__half2 *)(to.x + (size_t)row * n + o);
-        out[0] = __floats2half2_rn(y[o / 4].x * scale, y[o / 4].y * scale);
-        out[1] = __floats2half2_rn(y[o / 4].z * scale, y[o / 4].w * scale);
+    for (uint32_t i = threadIdx.x; i < n / 8; i += GLU_THREADS) {
+        const float4 v = y[i], w = y[n / 8 + i];
+        const __half2 h[4] = {__floats2half2_rn(v.x * scale, v.y * scale),
+                              __floats2half2_rn(v.z * scale, v.w * scale),
+                              __floats2half2_rn(w.x * scale, w.y * scale),
+                              __floats2half2_rn(w.z * scale, w.w * scale)};
+        *(uint4 *)(to.x + (size_t)row * n + 8 * i) = *reinterpret_cast<const uint4 *>(h);
     }
     if (threadIdx.x == 0) to.scale[row] = 1.0f / scale;
 }
@@ -336,23 +406,35 @@ static __global__ void __launch_bounds__(GLU_THREADS, 2)
     const uint32_t row = blockIdx.x * R, n_row = min(R, a.n_row - row);
     float most[R] = {}, scale[R];
 #pragma unroll
-    for (uint32_t r = 0; r < R; r++) scale[r] = a.scale[row + min(r, n_row - 1)];
-    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * GLU_THREADS) {
-        const float4 by[2] = {finish_factor(a, 0, o), finish_factor(a, 1, o)};
-        float4 sum[R][2], bias = make_float4(0, 0, 0, 0);
+    for (uint32_t r = 0; r < R; r++) scale[r] = finish_scale(a, row + min(r, n_row - 1));
+    for (uint32_t i = threadIdx.x; i < a.n / 8; i += GLU_THREADS) {
+        uint4 sum[R][2];
+        uint2 exponents[2];
 #pragma unroll
-        for (uint32_t r = 0; r < R; r++)
-            for (int m = 0; m < 2; m++) sum[r][m] = glu_load(a, m, row + min(r, n_row - 1), o);
-        if (a.end.bias)
-            bias = make_float4(a.end.bias[o], a.end.bias[o + 1], a.end.bias[o + 2],
-                               a.end.bias[o + 3]);
+        for (int m = 0; m < 2; m++) {
+            exponents[m] = *(const uint2 *)(a.exponent[m] + 8 * i);
 #pragma unroll
-        for (uint32_t r = 0; r < R; r++) {
-            const float4 v = finish_times(sum[r][0], by[0], scale[r]);
-            const float4 gate = make_float4(v.x + bias.x, v.y + bias.y, v.z + bias.z, v.w + bias.w);
-            const float4 x = glu_values<E>(gate, finish_times(sum[r][1], by[1], scale[r]));
-            y[(r * a.n + o) / 4] = x;
-            most[r] = most_of(most[r], x);
+            for (uint32_t r = 0; r < R; r++)
+                sum[r][m] = glu_load(a, m, row + min(r, n_row - 1), 8 * i);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++) {
+            const uint32_t o = 8 * i + 4 * k;
+            const float4 by[2] = {glu_factor(k ? exponents[0].y : exponents[0].x),
+                                  glu_factor(k ? exponents[1].y : exponents[1].x)};
+            const float4 bias = a.end.bias ? finish_bias(a, o) : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (uint32_t r = 0; r < R; r++) {
+                const uint4 gates = sum[r][0], ups = sum[r][1];
+                const float4 v =
+                    finish_times(k ? glu_floats(gates.z, gates.w) : glu_floats(gates.x, gates.y),
+                                 by[0], scale[r]);
+                const float4 up = finish_times(
+                    k ? glu_floats(ups.z, ups.w) : glu_floats(ups.x, ups.y), by[1], scale[r]);
+                const float4 x = glu_values<E>(plus(v, bias), up);
+                y[r * (a.n / 4) + k * (a.n / 8) + i] = x;
+                most[r] = linear_most4(most[r], x);
+            }
         }
     }
 #pragma unroll
@@ -444,31 +526,50 @@ static const __half *plain_of(const struct op_linear *op)
     return (const __half *)op->part[0].w->plain;
 }
 
-static sac_status multiply_plain(struct cuda_device *d, const __half *w,
-                                 const struct linear_rows *rows, float *sum, uint32_t n_out)
+/* Whether what a GLU makes of them is packed at once. */
+static bool packs_glu(const struct op_linear *op)
 {
-    const uint32_t panel = panel_of(n_out);
+    const struct op_linear::linear_part *gate = &op->part[0];
+    return op->keep_y && is_kept(op, gate->y, gate->w->n_out, gate->y_stride);
+}
+
+static struct gather gather_of(const struct op_linear *op, const struct linear_room *room)
+{
+    struct gather g = {.to = room->exponent};
+    if (!packs_glu(op)) return g;
+    for (uint32_t m = 0; m < 2; m++) {
+        g.head[m] = op->part[m].w->data;
+        g.group_bytes[m] = op->part[m].w->group_bytes;
+    }
+    g.n = op->part[0].w->n_group * WEIGHT_GROUP;
+    return g;
+}
+
+static sac_status multiply_plain(struct cuda_device *d, const struct linear_sums *to,
+                                 const __half *w)
+{
+    const uint32_t n_out = (uint32_t)to->stride, panel = panel_of(n_out);
     for (uint32_t first = 0; first < n_out; first += panel)
-        TRY(blas_multiply(d, sum + first, n_out, rows, w + first * (size_t)rows->width,
+        TRY(blas_multiply(d, to, first, w + first * (size_t)to->rows->width,
                           min(panel, n_out - first)));
     return SAC_OK;
 }
 
 /* Sums of all parts' outputs, which lie behind each other as in one matrix. */
 static sac_status multiply_parts(struct cuda_device *d, const struct op_linear *op,
-                                 const struct linear_rows *rows, const struct linear_room *room,
-                                 uint32_t n_out)
+                                 const struct linear_sums *to, __half *panel)
 {
-    const uint32_t n_panel = panel_of(n_out) / WEIGHT_GROUP; /* groups */
+    const size_t width = to->rows->width;
+    const uint32_t n_panel = panel_of((uint32_t)to->stride) / WEIGHT_GROUP; /* groups */
     uint32_t first = 0, n = 0;
     for (uint32_t i = 0; i < op->n_part; i++) {
         const struct weight *w = op->part[i].w;
         for (uint32_t g = 0, take; g < w->n_group; g += take) {
             take = w->n_group - g < n_panel - n ? w->n_group - g : n_panel - n;
-            TRY(narrow_unpack(d, room->w + (size_t)n * WEIGHT_GROUP * rows->width, w, g, take));
+            TRY(narrow_unpack(d, panel + n * WEIGHT_GROUP * width, w, g, take));
             n += take;
             if (n < n_panel && (g + take < w->n_group || i + 1 < op->n_part)) continue;
-            TRY(blas_multiply(d, room->sum + first, n_out, rows, room->w, n * WEIGHT_GROUP));
+            TRY(blas_multiply(d, to, first, panel, n * WEIGHT_GROUP));
             first += n * WEIGHT_GROUP;
             n = 0;
         }
@@ -476,16 +577,21 @@ static sac_status multiply_parts(struct cuda_device *d, const struct op_linear *
     return SAC_OK;
 }
 
+/* Sums of several matrices are rounded to halves: what they make is rounded to halves again before
+ * it is multiplied, as queries, keys, values and the outputs of a GLU. */
 static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
                            const struct linear_rows *rows, const struct linear_room *room)
 {
     const uint32_t n_out = wide_outputs(op), n_sum = is_glu(op) ? 2 : 1;
-    const float *sum = room->sum;
+    const struct linear_sums sums = {rows, room->sum, n_out, op->n_part > 1};
+    const size_t bytes = sums.halves ? sizeof(__half) : sizeof(float);
+    const uint8_t *sum = (const uint8_t *)room->sum;
     const __half *plain = plain_of(op);
-    TRY(plain ? multiply_plain(d, plain, rows, room->sum, n_out)
-              : multiply_parts(d, op, rows, room, n_out));
+    TRY(plain ? multiply_plain(d, &sums, plain) : multiply_parts(d, op, &sums, room->w));
     for (uint32_t i = 0; i < op->n_part; i += n_sum) {
-        struct finish_args a = {.stride = n_out,
+        struct finish_args a = {.halves = sums.halves,
+                                .by = sums.halves ? 1 / linear_half_by(rows->width) : 1,
+                                .stride = n_out,
                                 .n = op->part[i].w->n_out,
                                 .n_row = rows->n_row,
                                 .scale = rows->scale,
@@ -495,9 +601,10 @@ static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
             a.sum[m] = sum;
             a.head[m] = w->data;
             a.group_bytes[m] = w->group_bytes;
-            sum += (size_t)w->n_group * WEIGHT_GROUP;
+            a.exponent[m] = room->exponent + m * w->n_group * WEIGHT_GROUP;
+            sum += (size_t)w->n_group * WEIGHT_GROUP * bytes;
         }
-        if (op->keep_y && is_kept(op, a.end.y, a.n, a.end.y_stride))
+        if (packs_glu(op))
             return 4 * a.n * sizeof(float) <= d->smem_max ? run_glu<2>(d, &a) : run_glu<1>(d, &a);
         TRY(run_finish(d, &a));
     }
@@ -524,6 +631,8 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
                                .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
         return device_fail(d, SAC_ERR_ARG, "a linear layer beyond its scratch");
+    if (op->kept_x && op->keep_y) /* nobody would gather exponents */
+        return device_fail(d, SAC_ERR_ARG, "a GLU of rows that are packed");
     if (op->kind == ROW_DECODE && narrow_packs(op->n_row, input.width))
         rows.input = &input;
     else if (op->kept_x && is_kept(op, op->x, op->n_in, op->x_stride)) {
@@ -531,7 +640,8 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
         rows.x = kept.x;
         rows.scale = kept.scale;
     } else {
-        TRY(pack(d, &input, &rows, op->kind));
+        const struct gather g = gather_of(op, &room);
+        TRY(pack(d, &input, &rows, op->kind, &g));
     }
     return op->kind == ROW_DECODE ? run_narrow(d, op, &rows, &room)
                                   : run_wide(d, op, &rows, &room);

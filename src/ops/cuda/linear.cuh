@@ -4,6 +4,7 @@
 #define SAC_OPS_CUDA_LINEAR_CUH
 
 #include "ops/cuda/device.cuh"
+#include "ops/cuda/machine.cuh"
 #include "ops/weight_layout.h"
 
 #include <cuda_fp16.h>
@@ -73,9 +74,28 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
 sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
                          uint32_t begin, uint32_t n);
 
-/* out [n_row, n_out] f32, rows `stride` apart = x [n_row, width] w [n_out, width]^T (blas.cu). */
-sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
-                         const struct linear_rows *rows, const __half *w, uint32_t n_out);
+/* Sums of prompt rows: f32, or halves times linear_half_by. */
+struct linear_sums {
+    const struct linear_rows *rows;
+    void *at; /* [n_row, stride] */
+    size_t stride;
+    bool halves;
+};
+
+/* Sums of outputs first .. first + n_out - 1 = x [n_row, width] w [n_out, width]^T (blas.cu). */
+sac_status blas_multiply(struct cuda_device *d, const struct linear_sums *to, uint32_t first,
+                         const __half *w, uint32_t n_out);
+
+/* Halves of a packed row are below 2^10 and those of weights below 2^15, so no sum times this power
+ * of two reaches 2^15: none overflows that is finite. It is that of a row whose values are all as
+ * large as its largest, and of such weights; others are smaller, and keep their bits for 2^29
+ * below. */
+static inline float linear_half_by(uint32_t width)
+{
+    float by = 0x1p-10f;
+    for (uint32_t n = 1; n < width; n *= 2) by /= 2;
+    return by;
+}
 
 /* ---- Packing ---- */
 
@@ -249,6 +269,38 @@ static __device__ inline float linear_norm_factor(const float *square, const str
     return 1.0f / sqrtf(all / (float)a.n_in + a.eps);
 }
 
+/* What a row is multiplied by on its way into halves: by the first of these before a norm, by the
+ * second behind it. Of sums over its block: squares, and the largest value behind a norm. */
+static __device__ inline float2 linear_row_factors(float square, float most,
+                                                   const struct linear_input &a)
+{
+    const float2 all = linear_reduce<LINEAR_THREADS / 32>(square, most);
+    const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
+    return make_float2(inverse, linear_scale_for(all.y * inverse));
+}
+
+/* Four values of a row become halves. */
+static __device__ __forceinline__ void linear_put4(__half *to, float4 v, float4 norm, float2 factor)
+{
+    v = linear_times(v, make_float4(factor.x, factor.x, factor.x, factor.x));
+    v = linear_times(v, norm);
+    v = linear_times(v, make_float4(factor.y, factor.y, factor.y, factor.y));
+    __half2 h[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
+    *(uint2 *)to = *reinterpret_cast<const uint2 *>(h);
+}
+
+static __device__ __forceinline__ float linear_most4(float most, float4 v)
+{
+    return fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+
+/* Four of a norm's weights. */
+template <bool wide>
+static __device__ __forceinline__ float4 linear_norm4(const struct linear_input &a, uint32_t i)
+{
+    return a.norm ? linear_load4<wide>(a.norm, i, a.n_in) : make_float4(1, 1, 1, 1);
+}
+
 template <bool wide>
 static __device__ inline void linear_pack_row_as(__half *to, float *out_scale,
                                                  const struct linear_input &a, uint32_t row)
@@ -257,24 +309,14 @@ static __device__ inline void linear_pack_row_as(__half *to, float *out_scale,
     float sum = 0, most = 0;
 #pragma unroll 4 /* loads that are under way together */
     for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS) {
-        float4 v = linear_load4<wide>(x, i, a.n_in);
+        const float4 v = linear_load4<wide>(x, i, a.n_in);
         sum = linear_add_square(v, sum);
-        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
-        most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+        most = linear_most4(most, linear_times(v, linear_norm4<wide>(a, i)));
     }
-    const float2 all = linear_reduce<LINEAR_THREADS / 32>(sum, most);
-    const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
-    const float scale = linear_scale_for(all.y * inverse);
-    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * LINEAR_THREADS) {
-        float4 v = linear_load4<wide>(x, i, a.n_in);
-        v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
-        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
-        v = linear_times(v, make_float4(scale, scale, scale, scale));
-        __half2 *out = (__half2 *)(to + i);
-        out[0] = __floats2half2_rn(v.x, v.y);
-        out[1] = __floats2half2_rn(v.z, v.w);
-    }
-    if (threadIdx.x == 0) *out_scale = 1.0f / scale;
+    const float2 factor = linear_row_factors(sum, most, a);
+    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * LINEAR_THREADS)
+        linear_put4(to + i, linear_load4<wide>(x, i, a.n_in), linear_norm4<wide>(a, i), factor);
+    if (threadIdx.x == 0) *out_scale = 1.0f / factor.y;
 }
 
 /* One prompt row's width by a block of LINEAR_THREADS, and what its sums are multiplied by. A thread takes
@@ -292,7 +334,7 @@ static __device__ inline void linear_pack_row(__half *to, float *out_scale,
 
 static __device__ inline float linear_silu(float x)
 {
-    return x / (1.0f + expf(-x));
+    return __fdividef(x, 1.0f + exp2_fast(-1.4426950408889634f * x)); /* off by 2^-20 of it */
 }
 
 static __device__ inline float linear_gelu(float x)
@@ -316,15 +358,63 @@ static __device__ inline float linear_value(const struct linear_end &end, uint32
 
 /* What a launch makes of a part's sums that are there. */
 struct finish_args {
-    const float *sum[2]; /* [n_row, stride]; the second of a GLU, or NULL */
+    const void *sum[2]; /* [n_row, stride] f32 or halves; the second of a GLU, or NULL */
+    bool halves;
+    float by; /* what makes a sum of what lies there */
     uint32_t stride, n, n_row;
     uint32_t first;         /* output of the first sum */
     const float *scale;     /* [n_row] or NULL: sums are final */
     const uint8_t *head[2]; /* the first output's group, which begins with its shrinks */
     size_t group_bytes[2];
+    const uint8_t
+        *exponent[2]; /* of a GLU that is packed: those of the shrinks' inverses, together */
     struct linear_end end;
     bool wide; /* y is aligned to 16 bytes in all rows */
 };
+
+/* Four values that lie there, from place `at` on, a multiple of 4. */
+static __device__ __forceinline__ float4 finish_values(const struct finish_args &a, int m,
+                                                       size_t at)
+{
+    if (!a.halves) return *(const float4 *)((const float *)a.sum[m] + at);
+    const uint2 four = *(const uint2 *)((const __half *)a.sum[m] + at);
+    const float2 x = __half22float2(*reinterpret_cast<const __half2 *>(&four.x));
+    const float2 y = __half22float2(*reinterpret_cast<const __half2 *>(&four.y));
+    return make_float4(x.x, x.y, y.x, y.y);
+}
+
+/* What four outputs from o on are multiplied by: their shrinks are powers of two, and so are the
+ * inverses, whose exponents are those of the shrinks turned about. */
+static __device__ __forceinline__ float4 finish_factor(const struct finish_args &a, int m,
+                                                       uint32_t o)
+{
+    if (!a.scale || !a.sum[m]) return make_float4(1, 1, 1, 1);
+    const uint8_t *head = a.head[m] + o / WEIGHT_GROUP * a.group_bytes[m];
+    const uint4 shrink = *(const uint4 *)(head + o % WEIGHT_GROUP * sizeof(float));
+    const uint32_t one = 127u << 23;
+    return make_float4(__uint_as_float(2 * one - shrink.x), __uint_as_float(2 * one - shrink.y),
+                       __uint_as_float(2 * one - shrink.z), __uint_as_float(2 * one - shrink.w));
+}
+
+/* And what all outputs of a row are. */
+static __device__ __forceinline__ float finish_scale(const struct finish_args &a, uint32_t row)
+{
+    return a.scale ? a.scale[row] * a.by : 1.0f;
+}
+
+static __device__ __forceinline__ float4 finish_times(float4 v, float4 by, float scale)
+{
+    return make_float4(v.x * by.x * scale, v.y * by.y * scale, v.z * by.z * scale,
+                       v.w * by.w * scale);
+}
+
+/* Four of a row's outputs from o on. */
+static __device__ __forceinline__ float4 finish_load(const struct finish_args &a, int m,
+                                                     uint32_t row, uint32_t o, float4 by)
+{
+    if (!a.sum[m]) return make_float4(0, 0, 0, 0);
+    return finish_times(finish_values(a, m, (size_t)row * a.stride + o), by, finish_scale(a, row));
+}
 
 /* The arguments of the launch noted so many before the last one, if it ends a part of prompt rows, or
  * NULL: whoever reads its outputs next may do its work. */
