@@ -4,9 +4,9 @@
  * Invariants:
  *  1. ring_sent <= ring_used <= ring_end; pieces before ring_sent are on the stream. The ring
  *     begins anew only when the stream has been waited for, so no piece is overwritten that a copy
- *     still reads. A step ahead takes the half of it that the step before has not. Large copies to
- *     the GPU do not go through it, but through memory of their own, so that rows of a prompt wait
- *     behind those before them, and the host does not.
+ *     or a launch still reads. A step ahead takes the half of it that the step before has not.
+ * Large copies to the GPU do not go through it, but through memory of their own, here and there: so
+ * rows of a prompt cross the bus while those before them are computed, and the host does not wait.
  *  2. The first failure is kept until `wait` tells it; what comes after it is likely its echo.
  * Not here: what a step does, and which memory holds what. */
 #include "ops/cuda/queue.cuh"
@@ -18,7 +18,6 @@
 
 #define RING_BYTES  ((size_t)64 << 20)
 #define SMALL_BYTES ((size_t)64 << 10)
-#define PIECE_BYTES ((size_t)16 << 20) /* of a larger copy */
 #define WORD_BYTES  ((size_t)4 << 10) /* as long on the bus as the copy engine takes to begin */
 #define MAJOR_MIN   8u /* mma with 16-bit floats and cp.async */
 
@@ -177,11 +176,15 @@ static void close_device(struct cuda_device *d)
     if (d->ring_host) cudaFreeHost(d->ring_host);
     for (uint32_t i = 0; i < DEVICE_PIECES; i++) {
         if (d->piece[i].host) cudaFreeHost(d->piece[i].host);
+        if (d->piece[i].there) cudaFree(d->piece[i].there);
         if (d->piece[i].sent) cudaEventDestroy(d->piece[i].sent);
+        if (d->piece[i].read) cudaEventDestroy(d->piece[i].read);
     }
     if (d->lost) cudaFreeHost(d->lost);
     if (d->reached) cudaEventDestroy(d->reached);
+    if (d->staged) cudaEventDestroy(d->staged);
     if (d->before) cudaEventDestroy(d->before);
+    if (d->sender) cudaStreamDestroy(d->sender);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
 }
@@ -195,10 +198,15 @@ static cudaError_t open_parts(struct cuda_device *d)
             cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)d->index);
     d->smem_max = IMITATES ? imitated_shared() : (size_t)smem;
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->sender, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->staged, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
-    for (uint32_t i = 0; i < DEVICE_PIECES && code == cudaSuccess; i++)
+    for (uint32_t i = 0; i < DEVICE_PIECES && code == cudaSuccess; i++) {
         code = cudaEventCreateWithFlags(&d->piece[i].sent, cudaEventDisableTiming);
+        if (code == cudaSuccess)
+            code = cudaEventCreateWithFlags(&d->piece[i].read, cudaEventDisableTiming);
+    }
     if (code == cudaSuccess)
         code = cudaHostAlloc((void **)&d->ring_host, RING_BYTES, cudaHostAllocDefault);
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->ring, RING_BYTES);
@@ -340,14 +348,27 @@ static void take_half(struct cuda_device *d)
     d->ring_is_full = true;
 }
 
-sac_status stage_send(struct cuda_device *d)
+static sac_status stage_send_by(struct cuda_device *d, cudaStream_t stream)
 {
     const size_t n = d->ring_used - d->ring_sent, at = d->ring_sent;
     d->ring_sent = d->ring_used;
     if (n == 0) return SAC_OK;
-    return device_check(
-        d, cudaMemcpyAsync(d->ring + at, d->ring_host + at, n, cudaMemcpyHostToDevice, d->stream),
-        "copy of descriptors");
+    cudaError_t code =
+        cudaMemcpyAsync(d->ring + at, d->ring_host + at, n, cudaMemcpyHostToDevice, stream);
+    if (code == cudaSuccess && stream != d->stream) code = cudaEventRecord(d->staged, stream);
+    if (code == cudaSuccess && stream != d->stream)
+        code = cudaStreamWaitEvent(d->stream, d->staged, 0);
+    return device_check(d, code, "copy of descriptors");
+}
+
+sac_status stage_send(struct cuda_device *d)
+{
+    return stage_send_by(d, d->stream);
+}
+
+sac_status stage_send_early(struct cuda_device *d)
+{
+    return stage_send_by(d, d->sender);
 }
 
 sac_status stage_reserve(struct cuda_device *d, size_t bytes)
@@ -401,7 +422,24 @@ static const struct device_piece *piece_take(struct cuda_device *d)
         code = cudaEventSynchronize(p->sent);
     else
         code = cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault);
+    if (code == cudaSuccess && !p->there) code = cudaMalloc((void **)&p->there, PIECE_BYTES);
     return device_check(d, code, "memory for copies to the GPU") == SAC_OK ? p : NULL;
+}
+
+/* n rows of a piece cross the bus as soon as nobody reads its mirror, and go to dst from there
+ * behind what is on the stream. */
+static cudaError_t piece_send(struct cuda_device *d, const struct device_piece *p, void *dst,
+                              size_t pitch, size_t width, size_t n)
+{
+    cudaError_t code = cudaStreamWaitEvent(d->sender, p->read, 0);
+    if (code == cudaSuccess)
+        code = cudaMemcpyAsync(p->there, p->host, n * width, cudaMemcpyHostToDevice, d->sender);
+    if (code == cudaSuccess) code = cudaEventRecord(p->sent, d->sender);
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(d->stream, p->sent, 0);
+    if (code == cudaSuccess)
+        code = cudaMemcpy2DAsync(dst, pitch, p->there, width, width, n, cudaMemcpyDeviceToDevice,
+                                 d->stream);
+    return code == cudaSuccess ? cudaEventRecord(p->read, d->stream) : code;
 }
 
 static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
@@ -423,9 +461,7 @@ static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *
         const struct device_piece *piece = piece_take(d);
         if (!piece) return;
         memcpy(piece->host, (const uint8_t *)src + r * width, n * width);
-        cudaError_t code = cudaMemcpy2DAsync((uint8_t *)dst + r * pitch, pitch, piece->host, width,
-                                             width, n, cudaMemcpyHostToDevice, d->stream);
-        if (code == cudaSuccess) code = cudaEventRecord(piece->sent, d->stream);
+        const cudaError_t code = piece_send(d, piece, (uint8_t *)dst + r * pitch, pitch, width, n);
         if (device_check(d, code, "copy to the GPU") != SAC_OK) return;
     }
 }

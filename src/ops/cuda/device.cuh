@@ -26,8 +26,9 @@ enum device_ahead { AHEAD_NONE, AHEAD_NOTED, AHEAD_TOO_MUCH, AHEAD_KEPT };
 /* Pinned memory that copies to the GPU go through in turns. */
 #define DEVICE_PIECES 8u
 struct device_piece {
-    uint8_t *host;    /* [PIECE_BYTES]; NULL until there is one */
-    cudaEvent_t sent; /* what it held is on the GPU */
+    uint8_t *host, *there; /* [PIECE_BYTES] and its mirror on the GPU; NULL until there is one */
+    cudaEvent_t sent;      /* what it held is in the mirror, */
+    cudaEvent_t read;      /* and no longer */
 };
 
 struct cuda_device {
@@ -60,6 +61,8 @@ struct cuda_device {
     char message[256];             /* and what it was */
     struct device_piece piece[DEVICE_PIECES];
     uint32_t next_piece;
+    cudaStream_t sender; /* of copies to the GPU that need not wait for what comes before them */
+    cudaEvent_t staged;  /* in it: those of descriptors are there */
 };
 
 /* CUDA's calls are this device's from here on: what takes memory, and what launches. */
@@ -91,6 +94,9 @@ void *stage_take(struct cuda_device *d, size_t bytes, void **out_host);
 void *stage_put(struct cuda_device *d, const void *src, size_t bytes);
 /* One copy of the pieces since the last on the stream; for queue.cu and device.cu. */
 sac_status stage_send(struct cuda_device *d);
+/* The same beside the stream, while it still has work to do: only what follows waits for the copy.
+ */
+sac_status stage_send_early(struct cuda_device *d);
 /* A step that is kept back is no more. */
 void device_forget_ahead(struct cuda_device *d);
 /* The same, where something is to go to the stream. true: it does not, as it is of a step that is

@@ -15,6 +15,7 @@
 enum half_type { HALF_F16, HALF_BF16 };
 
 #define LINEAR_PANEL 16384u /* outputs of prompt rows that are multiplied together, at most */
+#define PIECE_BYTES  ((size_t)16 << 20) /* of a large copy to the GPU */
 #define PROMPT_PIECE 32u /* tiles of a prompt row's list that a block reads by itself, at least */
 #define TEAM_LOOKS   1024u /* at what has not come from another GPU, between two at the clock */
 #define ORDER_NEAR   10240u /* pages whose keys are put in order in shared memory, at most */

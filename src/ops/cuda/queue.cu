@@ -271,7 +271,7 @@ static sac_status begin_flush(struct cuda_device *d)
 {
     d->queue->broken = true;
     device_use(d);
-    TRY(stage_send(d));
+    TRY(stage_send_early(d));
     return allow_row(d);
 }
 

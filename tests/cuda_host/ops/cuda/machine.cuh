@@ -9,8 +9,9 @@
 
 enum half_type { HALF_F16, HALF_BF16 };
 
-#define LINEAR_PANEL  64u /* so that the matrices of small models are cut */
-#define PROMPT_PIECE  2u  /* and short prompts of tests */
+#define LINEAR_PANEL  64u                /* so that the matrices of small models are cut */
+#define PIECE_BYTES   ((size_t)96 << 10) /* and their copies, */
+#define PROMPT_PIECE  2u                 /* and short prompts of tests */
 #define TEAM_LOOKS    1u
 #define ORDER_NEAR    1024u
 #define ROOM_IS_LARGE false
