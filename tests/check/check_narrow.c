@@ -308,9 +308,28 @@ static void many_outputs_are_those_of_the_reference(void **state)
     check_many(QUANT_F16, LINEAR_STORE, n_out);
 }
 
+/* cuda_host as a GPU whose blocks have less shared memory: rows are read where they lie, and parts
+ * of several types go one by one. */
+static void little_shared_memory_is_enough(void **state)
+{
+    close_library(state);
+    setenv("SAC_HOST_SHARED", "99", 1);
+    assert_int_equal(open_library(state), 0);
+    check(QUANT_Q4_K, 13, IN_MAX, true);
+    check(QUANT_F16, OUT_MAX, 4627, false);
+    check(QUANT_F32, OUT_MAX, 587, true);
+    check_many(QUANT_Q8_0, LINEAR_GLU_SILU, OUT_MAX);
+    check_parts((enum quant_type[]){QUANT_Q4_K, QUANT_F32, QUANT_Q6_K}, 512, 3);
+    check_parts((enum quant_type[]){QUANT_F16, QUANT_Q4_K, QUANT_Q4_K}, 256, N_ROW);
+    close_library(state);
+    unsetenv("SAC_HOST_SHARED");
+    assert_int_equal(open_library(state), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(whole_numbers_are_not_rounded),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(little_shared_memory_is_enough),
+                                       cmocka_unit_test(whole_numbers_are_not_rounded),
                                        cmocka_unit_test(long_rows_are_those_of_the_reference),
                                        cmocka_unit_test(short_rows_are_those_of_the_reference),
                                        cmocka_unit_test(strips_have_scales_of_their_own),

@@ -117,6 +117,35 @@ static void kernels_agree_with_the_reference(void **state)
     }
 }
 
+/* In as much shared memory as an RTX 30, 40 or 50 has, and an A100: blocks of fewer rows or warps,
+ * and one tile or unit at a time. */
+static void less_shared_memory_is_enough(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t dim, window;
+        sac_kv_type type;
+    } of[] = {
+        {128, 0, SAC_KV_Q8}, {256, 48, SAC_KV_F16}, {256, 0, SAC_KV_Q8}, {256, 0, SAC_KV_BF16}};
+    for (int i = 0; i < 4; i++) {
+        sac_model *m = tiny_open(
+            &(struct tiny){.seed = 5, .n_layer = 2, .dim = of[i].dim, .window = of[i].window});
+        struct wish w = {.of = m, .type = of[i].type};
+        const struct heard want = answer(&w, "cpu");
+        for (int small = 0; small < 2; small++) {
+            setenv("SAC_HOST_SHARED", small ? "99" : "163", 1);
+            w.company = 0;
+            const struct heard alone = answer(&w, "cuda");
+            w.company = COMPANY;
+            const struct heard got = answer(&w, "cuda");
+            unsetenv("SAC_HOST_SHARED");
+            assert_near(&want, &alone, 3e-3);
+            assert_memory_equal(alone.logits, got.logits, sizeof got.logits);
+        }
+        sac_model_free(m);
+    }
+}
+
 /* Prompts by matrices that lie there in f16 and by packed ones, where there is no room for these.
  */
 static void matrices_in_f16_give_the_same_bits(void **state)
@@ -724,6 +753,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_agree_with_the_reference),
+        cmocka_unit_test(less_shared_memory_is_enough),
         cmocka_unit_test(methods_choose_as_on_the_host),
         cmocka_unit_test(methods_choose_in_part_as_on_the_host),
         cmocka_unit_test(methods_cost_nothing_where_all_is_read),

@@ -494,17 +494,16 @@ __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const 
     *(uint4 *)(v + tile_at(KEYS, row, c / 8 + 1)) = make_uint4(x[4], x[5], x[6], x[7]);
 }
 
-/* Page p of a tile, as it lies: behind its stage's first one, or where there is one alone in place.
- */
-template <int D, int S>
-__device__ __forceinline__ const uint8_t *
-coded_page(const uint8_t *stage, const struct prompt_block &b, const struct key_tile &t, uint32_t p)
+/* Page p of a tile of pages or own ones, in place. */
+template <int D>
+__device__ __forceinline__ const uint8_t *page_in_place(const struct prompt_block &b,
+                                                        const struct key_tile &t, uint32_t p)
 {
-    if constexpr (S > 1) return stage + p * page_at<FORM_Q8, D>::bytes;
     return t.kind == TILE_OWN ? own_page<D>(b, t.page[p])
                               : sealed_page<FORM_Q8, D>(b, p == 0 ? t.place[0] : t.place[1]);
 }
 
+/* Where there is one tile alone, its pages are not in a stage. */
 template <int D, int R, int S>
 __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_block &b,
                        const struct key_tile &t)
@@ -513,7 +512,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     uint32_t n = t.n;
     if (t.kind == TILE_OWN) {
         n = PAGE_TOK;
-        if constexpr (S == 1) stage = coded_page<D, S>(stage, b, t, 0);
+        if constexpr (S == 1) stage = page_in_place<D>(b, t, 0);
         for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D, R>::threads) {
             const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
             *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
@@ -524,8 +523,9 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
         n = t.n * PAGE_TOK;
         for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D, R>::threads) {
             const uint32_t row = i / part;
-            unpack_token<D>(tile, row, coded_page<D, S>(stage, b, t, row / PAGE_TOK),
-                            row % PAGE_TOK, i % part);
+            const uint8_t *page = stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes;
+            if constexpr (S == 1) page = page_in_place<D>(b, t, row / PAGE_TOK);
+            unpack_token<D>(tile, row, page, row % PAGE_TOK, i % part);
         }
     } else {
         for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D, R>::threads) {

@@ -31,6 +31,7 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define PACKS_VALUES 8192u  /* and all of them together: more take longer than another launch; */
 #define PACKS_ALONE  16384u /* and of one row that is alone */
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
+#define IN_PLACE     1u     /* rows are read where they lie: there is no room for them */
 #define OWN_BYTES    1024u  /* that a block has of it anyway */
 #define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
 #define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
@@ -58,9 +59,8 @@ struct narrow_args {
     uint32_t n_part, n_group; /* of all parts; a block has several groups only where there is one part */
     uint32_t n_block, piece;  /* blocks of a row of weights, and of a piece of it */
     uint32_t n_row, row0;
-    uint32_t stage, warp_bytes; /* of shared memory: a unit, a warp's ring */
-    uint32_t stays;             /* the bytes of rows behind all rings; 0: rows come with units, */
-    uint32_t in_place;          /* or, where there is no room and this is 1, are read where they lie */
+    uint32_t stage, warp_bytes, ring_bytes; /* of shared memory: a unit, a warp's ring, all of these */
+    uint32_t stays; /* the bytes of rows behind them; 0: rows come with units; or IN_PLACE */
     const uint8_t *x;                       /* in strips */
     const float *x_scale;
     float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
@@ -456,9 +456,9 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
-    uint8_t *const x = kernel_shared() + WARPS * a.warp_bytes;
-    const bool stays = alone || a.stays, lies = !ROOM_IS_LARGE && !alone && a.in_place;
-    const bool comes = !stays && !lies;
+    uint8_t *const x = kernel_shared() + a.ring_bytes;
+    const bool lies = !ROOM_IS_LARGE && !alone && a.stays == IN_PLACE;
+    const bool stays = alone || (a.stays && !lies), comes = !stays && !lies;
     const uint8_t *group[n_mat];
     struct narrow_job<n_mat> job = find_job<n_tile, n_mat, alone>(a, p, mine);
     for (uint32_t m = 0; m < n_mat; m++) group[m] = job.group[m];
@@ -477,7 +477,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         copy_wait<0>();
     }
     if (ring::is_float) __syncthreads(); /* a strip is that of several units */
-    float *all = (float *)(x + a.stays);
+    float *all = (float *)(x + (lies ? 0 : a.stays));
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
     const struct narrow_rows<n_tile> rows =
         lies ? rows_in_place<type, n_tile>(a, job)
@@ -604,11 +604,13 @@ static size_t lay_out(struct narrow_args *a, const struct cuda_device *d, uint32
     const size_t sums = sum_rooms(n_tile) * WARPS * n_mat * n_row * SUM_STRIDE * sizeof(float);
     const size_t ring = WARPS * need.stages * need.weights;
     const size_t rows = stays <= STAYS_MAX ? stays : WARPS * need.stages * strip;
-    a->in_place = !a->input.x && ring + rows + sums + OWN_BYTES > d->smem_max;
-    a->stays = stays <= STAYS_MAX && !a->in_place ? stays : 0;
-    a->stage = need.weights + (a->stays > 0 || a->in_place ? 0 : strip);
+    const bool lies = !a->input.x && ring + rows + sums + OWN_BYTES > d->smem_max;
+    const uint32_t kept = stays <= STAYS_MAX && !lies ? stays : 0;
+    a->stays = lies ? IN_PLACE : kept;
+    a->stage = need.weights + (a->stays ? 0 : strip);
     a->warp_bytes = need.stages * a->stage;
-    return WARPS * a->warp_bytes + a->stays + sums;
+    a->ring_bytes = WARPS * a->warp_bytes;
+    return a->ring_bytes + kept + sums;
 }
 
 /* Rows of one launch are n_tile times eight for a block; as many launches as the tally asks for. */
