@@ -131,13 +131,13 @@ static void visits_are_the_same(void **state)
     const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_BF16, SAC_KV_Q8};
     uint64_t seed = 8;
     uint32_t n_partial = 0;
-    for (int form = 0; form < 24; form += (int)brief_by(5)) {
+    for (int form = 0; form < 24; form += (int)brief_by(11)) {
         make_pages(N_VISIT, type[form % 3], false, &seed);
         visit_as_the_reference(form, N_VISIT, false, &seed);
         n_partial += s.result[0].n_visit < N_VISIT;
         give_all();
     }
-    assert_true(n_partial >= 12 / brief_by(5));
+    assert_true(n_partial >= 12 / brief_by(11));
     make_pages(N_VISIT, SAC_KV_F16, false, &seed);
     setenv("SAC_GRID_ORDER", "backward", 1); /* shared memory has what the visits before left */
     visit_as_the_reference(1, 0, false, &seed);
