@@ -17,12 +17,16 @@ struct life {
     bool by_heads;        /* heads choose apart, so a tie changes what they read together */
 };
 
+/* Of a model whose votes lie apart: a GPU rounds what is between the layers of a prompt to 16 bits,
+ * and of votes that are alike another token may win. */
+static sac_model *apart;
+
 static const struct life kept = {{"loopserve:budget=20,every=4,first=2",
                                   "loopserve:budget=16,every=6,first=6,warm=lines,sink=0"},
                                  69,
                                  SAC_KV_F16,
                                  1,
-                                 NULL,
+                                 &apart,
                                  false};
 
 static const struct life recalled = {{"lfps:budget=14,past=9,decay=0.6",
@@ -30,7 +34,7 @@ static const struct life recalled = {{"lfps:budget=14,past=9,decay=0.6",
                                      69,
                                      SAC_KV_F16,
                                      1,
-                                     NULL,
+                                     &apart,
                                      true};
 
 static sac_model *bad, *one_head;
@@ -41,7 +45,7 @@ static const struct life dropped = {
     131,
     SAC_KV_F16,
     1,
-    NULL,
+    &apart,
     false};
 
 enum { BAD_TOK = 2 };
@@ -62,13 +66,15 @@ static int open_models(void **state)
     (void)state;
     setenv("SAC_CPU", "ref", 1);
     bad = tiny_open(&(struct tiny){.seed = 3, .edit = spoil_key, .dim = DIM});
+    apart = tiny_open(&(struct tiny){.seed = 6, .dim = DIM});
     one_head = tiny_open(&(struct tiny){.seed = 4, .n_kv_head = 1, .dim = DIM});
-    return open_pair(CUDA_HOST, DIM) || !bad || !one_head;
+    return open_pair(CUDA_HOST, DIM) || !bad || !apart || !one_head;
 }
 
 static int free_models(void **state)
 {
     sac_model_free(bad);
+    sac_model_free(apart);
     sac_model_free(one_head);
     return free_pair(state);
 }
@@ -167,16 +173,8 @@ static void live(const struct life *life, sac_engine *e, sac_engine *other, stru
 
 static void assert_about(uint64_t want, uint64_t got)
 {
-    if (!(fabs((double)want - (double)got) <= 0.04 * (double)want))
-        fail_msg("%" PRIu64 " instead of %" PRIu64, got, want);
-}
-
-/* Pages all of whose tokens are dropped: a GPU rounds what is between the layers of a prompt to 16
- * bits, and votes that are nearly alike may then keep another token, which may be a page's last. */
-static void assert_pages_about(uint64_t want, uint64_t got)
-{
-    const uint64_t off = want > got ? want - got : got - want;
-    if (off > 1 + want / 8) fail_msg("%" PRIu64 " pages instead of %" PRIu64, got, want);
+    if (!(fabs((double)want - (double)got) <= 0.02 * (double)want))
+        fail_msg("%" PRIu64 " tokens instead of %" PRIu64, got, want);
 }
 
 /* As many tokens by as many reads; which they are may differ where votes are alike. */
@@ -185,8 +183,8 @@ static void assert_counts(const struct life *life, const sac_reads *want, const 
     assert_int_equal(want->n_select, got->n_select);
     assert_int_equal(want->n_select_dense, got->n_select_dense);
     assert_int_equal(want->n_bypass, got->n_bypass);
-    assert_pages_about(want->n_page_dropped, got->n_page_dropped);
-    if (life->by_heads || want->n_page_dropped != got->n_page_dropped) {
+    assert_int_equal(want->n_page_dropped, got->n_page_dropped);
+    if (life->by_heads) {
         assert_about(want->n_tok_read, got->n_tok_read);
         assert_about(want->n_tok_chosen, got->n_tok_chosen);
         return;
@@ -197,7 +195,7 @@ static void assert_counts(const struct life *life, const sac_reads *want, const 
     assert_int_equal(want->n_tok_chosen, got->n_tok_chosen);
 }
 
-/* All rows, and most of them nearly the same: behind another token that is kept they are not. */
+/* All rows, and most of them nearly the same. */
 static void compare(const struct life *life, const struct heard *want, const struct heard *got)
 {
     uint32_t n_off = 0;
@@ -206,7 +204,7 @@ static void compare(const struct life *life, const struct heard *want, const str
         n_off += !(divergence(want->logits[i], got->logits[i]) < 1e-3);
         assert_counts(life, &want->reads[i], &got->reads[i]);
     }
-    if (n_off * 4 > want->n) fail_msg("%u of %u rows differ", n_off, want->n);
+    if (n_off * 10 > want->n) fail_msg("%u of %u rows differ", n_off, want->n);
     const sac_reads *r = &want->reads[want->n - 1];
     assert_true(r->n_select > r->n_select_dense && r->n_tok_chosen > 0);
 }
@@ -221,7 +219,7 @@ static uint64_t check_life(const struct life *life)
     live(life, cpu, other, &want);
     live(life, cuda, other, &got);
     compare(life, &want, &got);
-    assert_pages_about(cpu->pool.n_free, cuda->pool.n_free);
+    assert_int_equal(cpu->pool.n_free, cuda->pool.n_free);
     sac_engine_free(cpu);
     sac_engine_free(cuda);
     sac_engine_free(other);
