@@ -249,7 +249,7 @@ static __device__ void tell_piece(struct draw_told *to, const struct draw_part *
         sum += draw_low(part[w], lane);
         if (lane == 0) sum += (u64)part[w].n << 32;
     }
-    word_tell(&to->word[lane], TOLD | sum);
+    word_store_gpu(&to->word[lane], TOLD | sum);
 }
 
 /* ---- Taking ---- */
@@ -284,7 +284,7 @@ static __device__ struct draw_place place_piece(const struct draw_told *told, ui
             all = true;
 #pragma unroll
             for (uint32_t i = 0; i < LOOKS; i++)
-                word[i] = p + i * step < n ? word_told(&told[p + i * step].word[k]) : TOLD;
+                word[i] = p + i * step < n ? word_load_gpu(&told[p + i * step].word[k]) : TOLD;
 #pragma unroll
             for (uint32_t i = 0; i < LOOKS; i++) all = all && word[i] & TOLD;
         }

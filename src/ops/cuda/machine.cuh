@@ -17,7 +17,7 @@ enum half_type { HALF_F16, HALF_BF16 };
 #define LINEAR_PANEL 16384u /* outputs of prompt rows that are multiplied together, at most */
 #define PIECE_BYTES  ((size_t)16 << 20) /* of a large copy to the GPU */
 #define PROMPT_PIECE 32u /* tiles of a prompt row's list that a block reads by itself, at least */
-#define TEAM_LOOKS   1024u /* at what has not come from another GPU, between two at the clock */
+#define TEAM_POLLS   1024u  /* at what has not come from another GPU, between two at the clock */
 #define ORDER_NEAR   10240u /* pages whose keys are put in order in shared memory, at most */
 
 /* Whether all blocks that this code is for have Hopper's shared memory: then it has nothing of what
@@ -61,12 +61,12 @@ __device__ __forceinline__ uint32_t count_block(uint32_t *tally)
 
 /* A word for other blocks, and a look at one that says of itself whether it has been told: all of its
  * bits together, and in no order with other words. */
-__device__ __forceinline__ void word_tell(uint64_t *to, uint64_t word)
+__device__ __forceinline__ void word_store_gpu(uint64_t *to, uint64_t word)
 {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
-__device__ __forceinline__ uint64_t word_told(const uint64_t *at)
+__device__ __forceinline__ uint64_t word_load_gpu(const uint64_t *at)
 {
     uint64_t word;
     asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
@@ -162,12 +162,12 @@ __device__ __forceinline__ unsigned long long cluster_look(const unsigned long l
 
 /* A word to another GPU's memory, and a look at one that another GPU may have sent: all of its bits
  * together, and in no order with other words. */
-__device__ __forceinline__ void word_send(uint64_t *to, uint64_t word)
+__device__ __forceinline__ void word_store_system(uint64_t *to, uint64_t word)
 {
     asm volatile("st.relaxed.sys.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
-__device__ __forceinline__ uint64_t word_look(const uint64_t *at)
+__device__ __forceinline__ uint64_t word_load_system(const uint64_t *at)
 {
     uint64_t word;
     asm volatile("ld.relaxed.sys.b64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
@@ -175,7 +175,7 @@ __device__ __forceinline__ uint64_t word_look(const uint64_t *at)
 }
 
 /* Between two looks at the same word: where a CPU runs the kernels, others get on. */
-__device__ __forceinline__ void look_again(void)
+__device__ __forceinline__ void spin_pause(void)
 {
 }
 

@@ -42,12 +42,12 @@ static __device__ float late_part(const struct sum_call &c, uint32_t from, const
 {
     uint64_t begin = 0;
     for (uint32_t k = 1;; k++) {
-        const uint64_t word = word_look(at);
+        const uint64_t word = word_load_system(at);
         if (word >> 32 == tag) return __uint_as_float((uint32_t)word);
-        look_again();
-        if (k % TEAM_LOOKS > 0) continue;
+        spin_pause();
+        if (k % TEAM_POLLS > 0) continue;
         if (*(volatile uint32_t *)c.lost) return NAN;
-        if (k == TEAM_LOOKS) begin = clock_ns();
+        if (k == TEAM_POLLS) begin = clock_ns();
         if (clock_ns() - begin < WAIT_S * 1000000000ull) continue;
         *(volatile uint32_t *)c.lost = from + 1;
         return NAN;
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) sum_kernel(const struc
     for (size_t i = first; i < c.op.n; i += step) {
         const uint64_t word = (uint64_t)tag << 32 | __float_as_uint(c.op.part[i]);
         for (uint32_t k = 0; k < c.n; k++)
-            if (k != c.i) word_send(c.inbox[k] + slot + c.i * c.n_word + i, word);
+            if (k != c.i) word_store_system(c.inbox[k] + slot + c.i * c.n_word + i, word);
     }
     for (size_t i = first; i < c.op.n; i += step) {
         uint64_t word[TEAM_MAX];
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) sum_kernel(const struc
         const float mine = c.op.part[i];
 #pragma unroll /* looks that are under way together */
         for (uint32_t k = 0; k < TEAM_MAX; k++)
-            if (k < c.n && k != c.i) word[k] = word_look(own + k * c.n_word + i);
+            if (k < c.n && k != c.i) word[k] = word_load_system(own + k * c.n_word + i);
 #pragma unroll
         for (uint32_t k = 0; k < TEAM_MAX; k++) {
             if (k >= c.n) continue;

@@ -494,7 +494,7 @@ static __device__ bool next_piece(struct visit_piece *to, const struct op_lane_v
         bool taken = threadIdx.x == 0 && list[own].n_member > 0 && take_own(to, list, own);
         taken = __any_sync(~0u, taken);
         while (!taken && take_any(to, list, n, own + 1 + blockIdx.x * (n / gridDim.x), &taken))
-            if (!taken) look_again();
+            if (!taken) spin_pause();
         if (!taken && threadIdx.x == 0) to->round = OPEN_OVER;
     }
     __syncthreads();

@@ -12,7 +12,7 @@ enum half_type { HALF_F16, HALF_BF16 };
 #define LINEAR_PANEL  64u                /* so that the matrices of small models are cut */
 #define PIECE_BYTES   ((size_t)96 << 10) /* and their copies, */
 #define PROMPT_PIECE  2u                 /* and short prompts of tests */
-#define TEAM_LOOKS    1u
+#define TEAM_POLLS    1u
 #define ORDER_NEAR    1024u
 #define ROOM_IS_LARGE false
 
@@ -35,12 +35,12 @@ static inline uint32_t count_block(uint32_t *tally)
     return (*tally)++;
 }
 
-static inline void word_tell(uint64_t *to, uint64_t word)
+static inline void word_store_gpu(uint64_t *to, uint64_t word)
 {
     *to = word;
 }
 
-static inline uint64_t word_told(const uint64_t *at)
+static inline uint64_t word_load_gpu(const uint64_t *at)
 {
     return *at;
 }
@@ -91,17 +91,17 @@ static inline unsigned long long cluster_look(const unsigned long long *shared, 
 
 /* ---- Between GPUs ---- */
 
-static inline void word_send(uint64_t *to, uint64_t word)
+static inline void word_store_system(uint64_t *to, uint64_t word)
 {
     host_send(to, word);
 }
 
-static inline uint64_t word_look(const uint64_t *at)
+static inline uint64_t word_load_system(const uint64_t *at)
 {
     return *at;
 }
 
-static inline void look_again(void)
+static inline void spin_pause(void)
 {
     grid_pause();
 }
