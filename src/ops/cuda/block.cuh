@@ -52,7 +52,7 @@ static __device__ inline bool block_is_last(uint32_t *tally, uint32_t n)
     __shared__ uint32_t n_before;
     __syncthreads();
     if (threadIdx.x == 0) {
-        n_before = count_block(tally);
+        n_before = tally_increment(tally);
         if (n_before + 1 == n) *tally = 0;
     }
     __syncthreads();

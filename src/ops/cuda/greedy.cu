@@ -78,12 +78,12 @@ static __device__ __forceinline__ struct greedy_found found_by_all(struct greedy
         x = found_by_warp(g.found[lane]);
         if (lane == 0) *tell = {x.held, x.n_cell, __float_as_uint(x.best)};
     }
-    cluster_meet();
+    cluster_sync();
     x = {0, 0, 0};
     if (lane < cluster_size()) {
-        x.held = cluster_look(&tell->held, lane);
-        x.n_cell = cluster_look(&tell->n_cell, lane);
-        x.best = __uint_as_float((uint32_t)cluster_look(&tell->best, lane));
+        x.held = cluster_load(&tell->held, lane);
+        x.n_cell = cluster_load(&tell->n_cell, lane);
+        x.best = __uint_as_float((uint32_t)cluster_load(&tell->best, lane));
     }
     g.turn = !g.turn; /* who comes to the next one has looked at this */
     return found_by_warp(x);
@@ -354,7 +354,7 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     greedy_add(t, first);
     t.reached = t.held >= goal;
     take_rounds(g, c, rows, t, first.best, goal);
-    cluster_meet(); /* others look at what it tells */
+    cluster_sync(); /* others look at what it tells */
     if (cluster_rank() > 0 || threadIdx.x > 0) return;
     *trace_told(c, TRACE_HELD, g.head) = t.held;
     *trace_told(c, TRACE_CELLS, g.head) = t.n_cell;

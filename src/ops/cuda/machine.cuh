@@ -49,7 +49,7 @@ __device__ __forceinline__ void kernel_begin(void)
 
 /* Counts the block, by one of its threads: what all of them had written before a barrier is there for
  * those that count later, and what those have written that counted before is there behind the next. */
-__device__ __forceinline__ uint32_t count_block(uint32_t *tally)
+__device__ __forceinline__ uint32_t tally_increment(uint32_t *tally)
 {
     uint32_t n_before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
@@ -131,7 +131,7 @@ __device__ __forceinline__ uint32_t cluster_rank(void)
 }
 
 /* A barrier of all threads of the cluster: what they have written before is seen behind it. */
-__device__ __forceinline__ void cluster_meet(void)
+__device__ __forceinline__ void cluster_sync(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
@@ -141,7 +141,7 @@ __device__ __forceinline__ void cluster_meet(void)
 }
 
 /* A word of this block's shared memory, as block `rank` of the cluster has it. */
-__device__ __forceinline__ unsigned long long cluster_look(const unsigned long long *shared,
+__device__ __forceinline__ unsigned long long cluster_load(const unsigned long long *shared,
                                                            uint32_t rank)
 {
 #if __CUDA_ARCH__ >= 900

@@ -30,7 +30,7 @@ static inline void kernel_begin(void)
     grid_begin();
 }
 
-static inline uint32_t count_block(uint32_t *tally)
+static inline uint32_t tally_increment(uint32_t *tally)
 {
     return (*tally)++;
 }
@@ -78,12 +78,12 @@ static inline uint32_t cluster_rank(void)
     return 0;
 }
 
-static inline void cluster_meet(void)
+static inline void cluster_sync(void)
 {
     __syncthreads();
 }
 
-static inline unsigned long long cluster_look(const unsigned long long *shared, uint32_t rank)
+static inline unsigned long long cluster_load(const unsigned long long *shared, uint32_t rank)
 {
     (void)rank;
     return *shared;
