@@ -310,7 +310,7 @@ __device__ __forceinline__ void bring_unit(const struct decode_view &v, const st
     uint8_t *to = kernel_shared() + (warp * w.n_stage + slot) * size::stage;
     if (i < w.n_turn && unit < (is_next ? w.next.end : w.now.end))
         stage_unit<F, D>(smem_address(to), v, from, unit);
-    copy_commit();
+    cp_async_commit();
 }
 
 /* Looks up the units of the block's first splits and begins to bring some. Two of a warp's come
@@ -338,11 +338,11 @@ __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view
 template <int W> static __device__ __forceinline__ void wait_unit(uint32_t n_stage)
 {
     if (W == WARPS_FEW && n_stage == 1)
-        copy_wait<0>();
+        cp_async_wait<0>();
     else if (n_stage > 2)
-        copy_wait<3>();
+        cp_async_wait<3>();
     else
-        copy_wait<1>();
+        cp_async_wait<1>();
     __syncwarp();
 }
 
@@ -454,7 +454,7 @@ __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
         __syncthreads();
         put_split<D, W>(call, job, split, merge, scratch);
     }
-    copy_wait<0>();
+    cp_async_wait<0>();
     if (job.n_split == 1 || !block_is_last(tally + blockIdx.y, job.n_block)) return;
     merge_splits<D, W>(call, job, (struct decode_all<D> *)smem, scratch);
 }

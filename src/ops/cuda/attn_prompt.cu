@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
             __syncthreads(); /* nobody reads the tile before any more */
             bring<F, D, R, S>(smem, i, b, now);
         }
-        copy_wait<0>();
+        cp_async_wait<0>();
         publish();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
         if constexpr (S > 1) bring<F, D, R, S>(smem, i + 1, b, next);
@@ -392,7 +392,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
         now = next;
         next = then;
     }
-    copy_wait<0>();
+    cp_async_wait<0>();
     if (list.n_piece == 1)
         put_rows<F, D, R>(w, b);
     else

@@ -350,8 +350,8 @@ __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint
     for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n; k++) { /* as often by all threads */
         const uint32_t i = threadIdx.x + k * n, row = n0 + i / (D / 8), piece = i % (D / 8);
         const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
-        copy_async16(to, page + i * 16);
-        copy_async16(to + KEYS * D * 2, page + v + i * 16);
+        cp_async16(to, page + i * 16);
+        cp_async16(to + KEYS * D * 2, page + v + i * 16);
     }
 }
 
@@ -395,8 +395,8 @@ __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const 
     for (uint32_t p = 0; p < n_part; p++) {
         const uint32_t to = smem_address(tile) + tile_at(KEYS, row0 + p * n_row, piece);
         if (row0 + p * n_row >= t.n) break;
-        copy_async16(to, k[p]);
-        copy_async16(to + KEYS * D * 2, k[p] + page_at<F, D>::v);
+        cp_async16(to, k[p]);
+        cp_async16(to + KEYS * D * 2, k[p] + page_at<F, D>::v);
     }
 }
 
@@ -406,7 +406,7 @@ __device__ __forceinline__ void bring_logw(float *to, const struct prompt_block 
 {
     const float *const logw = b.job->logw;
     if (logw && threadIdx.x < t.n)
-        copy_async4(smem_address(to + threadIdx.x), logw + t.page[0] + threadIdx.x);
+        cp_async4(smem_address(to + threadIdx.x), logw + t.page[0] + threadIdx.x);
 }
 
 template <int D>
@@ -440,7 +440,7 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
                 own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
             const uint32_t bytes = own ? at::tail_bytes : at::bytes;
             for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<D, R>::threads * 16)
-                copy_async16(smem_address(stage) + p * at::bytes + k, from + k);
+                cp_async16(smem_address(stage) + p * at::bytes + k, from + k);
         }
     } else if (t.kind == TILE_TOKENS) {
         bring_tokens<F, D, R>(stage, b, t);
@@ -456,7 +456,7 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
         }
         bring_none<D, R>(stage, t.n * PAGE_TOK);
     }
-    copy_commit();
+    cp_async_commit();
 }
 
 /* ---- q8 to f16 ---- */

@@ -400,8 +400,8 @@ __device__ __forceinline__ void stage_rows(uint32_t dst, const struct page_frame
             row_page(frames, from, page_bytes) + (from % PAGE_TOK) * (D * 2) + piece * 16;
         const uint32_t to = dst + t * (D * 2) + (piece ^ swizzle<D>(t)) * 16;
         if (from != ROW_NONE) {
-            copy_async16(to, k);
-            copy_async16(to + UNIT_TOK * D * 2, k + v);
+            cp_async16(to, k);
+            cp_async16(to + UNIT_TOK * D * 2, k + v);
         } else {
             store_zero16(to);
             store_zero16(to + UNIT_TOK * D * 2);
@@ -505,7 +505,7 @@ __device__ __forceinline__ void stage_page(uint32_t dst, const uint8_t *page, ui
         constexpr uint32_t n = page_at<F, D>::bytes / 16;
 #pragma unroll
         for (uint32_t i = 0; i < n; i += 32)
-            if (i + lane < n) copy_async16(dst + (i + lane) * 16, page + (i + lane) * 16);
+            if (i + lane < n) cp_async16(dst + (i + lane) * 16, page + (i + lane) * 16);
     } else {
         constexpr uint32_t row = D / 8; /* pieces */
         const uint8_t *k = page + half * (UNIT_TOK * D * 2);
@@ -513,8 +513,8 @@ __device__ __forceinline__ void stage_page(uint32_t dst, const uint8_t *page, ui
         for (uint32_t i = 0; i < UNIT_TOK * row; i += 32) {
             const uint32_t t = (i + lane) / row, piece = (i + lane) % row;
             const uint32_t to = dst + t * (D * 2) + (piece ^ swizzle<D>(t)) * 16;
-            copy_async16(to, k + (i + lane) * 16);
-            copy_async16(to + UNIT_TOK * D * 2, k + page_at<F, D>::v + (i + lane) * 16);
+            cp_async16(to, k + (i + lane) * 16);
+            cp_async16(to + UNIT_TOK * D * 2, k + page_at<F, D>::v + (i + lane) * 16);
         }
     }
 }

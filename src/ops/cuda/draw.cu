@@ -94,14 +94,14 @@ fetch_heads(struct draw_room &room, const struct op_share_planes &at, uint32_t g
         const uint32_t to = smem_address(&room.exps[0][n ^ n / 8 % 8]);
 #pragma unroll
         for (uint32_t g = 0; g < HEADS; g++, from += n_page * PAGE_TOK)
-            if (g < n_head) copy_async16(to + g * (uint32_t)sizeof room.exps[0], from);
+            if (g < n_head) cp_async16(to + g * (uint32_t)sizeof room.exps[0], from);
     }
     const float *top = choose_tops(at, g0) + min(page0 + lane, n_page - 1);
     const uint32_t to = smem_address(room.weight[0]) + lane * (uint32_t)sizeof *top;
 #pragma unroll
     for (uint32_t g = 0; g < HEADS; g++, top += n_page)
-        if (g < n_head) copy_async4(to + g * (uint32_t)sizeof room.weight[0], top);
-    copy_commit();
+        if (g < n_head) cp_async4(to + g * (uint32_t)sizeof room.weight[0], top);
+    cp_async_commit();
 }
 
 /* Makes the shares of a stretch, of which the exponentials of the first heads are on their way, by
@@ -116,7 +116,7 @@ static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 
     const uint32_t lane = threadIdx.x % 32, i = lane / 4, group = at.group;
     const uint32_t page = min(page0 + lane, at.n_page - 1);
     float most = -INFINITY, largest = 0;
-    copy_wait<0>();
+    cp_async_wait<0>();
     for (uint32_t g = 0; g < min(HEADS, group); g++)
         most = fmaxf(most, ((const float *)room.weight[g])[lane] - from.log[g]);
     for (uint32_t g = HEADS; g < group; g++) most = fmaxf(most, choose_over(at, from.log, g, page));
@@ -126,7 +126,7 @@ static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 
     for (uint32_t s = 0; s < TURNS; s++) share[s][0] = share[s][1] = 0;
     for (uint32_t g0 = 0; g0 < group; g0 += HEADS) {
         const uint32_t n = min(HEADS, group - g0);
-        copy_wait<0>();
+        cp_async_wait<0>();
 #pragma unroll
         for (uint32_t g = 0; g < HEADS; g++) {
             if (g >= n) continue;
@@ -519,7 +519,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     __syncthreads();
     if (turn == n_piece) end_draw(op, of.list ? &list : NULL, lines, room, marked_room);
     if (turn >= n_piece) {
-        copy_wait<0>(); /* of what a bad lane does not want */
+        cp_async_wait<0>(); /* of what a bad lane does not want */
         return;
     }
     const uint32_t word = take_piece<MADE>(op, from, turn, cut, room);

@@ -285,13 +285,13 @@ __device__ __forceinline__ uint32_t smem_address(const void *p)
 }
 
 /* 16 bytes from global to shared memory. */
-__device__ __forceinline__ void copy_async16(uint32_t dst, const void *src)
+__device__ __forceinline__ void cp_async16(uint32_t dst, const void *src)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
 
 /* The same of 4 bytes. */
-__device__ __forceinline__ void copy_async4(uint32_t dst, const void *src)
+__device__ __forceinline__ void cp_async4(uint32_t dst, const void *src)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
 }
@@ -301,12 +301,12 @@ __device__ __forceinline__ void store_zero16(uint32_t dst)
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(dst), "r"(0) : "memory");
 }
 
-__device__ __forceinline__ void copy_commit(void)
+__device__ __forceinline__ void cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-template <int N> __device__ __forceinline__ void copy_wait(void) /* all but the last N groups */
+template <int N> __device__ __forceinline__ void cp_async_wait(void) /* all but the last N groups */
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }

@@ -88,7 +88,7 @@ static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint3
 {
 #pragma unroll 1
     for (uint32_t i = threadIdx.x % 32 * 16; i < n; i += 512)
-        copy_async16(smem_address(to + i), from + i);
+        cp_async16(smem_address(to + i), from + i);
 }
 
 /* So many, possibly none, that no loop is left; both are the lane's own places. */
@@ -96,10 +96,10 @@ template <uint32_t n> static __device__ inline void copy_known(uint32_t at, cons
 {
     const uint32_t lane = threadIdx.x % 32 * 16;
 #pragma unroll
-    for (uint32_t i = 0; i + 512 <= n; i += 512) copy_async16(at + i, from + i);
+    for (uint32_t i = 0; i + 512 <= n; i += 512) cp_async16(at + i, from + i);
     constexpr uint32_t rest = n / 512 * 512;
     if constexpr (n > rest)
-        if (lane < n - rest) copy_async16(at + rest, from + rest);
+        if (lane < n - rest) cp_async16(at + rest, from + rest);
 }
 
 /* Of a warp's units from block `first` on, those that end before `end`. */
@@ -226,7 +226,7 @@ static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct nar
         if (has_x) bring_x<n_tile>(mine + at + ring::weights, a, job, block0);
         go_on(a, job);
     }
-    copy_commit();
+    cp_async_commit();
 }
 
 /* ---- Sums [n_mat][n_tile][4], as narrow_unit.cuh has them ---- */
@@ -473,8 +473,8 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     else if (comes)
         bring_first_rows<type, n_tile>(a, job, mine);
     if (!alone && !a.input.x) {
-        copy_commit();
-        copy_wait<0>();
+        cp_async_commit();
+        cp_async_wait<0>();
     }
     if (ring::is_float) __syncthreads(); /* a strip is that of several units */
     float *all = (float *)(x + (lies ? 0 : a.stays));
@@ -499,7 +499,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
 #pragma unroll
         for (uint32_t k = 0; k < n_tile; k++) here.row[k] = rows.row[k];
         for (uint32_t u = 0; u < job.n_unit; u++) {
-            copy_wait<ring::stages - 2>();
+            cp_async_wait<ring::stages - 2>();
             __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
             bring<type, n_tile>(mine, next, a, job, comes);
 #pragma unroll

@@ -236,15 +236,15 @@ static __device__ void take_open(const struct take_view &v, const struct take_bl
         const uint8_t *packed = (const uint8_t *)(c.op.query + (size_t)set.list * n_query * D);
         const uint32_t to = smem_address(v.query + s * n_query * (D * 2));
         for (uint32_t i = threadIdx.x * 16; i < n_query * (D * 2); i += TAKE_THREADS * 16)
-            copy_async16(to + i, packed + i);
+            cp_async16(to + i, packed + i);
         for (uint32_t r = threadIdx.x; r < n_query; r += TAKE_THREADS)
             v.start[s * n_query + r] = 2 * c.op.start[(size_t)set.list * n_query + r];
         if (threadIdx.x == 0) v.set[s] = set;
     }
-    copy_commit();
+    cp_async_commit();
     for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
         v.limit[i] = c.limit[i];
-    copy_wait<0>();
+    cp_async_wait<0>();
     __syncthreads();
 }
 

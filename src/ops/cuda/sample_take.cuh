@@ -49,8 +49,8 @@ static __device__ __forceinline__ void bring_half_keys(uint32_t tile, const uint
     const uint8_t *const from = page + tile_key(r, second) * (D * 2) + piece * 16;
 #pragma unroll
     for (uint32_t k = 0; k < 16; k += R)
-        copy_async16((to ^ k % 8 * 16) + k / 8 * (D * 16) + k % 8 * 128,
-                     from + tile_key(k, 0) * (D * 2));
+        cp_async16((to ^ k % 8 * 16) + k / 8 * (D * 16) + k % 8 * 128,
+                   from + tile_key(k, 0) * (D * 2));
 }
 
 /* The same of a q8 page in shared memory, in 16 bits: a lane has the same part of each of its keys.
@@ -137,14 +137,14 @@ static __device__ __forceinline__ void take_bring(struct take_block b, const str
                 meet_wait(smem + room::free + at.stage * 8, at.parity ^ 1);
                 bring_half_keys<D>(smem + room::keys + at.stage * room::tile, keys, warp * 16,
                                    second);
-                copy_commit();
+                cp_async_commit();
                 if (n - n_told <= TAKE_AHEAD) continue;
-                copy_wait<TAKE_AHEAD>();
+                cp_async_wait<TAKE_AHEAD>();
                 tell_tile<F, D>(n_told++, spoilt, b.looks);
             }
             keys = next_keys;
         }
-        copy_wait<0>();
+        cp_async_wait<0>();
         while (n_told < n) tell_tile<F, D>(n_told++, spoilt, b.looks);
         if (spoilt) list_fail(c.op.lists, part.kv_head);
     }
@@ -158,9 +158,9 @@ static __device__ __forceinline__ void bring_codes(uint8_t *to, const struct sam
     if (page < part.end) {
         const uint8_t *const keys = sealed_keys(c.pages, part.kv_head, page);
         for (uint32_t i = threadIdx.x % 32 * 16; i < take_stages<FORM_Q8, D>::codes; i += 32 * 16)
-            copy_async16(smem_address(to) + i, keys + i);
+            cp_async16(smem_address(to) + i, keys + i);
     }
-    copy_commit();
+    cp_async_commit();
 }
 
 /* The same of q8 pages: the codes of a warp's next two pages are there or on their way. */
@@ -180,7 +180,7 @@ static __device__ __forceinline__ void take_bring_coded(struct take_block b,
 #pragma unroll 1
         for (uint32_t page = part.begin + warp; page < part.end; page += TAKE_PAGES) {
             uint8_t *const from = codes + n / 2 % 2 * room::codes;
-            copy_wait<1>();
+            cp_async_wait<1>();
             __syncwarp(); /* all lanes' copies are there */
 #pragma unroll 1
             for (uint32_t second = 0; second < 2; second++) {
@@ -192,7 +192,7 @@ static __device__ __forceinline__ void take_bring_coded(struct take_block b,
             }
             bring_codes<D>(from, c, part, page + 2 * TAKE_PAGES);
         }
-        copy_wait<0>();
+        cp_async_wait<0>();
         if (spoilt) list_fail(c.op.lists, part.kv_head);
     }
 }
@@ -229,7 +229,7 @@ open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct tak
         const uint8_t *const packed = (const uint8_t *)(c.op.query + first * D);
         for (uint32_t x = thread * 16; x < room::tile; x += 128 * 16)
             if (x < n * (D * 2))
-                copy_async16(query + i * room::tile + x, packed + x);
+                cp_async16(query + i * room::tile + x, packed + x);
             else
                 store_zero16(query + i * room::tile + x);
         if (thread == 0) sets[i] = {set.list, s < b.n_set ? set.n_page : 0, set.seed, 0};
@@ -239,8 +239,8 @@ open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct tak
             start[i][k / 2][k % 2] = row < n ? 2 * c.op.start[first + row] : INFINITY;
         }
     }
-    copy_commit();
-    copy_wait<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
     wgmma_publish();
     wgmma_meet(o.group);
 }

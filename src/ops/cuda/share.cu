@@ -258,11 +258,11 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
         const uint32_t to = smem_address(room.plane[p % STAGES]);
 #pragma unroll
         for (uint32_t at = 0; at < room_of::n_plane; at += 512)
-            if (p < n) copy_async16(to + share_swizzle(at + lane * 16), from + at);
-        copy_commit();
+            if (p < n) cp_async16(to + share_swizzle(at + lane * 16), from + at);
+        cp_async_commit();
     };
     const auto open = [&](uint32_t p) {
-        if (p > 0) copy_wait<STAGES - 2>();
+        if (p > 0) cp_async_wait<STAGES - 2>();
         __syncwarp(); /* the page is there, and nobody reads the one before it any more */
         fetch(p + STAGES - 1);
     };
@@ -271,10 +271,10 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
         const uint32_t to = smem_address(room.min[p]) + lane * 16;
 #pragma unroll
         for (uint32_t at = 0; at < room_of::n_min; at += 512)
-            if (at + lane * 16 < room_of::n_min) copy_async16(to + at, from + at);
+            if (at + lane * 16 < room_of::n_min) cp_async16(to + at, from + at);
     }
     for (uint32_t p = 0; p < STAGES - 1; p++) fetch(p);
-    copy_wait<STAGES - 2>();
+    cp_async_wait<STAGES - 2>();
     __syncwarp();
     float base[4];
     if (of.n_row > 8)

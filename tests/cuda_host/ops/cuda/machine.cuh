@@ -205,12 +205,12 @@ static inline uint32_t smem_address(const void *p)
     return grid_shared_address(p);
 }
 
-static inline void copy_async16(uint32_t dst, const void *src)
+static inline void cp_async16(uint32_t dst, const void *src)
 {
     memcpy(grid_shared_at(dst, 16), src, 16);
 }
 
-static inline void copy_async4(uint32_t dst, const void *src)
+static inline void cp_async4(uint32_t dst, const void *src)
 {
     memcpy(grid_shared_at(dst, 4), src, 4);
 }
@@ -220,11 +220,11 @@ static inline void store_zero16(uint32_t dst)
     memset(grid_shared_at(dst, 16), 0, 16);
 }
 
-static inline void copy_commit(void)
+static inline void cp_async_commit(void)
 {
 }
 
-template <int N> static inline void copy_wait(void)
+template <int N> static inline void cp_async_wait(void)
 {
 }
 
