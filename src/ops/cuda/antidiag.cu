@@ -123,8 +123,8 @@ static __device__ __forceinline__ void antidiag_dots(float (&s)[SIXTEENS][4], ui
                 for (uint32_t m = 0; m < SIXTEENS; m++) {
                     uint32_t a[4];
                     if (m >= n_m) continue;
-                    load_tiles(a, query + query_at<D>((r + n) * pitch + m * 16 + lane % 16,
-                                                      i * 2 + lane / 16));
+                    ldmatrix_x4(a, query + query_at<D>((r + n) * pitch + m * 16 + lane % 16,
+                                                       i * 2 + lane / 16));
                     mma_16816<rows_size<F, D>::half>(s[m], a, k[n][i][0], k[n][i][1]);
                 }
     }

@@ -187,13 +187,13 @@ __device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D, R>::m][N_
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const uint32_t row = warp_row<D, R>(m) + lane % 16;
-            load_tiles(a[m], query + tile_at(prompt_size<F, D, R>::rows, row, k * 2 + lane / 16));
+            ldmatrix_x4(a[m], query + tile_at(prompt_size<F, D, R>::rows, row, k * 2 + lane / 16));
         }
 #pragma unroll
         for (int n = 0; n < N_TILE_8; n += 2) {
             uint32_t b[4];
             const uint32_t row = n * 8 + lane / 16 * 8 + lane % 8;
-            load_tiles(b, keys + tile_at(KEYS, row, k * 2 + lane / 8 % 2));
+            ldmatrix_x4(b, keys + tile_at(KEYS, row, k * 2 + lane / 8 % 2));
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 mma_16816<H>(s[m][n], a[m], b[0], b[1]);
@@ -216,7 +216,7 @@ __device__ __forceinline__ void tile_values(struct prompt_warp<F, D, R> &w,
 #pragma unroll
         for (int c = 0; c < D / 8; c += 2) {
             uint32_t b[4];
-            load_tiles_turned(b, values + tile_at(KEYS, row, c + lane / 16));
+            ldmatrix_x4_trans(b, values + tile_at(KEYS, row, c + lane / 16));
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 mma_16816<H>(w.acc[m][c], p[m][k], b[0], b[1]);

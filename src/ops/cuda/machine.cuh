@@ -312,7 +312,7 @@ template <int N> __device__ __forceinline__ void cp_async_wait(void) /* all but 
 }
 
 /* Four 8 x 8 tiles of halves; lane l gives the row l % 8 of tile l / 8. */
-__device__ __forceinline__ void load_tiles(uint32_t r[4], uint32_t row)
+__device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -320,7 +320,7 @@ __device__ __forceinline__ void load_tiles(uint32_t r[4], uint32_t row)
                  : "memory");
 }
 
-__device__ __forceinline__ void load_tiles_turned(uint32_t r[4], uint32_t row)
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

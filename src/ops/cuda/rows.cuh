@@ -170,7 +170,7 @@ __device__ __forceinline__ void dots(float (&s)[N][4], uint32_t query, uint32_t 
 #pragma unroll
     for (int i = 0; i < D / 16; i++) {
         uint32_t a[4];
-        load_tiles(a, query + query_at<D>(m * 16 + lane % 16, i * 2 + lane / 16));
+        ldmatrix_x4(a, query + query_at<D>(m * 16 + lane % 16, i * 2 + lane / 16));
 #pragma unroll
         for (int n = 0; n < N; n++)
             mma_16816<rows_size<F, D>::half>(s[n], a, k[n][i][0], k[n][i][1]);

@@ -131,7 +131,7 @@ static __device__ __forceinline__ void share_base(float base[4], const struct sh
 #pragma unroll
             for (uint32_t h = 0; h < n_e; h++) {
                 uint32_t a[4];
-                load_tiles(a, q + (s * n_word + u) * (2 * SHARE_ROWS * 16) + h * left);
+                ldmatrix_x4(a, q + (s * n_word + u) * (2 * SHARE_ROWS * 16) + h * left);
                 mma_16816<HALF_F16>(min[h], a, lo[2 * u], lo[2 * u + 1]);
                 mma_16816<HALF_F16>(step[h], a, by[2 * u], by[2 * u + 1]);
             }
@@ -205,7 +205,7 @@ static __device__ __forceinline__ void share_page(float c[4][4], const struct sh
 #pragma unroll
         for (uint32_t u = 0; u < n_word; u++) {
             uint32_t a[4];
-            load_tiles(a, q + (s * n_word + u) * (2 * SHARE_ROWS * 16));
+            ldmatrix_x4(a, q + (s * n_word + u) * (2 * SHARE_ROWS * 16));
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) a[i] = h2_mul(a[i], step[2 * u + i / 2]);
 #pragma unroll
@@ -226,7 +226,7 @@ static __device__ __forceinline__ void share_weights(uint32_t (&by)[4][D / 32], 
 #pragma unroll
     for (uint32_t i = 0; i < 4 * n_word; i += 2) {
         uint32_t x[4];
-        load_tiles(x, q + i * (2 * SHARE_ROWS * 16));
+        ldmatrix_x4(x, q + i * (2 * SHARE_ROWS * 16));
 #pragma unroll
         for (uint32_t k = 0; k < 4; k++)
             by[(i + k / 2) / n_word][(i + k / 2) % n_word * 2 + k % 2] = x[k];

@@ -244,12 +244,12 @@ static inline void machine_tiles(uint32_t r[4], uint32_t row, bool turned)
     }
 }
 
-static inline void load_tiles(uint32_t r[4], uint32_t row)
+static inline void ldmatrix_x4(uint32_t r[4], uint32_t row)
 {
     machine_tiles(r, row, false);
 }
 
-static inline void load_tiles_turned(uint32_t r[4], uint32_t row)
+static inline void ldmatrix_x4_trans(uint32_t r[4], uint32_t row)
 {
     machine_tiles(r, row, true);
 }
