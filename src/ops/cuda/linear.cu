@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS)
     pack_strips(const struct linear_input a, uint8_t *out, float *scale, uint32_t n_strip)
 {
     __shared__ float square[THREADS / 32];
-    kernel_yield(); /* the multiplying kernel is next, which has weights to bring */
+    kernel_launch_dependents(); /* the multiplying kernel is next, which has weights to bring */
     kernel_begin();
     const uint32_t row = blockIdx.x, first = row / TILE_ROWS * TILE_ROWS, warp = threadIdx.x / 32;
     const uint32_t stride = min(gridDim.x - first, TILE_ROWS) * STRIP_BYTES; /* of the row's tile */

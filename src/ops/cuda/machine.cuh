@@ -75,7 +75,7 @@ __device__ __forceinline__ uint64_t word_load_gpu(const uint64_t *at)
 
 /* Ahead of it: blocks of what is launched next may come before this kernel has begun, when all of its
  * own are there. What they read before they begin, two launches may be writing then. */
-__device__ __forceinline__ void kernel_yield(void)
+__device__ __forceinline__ void kernel_launch_dependents(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -83,14 +83,14 @@ __device__ __forceinline__ void kernel_yield(void)
 }
 
 /* Brings what this thread reads soon to its multiprocessor. */
-__device__ __forceinline__ void fetch_near(const float *p)
+__device__ __forceinline__ void prefetch_l1(const float *p)
 {
     [[maybe_unused]] float none;
     asm volatile("ld.global.ca.f32 %0, [%1];" : "=f"(none) : "l"(p) : "memory");
 }
 
 /* Brings a line of memory nearer. */
-__device__ __forceinline__ void fetch_ahead(const void *p)
+__device__ __forceinline__ void prefetch_l2(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }

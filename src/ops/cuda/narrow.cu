@@ -348,10 +348,10 @@ static __device__ inline void fetch_beside(const struct narrow_args &a,
                                            const struct narrow_part &part, uint32_t group)
 {
     if (a.input.x && a.input.norm && threadIdx.x * 32 < a.input.n_in)
-        fetch_ahead(a.input.norm + threadIdx.x * 32);
+        prefetch_l2(a.input.norm + threadIdx.x * 32);
     const uint32_t out = group * WEIGHT_GROUP + threadIdx.x;
     if (part.end.bias && threadIdx.x < WEIGHT_GROUP && out < part.end.n_out)
-        fetch_near(part.end.bias + out);
+        prefetch_l1(part.end.bias + out);
 }
 
 /* What the block's sums are added to comes before they are there, as they take longer. */
@@ -362,7 +362,7 @@ static __device__ inline void fetch_old(const struct narrow_job<n_mat> &job,
     const uint32_t r = threadIdx.x / WEIGHT_GROUP;
     const uint32_t out = group * WEIGHT_GROUP + threadIdx.x % WEIGHT_GROUP;
     if (end.epilogue == LINEAR_ADD && r < job.n_row && out < end.n_out)
-        fetch_near(end.y + (job.row0 + r) * end.y_stride + out);
+        prefetch_l1(end.y + (job.row0 + r) * end.y_stride + out);
 }
 
 /* ---- Ends ---- */
@@ -466,7 +466,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     for (uint32_t i = 0; i + 1 < ring::stages; i++)
         bring<type, n_tile>(mine, i * a.stage, a, job, false);
     fetch_beside(a, a.part[p], blockIdx.x - a.part[p].group0);
-    if (a.n_part > 1) kernel_yield(); /* attention is next, which has pages to bring */
+    if (a.n_part > 1) kernel_launch_dependents(); /* attention is next, which has pages to bring */
     kernel_begin();
     if (stays)
         keep_rows<n_tile, n_mat, alone>(a, job, x, square);

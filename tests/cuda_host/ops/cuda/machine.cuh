@@ -45,16 +45,16 @@ static inline uint64_t word_load_gpu(const uint64_t *at)
     return *at;
 }
 
-static inline void kernel_yield(void)
+static inline void kernel_launch_dependents(void)
 {
 }
 
-static inline void fetch_near(const float *p)
+static inline void prefetch_l1(const float *p)
 {
     (void)*(const volatile float *)p;
 }
 
-static inline void fetch_ahead(const void *p)
+static inline void prefetch_l2(const void *p)
 {
     (void)*(const volatile uint8_t *)p; /* it must be there */
 }
