@@ -109,7 +109,7 @@ __device__ __forceinline__ uint32_t q8_codes(uint32_t hi, uint32_t mid, uint32_t
     const uint32_t h = hi << (6 - 2 * s);
     const uint32_t m = s == 3 ? mid >> 2 : mid << (4 - 2 * s);
     const uint32_t l = s < 2 ? low : low >> 4;
-    return bits_pick(0xf0f0f0f0u, bits_pick(0xc0c0c0c0u, h, m), l);
+    return bits_select(0xf0f0f0f0u, bits_select(0xc0c0c0c0u, h, m), l);
 }
 
 /* Unsigned bytes `at` and at + 1 of codes as f16, exact: 0x6400 is 1024, of which a byte is the

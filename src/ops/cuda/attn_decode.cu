@@ -418,7 +418,7 @@ __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
                        const struct decode_way way, const struct decode_job *jobs, float *scratch,
                        uint32_t *tally)
 {
-    if constexpr (ROOM_IS_LARGE && W < decode_warps(D)) return;
+    if constexpr (SMEM_IS_LARGE && W < decode_warps(D)) return;
     using size = decode_size<F, D, W>;
     __shared__ struct decode_job job;
     __shared__ struct decode_rows<D> rows;

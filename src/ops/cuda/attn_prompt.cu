@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
                        uint32_t block0)
 {
     kernel_begin();
-    if constexpr (ROOM_IS_LARGE && S == 1) return; /* two fit */
+    if constexpr (SMEM_IS_LARGE && S == 1) return; /* two fit */
     using size = prompt_size<F, D, R, S>;
     uint8_t *const smem = kernel_shared();
     const struct prompt_job &job = jobs[blockIdx.y];

@@ -156,9 +156,9 @@ __device__ void decode_query(struct decode_warp<D> &w, const struct attn_call &c
         }
         uint32_t a[4];
         a[0] = half_pack<H>(x[0], x[1]);
-        a[1] = half_rest<H>(x[0], x[1], a[0]);
+        a[1] = half_residual<H>(x[0], x[1], a[0]);
         a[2] = half_pack<H>(x[2], x[3]);
-        a[3] = half_rest<H>(x[2], x[3], a[2]);
+        a[3] = half_residual<H>(x[2], x[3], a[2]);
         if constexpr (D > 128)
             w.q_shared[step * 32 + lane] = make_uint4(a[0], a[1], a[2], a[3]);
         else
@@ -358,9 +358,9 @@ __device__ __forceinline__ void unit_add(struct decode_warp<D> &w, const float x
     w.sum += (p[0] + p[1]) + (p[2] + p[3]);
     uint32_t a[4];
     a[0] = half_pack<H>(p[0], p[1]);
-    a[1] = half_rest<H>(p[0], p[1], a[0]);
+    a[1] = half_residual<H>(p[0], p[1], a[0]);
     a[2] = half_pack<H>(p[2], p[3]);
-    a[3] = half_rest<H>(p[2], p[3], a[2]);
+    a[3] = half_residual<H>(p[2], p[3], a[2]);
     unit_values<F, D, ROWS>(w, a, unit, t0);
 }
 

@@ -23,9 +23,9 @@ enum half_type { HALF_F16, HALF_BF16 };
 /* Whether all blocks that this code is for have Hopper's shared memory: then it has nothing of what
  * others do in less. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define ROOM_IS_LARGE true
+#define SMEM_IS_LARGE true
 #else
-#define ROOM_IS_LARGE false
+#define SMEM_IS_LARGE false
 #endif
 
 /* ---- Launches ---- */
@@ -205,7 +205,7 @@ __device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4], uint3
 
 /* a where the mask's bits are set, b where they are not: one instruction, of which a compiler that
  * knows what the bits are makes two. */
-__device__ __forceinline__ uint32_t bits_pick(uint32_t mask, uint32_t a, uint32_t b)
+__device__ __forceinline__ uint32_t bits_select(uint32_t mask, uint32_t a, uint32_t b)
 {
     uint32_t r;
     asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));

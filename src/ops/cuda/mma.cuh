@@ -35,7 +35,8 @@ template <int H> __device__ __forceinline__ float2 half_unpack(uint32_t w)
 }
 
 /* What rounding to halves has left over, as halves. */
-template <int H> __device__ __forceinline__ uint32_t half_rest(float x, float y, uint32_t packed)
+template <int H>
+__device__ __forceinline__ uint32_t half_residual(float x, float y, uint32_t packed)
 {
     const float2 near = half_unpack<H>(packed);
     return half_pack<H>(x - near.x, y - near.y);

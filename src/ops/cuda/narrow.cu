@@ -457,7 +457,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     using ring = narrow_ring<type, n_tile, n_mat>;
     uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
     uint8_t *const x = kernel_shared() + a.ring_bytes;
-    const bool lies = !ROOM_IS_LARGE && !alone && a.stays == IN_PLACE;
+    const bool lies = !SMEM_IS_LARGE && !alone && a.stays == IN_PLACE;
     const bool stays = alone || (a.stays && !lies), comes = !stays && !lies;
     const uint8_t *group[n_mat];
     struct narrow_job<n_mat> job = find_job<n_tile, n_mat, alone>(a, p, mine);

@@ -56,9 +56,9 @@ static __device__ void box_query_load(struct box_query<TILES> *to, const struct 
             const float by[2] = {op.mean ? fabsf(x) : fmaxf(x, 0) * op.unit,
                                  op.mean ? fabsf(y) : fmaxf(y, 0) * op.unit};
             word[0][k] = half_pack<HALF_F16>(x, y);
-            word[1][k] = half_rest<HALF_F16>(x, y, word[0][k]);
+            word[1][k] = half_residual<HALF_F16>(x, y, word[0][k]);
             word[2][k] = half_pack<HALF_F16>(by[0], by[1]);
-            word[3][k] = half_rest<HALF_F16>(by[0], by[1], word[2][k]);
+            word[3][k] = half_residual<HALF_F16>(by[0], by[1], word[2][k]);
         }
 #pragma unroll
         for (uint32_t k = 0; k < BOX_KINDS; k++)

@@ -78,7 +78,8 @@ static __device__ void share_heads_load(struct share_query<D> *to, const struct 
         for (uint32_t k = 0; k < 2; k++) {
             const uint32_t near = half_pack<HALF_F16>(x[2 * k], x[2 * k + 1]);
             to->near[s * n_word + u][k][r][j] = near;
-            to->rest[s * n_word + u][k][r][j] = half_rest<HALF_F16>(x[2 * k], x[2 * k + 1], near);
+            to->rest[s * n_word + u][k][r][j] =
+                half_residual<HALF_F16>(x[2 * k], x[2 * k + 1], near);
         }
     }
     __syncthreads();

@@ -33,9 +33,9 @@ static_assert(VISIT_MOST <= 32 * WARPS && VISIT_MOST % WARPS == 0, "a warp looks
 template <int H> static __device__ __forceinline__ void query_rows(uint32_t a[4], const float w[4])
 {
     a[0] = half_pack<H>(w[0], w[1]);
-    a[1] = half_rest<H>(w[0], w[1], a[0]);
+    a[1] = half_residual<H>(w[0], w[1], a[0]);
     a[2] = half_pack<H>(w[2], w[3]);
-    a[3] = half_rest<H>(w[2], w[3], a[2]);
+    a[3] = half_residual<H>(w[2], w[3], a[2]);
 }
 
 /* Channels c .. c + 3 of a head's query; nothing behind the group. */

@@ -14,7 +14,7 @@ enum half_type { HALF_F16, HALF_BF16 };
 #define PROMPT_PIECE  2u                 /* and short prompts of tests */
 #define TEAM_POLLS    1u
 #define ORDER_NEAR    1024u
-#define ROOM_IS_LARGE false
+#define SMEM_IS_LARGE false
 
 /* ---- Launches ---- */
 
@@ -146,7 +146,7 @@ static inline void add_carry(uint32_t &bits, uint32_t &sum, uint32_t x)
     bits = bits << 1 | (sum < x);
 }
 
-static inline uint32_t bits_pick(uint32_t mask, uint32_t a, uint32_t b)
+static inline uint32_t bits_select(uint32_t mask, uint32_t a, uint32_t b)
 {
     return (mask & a) | (~mask & b);
 }
