@@ -272,7 +272,7 @@ __device__ __forceinline__ float log2_fast(float x)
 }
 
 /* Stays in a register: compilers would compute it again in every turn of a loop. */
-__device__ __forceinline__ void keep(uint32_t &x)
+__device__ __forceinline__ void keep_in_register(uint32_t &x)
 {
     asm volatile("" : "+r"(x));
 }

@@ -34,7 +34,7 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define IN_PLACE     1u     /* rows are read where they lie: there is no room for them */
 #define OWN_BYTES    1024u  /* that a block has of it anyway */
 #define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
-#define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
+#define FULL_BLOCKS   2u    /* of a multiprocessor that are enough to keep_in_register it busy */
 
 /* Blocks of a multiprocessor that registers must leave room for. */
 static constexpr uint32_t blocks_wanted(uint32_t n_tile)
@@ -125,11 +125,11 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
     if (job.n_unit == 0) job.n_left = 0;
     job.to_lane = LAYOUT_HEAD + c * layout_full_chunk_bytes(ring::l) + b * ring::own + lane * 16;
     job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
-    keep(job.n_quick);
-    keep(job.n_whole);
-    keep(job.n_unit);
-    keep(job.to_code);
-    keep(job.to_lane);
+    keep_in_register(job.n_quick);
+    keep_in_register(job.n_whole);
+    keep_in_register(job.n_unit);
+    keep_in_register(job.to_code);
+    keep_in_register(job.to_lane);
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++)
         job.lane[m] = job.group[m] + job.to_lane;
@@ -273,7 +273,7 @@ static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narro
                               : brought + tile;
         rows.row[i] += (g < n ? g : 0) * STRIP_BYTES;
         if (n == 0) rows.row[i] = rows.row[0], rows.by[i] = rows.by[0];
-        keep(rows.by[i]);
+        keep_in_register(rows.by[i]);
     }
     return rows;
 }
@@ -434,7 +434,7 @@ static __device__ inline struct narrow_job<n_mat> find_job(const struct narrow_a
     job.end = min(job.begin + a.piece, a.n_block);
     job.n_left = (a.n_group - blockIdx.x - 1) / gridDim.x + 1;
     job.to = smem_address(mine) + threadIdx.x % 32 * 16;
-    keep(job.to);
+    keep_in_register(job.to);
     for (uint32_t m = 0; m < n_mat; m++)
         job.group[m] = (m ? a.part[p].up : a.part[p].w) +
                        (blockIdx.x - a.part[p].group0) * a.part[p].group_bytes;
@@ -484,8 +484,8 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
              : find_rows<type, n_tile>(job, mine + ring::weights, x, stays);
     struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4, job.first % UNIT_MAX, {}};
     uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
-    keep(here.g);
-    keep(here.t);
+    keep_in_register(here.g);
+    keep_in_register(here.t);
     for (uint32_t i = blockIdx.x, turn = 0; i < a.n_group; i += gridDim.x, turn ^= 1) {
         const size_t by = gridDim.x * a.part[p].group_bytes;
         struct pair_shrink shrink[n_mat];

@@ -183,7 +183,7 @@ static inline uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
     return half_pack<HALF_F16>(r[0], r[1]);
 }
 
-static inline void keep(uint32_t &x)
+static inline void keep_in_register(uint32_t &x)
 {
     (void)x;
 }
