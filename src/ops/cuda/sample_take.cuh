@@ -115,7 +115,7 @@ static __device__ __forceinline__ void tell_tile(uint32_t tile, uint32_t &spoilt
     if (looks)
         spoilt = look_at_keys<rows_size<F, D>::half, D>(
             shared + room::keys + stage * room::tile + threadIdx.x / 32 % 4 * 16 * (D * 2), spoilt);
-    if (threadIdx.x % 32 == 0) meet_arrive(smem_address(shared + room::full) + stage * 8);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(shared + room::full) + stage * 8);
 }
 
 /* Keys of all tiles of the block, in their order. A warpgroup. */
@@ -134,7 +134,7 @@ static __device__ __forceinline__ void take_bring(struct take_block b, const str
 #pragma unroll 1
             for (uint32_t second = 0; second < 2; second++) {
                 const struct take_turn at = turn_of<F, D>(n++);
-                meet_wait(smem + room::free + at.stage * 8, at.parity ^ 1);
+                mbarrier_wait(smem + room::free + at.stage * 8, at.parity ^ 1);
                 bring_half_keys<D>(smem + room::keys + at.stage * room::tile, keys, warp * 16,
                                    second);
                 cp_async_commit();
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void take_bring_coded(struct take_block b,
 #pragma unroll 1
             for (uint32_t second = 0; second < 2; second++) {
                 const struct take_turn at = turn_of<FORM_Q8, D>(n);
-                meet_wait(free + at.stage * 8, at.parity ^ 1);
+                mbarrier_wait(free + at.stage * 8, at.parity ^ 1);
                 bring_coded_keys<D>(kernel_shared() + room::keys + at.stage * room::tile, from,
                                     warp * 16, second);
                 tell_tile<FORM_Q8, D>(n++, spoilt, b.looks);
@@ -325,7 +325,7 @@ take_multiply(struct take_block b, const struct sample_call &c, const struct tak
         uint32_t i = o.alone ? o.group * 2 : 0;
         if (i < n) {
             struct take_turn at = turn_of<F, D>(tile0 + i);
-            meet_wait(smem + room::full + at.stage * 8, at.parity);
+            mbarrier_wait(smem + room::full + at.stage * 8, at.parity);
             begin_half<H, D>(s0, wgmma_further(keys, at.stage * room::tile), low);
             uint32_t page = part.begin + i / 2 * TAKE_PAGES + threadIdx.x / 32 % 4;
             for (bool first = true;; first = false) {
@@ -340,11 +340,11 @@ take_multiply(struct take_block b, const struct sample_call &c, const struct tak
                     page += o.alone ? 2 * TAKE_PAGES : TAKE_PAGES;
                 }
                 add_squares(sum0, s0, start, 0, c.by);
-                meet_wait(smem + room::full + to.stage * 8, to.parity);
+                mbarrier_wait(smem + room::full + to.stage * 8, to.parity);
                 begin_half<H, D>(s0, wgmma_further(keys, to.stage * room::tile), low);
                 wgmma_wait<1>();
                 wgmma_done(s1);
-                if (threadIdx.x % 32 == 0) meet_arrive(smem + room::free + at.stage * 8);
+                if (threadIdx.x % 32 == 0) mbarrier_arrive(smem + room::free + at.stage * 8);
                 add_squares(sum1, s1, start, 2, c.by);
                 square[0] = square[2], square[1] = square[3];
                 square[2] = slot_sum(sum0, sum1, 0), square[3] = slot_sum(sum0, sum1, 1);
@@ -373,8 +373,8 @@ static __device__ __forceinline__ void take_by_groups(const struct take_block &b
         limit[i] = c.limit[i];
     if (threadIdx.x == 0) /* all, at places known before: tools see no other thread open one */
         for (uint32_t i = 0; i < room::n; i++) { /* warps arrive */
-            meet_open(smem + room::full + i * 8, 4);
-            meet_open(smem + room::free + i * 8, o.alone ? 4 : 8);
+            mbarrier_init(smem + room::full + i * 8, 4);
+            mbarrier_init(smem + room::free + i * 8, o.alone ? 4 : 8);
         }
     __syncthreads();
     if (o.group == 2) {

@@ -66,19 +66,19 @@ __device__ __forceinline__ void wgmma_publish(void)
 
 /* Eight bytes at a shared address. A phase ends when so many have arrived; what they had written is
  * seen by those that have waited for it. */
-__device__ __forceinline__ void meet_open(uint32_t at, uint32_t n)
+__device__ __forceinline__ void mbarrier_init(uint32_t at, uint32_t n)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(n) : "memory");
 }
 
-__device__ __forceinline__ void meet_arrive(uint32_t at)
+__device__ __forceinline__ void mbarrier_arrive(uint32_t at)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
 /* Until the phase of this parity has ended: the first one has parity 0, and what would be the one
  * before it counts as ended. */
-__device__ __forceinline__ void meet_wait(uint32_t at, uint32_t parity)
+__device__ __forceinline__ void mbarrier_wait(uint32_t at, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\n\t"
                  "MEET_%=:\n\t"
