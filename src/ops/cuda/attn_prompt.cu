@@ -129,7 +129,7 @@ __device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4
     tile_weights<F, D>(w, p, s, by, m);
 }
 
-#ifdef WGMMA_HERE
+#ifdef HAS_WGMMA
 /* By Hopper's instructions: one tile's weights are made while another's rows are multiplied, which
  * may be another warpgroup's. */
 template <int F, int D, int R>
@@ -139,33 +139,34 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uin
     constexpr int H = page_at<F, D>::half;
     constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D, R>::rows;
     constexpr int M = prompt_size<F, D, R>::m;
-    const uint64_t values = wgmma_tile(keys + KEYS * D * 2, panel);
-    const uint32_t mine = query + wgmma_group() * (M * 8192); /* rows of the warpgroup */
+    const uint64_t values = wgmma_descriptor(keys + KEYS * D * 2, panel);
+    const uint32_t mine = query + warpgroup_index() * (M * 8192); /* rows of the warpgroup */
     float s[M][N_TILE_8][4];
     uint32_t p[M][KEYS / 16][4];
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
-            wgmma_dots<H>(s[m], wgmma_tile(mine + k / 4 * (rows * 128) + m * 8192 + k % 4 * 32, 16),
-                          wgmma_tile(keys + k / 4 * panel + k % 4 * 32, 16), k > 0);
+            wgmma_ss<H>(s[m],
+                        wgmma_descriptor(mine + k / 4 * (rows * 128) + m * 8192 + k % 4 * 32, 16),
+                        wgmma_descriptor(keys + k / 4 * panel + k % 4 * 32, 16), k > 0);
         wgmma_commit();
     }
 #pragma unroll
     for (int m = 0; m < M; m++) {
         wgmma_wait<M - 1>();
-        wgmma_done(s[m]);
+        wgmma_fence_operand(s[m]);
         tile_softmax<F, D, R>(w, p[m], s[m], v, m);
-        wgmma_begin();
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < (int)KEYS / 16; k++)
-            wgmma_values<H>(w.acc[m], p[m][k], values + k * (16 * 128 / 16));
+            wgmma_rs<H>(w.acc[m], p[m][k], values + k * (16 * 128 / 16));
         wgmma_commit();
     }
     wgmma_wait<0>();
 #pragma unroll
-    for (int m = 0; m < M; m++) wgmma_done(w.acc[m]);
+    for (int m = 0; m < M; m++) wgmma_fence_operand(w.acc[m]);
 }
 #endif
 
@@ -231,7 +232,7 @@ template <int F, int D, int R>
 __device__ __forceinline__ void attend_tile(struct prompt_warp<F, D, R> &w, uint8_t *query,
                                             uint8_t *tile, const struct tile_view &v)
 {
-#ifdef WGMMA_HERE
+#ifdef HAS_WGMMA
     if constexpr (D <= 128) {
         attend_wgmma<F, D, R>(w, smem_address(query), smem_address(tile), v);
         return;
@@ -371,7 +372,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
             bring<F, D, R, S>(smem, i, b, now);
         }
         cp_async_wait<0>();
-        publish();
+        publish_shared();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
         if constexpr (S > 1) bring<F, D, R, S>(smem, i + 1, b, next);
         const struct key_tile then = walk_next(walk, b, own_max); /* looked up by when it is needed */
@@ -381,7 +382,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
             at = stage + size::stages;
         }
         if (F == FORM_Q8 || job.n_segment) {
-            publish();
+            publish_shared();
             __syncthreads();
         }
         const float *const logw = (const float *)(smem + size::logw) + i % 2 * KEYS;

@@ -130,10 +130,10 @@ __device__ __forceinline__ uint32_t slot_head(const struct prompt_block &b, uint
 }
 
 /* What this thread has stored is for matrix instructions behind the next barrier. */
-__device__ __forceinline__ void publish(void)
+__device__ __forceinline__ void publish_shared(void)
 {
-#ifdef WGMMA_HERE
-    wgmma_publish();
+#ifdef HAS_WGMMA
+    fence_proxy_async();
 #endif
 }
 
@@ -558,7 +558,7 @@ template <int F, int D, int R> __device__ uint64_t find_bad(uint8_t *tile, uint3
     if (all == 0) return 0;
     for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D, R>::threads)
         if (all >> (i / 8 % KEYS) & 1) v[i] = make_uint4(0, 0, 0, 0);
-    publish();
+    publish_shared();
     __syncthreads();
     return all;
 }

@@ -37,7 +37,7 @@ struct sample_call {
     float by;    /* of a product, twice what makes it an exponent of 2 */
 };
 
-#ifdef WGMMA_HERE
+#ifdef HAS_WGMMA
 /* Warpgroups take keys as they lie. */
 template <int F, int D>
 static __device__ __forceinline__ uint4 take_piece(const float *q, uint32_t piece, uint4 permuted)

@@ -10,7 +10,7 @@
 
 #include "ops/cuda/sample.cuh"
 
-#ifdef WGMMA_HERE
+#ifdef HAS_WGMMA
 
 /* Tiles on their way that nobody has been told of. Warpgroups that take units in turns keep the
  * second tile of one until they have been told of the first one of their next, three tiles further
@@ -97,24 +97,27 @@ static __device__ __forceinline__ uint32_t look_at_keys(const uint8_t *rows, uin
 #pragma unroll
     for (uint32_t i = 0; i < 16 * D * 2; i += 32 * 16) {
         const uint4 x = *(const uint4 *)(rows + i + threadIdx.x % 32 * 16);
-        all =
-            wgmma_spoil<H>(wgmma_spoil<H>(wgmma_spoil<H>(wgmma_spoil<H>(all, x.x), x.y), x.z), x.w);
+        all = poison_unless_finite<H>(
+            poison_unless_finite<H>(poison_unless_finite<H>(poison_unless_finite<H>(all, x.x), x.y),
+                                    x.z),
+            x.w);
     }
     return all;
 }
 
 /* The oldest tile on its way is there: whoever multiplies it is told. A warp, of its rows. */
 template <int F, int D>
-static __device__ __forceinline__ void tell_tile(uint32_t tile, uint32_t &spoilt, bool looks)
+static __device__ __forceinline__ void tell_tile(uint32_t tile, uint32_t &poisoned, bool looks)
 {
     using room = take_stages<F, D>;
     uint8_t *const shared = kernel_shared();
     const uint32_t stage = tile % room::n;
-    wgmma_publish();
+    fence_proxy_async();
     __syncwarp();
     if (looks)
-        spoilt = look_at_keys<rows_size<F, D>::half, D>(
-            shared + room::keys + stage * room::tile + threadIdx.x / 32 % 4 * 16 * (D * 2), spoilt);
+        poisoned = look_at_keys<rows_size<F, D>::half, D>(shared + room::keys + stage * room::tile +
+                                                              threadIdx.x / 32 % 4 * 16 * (D * 2),
+                                                          poisoned);
     if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(shared + room::full) + stage * 8);
 }
 
@@ -126,7 +129,7 @@ static __device__ __forceinline__ void take_bring(struct take_block b, const str
     const uint32_t warp = threadIdx.x / 32 % 4, smem = smem_address(kernel_shared());
     uint32_t n = 0, n_told = 0;
     for (struct take_part part; take_next(part, b);) {
-        uint32_t spoilt = 0, page = part.begin + warp;
+        uint32_t poisoned = 0, page = part.begin + warp;
         const uint8_t *keys = sealed_keys(c.pages, part.kv_head, page);
         for (; page < part.end; page += TAKE_PAGES) {
             const uint32_t next = min(page + TAKE_PAGES, part.end - 1);
@@ -140,13 +143,13 @@ static __device__ __forceinline__ void take_bring(struct take_block b, const str
                 cp_async_commit();
                 if (n - n_told <= TAKE_AHEAD) continue;
                 cp_async_wait<TAKE_AHEAD>();
-                tell_tile<F, D>(n_told++, spoilt, b.looks);
+                tell_tile<F, D>(n_told++, poisoned, b.looks);
             }
             keys = next_keys;
         }
         cp_async_wait<0>();
-        while (n_told < n) tell_tile<F, D>(n_told++, spoilt, b.looks);
-        if (spoilt) list_fail(c.op.lists, part.kv_head);
+        while (n_told < n) tell_tile<F, D>(n_told++, poisoned, b.looks);
+        if (poisoned) list_fail(c.op.lists, part.kv_head);
     }
 }
 
@@ -173,7 +176,7 @@ static __device__ __forceinline__ void take_bring_coded(struct take_block b,
     uint8_t *const codes = kernel_shared() + room::code + warp * 2 * room::codes;
     uint32_t n = 0;
     for (struct take_part part; take_next(part, b);) {
-        uint32_t spoilt = 0;
+        uint32_t poisoned = 0;
         for (uint32_t i = 0; i < 2; i++)
             bring_codes<D>(codes + (n / 2 + i) % 2 * room::codes, c, part,
                            part.begin + warp + i * TAKE_PAGES);
@@ -188,12 +191,12 @@ static __device__ __forceinline__ void take_bring_coded(struct take_block b,
                 mbarrier_wait(free + at.stage * 8, at.parity ^ 1);
                 bring_coded_keys<D>(kernel_shared() + room::keys + at.stage * room::tile, from,
                                     warp * 16, second);
-                tell_tile<FORM_Q8, D>(n++, spoilt, b.looks);
+                tell_tile<FORM_Q8, D>(n++, poisoned, b.looks);
             }
             bring_codes<D>(from, c, part, page + 2 * TAKE_PAGES);
         }
         cp_async_wait<0>();
-        if (spoilt) list_fail(c.op.lists, part.kv_head);
+        if (poisoned) list_fail(c.op.lists, part.kv_head);
     }
 }
 
@@ -218,7 +221,7 @@ open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct tak
     const uint32_t n_query = c.op.n_query, thread = threadIdx.x % 128;
     const uint32_t query = smem_address(kernel_shared()) + o.group * 4 * room::tile;
     struct take_set *const sets = (struct take_set *)(kernel_shared() + room::set) + o.group * 4;
-    wgmma_meet(o.group); /* what was there before has been read */
+    warpgroup_sync(o.group); /* what was there before has been read */
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t s = (o.alone ? 0 : o.group * 4 / o.n_part) + i / o.n_part;
@@ -241,8 +244,8 @@ open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct tak
     }
     cp_async_commit();
     cp_async_wait<0>();
-    wgmma_publish();
-    wgmma_meet(o.group);
+    fence_proxy_async();
+    warpgroup_sync(o.group);
 }
 
 /* ---- Products and exponentials ---- */
@@ -251,11 +254,11 @@ open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct tak
 template <int H, int D>
 static __device__ __forceinline__ void begin_half(float (&s)[16][4], uint64_t keys, uint64_t query)
 {
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < D / 16; i++) {
         const uint32_t at = i / 4 * 1024 + i % 4 * 32;
-        wgmma_dots<H>(s, wgmma_further(keys, at), wgmma_further(query, at), i > 0);
+        wgmma_ss<H>(s, wgmma_descriptor_at(keys, at), wgmma_descriptor_at(query, at), i > 0);
     }
     wgmma_commit();
 }
@@ -314,9 +317,9 @@ take_multiply(struct take_block b, const struct sample_call &c, const struct tak
     using room = take_stages<F, D>;
     constexpr int H = rows_size<F, D>::half;
     const uint32_t smem = smem_address(kernel_shared());
-    const uint64_t low = wgmma_tile(smem + o.group * 4 * room::tile, 16, D * 16);
-    const uint64_t high = wgmma_further(low, 2 * room::tile);
-    const uint64_t keys = wgmma_tile(smem + room::keys, 16, D * 16);
+    const uint64_t low = wgmma_descriptor(smem + o.group * 4 * room::tile, 16, D * 16);
+    const uint64_t high = wgmma_descriptor_at(low, 2 * room::tile);
+    const uint64_t keys = wgmma_descriptor(smem + room::keys, 16, D * 16);
     uint32_t tile0 = 0; /* of a part */
     for (struct take_part part; take_next(part, b);) {
         float start[4][8][2], s0[16][4], s1[16][4], square[4] = {};
@@ -326,24 +329,24 @@ take_multiply(struct take_block b, const struct sample_call &c, const struct tak
         if (i < n) {
             struct take_turn at = turn_of<F, D>(tile0 + i);
             mbarrier_wait(smem + room::full + at.stage * 8, at.parity);
-            begin_half<H, D>(s0, wgmma_further(keys, at.stage * room::tile), low);
+            begin_half<H, D>(s0, wgmma_descriptor_at(keys, at.stage * room::tile), low);
             uint32_t page = part.begin + i / 2 * TAKE_PAGES + threadIdx.x / 32 % 4;
             for (bool first = true;; first = false) {
                 float sum0[2][2], sum1[2][2];
                 const uint32_t next = i + (o.alone && i % 2 ? 3 : 1);
                 const struct take_turn to = turn_of<F, D>(tile0 + (next < n ? next : i));
                 wgmma_wait<0>();
-                wgmma_done(s0);
-                begin_half<H, D>(s1, wgmma_further(keys, at.stage * room::tile), high);
+                wgmma_fence_operand(s0);
+                begin_half<H, D>(s1, wgmma_descriptor_at(keys, at.stage * room::tile), high);
                 if (i % 2 == 0 && !first) {
                     mark_slots<F, D>(square, o, c, page);
                     page += o.alone ? 2 * TAKE_PAGES : TAKE_PAGES;
                 }
                 add_squares(sum0, s0, start, 0, c.by);
                 mbarrier_wait(smem + room::full + to.stage * 8, to.parity);
-                begin_half<H, D>(s0, wgmma_further(keys, to.stage * room::tile), low);
+                begin_half<H, D>(s0, wgmma_descriptor_at(keys, to.stage * room::tile), low);
                 wgmma_wait<1>();
-                wgmma_done(s1);
+                wgmma_fence_operand(s1);
                 if (threadIdx.x % 32 == 0) mbarrier_arrive(smem + room::free + at.stage * 8);
                 add_squares(sum1, s1, start, 2, c.by);
                 square[0] = square[2], square[1] = square[3];
@@ -353,7 +356,7 @@ take_multiply(struct take_block b, const struct sample_call &c, const struct tak
                 i = next;
             }
             wgmma_wait<0>();
-            wgmma_done(s0);
+            wgmma_fence_operand(s0);
             mark_slots<F, D>(square, o, c, page);
         }
         tile0 += n;
@@ -366,7 +369,7 @@ static __device__ __forceinline__ void take_by_groups(const struct take_block &b
 {
     using room = take_stages<F, D>;
     const uint32_t smem = smem_address(kernel_shared()), n_part = set_slots(c.op.n_query);
-    const struct take_slots o = {wgmma_group(), n_part,
+    const struct take_slots o = {warpgroup_index(), n_part,
                                  F != FORM_Q8 && b.n_set * n_part <= TAKE_SLOTS / 2};
     int32_t *const limit = (int32_t *)(kernel_shared() + room::limit);
     for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
@@ -378,13 +381,13 @@ static __device__ __forceinline__ void take_by_groups(const struct take_block &b
         }
     __syncthreads();
     if (o.group == 2) {
-        wgmma_fewer_registers<40>();
+        setmaxnreg_dec<40>();
         if constexpr (F == FORM_Q8)
             take_bring_coded<D>(b, c);
         else
             take_bring<F, D>(b, c);
     } else {
-        wgmma_more_registers<232>();
+        setmaxnreg_inc<232>();
         take_multiply<F, D>(b, c, o);
     }
 }
@@ -400,7 +403,7 @@ __global__ void __launch_bounds__(TAKE_THREADS, 1)
     kernel_begin();
     struct take_block b = take_find(c, cut);
     if (b.at >= b.end) return;
-#ifdef WGMMA_HERE
+#ifdef HAS_WGMMA
     if constexpr (D <= 128) {
         take_by_groups<F, D>(b, c);
         return;
