@@ -24,7 +24,7 @@ template <typename T> static __device__ T block_sum(T x, T *room)
 
 /* The sum of x, whole numbers, over the threads before this one; of all, in *out_all. */
 template <typename T>
-static __device__ inline T block_before(std::type_identity_t<T> x, T *room, T *out_all)
+static __device__ inline T block_exclusive_sum(std::type_identity_t<T> x, T *room, T *out_all)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
     T up_to = x;

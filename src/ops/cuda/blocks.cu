@@ -226,7 +226,7 @@ static __device__ void take(const struct blocks_call &c, const struct blocks_pla
     for (uint32_t first = 0; first < n; first += THREADS) {
         const uint32_t j = first + threadIdx.x, key = j < n ? cut_key(tied[j]) : 0;
         const bool same = j < n && key == tie.key;
-        const uint32_t before = n_before + block_before(same, room, &all);
+        const uint32_t before = n_before + block_exclusive_sum(same, room, &all);
         n_before += all;
         if (j >= n) continue;
         const bool taken = cut_key(p.fused[1 + j]) > cut.key || key > tie.key ||

@@ -46,7 +46,7 @@ static __device__ inline struct op_cut cut_find(const float *value, uint32_t n, 
         /* Threads go through the bins from the highest one down. */
         const uint32_t b = CUT_BINS - 1 - threadIdx.x;
         const uint32_t mine = threadIdx.x < CUT_BINS ? bin[b] : 0;
-        const uint32_t above = block_before(mine, room, &all);
+        const uint32_t above = block_exclusive_sum(mine, room, &all);
         const bool is_it = mine > 0 && above < need && above + mine >= need;
         __syncthreads();
         if (is_it) {
@@ -137,7 +137,7 @@ static __device__ struct cut_by_sum cut_find_sum(const float *value, uint32_t n,
         const uint32_t b = CUT_BINS - 1 - threadIdx.x;
         const cut_sum mine = threadIdx.x < CUT_BINS ? r.bin[b] : 0;
         cut_sum all;
-        const cut_sum above = block_before(mine, r.sum, &all);
+        const cut_sum above = block_exclusive_sum(mine, r.sum, &all);
         const bool is_it = mine > 0 && above < need && above + mine >= need;
         __syncthreads();
         if (is_it) {
@@ -164,7 +164,7 @@ static __device__ uint32_t cut_limit(const float *value, uint32_t n, const struc
     for (uint32_t first = 0; first < n && n_before < cut.need; first += blockDim.x) {
         const uint32_t x = first + threadIdx.x;
         const cut_sum mine = x < n && value[x] == cut.value ? weight(x) : 0;
-        const cut_sum before = n_before + block_before(mine, r.sum, &all);
+        const cut_sum before = n_before + block_exclusive_sum(mine, r.sum, &all);
         n_before += all;
         if (before < cut.need && before + mine >= cut.need) end = x + 1; /* one thread */
     }

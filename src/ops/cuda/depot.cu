@@ -205,7 +205,7 @@ static __device__ void ask(struct asked &a, const uint32_t page[EACH], const uin
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
         n_comes += page[j] != PAGE_NONE && at[j] == 0 && is_worth(page[j], n_tok[j], a.clock);
-    uint32_t k = a.n_wanted + block_before(n_comes, a.room, &n);
+    uint32_t k = a.n_wanted + block_exclusive_sum(n_comes, a.room, &n);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
         const bool misses = page[j] != PAGE_NONE && at[j] == 0;
@@ -332,7 +332,7 @@ static __device__ uint32_t give_look(const struct asked &a, const uint32_t f[EAC
     *goes_on = least < RANKS - 1 || count[least] <= need;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) n_tie += rank[j] == least;
-    uint32_t tie = above + block_before(n_tie, a.room, &n);
+    uint32_t tie = above + block_exclusive_sum(n_tie, a.room, &n);
     bool takes[EACH];
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
@@ -340,7 +340,7 @@ static __device__ uint32_t give_look(const struct asked &a, const uint32_t f[EAC
         tie += rank[j] == least;
         n_take += takes[j];
     }
-    uint32_t k = given + block_before(n_take, a.room, &n);
+    uint32_t k = given + block_exclusive_sum(n_take, a.room, &n);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
         if (takes[j]) put(a, k++, f[j]);

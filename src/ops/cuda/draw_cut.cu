@@ -78,7 +78,7 @@ static __device__ float find_draw_cut(const struct op_draw &op, const u64 mine[E
     uint32_t n_may = 0;
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) of_thread += mine[k];
-    u64 below = block_before(of_thread, room, &all);
+    u64 below = block_exclusive_sum(of_thread, room, &all);
 #pragma unroll
     for (uint32_t k = 0; k < EACH; k++) {
         const uint32_t i = threadIdx.x * EACH + k, bits = DRAW_LEAST + i * DRAW_WIDTH;

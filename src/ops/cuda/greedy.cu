@@ -109,7 +109,7 @@ static __device__ __forceinline__ void count_across(const struct greedy &g)
     for (uint32_t first = 0; first < g.n_word; first += THREADS) {
         const uint32_t i = first + threadIdx.x;
         const uint32_t word = i < g.n_word ? g.bits_across[i] : 0;
-        const uint32_t before = block_before((uint32_t)__popc(word), g.room, &all);
+        const uint32_t before = block_exclusive_sum((uint32_t)__popc(word), g.room, &all);
         if (i < g.n_word) {
             g.word[i] = word;
             g.before[i] = n_before + before;

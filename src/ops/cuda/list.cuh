@@ -76,10 +76,9 @@ static __device__ void list_make(struct attn_list *out, const struct list_room &
         const bool begins = is_page && !(page > 0 && list_is_whole(marks, n_page, page - 1));
         const bool ends = is_page && !list_is_whole(marks, n_page, page + 1);
         const uint32_t left = is_page ? 0 : word;
-        const uint32_t before = block_before((uint32_t)__popc(left) |
-                                                 (uint32_t)begins << LIST_BEGIN |
-                                                 (uint32_t)ends << LIST_END,
-                                             room, &all);
+        const uint32_t before = block_exclusive_sum(
+            (uint32_t)__popc(left) | (uint32_t)begins << LIST_BEGIN | (uint32_t)ends << LIST_END,
+            room, &all);
         const uint32_t range_at = n_begin + (before >> LIST_BEGIN & LIST_RANGE);
         const uint32_t end_at = n_end + (before >> LIST_END);
         if (left) list_put(to, marks, page, left, n_tok + (before & LIST_TOK));

@@ -97,7 +97,7 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
     for (uint32_t first = 0; first < n; first += THREADS) {
         const uint32_t i = first + threadIdx.x, key = i < n ? cut_key(op.value[i]) : 0;
         const bool tie = i < n && key == cut.key;
-        const uint32_t before = n_tie + block_before(tie, room, &all);
+        const uint32_t before = n_tie + block_exclusive_sum(tie, room, &all);
         n_tie += all;
         const bool taken = i < n && (key > cut.key || (tie && before < cut.n_tie));
         if (op.item_tok == 1) { /* pages are whole, so a warp has a page's tokens */

@@ -71,7 +71,7 @@ list_marked(const struct op_lane_list &op, const struct op_lane_result &r, bool 
             mine += word == ~0u ? 1ull << 32 : (uint32_t)__popc(word);
             n_line += page_lines_of(lines, word);
         }
-        const unsigned long long before = block_before(mine, room.both, &all);
+        const unsigned long long before = block_exclusive_sum(mine, room.both, &all);
         uint32_t page_at = n_page + (uint32_t)(before >> 32), at = n_tok + (uint32_t)before;
         for (uint32_t left = dense ? 0 : marked; left; left &= left - 1) {
             const uint32_t page = p + (uint32_t)__ffs((int)left) - 1, word = op.mask[page];

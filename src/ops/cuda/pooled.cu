@@ -191,7 +191,7 @@ static __device__ void mark_best(float *by, uint32_t n, uint32_t n_take,
     for (uint32_t first = 0; first < n; first += TAKERS) {
         const uint32_t b = first + threadIdx.x, key = b < n ? cut_key(by[b]) : 0;
         const bool same = b < n && key == cut.key;
-        const uint32_t before = n_before + block_before(same, r.cut.count, &all);
+        const uint32_t before = n_before + block_exclusive_sum(same, r.cut.count, &all);
         n_before += all;
         if (b < n) by[b] = key > cut.key || (same && before < cut.n_tie);
     }

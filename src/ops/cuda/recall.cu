@@ -309,7 +309,7 @@ static __global__ void __launch_bounds__(THREADS)
         const uint32_t w = first + threadIdx.x;
         if (widens && w < n_word) cand[w] = open_bits(op, w);
         uint32_t left = w < n_word ? cand[w] : 0;
-        uint32_t at = n + block_before((uint32_t)__popc(left), room, &all);
+        uint32_t at = n + block_exclusive_sum((uint32_t)__popc(left), room, &all);
         for (; left; left &= left - 1) tok[at++] = w * PAGE_TOK + (uint32_t)__ffs(left) - 1;
         n += all;
     }
@@ -411,7 +411,7 @@ static __device__ uint32_t mark_best(const struct take_turn &t, struct op_cut cu
     for (uint32_t first = 0; first < t.n; first += THREADS) {
         const uint32_t i = first + threadIdx.x, key = i < t.n ? cut_key(t.weight[i]) : 0;
         const bool tie = i < t.n && key == cut.key;
-        const uint32_t before = n_tie + block_before(tie, room, &all);
+        const uint32_t before = n_tie + block_exclusive_sum(tie, room, &all);
         n_tie += all;
         if (i >= t.n) continue;
         const uint32_t page = t.tok[i] / PAGE_TOK, bit = 1u << t.tok[i] % PAGE_TOK;

@@ -219,7 +219,7 @@ static __global__ void __launch_bounds__(TAKERS) trace_best_kernel(const struct 
         const bool same = x < c.n && key == cut.key;
         uint32_t before = 0;
         if (!all_same) {
-            before = n_before + block_before(same, room, &all);
+            before = n_before + block_exclusive_sum(same, room, &all);
             n_before += all;
         }
         const bool takes = x < c.n && (key > cut.key || (same && before < cut.n_tie));

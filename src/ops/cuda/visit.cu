@@ -269,7 +269,7 @@ struct visit_shares {
 };
 
 /* The least x of the threads before this one. */
-static __device__ inline double warp_least_before(double x)
+static __device__ inline double warp_exclusive_min(double x)
 {
     const uint32_t t = threadIdx.x % 32;
     for (uint32_t by = 1; by < 32; by *= 2) {
@@ -330,7 +330,8 @@ static __device__ void look_head(struct visit_shares *to, const struct op_lane_v
     for (int i = 16; i > 0; i /= 2) most = fmax(most, __shfl_xor_sync(~0u, most, i));
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) sum += e[i] = (double)expf((float)(x[i] - most));
-    double all = exp(seen - most) + warp_before(sum), least = fmin(guess, warp_least_before(low));
+    double all = exp(seen - most) + warp_exclusive_sum(sum),
+           least = fmin(guess, warp_exclusive_min(low));
     const double own_mass = exp(own - most);
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) { /* no branch but by what is left: all are under way */

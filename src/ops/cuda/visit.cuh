@@ -63,7 +63,7 @@ static __device__ inline float visit_logit(const struct op_lane_visit &op, float
 }
 
 /* The sum of x of the threads of a warp before this one. */
-static __device__ inline double warp_before(double x)
+static __device__ inline double warp_exclusive_sum(double x)
 {
     const uint32_t t = threadIdx.x % 32;
     double up_to = x;

@@ -137,7 +137,7 @@ static __device__ uint32_t place_bins(uint32_t *bin, uint32_t *room)
     const uint32_t first = ORDER_BINS - (threadIdx.x + 1) * each;
     uint32_t n = 0, all;
     for (uint32_t k = 0; k < each; k++) n += bin[first + k];
-    uint32_t at = block_before(n, room, &all);
+    uint32_t at = block_exclusive_sum(n, room, &all);
     for (uint32_t k = each; k-- > 0;) {
         const uint32_t mine = bin[first + k];
         bin[first + k] = at;
@@ -153,7 +153,7 @@ static __device__ void place_parts(uint32_t *part, uint32_t n, uint32_t *room)
     const uint32_t first = min(threadIdx.x * each, n), end = min(first + each, n);
     uint32_t sum = 0, all;
     for (uint32_t k = first; k < end; k++) sum += part[k];
-    uint32_t at = block_before(sum, room, &all);
+    uint32_t at = block_exclusive_sum(sum, room, &all);
     for (uint32_t k = first; k < end; k++) {
         const uint32_t mine = part[k];
         part[k] = at;
@@ -184,7 +184,7 @@ static __device__ uint32_t place_zeros(const struct op_lane_visit *op, const uin
     for (uint32_t i0 = 0; i0 < n; i0 += ORDER) {
         const uint32_t i = i0 + threadIdx.x;
         const bool is = i < n && key[i] == ORDER_ZERO;
-        const uint32_t before = block_before(is, room, &all);
+        const uint32_t before = block_exclusive_sum(is, room, &all);
         if (is) op->order[first + n_zero + before] = op->begin + i;
         n_zero += all;
     }
@@ -194,10 +194,10 @@ static __device__ uint32_t place_zeros(const struct op_lane_visit *op, const uin
 /* ---- The first round ---- */
 
 /* The sum of x over the threads before this one, and of all. */
-static __device__ double votes_before(double x, double *all)
+static __device__ double block_exclusive_votes(double x, double *all)
 {
     __shared__ double warp_sum[ORDER / 32];
-    double before = warp_before(x), sum = 0;
+    double before = warp_exclusive_sum(x), sum = 0;
     if (threadIdx.x % 32 == 31) warp_sum[threadIdx.x / 32] = before + x;
     __syncthreads();
     for (uint32_t w = 0; w < ORDER / 32; w++) {
@@ -268,7 +268,7 @@ static __device__ void tell_votes(const struct op_lane_visit *op, float share, u
     double sum = 0, all;
     if (threadIdx.x == 0) n_enough = n;
     for (uint32_t i = first; i < end; i++) sum += (double)fmaxf(team_vote(op, op->order[i]), 0);
-    double up_to = votes_before(sum, &all);
+    double up_to = block_exclusive_votes(sum, &all);
     const double enough =
         by_vote ? op->mass * all : op->n_member * (1 - 2 * (1 - op->mass) / (double)share);
     for (uint32_t i = first; i < end; i++) {
