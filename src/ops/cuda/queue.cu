@@ -1,18 +1,19 @@
 /* queue.cu: see the header.
  *
  * Rows of commands: the one being noted, some that have come once of late, and those that graphs
- * were made of. At the end of a step a row that is a graph's starts the graph; one that has come
- * before becomes a graph, by capture, in the place of the one that has been started least lately; any
- * other is issued command by command. Two rows are the same if their commands and the bytes of their
- * arguments are. Several rows take turns where layers choose in different steps, or batches change.
+ * were made of. At the end of a step a series that is a graph's starts the graph; one that has come
+ * before becomes a graph, by capture, in the place of the one that has been started least lately;
+ * any other is issued command by command. Two rows are the same if their commands and the bytes of
+ * their arguments are. Several rows take turns where layers choose in different steps, or batches
+ * change.
  *
  * Invariants:
- *  1. A row that was flushed before the end of its step (`broken`) makes no graph: what lies between its
- *     parts went to the stream without being noted.
+ *  1. A series that was flushed before the end of its step (`was_flushed`) makes no graph: what
+ * lies between its parts went to the stream without being noted.
  *  2. Whenever the host may wait for a GPU, what is on the streams of a team has its sums on all of
  *     them. So rows of a team go together; whatever may wait (loading of kernels, making of graphs)
- *     comes before the first of them; and rows that are no graphs go in turns, from sum to sum, as a
- *     stream takes so many launches and then waits until some are done. */
+ *     comes before the first of them; and rows that are no graphs go in turns, from sum to sum, as
+ * a stream takes so many launches and then waits until some are done. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdlib.h>
@@ -26,7 +27,7 @@
 #define CARVEOUT     100    /* percent of an SM's memory that is shared memory rather than cache */
 #define KERNELS_MAX  512u   /* a power of two, more than there are */
 
-struct command_row {
+struct command_series {
     struct queue_command *command; /* [COMMANDS_MAX]; NULL until there is one */
     uint8_t *bytes;                /* [BYTES_MAX] arguments */
     uint32_t n_command;
@@ -39,19 +40,19 @@ struct allowed {
 };
 
 struct step_graph {
-    struct command_row row;
+    struct command_series series;
     cudaGraphExec_t exec; /* NULL: there is none */
     uint64_t started;     /* the step in which it was last */
 };
 
 struct cuda_queue {
-    struct command_row now, seen[SEEN];
+    struct command_series now, seen[SEEN];
     struct step_graph graph[GRAPHS];
     uint64_t n_step;
     uint32_t next_seen; /* the oldest */
     struct allowed allowed[KERNELS_MAX]; /* by kernel: the shared memory that it may ask for */
-    bool broken;
-    struct step_graph *ready; /* what the row at hand goes as; NULL: by itself */
+    bool was_flushed;
+    struct step_graph *ready; /* what the series at hand goes as; NULL: by itself */
 };
 
 struct down_args {
@@ -62,14 +63,14 @@ struct down_args {
 
 /* ---- Noting ---- */
 
-static bool open_row(struct command_row *row)
+static bool open_series(struct command_series *series)
 {
-    row->command = (struct queue_command *)calloc(COMMANDS_MAX, sizeof *row->command);
-    row->bytes = (uint8_t *)calloc(1, BYTES_MAX);
-    if (row->command && row->bytes) return true;
-    free(row->command);
-    free(row->bytes);
-    *row = {};
+    series->command = (struct queue_command *)calloc(COMMANDS_MAX, sizeof *series->command);
+    series->bytes = (uint8_t *)calloc(1, BYTES_MAX);
+    if (series->command && series->bytes) return true;
+    free(series->command);
+    free(series->bytes);
+    *series = {};
     return false;
 }
 
@@ -80,44 +81,44 @@ sac_status queue_reserve(struct cuda_device *d)
 
 void queue_meet(struct cuda_device *d)
 {
-    struct command_row *row = &d->queue->now;
-    row->command[row->n_command - 1].meets = true;
+    struct command_series *series = &d->queue->now;
+    series->command[series->n_command - 1].meets = true;
 }
 
 struct queue_command *queue_add(struct cuda_device *d)
 {
-    struct command_row *row = &d->queue->now;
+    struct command_series *series = &d->queue->now;
     device_forget_ahead(d);
-    if (!row->command && !open_row(row)) {
+    if (!series->command && !open_series(series)) {
         device_fail(d, SAC_ERR_MEMORY, "no memory to note launches");
         return NULL;
     }
     if (queue_reserve(d) != SAC_OK) return NULL;
-    struct queue_command *c = &row->command[row->n_command++];
+    struct queue_command *c = &series->command[series->n_command++];
     memset(c, 0, sizeof *c);
     return c;
 }
 
 void *queue_add_arg(struct cuda_device *d, struct queue_command *c, size_t bytes)
 {
-    struct command_row *row = &d->queue->now;
-    const size_t at = (row->n_byte + 15) / 16 * 16;
+    struct command_series *series = &d->queue->now;
+    const size_t at = (series->n_byte + 15) / 16 * 16;
     if (c->n_arg == QUEUE_ARGS_MAX || at + bytes > BYTES_MAX) {
         device_fail(d, SAC_ERR_MEMORY, "more arguments of launches than there is room for");
         return NULL;
     }
-    memset(row->bytes + row->n_byte, 0, at + bytes - row->n_byte);
+    memset(series->bytes + series->n_byte, 0, at + bytes - series->n_byte);
     c->arg[c->n_arg++] = (uint32_t)at;
-    row->n_byte = at + bytes;
-    return row->bytes + at;
+    series->n_byte = at + bytes;
+    return series->bytes + at;
 }
 
 const void *queue_before(const struct cuda_device *d, uint32_t n, const void *kernel)
 {
-    const struct command_row *row = &d->queue->now;
-    if (row->n_command <= n) return NULL;
-    const struct queue_command *c = &row->command[row->n_command - 1 - n];
-    return c->kernel == kernel ? row->bytes + c->arg[0] : NULL;
+    const struct command_series *series = &d->queue->now;
+    if (series->n_command <= n) return NULL;
+    const struct queue_command *c = &series->command[series->n_command - 1 - n];
+    return c->kernel == kernel ? series->bytes + c->arg[0] : NULL;
 }
 
 const void *queue_last(const struct cuda_device *d, const void *kernel)
@@ -127,23 +128,23 @@ const void *queue_last(const struct cuda_device *d, const void *kernel)
 
 void queue_drop_last(struct cuda_device *d)
 {
-    struct command_row *row = &d->queue->now;
-    row->n_byte = row->command[--row->n_command].arg[0];
+    struct command_series *series = &d->queue->now;
+    series->n_byte = series->command[--series->n_command].arg[0];
 }
 
 void queue_set_apart(struct cuda_device *d)
 {
-    struct command_row *row = &d->queue->now;
-    row->command[row->n_command - 1].apart = true;
+    struct command_series *series = &d->queue->now;
+    series->command[series->n_command - 1].apart = true;
 }
 
 /* Blocks come when those of the launch before are there, which come when those of the one before it
  * have begun, so when all that was before these two is done. */
 bool queue_is_apart(const struct cuda_device *d)
 {
-    const struct command_row *row = &d->queue->now;
-    for (uint32_t i = 1; i <= 2 && i <= row->n_command; i++)
-        if (!row->command[row->n_command - i].apart) return false;
+    const struct command_series *series = &d->queue->now;
+    for (uint32_t i = 1; i <= 2 && i <= series->n_command; i++)
+        if (!series->command[series->n_command - i].apart) return false;
     return true;
 }
 
@@ -192,12 +193,12 @@ static cudaError_t allow_shared(struct cuda_device *d, const struct queue_comman
 }
 
 /* By this the driver has loaded the kernels, too, for which it may wait. */
-static sac_status allow_row(struct cuda_device *d)
+static sac_status allow_series(struct cuda_device *d)
 {
-    const struct command_row *row = &d->queue->now;
-    for (uint32_t i = 0; i < row->n_command; i++)
-        if (row->command[i].kernel)
-            TRY(device_check(d, allow_shared(d, &row->command[i]), row->command[i].name));
+    const struct command_series *series = &d->queue->now;
+    for (uint32_t i = 0; i < series->n_command; i++)
+        if (series->command[i].kernel)
+            TRY(device_check(d, allow_shared(d, &series->command[i]), series->command[i].name));
     return SAC_OK;
 }
 
@@ -220,46 +221,46 @@ static cudaError_t issue_kernel(struct cuda_device *d, const struct queue_comman
     return cudaLaunchKernelExC(&config, c->kernel, args);
 }
 
-static cudaError_t issue(struct cuda_device *d, const struct command_row *row, uint32_t i)
+static cudaError_t issue(struct cuda_device *d, const struct command_series *series, uint32_t i)
 {
     void *args[QUEUE_ARGS_MAX];
-    const struct queue_command *c = &row->command[i];
-    for (uint32_t k = 0; k < c->n_arg; k++) args[k] = row->bytes + c->arg[k];
-    if (c->kernel) return issue_kernel(d, c, args, i > 0 && row->command[i - 1].kernel);
+    const struct queue_command *c = &series->command[i];
+    for (uint32_t k = 0; k < c->n_arg; k++) args[k] = series->bytes + c->arg[k];
+    if (c->kernel) return issue_kernel(d, c, args, i > 0 && series->command[i - 1].kernel);
     const struct down_args *a = (const struct down_args *)args[0];
     return cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDeviceToHost, d->stream);
 }
 
 /* Up to the next sum of a team, and with it. */
-static sac_status issue_some(struct cuda_device *d, uint32_t *at)
+static sac_status issue_up_to_sum(struct cuda_device *d, uint32_t *at)
 {
-    const struct command_row *row = &d->queue->now;
+    const struct command_series *series = &d->queue->now;
     device_use(d);
-    for (bool meets = false; *at < row->n_command && !meets; ++*at) {
-        meets = row->command[*at].meets;
-        TRY(device_check(d, issue(d, row, *at), row->command[*at].name));
+    for (bool meets = false; *at < series->n_command && !meets; ++*at) {
+        meets = series->command[*at].meets;
+        TRY(device_check(d, issue(d, series, *at), series->command[*at].name));
     }
     return SAC_OK;
 }
 
 /* The rows of a team. */
-static sac_status issue_rows(struct cuda_device *d)
+static sac_status issue_all(struct cuda_device *d)
 {
     uint32_t at[TEAM_MAX] = {};
     for (bool left = true; left;) {
         left = false;
         for (uint32_t i = 0; i < d->n_team; i++) {
-            TRY(issue_some(d->team[i], &at[i]));
+            TRY(issue_up_to_sum(d->team[i], &at[i]));
             left |= at[i] < d->team[i]->queue->now.n_command;
         }
     }
     return SAC_OK;
 }
 
-static void clear(struct command_row *row)
+static void clear(struct command_series *series)
 {
-    row->n_command = 0;
-    row->n_byte = 0;
+    series->n_command = 0;
+    series->n_byte = 0;
 }
 
 void queue_clear(struct cuda_device *d)
@@ -269,10 +270,10 @@ void queue_clear(struct cuda_device *d)
 
 static sac_status begin_flush(struct cuda_device *d)
 {
-    d->queue->broken = true;
+    d->queue->was_flushed = true;
     device_use(d);
     TRY(stage_send_early(d));
-    return allow_row(d);
+    return allow_series(d);
 }
 
 sac_status queue_flush(struct cuda_device *d)
@@ -280,23 +281,23 @@ sac_status queue_flush(struct cuda_device *d)
     sac_status status = SAC_OK;
     if (device_is_ahead(d)) return SAC_OK;
     for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = begin_flush(d->team[i]);
-    if (status == SAC_OK) status = issue_rows(d);
+    if (status == SAC_OK) status = issue_all(d);
     for (uint32_t i = 0; i < d->n_team; i++) clear(&d->team[i]->queue->now);
     return status;
 }
 
 /* ---- Graphs ---- */
 
-static bool same(const struct command_row *a, const struct command_row *b)
+static bool same(const struct command_series *a, const struct command_series *b)
 {
     return a->n_command == b->n_command && a->n_byte == b->n_byte &&
            memcmp(a->command, b->command, a->n_command * sizeof *a->command) == 0 &&
            memcmp(a->bytes, b->bytes, a->n_byte) == 0;
 }
 
-static void swap(struct command_row *a, struct command_row *b)
+static void swap(struct command_series *a, struct command_series *b)
 {
-    const struct command_row was = *a;
+    const struct command_series was = *a;
     *a = *b;
     *b = was;
 }
@@ -304,11 +305,11 @@ static void swap(struct command_row *a, struct command_row *b)
 static struct step_graph *find_graph(struct cuda_queue *q)
 {
     for (uint32_t i = 0; i < GRAPHS; i++)
-        if (q->graph[i].exec && same(&q->now, &q->graph[i].row)) return &q->graph[i];
+        if (q->graph[i].exec && same(&q->now, &q->graph[i].series)) return &q->graph[i];
     return NULL;
 }
 
-/* Whether the row at hand has come before; it is no longer one that has come once. */
+/* Whether the series at hand has come before; it is no longer one that has come once. */
 static bool forget_seen(struct cuda_queue *q)
 {
     for (uint32_t i = 0; i < SEEN; i++) {
@@ -330,7 +331,7 @@ static struct step_graph *oldest_graph(struct cuda_queue *q)
     return oldest;
 }
 
-/* A graph of the row at hand. */
+/* A graph of the series at hand. */
 static cudaError_t make_graph(struct cuda_device *d, struct step_graph *to)
 {
     struct cuda_queue *q = d->queue;
@@ -343,7 +344,7 @@ static cudaError_t make_graph(struct cuda_device *d, struct step_graph *to)
     if (code == cudaSuccess) code = ended;
     if (code == cudaSuccess) code = cudaGraphInstantiate(&to->exec, graph, 0);
     if (graph) cudaGraphDestroy(graph);
-    swap(&to->row, &q->now);
+    swap(&to->series, &q->now);
     return code;
 }
 
@@ -357,30 +358,30 @@ static sac_status start(struct cuda_device *d)
     return device_check(d, cudaGraphLaunch(g->exec, d->stream), "graph of a step");
 }
 
-/* Finds or makes the graph of the row at hand, if it goes as one. */
+/* Finds or makes the graph of the series at hand, if it goes as one. */
 static sac_status begin_end(struct cuda_device *d)
 {
     struct cuda_queue *q = d->queue;
     q->n_step++;
     device_use(d);
     TRY(stage_send(d));
-    q->ready = q->broken || q->now.n_command == 0 ? NULL : find_graph(q);
+    q->ready = q->was_flushed || q->now.n_command == 0 ? NULL : find_graph(q);
     if (q->ready) return SAC_OK;
-    TRY(allow_row(d));
-    if (q->broken || q->now.n_command == 0 || !forget_seen(q)) return SAC_OK;
+    TRY(allow_series(d));
+    if (q->was_flushed || q->now.n_command == 0 || !forget_seen(q)) return SAC_OK;
     q->ready = oldest_graph(q);
     return device_check(d, make_graph(d, q->ready), "making of a step's graph");
 }
 
-/* A row that went by itself has come once. */
+/* A series that went by itself has come once. */
 static void finish_end(struct cuda_device *d)
 {
     struct cuda_queue *q = d->queue;
-    if (!q->broken && q->now.n_command > 0) {
+    if (!q->was_flushed && q->now.n_command > 0) {
         swap(&q->seen[q->next_seen], &q->now);
         q->next_seen = (q->next_seen + 1) % SEEN;
     }
-    q->broken = false;
+    q->was_flushed = false;
     clear(&q->now);
 }
 
@@ -395,7 +396,7 @@ sac_status queue_prepare(struct cuda_device *d)
 static sac_status go(struct cuda_device *d, sac_status status)
 {
     for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = start(d->team[i]);
-    if (status == SAC_OK) status = issue_rows(d);
+    if (status == SAC_OK) status = issue_all(d);
     for (uint32_t i = 0; i < d->n_team; i++) finish_end(d->team[i]);
     return status;
 }
@@ -412,10 +413,10 @@ sac_status queue_end(struct cuda_device *d)
 
 /* ---- Opening ---- */
 
-static void close_row(struct command_row *row)
+static void close_series(struct command_series *series)
 {
-    free(row->command);
-    free(row->bytes);
+    free(series->command);
+    free(series->bytes);
 }
 
 void queue_close(struct cuda_queue *q)
@@ -423,10 +424,10 @@ void queue_close(struct cuda_queue *q)
     if (!q) return;
     for (uint32_t i = 0; i < GRAPHS; i++) {
         if (q->graph[i].exec) cudaGraphExecDestroy(q->graph[i].exec);
-        close_row(&q->graph[i].row);
+        close_series(&q->graph[i].series);
     }
-    for (uint32_t i = 0; i < SEEN; i++) close_row(&q->seen[i]);
-    close_row(&q->now);
+    for (uint32_t i = 0; i < SEEN; i++) close_series(&q->seen[i]);
+    close_series(&q->now);
     free(q);
 }
 

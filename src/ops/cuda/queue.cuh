@@ -1,8 +1,8 @@
-/* queue.cuh: launches on their way to the stream (queue.cu). A step of decode rows is several hundred
- * launches, and starting them one by one takes the host longer than the GPU needs for the work. So
- * launches are noted, and go to the stream when something waits: one by one, or, if the same row of
- * launches has come before, as one CUDA graph. What differs between two steps of the same shape is in
- * the descriptors, which go up in one copy ahead of the row. */
+/* queue.cuh: launches on their way to the stream (queue.cu). A step of decode rows is several
+ * hundred launches, and starting them one by one takes the host longer than the GPU needs for the
+ * work. So launches are noted, and go to the stream when something waits: one by one, or, if the
+ * same series of launches has come before, as one CUDA graph. What differs between two steps of the
+ * same shape is in the descriptors, which go up in one copy ahead of the series. */
 #ifndef SAC_OPS_CUDA_QUEUE_CUH
 #define SAC_OPS_CUDA_QUEUE_CUH
 
@@ -20,7 +20,7 @@ struct queue_command {
     bool apart; /* it writes activations alone */
     bool meets; /* it waits for the launch of the same sum on all others of the team */
     size_t smem;
-    uint32_t arg[QUEUE_ARGS_MAX]; /* where in the row's bytes the arguments lie */
+    uint32_t arg[QUEUE_ARGS_MAX]; /* where in the series's bytes the arguments lie */
 };
 
 /* Room for one more command, zeroed; NULL: there is none, which is remembered as a failure. */
@@ -55,8 +55,8 @@ static sac_status queue_launch(struct cuda_device *d, const char *name, void (*k
     return fits ? SAC_OK : d->status;
 }
 
-/* The last launch of the row, or the one n before it: its first argument if it is of this kernel, else
- * NULL; and takes the last one back, when another launch does its work, too. */
+/* The last launch of the series, or the one n before it: its first argument if it is of this
+ * kernel, else NULL; and takes the last one back, when another launch does its work, too. */
 const void *queue_last(const struct cuda_device *d, const void *kernel);
 const void *queue_before(const struct cuda_device *d, uint32_t n, const void *kernel);
 void queue_drop_last(struct cuda_device *d);
@@ -68,7 +68,7 @@ void queue_set_apart(struct cuda_device *d);
 bool queue_is_apart(const struct cuda_device *d);
 /* Makes sure that the next launch is noted without a flush. */
 sac_status queue_reserve(struct cuda_device *d);
-/* The last launch of the row is one of a sum: its kernel waits for other GPUs. */
+/* The last launch of the series is one of a sum: its kernel waits for other GPUs. */
 void queue_meet(struct cuda_device *d);
 
 /* Notes a copy to pinned memory of the program's. */
@@ -77,7 +77,7 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
 /* Everything noted goes to the stream, here and on all others of the team; what follows goes there by
  * itself, too. */
 sac_status queue_flush(struct cuda_device *d);
-/* The same at the end of a step: a row that has come before goes as a graph. */
+/* The same at the end of a step: a series that has come before goes as a graph. */
 sac_status queue_end(struct cuda_device *d);
 /* The same in two parts: graphs are found or made, and rows go. */
 sac_status queue_prepare(struct cuda_device *d);
