@@ -81,7 +81,7 @@ __device__ __forceinline__ uint32_t attn_segment_of(const struct segment_view *s
     return i;
 }
 
-/* Channel c of a query as it meets a segment. */
+/* Channel c of a query as it waits_for_team a segment. */
 __device__ __forceinline__ float attn_turned(const float *q, uint32_t c,
                                              const struct segment_view *s, struct segment_rope rope)
 {

@@ -539,7 +539,7 @@ template <int F, int D> __device__ void hide(uint8_t *unit, uint32_t n_hidden)
 
 /* ---- Units ---- */
 
-/* The query as it meets a page. */
+/* The query as it waits_for_team a page. */
 template <int F, int D>
 __device__ __forceinline__ void meet_page(struct decode_warp<D> &w, const struct decode_view &v,
                                           uint32_t page)

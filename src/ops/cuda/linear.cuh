@@ -21,18 +21,16 @@ struct linear_input {
     bool wide; /* x, norm and all rows are aligned to 16 bytes, and n_in is a multiple of 4 */
 };
 
-/* Decode rows are packed in strips of 128 inputs (four weight blocks), those of 8 rows beside each other:
- *     u8 [tile of 8 rows][strip][row of the tile][STRIP_BYTES]
- * where the last tile has the rows that are left. A row's strip is
- *     f16 x[4][4][2][4]      block, lane t, step s: inputs 32 block + 16 s + 4 t + 0, 2, 1, 3: one load of
- *                            a lane; those of step 1 over 16, as codes are times 16 there (weights.cuh)
- *     f16 sum[4][2][2]       of each block's two steps, {high, low}[step], without the 16; low is what
- *                            rounding has left
- *     f32 scale              what sums over the strip are multiplied by: the strip's own power of two
- *     28 bytes               of no use: so two rows lie in different banks
- * Sums are of the halves above, for what all weights of a block have in common (narrow.cu). What a norm
- * divides a row by meets its sums in the end, so a strip is packed by one warp that looks at nothing
- * else. */
+/* Decode rows are packed in strips of 128 inputs (four weight blocks), those of 8 rows beside each
+ * other: u8 [tile of 8 rows][strip][row of the tile][STRIP_BYTES] where the last tile has the rows
+ * that are left. A row's strip is f16 x[4][4][2][4]      block, lane t, step s: inputs 32 block +
+ * 16 s + 4 t + 0, 2, 1, 3: one load of a lane; those of step 1 over 16, as codes are times 16 there
+ * (weights.cuh) f16 sum[4][2][2]       of each block's two steps, {high, low}[step], without the
+ * 16; low is what rounding has left f32 scale              what sums over the strip are multiplied
+ * by: the strip's own power of two 28 bytes               of no use: so two rows lie in different
+ * banks Sums are of the halves above, for what all weights of a block have in common (narrow.cu).
+ * What a norm divides a row by waits_for_team its sums in the end, so a strip is packed by one warp
+ * that looks at nothing else. */
 #define STRIP       128u
 #define STRIP_SUMS  256u /* where the sums begin, */
 #define STRIP_SCALE 288u /* and the scale */

@@ -628,7 +628,7 @@ static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narr
         TRY(queue_launch(d, "narrow linear layer", kernel,
                          dim3(n_block, n - first < each ? n - first : each, n_piece), WARPS * 32,
                          smem, a));
-        queue_set_apart(d);
+        queue_set_activations_only(d);
     }
     return SAC_OK;
 }

@@ -4,8 +4,8 @@
  * A warp calls these, all lanes together. Lane 4g + t has outputs 2g and 2g + 1 of the first
  * operand (weights.cuh), row g of a tile of the second, and of the sums those outputs of rows 2t
  * and 2t + 1. Codes are multiplied as whole numbers, exactly; what they are scaled by, the scales
- * of blocks, of chunks and of strips, meets their sums in f32, in an order that depends on the unit
- * alone: a row that is alone gets the bits that it has among others. */
+ * of blocks, of chunks and of strips, waits_for_team their sums in f32, in an order that depends on
+ * the unit alone: a row that is alone gets the bits that it has among others. */
 #ifndef SAC_OPS_CUDA_NARROW_UNIT_CUH
 #define SAC_OPS_CUDA_NARROW_UNIT_CUH
 

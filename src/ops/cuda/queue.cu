@@ -79,10 +79,10 @@ sac_status queue_reserve(struct cuda_device *d)
     return d->queue->now.n_command == COMMANDS_MAX ? queue_flush(d) : SAC_OK;
 }
 
-void queue_meet(struct cuda_device *d)
+void queue_set_waits_for_team(struct cuda_device *d)
 {
     struct command_series *series = &d->queue->now;
-    series->command[series->n_command - 1].meets = true;
+    series->command[series->n_command - 1].waits_for_team = true;
 }
 
 struct queue_command *queue_add(struct cuda_device *d)
@@ -132,7 +132,7 @@ void queue_drop_last(struct cuda_device *d)
     series->n_byte = series->command[--series->n_command].arg[0];
 }
 
-void queue_set_apart(struct cuda_device *d)
+void queue_set_activations_only(struct cuda_device *d)
 {
     struct command_series *series = &d->queue->now;
     series->command[series->n_command - 1].apart = true;
@@ -140,7 +140,7 @@ void queue_set_apart(struct cuda_device *d)
 
 /* Blocks come when those of the launch before are there, which come when those of the one before it
  * have begun, so when all that was before these two is done. */
-bool queue_is_apart(const struct cuda_device *d)
+bool queue_allows_early_loads(const struct cuda_device *d)
 {
     const struct command_series *series = &d->queue->now;
     for (uint32_t i = 1; i <= 2 && i <= series->n_command; i++)
@@ -236,8 +236,8 @@ static sac_status issue_up_to_sum(struct cuda_device *d, uint32_t *at)
 {
     const struct command_series *series = &d->queue->now;
     device_use(d);
-    for (bool meets = false; *at < series->n_command && !meets; ++*at) {
-        meets = series->command[*at].meets;
+    for (bool waits_for_team = false; *at < series->n_command && !waits_for_team; ++*at) {
+        waits_for_team = series->command[*at].waits_for_team;
         TRY(device_check(d, issue(d, series, *at), series->command[*at].name));
     }
     return SAC_OK;

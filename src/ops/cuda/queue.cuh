@@ -18,7 +18,7 @@ struct queue_command {
     const char *name;   /* for failures */
     uint32_t grid[3], n_thread, n_arg;
     bool apart; /* it writes activations alone */
-    bool meets; /* it waits for the launch of the same sum on all others of the team */
+    bool waits_for_team; /* it waits for the launch of the same sum on all others of the team */
     size_t smem;
     uint32_t arg[QUEUE_ARGS_MAX]; /* where in the series's bytes the arguments lie */
 };
@@ -62,14 +62,14 @@ const void *queue_before(const struct cuda_device *d, uint32_t n, const void *ke
 void queue_drop_last(struct cuda_device *d);
 
 /* The last launch writes activations alone: neither pages, nor lists, nor where these are. */
-void queue_set_apart(struct cuda_device *d);
+void queue_set_activations_only(struct cuda_device *d);
 /* Whether the next launch may read pages and lists before it begins, as the last two are such, or
  * those that are there. */
-bool queue_is_apart(const struct cuda_device *d);
+bool queue_allows_early_loads(const struct cuda_device *d);
 /* Makes sure that the next launch is noted without a flush. */
 sac_status queue_reserve(struct cuda_device *d);
 /* The last launch of the series is one of a sum: its kernel waits for other GPUs. */
-void queue_meet(struct cuda_device *d);
+void queue_set_waits_for_team(struct cuda_device *d);
 
 /* Notes a copy to pinned memory of the program's. */
 sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t bytes);

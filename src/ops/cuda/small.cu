@@ -38,7 +38,7 @@ sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op)
     const uint32_t n = op->n_row * op->n_group;
     if (n == 0) return SAC_OK;
     TRY(queue_launch(d, "norm", rmsnorm, (n + THREADS / 32 - 1) / (THREADS / 32), THREADS, 0, *op));
-    queue_set_apart(d);
+    queue_set_activations_only(d);
     return SAC_OK;
 }
 
@@ -57,7 +57,7 @@ sac_status cuda_add(struct cuda_device *d, const struct op_add *op)
     if (op->n == 0) return SAC_OK;
     TRY(queue_launch(d, "addition", add, (unsigned)(n_block < most ? n_block : most), THREADS, 0,
                      op->x, op->y, op->n));
-    queue_set_apart(d);
+    queue_set_activations_only(d);
     return SAC_OK;
 }
 

@@ -132,7 +132,7 @@ static sac_status note_sum(struct cuda_device *d, uint32_t i, const struct op_su
     if (!c.tag) return d->status;
     TRY(queue_launch(d, "sum of several GPUs", sum_kernel,
                      (unsigned)(n_block < most ? n_block : most), THREADS, 0, c));
-    queue_meet(d);
+    queue_set_waits_for_team(d);
     return SAC_OK;
 }
 

@@ -1,15 +1,15 @@
 /* weights.cuh: packed weights (weight_layout.h) into registers, as the matrix units want them, from
  * memory of the device or from shared memory.
  *
- * One warp unpacks a block of 16 outputs and 32 inputs. Lane 4g + t holds outputs 2g and 2g + 1, and
- * of each the inputs 16 s + 4 t + 0..3 for s = 0, 1. An mma of 16 x 8 x 16 takes its 16 inputs in
- * any order that both operands share, so these four are one lane's share of step s, and its rows g
- * and g + 8 are outputs 2g and 2g + 1: neighbours, whose bytes are one load.
+ * One warp unpacks a block of 16 outputs and 32 inputs. Lane 4g + t holds outputs 2g and 2g + 1,
+ * and of each the inputs 16 s + 4 t + 0..3 for s = 0, 1. An mma of 16 x 8 x 16 takes its 16 inputs
+ * in any order that both operands share, so these four are one lane's share of step s, and its rows
+ * g and g + 8 are outputs 2g and 2g + 1: neighbours, whose bytes are one load.
  *
- * They come out in two ways. For decode rows whole numbers come as they are, and what they are scaled
- * by meets the sums of a block, in f32: few instructions, nothing rounded. For prompt
- * rows, and where weights are no whole numbers, they come in f16, times the row's power of two
- * `shrink`, and rounded once: a product of code and scale has more bits than f16. */
+ * They come out in two ways. For decode rows whole numbers come as they are, and what they are
+ * scaled by waits_for_team the sums of a block, in f32: few instructions, nothing rounded. For
+ * prompt rows, and where weights are no whole numbers, they come in f16, times the row's power of
+ * two `shrink`, and rounded once: a product of code and scale has more bits than f16. */
 #ifndef SAC_OPS_CUDA_WEIGHTS_CUH
 #define SAC_OPS_CUDA_WEIGHTS_CUH
 
