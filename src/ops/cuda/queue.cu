@@ -135,7 +135,7 @@ void queue_drop_last(struct cuda_device *d)
 void queue_set_activations_only(struct cuda_device *d)
 {
     struct command_series *series = &d->queue->now;
-    series->command[series->n_command - 1].apart = true;
+    series->command[series->n_command - 1].activations_only = true;
 }
 
 /* Blocks come when those of the launch before are there, which come when those of the one before it
@@ -144,7 +144,7 @@ bool queue_allows_early_loads(const struct cuda_device *d)
 {
     const struct command_series *series = &d->queue->now;
     for (uint32_t i = 1; i <= 2 && i <= series->n_command; i++)
-        if (!series->command[series->n_command - i].apart) return false;
+        if (!series->command[series->n_command - i].activations_only) return false;
     return true;
 }
 

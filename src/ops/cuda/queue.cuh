@@ -17,7 +17,7 @@ struct queue_command {
     const void *kernel; /* NULL: a copy to the program's memory, which the argument tells */
     const char *name;   /* for failures */
     uint32_t grid[3], n_thread, n_arg;
-    bool apart; /* it writes activations alone */
+    bool activations_only; /* it writes activations alone */
     bool waits_for_team; /* it waits for the launch of the same sum on all others of the team */
     size_t smem;
     uint32_t arg[QUEUE_ARGS_MAX]; /* where in the series's bytes the arguments lie */
