@@ -295,7 +295,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-static bool is_apart(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+static bool are_disjoint(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
     const uint8_t *const x = (const uint8_t *)a, *const y = (const uint8_t *)b;
     return x + a_bytes <= y || y + b_bytes <= x;
@@ -311,12 +311,12 @@ static bool ends_in(const struct finish_args *a, const struct linear_input *inpu
     return a->end.epilogue == LINEAR_ADD && !a->halves && a->first == 0 && a->scale && a->wide &&
            input->wide && a->n <= KEPT_MAX && a->end.y == input->x &&
            a->end.y_stride == input->x_stride && a->n == input->n_in && a->n_row == n &&
-           is_apart(rows->x, packed, a->sum[0], sums) &&
-           is_apart(rows->x, packed, a->scale, scales) &&
-           is_apart(g->to, 2 * g->n, a->sum[0], sums) &&
-           is_apart(g->to, 2 * g->n, a->scale, scales) &&
-           is_apart(rows->scale, scales, a->sum[0], sums) &&
-           (rows->scale == a->scale || is_apart(rows->scale, scales, a->scale, scales));
+           are_disjoint(rows->x, packed, a->sum[0], sums) &&
+           are_disjoint(rows->x, packed, a->scale, scales) &&
+           are_disjoint(g->to, 2 * g->n, a->sum[0], sums) &&
+           are_disjoint(g->to, 2 * g->n, a->scale, scales) &&
+           are_disjoint(rows->scale, scales, a->sum[0], sums) &&
+           (rows->scale == a->scale || are_disjoint(rows->scale, scales, a->scale, scales));
 }
 
 /* An end of the same prompt rows that is the last thing noted is left to the launch that packs them. */
