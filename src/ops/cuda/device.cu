@@ -375,7 +375,7 @@ sac_status stage_reserve(struct cuda_device *d, size_t bytes)
 {
     if (d->ring_end - d->ring_used >= bytes) return SAC_OK;
     const sac_status status = queue_flush(d);
-    if (d->ahead == AHEAD_TOO_MUCH) return SAC_OK; /* of that nothing is read */
+    if (d->ahead == AHEAD_OVERFLOW) return SAC_OK; /* of that nothing is read */
     return status != SAC_OK ? status : drain(d);
 }
 
@@ -450,7 +450,7 @@ static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *
         up_small(d, dst, pitch, src, width, n_row);
         return;
     }
-    if (queue_flush(d) != SAC_OK || d->ahead == AHEAD_TOO_MUCH) return;
+    if (queue_flush(d) != SAC_OK || d->ahead == AHEAD_OVERFLOW) return;
     const size_t limit = PIECE_BYTES / width;
     if (limit == 0) {
         device_fail(d, SAC_ERR_MEMORY, "a row of a copy is larger than a piece of one");
@@ -545,7 +545,7 @@ static sac_status wait_before(struct cuda_device *d)
 
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
-    const bool keeps = d->ahead == AHEAD_KEPT;
+    const bool keeps = d->ahead == AHEAD_READY;
     if ((keeps ? wait_before(d) : drain(d)) == SAC_OK) (void)team_check(d); /* remembered, too */
     const sac_status status = d->status;
     d->status = SAC_OK;
@@ -566,7 +566,7 @@ static void forget(struct cuda_device *d)
 
 void device_forget_ahead(struct cuda_device *d)
 {
-    if (d->ahead == AHEAD_KEPT) forget(d);
+    if (d->ahead == AHEAD_READY) forget(d);
 }
 
 bool device_is_ahead(struct cuda_device *d)
@@ -577,7 +577,7 @@ bool device_is_ahead(struct cuda_device *d)
         struct cuda_device *of = d->team[i];
         queue_clear(of);
         of->ring_used = of->ring_sent = of->ring_first;
-        of->ahead = AHEAD_TOO_MUCH;
+        of->ahead = AHEAD_OVERFLOW;
     }
     return true;
 }
@@ -602,7 +602,7 @@ static bool ahead_begin(struct cuda_device *d)
         struct cuda_device *of = d->team[i];
         take_half(of);
         of->tag_before = of->tag;
-        of->ahead = AHEAD_NOTED;
+        of->ahead = AHEAD_RECORDING;
     }
     return can;
 }
@@ -618,10 +618,10 @@ static void *up_later(struct cuda_device *d, void *dst, size_t bytes)
 
 static bool ahead_end(struct cuda_device *d)
 {
-    bool fits = d->ahead == AHEAD_NOTED;
+    bool fits = d->ahead == AHEAD_RECORDING;
     for (uint32_t i = 0; i < d->n_team; i++) fits = fits && d->team[i]->status == SAC_OK;
     fits = fits && queue_prepare(d) == SAC_OK;
-    for (uint32_t i = 0; i < d->n_team && fits; i++) d->team[i]->ahead = AHEAD_KEPT;
+    for (uint32_t i = 0; i < d->n_team && fits; i++) d->team[i]->ahead = AHEAD_READY;
     if (!fits) forget(d);
     return fits;
 }
@@ -629,7 +629,7 @@ static bool ahead_end(struct cuda_device *d)
 /* A failure is told by the next wait. */
 static bool ahead_go(struct cuda_device *d)
 {
-    if (d->ahead != AHEAD_KEPT) return false;
+    if (d->ahead != AHEAD_READY) return false;
     for (uint32_t i = 0; i < d->n_team; i++) d->team[i]->ahead = AHEAD_NONE;
     (void)queue_go(d);
     return true;

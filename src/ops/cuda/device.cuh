@@ -21,7 +21,7 @@ struct cuda_blas;
 struct cuda_queue;
 
 /* The step ahead (api.h): there is none; it is being noted, and can be kept or not; it is kept. */
-enum device_ahead { AHEAD_NONE, AHEAD_NOTED, AHEAD_TOO_MUCH, AHEAD_KEPT };
+enum device_ahead { AHEAD_NONE, AHEAD_RECORDING, AHEAD_OVERFLOW, AHEAD_READY };
 
 /* Pinned memory that copies to the GPU go through in turns. */
 #define DEVICE_PIECES 8u

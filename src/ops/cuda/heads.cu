@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 10) end_kernel(const struct
 static bool find_end(struct finish_args *out, const struct cuda_device *d, uint32_t n_behind,
                      const float *y, uint32_t n, const struct write_call *c)
 {
-    const struct finish_args *a = linear_end_noted(d, n_behind);
+    const struct finish_args *a = linear_end_recorded(d, n_behind);
     if (!a || a->sum[1] || !a->scale || a->first > 0 || a->end.epilogue != LINEAR_STORE ||
         a->end.y != y || a->end.y_stride != c->kv_stride || a->n != n ||
         a->n_row != c->turn.n_row || !a->wide)

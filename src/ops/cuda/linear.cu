@@ -226,7 +226,7 @@ static sac_status run_finish(struct cuda_device *d, struct finish_args *a)
                         FINISH_THREADS, 0, *a);
 }
 
-const struct finish_args *linear_end_noted(const struct cuda_device *d, uint32_t n_behind)
+const struct finish_args *linear_end_recorded(const struct cuda_device *d, uint32_t n_behind)
 {
     return (const struct finish_args *)queue_before(d, n_behind, kernel_entry(finish));
 }
@@ -329,7 +329,7 @@ static sac_status pack(struct cuda_device *d, const struct linear_input *input,
                             dim3(rows->n_row, input->norm ? 1 : (n_strip + n_warp - 1) / n_warp),
                             THREADS, 0, *input, rows->strips, rows->scale, n_strip);
     }
-    const struct finish_args *last = linear_end_noted(d, 0);
+    const struct finish_args *last = linear_end_recorded(d, 0);
     if (last && ends_in(last, input, rows, g)) {
         const struct finish_args end = *last;
         queue_drop_last(d);

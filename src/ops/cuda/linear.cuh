@@ -416,7 +416,7 @@ static __device__ __forceinline__ float4 finish_load(const struct finish_args &a
 
 /* The arguments of the launch noted so many before the last one, if it ends a part of prompt rows, or
  * NULL: whoever reads its outputs next may do its work. */
-const struct finish_args *linear_end_noted(const struct cuda_device *d, uint32_t n_behind);
+const struct finish_args *linear_end_recorded(const struct cuda_device *d, uint32_t n_behind);
 
 /* The same to its row and output in y. */
 static __device__ inline void linear_finish(const struct linear_end &end, uint32_t row,

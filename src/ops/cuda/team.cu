@@ -117,7 +117,7 @@ static sac_status clear_inboxes(struct cuda_device *d)
 }
 
 /* On one of them. */
-static sac_status note_sum(struct cuda_device *d, uint32_t i, const struct op_sum *op)
+static sac_status record_sum(struct cuda_device *d, uint32_t i, const struct op_sum *op)
 {
     struct sum_call c;
     const size_t n_block = (op->n + THREADS - 1) / THREADS, most = BLOCKS * (size_t)d->n_sm;
@@ -149,7 +149,7 @@ sac_status cuda_sum(struct cuda_device *d, const struct op_sum *op)
     if (tag == 1) TRY(clear_inboxes(d));
     for (uint32_t i = 0; i < d->n_team; i++) {
         d->team[i]->tag = tag;
-        TRY(note_sum(d->team[i], i, &op[i]));
+        TRY(record_sum(d->team[i], i, &op[i]));
     }
     return SAC_OK;
 }
