@@ -20,7 +20,7 @@ const struct segment_view *attn_stage_segments(struct cuda_device *d, const stru
     if (run->n_segment == 0) return NULL;
     const size_t angles = (size_t)op->rope.n_rot / 2 * sizeof(float);
     void *host;
-    void *at = stage_take(d, run->n_segment * sizeof(struct segment_view), &host);
+    void *at = stage_alloc(d, run->n_segment * sizeof(struct segment_view), &host);
     if (!at) return NULL;
     struct segment_view *s = (struct segment_view *)host;
     for (uint32_t i = 0; i < run->n_segment; i++) {

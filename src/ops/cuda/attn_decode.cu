@@ -730,7 +730,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     l.call = attn_call_of(op);
     l.n_warp = warps_here(d, op->geom->head_dim);
     l.early = heads_take(d, op, &l.fresh) && queue_allows_early_loads(d);
-    l.job = (struct decode_job *)stage_take(d, job_bytes, &host);
+    l.job = (struct decode_job *)stage_alloc(d, job_bytes, &host);
     l.scratch = (float *)op->scratch;
     if (!l.job) return d->status;
     struct decode_plan p;

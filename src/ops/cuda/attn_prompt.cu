@@ -571,7 +571,7 @@ static const uint32_t *stage_before(struct cuda_device *d, const struct prompt_j
                                     const struct attn_plan *p, uint32_t n)
 {
     void *host;
-    const void *at = stage_take(d, n * sizeof(uint32_t), &host);
+    const void *at = stage_alloc(d, n * sizeof(uint32_t), &host);
     for (uint32_t i = 0; at && i < n; i++) {
         const uint32_t tile = j->pos0 / p->tile_tok + i / j->n_lane;
         const uint32_t first = tile * (p->tile_tok / PAGE_TOK);
@@ -730,7 +730,7 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
     l.parts = (float *)op->scratch;
     l.n_row = rows_of(d, op);
     l.n_room = op->scratch_bytes / part_bytes(head_dim, l.n_row);
-    l.job = (const struct prompt_job *)stage_take(d, job_bytes, &host);
+    l.job = (const struct prompt_job *)stage_alloc(d, job_bytes, &host);
     if (!l.job) return d->status;
     struct prompt_job *job = (struct prompt_job *)host;
     for (uint32_t i = 0; i < op->n_run; i++) {

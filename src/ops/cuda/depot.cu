@@ -478,7 +478,7 @@ sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *
     c.n_layer = op->geom->n_layer;
     c.n_run = op->n_run;
     c.prompts = op->run->kind != ROW_DECODE;
-    c.run = (const struct fetch_run *)stage_take(d, op->n_run * sizeof *c.run, &host);
+    c.run = (const struct fetch_run *)stage_alloc(d, op->n_run * sizeof *c.run, &host);
     if (!c.run) return d->status;
     for (uint32_t i = 0; i < op->n_run; i++)
         ((struct fetch_run *)host)[i] = run_make(op, &op->run[i]);
@@ -516,8 +516,8 @@ sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit 
     c.map = *m;
     c.layer = op->layer;
     c.n_layer = op->geom->n_layer;
-    c.list = (const struct visits_list *)stage_take(d, n * sizeof *c.list, &list);
-    c.ptr = (const uint32_t *)stage_take(d, (n_kv_head + 1) * sizeof *c.ptr, &ptr);
+    c.list = (const struct visits_list *)stage_alloc(d, n * sizeof *c.list, &list);
+    c.ptr = (const uint32_t *)stage_alloc(d, (n_kv_head + 1) * sizeof *c.ptr, &ptr);
     if (!c.list || !c.ptr) return d->status;
     sort_visits((struct visits_list *)list, (uint32_t *)ptr, op, n);
     TRY(queue_launch(d, "search for pages to visit", visits_kernel, n_kv_head, LOOKERS, 0, c));

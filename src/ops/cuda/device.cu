@@ -379,7 +379,7 @@ sac_status stage_reserve(struct cuda_device *d, size_t bytes)
     return status != SAC_OK ? status : drain(d);
 }
 
-void *stage_take(struct cuda_device *d, size_t bytes, void **out_host)
+void *stage_alloc(struct cuda_device *d, size_t bytes, void **out_host)
 {
     const size_t n = (bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
     if (n > d->ring_bytes || stage_reserve(d, n) != SAC_OK) {
@@ -395,7 +395,7 @@ void *stage_take(struct cuda_device *d, size_t bytes, void **out_host)
 void *stage_put(struct cuda_device *d, const void *src, size_t bytes)
 {
     void *host;
-    void *p = stage_take(d, bytes, &host);
+    void *p = stage_alloc(d, bytes, &host);
     if (p) memcpy(host, src, bytes);
     return p;
 }
@@ -611,7 +611,7 @@ static bool ahead_begin(struct cuda_device *d)
 static void *up_later(struct cuda_device *d, void *dst, size_t bytes)
 {
     void *room;
-    if (stage_send(d) != SAC_OK || !stage_take(d, bytes, &room)) return NULL;
+    if (stage_send(d) != SAC_OK || !stage_alloc(d, bytes, &room)) return NULL;
     d->ring_sent = d->ring_used;
     return cuda_copy_rows(d, dst, bytes, room, bytes, 1) == SAC_OK ? room : NULL;
 }

@@ -89,7 +89,7 @@ bool device_reach(struct cuda_device *from, const struct cuda_device *to);
 /* Room for `bytes` in the ring: the host fills *out_host before the launch is noted. NULL: they are
  * more than the ring has, which is remembered as a failure. All pieces that one launch reads are at
  * most a quarter of the ring together. */
-void *stage_take(struct cuda_device *d, size_t bytes, void **out_host);
+void *stage_alloc(struct cuda_device *d, size_t bytes, void **out_host);
 /* The same with the content at hand. */
 void *stage_put(struct cuda_device *d, const void *src, size_t bytes);
 /* One copy of the pieces since the last on the stream; for queue.cu and device.cu. */

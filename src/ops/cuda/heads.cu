@@ -255,7 +255,7 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
     void *host;
     c->n_run = end - first;
     c->n_row = op->run[first].n_row;
-    c->run = (const struct write_run *)stage_take(d, (end - first) * sizeof *c->run, &host);
+    c->run = (const struct write_run *)stage_alloc(d, (end - first) * sizeof *c->run, &host);
     if (!c->run) return d->status;
     struct write_run *run = (struct write_run *)host;
     for (uint32_t i = first; i < end; i++)

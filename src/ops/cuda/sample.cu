@@ -470,10 +470,10 @@ static bool stage_rules(struct cuda_device *d, struct sample_call *c)
                              sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK) + 3 * STAGE_ALIGN) !=
         SAC_OK)
         return false;
-    c->tile = (const struct sample_tile *)stage_take(d, op->rows.n_tile * sizeof *c->tile, &tiles);
-    c->seed = (const uint32_t *)stage_take(d, n_list * sizeof *c->seed, &seeds);
+    c->tile = (const struct sample_tile *)stage_alloc(d, op->rows.n_tile * sizeof *c->tile, &tiles);
+    c->seed = (const uint32_t *)stage_alloc(d, n_list * sizeof *c->seed, &seeds);
     c->limit =
-        (const int32_t *)stage_take(d, sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK), &limits);
+        (const int32_t *)stage_alloc(d, sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK), &limits);
     if (!c->tile || !c->seed || !c->limit) return false;
     for (uint32_t i = 0; i < op->rows.n_tile; i++)
         ((struct sample_tile *)tiles)[i] = tile_make(op, i);

@@ -462,7 +462,7 @@ static sac_status launch_form(struct cuda_device *d, const struct page_geom *geo
 }
 
 /* Rows and sizes go to the ring. */
-static sac_status stage_wishes(struct cuda_device *d, struct op_trace *op)
+static sac_status stage_descriptors(struct cuda_device *d, struct op_trace *op)
 {
     const size_t sizes = (size_t)op->n_size * op->rows.n_head * sizeof *op->size;
     const size_t choose = op->choose.n * sizeof(uint32_t), judge = op->judge.n * sizeof(uint32_t);
@@ -488,7 +488,7 @@ sac_status cuda_trace(struct cuda_device *d, const struct op_trace *op)
     c.stride = (size_t)c.n_span * OP_TRACE_SPAN;
     c.pages = rows_pages_of(&op->rows);
     lay_out(&c);
-    TRY(stage_wishes(d, &c.op));
+    TRY(stage_descriptors(d, &c.op));
     switch (attn_form_of(op->rows.geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, op->rows.geom, &c);
     case FORM_BF16: return launch_form<FORM_BF16>(d, op->rows.geom, &c);
