@@ -729,7 +729,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     struct decode_launch l;
     l.call = attn_call_of(op);
     l.n_warp = warps_here(d, op->geom->head_dim);
-    l.early = heads_take(d, op, &l.fresh) && queue_allows_early_loads(d);
+    l.early = heads_absorb(d, op, &l.fresh) && queue_allows_early_loads(d);
     l.job = (struct decode_job *)stage_alloc(d, job_bytes, &host);
     l.scratch = (float *)op->scratch;
     if (!l.job) return d->status;

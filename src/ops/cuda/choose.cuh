@@ -88,7 +88,7 @@ static __device__ inline uint32_t choose_bits(uint32_t page, uint32_t begin, uin
 
 /* Takes back the launch before if it is of this kernel, whose first argument is T; else all zeros.
  */
-template <typename T> static inline T choose_take(struct cuda_device *d, const void *kernel)
+template <typename T> static inline T choose_absorb(struct cuda_device *d, const void *kernel)
 {
     T of = {};
     const void *last = queue_last(d, kernel);
@@ -117,7 +117,7 @@ static __device__ inline void choose_clear(const struct op_lane_begin &op, uint3
 }
 
 /* Takes back the launch before, if it is one; else n is 0. */
-struct choose_begin choose_take_begin(struct cuda_device *d);
+struct choose_begin choose_absorb_begin(struct cuda_device *d);
 
 /* ---- Ends: a launch that finds a cut marks them ---- */
 
@@ -137,7 +137,7 @@ static __device__ inline void choose_mark_ends(const struct op_lane_ends &op)
     }
 }
 
-struct choose_ends choose_take_ends(struct cuda_device *d);
+struct choose_ends choose_absorb_ends(struct cuda_device *d);
 
 /* ---- Votes: a launch that takes the best makes them ---- */
 
@@ -160,8 +160,8 @@ static __device__ __forceinline__ void choose_votes(float vote[N], const struct 
 }
 
 /* Takes back the launch before if it makes the values of these and no others: its list. */
-const struct op_lane_vote *choose_take_votes(struct cuda_device *d, const struct op_lane_take *op,
-                                             uint32_t n);
+const struct op_lane_vote *choose_absorb_votes(struct cuda_device *d, const struct op_lane_take *op,
+                                               uint32_t n);
 
 /* ---- Shares: a launch that finds a cut makes them ---- */
 
@@ -171,8 +171,8 @@ struct choose_spread {
 };
 
 /* The same; only what was made for these draws. */
-struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_lane_draw *op,
-                                        uint32_t n);
+struct choose_spread choose_absorb_spread(struct cuda_device *d, const struct op_lane_draw *op,
+                                          uint32_t n);
 
 #define SHARE_PAGES 8u /* of a piece, for which the sums of exponentials are told */
 
@@ -358,8 +358,8 @@ struct choose_folds {
 
 /* Takes back the launch before, if it makes the votes of these and no others; else there are none.
  */
-struct choose_folds choose_take_folds(struct cuda_device *d, const struct op_lane_visit *op,
-                                      uint32_t n);
+struct choose_folds choose_absorb_folds(struct cuda_device *d, const struct op_lane_visit *op,
+                                        uint32_t n);
 
 /* ---- Lists: a launch of draws makes them ---- */
 

@@ -548,8 +548,8 @@ static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, u
     const struct page_lines no_lines = {};
     const struct op_lane_draw *list = choose_stage(d, op, n);
     if (!list) return d->status;
-    const struct choose_ends ends = choose_take_ends(d);
-    const struct choose_spread shares = choose_take_spread(d, op, n);
+    const struct choose_ends ends = choose_absorb_ends(d);
+    const struct choose_spread shares = choose_absorb_spread(d, op, n);
     uint32_t most = 1;
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
     most = choose_reach(most);

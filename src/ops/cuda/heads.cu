@@ -219,7 +219,7 @@ static bool find_end(struct finish_args *out, const struct cuda_device *d, uint3
 }
 
 /* The three ends, if they are the last things noted, are taken back. */
-static bool take_ends(struct end_call *out, struct cuda_device *d, const struct write_call *c)
+static bool absorb_ends(struct end_call *out, struct cuda_device *d, const struct write_call *c)
 {
     const uint32_t n_kv = c->n_kv_head * c->head_dim, n_query = c->turn.n_head * c->head_dim - n_kv;
     const uintptr_t angles = (uintptr_t)c->turn.cos | (uintptr_t)c->turn.sin;
@@ -294,7 +294,7 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     if (turn && is_turned_by(op, turn)) {
         c.turn = *turn;
         queue_drop_last(d);
-        is_left = take_ends(&ends, d, &c);
+        is_left = absorb_ends(&ends, d, &c);
     }
     for (uint32_t i = 0, end; i < op->n_run; i = end) {
         for (end = i; end < op->n_run && op->run[end].n_row == op->run[i].n_row;) end++;
@@ -326,7 +326,7 @@ static bool is_written_by(const struct cuda_device *d, const struct op_attn *op,
     return true;
 }
 
-bool heads_take(struct cuda_device *d, const struct op_attn *op, struct heads_new *out)
+bool heads_absorb(struct cuda_device *d, const struct op_attn *op, struct heads_new *out)
 {
     const struct write_call *c =
         (const struct write_call *)queue_last(d, kernel_entry(write_kernel));

@@ -16,7 +16,7 @@ struct heads_new {
 
 /* If the last launch noted writes the keys and values of all of `op`'s rows, and of no others, it is
  * taken back, and they are what attention has to do. */
-bool heads_take(struct cuda_device *d, const struct op_attn *op, struct heads_new *out);
+bool heads_absorb(struct cuda_device *d, const struct op_attn *op, struct heads_new *out);
 
 /* A channel and the other of its pair; the first of them turns by -sine. Products are rounded before
  * they are added, wherever this is compiled into. */

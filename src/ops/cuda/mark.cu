@@ -28,9 +28,9 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
                         FEW, 0, b);
 }
 
-struct choose_begin choose_take_begin(struct cuda_device *d)
+struct choose_begin choose_absorb_begin(struct cuda_device *d)
 {
-    return choose_take<struct choose_begin>(d, kernel_entry(begin_kernel));
+    return choose_absorb<struct choose_begin>(d, kernel_entry(begin_kernel));
 }
 
 /* ---- Ends ---- */
@@ -48,9 +48,9 @@ sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, 
     return queue_launch(d, "ends of a choice", ends_kernel, n, FEW, 0, ends);
 }
 
-struct choose_ends choose_take_ends(struct cuda_device *d)
+struct choose_ends choose_absorb_ends(struct cuda_device *d)
 {
-    return choose_take<struct choose_ends>(d, kernel_entry(ends_kernel));
+    return choose_absorb<struct choose_ends>(d, kernel_entry(ends_kernel));
 }
 
 /* ---- The best items ---- */
@@ -63,7 +63,7 @@ static __device__ inline uint32_t item_begin(const struct op_lane_take &op, uint
 }
 
 /* What launches before have left to this one, [n] on the device each; NULL: nothing. */
-struct take_before {
+struct absorbed {
     const struct op_lane_vote *vote; /* that make the values */
     const struct op_lane_ends *ends; /* of the same masks */
 };
@@ -142,7 +142,7 @@ static __device__ void make_list(const struct op_lane_list &op, const struct pag
 struct taken { /* what a launch takes, [n] on the device each */
     const struct op_lane_take *take;
     uint32_t n;
-    struct take_before before;
+    struct absorbed before;
     const struct op_lane_list *list; /* NULL: others make lists */
 };
 
@@ -173,8 +173,8 @@ static sac_status launch_take(struct cuda_device *d, const struct taken &of,
 }
 
 /* Takes back the launch before, if it marks the ends of these lanes. */
-static const struct op_lane_ends *take_ends(struct cuda_device *d, const struct op_lane_take *op,
-                                            uint32_t n)
+static const struct op_lane_ends *absorb_ends(struct cuda_device *d, const struct op_lane_take *op,
+                                              uint32_t n)
 {
     const void *last = queue_last(d, kernel_entry(ends_kernel));
     struct choose_ends ends;
@@ -194,8 +194,8 @@ sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, 
     const struct page_lines no_lines = {};
     if (!list || n == 0) return d->status;
     struct taken of = {list, n, {}, NULL};
-    of.before.ends = take_ends(d, op, n);
-    if (of.before.ends) of.before.vote = choose_take_votes(d, op, n);
+    of.before.ends = absorb_ends(d, op, n);
+    if (of.before.ends) of.before.vote = choose_absorb_votes(d, op, n);
     return launch_take(d, of, no_lines);
 }
 

@@ -223,7 +223,7 @@ struct box_launch {
 template <uint32_t TILES, uint32_t ROWS>
 static sac_status launch_boxes(struct cuda_device *d, const struct box_launch &l)
 {
-    const struct choose_begin begin = choose_take_begin(d);
+    const struct choose_begin begin = choose_absorb_begin(d);
     const uint32_t n = l.n / l.n_mate, each = WARPS * ROWS * 16;
     const uint32_t n_need = (l.n_box + each - 1) / each, most = BOXES_BUSY * d->n_sm / n + 1;
     return queue_launch(d, "scores of pages", boxes_kernel<TILES, ROWS>,
@@ -335,8 +335,8 @@ static __global__ void __launch_bounds__(FEW) vote_kernel(const struct vote_list
     op.at.vote[i] = vote[0];
 }
 
-const struct op_lane_vote *choose_take_votes(struct cuda_device *d, const struct op_lane_take *op,
-                                             uint32_t n)
+const struct op_lane_vote *choose_absorb_votes(struct cuda_device *d, const struct op_lane_take *op,
+                                               uint32_t n)
 {
     const void *last = queue_last(d, kernel_entry(vote_kernel));
     struct vote_list votes;

@@ -430,8 +430,8 @@ static struct choose_spread last_spread(const struct cuda_device *d, uint32_t n)
     return s.n == n ? s : (struct choose_spread){};
 }
 
-struct choose_spread choose_take_spread(struct cuda_device *d, const struct op_lane_draw *op,
-                                        uint32_t n)
+struct choose_spread choose_absorb_spread(struct cuda_device *d, const struct op_lane_draw *op,
+                                          uint32_t n)
 {
     const struct choose_spread s = last_spread(d, n);
     if (s.n == 0) return s;
@@ -467,8 +467,8 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
     return true;
 }
 
-struct choose_folds choose_take_folds(struct cuda_device *d, const struct op_lane_visit *op,
-                                      uint32_t n)
+struct choose_folds choose_absorb_folds(struct cuda_device *d, const struct op_lane_visit *op,
+                                        uint32_t n)
 {
     const void *last = queue_last(d, kernel_entry(share_fold_kernel));
     struct choose_folds f;
@@ -506,7 +506,7 @@ struct share_launch {
 template <uint32_t D, bool APART>
 static sac_status launch_blocks(struct cuda_device *d, const struct share_launch &l)
 {
-    const struct choose_begin begins = choose_take_begin(d);
+    const struct choose_begin begins = choose_absorb_begin(d);
     return queue_launch(d, "logits by first planes", share_logits_kernel<D, APART>, l.grid,
                         (APART ? SHARE_PAGES : WARPS) * 32,
                         share_rooms<D, APART>() + sizeof(struct share_query<D>), l.list, l.n,

@@ -619,7 +619,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
     c.n_page = choose_reach(c.n_page);
     c.list = choose_stage(d, op, n);
     if (!c.list) return d->status;
-    const struct choose_folds folds = choose_take_folds(d, op, n);
+    const struct choose_folds folds = choose_absorb_folds(d, op, n);
     const struct visit_order order = {c.list, n, c.n_page, count_blocks(d, c.n_page, n)};
     TRY(visit_put_in_order(d, &order, folds, op->geom));
     TRY(depot_bring_visits(d, op, n));
