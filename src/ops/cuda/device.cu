@@ -174,9 +174,9 @@ static void close_device(struct cuda_device *d)
     if (d->tally) cudaFree(d->tally);
     if (d->draw_sums) cudaFree(d->draw_sums);
     if (d->ring_host) cudaFreeHost(d->ring_host);
-    for (uint32_t i = 0; i < DEVICE_PIECES; i++) {
+    for (uint32_t i = 0; i < STAGING_BUFFERS; i++) {
         if (d->piece[i].host) cudaFreeHost(d->piece[i].host);
-        if (d->piece[i].there) cudaFree(d->piece[i].there);
+        if (d->piece[i].mirror) cudaFree(d->piece[i].mirror);
         if (d->piece[i].sent) cudaEventDestroy(d->piece[i].sent);
         if (d->piece[i].read) cudaEventDestroy(d->piece[i].read);
     }
@@ -202,7 +202,7 @@ static cudaError_t open_parts(struct cuda_device *d)
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->staged, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->reached, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&d->before, cudaEventDisableTiming);
-    for (uint32_t i = 0; i < DEVICE_PIECES && code == cudaSuccess; i++) {
+    for (uint32_t i = 0; i < STAGING_BUFFERS && code == cudaSuccess; i++) {
         code = cudaEventCreateWithFlags(&d->piece[i].sent, cudaEventDisableTiming);
         if (code == cudaSuccess)
             code = cudaEventCreateWithFlags(&d->piece[i].read, cudaEventDisableTiming);
@@ -412,32 +412,32 @@ static void up_small(struct cuda_device *d, void *dst, size_t pitch, const void 
 
 /* Waits for no more than the copy that had the piece before: the GPU goes on with what is behind
  * it. NULL: there is none, and the device remembers why. */
-static const struct device_piece *piece_take(struct cuda_device *d)
+static const struct staging_buffer *staging_acquire(struct cuda_device *d)
 {
-    struct device_piece *p = &d->piece[d->next_piece];
+    struct staging_buffer *p = &d->piece[d->next_staging];
     cudaError_t code = cudaSuccess;
-    d->next_piece = (d->next_piece + 1) % DEVICE_PIECES;
+    d->next_staging = (d->next_staging + 1) % STAGING_BUFFERS;
     device_use(d);
     if (p->host)
         code = cudaEventSynchronize(p->sent);
     else
         code = cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault);
-    if (code == cudaSuccess && !p->there) code = cudaMalloc((void **)&p->there, PIECE_BYTES);
+    if (code == cudaSuccess && !p->mirror) code = cudaMalloc((void **)&p->mirror, PIECE_BYTES);
     return device_check(d, code, "memory for copies to the GPU") == SAC_OK ? p : NULL;
 }
 
 /* n rows of a piece cross the bus as soon as nobody reads its mirror, and go to dst from there
  * behind what is on the stream. */
-static cudaError_t piece_send(struct cuda_device *d, const struct device_piece *p, void *dst,
-                              size_t pitch, size_t width, size_t n)
+static cudaError_t staging_send(struct cuda_device *d, const struct staging_buffer *p, void *dst,
+                                size_t pitch, size_t width, size_t n)
 {
     cudaError_t code = cudaStreamWaitEvent(d->sender, p->read, 0);
     if (code == cudaSuccess)
-        code = cudaMemcpyAsync(p->there, p->host, n * width, cudaMemcpyHostToDevice, d->sender);
+        code = cudaMemcpyAsync(p->mirror, p->host, n * width, cudaMemcpyHostToDevice, d->sender);
     if (code == cudaSuccess) code = cudaEventRecord(p->sent, d->sender);
     if (code == cudaSuccess) code = cudaStreamWaitEvent(d->stream, p->sent, 0);
     if (code == cudaSuccess)
-        code = cudaMemcpy2DAsync(dst, pitch, p->there, width, width, n, cudaMemcpyDeviceToDevice,
+        code = cudaMemcpy2DAsync(dst, pitch, p->mirror, width, width, n, cudaMemcpyDeviceToDevice,
                                  d->stream);
     return code == cudaSuccess ? cudaEventRecord(p->read, d->stream) : code;
 }
@@ -458,10 +458,11 @@ static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *
     }
     for (size_t r = 0, n; r < n_row; r += n) {
         n = n_row - r < limit ? n_row - r : limit;
-        const struct device_piece *piece = piece_take(d);
+        const struct staging_buffer *piece = staging_acquire(d);
         if (!piece) return;
         memcpy(piece->host, (const uint8_t *)src + r * width, n * width);
-        const cudaError_t code = piece_send(d, piece, (uint8_t *)dst + r * pitch, pitch, width, n);
+        const cudaError_t code =
+            staging_send(d, piece, (uint8_t *)dst + r * pitch, pitch, width, n);
         if (device_check(d, code, "copy to the GPU") != SAC_OK) return;
     }
 }

@@ -24,9 +24,9 @@ struct cuda_queue;
 enum device_ahead { AHEAD_NONE, AHEAD_RECORDING, AHEAD_OVERFLOW, AHEAD_READY };
 
 /* Pinned memory that copies to the GPU go through in turns. */
-#define DEVICE_PIECES 8u
-struct device_piece {
-    uint8_t *host, *there; /* [PIECE_BYTES] and its mirror on the GPU; NULL until there is one */
+#define STAGING_BUFFERS 8u
+struct staging_buffer {
+    uint8_t *host, *mirror; /* [PIECE_BYTES] and its mirror on the GPU; NULL until there is one */
     cudaEvent_t sent;      /* what it held is in the mirror, */
     cudaEvent_t read;      /* and no longer */
 };
@@ -59,8 +59,8 @@ struct cuda_device {
     struct cuda_queue *queue;      /* queue.cu's: what is noted and not yet on the stream */
     sac_status status;             /* of the first failure since the last wait, */
     char message[256];             /* and what it was */
-    struct device_piece piece[DEVICE_PIECES];
-    uint32_t next_piece;
+    struct staging_buffer piece[STAGING_BUFFERS];
+    uint32_t next_staging;
     cudaStream_t sender; /* of copies to the GPU that need not wait for what comes before them */
     cudaEvent_t staged;  /* in it: those of descriptors are there */
 };
