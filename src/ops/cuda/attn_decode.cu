@@ -67,7 +67,7 @@ static __device__ void job_choose(struct decode_job *j, uint32_t unit_page, uint
 /* ---- A split ---- */
 
 /* Sums of this lane's warp, and its maximum, in its piece of `merge`. */
-template <int D> __device__ void put_warp(struct decode_warp<D> &w, float *merge)
+template <int D> __device__ void store_warp_sums(struct decode_warp<D> &w, float *merge)
 {
     using at = decode_merge<D>;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
@@ -123,8 +123,8 @@ __device__ __forceinline__ float merge_warps(const float *merge, uint32_t i, flo
 /* ---- What a row gets ---- */
 
 template <int D>
-__device__ __forceinline__ void put_lse(const struct attn_call &call, const struct decode_job &job,
-                                        uint32_t g, float2 end)
+__device__ __forceinline__ void store_lse(const struct attn_call &call,
+                                          const struct decode_job &job, uint32_t g, float2 end)
 {
     if (call.lse)
         call.lse[(size_t)job.row * call.n_head + job.head0 + g] = (end.x + log2f(end.y)) * LN2;
@@ -138,8 +138,8 @@ __device__ __forceinline__ float *out_of(const struct attn_call &call, const str
 
 /* What the warps have left in `merge` is a part of the row's, or all of it. */
 template <int D, int W>
-__device__ void put_split(const struct attn_call &call, const struct decode_job &job,
-                          uint32_t split, const float *merge, float *scratch)
+__device__ void store_split(const struct attn_call &call, const struct decode_job &job,
+                            uint32_t split, const float *merge, float *scratch)
 {
     const struct decode_parts part = parts_of<D>(job, scratch);
     for (uint32_t i = threadIdx.x; i < job.n_head * D; i += W * 32) {
@@ -150,7 +150,7 @@ __device__ void put_split(const struct attn_call &call, const struct decode_job 
             if (i % D == 0) part.end[i / D * job.n_split + split] = end;
         } else {
             out_of<D>(call, job)[i] = x * (1.0f / end.y);
-            if (i % D == 0) put_lse<D>(call, job, i / D, end);
+            if (i % D == 0) store_lse<D>(call, job, i / D, end);
         }
     }
 }
@@ -242,7 +242,7 @@ __device__ void merge_splits(const struct attn_call &call, const struct decode_j
         const float by = 1.0f / all->end[g].y;
         float *const out = out_of<D>(call, job) + at;
         out[0] = sum.x * by, out[1] = sum.y * by, out[2] = sum.z * by, out[3] = sum.w * by;
-        if (at % D == 0) put_lse<D>(call, job, g, all->end[g]);
+        if (at % D == 0) store_lse<D>(call, job, g, all->end[g]);
     }
 }
 
@@ -298,8 +298,8 @@ struct decode_walk {
 
 /* Number i of the warp's units from the split at hand on, to the ring's place `slot`. */
 template <int F, int D, int W>
-__device__ __forceinline__ void bring_unit(const struct decode_view &v, const struct decode_walk &w,
-                                           uint32_t i, uint32_t slot)
+__device__ __forceinline__ void
+prefetch_unit(const struct decode_view &v, const struct decode_walk &w, uint32_t i, uint32_t slot)
 {
     using size = decode_size<F, D, W>;
     const uint32_t warp = threadIdx.x / 32;
@@ -326,7 +326,7 @@ __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view
     w.n_stage = n_stage;
     w.slot = 0;
     for (uint32_t i = 0; i < n_stage; i++) {
-        bring_unit<F, D, W>(v, w, i, i);
+        prefetch_unit<F, D, W>(v, w, i, i);
         if (early && i == 1) kernel_begin();
     }
     if constexpr (W == WARPS_FEW)
@@ -358,7 +358,7 @@ __device__ __forceinline__ void add_unit(struct decode_warp<D> &w, const struct 
     }
     const bool own = unit >= v.n_staged + v.n_single;
     if (F == FORM_Q8 && !own) read_single<D>(at, v, unit - v.n_staged);
-    if (v.fresh->k && unit + 1 == job.n_unit) put_own<F, D>(at, v, *w.rows);
+    if (v.fresh->k && unit + 1 == job.n_unit) store_own<F, D>(at, v, *w.rows);
     add_rows<F, D>(w, v, at, own ? UINT32_MAX : unit - v.n_staged,
                    own ? unit - v.n_staged - v.n_single : 0);
 }
@@ -383,7 +383,7 @@ __device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct
         const uint32_t page = __shfl_sync(~0u, walk.now.page, i % 32);
         if (unit < walk.now.end) add_unit<F, D>(w, v, at, page, unit);
         __syncwarp(); /* nobody reads the unit any more */
-        bring_unit<F, D, W>(v, walk, i + walk.n_stage, slot);
+        prefetch_unit<F, D, W>(v, walk, i + walk.n_stage, slot);
         walk.slot = slot + 1 == walk.n_stage ? 0 : slot + 1;
     }
 }
@@ -438,7 +438,7 @@ __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
     struct decode_walk walk =
         open_walk<F, D, W>(v, has_split ? blockIdx.x : job.n_split, way.n_stage, way.early);
     if (!has_split) return;
-    bring_rows<D, W>(&rows, call, fresh, job);
+    load_rows<D, W>(&rows, call, fresh, job);
     uint8_t *const smem = kernel_shared();
     float *const merge = (float *)(smem + size::warps * way.n_stage * size::stage);
     struct decode_warp<D> w;
@@ -450,9 +450,9 @@ __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
         walk.now = walk.next;
         walk.next = find_split<F, D, W>(v, split + 2 * job.n_block);
         __syncthreads(); /* nobody reads the sums of the split before any more */
-        put_warp<D>(w, merge);
+        store_warp_sums<D>(w, merge);
         __syncthreads();
-        put_split<D, W>(call, job, split, merge, scratch);
+        store_split<D, W>(call, job, split, merge, scratch);
     }
     cp_async_wait<0>();
     if (job.n_split == 1 || !block_is_last(tally + blockIdx.y, job.n_block)) return;

@@ -107,8 +107,8 @@ template <int D> __device__ __forceinline__ uint32_t swizzle(uint32_t t)
 
 /* All loads are under way together. */
 template <int D, int W>
-__device__ void bring_rows(struct decode_rows<D> *to, const struct attn_call &c,
-                           const struct heads_new &fresh, const struct decode_job &job)
+__device__ void load_rows(struct decode_rows<D> *to, const struct attn_call &c,
+                          const struct heads_new &fresh, const struct decode_job &job)
 {
     constexpr uint32_t n_thread = W * 32, n = (HEADS + 2) * D;
     constexpr uint32_t n_each = (n + n_thread - 1) / n_thread;
@@ -479,8 +479,8 @@ template <int D> __device__ void stage_own(uint32_t dst, const struct decode_vie
 
 /* The row's own key and value: to its unit, and to its page, once for a KV head. */
 template <int F, int D>
-__device__ void put_own(uint8_t *unit, const struct decode_view &v,
-                        const struct decode_rows<D> &rows)
+__device__ void store_own(uint8_t *unit, const struct decode_view &v,
+                          const struct decode_rows<D> &rows)
 {
     const struct decode_job &job = *v.job;
     const uint32_t t = job.pos % UNIT_TOK;
@@ -541,8 +541,8 @@ template <int F, int D> __device__ void hide(uint8_t *unit, uint32_t n_hidden)
 
 /* The query as it waits_for_team a page. */
 template <int F, int D>
-__device__ __forceinline__ void meet_page(struct decode_warp<D> &w, const struct decode_view &v,
-                                          uint32_t page)
+__device__ __forceinline__ void rotate_query_for(struct decode_warp<D> &w,
+                                                 const struct decode_view &v, uint32_t page)
 {
     const struct decode_job &job = *v.job;
     if (likely(job.n_segment == 0)) return;
@@ -560,7 +560,7 @@ __device__ __forceinline__ void add_page(struct decode_warp<D> &w, const struct 
     const uint32_t pos0 = page * PAGE_TOK + half * UNIT_TOK;
     if (pos0 + n <= v.first) return;
     if (!likely(pos0 >= v.first)) hide<F, D>(unit, v.first - pos0);
-    meet_page<F, D>(w, v, page);
+    rotate_query_for<F, D>(w, v, page);
 #pragma unroll 1
     for (uint32_t t0 = 0; t0 < n; t0 += UNIT_TOK) {
         float x[4];
