@@ -49,7 +49,7 @@ __device__ __forceinline__ void tile_exponents(float (&s)[N_TILE_8][4], const st
 }
 
 template <int F, int D, int R>
-__device__ void tile_hide(struct prompt_warp<F, D, R> &w, float (&s)[N_TILE_8][4],
+__device__ void tile_mask(struct prompt_warp<F, D, R> &w, float (&s)[N_TILE_8][4],
                           const struct tile_view &v, int m)
 {
 #pragma unroll
@@ -125,7 +125,7 @@ __device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4
         tile_exponents(s, c, v.logw);
         by = 1;
     }
-    if (!v.whole) tile_hide<F, D, R>(w, s, v, m);
+    if (!v.whole) tile_mask<F, D, R>(w, s, v, m);
     tile_weights<F, D>(w, p, s, by, m);
 }
 
@@ -263,7 +263,7 @@ __device__ __forceinline__ float row_sum(const struct prompt_warp<F, D, R> &w, i
 }
 
 template <int F, int D, int R>
-__device__ void put_part(const struct prompt_warp<F, D, R> &w, float *part)
+__device__ void store_part(const struct prompt_warp<F, D, R> &w, float *part)
 {
     const uint32_t j = threadIdx.x % 4;
     constexpr uint32_t rows = prompt_size<F, D, R>::rows;
@@ -293,7 +293,7 @@ __device__ __forceinline__ bool row_find(const struct prompt_block &b, uint32_t 
 }
 
 template <int F, int D, int R>
-__device__ void put_rows(const struct prompt_warp<F, D, R> &w, const struct prompt_block &b)
+__device__ void store_rows(const struct prompt_warp<F, D, R> &w, const struct prompt_block &b)
 {
     const struct attn_call &c = *b.call;
     const uint32_t j = threadIdx.x % 4;
@@ -363,20 +363,20 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
-    if constexpr (S > 1) bring<F, D, R, S>(smem, 0, b, now);
-    put_query<F, D, R>(query, b, segment);
+    if constexpr (S > 1) load_tile_async<F, D, R, S>(smem, 0, b, now);
+    store_query<F, D, R>(query, b, segment);
     for (uint32_t i = 0; now.kind != TILE_END; i++) {
         uint8_t *at = stage + i % S * size::stage;
         if constexpr (S == 1) {
             __syncthreads(); /* nobody reads the tile before any more */
-            bring<F, D, R, S>(smem, i, b, now);
+            load_tile_async<F, D, R, S>(smem, i, b, now);
         }
         cp_async_wait<0>();
         publish_shared();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
-        if constexpr (S > 1) bring<F, D, R, S>(smem, i + 1, b, next);
+        if constexpr (S > 1) load_tile_async<F, D, R, S>(smem, i + 1, b, next);
         const struct key_tile then = walk_next(walk, b, own_max); /* looked up by when it is needed */
-        if (now.segment != segment) put_query<F, D, R>(query, b, segment = now.segment);
+        if (now.segment != segment) store_query<F, D, R>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
             unpack<D, R, S>(stage + size::stages, at, b, now);
             at = stage + size::stages;
@@ -395,9 +395,9 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     }
     cp_async_wait<0>();
     if (list.n_piece == 1)
-        put_rows<F, D, R>(w, b);
+        store_rows<F, D, R>(w, b);
     else
-        put_part<F, D, R>(w, part_of<D, R>(parts, job, block0 + blockIdx.x, blockIdx.z));
+        store_part<F, D, R>(w, part_of<D, R>(parts, job, block0 + blockIdx.x, blockIdx.z));
 }
 
 /* What a piece's sums count, on the scale of all. */

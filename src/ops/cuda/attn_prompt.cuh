@@ -318,7 +318,7 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
 /* ---- Queries ---- */
 
 template <int F, int D, int R>
-__device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t segment)
+__device__ void store_query(uint8_t *smem, const struct prompt_block &b, uint32_t segment)
 {
     using size = prompt_size<F, D, R>;
     constexpr int H = page_at<F, D>::half;
@@ -343,7 +343,7 @@ __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t 
 
 /* A page's 16-bit rows to keys n0 .. n0 + 31 of a tile. */
 template <int D, int R>
-__device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
+__device__ void load_page_async(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
 {
     constexpr uint32_t n = prompt_warps<D, R>::threads;
 #pragma unroll
@@ -356,7 +356,7 @@ __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint
 }
 
 /* No keys from n0 on. */
-template <int D, int R> __device__ void bring_none(uint8_t *tile, uint32_t n0)
+template <int D, int R> __device__ void zero_keys(uint8_t *tile, uint32_t n0)
 {
     for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8);
          i += prompt_warps<D, R>::threads) {
@@ -380,7 +380,8 @@ __device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &
 }
 
 template <int F, int D, int R>
-__device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const struct key_tile &t)
+__device__ void load_tokens_async(uint8_t *tile, const struct prompt_block &b,
+                                  const struct key_tile &t)
 {
     constexpr uint32_t n = prompt_warps<D, R>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
     const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
@@ -401,8 +402,8 @@ __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const 
 }
 
 /* Logs of the weights of a tile's tokens, if they have any. */
-__device__ __forceinline__ void bring_logw(float *to, const struct prompt_block &b,
-                                           const struct key_tile &t)
+__device__ __forceinline__ void load_logw_async(float *to, const struct prompt_block &b,
+                                                const struct key_tile &t)
 {
     const float *const logw = b.job->logw;
     if (logw && threadIdx.x < t.n)
@@ -421,13 +422,13 @@ __device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b,
 
 /* Starts the copies of tile `i` to its stage. */
 template <int F, int D, int R, int S>
-__device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
-                      const struct key_tile &t)
+__device__ void load_tile_async(uint8_t *smem, uint32_t i, const struct prompt_block &b,
+                                const struct key_tile &t)
 {
     using at = page_at<F, D>;
     using size = prompt_size<F, D, R, S>;
     uint8_t *const stage = smem + size::query + i % S * size::stage;
-    if (t.kind == TILE_TOKENS) bring_logw((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
+    if (t.kind == TILE_TOKENS) load_logw_async((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
     if constexpr (F == FORM_Q8 && S == 1) {
         /* unpack reads it */
     } else if constexpr (F == FORM_Q8) {
@@ -443,8 +444,8 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
                 cp_async16(smem_address(stage) + p * at::bytes + k, from + k);
         }
     } else if (t.kind == TILE_TOKENS) {
-        bring_tokens<F, D, R>(stage, b, t);
-        bring_none<D, R>(stage, t.n);
+        load_tokens_async<F, D, R>(stage, b, t);
+        zero_keys<D, R>(stage, t.n);
     } else if (t.kind != TILE_END) {
         static_assert(at::v == at::tail_v, "own pages lie as sealed ones do");
 #pragma unroll
@@ -452,9 +453,9 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
             if (p >= t.n) break;
             const uint8_t *from =
                 t.kind == TILE_OWN ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
-            bring_rows<D, R>(stage, p * PAGE_TOK, from, at::v);
+            load_page_async<D, R>(stage, p * PAGE_TOK, from, at::v);
         }
-        bring_none<D, R>(stage, t.n * PAGE_TOK);
+        zero_keys<D, R>(stage, t.n * PAGE_TOK);
     }
     cp_async_commit();
 }
@@ -533,7 +534,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
             unpack_token<D>(tile, row, token_page<FORM_Q8, D>(b, tok), tok % PAGE_TOK, i % part);
         }
     }
-    bring_none<D, R>(tile, n);
+    zero_keys<D, R>(tile, n);
 }
 
 /* ---- A tile that is not seen by all rows ---- */
