@@ -477,8 +477,8 @@ static __device__ void end_draw(const struct op_lane_draw &op, const struct op_l
 
 /* Copies what a piece needs that is there before the cut is: the launch of that has begun, so that
  * of shares is done. */
-static __device__ void bring_piece(const struct op_lane_draw &op, const struct draw_from &from,
-                                   uint32_t piece)
+static __device__ void prefetch_piece(const struct op_lane_draw &op, const struct draw_from &from,
+                                      uint32_t piece)
 {
     const uint32_t warp = threadIdx.x / 32;
     const uint32_t first = op.at.first + piece * DRAW_PIECE + warp * STRETCH;
@@ -509,7 +509,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
         if (next + 1 == gridDim.x) of.turn[blockIdx.y] = 0;
     }
     __syncthreads();
-    if (MADE) bring_piece(op, from, turn);
+    if (MADE) prefetch_piece(op, from, turn);
     kernel_begin();
     const float cut = __ldcg(&op.state->cut); /* no number that counts if the lane is bad */
     const bool bad = op.result->n_bad;
