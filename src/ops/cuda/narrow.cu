@@ -74,7 +74,7 @@ template <uint32_t n_mat> struct narrow_job {
     uint32_t first;              /* block of the warp's first unit, all of which lie at the same */
     uint32_t n_quick, n_whole;   /* place of a chunk: those that are whole, in whole chunks; whole; */
     uint32_t n_unit;             /* and all */
-    uint32_t next, n_left;       /* the unit that is brought next, and groups from its own on */
+    uint32_t next, n_left;       /* the unit that is ring_rows next, and groups from its own on */
     const uint8_t *group[n_mat]; /* that group */
     const uint8_t *lane[n_mat];  /* where this lane's next copies begin: scales, */
     uint32_t to_lane;            /* so much behind a group in its first unit, */
@@ -137,8 +137,8 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
 
 /* Up to n blocks from block0 on, of a unit that is not whole or of a chunk that is not. */
 template <int type>
-static __device__ inline void bring_rest(uint8_t *to, uint32_t to_code, const uint8_t *group,
-                                         uint32_t n_block, uint32_t block0, uint32_t n)
+static __device__ inline void load_partial_unit(uint8_t *to, uint32_t to_code, const uint8_t *group,
+                                                uint32_t n_block, uint32_t block0, uint32_t n)
 {
     using ring = narrow_ring<type, 1, 1>;
     const uint32_t c = block0 / LAYOUT_BLOCKS, b = block0 % LAYOUT_BLOCKS;
@@ -171,8 +171,8 @@ static __device__ inline const uint8_t *tile_strip(const struct narrow_args &a,
 
 /* The strips of the unit from block0 on, tile behind tile. */
 template <uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void bring_x(uint8_t *to, const struct narrow_args &a,
-                                      const struct narrow_job<n_mat> &job, uint32_t block0)
+static __device__ inline void load_strips(uint8_t *to, const struct narrow_args &a,
+                                          const struct narrow_job<n_mat> &job, uint32_t block0)
 {
 #pragma unroll
     for (uint32_t i = 0; i < n_tile; i++) {
@@ -188,7 +188,7 @@ static __device__ inline void bring_x(uint8_t *to, const struct narrow_args &a,
 
 /* Behind a unit the next one, of the next group if it was the last. */
 template <uint32_t n_mat>
-static __device__ inline void go_on(const struct narrow_args &a, struct narrow_job<n_mat> &job)
+static __device__ inline void advance(const struct narrow_args &a, struct narrow_job<n_mat> &job)
 {
     const size_t by = gridDim.x * a.part[0].group_bytes;
     if (++job.next < job.n_unit) return;
@@ -204,8 +204,9 @@ static __device__ inline void go_on(const struct narrow_args &a, struct narrow_j
 /* The warp's next unit, if there is one, to the ring's place `at`: scales, then blocks; and the rows'
  * strips, if they come with units and are there already. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct narrow_args &a,
-                                    struct narrow_job<n_mat> &job, bool has_x)
+static __device__ inline void load_next_unit(uint8_t *mine, uint32_t at,
+                                             const struct narrow_args &a,
+                                             struct narrow_job<n_mat> &job, bool has_x)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     const uint32_t block0 = job.first + job.next * ring::stride;
@@ -217,14 +218,14 @@ static __device__ inline void bring(uint8_t *mine, uint32_t at, const struct nar
                                                  job.lane[m] + job.to_code);
             job.lane[m] += ring::stride / LAYOUT_BLOCKS * layout_full_chunk_bytes(ring::l);
         }
-        if (has_x) bring_x<n_tile>(mine + at + ring::weights, a, job, block0);
-        go_on(a, job);
+        if (has_x) load_strips<n_tile>(mine + at + ring::weights, a, job, block0);
+        advance(a, job);
     } else if (job.n_left > 0) {
         for (uint32_t m = 0; m < n_mat; m++)
-            bring_rest<type>(mine + at + m * ring::mat, ring::scales, job.group[m], a.n_block, block0,
-                             min(ring::unit, job.end - block0));
-        if (has_x) bring_x<n_tile>(mine + at + ring::weights, a, job, block0);
-        go_on(a, job);
+            load_partial_unit<type>(mine + at + m * ring::mat, ring::scales, job.group[m],
+                                    a.n_block, block0, min(ring::unit, job.end - block0));
+        if (has_x) load_strips<n_tile>(mine + at + ring::weights, a, job, block0);
+        advance(a, job);
     }
     cp_async_commit();
 }
@@ -256,12 +257,11 @@ static __device__ inline struct narrow_rows<n_tile> rows_in_place(const struct n
     return rows;
 }
 
-/* `brought` is behind the weights of the ring's first place. */
+/* `ring_rows` is behind the weights of the ring's first place. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narrow_job<n_mat> &job,
-                                                              const uint8_t *brought,
-                                                              const uint8_t *kept, bool stays)
-{
+                                                              const uint8_t *ring_rows,
+                                                              const uint8_t *kept, bool stays) {
     using ring = narrow_ring<type, n_tile, n_mat>;
     const uint32_t g = threadIdx.x % 32 / 4, skip = (job.first - job.begin) / UNIT_MAX;
     struct narrow_rows<n_tile> rows;
@@ -270,7 +270,7 @@ static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narro
         const uint32_t n = tile_rows(job, i), tile = i * TILE_ROWS * STRIP_BYTES;
         rows.by[i] = stays ? ring::stride * STRIP_BYTES / UNIT_MAX * n : 0;
         rows.row[i] = stays ? kept + tile * strips_of(job.end - job.begin) + skip * n * STRIP_BYTES
-                              : brought + tile;
+                            : ring_rows + tile;
         rows.row[i] += (g < n ? g : 0) * STRIP_BYTES;
         if (n == 0) rows.row[i] = rows.row[0], rows.by[i] = rows.by[0];
         keep_in_register(rows.by[i]);
@@ -332,20 +332,20 @@ static __device__ inline void keep_rows(const struct narrow_args &a,
 
 /* Rows that come with units, of the units that are on their way already, in the places from `at` on. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void bring_first_rows(const struct narrow_args &a,
-                                               const struct narrow_job<n_mat> &job, uint8_t *at)
+static __device__ inline void load_first_strips(const struct narrow_args &a,
+                                                const struct narrow_job<n_mat> &job, uint8_t *at)
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     for (uint32_t i = 0; i + 1 < ring::stages && job.n_unit > 0; i++) {
         if (i / job.n_unit * gridDim.x + blockIdx.x >= a.n_group) break;
-        bring_x<n_tile>(at + i * a.stage + ring::weights, a, job,
-                        job.first + i % job.n_unit * ring::stride);
+        load_strips<n_tile>(at + i * a.stage + ring::weights, a, job,
+                            job.first + i % job.n_unit * ring::stride);
     }
 }
 
 /* What the block reads of model parameters beside weights comes nearer. */
-static __device__ inline void fetch_beside(const struct narrow_args &a,
-                                           const struct narrow_part &part, uint32_t group)
+static __device__ inline void prefetch_parameters(const struct narrow_args &a,
+                                                  const struct narrow_part &part, uint32_t group)
 {
     if (a.input.x && a.input.norm && threadIdx.x * 32 < a.input.n_in)
         prefetch_l2(a.input.norm + threadIdx.x * 32);
@@ -356,8 +356,8 @@ static __device__ inline void fetch_beside(const struct narrow_args &a,
 
 /* What the block's sums are added to comes before they are there, as they take longer. */
 template <uint32_t n_mat>
-static __device__ inline void fetch_old(const struct narrow_job<n_mat> &job,
-                                        const struct linear_end &end, uint32_t group)
+static __device__ inline void prefetch_old(const struct narrow_job<n_mat> &job,
+                                           const struct linear_end &end, uint32_t group)
 {
     const uint32_t r = threadIdx.x / WEIGHT_GROUP;
     const uint32_t out = group * WEIGHT_GROUP + threadIdx.x % WEIGHT_GROUP;
@@ -371,8 +371,8 @@ static __device__ inline void fetch_old(const struct narrow_job<n_mat> &job,
 #define SUM_STRIDE (WEIGHT_GROUP + 1)
 
 template <bool is_float, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void put_sums(float *to, const float sum[n_mat][n_tile][4],
-                                       const struct pair_shrink shrink[n_mat], uint32_t n_row)
+static __device__ inline void store_sums(float *to, const float sum[n_mat][n_tile][4],
+                                         const struct pair_shrink shrink[n_mat], uint32_t n_row)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -464,14 +464,15 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     for (uint32_t m = 0; m < n_mat; m++) group[m] = job.group[m];
     find_units<type, n_tile>(job, a.n_block);
     for (uint32_t i = 0; i + 1 < ring::stages; i++)
-        bring<type, n_tile>(mine, i * a.stage, a, job, false);
-    fetch_beside(a, a.part[p], blockIdx.x - a.part[p].group0);
-    if (a.n_part > 1) kernel_launch_dependents(); /* attention is next, which has pages to bring */
+        load_next_unit<type, n_tile>(mine, i * a.stage, a, job, false);
+    prefetch_parameters(a, a.part[p], blockIdx.x - a.part[p].group0);
+    if (a.n_part > 1)
+        kernel_launch_dependents(); /* attention is next, which has pages to load_next_unit */
     kernel_begin();
     if (stays)
         keep_rows<n_tile, n_mat, alone>(a, job, x, square);
     else if (comes)
-        bring_first_rows<type, n_tile>(a, job, mine);
+        load_first_strips<type, n_tile>(a, job, mine);
     if (!alone && !a.input.x) {
         cp_async_commit();
         cp_async_wait<0>();
@@ -495,13 +496,13 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
             if (ring::is_float) shrink[m] = load_shrink(group[m], threadIdx.x % 32 / 4);
             group[m] += by;
         }
-        if (n_mat == 1) fetch_old(job, a.part[p].end, i - a.part[p].group0);
+        if (n_mat == 1) prefetch_old(job, a.part[p].end, i - a.part[p].group0);
 #pragma unroll
         for (uint32_t k = 0; k < n_tile; k++) here.row[k] = rows.row[k];
         for (uint32_t u = 0; u < job.n_unit; u++) {
             cp_async_wait<ring::stages - 2>();
             __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
-            bring<type, n_tile>(mine, next, a, job, comes);
+            load_next_unit<type, n_tile>(mine, next, a, job, comes);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++)
                 if (comes) here.row[k] = rows.row[k] + at;
@@ -512,7 +513,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
             at = at + a.stage == ring::stages * a.stage ? 0 : at + a.stage;
         }
         float *const to = all + turn % sum_rooms(n_tile) * n_sum;
-        put_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, job.n_row);
+        store_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, job.n_row);
         __syncthreads();
         finish_group<n_mat, alone>(to, a, job, a.part[p].end, square, i - a.part[p].group0);
         if (a.n_part > 1) break; /* the next group may be another part's */
