@@ -82,7 +82,7 @@ static __device__ inline void add_codes(float sum[n_tile][4], const struct block
                                         const struct narrow_x<n_tile> &rows, uint32_t i)
 {
     constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
-    constexpr bool apart = halves || !codes_lie<type>(); /* the two steps */
+    constexpr bool apart = halves || !codes_in_place<type>(); /* the two steps */
     const struct block_pairs codes = load_pairs<type>(place, i, rows.g, rows.t);
     const float2 factor = load_factor<type>(place.chunk, place.b + i, rows.g, 0);
     float2 factor1 = factor;
@@ -113,7 +113,7 @@ static __device__ inline void add_alone(float sum[4], const struct block_place &
                                         const struct narrow_x<1> &rows, uint32_t n)
 {
     constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
-    constexpr bool apart = halves || !codes_lie<type>();
+    constexpr bool apart = halves || !codes_in_place<type>();
     const uint4 x = load_x(rows, 0, rows.g % UNIT_MAX);
     float step[pair][2][2] = {}; /* [block of the pair][step][output] */
 #pragma unroll(n_known > 0 ? n_known : 1)

@@ -285,7 +285,7 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
 
 /* Codes that are masked where they lie: those of step 1 are times 16, as rows' inputs there are over 16
  * (linear.cuh). Of other types they are bytes, and the sums of step 1 want a factor of 16. */
-template <int type> static constexpr bool codes_lie(void)
+template <int type> static constexpr bool codes_in_place(void)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     return l.low_bits == 4 && l.high_bits <= 1 && !l.iq4;
@@ -302,7 +302,7 @@ static __device__ inline struct block_pairs load_pairs(const struct block_place 
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     struct block_pairs out;
-    if constexpr (codes_lie<type>()) {
+    if constexpr (codes_in_place<type>()) {
         const uint8_t *at = place.at + i * layout_block_bytes(l);
         const uint2 low = load8(at + t * LAYOUT_LINE + 8 * g);
         const uint2 high = l.high_bits ? load8(at + layout_low_bytes(l) + 8 * g) : make_uint2(0, 0);
