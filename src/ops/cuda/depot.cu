@@ -505,7 +505,7 @@ static void sort_visits(struct visits_list *to, uint32_t *ptr, const struct op_l
     ptr[op->geom->n_kv_head] = n;
 }
 
-sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n)
+sac_status depot_fetch_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n)
 {
     const struct depot_map *m = op->frames.depot;
     const uint32_t n_kv_head = op->geom->n_kv_head;

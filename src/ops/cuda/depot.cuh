@@ -10,6 +10,6 @@
 /* Of what n lanes of one layer visit in their first round, pages that have no frame get one, as far
  * as there are pages which have missed their turns; orders and rounds are the device's. Without a
  * depot nothing is done. */
-sac_status depot_bring_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n);
+sac_status depot_fetch_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n);
 
 #endif

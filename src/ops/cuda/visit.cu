@@ -622,7 +622,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
     const struct choose_folds folds = choose_absorb_folds(d, op, n);
     const struct visit_order order = {c.list, n, c.n_page, count_blocks(d, c.n_page, n)};
     TRY(visit_put_in_order(d, &order, folds, op->geom));
-    TRY(depot_bring_visits(d, op, n));
+    TRY(depot_fetch_visits(d, op, n));
     return visit(d, c, no_lines);
 }
 
