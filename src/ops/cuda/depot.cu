@@ -21,13 +21,13 @@
 #include "ops/depot.h"
 
 #define THREADS      128u
-#define LOOKERS      512u       /* threads that look for pages and frames of a KV head */
+#define SEARCH_THREADS 512u       /* threads that look for pages and frames of a KV head */
 #define EACH         8u         /* that one of them looks at together */
 #define RANKS        16u        /* of frames: the highest gives way first, 0 does not */
-#define COPIERS      16u        /* blocks that copy pages of a KV head */
+#define COPY_BLOCKS    16u        /* blocks that copy pages of a KV head */
 #define TOKENS_WORTH 8u         /* single tokens of a page for which it always comes */
-#define DICE_BITS    6u         /* of the chance of others */
-#define WANTED       UINT32_MAX /* in held: it is in the list of those to come */
+#define HASH_BITS      6u         /* of the chance of others */
+#define REQUESTED      UINT32_MAX /* in held: it is in the list of those to come */
 
 /* ---- Copies ---- */
 
@@ -158,7 +158,7 @@ struct visits_call {
     const uint32_t *ptr; /* [n_kv_head + 1] those of head h from ptr[h] on */
 };
 
-struct asked { /* of a KV head; the same in all threads but for the last three */
+struct fetch_request { /* of a KV head; the same in all threads but for the last three */
     const struct depot_map *map;
     struct depot_lane *lane;
     uint32_t *wanted, *into, *room;
@@ -168,11 +168,12 @@ struct asked { /* of a KV head; the same in all threads but for the last three *
     uint32_t n_hit, n_miss, n_tok;
 };
 
-/* Begins with nothing asked for, in the turn of a layer that is the next to end. */
-static __device__ struct asked ask_begin(const struct depot_map *m, uint32_t h, uint32_t layer,
-                                         uint32_t n_layer, uint32_t *room)
+/* Begins with nothing fetch_request for, in the turn of a layer that is the next to end. */
+static __device__ struct fetch_request request_begin(const struct depot_map *m, uint32_t h,
+                                                     uint32_t layer, uint32_t n_layer,
+                                                     uint32_t *room)
 {
-    struct asked a;
+    struct fetch_request a;
     a.map = m;
     a.lane = m->lane + layer * gridDim.x + h;
     a.wanted = m->wanted + (size_t)h * m->n_head;
@@ -187,32 +188,35 @@ static __device__ struct asked ask_begin(const struct depot_map *m, uint32_t h, 
 }
 
 /* Whether a missing page comes of which so many tokens are read. One of few comes now and then, by
- * a dice that knows the page and the fetch alone: what comes so costs half of what is read of such
+ * a hash that knows the page and the fetch alone: what comes so costs half of what is read of such
  * pages in place, at most, and a page that is read in every step comes soon. */
-static __device__ bool is_worth(uint32_t page, uint32_t n_tok, uint32_t clock)
+static __device__ bool is_worth_fetching(uint32_t page, uint32_t n_tok, uint32_t clock)
 {
-    uint32_t dice = (page * 0x9e3779b1u) ^ (clock * 0x85ebca6bu);
-    dice = (dice ^ dice >> 15) * 0x2c1b3c6du;
-    return n_tok >= TOKENS_WORTH || dice >> (32 - DICE_BITS) < n_tok;
+    uint32_t hash = (page * 0x9e3779b1u) ^ (clock * 0x85ebca6bu);
+    hash = (hash ^ hash >> 15) * 0x2c1b3c6du;
+    return n_tok >= TOKENS_WORTH || hash >> (32 - HASH_BITS) < n_tok;
 }
 
 /* EACH pages, or none, of each thread, n_tok of whose tokens are read; no two are the same. */
-static __device__ void ask(struct asked &a, const uint32_t page[EACH], const uint32_t n_tok[EACH])
+static __device__ void request_pages_of(struct fetch_request &a, const uint32_t page[EACH],
+                                        const uint32_t n_tok[EACH])
 {
     uint32_t at[EACH], n_comes = 0, n;
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) at[j] = page[j] == PAGE_NONE ? 0 : a.map->held[page[j]];
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
-        n_comes += page[j] != PAGE_NONE && at[j] == 0 && is_worth(page[j], n_tok[j], a.clock);
+        n_comes +=
+            page[j] != PAGE_NONE && at[j] == 0 && is_worth_fetching(page[j], n_tok[j], a.clock);
     uint32_t k = a.n_wanted + block_exclusive_sum(n_comes, a.room, &n);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++) {
         const bool misses = page[j] != PAGE_NONE && at[j] == 0;
-        const bool comes = misses && is_worth(page[j], n_tok[j], a.clock) && k < a.map->n_head;
-        if (at[j] && at[j] != WANTED) a.map->used[at[j] - 1] = a.now;
+        const bool comes =
+            misses && is_worth_fetching(page[j], n_tok[j], a.clock) && k < a.map->n_head;
+        if (at[j] && at[j] != REQUESTED) a.map->used[at[j] - 1] = a.now;
         if (comes) {
-            a.map->held[page[j]] = WANTED;
+            a.map->held[page[j]] = REQUESTED;
             a.wanted[k++] = page[j];
         }
         a.n_hit += at[j] != 0;
@@ -224,18 +228,18 @@ static __device__ void ask(struct asked &a, const uint32_t page[EACH], const uin
 }
 
 /* Pages of a list [n], or, if there is none, those from page0 on. */
-static __device__ void ask_pages(struct asked &a, const uint32_t *page, const uint32_t *list,
-                                 uint32_t page0, uint32_t n)
+static __device__ void request_pages(struct fetch_request &a, const uint32_t *page,
+                                     const uint32_t *list, uint32_t page0, uint32_t n)
 {
     uint32_t at[EACH], n_tok[EACH];
-    for (uint32_t i0 = 0; i0 < n; i0 += EACH * LOOKERS) {
+    for (uint32_t i0 = 0; i0 < n; i0 += EACH * SEARCH_THREADS) {
 #pragma unroll
         for (uint32_t j = 0; j < EACH; j++) {
-            const uint32_t i = i0 + j * LOOKERS + threadIdx.x;
+            const uint32_t i = i0 + j * SEARCH_THREADS + threadIdx.x;
             at[j] = i < n ? page[list ? list[i] : page0 + i] : PAGE_NONE;
             n_tok[j] = PAGE_TOK;
         }
-        ask(a, at, n_tok);
+        request_pages_of(a, at, n_tok);
     }
 }
 
@@ -248,51 +252,51 @@ static __device__ uint32_t run_of_tokens(const uint32_t *tok, uint32_t i, uint32
     return end - i;
 }
 
-static __device__ void ask_tokens(struct asked &a, const uint32_t *page, const uint32_t *tok,
-                                  uint32_t n)
+static __device__ void request_tokens(struct fetch_request &a, const uint32_t *page,
+                                      const uint32_t *tok, uint32_t n)
 {
     uint32_t at[EACH], n_tok[EACH];
-    for (uint32_t i0 = 0; i0 < n; i0 += EACH * LOOKERS) {
+    for (uint32_t i0 = 0; i0 < n; i0 += EACH * SEARCH_THREADS) {
 #pragma unroll
         for (uint32_t j = 0; j < EACH; j++) {
-            const uint32_t i = i0 + j * LOOKERS + threadIdx.x;
+            const uint32_t i = i0 + j * SEARCH_THREADS + threadIdx.x;
             n_tok[j] = i < n ? run_of_tokens(tok, i, n) : 0;
             at[j] = n_tok[j] ? page[tok[i] / PAGE_TOK] : PAGE_NONE;
         }
-        ask(a, at, n_tok);
+        request_pages_of(a, at, n_tok);
     }
 }
 
 /* Where the second of the two ascending parts of a list of tokens begins: drawn ones stand before
  * those that are read in any case. */
-static __device__ uint32_t second_part(const uint32_t *tok, uint32_t n, uint32_t *room)
+static __device__ uint32_t second_run(const uint32_t *tok, uint32_t n, uint32_t *room)
 {
     uint32_t at = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += LOOKERS)
+    for (uint32_t i = threadIdx.x; i < n; i += SEARCH_THREADS)
         if (i > 0 && tok[i] < tok[i - 1]) at = i;
     return block_sum(at, room);
 }
 
-static __device__ void ask_run(struct asked &a, const struct fetch_run &run, uint32_t h)
+static __device__ void request_run(struct fetch_request &a, const struct fetch_run &run, uint32_t h)
 {
     const uint32_t *page = run.page + h * run.stride;
     const struct attn_count *count = run.chosen.count ? run.chosen.count + h : NULL;
     if (!count || count->dense) {
-        ask_pages(a, page, NULL, run.page0, run.n_page);
+        request_pages(a, page, NULL, run.page0, run.n_page);
         return;
     }
-    ask_pages(a, page, run.chosen.page + h * run.chosen.stride, 0, count->n_page);
+    request_pages(a, page, run.chosen.page + h * run.chosen.stride, 0, count->n_page);
     if (count->n_tok == 0) return;
     const uint32_t *tok = run.chosen.tok + h * run.chosen.stride * PAGE_TOK;
-    const uint32_t part = second_part(tok, count->n_tok, a.room);
-    ask_tokens(a, page, tok, part);
-    ask_tokens(a, page, tok + part, count->n_tok - part);
+    const uint32_t part = second_run(tok, count->n_tok, a.room);
+    request_tokens(a, page, tok, part);
+    request_tokens(a, page, tok + part, count->n_tok - part);
 }
 
 /* ---- Fetching: room ---- */
 
 /* The k-th page that is wanted gets a frame; who had it loses it. */
-static __device__ void put(const struct asked &a, uint32_t k, uint32_t f)
+static __device__ void assign_frame(const struct fetch_request &a, uint32_t k, uint32_t f)
 {
     const struct depot_map &m = *a.map;
     if (m.page[f]) m.held[m.page[f] - 1] = 0;
@@ -304,19 +308,19 @@ static __device__ void put(const struct asked &a, uint32_t k, uint32_t f)
 
 /* How readily a frame gives way: by the turns of its layer that its page has missed. Where pages
  * pass, those do, too, whose turn is to come. */
-static __device__ uint32_t rank_of(const struct asked &a, uint32_t f, bool passing)
+static __device__ uint32_t rank_of(const struct fetch_request &a, uint32_t f, bool transit)
 {
     const struct depot_map &m = *a.map;
     const uint32_t since = a.now - m.used[f];
     if (m.page[f] == 0) return RANKS - 1;
-    if (passing) return since > 0;
+    if (transit) return since > 0;
     return min(since / a.n_layer, RANKS - 2);
 }
 
 /* Frames of one look: those of the highest ranks for what is wanted, of equal ones the first.
  * Returns how many pages have got one; *goes_on: the look has no more empty ones. */
-static __device__ uint32_t give_look(const struct asked &a, const uint32_t f[EACH],
-                                     const uint32_t rank[EACH], uint32_t given, bool *goes_on)
+static __device__ uint32_t assign_window(const struct fetch_request &a, const uint32_t f[EACH],
+                                         const uint32_t rank[EACH], uint32_t given, bool *goes_on)
 {
     __shared__ uint32_t count[RANKS];
     const uint32_t need = a.n_wanted - given;
@@ -343,40 +347,41 @@ static __device__ uint32_t give_look(const struct asked &a, const uint32_t f[EAC
     uint32_t k = given + block_exclusive_sum(n_take, a.room, &n);
 #pragma unroll
     for (uint32_t j = 0; j < EACH; j++)
-        if (takes[j]) put(a, k++, f[j]);
+        if (takes[j]) assign_frame(a, k++, f[j]);
     return n;
 }
 
 /* Frames for what is wanted, of ranks from `least` on. Which are looked at: all of the head, from
  * its hand on, or those where pages pass. Returns how many pages have got one. */
-static __device__ uint32_t give(const struct asked &a, uint32_t given, uint32_t least, bool passing)
+static __device__ uint32_t assign_frames(const struct fetch_request &a, uint32_t given,
+                                         uint32_t least, bool transit)
 {
-    const uint32_t n = passing ? a.map->n_pass : a.map->n_head;
-    uint32_t first = passing ? 0 : a.map->hand[blockIdx.x], f[EACH], rank[EACH];
-    for (uint32_t seen = 0; seen < n && given < a.n_wanted; seen += EACH * LOOKERS) {
+    const uint32_t n = transit ? a.map->n_pass : a.map->n_head;
+    uint32_t first = transit ? 0 : a.map->hand[blockIdx.x], f[EACH], rank[EACH];
+    for (uint32_t seen = 0; seen < n && given < a.n_wanted; seen += EACH * SEARCH_THREADS) {
 #pragma unroll
         for (uint32_t j = 0; j < EACH; j++) {
             const uint32_t i = threadIdx.x * EACH + j;
             f[j] = a.first + (first + i) % n;
-            rank[j] = seen + i < n ? rank_of(a, f[j], passing) : 0;
+            rank[j] = seen + i < n ? rank_of(a, f[j], transit) : 0;
             if (rank[j] < least) rank[j] = 0;
         }
         bool goes_on;
-        given += give_look(a, f, rank, given, &goes_on);
-        if (goes_on) first = (first + min(EACH * LOOKERS, n - seen)) % n;
+        given += assign_window(a, f, rank, given, &goes_on);
+        if (goes_on) first = (first + min(EACH * SEARCH_THREADS, n - seen)) % n;
     }
     __syncthreads(); /* frames are given, and all know the hand */
-    if (threadIdx.x == 0 && !passing) a.map->hand[blockIdx.x] = first;
+    if (threadIdx.x == 0 && !transit) a.map->hand[blockIdx.x] = first;
     return given;
 }
 
 /* Room for what is wanted, in frames of ranks from `least` on, then where pages pass. */
-static __device__ void find_room(struct asked &a, uint32_t least, bool passes)
+static __device__ void find_frames(struct fetch_request &a, uint32_t least, bool use_transit)
 {
     const struct depot_map &m = *a.map;
-    uint32_t given = give(a, 0, least, false);
-    if (passes) given = give(a, given, 1, true);
-    for (uint32_t k = given + threadIdx.x; k < a.n_wanted; k += LOOKERS) {
+    uint32_t given = assign_frames(a, 0, least, false);
+    if (use_transit) given = assign_frames(a, given, 1, true);
+    for (uint32_t k = given + threadIdx.x; k < a.n_wanted; k += SEARCH_THREADS) {
         m.held[a.wanted[k]] = 0; /* it stays below */
         a.n_tok += PAGE_TOK;
     }
@@ -384,8 +389,8 @@ static __device__ void find_room(struct asked &a, uint32_t least, bool passes)
     if (threadIdx.x == 0) m.n_move[blockIdx.x] = given;
 }
 
-/* The last of what is asked for a KV head. */
-static __device__ void ask_end(const struct asked &a, bool ends_turn)
+/* The last of what is fetch_request for a KV head. */
+static __device__ void request_end(const struct fetch_request &a, bool ends_turn)
 {
     const uint32_t n_hit = block_sum(a.n_hit, a.room), n_miss = block_sum(a.n_miss, a.room);
     const uint32_t n_tok = block_sum(a.n_tok, a.room) + a.n_wanted * PAGE_TOK;
@@ -397,37 +402,38 @@ static __device__ void ask_end(const struct asked &a, bool ends_turn)
 }
 
 /* Prompt rows end no turn, so pages that they have read in the step before seem to be read now. */
-static __device__ void let_pass(const struct asked &a)
+static __device__ void age_transit_frames(const struct fetch_request &a)
 {
     uint32_t *used = a.map->used + a.first;
-    for (uint32_t i = threadIdx.x; i < a.map->n_pass; i += LOOKERS)
+    for (uint32_t i = threadIdx.x; i < a.map->n_pass; i += SEARCH_THREADS)
         if (used[i] == a.now) used[i]--;
     __syncthreads();
 }
 
 /* Prompt rows take no frame from decode rows but where pages pass. */
-static __global__ void __launch_bounds__(LOOKERS, 1) fetch_kernel(const struct fetch_call c)
+static __global__ void __launch_bounds__(SEARCH_THREADS, 1) fetch_kernel(const struct fetch_call c)
 {
     kernel_begin();
     __shared__ uint32_t room[32];
-    struct asked a = ask_begin(&c.map, blockIdx.x, c.layer, c.n_layer, room);
-    if (c.prompts) let_pass(a);
-    for (uint32_t i = 0; i < c.n_run; i++) ask_run(a, c.run[i], blockIdx.x);
-    find_room(a, c.prompts ? RANKS - 1 : 1, true);
-    ask_end(a, !c.prompts);
+    struct fetch_request a = request_begin(&c.map, blockIdx.x, c.layer, c.n_layer, room);
+    if (c.prompts) age_transit_frames(a);
+    for (uint32_t i = 0; i < c.n_run; i++) request_run(a, c.run[i], blockIdx.x);
+    find_frames(a, c.prompts ? RANKS - 1 : 1, true);
+    request_end(a, !c.prompts);
 }
 
 /* What visits look at first. It takes no frame from what the next layers read. */
-static __global__ void __launch_bounds__(LOOKERS, 1) visits_kernel(const struct visits_call c)
+static __global__ void __launch_bounds__(SEARCH_THREADS, 1)
+    visits_kernel(const struct visits_call c)
 {
     kernel_begin();
     __shared__ uint32_t room[32];
-    struct asked a = ask_begin(&c.map, blockIdx.x, c.layer, c.n_layer, room);
+    struct fetch_request a = request_begin(&c.map, blockIdx.x, c.layer, c.n_layer, room);
     for (uint32_t i = c.ptr[blockIdx.x]; i < c.ptr[blockIdx.x + 1]; i++)
-        ask_pages(a, c.list[i].page, c.list[i].order, 0, min(*c.list[i].n, c.list[i].n_page));
-    find_room(a, 1, false);
+        request_pages(a, c.list[i].page, c.list[i].order, 0, min(*c.list[i].n, c.list[i].n_page));
+    find_frames(a, 1, false);
     a.n_hit = a.n_miss = a.n_tok = 0; /* who attends asks again */
-    ask_end(a, false);
+    request_end(a, false);
 }
 
 /* Blocks of a KV head take its pages in turns. */
@@ -446,7 +452,7 @@ static __global__ void __launch_bounds__(THREADS)
 static sac_status launch_moves(struct cuda_device *d, const struct depot_map *m,
                                const struct page_geom *geom)
 {
-    return queue_launch(d, "fetching of pages", move_kernel, dim3(COPIERS, geom->n_kv_head),
+    return queue_launch(d, "fetching of pages", move_kernel, dim3(COPY_BLOCKS, geom->n_kv_head),
                         THREADS, 0, *m, geom->bytes);
 }
 
@@ -482,7 +488,7 @@ sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *
     if (!c.run) return d->status;
     for (uint32_t i = 0; i < op->n_run; i++)
         ((struct fetch_run *)host)[i] = run_make(op, &op->run[i]);
-    TRY(queue_launch(d, "search for missing pages", fetch_kernel, n_kv_head, LOOKERS, 0, c));
+    TRY(queue_launch(d, "search for missing pages", fetch_kernel, n_kv_head, SEARCH_THREADS, 0, c));
     return launch_moves(d, m, op->geom);
 }
 
@@ -520,6 +526,7 @@ sac_status depot_fetch_visits(struct cuda_device *d, const struct op_lane_visit 
     c.ptr = (const uint32_t *)stage_alloc(d, (n_kv_head + 1) * sizeof *c.ptr, &ptr);
     if (!c.list || !c.ptr) return d->status;
     sort_visits((struct visits_list *)list, (uint32_t *)ptr, op, n);
-    TRY(queue_launch(d, "search for pages to visit", visits_kernel, n_kv_head, LOOKERS, 0, c));
+    TRY(queue_launch(d, "search for pages to visit", visits_kernel, n_kv_head, SEARCH_THREADS, 0,
+                     c));
     return launch_moves(d, m, op->geom);
 }
