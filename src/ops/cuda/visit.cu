@@ -22,7 +22,7 @@
 #define THREADS     (32 * WARPS)
 #define TEAM_BLOCKS 2u /* of a multiprocessor, of all teams: who waits is in nobody's way */
 #define EACH        8u /* places that a thread looks at */
-#define LOOKS       (32 * EACH)
+#define CHECKS      (32 * EACH)
 #define MARKED      16u /* pages of a thread that lists what is marked */
 
 static_assert(VISIT_MOST <= 32 * WARPS && VISIT_MOST % WARPS == 0, "a warp looks them up at once");
@@ -308,11 +308,11 @@ static __device__ inline double rest_by_vote(double seen, float told)
     return told > 0 ? seen * (1 / (double)told - 1) : INFINITY;
 }
 
-/* Adds the shares of one query head after each of LOOKS visits from `first` on; by a warp. Sums are
- * of exp(x - most), so one exponential for each page is enough. `told`: of the team. */
-static __device__ void look_head(struct visit_shares *to, const struct op_lane_visit &lane,
-                                 const float *told, uint32_t g, const struct visit_round &r,
-                                 uint32_t n_end)
+/* Adds the shares of one query head after each of CHECKS visits from `first` on; by a warp. Sums
+ * are of exp(x - most), so one exponential for each page is enough. `told`: of the team. */
+static __device__ void check_head(struct visit_shares *to, const struct op_lane_visit &lane,
+                                  const float *told, uint32_t g, const struct visit_round &r,
+                                  uint32_t n_end)
 {
     const uint32_t first = r.from, end = r.end;
     struct op_visited *s = lane.state;
@@ -359,8 +359,8 @@ static __device__ void look_head(struct visit_shares *to, const struct op_lane_v
 }
 
 /* Whether the look after the visit at a place finds enough; there is one after each step. */
-static __device__ bool has_enough(const struct op_lane_visit *op, const double (*sum)[LOOKS],
-                                  const double (*least)[LOOKS], uint32_t i, uint32_t place)
+static __device__ bool has_enough(const struct op_lane_visit *op, const double (*sum)[CHECKS],
+                                  const double (*least)[CHECKS], uint32_t i, uint32_t place)
 {
     const uint32_t n_end = op->begin + op->n_page - op->end, n_seen = place + 1;
     if (n_seen == op->n_page) return true;
@@ -377,21 +377,21 @@ static __device__ bool has_enough(const struct op_lane_visit *op, const double (
 
 /* Looks after every visit of the round; returns how many pages are visited then, and whether that
  * is enough. */
-static __device__ uint32_t look_round(const struct op_lane_visit *op, const struct visit_round &r,
-                                      bool *done)
+static __device__ uint32_t check_round(const struct op_lane_visit *op, const struct visit_round &r,
+                                       bool *done)
 {
-    __shared__ double sum[WARPS][LOOKS], least[WARPS][LOOKS];
+    __shared__ double sum[WARPS][CHECKS], least[WARPS][CHECKS];
     __shared__ uint32_t stop;
     const uint32_t t = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t n_end = op->begin + op->n_page - op->end;
     if (threadIdx.x == 0) stop = UINT32_MAX;
     __syncthreads(); /* a round of no pages reads it, too */
-    for (uint32_t first = r.from; first < r.end; first += LOOKS) {
+    for (uint32_t first = r.from; first < r.end; first += CHECKS) {
         struct visit_shares mine;
 #pragma unroll
         for (uint32_t i = 0; i < EACH; i++) mine.sum[i] = 0, mine.least[i] = 1;
         for (uint32_t i = warp; i < op->n_member * op->group; i += WARPS)
-            look_head(&mine, op[i / op->group], op->told, i % op->group, {first, r.end}, n_end);
+            check_head(&mine, op[i / op->group], op->told, i % op->group, {first, r.end}, n_end);
 #pragma unroll
         for (uint32_t i = 0; i < EACH; i++) {
             sum[warp][t * EACH + i] = mine.sum[i];
@@ -399,7 +399,7 @@ static __device__ uint32_t look_round(const struct op_lane_visit *op, const stru
         }
         __syncthreads();
         const uint32_t place = first + threadIdx.x;
-        if (threadIdx.x < LOOKS && place < r.end && has_enough(op, sum, least, threadIdx.x, place))
+        if (threadIdx.x < CHECKS && place < r.end && has_enough(op, sum, least, threadIdx.x, place))
             atomicMin(&stop, place + 1);
         __syncthreads();
         if (stop != UINT32_MAX) break;
@@ -438,14 +438,14 @@ static __device__ inline bool is_open(uint32_t word)
     return word % OPEN_ROUND > OPEN_NONE;
 }
 
-static __device__ inline uint32_t look_open(const struct op_lane_visit &op)
+static __device__ inline uint32_t load_open(const struct op_lane_visit &op)
 {
     return *(volatile const uint32_t *)&op.state->n_left;
 }
 
 /* Whether this thread gets a piece of the team's. */
-static __device__ inline bool take_piece(struct visit_piece *to, const struct op_lane_visit *list,
-                                         uint32_t team)
+static __device__ inline bool claim_piece(struct visit_piece *to, const struct op_lane_visit *list,
+                                          uint32_t team)
 {
     const uint32_t word = atomicSub(&list[team].state->n_left, 1u);
     if (!is_open(word)) return false;
@@ -454,12 +454,12 @@ static __device__ inline bool take_piece(struct visit_piece *to, const struct op
 }
 
 /* The same of team's own block, which waits for the next round; false: it is over. */
-static __device__ bool take_own(struct visit_piece *to, const struct op_lane_visit *list,
-                                uint32_t team)
+static __device__ bool claim_own(struct visit_piece *to, const struct op_lane_visit *list,
+                                 uint32_t team)
 {
-    while (!take_piece(to, list, team)) {
+    while (!claim_piece(to, list, team)) {
         uint32_t word;
-        while (!is_open(word = look_open(list[team])))
+        while (!is_open(word = load_open(list[team])))
             if (word / OPEN_ROUND == OPEN_OVER) return false;
     }
     return true;
@@ -467,20 +467,20 @@ static __device__ bool take_own(struct visit_piece *to, const struct op_lane_vis
 
 /* Looks for a piece of any of the n teams, from `first` on, by a warp: whether one of them is not
  * over. */
-static __device__ bool take_any(struct visit_piece *to, const struct op_lane_visit *list,
-                                uint32_t n, uint32_t first, bool *taken)
+static __device__ bool claim_any(struct visit_piece *to, const struct op_lane_visit *list,
+                                 uint32_t n, uint32_t first, bool *taken)
 {
     bool goes_on = false;
     for (uint32_t i = 0; i < n; i += 32) {
         const uint32_t k = i + threadIdx.x % 32, team = (first + k) % n;
         const uint32_t word =
-            k < n && list[team].n_member > 0 ? look_open(list[team]) : OPEN_OVER * OPEN_ROUND;
+            k < n && list[team].n_member > 0 ? load_open(list[team]) : OPEN_OVER * OPEN_ROUND;
         const bool lives = word / OPEN_ROUND != OPEN_OVER;
         goes_on = goes_on || __any_sync(~0u, lives);
         const uint32_t open = __ballot_sync(~0u, lives && is_open(word));
         if (open == 0) continue;
         const bool gets =
-            threadIdx.x % 32 == (uint32_t)__ffs((int)open) - 1 && take_piece(to, list, team);
+            threadIdx.x % 32 == (uint32_t)__ffs((int)open) - 1 && claim_piece(to, list, team);
         if ((*taken = __any_sync(~0u, gets))) return true;
     }
     return goes_on;
@@ -492,9 +492,9 @@ static __device__ bool next_piece(struct visit_piece *to, const struct op_lane_v
     const uint32_t own = blockIdx.y, n = gridDim.y;
     __syncthreads(); /* nobody reads the piece before any more */
     if (threadIdx.x < 32) {
-        bool taken = threadIdx.x == 0 && list[own].n_member > 0 && take_own(to, list, own);
+        bool taken = threadIdx.x == 0 && list[own].n_member > 0 && claim_own(to, list, own);
         taken = __any_sync(~0u, taken);
-        while (!taken && take_any(to, list, n, own + 1 + blockIdx.x * (n / gridDim.x), &taken))
+        while (!taken && claim_any(to, list, n, own + 1 + blockIdx.x * (n / gridDim.x), &taken))
             if (!taken) spin_pause();
         if (!taken && threadIdx.x == 0) to->round = OPEN_OVER;
     }
@@ -554,7 +554,7 @@ static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
                         piece.round + piece.i == 0);
         if (!ends_round(op, count_pieces(r, gridDim.x))) continue;
         bool done;
-        const uint32_t at = look_round(op, r, &done);
+        const uint32_t at = check_round(op, r, &done);
         end_round(op, c.geom, r, at);
         __threadfence();
         __syncthreads();
