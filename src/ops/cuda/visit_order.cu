@@ -258,7 +258,8 @@ static __device__ float share_of_pages(const struct op_lane_visit &op, const str
 /* Begins the first round, in whole pieces: as many pages as are enough by votes, or most likely
  * are, when all of them have `share` of the attention; votes of a lane add up to 1. Where they tell
  * what is left, they are told for each place. A thread has neighbouring places. */
-static __device__ void tell_votes(const struct op_lane_visit *op, float share, uint32_t n_block)
+static __device__ void plan_first_round(const struct op_lane_visit *op, float share,
+                                        uint32_t n_block)
 {
     __shared__ uint32_t n_enough;
     const bool by_vote = op->rest == OP_REST_VOTE;
@@ -332,7 +333,7 @@ static __global__ void __launch_bounds__(ORDER) order_kernel(const struct order_
         op->order[n_end + place + (key[i] < ORDER_ZERO ? n_zero : 0)] = op->begin + i;
     }
     __syncthreads();
-    tell_votes(op, makes ? share_of_pages(*op, c, from.log) : 1, c.n_block);
+    plan_first_round(op, makes ? share_of_pages(*op, c, from.log) : 1, c.n_block);
 }
 
 static size_t order_bytes(uint32_t n_near)
