@@ -180,7 +180,7 @@ static __device__ void open_table(const struct op_lane_recall &op, uint32_t i, b
 }
 
 /* The mean value stands for what the heads do not read, where none of them has a say. */
-static __device__ void tell_rest(const struct op_lane_recall &op, uint32_t d, bool all)
+static __device__ void store_rest(const struct op_lane_recall &op, uint32_t d, bool all)
 {
     const double n = op.pos + 1 - op.sink;
     if (!op.rest_log) return;
@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(FEW)
     for (uint32_t i = threadIdx.x; i < op.of.n_table; i += FEW) open_table(op, i, bad);
     const uint32_t is = threadIdx.x < op.group && op.room.made->bypass[threadIdx.x];
     const uint32_t n_bypass = block_sum(is, room);
-    tell_rest(op, geom.head_dim, n_bypass == op.group);
+    store_rest(op, geom.head_dim, n_bypass == op.group);
     if (threadIdx.x > 0) return;
     op.result->n_bypass = n_bypass;
     if (bad) op.result->n_bad = 1;
@@ -365,7 +365,7 @@ static __global__ void __launch_bounds__(FEW)
 /* ---- The best ---- */
 
 /* A table's candidates, and the room of its block. */
-struct take_turn {
+struct table_best {
     const struct op_lane_recall &op;
     uint32_t table, n, n_voter;
     uint32_t *tok;
@@ -375,7 +375,7 @@ struct take_turn {
 
 /* Weights: the mean of the softmax of the heads that have a say, over all candidates or those that
  * are taken. False: a score is not finite. */
-static __device__ bool weigh(const struct take_turn &t, bool of_taken, struct exp_sum *room)
+static __device__ bool weigh(const struct table_best &t, bool of_taken, struct exp_sum *room)
 {
     const struct op_lane_recall &op = t.op;
     const uint32_t n_head = op.group / op.of.n_table, head0 = t.table * n_head;
@@ -405,7 +405,7 @@ static __device__ bool weigh(const struct take_turn &t, bool of_taken, struct ex
 
 /* Marks what the cut takes, ties by their index; the others lose their weights. Returns how many
  * bits are new. */
-static __device__ uint32_t mark_best(const struct take_turn &t, struct op_cut cut, uint32_t *room)
+static __device__ uint32_t mark_best(const struct table_best &t, struct op_cut cut, uint32_t *room)
 {
     uint32_t n_new = 0, n_tie = 0, all;
     for (uint32_t first = 0; first < t.n; first += THREADS) {
@@ -441,7 +441,7 @@ static __device__ inline uint32_t line_of(const float *p)
 
 /* What the taken tokens hold more than if all held the same goes into both tables. Returns the
  * cache lines of these. */
-static __device__ uint32_t remember(const struct take_turn &t, uint32_t n_taken, float unit,
+static __device__ uint32_t remember(const struct table_best &t, uint32_t n_taken, float unit,
                                     double *room)
 {
     const struct op_memory &m = t.op.of;
@@ -479,13 +479,13 @@ static __global__ void __launch_bounds__(THREADS) best_kernel(const struct op_la
     const uint32_t table = blockIdx.x;
     if (table >= op.of.n_table) return;
     const struct op_recall_table &made = op.room.made->table[table];
-    const struct take_turn t = {op,
-                                table,
-                                made.n_tok,
-                                made.n_voter,
-                                op.room.tok + table * op.room.stride,
-                                op.room.weight + table * op.room.stride,
-                                lse};
+    const struct table_best t = {op,
+                                 table,
+                                 made.n_tok,
+                                 made.n_voter,
+                                 op.room.tok + table * op.room.stride,
+                                 op.room.weight + table * op.room.stride,
+                                 lse};
     if (t.n_voter == 0) return;
     if (!weigh(t, false, sums)) {
         if (threadIdx.x == 0) atomicOr(&op.result->n_bad, 1u);
