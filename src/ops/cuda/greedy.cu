@@ -12,7 +12,7 @@
 #include "ops/cuda/trace.cuh"
 
 #define THREADS 1024u
-#define JOINERS 256u
+#define JOIN_THREADS 256u
 #define BATCH   8u /* lines, or cells, that a thread has on their way at a time */
 #define OWN_BYTES 4096u /* of shared memory that a block has anyway */
 
@@ -22,8 +22,8 @@ struct greedy_found {
     float best;             /* key of those that stay */
 };
 
-/* What blocks of a cluster tell each other. */
-struct greedy_tell {
+/* What blocks of a cluster exchange each other. */
+struct greedy_exchange {
     trace_sum held, n_cell, best; /* bits of the key */
 };
 
@@ -43,7 +43,7 @@ struct greedy {
     trace_sum *sum_room;     /* [32] */
     trace_sum *sum_bin;      /* [CUT_BINS] */
     struct greedy_found *found; /* [32] */
-    struct greedy_tell *tell;   /* [2] in turns, of this block */
+    struct greedy_exchange *exchange; /* [2] in turns, of this block */
     uint32_t turn;
 };
 
@@ -70,27 +70,27 @@ static __device__ __forceinline__ struct greedy_found found_by_all(struct greedy
                                                                    const struct greedy_found &mine)
 {
     const uint32_t lane = threadIdx.x % 32;
-    struct greedy_tell *tell = &g.tell[g.turn];
+    struct greedy_exchange *exchange = &g.exchange[g.turn];
     struct greedy_found x = found_by_warp(mine);
     if (lane == 0) g.found[threadIdx.x / 32] = x;
     __syncthreads();
     if (threadIdx.x < 32) {
         x = found_by_warp(g.found[lane]);
-        if (lane == 0) *tell = {x.held, x.n_cell, __float_as_uint(x.best)};
+        if (lane == 0) *exchange = {x.held, x.n_cell, __float_as_uint(x.best)};
     }
     cluster_sync();
     x = {0, 0, 0};
     if (lane < cluster_size()) {
-        x.held = cluster_load(&tell->held, lane);
-        x.n_cell = cluster_load(&tell->n_cell, lane);
-        x.best = __uint_as_float((uint32_t)cluster_load(&tell->best, lane));
+        x.held = cluster_load(&exchange->held, lane);
+        x.n_cell = cluster_load(&exchange->n_cell, lane);
+        x.best = __uint_as_float((uint32_t)cluster_load(&exchange->best, lane));
     }
     g.turn = !g.turn; /* who comes to the next one has looked at this */
     return found_by_warp(x);
 }
 
-static __device__ __forceinline__ void greedy_turn(struct greedy &g, const struct trace_call &c,
-                                                   uint32_t kind)
+static __device__ __forceinline__ void greedy_select_kind(struct greedy &g,
+                                                          const struct trace_call &c, uint32_t kind)
 {
     g.kind = kind;
     g.left = trace_sums(c, g.head, kind);
@@ -139,7 +139,7 @@ static __device__ __forceinline__ float make_keys(struct greedy &g, const struct
                                                   uint32_t kind)
 {
     float best = 0;
-    greedy_turn(g, c, kind);
+    greedy_select_kind(g, c, kind);
     count_across(g);
     for (uint32_t first = g.begin + threadIdx.x; first < g.end; first += BATCH * THREADS) {
         trace_sum left[BATCH];
@@ -274,12 +274,12 @@ static __device__ __forceinline__ struct greedy_found trim_lines(const struct gr
 }
 
 /* What is told of a list. */
-struct greedy_told {
+struct greedy_result {
     trace_sum held, n_cell;
     bool reached;
 };
 
-static __device__ inline void greedy_add(struct greedy_told &t, const struct greedy_found &found)
+static __device__ inline void greedy_add(struct greedy_result &t, const struct greedy_found &found)
 {
     t.held += found.held;
     t.n_cell += found.n_cell;
@@ -289,7 +289,7 @@ static __device__ inline void greedy_add(struct greedy_told &t, const struct gre
  * list that reads too much comes to read less. */
 static __device__ __forceinline__ void take_rounds(struct greedy &g, const struct trace_call &c,
                                                    const struct trace_rows &rows,
-                                                   struct greedy_told &t, float column,
+                                                   struct greedy_result &t, float column,
                                                    trace_sum goal)
 {
     while (t.held < goal && (double)t.n_cell <= c.op.most) { /* the same for all threads */
@@ -319,7 +319,7 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     __shared__ uint32_t room[32], n_line;
     __shared__ trace_sum sum_room[32], sum_bin[CUT_BINS];
     __shared__ struct greedy_found found[32];
-    __shared__ struct greedy_tell tell[2];
+    __shared__ struct greedy_exchange exchange[2];
     struct greedy g = {};
     g.head = blockIdx.x / n_block * share;
     if (trace_failed(c, g.head)) return; /* all of its blocks */
@@ -337,7 +337,7 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     g.sum_room = sum_room;
     g.sum_bin = sum_bin;
     g.found = found;
-    g.tell = tell;
+    g.exchange = exchange;
     trace_sum total = 0;
     for (uint32_t k = 0; k < TRACE_KINDS; k++)
         for (uint32_t i = g.begin / 32 + threadIdx.x; i * 32 < g.end; i += THREADS)
@@ -346,7 +346,7 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
         total += trace_sums(c, g.head, TRACE_COLUMN)[x];
     total = found_by_all(g, {total, 0, 0}).held;
     const trace_sum goal = (trace_sum)ceil(c.op.mass * (double)total);
-    struct greedy_told t = {};
+    struct greedy_result t = {};
     float best = make_keys(g, c, TRACE_SLASH);
     greedy_add(t, take_lines(g, c, rows, c.op.band, INFINITY, best));
     best = make_keys(g, c, TRACE_COLUMN);
@@ -356,20 +356,20 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     take_rounds(g, c, rows, t, first.best, goal);
     cluster_sync(); /* others look at what it tells */
     if (cluster_rank() > 0 || threadIdx.x > 0) return;
-    *trace_told(c, TRACE_HELD, g.head) = t.held;
-    *trace_told(c, TRACE_CELLS, g.head) = t.n_cell;
-    *trace_told(c, TRACE_WHOLE, g.head) = total;
-    *trace_told(c, TRACE_REACHED, g.head) = t.reached;
+    *trace_result(c, TRACE_HELD, g.head) = t.held;
+    *trace_result(c, TRACE_CELLS, g.head) = t.n_cell;
+    *trace_result(c, TRACE_WHOLE, g.head) = total;
+    *trace_result(c, TRACE_REACHED, g.head) = t.reached;
 }
 
 /* ---- Heads that share their lines ---- */
 
 /* The attention of a KV head's query heads, their sum, in the place of the first one's. */
-static __global__ void __launch_bounds__(JOINERS)
+static __global__ void __launch_bounds__(JOIN_THREADS)
     trace_join_kernel(const struct trace_call c, const struct trace_rows rows)
 {
     kernel_begin();
-    const uint32_t x = blockIdx.x * JOINERS + threadIdx.x, head = blockIdx.z * c.group;
+    const uint32_t x = blockIdx.x * JOIN_THREADS + threadIdx.x, head = blockIdx.z * c.group;
     uint16_t *to = trace_weight(c, head, rows.n, blockIdx.y);
     float sum = 0;
     if (x >= c.n) return;
@@ -381,9 +381,10 @@ static __global__ void __launch_bounds__(JOINERS)
 sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
                       const struct trace_rows *rows)
 {
-    return queue_launch(d, "attention of heads that share lines", trace_join_kernel,
-                        dim3((c->n + JOINERS - 1) / JOINERS, rows->n, c->op.rows.n_head / c->group),
-                        JOINERS, 0, *c, *rows);
+    return queue_launch(
+        d, "attention of heads that share lines", trace_join_kernel,
+        dim3((c->n + JOIN_THREADS - 1) / JOIN_THREADS, rows->n, c->op.rows.n_head / c->group),
+        JOIN_THREADS, 0, *c, *rows);
 }
 
 /* ---- The launcher ---- */

@@ -13,7 +13,7 @@
 
 #define THREADS    256u
 #define WARPS      (THREADS / 32)
-#define TAKERS     1024u /* threads that go through a head's lines, or its shares */
+#define BEST_THREADS 1024u /* threads that go through a head's lines, or its shares */
 #define BLOCK      OP_TRACE_BLOCK
 #define PAGES      (BLOCK / PAGE_TOK)
 #define SHARE_ONE  0x1p40f /* shares in whole numbers */
@@ -139,7 +139,7 @@ struct pooled_room { /* shared memory of a head's block */
 static __device__ void sum_blocks(const struct pooled_call &p, uint32_t head, uint32_t kind)
 {
     const trace_sum *sum = trace_sums(p.c, head, kind);
-    for (uint32_t b = threadIdx.x / 32; b < p.n_block; b += TAKERS / 32) {
+    for (uint32_t b = threadIdx.x / 32; b < p.n_block; b += BEST_THREADS / 32) {
         trace_sum all = 0;
         for (uint32_t x = b * BLOCK + threadIdx.x % 32; x < min((b + 1) * BLOCK, p.c.n); x += 32)
             all += sum[x];
@@ -155,7 +155,7 @@ static __device__ double pooled_distance(const struct pooled_call &p, uint32_t h
     const float *guess = pooled_share(p, head, p.c.op.rows.n_tile);
     const float *column = pooled_by(p, head, TRACE_COLUMN);
     double sum = 0;
-    for (uint32_t b = threadIdx.x; b < p.n_block; b += TAKERS) {
+    for (uint32_t b = threadIdx.x; b < p.n_block; b += BEST_THREADS) {
         const double x = (double)guess[b], y = (double)column[b], m = (x + y) / 2;
         if (x > 0) sum += x * log(x / m) / 2;
         if (y > 0) sum += y * log(y / m) / 2;
@@ -172,12 +172,12 @@ static __device__ uint32_t budget_blocks(const struct pooled_call &p, uint32_t h
     const auto weight = [&](uint32_t x) { return sum[x]; };
     trace_sum total = 0;
     uint32_t count = 0;
-    for (uint32_t x = threadIdx.x; x < p.c.n; x += TAKERS) total += sum[x];
+    for (uint32_t x = threadIdx.x; x < p.c.n; x += BEST_THREADS) total += sum[x];
     total = block_sum(total, r.sum);
     const struct cut_by_sum cut =
         cut_find_sum(rank, p.c.n, (cut_sum)ceil(p.c.op.mass * (double)total), weight, r);
     const uint32_t limit = cut_limit(rank, p.c.n, cut, weight, r);
-    for (uint32_t x = threadIdx.x; x < p.c.n; x += TAKERS)
+    for (uint32_t x = threadIdx.x; x < p.c.n; x += BEST_THREADS)
         count += rank[x] > cut.value || (rank[x] == cut.value && x < limit);
     return block_sum(count, r.count) / BLOCK + 1;
 }
@@ -188,7 +188,7 @@ static __device__ void mark_best(float *by, uint32_t n, uint32_t n_take,
 {
     uint32_t n_before = 0, all;
     const struct op_cut cut = cut_find(by, n, min(n_take, n), r.bin, r.cut.count);
-    for (uint32_t first = 0; first < n; first += TAKERS) {
+    for (uint32_t first = 0; first < n; first += BEST_THREADS) {
         const uint32_t b = first + threadIdx.x, key = b < n ? cut_key(by[b]) : 0;
         const bool same = b < n && key == cut.key;
         const uint32_t before = n_before + block_exclusive_sum(same, r.cut.count, &all);
@@ -206,17 +206,18 @@ static __device__ void mark_shares(const struct pooled_call &p, uint32_t head,
     const uint32_t n = p.c.op.rows.n_tile * p.n_block;
     const auto whole = [&](uint32_t i) { return (cut_sum)(share[i] * SHARE_ONE); };
     cut_sum total = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) total += whole(i);
+    for (uint32_t i = threadIdx.x; i < n; i += BEST_THREADS) total += whole(i);
     total = block_sum(total, r.cut.sum);
     const struct cut_by_sum cut =
         cut_find_sum(share, n, (cut_sum)ceil(p.c.op.mass * (double)total), whole, r.cut);
     const uint32_t limit = cut_limit(share, n, cut, whole, r.cut);
-    for (uint32_t i = threadIdx.x; i < n; i += TAKERS)
+    for (uint32_t i = threadIdx.x; i < n; i += BEST_THREADS)
         share[i] = share[i] > cut.value || (share[i] == cut.value && i < limit);
 }
 
 /* A block for a kind of lines and a head. */
-static __global__ void __launch_bounds__(TAKERS) pooled_budgets_kernel(const struct pooled_call p)
+static __global__ void __launch_bounds__(BEST_THREADS)
+    pooled_budgets_kernel(const struct pooled_call p)
 {
     kernel_begin();
     __shared__ uint32_t count[32];
@@ -228,7 +229,8 @@ static __global__ void __launch_bounds__(TAKERS) pooled_budgets_kernel(const str
     if (threadIdx.x == 0) p.budget[head * TRACE_KINDS + kind] = n;
 }
 
-static __global__ void __launch_bounds__(TAKERS) pooled_choose_kernel(const struct pooled_call p)
+static __global__ void __launch_bounds__(BEST_THREADS)
+    pooled_choose_kernel(const struct pooled_call p)
 {
     kernel_begin();
     __shared__ uint32_t count[32], bin[CUT_BINS];
@@ -308,10 +310,10 @@ sac_status trace_pooled(struct cuda_device *d, const struct trace_call *c,
                      THREADS, 0, p));
     TRY(queue_launch(d, "pooled scores", pooled_shares_kernel, dim3(n_head, n_tile + 1), THREADS,
                      0, p));
-    TRY(queue_launch(d, "budgets of lines", pooled_budgets_kernel, dim3(TRACE_KINDS, n_head), TAKERS,
-                     0, p));
-    TRY(queue_launch(d, "blocks by lines or pools", pooled_choose_kernel, dim3(n_head), TAKERS, 0,
-                     p));
+    TRY(queue_launch(d, "budgets of lines", pooled_budgets_kernel, dim3(TRACE_KINDS, n_head),
+                     BEST_THREADS, 0, p));
+    TRY(queue_launch(d, "blocks by lines or pools", pooled_choose_kernel, dim3(n_head),
+                     BEST_THREADS, 0, p));
     return queue_launch(d, "lists of blocks", pooled_list_kernel, dim3(n_head, n_tile), THREADS, 0,
                         p);
 }

@@ -11,7 +11,7 @@
 
 #define WARPS      8u
 #define THREADS    (WARPS * 32)
-#define TAKERS     1024u /* threads that take the best of a head's lines */
+#define BEST_THREADS 1024u /* threads that take the best of a head's lines */
 #define ROWS       64u   /* whose queries a block has */
 #define HELD_BATCH 8u /* rows that a thread looks at together */
 #define SPAN_PAGES (OP_TRACE_SPAN / PAGE_TOK)
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- The best lines ---- */
 
 /* A block for a kind of lines, a head and a pattern. */
-static __global__ void __launch_bounds__(TAKERS) trace_best_kernel(const struct trace_call c)
+static __global__ void __launch_bounds__(BEST_THREADS) trace_best_kernel(const struct trace_call c)
 {
     kernel_begin();
     __shared__ uint32_t bin[CUT_BINS], room[32];
@@ -212,9 +212,10 @@ static __global__ void __launch_bounds__(TAKERS) trace_best_kernel(const struct 
     const uint32_t most = kind == TRACE_COLUMN ? want.n_column : want.n_slash;
     const struct op_cut cut = cut_find(rank, c.n, min(most, c.n), bin, room);
     uint32_t n_same = 0;
-    for (uint32_t x = threadIdx.x; x < c.n; x += TAKERS) n_same += cut_key(rank[x]) == cut.key;
+    for (uint32_t x = threadIdx.x; x < c.n; x += BEST_THREADS)
+        n_same += cut_key(rank[x]) == cut.key;
     const bool all_same = block_sum(n_same, room) == cut.n_tie; /* as nearly always */
-    for (uint32_t first = 0; first < c.n; first += TAKERS) {
+    for (uint32_t first = 0; first < c.n; first += BEST_THREADS) {
         const uint32_t x = first + threadIdx.x, key = x < c.n ? cut_key(rank[x]) : 0;
         const bool same = x < c.n && key == cut.key;
         uint32_t before = 0;
@@ -346,7 +347,9 @@ static __device__ struct trace_choice choice_of(const struct trace_call &c, uint
         return r;
     }
     if (c.op.by_group) r.head -= head % c.group;
-    const auto told = [&](enum trace_tale what) { return (double)*trace_told(c, what, r.head); };
+    const auto told = [&](enum trace_result_kind what) {
+        return (double)*trace_result(c, what, r.head);
+    };
     if (told(TRACE_REACHED) == 0 || told(TRACE_CELLS) > c.op.most) r.why = PLAN_NO_GAIN;
     r.mass = r.why ? 1.0f : (float)(told(TRACE_HELD) / told(TRACE_WHOLE));
     return r;
@@ -423,7 +426,7 @@ static sac_status take_best(struct cuda_device *d, const struct trace_call *c,
                             const struct trace_rows *judge)
 {
     TRY(queue_launch(d, "the best lines", trace_best_kernel,
-                     dim3(TRACE_KINDS, c->op.rows.n_head, c->op.n_size), TAKERS, 0, *c));
+                     dim3(TRACE_KINDS, c->op.rows.n_head, c->op.n_size), BEST_THREADS, 0, *c));
     return queue_launch(d, "what lines hold", trace_held_kernel,
                         dim3((c->n + THREADS - 1) / THREADS, c->op.rows.n_head, c->op.n_size),
                         THREADS, 0, *c, *judge);

@@ -72,10 +72,10 @@ static __device__ inline bool trace_has(const uint32_t *bits, uint32_t i)
 
 /* What held[] tells of a head that has lines of the greedy rule: what they hold, their cells, the
  * whole, and whether it is reached. */
-enum trace_tale { TRACE_HELD, TRACE_CELLS, TRACE_WHOLE, TRACE_REACHED };
+enum trace_result_kind { TRACE_HELD, TRACE_CELLS, TRACE_WHOLE, TRACE_REACHED };
 
-static __device__ inline trace_sum *trace_told(const struct trace_call &c, enum trace_tale what,
-                                               uint32_t head)
+static __device__ inline trace_sum *trace_result(const struct trace_call &c,
+                                                 enum trace_result_kind what, uint32_t head)
 {
     return c.held + (size_t)what * c.op.rows.n_head + head;
 }
