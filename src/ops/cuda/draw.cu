@@ -161,13 +161,13 @@ static __device__ __forceinline__ void end_shares(uint32_t share[TURNS][NEAR / 2
             if (first + draw_item(s) + k >= n) share[s][k % 2] &= k < 2 ? 0xffff0000u : 0xffffu;
 }
 
-/* Adds an item: `calm`: it is not certain. */
-template <bool CALM>
+/* Adds an item: `none_certain`: it is not certain. */
+template <bool NONE_CERTAIN>
 static __device__ __forceinline__ void add_item(struct draw_stretch &to, uint32_t s, uint32_t k,
                                                 float value, struct draw_by v)
 {
     const float bits = value * v.by;
-    if (CALM) {
+    if (NONE_CERTAIN) {
         to.chance[s][k] = (uint32_t)bits;
         to.all += bits;
     } else {
@@ -180,7 +180,7 @@ static __device__ __forceinline__ void add_item(struct draw_stretch &to, uint32_
 }
 
 /* Adds items of which shares are made. */
-template <bool CALM>
+template <bool NONE_CERTAIN>
 static __device__ __forceinline__ void add_made(struct draw_stretch &to,
                                                 const uint32_t share[TURNS][NEAR / 2],
                                                 const struct draw_room &room, struct draw_by v)
@@ -192,8 +192,8 @@ static __device__ __forceinline__ void add_made(struct draw_stretch &to,
 #pragma unroll
         for (uint32_t k = 0; k < NEAR / 2; k++) {
             const float2 both = half_unpack<HALF_F16>(share[s][k]);
-            add_item<CALM>(to, s, k, both.x * by[s / 2], v);
-            add_item<CALM>(to, s, k + 2, both.y * by[s / 2], v);
+            add_item<NONE_CERTAIN>(to, s, k, both.x * by[s / 2], v);
+            add_item<NONE_CERTAIN>(to, s, k + 2, both.y * by[s / 2], v);
         }
 }
 
@@ -211,7 +211,7 @@ static __device__ __forceinline__ void add_values(struct draw_stretch &to, const
 }
 
 /* Ends the sums of a stretch, by a warp. */
-static __device__ __forceinline__ void end_sums(struct draw_part *to, struct draw_stretch &mine)
+static __device__ __forceinline__ void scan_sums(struct draw_part *to, struct draw_stretch &mine)
 {
     const uint32_t lane = threadIdx.x % 32;
     uint32_t own[NEAR], n = (uint32_t)__popc(mine.certain);
@@ -240,7 +240,7 @@ static __device__ __forceinline__ void end_sums(struct draw_part *to, struct dra
 }
 
 /* Tells what the stretches of a piece add up to, by a warp. */
-static __device__ void tell_piece(struct draw_told *to, const struct draw_part *part)
+static __device__ void publish_piece(struct draw_prefix *to, const struct draw_part *part)
 {
     const uint32_t lane = threadIdx.x % 32;
     u64 sum = 0;
@@ -249,7 +249,7 @@ static __device__ void tell_piece(struct draw_told *to, const struct draw_part *
         sum += draw_low(part[w], lane);
         if (lane == 0) sum += (u64)part[w].n << 32;
     }
-    word_store_gpu(&to->word[lane], TOLD | sum);
+    word_store_gpu(&to->word[lane], DRAW_READY | sum);
 }
 
 /* ---- Taking ---- */
@@ -269,27 +269,28 @@ static __device__ inline uint32_t listed_before(const struct draw_place &to)
     return at;
 }
 
-#define LOOKS 2u /* at pieces, by a thread together */
+#define POLLS 2u /* at pieces, by a thread together */
 
-/* The pieces before this one, by all warps, when all of these have told. */
-static __device__ struct draw_place place_piece(const struct draw_told *told, uint32_t n,
-                                                struct draw_place (*room)[OP_DRAW_LANES])
+/* The pieces before this one, by all warps, when all of these have prefix. */
+static __device__ struct draw_place wait_for_pieces(const struct draw_prefix *prefix, uint32_t n,
+                                                    struct draw_place (*room)[OP_DRAW_LANES])
 {
     constexpr uint32_t step = THREADS / OP_DRAW_LANES;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % OP_DRAW_LANES;
     struct draw_place at = {0, 0};
-    for (uint32_t p = threadIdx.x / OP_DRAW_LANES; p < n; p += step * LOOKS) {
-        uint64_t word[LOOKS];
+    for (uint32_t p = threadIdx.x / OP_DRAW_LANES; p < n; p += step * POLLS) {
+        uint64_t word[POLLS];
         for (bool all = false; !all;) {
             all = true;
 #pragma unroll
-            for (uint32_t i = 0; i < LOOKS; i++)
-                word[i] = p + i * step < n ? word_load_gpu(&told[p + i * step].word[k]) : TOLD;
+            for (uint32_t i = 0; i < POLLS; i++)
+                word[i] =
+                    p + i * step < n ? word_load_gpu(&prefix[p + i * step].word[k]) : DRAW_READY;
 #pragma unroll
-            for (uint32_t i = 0; i < LOOKS; i++) all = all && word[i] & TOLD;
+            for (uint32_t i = 0; i < POLLS; i++) all = all && word[i] & DRAW_READY;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < LOOKS; i++) {
+        for (uint32_t i = 0; i < POLLS; i++) {
             at.sum += (uint32_t)word[i];
             at.n += (uint32_t)(word[i] >> 32) & ~(1u << 31);
         }
@@ -309,7 +310,7 @@ static __device__ struct draw_place place_piece(const struct draw_told *told, ui
 }
 
 /* Bits of this thread's items that are taken. */
-static __device__ __forceinline__ uint32_t choose_items(const struct draw_stretch &of)
+static __device__ __forceinline__ uint32_t sampled_bits(const struct draw_stretch &of)
 {
     uint32_t bits = 0, sum[NEAR];
 #pragma unroll
@@ -351,7 +352,7 @@ static __device__ __forceinline__ float made_share(const struct draw_room &room,
 /* Lists what is taken of a stretch, from number `at` on; `word`: the tokens of a lane's page. Few
  * are taken, so all lanes take logs of what some had. */
 template <bool MADE>
-static __device__ __forceinline__ void list_stretch(const struct op_draw &op,
+static __device__ __forceinline__ void list_sampled(const struct op_draw &op,
                                                     struct draw_room &room, uint32_t first,
                                                     float cut, uint32_t at, uint32_t word)
 {
@@ -376,7 +377,7 @@ static __device__ __forceinline__ void list_stretch(const struct op_draw &op,
     }
 }
 
-struct take_room { /* of a block */
+struct draw_sums_room { /* of a block */
     struct draw_part part[WARPS];
     struct draw_place place[WARPS][OP_DRAW_LANES];
 };
@@ -394,9 +395,10 @@ static __device__ __forceinline__ void add_stretch(struct draw_part *to, struct 
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++) mine.sum[k] = 0;
     if constexpr (MADE) {
-        const bool calm = make_shares(share, room, from, (op.first + mine.first) / PAGE_TOK, cut);
+        const bool none_certain =
+            make_shares(share, room, from, (op.first + mine.first) / PAGE_TOK, cut);
         if (mine.first + STRETCH > op.n) end_shares(share, mine.first, op.n);
-        if (calm)
+        if (none_certain)
             add_made<true>(mine, share, room, v);
         else
             add_made<false>(mine, share, room, v);
@@ -406,13 +408,13 @@ static __device__ __forceinline__ void add_stretch(struct draw_part *to, struct 
                 make_uint4(share[s][0], share[s][1], share[s + 1][0], share[s + 1][1]);
     } else
         add_values(mine, op, v);
-    end_sums(to, mine);
+    scan_sums(to, mine);
 }
 
 /* A block takes from a piece; returns the bits of a page for each lane of its warps. */
 template <bool MADE>
-static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struct draw_from &from,
-                                      uint32_t piece, float cut, struct take_room &all)
+static __device__ uint32_t sample_piece(const struct op_lane_draw &op, const struct draw_from &from,
+                                        uint32_t piece, float cut, struct draw_sums_room &all)
 {
     const uint32_t warp = threadIdx.x / 32;
     struct draw_room &room = ((struct draw_room *)kernel_shared())[warp];
@@ -420,8 +422,8 @@ static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struc
     mine.first = piece * DRAW_PIECE + warp * STRETCH;
     add_stretch<MADE>(&all.part[warp], mine, room, op.at, from, cut);
     __syncthreads();
-    if (warp == 0) tell_piece(&draw_told_of(op)[piece], all.part);
-    struct draw_place to = place_piece(draw_told_of(op), piece, all.place);
+    if (warp == 0) publish_piece(&draw_prefix_of(op)[piece], all.part);
+    struct draw_place to = wait_for_pieces(draw_prefix_of(op), piece, all.place);
     for (uint32_t w = 0; w < warp; w++) {
         to.sum += draw_low(all.part[w], threadIdx.x % OP_DRAW_LANES);
         to.n += threadIdx.x % OP_DRAW_LANES == 0 ? all.part[w].n : 0;
@@ -429,20 +431,20 @@ static __device__ uint32_t take_piece(const struct op_lane_draw &op, const struc
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++)
         mine.sum[k] += __shfl_sync(~0u, (uint32_t)to.sum, (int)(threadIdx.x % 4 * NEAR + k));
-    const uint32_t word = gather_page(choose_items(mine));
-    list_stretch<MADE>(op.at, room, mine.first, cut, listed_before(to), word);
+    const uint32_t word = gather_page(sampled_bits(mine));
+    list_sampled<MADE>(op.at, room, mine.first, cut, listed_before(to), word);
     return word;
 }
 
-static __device__ void tell_draw(const struct op_lane_draw &op, struct op_lane_result *r,
-                                 uint32_t n)
+static __device__ void add_draw_result(const struct op_lane_draw &op, struct op_lane_result *r,
+                                       uint32_t n)
 {
     r->n_tok += n;
     r->n_chosen += n;
     r->n_over += n + op.n_more > op.most;
 }
 
-struct draw_taken { /* what a launch takes, [n] on the device each */
+struct draw_call { /* what a launch takes, [n] on the device each */
     const struct op_lane_draw *draw;
     const struct op_lane_shares *shares; /* of which values are made; NULL: they are there */
     const struct op_lane_list *list;     /* NULL: others make lists */
@@ -451,14 +453,15 @@ struct draw_taken { /* what a launch takes, [n] on the device each */
 };
 
 /* Behind all pieces: what came of the draw, and the list of what is marked beside it. */
-static __device__ void end_draw(const struct op_lane_draw &op, const struct op_lane_list *list,
-                                const struct page_lines &lines, struct take_room &room,
-                                struct marked_room &marked_room)
+static __device__ void finish_draw(const struct op_lane_draw &op, const struct op_lane_list *list,
+                                   const struct page_lines &lines, struct draw_sums_room &room,
+                                   struct marked_room &marked_room)
 {
     struct op_lane_result r = *op.result;
     if (!r.n_bad)
-        tell_draw(op, &r,
-                  listed_before(place_piece(draw_told_of(op), draw_pieces(op), room.place)));
+        add_draw_result(
+            op, &r,
+            listed_before(wait_for_pieces(draw_prefix_of(op), draw_pieces(op), room.place)));
     __syncthreads(); /* all have read the result */
     if (threadIdx.x == 0) *op.result = r;
     if (!list) return;
@@ -489,12 +492,12 @@ static __device__ void prefetch_piece(const struct op_lane_draw &op, const struc
 /* A block takes from a piece; one more ends the draw of a lane. */
 template <bool MADE>
 static __global__ void __launch_bounds__(THREADS, BUSY)
-    draw_take_kernel(const struct draw_taken of, const struct page_lines all_lines)
+    draw_sample_kernel(const struct draw_call of, const struct page_lines all_lines)
 {
     __shared__ struct op_lane_draw op;
     __shared__ struct op_lane_list list;
     __shared__ struct draw_from from;
-    __shared__ struct take_room room;
+    __shared__ struct draw_sums_room room;
     __shared__ struct page_lines lines;
     __shared__ struct marked_room marked_room;
     __shared__ uint32_t turn;
@@ -517,12 +520,12 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     if (MADE && threadIdx.x < from.of.at.group)
         from.log[threadIdx.x] = __ldcg(from.of.lse + threadIdx.x);
     __syncthreads();
-    if (turn == n_piece) end_draw(op, of.list ? &list : NULL, lines, room, marked_room);
+    if (turn == n_piece) finish_draw(op, of.list ? &list : NULL, lines, room, marked_room);
     if (turn >= n_piece) {
         cp_async_wait<0>(); /* of what a bad lane does not want */
         return;
     }
-    const uint32_t word = take_piece<MADE>(op, from, turn, cut, room);
+    const uint32_t word = sample_piece<MADE>(op, from, turn, cut, room);
     if (!of.list) return;
     uint32_t n_line = page_lines_of(lines, word);
     for (int by = 16; by > 0; by /= 2) n_line += __shfl_xor_sync(~0u, n_line, by);
@@ -531,15 +534,15 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
 
 /* ---- The launcher ---- */
 
-static sac_status take(struct cuda_device *d, const struct draw_taken &of,
+static sac_status take(struct cuda_device *d, const struct draw_call &of,
                        const struct page_lines &lines)
 {
     const size_t smem = WARPS * sizeof(struct draw_room);
     const dim3 grid(of.n_piece + 1, of.n);
     if (of.shares)
-        return queue_launch(d, "draw of tokens", draw_take_kernel<true>, grid, THREADS, smem, of,
+        return queue_launch(d, "draw of tokens", draw_sample_kernel<true>, grid, THREADS, smem, of,
                             lines);
-    return queue_launch(d, "draw of tokens", draw_take_kernel<false>, grid, THREADS, smem, of,
+    return queue_launch(d, "draw of tokens", draw_sample_kernel<false>, grid, THREADS, smem, of,
                         lines);
 }
 
@@ -576,10 +579,10 @@ static bool lists_draws(const struct op_lane_draw *draw, const struct op_lane_li
 bool choose_list_drawn(struct cuda_device *d, const struct op_lane_list *op,
                        const struct op_lane_list *staged, uint32_t n)
 {
-    const void *last = queue_last(d, kernel_entry(draw_take_kernel<true>));
-    if (!last) last = queue_last(d, kernel_entry(draw_take_kernel<false>));
+    const void *last = queue_last(d, kernel_entry(draw_sample_kernel<true>));
+    if (!last) last = queue_last(d, kernel_entry(draw_sample_kernel<false>));
     if (!last) return false;
-    struct draw_taken of;
+    struct draw_call of;
     memcpy(&of, last, sizeof of);
     const struct op_lane_draw *draw = choose_staged(d, of.draw);
     bool same = of.n == n && !of.list;

@@ -13,16 +13,16 @@ typedef unsigned long long u64;
 
 /* What a piece adds up to, in the place of an op_draw_piece: for each draw lane the low word of its
  * sum of chances and, above it, how often that has passed 2^32; the items that are certain are
- * counted with the first lane's. A word says of itself whether it has been told. */
-struct draw_told {
+ * counted with the first lane's. A word says of itself whether it has been prefix. */
+struct draw_prefix {
     uint64_t word[OP_DRAW_LANES];
 };
-#define TOLD ((uint64_t)1 << 63)
-static_assert(sizeof(struct draw_told) <= sizeof(struct op_draw_piece), "there is room");
+#define DRAW_READY ((uint64_t)1 << 63)
+static_assert(sizeof(struct draw_prefix) <= sizeof(struct op_draw_piece), "there is room");
 
-static __device__ __forceinline__ struct draw_told *draw_told_of(const struct op_lane_draw &op)
+static __device__ __forceinline__ struct draw_prefix *draw_prefix_of(const struct op_lane_draw &op)
 {
-    return (struct draw_told *)op.piece;
+    return (struct draw_prefix *)op.piece;
 }
 
 static __device__ __forceinline__ uint32_t draw_pieces(const struct op_lane_draw &op)

@@ -90,11 +90,11 @@ static __device__ float find_draw_cut(const struct op_draw &op, const u64 mine[E
     return __uint_as_float(DRAW_LEAST + block_sum(n_may, room32) * DRAW_WIDTH);
 }
 
-/* For the taking: no piece has told what it adds up to. */
-static __device__ void begin_taking(const struct op_lane_draw &op, float cut)
+/* For the taking: no piece has prefix what it adds up to. */
+static __device__ void clear_prefixes(const struct op_lane_draw &op, float cut)
 {
     for (uint32_t i = threadIdx.x; i < draw_pieces(op) * OP_DRAW_LANES; i += THREADS)
-        draw_told_of(op)[i / OP_DRAW_LANES].word[i % OP_DRAW_LANES] = 0;
+        draw_prefix_of(op)[i / OP_DRAW_LANES].word[i % OP_DRAW_LANES] = 0;
     if (threadIdx.x == 0) op.state->cut = cut;
 }
 
@@ -250,7 +250,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY) draw_cut_kernel(const st
             to[k] = 0;
         }
     }
-    begin_taking(op, find_draw_cut(op.at, mine, room, room32));
+    clear_prefixes(op, find_draw_cut(op.at, mine, room, room32));
 }
 
 sac_status draw_find_cuts(struct cuda_device *d, const struct choose_spread &shares,
