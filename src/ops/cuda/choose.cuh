@@ -51,30 +51,30 @@ static inline uint32_t choose_reach(uint32_t n)
 
 /* ---- Lanes that share a block ---- */
 
-/* Rows of a batch stand behind each other in a list, so lanes i, i + n / n_mate and so on are those
+/* Rows of a batch stand behind each other in a list, so lanes i, i + n / n_lane and so on are those
  * of one KV head of several sequences, if all of these choose: a block that has them all reads the
  * pages that they have in common once. Their heads are numbered through, and are columns of matrix
  * instructions, whose sums do not depend on each other. */
 struct choose_head {
-    uint32_t mate, head;
+    uint32_t lane_i, head;
     bool is;
 };
 
 static __device__ __forceinline__ struct choose_head choose_head_of(uint32_t i, uint32_t group,
-                                                                    uint32_t n_mate)
+                                                                    uint32_t n_lane)
 {
-    const bool is = i < n_mate * group;
+    const bool is = i < n_lane * group;
     const struct choose_head h = {is ? i / group : 0, i % group, is};
     return h;
 }
 
 /* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow. */
-static inline uint32_t choose_mates(uint32_t n, uint32_t group, uint32_t n_head, uint32_t most,
-                                    uint64_t least)
+static inline uint32_t choose_lanes_per_block(uint32_t n, uint32_t group, uint32_t n_head,
+                                              uint32_t most, uint64_t least)
 {
-    uint32_t n_mate = n_head / group < most ? n_head / group : most;
-    while (n_mate > 1 && (n % n_mate || n / n_mate < least)) n_mate--;
-    return n_mate > 1 ? n_mate : 1;
+    uint32_t n_lane = n_head / group < most ? n_head / group : most;
+    while (n_lane > 1 && (n % n_lane || n / n_lane < least)) n_lane--;
+    return n_lane > 1 ? n_lane : 1;
 }
 
 /* Bits of a page's tokens [begin, end), positions of the sequence. */

@@ -19,7 +19,7 @@ static sac_status refuse_turned(struct cuda_device *d)
 #define BOX_PART  64u /* channels that are met together */
 #define BOX_STEPS (BOX_PART / 16)
 #define BOX_KINDS 4u /* of queries: halves and what rounding leaves, for either vector */
-#define BOX_MATES 8u /* lanes of a block, at most */
+#define BOX_LANES 8u /* lanes of a block, at most */
 #define BOX_TILES 4u /* of eight heads, at most */
 
 /* What a block's lanes ask, as matrix instructions want it: for each 16 channels, eight heads and
@@ -30,8 +30,8 @@ template <uint32_t TILES> struct box_query {
 };
 
 struct box_block {
-    const struct op_lane_boxes *of; /* [n_mate] in shared memory, of the same shape */
-    uint32_t n_mate;
+    const struct op_lane_boxes *of; /* [n_lane] in shared memory, of the same shape */
+    uint32_t n_lane;
 };
 
 /* Of heads from g0 on, by all threads. */
@@ -43,8 +43,8 @@ static __device__ void box_query_load(struct box_query<TILES> *to, const struct 
     for (uint32_t i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
         const uint32_t step = i / TILES, tile = i % TILES;
         const struct choose_head h =
-            choose_head_of(g0 + tile * 8 + lane / 4, b.of[0].at.group, b.n_mate);
-        const struct op_lane_boxes &op = b.of[h.mate];
+            choose_head_of(g0 + tile * 8 + lane / 4, b.of[0].at.group, b.n_lane);
+        const struct op_lane_boxes &op = b.of[h.lane_i];
         const uint32_t c = step / BOX_STEPS * BOX_PART + lane % 4 * 16 + step % BOX_STEPS * 4;
         const float4 v =
             h.is ? *(const float4 *)(op.q + h.head * op.at.head_dim + c) : make_float4(0, 0, 0, 0);
@@ -122,7 +122,7 @@ static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
     const struct op_lane_boxes &one = b.of[0];
     const uint32_t i = first + threadIdx.x % (ROWS * 16);
     bool same = true;
-    for (uint32_t m = 1; m < b.n_mate; m++) {
+    for (uint32_t m = 1; m < b.n_lane; m++) {
         const struct op_lane_boxes &op = b.of[m];
         same = same && op.at.base == one.at.base && op.at.n_page == one.at.n_page &&
                (i >= op.at.n_page * op.n_box ||
@@ -131,24 +131,24 @@ static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
     return __all_sync(~0u, same);
 }
 
-/* Tiles from head g0 on with heads of lane `mate`. */
-static __device__ __forceinline__ uint32_t tiles_of(uint32_t group, uint32_t g0, uint32_t mate)
+/* Tiles from head g0 on with heads of lane `lane_i`. */
+static __device__ __forceinline__ uint32_t tiles_of(uint32_t group, uint32_t g0, uint32_t lane_i)
 {
-    const uint32_t first = mate * group, end = first + group;
+    const uint32_t first = lane_i * group, end = first + group;
     if (end <= g0) return 0;
     return ~0u << (first > g0 ? (first - g0) / 8 : 0) & ~0u >> (31 - min((end - 1 - g0) / 8, 31u));
 }
 
-/* Scores of ROWS times 16 boxes of lane `mate` for heads from g0 on, by a warp; `same`: of all of
+/* Scores of ROWS times 16 boxes of lane `lane_i` for heads from g0 on, by a warp; `same`: of all of
  * the block's lanes. */
 template <uint32_t TILES, uint32_t ROWS>
 static __device__ __forceinline__ void box_unit(const struct box_block &b,
                                                 const struct box_query<TILES> *query, uint32_t g0,
-                                                uint32_t first, uint32_t mate, bool same)
+                                                uint32_t first, uint32_t lane_i, bool same)
 {
-    const struct op_lane_boxes &op = b.of[mate];
+    const struct op_lane_boxes &op = b.of[lane_i];
     const uint32_t lane = threadIdx.x % 32, n = op.at.n_page * op.n_box, group = op.at.group;
-    const uint32_t tiles = same ? ~0u : tiles_of(group, g0, mate);
+    const uint32_t tiles = same ? ~0u : tiles_of(group, g0, lane_i);
     const uint8_t *box[ROWS][2];
     float sum[TILES][ROWS][4] = {};
     if (first >= n || tiles == 0) return;
@@ -162,9 +162,9 @@ static __device__ __forceinline__ void box_unit(const struct box_block &b,
 #pragma unroll
     for (uint32_t k = 0; k < TILES * 2; k++) {
         const struct choose_head h =
-            choose_head_of(g0 + k / 2 * 8 + lane % 4 * 2 + k % 2, group, b.n_mate);
-        const struct op_lane_boxes &to = b.of[h.mate];
-        if (!h.is || !(same || h.mate == mate)) continue;
+            choose_head_of(g0 + k / 2 * 8 + lane % 4 * 2 + k % 2, group, b.n_lane);
+        const struct op_lane_boxes &to = b.of[h.lane_i];
+        if (!h.is || !(same || h.lane_i == lane_i)) continue;
         float *out = to.at.out + h.head * to.at.out_stride;
 #pragma unroll
         for (uint32_t r = 0; r < ROWS * 2; r++) {
@@ -177,24 +177,24 @@ static __device__ __forceinline__ void box_unit(const struct box_block &b,
 }
 
 /* A warp takes ROWS times 16 boxes at a time: the rows of its instructions, whose columns are
- * heads. Lanes i, i + n_list / n_mate and so on are a block's (choose_head). */
+ * heads. Lanes i, i + n_list / n_lane and so on are a block's (choose_head). */
 template <uint32_t TILES, uint32_t ROWS>
 static __global__ void __launch_bounds__(WARPS * 32, 2)
-    boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, uint32_t n_mate,
+    boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, uint32_t n_lane,
                  const struct choose_begin begin)
 {
-    __shared__ struct op_lane_boxes of[BOX_MATES];
+    __shared__ struct op_lane_boxes of[BOX_LANES];
     struct box_query<TILES> *query = (struct box_query<TILES> *)kernel_shared();
-    const uint32_t n = n_list / n_mate;
-    for (uint32_t m = 0; m < n_mate; m++) choose_copy(&of[m], list + blockIdx.y + m * n);
+    const uint32_t n = n_list / n_lane;
+    for (uint32_t m = 0; m < n_lane; m++) choose_copy(&of[m], list + blockIdx.y + m * n);
     kernel_begin();
     __syncthreads();
     for (uint32_t i = blockIdx.y; i < begin.n; i += n)
         choose_clear(begin.list[i], blockIdx.x, gridDim.x);
-    const struct box_block b = {of, n_mate};
-    const uint32_t n_head = n_mate * of[0].at.group, step = gridDim.x * WARPS * ROWS * 16;
+    const struct box_block b = {of, n_lane};
+    const uint32_t n_head = n_lane * of[0].at.group, step = gridDim.x * WARPS * ROWS * 16;
     uint32_t n_box = 0;
-    for (uint32_t m = 0; m < n_mate; m++) n_box = max(n_box, of[m].at.n_page * of[m].n_box);
+    for (uint32_t m = 0; m < n_lane; m++) n_box = max(n_box, of[m].at.n_page * of[m].n_box);
     for (uint32_t g0 = 0; g0 < n_head; g0 += TILES * 8) {
         __syncthreads(); /* nobody reads those of the heads before any more */
         box_query_load(query, b, g0);
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
         for (uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * ROWS * 16; first < n_box;
              first += step) {
             const bool same = boxes_are_same<ROWS>(b, first);
-            for (uint32_t m = 0; m < (same ? 1 : n_mate); m++)
+            for (uint32_t m = 0; m < (same ? 1 : n_lane); m++)
                 box_unit<TILES, ROWS>(b, query, g0, first, m, same);
         }
     }
@@ -217,31 +217,31 @@ static bool boxes_are_aligned(const struct op_lane_boxes *op)
 
 struct box_launch {
     const struct op_lane_boxes *list;
-    uint32_t n, n_mate, n_box, head_dim;
+    uint32_t n, n_lane, n_box, head_dim;
 };
 
 template <uint32_t TILES, uint32_t ROWS>
 static sac_status launch_boxes(struct cuda_device *d, const struct box_launch &l)
 {
     const struct choose_begin begin = choose_absorb_begin(d);
-    const uint32_t n = l.n / l.n_mate, each = WARPS * ROWS * 16;
+    const uint32_t n = l.n / l.n_lane, each = WARPS * ROWS * 16;
     const uint32_t n_need = (l.n_box + each - 1) / each, most = BOXES_BUSY * d->n_sm / n + 1;
     return queue_launch(d, "scores of pages", boxes_kernel<TILES, ROWS>,
                         dim3(n_need < most ? n_need : most, n), WARPS * 32,
-                        l.head_dim / 16 * sizeof(struct box_query<TILES>), l.list, l.n, l.n_mate,
+                        l.head_dim / 16 * sizeof(struct box_query<TILES>), l.list, l.n, l.n_lane,
                         begin);
 }
 
 /* Lanes of a block, where there is work for all multiprocessors then. */
-static uint32_t count_box_mates(const struct cuda_device *d, const struct op_lane_boxes *op,
-                                uint32_t n, uint32_t n_box)
+static uint32_t box_lanes_per_block(const struct cuda_device *d, const struct op_lane_boxes *op,
+                                    uint32_t n, uint32_t n_box)
 {
     for (uint32_t i = 1; i < n; i++)
         if (op[i].at.group != op->at.group || op[i].at.head_dim != op->at.head_dim ||
             op[i].n_box != op->n_box)
             return 1;
-    return choose_mates(n, op->at.group, op->at.head_dim > 128 ? 16 : BOX_TILES * 8, BOX_MATES,
-                        (uint64_t)d->n_sm * WARPS * 32 / n_box + 1);
+    return choose_lanes_per_block(n, op->at.group, op->at.head_dim > 128 ? 16 : BOX_TILES * 8,
+                                  BOX_LANES, (uint64_t)d->n_sm * WARPS * 32 / n_box + 1);
 }
 
 sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n)
@@ -258,9 +258,10 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     const struct op_lane_boxes *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     most = choose_reach(most);
-    const struct box_launch l = {list, n, count_box_mates(d, op, n, most), most, op->at.head_dim};
-    if (l.n_mate * op->at.group > 16) return launch_boxes<4, 2>(d, l);
-    if (l.n_mate * op->at.group > 8) return launch_boxes<2, 2>(d, l);
+    const struct box_launch l = {list, n, box_lanes_per_block(d, op, n, most), most,
+                                 op->at.head_dim};
+    if (l.n_lane * op->at.group > 16) return launch_boxes<4, 2>(d, l);
+    if (l.n_lane * op->at.group > 8) return launch_boxes<2, 2>(d, l);
     const bool many = (uint64_t)most * n > (uint64_t)d->n_sm * WARPS * 32;
     return many ? launch_boxes<1, 2>(d, l) : launch_boxes<1, 1>(d, l);
 }

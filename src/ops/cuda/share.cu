@@ -23,7 +23,7 @@
 #include <float.h>
 
 #define WARPS  4u
-#define MATES  4u /* lanes of a block, at most */
+#define LANES_MAX 4u /* lanes of a block, at most */
 #define BUSY   4u /* blocks of a multiprocessor at once */
 #define STAGES 4u /* pages of a warp that are in shared memory, or on their way there */
 #define SPREAD 256u
@@ -31,17 +31,18 @@
 
 /* ---- Pieces ---- */
 
-/* What is met: a piece of pages, of lane `mate` among others, for the block's rows r0 .. r0 + n_row
+/* What is met: a piece of pages, of lane `lane_i` among others, for the block's rows r0 .. r0 +
+ * n_row
  * - 1. */
 struct share_piece {
-    uint32_t piece, mate, r0, n_row;
+    uint32_t piece, lane_i, r0, n_row;
 };
 
 /* The row of the block that is number i of those, or NULL. */
 static __device__ __forceinline__ const struct share_row *
 share_row_of(const struct share_block &b, const struct share_piece &of, uint32_t i)
 {
-    return i < of.n_row && b.row[of.r0 + i].mate != UINT32_MAX ? &b.row[of.r0 + i] : NULL;
+    return i < of.n_row && b.row[of.r0 + i].lane_i != UINT32_MAX ? &b.row[of.r0 + i] : NULL;
 }
 
 /* What comes of a piece's pages 2 (lane % 4) and the one behind it, for a head. */
@@ -243,7 +244,7 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
                                                      const struct share_piece &of)
 {
     using room_of = struct share_room<D>;
-    const struct op_share_planes &op = b.of[of.mate].at;
+    const struct op_share_planes &op = b.of[of.lane_i].at;
     const uint32_t lane = threadIdx.x % 32, n = share_count(op, of.piece);
     if (n == 0) return;
     room_of &room = ((room_of *)kernel_shared())[threadIdx.x / 32];
@@ -301,7 +302,7 @@ static __device__ __forceinline__ void share_by_block(const struct share_block &
                                                       const struct share_piece &of)
 {
     __shared__ struct exp_sum room[SHARE_PAGES][SHARE_ROWS];
-    const struct op_share_planes op = b.of[of.mate].at;
+    const struct op_share_planes op = b.of[of.lane_i].at;
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, p = threadIdx.x / 32;
     const uint32_t n = share_count(op, of.piece);
     const auto page_at = [&](uint32_t i) {
@@ -337,49 +338,49 @@ static __device__ bool share_is_same(const struct share_block &b, uint32_t piece
     const uint32_t lane = threadIdx.x % 32, n = share_count(b.of[0].at, piece);
     const uint32_t at = piece * SHARE_PAGES + min(lane, n - 1);
     bool same = true;
-    if (b.n_mate == 1 || n == 0) return b.n_mate == 1;
-    uint32_t id[MATES];
+    if (b.n_lane == 1 || n == 0) return b.n_lane == 1;
+    uint32_t id[LANES_MAX];
 #pragma unroll
-    for (uint32_t m = 0; m < MATES; m++) {
-        const struct op_share_planes &op = b.of[min(m, b.n_mate - 1)].at;
+    for (uint32_t m = 0; m < LANES_MAX; m++) {
+        const struct op_share_planes &op = b.of[min(m, b.n_lane - 1)].at;
         same = same && op.base == b.of[0].at.base && share_count(op, piece) == n;
         id[m] = same ? op.page[at] : 0;
     }
 #pragma unroll
-    for (uint32_t m = 1; m < MATES; m++) same = same && id[m] == id[0];
+    for (uint32_t m = 1; m < LANES_MAX; m++) same = same && id[m] == id[0];
     return __all_sync(~0u, same);
 }
 
 /* APART: a block has a piece, else each of its warps; sums do not tell. Lanes i, i + n_list /
- * n_mate and so on are a block's (choose_head). Blocks of all lanes have the same pieces at the
+ * n_lane and so on are a block's (choose_head). Blocks of all lanes have the same pieces at the
  * same time, so that sequences which share pages find them in the cache. */
 template <uint32_t D, bool APART>
 static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D > 128 ? 1
                                                                              : APART ? 2
                                                                                      : BUSY)
-    share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_mate,
+    share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_lane,
                         const struct choose_begin begins)
 {
-    __shared__ struct op_lane_shares of[MATES];
+    __shared__ struct op_lane_shares of[LANES_MAX];
     __shared__ struct share_row row[SHARE_ROWS];
     struct share_query<D> &query =
         *(struct share_query<D> *)(kernel_shared() + share_rooms<D, APART>());
-    const uint32_t n = n_list / n_mate, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
-    for (uint32_t m = 0; m < n_mate; m++) choose_copy(&of[m], list + blockIdx.x + m * n);
+    const uint32_t n = n_list / n_lane, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
+    for (uint32_t m = 0; m < n_lane; m++) choose_copy(&of[m], list + blockIdx.x + m * n);
     kernel_begin();
     __syncthreads();
     for (uint32_t i = blockIdx.x; i < begins.n; i += n)
         choose_clear(begins.list[i], blockIdx.y, gridDim.y);
-    const struct share_block b = {of, row, n_mate, of[0].at.group};
+    const struct share_block b = {of, row, n_lane, of[0].at.group};
     uint32_t n_page = 0;
-    for (uint32_t m = 0; m < n_mate; m++) n_page = max(n_page, of[m].at.n_page);
-    for (uint32_t g0 = 0; g0 < n_mate * b.group; g0 += SHARE_ROWS) {
+    for (uint32_t m = 0; m < n_lane; m++) n_page = max(n_page, of[m].at.n_page);
+    for (uint32_t g0 = 0; g0 < n_lane * b.group; g0 += SHARE_ROWS) {
         share_heads_load(&query, b, g0);
         for (uint32_t p = blockIdx.y * each + (APART ? 0 : warp); p < share_pieces(n_page);
              p += gridDim.y * each) {
             const bool same = share_is_same(b, p);
-            const uint32_t n_row = same ? min(n_mate * b.group - g0, SHARE_ROWS) : b.group;
-            for (uint32_t m = 0; m < (same ? 1 : n_mate); m++) {
+            const uint32_t n_row = same ? min(n_lane * b.group - g0, SHARE_ROWS) : b.group;
+            for (uint32_t m = 0; m < (same ? 1 : n_lane); m++) {
                 if constexpr (APART)
                     share_by_block(b, query, {p, m, m * b.group, n_row});
                 else
@@ -489,17 +490,18 @@ struct choose_folds choose_absorb_folds(struct cuda_device *d, const struct op_l
 
 /* Lanes of a block: as many as have room in an instruction's rows, where there is work for all
  * then. */
-static uint32_t count_mates(const struct cuda_device *d, const struct op_lane_shares *op,
-                            uint32_t n, uint32_t n_block)
+static uint32_t lanes_per_block(const struct cuda_device *d, const struct op_lane_shares *op,
+                                uint32_t n, uint32_t n_block)
 {
     for (uint32_t i = 1; i < n; i++)
         if (op[i].at.group != op->at.group) return 1;
-    return choose_mates(n, op->at.group, SHARE_ROWS, MATES, (uint64_t)BUSY * d->n_sm / n_block);
+    return choose_lanes_per_block(n, op->at.group, SHARE_ROWS, LANES_MAX,
+                                  (uint64_t)BUSY * d->n_sm / n_block);
 }
 
 struct share_launch {
     const struct op_lane_shares *list;
-    uint32_t n, n_mate;
+    uint32_t n, n_lane;
     dim3 grid;
 };
 
@@ -510,7 +512,7 @@ static sac_status launch_blocks(struct cuda_device *d, const struct share_launch
     return queue_launch(d, "logits by first planes", share_logits_kernel<D, APART>, l.grid,
                         (APART ? SHARE_PAGES : WARPS) * 32,
                         share_rooms<D, APART>() + sizeof(struct share_query<D>), l.list, l.n,
-                        l.n_mate, begins);
+                        l.n_lane, begins);
 }
 
 /* With few pieces all pages of one are read at the same time. */
@@ -521,10 +523,10 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
     const bool apart = (uint64_t)n * share_pieces(n_page) <= (uint64_t)BUSY * d->n_sm;
     const uint32_t n_need =
         apart ? share_pieces(n_page) : (share_pieces(n_page) + WARPS - 1) / WARPS;
-    const uint32_t n_mate = apart ? 1 : count_mates(d, op, n, n_need);
-    const uint32_t most = choose_larger(BUSY * d->n_sm / (n / n_mate), 1);
-    const struct share_launch l = {list, n, n_mate,
-                                   dim3(n / n_mate, n_need < most ? n_need : most)};
+    const uint32_t n_lane = apart ? 1 : lanes_per_block(d, op, n, n_need);
+    const uint32_t most = choose_larger(BUSY * d->n_sm / (n / n_lane), 1);
+    const struct share_launch l = {list, n, n_lane,
+                                   dim3(n / n_lane, n_need < most ? n_need : most)};
     return apart ? launch_blocks<D, true>(d, l) : launch_blocks<D, false>(d, l);
 }
 

@@ -15,13 +15,13 @@
 struct share_row {
     uint8_t *exps;
     float *top, *page_sum, *sum;
-    uint32_t mate; /* whose head it is; UINT32_MAX: there is none */
+    uint32_t lane_i; /* whose head it is; UINT32_MAX: there is none */
 };
 
 struct share_block {
-    const struct op_lane_shares *of; /* [n_mate] in shared memory, of groups of the same size */
+    const struct op_lane_shares *of; /* [n_lane] in shared memory, of groups of the same size */
     struct share_row *row;           /* there: of the heads at hand */
-    uint32_t n_mate, group;
+    uint32_t n_lane, group;
 };
 
 /* Channel c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D /
@@ -59,17 +59,17 @@ static __device__ void share_heads_load(struct share_query<D> *to, const struct 
     constexpr uint32_t n_word = D / 64;
     __syncthreads(); /* nobody reads those of the heads before any more */
     if (threadIdx.x < SHARE_ROWS) {
-        const struct choose_head h = choose_head_of(g0 + threadIdx.x, b.group, b.n_mate);
-        const struct op_share_planes &op = b.of[h.mate].at;
+        const struct choose_head h = choose_head_of(g0 + threadIdx.x, b.group, b.n_lane);
+        const struct op_share_planes &op = b.of[h.lane_i].at;
         b.row[threadIdx.x] = {choose_exps(op, h.head), choose_tops(op, h.head),
-                              choose_sums(op, h.head), b.of[h.mate].sum + h.head,
-                              h.is ? h.mate : UINT32_MAX};
+                              choose_sums(op, h.head), b.of[h.lane_i].sum + h.head,
+                              h.is ? h.lane_i : UINT32_MAX};
     }
     for (uint32_t i = threadIdx.x; i < n_word * 4 * SHARE_ROWS * 4; i += blockDim.x) {
         const uint32_t j = i % 4, r = i / 4 % SHARE_ROWS, u = i / (4 * SHARE_ROWS) % n_word;
         const uint32_t s = i / (4 * SHARE_ROWS * n_word);
-        const struct choose_head h = choose_head_of(g0 + r, b.group, b.n_mate);
-        const struct op_share_planes &op = b.of[h.mate].at;
+        const struct choose_head h = choose_head_of(g0 + r, b.group, b.n_lane);
+        const struct op_share_planes &op = b.of[h.lane_i].at;
         const float *from = op.q + h.head * D + share_channel<D>(j, u, s);
         const float4 v = h.is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
         const float by = op.scale * share_fit(s);
