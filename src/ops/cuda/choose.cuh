@@ -211,23 +211,23 @@ static __device__ __forceinline__ float *choose_sums(const struct op_share_plane
     return choose_tops(op, op.group + head);
 }
 
-#define CHOOSE_LOOKS 8u /* at sums of pieces, by a thread together */
+#define CHOOSE_BATCH 8u /* at sums of pieces, by a thread together */
 
 /* What powers of head g add up to, as a power of two: from the sums of their pieces, by a warp. */
 static __device__ __forceinline__ float choose_log(const struct op_lane_shares &of, uint32_t g)
 {
     const uint32_t n = share_pieces(of.at.n_page), group = of.at.group;
     float most = -FLT_MAX, sum = 0;
-    for (uint32_t p = threadIdx.x % 32; p < n; p += 32 * CHOOSE_LOOKS) {
-        float x[CHOOSE_LOOKS], high = most;
+    for (uint32_t p = threadIdx.x % 32; p < n; p += 32 * CHOOSE_BATCH) {
+        float x[CHOOSE_BATCH], high = most;
 #pragma unroll
-        for (uint32_t i = 0; i < CHOOSE_LOOKS; i++)
+        for (uint32_t i = 0; i < CHOOSE_BATCH; i++)
             x[i] = p + i * 32 < n ? __ldcg(of.sum + (size_t)(p + i * 32) * group + g) : -INFINITY;
 #pragma unroll
-        for (uint32_t i = 0; i < CHOOSE_LOOKS; i++) high = fmaxf(high, x[i]);
+        for (uint32_t i = 0; i < CHOOSE_BATCH; i++) high = fmaxf(high, x[i]);
         sum *= exp2_fast(most - high);
 #pragma unroll
-        for (uint32_t i = 0; i < CHOOSE_LOOKS; i++) sum += exp2_fast(x[i] - high);
+        for (uint32_t i = 0; i < CHOOSE_BATCH; i++) sum += exp2_fast(x[i] - high);
         most = high;
     }
     float high = most;
@@ -315,8 +315,8 @@ static __device__ __forceinline__ uint32_t choose_weight(const struct op_share_p
 }
 
 /* Adds those of four tokens: of the first and the third, and of the others. */
-static __device__ __forceinline__ void choose_meet(uint32_t share[2], uint32_t exps,
-                                                   uint32_t weight)
+static __device__ __forceinline__ void choose_accumulate(uint32_t share[2], uint32_t exps,
+                                                         uint32_t weight)
 {
     share[0] = h2_fma(exps << 7 & 0x7f807f80u, weight, share[0]);
     share[1] = h2_fma(exps >> 1 & 0x7f807f80u, weight, share[1]);
@@ -336,8 +336,8 @@ static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
     for (uint32_t g = 0; g < op.group; g++) {
         const uint2 e = *(const uint2 *)(choose_exps(op, g) + i);
         const uint32_t weight = choose_weight(op, choose_over(op, log, g, page), most);
-        choose_meet(sum, e.x, weight);
-        choose_meet(sum + 2, e.y, weight);
+        choose_accumulate(sum, e.x, weight);
+        choose_accumulate(sum + 2, e.y, weight);
     }
 #pragma unroll
     for (uint32_t k = 0; k < CHOOSE_TOKENS; k++) {

@@ -50,8 +50,8 @@ static __device__ __forceinline__ uint32_t draw_low(const struct draw_part &of, 
 }
 
 /* What a warp has in shared memory, one behind the other: exponentials of some heads, of each lane
- * / 4 the 128 bytes of four pages; then shares, likewise, as halves (choose_meet), and places of
- * what is taken, behind each other. */
+ * / 4 the 128 bytes of four pages; then shares, likewise, as halves (choose_accumulate), and places
+ * of what is taken, behind each other. */
 struct draw_room {
     union {
         uint4 exps[HEADS][STRETCH / 16];
@@ -141,8 +141,9 @@ static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 
             const uint32_t weight[TURNS / 2] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (uint32_t s = 0; s < TURNS; s++)
-                choose_meet(share[s], ((const uint32_t *)&room.exps[g][i * 8 + (s ^ i)])[lane % 4],
-                            weight[s / 2]);
+                choose_accumulate(share[s],
+                                  ((const uint32_t *)&room.exps[g][i * 8 + (s ^ i)])[lane % 4],
+                                  weight[s / 2]);
         }
         __syncwarp(); /* nobody reads it any more */
         if (g0 + HEADS < group) fetch_heads(room, at, g0 + HEADS, page0);
