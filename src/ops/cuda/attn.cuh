@@ -82,8 +82,8 @@ __device__ __forceinline__ uint32_t attn_segment_of(const struct segment_view *s
 }
 
 /* Channel c of a query as it waits_for_team a segment. */
-__device__ __forceinline__ float attn_turned(const float *q, uint32_t c,
-                                             const struct segment_view *s, struct segment_rope rope)
+__device__ __forceinline__ float
+attn_rotated(const float *q, uint32_t c, const struct segment_view *s, struct segment_rope rope)
 {
     if (!s || !s->cos || c >= rope.n_rot) return q[c];
     const uint32_t half = rope.n_rot / 2;

@@ -414,7 +414,7 @@ struct decode_way {   /* how pages come */
 /* Block x of job y. */
 template <int F, int D, int W>
 __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
-    attn_decode_kernel(const struct attn_call call, const struct heads_new fresh,
+    attn_decode_kernel(const struct attn_call call, const struct heads_pending fresh,
                        const struct decode_way way, const struct decode_job *jobs, float *scratch,
                        uint32_t *tally)
 {
@@ -636,7 +636,7 @@ static struct decode_lists stage_lists(struct cuda_device *d, const struct op_at
 
 struct decode_launch {
     struct attn_call call;
-    struct heads_new fresh;
+    struct heads_pending fresh;
     bool early;
     struct decode_job *job;  /* on the device */
     struct decode_job *host; /* the same, on its way there */

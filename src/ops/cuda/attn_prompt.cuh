@@ -331,7 +331,7 @@ __device__ void store_query(uint8_t *smem, const struct prompt_block &b, uint32_
         if (head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row) {
             const float *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
                              (size_t)(b.head0 + head) * D;
-            for (uint32_t c = 0; c < 8; c++) x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
+            for (uint32_t c = 0; c < 8; c++) x[c] = attn_rotated(q, piece * 8 + c, s, b.call->rope);
         }
         *(uint4 *)(smem + tile_at(size::rows, row, piece)) =
             make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]), half_pack<H>(x[4], x[5]),

@@ -108,7 +108,7 @@ template <int D> __device__ __forceinline__ uint32_t swizzle(uint32_t t)
 /* All loads are under way together. */
 template <int D, int W>
 __device__ void load_rows(struct decode_rows<D> *to, const struct attn_call &c,
-                          const struct heads_new &fresh, const struct decode_job &job)
+                          const struct heads_pending &fresh, const struct decode_job &job)
 {
     constexpr uint32_t n_thread = W * 32, n = (HEADS + 2) * D;
     constexpr uint32_t n_each = (n + n_thread - 1) / n_thread;
@@ -150,7 +150,7 @@ __device__ void decode_query(struct decode_warp<D> &w, const struct attn_call &c
         for (int i = 0; i < 4; i++) x[i] = q[at + i];
 #pragma unroll 1 /* few queries turn here, and all loads at once take a hundred registers */
         for (uint32_t i = 0; turns && i < 4; i++) {
-            const float y = attn_turned(q, at + i, s, c.rope);
+            const float y = attn_rotated(q, at + i, s, c.rope);
 #pragma unroll
             for (uint32_t k = 0; k < 4; k++) x[k] = k == i ? y : x[k];
         }
@@ -368,7 +368,7 @@ __device__ __forceinline__ void unit_add(struct decode_warp<D> &w, const float x
 
 struct decode_view { /* of a block */
     const struct attn_call *call;
-    const struct heads_new *fresh;
+    const struct heads_pending *fresh;
     const struct decode_job *job;
     uint32_t first;              /* position of the first token that is seen */
     uint32_t n_staged, n_single; /* units of pages, of single tokens */

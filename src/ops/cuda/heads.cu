@@ -15,7 +15,7 @@
 
 /* ---- Rotation ---- */
 
-static __device__ void turn_head(const struct op_rope &op, uint32_t row, uint32_t head)
+static __device__ void rotate_head(const struct op_rope &op, uint32_t row, uint32_t head)
 {
     const uint32_t half = op.n_rot / 2;
     float *x = op.x + row * op.x_stride + (size_t)head * op.head_dim;
@@ -23,22 +23,22 @@ static __device__ void turn_head(const struct op_rope &op, uint32_t row, uint32_
         float *a = x + (op.interleaved ? 2 * c : c), *b = a + (op.interleaved ? 1 : half);
         const float cosine = op.cos[(size_t)row * half + c], sine = op.sin[(size_t)row * half + c];
         const float va = *a, vb = *b;
-        *a = heads_turn(va, vb, cosine, -sine);
-        *b = heads_turn(vb, va, cosine, sine);
+        *a = rope_rotate(va, vb, cosine, -sine);
+        *b = rope_rotate(vb, va, cosine, sine);
     }
 }
 
-static __global__ void __launch_bounds__(WARPS * 32) turn_kernel(const struct op_rope op)
+static __global__ void __launch_bounds__(WARPS * 32) rope_kernel(const struct op_rope op)
 {
     kernel_begin();
     const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
-    if (head < op.n_head) turn_head(op, blockIdx.x, head);
+    if (head < op.n_head) rotate_head(op, blockIdx.x, head);
 }
 
 sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op)
 {
     if (op->n_head == 0 || op->n_rot == 0 || op->n_row == 0) return SAC_OK;
-    return queue_launch(d, "rotation", turn_kernel,
+    return queue_launch(d, "rotation", rope_kernel,
                         dim3(op->n_row, (op->n_head + WARPS - 1) / WARPS), WARPS * 32, 0, *op);
 }
 
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct w
     if (head >= n_query + c.n_kv_head) return;
     const struct write_run run = c.run[blockIdx.z];
     const uint32_t row = run.row0 + blockIdx.x;
-    if (c.turn.n_head) turn_head(c.turn, row, head);
+    if (c.turn.n_head) rotate_head(c.turn, row, head);
     __syncwarp();
     if (head >= n_query) write_head(c, run, row, head - n_query);
 }
@@ -123,28 +123,28 @@ static __device__ __forceinline__ float4 end_values(const struct end_head &of, u
 }
 
 /* They turn: neighbours are pairs. */
-static __device__ __forceinline__ float4 turn_pairs(const struct op_rope &turn, uint32_t row,
-                                                    uint32_t c, float4 x)
+static __device__ __forceinline__ float4 rotate_pairs(const struct op_rope &turn, uint32_t row,
+                                                      uint32_t c, float4 x)
 {
     const size_t at = ((size_t)row * turn.n_rot + c) / 2;
     const float2 cosine = *(const float2 *)(turn.cos + at), sine = *(const float2 *)(turn.sin + at);
     return make_float4(
-        heads_turn(x.x, x.y, cosine.x, -sine.x), heads_turn(x.y, x.x, cosine.x, sine.x),
-        heads_turn(x.z, x.w, cosine.y, -sine.y), heads_turn(x.w, x.z, cosine.y, sine.y));
+        rope_rotate(x.x, x.y, cosine.x, -sine.x), rope_rotate(x.y, x.x, cosine.x, sine.x),
+        rope_rotate(x.z, x.w, cosine.y, -sine.y), rope_rotate(x.w, x.z, cosine.y, sine.y));
 }
 
 /* The others of their pairs lie half of what turns further on, or back. */
-static __device__ __forceinline__ float4 turn_halves(const struct op_rope &turn, uint32_t row,
-                                                     uint32_t c, float4 x, float4 other)
+static __device__ __forceinline__ float4 rotate_halves(const struct op_rope &turn, uint32_t row,
+                                                       uint32_t c, float4 x, float4 other)
 {
     const uint32_t half = turn.n_rot / 2;
     const size_t at = (size_t)row * half + c % half;
     const float4 cosine = *(const float4 *)(turn.cos + at), sine = *(const float4 *)(turn.sin + at);
     const bool first = c < half;
-    return make_float4(heads_turn(x.x, other.x, cosine.x, first ? -sine.x : sine.x),
-                       heads_turn(x.y, other.y, cosine.y, first ? -sine.y : sine.y),
-                       heads_turn(x.z, other.z, cosine.z, first ? -sine.z : sine.z),
-                       heads_turn(x.w, other.w, cosine.w, first ? -sine.w : sine.w));
+    return make_float4(rope_rotate(x.x, other.x, cosine.x, first ? -sine.x : sine.x),
+                       rope_rotate(x.y, other.y, cosine.y, first ? -sine.y : sine.y),
+                       rope_rotate(x.z, other.z, cosine.z, first ? -sine.z : sine.z),
+                       rope_rotate(x.w, other.w, cosine.w, first ? -sine.w : sine.w));
 }
 
 /* Four channels of a row from c on are x. */
@@ -181,9 +181,9 @@ static __device__ __forceinline__ void end_rows(const struct end_head &of, uint3
         for (uint32_t row = row0 + first; row < row_end; row += beside) {
             float4 x = end_values(of, row, c, by);
             if (turns && turn.interleaved)
-                x = turn_pairs(turn, row, c, x);
+                x = rotate_pairs(turn, row, c, x);
             else if (turns)
-                x = turn_halves(turn, row, c, x, end_values(of, row, other, other_by));
+                x = rotate_halves(turn, row, c, x, end_values(of, row, other, other_by));
             end_put(of, row, c, x);
         }
     }
@@ -233,7 +233,7 @@ static bool absorb_ends(struct end_call *out, struct cuda_device *d, const struc
 }
 
 /* Whether these are the keys of that rotation, and all of its rows. */
-static bool is_turned_by(const struct op_kv_write *op, const struct op_rope *turn)
+static bool is_rotated_by(const struct op_kv_write *op, const struct op_rope *turn)
 {
     const struct page_geom *g = op->geom;
     uint32_t n_row = 0;
@@ -290,8 +290,8 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     c.type_v = g->type_v;
     /* Room first: where there is none, the row is flushed, and the rotation with it. */
     TRY(stage_reserve(d, op->n_run * (sizeof(struct write_run) + STAGE_ALIGN)));
-    const struct op_rope *turn = (const struct op_rope *)queue_last(d, kernel_entry(turn_kernel));
-    if (turn && is_turned_by(op, turn)) {
+    const struct op_rope *turn = (const struct op_rope *)queue_last(d, kernel_entry(rope_kernel));
+    if (turn && is_rotated_by(op, turn)) {
         c.turn = *turn;
         queue_drop_last(d);
         is_left = absorb_ends(&ends, d, &c);
@@ -326,7 +326,7 @@ static bool is_written_by(const struct cuda_device *d, const struct op_attn *op,
     return true;
 }
 
-bool heads_absorb(struct cuda_device *d, const struct op_attn *op, struct heads_new *out)
+bool heads_absorb(struct cuda_device *d, const struct op_attn *op, struct heads_pending *out)
 {
     const struct write_call *c =
         (const struct write_call *)queue_last(d, kernel_entry(write_kernel));

@@ -9,7 +9,7 @@
 #define FEW        256u
 #define BOXES_BUSY 2u /* blocks of a multiprocessor at once */
 
-static sac_status refuse_turned(struct cuda_device *d)
+static sac_status refuse_segments(struct cuda_device *d)
 {
     return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing among keys that wait for a turned query");
 }
@@ -248,7 +248,7 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (op[i].turn || op[i].at.frame_of) return refuse_turned(d);
+        if (op[i].turn || op[i].at.frame_of) return refuse_segments(d);
         if (op[i].n_box > 2)
             return device_fail(d, SAC_ERR_UNSUPPORTED, "more than two boxes of a page");
         if (!boxes_are_aligned(&op[i]))
@@ -290,7 +290,7 @@ sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (op[i].n_segment || op[i].keys.frames.of) return refuse_turned(d);
+        if (op[i].n_segment || op[i].keys.frames.of) return refuse_segments(d);
         most = choose_larger(most, op[i].keys.n_page);
     }
     const struct op_lane_logits *list = choose_stage(d, op, n);
