@@ -1,10 +1,11 @@
-/* heads.cu: what is done to each head of a row ahead of attention: queries and keys turn, and keys and
- * values are written to the row's own page, bit for bit as attn_ref.c says.
+/* heads.cu: what is done to each head of a row ahead of attention: queries and keys rope, and keys
+ * and values are written to the row's own page, bit for bit as attn_ref.c says.
  *
  * A rotation that is the last thing noted when its keys are written is done by the launch that
- * writes them: the same arithmetic, and one launch instead of two; so are the ends of the linear layer
- * that makes them, of prompt rows, if they are what was noted before. And both are done by the launch
- * that attends, if that is what comes next, for decode rows whose queries nobody reads behind it. */
+ * writes them: the same arithmetic, and one launch instead of two; so are the ends of the linear
+ * layer that makes them, of prompt rows, if they are what was noted before. And both are done by
+ * the launch that attends, if that is what comes next, for decode rows whose queries nobody reads
+ * behind it. */
 #include "ops/cuda/heads.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/mma.cuh"
@@ -56,7 +57,7 @@ struct write_call {          /* struct op_kv_write, for runs of equally many row
     uint32_t n_run, n_row; /* of each run */
     uint32_t n_kv_head, head_dim;
     sac_kv_type type_k, type_v;
-    struct op_rope turn; /* of queries and keys, the keys last; n_head 0: that is done */
+    struct op_rope rope; /* of queries and keys, the keys last; n_head 0: that is done */
 };
 
 /* Where a row's head lies in its page: keys, and values c.tail_v bytes behind them. */
@@ -84,19 +85,19 @@ static __device__ void write_head(const struct write_call &c, const struct write
 static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct write_call c)
 {
     kernel_begin();
-    const uint32_t n_query = c.turn.n_head ? c.turn.n_head - c.n_kv_head : 0;
+    const uint32_t n_query = c.rope.n_head ? c.rope.n_head - c.n_kv_head : 0;
     const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (head >= n_query + c.n_kv_head) return;
     const struct write_run run = c.run[blockIdx.z];
     const uint32_t row = run.row0 + blockIdx.x;
-    if (c.turn.n_head) rotate_head(c.turn, row, head);
+    if (c.rope.n_head) rotate_head(c.rope, row, head);
     __syncwarp();
     if (head >= n_query) write_head(c, run, row, head - n_query);
 }
 
 /* ---- Ends of queries, keys and values ---- */
 
-/* What the linear layer's sums become of the three, which turn and are written on the way. */
+/* What the linear layer's sums become of the three, which rope and are written on the way. */
 struct end_call {
     struct write_call write;
     struct finish_args part[3];
@@ -110,7 +111,7 @@ struct end_head {
     uint32_t h;
 };
 
-/* Four channels of a row from c on, before they turn. */
+/* Four channels of a row from c on, before they rope. */
 static __device__ __forceinline__ float4 end_values(const struct end_head &of, uint32_t row,
                                                     uint32_t c, float4 by)
 {
@@ -122,24 +123,24 @@ static __device__ __forceinline__ float4 end_values(const struct end_head &of, u
                        linear_value(a.end, o + 3, v.w, 0, 0));
 }
 
-/* They turn: neighbours are pairs. */
-static __device__ __forceinline__ float4 rotate_pairs(const struct op_rope &turn, uint32_t row,
+/* They rope: neighbours are pairs. */
+static __device__ __forceinline__ float4 rotate_pairs(const struct op_rope &rope, uint32_t row,
                                                       uint32_t c, float4 x)
 {
-    const size_t at = ((size_t)row * turn.n_rot + c) / 2;
-    const float2 cosine = *(const float2 *)(turn.cos + at), sine = *(const float2 *)(turn.sin + at);
+    const size_t at = ((size_t)row * rope.n_rot + c) / 2;
+    const float2 cosine = *(const float2 *)(rope.cos + at), sine = *(const float2 *)(rope.sin + at);
     return make_float4(
         rope_rotate(x.x, x.y, cosine.x, -sine.x), rope_rotate(x.y, x.x, cosine.x, sine.x),
         rope_rotate(x.z, x.w, cosine.y, -sine.y), rope_rotate(x.w, x.z, cosine.y, sine.y));
 }
 
 /* The others of their pairs lie half of what turns further on, or back. */
-static __device__ __forceinline__ float4 rotate_halves(const struct op_rope &turn, uint32_t row,
+static __device__ __forceinline__ float4 rotate_halves(const struct op_rope &rope, uint32_t row,
                                                        uint32_t c, float4 x, float4 other)
 {
-    const uint32_t half = turn.n_rot / 2;
+    const uint32_t half = rope.n_rot / 2;
     const size_t at = (size_t)row * half + c % half;
-    const float4 cosine = *(const float4 *)(turn.cos + at), sine = *(const float4 *)(turn.sin + at);
+    const float4 cosine = *(const float4 *)(rope.cos + at), sine = *(const float4 *)(rope.sin + at);
     const bool first = c < half;
     return make_float4(rope_rotate(x.x, other.x, cosine.x, first ? -sine.x : sine.x),
                        rope_rotate(x.y, other.y, cosine.y, first ? -sine.y : sine.y),
@@ -168,22 +169,22 @@ static __device__ __forceinline__ void end_rows(const struct end_head &of, uint3
                                                 uint32_t row_end)
 {
     const struct finish_args &a = of.op.part[of.part];
-    const struct op_rope &turn = of.op.write.turn;
-    const uint32_t lane = threadIdx.x % 32, d = of.op.write.head_dim, half = turn.n_rot / 2;
+    const struct op_rope &rope = of.op.write.rope;
+    const uint32_t lane = threadIdx.x % 32, d = of.op.write.head_dim, half = rope.n_rot / 2;
     const uint32_t beside = d / 4 < 32 ? 32 / (d / 4) : 1, first = lane / (d / 4);
     if (first >= beside) return;
     for (uint32_t c = lane % (d / 4) * 4; c < d; c += 4 * 32) {
-        const bool turns = of.part < 2 && c < turn.n_rot;
-        const uint32_t other = !turns || turn.interleaved ? c : c < half ? c + half : c - half;
+        const bool turns = of.part < 2 && c < rope.n_rot;
+        const uint32_t other = !turns || rope.interleaved ? c : c < half ? c + half : c - half;
         const float4 by = finish_factor(a, 0, of.h * d + c);
         const float4 other_by = finish_factor(a, 0, of.h * d + other);
 #pragma unroll 4
         for (uint32_t row = row0 + first; row < row_end; row += beside) {
             float4 x = end_values(of, row, c, by);
-            if (turns && turn.interleaved)
-                x = rotate_pairs(turn, row, c, x);
+            if (turns && rope.interleaved)
+                x = rotate_pairs(rope, row, c, x);
             else if (turns)
-                x = rotate_halves(turn, row, c, x, end_values(of, row, other, other_by));
+                x = rotate_halves(rope, row, c, x, end_values(of, row, other, other_by));
             end_put(of, row, c, x);
         }
     }
@@ -192,7 +193,7 @@ static __device__ __forceinline__ void end_rows(const struct end_head &of, uint3
 static __global__ void __launch_bounds__(WARPS * 32, 10) end_kernel(const struct end_call op)
 {
     kernel_begin();
-    const uint32_t n_kv = op.write.n_kv_head, n_query = op.write.turn.n_head - n_kv;
+    const uint32_t n_kv = op.write.n_kv_head, n_query = op.write.rope.n_head - n_kv;
     const uint32_t h = blockIdx.y * WARPS + threadIdx.x / 32;
     const struct write_run run = op.write.run[blockIdx.z];
     const uint32_t row = run.row0 + blockIdx.x * END_ROWS;
@@ -212,7 +213,7 @@ static bool find_end(struct finish_args *out, const struct cuda_device *d, uint3
     const struct finish_args *a = linear_end_recorded(d, n_behind);
     if (!a || a->sum[1] || !a->scale || a->first > 0 || a->end.epilogue != LINEAR_STORE ||
         a->end.y != y || a->end.y_stride != c->kv_stride || a->n != n ||
-        a->n_row != c->turn.n_row || !a->wide)
+        a->n_row != c->rope.n_row || !a->wide)
         return false;
     *out = *a;
     return true;
@@ -221,29 +222,29 @@ static bool find_end(struct finish_args *out, const struct cuda_device *d, uint3
 /* The three ends, if they are the last things noted, are taken back. */
 static bool absorb_ends(struct end_call *out, struct cuda_device *d, const struct write_call *c)
 {
-    const uint32_t n_kv = c->n_kv_head * c->head_dim, n_query = c->turn.n_head * c->head_dim - n_kv;
-    const uintptr_t angles = (uintptr_t)c->turn.cos | (uintptr_t)c->turn.sin;
-    if (c->head_dim % 4 > 0 || c->turn.n_rot % 8 > 0 || angles % 16 > 0 || /* of fours */
+    const uint32_t n_kv = c->n_kv_head * c->head_dim, n_query = c->rope.n_head * c->head_dim - n_kv;
+    const uintptr_t angles = (uintptr_t)c->rope.cos | (uintptr_t)c->rope.sin;
+    if (c->head_dim % 4 > 0 || c->rope.n_rot % 8 > 0 || angles % 16 > 0 || /* of fours */
         !find_end(&out->part[2], d, 0, c->v, n_kv, c) ||
         !find_end(&out->part[1], d, 1, c->k, n_kv, c) ||
-        !find_end(&out->part[0], d, 2, c->turn.x, n_query, c))
+        !find_end(&out->part[0], d, 2, c->rope.x, n_query, c))
         return false;
     for (int i = 0; i < 3; i++) queue_drop_last(d);
     return true;
 }
 
 /* Whether these are the keys of that rotation, and all of its rows. */
-static bool is_rotated_by(const struct op_kv_write *op, const struct op_rope *turn)
+static bool is_rotated_by(const struct op_kv_write *op, const struct op_rope *rope)
 {
     const struct page_geom *g = op->geom;
     uint32_t n_row = 0;
-    if (turn->head_dim != g->head_dim || turn->n_head < g->n_kv_head ||
-        turn->x_stride != op->kv_stride ||
-        turn->x + (size_t)(turn->n_head - g->n_kv_head) * g->head_dim != op->k)
+    if (rope->head_dim != g->head_dim || rope->n_head < g->n_kv_head ||
+        rope->x_stride != op->kv_stride ||
+        rope->x + (size_t)(rope->n_head - g->n_kv_head) * g->head_dim != op->k)
         return false;
     for (uint32_t i = 0; i < op->n_run; n_row += op->run[i++].n_row)
         if (op->run[i].row0 != n_row) return false;
-    return n_row == turn->n_row;
+    return n_row == rope->n_row;
 }
 
 /* Runs [first, end) have equally many rows; `ends`: what makes them is left to do. */
@@ -264,9 +265,9 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
     if (is_left)
         return queue_launch(d, "ends of queries, keys and values", end_kernel,
                             dim3((c->n_row + END_ROWS - 1) / END_ROWS,
-                                 (c->turn.n_head + c->n_kv_head + WARPS - 1) / WARPS, c->n_run),
+                                 (c->rope.n_head + c->n_kv_head + WARPS - 1) / WARPS, c->n_run),
                             WARPS * 32, 0, *ends);
-    const uint32_t n_head = c->turn.n_head ? c->turn.n_head : c->n_kv_head;
+    const uint32_t n_head = c->rope.n_head ? c->rope.n_head : c->n_kv_head;
     return queue_launch(d, "writing of keys and values", write_kernel,
                         dim3(c->n_row, (n_head + WARPS - 1) / WARPS, c->n_run),
                         WARPS * 32, 0, *c);
@@ -290,9 +291,9 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     c.type_v = g->type_v;
     /* Room first: where there is none, the row is flushed, and the rotation with it. */
     TRY(stage_reserve(d, op->n_run * (sizeof(struct write_run) + STAGE_ALIGN)));
-    const struct op_rope *turn = (const struct op_rope *)queue_last(d, kernel_entry(rope_kernel));
-    if (turn && is_rotated_by(op, turn)) {
-        c.turn = *turn;
+    const struct op_rope *rope = (const struct op_rope *)queue_last(d, kernel_entry(rope_kernel));
+    if (rope && is_rotated_by(op, rope)) {
+        c.rope = *rope;
         queue_drop_last(d);
         is_left = absorb_ends(&ends, d, &c);
     }
@@ -315,8 +316,8 @@ static bool is_written_by(const struct cuda_device *d, const struct op_attn *op,
     if (c->n_run != op->n_run || c->n_row != 1 || c->n_kv_head != g->n_kv_head ||
         c->head_dim != g->head_dim || c->type_k != g->type_k)
         return false;
-    if (c->turn.n_head && (c->turn.x != op->q || c->turn.x_stride != op->q_stride ||
-                           c->turn.n_head != op->n_head + g->n_kv_head))
+    if (c->rope.n_head && (c->rope.x != op->q || c->rope.x_stride != op->q_stride ||
+                           c->rope.n_head != op->n_head + g->n_kv_head))
         return false;
     for (uint32_t i = 0; i < op->n_run; i++)
         if (op->run[i].kind != ROW_DECODE || op->run[i].n_segment > 0 ||
@@ -335,11 +336,11 @@ bool heads_absorb(struct cuda_device *d, const struct op_attn *op, struct heads_
     out->k = c->k;
     out->v = c->v;
     out->stride = c->kv_stride;
-    if (c->turn.n_head) {
-        out->cos = c->turn.cos;
-        out->sin = c->turn.sin;
-        out->n_rot = c->turn.n_rot;
-        out->interleaved = c->turn.interleaved;
+    if (c->rope.n_head) {
+        out->cos = c->rope.cos;
+        out->sin = c->rope.sin;
+        out->n_rot = c->rope.n_rot;
+        out->interleaved = c->rope.interleaved;
     }
     queue_drop_last(d);
     return true;
