@@ -46,15 +46,15 @@ share_row_of(const struct share_block &b, const struct share_piece &of, uint32_t
 }
 
 /* What comes of a piece's pages 2 (lane % 4) and the one behind it, for a head. */
-struct share_made {
+struct share_page_sums {
     struct exp_sum page[2];
 };
 
 /* Tells it of row lane / 4 + 8 e of those and n pages, by a warp. */
-static __device__ __forceinline__ void share_tell(const struct share_block &b, uint32_t e,
-                                                  const struct share_piece &of,
-                                                  const struct share_made &made,
-                                                  const float base[2], uint32_t n)
+static __device__ __forceinline__ void share_store(const struct share_block &b, uint32_t e,
+                                                   const struct share_piece &of,
+                                                   const struct share_page_sums &made,
+                                                   const float base[2], uint32_t n)
 {
     const struct share_row *row = share_row_of(b, of, threadIdx.x % 32 / 4 + 8 * e);
     const uint32_t j = threadIdx.x % 4, at = of.piece * SHARE_PAGES + 2 * j;
@@ -77,25 +77,25 @@ static __device__ __forceinline__ void share_tell(const struct share_block &b, u
 
 /* Tells what n pages made of all rows: at(p, row) of page p, in shared memory. */
 template <typename F>
-static __device__ __forceinline__ void share_tell_all(const struct share_block &b,
-                                                      const struct share_piece &of,
-                                                      const float base[4], uint32_t n, const F &at)
+static __device__ __forceinline__ void share_store_all(const struct share_block &b,
+                                                       const struct share_piece &of,
+                                                       const float base[4], uint32_t n, const F &at)
 {
     const uint32_t lane = threadIdx.x % 32, j = lane % 4;
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++) {
-        struct share_made made;
+        struct share_page_sums made;
         if (8 * e >= of.n_row) break;
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++)
             made.page[k] = *at(min(2 * j + k, n - 1), lane / 4 + 8 * e);
-        share_tell(b, e, of, made, base + 2 * e, n);
+        share_store(b, e, of, made, base + 2 * e, n);
     }
 }
 
 /* Pages of a piece as a lane has them. */
-static __device__ __forceinline__ uint32_t share_count(const struct op_share_planes &op,
-                                                       uint32_t piece)
+static __device__ __forceinline__ uint32_t share_page_count(const struct op_share_planes &op,
+                                                            uint32_t piece)
 {
     const uint32_t begin = piece * SHARE_PAGES;
     return begin < op.n_page ? min(SHARE_PAGES, op.n_page - begin) : 0;
@@ -103,7 +103,7 @@ static __device__ __forceinline__ uint32_t share_count(const struct op_share_pla
 
 /* What a warp has in shared memory: minima and steps of a piece's pages, and planes of some. Rows
  * of eight pages are read together, each from 16 banks that others do not want. */
-template <uint32_t D> struct share_room {
+template <uint32_t D> struct share_smem {
     static constexpr uint32_t n_min = 4 * D, n_plane = PAGE_TOK * D / 4; /* bytes */
     uint8_t min[SHARE_PAGES][n_min + 64], plane[STAGES][n_plane];
     /* What comes of a page for a row, of up to 16: in the place of its minima. */
@@ -126,9 +126,10 @@ template <uint32_t D> struct share_room {
 };
 
 /* Bytes of the rooms of a block's warps. */
-template <uint32_t D, bool APART> static __host__ __device__ constexpr size_t share_rooms(void)
+template <uint32_t D, bool BY_BLOCK>
+static __host__ __device__ constexpr size_t share_smem_bytes(void)
 {
-    return APART ? 0 : WARPS * sizeof(struct share_room<D>);
+    return BY_BLOCK ? 0 : WARPS * sizeof(struct share_smem<D>);
 }
 
 /* Pages of a piece, each for all 16 rows of an instruction. `open` waits for a page. */
@@ -136,7 +137,7 @@ template <uint32_t D, typename F>
 static __device__ __forceinline__ void share_pages_each(const struct share_block &b,
                                                         const struct share_query<D> &query,
                                                         const struct share_piece &of, uint32_t n,
-                                                        struct share_room<D> &room, const F &open)
+                                                        struct share_smem<D> &room, const F &open)
 {
     const uint32_t lane = threadIdx.x % 32, j = lane % 4;
     uint8_t *exps[2];
@@ -151,7 +152,7 @@ static __device__ __forceinline__ void share_pages_each(const struct share_block
         float c[4][4];
         open(p);
         share_page<D, true>(c, query, room.plane[p % STAGES], room.min[p] + 2 * D);
-        share_put(made, exps, p * PAGE_TOK, c);
+        share_exponentials(made, exps, p * PAGE_TOK, c);
         if (j == 0)
             *room.made_each(p, lane / 4) = made[0], *room.made_each(p, lane / 4 + 8) = made[1];
     }
@@ -159,7 +160,7 @@ static __device__ __forceinline__ void share_pages_each(const struct share_block
 
 /* Columns of turned products: `span` pages of n of a piece for few rows, those of a page behind
  * each other. */
-struct share_seats {
+struct share_columns {
     uint32_t n_row, part; /* of 256: i / n_row is i * part / 256 for i < 8 */
     uint32_t span, n;
     uint32_t query; /* address for share_weights */
@@ -177,21 +178,22 @@ struct share_seats {
 /* Products of pages from p0 on for those rows: c[i][2 e + k] as share_page has them, of column
  * lane / 4. */
 template <uint32_t D, typename F>
-static __device__ __forceinline__ void share_half(float c[4][4], uint32_t e,
-                                                  const struct share_seats &seats, uint32_t p0,
-                                                  struct share_room<D> &room, const F &open)
+static __device__ __forceinline__ void
+share_page_group(float c[4][4], uint32_t e, const struct share_columns &column_of, uint32_t p0,
+                 struct share_smem<D> &room, const F &open)
 {
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
     uint32_t by[4][D / 32];
-    share_weights<D>(by, seats.query, room.min[min(p0 + seats.page(g), SHARE_PAGES - 1)] + 2 * D);
+    share_weights<D>(by, column_of.query,
+                     room.min[min(p0 + column_of.page(g), SHARE_PAGES - 1)] + 2 * D);
 #pragma unroll 1
-    for (uint32_t p = p0; p < min(p0 + seats.span, seats.n); p++) {
+    for (uint32_t p = p0; p < min(p0 + column_of.span, column_of.n); p++) {
         float x[2][4];
         open(p);
-        share_page_turned<D>(x, by, room.plane[p % STAGES]);
+        share_page_transposed<D>(x, by, room.plane[p % STAGES]);
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++)
-            if (p0 + seats.page(2 * j + odd) == p)
+            if (p0 + column_of.page(2 * j + odd) == p)
 #pragma unroll
                 for (uint32_t t = 0; t < 4; t++)
                     *room.product(2 * j + odd, g + 8 * t) = x[t / 2][t % 2 * 2 + odd];
@@ -210,15 +212,15 @@ static __device__ __forceinline__ void share_half(float c[4][4], uint32_t e,
 template <uint32_t D, typename F>
 static __device__ __forceinline__ void
 share_pages_together(const struct share_block &b, const struct share_query<D> &query,
-                     const struct share_piece &of, uint32_t n, struct share_room<D> &room,
+                     const struct share_piece &of, uint32_t n, struct share_smem<D> &room,
                      const F &open)
 {
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, tile = lane / 8;
     const uint32_t span = min(8 / of.n_row, SHARE_PAGES / 2);
-    struct share_seats seats = {of.n_row, 256 / of.n_row + 1, span, n, 0};
-    seats.query = smem_address(query.near[tile / 2][tile % 2][of.r0 + seats.row(lane % 8)]);
-    const uint32_t seat = seats.page(lane / 4), i = seats.row(lane / 4);
-    const struct share_row *row = seat < span ? share_row_of(b, of, i) : NULL;
+    struct share_columns column_of = {of.n_row, 256 / of.n_row + 1, span, n, 0};
+    column_of.query = smem_address(query.near[tile / 2][tile % 2][of.r0 + column_of.row(lane % 8)]);
+    const uint32_t column_page = column_of.page(lane / 4), i = column_of.row(lane / 4);
+    const struct share_row *row = column_page < span ? share_row_of(b, of, i) : NULL;
     uint8_t *to = row ? row->exps + of.piece * SHARE_PAGES * PAGE_TOK + j * 8 : NULL;
     for (uint32_t first = 0; first < n; first += 2 * span) {
         float c[4][4];
@@ -227,13 +229,13 @@ share_pages_together(const struct share_block &b, const struct share_query<D> &q
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) {
             const uint32_t p0 = first + e * span;
-            share_half<D>(c, e, seats, p0, room, open);
-            exps[e] = row && p0 + seat < n ? to + (p0 + seat) * PAGE_TOK : NULL;
+            share_page_group<D>(c, e, column_of, p0, room, open);
+            exps[e] = row && p0 + column_page < n ? to + (p0 + column_page) * PAGE_TOK : NULL;
         }
-        share_put(made, exps, 0, c);
+        share_exponentials(made, exps, 0, c);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++)
-            if (j == 0 && exps[e]) *room.made(first + e * span + seat, i) = made[e];
+            if (j == 0 && exps[e]) *room.made(first + e * span + column_page, i) = made[e];
     }
 }
 
@@ -243,9 +245,9 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
                                                      const struct share_query<D> &query,
                                                      const struct share_piece &of)
 {
-    using room_of = struct share_room<D>;
+    using room_of = struct share_smem<D>;
     const struct op_share_planes &op = b.of[of.lane_i].at;
-    const uint32_t lane = threadIdx.x % 32, n = share_count(op, of.piece);
+    const uint32_t lane = threadIdx.x % 32, n = share_page_count(op, of.piece);
     if (n == 0) return;
     room_of &room = ((room_of *)kernel_shared())[threadIdx.x / 32];
     const uint8_t *const planes = op.base + op.min_at; /* minima, steps, codes of each page */
@@ -289,7 +291,7 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
     else
         share_pages_together(b, query, of, n, room, open);
     __syncwarp();
-    share_tell_all(b, of, base, n, [&](uint32_t p, uint32_t r) {
+    share_store_all(b, of, base, n, [&](uint32_t p, uint32_t r) {
         return each ? room.made_each(p, r) : room.made(p, r % 8);
     });
     __syncwarp(); /* nobody reads the room any more */
@@ -304,7 +306,7 @@ static __device__ __forceinline__ void share_by_block(const struct share_block &
     __shared__ struct exp_sum room[SHARE_PAGES][SHARE_ROWS];
     const struct op_share_planes op = b.of[of.lane_i].at;
     const uint32_t lane = threadIdx.x % 32, j = lane % 4, p = threadIdx.x / 32;
-    const uint32_t n = share_count(op, of.piece);
+    const uint32_t n = share_page_count(op, of.piece);
     const auto page_at = [&](uint32_t i) {
         return op.base + (size_t)op.page[of.piece * SHARE_PAGES + i] * op.stride;
     };
@@ -323,19 +325,19 @@ static __device__ __forceinline__ void share_by_block(const struct share_block &
             exps[e] = to ? to->exps + (of.piece * SHARE_PAGES + p) * PAGE_TOK + j * 8 : NULL;
         }
         share_page<D, false>(c, query, page + op.hi2_at, page + op.step_at);
-        share_put(made, exps, 0, c);
+        share_exponentials(made, exps, 0, c);
         if (j == 0) room[p][lane / 4] = made[0], room[p][lane / 4 + 8] = made[1];
     }
     __syncthreads();
     if (p == 0 && n > 0)
-        share_tell_all(b, of, base, n, [&](uint32_t i, uint32_t r) { return &room[i][r]; });
+        share_store_all(b, of, base, n, [&](uint32_t i, uint32_t r) { return &room[i][r]; });
     __syncthreads(); /* nobody reads the room any more */
 }
 
 /* Whether all lanes of the block have the same pages in a piece. */
 static __device__ bool share_is_same(const struct share_block &b, uint32_t piece)
 {
-    const uint32_t lane = threadIdx.x % 32, n = share_count(b.of[0].at, piece);
+    const uint32_t lane = threadIdx.x % 32, n = share_page_count(b.of[0].at, piece);
     const uint32_t at = piece * SHARE_PAGES + min(lane, n - 1);
     bool same = true;
     if (b.n_lane == 1 || n == 0) return b.n_lane == 1;
@@ -343,7 +345,7 @@ static __device__ bool share_is_same(const struct share_block &b, uint32_t piece
 #pragma unroll
     for (uint32_t m = 0; m < LANES_MAX; m++) {
         const struct op_share_planes &op = b.of[min(m, b.n_lane - 1)].at;
-        same = same && op.base == b.of[0].at.base && share_count(op, piece) == n;
+        same = same && op.base == b.of[0].at.base && share_page_count(op, piece) == n;
         id[m] = same ? op.page[at] : 0;
     }
 #pragma unroll
@@ -351,21 +353,21 @@ static __device__ bool share_is_same(const struct share_block &b, uint32_t piece
     return __all_sync(~0u, same);
 }
 
-/* APART: a block has a piece, else each of its warps; sums do not tell. Lanes i, i + n_list /
+/* BY_BLOCK: a block has a piece, else each of its warps; sums do not tell. Lanes i, i + n_list /
  * n_lane and so on are a block's (choose_head). Blocks of all lanes have the same pieces at the
  * same time, so that sequences which share pages find them in the cache. */
-template <uint32_t D, bool APART>
-static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D > 128 ? 1
-                                                                             : APART ? 2
-                                                                                     : BUSY)
+template <uint32_t D, bool BY_BLOCK>
+static __global__ void __launch_bounds__((BY_BLOCK ? SHARE_PAGES : WARPS) * 32, D > 128    ? 1
+                                                                                : BY_BLOCK ? 2
+                                                                                           : BUSY)
     share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list, uint32_t n_lane,
                         const struct choose_begin begins)
 {
     __shared__ struct op_lane_shares of[LANES_MAX];
     __shared__ struct share_row row[SHARE_ROWS];
     struct share_query<D> &query =
-        *(struct share_query<D> *)(kernel_shared() + share_rooms<D, APART>());
-    const uint32_t n = n_list / n_lane, warp = threadIdx.x / 32, each = APART ? 1 : WARPS;
+        *(struct share_query<D> *)(kernel_shared() + share_smem_bytes<D, BY_BLOCK>());
+    const uint32_t n = n_list / n_lane, warp = threadIdx.x / 32, each = BY_BLOCK ? 1 : WARPS;
     for (uint32_t m = 0; m < n_lane; m++) choose_copy(&of[m], list + blockIdx.x + m * n);
     kernel_begin();
     __syncthreads();
@@ -376,12 +378,12 @@ static __global__ void __launch_bounds__((APART ? SHARE_PAGES : WARPS) * 32, D >
     for (uint32_t m = 0; m < n_lane; m++) n_page = max(n_page, of[m].at.n_page);
     for (uint32_t g0 = 0; g0 < n_lane * b.group; g0 += SHARE_ROWS) {
         share_heads_load(&query, b, g0);
-        for (uint32_t p = blockIdx.y * each + (APART ? 0 : warp); p < share_pieces(n_page);
+        for (uint32_t p = blockIdx.y * each + (BY_BLOCK ? 0 : warp); p < share_pieces(n_page);
              p += gridDim.y * each) {
             const bool same = share_is_same(b, p);
             const uint32_t n_row = same ? min(n_lane * b.group - g0, SHARE_ROWS) : b.group;
             for (uint32_t m = 0; m < (same ? 1 : n_lane); m++) {
-                if constexpr (APART)
+                if constexpr (BY_BLOCK)
                     share_by_block(b, query, {p, m, m * b.group, n_row});
                 else
                     share_by_warp(b, query, {p, m, m * b.group, n_row});
@@ -505,14 +507,14 @@ struct share_launch {
     dim3 grid;
 };
 
-template <uint32_t D, bool APART>
+template <uint32_t D, bool BY_BLOCK>
 static sac_status launch_blocks(struct cuda_device *d, const struct share_launch &l)
 {
     const struct choose_begin begins = choose_absorb_begin(d);
-    return queue_launch(d, "logits by first planes", share_logits_kernel<D, APART>, l.grid,
-                        (APART ? SHARE_PAGES : WARPS) * 32,
-                        share_rooms<D, APART>() + sizeof(struct share_query<D>), l.list, l.n,
-                        l.n_lane, begins);
+    return queue_launch(d, "logits by first planes", share_logits_kernel<D, BY_BLOCK>, l.grid,
+                        (BY_BLOCK ? SHARE_PAGES : WARPS) * 32,
+                        share_smem_bytes<D, BY_BLOCK>() + sizeof(struct share_query<D>), l.list,
+                        l.n, l.n_lane, begins);
 }
 
 /* With few pieces all pages of one are read at the same time. */

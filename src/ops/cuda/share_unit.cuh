@@ -38,10 +38,10 @@ template <uint32_t D> struct share_query {
 
 /* What the queries of a quarter are multiplied by, so that their products with its codes are alike.
  * What rounding to halves leaves of those must be a number, and the largest query finite. */
-#define SHARE_FIT 4.0f
-static __device__ __forceinline__ constexpr float share_fit(uint32_t quarter)
+#define SHARE_PRESCALE 4.0f
+static __device__ __forceinline__ constexpr float share_prescale(uint32_t quarter)
 {
-    return SHARE_FIT * (float)(1u << (6 - 2 * quarter));
+    return SHARE_PRESCALE * (float)(1u << (6 - 2 * quarter));
 }
 
 template <uint32_t D>
@@ -72,7 +72,7 @@ static __device__ void share_heads_load(struct share_query<D> *to, const struct 
         const struct op_share_planes &op = b.of[h.lane_i].at;
         const float *from = op.q + h.head * D + share_channel<D>(j, u, s);
         const float4 v = h.is ? *(const float4 *)from : make_float4(0, 0, 0, 0);
-        const float by = op.scale * share_fit(s);
+        const float by = op.scale * share_prescale(s);
         const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++) {
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void share_base(float base[4], const struct sh
         for (uint32_t i = 0; i < 2 * n_e; i++) {
             const uint32_t h = FEW ? 0 : 1, k = FEW ? i + 2 : i;
             base[i] += (min[0][i] + min[h][k] + 31.5f * (step[0][i] + step[h][k])) *
-                       (LOG2E / share_fit(s));
+                       (LOG2E / share_prescale(s));
         }
     }
 }
@@ -159,8 +159,8 @@ static __device__ __forceinline__ uint32_t share_swizzle(uint32_t at)
 }
 
 template <uint32_t D>
-static __device__ __forceinline__ void share_open(struct share_codes<D> &to, const uint8_t *from,
-                                                  uint32_t i)
+static __device__ __forceinline__ void share_unpack(struct share_codes<D> &to, const uint8_t *from,
+                                                    uint32_t i)
 {
     constexpr uint32_t n_word = D / 64;
     uint32_t code[n_word];
@@ -195,7 +195,7 @@ static __device__ __forceinline__ void share_page(float c[4][4], const struct sh
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t at = share_token(i) * (D / 4) + threadIdx.x % 4 * (D / 16);
-        share_open(codes, plane + (SWIZZLED ? share_swizzle(at) : at), i);
+        share_unpack(codes, plane + (SWIZZLED ? share_swizzle(at) : at), i);
     }
 #pragma unroll
     for (uint32_t i = 0; i < 16; i++) c[i / 4][i % 4] = 0;
@@ -246,13 +246,13 @@ static __device__ __forceinline__ void share_weights(uint32_t (&by)[4][D / 32], 
  */
 template <uint32_t D>
 static __device__ __forceinline__ void
-share_page_turned(float c[2][4], const uint32_t (&by)[4][D / 32], const uint8_t *plane)
+share_page_transposed(float c[2][4], const uint32_t (&by)[4][D / 32], const uint8_t *plane)
 {
     struct share_codes<D> codes;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t token = threadIdx.x % 32 / 4 + 8 * i;
-        share_open(codes, plane + share_swizzle(token * (D / 4) + threadIdx.x % 4 * (D / 16)), i);
+        share_unpack(codes, plane + share_swizzle(token * (D / 4) + threadIdx.x % 4 * (D / 16)), i);
     }
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) c[i / 4][i % 4] = 0;
@@ -271,7 +271,7 @@ share_page_turned(float c[2][4], const uint32_t (&by)[4][D / 32], const uint8_t 
 }
 
 /* Products are in units of it, in powers of two. */
-#define SHARE_UNIT ((float)(1u << 24) / SHARE_FIT * LOG2E)
+#define SHARE_UNIT ((float)(1u << 24) / SHARE_PRESCALE * LOG2E)
 
 /* Over the four lanes that have a head's numbers; all of them get it. */
 static __device__ __forceinline__ float share_max(float x)
@@ -292,8 +292,8 @@ static __device__ __forceinline__ float share_sum(float x)
  * halves and then as bytes to exps[e] unless that is NULL: makes that, of products alone, and the
  * page's sum, which is a product with ones. The sum is NaN if one is not finite: then the page's
  * step or the query is not, and some products are NaN or all infinite. */
-static __device__ __forceinline__ void share_put(struct exp_sum made[2], uint8_t *const exps[2],
-                                                 uint32_t at, const float c[4][4])
+static __device__ __forceinline__ void
+share_exponentials(struct exp_sum made[2], uint8_t *const exps[2], uint32_t at, const float c[4][4])
 {
     uint32_t power[4][2];
     float sum[4] = {};
