@@ -1,7 +1,7 @@
 /* sample.cu: what prompt rows read (plans.h). Sums first: a block scores the sampled rows of a tile
- * and query head against the tile's own keys and some of the pages before it. Then takes
- * (sample_take.cuh): they are scored against all keys, for each of which it is decided. Then lists,
- * by a block each.
+ * and query head against the tile's own keys and some of the pages before it. Then
+ * survey_smem_bytes (sample_take.cuh): they are scored against all keys, for each of which it is
+ * decided. Then lists, by a block each.
  *
  * A list's numbers depend on its tile alone: which pages a warp adds up, and in which order, is
  * fixed. */
@@ -164,7 +164,7 @@ __device__ void pack_queries(const struct sum_block &b, const struct sample_call
         const uint4 x = pack_piece<F, D>(q, piece);
         const uint32_t at = h * n + query_at<D>(r, piece) / 16;
         ((uint4 *)b.query)[at] = x;
-        packed[at] = take_piece<F, D>(q, piece, x);
+        packed[at] = survey_pack_piece<F, D>(q, piece, x);
     }
 }
 
@@ -427,7 +427,7 @@ __global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct samp
 
 /* The parts together: a thread for each of 16 heads. */
 static __global__ void __launch_bounds__(32)
-    sample_told_kernel(const struct sample_call c, uint32_t head_dim)
+    sample_audit_merge_kernel(const struct sample_call c, uint32_t head_dim)
 {
     kernel_begin();
     const struct audit_place a = audit_place_of(c, 0);
@@ -499,8 +499,8 @@ template <int F, int D> static sac_status audit(struct cuda_device *d, const str
     const uint32_t n_part = min(part_of(n_page, AUDIT_SPAN), AUDIT_PARTS); /* of no tile more */
     TRY(queue_launch(d, "audit of lists", sample_audit_kernel<F, D>, dim3(n_part, n_head, n_audit),
                      THREADS, AUDIT_ROWS * D * 2, *c));
-    return queue_launch(d, "audited masses", sample_told_kernel, dim3(1, n_head, n_audit), 32, 0,
-                        *c, (uint32_t)D);
+    return queue_launch(d, "audited masses", sample_audit_merge_kernel, dim3(1, n_head, n_audit),
+                        32, 0, *c, (uint32_t)D);
 }
 
 template <int F, int D> static sac_status launch(struct cuda_device *d, const struct sample_call *c)
@@ -512,16 +512,16 @@ template <int F, int D> static sac_status launch(struct cuda_device *d, const st
     while (n_sum > 1 && sums_bytes<F, D>(n_sum, op->n_query) > d->smem_max) n_sum--;
     const size_t sums = sums_bytes<F, D>(n_sum, op->n_query);
     if (n_page > 0 && !op->dense) {
-        const struct take_cut cut = take_cut_of<F, D>(d, c);
-        const size_t takes = take_bytes<F, D>(d, cut.n_set, op->n_query);
-        const size_t least = sums > takes ? sums : takes;
+        const struct survey_split cut = survey_split_of<F, D>(d, c);
+        const size_t survey_smem_bytes = survey_bytes<F, D>(d, cut.n_set, op->n_query);
+        const size_t least = sums > survey_smem_bytes ? sums : survey_smem_bytes;
         TRY(device_fits(d, least, "samples of so many rows, of heads of this size"));
         TRY(queue_launch(
             d, "sums of sampled rows", sample_sums_kernel<F, D>,
             dim3(op->rows.n_head / c->group * part_of(c->group, n_sum), op->rows.n_tile),
             SUM_THREADS, sums, *c, n_sum));
-        TRY(queue_launch(d, "survey of keys", sample_take_kernel<F, D>, cut.n_column * cut.n_block,
-                         TAKE_THREADS, takes, *c, cut));
+        TRY(queue_launch(d, "survey of keys", survey_kernel<F, D>, cut.n_column * cut.n_block,
+                         SURVEY_THREADS, survey_smem_bytes, *c, cut));
     }
     TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
     if (op->dense || op->audit >= op->rows.n_tile) return SAC_OK;

@@ -12,10 +12,10 @@
 #include "ops/plans.h"
 #include "ops/survey.h"
 
-#define TAKE_WARPS   12u
-#define TAKE_THREADS (TAKE_WARPS * 32)
-#define TAKE_SLOTS   8u /* parts of 64 queries that warpgroups of a block multiply */
-#define TAKE_PAGES   4u /* a unit, of which blocks have equal parts */
+#define SURVEY_WARPS   12u
+#define SURVEY_THREADS (SURVEY_WARPS * 32)
+#define SURVEY_SLOTS   8u /* parts of 64 queries that warpgroups of a block multiply */
+#define SURVEY_PAGES   4u /* a unit, of which blocks have equal parts */
 
 struct sample_tile {
     uint32_t n_page;        /* before it */
@@ -40,7 +40,8 @@ struct sample_call {
 #ifdef HAS_WGMMA
 /* Warpgroups take keys as they lie. */
 template <int F, int D>
-static __device__ __forceinline__ uint4 take_piece(const float *q, uint32_t piece, uint4 permuted)
+static __device__ __forceinline__ uint4 survey_pack_piece(const float *q, uint32_t piece,
+                                                          uint4 permuted)
 {
     constexpr int H = rows_size<F, D>::half;
     const float *x = q + piece * 8;
@@ -50,20 +51,21 @@ static __device__ __forceinline__ uint4 take_piece(const float *q, uint32_t piec
 }
 #else
 template <int F, int D>
-static __device__ __forceinline__ uint4 take_piece(const float *, uint32_t, uint4 permuted)
+static __device__ __forceinline__ uint4 survey_pack_piece(const float *, uint32_t, uint4 permuted)
 {
     return permuted;
 }
 #endif
 
-/* How takes are cut. A set is a tile's queries of a head; a KV head's are those of its heads, tile
- * by tile. Columns of n_set sets have n_block blocks each, which share all pages of all KV heads.
+/* How survey_smem_bytes are cut. A set is a tile's queries of a head; a KV head's are those of its
+ * heads, tile by tile. Columns of n_set sets have n_block blocks each, which share all pages of all
+ * KV heads.
  */
-struct take_cut {
+struct survey_split {
     uint32_t n_set, n_column, n_block;
 };
 
-struct take_set {
+struct survey_set {
     uint32_t list, n_page, seed, none;
 };
 
@@ -74,8 +76,8 @@ static __host__ __device__ inline uint32_t set_slots(uint32_t n_query)
 }
 
 /* Shared memory of blocks whose warps take: queries [n_set][n_query, D], starts [n_set][n_query],
- * squares [TAKE_WARPS][n_set][PAGE_TOK], sets [n_set], limits. */
-template <int D> struct take_room {
+ * squares [SURVEY_WARPS][n_set][PAGE_TOK], sets [n_set], limits. */
+template <int D> struct survey_smem {
     uint32_t n_set, n_query;
     __host__ __device__ uint32_t start(void) const
     {
@@ -87,11 +89,11 @@ template <int D> struct take_room {
     }
     __host__ __device__ uint32_t set(void) const
     {
-        return square() + TAKE_WARPS * n_set * PAGE_TOK * (uint32_t)sizeof(float);
+        return square() + SURVEY_WARPS * n_set * PAGE_TOK * (uint32_t)sizeof(float);
     }
     __host__ __device__ uint32_t limit(void) const
     {
-        return set() + n_set * (uint32_t)sizeof(struct take_set);
+        return set() + n_set * (uint32_t)sizeof(struct survey_set);
     }
     __host__ __device__ uint32_t bytes(void) const
     {
@@ -99,17 +101,17 @@ template <int D> struct take_room {
     }
 };
 
-/* The same where warpgroups do: queries [TAKE_SLOTS][64, D], keys [n][64, D] of tiles that are there
- * or on their way, of q8 codes of a page's keys [4 warps][2], sets, limits, and barriers of tiles:
- * filled, and free again. */
-template <int F, int D> struct take_stages {
+/* The same where warpgroups do: queries [SURVEY_SLOTS][64, D], keys [n][64, D] of tiles that are
+ * there or on their way, of q8 codes of a page's keys [4 warps][2], sets, limits, and barriers of
+ * tiles: filled, and free again. */
+template <int F, int D> struct survey_ring {
     static constexpr uint32_t n = F == FORM_Q8 ? 3 : 6;
     static constexpr uint32_t codes = F == FORM_Q8 ? page_at<F, D>::v_scale : 0;
     static constexpr uint32_t tile = 64 * D * 2;
-    static constexpr uint32_t keys = TAKE_SLOTS * tile;
+    static constexpr uint32_t keys = SURVEY_SLOTS * tile;
     static constexpr uint32_t code = keys + n * tile;
     static constexpr uint32_t set = code + 4 * 2 * codes;
-    static constexpr uint32_t limit = set + TAKE_SLOTS * (uint32_t)sizeof(struct take_set);
+    static constexpr uint32_t limit = set + SURVEY_SLOTS * (uint32_t)sizeof(struct survey_set);
     static constexpr uint32_t full =
         limit + (SURVEY_PERIOD + PAGE_TOK) * (uint32_t)sizeof(int32_t);
     static constexpr uint32_t free = full + n * 8;
@@ -117,45 +119,45 @@ template <int F, int D> struct take_stages {
     static_assert(full % 8 == 0 && tile % 1024 == 0 && codes % 16 == 0, "barriers, panels, copies");
 };
 
-struct take_block {
+struct survey_block {
     uint32_t set0, n_set; /* of those of a KV head */
-    uint32_t n_unit;      /* TAKE_PAGES pages each that some of them see of a KV head */
+    uint32_t n_unit;      /* SURVEY_PAGES pages each that some of them see of a KV head */
     uint32_t at, end;     /* units of the block, those of all KV heads behind each other */
     bool looks;           /* at whether keys are finite: of all pages that some block has */
 };
 
 /* Pages of a KV head that the block has still to take. */
-struct take_part {
+struct survey_span {
     uint32_t kv_head, begin, end;
 };
 
 /* Blocks that read the same keys follow each other, so that these come from the cache. */
-static __device__ struct take_block take_find(const struct sample_call &c,
-                                              const struct take_cut &cut)
+static __device__ struct survey_block survey_find_block(const struct sample_call &c,
+                                                        const struct survey_split &cut)
 {
-    struct take_block b;
+    struct survey_block b;
     const uint32_t n_all = c.op.rows.n_tile * c.group, i = blockIdx.x / cut.n_column;
     b.set0 = blockIdx.x % cut.n_column * cut.n_set;
     b.n_set = min(cut.n_set, n_all - b.set0);
     b.looks = b.set0 + b.n_set == n_all;
-    b.n_unit = c.tile[(b.set0 + b.n_set - 1) / c.group].n_page / TAKE_PAGES;
+    b.n_unit = c.tile[(b.set0 + b.n_set - 1) / c.group].n_page / SURVEY_PAGES;
     const uint32_t n = c.op.rows.n_head / c.group * b.n_unit;
     b.at = (uint32_t)((uint64_t)n * i / cut.n_block);
     b.end = (uint32_t)((uint64_t)n * (i + 1) / cut.n_block);
     return b;
 }
 
-static __device__ bool take_next(struct take_part &to, struct take_block &b)
+static __device__ bool survey_next_span(struct survey_span &to, struct survey_block &b)
 {
     if (b.at >= b.end) return false;
     const uint32_t first = b.at % b.n_unit, n = min(b.n_unit - first, b.end - b.at);
-    to = {b.at / b.n_unit, first * TAKE_PAGES, (first + n) * TAKE_PAGES};
+    to = {b.at / b.n_unit, first * SURVEY_PAGES, (first + n) * SURVEY_PAGES};
     b.at += n;
     return true;
 }
 
-static __device__ struct take_set take_set_of(const struct sample_call &c, uint32_t kv_head,
-                                              uint32_t set)
+static __device__ struct survey_set survey_set_of(const struct sample_call &c, uint32_t kv_head,
+                                                  uint32_t set)
 {
     const uint32_t tile = set / c.group, head = kv_head * c.group + set % c.group;
     const uint32_t list = tile * c.op.rows.n_head + head;
@@ -186,7 +188,7 @@ static __device__ __forceinline__ float share_square(int i, float dot, float by,
  * of a warp being here. */
 template <int STEP>
 static __device__ __forceinline__ void
-mark_keys(const float (&square)[4], const struct take_set &set, uint32_t page,
+mark_keys(const float (&square)[4], const struct survey_set &set, uint32_t page,
           const int32_t *limits, const struct sample_call &c, bool is)
 {
     const uint32_t key = threadIdx.x % 32 / STEP % 8 * 4;
@@ -215,34 +217,35 @@ mark_keys(const float (&square)[4], const struct take_set &set, uint32_t page,
 /* ---- Takes by warps ---- */
 
 /* What the warps of a block look at, in shared memory. */
-struct take_view {
+struct survey_view {
     uint32_t n_set;
     uint8_t *query;
     float *start;
     float *square; /* [n_set][PAGE_TOK] of a page, the warp's own */
-    struct take_set *set;
+    struct survey_set *set;
     int32_t *limit;
 };
 
 /* Brings what a block needs of a KV head. All threads. */
 template <int D>
-static __device__ void take_open(const struct take_view &v, const struct take_block &b,
-                                 const struct sample_call &c, uint32_t kv_head)
+static __device__ void survey_load_queries(const struct survey_view &v,
+                                           const struct survey_block &b,
+                                           const struct sample_call &c, uint32_t kv_head)
 {
     const uint32_t n_query = c.op.n_query;
     __syncthreads(); /* what was there before has been read */
     for (uint32_t s = 0; s < b.n_set; s++) {
-        const struct take_set set = take_set_of(c, kv_head, b.set0 + s);
+        const struct survey_set set = survey_set_of(c, kv_head, b.set0 + s);
         const uint8_t *packed = (const uint8_t *)(c.op.query + (size_t)set.list * n_query * D);
         const uint32_t to = smem_address(v.query + s * n_query * (D * 2));
-        for (uint32_t i = threadIdx.x * 16; i < n_query * (D * 2); i += TAKE_THREADS * 16)
+        for (uint32_t i = threadIdx.x * 16; i < n_query * (D * 2); i += SURVEY_THREADS * 16)
             cp_async16(to + i, packed + i);
-        for (uint32_t r = threadIdx.x; r < n_query; r += TAKE_THREADS)
+        for (uint32_t r = threadIdx.x; r < n_query; r += SURVEY_THREADS)
             v.start[s * n_query + r] = 2 * c.op.start[(size_t)set.list * n_query + r];
         if (threadIdx.x == 0) v.set[s] = set;
     }
     cp_async_commit();
-    for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
+    for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += SURVEY_THREADS)
         v.limit[i] = c.limit[i];
     cp_async_wait<0>();
     __syncthreads();
@@ -250,8 +253,8 @@ static __device__ void take_open(const struct take_view &v, const struct take_bl
 
 /* Squares of the shares of a page's keys, of all sets; by a warp. */
 template <int F, int D>
-static __device__ bool page_squares(const struct take_view &v, const struct sample_call &c,
-                                    uint32_t kv_head, uint32_t page, bool looks)
+static __device__ bool survey_page_squares(const struct survey_view &v, const struct sample_call &c,
+                                           uint32_t kv_head, uint32_t page, bool looks)
 {
     constexpr int N = rows_size<F, D>::n;
     const float by = 2 * c.op.rows.scale * LOG2E;
@@ -288,8 +291,8 @@ static __device__ bool page_squares(const struct take_view &v, const struct samp
 }
 
 /* Marks of a page in all sets that see it: a lane has four keys of a set. */
-static __device__ void take_page(const struct take_view &v, const struct sample_call &c,
-                                 uint32_t page)
+static __device__ void survey_mark_page(const struct survey_view &v, const struct sample_call &c,
+                                        uint32_t page)
 {
     const uint32_t key = threadIdx.x % 8 * 4;
     for (uint32_t first = 0; first < v.n_set; first += 4) {
@@ -299,29 +302,29 @@ static __device__ void take_page(const struct take_view &v, const struct sample_
     }
 }
 
-/* A warp takes of a page at a time. */
+/* A warp survey_smem_bytes of a page at a time. */
 template <int F, int D>
-static __device__ void take_by_warps(struct take_block &b, const struct sample_call &c,
-                                     const struct take_cut &cut)
+static __device__ void survey_by_warps(struct survey_block &b, const struct sample_call &c,
+                                       const struct survey_split &cut)
 {
-    const struct take_room<D> room = {
+    const struct survey_smem<D> room = {
         cut.n_set, c.op.n_query
     };
     uint8_t *const at = kernel_shared();
-    const struct take_view v = {b.n_set,
-                                at,
-                                (float *)(at + room.start()),
-                                (float *)(at + room.square()) +
-                                    threadIdx.x / 32 * room.n_set * PAGE_TOK,
-                                (struct take_set *)(at + room.set()),
-                                (int32_t *)(at + room.limit())};
-    for (struct take_part part; take_next(part, b);) {
-        take_open<D>(v, b, c, part.kv_head);
-        for (uint32_t page = part.begin + threadIdx.x / 32; page < part.end; page += TAKE_WARPS) {
-            if (!page_squares<F, D>(v, c, part.kv_head, page, b.looks))
+    const struct survey_view v = {b.n_set,
+                                  at,
+                                  (float *)(at + room.start()),
+                                  (float *)(at + room.square()) +
+                                      threadIdx.x / 32 * room.n_set * PAGE_TOK,
+                                  (struct survey_set *)(at + room.set()),
+                                  (int32_t *)(at + room.limit())};
+    for (struct survey_span part; survey_next_span(part, b);) {
+        survey_load_queries<D>(v, b, c, part.kv_head);
+        for (uint32_t page = part.begin + threadIdx.x / 32; page < part.end; page += SURVEY_WARPS) {
+            if (!survey_page_squares<F, D>(v, c, part.kv_head, page, b.looks))
                 list_fail(c.op.lists, part.kv_head);
             __syncwarp();
-            take_page(v, c, page);
+            survey_mark_page(v, c, page);
             __syncwarp();
         }
     }

@@ -1,4 +1,5 @@
-/* sample_take.cuh: takes by Hopper's warpgroups (private to this folder; of sample.cuh alone).
+/* sample_take.cuh: survey_smem_bytes by Hopper's warpgroups (private to this folder; of sample.cuh
+ * alone).
  *
  * Two warpgroups have four slots of 64 queries each, which stay in shared memory, and multiply them
  * with the keys that a third one brings, a tile of 64 at a time: 16 keys of each of four pages, row
@@ -15,17 +16,18 @@
 /* Tiles on their way that nobody has been told of. Warpgroups that take units in turns keep the
  * second tile of one until they have been told of the first one of their next, three tiles further
  * on. */
-#define TAKE_AHEAD 2u
+#define SURVEY_AHEAD 2u
 
 /* A tile's stage, and how often that has been used before it, but for the last bit nothing of it:
  * tiles of a block are counted from its first one on. */
-struct take_turn {
+struct survey_stage {
     uint32_t stage, parity;
 };
 
-template <int F, int D> static __device__ __forceinline__ struct take_turn turn_of(uint32_t tile)
+template <int F, int D>
+static __device__ __forceinline__ struct survey_stage survey_stage_of(uint32_t tile)
 {
-    constexpr uint32_t n = take_stages<F, D>::n;
+    constexpr uint32_t n = survey_ring<F, D>::n;
     return {tile % n, tile / n % 2};
 }
 
@@ -40,7 +42,7 @@ static __device__ __forceinline__ uint32_t tile_key(uint32_t r, uint32_t second)
 /* Brings 16 keys of a page to rows row0 .. row0 + 15 of a tile. A warp: its lanes have the pieces
  * of R rows, and what is added for the other rows changes no bit that permutes pieces. */
 template <int D>
-static __device__ __forceinline__ void bring_half_keys(uint32_t tile, const uint8_t *page,
+static __device__ __forceinline__ void load_keys_async(uint32_t tile, const uint8_t *page,
                                                        uint32_t row0, uint32_t second)
 {
     constexpr uint32_t R = 32 / (D / 8);
@@ -56,8 +58,8 @@ static __device__ __forceinline__ void bring_half_keys(uint32_t tile, const uint
 /* The same of a q8 page in shared memory, in 16 bits: a lane has the same part of each of its keys.
  */
 template <int D>
-static __device__ __forceinline__ void bring_coded_keys(uint8_t *tile, const uint8_t *page,
-                                                        uint32_t row0, uint32_t second)
+static __device__ __forceinline__ void dequantize_keys(uint8_t *tile, const uint8_t *page,
+                                                       uint32_t row0, uint32_t second)
 {
     using at = page_at<FORM_Q8, D>;
     constexpr uint32_t R = 32 / (D / 16), N = 16 / R;
@@ -92,7 +94,7 @@ static __device__ __forceinline__ void bring_coded_keys(uint8_t *tile, const uin
 
 /* Makes `all` no number if one of the keys in a warp's 16 rows is not finite; else it stays 0. */
 template <int H, int D>
-static __device__ __forceinline__ uint32_t look_at_keys(const uint8_t *rows, uint32_t all)
+static __device__ __forceinline__ uint32_t poison_by_keys(const uint8_t *rows, uint32_t all)
 {
 #pragma unroll
     for (uint32_t i = 0; i < 16 * D * 2; i += 32 * 16) {
@@ -107,60 +109,62 @@ static __device__ __forceinline__ uint32_t look_at_keys(const uint8_t *rows, uin
 
 /* The oldest tile on its way is there: whoever multiplies it is told. A warp, of its rows. */
 template <int F, int D>
-static __device__ __forceinline__ void tell_tile(uint32_t tile, uint32_t &poisoned, bool looks)
+static __device__ __forceinline__ void publish_tile(uint32_t tile, uint32_t &poisoned, bool looks)
 {
-    using room = take_stages<F, D>;
+    using room = survey_ring<F, D>;
     uint8_t *const shared = kernel_shared();
     const uint32_t stage = tile % room::n;
     fence_proxy_async();
     __syncwarp();
     if (looks)
-        poisoned = look_at_keys<rows_size<F, D>::half, D>(shared + room::keys + stage * room::tile +
-                                                              threadIdx.x / 32 % 4 * 16 * (D * 2),
-                                                          poisoned);
+        poisoned = poison_by_keys<rows_size<F, D>::half, D>(
+            shared + room::keys + stage * room::tile + threadIdx.x / 32 % 4 * 16 * (D * 2),
+            poisoned);
     if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(shared + room::full) + stage * 8);
 }
 
 /* Keys of all tiles of the block, in their order. A warpgroup. */
 template <int F, int D>
-static __device__ __forceinline__ void take_bring(struct take_block b, const struct sample_call &c)
+static __device__ __forceinline__ void survey_produce(struct survey_block b,
+                                                      const struct sample_call &c)
 {
-    using room = take_stages<F, D>;
+    using room = survey_ring<F, D>;
     const uint32_t warp = threadIdx.x / 32 % 4, smem = smem_address(kernel_shared());
-    uint32_t n = 0, n_told = 0;
-    for (struct take_part part; take_next(part, b);) {
+    uint32_t n = 0, n_published = 0;
+    for (struct survey_span part; survey_next_span(part, b);) {
         uint32_t poisoned = 0, page = part.begin + warp;
         const uint8_t *keys = sealed_keys(c.pages, part.kv_head, page);
-        for (; page < part.end; page += TAKE_PAGES) {
-            const uint32_t next = min(page + TAKE_PAGES, part.end - 1);
+        for (; page < part.end; page += SURVEY_PAGES) {
+            const uint32_t next = min(page + SURVEY_PAGES, part.end - 1);
             const uint8_t *const next_keys = sealed_keys(c.pages, part.kv_head, next);
 #pragma unroll 1
             for (uint32_t second = 0; second < 2; second++) {
-                const struct take_turn at = turn_of<F, D>(n++);
+                const struct survey_stage at = survey_stage_of<F, D>(n++);
                 mbarrier_wait(smem + room::free + at.stage * 8, at.parity ^ 1);
-                bring_half_keys<D>(smem + room::keys + at.stage * room::tile, keys, warp * 16,
+                load_keys_async<D>(smem + room::keys + at.stage * room::tile, keys, warp * 16,
                                    second);
                 cp_async_commit();
-                if (n - n_told <= TAKE_AHEAD) continue;
-                cp_async_wait<TAKE_AHEAD>();
-                tell_tile<F, D>(n_told++, poisoned, b.looks);
+                if (n - n_published <= SURVEY_AHEAD) continue;
+                cp_async_wait<SURVEY_AHEAD>();
+                publish_tile<F, D>(n_published++, poisoned, b.looks);
             }
             keys = next_keys;
         }
         cp_async_wait<0>();
-        while (n_told < n) tell_tile<F, D>(n_told++, poisoned, b.looks);
+        while (n_published < n) publish_tile<F, D>(n_published++, poisoned, b.looks);
         if (poisoned) list_fail(c.op.lists, part.kv_head);
     }
 }
 
 /* Brings the codes of a page's keys; of none there is nothing to wait for. A warp. */
 template <int D>
-static __device__ __forceinline__ void bring_codes(uint8_t *to, const struct sample_call &c,
-                                                   const struct take_part &part, uint32_t page)
+static __device__ __forceinline__ void load_codes_async(uint8_t *to, const struct sample_call &c,
+                                                        const struct survey_span &part,
+                                                        uint32_t page)
 {
     if (page < part.end) {
         const uint8_t *const keys = sealed_keys(c.pages, part.kv_head, page);
-        for (uint32_t i = threadIdx.x % 32 * 16; i < take_stages<FORM_Q8, D>::codes; i += 32 * 16)
+        for (uint32_t i = threadIdx.x % 32 * 16; i < survey_ring<FORM_Q8, D>::codes; i += 32 * 16)
             cp_async16(smem_address(to) + i, keys + i);
     }
     cp_async_commit();
@@ -168,32 +172,32 @@ static __device__ __forceinline__ void bring_codes(uint8_t *to, const struct sam
 
 /* The same of q8 pages: the codes of a warp's next two pages are there or on their way. */
 template <int D>
-static __device__ __forceinline__ void take_bring_coded(struct take_block b,
-                                                        const struct sample_call &c)
+static __device__ __forceinline__ void survey_produce_q8(struct survey_block b,
+                                                         const struct sample_call &c)
 {
-    using room = take_stages<FORM_Q8, D>;
+    using room = survey_ring<FORM_Q8, D>;
     const uint32_t warp = threadIdx.x / 32 % 4, free = smem_address(kernel_shared()) + room::free;
     uint8_t *const codes = kernel_shared() + room::code + warp * 2 * room::codes;
     uint32_t n = 0;
-    for (struct take_part part; take_next(part, b);) {
+    for (struct survey_span part; survey_next_span(part, b);) {
         uint32_t poisoned = 0;
         for (uint32_t i = 0; i < 2; i++)
-            bring_codes<D>(codes + (n / 2 + i) % 2 * room::codes, c, part,
-                           part.begin + warp + i * TAKE_PAGES);
+            load_codes_async<D>(codes + (n / 2 + i) % 2 * room::codes, c, part,
+                                part.begin + warp + i * SURVEY_PAGES);
 #pragma unroll 1
-        for (uint32_t page = part.begin + warp; page < part.end; page += TAKE_PAGES) {
+        for (uint32_t page = part.begin + warp; page < part.end; page += SURVEY_PAGES) {
             uint8_t *const from = codes + n / 2 % 2 * room::codes;
             cp_async_wait<1>();
             __syncwarp(); /* all lanes' copies are there */
 #pragma unroll 1
             for (uint32_t second = 0; second < 2; second++) {
-                const struct take_turn at = turn_of<FORM_Q8, D>(n);
+                const struct survey_stage at = survey_stage_of<FORM_Q8, D>(n);
                 mbarrier_wait(free + at.stage * 8, at.parity ^ 1);
-                bring_coded_keys<D>(kernel_shared() + room::keys + at.stage * room::tile, from,
-                                    warp * 16, second);
-                tell_tile<FORM_Q8, D>(n++, poisoned, b.looks);
+                dequantize_keys<D>(kernel_shared() + room::keys + at.stage * room::tile, from,
+                                   warp * 16, second);
+                publish_tile<FORM_Q8, D>(n++, poisoned, b.looks);
             }
-            bring_codes<D>(from, c, part, page + 2 * TAKE_PAGES);
+            load_codes_async<D>(from, c, part, page + 2 * SURVEY_PAGES);
         }
         cp_async_wait<0>();
         if (poisoned) list_fail(c.op.lists, part.kv_head);
@@ -203,7 +207,7 @@ static __device__ __forceinline__ void take_bring_coded(struct take_block b,
 /* ---- Queries ---- */
 
 /* What a warpgroup multiplies keys with. */
-struct take_slots {
+struct survey_slots {
     uint32_t group;
     uint32_t n_part; /* slots of a set */
     bool alone; /* its slots have all sets of the block, as do those of the other warpgroup: they
@@ -214,20 +218,21 @@ struct take_slots {
  * a slot has no query. A warpgroup. */
 template <int F, int D>
 static __device__ __forceinline__ void
-open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct take_block &b,
+load_slots(float (&start)[4][8][2], const struct survey_slots &o, const struct survey_block &b,
            const struct sample_call &c, uint32_t kv_head)
 {
-    using room = take_stages<F, D>;
+    using room = survey_ring<F, D>;
     const uint32_t n_query = c.op.n_query, thread = threadIdx.x % 128;
     const uint32_t query = smem_address(kernel_shared()) + o.group * 4 * room::tile;
-    struct take_set *const sets = (struct take_set *)(kernel_shared() + room::set) + o.group * 4;
+    struct survey_set *const sets =
+        (struct survey_set *)(kernel_shared() + room::set) + o.group * 4;
     warpgroup_sync(o.group); /* what was there before has been read */
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t s = (o.alone ? 0 : o.group * 4 / o.n_part) + i / o.n_part;
         const uint32_t row0 = (i & (o.n_part - 1)) * 64;
         const uint32_t n = n_query > row0 ? min(n_query - row0, 64) : 0;
-        const struct take_set set = take_set_of(c, kv_head, b.set0 + min(s, b.n_set - 1));
+        const struct survey_set set = survey_set_of(c, kv_head, b.set0 + min(s, b.n_set - 1));
         const size_t first = (size_t)set.list * n_query + row0;
         const uint8_t *const packed = (const uint8_t *)(c.op.query + first * D);
         for (uint32_t x = thread * 16; x < room::tile; x += 128 * 16)
@@ -252,7 +257,7 @@ open_slots(float (&start)[4][8][2], const struct take_slots &o, const struct tak
 
 /* Products of a tile of keys with two slots. */
 template <int H, int D>
-static __device__ __forceinline__ void begin_half(float (&s)[16][4], uint64_t keys, uint64_t query)
+static __device__ __forceinline__ void issue_half(float (&s)[16][4], uint64_t keys, uint64_t query)
 {
     wgmma_fence();
 #pragma unroll
@@ -295,11 +300,11 @@ static __device__ __forceinline__ float slot_sum(const float (&low)[2][2],
 
 /* Marks of four keys of a page with the sets of a warpgroup's slots. */
 template <int F, int D>
-static __device__ __forceinline__ void mark_slots(float (&square)[4], const struct take_slots &o,
+static __device__ __forceinline__ void mark_slots(float (&square)[4], const struct survey_slots &o,
                                                   const struct sample_call &c, uint32_t page)
 {
-    using room = take_stages<F, D>;
-    const struct take_set *const set = (const struct take_set *)(kernel_shared() + room::set);
+    using room = survey_ring<F, D>;
+    const struct survey_set *const set = (const struct survey_set *)(kernel_shared() + room::set);
     for (uint32_t lanes = 1; lanes < o.n_part; lanes *= 2)
 #pragma unroll
         for (int k = 0; k < 4; k++) square[k] += __shfl_xor_sync(~0u, square[k], lanes);
@@ -312,39 +317,39 @@ static __device__ __forceinline__ void mark_slots(float (&square)[4], const stru
  * on from tile to tile; behind the last one they are of it again, for nothing. */
 template <int F, int D>
 static __device__ __forceinline__ void
-take_multiply(struct take_block b, const struct sample_call &c, const struct take_slots &o)
+survey_consume(struct survey_block b, const struct sample_call &c, const struct survey_slots &o)
 {
-    using room = take_stages<F, D>;
+    using room = survey_ring<F, D>;
     constexpr int H = rows_size<F, D>::half;
     const uint32_t smem = smem_address(kernel_shared());
     const uint64_t low = wgmma_descriptor(smem + o.group * 4 * room::tile, 16, D * 16);
     const uint64_t high = wgmma_descriptor_at(low, 2 * room::tile);
     const uint64_t keys = wgmma_descriptor(smem + room::keys, 16, D * 16);
     uint32_t tile0 = 0; /* of a part */
-    for (struct take_part part; take_next(part, b);) {
+    for (struct survey_span part; survey_next_span(part, b);) {
         float start[4][8][2], s0[16][4], s1[16][4], square[4] = {};
-        const uint32_t n = (part.end - part.begin) / TAKE_PAGES * 2;
-        open_slots<F, D>(start, o, b, c, part.kv_head);
+        const uint32_t n = (part.end - part.begin) / SURVEY_PAGES * 2;
+        load_slots<F, D>(start, o, b, c, part.kv_head);
         uint32_t i = o.alone ? o.group * 2 : 0;
         if (i < n) {
-            struct take_turn at = turn_of<F, D>(tile0 + i);
+            struct survey_stage at = survey_stage_of<F, D>(tile0 + i);
             mbarrier_wait(smem + room::full + at.stage * 8, at.parity);
-            begin_half<H, D>(s0, wgmma_descriptor_at(keys, at.stage * room::tile), low);
-            uint32_t page = part.begin + i / 2 * TAKE_PAGES + threadIdx.x / 32 % 4;
+            issue_half<H, D>(s0, wgmma_descriptor_at(keys, at.stage * room::tile), low);
+            uint32_t page = part.begin + i / 2 * SURVEY_PAGES + threadIdx.x / 32 % 4;
             for (bool first = true;; first = false) {
                 float sum0[2][2], sum1[2][2];
                 const uint32_t next = i + (o.alone && i % 2 ? 3 : 1);
-                const struct take_turn to = turn_of<F, D>(tile0 + (next < n ? next : i));
+                const struct survey_stage to = survey_stage_of<F, D>(tile0 + (next < n ? next : i));
                 wgmma_wait<0>();
                 wgmma_fence_operand(s0);
-                begin_half<H, D>(s1, wgmma_descriptor_at(keys, at.stage * room::tile), high);
+                issue_half<H, D>(s1, wgmma_descriptor_at(keys, at.stage * room::tile), high);
                 if (i % 2 == 0 && !first) {
                     mark_slots<F, D>(square, o, c, page);
-                    page += o.alone ? 2 * TAKE_PAGES : TAKE_PAGES;
+                    page += o.alone ? 2 * SURVEY_PAGES : SURVEY_PAGES;
                 }
                 add_squares(sum0, s0, start, 0, c.by);
                 mbarrier_wait(smem + room::full + to.stage * 8, to.parity);
-                begin_half<H, D>(s0, wgmma_descriptor_at(keys, to.stage * room::tile), low);
+                issue_half<H, D>(s0, wgmma_descriptor_at(keys, to.stage * room::tile), low);
                 wgmma_wait<1>();
                 wgmma_fence_operand(s1);
                 if (threadIdx.x % 32 == 0) mbarrier_arrive(smem + room::free + at.stage * 8);
@@ -364,15 +369,15 @@ take_multiply(struct take_block b, const struct sample_call &c, const struct tak
 }
 
 template <int F, int D>
-static __device__ __forceinline__ void take_by_groups(const struct take_block &b,
-                                                      const struct sample_call &c)
+static __device__ __forceinline__ void survey_by_warpgroups(const struct survey_block &b,
+                                                            const struct sample_call &c)
 {
-    using room = take_stages<F, D>;
+    using room = survey_ring<F, D>;
     const uint32_t smem = smem_address(kernel_shared()), n_part = set_slots(c.op.n_query);
-    const struct take_slots o = {warpgroup_index(), n_part,
-                                 F != FORM_Q8 && b.n_set * n_part <= TAKE_SLOTS / 2};
+    const struct survey_slots o = {warpgroup_index(), n_part,
+                                   F != FORM_Q8 && b.n_set * n_part <= SURVEY_SLOTS / 2};
     int32_t *const limit = (int32_t *)(kernel_shared() + room::limit);
-    for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += TAKE_THREADS)
+    for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += SURVEY_THREADS)
         limit[i] = c.limit[i];
     if (threadIdx.x == 0) /* all, at places known before: tools see no other thread open one */
         for (uint32_t i = 0; i < room::n; i++) { /* warps arrive */
@@ -383,12 +388,12 @@ static __device__ __forceinline__ void take_by_groups(const struct take_block &b
     if (o.group == 2) {
         setmaxnreg_dec<40>();
         if constexpr (F == FORM_Q8)
-            take_bring_coded<D>(b, c);
+            survey_produce_q8<D>(b, c);
         else
-            take_bring<F, D>(b, c);
+            survey_produce<F, D>(b, c);
     } else {
         setmaxnreg_inc<232>();
-        take_multiply<F, D>(b, c, o);
+        survey_consume<F, D>(b, c, o);
     }
 }
 
@@ -397,19 +402,19 @@ static __device__ __forceinline__ void take_by_groups(const struct take_block &b
 /* ---- The launch ---- */
 
 template <int F, int D>
-__global__ void __launch_bounds__(TAKE_THREADS, 1)
-    sample_take_kernel(const struct sample_call c, const struct take_cut cut)
+__global__ void __launch_bounds__(SURVEY_THREADS, 1)
+    survey_kernel(const struct sample_call c, const struct survey_split cut)
 {
     kernel_begin();
-    struct take_block b = take_find(c, cut);
+    struct survey_block b = survey_find_block(c, cut);
     if (b.at >= b.end) return;
 #ifdef HAS_WGMMA
     if constexpr (D <= 128) {
-        take_by_groups<F, D>(b, c);
+        survey_by_warpgroups<F, D>(b, c);
         return;
     }
 #endif
-    take_by_warps<F, D>(b, c, cut);
+    survey_by_warps<F, D>(b, c, cut);
 }
 
 static uint32_t part_of(uint32_t n, uint32_t parts) /* the largest of equal ones */
@@ -419,19 +424,19 @@ static uint32_t part_of(uint32_t n, uint32_t parts) /* the largest of equal ones
 
 /* Bytes of shared memory of a block with n_set sets; warpgroups take on Hopper. */
 template <int F, int D>
-static uint32_t take_bytes(const struct cuda_device *d, uint32_t n_set, uint32_t n_query)
+static uint32_t survey_bytes(const struct cuda_device *d, uint32_t n_set, uint32_t n_query)
 {
-    const uint32_t bytes = take_room<D>{n_set, n_query}.bytes();
-    return d->major == 9 && D <= 128 ? max(bytes, take_stages<F, D>::bytes) : bytes;
+    const uint32_t bytes = survey_smem<D>{n_set, n_query}.bytes();
+    return d->major == 9 && D <= 128 ? max(bytes, survey_ring<F, D>::bytes) : bytes;
 }
 
 /* As many sets as there is room for. */
 template <int F, int D>
-static struct take_cut take_cut_of(const struct cuda_device *d, const struct sample_call *c)
+static struct survey_split survey_split_of(const struct cuda_device *d, const struct sample_call *c)
 {
     const uint32_t n_set = c->op.rows.n_tile * c->group, n_query = c->op.n_query;
-    struct take_cut cut = {TAKE_SLOTS / set_slots(n_query), 0, 1};
-    while (cut.n_set > 1 && take_bytes<F, D>(d, cut.n_set, n_query) > d->smem_max) cut.n_set--;
+    struct survey_split cut = {SURVEY_SLOTS / set_slots(n_query), 0, 1};
+    while (cut.n_set > 1 && survey_bytes<F, D>(d, cut.n_set, n_query) > d->smem_max) cut.n_set--;
     cut.n_column = part_of(n_set, cut.n_set);
     if (cut.n_column < d->n_sm) cut.n_block = d->n_sm / cut.n_column;
     return cut;
