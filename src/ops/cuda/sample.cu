@@ -1,12 +1,12 @@
 /* sample.cu: what prompt rows read (plans.h). Sums first: a block scores the sampled rows of a tile
  * and query head against the tile's own keys and some of the pages before it. Then
- * survey_smem_bytes (sample_take.cuh): they are scored against all keys, for each of which it is
+ * survey_smem_bytes (sample_wgmma.cuh): they are scored against all keys, for each of which it is
  * decided. Then lists, by a block each.
  *
  * A list's numbers depend on its tile alone: which pages a warp adds up, and in which order, is
  * fixed. */
 #include "ops/cuda/list.cuh"
-#include "ops/cuda/sample_take.cuh"
+#include "ops/cuda/sample_wgmma.cuh"
 
 #define WARPS       8u
 #define THREADS     (WARPS * 32)

@@ -1,9 +1,9 @@
-/* sample.cuh: the survey of sample.cu: which keys of the pages before some tiles are taken for
+/* sample_survey.cuh: the survey of sample.cu: which keys of the pages before some tiles are taken for
  * these (private to this folder). A block has the sampled rows of some tiles and heads; how it is
  * decided for each key, and blocks each of whose warps scores all of these rows against the keys of
- * a page. On Hopper others are in their place (sample_take.cuh). */
-#ifndef SAC_OPS_CUDA_SAMPLE_CUH
-#define SAC_OPS_CUDA_SAMPLE_CUH
+ * a page. On Hopper others are in their place (sample_wgmma.cuh). */
+#ifndef SAC_OPS_CUDA_SAMPLE_SURVEY_CUH
+#define SAC_OPS_CUDA_SAMPLE_SURVEY_CUH
 
 #include "ops/cuda/list.cuh"
 #include "ops/cuda/queue.cuh"

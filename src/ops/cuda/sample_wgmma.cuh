@@ -1,4 +1,4 @@
-/* sample_take.cuh: survey_smem_bytes by Hopper's warpgroups (private to this folder; of sample.cuh
+/* sample_wgmma.cuh: survey_smem_bytes by Hopper's warpgroups (private to this folder; of sample_survey.cuh
  * alone).
  *
  * Two warpgroups have four slots of 64 queries each, which stay in shared memory, and multiply them
@@ -6,10 +6,10 @@
  * 16 w + r being of page w. So a warp has a page, and two tiles, one unit, give a lane four keys
  * that are next to each other. A warpgroup multiplies half of its slots while it makes exponentials
  * of the other half; what each of its threads subtracts of them stays in registers. */
-#ifndef SAC_OPS_CUDA_SAMPLE_TAKE_CUH
-#define SAC_OPS_CUDA_SAMPLE_TAKE_CUH
+#ifndef SAC_OPS_CUDA_SAMPLE_WGMMA_CUH
+#define SAC_OPS_CUDA_SAMPLE_WGMMA_CUH
 
-#include "ops/cuda/sample.cuh"
+#include "ops/cuda/sample_survey.cuh"
 
 #ifdef HAS_WGMMA
 
