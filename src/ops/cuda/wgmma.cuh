@@ -82,9 +82,9 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t at)
 __device__ __forceinline__ void mbarrier_wait(uint32_t at, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\n\t"
-                 "MEET_%=:\n\t"
+                 "WAIT_%=:\n\t"
                  "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
-                 "@!p bra MEET_%=;}" ::"r"(at),
+                 "@!p bra WAIT_%=;}" ::"r"(at),
                  "r"(parity)
                  : "memory");
 }
