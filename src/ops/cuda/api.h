@@ -1,17 +1,20 @@
-/* api.h: what the program and libsaccade_cuda.so say to each other. The library is loaded at run
- * time, so that one program serves machines with and without a GPU. It exports `cuda_api_get`
- * alone, which returns a table; program and library must be of one build, and `abi` says whether
- * they are.
+/* api.h: the interface between the program and libsaccade_cuda.so.
  *
- * Contract of every launcher (the functions on struct cuda_device and an op):
- *  - The op struct is ops.h's. Activations, weights, frames, tails and scratch are memory of the
- *    device; the struct itself and whatever describes the work (parts, runs, tables, lists, segment
- *    views and their angles, geometry) are memory of the host, which may change as soon as the
- *    launcher has returned. README.md has the list, field by field.
- *  - Work is put on the device's one stream and not waited for. A launcher allocates nothing.
- *  - SAC_OK, or the device remembers the first failure with its message, and `wait` tells it.
+ * The library is loaded at run time, so that one program serves machines with and without a GPU. It
+ * exports `cuda_api_get` alone, which returns a table of functions. Program and library must come
+ * from one build, which `abi` verifies.
+ *
+ * Contract of every launcher (a function that takes a struct cuda_device and an op):
+ *  - The op structs are those of ops.h and its siblings. Activations, weights, frames, tails and
+ *    scratch are device memory. The struct itself and what describes the work (parts, runs, tables,
+ *    lists, segment views and their angles, geometry) are host memory, which may change as soon as
+ *    the launcher has returned. docs/walk_gpu.md lists them field by field.
+ *  - Work is queued on the device's one stream. A launcher does not wait and allocates nothing.
+ *  - It returns SAC_OK, or the device remembers the first failure with its message, which `wait`
+ *    reports.
  *  - Results depend on the row alone (design D7), as in ops.h.
- * One thread at a time uses a device, and those of a process are used by one thread. */
+ *
+ * A device is used by one thread at a time, and all devices of a process by the same thread. */
 #ifndef SAC_OPS_CUDA_API_H
 #define SAC_OPS_CUDA_API_H
 
@@ -24,7 +27,7 @@
 extern "C" {
 #endif
 
-/* Changes with the shape of any struct that crosses the border. */
+/* Changes with the size of any struct that crosses the interface. */
 #define CUDA_ABI                                                                                   \
     (1000000u +                                                                                    \
      (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) + 3 * sizeof(struct attn_run) +  \
@@ -38,7 +41,7 @@ extern "C" {
                 61 * sizeof(struct op_lane_recall) + 67 * sizeof(struct op_lane_settle) +          \
                 71 * sizeof(struct attn_count) + 13 * sizeof(struct cuda_api)))
 
-struct cuda_device; /* of the library; device.cuh */
+struct cuda_device; /* defined in device.cuh */
 
 struct cuda_info {
     char name[128];
@@ -53,72 +56,72 @@ struct cuda_api {
 
     /* ---- Devices. `err` gets the message; the library fills it itself. ---- */
 
-    /* Number of GPUs; fails without a driver, or with one that is too old. */
+    /* The number of GPUs. Fails without a driver, or with one that is too old. */
     sac_status (*count)(uint32_t *out, sac_error *err);
     sac_status (*info)(struct cuda_info *out, uint32_t index, sac_error *err);
-    /* Whether there are kernels for such pages and so many query heads. */
+    /* Whether there are kernels for pages of this geometry and so many query heads. */
     sac_status (*check)(const struct page_geom *geom, uint32_t n_head, sac_error *err);
-    /* A stream and its rings on GPU `index`. */
+    /* Opens GPU `index`: a stream, the rings and cuBLASLt. */
     sac_status (*open)(struct cuda_device **out, uint32_t index, sac_error *err);
-    void (*close)(struct cuda_device *d); /* NULL is nothing */
+    void (*close)(struct cuda_device *d); /* NULL is allowed */
 
     /* ---- Memory, aligned to 256 ---- */
 
-    void *(*take)(struct cuda_device *d, size_t bytes); /* zeroed; NULL: there is not as much */
-    void (*give)(struct cuda_device *d, void *p);       /* NULL is nothing */
-    /* Memory of the machine that program and device both reach at the same address; NULL: there is
-     * not as much. */
+    void *(*take)(struct cuda_device *d, size_t bytes); /* zeroed; NULL: out of memory */
+    void (*give)(struct cuda_device *d, void *p);       /* NULL is allowed */
+    /* Pinned host memory, at the same address for program and device. NULL: out of memory. */
     void *(*take_shared)(struct cuda_device *d, size_t bytes);
-    void (*give_shared)(struct cuda_device *d, void *p); /* NULL is nothing */
-    /* Memory of the program's that copies from the device go to without a detour, until it is let
-     * go; of one block at a time. Where the system does not allow that, nothing happens. */
+    void (*give_shared)(struct cuda_device *d, void *p); /* NULL is allowed */
+    /* Pins memory of the program, so that copies from the device need no staging, until `unpin`.
+     * One block at a time. Does nothing where the system refuses; copies then take longer. */
     void (*pin)(struct cuda_device *d, void *p, size_t bytes);
-    void (*unpin)(struct cuda_device *d); /* nothing is pinned: nothing */
+    void (*unpin)(struct cuda_device *d); /* may be called with nothing pinned */
 
     /* ---- The queue. Copies are in order with the ops. ---- */
 
-    /* Host to device: `src` may change once the call has returned. */
+    /* Copies from host to device. `src` may change as soon as the call has returned. */
     void (*up)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
-    /* Rows of `width` bytes: of the host, behind each other, to the device, `pitch` bytes apart. */
+    /* Copies rows of `width` bytes: contiguous on the host, `pitch` bytes apart on the device. */
     void (*up_rows)(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
                     size_t n_row);
-    /* Device to host: `dst` is written by the next `wait`, at the latest. */
+    /* Copies from device to host. `dst` is valid after the next `wait`. */
     void (*down)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
-    /* Within the device; apart from each other. */
+    /* Copies within the device; the ranges do not overlap. */
     void (*copy)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
-    /* From one device to another, behind what is queued on both, and before what is queued on
-     * either from here on; nobody waits here. Where one cannot reach the other, the driver takes
-     * the way through the machine's memory. */
+    /* Copies from one device to another, after everything queued on both so far and before
+     * everything queued on either later. The host does not wait. Without peer access the driver
+     * goes through host memory. */
     void (*send)(struct cuda_device *from, struct cuda_device *to, void *dst, const void *src,
                  size_t bytes);
-    /* From here on these n devices are a team, for `sum`: launches of one go to its stream when
-     * those of all do, so that no GPU waits for one that has yet to be told. `inbox[i]` is memory
-     * of d[i], [2, n, n_word]. A team ends when one of them is closed. false, and nothing has
-     * changed: one of them cannot write to another's memory. */
+    /* Makes these n devices a team, for `sum`: their launches are issued together, so that no GPU
+     * waits for a launch that the host has yet to issue. `inbox[i]` is memory of d[i], [2, n,
+     * n_word]. A team ends when one of its devices is closed. Returns false, and changes nothing,
+     * if one of them cannot write to another's memory. */
     bool (*join)(struct cuda_device *const *d, uint64_t *const *inbox, uint32_t n, size_t n_word);
-    /* Everything is done, but for a step that is kept back; or the first thing that went wrong
-     * since the last call. */
+    /* Waits until everything queued is done, but for a step that is kept back. Reports the first
+     * failure since the last call. */
     sac_status (*wait)(struct cuda_device *d, sac_error *err);
 
     /* ---- A step ahead: described while the device computes the one before ---- */
 
-    /* What is queued begins. What is queued from here to `ahead_end` is kept back until `ahead_go`,
-     * and forgotten as soon as anything else is queued. false, and nothing has changed: it cannot
-     * be kept. Of a team it is a step of all, and one of them is asked for it. */
+    /* Issues what is queued, then records: what is queued until `ahead_end` is kept back until
+     * `ahead_go`, and dropped as soon as anything else is queued. Returns false, and changes
+     * nothing, if nothing can be kept back now. For a team any one of its devices is asked, and the
+     * step is that of all. */
     bool (*ahead_begin)(struct cuda_device *d);
-    /* As `up`, of bytes that the caller puts into the room that it gets, before `ahead_go`. NULL:
-     * there is none, and `ahead_end` will say so. */
+    /* As `up`, but the caller writes the bytes into the returned buffer later, before `ahead_go`.
+     * NULL: there is no room, and `ahead_end` will return false. */
     void *(*up_later)(struct cuda_device *d, void *dst, size_t bytes);
-    /* false: it was too much to keep, and is forgotten. */
+    /* Ends the recording. false: the step was too large to be kept, and is dropped. */
     bool (*ahead_end)(struct cuda_device *d);
-    /* The step begins; what is queued from here on comes behind it. false: it has been forgotten.
-     */
+    /* Starts the step; what is queued from here on follows it. false: it had been dropped. */
     bool (*ahead_go)(struct cuda_device *d);
 
     /* ---- Operations, as in struct ops ---- */
 
     sac_status (*linear)(struct cuda_device *d, const struct op_linear *op);
-    sac_status (*unpack)(struct cuda_device *d, const struct weight *w); /* fills w->plain */
+    sac_status (*unpack)(struct cuda_device *d,
+                         const struct weight *w); /* unpacks to f16, into w->plain */
     sac_status (*attn)(struct cuda_device *d, const struct op_attn *op);
     sac_status (*kv_write)(struct cuda_device *d, const struct op_kv_write *op);
     sac_status (*seal)(struct cuda_device *d, const struct op_seal *op);
@@ -128,9 +131,10 @@ struct cuda_api {
     sac_status (*rope)(struct cuda_device *d, const struct op_rope *op);
     sac_status (*add)(struct cuda_device *d, const struct op_add *op);
     sac_status (*top)(struct cuda_device *d, const struct op_top *op);
-    /* On all of the team that d is in: `op` has one for each, in the order in which they joined. */
+    /* On all devices of d's team: `op` is an array with one entry for each, in the order in which
+     * they joined. */
     sac_status (*sum)(struct cuda_device *d, const struct op_sum *op);
-    /* Choosing: lists of n lanes, as in struct ops_lanes. */
+    /* Selection: arrays of n lanes, as in struct ops_lanes. */
     sac_status (*lane_boxes)(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n);
     sac_status (*lane_logits)(struct cuda_device *d, const struct op_lane_logits *op, uint32_t n);
     sac_status (*lane_shares)(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n);
@@ -162,7 +166,7 @@ struct cuda_api {
                            uint32_t n_row, uint32_t n_tok_max);
 };
 
-/* The one symbol that is looked up. */
+/* The one symbol that the program looks up. */
 #define CUDA_API_SYMBOL "cuda_api_get"
 typedef const struct cuda_api *(*cuda_api_fn)(void);
 

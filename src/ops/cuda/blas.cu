@@ -1,8 +1,8 @@
-/* blas.cu: products of 16-bit matrices, by cuBLASLt, which is loaded when a GPU is opened.
+/* blas.cu: matrix products of prompt rows in f16 by cuBLASLt, which is loaded when a GPU is opened.
  *
- * A row's sum must not depend on how many rows are in the call (design D7). So the algorithm is
- * chosen once for each shape of weights, as if the call had ROWS rows, among those that do not split
- * a sum, and is used for any number of them. */
+ * A row's sum must not depend on the number of rows in the call (design D7). So the algorithm is
+ * chosen once for each shape of weights, as if the call had ROWS rows, among algorithms that do not
+ * split the reduction, and is used for any number of rows. */
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/queue.cuh"
 
@@ -15,7 +15,7 @@
 #define ROWS       2048u
 #define SHAPES_MAX 64u
 #define SPACE      ((size_t)4 << 20)
-#define ALIGN      64u /* that all matrices lie at a multiple of */
+#define ALIGN      64u /* alignment of all matrices in bytes */
 
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
@@ -23,8 +23,8 @@
 
 struct blas_shape {
     uint32_t n_in, n_out;
-    size_t stride; /* of results */
-    bool halves;   /* they are */
+    size_t stride; /* of the results */
+    bool halves;   /* results are f16 */
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -32,9 +32,9 @@ struct cuda_blas {
     void *library;
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t w, x, y[2]; /* y in f32, and in halves */
+    cublasLtMatrixLayout_t w, x, y[2]; /* y in f32 and in f16 */
     cublasLtMatmulPreference_t preference;
-    void *space; /* [SPACE] */
+    void *space; /* workspace [SPACE] */
     struct blas_shape shape[SHAPES_MAX];
     uint32_t n_shape;
     decltype(&cublasLtCreate) create;
@@ -73,7 +73,7 @@ static bool find_functions(struct cuda_blas *b)
     return true;
 }
 
-/* Not told, the library takes them to lie at multiples of 256 bytes. */
+/* Without this the library assumes an alignment of 256 bytes. */
 static bool set_alignment(struct cuda_blas *b)
 {
     const cublasLtMatmulPreferenceAttributes_t of[] = {
@@ -110,7 +110,7 @@ static bool make_parts(struct cuda_blas *b)
 void blas_close(struct cuda_blas *b)
 {
     if (!b) return;
-    /* Descriptions are plain memory of the library; it stays loaded, as CUDA libraries must. */
+    /* Descriptors are plain memory of the library, which stays loaded, as CUDA libraries must. */
     if (b->space) cudaFree(b->space);
     if (b->handle) b->destroy(b->handle);
     free(b);
@@ -155,7 +155,7 @@ static bool set_layout(const struct cuda_blas *b, cublasLtMatrixLayout_t l, uint
                CUBLAS_STATUS_SUCCESS;
 }
 
-/* As cuBLAS sees it, by columns: y [n_out, n_row] = (w [n_in, n_out])^T x [n_in, n_row]. */
+/* In cuBLAS' column-major terms: y [n_out, n_row] = (w [n_in, n_out])^T x [n_in, n_row]. */
 static bool set_layouts(const struct cuda_blas *b, const struct blas_shape *s, uint32_t n_row)
 {
     return set_layout(b, b->w, s->n_in, s->n_out, s->n_in) &&
@@ -163,7 +163,7 @@ static bool set_layouts(const struct cuda_blas *b, const struct blas_shape *s, u
            set_layout(b, b->y[s->halves], s->n_out, n_row, (int64_t)s->stride);
 }
 
-/* The shape like this one, with its algorithm; NULL: there is none. */
+/* The cached shape with its algorithm; NULL: cuBLASLt has none. */
 static const struct blas_shape *find_shape(struct cuda_blas *b, const struct blas_shape *like)
 {
     for (uint32_t i = 0; i < b->n_shape; i++) {
@@ -199,7 +199,7 @@ sac_status blas_multiply(struct cuda_device *d, const struct linear_sums *to, ui
     const struct blas_shape *s = find_shape(b, &like);
     if (!s || !set_layouts(b, s, rows->n_row))
         return device_fail(d, SAC_ERR_UNSUPPORTED, "cuBLASLt has no product of this shape");
-    TRY(queue_flush(d)); /* cuBLASLt launches by itself */
+    TRY(queue_flush(d)); /* cuBLASLt launches directly */
     const cublasLtMatrixLayout_t y = b->y[s->halves];
     const cublasStatus_t status = b->matmul(b->handle, b->desc, &by, w, b->w, rows->x, b->x, &zero,
                                             out, y, out, y, &s->algo, b->space, SPACE, d->stream);

@@ -1,6 +1,9 @@
-/* block.cuh: sums and places over the threads of a block, in a fixed order (private to this
- * folder). All threads call them together; `room` is shared memory [32] of the caller's, free again
- * when the next of these has begun. */
+/* block.cuh: reductions and scans over a block in a fixed order, and the "last block done" pattern.
+ *
+ * All threads of the block call each function. `room` is shared memory [32] of the caller, one
+ * entry for each warp; it may be passed again at once, as each call has a barrier before it writes.
+ * Sums over a warp are butterfly shuffles, sums over warps are added in the order of the warps, so
+ * results do not depend on timing. */
 #ifndef SAC_OPS_CUDA_BLOCK_CUH
 #define SAC_OPS_CUDA_BLOCK_CUH
 
@@ -10,11 +13,13 @@
 #include <stdint.h>
 #include <type_traits>
 
+/* The sum of x over the block; all threads get it. */
 template <typename T> static __device__ T block_sum(T x, T *room)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i);
-    __syncthreads(); /* nobody reads the room any more */
+    __syncthreads(); /* Exclusive scan of integers: the sum of x over all threads before this one;
+                        the total goes to *out_all. */
     if (lane == 0) room[warp] = x;
     __syncthreads();
     T all = room[0];
@@ -22,7 +27,8 @@ template <typename T> static __device__ T block_sum(T x, T *room)
     return all;
 }
 
-/* The sum of x, whole numbers, over the threads before this one; of all, in *out_all. */
+/* Exclusive scan: the sum of x over all threads before this one; the total goes to *out_all. Of
+ * integers, or of doubles whose order is fixed by the shuffles. */
 template <typename T>
 static __device__ inline T block_exclusive_sum(std::type_identity_t<T> x, T *room, T *out_all)
 {
@@ -45,8 +51,8 @@ static __device__ inline T block_exclusive_sum(std::type_identity_t<T> x, T *roo
     return (warp > 0 ? before : 0) + up_to - x;
 }
 
-/* Whether this block is the last of n to be here, and can read what the others have written before.
- * The tally is zero before the launch and after it. */
+/* True in the last of n blocks to arrive, which may then read what the others wrote before
+ * (tally_increment). The counter is zero before the launch and is reset by the last block. */
 static __device__ inline bool block_is_last(uint32_t *tally, uint32_t n)
 {
     __shared__ uint32_t n_before;
@@ -61,7 +67,7 @@ static __device__ inline bool block_is_last(uint32_t *tally, uint32_t n)
 
 /* ---- Sums of exponentials ---- */
 
-/* sum of exp(x) = sum * exp(max); sum is NaN once an x has not been finite. */
+/* An online softmax sum: sum of exp(x) = sum * exp(max). The sum is NaN if any x was not finite. */
 struct exp_sum {
     float max, sum;
 };
@@ -87,7 +93,7 @@ static __device__ inline struct exp_sum exp_sum_of(float x)
     return one;
 }
 
-/* Of a warp's lanes; all of them get it. */
+/* Reduces over the lanes of a warp; all of them get the result. */
 static __device__ inline struct exp_sum warp_exp_sum(struct exp_sum x)
 {
     float max = x.max;
@@ -98,6 +104,7 @@ static __device__ inline struct exp_sum warp_exp_sum(struct exp_sum x)
     return all;
 }
 
+/* Reduces over the block; all threads get the result. */
 static __device__ inline struct exp_sum block_exp_sum(struct exp_sum x, struct exp_sum *room)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;

@@ -1,14 +1,16 @@
-/* device.cu: GPUs are found, opened and given memory here, copies are queued, and the table is
- * filled that the program gets.
+/* device.cu: GPUs are found and opened here, memory is allocated, copies are queued, and the table
+ * of the interface is filled (api.h).
  *
- * Invariants:
- *  1. ring_sent <= ring_used <= ring_end; pieces before ring_sent are on the stream. The ring
- *     begins anew only when the stream has been waited for, so no piece is overwritten that a copy
- *     or a launch still reads. A step ahead takes the half of it that the step before has not.
- * Large copies to the GPU do not go through it, but through memory of their own, here and there: so
- * rows of a prompt cross the bus while those before them are computed, and the host does not wait.
- *  2. The first failure is kept until `wait` tells it; what comes after it is likely its echo.
- * Not here: what a step does, and which memory holds what. */
+ * Three ways lead to the GPU. Small copies travel with the descriptors in the ring. Large ones,
+ * such as the rows of a prompt, go through eight pinned staging buffers and their mirrors on a
+ * second stream, so that they cross the bus while the GPU computes and the host does not wait.
+ * Copies back go straight to memory that the program has pinned.
+ *
+ * Invariants: 1. ring_first <= ring_sent <= ring_used <= ring_end; pieces before ring_sent are on
+ * the stream. The ring starts over only after the stream has been waited for, so no piece is
+ * overwritten that a copy or a kernel still reads. A step that is kept back uses the half of the
+ * ring that the step before does not. 2. The first failure is kept until `wait` reports it; later
+ * ones are likely its consequences. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdarg.h>
@@ -18,11 +20,13 @@
 
 #define RING_BYTES  ((size_t)64 << 20)
 #define SMALL_BYTES ((size_t)64 << 10)
-#define WORD_BYTES  ((size_t)4 << 10) /* as long on the bus as the copy engine takes to begin */
-#define MAJOR_MIN   8u /* mma with 16-bit floats and cp.async */
+#define WORD_BYTES  ((size_t)4 << 10) /* takes as long on the bus as a copy engine takes to start  \
+                                       */
+#define MAJOR_MIN 8u                  /* the first with bf16 mma and cp.async */
 
-/* A library for checks (cmake/cuda.cmake) has the code of GPUs of this compute capability, and says of
- * the GPU that runs it that it is one, so that the host asks no more of it; 0: an honest one. */
+/* A library for checks (cmake/cuda.cmake) contains the code for GPUs of this compute capability,
+ * and reports the GPU that runs it as one of them, so that the host plans for its limits. 0: no
+ * imitation. */
 #ifdef SAC_CUDA_AS
 #define IMITATES ((uint32_t)SAC_CUDA_AS)
 #else
@@ -44,7 +48,7 @@ __attribute__((format(printf, 3, 4))) static sac_status fail(sac_error *err, sac
 
 void device_use(const struct cuda_device *d)
 {
-    cudaSetDevice((int)d->index); /* it was good when the device was opened */
+    cudaSetDevice((int)d->index); /* cannot fail: it worked when the device was opened */
 }
 
 sac_status device_fail(struct cuda_device *d, sac_status code, const char *what)
@@ -111,7 +115,7 @@ static void imitate(struct cuda_info *out)
     memcpy(out->name, name, sizeof name);
 }
 
-/* Of a block's shared memory: what A100, B200 or a smaller GPU has, which is less than Hopper's. */
+/* Shared memory of a block of A100, of B200 and of smaller GPUs. */
 static size_t imitated_shared(void)
 {
     return (size_t)(IMITATES == 80 ? 163 : IMITATES == 100 ? 227 : 99) << 10;
@@ -150,7 +154,7 @@ static sac_status info(struct cuda_info *out, uint32_t index, sac_error *err)
 static sac_status check(const struct page_geom *geom, uint32_t n_head, sac_error *err)
 {
     const uint32_t d = geom->head_dim;
-    (void)n_head; /* any number */
+    (void)n_head; /* any number is supported */
     if (d != 64 && d != 128 && d != 256)
         return fail(err, SAC_ERR_UNSUPPORTED,
                     "heads of %u: a GPU reads heads of 64, 128 and 256; use --device cpu", d);
@@ -266,7 +270,7 @@ static void *take(struct cuda_device *d, size_t bytes)
     void *p = NULL;
     device_use(d);
     if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
-        cudaGetLastError(); /* said by NULL */
+        cudaGetLastError(); /* reported as NULL */
         return NULL;
     }
     device_check(d, cudaMemsetAsync(p, 0, bytes, d->stream), "memory set to zero");
@@ -287,7 +291,7 @@ static void *take_shared(struct cuda_device *d, size_t bytes)
     void *p = NULL;
     device_use(d);
     if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocMapped) != cudaSuccess) {
-        cudaGetLastError(); /* said by NULL */
+        cudaGetLastError(); /* reported as NULL */
         return NULL;
     }
     return p;
@@ -308,7 +312,8 @@ static void pin(struct cuda_device *d, void *p, size_t bytes)
     void *there = NULL;
     d->owns_pinned = code == cudaSuccess;
     if (!d->owns_pinned) cudaGetLastError();
-    if (!d->owns_pinned && code != cudaErrorHostMemoryAlreadyRegistered) return; /* the detour */
+    if (!d->owns_pinned && code != cudaErrorHostMemoryAlreadyRegistered)
+        return; /* copies stay unpinned */
     d->pinned = (uint8_t *)p;
     d->n_pinned = bytes;
     device_use(d);
@@ -338,7 +343,7 @@ static sac_status drain(struct cuda_device *d)
     return status;
 }
 
-/* Pieces come from the half that is free. */
+/* Continues in the half of the ring that is free. */
 static void take_half(struct cuda_device *d)
 {
     const size_t half = d->ring_bytes / 2;
@@ -375,7 +380,7 @@ sac_status stage_reserve(struct cuda_device *d, size_t bytes)
 {
     if (d->ring_end - d->ring_used >= bytes) return SAC_OK;
     const sac_status status = queue_flush(d);
-    if (d->ahead == AHEAD_OVERFLOW) return SAC_OK; /* of that nothing is read */
+    if (d->ahead == AHEAD_OVERFLOW) return SAC_OK; /* nothing will read the pieces */
     return status != SAC_OK ? status : drain(d);
 }
 
@@ -402,7 +407,7 @@ void *stage_put(struct cuda_device *d, const void *src, size_t bytes)
 
 /* ---- Copies ---- */
 
-/* A few rows go up with the descriptors. */
+/* A few rows go to the GPU with the descriptors, and a kernel puts them in place. */
 static void up_small(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
                      size_t n_row)
 {
@@ -410,8 +415,8 @@ static void up_small(struct cuda_device *d, void *dst, size_t pitch, const void 
     if (from) cuda_copy_rows(d, dst, pitch, from, width, n_row);
 }
 
-/* Waits for no more than the copy that had the piece before: the GPU goes on with what is behind
- * it. NULL: there is none, and the device remembers why. */
+/* The next staging buffer, allocated on first use. Waits only for the copy that last used it, not
+ * for the work queued after that copy. NULL: no memory, and the failure is remembered. */
 static const struct staging_buffer *staging_acquire(struct cuda_device *d)
 {
     struct staging_buffer *p = &d->piece[d->next_staging];
@@ -426,8 +431,8 @@ static const struct staging_buffer *staging_acquire(struct cuda_device *d)
     return device_check(d, code, "memory for copies to the GPU") == SAC_OK ? p : NULL;
 }
 
-/* n rows of a piece cross the bus as soon as nobody reads its mirror, and go to dst from there
- * behind what is on the stream. */
+/* Sends n rows of a staging buffer: to its mirror on the second stream, as soon as the mirror's
+ * last content has been read, and from there to dst in the order of the first stream. */
 static cudaError_t staging_send(struct cuda_device *d, const struct staging_buffer *p, void *dst,
                                 size_t pitch, size_t width, size_t n)
 {
@@ -481,8 +486,8 @@ static bool is_pinned(const struct cuda_device *d, const uint8_t *p, size_t byte
            (size_t)(p - d->pinned) <= d->n_pinned - bytes;
 }
 
-/* Pinned memory is copied to by the row of launches itself, which may be a graph; a few bytes by a
- * kernel, as long as no copy engine has to be waited for. */
+/* A copy to pinned memory is a recorded command, so it can be part of a graph. A few bytes are
+ * copied by a kernel instead, which starts sooner than a copy engine. */
 static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
     const bool pinned = is_pinned(d, (const uint8_t *)dst, bytes);
@@ -509,12 +514,12 @@ bool device_reach(struct cuda_device *from, const struct cuda_device *to)
     device_use(from);
     cudaDeviceCanAccessPeer(&can, (int)from->index, (int)to->index);
     if (can) cudaDeviceEnablePeerAccess((int)to->index, 0);
-    cudaGetLastError(); /* it is so already */
+    cudaGetLastError(); /* it may have been enabled already */
     if (can) from->reaches |= bit;
     return can;
 }
 
-/* What is queued on `waits` from here on comes behind what is queued on `d`. */
+/* Makes `waits` continue only after what is queued on `d` so far. */
 static cudaError_t follow(struct cuda_device *waits, struct cuda_device *d)
 {
     device_use(d);
@@ -523,8 +528,8 @@ static cudaError_t follow(struct cuda_device *waits, struct cuda_device *d)
     return code == cudaSuccess ? cudaStreamWaitEvent(waits->stream, d->reached, 0) : code;
 }
 
-/* By the stream of the one that has the bytes. It waits, too: the other may still read what lay
- * there before. Where memory is out of reach, the driver takes another way. */
+/* The source's stream copies. It waits for the destination, which may still read what was there
+ * before, and the destination waits for the copy. */
 static void send(struct cuda_device *from, struct cuda_device *to, void *dst, const void *src,
                  size_t bytes)
 {
@@ -537,7 +542,7 @@ static void send(struct cuda_device *from, struct cuda_device *to, void *dst, co
     device_check(from, code, "copy to another GPU");
 }
 
-/* The program has what comes before the step that is kept back. */
+/* Waits for everything before the step that is kept back. */
 static sac_status wait_before(struct cuda_device *d)
 {
     d->ring_is_full = false;
@@ -547,7 +552,8 @@ static sac_status wait_before(struct cuda_device *d)
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
     const bool keeps = d->ahead == AHEAD_READY;
-    if ((keeps ? wait_before(d) : drain(d)) == SAC_OK) (void)team_check(d); /* remembered, too */
+    if ((keeps ? wait_before(d) : drain(d)) == SAC_OK)
+        (void)team_check(d); /* its failure is remembered */
     const sac_status status = d->status;
     d->status = SAC_OK;
     return status == SAC_OK ? status : fail(err, status, "GPU %u: %s", d->index, d->message);
@@ -583,7 +589,7 @@ bool device_is_ahead(struct cuda_device *d)
     return true;
 }
 
-/* Whether the step before leaves half of the ring. */
+/* Whether the step before leaves half of the ring free. */
 static bool has_half(const struct cuda_device *d)
 {
     const bool is_large = d->ring_first == 0 && d->ring_used > d->ring_bytes / 2;
@@ -608,7 +614,8 @@ static bool ahead_begin(struct cuda_device *d)
     return can;
 }
 
-/* It is read where it is: a copy to the GPU would take longer to begin than the row takes to come. */
+/* A kernel copies the bytes from the pinned ring itself: they are few, and a copy engine would take
+ * longer to start. */
 static void *up_later(struct cuda_device *d, void *dst, size_t bytes)
 {
     void *room;
@@ -627,7 +634,7 @@ static bool ahead_end(struct cuda_device *d)
     return fits;
 }
 
-/* A failure is told by the next wait. */
+/* A failure is reported by the next wait. */
 static bool ahead_go(struct cuda_device *d)
 {
     if (d->ahead != AHEAD_READY) return false;
@@ -638,7 +645,7 @@ static bool ahead_go(struct cuda_device *d)
 
 /* ---- The table ---- */
 
-/* As struct ops has them, for any number of workers. */
+/* The signatures of struct ops, where n_worker is the number of threads of a CPU. */
 static size_t linear_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 {
     (void)n_worker;

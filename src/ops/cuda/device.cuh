@@ -1,9 +1,10 @@
-/* device.cuh: one GPU as the launchers see it. Included by the .cu files of this folder alone.
+/* device.cuh: one GPU as the launchers of this folder see it.
  *
- * Descriptors go up through a ring: stage_put copies a piece into pinned memory and says where on
- * the device it will lie. Launches are noted (queue.cuh) and go to the stream behind one copy of
- * all pieces. So a launcher is: reserve, put what the kernel needs, `return queue_launch(...)`. The
- * ring begins anew when the device has been waited for; when it is full, it waits itself. */
+ * Descriptors (structs and arrays that describe the work) go to the GPU through a ring: stage_put
+ * copies a piece into pinned memory and returns the address that it will have on the device.
+ * Launches are recorded (queue.cuh) and issued after one copy of all pieces. So a launcher is:
+ * stage_reserve for everything, stage_put for each piece, `return queue_launch(...)`. The ring
+ * starts over when the host has waited for the device; when it is full, the launcher waits. */
 #ifndef SAC_OPS_CUDA_DEVICE_CUH
 #define SAC_OPS_CUDA_DEVICE_CUH
 
@@ -14,109 +15,109 @@
 #define STAGE_ALIGN 64u
 #define TEAM_MAX    16u
 #define TALLY       8192u
-#define DRAW_LANES  256u  /* that one launch draws for */
-#define DRAW_CUTS   1024u /* that a draw can have */
+#define DRAW_LANES  256u  /* lanes of one launch of a draw, at most */
+#define DRAW_CUTS   1024u /* candidate cuts of a draw */
 
 struct cuda_blas;
 struct cuda_queue;
 
-/* The step ahead (api.h): there is none; it is being noted, and can be kept or not; it is kept. */
+/* The step that is kept back (api.h): none; it is being recorded; it is being recorded but can no
+ * longer be kept; it is ready to start. */
 enum device_ahead { AHEAD_NONE, AHEAD_RECORDING, AHEAD_OVERFLOW, AHEAD_READY };
 
-/* Pinned memory that copies to the GPU go through in turns. */
+/* Pinned buffers that large copies to the GPU use in turn. */
 #define STAGING_BUFFERS 8u
 struct staging_buffer {
-    uint8_t *host, *mirror; /* [PIECE_BYTES] and its mirror on the GPU; NULL until there is one */
-    cudaEvent_t sent;      /* what it held is in the mirror, */
-    cudaEvent_t read;      /* and no longer */
+    uint8_t *host, *mirror; /* [PIECE_BYTES] and its mirror on the GPU; NULL until first used */
+    cudaEvent_t sent;       /* recorded when the content is in the mirror */
+    cudaEvent_t read;       /* recorded when the mirror has been read */
 };
 
 struct cuda_device {
     uint32_t index, major, minor, n_sm;
-    size_t smem_max; /* of a block, after cudaFuncSetAttribute */
+    size_t smem_max; /* dynamic shared memory of a block, at most */
     cudaStream_t stream;
-    cudaEvent_t reached;       /* in this stream, for those of other devices to wait for */
-    uint64_t asked, reaches;   /* a bit for each device: whether it has been asked; the answer */
-    struct cuda_device *team[TEAM_MAX]; /* [n_team] whose rows go to their streams together */
-    uint32_t n_team;                    /* 1: its own alone */
-    uint64_t *inbox;                    /* [2, n_team, n_word] of the team's sums (team.cu) */
+    cudaEvent_t reached;                /* recorded in this stream for other devices to wait on */
+    uint64_t asked, reaches;            /* bit i: access to device i was asked for; was granted */
+    struct cuda_device *team[TEAM_MAX]; /* [n_team] devices whose launches are issued together */
+    uint32_t n_team;                    /* 1: a device by itself */
+    uint64_t *inbox;                    /* [2, n_team, n_word] for the team's sums (team.cu) */
     size_t n_word;
-    uint32_t tag, tag_before; /* of the team's last sum; of its last one before the step ahead */
-    uint32_t *lost; /* pinned: 1 + the index of a device that has not come to a sum; 0: none */
+    uint32_t tag, tag_before; /* of the team's last sum; the same before the step kept back */
+    uint32_t *lost; /* pinned: 1 + the index of a device that did not come to a sum; 0: none */
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;
-    size_t ring_first, ring_end; /* pieces are taken from here: all of it, or one of its halves, */
-    bool ring_is_full;           /* where the other half is in use, too */
-    cudaEvent_t before; /* the step before the one ahead is done */
+    size_t ring_first, ring_end; /* the part in use: all of the ring, or one half of it */
+    bool ring_is_full;           /* the other half is in use as well */
+    cudaEvent_t before;          /* recorded after the step before the one kept back */
     enum device_ahead ahead;
-    uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
+    uint8_t *pinned; /* [n_pinned] memory of the program; NULL: none */
     size_t n_pinned;
-    bool owns_pinned;   /* others of the process may have pinned it before */
-    bool writes_pinned; /* its kernels do, at the same address */
-    uint32_t *tally; /* [TALLY] zeros between launches: blocks that have done their part of a sum */
-    unsigned long long *draw_sums; /* [DRAW_LANES][DRAW_CUTS] zeros between draws, of draw.cu */
-    struct cuda_blas *blas;        /* blas.cu's */
-    struct cuda_queue *queue;      /* queue.cu's: what is noted and not yet on the stream */
-    sac_status status;             /* of the first failure since the last wait, */
-    char message[256];             /* and what it was */
+    bool owns_pinned;              /* false if something else in the process had pinned it */
+    bool writes_pinned;            /* kernels can write to it at the same address */
+    uint32_t *tally;               /* [TALLY] counters for block_is_last, zero between launches */
+    unsigned long long *draw_sums; /* [DRAW_LANES][DRAW_CUTS] zeros between draws (draw_cut.cu) */
+    struct cuda_blas *blas;        /* of blas.cu */
+    struct cuda_queue *queue;      /* of queue.cu: launches that are recorded but not issued */
+    sac_status status;             /* of the first failure since the last wait */
+    char message[256];             /* and its message */
     struct staging_buffer piece[STAGING_BUFFERS];
     uint32_t next_staging;
-    cudaStream_t sender; /* of copies to the GPU that need not wait for what comes before them */
-    cudaEvent_t staged;  /* in it: those of descriptors are there */
+    cudaStream_t sender; /* for copies to the GPU that overlap with the stream */
+    cudaEvent_t staged;  /* recorded in `sender` after a copy of descriptors */
 };
 
-/* CUDA's calls are this device's from here on: what takes memory, and what launches. */
+/* Makes this the current device of CUDA calls that allocate or launch. */
 void device_use(const struct cuda_device *d);
-/* Remembers a failure; SAC_OK for cudaSuccess. */
+/* Remembers a failure of CUDA; returns SAC_OK for cudaSuccess. */
 sac_status device_check(struct cuda_device *d, cudaError_t code, const char *what);
-/* The same for a failure that is not CUDA's. */
+/* Remembers any other failure. */
 sac_status device_fail(struct cuda_device *d, sac_status code, const char *what);
 
-/* Whether a block has so many bytes of shared memory, its own among them; if not, that `what` needs more
- * is remembered as a failure. */
+/* Whether a block can have so many bytes of shared memory, static ones included; if not, remembers
+ * the failure, naming `what` needs them. */
 sac_status device_fits(struct cuda_device *d, size_t bytes, const char *what);
 
-/* Whether kernels and copies of one GPU reach another's memory; makes it so, if it can be. */
+/* Whether one GPU can access another's memory; enables the access if it is possible. */
 bool device_reach(struct cuda_device *from, const struct cuda_device *to);
 
-/* Leaves the function with the status of `expr` unless it is SAC_OK, as in base/status.h. */
+/* Returns from the function with the status of `expr` unless it is SAC_OK, as in base/status.h. */
 #define TRY(expr)                                                                                  \
     do {                                                                                           \
         const sac_status try_status_ = (expr);                                                     \
         if (try_status_ != SAC_OK) return try_status_;                                             \
     } while (0)
 
-/* Room for `bytes` in the ring: the host fills *out_host before the launch is noted. NULL: they are
- * more than the ring has, which is remembered as a failure. All pieces that one launch reads are at
- * most a quarter of the ring together. */
+/* Room for `bytes` in the ring; the caller fills *out_host before it records the launch. NULL: more
+ * than the ring holds, and the failure is remembered. The pieces of one launch are at most a
+ * quarter of the ring together. */
 void *stage_alloc(struct cuda_device *d, size_t bytes, void **out_host);
-/* The same with the content at hand. */
+/* stage_alloc, filled with a copy of `src`. */
 void *stage_put(struct cuda_device *d, const void *src, size_t bytes);
-/* One copy of the pieces since the last on the stream; for queue.cu and device.cu. */
+/* Queues one copy of all pieces since the last one on the stream. For queue.cu and device.cu. */
 sac_status stage_send(struct cuda_device *d);
-/* The same beside the stream, while it still has work to do: only what follows waits for the copy.
- */
+/* The same on the second stream, while the first still has work; only what follows waits for it. */
 sac_status stage_send_early(struct cuda_device *d);
-/* A step that is kept back is no more. */
+/* Drops the step that is kept back, if there is one. */
 void device_forget_ahead(struct cuda_device *d);
-/* The same, where something is to go to the stream. true: it does not, as it is of a step that is
- * being noted and can no longer be kept. */
+/* Called before anything is issued: drops a step that is kept back. true: nothing is issued,
+ * because the device is recording a step, which can no longer be kept. */
 bool device_is_ahead(struct cuda_device *d);
-/* Before the pieces of one launch: makes sure that `bytes` of them lie in the ring together. */
+/* Called before the first piece of a launch: makes sure that `bytes` more fit without a flush. */
 sac_status stage_reserve(struct cuda_device *d, size_t bytes);
 
 /* ---- cuBLASLt (blas.cu) ---- */
 
 sac_status blas_open(struct cuda_blas **out, sac_error *err);
-void blas_close(struct cuda_blas *b); /* NULL is nothing */
+void blas_close(struct cuda_blas *b); /* NULL is allowed */
 
 /* ---- Sums of several GPUs (team.cu) ---- */
 
-/* Alone, as a device begins. */
+/* Makes the devices of d's team single devices again. */
 void team_leave(struct cuda_device *d);
-/* What is on the streams of its team is done; among this may be words to its memory. */
+/* Waits for the streams of the whole team, which may still write to each other's memory. */
 sac_status team_settle(struct cuda_device *d);
-/* After a wait: whether all have come to the sums that it has waited for. */
+/* After a wait: fails if a device did not come to a sum in time. */
 sac_status team_check(struct cuda_device *d);
 
 /* ---- Launchers, one file each ---- */
@@ -131,7 +132,7 @@ sac_status cuda_add(struct cuda_device *d, const struct op_add *op);
 bool cuda_join(struct cuda_device *const *d, uint64_t *const *inbox, uint32_t n, size_t n_word);
 sac_status cuda_sum(struct cuda_device *d, const struct op_sum *op);
 sac_status cuda_top(struct cuda_device *d, const struct op_top *op);
-/* Rows of `width` bytes within the device, apart from each other. */
+/* Copies rows of `width` bytes within the device; source and destination do not overlap. */
 sac_status cuda_copy_rows(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
                           size_t width, size_t n_row);
 sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n);

@@ -1,11 +1,12 @@
-/* machine.cuh: what only a GPU has, in words: matrix instructions and asynchronous copies of compute
- * capability 8.0, shared memory whose size the launch says, and the runtime's name of a kernel. All
- * else in this folder but wgmma.cuh is plain C++, so the kernels run on a CPU, too, where another
- * file stands in the place of this one (tests/cuda_host).
+/* machine.cuh: everything that only a GPU can compile: inline PTX for mma.sync, ldmatrix, cp.async,
+ * memory-order and cluster instructions, dynamic shared memory, and the runtime's handle of a
+ * kernel. All other files of this folder but wgmma.cuh are plain C++, so g++ compiles the kernels
+ * for a CPU, with another file in place of this one (tests/cuda_host/ops/cuda/machine.cuh).
  *
- * Fragments of mma m16n8k16, lane = 4 g + j: A has rows g and g + 8 (a0, a2; a1, a3), of each the
- * k pair 2j and the pair 2j + 8; B has the same k pairs of column g; C has columns 2j, 2j + 1 of
- * rows g (c0, c1) and g + 8 (c2, c3). Sums are of f32. */
+ * Fragments of mma.m16n8k16, for lane = 4 g + j: A holds rows g and g + 8 (a0, a2 and a1, a3), of
+ * each the k pair 2j and the k pair 2j + 8; B holds the same k pairs of column g; the accumulator C
+ * holds columns 2j and 2j + 1 of row g (c0, c1) and of row g + 8 (c2, c3). Accumulation is in f32.
+ */
 #ifndef SAC_OPS_CUDA_MACHINE_CUH
 #define SAC_OPS_CUDA_MACHINE_CUH
 
@@ -14,14 +15,14 @@
 
 enum half_type { HALF_F16, HALF_BF16 };
 
-#define LINEAR_PANEL 16384u /* outputs of prompt rows that are multiplied together, at most */
-#define PIECE_BYTES  ((size_t)16 << 20) /* of a large copy to the GPU */
-#define PROMPT_PIECE 32u /* tiles of a prompt row's list that a block reads by itself, at least */
-#define TEAM_POLLS   1024u  /* at what has not come from another GPU, between two at the clock */
-#define ORDER_NEAR   10240u /* pages whose keys are put in order in shared memory, at most */
+#define LINEAR_PANEL 16384u             /* outputs of prompt rows in one matrix product, at most */
+#define PIECE_BYTES  ((size_t)16 << 20) /* of a staging buffer for copies to the GPU */
+#define PROMPT_PIECE 32u    /* tiles of a prompt row's list that one block reads, at least */
+#define TEAM_POLLS   1024u  /* polls of a missing word between two looks at the clock */
+#define ORDER_NEAR   10240u /* pages whose sort keys fit into shared memory, at most */
 
-/* Whether all blocks that this code is for have Hopper's shared memory: then it has nothing of what
- * others do in less. */
+/* True if this code runs only on Hopper, whose blocks have 227 KiB of shared memory. The variants
+ * for GPUs with less are then left out of the binary. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SMEM_IS_LARGE true
 #else
@@ -35,10 +36,11 @@ template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
     return reinterpret_cast<const void *>(kernel);
 }
 
-/* The first words of every kernel: what was launched before is done and its writes are seen, and
- * blocks of what is launched next may come up to here, so that they are there when their turn is.
- * Words before it may read what the host had put there before the row of launches: weights, and what
- * was staged for this row, as its first kernel begins when that has come. */
+/* The first statement of every kernel. It waits until the previous kernel has completed and its
+ * writes are visible (programmatic dependent launch), then lets the blocks of the next kernel
+ * start; they wait at their own kernel_begin. Code before this call may read only what was written
+ * before the whole series of launches: weights, and the descriptors staged for this series, because
+ * the first kernel of a series starts after their copy. */
 __device__ __forceinline__ void kernel_begin(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -47,8 +49,9 @@ __device__ __forceinline__ void kernel_begin(void)
 #endif
 }
 
-/* Counts the block, by one of its threads: what all of them had written before a barrier is there for
- * those that count later, and what those have written that counted before is there behind the next. */
+/* Counts this block; called by one thread. The increment is acq_rel at GPU scope: what the block
+ * wrote before its last barrier is visible to blocks that count later, and what blocks wrote that
+ * counted earlier is visible after this block's next barrier. */
 __device__ __forceinline__ uint32_t tally_increment(uint32_t *tally)
 {
     uint32_t n_before;
@@ -59,8 +62,8 @@ __device__ __forceinline__ uint32_t tally_increment(uint32_t *tally)
     return n_before;
 }
 
-/* A word for other blocks, and a look at one that says of itself whether it has been told: all of its
- * bits together, and in no order with other words. */
+/* A relaxed 64-bit store and load at GPU scope, for a word that other blocks poll. The word carries
+ * its own "ready" bit or tag, so it needs no order with other words; it is never torn. */
 __device__ __forceinline__ void word_store_gpu(uint64_t *to, uint64_t word)
 {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
@@ -73,8 +76,9 @@ __device__ __forceinline__ uint64_t word_load_gpu(const uint64_t *at)
     return word;
 }
 
-/* Ahead of it: blocks of what is launched next may come before this kernel has begun, when all of its
- * own are there. What they read before they begin, two launches may be writing then. */
+/* Lets the blocks of the next kernel start before this kernel has passed kernel_begin, as soon as
+ * all blocks of this one are resident. Whatever the next kernel reads before its own kernel_begin
+ * may then be written by two kernels still running: this one and the one before. */
 __device__ __forceinline__ void kernel_launch_dependents(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -82,20 +86,21 @@ __device__ __forceinline__ void kernel_launch_dependents(void)
 #endif
 }
 
-/* Brings what this thread reads soon to its multiprocessor. */
+/* Loads a line into the L1 cache of this multiprocessor, for a read of this thread that follows
+ * soon. */
 __device__ __forceinline__ void prefetch_l1(const float *p)
 {
     [[maybe_unused]] float none;
     asm volatile("ld.global.ca.f32 %0, [%1];" : "=f"(none) : "l"(p) : "memory");
 }
 
-/* Brings a line of memory nearer. */
+/* Prefetches a line into the L2 cache. */
 __device__ __forceinline__ void prefetch_l2(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* The bytes of shared memory that the launch asks for. */
+/* The dynamic shared memory of the launch. */
 __device__ __forceinline__ uint8_t *kernel_shared(void)
 {
     extern __shared__ __align__(1024) uint8_t kernel_shared_bytes[];
@@ -104,8 +109,8 @@ __device__ __forceinline__ uint8_t *kernel_shared(void)
 
 /* ---- Blocks of a cluster ---- */
 
-/* Of compute capability 9.0: n blocks that follow each other are there together, and look at each
- * other's shared memory. Elsewhere each is a cluster by itself. */
+/* Compute capability 9.0: n consecutive blocks form a cluster; they are co-resident and read each
+ * other's shared memory. On other GPUs every block is a cluster of one. */
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER_OF(n) __cluster_dims__(n, 1, 1)
 #else
@@ -130,7 +135,8 @@ __device__ __forceinline__ uint32_t cluster_rank(void)
     return rank;
 }
 
-/* A barrier of all threads of the cluster: what they have written before is seen behind it. */
+/* A barrier of all threads of the cluster with release and acquire: writes before it are visible
+ * after it. */
 __device__ __forceinline__ void cluster_sync(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -140,7 +146,8 @@ __device__ __forceinline__ void cluster_sync(void)
 #endif
 }
 
-/* A word of this block's shared memory, as block `rank` of the cluster has it. */
+/* Loads a word of distributed shared memory: `shared` names it in this block, `rank` the block of
+ * the cluster that is read. */
 __device__ __forceinline__ unsigned long long cluster_load(const unsigned long long *shared,
                                                            uint32_t rank)
 {
@@ -160,8 +167,8 @@ __device__ __forceinline__ unsigned long long cluster_load(const unsigned long l
 
 /* ---- Between GPUs ---- */
 
-/* A word to another GPU's memory, and a look at one that another GPU may have sent: all of its bits
- * together, and in no order with other words. */
+/* A relaxed 64-bit store to another GPU's memory, and the load that polls for one, at system scope.
+ * Value and tag share the word, so it needs no order with other words; it is never torn. */
 __device__ __forceinline__ void word_store_system(uint64_t *to, uint64_t word)
 {
     asm volatile("st.relaxed.sys.b64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
@@ -174,7 +181,7 @@ __device__ __forceinline__ uint64_t word_load_system(const uint64_t *at)
     return word;
 }
 
-/* Between two looks at the same word: where a CPU runs the kernels, others get on. */
+/* Between two polls of a word. Empty on a GPU; the CPU stand-in runs other blocks here. */
 __device__ __forceinline__ void spin_pause(void)
 {
 }
@@ -203,8 +210,8 @@ __device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4], uint3
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* a where the mask's bits are set, b where they are not: one instruction, of which a compiler that
- * knows what the bits are makes two. */
+/* Bitwise select: bits of a where the mask is 1, of b where it is 0. One LOP3; a compiler that
+ * knows something about the bits would emit two instructions. */
 __device__ __forceinline__ uint32_t bits_select(uint32_t mask, uint32_t a, uint32_t b)
 {
     uint32_t r;
@@ -212,13 +219,13 @@ __device__ __forceinline__ uint32_t bits_select(uint32_t mask, uint32_t a, uint3
     return r;
 }
 
-/* Adds x to the sum; what that carries becomes the lowest one of the bits, of which others rise. */
+/* sum += x; the carry is shifted into `bits` as the new lowest bit. */
 __device__ __forceinline__ void add_carry(uint32_t &bits, uint32_t &sum, uint32_t x)
 {
     asm("add.cc.u32 %1, %1, %2; addc.u32 %0, %0, %0;" : "+r"(bits), "+r"(sum) : "r"(x));
 }
 
-/* Two floats as halves, x in the lower bits. */
+/* Rounds two floats to 16 bits and packs them, x in the low half. */
 template <int H> __device__ __forceinline__ uint32_t half_pack(float x, float y)
 {
     uint32_t r;
@@ -271,7 +278,8 @@ __device__ __forceinline__ float log2_fast(float x)
     return y;
 }
 
-/* Stays in a register: compilers would compute it again in every turn of a loop. */
+/* Makes x opaque to the compiler, so that it stays in a register instead of being recomputed in
+ * every iteration of a loop. */
 __device__ __forceinline__ void keep_in_register(uint32_t &x)
 {
     asm volatile("" : "+r"(x));
@@ -284,13 +292,13 @@ __device__ __forceinline__ uint32_t smem_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes from global to shared memory. */
+/* cp.async of 16 bytes from global to shared memory, cached in L2 only. */
 __device__ __forceinline__ void cp_async16(uint32_t dst, const void *src)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
 
-/* The same of 4 bytes. */
+/* cp.async of 4 bytes. */
 __device__ __forceinline__ void cp_async4(uint32_t dst, const void *src)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
@@ -306,12 +314,14 @@ __device__ __forceinline__ void cp_async_commit(void)
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-template <int N> __device__ __forceinline__ void cp_async_wait(void) /* all but the last N groups */
+template <int N>
+__device__ __forceinline__ void cp_async_wait(void) /* until at most N commit groups are pending */
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Four 8 x 8 tiles of halves; lane l gives the row l % 8 of tile l / 8. */
+/* Loads four 8 x 8 matrices of 16-bit elements from shared memory; lane l supplies the address of
+ * row l % 8 of matrix l / 8. */
 __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -1,4 +1,5 @@
-/* mma.cuh: 16-bit floats beside the matrix instructions: halves and what rounding to them leaves. */
+/* mma.cuh: conversions between f32 and the 16-bit types of matrix instructions, and the residual
+ * that rounding leaves. */
 #ifndef SAC_OPS_CUDA_MMA_CUH
 #define SAC_OPS_CUDA_MMA_CUH
 
@@ -13,7 +14,7 @@
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
 
-/* Conversions of base/half.h: the hardware's, but a NaN keeps its bits. */
+/* The conversions of base/half.h in hardware, except that a NaN keeps its payload. */
 __device__ __forceinline__ uint16_t half_bits(float f, sac_kv_type type)
 {
     const uint32_t u = __float_as_uint(f);
@@ -34,7 +35,8 @@ template <int H> __device__ __forceinline__ float2 half_unpack(uint32_t w)
     return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
 }
 
-/* What rounding to halves has left over, as halves. */
+/* The rounding error of a packed pair, rounded to 16 bits itself. A product with value and residual
+ * is nearly as exact as f32. */
 template <int H>
 __device__ __forceinline__ uint32_t half_residual(float x, float y, uint32_t packed)
 {

@@ -1,58 +1,59 @@
-/* queue.cu: see the header.
+/* queue.cu: recording and issuing of launches, and CUDA graphs of series that repeat (queue.cuh).
  *
- * Rows of commands: the one being noted, some that have come once of late, and those that graphs
- * were made of. At the end of a step a series that is a graph's starts the graph; one that has come
- * before becomes a graph, by capture, in the place of the one that has been started least lately;
- * any other is issued command by command. Two rows are the same if their commands and the bytes of
- * their arguments are. Several rows take turns where layers choose in different steps, or batches
- * change.
+ * A series is an array of commands (kernels and copies) with the bytes of their arguments; two
+ * series are the same if both are equal. The queue holds the series being recorded, series seen
+ * once lately (SEEN), and series with an instantiated graph (GRAPHS). At the end of a step
+ * (queue_end) a series that has a graph starts it; one that was seen before is captured into a
+ * graph, which replaces the one started longest ago; any other is issued command by command.
+ * Several series alternate where layers select in different steps, or where batches change.
  *
- * Invariants:
- *  1. A series that was flushed before the end of its step (`was_flushed`) makes no graph: what
- * lies between its parts went to the stream without being noted.
- *  2. Whenever the host may wait for a GPU, what is on the streams of a team has its sums on all of
- *     them. So rows of a team go together; whatever may wait (loading of kernels, making of graphs)
- *     comes before the first of them; and rows that are no graphs go in turns, from sum to sum, as
- * a stream takes so many launches and then waits until some are done. */
+ * Invariants: 1. A series that was flushed before the end of its step (`was_flushed`) becomes no
+ * graph: what was issued between its parts is not recorded in it. 2. Whenever the host may block,
+ * every sum of a team that is on one stream is on all streams of the team, because its kernel waits
+ * for the others. So the series of a team are issued together; whatever may block (loading a
+ * kernel, instantiating a graph) comes before the first of them; and series without a graph are
+ * issued in turns, from sum to sum, because a full stream blocks the host until launches have
+ * completed. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdlib.h>
 
 #define COMMANDS_MAX 4096u
 #define BYTES_MAX    ((size_t)4 << 20)
-#define SMEM_ANY     32768u /* of shared memory that every kernel may ask for beside its own, */
-#define SMEM_STATIC  16384u /* which is less than this where it asks for any */
-#define SEEN         160u   /* rows that are remembered: turns may be 16 steps long, and a step that */
-#define GRAPHS       160u   /* comes down in each layer (params.kv_on_host) has one for each */
-#define CARVEOUT     100    /* percent of an SM's memory that is shared memory rather than cache */
-#define KERNELS_MAX  512u   /* a power of two, more than there are */
+#define SMEM_ANY     32768u /* dynamic shared memory that a kernel may use without an attribute */
+#define SMEM_STATIC  16384u /* static shared memory is less, in kernels that use dynamic */
+#define SEEN         160u   /* methods select in turns of up to 16 steps; with params.kv_on_host */
+#define GRAPHS       160u   /* a step is one series for each layer */
+#define CARVEOUT     100    /* percent of an SM's memory that is shared memory, not L1 */
+#define KERNELS_MAX  512u   /* a power of two, above the number of kernels */
 
 struct command_series {
-    struct queue_command *command; /* [COMMANDS_MAX]; NULL until there is one */
-    uint8_t *bytes;                /* [BYTES_MAX] arguments */
+    struct queue_command *command; /* [COMMANDS_MAX]; NULL until first used */
+    uint8_t *bytes;                /* [BYTES_MAX] of arguments */
     uint32_t n_command;
     size_t n_byte;
 };
 
 struct allowed {
-    const void *kernel; /* NULL: nobody's place */
+    const void *kernel; /* NULL: an empty slot */
     size_t bytes;
 };
 
 struct step_graph {
     struct command_series series;
-    cudaGraphExec_t exec; /* NULL: there is none */
-    uint64_t started;     /* the step in which it was last */
+    cudaGraphExec_t exec; /* NULL: none */
+    uint64_t started;     /* the step that started it last */
 };
 
 struct cuda_queue {
     struct command_series now, seen[SEEN];
     struct step_graph graph[GRAPHS];
     uint64_t n_step;
-    uint32_t next_seen; /* the oldest */
-    struct allowed allowed[KERNELS_MAX]; /* by kernel: the shared memory that it may ask for */
+    uint32_t next_seen; /* the oldest entry of `seen` */
+    struct allowed
+        allowed[KERNELS_MAX]; /* open addressing by kernel: dynamic shared memory allowed so far */
     bool was_flushed;
-    struct step_graph *ready; /* what the series at hand goes as; NULL: by itself */
+    struct step_graph *ready; /* the graph of the recorded series; NULL: issue the commands */
 };
 
 struct down_args {
@@ -138,8 +139,9 @@ void queue_set_activations_only(struct cuda_device *d)
     series->command[series->n_command - 1].activations_only = true;
 }
 
-/* Blocks come when those of the launch before are there, which come when those of the one before it
- * have begun, so when all that was before these two is done. */
+/* With programmatic dependent launch a kernel's blocks may start when all blocks of the previous
+ * kernel have passed kernel_begin, and those have passed it only when everything before that kernel
+ * has completed. So only the last two launches may still be running. */
 bool queue_allows_early_loads(const struct cuda_device *d)
 {
     const struct command_series *series = &d->queue->now;
@@ -161,10 +163,10 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
 
 /* ---- Issuing ---- */
 
-/* Lets a kernel have as much shared memory as there is. The same for all of its launches: those of a
- * graph are looked at by what was said last. And no kernel waits until an SM has divided its memory
- * between cache and shared memory in another way: all ask for the same. The driver refuses what is
- * too much with the kernel's own, but knows nothing of a GPU that is imitated. */
+/* Allows a kernel as much dynamic shared memory as there is. The limit is the same for all launches
+ * of a kernel, as a captured launch is checked against the latest value. All kernels ask for the
+ * same carveout, so that no SM has to drain to be divided anew. The driver refuses too large a sum
+ * of static and dynamic shared memory, but not for a GPU that is imitated. */
 static cudaError_t set_shared(const struct cuda_device *d, const struct queue_command *c, size_t bytes)
 {
     struct cudaFuncAttributes own;
@@ -177,7 +179,7 @@ static cudaError_t set_shared(const struct cuda_device *d, const struct queue_co
     return cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* The driver is asked once for each kernel and size: it takes as long as a launch. */
+/* Asks the driver once for each kernel and size, as the call takes as long as a launch. */
 static cudaError_t allow_shared(struct cuda_device *d, const struct queue_command *c)
 {
     const size_t most = d->smem_max - SMEM_STATIC;
@@ -192,7 +194,7 @@ static cudaError_t allow_shared(struct cuda_device *d, const struct queue_comman
     return code;
 }
 
-/* By this the driver has loaded the kernels, too, for which it may wait. */
+/* Also makes the driver load the kernels, for which it may block. */
 static sac_status allow_series(struct cuda_device *d)
 {
     const struct command_series *series = &d->queue->now;
@@ -202,8 +204,8 @@ static sac_status allow_series(struct cuda_device *d)
     return SAC_OK;
 }
 
-/* A kernel may begin while the one before it ends (kernel_begin), on GPUs that can; what follows a
- * copy waits for it. */
+/* On compute capability 9.0 a kernel that follows a kernel may start while that one ends
+ * (kernel_begin). A kernel after a copy waits for it. */
 static cudaError_t issue_kernel(struct cuda_device *d, const struct queue_command *c,
                                 void **args, bool behind_kernel)
 {
@@ -231,7 +233,7 @@ static cudaError_t issue(struct cuda_device *d, const struct command_series *ser
     return cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDeviceToHost, d->stream);
 }
 
-/* Up to the next sum of a team, and with it. */
+/* Issues commands up to the team's next sum, and the sum. */
 static sac_status issue_up_to_sum(struct cuda_device *d, uint32_t *at)
 {
     const struct command_series *series = &d->queue->now;
@@ -243,7 +245,7 @@ static sac_status issue_up_to_sum(struct cuda_device *d, uint32_t *at)
     return SAC_OK;
 }
 
-/* The rows of a team. */
+/* Issues the series of all devices of the team. */
 static sac_status issue_all(struct cuda_device *d)
 {
     uint32_t at[TEAM_MAX] = {};
@@ -309,7 +311,7 @@ static struct step_graph *find_graph(struct cuda_queue *q)
     return NULL;
 }
 
-/* Whether the series at hand has come before; it is no longer one that has come once. */
+/* Whether the recorded series was seen before; it is then removed from `seen`. */
 static bool forget_seen(struct cuda_queue *q)
 {
     for (uint32_t i = 0; i < SEEN; i++) {
@@ -320,7 +322,7 @@ static bool forget_seen(struct cuda_queue *q)
     return false;
 }
 
-/* The place of a new graph. */
+/* An entry for a new graph: the one started longest ago. */
 static struct step_graph *oldest_graph(struct cuda_queue *q)
 {
     struct step_graph *oldest = &q->graph[0];
@@ -331,7 +333,7 @@ static struct step_graph *oldest_graph(struct cuda_queue *q)
     return oldest;
 }
 
-/* A graph of the series at hand. */
+/* Captures and instantiates the recorded series. */
 static cudaError_t make_graph(struct cuda_device *d, struct step_graph *to)
 {
     struct cuda_queue *q = d->queue;
@@ -358,7 +360,7 @@ static sac_status start(struct cuda_device *d)
     return device_check(d, cudaGraphLaunch(g->exec, d->stream), "graph of a step");
 }
 
-/* Finds or makes the graph of the series at hand, if it goes as one. */
+/* Finds or makes the graph of the recorded series. Without one it stays a series of commands. */
 static sac_status begin_end(struct cuda_device *d)
 {
     struct cuda_queue *q = d->queue;
@@ -373,7 +375,7 @@ static sac_status begin_end(struct cuda_device *d)
     return device_check(d, make_graph(d, q->ready), "making of a step's graph");
 }
 
-/* A series that went by itself has come once. */
+/* Remembers a series that was issued as commands as seen once. */
 static void finish_end(struct cuda_device *d)
 {
     struct cuda_queue *q = d->queue;
@@ -392,7 +394,7 @@ sac_status queue_prepare(struct cuda_device *d)
     return status;
 }
 
-/* With what came of the preparation. */
+/* Starts what queue_prepare has made ready, unless that failed. */
 static sac_status go(struct cuda_device *d, sac_status status)
 {
     for (uint32_t i = 0; i < d->n_team && status == SAC_OK; i++) status = start(d->team[i]);

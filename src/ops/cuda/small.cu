@@ -1,8 +1,12 @@
-/* small.cu: norm, addition and copies of activations. */
+/* small.cu: RMS norm, residual addition, and copies within the GPU, all bound by memory.
+ *
+ * The norm gives a warp to each group of a row: y = x / sqrt(mean(x^2) + eps) * w, where the sum of
+ * squares is strided over the lanes and reduced by shuffles, in one order. The others are
+ * grid-stride loops. None uses shared memory. */
 #include "ops/cuda/queue.cuh"
 
 #define THREADS 256u
-#define AHEAD   8u /* values of a lane that are under way together */
+#define AHEAD   8u /* values of a lane in flight together */
 
 /* ---- Norm: one warp for each group of a row ---- */
 
@@ -16,12 +20,12 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm(const struct op_rmsnor
     const float *x = op.x + row * op.x_stride + (size_t)group * op.width;
     float *y = op.y + row * op.y_stride + (size_t)group * op.width;
     float sum = 0;
-#pragma unroll 8 /* loads that are under way together */
+#pragma unroll 8 /* loads in flight together */
     for (uint32_t j = lane; j < op.width; j += 32) sum += x[j] * x[j];
     for (int j = 16; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
     const float inverse = 1.0f / sqrtf(sum / (float)op.width + op.eps);
     for (uint32_t j0 = lane; j0 < op.width; j0 += 32 * AHEAD) {
-        float v[AHEAD]; /* y may be x: a store would hold up the next load */
+        float v[AHEAD]; /* y may alias x, and a store would hold up the next load */
 #pragma unroll
         for (uint32_t k = 0; k < AHEAD; k++) {
             const uint32_t j = j0 + 32 * k;
@@ -66,10 +70,10 @@ sac_status cuda_add(struct cuda_device *d, const struct op_add *op)
 struct copy_rows {
     uint8_t *dst;
     const uint8_t *src;
-    size_t dst_pitch, width, n_row; /* rows lie behind each other in src */
+    size_t dst_pitch, width, n_row; /* rows are contiguous in src */
 };
 
-/* In pieces of T. */
+/* T: the access size, 16 bytes where everything is aligned */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) copy(const struct copy_rows c)
 {

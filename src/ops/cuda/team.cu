@@ -1,42 +1,42 @@
-/* team.cu: sums of parts of several GPUs (op_sum), within the row of launches of each: no event, no
- * copy and no end of a graph stands between the parts and their sum.
+/* team.cu: sums over several GPUs (op_sum): y (+)= sum of part[k] over the GPUs k of a team, in
+ * their order, for tensor parallelism.
  *
- * One launch on each GPU writes its part into all others' inboxes, waits for theirs in its own, and
- * adds up. A value travels in one word with the number of its sum (the tag), so it is there when its
- * tag is: nothing has to be published behind it, and no order of words counts. Tags are staged like
- * all descriptors, so that a graph that is started again reads new ones.
+ * One launch on each GPU, within its graph: it stores its part into the inboxes of all other GPUs,
+ * polls its own inbox until all parts have arrived, and adds them in the order of the GPUs, so all
+ * of them hold the same bits. A word of an inbox holds an f32 value and the number of the sum (the
+ * tag). A value has arrived when its tag has, so neither fences nor flags are needed. Tags are
+ * staged like all descriptors, so a graph that is started again reads new ones. Threads walk over
+ * the values in a grid-stride loop; there is no shared memory.
  *
- * Invariants:
- *  1. A word is overwritten only when it has been read. There are two inboxes, for even and odd tags;
- *     a GPU that writes for tag t + 2 has received all of t + 1, which each of the others sent in a
- *     launch behind the one that read t.
- *  2. A tag is never that of an older word: before the first sum, and where tags begin again at 1, all
- *     inboxes are cleared, with nothing under way.
- *  3. Blocks of a launch are all on the GPU at once, so that those which wait keep out none that has
- *     something to send. What others wait for is on other GPUs, and on its way (queue.cu).
- *  4. A sum that lacks a part ends: after a while the one who waits tells whom it lacks (`lost`),
- *     makes a NaN of it, and goes on; sums behind it wait no more. */
+ * Invariants: 1. A word is overwritten only after it was read. There are two inboxes, for even and
+ * odd tags; a GPU that writes for tag t + 2 has received all of t + 1, which each other GPU sent
+ * from a launch after the one that read t. 2. A tag never equals that of an older word: before the
+ * first sum, and when tags start over at 1, all inboxes are cleared with nothing in flight. 3. All
+ * blocks of a launch are resident at the same time, so blocks that poll keep none out that has
+ * something to send. What other GPUs wait for has been issued (queue.cu). 4. A sum that lacks a
+ * part ends: after WAIT_S seconds the waiting GPU records which one is missing (`lost`), writes NaN
+ * and goes on; later sums wait no more. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdio.h>
 
 #define THREADS  256u
-#define BLOCKS   4u /* of an SM */
+#define BLOCKS   4u /* of an SM, all resident */
 #define TAG_LAST 0xffffffffu
 #define WAIT_S   10u /* longer than GPUs of one machine are ever apart in a step */
 
 struct sum_call {
     struct op_sum op;
-    uint64_t *inbox[TEAM_MAX]; /* [2, n, n_word] */
+    uint64_t *inbox[TEAM_MAX]; /* [2, n, n_word] of each GPU */
     size_t n_word;
     const uint32_t *tag;
     uint32_t *lost;
-    uint32_t i, n; /* its own number, of so many */
+    uint32_t i, n; /* this GPU's number in the team, and the team's size */
 };
 
 /* ---- The kernel ---- */
 
-/* What has not come at the first look. */
+/* Polls for a part that had not arrived at the first load. */
 static __device__ float late_part(const struct sum_call &c, uint32_t from, const uint64_t *at,
                                   uint32_t tag)
 {
@@ -68,9 +68,11 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) sum_kernel(const struc
     }
     for (size_t i = first; i < c.op.n; i += step) {
         uint64_t word[TEAM_MAX];
-        float sum = c.op.adds ? c.op.y[i] : -0.0f; /* which adds nothing, not even to a zero's sign */
+        float sum = c.op.adds
+                        ? c.op.y[i]
+                        : -0.0f; /* adding to -0 changes nothing, not even the sign of a zero */
         const float mine = c.op.part[i];
-#pragma unroll /* looks that are under way together */
+#pragma unroll /* all loads in flight together */
         for (uint32_t k = 0; k < TEAM_MAX; k++)
             if (k < c.n && k != c.i) word[k] = word_load_system(own + k * c.n_word + i);
 #pragma unroll
@@ -102,7 +104,7 @@ sac_status team_settle(struct cuda_device *d)
     return first;
 }
 
-/* Before the first tag. */
+/* Clears all inboxes, before tag 1. */
 static sac_status clear_inboxes(struct cuda_device *d)
 {
     TRY(queue_flush(d));
@@ -116,7 +118,7 @@ static sac_status clear_inboxes(struct cuda_device *d)
     return team_settle(d);
 }
 
-/* On one of them. */
+/* Records the launch on device i of the team. */
 static sac_status record_sum(struct cuda_device *d, uint32_t i, const struct op_sum *op)
 {
     struct sum_call c;
@@ -136,7 +138,8 @@ static sac_status record_sum(struct cuda_device *d, uint32_t i, const struct op_
     return SAC_OK;
 }
 
-/* No flush comes between the launches of one sum: it would send off some of them. */
+/* Room is reserved on all devices first, as a flush between the launches of one sum would issue
+ * some without the others. */
 sac_status cuda_sum(struct cuda_device *d, const struct op_sum *op)
 {
     if (op->n == 0) return SAC_OK;

@@ -1,17 +1,22 @@
-/* top.cu: the largest of many values, for logits that stay on the device (op_top). A block finds
- * those of a piece, one after another; the last of a row's blocks to be done finds them among the
- * pieces'. A key holds the value, then the id, so that no two are alike and orders are total. */
+/* top.cu: the k largest of n logits of each row, in descending order, with their token ids
+ * (op_top), so that the logits need not be copied to the host.
+ *
+ * Grid: pieces of OP_TOP_PIECE logits by rows. A block keeps the keys of its piece in registers and
+ * finds its k largest one after another, each by a block-wide maximum of the keys below the last
+ * one. The last block of a row to finish (block_is_last) does the same with the candidates of all
+ * pieces. A 64-bit key is the order of the value, then the inverted id: all keys differ, so the
+ * order is total. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/queue.cuh"
 
 #define THREADS 256u
-#define EACH    (OP_TOP_PIECE / THREADS)    /* values of a thread */
-#define MERGED  (OP_TOP_ROOM_MAX / THREADS) /* keys of a thread */
+#define EACH    (OP_TOP_PIECE / THREADS)    /* keys of a thread, in registers */
+#define MERGED  (OP_TOP_ROOM_MAX / THREADS) /* candidates of a thread in the merge */
 
 static_assert(EACH * THREADS == OP_TOP_PIECE && MERGED * THREADS == OP_TOP_ROOM_MAX, "no rest");
 
-typedef unsigned long long top_key; /* 0: none */
+typedef unsigned long long top_key; /* 0 sorts last: no key */
 
 static __device__ inline top_key key_of(float value, uint32_t id)
 {
@@ -22,7 +27,7 @@ static __device__ inline top_key block_max(top_key x, top_key *room)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int i = 16; i > 0; i /= 2) x = max(x, __shfl_xor_sync(~0u, x, i));
-    __syncthreads(); /* nobody reads the room any more */
+    __syncthreads(); /* the last call's readers are done */
     if (lane == 0) room[warp] = x;
     __syncthreads();
     for (uint32_t w = 0; w < THREADS / 32; w++) x = max(x, room[w]);

@@ -1,9 +1,12 @@
-/* wgmma.cuh: Hopper's matrix instructions of a warpgroup (four warps), for compute capability 9.0a.
+/* wgmma.cuh: matrix instructions, barriers and register allocation of Hopper's warpgroups (four
+ * warps), for compute capability 9.0a.
  *
- * Tiles in shared memory are panels of 64 halves: rows of 128 bytes behind each other, begun at a
- * multiple of 1024, whose 16-byte pieces are permuted by the row's last three bits. Accumulators
- * and A in registers lie as in mma.cuh, warp w having rows 16 w .. 16 w + 15 of 64. Instructions
- * run on until they are waited for; what they write must then go through wgmma_fence_operand. */
+ * Operands in shared memory use the 128-byte swizzle: a panel is n rows of 64 16-bit elements, 128
+ * bytes a row, aligned to 1024 bytes, and the 16-byte pieces of a row are permuted by XOR with the
+ * row's last three bits. Accumulators, and A in registers, are laid out per warp as for
+ * mma.m16n8k16 (machine.cuh); warp w of the warpgroup holds rows 16 w to 16 w + 15 of 64. wgmma is
+ * asynchronous: after wgmma_wait, accumulators must pass through wgmma_fence_operand before they
+ * are read. */
 #ifndef SAC_OPS_CUDA_WGMMA_CUH
 #define SAC_OPS_CUDA_WGMMA_CUH
 
@@ -12,8 +15,9 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HAS_WGMMA 1
 
-/* A tile at a shared address, in units of 16 bytes: groups of eight rows lie 1024 bytes apart, or
- * as many as said, and panels so many bytes (read only where a row is turned: B of values). */
+/* The matrix descriptor of a tile at a shared address: 128-byte swizzle, stride `eight` bytes
+ * between groups of eight rows, leading dimension `panel` bytes between panels. `panel` is read
+ * only for a transposed operand (V as B). */
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t panel,
                                                      uint32_t eight = 1024)
 {
@@ -21,13 +25,15 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t panel
            ((at & 0x3ffffu) >> 4);
 }
 
-/* The same so many bytes further on: a multiple of 16, and nothing is carried beyond the address. */
+/* The descriptor `bytes` further on, a multiple of 16. The sum never carries out of the address
+ * field. */
 __device__ __forceinline__ uint64_t wgmma_descriptor_at(uint64_t tile, uint32_t bytes)
 {
     return (tile & 0xffffffff00000000ull) | ((uint32_t)tile + (bytes >> 4));
 }
 
-/* The number of this thread's warpgroup; told so that it is seen to be the same in all of a warp. */
+/* The number of this thread's warpgroup. The shuffle tells the compiler that it is the same in all
+ * lanes of a warp. */
 __device__ __forceinline__ uint32_t warpgroup_index(void)
 {
     return __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -48,7 +54,8 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* Nothing is read of them before here. */
+/* Keeps the compiler from reading the accumulators before this point, as it does not know that
+ * wgmma writes them later. */
 template <int N> __device__ __forceinline__ void wgmma_fence_operand(float (&c)[N][4])
 {
 #pragma unroll
@@ -57,7 +64,8 @@ template <int N> __device__ __forceinline__ void wgmma_fence_operand(float (&c)[
         for (int e = 0; e < 4; e++) asm volatile("" : "+f"(c[n][e])::"memory");
 }
 
-/* Stores of this thread are seen by matrix instructions behind the next barrier. */
+/* Makes this thread's stores to shared memory visible to the async proxy (wgmma) after the next
+ * barrier. */
 __device__ __forceinline__ void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -65,8 +73,8 @@ __device__ __forceinline__ void fence_proxy_async(void)
 
 /* ---- Barriers of shared memory ---- */
 
-/* Eight bytes at a shared address. A phase ends when so many have arrived; what they had written is
- * seen by those that have waited for it. */
+/* An mbarrier of 8 bytes at a shared address. A phase completes after n arrivals; what the arriving
+ * threads wrote before is visible to threads that have waited for the phase. */
 __device__ __forceinline__ void mbarrier_init(uint32_t at, uint32_t n)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(n) : "memory");
@@ -77,8 +85,8 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t at)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/* Until the phase of this parity has ended: the first one has parity 0, and what would be the one
- * before it counts as ended. */
+/* Waits until the phase of this parity has completed. The first phase has parity 0; a wait for
+ * parity 1 on a new mbarrier returns at once, which is what a producer of empty stages wants. */
 __device__ __forceinline__ void mbarrier_wait(uint32_t at, uint32_t parity)
 {
     asm volatile("{.reg .pred p;\n\t"
@@ -89,13 +97,14 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t at, uint32_t parity)
                  : "memory");
 }
 
-/* A barrier of the 128 threads of warpgroup `group`. */
+/* A named barrier of the 128 threads of warpgroup `group`. Barrier 0 is __syncthreads. */
 __device__ __forceinline__ void warpgroup_sync(uint32_t group)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
 }
 
-/* Registers of each thread of a warpgroup from here on. */
+/* Sets the registers of each thread of the calling warpgroup. A producer gives registers away so
+ * that consumers can have more. */
 template <int N> __device__ __forceinline__ void setmaxnreg_dec(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -106,7 +115,8 @@ template <int N> __device__ __forceinline__ void setmaxnreg_inc(void)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* No number if it was none before or if a half of x is not finite; else 0 stays 0. */
+/* Returns NaNs if `all` was NaN or a half of x is not finite (x * 0 + all), else zeros: two
+ * elements are checked in one instruction. */
 template <int H> __device__ __forceinline__ uint32_t poison_unless_finite(uint32_t all, uint32_t x)
 {
     if constexpr (H == HALF_F16)
@@ -128,7 +138,8 @@ template <int H> __device__ __forceinline__ uint32_t poison_unless_finite(uint32
     "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
 
-/* c [64, 64] (+)= A [64, 16] B [64, 16]^T, both in shared memory. */
+/* C [64, 64] (+)= A [64, 16] B [64, 16]^T, with both operands in shared memory (SS). add = 0
+ * overwrites C. */
 #define WGMMA_SS(TYPE)                                                                             \
     asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;"                                           \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " WGMMA_R32         \
@@ -144,7 +155,7 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[8][4], uint64_t a, uint64_t 
         WGMMA_SS("bf16");
 }
 
-/* c [64, 128] (+)= A [64, 16] B [128, 16]^T, both in shared memory. */
+/* C [64, 128] (+)= A [64, 16] B [128, 16]^T, with both operands in shared memory. */
 #define WGMMA_SS_128(TYPE)                                                                         \
     asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;"                                           \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " " WGMMA_R64        \
@@ -160,7 +171,8 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[16][4], uint64_t a, uint64_t
         WGMMA_SS_128("bf16");
 }
 
-/* c [64, 8 N] += A [64, 16] of registers times B [16, 8 N] in shared memory. */
+/* C [64, 8 N] += A [64, 16] B [16, 8 N], with A in registers and B in shared memory, transposed by
+ * the instruction (RS). */
 #define WGMMA_RS_64(TYPE)                                                                          \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " WGMMA_R32         \
                  ", {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                           \
