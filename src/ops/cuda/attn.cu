@@ -1,4 +1,5 @@
-/* attn.cu: attention over pages: runs go to the kernels of their kind, and what both stage. */
+/* attn.cu: the entry of attention over pages (op_attn): decode runs and prompt runs go to their own
+ * kernels; and the staging of segments that both need. */
 #include "ops/cuda/attn.cuh"
 
 int attn_form_of(const struct page_geom *g)

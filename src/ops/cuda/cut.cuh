@@ -1,16 +1,20 @@
-/* cut.cuh: the best of many values, by a block of threads: values are compared as integers, and
- * counted or their weights summed in whole numbers, so a cut does not depend on an order, and one of
- * counts is the CPU's for the same values (private to this folder). */
+/* cut.cuh: selection of the k largest values, or of the fewest largest values whose weights reach a
+ * sum, by one block (private to this folder).
+ *
+ * It is a radix select: values are mapped to integers of the same order, and four passes build a
+ * histogram of 8 bits each in shared memory and follow the bin in which the cut lies. Counts and
+ * weights are integers, so the result does not depend on the order of the atomics; a cut by counts
+ * is the CPU's for the same values. */
 #ifndef SAC_OPS_CUDA_CUT_CUH
 #define SAC_OPS_CUDA_CUT_CUH
 
 #include "ops/cuda/block.cuh"
 #include "ops/ops.h"
 
-#define CUT_BINS  256u /* as many threads as a block has at least */
-#define CUT_BATCH 4    /* items that a thread looks at together */
+#define CUT_BINS  256u /* bins; a block has at least as many threads */
+#define CUT_BATCH 4    /* items in flight for each thread */
 
-/* op_best_key. */
+/* As op_best_key: integers in the order of the floats; NaN is 0, the lowest. */
 static __device__ inline uint32_t cut_key(float value)
 {
     const uint32_t bits = __float_as_uint(value);
@@ -18,8 +22,8 @@ static __device__ inline uint32_t cut_key(float value)
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-/* The highest key that `need` of the n items reach, digit by digit from the highest, and how many
- * of the items that have it are among these. */
+/* The key of the need-th largest of n items, and how many of the items with that key are among the
+ * first `need`. All threads. */
 static __device__ inline struct op_cut cut_find(const float *value, uint32_t n, uint32_t need,
                                          uint32_t *bin, uint32_t *room)
 {
@@ -43,7 +47,7 @@ static __device__ inline struct op_cut cut_find(const float *value, uint32_t n, 
             }
         }
         __syncthreads();
-        /* Threads go through the bins from the highest one down. */
+        /* Thread i has the i-th highest bin. */
         const uint32_t b = CUT_BINS - 1 - threadIdx.x;
         const uint32_t mine = threadIdx.x < CUT_BINS ? bin[b] : 0;
         const uint32_t above = block_exclusive_sum(mine, room, &all);
@@ -65,24 +69,24 @@ static __device__ inline struct op_cut cut_find(const float *value, uint32_t n, 
 
 /* ---- By sums ---- */
 
-/* Weights in whole numbers. */
+/* Weights are integers. */
 typedef unsigned long long cut_sum;
 
-/* The value that the fewest best items reach which hold `need`, and how much of it those have to
- * that have this value. */
+/* The cut of a selection by sum: items above `value` are taken, and of those equal to it as many as
+ * hold `need`. */
 struct cut_by_sum {
     float value;
     cut_sum need;
 };
 
-struct cut_room { /* shared memory */
+struct cut_room { /* in shared memory */
     cut_sum *bin; /* [CUT_BINS] */
     cut_sum *sum; /* [32] */
     uint32_t *count; /* [32] */
 };
 
-/* Adds to a bin by its halves: whole numbers of 64 bits have no addition in shared memory, and many
- * threads want the same bin. */
+/* A 64-bit atomic add as two of 32 bits: shared memory has no 64-bit add in hardware, and many
+ * threads hit the same bin. */
 static __device__ inline void cut_add(cut_sum *bin, cut_sum weight)
 {
     uint32_t *half = (uint32_t *)bin;
@@ -91,25 +95,25 @@ static __device__ inline void cut_add(cut_sum *bin, cut_sum weight)
     if (high > 0) atomicAdd(&half[1], high);
 }
 
-/* Of 31 bits of a positive value: its exponent first, then 8, 8 and 7 more. */
+/* The digits of a positive float: 8, 8, 8 and 7 of its 31 bits. */
 static __device__ inline uint32_t cut_digit(uint32_t key, int level)
 {
     return level < 3 ? key >> (23 - 8 * level) & 255 : key & 127;
 }
 
-static __device__ inline uint32_t cut_above(uint32_t key, int level) /* the digits before it */
+static __device__ inline uint32_t cut_above(uint32_t key, int level) /* the digits above */
 {
     return key >> (31 - 8 * level);
 }
 
-/* Items are those with a positive value, whose bits are in their order; weight (i) is item i's. All
- * threads. */
+/* The cut where the weights of the largest values reach `need`. Items are the positive values;
+ * weight(i) is that of item i. All threads. */
 template <typename Weight>
 static __device__ struct cut_by_sum cut_find_sum(const float *value, uint32_t n, cut_sum need,
                                                  const Weight &weight, const struct cut_room &r)
 {
     uint32_t prefix = 0;
-    if (need == 0) return {INFINITY, 0}; /* none */
+    if (need == 0) return {INFINITY, 0}; /* nothing is taken */
     for (int level = 0; level < 4; level++) {
         __syncthreads();
         if (threadIdx.x < CUT_BINS) r.bin[threadIdx.x] = 0;
@@ -151,7 +155,7 @@ static __device__ struct cut_by_sum cut_find_sum(const float *value, uint32_t n,
     return {__uint_as_float(prefix), need};
 }
 
-/* Where the items end that have the cut's value and are needed: the first ones are. All threads. */
+/* The index at which items equal to the cut stop being taken: the first ones are. All threads. */
 template <typename Weight>
 static __device__ uint32_t cut_limit(const float *value, uint32_t n, const struct cut_by_sum &cut,
                                      const Weight &weight, const struct cut_room &r)
@@ -159,14 +163,15 @@ static __device__ uint32_t cut_limit(const float *value, uint32_t n, const struc
     cut_sum same = 0, n_before = 0, all;
     for (uint32_t x = threadIdx.x; x < n; x += blockDim.x)
         if (value[x] == cut.value) same += weight(x);
-    if (block_sum(same, r.sum) <= cut.need) return n; /* as nearly always */
+    if (block_sum(same, r.sum) <= cut.need) return n; /* all of them, nearly always */
     uint32_t end = 0;
     for (uint32_t first = 0; first < n && n_before < cut.need; first += blockDim.x) {
         const uint32_t x = first + threadIdx.x;
         const cut_sum mine = x < n && value[x] == cut.value ? weight(x) : 0;
         const cut_sum before = n_before + block_exclusive_sum(mine, r.sum, &all);
         n_before += all;
-        if (before < cut.need && before + mine >= cut.need) end = x + 1; /* one thread */
+        if (before < cut.need && before + mine >= cut.need)
+            end = x + 1; /* true in one thread only */
     }
     return block_sum(end, r.count);
 }

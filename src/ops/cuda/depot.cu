@@ -1,18 +1,26 @@
-/* depot.cu: pages between a device's frames and the depot below them (depot.h).
+/* depot.cu: transfers of pages between the frames on the GPU and the depot in host memory
+ * (ops/depot.h, op_depot_*).
  *
- * A fetch is two launches: a block for each KV head looks through what the rows of the layer are
- * about to read and says which missing page comes into which frame, then many blocks copy. Lists
- * are the device's, and the host waits for none of it. Visits of pages (visit.cu) fetch those that
- * come first, too, before they look at keys.
+ * A fetch is two launches. In the first, one block of SEARCH_THREADS for each KV head goes through
+ * everything that the rows of the layer are about to read, collects the pages without a frame
+ * (request_*), and assigns frames to them (assign_*). In the second, COPY_BLOCKS blocks a head copy
+ * those pages over the bus. Lists are read on the device, so the host waits for nothing. Visits of
+ * pages (visit.cu) fetch their first round in the same way before they read keys.
  *
- * Time is counted in turns: a layer's comes once for each step with decode rows. A page of a layer
- * above the one at hand that was read in the step before has not missed its turn, so what a step
- * reads of all layers stays as long as there is anything else.
+ * Eviction counts time in turns: a layer has one for each step with decode rows. A frame's rank is
+ * the number of turns of its page's layer in which the page was not read; the highest rank is
+ * evicted first, and rank 0 never. A page of a later layer that was read in the step before has
+ * missed no turn, so what one step reads of all layers stays as long as there is anything else. The
+ * first n_pass frames of a head are transit frames: when no other frame is free, missing pages pass
+ * through them.
  *
- * Invariants, between launches:
- *  1. held[p] = f + 1 if and only if page[f] = p + 1.
- *  2. A page that has no frame has its bytes below; one that has has them in both.
- *  3. A frame of a KV head holds a page of that head. */
+ * Ties go to the lower frame, and slots in the lists come from block-wide exclusive sums, so which
+ * page gets which frame does not depend on timing. Where a page lies never changes results, only
+ * speed.
+ *
+ * Invariants, between launches: 1. held[p] = f + 1 if and only if page[f] = p + 1. 2. A page
+ * without a frame has its bytes in the depot; one with a frame has them in both. 3. A frame of a KV
+ * head holds a page of that head. */
 #include "ops/cuda/depot.cuh"
 
 #include "ops/cuda/block.cuh"
@@ -21,17 +29,17 @@
 #include "ops/depot.h"
 
 #define THREADS      128u
-#define SEARCH_THREADS 512u       /* threads that look for pages and frames of a KV head */
-#define EACH         8u         /* that one of them looks at together */
-#define RANKS        16u        /* of frames: the highest gives way first, 0 does not */
-#define COPY_BLOCKS    16u        /* blocks that copy pages of a KV head */
-#define TOKENS_WORTH 8u         /* single tokens of a page for which it always comes */
-#define HASH_BITS      6u         /* of the chance of others */
-#define REQUESTED      UINT32_MAX /* in held: it is in the list of those to come */
+#define SEARCH_THREADS 512u       /* of the block that searches for a KV head */
+#define EACH           8u         /* pages, or frames, of a thread at a time */
+#define RANKS          16u        /* of frames: the highest is evicted first, 0 never */
+#define COPY_BLOCKS    16u        /* for each KV head */
+#define TOKENS_WORTH   8u         /* tokens of a page for which it is always fetched */
+#define HASH_BITS      6u         /* for fewer, the chance is tokens / 2^HASH_BITS */
+#define REQUESTED      UINT32_MAX /* in held: the page is in the list of those to fetch */
 
 /* ---- Copies ---- */
 
-/* A thread asks for four pieces before it waits for the first: the bus is far. */
+/* Copies a page by one block. A thread has four loads in flight, as the bus has a long latency. */
 static __device__ void copy_page(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     const uint32_t n = (uint32_t)(bytes / sizeof(uint4));
@@ -46,7 +54,7 @@ static __device__ void copy_page(uint8_t *to, const uint8_t *from, size_t bytes)
     }
 }
 
-/* What lay in the first n frames has none any more. */
+/* Empties the first n frames. */
 static __global__ void __launch_bounds__(THREADS) clear_kernel(const struct depot_map m, uint32_t n)
 {
     kernel_begin();
@@ -59,17 +67,18 @@ static __global__ void __launch_bounds__(THREADS) clear_kernel(const struct depo
 struct depot_pages {
     struct depot_map map;
     size_t page_bytes;
-    const uint32_t *page; /* [pages] */
+    const uint32_t *page; /* [number of pages] */
 };
 
-/* The frame that a page has had is free. */
+/* Takes a page's frame away from it. */
 static __device__ void forget(const struct depot_map &m, uint32_t page)
 {
     if (m.held[page]) m.page[m.held[page] - 1] = 0;
     m.held[page] = 0;
 }
 
-/* Behind clear_kernel, so no frame that is forgotten here is one that another block fills. */
+/* Stores frame blockIdx.x as a page: to the depot, and its card to the array of cards. clear_kernel
+ * has run before, so a frame that is freed here is never one that another block fills. */
 static __global__ void __launch_bounds__(THREADS) store_kernel(const struct depot_pages c)
 {
     kernel_begin();
@@ -94,7 +103,7 @@ static __global__ void __launch_bounds__(THREADS) renew_kernel(const struct depo
     copy_page(m.card + page * m.card_bytes, m.below + page * c.page_bytes, m.card_bytes);
 }
 
-/* The list goes up; NULL: there is no room, which is remembered. */
+/* Stages the list of pages. page is NULL if there was no room, and the failure is remembered. */
 static struct depot_pages pages_of(struct cuda_device *d, const struct depot_map *map,
                                    const struct page_geom *geom, const uint32_t *page,
                                    uint32_t n_page)
@@ -130,24 +139,24 @@ sac_status cuda_depot_renew(struct cuda_device *d, const struct op_depot_renew *
 /* ---- Fetching: what is missing ---- */
 
 struct fetch_run {
-    const uint32_t *page; /* [n_kv_head, stride] as attn_run.frame */
+    const uint32_t *page; /* [n_kv_head, stride], as attn_run.frame */
     size_t stride;
     struct attn_chosen chosen;
-    uint32_t page0, n_page; /* what is read where nothing is chosen */
+    uint32_t page0, n_page; /* read if there is no selection */
 };
 
 struct fetch_call {
     struct depot_map map;
     uint32_t layer, n_layer;
     uint32_t n_run;
-    bool prompts; /* the runs' rows are such */
+    bool prompts; /* the runs are of prompt rows */
     const struct fetch_run *run;
 };
 
 struct visits_list {
-    const uint32_t *page;  /* a lane's, as a row of fetch_run.page */
-    const uint32_t *order; /* [n_page] which of them, */
-    const uint32_t *n;     /* and how many come: as many as the first round has */
+    const uint32_t *page;  /* of a lane, as one row of fetch_run.page */
+    const uint32_t *order; /* [n_page] indices in the order of the visits */
+    const uint32_t *n;     /* how many the first round visits */
     uint32_t n_page;
 };
 
@@ -155,20 +164,20 @@ struct visits_call {
     struct depot_map map;
     uint32_t layer, n_layer;
     const struct visits_list *list;
-    const uint32_t *ptr; /* [n_kv_head + 1] those of head h from ptr[h] on */
+    const uint32_t *ptr; /* [n_kv_head + 1]: the lists of head h start at ptr[h] */
 };
 
 struct fetch_request { /* of a KV head; the same in all threads but for the last three */
     const struct depot_map *map;
     struct depot_lane *lane;
     uint32_t *wanted, *into, *room;
-    uint32_t first;               /* of the head's frames */
-    uint32_t clock, now, n_layer; /* now: as in depot_map.used */
-    uint32_t n_wanted;            /* at most n_head */
+    uint32_t first;               /* frame of the head */
+    uint32_t clock, now, n_layer; /* now: a time as in depot_map.used */
+    uint32_t n_wanted;            /* at most n_head, the head's frames */
     uint32_t n_hit, n_miss, n_tok;
 };
 
-/* Begins with nothing fetch_request for, in the turn of a layer that is the next to end. */
+/* An empty request, in the layer's turn that ends next. */
 static __device__ struct fetch_request request_begin(const struct depot_map *m, uint32_t h,
                                                      uint32_t layer, uint32_t n_layer,
                                                      uint32_t *room)
@@ -187,9 +196,10 @@ static __device__ struct fetch_request request_begin(const struct depot_map *m, 
     return a;
 }
 
-/* Whether a missing page comes of which so many tokens are read. One of few comes now and then, by
- * a hash that knows the page and the fetch alone: what comes so costs half of what is read of such
- * pages in place, at most, and a page that is read in every step comes soon. */
+/* Whether a missing page is worth a copy if n_tok of its tokens are read. With TOKENS_WORTH or more
+ * it is. With fewer it is fetched now and then, by a hash of page and turn: such fetches cost at
+ * most half of what reading these pages in place costs, and a page that every step reads is fetched
+ * soon. */
 static __device__ bool is_worth_fetching(uint32_t page, uint32_t n_tok, uint32_t clock)
 {
     uint32_t hash = (page * 0x9e3779b1u) ^ (clock * 0x85ebca6bu);
@@ -197,7 +207,8 @@ static __device__ bool is_worth_fetching(uint32_t page, uint32_t n_tok, uint32_t
     return n_tok >= TOKENS_WORTH || hash >> (32 - HASH_BITS) < n_tok;
 }
 
-/* EACH pages, or none, of each thread, n_tok of whose tokens are read; no two are the same. */
+/* Requests EACH pages of each thread, all different, or PAGE_NONE. Pages that have a frame are
+ * marked as read now; missing ones that are worth it are appended to the list. */
 static __device__ void request_pages_of(struct fetch_request &a, const uint32_t page[EACH],
                                         const uint32_t n_tok[EACH])
 {
@@ -224,10 +235,10 @@ static __device__ void request_pages_of(struct fetch_request &a, const uint32_t 
         a.n_tok += misses && !comes ? n_tok[j] : 0;
     }
     a.n_wanted = min(a.n_wanted + n, a.map->n_head);
-    __syncthreads(); /* what is wanted now is not missing to the next */
+    __syncthreads(); /* later calls see the new entries of `held` */
 }
 
-/* Pages of a list [n], or, if there is none, those from page0 on. */
+/* Requests the pages of a list [n], or without one n pages from page0 on. */
 static __device__ void request_pages(struct fetch_request &a, const uint32_t *page,
                                      const uint32_t *list, uint32_t page0, uint32_t n)
 {
@@ -243,7 +254,8 @@ static __device__ void request_pages(struct fetch_request &a, const uint32_t *pa
     }
 }
 
-/* How many of a list of ascending tokens are of token i's page, if it is the first of these. */
+/* The number of tokens of an ascending list that lie in token i's page, if i is the first of them,
+ * else 0. */
 static __device__ uint32_t run_of_tokens(const uint32_t *tok, uint32_t i, uint32_t n)
 {
     uint32_t end = i;
@@ -267,8 +279,8 @@ static __device__ void request_tokens(struct fetch_request &a, const uint32_t *p
     }
 }
 
-/* Where the second of the two ascending parts of a list of tokens begins: drawn ones stand before
- * those that are read in any case. */
+/* Where the second ascending run of a list of tokens begins: sampled tokens come before those that
+ * are always read. */
 static __device__ uint32_t second_run(const uint32_t *tok, uint32_t n, uint32_t *room)
 {
     uint32_t at = 0;
@@ -295,7 +307,7 @@ static __device__ void request_run(struct fetch_request &a, const struct fetch_r
 
 /* ---- Fetching: room ---- */
 
-/* The k-th page that is wanted gets a frame; who had it loses it. */
+/* Gives frame f to the k-th requested page and takes it from the page that had it. */
 static __device__ void assign_frame(const struct fetch_request &a, uint32_t k, uint32_t f)
 {
     const struct depot_map &m = *a.map;
@@ -306,8 +318,8 @@ static __device__ void assign_frame(const struct fetch_request &a, uint32_t k, u
     a.into[k] = f;
 }
 
-/* How readily a frame gives way: by the turns of its layer that its page has missed. Where pages
- * pass, those do, too, whose turn is to come. */
+/* A frame's rank: empty frames have the highest, others the number of turns that their page has
+ * missed. In transit frames every page that this turn has not read may go. */
 static __device__ uint32_t rank_of(const struct fetch_request &a, uint32_t f, bool transit)
 {
     const struct depot_map &m = *a.map;
@@ -317,15 +329,16 @@ static __device__ uint32_t rank_of(const struct fetch_request &a, uint32_t f, bo
     return min(since / a.n_layer, RANKS - 2);
 }
 
-/* Frames of one look: those of the highest ranks for what is wanted, of equal ones the first.
- * Returns how many pages have got one; *goes_on: the look has no more empty ones. */
+/* Assigns frames of a window of EACH * SEARCH_THREADS: those of the highest ranks that suffice, of
+ * equal ranks the first ones. Returns how many pages have a frame now; *goes_on is set when the
+ * window has no empty frames left for the next call. */
 static __device__ uint32_t assign_window(const struct fetch_request &a, const uint32_t f[EACH],
                                          const uint32_t rank[EACH], uint32_t given, bool *goes_on)
 {
     __shared__ uint32_t count[RANKS];
     const uint32_t need = a.n_wanted - given;
     uint32_t least = RANKS - 1, above = 0, n_tie = 0, n_take = 0, n;
-    __syncthreads(); /* nobody reads the counts before any more */
+    __syncthreads(); /* the last window's readers are done */
     if (threadIdx.x < RANKS) count[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll
@@ -351,8 +364,8 @@ static __device__ uint32_t assign_window(const struct fetch_request &a, const ui
     return n;
 }
 
-/* Frames for what is wanted, of ranks from `least` on. Which are looked at: all of the head, from
- * its hand on, or those where pages pass. Returns how many pages have got one. */
+/* Assigns frames of rank `least` or higher, window by window: of all frames of the head, starting
+ * at its clock hand, or of the transit frames. Returns how many pages have a frame. */
 static __device__ uint32_t assign_frames(const struct fetch_request &a, uint32_t given,
                                          uint32_t least, bool transit)
 {
@@ -370,26 +383,27 @@ static __device__ uint32_t assign_frames(const struct fetch_request &a, uint32_t
         given += assign_window(a, f, rank, given, &goes_on);
         if (goes_on) first = (first + min(EACH * SEARCH_THREADS, n - seen)) % n;
     }
-    __syncthreads(); /* frames are given, and all know the hand */
+    __syncthreads(); /* assignments are done, and all have read the hand */
     if (threadIdx.x == 0 && !transit) a.map->hand[blockIdx.x] = first;
     return given;
 }
 
-/* Room for what is wanted, in frames of ranks from `least` on, then where pages pass. */
+/* Finds frames for the request: of rank `least` or higher, then transit frames if allowed. Pages
+ * without one stay in the depot. */
 static __device__ void find_frames(struct fetch_request &a, uint32_t least, bool use_transit)
 {
     const struct depot_map &m = *a.map;
     uint32_t given = assign_frames(a, 0, least, false);
     if (use_transit) given = assign_frames(a, given, 1, true);
     for (uint32_t k = given + threadIdx.x; k < a.n_wanted; k += SEARCH_THREADS) {
-        m.held[a.wanted[k]] = 0; /* it stays below */
+        m.held[a.wanted[k]] = 0; /* it is read in the depot */
         a.n_tok += PAGE_TOK;
     }
     a.n_wanted = given;
     if (threadIdx.x == 0) m.n_move[blockIdx.x] = given;
 }
 
-/* The last of what is fetch_request for a KV head. */
+/* Ends the request of a KV head: the turn, if it ends, and the counters. */
 static __device__ void request_end(const struct fetch_request &a, bool ends_turn)
 {
     const uint32_t n_hit = block_sum(a.n_hit, a.room), n_miss = block_sum(a.n_miss, a.room);
@@ -401,7 +415,8 @@ static __device__ void request_end(const struct fetch_request &a, bool ends_turn
     a.lane->n_tok += n_tok;
 }
 
-/* Prompt rows end no turn, so pages that they have read in the step before seem to be read now. */
+/* Prompt rows end no turn, so pages that they read in the step before carry the present time. They
+ * are aged by one, so that they may pass on. */
 static __device__ void age_transit_frames(const struct fetch_request &a)
 {
     uint32_t *used = a.map->used + a.first;
@@ -410,7 +425,8 @@ static __device__ void age_transit_frames(const struct fetch_request &a)
     __syncthreads();
 }
 
-/* Prompt rows take no frame from decode rows but where pages pass. */
+/* Requests what the rows of a layer read. Prompt rows take only empty and transit frames, so that
+ * decode rows keep theirs. */
 static __global__ void __launch_bounds__(SEARCH_THREADS, 1) fetch_kernel(const struct fetch_call c)
 {
     kernel_begin();
@@ -422,7 +438,8 @@ static __global__ void __launch_bounds__(SEARCH_THREADS, 1) fetch_kernel(const s
     request_end(a, !c.prompts);
 }
 
-/* What visits look at first. It takes no frame from what the next layers read. */
+/* Requests what the first visits read, from frames that missed a turn: what the next layers read
+ * stays. */
 static __global__ void __launch_bounds__(SEARCH_THREADS, 1)
     visits_kernel(const struct visits_call c)
 {
@@ -432,11 +449,11 @@ static __global__ void __launch_bounds__(SEARCH_THREADS, 1)
     for (uint32_t i = c.ptr[blockIdx.x]; i < c.ptr[blockIdx.x + 1]; i++)
         request_pages(a, c.list[i].page, c.list[i].order, 0, min(*c.list[i].n, c.list[i].n_page));
     find_frames(a, 1, false);
-    a.n_hit = a.n_miss = a.n_tok = 0; /* who attends asks again */
+    a.n_hit = a.n_miss = a.n_tok = 0; /* attention requests and counts them again */
     request_end(a, false);
 }
 
-/* Blocks of a KV head take its pages in turns. */
+/* Copies the fetched pages of KV head blockIdx.y; its blocks take them in turn. */
 static __global__ void __launch_bounds__(THREADS)
     move_kernel(const struct depot_map m, size_t page_bytes)
 {
@@ -492,7 +509,7 @@ sac_status cuda_depot_fetch(struct cuda_device *d, const struct op_depot_fetch *
     return launch_moves(d, m, op->geom);
 }
 
-/* Lists of a KV head stand behind each other. */
+/* Groups the lanes' lists by KV head. */
 static void sort_visits(struct visits_list *to, uint32_t *ptr, const struct op_lane_visit *op,
                         uint32_t n_lane)
 {

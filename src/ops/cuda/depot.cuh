@@ -1,5 +1,4 @@
-/* depot.cuh: pages that a choice is about to look at come into frames first (private to this
- * folder). */
+/* depot.cuh: fetching of the pages that a selection is about to read (private to this folder). */
 #ifndef SAC_OPS_CUDA_DEPOT_CUH
 #define SAC_OPS_CUDA_DEPOT_CUH
 
@@ -7,9 +6,10 @@
 
 #include "ops/lanes.h"
 
-/* Of what n lanes of one layer visit in their first round, pages that have no frame get one, as far
- * as there are pages which have missed their turns; orders and rounds are the device's. Without a
- * depot nothing is done. */
+/* Fetches pages from the depot for the first visit round of n lanes of one layer, into frames whose
+ * pages were not read in their layer's last turn; pages for which there is none stay in the depot
+ * and are read there. The orders and lengths of the rounds are on the device. Does nothing without
+ * a depot. */
 sac_status depot_fetch_visits(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n);
 
 #endif

@@ -1,18 +1,22 @@
-/* heads.cu: what is done to each head of a row ahead of attention: queries and keys rope, and keys
- * and values are written to the row's own page, bit for bit as attn_ref.c says.
+/* heads.cu: RoPE of queries and keys, and writing of keys and values to the row's own page
+ * (op_rope, op_kv_write), bit for bit as attn_ref.c.
  *
- * A rotation that is the last thing noted when its keys are written is done by the launch that
- * writes them: the same arithmetic, and one launch instead of two; so are the ends of the linear
- * layer that makes them, of prompt rows, if they are what was noted before. And both are done by
- * the launch that attends, if that is what comes next, for decode rows whose queries nobody reads
- * behind it. */
+ * y = x cos +- x' sin for the channels of a pair, interleaved or half a head apart. All kernels
+ * give a warp to a head; none uses shared memory. They are bound by the launch, not by their work,
+ * so launches are fused where they are adjacent in the queue:
+ *  - RoPE followed by the KV write of the same keys becomes one launch (write_kernel);
+ *  - for prompt rows, also the epilogue of the linear layer that made queries, keys and values
+ *    (end_kernel);
+ *  - for decode rows whose rotated queries are read by attention alone, attention does both
+ *    (heads_absorb).
+ * The arithmetic is the same in each case. */
 #include "ops/cuda/heads.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/queue.cuh"
 
-#define WARPS    4u /* of a block; a warp takes a head */
-#define END_ROWS 8u /* of which a warp makes queries, keys or values of sums */
+#define WARPS    4u /* of a block; a warp has one head */
+#define END_ROWS 8u /* rows of a warp in the fused epilogue */
 
 /* ---- Rotation ---- */
 
@@ -45,22 +49,23 @@ sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op)
 
 /* ---- Writing ---- */
 
-struct write_run { /* of struct attn_run */
+struct write_run { /* from struct attn_run */
     uint8_t *own0, *own;
     uint32_t row0, pos0;
 };
 
-struct write_call {          /* struct op_kv_write, for runs of equally many rows */
-    const struct write_run *run; /* [n_run] staged: it is what differs from step to step */
+struct write_call {              /* op_kv_write, for runs with equally many rows */
+    const struct write_run *run; /* [n_run] staged, as it differs from step to step */
     const float *k, *v;
     size_t kv_stride, tail_bytes, tail_v;
-    uint32_t n_run, n_row; /* of each run */
+    uint32_t n_run, n_row; /* rows of each run */
     uint32_t n_kv_head, head_dim;
     sac_kv_type type_k, type_v;
-    struct op_rope rope; /* of queries and keys, the keys last; n_head 0: that is done */
+    struct op_rope rope; /* of queries, then keys; n_head 0: done already */
 };
 
-/* Where a row's head lies in its page: keys, and values c.tail_v bytes behind them. */
+/* The 16-bit row of head h in the run's own pages: the key, and the value c.tail_v bytes further
+ * on. */
 static __device__ __forceinline__ uint16_t *place_head(const struct write_call &c,
                                                        const struct write_run &run, uint32_t row,
                                                        uint32_t h)
@@ -81,7 +86,7 @@ static __device__ void write_head(const struct write_call &c, const struct write
     }
 }
 
-/* A warp for each head that turns or is written. */
+/* A warp rotates or writes one head of one row. Grid: rows, heads by WARPS, runs. */
 static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct write_call c)
 {
     kernel_begin();
@@ -97,13 +102,13 @@ static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct w
 
 /* ---- Ends of queries, keys and values ---- */
 
-/* What the linear layer's sums become of the three, which rope and are written on the way. */
+/* The epilogues of the linear layer's three parts, fused with RoPE and the KV write. */
 struct end_call {
     struct write_call write;
     struct finish_args part[3];
 };
 
-/* A head of a part: of queries (0), keys (1) or values (2). */
+/* A head of part 0 (queries), 1 (keys) or 2 (values). */
 struct end_head {
     const struct end_call &op;
     const struct write_run &run;
@@ -111,7 +116,7 @@ struct end_head {
     uint32_t h;
 };
 
-/* Four channels of a row from c on, before they rope. */
+/* The linear layer's outputs for four channels of a row, before RoPE. */
 static __device__ __forceinline__ float4 end_values(const struct end_head &of, uint32_t row,
                                                     uint32_t c, float4 by)
 {
@@ -123,7 +128,7 @@ static __device__ __forceinline__ float4 end_values(const struct end_head &of, u
                        linear_value(a.end, o + 3, v.w, 0, 0));
 }
 
-/* They rope: neighbours are pairs. */
+/* RoPE of four channels, pairs being neighbours. */
 static __device__ __forceinline__ float4 rotate_pairs(const struct op_rope &rope, uint32_t row,
                                                       uint32_t c, float4 x)
 {
@@ -134,7 +139,7 @@ static __device__ __forceinline__ float4 rotate_pairs(const struct op_rope &rope
         rope_rotate(x.z, x.w, cosine.y, -sine.y), rope_rotate(x.w, x.z, cosine.y, sine.y));
 }
 
-/* The others of their pairs lie half of what turns further on, or back. */
+/* RoPE of four channels whose partners `other` are half of n_rot away. */
 static __device__ __forceinline__ float4 rotate_halves(const struct op_rope &rope, uint32_t row,
                                                        uint32_t c, float4 x, float4 other)
 {
@@ -148,7 +153,8 @@ static __device__ __forceinline__ float4 rotate_halves(const struct op_rope &rop
                        rope_rotate(x.w, other.w, cosine.w, first ? -sine.w : sine.w));
 }
 
-/* Four channels of a row from c on are x. */
+/* Stores four channels of a row, as activations and, of keys and values, in 16 bits in the row's
+ * page. */
 static __device__ __forceinline__ void end_put(const struct end_head &of, uint32_t row, uint32_t c,
                                                float4 x)
 {
@@ -163,8 +169,8 @@ static __device__ __forceinline__ void end_put(const struct end_head &of, uint32
                    half_bits(x.z, type) | (uint32_t)half_bits(x.w, type) << 16);
 }
 
-/* All channels of rows row0 .. row_end - 1: a lane takes four of a row, and small heads of several
- * rows stand beside each other. A warp. */
+/* A warp's work: all channels of rows row0 to row_end - 1. A lane takes four channels of a row;
+ * heads of fewer than 128 channels have several rows side by side. */
 static __device__ __forceinline__ void end_rows(const struct end_head &of, uint32_t row0,
                                                 uint32_t row_end)
 {
@@ -206,7 +212,8 @@ static __global__ void __launch_bounds__(WARPS * 32, 10) end_kernel(const struct
         end_rows({op, run, 2, h - n_query - n_kv}, row, end);
 }
 
-/* Whether the launch noted so many before the last one ends a part with these outputs, of all rows. */
+/* Whether the launch recorded n_behind before the last one is the epilogue of the part with these
+ * outputs, for all rows. */
 static bool find_end(struct finish_args *out, const struct cuda_device *d, uint32_t n_behind,
                      const float *y, uint32_t n, const struct write_call *c)
 {
@@ -219,12 +226,13 @@ static bool find_end(struct finish_args *out, const struct cuda_device *d, uint3
     return true;
 }
 
-/* The three ends, if they are the last things noted, are taken back. */
+/* Drops the three epilogues from the queue if they were recorded last, and describes them in
+ * *out. */
 static bool absorb_ends(struct end_call *out, struct cuda_device *d, const struct write_call *c)
 {
     const uint32_t n_kv = c->n_kv_head * c->head_dim, n_query = c->rope.n_head * c->head_dim - n_kv;
     const uintptr_t angles = (uintptr_t)c->rope.cos | (uintptr_t)c->rope.sin;
-    if (c->head_dim % 4 > 0 || c->rope.n_rot % 8 > 0 || angles % 16 > 0 || /* of fours */
+    if (c->head_dim % 4 > 0 || c->rope.n_rot % 8 > 0 || angles % 16 > 0 || /* float4 accesses */
         !find_end(&out->part[2], d, 0, c->v, n_kv, c) ||
         !find_end(&out->part[1], d, 1, c->k, n_kv, c) ||
         !find_end(&out->part[0], d, 2, c->rope.x, n_query, c))
@@ -233,7 +241,7 @@ static bool absorb_ends(struct end_call *out, struct cuda_device *d, const struc
     return true;
 }
 
-/* Whether these are the keys of that rotation, and all of its rows. */
+/* Whether the keys of the write are those that the rotation rotates, for all of its rows. */
 static bool is_rotated_by(const struct op_kv_write *op, const struct op_rope *rope)
 {
     const struct page_geom *g = op->geom;
@@ -247,7 +255,8 @@ static bool is_rotated_by(const struct op_kv_write *op, const struct op_rope *ro
     return n_row == rope->n_row;
 }
 
-/* Runs [first, end) have equally many rows; `ends`: what makes them is left to do. */
+/* Launches the write of runs [first, end), which have equally many rows. is_left: the epilogues in
+ * `ends` are part of it. */
 static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op,
                              struct end_call *ends, bool is_left, uint32_t first,
                              uint32_t end)
@@ -289,7 +298,7 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     c.head_dim = g->head_dim;
     c.type_k = g->type_k;
     c.type_v = g->type_v;
-    /* Room first: where there is none, the row is flushed, and the rotation with it. */
+    /* Reserve first: a flush here would issue the rotation. */
     TRY(stage_reserve(d, op->n_run * (sizeof(struct write_run) + STAGE_ALIGN)));
     const struct op_rope *rope = (const struct op_rope *)queue_last(d, kernel_entry(rope_kernel));
     if (rope && is_rotated_by(op, rope)) {
@@ -306,7 +315,7 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
 
 /* ---- Left to attention ---- */
 
-/* Whether attention has the same rows, heads and pages. */
+/* Whether attention reads the same rows, heads and pages that the write writes. */
 static bool is_written_by(const struct cuda_device *d, const struct op_attn *op,
                           const struct write_call *c)
 {

@@ -1,5 +1,9 @@
-/* list.cuh: a list that attention reads, made of a word of marks for each page before a tile
- * (private to this folder). It is the list that plan.c makes of the same marks. */
+/* list.cuh: makes the list that attention of prompt rows reads from one word of marks (bits of
+ * tokens) for each page before a tile (private to this folder). The list equals that of
+ * methods/plan.c for the same marks.
+ *
+ * One block makes one list: ranges of whole pages, then single tokens, each with a place from a
+ * block-wide exclusive sum, so the order is that of the positions whatever the timing. */
 #ifndef SAC_OPS_CUDA_LIST_CUH
 #define SAC_OPS_CUDA_LIST_CUH
 
@@ -7,13 +11,13 @@
 #include "ops/plans.h"
 
 #define LIST_PAGE_BITS 24u  /* a page with so many marked tokens is read whole, as in plan.c */
-#define LIST_THREADS   256u /* of a block that makes one, at most */
+#define LIST_THREADS   256u /* of a block, at most */
 
-/* Where a list goes. */
+/* The output buffers of one list. */
 struct list_room {
     struct attn_range *range; /* [range_max] */
     uint32_t *tok;            /* [tok_max] */
-    float *logw;              /* the same, or NULL: tokens have no weights */
+    float *logw;              /* [tok_max] logs of weights, or NULL */
     uint32_t range_max, tok_max;
 };
 
@@ -23,7 +27,7 @@ static __device__ inline struct list_room list_room_of(const struct op_prompt_li
             l.logw ? l.logw + list * l.tok_max : NULL, l.range_max, l.tok_max};
 }
 
-/* What is not finite is told with all lists of its KV head. */
+/* Marks all lists of the KV head as failed, because a value was not finite. */
 static __device__ inline void list_fail(const struct op_prompt_lists &l, uint32_t kv_head)
 {
     l.failed[kv_head] = l.call;
@@ -34,8 +38,8 @@ static __device__ inline bool list_failed(const struct op_prompt_lists &l, uint3
     return l.failed[kv_head] == l.call;
 }
 
-/* Tokens, begins and ends of ranges are counted together: LIST_THREADS pages have 23 * 256, 256 and
- * 256 at most. */
+/* Three counters share a word, so that one scan does for all: tokens, beginnings and ends of
+ * ranges. LIST_THREADS pages have at most 23 * 256, 256 and 256. */
 #define LIST_BEGIN 13
 #define LIST_END   22
 #define LIST_TOK   ((1u << LIST_BEGIN) - 1)
@@ -54,7 +58,7 @@ static __device__ void list_put(const struct list_room &to, const Marks &marks, 
     }
 }
 
-/* Whether a page is read whole; behind the n_page before the tile, the tile itself. */
+/* Whether a page is read whole. Page n_page stands for the tile itself, which always is. */
 template <typename Marks>
 static __device__ bool list_is_whole(const Marks &marks, uint32_t n_page, uint32_t page)
 {
@@ -62,8 +66,9 @@ static __device__ bool list_is_whole(const Marks &marks, uint32_t n_page, uint32
     return (uint32_t)__popc(marks.word(page)) >= LIST_PAGE_BITS;
 }
 
-/* Writes the list as far as it has room; `out` gets its lengths. All threads of a block; marks.word
- * (page) are the marks of page < n_page, marks.logw (page, t) a token's weight. */
+/* Writes the list as far as there is room; *out gets the full lengths. All threads of the block.
+ * marks.word(page) gives the marks of page < n_page, marks.logw(page, t) the log weight of a token.
+ */
 template <typename Marks>
 static __device__ void list_make(struct attn_list *out, const struct list_room &to,
                                  const Marks &marks, uint32_t n_page, uint32_t tile_pages,
@@ -95,7 +100,8 @@ static __device__ void list_make(struct attn_list *out, const struct list_room &
     out->n_before = block_sum(whole, room) * PAGE_TOK + n_tok;
 }
 
-/* The list is done; if there is a reason, it names everything. By one thread. */
+/* Finishes the list; one thread. Any reason but PLAN_SPARSE makes it dense: one range with
+ * everything. */
 static __device__ inline void list_close(struct attn_list *out, const struct list_room &to,
                                          enum plan_reason why, uint32_t n_page,
                                          uint32_t tile_pages)

@@ -1,14 +1,19 @@
-/* mark.cu: what is read: marks and lists, for all lanes of a list (lanes.h); draws are draw.cu's. A
- * block makes the choice of a lane. Items are compared as integers and counted, so choices are
- * those of the CPU for the same scores. */
+/* mark.cu: masks and lists of lanes (op_lane_begin, _ends, _take, _list): clearing of masks,
+ * marking of the forced ends, the top-k of scores or votes, and the lists that attention reads.
+ * Sampling is in draw.cu.
+ *
+ * One block of 1024 threads has one lane, except for clearing. The top-k is a radix select over
+ * integer keys (cut.cuh), with ties by index, so a choice is the CPU's for the same scores.
+ * Adjacent launches are fused: a launch absorbs the recorded launches whose results only it reads
+ * (votes, ends) and makes the list that would follow. */
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/marked.cuh"
 
 #define THREADS  1024u
 #define FEW      256u
-#define TOGETHER 4u /* values that a thread makes */
-#define MARKED   4u /* pages of a thread that lists what is marked */
+#define TOGETHER 4u /* items in flight for each thread */
+#define MARKED   4u /* pages of a thread in list_marked */
 
 /* ---- Begin ---- */
 
@@ -55,21 +60,21 @@ struct choose_ends choose_absorb_ends(struct cuda_device *d)
 
 /* ---- The best items ---- */
 
-/* Divides by nothing, as a block has many items. */
+/* First token of item i. No division, as a block has many items. */
 static __device__ inline uint32_t item_begin(const struct op_lane_take &op, uint32_t i)
 {
     if (op.item_tok == 1) return i;
     return i < op.n_page ? i * PAGE_TOK : (i - op.n_page) * PAGE_TOK + op.item_tok;
 }
 
-/* What launches before have left to this one, [n] on the device each; NULL: nothing. */
+/* Descriptors of absorbed launches, [n] on the device each; NULL: none. */
 struct absorbed {
-    const struct op_lane_vote *vote; /* that make the values */
-    const struct op_lane_ends *ends; /* of the same masks */
+    const struct op_lane_vote *vote; /* makes the values */
+    const struct op_lane_ends *ends; /* marks ends in the same masks */
 };
 
-/* Makes values that votes are to make, and takes those of items outside; returns how many are left.
- */
+/* Computes values that votes are to make, and sets those of items outside [begin, end) to -inf.
+ * Returns the number of items inside. */
 static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct op_lane_vote *vote,
                                      uint32_t n, uint32_t *room)
 {
@@ -89,7 +94,7 @@ static __device__ uint32_t leave_out(const struct op_lane_take &op, const struct
     return block_sum(n_left, room);
 }
 
-/* Marks what the cut takes, ties by their index; returns how many bits are new. */
+/* Marks the items above the cut, ties by their index. Returns how many bits are new. */
 static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, struct op_cut cut,
                                     uint32_t *room)
 {
@@ -100,7 +105,7 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
         const uint32_t before = n_tie + block_exclusive_sum(tie, room, &all);
         n_tie += all;
         const bool taken = i < n && (key > cut.key || (tie && before < cut.n_tie));
-        if (op.item_tok == 1) { /* pages are whole, so a warp has a page's tokens */
+        if (op.item_tok == 1) { /* n is a multiple of 32: a warp has the tokens of one page */
             const uint32_t word = __ballot_sync(~0u, taken);
             if (threadIdx.x % 32 == 0 && word) op.mask[i / PAGE_TOK] |= word;
             n_new += taken;
@@ -113,7 +118,7 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
     return block_sum(n_new, room);
 }
 
-/* Takes what is best, by all threads. */
+/* Marks the best items of a lane. All threads. */
 static __device__ void take_best(const struct op_lane_take &op, const struct op_lane_vote *vote)
 {
     __shared__ uint32_t bin[CUT_BINS], room[32];
@@ -121,13 +126,13 @@ static __device__ void take_best(const struct op_lane_take &op, const struct op_
     if (op.result->n_bad) return; /* everything is read */
     const uint32_t n_left = leave_out(op, vote, n, room), need = min(op.target, n_left);
     if (need == 0) return;
-    __syncthreads(); /* values are there */
+    __syncthreads(); /* all values are written */
     const struct op_cut cut = cut_find(op.value, n, need, bin, room);
     const uint32_t n_new = mark_cut(op, n, cut, room);
     if (threadIdx.x == 0) op.result->n_chosen += n_new;
 }
 
-/* A lane's list, by a block. */
+/* Makes a lane's list. All threads. */
 static __device__ void make_list(const struct op_lane_list &op, const struct page_lines &lines,
                                  struct marked_room &room)
 {
@@ -139,14 +144,14 @@ static __device__ void make_list(const struct op_lane_list &op, const struct pag
     if (threadIdx.x == 0) *op.count = count;
 }
 
-struct taken { /* what a launch takes, [n] on the device each */
+struct taken { /* arguments of a launch, [n] on the device each */
     const struct op_lane_take *take;
     uint32_t n;
     struct absorbed before;
-    const struct op_lane_list *list; /* NULL: others make lists */
+    const struct op_lane_list *list; /* NULL: another launch makes lists */
 };
 
-/* A block makes the choice of a lane. */
+/* One block chooses for one lane, and makes its list if that launch was absorbed. */
 static __global__ void __launch_bounds__(THREADS)
     take_kernel(const struct taken of, const struct page_lines all_lines)
 {
@@ -162,7 +167,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (of.before.ends) choose_mark_ends(of.before.ends[blockIdx.x]);
     take_best(op, of.before.vote ? &vote : NULL);
     if (!of.list) return;
-    __syncthreads(); /* marks are there */
+    __syncthreads(); /* all marks are written */
     make_list(list, lines, room);
 }
 
@@ -172,7 +177,7 @@ static sac_status launch_take(struct cuda_device *d, const struct taken &of,
     return queue_launch(d, "the best items", take_kernel, of.n, THREADS, 0, of, lines);
 }
 
-/* Takes back the launch before, if it marks the ends of these lanes. */
+/* Drops the last recorded launch if it marks the ends of these lanes, and returns its list. */
 static const struct op_lane_ends *absorb_ends(struct cuda_device *d, const struct op_lane_take *op,
                                               uint32_t n)
 {
@@ -201,19 +206,20 @@ sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, 
 
 /* ---- Lists ---- */
 
-/* A block makes a lane's list. */
+/* One block makes the list of one lane. */
 static __global__ void __launch_bounds__(THREADS)
     list_kernel(const struct page_lines all_lines, const struct op_lane_list *list)
 {
     __shared__ struct op_lane_list op;
-    __shared__ struct page_lines lines; /* lanes look up different words */
+    __shared__ struct page_lines lines; /* in shared memory, as threads look up different entries */
     __shared__ struct marked_room room;
     list_open_lines(&lines, all_lines);
     choose_open(&op, list + blockIdx.x);
     make_list(op, lines, room);
 }
 
-/* Whether the launch before takes for these lanes, and makes their lists now. */
+/* If the last recorded launch chooses for these lanes, replaces it by one that makes their lists,
+ * too. */
 static bool list_taken(struct cuda_device *d, const struct op_lane_list *op,
                        const struct op_lane_list *staged, uint32_t n)
 {
@@ -228,7 +234,7 @@ static bool list_taken(struct cuda_device *d, const struct op_lane_list *op,
             return false;
     queue_drop_last(d);
     of.list = staged;
-    (void)launch_take(d, of, *op->lines); /* a failure is remembered */
+    (void)launch_take(d, of, *op->lines); /* the device remembers a failure */
     return true;
 }
 

@@ -1,24 +1,26 @@
-/* marked.cuh: the list of what a lane's mask marks, and the cache lines that it touches, by a block
- * (private to this folder). */
+/* marked.cuh: turns the mask of a lane (a word of token bits for each page) into the lists of pages
+ * and tokens that attention reads, and counts the cache lines of 64 bytes that they touch; by one
+ * block (private to this folder). */
 #ifndef SAC_OPS_CUDA_MARKED_CUH
 #define SAC_OPS_CUDA_MARKED_CUH
 
 #include "ops/cuda/block.cuh"
 #include "ops/lanes.h"
 
-struct marked_room { /* shared memory */
+struct marked_room { /* in shared memory */
     unsigned long long both[32];
     uint32_t n[32];
 };
 
-/* The table in shared memory; a barrier must follow. */
+/* Copies the table to shared memory; a barrier must follow. */
 static __device__ inline void list_open_lines(struct page_lines *to, const struct page_lines &from)
 {
     for (uint32_t i = threadIdx.x; i < sizeof from / 4; i += blockDim.x)
         ((uint32_t *)to)[i] = ((const uint32_t *)&from)[i];
 }
 
-/* page_lines.h: lines of eight tokens' rows by which of them are read, four times. */
+/* Lines touched by the tokens of a page, from a table (page_lines.h) that is indexed by eight
+ * tokens' bits. */
 static __device__ inline uint32_t count_lines(const uint8_t *lines, uint32_t tok)
 {
     return lines[tok & 255] + lines[tok >> 8 & 255] + lines[tok >> 16 & 255] + lines[tok >> 24];
@@ -32,14 +34,15 @@ static __device__ inline uint32_t page_lines_of(const struct page_lines &l, uint
     return n + (uint32_t)(l.k_page / 64);
 }
 
-/* Lines of tokens that are listed by themselves, ascending: this thread's share of them. */
+/* This thread's share of the lines of an ascending list of single tokens. */
 static __device__ inline uint32_t list_tokens(const struct page_lines &l, const uint32_t *tok,
                                               uint32_t n)
 {
     uint32_t lines = 0;
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
         const uint32_t page = tok[i] / PAGE_TOK;
-        if (i > 0 && tok[i - 1] / PAGE_TOK == page) continue; /* the first of a page counts it */
+        if (i > 0 && tok[i - 1] / PAGE_TOK == page)
+            continue; /* counted with the page's first token */
         uint32_t word = 0;
         for (uint32_t j = i; j < n && tok[j] / PAGE_TOK == page; j++)
             word |= 1u << tok[j] % PAGE_TOK;
@@ -48,10 +51,10 @@ static __device__ inline uint32_t list_tokens(const struct page_lines &l, const 
     return lines;
 }
 
-/* Pages that are marked whole, and other tokens behind n_tok that are listed already. Numbers of
- * pages and of tokens are added up together, as one. n_line is of what is marked and of choosing. A
- * thread takes EACH neighbouring pages, of which few are marked, as a rule.
- */
+/* Lists the mask: pages that are marked whole, and the tokens of others, appended after the n_tok
+ * that are listed already. One exclusive sum of 64 bits gives both places. n_line counts lines of K
+ * and V that will be read and lines that the selection has read. A thread takes EACH neighbouring
+ * pages, few of which are marked as a rule. */
 template <uint32_t EACH>
 static __device__ inline struct attn_count
 list_marked(const struct op_lane_list &op, const struct op_lane_result &r, bool dense,

@@ -1,7 +1,12 @@
-/* mass.cu: how much each token is read by a few rows (op_mass). Three launches: a block for each page
- * finds of its scores the largest and the sum of exponentials, for each head and row; these are
- * merged over the pages; and a block for each page makes its scores once more and adds up their
- * shares. A warp takes a head of a row, a lane a token, and all sums have one order. */
+/* mass.cu: the attention mass that each token gets from the last rows of a prompt (op_mass): the
+ * sum of softmax(q k) over query heads and rows, of which the last row counts whole, the one before
+ * it half, the third from the end a third. Of q8 keys only the first plane is read.
+ *
+ * Three launches: a block for each page computes, for each head and row, the maximum of its logits
+ * and the sum of their exponentials; a block for each head and row merges these over the pages; a
+ * block for each page computes its logits again and adds up the probabilities. A warp has one (row,
+ * head), a lane one token of the page. Shared memory holds the keys of one page and KV head in f32,
+ * [PAGE_TOK][d + 1], padded against bank conflicts. Every sum has a fixed order. */
 #include "ops/cuda/attn.cuh"
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
@@ -11,12 +16,12 @@
 #define WARPS   (THREADS / 32)
 
 struct mass_call {
-    struct op_mass op; /* q and segments on the device */
+    struct op_mass op; /* q and segments are on the device */
     uint32_t group, n_pair;
 };
 
-/* Of one head of one row: the largest score, and the sum of exponentials or what a share is
- * multiplied by. */
+/* The maximum and the sum of exponentials of a page; in the merged entry, sum is the factor of a
+ * probability. */
 struct mass_top {
     float most, sum;
 };
@@ -28,7 +33,8 @@ static __device__ inline struct mass_top *top_of(const struct mass_call &c, uint
     return top + ((size_t)h * c.n_pair + pair) * (c.op.n_page + 1) + page;
 }
 
-/* The first plane's part of a q8 key. */
+/* A key from the first plane of a q8 page alone, in the middle of what the other bits leave
+ * open. */
 static __device__ inline float rough_key(const struct page_geom &g, const uint8_t *page, uint32_t t,
                                          uint32_t c)
 {
@@ -39,14 +45,15 @@ static __device__ inline float rough_key(const struct page_geom &g, const uint8_
     return min + step * (64.0f * (float)code + 31.5f);
 }
 
-/* Keys of the block's page, turned to meet queries as they are: key [PAGE_TOK][d + 1]. */
+/* The keys of the block's page in f32, rotated by its segment's offset instead of rotating every
+ * query: key [PAGE_TOK][d + 1]. */
 static __device__ void load_keys(float *key, const struct mass_call &c, uint32_t h)
 {
     const struct op_mass &op = c.op;
     const struct page_geom &g = *op.geom;
     const uint32_t d = g.head_dim, page_i = blockIdx.x;
     const uint8_t *page = op.frames.base + op.frame[h * op.table_stride + page_i] * g.bytes;
-    __syncthreads(); /* nobody reads the head before any more */
+    __syncthreads(); /* the last head's readers are done */
     for (uint32_t i = threadIdx.x; i < PAGE_TOK * d; i += THREADS)
         key[i / d * (d + 1) + i % d] = g.type_k == SAC_KV_Q8 ? rough_key(g, page, i / d, i % d)
                                                              : choose_key(g, page, i / d, i % d);
@@ -65,7 +72,7 @@ static __device__ void load_keys(float *key, const struct mass_call &c, uint32_t
     __syncthreads();
 }
 
-/* The lane's token's, of a head of a row. */
+/* The logit of the lane's token for a (row, head). */
 static __device__ inline float score_of(const float *key, const struct mass_call &c, uint32_t h,
                                         uint32_t pair)
 {
@@ -107,7 +114,7 @@ __global__ void __launch_bounds__(THREADS) mass_tops(const struct mass_call c)
     }
 }
 
-/* A block merges a head of a row over all pages: the entry behind them. */
+/* One block merges one (row, head) over all pages, into the entry after the last page. */
 __global__ void __launch_bounds__(THREADS) mass_merge(const struct mass_call c)
 {
     kernel_begin();

@@ -1,5 +1,9 @@
-/* note.cu: what methods note of a page's keys when it is sealed (enum op_note_kind), bit for bit as
- * their own hooks do on a CPU. A block notes a page; a thread takes a channel. */
+/* note.cu: the summaries that methods keep beside a page's keys (enum op_note_kind): boxes, centres
+ * or two-bit planes, bit for bit as the methods' hooks on a CPU.
+ *
+ * One block summarizes one page, a thread has a channel and goes through the page's tokens. Only
+ * the two-bit codes pass through shared memory, as a byte of the plane has codes of four channels.
+ */
 #include "ops/cuda/choose.cuh"
 
 #define THREADS 128u
@@ -7,19 +11,19 @@
 struct note_call {
     struct page_geom geom;
     struct page_frames frames;
-    const uint32_t *frame; /* [pages] */
+    const uint32_t *frame; /* [number of pages] */
     uint8_t *side;
     size_t stride;
     enum op_note_kind kind;
 };
 
-/* As f32_to_f16_canonical. */
+/* As f32_to_f16_canonical of the CPU. */
 static __device__ uint16_t half_canonical(float x)
 {
     return isnan(x) ? (uint16_t)0x7e00u : half_bits(x, SAC_KV_F16);
 }
 
-/* The f16 nearest to x on one side, as box_half finds it. */
+/* The f16 nearest to x that is not below it (up) or not above it, as box_half. */
 static __device__ uint16_t half_beside(float x, bool up)
 {
     const uint16_t h = half_canonical(x);
@@ -29,7 +33,8 @@ static __device__ uint16_t half_beside(float x, bool up)
     return (uint16_t)(up == (x > 0) ? h + 1 : h - 1);
 }
 
-/* The box of a channel of tokens [t0, t1): a [d], b [d]. */
+/* The box of channel c over tokens [t0, t1): minimum and width, or middle and mean deviation. a
+ * [d], b [d]. */
 static __device__ void note_box(uint16_t *a, const struct note_call &n, const uint8_t *page,
                                 uint32_t c, uint32_t t0, uint32_t t1)
 {
@@ -51,7 +56,7 @@ static __device__ void note_box(uint16_t *a, const struct note_call &n, const ui
     b[c] = half_canonical(off / (float)(t1 - t0));
 }
 
-/* Codes of two bits of a channel: [PAGE_TOK][d]. */
+/* Channel c as two-bit codes, code [PAGE_TOK][d], with minimum and step in f16. */
 static __device__ void note_plane(uint8_t *side, uint8_t *code, const struct note_call &n,
                                   const uint8_t *page, uint32_t c)
 {
@@ -74,7 +79,7 @@ static __device__ void note_plane(uint8_t *side, uint8_t *code, const struct not
     }
 }
 
-/* Shared memory: codes [PAGE_TOK, d]. */
+/* Dynamic shared memory: codes [PAGE_TOK, d]. */
 static __global__ void __launch_bounds__(THREADS) note_kernel(const struct note_call n)
 {
     kernel_begin();
@@ -96,7 +101,7 @@ static __global__ void __launch_bounds__(THREADS) note_kernel(const struct note_
             if (!isfinite(choose_key(n.geom, page, t, c))) atomicOr(&n_bad, 1u);
     }
     __syncthreads();
-    if (n.kind != OP_NOTE_PLANE) { /* one bad key makes the page's scores bad */
+    if (n.kind != OP_NOTE_PLANE) { /* one key that is not finite makes all scores of the page NaN */
         if (threadIdx.x == 0 && n_bad) *(uint16_t *)side = 0x7e00u;
         return;
     }

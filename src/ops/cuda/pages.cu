@@ -1,4 +1,11 @@
-/* pages.cu: sealing of pages, bit for bit as attn_ref.c says, and the way back, as page.c does. */
+/* pages.cu: sealing of full tail pages into q8 (op_seal), bit for bit as attn_ref.c, and unsealing
+ * into 16-bit rows (op_unseal), as page.c.
+ *
+ * Keys: for each channel over the page's 32 tokens, min and step = (max - min) / 255, and codes
+ * round((x - min) / step), stored as bit planes of 2, 2 and 4 bits. Values: blocks of PAGE_VBLOCK
+ * channels of a token with scale amax / 127 and signed codes. Other page types are copied. A block
+ * of threads has one page; a thread has a channel of K, a warp a block of V; the codes of K
+ * [PAGE_TOK, d] pass through shared memory, because planes mix channels. */
 #include "ops/cuda/choose.cuh"
 
 #include <math_constants.h>
@@ -14,7 +21,7 @@ struct seal_call {
     uint8_t *const *sealed;
 };
 
-/* The smallest f16 that is not below `f`, for finite f >= 0 within the range of f16. */
+/* The smallest f16 that is not below f, for finite f >= 0 within the range of f16. */
 __device__ __forceinline__ uint16_t f16_not_below(float f)
 {
     const __half near = __float2half_rn(f);
@@ -27,7 +34,7 @@ __device__ __forceinline__ uint32_t round_code(float x, uint32_t max)
     return r < (float)max ? (uint32_t)r : max;
 }
 
-/* One channel of K: minimum and step, codes to [PAGE_TOK][d]. */
+/* Channel c of K: its minimum and step go to the page, its codes to code [PAGE_TOK][d]. */
 __device__ void seal_channel(const struct page_geom *g, const uint16_t *k, uint8_t *page,
                              uint8_t *code, uint32_t c)
 {
@@ -41,7 +48,7 @@ __device__ void seal_channel(const struct page_geom *g, const uint16_t *k, uint8
         min = x < min ? x : min;
         max = x > max ? x : max;
     }
-    /* + 0 makes a minimum of -0 a +0, which of the two zeros came first must not show. */
+    /* Adding 0 turns a minimum of -0 into +0: which zero came first must not show. */
     const uint16_t low = __half_as_ushort(__float2half_rn(min + 0.0f));
     const uint16_t by = finite ? f16_not_below((max - min) * (1.0f / 255.0f)) : 0;
     ((uint16_t *)(page + g->k_min))[c] = finite ? low : F16_NAN;
@@ -53,7 +60,7 @@ __device__ void seal_channel(const struct page_geom *g, const uint16_t *k, uint8
     }
 }
 
-/* Byte i of a token's planes: one of hi2, of mid2 and lo4. */
+/* Packs the codes into planes; a thread makes byte i of hi2 and mid2, then of lo4. */
 __device__ void seal_planes(const struct page_geom *g, const uint8_t *code, uint8_t *page)
 {
     const uint32_t d = g->head_dim, quarter = d / 4, half = d / 2;
@@ -75,7 +82,7 @@ __device__ void seal_planes(const struct page_geom *g, const uint8_t *code, uint
     }
 }
 
-/* V: a warp takes a block of PAGE_VBLOCK channels of a token. */
+/* Quantizes V; a warp has a block of PAGE_VBLOCK channels of a token. */
 __device__ void seal_values(const struct page_geom *g, const uint16_t *v, uint8_t *page)
 {
     const uint32_t lane = threadIdx.x % 32, n = PAGE_TOK * g->head_dim / PAGE_VBLOCK;
@@ -94,7 +101,7 @@ __device__ void seal_values(const struct page_geom *g, const uint16_t *v, uint8_
     }
 }
 
-/* A block seals a page. Shared memory: codes of K [PAGE_TOK, d]. */
+/* One block seals one page. Dynamic shared memory: codes of K [PAGE_TOK, d]. */
 __global__ void __launch_bounds__(THREADS) seal_kernel(const struct seal_call c)
 {
     kernel_begin();
@@ -144,7 +151,7 @@ static __device__ inline uint16_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* A block unseals a page. */
+/* One block unseals one page. */
 __global__ void __launch_bounds__(THREADS) unseal_kernel(const struct unseal_call c)
 {
     kernel_begin();
