@@ -1,5 +1,9 @@
-/* choose.cuh: what the slots of choosing have in common (private to this folder): lists of lanes on
- * the device, and keys of pages. */
+/* choose.cuh: what the kernels of selection for decode rows share (private to this folder): staging
+ * of descriptors, lanes that share a block, fusion of adjacent launches, shares of tokens, and
+ * reading of keys and values in f32.
+ *
+ * A lane is one KV head of one decode row (ops/lanes.h). A token's share is its attention
+ * probability by the first plane of its key, as a mean over the query heads of the group. */
 #ifndef SAC_OPS_CUDA_CHOOSE_CUH
 #define SAC_OPS_CUDA_CHOOSE_CUH
 
@@ -12,13 +16,14 @@
 #include <float.h>
 #include <math.h>
 
-/* A list of descriptors in the ring; NULL: there is no room, which is remembered. */
+/* Stages an array of descriptors; NULL: no room, and the failure is remembered. */
 template <typename T> static const T *choose_stage(struct cuda_device *d, const T *op, uint32_t n)
 {
     return (const T *)stage_put(d, op, n * sizeof *op);
 }
 
-/* A block's own copy of its descriptor, which was there before the row of launches. */
+/* Copies a descriptor to shared memory. It was staged before the series of launches, so this may
+ * run before kernel_begin. No barrier. */
 template <typename T> static __device__ __forceinline__ void choose_copy(T *to, const T *from)
 {
     static_assert(sizeof(T) % 4 == 0, "words");
@@ -26,7 +31,8 @@ template <typename T> static __device__ __forceinline__ void choose_copy(T *to, 
         ((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
 }
 
-/* The same of the last one: the first words of a kernel (kernel_begin). */
+/* The start of most kernels: copies a descriptor while the previous kernel ends, then kernel_begin
+ * and a barrier. */
 template <typename T> static __device__ __forceinline__ void choose_open(T *to, const T *from)
 {
     choose_copy(to, from);
@@ -39,9 +45,9 @@ static inline uint32_t choose_larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* At least n, and the same for many n: launches are told how far they reach, and a graph lasts as
- * long as they are told the same (queue.cu). Of many blocks at most an eighth find nothing to do.
- */
+/* n rounded up so that many n give the same result. Grids are sized by it, and a CUDA graph lasts
+ * as long as its grids stay the same (queue.cu). At most an eighth of many blocks have nothing to
+ * do. */
 static inline uint32_t choose_reach(uint32_t n)
 {
     uint32_t step = 4;
@@ -51,10 +57,11 @@ static inline uint32_t choose_reach(uint32_t n)
 
 /* ---- Lanes that share a block ---- */
 
-/* Rows of a batch stand behind each other in a list, so lanes i, i + n / n_lane and so on are those
- * of one KV head of several sequences, if all of these choose: a block that has them all reads the
- * pages that they have in common once. Their heads are numbered through, and are columns of matrix
- * instructions, whose sums do not depend on each other. */
+/* The lanes of a list are ordered by row, then by KV head. So lanes i, i + n / n_lane, i + 2 n /
+ * n_lane, ... belong to one KV head of several sequences, if all of them select. A block that has
+ * these n_lane lanes reads pages that they share once. Their query heads are numbered through; each
+ * is a row or column of a matrix instruction of its own, so no result depends on which lanes share
+ * a block. */
 struct choose_head {
     uint32_t lane_i, head;
     bool is;
@@ -68,7 +75,8 @@ static __device__ __forceinline__ struct choose_head choose_head_of(uint32_t i, 
     return h;
 }
 
-/* Lanes of a block: as many as n_head heads, `most`, and `least` blocks allow. */
+/* How many lanes share a block: as many as n_head query heads and `most` allow while at least
+ * `least` blocks remain. */
 static inline uint32_t choose_lanes_per_block(uint32_t n, uint32_t group, uint32_t n_head,
                                               uint32_t most, uint64_t least)
 {
@@ -77,7 +85,7 @@ static inline uint32_t choose_lanes_per_block(uint32_t n, uint32_t group, uint32
     return n_lane > 1 ? n_lane : 1;
 }
 
-/* Bits of a page's tokens [begin, end), positions of the sequence. */
+/* Bits of the tokens of a page within positions [begin, end). */
 static __device__ inline uint32_t choose_bits(uint32_t page, uint32_t begin, uint32_t end)
 {
     const uint32_t first = page * PAGE_TOK;
@@ -86,8 +94,8 @@ static __device__ inline uint32_t choose_bits(uint32_t page, uint32_t begin, uin
     return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
 }
 
-/* Takes back the launch before if it is of this kernel, whose first argument is T; else all zeros.
- */
+/* If the last recorded launch is of this kernel, drops it from the queue and returns its first
+ * argument, a T; else returns zeros. The caller's kernel then does that work, too. */
 template <typename T> static inline T choose_absorb(struct cuda_device *d, const void *kernel)
 {
     T of = {};
@@ -102,10 +110,10 @@ template <typename T> static inline T choose_absorb(struct cuda_device *d, const
 
 struct choose_begin {
     const struct op_lane_begin *list; /* [n] on the device */
-    uint32_t n, n_page;               /* at least as many as one of them has */
+    uint32_t n, n_page;               /* the largest of their numbers of pages, rounded up */
 };
 
-/* Clears some of them: part i of n_part, which blocks take. */
+/* Clears the masks and results of a lane: part i of n_part. */
 static __device__ inline void choose_clear(const struct op_lane_begin &op, uint32_t i,
                                            uint32_t n_part)
 {
@@ -116,7 +124,7 @@ static __device__ inline void choose_clear(const struct op_lane_begin &op, uint3
     if (op.count) *op.count = {};
 }
 
-/* Takes back the launch before, if it is one; else n is 0. */
+/* Absorbs the last recorded launch if it clears masks; else n is 0. */
 struct choose_begin choose_absorb_begin(struct cuda_device *d);
 
 /* ---- Ends: a launch that finds a cut marks them ---- */
@@ -126,7 +134,8 @@ struct choose_ends {
     uint32_t n;
 };
 
-/* Marks them, by a block: few pages have any. */
+/* Marks the first and last tokens, which are always read. All threads of a block; few pages have
+ * any. */
 static __device__ inline void choose_mark_ends(const struct op_lane_ends &op)
 {
     const uint32_t begin = (op.begin + PAGE_TOK - 1) / PAGE_TOK, end = op.end / PAGE_TOK;
@@ -137,12 +146,13 @@ static __device__ inline void choose_mark_ends(const struct op_lane_ends &op)
     }
 }
 
+/* Absorbs the last recorded launch if it marks ends; else n is 0. */
 struct choose_ends choose_absorb_ends(struct cuda_device *d);
 
 /* ---- Votes: a launch that takes the best makes them ---- */
 
-/* Votes of items i, i + step and so on, whose scores are under way together; behind the last item:
- * any. */
+/* Votes of items i, i + step, ...: means over the query heads of exp(score - lse). The loads of all
+ * N are in flight together; past the last item the result is undefined. */
 template <uint32_t N>
 static __device__ __forceinline__ void choose_votes(float vote[N], const struct op_vote &op,
                                                     uint32_t i, uint32_t step)
@@ -159,7 +169,8 @@ static __device__ __forceinline__ void choose_votes(float vote[N], const struct 
     for (uint32_t k = 0; k < N; k++) vote[k] /= (float)op.group;
 }
 
-/* Takes back the launch before if it makes the values of these and no others: its list. */
+/* Absorbs the last recorded launch if it makes exactly the values that `op` takes the best of;
+ * returns its list or NULL. */
 const struct op_lane_vote *choose_absorb_votes(struct cuda_device *d, const struct op_lane_take *op,
                                                uint32_t n);
 
@@ -167,25 +178,25 @@ const struct op_lane_vote *choose_absorb_votes(struct cuda_device *d, const stru
 
 struct choose_spread {
     const struct op_lane_shares *list; /* [n] on the device */
-    uint32_t n, n_page;                /* at least as many as one of them has */
+    uint32_t n, n_page;                /* the largest of their numbers of pages, rounded up */
 };
 
-/* The same; only what was made for these draws. */
+/* Absorbs the launch that makes the shares for these draws, if it was recorded last. */
 struct choose_spread choose_absorb_spread(struct cuda_device *d, const struct op_lane_draw *op,
                                           uint32_t n);
 
-#define SHARE_PAGES 8u /* of a piece, for which the sums of exponentials are told */
+#define SHARE_PAGES 8u /* pages of a piece, which has one sum of exponentials for each head */
 
 static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
 {
     return (n_page + SHARE_PAGES - 1) / SHARE_PAGES;
 }
 
-/* What lies in a lane's `e` between the passes, for each head: exponentials of logits less the
- * largest one of their page [group, n_page * PAGE_TOK], behind them these largest ones, in powers
- * of two [group, n_page], and sums of the exponentials of pages [group, n_page]. Exponentials are
- * times 2^CHOOSE_UP, and of eight bits, those of a half behind its sign: off by a sixteenth at
- * most. */
+/* What the first pass leaves in a lane's scratch `e` for the second, for each query head:
+ * exponentials relative to the largest logit of their page, u8 [group, n_page * PAGE_TOK]; those
+ * largest logits as exponents of 2, f32 [group, n_page]; and sums of a page's exponentials, f32
+ * [group, n_page]. An exponential is multiplied by 2^CHOOSE_UP and kept as the eight bits after the
+ * sign of its f16: five of exponent and three of mantissa, an error of 1/16 at most. */
 #define CHOOSE_UP 15.0f
 static __device__ __forceinline__ uint8_t *choose_exps(const struct op_share_planes &op,
                                                        uint32_t head)
@@ -193,7 +204,7 @@ static __device__ __forceinline__ uint8_t *choose_exps(const struct op_share_pla
     return (uint8_t *)op.e + (size_t)head * op.n_page * PAGE_TOK;
 }
 
-/* Four of them, from halves. */
+/* Four exponentials from two pairs of f16, rounded to eight bits each. */
 static __device__ __forceinline__ uint32_t choose_pack(uint32_t low, uint32_t high)
 {
     return __byte_perm(low * 2 + 0x00800080u, high * 2 + 0x00800080u, 0x7531);
@@ -211,9 +222,10 @@ static __device__ __forceinline__ float *choose_sums(const struct op_share_plane
     return choose_tops(op, op.group + head);
 }
 
-#define CHOOSE_BATCH 8u /* at sums of pieces, by a thread together */
+#define CHOOSE_BATCH 8u /* pieces' sums that a lane has in flight */
 
-/* What powers of head g add up to, as a power of two: from the sums of their pieces, by a warp. */
+/* log2 of the sum of head g's exponentials over all pieces, plus CHOOSE_UP; by a warp, in one
+ * order. */
 static __device__ __forceinline__ float choose_log(const struct op_lane_shares &of, uint32_t g)
 {
     const uint32_t n = share_pieces(of.at.n_page), group = of.at.group;
@@ -244,8 +256,8 @@ static __device__ inline bool choose_are_finite(const float *log, uint32_t n)
     return finite;
 }
 
-/* These of all heads, into shared memory [OP_GROUP_MAX], by all threads; whether they are finite.
- */
+/* The same for all heads, to shared memory [OP_GROUP_MAX]; by all threads. Returns whether all are
+ * finite. */
 static __device__ inline bool choose_make_logs(float *log, const struct op_lane_shares &of)
 {
     for (uint32_t g = threadIdx.x / 32; g < of.at.group; g += blockDim.x / 32) {
@@ -256,21 +268,21 @@ static __device__ inline bool choose_make_logs(float *log, const struct op_lane_
     return choose_are_finite(log, of.at.group);
 }
 
-/* The power of two of the largest exponential of a page, less that of all. */
+/* log2 of the largest share that a token of the page can have for head g. */
 static __device__ __forceinline__ float choose_over(const struct op_share_planes &op,
                                                     const float *log, uint32_t g, uint32_t page)
 {
     return choose_tops(op, g)[page] - log[g];
 }
 
-/* What exponentials of a page are multiplied by. */
+/* The factor from an exponential of the page to its part of the share. */
 static __device__ __forceinline__ float choose_by(const struct op_share_planes &op,
                                                   const float *log, uint32_t g, uint32_t page)
 {
     return exp2_fast(choose_over(op, log, g, page)) * (1 / (float)op.group);
 }
 
-/* The sum of a page's shares. */
+/* The sum of the shares of a page's tokens. */
 static __device__ __forceinline__ float choose_page_share(const struct op_share_planes &op,
                                                           const float *log, uint32_t page)
 {
@@ -281,9 +293,9 @@ static __device__ __forceinline__ float choose_page_share(const struct op_share_
     return sum;
 }
 
-/* Shares are sums of halves: exponentials of a page, each head's multiplied by a half that says how
- * much of the heads' largest one it is, and the sum by what is the same for all. `most`: the
- * largest one's power of two; sums of all heads are in a half's range. */
+/* Shares are summed over the heads in f16: each head's exponential times an f16 weight relative to
+ * the head with the largest, and the sum times a factor common to the page. This returns log2 of
+ * the largest; weights are scaled so that sums over all heads stay within the range of f16. */
 static __device__ __forceinline__ float choose_most(const struct op_share_planes &op,
                                                     const float *log, uint32_t page)
 {
@@ -293,7 +305,7 @@ static __device__ __forceinline__ float choose_most(const struct op_share_planes
     return most;
 }
 
-/* Of the least power of two that is not less than the heads, the exponent. */
+/* ceil(log2(group)). */
 static __device__ __forceinline__ uint32_t choose_octave(const struct op_share_planes &op)
 {
     return op.group > 1 ? 32 - (uint32_t)__clz((int)(op.group - 1)) : 0;
@@ -305,7 +317,7 @@ static __device__ __forceinline__ float choose_unit(const struct op_share_planes
     return exp2_fast(most) * (room / (float)op.group);
 }
 
-/* Of a head, twice, by choose_over. */
+/* The f16 weight of a head, in both halves, from choose_over. */
 static __device__ __forceinline__ uint32_t choose_weight(const struct op_share_planes &op,
                                                          float over, float most)
 {
@@ -314,7 +326,8 @@ static __device__ __forceinline__ uint32_t choose_weight(const struct op_share_p
     return half_pack<HALF_F16>(x, x);
 }
 
-/* Adds those of four tokens: of the first and the third, and of the others. */
+/* Adds the exponentials of four tokens times a head's weight: tokens 0 and 2 to share[0], 1 and 3
+ * to share[1]. */
 static __device__ __forceinline__ void choose_accumulate(uint32_t share[2], uint32_t exps,
                                                          uint32_t weight)
 {
@@ -322,9 +335,9 @@ static __device__ __forceinline__ void choose_accumulate(uint32_t share[2], uint
     share[1] = h2_fma(exps >> 1 & 0x7f807f80u, weight, share[1]);
 }
 
-#define CHOOSE_TOKENS 8u /* whose shares a thread makes together */
+#define CHOOSE_TOKENS 8u /* tokens of a thread at a time */
 
-/* Shares of the tokens from token i on, a multiple of CHOOSE_TOKENS. */
+/* Shares of the tokens i to i + CHOOSE_TOKENS - 1; i is a multiple of CHOOSE_TOKENS. */
 static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
                                                      const struct op_share_planes &op,
                                                      const float *log, uint32_t i)
@@ -346,32 +359,33 @@ static __device__ __forceinline__ void choose_shares(float share[CHOOSE_TOKENS],
     }
 }
 
-/* Whether the launch before makes these shares and adds them up, too, now. */
+/* If the last recorded launch makes the shares that `op` sums over pages, replaces it by one that
+ * makes those sums only. */
 bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
                         const struct op_lane_fold *staged, uint32_t n);
 
-/* Sums of pages' shares: a launch that puts pages in order makes them. */
+/* Sums of pages' shares, made by the launch that sorts pages by them. */
 struct choose_folds {
     struct choose_spread shares;
     const struct op_lane_fold *list; /* [shares.n] on the device */
 };
 
-/* Takes back the launch before, if it makes the votes of these and no others; else there are none.
- */
+/* Absorbs the last recorded launch if it makes exactly the votes of these visits; else shares.n is
+ * 0. */
 struct choose_folds choose_absorb_folds(struct cuda_device *d, const struct op_lane_visit *op,
                                         uint32_t n);
 
 /* ---- Lists: a launch of draws makes them ---- */
 
-/* Whether the launch before draws for these lanes and makes their lists now. */
+/* If the last recorded launch draws for these lanes, makes it list them, too. */
 bool choose_list_drawn(struct cuda_device *d, const struct op_lane_list *op,
                        const struct op_lane_list *staged, uint32_t n);
 
-/* The same of visits. */
+/* The same for a launch of visits. */
 bool choose_list_visited(struct cuda_device *d, const struct op_lane_list *op,
                          const struct op_lane_list *staged, uint32_t n);
 
-/* What a staged list says, in the memory of the host. */
+/* The host's copy of a staged array. */
 template <typename T>
 static inline const T *choose_staged(const struct cuda_device *d, const T *list)
 {
@@ -384,7 +398,7 @@ static __device__ inline float choose_half(uint16_t bits, sac_kv_type type)
                                : __half2float(__ushort_as_half(bits));
 }
 
-/* Channel c of the key of token t of a sealed page, as page_read says. */
+/* Channel c of the key of token t of a sealed page, as page_read. */
 static __device__ inline float choose_key(const struct page_geom &g, const uint8_t *page,
                                           uint32_t t, uint32_t c)
 {
@@ -397,10 +411,10 @@ static __device__ inline float choose_key(const struct page_geom &g, const uint8
                           (low[quarter + c % half] >> four & 15u);
     const float min = choose_half(((const uint16_t *)(page + g.k_min))[c], SAC_KV_F16);
     const float step = choose_half(((const uint16_t *)(page + g.k_step))[c], SAC_KV_F16);
-    return min + step * (float)code; /* the sum is the only rounding, fused or not */
+    return min + step * (float)code; /* the only rounding, with or without FMA */
 }
 
-/* Channels c .. c + 7 of it; c is a multiple of 8. */
+/* Channels c to c + 7; c is a multiple of 8. */
 static __device__ inline void choose_keys(float key[8], const struct page_geom &g,
                                           const uint8_t *page, uint32_t t, uint32_t c)
 {
@@ -416,7 +430,7 @@ static __device__ inline void choose_keys(float key[8], const struct page_geom &
         key[i] = choose_half((uint16_t)(word[i / 2] >> i % 2 * 16), g.type_k);
 }
 
-/* Channel c of its value. */
+/* Channel c of a value. */
 static __device__ inline float choose_value(const struct page_geom &g, const uint8_t *page,
                                             uint32_t t, uint32_t c)
 {
@@ -428,8 +442,8 @@ static __device__ inline float choose_value(const struct page_geom &g, const uin
     return choose_half(scale[c / PAGE_VBLOCK], SAC_KV_F16) * code;
 }
 
-/* The page of a token that rows up to `pos` see, and in *of, a geometry, what it is like: the own
- * page is rows of 16 bits. */
+/* The page of a token that a row at `pos` sees. *of, a copy of the geometry, is adjusted for the
+ * row's own page, which holds 16-bit rows. */
 static __device__ inline const uint8_t *
 choose_page(struct page_geom *of, const struct op_seen &keys, uint32_t pos, uint32_t tok)
 {
@@ -441,15 +455,16 @@ choose_page(struct page_geom *of, const struct op_seen &keys, uint32_t pos, uint
     return keys.own;
 }
 
-#define CHOOSE_HEADS 8u /* whose logits are made together */
+#define CHOOSE_HEADS 8u /* query heads at a time */
 
 struct choose_query {
-    const float *q; /* [group, head_dim], at a multiple of 16 bytes */
+    const float *q; /* [group, head_dim], aligned to 16 bytes */
     uint32_t group;
     float scale, softcap;
 };
 
-/* Logits of token t of a page for heads g0 .. g0 + CHOOSE_HEADS - 1, as far as there are such. */
+/* Logits of token t of a page for the query heads from g0 on, CHOOSE_HEADS of them or what is
+ * left. */
 static __device__ inline void choose_logits(float logit[CHOOSE_HEADS],
                                             const struct choose_query &of,
                                             const struct page_geom &g, const uint8_t *page,

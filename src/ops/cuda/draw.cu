@@ -1,25 +1,34 @@
-/* draw.cu: draws of tokens by their shares (op_lane_draw, struct op_draw), each by many blocks: one
- * launch finds the cut (draw_cut.cu), one takes and makes the list that attention reads. Shares
- * that are not there are made where they are wanted: for the cut of few pages, to take of all.
+/* draw.cu: importance sampling of tokens by their shares (op_lane_draw, struct op_draw), for
+ * methods that read a sample. Tokens whose share reaches the cut are certain; any other is taken
+ * with chance share / cut and gets the log weight ln(cut / share).
  *
- * A token is taken where the sum of the chances dealt to its lane passes a multiple of 2^32. So
- * what the pieces before have added up to tells a piece both what its lanes begin with and how many
- * tokens are listed before its own. A block takes the next piece that nobody has, tells what it
- * adds up to, and waits for all pieces before it to tell the same: those have been taken by blocks
- * that run already and wait for fewer. Everything is whole numbers: the order in which blocks come
- * does not show. */
+ * Systematic sampling: chances are 32-bit fixed point, added up by position in 16 draw lanes, and a
+ * token is taken where its lane's sum carries out of 32 bits. So the sums before a piece decide
+ * both which tokens the piece takes and where it lists them. That makes it a scan over blocks:
+ * draw_cut.cu finds the cut in one launch; in the second, a block claims the next piece
+ * (atomicAdd), publishes the piece's sums (publish_piece), and polls for those of all pieces before
+ * it (wait_for_pieces), which blocks have claimed that already run, so none waits in vain.
+ * Everything is integers, and the order in which blocks come does not show.
+ *
+ * Grid: pieces by lanes, with one more block a lane that ends the draw and lists what is marked. A
+ * block of 256 threads has a piece of 8,192 tokens; a warp has a stretch of 32 pages. Shares are
+ * made from the exponentials of share.cu, in f16: cp.async brings those of four heads at a time to
+ * shared memory (draw_room), during the previous kernel for the first four. Shares are never stored
+ * in global memory. */
 #include "ops/cuda/draw.cuh"
 #include "ops/cuda/marked.cuh"
 
 #define THREADS 256u
 #define WARPS   (THREADS / 32)
 #define EACH    (DRAW_PIECE / THREADS) /* items of a thread */
-#define STRETCH (EACH * 32)            /* items of a warp: 32 pages */
-#define NEAR    4u                     /* of a thread's that are neighbours */
-#define TURNS   (EACH / NEAR)          /* of a thread's: draw lanes are dealt once in each */
-#define MARKED  16u                    /* pages of a thread that lists what is marked */
-#define HEADS   4u                     /* whose exponentials a warp has together */
-#define BUSY    3u /* blocks of a multiprocessor at once: they wait for memory and each other */
+#define STRETCH (EACH * 32)            /* items of a warp, 32 pages */
+#define NEAR    4u                     /* neighbouring items of a thread */
+#define TURNS                                                                                      \
+    (EACH / NEAR)  /* groups of NEAR items of a thread: one for each round of the draw lanes */
+#define MARKED 16u /* pages of a thread in list_marked */
+#define HEADS  4u  /* heads whose exponentials are in shared memory together */
+#define BUSY                                                                                       \
+    3u /* resident blocks of a multiprocessor, as they wait for memory and for each other */
 
 static_assert(4 * NEAR == OP_DRAW_LANES, "four threads have all draw lanes");
 static_assert(TURNS * OP_DRAW_LANES == 4 * PAGE_TOK, "and four pages");
@@ -37,8 +46,8 @@ static __device__ inline struct draw_by draw_by_of(float cut)
     return by;
 }
 
-/* Of the chances of a warp's items: sums by the lane that they are dealt to, without what has
- * passed 2^32, and how often that was, together with the items that are certain. */
+/* Sums of the chances of a warp's stretch: for each draw lane the low 32 bits, and in n all
+ * overflows together with the tokens that are certain. */
 struct draw_part {
     uint4 low[OP_DRAW_LANES / NEAR];
     uint32_t n;
@@ -49,9 +58,9 @@ static __device__ __forceinline__ uint32_t draw_low(const struct draw_part &of, 
     return ((const uint32_t *)of.low)[k];
 }
 
-/* What a warp has in shared memory, one behind the other: exponentials of some heads, of each lane
- * / 4 the 128 bytes of four pages; then shares, likewise, as halves (choose_accumulate), and places
- * of what is taken, behind each other. */
+/* A warp's shared memory. First exponentials of some heads, 128 bytes (four pages) for each lane /
+ * 4; then the shares in f16, in the same layout (choose_accumulate), and the places of the sampled
+ * tokens in the stretch. */
 struct draw_room {
     union {
         uint4 exps[HEADS][STRETCH / 16];
@@ -60,18 +69,18 @@ struct draw_room {
             uint16_t place[STRETCH];
         };
     };
-    uint4 weight[HEADS][32 / 4]; /* of pages: choose_weight; before that the largest logits */
+    uint4 weight[HEADS][32 / 4]; /* of pages: first the largest logits, then choose_weight */
     float4 by[32 / 4];
 };
 
-/* What a thread has of its warp's stretch, which begins with item `first`: lane 4 i + q has of turn
- * s the items 128 i + 16 s + 4 q .. + 3, which are always dealt to the same draw lanes. */
+/* A thread's part of its warp's stretch: lane 4 i + q has, of round s, the items 128 i + 16 s + 4 q
+ * to + 3, which always belong to the same four draw lanes. */
 struct draw_stretch {
     uint32_t chance[TURNS][NEAR];
-    uint32_t sum[NEAR]; /* what its draw lanes have added up to before these */
-    uint32_t certain;   /* bits */
+    uint32_t sum[NEAR]; /* of its draw lanes, over all threads before this one */
+    uint32_t certain;   /* one bit for each item */
     uint32_t first;
-    float all; /* chances, near enough to tell how often their sums have passed 2^32 */
+    float all; /* the sum of all chances in f32, exact enough to count overflows */
 };
 
 static __device__ __forceinline__ uint32_t draw_item(uint32_t s)
@@ -80,8 +89,8 @@ static __device__ __forceinline__ uint32_t draw_item(uint32_t s)
     return lane / 4 * 4 * PAGE_TOK + s * OP_DRAW_LANES + lane % 4 * NEAR;
 }
 
-/* Copies what there is of heads from g0 on: exponentials, 16 bytes of each four pages in another
- * order, and what they are less than. */
+/* Starts copies of the heads from g0 on: exponentials, in which 16-byte pieces are swizzled within
+ * four pages, and the pages' largest logits. */
 static __device__ __forceinline__ void
 fetch_heads(struct draw_room &room, const struct op_share_planes &at, uint32_t g0, uint32_t page0)
 {
@@ -104,9 +113,8 @@ fetch_heads(struct draw_room &room, const struct op_share_planes &at, uint32_t g
     cp_async_commit();
 }
 
-/* Makes the shares of a stretch, of which the exponentials of the first heads are on their way, by
- * a warp; page by page lanes make what these are multiplied by. Returns whether none can be as much
- * as `cut`. */
+/* Makes the shares of a stretch; by a warp. Copies of the first heads are in flight; the weights of
+ * a page are made by lane page % 32. Returns whether no share can reach `cut`. */
 static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 2],
                                                    struct draw_room &room,
                                                    const struct draw_from &from, uint32_t page0,
@@ -135,7 +143,7 @@ static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 
             ((uint32_t *)room.weight[g])[lane] = weight;
             largest += half_unpack<HALF_F16>(weight).x;
         }
-        __syncwarp(); /* all of it is there */
+        __syncwarp(); /* all lanes' weights and copies are visible */
         for (uint32_t g = 0; g < n; g++) {
             const uint4 four = room.weight[g][i];
             const uint32_t weight[TURNS / 2] = {four.x, four.y, four.z, four.w};
@@ -145,13 +153,13 @@ static __device__ __forceinline__ bool make_shares(uint32_t share[TURNS][NEAR / 
                                   ((const uint32_t *)&room.exps[g][i * 8 + (s ^ i)])[lane % 4],
                                   weight[s / 2]);
         }
-        __syncwarp(); /* nobody reads it any more */
+        __syncwarp(); /* the buffer has been read */
         if (g0 + HEADS < group) fetch_heads(room, at, g0 + HEADS, page0);
     }
     return __all_sync(~0u, largest * unit * (DRAW_OVER * exp2f(CHOOSE_UP)) < cut);
 }
 
-/* Takes away shares of items behind the last one. */
+/* Clears shares of items beyond the last one. */
 static __device__ __forceinline__ void end_shares(uint32_t share[TURNS][NEAR / 2], uint32_t first,
                                                   uint32_t n)
 {
@@ -162,7 +170,7 @@ static __device__ __forceinline__ void end_shares(uint32_t share[TURNS][NEAR / 2
             if (first + draw_item(s) + k >= n) share[s][k % 2] &= k < 2 ? 0xffff0000u : 0xffffu;
 }
 
-/* Adds an item: `none_certain`: it is not certain. */
+/* Adds an item. NONE_CERTAIN: no item of the stretch is certain, which saves the test. */
 template <bool NONE_CERTAIN>
 static __device__ __forceinline__ void add_item(struct draw_stretch &to, uint32_t s, uint32_t k,
                                                 float value, struct draw_by v)
@@ -180,7 +188,7 @@ static __device__ __forceinline__ void add_item(struct draw_stretch &to, uint32_
     to.sum[k] += to.chance[s][k];
 }
 
-/* Adds items of which shares are made. */
+/* Adds the items from shares in f16. */
 template <bool NONE_CERTAIN>
 static __device__ __forceinline__ void add_made(struct draw_stretch &to,
                                                 const uint32_t share[TURNS][NEAR / 2],
@@ -198,7 +206,7 @@ static __device__ __forceinline__ void add_made(struct draw_stretch &to,
         }
 }
 
-/* Adds items whose values are there. */
+/* Adds the items from values in global memory. */
 static __device__ __forceinline__ void add_values(struct draw_stretch &to, const struct op_draw &op,
                                                   struct draw_by v)
 {
@@ -211,7 +219,7 @@ static __device__ __forceinline__ void add_values(struct draw_stretch &to, const
         }
 }
 
-/* Ends the sums of a stretch, by a warp. */
+/* Scans the sums over the lanes of a warp, and stores the stretch's total. */
 static __device__ __forceinline__ void scan_sums(struct draw_part *to, struct draw_stretch &mine)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -232,7 +240,8 @@ static __device__ __forceinline__ void scan_sums(struct draw_part *to, struct dr
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++) mine.sum[k] -= own[k];
     low += __shfl_xor_sync(~0u, low, 1);
-    low += __shfl_xor_sync(~0u, low, 2); /* of the last lane: of all that have not passed 2^32 */
+    low += __shfl_xor_sync(~0u, low,
+                           2); /* in the last lanes: what is left of all sums without overflows */
     for (int by = 16; by > 0; by /= 2) {
         mine.all += __shfl_xor_sync(~0u, mine.all, by);
         n += __shfl_xor_sync(~0u, n, by);
@@ -240,7 +249,7 @@ static __device__ __forceinline__ void scan_sums(struct draw_part *to, struct dr
     if (lane == 31) to->n = n + (uint32_t)(((u64)mine.all - low + (1u << 31)) >> 32);
 }
 
-/* Tells what the stretches of a piece add up to, by a warp. */
+/* Publishes the sums of a piece, the total over its stretches; by a warp. */
 static __device__ void publish_piece(struct draw_prefix *to, const struct draw_part *part)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -255,14 +264,14 @@ static __device__ void publish_piece(struct draw_prefix *to, const struct draw_p
 
 /* ---- Taking ---- */
 
-/* What lanes of the draw have added up to before an item, how often that has passed 2^32 being
- * counted apart for some of it; the items that are certain are counted with the first one's. */
+/* Sums before some item: of a draw lane, with part of the overflows counted apart in n. Certain
+ * tokens are counted with draw lane 0. */
 struct draw_place {
-    u64 sum; /* of lane threadIdx.x % OP_DRAW_LANES */
+    u64 sum; /* of draw lane threadIdx.x % OP_DRAW_LANES */
     uint32_t n;
 };
 
-/* Items that are listed before it. */
+/* The number of tokens listed before that item. */
 static __device__ inline uint32_t listed_before(const struct draw_place &to)
 {
     uint32_t at = to.n + (uint32_t)(to.sum >> 32);
@@ -270,9 +279,10 @@ static __device__ inline uint32_t listed_before(const struct draw_place &to)
     return at;
 }
 
-#define POLLS 2u /* at pieces, by a thread together */
+#define POLLS 2u /* pieces that a thread polls together */
 
-/* The pieces before this one, by all warps, when all of these have prefix. */
+/* The sums over the n pieces before this one, as soon as all of them are published; by all
+ * warps. */
 static __device__ struct draw_place wait_for_pieces(const struct draw_prefix *prefix, uint32_t n,
                                                     struct draw_place (*room)[OP_DRAW_LANES])
 {
@@ -310,7 +320,7 @@ static __device__ struct draw_place wait_for_pieces(const struct draw_prefix *pr
     return at;
 }
 
-/* Bits of this thread's items that are taken. */
+/* Bits of this thread's items that are taken: the carries of its sums, and the certain ones. */
 static __device__ __forceinline__ uint32_t sampled_bits(const struct draw_stretch &of)
 {
     uint32_t bits = 0, sum[NEAR];
@@ -323,13 +333,15 @@ static __device__ __forceinline__ uint32_t sampled_bits(const struct draw_stretc
     return __brev(bits) | of.certain;
 }
 
-/* Bits of the tokens of page threadIdx.x % 32 of the stretch, of which four lanes have four. */
+/* The token bits of page threadIdx.x % 32 of the stretch, collected from the four lanes that have
+ * its items. */
 static __device__ __forceinline__ uint32_t gather_page(uint32_t bits)
 {
     const uint32_t q = threadIdx.x % 4, upper = q / 2, odd = q % 2;
     const uint32_t two = bits >> 16 * upper;
     const uint32_t twos = __shfl_xor_sync(~0u, bits >> 16 * (1 - upper), 2);
-    /* Bytes: what lanes q and q ^ 2 have of the page, and what they have of that of lane q ^ 1. */
+    /* Bytes: bits that lanes q and q ^ 2 have of this page, and those that they have of the page of
+     * lane q ^ 1. */
     const uint32_t own = __byte_perm(two, twos, 0x0040 + 0x0011 * odd);
     const uint32_t others = __shfl_xor_sync(~0u, __byte_perm(two, twos, 0x0051 - 0x0011 * odd), 1);
     const uint32_t by_lane = upper ? (odd ? 0x0415 : 0x4051) : odd ? 0x1504 : 0x5140;
@@ -340,7 +352,7 @@ static __device__ __forceinline__ uint32_t gather_page(uint32_t bits)
     return __byte_perm(low, high, 0x6420);
 }
 
-/* The share of an item of the stretch, which is there as a half. */
+/* The share of an item, from f16 in shared memory. */
 static __device__ __forceinline__ float made_share(const struct draw_room &room, uint32_t place)
 {
     const uint32_t page = place / PAGE_TOK, t = place % PAGE_TOK;
@@ -350,8 +362,8 @@ static __device__ __forceinline__ float made_share(const struct draw_room &room,
     return half_unpack<HALF_F16>(t / 2 % 2 ? both >> 16 : both).x * ((const float *)room.by)[page];
 }
 
-/* Lists what is taken of a stretch, from number `at` on; `word`: the tokens of a lane's page. Few
- * are taken, so all lanes take logs of what some had. */
+/* Lists the sampled tokens of a stretch from number `at` on; word: token bits of the lane's page.
+ * Few are sampled, so they are spread over all lanes before logs are taken. */
 template <bool MADE>
 static __device__ __forceinline__ void list_sampled(const struct op_draw &op,
                                                     struct draw_room &room, uint32_t first,
@@ -369,7 +381,7 @@ static __device__ __forceinline__ void list_sampled(const struct op_draw &op,
     to += up_to;
     for (; word; word &= word - 1)
         room.place[to++] = (uint16_t)(lane * PAGE_TOK + (uint32_t)__ffs((int)word) - 1);
-    __syncwarp(); /* all of them are there */
+    __syncwarp(); /* all places are written */
     for (uint32_t i = lane; i < n; i += 32) {
         const uint32_t place = room.place[i];
         const float x = MADE ? made_share(room, place) : op.value[first + place];
@@ -383,7 +395,7 @@ struct draw_sums_room { /* of a block */
     struct draw_place place[WARPS][OP_DRAW_LANES];
 };
 
-/* A warp adds up its stretch; shares are made for that, or values are there. */
+/* A warp adds up its stretch. MADE: from shares made here, else from values in global memory. */
 template <bool MADE>
 static __device__ __forceinline__ void add_stretch(struct draw_part *to, struct draw_stretch &mine,
                                                    struct draw_room &room, const struct op_draw &op,
@@ -412,7 +424,7 @@ static __device__ __forceinline__ void add_stretch(struct draw_part *to, struct 
     scan_sums(to, mine);
 }
 
-/* A block takes from a piece; returns the bits of a page for each lane of its warps. */
+/* A block samples from a piece; returns the token bits of one page for each lane of its warps. */
 template <bool MADE>
 static __device__ uint32_t sample_piece(const struct op_lane_draw &op, const struct draw_from &from,
                                         uint32_t piece, float cut, struct draw_sums_room &all)
@@ -445,15 +457,15 @@ static __device__ void add_draw_result(const struct op_lane_draw &op, struct op_
     r->n_over += n + op.n_more > op.most;
 }
 
-struct draw_call { /* what a launch takes, [n] on the device each */
+struct draw_call { /* arguments of a launch, [n] on the device each */
     const struct op_lane_draw *draw;
-    const struct op_lane_shares *shares; /* of which values are made; NULL: they are there */
-    const struct op_lane_list *list;     /* NULL: others make lists */
+    const struct op_lane_shares *shares; /* to make values from; NULL: values are in memory */
+    const struct op_lane_list *list;     /* NULL: another launch makes lists */
     uint32_t n, n_piece;
-    uint32_t *turn; /* [n] zeros between launches: pieces that blocks have taken */
+    uint32_t *turn; /* [n] zeros between launches: pieces claimed */
 };
 
-/* Behind all pieces: what came of the draw, and the list of what is marked beside it. */
+/* After the last piece: the counts of the draw, and the list of what is marked besides. */
 static __device__ void finish_draw(const struct op_lane_draw &op, const struct op_lane_list *list,
                                    const struct page_lines &lines, struct draw_sums_room &room,
                                    struct marked_room &marked_room)
@@ -463,14 +475,14 @@ static __device__ void finish_draw(const struct op_lane_draw &op, const struct o
         add_draw_result(
             op, &r,
             listed_before(wait_for_pieces(draw_prefix_of(op), draw_pieces(op), room.place)));
-    __syncthreads(); /* all have read the result */
+    __syncthreads(); /* all threads have read the result */
     if (threadIdx.x == 0) *op.result = r;
     if (!list) return;
     const bool dense = r.n_bad || r.n_over;
     const struct attn_count count =
         list_marked<MARKED>(*list, r, dense, dense ? 0 : r.n_tok, lines, marked_room);
     if (threadIdx.x > 0) return;
-    struct attn_count *to = list->count; /* blocks that take add to n_line_tok */
+    struct attn_count *to = list->count; /* other blocks add to n_line_tok */
     to->dense = count.dense;
     to->not_finite = count.not_finite;
     to->n_page = count.n_page;
@@ -479,8 +491,8 @@ static __device__ void finish_draw(const struct op_lane_draw &op, const struct o
     to->n_line = count.n_line;
 }
 
-/* Copies what a piece needs that is there before the cut is: the launch of that has begun, so that
- * of shares is done. */
+/* Starts the copies of a piece during the previous kernel, which finds the cut: what shares are
+ * made from is complete by then. */
 static __device__ void prefetch_piece(const struct op_lane_draw &op, const struct draw_from &from,
                                       uint32_t piece)
 {
@@ -490,7 +502,7 @@ static __device__ void prefetch_piece(const struct op_lane_draw &op, const struc
     fetch_heads(((struct draw_room *)kernel_shared())[warp], from.of.at, 0, first / PAGE_TOK);
 }
 
-/* A block takes from a piece; one more ends the draw of a lane. */
+/* A block samples from a piece; the block after the last piece finishes the draw of a lane. */
 template <bool MADE>
 static __global__ void __launch_bounds__(THREADS, BUSY)
     draw_sample_kernel(const struct draw_call of, const struct page_lines all_lines)
@@ -503,7 +515,8 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     __shared__ struct marked_room marked_room;
     __shared__ uint32_t turn;
     uint32_t next = 0;
-    if (threadIdx.x == 0) next = atomicAdd(&of.turn[blockIdx.y], 1u); /* on its way with all this */
+    if (threadIdx.x == 0)
+        next = atomicAdd(&of.turn[blockIdx.y], 1u); /* overlaps with the copies below */
     list_open_lines(&lines, all_lines);
     if (of.list) choose_copy(&list, of.list + blockIdx.y);
     if (MADE) choose_copy(&from.of, of.shares + blockIdx.y);
@@ -515,7 +528,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     __syncthreads();
     if (MADE) prefetch_piece(op, from, turn);
     kernel_begin();
-    const float cut = __ldcg(&op.state->cut); /* no number that counts if the lane is bad */
+    const float cut = __ldcg(&op.state->cut); /* undefined if the lane is bad */
     const bool bad = op.result->n_bad;
     const uint32_t n_piece = bad ? 0 : draw_pieces(op);
     if (MADE && threadIdx.x < from.of.at.group)
@@ -523,7 +536,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     __syncthreads();
     if (turn == n_piece) finish_draw(op, of.list ? &list : NULL, lines, room, marked_room);
     if (turn >= n_piece) {
-        cp_async_wait<0>(); /* of what a bad lane does not want */
+        cp_async_wait<0>(); /* drain copies that are not used */
         return;
     }
     const uint32_t word = sample_piece<MADE>(op, from, turn, cut, room);
@@ -535,6 +548,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
 
 /* ---- The launcher ---- */
 
+/* Launches the sampling. */
 static sac_status take(struct cuda_device *d, const struct draw_call &of,
                        const struct page_lines &lines)
 {
@@ -570,7 +584,8 @@ sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, 
     return d->status;
 }
 
-/* Pages of a draw's items are a warp's 32 then, so that it knows what lines it reads. */
+/* The pages of a stretch are then exactly a warp's 32, so that the warp can count the cache
+ * lines. */
 static bool lists_draws(const struct op_lane_draw *draw, const struct op_lane_list *list)
 {
     return list->result == draw->result && list->weighs && !list->dense &&
@@ -591,6 +606,6 @@ bool choose_list_drawn(struct cuda_device *d, const struct op_lane_list *op,
     if (!same) return false;
     queue_drop_last(d);
     of.list = staged;
-    (void)take(d, of, *op->lines); /* a failure is remembered */
+    (void)take(d, of, *op->lines); /* the device remembers a failure */
     return true;
 }

@@ -1,31 +1,38 @@
-/* draw_cut.cu: the cut of each draw (op_lane_draw): the highest that its variance allows, from sums
- * of the values between two possible cuts. Values that are not there are shares: of a page whose
- * shares are all below a cut that is sure, as of most, the sum is looked at alone; tokens of few
- * are. Sums are of whole numbers: the order in which blocks come does not show. Only the sums
- * themselves differ from the CPU's, in their rounding. */
+/* draw_cut.cu: the cut of each draw (op_lane_draw): the highest of DRAW_CUTS candidates for which
+ * cut * (sum of values below the cut) <= variance.
+ *
+ * A block builds in shared memory the histogram of value sums between neighbouring cuts, in fixed
+ * point (units of 2^-63), so the order of atomics does not show and one pass over the values finds
+ * the cut. Blocks of a lane add their histograms in global memory; the last one scans it and
+ * evaluates all candidates at once. Where values are shares to be made from exponentials, a page
+ * whose largest share lies below a cut that the variance allows in any case, as nearly always,
+ * contributes its sum only; tokens of the other pages are made one by one. Results differ from the
+ * CPU's only by the rounding of sums. */
 #include "ops/cuda/draw.cuh"
 
 #define THREADS 512u
 #define EACH    (DRAW_CUTS / THREADS)
-#define ITEMS   (THREADS * CHOOSE_TOKENS) /* that a block looks at together */
-#define LOTS    4u /* of a page for each thread that are looked at together, at most */
-#define BUSY    1u /* blocks of a multiprocessor: draw.cu's come beside them and fetch */
+#define ITEMS   (THREADS * CHOOSE_TOKENS) /* of a block at a time */
+#define LOTS    4u                        /* pages of a thread at a time, at most */
+#define BUSY                                                                                       \
+    1u /* resident blocks of a multiprocessor, which leaves room for draw.cu's blocks to prefetch  \
+        */
 
-/* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
- * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
-#define DRAW_LEAST 0x2b800000u /* OP_DRAW_LEAST */
+/* The candidates: draw_ref.c bisects the bits between the least cut and 2 until they are less than
+ * OP_DRAW_STEP apart, so cut i has the bits DRAW_LEAST + i * DRAW_WIDTH. */
+#define DRAW_LEAST 0x2b800000u /* the bits of OP_DRAW_LEAST */
 #define DRAW_WIDTH ((0x40000000u - DRAW_LEAST) / DRAW_CUTS)
 
 static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
 static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
 
-/* Sums of a block's values between two cuts, in 2^-63: of those below cut 0, below cut 1 and so on.
- */
+/* The block's histogram in 2^-63: entry 0 has values below cut 0, entry i those between cuts i - 1
+ * and i. 64 bits in two words, as shared memory has no 64-bit add. */
 struct draw_sums {
     uint32_t low[DRAW_CUTS], high[DRAW_CUTS];
 };
 
-/* In 2^-63, rounded down. */
+/* A float in units of 2^-63, rounded down. */
 static __device__ inline u64 draw_whole(uint32_t bits)
 {
     const uint32_t exponent = max(bits >> 23, 1u);
@@ -40,16 +47,16 @@ static __device__ inline void draw_put(struct draw_sums *s, uint32_t i, u64 x)
     if (high) atomicAdd(&s->high[i], high);
 }
 
-/* The cut that is sure: what lies below one can be no more than 1, but for rounding. */
+/* The cut that is allowed in any case, as the values below it sum to 1 at most, but for
+ * rounding. */
 static __device__ inline uint32_t draw_sure(const struct op_draw &op)
 {
     const uint32_t bits = __float_as_uint((float)op.variance / 2);
     return bits < DRAW_LEAST ? 0 : min((bits - DRAW_LEAST) / DRAW_WIDTH, DRAW_CUTS - 1);
 }
 
-/* Adds the n values of a stretch that starts at a fixed place, bit k of `in` telling of value k
- * whether it counts. Those below the cut that is sure, as most are, are added up as they are first;
- * returns that, for the caller to put into the first sum. */
+/* Adds N values of a stretch with a fixed start; bit k of `in` says whether value k counts. Values
+ * below the sure cut, as most are, are added in f32 first; that sum is returned, for entry 0. */
 template <uint32_t N>
 static __device__ __forceinline__ u64 draw_add(struct draw_sums *s, const float value[N],
                                                uint32_t in, uint32_t sure)
@@ -65,12 +72,13 @@ static __device__ __forceinline__ u64 draw_add(struct draw_sums *s, const float 
             continue;
         }
         const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
-        if (i < DRAW_CUTS) draw_put(s, i, draw_whole(bits)); /* else below no cut, or no share */
+        if (i < DRAW_CUTS) draw_put(s, i, draw_whole(bits)); /* else above all cuts */
     }
     return draw_whole(__float_as_uint(low));
 }
 
-/* As draw_ref.c finds it: the highest that the variance allows. `mine`: this thread's sums. */
+/* The highest cut that the variance allows, as draw_ref.c. mine: the histogram entries of this
+ * thread. */
 static __device__ float find_draw_cut(const struct op_draw &op, const u64 mine[EACH], u64 *room,
                                       uint32_t *room32)
 {
@@ -90,7 +98,7 @@ static __device__ float find_draw_cut(const struct op_draw &op, const u64 mine[E
     return __uint_as_float(DRAW_LEAST + block_sum(n_may, room32) * DRAW_WIDTH);
 }
 
-/* For the taking: no piece has prefix what it adds up to. */
+/* Prepares the sampling: no piece has published its sums. */
 static __device__ void clear_prefixes(const struct op_lane_draw &op, float cut)
 {
     for (uint32_t i = threadIdx.x; i < draw_pieces(op) * OP_DRAW_LANES; i += THREADS)
@@ -98,7 +106,7 @@ static __device__ void clear_prefixes(const struct op_lane_draw &op, float cut)
     if (threadIdx.x == 0) op.state->cut = cut;
 }
 
-/* The values of a draw whose shares are there: the block looks at every gridDim.x-th stretch. */
+/* Adds values in global memory; the block has every gridDim.x-th stretch. */
 static __device__ u64 sum_values(struct draw_sums *sums, const struct op_draw &op)
 {
     const uint32_t sure = draw_sure(op);
@@ -117,13 +125,13 @@ static __device__ u64 sum_values(struct draw_sums *sums, const struct op_draw &o
     return least;
 }
 
-/* Pages of a block whose tokens are to be looked at one by one. */
+/* Pages of the block whose tokens must be made one by one. */
 struct draw_pages {
     uint32_t page[LOTS * THREADS], n;
 };
 
-/* Of LOTS pages of a thread, page p, p + THREADS and so on: what shares add up to, and what none is
- * more than: what the largest exponentials make, rounding of halves and all (DRAW_OVER). */
+/* For the LOTS pages p, p + THREADS, ... of a thread: the sums of their shares, and bounds of their
+ * largest shares, including the rounding of f16 (DRAW_OVER). */
 static __device__ __forceinline__ void add_pages(float sum[LOTS], float most[LOTS],
                                                  const struct draw_from &from, uint32_t p)
 {
@@ -146,8 +154,8 @@ static __device__ __forceinline__ void add_pages(float sum[LOTS], float most[LOT
     for (uint32_t k = 0; k < LOTS; k++) most[k] *= DRAW_OVER * exp2f(CHOOSE_UP);
 }
 
-/* Adds a page, if it is the draw's: its sum will do if none of its shares reaches the cut that is
- * sure, as of most pages; others are put down. */
+/* Adds a page: its sum, if all its tokens belong to the draw and none can reach the sure cut; else
+ * puts it on the list. */
 static __device__ __forceinline__ u64 sum_page(struct draw_pages *few, const struct op_draw &op,
                                                uint32_t p, float sum, float most, uint32_t sure)
 {
@@ -160,8 +168,7 @@ static __device__ __forceinline__ u64 sum_page(struct draw_pages *few, const str
     return 0;
 }
 
-/* Sums of shares that are made here, for pages of which the block has every gridDim.x-th n_lot
- * lots. */
+/* Adds shares made here; the block has every gridDim.x-th group of n_lot * THREADS pages. */
 static __device__ u64 sum_shares(struct draw_sums *sums, struct draw_pages *few,
                                  const struct op_draw &op, const struct draw_from &from,
                                  uint32_t n_lot)
@@ -170,7 +177,7 @@ static __device__ u64 sum_shares(struct draw_sums *sums, struct draw_pages *few,
     const uint32_t sure = draw_sure(op), n = n_lot * THREADS;
     u64 least = 0;
     for (uint32_t p = blockIdx.x * n; p < from.of.at.n_page; p += gridDim.x * n) {
-        __syncthreads(); /* nobody reads those before any more */
+        __syncthreads(); /* the last group's list has been read */
         if (threadIdx.x == 0) few->n = 0;
         __syncthreads();
         float sum[LOTS], most[LOTS];
@@ -197,16 +204,15 @@ static __device__ u64 sum_shares(struct draw_sums *sums, struct draw_pages *few,
 }
 
 struct cut_call {
-    struct choose_spread shares;     /* of which values are made; none: they are there */
+    struct choose_spread shares;     /* to make values from; n 0: values are in memory */
     const struct op_lane_draw *list; /* [n] on the device */
     uint32_t n, n_lot;
     struct choose_ends ends;
-    u64 *sums;       /* [n][DRAW_CUTS], of several blocks */
-    uint32_t *tally; /* [n] */
+    u64 *sums;       /* [n][DRAW_CUTS], over the blocks of a lane */
+    uint32_t *tally; /* [n] for block_is_last */
 };
 
-/* The blocks of a lane take its stretches in turns; the last one to be done finds the cut, of what
- * they have left to it if there are several. */
+/* Grid: blocks of a lane by lanes. The last block of a lane finds the cut. */
 static __global__ void __launch_bounds__(THREADS, BUSY) draw_cut_kernel(const struct cut_call call)
 {
     __shared__ struct op_lane_draw op;
@@ -224,7 +230,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY) draw_cut_kernel(const st
         choose_mark_ends(call.ends.list[i]);
     const bool finite = spreads ? choose_make_logs(from.log, from.of) : !op.result->n_bad;
     if (spreads && blockIdx.x == 0 && threadIdx.x < from.of.at.group)
-        from.of.lse[threadIdx.x] = from.log[threadIdx.x]; /* for the taking */
+        from.of.lse[threadIdx.x] = from.log[threadIdx.x]; /* for the sampling */
     if (!finite) {                                        /* everything is read */
         if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
         return;
@@ -259,7 +265,7 @@ sac_status draw_find_cuts(struct cuda_device *d, const struct choose_spread &sha
 {
     const uint32_t busy = choose_larger(BUSY * d->n_sm / n, 1);
     const uint32_t need = shares.n > 0 ? (shares.n_page + THREADS - 1) / THREADS
-                                       : (most + ITEMS - 1) / ITEMS; /* lots */
+                                       : (most + ITEMS - 1) / ITEMS; /* in stretches */
     const uint32_t each = (need + busy - 1) / busy, n_lot = each < LOTS ? each : LOTS;
     const uint32_t n_block = (need + n_lot - 1) / n_lot;
     const struct cut_call call = {shares, list, n, n_lot, ends, d->draw_sums, d->tally};

@@ -1,14 +1,19 @@
-/* observe.cu: what the queries of some rows look at, and what is kept of a choice (observe.h). Votes
- * take three launches: a block for each page finds, for each head and row, the largest of its scores
- * and the sum of exponentials; a block for each head and row merges these over the pages; and a block
- * for each page makes its scores once more and adds up their shares. A lane is a token, a warp takes
- * a few heads and rows at a time, and all sums have one order. */
+/* observe.cu: the attention of some rows over all tokens (op_lane_observe), selections that are
+ * kept from step to step (op_lane_keep, op_lane_lines), and the ring of past queries (op_past); for
+ * loopserve, snapkv and its relatives (ops/observe.h).
+ *
+ * Observation is an exact softmax in three launches: a block for each page computes, for each pair
+ * of head and row, the largest logit and the sum of exponentials; a block for each pair merges
+ * these over the pages; a block for each page computes its logits again and adds up the
+ * probabilities. With `slash`, a fourth sums them along diagonals. A lane is a token, a warp has
+ * PAIRS pairs at a time, so that a key in registers serves several. Shared memory: the page's keys
+ * in f32, [PAGE_TOK][d + 1], padded against bank conflicts. All sums have one order. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
 #define THREADS 256u
 #define WARPS   (THREADS / 32)
-#define PAIRS   8u /* heads of rows whose scores are made together */
+#define PAIRS     8u  /* (head, row) pairs of a warp at a time */
 #define GRID_STEP 64u /* pages */
 
 /* ---- Scores ---- */
@@ -18,13 +23,13 @@ static __device__ inline uint32_t page_count(const struct op_lane_observe &op)
     return op.rows.pos / PAGE_TOK;
 }
 
-/* Whether the page has been given back: no row sees it. */
+/* Whether the page has been released: no row sees it. */
 static __device__ inline bool is_gone(const struct op_lane_observe &op, uint32_t page_i)
 {
     return page_i < page_count(op) && op.keys.page[page_i] == PAGE_NONE;
 }
 
-/* Keys of a page, or of the own one, in shared memory: key [PAGE_TOK][d + 1]. */
+/* The keys of a page, or of the row's own, in f32: key [PAGE_TOK][d + 1] in shared memory. */
 static __device__ void load_keys(float *key, const struct op_lane_observe &op,
                                  const struct page_geom &g, uint32_t page_i)
 {
@@ -52,7 +57,8 @@ static __device__ inline const float *query_of(const struct op_lane_observe &op,
     return q + (size_t)g * d;
 }
 
-/* Scores of the lane's token for the pairs from `first` on; whether each sees it, as bits. */
+/* Logits of the lane's token for the pairs from `first` on; the result has a bit for each pair that
+ * sees the token. */
 static __device__ uint32_t pair_scores(float x[PAIRS], const float *key,
                                        const struct op_lane_observe &op, uint32_t d,
                                        uint32_t page_i, uint32_t first)
@@ -85,7 +91,8 @@ static __device__ uint32_t pair_scores(float x[PAIRS], const float *key,
     return seen;
 }
 
-/* Of a page; of the entry behind the own page: the largest score of all, and 1 / sum. */
+/* The softmax sum of a page for a pair. The entry after the own page is the merged one, with 1 /
+ * sum in place of the sum. */
 static __device__ inline struct exp_sum *top_of(const struct op_lane_observe &op, uint32_t pair,
                                                 uint32_t page_i)
 {
@@ -164,7 +171,7 @@ static __global__ void __launch_bounds__(THREADS)
     *out = op.adds ? *out + sum : sum;
 }
 
-/* Shares of a row's heads for the token that the lane's diagonal has there. */
+/* The probabilities of a row's heads for one token, summed. */
 static __device__ float row_shares(const struct op_lane_observe &op, const struct page_geom &g,
                                    uint32_t row, uint32_t tok)
 {
@@ -188,7 +195,7 @@ static __device__ float row_shares(const struct op_lane_observe &op, const struc
     return sum;
 }
 
-/* A block for 32 diagonals; a warp takes every eighth row. */
+/* A block for 32 diagonals, a lane for each; a warp takes every eighth row. */
 static __global__ void __launch_bounds__(THREADS)
     observe_slashes(const struct page_geom geom, const struct op_lane_observe *list)
 {
@@ -210,7 +217,7 @@ static __global__ void __launch_bounds__(THREADS)
     op.slash[x] = op.adds ? op.slash[x] + sum : sum;
 }
 
-/* Few sizes, so that a graph lasts: blocks behind the last page have nothing to do. */
+/* Rounded up, so that a graph lasts; blocks after the last page return at once. */
 static uint32_t grid_pages(uint32_t n)
 {
     return (n + GRID_STEP - 1) / GRID_STEP * GRID_STEP;
@@ -270,14 +277,15 @@ sac_status cuda_lane_keep(struct cuda_device *d, const struct op_lane_keep *op, 
                         dim3((most + THREADS - 1) / THREADS, n), THREADS, 0, list);
 }
 
-/* Keeps what was taken just now; all where something was not finite. */
+/* Keeps what was just selected, or everything if something was not finite. */
 static __device__ inline void keep_line(const struct op_lane_lines &op, uint32_t *line,
                                         const uint32_t *taken, uint32_t i)
 {
     line[i] = op.made->n_bad ? ~0u : taken[i];
 }
 
-/* A block for a lane: what it keeps is looked at one word off. */
+/* One block for each lane: ORs the kept columns, and the kept diagonals shifted by the row's
+ * distance, into the mask. */
 static __global__ void __launch_bounds__(THREADS) lines_kernel(const struct op_lane_lines *list)
 {
     kernel_begin();

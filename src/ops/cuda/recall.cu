@@ -1,9 +1,16 @@
-/* recall.cu: what earlier steps looked at, remembered by tables (recall.h). A step takes five
- * launches: a block for each lane adds up new keys and values, finds the heads that have no say, and
- * the thresholds; warps compare entries and make words of candidates; a block for each table lists
- * them; a thread for each scores it; and a block for each table takes the best and puts back what
- * they hold. Two more where candidates may hold too little. Sums have one order, whatever else is in
- * the call; those of tables are in f64 and follow each change. */
+/* recall.cu: selection from attention tables that are learnt over the steps (op_lane_recall,
+ * _settle, _rest; ops/recall.h), for lfps. Each table has an entry for each token by position (ver)
+ * and by distance (sla); an entry tells how much more than average the token has been read.
+ *
+ * A step is five launches: open_kernel, a block for each lane: running sums of keys and values, the
+ * heads that are bypassed because sinks hold their attention, and thresholds; find_kernel, a warp
+ * for 256 tokens: bit words of candidates, tokens whose entries exceed a threshold; list_kernel, a
+ * block for each table: their list; score_kernel, a thread for each candidate: exact logits;
+ * best_kernel, a block for each table: the best ones by a radix select, their marks, and the update
+ * of both entries. With `guard` two launches repeat list and scores where candidates hold too
+ * little.
+ *
+ * Sums have one order; moments of tables are in f64 and updated with every change of an entry. */
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/marked.cuh"
@@ -11,12 +18,12 @@
 #define FEW     256u
 #define WARPS   (FEW / 32)
 #define THREADS 1024u
-#define WORDS   8u  /* of candidates that a warp finds */
+#define WORDS   8u  /* candidate words of a warp */
 #define SPREAD  64u /* blocks that score a table's candidates, at most */
 
 /* ---- Memory ---- */
 
-/* Entries of tokens 0, 1, .. for the query at `pos`. */
+/* Entries of tokens 0, 1, ... for the query at `pos`; entries by distance are stored in reverse. */
 static __device__ inline float *row_of(const struct op_memory &m, uint32_t table, bool sla,
                                        uint32_t pos)
 {
@@ -39,7 +46,8 @@ static __device__ void sum_moments(struct op_moments *to, const double s[4], dou
     }
 }
 
-/* Entries of tokens 0 .. pos in units of 1 again, power sums anew. All threads. */
+/* Multiplies entries 0 to pos by `unit`, which becomes 1, and computes their moments anew. All
+ * threads. */
 static __device__ void make_plain(const struct op_memory &m, uint32_t table, uint32_t pos,
                                   float unit, double *room)
 {
@@ -62,7 +70,7 @@ static __device__ inline bool is_gone(const struct op_seen &keys, uint32_t pos, 
 
 static __device__ inline float log_add(float a, float b)
 {
-    const float hi = a > b ? a : b, lo = a > b ? b : a; /* a NaN comes through */
+    const float hi = a > b ? a : b, lo = a > b ? b : a; /* NaN passes through */
     return lo == -INFINITY ? hi : hi + log1pf(expf(lo - hi));
 }
 
@@ -71,7 +79,7 @@ static __device__ inline float log_of(const struct exp_sum &s)
     return s.sum == 0 ? -INFINITY : s.max + logf(s.sum);
 }
 
-/* Tokens that have come since the last step join the sums. A thread has a channel. */
+/* Adds the tokens since the last step to the sums of keys and values; a thread has a channel. */
 static __device__ void add_new(const struct op_lane_recall &op, const struct page_geom &g)
 {
     const uint32_t d = g.head_dim;
@@ -88,7 +96,8 @@ static __device__ void add_new(const struct op_lane_recall &op, const struct pag
     }
 }
 
-/* The sinks' log mass and that of the newest tokens before the own, of heads from g0 on. A warp. */
+/* Log-sum-exp over the sinks and over the newest tokens before the own, for the heads from g0 on;
+ * by a warp. */
 static __device__ void ends_mass(struct exp_sum sink[CHOOSE_HEADS],
                                  struct exp_sum local[CHOOSE_HEADS],
                                  const struct op_lane_recall &op, const struct page_geom &g,
@@ -118,7 +127,7 @@ static __device__ void ends_mass(struct exp_sum sink[CHOOSE_HEADS],
     }
 }
 
-/* A log-normal guess of the mass of all that is behind the sinks. A warp. */
+/* A log-normal estimate of the log mass of everything after the sinks; by a warp. */
 static __device__ float guess_rest(const struct op_lane_recall &op, uint32_t d, uint32_t g)
 {
     const float *q = op.q + (size_t)g * d;
@@ -135,7 +144,7 @@ static __device__ float guess_rest(const struct op_lane_recall &op, uint32_t d, 
     return (float)(log(n) + middle * op.scale + length * op.of.spread[g] / 2);
 }
 
-/* Which heads of the warp's have no say; returns whether all that was found is finite. */
+/* Decides which of the warp's heads are bypassed. Returns whether everything is finite. */
 static __device__ bool open_heads(const struct op_lane_recall &op, const struct page_geom &g,
                                   uint32_t g0)
 {
@@ -155,7 +164,8 @@ static __device__ bool open_heads(const struct op_lane_recall &op, const struct 
     return finite;
 }
 
-/* a * mean / kappa, kappa = sum (x - mean)^4 / (sum (x - mean)^2)^2; infinite where all are equal. */
+/* The threshold a * mean / kappa, with kappa = sum (x - mean)^4 / (sum (x - mean)^2)^2; infinite if
+ * all entries are equal. */
 static __device__ float find_hot(float *out_mean, const struct op_moments &m, double n, double a)
 {
     const double mean = m.s[0] / n, m2 = m.s[1] - n * mean * mean;
@@ -179,7 +189,7 @@ static __device__ void open_table(const struct op_lane_recall &op, uint32_t i, b
     op.room.made->table[i] = t;
 }
 
-/* The mean value stands for what the heads do not read, where none of them has a say. */
+/* Stores the mean value that replaces what is not read, if all heads are bypassed; else -inf. */
 static __device__ void store_rest(const struct op_lane_recall &op, uint32_t d, bool all)
 {
     const double n = op.pos + 1 - op.sink;
@@ -198,11 +208,11 @@ static __global__ void __launch_bounds__(FEW)
     const struct op_lane_recall &op = list[blockIdx.x];
     const uint32_t g0 = threadIdx.x / 32 * CHOOSE_HEADS;
     add_new(op, geom);
-    __syncthreads(); /* sums are there */
+    __syncthreads(); /* all sums are stored */
     bool bad = g0 < op.group && !open_heads(op, geom, g0);
     for (uint32_t i = threadIdx.x; i < op.of.n_table; i += FEW)
         bad = bad || !isfinite(op.of.pair[i].unit);
-    bad = block_sum((uint32_t)bad, room) > 0; /* and heads are there */
+    bad = block_sum((uint32_t)bad, room) > 0; /* block_sum is also the barrier after open_heads */
     for (uint32_t i = threadIdx.x; i < op.of.n_table; i += FEW) open_table(op, i, bad);
     const uint32_t is = threadIdx.x < op.group && op.room.made->bypass[threadIdx.x];
     const uint32_t n_bypass = block_sum(is, room);
@@ -215,22 +225,23 @@ static_assert(WARPS * CHOOSE_HEADS >= OP_RECALL_TABLES, "a warp has all its head
 
 /* ---- Candidates ---- */
 
-/* Bit t: whether lane t's entry of one of the tables is above its threshold. A warp. */
+/* Bit t: whether one of lane t's two entries exceeds its threshold. By a warp. */
 static __device__ inline uint32_t above_word(float ver, float sla, float least_ver, float least_sla)
 {
     return __ballot_sync(~0u, ver > least_ver || sla > least_sla);
 }
 
-/* Hot entries and their neighbours -1, 1, 2, as far as they lie above the mean. */
+/* Candidates: tokens above the threshold (hot) and their neighbours at -1, 1 and 2, as far as those
+ * exceed the mean. */
 static __device__ void find_words(uint32_t cand[WORDS], const struct op_lane_recall &op,
                                   const struct op_recall_table &t, uint32_t table, uint32_t first)
 {
     const float *ver = row_of(op.of, table, false, op.pos), *sla = row_of(op.of, table, true, op.pos);
     const uint32_t n_word = op.pos / PAGE_TOK + 1, lane = threadIdx.x % 32;
-    uint32_t hot[WORDS + 2], above[WORDS + 2]; /* a word before and behind, too */
+    uint32_t hot[WORDS + 2], above[WORDS + 2]; /* with one word before and one after */
 #pragma unroll
     for (uint32_t i = 0; i < WORDS + 2; i++) {
-        const uint32_t w = first + i - 1; /* wraps before the first */
+        const uint32_t w = first + i - 1; /* wraps around for the first word */
         const float v = w < n_word ? ver[w * 32 + lane] : -INFINITY;
         const float s = w < n_word ? sla[w * 32 + lane] : -INFINITY;
         hot[i] = above_word(v, s, fmaxf(t.hot[0], 0), fmaxf(t.hot[1], 0));
@@ -270,11 +281,12 @@ static __global__ void __launch_bounds__(FEW) find_kernel(const struct op_lane_r
         if (threadIdx.x % 32 == 0 && w < n_word)
             op.room.cand[table * op.room.n_word + w] = (cand[i] | local) & open_bits(op, w);
     }
-    if (first == 0 && threadIdx.x == 0 && !all) /* both tables' entries */
+    if (first == 0 && threadIdx.x == 0 && !all) /* of both tables */
         atomicAdd(&op.result->n_line_scored, 2 * n_word * PAGE_TOK * (uint32_t)sizeof(float) / 64);
 }
 
-/* Whether a head's candidates hold less than the rest is guessed to. All threads. */
+/* Whether for some head the candidates hold less than the rest is estimated to hold. All
+ * threads. */
 static __device__ bool is_short(const struct op_lane_recall &op, uint32_t table,
                                 struct exp_sum *room)
 {
@@ -291,7 +303,8 @@ static __device__ bool is_short(const struct op_lane_recall &op, uint32_t table,
     return is;
 }
 
-/* A block lists a table's candidates; `widens`: once more, where they hold too little. */
+/* One block lists a table's candidates. widens: the second time, where they hold too little, with
+ * all tokens. */
 static __global__ void __launch_bounds__(THREADS)
     list_kernel(const struct op_lane_recall *list, uint32_t widens)
 {
@@ -318,7 +331,7 @@ static __global__ void __launch_bounds__(THREADS)
     t->widened = widens;
 }
 
-/* Lines of the keys of a page's candidates. */
+/* Cache lines of the keys of a page's candidates. */
 static __device__ uint32_t key_lines(const struct op_lane_recall &op, const struct page_geom &g,
                                      const struct page_lines &l, uint32_t table, uint32_t page_i)
 {
@@ -348,7 +361,8 @@ static __global__ void __launch_bounds__(FEW)
         const uint32_t at = tok[i];
         struct page_geom of = geom;
         const uint8_t *page = choose_page(&of, op.keys, op.pos, at);
-        if (i == 0 || tok[i - 1] / PAGE_TOK != at / PAGE_TOK) /* the first of a page counts it */
+        if (i == 0 ||
+            tok[i - 1] / PAGE_TOK != at / PAGE_TOK) /* counted with the page's first candidate */
             n_line += key_lines(op, geom, lines, table, at / PAGE_TOK);
         for (uint32_t g0 = 0; g0 < n_head; g0 += CHOOSE_HEADS) {
             float x[CHOOSE_HEADS];
@@ -364,17 +378,17 @@ static __global__ void __launch_bounds__(FEW)
 
 /* ---- The best ---- */
 
-/* A table's candidates, and the room of its block. */
+/* A table's candidates, and the buffers of its block. */
 struct table_best {
     const struct op_lane_recall &op;
     uint32_t table, n, n_voter;
     uint32_t *tok;
-    float *weight; /* of candidates; below 0: it is not taken */
-    float *lse;    /* shared memory [OP_RECALL_TABLES] */
+    float *weight; /* of candidates; negative: not taken */
+    float *lse;    /* in shared memory [OP_RECALL_TABLES] */
 };
 
-/* Weights: the mean of the softmax of the heads that have a say, over all candidates or those that
- * are taken. False: a score is not finite. */
+/* Weights: the mean softmax probability over the heads that are not bypassed, among all candidates
+ * or among those taken. Returns false if a logit is not finite. */
 static __device__ bool weigh(const struct table_best &t, bool of_taken, struct exp_sum *room)
 {
     const struct op_lane_recall &op = t.op;
@@ -390,7 +404,7 @@ static __device__ bool weigh(const struct table_best &t, bool of_taken, struct e
         if (!isfinite(s.sum)) return false;
         if (threadIdx.x == 0) t.lse[g] = log_of(s);
     }
-    __syncthreads(); /* they are there */
+    __syncthreads(); /* lse is written */
     for (uint32_t i = threadIdx.x; i < t.n; i += THREADS) {
         float sum = 0;
         if (of_taken && !(t.weight[i] >= 0)) continue;
@@ -399,12 +413,12 @@ static __device__ bool weigh(const struct table_best &t, bool of_taken, struct e
                 sum += expf(score[g * op.room.stride + i] - t.lse[g]);
         t.weight[i] = sum / (float)t.n_voter;
     }
-    __syncthreads(); /* threads look at weights of others */
+    __syncthreads(); /* other threads read the weights next */
     return true;
 }
 
-/* Marks what the cut takes, ties by their index; the others lose their weights. Returns how many
- * bits are new. */
+/* Marks the candidates above the cut, ties by their index, and sets the weights of the others to
+ * -1. Returns how many bits are new. */
 static __device__ uint32_t mark_best(const struct table_best &t, struct op_cut cut, uint32_t *room)
 {
     uint32_t n_new = 0, n_tie = 0, all;
@@ -423,7 +437,7 @@ static __device__ uint32_t mark_best(const struct table_best &t, struct op_cut c
     return block_sum(n_new, room);
 }
 
-/* Adds to an entry, and what that changes to the sums of powers. */
+/* Adds to an entry, and the change to the power sums. */
 static __device__ inline void change(float *entry, double s[4], double by)
 {
     const double old = *entry;
@@ -439,8 +453,8 @@ static __device__ inline uint32_t line_of(const float *p)
     return (uint32_t)((uintptr_t)p / 64);
 }
 
-/* What the taken tokens hold more than if all held the same goes into both tables. Returns the
- * cache lines of these. */
+/* Adds to both entries of a taken token what it holds more than an equal share. Returns the number
+ * of cache lines touched. */
 static __device__ uint32_t remember(const struct table_best &t, uint32_t n_taken, float unit,
                                     double *room)
 {
@@ -452,7 +466,7 @@ static __device__ uint32_t remember(const struct table_best &t, uint32_t n_taken
     for (uint32_t i = threadIdx.x; i < t.n; i += THREADS) {
         if (!(t.weight[i] >= 0)) continue;
         const double by = ((double)t.weight[i] - even) / unit;
-        uint32_t last = i; /* the taken one before counts the line, if it is the same */
+        uint32_t last = i; /* count a line once: the taken token before may share it */
         while (last > 0 && !(t.weight[last - 1] >= 0)) last--;
         for (int sla = 0; sla < 2; sla++) {
             float *entry = &row[sla][t.tok[i]];
@@ -544,8 +558,8 @@ sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *
 
 /* ---- The end of learning ---- */
 
-/* Keys and values of a piece's tokens behind the sinks, up to the last sealed page. A thread has a
- * channel. */
+/* Sums of keys and values of a piece's tokens, from the sinks to the last sealed page; a thread has
+ * a channel. */
 static __device__ void sum_channels(double *sum, const struct op_lane_settle &op,
                                     const struct page_geom &g, struct attn_range page)
 {
@@ -562,8 +576,8 @@ static __device__ void sum_channels(double *sum, const struct op_lane_settle &op
     }
 }
 
-/* Scores of a piece's tokens and their squares, of heads from g0 on: [2 * CHOOSE_HEADS] of each
- * warp. */
+/* Sums of logits and of their squares over a piece, for the heads from g0 on: [2 * CHOOSE_HEADS]
+ * for each warp. */
 static __device__ void sum_scores(double (*part)[2 * CHOOSE_HEADS], const struct op_lane_settle &op,
                                   const struct page_geom &g, struct attn_range page, uint32_t g0)
 {
@@ -603,9 +617,9 @@ static __global__ void __launch_bounds__(FEW)
     double *sum = op.sum + (size_t)blockIdx.x * 2 * (d + op.group);
     sum_channels(sum, op, geom, page);
     for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
-        __syncthreads(); /* the parts before have been read */
+        __syncthreads(); /* the last heads' sums have been read */
         sum_scores(part, op, geom, page, g0);
-        __syncthreads(); /* those of all warps are there */
+        __syncthreads(); /* sums of all warps are written */
         const uint32_t i = threadIdx.x, g = g0 + i % CHOOSE_HEADS;
         if (i >= 2 * CHOOSE_HEADS || g >= op.group) continue;
         double all = part[0][i];
@@ -614,7 +628,7 @@ static __global__ void __launch_bounds__(FEW)
     }
 }
 
-/* The sum of all pieces, in their order. */
+/* The sum over all pieces, in their order. */
 static __device__ double fold(const struct op_lane_settle &op, uint32_t d, uint32_t i)
 {
     const uint32_t n_piece = op.pos / PAGE_TOK / OP_SETTLE_PAGES + 1;
@@ -638,7 +652,7 @@ static __device__ void settle_lane(const struct op_lane_settle &op, uint32_t d)
     }
 }
 
-/* Block 0 folds the lane's sums, the others make a table plain each. */
+/* Block 0 merges the lane's sums; each other block normalizes one table. */
 static __global__ void __launch_bounds__(THREADS)
     settle_kernel(const struct page_geom geom, const struct op_lane_settle *list)
 {
@@ -674,7 +688,7 @@ sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *
 
 /* ---- What is not read ---- */
 
-/* A warp has a head. */
+/* A warp has a query head. */
 static __global__ void __launch_bounds__(FEW) rest_kernel(const struct op_lane_rest *list)
 {
     kernel_begin();

@@ -1,7 +1,11 @@
-/* rows.cuh: products of some rows' queries with the keys of pages, by matrix instructions, and sums
- * of their exponentials (private to this folder). Scores are products of halves. The channels of
- * queries and keys are permuted alike, so that a thread's share of a key lies together in a page of
- * any form. */
+/* rows.cuh: logits of some prompt rows against the keys of pages by m16n8k16, and their softmax
+ * sums (private to this folder; for sample, trace and antidiag).
+ *
+ * Queries and keys are rounded to 16 bits and accumulated in f32. The channels of both are permuted
+ * alike: an instruction's k may be in any order that the operands share, and with this one a
+ * thread's part of a key is contiguous in pages of all forms, so keys go from global memory to
+ * registers in wide loads without passing through shared memory. Queries are A fragments in shared
+ * memory. */
 #ifndef SAC_OPS_CUDA_ROWS_CUH
 #define SAC_OPS_CUDA_ROWS_CUH
 
@@ -10,22 +14,24 @@
 #include "ops/plans.h"
 
 template <int F, int D> struct rows_size {
-    static constexpr int n = D > 128 ? 2 : 4; /* eights of keys that a warp has in registers */
-    static constexpr int parts = 4 / n;       /* of a page */
+    static constexpr int n = D > 128 ? 2 : 4; /* tiles of 8 keys in a warp's registers */
+    static constexpr int parts = 4 / n;       /* as many make a page */
     static constexpr int half = page_at<F, D>::half;
 };
 
 /* ---- Queries and keys as matrix instructions want them ---- */
 
-/* Piece `piece` of 16 bytes of a packed query: eight rows of eight pieces lie together, moved so that
- * rows meet no bank twice (and as wgmma.cuh has them). */
+/* The byte offset of 16-byte piece `piece` of packed query `row`: tiles of eight rows by eight
+ * pieces, swizzled by the row (the layout of wgmma.cuh, too), so that ldmatrix has no bank
+ * conflicts. */
 template <int D> __device__ __forceinline__ uint32_t query_at(uint32_t row, uint32_t piece)
 {
     return row / 8 * (D * 16) + piece / 8 * 1024 + row % 8 * 128 + ((piece % 8) ^ (row % 8)) * 16;
 }
 
-/* Half 2 j + e of half `high` of step k is channel s D/4 + 16 (k / 4) + 4 j + 2 high + e, where s
- * is k % 4: what a thread j of four reads of a key is four neighbours. */
+/* 16 bytes of a packed query. Half 2 j + e of half-row `high` in step k is channel s D/4 + 16 (k /
+ * 4) + 4 j + 2 high + e, with s = k % 4: what thread j of four reads of a key is four neighbouring
+ * channels. */
 template <int F, int D> __device__ uint4 pack_piece(const float *q, uint32_t piece)
 {
     constexpr int H = rows_size<F, D>::half;
@@ -34,12 +40,12 @@ template <int F, int D> __device__ uint4 pack_piece(const float *q, uint32_t pie
                       half_pack<H>(q[c + 8], q[c + 9]), half_pack<H>(q[c + 12], q[c + 13]));
 }
 
-/* A run's pages. */
+/* The pages of a run. */
 struct rows_pages {
     struct page_frames frames;
-    const uint32_t *frame; /* [n_kv_head, table_stride] of pages before end / PAGE_TOK */
+    const uint32_t *frame; /* [n_kv_head, table_stride] for pages before end / PAGE_TOK */
     size_t table_stride, page_bytes;
-    const uint8_t *own; /* [n_kv_head, tail_bytes] */
+    const uint8_t *own; /* [n_kv_head, tail_bytes]: the unfinished page */
     uint32_t end;
 };
 
@@ -48,7 +54,7 @@ static inline struct rows_pages rows_pages_of(const struct op_prompt_rows *r)
     return {r->frames, r->frame, r->table_stride, r->geom->bytes, r->own, r->end};
 }
 
-/* A head's query of row `row` of the run. */
+/* A head's query in row `row` of the run. */
 template <int D>
 static __device__ __forceinline__ const float *rows_query(const struct op_prompt_rows &r,
                                                           uint32_t row, uint32_t head)
@@ -56,7 +62,8 @@ static __device__ __forceinline__ const float *rows_query(const struct op_prompt
     return r.q + row * r.q_stride + head * D;
 }
 
-/* The shares of thread j of the keys t, t + BY and so on of a page in 16 bits, N of them. */
+/* B fragments of N keys t, t + BY, ... of a page of 16-bit rows: the part of thread j = lane %
+ * 4. */
 template <int BY, int D, int N>
 __device__ __forceinline__ void load_half_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *rows,
                                                uint32_t t)
@@ -73,7 +80,7 @@ __device__ __forceinline__ void load_half_keys(uint32_t (&k)[N][D / 16][2], cons
         }
 }
 
-/* The same of a q8 page. */
+/* The same from a q8 page, dequantized to f16. */
 template <int BY, int D, int N>
 __device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *page,
                                                 uint32_t t)
@@ -104,7 +111,7 @@ __device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], con
     }
 }
 
-/* A sealed page, which begins with its keys, and the same of it. */
+/* A sealed page; its keys come first. */
 static __device__ __forceinline__ const uint8_t *sealed_keys(const struct rows_pages &of,
                                                              uint32_t kv_head, uint32_t page)
 {
@@ -122,7 +129,7 @@ __device__ __forceinline__ void load_sealed_keys(uint32_t (&k)[N][D / 16][2], co
         load_half_keys<BY, D>(k, page, t);
 }
 
-/* The same of any page, the unfinished one, which is in 16 bits, too. */
+/* The same from any page; the unfinished one has 16-bit rows. */
 template <int BY, int F, int D, int N>
 __device__ __forceinline__ void load_keys_by(uint32_t (&k)[N][D / 16][2],
                                              const struct rows_pages &of, uint32_t kv_head,
@@ -134,7 +141,7 @@ __device__ __forceinline__ void load_keys_by(uint32_t (&k)[N][D / 16][2],
         load_sealed_keys<BY, F, D>(k, sealed_keys(of, kv_head, page), t);
 }
 
-/* Keys t0 + 8 i + g, as `dots` wants them. */
+/* B fragments of keys t0 + 8 n + g, as `dots` takes them. */
 template <int F, int D, int N>
 __device__ __forceinline__ void load_keys(uint32_t (&k)[N][D / 16][2], const struct rows_pages &of,
                                           uint32_t kv_head, uint32_t page, uint32_t t0)
@@ -157,7 +164,8 @@ __device__ __forceinline__ bool keys_finite(const uint32_t (&k)[N][D / 16][2])
     return finite;
 }
 
-/* Queries 16 m + g (s[n][0], s[n][1]) and 16 m + g + 8 times keys 8 n + 2 j and the next. */
+/* Products of queries 16 m + g (s[n][0], s[n][1]) and 16 m + g + 8 (s[n][2], s[n][3]) with keys 8 n
+ * + 2 j and the next. */
 template <int F, int D, int N>
 __device__ __forceinline__ void dots(float (&s)[N][4], uint32_t query, uint32_t m,
                                      const uint32_t (&k)[N][D / 16][2])
@@ -177,7 +185,7 @@ __device__ __forceinline__ void dots(float (&s)[N][4], uint32_t query, uint32_t 
     }
 }
 
-/* Over the four threads that share a query. */
+/* Reductions over the four threads that have one query. */
 static __device__ __forceinline__ float four_sum(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);
@@ -201,7 +209,8 @@ static __device__ inline struct exp_sum power_sum_add(struct exp_sum a, struct e
     return all;
 }
 
-/* Of one query, of which this thread has the exponents x, and as many count as bits are set. */
+/* The softmax sum, to base 2, of one query: this thread has exponents x, of which those with a bit
+ * in `seen` count. All four threads get it. */
 template <int N> __device__ struct exp_sum power_sum(const float (&x)[2 * N], uint32_t seen)
 {
     struct exp_sum r = exp_sum_none();

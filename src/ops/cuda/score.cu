@@ -1,13 +1,25 @@
-/* score.cu: scores for choosing, for all lanes of a list (lanes.h). A lane's numbers
- * depend on the lane alone: pieces of the context are fixed, and sums are added in one order. Keys
- * that wait for a turned query have no kernel here. */
+/* score.cu: scores of pages and tokens for decode rows: products with boxes (op_lane_boxes), logits
+ * of all tokens (op_lane_logits), votes of query heads (op_lane_vote), and sums of scores
+ * (op_lane_fold).
+ *
+ * Box scores are q a + q' b for each query head and box, with a and b f16 vectors [head_dim] and q'
+ * = max(q, 0) * unit or |q|, bound by the bytes of the boxes. A block has up to BOX_LANES lanes of
+ * one KV head (choose.cuh), with their queries packed in shared memory as B fragments; a warp
+ * multiplies 16 ROWS boxes, the rows of m16n8k16, with tiles of eight query heads. Queries are
+ * split into f16 and residual, so products are nearly of f32.
+ *
+ * Logits: a warp has a page, a lane a token. Votes: a block for each head makes the softmax sum,
+ * then a thread for each item averages over the heads.
+ *
+ * Results of a lane depend on that lane alone, and sums have one order. Keys behind segments with
+ * an offset are refused. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
 #define WARPS      8u
 #define THREADS    1024u
 #define FEW        256u
-#define BOXES_BUSY 2u /* blocks of a multiprocessor at once */
+#define BOXES_BUSY 2u /* blocks of a multiprocessor in one grid */
 
 static sac_status refuse_segments(struct cuda_device *d)
 {
@@ -16,25 +28,25 @@ static sac_status refuse_segments(struct cuda_device *d)
 
 /* ---- Boxes: products of matrix instructions ---- */
 
-#define BOX_PART  64u /* channels that are met together */
+#define BOX_PART  64u /* channels loaded at a time */
 #define BOX_STEPS (BOX_PART / 16)
-#define BOX_KINDS 4u /* of queries: halves and what rounding leaves, for either vector */
-#define BOX_LANES 8u /* lanes of a block, at most */
-#define BOX_TILES 4u /* of eight heads, at most */
+#define BOX_KINDS 4u /* q and q', each as f16 and residual */
+#define BOX_LANES 8u /* of a block, at most */
+#define BOX_TILES 4u /* tiles of eight query heads, at most */
 
-/* What a block's lanes ask, as matrix instructions want it: for each 16 channels, eight heads and
- * kind the two words of every lane of a warp. Lane j of four has 16 neighbours of a part's
- * channels, four for each step. */
+/* Queries of a block's lanes as B fragments: for each 16 channels, tile of eight heads and kind,
+ * two words for each lane of a warp. Lane j of four has 16 neighbouring channels of each BOX_PART,
+ * four for each step, so that the box's side is one wide load. */
 template <uint32_t TILES> struct box_query {
     uint2 word[TILES][BOX_KINDS][32];
 };
 
 struct box_block {
-    const struct op_lane_boxes *of; /* [n_lane] in shared memory, of the same shape */
+    const struct op_lane_boxes *of; /* [n_lane] in shared memory, all of one shape */
     uint32_t n_lane;
 };
 
-/* Of heads from g0 on, by all threads. */
+/* Packs the queries of the heads from g0 on; all threads. */
 template <uint32_t TILES>
 static __device__ void box_query_load(struct box_query<TILES> *to, const struct box_block &b,
                                       uint32_t g0)
@@ -66,7 +78,7 @@ static __device__ void box_query_load(struct box_query<TILES> *to, const struct 
     }
 }
 
-/* Box i of all: the first ones of all pages come first, then the second ones. */
+/* Box i: the first boxes of all pages, then the second ones. */
 struct box_place {
     uint32_t page, second;
 };
@@ -74,7 +86,7 @@ struct box_place {
 static __device__ __forceinline__ struct box_place box_place_of(const struct op_lane_boxes &op,
                                                                 uint32_t i)
 {
-    const uint32_t second = i >= op.at.n_page; /* there are two at most, and divisions cost more */
+    const uint32_t second = i >= op.at.n_page; /* at most two, and a division costs more */
     return {second ? i - op.at.n_page : i, second};
 }
 
@@ -85,8 +97,8 @@ static __device__ __forceinline__ const uint8_t *box_at(const struct op_lane_box
            threadIdx.x % 4 * 32;
 }
 
-/* Adds the products of a part of the boxes' first vectors, or second ones, with tiles that are
- * asked for. */
+/* Accumulates one vector of ROWS * 16 boxes, over BOX_PART channels, times the tiles whose bit is
+ * set. */
 template <uint32_t TILES, uint32_t ROWS>
 static __device__ __forceinline__ void
 box_part(float sum[TILES][ROWS][4], const struct box_query<TILES> *query, uint32_t kind,
@@ -115,7 +127,7 @@ box_part(float sum[TILES][ROWS][4], const struct box_query<TILES> *query, uint32
         }
 }
 
-/* Whether all lanes of the block have the same boxes `first` + lane. */
+/* Whether all lanes of the block have the same boxes from `first` on; by a warp. */
 template <uint32_t ROWS>
 static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
 {
@@ -131,7 +143,7 @@ static __device__ bool boxes_are_same(const struct box_block &b, uint32_t first)
     return __all_sync(~0u, same);
 }
 
-/* Tiles from head g0 on with heads of lane `lane_i`. */
+/* Bits of the tiles from head g0 on that contain heads of lane lane_i. */
 static __device__ __forceinline__ uint32_t tiles_of(uint32_t group, uint32_t g0, uint32_t lane_i)
 {
     const uint32_t first = lane_i * group, end = first + group;
@@ -139,8 +151,8 @@ static __device__ __forceinline__ uint32_t tiles_of(uint32_t group, uint32_t g0,
     return ~0u << (first > g0 ? (first - g0) / 8 : 0) & ~0u >> (31 - min((end - 1 - g0) / 8, 31u));
 }
 
-/* Scores of ROWS times 16 boxes of lane `lane_i` for heads from g0 on, by a warp; `same`: of all of
- * the block's lanes. */
+/* Scores of ROWS * 16 boxes of lane lane_i for the heads from g0 on; by a warp. same: the boxes are
+ * those of all lanes, whose scores are stored as well. */
 template <uint32_t TILES, uint32_t ROWS>
 static __device__ __forceinline__ void box_unit(const struct box_block &b,
                                                 const struct box_query<TILES> *query, uint32_t g0,
@@ -176,8 +188,8 @@ static __device__ __forceinline__ void box_unit(const struct box_block &b,
     }
 }
 
-/* A warp takes ROWS times 16 boxes at a time: the rows of its instructions, whose columns are
- * heads. Lanes i, i + n_list / n_lane and so on are a block's (choose_head). */
+/* Grid: parts of the boxes by groups of lanes. A block walks over its part in a grid-stride loop.
+ * Lanes i, i + n_list / n_lane, ... are a block's (choose_head). */
 template <uint32_t TILES, uint32_t ROWS>
 static __global__ void __launch_bounds__(WARPS * 32, 2)
     boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, uint32_t n_lane,
@@ -196,7 +208,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
     uint32_t n_box = 0;
     for (uint32_t m = 0; m < n_lane; m++) n_box = max(n_box, of[m].at.n_page * of[m].n_box);
     for (uint32_t g0 = 0; g0 < n_head; g0 += TILES * 8) {
-        __syncthreads(); /* nobody reads those of the heads before any more */
+        __syncthreads(); /* the last heads' queries have been read */
         box_query_load(query, b, g0);
         __syncthreads();
         for (uint32_t first = (blockIdx.x * WARPS + threadIdx.x / 32) * ROWS * 16; first < n_box;
@@ -208,7 +220,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
     }
 }
 
-/* Reads of 16 bytes. */
+/* 16-byte loads. */
 static bool boxes_are_aligned(const struct op_lane_boxes *op)
 {
     const size_t all = op->at.stride | op->box_at | op->at.a_at | op->at.b_at | (size_t)op->at.base;
@@ -232,7 +244,7 @@ static sac_status launch_boxes(struct cuda_device *d, const struct box_launch &l
                         begin);
 }
 
-/* Lanes of a block, where there is work for all multiprocessors then. */
+/* How many lanes share a block, while all multiprocessors have work. */
 static uint32_t box_lanes_per_block(const struct cuda_device *d, const struct op_lane_boxes *op,
                                     uint32_t n, uint32_t n_box)
 {
@@ -302,7 +314,7 @@ sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *
 
 /* ---- Votes ---- */
 
-/* A block for each head. */
+/* ln of the sum of exp(score) over a lane's items; one block for each query head. */
 static __global__ void __launch_bounds__(THREADS) vote_sum_kernel(const struct op_lane_vote *list)
 {
     kernel_begin();

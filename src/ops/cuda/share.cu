@@ -1,21 +1,24 @@
-/* share.cu: shares of tokens by the first planes of their keys (op_lane_shares), for all lanes of a
- * list. A lane's numbers depend on the lane alone: pieces of the context are fixed, a warp has one
- * by itself, and sums are added in one order.
+/* share.cu: attention probabilities (shares) of all tokens by the first plane of their keys, for a
+ * list of lanes (op_lane_shares). The logit of token t is scale * q (min + step * (64 hi2(t) +
+ * 31.5)), where hi2 are the two leading bits of a channel's code.
  *
- * Logits do not lie in memory: of a page there is the largest one of each head, and exponentials
- * less that as bytes, which are multiplied by what the sums of all pages make of it when shares
- * are wanted (choose_shares). So a second pass reads a quarter as much, and has no exponentials of
- * its own; what the exponentials of a page, as halves, add up to lies beside them. Weights of a
- * page's codes, queries times steps, are rounded to halves: off by a thousandth of what two bits of
- * a key leave open. What goes with all tokens of a page is not rounded.
+ * Two passes. share_logits_kernel reads minima, steps and planes, and leaves for each page and
+ * query head the largest logit, exponentials relative to it in eight bits, and their sum
+ * (choose.cuh). The second pass, here or fused into what uses the shares, reads a quarter of the
+ * bytes that logits would take, and computes no exponentials. The first pass is bound by these
+ * reads and by instruction issue.
  *
- * Heads are the 16 rows of a matrix instruction, and codes of tokens its columns. Where groups are
- * small, lanes share them: those of sequences which have the same page take one reading of it.
- * Where they have pages of their own, tokens are rows and heads columns, which is half as many
- * products, and rows that are left over take more pages of the same lane through what comes behind.
- * Products are the same numbers either way: an instruction adds the same ones of the same four
- * channels each time, whichever of its operands they come from, and heads do not depend on each
- * other. */
+ * Codes go into m16n8k16 unshifted, as subnormal f16; queries times steps, the weights of the
+ * codes, are rounded to f16, an error of a thousandth of what two bits of a key leave open. What is
+ * common to all tokens of a page (min, and the middle of the code) is computed with residuals.
+ *
+ * A warp has a piece of SHARE_PAGES pages at a time: minima and steps in shared memory, planes in a
+ * ring of STAGES pages that cp.async fills. With few pieces a block has a piece and each warp a
+ * page (BY_BLOCK). A block takes several lanes of one KV head, up to 16 query heads. Where they
+ * have the same pages, heads are the 16 rows of the instruction and tokens its columns. Where they
+ * differ, tokens are rows and heads columns, which needs half as many products, and the idle
+ * columns of the softmax take further pages. Either way an instruction adds the same products in
+ * the same order, so the bits are the same. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/share_unit.cuh"
@@ -24,33 +27,32 @@
 
 #define WARPS  4u
 #define LANES_MAX 4u /* lanes of a block, at most */
-#define BUSY   4u /* blocks of a multiprocessor at once */
-#define STAGES 4u /* pages of a warp that are in shared memory, or on their way there */
+#define BUSY      4u /* resident blocks of a multiprocessor */
+#define STAGES    4u /* pages of a warp's ring */
 #define SPREAD 256u
 #define EACH   CHOOSE_TOKENS
 
 /* ---- Pieces ---- */
 
-/* What is met: a piece of pages, of lane `lane_i` among others, for the block's rows r0 .. r0 +
- * n_row
- * - 1. */
+/* A piece of pages of lane lane_i, for the block's rows (query heads) r0 to r0 + n_row - 1. */
 struct share_piece {
     uint32_t piece, lane_i, r0, n_row;
 };
 
-/* The row of the block that is number i of those, or NULL. */
+/* Row number i of these, or NULL if there is none. */
 static __device__ __forceinline__ const struct share_row *
 share_row_of(const struct share_block &b, const struct share_piece &of, uint32_t i)
 {
     return i < of.n_row && b.row[of.r0 + i].lane_i != UINT32_MAX ? &b.row[of.r0 + i] : NULL;
 }
 
-/* What comes of a piece's pages 2 (lane % 4) and the one behind it, for a head. */
+/* Softmax sums of a head over two pages of a piece: 2 (lane % 4) and the next. */
 struct share_page_sums {
     struct exp_sum page[2];
 };
 
-/* Tells it of row lane / 4 + 8 e of those and n pages, by a warp. */
+/* Stores the page sums of row lane / 4 + 8 e, and its sum over the piece; by a warp. base: the
+ * logit part common to a page's tokens. */
 static __device__ __forceinline__ void share_store(const struct share_block &b, uint32_t e,
                                                    const struct share_piece &of,
                                                    const struct share_page_sums &made,
@@ -75,7 +77,7 @@ static __device__ __forceinline__ void share_store(const struct share_block &b, 
     if (row && j == 0) row->sum[(size_t)of.piece * b.group] = max + log2f(all) - CHOOSE_UP;
 }
 
-/* Tells what n pages made of all rows: at(p, row) of page p, in shared memory. */
+/* The same for all rows; at(p, row) gives the sum of page p in shared memory. */
 template <typename F>
 static __device__ __forceinline__ void share_store_all(const struct share_block &b,
                                                        const struct share_piece &of,
@@ -93,7 +95,7 @@ static __device__ __forceinline__ void share_store_all(const struct share_block 
     }
 }
 
-/* Pages of a piece as a lane has them. */
+/* Pages of a piece of this lane. */
 static __device__ __forceinline__ uint32_t share_page_count(const struct op_share_planes &op,
                                                             uint32_t piece)
 {
@@ -101,19 +103,20 @@ static __device__ __forceinline__ uint32_t share_page_count(const struct op_shar
     return begin < op.n_page ? min(SHARE_PAGES, op.n_page - begin) : 0;
 }
 
-/* What a warp has in shared memory: minima and steps of a piece's pages, and planes of some. Rows
- * of eight pages are read together, each from 16 banks that others do not want. */
+/* A warp's shared memory: minima and steps of a piece's pages, and the ring of planes. The padding
+ * lets eight pages be read together without bank conflicts. */
 template <uint32_t D> struct share_smem {
     static constexpr uint32_t n_min = 4 * D, n_plane = PAGE_TOK * D / 4; /* bytes */
     uint8_t min[SHARE_PAGES][n_min + 64], plane[STAGES][n_plane];
-    /* What comes of a page for a row, of up to 16: in the place of its minima. */
+    /* A page's softmax sum for one of 16 rows, in the place of the page's minima, which have been
+     * used. */
     __device__ struct exp_sum *made_each(uint32_t p, uint32_t row)
     {
         static_assert(2 * D >= SHARE_ROWS * sizeof(struct exp_sum), "steps lie behind");
         return (struct exp_sum *)min[p] + row;
     }
-    /* The same of up to 8, and where minima lay a token's product for one of 8 rows: four tokens
-     * lie together, and those of other rows apart. */
+    /* A page's softmax sum for one of 8 rows, after the minima; and a token's product for one of 8
+     * rows, in the place of the minima, four tokens together and rows in different banks. */
     __device__ struct exp_sum *made(uint32_t p, uint32_t row)
     {
         return (struct exp_sum *)(min[p] + n_min) + row;
@@ -125,14 +128,14 @@ template <uint32_t D> struct share_smem {
     }
 };
 
-/* Bytes of the rooms of a block's warps. */
+/* Bytes of the shared memory of a block's warps. */
 template <uint32_t D, bool BY_BLOCK>
 static __host__ __device__ constexpr size_t share_smem_bytes(void)
 {
     return BY_BLOCK ? 0 : WARPS * sizeof(struct share_smem<D>);
 }
 
-/* Pages of a piece, each for all 16 rows of an instruction. `open` waits for a page. */
+/* The pages of a piece for up to 16 rows. open(p) waits for page p. */
 template <uint32_t D, typename F>
 static __device__ __forceinline__ void share_pages_each(const struct share_block &b,
                                                         const struct share_query<D> &query,
@@ -158,12 +161,12 @@ static __device__ __forceinline__ void share_pages_each(const struct share_block
     }
 }
 
-/* Columns of turned products: `span` pages of n of a piece for few rows, those of a page behind
- * each other. */
+/* How the columns of transposed products are used: each of `span` pages has n_row columns for its
+ * rows. */
 struct share_columns {
-    uint32_t n_row, part; /* of 256: i / n_row is i * part / 256 for i < 8 */
+    uint32_t n_row, part; /* i / n_row is i * part / 256 for i < 8 */
     uint32_t span, n;
-    uint32_t query; /* address for share_weights */
+    uint32_t query; /* shared address for share_weights */
 
     __device__ __forceinline__ uint32_t page(uint32_t column) const
     {
@@ -175,8 +178,8 @@ struct share_columns {
     }
 };
 
-/* Products of pages from p0 on for those rows: c[i][2 e + k] as share_page has them, of column
- * lane / 4. */
+/* Logits of the span of pages from p0 on for these rows, transposed through shared memory: c[i][2 e
+ * + k] as share_page has them, for column lane / 4. */
 template <uint32_t D, typename F>
 static __device__ __forceinline__ void
 share_page_group(float c[4][4], uint32_t e, const struct share_columns &column_of, uint32_t p0,
@@ -205,10 +208,11 @@ share_page_group(float c[4][4], uint32_t e, const struct share_columns &column_o
         c[2 * t][2 * e] = v.x, c[2 * t][2 * e + 1] = v.y;
         c[2 * t + 1][2 * e] = v.z, c[2 * t + 1][2 * e + 1] = v.w;
     }
-    __syncwarp(); /* nobody reads products any more */
+    __syncwarp(); /* products have been read */
 }
 
-/* Pages of a piece for up to 8 rows, several in each half of what comes of products. */
+/* The pages of a piece for up to 8 rows, several pages at a time in each half of the
+ * accumulators. */
 template <uint32_t D, typename F>
 static __device__ __forceinline__ void
 share_pages_together(const struct share_block &b, const struct share_query<D> &query,
@@ -266,7 +270,7 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
     };
     const auto open = [&](uint32_t p) {
         if (p > 0) cp_async_wait<STAGES - 2>();
-        __syncwarp(); /* the page is there, and nobody reads the one before it any more */
+        __syncwarp(); /* the page has arrived, and the last one has been read */
         fetch(p + STAGES - 1);
     };
     for (uint32_t p = 0; p < SHARE_PAGES; p++) {
@@ -284,7 +288,7 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
         share_base<D, false>(base, query, of.r0, room.min[lane / 4]);
     else
         share_base<D, true>(base, query, of.r0, room.min[lane / 4]);
-    __syncwarp(); /* nobody reads minima any more */
+    __syncwarp(); /* minima have been read; their place is reused */
     const bool each = of.n_row > 8;
     if (each)
         share_pages_each(b, query, of, n, room, open);
@@ -294,10 +298,10 @@ static __device__ __forceinline__ void share_by_warp(const struct share_block &b
     share_store_all(b, of, base, n, [&](uint32_t p, uint32_t r) {
         return each ? room.made_each(p, r) : room.made(p, r % 8);
     });
-    __syncwarp(); /* nobody reads the room any more */
+    __syncwarp(); /* all sums have been read */
 }
 
-/* The same by a block, a warp for each page. */
+/* A piece, by a block: a warp has a page, read directly from global memory. */
 template <uint32_t D>
 static __device__ __forceinline__ void share_by_block(const struct share_block &b,
                                                       const struct share_query<D> &query,
@@ -331,10 +335,10 @@ static __device__ __forceinline__ void share_by_block(const struct share_block &
     __syncthreads();
     if (p == 0 && n > 0)
         share_store_all(b, of, base, n, [&](uint32_t i, uint32_t r) { return &room[i][r]; });
-    __syncthreads(); /* nobody reads the room any more */
+    __syncthreads(); /* all sums have been read */
 }
 
-/* Whether all lanes of the block have the same pages in a piece. */
+/* Whether all lanes of the block have the same pages in a piece; by a warp. */
 static __device__ bool share_is_same(const struct share_block &b, uint32_t piece)
 {
     const uint32_t lane = threadIdx.x % 32, n = share_page_count(b.of[0].at, piece);
@@ -353,9 +357,10 @@ static __device__ bool share_is_same(const struct share_block &b, uint32_t piece
     return __all_sync(~0u, same);
 }
 
-/* BY_BLOCK: a block has a piece, else each of its warps; sums do not tell. Lanes i, i + n_list /
- * n_lane and so on are a block's (choose_head). Blocks of all lanes have the same pieces at the
- * same time, so that sequences which share pages find them in the cache. */
+/* Grid: groups of lanes by parts of the pieces. BY_BLOCK: a block has a piece, else each of its
+ * warps; sums are the same. Lanes i, i + n_list / n_lane, ... are a block's (choose_head). Blocks
+ * of all lanes take the same pieces at the same time, so that sequences that share pages find them
+ * in the L2 cache. */
 template <uint32_t D, bool BY_BLOCK>
 static __global__ void __launch_bounds__((BY_BLOCK ? SHARE_PAGES : WARPS) * 32, D > 128    ? 1
                                                                                 : BY_BLOCK ? 2
@@ -394,7 +399,7 @@ static __global__ void __launch_bounds__((BY_BLOCK ? SHARE_PAGES : WARPS) * 32, 
 
 /* ---- Shares ---- */
 
-/* Shares of tokens; a thread takes EACH. */
+/* Shares of tokens from exponentials; a thread makes EACH. */
 static __global__ void __launch_bounds__(SPREAD)
     share_spread_kernel(const struct choose_spread shares)
 {
@@ -404,7 +409,7 @@ static __global__ void __launch_bounds__(SPREAD)
     const uint32_t i = (blockIdx.x * SPREAD + threadIdx.x) * EACH;
     const bool finite = choose_make_logs(log, of);
     float share[EACH];
-    if (!finite && i == 0) of.result->n_bad = 1; /* cleared by what came before */
+    if (!finite && i == 0) of.result->n_bad = 1; /* cleared by an earlier launch */
     if (i >= of.at.n_page * PAGE_TOK) return;
     choose_shares(share, of.at, log, i);
     float4 *to = (float4 *)(of.at.share + i);
@@ -412,7 +417,7 @@ static __global__ void __launch_bounds__(SPREAD)
     to[1] = make_float4(share[4], share[5], share[6], share[7]);
 }
 
-/* Their sums over pages, of which nobody else asks for shares: those of exponentials will do. */
+/* Sums of shares over pages where no one needs single shares: sums of exponentials suffice. */
 static __global__ void __launch_bounds__(SPREAD) share_fold_kernel(const struct choose_folds folds)
 {
     __shared__ struct op_lane_shares of;
@@ -424,7 +429,7 @@ static __global__ void __launch_bounds__(SPREAD) share_fold_kernel(const struct 
     if (p < of.at.n_page) folds.list[blockIdx.y].out[p] = choose_page_share(of.at, log, p);
 }
 
-/* The launch before, if it makes shares for n lanes. */
+/* The last recorded launch, if it makes the shares of n lanes. */
 static struct choose_spread last_spread(const struct cuda_device *d, uint32_t n)
 {
     struct choose_spread s = {};
@@ -447,7 +452,7 @@ struct choose_spread choose_absorb_spread(struct cuda_device *d, const struct op
     return s;
 }
 
-/* Whether the sums are those of pages of these shares, and go where they do not lie. */
+/* Whether the sums are over pages of these shares, and do not overwrite the exponentials. */
 static bool folds_shares(const struct op_lane_fold *op, const struct op_share_planes *of)
 {
     const float *end = of->e + (size_t)of->group * of->n_page * PAGE_TOK;
@@ -466,7 +471,7 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
     queue_drop_last(d);
     (void)queue_launch(d, "shares of pages", share_fold_kernel,
                        dim3((s.n_page + SPREAD - 1) / SPREAD, n), SPREAD, 0,
-                       (struct choose_folds){s, staged}); /* a failure is remembered */
+                       (struct choose_folds){s, staged}); /* the device remembers a failure */
     return true;
 }
 
@@ -490,8 +495,8 @@ struct choose_folds choose_absorb_folds(struct cuda_device *d, const struct op_l
 
 /* ---- The launcher ---- */
 
-/* Lanes of a block: as many as have room in an instruction's rows, where there is work for all
- * then. */
+/* How many lanes share a block: as many as fit into the 16 rows of an instruction, while all
+ * multiprocessors have work. */
 static uint32_t lanes_per_block(const struct cuda_device *d, const struct op_lane_shares *op,
                                 uint32_t n, uint32_t n_block)
 {
@@ -517,7 +522,7 @@ static sac_status launch_blocks(struct cuda_device *d, const struct share_launch
                         l.n, l.n_lane, begins);
 }
 
-/* With few pieces all pages of one are read at the same time. */
+/* With few pieces a block takes a piece, and all its pages are read at once. */
 template <uint32_t D>
 static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shares *op,
                                 const struct op_lane_shares *list, uint32_t n, uint32_t n_page)
@@ -532,7 +537,7 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
     return apart ? launch_blocks<D, true>(d, l) : launch_blocks<D, false>(d, l);
 }
 
-/* Reads of 16 bytes; minima, steps and the plane lie behind each other. */
+/* 16-byte loads; minima, steps and plane are contiguous. */
 static bool is_aligned(const struct op_share_planes *op)
 {
     const size_t bytes = 2 * op->head_dim;
@@ -562,7 +567,7 @@ sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *
     case 256: TRY(launch_logits<256>(d, op, list, n, most)); break;
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
     }
-    const uint32_t each = SPREAD * EACH / PAGE_TOK; /* pages */
+    const uint32_t each = SPREAD * EACH / PAGE_TOK; /* in pages */
     return queue_launch(d, "shares of tokens", share_spread_kernel,
                         dim3((most + each - 1) / each, n), SPREAD, 0,
                         (struct choose_spread){list, n, most});

@@ -1,43 +1,44 @@
-/* share_unit.cuh: what a warp makes of a page's first planes and the queries of heads (private to
- * share.cu): products, and from these powers and their sum. */
+/* share_unit.cuh: the arithmetic of share.cu for one page and a warp: products of queries with the
+ * page's first plane, their exponentials and the sum of these (private to share.cu). */
 #ifndef SAC_OPS_CUDA_SHARE_UNIT_CUH
 #define SAC_OPS_CUDA_SHARE_UNIT_CUH
 
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
-#define SHARE_ROWS 16u /* heads of one instruction */
+#define SHARE_ROWS 16u /* query heads of an instruction */
 
 /* ---- Heads ---- */
 
-/* Where the numbers of a row's head go: exponentials, the largest logits and sums of pages; sums of
+/* Where the results of a query head go: exponentials, largest logits and sums of pages; sums of
  * pieces, `group` apart. */
 struct share_row {
     uint8_t *exps;
     float *top, *page_sum, *sum;
-    uint32_t lane_i; /* whose head it is; UINT32_MAX: there is none */
+    uint32_t lane_i; /* the lane whose head it is; UINT32_MAX: none */
 };
 
 struct share_block {
-    const struct op_lane_shares *of; /* [n_lane] in shared memory, of groups of the same size */
-    struct share_row *row;           /* there: of the heads at hand */
+    const struct op_lane_shares *of; /* [n_lane] in shared memory, with groups of equal size */
+    struct share_row *row;           /* in shared memory, of the heads at hand */
     uint32_t n_lane, group;
 };
 
-/* Channel c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D /
- * 16 from j D / 16 on: so a word of them has four channels of each quarter, the k of one
- * instruction. Codes are not shifted: as bits of a half they are multiples of 2^-24, by a power of
- * four for each quarter, which queries make up for. Queries are halves, and what that leaves, which
- * is the same for all warps and wanted once for many tokens. */
+/* The block's queries as A fragments, in shared memory because all warps use them. Byte b of a
+ * token's plane has two bits each of channels b, b + D / 4, b + D / 2 and b + 3 D / 4, and lane j
+ * of four reads the D / 16 bytes from j D / 16 on: a word holds four channels of each quarter, the
+ * k of one instruction. Codes are masked but not shifted: as f16 they are multiples of 2^-24 times
+ * a power of four for each quarter, for which the queries are scaled (share_prescale). Queries are
+ * kept as f16 (near) and residual (rest); the residual is used only for what all tokens of a page
+ * have in common. */
 template <uint32_t D> struct share_query {
     static constexpr uint32_t n_word = D / 64;
-    /* By quarter and word, pair of channels 0, 1 or 2, 3, head and lane % 4: tiles of an
-     * instruction. In shared memory. */
+    /* [quarter, word][channels 0, 1 or 2, 3][head][lane % 4]: 8 x 8 matrices for ldmatrix */
     uint32_t near[4 * n_word][2][SHARE_ROWS][4], rest[4 * n_word][2][SHARE_ROWS][4];
 };
 
-/* What the queries of a quarter are multiplied by, so that their products with its codes are alike.
- * What rounding to halves leaves of those must be a number, and the largest query finite. */
+/* What queries of a quarter are multiplied by, so that their products with its codes have one
+ * scale. Residuals must be representable and the largest query finite. */
 #define SHARE_PRESCALE 4.0f
 static __device__ __forceinline__ constexpr float share_prescale(uint32_t quarter)
 {
@@ -51,13 +52,14 @@ static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t wo
     return quarter * (D / 4) + j * (D / 16) + word * 4;
 }
 
-/* Of heads g0 .. g0 + SHARE_ROWS - 1, by all threads of a block: queries, and rows. */
+/* Loads the queries of heads g0 to g0 + SHARE_ROWS - 1, and fills their rows; all threads of a
+ * block. */
 template <uint32_t D>
 static __device__ void share_heads_load(struct share_query<D> *to, const struct share_block &b,
                                         uint32_t g0)
 {
     constexpr uint32_t n_word = D / 64;
-    __syncthreads(); /* nobody reads those of the heads before any more */
+    __syncthreads(); /* the last heads' queries have been read */
     if (threadIdx.x < SHARE_ROWS) {
         const struct choose_head h = choose_head_of(g0 + threadIdx.x, b.group, b.n_lane);
         const struct op_share_planes &op = b.of[h.lane_i].at;
@@ -87,7 +89,7 @@ static __device__ void share_heads_load(struct share_query<D> *to, const struct 
 
 /* ---- Pages ---- */
 
-/* N words that lie together at a multiple of their bytes, or of 16. */
+/* N words in the widest loads; aligned to their size or 16 bytes. */
 template <uint32_t N>
 static __device__ __forceinline__ void share_load(uint32_t (&to)[N], const uint8_t *from)
 {
@@ -105,10 +107,9 @@ static __device__ __forceinline__ void share_load(uint32_t (&to)[N], const uint8
     }
 }
 
-/* What goes with all tokens of a page, its steps being met in the middle of what the codes leave
- * open, in powers of two: base[2 e + k] of head r0 + lane / 4 + 8 e and page 2 (lane % 4) + k.
- * FEW: of 8 heads, what their rounding leaves in the place of others. `mins`: where those of page
- * lane / 4 are, and behind them its steps. */
+/* The logit part common to all tokens of a page, q (min + 31.5 step), in exponents of 2: base[2 e +
+ * k] for head r0 + lane / 4 + 8 e and page 2 (lane % 4) + k. FEW: 8 heads, whose residuals take the
+ * other rows of A. mins: minima of page lane / 4, followed by its steps. */
 template <uint32_t D, bool FEW>
 static __device__ __forceinline__ void share_base(float base[4], const struct share_query<D> &query,
                                                   uint32_t r0, const uint8_t *mins)
@@ -116,7 +117,7 @@ static __device__ __forceinline__ void share_base(float base[4], const struct sh
     constexpr uint32_t n_word = D / 64, n_e = FEW ? 1 : 2;
     const uint32_t lane = threadIdx.x % 32, tile = lane / 8;
     const uint32_t row = FEW ? min(r0 + lane % 8, SHARE_ROWS - 1) : tile % 2 * 8 + lane % 8;
-    const uint32_t left = (uint32_t)sizeof query.near; /* what rounding leaves lies behind */
+    const uint32_t left = (uint32_t)sizeof query.near; /* residuals follow */
     const uint32_t q = smem_address(query.near[0][tile / 2][row]) + (FEW ? tile % 2 * left : 0);
 #pragma unroll
     for (uint32_t i = 0; i < 2 * n_e; i++) base[i] = 0;
@@ -145,14 +146,14 @@ static __device__ __forceinline__ void share_base(float base[4], const struct sh
     }
 }
 
-/* A lane's codes of four tokens of a page: pairs of channels, the byte of each at the same place.
- */
+/* A lane's codes of four tokens: pairs of channels, with a byte of each in the same place. */
 template <uint32_t D> struct share_codes {
     static constexpr uint32_t n_word = D / 64;
     uint32_t pair[4][n_word][2];
 };
 
-/* Where a byte of a plane lies in shared memory: tokens that are read together lie apart. */
+/* Byte offsets of a plane in shared memory are swizzled, so that tokens read together lie in
+ * different banks. */
 static __device__ __forceinline__ uint32_t share_swizzle(uint32_t at)
 {
     return at ^ (at >> 2 & 64);
@@ -172,18 +173,18 @@ static __device__ __forceinline__ void share_unpack(struct share_codes<D> &to, c
     }
 }
 
-#define SHARE_BITS(s) (0x00030003u << 2 * (s)) /* of a quarter's codes */
+#define SHARE_BITS(s) (0x00030003u << 2 * (s)) /* selects the codes of quarter s */
 
-/* A lane has four tokens of a page as a column of instructions: two of each second pair. What comes
- * of these is of eight neighbours, from 8 (lane % 4) on. */
+/* The tokens of a lane as a column of B, chosen so that its results are of eight neighbours, from 8
+ * (lane % 4) on. */
 static __device__ __forceinline__ uint32_t share_token(uint32_t i)
 {
     const uint32_t column = threadIdx.x % 32 / 4;
     return column / 2 * 8 + i * 2 + column % 2;
 }
 
-/* Products of a page's codes and weights of 16 rows: c[i][2 e + k] of row lane / 4 + 8 e and
- * token 8 (lane % 4) + 2 i + k. */
+/* Products of a page's codes with 16 rows: c[i][2 e + k] for row lane / 4 + 8 e and token 8 (lane %
+ * 4) + 2 i + k. SWIZZLED: the plane is in shared memory. */
 template <uint32_t D, bool SWIZZLED>
 static __device__ __forceinline__ void share_page(float c[4][4], const struct share_query<D> &query,
                                                   const uint8_t *plane, const uint8_t *steps)
@@ -217,8 +218,8 @@ static __device__ __forceinline__ void share_page(float c[4][4], const struct sh
     }
 }
 
-/* Weights of codes: queries of the row of column lane / 4 times a page's steps. `q`: where that of
- * column lane % 8 is, of pair lane / 8 of channels. */
+/* Weights of codes as B fragments: the query of column lane / 4 times the page's steps. q: the
+ * shared address for ldmatrix, column lane % 8 and pair lane / 8 of channels. */
 template <uint32_t D>
 static __device__ __forceinline__ void share_weights(uint32_t (&by)[4][D / 32], uint32_t q,
                                                      const uint8_t *steps)
@@ -241,9 +242,8 @@ static __device__ __forceinline__ void share_weights(uint32_t (&by)[4][D / 32], 
     }
 }
 
-/* The same products, tokens being the rows and rows columns: c[h][2 e + k] of token lane / 4 +
- * 16 h + 8 e and row 2 (lane % 4) + k, to which this lane's weights `by` belong as column lane / 4.
- */
+/* The transposed products, with tokens as rows: c[h][2 e + k] for token lane / 4 + 16 h + 8 e and
+ * column 2 (lane % 4) + k. */
 template <uint32_t D>
 static __device__ __forceinline__ void
 share_page_transposed(float c[2][4], const uint32_t (&by)[4][D / 32], const uint8_t *plane)
@@ -270,10 +270,10 @@ share_page_transposed(float c[2][4], const uint32_t (&by)[4][D / 32], const uint
             }
 }
 
-/* Products are in units of it, in powers of two. */
+/* From a product to an exponent of 2. */
 #define SHARE_UNIT ((float)(1u << 24) / SHARE_PRESCALE * LOG2E)
 
-/* Over the four lanes that have a head's numbers; all of them get it. */
+/* Reductions over the four lanes that hold one head; all of them get the result. */
 static __device__ __forceinline__ float share_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -286,12 +286,13 @@ static __device__ __forceinline__ float share_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-#define SHARE_ONES 0x3c003c00u /* two halves */
+#define SHARE_ONES 0x3c003c00u /* 1.0 twice, in f16 */
 
-/* Powers of the eight logits of each head e that a lane has, less the largest one of the page, as
- * halves and then as bytes to exps[e] unless that is NULL: makes that, of products alone, and the
- * page's sum, which is a product with ones. The sum is NaN if one is not finite: then the page's
- * step or the query is not, and some products are NaN or all infinite. */
+/* Exponentials of the eight logits that a lane has of each head e, relative to the page's largest:
+ * as f16, summed by a product with ones, and stored as bytes to exps[e] unless that is NULL.
+ * made[e] gets the largest, without `base`, and the sum. The sum is NaN if a logit is not finite:
+ * then the page's step or the query is not finite, and some products are NaN or all are infinite.
+ */
 static __device__ __forceinline__ void
 share_exponentials(struct exp_sum made[2], uint8_t *const exps[2], uint32_t at, const float c[4][4])
 {

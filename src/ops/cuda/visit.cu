@@ -1,18 +1,21 @@
-/* visit.cu: pages visited in the order of their votes until enough of the attention has been seen
- * (op_lane_visit), all teams of a list in two launches: the first puts them in order
- * (visit_order.cu), the second visits in rounds, each as long as all before it together. Blocks
- * take pieces of a round as they come and sum up the logits of the pages, products of matrix
- * instructions; the one that is done last looks at all places of the round at which it could stop,
- * side by side and in f64, so that the same pages are visited as on a CPU, and opens the next one.
- * All stop when one finds enough. A team has blocks of its own, which wait for its rounds; when it
- * is over, they take pieces of others, so that few teams that read much have all of them.
+/* visit.cu: visits pages in the order of their votes until enough of the attention has been seen
+ * (op_lane_visit, for psa).
  *
- * Attention reads what is marked afterwards, by lists: a visit reads keys alone, which are read
- * again then, and those of the last round behind the last page for nothing: at most as many as were
- * visited, or as the first round has. All are told in n_line. Proofs, and keys that wait for a
- * turned query, have no kernel here. `sum` holds the sums of the page at each place, and behind
- * them those of the own page; `seen` and `guess` are of the rounds that are over; k, v, value and
- * spare are not looked at. */
+ * Two launches for all teams of a list: visit_order.cu sorts the pages, rounds_kernel visits them
+ * in rounds, each as long as all before it together. In a round, blocks claim pieces and compute
+ * for each page and query head ln sum exp(logit) by m16n8k16, with query heads and their residuals
+ * as the rows; keys are read from global memory directly, as each is used once. The block that
+ * completes a round evaluates the stopping rule after every page of it, in f64 and side by side, so
+ * the pages visited are those of a CPU, and opens the next round or ends the team. Each team has
+ * blocks of its own that wait for its rounds; when it has finished, they help other teams, so that
+ * few teams that read much get the whole GPU. Only resident blocks are launched, so waiting keeps
+ * none out.
+ *
+ * Visits read keys only; attention reads the marked pages again. Keys of a round after the last
+ * page taken were read in vain: at most as many as were visited, or as the first round has. All are
+ * counted in n_line. Proofs, and keys behind segments with an offset, are refused. Scratch of the
+ * op: `sum` has the log sums of the page at each place and then of the own page, `seen` and `guess`
+ * belong to finished rounds; k, v, value and spare are not used. */
 #include "ops/cuda/attn.cuh"
 #include "ops/cuda/depot.cuh"
 #include "ops/cuda/marked.cuh"
@@ -20,16 +23,16 @@
 
 #define WARPS       VISIT_WARPS
 #define THREADS     (32 * WARPS)
-#define TEAM_BLOCKS 2u /* of a multiprocessor, of all teams: who waits is in nobody's way */
-#define EACH        8u /* places that a thread looks at */
+#define TEAM_BLOCKS 2u /* resident blocks of a multiprocessor, of all teams */
+#define EACH        8u /* places of a thread in the stopping rule */
 #define CHECKS      (32 * EACH)
-#define MARKED      16u /* pages of a thread that lists what is marked */
+#define MARKED      16u /* pages of a thread in list_marked */
 
 static_assert(VISIT_MOST <= 32 * WARPS && VISIT_MOST % WARPS == 0, "a warp looks them up at once");
 
 /* ---- Sums ---- */
 
-/* Rows of A of four channels: heads' queries as halves, and what that leaves. */
+/* A fragments of four channels: queries in 16 bits, and their residuals. */
 template <int H> static __device__ __forceinline__ void query_rows(uint32_t a[4], const float w[4])
 {
     a[0] = half_pack<H>(w[0], w[1]);
@@ -38,7 +41,7 @@ template <int H> static __device__ __forceinline__ void query_rows(uint32_t a[4]
     a[3] = half_residual<H>(w[2], w[3], a[2]);
 }
 
-/* Channels c .. c + 3 of a head's query; nothing behind the group. */
+/* Channels c to c + 3 of a head's query; zeros beyond the group. */
 template <uint32_t D>
 static __device__ __forceinline__ void query_load(float w[4], const struct op_lane_visit &op,
                                                   uint32_t head, uint32_t c)
@@ -48,18 +51,18 @@ static __device__ __forceinline__ void query_load(float w[4], const struct op_la
     w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
 }
 
-/* The queries of eight heads as rows of instructions, for keys in rows: of four channels of each 32
- * and thread. */
+/* The queries of eight heads as A fragments, for keys in 16-bit rows: two for each 32 channels and
+ * lane. */
 template <uint32_t D> struct visit_query {
     uint4 row[D / 32][2][32];
 };
 
-/* By all threads of a block. */
+/* Packs the queries of the heads from g0 on; all threads of a block. */
 template <int H, uint32_t D>
 static __device__ void query_pack(struct visit_query<D> *to, const struct op_lane_visit &op,
                                   uint32_t g0)
 {
-    __syncthreads(); /* nobody reads those before any more */
+    __syncthreads(); /* the last queries have been read */
     for (uint32_t i = threadIdx.x; i < D * 2; i += THREADS) {
         const uint32_t lane = i % 32, half = i / 32 % 2, b = i / 64;
         float w[4];
@@ -71,14 +74,14 @@ static __device__ void query_pack(struct visit_query<D> *to, const struct op_lan
     __syncthreads();
 }
 
-/* Products of eight heads' queries and the keys of a page, by a warp: of head lane / 4, tokens
- * 8 i + 2 (lane % 4) and the one behind it. Lane j of four takes 8 channels of each 32 of a row, so
- * that it reads 16 bytes at once. */
+/* Products of eight query heads with a page of 16-bit keys; by a warp: x[i] for head lane / 4 and
+ * tokens 8 i + 2 (lane % 4) and the next. Lane j of four takes 8 channels of each 32 of a row, one
+ * 16-byte load. */
 template <int H, uint32_t D>
 static __device__ __forceinline__ void dot_rows(float x[4][2], const struct visit_query<D> *query,
                                                 const uint8_t *rows)
 {
-    constexpr uint32_t n_tile = D > 128 ? 2 : 4; /* whose keys are under way together */
+    constexpr uint32_t n_tile = D > 128 ? 2 : 4; /* tiles of 8 keys in flight together */
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
 #pragma unroll
     for (uint32_t first = 0; first < 4; first += n_tile) {
@@ -107,7 +110,7 @@ static __device__ __forceinline__ void dot_rows(float x[4][2], const struct visi
     }
 }
 
-/* Words of a row that lie behind each other, read together. */
+/* N adjacent words, read by one load. */
 template <uint32_t N> struct words {
     uint32_t at[N];
 };
@@ -127,8 +130,8 @@ static __device__ __forceinline__ struct words<N> words_load(const uint8_t *from
     return w;
 }
 
-/* The same of a q8 page: codes are exact as halves, and steps are multiplied into the queries. Lane
- * j takes the bytes of its D / 64 words of a plane, which have channels of all quarters. */
+/* The same for a q8 page. Codes are exact in f16, and steps are multiplied into the queries. Lane j
+ * takes the D / 64 words of its part of each plane, which have channels of all four quarters. */
 template <uint32_t D>
 static __device__ __forceinline__ void dot_codes(float x[4][2], const struct op_lane_visit &op,
                                                  const uint8_t *page, uint32_t g0)
@@ -175,8 +178,8 @@ static __device__ __forceinline__ void dot_codes(float x[4][2], const struct op_
         x[i][0] = base + (c[i][0] + c[i][2]), x[i][1] = base + (c[i][1] + c[i][3]);
 }
 
-/* ln of the sum of exp over the first n_tok of a page's logits, of head lane / 4; NaN if one of
- * them is not finite. */
+/* ln sum exp over the first n_tok logits of a page, for head lane / 4; NaN if one of them is not
+ * finite. */
 static __device__ inline float page_log_sum(const float x[4][2], uint32_t n_tok)
 {
     const uint32_t j = threadIdx.x % 4;
@@ -199,8 +202,8 @@ static __device__ inline float page_log_sum(const float x[4][2], uint32_t n_tok)
     return most + logf(sum);
 }
 
-/* The log sums of a page's first n_tok tokens for the query heads from g0 on, by a warp; `own`: of
- * rows of 16 bits. Returns whether they are finite. */
+/* The log sums of a page for the query heads from g0 on; by a warp. own: the row's own page, of
+ * 16-bit rows. Returns whether they are finite. */
 template <int F, uint32_t D>
 static __device__ bool sum_page(float *out, const struct op_lane_visit &op,
                                 const struct visit_query<D> *query, uint32_t g0,
@@ -221,8 +224,8 @@ static __device__ bool sum_page(float *out, const struct op_lane_visit &op,
     return !__any_sync(~0u, is_head && !isfinite(sum));
 }
 
-/* Places from .. end - 1 of a piece and, if `own`, the own page, of one lane and its heads from g0
- * on: a warp takes every WARPS-th, and looks up where all of them are together. */
+/* Visits places [from, end) of one lane, and the own page if `own`, for the heads from g0 on. A
+ * warp takes every WARPS-th place; all lookups are done at once. */
 template <int F, uint32_t D>
 static __device__ void sum_places(const struct op_lane_visit &lane, const uint32_t *order,
                                   const struct visit_query<D> *query, uint32_t g0,
@@ -243,8 +246,7 @@ static __device__ void sum_places(const struct op_lane_visit &lane, const uint32
         atomicMin(&lane.state->bad_from, 0u);
 }
 
-/* Places from .. end - 1 of a team and, if `own`, the own pages. `packed`: of whose heads the
- * queries are. */
+/* Visits places [from, end) of a team. packed: whose queries are in shared memory. */
 template <int F, uint32_t D>
 static __device__ void sum_piece(const struct op_lane_visit *list, uint32_t team,
                                  struct visit_query<D> *query, uint32_t *packed,
@@ -263,12 +265,13 @@ static __device__ void sum_piece(const struct op_lane_visit *list, uint32_t team
 
 /* ---- Looks ---- */
 
-/* Of the looks after EACH visits of each thread of a warp: shares of the query heads. */
+/* Evaluations of the stopping rule after EACH places of a thread: sum and least of the query heads'
+ * shares of the attention seen. */
 struct visit_shares {
     double sum[EACH], least[EACH];
 };
 
-/* The least x of the threads before this one. */
+/* Exclusive minimum over a warp. */
 static __device__ inline double warp_exclusive_min(double x)
 {
     const uint32_t t = threadIdx.x % 32;
@@ -280,8 +283,7 @@ static __device__ inline double warp_exclusive_min(double x)
     return t == 0 ? INFINITY : before;
 }
 
-/* exp(guess) by the pages since the look before, which are n_end places behind the first at least.
- */
+/* exp(guess): the mean over the pages since the last evaluation; `place` is at least n_end. */
 static __device__ inline double mean_of_last(const struct op_lane_visit &lane, uint32_t g,
                                              uint32_t place, uint32_t n_end, double most)
 {
@@ -292,7 +294,8 @@ static __device__ inline double mean_of_last(const struct op_lane_visit &lane, u
     return sum / n;
 }
 
-/* all / (all + rest), by Newton's steps from a float where that has room: many of them overlap. */
+/* all / (all + rest), by Newton iterations from a float where the range allows it, as many of them
+ * overlap. */
 static __device__ inline double share_of(double all, double rest)
 {
     const double whole = all + rest;
@@ -302,14 +305,14 @@ static __device__ inline double share_of(double all, double rest)
     return whole > 1e-30 && whole < 1e30 ? all * by : all / whole;
 }
 
-/* What pages that were not seen have, if those that were have `seen`, by votes. */
+/* The attention not yet seen, if the seen part has the share `told` of the votes. */
 static __device__ inline double rest_by_vote(double seen, float told)
 {
     return told > 0 ? seen * (1 / (double)told - 1) : INFINITY;
 }
 
-/* Adds the shares of one query head after each of CHECKS visits from `first` on; by a warp. Sums
- * are of exp(x - most), so one exponential for each page is enough. `told`: of the team. */
+/* Adds one query head's shares after each of CHECKS places from r.from on; by a warp. Sums are
+ * relative to exp(most), so one exponential a page is enough. told: the team's shares of votes. */
 static __device__ void check_head(struct visit_shares *to, const struct op_lane_visit &lane,
                                   const float *told, uint32_t g, const struct visit_round &r,
                                   uint32_t n_end)
@@ -334,7 +337,7 @@ static __device__ void check_head(struct visit_shares *to, const struct op_lane_
            least = fmin(guess, warp_exclusive_min(low));
     const double own_mass = exp(own - most);
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) { /* no branch but by what is left: all are under way */
+    for (uint32_t i = 0; i < EACH; i++) { /* no divergent branches: all iterations overlap */
         const uint32_t place = at + i;
         const bool is = place < end, counts = is && place + 1 < bad_from;
         all += e[i];
@@ -358,7 +361,7 @@ static __device__ void check_head(struct visit_shares *to, const struct op_lane_
     s->guess[g] = least;
 }
 
-/* Whether the look after the visit at a place finds enough; there is one after each step. */
+/* Whether the rule stops after the visit at a place; it is evaluated once in each step. */
 static __device__ bool has_enough(const struct op_lane_visit *op, const double (*sum)[CHECKS],
                                   const double (*least)[CHECKS], uint32_t i, uint32_t place)
 {
@@ -375,8 +378,8 @@ static __device__ bool has_enough(const struct op_lane_visit *op, const double (
     return n == 0 || (op->by_mean ? all / n : low) > op->mass;
 }
 
-/* Looks after every visit of the round; returns how many pages are visited then, and whether that
- * is enough. */
+/* Evaluates the rule after every place of the round. Returns how many places are visited in all;
+ * *done: that is enough. */
 static __device__ uint32_t check_round(const struct op_lane_visit *op, const struct visit_round &r,
                                        bool *done)
 {
@@ -385,7 +388,7 @@ static __device__ uint32_t check_round(const struct op_lane_visit *op, const str
     const uint32_t t = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t n_end = op->begin + op->n_page - op->end;
     if (threadIdx.x == 0) stop = UINT32_MAX;
-    __syncthreads(); /* a round of no pages reads it, too */
+    __syncthreads(); /* also before a round without pages */
     for (uint32_t first = r.from; first < r.end; first += CHECKS) {
         struct visit_shares mine;
 #pragma unroll
@@ -410,7 +413,7 @@ static __device__ uint32_t check_round(const struct op_lane_visit *op, const str
 
 /* ---- Pieces ---- */
 
-/* Pages at places from .. at - 1 are visited. */
+/* Marks the pages of places [r.from, at) and counts them. */
 static __device__ void end_round(const struct op_lane_visit *op, const struct page_geom &g,
                                  const struct visit_round &r, uint32_t at)
 {
@@ -420,7 +423,7 @@ static __device__ void end_round(const struct op_lane_visit *op, const struct pa
     for (uint32_t i = threadIdx.x; i < n * op->n_member; i += THREADS)
         op[i / n].mask[op->order[r.from + i % n]] = ~0u;
     for (uint32_t m = threadIdx.x; m < op->n_member; m += THREADS) {
-        struct op_lane_result *to = op[m].result; /* rounds are of different blocks */
+        struct op_lane_result *to = op[m].result; /* different blocks may end different rounds */
         atomicAdd(&to->n_line, (r.end - r.from) * (uint32_t)(keys / 64));
         atomicAdd(&to->n_visit, n);
         atomicAdd(&to->n_chosen, n_step * PAGE_TOK);
@@ -428,7 +431,7 @@ static __device__ void end_round(const struct op_lane_visit *op, const struct pa
     }
 }
 
-/* A piece that a block has taken; OPEN_OVER: there will be none. */
+/* A claimed piece; round OPEN_OVER: there are no more. */
 struct visit_piece {
     uint32_t team, round, i;
 };
@@ -443,7 +446,7 @@ static __device__ inline uint32_t load_open(const struct op_lane_visit &op)
     return *(volatile const uint32_t *)&op.state->n_left;
 }
 
-/* Whether this thread gets a piece of the team's. */
+/* Tries to claim a piece of the team's open round; by one thread. */
 static __device__ inline bool claim_piece(struct visit_piece *to, const struct op_lane_visit *list,
                                           uint32_t team)
 {
@@ -453,7 +456,8 @@ static __device__ inline bool claim_piece(struct visit_piece *to, const struct o
     return true;
 }
 
-/* The same of team's own block, which waits for the next round; false: it is over. */
+/* Claims a piece for one of the team's own blocks, which wait for the next round. false: the team
+ * has finished. */
 static __device__ bool claim_own(struct visit_piece *to, const struct op_lane_visit *list,
                                  uint32_t team)
 {
@@ -465,8 +469,8 @@ static __device__ bool claim_own(struct visit_piece *to, const struct op_lane_vi
     return true;
 }
 
-/* Looks for a piece of any of the n teams, from `first` on, by a warp: whether one of them is not
- * over. */
+/* Tries to claim a piece of any of the n teams, starting at `first`; by a warp. Returns whether a
+ * team is unfinished. */
 static __device__ bool claim_any(struct visit_piece *to, const struct op_lane_visit *list,
                                  uint32_t n, uint32_t first, bool *taken)
 {
@@ -486,11 +490,11 @@ static __device__ bool claim_any(struct visit_piece *to, const struct op_lane_vi
     return goes_on;
 }
 
-/* The block's next piece: of its own team, and when that is over of any other. */
+/* The block's next piece: of its own team, and when that has finished of any other. */
 static __device__ bool next_piece(struct visit_piece *to, const struct op_lane_visit *list)
 {
     const uint32_t own = blockIdx.y, n = gridDim.y;
-    __syncthreads(); /* nobody reads the piece before any more */
+    __syncthreads(); /* the last piece has been read */
     if (threadIdx.x < 32) {
         bool taken = threadIdx.x == 0 && list[own].n_member > 0 && claim_own(to, list, own);
         taken = __any_sync(~0u, taken);
@@ -503,8 +507,8 @@ static __device__ bool next_piece(struct visit_piece *to, const struct op_lane_v
     return to->round != OPEN_OVER;
 }
 
-/* Whether this block has done the last of a round's pieces, and can read what the others have
- * written for it. `tally` counts those that are done. */
+/* True in the block that completes the last of a round's pieces, which may then read what the
+ * others have written. `tally` counts completed pieces. */
 static __device__ bool ends_round(const struct op_lane_visit *op, uint32_t n_piece)
 {
     __shared__ uint32_t n_done;
@@ -516,7 +520,7 @@ static __device__ bool ends_round(const struct op_lane_visit *op, uint32_t n_pie
     return n_done == n_piece;
 }
 
-/* Lists what a team's lanes have marked. */
+/* Makes the lists of a team's lanes. */
 static __device__ void list_team(const struct op_lane_list *list, uint32_t n_member,
                                  const struct page_lines *lines)
 {
@@ -531,8 +535,9 @@ static __device__ void list_team(const struct op_lane_list *list, uint32_t n_mem
 
 struct visit_call {
     struct page_geom geom;
-    const struct op_lane_visit *list; /* [n] on the device, of n_page at most */
-    const struct op_lane_list *made;  /* [n] lists of the same lanes; NULL: others make them */
+    const struct op_lane_visit *list; /* [n] on the device, with n_page pages at most */
+    const struct op_lane_list
+        *made; /* [n] lists of the same lanes; NULL: another launch makes them */
     uint32_t n, n_page;
 };
 
@@ -542,7 +547,7 @@ static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
 {
     __shared__ struct visit_query<D> query;
     __shared__ struct visit_piece piece;
-    __shared__ struct page_lines lines; /* lanes look up different words */
+    __shared__ struct page_lines lines; /* in shared memory, as threads look up different entries */
     uint32_t packed = UINT32_MAX;
     list_open_lines(&lines, all_lines);
     kernel_begin();
@@ -563,7 +568,7 @@ static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
     }
 }
 
-/* Blocks of a team: as many as it has pieces, up to its share of those that a GPU has at once. */
+/* Blocks of a team: as many as it has pieces, up to its share of the resident blocks. */
 static uint32_t count_blocks(const struct cuda_device *d, uint32_t n_page, uint32_t n_team)
 {
     const uint32_t n = n_page / WARPS + 1;
@@ -583,7 +588,7 @@ template <int F> static visit_kernel kernel_of_form(uint32_t head_dim)
     }
 }
 
-/* NULL: there is none. */
+/* NULL: there is no kernel. */
 static visit_kernel kernel_of(const struct page_geom *g)
 {
     switch (attn_form_of(g)) {
@@ -626,7 +631,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
     return visit(d, c, no_lines);
 }
 
-/* What the last launch was asked, if it visits. */
+/* The arguments of the last recorded launch, if it is one of visits. */
 static const void *last_visit(const struct cuda_device *d)
 {
     static const visit_kernel all[] = {
@@ -639,7 +644,7 @@ static const void *last_visit(const struct cuda_device *d)
     return last;
 }
 
-/* Before lists, whether their lanes are those of the visits that were noted last. */
+/* Called for lists: whether their lanes are those of the visits recorded last. */
 bool choose_list_visited(struct cuda_device *d, const struct op_lane_list *op,
                          const struct op_lane_list *staged, uint32_t n)
 {
@@ -654,6 +659,6 @@ bool choose_list_visited(struct cuda_device *d, const struct op_lane_list *op,
             return false;
     queue_drop_last(d);
     c.made = staged;
-    (void)visit(d, c, *op->lines); /* a failure is remembered */
+    (void)visit(d, c, *op->lines); /* the device remembers a failure */
     return true;
 }

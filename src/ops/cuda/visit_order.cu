@@ -1,25 +1,30 @@
-/* visit_order.cu: pages in the order of their votes, for visits (op_lane_visit), by a block for
- * each team. Pages are dealt into bins, equal parts of the range of the votes' bits, so that few
- * are in one even if all are much alike, and a page's place is the number of those in higher bins
- * and of those before it in its own.
+/* visit_order.cu: sorts a team's pages by their votes, descending, and plans the first round of
+ * visits (op_lane_visit).
  *
- * How long the first round is follows from votes, too. Where they tell what is left, they also tell
- * how many pages are enough in any case, the row's own page having no vote: the first round is as
- * long, and the last. Else it is as long as leaves twice what may be left, by votes and by what the
- * own page has beside all others; mostly that is enough, as the least page that was seen, which
- * those left are taken for, is less than they are. */
+ * One block of 1024 threads has a team. It is a bucket sort on integer keys: bins are equal parts
+ * of the keys' range, each bin is divided into as many parts as it has pages, and a page's place in
+ * its part is found by comparing it with the few others there. So few are compared even if all
+ * votes are much alike. Shared memory holds the bins and, for up to ORDER_NEAR pages, keys, groups
+ * and parts; else those are in scratch. Ties go to the lower page, so the order does not depend on
+ * atomics.
+ *
+ * The first round: if votes also tell what is left (OP_REST_VOTE), they tell how many pages suffice
+ * in any case, as the own page has no vote, and the first round has that many and is the last.
+ * Otherwise it leaves twice the allowed rest, by the votes and by what the own page has beside all
+ * others; that mostly suffices, because pages not seen are taken to be like the least one seen,
+ * which is less than they are by votes. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/visit.cuh"
 
 #define FIRST      256u        /* pages of a first round, at most: more are seldom visited */
-#define ORDER      1024u       /* threads */
-#define ORDER_BITS 12u         /* that a range is divided by, or one less */
-#define ORDER_BINS (5 * ORDER) /* with one for what is below 0 */
-#define ORDER_EACH 4u          /* pages whose votes a thread reads together */
+#define ORDER      1024u       /* threads of the block */
+#define ORDER_BITS 12u         /* bits of a bin's number within the range */
+#define ORDER_BINS (5 * ORDER) /* the last bin is for votes below 0 */
+#define ORDER_EACH 4u          /* votes of a thread in flight */
 #define ORDER_ZERO 0x80000000u /* the key of a vote of 0, which many pages may have */
-#define ORDER_OWN  10240u      /* bytes of shared memory that a block has anyway */
+#define ORDER_OWN  10240u      /* bytes of static shared memory */
 
 static_assert(ORDER_BINS > 1u << ORDER_BITS, "each has a bin");
 static_assert(ORDER == 32 * PAGE_TOK, "a warp for each token of a page");
@@ -27,10 +32,10 @@ static_assert(ORDER == 32 * PAGE_TOK, "a warp for each token of a page");
 struct order_call {
     struct choose_folds folds;
     const struct op_lane_visit *list;
-    uint32_t n_near;  /* pages whose keys have room in shared memory; 0: they have none */
-    uint32_t n_block; /* that visit, of each team */
+    uint32_t n_near;  /* pages with their keys in shared memory; 0: none */
+    uint32_t n_block; /* visiting blocks of a team */
     uint32_t head_dim;
-    sac_kv_type type; /* of 16 bits, of own pages */
+    sac_kv_type type; /* 16-bit type of own pages */
 };
 
 /* ---- Votes ---- */
@@ -42,7 +47,7 @@ static __device__ void begin_lane(const struct op_lane_visit &op)
     if (threadIdx.x == 0) s->bad_from = op.result->n_bad ? 0 : UINT32_MAX;
 }
 
-/* A page's votes by all lanes of the team that have some. */
+/* A page's votes, summed over the lanes of the team that have finite ones. */
 static __device__ inline float team_vote(const struct op_lane_visit *op, uint32_t page)
 {
     float sum = 0;
@@ -52,8 +57,7 @@ static __device__ inline float team_vote(const struct op_lane_visit *op, uint32_
     return sum;
 }
 
-/* Where votes come from: the shares of a lane's pages, by the logs of their heads' powers, or NULL:
- * they are there. */
+/* The shares from which votes are made, with the heads' logs; `of` NULL: votes are in memory. */
 struct order_from {
     const struct op_lane_shares *of;
     float log[OP_GROUP_MAX];
@@ -61,10 +65,10 @@ struct order_from {
 
 /* ---- Order ---- */
 
-/* The keys of what is above 0, from `low` to `high`; below 0 is a bin of its own. */
+/* The range of the keys above 0; below 0 there is one bin. */
 struct order_range {
     uint32_t low, high;
-    bool zeros; /* there are such beside them */
+    bool zeros; /* some votes are 0 */
 };
 
 static __device__ inline uint32_t order_shift(const struct order_range &r)
@@ -78,8 +82,8 @@ static __device__ inline uint32_t order_bin(uint32_t key, const struct order_ran
     return key < ORDER_ZERO ? 0 : 1 + ((key - r.low) >> order_shift(r));
 }
 
-/* A key's place among the parts of all bins, the highest first: a bin has as many equal parts as
- * pages. `bin` [ORDER_BINS]: where each begins. */
+/* The part of a key, counted from the highest: a bin has as many equal parts as pages. bin
+ * [ORDER_BINS]: where each bin begins. */
 static __device__ inline uint32_t order_part(uint32_t key, const struct order_range &r,
                                              const uint32_t *bin)
 {
@@ -89,8 +93,8 @@ static __device__ inline uint32_t order_part(uint32_t key, const struct order_ra
     return bin[b - 1] - 1 - (uint32_t)((uint64_t)in * (bin[b - 1] - first) >> shift);
 }
 
-/* Reads or makes the votes of all pages; keys of those between the ends go to memory. By all
- * threads; returns the keys' range. */
+/* Reads or makes all votes and stores the keys of the pages between the ends; all threads. Returns
+ * the keys' range. */
 static __device__ struct order_range read_votes(const struct op_lane_visit *op,
                                                 const struct order_from &from, uint32_t *key)
 {
@@ -130,7 +134,7 @@ static __device__ struct order_range read_votes(const struct op_lane_visit *op,
     return all;
 }
 
-/* Where bins begin, the highest first, from how many are in each; returns the number of all. */
+/* Turns the bins' counts into offsets, the highest bin first; returns the total. */
 static __device__ uint32_t place_bins(uint32_t *bin, uint32_t *room)
 {
     constexpr uint32_t each = ORDER_BINS / ORDER;
@@ -146,7 +150,7 @@ static __device__ uint32_t place_bins(uint32_t *bin, uint32_t *room)
     return all;
 }
 
-/* The same of n parts. */
+/* The same for n parts. */
 static __device__ void place_parts(uint32_t *part, uint32_t n, uint32_t *room)
 {
     const uint32_t each = (n + ORDER - 1) / ORDER;
@@ -161,8 +165,8 @@ static __device__ void place_parts(uint32_t *part, uint32_t n, uint32_t *room)
     }
 }
 
-/* The place of page i among those in its part, whose ends are known: those of higher votes are
- * before it, then those of lower numbers. */
+/* The place of page i: pages of its part with higher keys come first, then those with lower
+ * numbers. part[] holds the parts' ends by now. */
 static __device__ uint32_t place_in_part(const uint32_t *key, const uint32_t *grouped,
                                          const uint32_t *part, uint32_t at, uint32_t i)
 {
@@ -175,8 +179,8 @@ static __device__ uint32_t place_in_part(const uint32_t *key, const uint32_t *gr
     return place;
 }
 
-/* Votes of 0 have a place of their own, behind all bins but the last: the n of them that are before
- * a page are counted as the block goes through the pages. Returns their number. */
+/* Places pages with a vote of 0 in the order of their numbers, from `first` on; returns how many
+ * there are. */
 static __device__ uint32_t place_zeros(const struct op_lane_visit *op, const uint32_t *key,
                                        uint32_t n, uint32_t first, uint32_t *room)
 {
@@ -193,7 +197,7 @@ static __device__ uint32_t place_zeros(const struct op_lane_visit *op, const uin
 
 /* ---- The first round ---- */
 
-/* The sum of x over the threads before this one, and of all. */
+/* Exclusive sum over the block in double, and the total. */
 static __device__ double block_exclusive_votes(double x, double *all)
 {
     __shared__ double warp_sum[ORDER / 32];
@@ -208,8 +212,7 @@ static __device__ double block_exclusive_votes(double x, double *all)
     return before;
 }
 
-/* Logits of the own page's tokens, each by a warp, for a head at a time; `logs` [PAGE_TOK][group].
- */
+/* Logits of the own page's tokens for all heads, a token for each warp: logit [PAGE_TOK][group]. */
 static __device__ void own_logits(float *logit, const struct op_lane_visit &op,
                                   const struct order_call &c)
 {
@@ -226,8 +229,7 @@ static __device__ void own_logits(float *logit, const struct op_lane_visit &op,
     }
 }
 
-/* What share of a head's attention other pages than the own one have, by the log of their powers.
- */
+/* The share of a head's attention on pages other than the own one, from the log of their sum. */
 static __device__ inline float share_beside(const float *logit, const struct op_lane_visit &op,
                                             uint32_t g, float log)
 {
@@ -238,7 +240,7 @@ static __device__ inline float share_beside(const float *logit, const struct op_
     return 1 / (1 + own);
 }
 
-/* The same of the heads' mean, or of the one that has most. */
+/* The mean of these over the heads, or the largest. */
 static __device__ float share_of_pages(const struct op_lane_visit &op, const struct order_call &c,
                                        const float *log)
 {
@@ -255,9 +257,9 @@ static __device__ float share_of_pages(const struct op_lane_visit &op, const str
     return op.by_mean ? sum / (float)op.group : most;
 }
 
-/* Begins the first round, in whole pieces: as many pages as are enough by votes, or most likely
- * are, when all of them have `share` of the attention; votes of a lane add up to 1. Where they tell
- * what is left, they are told for each place. A thread has neighbouring places. */
+/* Plans the first round, in whole pieces: as many pages as suffice by votes, or most likely do,
+ * given that all pages together have `share` of the attention; a lane's votes sum to 1. With
+ * OP_REST_VOTE also stores the cumulative votes of each place. A thread has neighbouring places. */
 static __device__ void plan_first_round(const struct op_lane_visit *op, float share,
                                         uint32_t n_block)
 {
@@ -285,8 +287,8 @@ static __device__ void plan_first_round(const struct op_lane_visit *op, float sh
     open_round(op, 0, n_block);
 }
 
-/* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. A vote
- * that is below 0 or no number is in the last bin, behind those of 0. */
+/* The order: pages at the ends first, then by descending vote, then by number. Negative and NaN
+ * votes are in the last bin, after those of 0. */
 static __global__ void __launch_bounds__(ORDER) order_kernel(const struct order_call c)
 {
     __shared__ struct op_lane_shares of;
@@ -302,7 +304,7 @@ static __global__ void __launch_bounds__(ORDER) order_kernel(const struct order_
     if (makes && !choose_make_logs(from.log, of)) op->result->n_bad = 1;
     __syncthreads();
     begin_lane(*op);
-    if (op->n_member == 0) return; /* of the team before */
+    if (op->n_member == 0) return; /* a member: its leader's block sorts */
     const uint32_t n = op->end - op->begin, n_end = op->begin + op->n_page - op->end;
     uint32_t *const key = c.n_near ? near : (uint32_t *)op->sum;
     uint32_t *const grouped = c.n_near ? key + c.n_near : op->spare;
@@ -316,7 +318,7 @@ static __global__ void __launch_bounds__(ORDER) order_kernel(const struct order_
     __syncthreads();
     const uint32_t n_part = place_bins(bin, room);
     __syncthreads();
-    const uint32_t n_above = bin[0]; /* of all bins but the last */
+    const uint32_t n_above = bin[0]; /* in all bins but the last */
     const uint32_t n_zero = range.zeros ? place_zeros(op, key, n, n_end + n_above, room) : 0;
     for (uint32_t i = threadIdx.x; i < n; i += ORDER)
         if (key[i] != ORDER_ZERO) atomicAdd(&part[order_part(key[i], range, bin)], 1u);
