@@ -1,37 +1,42 @@
-/* attn_decode.cu: attention of decode rows over pages, single tokens and the own page.
+/* attn_decode.cu: attention of decode rows over pages, single tokens and the row's own page (flash
+ * decoding): out = softmax(q K^T + logw) V, one row, up to 8 query heads of a KV head. Bound by the
+ * bytes of K and V.
  *
- * What a row reads is a list of units: halves of f16 pages or whole q8 pages, then 16 single tokens
- * each, then the two halves of its own page. A list is cut into splits of a length that depends on
- * the list, the model and the GPU alone. A list's blocks take its splits in turns, one each where
- * the GPU has room for all, and a block deals a split's units out to its warps in turns. A warp
- * keeps pages on their way into shared memory while it multiplies others, those of its block's next
- * split among them; where the two launches before have nothing to do with them, the first are under
- * way before these have ended. Rows whose queries and keys have not turned, and whose keys and
- * values are not in their page yet, are turned and written here (heads.cuh). Warps are merged in
- * their order; the block that is the last of a list to be done merges the splits in theirs,
- * whichever block it is: same bits whatever else is in the call, and however many blocks a list
- * has. */
+ * What a job (a row and up to HEADS query heads of one KV head) reads is a list of units: halves of
+ * 16-bit pages or whole q8 pages, then 16 single tokens each, then the two halves of the row's own
+ * page. A list is cut into splits; their length depends on the list, the model and the GPU alone.
+ * Grid: blocks of a job by jobs. The blocks of a job take its splits in turn, and a block deals the
+ * units of a split to its warps in turn. Each warp runs its own cp.async pipeline: a ring of 2 or 4
+ * units in dynamic shared memory (1 where there is no room), which reaches into the block's next
+ * split. A warp keeps an online softmax for all heads (attn_unit.cuh); warps are merged in their
+ * order through shared memory, and the last block of a job to finish (block_is_last) merges the
+ * splits in theirs. So the bits depend neither on the rest of the call nor on the number of blocks
+ * of a job.
+ *
+ * If the two previous launches write activations only, the first units are loaded before
+ * kernel_begin, while those still run. Rows whose RoPE and KV write are pending (heads.cuh) are
+ * rotated and written here. */
 #include "ops/cuda/attn_unit.cuh"
 #include "ops/cuda/block.cuh"
 
 #define SPLIT_MAX   64u   /* splits of a list, unless they would be too long */
-#define SPLIT_UNIT  128u  /* units of a split at most */
-#define SPLIT_LEAST 16u   /* units of a split at least: two or more for each warp of a block */
-#define BUSY_WARPS  8u    /* of a multiprocessor that are enough for one row */
-#define PART_MAX    TALLY /* splits at a time: 34 MB of scratch for heads of 128 */
-#define MERGE_MAX   896u  /* splits of a list, whose weights lie in shared memory together */
-#define STATIC_MAX  1024u /* bytes of shared memory beside a block's rows, units and sums */
-#define MERGE_BATCH 8u    /* splits whose sums a thread has under way together */
+#define SPLIT_UNIT  128u  /* units of a split, at most */
+#define SPLIT_LEAST 16u   /* units of a split, at least: two for each warp */
+#define BUSY_WARPS  8u    /* warps of a multiprocessor that suffice for one row */
+#define PART_MAX    TALLY /* splits of one wave: 34 MB of scratch for heads of 128 */
+#define MERGE_MAX   896u  /* splits of a list, whose weights are in shared memory together */
+#define STATIC_MAX  1024u /* bytes of static shared memory beside rows, units and sums */
+#define MERGE_BATCH 8u    /* splits that a thread loads together in the merge */
 
 /* ---- Jobs ---- */
 
-/* Units of a split at most: a lane knows one of its warp's. */
+/* Units of a split, at most: lane i of a warp has looked up number i of the warp's. */
 static __host__ __device__ constexpr uint32_t split_max(uint32_t n_warp)
 {
     return n_warp * 32 < SPLIT_UNIT ? n_warp * 32 : SPLIT_UNIT;
 }
 
-/* Units of a split, in whole turns of a block's warps, and no more than `longest`. */
+/* Units of a split: a multiple of the block's warps, at most `longest`. */
 static __host__ __device__ inline uint32_t split_units(const struct decode_job *j, uint32_t longest)
 {
     const uint32_t each = (j->n_unit + j->split_most - 1) / j->split_most;
@@ -40,7 +45,7 @@ static __host__ __device__ inline uint32_t split_units(const struct decode_job *
     return n < longest ? n : longest;
 }
 
-/* The units of a job whose lists are known, and its splits. */
+/* Sets the units and splits of a job whose lists are known. */
 static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t unit_page,
                                                uint32_t longest)
 {
@@ -50,12 +55,12 @@ static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t un
     j->n_split = (j->n_unit + j->split_unit - 1) / j->split_unit;
 }
 
-/* What the device has chosen, into a block's copy of its job. */
+/* Takes over what was selected on the device, in the block's copy of the job. */
 static __device__ void job_choose(struct decode_job *j, uint32_t unit_page, uint32_t longest)
 {
     const struct attn_count count = *j->count;
     if (count.dense) {
-        j->page = NULL; /* page0 and n_page say so */
+        j->page = NULL; /* page0 and n_page describe the list */
     } else {
         j->n_page = count.n_page;
         j->n_tok = count.n_tok;
@@ -66,7 +71,7 @@ static __device__ void job_choose(struct decode_job *j, uint32_t unit_page, uint
 
 /* ---- A split ---- */
 
-/* Sums of this lane's warp, and its maximum, in its piece of `merge`. */
+/* Stores the warp's accumulators, maxima and sums in its part of `merge`. */
 template <int D> __device__ void store_warp_sums(struct decode_warp<D> &w, float *merge)
 {
     using at = decode_merge<D>;
@@ -82,8 +87,8 @@ template <int D> __device__ void store_warp_sums(struct decode_warp<D> &w, float
     if (j == 0) acc[at::max + g] = w.max, acc[at::sum + g] = w.sum;
 }
 
-/* Where a job's splits leave what they have: sums [n_split][HEADS][D], of the job's heads alone,
- * then maxima and sums of weights [HEADS][n_split]. */
+/* Where the splits of a job store their results: accumulators [n_split][HEADS][D], of the job's
+ * heads only, then (maximum, sum) [HEADS][n_split]. */
 struct decode_parts {
     float *sum;
     float2 *end;
@@ -97,7 +102,8 @@ __device__ __forceinline__ struct decode_parts parts_of(const struct decode_job 
     return {at, (float2 *)(at + (size_t)job.n_split * (HEADS * D))};
 }
 
-/* Channel i % D of head i / D from all warps in their order, and the head's maximum and sum. */
+/* Merges all warps, in their order, for channel i % D of head i / D; *end gets the head's maximum
+ * and sum. */
 template <int D, int W>
 __device__ __forceinline__ float merge_warps(const float *merge, uint32_t i, float2 *end)
 {
@@ -136,7 +142,8 @@ __device__ __forceinline__ float *out_of(const struct attn_call &call, const str
     return call.out + job.row * call.out_stride + (size_t)job.head0 * D;
 }
 
-/* What the warps have left in `merge` is a part of the row's, or all of it. */
+/* Merges the warps' sums in `merge` and stores them: as a split's result, or as the output if there
+ * is one split. */
 template <int D, int W>
 __device__ void store_split(const struct attn_call &call, const struct decode_job &job,
                             uint32_t split, const float *merge, float *scratch)
@@ -157,14 +164,14 @@ __device__ void store_split(const struct attn_call &call, const struct decode_jo
 
 /* ---- All splits of a job ---- */
 
-/* Shared memory of the block that merges them. */
+/* Shared memory of the block that merges the splits. */
 template <int D> struct decode_all {
-    float2 end[HEADS];                /* maxima, sums of weights */
-    float4 slice[HEADS * D / 4];      /* what other threads have added up */
-    float2 weight[HEADS * MERGE_MAX]; /* [n_head][n_split] with the sums that they are for */
+    float2 end[HEADS];                /* (maximum, sum) over all splits */
+    float4 slice[HEADS * D / 4];      /* partial sums of the other half of the threads */
+    float2 weight[HEADS * MERGE_MAX]; /* [n_head][n_split] weights, with the splits' sums */
 };
 
-/* What a head's splits count: 2 to the power of how far they lie below the highest maximum. */
+/* The weight of each split of a head: 2^(its maximum - the highest maximum); a warp has a head. */
 template <int D, int W>
 __device__ void weigh_splits(struct decode_all<D> *all, const float2 *end, uint32_t n_head,
                              uint32_t n_split)
@@ -173,7 +180,7 @@ __device__ void weigh_splits(struct decode_all<D> *all, const float2 *end, uint3
     for (uint32_t g = threadIdx.x / 32; g < n_head; g += W) {
         float2 *weight = all->weight + g * n_split;
         float max = -CUDART_INF_F, sum = 0;
-#pragma unroll 2 /* as many as lists of one row have */
+#pragma unroll 2 /* enough for lists of one row */
         for (uint32_t s = lane; s < n_split; s += 32) {
             weight[s] = __ldcg(end + g * n_split + s);
             max = fmaxf(max, weight[s].x);
@@ -189,7 +196,7 @@ __device__ void weigh_splits(struct decode_all<D> *all, const float2 *end, uint3
     }
 }
 
-/* Sums of splits s, s + by, .. for MERGE_BATCH loads that are under way together. */
+/* Loads four channels of splits s, s + by, ..., MERGE_BATCH of them in flight together. */
 static __device__ __forceinline__ void load_parts(float4 x[MERGE_BATCH], const float *from,
                                                   size_t stride, uint32_t s, uint32_t by,
                                                   uint32_t n_split)
@@ -199,14 +206,15 @@ static __device__ __forceinline__ void load_parts(float4 x[MERGE_BATCH], const f
         if (s + i * by < n_split) x[i] = __ldcg((const float4 *)(from + (s + i * by) * stride));
 }
 
-/* A thread takes four channels of a head, of every split or every second one. */
+/* Merges the splits in their order; a thread has four channels of a head, and every second split
+ * where threads suffice. */
 template <int D, int W>
 __device__ void merge_splits(const struct attn_call &call, const struct decode_job &job,
                              struct decode_all<D> *all, float *scratch)
 {
     constexpr uint32_t n_thread = W * 32, n_piece = HEADS * D / 4;
     constexpr uint32_t n_slice = n_thread > n_piece ? n_thread / n_piece : 1;
-    constexpr uint32_t n_each = n_thread / n_slice; /* pieces at a time */
+    constexpr uint32_t n_each = n_thread / n_slice; /* float4s at a time */
     const struct decode_parts part = parts_of<D>(job, scratch);
     const uint32_t slice = threadIdx.x / n_each, n_split = job.n_split;
     for (uint32_t first = 0; first < job.n_head * D / 4; first += n_each) {
@@ -215,7 +223,7 @@ __device__ void merge_splits(const struct attn_call &call, const struct decode_j
         const uint32_t n = is_mine ? n_split : 0;
         float4 sum = make_float4(0, 0, 0, 0), x[MERGE_BATCH];
         uint32_t s = slice;
-#pragma unroll 1 /* it runs once in a launch: its code takes longer to come than to run */
+#pragma unroll 1 /* runs once in a launch: fetching more code would take longer */
         do {
             load_parts(x, part.sum + at, HEADS * D, s, n_slice, n);
             if (first == 0 && s == slice) {
@@ -248,8 +256,8 @@ __device__ void merge_splits(const struct attn_call &call, const struct decode_j
 
 /* ---- Units on their way ---- */
 
-/* Begins the copies of a unit; `place`: of its page, if it is of one. Single tokens of q8 pages are
- * read when their turn comes. */
+/* Starts the copies of a unit; `place` is that of its page. Single tokens of q8 pages are not
+ * copied but dequantized when the unit is used. */
 template <int F, int D>
 __device__ __forceinline__ void stage_unit(uint32_t to, const struct decode_view &v, uint32_t place,
                                            uint32_t unit)
@@ -263,10 +271,9 @@ __device__ __forceinline__ void stage_unit(uint32_t to, const struct decode_view
         stage_single<F, D>(to, v, unit - v.n_staged);
 }
 
-/* A split, as a warp sees it: every so many-th of its units, of which lane i has looked up number
- * i. */
+/* The units of a split for a warp: lane i has looked up the warp's i-th. */
 struct decode_split {
-    uint32_t begin, end; /* units; none behind the last split */
+    uint32_t begin, end; /* empty after the last split */
     uint32_t page, place;
 };
 
@@ -288,15 +295,16 @@ __device__ __forceinline__ struct decode_split find_split(const struct decode_vi
     return s;
 }
 
-/* A warp's way through its block's splits. All of its units, there or not, are in its ring in
- * turns: two places, or four where the block has one split. */
+/* A warp's position in the pipeline. All of its units, also those beyond a list's end, have a stage
+ * in turn. */
 struct decode_walk {
     struct decode_split now, next;
-    uint32_t n_turn, n_stage; /* units of a split for the warp; of its ring */
-    uint32_t slot;            /* of the ring, whose turn it is */
+    uint32_t n_turn, n_stage; /* units of a split for the warp; stages of its ring */
+    uint32_t slot;            /* the stage to use next */
 };
 
-/* Number i of the warp's units from the split at hand on, to the ring's place `slot`. */
+/* Starts the copies of the warp's i-th unit, counted from the current split on, into stage `slot`,
+ * as one commit group (possibly empty). */
 template <int F, int D, int W>
 __device__ __forceinline__ void
 prefetch_unit(const struct decode_view &v, const struct decode_walk &w, uint32_t i, uint32_t slot)
@@ -313,8 +321,8 @@ prefetch_unit(const struct decode_view &v, const struct decode_walk &w, uint32_t
     cp_async_commit();
 }
 
-/* Looks up the units of the block's first splits and begins to bring some. Two of a warp's come
- * before an early kernel has begun, no more: launches that it waits for have weights to bring. */
+/* Looks up the block's first two splits and fills the pipeline. Before an early kernel_begin only
+ * two units are requested, as the kernels still running load weights. */
 template <int F, int D, int W>
 __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view &v, uint32_t split,
                                                         uint32_t n_stage, bool early)
@@ -334,7 +342,7 @@ __device__ __forceinline__ struct decode_walk open_walk(const struct decode_view
     return w;
 }
 
-/* Until the unit that has been on its way for longest is there. */
+/* Waits until the oldest unit of the pipeline has arrived. */
 template <int W> static __device__ __forceinline__ void wait_unit(uint32_t n_stage)
 {
     if (W == WARPS_FEW && n_stage == 1)
@@ -346,7 +354,7 @@ template <int W> static __device__ __forceinline__ void wait_unit(uint32_t n_sta
     __syncwarp();
 }
 
-/* Adds a unit that is there. */
+/* Adds a unit that has arrived. */
 template <int F, int D>
 __device__ __forceinline__ void add_unit(struct decode_warp<D> &w, const struct decode_view &v,
                                          uint8_t *at, uint32_t page, uint32_t unit)
@@ -363,7 +371,7 @@ __device__ __forceinline__ void add_unit(struct decode_warp<D> &w, const struct 
                    own ? unit - v.n_staged - v.n_single : 0);
 }
 
-/* The warp's units of the split at hand, into sums that begin as none. */
+/* Adds the warp's units of the current split, starting from an empty softmax. */
 template <int F, int D, int W>
 __device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct decode_view &v,
                                           struct decode_walk &walk)
@@ -382,7 +390,7 @@ __device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct
         wait_unit<W>(walk.n_stage);
         const uint32_t page = __shfl_sync(~0u, walk.now.page, i % 32);
         if (unit < walk.now.end) add_unit<F, D>(w, v, at, page, unit);
-        __syncwarp(); /* nobody reads the unit any more */
+        __syncwarp(); /* all lanes have read the unit */
         prefetch_unit<F, D, W>(v, walk, i + walk.n_stage, slot);
         walk.slot = slot + 1 == walk.n_stage ? 0 : slot + 1;
     }
@@ -390,7 +398,8 @@ __device__ __forceinline__ void add_split(struct decode_warp<D> &w, const struct
 
 /* ---- The kernel ---- */
 
-/* A block's copy of its job, by all of its threads, with what the device has chosen. */
+/* Copies the job to shared memory and completes it with what was selected on the device; all
+ * threads. */
 template <int F, int D, int W>
 __device__ void open_job(struct decode_job *to, const struct decode_job *from, bool early)
 {
@@ -405,13 +414,12 @@ __device__ void open_job(struct decode_job *to, const struct decode_job *from, b
     __syncthreads();
 }
 
-struct decode_way {   /* how pages come */
-    uint32_t n_stage; /* units of a warp's ring: 2 or 4; 1 where there is no room */
-    bool early;       /* pages, lists and what tells where they are had been written before the two
-                         launches before this one */
+struct decode_way {   /* of the pipeline */
+    uint32_t n_stage; /* 2 or 4; 1 where there is no room */
+    bool early;       /* pages, lists and tables were complete before the last two launches */
 };
 
-/* Block x of job y. */
+/* Block blockIdx.x of job blockIdx.y. */
 template <int F, int D, int W>
 __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
     attn_decode_kernel(const struct attn_call call, const struct heads_pending fresh,
@@ -432,7 +440,7 @@ __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
     v.n_staged = job.n_page * size::unit_page;
     v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
     static_assert(SPLIT_LEAST >= 2 * size::warps, "a ring of two reaches no further than a split");
-    constexpr int ring = (W == WARPS_FEW ? 1 : 2) * size::warps * size::stage; /* at least */
+    constexpr int ring = (W == WARPS_FEW ? 1 : 2) * size::warps * size::stage; /* the least */
     static_assert(sizeof(struct decode_all<D>) <= ring + size::merge + size::query,
                   "there is room");
     struct decode_walk walk =
@@ -449,7 +457,7 @@ __global__ void __launch_bounds__(W * 32, D > 128 ? 1 : 2)
         add_split<F, D, W>(w, v, walk);
         walk.now = walk.next;
         walk.next = find_split<F, D, W>(v, split + 2 * job.n_block);
-        __syncthreads(); /* nobody reads the sums of the split before any more */
+        __syncthreads(); /* the last split's sums have been read */
         store_warp_sums<D>(w, merge);
         __syncthreads();
         store_split<D, W>(call, job, split, merge, scratch);
@@ -467,7 +475,7 @@ template <int F, int D, int W> static size_t smem_of(uint32_t n_stage)
     return size::warps * n_stage * size::stage + size::merge + size::query;
 }
 
-/* What a block can ask for, beside what it has anyway. */
+/* Dynamic shared memory that a block can have. */
 template <int D> static size_t smem_most(const struct cuda_device *d)
 {
     return d->smem_max - sizeof(struct decode_rows<D>) - STATIC_MAX;
@@ -478,14 +486,15 @@ static uint32_t warps_least(uint32_t head_dim)
     return head_dim > 128 ? WARPS_FEW : decode_warps(head_dim);
 }
 
-/* Warps of a block: those that large heads should have need Hopper's shared memory. */
+/* Warps of a block. Heads of 256 channels have as many as they should only with Hopper's shared
+ * memory. */
 static uint32_t warps_here(const struct cuda_device *d, uint32_t head_dim)
 {
     const bool fits = smem_of<FORM_Q8, 256, decode_warps(256)>(2) <= smem_most<256>(d);
     return fits ? decode_warps(head_dim) : warps_least(head_dim);
 }
 
-/* Splits of a list that are enough to fill the GPU if no other row is in the call. */
+/* Splits of a list that fill the GPU if the call has no other row. */
 static uint32_t split_most(const struct cuda_device *d, uint32_t n_warp, uint32_t n_list)
 {
     const uint32_t n = d->n_sm * BUSY_WARPS / n_warp / n_list;
@@ -518,12 +527,12 @@ size_t attn_decode_scratch(const struct page_geom *geom, uint32_t n_head, uint32
     return (n_job * each < least ? n_job * each : least) * part_bytes(geom);
 }
 
-struct decode_plan { /* a call as it is put together on the host */
+struct decode_plan { /* a call while the host plans it */
     struct decode_job *job;
     uint32_t n_warp;     /* of a block */
     uint32_t split_most; /* of a list */
     uint32_t n_job, n_split_max;
-    uint32_t n_part, part_max; /* of the wave of jobs that share the scratch */
+    uint32_t n_part, part_max; /* splits of the wave of jobs that share the scratch */
 };
 
 struct decode_lists { /* of a run, on the device */
@@ -532,8 +541,8 @@ struct decode_lists { /* of a run, on the device */
     const struct segment_view *segment;
 };
 
-/* A job whose lists the device has chosen: as many splits as they can have. A page is read whole or
- * up to 31 tokens of it. */
+/* Plans a job whose lists are selected on the device: for as many splits as they can have. Of a
+ * page either all is read or up to 31 tokens. */
 static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32_t h,
                         uint32_t unit_page)
 {
@@ -567,7 +576,7 @@ static struct decode_job job_make(const struct decode_plan *p, const struct op_a
     j.n_segment = run->n_segment;
     const uint32_t own = run->pos0 / PAGE_TOK;
     if (run->attended && run->attended[h]) {
-        /* its own page alone */
+        /* only its own page */
     } else if (!run->select) {
         const bool windowed = op->window > 0 && run->pos0 >= op->window;
         j.page0 = windowed ? (run->pos0 - op->window + 1) / PAGE_TOK : 0;
@@ -598,7 +607,7 @@ static void plan_run(struct decode_plan *p, const struct op_attn *op, const stru
             job.kv_head = h;
             job.is_first = g == 0;
             job.n_head = group - g < HEADS ? group - g : HEADS;
-            if (p->n_part + job.n_split > p->part_max) p->n_part = 0; /* another wave */
+            if (p->n_part + job.n_split > p->part_max) p->n_part = 0; /* start another wave */
             job.part0 = p->n_part;
             p->n_part += job.n_split;
             if (job.n_split > p->n_split_max) p->n_split_max = job.n_split;
@@ -639,7 +648,7 @@ struct decode_launch {
     struct heads_pending fresh;
     bool early;
     struct decode_job *job;  /* on the device */
-    struct decode_job *host; /* the same, on its way there */
+    struct decode_job *host; /* its copy in the ring */
     float *scratch;
     uint32_t n_job, n_warp; /* of a block */
 };
@@ -651,9 +660,9 @@ static uint32_t count_splits(const struct decode_job *job, uint32_t n_job)
     return n;
 }
 
-/* Blocks of a wave's jobs, together about as many as the GPU has room for, as each has work of its
- * own before it reads and after it: one for each split, or to each list its share by length.
- * Returns how many the launch has for each list. */
+/* Sets the blocks of each job of a wave; together about as many as are resident, as each block has
+ * a fixed cost before and after its work: one for each split, or shares by length. Returns the
+ * grid's blocks for each job. */
 static uint32_t share_blocks(struct decode_job *job, uint32_t n_job, uint32_t n_room)
 {
     size_t n_unit = 0;
@@ -666,12 +675,12 @@ static uint32_t share_blocks(struct decode_job *job, uint32_t n_job, uint32_t n_
         job[i].n_block = n < job[i].n_split ? n : job[i].n_split;
         if (job[i].n_block > most) most = job[i].n_block;
     }
-    while (n_grid < most) n_grid *= 2; /* few shapes: a graph lasts */
+    while (n_grid < most) n_grid *= 2; /* few grid sizes, so that a graph lasts */
     return most <= n_room / n_job && n_room / n_job < n_grid ? n_room / n_job : n_grid;
 }
 
-/* More units are on their way where every split has a multiprocessor, and that has room; one of
- * each warp, where there is no room for two. */
+/* Launches a wave. The pipeline is deep where every split has a multiprocessor to itself and shared
+ * memory allows; one stage where two do not fit. */
 template <int F, int D, int W>
 static sac_status launch_wave(struct cuda_device *d, const struct decode_launch *l, uint32_t first,
                               uint32_t n)

@@ -1,35 +1,39 @@
-/* attn_prompt.cu: attention of prompt rows over pages with plans, by the matrix instructions of
- * compute capability 8.0, or by Hopper's where they are and heads are of 128 channels at most.
+/* attn_prompt.cu: attention of prompt rows over pages, dense or by a plan (flash attention with
+ * lists): out = softmax(q K^T + logw) V for a run of rows. Bound by the tensor cores and the
+ * exponentials, which take about equally long for small heads.
  *
- * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each,
- * 128 rows in all, or 64 where that is what a list is for or the GPU has room for (and of heads of 256
- * channels).
- * It walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order,
- * or 64 single tokens, and at last own pages. Tiles are cut by the list alone and blocks by
- * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are
- * the same however a prompt is cut into chunks and whichever rows are computed beside it.
+ * A block has R = 128 rows of one KV head, or 64 (heads of 256 channels, lists for few rows, or
+ * little shared memory): pairs of a page of positions and a query head, 32 rows each. It walks over
+ * what its rows read in tiles of 64 keys: two pages of the list, in its order, or 64 single tokens,
+ * and finally the own pages. Grid: blocks by jobs (runs) by pieces of lists. Products use wgmma on
+ * Hopper for heads of up to 128 channels, else m16n8k16; queries and probabilities are rounded to
+ * 16 bits, accumulators are f32.
  *
- * Lists differ in length, and the longest would be waited for. So a list of many tiles is cut into
- * pieces, by its length alone, a block each: full pairs of pages before the rows' tile, then
- * tokens, in equal parts; what else there is, own pages among it, is the last piece's. Sums of
- * pieces go to scratch, and another launch merges them in their order.
+ * Dynamic shared memory: the queries, S = 2 stages of K and V tiles (one where two do not fit),
+ * logs of weights. cp.async loads the next tile while this one is multiplied. q8 pages arrive as
+ * they are and are dequantized to a 16-bit tile.
  *
- * The next tile is on its way into shared memory while this one is multiplied, unless heads are large
- * and the GPU has room for one tile alone. Pages in q8 arrive as they are and become f16 there.
- * Queries and weights are rounded to 16 bits, sums are of f32. A row that sees a value that is not
- * finite in a tile that is not seen by all becomes NaN as a whole. */
+ * Determinism: tiles follow from the list and blocks from positions in the sequence, and keys that
+ * a row does not see have probability 0, so a row's bits do not depend on how a prompt is cut into
+ * chunks nor on other rows. A list of many tiles is cut into pieces by its length alone, one block
+ * each, so that the longest list is not waited for: equal parts of the full page pairs before the
+ * rows' tile and of the tokens; everything else, own pages included, goes to the last piece. A
+ * second launch merges the pieces in their order.
+ *
+ * A row that sees a value that is not finite, in a tile that not all rows see, becomes NaN as a
+ * whole. */
 #include "ops/cuda/attn_prompt.cuh"
 
 /* ---- Products ---- */
 
-/* Position of a row of this thread: row g + 8 i of tile m of its warp. */
+/* The position of row g + 8 i of the warp's tile m. */
 template <int F, int D, int R>
 __device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
 {
     return slot_pos(b, warp_row<D, R>(m) + i * 8 + threadIdx.x % 32 / 4);
 }
 
-/* Softcaps and logs of weights: products of tile m's rows become exponents. */
+/* From dot products to exponents of 2, where there is a soft cap or tokens have weights. */
 __device__ __forceinline__ void tile_exponents(float (&s)[N_TILE_8][4], const struct attn_call &c,
                                                const float *logw)
 {
@@ -65,8 +69,8 @@ __device__ void tile_mask(struct prompt_warp<F, D, R> &w, float (&s)[N_TILE_8][4
     }
 }
 
-/* One row of this thread (Warp: a prompt_warp): exponents are s * by. Returns what its sums are to be
- * multiplied by. */
+/* Raises the maximum of one row of this thread to cover s * by. Returns the factor for its sums so
+ * far. */
 template <typename Warp>
 __device__ __forceinline__ float raise_max(Warp &w, const float (&s)[N_TILE_8][4], float by, int m,
                                            int i)
@@ -82,7 +86,7 @@ __device__ __forceinline__ float raise_max(Warp &w, const float (&s)[N_TILE_8][4
     return exp2_fast(old - max);
 }
 
-/* Weights of tile m's rows as A, and sums so far on the new maximum's scale. */
+/* Probabilities of tile m's rows as A fragments; sums so far are rescaled to the new maximum. */
 template <int F, int D, typename Warp>
 __device__ __forceinline__ void tile_weights(Warp &w, uint32_t (&p)[KEYS / 16][4],
                                              float (&s)[N_TILE_8][4], float by, int m)
@@ -113,7 +117,7 @@ __device__ __forceinline__ void tile_weights(Warp &w, uint32_t (&p)[KEYS / 16][4
     }
 }
 
-/* From products to weights. */
+/* Softmax of tile m: from dot products to probabilities. */
 template <int F, int D, int R, typename Warp>
 __device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4],
                                              float (&s)[N_TILE_8][4], const struct tile_view &v,
@@ -130,8 +134,8 @@ __device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4
 }
 
 #ifdef HAS_WGMMA
-/* By Hopper's instructions: one tile's weights are made while another's rows are multiplied, which
- * may be another warpgroup's. */
+/* The tile's attention by wgmma: the softmax of one 64-row tile overlaps with the products of
+ * another, of this warpgroup or of the other one. */
 template <int F, int D, int R>
 __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uint32_t query,
                                              uint32_t keys, const struct tile_view &v)
@@ -140,7 +144,7 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uin
     constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D, R>::rows;
     constexpr int M = prompt_size<F, D, R>::m;
     const uint64_t values = wgmma_descriptor(keys + KEYS * D * 2, panel);
-    const uint32_t mine = query + warpgroup_index() * (M * 8192); /* rows of the warpgroup */
+    const uint32_t mine = query + warpgroup_index() * (M * 8192); /* the warpgroup's rows */
     float s[M][N_TILE_8][4];
     uint32_t p[M][KEYS / 16][4];
     wgmma_fence();
@@ -227,7 +231,7 @@ __device__ __forceinline__ void tile_values(struct prompt_warp<F, D, R> &w,
     }
 }
 
-/* A tile in shared memory, in 16 bits: K, then V. */
+/* Attention of the block's rows to one tile of 16-bit K and V in shared memory. */
 template <int F, int D, int R>
 __device__ __forceinline__ void attend_tile(struct prompt_warp<F, D, R> &w, uint8_t *query,
                                             uint8_t *tile, const struct tile_view &v)
@@ -247,7 +251,7 @@ __device__ __forceinline__ void attend_tile(struct prompt_warp<F, D, R> &w, uint
     tile_values<F, D, R>(w, p, smem_address(tile) + KEYS * D * 2);
 }
 
-/* Sums of a piece: values [rows, D], maxima [rows], sums [rows] of f32. */
+/* The result of a piece: accumulators [rows, D], maxima [rows], sums [rows], in f32. */
 template <int D, int R> struct prompt_part {
     static constexpr int rows = prompt_size<FORM_F16, D, R>::rows;
     static constexpr size_t floats = (size_t)rows * (D + 2);
@@ -282,7 +286,7 @@ __device__ void store_part(const struct prompt_warp<F, D, R> &w, float *part)
         }
 }
 
-/* Whether a row of the block is one of the run's, and which of the batch it is. */
+/* Whether a row of the block belongs to the run; *out_at is its number in the batch. */
 __device__ __forceinline__ bool row_find(const struct prompt_block &b, uint32_t row,
                                          uint32_t *out_at)
 {
@@ -316,8 +320,8 @@ __device__ void store_rows(const struct prompt_warp<F, D, R> &w, const struct pr
         }
 }
 
-/* Block x of a job; false: it has none. Blocks of one KV head follow each other, those that read
- * the most first. */
+/* Finds block x of a job; false: the job has fewer. Blocks of one KV head are consecutive, those
+ * that read most first. */
 __device__ __forceinline__ bool block_find(struct prompt_block &b, const struct attn_call &call,
                                            const struct prompt_job &job, uint32_t x)
 {
@@ -334,7 +338,7 @@ __device__ __forceinline__ bool block_find(struct prompt_block &b, const struct 
     return true;
 }
 
-/* The sums of a piece of block x. */
+/* Where the result of a piece of block x is. */
 template <int D, int R>
 __device__ __forceinline__ float *part_of(float *parts, const struct prompt_job &job, uint32_t x,
                                           uint32_t piece)
@@ -348,7 +352,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
                        uint32_t block0)
 {
     kernel_begin();
-    if constexpr (SMEM_IS_LARGE && S == 1) return; /* two fit */
+    if constexpr (SMEM_IS_LARGE && S == 1) return; /* on Hopper two stages fit */
     using size = prompt_size<F, D, R, S>;
     uint8_t *const smem = kernel_shared();
     const struct prompt_job &job = jobs[blockIdx.y];
@@ -360,7 +364,8 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     struct prompt_warp<F, D, R> w = {};
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
     struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
-    constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
+    constexpr uint32_t own_max =
+        F == FORM_Q8 ? 1 : 2; /* a q8 stage has no room for two 16-bit pages */
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
     if constexpr (S > 1) load_tile_async<F, D, R, S>(smem, 0, b, now);
@@ -368,14 +373,15 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     for (uint32_t i = 0; now.kind != TILE_END; i++) {
         uint8_t *at = stage + i % S * size::stage;
         if constexpr (S == 1) {
-            __syncthreads(); /* nobody reads the tile before any more */
+            __syncthreads(); /* the last tile has been read */
             load_tile_async<F, D, R, S>(smem, i, b, now);
         }
         cp_async_wait<0>();
         publish_shared();
-        __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+        __syncthreads(); /* the tile has arrived, and the other stage has been read */
         if constexpr (S > 1) load_tile_async<F, D, R, S>(smem, i + 1, b, next);
-        const struct key_tile then = walk_next(walk, b, own_max); /* looked up by when it is needed */
+        const struct key_tile then =
+            walk_next(walk, b, own_max); /* its lookups overlap with this tile */
         if (now.segment != segment) store_query<F, D, R>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
             unpack<D, R, S>(stage + size::stages, at, b, now);
@@ -400,13 +406,13 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
         store_part<F, D, R>(w, part_of<D, R>(parts, job, block0 + blockIdx.x, blockIdx.z));
 }
 
-/* What a piece's sums count, on the scale of all. */
+/* The weight of a piece: 2^(its maximum - the highest). */
 __device__ __forceinline__ float part_factor(float max, float most)
 {
     return max == -CUDART_INF_F ? 0.0f : exp2_fast(max - most);
 }
 
-/* A thread merges four channels of a row. */
+/* Merges the pieces of each row in their order; a thread has four channels. */
 template <int D, int R>
 __global__ void __launch_bounds__(prompt_warps<D, R>::threads)
     merge_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
@@ -452,17 +458,17 @@ struct prompt_launch {
     uint32_t n_job, n_block_max, n_piece_max;
     uint32_t n_row;  /* of a block */
     uint32_t n_part; /* of all jobs */
-    size_t n_room;   /* parts that scratch holds */
+    size_t n_room;   /* parts that fit into the scratch */
 };
 
-/* Rows of a block of heads of this size, at most. */
+/* Rows of a block, at most, for heads of this size. */
 static uint32_t rows_most(uint32_t head_dim)
 {
     return head_dim > 128 ? ROWS_FEW : 2 * ROWS_FEW;
 }
 
-/* Those of a call: a block has one list, so where all lists have few rows it has no more, nor where
- * this GPU has no room for more. */
+/* Rows of a block for this call. A block has one list, so it has 64 rows where all lists are for
+ * few rows, or where shared memory is too small for more. */
 static uint32_t rows_of(const struct cuda_device *d, const struct op_attn *op)
 {
     const bool is_largest = attn_form_of(op->geom) == FORM_Q8 && op->geom->head_dim == 128;
@@ -483,9 +489,9 @@ static size_t part_bytes(uint32_t head_dim, uint32_t n_row)
     return (size_t)n_row * (head_dim + 2) * sizeof(float);
 }
 
-/* Rows that meet turned keys are often scattered over a text, few of a page: a block has one page of
- * them, whatever its place, and of a page no more rows than the run needs. Tiles of keys follow from
- * the page alone, so what a row gets does not depend on that. */
+/* Rows that meet segments are often scattered over a text, few to a page. A block then has a single
+ * page of them, and of it no more rows than the run needs. The tiles of keys follow from the page
+ * alone, so results do not depend on that. */
 static void job_scatter(struct prompt_job *j, const struct attn_plan *plan, uint32_t pairs)
 {
     const uint32_t most = plan && plan->by_head ? 1 : j->group, first = j->pos0 % PAGE_TOK;
@@ -496,7 +502,7 @@ static void job_scatter(struct prompt_job *j, const struct attn_plan *plan, uint
     while (j->n_head < most && j->n_head < pairs * (PAGE_TOK / slot)) j->n_head *= 2;
 }
 
-/* Pages and heads that a block of so many pairs takes. */
+/* Sets the pages and heads of a block with so many pairs. */
 static void job_shape(struct prompt_job *j, const struct attn_plan *plan, uint32_t pairs)
 {
     const uint32_t most = plan && plan->by_head ? 1 : j->group;
@@ -515,10 +521,10 @@ static void job_shape(struct prompt_job *j, const struct attn_plan *plan, uint32
     j->n_block = (j->pos0 + j->n_row - 1) / PAGE_TOK / j->n_page - j->block0 + 1;
 }
 
-/* Pieces that a list of the job has at most, and its place in the scratch. */
+/* Sets the largest number of pieces of the job's lists, and its place in the scratch. */
 static void job_pieces(struct prompt_job *j, uint32_t window, uint32_t *n_part)
 {
-    /* A page fills half a tile at most, whether it is listed whole or by its tokens. */
+    /* A page fills at most half a tile, whether it is listed whole or by its tokens. */
     const uint32_t n_page = (j->pos0 + j->n_row - 1) / PAGE_TOK, n_tile = n_page / 2 + 2;
     const uint32_t n_piece = n_tile / piece_least(*j) + 1;
     j->n_piece = n_piece < PIECES_MAX ? n_piece : PIECES_MAX;
@@ -548,8 +554,8 @@ static uint32_t list_count(const struct op_attn *op, const struct attn_run *run)
     return (end / p->tile_tok - run->pos0 / p->tile_tok + 1) * n_lane;
 }
 
-/* Whether a run's lists are those of the run before it, which are in the ring: rows that are
- * scattered over a sequence are many short runs. */
+/* Whether a run has the lists of the run before it, which are already staged: scattered rows come
+ * as many short runs. */
 static bool has_lists_of(const struct attn_run *run, const struct attn_run *before)
 {
     return run->joins && before->kind == run->kind && run->plan == before->plan &&
@@ -566,7 +572,7 @@ static size_t list_bytes(const struct op_attn *op, const struct attn_run *run)
     return p->tok ? bytes + p->tok_ptr[n] * 2 * sizeof(uint32_t) : bytes;
 }
 
-/* Pages that each list's ranges name before its tile. */
+/* Stages, for each list, the number of pages that its ranges name before the rows' tile. */
 static const uint32_t *stage_before(struct cuda_device *d, const struct prompt_job *j,
                                     const struct attn_plan *p, uint32_t n)
 {
@@ -601,7 +607,7 @@ static void stage_plan(struct cuda_device *d, struct prompt_job *j, const struct
         j->tok_max = p->tok_max;
         return;
     }
-    /* A plan of no range is one all the same. */
+    /* A plan without ranges is still a plan: range must not be NULL. */
     static const struct attn_range none = {0, 0};
     const uint32_t n_range = p->range_ptr[n];
     j->range = (const struct attn_range *)stage_put(d, n_range ? p->range : &none,
@@ -615,7 +621,7 @@ static void stage_plan(struct cuda_device *d, struct prompt_job *j, const struct
         j->logw = (const float *)stage_put(d, p->tok_logw, p->tok_ptr[n] * sizeof(float));
 }
 
-/* `before`: of a run that has the same lists, or NULL. */
+/* before: the job of a run that has the same lists, or NULL. */
 static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *op,
                                   const struct attn_run *run, uint32_t pairs,
                                   const struct prompt_job *before)
@@ -640,7 +646,7 @@ static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *o
     return j;
 }
 
-/* `n_block` blocks from block0 on of n_job jobs. */
+/* Launches blocks block0 to block0 + n_block - 1 of n_job jobs, and the merge. */
 template <int F, int D, int R, int S>
 static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launch *l,
                                 uint32_t block0, uint32_t n_block)
@@ -654,8 +660,8 @@ static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launc
                         l->call, l->job, l->parts, block0);
 }
 
-/* Where scratch does not hold the pieces of all, job by job, and of a job as many blocks as fit:
- * the same results. */
+/* Where the scratch cannot hold the pieces of all jobs: job by job, as many blocks at a time as
+ * fit. The results are the same. */
 template <int F, int D, int R, int S>
 static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *all,
                              const struct prompt_job *host)
@@ -686,7 +692,7 @@ static sac_status launch(struct cuda_device *d, const struct prompt_launch *l,
     return launch_blocks<F, D, R, S>(d, l, 0, l->n_block_max);
 }
 
-/* Heads of 256 channels: two tiles have room on Hopper, one everywhere. */
+/* Heads of 256 channels: two stages fit on Hopper, one everywhere. */
 template <int F>
 static sac_status launch_large(struct cuda_device *d, const struct prompt_launch *l,
                                const struct prompt_job *host)

@@ -1,6 +1,6 @@
-/* attn_prompt.cuh: what a block of prompt rows reads, tile by tile, and how tiles come to shared
- * memory: jobs, lists and their pieces, queries, copies on their way, q8 as f16, and which keys a
- * row sees. Of attn_prompt.cu alone, which says what a block is and multiplies. */
+/* attn_prompt.cuh: what a block of prompt rows reads, and how it gets there: jobs, lists and their
+ * pieces, the walk over tiles of keys, queries, asynchronous loads, dequantization of q8, and
+ * masks. Part of attn_prompt.cu, which explains blocks and does the arithmetic. */
 #ifndef SAC_OPS_CUDA_ATTN_PROMPT_CUH
 #define SAC_OPS_CUDA_ATTN_PROMPT_CUH
 
@@ -10,87 +10,91 @@
 #include <math_constants.h>
 
 #define KEYS     64u /* of a tile */
-#define N_TILE_8 8   /* 8 keys each */
+#define N_TILE_8 8   /* accumulator tiles of 8 keys */
 
-#define ROWS_FEW     64u /* of a block: a warpgroup's; other blocks have twice as many */
-#define PIECES_MAX   8u  /* of a list, each of piece_least() tiles or more */
-#define FEW_HEADS    16u /* of a model; one of more has longer pieces */
+#define ROWS_FEW     64u /* of a block: one warpgroup; other blocks have two */
+#define PIECES_MAX   8u  /* of a list, each of at least piece_least() tiles */
+#define FEW_HEADS    16u /* models with more query heads get longer pieces */
 #define MERGE_BLOCKS 8u  /* that merge the pieces of one list */
-#define ALIGN_PAGES  8u  /* of rows: a list of a tile that divides them is cut as dense rows are */
-/* From this position on no block has rows of heads that are not there, if lists have rows enough.
- */
+#define ALIGN_PAGES  8u  /* dense lists are cut like lists of tiles of so many pages */
+/* From this position on no block has idle rows for heads that do not exist, if lists are for enough
+ * rows. */
 #define FAR_TOK 4096u
 
-struct prompt_job {        /* a run */
+struct prompt_job {        /* one run */
     const uint32_t *frame; /* [n_kv_head, stride] */
     size_t stride;
     const uint8_t *own0, *own;
     const struct attn_range *range; /* NULL: dense */
     const uint32_t *range_ptr, *tok, *tok_ptr;
-    const uint32_t *n_before; /* pages that ranges name before the list's tile */
+    const uint32_t *n_before; /* pages that the ranges name before the list's tile */
     const float *logw;
-    const struct attn_list *made; /* in place of the four: each list has a room of its own */
+    const struct attn_list
+        *made; /* instead of the pointers above: made on the device, each with its own buffer */
     uint32_t range_max, tok_max;
     const struct segment_view *segment;
     uint32_t n_segment, row0, n_row, pos0;
-    uint32_t tile_tok, n_lane; /* of the plan: lists of a tile */
-    uint32_t n_page, n_head;   /* pages and heads of a block */
-    uint32_t slot_bits, at0;   /* log2 of a page's rows that it takes of a head, from this one on */
-    uint32_t n_kv_head, group, n_block_head; /* blocks of a KV head */
-    uint32_t block0, n_block; /* first block of positions, n_page pages each, and how many */
-    uint32_t n_piece, part0;  /* of a list at most; where sums of pieces begin: [block][n_piece] */
+    uint32_t tile_tok, n_lane; /* of the plan; lists of a tile */
+    uint32_t n_page, n_head;   /* of a block */
+    uint32_t slot_bits, at0; /* a block has 2^slot_bits rows of a page and head, from row at0 on */
+    uint32_t n_kv_head, group, n_block_head; /* n_block_head: blocks for the heads of a KV head */
+    uint32_t block0, n_block;                /* blocks of n_page pages by position */
+    uint32_t n_piece,
+        part0; /* pieces of a list, at most; first of the job's parts [block][n_piece] */
 };
 
-/* A block has R rows. Sums of 128 channels leave registers for four warps alone, of 32 rows each.
- * Small heads have eight of 16 rows: exponents take as long as products there, and warps that wait
- * for one another's are what keeps both units busy. */
+/* Warps of a block of R rows. With 128 channels the accumulators leave registers for four warps of
+ * 32 rows. Smaller heads have eight warps of 16 rows: exponentials take as long as products there,
+ * and warps at different stages keep both units busy. */
 template <int D, int R> struct prompt_warps {
-    static constexpr int m = D == 128 ? R / 64 : 1; /* tiles of 16 rows of a warp */
+    static constexpr int m = D == 128 ? R / 64 : 1; /* 16-row tiles of a warp */
     static constexpr int n = R / (16 * m), threads = n * 32;
 };
 
-/* S tiles are there or on their way together: two, or one on a GPU that has no room for two. */
+/* Sizes with S stages: two, or one where shared memory is too small. */
 template <int F, int D, int R, int S = 2> struct prompt_size {
     static constexpr int m = prompt_warps<D, R>::m, rows = R;
     static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
-    /* Two q8 pages, up to half of what 16-bit tiles behind two of them are aligned to. */
+    /* Two q8 pages, rounded up so that two stages keep the alignment of the 16-bit tile after
+     * them. */
     static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
-    /* Where there is one tile alone, q8 pages are read where they lie. */
+    /* With a single stage, q8 pages are dequantized directly from global memory. */
     static constexpr int stage = F == FORM_Q8 ? (S == 1 ? 0 : raw) : tile;
     static constexpr int query = rows * D * 2, stages = S * stage;
     static_assert((query + stages) % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
-    /* Behind the stages 16-bit tiles of q8; then logs of weights of both tiles that are there or on
-     * their way, and two words (find_bad). */
+    /* After the stages: the 16-bit tile of q8; logs of weights for two tiles; two words for
+     * find_bad. */
     static constexpr int logw = query + stages + (F == FORM_Q8 ? tile : 0);
     static constexpr int bad = logw + 2 * (int)(KEYS * sizeof(float)), smem = bad + 64;
-    /* Blocks of a multiprocessor that registers are left for. */
+    /* Blocks of a multiprocessor, for __launch_bounds__. */
     static constexpr int together = smem > 113 * 1024 ? 1 : D < 128 && R == 64 ? 4 : 2;
 };
 
-/* 64 keys that are read together. */
+/* A tile of 64 keys. */
 enum tile_kind { TILE_END, TILE_PAGES, TILE_TOKENS, TILE_OWN };
 
 struct key_tile {
     enum tile_kind kind;
-    uint32_t page[2], n; /* pages; or tokens n from number page[0] of the list on */
-    uint32_t place[2];   /* of sealed pages; or, of the list's tokens, this lane's and lane + 32 */
+    uint32_t page[2], n; /* pages; or n tokens from index page[0] of the list on */
+    uint32_t place[2];   /* of sealed pages; or tokens number lane and lane + 32 */
     uint32_t segment;
 };
 
-struct prompt_list { /* what rows of a block read before their tile; n of it are tiles of pairs */
+struct prompt_list { /* the part of a list before the rows' tile; n_tile tiles, n_pair of them page
+                        pairs */
     uint32_t range, range_end, tok, tok_end;
     uint32_t n_pair, n_tile;
     uint32_t n_piece, len; /* pieces, and tiles of each but the last */
 };
 
-struct prompt_walk {     /* where a block is in what its rows read; the same in all threads */
-    uint32_t n_pair;     /* tiles of pairs still to come before tokens */
-    bool is_last;        /* the rest comes behind them */
-    uint32_t i, n;       /* entry of the list of ranges and its end */
-    uint32_t page, end;  /* pages of the entry still to come */
-    uint32_t tok, n_tok; /* the same for the list of tokens */
+struct prompt_walk {     /* position in what a block reads; the same in all threads */
+    uint32_t n_pair;     /* page pairs left, before the tokens */
+    bool is_last;        /* the last piece, which has the rest as well */
+    uint32_t i, n;       /* next entry of the list's ranges, and their end */
+    uint32_t page, end;  /* pages left in the current range */
+    uint32_t tok, n_tok; /* tokens left */
     uint32_t own, own_end;
-    uint32_t limit; /* pages from here on are before no row's own */
+    uint32_t limit; /* pages from here on are no row's past */
 };
 
 struct prompt_block { /* the same in all threads */
@@ -98,25 +102,25 @@ struct prompt_block { /* the same in all threads */
     const struct prompt_job *job;
     const uint32_t *frame;           /* of the KV head */
     uint32_t kv_head, head0, n_head; /* query heads */
-    uint32_t page0;                  /* own pages are page0 .. page0 + job.n_page - 1 */
+    uint32_t page0; /* the block's rows are in pages page0 to page0 + job.n_page - 1 */
 };
 
-struct tile_view { /* a tile as a block sees it */
+struct tile_view { /* a tile and what its rows see */
     const struct prompt_block *b;
     const struct key_tile *t;
-    const float *logw; /* [KEYS] in shared memory, or NULL: they have none */
-    bool whole;        /* all rows see all its keys; else */
-    uint64_t bad;      /* keys whose values were not finite, as bits */
+    const float *logw; /* [KEYS] in shared memory, or NULL */
+    bool whole;        /* all rows see all keys; else: */
+    uint64_t bad;      /* bits of keys whose V was not finite */
 };
 
 template <int F, int D, int R> struct prompt_warp {
     float acc[prompt_size<F, D, R>::m][D / 8][4];
-    float max[prompt_size<F, D, R>::m][2], sum[prompt_size<F, D, R>::m][2]; /* of rows g, g + 8 */
+    float max[prompt_size<F, D, R>::m][2],
+        sum[prompt_size<F, D, R>::m][2]; /* of rows g and g + 8 */
     uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
 };
 
-/* A block has `slot` rows of each of its heads and pages: where row `row` of it stands, and of
- * which of its heads it is. */
+/* The position of row `row` of a block; of each page and head a block has 2^slot_bits rows. */
 __device__ __forceinline__ uint32_t slot_pos(const struct prompt_block &b, uint32_t row)
 {
     const struct prompt_job &job = *b.job;
@@ -124,12 +128,13 @@ __device__ __forceinline__ uint32_t slot_pos(const struct prompt_block &b, uint3
     return page * PAGE_TOK + job.at0 + (row & ((1u << job.slot_bits) - 1));
 }
 
+/* Which of the block's heads that row belongs to. */
 __device__ __forceinline__ uint32_t slot_head(const struct prompt_block &b, uint32_t row)
 {
     return (row >> b.job->slot_bits) / b.job->n_page;
 }
 
-/* What this thread has stored is for matrix instructions behind the next barrier. */
+/* Makes this thread's stores to shared memory visible to wgmma after the next barrier. */
 __device__ __forceinline__ void publish_shared(void)
 {
 #ifdef HAS_WGMMA
@@ -137,14 +142,15 @@ __device__ __forceinline__ void publish_shared(void)
 #endif
 }
 
-/* Where 16-byte piece `piece` of a row lies in a tile of n rows: panels of eight pieces, in each of
- * which pieces are permuted by the row so that neither eight rows nor a row meet in a bank. */
+/* The byte offset of 16-byte piece `piece` of a row in a tile of n rows: panels of eight pieces
+ * (128 bytes), swizzled by the row, so that neither ldmatrix of eight rows nor a store of one row
+ * has bank conflicts. */
 __device__ __forceinline__ uint32_t tile_at(uint32_t n, uint32_t row, uint32_t piece)
 {
     return piece / 8 * (n * 128) + row * 128 + ((piece % 8) ^ (row & 7)) * 16;
 }
 
-/* Rows of this thread's warp are row + 0 .. 15 in the tile m of a block's rows. */
+/* The first of the 16 rows that this thread's warp has in tile m of the block. */
 template <int D, int R> __device__ __forceinline__ uint32_t warp_row(int m)
 {
     return (uint32_t)m * (16 * prompt_warps<D, R>::n) + threadIdx.x / 32 * 16;
@@ -152,7 +158,7 @@ template <int D, int R> __device__ __forceinline__ uint32_t warp_row(int m)
 
 /* ---- What is read ---- */
 
-/* The number of the block's list. */
+/* The index of the block's list. */
 __device__ __forceinline__ uint32_t list_index(const struct prompt_block &b)
 {
     const struct prompt_job &job = *b.job;
@@ -180,14 +186,16 @@ __device__ __forceinline__ void list_lengths(struct prompt_list &l, const struct
     l.n_pair = job.n_before[list] / 2;
 }
 
-/* Tiles of a piece at least. Blocks of few heads are few, so lists are cut finer for them. */
+/* Tiles of a piece, at least. Models with few heads have few blocks, so their lists are cut
+ * finer. */
 static inline __host__ __device__ uint32_t piece_least(const struct prompt_job &job)
 {
     const uint32_t n = job.n_kv_head * job.group / FEW_HEADS;
     return PROMPT_PIECE * (n > 1 ? n : 1);
 }
 
-/* Turned queries, and windows, which are short, are not cut. */
+/* The block's list and its pieces. Lists that meet segments, and windows, which are short, are not
+ * cut. */
 __device__ struct prompt_list list_of(const struct prompt_block &b)
 {
     struct prompt_list l = {};
@@ -196,13 +204,13 @@ __device__ struct prompt_list list_of(const struct prompt_block &b)
     l.n_piece = l.len = 1;
     if (b.job->n_segment || b.call->window) return l;
     l.n_tile = l.n_pair + (l.tok_end - l.tok + KEYS - 1) / KEYS;
-    const uint32_t alike = l.n_tile / 4 * 4; /* of lists of the same rows */
+    const uint32_t alike = l.n_tile / 4 * 4; /* the same for all lists of these rows */
     l.n_piece = min(PIECES_MAX, alike / piece_least(*b.job) + 1);
     l.len = (alike + l.n_piece - 1) / l.n_piece;
     return l;
 }
 
-/* Leaves out n_skip pages of the ranges, all of which are there. */
+/* Skips n_skip pages of the ranges, which have that many. */
 __device__ void walk_skip(struct prompt_walk &w, const struct prompt_job &job, uint32_t n_skip)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -216,7 +224,7 @@ __device__ void walk_skip(struct prompt_walk &w, const struct prompt_job &job, u
         }
         const uint32_t beyond = __ballot_sync(~0u, up_to > n_skip);
         const uint32_t at = beyond ? (uint32_t)__ffs(beyond) - 1 : 31;
-        const uint32_t page = r.end - (up_to - n_skip); /* of the lane that goes beyond */
+        const uint32_t page = r.end - (up_to - n_skip); /* in the lane that reaches beyond */
         const uint32_t first = __shfl_sync(~0u, page, at), end = __shfl_sync(~0u, r.end, at);
         const uint32_t all = __shfl_sync(~0u, up_to, 31);
         w.i += at + 1;
@@ -229,7 +237,7 @@ __device__ void walk_skip(struct prompt_walk &w, const struct prompt_job &job, u
     }
 }
 
-/* Piece `piece` of what a block reads. */
+/* The walk over piece `piece` of what the block reads. */
 __device__ struct prompt_walk walk_begin(const struct prompt_block &b, const struct prompt_list &l,
                                          uint32_t piece)
 {
@@ -273,7 +281,7 @@ __device__ __forceinline__ uint32_t walk_segment(const struct prompt_job &job, u
     return job.n_segment ? attn_segment_of(job.segment, job.n_segment, page) : 0;
 }
 
-/* `own_max`: own pages of a tile. */
+/* The next tile. own_max: own pages that fit into a tile. */
 __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_block &b,
                                      uint32_t own_max)
 {
@@ -341,13 +349,14 @@ __device__ void store_query(uint8_t *smem, const struct prompt_block &b, uint32_
 
 /* ---- Tiles on their way ---- */
 
-/* A page's 16-bit rows to keys n0 .. n0 + 31 of a tile. */
+/* Starts the copies of a page's 16-bit rows to keys n0 to n0 + 31 of a tile. */
 template <int D, int R>
 __device__ void load_page_async(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
 {
     constexpr uint32_t n = prompt_warps<D, R>::threads;
 #pragma unroll
-    for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n; k++) { /* as often by all threads */
+    for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n;
+         k++) { /* the same number of iterations in all threads */
         const uint32_t i = threadIdx.x + k * n, row = n0 + i / (D / 8), piece = i % (D / 8);
         const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
         cp_async16(to, page + i * 16);
@@ -355,7 +364,7 @@ __device__ void load_page_async(uint8_t *tile, uint32_t n0, const uint8_t *page,
     }
 }
 
-/* No keys from n0 on. */
+/* Zeroes the keys from n0 on. */
 template <int D, int R> __device__ void zero_keys(uint8_t *tile, uint32_t n0)
 {
     for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8);
@@ -372,7 +381,7 @@ __device__ __forceinline__ const uint8_t *sealed_page(const struct prompt_block 
     return place_bytes(b.call->frames, place, page_at<F, D>::bytes);
 }
 
-/* Token `tok`'s page. */
+/* The page of token `tok`. */
 template <int F, int D>
 __device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &b, uint32_t tok)
 {
@@ -386,7 +395,7 @@ __device__ void load_tokens_async(uint8_t *tile, const struct prompt_block &b,
     constexpr uint32_t n = prompt_warps<D, R>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
     const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
     const uint8_t *k[n_part];
-#pragma unroll /* what is looked up is on its way together */
+#pragma unroll /* all lookups in flight together */
     for (uint32_t p = 0; p < n_part; p++) {
         const uint32_t row = row0 + p * n_row;
         const uint32_t tok = __shfl_sync(~0u, t.place[p * n_row / 32], row % 32);
@@ -401,7 +410,7 @@ __device__ void load_tokens_async(uint8_t *tile, const struct prompt_block &b,
     }
 }
 
-/* Logs of the weights of a tile's tokens, if they have any. */
+/* Starts the copies of the tokens' log weights, if they have any. */
 __device__ __forceinline__ void load_logw_async(float *to, const struct prompt_block &b,
                                                 const struct key_tile &t)
 {
@@ -420,7 +429,7 @@ __device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b,
                   : job.own + ((size_t)(j - 1) * job.n_kv_head + b.kv_head) * bytes;
 }
 
-/* Starts the copies of tile `i` to its stage. */
+/* Starts the copies of tile i to its stage, as one commit group. */
 template <int F, int D, int R, int S>
 __device__ void load_tile_async(uint8_t *smem, uint32_t i, const struct prompt_block &b,
                                 const struct key_tile &t)
@@ -430,7 +439,7 @@ __device__ void load_tile_async(uint8_t *smem, uint32_t i, const struct prompt_b
     uint8_t *const stage = smem + size::query + i % S * size::stage;
     if (t.kind == TILE_TOKENS) load_logw_async((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
     if constexpr (F == FORM_Q8 && S == 1) {
-        /* unpack reads it */
+        /* unpack reads global memory */
     } else if constexpr (F == FORM_Q8) {
         const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
 #pragma unroll
@@ -462,7 +471,8 @@ __device__ void load_tile_async(uint8_t *smem, uint32_t i, const struct prompt_b
 
 /* ---- q8 to f16 ---- */
 
-/* Token t of a q8 page to key `row` of a tile; thread `part` of D / 16 of them. */
+/* Dequantizes token t of a q8 page into key `row` of a tile; thread `part` of D / 16 that share
+ * it. */
 template <int D>
 __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const uint8_t *page,
                                              uint32_t t, uint32_t part)
@@ -495,7 +505,7 @@ __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const 
     *(uint4 *)(v + tile_at(KEYS, row, c / 8 + 1)) = make_uint4(x[4], x[5], x[6], x[7]);
 }
 
-/* Page p of a tile of pages or own ones, in place. */
+/* Page p of the tile in global memory. */
 template <int D>
 __device__ __forceinline__ const uint8_t *page_in_place(const struct prompt_block &b,
                                                         const struct key_tile &t, uint32_t p)
@@ -504,7 +514,7 @@ __device__ __forceinline__ const uint8_t *page_in_place(const struct prompt_bloc
                               : sealed_page<FORM_Q8, D>(b, p == 0 ? t.place[0] : t.place[1]);
 }
 
-/* Where there is one tile alone, its pages are not in a stage. */
+/* Dequantizes a q8 tile, from its stage or, with a single stage, from global memory. */
 template <int D, int R, int S>
 __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_block &b,
                        const struct key_tile &t)
@@ -539,13 +549,13 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
 
 /* ---- A tile that is not seen by all rows ---- */
 
-/* Keys whose values are not all finite, as bits; their values become zeros. All threads. */
+/* Bits of the keys whose V is not all finite; their V is zeroed. All threads. */
 template <int F, int D, int R> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
 {
     constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
     if (threadIdx.x < 2) bad[threadIdx.x] = 0;
     __syncthreads();
-    uint4 *const v = (uint4 *)(tile + KEYS * D * 2); /* eight of a row in each panel */
+    uint4 *const v = (uint4 *)(tile + KEYS * D * 2); /* eight pieces of a row in each panel */
     for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D, R>::threads) {
         const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w}, row = i / 8 % KEYS;
         bool is_bad = false;
@@ -564,7 +574,7 @@ template <int F, int D, int R> __device__ uint64_t find_bad(uint8_t *tile, uint3
     return all;
 }
 
-/* Keys of a tile that a row at position pos sees, as bits. */
+/* Bits of the keys that a row at position pos sees. */
 __device__ __forceinline__ uint64_t seen_keys(const struct prompt_block &b,
                                               const struct key_tile &t, uint32_t pos)
 {

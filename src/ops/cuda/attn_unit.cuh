@@ -1,14 +1,16 @@
-/* attn_unit.cuh: 16 keys and values, or a q8 page of 32, from where they lie to what a warp has so
- * far of a decode row: the parts of attn_decode.cu's kernel that hold the arithmetic.
+/* attn_unit.cuh: one unit of attention for a decode row: 16 keys and values, or a q8 page of 32,
+ * from global memory through shared memory into a warp's online softmax. The arithmetic of
+ * attn_decode.cu.
  *
- * Up to 8 query heads of a KV head go together. They are rows 0 .. 7 of the matrix instruction;
- * rows 8 .. 15 hold what rounding them to 16 bits has left over, and so for the weights: products
- * are nearly of f32, at no cost. K of q8 pages is rounded to f16 once, V's codes times scale too;
- * single tokens of such pages become 16-bit rows first, as those of the own page are.
+ * Up to 8 query heads of one KV head are rows 0 to 7 of m16n8k16; rows 8 to 15 hold their
+ * residuals, and likewise for the probabilities, so products are nearly of f32 at no cost: the rows
+ * would be idle. K of q8 pages is rounded to f16 once, V's codes times scale too. Single tokens of
+ * q8 pages, and the own page, are 16-bit rows.
  *
- * Each lane 4 g + j takes the channels chan(step, j) .. + 3 of a key in every step of 16 channels,
- * and as a column of values channels g * D / 8 and up, so that it reads wide words of both. A key
- * or value that is not finite gives NaN; one that a row does not see gives nothing. */
+ * The channels are permuted so that each lane reads wide words: lane 4 g + j takes channels
+ * chan(step, j) to + 3 of a key in each step of 16 channels, and, as a column of V, the channels
+ * from g D / 8 on. A key or value that is not finite makes the row NaN; one that the row does not
+ * see (window, after the row) contributes nothing. */
 #ifndef SAC_OPS_CUDA_ATTN_UNIT_CUH
 #define SAC_OPS_CUDA_ATTN_UNIT_CUH
 
@@ -22,67 +24,70 @@
 
 struct decode_job {        /* a row and up to HEADS query heads of one KV head */
     const uint32_t *frame; /* of the KV head's pages */
-    uint8_t *own;          /* its own page */
-    const uint32_t *page;  /* [n_page] or NULL: page0 and up */
-    const uint32_t *tok;   /* [n_tok] */
+    uint8_t *own;          /* the row's own page */
+    const uint32_t *page;  /* [n_page]; NULL: page0, page0 + 1, ... */
+    const uint32_t *tok;   /* [n_tok] single tokens */
     const float *logw;     /* [n_tok] or NULL */
-    const struct attn_count *count; /* of lists that the device has chosen; NULL: they are known */
+    const struct attn_count *count; /* lengths of lists selected on the device; NULL: known */
     const struct segment_view *segment;
     uint32_t n_segment, n_page, page0, n_tok;
     uint32_t row, head0, n_head, kv_head, pos;
-    uint32_t n_unit, n_split, split_unit, part0; /* first split in the scratch */
-    uint32_t n_warp, split_most; /* of a block; splits that fill the GPU */
-    uint32_t n_block;            /* which take the splits in turns */
-    bool is_first;               /* of the jobs of its row and KV head */
+    uint32_t n_unit, n_split, split_unit, part0; /* part0: the job's first split in the scratch */
+    uint32_t n_warp, split_most;                 /* warps of a block; splits that fill the GPU */
+    uint32_t n_block;                            /* blocks that share the splits */
+    bool is_first;                               /* the first job of its row and KV head */
 };
 
-/* What a block has of its row as floats: queries, of which the last may be missing, then the new key
- * and value, if they are in no page yet. Rows lie so that their lanes meet no bank twice. */
+/* The row in f32: queries of the job's heads, then the new key and value if their write is pending.
+ * The padding avoids bank conflicts between heads. */
 template <int D> struct decode_rows {
     float of[HEADS + 2][D + 1];
 };
 
-/* Warps of a block: of small heads more, as enough bytes must be on their way to a multiprocessor. */
+/* Warps of a block. Small heads need more, so that enough bytes are in flight on a
+ * multiprocessor. */
 static __host__ __device__ constexpr int decode_warps(uint32_t head_dim)
 {
     return head_dim <= 64 ? 8 : 4;
 }
 
-#define WARPS_FEW 2 /* of large heads on a GPU whose shared memory has no room for more */
+#define WARPS_FEW 2 /* for heads of 256 channels where shared memory is small */
 
-/* Floats of what a warp leaves in shared memory: of a head, an eighth of whose channels a lane has two
- * of, and of all heads with their maxima and sums. Lanes that write their share meet no bank twice. */
+/* Layout of a warp's sums in shared memory, in floats: for each head eighths of its channels,
+ * padded so that the lanes of a warp store without bank conflicts, then maxima and sums of all
+ * heads. */
 template <int D> struct decode_merge {
     static constexpr int eighth = D / 8 + 4, head = 8 * eighth + 1;
     static constexpr int piece = (int)HEADS * head + 2 * (int)HEADS;
-    /* Where a head's channel is, i = head * D + channel. */
+    /* The index of channel i % D of head i / D. */
     static __device__ constexpr uint32_t at(uint32_t i)
     {
         return i / D * head + i % D / (D / 8) * eighth + i % (D / 8);
     }
     static constexpr uint32_t max = HEADS * head, sum = max + HEADS;
-    static constexpr uint32_t part = HEADS * D + 2 * HEADS; /* of a split, in the scratch */
+    static constexpr uint32_t part = HEADS * D + 2 * HEADS; /* of a split in the scratch */
 };
 
-/* Of a block of W warps. */
+/* Sizes of a block of W warps. */
 template <int F, int D, int W = decode_warps(D)> struct decode_size {
-    /* Units of a warp in shared memory, 2 or 4: of small ones, which are few for a warp, more. */
+    /* Pipeline stages of a warp. Small heads have small units, and few for a warp, so they have
+     * more. */
     static constexpr int stages = D > 64 ? 2 : 4;
     static constexpr int unit_page = F == FORM_Q8 ? 1 : 2; /* units of a page */
     static constexpr int stage = F == FORM_Q8 ? page_at<F, D>::bytes : (int)UNIT_TOK * D * 4;
     static constexpr int warps = W;
     static constexpr int merge = warps * decode_merge<D>::piece * 4;
-    static constexpr int query = D > 128 ? warps *D * 32 : 0; /* registers do not suffice */
+    static constexpr int query = D > 128 ? warps *D * 32 : 0; /* too large for registers */
 };
 
-/* What a warp has so far. Row g of every lane is query head g. */
+/* A warp's online softmax. Row g of the fragments is query head g. */
 template <int D> struct decode_warp {
-    float acc[D / 8][4]; /* columns 2j, 2j + 1 of channel i of each eighth */
-    float max, sum;      /* of exponents; sum over this lane's tokens alone */
+    float acc[D / 8][4]; /* columns 2j and 2j + 1 of channel i of each eighth */
+    float max, sum;      /* in exponents of 2; `sum` is over this lane's tokens */
     uint32_t q[D > 128 ? 1 : D / 16][4];
-    uint4 *q_shared;  /* [D / 16][32] where q has no room */
-    uint32_t segment; /* that q is turned to; UINT32_MAX: none yet */
-    const struct decode_rows<D> *rows; /* the block's */
+    uint4 *q_shared;                   /* [D / 16][32], where q does not fit into registers */
+    uint32_t segment;                  /* whose offset q is rotated by; UINT32_MAX: none yet */
+    const struct decode_rows<D> *rows; /* of the block */
 };
 
 /* ---- Channels ---- */
@@ -94,9 +99,9 @@ template <int F, int D> __device__ __forceinline__ uint32_t chan(int step, uint3
     return (uint32_t)(step / u * (D / 4) + step % u * 4) + (uint32_t)(D / 16) * j;
 }
 
-/* 16-byte pieces of a row in shared memory are permuted so that neither rows of K nor of V meet in
- * a bank: eight lanes read pieces 0 .. 3 of two neighbours in K, and two pieces that lie D / 64
- * apart of every second row in V. */
+/* XOR swizzle of the 16-byte pieces of row t, without bank conflicts for either access: in K, eight
+ * lanes read pieces 0 to 3 of two neighbouring rows; in V, two pieces D / 64 apart of every second
+ * row. */
 template <int D> __device__ __forceinline__ uint32_t swizzle(uint32_t t)
 {
     if constexpr (D == 256) return (t >> 1 & 3) | (t & 1) << 2;
@@ -105,7 +110,8 @@ template <int D> __device__ __forceinline__ uint32_t swizzle(uint32_t t)
 
 /* ---- Queries ---- */
 
-/* All loads are under way together. */
+/* Loads queries, and a pending key and value, rotated, to shared memory; all threads, with all
+ * loads in flight together. */
 template <int D, int W>
 __device__ void load_rows(struct decode_rows<D> *to, const struct attn_call &c,
                           const struct heads_pending &fresh, const struct decode_job &job)
@@ -148,7 +154,7 @@ __device__ void decode_query(struct decode_warp<D> &w, const struct attn_call &c
         float x[4];
         const uint32_t at = chan<F, D>(step, j);
         for (int i = 0; i < 4; i++) x[i] = q[at + i];
-#pragma unroll 1 /* few queries turn here, and all loads at once take a hundred registers */
+#pragma unroll 1 /* seldom taken, and unrolled loads would need a hundred registers */
         for (uint32_t i = 0; turns && i < 4; i++) {
             const float y = attn_rotated(q, at + i, s, c.rope);
 #pragma unroll
@@ -182,7 +188,8 @@ __device__ __forceinline__ void decode_query_step(uint32_t a[4], const struct de
 
 /* ---- Keys: the words of B of all steps ---- */
 
-/* From a unit of 16-bit rows. In q8 models a lane's channels lie further apart. */
+/* B fragments of key t from a unit of 16-bit rows. In q8 models a lane's channels are further
+ * apart. */
 template <int F, int D>
 __device__ __forceinline__ void key_rows(uint32_t k[D / 8], const uint8_t *unit, uint32_t t,
                                          uint32_t j)
@@ -205,7 +212,7 @@ __device__ __forceinline__ void key_rows(uint32_t k[D / 8], const uint8_t *unit,
     }
 }
 
-/* From a q8 page wherever it lies. */
+/* B fragments of key t from a q8 page, in shared or global memory. */
 template <int D>
 __device__ __forceinline__ void key_q8(uint32_t k[D / 8], const uint8_t *page, uint32_t t,
                                        uint32_t j)
@@ -243,7 +250,7 @@ __device__ __forceinline__ void value_pairs(uint32_t b[8], uint4 x, uint4 y)
     }
 }
 
-/* Signed codes of two tokens, times their scales. */
+/* Signed codes of two tokens times their scales, as pairs. */
 __device__ __forceinline__ void value_pairs_q8(uint32_t b[8], uint2 x, uint2 y, uint32_t scales)
 {
     const uint32_t a[2] = {x.x ^ 0x80808080u, x.y ^ 0x80808080u};
@@ -259,7 +266,7 @@ __device__ __forceinline__ void value_pairs_q8(uint32_t b[8], uint2 x, uint2 y, 
 
 /* ---- 16 tokens of a unit in shared memory ---- */
 
-/* Products of row g's query and tokens t0 + 2j, + 1, + 8, + 9. Rows: 16-bit rows, not a q8 page. */
+/* Dot products of head g and tokens t0 + 2j, + 1, + 8 and + 9. ROWS: the unit has 16-bit rows. */
 template <int F, int D, bool ROWS>
 __device__ __forceinline__ void unit_dots(float x[4], const struct decode_warp<D> &w,
                                           const uint8_t *unit, uint32_t t0)
@@ -285,8 +292,8 @@ __device__ __forceinline__ void unit_dots(float x[4], const struct decode_warp<D
     }
 }
 
-/* The maximum of row g is now at least that of exponents x. Rows whose maximum stays are
- * multiplied by 1, so others of the warp do not show. */
+/* Raises the maximum of head g to cover the exponents x, and rescales the accumulators. Heads whose
+ * maximum stays are multiplied by exactly 1, so heads do not affect each other. */
 template <int D>
 __device__ __forceinline__ void raise_max(struct decode_warp<D> &w, const float x[4])
 {
@@ -303,7 +310,7 @@ __device__ __forceinline__ void raise_max(struct decode_warp<D> &w, const float 
     w.max = max;
 }
 
-/* Adds values of tokens t0 + 2j, .. with the weights of `a`. */
+/* Accumulates V of tokens t0 + 2j, ... with the probabilities in `a`. */
 template <int F, int D, bool ROWS>
 __device__ __forceinline__ void unit_values(struct decode_warp<D> &w, const uint32_t a[4],
                                             const uint8_t *unit, uint32_t t0)
@@ -344,7 +351,7 @@ __device__ __forceinline__ void unit_values(struct decode_warp<D> &w, const uint
     }
 }
 
-/* Adds 16 tokens with exponents x to what the warp has. */
+/* Adds 16 tokens with exponents x to the softmax. */
 template <int F, int D, bool ROWS>
 __device__ __forceinline__ void unit_add(struct decode_warp<D> &w, const float x[4],
                                          const uint8_t *unit, uint32_t t0)
@@ -370,28 +377,28 @@ struct decode_view { /* of a block */
     const struct attn_call *call;
     const struct heads_pending *fresh;
     const struct decode_job *job;
-    uint32_t first;              /* position of the first token that is seen */
-    uint32_t n_staged, n_single; /* units of pages, of single tokens */
+    uint32_t first;              /* position of the first token in the window */
+    uint32_t n_staged, n_single; /* units of pages, and of single tokens */
 };
 
-/* A row of 16-bit keys or values: page * PAGE_TOK + token. */
-#define ROW_NONE UINT32_MAX /* else as place_find, PAGE_TOK for a page */
+/* A row of 16-bit keys or values is addressed by place * PAGE_TOK + token. */
+#define ROW_NONE UINT32_MAX /* no row; else PLACE_BELOW marks the depot */
 
-/* The page of a row. */
+/* The page of such a row. */
 __device__ __forceinline__ const uint8_t *row_page(const struct page_frames &frames, uint32_t row,
                                                    uint32_t page_bytes)
 {
     return place_bytes(frames, (row & PLACE_BELOW) | (row & ~PLACE_BELOW) / PAGE_TOK, page_bytes);
 }
 
-/* 16 rows of K and of V in `frames`, those of lanes 0 .. 15, V so many bytes behind; zeros where
- * there is none. */
+/* Starts the copies of 16 rows of K and of V; lane t < 16 names row t; V is `v` bytes after K.
+ * Missing rows are zeroed. */
 template <int D>
 __device__ __forceinline__ void stage_rows(uint32_t dst, const struct page_frames &frames,
                                            uint32_t row, uint32_t page_bytes, uint32_t v)
 {
     const uint32_t lane = threadIdx.x % 32;
-    constexpr uint32_t n_piece = D / 8; /* of a row */
+    constexpr uint32_t n_piece = D / 8; /* 16-byte pieces of a row */
 #pragma unroll
     for (uint32_t i = 0; i < UNIT_TOK * n_piece; i += 32) {
         const uint32_t t = (i + lane) / n_piece, piece = (i + lane) % n_piece;
@@ -409,7 +416,7 @@ __device__ __forceinline__ void stage_rows(uint32_t dst, const struct page_frame
     }
 }
 
-/* Single token i: its row; none behind the last and before the window. */
+/* The row of single token i; ROW_NONE after the last and before the window. */
 __device__ __forceinline__ uint32_t single_token(const struct decode_view &v, uint32_t i)
 {
     const struct decode_job &job = *v.job;
@@ -426,7 +433,7 @@ __device__ void stage_single(uint32_t dst, const struct decode_view &v, uint32_t
     stage_rows<D>(dst, v.call->frames, row, page_at<F, D>::bytes, page_at<F, D>::v);
 }
 
-/* The same from q8 pages: values of codes, in f16, which is done when they are needed. */
+/* Dequantizes 16 single tokens of q8 pages into rows of f16, when they are used. */
 template <int D>
 __device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t unit)
 {
@@ -446,7 +453,7 @@ __device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t u
                 make_uint2(k[step * 2], k[step * 2 + 1]);
         }
         out += UNIT_TOK * D * 2;
-        for (uint32_t c = j * 8; c < D; c += 32) { /* 8 channels of a block */
+        for (uint32_t c = j * 8; c < D; c += 32) { /* 8 channels of one scale block */
             uint2 codes = make_uint2(0, 0);
             uint32_t scale = 0, x[4];
             if (from != ROW_NONE) {
@@ -463,8 +470,8 @@ __device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t u
     __syncwarp();
 }
 
-/* Half of the own page; values of tokens that are not seen are zeros, as those of one that is not
- * there yet. */
+/* Starts the copies of half of the own page. Rows that are not seen are zeroed, and so is the row's
+ * own token while its write is pending. */
 template <int D> __device__ void stage_own(uint32_t dst, const struct decode_view &v, uint32_t half)
 {
     const struct decode_job &job = *v.job;
@@ -477,7 +484,8 @@ template <int D> __device__ void stage_own(uint32_t dst, const struct decode_vie
     stage_rows<D>(dst, own, seen ? t : ROW_NONE, 0, page_at<FORM_F16, D>::tail_v);
 }
 
-/* The row's own key and value: to its unit, and to its page, once for a KV head. */
+/* Stores the pending key and value of the row in its unit, and in its page by one job of the KV
+ * head. */
 template <int F, int D>
 __device__ void store_own(uint8_t *unit, const struct decode_view &v,
                           const struct decode_rows<D> &rows)
@@ -507,7 +515,7 @@ __device__ __forceinline__ void stage_page(uint32_t dst, const uint8_t *page, ui
         for (uint32_t i = 0; i < n; i += 32)
             if (i + lane < n) cp_async16(dst + (i + lane) * 16, page + (i + lane) * 16);
     } else {
-        constexpr uint32_t row = D / 8; /* pieces */
+        constexpr uint32_t row = D / 8; /* 16-byte pieces */
         const uint8_t *k = page + half * (UNIT_TOK * D * 2);
 #pragma unroll
         for (uint32_t i = 0; i < UNIT_TOK * row; i += 32) {
@@ -519,7 +527,7 @@ __device__ __forceinline__ void stage_page(uint32_t dst, const uint8_t *page, ui
     }
 }
 
-/* The first tokens of a staged unit are not seen: their values become zeros. */
+/* Zeroes V of the first tokens of a unit, which the row does not see. */
 template <int F, int D> __device__ void hide(uint8_t *unit, uint32_t n_hidden)
 {
     using at = page_at<F, D>;
@@ -539,7 +547,7 @@ template <int F, int D> __device__ void hide(uint8_t *unit, uint32_t n_hidden)
 
 /* ---- Units ---- */
 
-/* The query as it waits_for_team a page. */
+/* Rotates the query for the segment of a page, if it is another one. */
 template <int F, int D>
 __device__ __forceinline__ void rotate_query_for(struct decode_warp<D> &w,
                                                  const struct decode_view &v, uint32_t page)
@@ -550,7 +558,7 @@ __device__ __forceinline__ void rotate_query_for(struct decode_warp<D> &w,
     if (s != w.segment) decode_query<F, D>(w, *v.call, job, s);
 }
 
-/* A unit of a page of which this lane's tokens stand at pos0 + t. */
+/* Adds a unit of a page. */
 template <int F, int D>
 __device__ __forceinline__ void add_page(struct decode_warp<D> &w, const struct decode_view &v,
                                          uint8_t *unit, uint32_t page, uint32_t half)
@@ -574,8 +582,7 @@ __device__ __forceinline__ void add_page(struct decode_warp<D> &w, const struct 
     }
 }
 
-/* Single tokens or half of the own page, as rows. Those of every segment meet a query of their own.
- */
+/* Adds single tokens, or half of the own page. Tokens of several segments need a query for each. */
 template <int F, int D>
 __device__ void add_rows(struct decode_warp<D> &w, const struct decode_view &v, const uint8_t *unit,
                          uint32_t single, uint32_t half)

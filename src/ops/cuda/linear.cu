@@ -1,29 +1,38 @@
-/* linear.cu: linear layers. The input is normalised and rounded to f16 once for all parts, but for
- * the few decode rows for which each block of the multiplying kernel does it again, sooner than
- * another launch could. Decode rows are multiplied by packed weights (narrow.cu), prompt rows by
- * weights in f16, those of all parts behind each other (blas.cu): as they lie there (weight.plain),
- * or unpacked a panel at a time. Sums are f32 (of several matrices of prompt rows f16), and so is everything
- * behind them, but for a GLU's outputs of prompt rows that only the next call reads: these are packed for
- * it at once.
+/* linear.cu: linear layers (op_linear): y = epilogue(norm(x) W^T + bias) for up to LINEAR_PARTS_MAX
+ * matrices with the same input, with RMS norm, bias, residual addition and GLU fused.
  *
- * Scratch: rows in f16, their scales, then for prompt rows exponents of shrinks, a panel of weights in
- * f16 and the sums of all outputs; for decode rows the sums of pieces of rows of weights, and those of a
- * GLU whose two matrices are of different types. */
+ * Decode rows are multiplied by packed weights (narrow.cu), bound by the bytes of the weights.
+ * Prompt rows are multiplied in f16 by cuBLASLt (blas.cu), with the parts' weights side by side as
+ * one matrix: unpacked at startup (weight.plain), or unpacked here a panel at a time. The input is
+ * normalized and rounded to f16 once for all parts, with a power of two for each row; only for a
+ * few decode rows each block of narrow.cu does it again, which is faster than another launch.
+ *
+ * Sums are in f32, or in f16 where several matrices share a product (linear_half_by), and outputs
+ * in f32. Launches between two products of prompt rows are fused: an epilogue that adds to the
+ * residual stream also packs the rows for the next layer (finish_and_pack), and a GLU whose output
+ * only the next call reads packs it directly (pack_glu). Every reduction is over one row by one
+ * block, in a fixed order.
+ *
+ * Scratch: rows in f16 and their scales; for prompt rows also exponents of shrinks, a panel of
+ * weights in f16, and the sums of all outputs; for decode rows the sums of pieces (split k), and
+ * those of a GLU whose matrices have different types. */
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/queue.cuh"
 
 #include "ops/weight_layout.h"
 
-#define PANEL    4096u  /* outputs of a GLU of two types that are multiplied together */
-#define KEPT_MAX 24576u /* outputs of a GLU that are packed at once: a row lies in shared memory */
-#define PANEL_STEP (2 * WEIGHT_GROUP) /* halves of which begin at a multiple of 64 bytes */
+#define PANEL    4096u  /* outputs of a GLU of two types in one panel */
+#define KEPT_MAX 24576u /* outputs of a GLU that is packed directly, as a row is in shared memory  \
+                         */
+#define PANEL_STEP                                                                                 \
+    (2 * WEIGHT_GROUP) /* so that half a panel in f16 begins at a multiple of 64 bytes */
 #define THREADS  LINEAR_THREADS
 #define ALIGN    256u
 
 #define GLU_THREADS    512u
 #define FINISH_THREADS 128u
 #define FINISH_ROWS    4u /* of a block */
-#define PACK_BLOCKS    4u /* of a multiprocessor that find room for two rows each */
+#define PACK_BLOCKS    4u /* blocks of a multiprocessor that should fit with two rows each */
 
 static size_t align(size_t n)
 {
@@ -48,15 +57,16 @@ static bool is_glu(const struct op_linear *op)
 /* ---- Scratch ---- */
 
 struct linear_room {
-    uint8_t *x; /* of decode rows in strips */
+    uint8_t *x; /* decode rows: strips */
     float *scale;
-    uint8_t *exponent; /* [n_out] of shrinks */
+    uint8_t *exponent; /* [n_out], of shrinks */
     __half *w;  /* [panel, width] */
-    float *sum; /* [n_row, n_out]; of decode rows 2 * PANEL in the place of n_out */
+    float *sum; /* [n_row, n_out]; of decode rows 2 * PANEL instead of n_out */
     size_t bytes;
 };
 
-/* Outputs of all parts, in whole groups; those of decode rows are not unpacked. */
+/* Outputs of all parts of prompt rows, in whole groups. 0 for decode rows, whose weights stay
+ * packed. */
 static uint32_t wide_outputs(const struct op_linear *op)
 {
     uint32_t n = 0;
@@ -65,7 +75,7 @@ static uint32_t wide_outputs(const struct op_linear *op)
     return n;
 }
 
-/* Panels of about the same size, in steps. */
+/* Panels of about equal size, a multiple of PANEL_STEP. */
 static uint32_t panel_of(uint32_t n_out)
 {
     const uint32_t n_panel = (n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
@@ -94,11 +104,12 @@ static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, 
 
 size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 {
-    const uint32_t most = n_out_sum + LINEAR_PARTS_MAX * WEIGHT_GROUP; /* each part in groups */
+    const uint32_t most =
+        n_out_sum + LINEAR_PARTS_MAX * WEIGHT_GROUP; /* each part is rounded up to groups */
     return lay_out(NULL, n_row, n_in, most, most < LINEAR_PANEL ? most : LINEAR_PANEL).bytes;
 }
 
-/* A GLU's packed outputs in the place of f32 ones. */
+/* A GLU's outputs packed for the next product, in the place of the f32 ones. */
 struct linear_kept {
     __half *x;    /* [n_row, n] */
     float *scale; /* [n_row] */
@@ -118,14 +129,14 @@ static struct linear_kept kept_at(const float *y, uint32_t n_row, uint32_t n)
 
 /* ---- Shrinks ---- */
 
-/* Those of a GLU's two matrices, which lie at the heads of their groups: who packs the GLU reads
- * them once for every two rows, and reads the bytes that matter behind each other. They are
- * gathered by the launch that packs the GLU's input. */
+/* The shrinks of a GLU's two matrices are at the heads of their groups, far apart. pack_glu reads
+ * them for every two rows, so the launch that packs the GLU's input collects the bytes that matter.
+ */
 struct gather {
     const uint8_t *head[2];
     size_t group_bytes[2];
-    uint32_t n;  /* outputs of each, in whole groups; 0: nothing is gathered */
-    uint8_t *to; /* [2][n] exponents of the inverses */
+    uint32_t n;  /* outputs of each matrix, in whole groups; 0: nothing to gather */
+    uint8_t *to; /* [2][n] exponents of the shrinks' inverses */
 };
 
 static __device__ __forceinline__ void gather_exponents(const struct gather &g)
@@ -142,7 +153,7 @@ static __device__ __forceinline__ void gather_exponents(const struct gather &g)
 
 /* ---- Rows ---- */
 
-/* One row a block. */
+/* Packs prompt rows; one block for each row. */
 static __global__ void __launch_bounds__(THREADS)
     pack_rows(const struct linear_input a, __half *out, float *scale, const struct gather g)
 {
@@ -151,13 +162,13 @@ static __global__ void __launch_bounds__(THREADS)
     linear_pack_row(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x);
 }
 
-/* A decode row, in strips: with a norm one row a block, as its squares have an order; else as many
- * strips of it as the block has warps. */
+/* Packs decode rows in strips. With a norm one block has a row, as the squares are summed in one
+ * order; else as many blocks as there are strips for their warps. */
 static __global__ void __launch_bounds__(THREADS)
     pack_strips(const struct linear_input a, uint8_t *out, float *scale, uint32_t n_strip)
 {
     __shared__ float square[THREADS / 32];
-    kernel_launch_dependents(); /* the multiplying kernel is next, which has weights to bring */
+    kernel_launch_dependents(); /* narrow.cu's kernel is next and can load weights meanwhile */
     kernel_begin();
     const uint32_t row = blockIdx.x, first = row / TILE_ROWS * TILE_ROWS, warp = threadIdx.x / 32;
     const uint32_t stride = min(gridDim.x - first, TILE_ROWS) * STRIP_BYTES; /* of the row's tile */
@@ -184,7 +195,7 @@ static struct linear_input input_of(const struct op_linear *op)
 
 /* ---- Ends ---- */
 
-/* A row's outputs that v and up become. */
+/* Four outputs of a row from their sums. */
 static __device__ __forceinline__ void finish_row(const struct finish_args &a, uint32_t row,
                                                   uint32_t o, float4 v, float4 up)
 {
@@ -202,7 +213,7 @@ static __device__ __forceinline__ void finish_row(const struct finish_args &a, u
     for (uint32_t i = 0; i < 4 && o + i < a.n; i++) linear_finish(a.end, row, out + i, x[i], w[i]);
 }
 
-/* A thread takes four outputs of a few rows. */
+/* The epilogue of a part; a thread has four outputs of FINISH_ROWS rows. */
 static __global__ void __launch_bounds__(FINISH_THREADS) finish(const struct finish_args a)
 {
     kernel_begin();
@@ -244,9 +255,9 @@ static __device__ __forceinline__ float4 plus(float4 x, float4 y)
     return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
 }
 
-/* The end of a linear layer that adds to its rows, and the packing of these for the next one: R
- * rows a block, or what is left of them, so that shrinks and norms are read once for two. A thread
- * packs the outputs that it has made. Shared memory: the rows [R][n]. */
+/* The epilogue of a layer that adds to its rows, fused with packing these rows for the next layer.
+ * A block has R rows, so that shrinks and norms are read once for two. A thread packs the outputs
+ * that it has made. Dynamic shared memory: the rows [R][n]. */
 template <uint32_t R>
 static __global__ void __launch_bounds__(THREADS)
     finish_and_pack(const struct finish_args a, const struct linear_input input, __half *out,
@@ -266,7 +277,7 @@ static __global__ void __launch_bounds__(THREADS)
         at[r] = (float4 *)(a.end.y + of * a.end.y_stride);
         sum[r] = (const float4 *)((const float *)a.sum[0] + (size_t)of * a.stride);
     }
-#pragma unroll 2 /* loads that are under way together */
+#pragma unroll 2 /* loads in flight together */
     for (uint32_t i = threadIdx.x; i < a.n / 4; i += THREADS) {
         const float4 by = finish_factor(a, 0, 4 * i), norm = linear_norm4<true>(input, 4 * i);
         float4 v[R], old[R];
@@ -301,8 +312,8 @@ static bool are_disjoint(const void *a, size_t a_bytes, const void *b, size_t b_
     return x + a_bytes <= y || y + b_bytes <= x;
 }
 
-/* Whether that is the end of the layer that leaves these rows, and what blocks of other rows still read
- * of it is not where they are packed to: calls share their scratch. */
+/* Whether `a` is the epilogue that produces these rows, and nothing that blocks of other rows still
+ * read is overwritten by the packed ones: calls share their scratch. */
 static bool ends_in(const struct finish_args *a, const struct linear_input *input,
                     const struct linear_rows *rows, const struct gather *g)
 {
@@ -319,7 +330,7 @@ static bool ends_in(const struct finish_args *a, const struct linear_input *inpu
            (rows->scale == a->scale || are_disjoint(rows->scale, scales, a->scale, scales));
 }
 
-/* An end of the same prompt rows that is the last thing noted is left to the launch that packs them. */
+/* Packs the input. If the epilogue of the same prompt rows was recorded last, it is absorbed. */
 static sac_status pack(struct cuda_device *d, const struct linear_input *input,
                        const struct linear_rows *rows, enum row_kind kind, const struct gather *g)
 {
@@ -354,14 +365,14 @@ static __device__ __forceinline__ float4 glu_values(float4 v, float4 up)
                        linear_gelu(v.w) * up.w);
 }
 
-/* Eight of a row's sums of gate (m 0) or up (1) from o on, in halves. */
+/* Eight sums of a row from output o on, in f16: gate (m 0) or up (m 1). */
 static __device__ __forceinline__ uint4 glu_load(const struct finish_args &a, int m, uint32_t row,
                                                  uint32_t o)
 {
     return *(const uint4 *)((const __half *)a.sum[m] + (size_t)row * a.stride + o);
 }
 
-/* What four outputs are multiplied by, of whose exponents this is a word. */
+/* The factors of four outputs from a word of their exponents. */
 static __device__ __forceinline__ float4 glu_factor(uint32_t exponents)
 {
     const uint32_t mask = 0xffu << 23;
@@ -377,8 +388,8 @@ static __device__ __forceinline__ float4 glu_floats(uint32_t low, uint32_t high)
     return make_float4(x.x, x.y, y.x, y.y);
 }
 
-/* A row of a GLU in shared memory, packed as linear_pack_row packs it. A thread has eights, whose
- * halves lie n / 2 apart: neighbours meet no bank twice. */
+/* Packs a row of a GLU from shared memory, as linear_pack_row does. A thread has eight outputs, in
+ * halves n / 2 apart, which avoids bank conflicts. */
 static __device__ __forceinline__ void glu_pack(const struct linear_kept &to, uint32_t row,
                                                 const float4 *y, uint32_t n, float most)
 {
@@ -394,9 +405,9 @@ static __device__ __forceinline__ void glu_pack(const struct linear_kept &to, ui
     if (threadIdx.x == 0) to.scale[row] = 1.0f / scale;
 }
 
-/* R rows of a GLU a block, or what is left of them, each packed by itself; two read the same shrinks
- * once. Shared memory: the rows [R][n], which few blocks of a multiprocessor find room for: so these
- * have many threads. */
+/* A GLU's epilogue with packing; a block has R rows, so that the shrinks are read once for two.
+ * Dynamic shared memory: the rows [R][n]. It limits the blocks of a multiprocessor, so they have
+ * many threads. */
 template <uint32_t R, enum linear_epilogue E>
 static __global__ void __launch_bounds__(GLU_THREADS, 2)
     pack_glu(const struct finish_args a, const struct linear_kept to)
@@ -463,7 +474,7 @@ static struct linear_end end_of(const struct op_linear *op, uint32_t part)
 
 /* ---- Decode rows ---- */
 
-/* Groups of the panel that begins at output `first`. */
+/* The groups of the panel that begins at output `first`. */
 static struct weight panel_weight(const struct weight *w, uint32_t first)
 {
     struct weight piece = *w;
@@ -474,7 +485,7 @@ static struct weight panel_weight(const struct weight *w, uint32_t first)
     return piece;
 }
 
-/* Gate and up are of different types: each alone, a panel at a time, and then together. */
+/* Gate and up of different types: both sums a panel at a time, then the epilogue of both. */
 static sac_status run_mixed(struct cuda_device *d, const struct op_linear *op,
                             const struct linear_rows *rows, const struct linear_room *room)
 {
@@ -514,7 +525,7 @@ static sac_status run_narrow(struct cuda_device *d, const struct op_linear *op,
 
 /* ---- Prompt rows ---- */
 
-/* The matrix of all parts' outputs, where they lie behind each other in f16; NULL: they do not. */
+/* The f16 matrix of all parts if they were unpacked contiguously; else NULL. */
 static const __half *plain_of(const struct op_linear *op)
 {
     const uint8_t *at = (const uint8_t *)op->part[0].w->plain;
@@ -526,7 +537,7 @@ static const __half *plain_of(const struct op_linear *op)
     return (const __half *)op->part[0].w->plain;
 }
 
-/* Whether what a GLU makes of them is packed at once. */
+/* Whether the GLU's output is packed directly. */
 static bool packs_glu(const struct op_linear *op)
 {
     const struct op_linear::linear_part *gate = &op->part[0];
@@ -555,12 +566,12 @@ static sac_status multiply_plain(struct cuda_device *d, const struct linear_sums
     return SAC_OK;
 }
 
-/* Sums of all parts' outputs, which lie behind each other as in one matrix. */
+/* Sums of all parts, unpacked panel by panel, as if they were one matrix. */
 static sac_status multiply_parts(struct cuda_device *d, const struct op_linear *op,
                                  const struct linear_sums *to, __half *panel)
 {
     const size_t width = to->rows->width;
-    const uint32_t n_panel = panel_of((uint32_t)to->stride) / WEIGHT_GROUP; /* groups */
+    const uint32_t n_panel = panel_of((uint32_t)to->stride) / WEIGHT_GROUP; /* in groups */
     uint32_t first = 0, n = 0;
     for (uint32_t i = 0; i < op->n_part; i++) {
         const struct weight *w = op->part[i].w;
@@ -577,8 +588,8 @@ static sac_status multiply_parts(struct cuda_device *d, const struct op_linear *
     return SAC_OK;
 }
 
-/* Sums of several matrices are rounded to halves: what they make is rounded to halves again before
- * it is multiplied, as queries, keys, values and the outputs of a GLU. */
+/* The product of prompt rows and its epilogues. Sums of several matrices are f16: queries, keys,
+ * values and GLU outputs are rounded to 16 bits again before they are multiplied. */
 static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
                            const struct linear_rows *rows, const struct linear_room *room)
 {
@@ -631,7 +642,7 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
                                .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
         return device_fail(d, SAC_ERR_ARG, "a linear layer beyond its scratch");
-    if (op->kept_x && op->keep_y) /* nobody would gather exponents */
+    if (op->kept_x && op->keep_y) /* pack, which gathers the exponents, would be skipped */
         return device_fail(d, SAC_ERR_ARG, "a GLU of rows that are packed");
     if (op->kind == ROW_DECODE && narrow_packs(op->n_row, input.width))
         rows.input = &input;

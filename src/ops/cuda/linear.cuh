@@ -1,5 +1,5 @@
-/* linear.cuh: what linear.cu, narrow.cu and blas.cu share: rows on their way into the matrix units,
- * and what becomes of the sums. */
+/* linear.cuh: what linear.cu, narrow.cu and blas.cu share: packing of input rows to f16, and the
+ * epilogues that turn sums into outputs. */
 #ifndef SAC_OPS_CUDA_LINEAR_CUH
 #define SAC_OPS_CUDA_LINEAR_CUH
 
@@ -9,46 +9,48 @@
 
 #include <cuda_fp16.h>
 
-#define LINEAR_THREADS 256u /* of a block that packs rows or multiplies them by packed weights */
+#define LINEAR_THREADS 256u /* of a block that packs rows or multiplies packed weights */
 
-/* Rows as they come, normalised on the way if `norm` is set. */
+/* Input rows in f32, with an RMS norm applied on the way if `norm` is set. */
 struct linear_input {
     const float *x;
     size_t x_stride;
     uint32_t n_in, width;
     const float *norm; /* [n_in] or NULL */
     float eps;
-    bool wide; /* x, norm and all rows are aligned to 16 bytes, and n_in is a multiple of 4 */
+    bool wide; /* all rows, x and norm are aligned to 16 bytes, and n_in % 4 == 0 */
 };
 
-/* Decode rows are packed in strips of 128 inputs (four weight blocks), those of 8 rows beside each
- * other: u8 [tile of 8 rows][strip][row of the tile][STRIP_BYTES] where the last tile has the rows
- * that are left. A row's strip is f16 x[4][4][2][4]      block, lane t, step s: inputs 32 block +
- * 16 s + 4 t + 0, 2, 1, 3: one load of a lane; those of step 1 over 16, as codes are times 16 there
- * (weights.cuh) f16 sum[4][2][2]       of each block's two steps, {high, low}[step], without the
- * 16; low is what rounding has left f32 scale              what sums over the strip are multiplied
- * by: the strip's own power of two 28 bytes               of no use: so two rows lie in different
- * banks Sums are of the halves above, for what all weights of a block have in common (narrow.cu).
- * What a norm divides a row by waits_for_team its sums in the end, so a strip is packed by one warp
- * that looks at nothing else. */
+/* Decode rows are packed in strips of 128 inputs (four weight blocks), the strips of up to 8 rows
+ * side by side:
+ *     u8 [tile of 8 rows][strip][row of the tile][STRIP_BYTES]
+ * The last tile has the remaining rows. The strip of a row is
+ *     f16 x[4][4][2][4]      [block][lane t][step s]: inputs 32 block + 16 s + 4 t + 0, 2, 1, 3,
+ * one load of a lane; those of step 1 over 16, as codes are times 16 there (weights.cuh) f16
+ * sum[4][2][2]       [block][high, low][step]: sums of these inputs, without the division by 16;
+ *                            low is the residual of high
+ *     f32 scale              factor of sums over the strip: the inverse of the strip's own power of
+ * two 28 bytes               padding, so that two rows lie in different banks The sums are
+ * multiplied by what all weights of a block share (narrow_unit.cuh). The factor of a norm is
+ * applied to the final sums, so a strip is packed by one warp that needs nothing else. */
 #define STRIP       128u
-#define STRIP_SUMS  256u /* where the sums begin, */
-#define STRIP_SCALE 288u /* and the scale */
+#define STRIP_SUMS  256u /* offset of the sums */
+#define STRIP_SCALE 288u /* offset of the scale */
 #define STRIP_BYTES 320u
 #define TILE_ROWS  8u
 
-/* Rows as the matrix units take them: f16 times a power of two of the row's own, or of a strip's, so
- * that none overflows and small ones keep their bits. */
+/* Rows in f16, times a power of two of the row (or strip), so that none overflows and small values
+ * keep their bits. */
 struct linear_rows {
-    const struct linear_input *input; /* set: not packed yet, which is for the multiplying kernel */
-    __half *x;    /* prompt rows: [n_row, width], width a multiple of 32, zeros behind n_in */
-    uint8_t *strips; /* decode rows: in strips, likewise */
-    float *scale; /* [n_row] what the sums are multiplied by */
-    float *part; /* [n_row * part_row] room for sums of pieces of rows of weights; NULL: none */
+    const struct linear_input *input; /* not NULL: not packed yet, the multiplying kernel does it */
+    __half *x;       /* prompt rows: [n_row, width], width a multiple of 32, zeros beyond n_in */
+    uint8_t *strips; /* decode rows, in strips */
+    float *scale;    /* [n_row] factors of the sums */
+    float *part;     /* [n_row * part_row] scratch for sums of pieces (split k); NULL: none */
     uint32_t part_row, n_row, width;
 };
 
-/* Where a row's sums go. */
+/* The epilogue of a matrix: where its sums go, and how. */
 struct linear_end {
     enum linear_epilogue epilogue;
     const float *bias; /* [n_out] or NULL */
@@ -57,22 +59,24 @@ struct linear_end {
     uint32_t n_out;
 };
 
-/* One matrix, or the two of a GLU, and where its sums go. */
+/* One matrix, or the two of a GLU, and its epilogue. */
 struct narrow_use {
-    const struct weight *w, *up; /* of the same type and shape; `up` NULL but for a GLU */
+    const struct weight *w, *up; /* of equal type and shape; `up` is NULL except for a GLU */
     struct linear_end end;
 };
 
-/* Whether the kernel for decode rows packs so many by itself. */
+/* Whether the kernel for decode rows packs so many rows itself. */
 bool narrow_packs(uint32_t n_row, uint32_t width);
-/* Decode rows (narrow.cu) times n matrices, at most LINEAR_PARTS_MAX; a GLU alone. */
+/* Multiplies decode rows by n matrices, LINEAR_PARTS_MAX at most; a GLU must be alone
+ * (narrow.cu). */
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n);
-/* Groups begin .. begin + n - 1 of `w` in f16, times the outputs' shrink: out [n * 16, width]. */
+/* Unpacks n groups of `w` from `begin` on to f16, times the outputs' shrink: out [n * 16,
+ * width]. */
 sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
                          uint32_t begin, uint32_t n);
 
-/* Sums of prompt rows: f32, or halves times linear_half_by. */
+/* Sums of prompt rows: f32, or f16 times linear_half_by. */
 struct linear_sums {
     const struct linear_rows *rows;
     void *at; /* [n_row, stride] */
@@ -80,14 +84,15 @@ struct linear_sums {
     bool halves;
 };
 
-/* Sums of outputs first .. first + n_out - 1 = x [n_row, width] w [n_out, width]^T (blas.cu). */
+/* Sums of outputs first to first + n_out - 1: x [n_row, width] times w [n_out, width]^T
+ * (blas.cu). */
 sac_status blas_multiply(struct cuda_device *d, const struct linear_sums *to, uint32_t first,
                          const __half *w, uint32_t n_out);
 
-/* Halves of a packed row are below 2^10 and those of weights below 2^15, so no sum times this power
- * of two reaches 2^15: none overflows that is finite. It is that of a row whose values are all as
- * large as its largest, and of such weights; others are smaller, and keep their bits for 2^29
- * below. */
+/* The power of two by which sums in f16 are scaled. Packed inputs are below 2^10 and weights below
+ * 2^15, so no finite sum of `width` products times this reaches 2^15. That bound is for rows and
+ * weights that are all as large as their largest; others are smaller, and keep their bits down to
+ * 2^-29 of it. */
 static inline float linear_half_by(uint32_t width)
 {
     float by = 0x1p-10f;
@@ -97,7 +102,7 @@ static inline float linear_half_by(uint32_t width)
 
 /* ---- Packing ---- */
 
-/* Sums and maxima over a block of n_warp warps, in a fixed order; all threads get them. */
+/* Sum and maximum over a block of n_warp warps, in a fixed order; all threads get them. */
 template <uint32_t n_warp>
 static __device__ inline float2 linear_reduce(float sum, float most)
 {
@@ -106,7 +111,7 @@ static __device__ inline float2 linear_reduce(float sum, float most)
         sum += __shfl_xor_sync(0xffffffffu, sum, i);
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
     }
-    __syncthreads(); /* nobody reads the parts of the row before any more */
+    __syncthreads(); /* the last row's parts have been read */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = make_float2(sum, most);
     __syncthreads();
     float2 all = part[0];
@@ -117,8 +122,8 @@ static __device__ inline float2 linear_reduce(float sum, float most)
     return all;
 }
 
-/* The power of two that puts `most` between 2^9 and 2^10, so that the rest keeps 23 octaves; its
- * exponent is within 100. Of zeros, and of what is not finite, 1. */
+/* The power of two that brings `most` into [2^9, 2^10), which leaves 23 octaves for small values;
+ * its exponent is within 100. 1 for zeros and for values that are not finite. */
 static __device__ inline float linear_scale_for(float most)
 {
     const uint32_t exponent = __float_as_uint(most) >> 23;
@@ -126,13 +131,13 @@ static __device__ inline float linear_scale_for(float most)
     return most == 0 || exponent >= 255 ? 1.0f : __uint_as_float(turned << 23);
 }
 
-/* Of a power of two. */
+/* 1 / scale, for a power of two. */
 static __device__ inline float linear_inverse(float scale)
 {
     return __uint_as_float((254u << 23) - __float_as_uint(scale));
 }
 
-/* Four values from i on; zeros behind the end. */
+/* Four values from i on; zeros beyond n. */
 template <bool wide>
 static __device__ inline float4 linear_load4(const float *x, uint32_t i, uint32_t n)
 {
@@ -150,16 +155,17 @@ static __device__ inline float4 linear_times(float4 v, float4 w)
     return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
 }
 
-/* v's squares behind a sum; told, as compilers choose apart. */
+/* sum + the squares of v, with explicit FMAs, because compilers choose differently in different
+ * callers. */
 static __device__ inline float linear_add_square(float4 v, float sum)
 {
     sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum));
     return __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
 }
 
-#define STRIPS_TOGETHER 4u /* that a warp packs beside each other, so that it waits once for all */
+#define STRIPS_TOGETHER 4u /* that a warp packs side by side, so that their latencies overlap */
 
-/* The first n of these strips, which are `stride` bytes apart: of each four inputs a lane. */
+/* Packs the first n of these strips, `stride` bytes apart; a lane has four inputs of each. */
 static __device__ inline void linear_pack_some(uint8_t *to, uint32_t stride,
                                                const float4 v[STRIPS_TOGETHER], uint32_t n)
 {
@@ -174,7 +180,7 @@ static __device__ inline void linear_pack_some(uint8_t *to, uint32_t stride,
 #pragma unroll
     for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
         scale[k] = linear_scale_for(scale[k]);
-        const float all = scale[k] * by; /* a power of two: nothing is rounded but to halves */
+        const float all = scale[k] * by; /* a power of two: only the conversion to f16 rounds */
         __half2 h[2] = {__floats2half2_rn(v[k].x * all, v[k].z * all),
                         __floats2half2_rn(v[k].y * all, v[k].w * all)};
         const float2 a = __half22float2(h[0]), b = __half22float2(h[1]);
@@ -199,10 +205,10 @@ static __device__ inline void linear_pack_some(uint8_t *to, uint32_t stride,
     }
 }
 
-/* Strips of a row that a warp packs: first, first + step, ... before `end`. */
+/* The strips of a row that a warp packs: first, first + step, ... before `end`. */
 struct linear_strips {
-    uint8_t *to; /* where the first one goes, */
-    uint32_t stride; /* and bytes from a strip to the row's next */
+    uint8_t *to;     /* where the first one goes */
+    uint32_t stride; /* bytes between neighbouring strips of the row */
     uint32_t first, step, end;
 };
 
@@ -233,21 +239,21 @@ static __device__ inline float linear_pack_as(const struct linear_strips &strips
     return square;
 }
 
-/* The same bits whichever warp does it. Returns the lane's sum of squares. */
+/* Packs strips; the bits do not depend on which warp does it. Returns the lane's sum of squares. */
 static __device__ inline float linear_pack_strips(const struct linear_strips &strips,
                                                   const struct linear_input &a, uint32_t row)
 {
     return a.wide ? linear_pack_as<true>(strips, a, row) : linear_pack_as<false>(strips, a, row);
 }
 
-/* Sum over a warp, in a fixed order. */
+/* Sum over a warp in a fixed order. */
 static __device__ inline float linear_warp_sum(float sum)
 {
     for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
     return sum;
 }
 
-/* A lane's sum of squares over strips w, w + LINEAR_THREADS / 32, ... of warp w. */
+/* A lane's sum of squares over strips w, w + LINEAR_THREADS / 32, ... for warp w. */
 static __device__ inline float linear_squares(const struct linear_input &a, uint32_t row)
 {
     const float *x = a.x + row * a.x_stride;
@@ -258,7 +264,7 @@ static __device__ inline float linear_squares(const struct linear_input &a, uint
     return square;
 }
 
-/* What sums of a row are multiplied by: its warps' sums of squares are added up in their order. */
+/* The norm's factor of a row, from its warps' sums of squares, added in their order. */
 static __device__ inline float linear_norm_factor(const float *square, const struct linear_input &a)
 {
     float all = 0;
@@ -267,8 +273,8 @@ static __device__ inline float linear_norm_factor(const float *square, const str
     return 1.0f / sqrtf(all / (float)a.n_in + a.eps);
 }
 
-/* What a row is multiplied by on its way into halves: by the first of these before a norm, by the
- * second behind it. Of sums over its block: squares, and the largest value behind a norm. */
+/* The factors by which a row goes to f16: .x before the norm's weights, .y after. Reduces over the
+ * block: squares, and the largest value after the norm. */
 static __device__ inline float2 linear_row_factors(float square, float most,
                                                    const struct linear_input &a)
 {
@@ -277,7 +283,7 @@ static __device__ inline float2 linear_row_factors(float square, float most,
     return make_float2(inverse, linear_scale_for(all.y * inverse));
 }
 
-/* Four values of a row become halves. */
+/* Stores four values of a row in f16. */
 static __device__ __forceinline__ void linear_put4(__half *to, float4 v, float4 norm, float2 factor)
 {
     v = linear_times(v, make_float4(factor.x, factor.x, factor.x, factor.x));
@@ -292,7 +298,7 @@ static __device__ __forceinline__ float linear_most4(float most, float4 v)
     return fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
 }
 
-/* Four of a norm's weights. */
+/* Four weights of the norm. */
 template <bool wide>
 static __device__ __forceinline__ float4 linear_norm4(const struct linear_input &a, uint32_t i)
 {
@@ -305,7 +311,7 @@ static __device__ inline void linear_pack_row_as(__half *to, float *out_scale,
 {
     const float *x = a.x + row * a.x_stride;
     float sum = 0, most = 0;
-#pragma unroll 4 /* loads that are under way together */
+#pragma unroll 4 /* loads in flight together */
     for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS) {
         const float4 v = linear_load4<wide>(x, i, a.n_in);
         sum = linear_add_square(v, sum);
@@ -317,8 +323,8 @@ static __device__ inline void linear_pack_row_as(__half *to, float *out_scale,
     if (threadIdx.x == 0) *out_scale = 1.0f / factor.y;
 }
 
-/* One prompt row's width by a block of LINEAR_THREADS, and what its sums are multiplied by. A thread takes
- * four values at a time. */
+/* Packs one prompt row of `width` values and stores the factor of its sums; by a block of
+ * LINEAR_THREADS. A thread takes four values at a time. */
 static __device__ inline void linear_pack_row(__half *to, float *out_scale,
                                               const struct linear_input &a, uint32_t row)
 {
@@ -332,7 +338,7 @@ static __device__ inline void linear_pack_row(__half *to, float *out_scale,
 
 static __device__ inline float linear_silu(float x)
 {
-    return __fdividef(x, 1.0f + exp2_fast(-1.4426950408889634f * x)); /* off by 2^-20 of it */
+    return __fdividef(x, 1.0f + exp2_fast(-1.4426950408889634f * x)); /* relative error 2^-20 */
 }
 
 static __device__ inline float linear_gelu(float x)
@@ -340,7 +346,7 @@ static __device__ inline float linear_gelu(float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-/* What a sum becomes, where y was `old`; `up` is a GLU's second one. */
+/* The output from a sum v, where y was `old`; `up` is the second sum of a GLU. */
 static __device__ inline float linear_value(const struct linear_end &end, uint32_t out, float v,
                                             float up, float old)
 {
@@ -354,23 +360,23 @@ static __device__ inline float linear_value(const struct linear_end &end, uint32
     return v;
 }
 
-/* What a launch makes of a part's sums that are there. */
+/* Arguments of an epilogue launch (finish). */
 struct finish_args {
-    const void *sum[2]; /* [n_row, stride] f32 or halves; the second of a GLU, or NULL */
+    const void *sum[2]; /* [n_row, stride] in f32 or f16; the second for a GLU, or NULL */
     bool halves;
-    float by; /* what makes a sum of what lies there */
+    float by; /* undoes linear_half_by */
     uint32_t stride, n, n_row;
     uint32_t first;         /* output of the first sum */
-    const float *scale;     /* [n_row] or NULL: sums are final */
-    const uint8_t *head[2]; /* the first output's group, which begins with its shrinks */
+    const float *scale;     /* [n_row]; NULL: the sums are final */
+    const uint8_t *head[2]; /* the group of the first output, which begins with its shrinks */
     size_t group_bytes[2];
     const uint8_t
-        *exponent[2]; /* of a GLU that is packed: those of the shrinks' inverses, together */
+        *exponent[2]; /* for a GLU that is packed: exponents of the shrinks' inverses, contiguous */
     struct linear_end end;
     bool wide; /* y is aligned to 16 bytes in all rows */
 };
 
-/* Four values that lie there, from place `at` on, a multiple of 4. */
+/* Four sums from index `at` on, a multiple of 4. */
 static __device__ __forceinline__ float4 finish_values(const struct finish_args &a, int m,
                                                        size_t at)
 {
@@ -381,8 +387,8 @@ static __device__ __forceinline__ float4 finish_values(const struct finish_args 
     return make_float4(x.x, x.y, y.x, y.y);
 }
 
-/* What four outputs from o on are multiplied by: their shrinks are powers of two, and so are the
- * inverses, whose exponents are those of the shrinks turned about. */
+/* The factors of four outputs from o on: inverses of their shrinks, powers of two, by negating the
+ * exponents. */
 static __device__ __forceinline__ float4 finish_factor(const struct finish_args &a, int m,
                                                        uint32_t o)
 {
@@ -394,7 +400,7 @@ static __device__ __forceinline__ float4 finish_factor(const struct finish_args 
                        __uint_as_float(2 * one - shrink.z), __uint_as_float(2 * one - shrink.w));
 }
 
-/* And what all outputs of a row are. */
+/* The factor of all outputs of a row. */
 static __device__ __forceinline__ float finish_scale(const struct finish_args &a, uint32_t row)
 {
     return a.scale ? a.scale[row] * a.by : 1.0f;
@@ -406,7 +412,7 @@ static __device__ __forceinline__ float4 finish_times(float4 v, float4 by, float
                        v.w * by.w * scale);
 }
 
-/* Four of a row's outputs from o on. */
+/* Four scaled sums of a row from output o on. */
 static __device__ __forceinline__ float4 finish_load(const struct finish_args &a, int m,
                                                      uint32_t row, uint32_t o, float4 by)
 {
@@ -414,11 +420,11 @@ static __device__ __forceinline__ float4 finish_load(const struct finish_args &a
     return finish_times(finish_values(a, m, (size_t)row * a.stride + o), by, finish_scale(a, row));
 }
 
-/* The arguments of the launch noted so many before the last one, if it ends a part of prompt rows, or
- * NULL: whoever reads its outputs next may do its work. */
+/* The arguments of the launch recorded n_behind before the last one, if it is an epilogue of prompt
+ * rows, else NULL. A launcher that reads its outputs next can do its work. */
 const struct finish_args *linear_end_recorded(const struct cuda_device *d, uint32_t n_behind);
 
-/* The same to its row and output in y. */
+/* Stores the output of a row from its sums. */
 static __device__ inline void linear_finish(const struct linear_end &end, uint32_t row,
                                             uint32_t out, float v, float up)
 {

@@ -1,22 +1,24 @@
-/* narrow.cu: packed weights times a few rows, bound by the bytes of the weights; and the unpacking
- * of a matrix for many rows.
+/* narrow.cu: y = epilogue(W x) for a few rows x and packed weights W (decode), bound by the bytes
+ * of W; and unpacking of a matrix to f16 for many rows.
  *
- * A block of 8 warps computes groups of 16 outputs, one behind the other, for up to 16 rows, or a
- * piece of the inputs of one group where there are too few groups to fill the GPU. Warp w takes the
- * units w, w + 8, ... of a few weight blocks each, so that the warps together read a stretch of memory.
- * A warp keeps units on their way into shared memory while it multiplies others, those of the next group
- * behind those of the last one; the first of them are under way before the launch before has ended. Sums
- * are made by the matrix units (narrow_unit.cuh) and added up over the warps in their order, then, by
- * the last block of a group to be done, over the pieces in theirs. Pieces depend on the matrices and
- * the GPU alone, and a row is a column of the mma's second operand: nothing depends on which rows are
- * together.
+ * A block of 8 warps computes groups of 16 outputs, one after another (persistent), for up to 16
+ * rows. Where there are too few groups to fill the GPU, the inputs of a group are cut into pieces
+ * (split k), a block each. Grid: blocks for groups; tiles of rows; pieces. Warp w takes units w, w
+ * + 8, ... of a few weight blocks, so that the warps together read contiguous memory. Each warp has
+ * its own cp.async pipeline in shared memory (narrow_ring.cuh), which continues into the next group
+ * and is filled before kernel_begin, while the previous kernel ends. Products are m16n8k16 with
+ * outputs as rows and x as columns (narrow_unit.cuh).
  *
- * Rows come in strips (linear.cuh). Few and short ones lie in shared memory as long as the block runs,
- * which may pack them itself: each warp the strips that it multiplies, so that it waits for no other. Of
- * other rows a unit's strip comes with its weights. One row that the block packs is `alone`: the columns
- * of an mma's second operand are four blocks of it in the place of eight rows.
+ * Sums are added over the warps in their order, and over the pieces in theirs by the last block of
+ * a group to finish. Pieces depend on the matrices and the GPU alone, and a row is a column of its
+ * own, so no result depends on which rows are together.
  *
- * Invariant: weights have been in the device's memory since before the launch before this one. */
+ * x comes in strips (linear.cuh). Few short rows stay in shared memory while the block runs, and
+ * the block may pack them itself: each warp the strips that it multiplies, without waiting for
+ * others. The strips of other rows are loaded with the units. A single row that the block packs is
+ * `alone`: four blocks of it take the place of eight rows in B.
+ *
+ * Invariant: weights are in device memory since before the previous kernel. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/machine.cuh"
@@ -27,59 +29,59 @@
 
 static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
-#define PACKS_ROWS   4u     /* that a block packs at most, */
-#define PACKS_VALUES 8192u  /* and all of them together: more take longer than another launch; */
-#define PACKS_ALONE  16384u /* and of one row that is alone */
+#define PACKS_ROWS    4u     /* rows that a block packs itself, at most */
+#define PACKS_VALUES  8192u  /* and values of these together: more take longer than a launch */
+#define PACKS_ALONE   16384u /* the same for a single row */
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
-#define IN_PLACE     1u     /* rows are read where they lie: there is no room for them */
-#define OWN_BYTES    1024u  /* that a block has of it anyway */
-#define UNPACK_BLOCKS 4u    /* that a warp unpacks together */
-#define FULL_BLOCKS   2u    /* of a multiprocessor that are enough to keep_in_register it busy */
+#define IN_PLACE      1u     /* rows are read from global memory: shared memory is too small */
+#define OWN_BYTES     1024u  /* bytes of static shared memory */
+#define UNPACK_BLOCKS 4u     /* weight blocks in flight for a warp that unpacks */
+#define FULL_BLOCKS   2u     /* blocks of a multiprocessor that keep it busy */
 
-/* Blocks of a multiprocessor that registers must leave room for. */
+/* Resident blocks of a multiprocessor, for __launch_bounds__. */
 static constexpr uint32_t blocks_wanted(uint32_t n_tile)
 {
     return n_tile == 1 ? 3 : 2;
 }
 
 struct narrow_part {
-    const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
+    const uint8_t *w, *up; /* packed; `up` NULL except for a GLU */
     size_t group_bytes;
-    uint32_t group0; /* the part's first group among those of all parts */
+    uint32_t group0; /* first group among those of all parts */
     enum quant_type type;
     struct linear_end end;
 };
 
 struct narrow_args {
-    /* Rows that are not packed yet: instead of x and x_scale; its x is NULL if they are. It stands
-     * first, and nothing at the end is padded, as GCC 12 clears bytes at the wrong place for padding
-     * behind an array. */
+    /* Rows that are not packed yet, in place of x and x_scale; input.x is NULL if they are. This
+     * field is first, and nothing after an array is padded, because __builtin_clear_padding of GCC
+     * 12 clears wrong bytes there. */
     struct linear_input input;
     struct narrow_part part[LINEAR_PARTS_MAX];
-    uint32_t n_part, n_group; /* of all parts; a block has several groups only where there is one part */
-    uint32_t n_block, piece;  /* blocks of a row of weights, and of a piece of it */
+    uint32_t n_part, n_group; /* of all parts; a block has several groups only of a single part */
+    uint32_t n_block, piece;  /* weight blocks of an output's inputs, and of a piece of them */
     uint32_t n_row, row0;
-    uint32_t stage, warp_bytes, ring_bytes; /* of shared memory: a unit, a warp's ring, all of these */
-    uint32_t stays; /* the bytes of rows behind them; 0: rows come with units; or IN_PLACE */
-    const uint8_t *x;                       /* in strips */
+    uint32_t stage, warp_bytes, ring_bytes; /* shared memory: a stage, a warp's ring, all rings */
+    uint32_t stays;   /* bytes of resident rows; 0: rows come with units; or IN_PLACE */
+    const uint8_t *x; /* strips */
     const float *x_scale;
-    float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
-    uint32_t *tally; /* of the launch's places, blockIdx.z aside */
+    float *sum;      /* [pieces][n_row][groups * 16], for two pieces or more */
+    uint32_t *tally; /* one for each group and tile of the launch */
 };
 
-/* What one block of threads multiplies. */
+/* What a block multiplies, and the state of a warp's pipeline. */
 template <uint32_t n_mat> struct narrow_job {
-    uint32_t row0, n_row;        /* rows of the block */
-    uint32_t begin, end;         /* weight blocks */
-    uint32_t first;              /* block of the warp's first unit, all of which lie at the same */
-    uint32_t n_quick, n_whole;   /* place of a chunk: those that are whole, in whole chunks; whole; */
-    uint32_t n_unit;             /* and all */
-    uint32_t next, n_left;       /* the unit that is ring_rows next, and groups from its own on */
-    const uint8_t *group[n_mat]; /* that group */
-    const uint8_t *lane[n_mat];  /* where this lane's next copies begin: scales, */
-    uint32_t to_lane;            /* so much behind a group in its first unit, */
-    uint32_t to_code;            /* and so much behind them codes */
-    uint32_t to;                 /* the lane's place in the warp's ring */
+    uint32_t row0, n_row;      /* of the block */
+    uint32_t begin, end;       /* weight blocks of the piece */
+    uint32_t first;            /* first block of the warp's first unit; later units start at the */
+    uint32_t n_quick, n_whole; /* same place of a chunk. Units in whole chunks; whole units; */
+    uint32_t n_unit;           /* all units */
+    uint32_t next, n_left;     /* unit to load next; groups left, including its own */
+    const uint8_t *group[n_mat]; /* the group of that unit */
+    const uint8_t *lane[n_mat];  /* this lane's next source addresses: of scales, */
+    uint32_t to_lane;            /* which start so far after a group, */
+    uint32_t to_code;            /* and codes so far after them */
+    uint32_t to;                 /* this lane's offset in the warp's ring */
 };
 
 /* ---- Weights and rows on their way ---- */
@@ -91,7 +93,7 @@ static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint3
         cp_async16(smem_address(to + i), from + i);
 }
 
-/* So many, possibly none, that no loop is left; both are the lane's own places. */
+/* Copies n bytes, known at compile time, without a loop; both addresses are the lane's own. */
 template <uint32_t n> static __device__ inline void copy_known(uint32_t at, const uint8_t *from)
 {
     const uint32_t lane = threadIdx.x % 32 * 16;
@@ -102,14 +104,14 @@ template <uint32_t n> static __device__ inline void copy_known(uint32_t at, cons
         if (lane < n - rest) cp_async16(at + rest, from + rest);
 }
 
-/* Of a warp's units from block `first` on, those that end before `end`. */
+/* The number of the warp's units, from block `first` on, that end before `end`. */
 template <uint32_t unit>
 static __device__ inline uint32_t n_whole(uint32_t first, uint32_t end)
 {
     return end < first + unit ? 0 : (end - first - unit) / (WARPS * unit) + 1;
 }
 
-/* What a warp knows of its units once and for all, and its first group. */
+/* Computes what a warp needs of its units in every group, and its first addresses. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t n_block)
 {
@@ -135,7 +137,7 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
         job.lane[m] = job.group[m] + job.to_lane;
 }
 
-/* Up to n blocks from block0 on, of a unit that is not whole or of a chunk that is not. */
+/* Loads up to n blocks from block0 on: a unit, or a chunk, that is not whole. */
 template <int type>
 static __device__ inline void load_partial_unit(uint8_t *to, uint32_t to_code, const uint8_t *group,
                                                 uint32_t n_block, uint32_t block0, uint32_t n)
@@ -153,7 +155,7 @@ static __device__ inline uint32_t strips_of(uint32_t n_block)
     return (n_block + UNIT_MAX - 1) / UNIT_MAX;
 }
 
-/* Rows of the block's tile i, and where its strip s is. */
+/* Rows of the block's tile i. */
 template <uint32_t n_mat>
 static __device__ inline uint32_t tile_rows(const struct narrow_job<n_mat> &job, uint32_t i)
 {
@@ -169,7 +171,7 @@ static __device__ inline const uint8_t *tile_strip(const struct narrow_args &a,
     return a.x + ((size_t)row * strips_of(a.n_block) + s * tile_rows(job, i)) * STRIP_BYTES;
 }
 
-/* The strips of the unit from block0 on, tile behind tile. */
+/* Loads the strips of the unit from block0 on, for all tiles. */
 template <uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void load_strips(uint8_t *to, const struct narrow_args &a,
                                           const struct narrow_job<n_mat> &job, uint32_t block0)
@@ -186,7 +188,7 @@ static __device__ inline void load_strips(uint8_t *to, const struct narrow_args 
     }
 }
 
-/* Behind a unit the next one, of the next group if it was the last. */
+/* Advances to the warp's next unit, possibly of its next group. */
 template <uint32_t n_mat>
 static __device__ inline void advance(const struct narrow_args &a, struct narrow_job<n_mat> &job)
 {
@@ -201,8 +203,8 @@ static __device__ inline void advance(const struct narrow_args &a, struct narrow
     }
 }
 
-/* The warp's next unit, if there is one, to the ring's place `at`: scales, then blocks; and the rows'
- * strips, if they come with units and are there already. */
+/* Loads the warp's next unit, if there is one, to the stage at offset `at`: scales, then codes; and
+ * the rows' strips, if they come with units and may be read already. One commit group. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void load_next_unit(uint8_t *mine, uint32_t at,
                                              const struct narrow_args &a,
@@ -232,14 +234,14 @@ static __device__ inline void load_next_unit(uint8_t *mine, uint32_t at,
 
 /* ---- Sums [n_mat][n_tile][4], as narrow_unit.cuh has them ---- */
 
-/* This lane's rows, of each tile row g, in a unit's strips: those of the warp's first unit, and bytes
- * to those of its next. Rows that are not there are read as row 0, tiles as tile 0. */
+/* Where a lane's rows are (row g of each tile) for the warp's first unit, and the distance to its
+ * next. Missing rows are read as row 0, missing tiles as tile 0. */
 template <uint32_t n_tile> struct narrow_rows {
     const uint8_t *row[n_tile];
     uint32_t by[n_tile];
 };
 
-/* The rows of find_rows where they are read in place. */
+/* The rows where they are read from global memory. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline struct narrow_rows<n_tile> rows_in_place(const struct narrow_args &a,
                                                                   const struct narrow_job<n_mat> &job)
@@ -257,7 +259,8 @@ static __device__ inline struct narrow_rows<n_tile> rows_in_place(const struct n
     return rows;
 }
 
-/* `ring_rows` is behind the weights of the ring's first place. */
+/* The rows in shared memory. ring_rows: after the weights of the ring's first stage; kept: the
+ * resident rows. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narrow_job<n_mat> &job,
                                                               const uint8_t *ring_rows,
@@ -278,7 +281,7 @@ static __device__ inline struct narrow_rows<n_tile> find_rows(const struct narro
     return rows;
 }
 
-/* Over the warp's unit u, which is at `at`; the last of a row may have fewer blocks than others. */
+/* Adds the warp's unit u at `at`; the last unit of a row may have fewer blocks. */
 template <int type, uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
                                        const struct narrow_job<n_mat> &job,
@@ -290,7 +293,7 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
     for (uint32_t m = 0; m < n_mat; m++, at += ring::mat) {
         const struct block_place place = {at, at + ring::scales,
                                           ring::own_scales ? 0 : job.first % LAYOUT_BLOCKS};
-        if (u < job.n_whole) /* the same for all lanes */
+        if (u < job.n_whole) /* uniform in the warp */
             add_blocks<type, n_tile, alone, ring::unit>(sum[m], place, shrink[m], x, 0);
         else
             add_blocks<type, n_tile, alone, 0>(sum[m], place, shrink[m], x,
@@ -300,8 +303,9 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4],
 
 /* ---- Rows ---- */
 
-/* Rows of a piece to shared memory, where they stay, strip by strip to the warp that multiplies it;
- * packed on the way, if they are not yet: then `square` [n_row][WARPS] gets what a norm wants. */
+/* Brings the rows of the piece to shared memory, where they stay; a warp brings the strips that it
+ * multiplies. Rows that are not packed yet are packed on the way, and `square` [n_row][WARPS] gets
+ * their sums of squares for a norm. */
 template <uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline void keep_rows(const struct narrow_args &a,
                                         const struct narrow_job<n_mat> &job, uint8_t *to,
@@ -315,7 +319,8 @@ static __device__ inline void keep_rows(const struct narrow_args &a,
         float sum = linear_pack_strips({to + warp * stride + row * STRIP_BYTES, stride, strip0 + warp,
                                         WARPS, strip0 + n}, a.input, row);
         if (!a.input.norm) continue;
-        if (gridDim.z > 1) sum = linear_squares(a.input, row); /* the piece has but some of them */
+        if (gridDim.z > 1)
+            sum = linear_squares(a.input, row); /* the piece has only some of the inputs */
         sum = linear_warp_sum(sum);
         if (threadIdx.x % 32 == 0) square[row * WARPS + warp] = sum;
     }
@@ -330,7 +335,7 @@ static __device__ inline void keep_rows(const struct narrow_args &a,
     }
 }
 
-/* Rows that come with units, of the units that are on their way already, in the places from `at` on. */
+/* Loads the strips of the units that are in flight already. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void load_first_strips(const struct narrow_args &a,
                                                 const struct narrow_job<n_mat> &job, uint8_t *at)
@@ -343,7 +348,7 @@ static __device__ inline void load_first_strips(const struct narrow_args &a,
     }
 }
 
-/* What the block reads of model parameters beside weights comes nearer. */
+/* Prefetches the parameters that the block reads beside the weights: norm and bias. */
 static __device__ inline void prefetch_parameters(const struct narrow_args &a,
                                                   const struct narrow_part &part, uint32_t group)
 {
@@ -354,7 +359,7 @@ static __device__ inline void prefetch_parameters(const struct narrow_args &a,
         prefetch_l1(part.end.bias + out);
 }
 
-/* What the block's sums are added to comes before they are there, as they take longer. */
+/* Prefetches the outputs to which the block will add. */
 template <uint32_t n_mat>
 static __device__ inline void prefetch_old(const struct narrow_job<n_mat> &job,
                                            const struct linear_end &end, uint32_t group)
@@ -367,7 +372,7 @@ static __device__ inline void prefetch_old(const struct narrow_job<n_mat> &job,
 
 /* ---- Ends ---- */
 
-/* The sums of all warps for a block's group: [warp][matrix][row][SUM_STRIDE]. */
+/* Sums of all warps for a group: [warp][matrix][row][SUM_STRIDE], padded against bank conflicts. */
 #define SUM_STRIDE (WEIGHT_GROUP + 1)
 
 template <bool is_float, uint32_t n_tile, uint32_t n_mat>
@@ -389,7 +394,8 @@ static __device__ inline void store_sums(float *to, const float sum[n_mat][n_til
             }
 }
 
-/* Puts a piece's sums where the last block finds them; that one gets those of all pieces. */
+/* Stores a piece's sums; in the last block to arrive, replaces them by the sum over all pieces in
+ * their order and returns true. */
 static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a, uint32_t row,
                                            bool is_mine)
 {
@@ -402,7 +408,7 @@ static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a
     return true;
 }
 
-/* A group's sums over all warps, and over pieces, to where they go. */
+/* Adds a group's sums over the warps, and over pieces, and runs the epilogue. */
 template <uint32_t n_mat, bool alone>
 static __device__ inline void finish_group(const float *all, const struct narrow_args &a,
                                            const struct narrow_job<n_mat> &job,
@@ -422,7 +428,7 @@ static __device__ inline void finish_group(const float *all, const struct narrow
     linear_finish(end, row, out, v[0] * by, v[1] * by);
 }
 
-/* The block's first group, of part p, and the warp's ring. */
+/* Sets up the block's first group, of part p, and the warp's ring. */
 template <uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline struct narrow_job<n_mat> find_job(const struct narrow_args &a, uint32_t p,
                                                            uint8_t *mine)
@@ -441,15 +447,16 @@ static __device__ inline struct narrow_job<n_mat> find_job(const struct narrow_a
     return job;
 }
 
-/* Sums of two groups have room, so that those of one are read while the next ones come; of many rows
- * there is room for one's. */
-static constexpr uint32_t sum_rooms(uint32_t n_tile)
+/* Buffers for the sums of a group: two, so that the next group's can be written while these are
+ * read, or one for many rows. */
+static constexpr uint32_t
+sum_rooms(uint32_t n_tile)
 {
     return n_tile == 1 ? 2 : 1;
 }
 
-/* A block's work for part p. Shared memory: the warps' rings; rows that stay; sums of all warps. Sums
- * of squares of rows that the block packs lie in `square` [row][WARPS]. */
+/* A block's work for part p. Dynamic shared memory: rings of all warps, resident rows, sums of all
+ * warps. square [row][WARPS]: sums of squares of rows that the block packs. */
 template <int type, uint32_t n_tile, uint32_t n_mat, bool alone>
 static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t p,
                                            float *square)
@@ -467,7 +474,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         load_next_unit<type, n_tile>(mine, i * a.stage, a, job, false);
     prefetch_parameters(a, a.part[p], blockIdx.x - a.part[p].group0);
     if (a.n_part > 1)
-        kernel_launch_dependents(); /* attention is next, which has pages to load_next_unit */
+        kernel_launch_dependents(); /* attention is next and can load pages meanwhile */
     kernel_begin();
     if (stays)
         keep_rows<n_tile, n_mat, alone>(a, job, x, square);
@@ -477,14 +484,14 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         cp_async_commit();
         cp_async_wait<0>();
     }
-    if (ring::is_float) __syncthreads(); /* a strip is that of several units */
+    if (ring::is_float) __syncthreads(); /* a strip is read by several warps */
     float *all = (float *)(x + (lies ? 0 : a.stays));
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
     const struct narrow_rows<n_tile> rows =
         lies ? rows_in_place<type, n_tile>(a, job)
              : find_rows<type, n_tile>(job, mine + ring::weights, x, stays);
     struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4, job.first % UNIT_MAX, {}};
-    uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* places of the ring */
+    uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* stage offsets */
     keep_in_register(here.g);
     keep_in_register(here.t);
     for (uint32_t i = blockIdx.x, turn = 0; i < a.n_group; i += gridDim.x, turn ^= 1) {
@@ -501,7 +508,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         for (uint32_t k = 0; k < n_tile; k++) here.row[k] = rows.row[k];
         for (uint32_t u = 0; u < job.n_unit; u++) {
             cp_async_wait<ring::stages - 2>();
-            __syncwarp(); /* and all lanes are done with the unit before, whose place is free */
+            __syncwarp(); /* all lanes have read the last unit, whose stage is reused */
             load_next_unit<type, n_tile>(mine, next, a, job, comes);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++)
@@ -516,12 +523,12 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         store_sums<ring::is_float, n_tile, n_mat>(to, sum, shrink, job.n_row);
         __syncthreads();
         finish_group<n_mat, alone>(to, a, job, a.part[p].end, square, i - a.part[p].group0);
-        if (a.n_part > 1) break; /* the next group may be another part's */
+        if (a.n_part > 1) break; /* the next group may belong to another part */
         if (sum_rooms(n_tile) == 1) __syncthreads();
     }
 }
 
-/* A row per type: CALL(type) is what is done for it. */
+/* Expands CALL(type) for each weight type. */
 #define FOR_TYPE(type, CALL)                                                                       \
     switch (type) {                                                                                \
     case QUANT_F32: CALL(QUANT_F32); break;                                                        \
@@ -541,7 +548,7 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
     }
 
-/* The part that a block works for. */
+/* The part to which the block's groups belong. */
 static __device__ inline uint32_t find_part(const struct narrow_args &a)
 {
     uint32_t p = 0;
@@ -549,13 +556,13 @@ static __device__ inline uint32_t find_part(const struct narrow_args &a)
     return p;
 }
 
-/* Plain floats take one row as they take several. */
+/* Types without codes treat a single row like several. */
 template <int type> static constexpr bool is_alone(bool alone)
 {
     return alone && !narrow_ring<type, 1, 1>::is_float;
 }
 
-/* Parts of one type; `alone`: one row, which the block packs. */
+/* Parts of one type. alone: a single row, which the block packs. */
 template <int type, uint32_t n_tile, uint32_t n_mat, bool alone>
 static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
     narrow(const struct narrow_args a)
@@ -576,7 +583,7 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
 #undef CALL
 }
 
-/* What a kernel needs of shared memory: a unit's weights, and units of a warp's ring. */
+/* The shared memory of a kernel: bytes of a unit's weights, and stages of a warp. */
 struct narrow_need {
     uint32_t weights, stages;
 };
@@ -587,7 +594,7 @@ template <int type, uint32_t n_tile, uint32_t n_mat> static struct narrow_need n
     return {ring::weights, ring::stages};
 }
 
-/* Blocks for one tile of rows: as many as there is room for at a time, each for several groups. */
+/* Blocks for one tile of rows: as many as are resident, each for several groups. */
 static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args *a, uint32_t n_tile,
                            uint32_t n_piece, size_t smem)
 {
@@ -596,7 +603,7 @@ static uint32_t n_block_of(const struct cuda_device *d, const struct narrow_args
     return a->n_part > 1 || n_piece > 1 || a->n_group < n_place ? a->n_group : n_place;
 }
 
-/* Shared memory of a block of n_row rows, where these are among it. A block that packs rows has few. */
+/* Lays out the shared memory of a block with n_row rows; returns its bytes. */
 static size_t lay_out(struct narrow_args *a, const struct cuda_device *d, uint32_t n_tile,
                       struct narrow_need need, uint32_t n_row)
 {
@@ -614,7 +621,7 @@ static size_t lay_out(struct narrow_args *a, const struct cuda_device *d, uint32
     return a->ring_bytes + kept + sums;
 }
 
-/* Rows of one launch are n_tile times eight for a block; as many launches as the tally asks for. */
+/* Launches tiles of n_tile * 8 rows; in several launches where the tally has too few counters. */
 static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narrow_args),
                                struct narrow_args a, uint32_t n_tile, struct narrow_need need)
 {
@@ -634,8 +641,8 @@ static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narr
     return SAC_OK;
 }
 
-/* Pieces of a row of weights: enough blocks to fill the GPU, each with work for about all of its
- * warps. They depend on the matrices and the GPU alone, as sums do on them. */
+/* Sets the size of a piece: enough blocks to fill the GPU, each with work for most of its warps. It
+ * depends on the matrices and the GPU alone, as the sums do. */
 static void cut_rows(struct narrow_args *a, const struct cuda_device *d, uint32_t n_group,
                      uint32_t part_row)
 {
@@ -687,8 +694,8 @@ static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &
     return launch_tiles(d, narrow_mixed<n_tile, alone>, a, n_tile, need_of_parts<n_tile>(a));
 }
 
-/* Whether parts of several types go together: units as large as one type's and as many as another's
- * are more than smaller GPUs have. */
+/* Whether parts of several types fit into one launch, which needs the largest unit of one type and
+ * the most stages of another. */
 static bool mixed_fits(const struct cuda_device *d, struct narrow_args a)
 {
     const uint32_t n_tile = a.n_row <= TILE_ROWS ? 1 : 2, tile = n_tile * TILE_ROWS;
@@ -698,7 +705,8 @@ static bool mixed_fits(const struct cuda_device *d, struct narrow_args a)
 
 /* ---- Unpacking ---- */
 
-/* A warp for n blocks of 32 inputs of a group, of one chunk, which are on their way together. */
+/* Unpacks n blocks of 32 inputs of a group, all in one chunk; by a warp, with all loads in
+ * flight. */
 template <int type, uint32_t n>
 static __device__ __forceinline__ void unpack_blocks(__half *out, const uint8_t *group,
                                                      uint32_t n_block, uint32_t block)

@@ -1,17 +1,17 @@
-/* narrow_ring.cuh: what a warp of narrow.cu keeps of weights in shared memory (private to that
- * file): units that are at work or on their way, as many and as large as there is room for. */
+/* narrow_ring.cuh: the sizes of a warp's cp.async pipeline of weights in shared memory: units of
+ * one, two or four weight blocks, as large and as many as fit (private to narrow.cu). */
 #ifndef SAC_OPS_CUDA_NARROW_RING_CUH
 #define SAC_OPS_CUDA_NARROW_RING_CUH
 
 #include "ops/cuda/narrow_unit.cuh"
 
 #define WARPS      8u     /* of a block */
-#define STAGES_MAX 4u     /* units of a warp that are on their way or at work */
-#define RING_MAX   73728u /* bytes of all warps' units, at least two a warp, */
-#define RING_GOOD  49152u /* and of more than two */
+#define STAGES_MAX 4u     /* pipeline stages of a warp */
+#define RING_MAX   73728u /* bytes of all stages of a block, for two stages */
+#define RING_GOOD  49152u /* and for more than two */
 
-/* What a warp keeps of weights of n_mat matrices in shared memory. Scales of single weight blocks
- * come with these; what a chunk has in common comes whole with every unit. */
+/* A warp's pipeline for n_mat matrices. A unit holds its blocks and their scales; what the blocks
+ * of a chunk share is loaded whole with every unit. */
 template <int type, uint32_t n_tile, uint32_t n_mat> struct narrow_ring {
     static constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     static constexpr bool is_float = layout_is_float(l);
@@ -36,7 +36,7 @@ template <int type, uint32_t n_tile, uint32_t n_mat> struct narrow_ring {
     static constexpr uint32_t stages = n_tile > 1 || good < 2 ? 2
                                        : good < STAGES_MAX    ? good
                                                               : STAGES_MAX;
-    static constexpr uint32_t stride = WARPS * unit; /* blocks from a warp's unit to its next: */
+    static constexpr uint32_t stride = WARPS * unit; /* from a unit of a warp to its next */
     static_assert(stride % LAYOUT_BLOCKS == 0, "both lie in the same place of a chunk");
     static_assert(is_float || unit == UNIT_MAX, "a strip's sums are those of a unit of codes");
 };

@@ -1,11 +1,11 @@
-/* narrow_unit.cuh: one unit of packed weights, a few blocks of 16 outputs, times the strips
- * (linear.cuh) of a few rows: what narrow.cu does once it has both in shared memory.
+/* narrow_unit.cuh: the arithmetic of narrow.cu for one unit of packed weights, up to four blocks of
+ * 16 outputs by 32 inputs, and the strips of a few rows (linear.cuh), both in shared memory.
  *
- * A warp calls these, all lanes together. Lane 4g + t has outputs 2g and 2g + 1 of the first
- * operand (weights.cuh), row g of a tile of the second, and of the sums those outputs of rows 2t
- * and 2t + 1. Codes are multiplied as whole numbers, exactly; what they are scaled by, the scales
- * of blocks, of chunks and of strips, waits_for_team their sums in f32, in an order that depends on
- * the unit alone: a row that is alone gets the bits that it has among others. */
+ * All lanes of a warp call these functions together. Lane 4g + t has outputs 2g and 2g + 1 in A
+ * (weights.cuh), row g of a tile of rows in B, and in the accumulators outputs 2g and 2g + 1 of
+ * rows 2t and 2t + 1. Products of codes are exact integers; the scales of blocks, chunks and strips
+ * are applied to their sums in f32, in an order that depends on the unit alone, so a single row
+ * gets the bits that it has among others. */
 #ifndef SAC_OPS_CUDA_NARROW_UNIT_CUH
 #define SAC_OPS_CUDA_NARROW_UNIT_CUH
 
@@ -13,23 +13,23 @@
 #include "ops/cuda/machine.cuh"
 #include "ops/cuda/weights.cuh"
 
-#define UNIT_MAX 4u /* weight blocks that are fetched together, no more than a strip has */
+#define UNIT_MAX 4u /* weight blocks of a unit, as many as a strip has */
 
 static_assert(UNIT_MAX * LAYOUT_BLOCK == STRIP, "a unit of codes has one strip");
 
-#define STEP_1 16.0f /* what sums of step 1 want, as its inputs are over 16 */
+#define STEP_1 16.0f /* factor of the sums of step 1, whose inputs are over 16 */
 
-/* One step of two outputs' weights: [output][pair of inputs]. */
+/* One step for two outputs: weights [output][pair of inputs]. */
 static __device__ inline void mma(float c[4], const uint32_t w[2][2], uint32_t x0, uint32_t x1)
 {
     const uint32_t a[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};
     mma_16816<HALF_F16>(c, a, x0, x1);
 }
 
-/* Sums [n_tile][4] are as an mma leaves them: c[0], c[1] of output 2g and rows 2t, 2t + 1,
- * c[2], c[3] of output 2g + 1. */
+/* Sums [n_tile][4] are accumulators of mma: c[0], c[1] for output 2g and rows 2t, 2t + 1; c[2],
+ * c[3] for output 2g + 1. */
 
-/* c += by * add, told, as compilers choose apart. */
+/* c += by * add with explicit FMAs, because compilers choose differently in different callers. */
 static __device__ inline void add_times(float c[4], float2 by, const float add[4])
 {
     c[0] = __fmaf_rn(by.x, add[0], c[0]);
@@ -38,20 +38,20 @@ static __device__ inline void add_times(float c[4], float2 by, const float add[4
     c[3] = __fmaf_rn(by.y, add[3], c[3]);
 }
 
-/* What lane 4g + t finds of its rows, of each tile row g, in a unit's strips. */
+/* Where lane 4g + t finds its rows, row g of each tile, in a unit's strips. */
 template <uint32_t n_tile> struct narrow_x {
-    uint32_t g, t, b; /* and the number of the unit's first block in its strip */
+    uint32_t g, t, b; /* b: index of the unit's first block in its strip */
     const uint8_t *row[n_tile];
 };
 
-/* Its inputs of the unit's block i: two pairs of step 0, two of step 1. */
+/* Inputs of the unit's block i: two pairs of step 0, two of step 1. */
 template <uint32_t n_tile>
 static __device__ inline uint4 load_x(const struct narrow_x<n_tile> &x, uint32_t tile, uint32_t i)
 {
     return *reinterpret_cast<const uint4 *>(x.row[tile] + 64 * (x.b + i) + 16 * x.t);
 }
 
-/* Over a block of plain floats, block i behind the place; step 1 apart. */
+/* Adds block i of a type without codes; step 1 has its own sums. */
 template <int type, uint32_t n_tile>
 static __device__ inline void
 add_floats(float sum[n_tile][4], float sum1[n_tile][4], const struct block_place &place,
@@ -76,13 +76,13 @@ add_floats(float sum[n_tile][4], float sum1[n_tile][4], const struct block_place
     }
 }
 
-/* Over a block of codes: what its factors make of the sums of codes. */
+/* Adds block i of a type with codes: its sums times the block's factors. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_codes(float sum[n_tile][4], const struct block_place &place,
                                         const struct narrow_x<n_tile> &rows, uint32_t i)
 {
     constexpr bool halves = layout_halves(weight_layout_of(static_cast<enum quant_type>(type)));
-    constexpr bool apart = halves || !codes_in_place<type>(); /* the two steps */
+    constexpr bool apart = halves || !codes_in_place<type>(); /* the steps need different factors */
     const struct block_pairs codes = load_pairs<type>(place, i, rows.g, rows.t);
     const float2 factor = load_factor<type>(place.chunk, place.b + i, rows.g, 0);
     float2 factor1 = factor;
@@ -102,12 +102,12 @@ static __device__ inline void add_codes(float sum[n_tile][4], const struct block
     }
 }
 
-/* Blocks of a unit are added up by pairs, then both pairs. */
+/* Blocks of a unit are summed in pairs, then the pairs. */
 static constexpr uint32_t pair = 2;
 
-/* The same over n blocks of one row that is alone: column g of the second operand is block g % 4,
- * so that block i's sums are column i's, which two lanes of four have; each multiplies those of its
- * pair. */
+/* The same for n blocks of a single row: column g of B is the row's block g % 4, so that the sums
+ * of block i are in column i, which two of four lanes have; each multiplies those of its pair of
+ * blocks. */
 template <int type, uint32_t n_known>
 static __device__ inline void add_alone(float sum[4], const struct block_place &place,
                                         const struct narrow_x<1> &rows, uint32_t n)
@@ -147,14 +147,15 @@ static __device__ inline void add_alone(float sum[4], const struct block_place &
     sum[2] += __shfl_xor_sync(~0u, sum[2], 1);
 }
 
-/* What the weights of n blocks have in common beside their codes, times the sums of inputs. */
+/* Adds what the weights of n blocks share (minima, offsets) times the sums of inputs. */
 template <int type, uint32_t n_tile>
 static __device__ inline void add_common(float sum[n_tile][4], const struct block_place &place,
                                          const struct narrow_x<n_tile> &rows, float2 by, uint32_t n)
 {
     struct block_common k = {};
     if (rows.t < n) k = load_common<type>(place.chunk, place.b + rows.t, rows.g);
-    const uint32_t both[2][2] = {{k.of[0], k.of[0]}, {k.of[1], k.of[1]}}; /* of high, of low sums */
+    const uint32_t both[2][2] = {
+        {k.of[0], k.of[0]}, {k.of[1], k.of[1]}}; /* with the high and the low parts of the sums */
 #pragma unroll
     for (uint32_t j = 0; j < n_tile; j++) {
         const uint2 x = load8(rows.row[j] + STRIP_SUMS + 8 * rows.t);
@@ -164,7 +165,7 @@ static __device__ inline void add_common(float sum[n_tile][4], const struct bloc
     }
 }
 
-/* What sums over a unit, of rows 2t and 2t + 1, are multiplied by: the scales of its strips. */
+/* The factors of sums over a unit, for rows 2t and 2t + 1: the scales of its strips. */
 template <uint32_t n_tile, bool alone>
 static __device__ inline float2 load_strip_scale(const struct narrow_x<n_tile> &rows, uint32_t tile)
 {
@@ -173,15 +174,15 @@ static __device__ inline float2 load_strip_scale(const struct narrow_x<n_tile> &
     return make_float2(__shfl_sync(~0u, mine, 8 * rows.t), __shfl_sync(~0u, mine, 8 * rows.t + 4));
 }
 
-/* sum += by * add, of columns apart. */
+/* sum += by * add, with a factor for each column. */
 static __device__ inline void add_scaled(float sum[4], float2 by, const float add[4])
 {
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) sum[i] = __fmaf_rn(i % 2 ? by.y : by.x, add[i], sum[i]);
 }
 
-/* Over n blocks of a unit. Of a whole one n is known, and the blocks are unpacked in the order that
- * the compiler likes. */
+/* Adds n blocks of a unit. For whole units n is known at compile time, and the compiler interleaves
+ * their unpacking. */
 template <int type, uint32_t n_tile, bool alone, uint32_t known>
 static __device__ inline void add_blocks(float sum[n_tile][4], const struct block_place &place,
                                          const struct pair_shrink &shrink,

@@ -8,8 +8,8 @@
  * completes a round evaluates the stopping rule after every page of it, in f64 and side by side, so
  * the pages visited are those of a CPU, and opens the next round or ends the team. Each team has
  * blocks of its own that wait for its rounds; when it has finished, they help other teams, so that
- * few teams that read much get the whole GPU. Only resident blocks are launched, so waiting keeps
- * none out.
+ * few teams that read much get the whole GPU. About as many blocks are launched as
+ * are resident, so waiting ones keep none out.
  *
  * Visits read keys only; attention reads the marked pages again. Keys of a round after the last
  * page taken were read in vain: at most as many as were visited, or as the first round has. All are

@@ -1,15 +1,15 @@
-/* weights.cuh: packed weights (weight_layout.h) into registers, as the matrix units want them, from
- * memory of the device or from shared memory.
+/* weights.cuh: packed weights (ops/weight_layout.h) to registers as A fragments, from global or
+ * shared memory.
  *
  * One warp unpacks a block of 16 outputs and 32 inputs. Lane 4g + t holds outputs 2g and 2g + 1,
- * and of each the inputs 16 s + 4 t + 0..3 for s = 0, 1. An mma of 16 x 8 x 16 takes its 16 inputs
- * in any order that both operands share, so these four are one lane's share of step s, and its rows
- * g and g + 8 are outputs 2g and 2g + 1: neighbours, whose bytes are one load.
+ * and of each the inputs 16 s + 4 t + 0..3 for the steps s = 0, 1. The k of m16n8k16 may be in any
+ * order that both operands share, so these four are a lane's k of step s; and rows g and g + 8 of
+ * the fragment are outputs 2g and 2g + 1, neighbours whose bytes are one load.
  *
- * They come out in two ways. For decode rows whole numbers come as they are, and what they are
- * scaled by waits_for_team the sums of a block, in f32: few instructions, nothing rounded. For
- * prompt rows, and where weights are no whole numbers, they come in f16, times the row's power of
- * two `shrink`, and rounded once: a product of code and scale has more bits than f16. */
+ * Weights come out in two ways. For decode rows, codes stay integers, exact in f16, and scales are
+ * applied in f32 to the sums of a block: few instructions, and nothing is rounded. For prompt rows,
+ * and for types without codes, weights come in f16, times the output's power of two `shrink`,
+ * rounded once, as code times scale has more bits than f16. */
 #ifndef SAC_OPS_CUDA_WEIGHTS_CUH
 #define SAC_OPS_CUDA_WEIGHTS_CUH
 
@@ -17,7 +17,7 @@
 
 #include <cuda_fp16.h>
 
-/* Of a lane: [output][step][pair of inputs]. */
+/* A lane's weights: [output][step][pair of inputs]. */
 struct block_w {
     __half2 w[2][2][2];
 };
@@ -42,7 +42,7 @@ static __device__ inline uint32_t load2(const uint8_t *p)
     return *reinterpret_cast<const uint16_t *>(p);
 }
 
-/* A plane's part of the codes of one step: `bits` of each of four bytes, for two outputs. */
+/* A plane's part of the codes of one step: `bits` bits in each of four bytes, for two outputs. */
 template <int bits>
 static __device__ inline uint2 plane(const uint8_t *lines, uint32_t g, uint32_t t, uint32_t s)
 {
@@ -60,7 +60,7 @@ static __device__ inline uint2 plane(const uint8_t *lines, uint32_t g, uint32_t 
     return make_uint2(v.x >> (t + 4 * s) & 0x01010101u, v.y >> (t + 4 * s) & 0x01010101u);
 }
 
-/* Four indices 0..15 become levels + 128 of the non-linear types. */
+/* Looks up four indices 0..15 of the non-linear types; the result is the level + 128. */
 static __device__ inline uint32_t iq4_levels(uint32_t codes)
 {
     const uint32_t table[4] = {0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u};
@@ -72,7 +72,7 @@ static __device__ inline uint32_t iq4_levels(uint32_t codes)
            (__byte_perm(table[2], table[3], select) & upper);
 }
 
-/* Four unsigned bytes less `offset`, exact. */
+/* Four unsigned bytes minus `offset`, exact in f16. */
 static __device__ inline void to_halves(__half2 out[2], uint32_t codes, float offset)
 {
     const __half2 base = __float2half2_rn(1024.0f + offset);
@@ -82,14 +82,15 @@ static __device__ inline void to_halves(__half2 out[2], uint32_t codes, float of
     out[1] = __hsub2(reinterpret_cast<const __half2 &>(b), base);
 }
 
-/* Two bytes, of outputs 2g and 2g + 1, less `offset`, exact. */
+/* Two bytes, of outputs 2g and 2g + 1, minus `offset`, exact in f16. */
 static __device__ inline __half2 byte_pair(uint32_t bytes, float offset)
 {
     const uint32_t a = __byte_perm(bytes, 0x64646464u, 0x4140);
     return __hsub2(reinterpret_cast<const __half2 &>(a), __float2half2_rn(1024.0f + offset));
 }
 
-/* Powers of two of outputs 2g and 2g + 1. They are large, as weights are small: not for f16. */
+/* The shrinks of outputs 2g and 2g + 1: powers of two, large because weights are small, so not
+ * f16. */
 struct pair_shrink {
     float f[2];
 };
@@ -100,7 +101,8 @@ static __device__ inline struct pair_shrink load_shrink(const uint8_t *group, ui
     return {{v.x, v.y}};
 }
 
-/* Two scales of f16, shrunk. One whose codes are all zero may be too large: times 0 it is 0 still. */
+/* Two f16 scales times shrink, clamped: a scale whose codes are all zero may be too large, and 0
+ * times the clamped one is still 0. */
 static __device__ inline __half2 shrunk(__half2 scale, const struct pair_shrink &shrink)
 {
     const float2 v = __half22float2(scale);
@@ -109,7 +111,7 @@ static __device__ inline __half2 shrunk(__half2 scale, const struct pair_shrink 
                              fminf(fmaxf(v.y * shrink.f[1], -most), most));
 }
 
-/* What the blocks of a chunk of a K type share: scales of scales and of minima, shrunk. */
+/* What the blocks of a chunk of a K type share: the scales of scales and of minima, shrunk. */
 struct chunk_scale {
     __half2 d, m;
 };
@@ -127,7 +129,7 @@ static __device__ inline struct chunk_scale load_chunk(const uint8_t *chunk, uin
     return k;
 }
 
-/* w = scale * code + more, of outputs 2g and 2g + 1 in the step s of block b. */
+/* w = scale * code + more, for outputs 2g and 2g + 1 in step s of block b. */
 struct block_scale {
     __half2 scale, more;
 };
@@ -147,7 +149,7 @@ static __device__ inline struct block_scale load_scale(const uint8_t *chunk,
         out.more = shrunk(load_half2(chunk + 64 * b + 32 + 4 * g), shrink);
     } else if constexpr (l.scale == SCALE_K32 || l.scale == SCALE_K16) {
         const uint32_t i = l.scale == SCALE_K32 ? b : 2 * b + s;
-        const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g) ^ 0x8080u; /* signed */
+        const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g) ^ 0x8080u; /* to signed */
         out.scale = __hmul2(byte_pair(v, 128), k.d);
     } else if constexpr (l.scale == SCALE_K32_M) {
         out.scale = __hmul2(byte_pair(load2(chunk + 64 + 16 * b + 2 * g), 0), k.d);
@@ -160,7 +162,7 @@ static __device__ inline struct block_scale load_scale(const uint8_t *chunk,
     return out;
 }
 
-/* 16 and 32-bit types: `at` is the block. */
+/* 16- and 32-bit types; `at` is the block. */
 template <int type>
 static __device__ inline void unpack_floats(block_w *out, const uint8_t *at, uint32_t g, uint32_t t,
                                             const float shrink[2])
@@ -195,10 +197,10 @@ static __device__ inline void unpack_floats(block_w *out, const uint8_t *at, uin
     }
 }
 
-/* Where a block lies. */
+/* The address of a block. */
 struct block_place {
     const uint8_t *chunk, *at;
-    uint32_t b; /* its number in the chunk */
+    uint32_t b; /* its index in the chunk */
 };
 
 template <int type>
@@ -213,7 +215,7 @@ static __device__ inline struct block_place find_block(const uint8_t *group, uin
     return {chunk, chunk + layout_scale_bytes(l, nb) + b * layout_block_bytes(l), b};
 }
 
-/* The unsigned codes of block i behind that of the place: four bytes, [output][step]. */
+/* The unsigned codes of block i after `place`: four bytes for each [output][step]. */
 struct block_codes {
     uint32_t of[2][2];
 };
@@ -239,14 +241,14 @@ static __device__ inline struct block_codes load_codes(const struct block_place 
     return out;
 }
 
-/* What is taken from unsigned codes. */
+/* Subtracted from unsigned codes. */
 template <int type> static constexpr float code_offset(void)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     return l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
 }
 
-/* Block i behind that of the place, in the same chunk, for lane 4g + t. */
+/* The weights of block i after `place`, in the same chunk, for lane 4g + t. */
 template <int type>
 static __device__ inline block_w unpack_block(const struct block_place &place, uint32_t i,
                                               const struct chunk_scale &k, uint32_t g, uint32_t t,
@@ -279,19 +281,20 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
 
 /* ---- Whole numbers and their factors ---- */
 
-/* Codes as the smallest halves there are, n * 2^-24, which the matrix units multiply exactly: they are
- * put in place and nothing is computed. */
+/* Integer codes n become subnormal f16, n * 2^-24, which tensor cores multiply exactly: their bits
+ * are put in place and nothing is computed. */
 #define CODE_UNIT 16777216.0f /* 2^24 */
 
-/* Codes that are masked where they lie: those of step 1 are times 16, as rows' inputs there are over 16
- * (linear.cuh). Of other types they are bytes, and the sums of step 1 want a factor of 16. */
+/* Types whose codes are only masked: those of step 1 are then times 16, and the inputs of step 1
+ * are stored over 16 (linear.cuh). Other types give bytes, and the sums of step 1 are multiplied by
+ * 16. */
 template <int type> static constexpr bool codes_in_place(void)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     return l.low_bits == 4 && l.high_bits <= 1 && !l.iq4;
 }
 
-/* Pairs of tiny halves, [step][output]: of inputs 0 and 2, then of 1 and 3. */
+/* Pairs of subnormal f16, [step][output]: of inputs 0 and 2, then of 1 and 3. */
 struct block_pairs {
     uint32_t of[2][2][2];
 };
@@ -314,7 +317,8 @@ static __device__ inline struct block_pairs load_pairs(const struct block_place 
             out.of[1][r][0] = v[r] & 0x00f000f0u;
             out.of[1][r][1] = v[r] >> 8 & 0x00f000f0u;
             if (l.high_bits == 0) continue;
-            const uint32_t even = h[r] << (4 - t), odd = h[r] >> (4 + t); /* bits t, t + 4 to 4, 8 */
+            const uint32_t even = h[r] << (4 - t),
+                           odd = h[r] >> (4 + t); /* moves bits t and t + 4 to 4 and 8 */
             out.of[0][r][0] |= even & 0x00100010u;
             out.of[0][r][1] |= odd & 0x00100010u;
             out.of[1][r][0] |= even & 0x01000100u;
@@ -339,8 +343,8 @@ static __device__ inline float2 pair_floats(__half2 v, float by)
     return make_float2(f.x * by, f.y * by);
 }
 
-/* What the sums of a block's codes, or with layout_halves of one of its steps s, are multiplied by, for
- * outputs 2g and 2g + 1. */
+/* The factor of the sums of a block's codes, or with layout_halves of step s alone, for outputs 2g
+ * and 2g + 1. */
 template <int type>
 static __device__ inline float2 load_factor(const uint8_t *chunk, uint32_t b, uint32_t g, uint32_t s)
 {
@@ -351,19 +355,19 @@ static __device__ inline float2 load_factor(const uint8_t *chunk, uint32_t b, ui
         return pair_floats(load_half2(chunk + 64 * b + 4 * g), 1);
     } else if constexpr (l.scale == SCALE_K32 || l.scale == SCALE_K16) {
         const uint32_t i = l.scale == SCALE_K32 ? b : 2 * b + s;
-        const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g) ^ 0x8080u; /* signed */
+        const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g) ^ 0x8080u; /* to signed */
         return pair_floats(byte_pair(v, 128), 1);
     } else {
         const bool halves = l.scale == SCALE_K16_M;
         const uint32_t v = load2(chunk + 64 + 16 * (halves ? 2 * b + s : b) + 2 * g);
-        const uint32_t tiny = __byte_perm(halves ? v & 0x0f0fu : v, 0, 0x4140); /* as codes are */
+        const uint32_t tiny =
+            __byte_perm(halves ? v & 0x0f0fu : v, 0, 0x4140); /* subnormal, as codes are */
         return pair_floats(reinterpret_cast<const __half2 &>(tiny), 1);
     }
 }
 
-/* What all weights of a block have in common beside their codes, as halves: both steps of output
- * 2g, then of 2g + 1. Sums of inputs are multiplied by it: minima, or for the offset of the codes
- * the scales again. */
+/* The part that all weights of a block share, in f16: both steps of output 2g, then of 2g + 1. It
+ * is multiplied by sums of inputs: minima, or, for the offset of codes, the scales again. */
 struct block_common {
     uint32_t of[2];
 };
@@ -395,8 +399,7 @@ static __device__ inline struct block_common load_common(const uint8_t *chunk, u
     }
 }
 
-/* What the sums of all blocks of a chunk are multiplied by, again: those of codes, and of what the
- * weights have in common. */
+/* The factors common to all blocks of a chunk: of the sums of codes, and of the shared part. */
 struct chunk_factor {
     float2 code, common;
 };
