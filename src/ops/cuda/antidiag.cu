@@ -1,11 +1,16 @@
-/* antidiag.cu: blocks of keys for tiles of prompt rows, by the sums of their antidiagonals
- * (op_antidiag). A warp scores the row groups of a tile, of several heads, against the key groups of
- * a block, and leaves for each row group the block's sum of exponentials: scores are not kept. A
- * block for each list makes masses of them, takes the best, and makes what attention reads.
+/* antidiag.cu: blocks of keys for tiles of prompt rows by sums of antidiagonals (op_antidiag, for
+ * xattention). Rows and keys are taken in groups of `stride`; the score of two groups is the mean
+ * product of the row group's last row with the key group's first key, the last but one with the
+ * second, and so on.
  *
- * The products of two groups are those of a matrix instruction whose rows are the row groups and
- * whose columns the key groups, for one row and key of a group after the other. Masses are compared
- * and summed as whole numbers, so a list depends on its tile alone. */
+ * antidiag_sums_kernel: a warp scores the row groups of a tile, of several query heads, against the
+ * key groups of a block of 128 tokens: m16n8k16 with row groups as rows and key groups as columns,
+ * accumulated over the rows of a group. Queries are in shared memory, keys go to registers
+ * (rows.cuh). It keeps only the softmax sum of each row group over the block. antidiag_list_kernel:
+ * a block for each tile and query head turns these into attention masses, takes the best blocks by
+ * a radix select, and makes the list.
+ *
+ * Masses are compared and added in fixed point, so a list depends on its tile alone. */
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/list.cuh"
 #include "ops/cuda/rows.cuh"
@@ -15,26 +20,27 @@
 #define TILE       OP_ANTIDIAG_TILE
 #define TILE_PAGES (TILE / PAGE_TOK)
 #define GROUPS_MAX (TILE / 4)
-#define SIXTEENS   4       /* of row groups that a block of threads has, at most */
-#define QUERY_MAX  98304u  /* bytes of its shared memory, which all GPUs have: one head's are less */
-#define MASS_ONE   0x1p40f /* masses in whole numbers: less than one of them counts as nothing */
+#define SIXTEENS   4 /* 16-row tiles of row groups in a block of threads, at most */
+#define QUERY_MAX                                                                                  \
+    98304u /* bytes of dynamic shared memory, which all GPUs have; one head needs less */
+#define MASS_ONE 0x1p40f /* masses in fixed point */
 
 struct antidiag_call {
-    struct op_antidiag op; /* geom is not there */
+    struct op_antidiag op; /* geom is not valid */
     struct rows_pages pages;
     uint32_t group;
-    uint32_t n_row_group; /* of a tile, and key groups of a block */
-    uint32_t n_block;     /* up to the last tile */
+    uint32_t n_row_group; /* row groups of a tile, and key groups of a block */
+    uint32_t n_block;     /* blocks up to the last tile */
     struct exp_sum *sum;  /* [list][n_row_group][n_block] */
-    float *mass;          /* [list][n_block]; later 1: the block is read, 0: it is not */
+    float *mass;          /* [list][n_block]; later 1 for blocks that are read, else 0 */
 };
 
-/* A tile's rows, of a head or of several. */
+/* A tile's rows, for one or several query heads. */
 struct antidiag_place {
     uint32_t tile, kv_head, head;
-    uint32_t n_head; /* from `head` on */
-    uint32_t block;  /* its own */
-    size_t list;     /* of `head`; those of the others follow it */
+    uint32_t n_head;     /* heads from `head` on */
+    uint32_t block;      /* the tile's own block */
+    size_t list;         /* of `head`; the others' follow */
     uint32_t begin, end; /* row groups of the tile that have rows */
 };
 
@@ -56,14 +62,14 @@ static __device__ struct antidiag_place antidiag_place_of(const struct antidiag_
 
 /* ---- Sums of exponentials ---- */
 
-/* Rows r of all row groups lie together, of each head's groups in turn: `pitch` of them. */
+/* In shared memory, rows r of all row groups of all heads are together; this is their number. */
 static __device__ __forceinline__ uint32_t antidiag_pitch(const struct antidiag_call &c,
                                                           uint32_t n_head)
 {
     return n_head * c.n_row_group;
 }
 
-/* Queries into shared memory, a group's last row first; rows that the run has not are zeros. All
+/* Packs queries into shared memory, a group's last row first, zeros for rows outside the run. All
  * threads. */
 template <int F, int D>
 static __device__ void antidiag_pack(uint8_t *query, const struct antidiag_call &c,
@@ -83,8 +89,7 @@ static __device__ void antidiag_pack(uint8_t *query, const struct antidiag_call 
     __syncthreads();
 }
 
-/* The shares of this thread of the keys tok, tok + 1 and so on; those that the run has not are
- * zeros. */
+/* B fragments of keys tok, tok + 1, ...; zeros for keys outside the run. */
 template <int F, int D, int N>
 static __device__ __forceinline__ void antidiag_keys(uint32_t (&k)[N][D / 16][2],
                                                      const struct antidiag_call &c,
@@ -97,11 +102,11 @@ static __device__ __forceinline__ void antidiag_keys(uint32_t (&k)[N][D / 16][2]
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
             if (tok + n >= c.op.rows.end) k[n][i / 2][i % 2] = 0;
-    __syncwarp(); /* lanes have had pages of different kinds, or none */
+    __syncwarp(); /* lanes may have diverged */
 }
 
 /* Scores of all row groups against eight key groups, of which this thread loads number `group` of
- * the sequence: s[m] as of a matrix instruction. */
+ * the sequence; s[m] is an accumulator fragment. */
 template <int F, int D>
 static __device__ __forceinline__ void antidiag_dots(float (&s)[SIXTEENS][4], uint32_t query,
                                                      const struct antidiag_call &c,
@@ -130,13 +135,14 @@ static __device__ __forceinline__ void antidiag_dots(float (&s)[SIXTEENS][4], ui
     }
 }
 
-/* Shared memory: queries. Rows of a sixteen that is not full are read, too, and come to nothing. */
+/* Dynamic shared memory: queries, and eight rows more, because a 16-row tile that is not full is
+ * read whole. */
 static size_t antidiag_bytes(const struct antidiag_call *c, uint32_t n_head, uint32_t head_dim)
 {
     return (size_t)(c->op.stride * n_head * c->n_row_group + 8) * head_dim * 2;
 }
 
-/* A warp sums a block of keys, for up to n_head heads of a KV head and a tile. */
+/* A warp has a block of keys, for up to n_head heads of a KV head and a tile. */
 template <int F, int D>
 __global__ void __launch_bounds__(THREADS)
     antidiag_sums_kernel(const struct antidiag_call c, uint32_t n_head)
@@ -190,7 +196,7 @@ static __device__ inline struct exp_sum warp_power_sum(struct exp_sum x)
     return x;
 }
 
-/* Masses of the blocks up to the tile's own; `all` is shared [GROUPS_MAX]. All threads. */
+/* Masses of the blocks up to the tile's own. all [GROUPS_MAX] is in shared memory. All threads. */
 static __device__ void make_masses(float *mass, struct exp_sum *all, const struct antidiag_call &c,
                                    const struct antidiag_place &p)
 {
@@ -219,11 +225,11 @@ static __device__ inline cut_sum mass_whole(float mass)
     return (cut_sum)(mass * MASS_ONE);
 }
 
-/* Masses become marks of the blocks that are read; returns the share that these hold. */
+/* Replaces masses by marks of the blocks that are read; returns the share that they hold. */
 static __device__ float take_blocks(float *mass, const struct antidiag_call &c,
                                     const struct antidiag_place &p, const struct cut_room &r)
 {
-    const uint32_t n = p.block; /* before the own one */
+    const uint32_t n = p.block; /* blocks before the tile's own */
     const auto whole = [&](uint32_t b) { return mass_whole(mass[b]); };
     const double total = (double)(p.end - p.begin) * (double)MASS_ONE;
     cut_sum others = 0, kept = whole(n) + (n > 0 ? whole(0) : 0);
@@ -272,7 +278,7 @@ static __global__ void __launch_bounds__(THREADS)
                            : list_failed(c.op.lists, p.kv_head) ? PLAN_NAN
                                                                 : PLAN_SPARSE;
     float mass = -1;
-    if (why == PLAN_SPARSE) { /* the same for all threads */
+    if (why == PLAN_SPARSE) { /* uniform in the block */
         const struct cut_room rooms = {bin, sum_room, room};
         float *of = c.mass + p.list * c.n_block;
         make_masses(of, all, c, p);
@@ -292,7 +298,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- The launcher ---- */
 
-/* Heads whose queries a block of threads has: as many as there is room for, in equal parts. */
+/* Query heads of a block of threads: as many as fit, in equal parts. */
 static uint32_t share_heads(const struct antidiag_call *c, uint32_t head_dim)
 {
     uint32_t n_head = c->group;

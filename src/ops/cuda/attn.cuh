@@ -103,7 +103,7 @@ __device__ __forceinline__ float attn_exponent(const struct attn_call &c, float 
     return (likely(c.softcap <= 0) ? score : c.softcap * tanhf(score / c.softcap)) * LOG2E;
 }
 
-/* ---- Codes of q8 pages as halves ---- */
+/* ---- q8 codes as f16 ---- */
 
 /* Codes of four channels as bytes, for channels of quarter s: 2 bits from hi and 2 from mid, at bit
  * 2s of each byte, and 4 bits from low. */

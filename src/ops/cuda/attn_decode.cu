@@ -69,7 +69,7 @@ static __device__ void job_choose(struct decode_job *j, uint32_t unit_page, uint
     j->n_block = min(j->n_block, j->n_split);
 }
 
-/* ---- A split ---- */
+/* ---- Merging of warps ---- */
 
 /* Stores the warp's accumulators, maxima and sums in its part of `merge`. */
 template <int D> __device__ void store_warp_sums(struct decode_warp<D> &w, float *merge)
@@ -126,7 +126,7 @@ __device__ __forceinline__ float merge_warps(const float *merge, uint32_t i, flo
     return all;
 }
 
-/* ---- What a row gets ---- */
+/* ---- Output of a split ---- */
 
 template <int D>
 __device__ __forceinline__ void store_lse(const struct attn_call &call,
@@ -162,7 +162,7 @@ __device__ void store_split(const struct attn_call &call, const struct decode_jo
     }
 }
 
-/* ---- All splits of a job ---- */
+/* ---- Merging of splits ---- */
 
 /* Shared memory of the block that merges the splits. */
 template <int D> struct decode_all {
@@ -254,7 +254,7 @@ __device__ void merge_splits(const struct attn_call &call, const struct decode_j
     }
 }
 
-/* ---- Units on their way ---- */
+/* ---- The pipeline of a warp ---- */
 
 /* Starts the copies of a unit; `place` is that of its page. Single tokens of q8 pages are not
  * copied but dequantized when the unit is used. */

@@ -156,7 +156,7 @@ template <int D, int R> __device__ __forceinline__ uint32_t warp_row(int m)
     return (uint32_t)m * (16 * prompt_warps<D, R>::n) + threadIdx.x / 32 * 16;
 }
 
-/* ---- What is read ---- */
+/* ---- Lists and the walk over them ---- */
 
 /* The index of the block's list. */
 __device__ __forceinline__ uint32_t list_index(const struct prompt_block &b)
@@ -347,7 +347,7 @@ __device__ void store_query(uint8_t *smem, const struct prompt_block &b, uint32_
     }
 }
 
-/* ---- Tiles on their way ---- */
+/* ---- Loads of tiles ---- */
 
 /* Starts the copies of a page's 16-bit rows to keys n0 to n0 + 31 of a tile. */
 template <int D, int R>
@@ -547,7 +547,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     zero_keys<D, R>(tile, n);
 }
 
-/* ---- A tile that is not seen by all rows ---- */
+/* ---- Masks ---- */
 
 /* Bits of the keys whose V is not all finite; their V is zeroed. All threads. */
 template <int F, int D, int R> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)

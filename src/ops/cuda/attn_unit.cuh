@@ -186,7 +186,7 @@ __device__ __forceinline__ void decode_query_step(uint32_t a[4], const struct de
     }
 }
 
-/* ---- Keys: the words of B of all steps ---- */
+/* ---- Keys: B fragments of all steps ---- */
 
 /* B fragments of key t from a unit of 16-bit rows. In q8 models a lane's channels are further
  * apart. */
@@ -238,7 +238,7 @@ __device__ __forceinline__ void key_q8(uint32_t k[D / 8], const uint8_t *page, u
     }
 }
 
-/* ---- Values: pairs of tokens of one channel, for 8 channels ---- */
+/* ---- Values: pairs of tokens for 8 channels ---- */
 
 __device__ __forceinline__ void value_pairs(uint32_t b[8], uint4 x, uint4 y)
 {
@@ -264,7 +264,7 @@ __device__ __forceinline__ void value_pairs_q8(uint32_t b[8], uint2 x, uint2 y, 
     }
 }
 
-/* ---- 16 tokens of a unit in shared memory ---- */
+/* ---- Attention to 16 tokens in shared memory ---- */
 
 /* Dot products of head g and tokens t0 + 2j, + 1, + 8 and + 9. ROWS: the unit has 16-bit rows. */
 template <int F, int D, bool ROWS>
@@ -371,7 +371,7 @@ __device__ __forceinline__ void unit_add(struct decode_warp<D> &w, const float x
     unit_values<F, D, ROWS>(w, a, unit, t0);
 }
 
-/* ---- Units on their way to shared memory ---- */
+/* ---- Loads of units ---- */
 
 struct decode_view { /* of a block */
     const struct attn_call *call;

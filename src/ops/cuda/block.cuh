@@ -65,7 +65,7 @@ static __device__ inline bool block_is_last(uint32_t *tally, uint32_t n)
     return n_before + 1 == n;
 }
 
-/* ---- Sums of exponentials ---- */
+/* ---- Softmax sums ---- */
 
 /* An online softmax sum: sum of exp(x) = sum * exp(max). The sum is NaN if any x was not finite. */
 struct exp_sum {

@@ -1,7 +1,14 @@
-/* blocks.cu: blocks of keys chosen for whole segments of a prompt's rows (op_blocks). The queries of
- * each segment are pooled; their products with the boxes of pages become scores; a block for each
- * segment and KV head fuses them with those of the layer before and marks the best; lists follow.
- * Sums are made in an order of their own, so scores are the CPU's but for rounding. */
+/* blocks.cu: blocks of pages for whole segments of prompt rows (op_blocks, for critiprefill). A
+ * segment's queries are pooled to their channel-wise maximum and minimum; products with the pages'
+ * boxes give scores; scores are fused with those of the layer before, and the best blocks are
+ * marked.
+ *
+ * Launches: pool_kernel, a block for each query head and segment, a thread for each channel and
+ * part of the rows; sums_kernel (with four scores), a block for each query head and segment;
+ * score_kernel, a warp for each page; choose_kernel, a block for each KV head and segment, with a
+ * radix select; list_kernel, a block for each list. All are small; shared memory holds partial
+ * results only. Sums have a fixed order, though not that of the CPU, so scores differ from its by
+ * rounding. */
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
@@ -10,21 +17,21 @@
 
 #define WARPS   8u
 #define THREADS (WARPS * 32)
-#define POOL    1024u /* threads that go through a segment's rows */
-#define SPAN    (4 * WARPS) /* pages of a block that scores */
+#define POOL    1024u       /* threads of pool_kernel */
+#define SPAN    (4 * WARPS) /* pages of a block of score_kernel */
 
 struct blocks_call {
-    struct op_blocks op; /* geom is not there, and segments are on the device */
+    struct op_blocks op; /* geom is not valid; segments are on the device */
     uint32_t n_kv_head, head_dim, group;
 };
 
-/* A segment and KV head. */
+/* The buffers of a segment and KV head. */
 struct blocks_place {
     const struct op_block_segment *segment;
     uint32_t kv_head;
     float *raw, *value; /* [n_word] */
     uint32_t *mask;
-    float *fused; /* the call that has written it, then [blocks] */
+    float *fused; /* the number of the call that wrote it, then [blocks] */
 };
 
 static __device__ struct blocks_place place_of(const struct blocks_call &c, uint32_t segment,
@@ -43,8 +50,8 @@ static __device__ struct blocks_place place_of(const struct blocks_call &c, uint
 
 /* ---- Queries ---- */
 
-/* Of each channel the maximum and the minimum over a segment's rows; or, where one score is asked
- * for, the middle of the two. */
+/* The maximum and minimum of each channel over a segment's rows; with a single score, the middle of
+ * the two. */
 static __global__ void __launch_bounds__(POOL) pool_kernel(const struct blocks_call c)
 {
     kernel_begin();
@@ -75,8 +82,8 @@ static __global__ void __launch_bounds__(POOL) pool_kernel(const struct blocks_c
 
 /* ---- Scores ---- */
 
-/* Products of a query head's pooled queries with the box of a page: [2 i] with its maxima, [2 i + 1]
- * with its minima. By a warp. */
+/* Products of a head's pooled queries with a page's box: out[2 i] with its maxima, out[2 i + 1]
+ * with its minima; by a warp. */
 static __device__ void box_products(float out[4], const struct blocks_call &c, const float *query,
                                     const uint8_t *box, bool four)
 {
@@ -116,8 +123,8 @@ static __device__ inline const float *query_of(const struct blocks_call &c, uint
     return c.op.query + ((size_t)segment * c.op.rows.n_head + head) * 2 * c.head_dim;
 }
 
-/* Of each of the four products of a query head, the sum of exp(x - largest) over the pages: scores
- * are large, so the logarithm of a sum of them would lose what tells equal shares. */
+/* For each of the four products of a query head, (maximum, sum of exp(x - maximum)) over the pages.
+ * Scores are large, so a single log-sum-exp would lose the differences between shares. */
 static __global__ void __launch_bounds__(THREADS) sums_kernel(const struct blocks_call c)
 {
     kernel_begin();
@@ -147,7 +154,7 @@ static __global__ void __launch_bounds__(THREADS) sums_kernel(const struct block
     to[1] = all.sum;
 }
 
-/* A page's score: over the query heads the mean of the larger of two. */
+/* A page's score: the mean over the query heads of the larger of two. */
 static __device__ float score_page(const struct blocks_call &c, uint32_t segment, uint32_t kv_head,
                                    uint32_t page)
 {
@@ -185,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS) score_kernel(const struct bloc
 
 /* ---- Choice ---- */
 
-/* A block takes the score of its best page; fused scores are made of these. */
+/* A block's score is that of its best page; fused scores are made from block scores. */
 static __device__ void fuse(const struct blocks_call &c, const struct blocks_place &p, uint32_t n,
                             struct exp_sum *room)
 {
@@ -209,13 +216,13 @@ static __device__ void fuse(const struct blocks_call &c, const struct blocks_pla
     __syncthreads();
 }
 
-/* Marks the pages of the n_take best blocks: by fused score, then by the score before, then the
- * later one. */
+/* Marks the pages of the n_take best blocks: by fused score, then by the unfused one, then the
+ * later block. */
 static __device__ void take(const struct blocks_call &c, const struct blocks_place &p, uint32_t n,
                             uint32_t *bin, uint32_t *room)
 {
     const struct op_cut cut = cut_find(p.fused + 1, n, p.segment->n_take, bin, room);
-    float *tied = p.raw; /* by blocks now */
+    float *tied = p.raw; /* indexed by block now */
     for (uint32_t j = threadIdx.x; j < n; j += THREADS)
         tied[j] = cut_key(p.fused[1 + j]) == cut.key ? p.value[j] : -INFINITY;
     __syncthreads();
@@ -256,7 +263,7 @@ static __global__ void __launch_bounds__(THREADS) choose_kernel(const struct blo
 
 /* ---- Lists ---- */
 
-struct blocks_marks { /* of the pages before a tile; those behind the blocks are all read */
+struct blocks_marks { /* pages before a tile; those after the blocks are all read */
     const uint32_t *mask;
     uint32_t n_page;
     __device__ uint32_t word(uint32_t page) const
@@ -282,7 +289,7 @@ static __global__ void __launch_bounds__(THREADS) list_kernel(const struct block
                            : list_failed(c.op.lists, p.kv_head)     ? PLAN_NAN
                            : first + rows.tile_tok <= rows.dense_to ? PLAN_SHORT
                                                                     : p.segment->why;
-    if (why == PLAN_SPARSE) { /* the same for all threads */
+    if (why == PLAN_SPARSE) { /* uniform in the block */
         const struct blocks_marks marks = {p.mask, p.segment->n_page};
         list_make(&list, to, marks, n_page, tile_pages, room);
         if (list.n_range > to.range_max) why = PLAN_OVERFLOW;

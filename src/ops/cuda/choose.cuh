@@ -106,7 +106,7 @@ template <typename T> static inline T choose_absorb(struct cuda_device *d, const
     return of;
 }
 
-/* ---- Begins: a launch of scores carries them along ---- */
+/* ---- Clearing, absorbed by a launch of scores ---- */
 
 struct choose_begin {
     const struct op_lane_begin *list; /* [n] on the device */
@@ -127,7 +127,7 @@ static __device__ inline void choose_clear(const struct op_lane_begin &op, uint3
 /* Absorbs the last recorded launch if it clears masks; else n is 0. */
 struct choose_begin choose_absorb_begin(struct cuda_device *d);
 
-/* ---- Ends: a launch that finds a cut marks them ---- */
+/* ---- Forced ends, absorbed by a launch that finds a cut ---- */
 
 struct choose_ends {
     const struct op_lane_ends *list; /* [n] on the device */
@@ -149,7 +149,7 @@ static __device__ inline void choose_mark_ends(const struct op_lane_ends &op)
 /* Absorbs the last recorded launch if it marks ends; else n is 0. */
 struct choose_ends choose_absorb_ends(struct cuda_device *d);
 
-/* ---- Votes: a launch that takes the best makes them ---- */
+/* ---- Votes, absorbed by a launch that takes the best ---- */
 
 /* Votes of items i, i + step, ...: means over the query heads of exp(score - lse). The loads of all
  * N are in flight together; past the last item the result is undefined. */
@@ -174,7 +174,7 @@ static __device__ __forceinline__ void choose_votes(float vote[N], const struct 
 const struct op_lane_vote *choose_absorb_votes(struct cuda_device *d, const struct op_lane_take *op,
                                                uint32_t n);
 
-/* ---- Shares: a launch that finds a cut makes them ---- */
+/* ---- Shares, absorbed by a launch that finds a cut ---- */
 
 struct choose_spread {
     const struct op_lane_shares *list; /* [n] on the device */
@@ -375,7 +375,7 @@ struct choose_folds {
 struct choose_folds choose_absorb_folds(struct cuda_device *d, const struct op_lane_visit *op,
                                         uint32_t n);
 
-/* ---- Lists: a launch of draws makes them ---- */
+/* ---- Lists, made by a launch of draws or visits; keys and values ---- */
 
 /* If the last recorded launch draws for these lanes, makes it list them, too. */
 bool choose_list_drawn(struct cuda_device *d, const struct op_lane_list *op,

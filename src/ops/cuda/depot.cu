@@ -136,7 +136,7 @@ sac_status cuda_depot_renew(struct cuda_device *d, const struct op_depot_renew *
     return queue_launch(d, "renewal of pages", renew_kernel, op->n_page, THREADS, 0, c);
 }
 
-/* ---- Fetching: what is missing ---- */
+/* ---- Fetching: requests ---- */
 
 struct fetch_run {
     const uint32_t *page; /* [n_kv_head, stride], as attn_run.frame */
@@ -305,7 +305,7 @@ static __device__ void request_run(struct fetch_request &a, const struct fetch_r
     request_tokens(a, page, tok + part, count->n_tok - part);
 }
 
-/* ---- Fetching: room ---- */
+/* ---- Fetching: frames ---- */
 
 /* Gives frame f to the k-th requested page and takes it from the page that had it. */
 static __device__ void assign_frame(const struct fetch_request &a, uint32_t k, uint32_t f)

@@ -559,7 +559,7 @@ static sac_status wait(struct cuda_device *d, sac_error *err)
     return status == SAC_OK ? status : fail(err, status, "GPU %u: %s", d->index, d->message);
 }
 
-/* ---- A step ahead, of a device or a team ---- */
+/* ---- The step that is kept back, of a device or a team ---- */
 
 static void forget(struct cuda_device *d)
 {

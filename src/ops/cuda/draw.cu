@@ -34,7 +34,7 @@ static_assert(4 * NEAR == OP_DRAW_LANES, "four threads have all draw lanes");
 static_assert(TURNS * OP_DRAW_LANES == 4 * PAGE_TOK, "and four pages");
 static_assert(STRETCH == 32 * PAGE_TOK, "a thread of a warp for each of its pages");
 
-/* ---- What pieces add up to ---- */
+/* ---- Sums of a piece ---- */
 
 struct draw_by {
     float cut, by;
@@ -262,7 +262,7 @@ static __device__ void publish_piece(struct draw_prefix *to, const struct draw_p
     word_store_gpu(&to->word[lane], DRAW_READY | sum);
 }
 
-/* ---- Taking ---- */
+/* ---- Sampling ---- */
 
 /* Sums before some item: of a draw lane, with part of the overflows counted apart in n. Certain
  * tokens are counted with draw lane 0. */

@@ -1,53 +1,58 @@
-/* greedy.cu: columns and diagonals taken in rounds until they hold a share of the sampled rows'
- * attention (op_trace, OP_TRACE_GREEDY), by a block or a cluster of blocks for each list of lines,
- * which goes on for as many rounds as it takes: nobody waits for it. Each block has a part of the
- * lines of either kind. In a round few lines are taken, so a thread keeps in mind the best key of
- * its lines, and what it need not look at again it does not; what it reads is on its way together,
- * for a round is short.
+/* greedy.cu: columns and diagonals taken greedily until they hold a share of the sampled rows'
+ * attention (op_trace, OP_TRACE_GREEDY, for loopserve).
  *
- * What is left of a line, the attention in its cells that no taken line has, is a whole number, so
- * the lines of a round may lower it in any order. A line x of either kind crosses, in the row at
- * position r >= x, the line r - x of the other kind. */
+ * In a round, all lines whose key (attention left per free cell) is at least beta times the best
+ * are taken, first diagonals, then columns; the attention that a taken line holds is subtracted
+ * from the lines that cross it. Line x of a kind crosses, in the row at position r >= x, line r - x
+ * of the other kind. One block of 1024 threads has a list of lines, or a cluster of up to eight
+ * blocks on Hopper, each with a part of the lines of both kinds. The kernel runs as many rounds as
+ * a list needs, without the host; blocks of a cluster exchange their results through distributed
+ * shared memory. A round is short and bound by latency, so loads are issued in batches, and a
+ * thread remembers the best key of its lines and skips them when none can be taken.
+ *
+ * Attention is in fixed point, so the lines of a round may be subtracted in any order. Shared
+ * memory: bits of the taken lines of the other kind and their prefix counts, [n_word] each. */
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/trace.cuh"
 
 #define THREADS 1024u
 #define JOIN_THREADS 256u
-#define BATCH   8u /* lines, or cells, that a thread has on their way at a time */
-#define OWN_BYTES 4096u /* of shared memory that a block has anyway */
+#define BATCH        8u    /* lines, or cells, of a thread in flight */
+#define OWN_BYTES    4096u /* bytes of static shared memory */
 
-/* What is found in a step. */
+/* What a step finds. */
 struct greedy_found {
-    trace_sum held, n_cell; /* by lines that were taken */
-    float best;             /* key of those that stay */
+    trace_sum held, n_cell; /* of the lines taken */
+    float best;             /* key of the lines left */
 };
 
-/* What blocks of a cluster exchange each other. */
+/* What the blocks of a cluster exchange. */
 struct greedy_exchange {
-    trace_sum held, n_cell, best; /* bits of the key */
+    trace_sum held, n_cell, best; /* best: the bits of the key */
 };
 
-/* A list's lines of a kind, and the room of a block. */
+/* A list's lines of one kind, and the block's buffers. */
 struct greedy {
     uint32_t kind, head, n, pos0, n_word;
-    uint32_t begin, end; /* lines of this block, whole words but for the last one's */
-    trace_sum *left, *left_across; /* [n] of lines that are not taken, of this kind and the other */
-    uint32_t *bits;                /* [n_word] taken lines */
+    uint32_t begin, end;           /* the block's lines, whole words but for the last one's */
+    trace_sum *left, *left_across; /* [n] attention left of lines, of this kind and of the other */
+    uint32_t *bits;                /* [n_word] bits of taken lines */
     const uint32_t *bits_across;
-    float *key;     /* [n] 0: of a line that was taken when they were made */
-    uint32_t *line; /* [end - begin] those of a step, in any order */
-    /* Shared memory. */
-    uint32_t *word, *before; /* [n_word] taken lines of the other kind, and how many come earlier */
-    uint32_t *n_line;        /* of `line` */
+    float *key;     /* [n] 0 for lines that were taken when keys were made */
+    uint32_t *line; /* [end - begin] lines of a step, in any order */
+    /* In shared memory: */
+    uint32_t *word,
+        *before; /* [n_word] bits of taken lines of the other kind, and the count of earlier ones */
+    uint32_t *n_line;        /* entries of `line` */
     uint32_t *room;          /* [32] */
     trace_sum *sum_room;     /* [32] */
     trace_sum *sum_bin;      /* [CUT_BINS] */
     struct greedy_found *found; /* [32] */
-    struct greedy_exchange *exchange; /* [2] in turns, of this block */
+    struct greedy_exchange *exchange; /* [2], used alternately */
     uint32_t turn;
 };
 
-/* ---- Sums ---- */
+/* ---- Reductions ---- */
 
 static __device__ __forceinline__ struct greedy_found found_add(struct greedy_found a,
                                                                 const struct greedy_found &b)
@@ -55,7 +60,7 @@ static __device__ __forceinline__ struct greedy_found found_add(struct greedy_fo
     return {a.held + b.held, a.n_cell + b.n_cell, fmaxf(a.best, b.best)};
 }
 
-/* Of a warp's lanes; all of them get it. */
+/* Reduces over a warp; all lanes get the result. */
 static __device__ __forceinline__ struct greedy_found found_by_warp(struct greedy_found x)
 {
     for (int by = 16; by > 0; by /= 2)
@@ -64,8 +69,8 @@ static __device__ __forceinline__ struct greedy_found found_by_warp(struct greed
     return x;
 }
 
-/* Of all threads of the list's blocks, each of which gets it; what they have written before, all of
- * them see behind it. */
+/* Reduces over all blocks of the list; all threads get the result. Also a barrier: what was written
+ * before is visible to all of them after. */
 static __device__ __forceinline__ struct greedy_found found_by_all(struct greedy &g,
                                                                    const struct greedy_found &mine)
 {
@@ -85,7 +90,7 @@ static __device__ __forceinline__ struct greedy_found found_by_all(struct greedy
         x.n_cell = cluster_load(&exchange->n_cell, lane);
         x.best = __uint_as_float((uint32_t)cluster_load(&exchange->best, lane));
     }
-    g.turn = !g.turn; /* who comes to the next one has looked at this */
+    g.turn = !g.turn; /* a block that comes to the next exchange has read this one */
     return found_by_warp(x);
 }
 
@@ -102,7 +107,7 @@ static __device__ __forceinline__ void greedy_select_kind(struct greedy &g,
 
 /* ---- Keys ---- */
 
-/* Counts the taken lines of the other kind. */
+/* Loads the bits of the taken lines of the other kind, and their prefix counts. */
 static __device__ __forceinline__ void count_across(const struct greedy &g)
 {
     uint32_t n_before = 0, all;
@@ -119,13 +124,13 @@ static __device__ __forceinline__ void count_across(const struct greedy &g)
     __syncthreads();
 }
 
-/* Taken lines of the other kind up to number x. */
+/* The number of taken lines of the other kind up to line x. */
 static __device__ inline uint32_t taken_to(const struct greedy &g, uint32_t x)
 {
     return g.before[x / 32] + (uint32_t)__popc(g.word[x / 32] & ~0u >> (31 - x % 32));
 }
 
-/* Cells of a line that no taken line of the other kind has, by the last count of those. */
+/* Cells of a line that lie on no taken line of the other kind, by the counts loaded last. */
 static __device__ inline uint32_t free_cells(const struct greedy &g, uint32_t line)
 {
     const uint32_t n = g.n - max(g.pos0, line);
@@ -134,7 +139,7 @@ static __device__ inline uint32_t free_cells(const struct greedy &g, uint32_t li
     return n > n_cross ? n - n_cross : 0;
 }
 
-/* Makes the keys of the block's lines of a kind; returns the best of the thread's. */
+/* Makes the keys of the block's lines of a kind; returns the best of this thread's. */
 static __device__ __forceinline__ float make_keys(struct greedy &g, const struct trace_call &c,
                                                   uint32_t kind)
 {
@@ -164,9 +169,9 @@ static __device__ __forceinline__ float make_keys(struct greedy &g, const struct
     return best;
 }
 
-/* ---- Takes ---- */
+/* ---- Taking of lines ---- */
 
-/* Notes the lines of a warp that are taken, neighbours beside each other. */
+/* Marks the taken lines of a warp and appends them to `line`, neighbours side by side. */
 static __device__ __forceinline__ void note_lines(const struct greedy &g, uint32_t taken,
                                                   uint32_t line)
 {
@@ -181,7 +186,7 @@ static __device__ __forceinline__ void note_lines(const struct greedy &g, uint32
     if (taken >> lane & 1) g.line[at + (uint32_t)__popc(taken & ((1u << lane) - 1))] = line;
 }
 
-/* Lowers what is left of the lines that cross those which were noted. */
+/* Subtracts the attention of the appended lines from the lines that cross them. */
 static __device__ __forceinline__ void
 lower_lines(const struct greedy &g, const struct trace_call &c, const struct trace_rows &rows)
 {
@@ -206,8 +211,8 @@ lower_lines(const struct greedy &g, const struct trace_call &c, const struct tra
     }
 }
 
-/* Takes the first n_first lines of the kind whose keys were made last, and those down to the key
- * `least`; `best` is the best of the thread's keys. All threads get what was found. */
+/* Takes the first n_first lines of the current kind and those whose key is at least `least`; best
+ * is the best of this thread's keys. All threads get the result. */
 static __device__ __forceinline__ struct greedy_found
 take_lines(struct greedy &g, const struct trace_call &c, const struct trace_rows &rows,
            uint32_t n_first, float least, float best)
@@ -245,10 +250,10 @@ take_lines(struct greedy &g, const struct trace_call &c, const struct trace_rows
     return found_by_all(g, found);
 }
 
-/* ---- The end ---- */
+/* ---- Rounds ---- */
 
-/* Of the lines down to the key `least`, which were taken last, only the best stay that hold `need`:
- * the first of equal ones. By one block. */
+/* Of the lines taken last, with keys of at least `least`, keeps only the fewest best that hold
+ * `need`, of equal ones the first. By one block. */
 static __device__ __forceinline__ struct greedy_found trim_lines(const struct greedy &g,
                                                                  float least, trace_sum need)
 {
@@ -273,7 +278,7 @@ static __device__ __forceinline__ struct greedy_found trim_lines(const struct gr
     return {block_sum(found.held, g.sum_room), block_sum(found.n_cell, g.sum_room), 0};
 }
 
-/* What is told of a list. */
+/* The result for a list. */
 struct greedy_result {
     trace_sum held, n_cell;
     bool reached;
@@ -285,14 +290,14 @@ static __device__ inline void greedy_add(struct greedy_result &t, const struct g
     t.n_cell += found.n_cell;
 }
 
-/* Adds lines to the first ones, the best of which that stay of columns has the key `column`. No
- * list that reads too much comes to read less. */
+/* Adds rounds to the first lines; column is the best key of the columns left. A list that reads too
+ * much never comes to read less, so it ends the rounds. */
 static __device__ __forceinline__ void take_rounds(struct greedy &g, const struct trace_call &c,
                                                    const struct trace_rows &rows,
                                                    struct greedy_result &t, float column,
                                                    trace_sum goal)
 {
-    while (t.held < goal && (double)t.n_cell <= c.op.most) { /* the same for all threads */
+    while (t.held < goal && (double)t.n_cell <= c.op.most) { /* uniform in the block */
         float best = make_keys(g, c, TRACE_SLASH);
         const float least = c.op.beta * fmaxf(column, found_by_all(g, {0, 0, best}).best);
         if (!(least > 0)) return;
@@ -305,12 +310,12 @@ static __device__ __forceinline__ void take_rounds(struct greedy &g, const struc
                 return;
             }
             greedy_add(t, found);
-            column = found.best; /* of columns, at last */
+            column = found.best; /* of columns in the end */
         }
     }
 }
 
-/* n_block blocks follow each other, of which the first works alone where there are no clusters. */
+/* A list has n_block consecutive blocks, a cluster; without clusters n_block is 1. */
 template <uint32_t n_block>
 static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     trace_greedy_kernel(const struct trace_call c, const struct trace_rows rows, uint32_t share)
@@ -322,7 +327,7 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     __shared__ struct greedy_exchange exchange[2];
     struct greedy g = {};
     g.head = blockIdx.x / n_block * share;
-    if (trace_failed(c, g.head)) return; /* all of its blocks */
+    if (trace_failed(c, g.head)) return; /* all blocks of the list */
     g.n = c.n;
     g.pos0 = c.op.rows.pos;
     g.n_word = (c.n + 31) / 32;
@@ -354,7 +359,7 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
     greedy_add(t, first);
     t.reached = t.held >= goal;
     take_rounds(g, c, rows, t, first.best, goal);
-    cluster_sync(); /* others look at what it tells */
+    cluster_sync(); /* other blocks may still read `exchange` */
     if (cluster_rank() > 0 || threadIdx.x > 0) return;
     *trace_result(c, TRACE_HELD, g.head) = t.held;
     *trace_result(c, TRACE_CELLS, g.head) = t.n_cell;
@@ -364,7 +369,7 @@ static __global__ void CLUSTER_OF(n_block) __launch_bounds__(THREADS)
 
 /* ---- Heads that share their lines ---- */
 
-/* The attention of a KV head's query heads, their sum, in the place of the first one's. */
+/* Adds up the attention of a KV head's query heads, into that of the first one. */
 static __global__ void __launch_bounds__(JOIN_THREADS)
     trace_join_kernel(const struct trace_call c, const struct trace_rows rows)
 {
@@ -398,7 +403,7 @@ static sac_status launch(struct cuda_device *d, const struct trace_call *c,
                         dim3(c->op.rows.n_head / share * n_block), THREADS, smem, *c, *rows, share);
 }
 
-/* As many blocks for a list as multiprocessors are there for all lists. */
+/* As many blocks for a list as there are multiprocessors for it, up to eight. */
 sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
                         const struct trace_rows *rows)
 {

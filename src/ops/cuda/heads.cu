@@ -47,7 +47,7 @@ sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op)
                         dim3(op->n_row, (op->n_head + WARPS - 1) / WARPS), WARPS * 32, 0, *op);
 }
 
-/* ---- Writing ---- */
+/* ---- KV write ---- */
 
 struct write_run { /* from struct attn_run */
     uint8_t *own0, *own;
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct w
     if (head >= n_query) write_head(c, run, row, head - n_query);
 }
 
-/* ---- Ends of queries, keys and values ---- */
+/* ---- Fused epilogues of queries, keys and values ---- */
 
 /* The epilogues of the linear layer's three parts, fused with RoPE and the KV write. */
 struct end_call {
@@ -313,7 +313,7 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     return SAC_OK;
 }
 
-/* ---- Left to attention ---- */
+/* ---- Absorbed by attention ---- */
 
 /* Whether attention reads the same rows, heads and pages that the write writes. */
 static bool is_written_by(const struct cuda_device *d, const struct op_attn *op,

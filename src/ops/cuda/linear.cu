@@ -151,7 +151,7 @@ static __device__ __forceinline__ void gather_exponents(const struct gather &g)
     }
 }
 
-/* ---- Rows ---- */
+/* ---- Packing of rows ---- */
 
 /* Packs prompt rows; one block for each row. */
 static __global__ void __launch_bounds__(THREADS)
@@ -193,7 +193,7 @@ static struct linear_input input_of(const struct op_linear *op)
                                  .wide = places % 16 == 0 && op->n_in % 4 == 0};
 }
 
-/* ---- Ends ---- */
+/* ---- Epilogues ---- */
 
 /* Four outputs of a row from their sums. */
 static __device__ __forceinline__ void finish_row(const struct finish_args &a, uint32_t row,
@@ -248,7 +248,7 @@ static __device__ __forceinline__ float4 finish_bias(const struct finish_args &a
     return make_float4(bias[0], bias[1], bias[2], bias[3]);
 }
 
-/* ---- Rows that a layer has just ended ---- */
+/* ---- Fused epilogues and packing ---- */
 
 static __device__ __forceinline__ float4 plus(float4 x, float4 y)
 {

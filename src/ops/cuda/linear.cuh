@@ -334,7 +334,7 @@ static __device__ inline void linear_pack_row(__half *to, float *out_scale,
         linear_pack_row_as<false>(to, out_scale, a, row);
 }
 
-/* ---- Ends ---- */
+/* ---- Epilogues ---- */
 
 static __device__ inline float linear_silu(float x)
 {

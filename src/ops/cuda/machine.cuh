@@ -107,7 +107,7 @@ __device__ __forceinline__ uint8_t *kernel_shared(void)
     return kernel_shared_bytes;
 }
 
-/* ---- Blocks of a cluster ---- */
+/* ---- Clusters ---- */
 
 /* Compute capability 9.0: n consecutive blocks form a cluster; they are co-resident and read each
  * other's shared memory. On other GPUs every block is a cluster of one. */

@@ -73,8 +73,8 @@ struct narrow_args {
 template <uint32_t n_mat> struct narrow_job {
     uint32_t row0, n_row;      /* of the block */
     uint32_t begin, end;       /* weight blocks of the piece */
-    uint32_t first;            /* first block of the warp's first unit; later units start at the */
-    uint32_t n_quick, n_whole; /* same place of a chunk. Units in whole chunks; whole units; */
+    uint32_t first;            /* of the warp's first unit */
+    uint32_t n_quick, n_whole; /* of its units, those within whole chunks; those that are whole */
     uint32_t n_unit;           /* all units */
     uint32_t next, n_left;     /* unit to load next; groups left, including its own */
     const uint8_t *group[n_mat]; /* the group of that unit */
@@ -84,7 +84,7 @@ template <uint32_t n_mat> struct narrow_job {
     uint32_t to;                 /* this lane's offset in the warp's ring */
 };
 
-/* ---- Weights and rows on their way ---- */
+/* ---- Loads of weights and rows ---- */
 
 static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint32_t n)
 {
@@ -232,7 +232,7 @@ static __device__ inline void load_next_unit(uint8_t *mine, uint32_t at,
     cp_async_commit();
 }
 
-/* ---- Sums [n_mat][n_tile][4], as narrow_unit.cuh has them ---- */
+/* ---- Sums [n_mat][n_tile][4], in the layout of narrow_unit.cuh ---- */
 
 /* Where a lane's rows are (row g of each tile) for the warp's first unit, and the distance to its
  * next. Missing rows are read as row 0, missing tiles as tile 0. */
@@ -370,7 +370,7 @@ static __device__ inline void prefetch_old(const struct narrow_job<n_mat> &job,
         prefetch_l1(end.y + (job.row0 + r) * end.y_stride + out);
 }
 
-/* ---- Ends ---- */
+/* ---- Reduction and epilogue ---- */
 
 /* Sums of all warps for a group: [warp][matrix][row][SUM_STRIDE], padded against bank conflicts. */
 #define SUM_STRIDE (WEIGHT_GROUP + 1)

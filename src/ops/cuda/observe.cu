@@ -99,7 +99,7 @@ static __device__ inline struct exp_sum *top_of(const struct op_lane_observe &op
     return (struct exp_sum *)op.spare + (size_t)pair * (page_count(op) + 2) + page_i;
 }
 
-/* ---- Votes ---- */
+/* ---- Observation ---- */
 
 static __global__ void __launch_bounds__(THREADS)
     observe_tops(const struct page_geom geom, const struct op_lane_observe *list)
@@ -247,7 +247,7 @@ sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe
                         dim3(grid_pages(most), n), THREADS, 0, geom, list);
 }
 
-/* ---- Choices of earlier steps ---- */
+/* ---- Kept selections ---- */
 
 static __global__ void __launch_bounds__(THREADS) keep_kernel(const struct op_lane_keep *list)
 {
@@ -319,7 +319,7 @@ sac_status cuda_lane_lines(struct cuda_device *d, const struct op_lane_lines *op
     return queue_launch(d, "columns and diagonals", lines_kernel, n, THREADS, 0, list);
 }
 
-/* ---- Queries ---- */
+/* ---- Past queries ---- */
 
 static __global__ void __launch_bounds__(THREADS) past_kernel(const struct op_past *list)
 {

@@ -138,7 +138,7 @@ sac_status cuda_seal(struct cuda_device *d, const struct op_seal *op)
     return queue_launch(d, "sealing of pages", seal_kernel, op->n_page, THREADS, smem, c);
 }
 
-/* ---- The way back ---- */
+/* ---- Unsealing ---- */
 
 struct unseal_call {
     struct page_geom geom;

@@ -1,11 +1,14 @@
 /* pooled.cu: whole blocks for prompt rows, by columns and diagonals of a few rows' attention or by
- * pooled scores (op_trace, OP_TRACE_POOLED). Mean keys of all blocks, mean queries of all tiles and
- * of the rows that are looked at, and their softmaxes; a block of threads for each head and kind
- * sums the lines by blocks and finds the budget; then one for each head decides which of the two it
- * goes by, and marks what it takes.
+ * pooled scores (op_trace, OP_TRACE_POOLED, for flexprefill).
  *
- * Attention is summed and compared in whole numbers, and means in a fixed order, so a head's choice
- * depends on its rows and keys alone. */
+ * Launches after those of trace.cu: mean keys of blocks and mean queries of tiles, a thread for
+ * each channel; a softmax of each mean query over the blocks, a block of threads for each; budgets,
+ * a block for each head and kind of line, which sums lines over blocks; a choice for each head, by
+ * the Jensen-Shannon distance between the columns and the softmax of the rows' mean query; and the
+ * lists. Shared memory holds histograms and partial sums.
+ *
+ * Attention is summed in fixed point and means in a fixed order, so a head's choice depends on its
+ * rows and keys alone. */
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/list.cuh"
@@ -13,25 +16,26 @@
 
 #define THREADS    256u
 #define WARPS      (THREADS / 32)
-#define BEST_THREADS 1024u /* threads that go through a head's lines, or its shares */
+#define BEST_THREADS 1024u /* threads of a head's choice */
 #define BLOCK      OP_TRACE_BLOCK
 #define PAGES      (BLOCK / PAGE_TOK)
-#define SHARE_ONE  0x1p40f /* shares in whole numbers */
+#define SHARE_ONE    0x1p40f /* probabilities in fixed point */
 
 struct pooled_call {
     struct trace_call c;
     struct page_geom geom;
-    uint32_t n_row;     /* that are looked at */
-    uint32_t n_block;   /* up to the last tile */
+    uint32_t n_row;     /* rows whose attention was computed */
+    uint32_t n_block;   /* blocks up to the last tile */
     float *key;         /* [KV heads][n_block][head_dim] means */
-    float *query;       /* [n_head][n_tile + 1][head_dim] means; the last of the rows looked at */
-    float *share;       /* [n_head][n_tile + 1][n_block]; later 1: the block is read, 0: it is not */
-    float *by;          /* [n_head][kinds][n_block] sums of lines; later the same */
-    uint32_t *is_dense; /* [n_head] whether shares are not looked at */
-    uint32_t *budget;   /* [n_head][kinds] blocks */
+    float *query;       /* [n_head][n_tile + 1][head_dim] means; the last one of the n_row rows */
+    float *share; /* [n_head][n_tile + 1][n_block] probabilities; later 1 for blocks that are read,
+                     else 0 */
+    float *by;    /* [n_head][kinds][n_block] sums of lines; later 1 or 0 likewise */
+    uint32_t *is_dense; /* [n_head] the head goes by lines; `share` is not used */
+    uint32_t *budget;   /* [n_head][kinds], in blocks */
 };
 
-/* Rows of a tile in the run; behind the last tile, those that are looked at. */
+/* The run's rows of a tile; for tile n_tile, the rows whose attention was computed. */
 static __device__ void pooled_rows(const struct pooled_call &p, uint32_t tile, uint32_t *begin,
                                    uint32_t *end)
 {
@@ -61,7 +65,7 @@ static __device__ inline float *pooled_by(const struct pooled_call &p, uint32_t 
 
 /* ---- Means ---- */
 
-/* A thread for each channel of a block's mean key. */
+/* Thread c averages channel c over a block's keys. */
 static __global__ void __launch_bounds__(THREADS) pooled_keys_kernel(const struct pooled_call p)
 {
     kernel_begin();
@@ -87,6 +91,7 @@ static __global__ void __launch_bounds__(THREADS) pooled_keys_kernel(const struc
     p.key[((size_t)kv_head * p.n_block + block) * d + c] = sum / (float)(end - block * BLOCK);
 }
 
+/* Thread c averages channel c over a tile's queries, scaled. */
 static __global__ void __launch_bounds__(THREADS) pooled_queries_kernel(const struct pooled_call p)
 {
     kernel_begin();
@@ -100,7 +105,7 @@ static __global__ void __launch_bounds__(THREADS) pooled_queries_kernel(const st
     pooled_query(p, head, tile)[c] = sum * (rows.scale / (float)(end - begin));
 }
 
-/* Softmax of a mean query over the blocks up to its own; those behind it have none. */
+/* Softmax of a mean query over the blocks up to its own; 0 for later ones. */
 static __global__ void __launch_bounds__(THREADS) pooled_shares_kernel(const struct pooled_call p)
 {
     kernel_begin();
@@ -129,13 +134,13 @@ static __global__ void __launch_bounds__(THREADS) pooled_shares_kernel(const str
 
 /* ---- Choice ---- */
 
-struct pooled_room { /* shared memory of a head's block */
+struct pooled_room { /* in shared memory */
     struct cut_room cut;
     uint32_t *bin; /* [CUT_BINS] */
     double *sum;   /* [32] */
 };
 
-/* Lines summed over blocks, as means of the rows: a warp for a block. */
+/* Sums of lines over blocks, as means over the rows; a warp has a block. */
 static __device__ void sum_blocks(const struct pooled_call &p, uint32_t head, uint32_t kind)
 {
     const trace_sum *sum = trace_sums(p.c, head, kind);
@@ -149,7 +154,8 @@ static __device__ void sum_blocks(const struct pooled_call &p, uint32_t head, ui
     }
 }
 
-/* The root of the Jensen-Shannon divergence of columns and the mean query's softmax. */
+/* The Jensen-Shannon distance (root of the divergence) between the columns and the mean query's
+ * softmax. */
 static __device__ double pooled_distance(const struct pooled_call &p, uint32_t head, double *room)
 {
     const float *guess = pooled_share(p, head, p.c.op.rows.n_tile);
@@ -163,7 +169,8 @@ static __device__ double pooled_distance(const struct pooled_call &p, uint32_t h
     return sqrt(fmax(block_sum(sum, room), 0.0));
 }
 
-/* Blocks for the fewest best lines that hold the share: whole ones and one more. */
+/* The budget in blocks: that of the fewest best lines that hold the share, rounded down, plus
+ * one. */
 static __device__ uint32_t budget_blocks(const struct pooled_call &p, uint32_t head, uint32_t kind,
                                          const struct cut_room &r)
 {
@@ -182,7 +189,7 @@ static __device__ uint32_t budget_blocks(const struct pooled_call &p, uint32_t h
     return block_sum(count, r.count) / BLOCK + 1;
 }
 
-/* Sums become marks of the n_take best blocks, the first of equal ones first. */
+/* Replaces sums by marks of the n_take best blocks, of equal ones the first. */
 static __device__ void mark_best(float *by, uint32_t n, uint32_t n_take,
                                  const struct pooled_room &r)
 {
@@ -198,7 +205,7 @@ static __device__ void mark_best(float *by, uint32_t n, uint32_t n_take,
     __syncthreads();
 }
 
-/* Shares of all tiles become marks of the best of them, until they hold the wanted share. */
+/* Replaces the probabilities of all tiles by marks of the best, until they hold the share. */
 static __device__ void mark_shares(const struct pooled_call &p, uint32_t head,
                                    const struct pooled_room &r)
 {
@@ -215,7 +222,7 @@ static __device__ void mark_shares(const struct pooled_call &p, uint32_t head,
         share[i] = share[i] > cut.value || (share[i] == cut.value && i < limit);
 }
 
-/* A block for a kind of lines and a head. */
+/* One block for each kind of lines and head. */
 static __global__ void __launch_bounds__(BEST_THREADS)
     pooled_budgets_kernel(const struct pooled_call p)
 {
@@ -273,7 +280,7 @@ static __global__ void __launch_bounds__(THREADS) pooled_list_kernel(const struc
     enum plan_reason why = trace_failed(p.c, head)                 ? PLAN_NAN
                            : (own + 1) * BLOCK <= op.rows.dense_to ? PLAN_SHORT
                                                                    : PLAN_SPARSE;
-    if (why == PLAN_SPARSE) { /* the same for all threads */
+    if (why == PLAN_SPARSE) { /* uniform in the block */
         const struct pooled_marks marks = {
             pooled_by(p, head, TRACE_COLUMN), pooled_by(p, head, TRACE_SLASH),
             p.is_dense[head] ? NULL : pooled_share(p, head, tile), own};

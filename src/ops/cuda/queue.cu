@@ -62,7 +62,7 @@ struct down_args {
     size_t bytes;
 };
 
-/* ---- Noting ---- */
+/* ---- Recording ---- */
 
 static bool open_series(struct command_series *series)
 {

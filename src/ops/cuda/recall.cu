@@ -21,7 +21,7 @@
 #define WORDS   8u  /* candidate words of a warp */
 #define SPREAD  64u /* blocks that score a table's candidates, at most */
 
-/* ---- Memory ---- */
+/* ---- Tables ---- */
 
 /* Entries of tokens 0, 1, ... for the query at `pos`; entries by distance are stored in reverse. */
 static __device__ inline float *row_of(const struct op_memory &m, uint32_t table, bool sla,
@@ -556,7 +556,7 @@ sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *
     return queue_launch(d, "the best candidates", best_kernel, dim3(l.n_table, n), THREADS, 0, list);
 }
 
-/* ---- The end of learning ---- */
+/* ---- Initial tables, after a prompt ---- */
 
 /* Sums of keys and values of a piece's tokens, from the sinks to the last sealed page; a thread has
  * a channel. */
@@ -686,7 +686,7 @@ sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *
                         geom, list);
 }
 
-/* ---- What is not read ---- */
+/* ---- Correction for what is not read ---- */
 
 /* A warp has a query head. */
 static __global__ void __launch_bounds__(FEW) rest_kernel(const struct op_lane_rest *list)

@@ -19,7 +19,7 @@ template <int F, int D> struct rows_size {
     static constexpr int half = page_at<F, D>::half;
 };
 
-/* ---- Queries and keys as matrix instructions want them ---- */
+/* ---- Fragments of queries and keys ---- */
 
 /* The byte offset of 16-byte piece `piece` of packed query `row`: tiles of eight rows by eight
  * pieces, swizzled by the row (the layout of wgmma.cuh, too), so that ldmatrix has no bank
@@ -198,7 +198,7 @@ static __device__ __forceinline__ float four_max(float x)
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-/* ---- Sums: sum 2^x = sum 2^max ---- */
+/* ---- Softmax sums to base 2: sum 2^x = sum * 2^max ---- */
 
 static __device__ inline struct exp_sum power_sum_add(struct exp_sum a, struct exp_sum b)
 {

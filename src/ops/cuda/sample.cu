@@ -1,10 +1,16 @@
-/* sample.cu: what prompt rows read (plans.h). Sums first: a block scores the sampled rows of a tile
- * and query head against the tile's own keys and some of the pages before it. Then
- * survey_smem_bytes (sample_wgmma.cuh): they are scored against all keys, for each of which it is
- * decided. Then lists, by a block each.
+/* sample.cu: plans of prompt rows by sampling (op_sample, for --prefill auto; ops/plans.h): for
+ * each tile of OP_SAMPLE_TILE rows and query head, which keys are read, and with what weights.
  *
- * A list's numbers depend on its tile alone: which pages a warp adds up, and in which order, is
- * fixed. */
+ * Launches of a layer: 1. sample_sums_kernel: a block has a tile and up to two query heads of a KV
+ * head. It scores n_query sampled rows against the tile's own pages and some of the pages before
+ * it, and estimates each row's softmax denominator (start). Warps take pages in turn. 2.
+ * survey_kernel (sample_survey.cuh, sample_wgmma.cuh): scores the sampled rows against all keys and
+ * decides for each key whether it is taken. 3. sample_list_kernel: a block makes one list. 4. If a
+ * tile is audited: sample_audit_kernel computes an exact softmax of one row by parts of the pages,
+ * sample_audit_merge_kernel adds the parts and reports the attention mass that the lists hold.
+ * Products are m16n8k16 of packed queries in shared memory and keys in registers (rows.cuh).
+ *
+ * A list depends on its tile alone: which pages a warp adds up, and in which order, is fixed. */
 #include "ops/cuda/list.cuh"
 #include "ops/cuda/sample_wgmma.cuh"
 
@@ -12,9 +18,9 @@
 #define THREADS     (WARPS * 32)
 #define SUM_WARPS   16u
 #define SUM_THREADS (SUM_WARPS * 32)
-#define SUM_HEADS   2u  /* of a KV head that are summed up together, at most: keys are read once */
-#define AUDIT_ROWS  16u /* heads of a KV head that are audited together */
-#define AUDIT_SPAN  16u /* pages that a block looks at, at least */
+#define SUM_HEADS   2u /* query heads of a KV head that a block sums together: keys are read once */
+#define AUDIT_ROWS  16u /* query heads of a KV head that a block audits together */
+#define AUDIT_SPAN  16u /* pages of an audit's part, at least */
 #define AUDIT_PARTS 128u
 #define TILE_PAGES  (OP_SAMPLE_TILE / PAGE_TOK)
 #define LOG_STEP    (LN2 / OP_SURVEY_OCTAVE)
@@ -42,7 +48,7 @@ static __device__ struct sample_place place_of(const struct sample_call &c, uint
     return p;
 }
 
-/* Sampled row i: the last one of each equal part. */
+/* The run's row that is sample i: the last of each of n_query equal parts. */
 static __device__ uint32_t sampled_row(const struct sample_call &c, const struct sample_place &p,
                                        uint32_t i)
 {
@@ -52,18 +58,18 @@ static __device__ uint32_t sampled_row(const struct sample_call &c, const struct
 
 /* ---- Sums ---- */
 
-/* Some heads of a KV head. */
+/* A block's query heads, all of one KV head. */
 struct sum_block {
     struct sample_place p; /* of the first head */
     uint32_t n_head;
-    /* Shared memory. */
+    /* In shared memory: */
     uint8_t *query;      /* [n_head][n_query, D] */
     struct exp_sum *own; /* [n_head][TILE_PAGES][n_query] */
-    float *part;         /* [n_head][SUM_WARPS][n_query], in the place of these */
+    float *part;         /* [n_head][SUM_WARPS][n_query], reuses the space of `own` */
     float *base;         /* [n_head][n_query] */
 };
 
-/* What the sampled rows of a head see of a page of the tile itself. A warp. */
+/* Softmax sums of a head's sampled rows over one page of the tile itself; by a warp. */
 template <int F, int D>
 __device__ void sum_own(struct exp_sum *to, uint32_t query, const struct sample_call &c,
                         const struct sample_place &p, uint32_t page)
@@ -101,8 +107,8 @@ __device__ void sum_own(struct exp_sum *to, uint32_t query, const struct sample_
     }
 }
 
-/* Adds what those of a head see of some keys of a page before the tile, relative to base. A warp.
- */
+/* Adds a head's sums over some keys of a page before the tile, relative to base and times `weight`;
+ * by a warp. */
 template <int F, int D, int N>
 __device__ void sum_keys(float *to, const float *base, uint32_t query, const struct sample_call &c,
                          const uint32_t (&k)[N][D / 16][2], float weight)
@@ -125,7 +131,8 @@ __device__ void sum_keys(float *to, const float *base, uint32_t query, const str
     }
 }
 
-/* Sums of pages before the tile, in each warp's order: [n_head][n_query] of each. */
+/* Sums over the pages before the tile, of which each warp has every SUM_WARPS-th: [n_head][n_query]
+ * for each warp. */
 template <int F, int D>
 __device__ void sum_before(const struct sum_block &b, const struct sample_call &c)
 {
@@ -152,7 +159,7 @@ __device__ void sum_before(const struct sum_block &b, const struct sample_call &
     }
 }
 
-/* Queries of the sampled rows, packed here and where the survey finds them. */
+/* Packs the queries of the sampled rows, to shared memory and to global memory for the survey. */
 template <int F, int D>
 __device__ void pack_queries(const struct sum_block &b, const struct sample_call &c)
 {
@@ -211,7 +218,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
         float all = 1;
         for (uint32_t w = 0; w < SUM_WARPS; w++) all += part[w * n_query];
         const float start = b.base[i] + log2f(all);
-        c.op.start[b.p.list * n_query + i] = start; /* lists of heads lie behind each other */
+        c.op.start[b.p.list * n_query + i] = start; /* the lists of heads are consecutive */
         if (!isfinite(start)) list_fail(c.op.lists, b.p.kv_head);
     }
 }
@@ -223,7 +230,7 @@ static __device__ inline bool is_forced(const struct sample_call &c, uint32_t n_
     return page == 0 || page + c.op.n_recent >= n_page;
 }
 
-/* A list's marks, with what is read in any case. */
+/* The marks of a list, including what is always read. */
 struct sample_marks {
     const struct sample_call &c;
     uint32_t n_page;
@@ -245,7 +252,7 @@ static __device__ struct sample_marks marks_of(const struct sample_call &c, size
     return {c, n_page, c.op.mask + list * c.op.n_word, c.op.weight + list * c.op.n_word * PAGE_TOK};
 }
 
-/* Marks of the survey. All threads. */
+/* The number of tokens that the survey has taken. All threads. */
 static __device__ uint32_t count_taken(const struct sample_marks &m, uint32_t *room)
 {
     uint32_t n = 0;
@@ -253,7 +260,7 @@ static __device__ uint32_t count_taken(const struct sample_marks &m, uint32_t *r
     return block_sum(n, room);
 }
 
-/* Why a list is dense before it is looked at. */
+/* The reason for a list to be dense that is known before it is made. */
 static __device__ enum plan_reason dense_before(const struct sample_call &c,
                                                 const struct sample_place &p)
 {
@@ -271,7 +278,7 @@ static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struc
     const uint32_t n_page = c.tile[p.tile].n_page, n = n_page * PAGE_TOK;
     struct attn_list list = {};
     enum plan_reason why = dense_before(c, p);
-    if (why == PLAN_SPARSE) { /* the same for all threads */
+    if (why == PLAN_SPARSE) { /* uniform in the block */
         const struct sample_marks marks = marks_of(c, p.list, n_page);
         const uint32_t n_taken = count_taken(marks, room);
         list_make(&list, list_room_of(c.op.lists, p.list), marks, n_page, TILE_PAGES, room);
@@ -288,8 +295,8 @@ static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struc
 
 /* ---- Audits ---- */
 
-/* Exponentials of a row, relative to 2^max: of all keys that it sees, and of those that a list has.
- */
+/* Softmax sums of a row, relative to 2^max: over all keys that it sees, and over those in its
+ * list. */
 struct kept_sum {
     float max, all, kept;
 };
@@ -308,7 +315,8 @@ static __device__ inline struct kept_sum kept_sum_from(struct kept_sum x, int la
             __shfl_xor_sync(~0u, x.kept, lane_by)};
 }
 
-/* Adds exponents x of keys 8 (i / 2) + 2 j + i % 2 of the seen and the kept ones. */
+/* Adds exponents x of keys 8 (i / 2) + 2 j + i % 2, with the bits of keys that are seen and of
+ * those in the list. */
 template <int N>
 static __device__ void kept_sum_put(struct kept_sum &sum, const float (&x)[2 * N], uint32_t seen,
                                     uint32_t kept)
@@ -329,15 +337,15 @@ static __device__ void kept_sum_put(struct kept_sum &sum, const float (&x)[2 * N
     sum = kept_sum_add(sum, add);
 }
 
-/* A tile that is audited, up to 16 heads of a KV head whose row is scored, and a part of the pages.
- */
+/* What a block audits: a tile's row, up to 16 query heads of a KV head, and a part of the pages. */
 struct audit_place {
     struct sample_place tile;  /* of the first head */
-    uint32_t n_head, row, end; /* the row sees so many keys */
+    uint32_t n_head, row, end; /* end: the number of keys that the row sees */
     uint32_t page0, page_end;
 };
 
-/* Pages of a part of n; parts are AUDIT_PARTS at most, whose sums have room where queries were. */
+/* Pages of a part of n. There are AUDIT_PARTS parts at most, because their sums reuse the space of
+ * queries. */
 static __host__ __device__ inline uint32_t audit_span(uint32_t n)
 {
     const uint32_t least = (n + AUDIT_PARTS - 1) / AUDIT_PARTS;
@@ -360,20 +368,20 @@ static __device__ struct audit_place audit_place_of(const struct sample_call &c,
     return a;
 }
 
-/* [AUDIT_PARTS] of a list, where its queries were. */
+/* [AUDIT_PARTS] for a list, in the space of its queries. */
 static __device__ struct kept_sum *audit_sums(const struct sample_call &c, size_t list,
                                               uint32_t head_dim)
 {
     return (struct kept_sum *)(c.op.query + list * c.op.n_query * head_dim);
 }
 
-/* What lists keep of an exact softmax of one row, of some pages. Shared memory: the row's queries
- * of 16 heads. */
+/* The exact softmax sums of one row over some pages. Dynamic shared memory: the row's queries of 16
+ * heads. */
 template <int F, int D>
 __global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct sample_call c)
 {
     kernel_begin();
-    constexpr int N = 2; /* eights of keys at a time: more are more than registers hold */
+    constexpr int N = 2; /* more tiles of 8 keys would not fit into registers */
     __shared__ struct kept_sum room[WARPS][AUDIT_ROWS];
     const struct audit_place a = audit_place_of(c, blockIdx.x);
     const uint32_t g = threadIdx.x % 32 / 4, n_page = c.tile[a.tile.tile].n_page;
@@ -381,7 +389,7 @@ __global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct samp
     if (a.page0 >= a.page_end) return;
     uint8_t *const query = kernel_shared();
     for (uint32_t i = threadIdx.x; i < AUDIT_ROWS * (D / 8); i += THREADS) {
-        const uint32_t h = min(i / (D / 8), a.n_head - 1); /* rows behind the last are its copies */
+        const uint32_t h = min(i / (D / 8), a.n_head - 1); /* missing heads repeat the last one */
         const float *q = rows_query<D>(c.op.rows, a.row, a.tile.head + h);
         *(uint4 *)(query + query_at<D>(i / (D / 8), i % (D / 8))) =
             pack_piece<F, D>(q, i % (D / 8));
@@ -425,7 +433,7 @@ __global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct samp
     audit_sums(c, a.tile.list + threadIdx.x, D)[blockIdx.x] = all;
 }
 
-/* The parts together: a thread for each of 16 heads. */
+/* Merges the parts; a thread has one of 16 heads. */
 static __global__ void __launch_bounds__(32)
     sample_audit_merge_kernel(const struct sample_call c, uint32_t head_dim)
 {
@@ -451,7 +459,7 @@ static struct sample_tile tile_make(const struct op_sample *op, uint32_t i)
     t.near = t.n_page > OP_SURVEY_NEAR ? t.n_page - OP_SURVEY_NEAR : 0;
     t.stride = t.near < OP_SURVEY_FAR ? OP_SURVEY_STRIDE : 2 * OP_SURVEY_STRIDE;
     t.phase = t.stride / 2;
-    if (t.near <= t.stride) /* all of them */
+    if (t.near <= t.stride) /* all pages */
         t.near = 0;
     else
         t.n_far = 1 + (t.near - 1 - t.phase) / t.stride + 1;
@@ -460,7 +468,7 @@ static struct sample_tile tile_make(const struct op_sample *op, uint32_t i)
     return t;
 }
 
-/* What follows from the call, in the ring. */
+/* Stages what the sampling rules derive from the call. */
 static bool stage_rules(struct cuda_device *d, struct sample_call *c)
 {
     const struct op_sample *op = &c->op;
@@ -478,7 +486,7 @@ static bool stage_rules(struct cuda_device *d, struct sample_call *c)
     for (uint32_t i = 0; i < op->rows.n_tile; i++)
         ((struct sample_tile *)tiles)[i] = tile_make(op, i);
     for (uint32_t i = 0; i < n_list; i++) {
-        struct op_survey s; /* what the rule looks at */
+        struct op_survey s; /* the fields that survey_seed reads */
         const uint32_t head = i % op->rows.n_head;
         s.seed = op->seed + head / c->group;
         s.n_page = &((const struct sample_tile *)tiles)[i / op->rows.n_head].n_page;
@@ -496,7 +504,7 @@ template <int F, int D> static sac_status audit(struct cuda_device *d, const str
     const uint32_t n_page = (op->rows.end + PAGE_TOK - 1) / PAGE_TOK;
     const uint32_t n_audit = (op->rows.n_tile - op->audit - 1) / op->audit_step + 1;
     const uint32_t n_head = op->rows.n_head / c->group * ((c->group + AUDIT_ROWS - 1) / AUDIT_ROWS);
-    const uint32_t n_part = min(part_of(n_page, AUDIT_SPAN), AUDIT_PARTS); /* of no tile more */
+    const uint32_t n_part = min(part_of(n_page, AUDIT_SPAN), AUDIT_PARTS); /* no tile has more */
     TRY(queue_launch(d, "audit of lists", sample_audit_kernel<F, D>, dim3(n_part, n_head, n_audit),
                      THREADS, AUDIT_ROWS * D * 2, *c));
     return queue_launch(d, "audited masses", sample_audit_merge_kernel, dim3(1, n_head, n_audit),

@@ -1,7 +1,14 @@
-/* sample_survey.cuh: the survey of sample.cu: which keys of the pages before some tiles are taken for
- * these (private to this folder). A block has the sampled rows of some tiles and heads; how it is
- * decided for each key, and blocks each of whose warps scores all of these rows against the keys of
- * a page. On Hopper others are in their place (sample_wgmma.cuh). */
+/* sample_survey.cuh: the survey of sample.cu: decides for each key before a tile whether the tile's
+ * rows read it, from the mean square of its attention probability over the sampled rows (private to
+ * this folder).
+ *
+ * For a set (the n_query sampled queries of a tile and head) and a key: square = sum over queries
+ * of exp2(2 (q k - start)), smoothed within the page by `spread`; the key's step below `least`
+ * follows from the bits of the square (ops/survey.h), and the key is taken if the step is below the
+ * limit of its place. Steps also give the weight. A block has the queries of up to SURVEY_SLOTS /
+ * set_slots sets, and walks over pages of all KV heads. This file has the kernel for GPUs without
+ * wgmma: every warp scores all queries of the block against the keys of one page at a time.
+ * sample_wgmma.cuh has that for Hopper. */
 #ifndef SAC_OPS_CUDA_SAMPLE_SURVEY_CUH
 #define SAC_OPS_CUDA_SAMPLE_SURVEY_CUH
 
@@ -14,31 +21,32 @@
 
 #define SURVEY_WARPS   12u
 #define SURVEY_THREADS (SURVEY_WARPS * 32)
-#define SURVEY_SLOTS   8u /* parts of 64 queries that warpgroups of a block multiply */
-#define SURVEY_PAGES   4u /* a unit, of which blocks have equal parts */
+#define SURVEY_SLOTS   8u /* tiles of 64 queries in a block (wgmma) */
+#define SURVEY_PAGES   4u /* pages of a unit; blocks get equal numbers of units */
 
 struct sample_tile {
-    uint32_t n_page;        /* before it */
-    uint32_t n_sum;         /* pages of its sums: */
-    uint32_t n_far;         /* as many of these are the first one and those at equal distances, */
-    uint32_t stride, phase; /* and the others are the last pages, */
-    uint32_t near;          /* from this one on */
-    float weight;           /* of the ones at equal distances */
+    uint32_t n_page;        /* pages before the tile */
+    uint32_t n_sum;         /* pages that its sums read: */
+    uint32_t n_far;         /* n_far of them are page 0 and those at equal distances, */
+    uint32_t stride, phase; /* phase, phase + stride, ...; */
+    uint32_t near;          /* the others are the last ones, from `near` on */
+    float weight;           /* of the pages at equal distances */
 };
 
 struct sample_call {
-    struct op_sample op; /* geom is not there */
+    struct op_sample op; /* geom is not valid */
     const struct sample_tile *tile;
     const uint32_t *seed; /* [n_tile * n_head] */
-    const int32_t *limit; /* survey_limits */
+    const int32_t *limit; /* by survey_limits */
     struct rows_pages pages;
     uint32_t group;
-    float least; /* survey_least */
-    float by;    /* of a product, twice what makes it an exponent of 2 */
+    float least; /* by survey_least */
+    float by;    /* from a product to twice the exponent of 2 */
 };
 
 #ifdef HAS_WGMMA
-/* Warpgroups take keys as they lie. */
+/* Packs a piece of a query for the survey: wgmma takes keys in their natural order, mma in that of
+ * rows.cuh. */
 template <int F, int D>
 static __device__ __forceinline__ uint4 survey_pack_piece(const float *q, uint32_t piece,
                                                           uint4 permuted)
@@ -57,10 +65,8 @@ static __device__ __forceinline__ uint4 survey_pack_piece(const float *, uint32_
 }
 #endif
 
-/* How survey_smem_bytes are cut. A set is a tile's queries of a head; a KV head's are those of its
- * heads, tile by tile. Columns of n_set sets have n_block blocks each, which share all pages of all
- * KV heads.
- */
+/* How the survey is divided. The sets of a KV head are those of its query heads, tile by tile. A
+ * column is n_set of them; its n_block blocks share all pages of all KV heads. */
 struct survey_split {
     uint32_t n_set, n_column, n_block;
 };
@@ -69,14 +75,14 @@ struct survey_set {
     uint32_t list, n_page, seed, none;
 };
 
-/* Parts of 64 queries of a set: as many slots are for it, a power of two. */
+/* Slots of 64 queries for one set, a power of two. */
 static __host__ __device__ inline uint32_t set_slots(uint32_t n_query)
 {
     return n_query <= 64 ? 1 : n_query <= 128 ? 2 : 4;
 }
 
-/* Shared memory of blocks whose warps take: queries [n_set][n_query, D], starts [n_set][n_query],
- * squares [SURVEY_WARPS][n_set][PAGE_TOK], sets [n_set], limits. */
+/* Shared memory without wgmma: queries [n_set][n_query, D], starts [n_set][n_query], squares
+ * [SURVEY_WARPS][n_set][PAGE_TOK], sets [n_set], limits. */
 template <int D> struct survey_smem {
     uint32_t n_set, n_query;
     __host__ __device__ uint32_t start(void) const
@@ -101,9 +107,9 @@ template <int D> struct survey_smem {
     }
 };
 
-/* The same where warpgroups do: queries [SURVEY_SLOTS][64, D], keys [n][64, D] of tiles that are
- * there or on their way, of q8 codes of a page's keys [4 warps][2], sets, limits, and barriers of
- * tiles: filled, and free again. */
+/* Shared memory with wgmma: queries [SURVEY_SLOTS][64, D]; a ring of n tiles of keys [64, D]; for
+ * q8 the codes of keys [4 warps][2 pages]; sets; limits; and for each stage of the ring two
+ * mbarriers, `full` and `free`. */
 template <int F, int D> struct survey_ring {
     static constexpr uint32_t n = F == FORM_Q8 ? 3 : 6;
     static constexpr uint32_t codes = F == FORM_Q8 ? page_at<F, D>::v_scale : 0;
@@ -120,18 +126,19 @@ template <int F, int D> struct survey_ring {
 };
 
 struct survey_block {
-    uint32_t set0, n_set; /* of those of a KV head */
-    uint32_t n_unit;      /* SURVEY_PAGES pages each that some of them see of a KV head */
-    uint32_t at, end;     /* units of the block, those of all KV heads behind each other */
-    bool looks;           /* at whether keys are finite: of all pages that some block has */
+    uint32_t set0, n_set; /* of the sets of a KV head */
+    uint32_t n_unit;      /* units of a KV head that some of the sets see */
+    uint32_t at, end;     /* the block's units, counted over all KV heads */
+    bool looks;           /* this column also checks that keys are finite: it sees all pages */
 };
 
-/* Pages of a KV head that the block has still to take. */
+/* Consecutive pages of one KV head. */
 struct survey_span {
     uint32_t kv_head, begin, end;
 };
 
-/* Blocks that read the same keys follow each other, so that these come from the cache. */
+/* The block's part. Blocks that read the same keys are consecutive, so that they find them in the
+ * L2 cache. */
 static __device__ struct survey_block survey_find_block(const struct sample_call &c,
                                                         const struct survey_split &cut)
 {
@@ -164,10 +171,9 @@ static __device__ struct survey_set survey_set_of(const struct sample_call &c, u
     return {list, c.tile[tile].n_page, c.seed[list], 0};
 }
 
-/* 2^x but for 1e-4 of it, by the units that multiply: those for exponentials make no more of them
- * than matrix instructions make products of 128 channels in the same time, and instructions of either
- * kind are issued more slowly while matrix instructions run. The coefficients are
- * those of the least largest relative error between -1/2 and 1/2. */
+/* 2^x with a relative error of 1e-4, in FMAs. The special function unit makes 16 exponentials a
+ * cycle, no more than tensor cores make products of 128 channels, so every 16th is computed here
+ * instead. Coefficients minimize the largest relative error on [-1/2, 1/2]. */
 static __device__ __forceinline__ float exp2_multiplied(float x)
 {
     const float round = 0x1.8p23f;
@@ -176,16 +182,15 @@ static __device__ __forceinline__ float exp2_multiplied(float x)
     return __uint_as_float(__float_as_uint(y) + (__float_as_uint(z) << 23));
 }
 
-/* The square of a share, the i-th that a thread makes; `by` and `start` are twice what makes an
- * exponent of it. */
+/* The square of an attention probability, the i-th of a thread. `by` and `start` are doubled. */
 static __device__ __forceinline__ float share_square(int i, float dot, float by, float start)
 {
     const float x = fmaf(dot, by, -start);
     return i % 16 == 15 ? exp2_multiplied(x) : exp2_fast(x);
 }
 
-/* From squares of four keys to marks of a page, of a set; in eight lanes that are STEP apart, all
- * of a warp being here. */
+/* From the squares of four keys to the marks of a page, for one set. Eight lanes, STEP apart, have
+ * the page's 32 keys; all lanes of the warp call it. */
 template <int STEP>
 static __device__ __forceinline__ void
 mark_keys(const float (&square)[4], const struct survey_set &set, uint32_t page,
@@ -214,26 +219,26 @@ mark_keys(const float (&square)[4], const struct survey_set &set, uint32_t page,
     if (key == 0) c.op.mask[at] = word;
 }
 
-/* ---- Takes by warps ---- */
+/* ---- The survey by warps ---- */
 
-/* What the warps of a block look at, in shared memory. */
+/* The shared memory of survey_by_warps. */
 struct survey_view {
     uint32_t n_set;
     uint8_t *query;
     float *start;
-    float *square; /* [n_set][PAGE_TOK] of a page, the warp's own */
+    float *square; /* [n_set][PAGE_TOK] of the warp's page */
     struct survey_set *set;
     int32_t *limit;
 };
 
-/* Brings what a block needs of a KV head. All threads. */
+/* Loads the queries and sets of a KV head; all threads. */
 template <int D>
 static __device__ void survey_load_queries(const struct survey_view &v,
                                            const struct survey_block &b,
                                            const struct sample_call &c, uint32_t kv_head)
 {
     const uint32_t n_query = c.op.n_query;
-    __syncthreads(); /* what was there before has been read */
+    __syncthreads(); /* the last KV head's data has been read */
     for (uint32_t s = 0; s < b.n_set; s++) {
         const struct survey_set set = survey_set_of(c, kv_head, b.set0 + s);
         const uint8_t *packed = (const uint8_t *)(c.op.query + (size_t)set.list * n_query * D);
@@ -251,7 +256,7 @@ static __device__ void survey_load_queries(const struct survey_view &v,
     __syncthreads();
 }
 
-/* Squares of the shares of a page's keys, of all sets; by a warp. */
+/* Squares of a page's keys for all sets; by a warp. Returns whether the keys are finite. */
 template <int F, int D>
 static __device__ bool survey_page_squares(const struct survey_view &v, const struct sample_call &c,
                                            uint32_t kv_head, uint32_t page, bool looks)
@@ -290,7 +295,7 @@ static __device__ bool survey_page_squares(const struct survey_view &v, const st
     return finite;
 }
 
-/* Marks of a page in all sets that see it: a lane has four keys of a set. */
+/* Marks a page for all sets that see it; a lane has four keys of a set. */
 static __device__ void survey_mark_page(const struct survey_view &v, const struct sample_call &c,
                                         uint32_t page)
 {
@@ -302,7 +307,7 @@ static __device__ void survey_mark_page(const struct survey_view &v, const struc
     }
 }
 
-/* A warp survey_smem_bytes of a page at a time. */
+/* The survey without wgmma: a warp has one page at a time. */
 template <int F, int D>
 static __device__ void survey_by_warps(struct survey_block &b, const struct sample_call &c,
                                        const struct survey_split &cut)

@@ -1,11 +1,16 @@
-/* sample_wgmma.cuh: survey_smem_bytes by Hopper's warpgroups (private to this folder; of sample_survey.cuh
- * alone).
+/* sample_wgmma.cuh: the survey of sample_survey.cuh with Hopper's warpgroups, and its launch
+ * (private to sample.cu).
  *
- * Two warpgroups have four slots of 64 queries each, which stay in shared memory, and multiply them
- * with the keys that a third one brings, a tile of 64 at a time: 16 keys of each of four pages, row
- * 16 w + r being of page w. So a warp has a page, and two tiles, one unit, give a lane four keys
- * that are next to each other. A warpgroup multiplies half of its slots while it makes exponentials
- * of the other half; what each of its threads subtracts of them stays in registers. */
+ * Warp specialization: warpgroup 2 is the producer, which brings keys to a ring of tiles in shared
+ * memory (by cp.async, or dequantized from q8), and warpgroups 0 and 1 are consumers, each with
+ * four slots of 64 queries that stay in shared memory. Stages are handed over by mbarriers: `full`,
+ * on which the producer's four warps arrive, and `free`, on which the consumers' warps arrive. A
+ * tile has 64 keys: 16 of each of four pages, row 16 w + r being of page w. So a warp of a consumer
+ * has one page, and the two tiles of a unit give a lane four neighbouring keys.
+ *
+ * Tensor cores and exponentials take equally long, so a consumer issues the wgmma of two slots (a
+ * half) and computes exponentials of the other two meanwhile. What is subtracted from the exponents
+ * stays in registers. Sums over the queries are in a fixed order. */
 #ifndef SAC_OPS_CUDA_SAMPLE_WGMMA_CUH
 #define SAC_OPS_CUDA_SAMPLE_WGMMA_CUH
 
@@ -13,13 +18,11 @@
 
 #ifdef HAS_WGMMA
 
-/* Tiles on their way that nobody has been told of. Warpgroups that take units in turns keep the
- * second tile of one until they have been told of the first one of their next, three tiles further
- * on. */
+/* Tiles in flight that are not yet published. Consumers that alternate units keep the second tile
+ * of one until the first tile of their next is published, three tiles later. */
 #define SURVEY_AHEAD 2u
 
-/* A tile's stage, and how often that has been used before it, but for the last bit nothing of it:
- * tiles of a block are counted from its first one on. */
+/* The stage of a tile, counted from the block's first, and the parity of its uses. */
 struct survey_stage {
     uint32_t stage, parity;
 };
@@ -31,16 +34,16 @@ static __device__ __forceinline__ struct survey_stage survey_stage_of(uint32_t t
     return {tile % n, tile / n % 2};
 }
 
-/* ---- Keys ---- */
+/* ---- The producer ---- */
 
-/* The key of a page that is row r of its 16 in the first or second tile of a unit. */
+/* Which key of a page is row r of its 16 in the first or second tile of a unit. */
 static __device__ __forceinline__ uint32_t tile_key(uint32_t r, uint32_t second)
 {
     return r % 8 * 4 + r / 8 + 2 * second;
 }
 
-/* Brings 16 keys of a page to rows row0 .. row0 + 15 of a tile. A warp: its lanes have the pieces
- * of R rows, and what is added for the other rows changes no bit that permutes pieces. */
+/* Starts the copies of 16 keys of a page to rows row0 to row0 + 15 of a tile; by a warp. A lane has
+ * the same piece in every R-th row; the offsets of the other rows do not disturb the swizzle. */
 template <int D>
 static __device__ __forceinline__ void load_keys_async(uint32_t tile, const uint8_t *page,
                                                        uint32_t row0, uint32_t second)
@@ -55,8 +58,8 @@ static __device__ __forceinline__ void load_keys_async(uint32_t tile, const uint
                    from + tile_key(k, 0) * (D * 2));
 }
 
-/* The same of a q8 page in shared memory, in 16 bits: a lane has the same part of each of its keys.
- */
+/* Dequantizes 16 keys of a q8 page in shared memory into a tile; a lane has the same part of each
+ * of its keys. */
 template <int D>
 static __device__ __forceinline__ void dequantize_keys(uint8_t *tile, const uint8_t *page,
                                                        uint32_t row0, uint32_t second)
@@ -92,7 +95,7 @@ static __device__ __forceinline__ void dequantize_keys(uint8_t *tile, const uint
     }
 }
 
-/* Makes `all` no number if one of the keys in a warp's 16 rows is not finite; else it stays 0. */
+/* Returns NaNs if a key in the warp's 16 rows is not finite; else `all`. */
 template <int H, int D>
 static __device__ __forceinline__ uint32_t poison_by_keys(const uint8_t *rows, uint32_t all)
 {
@@ -107,7 +110,7 @@ static __device__ __forceinline__ uint32_t poison_by_keys(const uint8_t *rows, u
     return all;
 }
 
-/* The oldest tile on its way is there: whoever multiplies it is told. A warp, of its rows. */
+/* Publishes the oldest tile in flight to the consumers; by a warp of the producer, for its rows. */
 template <int F, int D>
 static __device__ __forceinline__ void publish_tile(uint32_t tile, uint32_t &poisoned, bool looks)
 {
@@ -123,7 +126,7 @@ static __device__ __forceinline__ void publish_tile(uint32_t tile, uint32_t &poi
     if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(shared + room::full) + stage * 8);
 }
 
-/* Keys of all tiles of the block, in their order. A warpgroup. */
+/* The producer: keys of all tiles of the block, in order. */
 template <int F, int D>
 static __device__ __forceinline__ void survey_produce(struct survey_block b,
                                                       const struct sample_call &c)
@@ -156,7 +159,8 @@ static __device__ __forceinline__ void survey_produce(struct survey_block b,
     }
 }
 
-/* Brings the codes of a page's keys; of none there is nothing to wait for. A warp. */
+/* Starts the copies of the codes of a page's keys, as one commit group, empty after the last page;
+ * by a warp. */
 template <int D>
 static __device__ __forceinline__ void load_codes_async(uint8_t *to, const struct sample_call &c,
                                                         const struct survey_span &part,
@@ -170,7 +174,7 @@ static __device__ __forceinline__ void load_codes_async(uint8_t *to, const struc
     cp_async_commit();
 }
 
-/* The same of q8 pages: the codes of a warp's next two pages are there or on their way. */
+/* The producer for q8: a warp has the codes of its next two pages in flight. */
 template <int D>
 static __device__ __forceinline__ void survey_produce_q8(struct survey_block b,
                                                          const struct sample_call &c)
@@ -188,7 +192,7 @@ static __device__ __forceinline__ void survey_produce_q8(struct survey_block b,
         for (uint32_t page = part.begin + warp; page < part.end; page += SURVEY_PAGES) {
             uint8_t *const from = codes + n / 2 % 2 * room::codes;
             cp_async_wait<1>();
-            __syncwarp(); /* all lanes' copies are there */
+            __syncwarp(); /* the copies of all lanes have arrived */
 #pragma unroll 1
             for (uint32_t second = 0; second < 2; second++) {
                 const struct survey_stage at = survey_stage_of<FORM_Q8, D>(n);
@@ -204,18 +208,17 @@ static __device__ __forceinline__ void survey_produce_q8(struct survey_block b,
     }
 }
 
-/* ---- Queries ---- */
+/* ---- Queries of a consumer ---- */
 
-/* What a warpgroup multiplies keys with. */
+/* A consumer's slots. */
 struct survey_slots {
     uint32_t group;
-    uint32_t n_part; /* slots of a set */
-    bool alone; /* its slots have all sets of the block, as do those of the other warpgroup: they
-                   take units in turns */
+    uint32_t n_part; /* of a set */
+    bool alone; /* all sets fit into one consumer's slots; both have them and take units in turn */
 };
 
-/* Brings the slots of a KV head, and what this thread subtracts of their exponents, infinity where
- * a slot has no query. A warpgroup. */
+/* Loads a consumer's queries for a KV head, and to registers what is subtracted from their
+ * exponents: infinity where a slot has no query. */
 template <int F, int D>
 static __device__ __forceinline__ void
 load_slots(float (&start)[4][8][2], const struct survey_slots &o, const struct survey_block &b,
@@ -226,7 +229,7 @@ load_slots(float (&start)[4][8][2], const struct survey_slots &o, const struct s
     const uint32_t query = smem_address(kernel_shared()) + o.group * 4 * room::tile;
     struct survey_set *const sets =
         (struct survey_set *)(kernel_shared() + room::set) + o.group * 4;
-    warpgroup_sync(o.group); /* what was there before has been read */
+    warpgroup_sync(o.group); /* the last KV head's queries have been read */
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t s = (o.alone ? 0 : o.group * 4 / o.n_part) + i / o.n_part;
@@ -253,9 +256,9 @@ load_slots(float (&start)[4][8][2], const struct survey_slots &o, const struct s
     warpgroup_sync(o.group);
 }
 
-/* ---- Products and exponentials ---- */
+/* ---- The consumers ---- */
 
-/* Products of a tile of keys with two slots. */
+/* Issues the products of a tile of keys with two slots, as one wgmma group. */
 template <int H, int D>
 static __device__ __forceinline__ void issue_half(float (&s)[16][4], uint64_t keys, uint64_t query)
 {
@@ -268,7 +271,7 @@ static __device__ __forceinline__ void issue_half(float (&s)[16][4], uint64_t ke
     wgmma_commit();
 }
 
-/* Squares of this thread's two keys, summed over the queries that it has of each of two slots. */
+/* Squares of this thread's two keys, summed over its queries of each of two slots. */
 static __device__ __forceinline__ void add_squares(float (&sum)[2][2], float (&s)[16][4],
                                                    const float (&start)[4][8][2], int slot0,
                                                    float by)
@@ -282,12 +285,12 @@ static __device__ __forceinline__ void add_squares(float (&sum)[2][2], float (&s
             for (int e = 0; e < 4; e++)
                 sum[i][e / 2] +=
                     share_square(n * 4 + e, s[i * 8 + n][e], by, start[slot0 + i][n][e % 2]);
-        /* Before what is waited for next, not behind it. */
+        /* Keeps the compiler from moving this past the next wait. */
         asm volatile("" : "+f"(sum[i][0]), "+f"(sum[i][1])::"memory");
     }
 }
 
-/* Sums over four lanes of what each has of four slots; lane j gets slot j's. */
+/* Sums over four lanes, each of which has parts of four slots; lane j gets slot j's. */
 static __device__ __forceinline__ float slot_sum(const float (&low)[2][2],
                                                  const float (&high)[2][2], int key)
 {
@@ -298,7 +301,7 @@ static __device__ __forceinline__ float slot_sum(const float (&low)[2][2],
     return (upper ? y : x) + __shfl_xor_sync(~0u, upper ? x : y, 2);
 }
 
-/* Marks of four keys of a page with the sets of a warpgroup's slots. */
+/* Marks four keys of a page for the sets of a consumer's slots. */
 template <int F, int D>
 static __device__ __forceinline__ void mark_slots(float (&square)[4], const struct survey_slots &o,
                                                   const struct sample_call &c, uint32_t page)
@@ -313,8 +316,8 @@ static __device__ __forceinline__ void mark_slots(float (&square)[4], const stru
                  (threadIdx.x & (o.n_part - 1)) == 0);
 }
 
-/* Takes of all units. A warpgroup: products of a half run while exponentials of the other are made,
- * on from tile to tile; behind the last one they are of it again, for nothing. */
+/* A consumer: products of one half run while exponentials of the other are computed, across tiles.
+ * After the last tile the pipeline issues one product again, whose result is not used. */
 template <int F, int D>
 static __device__ __forceinline__ void
 survey_consume(struct survey_block b, const struct sample_call &c, const struct survey_slots &o)
@@ -325,7 +328,7 @@ survey_consume(struct survey_block b, const struct sample_call &c, const struct 
     const uint64_t low = wgmma_descriptor(smem + o.group * 4 * room::tile, 16, D * 16);
     const uint64_t high = wgmma_descriptor_at(low, 2 * room::tile);
     const uint64_t keys = wgmma_descriptor(smem + room::keys, 16, D * 16);
-    uint32_t tile0 = 0; /* of a part */
+    uint32_t tile0 = 0; /* first tile of the span */
     for (struct survey_span part; survey_next_span(part, b);) {
         float start[4][8][2], s0[16][4], s1[16][4], square[4] = {};
         const uint32_t n = (part.end - part.begin) / SURVEY_PAGES * 2;
@@ -379,8 +382,8 @@ static __device__ __forceinline__ void survey_by_warpgroups(const struct survey_
     int32_t *const limit = (int32_t *)(kernel_shared() + room::limit);
     for (uint32_t i = threadIdx.x; i < SURVEY_PERIOD + PAGE_TOK; i += SURVEY_THREADS)
         limit[i] = c.limit[i];
-    if (threadIdx.x == 0) /* all, at places known before: tools see no other thread open one */
-        for (uint32_t i = 0; i < room::n; i++) { /* warps arrive */
+    if (threadIdx.x == 0) /* one thread, constant addresses: checkers of races see one writer */
+        for (uint32_t i = 0; i < room::n; i++) { /* arrivals by warps */
             mbarrier_init(smem + room::full + i * 8, 4);
             mbarrier_init(smem + room::free + i * 8, o.alone ? 4 : 8);
         }
@@ -417,12 +420,12 @@ __global__ void __launch_bounds__(SURVEY_THREADS, 1)
     survey_by_warps<F, D>(b, c, cut);
 }
 
-static uint32_t part_of(uint32_t n, uint32_t parts) /* the largest of equal ones */
+static uint32_t part_of(uint32_t n, uint32_t parts) /* the largest of `parts` equal parts */
 {
     return (n + parts - 1) / parts;
 }
 
-/* Bytes of shared memory of a block with n_set sets; warpgroups take on Hopper. */
+/* Dynamic shared memory of a block with n_set sets. */
 template <int F, int D>
 static uint32_t survey_bytes(const struct cuda_device *d, uint32_t n_set, uint32_t n_query)
 {
@@ -430,7 +433,7 @@ static uint32_t survey_bytes(const struct cuda_device *d, uint32_t n_set, uint32
     return d->major == 9 && D <= 128 ? max(bytes, survey_ring<F, D>::bytes) : bytes;
 }
 
-/* As many sets as there is room for. */
+/* As many sets in a block as fit into shared memory. */
 template <int F, int D>
 static struct survey_split survey_split_of(const struct cuda_device *d, const struct sample_call *c)
 {

@@ -26,7 +26,7 @@ static sac_status refuse_segments(struct cuda_device *d)
     return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing among keys that wait for a turned query");
 }
 
-/* ---- Boxes: products of matrix instructions ---- */
+/* ---- Box scores ---- */
 
 #define BOX_PART  64u /* channels loaded at a time */
 #define BOX_STEPS (BOX_PART / 16)

@@ -1,26 +1,32 @@
-/* trace.cu: columns and diagonals for prompt rows (op_trace). Some rows are scored against all keys
- * before them, twice: first for the sums of their exponentials, a span of keys by a block, then for
- * their attention, which is kept. A thread for each line adds it up; a block for each head and kind
- * takes the best; and a block for each list makes of them what attention reads.
+/* trace.cu: plans of prompt rows from columns and diagonals of the attention of a few rows
+ * (op_trace, for minference; greedy.cu and pooled.cu continue for loopserve and flexprefill).
  *
- * Attention is added up in whole numbers, so sums have no order, and what a head chooses depends on
- * its rows and keys alone. */
+ * Launches: trace_tops_kernel scores up to 64 rows of a head against a span of keys, m16n8k16 with
+ * queries in shared memory and keys in registers (rows.cuh), and keeps softmax sums;
+ * trace_merge_kernel merges these over the spans, a warp for each row; trace_weights_kernel scores
+ * again and stores probabilities in bf16; trace_sums_kernel, a thread for each column and diagonal,
+ * adds them up; trace_best_kernel, a block for each head, kind and pattern, takes the best lines by
+ * a radix select; trace_held_kernel measures what a pattern holds; trace_list_kernel, a block for
+ * each list.
+ *
+ * Probabilities are added in fixed point (TRACE_ONE), so sums do not depend on their order, and a
+ * head's choice depends on its rows and keys alone. */
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/list.cuh"
 #include "ops/cuda/trace.cuh"
 
 #define WARPS      8u
 #define THREADS    (WARPS * 32)
-#define BEST_THREADS 1024u /* threads that take the best of a head's lines */
-#define ROWS       64u   /* whose queries a block has */
-#define HELD_BATCH 8u /* rows that a thread looks at together */
+#define BEST_THREADS 1024u /* of trace_best_kernel */
+#define ROWS         64u   /* rows of a block, whose queries are in shared memory */
+#define HELD_BATCH   8u    /* rows of a thread in flight */
 #define SPAN_PAGES (OP_TRACE_SPAN / PAGE_TOK)
 
 /* ---- Attention of rows ---- */
 
-/* Up to ROWS rows of a head and a span of pages. */
+/* What a block scores: up to ROWS rows of a head, and a span of pages. */
 struct trace_place {
-    uint32_t head, row0, n_row; /* n_row: of those that are looked at, from row0 on */
+    uint32_t head, row0, n_row; /* n_row rows of the call from row0 on */
     uint32_t page0, page_end;
 };
 
@@ -36,7 +42,7 @@ static __device__ struct trace_place trace_place_of(const struct trace_call &c,
     return p;
 }
 
-/* Queries into shared memory; those behind the last row are zeros. All threads. */
+/* Packs queries into shared memory, zeros after the last row. All threads. */
 template <int F, int D>
 static __device__ void pack_queries(uint8_t *query, const struct trace_call &c,
                                     const struct trace_rows &rows, const struct trace_place &p)
@@ -52,16 +58,15 @@ static __device__ void pack_queries(uint8_t *query, const struct trace_call &c,
     __syncthreads();
 }
 
-/* A score as an exponent of 2. */
+/* A logit as an exponent of 2. */
 static __device__ __forceinline__ float exponent(const struct trace_call &c, float dot)
 {
     const float score = dot * c.op.rows.scale;
     return (c.op.softcap > 0 ? c.op.softcap * tanhf(score / c.op.softcap) : score) * LOG2E;
 }
 
-/* Shows the exponents of rows 16 m + g and 16 m + g + 8 of the place with the warp's pages: of N
- * eights of keys at a time, see (row of the place, first key, exponents, bits of those that the row
- * sees). */
+/* Calls see(row of the place, first key, exponents, bits of keys that the row sees) for rows 16 m +
+ * g and 16 m + g + 8 and N tiles of 8 keys at a time, over the warp's pages. */
 template <int F, int D, typename See>
 static __device__ void see_pages(uint32_t query, const struct trace_call &c,
                                  const struct trace_rows &rows, const struct trace_place &p,
@@ -94,7 +99,7 @@ static __device__ void see_pages(uint32_t query, const struct trace_call &c,
         }
 }
 
-/* Shared memory: queries, sums of exponentials [WARPS][ROWS]. */
+/* Dynamic shared memory: queries, softmax sums [WARPS][ROWS]. */
 template <int D> static size_t tops_bytes(void)
 {
     return ROWS * (D * 2 + WARPS * sizeof(struct exp_sum));
@@ -124,7 +129,7 @@ __global__ void __launch_bounds__(THREADS)
     c.top[((size_t)p.head * c.n_span + blockIdx.x) * c.n_row16 + p.row0 + threadIdx.x] = sum;
 }
 
-/* A warp for a row. */
+/* A warp has a row. */
 static __global__ void __launch_bounds__(THREADS)
     trace_merge_kernel(const struct trace_call c, const struct trace_rows rows)
 {
@@ -172,7 +177,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- Sums along lines ---- */
 
-/* A thread for each number of a line of either kind. */
+/* Thread x adds up column x and diagonal x. */
 static __global__ void __launch_bounds__(THREADS)
     trace_sums_kernel(const struct trace_call c, const struct trace_rows rows, bool ranks,
                       bool judges)
@@ -198,7 +203,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- The best lines ---- */
 
-/* A block for a kind of lines, a head and a pattern. */
+/* One block for each kind of lines, head and pattern. */
 static __global__ void __launch_bounds__(BEST_THREADS) trace_best_kernel(const struct trace_call c)
 {
     kernel_begin();
@@ -214,7 +219,7 @@ static __global__ void __launch_bounds__(BEST_THREADS) trace_best_kernel(const s
     uint32_t n_same = 0;
     for (uint32_t x = threadIdx.x; x < c.n; x += BEST_THREADS)
         n_same += cut_key(rank[x]) == cut.key;
-    const bool all_same = block_sum(n_same, room) == cut.n_tie; /* as nearly always */
+    const bool all_same = block_sum(n_same, room) == cut.n_tie; /* nearly always */
     for (uint32_t first = 0; first < c.n; first += BEST_THREADS) {
         const uint32_t x = first + threadIdx.x, key = x < c.n ? cut_key(rank[x]) : 0;
         const bool same = x < c.n && key == cut.key;
@@ -229,8 +234,8 @@ static __global__ void __launch_bounds__(BEST_THREADS) trace_best_kernel(const s
     }
 }
 
-/* What the lines of a pattern hold of the judging rows' attention: the sums of the lines, less what
- * lies on two of them. */
+/* What a pattern's lines hold of the judging rows' attention: the sums of the lines minus the cells
+ * that lie on two of them. */
 static __global__ void __launch_bounds__(THREADS)
     trace_held_kernel(const struct trace_call c, const struct trace_rows rows)
 {
@@ -248,7 +253,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (uint32_t first = 0; first < rows.n; first += HELD_BATCH) {
             uint32_t word[HELD_BATCH], at[HELD_BATCH];
 #pragma unroll
-            for (uint32_t k = 0; k < HELD_BATCH; k++) { /* on their way together */
+            for (uint32_t k = 0; k < HELD_BATCH; k++) { /* loads in flight together */
                 at[k] = first + k < rows.n ? rows.at[first + k] : 0;
                 word[k] = at[k] >= x ? slash[(at[k] - x) / 32] : 0;
             }
@@ -265,8 +270,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- Lists ---- */
 
-/* Tokens of the page `far` pages before a tile that its rows meet on some diagonal: token j is a
- * row's at a distance of 32 far - j up to tile_tok - 1 more. */
+/* Tokens of the page `far` pages before a tile that its rows meet on some diagonal: token j is at
+ * distances 32 far - j to 32 far - j + tile_tok - 1. */
 static __device__ uint32_t slash_word(const uint32_t *slash, uint32_t n_word, uint32_t far,
                                       uint32_t tile_pages)
 {
@@ -279,7 +284,7 @@ static __device__ uint32_t slash_word(const uint32_t *slash, uint32_t n_word, ui
     return lo ? word | ~0u >> (__ffs((int)lo) - 1) : word;
 }
 
-/* Of a tile and a head. */
+/* The marks of a tile and head. */
 struct trace_marks {
     const uint32_t *column, *slash;
     uint32_t n_page, n_word, tile_pages;
@@ -305,7 +310,7 @@ struct trace_marks {
     }
 };
 
-/* Rounded to what such sums are known to, so that patterns which hold everything are equal. */
+/* Rounded to the precision of such sums, so that patterns that hold everything compare equal. */
 static __device__ float mass_of(const struct trace_call &c, uint32_t size, uint32_t head,
                                 uint32_t n_row)
 {
@@ -326,10 +331,10 @@ static __device__ uint32_t best_size(float *out_mass, const struct trace_call &c
     return best;
 }
 
-/* What a head reads, and whose lines. */
+/* Whose lines a head reads, and which pattern. */
 struct trace_choice {
     uint32_t size, head;
-    float mass; /* that they hold */
+    float mass; /* held by the lines */
     enum plan_reason why;
 };
 
@@ -365,7 +370,7 @@ static __global__ void __launch_bounds__(THREADS)
     const size_t i = (size_t)blockIdx.y * c.op.rows.n_head + head;
     const struct list_room to = list_room_of(c.op.lists, i);
     struct attn_list list = {};
-    const struct trace_choice r = choice_of(c, head, n_row); /* the same for all threads */
+    const struct trace_choice r = choice_of(c, head, n_row); /* uniform in the block */
     enum plan_reason why = r.why;
     if (why == PLAN_SPARSE && (n_page + tile_pages) * PAGE_TOK <= c.op.rows.dense_to)
         why = PLAN_SHORT;
@@ -388,7 +393,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- The launcher ---- */
 
-/* Where things are in the room, which op_trace_bytes has the size of. */
+/* Divides the buffer, whose size op_trace_bytes gives. */
 static void lay_out(struct trace_call *c)
 {
     const size_t n_head = c->op.rows.n_head, n_line = n_head * TRACE_KINDS * c->stride;
@@ -402,7 +407,7 @@ static void lay_out(struct trace_call *c)
     c->weight = (uint16_t *)(c->taken + OP_TRACE_SIZES * n_line / 32);
 }
 
-/* Attention of rows, and its sums. */
+/* Probabilities of rows, and their sums along lines. */
 template <int F, int D>
 static sac_status attend(struct cuda_device *d, const struct trace_call *c,
                          const struct trace_rows *rows, bool ranks, bool judges)
@@ -464,7 +469,7 @@ static sac_status launch_form(struct cuda_device *d, const struct page_geom *geo
     }
 }
 
-/* Rows and sizes go to the ring. */
+/* Stages the rows and sizes. */
 static sac_status stage_descriptors(struct cuda_device *d, struct op_trace *op)
 {
     const size_t sizes = (size_t)op->n_size * op->rows.n_head * sizeof *op->size;

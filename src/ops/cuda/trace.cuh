@@ -1,5 +1,8 @@
-/* trace.cuh: what the files of op_trace share (private to this folder): the call as kernels see it,
- * and attention as whole numbers. */
+/* trace.cuh: what the files of op_trace share (private to this folder): the call as kernels get it,
+ * and attention in fixed point.
+ *
+ * A line is a column (one key for all rows) or a diagonal, called slash (one distance from the
+ * row). Line x of a kind is key x or distance x. */
 #ifndef SAC_OPS_CUDA_TRACE_CUH
 #define SAC_OPS_CUDA_TRACE_CUH
 
@@ -11,29 +14,29 @@
 
 enum trace_kind { TRACE_COLUMN, TRACE_SLASH, TRACE_KINDS };
 
-/* Attention in whole numbers: what is less than one of them counts as nothing. */
+/* Attention in fixed point, in units of 1 / TRACE_ONE: sums of it do not depend on their order. */
 typedef unsigned long long trace_sum;
 #define TRACE_ONE 0x1p40f
 
-struct trace_rows { /* of one kind, on the device */
+struct trace_rows { /* on the device */
     uint32_t n;
     const uint32_t *at;
 };
 
 struct trace_call {
-    struct op_trace op; /* geom is not there; rows and sizes are on the device */
+    struct op_trace op; /* geom is not valid; rows and sizes are on the device */
     struct rows_pages pages;
-    uint32_t group, n; /* positions before the run's end */
+    uint32_t group, n; /* n: positions before the run's end */
     uint32_t n_span, n_row16;
-    size_t stride;     /* tokens of a row */
-    trace_sum *sum;    /* [n_head][kinds][stride] of the judging rows */
-    trace_sum *held;   /* [n_size][n_head] by the lines of a pattern */
+    size_t stride;       /* tokens of a row of the buffers */
+    trace_sum *sum;      /* [n_head][kinds][stride] over the judging rows */
+    trace_sum *held;     /* [n_size][n_head], what the lines of a pattern hold */
     struct exp_sum *top; /* [n_head][n_span][n_row16] */
-    float *lse;        /* [n_head][n_row16] to the base 2 */
-    float *rank;       /* [n_head][kinds][stride] sums of the choosing rows */
-    uint32_t *line;    /* [n_head][stride] lines of a step */
-    uint32_t *taken;   /* [n_size][n_head][kinds][stride / 32] bits */
-    uint16_t *weight;  /* [n_head][rows][stride] bf16; 0 behind a row's position */
+    float *lse;          /* [n_head][n_row16], base 2 */
+    float *rank;         /* [n_head][kinds][stride], sums over the choosing rows */
+    uint32_t *line;      /* [n_head][stride], lines of a round */
+    uint32_t *taken;     /* [n_size][n_head][kinds][stride / 32], bits */
+    uint16_t *weight;    /* [n_head][rows][stride], bf16; 0 beyond the row's position */
 };
 
 static __device__ inline uint16_t *trace_weight(const struct trace_call &c, uint32_t head,
@@ -70,8 +73,8 @@ static __device__ inline bool trace_has(const uint32_t *bits, uint32_t i)
     return bits[i / 32] >> i % 32 & 1;
 }
 
-/* What held[] tells of a head that has lines of the greedy rule: what they hold, their cells, the
- * whole, and whether it is reached. */
+/* What `held` holds for a head of the greedy rule: attention held by its lines, cells of these, all
+ * attention, and whether the goal was reached. */
 enum trace_result_kind { TRACE_HELD, TRACE_CELLS, TRACE_WHOLE, TRACE_REACHED };
 
 static __device__ inline trace_sum *trace_result(const struct trace_call &c,
@@ -80,13 +83,13 @@ static __device__ inline trace_sum *trace_result(const struct trace_call &c,
     return c.held + (size_t)what * c.op.rows.n_head + head;
 }
 
-/* greedy.cu: the sum of the attention of heads that share lines, and lines taken in rounds. */
+/* In greedy.cu: sums of the attention of heads that share lines, and the greedy rule. */
 sac_status trace_join(struct cuda_device *d, const struct trace_call *c,
                       const struct trace_rows *rows);
 sac_status trace_greedy(struct cuda_device *d, const struct trace_call *c,
                         const struct trace_rows *rows);
 
-/* pooled.cu: whole blocks by lines or by pooled scores, and their lists. */
+/* In pooled.cu: whole blocks, by lines or by pooled scores, and their lists. */
 sac_status trace_pooled(struct cuda_device *d, const struct trace_call *c,
                         const struct page_geom *geom);
 

@@ -30,7 +30,7 @@
 
 static_assert(VISIT_MOST <= 32 * WARPS && VISIT_MOST % WARPS == 0, "a warp looks them up at once");
 
-/* ---- Sums ---- */
+/* ---- Log sums of pages ---- */
 
 /* A fragments of four channels: queries in 16 bits, and their residuals. */
 template <int H> static __device__ __forceinline__ void query_rows(uint32_t a[4], const float w[4])
@@ -263,7 +263,7 @@ static __device__ void sum_piece(const struct op_lane_visit *list, uint32_t team
         }
 }
 
-/* ---- Looks ---- */
+/* ---- The stopping rule ---- */
 
 /* Evaluations of the stopping rule after EACH places of a thread: sum and least of the query heads'
  * shares of the attention seen. */

@@ -279,7 +279,7 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
     }
 }
 
-/* ---- Whole numbers and their factors ---- */
+/* ---- Integer codes and their factors ---- */
 
 /* Integer codes n become subnormal f16, n * 2^-24, which tensor cores multiply exactly: their bits
  * are put in place and nothing is computed. */

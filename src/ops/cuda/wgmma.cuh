@@ -71,7 +71,7 @@ __device__ __forceinline__ void fence_proxy_async(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* ---- Barriers of shared memory ---- */
+/* ---- mbarriers ---- */
 
 /* An mbarrier of 8 bytes at a shared address. A phase completes after n arrivals; what the arriving
  * threads wrote before is visible to threads that have waited for the phase. */
