@@ -1,9 +1,9 @@
 /* heads.cu: RoPE of queries and keys, and writing of keys and values to the row's own page
  * (op_rope, op_kv_write), bit for bit as attn_ref.c.
  *
- * y = x cos +- x' sin for the channels of a pair, interleaved or half a head apart. All kernels
- * give a warp to a head; none uses shared memory. They are bound by the launch, not by their work,
- * so launches are fused where they are adjacent in the queue:
+ * y = x cos +- x' sin for the channels of a pair, interleaved or half of n_rot apart. All kernels
+ * give a warp to a head; none uses shared memory. Launches that are adjacent in the queue are
+ * fused, as one is faster than two:
  *  - RoPE followed by the KV write of the same keys becomes one launch (write_kernel);
  *  - for prompt rows, also the epilogue of the linear layer that made queries, keys and values
  *    (end_kernel);
@@ -272,7 +272,7 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
         run[i - first] = (struct write_run){op->run[i].own0, op->run[i].own, op->run[i].row0,
                                             op->run[i].pos0};
     if (is_left)
-        return queue_launch(d, "ends of queries, keys and values", end_kernel,
+        return queue_launch(d, "epilogues of queries, keys and values", end_kernel,
                             dim3((c->n_row + END_ROWS - 1) / END_ROWS,
                                  (c->rope.n_head + c->n_kv_head + WARPS - 1) / WARPS, c->n_run),
                             WARPS * 32, 0, *ends);

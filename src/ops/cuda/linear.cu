@@ -232,7 +232,7 @@ static sac_status run_finish(struct cuda_device *d, struct finish_args *a)
 {
     const uint32_t each = 4 * FINISH_THREADS;
     a->wide = ((uintptr_t)(a->end.y + a->first) | a->end.y_stride * sizeof(float)) % 16 == 0;
-    return queue_launch(d, "end of a linear layer", finish,
+    return queue_launch(d, "epilogue of a linear layer", finish,
                         dim3((a->n + each - 1) / each, (a->n_row + FINISH_ROWS - 1) / FINISH_ROWS),
                         FINISH_THREADS, 0, *a);
 }
@@ -345,7 +345,7 @@ static sac_status pack(struct cuda_device *d, const struct linear_input *input,
         const struct finish_args end = *last;
         queue_drop_last(d);
         const bool two = 2 * PACK_BLOCKS * end.n * sizeof(float) <= d->smem_max;
-        return queue_launch(d, "end of a linear layer and norm of the next one's input",
+        return queue_launch(d, "epilogue of a linear layer and norm of the next one's input",
                             two ? finish_and_pack<2> : finish_and_pack<1>,
                             two ? (rows->n_row + 1) / 2 : rows->n_row, THREADS,
                             (two ? 2 : 1) * end.n * sizeof(float), end, *input, rows->x,

@@ -29,7 +29,7 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
     for (uint32_t i = 0; i < n; i++) b.n_page = choose_larger(b.n_page, op[i].n_page);
     b.n_page = choose_reach(b.n_page);
     if (!b.list) return d->status;
-    return queue_launch(d, "begin of a choice", begin_kernel, dim3((b.n_page + FEW - 1) / FEW, n),
+    return queue_launch(d, "clearing of masks", begin_kernel, dim3((b.n_page + FEW - 1) / FEW, n),
                         FEW, 0, b);
 }
 
@@ -50,7 +50,7 @@ sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, 
 {
     const struct choose_ends ends = {choose_stage(d, op, n), n};
     if (!ends.list || n == 0) return d->status;
-    return queue_launch(d, "ends of a choice", ends_kernel, n, FEW, 0, ends);
+    return queue_launch(d, "forced ends", ends_kernel, n, FEW, 0, ends);
 }
 
 struct choose_ends choose_absorb_ends(struct cuda_device *d)
@@ -244,5 +244,5 @@ sac_status cuda_lane_list(struct cuda_device *d, const struct op_lane_list *op, 
     if (!list || n == 0 || choose_list_drawn(d, op, list, n) || list_taken(d, op, list, n) ||
         choose_list_visited(d, op, list, n))
         return d->status;
-    return queue_launch(d, "lists of a choice", list_kernel, n, THREADS, 0, *op->lines, list);
+    return queue_launch(d, "lists of selections", list_kernel, n, THREADS, 0, *op->lines, list);
 }

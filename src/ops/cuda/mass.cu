@@ -188,8 +188,8 @@ sac_status cuda_mass(struct cuda_device *d, const struct op_mass *op)
     c.op.q = stage_queries(d, op);
     c.op.segment = attn_stage_segments(d, &attn, &run);
     if (d->status != SAC_OK) return d->status;
-    TRY(queue_launch(d, "what rows read, page by page", mass_tops, op->n_page, THREADS, smem, c));
-    TRY(queue_launch(d, "what rows read, merged", mass_merge, op->geom->n_kv_head * c.n_pair,
+    TRY(queue_launch(d, "attention mass, page by page", mass_tops, op->n_page, THREADS, smem, c));
+    TRY(queue_launch(d, "attention mass, merged", mass_merge, op->geom->n_kv_head * c.n_pair,
                      THREADS, 0, c));
-    return queue_launch(d, "what rows read", mass_shares, op->n_page, THREADS, smem, c);
+    return queue_launch(d, "attention mass", mass_shares, op->n_page, THREADS, smem, c);
 }

@@ -236,14 +236,14 @@ sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe
     if (!list || n_pair == 0) return d->status;
     const struct page_geom geom = *op->keys.geom;
     const size_t smem = PAGE_TOK * (geom.head_dim + 1) * sizeof(float);
-    TRY(queue_launch(d, "what rows look at, page by page", observe_tops, dim3(grid_pages(most), n),
+    TRY(queue_launch(d, "attention of observed rows, page by page", observe_tops,
+                     dim3(grid_pages(most), n), THREADS, smem, geom, list));
+    TRY(queue_launch(d, "attention of observed rows, merged", observe_merge, dim3(n_pair, n),
+                     THREADS, 0, list));
+    TRY(queue_launch(d, "attention of observed rows", observe_sums, dim3(grid_pages(most), n),
                      THREADS, smem, geom, list));
-    TRY(queue_launch(d, "what rows look at, merged", observe_merge, dim3(n_pair, n), THREADS, 0,
-                     list));
-    TRY(queue_launch(d, "what rows look at", observe_sums, dim3(grid_pages(most), n), THREADS, smem,
-                     geom, list));
     if (!by_distance) return SAC_OK;
-    return queue_launch(d, "what rows look at, by distance", observe_slashes,
+    return queue_launch(d, "attention of observed rows, by distance", observe_slashes,
                         dim3(grid_pages(most), n), THREADS, 0, geom, list);
 }
 
@@ -273,8 +273,8 @@ sac_status cuda_lane_keep(struct cuda_device *d, const struct op_lane_keep *op, 
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n_kept);
     const struct op_lane_keep *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    return queue_launch(d, "what was chosen before", keep_kernel,
-                        dim3((most + THREADS - 1) / THREADS, n), THREADS, 0, list);
+    return queue_launch(d, "kept selections", keep_kernel, dim3((most + THREADS - 1) / THREADS, n),
+                        THREADS, 0, list);
 }
 
 /* Keeps what was just selected, or everything if something was not finite. */
@@ -337,5 +337,5 @@ sac_status cuda_past(struct cuda_device *d, const struct op_past *op, uint32_t n
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n_row);
     const struct op_past *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    return queue_launch(d, "queries of the past", past_kernel, dim3(most, n), THREADS, 0, list);
+    return queue_launch(d, "past queries", past_kernel, dim3(most, n), THREADS, 0, list);
 }

@@ -91,7 +91,7 @@ struct queue_command *queue_add(struct cuda_device *d)
     struct command_series *series = &d->queue->now;
     device_forget_ahead(d);
     if (!series->command && !open_series(series)) {
-        device_fail(d, SAC_ERR_MEMORY, "no memory to note launches");
+        device_fail(d, SAC_ERR_MEMORY, "no memory to record launches");
         return NULL;
     }
     if (queue_reserve(d) != SAC_OK) return NULL;
@@ -372,7 +372,7 @@ static sac_status begin_end(struct cuda_device *d)
     TRY(allow_series(d));
     if (q->was_flushed || q->now.n_command == 0 || !forget_seen(q)) return SAC_OK;
     q->ready = oldest_graph(q);
-    return device_check(d, make_graph(d, q->ready), "making of a step's graph");
+    return device_check(d, make_graph(d, q->ready), "instantiation of a step's graph");
 }
 
 /* Remembers a series that was issued as commands as seen once. */

@@ -549,7 +549,7 @@ sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *
         guard = guard || op[i].guard;
     }
     const uint32_t n_part = (choose_reach(l.n_page) + WARPS * WORDS - 1) / (WARPS * WORDS);
-    TRY(queue_launch(d, "what heads look at", open_kernel, n, FEW, 0, l.geom, list));
+    TRY(queue_launch(d, "heads and thresholds", open_kernel, n, FEW, 0, l.geom, list));
     TRY(queue_launch(d, "candidates", find_kernel, dim3(n_part, l.n_table, n), FEW, 0, list));
     TRY(launch_scores(d, l, false));
     if (guard) TRY(launch_scores(d, l, true));
@@ -680,10 +680,10 @@ sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *
     }
     const uint32_t n_piece = choose_reach(n_page) / OP_SETTLE_PAGES + 1;
     const struct page_geom geom = *op->keys.geom;
-    TRY(queue_launch(d, "sums of what is learnt from", pieces_kernel, dim3(n_piece, n), FEW, 0, geom,
+    TRY(queue_launch(d, "sums for initial tables", pieces_kernel, dim3(n_piece, n), FEW, 0, geom,
                      list));
-    return queue_launch(d, "tables made plain", settle_kernel, dim3(1 + n_table, n), THREADS, 0,
-                        geom, list);
+    return queue_launch(d, "initial tables", settle_kernel, dim3(1 + n_table, n), THREADS, 0, geom,
+                        list);
 }
 
 /* ---- Correction for what is not read ---- */
@@ -708,5 +708,5 @@ sac_status cuda_lane_rest(struct cuda_device *d, const struct op_lane_rest *op, 
 {
     const struct op_lane_rest *list = choose_stage(d, op, n);
     if (!list || n == 0) return d->status;
-    return queue_launch(d, "what stands for the rest", rest_kernel, n, FEW, 0, list);
+    return queue_launch(d, "correction for what is not read", rest_kernel, n, FEW, 0, list);
 }

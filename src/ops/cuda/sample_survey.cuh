@@ -171,9 +171,10 @@ static __device__ struct survey_set survey_set_of(const struct sample_call &c, u
     return {list, c.tile[tile].n_page, c.seed[list], 0};
 }
 
-/* 2^x with a relative error of 1e-4, in FMAs. The special function unit makes 16 exponentials a
- * cycle, no more than tensor cores make products of 128 channels, so every 16th is computed here
- * instead. Coefficients minimize the largest relative error on [-1/2, 1/2]. */
+/* 2^x with a relative error of 1e-4, in FMAs. For 128 channels the special function units make
+ * exponentials no faster than tensor cores make the products, and instructions of either kind issue
+ * more slowly while wgmma runs, so one of 16 exponentials is computed here instead. The
+ * coefficients minimize the largest relative error on [-1/2, 1/2]. */
 static __device__ __forceinline__ float exp2_multiplied(float x)
 {
     const float round = 0x1.8p23f;

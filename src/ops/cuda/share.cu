@@ -5,8 +5,7 @@
  * Two passes. share_logits_kernel reads minima, steps and planes, and leaves for each page and
  * query head the largest logit, exponentials relative to it in eight bits, and their sum
  * (choose.cuh). The second pass, here or fused into what uses the shares, reads a quarter of the
- * bytes that logits would take, and computes no exponentials. The first pass is bound by these
- * reads and by instruction issue.
+ * bytes that logits would take, and computes no exponentials.
  *
  * Codes go into m16n8k16 unshifted, as subnormal f16; queries times steps, the weights of the
  * codes, are rounded to f16, an error of a thousandth of what two bits of a key leave open. What is

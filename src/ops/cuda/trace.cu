@@ -432,7 +432,7 @@ static sac_status take_best(struct cuda_device *d, const struct trace_call *c,
 {
     TRY(queue_launch(d, "the best lines", trace_best_kernel,
                      dim3(TRACE_KINDS, c->op.rows.n_head, c->op.n_size), BEST_THREADS, 0, *c));
-    return queue_launch(d, "what lines hold", trace_held_kernel,
+    return queue_launch(d, "attention held by lines", trace_held_kernel,
                         dim3((c->n + THREADS - 1) / THREADS, c->op.rows.n_head, c->op.n_size),
                         THREADS, 0, *c, *judge);
 }
