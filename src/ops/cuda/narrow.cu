@@ -1,5 +1,5 @@
 /* narrow.cu: y = epilogue(W x) for a few rows x and packed weights W (decode), bound by the bytes
- * of W; and unpacking of a matrix to f16 for many rows.
+ * of W. (narrow_unpack.cu unpacks W for many rows.)
  *
  * A block of 8 warps computes groups of 16 outputs, one after another (persistent), for up to 16
  * rows. Where there are too few groups to fill the GPU, the inputs of a group are cut into pieces
@@ -22,6 +22,7 @@
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/machine.cuh"
+#include "ops/cuda/narrow_load.cuh"
 #include "ops/cuda/narrow_ring.cuh"
 #include "ops/cuda/narrow_unit.cuh"
 #include "ops/cuda/queue.cuh"
@@ -35,201 +36,12 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define STAYS_MAX    40960u /* bytes of rows that stay in shared memory */
 #define IN_PLACE      1u     /* rows are read from global memory: shared memory is too small */
 #define OWN_BYTES     1024u  /* bytes of static shared memory */
-#define UNPACK_BLOCKS 4u     /* weight blocks in flight for a warp that unpacks */
 #define FULL_BLOCKS   2u     /* blocks of a multiprocessor that keep it busy */
 
 /* Resident blocks of a multiprocessor, for __launch_bounds__. */
 static constexpr uint32_t blocks_wanted(uint32_t n_tile)
 {
     return n_tile == 1 ? 3 : 2;
-}
-
-struct narrow_part {
-    const uint8_t *w, *up; /* packed; `up` NULL except for a GLU */
-    size_t group_bytes;
-    uint32_t group0; /* first group among those of all parts */
-    enum quant_type type;
-    struct linear_end end;
-};
-
-struct narrow_args {
-    /* Rows that are not packed yet, in place of x and x_scale; input.x is NULL if they are. This
-     * field is first, and nothing after an array is padded, because __builtin_clear_padding of GCC
-     * 12 clears wrong bytes there. */
-    struct linear_input input;
-    struct narrow_part part[LINEAR_PARTS_MAX];
-    uint32_t n_part, n_group; /* of all parts; a block has several groups only of a single part */
-    uint32_t n_block, piece;  /* weight blocks of an output's inputs, and of a piece of them */
-    uint32_t n_row, row0;
-    uint32_t stage, warp_bytes, ring_bytes; /* shared memory: a stage, a warp's ring, all rings */
-    uint32_t stays;   /* bytes of resident rows; 0: rows come with units; or IN_PLACE */
-    const uint8_t *x; /* strips */
-    const float *x_scale;
-    float *sum;      /* [pieces][n_row][groups * 16], for two pieces or more */
-    uint32_t *tally; /* one for each group and tile of the launch */
-};
-
-/* What a block multiplies, and the state of a warp's pipeline. */
-template <uint32_t n_mat> struct narrow_job {
-    uint32_t row0, n_row;      /* of the block */
-    uint32_t begin, end;       /* weight blocks of the piece */
-    uint32_t first;            /* of the warp's first unit */
-    uint32_t n_quick, n_whole; /* of its units, those within whole chunks; those that are whole */
-    uint32_t n_unit;           /* all units */
-    uint32_t next, n_left;     /* unit to load next; groups left, including its own */
-    const uint8_t *group[n_mat]; /* the group of that unit */
-    const uint8_t *lane[n_mat];  /* this lane's next source addresses: of scales, */
-    uint32_t to_lane;            /* which start so far after a group, */
-    uint32_t to_code;            /* and codes so far after them */
-    uint32_t to;                 /* this lane's offset in the warp's ring */
-};
-
-/* ---- Loads of weights and rows ---- */
-
-static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint32_t n)
-{
-#pragma unroll 1
-    for (uint32_t i = threadIdx.x % 32 * 16; i < n; i += 512)
-        cp_async16(smem_address(to + i), from + i);
-}
-
-/* Copies n bytes, known at compile time, without a loop; both addresses are the lane's own. */
-template <uint32_t n> static __device__ inline void copy_known(uint32_t at, const uint8_t *from)
-{
-    const uint32_t lane = threadIdx.x % 32 * 16;
-#pragma unroll
-    for (uint32_t i = 0; i + 512 <= n; i += 512) cp_async16(at + i, from + i);
-    constexpr uint32_t rest = n / 512 * 512;
-    if constexpr (n > rest)
-        if (lane < n - rest) cp_async16(at + rest, from + rest);
-}
-
-/* The number of the warp's units, from block `first` on, that end before `end`. */
-template <uint32_t unit>
-static __device__ inline uint32_t n_whole(uint32_t first, uint32_t end)
-{
-    return end < first + unit ? 0 : (end - first - unit) / (WARPS * unit) + 1;
-}
-
-/* Computes what a warp needs of its units in every group, and its first addresses. */
-template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t n_block)
-{
-    using ring = narrow_ring<type, n_tile, n_mat>;
-    const uint32_t lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    job.first = job.begin + warp * ring::unit;
-    const uint32_t c = job.first / LAYOUT_BLOCKS, b = job.first % LAYOUT_BLOCKS;
-    const uint32_t end = min(job.end, n_block / LAYOUT_BLOCKS * LAYOUT_BLOCKS);
-    job.n_quick = n_whole<ring::unit>(job.first, end);
-    job.n_whole = n_whole<ring::unit>(job.first, job.end);
-    job.n_unit = job.end <= job.first ? 0 : (job.end - job.first - 1) / ring::stride + 1;
-    job.next = 0;
-    if (job.n_unit == 0) job.n_left = 0;
-    job.to_lane = LAYOUT_HEAD + c * layout_full_chunk_bytes(ring::l) + b * ring::own + lane * 16;
-    job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
-    keep_in_register(job.n_quick);
-    keep_in_register(job.n_whole);
-    keep_in_register(job.n_unit);
-    keep_in_register(job.to_code);
-    keep_in_register(job.to_lane);
-#pragma unroll
-    for (uint32_t m = 0; m < n_mat; m++)
-        job.lane[m] = job.group[m] + job.to_lane;
-}
-
-/* Loads up to n blocks from block0 on: a unit, or a chunk, that is not whole. */
-template <int type>
-static __device__ inline void load_partial_unit(uint8_t *to, uint32_t to_code, const uint8_t *group,
-                                                uint32_t n_block, uint32_t block0, uint32_t n)
-{
-    using ring = narrow_ring<type, 1, 1>;
-    const uint32_t c = block0 / LAYOUT_BLOCKS, b = block0 % LAYOUT_BLOCKS;
-    const uint32_t scales = layout_scale_bytes(ring::l, layout_chunk_blocks(n_block, c));
-    const uint8_t *chunk = group + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l);
-    copy_bytes(to, chunk + b * ring::own, ring::common + n * ring::own);
-    copy_bytes(to + to_code, chunk + scales + b * ring::block, n * ring::block);
-}
-
-static __device__ inline uint32_t strips_of(uint32_t n_block)
-{
-    return (n_block + UNIT_MAX - 1) / UNIT_MAX;
-}
-
-/* Rows of the block's tile i. */
-template <uint32_t n_mat>
-static __device__ inline uint32_t tile_rows(const struct narrow_job<n_mat> &job, uint32_t i)
-{
-    return min(job.n_row - min(job.n_row, i * TILE_ROWS), TILE_ROWS);
-}
-
-template <uint32_t n_mat>
-static __device__ inline const uint8_t *tile_strip(const struct narrow_args &a,
-                                                   const struct narrow_job<n_mat> &job, uint32_t i,
-                                                   uint32_t s)
-{
-    const uint32_t row = job.row0 + i * TILE_ROWS;
-    return a.x + ((size_t)row * strips_of(a.n_block) + s * tile_rows(job, i)) * STRIP_BYTES;
-}
-
-/* Loads the strips of the unit from block0 on, for all tiles. */
-template <uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void load_strips(uint8_t *to, const struct narrow_args &a,
-                                          const struct narrow_job<n_mat> &job, uint32_t block0)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < n_tile; i++) {
-        const uint32_t n = tile_rows(job, i), lane = threadIdx.x % 32 * 16;
-        const uint8_t *from = tile_strip(a, job, i, block0 / UNIT_MAX);
-        uint8_t *tile = to + i * TILE_ROWS * STRIP_BYTES;
-        if (n == TILE_ROWS)
-            copy_known<TILE_ROWS * STRIP_BYTES>(smem_address(tile) + lane, from + lane);
-        else
-            copy_bytes(tile, from, n * STRIP_BYTES);
-    }
-}
-
-/* Advances to the warp's next unit, possibly of its next group. */
-template <uint32_t n_mat>
-static __device__ inline void advance(const struct narrow_args &a, struct narrow_job<n_mat> &job)
-{
-    const size_t by = gridDim.x * a.part[0].group_bytes;
-    if (++job.next < job.n_unit) return;
-    job.next = 0;
-    if (--job.n_left == 0) job.n_quick = 0;
-#pragma unroll
-    for (uint32_t m = 0; m < n_mat; m++) {
-        job.group[m] += by;
-        job.lane[m] = job.group[m] + job.to_lane;
-    }
-}
-
-/* Loads the warp's next unit, if there is one, to the stage at offset `at`: scales, then codes; and
- * the rows' strips, if they come with units and may be read already. One commit group. */
-template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void load_next_unit(uint8_t *mine, uint32_t at,
-                                             const struct narrow_args &a,
-                                             struct narrow_job<n_mat> &job, bool has_x)
-{
-    using ring = narrow_ring<type, n_tile, n_mat>;
-    const uint32_t block0 = job.first + job.next * ring::stride;
-    if (job.next < job.n_quick) {
-#pragma unroll
-        for (uint32_t m = 0; m < n_mat; m++) {
-            copy_known<ring::scales>(job.to + at + m * ring::mat, job.lane[m]);
-            copy_known<ring::unit * ring::block>(job.to + at + m * ring::mat + ring::scales,
-                                                 job.lane[m] + job.to_code);
-            job.lane[m] += ring::stride / LAYOUT_BLOCKS * layout_full_chunk_bytes(ring::l);
-        }
-        if (has_x) load_strips<n_tile>(mine + at + ring::weights, a, job, block0);
-        advance(a, job);
-    } else if (job.n_left > 0) {
-        for (uint32_t m = 0; m < n_mat; m++)
-            load_partial_unit<type>(mine + at + m * ring::mat, ring::scales, job.group[m],
-                                    a.n_block, block0, min(ring::unit, job.end - block0));
-        if (has_x) load_strips<n_tile>(mine + at + ring::weights, a, job, block0);
-        advance(a, job);
-    }
-    cp_async_commit();
 }
 
 /* ---- Sums [n_mat][n_tile][4], in the layout of narrow_unit.cuh ---- */
@@ -528,26 +340,6 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     }
 }
 
-/* Expands CALL(type) for each weight type. */
-#define FOR_TYPE(type, CALL)                                                                       \
-    switch (type) {                                                                                \
-    case QUANT_F32: CALL(QUANT_F32); break;                                                        \
-    case QUANT_F16: CALL(QUANT_F16); break;                                                        \
-    case QUANT_BF16: CALL(QUANT_BF16); break;                                                      \
-    case QUANT_Q4_0: CALL(QUANT_Q4_0); break;                                                      \
-    case QUANT_Q4_1: CALL(QUANT_Q4_1); break;                                                      \
-    case QUANT_Q5_0: CALL(QUANT_Q5_0); break;                                                      \
-    case QUANT_Q5_1: CALL(QUANT_Q5_1); break;                                                      \
-    case QUANT_Q8_0: CALL(QUANT_Q8_0); break;                                                      \
-    case QUANT_Q2_K: CALL(QUANT_Q2_K); break;                                                      \
-    case QUANT_Q3_K: CALL(QUANT_Q3_K); break;                                                      \
-    case QUANT_Q4_K: CALL(QUANT_Q4_K); break;                                                      \
-    case QUANT_Q5_K: CALL(QUANT_Q5_K); break;                                                      \
-    case QUANT_Q6_K: CALL(QUANT_Q6_K); break;                                                      \
-    case QUANT_IQ4_NL: CALL(QUANT_IQ4_NL); break;                                                  \
-    case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
-    }
-
 /* The part to which the block's groups belong. */
 static __device__ inline uint32_t find_part(const struct narrow_args &a)
 {
@@ -579,7 +371,7 @@ static __global__ void __launch_bounds__(WARPS * 32, blocks_wanted(n_tile))
     __shared__ float square[PACKS_ROWS * WARPS];
     const uint32_t p = find_part(a);
 #define CALL(type) narrow_block<type, n_tile, 1, is_alone<type>(alone)>(a, p, square)
-    FOR_TYPE(a.part[p].type, CALL)
+    WEIGHTS_FOR_TYPE(a.part[p].type, CALL)
 #undef CALL
 }
 
@@ -672,7 +464,7 @@ static sac_status launch(struct cuda_device *d, const struct narrow_args &a)
 template <uint32_t n_tile> static struct narrow_need need_of_type(enum quant_type type)
 {
 #define CALL(type) return need_of<type, n_tile, 1>()
-    FOR_TYPE(type, CALL)
+    WEIGHTS_FOR_TYPE(type, CALL)
 #undef CALL
     return {};
 }
@@ -703,54 +495,7 @@ static bool mixed_fits(const struct cuda_device *d, struct narrow_args a)
     return lay_out(&a, d, n_tile, need, a.n_row < tile ? a.n_row : tile) + OWN_BYTES <= d->smem_max;
 }
 
-/* ---- Unpacking ---- */
-
-/* Unpacks n blocks of 32 inputs of a group, all in one chunk; by a warp, with all loads in
- * flight. */
-template <int type, uint32_t n>
-static __device__ __forceinline__ void unpack_blocks(__half *out, const uint8_t *group,
-                                                     uint32_t n_block, uint32_t block)
-{
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const struct pair_shrink shrink = load_shrink(group, g);
-    const struct block_place place = find_block<type>(group, n_block, block);
-    const struct chunk_scale k = load_chunk<type>(place.chunk, g, shrink);
-    block_w v[n];
-#pragma unroll
-    for (uint32_t i = 0; i < n; i++) v[i] = unpack_block<type>(place, i, k, g, t, shrink);
-#pragma unroll
-    for (uint32_t r = 0; r < 2; r++)
-#pragma unroll
-        for (uint32_t i = 0; i < 2 * n; i++) {
-            const size_t row = (size_t)blockIdx.x * WEIGHT_GROUP + 2 * g + r;
-            __half *to = out + (row * n_block + block) * LAYOUT_BLOCK + 16 * i + 4 * t;
-            *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(v[i / 2].w[r][i % 2]);
-        }
-}
-
-template <int type>
-static __global__ void unpack(__half *out, const uint8_t *w, size_t group_bytes, uint32_t n_block)
-{
-    kernel_begin();
-    static_assert(LAYOUT_BLOCKS % UNPACK_BLOCKS == 0, "a warp's blocks are of one chunk");
-    const uint8_t *group = w + (size_t)blockIdx.x * group_bytes;
-    uint32_t block = (blockIdx.y * WARPS + threadIdx.x / 32) * UNPACK_BLOCKS;
-    if (block + UNPACK_BLOCKS <= n_block)
-        unpack_blocks<type, UNPACK_BLOCKS>(out, group, n_block, block);
-    else
-        for (; block < n_block; block++) unpack_blocks<type, 1>(out, group, n_block, block);
-}
-
-template <int type>
-static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct weight *w,
-                                uint32_t begin, uint32_t n)
-{
-    constexpr uint32_t step = WARPS * UNPACK_BLOCKS;
-    const uint32_t n_block = layout_n_block(w->n_in);
-    return queue_launch(d, "unpacking of weights", unpack<type>,
-                        dim3(n, (n_block + step - 1) / step), WARPS * 32, 0, out,
-                        w->data + begin * w->group_bytes, w->group_bytes, n_block);
-}
+/* ---- Entry points ---- */
 
 bool narrow_packs(uint32_t n_row, uint32_t width)
 {
@@ -794,16 +539,7 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                : a.n_row <= TILE_ROWS    ? launch_mixed<1, false>(d, a)
                                          : launch_mixed<2, false>(d, a);
 #define CALL(type) return launch<type>(d, a)
-    FOR_TYPE(w->type, CALL)
-#undef CALL
-    return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");
-}
-
-sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
-                         uint32_t begin, uint32_t n)
-{
-#define CALL(type) return launch_unpack<type>(d, out, w, begin, n)
-    FOR_TYPE(w->type, CALL)
+    WEIGHTS_FOR_TYPE(w->type, CALL)
 #undef CALL
     return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");
 }

@@ -422,4 +422,26 @@ static __device__ inline struct chunk_factor load_chunk_factor(const uint8_t *ch
     }
 }
 
+/* ---- Dispatch ---- */
+
+/* Expands CALL(type) for each weight type. */
+#define WEIGHTS_FOR_TYPE(type, CALL)                                                               \
+    switch (type) {                                                                                \
+    case QUANT_F32: CALL(QUANT_F32); break;                                                        \
+    case QUANT_F16: CALL(QUANT_F16); break;                                                        \
+    case QUANT_BF16: CALL(QUANT_BF16); break;                                                      \
+    case QUANT_Q4_0: CALL(QUANT_Q4_0); break;                                                      \
+    case QUANT_Q4_1: CALL(QUANT_Q4_1); break;                                                      \
+    case QUANT_Q5_0: CALL(QUANT_Q5_0); break;                                                      \
+    case QUANT_Q5_1: CALL(QUANT_Q5_1); break;                                                      \
+    case QUANT_Q8_0: CALL(QUANT_Q8_0); break;                                                      \
+    case QUANT_Q2_K: CALL(QUANT_Q2_K); break;                                                      \
+    case QUANT_Q3_K: CALL(QUANT_Q3_K); break;                                                      \
+    case QUANT_Q4_K: CALL(QUANT_Q4_K); break;                                                      \
+    case QUANT_Q5_K: CALL(QUANT_Q5_K); break;                                                      \
+    case QUANT_Q6_K: CALL(QUANT_Q6_K); break;                                                      \
+    case QUANT_IQ4_NL: CALL(QUANT_IQ4_NL); break;                                                  \
+    case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
+    }
+
 #endif
