@@ -18,9 +18,10 @@
  * page gets which frame does not depend on timing. Where a page lies never changes results, only
  * speed.
  *
- * Invariants, between launches: 1. held[p] = f + 1 if and only if page[f] = p + 1. 2. A page
- * without a frame has its bytes in the depot; one with a frame has them in both. 3. A frame of a KV
- * head holds a page of that head. */
+ * Invariants, between launches:
+ *  1. held[p] = f + 1 if and only if page[f] = p + 1.
+ *  2. A page without a frame has its bytes in the depot; one with a frame has them in both.
+ *  3. A frame of a KV head holds a page of that head. */
 #include "ops/cuda/depot.cuh"
 
 #include "ops/cuda/block.cuh"

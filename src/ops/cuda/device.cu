@@ -1,16 +1,8 @@
-/* device.cu: GPUs are found and opened here, memory is allocated, copies are queued, and the table
- * of the interface is filled (api.h).
+/* device.cu: GPUs are found and opened here, memory is allocated, steps are kept back, and the
+ * table of the interface is filled (api.h). Transfers are stage.cu's.
  *
- * Three ways lead to the GPU. Small copies travel with the descriptors in the ring. Large ones,
- * such as the rows of a prompt, go through eight pinned staging buffers and their mirrors on a
- * second stream, so that they cross the bus while the GPU computes and the host does not wait.
- * Copies back go straight to memory that the program has pinned.
- *
- * Invariants: 1. ring_first <= ring_sent <= ring_used <= ring_end; pieces before ring_sent are on
- * the stream. The ring starts over only after the stream has been waited for, so no piece is
- * overwritten that a copy or a kernel still reads. A step that is kept back uses the half of the
- * ring that the step before does not. 2. The first failure is kept until `wait` reports it; later
- * ones are likely its consequences. */
+ * Invariant: the first failure is kept until `wait` reports it; later ones are likely its
+ * consequences. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdarg.h>
@@ -18,11 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RING_BYTES  ((size_t)64 << 20)
-#define SMALL_BYTES ((size_t)64 << 10)
-#define WORD_BYTES  ((size_t)4 << 10) /* takes as long on the bus as a copy engine takes to start  \
-                                       */
-#define MAJOR_MIN 8u                  /* the first with bf16 mma and cp.async */
+#define RING_BYTES ((size_t)64 << 20)
+#define MAJOR_MIN  8u /* the first with bf16 mma and cp.async */
 
 /* A library for checks (cmake/cuda.cmake) contains the code for GPUs of this compute capability,
  * and reports the GPU that runs it as one of them, so that the host plans for its limits. 0: no
@@ -331,174 +320,7 @@ static void unpin(struct cuda_device *d)
     d->n_pinned = 0;
 }
 
-/* ---- The ring ---- */
-
-static sac_status drain(struct cuda_device *d)
-{
-    queue_end(d);
-    const sac_status status = device_check(d, cudaStreamSynchronize(d->stream), "the GPU's queue");
-    d->ring_used = d->ring_sent = d->ring_first = 0;
-    d->ring_end = d->ring_bytes;
-    d->ring_is_full = false;
-    return status;
-}
-
-/* Continues in the half of the ring that is free. */
-static void take_half(struct cuda_device *d)
-{
-    const size_t half = d->ring_bytes / 2;
-    d->ring_first = d->ring_first ? 0 : half;
-    d->ring_used = d->ring_sent = d->ring_first;
-    d->ring_end = d->ring_first + half;
-    d->ring_is_full = true;
-}
-
-static sac_status stage_send_by(struct cuda_device *d, cudaStream_t stream)
-{
-    const size_t n = d->ring_used - d->ring_sent, at = d->ring_sent;
-    d->ring_sent = d->ring_used;
-    if (n == 0) return SAC_OK;
-    cudaError_t code =
-        cudaMemcpyAsync(d->ring + at, d->ring_host + at, n, cudaMemcpyHostToDevice, stream);
-    if (code == cudaSuccess && stream != d->stream) code = cudaEventRecord(d->staged, stream);
-    if (code == cudaSuccess && stream != d->stream)
-        code = cudaStreamWaitEvent(d->stream, d->staged, 0);
-    return device_check(d, code, "copy of descriptors");
-}
-
-sac_status stage_send(struct cuda_device *d)
-{
-    return stage_send_by(d, d->stream);
-}
-
-sac_status stage_send_early(struct cuda_device *d)
-{
-    return stage_send_by(d, d->sender);
-}
-
-sac_status stage_reserve(struct cuda_device *d, size_t bytes)
-{
-    if (d->ring_end - d->ring_used >= bytes) return SAC_OK;
-    const sac_status status = queue_flush(d);
-    if (d->ahead == AHEAD_OVERFLOW) return SAC_OK; /* nothing will read the pieces */
-    return status != SAC_OK ? status : drain(d);
-}
-
-void *stage_alloc(struct cuda_device *d, size_t bytes, void **out_host)
-{
-    const size_t n = (bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
-    if (n > d->ring_bytes || stage_reserve(d, n) != SAC_OK) {
-        device_fail(d, SAC_ERR_MEMORY, "descriptors of one launch are larger than their ring");
-        return NULL;
-    }
-    const size_t at = d->ring_used;
-    d->ring_used += n;
-    *out_host = d->ring_host + at;
-    return d->ring + at;
-}
-
-void *stage_put(struct cuda_device *d, const void *src, size_t bytes)
-{
-    void *host;
-    void *p = stage_alloc(d, bytes, &host);
-    if (p) memcpy(host, src, bytes);
-    return p;
-}
-
-/* ---- Copies ---- */
-
-/* A few rows go to the GPU with the descriptors, and a kernel puts them in place. */
-static void up_small(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
-                     size_t n_row)
-{
-    const void *from = stage_put(d, src, n_row * width);
-    if (from) cuda_copy_rows(d, dst, pitch, from, width, n_row);
-}
-
-/* The next staging buffer, allocated on first use. Waits only for the copy that last used it, not
- * for the work queued after that copy. NULL: no memory, and the failure is remembered. */
-static const struct staging_buffer *staging_acquire(struct cuda_device *d)
-{
-    struct staging_buffer *p = &d->piece[d->next_staging];
-    cudaError_t code = cudaSuccess;
-    d->next_staging = (d->next_staging + 1) % STAGING_BUFFERS;
-    device_use(d);
-    if (p->host)
-        code = cudaEventSynchronize(p->sent);
-    else
-        code = cudaHostAlloc((void **)&p->host, PIECE_BYTES, cudaHostAllocDefault);
-    if (code == cudaSuccess && !p->mirror) code = cudaMalloc((void **)&p->mirror, PIECE_BYTES);
-    return device_check(d, code, "memory for copies to the GPU") == SAC_OK ? p : NULL;
-}
-
-/* Sends n rows of a staging buffer: to its mirror on the second stream, as soon as the mirror's
- * last content has been read, and from there to dst in the order of the first stream. */
-static cudaError_t staging_send(struct cuda_device *d, const struct staging_buffer *p, void *dst,
-                                size_t pitch, size_t width, size_t n)
-{
-    cudaError_t code = cudaStreamWaitEvent(d->sender, p->read, 0);
-    if (code == cudaSuccess)
-        code = cudaMemcpyAsync(p->mirror, p->host, n * width, cudaMemcpyHostToDevice, d->sender);
-    if (code == cudaSuccess) code = cudaEventRecord(p->sent, d->sender);
-    if (code == cudaSuccess) code = cudaStreamWaitEvent(d->stream, p->sent, 0);
-    if (code == cudaSuccess)
-        code = cudaMemcpy2DAsync(dst, pitch, p->mirror, width, width, n, cudaMemcpyDeviceToDevice,
-                                 d->stream);
-    return code == cudaSuccess ? cudaEventRecord(p->read, d->stream) : code;
-}
-
-static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
-                    size_t n_row)
-{
-    if (width == 0 || n_row == 0) return;
-    if (width * n_row <= SMALL_BYTES) {
-        up_small(d, dst, pitch, src, width, n_row);
-        return;
-    }
-    if (queue_flush(d) != SAC_OK || d->ahead == AHEAD_OVERFLOW) return;
-    const size_t limit = PIECE_BYTES / width;
-    if (limit == 0) {
-        device_fail(d, SAC_ERR_MEMORY, "a row of a copy is larger than a piece of one");
-        return;
-    }
-    for (size_t r = 0, n; r < n_row; r += n) {
-        n = n_row - r < limit ? n_row - r : limit;
-        const struct staging_buffer *piece = staging_acquire(d);
-        if (!piece) return;
-        memcpy(piece->host, (const uint8_t *)src + r * width, n * width);
-        const cudaError_t code =
-            staging_send(d, piece, (uint8_t *)dst + r * pitch, pitch, width, n);
-        if (device_check(d, code, "copy to the GPU") != SAC_OK) return;
-    }
-}
-
-static void up(struct cuda_device *d, void *dst, const void *src, size_t bytes)
-{
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-        const size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        up_rows(d, (uint8_t *)dst + at, n, (const uint8_t *)src + at, n, 1);
-    }
-}
-
-static bool is_pinned(const struct cuda_device *d, const uint8_t *p, size_t bytes)
-{
-    return d->pinned && p >= d->pinned && bytes <= d->n_pinned &&
-           (size_t)(p - d->pinned) <= d->n_pinned - bytes;
-}
-
-/* A copy to pinned memory is a recorded command, so it can be part of a graph. A few bytes are
- * copied by a kernel instead, which starts sooner than a copy engine. */
-static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
-{
-    const bool pinned = is_pinned(d, (const uint8_t *)dst, bytes);
-    if (pinned && d->writes_pinned && bytes <= WORD_BYTES)
-        cuda_copy_rows(d, dst, bytes, src, bytes, 1);
-    else if (pinned)
-        queue_down(d, dst, src, bytes);
-    else if (queue_end(d) == SAC_OK && d->ahead == AHEAD_NONE)
-        device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),
-                     "copy from the GPU");
-}
+/* ---- Copies between devices, and waits ---- */
 
 static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
@@ -552,7 +374,7 @@ static sac_status wait_before(struct cuda_device *d)
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
     const bool keeps = d->ahead == AHEAD_READY;
-    if ((keeps ? wait_before(d) : drain(d)) == SAC_OK)
+    if ((keeps ? wait_before(d) : stage_drain(d)) == SAC_OK)
         (void)team_check(d); /* its failure is remembered */
     const sac_status status = d->status;
     d->status = SAC_OK;
@@ -589,17 +411,10 @@ bool device_is_ahead(struct cuda_device *d)
     return true;
 }
 
-/* Whether the step before leaves half of the ring free. */
-static bool has_half(const struct cuda_device *d)
-{
-    const bool is_large = d->ring_first == 0 && d->ring_used > d->ring_bytes / 2;
-    return !d->ring_is_full && !is_large && d->status == SAC_OK;
-}
-
 static bool ahead_begin(struct cuda_device *d)
 {
     bool can = queue_end(d) == SAC_OK;
-    for (uint32_t i = 0; i < d->n_team && can; i++) can = has_half(d->team[i]);
+    for (uint32_t i = 0; i < d->n_team && can; i++) can = stage_has_half(d->team[i]);
     for (uint32_t i = 0; i < d->n_team && can; i++) {
         struct cuda_device *of = d->team[i];
         device_use(of);
@@ -607,7 +422,7 @@ static bool ahead_begin(struct cuda_device *d)
     }
     for (uint32_t i = 0; i < d->n_team && can; i++) {
         struct cuda_device *of = d->team[i];
-        take_half(of);
+        stage_use_other_half(of);
         of->tag_before = of->tag;
         of->ahead = AHEAD_RECORDING;
     }
@@ -674,9 +489,9 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .give_shared = give_shared,
         .pin = pin,
         .unpin = unpin,
-        .up = up,
-        .up_rows = up_rows,
-        .down = down,
+        .up = stage_up,
+        .up_rows = stage_up_rows,
+        .down = stage_down,
         .copy = copy,
         .send = send,
         .join = cuda_join,

@@ -106,6 +106,17 @@ bool device_is_ahead(struct cuda_device *d);
 /* Called before the first piece of a launch: makes sure that `bytes` more fit without a flush. */
 sac_status stage_reserve(struct cuda_device *d, size_t bytes);
 
+/* Issues and waits for everything; the ring starts over. */
+sac_status stage_drain(struct cuda_device *d);
+/* Whether the step before leaves half of the ring free, and the switch to that half. */
+bool stage_has_half(const struct cuda_device *d);
+void stage_use_other_half(struct cuda_device *d);
+/* The copies of struct cuda_api. */
+void stage_up(struct cuda_device *d, void *dst, const void *src, size_t bytes);
+void stage_up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
+                   size_t n_row);
+void stage_down(struct cuda_device *d, void *dst, const void *src, size_t bytes);
+
 /* ---- cuBLASLt (blas.cu) ---- */
 
 sac_status blas_open(struct cuda_blas **out, sac_error *err);

@@ -14,9 +14,7 @@
 #define EACH    (DRAW_CUTS / THREADS)
 #define ITEMS   (THREADS * CHOOSE_TOKENS) /* of a block at a time */
 #define LOTS    4u                        /* pages of a thread at a time, at most */
-#define BUSY                                                                                       \
-    1u /* resident blocks of a multiprocessor, which leaves room for draw.cu's blocks to prefetch  \
-        */
+#define BUSY    1u /* resident blocks of a multiprocessor: draw.cu's prefetch beside them */
 
 /* The candidates: draw_ref.c bisects the bits between the least cut and 2 until they are less than
  * OP_DRAW_STEP apart, so cut i has the bits DRAW_LEAST + i * DRAW_WIDTH. */

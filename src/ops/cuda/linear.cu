@@ -22,10 +22,8 @@
 #include "ops/weight_layout.h"
 
 #define PANEL    4096u  /* outputs of a GLU of two types in one panel */
-#define KEPT_MAX 24576u /* outputs of a GLU that is packed directly, as a row is in shared memory  \
-                         */
-#define PANEL_STEP                                                                                 \
-    (2 * WEIGHT_GROUP) /* so that half a panel in f16 begins at a multiple of 64 bytes */
+#define KEPT_MAX 24576u /* outputs of a GLU that is packed directly, at most */
+#define PANEL_STEP (2 * WEIGHT_GROUP) /* half a panel is a multiple of 64 bytes */
 #define THREADS  LINEAR_THREADS
 #define ALIGN    256u
 

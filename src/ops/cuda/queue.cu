@@ -7,13 +7,14 @@
  * graph, which replaces the one started longest ago; any other is issued command by command.
  * Several series alternate where layers select in different steps, or where batches change.
  *
- * Invariants: 1. A series that was flushed before the end of its step (`was_flushed`) becomes no
- * graph: what was issued between its parts is not recorded in it. 2. Whenever the host may block,
- * every sum of a team that is on one stream is on all streams of the team, because its kernel waits
- * for the others. So the series of a team are issued together; whatever may block (loading a
- * kernel, instantiating a graph) comes before the first of them; and series without a graph are
- * issued in turns, from sum to sum, because a full stream blocks the host until launches have
- * completed. */
+ * Invariants:
+ *  1. A series that was flushed before the end of its step (`was_flushed`) becomes no graph: what
+ *     was issued between its parts is not recorded in it.
+ *  2. Whenever the host may block, every sum of a team that is on one stream is on all streams of
+ *     the team, because its kernel waits for the others. So the series of a team are issued
+ *     together; whatever may block (loading a kernel, instantiating a graph) comes before the first
+ *     of them; and series without a graph are issued in turns, from sum to sum, because a full
+ *     stream blocks the host until launches have completed. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdlib.h>

@@ -1,13 +1,16 @@
 /* sample.cu: plans of prompt rows by sampling (op_sample, for --prefill auto; ops/plans.h): for
  * each tile of OP_SAMPLE_TILE rows and query head, which keys are read, and with what weights.
  *
- * Launches of a layer: 1. sample_sums_kernel: a block has a tile and up to two query heads of a KV
- * head. It scores n_query sampled rows against the tile's own pages and some of the pages before
- * it, and estimates each row's softmax denominator (start). Warps take pages in turn. 2.
- * survey_kernel (sample_survey.cuh, sample_wgmma.cuh): scores the sampled rows against all keys and
- * decides for each key whether it is taken. 3. sample_list_kernel: a block makes one list. 4. If a
- * tile is audited: sample_audit_kernel computes an exact softmax of one row by parts of the pages,
- * sample_audit_merge_kernel adds the parts and reports the attention mass that the lists hold.
+ * Launches of a layer:
+ *  1. sample_sums_kernel: a block has a tile and up to two query heads of a KV head. It scores
+ *     n_query sampled rows against the tile's own pages and some of the pages before it, and
+ *     estimates each row's softmax denominator (start). Warps take pages in turn.
+ *  2. survey_kernel (sample_survey.cuh, sample_wgmma.cuh): scores the sampled rows against all keys
+ *     and decides for each key whether it is taken.
+ *  3. sample_list_kernel: a block makes one list.
+ *  4. If a tile is audited: sample_audit_kernel computes an exact softmax of one row by parts of
+ *     the pages, sample_audit_merge_kernel adds the parts and reports the attention mass that the
+ *     lists hold.
  * Products are m16n8k16 of packed queries in shared memory and keys in registers (rows.cuh).
  *
  * A list depends on its tile alone: which pages a warp adds up, and in which order, is fixed. */

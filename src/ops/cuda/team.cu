@@ -8,14 +8,16 @@
  * staged like all descriptors, so a graph that is started again reads new ones. Threads walk over
  * the values in a grid-stride loop; there is no shared memory.
  *
- * Invariants: 1. A word is overwritten only after it was read. There are two inboxes, for even and
- * odd tags; a GPU that writes for tag t + 2 has received all of t + 1, which each other GPU sent
- * from a launch after the one that read t. 2. A tag never equals that of an older word: before the
- * first sum, and when tags start over at 1, all inboxes are cleared with nothing in flight. 3. All
- * blocks of a launch are resident at the same time, so blocks that poll keep none out that has
- * something to send. What other GPUs wait for has been issued (queue.cu). 4. A sum that lacks a
- * part ends: after WAIT_S seconds the waiting GPU records which one is missing (`lost`), writes NaN
- * and goes on; later sums wait no more. */
+ * Invariants:
+ *  1. A word is overwritten only after it was read. There are two inboxes, for even and odd tags; a
+ *     GPU that writes for tag t + 2 has received all of t + 1, which each other GPU sent from a
+ *     launch after the one that read t.
+ *  2. A tag never equals that of an older word: before the first sum, and when tags start over at
+ *     1, all inboxes are cleared with nothing in flight.
+ *  3. All blocks of a launch are resident at the same time, so blocks that poll keep none out that
+ *     has something to send. What other GPUs wait for has been issued (queue.cu).
+ *  4. A sum that lacks a part ends: after WAIT_S seconds the waiting GPU records which one is
+ *     missing (`lost`), writes NaN and goes on; later sums wait no more. */
 #include "ops/cuda/queue.cuh"
 
 #include <stdio.h>
