@@ -259,12 +259,17 @@ static __device__ float take_blocks(float *mass, const struct antidiag_call &c,
 
 struct antidiag_marks {
     const float *mass;
-    __device__ uint32_t word(uint32_t page) const { return mass[page / TILE_PAGES] > 0 ? ~0u : 0; }
-    __device__ float logw(uint32_t, uint32_t) const { return 0; }
+    __device__ uint32_t word(uint32_t page) const
+    {
+        return mass[page / TILE_PAGES] > 0 ? ~0u : 0;
+    }
+    __device__ float logw(uint32_t, uint32_t) const
+    {
+        return 0;
+    }
 };
 
-static __global__ void __launch_bounds__(THREADS)
-    antidiag_list_kernel(const struct antidiag_call c)
+static __global__ void __launch_bounds__(THREADS) antidiag_list_kernel(const struct antidiag_call c)
 {
     kernel_begin();
     __shared__ uint32_t room[32];

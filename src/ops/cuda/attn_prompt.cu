@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     const struct prompt_list list = list_of(b);
     if (blockIdx.z >= list.n_piece) return;
     uint8_t *const query = smem, *const stage = smem + size::query;
-    struct prompt_warp<F, D, R> w = {};
+    struct prompt_warp<F, D, R> w = {
+    };
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
     struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
     constexpr uint32_t own_max =
@@ -482,8 +483,7 @@ static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
                               const struct prompt_launch *l, const struct prompt_job *host)
 {
     switch (head_dim) {
-    case 64:
-        return l->n_row == 64 ? launch<F, 64, 64>(d, l, host) : launch<F, 64, 128>(d, l, host);
+    case 64: return l->n_row == 64 ? launch<F, 64, 64>(d, l, host) : launch<F, 64, 128>(d, l, host);
     case 128:
         return l->n_row == 64 ? launch<F, 128, 64>(d, l, host) : launch<F, 128, 128>(d, l, host);
     case 256: return launch_large<F>(d, l, host);

@@ -22,12 +22,12 @@
 #define UNIT_TOK 16u
 #define HEADS    8u
 
-struct decode_job {        /* a row and up to HEADS query heads of one KV head */
-    const uint32_t *frame; /* of the KV head's pages */
-    uint8_t *own;          /* the row's own page */
-    const uint32_t *page;  /* [n_page]; NULL: page0, page0 + 1, ... */
-    const uint32_t *tok;   /* [n_tok] single tokens */
-    const float *logw;     /* [n_tok] or NULL */
+struct decode_job {                 /* a row and up to HEADS query heads of one KV head */
+    const uint32_t *frame;          /* of the KV head's pages */
+    uint8_t *own;                   /* the row's own page */
+    const uint32_t *page;           /* [n_page]; NULL: page0, page0 + 1, ... */
+    const uint32_t *tok;            /* [n_tok] single tokens */
+    const float *logw;              /* [n_tok] or NULL */
     const struct attn_count *count; /* lengths of lists selected on the device; NULL: known */
     const struct segment_view *segment;
     uint32_t n_segment, n_page, page0, n_tok;
@@ -495,8 +495,8 @@ __device__ void store_own(uint8_t *unit, const struct decode_view &v,
 #pragma unroll 1
     for (uint32_t i = threadIdx.x % 32; i < 2 * D; i += 32) {
         const uint32_t is_value = i / D, c = i % D;
-        const uint16_t x = half_bits(rows.of[HEADS + is_value][c],
-                                     F == FORM_BF16 ? SAC_KV_BF16 : SAC_KV_F16);
+        const uint16_t x =
+            half_bits(rows.of[HEADS + is_value][c], F == FORM_BF16 ? SAC_KV_BF16 : SAC_KV_F16);
         uint8_t *row = unit + (is_value * UNIT_TOK + t) * (D * 2);
         *(uint16_t *)(row + ((c / 8) ^ swizzle<D>(t)) * 16 + c % 8 * 2) = x;
         uint8_t *page = job.own + is_value * page_at<F, D>::tail_v;

@@ -126,8 +126,9 @@ sac_status blas_open(struct cuda_blas **out, sac_error *err)
         snprintf(text, sizeof text, "out of memory for cuBLAS");
     } else if (!b->library) {
         snprintf(text, sizeof text,
-                 LIBRARY " of CUDA " TEXT(CUBLAS_VER_MAJOR) " is not found: install cuBLAS, or "
-                 "name its folder in LD_LIBRARY_PATH (%s)",
+                 LIBRARY
+                 " of CUDA " TEXT(CUBLAS_VER_MAJOR) " is not found: install cuBLAS, or "
+                                                    "name its folder in LD_LIBRARY_PATH (%s)",
                  dlerror());
         status = SAC_ERR_NOT_FOUND;
     } else if (!find_functions(b) || !make_parts(b)) {

@@ -270,7 +270,10 @@ struct blocks_marks { /* pages before a tile; those after the blocks are all rea
     {
         return page >= n_page || mask[page] ? ~0u : 0;
     }
-    __device__ float logw(uint32_t, uint32_t) const { return 0; }
+    __device__ float logw(uint32_t, uint32_t) const
+    {
+        return 0;
+    }
 };
 
 static __global__ void __launch_bounds__(THREADS) list_kernel(const struct blocks_call c)
@@ -317,8 +320,8 @@ sac_status cuda_blocks(struct cuda_device *d, const struct op_blocks *op)
     for (uint32_t i = 0; i < op->n_segment; i++)
         if (op->segment[i].why == PLAN_SPARSE && op->segment[i].n_page > n_page)
             n_page = op->segment[i].n_page;
-    c.op.segment = (struct op_block_segment *)stage_put(d, op->segment,
-                                                              op->n_segment * sizeof *op->segment);
+    c.op.segment =
+        (struct op_block_segment *)stage_put(d, op->segment, op->n_segment * sizeof *op->segment);
     if (!c.op.segment) return d->status;
     if (n_page > 0 && !op->dense) {
         const dim3 heads(op->rows.n_head, op->n_segment), lanes(c.n_kv_head, op->n_segment);

@@ -25,7 +25,7 @@ static __device__ inline uint32_t cut_key(float value)
 /* The key of the need-th largest of n items, and how many of the items with that key are among the
  * first `need`. All threads. */
 static __device__ inline struct op_cut cut_find(const float *value, uint32_t n, uint32_t need,
-                                         uint32_t *bin, uint32_t *room)
+                                                uint32_t *bin, uint32_t *room)
 {
     uint32_t prefix = 0, all;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -43,7 +43,8 @@ static __device__ inline struct op_cut cut_find(const float *value, uint32_t n, 
             for (int k = 0; k < CUT_BATCH; k++) {
                 const uint32_t key = cut_key(v[k]);
                 const bool is = shift == 24 || key >> (shift + 8) == prefix;
-                if (is && first + (uint32_t)k * blockDim.x < n) atomicAdd(&bin[key >> shift & 255], 1u);
+                if (is && first + (uint32_t)k * blockDim.x < n)
+                    atomicAdd(&bin[key >> shift & 255], 1u);
             }
         }
         __syncthreads();
@@ -79,9 +80,9 @@ struct cut_by_sum {
     cut_sum need;
 };
 
-struct cut_room { /* in shared memory */
-    cut_sum *bin; /* [CUT_BINS] */
-    cut_sum *sum; /* [32] */
+struct cut_room {    /* in shared memory */
+    cut_sum *bin;    /* [CUT_BINS] */
+    cut_sum *sum;    /* [32] */
     uint32_t *count; /* [32] */
 };
 

@@ -29,7 +29,7 @@
 
 #include "ops/depot.h"
 
-#define THREADS      128u
+#define THREADS        128u
 #define SEARCH_THREADS 512u       /* of the block that searches for a KV head */
 #define EACH           8u         /* pages, or frames, of a thread at a time */
 #define RANKS          16u        /* of frames: the highest is evicted first, 0 never */

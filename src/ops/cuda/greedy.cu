@@ -15,7 +15,7 @@
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/trace.cuh"
 
-#define THREADS 1024u
+#define THREADS      1024u
 #define JOIN_THREADS 256u
 #define BATCH        8u    /* lines, or cells, of a thread in flight */
 #define OWN_BYTES    4096u /* bytes of static shared memory */
@@ -43,11 +43,11 @@ struct greedy {
     /* In shared memory: */
     uint32_t *word,
         *before; /* [n_word] bits of taken lines of the other kind, and the count of earlier ones */
-    uint32_t *n_line;        /* entries of `line` */
-    uint32_t *room;          /* [32] */
-    trace_sum *sum_room;     /* [32] */
-    trace_sum *sum_bin;      /* [CUT_BINS] */
-    struct greedy_found *found; /* [32] */
+    uint32_t *n_line;                 /* entries of `line` */
+    uint32_t *room;                   /* [32] */
+    trace_sum *sum_room;              /* [32] */
+    trace_sum *sum_bin;               /* [CUT_BINS] */
+    struct greedy_found *found;       /* [32] */
     struct greedy_exchange *exchange; /* [2], used alternately */
     uint32_t turn;
 };

@@ -66,9 +66,8 @@ struct write_call {              /* op_kv_write, for runs with equally many rows
 
 /* The 16-bit row of head h in the run's own pages: the key, and the value c.tail_v bytes further
  * on. */
-static __device__ __forceinline__ uint16_t *place_head(const struct write_call &c,
-                                                       const struct write_run &run, uint32_t row,
-                                                       uint32_t h)
+static __device__ __forceinline__ uint16_t *
+place_head(const struct write_call &c, const struct write_run &run, uint32_t row, uint32_t h)
 {
     const uint32_t pos = run.pos0 + row - run.row0, j = pos / PAGE_TOK - run.pos0 / PAGE_TOK;
     uint8_t *page = j == 0 ? run.own0 : run.own + (size_t)(j - 1) * c.n_kv_head * c.tail_bytes;
@@ -258,8 +257,7 @@ static bool is_rotated_by(const struct op_kv_write *op, const struct op_rope *ro
 /* Launches the write of runs [first, end), which have equally many rows. is_left: the epilogues in
  * `ends` are part of it. */
 static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op,
-                             struct end_call *ends, bool is_left, uint32_t first,
-                             uint32_t end)
+                             struct end_call *ends, bool is_left, uint32_t first, uint32_t end)
 {
     struct write_call *const c = &ends->write;
     void *host;
@@ -269,8 +267,8 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
     if (!c->run) return d->status;
     struct write_run *run = (struct write_run *)host;
     for (uint32_t i = first; i < end; i++)
-        run[i - first] = (struct write_run){op->run[i].own0, op->run[i].own, op->run[i].row0,
-                                            op->run[i].pos0};
+        run[i - first] =
+            (struct write_run){op->run[i].own0, op->run[i].own, op->run[i].row0, op->run[i].pos0};
     if (is_left)
         return queue_launch(d, "epilogues of queries, keys and values", end_kernel,
                             dim3((c->n_row + END_ROWS - 1) / END_ROWS,
@@ -278,8 +276,7 @@ static sac_status write_runs(struct cuda_device *d, const struct op_kv_write *op
                             WARPS * 32, 0, *ends);
     const uint32_t n_head = c->rope.n_head ? c->rope.n_head : c->n_kv_head;
     return queue_launch(d, "writing of keys and values", write_kernel,
-                        dim3(c->n_row, (n_head + WARPS - 1) / WARPS, c->n_run),
-                        WARPS * 32, 0, *c);
+                        dim3(c->n_row, (n_head + WARPS - 1) / WARPS, c->n_run), WARPS * 32, 0, *c);
 }
 
 sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)

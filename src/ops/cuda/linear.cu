@@ -21,11 +21,11 @@
 
 #include "ops/weight_layout.h"
 
-#define PANEL    4096u  /* outputs of a GLU of two types in one panel */
-#define KEPT_MAX 24576u /* outputs of a GLU that is packed directly, at most */
+#define PANEL      4096u              /* outputs of a GLU of two types in one panel */
+#define KEPT_MAX   24576u             /* outputs of a GLU that is packed directly, at most */
 #define PANEL_STEP (2 * WEIGHT_GROUP) /* half a panel is a multiple of 64 bytes */
-#define THREADS  LINEAR_THREADS
-#define ALIGN    256u
+#define THREADS    LINEAR_THREADS
+#define ALIGN      256u
 
 #define GLU_THREADS    512u
 #define FINISH_THREADS 128u
@@ -58,8 +58,8 @@ struct linear_room {
     uint8_t *x; /* decode rows: strips */
     float *scale;
     uint8_t *exponent; /* [n_out], of shrinks */
-    __half *w;  /* [panel, width] */
-    float *sum; /* [n_row, n_out]; of decode rows 2 * PANEL instead of n_out */
+    __half *w;         /* [panel, width] */
+    float *sum;        /* [n_row, n_out]; of decode rows 2 * PANEL instead of n_out */
     size_t bytes;
 };
 
@@ -115,8 +115,8 @@ struct linear_kept {
 
 static bool is_kept(const struct op_linear *op, const float *y, uint32_t n, size_t stride)
 {
-    return op->kind == ROW_PROMPT && (uintptr_t)y % 64 == 0 && n % 64 == 0 &&
-           n <= KEPT_MAX && stride == n;
+    return op->kind == ROW_PROMPT && (uintptr_t)y % 64 == 0 && n % 64 == 0 && n <= KEPT_MAX &&
+           stride == n;
 }
 
 static struct linear_kept kept_at(const float *y, uint32_t n_row, uint32_t n)
@@ -222,7 +222,8 @@ static __global__ void __launch_bounds__(FINISH_THREADS) finish(const struct fin
     for (uint32_t r = 0; r < FINISH_ROWS; r++) {
         const uint32_t row = blockIdx.y * FINISH_ROWS + r;
         if (row < a.n_row)
-            finish_row(a, row, o, finish_load(a, 0, row, o, by[0]), finish_load(a, 1, row, o, by[1]));
+            finish_row(a, row, o, finish_load(a, 0, row, o, by[0]),
+                       finish_load(a, 1, row, o, by[1]));
     }
 }
 
@@ -451,8 +452,7 @@ static __global__ void __launch_bounds__(GLU_THREADS, 2)
         if (r < n_row) glu_pack(to, row + r, y + r * (a.n / 4), a.n, most[r]);
 }
 
-template <uint32_t R>
-static sac_status run_glu(struct cuda_device *d, const struct finish_args *a)
+template <uint32_t R> static sac_status run_glu(struct cuda_device *d, const struct finish_args *a)
 {
     const auto kernel = a->end.epilogue == LINEAR_GLU_SILU ? pack_glu<R, LINEAR_GLU_SILU>
                                                            : pack_glu<R, LINEAR_GLU_GELU>;
@@ -493,11 +493,9 @@ static sac_status run_mixed(struct cuda_device *d, const struct op_linear *op,
         for (uint32_t m = 0; m < 2; m++) {
             const struct weight w = panel_weight(op->part[m].w, first);
             float *const sum = room->sum + m * PANEL * (size_t)rows->n_row;
-            const struct narrow_use use = {.w = &w,
-                                           .end = {.epilogue = LINEAR_STORE,
-                                                   .y = sum,
-                                                   .y_stride = PANEL,
-                                                   .n_out = w.n_out}};
+            const struct narrow_use use = {
+                .w = &w,
+                .end = {.epilogue = LINEAR_STORE, .y = sum, .y_stride = PANEL, .n_out = w.n_out}};
             TRY(narrow_run(d, rows, &use, 1));
             a.sum[m] = sum;
             a.n = w.n_out;
@@ -515,9 +513,8 @@ static sac_status run_narrow(struct cuda_device *d, const struct op_linear *op,
     const uint32_t n = is_glu(op) ? 1 : op->n_part;
     struct narrow_use use[LINEAR_PARTS_MAX];
     for (uint32_t i = 0; i < n; i++)
-        use[i] = (struct narrow_use){.w = op->part[i].w,
-                                     .up = is_glu(op) ? op->part[1].w : NULL,
-                                     .end = end_of(op, i)};
+        use[i] = (struct narrow_use){
+            .w = op->part[i].w, .up = is_glu(op) ? op->part[1].w : NULL, .end = end_of(op, i)};
     return narrow_run(d, rows, use, n);
 }
 
@@ -652,6 +649,5 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
         const struct gather g = gather_of(op, &room);
         TRY(pack(d, &input, &rows, op->kind, &g));
     }
-    return op->kind == ROW_DECODE ? run_narrow(d, op, &rows, &room)
-                                  : run_wide(d, op, &rows, &room);
+    return op->kind == ROW_DECODE ? run_narrow(d, op, &rows, &room) : run_wide(d, op, &rows, &room);
 }

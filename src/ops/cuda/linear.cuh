@@ -37,7 +37,7 @@ struct linear_input {
 #define STRIP_SUMS  256u /* offset of the sums */
 #define STRIP_SCALE 288u /* offset of the scale */
 #define STRIP_BYTES 320u
-#define TILE_ROWS  8u
+#define TILE_ROWS   8u
 
 /* Rows in f16, times a power of two of the row (or strip), so that none overflows and small values
  * keep their bits. */
@@ -73,8 +73,8 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n);
 /* Unpacks n groups of `w` from `begin` on to f16, times the outputs' shrink: out [n * 16,
  * width]. */
-sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
-                         uint32_t begin, uint32_t n);
+sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w, uint32_t begin,
+                         uint32_t n);
 
 /* Sums of prompt rows: f32, or f16 times linear_half_by. */
 struct linear_sums {
@@ -103,8 +103,7 @@ static inline float linear_half_by(uint32_t width)
 /* ---- Packing ---- */
 
 /* Sum and maximum over a block of n_warp warps, in a fixed order; all threads get them. */
-template <uint32_t n_warp>
-static __device__ inline float2 linear_reduce(float sum, float most)
+template <uint32_t n_warp> static __device__ inline float2 linear_reduce(float sum, float most)
 {
     __shared__ float2 part[n_warp];
     for (int i = 16; i > 0; i /= 2) {
@@ -174,7 +173,8 @@ static __device__ inline void linear_pack_some(uint8_t *to, uint32_t stride,
     float scale[STRIPS_TOGETHER], sum[STRIPS_TOGETHER];
 #pragma unroll
     for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
-        const float most = fmaxf(fmaxf(fabsf(v[k].x), fabsf(v[k].y)), fmaxf(fabsf(v[k].z), fabsf(v[k].w)));
+        const float most =
+            fmaxf(fmaxf(fabsf(v[k].x), fabsf(v[k].y)), fmaxf(fabsf(v[k].z), fabsf(v[k].w)));
         scale[k] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
     }
 #pragma unroll
@@ -192,8 +192,7 @@ static __device__ inline void linear_pack_some(uint8_t *to, uint32_t stride,
 #pragma unroll
     for (uint32_t by = 1; by < 4; by *= 2)
 #pragma unroll
-        for (uint32_t k = 0; k < STRIPS_TOGETHER; k++)
-            sum[k] += __shfl_xor_sync(~0u, sum[k], by);
+        for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) sum[k] += __shfl_xor_sync(~0u, sum[k], by);
 #pragma unroll
     for (uint32_t k = 0; k < STRIPS_TOGETHER; k++) {
         if (k >= n || t > 0) continue;
@@ -201,7 +200,8 @@ static __device__ inline void linear_pack_some(uint8_t *to, uint32_t stride,
         __half *const sums = reinterpret_cast<__half *>(to + k * stride + STRIP_SUMS + 8 * block);
         sums[s] = high;
         sums[2 + s] = __float2half_rn(sum[k] - __half2float(high));
-        if (lane == 0) *reinterpret_cast<float *>(to + k * stride + STRIP_SCALE) = linear_inverse(scale[k]);
+        if (lane == 0)
+            *reinterpret_cast<float *>(to + k * stride + STRIP_SCALE) = linear_inverse(scale[k]);
     }
 }
 
@@ -260,7 +260,8 @@ static __device__ inline float linear_squares(const struct linear_input &a, uint
     float square = 0;
 #pragma unroll 4
     for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS)
-        square = linear_add_square(a.wide ? linear_load4<true>(x, i, a.n_in) : linear_load4<false>(x, i, a.n_in), square);
+        square = linear_add_square(
+            a.wide ? linear_load4<true>(x, i, a.n_in) : linear_load4<false>(x, i, a.n_in), square);
     return square;
 }
 

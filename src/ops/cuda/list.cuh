@@ -103,8 +103,7 @@ static __device__ void list_make(struct attn_list *out, const struct list_room &
 /* Finishes the list; one thread. Any reason but PLAN_SPARSE makes it dense: one range with
  * everything. */
 static __device__ inline void list_close(struct attn_list *out, const struct list_room &to,
-                                         enum plan_reason why, uint32_t n_page,
-                                         uint32_t tile_pages)
+                                         enum plan_reason why, uint32_t n_page, uint32_t tile_pages)
 {
     if (why != PLAN_SPARSE) {
         to.range[0] = {0, n_page + tile_pages};

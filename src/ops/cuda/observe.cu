@@ -11,8 +11,8 @@
 #include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 
-#define THREADS 256u
-#define WARPS   (THREADS / 32)
+#define THREADS   256u
+#define WARPS     (THREADS / 32)
 #define PAIRS     8u  /* (head, row) pairs of a warp at a time */
 #define GRID_STEP 64u /* pages */
 
@@ -131,7 +131,8 @@ static __global__ void __launch_bounds__(THREADS) observe_merge(const struct op_
     const uint32_t pair = blockIdx.x, n = page_count(op) + 1;
     if (pair >= op.n_row * op.rows.group) return;
     struct exp_sum all = exp_sum_none();
-    for (uint32_t p = threadIdx.x; p < n; p += THREADS) all = exp_sum_add(all, *top_of(op, pair, p));
+    for (uint32_t p = threadIdx.x; p < n; p += THREADS)
+        all = exp_sum_add(all, *top_of(op, pair, p));
     all = block_exp_sum(all, room);
     if (threadIdx.x > 0) return;
     if (!isfinite(all.sum)) atomicOr(&op.result->n_bad, 1u);

@@ -14,20 +14,20 @@
 #include "ops/cuda/list.cuh"
 #include "ops/cuda/trace.cuh"
 
-#define THREADS    256u
-#define WARPS      (THREADS / 32)
+#define THREADS      256u
+#define WARPS        (THREADS / 32)
 #define BEST_THREADS 1024u /* threads of a head's choice */
-#define BLOCK      OP_TRACE_BLOCK
-#define PAGES      (BLOCK / PAGE_TOK)
+#define BLOCK        OP_TRACE_BLOCK
+#define PAGES        (BLOCK / PAGE_TOK)
 #define SHARE_ONE    0x1p40f /* probabilities in fixed point */
 
 struct pooled_call {
     struct trace_call c;
     struct page_geom geom;
-    uint32_t n_row;     /* rows whose attention was computed */
-    uint32_t n_block;   /* blocks up to the last tile */
-    float *key;         /* [KV heads][n_block][head_dim] means */
-    float *query;       /* [n_head][n_tile + 1][head_dim] means; the last one of the n_row rows */
+    uint32_t n_row;   /* rows whose attention was computed */
+    uint32_t n_block; /* blocks up to the last tile */
+    float *key;       /* [KV heads][n_block][head_dim] means */
+    float *query;     /* [n_head][n_tile + 1][head_dim] means; the last one of the n_row rows */
     float *share; /* [n_head][n_tile + 1][n_block] probabilities; later 1 for blocks that are read,
                      else 0 */
     float *by;    /* [n_head][kinds][n_block] sums of lines; later 1 or 0 likewise */
@@ -77,8 +77,7 @@ static __global__ void __launch_bounds__(THREADS) pooled_keys_kernel(const struc
     for (uint32_t page = block * PAGES; page * PAGE_TOK < end; page++) {
         const uint32_t n = min(end - page * PAGE_TOK, PAGE_TOK);
         if (n < PAGE_TOK) {
-            const uint16_t *own =
-                (const uint16_t *)(pages.own + kv_head * p.geom.tail_bytes) + c;
+            const uint16_t *own = (const uint16_t *)(pages.own + kv_head * p.geom.tail_bytes) + c;
             for (uint32_t t = 0; t < n; t++) sum += choose_half(own[t * d], p.geom.type_k);
             continue;
         }
@@ -265,7 +264,10 @@ struct pooled_marks {
         const uint32_t b = page / PAGES;
         return b == 0 || column[b] > 0 || slash[own - b] > 0 || (share && share[b] > 0) ? ~0u : 0;
     }
-    __device__ float logw(uint32_t, uint32_t) const { return 0; }
+    __device__ float logw(uint32_t, uint32_t) const
+    {
+        return 0;
+    }
 };
 
 static __global__ void __launch_bounds__(THREADS) pooled_list_kernel(const struct pooled_call p)
@@ -311,12 +313,12 @@ sac_status trace_pooled(struct cuda_device *d, const struct trace_call *c,
     p.by = p.share + (size_t)n_head * (n_tile + 1) * p.n_block;
     p.is_dense = (uint32_t *)(p.by + (size_t)n_head * TRACE_KINDS * p.n_block);
     p.budget = p.is_dense + n_head;
-    TRY(queue_launch(d, "mean keys of blocks", pooled_keys_kernel,
-                     dim3(p.n_block, geom->n_kv_head), THREADS, 0, p));
+    TRY(queue_launch(d, "mean keys of blocks", pooled_keys_kernel, dim3(p.n_block, geom->n_kv_head),
+                     THREADS, 0, p));
     TRY(queue_launch(d, "mean queries of tiles", pooled_queries_kernel, dim3(n_head, n_tile + 1),
                      THREADS, 0, p));
-    TRY(queue_launch(d, "pooled scores", pooled_shares_kernel, dim3(n_head, n_tile + 1), THREADS,
-                     0, p));
+    TRY(queue_launch(d, "pooled scores", pooled_shares_kernel, dim3(n_head, n_tile + 1), THREADS, 0,
+                     p));
     TRY(queue_launch(d, "budgets of lines", pooled_budgets_kernel, dim3(TRACE_KINDS, n_head),
                      BEST_THREADS, 0, p));
     TRY(queue_launch(d, "blocks by lines or pools", pooled_choose_kernel, dim3(n_head),

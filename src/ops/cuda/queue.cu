@@ -168,7 +168,8 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
  * of a kernel, as a captured launch is checked against the latest value. All kernels ask for the
  * same carveout, so that no SM has to drain to be divided anew. The driver refuses too large a sum
  * of static and dynamic shared memory, but not for a GPU that is imitated. */
-static cudaError_t set_shared(const struct cuda_device *d, const struct queue_command *c, size_t bytes)
+static cudaError_t set_shared(const struct cuda_device *d, const struct queue_command *c,
+                              size_t bytes)
 {
     struct cudaFuncAttributes own;
     cudaError_t code =
@@ -207,8 +208,8 @@ static sac_status allow_series(struct cuda_device *d)
 
 /* On compute capability 9.0 a kernel that follows a kernel may start while that one ends
  * (kernel_begin). A kernel after a copy waits for it. */
-static cudaError_t issue_kernel(struct cuda_device *d, const struct queue_command *c,
-                                void **args, bool behind_kernel)
+static cudaError_t issue_kernel(struct cuda_device *d, const struct queue_command *c, void **args,
+                                bool behind_kernel)
 {
     cudaLaunchAttribute early;
     cudaLaunchConfig_t config = {};

@@ -31,8 +31,7 @@ struct queue_command *queue_add(struct cuda_device *d);
 /* Reserves room for an argument of the command, with the same result. */
 void *queue_add_arg(struct cuda_device *d, struct queue_command *c, size_t bytes);
 
-template <typename P>
-static bool queue_put(struct cuda_device *d, struct queue_command *c, P value)
+template <typename P> static bool queue_put(struct cuda_device *d, struct queue_command *c, P value)
 {
     __builtin_clear_padding(&value); /* series are compared bytewise */
     void *to = queue_add_arg(d, c, sizeof value);

@@ -169,8 +169,8 @@ static __device__ bool open_heads(const struct op_lane_recall &op, const struct 
 static __device__ float find_hot(float *out_mean, const struct op_moments &m, double n, double a)
 {
     const double mean = m.s[0] / n, m2 = m.s[1] - n * mean * mean;
-    const double m4 = m.s[3] - 4 * mean * m.s[2] + 6 * mean * mean * m.s[1] -
-                      3 * n * mean * mean * mean * mean;
+    const double m4 =
+        m.s[3] - 4 * mean * m.s[2] + 6 * mean * mean * m.s[1] - 3 * n * mean * mean * mean * mean;
     const bool flat = !(m2 > 1e-12 * m.s[1]) || !(m4 > 0);
     *out_mean = (float)mean;
     return flat ? INFINITY : (float)(a * mean * m2 * m2 / m4);
@@ -236,7 +236,8 @@ static __device__ inline uint32_t above_word(float ver, float sla, float least_v
 static __device__ void find_words(uint32_t cand[WORDS], const struct op_lane_recall &op,
                                   const struct op_recall_table &t, uint32_t table, uint32_t first)
 {
-    const float *ver = row_of(op.of, table, false, op.pos), *sla = row_of(op.of, table, true, op.pos);
+    const float *ver = row_of(op.of, table, false, op.pos),
+                *sla = row_of(op.of, table, true, op.pos);
     const uint32_t n_word = op.pos / PAGE_TOK + 1, lane = threadIdx.x % 32;
     uint32_t hot[WORDS + 2], above[WORDS + 2]; /* with one word before and one after */
 #pragma unroll
@@ -531,8 +532,8 @@ static sac_status launch_scores(struct cuda_device *d, const struct recall_launc
 {
     const uint32_t most = choose_reach(l.n_page) * PAGE_TOK / FEW + 1;
     const dim3 grid(most < SPREAD ? most : SPREAD, l.n_table, l.n);
-    TRY(queue_launch(d, "lists of candidates", list_kernel, dim3(l.n_table, l.n), THREADS, 0, l.list,
-                     widens));
+    TRY(queue_launch(d, "lists of candidates", list_kernel, dim3(l.n_table, l.n), THREADS, 0,
+                     l.list, widens));
     return queue_launch(d, "scores of candidates", score_kernel, grid, FEW, 0, l.geom, l.lines,
                         l.list, widens);
 }
@@ -553,7 +554,8 @@ sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *
     TRY(queue_launch(d, "candidates", find_kernel, dim3(n_part, l.n_table, n), FEW, 0, list));
     TRY(launch_scores(d, l, false));
     if (guard) TRY(launch_scores(d, l, true));
-    return queue_launch(d, "the best candidates", best_kernel, dim3(l.n_table, n), THREADS, 0, list);
+    return queue_launch(d, "the best candidates", best_kernel, dim3(l.n_table, n), THREADS, 0,
+                        list);
 }
 
 /* ---- Initial tables, after a prompt ---- */

@@ -118,8 +118,7 @@ template <int F, int D> struct survey_ring {
     static constexpr uint32_t code = keys + n * tile;
     static constexpr uint32_t set = code + 4 * 2 * codes;
     static constexpr uint32_t limit = set + SURVEY_SLOTS * (uint32_t)sizeof(struct survey_set);
-    static constexpr uint32_t full =
-        limit + (SURVEY_PERIOD + PAGE_TOK) * (uint32_t)sizeof(int32_t);
+    static constexpr uint32_t full = limit + (SURVEY_PERIOD + PAGE_TOK) * (uint32_t)sizeof(int32_t);
     static constexpr uint32_t free = full + n * 8;
     static constexpr uint32_t bytes = free + n * 8;
     static_assert(full % 8 == 0 && tile % 1024 == 0 && codes % 16 == 0, "barriers, panels, copies");

@@ -182,8 +182,7 @@ static __device__ __forceinline__ void box_unit(const struct box_block &b,
         for (uint32_t r = 0; r < ROWS * 2; r++) {
             const uint32_t i = first + r * 8 + lane / 4;
             const struct box_place at = box_place_of(op, i);
-            if (i < n)
-                out[at.second * to.box_out + at.page] = sum[k / 2][r / 2][r % 2 * 2 + k % 2];
+            if (i < n) out[at.second * to.box_out + at.page] = sum[k / 2][r / 2][r % 2 * 2 + k % 2];
         }
     }
 }

@@ -24,12 +24,12 @@
 
 #include <float.h>
 
-#define WARPS  4u
+#define WARPS     4u
 #define LANES_MAX 4u /* lanes of a block, at most */
 #define BUSY      4u /* resident blocks of a multiprocessor */
 #define STAGES    4u /* pages of a warp's ring */
-#define SPREAD 256u
-#define EACH   CHOOSE_TOKENS
+#define SPREAD    256u
+#define EACH      CHOOSE_TOKENS
 
 /* ---- Pieces ---- */
 

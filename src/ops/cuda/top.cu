@@ -45,7 +45,8 @@ static __device__ inline top_key next_key(const top_key key[n], top_key last, to
     return block_max(best, room);
 }
 
-static __global__ void __launch_bounds__(THREADS) top_kernel(const struct op_top op, uint32_t *tally)
+static __global__ void __launch_bounds__(THREADS)
+    top_kernel(const struct op_top op, uint32_t *tally)
 {
     kernel_begin();
     __shared__ top_key room[THREADS / 32];

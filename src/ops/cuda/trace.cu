@@ -15,12 +15,12 @@
 #include "ops/cuda/list.cuh"
 #include "ops/cuda/trace.cuh"
 
-#define WARPS      8u
-#define THREADS    (WARPS * 32)
+#define WARPS        8u
+#define THREADS      (WARPS * 32)
 #define BEST_THREADS 1024u /* of trace_best_kernel */
 #define ROWS         64u   /* rows of a block, whose queries are in shared memory */
 #define HELD_BATCH   8u    /* rows of a thread in flight */
-#define SPAN_PAGES (OP_TRACE_SPAN / PAGE_TOK)
+#define SPAN_PAGES   (OP_TRACE_SPAN / PAGE_TOK)
 
 /* ---- Attention of rows ---- */
 
@@ -160,19 +160,20 @@ __global__ void __launch_bounds__(THREADS)
     const struct trace_place p = trace_place_of(c, rows);
     uint8_t *const query = kernel_shared();
     pack_queries<F, D>(query, c, rows, p);
-    see_pages<F, D>(
-        smem_address(query), c, rows, p,
-        [&](uint32_t r, uint32_t first, const float(&x)[2 * N], uint32_t seen) {
-            if (r >= p.n_row) return;
-            const float lse = c.lse[(size_t)p.head * c.n_row16 + p.row0 + r];
-            uint16_t *to = trace_weight(c, p.head, rows.n, p.row0 + r) + first + threadIdx.x % 4 * 2;
+    see_pages<F, D>(smem_address(query), c, rows, p,
+                    [&](uint32_t r, uint32_t first, const float(&x)[2 * N], uint32_t seen) {
+                        if (r >= p.n_row) return;
+                        const float lse = c.lse[(size_t)p.head * c.n_row16 + p.row0 + r];
+                        uint16_t *to = trace_weight(c, p.head, rows.n, p.row0 + r) + first +
+                                       threadIdx.x % 4 * 2;
 #pragma unroll
-            for (int n = 0; n < N; n++) {
-                const float a = seen >> 2 * n & 1 ? exp2_fast(x[2 * n] - lse) : 0.0f;
-                const float b = seen >> (2 * n + 1) & 1 ? exp2_fast(x[2 * n + 1] - lse) : 0.0f;
-                *(uint32_t *)(to + n * 8) = half_pack<HALF_BF16>(a, b);
-            }
-        });
+                        for (int n = 0; n < N; n++) {
+                            const float a = seen >> 2 * n & 1 ? exp2_fast(x[2 * n] - lse) : 0.0f;
+                            const float b =
+                                seen >> (2 * n + 1) & 1 ? exp2_fast(x[2 * n + 1] - lse) : 0.0f;
+                            *(uint32_t *)(to + n * 8) = half_pack<HALF_BF16>(a, b);
+                        }
+                    });
 }
 
 /* ---- Sums along lines ---- */
@@ -298,7 +299,10 @@ struct trace_marks {
         }
         return column[page] | slash_word(slash, n_word, n_page - page, tile_pages);
     }
-    __device__ float logw(uint32_t, uint32_t) const { return 0; }
+    __device__ float logw(uint32_t, uint32_t) const
+    {
+        return 0;
+    }
 
   private:
     static __device__ uint32_t bits_of(uint32_t page, uint32_t begin, uint32_t end)

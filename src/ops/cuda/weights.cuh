@@ -65,8 +65,8 @@ static __device__ inline uint32_t iq4_levels(uint32_t codes)
 {
     const uint32_t table[4] = {0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u};
     const uint32_t low = codes & 0x07070707u;
-    const uint32_t select = (low & 0x7u) | (low >> 4 & 0x70u) | (low >> 8 & 0x700u) |
-                            (low >> 12 & 0x7000u);
+    const uint32_t select =
+        (low & 0x7u) | (low >> 4 & 0x70u) | (low >> 8 & 0x700u) | (low >> 12 & 0x7000u);
     const uint32_t upper = (codes >> 3 & 0x01010101u) * 0xffu;
     return (__byte_perm(table[0], table[1], select) & ~upper) |
            (__byte_perm(table[2], table[3], select) & upper);
@@ -135,10 +135,9 @@ struct block_scale {
 };
 
 template <int type>
-static __device__ inline struct block_scale load_scale(const uint8_t *chunk,
-                                                       const struct chunk_scale &k, uint32_t b,
-                                                       uint32_t g, uint32_t s,
-                                                       const struct pair_shrink &shrink)
+static __device__ inline struct block_scale
+load_scale(const uint8_t *chunk, const struct chunk_scale &k, uint32_t b, uint32_t g, uint32_t s,
+           const struct pair_shrink &shrink)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     struct block_scale out = {k.d, k.m};
@@ -192,8 +191,8 @@ static __device__ inline void unpack_floats(block_w *out, const uint8_t *at, uin
         }
         for (uint32_t r = 0; r < 2; r++)
             for (uint32_t p = 0; p < 2; p++)
-                out->w[r][s][p] = __floats2half2_rn(w[r][2 * p] * shrink[r],
-                                                    w[r][2 * p + 1] * shrink[r]);
+                out->w[r][s][p] =
+                    __floats2half2_rn(w[r][2 * p] * shrink[r], w[r][2 * p + 1] * shrink[r]);
     }
 }
 
@@ -263,7 +262,8 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
         const struct block_codes codes = load_codes<type>(place, i, g, t);
 #pragma unroll
         for (uint32_t s = 0; s < 2; s++) {
-            const struct block_scale v = load_scale<type>(place.chunk, k, place.b + i, g, s, shrink);
+            const struct block_scale v =
+                load_scale<type>(place.chunk, k, place.b + i, g, s, shrink);
             to_halves(out.w[0][s], codes.of[0][s], code_offset<type>());
             to_halves(out.w[1][s], codes.of[1][s], code_offset<type>());
             const __half2 scale[2] = {__low2half2(v.scale), __high2half2(v.scale)};
@@ -271,9 +271,8 @@ static __device__ inline block_w unpack_block(const struct block_place &place, u
 #pragma unroll
             for (uint32_t r = 0; r < 2; r++)
                 for (uint32_t p = 0; p < 2; p++)
-                    out.w[r][s][p] = layout_has_min(l)
-                                         ? __hfma2(out.w[r][s][p], scale[r], more[r])
-                                         : __hmul2(out.w[r][s][p], scale[r]);
+                    out.w[r][s][p] = layout_has_min(l) ? __hfma2(out.w[r][s][p], scale[r], more[r])
+                                                       : __hmul2(out.w[r][s][p], scale[r]);
         }
         return out;
     }
@@ -346,7 +345,8 @@ static __device__ inline float2 pair_floats(__half2 v, float by)
 /* The factor of the sums of a block's codes, or with layout_halves of step s alone, for outputs 2g
  * and 2g + 1. */
 template <int type>
-static __device__ inline float2 load_factor(const uint8_t *chunk, uint32_t b, uint32_t g, uint32_t s)
+static __device__ inline float2 load_factor(const uint8_t *chunk, uint32_t b, uint32_t g,
+                                            uint32_t s)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     if constexpr (l.scale == SCALE_D) {
@@ -373,7 +373,8 @@ struct block_common {
 };
 
 template <int type>
-static __device__ inline struct block_common load_common(const uint8_t *chunk, uint32_t b, uint32_t g)
+static __device__ inline struct block_common load_common(const uint8_t *chunk, uint32_t b,
+                                                         uint32_t g)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     if constexpr (l.scale == SCALE_D || l.scale == SCALE_DM) {
