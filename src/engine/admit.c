@@ -1,22 +1,25 @@
-/* admit.c: one queue of the sequences that have a decode row next. Those at its front decode
- * whose working sets fit into the frames together, none overtakes another, and who has had a turn
- * goes to the back when others wait: so each gets its turn.
+/* admit.c: one queue of the sequences whose next row is a decode row. The sequences at its front
+ * decode, as many as have working sets that fit into the frames together. No sequence overtakes
+ * another, and a sequence that has decoded for a whole turn goes to the back if others wait, so
+ * each gets its turn.
  *
- * A working set are the pages that were used in a sequence's last WINDOW steps; a page that several
- * of them use counts once. Of one that has not decoded as long it is foretold: as large as it was
- * before it waited, or the share of its pages that the sets of other sequences of its method have,
- * or all of them. Who comes must leave an eighth of the frames free, so that sets may grow.
+ * The working set of a sequence is the pages that its last WINDOW steps used; a page shared by
+ * several sequences counts once. The working set of a sequence that has decoded for fewer steps is
+ * predicted: its size before the sequence had to wait or, if there is none, the average share of
+ * their pages that sequences of the same method have in their sets (at first, all pages). A
+ * sequence that joins must leave an eighth of the frames free, so that sets can grow.
  *
- * Weights are read once for all rows of a step, so where those are most of the work, more rows than
- * fit are worth their fetches. Whether they are is tried: while somebody waits, one more is let in
- * or one fewer, for 32 steps, and what yields more rows in a second is kept. The frames are the
- * least room.
+ * The weights are read once for all rows of a step. Where they are most of the work, decoding more
+ * sequences than fit is worth the extra page fetches. Whether it is worth it is found by trial:
+ * while a sequence waits, one more is admitted, or one fewer, for 32 steps, and the change is kept
+ * if it yields more rows per second. The limit never falls below the number of frames.
  *
- * With a target for the time between tokens, and more than one step of a hundred that takes longer,
- * nobody comes until fewer decode; prompt rows beside them are pace.c's.
+ * With a target for the time between tokens, if more than one of a hundred steps exceeds it, the
+ * number of decoding sequences is limited to one fewer than now; it rises again when the steps
+ * leave time for another row. pace.c decides how many prompt rows run beside them.
  *
- * Invariants: the first of the queue is never held; behind one that is held all are; a sequence
- * outside of the queue is not held. Nothing here allocates. */
+ * Invariants: the first sequence of the queue is never held; if one is held, so are all behind it;
+ * a sequence outside the queue is not held. Nothing here allocates. */
 #include "engine/admit.h"
 
 #include "engine/engine.h"

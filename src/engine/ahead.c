@@ -1,7 +1,7 @@
 /* ahead.c: see the header.
  *
- * Invariant: what is described changes nothing of the engine but its counters of time, and what is
- * made anew in each step before it is read (the reading, rows' logits as they come down). */
+ * Invariant: describing a step changes nothing in the engine except its timers and data that every
+ * step writes before reading (the reading, the logits copied from the device). */
 #include "engine/ahead.h"
 
 #include "engine/engine.h"

@@ -1,16 +1,19 @@
-/* attend.c: the attention stage of a layer, a fixed row of steps over one reading.
+/* attend.c: the attention stage of a layer, a fixed sequence of steps over one reading.
  *
- * Keys and values take this way: `write` puts them, 16 bit, into the tail of the sequence and into
- * `own` for the pages that a chunk begins; `seal` codes full pages into the pool; `bring` fetches
- * for a device what prompt rows may look at; `choose` says what is read; `resolve` where that lies;
- * `read` attends to sealed pages and, for a row's own page, to the 16-bit form; `correct` adds what
- * stands for the rest; `keep` makes the last unfilled page the tail.
+ * Keys and values pass through it as follows: `write` stores them in 16 bits in the tail of the
+ * sequence and, for pages that a chunk begins, in `own`; `seal` encodes full pages into the pool;
+ * `bring` copies to a device what prompt rows can see; `choose` determines what each row reads;
+ * `resolve` finds the memory that holds it; `read` computes attention over sealed pages and over
+ * the 16-bit form of each row's own page; `correct` adds a method's estimate of the unread pages;
+ * `keep` makes the last unfilled page the tail.
  *
  * Invariants:
- *  1. A reading is made here for each layer and gone with it. Its runs and lanes are set up before
- *     any step looks at them, so nothing of another layer can be left in them.
- *  2. Whoever asks what was read (attention, counters, proofs, recorder) asks the reading.
- * Not here: which rows are computed (sched.c), and what a method wants (decode.c, prefill.c). */
+ *  1. A reading is created here for each layer and discarded after it. Its runs and lanes are set
+ *     up before any step uses them, so nothing of another layer can be left in them.
+ *  2. Everything that depends on what was read (attention, counters, proofs, recorder) takes it
+ *     from the reading.
+ *
+ * Not here: which rows are computed (sched.c), and what a method selects (decode.c, prefill.c). */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

@@ -1,7 +1,8 @@
-/* attend_choose.c: asks who chooses what the rows read: decode methods for decode rows, prefill
- * methods for prompt rows, and eviction for what is left of sequences that have dropped pages.
+/* attend_choose.c: determines what each row reads. Decode methods select for decode rows, prefill
+ * methods for prompt rows; for sequences that have dropped pages, eviction lists the pages that are
+ * left.
  *
- * A layer with a window of its own reads little already: nobody is asked there, and its pages are
+ * A layer with a sliding window reads little already: no method is called there, and its pages are
  * never dropped. */
 #include "engine/attend.h"
 

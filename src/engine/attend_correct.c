@@ -1,6 +1,6 @@
-/* attend_correct.c: what a decode row does not read may be guessed: one more entry of the softmax
- * for each query head, with a weight and a value that the method has put in the reading. It is
- * merged into the output that attention has made of what was read. */
+/* attend_correct.c: adds a method's estimate of what a decode row did not read: one more entry of
+ * the softmax per query head, whose weight and value the method has stored in the reading. It is
+ * merged into the attention output. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

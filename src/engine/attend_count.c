@@ -1,5 +1,5 @@
-/* attend_count.c: the counters of a layer: how much its reading makes each run read, and what came
- * of the choices. */
+/* attend_count.c: the counters of a layer: how much each run reads, and the outcome of each
+ * selection. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

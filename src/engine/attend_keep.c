@@ -1,6 +1,6 @@
-/* attend_keep.c: the last step of attention: what later steps need of this layer. The page that a
- * chunk leaves unfilled becomes the sequence's tail, and the queries of the last rows become past.
- */
+/* attend_keep.c: the last step of attention keeps what later steps need of this layer. The page
+ * that a chunk leaves unfilled becomes the sequence's tail, and the queries of the last rows go to
+ * past.c. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

@@ -1,8 +1,9 @@
-/* attend_read.c: attention itself: one call of the op for all rows of the batch, which reads what
- * the reading names and, of each row's own page, the tokens up to the row.
+/* attend_read.c: attention itself: one call of the operation for all rows of the batch. It reads
+ * the pages named by the reading and, in each row's own page, the tokens up to the row.
  *
- * A run that reads more than the memory above a disk holds is computed alone, and its pages come
- * and go while it is: the op takes them in parts that depend on the run alone. */
+ * If a run reads more pages than the memory above the disk holds, it is computed alone, and its
+ * pages are fetched and released during the computation. The operation splits such a run into parts
+ * that depend only on the run. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

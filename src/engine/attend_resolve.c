@@ -1,12 +1,13 @@
-/* attend_resolve.c: a reading names pages by id; here is said in which frames their bytes lie. A
- * kernel looks a page's frame up in the pool's table, and nobody computes a place from an id.
+/* attend_resolve.c: a reading names pages by id; this step finds the frames that hold their bytes.
+ * Kernels look a page's frame up in the pool's table and never compute an address from an id.
  *
- * Without a tier below the pool all pages are in memory. With one, the pages that runs read are
- * brought there and held while attention reads them: of as many runs as fit together, for a run's
- * result does not depend on which others are computed with it. A run that does not fit alone
- * streams (attend_read.c). A run whose pages cannot be had loses its sequence and nobody else's.
- * While attention computes, pages that the next layer will probably ask for are on their way: those
- * that it read in the last step, and those that this layer has begun to read. */
+ * Without a tier below the pool, all pages are in memory. With one, the pages that runs read are
+ * fetched and held while attention reads them. Runs are taken in groups that fit together, which
+ * does not change results because a run's result does not depend on the other runs. A run that does
+ * not fit alone is streamed (attend_read.c). If a run's pages cannot be fetched, only its own
+ * sequence fails. While attention computes, pages that the next layer will probably need are
+ * prefetched: those that it read in the previous step, and those that correspond to this layer's
+ * selection. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

@@ -1,9 +1,9 @@
-/* attend_seal.c: pages that the batch has filled go into the pool in sealed form, and methods note
- * what they want to know of them (side.c). From here on these pages never change; a tier below the
- * pool begins to copy them, a depot has its copy at once.
+/* attend_seal.c: pages that the batch has filled are sealed into the pool, and methods compute
+ * their side data (side.c). Sealed pages never change. A tier below the pool begins to copy them to
+ * disk; a depot copies them immediately.
  *
- * A run for whose pages there is no frame, because none of the others could be copied, loses its
- * sequence and nobody else's. */
+ * If no frame can be freed for a run's pages because no other page could be copied to disk, only
+ * that run's sequence fails. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

@@ -1,5 +1,6 @@
-/* attend_write.c: the first step of attention: new keys and values go, 16 bit, where the rows' own
- * pages are: the tail that the sequence has, and behind it pages that the chunk begins. */
+/* attend_write.c: the first step of attention stores the new keys and values, in 16 bits, in the
+ * rows' own pages: first the tail that the sequence already has, then the pages that the chunk
+ * begins. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"

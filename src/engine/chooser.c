@@ -1,10 +1,10 @@
 /* chooser.c: see the header.
  *
  * Invariants:
- *  1. State is zero for a new sequence and after a change of methods, copied by a fork, and cut by
- *     the method's own hook or, without one, zeroed.
- *  2. A sequence that has lost pages stays with the decode method that has dropped them, or, where
- * it has lost them by joining, with methods that drop none. */
+ *  1. The state is zero for a new sequence and after a change of methods. A fork copies it; a cut
+ *     calls the method's own hook or, without one, zeroes it.
+ *  2. A sequence from which a decode method has dropped pages stays with that method. A sequence
+ *     that has lost pages by joining stays with methods that drop none. */
 #include "engine/chooser.h"
 
 #include "engine/engine.h"

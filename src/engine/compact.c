@@ -1,10 +1,10 @@
 /* compact.c: see the header.
  *
  * Invariants:
- *  1. Pages of a layer are gone for all its KV heads or for none (compose.c drops them so, state.c
- *     refuses others), so one list of places does for all heads.
- *  2. Pages are gone before the first row behind them is computed. So the place of a page among
- *     those that are there never changes, and methods can keep what they know of it. */
+ *  1. A page of a layer is gone for all its KV heads or for none: compose.c drops pages this way,
+ *     and state.c refuses anything else. One list of page indices therefore serves all heads.
+ *  2. Pages are dropped before the first row behind them is computed. The index of a page among
+ *     those that are left therefore never changes, and what methods know about it stays valid. */
 #include "engine/compact.h"
 
 #include "engine/engine.h"

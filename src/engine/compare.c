@@ -1,6 +1,7 @@
-/* compare.c: how far the values of a sequence are from those of another that holds the same tokens:
- * what it cost that documents were computed apart. Values alone: keys of joined documents are
- * rotated at other positions, and their distance would say nothing. Reads pages, changes none. */
+/* compare.c: the distance between the values of two sequences that hold the same tokens: what
+ * computing documents separately has changed. Only values are compared, because the keys of joined
+ * documents are rotated at other positions, so their distance would be meaningless. Pages are read
+ * and never changed. */
 #include "base/mem.h"
 #include "engine/engine.h"
 

@@ -1,12 +1,12 @@
-/* compose.c: documents that were computed alone become one sequence: the public call. A composer
- * (methods/context.h) says where they stand, what stays and what is computed again; here documents
- * are checked and joined, the composer is asked, pages that do not stay are given back, and it is
- * counted what came of it. What is computed again is refresh.c's.
+/* compose.c: joins documents that were computed separately into one sequence: the public call. A
+ * composer (methods/context.h) determines their positions, which pages are kept and which tokens
+ * are recomputed. Here documents are checked and joined, the composer is called, dropped pages are
+ * freed, and the result is counted. refresh.c recomputes.
  *
  * Invariants:
- *  1. Documents are sequences like others and are not changed: the new one shares their pages, and
- *     what is computed again goes to pages of its own.
- *  2. A sequence that could not be made is removed. */
+ *  1. Documents are sequences like others and are not changed: the new sequence shares their pages,
+ *     and recomputed tokens go to pages of its own.
+ *  2. If joining fails, the new sequence is removed. */
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/mass.h"

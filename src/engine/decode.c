@@ -1,22 +1,25 @@
-/* decode.c: asks the decode methods and turns their masks into the lists that the attention op
- * reads.
+/* decode.c: runs the decode methods and turns their masks into the lists that the attention
+ * operation reads.
  *
- * Where lanes are as many as workers or more, each worker takes lane after lane from the choice to
- * the list, and fetches the tokens that it has listed; where a method joins the heads of a row, row
- * after row. Where they are fewer, the lanes of a method are asked together, and the slots of the
- * choice cut the context into pieces for all workers. Then the others would attend to what one has
- * fetched into a cache of its own, so nobody fetches before attention does. So it is with those
- * that are left when all workers have had as many, if they are few and long: else most workers
- * would wait for the last lanes. Where pages come from a disk and each worker would have one lane,
- * all lists would end at the same time, and the disk have nothing to do until then: lanes that are
- * long are asked a few at a time.
+ * Work is divided in one of three ways:
+ *  - With at least as many lanes as workers, each worker takes whole lanes, from the selection to
+ *    the list, and prefetches the tokens it has listed. If a method joins the heads of a row, the
+ *    unit is a row.
+ *  - With fewer lanes, all lanes of a method are selected together, and the slots of the selection
+ *    cut the context into pieces for all workers. Nothing is prefetched, because the data would
+ *    land in one worker's cache and be read by others. The same is done for the lanes left over
+ *    when every worker has had the same number, if they are few and long: otherwise most workers
+ *    would wait for the last lanes.
+ *  - If pages come from a disk and each worker would have one lane, all lists would be finished at
+ *    the same time, and the disk would be idle until then. Long lanes are therefore selected a few
+ *    at a time.
  *
  * Invariants:
- *  1. A lane's choice depends on the sequence alone: lanes write their own state, mask and answer,
- *     and what they have in common (lists, counters) is made from those in lane order afterwards.
- *  2. Where everything is to be read, the run has no list at all, or one of all pages: the bits of
- *     dense attention either way (attn.c).
- *  3. Where pages were given back (evict.c, compact.c), "everything" is what is left: list_lane. */
+ *  1. A lane's selection depends only on its sequence: lanes write their own state, mask and
+ *     result, and what they share (lists, counters) is built from those afterwards, in lane order.
+ *  2. If everything is to be read, the run has no list, or one list of all pages: either gives the
+ *     bits of dense attention (attn.c).
+ *  3. If pages were freed (evict.c, compact.c), "everything" means what is left: list_lane. */
 #include "engine/decode.h"
 
 #include "base/minmax.h"

@@ -1,18 +1,19 @@
-/* decode_device.c: decode methods where a device chooses and attends. Lists are made there and read
- * there; the program puts the slots of a choice (ops/lanes.h) into the queue and never waits, so it
- * does not know what came of them before the step is over.
+/* decode_device.c: decode methods on a device, which both selects and attends. The lists are made
+ * and read on the device. The host enqueues the slots of a selection (ops/lanes.h) and never waits
+ * for them, so it learns their outcome only after the step.
  *
  * Invariants:
- *  1. Of a layer that methods are asked in, every lane of a decode row has a count, asked or not;
- *     it comes down with the logits, and is added to the counters behind the same wait.
- *  2. A run all of whose lanes the program knows to be dense has no lists: the bits and the
- *     launches of dense attention. A layer all of whose runs are so costs the device nothing, and
- *     its counts are known here.
- *  3. A row of a sequence that lacks pages, as one joined of documents may, reads by a list that is
- *     made here: all pages that are left. No method chooses for it; where one has dropped them,
- * what is left is marked, as other lanes of the row may read less.
+ *  1. In a layer that has methods, every lane of a decode row has a count, whether a method was
+ *     called for it or not. The counts are copied back with the logits and added to the counters
+ *     after the same wait.
+ *  2. A run whose lanes are all known on the host to be dense has no lists: it has the bits and the
+ *     launches of dense attention. A layer with only such runs costs the device nothing, and its
+ *     counts are known on the host.
+ *  3. A row of a sequence that lacks pages, for example one joined of documents, reads by a list
+ *     made here: all pages that are left. No method selects for it. If a method has dropped the
+ *     pages, what is left is marked, because other lanes of the row may read less.
  *
- * Not here: methods of the host, and how those choose that evict (decode_votes.c). */
+ * Not here: methods that run on the host, and selection by methods that evict (decode_votes.c). */
 #include "engine/decode.h"
 #include "engine/engine.h"
 #include "engine/lane.h"

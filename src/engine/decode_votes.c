@@ -1,13 +1,13 @@
-/* decode_votes.c: decode methods that drop tokens by votes, where a device computes. Once behind a
- * prompt the device sums up what its last rows look at, the host waits for the sums, one layer
- * after the other, and chooses by the method's own code (struct method_votes); every other step
- * waits for nothing.
+/* decode_votes.c: decode methods that drop tokens by votes, on a device. Once after each prompt,
+ * the device sums the attention of the prompt's last rows, the host waits for these sums, one layer
+ * after the other, and selects by the method's own code (struct method_votes). No other step waits.
  *
  * Invariants:
- *  1. What lives is part of the host's state, and the device's copy is brought whenever that
- *     changes: by a choice, by a load. A fork copies both, and bits behind a cut do not count.
- *  2. Pages of which nothing lives are given back with the choice, before the layer's attention.
- *     What the device knows of the table stays as it was until the next step, which brings it. */
+ *  1. The mask of kept tokens is part of the host's state. The device's copy is uploaded whenever
+ *     the mask changes: by a selection or a load. A fork copies both, and bits behind a cut are
+ *     ignored.
+ *  2. Pages without kept tokens are freed with the selection, before the layer's attention. The
+ *     device's copy of the page table is updated in the next step. */
 #include "engine/decode.h"
 #include "engine/engine.h"
 #include "engine/evict.h"

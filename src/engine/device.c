@@ -1,6 +1,6 @@
-/* device.c: see the header. The weights of a device's layers go there in the form that the CPU's
- * kernels read, as one piece of the model's block, so a copy of the model's pointers, moved by the
- * distance of the two, is all that the layers need. */
+/* device.c: see the header. The weights of a device's layers are uploaded in the form that the
+ * CPU's kernels read, as one piece of the model's block. The layers therefore need only a copy of
+ * the model's pointers, shifted by the distance between the two blocks. */
 #include "engine/device.h"
 
 #include "base/mem.h"

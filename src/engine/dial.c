@@ -1,11 +1,12 @@
 /* dial.c: see the header.
  *
- * A method's memory, and what it notes about pages that sequences share, were planned by the
- * engine's specification. So only `mass` and `budget` may be set, which say how much is read and
- * not what is known of a page, and only to values for which that memory is enough.
+ * A method's memory, and the side data that it stores about shared pages, were planned from the
+ * engine's specification. Only `mass` and `budget` can therefore be set, which determine how much
+ * is read and not what is stored about a page, and only to values for which the planned memory
+ * suffices.
  *
- * Invariant: another setting is another method: what was learnt under the one before is forgotten,
- * and a sequence that has lost pages stays with its own. */
+ * Invariant: another setting counts as another method: what was learned under the previous one is
+ * discarded, and a sequence that has lost pages stays with its own. */
 #include "engine/dial.h"
 
 #include "engine/engine.h"

@@ -1,7 +1,7 @@
 /* docfile.c: see the header.
  *
- * Format: a state; the notes' floats; struct end, little-endian. The end says how long the two are,
- * and its checksum covers the notes and itself; the state has its own. */
+ * Format: a state, the notes as floats, and struct end, little-endian. The end holds the lengths of
+ * the two, and a checksum of the notes and itself; the state has its own checksum. */
 #include "engine/docfile.h"
 
 #include "base/mem.h"

@@ -1,10 +1,11 @@
-/* docs.c: documents that are computed once: the public calls. What lies where and under which name
- * is kv/docstore.c's; the bytes of a document are a saved sequence (state.c), computed by an engine
+/* docs.c: documents that are computed once: the public calls. kv/docstore.c determines names and
+ * places of files; the bytes of a document are a saved sequence (state.c), computed by an engine
  * like any prompt.
  *
  * Invariants:
- *  1. A document's id follows from all that its keys and values follow from, so equal ids are equal
- *     documents; a hit is looked at token by token all the same, and so is a damaged file found.
+ *  1. A document's id is derived from everything that its keys and values depend on, so equal ids
+ *     mean equal documents. The tokens of a hit are compared all the same, which also detects
+ *     damaged files.
  *  2. A document that could not be computed or stored leaves neither a sequence nor a file. */
 #include "base/digest.h"
 #include "base/hex.h"

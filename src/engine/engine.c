@@ -1,9 +1,9 @@
-/* engine.c: create, plan memory, step, count. Policy is in sched.c, tensors in layer.c, sequences
- * in seq.c.
+/* engine.c: creates an engine, plans its memory, runs steps and counts them. Policy is in sched.c,
+ * tensors are in layer.c, sequences in seq.c.
  *
- * Memory: `plan_memory` is called twice, first to measure, then to lay out one block, so size and
- * use cannot disagree. Untouched parts of the pool cost no resident memory until tokens fill them.
- */
+ * Memory: `plan_memory` is called twice, first to measure and then to lay out one block, so sizes
+ * and layout cannot disagree. Unused parts of the pool take no resident memory until tokens fill
+ * them. */
 #include "engine/engine.h"
 
 #include "base/mem.h"

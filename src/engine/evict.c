@@ -1,10 +1,12 @@
 /* evict.c: see the header.
  *
  * Invariants:
- *  1. Pages are given back behind all choices of a layer and before its attention, which reads none
- *     of them: an evicting method marks what it will ever read again. From then on "everything" is
- *     what is left, for prompt rows by the plans that are made here, for decode rows by decode.c.
- *  2. While reads are recorded nothing is given back: the shadow reads it all. */
+ *  1. Pages are freed after all selections of a layer and before its attention, which reads none of
+ *     them: an evicting method marks everything that it will ever read again. From then on
+ *     "everything" is what is left: for prompt rows by the plans made here, for decode rows by
+ *     decode.c.
+ *  2. While reads are recorded nothing is freed, because the shadow computation reads everything.
+ */
 #include "engine/evict.h"
 
 #include "engine/engine.h"

@@ -1,6 +1,6 @@
 /* lane.c: one layer and KV head of a run of rows, as methods of both kinds see it. A lane points
- * into the engine's memory and owns nothing; it holds from the layer's seal to the end of the
- * layer's reading. */
+ * into the engine's memory and owns nothing. It is valid from the moment the layer's pages are
+ * sealed until the layer's reading ends. */
 #include "engine/lane.h"
 
 #include <assert.h>

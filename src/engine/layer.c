@@ -1,8 +1,8 @@
-/* layer.c: the layers of a transformer for a flat batch of rows, in the order of the papers. What
- * stands between queries, keys and values and the output of attention is attend.c's.
+/* layer.c: the transformer layers, for a flat batch of rows, in the order of the papers. Everything
+ * between queries, keys and values and the attention output is attend.c's.
  *
- * Rows [0, n_decode) are decode rows and use narrow kernels, the rest are prompt rows and use wide
- * ones: a row's arithmetic never depends on what else is in the batch (design D7). */
+ * Rows [0, n_decode) are decode rows and use narrow kernels; the others are prompt rows and use
+ * wide ones. The arithmetic of a row never depends on the rest of the batch (design D7). */
 #include "engine/layer.h"
 
 #include "engine/attend.h"

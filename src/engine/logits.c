@@ -1,19 +1,19 @@
 /* logits.c: from the last layer to logits. Rows are gathered, normalised and multiplied by the
- * output matrix, always by narrow kernels, which round less than wide ones: no layer behind the
- * last evens their noise out, and a prompt wants few rows.
+ * output matrix, always by narrow kernels, which round less than wide ones: no later layer averages
+ * the rounding out, and a prompt needs few such rows.
  *
- * A row that wants its k largest logits only (sac_seq_use_top) is screened. model/screen.h's short
- * form gives a sketch of all logits and how far each may be off. Then
- *  1. the k groups of tokens with the largest sketches are computed; the k-th largest of their
- *     maxima is a bar that k tokens reach,
- *  2. so are all groups in which some token may reach the bar,
- *  3. the rest becomes -INFINITY.
- * Tokens that a mask rules out count for nothing in this.
- * A logit that is given is the one that the whole projection gives, bit for bit, so screening may
- * come and go: where many groups are left in step 2, as with few parameters and a flat
- * distribution, the next rows are computed whole.
+ * A row that needs only its k largest logits (sac_seq_use_top) is screened. model/screen.h stores a
+ * short form of the matrix, which gives an estimate of every logit and a bound of its error. Then
+ *  1. the k groups of tokens with the largest estimates are computed exactly; the k-th largest of
+ *     their maxima is a threshold that k tokens reach,
+ *  2. all other groups are computed in which some token may reach the threshold,
+ *  3. the remaining logits become -INFINITY. Tokens that a mask excludes are ignored in this.
  *
- * A device computes all, and of rows that want a few of the largest only these come down. */
+ * Every logit returned is bit for bit the one of the full projection, so screening can be switched
+ * at any row. If many groups are left in step 2, as with few parameters and a flat distribution,
+ * the next rows are computed in full.
+ *
+ * A device computes all logits, but copies only the largest back for rows that need a few. */
 #include "engine/logits.h"
 
 #include "engine/engine.h"

@@ -1,4 +1,4 @@
-/* machine_api.c: the public face of ops/machine.c and of the devices' names, for programs that
+/* machine_api.c: the public calls of ops/machine.c and the names of devices, for programs that
  * print them. It starts threads of its own, so it needs no engine. */
 #include "base/workers.h"
 #include "ops/backend.h"

@@ -1,9 +1,9 @@
 /* mass.c: see the header.
  *
- * A layer is one item of work, whatever the threads are, and adds up its heads and rows in order.
- * Keys are turned to meet the queries as they are, each once; of q8 pages the first two bits of a
- * key count, which lie together and tell its share nearly as well. A device does a layer after the
- * other by a slot of its own (ops/mass.h). */
+ * A layer is one item of work, whatever the number of threads, and sums its heads and rows in
+ * order. Each key is rotated once, to meet the queries as they are. Of keys in q8 pages only the
+ * first two bits per channel are used: they are contiguous and predict the key's share nearly as
+ * well. A device computes one layer after the other with a slot of its own (ops/mass.h). */
 #include "engine/mass.h"
 
 #include "base/exp.h"

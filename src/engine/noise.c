@@ -1,10 +1,9 @@
-/* noise.c: contexts for measuring: tokens whose keys and values are noise. What a context of a
- * million tokens costs to keep, to choose from, to fetch and to read does not depend on what it
- * says, and computing it would take hours.
+/* noise.c: contexts for measurements: tokens whose keys and values are noise. What it costs to
+ * store a context of a million tokens, to select from it, to fetch and to read it does not depend
+ * on its content, and computing it would take hours.
  *
- * Rows go through the scheduler and are stored as those of a prompt are; only the layers that would
- * compute their keys and values are left out. The noise depends on the seed, the layer and the
- * position alone. */
+ * Rows are scheduled and stored like those of a prompt; only the layers that would compute their
+ * keys and values are skipped. The noise depends only on the seed, the layer and the position. */
 #include "engine/engine.h"
 #include "engine/sched.h"
 

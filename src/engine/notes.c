@@ -1,10 +1,10 @@
 /* notes.c: see the header.
  *
- * While a document is computed, its rows' queries pass by: those of its last two blocks are summed
- * up, and at most N_SAMPLE rows of the text, evenly spaced, are kept. Keys are read from its pages
- * afterwards; the attention of the kept rows over them tells which tokens later rows look at.
+ * While a document is computed, the queries of its last two blocks are summed, and those of at most
+ * N_SAMPLE evenly spaced rows are kept. When its pages are complete, the keys are read from them;
+ * the attention of the kept rows tells to which tokens later rows attend.
  *
- * Invariant: notes follow from the document alone, not from chunks or threads. */
+ * Invariant: notes depend on the document alone, not on chunks or threads. */
 #include "engine/notes.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* notes.h: data that context methods need about a document in addition to its keys and values,
+/* notes.h: data about a document that context methods need in addition to its keys and values,
  * collected while it is computed: means of queries and keys before rotation, and the tokens to
  * which later rows attend. */
 #ifndef SAC_ENGINE_NOTES_H

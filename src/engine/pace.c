@@ -1,26 +1,28 @@
 /* pace.c: see the header.
  *
- * What a client waits for between two tokens is what goes on around a step (events, masks, requests
- * that begin, pieces for the disk, pages that are looked up), and the step. The first is over when
- * prompt rows are chosen, so it is measured; the step is foretold:
+ * The time between two tokens consists of what happens around a step (events, masks, new requests,
+ * writes to the disk, page lookups) and of the step. The first part is over when prompt rows are
+ * selected, so it is measured; the duration of the step is predicted:
  *
  *     decode_us + FIXED_ROWS us[0] + n (us[1] + depth / DEPTH us[2])
  *
- * All weights are read once more for prompt rows, however few they are, and attention takes as long
- * as the context is deep. The costs are learnt from each step (learn), for each prefill method.
+ * Prompt rows read all weights once more, however few rows there are, and their attention takes
+ * time in proportion to the depth of the context. The costs are learned from each step (learn), for
+ * each prefill method.
  *
- * Steps scatter around what is foretold. A step that takes longer than a margin times that widens
- * the margin, one that does not narrows it by a LATE_OF-th of that. So of T steps no more than T /
- * LATE_OF + (what the width has risen) / WIDTH_STEP are longer, whatever they are like, until the
- * width is at a bound (Gibbs and Candes, Adaptive conformal inference under distribution shift,
- * 2021, proposition 4.1). The width counts mean distances, which are known sooner than rare ones.
- * Rows are taken as margin times what is foretold leaves time for in the target. Steps that are
- * foretold to take less than half of that say nothing of others: small ones scatter more.
+ * The durations of steps scatter around the prediction. A step that takes longer than the margin
+ * times the prediction widens the margin; any other step narrows it by a LATE_OF-th of that. Of T
+ * steps at most T / LATE_OF + (the rise of the width) / WIDTH_STEP are therefore longer, whatever
+ * their distribution, until the width reaches a bound (Gibbs and Candes, Adaptive conformal
+ * inference under distribution shift, 2021, proposition 4.1). The width is in units of the mean
+ * deviation, which is learned sooner than rare deviations. As many prompt rows are selected as the
+ * margin times the prediction allows within the target. Steps predicted to take less than half of
+ * that do not count, because short steps scatter more.
  *
- * Where the fewest take too long, the time is caught up with by steps without any: then the mean
- * time between tokens keeps the target where single ones can not.
+ * If even the fewest rows take too long, steps without prompt rows make up for it: then the mean
+ * time between tokens meets the target where a single one cannot.
  *
- * Invariant: no more than WAIT_MOST steps behind each other leave out prompt rows for time. */
+ * Invariant: at most WAIT_MOST consecutive steps leave out prompt rows to save time. */
 #include "engine/pace.h"
 
 #include "engine/engine.h"

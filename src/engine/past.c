@@ -1,8 +1,8 @@
 /* past.c: see the header.
  *
- * Invariant: the queries of a row become past when its layer is done. So methods see the rows
- * before their own, and how a prompt was cut into chunks shows nowhere. Layers with a window keep
- * nothing: no method is asked there. */
+ * Invariant: the queries of a row are added when its layer is done. Methods therefore see only the
+ * rows before their own, and the result does not depend on how a prompt was cut into chunks. Layers
+ * with a sliding window keep nothing, because no method is called there. */
 #include "engine/past.h"
 
 #include "engine/engine.h"

@@ -1,7 +1,7 @@
 /* place.c: see the header.
  *
- * Invariant: the fields of the engine that stand for a place change nowhere but here, so that
- * leaving one keeps nothing. */
+ * Invariant: the engine's fields that belong to a place change only here, so nothing of a place
+ * remains when it is left. */
 #include "engine/place.h"
 
 #include "base/mem.h"

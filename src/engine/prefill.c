@@ -1,17 +1,18 @@
-/* prefill.c: asks the prefill methods, run by run and KV head by KV head, and has their masks
- * turned into the lists that the attention op reads.
+/* prefill.c: runs the prefill methods, run by run and KV head by KV head, and turns their masks
+ * into the lists that the attention operation reads.
  *
  * Invariants:
  *  1. A plan depends on the sequence alone. Chunks of a planned prompt end at multiples of
- *     chunk_tok, or where the prompt ends: sched.c lets a run wait rather than cut it shorter.
- *  2. Lanes of a run write their own plan; lists are made from them in lane order afterwards. The
- *     room of a list is its own, so an overflow does not depend on other runs. Where there are more
- *     threads than lanes, tiles are planned apart by methods whose plan of a tile depends on
- *     nothing else of the chunk (any_chunk): the same plan, put together in their order. Methods
- *     that plan all lanes at once (plan_lanes) share their work out themselves.
+ *     chunk_tok or at the end of the prompt: sched.c lets a run wait rather than make it shorter.
+ *  2. Lanes of a run write their own plan; lists are built from the plans afterwards, in lane
+ *     order. Each list has its own memory, so an overflow does not depend on other runs. If there
+ *     are more threads than lanes and the method plans each tile independently of the rest of the
+ *     chunk (any_chunk), tiles are planned separately and concatenated in order: the plan is the
+ *     same. Methods that plan all lanes at once (plan_lanes) divide their work themselves.
  *  3. A run that reads everything has no plan, and one whose lists name all pages gives the same
  *     bits (attn_wide.c).
- *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
+ *  4. The lists of all runs of a batch stay valid until the next layer's are made: attention runs
+ *     once for all. */
 #include "engine/prefill.h"
 
 #include "base/input.h"

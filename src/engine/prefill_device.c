@@ -1,13 +1,14 @@
-/* prefill_device.c: prefill methods where a device chooses and attends. A method says what it wants
- * (method_prefill.sample, .blocks, .trace, .antidiag); the lists are made there and read there, and
- * the program never waits, so it does not know what came of them before the step is over.
+/* prefill_device.c: prefill methods on a device, which both selects and attends. A method declares
+ * what it needs (method_prefill.sample, .blocks, .trace, .antidiag). The lists are made and read on
+ * the device and the host never waits, so it learns their outcome only after the step.
  *
  * Invariants:
- *  1. Lists of all runs of a batch and all layers are counted once, behind the next wait, which may
- *     be that of a later step: until then what they are counted by is kept for each step.
- *  2. A layer's lists and masks take the place of those of the layer before: attention has read
- *     them by then, the queue being in order. What was made of them is kept for each layer.
- * Not here: plans that the host makes (prefill.c), whoever attends. */
+ *  1. The lists of all runs of a batch and all layers are counted once, after the next wait, which
+ *     may be in a later step. What is needed to count them is kept for each step until then.
+ *  2. A layer's lists and masks overwrite those of the layer before. Attention has read those by
+ *     then, because the queue executes in order. The counts are kept for each layer.
+ *
+ * Not here: plans made on the host (prefill.c), wherever attention is computed. */
 #include "engine/engine.h"
 #include "engine/lane.h"
 #include "engine/prefill.h"

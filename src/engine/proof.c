@@ -1,6 +1,6 @@
-/* proof.c: certificates of decode rows. Output = p seen + (1 - p) rest, so it is (1 - p) |rest -
- * seen| away from what was seen, where p is the share of the softmax mass that was read for
- * certain, and no value of the rest is longer than a known length. */
+/* proof.c: certificates of decode rows. If p is the share of the softmax mass that was certainly
+ * read, then output = p seen + (1 - p) rest, so the output is (1 - p) |rest - seen| away from
+ * `seen`, and no value in `rest` is longer than a known norm. */
 #include "engine/proof.h"
 
 #include "engine/engine.h"

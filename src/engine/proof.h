@@ -1,5 +1,5 @@
-/* proof.h: what is proved of what decode rows have read: how far at most their outputs are from
- * dense attention's, by the mass and the length of what was left out. */
+/* proof.h: what is proved about decode rows: an upper bound of the distance between their outputs
+ * and dense attention's, from the mass and the norms of what was not read. */
 #ifndef SAC_ENGINE_PROOF_H
 #define SAC_ENGINE_PROOF_H
 

@@ -1,16 +1,16 @@
-/* record.c: see the header. Owns the shadow computation and the public switch of it.
+/* record.c: see the header. Owns the shadow computation and the public call that switches it on.
  *
  * A job is one decode row, or the rows of a prompt chunk that share an own page, for one KV head.
- * It walks all pages that its rows see in page_read's plain values, whatever the method read, and
- * keeps for each query an online softmax: the maximum so far, the sum, and the weighted values
- * relative to it; and the log of each page's sum, from which the masses follow at the end.
+ * It reads all pages that its rows see, as the plain values of page_read, whatever the method read.
+ * For each query it keeps an online softmax (the maximum so far, the sum, and the weighted values
+ * relative to it) and the log of each page's sum, from which the masses follow at the end.
  *
  * Precision: products are summed in f32 over BLOCK channels (scores) and over one page (values),
- * all else in double, so the reference is some ten times closer to the truth than the kernels.
+ * everything else in double. The reference is thus about ten times closer to the exact result than
+ * the kernels.
  *
- * Jobs run side by side, n_job_max at a time; records are handed out in order by the caller's
- * thread. The shadow never writes what a step reads, so logits with and without it are the same
- * bits. */
+ * Up to n_job_max jobs run in parallel; records are delivered in order by the caller's thread. The
+ * shadow never writes what a step reads, so logits with and without it have the same bits. */
 #include "engine/record.h"
 
 #include "engine/engine.h"

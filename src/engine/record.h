@@ -1,8 +1,8 @@
-/* record.h: the shadow computation behind sac_engine_set_recorder and sac_request.on_read: what
- * attention read, compared with exact dense attention of the same keys, values and queries.
+/* record.h: the shadow computation behind sac_engine_set_recorder and sac_request.on_read: it
+ * compares what attention read with exact dense attention over the same keys, values and queries.
  *
- * Contract: memory is planned at engine create if `params.record` or `params.watch` is set and
- * never grows; if nobody needs records, a layer costs one check of its decode rows in attend.c. */
+ * Contract: memory is planned at engine create if `params.record` or `params.watch` is set, and
+ * never grows. If no records are wanted, a layer costs one check of its decode rows in attend.c. */
 #ifndef SAC_ENGINE_RECORD_H
 #define SAC_ENGINE_RECORD_H
 

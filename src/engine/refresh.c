@@ -1,24 +1,25 @@
-/* refresh.c: tokens of joined documents are computed again, each up to the last layer that a
- * composer's masks name for it.
+/* refresh.c: recomputes tokens of joined documents, each up to the last layer in which the
+ * composer's masks name it.
  *
- * In layer l the tokens that go on to deeper layers are computed as rows of a prompt are: queries,
- * keys and values, attention, output. For those whose last layer it is, keys and values are enough.
- * New keys and values take the place of old ones where the layer's mask says so; a row sees what
- * stands there, new or old, up to itself.
+ * In layer l the tokens that continue to deeper layers are computed like rows of a prompt: queries,
+ * keys and values, attention, output. For tokens whose last layer it is, keys and values suffice.
+ * The new keys and values replace the old ones where the layer's mask says so; a row attends to
+ * what is stored there, new or old, up to itself.
  *
- * Positions. Keys of a document were rotated at positions counted from its begin, and so are those
- * that are computed again: a page stays of one kind. A row's query is rotated the same way, and
- * meets documents before its own after a turn by the difference of the two (segment.h).
+ * Positions. Keys of a document were rotated at positions counted from its start, and recomputed
+ * keys are rotated the same way, so all keys of a page have one origin. A row's query is rotated
+ * the same way, and is rotated further by the difference of the two origins to meet documents
+ * before its own (segment.h).
  *
  * Invariants:
- *  1. Rows are computed in the order of their positions, chunks end at borders of pages, and a
- *     chunk's new pages are sealed before its attention: a row never sees an old page where a new
- *     one belongs, nor anything behind itself.
- *  2. What is computed for a row does not depend on the chunk that it is in.
- *  3. Keys and values of layer 0 follow from the tokens alone: they are what they were, and their
- *     pages stay those of the documents.
- *  4. Where a device computes, hidden states and open pages are its memory. The program looks at
- *     rows and open pages, by copies, where a composer watches changes or mixes new with old. */
+ *  1. Rows are computed in the order of their positions, chunks end at page boundaries, and the new
+ *     pages of a chunk are sealed before its attention: a row never sees an old page where a new
+ *     one belongs, nor anything after itself.
+ *  2. The result of a row does not depend on its chunk.
+ *  3. Keys and values of layer 0 depend on the tokens alone, so they do not change, and their pages
+ *     remain those of the documents.
+ *  4. On a device, hidden states and open pages are in its memory. The host copies rows and open
+ *     pages only if a composer measures changes or mixes new data with old. */
 #include "engine/refresh.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* refresh.h: some tokens of a sequence are computed again, layer by layer, in place. */
+/* refresh.h: recomputes some tokens of a sequence, layer by layer, in place. */
 #ifndef SAC_ENGINE_REFRESH_H
 #define SAC_ENGINE_REFRESH_H
 

@@ -1,13 +1,14 @@
 /* repeat.c: see the header.
  *
  * Invariants:
- *  1. Pages, tail, tokens and what is pending are after it what they were before. The tail is kept
- *     and put back, for a page that is sealed and unsealed has rounded keys. Queries of the last
- *     rows are forgotten, and what a prefill method has kept of the prompt, as by any cut. Only a
- *     sequence that breaks meanwhile, or all, the device having failed, keeps the rows.
- *  2. The room behind the context is nobody's own: sequences end before it (repeat_context).
- *  3. The rows are computed, never taken from another prompt, and no other prompt gets them
- *     (reuse.c): a method must see them. */
+ *  1. Afterwards pages, tail, tokens and pending tokens are what they were before. The tail is
+ *     saved and restored, because sealing and unsealing a page rounds its keys. The queries of the
+ *     last rows and what a prefill method has stored about the prompt are discarded, as by any cut.
+ *     The rows remain only if the sequence fails meanwhile, or the device and with it all
+ *     sequences.
+ *  2. The room behind the context belongs to no sequence: sequences end before it (repeat_context).
+ *  3. The rows are always computed, never taken from another prompt, because a method must see
+ *     them; and no other prompt reuses them (reuse.c). */
 #include "engine/repeat.h"
 
 #include "engine/engine.h"

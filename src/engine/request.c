@@ -1,22 +1,22 @@
 /* request.c: continuous batching over the public sequence calls: every request is a sequence, a
  * sampler and a text filter, and one sac_step serves all of them.
  *
- * A request waits until a sequence and pages are free, is computed (its prompt as wide rows but for
- * the last n_decode_row tokens, then one narrow row a token), and ends. Logits exist only while a
- * step runs, so tokens are chosen there; all else (events, appending, freeing) happens at the
- * step's border, where callbacks may submit and cancel as they like.
+ * A request waits until a sequence and pages are free, is computed (its prompt as wide rows except
+ * for the last n_decode_row tokens, then one narrow row per token), and ends. Logits exist only
+ * during a step, so tokens are sampled there. Everything else (events, appending, freeing) happens
+ * between steps, where callbacks may submit and cancel requests.
  *
  * Invariants:
- *  1. The list is in order of priority, then of submission; a waiting request never overtakes one
- *     that stands before it, and one of higher priority takes the place of a running one.
- *  2. A running request has pending rows whose last one wants logits, so every step that reaches
- *     that row moves it on.
- *  3. What a request yields depends on nothing but the request (design D7). When the pool runs out
- *     of pages, the last request of the list gives its sequence back and is computed again later,
- *     every token as a row of the kind that it had, which gives the same numbers.
- *     A sequence of the caller may have a past that cannot be computed again: it is put aside as a
- *     saved one is, and goes on from there.
- *  4. Memory is taken at submit; sac_run allocates nothing but what is put aside.
+ *  1. The list is ordered by priority, then by submission. A waiting request never overtakes one
+ *     before it, and a request of higher priority takes the place of a running one.
+ *  2. A running request has pending rows and needs logits of the last one, so every step that
+ *     reaches this row advances it.
+ *  3. The result of a request depends on nothing but the request (design D7). When the pool runs
+ *     out of pages, the last request of the list is preempted: its sequence is freed and recomputed
+ *     later, every token as a row of the kind that it had, which gives the same numbers. A caller's
+ *     sequence may have a past that cannot be recomputed: it is saved instead, and continues from
+ *     there.
+ *  4. Memory is allocated at submit; sac_run allocates only for sequences that are saved.
  *
  * Not here: which rows a step computes (sched.c), and which prompts share pages (reuse.c). */
 #include "engine/request.h"

@@ -1,7 +1,7 @@
 /* resident.c: see the header.
  *
- * Invariant: each page of a resident has one hold of its own (pool_hold), and no resident's page is
- * in the index of prompts: those were computed, these were loaded. */
+ * Invariant: each page of a resident document has one reference of its own (pool_hold), and none of
+ * these pages is in the index of prompts, which holds computed pages; these were loaded. */
 #include "engine/resident.h"
 
 #include "base/mem.h"

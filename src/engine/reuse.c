@@ -2,10 +2,11 @@
  *
  * Invariants:
  *  1. n_page <= n_pure / PAGE_TOK, and n_pure <= n_done. The sequence's table names the pages of
- *     its nodes, so none of these leaves the index while the sequence is there; one that has
- *     dropped pages is left alone.
- *  2. Where two sequences have computed the same page side by side, the second takes the first's at
- *     the step's end: their bits are the same (design D7), and no text is held twice. */
+ *     its nodes, so none of them leaves the index while the sequence exists. A sequence that has
+ *     dropped pages is not indexed.
+ *  2. If two sequences have computed the same page in parallel, the second takes the first one's
+ *     page at the end of the step: their bits are equal (design D7), and no text is stored twice.
+ */
 #include "engine/reuse.h"
 
 #include "engine/engine.h"

@@ -1,5 +1,5 @@
-/* reuse_copy.c: the pages of a text once more, under another salt. A measured load of many texts
- * wants pages of their own for each, and what they hold may be the same. */
+/* reuse_copy.c: copies the pages of a text under another salt. A load test with many texts needs
+ * separate pages for each text, but their content may be the same. */
 #include "engine/engine.h"
 #include "engine/reuse_page.h"
 

@@ -1,14 +1,14 @@
 /* reuse_disk.c: see the header.
  *
  * A text is a chain of entries, each of up to SHELF_PAGES page indices. Reading and storing walk it
- * alike: at each border the longest entry that is there is the next. So a text that grows from turn
- * to turn adds entries and replaces none, and what was stored once is not stored again.
+ * alike: at each boundary the longest entry that exists is the next one. A text that grows from
+ * turn to turn thus adds entries and replaces none, and nothing is stored twice.
  *
  * Invariants:
- *  1. Pages that come from the disk are treated as freshly computed ones: side data is made of
- *     their keys, and they enter the index, where others find them.
- *  2. Nothing here waits for a disk that writes; reading is one entry at a time, so that the caller
- *     (reuse.c) decides how many before the next step. */
+ *  1. Pages from the disk are treated like freshly computed ones: side data is computed from their
+ *     keys, and they enter the index, where other sequences find them.
+ *  2. Nothing here waits for writes to the disk. Reading takes one entry at a time, so the caller
+ *     (reuse.c) decides how many to read before the next step. */
 #include "engine/reuse_disk.h"
 
 #include "base/mem.h"

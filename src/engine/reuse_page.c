@@ -1,4 +1,5 @@
-/* reuse_page.c: see the header. Pages go lane by lane: layers, and the KV heads of each. */
+/* reuse_page.c: see the header. Pages are ordered by lane: layer by layer, and within a layer by KV
+ * head. */
 #include "engine/reuse_page.h"
 
 #include "engine/engine.h"

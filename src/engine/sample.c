@@ -1,22 +1,22 @@
 /* sample.c: from logits to a token.
  *
- * Order: logit bias, penalties, DRY, mask, then, for a positive temperature, top-k, typical, top-p,
- * min-p, XTC, temperature, draw. Mirostat takes the place of top-k to XTC, behind the temperature.
- * Each filter renormalises what the one before it left. Greedy choice (temp <= 0) takes the largest
- * logit behind the penalties, the smaller id on ties. Probabilities that are reported come from the
- * logits as the model gave them.
+ * Order: logit bias, penalties, DRY, mask; then, for a positive temperature, top-k, typical, top-p,
+ * min-p, XTC, temperature, draw. Mirostat replaces top-k to XTC and comes after the temperature.
+ * Each filter renormalises what the previous one left. Greedy sampling (temp <= 0) takes the
+ * largest logit after the penalties, the smaller id on ties. Reported probabilities are computed
+ * from the logits as the model gave them.
  *
  * Invariants:
- *  1. The outcome depends on the logits, the accepted tokens, the parameters, the number of draws
- *     before and, for Mirostat, what they chose, and on nothing else: orders are total (ties by
- * id), sums run in list order.
- *  2. All memory is taken at create. Candidates are ordered by a heap that yields the best first,
- *     so a filter that keeps 20 of 150,000 tokens never sorts the rest.
+ *  1. The result depends only on the logits, the accepted tokens, the parameters, the number of
+ *     draws before and, for Mirostat, what they chose: orders are total (ties by id), sums run in
+ *     list order.
+ *  2. All memory is allocated at create. Candidates are ordered by a heap that yields the best
+ *     first, so a filter that keeps 20 of 150,000 tokens never sorts the rest.
  *  3. NaN never passes `usable`, so no comparison below meets one.
  *
  * The generator is xoshiro256** by Blackman and Vigna (2018), its state filled from the seed by
- * SplitMix64 as its authors advise; every draw takes one number, with XTC two, whatever it chooses
- * from. */
+ * SplitMix64 as its authors recommend. Every draw takes one number, with XTC two, whatever the
+ * candidates. */
 #include "engine/sample.h"
 
 #include "base/mem.h"

@@ -1,6 +1,7 @@
-/* sample_dry.c: see the header. With the tokens in reverse, what precedes a token and is like the
- * end of the text is a common beginning of two sequences: the Z function (Gusfield, "Algorithms on
- * Strings, Trees and Sequences", 1997, section 1.4) finds all of them in one pass. */
+/* sample_dry.c: see the header. In the reversed text, the length of the match between what precedes
+ * a token and the end of the text is the length of a common prefix: the Z function (Gusfield,
+ * "Algorithms on Strings, Trees and Sequences", 1997, section 1.4) finds all of them in one pass.
+ */
 #include "engine/sample_dry.h"
 
 #include "base/mem.h"

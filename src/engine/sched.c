@@ -1,13 +1,13 @@
 /* sched.c: the policy of a step, in one place.
  *
- * Decode rows go first, one for each sequence whose next pending token is of that kind: they cost
- * one pass of the weights together and keep the time between tokens short. The rest of the batch is
- * filled with prompt chunks, those of higher priority and then older ones first, as far as the
- * target of the time between tokens allows (pace.c); those of a method that plans are never cut
- * (prefill.c), so it plans the same whatever else is in the batch. A row that completes a page
- * needs a page for every layer and KV head; what does not fit waits, so running out of pages stalls
- * sequences and loses nothing. Above a disk, decode rows wait whose pages do not fit into memory
- * beside those of others (admit.c).
+ * Decode rows go first, one for each sequence whose next pending token is of that kind: they share
+ * one pass over the weights, and the time between tokens stays short. Prompt chunks fill the rest
+ * of the batch, by priority and then by age, as far as the target of the time between tokens allows
+ * (pace.c). Chunks of a method that plans are never cut (prefill.c), so its plan does not depend on
+ * the rest of the batch. A row that completes a page needs a page for every layer and KV head. Rows
+ * for which there are none wait, so running out of pages stalls sequences and loses nothing. With a
+ * disk below the pool, decode rows also wait if their pages do not fit into memory beside those of
+ * other sequences (admit.c).
  *
  * Invariant: after sched_pick, every page index that the batch completes is in its sequence's
  * table, with reference count 1. */

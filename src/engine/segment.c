@@ -1,8 +1,9 @@
 /* segment.c: see the header.
  *
  * Invariants:
- *  1. Ends rise, neighbours have different offsets, and the last one's is not 0: so an ordinary
- *     sequence has no segments, and attention takes the way of one that never had any.
+ *  1. Segment ends are ascending, neighbours have different offsets, and the last offset is not 0.
+ *     An ordinary sequence therefore has no segments, and attention takes the plain path for a
+ *     sequence whose segments are all gone.
  *  2. Views follow the list: they are made when a segment is added and never change. */
 #include "engine/segment.h"
 

@@ -1,10 +1,10 @@
 /* share.c: see the header.
  *
  * Invariants:
- *  1. Between public calls all engines have the same sequences, of the same lengths and settings,
- *     and as many free pages: each call is made of all of them, in their order, and no method runs
- *     that gives back pages of some heads alone.
- *  2. The leader's step is over when everyone's is (logits.c waits for all). */
+ *  1. Between public calls all engines have the same sequences, with the same lengths and settings,
+ *     and the same number of free pages: each call is made on all engines, in their order, and no
+ *     method runs that frees pages of some heads only.
+ *  2. The leader's step ends when all engines have ended theirs (logits.c waits for all). */
 #include "engine/share.h"
 
 #include "base/mem.h"

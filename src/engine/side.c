@@ -1,7 +1,7 @@
 /* side.c: side data of pages, for decode and prefill methods together. See the header.
  *
- * Invariant: a page's data is complete before any lane can ask for it: side_seal runs between the
- * seal of a layer's pages and its choices. What is noted is the methods' affair. */
+ * Invariant: a page's data is complete before any lane can read it: side_seal runs after the
+ * layer's pages are sealed and before its selections. The content is the methods' affair. */
 #include "engine/side.h"
 
 #include "engine/engine.h"

@@ -1,23 +1,23 @@
 /* state.c: a sequence as bytes and back, in a file or in memory.
  *
- * Format: struct head; tokens; segments; which pages are there; their cards (tier.h); the tail's
- * tokens; the queries of the last rows; the methods' state; a checksum of the rest of each page; a
- * checksum of all that; the rest of the pages, those of a layer and KV head behind each other. One
- * walk describes it for measuring, writing and reading, so the three cannot disagree. Side data of
- * pages is not stored: it follows from their keys and is made anew, so it always fits the keys and
- * the engine's methods.
+ * Format: struct head; tokens; segments; a map of the pages that are present; their cards (tier.h);
+ * the tail's tokens; the queries of the last rows; the methods' state; a checksum of each page's
+ * body; a checksum of everything so far; the page bodies, grouped by layer and KV head. One walk
+ * describes the format for measuring, writing and reading, so the three cannot disagree. Side data
+ * of pages is not stored: it is computed from their keys again, so it always fits the keys and the
+ * engine's methods.
  *
- * With a tier below the pool, a file is read only as far as its pages. These stay where they are,
- * and the tier fetches and checks those that somebody wants to read.
+ * With a tier below the pool, a file is read only as far as its page bodies. These stay in the
+ * file, and the tier fetches and checks those that are read.
  *
  * Invariants:
- *  1. The bytes depend on the sequence alone: what other sequences left behind its tokens in tails
- *     and rings is not written.
- *  2. Bytes that are read are hostile until the last check has passed: counts are bounded before
- *     use, the state of methods is looked at by the methods (`sound`), and a sequence that fails is
- *     removed with its pages. The checksum finds damage, it does not vouch for the sender.
+ *  1. The bytes depend on the sequence alone: what other sequences left in tails and rings behind
+ *     its own tokens is not written.
+ *  2. Input is hostile until the last check has passed: counts are bounded before use, methods
+ *     check their own state (`sound`), and a sequence that fails is removed with its pages. The
+ *     checksum detects damage; it does not authenticate the sender.
  *
- * Not here: samplers and requests, which have no part in what attention reads. */
+ * Not here: samplers and requests, on which attention does not depend. */
 #include "engine/state.h"
 #include "base/mem.h"
 #include "base/textfile.h"

@@ -1,7 +1,7 @@
-/* state_page.c: the pages of a saved sequence. In a state a page is cut in two: its card (tier.h),
- * which stands with all that is always read, and its body, which stands behind that and has a
- * checksum of its own. So a file can stay the place of its bodies: a tier fetches those that
- * somebody reads. */
+/* state_page.c: the pages of a saved sequence. A state splits each page into its card (tier.h),
+ * which is stored with everything that is always read, and its body, which is stored after that
+ * with a checksum of its own. A tier can therefore use the file itself as the bodies' storage and
+ * fetch those that are read. */
 #include "engine/state_walk.h"
 
 #include "kv/mirror.h"

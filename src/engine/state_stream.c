@@ -1,5 +1,6 @@
-/* state_stream.c: the bytes of a saved sequence as they come and go, their head, and what can be
- * told of a file without an engine: whose it is, what it holds, whether it is whole. */
+/* state_stream.c: the byte stream of a saved sequence, its header, and what can be found out about
+ * a file without an engine: for which model it was made, what it holds, and whether it is complete.
+ */
 #include "engine/state.h"
 #include "engine/state_walk.h"
 

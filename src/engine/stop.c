@@ -1,13 +1,14 @@
 /* stop.c: see the header.
  *
- * Invariant: between calls, `held` without what stop_push called certain is a proper prefix of some
- * stop string, so it is shorter than the longest one: the buffer's size is known at init, and no
- * push allocates.
+ * Invariant: between calls, `held` minus the text that stop_push has returned as certain is a
+ * proper prefix of some stop string, so it is shorter than the longest one: the buffer's size is
+ * known at init, and no push allocates.
  *
- * Text that passes (stop.h) may hold whole stop strings, and a beginning of one that ends later.
+ * Text that passes (stop.h) may contain whole stop strings, and the beginning of one that ends
+ * later.
  *
- * The search is plain: what is held is a few dozen bytes. If several stop strings end in one push,
- * the one that begins first wins, and of those the first in the list. */
+ * The search is plain, because a few dozen bytes are held. If several stop strings end in one push,
+ * the one that begins first wins, and among those the first in the list. */
 #include "engine/stop.h"
 
 #include "base/mem.h"
