@@ -1,9 +1,9 @@
 /* compress.c: see the header.
  *
- * A lane's state: struct compress_state, the mask of the tokens that live, and the votes, which
- * `see` leaves there for all heads of the layer and `select` only reads.
- * A second prompt (another turn) makes the next decode row choose again, among what still lives and
- * what has come since. What was dropped once stays dropped: its page may be gone. */
+ * A lane's state: struct compress_state, the mask of kept tokens, and the votes, which `see` writes
+ * for all heads of the layer and `select` only reads. A second prompt (another turn) makes the next
+ * decode row select again, among the tokens that were kept and those added since. A dropped token
+ * stays dropped, because its page may have been freed. */
 #include "methods/compress.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* context.c: what composers share. */
+/* context.c: helpers that composers share. */
 #include "methods/context.h"
 
 #include <stdlib.h>

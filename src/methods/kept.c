@@ -1,5 +1,5 @@
-/* kept.c: see the header. What choosing reads is counted as the host's code counts it (observe.c),
- * which goes over the keys once for every OBSERVE_ROWS rows. */
+/* kept.c: see the header. What a selection reads is counted as for the host's code (observe.c),
+ * which reads the keys once for every OBSERVE_ROWS rows. */
 #include "methods/kept.h"
 
 #include "methods/meter.h"

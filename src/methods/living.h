@@ -1,7 +1,7 @@
-/* living.h: the state of methods that drop tokens for good: a head of the method's own, a mask of
- * the tokens that live, and a number for each token, by which the next to go are found.
+/* living.h: the state of methods that drop tokens permanently: a header of the method's own, a mask
+ * of the tokens that are kept, and a number per token, by which the next one to drop is found.
  *
- * Tokens from n_known on live, which is a number of the head; before that the mask tells. */
+ * All tokens from n_known (a field of the header) on are kept; before it the mask decides. */
 #ifndef SAC_METHODS_LIVING_H
 #define SAC_METHODS_LIVING_H
 

@@ -1,5 +1,6 @@
-/* observe.c: see the header. Rows go OBSERVE_ROWS at a time over all keys, which are made f32 anew
- * for each such block: a small part of the block's products, and no memory. */
+/* observe.c: see the header. OBSERVE_ROWS rows at a time are scored against all keys. The keys are
+ * converted to f32 again for each such block of rows: this costs little beside the products, and
+ * needs no memory. */
 #include "methods/observe.h"
 
 #include "base/mem.h"

@@ -1,9 +1,9 @@
-/* observe.h: what the queries of some rows attended to: the softmax share of each token, summed
- * over the rows and the query heads of the KV head. SnapKV and its relatives select by it once,
- * LoopServe every few tokens.
+/* observe.h: the tokens to which the queries of some rows attend: the softmax share of each token,
+ * summed over the rows and the query heads of the KV head. SnapKV and related methods select by it
+ * once, LoopServe every few tokens.
  *
- * The rows are past ones, whose queries the engine has kept, and perhaps the lane's own. A row sees
- * the tokens up to its own, and none of a page that an evicting method has freed. */
+ * The rows are past ones, whose queries the engine has kept, and optionally the lane's own. A row
+ * sees the tokens up to its own, and none of a page that an evicting method has freed. */
 #ifndef SAC_METHODS_OBSERVE_H
 #define SAC_METHODS_OBSERVE_H
 

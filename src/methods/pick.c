@@ -1,8 +1,9 @@
-/* pick.c: marks, the best of many scores by counting their bits, exact logits. See the header.
+/* pick.c: marks, selection of the best of many scores by counting bits, exact logits. See the
+ * header.
  *
- * The cut is found without sorting: the order-keeping integer keys of the values are counted in
- * bins of their highest bits, then those of the bin that holds the cut by their next bits, and so
- * on. */
+ * The threshold of a selection is found without sorting. Values become integer keys of the same
+ * order, which are counted in bins by their highest bits; then the keys in the bin that contains
+ * the threshold are counted by their next bits, and so on. */
 #include "methods/pick.h"
 
 #include "methods/meter.h"

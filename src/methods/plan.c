@@ -1,8 +1,9 @@
-/* plan.c: marks of a prefill plan, and the lists that attention makes of them.
+/* plan.c: the marks of a prefill plan, and the lists that attention gets from them.
  *
- * Invariants of compiled lists, which attention relies on (struct attn_plan) and
- * tests/unit/test_plan.c checks: ranges ascending, disjoint and not touching; tokens ascending,
- * outside the ranges, of pages before the tile; the tile's own pages in a range. */
+ * Invariants of compiled lists, on which attention relies (struct attn_plan) and which
+ * tests/unit/test_plan.c checks: ranges are ascending, disjoint and not adjacent; tokens are
+ * ascending, outside the ranges, and in pages before the tile; the tile's own pages are in a range.
+ */
 #include "methods/plan.h"
 
 #include "base/minmax.h"

@@ -1,7 +1,7 @@
-/* plane.h: the first plane of a page's keys: two bits of each channel's eight, with the channel's
- * minimum and step, a tenth of the page. In a q8 page it is a part of the keys, so nothing is kept
- * beside it; for 16-bit pages the same bytes are side data. A key that is not finite makes the
- * scores of its page bad, so that it is noticed. */
+/* plane.h: the first plane of a page's keys: the highest two of the eight bits per channel, with
+ * the channel's minimum and step: a tenth of the page. In a q8 page it is a part of the keys, so
+ * nothing is stored in addition; for 16-bit pages the same bytes are side data. A key that is not
+ * finite makes the scores of its page NaN, so that the error is detected. */
 #ifndef SAC_METHODS_PLANE_H
 #define SAC_METHODS_PLANE_H
 

@@ -1,5 +1,5 @@
-/* project.c: see the header. The axes are eigenvectors of the sum of x x^T, by Jacobi rotations in
- * double: slow and certain, once for a head and sequence. */
+/* project.c: see the header. The axes are eigenvectors of the sum of x x^T, computed by Jacobi
+ * rotations in double: slow but reliable, and needed once per head and sequence. */
 #include "methods/project.h"
 
 #include "base/mem.h"

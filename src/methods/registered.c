@@ -1,13 +1,14 @@
-/* registered.c: see the header. What a caller writes is a choice among pages by their cards; what
- * all methods owe is done here: the ends that are read in any case, the budget, counting what is
- * read, and dense reading where cards are not finite.
+/* registered.c: see the header. A caller's code only selects pages by their cards. Everything that
+ * all methods must do is done here: reading the first and last pages, keeping the budget, counting
+ * what is read, and reading densely where cards are not finite.
  *
- * A built-in method is a constant and its hooks have no pointer of a user, as they need none. So
- * there is a fixed number of places, each with hooks of its own that know their place. A place is
- * written once, by sac_method_register, and never again: engines hold pointers to it.
+ * A built-in method is a constant whose hooks take no user pointer, because they need none. A
+ * registered method does, so there is a fixed number of slots, each with hooks that know their
+ * slot. A slot is written once, by sac_method_register, and never again, because engines hold
+ * pointers to it.
  *
- * Cards are side data: [n_card, head_dim] f32, made when a page is sealed or loaded. For a choice
- * they are copied behind each other, so that any language sees one array. */
+ * Cards are side data: [n_card, head_dim] f32, computed when a page is sealed or loaded. For a
+ * selection they are copied into one contiguous array, which any language can read. */
 #include "methods/registered.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* registered.h: decode methods that a program gives at run time (sac_method_register). They stand
- * behind the built-in ones in every list, and are asked like these. */
+/* registered.h: decode methods that a program registers at run time (sac_method_register). They
+ * follow the built-in ones in every list and are called in the same way. */
 #ifndef SAC_METHODS_REGISTERED_H
 #define SAC_METHODS_REGISTERED_H
 

@@ -1,4 +1,4 @@
-/* room.h: scratch of a choice, cut into pieces by the same code that measures it. */
+/* room.h: scratch memory of a selection, laid out by the same code that measures it. */
 #ifndef SAC_METHODS_ROOM_H
 #define SAC_METHODS_ROOM_H
 

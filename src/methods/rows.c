@@ -1,4 +1,5 @@
-/* rows.c: scores of sampled rows, head by head and panel of keys by panel. See the header. */
+/* rows.c: scores of sampled rows, head by head and, within a head, panel by panel of keys. See the
+ * header. */
 #include "methods/rows.h"
 
 #include "methods/pick.h"

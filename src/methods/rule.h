@@ -1,7 +1,7 @@
-/* rule.h: a method is a score and a rule. This has what the rules of methods with a budget have in
- * common: a budget that covers the whole context reads everything, as do the first layers if a
- * method wants it; scores become shares of a softmax; a score that is NaN or infinite makes its
- * head dense; first and recent tokens come first and are not counted; and the best of the rest are
+/* rule.h: a method is a score and a rule. This header has what the rules of methods with a budget
+ * share: a budget that covers the whole context reads everything, and so do the first layers if a
+ * method wants it; scores become softmax shares; a score that is NaN or infinite makes its head
+ * dense; the first and recent tokens are read first and not counted; then the best of the rest are
  * taken, the earlier of two equal ones first (pick.h). */
 #ifndef SAC_METHODS_RULE_H
 #define SAC_METHODS_RULE_H

@@ -1,6 +1,6 @@
-/* turn.h: a fixed random rotation of d channels, cheaper than a matrix: rounds of random signs and
- * Hadamard transforms. Signs of the turned channels are as good as those of random directions,
- * which are orthogonal here and not independent. */
+/* turn.h: a fixed random rotation of d channels, cheaper than a matrix product: rounds of random
+ * signs and Hadamard transforms. The signs of the rotated channels serve as well as the signs along
+ * random directions, except that these directions are orthogonal and not independent. */
 #ifndef SAC_METHODS_TURN_H
 #define SAC_METHODS_TURN_H
 

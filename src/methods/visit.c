@@ -1,6 +1,6 @@
-/* visit.c: see the header. Descriptors are made once; where pages lie in tiers, all teams are led
- * through their rounds together: the pages of a round are held while all workers visit them, and
- * let go before more are asked for. */
+/* visit.c: see the header. Descriptors are made once. If pages are in tiers, all teams go through
+ * their rounds together: the pages of a round are held while all workers visit them, and released
+ * before more are requested. */
 #include "methods/visit.h"
 
 #include "methods/meter.h"

@@ -1,4 +1,4 @@
-/* full.c: the decode method without a choice: a new token reads the whole context. */
+/* full.c: dense attention in decode: a new token reads the whole context. Nothing is selected. */
 #include "methods/method.h"
 
 const struct method full_method = {

@@ -1,5 +1,5 @@
-/* lfps.h: what LFPS is told and its rules, for the host (lfps.c) and for devices (lfps_away.c);
- * private to these. */
+/* lfps.h: the parameters of LFPS and its rules, shared by the host (lfps.c) and devices
+ * (lfps_away.c); private to these. */
 #ifndef SAC_METHODS_DECODE_LFPS_H
 #define SAC_METHODS_DECODE_LFPS_H
 

@@ -1,5 +1,5 @@
-/* lfps_away.c: LFPS where a device chooses, by slots of ops/recall.h, a block for each table. The
- * host knows by positions alone when a lane learns and what its tables hold, and never waits. */
+/* lfps_away.c: LFPS on a device, by slots of ops/recall.h, with one thread block per table. The
+ * host knows from positions alone when a lane learns and what its tables cover, and never waits. */
 #include "methods/decode/lfps.h"
 
 #include "methods/batch.h"

@@ -1,8 +1,8 @@
 /* lfps_turn.c: see the header. Tables are stored divided by the decay so far, so a step changes
- * only what it has read.
+ * only the entries that it has read.
  *
- * Learning goes some rows at a time: all workers score them, each against pieces of the context,
- * then each table takes in what its heads looked at. Sums of pieces are folded in their order. */
+ * Learning takes a few rows at a time: all workers score them, each against pieces of the context,
+ * then each table adds the attention of its heads. Sums of pieces are added in order. */
 #include "methods/decode/lfps_turn.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
-/* lfps_turn.h: what LFPS remembers, one pair of tables at a time (private to lfps.h): the state of
- * a lane, the scratch of a step, learning from a prompt. Tables of a lane are apart from each
- * other, so any worker may have any of them. */
+/* lfps_turn.h: the memory of LFPS, one pair of tables at a time (private to lfps.h): the state of a
+ * lane, the scratch of a step, learning from a prompt. The tables of a lane are independent of each
+ * other, so any worker can process any of them. */
 #ifndef SAC_METHODS_DECODE_LFPS_TURN_H
 #define SAC_METHODS_DECODE_LFPS_TURN_H
 

@@ -1,6 +1,7 @@
-/* ashape.c: first tokens and a band, for all rows or for all but the last of a chunk: A-shape (the
- * prompt side of StreamingLLM, Xiao et al., ICLR 2024), Tri-shape (SCBench, Li et al., ICLR 2025)
- * and TriangleMix (He et al., 2025), which is Tri-shape in the deep layers and dense in the others.
+/* ashape.c: the first tokens and a band along the diagonal, for all rows or for all except the last
+ * of a chunk: A-shape (the prompt side of StreamingLLM, Xiao et al., ICLR 2024), Tri-shape
+ * (SCBench, Li et al., ICLR 2025) and TriangleMix (He et al., 2025), which is Tri-shape in the deep
+ * layers and dense in the others.
  *
  * A tile reads the union of its rows' bands, up to tile_tok - 1 columns more than the definition,
  * and is entirely dense if one of its rows is. */

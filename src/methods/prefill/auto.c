@@ -1,26 +1,32 @@
-/* auto.c: a sample of the keys that represents all of them. A few rows of each tile are scored
- * against every key; each query head reads, for the whole tile, the keys that matter to them, and a
- * reweighted sample of the others.
+/* auto.c: a weighted sample of the keys represents all of them. A few rows of each tile are scored
+ * against every key. For the whole tile, each query head then reads the keys with large attention
+ * probabilities in these rows, and a reweighted sample of the others.
  *
- * `rows` evenly spaced rows represent each tile, for each query head. They are scored exactly
+ * Scores. For each query head, `rows` evenly spaced rows represent a tile. They are scored exactly
  * against the tile's own keys, which are read anyway, and by the survey slot against all keys
- * before it. A key that holds a share m of the softmax mass of these rows (root of the mean square)
- * is taken with probability min(1, m / least) and counts max(1, least / m) times. The output is
- * thus unbiased, and the variance of a softmax sum is at most least times the m that are not always
- * read. `mass` sets least = (1 - mass)^2: a standard deviation of 1 - mass where these add up to 1.
- * A key to which one row of 64 attends counts by an eighth of its share; with means, a
- * sixty-fourth, such keys were lost. No head reads more than about 4 / least keys, however flat its
- * attention and however long the context; one that attends to ten keys reads those.
+ * before it. The mass m of a key is the root mean square, over these rows, of its share of the
+ * softmax.
  *
- * The loss is in rows that were not sampled, each of which misses keys to which only it attends:
- * most of the error is theirs, so `rows` and `mass` together decide what a cell is worth. They
- * attend to other keys of the same pages as the sampled rows, so `spread` of a page's mass counts
- * as if spread evenly over its keys. The first page and the `recent` ones before the tile are read
- * whole. A head that would read more than `most` of the keys reads all, which costs less. So do the
- * last `last` rows of the prompt, most often its question, and the first `dense` layers.
+ * Sampling. A key is taken with probability min(1, m / least), with weight max(1, least / m). The
+ * output is therefore unbiased, and the variance of a softmax sum is at most `least` times the sum
+ * of m over the keys that are not always read. `mass` sets least = (1 - mass)^2: a standard
+ * deviation of 1 - mass where these m add up to 1. The mean square keeps keys that matter to single
+ * rows: a key with full attention from one row of 64 has an eighth as its mass. With the plain mean
+ * it had a sixty-fourth, and such keys were lost. No head reads more than about 4 / least keys,
+ * however flat its attention and however long the context; a head that attends to ten keys reads
+ * those ten.
  *
- * The reported mass is an audit: the exact softmax of a row that had no part in the selection, one
- * of every AUDIT tiles in a layer. */
+ * Errors. Most of the error is in rows that were not sampled: each of them misses keys to which
+ * only it attends. `rows` and `mass` together therefore set the accuracy. Such rows attend to other
+ * keys of the same pages as the sampled rows, so the fraction `spread` of a page's mass is treated
+ * as if it were spread evenly over the page's keys.
+ *
+ * Always read: the first page and the `recent` pages before the tile; everything in the last `last`
+ * rows of the prompt, which are most often its question, in the first `dense` layers, and in heads
+ * that would read more than `most` of the keys, for which a dense read is cheaper.
+ *
+ * The reported mass is an audit: the exact softmax of a row that had no part in the selection, in
+ * one of every AUDIT tiles of a layer. */
 #include "methods/pick.h"
 #include "methods/plan.h"
 

@@ -1,26 +1,27 @@
-/* critiprefill.c: neighbouring queries look at the same keys, so blocks of keys are scored once for
- * a whole segment of queries: CritiPrefill (Lv et al., 2024), in the form of the authors' code
- * where it and the paper differ.
+/* critiprefill.c: neighbouring queries attend to the same keys, so blocks of keys are scored once
+ * for a whole segment of queries: CritiPrefill (Lv et al., 2024), in the form of the authors' code
+ * where it differs from the paper.
  *
- * For each segment and query head, with element-wise maxima and minima over the segment's queries
- * and the block's keys, all unscaled:
+ * For each segment and query head, with the element-wise maxima and minima of the segment's queries
+ * and of the block's keys, all unscaled:
  *     a = (Qmax + Qmin) . Kmax / 2,  b = (Qmax + Qmin) . Kmin / 2,  score = max(a, b),
- * then the mean over the query heads of a KV head, softmax over the blocks before the segment, and
- * the fusion with the layer before: fused = w * fused' + (1 - w) * softmax. The best blocks up to
- * the budget are read, and the segment's own keys. `scores=paper` gives Algorithm 1 of the paper:
- * a softmax for each of the four products and head, mean of two and maximum after that; fuse=0.75
- * is its weight.
+ * then the mean over the query heads of a KV head, a softmax over the blocks before the segment,
+ * and the fusion with the layer before: fused = w * fused' + (1 - w) * softmax. The segment reads
+ * the best blocks up to the budget, and its own keys. `scores=paper` is Algorithm 1 of the paper: a
+ * softmax for each of the four products and each head, then the mean of two and the maximum; its
+ * weight is fuse=0.75.
  *
- * Decided here, or where the code does as the paper does not say:
- *  - The first layer asked is dense, and so are segments that begin before `dense` tokens.
- *  - The segment that the prompt ends in is dense.
- *  - Where chunks are shorter than segments, a segment is what a chunk holds of it.
- *  - Only blocks before the segment can be chosen. The paper's softmax runs over later ones too,
- *    which do not exist yet when a prompt comes in chunks.
- *  - Equal scores, of which there are many zeros, are ordered by the score before the softmax, then
- *    the later block wins.
- *  - Boxes are those of pages. A block of several pages scores as its best page.
- *  - State is the fused matrix of the chunk's segments, so any past is possible. */
+ * Decided here, or taken from the code where the paper is silent:
+ *  - The first layer for which the method runs is dense, and so are segments that begin before
+ *    `dense` tokens.
+ *  - The segment that contains the end of the prompt is dense.
+ *  - If chunks are shorter than segments, a segment is the part of it that the chunk holds.
+ *  - Only blocks before the segment can be selected. The paper's softmax also covers later ones,
+ *    which do not exist yet when a prompt is computed in chunks.
+ *  - Equal scores (many are zero) are ordered by the score before the softmax, then the later block
+ *    wins.
+ *  - Bounding boxes are those of pages. A block of several pages has the score of its best page.
+ *  - The state is the fused matrix of the chunk's segments, so the method works after any past. */
 #include "methods/box.h"
 #include "methods/pick.h"
 #include "methods/plan.h"

@@ -1,4 +1,4 @@
-/* dense.c: the prefill method without a choice: every query reads every earlier key. */
+/* dense.c: dense attention in prefill: every query reads every earlier key. Nothing is selected. */
 #include "methods/method.h"
 
 const struct method dense_method = {

@@ -1,19 +1,22 @@
-/* flexprefill.c: each head chooses between blocks by pooled scores and lines, and its budget by
- * cumulative attention: FlexPrefill (Lai et al., 2025), as the authors' code has it.
+/* flexprefill.c: each head uses either blocks selected by pooled scores or lines, with a budget
+ * from cumulative attention: FlexPrefill (Lai et al., 2025), as in the authors' code.
  *
- * The attention of the chunk's last 128 rows is computed exactly. With blocks of 128:
- *  1. v[c], s[o]: its means along columns and slashes. Budgets are the numbers of best entries that
- *     hold `mass` of each, in whole blocks and one more, at least `least`.
- *  2. A pooled guess of the same rows' attention by blocks, from mean queries and mean keys, is
- *     compared with v summed over blocks: the root of the Jensen-Shannon divergence, natural log.
- *  3. Below `tau` the guess is good and the head is query-aware: pooled scores of all blocks of
- *     rows and keys, softmax by row, the best entries of the whole matrix until `mass` of it, and
- *     lines with the least budgets. (The union is in the code and not in the paper.)
- *  4. Else the best blocks of columns and of slashes by their budgets.
- * The first and the own block are always read.
+ * The attention of the chunk's last 128 rows is computed exactly. With blocks of 128 tokens:
+ *  1. v[c] and s[o] are the means of this attention along columns and slashes. The budget of each
+ *     is the number of best entries that hold the share `mass` of it, rounded up to whole blocks
+ *     plus one block, and at least `least`.
+ *  2. The attention of the same rows by blocks is estimated from mean queries and mean keys and
+ *     compared with v summed over blocks: the square root of the Jensen-Shannon divergence, natural
+ *     log.
+ *  3. Below `tau` the estimate is good and the head is query-aware: pooled scores of all blocks of
+ *     rows and keys, softmax by row, and the best entries of the whole matrix until they hold
+ *     `mass` of it; in addition lines with the smallest budgets. (This union is in the code and not
+ *     in the paper.)
+ *  4. Otherwise the best blocks of columns and of slashes are read, by their budgets. The first
+ *     block and a row's own block are always read.
  *
- * Deviations: the rows observed are the last of each chunk; 0 log 0 is 0 in the divergence, where
- * the original gets NaN and then takes lines. */
+ * Deviations: the observed rows are the last of each chunk; 0 log 0 is 0 in the divergence, where
+ * the original gets NaN and then uses lines. */
 #include "methods/pick.h"
 #include "methods/plan.h"
 #include "methods/rows.h"

@@ -1,28 +1,32 @@
-/* loopserve.c: the lines of each head chosen online, for each chunk anew, until they hold a share
- * of the attention of sampled rows: LoopServe (Li et al., 2025), Algorithm 2, with exact overlaps.
+/* loopserve.c: each head reads lines that are selected online, again for each chunk, until they
+ * hold a share of the attention of sampled rows: LoopServe (Li et al., 2025), Algorithm 2, with
+ * exact overlaps.
  *
  * A slash and a vertical cross in one cell, which must not count twice. The printed algorithm
- * bounds the loss by each chosen line's largest entry; where rows attend fully to one key (the
- * first ones do) the bounds exceed the gains, the sum falls and everything is taken. Here what is
- * left of each line is kept exactly:
- *  1. m rows are sampled, one of each stratum of the chunk and the last row, the same for all
- *     heads. At the start of a sequence strata begin at row m: early rows say nothing about lines.
- *  2. left[x] of a line x: the attention in its cells of the sampled rows that is not yet covered.
- *  3. The first slashes and columns are taken, then in rounds all lines whose
- *         key = left / max(1, cells that no chosen line crosses)
- *     is at least `beta` times the best key, slashes first, then columns with keys made anew.
- *  4. To take line x covers left[x], and lowers by the crossing's attention each line that crosses
- *     it. It ends when the share `mass` of the sample is covered.
- * A head that would read more than `most` of its cells is dense.
+ * bounds the loss by each selected line's largest entry. Where rows give all their attention to one
+ * key, as the first rows do, these bounds exceed the gains: the sum falls, and every line is taken.
+ * Here the uncovered attention of each line is kept exactly:
+ *  1. m rows are sampled, one from each stratum of the chunk and the last row, the same for all
+ *     heads. At the start of a sequence the strata begin at row m, because early rows say nothing
+ *     about lines.
+ *  2. left[x] of a line x is the attention in its cells of the sampled rows that is not yet
+ *     covered.
+ *  3. The first slashes and columns are taken. Then each round takes all lines whose
+ *         key = left / max(1, cells that no selected line crosses)
+ *     is at least `beta` times the best key: slashes first, then columns with recomputed keys.
+ *  4. Taking line x covers left[x], and subtracts the attention at each crossing from the line that
+ *     crosses it. The rounds end when the share `mass` of the sample is covered. A head that would
+ *     read more than `most` of its cells is dense.
  *
  * "The new rows of a turn" are those of a chunk: a turn is planned as a whole if the batch (-b)
- * holds it. Past turns are keys like others, and rows of the last answer are not computed again, so
- * they are not sampled. With heads=group a KV head has one set of lines, from the sum over its
- * query heads.
+ * holds it. Tokens of past turns are keys like others. Rows of the last answer are not computed
+ * again, so they are not sampled. With heads=group a KV head has one set of lines, from the sum
+ * over its query heads.
  *
- * Lines over turns. The paper unites the lines of all turns, for the decode stage to choose among;
- * ours chooses among all keys. With keep=on the union (of chunks, so of turns too) is read by later
- * rows: its lines are taken before the rounds, which add what is missing. */
+ * Lines over several turns. The paper unites the lines of all turns, from which the decode stage
+ * selects; here decoding selects among all keys. With keep=on later rows read the union of the
+ * lines of earlier chunks (and so turns): these lines are taken before the rounds, which add what
+ * is missing. */
 #include "methods/lines.h"
 #include "methods/pick.h"
 #include "methods/plan.h"

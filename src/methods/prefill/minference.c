@@ -2,21 +2,21 @@
  * MInference (Jiang et al., 2024), vertical-slash heads with the sizes of its current Llama-3.1
  * table.
  *
- * The attention of the chunk's last rows is computed exactly and summed along lines; the best
- * `columns` verticals and `slashes` diagonals are read by all rows of the chunk. The first columns
- * and diagonals are always taken; where they alone are too many the smallest offsets come first, so
- * that the local band has no gaps (the authors' code leaves that to chance).
+ * The attention of the chunk's last rows is computed exactly and summed along lines. All rows of
+ * the chunk read the best `columns` verticals and `slashes` diagonals. The first columns and
+ * diagonals are always taken; if they alone exceed the size, those with the smallest offsets come
+ * first, so that the local band has no gaps (the authors' code leaves this order undefined).
  *
- * Patterns of heads. Without a table all heads have one size: no published table has another family
- * than vertical-slash, and the authors replaced their searched sizes by this one. A table has a
- * pattern for each head. It is learned as in their first version: on a long prompt, with the lines
- * of its last rows and the blocks of pooled scores, the candidate that keeps most of the attention
- * of rows from LEARN_FROM on wins. Where blocks win they write columns and slashes of a size that
- * covers them, as is done here. An A-shape that wins remains one.
+ * Patterns of heads. Without a table all heads have the same size: every published table contains
+ * only vertical-slash heads, and the authors replaced the sizes of their search by this one. A
+ * table has a pattern for each head. It is learned as in their first version: on a long prompt,
+ * from the lines of its last rows and the blocks of pooled scores, the candidate wins that keeps
+ * most of the attention of rows from LEARN_FROM on. Where blocks win, the authors write columns and
+ * slashes of a size that covers them, and so does this file. Where an A-shape wins, it is kept.
  *
- * Deviations: the rows observed are the last of each chunk, as in the engines that adopted the
- * method; in the original they are the prompt's. Tiles read the runs of a tile's rows, which is
- * tighter than the original's blocks of 64. */
+ * Deviations: the observed rows are the last of each chunk, as in the engines that adopted the
+ * method; in the original they are the prompt's. Tiles read the lines' runs of a tile's rows, which
+ * is tighter than the original's blocks of 64. */
 #include "methods/prefill/pattern.h"
 
 #include "methods/lines.h"

@@ -1,6 +1,6 @@
-/* pattern.c: the text of a table of heads, read with every line checked, and written from
- * what was learnt. See the header for the form. What wins is decided here; what it scores, in
- * minference.c. */
+/* pattern.c: reads a table of head patterns, checking every line, and writes one from what was
+ * learned. See the header for the format. The winning pattern is determined here, the scores of the
+ * candidates in minference.c. */
 #include "methods/prefill/pattern.h"
 
 #include "base/status.h"

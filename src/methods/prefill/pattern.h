@@ -1,6 +1,6 @@
-/* pattern.h: patterns of a model's heads for MInference: as text, and while they are learnt.
+/* pattern.h: patterns of a model's heads for MInference: as text, and while they are being learned.
  *
- * The text, a line for each head; lines that begin with # and empty ones count as nothing:
+ * The text has one line per head; empty lines and lines that begin with # are ignored:
  *     saccade minference 1
  *     model NAME
  *     layers N heads N
