@@ -7,7 +7,8 @@
  *  1. the k groups of tokens with the largest estimates are computed exactly; the k-th largest of
  *     their maxima is a threshold that k tokens reach,
  *  2. all other groups are computed in which some token may reach the threshold,
- *  3. the remaining logits become -INFINITY. Tokens that a mask excludes are ignored in this.
+ *  3. the remaining logits become -INFINITY.
+ * Tokens that a mask excludes are ignored in this.
  *
  * Every logit returned is bit for bit the one of the full projection, so screening can be switched
  * at any row. If many groups are left in step 2, as with few parameters and a flat distribution,

@@ -1,16 +1,18 @@
-/* ahead.c: pages that are fetched before anybody asks for them, and what that is worth.
+/* ahead.c: prefetching: pages that are read from the disk before they are requested, and whether
+ * this pays off.
  *
- * What will be asked for is known (parts of a row that streams, visits of a method) or guessed from
- * the last step and from what this layer reads. It waits behind all that somebody waits for, and
- * what has not begun when its layer asks for pages itself is let go: from then on it would only
- * stand in the way of what is really wanted.
+ * What will be requested is either known (parts of a row that streams, visits of a method) or
+ * guessed from the previous step and from what this layer reads. Prefetches wait behind all reads
+ * that someone waits for. Those that have not begun when their layer requests pages itself are
+ * cancelled: from then on they would only delay what is needed.
  *
- * Of each reason is counted how much of what it has brought was asked for. A reason that brings
- * little has few slots under way, so that a read of somebody who waits finds the disk free, and one
- * that brings next to nothing is tried now and then only, to see whether that has changed. And no
- * more is guessed of a layer than the disk has lately read before the layer asked, for a guess
- * takes the frame of another page. Nothing is fetched ahead while what is asked for comes at once
- * (inbound.c): then reading is work for a processor and no waiting, and who asks does it. */
+ * For each reason to prefetch, the share of the prefetched pages that was then requested is
+ * counted. A reason with a low share gets few slots in flight, so that a read that someone waits
+ * for finds the disk free; a reason with almost none is tried only now and then, to see whether
+ * that has changed. No more is guessed for a layer than the disk has recently read before that
+ * layer's requests, because a guess takes the frame of another page. Nothing is prefetched while
+ * requested pages come from the system's cache (inbound.c): then reading is a copy and not a wait,
+ * and the requesting thread makes it. */
 #include "kv/tier.h"
 
 #include <assert.h>

@@ -1,8 +1,8 @@
 /* depot.c: see the header.
  *
- * Invariant: a page that the program has written since the device last looked is in `renewed`,
- * once, and the device hears of it before its next launch that reads pages. So no frame and no card
- * of a page that was there before is taken for the one that is there now. */
+ * Invariant: a page that the host has written since the device last read the list is in `renewed`,
+ * once, and the device processes this list before its next launch that reads pages. No frame and no
+ * card of a page's old content is thus taken for the new one. */
 #include "kv/depot.h"
 
 #include "kv/tier.h"

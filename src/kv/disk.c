@@ -1,10 +1,10 @@
-/* disk.c: the file, its room and its transfers. How they are carried out is the backends' affair:
- * io_uring where the system has it, else a few threads. SAC_IO=threads asks for these.
+/* disk.c: the file, its space and its transfers. Two backends execute transfers: io_uring where the
+ * system has it, otherwise a few threads. SAC_IO=threads selects the latter.
  *
  * Invariants:
- *  1. A transfer is free, with its taker, or under way, and n_under_way counts the last kind and a
- *     call of `woken` that is to come or has not ended.
- *  2. The file has no name from before the first byte is reserved in it. */
+ *  1. A transfer is free, owned by whoever has taken it, or in flight. n_under_way counts the
+ *     transfers in flight, and a call of `woken` that is scheduled or has not returned.
+ *  2. The file is unlinked before the first byte is reserved in it. */
 #include "kv/disk.h"
 
 #include "base/mem.h"

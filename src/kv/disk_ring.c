@@ -1,5 +1,5 @@
-/* disk_ring.c: transfers of a disk through io_uring. Whoever submits enters the ring, under a lock;
- * one thread of the disk takes out what is done. */
+/* disk_ring.c: transfers of a disk through io_uring. A thread that submits enters the ring under a
+ * lock; one thread of the disk takes completed transfers out. */
 #include "kv/disk.h"
 
 #include "base/mem.h"

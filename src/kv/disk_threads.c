@@ -1,5 +1,6 @@
-/* disk_threads.c: transfers of a disk by plain calls, each in a thread, where the system has no
- * io_uring or tests stand in its place. Reads go before writes: somebody waits for them. */
+/* disk_threads.c: transfers of a disk by plain system calls, each in a thread, for systems without
+ * io_uring and for tests that replace them. Reads go before writes, because someone waits for them.
+ */
 #include "kv/disk.h"
 
 #include "base/mem.h"

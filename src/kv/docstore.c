@@ -1,16 +1,17 @@
 /* docstore.c: see the header.
  *
  * Invariants:
- *  1. A file gets its name when all of it is on the disk: it is written beside, synced and renamed,
- *     and its record is committed behind that. A process that is killed at any point leaves at most
- *     a draft, or a file without a record; docstore_collect removes both.
- *  2. Files are renamed and removed inside a write transaction, of which there is one at a time
- *     among all processes: nobody removes what another has just put there.
- *  3. A draft is locked by who writes it, and a lock ends with its process: a draft that can be
- *     locked is nobody's any more.
- *  4. A file's path is made of its id and nothing else; names never become paths.
- * The index is trusted as far as its records have their size and their texts an end; the files are
- * not trusted at all, and whoever reads them checks them. */
+ *  1. A file gets its name only when all of it is on the disk: it is written under another name,
+ *     synced and renamed, and its record is committed after that. A process that is killed at any
+ *     point leaves at most a draft, or a file without a record; docstore_collect removes both.
+ *  2. Files are renamed and removed inside a write transaction. There is only one at a time among
+ *     all processes, so no process removes what another has just stored.
+ *  3. The process that writes a draft holds a lock on it, and a lock ends with its process: a draft
+ *     that can be locked is abandoned.
+ *  4. A file's path is made from its id alone; names never become paths.
+ *
+ * The index is trusted to the extent that its records have their size and its texts are terminated.
+ * The files are not trusted at all: whoever reads them checks them. */
 #include "kv/docstore.h"
 
 #include "base/folder.h"

@@ -1,21 +1,22 @@
 /* inbound.c: pages on their way from the disk, or from a source, into their frames.
  *
- * Who wants a page binds a frame for it and puts that into a line. Whoever comes by, a thread that
- * asks or the end of a transfer, begins as many reads as there are transfers for: so the disk has
- * work for as long as anybody wants something, whether the one that wants it is awake or not. What
- * somebody waits for goes first; what nobody has asked for yet has only so many slots under way as
- * its worth allows (ahead.c), since a read that has begun cannot be taken back.
+ * To request a page, a thread binds a frame for it and appends the frame to a queue. Any thread
+ * that comes by, a requesting one or the end of a transfer, starts as many reads as there are
+ * transfers. The disk is therefore busy as long as pages are queued, whether or not the requesting
+ * thread is awake. Pages that a thread waits for go first. Prefetched pages have a limited number
+ * of slots in flight, according to their usefulness (ahead.c), because a read that has begun cannot
+ * be cancelled.
  *
- * One read brings all pages of its line that lie near the one whose turn it is, in either
- * direction and whoever wants them. Slots between them are read over where their bytes cost less
- * than another read, and their bytes are thrown away.
+ * One read brings all pages of its queue that lie near the first one in the file, in either
+ * direction and for any requester. Slots between them are read too, and discarded, where their
+ * bytes cost less than another read.
  *
- * Pages of a source may be in the system's cache, and then a read is a copy: who waits makes it,
- * with all who wait beside him, and no other thread has to wake. Whether that is so is seen when it
- * is tried.
+ * Pages of a source may be in the system's cache; then a read is a copy. The waiting threads make
+ * these copies themselves, so no other thread has to wake up. Whether a page is cached is found out
+ * by trying.
  *
- * A read of several pages that fails is not held against the pages: what has not come is read once
- * more, alone, so that only a page which cannot be read itself is lost. */
+ * If a read of several pages fails, the pages that are missing are read once more, one by one, so
+ * that only a page that cannot be read itself is lost. */
 #include "kv/tier.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* known.c: what a tier tells of itself: why pages could not be had, its counters, and whether its
- * invariants hold, which stand in tier.c. */
+/* known.c: what a tier reports about itself: why pages could not be fetched, its counters, and
+ * whether the invariants of tier.c hold. */
 #include "kv/tier.h"
 
 #include <string.h>

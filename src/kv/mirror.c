@@ -1,9 +1,9 @@
 /* mirror.c: see the header.
  *
- * Invariant: whose memory a place is, its address tells: what lies in the pool's own part is the
- * program's, whoever else computes. Entry i of a lane is right on the device if i < mirrored[seq_i]
- * and i is below the sequence's pages. So a step brings up the pages that it adds, one for each
- * PAGE_TOK tokens, and no table as a whole but after a load. */
+ * Invariant: the address of a byte tells whose memory it is in: the pool's own part is the host's,
+ * whatever computes elsewhere. Entry i of a lane's table is up to date on the device if i <
+ * mirrored[seq_i] and i is below the number of the sequence's pages. A step therefore uploads only
+ * the entries that it adds, one per PAGE_TOK tokens, and a whole table only after a load. */
 #include "kv/mirror.h"
 
 #include "base/minmax.h"

@@ -1,13 +1,15 @@
-/* pool.c: page ownership. Touches no tensor but in a fork (copy of the tail) and a truncation.
+/* pool.c: page ownership. It touches keys and values only in a fork (copy of the tail) and a
+ * truncation.
  *
  * Invariants, checked by pool_check in tests after each operation:
- *  1. refs[id] = number of live table entries that name id, and of its holds.
+ *  1. refs[id] = the number of live table entries that name id, plus that of its holds.
  *  2. id is on its part's free stack if and only if refs[id] = 0; n_free is the stack's height.
- *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do dropped ones below.
- *  4. Without a tier a page has a frame of its part while refs > 0, no two have the same, and the
- *     other frames are on their stack; with one, frames are the tier's. Which one it is, pool_page,
- *     page_frame and whoever moves a page know, and nobody else.
- *  5. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
+ *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do those of dropped pages
+ *     below.
+ *  4. Without a tier, a page has a frame of its part while refs > 0, no two pages share a frame,
+ *     and the other frames are on their stack; with one, the tier owns the frames. Only pool_page,
+ *     page_frame and the code that moves pages know which frame a page has.
+ *  5. A page with refs > 1 is sealed: only pool_reserve returns writable pages, with refs 1. */
 #include "kv/pool.h"
 
 #include "kv/mirror.h"

@@ -1,13 +1,14 @@
 /* prefix.c: see the header.
  *
  * Invariants:
- *  1. A used node is in the bucket of its key and holds one reference of each of its pages. No page
- *     is in two nodes: there is a node for each page index of the pool, so there is always room.
- *  2. A node's parent is used: only leaves go, and a node counts its children.
- *  3. Used nodes without children are in a list in the order of their use: a full pool asks for the
- *     oldest for each page of a prompt, and may have a hundred thousand.
- *  4. A text that was lost and computed again has nodes of the same keys, the second time behind
- *     another parent or where the first ones are lost. */
+ *  1. A used node is in the bucket of its key and holds one reference to each of its pages. No page
+ *     is in two nodes. There is a node for each page index of the pool, so a free node can always
+ *     be found.
+ *  2. A node's parent is used: only leaves are evicted, and a node counts its children.
+ *  3. Used leaves are in a list in order of their use: a full pool asks for the oldest one for each
+ *     page of a prompt, and may have a hundred thousand.
+ *  4. A text that was lost and computed again has nodes with the same keys; the new ones have
+ *     another parent, or the old ones are marked as lost. */
 #include "kv/prefix.h"
 
 #include <assert.h>

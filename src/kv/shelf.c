@@ -1,14 +1,14 @@
 /* shelf.c: see the header.
  *
  * Format of an entry: struct head; tokens; pages in order of page index and lane. The head's
- * checksum covers all behind itself and the fields before it.
+ * checksum covers everything after it and the fields before it.
  *
  * Invariants:
- *  1. `busy` says whose the room and the job are: the writer's while it is set, else the asking
- *     thread's. It and the counters are the lock's.
- *  2. The asking thread changes the store only by removing what is damaged.
+ *  1. `busy` tells who owns the buffer and the job: the writer while it is set, otherwise the
+ *     requesting thread. `busy` and the counters are protected by the lock.
+ *  2. The requesting thread changes the store only by removing damaged entries.
  *  3. Bytes that were read are hostile until the checksum, the key and the tokens have been
- * compared. A checksum finds damage; who can write the folder can write pages. */
+ *     compared. A checksum detects damage; anyone who can write to the folder can forge pages. */
 #include "kv/shelf.h"
 
 #include "base/hex.h"

@@ -1,9 +1,9 @@
-/* source.h: a file that holds full pages which somebody has saved, one behind the other, and from
- * which a tier reads those that it needs. The file is not written, and stays open for as long as a
- * page refers to it: what is removed from its folder meanwhile can still be read.
+/* source.h: a file that holds full pages, saved one after another, from which a tier reads those
+ * that it needs. The file is not written, and stays open as long as a page refers to it, so it can
+ * still be read after it was removed from its folder.
  *
- * Owners: whoever has opened it, each page of a tier that lies in it, and each transfer from it,
- * hold one reference each. Under the lock of the tier, but for opening. */
+ * Owners: whoever opened it, each page of a tier that lies in it, and each transfer from it hold
+ * one reference each. All calls except opening are made under the tier's lock. */
 #ifndef SAC_KV_SOURCE_H
 #define SAC_KV_SOURCE_H
 

@@ -1,22 +1,22 @@
 /* tier.c: the states of frames, and the transfers between memory and disk.
  *
- * Invariants, checked by tier_check while nothing is under way:
+ * Invariants, checked by tier_check while nothing is in flight:
  *  1. frame_of[id] = f if and only if frame[f].page = id.
  *  2. A frame is on the free stack if and only if it is FREE; it has no page and no pins then.
- *  3. CLEAN means that the page is on the disk or in a source; DIRTY and STUCK that it is not.
+ *  3. A CLEAN frame's page is on the disk or in a source; a DIRTY or STUCK frame's is not.
  *  4. n_ready counts CLEAN frames without pins, n_pinned those with pins.
- *  5. A frame with a page stands in the list of the page's layer, the others in none.
- *  6. LOST frames are pinned: the last release frees them, and who asks next tries again.
- * A slot of the disk is part of one transfer at most (is_moving): a page that was freed in the
- * middle of one leaves its frame as an orphan, which is freed by the transfer's end, and whoever
- * gets its id waits for that end before writing to the same slot.
+ *  5. A frame with a page is in the list of the page's layer, the others are in none.
+ *  6. LOST frames are pinned: the last release frees them, and the next request tries again.
+ *  7. BOUND and DIRTY frames are in a queue (enum tier_line_i), the others in none. A BOUND frame
+ *     that nobody has pinned is in KNOWN or GUESSED, and is taken when a frame is needed.
  *
- *  7. BOUND and DIRTY frames stand in a line (enum tier_line_i), the others in none; a BOUND one
- *     that nobody has pinned stands in KNOWN or GUESSED, and gives way to whoever lacks room.
+ * A slot of the disk is part of at most one transfer (is_moving). A page that is freed during its
+ * transfer leaves its frame as an orphan, which is freed when the transfer ends; a page that gets
+ * the same id waits for that end before it writes to the slot.
  *
- * Checksums are XXH3 of what the disk holds of a page. Arrays are laid out by the pool's plan and a
- * step allocates nothing. Not here: which pages give way (victim.c), what is read when (inbound.c),
- * what is fetched before it is asked for (ahead.c), how bytes move (disk.c). */
+ * Checksums are XXH3 over the bytes of a page on disk. Arrays are laid out by the pool's plan, and
+ * a step allocates nothing. Not here: which pages are evicted (victim.c), the order of reads
+ * (inbound.c), prefetching (ahead.c), moving bytes (disk.c). */
 #include "kv/tier.h"
 
 #include "base/workers.h"

@@ -1,13 +1,14 @@
-/* victim.c: which pages leave memory when others need their frames.
+/* victim.c: which pages are evicted from memory when others need their frames.
  *
- * `lru`, the paper's: those used longest ago. A step goes through the layers in turn, so once their
- * pages together do not fit, this throws out what the next layer will ask for. `stale` therefore
- * takes the page used longest ago only while it has not been used in this or the last step; then
- * those of the layer that was executed most recently, which is the last to come again, the pages
- * that were chosen least often in the last 16 steps first.
+ * `lru`, the policy of the paper, evicts the least recently used pages. A step goes through the
+ * layers in turn, so once their pages do not fit together, this evicts exactly what the next layer
+ * will request. `stale` therefore evicts the least recently used page only if it was used neither
+ * in this step nor in the previous one. After those it evicts from the layer that was executed most
+ * recently, which is the last to come again: first the pages that were selected least often in the
+ * last 16 steps.
  *
- * Only clean frames that nobody has pinned are looked at, so a page that the layer at hand has
- * acquired is safe. The order depends on use alone. */
+ * Only clean frames without pins are considered, so pages that the current layer has acquired are
+ * safe. The order depends on use alone. */
 #include "kv/tier.h"
 
 #define HISTORY 16u

@@ -1,5 +1,5 @@
-/* working.c: how many pages of a list were used of late, and which of them were counted before: a
- * page of several sequences lies in one frame. Uses are noted in tier.c. */
+/* working.c: how many pages of a list were used recently, and which of them were counted before: a
+ * page shared by several sequences occupies one frame. Uses are recorded in tier.c. */
 #include "kv/tier.h"
 
 struct tier_use working_count(struct tier *t, const page_id *id, uint32_t n, uint32_t since,

@@ -1,5 +1,5 @@
-/* backend.c: which backend a name means, and what the CPU does as one. GPUs are backend_cuda.c's.
- */
+/* backend.c: finds a backend by its name, and implements the CPU as one. GPUs are in
+ * backend_cuda.c. */
 #include "ops/backend.h"
 
 #include "base/mem.h"

@@ -1,10 +1,10 @@
-/* backend_cuda.c: GPUs as a backend: finds and loads libsaccade_cuda.so, checks that it is of this
- * build, and fills the op table with calls of its launchers. Slots that choose for one lane stay
- * empty: methods of the host that call them are refused before an engine is made. But `dots` is the
- * CPU's, for what the program itself reckons of numbers that it has fetched.
+/* backend_cuda.c: GPUs as a backend: finds and loads libsaccade_cuda.so, checks that it belongs to
+ * this build, and fills the op table with calls of its launchers. Slots that select for a single
+ * lane stay empty: host methods that call them are refused before an engine is created. Only `dots`
+ * is the CPU's, for what the host computes from data that it has copied back.
  *
- * A launcher's failure is not looked at here: the device remembers the first one, and backend_wait
- * tells it. The library stays loaded, as CUDA's own state does. */
+ * Results of launchers are not checked here: the device remembers the first failure, and
+ * backend_wait returns it. The library stays loaded, as CUDA's own state does. */
 #include "ops/backend.h"
 #include "ops/cuda/api.h"
 

@@ -1,5 +1,5 @@
-/* mass.h: the slot that says how much each token of a sequence's pages is read by a few rows, of
- * backends that are not the host (engine/mass.h says what it is for). */
+/* mass.h: the slot that computes how much attention a few rows give to each token of a sequence's
+ * pages, for backends other than the host (engine/mass.h describes its use). */
 #ifndef SAC_OPS_MASS_H
 #define SAC_OPS_MASS_H
 

@@ -4,9 +4,10 @@
  *  1. `ref` comes first and fills every slot, so a higher set may leave out what it does not
  *     improve.
  *  2. A set is filled only if the CPU has all features of its row, and only after the sets below
- *     it: the rows form a chain, which makes a name mean "this set and all below".
- *  3. No state: two tables of different sets may live side by side (tests do that).
- * It does not know what a kernel does; ops/cpu/fill.h lists who fills. */
+ *     it: the rows form a chain, so a name means "this set and all below".
+ *  3. No state: two tables of different sets can exist side by side (tests do that).
+ *
+ * It does not know what a kernel does; ops/cpu/fill.h lists the files that fill slots. */
 #include "ops/ops.h"
 
 #include "ops/cpu/detect.h"

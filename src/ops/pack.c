@@ -6,11 +6,12 @@
  * compiler vectorises them.
  *
  * Invariants:
- *  1. Lossless: scales keep their bits (f16) or their integers; weight_unpack_row rounds in the
+ *  1. Lossless: scales keep their bits (f16) or their integers. weight_unpack_row rounds in the
  *     same order as quant.c, hence the same pragma against fused multiply-add.
  *  2. Every byte of a group is written: rows and inputs beyond the matrix are zeros of their type
  *     (scale 0), so kernels may compute on them.
- * It does not read files, allocate, or choose a type. */
+ *
+ * It does not read files, allocate memory, or choose a type. */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #else

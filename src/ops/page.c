@@ -1,5 +1,5 @@
-/* page.c: offsets of the parts of a KV page, every part on a 64-byte line of its own, and the way
- * back from a sealed page, which only a truncation takes: plain C is fast enough. */
+/* page.c: offsets of the parts of a KV page, each of which begins a 64-byte line, and unsealing of
+ * a page, which only a truncation needs: plain C is fast enough. */
 #include "ops/page.h"
 
 #include "base/half.h"

@@ -1,12 +1,14 @@
 /* plans.h: the slots that select what prompt rows read, for backends other than the host.
  *
- * There nobody looks at queries, masks and lists before the step is over: one call does everything
- * and leaves for each tile a list that attention reads (attn_plan.made). One slot samples the rows
- * of a run's tiles and surveys the pages before them as the survey slot does (struct op_survey says
- * what is taken), for each query head. Another selects blocks of keys for whole segments of rows,
- * for each KV head; one selects columns and diagonals, for each query head; and one selects blocks
- * of keys for tiles of rows by their antidiagonals, also for each query head. The contract is that
- * of lanes.h. */
+ * On such a backend the host sees no queries, masks or lists before the step is over: one call does
+ * everything and produces, for each tile, a list that attention reads (attn_plan.made). There are
+ * four slots:
+ *  - One samples the rows of a run's tiles and surveys the pages before them, for each query head,
+ *    as the survey slot does (struct op_survey defines what is taken).
+ *  - One selects blocks of keys for whole segments of rows, for each KV head.
+ *  - One selects columns and diagonals, for each query head.
+ *  - One selects blocks of keys for tiles of rows by their antidiagonals, for each query head.
+ * The contract is that of lanes.h. */
 #ifndef SAC_OPS_PLANS_H
 #define SAC_OPS_PLANS_H
 

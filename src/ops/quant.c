@@ -2,9 +2,9 @@
  *
  * These loops are the definition of correct, so they trade speed for being easy to compare with the
  * format: one function per type, elements in file order, every product and sum rounded to f32 in
- * the order that the reference rounds (scale times sub-scale first, then times the code, then the
- * offset). A fused multiply-add would round once where the reference rounds twice, hence the pragma
- * below: the compiler must not make one.
+ * the order of the reference (scale times sub-scale first, then times the code, then the offset). A
+ * fused multiply-add would round once where the reference rounds twice; the pragma below forbids
+ * the compiler to make one.
  *
  * Shared vocabulary: a *block* is the unit of the file; `d` its f16 scale; `dmin` or `m` the scale
  * of its offsets; *codes* are the small integers per element. Super-blocks of 256 elements (the _K

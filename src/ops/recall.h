@@ -1,11 +1,11 @@
 /* recall.h: the slots of a method that remembers what earlier steps attended to (LFPS), for
- * backends other than the host. The contract is that of lanes.h. There is no host slot, because
- * such a method has its own workers for tables there; test_cuda_host checks that both make the same
- * selections.
+ * backends other than the host. The contract is that of lanes.h. There is no host slot, because on
+ * the host the method's own code gives its tables to the workers; test_cuda_host checks that both
+ * make the same selections.
  *
- * A lane remembers by tables: one pair for each query head, or one pair for all. `ver` has an entry
- * for each token, `sla` one for each distance from the row; both are stored divided by `unit`, so a
- * step changes only what it has read. */
+ * A lane's memory is tables: one pair per query head, or one pair for all. `ver` has an entry per
+ * token, `sla` one per distance from the row; both are stored divided by `unit`, so a step changes
+ * only the entries that it has read. */
 #ifndef SAC_OPS_RECALL_H
 #define SAC_OPS_RECALL_H
 

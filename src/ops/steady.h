@@ -1,23 +1,26 @@
-/* steady.h: the rule of steady draws (struct op_draw), the same for the plain definition and
- * vectors.
+/* steady.h: steady sampling (struct op_draw): consecutive rows draw mostly the same pages. The rule
+ * is defined here once for the plain C version and for vectors.
  *
- * What stands for others changes from row to row no more than its chance does, and lies in few
- * pages: so most pages that a row reads have been read by the row before.
- *  1. A page is drawn when the largest chance of its tokens, value / cut, is above a number of its
- *     own: the known way to keep samples alike is to keep their random numbers (permanent random
- *     numbers; Brewer, Early and Joyce, 1972).
- *  2. Of a page that is drawn each token is taken with a chance of its own, and then it weighs as
- *     much more as both together are rare. That of the largest value is 1. The others' are
- *     STEADY_MORE times what would give them value / cut in all, or 1: a token costs little where
- *     its page is read.
- *  3. Numbers of a page's tokens lie STEADY_TURN apart, of a circle that begins anywhere. So as
- *     many of equal chances are taken as there should be, to one or two.
- *  4. Numbers follow from the lane, the page and the row's position, and are others every
- *     STEADY_ROWS rows, for each page at a row of its own: no error lasts for a whole answer.
+ * The tokens drawn as a sample change from row to row only as much as their probabilities do, and
+ * lie in few pages, so most pages that a row reads were read by the row before.
+ *  1. A page is drawn if the largest probability of its tokens, value / cut, exceeds a random
+ *     number of the page. Keeping random numbers is the known way to keep samples alike (permanent
+ *     random numbers; Brewer, Early and Joyce, 1972).
+ *  2. Each token of a drawn page is taken with a probability of its own, and its weight is the
+ *     inverse of the product of both. The token with the largest value is taken with probability 1.
+ *     The others have STEADY_MORE times the probability that would give them value / cut in all, at
+ *     most 1: a token costs little once its page is read.
+ *  3. The numbers of a page's tokens lie STEADY_TURN apart on a circle, from a random start. The
+ *     number of tokens taken among those of equal probability is therefore the expected one, within
+ *     one or two.
+ *  4. The numbers are derived from the lane, the page and the row's position. They are renewed
+ *     every STEADY_ROWS rows, at a different row for each page, so no sampling error lasts for a
+ *     whole answer.
  *
- * Every token's weight is right in the mean. What differs is the noise: a page's tokens are taken
- * together or not at all, so the variance of a sum over all tokens may be above the bound of a
- * draw; that of a mean of values is above it as far as values of one page are alike. */
+ * Every token's weight has the right expectation. What differs from independent sampling is the
+ * variance, because the tokens of a page are taken together or not at all: for a sum over all
+ * tokens it may exceed the bound of a draw, and for a mean of values it does so to the degree that
+ * the values of a page are alike. */
 #ifndef SAC_OPS_STEADY_H
 #define SAC_OPS_STEADY_H
 

@@ -1,14 +1,14 @@
-/* survey.h: what the survey slots of all backends agree on: which pages make the sum of a query,
- * and which keys a mass takes. Everything is integers or a few exact operations, so two kernels
- * differ only where their masses do.
+/* survey.h: what the survey slots of all backends agree on: which pages enter the sum of a query,
+ * and which keys are taken for a given mass. Everything is integers or a few exact operations, so
+ * two kernels differ only where their masses do.
  *
- * A key's mass m is the root of the mean square of its shares over the queries of a part, a square
- * M is the sum of squares that it is made of. It is told in steps below `least` by the difference
- * of the bits of the two squares: an octave of m, two of M, has OP_SURVEY_OCTAVE steps, within an
- * octave of M they are even in the mantissa. A key at step c >= 0 is taken if c < the limit of
- * its place (survey_limits), which a place has with probability 2^(-c / OP_SURVEY_OCTAVE): the
- * inverse of the weight, whatever m is exactly.
- */
+ * The mass m of a key is the root mean square of its softmax shares over the queries of a part; M
+ * is the sum of squares from which it is computed. How far m is below `least` is measured in steps,
+ * by the difference of the bit patterns of the two squares: an octave of m, which is two octaves of
+ * M, has OP_SURVEY_OCTAVE steps, and within an octave of M they are linear in the mantissa. A key
+ * at step c >= 0 is taken if c < the limit of its place (survey_limits). A place has such a limit
+ * with probability 2^(-c / OP_SURVEY_OCTAVE), which is the inverse of the weight, whatever m is
+ * exactly. */
 #ifndef SAC_OPS_SURVEY_H
 #define SAC_OPS_SURVEY_H
 

@@ -4,7 +4,7 @@
  *     f32 shrink[16]         power of two per row; |w| * shrink < 2^15, so w fits f16 after it
  *     chunk 0, chunk 1, ...  256 inputs each; the last holds what is left, in blocks of 32
  *     padding to 64 bytes
- * A chunk is its scales, then its blocks. With nb blocks in it (8 but in the last):
+ * A chunk is its scales, then its blocks. With nb blocks in it (8 except in the last chunk):
  *     SCALE_D       f16 d[nb][16]                          w = d * v
  *     SCALE_DM      f16 {d[16], m[16]}[nb]                 w = d * v + m
  *     SCALE_K32     f16 d[16], i8 s[8][16]                 w = (d * s) * v         s per 32 inputs
@@ -12,9 +12,9 @@
  *     SCALE_K16     f16 d[16], i8 s[16][16]                the same as K32, s per 16 inputs
  *     SCALE_K16_M   f16 d[16], dmin[16], u8 so[16][16]     s = low nibble, o = high nibble
  *     SCALE_NONE    nothing (16 and 32-bit types)
- * v is code - offset, or iq4 level[code]; codes are unsigned, as VPDPBUSD wants one operand. A
- * block is its low plane, then its high plane. In all of them byte 4r + i of a 64-byte line belongs
- * to row r and to input 4j + i of "quad line" j = 0..7:
+ * v is code - offset, or iq4 level[code]; codes are unsigned, because VPDPBUSD needs one unsigned
+ * operand. A block is its low plane, then its high plane. In every plane, byte 4r + i of a 64-byte
+ * line belongs to row r and to input 4j + i of "quad line" j = 0..7:
  *     8 bits    line j                            Q8_0: int8 code + 128
  *     4 bits    line j % 4, nibble j / 4          so line & 15 is quad j, line >> 4 is quad j + 4
  *     2 bits    line j / 4, bit pair j % 4        low plane of Q2_K and Q3_K, high plane of Q6_K
@@ -22,9 +22,9 @@
  *     16 bits   line 2j + h, 16-bit word 2r + i   input 4j + h + 2i (h, i = 0, 1): the order that
  *                                                 masking words out of a quad line gives, too
  *     32 bits   line k, f32 r                     input k = 0..31
- * Bits per weight are those of the file but for Q3_K 3.56 (file 3.44), Q4_K 4.63 (4.5), Q5_K 5.63
- * (5.5) and IQ4_XS 4.31 (4.25), whose packed 6-bit scales become bytes. Every part is a multiple of
- * 32 bytes; only the group is aligned to 64. */
+ * Bits per weight are those of the file except for Q3_K 3.56 (file 3.44), Q4_K 4.63 (4.5), Q5_K
+ * 5.63 (5.5) and IQ4_XS 4.31 (4.25), whose packed 6-bit scales become bytes. Every part is a
+ * multiple of 32 bytes; only the group is aligned to 64. */
 #ifndef SAC_OPS_WEIGHT_LAYOUT_H
 #define SAC_OPS_WEIGHT_LAYOUT_H
 

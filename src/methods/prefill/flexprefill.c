@@ -12,8 +12,8 @@
  *     rows and keys, softmax by row, and the best entries of the whole matrix until they hold
  *     `mass` of it; in addition lines with the smallest budgets. (This union is in the code and not
  *     in the paper.)
- *  4. Otherwise the best blocks of columns and of slashes are read, by their budgets. The first
- *     block and a row's own block are always read.
+ *  4. Otherwise the best blocks of columns and of slashes are read, by their budgets.
+ * The first block and a row's own block are always read.
  *
  * Deviations: the observed rows are the last of each chunk; 0 log 0 is 0 in the divergence, where
  * the original gets NaN and then uses lines. */

@@ -15,8 +15,8 @@
  *         key = left / max(1, cells that no selected line crosses)
  *     is at least `beta` times the best key: slashes first, then columns with recomputed keys.
  *  4. Taking line x covers left[x], and subtracts the attention at each crossing from the line that
- *     crosses it. The rounds end when the share `mass` of the sample is covered. A head that would
- *     read more than `most` of its cells is dense.
+ *     crosses it. The rounds end when the share `mass` of the sample is covered.
+ * A head that would read more than `most` of its cells is dense.
  *
  * "The new rows of a turn" are those of a chunk: a turn is planned as a whole if the batch (-b)
  * holds it. Tokens of past turns are keys like others. Rows of the last answer are not computed
