@@ -1,15 +1,17 @@
-/* attn.c: the slots of attention, and single rows: who reduces which chunk, and the merge. Many
- * rows are attn_wide.c's.
+/* attn.c: the attention slots, and attention of single rows: which worker reduces which chunk, and
+ * the merge. Many rows are in attn_wide.c.
  *
  * Invariants (attn.h says why they matter):
- *  1. Borders of chunks are multiples of chunk_pages in the list of pages. For a dense list these
- * are positions, so a selection of all pages gives the bits of dense attention. Lists with single
- *     tokens have shorter chunks, as their own length says.
+ *  1. Chunk boundaries are multiples of chunk_pages in the list of pages. For a dense list these
+ *     are positions, so a selection of all pages gives the bits of dense attention. Lists with
+ *     single tokens have shorter chunks, whose length depends on the list alone.
  *  2. An item writes only its own partial results.
- *  3. Segments cut no item: a run without any takes the way it would if there were none at all.
- *  4. With a pager, pages are taken for one chunk at a time and looked at only until they are given
- *     back. What is computed, and in which order, is the same without.
- * It holds no arithmetic on keys or values but the final merge. */
+ *  3. Segments do not split items: a run without segments takes the same path as if segments did
+ *     not exist.
+ *  4. With a pager, pages are acquired for one chunk at a time and read only until they are
+ *     released. The computation and its order are the same as without one.
+ *
+ * It contains no arithmetic on keys or values except the final merge. */
 #include "ops/cpu/attn_call.h"
 
 #include <assert.h>

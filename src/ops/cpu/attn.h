@@ -1,30 +1,30 @@
 /* attn.h: the executor of attention that the kernels of the instruction sets share (private).
  *
- * attn.c decides who computes what and in which order; a kernel does arithmetic on what it is
- * handed. There are two shapes of work.
+ * attn.c determines who computes what, and in which order; a kernel computes on the data it is
+ * given. There are two shapes of work.
  *
  * WIDE, many rows. A tile is up to ATTN_ROW_MAX rows, neighbours in the batch, of one run or of
  * runs that share tiles, times the query heads of one KV head: all of them share each panel of
- * keys, and each row's position says what it sees of it. A panel is panel_tok tokens, aligned to
- * panel_tok in the sequence, packed by the kernel into whatever form its arithmetic wants. Per
- * tile: wide_begin, wide_query, then for each panel wide_page for its pages and wide_panel, then
- * wide_end. Between panels wide_fold ends a stretch: what was summed joins the sums of the
- * stretches before it, and the next one is summed on its own. So stretches may be several workers':
- * each takes its sums with wide_leave, and one of them folds them in order behind wide_begin:
- * wide_join, wide_fold, and so on to wide_end. The result is the same. The last panel of a row ends
- * with its own page in 16-bit form, so it is computed for the rows of that page alone, and leaves
- * the sums of others as they are, even where a kernel computes them in one block. A run with a plan
- * has the pages of its lists instead of all of them, and in front of them panels gathered from
- * single tokens. Where a segment of the run ends, a panel ends, and wide_query gives the tile the
- * queries for the next one.
+ * keys, and each row's position determines which of its keys it sees. A panel is panel_tok tokens,
+ * aligned to panel_tok in the sequence, packed by the kernel into the form that its arithmetic
+ * needs. Per tile: wide_begin, wide_query, then for each panel wide_page for its pages and
+ * wide_panel, then wide_end. Between panels, wide_fold ends a stretch: its sums are added to those
+ * of the stretches before it, and the next stretch is summed on its own. Several workers can
+ * therefore compute the stretches of one tile: each takes its sums with wide_leave, and one of them
+ * adds them in order after wide_begin: wide_join, wide_fold, and so on to wide_end. The result is
+ * the same. The last panel of a row ends with the row's own page in 16-bit form. It is computed for
+ * the rows of that page alone and leaves the sums of other rows unchanged, even where a kernel
+ * computes them in one block. A run with a plan has the pages of its lists instead of all pages,
+ * and before them panels gathered from single tokens. Where a segment of the run ends, a panel
+ * ends, and wide_query gives the tile the queries for the next segment.
  *
  * NARROW, one row. Its pages are cut into chunks; `narrow` reduces one chunk for all query heads of
  * one KV head to a partial result, and attn.c merges the partial results in ascending order. A
- * chunk that lies in several segments is reduced in as many parts.
+ * chunk that spans several segments is reduced in as many parts.
  *
- * What makes a row's result independent of everything else (design D7): panel and chunk borders are
- * positions in the sequence (in the list of pages), keys that a row does not see add exactly +0,
- * and a kernel treats each row on its own. */
+ * A row's result is independent of everything else (design D7), because panel and chunk boundaries
+ * are positions in the sequence (in the list of pages), keys that a row does not see add exactly
+ * +0, and a kernel treats each row on its own. */
 #ifndef SAC_OPS_CPU_ATTN_H
 #define SAC_OPS_CPU_ATTN_H
 

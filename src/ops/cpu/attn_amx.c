@@ -1,8 +1,8 @@
-/* attn_amx.c: attention of many rows in AMX tiles; attn_wide_tmpl.h holds the algorithm. That of
- * one row is in attn_narrow_amx.c.
+/* attn_amx.c: attention of many rows in AMX tiles. The algorithm is in attn_wide_tmpl.h, attention
+ * of one row in attn_narrow_amx.c.
  *
- * The tile registers are the calling thread's: each entry loads its configuration and ends with a
- * release (tiles.h). */
+ * The tile registers belong to the calling thread: each entry point loads their configuration and
+ * ends with a release (tiles.h). */
 #include "ops/cpu/attn_amx.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_half.h"

@@ -1,5 +1,5 @@
-/* attn_amx.h: what the kernels of attn_amx.c (many rows) and attn_narrow_amx.c (one) have of each
- * other (private). */
+/* attn_amx.h: declarations shared by attn_amx.c (many rows) and attn_narrow_amx.c (one row)
+ * (private). */
 #ifndef SAC_OPS_CPU_ATTN_AMX_H
 #define SAC_OPS_CPU_ATTN_AMX_H
 

@@ -1,13 +1,13 @@
 /* attn_avx2.c: attention in f32 with vectors of eight lanes.
  *
- * WIDE works on blocks of 16 queries, one to a lane: scores S^T [key, query] and outputs
- * O^T [channel, query] are sums of broadcast key (value) elements times query (weight) vectors, so
- * keys and values stay in their rows and the softmax has no horizontal step. NARROW takes the
- * scores of eight tokens from dot products and keeps all scores of its chunk, so the maximum is
+ * WIDE works on blocks of 16 queries, one per lane: scores S^T [key, query] and outputs O^T
+ * [channel, query] are sums of a broadcast key (value) element times a vector of queries (weights).
+ * Keys and values thus stay in their rows, and the softmax has no horizontal step. NARROW computes
+ * the scores of eight tokens as dot products and keeps all scores of its chunk, so the maximum is
  * known before the first weight.
  *
  * 2^x: degree 5 on the fraction, relative error 8.3e-8, exact at 0. Maxima are exact, accumulators
- * are rescaled when one rises. Invalid numbers as attn_wide_tmpl.h describes. */
+ * are rescaled when a maximum rises. Invalid numbers as attn_wide_tmpl.h describes. */
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/fill.h"

@@ -1,5 +1,5 @@
-/* attn_avx512.c: attention of many rows in vectors of bf16; attn_wide_tmpl.h holds the algorithm.
- * That of one row is in attn_narrow_avx512.c. */
+/* attn_avx512.c: attention of many rows in vectors of bf16. The algorithm is in attn_wide_tmpl.h,
+ * attention of one row in attn_narrow_avx512.c. */
 #include "ops/cpu/attn_avx512.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_half.h"

@@ -1,5 +1,5 @@
-/* attn_avx512.h: what the kernels of attn_avx512.c (many rows) and attn_narrow_avx512.c (one) have
- * of each other (private). */
+/* attn_avx512.h: declarations shared by attn_avx512.c (many rows) and attn_narrow_avx512.c (one
+ * row) (private). */
 #ifndef SAC_OPS_CPU_ATTN_AVX512_H
 #define SAC_OPS_CPU_ATTN_AVX512_H
 

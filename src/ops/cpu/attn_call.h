@@ -1,6 +1,5 @@
-/* attn_call.h: what the two shapes of work of attn.h have in common (private): a call of the slot,
- * pages as kernels are handed them, and pages that come and go.
- */
+/* attn_call.h: what the two shapes of work of attn.h share (private): the arguments of a call,
+ * pages in the form that kernels get, and pages that are acquired and released during a call. */
 #ifndef SAC_OPS_CPU_ATTN_CALL_H
 #define SAC_OPS_CPU_ATTN_CALL_H
 

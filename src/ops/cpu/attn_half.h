@@ -1,9 +1,9 @@
-/* attn_half.h: pieces of attention in products of 16-bit floats, for files compiled with AVX-512
- * (private).
+/* attn_half.h: building blocks of attention in products of 16-bit floats, for files compiled with
+ * AVX-512 (private).
  *
- * A tile is 16 rows of 64 bytes behind each other. An A tile has 16 rows of its matrix, 32 columns
- * of each. A B tile has 32 rows and 16 columns: dword j of its row i is the pair of rows 2i and
- * 2i + 1 of column j. A C tile has f32. */
+ * A tile is 16 consecutive rows of 64 bytes. An A tile has 16 rows and 32 columns of its matrix. A
+ * B tile has 32 rows and 16 columns: dword j of its row i holds rows 2i and 2i + 1 of column j. A C
+ * tile holds f32. */
 #ifndef SAC_OPS_CPU_ATTN_HALF_H
 #define SAC_OPS_CPU_ATTN_HALF_H
 

@@ -1,13 +1,14 @@
-/* attn_narrow_amx.c: decode attention in AMX tiles: one row of a sequence against its pages.
- * attn_narrow_tmpl.h has what the tiles do not need to know.
+/* attn_narrow_amx.c: decode attention in AMX tiles: one row of a sequence against its pages. The
+ * parts that do not depend on tiles are in attn_narrow_tmpl.h.
  *
- * Queries have one row, or column, for the high and one for the low part of each head, so they are
- * not rounded. HALVES are multiplied keys first, so that they need not be turned: their sums are,
- * which leave the tile by token. Keys, too, are turned to bf16 by shifts. An infinite f16 key
- * counts as the largest number.
+ * Each query head has one row (or column) for the high part of its queries and one for the low
+ * part, so queries are not rounded. HALVES are multiplied with the keys as the first operand, so
+ * that the keys need not be transposed; instead the sums, which leave the tile by token, are
+ * transposed. Keys, too, are converted to bf16 by shifts. An infinite f16 key counts as the largest
+ * number.
  *
- * What is done for each page is some 2,000 instructions (head_dim 64): that is what limits q8, and
- * memory the others. */
+ * Each page takes about 2,000 instructions (head_dim 64): this limits q8, and memory bandwidth
+ * limits the other types. */
 #define FETCH_TO 2 /* L2: what DRAM has to bring is more than L1 can wait for */
 
 #include "ops/cpu/attn_amx.h"

@@ -1,14 +1,14 @@
 /* attn_narrow_avx512.c: decode attention in vectors of bf16 and of bytes: one row of a sequence
- * against its pages. attn_narrow_tmpl.h has what the products do not need to know.
+ * against its pages. The parts that do not depend on the products are in attn_narrow_tmpl.h.
  *
- * All products have an element of the head's row (a query, a weight) in all lanes, times a vector
- * that the heads of a block share: of keys, turned so that lanes are tokens, or of values, so that
- * lanes are channels. Sums stay in registers, which is why the kernels exist once for each number
- * of heads.
+ * Every product has one element of the head's row (a query or a weight) broadcast to all lanes,
+ * times a vector that the heads of a block share: keys transposed so that lanes are tokens, or
+ * values, whose lanes are channels. Sums stay in registers, which is why the kernels are
+ * instantiated for each number of heads.
  *
- * HALVES: queries are rounded to bf16, as those of prompt rows are. f16 keys go through f32. Values
- * are read where they are, f16 turned to bf16 on their way; a page that has infinities or NaN, or
- * tokens that are not to be seen, is mended in memory first. */
+ * HALVES: queries are rounded to bf16, like those of prompt rows. f16 keys are converted by way of
+ * f32. Values are read in place, f16 converted to bf16 on the fly; a page that contains infinities,
+ * NaN or invisible tokens is first repaired in a copy. */
 #define FETCH_TO 3 /* into L2 alone it takes up to a sixth longer on Zen 4 */
 
 #include "ops/cpu/attn_avx512.h"

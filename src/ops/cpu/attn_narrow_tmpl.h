@@ -1,33 +1,33 @@
 /* attn_narrow_tmpl.h: decode attention in products of 16-bit floats and of integers: what one row
- * of a sequence does with its pages, but for the products themselves and the keys and values of 16
- * bits, which depend on the instruction set (private).
+ * of a sequence does with its pages, except for the products themselves and for 16-bit keys and
+ * values, which depend on the instruction set (private).
  *
- * Included once by attn_narrow_amx.c and by attn_narrow_avx512.c, which define FETCH_TO first: 2 to
- * fetch pages into L2, 3 into L1; and gather_q8_keys, of single tokens as halves.
+ * Included once by attn_narrow_amx.c and by attn_narrow_avx512.c, which first define FETCH_TO (2 to
+ * prefetch pages into L2, 3 into L1) and gather_q8_keys, which gathers single tokens as halves.
  *
  * A step takes one or two pages of a chunk, for blocks of 8 query heads of the KV head:
- *  - Scores. Everything between scores and values happens in lanes of tokens.
+ *  - Scores. Everything between scores and values is done with one token per lane.
  *  - Softmax: exact maxima, weights 2^(score - maximum of the step).
- *  - Values. Weights are the first operand, one row for each head, values interleaved by tokens the
- *    second. A step's sums start at zero and are added to the chunk's in f32.
+ *  - Values. Weights are the first operand, one row per head; values, interleaved by tokens, are
+ *    the second. The sums of a step start at zero and are added to the chunk's in f32.
  *
- * Two kinds of pages, which never share a step:
- *  - CODES, sealed q8 pages. Nothing is turned into floating point. Queries times the page's step
- *    sizes in 16 bits are the first operand, the codes of the keys, turned and joined from their
- *    planes, the second; the product of query and `min` is added in f32. Weights times the scales
- *    of the values are rounded to 16 bits below the step's largest and multiply the codes of the
- *    values. All sums are exact integers. Tiles take 16 bits as two bytes each, whose sums are
- *    joined behind.
- *  - HALVES, 16-bit pages and gathered tokens, in products of bf16. An f16 key is rounded less the
- *    page's first visible one, whose product with the query is added in f32: attn_wide_tmpl.h says
- * why. f16 values become bf16 by shifts of 32 at a time (HALF_BITS). bf16 are multiplied as they
- * are.
+ * There are two kinds of pages, which never share a step:
+ *  - CODES, sealed q8 pages. Nothing is converted to floating point. The first operand is the
+ *    queries times the page's step sizes, in 16 bits; the second is the codes of the keys, joined
+ *    from their planes and transposed. The product of query and `min` is added in f32. For the
+ *    values, weights times the values' scales are rounded to 16 bits relative to the step's
+ *    largest, and multiply the codes. All sums are exact integers. Tiles take 16 bits as two bytes
+ *    each, whose sums are combined afterwards.
+ *  - HALVES, 16-bit pages and gathered tokens, in products of bf16. From an f16 key the page's
+ *    first visible key is subtracted before rounding, and the query's product with it is added in
+ *    f32: attn_wide_tmpl.h says why. f16 values become bf16 by shifts of 32 at a time (HALF_BITS).
+ *    bf16 values are multiplied as they are.
  *
- * While pages are computed the next FETCH_PAGES are fetched, side by side, a few lines at each row
- * that is converted (struct fetch says why).
+ * While pages are computed, the next FETCH_PAGES are prefetched in parallel, a few lines with each
+ * row that is converted (struct fetch says why).
  *
- * Tokens that are not to be seen hold anything: their scores are overwritten and their values, or
- * scales of values, taken for zeros. A NaN that is seen gives NaN. */
+ * Tokens that the row does not see may contain anything: their scores are overwritten, and their
+ * values (or scales of values) count as zero. A NaN in a visible token gives NaN. */
 #ifndef SAC_OPS_CPU_ATTN_NARROW_TMPL_H
 #define SAC_OPS_CPU_ATTN_NARROW_TMPL_H
 

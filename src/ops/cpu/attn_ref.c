@@ -1,17 +1,18 @@
 /* attn_ref.c: attention over KV pages, writing and sealing of pages, in plain C.
  *
- * This file defines what the attention slots mean; the kernels of the ISA files are tested against
- * it: attention within a tolerance, kv_write and seal bit for bit.
+ * This file defines what the attention slots compute. The kernels of the ISA files are tested
+ * against it: attention within a tolerance, kv_write and seal bit for bit.
  *  - Attention is the textbook form, in f32: all scores of a row, their maximum, exponentials in
  *    ascending position, sum, weighted sum of values, one division. Keys are read by page_read.
  *  - Sealing to q8. K, per channel over the page's tokens: min is the smallest value (an f16
  *    already), step the smallest f16 that is not below (max - min) * (1/255), code the nearest
  *    integer (ties to even) to (k - min) * (1/step), at most 255. V, per block of PAGE_VBLOCK
- *    channels of a token: scale the smallest f16 not below amax * (1/127), code the nearest integer
- *    to v * (1/scale) within -127..127. A step or scale of 0 has codes 0. If a NaN or an infinity
- *    is among the values, min (scale) is NaN, step 0 and all codes 0: reads give NaN.
+ *    channels of a token: scale is the smallest f16 not below amax * (1/127), code the nearest
+ *    integer to v * (1/scale) within -127..127. A step or scale of 0 has codes 0. If a NaN or an
+ *    infinity is among the values, min (scale) is NaN, step 0 and all codes 0: reads give NaN.
  *
- * It does not try to be fast, but for sums in 16 lanes that a compiler can keep in vectors. */
+ * It does not try to be fast, except that sums are kept in 16 lanes, which a compiler can hold in
+ * vectors. */
 #include "base/half.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/fill.h"

@@ -1,8 +1,8 @@
 /* attn_seal_avx2.c: writing keys and values into pages and sealing pages, in AVX2.
  *
- * Bit for bit what attn_ref.c defines. The arithmetic of sealing is a minimum, a maximum, one
+ * The results are bit for bit those of attn_ref.c. Sealing consists of a minimum, a maximum, one
  * difference, products and roundings to nearest, none of which can be contracted or reordered, so
- * vectors give the scalar result. 16-bit rounding to bf16 is done on integers: the instruction of
+ * vectors give the scalar result. Rounding to bf16 is done on integers, because the instruction of
  * newer CPUs flushes denormals. AVX-512 would gain nothing: both are bound by memory. */
 #include "ops/cpu/attn.h"
 #include "ops/cpu/fill.h"

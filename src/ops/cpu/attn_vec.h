@@ -1,4 +1,4 @@
-/* attn_vec.h: vectors of 16 floats as attention needs them, for files compiled with AVX-512
+/* attn_vec.h: operations on vectors of 16 floats for attention, for files compiled with AVX-512
  * (private). */
 #ifndef SAC_OPS_CPU_ATTN_VEC_H
 #define SAC_OPS_CPU_ATTN_VEC_H

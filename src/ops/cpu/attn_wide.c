@@ -1,19 +1,20 @@
-/* attn_wide.c: attention of many rows: tiles of rows, the panels that they meet, and who computes
- * what of them.
+/* attn_wide.c: attention of many rows: tiles of rows, the panels of keys that they meet, and the
+ * distribution of this work.
  *
  * Invariants (attn.h says why they matter):
- *  1. Borders of panels are multiples of panel_tok in the sequence (in the list of pages), borders
- * of stretches multiples of the longest panel. For a dense list both are positions, so a selection
- *     of all pages gives the bits of dense attention.
+ *  1. Panel boundaries are multiples of panel_tok in the sequence (in the list of pages), stretch
+ *     boundaries are multiples of the longest panel. For a dense list both are positions, so a
+ *     selection of all pages gives the bits of dense attention.
  *  2. The number of subs of a tile divides the pages of a panel and tiles are aligned, so the own
- *     pages of all subs lie in one panel, the tile's last. It is free otherwise: results do not
- *     depend on it, and it is lowered until there are items enough for the workers.
- *  3. Stretches are summed on their own and folded in order, whether one worker computes a tile or
- * a stretch is a unit of its own, which it is where tiles are too few for the workers. A unit
+ *     pages of all subs lie in one panel, the tile's last. Otherwise the number is free, because
+ *     results do not depend on it: it is lowered until there are enough items for the workers.
+ *  3. Stretches are summed separately and added in order, whether one worker computes a whole tile
+ *     or each stretch is a unit of work, as it is when tiles are too few for the workers. A unit
  *     writes only its own outputs, or its own sums.
- *  4. Segments cut no item: a run without any takes the way it would if there were none at all.
- *  5. With a pager, pages are taken for one panel at a time and looked at only until they are given
- *     back. What is computed, and in which order, is the same without. */
+ *  4. Segments do not split items: a run without segments takes the same path as if segments did
+ *     not exist.
+ *  5. With a pager, pages are acquired for one panel at a time and read only until they are
+ *     released. The computation and its order are the same as without one. */
 #include "ops/cpu/attn_call.h"
 
 #include <assert.h>

@@ -1,44 +1,45 @@
-/* attn_wide_tmpl.h: attention of many rows in products of 16-bit floats with f32 sums, the same
- * text for AMX and AVX-512 (private).
+/* attn_wide_tmpl.h: attention of many rows in products of 16-bit floats with f32 sums, one source
+ * for AMX and AVX-512 (private).
  *
- * Included once by a file of one instruction set after it has defined:
+ * Included once by a file of one instruction set, which first defines
  *     TILE_Q (query rows of a tile), wide_panel_tok (head_dim)
- *     half_begin (), half_end (): what stands around the work on a tile
+ *     half_begin (), half_end (): called before and after the work on a tile
  *     half_block (x, n_col, add, f16): the products that x, a struct attn_half_block, describes, of
  *         16 or 32 columns; they replace C or are added to it
  *     half_from_q8_k (dst, g, page, tokens, f16): keys of a sealed q8 page [tokens.n, head_dim]
  *     half_from_q8_v (code, scale, f16): 32 values of it
- * Halves are f16 if `f16` says so, else bf16. It defines DEFINE_KERNEL, an entry of the table of
- * operations for CPUs with or without products of f16.
+ * Halves are f16 if `f16` says so, otherwise bf16. This file defines DEFINE_KERNEL, an entry of the
+ * table of operations for CPUs with or without products of f16.
  *
- * Forms (tiles: attn_half.h): S [query, key] = Q K^T with rows of Q as A tiles and the panel's K,
- * transposed by pairs of channels, as B tiles; then weights P in 16 bits as A tiles and V,
- * interleaved by pairs of tokens, as B tiles give O [query, channel]. Everything lies in whole
- * tiles of 1 KiB behind each other, so no load crosses a line. V is interleaved by unpack
- * instructions, which leave the channels of each 32 in the order that `unpack_order` undoes when
+ * Layouts (tiles: attn_half.h): S [query, key] = Q K^T, with rows of Q as A tiles and the panel's
+ * K, transposed by pairs of channels, as B tiles; then the weights P in 16 bits as A tiles and V,
+ * interleaved by pairs of tokens, as B tiles give O [query, channel]. Everything is stored in whole
+ * consecutive tiles of 1 KiB, so no load crosses a cache line. V is interleaved by unpack
+ * instructions, which leave the channels of each 32 in an order that `unpack_order` undoes when
  * results are written.
  *
- * Softmax. Weights are 2^(s - m) with m behind the true maximum: m is set to maximum - HEADROOM
+ * Softmax. Weights are 2^(s - m), where m follows the true maximum: m is set to maximum - HEADROOM
  * when a row starts, and again only if a sum of weights reaches WEIGHT_LIMIT (then the accumulators
- * are rescaled and the weights computed again). So no pass searches the maximum, weights stay below
- * f16's range, and a weight of 2^-20 of the largest is still a normal f16. All of it depends on the
- * row alone. 2^x: degree 3 on the fraction, relative error 7.5e-5, a third of what rounding the
- * weight to f16 adds.
+ * are rescaled and the weights computed again). No pass searches for the maximum, weights stay
+ * below f16's largest number, and a weight of 2^-20 of the largest is still a normal f16. All of
+ * this depends on the row alone. 2^x: degree 3 on the fraction, relative error 7.5e-5, a third of
+ * what rounding the weight to f16 adds.
  *
- * Numbers. f16 and q8 pages use products of f16 where the CPU has them, bf16 pages (and all pages
- * on other CPUs) those of bf16. Queries are scaled by a power of two to below 1, so that no product
- * of a query can overflow and few digits fall below f16's normal range.
+ * Number formats. f16 and q8 pages use products of f16 where the CPU has them; bf16 pages, and all
+ * pages on other CPUs, use products of bf16. Queries are scaled by a power of two to below 1, so
+ * that no product of a query can overflow and few digits fall below f16's normal range.
  *
- * Centred keys (where keys are more exact than the tiles). Keys have channels that hardly
- * change from token to token and outweigh the rest, by biases above all; rounded to bf16 they would
- * bury the differences that the softmax sees: most of the error of the whole model on qwen2.5. So k
- * - c is rounded, c being the page's first key, and q c, with c in two parts that hold it exactly,
- * is added to the scores. c is 0 for a page whose first key is not finite.
+ * Centred keys (where keys are more precise than the tiles). Some channels of the keys hardly
+ * change from token to token and are much larger than the rest, mostly because of biases. Rounding
+ * them to bf16 would lose the differences on which the softmax depends: on qwen2.5 this was most of
+ * the error of the whole model. Therefore k - c is rounded, where c is the page's first key, and q
+ * c is added to the scores, with c in two parts that represent it exactly. c is 0 for a page whose
+ * first key is not finite.
  *
  * Invalid numbers: a row that sees a NaN or an infinity gives NaN or infinity. A row that does not
- * see it must not notice, but its weight 0 times infinity is NaN; so where a panel holds tokens
- * that some row does not see (own pages, windows), a value row that is not finite is replaced by
- * zeros and its key by NaN: masks then decide who sees it. */
+ * see it must not be affected, but its weight 0 times infinity is NaN. In a panel with tokens that
+ * some row does not see (own pages, windows), a value row that is not finite is therefore replaced
+ * by zeros and its key by NaN: the masks then determine which rows get the NaN. */
 #ifndef SAC_OPS_CPU_ATTN_WIDE_TMPL_H
 #define SAC_OPS_CPU_ATTN_WIDE_TMPL_H
 

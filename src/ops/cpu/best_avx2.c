@@ -1,4 +1,4 @@
-/* best_avx2.c: the best of many values with vectors of 8 lanes; best_tmpl.h has the text. */
+/* best_avx2.c: the best of many values with vectors of 8 lanes; the algorithm is in best_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 

@@ -1,6 +1,6 @@
 /* best_ref.c: the best of many values and the marks of those taken, in plain C: the definition.
  *
- * The cut is found bit by bit: the highest key that still leaves enough at or above it. */
+ * The threshold is found bit by bit: it is the highest key with enough values at or above it. */
 #include "ops/ops.h"
 
 #include <math.h>

@@ -1,13 +1,14 @@
-/* best_tmpl.h: the best of many values, by halving an interval of keys that holds the cut, in
- * vectors: the same text for AVX2 and AVX-512 (private).
+/* best_tmpl.h: the best of many values, by bisecting the interval of keys that contains the
+ * threshold, in vectors: one source for AVX2 and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h.
  *
- * Values become keys, integers in their order. Each round sums what lies in the upper half of the
- * interval [lo, hi); what lies above is known to be taken, what lies below is not, and both leave
- * the list of keys as soon as half of it has. When a sum decides, values too small to reach the cut
- * are left out from the start: all of them together hold less than what may be missed. Sums are
- * f64, in the order of the items, whatever the machine does beside. */
+ * Values become keys, integers of the same order. Each round sums what lies in the upper half of
+ * the interval [lo, hi). Keys above the interval are certainly taken, keys below it are not, and
+ * both are removed from the list of keys as soon as they are half of it. If the threshold is
+ * determined by a sum, values too small to reach it are left out from the start: all of them
+ * together hold less than what may be missed. Sums are f64, in the order of the items, whatever the
+ * number of workers. */
 #ifndef SAC_OPS_CPU_BEST_TMPL_H
 #define SAC_OPS_CPU_BEST_TMPL_H
 

@@ -1,5 +1,5 @@
-/* blend_avx2.c: values of a page under weights of its tokens, 8 channels at a time; blend_tmpl.h
- * has the text. */
+/* blend_avx2.c: weighted sums of a page's values, 8 channels at a time; the algorithm is in
+ * blend_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 

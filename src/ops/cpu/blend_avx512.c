@@ -1,5 +1,5 @@
-/* blend_avx512.c: values of a page under weights of its tokens, 16 channels at a time; blend_tmpl.h
- * has the text. */
+/* blend_avx512.c: weighted sums of a page's values, 16 channels at a time; the algorithm is in
+ * blend_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 

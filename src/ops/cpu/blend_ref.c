@@ -1,5 +1,5 @@
-/* blend_ref.c: weights of tokens under given logits, and values of a page under these, in plain C.
- */
+/* blend_ref.c: weights of a page's tokens from given logits, and the weighted sums of its values,
+ * in plain C. */
 #include "ops/ops.h"
 
 #include <math.h>

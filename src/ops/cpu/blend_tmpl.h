@@ -1,9 +1,10 @@
-/* blend_tmpl.h: weights of a page's tokens under given logits, and its values under these, the same
- * text for AVX2 and AVX-512 (private).
+/* blend_tmpl.h: weights of a page's tokens from given logits, and the weighted sums of its values,
+ * one source for AVX2 and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined HEADS:
- * query heads whose sums of PARTS vectors of channels stay in registers while the tokens pass by. A
- * scale of q8 values is multiplied with the weights: there are fewer of them. */
+ * the number of query heads whose sums (PARTS vectors of channels each) stay in registers while the
+ * tokens stream past. The scale of q8 values is multiplied into the weights, of which there are
+ * fewer. */
 #ifndef SAC_OPS_CPU_BLEND_TMPL_H
 #define SAC_OPS_CPU_BLEND_TMPL_H
 

@@ -1,7 +1,7 @@
-/* detect.h: what this CPU can do and the operating system allows, asked of both at run time.
+/* detect.h: the features that this CPU has and the operating system allows, determined at run time.
  *
- * Contract: thread safe and without state; a call costs some microseconds (CPUID traps in a virtual
- * machine), so ask once when filling a table, not in a kernel. */
+ * Contract: thread safe and stateless. A call costs some microseconds (CPUID traps in a virtual
+ * machine), so call it once when filling a table, not in a kernel. */
 #ifndef SAC_OPS_CPU_DETECT_H
 #define SAC_OPS_CPU_DETECT_H
 

@@ -1,15 +1,15 @@
 /* dots_amx.c: dot products of rows with rows in AMX tiles of bf16.
  *
- * A number x is split into hi + lo, two bf16, and a product into hi hi + hi lo + lo hi: what is
- * left out is 2^-16 of it, so three tile products, of which a core does sixteen times as many as
- * vector products, give nearly the accuracy of f32. As many rows of `b` as stay in L2 are split and
- * laid out as tiles want their second matrix, a row of a tile being two neighbouring channels of 16
- * rows of `b`; then 32 rows of `a` at a time are split and pass by them. So neither is split twice
- * unless both are large. Rows of `a` in bf16 are tiles as they lie: nothing is packed, and there
- * are two products.
+ * A number x is split into hi + lo, two bf16, and a product into hi hi + hi lo + lo hi. What is
+ * left out is 2^-16 of the product, so three tile products, of which a core computes sixteen times
+ * as many as vector products, give nearly the accuracy of f32. As many rows of `b` as fit L2 are
+ * split and stored in the layout of a B tile, in which a row is two neighbouring channels of 16
+ * rows of `b`. Then 32 rows of `a` at a time are split and stream past them. Neither matrix is
+ * split twice unless both are large. If rows of `a` are bf16, they are tiles as they are: nothing
+ * is packed, and there are two products.
  *
- * An element's sum is in the order of the channels wherever it stands in a tile. Wide rows would
- * not fit the stack: they go to the AVX-512 slot. */
+ * Every element is summed in the order of the channels, whatever its place in a tile. Wide rows
+ * would not fit the stack: they use the AVX-512 slot. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/tiles.h"
 

@@ -1,5 +1,5 @@
-/* dots_avx2.c: keys of pages in f32, and dot products of rows with rows in vectors of 8 lanes;
- * dots_tmpl.h has the algorithm of these. */
+/* dots_avx2.c: keys of pages in f32, and dot products of rows with rows in vectors of 8 lanes; the
+ * algorithm of the latter is in dots_tmpl.h. */
 #include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"

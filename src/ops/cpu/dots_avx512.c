@@ -1,9 +1,9 @@
 /* dots_avx512.c: keys of pages in f32, and dot products of rows with rows in vectors of 16 lanes;
- * dots_tmpl.h has the algorithm of those in f32.
+ * the algorithm of those in f32 is in dots_tmpl.h.
  *
- * Rows of `b` in bf16 are packed as AMX wants its second matrix: of 16 rows a pair of channels in
- * 64 bytes, 16 pairs behind each other, then the other 16 rows of a block. So `pack` is the slot of
- * both sets. */
+ * Rows of `b` in bf16 are packed in the layout of an AMX B tile: 64 bytes hold one pair of channels
+ * of 16 rows; 16 pairs follow each other, then the other 16 rows of a block. Both instruction sets
+ * therefore share the slot `pack`. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 

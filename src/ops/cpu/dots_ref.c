@@ -1,5 +1,5 @@
-/* dots_ref.c: keys of pages and dot products of rows with rows, in plain C: eight sums a product,
- * added in order. */
+/* dots_ref.c: keys of pages and dot products of rows with rows, in plain C: eight partial sums per
+ * product, added in order. */
 #include "base/half.h"
 #include "ops/ops.h"
 

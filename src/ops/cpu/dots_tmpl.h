@@ -1,13 +1,15 @@
-/* dots_tmpl.h: keys of 16 bits in f32, and dot products of rows with rows, the same text for AVX2
- * and AVX-512 (private).
+/* dots_tmpl.h: 16-bit keys in f32, and dot products of rows with rows, one source for AVX2 and
+ * AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined ROWS:
- * rows of `a` at a time, whose sums, two vectors each, hide the latency of an addition.
+ * the rows of `a` that are processed at a time, enough for their sums, two vectors each, to hide
+ * the latency of an addition.
  *
- * Some rows of `b` are packed, a lane being a row, and stay in L1 while the rows of `a` pass by,
- * one number of them for a vector at a time: so no sum is taken across lanes. Wide rows are taken
- * in steps, sums waiting in `out` meanwhile. An element's sum is in the order of the channels
- * wherever it stands; blocks at the edge are whole ones of which the rest is not stored. */
+ * Some rows of `b` are packed, one row per lane, and stay in L1 while the rows of `a` stream past,
+ * one element broadcast for each vector. No sum is therefore taken across lanes. Wide rows are
+ * processed in steps, with the sums kept in `out` between them. Every element is summed in the
+ * order of the channels, whatever its place. Blocks at the edge are computed in full, and only the
+ * valid part is stored. */
 #ifndef SAC_OPS_CPU_DOTS_TMPL_H
 #define SAC_OPS_CPU_DOTS_TMPL_H
 

@@ -1,7 +1,7 @@
-/* draw_tmpl.h: `draw` in vectors, the same text for AVX2 and AVX-512 (private).
+/* draw_tmpl.h: `draw` in vectors, one source for AVX2 and AVX-512 (private).
  *
- * Included once by a file of one instruction set after its vec_*.h. Sums are f32 by lane: a cut
- * that rounding moves by a step is as good as its neighbour. */
+ * Included once by a file of one instruction set after its vec_*.h. Sums are f32 per lane: if
+ * rounding moves a cut by one step, the neighbouring cut is as good. */
 #ifndef SAC_OPS_CPU_DRAW_TMPL_H
 #define SAC_OPS_CPU_DRAW_TMPL_H
 

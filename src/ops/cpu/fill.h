@@ -1,9 +1,9 @@
 /* fill.h: the functions that put kernels into the op table, one per file of kernels.
  *
  * Contract: ops_init_isa calls them from the lowest set to the highest, only for sets that this CPU
- * has (ops/cpu/detect.h). Each overwrites the slots that its file does better than what is there
- * and leaves the rest. Those of `ref` fill every slot between them; they are declared in ops.h
- * because tests compare against them. */
+ * has (ops/cpu/detect.h). Each overwrites the slots for which its file has something better and
+ * leaves the rest. Those of `ref` together fill every slot; they are declared in ops.h because
+ * tests compare against them. */
 #ifndef SAC_OPS_CPU_FILL_H
 #define SAC_OPS_CPU_FILL_H
 

@@ -1,11 +1,11 @@
-/* lanes.c: choosing for lists of lanes on a CPU, the same for all instruction sets: each slot cuts
- * its list into pieces of work and calls the slots of one worker for them.
+/* lanes.c: selection for lists of lanes on a CPU, the same for all instruction sets: each slot cuts
+ * its list into pieces of work and calls the single-worker slots for them.
  *
  * Invariants:
- *  1. Pieces follow from the context alone, not from the number of workers, and what they have in
- *     common is put together in their order. So a lane's result is the same bits whoever computes
- *     it, alone or in a crowd.
- *  2. What has the size of a query, or of one word a page, is done by the caller. */
+ *  1. Pieces depend on the context alone, not on the number of workers, and their shared results
+ *     are combined in order. A lane's result thus has the same bits whichever workers compute it,
+ *     alone or with other lanes.
+ *  2. Work of the size of a query, or of one word per page, is done by the caller. */
 #include "ops/cpu/lanes_bound.h"
 #include "ops/cpu/lanes_visit.h"
 

@@ -1,6 +1,6 @@
-/* lanes_bound.c: how much mass a page can have at most. Pieces of pages are work of any worker.
- * What a proof hangs on is summed in f64; products are in f32, eight sums at a time, and what these
- * can be off by is added. */
+/* lanes_bound.c: upper bounds of the mass of pages. Pieces of pages are distributed to the workers.
+ * Sums that a proof depends on are f64; products are f32, eight sums at a time, and a bound of
+ * their rounding error is added. */
 #include "ops/cpu/lanes_bound.h"
 
 #include "base/half.h"

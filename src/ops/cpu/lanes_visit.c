@@ -1,20 +1,23 @@
-/* lanes_visit.c: pages visited one after another until enough of the attention has been seen.
+/* lanes_visit.c: visits pages one after another until enough of the attention has been covered.
  *
- * The keys of a round of pages are read by all workers, what each page holds kept apart. Who ends
- * the last piece of a team's round goes through its pages in their order, and stops where enough
- * has been seen; what was read behind is left. How long a round is follows from the votes: half of
- * the pages that would do if they held what they promise, then few at a time. Values are read at
- * the end of a call, of all pages that were visited in it, by all workers again.
+ * All workers read the keys of a round of pages, and the result of each page is kept separately.
+ * The worker that finishes the last piece of a team's round goes through the team's pages in order
+ * and stops where enough is covered; pages read beyond that are discarded. The votes determine the
+ * length of a round: at first half of the pages that would suffice if the votes were right, then a
+ * few at a time. At the end of a call all workers read the values of all pages that were visited in
+ * it.
  *
  * Invariants:
- *  1. What a team visits follows from its votes and its pages alone, not from rounds, workers, or
- *     where a call ends: a look is due when `look` pages have been visited.
- *  2. The order is found some pages at a time, the best of those left: the same as by one sort.
- *  3. A lane that has met what is not finite takes no part any more; its team goes on.
- *  4. `from` and `end` change between two calls of the workers, by the caller: a worker that is
- *     late finds no pieces of the next round.
- *  5. Values are added block by block of places in the order, in a block one page after the other,
- *     and blocks in their order when the visit is done. So their sums do not depend on calls. */
+ *  1. What a team visits depends on its votes and its pages alone, not on rounds, workers, or where
+ *     a call ends: the coverage is checked when `look` pages have been visited.
+ *  2. The order is determined a few pages at a time, the best of the remaining ones: the result is
+ *     the same as by one sort.
+ *  3. A lane that has met a number that is not finite takes no further part; its team continues.
+ *  4. The caller changes `from` and `end` between two calls of the workers: a worker that is late
+ *     finds no pieces of the next round.
+ *  5. Values are added in fixed blocks of places in the order, one page after another within a
+ *     block, and the blocks in order when the visit ends. The sums therefore do not depend on
+ *     calls. */
 #include "ops/cpu/lanes_visit.h"
 
 #include "base/half.h"

@@ -1,35 +1,36 @@
-/* linear_amx.c: linear layers of many rows in AMX tiles; few rows go to linear_avx512.c.
+/* linear_amx.c: linear layers of many rows in AMX tiles; few rows use linear_avx512.c.
  *
- * The input is rounded to 16 bits and laid out in tiles once per call. A worker takes some columns
- * (groups of 16 outputs) two by two, for a GLU a group of gate and the same of up. A pair's weights
- * are dequantised to a panel of tiles, and the rows (up to ROWS_PASS) stream past it, 32 at a time:
- * their sums stay in registers over the whole panel, its tiles come from L1 as far as they fit, and
- * those of the input from L2 by loads that leave L1 alone. What does not fit L2 is cut into ranges
- * of inputs, and sums wait in memory between them.
- * Workers keep to rows of their own as far as there are passes for them: an output line that
- * another core wrote or read last costs more to store than its products.
+ * The input is rounded to 16 bits and laid out in tiles once per call. A worker processes its
+ * columns (groups of 16 outputs) in pairs; for a GLU a pair is a group of gate and the same group
+ * of up. The weights of a pair are dequantised to a panel of tiles, and the rows (up to ROWS_PASS)
+ * stream past it, 32 at a time. Their sums stay in registers over the whole panel. The panel's
+ * tiles come from L1 as far as they fit, those of the input from L2 by loads that bypass L1. What
+ * does not fit L2 is cut into ranges of inputs, between which sums are kept in memory. Workers keep
+ * to their own rows as long as there are enough passes for them: storing an output line that
+ * another core wrote or read last costs more than its products.
  *
- * The vector units dequantise the panel that comes next, and finish the rows before, between the
- * products: a tile over four blocks, some rows behind each. The core looks ahead too little to mix
- * larger pieces by itself, and every instruction there is one less of looking ahead: hence a
- * function for each type and each kind of end, without choices inside. Outputs of a GLU that only
- * the next layer reads (keep_y) leave as the tiles that it wants, rounded as it would round them.
+ * Between the products, the vector units dequantise the next panel and finish the previous rows: a
+ * tile over four blocks, some rows after each. The core does not look ahead far enough to
+ * interleave larger pieces by itself, and every additional instruction shortens its view: hence a
+ * function for each type and each kind of ending, without branches inside. Outputs of a GLU that
+ * only the next layer reads (keep_y) are stored as the tiles that it needs, rounded as it would
+ * round them.
  *
- * Precision. f16 where the CPU multiplies it (TDPFP16PS), which has 3 bits more than bf16. Its
- * range is made sufficient by powers of two: each input row is scaled so that its largest magnitude
- * lies in 2^14..2^15, each weight row by its `shrink`; the sum is scaled back. So what falls below
- * f16 is 2^-39 of the row's maximum. bf16 has the range of f32 and is not scaled. A weight is d * v
- * + m rounded once (d * s of K types once more). Sums are f32 in the tiles. A row with an infinity
- * or NaN has no finite outputs; other rows do not notice.
+ * Precision. f16 where the CPU multiplies it (TDPFP16PS), which has 3 bits more than bf16. Powers
+ * of two make its range sufficient: each input row is scaled so that its largest magnitude lies in
+ * 2^14..2^15, each weight row by its `shrink`; the sum is scaled back. What falls below f16 is thus
+ * at most 2^-39 of the row's maximum. bf16 has the range of f32 and is not scaled. A weight is d *
+ * v + m rounded once (d * s of K types once more). Sums are f32 in the tiles. A row with an
+ * infinity or NaN has no finite outputs; other rows are not affected.
  *
- * Order, the same for every n_row and split: blocks of 32 inputs in rising order, in a block what
- * TDPFP16PS does with the pairs of inputs (4j, 4j + 2), (4j + 1, 4j + 3).
+ * Order, the same for every n_row and split: blocks of 32 inputs in ascending order; within a block
+ * what TDPFP16PS does with the pairs of inputs (4j, 4j + 2), (4j + 1, 4j + 3).
  *
  * Layouts. A tile is 1 KiB, contiguous: input [16 rows][32 inputs], the inputs in the order of
  * pairs above; weights [16 pairs][16 outputs][2]; sums [16 rows][16 outputs] f32. Rows and columns
- * go in pairs of tiles, block by block: [blocks][2]. Tile registers: sums 0..3, inputs 4 and 5,
- * weights 6 and 7. The compiler does not know them; each asm is volatile, and names the memory
- * that it touches. */
+ * are stored as pairs of tiles, block by block: [blocks][2]. Tile registers: sums 0..3, inputs 4
+ * and 5, weights 6 and 7. The compiler does not know them; each asm is volatile, and names the
+ * memory that it accesses. */
 #include "base/minmax.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"

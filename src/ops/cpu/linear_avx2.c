@@ -1,27 +1,28 @@
 /* linear_avx2.c: linear layers with AVX2, and with AVX-VNNI where CPUID has it.
  *
- * Quantised weights meet activations rounded to int16 in blocks of 32 (x = d * q, d = max |x| /
- * 32512): 8 bits would be twice as fast with many rows, and cost a mean KL divergence of 3e-3 on
- * smollm2-135m, against less than 1e-6. F32, F16 and BF16 weights meet f32 activations.
+ * Quantised weights are multiplied with activations rounded to int16 in blocks of 32 (x = d * q, d
+ * = max |x| / 32512). 8 bits would be twice as fast with many rows, but cost a mean KL divergence
+ * of 3e-3 on smollm2-135m, against less than 1e-6. F32, F16 and BF16 weights are multiplied with
+ * f32 activations.
  *
- * An op's only row meets the packed weights as they are unpacked into registers, as bytes where
- * that is less work: q = 256 * hi + lo, so that codes are multiplied without being widened. Up to
- * FEW_ROWS rows do so as words. More share a panel: one group of 16 outputs is unpacked to int16, a
- * chunk of 256 inputs at a time (8 KiB, stays in L1), and met by up to LINEAR_TILE_ROWS rows, ROWS
- * at a time; the tile's rows lie chunk by chunk behind each other for that. Rows of both kinds
- * differ in nothing.
+ * The only row of a call is multiplied with the packed weights while they are unpacked into
+ * registers, as bytes where that is less work: q = 256 * hi + lo, so that codes need not be
+ * widened. Up to FEW_ROWS rows do the same as words. More rows share a panel: one group of 16
+ * outputs is unpacked to int16, a chunk of 256 inputs at a time (8 KiB, stays in L1), and up to
+ * LINEAR_TILE_ROWS rows stream past it, ROWS at a time; for that the tile's rows are stored chunk
+ * by chunk. ROW_PROMPT and ROW_DECODE are computed alike.
  *
  * Order of arithmetic, the same for every row, number of rows and worker:
- *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
- *    their order is free: bytes, words, and the fused instructions of AVX-VNNI give the same bits;
- *  - per output one f32 sum from 0 in rising order of blocks, acc = fma(dot, w_scale * d, acc),
- *    with scales per 16 inputs first half, second half; then, for types with a minimum, acc =
- * fma(w_min, d * sum of q, acc), halves likewise;
- *  - dense types: one f32 sum by FMA in rising order of inputs.
+ *  - Products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
+ *    their order is free: bytes, words, and the fused instructions of AVX-VNNI give the same bits.
+ *  - Per output there is one f32 sum from 0 in ascending order of blocks, acc = fma(dot, w_scale *
+ *    d, acc), with scales per 16 inputs first half, second half; then, for types with a minimum,
+ *    acc = fma(w_min, d * sum of q, acc), halves likewise.
+ *  - Dense types have one f32 sum by FMA in ascending order of inputs.
  *
  * A block with NaN or infinity gets d = NaN and makes its row NaN. A block whose largest value is
- * below 2^-100 counts as zero.
- * It knows no threads beyond its items, and allocates nothing. */
+ * below 2^-100 counts as zero. This file knows no threads beyond its items, and allocates nothing.
+ */
 #include "base/half.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"

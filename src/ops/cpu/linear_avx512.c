@@ -1,23 +1,23 @@
 /* linear_avx512.c: linear layers by VPDPBUSD on the packed codes; bound by memory for one row, by
- * the two multiply ports from about eight on.
+ * the two multiply ports from about eight rows on.
  *
- * Activations. A row is cut into blocks of 32; a block with largest magnitude a becomes integers
- * v = round(x * 32512 / a), held as two int8 planes, v = 256 * hi + lo with hi in -127..127 and lo
- * in -128..127. Two planes because one (8 bits) costs a relative error of 5e-3 per layer and two
+ * Activations. A row is cut into blocks of 32. A block with largest magnitude a becomes integers v
+ * = round(x * 32512 / a), held as two int8 planes, v = 256 * hi + lo with hi in -127..127 and lo in
+ * -128..127. Two planes, because one (8 bits) costs a relative error of 5e-3 per layer and two cost
  * 2e-5, while a decode step waits for memory either way. A block with a NaN or an infinity makes
  * its row's outputs NaN; blocks below 1e-30 count as zero.
  *
- * Arithmetic of one output and row, the same for every n_row and split: blocks in rising order; per
- * block the exact integer sum of v * (code - offset), one FMA with (weight scale * block scale),
- * for types with an offset one FMA more with the block's sum. 16 and 32-bit weights: one FMA per
- * input in rising order on f32 activations.
+ * Arithmetic of one output and row, the same for every n_row and split: blocks in ascending order;
+ * per block the exact integer sum of v * (code - offset), one FMA with (weight scale * block
+ * scale), and for types with an offset one more FMA with the block's sum. 16 and 32-bit weights:
+ * one FMA per input in ascending order on f32 activations.
  *
- * Work. A worker walks groups of 16 outputs, some of them side by side: as many streams as it takes
- * to read memory at its full rate. These groups are an equal part of the matrix apart, as the CPU's
- * prefetcher needs streams that go on and begins anew where one ends. Chunks of 256 inputs are the
- * outer loop, so that the activations of a chunk stay in L1 across groups and row tiles.
- * Accumulators live in registers within a chunk, in scratch between. Where the CPU has tiles of
- * int8, kernels of linear_narrow_amx.c take eight rows at once and whole groups. */
+ * Work. A worker processes several groups of 16 outputs in parallel: as many streams as it takes to
+ * read memory at its full rate. These groups are an equal part of the matrix apart, because the
+ * CPU's prefetcher needs streams that continue, and starts anew where one ends. Chunks of 256
+ * inputs are the outer loop, so that the activations of a chunk stay in L1 across groups and row
+ * tiles. Accumulators live in registers within a chunk, in scratch between chunks. Where the CPU
+ * has int8 tiles, the kernels of linear_narrow_amx.c take eight rows at once and whole groups. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_narrow.h"
 

@@ -1,5 +1,6 @@
-/* linear_avx512.h: the ends of a linear layer that linear_avx512.c and linear_amx.c share: RMS norm
- * in front, bias and epilogue behind. Included only by files compiled for AVX-512.
+/* linear_avx512.h: the beginning and end of a linear layer that linear_avx512.c and linear_amx.c
+ * share: RMS norm before it, bias and epilogue after it. Included only by files compiled for
+ * AVX-512.
  *
  * exp: 2^n * p(r), |r| <= ln2/2, p of degree 6: relative error below 2e-7 (checked against expf in
  * check_linear.c through the epilogues). */

@@ -1,6 +1,6 @@
-/* linear_bf16.h: packed weights and f32 inputs to tiles of bf16, and the ends of layers whose
- * outputs are rounded to 16 bits: what linear_amx.c and linear_wide_avx512.c share. Included only
- * by files compiled for AVX-512.
+/* linear_bf16.h: conversion of packed weights and f32 inputs to tiles of bf16, and the endings of
+ * layers whose outputs are rounded to 16 bits: what linear_amx.c and linear_wide_avx512.c share.
+ * Included only by files compiled for AVX-512.
  *
  * A tile of weights is 32 inputs of 16 outputs, [16 pairs][16 outputs][2], and a line of inputs
  * holds 32 in the order of those pairs: (4j, 4j + 2), (4j + 1, 4j + 3). Contract: as in

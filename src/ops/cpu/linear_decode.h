@@ -1,5 +1,5 @@
-/* linear_decode.h: packed weights to registers, for the AVX-512 and AMX kernels. Included only by
- * files compiled for AVX-512.
+/* linear_decode.h: unpacks packed weights to registers, for the AVX-512 and AMX kernels. Included
+ * only by files compiled for AVX-512.
  *
  * Contract: `l` or `type` is a constant at every call, and calls are inlined, so that branches and
  * loops on them fold. */

@@ -1,5 +1,5 @@
-/* linear_narrow.h: what the kernels of narrow linear layers are given: linear_avx512.c lays out the
- * activations and walks the weights, linear_narrow_amx.c brings kernels for several rows at once.
+/* linear_narrow.h: the interface of narrow linear kernels: linear_avx512.c lays out the activations
+ * and iterates over the weights, linear_narrow_amx.c provides kernels for several rows at once.
  * Included only by files compiled for AVX-512. */
 #ifndef SAC_OPS_CPU_ROW_DECODE_H
 #define SAC_OPS_CPU_ROW_DECODE_H

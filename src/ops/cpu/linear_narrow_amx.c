@@ -1,26 +1,27 @@
 /* linear_narrow_amx.c: narrow linear layers for eight rows at once, by tiles of int8.
  *
- * VPDPBUSD spends 16 instructions on a block of 32 inputs, 16 outputs and one row, and is slower
+ * VPDPBUSD needs 16 instructions for a block of 32 inputs, 16 outputs and one row, and is slower
  * than memory from about four rows on. One TDPBSSD multiplies the block with both planes of eight
  * rows: 16 lines of 32 bytes on the left, 8 quad lines of codes on the right. The sums are exact
- * integers, so they are those of linear_avx512.c, and what follows them is the same arithmetic in
- * the same order: how many rows are in a call does not change a bit.
+ * integers, so they equal those of linear_avx512.c, and what follows them is the same arithmetic in
+ * the same order: the number of rows in a call does not change a bit.
  *
- * A block goes through four steps, each a turn of the loop behind the one before: its codes become
- * signed bytes (those of 8 bits are multiplied as they lie in memory, and the sums corrected), they
- * are multiplied, the sums leave their tile, and are scaled and added. What one step stores the
- * next loads through memory, and would wait for a store that is too young; a tile that is stored as
- * soon as it is multiplied keeps the scheduler full of stores that wait. Two groups take the steps
- * in turn and share the tile of inputs. The turns go on over all chunks of a group.
+ * The loop is a pipeline of four stages per block: its codes become signed bytes (8-bit codes are
+ * multiplied as they are in memory, and the sums corrected), they are multiplied, the sums are
+ * stored from their tile, and are scaled and added. Each stage runs one turn of the loop after the
+ * previous one, because stages communicate through memory: a load would wait for a store that is
+ * too recent, and a tile that is stored right after its product fills the scheduler with waiting
+ * stores. Two groups alternate and share the tile of inputs. The pipeline continues over all chunks
+ * of a group.
  *
- * Where time goes. Storing a tile keeps the decoder for 16 cycles and port 5 for more; and while
- * tiles are in use, multiplications, conversions and shifts of 512 bits share port 0. So bytes are
- * moved by permutations, which port 5 does. Types with a scale for 16 inputs take two products to a
- * block, each with zeros where the other half would be. Weights are prefetched to L2 only, and from
- * further away than for one row: the few buffers of L1 are needed for all that passes between the
- * steps.
+ * Where the time goes. Storing a tile occupies the decoder for 16 cycles and port 5 for longer; and
+ * while tiles are in use, 512-bit multiplications, conversions and shifts share port 0. Bytes are
+ * therefore moved by permutations, which port 5 executes. Types with one scale per 16 inputs take
+ * two products per block, each with zeros in place of the other half. Weights are prefetched to L2
+ * only, and from further ahead than for one row: the few fill buffers of L1 are needed for the data
+ * that passes between the stages.
  *
- * Inline assembly, as the compiler knows nothing of what tile instructions read and write: every
+ * Inline assembly, because the compiler does not know what tile instructions read and write: every
  * one names its memory as an operand. */
 #include "ops/cpu/linear_narrow.h"
 

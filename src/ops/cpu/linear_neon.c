@@ -1,21 +1,23 @@
 /* linear_neon.c: linear layers with NEON, and with SDOT where the CPU has it.
  *
- * Quantised weights meet activations rounded to 15 bits in blocks of 32, x = d * (128 * high + low)
- * with d = max |x| / 16256, so that both parts are int8; F32, F16 and BF16 weights meet f32
- * activations. One group of 16 outputs is unpacked to signed bytes, a chunk of 256 inputs at a time
- * (4 KiB), and met by up to LINEAR_TILE_ROWS rows, ROWS at a time; the tile's rows lie chunk by
- * chunk behind each other for that. Rows of both kinds differ in nothing.
+ * Quantised weights are multiplied with activations rounded to 15 bits in blocks of 32, x = d *
+ * (128 * high + low) with d = max |x| / 16256, so that both parts are int8; F32, F16 and BF16
+ * weights are multiplied with f32 activations. One group of 16 outputs is unpacked to signed bytes,
+ * a chunk of 256 inputs at a time (4 KiB), and up to LINEAR_TILE_ROWS rows stream past it, ROWS at
+ * a time; for that the tile's rows are stored chunk by chunk. ROW_PROMPT and ROW_DECODE are
+ * computed alike.
  *
  * Order of arithmetic, the same for every row, number of rows and worker:
- *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
- *    SDOT and widening multiplies give the same bits;
- *  - per output one f32 sum from 0 in rising order of blocks, acc = fma(dot, w_scale * d, acc),
- *    with scales per 16 inputs first half, second half; then, for types with a minimum, acc =
- * fma(w_min, d * sum of q, acc), halves likewise;
- *  - dense types: one f32 sum by FMA in rising order of inputs.
+ *  - Products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
+ *    SDOT and widening multiplies give the same bits.
+ *  - Per output there is one f32 sum from 0 in ascending order of blocks, acc = fma(dot, w_scale *
+ *    d, acc), with scales per 16 inputs first half, second half; then, for types with a minimum,
+ *    acc = fma(w_min, d * sum of q, acc), halves likewise.
+ *  - Dense types have one f32 sum by FMA in ascending order of inputs.
  *
  * A block with NaN or infinity gets d = NaN and makes its row NaN. A block whose largest value is
- * below 2^-100 counts as zero. It knows no threads beyond its items, and allocates nothing. */
+ * below 2^-100 counts as zero. This file knows no threads beyond its items, and allocates nothing.
+ */
 #include "base/half.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"

@@ -1,15 +1,15 @@
-/* linear_ref.c: linear layers in plain C, the definition that the other instruction sets are
- * measured against.
+/* linear_ref.c: linear layers in plain C, the definition against which the other instruction sets
+ * are tested.
  *
  * Order of arithmetic. The input row is normalised as in small_ref.c (sum of squares in double,
  * from the first to the last; (x * scale) * norm). Each output is one f32 accumulator from 0
- * through the inputs in rising order, acc = acc + x[k] * w[k], product and sum rounded apart,
- * weights unpacked to exact f32; then bias is added, then the epilogue applied with libm's expf and
- * tanhf. ROW_PROMPT and ROW_DECODE are the same here.
+ * through the inputs in ascending order, acc = acc + x[k] * w[k], product and sum rounded
+ * separately, weights unpacked to exact f32; then bias is added, then the epilogue applied with
+ * libm's expf and tanhf. ROW_PROMPT and ROW_DECODE are the same here.
  *
- * For speed without a change of order, eight rows are computed at a time, one per vector lane: the
- * rows lie transposed in scratch, eight next to each other, the last eight filled up with zeros. A
- * weight is unpacked once per call and row of outputs. */
+ * For speed without a change of order, eight rows are computed at a time, one per vector lane. The
+ * rows are transposed in scratch, eight side by side, the last eight filled up with zeros. A weight
+ * is unpacked once per call and row of outputs. */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #else

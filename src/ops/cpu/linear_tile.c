@@ -1,8 +1,8 @@
-/* linear_tile.c: packs the rows of a linear layer, hands out items, and puts results into place.
+/* linear_tile.c: packs the rows of a linear layer, distributes items, and stores the results.
  *
- * Two passes over workers: rows to tiles, then items. Items of one tile follow each other, so that
- * a tile stays in L2 while the weights stream; with one row there is one tile and the split is by
- * groups alone. What is arithmetic lies in the kernels of the instruction set. */
+ * There are two passes over the workers: rows to tiles, then items. Items of one tile follow each
+ * other, so that a tile stays in L2 while the weights stream; with one row there is one tile and
+ * the split is by groups alone. All arithmetic is in the kernels of the instruction set. */
 #include "ops/cpu/linear_tile.h"
 
 #include "base/minmax.h"

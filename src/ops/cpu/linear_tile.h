@@ -1,10 +1,11 @@
 /* linear_tile.h: the frame of a linear layer around the kernels of one instruction set, shared by
  * AVX2 and NEON; linear_tile_tmpl.h ends their files.
  *
- * Rows are packed once, in tiles of LINEAR_TILE_ROWS; inside a tile they lie chunk by chunk (256
- * inputs) behind each other, so that a kernel unpacks a chunk of a weight group once and streams
- * the rows past it. An item is a few groups of outputs times one tile. Kernels must give every row
- * bits that depend on the row alone; the frame adds bias and epilogue, which do as well. */
+ * Rows are packed once, in tiles of LINEAR_TILE_ROWS. Inside a tile they are stored chunk by chunk
+ * (256 inputs), so that a kernel unpacks a chunk of a weight group once and streams the rows past
+ * it. An item is a few groups of outputs times one tile. The bits that a kernel computes for a row
+ * must depend on the row alone; the same holds for the bias and the epilogue that the frame adds.
+ */
 #ifndef SAC_OPS_CPU_LINEAR_TILE_H
 #define SAC_OPS_CPU_LINEAR_TILE_H
 

@@ -1,11 +1,11 @@
-/* linear_wide_avx512.c: linear layers of many rows by VDPBF16PS; few rows go to linear_avx512.c.
+/* linear_wide_avx512.c: linear layers of many rows by VDPBF16PS; few rows use linear_avx512.c.
  *
- * The input is rounded to bf16 once per call and laid out in tiles of 12 rows times 32 inputs, tile
- * behind tile. A worker takes two columns (groups of 16 outputs; for a GLU a group of gate and the
- * same of up), dequantises their weights for all inputs to a panel of bf16, and lets the rows pass
- * it, 12 at a time: 24 sums stay in registers over the whole panel, a pair of inputs is broadcast
- * to both columns, and panel and input are each one stream, which L2 and L3 can bring in time.
- * Outputs of a GLU that only the next layer reads (keep_y) leave as the tiles that it wants,
+ * The input is rounded to bf16 once per call and laid out in consecutive tiles of 12 rows times 32
+ * inputs. A worker takes two columns (groups of 16 outputs; for a GLU a group of gate and the same
+ * of up), dequantises their weights for all inputs to a panel of bf16, and streams the rows past
+ * it, 12 at a time. 24 sums stay in registers over the whole panel, a pair of inputs is broadcast
+ * to both columns, and panel and input are each one stream, which L2 and L3 deliver in time.
+ * Outputs of a GLU that only the next layer reads (keep_y) are stored as the tiles that it needs,
  * rounded as it would round them.
  *
  * Precision. A weight is d * v + m rounded once to bf16, an input is rounded once, products and

@@ -1,7 +1,7 @@
-/* math_avx2.h: what the AVX2 files share: the norm's sum, exp and the gates of a GLU.
+/* math_avx2.h: functions that the AVX2 files share: the norm's sum, exp and the gates of a GLU.
  *
- * Everything here works lane by lane, or in an order that is stated, so that a row's result does
- * not depend on its neighbours. Included by files that are compiled for AVX2 only. */
+ * Everything here works lane by lane, or in a stated order, so that a row's result does not depend
+ * on its neighbours. Included by files that are compiled for AVX2 only. */
 #ifndef SAC_OPS_CPU_MATH_AVX2_H
 #define SAC_OPS_CPU_MATH_AVX2_H
 

@@ -1,7 +1,7 @@
-/* math_neon.h: what the NEON files share: the norm's sum, exp and the gates of a GLU.
+/* math_neon.h: functions that the NEON files share: the norm's sum, exp and the gates of a GLU.
  *
- * Everything here works lane by lane, or in an order that is stated, so that a row's result does
- * not depend on its neighbours. */
+ * Everything here works lane by lane, or in a stated order, so that a row's result does not depend
+ * on its neighbours. */
 #ifndef SAC_OPS_CPU_MATH_NEON_H
 #define SAC_OPS_CPU_MATH_NEON_H
 

@@ -1,5 +1,5 @@
-/* score_avx2.c: scores of pages and softmax votes with vectors of 8 lanes; score_tmpl.h has the
- * text. */
+/* score_avx2.c: scores of pages and softmax votes with vectors of 8 lanes; the algorithm is in
+ * score_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 

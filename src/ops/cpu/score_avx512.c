@@ -1,5 +1,5 @@
-/* score_avx512.c: scores of pages and softmax votes with vectors of 16 lanes; score_tmpl.h has the
- * text. */
+/* score_avx512.c: scores of pages and softmax votes with vectors of 16 lanes; the algorithm is in
+ * score_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 

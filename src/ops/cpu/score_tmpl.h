@@ -1,8 +1,8 @@
-/* score_tmpl.h: scores of pages and softmax votes in vectors, the same text for AVX2 and AVX-512
+/* score_tmpl.h: scores of pages and softmax votes in vectors, one source for AVX2 and AVX-512
  * (private).
  *
- * Included once by a file of one instruction set after its vec_*.h. Every page is computed alone,
- * in the same order whatever else is asked. */
+ * Included once by a file of one instruction set after its vec_*.h. Every page is computed alone
+ * and in the same order, whatever else is in the call. */
 #ifndef SAC_OPS_CPU_SCORE_TMPL_H
 #define SAC_OPS_CPU_SCORE_TMPL_H
 

@@ -1,4 +1,4 @@
-/* share.h: what the share_planes slots of AVX-512 and of AMX have in common: everything but the
+/* share.h: what the share_planes slots of AVX-512 and of AMX have in common: everything except the
  * integer products of weights and codes. */
 #ifndef SAC_OPS_CPU_SHARE_H
 #define SAC_OPS_CPU_SHARE_H

@@ -1,5 +1,6 @@
-/* share_amx.c: share_planes with the products of weights and codes in tiles of int8: one of them
- * has 16 heads, 64 channels and 16 tokens. Sums of integers: the bits of share_avx512.c. */
+/* share_amx.c: share_planes with the products of weights and codes in int8 tiles: one product
+ * covers 16 heads, 64 channels and 16 tokens. Its sums are integers, so they have the bits of
+ * share_avx512.c. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/share.h"
 #include "ops/cpu/tiles.h"

@@ -1,10 +1,10 @@
-/* share_avx2.c: share_planes with vectors of 8 lanes. What codes and weights stand for is told in
- * share_avx512.c; here products of bytes are added to 16 bits, which must hold four of them: codes
- * have seven bits without a sign, 64 being the channel's middle, and weights seven with one.
+/* share_avx2.c: share_planes with vectors of 8 lanes. share_avx512.c explains codes and weights.
+ * Here products of bytes are added in 16 bits, which must hold four of them: codes therefore have
+ * seven bits without a sign, 64 being the channel's middle, and weights seven bits with one.
  *
- * Channels keep their order. The plane has a byte for each four channels a quarter apart, so four
- * neighbouring bytes of a token hold, at the same two bits, four neighbouring channels: a row of a
- * page's codes has such four of all 32 tokens. */
+ * Channels keep their order. The plane has one byte for four channels that are a quarter apart, so
+ * at the same two bits, four neighbouring bytes of a token hold four neighbouring channels: a row
+ * of a page's codes has four such channels of all 32 tokens. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/share.h"
 

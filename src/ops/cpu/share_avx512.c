@@ -1,21 +1,21 @@
-/* share_avx512.c: share_planes with vectors of 16 lanes, products by VNNI or by what AMX brings.
+/* share_avx512.c: share_planes with vectors of 16 lanes, products by VNNI or by AMX.
  *
- * A channel's code has four values in a page, min + step * (31.5, 95.5, 159.5, 223.5). They become
- * bytes in one scale for all pages but the first, with the channel's middle as 0: a table of four
- * bytes, and a shuffle looks 64 codes up at once. So the weights of a head, q times the scale, are
- * int8 and the same for all pages, and a page's exponents are sums of products of bytes, which need
- * no score of the page of their own. A head's sums are exponents with a number of bits behind the
- * point: weights are in steps of a power of two. Scales come from some of the pages, with room;
- * what is beyond is cut. The first page, whose keys are often like no others, has a scale of its
- * own.
+ * A channel's 2-bit code has four values in a page, min + step * (31.5, 95.5, 159.5, 223.5). They
+ * become bytes in one scale for all pages except the first, with the channel's middle as 0: the
+ * four bytes are a table in which a shuffle looks up 64 codes at once. The weights of a head, q
+ * times the scale, are therefore int8 and the same for all pages, and the exponents of a page are
+ * sums of byte products that need no per-page score. The sums of a head are exponents with a fixed
+ * number of fractional bits, because weights are in steps of a power of two. Scales are determined
+ * from some of the pages, with headroom; what exceeds them is clipped. The first page, whose keys
+ * are often unlike all others, has its own scale.
  *
- * Channels stand in an order in which the codes of 16 tokens are quick to spread out: row r of a
- * page's codes holds four channels of 16 tokens. Exponents are the bits of a bf16 (2^x by the
- * straight line between powers of two, up to 6 % too large), relative to the score of the first
- * page's middle, and end at 2^100 times that.
+ * Channels are ordered so that the codes of 16 tokens expand quickly: row r of a page's codes holds
+ * four channels of 16 tokens. Exponents are the bits of a bf16 (2^x by linear interpolation between
+ * powers of two, up to 6 % too large), relative to the score of the first page's middle, and are
+ * clipped at 2^100 times that.
  *
- * With VNNI codes go from the shuffle into the products: a store costs as much as one and a half of
- * them on Zen 4. */
+ * With VNNI, codes go from the shuffle directly into the products: on Zen 4 a store costs as much
+ * as one and a half of them. */
 #include "ops/cpu/share.h"
 
 #include "base/half.h"

@@ -1,7 +1,7 @@
 /* small.c: splits the small operations over workers.
  *
- * A piece is whole rows (or a span of `add`) of at least PIECE_ELEMS elements: below that the join
- * costs more than the work, and one piece runs in the caller without any. */
+ * A piece is whole rows (or a span of `add`) of at least PIECE_ELEMS elements. Below that the join
+ * costs more than the work, and a single piece runs in the caller without any join. */
 #include "ops/cpu/small.h"
 
 #include "base/minmax.h"

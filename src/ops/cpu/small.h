@@ -1,7 +1,8 @@
 /* small.h: how the small operations are cut into rows and pieces, the same for every ISA.
  *
- * Contract: an ISA's file gives kernels for one row or span and calls these drivers from its slots.
- * A kernel's result depends on its arguments alone, so the cut is free to follow the load. */
+ * Contract: an ISA's file provides kernels for one row or span and calls these drivers from its
+ * slots. A kernel's result depends on its arguments alone, so the division of work may follow the
+ * load. */
 #ifndef SAC_OPS_CPU_SMALL_H
 #define SAC_OPS_CPU_SMALL_H
 

@@ -1,9 +1,10 @@
-/* small_avx512.c: the small operations with AVX-512; ends are done by masks, never by scalars.
+/* small_avx512.c: the small operations with AVX-512; remainders are computed with masks, never by
+ * scalars.
  *
- * Order of the norm's sum: 32 doubles, number l taking the elements l, l + 32, l + 64, ... (the end
- * filled up with zeros); then number l of 0..7 adds as (l + (l+8)) + ((l+16) + (l+24)), and the
- * eight are halved three times, each adding its upper half to its lower.
- * The rotation rounds its second product and the sum once (FMA). */
+ * Order of the norm's sum: 32 doubles, of which number l adds the elements l, l + 32, l + 64, ...
+ * (padded with zeros). Then number l of 0..7 is (l + (l+8)) + ((l+16) + (l+24)), and these eight
+ * are halved three times, each time adding the upper half to the lower one. The rotation rounds its
+ * second product and the sum once (FMA). */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/math_avx512.h"
 #include "ops/cpu/small.h"

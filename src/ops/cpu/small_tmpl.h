@@ -1,5 +1,5 @@
-/* small_tmpl.h: the slots of the small operations, over the kernels of the file that includes this
- * (private): rmsnorm_row, rope_neox, rope_interleaved and add_span, of the types of small.h. */
+/* small_tmpl.h: the slots of the small operations, built from the kernels of the including file
+ * (private): rmsnorm_row, rope_neox, rope_interleaved and add_span, of the types in small.h. */
 #ifndef SAC_OPS_CPU_SMALL_TMPL_H
 #define SAC_OPS_CPU_SMALL_TMPL_H
 

@@ -1,9 +1,10 @@
-/* survey.c: the survey slot's work for all workers: who sums and who takes what.
+/* survey.c: distributes the survey slot over the workers: which worker sums, and which one takes
+ * keys.
  *
- * A list's sums are made by one worker, over the pages in their order, and what is taken of a page
- * depends on the sums and on the page alone. So neither the spans of lists nor those of pages,
- * which follow from the number of workers, can be seen in a result. Each span of lists costs
- * something: keys are packed once for all of its lists. */
+ * The sums of a list are computed by one worker, over the pages in order, and what is taken of a
+ * page depends on the sums and on the page alone. Results therefore depend neither on the spans of
+ * lists nor on those of pages, which both depend on the number of workers. Each span of lists has a
+ * cost: keys are packed once for all of its lists. */
 #include "ops/cpu/survey.h"
 
 #include "base/minmax.h"

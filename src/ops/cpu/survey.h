@@ -1,4 +1,4 @@
-/* survey.h: what an instruction set does for the survey slot (private). */
+/* survey.h: the functions that an instruction set provides for the survey slot (private). */
 #ifndef SAC_OPS_CPU_SURVEY_H
 #define SAC_OPS_CPU_SURVEY_H
 

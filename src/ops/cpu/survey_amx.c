@@ -1,6 +1,6 @@
 /* survey_amx.c: the survey slot in AMX tiles of bf16: 16 queries are the rows of A tiles, 16 keys
  * the columns of B tiles (pairs of channels in a row), and the sums begin with the queries' biases.
- * What scores become is in survey_tmpl.h. */
+ * survey_tmpl.h processes the scores. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/survey_bf16.h"
 

@@ -1,5 +1,5 @@
-/* survey_avx2.c: the survey slot in vectors of f32: a lane is a key, a panel of eight of them has a
- * row for each channel. What scores become is in survey_tmpl.h. */
+/* survey_avx2.c: the survey slot in vectors of f32: a lane is a key, and a panel of eight keys has
+ * one row per channel. survey_tmpl.h processes the scores. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 

@@ -1,5 +1,5 @@
-/* survey_avx512.c: the survey slot in vectors of bf16: a lane is a key, and a product takes two
- * channels of it. What scores become is in survey_tmpl.h. */
+/* survey_avx512.c: the survey slot in vectors of bf16: a lane is a key, and a product takes two of
+ * its channels. survey_tmpl.h processes the scores. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/survey_bf16.h"
 

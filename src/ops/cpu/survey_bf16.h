@@ -1,6 +1,6 @@
-/* survey_bf16.h: queries and keys of the survey slot in bf16, as AMX tiles have them and products
- * of pairs of channels (private): 16 queries in rows, 32 channels behind each other; of 16 keys a
- * pair of channels in a row. */
+/* survey_bf16.h: queries and keys of the survey slot in bf16, in the layout of AMX tiles and of
+ * products of channel pairs (private): 16 queries as rows of 32 consecutive channels; of 16 keys a
+ * pair of channels per row. */
 #ifndef SAC_OPS_CPU_SURVEY_BF16_H
 #define SAC_OPS_CPU_SURVEY_BF16_H
 

@@ -1,6 +1,6 @@
-/* survey_ref.c: the survey slot over the `keys` and `dots` slots of the table: exact, but for the
- * order of f32 sums. It is the definition that other sets are compared with (survey.h says what a
- * mass decides). */
+/* survey_ref.c: the survey slot over the `keys` and `dots` slots of the table: exact except for the
+ * order of f32 sums. It is the definition against which other sets are compared (survey.h says how
+ * a mass determines what is taken). */
 #include "ops/cpu/survey.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* survey_share_tmpl.h: how keys of the survey slot come into vectors, and what their scores become
- * (private). These are the bits of their own exponential (survey_tmpl.h): those below 0 are too
- * small to count.
+/* survey_share_tmpl.h: loads the keys of the survey slot into vectors, and turns scores into shares
+ * (private). A score is the bit pattern of its own exponential (survey_tmpl.h); those below 0 are
+ * too small to count.
  *
  * Included once by a file of one instruction set after its vec_*.h. */
 #ifndef SAC_OPS_CPU_SURVEY_SHARE_TMPL_H

@@ -1,23 +1,24 @@
-/* survey_tmpl.h: the survey slot in vectors, the same text for AMX, AVX-512 and AVX2 (private).
+/* survey_tmpl.h: the survey slot in vectors, one source for AMX, AVX-512 and AVX2 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined
- * QUERY_BYTES (of a channel of a packed query) and
+ * QUERY_BYTES (per channel of a packed query) and
  *     pack_query (dst, i, q, d): row i of a block of 16 queries
  *     pack_page (dst, keys, centre, d, rest): PAGE_TOK keys less the centre, checked into `rest`
  *     score (out, step, d): out [4][16][16] = start + queries times keys, rows being queries, for
  *         both halves of both pages, and what struct survey_step says of another step's scores
  *
- * Two passes over the pages: sums of queries over a few of them, each list by itself, then masses
- * of all keys, each page by itself, from which the choice falls at once; nothing of the size of the
- * context is kept but the result. A page is packed once for all lists in the second pass. Scores
- * come out as the bits of their own exponential: queries are scaled so that an octave is 2^23,
- * `start` holds the exponent's bias less the query's sum, and an integer between two powers of two
- * is a float whose mantissa is linear where 2^x is convex (BIAS makes the mean right, the error is
- * 4 %). So a share costs a conversion, a maximum with 0 and an addition. The second pass has twice
- * the queries and biases: what it adds up are squares, at the same cost.
+ * There are two passes over the pages: the first sums each list's shares over some of the pages;
+ * the second computes the masses of all keys, page by page, and selects from them immediately.
+ * Nothing of the size of the context is kept except the result. In the second pass a page is packed
+ * once for all lists. Scores come out as the bit patterns of their own exponentials: queries are
+ * scaled so that an octave is 2^23, `start` holds the exponent's bias less the query's sum, and an
+ * integer between two powers of two is a float whose mantissa is linear where 2^x is convex (BIAS
+ * makes the mean right, the error is 4 %). A share thus costs a conversion, a maximum with 0 and an
+ * addition. The second pass doubles the queries and biases, so that it adds squares at the same
+ * cost.
  *
  * Keys are taken relative to one key of the first page, which changes no softmax: what is constant
- * in all keys would drown their differences in 8-bit mantissas. */
+ * in all keys would hide their differences in 8-bit mantissas. */
 #ifndef SAC_OPS_CPU_SURVEY_TMPL_H
 #define SAC_OPS_CPU_SURVEY_TMPL_H
 

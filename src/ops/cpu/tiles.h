@@ -1,8 +1,8 @@
-/* tiles.h: AMX tiles with whole rows: eight registers of 16 rows of 64 bytes each.
+/* tiles.h: AMX tiles with full rows: eight registers of 16 rows of 64 bytes each.
  *
- * The registers are the calling thread's: tiles_begin, work, tiles_end. gcc 12's intrinsics do not
- * tell the compiler what they read: own macros instead. The linear kernels have macros of their own
- * with the exact memory operand. */
+ * The registers belong to the calling thread: tiles_begin, work, tiles_end. The intrinsics of gcc
+ * 12 do not tell the compiler what they read, so these macros replace them. The linear kernels have
+ * their own macros with the exact memory operand. */
 #ifndef SAC_OPS_CPU_TILES_H
 #define SAC_OPS_CPU_TILES_H
 

@@ -1,10 +1,10 @@
-/* vec_avx2.h: vectors of eight lanes for texts that AVX2 and AVX-512 share; vec_avx512.h has the
- * same names for sixteen. Included only by files compiled for AVX2.
+/* vec_avx2.h: vectors of eight lanes for the sources that AVX2 and AVX-512 share; vec_avx512.h has
+ * the same names for sixteen. Included only by files compiled for AVX2.
  *
- *     vec, vec_i, vec_m: floats, 32-bit integers, lanes that are in or not; VEC: how many
- *     v_ on floats, i_ on integers, m_ on sets of lanes; d_ on two halves of a vector as doubles
- *     v_load_first (p, n): the first n lanes, zeros behind; v_store_first the same
- *     v_where (m, x): zeros where not, v_choose (m, x, y): y there
+ *     vec, vec_i, vec_m: floats, 32-bit integers, lane masks; VEC: the number of lanes
+ *     v_ on floats, i_ on integers, m_ on masks; d_ on two halves of a vector as doubles
+ *     v_load_first (p, n): the first n lanes, zeros in the others; v_store_first likewise
+ *     v_where (m, x): x in the lanes of m, else zero; v_choose (m, x, y): else y
  *     v_of_i, i_of_v convert; i_bits, v_bits do not
  *     i_of_chance (x): of 0 to 2^32, cut to an unsigned integer; 2^32 becomes nearly the largest
  *     i_wraps (sum, x): sum + x, as it is now, has passed 2^32 */

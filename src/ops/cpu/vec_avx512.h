@@ -1,4 +1,4 @@
-/* vec_avx512.h: what vec_avx2.h says, with sixteen lanes. Included only by files compiled for
+/* vec_avx512.h: the names of vec_avx2.h, with sixteen lanes. Included only by files compiled for
  * AVX-512. */
 #ifndef SAC_OPS_CPU_VEC_AVX512_H
 #define SAC_OPS_CPU_VEC_AVX512_H

@@ -1,5 +1,5 @@
-/* weigh_avx512.c: softmax weights of a panel and their sums along lines, 16 keys at a time;
- * weigh_tmpl.h has the text. */
+/* weigh_avx512.c: softmax weights of a panel and their sums along lines, 16 keys at a time; the
+ * algorithm is in weigh_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 

@@ -1,5 +1,5 @@
-/* weigh_ref.c: softmax weights of a panel, their sums along lines, and what lines hold, in plain C.
- */
+/* weigh_ref.c: softmax weights of a panel, their sums along lines, and the mass that lines hold, in
+ * plain C. */
 #include "base/half.h"
 #include "ops/ops.h"
 

@@ -1,12 +1,12 @@
-/* weigh_tmpl.h: softmax weights of a panel, their sums along lines, and what lines hold, in
- * vectors: the same text for AVX2 and AVX-512 (private).
+/* weigh_tmpl.h: softmax weights of a panel, their sums along lines, and the mass that lines hold,
+ * in vectors: one source for AVX2 and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined SUMS:
- * vectors of sums that stay in registers.
+ * the number of vectors of sums that stay in registers.
  *
- * What is done once a row (its running sum, the scale of its shares) is done for VEC rows together.
- * A row's columns are summed in registers, BLOCK keys of all rows before the next ones; its slashes
- * in memory, for they lie elsewhere for every row. */
+ * Per-row work (the running sum, the scale of the shares) is done for VEC rows together. Columns
+ * are summed in registers, BLOCK keys of all rows before the next keys. Slashes are summed in
+ * memory, because they lie elsewhere for every row. */
 #ifndef SAC_OPS_CPU_WEIGH_TMPL_H
 #define SAC_OPS_CPU_WEIGH_TMPL_H
 
