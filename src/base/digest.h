@@ -1,5 +1,5 @@
-/* digest.h: SHA-256 of pieces that come one after another, from libcrypto. For names that must not
- * clash even where somebody tries; against accidents alone xxHash is enough. */
+/* digest.h: SHA-256 of data that comes in pieces, from libcrypto. For names that must not clash
+ * even under attack; against accidental clashes xxHash is enough. */
 #ifndef SAC_BASE_DIGEST_H
 #define SAC_BASE_DIGEST_H
 

@@ -1,5 +1,5 @@
-/* folder.c: see the header. Of a folder above the last one only the last one tells that it could
- * not be made: it may be there and not be ours to look into. */
+/* folder.c: see the header. Failures to create the folders above the last one are ignored: they may
+ * exist and be unreadable for us. Only the last folder's failure is reported. */
 #include "base/folder.h"
 
 #include "base/strbuf.h"

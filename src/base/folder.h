@@ -1,4 +1,4 @@
-/* folder.h: folders that the program makes. */
+/* folder.h: creates folders. */
 #ifndef SAC_BASE_FOLDER_H
 #define SAC_BASE_FOLDER_H
 

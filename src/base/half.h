@@ -1,5 +1,5 @@
-/* half.h: scalar conversions of 16-bit floats, round to nearest even, NaN kept, as the hardware's.
- */
+/* half.h: scalar conversions of 16-bit floats: round to nearest even, NaN kept, as the hardware
+ * does. */
 #ifndef SAC_BASE_HALF_H
 #define SAC_BASE_HALF_H
 

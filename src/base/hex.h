@@ -1,4 +1,4 @@
-/* hex.h: bytes as the digits of a name. */
+/* hex.h: bytes as hexadecimal digits. */
 #ifndef SAC_BASE_HEX_H
 #define SAC_BASE_HEX_H
 

@@ -1,7 +1,7 @@
 /* mem.c: allocation with failure on demand, huge-page maps, and the two-pass arena.
  *
- * Invariant: every block of this process that the engine owns comes from here, so `mem_count`
- * standing still proves that a step allocated nothing. */
+ * Invariant: every block that the engine owns is allocated here, so if `mem_count` does not change
+ * during a step, the step allocated nothing. */
 #include "base/mem.h"
 
 #include "saccade.h"

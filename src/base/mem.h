@@ -1,8 +1,8 @@
-/* mem.h: the only home of malloc and anonymous mmap, so that leaks have one address and tests can
+/* mem.h: the only place of malloc and anonymous mmap, so that leaks have one address and tests can
  * make any allocation fail.
  *
- * Contract: a NULL result means that memory could not be had (or that a test said so) and is
- * reported by the caller as SAC_ERR_MEMORY. Size 0 gives a valid pointer. Thread safe. */
+ * Contract: a NULL result means that memory ran out (or that a test made the allocation fail); the
+ * caller reports SAC_ERR_MEMORY. Size 0 gives a valid pointer. Thread safe. */
 #ifndef SAC_BASE_MEM_H
 #define SAC_BASE_MEM_H
 

@@ -1,5 +1,5 @@
-/* sha256.c: see the header. The context is opened once and begun again for each digest, which
- * libcrypto does without taking memory. */
+/* sha256.c: see the header. The context is created once and reset for each digest, for which
+ * libcrypto allocates no memory. */
 #include "base/sha256.h"
 
 #include <openssl/evp.h>

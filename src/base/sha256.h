@@ -1,4 +1,4 @@
-/* sha256.h: SHA-256, by libcrypto. Memory is taken when it is opened, none for a digest. */
+/* sha256.h: SHA-256, by libcrypto. Memory is allocated when it is opened, none for a digest. */
 #ifndef SAC_BASE_SHA256_H
 #define SAC_BASE_SHA256_H
 

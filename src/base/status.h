@@ -1,7 +1,7 @@
-/* status.h: how functions fail. Three kinds: a programmer's error is an assert; bad input or
- * environment is a status and a line that names the value; out of memory happens at start only.
- * Functions that can fail return `sac_status` and take `struct sac_error *err` last; `err` may be
- * NULL. */
+/* status.h: how functions fail. There are three kinds of failure: a programmer's error is an
+ * assert; bad input or a bad environment is a status and a line that names the value; out of memory
+ * happens only at start. Functions that can fail return `sac_status` and take `struct sac_error
+ * *err` last; `err` may be NULL. */
 #ifndef SAC_BASE_STATUS_H
 #define SAC_BASE_STATUS_H
 

@@ -1,5 +1,6 @@
-/* suggest.c: see the header. Edits are letters put in, left out or changed, and neighbours that
- * have changed places; of a word of three letters one edit is near, of seven two, of more three. */
+/* suggest.c: see the header. An edit is a letter inserted, deleted or changed, or two neighbours
+ * swapped. A name is near a word of 3 to 6 letters if one edit separates them, of 7 to 10 letters
+ * if at most two do, and of more if at most three do. */
 #include "base/suggest.h"
 
 #include <ctype.h>

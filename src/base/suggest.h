@@ -1,4 +1,4 @@
-/* suggest.h: "did you mean": the name that is nearest to a word that is none. */
+/* suggest.h: "did you mean": the known name nearest to an unknown word. */
 #ifndef SAC_BASE_SUGGEST_H
 #define SAC_BASE_SUGGEST_H
 

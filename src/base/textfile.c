@@ -1,6 +1,6 @@
-/* textfile.c: see the header. A full disk shows when bytes are written or when the file is closed,
- * so both are asked; the reason is that of the first. It replaces nothing atomically: who needs
- * that writes beside the file and renames. */
+/* textfile.c: see the header. A full disk can show when bytes are written or when the file is
+ * closed, so both results are checked; the first failure gives the reason. Files are not replaced
+ * atomically: callers that need this write another file and rename it. */
 #include "base/textfile.h"
 
 #include "base/strbuf.h"

@@ -1,4 +1,4 @@
-/* textfile.h: texts that the program writes as files, whole. */
+/* textfile.h: writes whole text files. */
 #ifndef SAC_BASE_TEXTFILE_H
 #define SAC_BASE_TEXTFILE_H
 

@@ -1,4 +1,4 @@
-/* thread.h: threads of the library leave the program's signals to the program's own threads. */
+/* thread.h: starts threads that leave the program's signals to the program's own threads. */
 #ifndef SAC_BASE_THREAD_H
 #define SAC_BASE_THREAD_H
 

@@ -1,18 +1,19 @@
 /* workers.c: the thread pool. A fork-join costs a few tenths of a microsecond while the threads
- * spin, which matters: a decode step of a small model has some 150 of them.
+ * spin, which matters: a decode step of a small model has about 150 of them.
  *
  * Protocol. The caller sets `fn` and `arg`, opens the gate for the next generation and raises
- * `generation` with release order. A worker that sees the new value (acquire) says in its own slot
- * that it is inside, looks whether the gate is still open for what it saw, runs `fn` if so, and
- * says that it is outside again (release). The caller closes the gate when nothing is left to be
- * taken and waits for those who are inside (acquire). "I am inside, is it open?" and "It is closed,
- * is anyone inside?" are sequentially consistent, so one of the two sees the other. So a thread
- * that has no CPU, because there are more threads than free ones, is not waited for: work is taken
- * by those who come. Only workers_run, whose work is one piece for each, waits for all.
+ * `generation` with release order. A worker that sees the new value (acquire) marks itself as
+ * inside in its own slot, checks whether the gate is still open for the generation that it saw,
+ * runs `fn` if so, and marks itself as outside (release). The caller closes the gate when no work
+ * is left, and waits for the workers that are inside (acquire). "I am inside, is it open?" and "It
+ * is closed, is anyone inside?" are sequentially consistent, so one of the two sides sees the
+ * other. A thread that gets no CPU, because there are more threads than free CPUs, is therefore not
+ * waited for: the others take its work. Only workers_run, whose work is one piece per worker, waits
+ * for all.
  *
  * After SPIN_LOOPS without work a worker sleeps on a futex of `generation`; `n_sleep` tells the
- * caller whether a wake call is needed. Whoever comes too late spins for a shorter time: CPUs are
- * scarce then, and the one that it spins on may be the caller's. */
+ * caller whether a wake call is needed. A worker that was late spins for a shorter time, because
+ * CPUs are scarce then, and it may be spinning on the caller's. */
 #include "base/workers.h"
 
 #include "base/mem.h"

@@ -1,9 +1,9 @@
-/* answerer.c: see the header. Later turns go on in the method's own sequence, as far as its tokens
- * are those of the new prompt; what is new before the question are prompt rows.
+/* answerer.c: see the header. Later turns continue in the method's own sequence, as far as its
+ * tokens match those of the new prompt; new tokens before the question are prompt rows.
  *
- * What was read is the request's own count, so it is the same whatever else the engine computed.
- * Times are not: where several samples are in work at once a step serves many, and there is no time
- * of one answer. Such rows have none. */
+ * What was read is the request's own count, so it does not depend on what else the engine computed.
+ * Times do: if several samples are in work at once, a step serves many of them, and no time belongs
+ * to one answer. Such rows have no times. */
 #include "eval/answerer.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* chart.c: see the header. The colours are those of the reports (colour.h), chosen by the reader's
- * theme inside the drawing, since a page that shows it as an image cannot style it. */
+/* chart.c: see the header. The colours are those of the reports (colour.h). The drawing itself
+ * selects them by the reader's theme, because a page that shows it as an image cannot style it. */
 #include "eval/chart.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 /* docrow.h: one line of docs.jsonl: a question over joined documents, as one context method
- * answered it. Lines of several files, or of several runs behind each other, are one evaluation:
- * a row holds all that tells its question from others. Files are hostile input. */
+ * answered it. Lines of several files or runs can be concatenated to one evaluation, because a row
+ * holds everything that identifies its question. Files are hostile input. */
 #ifndef SAC_EVAL_DOCROW_H
 #define SAC_EVAL_DOCROW_H
 

@@ -1,5 +1,5 @@
-/* docsum.h: what rows of docs.jsonl come to: for each kind of question, method and place the means,
- * with bootstrap intervals of scores and of their paired differences to one of the methods. */
+/* docsum.h: summarises rows of docs.jsonl: means for each kind of question, method and place, with
+ * bootstrap intervals of the scores and of their paired differences to one of the methods. */
 #ifndef SAC_EVAL_DOCSUM_H
 #define SAC_EVAL_DOCSUM_H
 

@@ -1,7 +1,8 @@
 /* facts.c: the data of facts.h; everything in it is invented.
  *
- * What a test holds it to: each answer stands in the paragraph that it belongs to, the answer of a
- * question over two paragraphs not in the place's, and the name of the person in both. */
+ * A test checks that each answer occurs in the paragraph that it belongs to, that the answer of a
+ * question over two paragraphs does not occur in the place's paragraph, and that the person's name
+ * occurs in both. */
 #include "eval/facts.h"
 
 #include <assert.h>

@@ -1,13 +1,13 @@
 /* fidelity.c: see the header.
  *
- * One engine serves the reference and the subjects when model and KV type are the same: the prompt
- * is computed once and forked. Else a second engine takes the first one's place; what the reference
- * said and did is kept: its log-probabilities, its page masses, its attention outputs.
+ * One engine serves the reference and the subjects if model and KV type are the same: the prompt is
+ * computed once and forked. Otherwise a second engine replaces the first, and the reference's
+ * results are kept: its log-probabilities, page masses and attention outputs.
  *
- * A row's result depends on the row alone, so full attention compared with itself is 0 in every
- * figure, exactly. mass and out_err hold a layer against dense attention of its own inputs, so they
- * see what a method leaves out but not another model; overlap and drift are against the reference's
- * run and see everything that changed before. */
+ * A row's result depends on the row alone, so full attention compared with itself is exactly 0 in
+ * every figure. mass and out_err compare a layer with dense attention over the layer's own inputs,
+ * so they show what a method leaves out but not the effect of another model; overlap and drift
+ * compare with the reference's run and show all effects of earlier layers and rows as well. */
 #include "eval/fidelity.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* haystack.c: see the header. The unit of size is a word: it is a token or a little more, so a fit
- * to a number of tokens is close, and it needs no tokenizer here. */
+/* haystack.c: see the header. The unit of size is a word: it is a token or a little more, so sizes
+ * fit a number of tokens closely, and no tokenizer is needed here. */
 #include "eval/haystack.h"
 
 #include "base/mem.h"

@@ -1,13 +1,14 @@
-/* jsonl.c: see the header. A line is parsed once, at opening, into a sample without lengths; `make`
- * copies it and fits it.
+/* jsonl.c: see the header. When a file is opened, each line is parsed once into a sample without
+ * lengths; `make` copies the sample and fits it.
  *
- * Rules of LongBench that are kept: how many tokens each data set's answers get, which metric
- * judges them, which sets are asked without a chat template, whose answers are cut to the first
- * line, and that a prompt that is too long loses its middle. Its wording can be had from its own
- * file of templates; without it ours is used, and results then compare with each other only.
+ * These rules of LongBench are kept: the number of tokens of each data set's answers, the metric
+ * that judges them, which sets are asked without a chat template, whose answers are cut to the
+ * first line, and that a prompt that is too long loses its middle. Its wording can be read from its
+ * own file of templates; without this file our own wording is used, and results are comparable only
+ * with each other.
  *
- * What it does not do: the Chinese sets, whose metrics need a dictionary of words; they are refused
- * by name. */
+ * Not supported: the Chinese sets, whose metrics need a dictionary of words; they are refused by
+ * name. */
 #include "eval/jsonl.h"
 
 #include "base/mem.h"

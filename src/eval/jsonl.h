@@ -1,13 +1,14 @@
-/* jsonl.h: the data files of public suites, one JSON object a line, read as samples.
+/* jsonl.h: the data files of public suites, one JSON object per line, read as samples.
  *
- * longbench: {"input", "context", "answers": [..], "all_classes": [..] or null, "dataset", "_id",
- * ..} ruler:     {"index", "input", "outputs": [..], "length", "answer_prefix"?, ..} loopserve:
- * {"id", "type", "qpos", "metric", "classes"?, "turns": [{"segments": [{"sid", "text"}],
- *             "question", "answers": [..], "support"?: [..], "max_new", "cut"?}]}
- * needle:    {"needle", "question" or "retrieval_question", "answer" or "gold_standard_answer",
- *             "keywords"?: [..]}, hidden in the haystack of the command.
+ *     longbench: {"input", "context", "answers": [..], "all_classes": [..] or null, "dataset",
+ *                 "_id", ..}
+ *     ruler:     {"index", "input", "outputs": [..], "length", "answer_prefix"?, ..}
+ *     loopserve: {"id", "type", "qpos", "metric", "classes"?, "turns": [{"segments": [{"sid",
+ *                 "text"}], "question", "answers": [..], "support"?: [..], "max_new", "cut"?}]}
+ *     needle:    {"needle", "question" or "retrieval_question", "answer" or
+ *                 "gold_standard_answer", "keywords"?: [..]}, hidden in the command's haystack
  *
- * Fields that are not named here are passed over; those that are, are checked, and a line that
+ * Fields that are not named here are ignored. Those that are named are checked, and a line that
  * breaks the format is an error that names file, line and field. */
 #ifndef SAC_EVAL_JSONL_H
 #define SAC_EVAL_JSONL_H

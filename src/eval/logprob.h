@@ -1,4 +1,4 @@
-/* logprob.h: what evaluation needs of a row of logits. */
+/* logprob.h: log-probabilities and comparisons of a row of logits. */
 #ifndef SAC_EVAL_LOGPROB_H
 #define SAC_EVAL_LOGPROB_H
 

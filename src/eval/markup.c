@@ -1,6 +1,6 @@
-/* markup.c: see the header. One walk over characters for all formats: each says what a character
- * becomes, and the walk sees to it that only whole, valid ones arrive. Reports quote prompts,
- * answers and names of methods; any of them may hold a closing script tag. */
+/* markup.c: see the header. One walk over characters serves all formats: each format defines what a
+ * character becomes, and the walk ensures that only whole, valid characters arrive. Reports quote
+ * prompts, answers and names of methods, any of which may contain a closing script tag. */
 #include "eval/markup.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
-/* markup.h: texts of others put into HTML, SVG, JSON and CSV so that they stay text.
+/* markup.h: puts foreign text into HTML, SVG, JSON and CSV so that it stays text.
  *
- * Contract: `s` is any bytes, [n]. What is no valid UTF-8 becomes U+FFFD, so the output is always
- * valid; control characters that no format can hold become U+FFFD as well. */
+ * Contract: `s` is any bytes, [n]. Invalid UTF-8 becomes U+FFFD, so the output is always valid;
+ * control characters that no format can hold become U+FFFD as well. */
 #ifndef SAC_EVAL_MARKUP_H
 #define SAC_EVAL_MARKUP_H
 

@@ -1,6 +1,6 @@
-/* matrix.c: see the header. That a pair is impossible is for the engine to say, not for this file:
- * each is offered to it alone, which costs no more than the address space of its pages, and its
- * message is the reason that is shown. */
+/* matrix.c: see the header. The engine determines which pairs are impossible, not this file: an
+ * engine is created for each pair, which costs no more than the address space of its pages, and the
+ * engine's error message is the reason shown. */
 #include "eval/matrix.h"
 
 #include "base/mem.h"

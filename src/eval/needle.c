@@ -1,10 +1,10 @@
 /* needle.c: see the header. After G. Kamradt's "needle in a haystack" (2023), scored by string
  * match.
  *
- * The depth is measured in tokens of the text that surrounds the needle: it stands at the last
- * begin of a sentence that is not behind that share of the tokens, so 0 is the very begin and 100
- * the end. Samples that differ in depth alone hide the same needle: differences between them are
- * the depth's. */
+ * The depth is measured in tokens of the text that surrounds the needle: the needle stands at the
+ * last start of a sentence within that share of the tokens, so 0 is the very start and 100 the end.
+ * Samples that differ only in depth hide the same needle, so differences between them are due to
+ * the depth. */
 #include "eval/needle.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* passages.c: see the header. The way from tokens to bytes goes through the pieces of the tokens:
- * joined, they are the text that the model read, and the documents stand somewhere in it. */
+/* passages.c: see the header. Tokens are mapped to bytes through the texts of the tokens:
+ * concatenated, they are the text that the model read, and the documents are somewhere in it. */
 #include "eval/passages.h"
 
 #include "base/mem.h"

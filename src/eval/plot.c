@@ -1,8 +1,8 @@
-/* plot.c: see the header. Legends and colour bars lie above the panel: there they may be as long as
- * the plot is wide, and take nothing from it on a narrow page.
+/* plot.c: see the header. Legends and colour bars are above the panel, where they can be as long as
+ * the plot is wide and take nothing from it on a narrow page.
  *
- * Widths of texts are estimates, as no font is at hand: CHAR_W is a wide average of sans-serif
- * letters at the size of the style sheet, so estimates err on the side of room. */
+ * Text widths are estimates, because no font is available: CHAR_W is a wide average of sans-serif
+ * letters at the size of the style sheet, so estimates are rather too large. */
 #include "eval/plot.h"
 
 #include "eval/colour.h"

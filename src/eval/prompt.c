@@ -1,5 +1,5 @@
 /* prompt.c: see the header. A raw prompt is its writer's own template: it may spell control tokens,
- * the BOS that files ask for included, and so a second one is not put before it. */
+ * including the BOS that a file asks for, in which case no second BOS is added. */
 #include "eval/prompt.h"
 
 #include "base/input.h"

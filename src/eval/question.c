@@ -1,7 +1,8 @@
-/* question.c: see the header. The border is found by asking something else: tokens may reach over
- * the documents' end, templates may trim and wrap, and the tokenizer alone knows what came of it.
- * Two other questions are tried, for one may begin like the question itself; both are words, as
- * most questions are: some tokenizers cut the blanks before a digit otherwise. */
+/* question.c: see the header. The boundary between documents and question is found by rendering the
+ * prompt with other questions: tokens may reach over the documents' end and templates may trim and
+ * wrap, so only the tokenizer knows the result. Two other questions are tried, because one may
+ * begin like the question itself. Both are words, as most questions are: some tokenizers cut the
+ * blanks before a digit differently. */
 #include "eval/question.h"
 
 #include "eval/subjects.h"

@@ -1,11 +1,12 @@
-/* reading.c: see the header; the layout is told in docs/reading_format.md.
+/* reading.c: see the header; docs/reading_format.md describes the layout.
  *
- * Invariants.
+ * Invariants:
  *  1. The ring holds whole records in file form, the oldest at `first`; the length in front of each
- *     says where the next begins. So dropping, flushing and reading need no index.
- *  2. A reading is `data` with `at` on the border of a record; nothing behind `n` is looked at.
- *  3. Bytes are put together by shifts: files are the same on every machine.
- * Nothing here knows methods or engines: it keeps what it is given. */
+ *     says where the next begins. Dropping, flushing and reading therefore need no index.
+ *  2. A reading is `data` with `at` on the boundary of a record; nothing behind `n` is read.
+ *  3. Numbers are assembled from bytes by shifts, so files are the same on every machine.
+ *
+ * Nothing here knows methods or engines. */
 #include "eval/reading.h"
 
 #include "base/half.h"

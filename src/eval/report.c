@@ -1,5 +1,5 @@
-/* report.c: see the header. The order here is the order of the page: what a reader asks first
- * stands first. A plot whose file is not there is left out, and the page says which file. */
+/* report.c: see the header. The order here is the order of the page: what a reader asks first comes
+ * first. A plot whose file is missing is left out, and the page says which file. */
 #include "eval/report.h"
 
 #include "base/folder.h"

@@ -1,5 +1,5 @@
-/* report_data.c: see the header. The files are ours, but they may be cut, edited or of another
- * version: what is needed is checked, what is unknown is ignored. */
+/* report_data.c: see the header. The files are written by this program, but may be truncated,
+ * edited or of another version: required data is checked, unknown data is ignored. */
 #include "eval/report_data.h"
 
 #include "base/mem.h"

@@ -1,8 +1,8 @@
-/* report_data.h: what a directory of an evaluation holds, read into plain records.
+/* report_data.h: reads the files of an evaluation's directory into plain records.
  *
- * Contract: a file that is not there is no error, `has_` tells. A file that is there and breaks its
- * format is SAC_ERR_FORMAT with its name, its line where it has lines, and the field. Numbers that
- * a record does not hold are NAN. */
+ * Contract: a missing file is no error; `has_` tells. A file that exists and breaks its format is
+ * SAC_ERR_FORMAT with its name, its line if it has lines, and the field. Numbers that a record does
+ * not hold are NAN. */
 #ifndef SAC_EVAL_REPORT_DATA_H
 #define SAC_EVAL_REPORT_DATA_H
 

@@ -1,5 +1,5 @@
-/* report_fidelity.c: see the header. The divergence of dense from itself is exactly 0 and has no
- * place on a logarithmic axis: it gets a strip of its own below. */
+/* report_fidelity.c: see the header. The divergence of dense attention from itself is exactly 0,
+ * which a logarithmic axis cannot show: it has a strip of its own below. */
 #include "eval/report_fidelity.h"
 
 #include "base/mem.h"

@@ -1,10 +1,10 @@
-/* report_missed.c: see the header. Three maps stand side by side, of the dense softmax mass of the
- * queries that ran, and of its parts on pages that were read and on those that were not; so the
- * first is the sum of the others. Rows are layers, columns parts of the text. What the method and
- * context are, and which KV head, is chosen on the page.
+/* report_missed.c: see the header. Three maps are shown side by side: the dense softmax mass of the
+ * executed queries, its part on pages that were read, and its part on pages that were not; the
+ * first is the sum of the others. Rows are layers, columns parts of the text. Method, context and
+ * KV head are selected on the page.
  *
- * Parts of a text are sums of whole pages, so their values depend on the parts' width; colours are
- * logarithmic, for the newest and the first tokens hold most of the mass of many heads. */
+ * Parts of a text are sums of whole pages, so their values depend on the parts' width. Colours are
+ * logarithmic, because the newest and the first tokens hold most of the mass of many heads. */
 #include "eval/report_missed.h"
 
 #include "base/mem.h"

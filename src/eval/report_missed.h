@@ -1,5 +1,5 @@
-/* report_missed.h: where in the text the mass lies, and how much of it was read and missed, by
- * layer and KV head: a figure of a report, filled record by record. */
+/* report_missed.h: where in the text the attention mass lies, and how much of it was read or
+ * missed, by layer and KV head: a figure of a report, filled record by record. */
 #ifndef SAC_EVAL_REPORT_MISSED_H
 #define SAC_EVAL_REPORT_MISSED_H
 

@@ -1,7 +1,7 @@
-/* report_page.c: see the header. The theme is chosen by radio buttons that the style sheet looks at
- * (`:has`); the buttons say "auto" until one is pressed. On paper it is always light. The page's
- * one script, which saves figures, is allowed by its hash, so no other can run; without scripts
- * all but its buttons is there. */
+/* report_page.c: see the header. The theme is selected by radio buttons that the style sheet reads
+ * (`:has`); they say "auto" until one is pressed. Printed pages are always light. The page's one
+ * script, which saves figures, is allowed by its hash, so no other can run; without scripts the
+ * page lacks only its buttons. */
 #include "eval/report_page.h"
 
 #include "base/mem.h"

@@ -1,8 +1,8 @@
-/* report_page.h: the page that a report becomes: its frame and style sheet, and the figures in it.
+/* report_page.h: a report as a page: its frame and style sheet, and the figures in it.
  *
- * A figure is one or more drawings and one table. The table goes to three places: to a file
- * NAME.csv beside the page, into the page as JSON, and beside the drawings for people. Texts are
- * borrowed for the call. Out of memory in a buffer is noticed when the page is finished. */
+ * A figure is one or more drawings and one table. The table is written to three places: a file
+ * NAME.csv beside the page, the page as JSON, and beside the drawings as a readable table. Texts
+ * are borrowed for the call. Out of memory in a buffer is detected when the page is finished. */
 #ifndef SAC_EVAL_REPORT_PAGE_H
 #define SAC_EVAL_REPORT_PAGE_H
 

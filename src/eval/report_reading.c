@@ -1,10 +1,10 @@
-/* report_reading.c: see the header. A recording may hold a million records, so it is walked and
- * never kept: one walk adds up heads, layers and methods, and finds the prompt of the block map; a
- * second one fills the map, whose size is then known.
+/* report_reading.c: see the header. A recording may hold a million records, so it is streamed and
+ * never stored: one pass sums over heads, layers and methods and finds the prompt of the block map;
+ * a second one fills the map, whose size is then known.
  *
- * The masses are those of exact dense attention for the queries that ran, whatever method chose the
- * pages; so "blocks needed" is a property of the model and the text, and density and mass kept are
- * of the method. */
+ * The masses are those of exact dense attention for the executed queries, whichever method selected
+ * the pages. "Blocks needed" is therefore a property of the model and the text, while density and
+ * mass kept are properties of the method. */
 #include "eval/report_reading.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
-/* report_series.c: see the header. "quest:budget=512" and "quest:budget=1024" are of the family
- * "quest"; "minference:x=1+quest:budget=512" is of "minference+quest"; "quest:budget=512 [folder]"
- * of several folders is of "quest". */
+/* report_series.c: see the header. "quest:budget=512" and "quest:budget=1024" belong to the family
+ * "quest"; "minference:x=1+quest:budget=512" to "minference+quest"; "quest:budget=512 [folder]", as
+ * with several folders, to "quest". */
 #include "eval/report_series.h"
 
 #include "base/mem.h"

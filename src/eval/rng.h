@@ -1,5 +1,5 @@
-/* rng.h: the one source of chance of the evaluation: SplitMix64, so that a sample depends on its
- * name, length, seed and number only, on every machine. */
+/* rng.h: the only random numbers of the evaluation: SplitMix64, so that a sample depends only on
+ * its name, length, seed and number, on every machine. */
 #ifndef SAC_EVAL_RNG_H
 #define SAC_EVAL_RNG_H
 

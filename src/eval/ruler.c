@@ -1,5 +1,5 @@
-/* ruler.c: the table of RULER's tasks, and what all of them do alike. The builders are in
- * ruler_niah.c, ruler_vt.c, ruler_words.c and ruler_qa.c.
+/* ruler.c: the table of RULER's tasks, and what they share. The builders are in ruler_niah.c,
+ * ruler_vt.c, ruler_words.c and ruler_qa.c.
  *
  * Deviations from the original: the wording and the word lists are ours; the random numbers are
  * SplitMix64's; lengths are fitted by bisection; the essays are the user's file, or generated

@@ -1,7 +1,7 @@
-/* ruler_vt.c: RULER's variable tracking: one chain of five variables, each set to the one before,
- * scattered in order over lines of noise; all names that hold the value are expected.
+/* ruler_vt.c: RULER's variable tracking: one chain of five variables, each set to the previous one,
+ * scattered in order over lines of noise; the expected answer is all names that hold the value.
  *
- * A worked example with short names on a short text stands before the question, answer included. */
+ * A worked example with short names and a short text, answer included, precedes the question. */
 #include "eval/ruler_task.h"
 
 #include "eval/prose.h"

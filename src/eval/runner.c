@@ -1,21 +1,21 @@
 /* runner.c: see the header.
  *
- * Samples are worked at side by side, up to n_parallel, and a step of the engine serves all of
- * them. Of a sample one method answers at a time. One prefill serves all methods of a prefill
- * method: the first turn's prompt is computed once up to the rows that decode methods serve (the
- * question's, or the last), and each method goes on in a fork of it. What methods with other such
- * rows need beyond it is computed behind it, or, if chunks of the prefill method must not be cut
- * there, anew.
+ * Up to n_parallel samples are processed at once, and a step of the engine serves all of them. One
+ * method at a time answers a sample. One prefill serves all methods of a prefill method: the first
+ * turn's prompt is computed once up to the rows that decode methods serve (the question's, or the
+ * last), and each method continues in a fork of it. Methods for which these rows differ compute the
+ * additional prompt rows after it or, if the prefill method's chunks must not be cut there, compute
+ * the prompt again.
  *
  * Invariants:
- *  1. Of a sample in work at most two sequences live: the shared one and one method's.
- *  2. A row is written when its answer and all that come before it in the file are complete; those
- *     that wait are written at the end, whatever ended the run. None is written twice for a cell,
- *     method and turn.
+ *  1. A sample in work has at most two sequences: the shared one and one method's.
+ *  2. A row is written when its answer and all before it in the file are complete; rows that wait
+ *     are written at the end, however the run ended. None is written twice for a cell, method and
+ *     turn.
  *  3. `work` is in the order of cells.
  *
- * What it does not do: sampling. An evaluation that draws has to draw often; greedy answers are
- * what the suites compare. */
+ * Not here: sampling. An evaluation that samples would have to do so many times; the suites compare
+ * greedy answers. */
 #include "eval/runner.h"
 
 #include "base/mem.h"

@@ -1,8 +1,8 @@
-/* samples.c: see the header. Rows are kept in memory as well: a summary is made from them, and what
- * is done is looked up there.
+/* samples.c: see the header. Rows are kept in memory as well, for the summary and to look up what
+ * is done.
  *
- * A prompt longer than PROMPT_MAX is named by its hash; task, ctx, depth, place, index and seed
- * generate it again. */
+ * A prompt longer than PROMPT_MAX is represented by its hash; task, ctx, depth, place, index and
+ * seed generate it again. */
 #include "eval/samples.h"
 
 #include "base/mem.h"

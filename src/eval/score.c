@@ -1,16 +1,16 @@
 /* score.c: see the header. Words become numbers first (one lexicon for the answer and the
- * reference), so that everything behind is arithmetic on short arrays.
+ * reference), so everything after that is arithmetic on short arrays.
  *
- * The definitions, where they are less than obvious:
+ * The definitions, where they are not obvious:
  *  - Normalisation (SQuAD): ASCII lower case, punctuation dropped, then the words a, an, the.
- *  - METRIC_ROUGE_L follows version 1.0.1 of the package: texts are cut into sentences at '.', and
- *    the union over all pairs of sentences of the words on their longest common subsequence is
- *    counted as a set, against the sets of words of both texts. Of several longest subsequences the
- *    one is taken that a walk from the end finds which prefers to shorten the answer.
+ *  - METRIC_ROUGE_L follows version 1.0.1 of the package. Texts are cut into sentences at '.'. The
+ *    words on the longest common subsequences of all pairs of sentences are united and counted as a
+ *    set, against the sets of words of both texts. Among several longest subsequences, the one is
+ *    taken that a walk from the end finds if it prefers to shorten the answer.
  *  - METRIC_CODE: the first line without '`', '#' or "//"; similarity is 2 LCS / (|a| + |b|) over
  *    bytes.
  *
- * What it does not do: Chinese (LongBench cuts it into words with a dictionary). */
+ * Not supported: Chinese (LongBench cuts it into words with a dictionary). */
 #include "eval/score.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* strlist.c: see the header. Lists are short (answers, classes, keys) or made once (sentences), so
- * looking for a string walks the list. */
+/* strlist.c: see the header. Lists are short (answers, classes, keys) or searched once (sentences),
+ * so a search walks the list. */
 #include "eval/strlist.h"
 
 #include "base/mem.h"

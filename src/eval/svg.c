@@ -1,5 +1,5 @@
-/* svg.c: see the header. Numbers are cut to hundredths and lose their zeros: a block map has ten
- * thousand cells, and each digit of them is paid for in the page. */
+/* svg.c: see the header. Numbers are rounded to hundredths and lose trailing zeros: a block map has
+ * ten thousand cells, and each digit of them enlarges the page. */
 #include "eval/svg.h"
 
 #include "eval/markup.h"

@@ -1,5 +1,5 @@
-/* table.c: see the header. Machines get every digit that a float of the recorder can hold, people
- * get four. */
+/* table.c: see the header. Files get every digit that a float of the recorder can hold, the
+ * readable table gets four. */
 #include "eval/table.h"
 
 #include "base/mem.h"

@@ -1,11 +1,11 @@
 /* task.c: see the header.
  *
- * Why fitting builds whole samples: what a template, a needle or a border between two words costs
- * in tokens is known to the tokenizer only. It takes milliseconds a try, a prefill takes seconds.
+ * Fitting builds whole samples, because only the tokenizer knows how many tokens a template, a
+ * needle or a boundary between two words takes. A try takes milliseconds, a prefill seconds.
  *
- * A fit is the largest size that was tried and did fit. Token counts are not strictly monotone in
- * the size where every size draws anew, so it may miss the very largest, by less than a unit's
- * scatter. */
+ * The result is the largest size that was tried and fitted. Token counts are not strictly monotone
+ * in the size if every size draws anew, so the very largest may be missed, by less than the scatter
+ * of one unit. */
 #include "eval/task.h"
 
 #include "base/mem.h"

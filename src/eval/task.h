@@ -1,8 +1,8 @@
-/* task.h: one question with a known answer, before and while a model gets it.
+/* task.h: one question with a known answer, before and while a model answers it.
  *
- * A cell says which sample of which task is wanted. A generator turns it into a sample: one or
- * several turns of a conversation, each with the user's text, the given start of the answer, and
- * the expected answer. The same cell and seed give the same sample, whatever was made before. */
+ * A cell names a sample of a task. A generator turns it into a sample: one or several turns of a
+ * conversation, each with the user's text, the given start of the answer, and the expected answer.
+ * The same cell and seed give the same sample, whatever was generated before. */
 #ifndef SAC_EVAL_TASK_H
 #define SAC_EVAL_TASK_H
 

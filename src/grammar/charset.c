@@ -1,6 +1,6 @@
-/* charset.c: see the header. Ranges are cut where the number of bytes of UTF-8 changes and where a
- * range does not fill the 64 values of a continuation byte, so that each piece is a product of byte
- * ranges. */
+/* charset.c: see the header. Ranges are split where the length of the UTF-8 sequence changes and
+ * where a range does not fill the 64 values of a continuation byte, so that each piece is a product
+ * of byte ranges. */
 #include "grammar/charset.h"
 
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* charset.h: sets of Unicode code points, and the UTF-8 byte sequences that spell them.
  *
- * A set is a list of ranges; `charset_normalise` sorts and joins them and takes surrogates out,
- * which UTF-8 cannot spell. Functions that read a set expect it so. An append that finds no memory
+ * A set is a list of ranges; `charset_normalise` sorts and joins them and removes surrogates, which
+ * UTF-8 cannot spell. Functions that read a set expect this form. An append that finds no memory
  * sets `failed`: check once at the end. */
 #ifndef SAC_GRAMMAR_CHARSET_H
 #define SAC_GRAMMAR_CHARSET_H

@@ -1,4 +1,4 @@
-/* constraint.c: see the header. A grammar that gives up in the middle of an answer leaves an empty
+/* constraint.c: see the header. A grammar that fails in the middle of an answer returns an empty
  * mask, which ends the request with an error; the reason is kept here. */
 #include "grammar/constraint.h"
 

@@ -1,9 +1,9 @@
 /* gbnf.c: see the header. One pass: code is emitted while the text is read.
  *
- * Every alternative and every element begins with a jump to the next instruction, a slot, which
- * becomes a split when a `|` or a repetition turns up behind it. What {m,n} repeats becomes a rule
- * without a name that is called so often, so that repetitions within repetitions add up and do not
- * multiply. Recursion in C follows parentheses only, GBNF_DEPTH_MAX deep. */
+ * Every alternative and every element begins with a jump to the next instruction, a placeholder
+ * that becomes a split when a `|` or a repetition follows it. The operand of {m,n} becomes a rule
+ * without a name that is called as often as needed, so that the sizes of nested repetitions add up
+ * and do not multiply. Recursion in C follows parentheses only, GBNF_DEPTH_MAX deep. */
 #include "grammar/gbnf.h"
 
 #include "base/mem.h"

@@ -1,10 +1,10 @@
 /* machine.c: see the header.
  *
  * Invariants:
- *  1. A node's parent has a smaller index than the node, and a config's nodes are rising, so tables
- *     are made compact in one walk from their beginnings, in place.
- *  2. Nodes of configs stand on instructions that read a byte, or are MACHINE_OPEN or MACHINE_END.
- *  3. A call that gives up leaves tables that are valid: what was added is complete. */
+ *  1. A node's parent has a smaller index than the node, and the nodes of a config are ascending,
+ *     so tables are compacted in place in one walk from their beginnings.
+ *  2. Nodes of configs are at instructions that read a byte, or are MACHINE_OPEN or MACHINE_END.
+ *  3. A call that fails leaves valid tables: what was added is complete. */
 #include "grammar/machine.h"
 
 #include "base/mem.h"

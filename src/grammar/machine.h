@@ -1,14 +1,14 @@
-/* machine.h: a program at work on a vocabulary: where texts stand, and which tokens may follow.
+/* machine.h: runs a program on a vocabulary: the state of texts, and the tokens that may follow.
  *
- * A place in a text is a set of stacks, for a grammar may read the same text in several ways.
- * Stacks are kept as nodes, an instruction and the node beneath it, each pair once; a set of nodes
- * is a config, each set once; and where a byte leads from a config is worked out once and
- * remembered. So a text runs through an automaton that is made on the way, in memory that is taken
- * at the beginning. When a table is full, everything but the places of living matchers is
- * forgotten.
+ * The state of a text is a set of stacks, because a grammar may parse the same text in several
+ * ways. Stacks are kept as nodes, an instruction and the node beneath it, each pair stored once; a
+ * set of nodes is a config, each set stored once; and the transition of a config by a byte is
+ * computed once and remembered. A text thus runs through an automaton that is built lazily, in
+ * memory that is allocated at the beginning. When a table is full, everything except the states of
+ * living matchers is discarded.
  *
- * Contract: one thread at a time. Nothing here allocates after machine_create. Limits give
- * SAC_ERR_CONTEXT, and the text's place is as it was. */
+ * Contract: one thread at a time. Nothing here allocates after machine_create. Exceeded limits give
+ * SAC_ERR_CONTEXT and leave the text's state unchanged. */
 #ifndef SAC_GRAMMAR_MACHINE_H
 #define SAC_GRAMMAR_MACHINE_H
 

@@ -1,11 +1,11 @@
-/* mask.c: which tokens may follow, in two steps, each remembered.
+/* mask.c: the tokens that may follow, in two steps, each of which is cached.
  *
- * What a stack allows is mostly decided by its upper instructions, the same within every string of
- * a schema, say, however deep it lies. So a window of a stack, its uppermost nodes above
- * MACHINE_OPEN, is walked through the tree of tokens once: tokens that stay within it are allowed
- * in all stacks with this window, and subtrees that leave it are noted, to be walked from what lies
- * beneath. A window that too many tokens leave is taken one node longer. The mask of a place joins
- * those of its stacks; a place with many stacks is walked as a whole. */
+ * What a stack allows is mostly determined by its uppermost instructions; within any string of a
+ * schema, for example, they are the same at every depth. A window of a stack, its uppermost nodes
+ * above MACHINE_OPEN, is therefore walked through the trie of tokens once. Tokens that stay within
+ * the window are allowed in all stacks with this window; subtrees that leave it are recorded, to be
+ * walked from the nodes beneath. A window that too many tokens leave is extended by one node. The
+ * mask of a state is the union over its stacks; a state with many stacks is walked as a whole. */
 #include "grammar/mask.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* mask.h: which tokens may follow a place. */
+/* mask.h: the tokens that may follow a state. */
 #ifndef SAC_GRAMMAR_MASK_H
 #define SAC_GRAMMAR_MASK_H
 

@@ -1,5 +1,5 @@
-/* matcher.c: see the header. A call that finds a table full lets the machine forget what it does
- * not need for living texts, and tries again once. */
+/* matcher.c: see the header. A call that finds a table full makes the machine discard what living
+ * texts do not need, and tries again once. */
 #include "grammar/matcher.h"
 
 #include "base/mem.h"

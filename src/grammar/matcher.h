@@ -1,5 +1,6 @@
-/* matcher.h: one text on its way through a grammar: the tokens that may come next, and the step
- * over the one that came. As machine.h in contract: one thread for a machine and its matchers. */
+/* matcher.h: one text matched against a grammar: the tokens that may come next, and the step over
+ * the token that came. The contract is that of machine.h: one thread for a machine and its
+ * matchers. */
 #ifndef SAC_GRAMMAR_MATCHER_H
 #define SAC_GRAMMAR_MATCHER_H
 

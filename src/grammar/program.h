@@ -1,13 +1,13 @@
 /* program.h: a grammar as a program over bytes: what GBNF is compiled to and what a machine runs.
  *
- * A program is a list of instructions; each rule has an entry and ends in PROGRAM_RETURN. A place
- * in a text is a stack of instructions: the one at hand and, beneath it, where its callers go on.
- * No rule begins with itself, each can end, and a call in the last place is a jump, so that stacks
- * grow with the nesting of a text and not with its length. Immutable once finished: threads may
- * share it.
+ * A program is a list of instructions; each rule has an entry and ends in PROGRAM_RETURN. The state
+ * of a text is a stack of instructions: the current one and, beneath it, those at which its callers
+ * continue. No rule begins with itself, each can end, and a call in tail position is a jump, so
+ * stacks grow with the nesting of a text and not with its length. Immutable once finished: threads
+ * may share it.
  *
- * A control token of the vocabulary is spelt as its name between two bytes 0xff, which occur in no
- * text. */
+ * A control token of the vocabulary is spelled as its name between two bytes 0xff, which occur in
+ * no text. */
 #ifndef SAC_GRAMMAR_PROGRAM_H
 #define SAC_GRAMMAR_PROGRAM_H
 

@@ -2,11 +2,11 @@
  *
  * Costs: the fewest bytes from an instruction to the return of its rule, by Knuth's generalisation
  * of Dijkstra's algorithm ("A generalization of Dijkstra's algorithm", 1977): instructions become
- * final in the order of their costs, and each one's users are looked at once. What never becomes
- * final cannot end. A cost of 0 means that the way can be empty.
+ * final in the order of their costs, and the users of each are visited once. An instruction that
+ * never becomes final cannot end. A cost of 0 means that the path can be empty.
  *
- * Left recursion: rule r leads to rule s when s can be called before r has consumed a byte; a
- * circle of such rules would call for ever. */
+ * Left recursion: rule r leads to rule s if s can be called before r has consumed a byte; a cycle
+ * of such rules would call itself forever. */
 #include "grammar/program_check.h"
 
 #include "base/mem.h"

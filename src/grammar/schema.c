@@ -1,8 +1,9 @@
-/* schema.c: see the header: schemas to rules, one rule for each schema, the shared ones at the end.
+/* schema.c: see the header. Schemas become rules, one rule for each schema, the shared ones at the
+ * end.
  *
- * A schema within a schema is written before the one around it is complete, so recursion in C
- * follows the nesting of the text, and that of joined schemas, SCHEMA_DEPTH_MAX. Targets of $ref
- * are written one after the other from a list, so schemas may refer to themselves. */
+ * A nested schema is written before the enclosing one is complete, so recursion in C follows the
+ * nesting of the text, and that of joined schemas, up to SCHEMA_DEPTH_MAX. Targets of $ref are
+ * written one after the other from a list, so schemas may refer to themselves. */
 #include "grammar/schema.h"
 
 #include "base/mem.h"

@@ -1,8 +1,10 @@
-/* schema.h: a JSON schema to GBNF, so that what follows the grammar validates against the schema.
+/* schema.h: compiles a JSON schema to GBNF, so that every text of the grammar validates against the
+ * schema.
  *
  * The grammar may allow less than the schema (object members come in the schema's order, numbers
- * have 16 digits at most, additional names are without escapes), never more: a keyword that cannot
- * be expressed is refused by name and place, SAC_ERR_UNSUPPORTED. Schemas are hostile input. */
+ * have at most 16 digits, additional names contain no escapes), but never more: a keyword that
+ * cannot be expressed is refused by name and place, SAC_ERR_UNSUPPORTED. Schemas are hostile input.
+ */
 #ifndef SAC_GRAMMAR_SCHEMA_H
 #define SAC_GRAMMAR_SCHEMA_H
 

@@ -1,4 +1,4 @@
-/* schema_check.h: what is asked of a schema before it is turned into rules. */
+/* schema_check.h: the checks of a schema before it is turned into rules. */
 #ifndef SAC_GRAMMAR_SCHEMA_CHECK_H
 #define SAC_GRAMMAR_SCHEMA_CHECK_H
 

@@ -1,12 +1,12 @@
 /* schema_number.c: see the header.
  *
- * Whole numbers have 16 digits at most, so a model cannot run on in digits for ever. Numbers
- * between bounds are written without an exponent, with 15 significant digits at most: decimals of
- * so many digits keep their order when they become doubles, so what is less than a bound as a text
- * is so as a number.
+ * Integers have at most 16 digits, so a model cannot generate digits forever. Numbers between
+ * bounds are written without an exponent, with at most 15 significant digits: decimals of this
+ * length keep their order when they become doubles, so a text that is less than a bound is also
+ * less as a number.
  *
- * Fractions between bounds: the text is compared with a bound digit by digit. While all digits are
- * the bound's, the text is tight; the first other digit decides and the rest is free. */
+ * Fractions between bounds: the text is compared with a bound digit by digit. While all digits
+ * equal the bound's, the text is tight; the first different digit decides, and the rest is free. */
 #include "grammar/schema_number.h"
 
 #include "base/strbuf.h"

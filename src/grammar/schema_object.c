@@ -1,11 +1,11 @@
 /* schema_object.c: see the header.
  *
- * Members come in the order of "properties". Two chains of rules, one for the time before the first
- * member and one for the time behind it, decide about commas: rule i of a chain stands before
- * member i, and goes to rule i + 1 with it or, if it is not required, without it.
+ * Members come in the order of "properties". Commas are determined by two chains of rules, one for
+ * the state before the first member and one for the state after it: rule i of a chain stands before
+ * member i, and continues at rule i + 1 with the member or, if it is not required, without it.
  *
- * Names of additional members differ from all those that "properties" names: a tree of their
- * characters leaves out exactly these. They are without escapes, so a name is spelt in one way. */
+ * Names of additional members differ from all names in "properties": a tree of characters excludes
+ * exactly these. They contain no escapes, so a name has only one spelling. */
 #include "grammar/schema_object.h"
 
 #include "base/mem.h"

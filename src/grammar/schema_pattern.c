@@ -1,7 +1,7 @@
 /* schema_pattern.c: see the header. A pattern is searched for, so where it is not anchored any
- * characters may stand around it. Characters that a JSON string spells with a backslash are spelt
- * so. \D \W \S stand for printable ASCII only, since regular expressions disagree about the rest.
- */
+ * characters may surround it. Characters that a JSON string spells with a backslash are spelled
+ * that way. \D \W \S mean printable ASCII only, because regular expression engines disagree about
+ * the rest. */
 #include "grammar/schema_pattern.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* schema_string.c: see the header. A format is a pattern of its own; those that the specification
- * registers and that no pattern holds are refused, names that it does not know say nothing, as it
- * demands. */
+/* schema_string.c: see the header. Each supported format is a pattern. Formats that the
+ * specification registers and that no pattern can express are refused; unknown names are ignored,
+ * as it demands. */
 #include "grammar/schema_string.h"
 
 #include "grammar/schema_pattern.h"

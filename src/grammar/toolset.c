@@ -1,10 +1,10 @@
-/* toolset.c: see the header. Each tool's parameters are a schema of their own, so references within
- * it stay there.
+/* toolset.c: see the header. The parameters of each tool are a separate schema, so references
+ * within them stay there.
  *
- * Free text before a call (TOOLSET_AUTO) is text in which the marker does not occur: rule free-k
- * stands where the last k characters are the marker's first, as in the algorithm of Knuth, Morris
- * and Pratt ("Fast pattern matching in strings", 1977); behind the whole marker only calls may
- * follow. */
+ * Free text before a call (TOOLSET_AUTO) is text that does not contain the marker: rule free-k is
+ * the state in which the last k characters are the first k of the marker, as in the algorithm of
+ * Knuth, Morris and Pratt ("Fast pattern matching in strings", 1977); after the whole marker only
+ * calls may follow. */
 #include "grammar/toolset.h"
 
 #include "base/mem.h"

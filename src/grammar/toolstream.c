@@ -1,9 +1,9 @@
 /* toolstream.c: see the header.
  *
- * `held` has what is not decided yet, from the marker of a call on. In TEXT, everything goes out
- * but an end that may become a marker. Behind a marker, each state looks at `held` and says: wait
- * for more, go on, or this is no call; then the marker's first byte goes out as text and the search
- * begins behind it. */
+ * `held` contains undecided text, beginning with the marker of a call. In TEXT, everything is
+ * emitted except an end that may become a marker. After a marker, each state looks at `held` and
+ * decides: wait for more, continue, or this is no call; in the last case the marker's first byte is
+ * emitted as text and the search continues behind it. */
 #include "grammar/toolstream.h"
 
 #include "base/mem.h"

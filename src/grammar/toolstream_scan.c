@@ -1,6 +1,6 @@
-/* toolstream_scan.c: see the header. Brackets and strings are all that is followed; whether the
- * JSON is right is asked when it is complete. Values of Python are read by a walk that closes
- * brackets in the order of a stack, PYTHON_DEPTH_MAX deep, and write JSON as they go. */
+/* toolstream_scan.c: see the header. The scan follows only brackets and strings; the JSON is
+ * validated when it is complete. Python values are read by a walk with a stack of open brackets,
+ * PYTHON_DEPTH_MAX deep, which writes JSON as it goes. */
 #include "grammar/toolstream_scan.h"
 
 #include <cjson/cJSON.h>

@@ -1,5 +1,5 @@
-/* toolstream_scan.h: one JSON object, or one call as in Python, at the beginning of a text that may
- * not be complete yet. */
+/* toolstream_scan.h: finds one JSON object, or one call in Python syntax, at the beginning of a
+ * text that may not be complete yet. */
 #ifndef SAC_GRAMMAR_TOOLSTREAM_SCAN_H
 #define SAC_GRAMMAR_TOOLSTREAM_SCAN_H
 

@@ -1,5 +1,5 @@
-/* trie.c: see the header. Tokens are sorted by their bytes; a node begins wherever a token goes on
- * behind what it has in common with the one before. */
+/* trie.c: see the header. Tokens are sorted by their bytes; a node begins wherever a token
+ * continues after its common prefix with the previous one. */
 #include "grammar/trie.h"
 
 #include "base/mem.h"

@@ -1,9 +1,8 @@
-/* trie.h: a vocabulary as a tree of bytes, so that tokens with a common beginning are looked at
- * together. Made once per model, immutable, shared by machines and threads.
+/* trie.h: a vocabulary as a trie of bytes, so that tokens with a common prefix are processed
+ * together. Built once per model, immutable, shared by machines and threads.
  *
- * Nodes lie in the order of a walk that visits a node before its children, and each names the node
- * behind its own subtree: a walk is a loop, and a subtree that is refused is a jump. The root is
- * not stored. */
+ * Nodes are in pre-order, and each holds the index of the node after its own subtree: a walk is a
+ * loop, and a rejected subtree is a jump. The root is not stored. */
 #ifndef SAC_GRAMMAR_TRIE_H
 #define SAC_GRAMMAR_TRIE_H
 

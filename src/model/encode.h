@@ -1,5 +1,5 @@
 /* encode.h: what the two kinds of tokenizers share while they encode: the growing list of ids and
- * the cache of words. One `struct encode` lives through one call of tokenizer_encode. */
+ * the cache of words. One `struct encode` exists for one call of tokenizer_encode. */
 #ifndef SAC_MODEL_ENCODE_H
 #define SAC_MODEL_ENCODE_H
 

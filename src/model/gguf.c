@@ -1,12 +1,13 @@
-/* gguf.c: a model as one table of keys and one of tensors, however many files it is cut into.
+/* gguf.c: a model as one table of keys and one of tensors, however many files it is split into.
  *
- * Owns the mappings and the joined tensor table; keys and names live in the parts. Invariants:
+ * Owns the mappings and the joined tensor table; keys and names are in the parts. Invariants:
  *  1. Parts are ordered: part i is file i + 1 of n_part, and split.no of part i is i.
- *  2. Keys are those of part 0; other parts hold split.* only as far as we look.
+ *  2. Keys are those of part 0; of other parts only split.* is read.
  *  3. Everything is written by gguf_open and only read afterwards.
- * The wire format is gguf_parse.c's business, typed values gguf_key.c's. A file that shrinks while
- * it is mapped kills the process at the next read (SIGBUS): replace models by renaming, do not
- * rewrite them in place. */
+ *
+ * gguf_parse.c knows the wire format, gguf_key.c typed values. A file that shrinks while it is
+ * mapped kills the process at the next read (SIGBUS): replace models by renaming, do not rewrite
+ * them in place. */
 #include "model/gguf.h"
 
 #include "base/mem.h"

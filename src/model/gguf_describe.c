@@ -2,9 +2,9 @@
  * its bytes. Implements sac_file_describe and sac_file_check.
  *
  * Strings of the file are hostile: they are always quoted, control characters (C0, DEL and C1,
- * which move a terminal's cursor) become \u escapes, and bytes that are no UTF-8 become U+FFFD. So
- * one writer of strings serves both forms, and the JSON is valid whatever the file holds. 64-bit
- * integers are written in full; JSON has no NaN, so such numbers are null there. */
+ * which move a terminal's cursor) become \u escapes, and bytes that are not UTF-8 become U+FFFD.
+ * One function thus writes strings for both forms, and the JSON is valid whatever the file holds.
+ * 64-bit integers are written in full; JSON has no NaN, so such numbers are null there. */
 #include "base/half.h"
 #include "base/mem.h"
 #include "base/strbuf.h"

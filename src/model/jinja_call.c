@@ -1,4 +1,4 @@
-/* jinja_call.c: arguments as written become the named parameters of a built-in. */
+/* jinja_call.c: binds the arguments of a call to the named parameters of a built-in. */
 #include "model/jinja.h"
 
 #include <assert.h>

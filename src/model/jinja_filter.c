@@ -1,8 +1,8 @@
-/* jinja_filter.c: what can stand behind `|`.
+/* jinja_filter.c: the filters of templates, which follow `|`.
  *
- * Where jinja2 gives a generator (map, select, unique ...) there is a list here: it prints and
- * counts, which a generator does not, and iterates the same. Comparisons of strings in sort,
- * unique, min and max ignore case unless asked, as in jinja2. */
+ * Where jinja2 returns a generator (map, select, unique ...), a list is returned here: it can be
+ * printed and counted, which a generator cannot, and iterates the same. Comparisons of strings in
+ * sort, unique, min and max ignore case unless told otherwise, as in jinja2. */
 #include "model/jinja.h"
 
 #include <inttypes.h>

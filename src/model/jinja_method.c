@@ -1,7 +1,7 @@
 /* jinja_method.c: methods of strings, lists, dicts and loops.
  *
- * Those that would change their subject exist by name only and fail when called, as in the
- * immutable sandbox: a template has namespaces for what changes. */
+ * Methods that would change their object exist by name only and fail when called, as in the
+ * immutable sandbox: templates use namespaces for what changes. */
 #include "model/jinja.h"
 
 #include "model/jinja_format.h"

@@ -1,5 +1,5 @@
-/* jinja_parse.c: statements of templates. The words that may end a body are handed down; the parser
- * stops on the one that it meets, and the statement that waits for it decides. */
+/* jinja_parse.c: statements of templates. The words that may end a body are passed down; the parser
+ * stops at the one that it meets, and the enclosing statement decides what follows. */
 #include "model/jinja_parser.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* jinja_test.c: what can stand behind `is`. */
+/* jinja_test.c: the tests of templates, which follow `is`. */
 #include "model/jinja.h"
 
 #define TEST(name, expr)                                                                           \

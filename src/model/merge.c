@@ -1,9 +1,9 @@
-/* merge.c: merging by lowest key in two ways with one result.
+/* merge.c: merging by lowest key, implemented in two ways with the same result.
  *
  * A word of up to SHORT symbols keeps the keys of its pairs in an array that is scanned for the
- * minimum; a long one keeps them in a heap, so that a megabyte without a space takes
- * O(n log n). Heap entries are never removed early; one is stale when a side was swallowed or has
- * grown since, which the sum of their lengths tells, because symbols only grow. */
+ * minimum; a longer one keeps them in a heap, so that a megabyte without a space takes O(n log n).
+ * Heap entries are not removed early. An entry is stale if one of its sides was swallowed or has
+ * grown since, which shows in the sum of their lengths, because symbols only grow. */
 #include "model/merge.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* merge.h: the loop that byte-level BPE and SentencePiece-style BPE share: of all neighbours that
- * may merge take the pair with the smallest key, the leftmost of equals, until none is left. */
+/* merge.h: the loop that byte-level BPE and SentencePiece-style BPE share: merge the neighbouring
+ * pair with the smallest key, the leftmost of equal ones, until no pair can be merged. */
 #ifndef SAC_MODEL_MERGE_H
 #define SAC_MODEL_MERGE_H
 

@@ -1,14 +1,14 @@
 /* pretok.c: the table of pre-tokenisers, compiled with PCRE2 and its JIT.
  *
- * A pre-tokeniser is a list of patterns. The first cuts the text into its matches and the gaps
- * between them; each further one cuts the pieces that it is given, and sees a piece as a whole
- * text: look-ahead does not reach over a piece's end. What comes out of the last are words.
+ * A pre-tokeniser is a list of patterns. The first splits the text into its matches and the gaps
+ * between them; each further one splits the resulting pieces and sees a piece as a whole text:
+ * look-ahead does not reach past a piece's end. The results of the last pattern are words.
  *
- * The patterns are those that the models' authors publish, as the peer (llama.cpp) applies them,
- * because model files in the field are made for it. Where it differs from the authors, we follow it
- * and docs/tokenizers.md says so. They are written so that a match costs time linear in its length
- * and no stack: no repeated groups, one-character steps only, `\s+$` anchored on its left.
- * White space is spelled out: PCRE2's \s also takes U+180E, which Unicode took off the list in
+ * The patterns are those that the models' authors publish, as llama.cpp (the peer) applies them,
+ * because published model files are made for it. Where it differs from the authors, we follow it,
+ * and docs/tokenizers.md says so. They are written so that a match takes time linear in its length
+ * and no stack: no repeated groups, one-character steps only, `\s+$` anchored on its left. White
+ * space is spelled out: PCRE2's \s also matches U+180E, which Unicode removed from the list in
  * 2013. */
 #include "model/pretok.h"
 

@@ -1,9 +1,9 @@
-/* screen.c: packing the short form of the output matrix, and its bounds.
+/* screen.c: packs the short form of the output matrix, and computes its bounds.
  *
- * Rounding. A kernel takes h as integers of 15 bits and more in blocks of 32, the same for W and s:
- * what it multiplies by differs from h by at most the largest |h_i| / 2^14 per input, which
- * screen_find_norms adds. It sums in f32 in an order of its own: the sum of n products is off by at
- * most n 2^-24 |row| |h| and a little, for W and for s, which is in `left`. */
+ * Rounding. A kernel reads h as integers of at least 15 bits in blocks of 32, the same for W and s.
+ * These differ from h by at most the largest |h_i| / 2^14 per input, which screen_find_norms adds.
+ * The kernel sums in f32 in its own order: the sum of n products is off by at most n 2^-24 |row|
+ * |h| and a little more, for W and for s, which is included in `left`. */
 #include "model/screen.h"
 
 #include "base/half.h"

@@ -1,11 +1,12 @@
-/* special.c: places special tokens in a text as if each, from the longest to the shortest, were
- * searched from left to right in what the ones before left over; in one pass over the text.
+/* special.c: finds special tokens in a text. The result is that of searching for each token, from
+ * the longest to the shortest, from left to right in the text left over by the previous ones; it is
+ * found in one pass over the text.
  *
- * Each place where tokens start becomes a candidate with its longest token. Candidates are taken
- * from a heap, longest first, leftmost of equals. One that a placed token covers at its start is
- * dropped; one that is covered further right comes back with the longest of its tokens that fits
- * before. Placed bytes are marked in a bitmap. Without overlaps, which is usual, there is no heap.
- */
+ * Each position at which tokens start becomes a candidate with its longest token. Candidates are
+ * taken from a heap, longest first, leftmost of equal ones. A candidate whose start is covered by a
+ * placed token is dropped; one that is covered further right is inserted again with the longest of
+ * its tokens that fits. Placed bytes are marked in a bitmap. Without overlaps, which is usual, no
+ * heap is needed. */
 #include "model/special.h"
 
 #include "base/mem.h"

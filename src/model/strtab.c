@@ -1,7 +1,7 @@
 /* strtab.c: append-only string table with open addressing and linear probing.
  *
- * The table is at most half full, so a probe of a text that is not there ends soon. Growth happens
- * while a vocabulary is loaded; lookups never change anything. */
+ * The table is at most half full, so probing for a missing text ends soon. It grows only while a
+ * vocabulary is loaded; lookups never change anything. */
 #include "model/strtab.h"
 
 #include "base/mem.h"

@@ -1,11 +1,11 @@
-/* tokenizer.c: ties vocabulary, special tokens and the two kinds of tokenizers together.
+/* tokenizer.c: combines vocabulary, special tokens and the two kinds of tokenizers.
  *
- * Encoding: the text is cut at special tokens (special.c), what is between is encoded by kind
- * (tokenizer_bpe.c, tokenizer_spm.c), BOS and EOS are put around. All scratch belongs to the call,
- * so threads share a tokenizer freely. Text for a template is guarded before and encoded after:
- * what a document spells out is never a control token. There is no normalisation (NFC, lower case):
- * no model of the supported kinds asks for it. Blanks beside special tokens are kept (no LSTRIP or
- * RSTRIP). */
+ * Encoding: the text is cut at special tokens (special.c), the text between them is encoded by kind
+ * (tokenizer_bpe.c, tokenizer_spm.c), and BOS and EOS are added. All scratch belongs to the call,
+ * so threads can share a tokenizer. Text for a template is guarded before rendering and encoded
+ * after it: what a document spells out never becomes a control token. There is no normalisation
+ * (NFC, lower case), because no model of the supported kinds asks for it. Blanks beside special
+ * tokens are kept (no LSTRIP or RSTRIP). */
 #include "model/tokenizer.h"
 
 #include "base/mem.h"

@@ -1,15 +1,15 @@
 /* tokenizer_bpe.c: byte-level BPE: words from the pre-tokeniser, one symbol per byte, merges by
  * rank.
  *
- * Symbols are ids of the vocabulary's texts, so a merge is one lookup of a pair of numbers. Merges
- * of a careless file may make texts that are no tokens; these get ids behind the vocabulary and end
- * as the tokens of their bytes.
+ * Symbols are ids of the vocabulary's texts, so a merge is one lookup of a pair of numbers. The
+ * merges of a careless file may produce texts that are not tokens; these get ids behind the
+ * vocabulary and are finally encoded as the tokens of their bytes.
  *
- * Patterns and vocabularies speak of valid UTF-8. Bytes that are not are repaired first, as the
- * peer does: a byte that cannot be decoded becomes U+FFFD, an overlong form its shortest one.
+ * Patterns and vocabularies assume valid UTF-8. Invalid bytes are repaired first, as in llama.cpp
+ * (the peer): a byte that cannot be decoded becomes U+FFFD, an overlong form its shortest one.
  * Surrogates stay as they are in the words; PCRE2, which must not see them, gets a private-use
  * character of the same length and of no class that a pattern names. A byte for which the
- * vocabulary has no token gives none, also as in the peer. */
+ * vocabulary has no token produces none, also as in the peer. */
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "model/tokenizer_kind.h"

@@ -1,13 +1,14 @@
-/* tokenizer_spm.c: SentencePiece-style BPE: one symbol per character, merges by score of the token
- * that they make, bytes for what is no token.
+/* tokenizer_spm.c: SentencePiece-style BPE: one symbol per character, merges by the score of the
+ * resulting token, bytes for what is not a token.
  *
- * Merging is defined over a whole text. It is done word by word all the same, where that cannot be
- * told apart: a cut before U+2581 is safe if no token has U+2581 behind the character on its left,
- * because only tokens are ever made. `glued` knows, by the last byte of that character, where a
- * token stands in the way.
+ * Merging is defined over a whole text. It is nevertheless done word by word where the result is
+ * the same: a cut before U+2581 is safe if no token has U+2581 after the character on its left,
+ * because merges only produce tokens. `glued` knows, by the last byte of that character, whether
+ * such a token exists.
  *
- * Characters are cut by their lead byte alone, as in the peer, so a stray lead byte takes up to
- * three followers with it; nothing is repaired, invalid UTF-8 comes back byte for byte. */
+ * Characters are cut by their lead byte alone, as in llama.cpp (the peer), so a stray lead byte
+ * takes up to three followers with it; nothing is repaired, and invalid UTF-8 is reproduced byte
+ * for byte. */
 #include "base/half.h"
 #include "base/mem.h"
 #include "model/tokenizer_kind.h"

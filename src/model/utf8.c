@@ -1,10 +1,10 @@
-/* utf8.c: validation, encoding, loose decoding, and the streaming decoder of token pieces.
+/* utf8.c: validation, encoding, lenient decoding, and the streaming decoder of token pieces.
  *
  * Streaming: a piece of a model may end inside a character, so bytes that may still become one are
  * held back. Invalid input is replaced as Unicode recommends and as other programs do: one U+FFFD
- * for each longest start of a character that cannot go on.
+ * for each longest start of a character that cannot be continued.
  *
- * Invariant: `held` is always a strict start of a valid character, at most 3 bytes. */
+ * Invariant: `held` is always a proper prefix of a valid character, at most 3 bytes. */
 #include "model/utf8.h"
 
 #include "model/tokenizer.h"

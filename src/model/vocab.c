@@ -1,11 +1,11 @@
 /* vocab.c: reads and checks the vocabulary of a GGUF file.
  *
- * The file is hostile: every id is compared with the number of tokens, every array with the number
- * that it must have, scores must be numbers. What is not fatal for others may be here: a special id
- * outside of the vocabulary is an error that names its key.
+ * The file is hostile: every id is compared with the number of tokens, every array with its
+ * required length, and scores must be numbers. Some defects that other programs tolerate are errors
+ * here: a special id outside the vocabulary is an error that names its key.
  *
- * Files do not say which tokens end a generation beyond one or two ids, so, as the peer does,
- * tokens of certain texts do, and count as control tokens whatever the file says. */
+ * Files name only one or two ids that end a generation, so, as in llama.cpp (the peer), tokens with
+ * certain texts do so too, and count as control tokens whatever the file says. */
 #include "model/vocab.h"
 
 #include "base/mem.h"

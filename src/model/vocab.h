@@ -1,5 +1,5 @@
 /* vocab.h: the tokens of a model's file: texts, kinds, scores, special ids, and the bytes that each
- * stands for in text. */
+ * token represents in text. */
 #ifndef SAC_MODEL_VOCAB_H
 #define SAC_MODEL_VOCAB_H
 

@@ -1,8 +1,8 @@
-/* weights.c: which tensor goes where. One walk over the model's slots (`walk_model`) serves both
- * passes: check and measure, then pack; so the size of the block and its use cannot disagree.
+/* weights.c: assigns tensors to fields. One walk over the model's slots (`walk_model`) serves both
+ * passes (check and measure, then pack), so the size of the block and its layout cannot disagree.
  *
- * A slot is a vector (turned into f32) or a matrix (repacked). A tensor of the file that no slot
- * asked for is an error: silently ignoring a bias would give wrong answers. */
+ * A slot is a vector (converted to f32) or a matrix (repacked). A tensor of the file that belongs
+ * to no slot is an error: silently ignoring a bias would give wrong answers. */
 #include "model/weights.h"
 
 #include "base/mem.h"

@@ -1,5 +1,6 @@
 /* weights.h: the tensors of a model bound to named fields, shapes checked, matrices repacked for
- * the kernels (ops/weight.h). All memory is one huge-page block; the file's pages are let go. */
+ * the kernels (ops/weight.h). All memory is one huge-page block; the mapped pages of the file are
+ * released. */
 #ifndef SAC_MODEL_WEIGHTS_H
 #define SAC_MODEL_WEIGHTS_H
 

@@ -1,7 +1,7 @@
-/* weights_cut.h: a share of every layer's weights, for one of several who compute each layer
- * together: some KV heads with their query heads, and some channels of the feed-forward network.
- * Queries, keys, values, gate and up are cut by outputs, attention's output and down by inputs:
- * what these two make of all shares is summed. */
+/* weights_cut.h: a share of every layer's weights, for engines that compute each layer together:
+ * some KV heads with their query heads, and some channels of the feed-forward network. Queries,
+ * keys, values, gate and up are cut by outputs, attention's output and down by inputs: the results
+ * of the latter two are summed over all shares. */
 #ifndef SAC_MODEL_WEIGHTS_CUT_H
 #define SAC_MODEL_WEIGHTS_CUT_H
 

@@ -1,6 +1,6 @@
-/* charset.c: see the header. A text that is UTF-8 goes through unchanged, byte for byte. One of
- * which almost all is UTF-8 (a log with a torn line) is taken as such: each stray byte becomes
- * U+FFFD, and the caller tells how many. */
+/* charset.c: see the header. A text that is UTF-8 is passed through unchanged, byte for byte. A
+ * text that is almost entirely UTF-8 (a log with a torn line) is treated as UTF-8: each stray byte
+ * becomes U+FFFD, and the caller reports how many. */
 #include "text/charset.h"
 
 #include "eval/markup.h"

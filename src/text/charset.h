@@ -1,5 +1,5 @@
-/* charset.h: plain texts in any encoding, as UTF-8. A byte order mark decides; then what is UTF-8
- * is UTF-8; then zero bytes tell UTF-16; then it is guessed by uchardet. */
+/* charset.h: plain text in any encoding to UTF-8. A byte order mark decides; otherwise valid UTF-8
+ * is UTF-8; otherwise zero bytes indicate UTF-16; otherwise uchardet guesses. */
 #ifndef SAC_TEXT_CHARSET_H
 #define SAC_TEXT_CHARSET_H
 

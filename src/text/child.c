@@ -1,5 +1,5 @@
-/* child.c: see the header. Its input lies in memory that only it and we have a handle of, so the
- * program may seek in it, no name stands on its command line, and nothing is left behind. */
+/* child.c: see the header. The input is in memory to which only the child and we have a handle, so
+ * the program can seek in it, no file name is on its command line, and nothing is left behind. */
 #include "text/child.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* child.h: another program run on bytes: no shell, no files, limits on its time, memory and output.
- */
+/* child.h: runs another program on bytes: no shell, no files, limits on its time, memory and
+ * output. */
 #ifndef SAC_TEXT_CHILD_H
 #define SAC_TEXT_CHILD_H
 

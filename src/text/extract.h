@@ -1,7 +1,7 @@
-/* extract.h: the text of any document: what all commands that read one call.
+/* extract.h: the text of any document: called by all commands that read one.
  *
- * A form feed stands between pages: those of a PDF, and those that a DOCX or ODT remembers. A plain
- * text in UTF-8 is taken byte for byte, its own form feeds included. */
+ * A form feed separates pages: those of a PDF, and those recorded in a DOCX or ODT. Plain text in
+ * UTF-8 is taken byte for byte, its own form feeds included. */
 #ifndef SAC_TEXT_EXTRACT_H
 #define SAC_TEXT_EXTRACT_H
 

@@ -1,8 +1,8 @@
-/* flow.h: where readers of documents write to: words with white space between them, lines,
- * paragraphs, list items, table cells and pages become plain text.
+/* flow.h: the output of document readers: words with white space between them, lines, paragraphs,
+ * list items, table cells and pages become plain text.
  *
- * Invariants: a break is written when text follows it, so that neither the begin nor the end of
- * the text has one; a line never ends in a blank; a form feed stands between pages only. */
+ * Invariants: a break is written only when text follows it, so the text neither begins nor ends
+ * with one; a line never ends in a blank; a form feed appears only between pages. */
 #ifndef SAC_TEXT_FLOW_H
 #define SAC_TEXT_FLOW_H
 

@@ -1,9 +1,9 @@
-/* html.c: see the header. libxml2 makes a tree of whatever comes; one walk writes it out. What a
- * browser hides is left out, too: scripts, styles, the attribute `hidden`, display:none: a model
- * should not be told what its user can not see. Links keep their words and lose their targets.
+/* html.c: see the header. libxml2 makes a tree of any input; one walk writes it out. What a browser
+ * hides is left out (scripts, styles, the attribute `hidden`, display:none), because a model should
+ * not read what its user cannot see. Links keep their words and lose their targets.
  *
- * libxml2 ends a document that is nested deeper than it allows: that is an error here, because the
- * rest would be missing. */
+ * libxml2 truncates a document that is nested deeper than it allows: that is an error here, because
+ * the rest would be missing. */
 #include "text/html.h"
 
 #include "text/charset.h"

@@ -1,5 +1,5 @@
-/* kind.h: what the bytes of a file are, by looking at them. Names of files do not count, but for
- * HTML without a head. */
+/* kind.h: detects the type of a file from its bytes. File names are ignored, except for HTML
+ * without a head. */
 #ifndef SAC_TEXT_KIND_H
 #define SAC_TEXT_KIND_H
 

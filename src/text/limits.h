@@ -1,5 +1,5 @@
-/* limits.h: what a document may cost. A text of a million tokens has about five million bytes, so
- * these are far from what one reads and near enough to stop a file that was made to harm. */
+/* limits.h: limits on the cost of a document. A text of a million tokens has about five million
+ * bytes, so these limits are far above what one reads and low enough to stop a malicious file. */
 #ifndef SAC_TEXT_LIMITS_H
 #define SAC_TEXT_LIMITS_H
 

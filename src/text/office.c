@@ -1,9 +1,9 @@
 /* office.c: see the header. Sources of the formats: ECMA-376 part 1 (WordprocessingML), OASIS
- * OpenDocument 1.3 part 3. Only local names of elements are looked at: the strict and the usual
- * DOCX differ in their namespaces alone.
+ * OpenDocument 1.3 part 3. Only local names of elements are used: the strict and the usual DOCX
+ * differ in their namespaces alone.
  *
- * In a DOCX text stands in `t`; paragraphs tell by their properties, which come first, that they
- * are headings or list items. In an ODT text stands directly in `p`, `h` and what they hold. */
+ * In a DOCX, text is in `t` elements; the properties of a paragraph, which come first, mark it as a
+ * heading or a list item. In an ODT, text is directly in `p`, `h` and their children. */
 #include "text/office.h"
 
 #include "text/limits.h"

@@ -1,5 +1,5 @@
-/* unpack.c: see the header. Only the filters that libarchive has inside are switched on: for others
- * it would start programs. */
+/* unpack.c: see the header. Only filters built into libarchive are enabled: for others it would
+ * start programs. */
 #include "text/unpack.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* unpack.h: what stands in compressed files and in ZIP archives, through libarchive. Nothing is
+/* unpack.h: the content of compressed files and ZIP archives, through libarchive. Nothing is
  * written to disk: names of members are only compared. */
 #ifndef SAC_TEXT_UNPACK_H
 #define SAC_TEXT_UNPACK_H
