@@ -26,15 +26,15 @@
 
 #include <assert.h>
 
-#define WINDOW      16u   /* steps, as the paper has it */
+#define WINDOW      16u   /* steps, as in the paper */
 #define TURN        256u  /* decode rows */
 #define COUNT_EVERY 8u    /* steps, while the queue stays as it is */
 #define TIMED       100u  /* steps over which the target is judged */
-#define LATE_MOST   1u    /* of these */
-#define WEIGHT      0.25F /* of a set in the share of its method */
-#define TRIED       32u   /* steps for which a room is tried */
-#define LOSS        0.98  /* of the rate before: less is worse */
-#define REST        8u    /* as many of these times, before the next is tried where one was worse */
+#define LATE_MOST   1u    /* late ones among them */
+#define WEIGHT      0.25F /* of a new set in the average share of its method */
+#define TRIED       32u   /* steps for which a limit is tried */
+#define LOSS        0.98  /* a lower rate, relative to the one before, is worse */
+#define REST        8u    /* trials to skip after one that was worse */
 
 void admit_plan(sac_engine *e, struct arena *a)
 {
@@ -83,8 +83,8 @@ uint64_t admit_leave(sac_engine *e, sac_seq id)
 /* ---- Working sets ---- */
 
 struct demand {
-    uint32_t n_entry, n_used, n_new, n_shared; /* used: of late; new: of these, not counted before;
-                                                  shared: counted before */
+    uint32_t n_entry, n_used, n_new,
+        n_shared; /* used recently; of these not counted before; counted before */
 };
 
 static struct demand count(const sac_engine *e, uint32_t seq_i, uint32_t since)
@@ -104,7 +104,7 @@ static struct demand count(const sac_engine *e, uint32_t seq_i, uint32_t since)
     return d;
 }
 
-/* Frames that the sequence needs beside those that were counted before. */
+/* Frames that the sequence needs in addition to those counted before. */
 static uint32_t demand_of(sac_engine *e, uint32_t seq_i)
 {
     struct admit_seq *s = &e->seqs[seq_i].admit;
@@ -134,7 +134,7 @@ static bool is_before(const sac_engine *e, uint32_t a, uint32_t b)
            (x->priority == y->priority && x->admit.place < y->admit.place);
 }
 
-/* Those that have a decode row next, as they stand; returns how many. */
+/* Lists the sequences whose next row is a decode row, in order; returns their number. */
 static uint32_t line_up(sac_engine *e)
 {
     uint32_t n = 0;
@@ -163,7 +163,7 @@ uint32_t admit_held(const sac_engine *e)
     return n;
 }
 
-/* Who has had a turn goes to the back, if somebody waits. */
+/* Moves sequences that have had a turn to the back, if others wait. */
 static bool end_turns(sac_engine *e, uint32_t n)
 {
     bool any = false;
@@ -223,7 +223,7 @@ void admit_pick(sac_engine *e)
     a->counted = e->tier.step;
 }
 
-/* ---- What came of a step ---- */
+/* ---- After a step ---- */
 
 static void note_row(sac_engine *e, struct admit_seq *s)
 {
@@ -249,13 +249,14 @@ static void judge_time(sac_engine *e, double us)
     if (a->n_late > LATE_MOST)
         a->limit = n > 1 ? n - 1 : 1;
     else if (a->limit_binds && a->timed_us * (a->limit + 1) <= a->n_timed * target_us * a->limit)
-        a->limit++; /* one row more has time */
+        a->limit++; /* there is time for one more row */
     a->n_timed = a->n_late = 0;
     a->timed_us = 0;
     a->changed = true;
 }
 
-/* Room for one more than decode, or for one fewer, if the frames are not the least already. */
+/* Sets the limit for one more or one fewer sequence than decode now, but not below the number of
+ * frames. */
 static void move_room(sac_engine *e)
 {
     struct admit *a = &e->admit;
@@ -268,7 +269,8 @@ static void move_room(sac_engine *e)
     a->changed = true;
 }
 
-/* A room has been tried: one that yields less than that before is left again, for a while. */
+/* A limit has been tried: if it yields less than the one before, the direction is reversed, and no
+ * other limit is tried for a while. */
 static void try_next(sac_engine *e, double rate)
 {
     struct admit *a = &e->admit;

@@ -28,8 +28,8 @@ void ahead_plan(sac_engine *e, struct arena *a)
 
 /* ---- What can be described ---- */
 
-/* Whether a method keeps anything from step to step. What chooses by slots alone keeps nothing on a
- * device, whatever state it has on the host. */
+/* Whether a method keeps state from step to step. A method that selects by slots alone keeps none
+ * on a device, even if it has state on the host. */
 static bool keeps(const struct method_decode *hooks)
 {
     const bool has_state = hooks->state_bytes && (hooks->away || !hooks->choose);
@@ -46,7 +46,7 @@ static bool methods_can(const sac_engine *e)
     return true;
 }
 
-/* Of one GPU, or of several that have a share of every layer and add up within their steps. */
+/* One GPU, or several that have a share of every layer and sum within their steps. */
 static bool engine_can(const sac_engine *e)
 {
     const size_t n_sum = (size_t)e->batch.n_row * e->model->config.n_embd;
@@ -55,13 +55,13 @@ static bool engine_can(const sac_engine *e)
            !e->params.compose && methods_can(e);
 }
 
-/* Nobody looks into the step or at how long it takes. */
+/* Nothing observes the step or its duration. */
 static bool is_unwatched(const sac_engine *e)
 {
     return !e->watch && !e->record.job && e->params.tbt_target_ms <= 0 && e->only == SAC_SEQ_NONE;
 }
 
-/* All rows are decode rows of which somebody hears. */
+/* All rows are decode rows whose logits are requested. */
 static bool rows_can(const struct batch *b)
 {
     bool wanted = b->n_row > 0 && b->n_row <= LOGITS_ROWS && b->n_row == b->n_decode;
@@ -74,7 +74,7 @@ static bool completes_page(uint32_t pos)
     return (pos + 1) % PAGE_TOK == 0;
 }
 
-/* Nobody else waits for a step, and there is room for a row more of each sequence. */
+/* No other sequence waits for a step, and each sequence has room for one more row. */
 static bool seqs_can(const sac_engine *e)
 {
     uint32_t n_page = 0;
@@ -88,7 +88,7 @@ static bool seqs_can(const sac_engine *e)
     return n_page <= pool_free_indices(&e->pool);
 }
 
-/* ---- Describing, by each share ---- */
+/* ---- Describing a step, for each share ---- */
 
 static void fill_batch(sac_engine *e)
 {
@@ -111,7 +111,7 @@ static const page_id *entry_of(const sac_engine *e, uint32_t seq_i, uint32_t i)
     return pool_table(&e->pool, seq_i, 0) + i;
 }
 
-/* Nothing else takes pages until they are given back. */
+/* Takes the pages that the step would get; nothing else takes pages until they are returned. */
 static void take_pages(sac_engine *e)
 {
     const struct batch *next = e->ahead.batch;
@@ -126,7 +126,7 @@ static void take_pages(sac_engine *e)
     }
 }
 
-/* In the order in which sched_pick finds them again. */
+/* Returns the pages in the order in which sched_pick will take them again. */
 static void give_pages(sac_engine *e)
 {
     const struct batch *next = e->ahead.batch;
@@ -142,7 +142,7 @@ static void swap_choices(sac_engine *e)
     e->ahead.choices = c;
 }
 
-/* The step at hand is not over. */
+/* Exchanges the batches of the current step, which is not over, and of the next one. */
 static void swap_steps(sac_engine *e)
 {
     const struct batch b = e->batch;
@@ -166,7 +166,7 @@ static void begin(sac_engine *e)
     e->ahead.is_noted = true;
 }
 
-/* What the step counts is kept until it is taken. */
+/* What the described step counts is kept aside until the step is taken. */
 static void end(sac_engine *e)
 {
     sac_engine_stats *s = &e->stats;
@@ -199,7 +199,7 @@ void ahead_forget(sac_engine *e)
     e->ahead.batch->n_row = 0;
 }
 
-/* ---- Taking ---- */
+/* ---- Taking the described step ---- */
 
 static bool has_same_page(const sac_engine *e, uint32_t r)
 {
@@ -218,7 +218,8 @@ static bool has_same_pages(const sac_engine *e)
     return true;
 }
 
-/* Logits come down as they were asked for when it was described. */
+/* Whether the batch is the described step: same rows, pages, and form in which logits are copied
+ * back. */
 static bool is_same(const sac_engine *e)
 {
     const struct batch *a = e->ahead.batch, *b = &e->batch;
@@ -232,7 +233,7 @@ static bool is_same(const sac_engine *e)
     return true;
 }
 
-/* As if it had been described now. */
+/* Counts as if the step had been described now. */
 static void count(sac_engine *e)
 {
     const struct ahead *n = &e->ahead;

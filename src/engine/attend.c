@@ -22,7 +22,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
+/* A run of r rows fills at most r / PAGE_TOK pages, and one more that its tail had begun. */
 uint32_t attend_new_pages(const sac_engine *e)
 {
     return e->batch.n_row_max / PAGE_TOK + e->params.n_seq_max;
@@ -54,7 +54,8 @@ void attend_plan(sac_engine *e, struct arena *a)
     t->lost = arena_take(a, n_row, sizeof *t->lost);
 }
 
-/* All runs of the batch, their pages in this layer, and nothing said yet of what they read. */
+/* A reading of all runs of the batch with their pages in this layer; what they read is not set yet.
+ */
 static struct reading begin(const sac_engine *e, uint32_t layer)
 {
     const struct config *c = &e->model->config;
@@ -69,21 +70,21 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
     memset(t->lost, 0, b->n_run * sizeof *t->lost);
     uint8_t *own = e->scratch.own;
     for (uint32_t i = 0; i < b->n_run; i++) {
-        const struct batch_run *of = &b->run[i];
-        assert(of->n_row > 0 && (of->kind != ROW_DECODE || of->n_row == 1));
-        r.run[i] = (struct attn_run){.row0 = of->row0,
-                                     .n_row = of->n_row,
-                                     .pos0 = of->pos0,
-                                     .kind = of->kind,
-                                     .table = pool_table(&e->pool, of->seq_i, layer),
+        const struct batch_run *in = &b->run[i];
+        assert(in->n_row > 0 && (in->kind != ROW_DECODE || in->n_row == 1));
+        r.run[i] = (struct attn_run){.row0 = in->row0,
+                                     .n_row = in->n_row,
+                                     .pos0 = in->pos0,
+                                     .kind = in->kind,
+                                     .table = pool_table(&e->pool, in->seq_i, layer),
                                      .table_stride = e->pool.max_page,
-                                     .frame = mirror_of(&e->pool, of->seq_i, layer),
-                                     .own0 = pool_tail(&e->pool, of->seq_i, layer),
+                                     .frame = mirror_of(&e->pool, in->seq_i, layer),
+                                     .own0 = pool_tail(&e->pool, in->seq_i, layer),
                                      .own = own};
-        r.run[i].n_segment = e->segments.n[of->seq_i];
+        r.run[i].n_segment = e->segments.n[in->seq_i];
         if (r.run[i].n_segment)
-            r.run[i].segment = segment_view_of(e, of->seq_i, config_layer_is_local(c, layer));
-        const uint32_t n_page = (of->pos0 + of->n_row - 1) / PAGE_TOK - of->pos0 / PAGE_TOK;
+            r.run[i].segment = segment_view_of(e, in->seq_i, config_layer_is_local(c, layer));
+        const uint32_t n_page = (in->pos0 + in->n_row - 1) / PAGE_TOK - in->pos0 / PAGE_TOK;
         own += (size_t)n_page * g->n_kv_head * g->tail_bytes;
     }
     assert((size_t)(own - e->scratch.own) <=

@@ -7,7 +7,7 @@
 
 #include <assert.h>
 
-/* Tokens whose K and V a run's attention reads, once for each 32-row tile. */
+/* Tokens whose keys and values the attention of a run reads, once for each 32-row tile. */
 static uint64_t tokens_seen(const struct attn_run *run, uint32_t window)
 {
     uint64_t n = 0;
@@ -21,7 +21,7 @@ static uint64_t tokens_seen(const struct attn_run *run, uint32_t window)
     return n;
 }
 
-/* The same for a plan, once for each of its lists, in tokens of one KV head. */
+/* The same for a plan: once for each of its lists, in tokens of one KV head. */
 static uint64_t tokens_planned(const struct attn_run *run, uint32_t n_lane)
 {
     const struct attn_plan *p = run->plan;
@@ -33,12 +33,12 @@ static uint64_t tokens_planned(const struct attn_run *run, uint32_t n_lane)
     return n;
 }
 
-/* Of all KV heads. */
+/* The sum over all KV heads. */
 static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uint32_t window)
 {
-    assert(!run->plan || !run->select); /* a run is of one kind */
+    assert(!run->plan || !run->select); /* a run is either prompt or decode */
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
-    if (run->plan && run->plan->made) return 0; /* prefill_device.c counts it behind the step */
+    if (run->plan && run->plan->made) return 0; /* prefill_device.c counts it after the step */
     if (run->plan)
         return tokens_planned(run, run->plan->by_head ? e->model->config.n_head : n_kv_head);
     if (!run->select) return tokens_seen(run, window) * n_kv_head;
@@ -47,8 +47,8 @@ static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uin
            (uint64_t)(run->pos0 % PAGE_TOK + 1) * n_kv_head;
 }
 
-/* What dense attention reads of a KV head for a decode row: whole pages, and its own up to the row.
- */
+/* What dense attention reads of a KV head for a decode row: whole pages, and the row's own page up
+ * to the row. */
 static uint64_t bytes_seen(const struct page_geom *g, const struct attn_run *run, uint32_t window)
 {
     const uint32_t first = window && run->pos0 >= window ? run->pos0 - window + 1 : 0;
@@ -95,7 +95,8 @@ static void count_choices(sac_engine *e, const struct reading *r)
     for (uint32_t i = 0; i < n_lane; i++) {
         const struct reading_lane *lane = &r->lane[i];
         sac_reads *t = &e->batch.run[i / e->pool.geom.n_kv_head].reads;
-        assert(lane->asked || (lane->dense && lane->n_chosen == 0)); /* nobody chose for it */
+        assert(lane->asked ||
+               (lane->dense && lane->n_chosen == 0)); /* no method was called for it */
         t->n_select += lane->asked;
         t->n_bypass += lane->n_bypass;
         t->n_tok_chosen += lane->n_chosen;
@@ -104,7 +105,10 @@ static void count_choices(sac_engine *e, const struct reading *r)
         t->mass_proved += (double)lane->mass_proved;
         t->n_select_nan += lane->not_finite;
         t->choose_bytes_read += lane->meter.bytes[METER_CHOOSE];
-        if (!lane->attended) t->choose_bytes_read += lane->meter.bytes[METER_ATTEND]; /* in vain */
+        if (!lane->attended)
+            t->choose_bytes_read +=
+                lane->meter
+                    .bytes[METER_ATTEND]; /* the method attended, but its result is not used */
         t->build_bytes_read += lane->meter.bytes[METER_BUILD];
     }
 }

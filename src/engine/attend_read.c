@@ -33,7 +33,7 @@ static void fetch_ahead(void *user, const page_id *id, uint32_t n)
     tier_ahead(e->pool.tier, TIER_PART, id, n);
 }
 
-/* What a run has computed without the pages that it should have read. */
+/* Zeroes the output of a run whose pages could not be read. */
 static void forget(const sac_engine *e, const struct attn_run *run)
 {
     const size_t width = config_q_width(&e->model->config);

@@ -17,7 +17,7 @@
 
 /* ---- What a run reads ---- */
 
-/* Pages of a run, as they are found; more than there is room for are counted and not kept. */
+/* The pages of a run; pages beyond the room are counted but not stored. */
 struct found {
     page_id *id;
     uint32_t n, room;
@@ -30,7 +30,7 @@ static void find(struct found *f, page_id id)
     f->n++;
 }
 
-/* Single tokens, ascending, of pages that are not listed. */
+/* Pages of single tokens, which are ascending and in pages that are not listed. */
 static void find_tokens(struct found *f, const page_id *table, const uint32_t *tok, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -50,7 +50,7 @@ static void find_selected(struct found *f, const struct attn_run *run, uint32_t 
     }
 }
 
-/* Everything that the rows see in sealed form. */
+/* All sealed pages that the rows see. */
 static void find_seen(struct found *f, const struct attn_run *run, uint32_t n_kv_head,
                       uint32_t window)
 {
@@ -72,12 +72,12 @@ static void find_planned(struct found *f, const sac_engine *e, const struct attn
     uint32_t *mark = e->attend.mark;
     memset(mark, 0, (size_t)n_kv_head * n_word * sizeof *mark);
     for (uint32_t i = 0; i < n_list; i++) {
-        uint32_t *of = mark + (size_t)(i % n_lane / (n_lane / n_kv_head)) * n_word;
+        uint32_t *head_mark = mark + (size_t)(i % n_lane / (n_lane / n_kv_head)) * n_word;
         for (uint32_t j = p->range_ptr[i]; j < p->range_ptr[i + 1]; j++)
             for (uint32_t page = p->range[j].begin; page < p->range[j].end; page++)
-                of[page / 32] |= 1u << page % 32;
+                head_mark[page / 32] |= 1u << page % 32;
         for (uint32_t j = p->tok ? p->tok_ptr[i] : 0; p->tok && j < p->tok_ptr[i + 1]; j++)
-            of[p->tok[j] / PAGE_TOK / 32] |= 1u << p->tok[j] / PAGE_TOK % 32;
+            head_mark[p->tok[j] / PAGE_TOK / 32] |= 1u << p->tok[j] / PAGE_TOK % 32;
     }
     for (uint32_t h = 0; h < n_kv_head; h++)
         for (uint32_t page = 0; page < last / PAGE_TOK; page++)
@@ -88,7 +88,7 @@ static void find_planned(struct found *f, const sac_engine *e, const struct attn
 static void find_pages(struct found *f, const sac_engine *e, const struct reading *r,
                        const struct attn_run *run)
 {
-    if (run->plan && !run->plan->made) /* of a device's lists nobody here knows */
+    if (run->plan && !run->plan->made) /* the contents of a device's lists are unknown here */
         find_planned(f, e, run);
     else if (run->select)
         find_selected(f, run, e->pool.geom.n_kv_head);
@@ -96,7 +96,7 @@ static void find_pages(struct found *f, const sac_engine *e, const struct readin
         find_seen(f, run, e->pool.geom.n_kv_head, r->window);
 }
 
-/* ---- Ahead ---- */
+/* ---- Prefetching ---- */
 
 static void fetch_ahead(const sac_engine *e, const struct reading *r, uint32_t run_i)
 {
@@ -153,12 +153,13 @@ sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_
         r->streams = *end == first && status == SAC_ERR_CONTEXT;
         if (r->streams) ++*end;
         if (*end == first) return status;
-        break; /* its turn comes: with all the room, or to be told what it lacks */
+        break; /* tried again when it is first: with all the room, or to report its error */
     }
     return SAC_OK;
 }
 
-/* All runs at once, and none waits: what finds no room is read where it is. */
+/* Fetches for all runs at once. No run waits: pages for which there is no room are read where they
+ * are. */
 static void fetch_away(const sac_engine *e, const struct reading *r, uint32_t first, uint32_t end)
 {
     const struct depot *d = e->pool.depot;
@@ -183,7 +184,7 @@ uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first)
     fetch_away(e, r, 0, r->n_decode);
     if (!e->pool.tier) return r->n_run;
     while (end < r->n_run && !engine_is_broken(e, end)) end++;
-    if (end == first) return first + 1; /* stands alone, and nobody attends */
+    if (end == first) return first + 1; /* a failed sequence is skipped */
     const sac_status status = attend_hold(e, r, first, &end);
     if (status != SAC_OK) {
         engine_break(e, first, status);

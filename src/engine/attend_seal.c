@@ -10,7 +10,7 @@
 
 #include <assert.h>
 
-/* Names the pages that a run fills, behind those of the runs before it; returns how many. */
+/* Lists the pages that a run fills, after those of the runs before it; returns their number. */
 static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint32_t n)
 {
     const struct attend *t = &e->attend;
@@ -26,7 +26,7 @@ static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint
     return n - n0;
 }
 
-/* Sealed in frames of the device's, from where they go to the depot. */
+/* Seals into frames of the device, from which the pages are copied to the depot. */
 static void seal_away(sac_engine *e, uint32_t n)
 {
     struct attend *t = &e->attend;

@@ -33,7 +33,7 @@ static struct chooser_hooks hooks_of(const struct method *m)
     return (struct chooser_hooks){0};
 }
 
-/* `*text` [*n] of the engine's parameters becomes the engine's own. */
+/* Copies the engine's parameter `*text` [*n] into memory of the engine. */
 static sac_status init_kind(struct chooser *c, enum chooser_kind kind, const char *const **text,
                             uint32_t *n, sac_error *err)
 {
@@ -55,8 +55,8 @@ sac_status chooser_init(sac_engine *e, sac_error *err)
     const uint32_t group = e->model->config.n_head / e->model->config.n_kv_head;
     TRY(init_kind(&c[CHOOSER_DECODE], CHOOSER_DECODE, &p->decode, &p->n_decode, err));
     TRY(init_kind(&c[CHOOSER_PREFILL], CHOOSER_PREFILL, &p->prefill, &p->n_prefill, err));
-    /* Of joined documents pages may be missing: what is read is listed, even if it is everything.
-     */
+    /* Sequences joined of documents may lack pages, so what is read must be listed, even if it is
+     * everything. */
     if (p->compose && group <= METHOD_GROUP_MAX) c[CHOOSER_DECODE].specs.is_dense = false;
     if (group <= METHOD_GROUP_MAX) return SAC_OK;
     for (int kind = 0; kind < CHOOSER_KINDS; kind++)
@@ -75,13 +75,13 @@ size_t chooser_rooms(const sac_engine *e)
     return mem_larger(place_has_host(e) ? n_here : 0, place_has_device(e) ? n_all : 0);
 }
 
-/* How a device chooses in the place of the host's code; NULL: it does not. */
+/* The device's version of the method's selection; NULL: the method selects on the host. */
 static const struct method_away *away_of(const sac_engine *e, const struct method *m)
 {
     return m->decode && !e->backend.is_host ? m->decode->away : NULL;
 }
 
-/* Of a lane, on the device. */
+/* Bytes of a lane's state on the device. */
 static size_t away_bytes(const sac_engine *e, const struct method_away *away, size_t state_bytes)
 {
     return away->votes ? e->pool.max_page * sizeof(uint32_t) : state_bytes;
@@ -92,7 +92,7 @@ size_t chooser_scratch_bytes(const sac_engine *e, const struct chooser_method *m
     const struct method *method = m->spec->method;
     const struct method_away *away = away_of(e, method);
     if (method->prefill && prefill_may_be_away(e, method->prefill) && !place_has_host(e))
-        return 0; /* other rooms */
+        return 0; /* the scratch is elsewhere (place.c) */
     return method_hook_bytes(away ? away->scratch_bytes : m->hooks.scratch_bytes, &e->shape, param);
 }
 
@@ -253,8 +253,8 @@ sac_status chooser_meets_segments(const sac_engine *e, const struct method *m, s
                      m->name);
 }
 
-/* A sequence that has lost pages goes on with the method that has dropped them; one that has lost
- * them when it was joined, with any that drops none. */
+/* A sequence that has lost pages must keep the method that dropped them; one that lost them when it
+ * was joined may use any method that drops none. */
 static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct spec *next,
                              sac_error *err)
 {

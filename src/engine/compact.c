@@ -36,7 +36,7 @@ uint32_t compact_tokens(const sac_engine *e, uint32_t seq_i, uint32_t layer, uin
     return n_tok - n_gap * PAGE_TOK;
 }
 
-/* Segments end where their last pages that are there do. */
+/* Each segment ends after its last page that is present. */
 static void shorten_segments(struct segment_view *to, const struct attn_run *run,
                              const uint32_t *index, uint32_t n)
 {
@@ -86,7 +86,7 @@ void compact_lane(const sac_engine *e, uint32_t seq_i, struct method_lane *lane)
     lane->page = lane->id =
         c->page + ((size_t)seq_i * e->pool.geom.n_kv_head + lane->kv_head) * e->pool.max_page;
     lane->segment = c->view + (size_t)seq_i * SEGMENT_MAX;
-    /* Rows whose queries are kept stand behind all gaps. */
+    /* Rows whose queries are kept come after all gaps. */
     lane->past.begin -= n_tok;
     lane->past.end -= n_tok;
     lane->past.shift = n_tok;

@@ -8,16 +8,16 @@
 #include <math.h>
 #include <string.h>
 
-enum { PAGES = 64 }; /* that are read together */
+enum { PAGES = 64 }; /* pages that are read together */
 
 struct compare {
     const sac_engine *e;
     sac_seq seq, exact;
     float *a, *b;      /* [PAGES, PAGE_TOK, head_dim] */
-    double apart, all; /* of a layer: squares of the distance, and of what it is a part of */
+    double apart, all; /* sums of squares of a layer: of the differences, and of the values */
 };
 
-/* Pages [n] of one KV head, as far as both hold them. */
+/* Compares pages [n] of one KV head, as far as both sequences hold them. */
 static sac_status add_pages(struct compare *c, const page_id *seq, const page_id *exact, uint32_t n,
                             sac_error *err)
 {

@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#define MASS_ROWS 32u /* of a question, the last ones, at most */
+#define MASS_ROWS 32u /* at most the question's last 32 rows */
 
 struct compose {
     sac_engine *e;
@@ -25,7 +25,7 @@ struct compose {
     const struct method_context *hooks;
     sac_seq seq;
     struct context_doc *doc; /* [n_doc] */
-    int32_t *begin;          /* [n_doc] positions at which they stand, less `shift` */
+    int32_t *begin;          /* [n_doc] positions at which the documents begin, less `shift` */
     int32_t shift;
     struct context_note *note;
     float *query, *mass;
@@ -64,7 +64,7 @@ static enum context_question question_of(const struct compose *c)
     return hooks->question ? hooks->question(c->spec.param) : CONTEXT_QUESTION_NONE;
 }
 
-/* The engine's decode method that a composer needs; SAC_METHODS_MAX: it has none. */
+/* The engine's index of the decode method that the composer needs; SAC_METHODS_MAX: it has none. */
 static uint32_t find_decode(const struct compose *c)
 {
     const struct spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
@@ -73,8 +73,8 @@ static uint32_t find_decode(const struct compose *c)
     return SAC_METHODS_MAX;
 }
 
-/* Whether the engine has the decode methods that a composer and its caller need, and can do without
- * pages that it gives back, if only for the time of the question. */
+/* Whether the engine has the decode methods that the composer and its caller need, and whether they
+ * work with freed pages, at least while the question is computed. */
 static sac_status check_method(const struct compose *c, sac_error *err)
 {
     const struct method_context *hooks = c->spec.method->context;
@@ -102,11 +102,13 @@ static sac_status check_method(const struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* The new sequence, which has its method before texts are attached: some refuse that. */
+/* Creates the new sequence. Its method is set before documents are attached, because some methods
+ * are refused afterwards. */
 static sac_status begin_seq(struct compose *c, sac_error *err)
 {
     TRY(sac_seq_create(c->e, &c->seq, err));
-    return sac_seq_use_decode(c->e, c->seq, c->params->decode, err); /* check has seen that it is */
+    return sac_seq_use_decode(c->e, c->seq, c->params->decode,
+                              err); /* check_method has ensured that it is possible */
 }
 
 static sac_status check(const struct compose *c, sac_error *err)
@@ -137,7 +139,7 @@ static sac_status check(const struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Which pages of the new sequence are whose. */
+/* Assigns the pages of the new sequence to the head and the documents. */
 static void count_pages(struct compose *c)
 {
     uint32_t n = c->params->n_head / PAGE_TOK;
@@ -149,7 +151,7 @@ static void count_pages(struct compose *c)
     c->view.n_page = n;
 }
 
-/* A window is counted in tokens, so they must stand where they are counted. */
+/* A sliding window is counted in tokens, so the documents must be at consecutive positions. */
 static sac_status check_window(const struct compose *c, sac_error *err)
 {
     bool is_moved = question_of(c) == CONTEXT_QUESTION_APART || c->shift != 0;
@@ -164,8 +166,8 @@ static sac_status check_window(const struct compose *c, sac_error *err)
         c->spec.method->name, c->e->model->name);
 }
 
-/* Where documents stand, counted so that what comes behind them stands where it is counted. Two of
- * them may stand in one place or apart, but not half. */
+/* Determines the documents' positions so that what follows them is at the position of its index.
+ * Two documents may have the same positions or disjoint ones, but must not overlap partly. */
 static sac_status place(struct compose *c, sac_error *err)
 {
     int32_t end = (int32_t)(c->view.n_page * PAGE_TOK);
@@ -201,7 +203,7 @@ static sac_status attach(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- Without the store ---- */
+/* ---- Without stored documents ---- */
 
 static sac_status compute_all(struct compose *c, sac_error *err)
 {
@@ -219,7 +221,7 @@ static sac_status compute_all(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- With it ---- */
+/* ---- With stored documents ---- */
 
 static bool stays(const struct compose *c, uint32_t layer, uint32_t page)
 {
@@ -228,8 +230,8 @@ static bool stays(const struct compose *c, uint32_t layer, uint32_t page)
            c->plan.resident[(size_t)layer * c->view.n_page + page];
 }
 
-/* Gives back the pages that do not stay in a layer; of those that hold tokens which are computed in
- * deeper layers, if `all`. */
+/* Frees the pages of a layer that are not kept; with `all`, also those that hold tokens which
+ * deeper layers recompute. */
 static void drop_pages(struct compose *c, bool all)
 {
     struct seq *s = &c->e->seqs[c->seq];
@@ -264,7 +266,7 @@ static sac_status plan_masks(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- What the question asks for ---- */
+/* ---- What the question attends to ---- */
 
 static sac_status collect_notes(struct compose *c, sac_error *err)
 {
@@ -285,7 +287,7 @@ static sac_status collect_notes(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Tokens of the question, the last ones, whose queries stand for it. */
+/* The number of the question's last tokens whose queries represent it. */
 static uint32_t count_asking(const struct compose *c)
 {
     const uint32_t n = c->hooks->asks ? c->hooks->asks(c->spec.param) : 0;
@@ -293,8 +295,8 @@ static uint32_t count_asking(const struct compose *c)
     return n > 0 && n < n_question ? n : n_question;
 }
 
-/* The question's rows behind what the composer's probe leaves of the documents; their keys and
- * values are given back. */
+/* Computes the question's rows over the pages that the composer's probe keeps; their keys and
+ * values are removed afterwards. */
 static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error *err)
 {
     sac_engine *e = c->e;
@@ -315,7 +317,8 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
     return notes_check(w, err);
 }
 
-/* Queries before rotation, means over those that ask. The sequence is made anew afterwards. */
+/* Queries before rotation, averaged over the rows that represent the question. The sequence is
+ * created again afterwards. */
 static sac_status probe_queries(struct compose *c, sac_error *err)
 {
     const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
@@ -343,14 +346,14 @@ static sac_status probe(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Whether one of these layers sees everything. */
+/* Whether one of these layers has full attention. */
 static bool has_global(const struct compose *c, uint32_t layer, uint32_t end)
 {
     while (layer < end && config_layer_is_local(&c->e->model->config, layer)) layer++;
     return layer < end;
 }
 
-/* What the question reads of all documents as they are, in layers [first, end). */
+/* The question's attention to all documents as they are stored, in layers [first, end). */
 static sac_status read_layers(struct compose *c, uint32_t first, uint32_t end, sac_error *err)
 {
     const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
@@ -362,7 +365,7 @@ static sac_status read_layers(struct compose *c, uint32_t first, uint32_t end, s
     if (n_asking == 0)
         return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
                          c->spec.method->name);
-    mem_free(c->mass); /* of the round before */
+    mem_free(c->mass); /* of the previous round */
     c->view.mass = c->mass =
         mem_alloc((size_t)c->view.n_layer * c->view.n_page * PAGE_TOK * sizeof *c->mass);
     w.query = mem_calloc(n, sizeof *w.query);
@@ -390,9 +393,9 @@ static sac_status read_mass(struct compose *c, sac_error *err)
     return first < end ? read_layers(c, first, end, err) : SAC_OK;
 }
 
-/* ---- The question, where a composer says what it sees ---- */
+/* ---- The question, if the composer determines what it sees ---- */
 
-/* Pages of documents that the question does not see are taken out. */
+/* Removes the pages of documents that the question must not see. */
 static void hide_pages(struct compose *c)
 {
     const bool all = question_of(c) == CONTEXT_QUESTION_APART;
@@ -431,7 +434,7 @@ static sac_status compute_question(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Apart from all documents the head stands right before the question. */
+/* Without the documents, the head is directly before the question. */
 static sac_status ask(struct compose *c, sac_error *err)
 {
     sac_engine *e = c->e;
@@ -455,7 +458,7 @@ static sac_status ask(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Computes again what the plan says, and gives back what it does not keep. */
+/* Recomputes what the plan names, and frees what it does not keep. */
 static sac_status refresh(struct compose *c, sac_error *err)
 {
     struct refresh_done done;
@@ -473,7 +476,7 @@ static sac_status refresh(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* The next round plans anew. */
+/* The next round makes a new plan. */
 static void end_round(struct compose *c)
 {
     const size_t n_page = c->view.n_page;
@@ -509,7 +512,7 @@ static sac_status join(struct compose *c, sac_error *err)
     return run_rounds(c, err);
 }
 
-/* Tokens that are there, of all layers. */
+/* The number of tokens that are present, summed over all layers. */
 static uint64_t count_resident(const struct compose *c)
 {
     uint64_t n = 0;

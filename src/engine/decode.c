@@ -32,12 +32,14 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_PIECES  8u   /* of a lane, where lanes are fewer than workers */
+#define COUNT_PIECES  8u   /* of a lane, if there are fewer lanes than workers */
 #define FETCH_AT_ONCE 256u /* pages */
-#define LONE_PAGES    64u  /* that one worker looks at in the time in which all meet for a choice */
-#define GROUP_PAGES   32768u /* that are looked at before a disk hears what will be read of them */
+#define LONE_PAGES    64u  /* that one worker processes in the time of a meeting of all workers */
+#define GROUP_PAGES                                                                                \
+    32768u /* that are selected from before their pages are requested from a disk                  \
+            */
 
-struct decode_list { /* of one run, while it is made */
+struct decode_list { /* of one run, while it is built */
     uint32_t *page, *tok;
     float *logw; /* NULL: tokens have no weights */
     uint32_t n_page, n_tok;
@@ -108,14 +110,15 @@ void decode_plan_rooms(sac_engine *e, struct arena *a)
     if (!e->backend.is_host) decode_device_plan_rooms(e, a);
 }
 
-/* ---- Choices ---- */
+/* ---- Selection ---- */
 
 struct choose_call {
     sac_engine *e;
     struct reading *r;
-    uint32_t lane0, n_lane; /* lanes that are asked together */
+    uint32_t lane0, n_lane; /* lanes that are selected together */
     uint32_t n_all;         /* lanes of the layer, which share the frames of a tier */
-    bool fetches; /* who lists a lane's tokens will most likely attend to them, and counts them */
+    bool fetches; /* the worker that lists a lane's tokens will probably attend to them: it
+                     prefetches and counts them */
 };
 
 const struct method *decode_method(const sac_engine *e, uint32_t run_i)
@@ -134,7 +137,7 @@ static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
     hooks->see(&lane);
 }
 
-/* Where a lane's list begins before all lists of the run are moved together. */
+/* Where a lane's list is before all lists of the run are moved together. */
 static struct decode_list lane_list(const struct decode *d, size_t lane_i, size_t max_page,
                                     bool weighs)
 {
@@ -145,7 +148,7 @@ static struct decode_list lane_list(const struct decode *d, size_t lane_i, size_
     };
 }
 
-/* Where a lane's choice writes. */
+/* Where a lane's selection is written. */
 static struct method_pick make_pick(const struct choose_call *c, const struct method_lane *lane,
                                     uint32_t item_i, const struct method *method)
 {
@@ -166,7 +169,7 @@ static struct method_pick make_pick(const struct choose_call *c, const struct me
     return pick;
 }
 
-/* Whether a decode row's method is asked for this lane; else everything is read. */
+/* Whether a decode row's method is called for this lane; otherwise everything is read. */
 static bool is_asked(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
                      const struct method *method)
 {
@@ -200,7 +203,7 @@ static void take_answer(const struct choose_call *c, uint32_t item_i, const stru
     answer->n_tok = pick->dense ? 0 : pick->n_tok;
 }
 
-/* Asks a method for n lanes in the rooms from number room_i on. */
+/* Calls a method for n lanes, which use the rooms from number room_i on. */
 static void ask(const struct choose_call *c, const struct method *method, uint32_t room_i,
                 uint32_t n, struct workers *workers)
 {
@@ -221,7 +224,7 @@ static void ask(const struct choose_call *c, const struct method *method, uint32
     for (uint32_t i = 0; i < n; i++) take_answer(c, d->item[room_i + i], method, &b.pick[i]);
 }
 
-/* Fetches the key and the value of a token that will be read soon. */
+/* Prefetches the key and the value of a token that will be read soon. */
 static inline __attribute__((always_inline)) void fetch_token(const struct page_geom *g,
                                                               const uint8_t *page, size_t t)
 {
@@ -233,13 +236,13 @@ static inline __attribute__((always_inline)) void fetch_token(const struct page_
     for (size_t i = 0; i < n_v; i += 64) __builtin_prefetch(v + i, 0, 2);
 }
 
-/* What attention reads of some tokens of a page. */
+/* Bytes that attention reads for some tokens of a page. */
 static size_t page_token_bytes(const struct page_lines *l, uint32_t mask)
 {
     return page_lines_keys(l, mask) + page_lines_values(l, mask);
 }
 
-/* The same of ascending tokens of a lane. */
+/* The same for ascending tokens of a lane. */
 static uint64_t token_bytes(const struct page_lines *l, const uint32_t *tok, uint32_t n_tok)
 {
     uint64_t bytes = 0;
@@ -250,7 +253,7 @@ static uint64_t token_bytes(const struct page_lines *l, const uint32_t *tok, uin
     return bytes;
 }
 
-/* The first of n ascending tokens that lies in a page or behind it. */
+/* The first of n ascending tokens that is in a page or after it. */
 static uint32_t first_from(const uint32_t *tok, uint32_t n, uint32_t page)
 {
     uint32_t lo = 0, hi = n;
@@ -264,7 +267,7 @@ static uint32_t first_from(const uint32_t *tok, uint32_t n, uint32_t page)
     return lo;
 }
 
-/* What a lane will read is on its way while others are chosen for: n_most pages of it. */
+/* Prefetches up to n_most pages of what a lane will read while other lanes are selected. */
 static void fetch_listed(const sac_engine *e, const struct method_lane *lane,
                          const struct decode_list *list, uint32_t n_most)
 {
@@ -285,7 +288,7 @@ static void fetch_listed(const sac_engine *e, const struct method_lane *lane,
     tier_ahead(e->pool.tier, TIER_CHOSEN, id, n);
 }
 
-/* A lane's marks as whole pages and, behind tokens that are listed already, single tokens. */
+/* Lists a lane's marks as whole pages and, after tokens that are listed already, single tokens. */
 static void list_lane(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
                       bool weighs)
 {
@@ -340,8 +343,8 @@ static void list_item(void *arg, uint32_t item_i, uint32_t worker_i)
     list_lane(c, &lane, item_i, method->weighs);
 }
 
-/* Counts what one of COUNT_PIECES parts of a lane's context makes attention read, by the tokens
- * that its choice has listed. */
+/* Counts what one of COUNT_PIECES parts of a lane's context makes attention read, from the tokens
+ * that its selection has listed. */
 static void count_piece(const struct choose_call *c, uint32_t item_i, uint32_t piece)
 {
     const sac_engine *e = c->e;
@@ -356,7 +359,7 @@ static void count_piece(const struct choose_call *c, uint32_t item_i, uint32_t p
                        __ATOMIC_RELAXED);
 }
 
-/* The lists of all lanes, then pieces of all. */
+/* First the lists of all lanes, then the pieces of all. */
 static void list_or_count(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
@@ -366,7 +369,7 @@ static void list_or_count(void *arg, uint32_t i, uint32_t worker_i)
         count_piece(c, c->lane0 + (i - c->n_lane) / COUNT_PIECES, (i - c->n_lane) % COUNT_PIECES);
 }
 
-/* One worker's choice and list of lanes that are asked together. */
+/* One worker's selection and lists for lanes that are joined. */
 static void choose_joined(void *arg, uint32_t joined_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
@@ -384,7 +387,7 @@ static void choose_joined(void *arg, uint32_t joined_i, uint32_t worker_i)
     for (uint32_t i = item0; i < item0 + n_joined; i++) list_item(arg, i, room0);
 }
 
-/* Of the lanes that are asked together those of sequences that use specification spec_i. */
+/* Selects together for those of the lanes whose sequences use specification spec_i. */
 static void choose_spec(const struct choose_call *c, uint32_t spec_i)
 {
     const struct decode *d = &c->e->decode;
@@ -449,7 +452,7 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     run->select_logw = list.logw;
 }
 
-/* Pages of the longest context of decode rows from number run0 on. */
+/* Pages of the longest context among decode rows from number run0 on. */
 static uint32_t longest(const sac_engine *e, uint32_t run0)
 {
     uint32_t n_page = 0;
@@ -458,7 +461,8 @@ static uint32_t longest(const sac_engine *e, uint32_t run0)
     return n_page;
 }
 
-/* How many of n lanes, the last ones, are asked together; lanes that are joined count as one. */
+/* How many of n lanes are selected together by all workers: the last ones. Joined lanes count as
+ * one. */
 static uint32_t count_together(const sac_engine *e, uint32_t n)
 {
     const uint32_t n_worker = workers_count(e->workers), left = n % n_worker;
@@ -467,8 +471,8 @@ static uint32_t count_together(const sac_engine *e, uint32_t n)
     return longest(e, run0) * (n_worker - left) > LONE_PAGES * n_worker ? left : 0;
 }
 
-/* Of n lanes, no more than there are workers, how many are asked together at a time. What a method
- * visits while it chooses it fetches itself. */
+/* How many of n lanes are selected at a time, if there are no more lanes than workers. Pages that a
+ * method visits while it selects are fetched by the method itself. */
 static uint32_t count_group(const sac_engine *e, uint32_t n)
 {
     const struct tier *t = e->pool.tier;
@@ -477,7 +481,7 @@ static uint32_t count_group(const sac_engine *e, uint32_t n)
     return min_u32(n, (e->decode.group_pages + n_page - 1) / n_page);
 }
 
-/* Lanes from lane0 on, which are asked together. */
+/* Selects together for the lanes from lane0 on. */
 static void choose_together(struct choose_call *c, uint32_t lane0, uint32_t n_lane)
 {
     c->fetches = false;

@@ -46,8 +46,8 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     decode_votes_plan(e, a);
 }
 
-/* Whether a method that keeps what it knows on a device may let something stand for what it does
- * not read. Such a method has one place. */
+/* Whether a method that keeps its state on a device may add an estimate of what it does not read.
+ * Such a method has one place. */
 static bool rests(const sac_engine *e)
 {
     const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
@@ -81,9 +81,10 @@ static size_t first_lane(const sac_engine *e, uint32_t layer)
     return (size_t)layer * e->params.n_seq_max * e->pool.geom.n_kv_head;
 }
 
-/* ---- What is left ---- */
+/* ---- Sequences that lack pages ---- */
 
-/* Lets a run whose sequence lacks pages read those that are there, and says so to its lanes. */
+/* Makes a run whose sequence lacks pages read those that are present, and sets the counts of its
+ * lanes. */
 static void list_left(sac_engine *e, uint32_t layer, uint32_t run_i, struct attn_run *run,
                       struct reading_lane *lane)
 {
@@ -115,9 +116,9 @@ static void list_all_left(sac_engine *e, const struct reading *r)
         list_left(e, r->layer, i, &r->run[i], &r->lane[i * (size_t)n_kv_head]);
 }
 
-/* ---- Choices ---- */
+/* ---- Selection ---- */
 
-/* Whether a method may choose for one of the rows. */
+/* Whether a method may select for one of the rows. */
 static bool any_asks(const sac_engine *e, const struct reading *r)
 {
     for (uint32_t i = 0; i < r->n_decode; i++)
@@ -139,8 +140,8 @@ static struct method_pick make_pick(const sac_engine *e, uint32_t item_i, const 
                                 .logw = m->weighs ? d->logw + first * PAGE_TOK : NULL};
 }
 
-/* All lanes, in the rooms of their own numbers; those that nobody is asked for are dense. Returns
- * how many are asked for. */
+/* Makes all lanes, in the rooms of their own numbers. Lanes for which no method is called are
+ * dense. Returns the number of the others. */
 static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
 {
     struct decode *d = &e->decode;
@@ -172,7 +173,7 @@ static void begin_lanes(sac_engine *e, uint32_t layer, uint32_t n)
     e->ops.lanes.begin(e->workers, list, n);
 }
 
-/* Neighbours of one specification together; their rooms lie behind each other. */
+/* Calls a method for neighbouring lanes of one specification, whose rooms are contiguous. */
 static void ask(sac_engine *e, uint32_t first, uint32_t n)
 {
     struct decode *d = &e->decode;
@@ -193,10 +194,10 @@ static void ask_all(sac_engine *e, uint32_t n)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     for (uint32_t i = 0, end; i < n; i = end) {
-        const uint32_t *of = e->seqs[e->batch.run[i / n_kv_head].seq_i].method_i;
+        const uint32_t *method_i = e->seqs[e->batch.run[i / n_kv_head].seq_i].method_i;
         for (end = i + n_kv_head; end < n; end += n_kv_head)
             if (e->seqs[e->batch.run[end / n_kv_head].seq_i].method_i[CHOOSER_DECODE] !=
-                of[CHOOSER_DECODE])
+                method_i[CHOOSER_DECODE])
                 break;
         ask(e, i, end - i);
     }
@@ -227,7 +228,7 @@ static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
     pick->dense = false;
 }
 
-/* What the host knows of the choices that were asked for. */
+/* Records what the host knows of the selections that were requested. */
 static void note_choices(sac_engine *e, const struct reading *r, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -295,7 +296,7 @@ static void show_run(const sac_engine *e, const struct reading *r, uint32_t run_
     }
 }
 
-/* Shows the rows to the methods, which count them. */
+/* Shows the rows to the methods, whose counts follow. */
 static void show_rows(sac_engine *e, const struct reading *r)
 {
     for (uint32_t i = 0; i < r->n_run && e->decode.has_see; i++)
@@ -322,7 +323,7 @@ void decode_device_choose(sac_engine *e, struct reading *r)
     make_lists(e, r, n);
     for (uint32_t i = 0; i < r->n_decode; i++) point_run(e, r, i);
     list_all_left(e, r);
-    for (uint32_t i = 0; i < n; i++) { /* what choosing reads is known now */
+    for (uint32_t i = 0; i < n; i++) { /* what the selection reads is known now */
         sac_reads *t = &e->batch.run[i / n_kv_head].reads;
         t->choose_bytes_read += r->lane[i].meter.bytes[METER_CHOOSE];
         t->build_bytes_read += r->lane[i].meter.bytes[METER_BUILD];
@@ -330,7 +331,7 @@ void decode_device_choose(sac_engine *e, struct reading *r)
     e->decode.away.now.pending = true;
 }
 
-/* ---- The rest ---- */
+/* ---- Estimates of what is not read ---- */
 
 void decode_device_correct(sac_engine *e, const struct reading *r)
 {
@@ -376,7 +377,7 @@ void decode_device_fetch(sac_engine *e)
     }
 }
 
-/* A layer's reading as it would have been known. */
+/* Restores a layer's reading from the counts. */
 static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *lane, size_t lane_i)
 {
     const struct decode_away *w = &e->decode.away;
@@ -409,7 +410,7 @@ static void count_layer(sac_engine *e, uint32_t layer)
                         .run = e->attend.run,
                         .lane = e->attend.lane};
     for (uint32_t i = 0; i < n_decode; i++) {
-        const struct batch_run *of = &e->batch.run[i];
+        const struct batch_run *in = &e->batch.run[i];
         uint32_t *page_ptr = d->page_ptr + i * (n_kv_head + 1);
         uint32_t *tok_ptr = d->tok_ptr + i * (n_kv_head + 1);
         page_ptr[0] = tok_ptr[0] = 0;
@@ -420,7 +421,7 @@ static void count_layer(sac_engine *e, uint32_t layer)
             tok_ptr[h + 1] = tok_ptr[h] + lane->n_tok;
         }
         r.run[i] = (struct attn_run){
-            .row0 = of->row0, .n_row = of->n_row, .pos0 = of->pos0, .kind = of->kind};
+            .row0 = in->row0, .n_row = in->n_row, .pos0 = in->pos0, .kind = in->kind};
         list_left(e, layer, i, &r.run[i], &r.lane[i * (size_t)n_kv_head]);
         if (!d->away.now.chosen[(size_t)layer * e->params.n_seq_max + i]) continue;
         r.run[i].select = d->page;

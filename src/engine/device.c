@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHARE 0.9f /* of a device's free memory: the driver and others want some */
+#define SHARE 0.9f /* of a device's free memory: the driver and other programs need some */
 
 /* An error that names `what` ("a recorder") if a device attends. */
 static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
@@ -19,7 +19,7 @@ static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
                      "%s does not run on a GPU: use --kv-device host, or --device cpu", what);
 }
 
-/* The same of what one GPU can do that has all layers, but not together with others or a CPU. */
+/* The same for what one GPU with all layers supports, but not GPUs or a CPU together. */
 static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_error *err)
 {
     if (e->n_place == 1 || !place_has_device(e)) return SAC_OK;
@@ -47,15 +47,15 @@ static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, s
     return refuse(e, what, err);
 }
 
-/* Whether it hands what it has summed up to the next layer, or has learnt where it lies. */
+/* Whether a method passes its sums to the next layer, or has learned which layers to use. */
 static bool crosses_places(const struct method *m)
 {
     return (m->prefill && m->prefill->blocks) ||
            (m->decode && (m->decode->away || m->decode->past_rows));
 }
 
-/* Whether it gives back pages of some heads and not of others, or has been told of heads by their
- * numbers. */
+/* Whether a method frees pages of some heads and not of others, or has parameters for individual
+ * heads. */
 static bool counts_heads(const struct method *m)
 {
     return m->evicts || (m->prefill && m->prefill->table);
@@ -92,7 +92,8 @@ static sac_status check_device(const sac_engine_params *p, sac_error *err)
     return SAC_OK;
 }
 
-/* One more place, of the device with this name, which none of the places from `first` on has. */
+/* Opens one more place on the device with this name, which must differ from the places from `first`
+ * on. */
 static sac_status open_one(sac_engine *e, const char *name, uint32_t first, sac_error *err)
 {
     if (e->n_place == first + DEVICES_MAX)
@@ -112,7 +113,7 @@ static sac_status open_one(sac_engine *e, const char *name, uint32_t first, sac_
     return SAC_OK;
 }
 
-/* The names of params.device, in their order. */
+/* Opens the devices named by params.device, in order. */
 static sac_status open_named(sac_engine *e, sac_error *err)
 {
     const char *at = e->params.device ? e->params.device : "cpu";
@@ -127,7 +128,7 @@ static sac_status open_named(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* The share of the layers that device i gets: as told, or as its free memory is. */
+/* The share of the layers that device i gets: as specified, or in proportion to its free memory. */
 static double share_of(const sac_engine *e, uint32_t i)
 {
     const sac_engine_params *p = &e->params;
@@ -153,7 +154,7 @@ static sac_status check_shares(const sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* Layers from `begin` on go to the devices in their order, at least one to each. */
+/* Distributes the layers from `begin` on over the devices in order, at least one to each. */
 static sac_status divide_layers(sac_engine *e, uint32_t begin, sac_error *err)
 {
     const uint32_t first = place_first_device(e), n = place_n_device(e);
@@ -176,8 +177,8 @@ static sac_status divide_layers(sac_engine *e, uint32_t begin, sac_error *err)
     return SAC_OK;
 }
 
-/* "cuda"; "avx512+12:cuda" where a CPU computes, too, and "avx512+kv+24:cuda" where it has keys and
- * values; "16:cuda:0+16:cuda:1" of several GPUs. */
+/* Names the engine's ISA: "cuda"; "avx512+12:cuda" if a CPU computes layers, too, and
+ * "avx512+kv+24:cuda" if it holds keys and values; "16:cuda:0+16:cuda:1" for several GPUs. */
 static void name_places(sac_engine *e)
 {
     size_t n = 0;
@@ -197,7 +198,7 @@ static void name_places(sac_engine *e)
     }
 }
 
-/* All layers are of one backend, or of several GPUs, or the first ones, or pages, of the CPU. */
+/* All layers are on one backend or on several GPUs, or the CPU has the first ones or the pages. */
 static sac_status open_places(sac_engine *e, sac_error *err)
 {
     const sac_engine_params *p = &e->params;
@@ -246,8 +247,8 @@ sac_status device_open(sac_engine *e, sac_error *err)
 
 /* ---- Weights ---- */
 
-/* The place in the copy `to` of what lies at p, if `from` is where the copied piece begins; NULL
- * stays. */
+/* The address in the copy `to` that corresponds to p, if the copied piece begins at `from`; NULL
+ * stays NULL. */
 static void *moved(const uint8_t *from, uint8_t *to, const void *p)
 {
     return p ? to + ((const uint8_t *)p - from) : NULL;
@@ -255,7 +256,7 @@ static void *moved(const uint8_t *from, uint8_t *to, const void *p)
 
 #define N_MATRIX 7
 
-/* In the order in which they are multiplied. */
+/* The matrices in the order in which they are used. */
 static void list_matrices(struct weight *out[N_MATRIX], struct layer_weights *w)
 {
     struct weight *const all[N_MATRIX] = {&w->wq,   &w->wk, &w->wv,  &w->wo,
@@ -275,8 +276,8 @@ static void move_layer(const uint8_t *from, uint8_t *to, struct layer_weights *w
         *vector[i] = moved(from, to, *vector[i]);
 }
 
-/* A device's copy: of its layers, and of the output, which lies behind the last one, if it computes
- * that. */
+/* Copies a place's weights to its device: its layers and, if it computes the output, the output
+ * matrix, which follows the last layer. */
 static sac_status copy_weights(sac_engine *e, uint32_t place_i, sac_error *err)
 {
     const struct weights *from = &e->model->weights;
@@ -321,7 +322,7 @@ sac_status device_load_weights(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- Pages below ---- */
+/* ---- Pages in host memory ---- */
 
 sac_status device_check_tier(const sac_engine *e, sac_error *err)
 {
@@ -422,7 +423,7 @@ void device_measure(sac_engine *e)
     for (uint32_t i = 0; i < e->n_place; i++) e->place[i].arena = (struct arena){0};
 }
 
-/* Bytes of a device that may be taken. */
+/* Bytes of a device that may be allocated. */
 static size_t most_of(const sac_engine *e, const struct place *p)
 {
     return (size_t)((double)p->backend.bytes_free * (double)e->params.device_share);
@@ -462,7 +463,7 @@ static size_t plain_bytes(struct layer_weights *w)
     return bytes;
 }
 
-/* Matrices that are multiplied together lie behind each other. */
+/* Unpacks a layer's matrices; those that are multiplied together are contiguous. */
 static void unpack_layer(const struct backend *b, struct layer_weights *w, uint8_t *to)
 {
     struct weight *matrix[N_MATRIX];

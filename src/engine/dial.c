@@ -22,7 +22,7 @@ static bool has_param(const struct method *m, const char *key)
     return false;
 }
 
-/* "key=value" behind the pairs that are there: of two the last counts. */
+/* Appends "key=value" to the pairs in `text`; of two pairs with the same key the last counts. */
 static sac_status append(char text[SPEC_BYTES], const char *key, const char *value, sac_error *err)
 {
     const size_t n = strlen(text);
@@ -34,7 +34,7 @@ static sac_status append(char text[SPEC_BYTES], const char *key, const char *val
                      key, value);
 }
 
-/* Whether memory that was planned for `m` is enough for its method set as in `own`. */
+/* Whether the memory that was planned for `m` is enough for its method with the settings `own`. */
 static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
                                const struct chooser_method *m, const struct spec *own,
                                sac_error *err)

@@ -19,7 +19,7 @@
 struct end {
     char magic[8];
     uint64_t state_bytes, n_float;
-    uint64_t check; /* of the notes and of the above */
+    uint64_t check; /* of the notes and of the fields above */
 };
 
 static uint64_t check_of(const float *notes, const struct end *end)
@@ -54,7 +54,7 @@ static sac_status damaged(const char *path, const char *what, sac_error *err)
     return error_set(err, SAC_ERR_FORMAT, "%s is damaged: %s", path, what);
 }
 
-/* The end of an open file, as long as its parts. */
+/* Reads and checks the end of an open file, whose lengths must add up to the file's size. */
 static sac_status read_end(struct end *out, FILE *f, const char *path, sac_error *err)
 {
     const bool there =
@@ -69,7 +69,7 @@ static sac_status read_end(struct end *out, FILE *f, const char *path, sac_error
     return SAC_OK;
 }
 
-/* The notes' floats, checked; `*out` is the caller's. */
+/* Reads and checks the notes' floats; the caller owns `*out`. */
 static sac_status read_floats(struct notes **out, const struct end *end, FILE *f, const char *path,
                               sac_error *err)
 {
@@ -104,7 +104,7 @@ static sac_status read_notes(struct notes **out, struct end *end, const char *pa
     return status;
 }
 
-/* Places that notes name lie within the text. */
+/* Whether the token indices in the notes are within the text. */
 static bool is_sound(const sac_engine *e, const struct notes *n)
 {
     for (uint32_t l = 0; l < e->pool.geom.n_layer; l++) {

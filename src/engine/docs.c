@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define FORM       "saccade document 1" /* another form of documents has other ids */
+#define FORM       "saccade document 1" /* documents of another format have other ids */
 #define USED_GRAIN 60                   /* seconds */
 
 struct sac_docs {
@@ -131,7 +131,7 @@ sac_status sac_docs_collect(sac_docs *docs, uint64_t bytes_max, sac_docs_freed *
 
 /* ---- Adding ---- */
 
-/* Head and text as they are computed: each fills whole pages. */
+/* Head and text as they are computed: each is padded to whole pages. */
 struct filled {
     int32_t *tok; /* [n_tok] owned */
     size_t n_tok, n_head;
@@ -142,7 +142,7 @@ static size_t whole_pages(size_t n)
     return (n + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
 }
 
-/* The token that stands for a newline behind other text. */
+/* The token of a newline that follows other text. */
 static sac_status newline(const sac_model *model, int32_t *out, sac_error *err)
 {
     int32_t *tok = NULL;
@@ -200,7 +200,7 @@ static sac_status check_source(const sac_engine *e, const sac_doc_source *source
     return engine_check_tokens(e, source->tok, source->n_tok, err);
 }
 
-/* All but the id. */
+/* A record without its id. */
 static struct docstore_record make_record(const sac_docs *docs, const sac_engine *e,
                                           const sac_doc_source *source, const struct filled *f)
 {
@@ -255,7 +255,7 @@ static sac_status store(sac_docs *docs, sac_engine *e, sac_seq seq, struct docst
     return status;
 }
 
-/* Whether the document is there, whole, be it under another name. */
+/* Whether the document is stored and complete, possibly under another name. */
 static bool is_stored(const sac_docs *docs, const struct filled *f, struct docstore_record *record)
 {
     char path[DOCSTORE_PATH_MAX];
@@ -323,7 +323,8 @@ sac_status sac_doc_find(sac_docs *docs, const sac_model *model, const sac_engine
         return error_set(err, SAC_ERR_ARG, "unknown KV type %d or %d", (int)params->type_k,
                          (int)params->type_v);
     TRY(find_record(docs, model, params, name, &record, err));
-    docstore_read_ahead(docs->store, record.id); /* what is looked for is loaded next */
+    docstore_read_ahead(docs->store,
+                        record.id); /* a document that is looked up is usually loaded next */
     *out = public_view(&record);
     return SAC_OK;
 }
@@ -343,7 +344,7 @@ static sac_status load_pages(sac_docs *docs, sac_engine *e, const struct docstor
                      record->name, path);
 }
 
-/* What is to be told from another document, and from another state of its file. */
+/* Everything that distinguishes the document from others, and from other states of its file. */
 static bool make_key(struct resident_key *out, const sac_docs *docs,
                      const struct docstore_record *record)
 {
@@ -359,7 +360,7 @@ static bool make_key(struct resident_key *out, const sac_docs *docs,
     return true;
 }
 
-/* From the engine's pages, or from the file. */
+/* Loads a document from the engine's resident pages, or from the file. */
 static sac_status load(sac_docs *docs, sac_engine *e, const struct docstore_record *record,
                        sac_seq *out, sac_error *err)
 {
@@ -372,9 +373,9 @@ static sac_status load(sac_docs *docs, sac_engine *e, const struct docstore_reco
     return SAC_OK;
 }
 
-/* When it was used last is told to the minute: a change of the index waits for the disk. And it is
- * no reason to refuse a document: the disk may be full. Of the record nothing else is written: the
- * name may be gone by now, or stand for another document. */
+/* Records the last use, to the minute, because a change of the index waits for the disk. A failure
+ * is ignored: the disk may be full, and the document can be used all the same. Nothing else of the
+ * record is written, because the name may have been removed or reassigned meanwhile. */
 static void note_use(sac_docs *docs, struct docstore_record *record)
 {
     const int64_t now = time(NULL);

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define N_CTX_MAX      (1u << 24)
-#define SPARSE_MIN_CTX 2048u /* reading less does not pay for choosing before */
+#define SPARSE_MIN_CTX 2048u /* below it, selecting costs more than reading less saves */
 
 #define BATCH_OF_THREAD 128u
 #define BATCH_STEP      256u /* whole tiles of rows of any method (any_chunk) */
@@ -63,8 +63,9 @@ static sac_status check_target(float ms, sac_error *err)
                      (double)ms);
 }
 
-/* Rows of a step are cut into pieces for all threads; too few of them end in waiting for the last.
- * What a method plans may depend on where a chunk ends, and must not on the threads. */
+/* The rows of a step are divided among all threads; with too few rows, threads wait for the last
+ * one. The size must not depend on the number of threads if a method's plan depends on where chunks
+ * end. */
 static uint32_t usual_batch(const sac_engine *e)
 {
     const sac_engine_params *p = &e->params;
@@ -75,9 +76,10 @@ static uint32_t usual_batch(const sac_engine *e)
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
         if (!hooks || hooks->any_chunk) continue;
-        /* A GPU looks at some rows of a chunk against all keys, which of few rows costs as much. */
+        /* On a GPU these methods compare some rows of the chunk with all keys, which costs as much
+         * for few rows. */
         if (plans_away && (hooks->trace || hooks->antidiag)) return BATCH_MOST;
-        /* Segments are whole in either. */
+        /* Either size holds whole segments. */
         if (!plans_away || !hooks->blocks) return BATCH_LEAST;
     }
     if (names_device(e)) return BATCH_MOST;
@@ -153,7 +155,7 @@ static struct page_geom geom_of(const sac_engine *e)
     return geom;
 }
 
-/* Who has which layers' pages; returns how many have some. */
+/* Divides the layers' pages among the places; returns the number of parts. */
 static uint32_t divide_pages(sac_engine *e, struct pool_span span[PLACES_MAX])
 {
     span[0] = (struct pool_span){.n_layer = e->model->config.n_layer};
@@ -167,7 +169,7 @@ static uint32_t divide_pages(sac_engine *e, struct pool_span span[PLACES_MAX])
     return e->n_place;
 }
 
-/* The memory of devices is that of their places alone where keys and values are not there. */
+/* Devices that hold no keys and values are planned by their places alone (place_plan). */
 static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
 {
     const struct page_geom geom = geom_of(e);
@@ -212,7 +214,8 @@ static void init_rope(sac_engine *e)
     const struct weights *w = &e->model->weights;
     const bool is_long = c->rope.kind == ROPE_LONG && repeat_context(e) > c->rope.orig_ctx;
     rope_table_init(&e->rope[0], &c->rope, is_long ? w->rope_factors_long : w->rope_factors);
-    /* Window layers keep their training frequencies: scaling serves distance. */
+    /* Layers with a sliding window keep their training frequencies: scaling serves long distances
+     * only. */
     const struct rope_config local = {.n_rot = c->rope.n_rot,
                                       .base = c->rope_base_local > 0 ? c->rope_base_local
                                                                      : c->rope.base,
@@ -221,8 +224,8 @@ static void init_rope(sac_engine *e)
     rope_table_init(&e->rope[1], &local, NULL);
 }
 
-/* A step must be able to write the pages that it fills, each thread to look at one, and attention
- * to take the part of a run that it computes at a time. */
+/* The frames must hold the pages that a step fills, one page per thread, and the part of a run that
+ * attention processes at a time. */
 static sac_status start_tier(sac_engine *e, sac_error *err)
 {
     const size_t n_new = (size_t)e->attend.n_new_page_max * e->pool.geom.n_kv_head;
@@ -243,8 +246,8 @@ static sac_status start_tier(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* What a device copies to. Pages of the program's own layers, which none copies to, would all have
- * to be in memory at once. */
+/* Pins the memory to which devices copy. The pages of the host's own layers, to which no device
+ * copies, are not pinned: all of them would have to be resident. */
 static void pin_behind_pages(sac_engine *e)
 {
     uint8_t *end = pool_own_end(&e->pool);
@@ -371,7 +374,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     sac_engine_stats s = e->stats;
     s.isa = e->isa;
     s.n_page = e->pool.n_page;
-    const uint64_t n_kept = e->pool.n_only_held; /* by the index and by residents */
+    const uint64_t n_kept = e->pool.n_only_held; /* referenced only by the index and by residents */
     s.n_page_free = e->pool.n_free + n_kept;
     s.n_reuse_evicted = e->reuse.index.n_evicted;
     s.kv_bytes_kept = n_kept * e->pool.geom.bytes;
@@ -472,7 +475,8 @@ sac_status engine_run_only(sac_engine *e, sac_seq id, sac_progress_fn progress, 
         const uint64_t n_step = e->stats.n_step;
         if (progress && progress(user, (double)done / (double)n_all))
             return error_set(err, SAC_ERR_CANCELLED, "interrupted");
-        /* It may have computed some of it, beside others. */
+        /* The progress callback may have run steps, which computed rows of this sequence among
+         * others. */
         done = sac_seq_length(e, id, &pending);
         if (done == before && !pace_shares(e, n_step)) TRY(engine_step_only(e, id, err));
         done = sac_seq_length(e, id, &pending);
@@ -503,7 +507,7 @@ sac_status engine_check_whole(const struct seq *s, sac_seq id, sac_error *err)
     return error_set(err, SAC_ERR_IO, "sequence %u has lost pages: %s", id, s->why.msg);
 }
 
-/* After a step: those that broke in it wait for nothing more. */
+/* After a step: sequences that failed in it have no pending tokens any more. */
 static sac_status report_broken(sac_engine *e, sac_error *err)
 {
     sac_status status = SAC_OK;
@@ -526,14 +530,15 @@ sac_status engine_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *o
         const bool ran_on = e->runs_on;
         tier_begin(e->pool.tier);
         if (!ahead_take(e, on_row)) layer_run(e);
-        /* Before the logits go out: a callback may append the token that it chose. */
+        /* Before the logits are passed on, because a callback may append the token that it has
+         * sampled. */
         for (uint32_t i = 0; i < e->share.n; i++) {
             sched_commit(e->share.of[i]);
             reuse_keep(e->share.of[i]);
         }
         TRY(logits_run(e, on_row, user, err));
         const uint64_t end = engine_now(e);
-        if (!ran_on && !e->runs_on) { /* else it is not the time of this step */
+        if (!ran_on && !e->runs_on) { /* otherwise this is not the time of this step alone */
             pace_note(e, start, end);
             admit_note(e, (double)(end - start));
         }

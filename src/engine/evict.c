@@ -26,18 +26,18 @@ void evict_plan(sac_engine *e, struct arena *a)
 void evict_lane(sac_engine *e, const struct reading *r, struct evict_at at, const uint32_t *mask,
                 uint32_t n_page)
 {
-    struct batch_run *of = &e->batch.run[at.run_i];
+    struct batch_run *batch_run = &e->batch.run[at.run_i];
     const struct attn_run *run = &r->run[at.run_i];
-    assert(r->window == 0); /* who sees a window only cannot say what is needed */
+    assert(r->window == 0); /* a layer with a sliding window must not decide what is dropped */
     for (uint32_t p = 0; p < n_page; p++) {
         if (mask[p] || run->table[at.kv_head * run->table_stride + p] == PAGE_NONE) continue;
-        pool_drop(&e->pool, of->seq_i, r->layer, at.kv_head, p);
-        of->reads.n_page_dropped++;
-        e->seqs[of->seq_i].has_gaps = true;
+        pool_drop(&e->pool, batch_run->seq_i, r->layer, at.kv_head, p);
+        batch_run->reads.n_page_dropped++;
+        e->seqs[batch_run->seq_i].has_gaps = true;
     }
 }
 
-/* What a lane's method has marked nothing of. */
+/* Frees the pages of a lane in which its method has marked nothing. */
 static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
@@ -66,7 +66,8 @@ struct attn_plan evict_bridge(const sac_engine *e, const struct attn_run *run,
     }
     assert(n <= n_kv_head * (max_page / 2 + 1));
     ptr[n_kv_head] = n;
-    /* No border of a tile may lie in the context, and tiles are whole numbers of the kernels'. */
+    /* No tile boundary may lie within the context, and the tile must be a multiple of the kernels'
+     * tiles. */
     return (struct attn_plan){
         .tile_tok = (max_page + 63) / 64 * 64 * PAGE_TOK, .range = range, .range_ptr = ptr};
 }

@@ -5,7 +5,7 @@
 
 #include <assert.h>
 
-/* What any method sees. */
+/* The fields that methods of both kinds see. */
 static struct method_lane view(const sac_engine *e, const struct reading *r, uint32_t run_i,
                                uint32_t kv_head)
 {
@@ -38,7 +38,7 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
         .lines = &e->attend.lines,
     };
     lane.page = lane.id;
-    if (run->frame) { /* a device looks pages up by their frames */
+    if (run->frame) { /* a device finds pages by their frames */
         lane.page = run->frame + kv_head * run->table_stride;
         lane.frames.of = lane.cards.of = NULL;
     }

@@ -28,7 +28,7 @@ void layer_linear(sac_engine *e, struct op_linear *op)
     e->ops.linear(e->workers, op);
 }
 
-/* `op` as for the whole batch; runs its decode rows narrow and its prompt rows wide. */
+/* Runs a linear operation over the whole batch: decode rows narrow, prompt rows wide. */
 static void linear_batch(sac_engine *e, struct op_linear op)
 {
     const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
@@ -77,7 +77,7 @@ static void project_qkv(sac_engine *e, const struct layer_weights *w)
            });
 }
 
-/* Norm of each head (where the model has it) and rotation of q and k. */
+/* Normalises each head of q and k (if the model does) and rotates them. */
 static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t layer)
 {
     const struct config *c = &e->model->config;
@@ -97,7 +97,7 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
                                                  .n_group = side[i].n_head,
                                                  .width = c->head_dim,
                                                  .w = side[i].norm});
-    /* Keys lie behind the queries. */
+    /* Keys follow the queries. */
     e->ops.rope(e->workers, &(struct op_rope){.x = e->scratch.qkv,
                                               .x_stride = config_qkv_width(c),
                                               .n_row = e->batch.n_row,
@@ -114,11 +114,11 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
 struct branch {
     const struct weight *w;
     const float *bias, *in;
-    bool kept; /* `in` is as multiply_ffn's GLU left it */
+    bool kept; /* `in` is in the layout that multiply_ffn's GLU wrote */
     const float *post_norm;
 };
 
-/* Into the stream, if that is all. */
+/* Multiplies, and adds to the residual stream if nothing else is to be done. */
 static void multiply(sac_engine *e, const struct branch *b)
 {
     const struct config *c = &e->model->config;
@@ -135,7 +135,7 @@ static void multiply(sac_engine *e, const struct branch *b)
                     });
 }
 
-/* The rest of it: all shares' products are added up. */
+/* The rest of a branch: the products of all shares are added up. */
 static void add_branch(sac_engine *e, const float *post_norm)
 {
     const uint32_t n_embd = e->model->config.n_embd;
@@ -268,7 +268,7 @@ sac_status layer_look(const sac_engine *e, sac_error *err)
     return backend_wait(&e->backend, err);
 }
 
-/* A stage of a layer, by all who have a share of it. */
+/* Runs a stage of a layer on every engine that has a share of it. */
 static void each(sac_engine *e, void (*stage)(sac_engine *e, uint32_t layer), uint32_t layer)
 {
     for (uint32_t i = 0; i < e->share.n; i++) stage(e->share.of[i], layer);
@@ -317,7 +317,7 @@ static void end_step(sac_engine *e)
     prefill_device_fetch(e);
 }
 
-/* Time of stages that is told by name. */
+/* Time of the stages that have counters of their own. */
 static uint64_t counted_us(const sac_engine *e)
 {
     uint64_t us = 0;

@@ -24,9 +24,9 @@
 #include <math.h>
 #include <string.h>
 
-#define SPAN      256u  /* groups that a worker takes at once */
-#define PAUSE     32u   /* rows computed whole after one for which screening did not pay; */
-#define PAUSE_MAX 1024u /* twice as many each time, up to this */
+#define SPAN      256u  /* groups that a worker takes at a time */
+#define PAUSE     32u   /* rows computed in full after one for which screening did not pay; */
+#define PAUSE_MAX 1024u /* doubled each time, up to this */
 
 static const struct screen *screen_of(const sac_engine *e)
 {
@@ -59,7 +59,7 @@ void logits_plan(sac_engine *e, struct arena *a)
 
 /* ---- Projection ---- */
 
-/* y [n_row, stride] = W x; of the groups in l->list if n_list > 0. */
+/* y [n_row, stride] = W x; only the groups in l->list if n_list > 0. */
 static void project(sac_engine *e, const struct weight *w, const float *x, float *y, uint32_t n_row,
                     uint32_t n_list)
 {
@@ -90,12 +90,12 @@ struct screening {
     sac_engine *e;
     const float *x;
     float *y;
-    const uint64_t *mask; /* tokens that count; NULL: all */
+    const uint64_t *mask; /* tokens that may be chosen; NULL: all */
     struct screen_norms norms;
     float bar;
 };
 
-/* WEIGHT_GROUP divides 64, so a group's bits lie in one word. */
+/* WEIGHT_GROUP divides 64, so the bits of a group are in one word. */
 static void mask_group(const struct screening *s, uint32_t g)
 {
     const uint32_t first = g * WEIGHT_GROUP;
@@ -124,7 +124,7 @@ static void find_most(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
     memset(l->is_exact + begin, 0, end - begin);
 }
 
-/* Marks the groups that are not exact yet and in which a token may reach the bar. */
+/* Marks the groups that are not exact yet and in which a token may reach the threshold. */
 static void find_open(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct screening *s = arg;
@@ -155,7 +155,7 @@ static struct op_cut best_of(const sac_engine *e, const float *value, uint32_t n
         &(struct op_best){.value = value, .n = n, .target = k, .spare = e->logits.spare});
 }
 
-/* Computes the groups of the list. */
+/* Computes the groups of the list exactly. */
 static void compute_list(const struct screening *s, uint32_t n)
 {
     struct logits *l = &s->e->logits;
@@ -167,8 +167,8 @@ static void compute_list(const struct screening *s, uint32_t n)
     }
 }
 
-/* The k groups of the largest sketches and those as large as the last; the bar that they set: none
- * where a mask leaves fewer groups. */
+/* Computes the k groups with the largest estimates, and those equal to the k-th. Sets the
+ * threshold; there is none if a mask leaves fewer groups. */
 static void compute_best(struct screening *s, uint32_t k)
 {
     struct logits *l = &s->e->logits;
@@ -183,7 +183,8 @@ static void compute_best(struct screening *s, uint32_t k)
     s->bar = n < k ? -INFINITY : op_best_value(best_of(s->e, l->value, n, k).key);
 }
 
-/* `y` holds sketches and gets logits; false: that would be no less work than to compute all. */
+/* `y` holds estimates and receives logits; false: screening would be as much work as computing all
+ * logits. */
 static bool screen_row(sac_engine *e, const float *x, float *y, const struct seq *seq)
 {
     struct logits *l = &e->logits;
@@ -206,8 +207,8 @@ static bool screen_row(sac_engine *e, const float *x, float *y, const struct seq
 
 /* ---- Rows ---- */
 
-/* Whether a row's logits are screened: it wants few of them, and nothing bends them afterwards,
- * which could make equal what is not. */
+/* Whether a row's logits are screened: it needs few of them, and no later step (such as a softcap)
+ * can make different logits equal. */
 static bool is_screened(const sac_engine *e, uint32_t n_top)
 {
     return n_top > 0 && n_top < screen_of(e)->w.n_group / 16 && e->logits.pause == 0 &&
@@ -221,7 +222,7 @@ static void set_pause(struct logits *l, bool pays)
     l->pause = l->last_pause;
 }
 
-/* Logits of `n` rows of one kind, which lie in l->x from row r0 on. */
+/* Computes the logits of `n` rows of one kind, which are in l->x from row r0 on. */
 static void compute_rows(sac_engine *e, const uint32_t *rows, uint32_t r0, uint32_t n,
                          bool screened)
 {
@@ -252,7 +253,7 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
 {
     const uint32_t n_embd = e->model->config.n_embd;
     struct logits *l = &e->logits;
-    for (uint32_t i = 0, end; i < n; i = end) { /* neighbours together */
+    for (uint32_t i = 0, end; i < n; i = end) { /* neighbouring rows of the same kind together */
         for (end = i + 1; end < n && rows[end] == rows[end - 1] + 1;) end++;
         backend_copy(&e->backend, l->x + (size_t)i * n_embd,
                      e->scratch.x + (size_t)rows[i] * n_embd,
@@ -282,7 +283,7 @@ static sac_status wait_one(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* What a device has chosen is counted before anybody hears of a row. */
+/* Waits for the step. The device's selections are counted before any row is reported. */
 static sac_status wait_step(sac_engine *e, sac_error *err)
 {
     sac_status first = SAC_OK;
@@ -297,12 +298,12 @@ static sac_status wait_step(sac_engine *e, sac_error *err)
 
 void logits_settle(sac_engine *e)
 {
-    sac_error err; /* a device that fails here fails in the next step, too */
+    sac_error err; /* a device that fails here also fails in the next step */
     if (e->runs_on) (void)wait_step(e, &err);
 }
 
-/* Whether the next step can be described while a device computes this one: it is of prompts that go
- * on, nobody asks for a row of it, and nobody looks at how long it takes. */
+/* Whether the next step can be enqueued while a device computes this one: only prompts that
+ * continue, no row whose logits are wanted, and nothing that measures the step's time. */
 static bool may_run_on(const sac_engine *e)
 {
     const struct batch *b = &e->batch;
@@ -330,9 +331,9 @@ static uint32_t count_ruled_out(const uint64_t *mask, uint32_t n_vocab)
     return mask ? n_vocab - n : 0;
 }
 
-/* How many of a row's largest logits come down, for all others are not asked for; 0: all come.
- * Tokens that are ruled out may be among the largest, so as many more come as there are of them:
- * few, if they are those that end a text, and with a grammar nearly all. */
+/* How many of a row's largest logits are copied from the device, because the others are not wanted;
+ * 0: all. Masked tokens may be among the largest, so as many more are copied as there are masked
+ * tokens: few, if those are the tokens that end a text, but nearly all with a grammar. */
 static uint32_t top_of(const sac_engine *e, uint32_t row)
 {
     const struct seq *s = &e->seqs[e->batch.seq_i[row]];
@@ -344,7 +345,7 @@ static uint32_t top_of(const sac_engine *e, uint32_t row)
     return fits ? (uint32_t)n : 0;
 }
 
-/* Rows that want as many go together. */
+/* Rows that need the same number of logits are copied together. */
 static void bring_rows(sac_engine *e, const uint32_t *rows, uint32_t n)
 {
     struct logits *l = &e->logits;
@@ -372,7 +373,7 @@ static void bring_rows(sac_engine *e, const uint32_t *rows, uint32_t n)
     }
 }
 
-/* The tokens of the largest logits that have come of row i, ascending. */
+/* The tokens of row i whose logits were copied, ascending. */
 static const int32_t *name_top(const struct logits *l, uint32_t i)
 {
     const struct logits_row *r = &l->row[i];
@@ -385,8 +386,8 @@ static const int32_t *name_top(const struct logits *l, uint32_t i)
     return l->top_tok;
 }
 
-/* Puts the largest logits of row i, if only they have come, among -INFINITY; `put` false: makes the
- * row blank again. */
+/* Writes the copied largest logits of row i into a row of -INFINITY; `put` false: removes them
+ * again. */
 static void put_top(struct logits *l, uint32_t i, bool put)
 {
     struct logits_row *r = &l->row[i];
@@ -397,7 +398,7 @@ static void put_top(struct logits *l, uint32_t i, bool put)
     for (uint32_t j = 0; j < r->n_top; j++) y[top[j].id] = put ? top[j].value : -INFINITY;
 }
 
-/* The rows' logits come to l->out, behind the next wait. */
+/* Enqueues the copy of the rows' logits to l->out, which is complete after the next wait. */
 static void queue_block(sac_engine *e, const uint32_t *rows, uint32_t n)
 {
     const struct batch *b = &e->batch;
@@ -411,7 +412,7 @@ static void queue_block(sac_engine *e, const uint32_t *rows, uint32_t n)
         compute_rows(e, rows, r0, end - r0, screened);
     }
     if (!e->backend.is_host) bring_rows(e, rows, n);
-    place_enter(e, 0); /* whoever hears of a row may do what is done between steps */
+    place_enter(e, 0); /* a callback may do anything that is allowed between steps */
 }
 
 void logits_queue(sac_engine *e)
@@ -458,7 +459,7 @@ sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *e
     e->runs_on = may_run_on(e);
     if (e->runs_on) return SAC_OK;
     if (!on_row) return wait_step(e, err);
-    /* Hidden states are on their way. */
+    /* Hidden states are being copied. */
     if (e->n_place > 1 && place_of_output(e) == 0) TRY(wait_step(e, err));
     for (uint32_t r = 0; r <= e->batch.n_row; r++) {
         if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {

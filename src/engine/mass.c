@@ -32,7 +32,7 @@ static size_t n_tok_of(const struct mass *m)
     return (size_t)m->job->n_page * PAGE_TOK;
 }
 
-/* Keys [PAGE_TOK, d] of a q8 page as far as the first plane tells them. */
+/* Keys [PAGE_TOK, d] of a q8 page, approximated by their first plane. */
 static void read_plane(float *k, const struct page_geom *g, const uint8_t *page)
 {
     const uint32_t d = g->head_dim, n = d / 4;
@@ -65,7 +65,7 @@ static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, fl
     }
 }
 
-/* Loops of whole pages, which the compiler turns into vectors. */
+/* Loops over whole pages, which the compiler turns into vectors. */
 float mass_largest(const float *score, size_t n)
 {
     float lane[PAGE_TOK], most = -INFINITY;
@@ -89,7 +89,7 @@ double mass_raise(float *score, size_t n, float most, float scale)
     return sum;
 }
 
-/* Adds the shares of one row's query head, `weight` in all. */
+/* Adds the shares of one row's query head, which sum to `weight`. */
 static void add_shares(const struct mass *m, float *out, float *score, double weight)
 {
     const float scale = m->e->model->config.attn_scale;
@@ -132,7 +132,7 @@ static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
 
 /* ---- On a device ---- */
 
-/* `room`: what is read of a layer, and scratch. */
+/* `room`: the part of a layer that is read, and scratch. */
 static void read_layer_away(const struct mass *m, uint32_t layer, float *room)
 {
     const sac_engine *e = m->e;

@@ -35,7 +35,7 @@ static sac_status copy_str(char **out, const struct gguf *g, const char *key, co
     return *out ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for key %s", key);
 }
 
-/* The type that holds most of the file's bytes names the file. */
+/* A file is named after the type that holds most of its bytes. */
 static const char *main_type(const struct gguf *g)
 {
     uint64_t best = 0;
@@ -62,8 +62,8 @@ static uint64_t count_params(const struct gguf *g)
     return n;
 }
 
-/* What the config says (the caller's overrides included) and names, shapes and samples of all
- * tensors: another training of the same model differs in every one. */
+/* A hash of the config (the caller's overrides included) and of names, shapes and samples of all
+ * tensors: another training of the same model differs in every tensor. */
 static uint64_t find_fingerprint(const sac_model *m)
 {
     enum { SAMPLE = 512 };
@@ -225,15 +225,15 @@ int32_t sac_token_bos(const sac_model *m)
     return tokenizer_bos(m->tokenizer);
 }
 
-/* What sac_chat_apply and sac_chat_tokens are asked for. */
+/* The arguments of sac_chat_apply and sac_chat_tokens. */
 struct chat {
     const sac_message *msgs; /* [n_msg] */
     size_t n_msg;
     const sac_chat_params *params;
 };
 
-/* The text of a special token, NUL terminated in `buf` (cut: a marker of over 255 bytes is none).
- */
+/* The text of a special token, NUL terminated in `buf`; a text of more than 255 bytes is cut,
+ * because no marker is that long. */
 static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
 {
     size_t n = 0;
@@ -244,7 +244,8 @@ static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
     return buf;
 }
 
-/* A text without a brace writes nothing of the messages: it is a name that was mistyped. */
+/* A template without a brace would print nothing of the messages, so it is taken for a mistyped
+ * name. */
 static sac_status find_template(const sac_model *m, const char *wanted, const char **out,
                                 sac_error *err)
 {
@@ -268,7 +269,8 @@ static sac_status find_template(const sac_model *m, const char *wanted, const ch
     return status;
 }
 
-/* Puts the last message's text behind the opening of the answer's turn; takes over `text`. */
+/* Appends the last message's text to the opening of the answer's turn; takes ownership of `text`.
+ */
 static sac_status open_with(const struct tokenizer *guard, const struct chat *chat, char *text,
                             char **out, sac_error *err)
 {

@@ -15,7 +15,7 @@ struct noise {
     uint32_t layer;
 };
 
-/* splitmix64's last step. */
+/* The finalizer of splitmix64. */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -23,7 +23,7 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* A row's query, key and value: evenly between -1 and 1. */
+/* A row's query, key and value, uniform between -1 and 1. */
 static void fill_row(void *arg, uint32_t row, uint32_t worker_i)
 {
     const struct noise *n = arg;

@@ -56,10 +56,10 @@ struct context_note notes_layer(const sac_engine *e, const struct notes *n, uint
                                  .token = mass + 2 * n->n_block};
 }
 
-/* ---- Watching ---- */
+/* ---- While the document is computed ---- */
 
-/* Turns the heads of x [n_head, d] back to what they were before rotation; the size that scaling
- * has given to cosines and sines is taken off, too. */
+/* Undoes the rotation of the heads of x [n_head, d], and the factor by which scaling has enlarged
+ * cosines and sines. */
 static void unturn(const sac_engine *e, float *x, uint32_t n_head, const float *cosine,
                    const float *sine)
 {
@@ -138,19 +138,20 @@ void notes_end(struct notes_watch *w, sac_engine *e)
     mem_free(w->sample);
 }
 
-/* ---- Making ---- */
+/* ---- When its pages are complete ---- */
 
-/* What is needed for one layer's notes. */
+/* What is needed to make one layer's notes. */
 struct making {
     sac_engine *e;
     const struct notes_watch *w;
     uint32_t layer, kv_head, n_tok, n_block;
     struct context_note note;
-    float *cosine, *sine; /* [2][n_tok, n_rot / 2] of the text's positions, in global and in local
-                             layers: libm takes its time */
-    float *key;           /* [n_pos, d] of one KV head, all positions of the sequence */
-    float *look;          /* [n_sample, n_tok] attention, mean over heads */
-    float *row;           /* [n_worker][group, n_pos] */
+    float *cosine,
+        *sine;  /* [2][n_tok, n_rot / 2] of the text's positions, for layers with full attention and
+                   for layers with a window; computed once, because libm is slow */
+    float *key; /* [n_pos, d] of one KV head, all positions of the sequence */
+    float *look; /* [n_sample, n_tok] attention probabilities, mean over heads */
+    float *row;  /* [n_worker][group, n_pos] */
 };
 
 static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error *err)
@@ -160,7 +161,7 @@ static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error 
     return pool_read(p, table, m->w->end / PAGE_TOK, m->key, NULL, err);
 }
 
-/* Attention of a kept row's query heads over the keys of theirs, added to `look`. */
+/* Adds the attention of a kept row's query heads over the keys of their KV head to `look`. */
 static void look_row(void *arg, uint32_t s, uint32_t worker_i)
 {
     const struct making *m = arg;
@@ -168,7 +169,7 @@ static void look_row(void *arg, uint32_t s, uint32_t worker_i)
     const uint32_t d = c->head_dim, group = c->n_head / c->n_kv_head, first = m->w->first;
     const uint32_t n = first + s * m->w->every + 1;
     const uint32_t n_whole =
-        (n + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK; /* the sequence has as many */
+        (n + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK; /* keys of the sequence, in whole pages */
     const float *q = m->w->sample + ((size_t)m->layer * m->w->n_sample + s) * query_width(m->e);
     float *row = m->row + (size_t)worker_i * group * m->w->end;
     float *look = m->look + (size_t)s * m->n_tok;
@@ -189,7 +190,7 @@ static void look_row(void *arg, uint32_t s, uint32_t worker_i)
     }
 }
 
-/* A block's keys as they were before rotation, and their mean. */
+/* A block's keys before rotation, and their mean. */
 static void note_key(void *arg, uint32_t block, uint32_t worker_i)
 {
     const struct making *m = arg;
@@ -209,7 +210,7 @@ static void note_key(void *arg, uint32_t block, uint32_t worker_i)
     for (uint32_t i = 0; i < d; i++) mean[i] /= (float)(end - begin);
 }
 
-/* The mean of the keys of the first block and the last two, which note_key has seen. */
+/* The mean of the keys of the first and the last two blocks, computed by note_key. */
 static void note_anchor(const struct making *m)
 {
     const uint32_t d = m->e->pool.geom.head_dim;
@@ -225,7 +226,7 @@ static void note_anchor(const struct making *m)
     for (uint32_t i = 0; i < d; i++) anchor[i] /= (float)n;
 }
 
-/* Least squares of log y = c - a log x over the kept rows from `from` on. */
+/* The slope a of the least squares fit log y = c - a log x over the kept rows from `from` on. */
 static double slope_of(const struct making *m, uint32_t from, uint32_t tok)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
@@ -242,7 +243,7 @@ static double slope_of(const struct making *m, uint32_t from, uint32_t tok)
     return spread > 0 ? -(n * xy - x * y) / spread : 0;
 }
 
-/* The token of a block that rows behind it look at most. */
+/* The token of a block to which later rows attend most. */
 static void note_block(void *arg, uint32_t block, uint32_t worker_i)
 {
     const struct making *m = arg;

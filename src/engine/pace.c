@@ -30,32 +30,35 @@
 #include <assert.h>
 #include <math.h>
 
-#define DECODE_WEIGHT 0.25 /* of a step in the mean of decode rows */
+#define DECODE_WEIGHT 0.25 /* weight of a step in the mean time of decode rows */
 #define FACTOR_LEAST  1.02
 #define FACTOR_MOST   3.0
 #define SPREAD_FIRST  0.2
-#define WEIGHT        0.0625 /* of a step in the means of what steps take by what was foretold */
-#define AWAY_MOST     0.5    /* in these: rare ones are the width's */
-#define WIDTH_FIRST   4.0
-#define WIDTH_LEAST   1.0
-#define WIDTH_MOST    10.0
-#define WIDTH_STEP    0.5
-#define LATE_OF       150.0 /* one step is longer: what else may be late is not a prompt's */
-/* Before anything is known: what prompt rows cost together is as much as FIXED_ROWS of them, so
- * that the first step does not promise that more come for nothing: with WORK_RISE and the first
- * margin the next is in time whatever the truth. Attention to DEPTH tokens takes as long as linear
- * layers. */
+#define WEIGHT        0.0625 /* weight of a step in the mean ratio of measured to predicted time */
+#define AWAY_MOST     0.5 /* largest deviation in this mean; rare large ones are covered by the width \
+                           */
+#define WIDTH_FIRST 4.0
+#define WIDTH_LEAST 1.0
+#define WIDTH_MOST  10.0
+#define WIDTH_STEP  0.5
+#define LATE_OF                                                                                    \
+    150.0 /* one step of these may be late; other causes of lateness are not the prompt's */
+/* Assumptions before anything is known. The fixed cost of prompt rows equals that of FIXED_ROWS
+ * rows, so that the first step does not suggest that more rows are free: with WORK_RISE and the
+ * first margin, the next step is in time whatever the truth. Attention to DEPTH tokens costs as
+ * much as the linear layers. */
 #define FIXED_ROWS 12.0
 #define DEPTH      4096.0
-#define TIED       0.8 /* the correlation of a row's cost with that of attention, of what is known */
-/* Shares of a step's time by which it is off for no reason, and by which what is behind it changes
- * until the next one: together each step counts for two fifths of what is known. */
+#define TIED       0.8 /* assumed correlation of a row's cost with that of attention */
+/* Random deviation of a step's time, and drift of the costs until the next step, as shares of the
+ * time: together each step then determines two fifths of the estimate. */
 #define NOISE 0.1
 #define DRIFT 0.05
-/* From a step to the next: what is known holds for steps of about its size. Twice as many rows end
- * at the end of a page, too. */
+/* Largest increase of work from a step to the next, because the estimate holds for steps of about
+ * the same size. With twice as many rows, chunks also still end at page boundaries. */
 #define WORK_RISE 2.5
-#define WAIT_MOST 8u /* steps without prompt rows behind late ones: prompts must go on */
+#define WAIT_MOST                                                                                  \
+    8u /* at most so many steps without prompt rows after late ones, because prompts must go on */
 
 static double within(double x, double least, double most)
 {
@@ -73,21 +76,21 @@ static struct pace_margin margin_of(const struct pace *p)
     return p->margin.width > 0 ? p->margin : first;
 }
 
-/* By how much steps take longer than foretold, but for one of a hundred. */
+/* The factor by which steps exceed their prediction, except one in a hundred. */
 static double factor_of(const struct pace *p)
 {
     const struct pace_margin m = margin_of(p);
     return within(m.mean + m.width * m.spread, FACTOR_LEAST, FACTOR_MOST);
 }
 
-/* Tokens that n rows look at, and what stands for linear layers. */
+/* Tokens to which n rows attend, plus DEPTH per row for the linear layers. */
 static double work_of(double n, double depth)
 {
     return n * (DEPTH + depth);
 }
 
-/* Whether a decode row of the batch follows one of the last step that had some: its client waits
- * since then. Others begin, or were held back. */
+/* Whether a decode row of the batch continues a sequence of the last step with decode rows: its
+ * client has been waiting since then. Other sequences are new, or were held back. */
 static bool goes_on(const sac_engine *e)
 {
     for (uint32_t i = 0; i < e->batch.n_decode; i++)
@@ -96,17 +99,18 @@ static bool goes_on(const sac_engine *e)
     return false;
 }
 
-/* Of engines that share layers all take what the first has measured (share.c). */
+/* Engines that share layers all use what the first one has measured (share.c). */
 void pace_begin(sac_engine *e)
 {
     if (e->share.i > 0) return;
     e->pace.spent_us = goes_on(e) ? (double)(engine_now(e) - e->pace.token_us) : 0;
 }
 
-/* ---- How many ---- */
+/* ---- The number of prompt rows ---- */
 
-/* Rows at this depth that are not far more work than the last step's; of another place in a text,
- * no more: what is deeper may cost more than it seems, and what is less deep costs no more. */
+/* The largest number of rows at this depth that is not far more work than the last step. At another
+ * place of a text the number of rows must not rise, either, because rows at another depth may cost
+ * more than predicted. */
 static double most_rows(const struct pace *p, uint32_t depth)
 {
     const bool is_next = depth == p->end;
@@ -131,9 +135,9 @@ uint32_t pace_rows(const sac_engine *e, uint32_t seq_i)
                  each_us = line->us[1] + depth / DEPTH * line->us[2],
                  least_us = PACE_LEAST_ROWS * each_us;
     if (!line->is_known) return PACE_LEAST_ROWS;
-    /* There is time for the fewest in the next step, and not in this one. */
+    /* The fewest rows would be in time in the next step, but not in this one. */
     if (p->n_wait < WAIT_MOST && left_us < least_us && step_us >= least_us) return 0;
-    /* Rows that seem to cost nothing do not go into no time, either. */
+    /* Rows that seem to cost nothing are not added if no time is left, either. */
     const double n_time = each_us > 0    ? left_us / each_us
                           : left_us >= 0 ? e->batch.n_row_max
                                          : 0,
@@ -146,12 +150,12 @@ bool pace_shares(const sac_engine *e, uint64_t n_step)
     return e->params.tbt_target_ms > 0 && e->stats.n_step > n_step && e->batch.n_decode > 0;
 }
 
-/* ---- What came of a step ---- */
+/* ---- Learning from a step ---- */
 
-/* How much is not known of costs before anything is: a covariance. */
+/* The initial uncertainty of the costs: a covariance. */
 static const double unknown[PACE_COSTS][PACE_COSTS] = {{1, 0, 0}, {0, 1, TIED}, {0, TIED, 1}};
 
-/* What a step's prompt rows are, by what is learnt of them. */
+/* A step's prompt rows, as the quantities by which costs are learned. */
 struct rows {
     double x[PACE_COSTS];
 };
@@ -168,7 +172,7 @@ static double foretell(const struct pace_line *l, const struct rows *r)
     return us;
 }
 
-/* out = m x; returns x m x, the variance of what is foretold. */
+/* out = m x; returns x m x, the variance of the prediction. */
 static double spread_along(double out[PACE_COSTS], const double m[PACE_COSTS][PACE_COSTS],
                            const struct rows *r)
 {
@@ -187,24 +191,26 @@ static void add_unknown(struct pace_line *l, double var)
         for (int j = 0; j < PACE_COSTS; j++) l->var[i][j] += var * unknown[i][j];
 }
 
-/* The rows have taken so long: a step of a Kalman filter. */
+/* Learns from the time that the rows took: one step of a Kalman filter. */
 static void learn(struct pace_line *l, const struct rows *r, double us)
 {
     assert(us > 0 && r->x[1] > 0);
     double along[PACE_COSTS];
     const double error = us - foretell(l, r),
-                 var = us * us / spread_along(along, unknown, r); /* of a cost, if us says all */
+                 var = us * us /
+                       spread_along(along, unknown,
+                                    r); /* the variance of a cost, if `us` is all that is known */
     if (!l->is_known) add_unknown(l, var);
     l->is_known = true;
     const double all = spread_along(along, l->var, r) + NOISE * NOISE * us * us;
     double rest = 0;
     for (int i = 0; i < PACE_COSTS; i++) {
         const double cost = l->us[i] + along[i] / all * error;
-        l->us[i] = cost > 0 ? cost : 0; /* nothing takes less than no time */
+        l->us[i] = cost > 0 ? cost : 0; /* costs are not negative */
         for (int j = 0; j < PACE_COSTS; j++) l->var[i][j] -= along[i] * along[j] / all;
         rest += l->var[i][i];
     }
-    /* No more unknown than at first. */
+    /* The uncertainty never exceeds the initial one. */
     if (rest < PACE_COSTS * var) add_unknown(l, DRIFT * DRIFT * var);
 }
 
@@ -230,7 +236,7 @@ static void note_prompt(sac_engine *e, double us)
     double n_tok = 0;
     for (uint32_t i = b->n_decode; i < b->n_run; i++)
         n_tok += (double)b->run[i].n_row * b->run[i].pos0;
-    if (us < p->decode_us) p->decode_us = us; /* all of it took no longer */
+    if (us < p->decode_us) p->decode_us = us; /* decode rows took no longer than the whole step */
     const struct rows rows = rows_of(n, n_tok);
     const double foretold_us = p->decode_us + foretell(line, &rows);
     const bool is_small = 2 * foretold_us * factor_of(p) < target_us(e) && us < target_us(e);
@@ -241,8 +247,8 @@ static void note_prompt(sac_engine *e, double us)
     p->work = DEPTH * n + n_tok;
 }
 
-/* What a token came earlier than the target is time to catch up; more than prompt rows wait for in
- * one go is forgotten. */
+/* A token that comes earlier than the target leaves time to catch up; a debt larger than what
+ * prompt rows wait for at once is forgotten. */
 static void note_debt(struct pace *p, bool has_prompt, double gap_us, double target_us)
 {
     const double most = WAIT_MOST * target_us, debt = p->debt_us + gap_us - target_us;
@@ -257,7 +263,7 @@ void pace_note(sac_engine *e, uint64_t start_us, uint64_t end_us)
     const bool has_prompt = b->n_row > b->n_decode;
     assert(end_us >= start_us && (end_us >= p->token_us || !goes_on(e)));
     const double us = (double)(end_us - start_us);
-    if (b->n_decode == 0) return; /* nobody waits for tokens, and steps are of other sizes */
+    if (b->n_decode == 0) return; /* no client waits for tokens, and steps have other sizes */
     note_debt(p, has_prompt, goes_on(e) ? (double)(end_us - p->token_us) : us, target_us(e));
     if (has_prompt)
         note_prompt(e, us);

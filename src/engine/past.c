@@ -62,7 +62,7 @@ void past_fork(sac_engine *e, uint32_t dst, uint32_t src)
         backend_copy(&e->backend, past_ring(e, dst, 0), past_ring(e, src, 0), bytes);
 }
 
-/* Rows behind the cut have overwritten the oldest ones. */
+/* Rows after the cut have overwritten the oldest ones. */
 void past_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
     const uint32_t begin = past_begin(e, seq_i, e->seqs[seq_i].n_done);
@@ -107,7 +107,8 @@ static void keep_lane(const struct op_past *op)
                op->q + i * op->q_stride, op->width * sizeof *op->past);
 }
 
-/* One launch for the layer. Lanes that have chosen are done with their list of descriptors. */
+/* One launch per layer. The lanes' selections are over, so their list of descriptors can be reused.
+ */
 static void keep_away(sac_engine *e, const struct reading *r)
 {
     struct op_past *list = (struct op_past *)(void *)e->decode.list;

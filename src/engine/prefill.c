@@ -22,7 +22,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define TILE_TOK 64u /* where a method does not say */
+#define TILE_TOK 64u /* if a method does not set it */
 
 /* ---- Memory ---- */
 
@@ -34,7 +34,8 @@ uint32_t prefill_init(sac_engine *e)
     return n + e->params.n_seq_max - 1;
 }
 
-/* Sizes and tables of the methods; returns the most lists that the runs of a batch can have. */
+/* Sizes and tables of the methods; returns the largest number of lists that the runs of a batch can
+ * have. */
 static size_t plan_methods(sac_engine *e, struct arena *a)
 {
     struct prefill *f = &e->prefill;
@@ -56,7 +57,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         assert(m->tile_tok % PAGE_TOK == 0);
         const bool has_table = hooks->table && (specs->spec[i].file[0] || e->params.learn);
         m->table = has_table ? arena_take(a, 1, hooks->table->bytes(&e->shape)) : NULL;
-        /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
+        /* A run of r rows spans at most r / tile_tok + 2 tiles. */
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
         if (prefill_may_be_away(e, hooks)) {
@@ -89,7 +90,8 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->lane = arena_take(a, g->n_kv_head, sizeof *f->lane);
     f->lane_room = arena_take(a, g->n_kv_head, f->lane_bytes);
     f->lists = arena_take(a, n_seq, sizeof *f->lists);
-    /* A quarter of the context in single tokens costs more than to read all of it in pages. */
+    /* Reading a quarter of the context as single tokens costs more than reading all of it in pages.
+     */
     f->tok_max = e->params.n_ctx / 4 + 1024;
     f->range_max = e->pool.max_page / 4 + 16;
     f->range = arena_take(a, list_max * f->range_max, sizeof *f->range);
@@ -166,7 +168,7 @@ struct plan_call {
     sac_engine *e;
     const struct reading *r;
     uint32_t run_i;
-    uint32_t n_cut; /* tiles of a lane that are planned apart; 1: all together */
+    uint32_t n_cut; /* tiles of a lane that are planned separately; 1: all together */
 };
 
 static const struct method_prefill *run_hooks(const struct plan_call *c)
@@ -204,7 +206,7 @@ static struct plan make_plan(const struct plan_call *c, uint32_t kv_head)
     return p;
 }
 
-/* The same of one tile, as if the chunk were no longer; masks keep the length of the chunk's. */
+/* The plan of one tile, as if the chunk ended with it; masks keep the length of the chunk's. */
 static struct plan cut_plan(const struct plan *all, uint32_t tile)
 {
     struct plan p = *all;
@@ -229,7 +231,7 @@ static void cut_lane(const struct plan_call *c, struct method_lane *lane, const 
     lane->own = attn_own_page(&c->r->run[c->run_i], &c->e->pool.geom, p->end - 1, lane->kv_head);
 }
 
-/* Engines that learn read densely: the heads of later layers see what they would without. */
+/* While learning, engines read densely, so that the heads of later layers see exact inputs. */
 static void learn_lane(const struct method_lane *lane, const struct method_prefill *hooks,
                        void *table, struct plan *p)
 {
@@ -245,10 +247,10 @@ static void open_plan(const struct plan_call *c, const struct method_lane *lane,
     if (run_hooks(c)->needs_past_zero && p->pos > 0)
         plan_dense(p, PLAN_PAST);
     else if (c->e->backend.is_host && !method_queries_finite(lane))
-        plan_dense(p, PLAN_NAN); /* a device's queries are not looked at: such rows become NaN */
+        plan_dense(p, PLAN_NAN); /* on a device queries are not checked: such rows become NaN */
 }
 
-/* Tiles that end before the sparse methods begin read everything. */
+/* Tiles that end before the shortest sparse context read everything. */
 static void close_plan(struct plan *p, uint32_t min_ctx)
 {
     for (uint32_t i = 0; i < p->n_tile; i++)
@@ -281,8 +283,7 @@ static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
     close_plan(p, lane.sparse_min_ctx);
 }
 
-/* A lane that is dense for one of its tiles is dense for all, and then there is nothing to
- * estimate. */
+/* A lane that is dense in one of its tiles is dense in all; then there is nothing to estimate. */
 static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
 {
     const struct plan *part = &c->e->prefill.part[kv_head * c->n_cut];
@@ -299,7 +300,7 @@ static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
     return p;
 }
 
-/* Into how many parts a lane's plan is cut. */
+/* The number of parts of a lane that are planned separately. */
 static uint32_t count_cuts(const struct plan_call *c)
 {
     const sac_engine *e = c->e;
@@ -322,7 +323,7 @@ static void plan_apart(struct plan_call *c)
     for (uint32_t h = 0; h < n_head; h++) f->plan[h] = join_parts(c, h);
 }
 
-/* A lane and its plan, but for what open_list does. */
+/* Sets up a lane and its plan, except for what open_list does. */
 static void open_lane(const struct plan_call *c, uint32_t kv_head)
 {
     struct prefill *f = &c->e->prefill;
@@ -338,8 +339,8 @@ static void open_lane(const struct plan_call *c, uint32_t kv_head)
         plan_dense(p, PLAN_PAST);
 }
 
-/* Empties a list of a lane, and looks at as large a part of the lane's queries: all of them are
- * much for one worker. */
+/* Empties a list of a lane, and checks the corresponding part of the lane's queries: all of them
+ * would take one worker long. */
 static void open_list(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
@@ -353,7 +354,7 @@ static void open_list(void *arg, uint32_t item_i, uint32_t worker_i)
     part.q += row0 * part.q_stride;
     part.n_row = (uint32_t)((uint64_t)part.n_row * (i + 1) / n_list) - row0;
     if (!c->e->backend.is_host || method_queries_finite(&part)) return;
-    enum plan_reason sparse = PLAN_SPARSE; /* a lane that is dense has its reason already */
+    enum plan_reason sparse = PLAN_SPARSE; /* a dense lane already has its reason */
     __atomic_compare_exchange_n(&p->dense, &sparse, PLAN_NAN, false, __ATOMIC_RELAXED,
                                 __ATOMIC_RELAXED);
 }
@@ -376,7 +377,7 @@ static void plan_together(struct plan_call *c)
     for (uint32_t h = 0; h < n_head; h++) close_plan(&f->plan[h], f->lane[h].sparse_min_ctx);
 }
 
-/* Cells are those of all query heads of the layer, whatever shares a list. */
+/* Cells are counted for all query heads of the layer, whichever heads share a list. */
 void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s, uint32_t n_part)
 {
     assert(n_part > 0 && e->shape.group % n_part == 0 && s->n_cell_read <= s->n_cell);
@@ -407,14 +408,15 @@ static void count_dense(const sac_engine *e, struct batch_run *run)
     run->reads.n_cell_read += cells * e->model->config.n_head;
 }
 
-/* Behind pages of other texts, or where some have been dropped, prompt rows read all there is. */
+/* After pages of other texts, or if pages have been dropped, prompt rows read everything that is
+ * left. */
 static bool is_planned(const sac_engine *e, const struct batch_run *run)
 {
     return seq_method(e, run->seq_i)->prefill && !e->seqs[run->seq_i].has_gaps &&
            e->segments.n[run->seq_i] == 0 && run->pos0 + run->n_row > dial_min_ctx(e, run->seq_i);
 }
 
-/* `used` counts the lists and `n` the runs before this one that have any. */
+/* `used` is the number of lists, `n` the number of planned runs before this one. */
 static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used, uint32_t n)
 {
     sac_engine *e = c->e;

@@ -21,7 +21,7 @@ bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks
            (hooks->sample || hooks->blocks || hooks->trace || hooks->antidiag);
 }
 
-/* Whether it works in a room of its own; else in those that lists of marks have. */
+/* Whether a method has scratch of its own; otherwise it uses that of lists of marks. */
 static bool has_own_room(const struct method_prefill *hooks)
 {
     return hooks->trace || hooks->antidiag;
@@ -118,7 +118,7 @@ void prefill_device_begin(sac_engine *e)
     if (w->list_max) s->first[0] = 0;
 }
 
-/* A run whose lists are asked for. */
+/* A run for which lists are requested. */
 struct away_run {
     struct method_lane lane; /* of the first KV head */
     struct plan plan;
@@ -147,7 +147,7 @@ static struct op_prompt_rows rows_of(const sac_engine *e, const struct attn_run 
                                    .dense_to = l->sparse_min_ctx};
 }
 
-/* Lists from `first` on of a layer's; the call gets its number here. */
+/* The lists of a layer from `first` on, with a number for this call. */
 static struct op_prompt_lists lists_of(sac_engine *e, uint32_t layer, size_t first, bool has_logw)
 {
     struct prefill_away *w = &e->prefill.away;
@@ -177,7 +177,7 @@ static void sample(sac_engine *e, const struct method_prefill *hooks, const stru
     e->ops.lanes.sample(e->workers, &op);
 }
 
-/* The call of the layer before, of the same rows: layers of a step rise. */
+/* The call for the same rows in the previous layer: layers of a step are ascending. */
 static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t call)
 {
     const uint32_t before = layer > b->layer ? b->call : 0;
@@ -185,8 +185,8 @@ static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t c
     return before;
 }
 
-/* In rooms of a sample, which are larger: a list has weights of 32 tokens for each page, 256
- * queries, and starts of twice as many. */
+/* These methods use the scratch of a sample, which is larger: per list 32 token weights for each
+ * page, 256 queries, and twice as many starts. */
 static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
                           const struct away_run *r)
 {
@@ -304,7 +304,7 @@ bool prefill_device_has_room(const sac_engine *e)
     return e->prefill.away.n_step < PREFILL_STEPS;
 }
 
-/* One run's lists of a layer. */
+/* Counts one run's lists of a layer. */
 static void count_run(const sac_engine *e, const struct prefill_step *s, sac_reads *t,
                       uint32_t layer, uint32_t plan_i)
 {

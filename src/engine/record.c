@@ -24,32 +24,33 @@
 
 struct record_job {
     const struct attn_run *run;
-    uint32_t row, n_row, pos, kv_head; /* row: of the batch; pos: of the first */
+    uint32_t row, n_row, pos, kv_head; /* row: index in the batch; pos: position of the first row */
     uint32_t n_page, n_page_read, n_tok_seen, n_tok_read;
     uint64_t k_bytes, v_bytes;
-    struct reading_lane lane; /* what is proved; zero: nothing */
+    struct reading_lane lane; /* with the proved mass; zero: nothing was proved */
     float mass, out_err, out_left, out_bound;
     uint32_t *mask;      /* [max_page] tokens of each page that are read, token 0 in bit 0 */
-    uint32_t *head_mask; /* [group, max_page] the same for each query head, if they differ */
-    float *logw;         /* [group or 1, max_page, PAGE_TOK] of tokens in a mask, if weighed */
+    uint32_t *head_mask; /* [group, max_page] the same per query head, if the heads differ */
+    float *logw; /* [group or 1, max_page, PAGE_TOK] log weights of the tokens in a mask, if they
+                    have any */
     bool by_head, weighed;
     uint32_t *page;   /* [max_page] */
     float *page_mass; /* [max_page] */
-    float *tok_mass;  /* [max_page * PAGE_TOK], of a single row */
+    float *tok_mass;  /* [max_page * PAGE_TOK], for a single row */
 };
 _Static_assert(PAGE_TOK == 32, "a mask has one bit for each token of a page");
 #define MASK_ALL UINT32_MAX
 
-/* One worker's memory. A query is one row and one query head of the group: PAGE_TOK * group of them
- * at most. */
+/* One worker's memory. A query is one row and one query head of the group; there are at most
+ * PAGE_TOK * group of them. */
 struct record_work {
     float *k, *k_turned; /* [PAGE_TOK, head_dim], [head_dim, PAGE_TOK] */
     float *v;            /* [PAGE_TOK, head_dim] */
     double *most, *sum;  /* [query] the online softmax */
     double *read;        /* [query] the part of the sum that was read */
-    double *stand;       /* [query] the same by the weights that tokens were read with */
+    double *stand;       /* [query] the same with the weights of the tokens that were read */
     double *acc;         /* [query, head_dim] */
-    double *acc_read;    /* the same, of the tokens that were read, by their weights */
+    double *acc_read;    /* the same for the tokens that were read, with their weights */
     double *page_log;    /* [query, max_page] log of a page's sum of exp(score) */
     float *tok_score;    /* [group, max_page * PAGE_TOK] of a single row */
 };
@@ -63,7 +64,7 @@ void record_plan(sac_engine *e, struct arena *a)
 {
     struct record *r = &e->record;
     const size_t d = e->model->config.head_dim, max_page = e->pool.max_page;
-    /* Only a decode row at a time has a watcher. */
+    /* A watcher observes only one decode row at a time. */
     const size_t n_row = e->params.record ? PAGE_TOK : 1, n_query = n_row * group_of(e);
     const size_t n_worker = e->params.n_threads;
     if (!e->params.record && !e->params.watch) return;
@@ -106,13 +107,13 @@ void record_plan(sac_engine *e, struct arena *a)
 
 /* ---- What was read ---- */
 
-/* First position that any of the rows sees. */
+/* The first position that any of the rows sees. */
 static uint32_t first_seen(uint32_t pos, uint32_t window)
 {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-/* Single tokens of a list; their weights, if any, go to logw. */
+/* The single tokens of a list; their log weights, if any, are written to logw. */
 struct tokens {
     const uint32_t *tok, *ptr;
     const float *tok_logw;
@@ -126,7 +127,7 @@ static void mark_tokens(uint32_t *mask, float *logw, struct tokens t)
     }
 }
 
-/* List `list` of a plan, of pages before `own`. */
+/* Marks the tokens of list `list` of a plan in pages before `own`. */
 static void mark_list(uint32_t *mask, float *logw, const struct attn_plan *plan, uint32_t list,
                       uint32_t own)
 {
@@ -159,7 +160,8 @@ static void mark_plan(const sac_engine *e, struct record_job *j, uint32_t own)
     }
 }
 
-/* Sets the masks of the pages before the own one, `own`, as the attention op reads them. */
+/* Sets the masks of the pages before the rows' own page, `own`, as the attention operation reads
+ * them. */
 static void mark(const sac_engine *e, struct record_job *j, uint32_t own, uint32_t first)
 {
     const struct attn_run *run = j->run;
@@ -209,7 +211,7 @@ static void list_pages(const sac_engine *e, struct record_job *j, uint32_t windo
     assert(n_own_tok <= PAGE_TOK);
 }
 
-/* Bytes of all jobs of the batch, to share the layer's time by. `j` is work space. */
+/* Bytes of all jobs of the batch, by which the layer's time is divided. `j` is scratch. */
 static uint64_t count_bytes(const sac_engine *e, struct record_job *j, const struct reading *r)
 {
     uint64_t bytes = 0;
@@ -271,8 +273,8 @@ static void score_page(double score[PAGE_TOK], const float *q, const float *k_tu
 /* Tokens of a page that a query sees. */
 struct seen {
     uint32_t lo, hi;
-    uint32_t mask;     /* of those, the tokens that the method read */
-    const float *logw; /* [PAGE_TOK] as what they were read, or NULL */
+    uint32_t mask;     /* among those, the tokens that the method read */
+    const float *logw; /* [PAGE_TOK] the weights with which they were read, or NULL */
 };
 
 static void add_scaled(float *sum, float by, const float *x, uint32_t n)
@@ -280,7 +282,8 @@ static void add_scaled(float *sum, float by, const float *x, uint32_t n)
     for (uint32_t i = 0; i < n; i++) sum[i] += by * x[i];
 }
 
-/* Takes the loaded page into query i; `score` are the bare products. Returns the page's log. */
+/* Adds the loaded page to query i; `score` holds the unscaled products. Returns the page's log sum.
+ */
 static double take_page(const struct config *c, const struct record_work *w, uint32_t i,
                         double score[PAGE_TOK], struct seen seen)
 {
@@ -320,7 +323,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
     return most + log(sum);
 }
 
-/* A page's scores of one query; tokens that it does not see have no mass. */
+/* Stores a page's scores for one query; tokens that it does not see have no mass. */
 static void keep_scores(struct record_work *w, size_t page_i, const double score[PAGE_TOK],
                         struct seen seen)
 {
@@ -329,7 +332,7 @@ static void keep_scores(struct record_work *w, size_t page_i, const double score
         to[t] = t >= seen.lo && t < seen.hi ? (float)score[t] : -INFINITY;
 }
 
-/* A query as it meets the keys of a page. */
+/* The query, rotated to meet the keys of a page. */
 static const float *meet_page(const struct shadow *s, const struct record_job *j, uint32_t page,
                               float *turned, const float *q)
 {
@@ -368,7 +371,7 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
             double score[PAGE_TOK], *page_log = &w->page_log[(size_t)i * max_page + page];
             *page_log = -INFINITY;
             if (seen.lo >= seen.hi)
-                continue; /* behind this row's window, but not behind that of the first */
+                continue; /* outside this row's window, but inside that of the first row */
             score_page(score, q, w->k_turned, d);
             *page_log = take_page(c, w, i, score, of_head);
             if (j->n_row == 1) keep_scores(w, (size_t)g * max_page + page, score, seen);
@@ -376,7 +379,7 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
     }
 }
 
-/* What leaving tokens out has done to the output, exactly, and what was proved of that. */
+/* The effect of omitting tokens on the output, computed exactly, and the proved bound of it. */
 static void compare_left(struct record_job *j, const struct record_work *w, uint32_t n_query,
                          uint32_t d)
 {
@@ -410,7 +413,7 @@ static void share_tokens(const sac_engine *e, struct record_job *j, const struct
     }
 }
 
-/* Masses, and the output against the reference. */
+/* The masses, and the distance of the output from the reference. */
 static void compare(const sac_engine *e, struct record_job *j, const struct record_work *w,
                     uint32_t first)
 {
@@ -461,7 +464,8 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
 
 /* ---- Records ---- */
 
-/* Who wants records of run `i` alone; NULL: nobody. What was dropped cannot be read again. */
+/* The sequence of run `i` if it has a reader of its own; NULL: it has none. A sequence with dropped
+ * pages has no records, because these cannot be read again. */
 static const struct seq *watched(const sac_engine *e, const struct reading *r, uint32_t i)
 {
     const struct seq *s = &e->seqs[e->batch.seq_i[r->run[i].row0]];
@@ -484,7 +488,7 @@ static void hand_out(const sac_engine *e, const sac_read_record *record)
     if (record->kind == SAC_ROW_DECODE && s->on_read) s->on_read(s->read_user, record);
 }
 
-/* Runs the jobs that are set up and hands out their records. */
+/* Runs the jobs that are set up and delivers their records. */
 static void flush(struct shadow *s, uint32_t n_job)
 {
     sac_engine *e = s->e;

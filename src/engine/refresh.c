@@ -32,7 +32,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What a sweep over a layer's rows does. */
+/* The work of a sweep over a layer's rows. */
 enum sweep { SWEEP_WRITE = 1, SWEEP_ATTEND = 2 };
 
 struct refresh {
@@ -40,20 +40,20 @@ struct refresh {
     const struct refresh_job *job;
     uint32_t n_tok, n_slot;
     uint32_t layer;
-    uint16_t *depth; /* [n_tok] layers that the token is computed in */
-    uint32_t *slot;  /* [n_tok] of its hidden state */
+    uint16_t *depth; /* [n_tok] number of layers in which the token is recomputed */
+    uint32_t *slot;  /* [n_tok] slot of its hidden state */
     uint32_t *row;   /* [n_tok] tokens of a sweep, ascending */
     float *x;        /* [n_slot, n_embd] memory of the backend */
     float *change_k, *change_v;
-    float *old, *line; /* of each worker: a page's keys and values, those of a token */
-    /* Of one chunk: runs, pages in 16-bit form and where they lie. */
+    float *old, *line; /* per worker: a page's keys and values, and those of one token */
+    /* Of one chunk: its runs, its pages in 16-bit form, and their places. */
     struct attn_run *run;   /* [n_row_max] */
-    struct attn_run *write; /* those of them that the layer's mask names */
+    struct attn_run *write; /* the runs that the layer's mask names */
     uint32_t n_run, n_write;
     uint32_t *page; /* [n_page] */
     uint32_t n_page;
     uint8_t *own;      /* [n_row_max][n_kv_head][tail_bytes] memory of the backend */
-    uint8_t *own_seen; /* where the program reads them: the same, unless a device computes */
+    uint8_t *own_seen; /* the same memory as the host sees it: a copy if a device computes */
     const uint8_t **seal_from; /* [n_row_max * n_kv_head] */
     uint8_t **seal_to;         /* the same */
     page_id *seal_id;          /* the same */
@@ -74,7 +74,7 @@ static bool has_bit(const struct refresh *r, uint32_t layer, uint32_t tok)
 
 /* ---- Memory ---- */
 
-/* Pieces of one block, measured first. */
+/* Pieces of one block, which is measured first. */
 static void plan_refresh(struct refresh *r, struct arena *a)
 {
     const sac_engine *e = r->e;
@@ -124,7 +124,7 @@ static bool is_local(const struct refresh *r)
     return config_layer_is_local(&r->e->model->config, r->layer);
 }
 
-/* The document that holds a page, counted from 1; 0: the head. */
+/* The document that contains a page, counted from 1; 0: the head. */
 static uint32_t doc_of(const struct refresh *r, uint32_t page)
 {
     const struct context_view *v = r->job->view;
@@ -133,7 +133,8 @@ static uint32_t doc_of(const struct refresh *r, uint32_t page)
     return i;
 }
 
-/* Rows [n] become the batch; neighbours in a page, that are written or not alike, become a run. */
+/* Makes rows [n] the batch. Neighbours in one page that are all written, or all not, become a run.
+ */
 static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
 {
     sac_engine *e = r->e;
@@ -177,8 +178,8 @@ static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
     }
 }
 
-/* Between rows [n] of the residual stream and their slots; rows whose slots lie behind each other
- * go together. */
+/* Copies rows [n] of the residual stream from their slots (`load`) or to them; rows with contiguous
+ * slots are copied together. */
 static void move_hidden(struct refresh *r, const uint32_t *row, uint32_t n, bool load)
 {
     const size_t width = r->e->model->config.n_embd;
@@ -199,7 +200,7 @@ static void load_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
         move_hidden(r, row, n, true);
 }
 
-/* The chunk's page as it is, in 16-bit form. */
+/* Copies a page of the chunk, as it is now, into 16-bit form. */
 static void open_page(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     struct refresh *r = arg;
@@ -241,7 +242,7 @@ static sac_status open_pages(struct refresh *r, sac_error *err)
     return r->lost == SAC_OK ? SAC_OK : tier_explain(r->e->pool.tier, (sac_status)r->lost, err);
 }
 
-/* A run's open page as the program sees it. */
+/* A run's open page, in memory that the host can read. */
 static const uint8_t *seen_page(const struct refresh *r, const struct attn_run *run, uint32_t h)
 {
     return r->own_seen + (run->own0 - r->own) + h * r->e->pool.geom.tail_bytes;
@@ -254,7 +255,7 @@ static float distance(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
-/* How far the rows of a run have moved. */
+/* Measures how much the rows of a run have changed. */
 static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
 {
     const struct refresh *r = arg;
@@ -280,7 +281,8 @@ static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
     }
 }
 
-/* x [n_head] of d each becomes theta x + (1 - theta) old, theta their cosine, 0 at least. */
+/* x [n_head] of d channels each becomes theta x + (1 - theta) old, with theta their cosine, at
+ * least 0. */
 static void mix(float *x, const float *old, size_t n)
 {
     double xy = 0, xx = 0, yy = 0;
@@ -294,7 +296,7 @@ static void mix(float *x, const float *old, size_t n)
     for (size_t i = 0; i < n; i++) x[i] = theta * x[i] + (1 - theta) * old[i];
 }
 
-/* Keys and values of a run's rows mixed with those of the document. */
+/* Mixes the new keys and values of a run's rows with those of the document. */
 static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
 {
     const struct refresh *r = arg;
@@ -324,7 +326,7 @@ static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
     }
 }
 
-/* What composers want to see of the new keys and values, and to mix with them. */
+/* Shows the new keys and values to the composer, and mixes the old ones in if it wants that. */
 static sac_status look(struct refresh *r, unsigned what, sac_error *err)
 {
     sac_engine *e = r->e;
@@ -356,7 +358,7 @@ static void write_runs(const struct refresh *r, struct workers *workers, const s
                                                    .kv_stride = config_qkv_width(c)});
 }
 
-/* Runs are short, so a thread does one alone. */
+/* Runs are short, so one thread writes a whole run. */
 static void write_run(void *arg, uint32_t run_i, uint32_t worker_i)
 {
     const struct refresh *r = arg;
@@ -364,7 +366,7 @@ static void write_run(void *arg, uint32_t run_i, uint32_t worker_i)
     write_runs(r, NULL, &r->write[run_i], 1);
 }
 
-/* Puts the new keys and values of runs that the layer's mask names into the chunk's pages: what
+/* Writes the new keys and values of runs that the layer's mask names into the chunk's pages. What
  * rows see of their own page is not rounded, as in a prompt. */
 static void write_chunk(struct refresh *r)
 {
@@ -377,7 +379,7 @@ static void write_chunk(struct refresh *r)
         write_runs(r, r->e->workers, r->write, r->n_write);
 }
 
-/* As many pages as a step would seal. */
+/* Seals as many pages as a step could. */
 static sac_status seal_part(struct refresh *r, uint32_t first, uint32_t n, sac_error *err)
 {
     sac_engine *e = r->e;
@@ -394,8 +396,7 @@ static sac_status seal_part(struct refresh *r, uint32_t first, uint32_t n, sac_e
     return SAC_OK;
 }
 
-/* Pages into which something was written take, as the sequence's own, the place of what was there.
- */
+/* Pages that were written become the sequence's own and replace the previous ones. */
 static sac_status seal_pages(struct refresh *r, sac_error *err)
 {
     sac_engine *e = r->e;
@@ -448,7 +449,7 @@ static sac_status attend(const struct refresh *r, sac_error *err)
     return SAC_OK;
 }
 
-/* The rows to the place where their hidden states are kept. */
+/* Returns to the place where the rows' hidden states are kept. */
 static sac_status come_back(sac_engine *e, sac_error *err)
 {
     if (e->at == 0) return SAC_OK;
@@ -478,7 +479,7 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
 
 /* ---- Layers ---- */
 
-/* Tokens that are computed in at least `least` and at most `most` layers, in chunks of whole
+/* Computes the tokens whose depth is at least `least` and at most `most` layers, in chunks of whole
  * pages. */
 static sac_status sweep(struct refresh *r, uint32_t least, uint32_t most, unsigned what,
                         sac_error *err)
@@ -554,7 +555,7 @@ static sac_status run_layers(struct refresh *r, sac_error *err)
     return SAC_OK;
 }
 
-/* Two blocks, one of them memory of the backend; NULL where it is the host. */
+/* Two blocks, one of them in the backend's memory; NULL if that is the host's. */
 struct rooms {
     uint8_t *host, *device;
     size_t host_bytes, device_bytes;
@@ -588,7 +589,7 @@ sac_status refresh_run(sac_engine *e, const struct refresh_job *job, struct refr
     sac_status status = take_rooms(&rooms, &r, err);
     if (status == SAC_OK) status = run_layers(&r, err);
     *out = r.done;
-    /* A device's memory is given back when nobody is at it any more. */
+    /* A device's memory is freed only when the device no longer uses it. */
     const sac_status done = place_wait(e, status == SAC_OK ? err : NULL);
     mem_unmap(rooms.host, rooms.host_bytes);
     if (rooms.device) backend_give(&e->backend, rooms.device, rooms.device_bytes);

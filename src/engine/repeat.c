@@ -16,8 +16,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Instructions as the paper's code has them, and the tokens before a piece that tell where it
- * begins. */
+/* The instructions of the paper's code, and the tokens before a piece that say where it begins. */
 static const char *const instruction[2] = {
     "\n\nRepeat the previous context exactly.\n\n",
     "\n\nRepeat the part of the previous context exactly, starting with "};
@@ -97,7 +96,7 @@ bool repeat_is_due(const sac_engine *e, uint32_t seq_i)
                s->n_done);
 }
 
-/* Puts instruction and piece behind the sequence's tokens; what is pending waits behind them.
+/* Inserts instruction and piece after the sequence's computed tokens, before the pending ones.
  * Returns the number of rows. */
 static uint32_t put_rows(sac_engine *e, struct seq *s, bool is_first)
 {
@@ -117,7 +116,7 @@ static uint32_t put_rows(sac_engine *e, struct seq *s, bool is_first)
     return n_row;
 }
 
-/* Takes the rows out again. */
+/* Removes the rows. */
 static sac_status take_rows(sac_engine *e, uint32_t n_row, uint32_t n_pending, sac_error *err)
 {
     struct seq *s = &e->seqs[e->repeat.seq_i];
@@ -141,12 +140,12 @@ static sac_status run_pieces(sac_engine *e, sac_error *err)
 {
     struct repeat *r = &e->repeat;
     const uint32_t n = r->now.n_tok;
-    const struct method_repeat of =
+    const struct method_repeat how =
         hooks_of(e, r->seq_i)->repeat(dial_spec(e, CHOOSER_DECODE, r->seq_i)->param);
-    for (uint32_t begin = of.first; begin < n; begin = r->now.end) {
+    for (uint32_t begin = how.first; begin < n; begin = r->now.end) {
         r->now.begin = begin;
-        r->now.end = n - begin < of.n_chunk ? n : begin + of.n_chunk;
-        TRY(run_rows(e, begin == of.first, err));
+        r->now.end = n - begin < how.n_chunk ? n : begin + how.n_chunk;
+        TRY(run_rows(e, begin == how.first, err));
     }
     return SAC_OK;
 }

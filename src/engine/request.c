@@ -42,38 +42,42 @@ struct request {
     uint64_t id;
     int32_t priority;
     enum request_state state;
-    bool cancelled; /* takes effect at the next border */
+    bool cancelled; /* takes effect between steps */
     bool ignore_eos, keep_stop, owns_seq;
     sac_seq seq;          /* SAC_SEQ_NONE while waiting */
     sac_sampler *sampler; /* owned */
     struct stop stop;
     int32_t *stop_tok; /* owned, [n_stop_tok] */
     size_t n_stop_tok;
-    /* Owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again. */
+    /* Owned, [n_prompt + max_tokens]: the prompt, then the sampled tokens; needed to recompute the
+     * sequence after preemption. */
     int32_t *tok;
-    uint8_t *parked; /* owned, [n_parked] the caller's sequence while it has no pages, or NULL */
+    uint8_t
+        *parked; /* owned, [n_parked] the caller's sequence, saved while it has no pages; or NULL */
     size_t n_parked;
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens, min_tokens;
-    uint32_t n_decode_row;    /* of the prompt, at its end: 1 to n_prompt */
+    uint32_t n_decode_row;    /* rows at the prompt's end that are decode rows: 1 to n_prompt */
     uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
-    sac_sparse sparse;        /* its budget is in `budget` */
+    sac_sparse sparse;        /* its budget text is in `budget` */
     char budget[BUDGET_BYTES];
     sac_guide guide;
-    const uint64_t *mask; /* of the token that is chosen next, if has_mask; NULL: any may come */
+    const uint64_t *mask; /* for the next token, if has_mask; NULL: any token may come */
     bool has_mask;
-    uint64_t *own_mask; /* owned: the guide's without tokens that end; NULL: never needed */
-    bool has_choice;    /* the last step chose a token */
+    uint64_t
+        *own_mask;   /* owned: the guide's mask without the tokens that end; NULL: never needed */
+    bool has_choice; /* the last step sampled a token */
     int32_t choice;
     float choice_logprob;
     sac_prob *probs; /* owned, [n_probs] */
     uint32_t n_probs;
-    uint8_t salt[SHA256_BYTES];                      /* the digest of the tenant's */
-    uint32_t n_reused, n_disk;                       /* of the prompt, when it was first computed */
-    sac_reuse_end reuse_end;                         /* of that */
-    uint32_t n_preempted;                            /* times that its pages went to others */
-    uint64_t held_us;                                /* that they have waited to decode */
-    sac_reads reads;                                 /* of sequences that it has given back */
-    uint64_t submit_us, start_us, first_us, last_us; /* start: of computing; first, last token */
+    uint8_t salt[SHA256_BYTES]; /* digest of the tenant's salt */
+    uint32_t n_reused, n_disk;  /* tokens of the prompt, counted when it was first computed */
+    sac_reuse_end reuse_end;    /* why the reuse ended */
+    uint32_t n_preempted;       /* times that the request was preempted */
+    uint64_t held_us;           /* time that its decode rows have waited */
+    sac_reads reads;            /* reads of sequences that it has given back */
+    uint64_t submit_us, start_us, first_us,
+        last_us; /* submit, start of computing, first token, last token */
     sac_read_fn on_read;
     sac_event_fn on_event;
     void *user;
@@ -88,7 +92,7 @@ struct request_list {
     uint32_t n_vocab;
     size_t piece_max;  /* bytes of the longest token */
     size_t n_mask;     /* words of a mask */
-    uint64_t *no_ends; /* owned, [n_mask]: all but the tokens that end a generation */
+    uint64_t *no_ends; /* owned, [n_mask]: all tokens except those that end a generation */
 };
 
 static uint32_t count_state(const struct request_list *list, enum request_state state)
@@ -167,7 +171,7 @@ sac_request sac_request_default(void)
 
 /* ---- Submitting ---- */
 
-/* What ends the answer. */
+/* Checks what ends the answer. */
 static sac_status check_ends(const struct request_list *list, const sac_request *want,
                              sac_error *err)
 {
@@ -181,7 +185,7 @@ static sac_status check_ends(const struct request_list *list, const sac_request 
     return SAC_OK;
 }
 
-/* Takes the prompt's sizes from the request and refuses what cannot be computed. */
+/* Takes the prompt's sizes from the request and refuses a request that cannot be computed. */
 static sac_status check_request(struct request *r, const struct request_list *list,
                                 const sac_request *want, sac_error *err)
 {
@@ -215,7 +219,7 @@ static sac_status check_request(struct request *r, const struct request_list *li
     if (pending)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens", want->seq, pending);
     const uint64_t n_tok = (uint64_t)r->n_cached + want->n_prompt;
-    const uint64_t n_pool = params.n_kv_tok + PAGE_TOK - 1; /* the last page is not in the pool */
+    const uint64_t n_pool = params.n_kv_tok + PAGE_TOK - 1; /* the last, unfilled page is a tail */
     const uint64_t n_max = params.n_ctx < n_pool ? params.n_ctx : n_pool;
     if (n_tok > n_max)
         return error_set(err, SAC_ERR_CONTEXT,
@@ -227,7 +231,7 @@ static sac_status check_request(struct request *r, const struct request_list *li
                              want->prompt[i], list->n_vocab);
     r->n_prompt = (uint32_t)want->n_prompt;
     r->n_decode_row = want->n_decode_row < r->n_prompt ? want->n_decode_row : r->n_prompt;
-    /* The last token needs no place: it is chosen from the row before it. */
+    /* The last token needs no room in the context: it is sampled from the row before it. */
     r->max_tokens = params.n_ctx - (uint32_t)n_tok + 1;
     if (want->max_tokens && want->max_tokens < r->max_tokens) r->max_tokens = want->max_tokens;
     return check_ends(list, want, err);
@@ -237,15 +241,15 @@ static sac_status create_sampler(struct request *r, const struct request_list *l
                                  const sac_request *want, sac_error *err)
 {
     TRY(sac_sampler_create(&r->sampler, engine_model(list->engine), &want->sampling, err));
-    /* Penalties look back over the whole sequence, whoever computed it. */
+    /* Penalties cover the whole sequence, including tokens from before this request. */
     const int32_t *before = r->n_cached ? sac_seq_tokens(list->engine, r->seq) : NULL;
     for (uint32_t i = 0; i < r->n_cached; i++) sac_sampler_accept(r->sampler, before[i]);
     for (size_t i = 0; i < want->n_prompt; i++) sac_sampler_accept(r->sampler, want->prompt[i]);
     return SAC_OK;
 }
 
-/* How the request's sequence is computed: its methods, and no more logits than the sampler wants.
- */
+/* Sets how the request's sequence is computed: its methods, and only as many logits as the sampler
+ * needs. */
 static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_error *err)
 {
     if (r->decode != SAC_DECODE_KEEP) TRY(sac_seq_use_decode(engine, r->seq, r->decode, err));
@@ -258,8 +262,9 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
     return sac_seq_use_top(engine, r->seq, wants_all ? 0 : sample_n_top(r->sampler), err);
 }
 
-/* Queues what its sequence does not have yet: of the prompt, and behind it of the tokens that were
- * chosen before the request gave way. check_request has seen to it that all of it fits. */
+/* Queues the tokens that the sequence does not have yet: the rest of the prompt, and then the
+ * tokens that were sampled before the request was preempted. check_request has ensured that all of
+ * them fit. */
 static sac_status queue_rest(sac_engine *engine, const struct request *r, sac_error *err)
 {
     const uint32_t n_wide = r->n_prompt - r->n_decode_row, n_all = r->n_prompt + r->n_predicted;
@@ -321,7 +326,8 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     if (r->owns_seq) return SAC_OK;
     r->state = REQUEST_RUNNING;
     r->start_us = r->submit_us;
-    (void)sac_seq_take_reads(list->engine, r->seq); /* what it read before is not this request's */
+    (void)sac_seq_take_reads(list->engine,
+                             r->seq); /* what was read before this request is not counted for it */
     TRY(set_up_seq(list->engine, r, err));
     return queue_rest(list->engine, r, err);
 }
@@ -373,8 +379,8 @@ static double per_second(uint32_t n, double ms)
     return ms > 0 ? 1e3 * n / ms : 0;
 }
 
-/* Rates are honest about what was computed when: the first token belongs to the prompt, so the
- * others share the time behind it. */
+/* The first token belongs to the prompt's time, so the rate of the others is over the time after
+ * it. */
 static sac_timings timings_of(const struct request_list *list, const struct request *r)
 {
     sac_timings t = {.n_cached = r->n_cached + r->n_reused,
@@ -395,7 +401,7 @@ static sac_timings timings_of(const struct request_list *list, const struct requ
     return t;
 }
 
-/* What its sequence has read since the last time is the request's. */
+/* Adds what the sequence has read since the last call to the request's counters. */
 static void take_reads(struct request_list *list, struct request *r)
 {
     const sac_reads reads = sac_seq_take_reads(list->engine, r->seq);
@@ -417,8 +423,8 @@ static void give_back_seq(struct request_list *list, struct request *r)
         r->seq = SAC_SEQ_NONE;
         return;
     }
-    /* The caller's sequence keeps what was computed. A failure can only mean that the caller has
-     * removed it meanwhile, and then there is nothing to drop. */
+    /* The caller's sequence keeps what was computed. Truncation can fail only if the caller has
+     * removed the sequence meanwhile; then there is nothing to drop. */
     const uint32_t n_done = sac_seq_length(list->engine, r->seq, NULL);
     sac_status status = sac_seq_truncate(list->engine, r->seq, n_done, NULL);
     if (status == SAC_OK) status = sac_seq_use_top(list->engine, r->seq, 0, NULL);
@@ -427,7 +433,7 @@ static void give_back_seq(struct request_list *list, struct request *r)
     engine_use_reader(list->engine, r->seq, NULL, NULL);
 }
 
-/* The last event of a request; what was held back is certain now. */
+/* Emits the last event of a request, with the text that the filter held back. */
 static void end_request(struct request_list *list, struct request *r, sac_event done)
 {
     assert(r->state != REQUEST_ENDED && done.finish != SAC_FINISH_NONE);
@@ -457,7 +463,7 @@ static void on_row(void *user, const sac_row *row)
     const struct request_list *list = user;
     for (struct request *r = list->first; r; r = r->next) {
         if (r->state != REQUEST_RUNNING || r->seq != row->seq || r->cancelled) continue;
-        assert(!r->has_choice); /* one row a step wants its logits */
+        assert(!r->has_choice); /* only one row per step needs its logits */
         if (r->guide.logits) r->guide.logits(r->guide.user, row->logits, list->n_vocab);
         r->choice = sample_row(r->sampler, row, r->mask, r->probs, r->n_probs);
         r->choice_logprob = sample_last_logprob(r->sampler);
@@ -472,8 +478,9 @@ static bool is_stop(const struct request *r, int32_t tok)
     return false;
 }
 
-/* Takes the tokens that end out of the guide's mask (NULL: all are in it), the stop tokens while
- * the answer is too short. Where nothing else is left (a form is complete), they stay. */
+/* Removes the tokens that end a generation from the guide's mask (NULL: all tokens are in it), and
+ * the stop tokens while the answer is too short. If nothing else is left because the form is
+ * complete, they stay. */
 static const uint64_t *without_ends(const struct request_list *list, struct request *r,
                                     const uint64_t *mask, bool is_short)
 {
@@ -495,7 +502,7 @@ static const uint64_t *next_mask(const struct request_list *list, struct request
     return mask || r->n_stop_tok ? without_ends(list, r, mask, is_short) : list->no_ends;
 }
 
-/* Masks are known before the step, so that it may leave out logits of tokens that are masked. */
+/* Masks are requested before the step, so that it can skip logits of masked tokens. */
 static void ask_masks(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next) {
@@ -516,7 +523,7 @@ static void report_prompt(struct request_list *list, struct request *r)
     emit(r, &(sac_event){.kind = SAC_EVENT_PROMPT});
 }
 
-/* Queues the chosen token's row. */
+/* Queues the row of the sampled token. */
 static void continue_request(struct request_list *list, struct request *r)
 {
     sac_error err = {0};
@@ -559,10 +566,11 @@ static void take_choice(struct request_list *list, struct request *r)
     const bool is_last = is_end || match || r->n_predicted == r->max_tokens;
     if (is_last && !match) event.text_bytes = stop_flush(&r->stop);
     event.text = r->stop.held;
-    if (r->n_predicted == 1) take_reads(list, r); /* of the prompt: they are told with the token */
+    if (r->n_predicted == 1)
+        take_reads(list, r); /* the prompt's reads are reported with the first token */
     event.timings = timings_of(list, r);
     emit(r, &event);
-    /* What follows the stop string in its token is never shown. */
+    /* Text after the stop string within its token is never emitted. */
     stop_consume(&r->stop, match ? r->stop.n_held : event.text_bytes);
     if (match) r->stop.utf8.n_held = 0;
     if (is_last) {
@@ -573,7 +581,8 @@ static void take_choice(struct request_list *list, struct request *r)
     }
 }
 
-/* A caller's sequence that was put aside comes back first: it keeps what was computed. */
+/* A caller's sequence that was saved is restored before its request ends: it keeps what was
+ * computed. */
 static void end_cancelled(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next)
@@ -581,8 +590,8 @@ static void end_cancelled(struct request_list *list)
             end_request(list, r, (sac_event){.finish = SAC_FINISH_CANCELLED});
 }
 
-/* Will the pool probably hold this request beside the running ones? Starting one too early costs
- * its computation when it must give way again; starting one too late only costs waiting. */
+/* Will the pool probably hold this request beside the running ones? Starting a request too early
+ * wastes its computation if it must be preempted; starting it too late only costs waiting. */
 static bool has_room(const struct request_list *list, const struct request *r)
 {
     uint64_t want = r->n_cached + r->n_prompt + r->n_predicted + PAGE_TOK;
@@ -607,8 +616,8 @@ static sac_status start_request(struct request_list *list, struct request *r, sa
     return queue_rest(list->engine, r, err);
 }
 
-/* The request gives its pages to others and waits for its turn to be computed again, or, in a
- * sequence of the caller, to go on from what was put aside. */
+/* Preempts a request: other requests get its pages. It is recomputed later or, if the sequence is
+ * the caller's, continues from its saved state. */
 static void give_way(struct request_list *list, struct request *r)
 {
     sac_error err = {0};
@@ -628,7 +637,7 @@ static void give_way(struct request_list *list, struct request *r)
     list->n_preempted++;
 }
 
-/* The last running request of lower priority that can give way. */
+/* The last running request of lower priority that can be preempted. */
 static struct request *last_below(const struct request_list *list, int32_t priority)
 {
     struct request *last = NULL;
@@ -637,7 +646,7 @@ static struct request *last_below(const struct request_list *list, int32_t prior
     return last;
 }
 
-/* Its sequence, fresh or as it was when it gave way. */
+/* Gets the request's sequence: a new one, or the saved one restored. */
 static sac_status take_seq(struct request_list *list, struct request *r, sac_error *err)
 {
     if (r->owns_seq) {
@@ -651,7 +660,8 @@ static sac_status take_seq(struct request_list *list, struct request *r, sac_err
     return SAC_OK;
 }
 
-/* A sequence for a waiting request; SAC_ERR_BUSY: it has to wait until another ends. */
+/* Finds a sequence for a waiting request, preempting requests of lower priority; SAC_ERR_BUSY: it
+ * must wait until another one ends. */
 static sac_status find_place(struct request_list *list, struct request *r, sac_error *err)
 {
     while (true) {
@@ -679,8 +689,8 @@ static void admit_waiting(struct request_list *list)
     }
 }
 
-/* The pool has no page for any row: the last request gives its pages to the others. A request that
- * is alone cannot wait for others and ends. */
+/* The pool has no page for any row: the last request is preempted. A request that runs alone has
+ * nothing to wait for and fails. */
 static void make_room(struct request_list *list, const sac_error *why)
 {
     struct request *last = NULL;
@@ -712,7 +722,7 @@ static void end_broken(struct request_list *list, struct request *r)
     const char *broken = engine_why_broken(list->engine, r->seq);
     sac_error why;
     if (!broken) return;
-    error_set(&why, SAC_ERR_IO, "%s", broken); /* the sequence goes with the request */
+    error_set(&why, SAC_ERR_IO, "%s", broken); /* the message would be freed with the sequence */
     fail_request(list, r, SAC_ERR_IO, why.msg);
 }
 
@@ -723,12 +733,12 @@ static bool any_broken(const struct request_list *list)
     return false;
 }
 
-/* A caller may remove a sequence that a request drives, and even get its number for another. */
+/* A caller may remove a sequence that a request drives, and a new sequence may get its number. */
 static void end_removed(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next) {
         if (r->state != REQUEST_RUNNING || admit_has_joined(list->engine, r->seq)) continue;
-        r->seq = SAC_SEQ_NONE; /* another's by now, if it is there */
+        r->seq = SAC_SEQ_NONE; /* the number may belong to another sequence by now */
         fail_request(list, r, SAC_ERR_NOT_FOUND, "its sequence was removed");
     }
 }
@@ -746,7 +756,7 @@ static sac_status run_step(struct request_list *list, sac_error *err)
         make_room(list, &why);
         return SAC_OK;
     }
-    /* Sequences that have lost pages end; all others have got what they wanted. */
+    /* Requests whose sequences have lost pages end; all others have their results. */
     if (status != SAC_OK && !(status == SAC_ERR_IO && any_broken(list)))
         return error_set(err, status, "%s", why.msg);
     for (struct request *r = list->first; r; r = r->next) {
