@@ -107,8 +107,7 @@ static sac_status check_method(const struct compose *c, sac_error *err)
 static sac_status begin_seq(struct compose *c, sac_error *err)
 {
     TRY(sac_seq_create(c->e, &c->seq, err));
-    return sac_seq_use_decode(c->e, c->seq, c->params->decode,
-                              err); /* check_method has ensured that it is possible */
+    return sac_seq_use_decode(c->e, c->seq, c->params->decode, err); /* check_method allows it */
 }
 
 static sac_status check(const struct compose *c, sac_error *err)

@@ -18,13 +18,14 @@
 #include <assert.h>
 #include <string.h>
 
-#define AHEAD_MOST  (DISK_DEPTH * DISK_RUN) /* pages that wait at once, of one call */
+#define AHEAD_MOST  (DISK_DEPTH * DISK_RUN) /* pages queued at once by one call */
 #define GUESS_LEAST 8u
-#define WORTH_N     512u /* pages over which a worth is counted; then the older half counts half */
+#define WORTH_N     512u /* pages after which the counts of a reason are halved */
 
-/* ---- Worth ---- */
+/* ---- Usefulness ---- */
 
-/* Of what somebody has asked for, or will for certain and at once, there is nothing to tell. */
+/* Whether the usefulness of a reason is counted: not for pages that a thread has requested, or will
+ * request for certain and soon. */
 static bool is_told(enum tier_why why)
 {
     return why > TIER_CHOSEN;
@@ -50,7 +51,8 @@ void ahead_tell(struct tier *t, uint32_t f, bool is_used)
     ahead_count(worth, is_used);
 }
 
-/* That share of n of what was brought is asked for; half of it, before much is known. */
+/* The share of n that corresponds to the share of prefetched pages that were requested; half of n
+ * before much is known. */
 static uint32_t share_of(const struct tier *t, enum tier_why why, uint32_t n)
 {
     const struct tier_worth *w = &t->worth[why];
@@ -83,8 +85,7 @@ static bool may_fetch(const struct tier *t, page_id id)
            !t->page[id].is_moving;
 }
 
-/* The pages that come first and for which there is room, n_most of them at most, get frames;
- * returns how many. */
+/* Binds frames to the first pages for which there is room, at most n_most; returns their number. */
 static uint32_t bind_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n,
                            uint32_t n_most)
 {
@@ -109,7 +110,7 @@ void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n
     if (!t || t->no_ahead || n == 0) return;
     pthread_mutex_lock(&t->lock);
     if (inbound_comes_at_once(t)) n = 0;
-    /* Those that are there do not give way to the others. */
+    /* Pages that are already in frames must not be evicted for the others. */
     for (uint32_t i = 0; i < n; i++)
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE) tier_pin(t, t->frame_of[id[i]]);
     bind_ahead(t, why, id, n, AHEAD_MOST);
@@ -132,7 +133,7 @@ void ahead_note_gone(struct tier *t, page_id id)
     t->layer[page->layer].gone = id;
 }
 
-/* Pages that the layer has read in the last step and that have left since. */
+/* Pages that the layer has read in the previous step and that were evicted since. */
 static uint32_t find_last(struct tier *t, const struct tier_follow *f)
 {
     struct tier_layer *layer = &t->layer[f->layer];
@@ -146,7 +147,7 @@ static uint32_t find_last(struct tier *t, const struct tier_follow *f)
     return n;
 }
 
-/* Used in this step and not in the one before. */
+/* Used in this step and not in the previous one. */
 static bool begins(const struct tier *t, page_id id)
 {
     const uint32_t f = id == PAGE_NONE ? PAGE_NONE : t->frame_of[id];
@@ -167,7 +168,7 @@ static void guess_entry(struct guesses *g, size_t lane, uint32_t entry)
     if (begins(g->t, f->here[lane * f->stride + entry])) f->scratch[g->n++] = id;
 }
 
-/* Pages that lie beside those that this layer has begun to read. */
+/* Pages next to those that this layer has begun to read. */
 static uint32_t find_beside(struct tier *t, const struct tier_follow *f)
 {
     struct guesses g = {t, f, 0};
@@ -183,7 +184,7 @@ static uint32_t find_beside(struct tier *t, const struct tier_follow *f)
     return g.n;
 }
 
-/* Of a reason that brings less than half to be used, fewer. */
+/* Prefetches fewer pages for a reason of whose pages less than half are used. */
 static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why, uint32_t n)
 {
     const uint32_t left = t->guess_most - t->n_guess;
@@ -191,13 +192,14 @@ static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why
     t->n_guess += bind_ahead(t, why, f->scratch, n, most < left ? most : left);
 }
 
-/* Another time no more are guessed than were read in that time; or more, where all were. */
+/* The next time at most as many pages are guessed as were read in time; more, if all of them were.
+ */
 void ahead_end_guess(struct tier *t)
 {
     if (t->guessed != t->now) return;
     t->guessed = PAGE_NONE;
     const uint32_t n_late = ahead_cancel(t, TIER_GUESSED);
-    if (n_late == 0 && t->n_guess < t->guess_most) return; /* there was no more to guess */
+    if (n_late == 0 && t->n_guess < t->guess_most) return; /* there was nothing more to guess */
     const uint32_t most = n_late ? t->n_guess - n_late : 2 * t->guess_most;
     t->guess_most = most < GUESS_LEAST ? GUESS_LEAST : most > AHEAD_MOST ? AHEAD_MOST : most;
 }

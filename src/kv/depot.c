@@ -16,8 +16,7 @@ uint32_t depot_least(const struct page_geom *geom, uint32_t n_new_max)
     return n_new_max + 2 * geom->n_kv_head;
 }
 
-/* What a sequence reads of a layer should be able to pass, as long as half of the frames are left.
- */
+/* Transient frames take what a sequence reads of a layer, but at most half of the frames. */
 bool depot_divide(struct depot *d, const struct page_geom *geom, const struct depot_size *size)
 {
     struct depot_map *m = &d->map;

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ALIGN_DEFAULT 4096u /* of direct I/O, where the system does not say */
+#define ALIGN_DEFAULT 4096u /* alignment of direct I/O, if the system does not report it */
 
 struct disk {
     struct disk_params params;
@@ -30,8 +30,8 @@ struct disk {
     void *state; /* the backend's */
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    uint32_t n_under_way; /* transfers, and a call of `woken` */
-    bool wakes;           /* that call has not begun */
+    uint32_t n_under_way; /* transfers in flight, and a call of `woken` */
+    bool wakes;           /* this call has not begun */
     struct disk_io *free;
     struct disk_io io[DISK_DEPTH];
     uint8_t *buffers; /* owned, [DISK_DEPTH][DISK_RUN][slot_bytes] */
@@ -57,7 +57,7 @@ static const struct disk_calls plain_calls = {plain_read, plain_write, plain_rea
 
 /* ---- The file ---- */
 
-/* What direct I/O asks of places and lengths. */
+/* The alignment that direct I/O requires of offsets and lengths. */
 static size_t alignment(int fd)
 {
     struct statx st = {0};
@@ -77,7 +77,7 @@ static sac_status failed(const struct disk *d, const char *what, int error, sac_
     return error_set(err, SAC_ERR_IO, "cannot %s %s: %s", what, d->path, strerror(error));
 }
 
-/* A file of ours alone, without a name. */
+/* Opens a new file and unlinks it. */
 static sac_status open_file(struct disk *d, sac_error *err)
 {
     struct stat st;
@@ -90,7 +90,7 @@ static sac_status open_file(struct disk *d, sac_error *err)
                          "removed at once",
                          d->path);
     if (unlink(d->path) != 0) return failed(d, "remove", errno, err);
-    /* Some file systems have no direct I/O: then the system's cache lies between. */
+    /* Some file systems have no direct I/O: then the system's page cache is used. */
     const int flags = fcntl(d->fd, F_GETFL);
     if (flags >= 0) (void)!fcntl(d->fd, F_SETFL, flags | O_DIRECT);
     return SAC_OK;
@@ -255,7 +255,7 @@ void disk_wake(struct disk *d)
     if (!is_awake) d->backend->wake(d);
 }
 
-/* What disk_destroy waits for has ended. */
+/* One of the things that disk_destroy waits for has ended. */
 static void end_one(struct disk *d)
 {
     pthread_mutex_lock(&d->lock);

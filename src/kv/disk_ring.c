@@ -13,13 +13,13 @@
 struct ring {
     struct disk *disk;
     struct io_uring uring;
-    pthread_mutex_t lock; /* of the side that submits */
-    uint32_t n_entered;   /* atomic: what was written before a transfer entered is seen behind it,
-                             in the language's terms, too, which know nothing of the kernel's */
+    pthread_mutex_t lock; /* of submissions */
+    uint32_t n_entered; /* atomic: makes what was written before a submission visible to the thread
+                           that reaps it; the kernel's own ordering is unknown to the language */
     pthread_t reaper;
 };
 
-/* A transfer that could not be submitted goes the plain way when it comes out here. */
+/* A transfer that could not be submitted is executed by plain calls when it comes out here. */
 static void *reap(void *arg)
 {
     struct ring *r = arg;
@@ -32,7 +32,7 @@ static void *reap(void *arg)
         const int n = cqe->res;
         io_uring_cqe_seen(&r->uring, cqe);
         (void)__atomic_load_n(&r->n_entered, __ATOMIC_ACQUIRE);
-        if (!io) return NULL; /* stop's */
+        if (!io) return NULL; /* the entry of `stop` */
         if ((void *)io == r) {
             disk_call_woken(r->disk);
             continue;
@@ -42,7 +42,8 @@ static void *reap(void *arg)
     }
 }
 
-/* There is always an entry: as many as there are transfers, one for a wake and one for the end. */
+/* There is always a free entry: there are as many as transfers, plus one for a wake and one for the
+ * end. */
 static struct io_uring_sqe *next_entry(struct ring *r, void *data)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
@@ -55,7 +56,7 @@ static struct io_uring_sqe *next_entry(struct ring *r, void *data)
 static void enter(struct ring *r)
 {
     (void)__atomic_add_fetch(&r->n_entered, 1, __ATOMIC_RELEASE);
-    /* What the kernel has no room for now goes with the next call. */
+    /* Entries for which the kernel has no room are submitted by the next call. */
     for (int n = 0; n <= 0;) n = io_uring_submit(&r->uring);
 }
 
@@ -79,7 +80,7 @@ static void add(struct ring *r, struct disk *d, struct disk_io *io)
     io_uring_sqe_set_data(sqe, io);
 }
 
-/* All with one call. */
+/* Submits all entries with one call. */
 static void submit(struct disk *d, struct disk_io *io)
 {
     struct ring *r = *disk_backend_state(d);

@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <pthread.h>
 
-#define N_THREAD DISK_DEPTH /* a disk gives the more reads the more wait for it */
+#define N_THREAD DISK_DEPTH /* disks deliver more reads per second the more of them wait */
 
 struct queue {
     struct disk_io *first, *last;
@@ -22,7 +22,7 @@ struct pool_of_threads {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct queue queue[2]; /* reads, writes */
-    bool wakes;            /* somebody is to call `woken` */
+    bool wakes;            /* `woken` must be called */
     bool ends;
 };
 

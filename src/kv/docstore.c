@@ -95,7 +95,7 @@ void docstore_read_ahead(const struct docstore *s, const uint8_t id[DOCSTORE_ID_
     char path[DOCSTORE_PATH_MAX];
     docstore_path(s, id, path);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return; /* told by who loads it */
+    if (fd < 0) return; /* the load will report the error */
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
     close(fd);
 }
@@ -138,7 +138,7 @@ static int open_index(struct docstore *s, unsigned flags)
         mdb_txn_abort(txn);
         return rc;
     }
-    int n_dead; /* readers that were killed would keep old pages of the index */
+    int n_dead; /* readers that were killed would keep old pages of the index alive */
     (void)mdb_reader_check(s->env, &n_dead);
     return mdb_txn_commit(txn);
 }
@@ -155,7 +155,8 @@ static sac_status open_store(struct docstore *s, sac_error *err)
     mdb_env_close(s->env);
     s->env = NULL;
     s->only_reads = true;
-    /* With readers' locks where there may be any: a writer must not reuse what is being read. */
+    /* Read with readers' locks where possible: a writer must not reuse pages that are being read.
+     */
     rc = open_index(s, MDB_RDONLY);
     if (may_not_write(rc)) {
         mdb_env_close(s->env);
@@ -205,7 +206,7 @@ static sac_status begin(struct docstore *s, bool writes, MDB_txn **out, sac_erro
     return rc ? index_failed(s, rc, err) : SAC_OK;
 }
 
-/* Commits, or, if something went wrong before, aborts. */
+/* Commits, or aborts after an error. */
 static sac_status finish(struct docstore *s, MDB_txn *txn, sac_status status, sac_error *err)
 {
     if (status != SAC_OK) {
@@ -216,7 +217,7 @@ static sac_status finish(struct docstore *s, MDB_txn *txn, sac_status status, sa
     return rc ? index_failed(s, rc, err) : SAC_OK;
 }
 
-/* False: no record of this build's. */
+/* False: not a record of this version. */
 static bool read_entry(struct docstore_record *out, const MDB_val *value)
 {
     struct entry e;

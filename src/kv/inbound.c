@@ -23,23 +23,22 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* What is read over at most between two pages: one page of 4 or 8 KiB. Disks that give 42,000 to
- * 79,000 reads of 4 KiB in a second, and 0.33 to 1 GB of larger ones, move 8 to 24 KB in the time
- * of a read; but a gap as wide as that would only be the read that it saves. */
+/* The largest gap of slots that a read bridges: one page of 4 or 8 KiB. Disks with 42,000 to 79,000
+ * reads of 4 KiB per second and 0.33 to 1 GB/s of larger ones move 8 to 24 KB in the time of a
+ * read, but bridging a gap of that size would gain nothing over a second read. */
 #define OVER_MAX 8192u
 
 #define FRAME_NONE UINT32_MAX
 
-/* Where a page lies in its file. */
+/* The slot of a page in its file. */
 static uint32_t place_of(const struct tier *t, page_id id)
 {
     return t->page[id].source ? t->page[id].place : id;
 }
 
-/* ---- What a read brings ---- */
+/* ---- What a read covers ---- */
 
-/* The page that lies `at` slots from a frame's, and waits in the same line; PAGE_NONE: none does.
- */
+/* The page `at` slots from that of frame f, if it waits in the same queue; otherwise PAGE_NONE. */
 static page_id neighbour(const struct tier *t, uint32_t f, int32_t at)
 {
     const page_id id = t->frame[f].page, other = id + (uint32_t)at;
@@ -53,7 +52,7 @@ static page_id neighbour(const struct tier *t, uint32_t f, int32_t at)
     return is_near && is_free ? other : PAGE_NONE;
 }
 
-/* How many slots beside a frame's a read brings, in the direction `way`, 1 or -1. */
+/* How many slots beside a frame's page a read covers in the direction `way`, 1 or -1. */
 static uint32_t reach(const struct tier *t, uint32_t f, int32_t way, uint32_t n_most)
 {
     const struct source *source = t->page[t->frame[f].page].source;
@@ -104,10 +103,10 @@ static void begin_read(struct tier *t, struct disk_io *io, uint32_t f)
     t->stats.n_read++;
 }
 
-/* ---- Whose turn it is ---- */
+/* ---- The order of reads ---- */
 
-/* The first frame of a line that can be read now; a page whose slot is part of a transfer, which
- * began before the page was what it is, waits for its end. */
+/* The first frame of a queue that can be read now. If a page's slot is still part of a transfer of
+ * the page that previously had this id, the page must wait for its end. */
 static uint32_t first_of(const struct tier *t, enum tier_line_i line)
 {
     uint32_t f = t->line[line].first;
@@ -136,7 +135,7 @@ void inbound_pump(struct tier *t)
         if (!(*end)->is_early && !(*end)->source) ahead_count(&t->at_once, false);
     }
     if (!first) return;
-    /* A file that the system's cache has is copied from by whoever submits. */
+    /* Data in the system's cache is copied by the submitting thread. */
     pthread_mutex_unlock(&t->lock);
     disk_submit(t->disk, first);
     pthread_mutex_lock(&t->lock);
@@ -165,14 +164,14 @@ static bool has_come(const struct tier *t, const struct disk_io *io, uint32_t i)
     return io->result >= (ssize_t)((i + 1) * disk_stride(t->disk, io));
 }
 
-/* A page that comes back begins with its card. */
+/* The page's first bytes are its card, which stays in memory. */
 static void put_card(const struct tier *t, uint32_t f, page_id id)
 {
     memcpy(tier_frame_bytes(t, f), tier_card(t, id), t->card_bytes);
 }
 
-/* Nobody else looks at a frame yet. A page that somebody waits for is held; another may be freed
- * meanwhile, and its card be another page's: that is for the lock. */
+/* No other thread reads the frame yet. A page that a thread waits for is pinned; another may be
+ * freed meanwhile and its card reused, so that case is handled under the lock. */
 static void check(const struct tier *t, struct disk_io *io, bool is_in_place)
 {
     const size_t bytes = t->geom.bytes - t->card_bytes, stride = disk_stride(t->disk, io);
@@ -205,7 +204,7 @@ static void end_bad(struct tier *t, const struct disk_io *io, uint32_t i)
                       has_come(t, io, i) ? "read back unchanged from" : "read back from");
     memset(tier_frame_bytes(t, f), 0, t->geom.bytes);
     tier_set_state(t, f, TIER_LOST);
-    if (t->frame[f].pins == 0) tier_unbind(t, f); /* nobody had asked for it */
+    if (t->frame[f].pins == 0) tier_unbind(t, f); /* no thread has requested it */
 }
 
 void inbound_end(struct tier *t, const struct disk_io *io)
@@ -230,16 +229,17 @@ void inbound_end(struct tier *t, const struct disk_io *io)
     if (io->source) source_drop(io->source);
 }
 
-/* ---- At once ---- */
+/* ---- Cached pages ---- */
 
-#define TRY_LEAST 32u /* reads of which one is tried at least */
+#define TRY_LEAST 32u /* reads after which one is tried at least */
 
 bool inbound_comes_at_once(const struct tier *t)
 {
     return 2 * t->at_once.n_used > t->at_once.n;
 }
 
-/* Whether it is worth a try: most come so, or it is time to see whether that has changed. */
+/* Whether trying is worthwhile: most pages are cached, or it is time to check whether that has
+ * changed. */
 static bool may_try(struct tier *t)
 {
     if (2 * t->at_once.n_used >= t->at_once.n) return true;
@@ -248,7 +248,7 @@ static bool may_try(struct tier *t)
     return true;
 }
 
-/* The first frame that somebody waits for whose page a source has. */
+/* The first frame that a thread waits for and whose page is in a source. */
 static uint32_t first_of_source(const struct tier *t)
 {
     uint32_t f = t->line[TIER_WANTED].first;

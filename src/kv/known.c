@@ -60,7 +60,7 @@ static bool frame_is_right(const struct tier *t, uint32_t f)
     case TIER_DIRTY:
     case TIER_STUCK: return !tier_has_copy(t, frame->page);
     case TIER_LOST: return frame->pins > 0;
-    default: return false; /* nothing is under way */
+    default: return false; /* only while transfers are in flight */
     }
 }
 

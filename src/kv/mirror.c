@@ -24,8 +24,8 @@ static bool holds(const struct pool *p, const struct pool_part *part, const uint
            (at >= tails && at < tails + n_tail * p->geom.tail_bytes);
 }
 
-/* Whose memory it is; NULL: the program's alone, which no device computes on. What lies in no part
- * is what methods keep, who do so where one device is the last part. */
+/* The owner of the memory; NULL: the host's alone, on which no device computes. Memory in no part
+ * is state of methods, which is on a device only if the last part is. */
 static const struct backend *owner(const struct pool *p, const uint8_t *at)
 {
     uint32_t i = 0;
@@ -114,7 +114,7 @@ void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t 
         memcpy(dst, src, bytes);
 }
 
-/* A page that lies where the program, too, can reach it. */
+/* A page in memory that the host can access, too. */
 static bool is_below(const struct pool *p, const uint8_t *at)
 {
     const struct pool_part *part = &p->part[0];
@@ -130,7 +130,7 @@ void mirror_unseal(const struct pool *p, uint8_t *tail, uint8_t *sealed, uint32_
         return;
     }
     uint8_t *from, *to = p->bounce + mem_larger(p->geom.bytes, p->geom.tail_bytes);
-    /* A device that fails here fails in the next step, too. */
+    /* A device that fails here also fails in the next step. */
     if (mirror_fetch(p, &from, sealed, p->geom.bytes, NULL) != SAC_OK) return;
     page_unseal(&p->geom, to, from, n_tok);
     backend_up(device, tail, to, p->geom.tail_bytes);
@@ -165,7 +165,7 @@ void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
 
 /* ---- Many pages ---- */
 
-/* How many from page `first` on lie behind each other. */
+/* The number of contiguous pages from page `first` on. */
 static uint32_t count_adjacent(const struct pool *p, const struct mirror_part *m, uint32_t first)
 {
     const page_id *id = m->id + first;
@@ -177,7 +177,7 @@ static uint32_t count_adjacent(const struct pool *p, const struct mirror_part *m
     return n;
 }
 
-/* Pages behind each other, from room to their frames. */
+/* Copies contiguous pages from the buffer to their frames. */
 static void put_run(const struct pool *p, const struct mirror_part *m, uint32_t first, uint32_t n)
 {
     uint8_t *to = pool_page(p, m->id[first]) + m->at, *from = m->room + first * m->pitch;
@@ -234,6 +234,6 @@ sac_status mirror_get(const struct pool *p, struct mirror_part *m, sac_error *er
 uint8_t *mirror_seen(const struct pool *p, const struct mirror_part *m, uint32_t i)
 {
     if (!m->room) return pool_page(p, m->id[i]) + m->at;
-    /* What was fetched is whole pages. */
+    /* Whole pages were fetched. */
     return m->room + i * m->pitch + (m->pitch == p->geom.bytes ? m->at : 0);
 }

@@ -32,7 +32,7 @@ static uint32_t part_of_page(const struct pool *p, page_id id)
     return i;
 }
 
-/* The number of the part. */
+/* The number of the part that has a layer. */
 static uint32_t part_of_layer(const struct pool *p, uint32_t layer)
 {
     uint32_t i = p->n_part - 1;
@@ -80,7 +80,7 @@ static void plan_part(struct pool *p, struct pool_part *part, struct arena *a)
     if (part->device) mirror_plan(p, part, a);
 }
 
-/* The stacks give rising ids, so pages reserved together lie together. */
+/* The stacks give ascending ids, so pages that are reserved together are adjacent. */
 static void fill_stacks(struct pool *p)
 {
     for (uint32_t i = 0; i < p->n_part; i++) {
@@ -202,7 +202,7 @@ struct page_cards pool_cards(const struct pool *p, uint32_t layer)
     return (struct page_cards){pool_part_of(p, layer)->frames, p->frame_of, p->geom.bytes};
 }
 
-/* Pages that are in their frames. */
+/* Reads pages that are in their frames. */
 static sac_status read_part(const struct pool *p, const page_id *id, uint32_t n, float *k, float *v,
                             sac_error *err)
 {
@@ -233,7 +233,7 @@ sac_status pool_read(const struct pool *p, const page_id *id, uint32_t n, float 
     return SAC_OK;
 }
 
-/* One more table entry names the page. */
+/* Counts one more table entry that names the page. */
 static void ref(struct pool *p, page_id id)
 {
     assert(p->refs[id] > 0);
@@ -255,7 +255,8 @@ static void unref(struct pool *p, page_id id)
     p->frame_of[id] = PAGE_NONE;
 }
 
-/* A free page of a lane and, unless a tier gives it one when it is written, a frame. */
+/* Takes a free page of a lane and a frame; with a tier, the page gets a frame when it is written.
+ */
 static page_id take_page(struct pool *p, size_t lane)
 {
     const uint32_t layer = (uint32_t)(lane / p->geom.n_kv_head);
@@ -289,7 +290,7 @@ void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
     assert((size_t)first + n <= p->max_page);
     page_id *table = pool_table(p, seq_i, 0);
     mirror_note(p, seq_i, first);
-    /* Backwards, so that the stack hands them out again in rising order. */
+    /* In reverse, so that the stack hands them out again in ascending order. */
     for (size_t lane = n_lane(p); lane-- > 0;)
         for (uint32_t i = first + n; i-- > first;) {
             if (table[lane * p->max_page + i] == PAGE_NONE) continue; /* dropped before */
@@ -317,7 +318,8 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
         *id = take_page(p, (size_t)layer * p->geom.n_kv_head);
         return true;
     }
-    tier_drop(p->tier, *id); /* what it held is not what it will hold */
+    tier_drop(p->tier,
+              *id); /* the old content is discarded, because the page will be overwritten */
     tier_born(p->tier, *id, layer);
     return true;
 }
@@ -398,7 +400,7 @@ void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
     }
 }
 
-/* The cut page's first tokens become the tail, lane by lane. */
+/* The first tokens of the cut page become the tail, lane by lane. */
 static sac_status cut_page(struct pool *p, uint32_t seq_i, uint32_t page_i, uint32_t n_tok,
                            sac_error *err)
 {
@@ -420,7 +422,7 @@ sac_status pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_
 {
     assert(n_new <= n_old);
     const uint32_t keep = n_new / PAGE_TOK, had = n_old / PAGE_TOK;
-    if (keep == had) return SAC_OK; /* the cut lies in the tail */
+    if (keep == had) return SAC_OK; /* the cut is within the tail */
     assert(n_new % PAGE_TOK == 0 || pool_has(p, seq_i, keep));
     if (n_new % PAGE_TOK) TRY(cut_page(p, seq_i, keep, n_new % PAGE_TOK, err));
     pool_release(p, seq_i, keep, had - keep);
@@ -485,6 +487,6 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
     if (n_unused != p->n_free || p->n_free != n_free) return false;
     for (uint32_t k = 0; k < p->n_part; k++)
         if (!stack_is_sound(p, &p->part[k]) || (!p->tier && !frames_are_apart(p, &p->part[k])))
-            return false; /* tier_check looks at a tier's frames */
+            return false; /* tier_check checks a tier's frames */
     return true;
 }

@@ -67,7 +67,7 @@ static void unlink_leaf(struct prefix *x, uint32_t i)
     *older_of(x, n->newer) = n->older;
 }
 
-/* Between two leaves, PREFIX_NONE: an end. */
+/* Links a leaf between two others; PREFIX_NONE: an end of the list. */
 static void link_leaf(struct prefix *x, uint32_t i, uint32_t older, uint32_t newer)
 {
     x->node[i].older = older;
@@ -75,7 +75,8 @@ static void link_leaf(struct prefix *x, uint32_t i, uint32_t older, uint32_t new
     *newer_of(x, older) = *older_of(x, newer) = i;
 }
 
-/* To its place by its use: near the oldest, as its last child was one of these. */
+/* Reinserts a node that became a leaf by its last use. Its place is near the oldest, because its
+ * last child was one of these. */
 static void return_leaf(struct prefix *x, uint32_t i)
 {
     uint32_t newer = x->oldest;

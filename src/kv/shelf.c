@@ -32,7 +32,7 @@
 #define VERSION     1u
 #define KEY_HEX     (2 * SHA256_BYTES)
 #define TOUCH_BATCH 64u
-#define SLACK       32u /* room is made for a 32nd of all more than needed: so not for each entry */
+#define SLACK       32u /* 1/32 of the total is freed in addition, so not for each entry */
 
 struct head {
     char magic[8];
@@ -41,7 +41,7 @@ struct head {
     uint32_t type_k, type_v, n_lane, n_page, first_page, reserved;
     uint64_t page_bytes;
     uint8_t key[SHA256_BYTES];
-    uint64_t check; /* of all but itself */
+    uint64_t check; /* of everything except itself */
 };
 
 _Static_assert(sizeof(struct head) == 96, "no padding, which would be written");
@@ -57,10 +57,10 @@ struct job {
 };
 
 struct shelf {
-    struct shelf_params params; /* its dir is not kept */
+    struct shelf_params params; /* its `dir` is not kept */
     struct docstore *store;     /* owned */
     struct docstore_scope scope;
-    char form[96]; /* what records of this form are tagged with */
+    char form[96]; /* tag of records with this form */
     struct sha256 sha;
     size_t entry_bytes;   /* of the longest entry */
     uint8_t *room, *read; /* owned, [entry_bytes]: head, tokens, pages */
@@ -70,7 +70,7 @@ struct shelf {
     pthread_cond_t change;
     bool busy;
     struct job job;
-    bool fails; /* the last writing did; writer alone */
+    bool fails; /* the last write failed; used by the writer alone */
     struct shelf_stats stats;
 };
 
@@ -86,7 +86,7 @@ __attribute__((format(printf, 2, 3))) static void say(const struct shelf *s, con
 
 /* ---- Names ---- */
 
-/* The asking thread's alone, as is `sha`. */
+/* Used by the requesting thread alone, like `sha`. */
 static void id_of(const struct shelf *s, uint8_t out[SHA256_BYTES], const uint8_t *key)
 {
     sha256_digest(&s->sha, out, key, s->form, strlen(s->form));
@@ -173,7 +173,7 @@ static const char *judge(const struct shelf *s, const struct shelf_entry *entry,
 
 /* ---- Reading ---- */
 
-/* Why the file could not be read as it is expected; NULL: it was. */
+/* Why the file could not be read as expected; NULL: it was. */
 static const char *read_file(const char *path, uint8_t *to, size_t n)
 {
     struct stat st;
@@ -221,7 +221,7 @@ const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry)
     return s->read + sizeof(struct head) + tok_bytes(s, entry->n_page);
 }
 
-/* ---- Handing over ---- */
+/* ---- Handing over entries ---- */
 
 bool shelf_is_idle(struct shelf *s)
 {
@@ -347,7 +347,7 @@ static sac_status touch(struct shelf *s, sac_error *err)
     return SAC_OK;
 }
 
-/* One line when writing begins to fail, one when it works again. */
+/* Reports once when writing begins to fail, and once when it works again. */
 static void note(struct shelf *s, sac_status status, const sac_error *err)
 {
     const bool fails = status != SAC_OK;
@@ -398,7 +398,7 @@ static void *writer_main(void *user)
     return NULL;
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 static bool is_own(const struct shelf *s, const struct docstore_record *r)
 {
@@ -406,7 +406,8 @@ static bool is_own(const struct shelf *s, const struct docstore_record *r)
            r->scope.type_v == s->scope.type_v && strcmp(r->tags, s->form) == 0;
 }
 
-/* Removes what killed writers left and what is too much, and tells what is not of use. */
+/* Removes what killed writers left and what exceeds the limit, and reports entries that cannot be
+ * used. */
 static sac_status look_around(struct shelf *s, sac_error *err)
 {
     struct docstore_record *record;
@@ -442,7 +443,8 @@ static sac_status open_store(struct shelf *s, sac_error *err)
                          (unsigned long long)s->params.bytes_max, SHELF_PAGES, s->entry_bytes);
     TRY(sha256_open(&s->sha, err));
     TRY(docstore_open(&s->store, s->params.dir, false, err));
-    /* It holds what people asked. It is empty when it is made, so nobody was in time. */
+    /* The folder holds what people have asked. It is empty when it is created, so nothing was
+     * readable before. */
     if (shelf_writable(s)) (void)!chmod(s->params.dir, 0700);
     return SAC_OK;
 }

@@ -26,7 +26,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define WRITES_MAX (DISK_DEPTH / 2) /* transfers that writes leave to nobody else */
+#define WRITES_MAX                                                                                 \
+    (DISK_DEPTH / 2) /* transfers that writes may use, so that some are left for reads */
 
 /* ---- Lists and counts ---- */
 
@@ -38,7 +39,7 @@ static void unlink_frame(struct tier *t, uint32_t f)
     *(frame->next == PAGE_NONE ? &layer->last : &t->frame[frame->next].prev) = frame->prev;
 }
 
-/* As the one used last. */
+/* Appends a frame as the most recently used one. */
 static void link_frame(struct tier *t, uint32_t f)
 {
     struct tier_frame *frame = &t->frame[f];
@@ -77,22 +78,22 @@ void tier_pin(struct tier *t, uint32_t f)
 
 void tier_join(struct tier *t, uint32_t f, enum tier_line_i line)
 {
-    struct tier_line *of = &t->line[line];
+    struct tier_line *list = &t->line[line];
     assert(t->frame[f].line == TIER_LINES);
     t->frame[f].line = (uint8_t)line;
-    t->frame[f].before = of->last;
+    t->frame[f].before = list->last;
     t->frame[f].behind = PAGE_NONE;
-    *(of->last == PAGE_NONE ? &of->first : &t->frame[of->last].behind) = f;
-    of->last = f;
+    *(list->last == PAGE_NONE ? &list->first : &t->frame[list->last].behind) = f;
+    list->last = f;
 }
 
 void tier_leave(struct tier *t, uint32_t f)
 {
     struct tier_frame *frame = &t->frame[f];
     assert(frame->line < TIER_LINES);
-    struct tier_line *of = &t->line[frame->line];
-    *(frame->before == PAGE_NONE ? &of->first : &t->frame[frame->before].behind) = frame->behind;
-    *(frame->behind == PAGE_NONE ? &of->last : &t->frame[frame->behind].before) = frame->before;
+    struct tier_line *list = &t->line[frame->line];
+    *(frame->before == PAGE_NONE ? &list->first : &t->frame[frame->before].behind) = frame->behind;
+    *(frame->behind == PAGE_NONE ? &list->last : &t->frame[frame->behind].before) = frame->before;
     frame->line = TIER_LINES;
 }
 
@@ -115,7 +116,7 @@ static void set_free(struct tier *t, uint32_t f)
     t->free[t->n_free++] = f;
 }
 
-/* The page leaves its frame. */
+/* Separates a page from its frame. */
 static void unbind(struct tier *t, uint32_t f)
 {
     unlink_frame(t, f);
@@ -154,7 +155,7 @@ uint8_t *tier_card(const struct tier *t, page_id id)
     return t->cards + (size_t)id * t->card_bytes;
 }
 
-/* ---- Writing behind ---- */
+/* ---- Writing to disk in the background ---- */
 
 static void queue_write(struct tier *t, uint32_t f)
 {
@@ -177,7 +178,7 @@ static void add_write(struct tier *t, struct disk_io *io, uint32_t f)
     io->tag[io->n_slot++].frame = f;
 }
 
-/* Whether a page waits to be written and goes together with others. */
+/* Whether a page waits to be written and can be written together with others. */
 static bool may_join_write(const struct tier *t, page_id id)
 {
     const uint32_t f = id < t->n_page ? t->frame_of[id] : PAGE_NONE;
@@ -186,7 +187,7 @@ static bool may_join_write(const struct tier *t, page_id id)
 }
 
 /* Begins to write a frame's page and its neighbours: pages of a chunk are closed head by head, and
- * a head's lie together. */
+ * the pages of a head are adjacent. */
 static void begin_write(struct tier *t, struct disk_io *io, uint32_t f)
 {
     page_id first = t->frame[f].page, end = first + 1;
@@ -204,14 +205,15 @@ static void begin_write(struct tier *t, struct disk_io *io, uint32_t f)
     disk_submit(t->disk, io);
 }
 
-/* Begins as many writes as there are transfers for. While somebody waits for pages that are read
- * the disk is theirs, unless somebody else waits for frames, which writes may free. */
+/* Begins as many writes as there are transfers. While threads wait for pages to be read, the disk
+ * is left to reads, unless other threads wait for frames, which writes may free. */
 static void pump_writes(struct tier *t)
 {
     if (t->n_missed > 0 && t->n_waiting_else == 0) return;
     while (t->n_busy < WRITES_MAX && t->line[TIER_WRITES].first != PAGE_NONE) {
         const uint32_t f = t->line[TIER_WRITES].first;
-        if (t->page[t->frame[f].page].is_moving) return; /* its end comes here again */
+        if (t->page[t->frame[f].page].is_moving)
+            return; /* the end of that transfer calls this again */
         struct disk_io *io = disk_take(t->disk);
         if (!io) return;
         begin_write(t, io, f);
@@ -254,7 +256,7 @@ static void end_write(struct tier *t, const struct disk_io *io)
     }
 }
 
-/* One thread that waits for more than has come need not wake yet. */
+/* A single thread that waits for more pages than have arrived need not be woken yet. */
 static void tell_change(struct tier *t)
 {
     if (t->n_waiting == 1 && t->n_waiting_else == 0 && t->n_missed > 0) return;
@@ -291,9 +293,9 @@ static void begin_reads(void *user)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* ---- Room ---- */
+/* ---- Making room ---- */
 
-/* `waiting`: the count of those that wait for the same. */
+/* `waiting`: the number of threads that wait for the same. */
 static void wait_for_change(struct tier *t, uint32_t *waiting)
 {
     const uint64_t start = clock_us();
@@ -303,7 +305,7 @@ static void wait_for_change(struct tier *t, uint32_t *waiting)
     t->stats.wait_us += clock_us() - start;
 }
 
-/* Writes that have failed are tried again. */
+/* Tries failed writes again. */
 static bool retry_writes(struct tier *t)
 {
     bool any = false;
@@ -316,8 +318,8 @@ static bool retry_writes(struct tier *t)
     return any;
 }
 
-/* Lets go of what nobody has asked for, or waits for something that may give room; false: nothing
- * will. All pins may be the caller's own. */
+/* Cancels prefetches, or waits for something that may free frames; false: nothing will. All pins
+ * may be the caller's own. */
 static bool wait_for_room(struct tier *t, bool holds, bool *retried)
 {
     if (ahead_cancel(t, TIER_GUESSED) || ahead_cancel(t, TIER_KNOWN)) return true;
@@ -325,7 +327,7 @@ static bool wait_for_room(struct tier *t, bool holds, bool *retried)
         if (*retried || !retry_writes(t)) return false;
         *retried = true;
     }
-    t->n_waiting_else++; /* writes go first from now on */
+    t->n_waiting_else++; /* writes now go first */
     pump_writes(t);
     t->n_waiting_else--;
     wait_for_change(t, &t->n_waiting_else);
@@ -335,7 +337,7 @@ static bool wait_for_room(struct tier *t, bool holds, bool *retried)
 static void make_room(struct tier *t, uint32_t n)
 {
     if (n > t->n_free) victim_take(t, n - t->n_free);
-    assert(n <= t->n_free); /* pages that are ready suffice, and none is spared */
+    assert(n <= t->n_free); /* the ready pages suffice, and none is spared */
 }
 
 /* Pins pages that have a frame; returns the number of others. */
@@ -427,7 +429,7 @@ static void bind_page(struct tier *t, page_id id)
     tier_note_failure(t, id, &(struct disk_io){0}, "read, for it was never written, from");
 }
 
-/* One that is there, or on its way ahead of being asked for. */
+/* A page that is present, or being prefetched. */
 static void ask_present(struct tier *t, uint32_t f)
 {
     const uint8_t line = t->frame[f].line;
@@ -437,15 +439,16 @@ static void ask_present(struct tier *t, uint32_t f)
     tier_join(t, f, TIER_WANTED);
 }
 
-/* Pins absent pages into frames, for which there is room; they wait for their bytes. One that was
- * never written has none to wait for. */
+/* Pins absent pages into frames, for which there is room, and queues their reads. A page that was
+ * never written has nothing to read. */
 static void bind_absent(struct tier *t, const page_id *id, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (id[i] == PAGE_NONE) continue;
         struct tier_layer *layer = &t->layer[t->page[id[i]].layer];
         const bool is_absent = t->frame_of[id[i]] == PAGE_NONE;
-        /* What was chosen a moment ago, and is fetched for that, was not there either. */
+        /* A page that was selected a moment ago and is being prefetched for that counts as absent,
+         * too. */
         const bool is_early = !is_absent && t->frame[t->frame_of[id[i]]].why == TIER_CHOSEN;
         const bool is_found = !is_absent && !is_early;
         if (is_absent)
@@ -465,7 +468,7 @@ static bool is_state(const struct tier *t, page_id id, enum tier_state state)
            t->frame[t->frame_of[id]].state == state;
 }
 
-/* One of several threads that read what somebody waits for. */
+/* One of several threads that read what a thread waits for. */
 static void lend_hand(void *arg, uint32_t worker_i)
 {
     struct tier *t = arg;
@@ -476,7 +479,7 @@ static void lend_hand(void *arg, uint32_t worker_i)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* What comes at once is read by who waits for it, the workers and whoever else does. */
+/* Pages in the system's cache are read by the waiting thread and the workers. */
 static void read_now(struct tier *t, struct workers *workers)
 {
     const uint64_t start = clock_us();
@@ -493,13 +496,13 @@ static void read_now(struct tier *t, struct workers *workers)
     t->stats.wait_us += clock_us() - start;
 }
 
-/* Has what is bound read, and waits until no page of the list lacks its bytes. */
+/* Has the bound pages read, and waits until all pages of the list have their bytes. */
 static void load(struct tier *t, struct workers *workers, const page_id *id, uint32_t n)
 {
     ahead_end_guess(t);
     read_now(t, workers);
     inbound_pump(t);
-    pump_writes(t); /* where all has come at once, no end of a transfer will */
+    pump_writes(t); /* if all pages came from the cache, no end of a transfer will call this */
     for (uint32_t i = 0; i < n;)
         if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
             wait_for_change(t, &t->n_waiting);
@@ -560,7 +563,7 @@ void tier_release(struct tier *t, const page_id *id, uint32_t n)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* ---- Life ---- */
+/* ---- Pages, steps, start and stop ---- */
 
 void tier_born(struct tier *t, page_id id, uint32_t layer)
 {
@@ -622,7 +625,7 @@ void tier_enter(struct tier *t, uint32_t layer)
     if (!t) return;
     pthread_mutex_lock(&t->lock);
     t->now = layer;
-    ahead_cancel(t, TIER_KNOWN); /* of the layer before */
+    ahead_cancel(t, TIER_KNOWN); /* of the previous layer */
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -644,7 +647,7 @@ void tier_plan(struct tier *t, struct arena *a)
 sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
                       const struct disk_calls *calls, sac_error *err)
 {
-    t->step = 2; /* so that pages have not been used of late */
+    t->step = 2; /* so that no page counts as recently used */
     t->spared = t->guessed = PAGE_NONE;
     t->guess_most = DISK_DEPTH;
     for (uint32_t i = 0; i < TIER_LINES; i++)

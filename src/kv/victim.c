@@ -18,13 +18,13 @@ static bool is_ready(const struct tier *t, uint32_t frame)
     return tier_is_ready(&t->frame[frame]);
 }
 
-/* Used in this step or the last. */
+/* Used in this step or the previous one. */
 static bool is_wanted(const struct tier *t, uint32_t frame)
 {
     return t->frame[frame].used + 1 >= t->step;
 }
 
-/* The ready frame of a layer that was used longest ago, and may give way. */
+/* The least recently used ready frame of a layer that may be evicted. */
 static uint32_t first_ready(const struct tier *t, uint32_t layer)
 {
     uint32_t frame = t->layer[layer].first;
@@ -33,8 +33,8 @@ static uint32_t first_ready(const struct tier *t, uint32_t layer)
     return is_spared ? PAGE_NONE : frame;
 }
 
-/* Of all layers. Pages of a layer are used at a time, so layers are compared by steps, and of equal
- * steps the layer that comes first in a step was used first. */
+/* The same over all layers. The pages of a layer are used together, so layers are compared by
+ * steps; within a step, earlier layers were used first. */
 static uint32_t oldest(const struct tier *t)
 {
     uint32_t best = PAGE_NONE;
@@ -54,7 +54,7 @@ static uint32_t uses(const struct tier *t, uint32_t frame)
     return (uint32_t)__builtin_popcount(seen & ((1u << HISTORY) - 1));
 }
 
-/* Up to n pages of a layer, those used least often first; returns how many. */
+/* Evicts up to n pages of a layer, the least often used ones first; returns their number. */
 static uint32_t take_seldom(struct tier *t, uint32_t layer, uint32_t n)
 {
     uint32_t count[HISTORY + 1] = {0}, taken = 0, most = 0, below = 0;
@@ -74,9 +74,9 @@ static uint32_t take_seldom(struct tier *t, uint32_t layer, uint32_t n)
     return taken;
 }
 
-/* Takes up to n pages of a layer that were used in the same step as this one, which is the oldest
- * of all layers and before whose layer none has any of that step: so they are next. Returns how
- * many. */
+/* Evicts up to n pages of a layer that were last used in the same step as `frame`. This is the
+ * oldest step of all layers, and no earlier layer has pages of it, so they are the next ones.
+ * Returns their number. */
 static uint32_t take_oldest(struct tier *t, uint32_t frame, uint32_t n)
 {
     const uint32_t used = t->frame[frame].used;
@@ -99,7 +99,7 @@ void victim_take(struct tier *t, uint32_t n)
         if (t->policy == SAC_TIER_STALE && is_wanted(t, frame)) break;
         n -= take_oldest(t, frame, n);
     }
-    /* The layer at hand comes last. */
+    /* The current layer comes last. */
     for (uint32_t i = 1; n > 0 && i <= t->geom.n_layer; i++) {
         const uint32_t layer = (t->now + t->geom.n_layer - i) % t->geom.n_layer;
         if (layer != t->spared) n -= take_seldom(t, layer, n);

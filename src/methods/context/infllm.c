@@ -39,7 +39,7 @@ static bool infllm_probe(const struct context_view *v, struct context_plan *p)
     return true;
 }
 
-/* Products of the question's mean query with the mean keys of a document's blocks. */
+/* Dot products of the question's mean query with the mean keys of a document's blocks. */
 static void score_blocks(const struct context_view *v, uint32_t doc, uint32_t layer, float *value)
 {
     const struct page_geom *g = v->shape->geom;

@@ -83,7 +83,7 @@ static uint32_t n_block(const struct context_view *v, uint32_t doc)
     return (v->doc[doc].end - v->doc[doc].begin + PAGES - 1) / PAGES;
 }
 
-/* Blocks between the first and the last two. */
+/* The number of blocks between the first and the last two. */
 static uint32_t n_middle(const struct context_view *v, uint32_t doc)
 {
     const uint32_t n = n_block(v, doc);
@@ -101,7 +101,7 @@ static void set_block(const struct context_view *v, bool *resident, uint32_t doc
     for (uint32_t p = begin; p < begin + PAGES && p < v->doc[doc].end; p++) resident[p] = true;
 }
 
-/* First and last blocks, in all layers. */
+/* Keeps the first and the last two blocks of each document in all layers. */
 static void keep_ends(const struct context_view *v, struct context_plan *p)
 {
     memset(p->resident, 0, (size_t)v->n_layer * v->n_page * sizeof *p->resident);
@@ -132,7 +132,7 @@ static double dot(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Inner product of queries of all heads with the keys that they share. */
+/* Dot products of the queries of all heads with the keys of their KV heads. */
 static double score(const struct context_view *v, const float *query, const float *key)
 {
     const size_t d = v->shape->geom->head_dim;
@@ -155,8 +155,8 @@ static const float *block_key(const struct context_view *v, uint32_t doc, uint32
     return note_of(v, doc, layer)->key + (size_t)block * g->n_kv_head * g->head_dim;
 }
 
-/* What all queries share: the mean of the documents' last ones. It says nothing of what is asked,
- * and in a model whose queries have biases it is nearly all of them. */
+/* The component that all queries share: the mean of the documents' last queries. It says nothing
+ * about the question, and is most of a query in a model whose queries have biases. */
 static void shared_query(const struct context_view *v, float *out, uint32_t layer)
 {
     const struct samkv_param *set = v->param;
@@ -171,8 +171,8 @@ static void take_off(float *out, const float *query, const float *shared, size_t
     for (size_t i = 0; i < n; i++) out[i] = query[i] - shared[i];
 }
 
-/* Equation 1: the question's query as one document is asked. `out` [4 * width], of which all but
- * the first quarter holds anything. */
+/* Equation 1: the question's query for a document, biased towards the queries of the other
+ * documents. `out` [4 * width], of which the first quarter is the result and the rest scratch. */
 static void query_for(const struct context_view *v, float *out, uint32_t doc, uint32_t layer)
 {
     const struct samkv_param *set = v->param;
@@ -194,9 +194,9 @@ static void query_for(const struct context_view *v, float *out, uint32_t doc, ui
     }
 }
 
-/* ---- How many blocks (equations 2 and 3) ---- */
+/* ---- The number of blocks (equations 2 and 3) ---- */
 
-/* A block that gets at least as much attention as half of the others do. */
+/* A block that gets at least as much attention as half of the others. */
 static bool is_noticed(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
 {
     const struct samkv_param *set = v->param;
@@ -218,7 +218,8 @@ static double anchor_score(const struct context_view *v, const float *query, uin
     return sum / (N_INI + N_LOC);
 }
 
-/* The blocks between which the anchor's place is looked for. */
+/* The block whose attention decays slowest (`most`) and the one with the least attention, between
+ * which the anchor is located. */
 static void find_bounds(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t *most,
                         uint32_t *least)
 {
@@ -267,9 +268,9 @@ static uint32_t n_candidate(const struct context_view *v, float *query, uint32_t
     return n > least ? n : least;
 }
 
-/* ---- Which ---- */
+/* ---- The selection of blocks ---- */
 
-/* The place in `score` [n_block of all] of a document's blocks. */
+/* The index in `score` [n_block of all] of a document's first block. */
 static uint32_t first_score(const struct context_view *v, uint32_t doc)
 {
     uint32_t n = 0;
@@ -295,7 +296,8 @@ static uint32_t keep_best(float *value, uint32_t begin, uint32_t end, uint32_t n
     return n_kept;
 }
 
-/* A token of a middle block that decays slower than those of the others by three sigma. */
+/* Whether a middle block contains a token whose attention decays slower than that of the others by
+ * three sigma. */
 static bool is_hot(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
 {
     const struct context_note *note = note_of(v, doc, layer);
@@ -323,8 +325,8 @@ static void mark_hot(const struct context_view *v, struct context_plan *p, uint3
         context_mark(v, p, layer, token, token + 1);
 }
 
-/* Of a document's blocks [n], as far as they are candidates, scores that others can be compared
- * with. */
+/* Makes the scores of a document's candidate blocks [n] comparable with those of other documents.
+ */
 static void make_comparable(const struct context_view *v, float *value, uint32_t n, double length)
 {
     const struct samkv_param *set = v->param;
@@ -355,7 +357,7 @@ static void make_comparable(const struct context_view *v, float *value, uint32_t
     }
 }
 
-/* What the blocks of a document score in a layer; returns the query's length. */
+/* Scores the blocks of a document in a layer; returns the query's norm. */
 static double score_blocks(const struct context_view *v, float *value, float *query, uint32_t doc,
                            uint32_t layer)
 {
@@ -366,8 +368,8 @@ static double score_blocks(const struct context_view *v, float *value, float *qu
     return sqrt(dot(query, query, width(v)));
 }
 
-/* The sums of a document's scores over layers, as far as it wants them. A softmax of one layer is
- * one over candidates; anything else is of all blocks between. */
+/* Sums a document's scores over the layers that it uses. The softmax of a single layer is over the
+ * candidates, otherwise over all middle blocks. */
 static uint32_t sum_scores(const struct context_view *v, struct context_plan *p, uint32_t doc,
                            struct span layers, uint32_t n_wanted)
 {
@@ -397,7 +399,7 @@ static void keep_block(const struct context_view *v, struct context_plan *p, uin
         mark_hot(v, p, layer, doc, block);
 }
 
-/* What is left of scores stays in these layers. */
+/* Keeps the blocks that still have a score, in these layers. */
 static void keep_scored(const struct context_view *v, struct context_plan *p, struct span layers)
 {
     for (uint32_t d = 0; d < v->n_doc; d++)
@@ -406,7 +408,7 @@ static void keep_scored(const struct context_view *v, struct context_plan *p, st
                 if (p->spare[first_score(v, d) + b] > -INFINITY) keep_block(v, p, layer, d, b);
 }
 
-/* Blocks of which the question reads most, in all layers. */
+/* Keeps the blocks to which the question attends most, in all layers. */
 static void choose_read(const struct context_view *v, struct context_plan *p)
 {
     const struct samkv_param *set = v->param;
@@ -427,7 +429,7 @@ static void choose_read(const struct context_view *v, struct context_plan *p)
     keep_scored(v, p, (struct span){0, v->n_layer});
 }
 
-/* These layers keep the same blocks. */
+/* Selects blocks that all of these layers keep. */
 static void choose(const struct context_view *v, struct context_plan *p, struct span layers,
                    const uint32_t *n_wanted)
 {
@@ -465,7 +467,7 @@ static void samkv_plan(const struct context_view *v, struct context_plan *p)
     if (set->select && set->choose == CHOOSE_ASKED) choose_asked(v, p);
 }
 
-/* The middle layers look for answers, as measured for auto. */
+/* The question finds answers in the middle layers, as measured for auto. */
 static void samkv_reads(const struct context_view *v, uint32_t *first, uint32_t *end)
 {
     const struct samkv_param *set = v->param;

@@ -29,7 +29,8 @@
 #include "methods/plane.h"
 
 enum { DRAW_FRESH, DRAW_STEADY };
-#define NOISE 0.2 /* standard error of the estimate, of the mass that a list would leave out */
+#define NOISE                                                                                      \
+    0.2 /* standard error of the estimate, as a share of the mass that a list would leave out */
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.95",                                                                         \
@@ -42,7 +43,7 @@ enum { DRAW_FRESH, DRAW_STEADY };
       "sampled tokens: new ones in every step, or mostly those of the previous step")
 METHOD_PARAMS(auto, PARAMS)
 
-/* ---- Choices ---- */
+/* ---- Selection ---- */
 
 static double error_of(const struct auto_param *set)
 {

@@ -27,7 +27,7 @@
 METHOD_PARAMS(h2o, PARAMS)
 
 struct h2o_state {
-    uint32_t n_known; /* tokens that the mask governs; 0: nothing was dropped yet */
+    uint32_t n_known; /* tokens covered by the mask; 0: nothing was dropped yet */
     uint32_t n_row;   /* rows in the sums */
     bool learnt;
 };
@@ -44,7 +44,7 @@ static size_t h2o_state_bytes(const struct method_shape *s, const void *param)
     return living_bytes(s, sizeof(struct h2o_state));
 }
 
-/* The observation's scratch, and behind it the list of the tokens that live. */
+/* The observation's scratch, followed by the list of the kept tokens. */
 static size_t h2o_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct observe o;
@@ -78,7 +78,7 @@ static bool learn(const struct living *v, const struct method_lane *l, const str
     return true;
 }
 
-/* What decides between old tokens. */
+/* The value by which old tokens are ranked. */
 static float worth(const struct living *v, const struct method_lane *l, uint32_t tok)
 {
     const struct h2o_param *set = l->param;
@@ -87,7 +87,7 @@ static float worth(const struct living *v, const struct method_lane *l, uint32_t
     return set->norm > 0 ? v->value[tok] / (float)max_u32(n_seen, 1) : v->value[tok];
 }
 
-/* Newest tokens that stay, the row's own among them. */
+/* The number of newest tokens that are kept, including the row's own. */
 static uint32_t count_new(const struct method_lane *l, uint32_t budget)
 {
     const struct h2o_param *set = l->param;
@@ -95,8 +95,8 @@ static uint32_t count_new(const struct method_lane *l, uint32_t budget)
     return min_u32(max_u32(budget - n_heavy, 1), l->pos + 1);
 }
 
-/* Brings the living down to `budget`: the row's own token and the newest stay. `value` has room for
- * all tokens. */
+/* Reduces the kept tokens to `budget`: the row's own token and the newest stay. `value` has room
+ * for all tokens. */
 static void drop(const struct living *v, const struct method_lane *l, uint32_t budget, float *value)
 {
     struct h2o_state *s = v->head;
@@ -115,7 +115,7 @@ static void drop(const struct living *v, const struct method_lane *l, uint32_t b
     s->n_known = n;
 }
 
-/* The row's softmax shares over what lives, the own page included, into the sums. */
+/* Adds the row's softmax shares over the kept tokens, including its own page, to the sums. */
 static bool add_row(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     uint32_t *tok = o->rest;

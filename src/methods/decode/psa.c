@@ -69,14 +69,14 @@ static struct visit_room make_room(const struct method_shape *s, const void *par
     return visit_room_of(s, by_plane(param), n_own, scratch);
 }
 
-/* Pages that the last row has visited: the next one will visit about as many. */
+/* The number of pages that the last row has visited: the next row will visit about as many. */
 static size_t psa_state_bytes(const struct method_shape *s, const void *param)
 {
     (void)s, (void)param;
     return sizeof(uint32_t);
 }
 
-/* No result depends on it. */
+/* Any state is valid: results do not depend on it. */
 static bool psa_sound(const struct method_loaded *l)
 {
     (void)l;

@@ -44,7 +44,7 @@ METHOD_PARAMS(psa_cert, PARAMS)
 static enum op_bound bound_of(const void *param)
 {
     const struct psa_cert_param *set = param;
-    return (enum op_bound)set->by; /* choices are named in its order */
+    return (enum op_bound)set->by; /* the choices are in the order of the enum */
 }
 
 static size_t psa_cert_side_bytes(const struct method_shape *s, const void *param)
@@ -82,7 +82,7 @@ static void seal_shadow(const struct op_bound_side *s, uint32_t d, enum op_bound
             else
                 put_code(s, t, c, d, code);
             const double err = (double)x - (double)(from + step * (float)code);
-            off[t] += err * err; /* NaN and infinity of a key end up here */
+            off[t] += err * err; /* NaN or infinity in a key propagates to here */
         }
     }
     for (uint32_t t = 0; t < PAGE_TOK; t++) s->length[t] = box_half((float)sqrt(off[t]), true);
@@ -136,14 +136,15 @@ static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, con
         most = fmax(most, sum);
         bad += sum - sum; /* NaN once a value is not finite */
     }
-    const double length = sqrt(most) * (1 + 1e-6); /* the root and the cast have rounded it */
+    const double length =
+        sqrt(most) * (1 + 1e-6); /* covers the rounding of the root and of the cast */
     *op_bound_side(side, bound_of(param), d).value =
         box_half(isnan(bad) ? INFINITY : (float)length, true);
 }
 
-/* ---- Choices ---- */
+/* ---- Selection ---- */
 
-/* A room for visits, and behind it what the proof needs. */
+/* The scratch of visits, followed by what the proof needs. */
 struct cert_room {
     struct visit_room visit;
     struct op_visit_proof *proof;

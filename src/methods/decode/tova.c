@@ -17,7 +17,7 @@
 METHOD_PARAMS(tova, PARAMS)
 
 struct tova_state {
-    uint32_t n_known; /* tokens that the mask governs; 0: nothing was dropped yet */
+    uint32_t n_known; /* tokens covered by the mask; 0: nothing was dropped yet */
     uint32_t n_vote;  /* tokens that the last row has voted on; 0: none */
     bool not_finite;
 };
@@ -48,7 +48,7 @@ static uint32_t tova_past_rows(const struct method_shape *s, const void *param)
     return 1;
 }
 
-/* Shares of the row before, over what lives; -1 of what does not. */
+/* Shares of the previous row over the kept tokens; -1 for dropped ones. */
 static bool vote(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     const struct tova_state *s = v->head;
@@ -78,8 +78,8 @@ static void tova_see(const struct method_lane *l)
     s->n_vote = l->pos;
 }
 
-/* The layer's votes, in value [n]: sums over its heads, which agree on what lives. A head whose
- * votes are not finite reads everything and has no say. */
+/* The layer's votes, in value [n]: sums over its heads, all of which keep the same tokens. A head
+ * whose votes are not finite reads everything and is left out. */
 static void gather(float *value, const struct method_lane *l, uint32_t n)
 {
     memset(value, 0, n * sizeof *value);
@@ -92,7 +92,7 @@ static void gather(float *value, const struct method_lane *l, uint32_t n)
     }
 }
 
-/* Of the tokens before the row as many live on as the budget holds. */
+/* Keeps as many of the tokens before the row as the budget allows. */
 static void drop(const struct living *v, const float *value, uint32_t n, uint32_t budget)
 {
     struct pick_cut cut = pick_best(value, n, budget);

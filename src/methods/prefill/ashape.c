@@ -31,7 +31,8 @@ PARAM_TABLE(trianglemix, struct shape_param, MIX_PARAMS)
 static void plan_shape(const struct method_lane *l, struct plan *p, uint32_t n_last)
 {
     const struct shape_param *set = l->param;
-    const uint32_t n_left = p->n_after < n_last ? n_last - p->n_after : 0; /* of them, here */
+    const uint32_t n_left =
+        p->n_after < n_last ? n_last - p->n_after : 0; /* of them, in this tile */
     for (uint32_t i = 0; i < p->n_tile; i++) {
         if (plan_row_end(p, i) + n_left > l->n_row)
             plan_tile_dense(p, i, 0, PLAN_LAYER);

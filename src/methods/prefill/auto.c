@@ -35,9 +35,9 @@
 #include <math.h>
 
 #define TILE        256u
-#define AUDIT       32u /* one row of every so many tiles of a layer is audited */
+#define AUDIT       32u /* one row is audited in one of so many tiles of a layer */
 #define AUDIT_PAGES 8u  /* keys at a time */
-#define AUDIT_ROW   37u /* which it is moves by so many with the layer */
+#define AUDIT_ROW   37u /* its index in the tile advances by so many rows per layer */
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.97", "accuracy of softmax sums: 1 less their relative standard deviation")   \
@@ -50,22 +50,22 @@
     P(SHARE, spread, "0.5", "share of a page's mass that counts as spread evenly over its keys")
 METHOD_PARAMS(auto, PARAMS)
 
-/* A lane's. */
-struct work {
+/* Scratch of a lane. */
+struct lane_work {
     uint32_t n_row, n_query; /* sampled rows of a tile; times the query heads */
     uint32_t *n_page;        /* [tiles] pages before each tile */
     uint32_t *n_taken;       /* [tiles, group] */
     float *q;                /* [tiles, group, n_row, head_dim] scaled */
-    float *lse;              /* [tiles, group, n_row] of the tile's own keys */
-    double *mass;            /* [tiles, group] of audited rows; below 0: none, NaN: not finite */
+    float *lse;   /* [tiles, group, n_row] log of the softmax sum over the tile's own keys */
+    double *mass; /* [tiles, group] of audited rows; negative: not audited, NaN: not finite */
     void *op;
 };
 
-/* A worker's. */
-struct desk {
-    size_t stride; /* of a row of logits: all keys */
+/* Scratch of a worker. */
+struct worker_room {
+    size_t stride; /* of a row of logits, which covers all keys */
     float *q;      /* [group, head_dim] of an audited row, scaled */
-    float *k;      /* [AUDIT_PAGES * PAGE_TOK, head_dim], at least the TILE own keys of a tile */
+    float *k;      /* [AUDIT_PAGES * PAGE_TOK, head_dim], at least the TILE keys of a tile */
     float *logit;  /* [n_row, TILE] */
     float *row;    /* [group, stride] logits of an audited row */
     float *vote;   /* [stride] */
@@ -80,9 +80,9 @@ static uint32_t row_count(const void *param)
     return (set->rows + OP_SURVEY_ROWS - 1) / OP_SURVEY_ROWS * OP_SURVEY_ROWS;
 }
 
-/* Both measure with NULL, else hand out `scratch`; the result is its bytes. */
-static size_t lay_work(struct work *w, const struct method_shape *s, const void *param,
-                       void *scratch)
+/* Both lay out `scratch` (NULL: only measure) and return its size in bytes. */
+static size_t lay_lane_work(struct lane_work *w, const struct method_shape *s, const void *param,
+                            void *scratch)
 {
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const uint32_t d = s->geom->head_dim, n_tile = s->n_row_max / TILE + 2;
@@ -97,8 +97,8 @@ static size_t lay_work(struct work *w, const struct method_shape *s, const void 
     return a.used;
 }
 
-static size_t lay_desk(struct desk *t, const struct method_shape *s, const void *param,
-                       void *scratch)
+static size_t lay_worker_room(struct worker_room *t, const struct method_shape *s,
+                              const void *param, void *scratch)
 {
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const uint32_t d = s->geom->head_dim, n_row = row_count(param);
@@ -114,34 +114,34 @@ static size_t lay_desk(struct desk *t, const struct method_shape *s, const void 
 
 static size_t auto_lane_bytes(const struct method_shape *s, const void *param)
 {
-    struct work w;
-    return lay_work(&w, s, param, NULL);
+    struct lane_work w;
+    return lay_lane_work(&w, s, param, NULL);
 }
 
 static size_t auto_scratch_bytes(const struct method_shape *s, const void *param)
 {
-    struct desk t;
-    return lay_desk(&t, s, param, NULL);
+    struct worker_room t;
+    return lay_worker_room(&t, s, param, NULL);
 }
 
-/* The lane in work and its plan, with what one worker has. */
-struct seat {
+/* A lane and its plan, with the lane's scratch and that of one worker. */
+struct task {
     const struct method_lane *l;
     struct plan *p;
-    struct work w;
-    struct desk t;
+    struct lane_work w;
+    struct worker_room t;
 };
 
-static struct seat sit_down(const struct plan_batch *b, uint32_t lane_i, uint32_t worker_i)
+static struct task task_of(const struct plan_batch *b, uint32_t lane_i, uint32_t worker_i)
 {
-    struct seat s = {.l = &b->lane[lane_i], .p = &b->plan[lane_i]};
-    lay_work(&s.w, s.l->shape, s.l->param, s.l->scratch);
-    lay_desk(&s.t, s.l->shape, s.l->param, b->room + worker_i * b->room_stride);
+    struct task s = {.l = &b->lane[lane_i], .p = &b->plan[lane_i]};
+    lay_lane_work(&s.w, s.l->shape, s.l->param, s.l->scratch);
+    lay_worker_room(&s.t, s.l->shape, s.l->param, b->room + worker_i * b->room_stride);
     return s;
 }
 
-/* Any worker may find out. */
-static void not_finite(struct plan *p)
+/* Any worker may set this. */
+static void set_not_finite(struct plan *p)
 {
     __atomic_store_n(&p->dense, PLAN_NAN, __ATOMIC_RELAXED);
 }
@@ -158,7 +158,7 @@ static void scale_query(float *out, const struct method_lane *l, uint32_t row, u
     for (uint32_t c = 0; c < d; c++) out[c] = l->scale * q[c];
 }
 
-/* Shares of a row's softmax, and the log of its sum. False: a score is not finite. */
+/* The softmax of a row, and the log of its sum. False: a score is not finite. */
 static bool softmax(float *vote, float *lse, const struct method_lane *l, const float *logit,
                     uint32_t n)
 {
@@ -166,8 +166,10 @@ static bool softmax(float *vote, float *lse, const struct method_lane *l, const 
         &(struct op_vote){.score = logit, .n = n, .group = 1, .vote = vote, .lse = lse});
 }
 
-/* Sampled row i of a tile, counted from the chunk's first: the last one of each equal part. */
-static uint32_t sampled_row(const struct work *w, const struct plan *p, uint32_t tile, uint32_t i)
+/* Sampled row i of a tile, counted from the chunk's first row: the last row of each of n_row equal
+ * parts. */
+static uint32_t sampled_row(const struct lane_work *w, const struct plan *p, uint32_t tile,
+                            uint32_t i)
 {
     const uint32_t row0 = plan_row0(p, tile), n_row = plan_row_end(p, tile) - row0;
     assert(i < w->n_row && n_row > 0);
@@ -175,12 +177,13 @@ static uint32_t sampled_row(const struct work *w, const struct plan *p, uint32_t
     return row0 + (end ? end - 1 : 0);
 }
 
-/* A query head's sampled queries of a tile, and what they see of the tile itself. */
+/* Scales a query head's sampled queries of a tile, and sums their softmax over the tile's own keys.
+ */
 static void score_own(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct plan_batch *b = arg;
     const uint32_t n_part = b->plan->n_part, tile = i / n_part % b->plan->n_tile, head = i % n_part;
-    const struct seat s = sit_down(b, i / n_part / b->plan->n_tile, worker_i);
+    const struct task s = task_of(b, i / n_part / b->plan->n_tile, worker_i);
     if (is_dense(s.p)) return;
     const uint32_t d = s.l->shape->geom->head_dim, first = plan_tile_tok(s.p, tile);
     const uint32_t n_own = s.p->pos + plan_row_end(s.p, tile) - first;
@@ -204,25 +207,25 @@ static void score_own(void *arg, uint32_t i, uint32_t worker_i)
         const uint32_t n_seen = s.p->pos + sampled_row(&s.w, s.p, tile, r) - first + 1;
         finite &= softmax(s.t.vote, &s.w.lse[at + r], s.l, s.t.logit + (size_t)r * n_own, n_seen);
     }
-    if (!finite) not_finite(s.p);
+    if (!finite) set_not_finite(s.p);
 }
 
-/* Of the KV heads of a layer they follow each other. */
+/* Consecutive for the KV heads of a layer. */
 static uint32_t seed_of(uint32_t layer, uint32_t kv_head)
 {
     return layer * 64 + kv_head;
 }
 
-/* Of one lane, by all workers. */
+/* Surveys the pages before the tiles of one lane, by all workers. */
 static void survey(const struct plan_batch *b, uint32_t lane_i)
 {
-    const struct seat s = sit_down(b, lane_i, 0);
+    const struct task s = task_of(b, lane_i, 0);
     const struct auto_param *set = s.l->param;
     const double gap = 1 - set->mass;
     const uint32_t n_page = plan_tile_tok(s.p, s.p->n_tile - 1) / PAGE_TOK;
     for (uint32_t i = 0; i < s.p->n_tile; i++) s.w.n_page[i] = plan_tile_tok(s.p, i) / PAGE_TOK;
     if (!pick_hold(s.l, 0, n_page)) {
-        not_finite(s.p);
+        set_not_finite(s.p);
         return;
     }
     const bool finite =
@@ -247,10 +250,10 @@ static void survey(const struct plan_batch *b, uint32_t lane_i)
                                                          .room = s.t.op,
                                                          .room_stride = b->room_stride});
     pick_let(s.l, 0, n_page);
-    if (!finite) not_finite(s.p);
+    if (!finite) set_not_finite(s.p);
 }
 
-static void mark_tile(const struct work *w, const struct method_lane *l, struct plan *p,
+static void mark_tile(const struct lane_work *w, const struct method_lane *l, struct plan *p,
                       uint32_t tile)
 {
     const struct auto_param *set = l->param;
@@ -266,8 +269,8 @@ static void mark_tile(const struct work *w, const struct method_lane *l, struct 
     }
 }
 
-/* Exact masses that the lists of one row of the tile keep, the row being none of the sample. */
-static void audit(double *mass, const struct desk *t, const struct method_lane *l,
+/* The exact mass that the lists of one row of the tile hold, for a row outside the sample. */
+static void audit(double *mass, const struct worker_room *t, const struct method_lane *l,
                   const struct plan *p, uint32_t tile)
 {
     const uint32_t d = l->shape->geom->head_dim;
@@ -300,7 +303,7 @@ static void end_tile(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct plan_batch *b = arg;
     const uint32_t tile = i % b->plan->n_tile;
-    const struct seat s = sit_down(b, i / b->plan->n_tile, worker_i);
+    const struct task s = task_of(b, i / b->plan->n_tile, worker_i);
     double *mass = s.w.mass + (size_t)tile * s.p->n_part;
     if (is_dense(s.p)) return;
     mark_tile(&s.w, s.l, s.p, tile);
@@ -308,9 +311,9 @@ static void end_tile(void *arg, uint32_t i, uint32_t worker_i)
     if ((s.l->layer + s.p->tile0 + tile) % AUDIT == 0) audit(mass, &s.t, s.l, s.p, tile);
 }
 
-static void tell_masses(const struct plan_batch *b, uint32_t lane_i)
+static void report_masses(const struct plan_batch *b, uint32_t lane_i)
 {
-    const struct seat s = sit_down(b, lane_i, 0);
+    const struct task s = task_of(b, lane_i, 0);
     const uint32_t n = s.p->n_tile * s.p->n_part;
     for (uint32_t i = 0; i < n && s.p->dense == PLAN_SPARSE; i++)
         if (isnan(s.w.mass[i])) plan_dense(s.p, PLAN_NAN);
@@ -318,7 +321,7 @@ static void tell_masses(const struct plan_batch *b, uint32_t lane_i)
         if (s.w.mass[i] >= 0) plan_estimate(s.p, s.w.mass[i], 1);
 }
 
-/* With a softcap a score is no product: the slots do not know it. */
+/* With a softcap a score is not a scaled dot product, and the slots do not support it. */
 static bool reads_all(const struct method_lane *l)
 {
     const struct auto_param *set = l->param;
@@ -338,7 +341,7 @@ static void auto_plan(const struct plan_batch *b)
     for (uint32_t i = 0; i < b->n; i++)
         if (b->plan[i].dense == PLAN_SPARSE) survey(b, i);
     workers_for(b->workers, n_tile, end_tile, (void *)(uintptr_t)b);
-    for (uint32_t i = 0; i < b->n; i++) tell_masses(b, i);
+    for (uint32_t i = 0; i < b->n; i++) report_masses(b, i);
 }
 
 static void auto_sample(const struct method_lane *l, uint32_t n_tok, struct op_sample *op)

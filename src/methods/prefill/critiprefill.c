@@ -42,7 +42,7 @@
     P(CHOICE, scores, "code", "code|paper", "one softmax of the mean over heads, or four per head")
 METHOD_PARAMS(critiprefill, PARAMS)
 
-/* What a chunk's layers hand on. */
+/* The fused scores that a chunk's layers pass on. */
 struct fused {
     uint32_t pos, layer, is_set, unused[13];
     float score[]; /* [segments of a chunk, blocks of the context] */
@@ -92,7 +92,7 @@ static uint32_t block_pages(const void *param)
     return 1u << set->block;
 }
 
-/* Fused scores of a segment, and one more place. */
+/* Fused scores of a segment, plus one more entry. */
 static size_t fused_row(const struct method_shape *s, const struct critiprefill_param *set)
 {
     return (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(set) + 1;
@@ -143,7 +143,7 @@ static void pool_queries(const struct work *w, const struct method_lane *l, uint
     }
 }
 
-/* A page's box is its minimum and its width, which a q8 page holds in units of 1/255. */
+/* A page's box is stored as its minimum and width, which a q8 page holds in units of 1/255. */
 static bool box_in_page(const struct method_shape *s)
 {
     return box_bytes(s, BOX_BOUND) == 0;
@@ -186,7 +186,7 @@ static bool softmax(const struct method_lane *l, const float *score, uint32_t n,
         &(struct op_vote){.score = score, .n = n, .group = 1, .vote = out, .lse = &lse});
 }
 
-/* raw[p]: the mean over heads of the larger of the two means of products. */
+/* raw[p]: the mean over heads of the larger of the two mean products. */
 static void page_scores(const struct work *w, const struct method_lane *l, uint32_t n_page)
 {
     const uint32_t group = l->shape->group, n_q = group * l->shape->geom->head_dim;
@@ -203,7 +203,7 @@ static void page_scores(const struct work *w, const struct method_lane *l, uint3
     }
 }
 
-/* The same by Algorithm 1: raw[p] is the mean over heads of shares. */
+/* The same by Algorithm 1: raw[p] is the mean of softmax shares over heads. */
 static bool page_shares(const struct work *w, const struct method_lane *l, uint32_t n_page)
 {
     const uint32_t group = l->shape->group;
@@ -233,7 +233,7 @@ static void pages_to_blocks(float *raw, uint32_t n_page, uint32_t block)
         if (p % block == 0 || raw[p] > raw[p / block]) raw[p / block] = raw[p];
 }
 
-/* Criticality of the n_block blocks before a segment: w->raw, w->soft. False: not finite. */
+/* Scores the n_block blocks before a segment into w->raw and w->soft. False: not finite. */
 static bool score_segment(const struct work *w, const struct method_lane *l, uint32_t n_block)
 {
     const struct critiprefill_param *set = l->param;
@@ -250,9 +250,10 @@ static bool score_segment(const struct work *w, const struct method_lane *l, uin
     return true;
 }
 
-/* ---- Choice ---- */
+/* ---- Selection ---- */
 
-/* Marks the best k blocks by fused, then raw, then place, in by_fused with 1, others with 0. */
+/* Marks the best k blocks by fused score, then raw score, then position: 1 in by_fused, 0 for the
+ * others. */
 static void choose(const struct work *w, const float *fused, uint32_t n, uint32_t k)
 {
     assert(k > 0);
@@ -270,8 +271,8 @@ static void choose(const struct work *w, const float *fused, uint32_t n, uint32_
 struct segment {
     uint32_t at, begin, end; /* `at`: where it starts in the sequence */
     uint32_t n_block;        /* blocks before it */
-    uint32_t n_take;         /* of them */
-    enum plan_reason why;    /* it reads everything */
+    uint32_t n_take;         /* of them that are read */
+    enum plan_reason why;    /* the reason if everything is read */
 };
 
 /* Segment i of the sequence in the chunk [pos, end) of a prompt of n_tok tokens. */
@@ -318,7 +319,8 @@ static void criti_plan(const struct method_lane *l, struct plan *p)
     struct work w;
     const uint32_t n_tok = segment_tok(set), chunk_end = l->pos + l->n_row, first = l->pos / n_tok;
     const size_t row_stride = fused_row(l->shape, set);
-    /* Scores of the layer before, of the same rows; else there is nothing to fuse with. */
+    /* The scores of the previous layer must be of the same rows; otherwise there is nothing to fuse
+     * with. */
     const bool go_on = state->is_set && state->pos == l->pos && state->layer < l->layer;
     if (l->layer == 0) {
         plan_dense(p, PLAN_LAYER);
@@ -379,7 +381,7 @@ static void criti_blocks(const struct method_lane *l, uint32_t n_tok, struct op_
     }
 }
 
-/* Places follow from the chunk at hand, so any numbers do. */
+/* Indices are derived from the current chunk, so any numbers are valid. */
 static bool criti_sound(const struct method_loaded *l)
 {
     (void)l;

@@ -36,7 +36,7 @@ struct work {
     struct rows rows;
     float *column, *down, *slash; /* [rows.stride] */
     float *by_column, *by_slash;  /* [n_block] sums over blocks */
-    float *guess;                 /* [n_block] */
+    float *guess;                 /* [n_block] estimated attention */
     float *key;                   /* [n_block, head_dim] mean keys */
     float *query;                 /* [tiles of a chunk, head_dim] mean queries */
     float *score, *share;         /* [tiles of a chunk, n_block] */
@@ -72,7 +72,7 @@ static size_t flex_scratch_bytes(const struct method_shape *s, const void *param
 
 /* ---- Pooled scores ---- */
 
-/* Mean keys of all blocks, the last one as far as it goes. */
+/* Mean keys of all blocks, including the partial last one. */
 static void pool_keys(const struct work *w, const struct method_lane *l)
 {
     const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
@@ -124,7 +124,7 @@ static bool softmax(const struct method_lane *l, const float *score, uint32_t n,
         &(struct op_vote){.score = score, .n = n, .group = 1, .vote = out, .lse = &lse});
 }
 
-/* Root of the Jensen-Shannon divergence of two distributions. */
+/* Square root of the Jensen-Shannon divergence of two distributions. */
 static double distance(const float *a, const float *b, uint32_t n)
 {
     double sum = 0;
@@ -136,7 +136,7 @@ static double distance(const float *a, const float *b, uint32_t n)
     return sqrt(fmax(sum, 0));
 }
 
-/* ---- Choice ---- */
+/* ---- Selection ---- */
 
 static uint32_t least_blocks(const struct method_lane *l)
 {
@@ -144,7 +144,7 @@ static uint32_t least_blocks(const struct method_lane *l)
     return (set->least + BLOCK - 1) / BLOCK;
 }
 
-/* Blocks for the fewest best entries of those along lines that hold the wanted share. */
+/* The number of blocks equivalent to the fewest entries along lines that hold the wanted share. */
 static uint32_t budget_blocks(const struct work *w, const struct method_lane *l, const float *value,
                               const float *by_block)
 {
@@ -178,7 +178,7 @@ static void sum_lines(const struct work *w, const struct method_lane *l)
         w->by_column[i / BLOCK] += w->column[i];
         w->by_slash[i / BLOCK] += w->slash[i];
     }
-    for (uint32_t i = n; i % PAGE_TOK > 0; i++) w->slash[i] = 0; /* as columns are there */
+    for (uint32_t i = n; i % PAGE_TOK > 0; i++) w->slash[i] = 0; /* columns are padded already */
 }
 
 static void mark_block(struct plan *p, uint32_t tile, uint32_t head, uint32_t block)
@@ -205,7 +205,7 @@ static void mark_lines(const struct work *w, struct plan *p, uint32_t head, uint
     }
 }
 
-/* The best entries of the chunk's pooled attention. False: not finite. */
+/* Marks the best entries of the chunk's pooled attention. False: not finite. */
 static bool mark_pooled(const struct work *w, const struct method_lane *l, struct plan *p,
                         uint32_t head)
 {
@@ -247,15 +247,15 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
     return true;
 }
 
-/* Why everything is read. */
+/* The reason if everything is read. */
 static enum plan_reason dense_reason(const struct method_lane *l)
 {
     const struct flexprefill_param *set = l->param;
-    if (set->mass >= 1) return PLAN_LAYER; /* rounding would stop short of all */
+    if (set->mass >= 1) return PLAN_LAYER; /* rounding could stop before the last entry */
     return l->pos + l->n_row <= fmax(2 * BLOCK, set->least) ? PLAN_SHORT : PLAN_SPARSE;
 }
 
-/* The rows that are observed, of which the number is returned. */
+/* Lists the observed rows; returns their number. */
 static uint32_t list_last_rows(uint32_t *at, const struct method_lane *l)
 {
     const uint32_t n = min_u32(BLOCK, l->n_row);

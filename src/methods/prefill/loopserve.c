@@ -47,9 +47,9 @@
     P(FLAG, keep, "off", "lines that earlier chunks and turns selected are taken first")
 METHOD_PARAMS(loopserve, PARAMS)
 
-/* ---- The greedy choice ---- */
+/* ---- Greedy selection ---- */
 
-#define AHEAD 16u /* lines whose cells are fetched while others are lowered */
+#define AHEAD 16u /* lines whose cells are prefetched while others are processed */
 
 enum kind { SLASH, COLUMN, KINDS };
 
@@ -62,19 +62,21 @@ struct ranked {
  * position r >= x, the line r - x of the other kind, and has n - max(pos0, x) cells. */
 struct greedy {
     const struct ops *ops;
-    uint32_t n, pos0, n_row; /* positions; first of them that is a row; sampled rows */
+    uint32_t n, pos0, n_row; /* positions; the first row's position; number of sampled rows */
     const uint32_t *at;      /* [n_row] positions of the sampled rows */
-    const uint16_t *p;       /* attention as rows_sum leaves it, zeros behind a row's position */
+    const uint16_t
+        *p; /* attention probabilities as rows_sum leaves them, zeros after a row's position */
     size_t stride;
-    float *left[KINDS];   /* [stride] less than 0 once a line is taken */
-    float *key[KINDS];    /* [stride] */
-    float *top[KINDS];    /* [n / OP_RATE_LINES, rounded up] largest key of each block of lines */
+    float
+        *left[KINDS];  /* [stride] uncovered attention of a line; negative once the line is taken */
+    float *key[KINDS]; /* [stride] */
+    float *top[KINDS]; /* [n / OP_RATE_LINES, rounded up] largest key of each block of lines */
     bool *taken[KINDS];   /* [n] */
     uint32_t *before;     /* [n + 1] taken lines of the other kind before number n - i */
     struct ranked *round; /* [n] */
     uint32_t *line;       /* [n] lines of a round, ascending */
     double goal, covered;
-    uint64_t n_cell; /* that the taken lines hold, in all rows */
+    uint64_t n_cell; /* cells of the taken lines, in all rows */
 };
 
 static void greedy_make(struct greedy *g, size_t n, struct arena *a)
@@ -91,8 +93,8 @@ static void greedy_make(struct greedy *g, size_t n, struct arena *a)
     g->line = arena_take(a, n, sizeof *g->line);
 }
 
-/* Nothing is taken. Where sums of the attention are to be added next: columns to left[COLUMN], and
- * slashes, downwards as in lines.h, to key[SLASH]. */
+/* Starts with no lines taken. The sums of the attention must then be added: columns to
+ * left[COLUMN], and slashes, in descending order as in lines.h, to key[SLASH]. */
 static void greedy_clear(struct greedy *g)
 {
     for (int k = 0; k < KINDS; k++) memset(g->taken[k], 0, g->n * sizeof(bool));
@@ -102,7 +104,7 @@ static void greedy_clear(struct greedy *g)
     g->n_cell = 0;
 }
 
-/* Ends the sums; returns that of all. */
+/* Completes the sums; returns the total. */
 static double greedy_begin(struct greedy *g)
 {
     double sum = 0;
@@ -124,7 +126,8 @@ static uint32_t cells(const struct greedy *g, uint32_t line)
     return g->n - max_u32(g->pos0, line);
 }
 
-/* Sixteen at once, which then are folded: maxima of floats are not vectorised alone. */
+/* Keeps sixteen maxima and combines them at the end, because compilers do not vectorise a single
+ * float maximum. */
 static float largest(const float *x, uint32_t n)
 {
     float part[16] = {0};
@@ -139,8 +142,8 @@ static float largest(const float *x, uint32_t n)
     return a > b ? a : b;
 }
 
-/* Downwards, so that loops over lines run upwards beside it. Most lines are not taken: eight of
- * those are seen at once. */
+/* Stored in descending order, so that loops over lines read it in ascending order. Most lines are
+ * not taken, so eight of them are checked at once. */
 static void count_before(uint32_t *before, const bool *taken, uint32_t n)
 {
     uint32_t count = 0, i = 0;
@@ -163,7 +166,7 @@ static uint32_t block_count(const struct greedy *g)
     return (g->n + OP_RATE_LINES - 1) / OP_RATE_LINES;
 }
 
-/* Keys of all lines of a kind; returns the best. */
+/* Computes the keys of all lines of a kind; returns the best. */
 static float make_keys(const struct greedy *g, enum kind k)
 {
     count_before(g->before, g->taken[!k], g->n);
@@ -176,7 +179,7 @@ static float make_keys(const struct greedy *g, enum kind k)
     return largest(g->top[k], block_count(g));
 }
 
-/* Takes a line. What crosses it is to be lowered. */
+/* Takes a line. The lines that cross it must then be lowered. */
 static void take(struct greedy *g, enum kind k, uint32_t line)
 {
     assert(line < g->n && !g->taken[k][line]); /* nothing counts twice */
@@ -185,8 +188,9 @@ static void take(struct greedy *g, enum kind k, uint32_t line)
     g->taken[k][line] = true;
 }
 
-/* Lowers what is left of lines that cross these n, ascending ones of a kind: row by row, for rows
- * are far apart. What is left of taken lines does not matter. */
+/* Subtracts the attention at the crossings with these n lines, ascending and of one kind, from what
+ * is left of the lines that cross them. This is done row by row, because rows are far apart in
+ * memory. What is left of taken lines does not matter. */
 static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t n)
 {
     float *left = g->left[!k];
@@ -210,21 +214,21 @@ static int by_key(const void *a, const void *b)
     return x->line < y->line ? -1 : 1;
 }
 
-/* Lists the lines of a kind that have at least the key `least`, without a branch, for which they
- * are cannot be foretold; the result is their number. */
+/* Lists the lines of a kind whose key is at least `least`, without branches, because these would be
+ * unpredictable; returns their number. */
 static uint32_t list_round(struct greedy *g, enum kind k, float least)
 {
     const float *key = g->key[k];
     uint32_t n = 0;
     for (uint32_t b = 0; b < block_count(g); b++) {
-        if (g->top[k][b] < least) continue; /* as nearly everywhere */
+        if (g->top[k][b] < least) continue; /* true for nearly all blocks */
         for (uint32_t x = b * OP_RATE_LINES; x < min_u32((b + 1) * OP_RATE_LINES, g->n); x++)
             g->line[n] = x, n += key[x] >= least;
     }
     return n;
 }
 
-/* Cuts a list of n lines to the best of them that reach the goal, if all are more than that. */
+/* Shortens a list of n lines to the best ones that reach the goal, if the whole list exceeds it. */
 static uint32_t cut_round(struct greedy *g, enum kind k, uint32_t n)
 {
     double sum = g->covered;
@@ -245,8 +249,8 @@ static uint32_t cut_round(struct greedy *g, enum kind k, uint32_t n)
     return n_left;
 }
 
-/* Takes lines of a kind down to the key `least`, the best first, until the goal is reached. Keys
- * and crossings are those of the last make_keys of this kind. */
+/* Takes lines of a kind with keys of at least `least`, the best first, until the goal is reached.
+ * Keys and crossings are those of the last make_keys of this kind. */
 static void take_round(struct greedy *g, enum kind k, float least)
 {
     const uint32_t n = cut_round(g, k, list_round(g, k, least));
@@ -263,9 +267,9 @@ static void take_round(struct greedy *g, enum kind k, float least)
     lower(g, k, g->line, n);
 }
 
-/* Lines that earlier rows have chosen: a bit for each, all kinds. */
+/* Lines that earlier rows have selected: one bit each, for both kinds. */
 struct kept {
-    uint32_t *line[KINDS]; /* [n_word]; NULL: none are kept */
+    uint32_t *line[KINDS]; /* [n_word]; NULL: nothing is kept */
     uint32_t n_word;
 };
 
@@ -274,7 +278,7 @@ static bool is_kept(const struct kept *kept, enum kind k, uint32_t line)
     return kept->line[k] && kept->line[k][line / 32] >> line % 32 & 1;
 }
 
-/* Takes the first n_first lines of a kind, and those that are kept. */
+/* Takes the first n_first lines of a kind, and the kept ones. */
 static void take_first(struct greedy *g, enum kind k, uint32_t n_first, const struct kept *kept)
 {
     uint32_t n = 0;
@@ -288,7 +292,7 @@ static void take_first(struct greedy *g, enum kind k, uint32_t n_first, const st
     lower(g, k, g->line, n);
 }
 
-/* Adds lines to the first ones. False: no lines reach the goal. */
+/* Takes more lines after the first ones. False: no lines reach the goal. */
 static bool greedy_run(struct greedy *g, float beta)
 {
     float column = make_keys(g, COLUMN);
@@ -298,7 +302,9 @@ static bool greedy_run(struct greedy *g, float beta)
         take_round(g, SLASH, least);
         make_keys(g, COLUMN);
         take_round(g, COLUMN, least);
-        column = largest(g->top[COLUMN], block_count(g)); /* no slash was taken since */
+        column =
+            largest(g->top[COLUMN],
+                    block_count(g)); /* no slash was taken since the columns' keys were computed */
     }
     return true;
 }
@@ -309,8 +315,9 @@ struct work {
     struct rows rows;
     struct greedy greedy;
     struct lines lines;
-    struct kept kept; /* of the head in work */
-    float *sum;       /* with heads=group: attention of all heads, as rows_sum leaves one's */
+    struct kept kept; /* of the current head */
+    float *sum; /* with heads=group: attention summed over the heads, as rows_sum leaves that of one
+                   head */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, const void *param,
@@ -355,7 +362,7 @@ static struct kept kept_of(const struct method_lane *l, uint32_t part)
     return (struct kept){{first, first + n}, (uint32_t)n};
 }
 
-/* Columns that are gone are forgotten; a distance means the same in what is left. */
+/* Removed columns are cleared; slashes are distances, which remain valid. */
 static void loop_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     const size_t n = line_words(s), n_list = loop_state_bytes(s, param) / (KINDS * n * 4);
@@ -366,15 +373,15 @@ static void loop_cut(void *state, const struct method_shape *s, const void *para
     }
 }
 
-/* Any bits are lines; those behind the sequence's end are never asked for. */
+/* Any bits are valid lines; those after the sequence's end are never read. */
 static bool loop_sound(const struct method_loaded *l)
 {
     (void)l;
     return true;
 }
 
-/* One row of each stratum of the chunk and the last, ascending; returns their number. The generator
- * is splitmix64. */
+/* Samples one row from each stratum of the chunk and the last row, ascending; returns their number.
+ * The generator is splitmix64. */
 static uint32_t sample_rows(uint32_t *at, const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
@@ -400,7 +407,7 @@ static uint64_t chunk_cells(const struct method_lane *l)
     return (uint64_t)l->n_row * (2 * (uint64_t)l->pos + l->n_row + 1) / 2;
 }
 
-/* The heads' sum in place of the last one's attention, and of its sums. */
+/* Replaces the last head's attention and sums by those summed over the heads. */
 static void use_sum(struct work *w)
 {
     struct greedy *g = &w->greedy;
@@ -414,8 +421,8 @@ static void use_sum(struct work *w)
         }
 }
 
-/* Chooses lines for the sampled attention of n_part heads together, of which the sums are in
- * w->greedy, and marks them for those heads, the first of which is `part`. */
+/* Selects lines by the sampled attention of n_part heads together, whose sums are in w->greedy, and
+ * marks them for those heads, the first of which is `part`. */
 static void plan_parts(struct work *w, const struct method_lane *l, struct plan *p, uint32_t part,
                        uint32_t n_part)
 {
@@ -517,7 +524,7 @@ static void loop_trace(const struct method_lane *l, uint32_t n_tok, struct op_tr
     op->choose.n = sample_rows(op->choose.at, l);
 }
 
-/* Lines of earlier chunks would be a sequence's state there. */
+/* The lines of earlier chunks would be state of the sequence on the device. */
 static const char *loop_refuses(const void *param)
 {
     const struct loopserve_param *set = param;

@@ -26,7 +26,7 @@
 
 #include <string.h>
 
-#define LEARN_FROM  2500u /* rows before it attend to little else than what they must */
+#define LEARN_FROM  2500u /* rows before it attend to little beyond what is read anyway */
 #define BLOCK       64u
 #define BLOCK_PAGES (BLOCK / PAGE_TOK)
 
@@ -41,7 +41,7 @@
     P(PATH, table, "table of patterns for the model's heads, made by 'saccade eval patterns'")
 METHOD_PARAMS(minference, PARAMS)
 
-/* Attention of a head's rows along lines. */
+/* Attention of a head's rows, summed along lines. */
 struct sums {
     float *column, *slash; /* [stride] */
 };
@@ -49,8 +49,8 @@ struct sums {
 struct work {
     struct rows rows;
     struct lines lines;
-    struct sums by;             /* of the rows that choose lines, */
-    struct sums judge;          /* and of those that tell what they are worth */
+    struct sums by;             /* of the rows by which lines are selected, */
+    struct sums judge;          /* and of those by which patterns are judged */
     float *down;                /* [stride] scratch: slashes from the last to the first */
     float *first;               /* [stride] scratch: sums of the first lines */
     uint32_t *spare;            /* [stride] scratch */
@@ -111,7 +111,7 @@ static void take_lines(const struct work *w, const struct method_lane *l,
     take_best(w, l, w->slash, w->by.slash, (const uint32_t[]){band, size->b});
 }
 
-/* Lists bits of n words that are set. */
+/* Lists the set bits of n words. */
 static uint32_t list_bits(uint32_t *out, const uint32_t *bits, uint32_t n)
 {
     uint32_t n_out = 0;
@@ -121,9 +121,9 @@ static uint32_t list_bits(uint32_t *out, const uint32_t *bits, uint32_t n)
     return n_out;
 }
 
-/* Attention of the sample that lies on taken lines, a share of all: the sums of the lines `along`
- * less what lies on two of them. Rounded to what such sums are known to, so that patterns which
- * hold everything are equal. */
+/* The share of the sample's attention on taken lines: the sums of the lines `along`, less what lies
+ * on two of them. It is rounded to the accuracy of such sums, so that patterns which hold
+ * everything compare equal. */
 static double covered(const struct work *w, const struct method_lane *l, const struct sums *along,
                       bool kept)
 {
@@ -138,13 +138,13 @@ static double covered(const struct work *w, const struct method_lane *l, const s
     return round(sum / w->rows.n * 0x1p16) * 0x1p-16;
 }
 
-/* Of row i to token c, where it is kept. */
+/* The attention of row i to token c, where it was kept. */
 static double share_of(const struct work *w, uint32_t i, uint32_t c)
 {
     return (double)bf16_to_f32(w->rows.weight[rows_cell(w->rows.n, i, c)]);
 }
 
-/* Attention of the sample on the first keys and on those just before each row. */
+/* The sample's attention to the first keys and to those just before each row. */
 static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
 {
     double sum = 0;
@@ -156,7 +156,7 @@ static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
     return sum / w->rows.n;
 }
 
-/* Rows of the sample, of which the number is returned: the last of the chunk. */
+/* Samples the last rows of the chunk; returns their number. */
 static uint32_t sample_last_rows(uint32_t *at, const struct method_lane *l)
 {
     const struct minference_param *set = l->param;
@@ -165,7 +165,7 @@ static uint32_t sample_last_rows(uint32_t *at, const struct method_lane *l)
     return n;
 }
 
-/* Or one at the end of each of as many equal parts of what lies from position `from` on. */
+/* Samples the last row of each of equal parts of the chunk after position `from`. */
 static uint32_t sample_all_rows(uint32_t *at, const struct method_lane *l, uint32_t from)
 {
     const struct minference_param *set = l->param;
@@ -188,7 +188,7 @@ static void sum_lines(const struct work *w, const struct method_lane *l, const s
     for (uint32_t o = 0; o < n; o++) out->slash[o] = w->down[n - 1 - o];
 }
 
-/* Sums of the last rows. False: a score is not finite. */
+/* Sums the attention of the last rows. False: a score is not finite. */
 static bool attend_last(struct work *w, const struct method_lane *l, uint32_t head)
 {
     w->rows.n = sample_last_rows(w->rows.at, l);
@@ -197,7 +197,7 @@ static bool attend_last(struct work *w, const struct method_lane *l, uint32_t he
     return true;
 }
 
-/* The same of rows from all over the chunk behind position `from`. */
+/* The same for rows from all over the chunk after position `from`. */
 static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from,
                        bool keep)
 {
@@ -207,8 +207,8 @@ static bool attend_all(struct work *w, const struct method_lane *l, uint32_t hea
     return true;
 }
 
-/* The size whose lines recover most of what rows from all over the chunk look at. False: a score is
- * not finite. */
+/* The size whose lines hold most of the attention of rows from all over the chunk. False: a score
+ * is not finite. */
 static bool search_size(struct work *w, const struct method_lane *l, uint32_t head,
                         struct pattern *out)
 {
@@ -216,7 +216,9 @@ static bool search_size(struct work *w, const struct method_lane *l, uint32_t he
     if (!attend_all(w, l, head, 0, false)) return false;
     for (size_t i = 0; i < PATTERN_CANDIDATES; i++) {
         if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
-        take_lines(w, l, &pattern_candidates[i]); /* an A-shape as the authors write it */
+        take_lines(
+            w, l,
+            &pattern_candidates[i]); /* an A-shape is expressed as lines, as the authors write it */
         const double mass = covered(w, l, &w->judge, false);
         if (mass > best) *out = pattern_candidates[i];
         best = fmax(best, mass);
@@ -226,7 +228,7 @@ static bool search_size(struct work *w, const struct method_lane *l, uint32_t he
 
 /* ---- Tables ---- */
 
-/* Mean keys of all full blocks; the last one is read anyway. */
+/* Mean keys of all full blocks; the last block is read anyway. */
 static void pool_keys(struct work *w, const struct method_lane *l)
 {
     const uint32_t d = l->shape->geom->head_dim, n_block = (l->pos + l->n_row) / BLOCK;
@@ -239,8 +241,8 @@ static void pool_keys(struct work *w, const struct method_lane *l)
     }
 }
 
-/* Attention of the sample in the blocks that pooled scores choose, one of `ratio`, with the first
- * and the own one. */
+/* The sample's attention in the blocks that pooled scores select (one of `ratio`), plus the first
+ * and the own block. */
 static double covered_blocks(struct work *w, const struct method_lane *l, uint32_t head,
                              uint32_t ratio)
 {
@@ -304,7 +306,7 @@ static const struct method_table table = {pattern_table_bytes, pattern_table_rea
 
 /* ---- The method ---- */
 
-/* Which pattern a head has if nothing is searched for. */
+/* The pattern of a head if nothing is searched for. */
 static struct pattern pattern_of(const struct method_lane *l, uint32_t head)
 {
     const struct minference_param *set = l->param;
@@ -336,7 +338,7 @@ static bool plan_head(struct work *w, const struct method_lane *l, struct plan *
     return true;
 }
 
-/* Positions up to which the largest pattern of the lane's heads would read everything. */
+/* Contexts up to this length would be read entirely by the largest pattern of the lane's heads. */
 static uint32_t short_tok(const struct method_lane *l)
 {
     const struct minference_param *set = l->param;
@@ -374,8 +376,9 @@ static uint32_t mi_trace_rows(const struct method_shape *s, const void *param)
     return min_u32(set->sample, s->n_row_max);
 }
 
-/* Lists what a head may be, and returns how many that are, the same for all heads: an A-shape of a
- * table stays one, as often as there are sizes to search among. */
+/* Lists the patterns that a head may have, and returns their number, which is the same for all
+ * heads: an A-shape from a table stays one, repeated as often as there are sizes to search among.
+ */
 static uint32_t list_patterns(struct pattern out[PATTERN_CANDIDATES], const struct method_lane *l,
                               uint32_t head)
 {
@@ -394,7 +397,7 @@ static uint32_t list_patterns(struct pattern out[PATTERN_CANDIDATES], const stru
     return n ? n : 1;
 }
 
-/* Of the heads of a lane's KV head. */
+/* The sizes of the query heads of a lane's KV head. */
 static void put_sizes(const struct method_lane *l, struct op_trace *op)
 {
     const uint32_t group = l->shape->group;

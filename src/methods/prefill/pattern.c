@@ -13,7 +13,7 @@ const struct pattern pattern_candidates[PATTERN_CANDIDATES] = {
     {PATTERN_LINES, 30, 800},   {PATTERN_LINES, 100, 750}, {PATTERN_LINES, 500, 700},
     {PATTERN_LINES, 3500, 100}, {PATTERN_ENDS, 100, 800},  {PATTERN_BLOCKS, 8, 0}};
 
-/* What the authors write where blocks win. */
+/* The pattern that the authors write where blocks win. */
 static const struct pattern for_blocks = {PATTERN_LINES, 1000, 6096};
 
 static const char *const family_names[] = {"lines", "ends"};
@@ -33,10 +33,10 @@ size_t pattern_table_bytes(const struct method_shape *s)
 struct reader {
     const char *at;
     uint32_t line;
-    char text[256]; /* the line at hand */
+    char text[256]; /* the current line */
 };
 
-/* The next line that says something, or false at the end. */
+/* The next line that is neither empty nor a comment, or false at the end. */
 static bool next_line(struct reader *r)
 {
     while (*r->at) {
@@ -69,7 +69,7 @@ static bool next_word(char **at, const char *word)
     return true;
 }
 
-/* Nothing is left of a line but a remark. */
+/* The rest of a line is empty or a comment. */
 static bool at_end(const char *at)
 {
     at += strspn(at, " \t\r");

@@ -24,7 +24,7 @@
 #define ROWS        128u
 #define BLOCK       64u
 #define BLOCK_PAGES (BLOCK / PAGE_TOK)
-#define UNLIKE      (-1e30f) /* a score whose softmax is 0, and finite */
+#define UNLIKE      (-1e30f) /* a finite score whose softmax is 0 */
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, top, "0.5", "share of the blocks to read")                                            \
@@ -68,7 +68,7 @@ static size_t sparge_scratch_bytes(const struct method_shape *s, const void *par
 
 /* ---- Blocks ---- */
 
-/* Adds a vector, and the vector of length 1 in its direction, to two sums. */
+/* Adds a vector to one sum, and its unit vector to another. */
 static void add_vector(float *sum, float *sum_of_unit, const float *x, uint32_t d)
 {
     float square = 0;
@@ -104,7 +104,7 @@ static void sparge_seal(uint8_t *side, const struct method_shape *s, const void 
     for (uint32_t t = 0; t < PAGE_TOK; t++) add_vector(sum, sum + d, k + (size_t)t * d, d);
 }
 
-/* Mean and likeness of all blocks of keys, the last one as far as it goes. */
+/* Mean and self-similarity of all blocks of keys, including the partial last one. */
 static void pool_keys(const struct work *w, const struct method_lane *l)
 {
     const struct sparge_param *set = l->param;
@@ -134,7 +134,7 @@ static void pool_keys(const struct work *w, const struct method_lane *l)
     }
 }
 
-/* Mean of a tile's rows, scaled; the result is their likeness. */
+/* Mean of a tile's rows, scaled; returns their self-similarity. */
 static float pool_rows(const struct work *w, const struct method_lane *l, const struct plan *p,
                        uint32_t tile, uint32_t head)
 {
@@ -150,7 +150,7 @@ static float pool_rows(const struct work *w, const struct method_lane *l, const 
     return square_of_mean(w->norms, n, d);
 }
 
-/* ---- Choice ---- */
+/* ---- Selection ---- */
 
 /* Marks the blocks of one tile from its scores. Returns their estimated share, below 0 if a score
  * is not finite. */

@@ -32,16 +32,16 @@ METHOD_PARAMS(xattention, PARAMS)
 
 struct work {
     uint32_t stride;
-    uint16_t *q;    /* [query heads][row groups of the chunk, width] bf16, a group's last row first,
-                     */
-    size_t width;   /* stride * head_dim and some more: rows a power of two apart share sets */
-    float *k;       /* [OP_DOTS_ROWS groups, stride, head_dim] */
-    uint16_t *key;  /* [groups of PANEL_TOK, stride * head_dim] packed */
-    float *centre;  /* [stride, head_dim] the same for all keys of a group */
-    float *z;       /* [query heads][row groups of the chunk, n_group] */
-    float *one;     /* [n_group] a row group's softmax, */
-    float *sum;     /* [n_group] that of those of a block row */
-    float *mass;    /* [blocks of the context] */
+    uint16_t *q;   /* [query heads][row groups of the chunk, width] bf16, a group's last row first,
+                    */
+    size_t width;  /* stride * head_dim, padded: rows a power of two apart would share cache sets */
+    float *k;      /* [OP_DOTS_ROWS groups, stride, head_dim] */
+    uint16_t *key; /* [groups of PANEL_TOK, stride * head_dim] packed */
+    float *centre; /* [stride, head_dim] subtracted from the keys of every group */
+    float *z;      /* [query heads][row groups of the chunk, n_group] */
+    float *one;    /* [n_group] a row group's softmax, */
+    float *sum;    /* [n_group] the sum of these over a block row */
+    float *mass;   /* [blocks of the context] */
     size_t n_group; /* of keys in a context, padded */
 };
 
@@ -58,7 +58,8 @@ static size_t work_make(struct work *w, const struct method_shape *s, const void
     const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
     w->stride = xa_stride(param);
     const size_t n_row = s->group * ((size_t)s->n_row_max / w->stride + 2);
-    w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* not a power of two either */
+    w->n_group = n_panel * (PANEL_TOK / w->stride) +
+                 16; /* padded so that it is not a power of two, either */
     w->width = w->stride * d + 32;
     w->q = arena_take(&a, (n_row + OP_DOTS_ROWS) * w->width, sizeof *w->q);
     w->k = arena_take(&a, OP_DOTS_ROWS * STRIDE_MAX * d, sizeof(float));
@@ -103,7 +104,7 @@ static void fill_queries(const struct work *w, const struct method_lane *l)
     }
 }
 
-/* Finds what is taken from all keys; false: nothing is. */
+/* Computes the centre that is subtracted from all keys; false: nothing is subtracted. */
 static bool find_centre(const struct work *w, const struct method_lane *l)
 {
     const size_t d = l->shape->geom->head_dim;
@@ -113,8 +114,8 @@ static bool find_centre(const struct work *w, const struct method_lane *l)
     return true;
 }
 
-/* Packs keys of at most PANEL_TOK tokens from `tok` on, the last group filled up with zeros;
- * returns the number of groups. What is not finite shows in the scores. */
+/* Packs the keys of at most PANEL_TOK tokens from `tok` on, the last group filled up with zeros;
+ * returns the number of groups. Numbers that are not finite are detected in the scores. */
 static uint32_t read_keys(const struct work *w, const struct method_lane *l, uint32_t tok,
                           const float *centre)
 {
@@ -152,8 +153,8 @@ static void score_groups(const struct work *w, const struct method_lane *l)
     }
 }
 
-/* Mass of the blocks up to `block`, summed over the row groups of that block that are in the chunk;
- * the result is their number, 0 if a score is not finite. */
+/* Mass of the blocks up to `block`, summed over that block's row groups in the chunk; returns the
+ * number of these groups, 0 if a score is not finite. */
 static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, uint32_t head,
                            uint32_t block)
 {
