@@ -47,8 +47,8 @@ struct arena {
     struct arena *device; /* where pieces that a device computes on come from; NULL: from here */
 };
 
-/* `n * bytes` bytes aligned to 64; NULL while measuring. Beyond capacity is a programmer's error.
- */
+/* `n * bytes` bytes aligned to 64; NULL while measuring. Beyond capacity is a programmer's
+ * error. */
 void *arena_take(struct arena *a, size_t n, size_t bytes);
 /* The same for tensors. */
 void *arena_take_tensor(struct arena *a, size_t n, size_t bytes);

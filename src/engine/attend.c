@@ -54,8 +54,8 @@ void attend_plan(sac_engine *e, struct arena *a)
     t->lost = arena_take(a, n_row, sizeof *t->lost);
 }
 
-/* A reading of all runs of the batch with their pages in this layer; what they read is not set yet.
- */
+/* A reading of all runs of the batch with their pages in this layer; what they read is not set
+ * yet. */
 static struct reading begin(const sac_engine *e, uint32_t layer)
 {
     const struct config *c = &e->model->config;

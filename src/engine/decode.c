@@ -32,12 +32,10 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_PIECES  8u   /* of a lane, if there are fewer lanes than workers */
-#define FETCH_AT_ONCE 256u /* pages */
-#define LONE_PAGES    64u  /* that one worker processes in the time of a meeting of all workers */
-#define GROUP_PAGES                                                                                \
-    32768u /* that are selected from before their pages are requested from a disk                  \
-            */
+#define COUNT_PIECES  8u     /* of a lane, if there are fewer lanes than workers */
+#define FETCH_AT_ONCE 256u   /* pages */
+#define LONE_PAGES    64u    /* that one worker processes in the time of a meeting of all workers */
+#define GROUP_PAGES   32768u /* selected from before their pages are requested from a disk */
 
 struct decode_list { /* of one run, while it is built */
     uint32_t *page, *tok;

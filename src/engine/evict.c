@@ -5,8 +5,8 @@
  *     them: an evicting method marks everything that it will ever read again. From then on
  *     "everything" is what is left: for prompt rows by the plans made here, for decode rows by
  *     decode.c.
- *  2. While reads are recorded nothing is freed, because the shadow computation reads everything.
- */
+ *  2. While reads are recorded nothing is freed, because the shadow computation reads
+ *     everything. */
 #include "engine/evict.h"
 
 #include "engine/engine.h"

@@ -1,5 +1,5 @@
-/* mass.h: how much attention some rows of a sequence give to the pages before them, token by token.
- */
+/* mass.h: how much attention some rows of a sequence give to the pages before them, token by
+ * token. */
 #ifndef SAC_ENGINE_MASS_H
 #define SAC_ENGINE_MASS_H
 

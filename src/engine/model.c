@@ -269,8 +269,8 @@ static sac_status find_template(const sac_model *m, const char *wanted, const ch
     return status;
 }
 
-/* Appends the last message's text to the opening of the answer's turn; takes ownership of `text`.
- */
+/* Appends the last message's text to the opening of the answer's turn; takes ownership of
+ * `text`. */
 static sac_status open_with(const struct tokenizer *guard, const struct chat *chat, char *text,
                             char **out, sac_error *err)
 {

@@ -35,14 +35,12 @@
 #define FACTOR_MOST   3.0
 #define SPREAD_FIRST  0.2
 #define WEIGHT        0.0625 /* weight of a step in the mean ratio of measured to predicted time */
-#define AWAY_MOST     0.5 /* largest deviation in this mean; rare large ones are covered by the width \
-                           */
-#define WIDTH_FIRST 4.0
-#define WIDTH_LEAST 1.0
-#define WIDTH_MOST  10.0
-#define WIDTH_STEP  0.5
-#define LATE_OF                                                                                    \
-    150.0 /* one step of these may be late; other causes of lateness are not the prompt's */
+#define AWAY_MOST     0.5    /* largest deviation in it; the width covers rare ones */
+#define WIDTH_FIRST   4.0
+#define WIDTH_LEAST   1.0
+#define WIDTH_MOST    10.0
+#define WIDTH_STEP    0.5
+#define LATE_OF       150.0 /* one may be late; prompts are not the only cause */
 /* Assumptions before anything is known. The fixed cost of prompt rows equals that of FIXED_ROWS
  * rows, so that the first step does not suggest that more rows are free: with WORK_RISE and the
  * first margin, the next step is in time whatever the truth. Attention to DEPTH tokens costs as
@@ -57,8 +55,7 @@
 /* Largest increase of work from a step to the next, because the estimate holds for steps of about
  * the same size. With twice as many rows, chunks also still end at page boundaries. */
 #define WORK_RISE 2.5
-#define WAIT_MOST                                                                                  \
-    8u /* at most so many steps without prompt rows after late ones, because prompts must go on */
+#define WAIT_MOST 8u /* steps without prompt rows after late ones, at most */
 
 static double within(double x, double least, double most)
 {

@@ -107,8 +107,8 @@ static void keep_lane(const struct op_past *op)
                op->q + i * op->q_stride, op->width * sizeof *op->past);
 }
 
-/* One launch per layer. The lanes' selections are over, so their list of descriptors can be reused.
- */
+/* One launch per layer. The lanes' selections are over, so their list of descriptors can be
+ * reused. */
 static void keep_away(sac_engine *e, const struct reading *r)
 {
     struct op_past *list = (struct op_past *)(void *)e->decode.list;

@@ -90,8 +90,8 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->lane = arena_take(a, g->n_kv_head, sizeof *f->lane);
     f->lane_room = arena_take(a, g->n_kv_head, f->lane_bytes);
     f->lists = arena_take(a, n_seq, sizeof *f->lists);
-    /* Reading a quarter of the context as single tokens costs more than reading all of it in pages.
-     */
+    /* Reading a quarter of the context as single tokens costs more than reading all of it in
+     * pages. */
     f->tok_max = e->params.n_ctx / 4 + 1024;
     f->range_max = e->pool.max_page / 4 + 16;
     f->range = arena_take(a, list_max * f->range_max, sizeof *f->range);

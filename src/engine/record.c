@@ -282,8 +282,8 @@ static void add_scaled(float *sum, float by, const float *x, uint32_t n)
     for (uint32_t i = 0; i < n; i++) sum[i] += by * x[i];
 }
 
-/* Adds the loaded page to query i; `score` holds the unscaled products. Returns the page's log sum.
- */
+/* Adds the loaded page to query i; `score` holds the unscaled products. Returns the page's log
+ * sum. */
 static double take_page(const struct config *c, const struct record_work *w, uint32_t i,
                         double score[PAGE_TOK], struct seen seen)
 {

@@ -133,8 +133,8 @@ static uint32_t doc_of(const struct refresh *r, uint32_t page)
     return i;
 }
 
-/* Makes rows [n] the batch. Neighbours in one page that are all written, or all not, become a run.
- */
+/* Makes rows [n] the batch. Neighbours in one page that are all written, or all not, become a
+ * run. */
 static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
 {
     sac_engine *e = r->e;

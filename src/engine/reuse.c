@@ -5,8 +5,8 @@
  *     its nodes, so none of them leaves the index while the sequence exists. A sequence that has
  *     dropped pages is not indexed.
  *  2. If two sequences have computed the same page in parallel, the second takes the first one's
- *     page at the end of the step: their bits are equal (design D7), and no text is stored twice.
- */
+ *     page at the end of the step: their bits are equal (design D7), and no text is stored
+ *     twice. */
 #include "engine/reuse.h"
 
 #include "engine/engine.h"
@@ -107,8 +107,8 @@ void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old)
     if (r->n_pure > n_exact) r->n_pure = n_exact;
     if (r->n_page <= r->n_pure / PAGE_TOK) return;
     begin_at_root(r);
-    /* Of a text that was lost and computed again the index has pages that are not the sequence's.
-     */
+    /* Of a text that was lost and computed again the index has pages that are not the
+     * sequence's. */
     while (r->n_page < r->n_pure / PAGE_TOK && (node = find_next(e, seq_i, key)) != PREFIX_NONE &&
            prefix_is_at(&e->reuse.index, node, (struct pool_place){seq_i, r->n_page}))
         step_to(r, key, node);

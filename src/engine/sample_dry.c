@@ -1,7 +1,7 @@
 /* sample_dry.c: see the header. In the reversed text, the length of the match between what precedes
  * a token and the end of the text is the length of a common prefix: the Z function (Gusfield,
- * "Algorithms on Strings, Trees and Sequences", 1997, section 1.4) finds all of them in one pass.
- */
+ * "Algorithms on Strings, Trees and Sequences", 1997, section 1.4) finds all of them in one
+ * pass. */
 #include "engine/sample_dry.h"
 
 #include "base/mem.h"

@@ -101,8 +101,8 @@ static bool is_timed(const sac_engine *e)
     return e->params.tbt_target_ms > 0 && e->batch.n_decode > 0;
 }
 
-/* Of so many prompt rows those that there is time for, if the sequence's come first; 0: they wait.
- */
+/* Of so many prompt rows those that there is time for, if the sequence's come first; 0: they
+ * wait. */
 static uint32_t rows_in_time(sac_engine *e, uint32_t seq_i, uint32_t room)
 {
     if (!is_timed(e)) return room;

@@ -1,6 +1,6 @@
 /* state_stream.c: the byte stream of a saved sequence, its header, and what can be found out about
- * a file without an engine: for which model it was made, what it holds, and whether it is complete.
- */
+ * a file without an engine: for which model it was made, what it holds, and whether it is
+ * complete. */
 #include "engine/state.h"
 #include "engine/state_walk.h"
 

@@ -72,8 +72,8 @@ static bool begins_stop(const struct stop *s, size_t at, const char **out_match)
 }
 
 /* Finds the first complete stop string, or else the first beginning of one. A complete one counts
- * even if a beginning stands before it: waiting for that one would let tokens behind the stop pass.
- */
+ * even if a beginning stands before it: waiting for that one would let tokens behind the stop
+ * pass. */
 static size_t certain_bytes(const struct stop *s, const char **out_match)
 {
     size_t first_beginning = s->n_held;

@@ -24,8 +24,8 @@ struct docsum {
 sac_status docsum_make(struct docsum *out, const struct docrows *rows, sac_error *err);
 void docsum_deinit(struct docsum *s);
 
-/* A list of objects, one a kind of question, method and place; the caller's. NULL without memory.
- */
+/* A list of objects, one a kind of question, method and place; the caller's. NULL without
+ * memory. */
 struct cJSON *docsum_json(const struct docsum *s);
 /* Tables for people, one for each kind of question. */
 void docsum_text(const struct docsum *s, struct strbuf *out);

@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /* Logits [n] become natural log-probabilities in place; returns the index of the largest, the first
- * of equals. The sum is taken in lanes of a fixed number, so the result depends on the row alone.
- */
+ * of equals. The sum is taken in lanes of a fixed number, so the result depends on the row
+ * alone. */
 uint32_t logprob_from_logits(float *row, uint32_t n);
 
 /* Divergence sum(p * (log p - log q)) of two rows of log-probabilities. */

@@ -63,8 +63,8 @@ int report_data_compare(const void *a, const void *b);
 size_t report_data_distinct(double *v, size_t n);
 /* Mean of the finite numbers, NAN if there are none. */
 double report_data_mean(const double *v, size_t n);
-/* The q-quantile (0 to 1) of rising numbers, between neighbours by their distance; NAN if n is 0.
- */
+/* The q-quantile (0 to 1) of rising numbers, between neighbours by their distance; NAN if n is
+ * 0. */
 double report_data_quantile(const double *rising, size_t n, double q);
 
 #endif

@@ -10,8 +10,8 @@ struct rng {
     uint64_t state;
 };
 
-/* The stream of sample `index` of a task at a length: each sample draws from a stream of its own.
- */
+/* The stream of sample `index` of a task at a length: each sample draws from a stream of its
+ * own. */
 struct rng rng_stream(const char *task, uint64_t length, uint64_t seed, uint64_t index);
 uint64_t rng_next(struct rng *r);
 /* 0 to n-1, every value equally likely; n > 0. */

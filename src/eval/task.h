@@ -89,8 +89,8 @@ struct task_builder {
     uint32_t size_min, size_max; /* size_max 0: no limit */
 };
 
-/* The sample with the most units that fits `ctx` tokens. SAC_ERR_CONTEXT if the smallest does not.
- */
+/* The sample with the most units that fits `ctx` tokens. SAC_ERR_CONTEXT if the smallest does
+ * not. */
 sac_status task_fit(const struct task_text *t, const struct task_builder *b, uint32_t ctx,
                     struct task_sample *out, sac_error *err);
 

@@ -40,8 +40,8 @@ struct charset_bytes {
 /* Sequences of one range without surrogates, in rising order; returns their number. */
 size_t charset_split(struct charset_bytes out[CHARSET_SPLIT_MAX], struct charset_range range);
 
-/* One code point to UTF-8, the bytes written; surrogates and larger numbers are the caller's error.
- */
+/* One code point to UTF-8, the bytes written; surrogates and larger numbers are the caller's
+ * error. */
 size_t charset_put(char out[CHARSET_UTF8_MAX], uint32_t cp);
 /* The code point at the start of `s`; 0 bytes when that is not strictly valid UTF-8. */
 size_t charset_get(const char *s, size_t n, uint32_t *out_cp);

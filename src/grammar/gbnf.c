@@ -257,8 +257,8 @@ static void emit_any(struct parser *s)
     s->at++;
 }
 
-/* Bytes up to the '>' that ends <name>, or the last two that end <<name>>; 0 when they are missing.
- */
+/* Bytes up to the '>' that ends <name>, or the last two that end <<name>>; 0 when they are
+ * missing. */
 static size_t control_bytes(const char *text, size_t n, bool bare)
 {
     for (size_t i = 1; i < n && text[i] != '\n'; i++) {

@@ -65,8 +65,8 @@ void program_free(struct program *p);
 
 /* The index of the new instruction; some index when it could not be appended. */
 uint32_t program_emit(struct program *p, enum program_op op, uint32_t a, uint32_t b);
-/* Instructions that match one character of a normalised set that is not empty, then fall through.
- */
+/* Instructions that match one character of a normalised set that is not empty, then fall
+ * through. */
 void program_emit_set(struct program *p, const struct charset *set);
 void program_emit_bytes(struct program *p, const char *bytes, size_t n);
 /* A rule without code; `name` is copied, NULL for none. */

@@ -3,8 +3,8 @@
  *
  * The grammar may allow less than the schema (object members come in the schema's order, numbers
  * have at most 16 digits, additional names contain no escapes), but never more: a keyword that
- * cannot be expressed is refused by name and place, SAC_ERR_UNSUPPORTED. Schemas are hostile input.
- */
+ * cannot be expressed is refused by name and place, SAC_ERR_UNSUPPORTED. Schemas are hostile
+ * input. */
 #ifndef SAC_GRAMMAR_SCHEMA_H
 #define SAC_GRAMMAR_SCHEMA_H
 

@@ -192,8 +192,8 @@ static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why
     t->n_guess += bind_ahead(t, why, f->scratch, n, most < left ? most : left);
 }
 
-/* The next time at most as many pages are guessed as were read in time; more, if all of them were.
- */
+/* The next time at most as many pages are guessed as were read in time; more, if all of them
+ * were. */
 void ahead_end_guess(struct tier *t)
 {
     if (t->guessed != t->now) return;

@@ -1,6 +1,6 @@
 /* disk_threads.c: transfers of a disk by plain system calls, each in a thread, for systems without
- * io_uring and for tests that replace them. Reads go before writes, because someone waits for them.
- */
+ * io_uring and for tests that replace them. Reads go before writes, because someone waits for
+ * them. */
 #include "kv/disk.h"
 
 #include "base/mem.h"

@@ -155,8 +155,8 @@ static sac_status open_store(struct docstore *s, sac_error *err)
     mdb_env_close(s->env);
     s->env = NULL;
     s->only_reads = true;
-    /* Read with readers' locks where possible: a writer must not reuse pages that are being read.
-     */
+    /* Read with readers' locks where possible: a writer must not reuse pages that are being
+     * read. */
     rc = open_index(s, MDB_RDONLY);
     if (may_not_write(rc)) {
         mdb_env_close(s->env);

@@ -255,8 +255,8 @@ static void unref(struct pool *p, page_id id)
     p->frame_of[id] = PAGE_NONE;
 }
 
-/* Takes a free page of a lane and a frame; with a tier, the page gets a frame when it is written.
- */
+/* Takes a free page of a lane and a frame; with a tier, the page gets a frame when it is
+ * written. */
 static page_id take_page(struct pool *p, size_t lane)
 {
     const uint32_t layer = (uint32_t)(lane / p->geom.n_kv_head);

@@ -26,8 +26,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define WRITES_MAX                                                                                 \
-    (DISK_DEPTH / 2) /* transfers that writes may use, so that some are left for reads */
+#define WRITES_MAX (DISK_DEPTH / 2) /* transfers for writes: reads get the others */
 
 /* ---- Lists and counts ---- */
 

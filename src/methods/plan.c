@@ -2,8 +2,8 @@
  *
  * Invariants of compiled lists, on which attention relies (struct attn_plan) and which
  * tests/unit/test_plan.c checks: ranges are ascending, disjoint and not adjacent; tokens are
- * ascending, outside the ranges, and in pages before the tile; the tile's own pages are in a range.
- */
+ * ascending, outside the ranges, and in pages before the tile; the tile's own pages are in a
+ * range. */
 #include "methods/plan.h"
 
 #include "base/minmax.h"

@@ -57,8 +57,8 @@
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
     "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|" others "|" SPACE_TAIL
 
-/* Letters of the Latin, Greek, Cyrillic, Armenian and other cased scripts, as DeepSeek lists them.
- */
+/* Letters of the Latin, Greek, Cyrillic, Armenian and other cased scripts, as DeepSeek lists
+ * them. */
 #define DEEPSEEK_LETTERS                                                                           \
     "A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}"                 \
     "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}"         \
@@ -306,8 +306,8 @@ void pretok_run_destroy(struct pretok_run *r)
     mem_free(r);
 }
 
-/* Cuts [base, base + n) by the patterns from `stage` on. Recursion is as deep as there are stages.
- */
+/* Cuts [base, base + n) by the patterns from `stage` on. Recursion is as deep as there are
+ * stages. */
 static sac_status split_stage(struct pretok_run *r, size_t stage, size_t base, size_t n)
 {
     const struct pretok *const p = r->pretok;

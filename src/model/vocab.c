@@ -96,8 +96,8 @@ static int32_t find_text(const struct vocab *v, const char *s)
     return vocab_find(v, s, strlen(s));
 }
 
-/* An array of the file that has at least one element per token, or NULL if it is absent and may be.
- */
+/* An array of the file that has at least one element per token, or NULL if it is absent and may
+ * be. */
 static sac_status token_array(const struct gguf_key **out, const struct gguf *g, const char *name,
                               const struct vocab *v, sac_error *err)
 {
@@ -273,8 +273,8 @@ static sac_status read_special(struct vocab *v, const struct gguf *g,
 
 /* ---- Pieces ---- */
 
-/* GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on.
- */
+/* GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100
+ * on. */
 static bool stands_for_itself(uint32_t byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);

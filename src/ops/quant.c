@@ -230,8 +230,8 @@ static void row_q4_k(float *dst, const uint8_t *b, size_t n_block)
     }
 }
 
-/* As Q4_K with fifth bits [32] before the codes: bit g of byte j belongs to element j of group g.
- */
+/* As Q4_K with fifth bits [32] before the codes: bit g of byte j belongs to element j of group
+ * g. */
 static void row_q5_k(float *dst, const uint8_t *b, size_t n_block)
 {
     for (size_t i = 0; i < n_block; i++, b += 176, dst += SUPER) {

@@ -23,8 +23,8 @@ struct unpack_zip {
     size_t n, room;
 };
 
-/* All names, and the data of those that `wants` says yes to. The caller deinits after errors, too.
- */
+/* All names, and the data of those that `wants` says yes to. The caller deinits after errors,
+ * too. */
 sac_status unpack_zip(struct unpack_zip *out, const char *bytes, size_t n,
                       bool (*wants)(const char *name), sac_error *err);
 /* The first member of that name, NULL if there is none. */

@@ -325,8 +325,8 @@ static void mark_hot(const struct context_view *v, struct context_plan *p, uint3
         context_mark(v, p, layer, token, token + 1);
 }
 
-/* Makes the scores of a document's candidate blocks [n] comparable with those of other documents.
- */
+/* Makes the scores of a document's candidate blocks [n] comparable with those of other
+ * documents. */
 static void make_comparable(const struct context_view *v, float *value, uint32_t n, double length)
 {
     const struct samkv_param *set = v->param;

@@ -29,8 +29,7 @@
 #include "methods/plane.h"
 
 enum { DRAW_FRESH, DRAW_STEADY };
-#define NOISE                                                                                      \
-    0.2 /* standard error of the estimate, as a share of the mass that a list would leave out */
+#define NOISE 0.2 /* standard error, relative to the mass that a list would leave out */
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.95",                                                                         \

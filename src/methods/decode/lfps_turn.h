@@ -27,8 +27,8 @@ struct parts {
     struct op_memory memory;
 };
 
-/* What heads keep for themselves: log masses of the sinks and of the rest as far as it is guessed.
- */
+/* What heads keep for themselves: log masses of the sinks and of the rest as far as it is
+ * guessed. */
 struct sparsity {
     float sink[METHOD_GROUP_MAX], rest[METHOD_GROUP_MAX];
     bool bypass[METHOD_GROUP_MAX];
@@ -87,8 +87,8 @@ static inline void lfps_turn_bad(const struct turn *t)
 /* Adds what was read to the lane's count. */
 void lfps_turn_count(const struct turn *t, const struct method_lane *l);
 
-/* Entries of tokens 0, 1, .. in a table, for the query at `pos`: of `sla` from the right place on.
- */
+/* Entries of tokens 0, 1, .. in a table, for the query at `pos`: of `sla` from the right place
+ * on. */
 static inline float *lfps_turn_row(const struct parts *p, uint32_t table, bool sla, uint32_t pos)
 {
     const struct op_memory *m = &p->memory;

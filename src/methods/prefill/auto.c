@@ -177,8 +177,8 @@ static uint32_t sampled_row(const struct lane_work *w, const struct plan *p, uin
     return row0 + (end ? end - 1 : 0);
 }
 
-/* Scales a query head's sampled queries of a tile, and sums their softmax over the tile's own keys.
- */
+/* Scales a query head's sampled queries of a tile, and sums their softmax over the tile's own
+ * keys. */
 static void score_own(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct plan_batch *b = arg;

@@ -186,8 +186,8 @@ static void mark_block(struct plan *p, uint32_t tile, uint32_t head, uint32_t bl
     plan_range(p, tile, head, block * BLOCK, (block + 1) * BLOCK);
 }
 
-/* The best n_column blocks of columns and n_slash of slashes, and the first block, for all tiles.
- */
+/* The best n_column blocks of columns and n_slash of slashes, and the first block, for all
+ * tiles. */
 static void mark_lines(const struct work *w, struct plan *p, uint32_t head, uint32_t n_column,
                        uint32_t n_slash)
 {

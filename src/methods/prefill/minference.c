@@ -377,8 +377,8 @@ static uint32_t mi_trace_rows(const struct method_shape *s, const void *param)
 }
 
 /* Lists the patterns that a head may have, and returns their number, which is the same for all
- * heads: an A-shape from a table stays one, repeated as often as there are sizes to search among.
- */
+ * heads: an A-shape from a table stays one, repeated as often as there are sizes to search
+ * among. */
 static uint32_t list_patterns(struct pattern out[PATTERN_CANDIDATES], const struct method_lane *l,
                               uint32_t head)
 {

@@ -20,9 +20,9 @@
 
 /* Keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth. */
 #define CHUNK_CHANNELS   65536u
-#define LIST_CHUNKS      16u /* of a list with single tokens, which is short: for as many workers */
-#define LIST_CHUNK_LEAST 4u  /* pages of such a chunk */
-#define CHUNKS_AHEAD     2u  /* chunks of pages that come and go, behind the one at hand */
+#define LIST_CHUNKS      16u  /* of a list with single tokens: one for each of 16 workers */
+#define LIST_CHUNK_LEAST 4u   /* pages of such a chunk */
+#define CHUNKS_AHEAD     2u   /* chunks whose pages a pager prefetches */
 #define CHUNK_SLOTS_MIN  256u /* partial results for a batch of many short rows */
 
 /* ---- NARROW ---- */
@@ -53,8 +53,8 @@ static uint32_t lane_list_count(const struct attn_run *run, uint32_t h)
     return lane_page_count(run, h) + (lane_tok_count(run, h) + PAGE_TOK - 1) / PAGE_TOK;
 }
 
-/* Pages of a chunk: follows from the list alone. Of one without single tokens it is the same as of
- * all pages. */
+/* Pages of a chunk, which depend on the list alone. A list without single tokens has the same
+ * number as a list of all pages. */
 static uint32_t lane_chunk_pages(const struct op_attn *op, const struct attn_run *run, uint32_t h)
 {
     const uint32_t most = chunk_pages(op->geom->head_dim);
@@ -88,7 +88,7 @@ static uint32_t lane_chunk_count(const struct op_attn *op, const struct attn_run
 {
     const uint32_t per_chunk = lane_chunk_pages(op, run, h);
     const uint32_t first = lane_list_first(op, run, h) / per_chunk;
-    return lane_list_count(run, h) / per_chunk - first + 1; /* the own page is the list's end */
+    return lane_list_count(run, h) / per_chunk - first + 1; /* the list ends with the own page */
 }
 
 static size_t partial_floats(uint32_t head_dim, uint32_t group)
@@ -102,7 +102,7 @@ static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok
     return (lane_max + 2) * n_kv_head + CHUNK_SLOTS_MIN;
 }
 
-/* Page i of a lane's list, of which tokens from `visible` on are to be seen. */
+/* Page i of a lane's list; tokens from `visible` on are visible. */
 static inline struct attn_page lane_page(const struct op_attn *op, const struct attn_run *run,
                                          uint32_t h, uint32_t i, uint32_t visible)
 {
@@ -126,7 +126,7 @@ static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_
     return p;
 }
 
-/* Entries of a lane's list: those of a chunk, behind which the own page comes if it is the last. */
+/* Entries of a lane's list that form a chunk; the last chunk ends with the own page. */
 struct chunk_span {
     uint32_t begin, end;
 };
@@ -140,7 +140,7 @@ static struct chunk_span chunk_span(const struct op_attn *op, const struct attn_
     return (struct chunk_span){max_u32(begin, first), begin + per_chunk};
 }
 
-/* Names the sealed pages that a chunk reads, none twice; returns how many. */
+/* Lists the sealed pages that a chunk reads, each once; returns their number. */
 static uint32_t chunk_ids(const struct op_attn *op, const struct attn_run *run, uint32_t h,
                           uint32_t chunk_i, page_id id[ATTN_TAKE_TOKENS])
 {
@@ -156,7 +156,7 @@ static uint32_t chunk_ids(const struct op_attn *op, const struct attn_run *run, 
                                 end > first ? end - first : 0, id + n);
 }
 
-/* Chunks behind this one, which the worker will most likely reduce next. */
+/* Names the chunks after this one, which the worker will most likely reduce next. */
 static void chunk_ahead(const struct attn_call *c, uint32_t lane, uint32_t chunk_i)
 {
     const struct attn_pager *pager = c->op->pager;
@@ -169,7 +169,7 @@ static void chunk_ahead(const struct attn_call *c, uint32_t lane, uint32_t chunk
     }
 }
 
-/* `at` [ATTN_CHUNK_MAX]: the pages, but for those that are gathered. */
+/* `at` [ATTN_CHUNK_MAX]: the page indices, except those of gathered pages. */
 static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run, uint32_t h,
                             uint32_t chunk_i, uint32_t *at)
 {
@@ -194,12 +194,12 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     chunk->page[chunk->n_page++] = own;
 }
 
-/* Adds the partial result of other keys. */
+/* Merges the partial result of other keys. */
 static void merge_part(struct attn_chunk *sum, const struct attn_chunk *part, uint32_t d)
 {
     for (uint32_t g = 0; g < sum->group; g++) {
         const float m = fmaxf(sum->m[g], part->m[g]);
-        if (m == -INFINITY && part->l[g] == 0) continue; /* nothing seen in either */
+        if (m == -INFINITY && part->l[g] == 0) continue; /* neither has seen a key */
         const float old = exp2f(sum->m[g] - m), new = exp2f(part->m[g] - m);
         float *acc = sum->acc + (size_t)g * d;
         const float *add = part->acc + (size_t)g * d;
@@ -209,8 +209,8 @@ static void merge_part(struct attn_chunk *sum, const struct attn_chunk *part, ui
     }
 }
 
-/* The part of a page of a chunk that lies in pages [first, end); false: nothing. `at` is the page,
- * unless the page is gathered. */
+/* Clips a page of a chunk to pages [first, end); false: nothing is left. `at` is the page's index,
+ * unless it is gathered. */
 static bool clip_page(struct attn_page *p, uint32_t at, uint32_t first, uint32_t end)
 {
     if (!p->tok) return at >= first && at < end;
@@ -219,8 +219,8 @@ static bool clip_page(struct attn_page *p, uint32_t at, uint32_t first, uint32_t
     return p->begin < p->end;
 }
 
-/* Reduces a chunk of a run with segments, each with the queries that meet it. `at` are the pages
- * of the chunk; the worker's memory for turned queries holds a partial result, too. */
+/* Reduces a chunk of a run with segments, each with the queries rotated for it. `at` holds the page
+ * indices of the chunk. The worker's memory for rotated queries also holds a partial result. */
 static void narrow_segments(const struct attn_call *c, const struct attn_run *run,
                             const struct attn_chunk *chunk, const uint32_t *at)
 {
@@ -254,7 +254,7 @@ static void narrow_segments(const struct attn_call *c, const struct attn_run *ru
     }
 }
 
-/* Reduces a chunk whose pages are there. */
+/* Reduces a chunk whose pages are in memory. */
 static void narrow_chunk(const struct attn_call *c, struct attn_chunk *chunk, uint32_t lane,
                          uint32_t chunk_i)
 {
@@ -268,7 +268,8 @@ static void narrow_chunk(const struct attn_call *c, struct attn_chunk *chunk, ui
         c->k->narrow(chunk);
 }
 
-/* The same of one whose pages come and go; of one whose pages cannot be had nothing is seen. */
+/* The same for a chunk whose pages are acquired and released. If they cannot be acquired, nothing
+ * of it is seen. */
 static void narrow_paged(const struct attn_call *c, struct attn_chunk *chunk, uint32_t lane,
                          uint32_t chunk_i)
 {
@@ -344,8 +345,8 @@ static void narrow_merge(const struct attn_call *c, uint32_t lane)
     }
 }
 
-/* Chunks behind each other go to one worker, which fetches the next one's pages. Who ends the last
- * chunk of a lane, whoever that is, has its partial results in order before it. */
+/* Consecutive chunks go to one worker, which prefetches the next one's pages. The worker that
+ * finishes the last chunk of a lane merges the partial results, all of which are complete then. */
 static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct attn_call *c = arg;
@@ -356,7 +357,7 @@ static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     }
 }
 
-/* As many lanes at a time as there is room for partial results. */
+/* As many lanes at a time as the partial results have room for. */
 static void narrow_runs(struct workers *pool, struct attn_call *c, uint32_t n_slot)
 {
     const struct op_attn *op = c->op;
@@ -380,7 +381,8 @@ static void narrow_runs(struct workers *pool, struct attn_call *c, uint32_t n_sl
 
 /* ---- The slots ---- */
 
-/* Of the whole, and where turned queries begin: a tile's, or a row's with a partial result. */
+/* The memory of a worker, and where the rotated queries begin: a tile's, or a row's with a partial
+ * result. */
 static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group,
                            size_t *out_turn_at)
 {
@@ -395,8 +397,8 @@ static size_t unit_bytes(uint32_t n)
     return align64(n * sizeof(struct attn_unit)) + align64(n);
 }
 
-/* Scratch: first item of each lane, items left of each; one block for each worker; partial results,
- * then, in their place, units and the sums of stretches. */
+/* Scratch: first item of each lane, items left of each; one block per worker; partial results or,
+ * in their place, units and the sums of stretches. */
 size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
                             const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                             uint32_t n_tok_max)

@@ -34,19 +34,20 @@
 
 #define ATTN_SUB_MAX   8u /* PAGE_TOK-row blocks of a tile */
 #define ATTN_ROW_MAX   (ATTN_SUB_MAX * PAGE_TOK)
-#define ATTN_BLOCK_MAX 32u                   /* queries that a kernel computes at a time, at most */
-#define ATTN_PANEL_MAX 8u                    /* pages of a panel */
-#define ATTN_CHUNK_MAX (ATTN_TAKE_PAGES + 1) /* pages of a chunk, the own one included */
-#define ATTN_AHEAD     4u /* pages behind a chunk that the worker will most likely read next */
+#define ATTN_BLOCK_MAX 32u /* maximum number of queries that a kernel computes at a time */
+#define ATTN_PANEL_MAX 8u  /* pages of a panel */
+#define ATTN_CHUNK_MAX (ATTN_TAKE_PAGES + 1) /* pages of a chunk, including the own one */
+#define ATTN_AHEAD     4u /* pages after a chunk that the worker will most likely read next */
 
-/* Tokens [begin, end) of a page are to be seen; others hold anything. Or, where `tok` is set, a
+/* Tokens [begin, end) of a page are visible; the others may hold anything. If `tok` is set, it is a
  * page to be gathered: slot i holds token tok[i] of the sequence, begin <= i < end. */
 struct attn_page {
-    const uint8_t *bytes;             /* gathered: any frame, which costs nothing to fetch */
+    const uint8_t *bytes;             /* gathered: any frame that is cached */
     const struct page_frames *frames; /* of a page to be gathered */
     enum page_form form;
     uint32_t begin, end;
-    bool hidden; /* rows of the tile that do not see it may be computed beside those that do */
+    bool
+        hidden; /* rows of the tile that do not see it may be computed together with rows that do */
     const uint32_t *tok;
     uint32_t n_tok;       /* tokens of the list from tok[0] on: `end`, and what comes after */
     const page_id *table; /* sealed pages of the KV head */
@@ -58,7 +59,7 @@ struct attn_tokens {
     uint32_t first, n;
 };
 
-/* Pages that will be read next, fetched into L2 bit by bit while others are computed. */
+/* Pages that will be read next, prefetched into L2 line by line while others are computed. */
 struct attn_ahead {
     const uint8_t *page[ATTN_PANEL_MAX];
     uint32_t n_page, page_lines; /* 64-byte lines of one page */
@@ -71,25 +72,25 @@ struct attn_tile {
     uint32_t head0, group; /* query heads head0 .. head0 + group - 1, all of the KV head or one */
     const float *q;        /* [n_row, group, head_dim], stride q_stride */
     size_t q_stride;
-    uint32_t segment;     /* that q meets */
+    uint32_t segment;     /* for which q is rotated */
     uint32_t row0, n_row; /* rows of the batch; query i is head i % group of row row0 + i / group */
     uint32_t pos[ATTN_ROW_MAX]; /* [n_row] ascending */
     struct attn_ahead ahead;
-    uint32_t n_fold; /* stretches that have ended */
+    uint32_t n_fold; /* completed stretches */
     uint64_t n_skip; /* pairs of a query and a key that wide_panel has left out */
     void *mem;       /* wide_bytes, 64-byte aligned */
 };
 
-/* Rows [row0, row1) of the tile against tokens [begin, end) of the panel, multiples of PAGE_TOK.
- */
+/* Rows [row0, row1) of the tile against tokens [begin, end) of the panel, multiples of
+ * PAGE_TOK. */
 struct attn_panel {
     uint32_t row0, row1;
     uint32_t pos; /* of the panel's token 0 */
     uint32_t begin, end;
-    uint32_t n_tok; /* at most `end`: tokens behind are padding */
-    bool masked;    /* false: each of the rows sees every token */
-    bool gathered; /* of pages of single tokens: what they add to the scores counts, not `masked` */
-    float skip;    /* as in struct attn_plan; 0 where a token is not seen */
+    uint32_t n_tok; /* at most `end`: tokens after it are padding */
+    bool masked;    /* false: every row sees every token */
+    bool gathered;  /* of single tokens: their `logw` decides what is visible, not `masked` */
+    float skip;     /* as in struct attn_plan; 0 where a token is not seen */
 };
 
 struct attn_chunk {
@@ -97,7 +98,7 @@ struct attn_chunk {
     const float *q; /* [group, head_dim] */
     uint32_t group, n_page;
     struct attn_page page[ATTN_CHUNK_MAX];
-    const uint8_t *ahead[ATTN_AHEAD]; /* to be fetched, or NULL */
+    const uint8_t *ahead[ATTN_AHEAD]; /* to be prefetched, or NULL */
     float *m;   /* [group] the exponent that l and acc are relative to, in base 2 */
     float *l;   /* [group] sum of 2^(score - m), scores in units of log 2 */
     float *acc; /* [group, head_dim] the same sum over values */
@@ -105,18 +106,19 @@ struct attn_chunk {
 };
 
 struct attn_kernel {
-    uint32_t tile_q; /* query rows that a tile should have if there is work enough */
+    uint32_t tile_q; /* query rows that a tile should have if there is enough work */
     uint32_t (*panel_tok)(
         uint32_t head_dim); /* PAGE_TOK .. PAGE_TOK * ATTN_PANEL_MAX, power of 2 */
     size_t (*wide_bytes)(const struct page_geom *g, uint32_t n_q); /* n_q: of a whole tile */
-    void (*wide_begin)(struct attn_tile *t);                       /* sums are empty */
-    void (*wide_query)(struct attn_tile *t); /* t->q is what the next panels meet; sums stay */
+    void (*wide_begin)(struct attn_tile *t);                       /* starts with empty sums */
+    void (*wide_query)(struct attn_tile *t); /* t->q is for the next panels; the sums stay */
     void (*wide_page)(struct attn_tile *t, uint32_t slot, const struct attn_page *page);
     void (*wide_panel)(struct attn_tile *t, const struct attn_panel *p);
     void (*wide_fold)(struct attn_tile *t);
     size_t (*wide_sums)(const struct page_geom *g, uint32_t n_q); /* bytes, 64-byte aligned */
     void (*wide_leave)(struct attn_tile *t, void *to); /* instead of wide_end, with the sums */
-    void (*wide_join)(struct attn_tile *t, const void *from); /* sums of the stretch at hand */
+    void (*wide_join)(struct attn_tile *t,
+                      const void *from); /* reads the sums of the current stretch */
     void (*wide_end)(struct attn_tile *t);
     size_t (*narrow_bytes)(const struct page_geom *g, uint32_t group);
     void (*narrow)(const struct attn_chunk *c);
@@ -125,7 +127,7 @@ struct attn_kernel {
 /* kv_write and seal, of attn_seal_avx2.c. */
 void attn_fill_avx2_seal(struct ops *o);
 
-/* The attn and attn_scratch slots, but for the kernel. */
+/* The attn and attn_scratch slots for a kernel. */
 void attn_execute(struct workers *pool, const struct op_attn *op, const struct attn_kernel *k);
 size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
                             const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
@@ -141,8 +143,8 @@ static inline void attn_visible(const struct op_attn *op, const struct attn_pane
     if (*hi > p->n_tok) *hi = p->n_tok;
 }
 
-/* Whether a kernel packs a page so that a weight of 0 leaves a row's sum as it is, whatever the
- * values are: some row does not see all of it. */
+/* Whether a page must be packed so that a weight of 0 leaves a row's sum unchanged, whatever the
+ * values are, because some row does not see all of it. */
 static inline bool attn_is_guarded(const struct op_attn *op, const struct attn_page *p)
 {
     return p->form == PAGE_TAIL || p->hidden || op->window > 0;
@@ -154,14 +156,14 @@ static inline uint32_t attn_tile_queries(const struct attn_tile *t)
     return (t->n_row * t->group + ATTN_BLOCK_MAX - 1) / ATTN_BLOCK_MAX * ATTN_BLOCK_MAX;
 }
 
-/* Lines that each block fetches ahead, so that a panel's blocks fetch them all. */
+/* Lines that each block prefetches, so that together the blocks of a panel prefetch all of them. */
 static inline uint32_t attn_fetch_share(const struct attn_tile *t, uint32_t n_part)
 {
     return t->ahead.n_page * t->ahead.page_lines / (n_part ? n_part : 1) + 1;
 }
 
-/* Queries of a block that a panel is for: [first, end) of those from q on in the tile, of which n
- * exist. Where some do not belong to it, none of them is to be touched. */
+/* The queries of a block that see a panel: [first, end) of those from q on in the tile, of which n
+ * exist. Queries outside this range must not be changed. */
 struct attn_block {
     uint32_t q, n, first, end;
 };
@@ -176,8 +178,7 @@ static inline struct attn_block attn_block_of(const struct attn_tile *t, const s
     return b;
 }
 
-/* What slots of a gathered page add to their scores, in log 2; -inf hides those that hold nothing.
- */
+/* What the slots of a gathered page add to their scores, in log 2; -inf hides empty slots. */
 static inline void attn_logw(float logw[PAGE_TOK], const struct attn_page *p)
 {
     for (uint32_t i = 0; i < PAGE_TOK; i++) {
@@ -186,8 +187,8 @@ static inline void attn_logw(float logw[PAGE_TOK], const struct attn_page *p)
     }
 }
 
-/* Fetches the next n lines. To L2 only: gathers from DRAM are limited by the fill buffers of L1,
- * and non-temporal fetches are slower than none on every machine measured. */
+/* Prefetches the next n lines, to L2 only: gathers from DRAM are limited by the fill buffers of L1,
+ * and non-temporal prefetches are slower than none on every machine measured. */
 static inline void attn_fetch(struct attn_ahead *a, uint32_t n)
 {
     for (; n > 0 && a->page_i < a->n_page; n--) {
@@ -198,7 +199,7 @@ static inline void attn_fetch(struct attn_ahead *a, uint32_t n)
     }
 }
 
-/* How many tokens of a gathered page's list, from slot i on, are neighbours in one sealed page. */
+/* How many tokens of a gathered page's list, from slot i on, are adjacent in one sealed page. */
 static inline uint32_t attn_neighbours(const struct attn_page *p, uint32_t i)
 {
     uint32_t n = 1;
@@ -217,8 +218,8 @@ static inline const uint8_t *attn_page_of(const struct page_geom *g, const struc
 typedef void (*attn_seal_fn)(const struct page_geom *g, const uint8_t *tail, uint8_t *page);
 void attn_seal(struct workers *pool, const struct op_seal *op, attn_seal_fn seal_q8);
 
-/* gcc takes a function that does nothing but fetch for one without effect, and drops its calls:
- * such functions have to be part of their callers before it looks. */
+/* gcc treats a function that only prefetches as one without effect and removes its calls: such
+ * functions must be inlined before that. */
 #define ATTN_FETCH static inline __attribute__((always_inline)) void
 
 ATTN_FETCH attn_fetch_bytes(const uint8_t *p, size_t bytes)
@@ -227,10 +228,10 @@ ATTN_FETCH attn_fetch_bytes(const uint8_t *p, size_t bytes)
     for (size_t x = 0; x < bytes + skew; x += 64) __builtin_prefetch(p + x, 0, 2);
 }
 
-/* Fetches the key of slot i, which may lie behind `end`. Single rows gain most of all from a fetch:
- * it doubles the speed of a gather of 128-byte rows. Keys are fetched while keys are read and
- * values while values are: both at once are more than memory can bring in the time of one of them.
- */
+/* Prefetches the key of slot i, which may be after `end`. Single rows gain most from prefetching:
+ * it doubles the speed of a gather of 128-byte rows. Keys are prefetched while keys are read, and
+ * values while values are read: both together are more than memory can deliver in the time of one
+ * of them. */
 ATTN_FETCH attn_fetch_key(const struct page_geom *g, const struct attn_page *p, uint32_t i)
 {
     if (i >= p->n_tok) return;

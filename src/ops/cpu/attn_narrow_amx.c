@@ -9,7 +9,7 @@
  *
  * Each page takes about 2,000 instructions (head_dim 64): this limits q8, and memory bandwidth
  * limits the other types. */
-#define FETCH_TO 2 /* L2: what DRAM has to bring is more than L1 can wait for */
+#define FETCH_TO 2 /* L2: loads from DRAM would occupy the buffers of L1 for too long */
 
 #include "ops/cpu/attn_amx.h"
 
@@ -23,7 +23,7 @@ size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group)
 
 /* ---- The queries ---- */
 
-/* Columns h and HEADS + h: what bf16 holds of head h's query times 2^up, and what it lost. */
+/* Columns h and HEADS + h: head h's query times 2^up rounded to bf16, and the rounding error. */
 static void query_tiles(const struct narrow_mem *w, uint32_t block, int up)
 {
     const __m512 by = _mm512_set1_ps((float)up);
@@ -93,24 +93,25 @@ INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t
     if (bad) memset(w->centre, 0, 2 * (size_t)d);
 }
 
-/* 32 f16 as bf16 of their values times 2^-HALF_BITS, rounded; those below 2^-14 count as zeros in a
- * tile. `odd` becomes NaN if one is an infinity or NaN: those are not what they should be. */
+/* 32 f16 numbers, times 2^-HALF_BITS, as bf16, rounded; those below 2^-14 count as zeros in a tile.
+ * `odd` becomes NaN if one is an infinity or NaN, because the result is wrong for these. */
 INLINE __m512i bf16_of_halves(__m512h x, __m512h *odd)
 {
     *odd = _mm512_fmadd_ph(x, _mm512_setzero_ph(), *odd);
-    /* (x * 2^12 + 2^14) >> 15: three bits less, the sign in their places */
+    /* (x * 2^12 + 2^14) >> 15: three bits fewer, copies of the sign in their place */
     const __m512i moved = _mm512_mulhrs_epi16(_mm512_castph_si512(x), _mm512_set1_epi16(0x1000));
     return _mm512_and_si512(moved, _mm512_set1_epi16((int16_t)0x8fff));
 }
 
-/* Of four chains, so that none is waited for. */
+/* Four independent chains, so that no operation waits for another. */
 INLINE bool halves_odd(const __m512h odd[4])
 {
     const __m512h a = _mm512_add_ph(odd[0], odd[1]), b = _mm512_add_ph(odd[2], odd[3]);
     return _mm512_fpclass_ph_mask(_mm512_add_ph(a, b), 0x81) != 0;
 }
 
-/* Rows of f16 less their centre as bf16. An infinity is 2^16; of NaN returns whether there are. */
+/* Subtracts the centre from rows of f16 and converts to bf16. An infinity becomes 2^16; returns
+ * whether there are NaN. */
 INLINE bool centred_keys(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *src,
                          uint32_t d)
 {
@@ -129,7 +130,7 @@ INLINE bool centred_keys(const struct narrow_mem *w, struct fetch *fetch, const 
     return halves_odd(odd);
 }
 
-/* Sets NaN again where rows of f16 have them. */
+/* Restores NaN where rows of f16 contain them. */
 static void restore_nan_keys(uint16_t *dst, const uint8_t *src, uint32_t d)
 {
     for (uint32_t i = 0; i < PAGE_TOK * d; i += 32) {
@@ -175,8 +176,8 @@ INLINE void half_sums(const struct narrow_mem *w, const struct narrow_step *st, 
     TILE_STORE(1, w->s + 256, 64);
 }
 
-/* Sums of 16 tokens for four heads, high and low parts added: out[i] has head i's, a lane for each
- * token. */
+/* Sums of 16 tokens for four heads, high and low parts added: out[i] is head i's, one token per
+ * lane. */
 INLINE void token_lanes(__m512 out[4], const float *s)
 {
     __m512i x[4];
@@ -217,8 +218,8 @@ INLINE void half_scores(const struct narrow_mem *w, struct narrow_step *st, uint
 
 /* ---- Values ---- */
 
-/* Values of 16-bit pages, interleaved by pairs of tokens: a tile has 16 of 32 channels, those whose
- * third bit is 0, or 1 (in_order says more). Returns whether f16 have infinities or NaN. */
+/* Values of 16-bit pages, interleaved by pairs of tokens: a tile holds 16 of 32 channels, those
+ * whose third bit is 0, or 1 (see in_order). Returns whether there are f16 infinities or NaN. */
 INLINE bool half_values_as(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *v,
                            uint32_t d, bool f16)
 {
@@ -242,7 +243,7 @@ INLINE bool half_values_as(const struct narrow_mem *w, struct fetch *fetch, cons
     return halves_odd(odd);
 }
 
-/* Sets infinities and NaN again, and zeros for tokens that are not to be seen. */
+/* Restores infinities and NaN, and writes zeros for tokens that are not visible. */
 static void mend_half_values(uint16_t *dst, const uint8_t *v, uint32_t d,
                              const struct attn_page *page, bool f16)
 {
@@ -303,7 +304,7 @@ INLINE void value_sums(const struct narrow_mem *w, const struct narrow_merge *st
 
 /* ---- A chunk ---- */
 
-/* Calls of fetch_lines in a step: for keys (bf16 are read where they are), for values, for scores,
+/* Calls of fetch_lines in a step: for keys (bf16 keys are read in place), values, scores and
  * weights. */
 static uint32_t step_calls(const struct attn_chunk *c)
 {
@@ -338,11 +339,11 @@ INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
     code_values(w, st, g, d);
 }
 
-/* A tile load waits until what it reads has left the store buffer, behind all stores before it,
- * some of which wait for lines of L1; and a tile answers late. So between what is stored and the
- * tiles that load it stands other work: between keys and scores the products of the step before,
- * whose weights were made long ago, and the packing of the values; between scores and their use the
- * merge of those products. */
+/* A tile load waits until the data it reads has left the store buffer, after all earlier stores,
+ * some of which wait for lines of L1; and the results of a tile product arrive late. Other work is
+ * therefore placed between stores and the tile loads that read them: between keys and scores, the
+ * value products of the previous step, whose weights were computed long ago, and the packing of the
+ * values; between scores and their use, the merge of those products. */
 INLINE void narrow_step(const struct attn_chunk *c, const struct narrow_mem *w,
                         struct narrow_step *st, struct narrow_merge *before, uint32_t d, bool codes)
 {
@@ -372,7 +373,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
     const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
     struct narrow_merge before = {.waits = false};
     struct narrow_step st = {.up = c->op->geom->type_v == SAC_KV_BF16 ? 0 : HALF_BITS};
-    uint32_t group = 0; /* page that the next one begins with */
+    uint32_t group = 0; /* the page with which the next group begins */
     const uint32_t n_call = step_calls(c);
     amx_begin(c);
     for (uint32_t i = 0; i < c->n_page; i += st.n_page) {

@@ -9,7 +9,7 @@
  * HALVES: queries are rounded to bf16, like those of prompt rows. f16 keys are converted by way of
  * f32. Values are read in place, f16 converted to bf16 on the fly; a page that contains infinities,
  * NaN or invisible tokens is first repaired in a copy. */
-#define FETCH_TO 3 /* into L2 alone it takes up to a sixth longer on Zen 4 */
+#define FETCH_TO 3 /* L1: prefetching to L2 alone takes up to a sixth longer on Zen 4 */
 
 #include "ops/cpu/attn_avx512.h"
 
@@ -46,7 +46,7 @@ INLINE __m512i all_lanes(const uint8_t *p)
 
 /* ---- Codes ---- */
 
-/* Queries times codes of the keys of the step, as code_scores wants them. */
+/* Queries times the codes of the step's keys, in the layout that code_scores reads. */
 INLINE void code_sums_of(const struct narrow_mem *w, uint32_t n_head)
 {
     const uint32_t n = w->d_code / CODE_BLOCK;
@@ -76,7 +76,7 @@ INLINE void code_sums_of(const struct narrow_mem *w, uint32_t n_head)
 static void code_sums(const struct narrow_mem *w,
                       uint32_t n_head){WITH_HEADS(n_head, code_sums_of, w)}
 
-/* Weights times codes of the values of the step, as merge_values wants them. */
+/* Weights times the codes of the step's values, in the layout that merge_values reads. */
 INLINE void code_value_sums_of(const struct narrow_mem *w, uint32_t n_head)
 {
     for (uint32_t c = 0; c < w->d / LANES; c++) {
@@ -136,7 +136,7 @@ INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t
     if (bad) memset(w->centre, 0, 2 * (size_t)d);
 }
 
-/* Rows of f16 less their centre as bf16. */
+/* Subtracts the centre from rows of f16 and converts to bf16. */
 INLINE void centred_keys(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *src,
                          uint32_t d)
 {
@@ -166,14 +166,15 @@ INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const 
         find_centre(w, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
         centred_keys(w, &st->fetch, src, d);
     } else if (page->tok) {
-        memcpy(w->keys, src, PAGE_TOK * 2 * (size_t)d); /* values will be gathered in their place */
+        memcpy(w->keys, src,
+               PAGE_TOK * 2 * (size_t)d); /* the buffer will be reused to gather values */
     } else {
         st->keys = (const uint16_t *)(const void *)src;
     }
 }
 
-/* Scores of n_head heads: their queries times the keys, times `unit`, plus `base`. Keys are turned
- * on their way, so that lanes are tokens. */
+/* Scores of n_head heads: their queries times the keys, times `unit`, plus `base`. Keys are
+ * transposed on the fly, so that lanes are tokens. */
 INLINE void half_scores_of(const struct narrow_mem *w, struct narrow_step *st, const uint8_t *q,
                            const float *unit, const float *base, uint32_t n_head)
 {
@@ -222,14 +223,14 @@ static void half_scores(const struct narrow_mem *w, struct narrow_step *st, uint
 
 /* ---- Values of halves ---- */
 
-/* 32 f16 as bf16 of their values times 2^-HALF_BITS, rounded; those below 2^-14 count as zeros in a
- * product. A sign bit of `odd` is set if one is an infinity or NaN: those are not what they should
- * be. Only their exponents carry into the sign. */
+/* 32 f16 numbers, times 2^-HALF_BITS, as bf16, rounded; those below 2^-14 count as zeros in a
+ * product. A sign bit of `odd` is set if one is an infinity or NaN, because the result is wrong for
+ * these. Only their exponents carry into the sign. */
 INLINE __m512i bf16_of_halves(__m512i x, __m512i *odd)
 {
     const __m512i carry = _mm512_add_epi16(x, _mm512_set1_epi16(0x400));
     *odd = _mm512_ternarylogic_epi32(*odd, x, carry, 0xf6); /* the first or the others' xor */
-    /* (x * 2^12 + 2^14) >> 15: three bits less, the sign in their places */
+    /* (x * 2^12 + 2^14) >> 15: three bits fewer, copies of the sign in their place */
     const __m512i moved = _mm512_mulhrs_epi16(x, _mm512_set1_epi16(0x1000));
     return _mm512_and_si512(moved, _mm512_set1_epi16((int16_t)0x8fff));
 }
@@ -241,7 +242,7 @@ struct half_source {
     bool odd; /* result: there were infinities or NaN of f16 */
 };
 
-/* Weights times values of the step, as merge_values wants them. */
+/* Weights times the step's values, in the layout that merge_values reads. */
 INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s, bool f16,
                                uint32_t n_head)
 {
@@ -285,7 +286,7 @@ static void half_value_sums(const struct narrow_mem *w, struct half_source *s, u
         WITH_HEADS(n_head, half_value_sums_of, w, s, false)
 }
 
-/* Values as bf16, f16 times 2^-HALF_BITS; zeros for tokens that are not to be seen. */
+/* Values as bf16, f16 times 2^-HALF_BITS; zeros for tokens that are not visible. */
 static void mend_values(uint8_t *dst, const uint8_t *src, uint32_t d, const struct attn_page *page,
                         bool f16)
 {
@@ -301,7 +302,7 @@ static void mend_values(uint8_t *dst, const uint8_t *src, uint32_t d, const stru
         }
 }
 
-/* Values of a step of halves where they are, gathered ones behind each other. */
+/* The values of a step of halves: in place, or gathered contiguously. */
 INLINE const uint8_t *half_values(const struct narrow_mem *w, const struct narrow_step *st,
                                   const struct page_geom *g, uint32_t d)
 {

@@ -46,32 +46,33 @@
 #define LANES      16u
 #define HEADS      8u  /* of a block: with their low parts they fill the columns of a tile */
 #define CODE_BLOCK 64u /* channels of a tile of codes */
-#define STEP_PAGES 2u  /* of codes; of halves one: more leave L1 between store and load */
+#define STEP_PAGES 2u  /* of codes; one of halves, more would leave L1 before they are loaded */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
 
-#define FETCH_PAGES  ATTN_AHEAD     /* read as streams side by side */
-#define GATHER_AHEAD (2 * PAGE_TOK) /* single tokens between the fetch of one and its use */
+#define FETCH_PAGES  ATTN_AHEAD     /* read as parallel streams */
+#define GATHER_AHEAD (2 * PAGE_TOK) /* single tokens between a prefetch and its use */
 
-/* Integers of 16 bits. A float below 2^15 to which INTEGER, or one below 2^16 to which NATURAL is
- * added, has itself, rounded, in its low half. INTEGER makes it 128 too much: then the low byte is
- * the low part plus 128, and the next one the high part, both signed. */
+/* 16-bit integers. If INTEGER is added to a float below 2^15, or NATURAL to one below 2^16, the low
+ * half of the sum is the float, rounded. INTEGER adds 128 more: then the low byte is the low part
+ * plus 128, and the next one the high part, both signed. */
 #define QUERY_MAX  32512.0f
 #define WEIGHT_MAX 65535.0f
 #define INTEGER    (0x1.8p23f + 128)
 #define NATURAL    0x1p23f
 #define PART_BITS  8
 
-/* f16 become bf16 by shifts alone, as their values times 2^-HALF_BITS: the difference of the biases
- * of both exponents. What they are multiplied with is so much larger. */
+/* f16 become bf16 by shifts alone, as their values times 2^-HALF_BITS, the difference of the
+ * exponents' biases. Their factors are scaled up by as much. */
 #define HALF_BITS 112
 
-/* What needs d alone stands first: for a constant d its place is a constant displacement. */
+/* Pieces whose place depends on d alone come first: with a constant d, their offsets are
+ * constants. */
 struct narrow_mem {
     uint32_t d, d_code;      /* d_code: d as whole tiles of codes */
     uint32_t group, n_block; /* query heads, and blocks of HEADS of them */
     uint8_t *rows;           /* [16] rows on their way into a tile */
     uint8_t *keys;           /* HALVES: [PAGE_TOK] rows; CODES: [STEP_TOK/16, d_code/64] tiles */
-    uint16_t *centre;        /* HALVES: [d] key that the rows are relative to */
+    uint16_t *centre;        /* HALVES: [d] key that is subtracted from the rows */
     uint8_t *w_tile;         /* CODES: [STEP_PAGES, d_code/64] */
     float *s;                /* tiles of sums: HALVES [token, 16], CODES [STEP_TOK/16, 16, 16] */
     float *y;                /* [HEADS, STEP_TOK] scores */
@@ -84,7 +85,7 @@ struct narrow_mem {
     float *unit;             /* [n_block * HEADS] of a score in units of log 2 */
     float *m, *l;            /* [n_block, 16], the last 8 unused */
     uint8_t *q_tile;         /* HALVES: [n_block, d/32] */
-    float *q_code, *q_most;  /* CODES: [.., d_code] q by quads, apart; its largest */
+    float *q_code, *q_most;  /* CODES: [.., d_code] q in separate quads; its largest magnitudes */
     size_t bytes;
 };
 
@@ -190,8 +191,8 @@ static bool page_has_codes(const struct page_geom *g, const struct attn_page *pa
     return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8 && !page->tok;
 }
 
-/* The queries, and sums that are empty. Returns whether there are HALVES, for which the file of the
- * set has a form of the queries of its own. */
+/* Prepares the queries and empties the sums. Returns whether there are HALVES, for which the
+ * instruction set's file prepares the queries in its own form. */
 static bool narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
 {
     const uint32_t d = w->d, n = w->n_block * HEADS;
@@ -218,17 +219,18 @@ static bool narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
 
 /* ---- One step ---- */
 
-/* Pages on their way from memory. What brings memory to its rate is the CPU's own prefetcher, which
- * runs up to 20 lines ahead of what is asked for, in each 4 KiB that is read in order: too few for
- * one stream, whose fetches then fill the buffers of L1 and hold up the loads of the work. So pages
- * are fetched line by line in turn, and those of a group while the group before is computed. */
+/* Prefetching of pages. The CPU's own prefetcher reaches the full memory rate by running up to 20
+ * lines ahead of the requested line within each 4 KiB that is read in order. This is too little for
+ * a single stream, whose prefetches then fill the buffers of L1 and delay the loads of the
+ * computation. Pages are therefore prefetched line by line in turn, the pages of one group while
+ * the previous group is computed. */
 struct fetch {
     const uint8_t *page[FETCH_PAGES];
-    uint32_t at, due; /* bytes of each page: asked for, and that should be by now */
-    uint32_t rate;    /* bytes due more at each call */
+    uint32_t at, due; /* bytes of each page that were prefetched, and that should be by now */
+    uint32_t rate;    /* increase of `due` at each call */
 };
 
-/* May run past the pages' ends by a line: harmless. */
+/* May run past the pages' ends by one line, which is harmless. */
 ATTN_FETCH fetch_lines(struct fetch *f)
 {
     f->due += f->rate;
@@ -239,20 +241,21 @@ ATTN_FETCH fetch_lines(struct fetch *f)
 
 struct narrow_step {
     const struct attn_page *page[STEP_PAGES];
-    struct attn_page none; /* CODES: the second page behind an odd one, of which nothing is seen */
+    struct attn_page
+        none; /* CODES: the second page after an odd last one, nothing of which is visible */
     uint32_t n_page;
     bool codes;
     const uint16_t *keys;         /* HALVES: rows of bf16 [PAGE_TOK, d] */
-    float query_unit[STEP_PAGES]; /* CODES: what an integer of a query is worth */
+    float query_unit[STEP_PAGES]; /* CODES: the value of one unit of an integer query */
     float up;                     /* HALVES: HALF_BITS for values of f16, else 0 */
     struct fetch fetch;
 };
 
 /* ---- Keys ---- */
 
-/* Codes of page j as tiles: a line has four channels of 16 tokens. The planes are turned, then
- * joined: there is less of them. Bits are brought to their places by whole words, as the two that
- * come from a neighbour are masked anyway. */
+/* Codes of page j as tiles: a line has four channels of 16 tokens. The planes are transposed before
+ * they are joined, because they are smaller. Bits are shifted within whole words, because the two
+ * bits that come from a neighbour are masked anyway. */
 INLINE void code_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
                       const struct page_geom *g, uint32_t d)
 {
@@ -285,7 +288,7 @@ INLINE void code_keys(const struct narrow_mem *w, struct narrow_step *st, uint32
         }
 }
 
-/* Low and high bytes of the low halves of 64 dwords, four by four: lanes i of x[0] to x[3]. */
+/* Low and high bytes of the low halves of 64 dwords, in groups of four: lanes i of x[0] to x[3]. */
 INLINE void two_parts(__m512i *high, __m512i *low, const __m512i x[4])
 {
     const __mmask32 odd = 0xaaaaaaaa;
@@ -297,8 +300,8 @@ INLINE void two_parts(__m512i *high, __m512i *low, const __m512i x[4])
     *low = _mm512_ternarylogic_epi32(_mm512_slli_epi16(b, PART_BITS), a, upper, 0xe4);
 }
 
-/* Queries times steps of page j as integers, in tiles: high parts of eight heads, then low ones.
- * The steps are scaled such that the largest product is QUERY_MAX. */
+/* Queries times the step sizes of page j as integers, in tiles: high parts of eight heads, then low
+ * ones. They are scaled so that the largest product is QUERY_MAX. */
 INLINE void code_queries(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
                          uint32_t j, const struct page_geom *g, uint32_t d)
 {
@@ -338,7 +341,7 @@ INLINE void code_queries(const struct narrow_mem *w, struct narrow_step *st, uin
     }
 }
 
-/* Keys or values of 16 bits of single tokens, zeros where nothing is seen. */
+/* 16-bit keys or values of single tokens; zeros for slots that are not visible. */
 INLINE void gather_halves(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                           uint32_t d, bool keys)
 {
@@ -358,7 +361,7 @@ INLINE void gather_halves(uint16_t *dst, const struct page_geom *g, const struct
     memset(to + page->end * row, 0, (PAGE_TOK - page->end) * row);
 }
 
-/* Keys of a step of halves, where they are or gathered. */
+/* Keys of a step of halves: in place, or gathered. */
 INLINE const uint8_t *half_rows(const struct narrow_mem *w, const struct attn_page *page,
                                 const struct page_geom *g, uint32_t d)
 {
@@ -375,7 +378,7 @@ INLINE const uint8_t *half_rows(const struct narrow_mem *w, const struct attn_pa
 
 /* ---- Scores to weights ---- */
 
-/* Sums of a query times what the keys of a page are relative to. */
+/* Products of a query with the centre that is subtracted from the keys of a page. */
 INLINE __m512 centre_product(const uint8_t *centre, const float *q, uint32_t d)
 {
     __m512 x = _mm512_setzero_ps();
@@ -417,8 +420,7 @@ INLINE void code_scores(const struct narrow_mem *w, struct narrow_step *st, uint
     }
 }
 
-/* What not every score of a page needs: the cap, log weights, -inf for tokens that are not to be
- * seen. */
+/* What not every page needs: the softcap, log weights, and -inf for tokens that are not visible. */
 static void amend_scores(float *scores, const struct attn_chunk *c, const struct attn_page *page,
                          uint32_t n_head)
 {
@@ -467,7 +469,7 @@ INLINE __m512 maxima(const __m512 r[HEADS])
     return _mm512_permutexvar_ps(order, max);
 }
 
-/* How a step's sums of values join the chunk's, for each head of a block. */
+/* How the value sums of a step are merged into the chunk's, for each head of a block. */
 struct narrow_merge {
     bool waits; /* there are sums */
     bool codes;
@@ -478,7 +480,7 @@ struct narrow_merge {
     _Alignas(64) float fresh[LANES];
 };
 
-/* Weights of the step as tiles, relative to its maxima; times 2^up where f16 are shifted. */
+/* Weights of the step as tiles, relative to its maxima; times 2^up if f16 values are shifted. */
 INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
                            uint32_t d, bool codes, struct narrow_merge *merge)
 {
@@ -497,7 +499,7 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
     }
     const __m512 top = maxima(row), m_old = _mm512_load_ps(w->m + block * LANES);
     const __m512 m_new = _mm512_max_ps(m_old, top);
-    /* a step, or a chunk, that has seen nothing yet: subtract any finite number */
+    /* a step, or a chunk, that has seen nothing yet: any finite number may be subtracted */
     const __m512 ref =
         _mm512_mask_mov_ps(top, _mm512_cmp_ps_mask(top, none, _CMP_EQ_OQ), _mm512_setzero_ps());
     const __m512 from =
@@ -567,7 +569,7 @@ INLINE void value_fours(uint8_t *tile, const uint8_t *const v[4], bool wide)
     }
 }
 
-/* Scales [d/32, STEP_TOK] of page j in f32; tokens that are not to be seen get zeros. */
+/* Scales [d/32, STEP_TOK] of page j in f32; zeros for tokens that are not visible. */
 INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st, uint32_t j,
                         const struct page_geom *g, uint32_t d)
 {
@@ -579,7 +581,8 @@ INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st
         const __mmask16 seen = _mm512_cmpge_epi32_mask(tok, _mm512_set1_epi32((int)page->begin)) &
                                _mm512_cmplt_epi32_mask(tok, _mm512_set1_epi32((int)page->end));
         const uint8_t *from = page->bytes + g->v_scale + 2 * (size_t)t * n;
-        for (uint32_t b = 0; b < n; b += 2) { /* of an odd number the last brings a stranger */
+        for (uint32_t b = 0; b < n;
+             b += 2) { /* of an odd number the last iteration includes an unused one */
             const __m512i two = n == 2
                                     ? _mm512_loadu_si512(from)
                                     : _mm512_i32gather_epi32(
@@ -595,8 +598,8 @@ INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st
     }
 }
 
-/* Scales such that the largest of a block makes WEIGHT_MAX of a weight of 1. As integers NaN is
- * above all floats: it reaches the unit. */
+/* Units such that the largest scale of a block times a weight of 1 becomes WEIGHT_MAX. NaN is above
+ * all floats when compared as integers, so it reaches the unit. */
 INLINE void code_scale_units(const struct narrow_mem *w, uint32_t d)
 {
     for (uint32_t b = 0; b < d / PAGE_VBLOCK; b++) {
@@ -612,7 +615,7 @@ INLINE void code_scale_units(const struct narrow_mem *w, uint32_t d)
     }
 }
 
-/* Codes of values of the step, interleaved by four tokens, as weights are (two_parts). */
+/* Codes of the step's values, interleaved by four tokens like the weights (two_parts). */
 INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st,
                         const struct page_geom *g, uint32_t d)
 {
@@ -637,7 +640,8 @@ INLINE __m512 of_parts(const float *row)
     return _mm512_shuffle_f32x4(x, x, 0xd8);
 }
 
-/* The sums of values join the chunk's, which have the order of the tiles until it ends. */
+/* Merges the value sums into the chunk's, which stay in the order of the tiles until the chunk
+ * ends. */
 INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem *w,
                          const struct narrow_merge *merge, uint32_t d)
 {
@@ -656,8 +660,8 @@ INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem
     }
 }
 
-/* Sums of 32 channels each as they lie in two tiles: lanes of four channels whose third bit is 0,
- * then those where it is 1. */
+/* Reorders sums of 32 channels each as they lie in two tiles: first the groups of four channels
+ * whose third bit is 0, then those where it is 1. */
 static void in_order(float *acc, size_t n)
 {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
@@ -671,8 +675,8 @@ static void in_order(float *acc, size_t n)
 
 /* ---- A chunk ---- */
 
-/* Page i of the chunk, or one that is read behind it; if it is not known, or gathered, `here`,
- * which is a page that costs nothing to fetch. */
+/* Page i of the chunk, or one that is read after it; `here`, which is cached already, if the page
+ * is gathered or unknown. */
 static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const uint8_t *here)
 {
     const uint8_t *page = NULL;
@@ -683,7 +687,7 @@ static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const u
     return page ? page : here;
 }
 
-/* A group of pages begins with page i of the chunk: those behind it are next. A step calls
+/* A group of pages begins with page i of the chunk: the pages after it are prefetched. A step calls
  * fetch_lines n_call times. */
 INLINE void fetch_group(struct fetch *f, const struct attn_chunk *c, uint32_t i, uint32_t n_call)
 {

@@ -27,11 +27,11 @@
 
 struct ref_worker { /* one worker's piece of the scratch */
     float *kv;      /* [PAGE_TOK, head_dim] */
-    float *q;       /* [group, head_dim] as they meet a segment */
+    float *q;       /* [group, head_dim] rotated for a segment */
     float *score;   /* [group, n_tok]: scores, then exponentials */
 };
 
-struct ref_row { /* one row and the query heads that read the same */
+struct ref_row { /* one row, and query heads that read the same tokens */
     const struct op_attn *op;
     const struct attn_run *run;
     uint32_t kv_head, pos;
@@ -57,7 +57,7 @@ static uint32_t row_first_visible(const struct ref_row *r)
     return window > 0 && r->pos >= window ? r->pos - window + 1 : 0;
 }
 
-/* What a row reads, piece by piece: pages, single tokens, its own page at last. */
+/* What a row reads, piece by piece: pages, single tokens, and finally its own page. */
 struct ref_walk {
     uint32_t i, n;       /* entry of the page list and its end */
     uint32_t page, end;  /* pages of the entry still to come */
@@ -91,7 +91,7 @@ static struct ref_walk walk_begin(const struct ref_row *r)
         return w;
     }
     struct ref_walk w = {.select = run->select, .select_tok = run->select_tok};
-    if (run->attended && run->attended[h]) return w; /* nothing, then the own page */
+    if (run->attended && run->attended[h]) return w; /* only the own page */
     if (!run->select) {
         w.end = r->pos / PAGE_TOK;
         return w;
@@ -158,7 +158,7 @@ static float attn_score(const struct op_attn *op, float dot_qk)
     return op->softcap > 0 ? op->softcap * tanhf(score / op->softcap) : score;
 }
 
-/* The queries as they meet a page. */
+/* The queries, rotated to meet the keys of a page. */
 static const float *meet_page(const struct ref_row *r, const struct ref_worker *w, uint32_t page)
 {
     const uint32_t d = r->op->geom->head_dim;
@@ -170,7 +170,7 @@ static const float *meet_page(const struct ref_row *r, const struct ref_worker *
     return w->q;
 }
 
-/* Neighbouring tokens of a page share its reading. */
+/* Adjacent tokens of a page are read together. */
 static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, size_t stride)
 {
     const uint32_t d = r->op->geom->head_dim, group = r->group;
@@ -190,7 +190,7 @@ static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, 
     return n;
 }
 
-/* Turns scores into exponentials of their distance to the maximum; returns their sum. */
+/* Replaces scores by exponentials relative to the maximum; returns their sum. */
 static float softmax_weights(float *score, uint32_t n, float *out_max)
 {
     float max = -INFINITY, sum = 0;
@@ -204,8 +204,8 @@ static float softmax_weights(float *score, uint32_t n, float *out_max)
     return sum;
 }
 
-/* Scores of groups that add too little to -infinity (struct attn_plan.skip); the last n_own scores
- * are the own page's. Returns how many. */
+/* Sets the scores of groups that add too little to -infinity (struct attn_plan.skip); the last
+ * n_own scores are the own page's. Returns their number. */
 static uint32_t skip_groups(float *score, uint32_t n, uint32_t n_own, float skip)
 {
     double max = -INFINITY, sum = 0;
@@ -246,7 +246,7 @@ static void row_values(const struct ref_row *r, const struct ref_worker *w, size
     }
 }
 
-/* Returns how many keys were left out, over all heads. */
+/* Returns the number of keys that were skipped, over all heads. */
 static uint32_t attend_row(const struct ref_row *r, const struct ref_worker *w)
 {
     const uint32_t d = r->op->geom->head_dim, group = r->group;
@@ -282,7 +282,7 @@ static size_t ref_attn_scratch(uint32_t n_worker, const struct page_geom *geom, 
     return n_worker * worker_floats(geom, n_head, n_tok_max) * sizeof(float);
 }
 
-/* Parts of a row that are computed apart. */
+/* Parts of a row that are computed separately. */
 static uint32_t lane_count(const struct op_attn *op, const struct attn_run *run)
 {
     return run->plan && run->plan->by_head ? op->n_head : op->geom->n_kv_head;
@@ -416,7 +416,8 @@ static void seal_k_channel(const struct page_geom *g, const uint16_t *k, uint8_t
         if (x[t] < min) min = x[t];
         if (x[t] > max) max = x[t];
     }
-    /* + 0 makes a minimum of -0 a +0, which of the two zeros came first must not show. */
+    /* + 0 turns a minimum of -0 into +0, so that the result does not depend on which zero came
+     * first. */
     *out_min = finite ? f32_to_f16(min + 0.0f) : F16_NAN;
     *out_step = finite ? f16_not_below((max - min) * (1.0f / 255.0f)) : 0;
     const float step = f16_to_f32(*out_step), inv = step > 0 ? 1.0f / step : 0;

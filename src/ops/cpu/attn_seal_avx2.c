@@ -124,8 +124,8 @@ static void seal_k_channels(const struct page_geom *g, const uint8_t *k, uint8_t
     }
 }
 
-/* Codes of one token [d] to its three planes; loops over bytes, which the compiler makes vectors.
- */
+/* Codes of one token [d] to its three planes; loops over bytes, which the compiler makes
+ * vectors. */
 static void store_planes(uint8_t *restrict hi2, uint8_t *restrict low, const uint8_t *restrict code,
                          uint32_t d)
 {

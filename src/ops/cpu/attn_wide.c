@@ -20,14 +20,15 @@
 #include <assert.h>
 #include <string.h>
 
-#define ITEMS_PER_WORKER 4u  /* fewer make the last item's end visible */
-#define SLOTS_PER_WORKER 16u /* sums of stretches that are units */
-/* A stretch is that long at least, and a quarter to an eighth of the pages before it: folding costs
- * a hundredth of the shortest ones, and a row of a million tokens has 32 of them. */
+#define ITEMS_PER_WORKER 4u  /* with fewer, workers wait visibly for the last item */
+#define SLOTS_PER_WORKER 16u /* for the sums of stretches that are separate units */
+/* The minimum length of a stretch; otherwise it is a quarter to an eighth of the pages before it.
+ * Adding the sums costs a hundredth of the shortest stretch, and a row of a million tokens has 32
+ * stretches. */
 #define STRETCH_PAGES 64u
 #define STRETCH_PARTS 8u
 
-/* Rows of a tile that have one own page, of one run. */
+/* Rows of a tile, of one run, that share an own page. */
 struct sub {
     const struct attn_run *run;
     uint32_t row, n_row; /* of the tile's rows */
@@ -49,8 +50,8 @@ static bool turns(const struct attn_run *run, uint32_t segment)
     return segment < run->n_segment && run->segment[segment].cos;
 }
 
-/* Gives the tile the queries that meet segment `i`. Where rows of several segments share a tile,
- * one that stands in it or before it has no turn for it. */
+/* Gives the tile the queries rotated for segment `i`. If runs with different segments share a tile,
+ * rows of runs without a rotation for segment `i` are copied. */
 static void tile_meet(const struct attn_call *c, struct tile *tile, uint32_t i)
 {
     struct attn_tile *t = &tile->t;
@@ -94,13 +95,13 @@ static bool run_by_head(const struct attn_run *run)
     return run->plan && run->plan->by_head;
 }
 
-/* Tiles of the same rows that are computed apart. */
+/* Tiles of the same rows that are computed separately. */
 static uint32_t run_lane_count(const struct op_attn *op, const struct attn_run *run)
 {
     return run_by_head(run) ? op->n_head : op->geom->n_kv_head;
 }
 
-/* Subs of a full tile of this run: tiles of a plan are whole tiles of ours. */
+/* Subs of a full tile of this run: a tile of a plan consists of whole tiles of this file. */
 static uint32_t run_sub(const struct attn_call *c, const struct attn_run *run)
 {
     uint32_t n_sub = run_by_head(run) ? c->n_head_sub : c->n_sub;
@@ -114,7 +115,7 @@ static uint32_t run_tile_count(const struct attn_run *run, uint32_t n_sub)
     return (run->pos0 + run->n_row - 1) / rows - run->pos0 / rows + 1;
 }
 
-/* Behind the runs that share tiles with run `i` and those before it. */
+/* The end of the runs that share tiles with run `i`. */
 static uint32_t joined_end(const struct op_attn *op, uint32_t i)
 {
     for (i++; i < op->n_run && op->run[i].joins; i++) {
@@ -122,7 +123,7 @@ static uint32_t joined_end(const struct op_attn *op, uint32_t i)
     return i;
 }
 
-/* Tiles of runs [i, end): as long as they may be, wherever their rows stand. */
+/* Tiles of runs [i, end): as long as possible, whatever the positions of their rows. */
 static uint32_t joined_tile_count(const struct attn_call *c, uint32_t i, uint32_t end)
 {
     const struct attn_run *run = c->op->run;
@@ -187,7 +188,7 @@ static void tile_set_joined(struct tile *tile, const struct attn_run *run,
     }
 }
 
-/* Number of the list of a plan that the row at `pos` reads. */
+/* The number of the plan's list that the row at `pos` reads. */
 static uint32_t plan_list(const struct op_attn *op, const struct attn_run *run, uint32_t pos,
                           uint32_t head)
 {
@@ -195,7 +196,7 @@ static uint32_t plan_list(const struct op_attn *op, const struct attn_run *run, 
     return (pos / tile_tok - run->pos0 / tile_tok) * n_lane + head / (op->n_head / n_lane);
 }
 
-/* Where the stretch of page `index` of a walk ends. */
+/* The end of the stretch that contains page `index` of a walk. */
 static uint32_t stretch_end(uint32_t index)
 {
     uint32_t n = STRETCH_PAGES;
@@ -203,7 +204,7 @@ static uint32_t stretch_end(uint32_t index)
     return (index / n + 1) * n;
 }
 
-/* Stretches of page `first` of a walk to page `last`. */
+/* The number of stretches from page `first` to page `last` of a walk. */
 static uint32_t stretch_count(uint32_t first, uint32_t last)
 {
     uint32_t n = 1;
@@ -213,7 +214,7 @@ static uint32_t stretch_count(uint32_t first, uint32_t last)
 
 /* The pages that a tile reads, ascending. `index` counts them; for a dense list it is the page. */
 struct page_walk {
-    struct attn_range now;               /* still to come of the current range */
+    struct attn_range now;               /* the rest of the current range */
     const struct attn_range *next, *end; /* ranges after it */
     uint32_t index;
 };
@@ -240,7 +241,7 @@ static void walk_step(struct page_walk *w)
     w->now = w->next < w->end ? *w->next++ : (struct attn_range){PAGE_NONE, PAGE_NONE};
 }
 
-/* The same to the pager. */
+/* Names the next pages to the pager. */
 static void page_ahead(const struct attn_tile *t, const struct attn_run *run, struct page_walk walk,
                        uint32_t end)
 {
@@ -267,8 +268,8 @@ static void look_ahead(struct attn_tile *t, const struct attn_run *run, struct p
         a->page[a->n_page++] = sealed_page(t->op, run, t->kv_head, walk.now.begin).bytes;
 }
 
-/* Packs pages of the walk, those before page `end`, into a panel whose slot 0 is the walk's index
- * `base`; false: they cannot be had. */
+/* Packs the pages of the walk before page `end` into a panel whose slot 0 is the walk's index
+ * `base`; false: they cannot be acquired. */
 static bool pack_pages(const struct attn_call *c, struct attn_tile *t, const struct attn_run *run,
                        struct page_walk *walk, uint32_t base, uint32_t end)
 {
@@ -300,8 +301,8 @@ static bool pack_tokens(const struct attn_call *c, struct attn_tile *t, uint32_t
     return true;
 }
 
-/* The single tokens of a plan, which every row of the tile sees; false: their pages cannot be had.
- */
+/* The single tokens of a plan, which every row of the tile sees; false: their pages cannot be
+ * acquired. */
 static bool tile_tokens(const struct attn_call *c, struct tile *tile, const struct attn_run *run)
 {
     struct attn_tile *t = &tile->t;
@@ -333,7 +334,7 @@ static bool tile_tokens(const struct attn_call *c, struct tile *tile, const stru
     return true;
 }
 
-/* The own page of rows [first, *end) of a tile, the next ones: those that have the same. */
+/* The own page of the next rows [first, *end) of a tile: those that share it. */
 static struct attn_page next_own_page(const struct tile *tile, uint32_t *sub, uint32_t h)
 {
     const struct attn_run *run = tile->sub[*sub].run;
@@ -346,10 +347,11 @@ static struct attn_page next_own_page(const struct tile *tile, uint32_t *sub, ui
     return own;
 }
 
-/* Panels are cut at multiples of their length in the walk, and where a segment ends. One that is
- * full before the own page of the first rows left is seen by all of those whole; else those rows
- * end in it, with their own page, and are computed alone, and the next ones see that page sealed,
- * if they read it. `only`: the walk's first stretch alone; else all of them. */
+/* Panels end at multiples of their length in the walk, and where a segment ends. A panel that is
+ * full before the own page of the first remaining rows is seen in full by all remaining rows.
+ * Otherwise these first rows end in it, with their own page, and are computed alone; later rows see
+ * that page in sealed form, if they read it. `only`: just the walk's first stretch; otherwise all
+ * of them. */
 static void wide_panels(const struct attn_call *c, struct tile *tile, struct page_walk walk,
                         bool only)
 {
@@ -388,7 +390,8 @@ static void wide_panels(const struct attn_call *c, struct tile *tile, struct pag
             c->k->wide_page(t, slot, &page);
             t->ahead.n_page = 0;
             p.row1 = s < tile->n_sub ? tile->sub[s].row : t->n_row;
-            p.pos = (own - slot) * PAGE_TOK; /* right for the own page, before it all is seen */
+            p.pos = (own - slot) *
+                    PAGE_TOK; /* correct for the own page; before it, everything is visible */
             p.end = p.n_tok = (slot + 1) * PAGE_TOK;
             p.masked = true;
         }
@@ -421,7 +424,7 @@ struct item {
     uint32_t head0, group;
 };
 
-/* Of a run, its last tile first (it reads most), all heads of a tile behind each other. */
+/* The tiles of a run, its last tile first (it reads most), with all heads of a tile consecutive. */
 static struct item find_item(const struct attn_call *c, uint32_t item_i)
 {
     const struct op_attn *op = c->op;
@@ -456,8 +459,8 @@ static struct tile open_tile(const struct attn_call *c, const struct item *it, u
     return tile;
 }
 
-/* Positions of the first and the last row of an item's tile; of joined runs, of all of their rows.
- */
+/* Positions of the first and the last row of an item's tile; of joined runs, of all of their
+ * rows. */
 static struct attn_range item_rows(const struct attn_call *c, const struct item *it)
 {
     const struct attn_run *run = &c->op->run[it->run], *last = &c->op->run[it->end - 1];
@@ -467,7 +470,7 @@ static struct attn_range item_rows(const struct attn_call *c, const struct item 
                                min_u32(end, (it->tile_i + 1) * size) - 1};
 }
 
-/* Stretches that may be units: those of all pages. */
+/* The number of stretches that may be separate units: all stretches of pages. */
 static uint32_t item_parts(const struct attn_call *c, const struct item *it)
 {
     const struct attn_run *run = &c->op->run[it->run];
@@ -476,7 +479,7 @@ static uint32_t item_parts(const struct attn_call *c, const struct item *it)
     return stretch_count(first_visible(c->op, row.begin) / PAGE_TOK, row.end / PAGE_TOK);
 }
 
-/* Keys that an item's queries meet, times the queries. */
+/* The number of keys that an item's queries meet, times the queries. */
 static uint64_t item_length(const struct attn_call *c, const struct item *it)
 {
     const struct attn_run *run = &c->op->run[it->run];
@@ -498,7 +501,7 @@ static void *unit_sums(const struct attn_call *c, uint32_t unit_i)
     return c->sums + unit_i * c->sums_bytes;
 }
 
-/* Folds the stretches of a tile whose first one is unit `unit_i`. */
+/* Adds the stretches of a tile whose first one is unit `unit_i`. */
 static void join_parts(const struct attn_call *c, struct tile *tile, uint32_t unit_i)
 {
     const uint32_t n = c->unit[unit_i].n_part;
@@ -511,7 +514,8 @@ static void join_parts(const struct attn_call *c, struct tile *tile, uint32_t un
     c->k->wide_end(&tile->t);
 }
 
-/* One stretch; who ends the last one of a tile, whoever that is, has the sums of all before it. */
+/* Computes one stretch. The worker that finishes the last stretch of a tile adds the sums, all of
+ * which are complete then. */
 static void wide_part(const struct attn_call *c, struct tile *tile, uint32_t unit_i)
 {
     const struct attn_unit *unit = &c->unit[unit_i];
@@ -538,7 +542,8 @@ static void wide_unit(void *arg, uint32_t unit_i, uint32_t worker_i)
     if (c->op->n_skip) c->op->n_skip[worker_i] += tile.t.n_skip;
 }
 
-/* Tiles whose stretches are units, if there are slots for all. Returns how many units; 0: none. */
+/* Lists tiles whose stretches are separate units, if there are slots for all. Returns the number of
+ * units; 0: none. */
 static uint32_t list_parts(struct attn_call *c, uint32_t n_item)
 {
     uint32_t n = 0;
@@ -553,8 +558,9 @@ static uint32_t list_parts(struct attn_call *c, uint32_t n_item)
     return n;
 }
 
-/* Whole tiles, the longest first, to an octave: those of one length stay together, as they read the
- * same pages. Else the last one of a sparse plan may be eight times the others. */
+/* Lists whole tiles, the longest first, sorted by octaves: tiles of similar length stay together,
+ * because they read the same pages. Otherwise the last tile of a sparse plan could be eight times
+ * as long as the others. */
 static uint32_t list_tiles(struct attn_call *c, uint32_t n_item)
 {
     uint32_t begin[64 + 1] = {0}; /* of each octave, the longest first */
@@ -573,7 +579,7 @@ void attn_wide_runs(struct workers *pool, struct attn_call *c)
 {
     const uint32_t enough = ITEMS_PER_WORKER * workers_count(pool);
     c->n_sub = tile_sub_max(c->k, c->op->geom->head_dim, c->group);
-    /* Of one head, a tile may have more rows in the same memory. */
+    /* With a single head, a tile may have more rows in the same memory. */
     c->n_head_sub = tile_sub_max(c->k, c->op->geom->head_dim, 1);
     while (c->n_head_sub > c->n_sub * c->group) c->n_head_sub /= 2;
     while (c->n_sub > 1 && wide_item_count(c) < enough) c->n_sub /= 2;

@@ -57,18 +57,18 @@
 #define INLINE static inline __attribute__((always_inline))
 
 #define QUERY_BLOCK 32u  /* queries computed at a time in WIDE: two rows of tiles */
-#define CENTRES     8u   /* pages of a panel at most: with their lost parts they fill a tile */
+#define CENTRES     8u   /* most pages of a panel: with their rounding errors they fill a tile */
 #define HEADROOM    6.0f /* weights of a fresh maximum are 2^6 ... */
 #define WEIGHT_LIMIT                                                                               \
     0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16                    \
              */
-#define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between the fetch of one and its use */
-#define ROWS_AHEAD   8u /* the same of rows of queries and results, which lie far apart */
+#define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between a prefetch and its use */
+#define ROWS_AHEAD   8u /* the same for rows of queries and results, which are far apart */
 
 /* ---- Small pieces ---- */
 
-/* Which 16-bit type the tiles of K and of V hold, and whether the keys of a page are relative to
- * its first. */
+/* The 16-bit types of the K and V tiles, and whether the first key of a page is subtracted from its
+ * keys. */
 struct kinds {
     bool k_f16, v_f16, centred;
 };
@@ -114,7 +114,8 @@ static bool page_is_q8(const struct page_geom *g, const struct attn_page *page)
     return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8;
 }
 
-/* n 16-bit numbers of a page to halves of a tile. f16 tiles are never used for bf16 pages. */
+/* Copies n 16-bit numbers of a page to halves of a tile. f16 tiles are never used for bf16
+ * pages. */
 static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf16)
 {
     for (size_t i = 0; i < n; i += 32) {
@@ -123,8 +124,8 @@ static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf1
     }
 }
 
-/* Keys of a gathered page, zeros in slots that are not to be seen; fetches those of the next step.
- */
+/* Keys of a gathered page, zeros in slots that are not visible; prefetches those of the next
+ * step. */
 static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                         bool f16)
 {
@@ -144,7 +145,8 @@ static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct a
     memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
 }
 
-/* Keys of a page as halves [PAGE_TOK, d]: in place if they are that already, else in `buf`. */
+/* Keys of a page as halves [PAGE_TOK, d]: in place if the page holds halves of this type, otherwise
+ * in `buf`. */
 static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
                                  const struct attn_page *page, bool f16)
 {
@@ -162,7 +164,7 @@ static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
     return buf;
 }
 
-/* Where the values of a page are and how to make 32 halves of them. */
+/* Where the values of a page are, and how 32 of them become halves. */
 struct value_source {
     const uint8_t *v, *scale; /* scale: q8 only, else NULL */
     uint32_t begin, end, d;   /* tokens outside [begin, end) give zeros */
@@ -212,7 +214,7 @@ INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, bool q8, 
     }
 }
 
-/* Values of a gathered page, in the halves of the tile; zeros in slots that are not to be seen. */
+/* Values of a gathered page as halves of the tile's type; zeros in slots that are not visible. */
 static void gather_values(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                           bool f16)
 {
@@ -256,15 +258,17 @@ struct wide_mem {
     uint32_t d, panel_tok, s_stride; /* s_stride in floats, off the powers of two */
     uint8_t *q;                      /* [n_q/16, d/32] A tiles */
     uint8_t *k;                      /* [panel_tok/16, d/32] B tiles */
-    uint8_t *c;                      /* [d/32] B tiles: centres of the pages, then what bf16 lost */
-    uint8_t *v;                      /* [panel_tok/32, d/16] B tiles */
-    uint8_t *p;                      /* [2, panel_tok/32] A tiles: weights of a query block */
-    float *s;                        /* [QUERY_BLOCK, s_stride], behind panel_tok those of c */
-    float *unit;                     /* [n_q] what a raw score is multiplied by, in log 2 */
-    float *o, *m, *l;                /* of the stretch at hand: struct stretch */
-    float *logw; /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
-    uint16_t *keys, *values; /* [PAGE_TOK, d] one page on its way into k, v */
-    uint8_t *stretch[2];     /* the one at hand is the last; before it all that have ended */
+    uint8_t *c;  /* [d/32] B tiles: centres of the pages, then their rounding errors */
+    uint8_t *v;  /* [panel_tok/32, d/16] B tiles */
+    uint8_t *p;  /* [2, panel_tok/32] A tiles: weights of a query block */
+    float *s;    /* [QUERY_BLOCK, s_stride]; after panel_tok columns the scores of the centres */
+    float *unit; /* [n_q] factor from raw scores to scores in log 2 */
+    float *o, *m, *l; /* of the current stretch: struct stretch */
+    float *
+        logw; /* [panel_tok] of a gathered panel: added to the scores, in log 2; -inf for padding */
+    uint16_t *keys, *values; /* [PAGE_TOK, d] one page before it is packed into k, v */
+    uint8_t *stretch[2]; /* the last one used is the current stretch; the one before it is the sum
+                            of all completed ones */
     size_t stretch_bytes, bytes;
 };
 
@@ -372,8 +376,8 @@ INLINE void fold_lanes(float *all, const float *add, __m512 old, __m512 new)
     _mm512_store_ps(all, _mm512_fmadd_ps(_mm512_load_ps(add), new, sum));
 }
 
-/* Sixteen queries of a stretch, from q on, join those of the stretches before. One that has seen
- * nothing in it keeps its bits. */
+/* Adds sixteen queries of a stretch, from q on, to those of the stretches before. A query that has
+ * seen nothing in it keeps its bits. */
 static void fold_queries(const struct stretch *all, const struct stretch *add, uint32_t q,
                          uint32_t d)
 {
@@ -453,7 +457,8 @@ static const uint16_t *quarantine(const struct wide_mem *w, const uint16_t *keys
     return keys;
 }
 
-/* Column `slot` of the centres' tiles: the 32 channels from x on, and what bf16 loses of them. */
+/* Column `slot` of the centres' tiles: the 32 channels from x on, and their rounding errors in
+ * bf16. */
 INLINE void store_centre(const struct wide_mem *w, uint32_t slot, uint32_t x, __m512 lo, __m512 hi)
 {
     uint32_t *column = (uint32_t *)(void *)(w->c + x / 32 * (size_t)TILE_BYTES) + slot;
@@ -467,7 +472,7 @@ INLINE void store_centre(const struct wide_mem *w, uint32_t slot, uint32_t x, __
     }
 }
 
-/* Keys [PAGE_TOK, d] in f16 to bf16, less the first that is to be seen. dst may be keys. */
+/* Keys [PAGE_TOK, d] in f16 to bf16, less the first visible one. dst may be keys. */
 static void centre_keys(const struct wide_mem *w, uint32_t slot, const uint16_t *keys,
                         uint32_t first)
 {
@@ -575,7 +580,7 @@ INLINE void block_values(const struct wide_mem *w, uint32_t q, const struct attn
     }
 }
 
-/* One row of scores on its way to weights. */
+/* One row of scores that becomes weights. */
 struct score_row {
     float *s;            /* [panel_tok] */
     uint8_t *p;          /* row of the first A tile of weights */
@@ -653,7 +658,7 @@ static void raise_max(const struct wide_mem *w, uint32_t q, const struct score_r
     _mm512_store_ps(l, _mm512_mul_ps(_mm512_load_ps(l), factor));
 }
 
-/* Takes the weights of a row back. */
+/* Zeroes the weights of a row. */
 static void clear_weights(const struct score_row *r)
 {
     for (uint32_t k = r->begin; k < r->end; k += 32)
@@ -674,7 +679,7 @@ static void cap_row(struct score_row *r, float cap)
     r->centre = no_centre;
 }
 
-/* The block's scores to weights. Returns how many of its queries leave the panel out. */
+/* Turns the block's scores into weights. Returns how many of its queries skip the panel. */
 INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
                               const struct attn_panel *p, struct attn_block b, enum sight sight,
                               struct kinds kinds)

@@ -1,5 +1,5 @@
-/* best_avx512.c: the best of many values with vectors of 16 lanes; the algorithm is in best_tmpl.h.
- */
+/* best_avx512.c: the best of many values with vectors of 16 lanes; the algorithm is in
+ * best_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 

@@ -21,8 +21,8 @@
  *  - Dense types have one f32 sum by FMA in ascending order of inputs.
  *
  * A block with NaN or infinity gets d = NaN and makes its row NaN. A block whose largest value is
- * below 2^-100 counts as zero. This file knows no threads beyond its items, and allocates nothing.
- */
+ * below 2^-100 counts as zero. This file knows no threads beyond its items, and allocates
+ * nothing. */
 #include "base/half.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
@@ -232,8 +232,8 @@ INLINE __m256 negative(__m256 v)
     return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f));
 }
 
-/* Scales of `nb` blocks in f32, products of d and integer scales rounded once as the type defines.
- */
+/* Scales of `nb` blocks in f32, products of d and integer scales rounded once as the type
+ * defines. */
 INLINE void unpack_scales(struct scales *p, const uint8_t *head, uint32_t nb,
                           enum layout_scale kind)
 {

@@ -19,8 +19,8 @@ static inline __mmask16 linear_lanes(size_t n)
     return (__mmask16)mask;
 }
 
-/* 1 / sqrt(mean(x^2) + eps); the sum is of doubles, eight lanes over rising k, halved three times.
- */
+/* 1 / sqrt(mean(x^2) + eps); the sum is of doubles, eight lanes over rising k, halved three
+ * times. */
 static inline float linear_rms_scale(const float *x, uint32_t n, float eps)
 {
     __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};

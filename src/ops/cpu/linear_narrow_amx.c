@@ -190,8 +190,8 @@ INLINE void add(__m512 acc[ROWS], const struct sums *sums, const struct narrow_t
 
 /* ---- Kernels; `type` and `ng` are constants at every call ---- */
 
-/* Asks for the bytes that lie ahead of those at `at` in the group `group` bytes behind the first.
- */
+/* Asks for the bytes that lie ahead of those at `at` in the group `group` bytes behind the
+ * first. */
 INLINE void prefetch(const struct narrow_tiled *k, size_t at, size_t group, const uint32_t bytes)
 {
     const char *p = (const char *)k->w + group + at + AHEAD;

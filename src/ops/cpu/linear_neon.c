@@ -16,8 +16,8 @@
  *  - Dense types have one f32 sum by FMA in ascending order of inputs.
  *
  * A block with NaN or infinity gets d = NaN and makes its row NaN. A block whose largest value is
- * below 2^-100 counts as zero. This file knows no threads beyond its items, and allocates nothing.
- */
+ * below 2^-100 counts as zero. This file knows no threads beyond its items, and allocates
+ * nothing. */
 #include "base/half.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"

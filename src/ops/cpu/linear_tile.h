@@ -4,8 +4,8 @@
  * Rows are packed once, in tiles of LINEAR_TILE_ROWS. Inside a tile they are stored chunk by chunk
  * (256 inputs), so that a kernel unpacks a chunk of a weight group once and streams the rows past
  * it. An item is a few groups of outputs times one tile. The bits that a kernel computes for a row
- * must depend on the row alone; the same holds for the bias and the epilogue that the frame adds.
- */
+ * must depend on the row alone; the same holds for the bias and the epilogue that the frame
+ * adds. */
 #ifndef SAC_OPS_CPU_LINEAR_TILE_H
 #define SAC_OPS_CPU_LINEAR_TILE_H
 

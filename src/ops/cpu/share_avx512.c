@@ -458,8 +458,8 @@ INLINE void turn_step(__m512i out[4], const uint8_t *codes, struct channels c, u
     math_quads_apart(out);
 }
 
-/* Not the intrinsic: gcc 12 would load all weights ahead of the products and spill sums for them.
- */
+/* Not the intrinsic: gcc 12 would load all weights ahead of the products and spill sums for
+ * them. */
 INLINE __m512i add_products(__m512i sum, __m512i code, const int32_t *w)
 {
     __asm__ volatile("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(code), "m"(*w));
