@@ -100,7 +100,8 @@ void batch_logits(const struct method_batch *b)
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct room r = room_of(&b->lane[i], BATCH_TOKEN);
-        if (b->lane[i].tier) /* lanes take turns: their pages may not fit together */
+        if (b->lane[i]
+                .tier) /* one lane after another: their pages may not fit in memory together */
             pick_all_logits(r.score, r.stride, &b->lane[i]);
         else
             list[n++] = pick_lane_logits(r.score, r.stride, &b->lane[i]);
@@ -127,7 +128,7 @@ void batch_vote(const struct method_batch *b, enum batch_item item)
     if (n > 0) b->ops->lanes.vote(b->workers, b->ops, list, n);
 }
 
-/* A room by tokens, and what shares need besides. */
+/* Scratch by tokens, and what shares need in addition. */
 struct share_room {
     struct room room;
     size_t bytes;
@@ -136,7 +137,7 @@ struct share_room {
     struct op_draw_piece *piece;
     struct op_draw_state *state;
     float *page;                  /* [pages of a context] */
-    struct op_lane_shares *later; /* what is left for batch_draw, on the host */
+    struct op_lane_shares *later; /* kept for batch_draw, on the host */
 };
 
 static struct share_room share_room_of(const struct method_shape *s, void *scratch)
@@ -180,7 +181,7 @@ static void make_shares(const struct method_batch *b,
         at.share = r.room.vote;
         at.e = r.room.score;
         at.frame = r.frame;
-        /* min, step and plane lie behind each other, in a page too. */
+        /* min, step and plane are contiguous, in a page as well. */
         meter_bytes(l, at.n_page * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
         list[n] = (struct op_lane_shares){.at = at,
                                           .segment = l->segment,
@@ -191,7 +192,7 @@ static void make_shares(const struct method_batch *b,
                                           .sum = r.sum,
                                           .result = &b->result[i],
                                           .later = later};
-        if (later && !b->away) *r.later = list[n]; /* the list is the next slot's, too */
+        if (later && !b->away) *r.later = list[n]; /* the next slot uses the list, too */
         n++;
     }
     if (n > 0) b->ops->lanes.shares(b->workers, b->ops, list, n);
@@ -214,7 +215,7 @@ float *batch_share_sums(const struct method_shape *s, void *scratch)
     return share_room_of(s, scratch).page;
 }
 
-/* `out`: where a lane's sums go; NULL: to its scores. */
+/* `out`: where the sums of a lane are written; NULL: to its scores. */
 static void sum_pages(const struct method_batch *b,
                       float *(*out)(const struct method_shape *s, void *scratch))
 {
@@ -296,14 +297,14 @@ void batch_window(const struct method_batch *b, uint32_t sink)
     struct op_lane_ends *list = b->list;
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const uint32_t first = min_u32(sink, b->target[i] - 1); /* one is the row's own */
+        const uint32_t first = min_u32(sink, b->target[i] - 1); /* one of them is the row's own */
         const struct batch_ends ends = {first, b->target[i] - first, BATCH_TOKEN};
         list[n++] = lane_ends(b, i, &ends);
     }
     if (n > 0) b->ops->lanes.ends(b->workers, b->ops, list, n);
 }
 
-/* Takes by the values of query head g, or of all. */
+/* Takes items by the values of query head g, or of all. */
 static void take(const struct method_batch *b, const struct batch_ends *ends,
                  enum batch_value value, uint32_t g)
 {

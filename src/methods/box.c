@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <math.h>
 
-/* A q8 page is its own box: unless a page has no codes, nothing is kept beside it. */
+/* A q8 page contains its own box, so side data is needed only for pages without codes. */
 static bool in_page(const struct method_shape *s, enum box kind)
 {
     return kind == BOX_BOUND && s->geom->type_k == SAC_KV_Q8;
@@ -39,7 +39,8 @@ uint16_t box_half(float x, bool up)
     const uint16_t h = f32_to_f16_canonical(x);
     const float rounded = f16_to_f32(h);
     if (!(up ? rounded < x : rounded > x)) return h;
-    /* One step: magnitudes grow with the bits; the smallest of the other sign follows a zero. */
+    /* One step of the bit pattern: magnitudes grow with the bits, and the smallest number of the
+     * other sign follows zero. */
     const bool grows = up == (x > 0);
     if ((h & 0x7fffu) == 0) return up ? 1 : 0x8001u;
     return (uint16_t)(grows ? h + 1 : h - 1);
@@ -53,7 +54,7 @@ static void seal_box(uint16_t *a, uint32_t d, enum box kind, const float *k, uin
         float lo = k[c], hi = k[c], off = 0;
         for (uint32_t t = 1; t < n_tok; t++) {
             const float x = k[(size_t)t * d + c];
-            lo = x < lo ? x : lo; /* a NaN behind the first stays out here: see box_vote */
+            lo = x < lo ? x : lo; /* a NaN after the first key is not noticed here: see box_vote */
             hi = x > hi ? x : hi;
         }
         if (kind != BOX_MEAN) {
@@ -74,7 +75,7 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
     uint16_t *a = (uint16_t *)(void *)side;
     for (uint32_t t = 0; t < PAGE_TOK; t += n_tok)
         seal_box(a + (size_t)t / n_tok * 2 * d, d, kind, k + (size_t)t * d, n_tok);
-    /* One bad key makes the page's scores bad, so that they are noticed. */
+    /* One key that is not finite makes the page's scores NaN, so that it is noticed. */
     for (uint32_t i = 0; i < PAGE_TOK * d; i++)
         if (!isfinite(k[i])) a[0] = 0x7e00u;
 }
@@ -87,7 +88,7 @@ enum op_note_kind box_note(enum box kind)
 
 /* ---- Scores ---- */
 
-/* What asks for the scores of pages between the ends of two segments, met by turned queries. */
+/* The scores of the pages between the ends of two segments, with rotated queries. */
 static struct op_lane_boxes lane_boxes(const struct room *r, const struct method_lane *l,
                                        enum box kind, uint32_t segment_i)
 {
@@ -149,9 +150,9 @@ bool box_vote(const struct room *r, const struct method_lane *l)
     return room_vote(r, l, l->pos / PAGE_TOK);
 }
 
-/* ---- Choices of many lanes ---- */
+/* ---- Many lanes ---- */
 
-/* Segment by segment, as a lane has one turned query at a time. */
+/* Segment by segment, because a lane has memory for one rotated query. */
 static void score_lanes(const struct method_batch *b, enum box kind)
 {
     struct op_lane_boxes *list = b->list;

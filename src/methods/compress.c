@@ -20,11 +20,11 @@ enum phase { FRESH, VOTED, CHOSEN };
 
 struct compress_state {
     uint32_t phase;
-    uint32_t n_known;   /* tokens before it are governed by the mask, later ones live */
+    uint32_t n_known;   /* the mask covers the tokens before it; later ones are all kept */
     uint32_t n_dropped; /* of them */
-    uint32_t n_vote;    /* tokens that there were when the window voted */
+    uint32_t n_vote;    /* number of tokens when the window voted */
     uint32_t n_window;  /* rows that voted */
-    uint32_t n_heard;   /* tokens whose repetition has voted; 0: it has not */
+    uint32_t n_heard;   /* tokens whose repetition has voted; 0: none has */
     bool not_finite;
 };
 
@@ -56,7 +56,7 @@ uint32_t compress_past_rows(const struct method_shape *s, const void *param)
     return set->window;
 }
 
-/* Sums over the window's rows; NULL: not finite. */
+/* The sums over the window's rows; NULL: not finite. */
 static const float *look(const struct observe *o, const struct method_lane *l, uint32_t n)
 {
     if (!l->looked) return observe_rows(o, l, n, l->pos) ? o->sum : NULL;
@@ -113,7 +113,8 @@ uint32_t compress_page(float *k, float *v, const struct method_lane *l, uint32_t
     return PAGE_TOK;
 }
 
-/* The first token of the lane's window. False: all is kept, or no row is known that could vote. */
+/* The first token of the lane's window. False: everything is kept, or the queries of the voting
+ * rows are not available. */
 static bool find_window(const struct method_lane *l, uint32_t *begin)
 {
     const struct compress_param *set = l->param;
@@ -124,8 +125,8 @@ static bool find_window(const struct method_lane *l, uint32_t *begin)
     return budget < n && (policy->mute || *begin < n);
 }
 
-/* Whether a choice is to be made before the lane's row. A vote costs a scan of all keys, and is of
- * no use while everything is read. */
+/* Whether a selection is due before the lane's row. A vote costs a scan of all keys, and is of no
+ * use while everything is read. */
 static bool is_due(const struct method_lane *l, const struct compress_state *s)
 {
     return !l->is_prompt && s->phase == FRESH && l->pos + 1 >= l->sparse_min_ctx;
@@ -159,7 +160,7 @@ void compress_see(const struct method_lane *l)
         if (!living_has(&v, s->n_known, t)) v.value[t] = -1;
 }
 
-/* The votes of all heads of the layer, behind each other. */
+/* The votes of all heads of the layer, one after another. */
 static void gather_votes(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
@@ -171,8 +172,9 @@ static void gather_votes(const struct compress_votes *v)
     }
 }
 
-/* Sets the mask: the best tokens before the window, and the window. Rows may have come between vote
- * and choice, if what voted was then not asked; they live like all later ones. */
+/* Sets the mask: the best tokens before the window, and the window. If more rows have come between
+ * vote and selection, because the method was not called, their tokens are kept like all later
+ * ones. */
 static void choose(const struct living *live, const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
@@ -186,7 +188,8 @@ static void choose(const struct living *live, const struct method_lane *l)
     const uint32_t n_keep = policy->keep ? policy->keep(&v) : v.n_keep;
     struct pick_cut cut = pick_best(live->value, v.n_tok, min_u32(n_keep, v.n_tok));
     s->n_dropped = 0;
-    for (int walk = 0; walk < 2; walk++) /* to find the cut and to keep what lies above it */
+    for (int walk = 0; walk < 2;
+         walk++) /* first to find the threshold, then to keep what is above it */
         meter_read(l, live->value, v.n_tok * sizeof *live->value);
     for (uint32_t t = 0; t < v.n_tok; t++) {
         const bool keep = pick_takes(&cut, live->value[t]) && live->value[t] >= 0;
@@ -198,7 +201,7 @@ static void choose(const struct living *live, const struct method_lane *l)
     s->n_known = n;
 }
 
-/* Chooses, if there are votes. */
+/* Selects, if there are votes. */
 static bool settle(const struct method_lane *l)
 {
     struct living v;
@@ -211,7 +214,7 @@ static bool settle(const struct method_lane *l)
     return true;
 }
 
-/* Tokens that the vote was about. */
+/* Tokens that were voted on. */
 static uint32_t candidates(const struct compress_state *s)
 {
     return min_u32(s->n_known, s->n_vote - s->n_window);
@@ -239,7 +242,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out)
     pick_range(out, l, s->n_known, l->pos + 1);
 }
 
-/* ---- The same where a device looks ---- */
+/* ---- The same with votes from a device ---- */
 
 static bool asks_for_sums(const struct method_lane *l)
 {

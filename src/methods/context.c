@@ -23,7 +23,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Their values, falling; returns their number. */
+/* Their values, descending; returns their number. */
 static uint32_t sort_values(const struct context_view *v, const uint32_t *word, const float *value,
                             float *out)
 {
@@ -53,7 +53,7 @@ void context_keep_best(const struct context_view *v, uint32_t *word, const float
     if (n >= n_all) return;
     const float cut = n > 0 ? spare[n - 1] : 0;
     for (uint32_t i = 0; i < n; i++) n_above += spare[i] > cut;
-    uint32_t n_tie = n - n_above; /* of those that equal the cut, so many */
+    uint32_t n_tie = n - n_above; /* so many of those that equal the threshold */
     for (uint32_t t = 0; t < v->n_page * PAGE_TOK; t++) {
         const uint32_t bit = 1u << t % PAGE_TOK;
         if (!(word[t / PAGE_TOK] & bit)) continue;

@@ -7,8 +7,8 @@
 #include "methods/pick.h"
 
 struct kept_room {
-    float *sum;      /* [tokens of a context, the own page whole] twice: by distance behind them */
-    uint32_t *taken; /* the same of pages: lines that a choice has taken */
+    float *sum; /* [tokens of a context, including the whole own page]; then the same by distance */
+    uint32_t *taken; /* [pages], twice: the lines that a selection has taken */
     float *spare;    /* of votes */
     struct op_lane_result *made;
 };
@@ -48,7 +48,7 @@ static bool takes(const struct method_batch *b, uint32_t i)
     return b->target[i] == KEPT_CHOOSE || b->target[i] == KEPT_CHOOSE_LINES;
 }
 
-/* The next that reads, by lines or not. */
+/* The next lane that reads a selection, of lines or not. */
 static uint32_t next_read(const struct method_batch *b, uint32_t i, bool by_lines)
 {
     while ((i = batch_next(b, i)) < b->n && has_lines(b, i) != by_lines) i++;
@@ -60,25 +60,26 @@ static const struct op_lane_result *made_now(const struct method_batch *b, uint3
     return takes(b, i) ? room_of(&b->lane[i]).made : NULL;
 }
 
-/* Pages of a choice: the own one, too. */
+/* Pages of a selection, including the own one. */
 static uint32_t page_count(const struct method_lane *l)
 {
     return l->pos / PAGE_TOK + 1;
 }
 
-/* ---- Choices ---- */
+/* ---- Selection ---- */
 
-/* A lane that votes now. */
+/* A lane that votes in this step. */
 struct voter {
     const struct method_lane *lane;
     struct kept_room room;
     struct kept want;
     bool takes, lines;
-    uint32_t *mask;  /* what it takes goes there: */
-    uint32_t n_page; /* items of so many pages, of lines twice as many */
+    uint32_t *mask;  /* where the result of the selection is written: */
+    uint32_t n_page; /* number of pages that vote; twice as many for lines */
 };
 
-/* Each slot of a choice walks over all voters, and puts the descriptor that this makes. */
+/* Each slot of a selection goes over all voters; this function writes the descriptor of one
+ * voter. */
 typedef bool (*put_fn)(void *list, uint32_t at, const struct voter *v, uint32_t from);
 
 static struct voter voter_of(const struct method_batch *b, uint32_t i,
@@ -92,7 +93,7 @@ static struct voter voter_of(const struct method_batch *b, uint32_t i,
     return v;
 }
 
-/* How many descriptors there are. */
+/* Writes the descriptors of all voters; returns their number. */
 static uint32_t put_voters(const struct method_batch *b,
                            struct kept (*want)(const struct method_lane *l), put_fn put,
                            uint32_t from)
@@ -115,7 +116,8 @@ static bool put_begin(void *list, uint32_t at, const struct voter *v, uint32_t f
     return true;
 }
 
-/* OP_OBSERVE_ROWS rows, from the first + `from` on; what is not taken is not left out either. */
+/* OP_OBSERVE_ROWS rows from the first + `from` on; tokens that are never selected are not excluded
+ * here. */
 static bool put_rows(void *list, uint32_t at, const struct voter *v, uint32_t from)
 {
     const struct method_lane *l = v->lane;
@@ -140,7 +142,7 @@ static bool put_rows(void *list, uint32_t at, const struct voter *v, uint32_t fr
     return true;
 }
 
-/* What is left out is -INFINITY and comes last; of tokens it is read in any case. */
+/* What is excluded becomes -INFINITY and comes last; excluded tokens are always read. */
 static bool put_take(void *list, uint32_t at, const struct voter *v, uint32_t from)
 {
     struct op_lane_take *to = list;
@@ -167,7 +169,7 @@ static bool put_ends(void *list, uint32_t at, const struct voter *v, uint32_t fr
     return true;
 }
 
-/* What the host makes of sums is counted by the host. */
+/* Reads of selections made on the host are counted by the host. */
 static void count_reads(const struct method_batch *b,
                         struct kept (*want)(const struct method_lane *l))
 {

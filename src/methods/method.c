@@ -40,8 +40,8 @@ size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const void 
 
 bool method_queries_finite(const struct method_lane *lane)
 {
-    /* By bits, so that the loop has neither branches nor an order of sums: it becomes vectors. An
-     * exponent of ones, and no other, is carried into the sign. */
+    /* By bits, so that the loop has neither branches nor an order of sums and is vectorised. Only
+     * an exponent of all ones carries into the sign. */
     const size_t n = (size_t)lane->shape->group * lane->shape->geom->head_dim;
     uint32_t all = 0;
     for (uint32_t r = 0; r < lane->n_row; r++) {
@@ -52,7 +52,7 @@ bool method_queries_finite(const struct method_lane *lane)
     return all >> 31 == 0;
 }
 
-/* Whether a composer, with its defaults, looks at the question. */
+/* Whether a composer, with default parameters, uses the question. */
 static bool asks(const struct method *m)
 {
     const struct method_context *hooks = m->context;
@@ -69,8 +69,8 @@ bool method_reads_joined_away(const struct method *m)
     return !m->decode;
 }
 
-/* Without hooks nothing is chosen. Context methods choose rows on the host, of documents that lie
- * anywhere. */
+/* Without hooks nothing is selected. Context methods select rows on the host, from documents in any
+ * memory. */
 bool method_on_any_backend(const struct method *m)
 {
     const struct method_decode *d = m->decode;

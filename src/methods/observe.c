@@ -127,7 +127,7 @@ void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end)
 {
     const struct page_geom *g = l->shape->geom;
     const uint32_t n_page = pick_page_count(l), n_own = l->pos % PAGE_TOK + 1;
-    uint32_t n_there = 0, p = 0; /* pages before p */
+    uint32_t n_there = 0, p = 0; /* existing pages before p */
     for (uint32_t row = begin, n_row; row < end; row += n_row) {
         n_row = min_u32(OBSERVE_ROWS, end - row);
         const uint32_t n_seen = min_u32(n_page, pick_whole_pages(row + n_row));
@@ -151,7 +151,7 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
         else
             pick_keys(o->k, l, p);
         pick_group_logits(score, PAGE_TOK, l, o->k, n_tok);
-        /* Behind the row nothing is marked, whatever the own page's word says. */
+        /* After the row nothing counts, whatever the mask of its own page says. */
         for (uint32_t left = mask[p] & UINT32_MAX >> (PAGE_TOK - n_tok); left;
              left &= left - 1, n++) {
             const uint32_t t = (uint32_t)__builtin_ctz(left);

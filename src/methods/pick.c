@@ -92,7 +92,7 @@ static struct pick_cut find_cut(const float *value, uint32_t n, double target, b
     for (int pass = 0; pass < 3; pass++) {
         count_bins(&b, value, n, prefix, shift[pass], bits[pass]);
         uint32_t lowest = bin = (1u << bits[pass]) - 1;
-        /* Down to the bin that reaches the target; rounding may leave the sum short of it. */
+        /* Goes down to the bin that reaches the target; rounding may leave the sum below it. */
         for (;; bin--) {
             if (b.n[bin] > 0) {
                 const double weight = by_sum ? b.sum[bin] : b.n[bin];
@@ -148,7 +148,7 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
 
 /* ---- Keys ---- */
 
-/* Keys of n_page pages from `page` on are turned to meet queries as they are. */
+/* Rotates the keys of n_page pages from `page` on, so that unrotated queries meet them. */
 static void turn_keys(float *k, const struct method_lane *l, uint32_t page, uint32_t n_page)
 {
     const uint32_t d = l->shape->geom->head_dim;
@@ -174,8 +174,8 @@ void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page)
     tier_release(l->tier, l->page + page, n_page);
 }
 
-/* Keys and values, either may be NULL, of pages that need not be held before: zeros of those that
- * cannot be. */
+/* Reads keys and values (either may be NULL) of pages that need not be held; zeros if a page cannot
+ * be read. */
 static void read_pages(float *k, float *v, const struct method_lane *l, uint32_t page,
                        uint32_t n_page)
 {
@@ -205,7 +205,7 @@ const float *pick_query(float *room, const struct method_lane *l, uint32_t page,
 {
     const uint32_t i = segment_of(l->segment, l->n_segment, page, 0), d = l->shape->geom->head_dim;
     *end = i < l->n_segment ? l->segment[i].end : PAGE_NONE;
-    assert(*end > page); /* whoever goes on from it gets on */
+    assert(*end > page); /* the caller's loop advances */
     if (i == l->n_segment || !l->segment[i].cos) return l->q;
     for (uint32_t g = 0; g < l->shape->group; g++)
         segment_turn(room + (size_t)g * d, l->q + (size_t)g * d, d, &l->segment[i], l->shape->rope,
@@ -242,10 +242,10 @@ void pick_own_rows(float *k, float *v, const struct method_lane *l, uint32_t fir
     assert(first + n <= l->pos % PAGE_TOK + 1);
     meter_read(l, at, n_byte);
     if (v) meter_read(l, at + g->tail_v, n_byte);
-    page_read(k, v, g, at, PAGE_TAIL, n); /* as if its first tokens were these */
+    page_read(k, v, g, at, PAGE_TAIL, n); /* as if these were its first tokens */
 }
 
-/* The same bits of some tokens of the own page: as a page of 16-bit keys, which it is. */
+/* The same bits for some tokens of the own page, which has 16-bit keys. */
 static void own_keys(float *k, const struct method_lane *l, uint32_t tok)
 {
     const struct page_geom *g = l->shape->geom;
@@ -261,7 +261,7 @@ static void own_keys(float *k, const struct method_lane *l, uint32_t tok)
                                    .out = k});
 }
 
-/* Fetches some rows of a part of a page. */
+/* Prefetches some rows of a part of a page. */
 static void fetch_rows(const uint8_t *part, size_t row_bytes, uint32_t tok)
 {
     for (uint32_t left = tok; left; left &= left - 1) {

@@ -12,11 +12,11 @@
 #include <math.h>
 #include <string.h>
 
-/* A page with so many marked tokens is read whole: a token alone costs more than one in a page, and
- * the tokens between serve the answer. */
+/* A page with at least so many marked tokens is read whole: a single token costs more than a token
+ * of a page, and the additional tokens improve the answer. */
 #define PAGE_BITS 24
 
-#define LOG_STEP ((float)(M_LN2 / PLAN_OCTAVE)) /* ln of a step of a weight */
+#define LOG_STEP ((float)(M_LN2 / PLAN_OCTAVE)) /* ln of one step of a weight */
 
 /* ---- Marking ---- */
 
@@ -43,7 +43,7 @@ void plan_range(struct plan *p, uint32_t tile, uint32_t part, uint32_t begin, ui
 
 void plan_ends(struct plan *p, uint32_t tile, uint32_t part, uint32_t n_sink, uint32_t n_window)
 {
-    /* Of an aligned tile, so that a cut one reads no less than it would whole. */
+    /* From the start of the aligned tile, so that a cut tile reads no less than a whole one. */
     const uint32_t first = plan_tile_tok(p, tile);
     plan_range(p, tile, part, 0, n_sink);
     if (n_window > 1)
@@ -59,13 +59,13 @@ bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
 
 /* ---- Lists ---- */
 
-struct list {                 /* while it is counted or, with room for it, made */
-    struct attn_range *range; /* NULL: it is counted */
+struct list {                 /* while it is counted or, with room for it, built */
+    struct attn_range *range; /* NULL: only counted */
     uint32_t *tok;
     float *logw; /* or NULL */
     uint32_t n_range, n_tok, range_max, tok_max;
-    uint32_t page_end; /* where its last range ends */
-    bool full;         /* there was no room */
+    uint32_t page_end; /* end of its last range */
+    bool full;         /* there was not enough room */
 };
 
 static void add_pages(struct list *l, uint32_t page, uint32_t end)
@@ -109,7 +109,7 @@ static enum plan_reason list_reason(const struct plan *p, uint32_t tile, uint32_
     return p->dense ? p->dense : (enum plan_reason)p->list_dense[(size_t)tile * p->n_part + part];
 }
 
-/* One list; returns why it is dense. */
+/* Builds one list; returns why it is dense. */
 static enum plan_reason make_list(struct list *l, const struct plan *p, uint32_t tile,
                                   uint32_t part)
 {
@@ -131,7 +131,8 @@ static enum plan_reason make_list(struct list *l, const struct plan *p, uint32_t
     return why;
 }
 
-/* Rows of the tile against what is read before it, and among themselves. */
+/* Counts rows of the tile times the tokens before it that are read, and the cells within the
+ * tile. */
 void plan_count(struct plan_stats *s, const struct plan *p, uint32_t tile, uint64_t n_before,
                 enum plan_reason why)
 {
@@ -153,7 +154,7 @@ struct compile_call {
     uint32_t n_head;
 };
 
-/* The plan and the place of list i. */
+/* The plan and the position of list i. */
 static const struct plan *list_plan(const struct compile_call *c, uint32_t i, uint32_t *out_tile,
                                     uint32_t *out_part)
 {
@@ -162,7 +163,7 @@ static const struct plan *list_plan(const struct compile_call *c, uint32_t i, ui
     return &c->p[i / c->p->n_part % c->n_head];
 }
 
-/* Leaves a list's lengths in the pointers of the list behind it, and in the plan whether it is too
+/* Stores a list's lengths in the pointers of the next list, and marks the plan if the list is too
  * long. */
 static void count_list(void *arg, uint32_t i, uint32_t worker_i)
 {
@@ -178,7 +179,7 @@ static void count_list(void *arg, uint32_t i, uint32_t worker_i)
     out->tok_ptr[i + 1] = l.n_tok;
 }
 
-/* Whole numbers: in any order. */
+/* Integers, so the order does not matter. */
 static void add_stats(struct plan_stats *s, const struct plan_stats *one)
 {
     __atomic_fetch_add(&s->n_cell, one->n_cell, __ATOMIC_RELAXED);
@@ -188,7 +189,7 @@ static void add_stats(struct plan_stats *s, const struct plan_stats *one)
         if (one->n_dense[i]) __atomic_fetch_add(&s->n_dense[i], one->n_dense[i], __ATOMIC_RELAXED);
 }
 
-/* Makes a list where its pointers say, and counts what it reads. */
+/* Builds a list where its pointers say, and counts what it reads. */
 static void compile_list(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct compile_call *c = arg;

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <math.h>
 
-/* Where min, step and plane of a page lie: in the page, or beside it. */
+/* Where min, step and plane of a page are: in the page, or in its side data. */
 struct op_share_planes plane_of(const struct method_lane *l)
 {
     const struct page_geom *g = l->shape->geom;
@@ -35,15 +35,15 @@ static inline int32_t two_bits(float x, float cut)
     return (x >= cut) + (x >= 2 * cut) + (x >= 3 * cut);
 }
 
-/* Row by row, so that the loops become vectors. A byte of the plane has the two bits of one channel
- * of each quarter. */
+/* Row by row, so that the loops are vectorised. A byte of the plane has two bits of one channel
+ * from each quarter of the channels. */
 void plane_seal(uint8_t *side, const struct method_shape *s, const void *param, const float *k)
 {
     const uint32_t d = s->geom->head_dim, n = d / 4;
     uint16_t *min = (uint16_t *)(void *)side, *step = min + d;
     uint8_t *hi2 = side + 4 * (size_t)d;
     float lo[HEAD_DIM_MAX], hi[HEAD_DIM_MAX],
-        bad[HEAD_DIM_MAX]; /* bad: NaN once a key is not finite, else 0 */
+        bad[HEAD_DIM_MAX]; /* NaN as soon as a key is not finite, otherwise 0 */
     (void)param;
     assert(d <= HEAD_DIM_MAX);
     for (uint32_t c = 0; c < d; c++) {

@@ -8,11 +8,11 @@
 
 #include <string.h>
 
-#define SWEEPS 12 /* of Jacobi: convergence is quadratic, 6 to 8 are usual */
+#define SWEEPS 12 /* of Jacobi: convergence is quadratic, 6 to 8 sweeps are usual */
 
 uint32_t project_rank(double share, uint32_t width)
 {
-    return max_u32((uint32_t)(share * width + 1e-9), 1); /* 0.29 of 100 is 29 */
+    return max_u32((uint32_t)(share * width + 1e-9), 1); /* 0.29 of 100 must be 29 */
 }
 
 size_t project_make(struct project *p, const struct method_shape *s, void *state)
@@ -36,7 +36,7 @@ size_t project_work_make(struct project_work *w, const struct method_shape *s, s
     return used + a.used;
 }
 
-/* One rotation that makes m[i][j] zero, rows of `axis` turn along. */
+/* One rotation that zeroes m[i][j]; the rows of `axis` are rotated, too. */
 static void rotate(double *m, float *axis, uint32_t d, uint32_t i, uint32_t j)
 {
     assert(i < j && j < d);
@@ -115,7 +115,7 @@ bool project_axes(float *axis, const float *x, uint32_t n, uint32_t width, bool 
     return true;
 }
 
-/* x [n, head_dim] in the axes' basis. */
+/* Transforms x [n, head_dim] to the basis of the axes. */
 static void turn_all(float *out, const struct project *p, const struct method_lane *l,
                      const float *x, uint32_t n)
 {
@@ -131,7 +131,7 @@ static void turn_all(float *out, const struct project *p, const struct method_la
                                    .out_stride = d});
 }
 
-/* Coordinates of the tokens before the own page that have none yet. */
+/* Computes the missing coordinates of the tokens before the own page. */
 static void keep_keys(const struct project *p, const struct method_lane *l, float *k, float *y)
 {
     const uint32_t d = l->shape->geom->head_dim, n_axis = p->state->n_axis;
@@ -146,8 +146,8 @@ static void keep_keys(const struct project *p, const struct method_lane *l, floa
     p->state->n_tok = pick_page_count(l) * PAGE_TOK;
 }
 
-/* Scores by n_axis coordinates, for the scaled queries q [group, head_dim] in the axes' basis. The
- * kernel's widths are multiples of 16: zeros fill them up. */
+/* Scores by n_axis coordinates, for the scaled queries q [group, head_dim] in the basis of the
+ * axes. The kernel's widths are multiples of 16, padded with zeros. */
 static void score_tokens(const struct project *p, const struct method_lane *l, const float *q,
                          float *y, float *score, size_t stride)
 {
@@ -160,7 +160,7 @@ static void score_tokens(const struct project *p, const struct method_lane *l, c
         for (uint32_t t = 0; t < PAGE_TOK; t++)
             for (uint32_t c = 0; c < n_axis; c++)
                 y[t * width + c] = f16_to_f32(p->coord[((size_t)page * PAGE_TOK + t) * d + c]);
-        /* A token's row begins a line. */
+        /* A token's row begins a cache line. */
         meter_bytes(l, PAGE_TOK * meter_lines(0, n_axis * sizeof *p->coord));
         l->ops->dots(&(struct op_dots){.a = q,
                                        .b = y,

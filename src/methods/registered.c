@@ -29,7 +29,7 @@
       "most recent tokens before the query's own page, always read; rounded up to whole pages")
 METHOD_PARAMS(registered, PARAMS)
 
-#define BOX_CARDS 2u /* without a function for cards: lowest and highest of each channel */
+#define BOX_CARDS 2u /* without a function for cards: the minimum and maximum of each channel */
 #define CARDS_MAX 64u
 
 struct place {
@@ -71,12 +71,13 @@ static void seal(const struct place *m, uint8_t *side, const struct method_shape
         m->def.card(m->def.user, card, k, d);
     else
         make_box(card, k, d);
-    /* A key that is not finite makes the card so, whatever was made of it: choices notice. */
+    /* A key that is not finite makes the card NaN, whatever the caller computed, so that selections
+     * notice it. */
     for (size_t i = 0; i < (size_t)PAGE_TOK * d; i++) bad += k[i] - k[i];
     card[0] += bad;
 }
 
-/* ---- A choice ---- */
+/* ---- Selection ---- */
 
 struct work {
     float *card;    /* [pages of a context, n_card, head_dim] */
@@ -93,7 +94,7 @@ static size_t work_make(struct work *w, const struct place *m, const struct meth
     return a.used;
 }
 
-/* False: something is not finite. */
+/* False: a card is not finite. */
 static bool gather_cards(const struct work *w, const struct place *m, const struct method_lane *l)
 {
     const size_t bytes = card_bytes(m, l->shape), n = bytes / sizeof *w->card;
@@ -106,7 +107,8 @@ static bool gather_cards(const struct work *w, const struct place *m, const stru
     return bad == 0;
 }
 
-/* Pages of a list, the most wanted first, until the budget is spent. False: one is not there. */
+/* Takes the listed pages, the most wanted first, until the budget is spent. False: a page does not
+ * exist. */
 static bool take_pages(struct method_pick *out, const struct method_lane *l, const uint32_t *page,
                        uint32_t n)
 {
@@ -117,7 +119,7 @@ static bool take_pages(struct method_pick *out, const struct method_lane *l, con
         if (page[i] >= n_page) return false;
     pick_end_pages(out, l, set->sink, set->recent);
     for (uint32_t i = 0; i < n && left; i++) {
-        if (out->mask[page[i]]) continue; /* it is read already */
+        if (out->mask[page[i]]) continue; /* it is read anyway */
         pick_page(out, page[i]);
         left--;
     }
@@ -196,7 +198,7 @@ const struct method *registered_at(size_t i)
     return i < n_place ? &places[i].method : NULL;
 }
 
-/* A name goes into "NAME:key=value,...", joined by '+' and ','. */
+/* A name must fit into "NAME:key=value,...", which is joined by '+' and ','. */
 static bool is_name(const char *s, size_t room)
 {
     const size_t n = strlen(s);

@@ -13,7 +13,7 @@ void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, str
 {
     const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + ROWS_PANEL - 1) / ROWS_PANEL;
     r->n = 0;
-    /* A panel's slashes reach a panel beyond the last one. */
+    /* The slashes of a panel extend one panel beyond the last one. */
     r->stride = (n_panel + 1) * ROWS_PANEL;
     r->at = arena_take(a, n_max, sizeof *r->at);
     r->seen = arena_take(a, n_max, sizeof *r->seen);
@@ -32,7 +32,7 @@ void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, str
 bool rows_read_keys(const struct rows *r, const struct method_lane *l)
 {
     const uint32_t end = l->pos + l->n_row, d = l->shape->geom->head_dim;
-    /* A softcap is of the score itself. */
+    /* A softcap applies to the score itself, so keys must not be centred. */
     const bool centred = l->softcap <= 0 && pick_centre(r->centre, r->k, l);
     for (uint32_t tok = 0; tok < end; tok += PAGE_TOK) {
         const uint32_t n_tok = min_u32(PAGE_TOK, end - tok);
@@ -122,7 +122,7 @@ bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t hea
         r->sum[i] = 0;
     }
     for (uint32_t tok = 0; tok < end && finite; tok += ROWS_PANEL) finite = weigh_panel(r, l, tok);
-    /* From here on sum is its logarithm. */
+    /* From here on `sum` is its logarithm. */
     for (uint32_t i = 0; i < r->n && finite; i++) r->sum[i] = r->max[i] + logf(r->sum[i]);
     return finite;
 }
@@ -132,7 +132,7 @@ void rows_sum(const struct rows *r, const struct method_lane *l, float *column, 
 {
     const uint32_t end = l->pos + l->n_row;
     for (uint32_t tok = 0; tok < end; tok += ROWS_PANEL) {
-        assert(tok + ROWS_PANEL <= r->stride); /* slashes reach a panel further */
+        assert(tok + ROWS_PANEL <= r->stride); /* slashes extend one panel further */
         for (uint32_t k = 0; k < r->n; k++) r->first[k] = end - 1 - r->at[k] + tok;
         l->ops->lines(&(struct op_lines){
             .weight = panel_weights(r, tok),
@@ -157,7 +157,7 @@ double rows_cross(const struct rows *r, const uint32_t *column, uint32_t n, cons
         const uint16_t *weight = panel_weights(r, tok);
         const float *top = panel_tops(r, tok);
         for (end = begin; end < n && column[end] - tok < ROWS_PANEL;) end++;
-        assert(end > begin); /* columns ascend, so every panel takes one at least */
+        assert(end > begin); /* columns are ascending, so every panel takes at least one */
         for (uint32_t k = 0; k < r->n; k++, weight += ROWS_PANEL) {
             const uint32_t at = r->at[k];
             float part = 0;

@@ -77,7 +77,7 @@ static bool parse_choice(double *out, const char *choices, struct word value)
     }
 }
 
-/* A finite number, with or without a percent sign behind it. */
+/* A finite number, optionally followed by a percent sign. */
 static bool parse_number(double *out, bool *out_percent, struct word value)
 {
     char text[32], *end;
@@ -91,8 +91,8 @@ static bool parse_number(double *out, bool *out_percent, struct word value)
     return end != text && end[*out_percent] == 0 && errno == 0 && isfinite(*out);
 }
 
-/* A value as it is parsed: a number, the place of a choice, whether there is a file; of a budget's
- * share, a negative number. */
+/* A parsed value: a number, the index of a choice, or whether there is a file; a budget's share is
+ * a negative number. */
 static bool parse_value(double *out, const sac_method_param *p, struct word value)
 {
     bool percent;
@@ -114,7 +114,7 @@ static bool parse_value(double *out, const sac_method_param *p, struct word valu
     return x >= p->min && x <= p->max;
 }
 
-/* Puts a value that was parsed into its member of the method's struct. */
+/* Stores a parsed value in its member of the method's struct. */
 static void store_value(struct spec *out, uint32_t i, double x)
 {
     const struct method_params *params = out->method->params;
@@ -206,7 +206,7 @@ sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_
         store_value(&s, i, x);
     }
     const char *p = text + name.n;
-    while (*p) { /* behind ':' or ',' stands one pair */
+    while (*p) { /* ':' and ',' must be followed by a pair */
         p++;
         const size_t n = strcspn(p, ",");
         TRY(set_param(&s, (struct word){p, n}, err));

@@ -18,7 +18,8 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     r.vote = by_token ? batch_share_sums(s, scratch) : r.room.vote;
     const size_t n_page = (size_t)s->n_ctx / PAGE_TOK + 1, n_part = n_page * s->group;
     const size_t n_block = (n_page / OP_VISIT_BLOCK + 1) * s->group;
-    /* Scores of tokens have become votes when the first page is visited. */
+    /* The scores of tokens have become votes before the first page is visited, so their memory is
+     * reused. */
     r.weight = by_token ? r.room.score : arena_take(&a, n_part * PAGE_TOK, sizeof *r.weight);
     r.page_most = arena_take(&a, n_part, sizeof *r.page_most);
     r.page_sum = arena_take(&a, n_part, sizeof *r.page_sum);
@@ -43,7 +44,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
     const struct attn_range open =
         batch_between(l, &(struct batch_ends){PAGE_TOK, rule.recent, BATCH_PAGE});
     const uint32_t first = min_u32(open.begin, open.end) / PAGE_TOK;
-    if (!b->away) memset(r.state, 0, sizeof *r.state); /* a device clears its own */
+    if (!b->away) memset(r.state, 0, sizeof *r.state); /* a device clears its own state */
     return (struct op_lane_visit){.geom = l->shape->geom,
                                   .frames = l->frames,
                                   .layer = l->layer,
@@ -87,8 +88,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .last = b->away ? NULL : rule.last};
 }
 
-/* Returns the number of lanes, which are named in `target`; those of a row that are a team stand
- * behind each other. */
+/* Lists the lanes in `target` and returns their number; the lanes of a team are contiguous. */
 static uint32_t list_lanes(const struct method_batch *b, const struct visit_want *want)
 {
     struct op_lane_visit *list = b->list;
@@ -113,12 +113,12 @@ static uint32_t list_lanes(const struct method_batch *b, const struct visit_want
 
 /* ---- Tiers ---- */
 
-#define HELD_MAX 2048u /* pages that are visited together, at most */
+#define HELD_MAX 2048u /* maximum number of pages that are visited together */
 
 struct lead {
     const struct method_batch *b; /* target: the lane of each descriptor */
     struct op_lane_visit *list;
-    uint32_t n; /* descriptors of teams that have not seen enough */
+    uint32_t n; /* descriptors of teams that need more pages */
     uint32_t n_held;
     page_id held[HELD_MAX];
 };
@@ -128,7 +128,8 @@ static const struct method_lane *lane_of(const struct lead *d, uint32_t i)
     return &d->b->lane[d->b->target[i]];
 }
 
-/* Pages that a team has in order at [from, end), of all its lanes; returns their number. */
+/* Lists the pages at places [from, end) of a team's order, for all its lanes; returns their
+ * number. */
 static uint32_t list_pages(const struct op_lane_visit *op, uint32_t from, uint32_t end, page_id *id)
 {
     uint32_t n = 0;
@@ -137,7 +138,7 @@ static uint32_t list_pages(const struct op_lane_visit *op, uint32_t from, uint32
     return n;
 }
 
-/* Places of the order whose pages are asked for now: those of the round, and the next ones. */
+/* The end of the places whose pages are requested now: those of the round, and the next ones. */
 static uint32_t places_due(const struct op_lane_visit *op)
 {
     const struct op_visited *s = op->state;
@@ -145,19 +146,20 @@ static uint32_t places_due(const struct op_lane_visit *op)
     return max_u32(s->plan, s->look + min_u32(op->ahead, op->n_page - s->look));
 }
 
-/* Begins to fetch what is due of a team from a place on. */
+/* Starts prefetching what is due of a team from a place on. */
 static void fetch_ahead(struct lead *d, uint32_t i, uint32_t from)
 {
     const struct op_lane_visit *op = &d->list[i];
     const uint32_t due = places_due(op), room = (HELD_MAX - d->n_held) / op->n_member;
-    page_id *id = d->held + d->n_held; /* free until more are held */
+    page_id *id = d->held + d->n_held; /* free until more pages are held */
     if (from >= due) return;
     tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id,
                list_pages(op, from, min_u32(due, from + room), id));
 }
 
-/* Pages behind those that are held. Without workers other threads lead teams of theirs: who holds
- * nothing waits until these let go of pages, and who does hold some waits for nobody. */
+/* Acquires pages in addition to those that are held. Without workers, other threads lead their own
+ * teams: a thread that holds nothing waits for others to release pages, and a thread that holds
+ * some must not wait. */
 static sac_status acquire(const struct lead *d, struct tier *t, uint32_t n)
 {
     const page_id *id = d->held + d->n_held;
@@ -165,8 +167,8 @@ static sac_status acquire(const struct lead *d, struct tier *t, uint32_t n)
                                           : tier_acquire(t, id, n);
 }
 
-/* Brings what memory can have, beside what is held, of a team's next round, which will be visited.
- * False: nothing; the row fails if there was not even room for its first places. */
+/* Acquires as many pages of a team's next round as memory can hold in addition; these will be
+ * visited. False: none; the row fails if there was no room even for its first places. */
 static bool hold_round(struct lead *d, uint32_t i)
 {
     struct op_lane_visit *op = &d->list[i];
@@ -186,7 +188,7 @@ static bool hold_round(struct lead *d, uint32_t i)
     return n > 0;
 }
 
-/* Teams that go on stand in front of the list, in their order. */
+/* Moves the teams that continue to the front of the list, in order. */
 static void drop_ended(struct lead *d)
 {
     uint32_t n = 0;
@@ -202,7 +204,7 @@ static void drop_ended(struct lead *d)
     d->n = n;
 }
 
-/* A round of as many teams as memory has room for together; the others' turn comes. */
+/* A round of as many teams as fit in memory together; the others follow. */
 static void visit_rounds(struct lead *d)
 {
     uint32_t n = 0;

@@ -16,9 +16,9 @@
 #include <string.h>
 
 #define PIECE       64u                        /* pages */
-#define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same of shares, and of draws by them */
-#define RAISE_PIECE 64u  /* of exponentials, the most work: dealt out more evenly */
-#define FOLD_PIECE  256u /* items that come out */
+#define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same for shares, and for draws by shares */
+#define RAISE_PIECE 64u                        /* for exponentials, which are most of the work */
+#define FOLD_PIECE  256u                       /* output items */
 
 struct call { /* of a slot */
     const struct ops *ops;
@@ -88,7 +88,7 @@ static void boxes(struct workers *pool, const struct ops *ops, const struct op_l
     workers_for(pool, n * c.n_piece, score_piece, &c);
 }
 
-/* The logits of one page; k is room for its keys. */
+/* The logits of one page; k has room for its keys. */
 static void page_logits(const struct ops *ops, const struct op_lane_logits *op, uint32_t page,
                         float *k)
 {
@@ -144,7 +144,7 @@ static void scale_by(float *x, float by, size_t n)
     for (size_t i = 0; i < n; i++) x[i] *= by;
 }
 
-/* Shares of one query head over pages [page, end), which meet `q`, beside those of the pages before
+/* Shares of one query head over pages [page, end), which meet `q`, given those of the pages before
  * them; `*sum` is the log of the sum over all of these. */
 static bool share_part(const struct ops *ops, const struct op_lane_shares *of,
                        struct attn_range pages, const float *q, uint32_t head)
@@ -157,7 +157,7 @@ static bool share_part(const struct ops *ops, const struct op_lane_shares *of,
     op.group = 1;
     op.q = q;
     op.share = share + before;
-    op.e = of->at.share; /* is summed up later */
+    op.e = of->at.share; /* is summed later */
     op.lse = &part;
     if (!ops->share_planes(&op)) return false;
     const float top = fmaxf(*sum, part), all = top + logf(expf(*sum - top) + expf(part - top));
@@ -167,7 +167,7 @@ static bool share_part(const struct ops *ops, const struct op_lane_shares *of,
     return true;
 }
 
-/* The same where pages of other texts are met by other queries: segment by segment and head by
+/* The same if pages of other texts are met by rotated queries: segment by segment, and head by
  * head. */
 static bool share_segments(const struct ops *ops, const struct op_lane_shares *op)
 {
@@ -192,7 +192,7 @@ static bool share_segments(const struct ops *ops, const struct op_lane_shares *o
     return true;
 }
 
-/* The first page, and the lanes that turn their queries. */
+/* The first page, and the lanes that rotate their queries. */
 static void begin_shares(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -202,7 +202,7 @@ static void begin_shares(void *arg, uint32_t i, uint32_t worker_i)
         op->result->n_bad = 1;
 }
 
-/* Pages behind the first one are cut into pieces of `size`. */
+/* The pages after the first one are cut into pieces of `size`. */
 static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i, uint32_t size)
 {
     const uint32_t n = op->at.n_page, begin = 1 + i * size;
@@ -210,7 +210,8 @@ static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i
     return (struct attn_range){begin, n - begin < size ? n : begin + size};
 }
 
-/* What is not finite makes the sum a NaN: pieces have nothing else of their own to tell it by. */
+/* A number that is not finite makes the sum NaN: pieces have no other result in which to report
+ * it. */
 static void raise_piece(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -227,7 +228,7 @@ static void raise_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     for (; begin < end; begin++) raise_piece(arg, begin, worker_i);
 }
 
-/* The sums of all pieces, in their order, become those of the first. */
+/* Adds the sums of all pieces, in order, to that of the first. */
 static void sum_pieces(const struct op_lane_shares *op)
 {
     if (op->n_segment) return;
@@ -288,7 +289,7 @@ static void vote(struct workers *pool, const struct ops *ops, const struct op_la
     workers_for(pool, n, vote_lane, &c);
 }
 
-/* Some of the items that come out, FOLD_PIECE of them. */
+/* Folds FOLD_PIECE of the output items. */
 static void fold_piece(const struct op_lane_fold *op, uint32_t piece)
 {
     const uint32_t end = min_u32((piece + 1) * FOLD_PIECE, op->n);
@@ -318,7 +319,7 @@ static void fold(struct workers *pool, const struct ops *ops, const struct op_la
 
 /* ---- Marks ---- */
 
-/* Bits of a page's tokens [begin, end), positions of the sequence. */
+/* Bits of the tokens of a page that are in [begin, end), positions of the sequence. */
 static uint32_t page_bits(uint32_t page, uint32_t begin, uint32_t end)
 {
     const uint32_t first = page * PAGE_TOK;
@@ -358,7 +359,7 @@ static uint32_t item_begin(const struct op_lane_take *op, uint32_t i)
     return i % op->n_page * PAGE_TOK + i / op->n_page * op->item_tok;
 }
 
-/* Takes the values of items outside; returns how many are left. */
+/* Removes the values of items outside the range; returns how many are left. */
 static uint32_t leave_out(const struct op_lane_take *op)
 {
     const uint32_t n = item_count(op);
@@ -372,7 +373,7 @@ static uint32_t leave_out(const struct op_lane_take *op)
     return n_left;
 }
 
-/* Items of more than one token. */
+/* Marks items of more than one token. */
 static void mark_items(const struct op_lane_take *op, struct op_cut cut)
 {
     const uint32_t n = item_count(op);
@@ -413,7 +414,7 @@ static void take(struct workers *pool, const struct ops *ops, const struct op_la
 
 /* ---- Draws ---- */
 
-/* How many pieces, of which the last ones may be empty: as many as shares have. */
+/* The number of pieces, the same as for shares; the last ones may be empty. */
 static uint32_t draw_pieces(const struct op_lane_draw *op)
 {
     const uint32_t n = (op->at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
@@ -439,7 +440,7 @@ static void tell_draw(const struct op_lane_draw *op, uint32_t n)
     op->result->n_over += n + op->n_more > op->most;
 }
 
-/* All of a lane by one worker. */
+/* The whole draw of a lane by one worker. */
 static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -464,7 +465,7 @@ static const struct op_lane_draw *piece_lane(const struct call *c, uint32_t i, u
     return *k < draw_pieces(op) && !op->result->n_bad ? op : NULL;
 }
 
-/* Whether a piece was the last of its lane to be ended in this round. */
+/* Whether a piece was the last of its lane to finish in this round. */
 static bool ends_round(const struct op_lane_draw *op)
 {
     if (__atomic_sub_fetch(&op->state->n_left, 1, __ATOMIC_ACQ_REL) > 0) return false;
@@ -494,7 +495,7 @@ static void add_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_
     }
 }
 
-/* What pieces have taken, each where it begins, becomes one list. */
+/* Joins what the pieces have taken, each at its own place, into one list. */
 static void join_pieces(const struct op_lane_draw *op)
 {
     uint32_t n = 0;
@@ -506,8 +507,8 @@ static void join_pieces(const struct op_lane_draw *op)
     tell_draw(op, n);
 }
 
-/* What the chances of a lane's pieces before k come to, where its draws begin. Steady draws have no
- * sums: their numbers are the pages' own. */
+/* The sums of the probabilities of a lane's pieces before k, where piece k's draws begin. Steady
+ * draws have no sums: their random numbers belong to the pages. */
 static void sums_before(const struct op_lane_draw *op, uint32_t k, uint32_t sum[OP_DRAW_LANES])
 {
     for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
@@ -531,8 +532,8 @@ static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker
     }
 }
 
-/* Lanes of one piece are one worker's each. Where there are more, what a piece must know of others
- * is found by whoever ends the last one of a round. */
+/* A lane with one piece is drawn by one worker. With more pieces, the worker that finishes the last
+ * piece of a round computes what the pieces need to know of each other. */
 static void draw(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
                  uint32_t n)
 {

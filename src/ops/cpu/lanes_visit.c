@@ -27,11 +27,11 @@
 #include <math.h>
 #include <string.h>
 
-#define BATCH 64u /* pages that are put in order at a time, or as many as are wanted */
-#define RUN   8u  /* of them that are sorted one by one */
+#define BATCH 64u /* pages that are sorted at a time, unless more are needed */
+#define RUN   8u  /* of them, sorted by insertion */
 #define PIECE 2u  /* pages of a piece of a round */
-#define LEAST 4u  /* pages of a round that was not promised to be enough, */
-#define SHARE 8u  /* or this share of those that were visited */
+#define LEAST 4u  /* least pages of a round that is not expected to be the last, */
+#define SHARE 8u  /* or this share of the pages that were visited */
 
 struct call {
     const struct ops *ops;
@@ -50,40 +50,41 @@ static bool takes_part(const struct op_lane_visit *op)
     return op->result->n_bad == 0;
 }
 
-/* ln(exp(a) + exp(b)); -infinity is an empty sum. */
+/* ln(exp(a) + exp(b)); -infinity is the log of an empty sum. */
 static double log_add(double a, double b)
 {
-    const double hi = a > b ? a : b, lo = a > b ? b : a; /* a NaN comes through */
+    const double hi = a > b ? a : b, lo = a > b ? b : a; /* NaN is propagated */
     return lo == -INFINITY ? hi : hi + log1p(exp(lo - hi));
 }
 
 /* ---- Order ---- */
 
-/* The page at a place has come into order; returns its vote, which it loses. */
-static double promise(const struct op_lane_visit *op, uint32_t place)
+/* The page at a place has been sorted; returns its vote, and clears it. */
+static double take_vote(const struct op_lane_visit *op, uint32_t place)
 {
     struct op_visited *s = op->state;
-    float *of = &op->vote[op->order[place]];
-    const double vote = fmax((double)*of, 0);
+    float *page_vote = &op->vote[op->order[place]];
+    const double vote = fmax((double)*page_vote, 0);
     s->promise += vote;
     op->told[place] = s->vote > 0 ? (float)(s->promise / s->vote) : 0;
-    *of = -1;
+    *page_vote = -1;
     return vote;
 }
 
-/* Pages from `first` on have come into order: how many of all would do if votes were masses. */
-static void hope(const struct op_lane_visit *op, uint32_t first)
+/* Pages from `first` on have been sorted: computes how many pages in all would suffice if votes
+ * were masses. */
+static void find_enough(const struct op_lane_visit *op, uint32_t first)
 {
     struct op_visited *s = op->state;
     for (uint32_t i = first; i < s->n_order; i++) {
-        const double vote = promise(op, i);
+        const double vote = take_vote(op, i);
         const double all =
             op->rest == OP_REST_VOTE ? s->vote : s->promise + (op->n_page - i - 1) * vote;
         if (s->n_enough == 0 && s->promise > op->mass * all) s->n_enough = i + 1;
     }
 }
 
-/* Joins two neighbouring runs, of n_a pages and n_b, whose best ones stand first. */
+/* Merges two adjacent sorted runs of n_a and n_b pages. */
 static void join(const float *vote, uint32_t *page, uint32_t n_a, uint32_t n_b, uint32_t *spare)
 {
     const uint32_t *b = page + n_a, *const end = b + n_b;
@@ -92,7 +93,7 @@ static void join(const float *vote, uint32_t *page, uint32_t n_a, uint32_t n_b, 
         *page++ = b < end && vote[*a] < vote[*b] ? *b++ : *a++;
 }
 
-/* n pages by vote, the highest first; those of equal votes stay as they stand. */
+/* Sorts n pages by descending vote; the order of equal votes is kept. */
 static void sort(const float *vote, uint32_t *page, uint32_t n, uint32_t *spare)
 {
     for (uint32_t first = 0; first < n; first += RUN)
@@ -107,8 +108,8 @@ static void sort(const float *vote, uint32_t *page, uint32_t n, uint32_t *spare)
             join(vote, page + first, run, min_u32(run, n - first - run), spare);
 }
 
-/* Puts the best of the pages that are left, so that n are known, behind those in order: by vote,
- * then by number. */
+/* Appends the best of the remaining pages to the sorted ones, so that n are sorted: by vote, then
+ * by index. */
 static void extend(const struct ops *ops, const struct op_lane_visit *op, uint32_t n)
 {
     struct op_visited *s = op->state;
@@ -125,16 +126,16 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op, uint32
     }
     assert(n_more > 0 && s->n_order == first + n_more);
     sort(op->vote, op->order + first, n_more, op->spare);
-    hope(op, first);
+    find_enough(op, first);
 }
 
-/* Pages that the row before has visited, or 0. */
+/* The number of pages that the previous row has visited, or 0. */
 static uint32_t visited_before(const struct op_lane_visit *op)
 {
     return op->last ? min_u32(*op->last, op->n_page) : 0;
 }
 
-/* Where the first round ends, most likely less than what will be visited. */
+/* The end of the first round, which is most likely less than what will be visited. */
 static uint32_t first_round(const struct op_lane_visit *op)
 {
     const struct op_visited *s = op->state;
@@ -143,16 +144,16 @@ static uint32_t first_round(const struct op_lane_visit *op)
     return (s->n_enough ? s->n_enough : s->n_order) / 2;
 }
 
-/* Pages that are enough in any case: where votes tell what is left, the row's own page, which has
- * none, can only add to what has been seen. */
+/* The number of pages that suffice in any case: if votes determine the rest, the row's own page,
+ * which has no vote, can only increase the coverage. */
 static uint32_t most_pages(const struct op_lane_visit *op)
 {
     const uint32_t n = op->state->n_enough;
     return op->rest == OP_REST_VOTE && n > 0 ? n : op->n_page;
 }
 
-/* The next round; the order is known for it, and for `ahead` pages behind the next look. It does
- * not depend on where pages lie. */
+/* Plans the next round. Pages are sorted for it and for `ahead` pages after the next check. The
+ * plan does not depend on where pages are stored. */
 static void plan(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
@@ -168,11 +169,11 @@ static void plan(const struct team *t)
 
 /* ---- Pages ---- */
 
-/* What a page holds for each query head. */
+/* The result of a page for each query head. */
 struct part {
     float *weight;     /* [group, PAGE_TOK] */
     float *most, *sum; /* [group] */
-    double *log;       /* [group] of a proof: ln of the sum of exp(logit) */
+    double *log;       /* [group] for a proof: ln of the sum of exp(logit) */
 };
 
 static struct part part_of(const struct op_lane_visit *op, uint32_t place)
@@ -184,7 +185,7 @@ static struct part part_of(const struct op_lane_visit *op, uint32_t place)
                          .log = op->page_log + (size_t)(place % OP_VISIT_ROUND) * op->group};
 }
 
-/* Asks for bytes [from, end) of a page that is read next. */
+/* Prefetches bytes [from, end) of the next page. */
 static inline __attribute__((always_inline)) void fetch(const struct op_lane_visit *op,
                                                         uint32_t page, size_t from, size_t end)
 {
@@ -192,13 +193,13 @@ static inline __attribute__((always_inline)) void fetch(const struct op_lane_vis
     for (size_t i = from; i < end; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
-/* Where values begin: keys lie before them. */
+/* The offset of the values: the keys are before them. */
 static size_t values_at(const struct page_geom *g)
 {
     return g->type_k == SAC_KV_Q8 ? g->v_scale : g->v;
 }
 
-/* Logits of n_tok tokens, [PAGE_TOK] of each query head. */
+/* Logits of n_tok tokens, [PAGE_TOK] for each query head. */
 static void find_logits(const struct ops *ops, const struct op_lane_visit *op, const float *k,
                         uint32_t n_tok, float *logit)
 {
@@ -220,7 +221,7 @@ static void find_logits(const struct ops *ops, const struct op_lane_visit *op, c
     }
 }
 
-/* The same in f64, since a proof must not hang on rounding, and the logs of their sums. */
+/* The same in f64, because a proof must not depend on rounding, and the logs of their sums. */
 static void prove_logits(const struct op_lane_visit *op, const float *k, uint32_t n_tok,
                          float *logit, double *lse)
 {
@@ -240,7 +241,7 @@ static void prove_logits(const struct op_lane_visit *op, const float *k, uint32_
     }
 }
 
-/* What n_tok tokens with keys k hold. */
+/* The result of a page whose first n_tok tokens have keys k. */
 static void make_part(const struct ops *ops, const struct op_lane_visit *op, const float *k,
                       uint32_t n_tok, const struct part *to)
 {
@@ -257,7 +258,7 @@ static void make_part(const struct ops *ops, const struct op_lane_visit *op, con
                                   .sum = to->sum});
 }
 
-/* The keys of the page at a place of the order. */
+/* Reads the keys of a page of the order. */
 static void read_page(const struct ops *ops, const struct op_lane_visit *op, uint32_t page,
                       const struct part *to)
 {
@@ -271,7 +272,7 @@ static void read_page(const struct ops *ops, const struct op_lane_visit *op, uin
     make_part(ops, op, k, PAGE_TOK, to);
 }
 
-/* The tokens of the row's own page, which lie there as in a page of 16 bits. */
+/* Reads the tokens of the row's own page, which has the layout of a 16-bit page. */
 static void read_own(const struct ops *ops, const struct op_lane_visit *op, const struct part *to)
 {
     struct page_geom tail = *op->geom;
@@ -286,8 +287,8 @@ static void read_own(const struct ops *ops, const struct op_lane_visit *op, cons
 
 /* ---- Sums ---- */
 
-/* All sums of a query head are relative to the largest logit of its pages. What the own page adds
- * may be far above, and is 1e304 at most then: all that counts. */
+/* All sums of a query head are relative to the largest logit of its pages. The own page may add far
+ * more; then its contribution, at most 1e304, is all that counts. */
 static void raise_most(const struct op_lane_visit *op, uint32_t g, float most)
 {
     struct op_visited *s = op->state;
@@ -301,7 +302,7 @@ static void raise_most(const struct op_lane_visit *op, uint32_t g, float most)
     s->own[g] = exp(fmin(s->own_log[g] - (double)most, 700));
 }
 
-/* Adds a page's mass for query head g, which is returned. */
+/* Adds a page's mass for query head g, and returns it. */
 static double add_mass(const struct op_lane_visit *op, const struct part *part, uint32_t g)
 {
     struct op_visited *s = op->state;
@@ -316,7 +317,7 @@ static double add_mass(const struct op_lane_visit *op, const struct part *part, 
     return mass;
 }
 
-/* The page at a place is visited. */
+/* Visits the page at a place of the order. */
 static void visit_page(const struct op_lane_visit *op, uint32_t page, uint32_t place, bool is_step)
 {
     struct op_visited *s = op->state;
@@ -334,13 +335,13 @@ static void visit_page(const struct op_lane_visit *op, uint32_t page, uint32_t p
 
 /* ---- Proofs ---- */
 
-/* Everything is put in order, and bounds are summed up from the last page on. */
+/* Sorts all pages, and sums the bounds from the last page on. */
 static void begin_proof(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
     const struct op_visit_proof *proof = op->proof;
     const uint32_t n = op->n_page;
-    assert(t->n == 1); /* left is by this lane's order */
+    assert(t->n == 1); /* the sums follow this lane's order */
     extend(t->ops, op, n);
     for (uint32_t g = 0; g < op->group; g++) {
         const float *bound = proof->bound + g * proof->bound_stride;
@@ -350,13 +351,13 @@ static void begin_proof(const struct team *t)
     }
 }
 
-/* The share that is proved when no more pages are visited: the least of the query heads'. */
+/* The share that is proved if no more pages are visited: the least over the query heads. */
 static double prove(const struct op_lane_visit *op)
 {
     double least = 1;
     for (uint32_t g = 0; g < op->group; g++) {
         const double left = op->proof->left[(size_t)g * (op->n_page + 1) + op->state->at];
-        /* The margin covers the sums of logarithms, bounds in f32 first of all. */
+        /* The margin covers the rounding of the sums of logarithms, mainly of the bounds in f32. */
         const double pages = (double)op->state->most[g] + log(op->state->seen[g]);
         const double seen = log_add(op->state->own_log[g], pages);
         if (left > -INFINITY) least = fmin(least, 1 / (1 + exp(left - seen + 1e-4)));
@@ -364,7 +365,7 @@ static double prove(const struct op_lane_visit *op)
     return least;
 }
 
-/* What is proved, and the longest value of the pages that are not read. */
+/* The proved share, and the largest norm of a value in the unread pages. */
 static void end_proof(const struct op_lane_visit *op)
 {
     const struct op_visit_proof *proof = op->proof;
@@ -405,7 +406,7 @@ static void begin_lane(const struct team *t, const struct op_lane_visit *op)
     }
 }
 
-/* The votes of all lanes in those of the first, and the pages that come first in order. */
+/* Adds the votes of all lanes to those of the first lane, and sorts the first pages. */
 static void begin_team(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
@@ -420,15 +421,16 @@ static void begin_team(const struct team *t)
     for (uint32_t page = 0; page < op->n_page; page++) {
         if (page >= op->begin && page < op->end) continue;
         op->order[s->n_order] = page;
-        promise(op, s->n_order++);
+        take_vote(op, s->n_order++);
     }
     s->look = s->n_order;
     s->begun = true;
     if (op->proof && takes_part(op)) begin_proof(t);
 }
 
-/* What the pages behind the first `at` are taken for; all of query head g's that were read are as
- * much more or less than their votes as these. */
+/* The estimated mass of the pages after the first `at`, for query head g. By votes it is in
+ * proportion to the mass seen, `told` being the share of all votes that pages up to each place
+ * hold; otherwise each remaining page has the same estimate. */
 static double rest_of(const struct op_lane_visit *op, const float *told, uint32_t at, uint32_t g)
 {
     if (op->rest != OP_REST_VOTE) return (op->n_page - at) * op->state->guess[g];
@@ -436,7 +438,7 @@ static double rest_of(const struct op_lane_visit *op, const float *told, uint32_
     return op->state->seen[g] * (1 / (double)told[at - 1] - 1);
 }
 
-/* A lane's share of the attention that has been seen, by query heads: their sum and the least. */
+/* A lane's coverage over its query heads: their sum and the least. */
 static void share_seen(const struct team *t, const struct op_lane_visit *op, double *sum,
                        double *least)
 {
@@ -463,22 +465,23 @@ static bool has_enough(const struct team *t)
     return n_left == 0 || n == 0 || (t->op->by_mean ? sum / n : least) > t->op->mass;
 }
 
-/* `look` pages have been visited: enough, or so many more. */
+/* `look` pages have been visited: either the coverage suffices, or the next check is set. */
 static void look(const struct team *t)
 {
     struct op_visited *s = t->op->state;
     for (uint32_t i = 0; i < t->n; i++)
         for (uint32_t g = 0; g < t->op[i].group; g++) {
-            struct op_visited *of = t->op[i].state;
-            if (t->op->rest == OP_REST_LAST && s->n_last) of->guess[g] = of->step[g] / s->n_last;
-            of->step[g] = 0;
+            struct op_visited *lane = t->op[i].state;
+            if (t->op->rest == OP_REST_LAST && s->n_last)
+                lane->guess[g] = lane->step[g] / s->n_last;
+            lane->step[g] = 0;
         }
     s->done = has_enough(t);
     s->n_last = min_u32(t->op->step, t->op->n_page - s->at);
     s->look = s->at + s->n_last;
 }
 
-/* What is due behind the pages that have been visited. */
+/* What follows when the round's pages have been visited. */
 static void go_on(const struct team *t)
 {
     struct op_visited *s = t->op->state;
@@ -486,7 +489,7 @@ static void go_on(const struct team *t)
     if (!s->done && s->plan <= s->at) plan(t);
 }
 
-/* Goes through the round's pages until enough has been seen. */
+/* Goes through the round's pages until enough is covered. */
 static void end_round(const struct team *t)
 {
     struct op_visited *s = t->op->state;
@@ -503,7 +506,7 @@ static void end_round(const struct team *t)
 
 /* ---- Values ---- */
 
-/* Values of a block for each query head, relative to exp of `most`. */
+/* Weighted values of a block for each query head, relative to exp of `most`. */
 struct block {
     float *value, *most; /* [group, head_dim], [group] */
 };
@@ -514,8 +517,8 @@ static struct block block_of(const struct op_lane_visit *op, uint32_t i)
     return (struct block){.value = op->block + at, .most = op->block + at + op->group * d};
 }
 
-/* What a page's weights are to be multiplied with: `by` [group]. Sums so far become relative to its
- * largest logit where that is larger. */
+/* The factors `by` [group] for a page's weights. If its largest logit is above that of the sums so
+ * far, the sums are rescaled. */
 static void level(const struct op_lane_visit *op, const struct block *to, const float *most,
                   float *by)
 {
@@ -531,7 +534,7 @@ static void level(const struct op_lane_visit *op, const struct block *to, const 
     }
 }
 
-/* Adds the pages at places [from, end) of a block, whose order is the team's. */
+/* Adds the values of the pages at places [from, end) of a block, in the team's order. */
 static void add_values(const struct team *t, const struct op_lane_visit *op, uint32_t from,
                        uint32_t end)
 {
@@ -556,7 +559,7 @@ static void add_values(const struct team *t, const struct op_lane_visit *op, uin
     }
 }
 
-/* What attention makes of all pages that were visited. */
+/* The attention output over all pages that were visited. */
 static void end_lane(const struct op_lane_visit *op, uint32_t n_visit)
 {
     const struct op_visited *s = op->state;
@@ -580,7 +583,7 @@ static void end_lane(const struct op_lane_visit *op, uint32_t n_visit)
 
 static struct team team_of(const struct call *c, uint32_t i)
 {
-    while (c->op[i].n_member == 0) i--; /* of the team before */
+    while (c->op[i].n_member == 0) i--; /* of the previous team */
     return (struct team){.ops = c->ops, .op = c->op + i, .n = c->op[i].n_member};
 }
 
@@ -594,7 +597,7 @@ static void open_team(void *arg, uint32_t i, uint32_t worker_i)
     go_on(&t);
 }
 
-/* Pieces of the longest of all teams' next rounds. */
+/* Starts the next round of all teams; returns the number of pieces of the longest. */
 static uint32_t begin_rounds(const struct op_lane_visit *op, uint32_t n)
 {
     uint32_t most = 0;
@@ -632,14 +635,14 @@ static void visit_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     for (; begin < end; begin++) visit_piece(c, begin / c->n_piece, begin % c->n_piece);
 }
 
-/* Blocks with pages whose values are due, at least one, which may be empty: it ends the visit. */
+/* The number of blocks whose values are due: at least one, possibly empty, which ends the visit. */
 static uint32_t due_blocks(const struct op_lane_visit *op, uint32_t at)
 {
     const uint32_t first = op->state->n_value / OP_VISIT_BLOCK;
     return max_u32((at + OP_VISIT_BLOCK - 1) / OP_VISIT_BLOCK, first + 1) - first;
 }
 
-/* The most of all lanes. */
+/* The maximum over all lanes. */
 static uint32_t begin_values(const struct call *c, uint32_t n)
 {
     uint32_t most = 0;

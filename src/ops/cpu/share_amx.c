@@ -15,7 +15,7 @@ static void multiply(const struct share_product *p)
             TILE_LOAD(0, p->start + (size_t)g * TILE_ROWS, SHARE_ROW);
             TILE_LOAD(1, p->start + (size_t)g * TILE_ROWS, SHARE_ROW);
             for (uint32_t r = 0; r < p->n_row; r += SHARE_STEP) {
-                /* Weights of a single step stay where they are. */
+                /* The weights of a single step stay in their tile. */
                 if (i == 0 || p->n_row > SHARE_STEP) TILE_LOAD(2, p->w + g * width + r * 4, width);
                 TILE_LOAD(4, code + r * SHARE_ROW, SHARE_ROW);
                 TILE_LOAD(5, code + half + r * SHARE_ROW, SHARE_ROW);
@@ -27,7 +27,7 @@ static void multiply(const struct share_product *p)
         }
 }
 
-/* Registers of sums and weights have as many rows as there are heads: fewer cost less. */
+/* Tiles of sums and weights have as many rows as there are heads: fewer rows take less time. */
 static void share_tiles(const struct op_share_planes *op)
 {
     struct tile_config config = {.palette = 1};

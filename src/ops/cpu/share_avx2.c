@@ -18,16 +18,16 @@
 #define LANES     8u
 #define VECTORS   (PAGE_TOK / LANES) /* of tokens */
 #define HEADS     2u                 /* whose sums stay in registers together */
-#define AHEAD     6u                 /* pages between a fetch and its use */
-#define SAMPLE    32u                /* pages that scales come from */
+#define AHEAD     6u                 /* pages between a prefetch and its use */
+#define SAMPLE    32u                /* pages from which scales are determined */
 #define ROOM      1.25f
 #define MIDDLE    64       /* code of the middle of a channel's range; its ends are 63 from it */
-#define W_MOST    63       /* of weights: 4 * 127 * 63 is a number of 16 bits */
+#define W_MOST    63       /* largest weight: 4 * 127 * 63 fits in 16 bits */
 #define LEAST     0x1p-14f /* of scales */
-#define OCTAVE    128      /* steps of an exponent to a factor of two: those of a bf16 */
+#define OCTAVE    128      /* steps of an exponent per factor of two, as in bf16 */
 #define ONE       (127 * OCTAVE)
 #define HIGHEST   (227 * OCTAVE)
-#define SHIFT_MAX 15u /* bits of a sum behind the point */
+#define SHIFT_MAX 15u /* fractional bits of a sum */
 
 static const float octaves = OCTAVE * (float)M_LOG2E;
 
@@ -46,7 +46,7 @@ INLINE const uint8_t *page_at(const struct op_share_planes *op, uint32_t i)
     return op->base + page_frame_of(op->frame_of, op->page[i]) * op->stride;
 }
 
-/* Part of its callers: gcc drops calls of a function that does nothing but fetch. */
+/* Always inlined: gcc removes calls of a function that only prefetches. */
 INLINE void fetch_page(const struct op_share_planes *op, uint32_t i)
 {
     const uint8_t *page = page_at(op, i);
@@ -60,11 +60,11 @@ INLINE void fetch_page(const struct op_share_planes *op, uint32_t i)
 
 /* ---- Scales ---- */
 
-/* What turns the planes of some pages into exponents. */
+/* The scales and weights that turn the planes of some pages into exponents. */
 struct frame {
     float inv[HEAD_DIM_MAX], offset[HEAD_DIM_MAX]; /* code = key * inv + offset */
     int8_t w[SHARE_GROUP_MAX * HEAD_DIM_MAX];      /* [group][head_dim] */
-    /* Of a head: a sum begins with `start`, loses `shift` bits and is an exponent. */
+    /* Per head: a sum starts with `start`, and shifted right by `shift` it is an exponent. */
     int32_t start[SHARE_GROUP_MAX], shift[SHARE_GROUP_MAX];
     float middle[SHARE_GROUP_MAX]; /* score where all codes are MIDDLE */
 };
@@ -88,9 +88,9 @@ static void find_range(const struct op_share_planes *op, struct attn_range pages
     }
 }
 
-/* Weights of head g, whose sums begin with the exponent of its middle over `reference`; `middle`
- * and `unit` are the channels' middles and units. Sums have as many bits behind the point as fit:
- * a factor of a power of two makes them exponents by a shift. */
+/* The weights of head g, whose sums start with the exponent of its middle over `reference`;
+ * `middle` and `unit` are the channels' middles and units. Sums have as many fractional bits as
+ * fit: the scale is a power of two, so a shift makes them exponents. */
 static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32_t g,
                        const float *middle, const float *unit, const float *reference)
 {
@@ -119,7 +119,7 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32
 }
 
 /* The frame of these pages, whose exponents are relative to the scores `reference`; NULL: to its
- * middle. */
+ * own middle. */
 static void make_frame(struct frame *f, const struct op_share_planes *op, struct attn_range pages,
                        const float *reference)
 {
@@ -138,8 +138,8 @@ static void make_frame(struct frame *f, const struct op_share_planes *op, struct
 
 /* ---- Codes ---- */
 
-/* The codes that four values of each channel stand for, 16 bytes for four channels, in the order
- * that look_up wants. Adds NaN to `wrong` where something is not finite. */
+/* The codes of the four values of each channel, 16 bytes for four channels, in the order that
+ * look_up needs. Adds NaN to `wrong` if something is not finite. */
 INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
                        const uint8_t *page, __m256 *wrong)
 {
@@ -166,8 +166,8 @@ INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const s
     }
 }
 
-/* Codes of 32 bytes: two bits of each, above two that do not count or not, and the byte's channel
- * tell where the row's table has them. */
+/* Codes of 32 bytes. Their place in the row's table is given by two bits of each byte, either the
+ * lowest or those above them, and by the byte's channel. */
 INLINE __m256i look_up(const uint8_t *table, __m256i bits, bool above)
 {
     const __m256i mask = _mm256_set1_epi8(above ? 12 : 3);
