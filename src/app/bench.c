@@ -10,6 +10,8 @@
 #include "app/options.h"
 #include "app/peak.h"
 #include "app/setup.h"
+#include "app/setup_method.h"
+#include "app/setup_tier.h"
 
 #include "base/workers.h"
 

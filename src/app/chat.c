@@ -10,6 +10,8 @@
 #include "app/joined.h"
 #include "app/options.h"
 #include "app/output.h"
+#include "app/setup_method.h"
+#include "app/setup_sampling.h"
 #include "app/source.h"
 #include "base/mem.h"
 #include "eval/prompt.h"
@@ -186,7 +188,7 @@ static int chat_all(struct chat_program *p)
         fprintf(stderr, "saccade " CHAT_COMMAND ": cannot open %s: %s\n", name, strerror(errno));
         return EXIT_RUNTIME;
     }
-    int code = setup_context(&c->s.setup, p->opt.context);
+    int code = setup_method_context(&c->s.setup, p->opt.context);
     if (code == OPTIONS_GO_ON)
         code = structure_check(&c->s.structure, CHAT_COMMAND, p->opt.ignore_eos);
     if (code == OPTIONS_GO_ON) code = setup_load(&c->s.setup, &c->s.model);

@@ -4,6 +4,7 @@
 
 #include "app/output.h"
 #include "app/passages_print.h"
+#include "app/setup_sampling.h"
 #include "app/units.h"
 #include "base/mem.h"
 #include "base/suggest.h"

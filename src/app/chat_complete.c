@@ -2,6 +2,8 @@
  * of settings, documents. */
 #include "app/chat.h"
 
+#include "app/setup_sampling.h"
+
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

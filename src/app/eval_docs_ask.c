@@ -8,6 +8,7 @@
 #include "app/joined.h"
 #include "app/peak.h"
 #include "app/setup.h"
+#include "app/setup_method.h"
 #include "base/mem.h"
 #include "base/workers.h"
 #include "eval/logprob.h"
@@ -60,7 +61,7 @@ static sac_status parse_one(struct eval_docs_methods *out, const char *text, siz
     if (m->name[context]) {
         memcpy(m->decode, m->name + context + 1, n - context);
         TRY(sac_method_check("decode", m->decode, err));
-    } else if (setup_find_method("context", m->context, &info) && info.decode) {
+    } else if (setup_method_find("context", m->context, &info) && info.decode) {
         snprintf(m->decode, sizeof m->decode, "%s", info.decode); /* it cannot do without */
     }
     while (*m->decode && m->decode_i < out->n_decode &&

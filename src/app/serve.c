@@ -2,7 +2,9 @@
  * src/serve. Names of options are llama.cpp's, with vLLM's as second spellings. */
 #include "app/app.h"
 #include "app/interrupt.h"
+#include "app/pathsize.h"
 #include "app/setup.h"
+#include "app/setup_sampling.h"
 #include "eval/prompt.h"
 #include "serve/server.h"
 
@@ -39,7 +41,7 @@ struct serve {
     sac_engine *engine;
     struct strbuf template_text;
     char alias[256];
-    char cache[SETUP_PATH_BYTES]; /* --cache-disk, in its parts */
+    char cache[PATHSIZE_PATH_BYTES]; /* --cache-disk, in its parts */
     uint64_t cache_bytes;
     const char *decode[SAC_METHODS_MAX], *prefill[SAC_METHODS_MAX]; /* the first is the default */
     uint32_t n_decode, n_prefill;
@@ -281,13 +283,12 @@ static int check_cache(struct serve *s)
     if (s->opt.no_prefix_cache)
         return options_usage_error(COMMAND,
                                    "--cache-disk cannot be combined with --no-prefix-cache");
-    return setup_path_size(
-        &(struct setup_path_size){.command = COMMAND,
-                                  .option = "--cache-disk",
-                                  .form = "PATH:SIZE, such as /var/cache/saccade:20G",
-                                  .value = s->opt.cache_disk,
-                                  .out_path = s->cache,
-                                  .out_bytes = &s->cache_bytes});
+    return pathsize_parse(&(struct pathsize){.command = COMMAND,
+                                             .option = "--cache-disk",
+                                             .form = "PATH:SIZE, such as /var/cache/saccade:20G",
+                                             .value = s->opt.cache_disk,
+                                             .out_path = s->cache,
+                                             .out_bytes = &s->cache_bytes});
 }
 
 static int serve_all(struct serve *s)

@@ -4,6 +4,8 @@
 
 #include "app/interrupt.h"
 #include "app/progress.h"
+#include "app/setup_method.h"
+#include "app/setup_sampling.h"
 #include "base/mem.h"
 #include "eval/prompt.h"
 
@@ -46,7 +48,7 @@ static sac_status find_documents(struct session *s, sac_error *err)
     sac_method_info m;
     TRY(joined_open(&s->joined, s->store, s->docs, s->context, err));
     TRY(joined_find(&s->joined, s->docs, s->model, &p, err));
-    if (s->context && setup_find_method("context", s->context, &m)) s->chooses = m.needs_question;
+    if (s->context && setup_method_find("context", s->context, &m)) s->chooses = m.needs_question;
     s->doc_tok = mem_calloc(s->joined.n_tok, sizeof *s->doc_tok);
     return s->doc_tok
                ? SAC_OK

@@ -19,6 +19,7 @@
 #include "app/joined.h"
 #include "app/reading_docs.h"
 #include "app/setup.h"
+#include "app/setup_sampling.h"
 #include "app/structure.h"
 #include "eval/passages.h"
 #include "eval/question.h"

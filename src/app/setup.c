@@ -7,25 +7,23 @@
 #include "app/logfile.h"
 #include "app/models.h"
 #include "app/progress.h"
+#include "app/setup_method.h"
+#include "app/setup_tier.h"
 #include "app/terminal.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
     {                                                                                              \
-        names, type, offsetof(struct TARGET, field), arg, help, __VA_ARGS__                        \
+        names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
     }
 
-#define TARGET setup
 const struct option_spec setup_specs[] = {
     OPT("-m --model", OPTION_TEXT, model, "FILE",
         "GGUF file, or the name of a fetched model (folder: $SACCADE_MODELS)", .env = "MODEL"),
@@ -113,70 +111,6 @@ const struct option_spec setup_specs[] = {
         .env = NULL),
     {0},
 };
-#undef TARGET
-
-#define TARGET setup_sampling
-const struct option_spec setup_sampling_specs[] = {
-    OPT("--temp --temperature", OPTION_F32, temp, "F",
-        "sampling temperature; 0: always the most likely token", .env = "TEMP", .max = 100),
-    OPT("--top-k", OPTION_I32, top_k, "N", "sample from the N most likely tokens; 0: all",
-        .env = "TOP_K"),
-    OPT("--top-p", OPTION_F32, top_p, "F",
-        "sample from the most likely tokens with this total probability; 1: all", .env = "TOP_P",
-        .max = 1),
-    OPT("--min-p", OPTION_F32, min_p, "F",
-        "drop tokens less likely than this share of the most likely one; 0: none", .env = "MIN_P",
-        .max = 1),
-    OPT("--typical --typical-p", OPTION_F32, typical_p, "F", "locally typical sampling; 1: off",
-        .env = "TYPICAL", .max = 1),
-    OPT("--repeat-penalty", OPTION_F32, repeat_penalty, "F",
-        "divides the logits of previous tokens; 1: off", .env = "REPEAT_PENALTY", .min = 0.01,
-        .max = 100),
-    OPT("--presence-penalty", OPTION_F32, presence_penalty, "F",
-        "subtracted once from the logits of previous tokens; 0: off", .env = "PRESENCE_PENALTY",
-        .min = -100, .max = 100),
-    OPT("--frequency-penalty", OPTION_F32, frequency_penalty, "F",
-        "subtracted for each previous occurrence of a token; 0: off", .env = "FREQUENCY_PENALTY",
-        .min = -100, .max = 100),
-    OPT("--repeat-last-n", OPTION_I32, repeat_last_n, "N",
-        "tokens that the penalties look back at; 0: none, -1: all", .env = "REPEAT_LAST_N",
-        .min = -1, .max = 4194304),
-    OPT("--dry-multiplier", OPTION_F32, dry_multiplier, "F",
-        "DRY: penalty for a token that continues a repetition; 0: off, 0.8 is common",
-        .env = "DRY_MULTIPLIER", .max = 100),
-    OPT("--dry-base", OPTION_F32, dry_base, "F",
-        "DRY: factor by which the penalty grows per repeated token", .env = "DRY_BASE", .min = 1,
-        .max = 100),
-    OPT("--dry-allowed-length", OPTION_I32, dry_allowed_length, "N",
-        "DRY: repeated tokens before any penalty applies", .env = "DRY_ALLOWED_LENGTH", .min = 1,
-        .max = INT32_MAX),
-    OPT("--dry-penalty-last-n", OPTION_I32, dry_last_n, "N", "DRY: tokens to look back at",
-        .env = "DRY_PENALTY_LAST_N", .min = 1, .max = 4194304),
-    OPT("--dry-sequence-breaker", OPTION_LIST, dry_breaker, "TEXT",
-        "DRY: text at which a repetition ends; repeatable; none: no such text (default: newline, "
-        "colon, quote, star)",
-        .env = NULL),
-    OPT("--xtc-probability", OPTION_F32, xtc_probability, "F",
-        "XTC: probability of removing the most likely tokens; 0: never", .env = "XTC_PROBABILITY",
-        .max = 1),
-    OPT("--xtc-threshold", OPTION_F32, xtc_threshold, "F",
-        "XTC: remove tokens at least this likely, except the least likely of them; above 0.5: none",
-        .env = "XTC_THRESHOLD", .max = 1),
-    OPT("--mirostat", OPTION_I32, mirostat, "N",
-        "Mirostat version 1 or 2, instead of top-k to XTC; 0: off", .env = "MIROSTAT", .max = 2),
-    OPT("--mirostat-ent --mirostat-tau", OPTION_F32, mirostat_tau, "F",
-        "Mirostat: target surprise in bits", .env = "MIROSTAT_ENT", .max = 100),
-    OPT("--mirostat-lr --mirostat-eta", OPTION_F32, mirostat_eta, "F", "Mirostat: learning rate",
-        .env = "MIROSTAT_LR", .max = 100),
-    OPT("--logit-bias", OPTION_LIST, logit_bias, "ID+X",
-        "add X to the logit of token ID, or subtract it (ID-X); ID-inf bans the token; repeatable",
-        .env = NULL),
-    OPT("-s --seed", OPTION_I64, seed, "N", "random seed; -1: a random one", .env = "SEED",
-        .min = -1, .max = 0x1p62),
-    {0},
-};
-#undef TARGET
-
 struct setup setup_default(const char *command)
 {
     const sac_engine_params e = sac_engine_params_default();
@@ -194,215 +128,12 @@ struct setup setup_default(const char *command)
     };
 }
 
-struct setup_sampling setup_sampling_default(void)
-{
-    const sac_sampling d = sac_sampling_default();
-    return (struct setup_sampling){
-        .temp = d.temp,
-        .top_p = d.top_p,
-        .min_p = d.min_p,
-        .typical_p = d.typical_p,
-        .repeat_penalty = d.repeat_penalty,
-        .frequency_penalty = d.frequency_penalty,
-        .presence_penalty = d.presence_penalty,
-        .top_k = d.top_k,
-        .repeat_last_n = d.repeat_last_n,
-        .dry_multiplier = d.dry_multiplier,
-        .dry_base = d.dry_base,
-        .dry_allowed_length = d.dry_allowed_length,
-        .dry_last_n = d.dry_last_n,
-        .xtc_probability = d.xtc_probability,
-        .xtc_threshold = d.xtc_threshold,
-        .mirostat = d.mirostat,
-        .mirostat_tau = d.mirostat_tau,
-        .mirostat_eta = d.mirostat_eta,
-        .seed = -1,
-    };
-}
-
 int setup_failed(const char *command, sac_status status, const char *message)
 {
     if (status == SAC_ERR_CANCELLED && interrupt_pending()) return EXIT_INTERRUPTED;
     fprintf(stderr, "saccade %s: %s\n", command, message);
     return status == SAC_ERR_ARG ? EXIT_USAGE : EXIT_RUNTIME;
 }
-
-/* ---- Attention ---- */
-
-bool setup_find_method(const char *kind, const char *spec, sac_method_info *out)
-{
-    const size_t n_name = strcspn(spec, ":");
-    for (size_t i = 0; sac_method_at(i, out); i++)
-        if (strcmp(out->kind, kind) == 0 && strlen(out->name) == n_name &&
-            memcmp(out->name, spec, n_name) == 0)
-            return true;
-    return false;
-}
-
-static bool has_param(const char *kind, const char *spec, const char *key)
-{
-    sac_method_info m;
-    if (!setup_find_method(kind, spec, &m)) return false;
-    for (size_t p = 0; p < m.n_param; p++)
-        if (strcmp(m.param[p].key, key) == 0) return true;
-    return false;
-}
-
-int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256])
-{
-    char budget[64] = "", mass[64] = "";
-    bool with_param = strchr(method, ':') != NULL;
-    if (s->budget && has_param(kind, method, "budget")) {
-        snprintf(budget, sizeof budget, "%cbudget=%.40s", with_param ? ',' : ':', s->budget);
-        with_param = true;
-    }
-    if (s->mass > 0 && has_param(kind, method, "mass"))
-        snprintf(mass, sizeof mass, "%cmass=%g", with_param ? ',' : ':', (double)s->mass);
-    const int n = snprintf(out, 256, "%s%s%s", method, budget, mass);
-    if (n < 0 || n >= 256)
-        return options_usage_error(s->command, "option '--%s': longer than 255 bytes", kind);
-    sac_error err = {0};
-    if (sac_method_check(kind, out, &err) != SAC_OK)
-        return options_usage_error(s->command, "option '--%s': %s", kind, err.msg);
-    return OPTIONS_GO_ON;
-}
-
-/* --budget and --mass are for any method that is named; one of them must have such a parameter. */
-static int check_dial(const struct setup *s, const char *key)
-{
-    if (!s->decode && !s->prefill && !s->context)
-        return options_usage_error(
-            s->command, "--%s is for a method: --prefill NAME or --decode NAME is missing", key);
-    if ((s->decode && has_param("decode", s->decode, key)) ||
-        (s->prefill && has_param("prefill", s->prefill, key)) ||
-        (s->context && has_param("context", s->context, key)))
-        return OPTIONS_GO_ON;
-    return options_usage_error(s->command, "--%s: %s has no parameter '%s'", key,
-                               s->decode    ? s->decode
-                               : s->prefill ? s->prefill
-                                            : s->context,
-                               key);
-}
-
-int setup_context(struct setup *s, const char *method)
-{
-    sac_method_info m;
-    s->context = method;
-    if (method && !s->decode && setup_find_method("context", method, &m)) s->decode = m.decode;
-    return method ? setup_method_spec(s, "context", method, s->context_spec) : OPTIONS_GO_ON;
-}
-
-static int make_specs(struct setup *s)
-{
-    int code = OPTIONS_GO_ON;
-    if (s->budget) code = check_dial(s, "budget");
-    if (code == OPTIONS_GO_ON && s->mass > 0) code = check_dial(s, "mass");
-    if (code == OPTIONS_GO_ON && s->prefill)
-        code = setup_method_spec(s, "prefill", s->prefill, s->prefill_spec);
-    if (code == OPTIONS_GO_ON && s->decode)
-        code = setup_method_spec(s, "decode", s->decode, s->decode_spec);
-    s->prefill_list[0] = s->prefill_spec;
-    s->decode_list[0] = s->decode_spec;
-    return code;
-}
-
-/* ---- Memory of pages ---- */
-
-/* "40M" in bytes; false: it is no size. */
-static bool parse_size(const char *text, uint64_t *out)
-{
-    static const char units[] = "KMGT";
-    char *end;
-    errno = 0;
-    const double n = strtod(text, &end);
-    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if (end == text || errno || !(n > 0) || (unit ? end[1] : *end)) return false;
-    const double bytes = ldexp(n, shift);
-    if (!(bytes >= 1 && bytes < 0x1p60)) return false;
-    *out = (uint64_t)bytes;
-    return true;
-}
-
-int setup_path_size(const struct setup_path_size *want)
-{
-    const char *colon = strrchr(want->value, ':');
-    if (!colon || colon == want->value || !parse_size(colon + 1, want->out_bytes))
-        return options_usage_error(want->command, "option '%s': '%s' is not %s", want->option,
-                                   want->value, want->form);
-    const size_t n = (size_t)(colon - want->value);
-    if (n >= SETUP_PATH_BYTES)
-        return options_usage_error(want->command, "option '%s': the path is too long",
-                                   want->option);
-    memcpy(want->out_path, want->value, n);
-    want->out_path[n] = 0;
-    return OPTIONS_GO_ON;
-}
-
-static bool names_gpu(const struct setup *s)
-{
-    return (s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0;
-}
-
-/* Whether pages are a GPU's, which lie in the machine's memory where its own has no room. */
-static bool pages_are_gpus(const struct setup *s)
-{
-    return names_gpu(s) && !s->kv_on_host;
-}
-
-/* What is about pages on a disk would do nothing without one; below a GPU's memory there is none.
- */
-static int check_without_disk(const struct setup *s)
-{
-    const char *idle = s->kv_no_ahead                      ? "--kv-no-ahead"
-                       : s->kv_admit == SAC_TIER_ADMIT_ALL ? "--kv-admit all"
-                       : s->kv_policy == SAC_TIER_LRU      ? "--kv-policy lru"
-                                                           : NULL;
-    if (idle && pages_are_gpus(s))
-        return options_usage_error(
-            s->command, "%s is about pages on a disk: below a GPU's memory there is none", idle);
-    if (idle)
-        return options_usage_error(s->command,
-                                   "%s is about pages on a disk: it needs --kv-disk "
-                                   "FILE:SIZE and --kv-fast SIZE",
-                                   idle);
-    if (s->kv_fast && !pages_are_gpus(s))
-        return options_usage_error(
-            s->command, "--kv-fast needs --kv-disk FILE:SIZE for the pages that do not fit%s",
-            s->kv_on_host ? "" : ", or --device cuda");
-    return OPTIONS_GO_ON;
-}
-
-int setup_tier(struct setup *s)
-{
-    if (s->kv_on_host && !names_gpu(s))
-        return options_usage_error(
-            s->command,
-            "--kv-device host is about a GPU's keys and values: --device cuda names a GPU");
-    if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
-        return options_usage_error(
-            s->command, "option '--kv-fast': '%s' is no size: a number, and K, M, G or T",
-            s->kv_fast);
-    s->tier.policy = (sac_tier_policy)s->kv_policy;
-    s->tier.no_ahead = s->kv_no_ahead;
-    s->tier.admit = (sac_tier_admit)s->kv_admit;
-    if (!s->kv_disk) return check_without_disk(s);
-    const int code =
-        setup_path_size(&(struct setup_path_size){.command = s->command,
-                                                  .option = "--kv-disk",
-                                                  .form = "FILE:SIZE, such as /var/tmp/pages:20G",
-                                                  .value = s->kv_disk,
-                                                  .out_path = s->kv_file,
-                                                  .out_bytes = &s->tier.file_bytes});
-    if (code != OPTIONS_GO_ON) return code;
-    if (!s->kv_fast)
-        return options_usage_error(s->command,
-                                   "--kv-disk needs --kv-fast SIZE, the memory above it");
-    s->tier.file = s->kv_file;
-    return OPTIONS_GO_ON;
-}
-
-/* ---- Model ---- */
 
 int setup_check_model(const char *command, const char *model)
 {
@@ -479,7 +210,7 @@ int setup_load(struct setup *s, sac_model **out)
 {
     if (!s->model || !*s->model)
         return options_usage_error(s->command, "a model is missing (-m FILE)");
-    int code = make_specs(s);
+    int code = setup_method_specs(s);
     if (code == OPTIONS_GO_ON) code = setup_tier(s);
     if (code == OPTIONS_GO_ON) code = choose_device(s);
     if (code == OPTIONS_GO_ON) code = parse_split(s);
@@ -581,65 +312,5 @@ sac_status setup_check_memory(const char *command, const sac_engine *engine, sac
                 "saccade %s: when it is full, the context of %u tokens takes %.1f GiB of memory; "
                 "%.1f are free: think of a smaller -c, or of -ctk q8 -ctv q8\n",
                 command, n_ctx, want, left);
-    return SAC_OK;
-}
-
-/* ---- Sampling ---- */
-
-/* "15043+1.5", "15043-inf". */
-static bool parse_bias(const char *text, sac_logit_bias *out)
-{
-    char *sign, *end;
-    errno = 0;
-    const long tok = strtol(text, &sign, 10);
-    if (sign == text || errno || tok < 0 || tok > INT32_MAX || (*sign != '+' && *sign != '-'))
-        return false;
-    out->tok = (int32_t)tok;
-    out->bias = strtof(sign, &end);
-    return end != sign + 1 && *end == 0 && !isnan(out->bias);
-}
-
-sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *out,
-                                 sac_logit_bias *bias, sac_error *err)
-{
-    const sac_sampling defaults = sac_sampling_default();
-    uint64_t seed = (uint64_t)s->seed;
-    if (s->seed < 0 && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        return error_set(err, SAC_ERR_IO, "the system gives no random seed: %s", strerror(errno));
-    /* JSON readers hold numbers as doubles: a drawn seed that is printed must stay exact. */
-    if (s->seed < 0) seed >>= 12;
-    for (size_t i = 0; i < s->logit_bias.n; i++)
-        if (!parse_bias(s->logit_bias.item[i], &bias[i]))
-            return error_set(err, SAC_ERR_ARG,
-                             "option '--logit-bias': '%.60s' is not of the form ID+X or ID-X",
-                             s->logit_bias.item[i]);
-    const bool no_breaker = s->dry_breaker.n == 1 && strcmp(s->dry_breaker.item[0], "none") == 0;
-    *out = (sac_sampling){
-        .temp = s->temp,
-        .top_k = s->top_k,
-        .top_p = s->top_p,
-        .min_p = s->min_p,
-        .typical_p = s->typical_p,
-        .repeat_penalty = s->repeat_penalty,
-        .frequency_penalty = s->frequency_penalty,
-        .presence_penalty = s->presence_penalty,
-        .repeat_last_n = s->repeat_last_n,
-        .dry_multiplier = s->dry_multiplier,
-        .dry_base = s->dry_base,
-        .dry_allowed_length = s->dry_allowed_length,
-        .dry_last_n = s->dry_last_n,
-        .dry_breaker = s->dry_breaker.n ? s->dry_breaker.item : defaults.dry_breaker,
-        .n_dry_breaker = no_breaker         ? 0
-                         : s->dry_breaker.n ? s->dry_breaker.n
-                                            : defaults.n_dry_breaker,
-        .xtc_probability = s->xtc_probability,
-        .xtc_threshold = s->xtc_threshold,
-        .mirostat = s->mirostat,
-        .mirostat_tau = s->mirostat_tau,
-        .mirostat_eta = s->mirostat_eta,
-        .seed = seed,
-        .logit_bias = bias,
-        .n_logit_bias = s->logit_bias.n,
-    };
     return SAC_OK;
 }

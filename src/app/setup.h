@@ -1,5 +1,5 @@
-/* setup.h: the options that commands share, and what is made of them: a loaded model, an engine's
- * parameters, a sampler's parameters.
+/* setup.h: the options of model, memory and attention that commands share, and what is made of
+ * them: a loaded model, an engine's parameters.
  *
  * Functions that return int give OPTIONS_GO_ON, or an exit code after they told on stderr what is
  * wrong. Texts in the structs are borrowed from argv or the environment. */
@@ -7,12 +7,12 @@
 #define SAC_APP_SETUP_H
 
 #include "app/options.h"
+#include "app/pathsize.h"
 
 #include "base/status.h"
 #include "saccade_tier.h"
 
-#define SETUP_PATH_BYTES 4096u
-#define SETUP_SPLIT_MAX  64u
+#define SETUP_SPLIT_MAX 64u
 
 /* of options that several tables list, each in a struct of its own */
 #define SETUP_KV_CHOICES "f16=auto|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
@@ -62,58 +62,26 @@ struct setup {
     const char *kv_disk, *kv_fast; /* "PATH:SIZE", "SIZE"; NULL: all pages in memory */
     int kv_policy;                 /* enum sac_tier_policy */
     bool kv_no_ahead;
-    int kv_admit;                   /* enum sac_tier_admit */
-    char kv_file[SETUP_PATH_BYTES]; /* what these come to */
+    int kv_admit;                      /* enum sac_tier_admit */
+    char kv_file[PATHSIZE_PATH_BYTES]; /* what these come to */
     struct sac_tier_params tier;
     char prefill_spec[256], decode_spec[256]; /* what these come to */
-    const char *context; /* how documents are joined, of setup_context; NULL: none are */
+    const char *context; /* how documents are joined, of setup_method_context; NULL: none are */
     char context_spec[256];
     const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
 };
 
-struct setup_sampling {
-    float temp, top_p, min_p, typical_p;
-    float repeat_penalty, frequency_penalty, presence_penalty;
-    float dry_multiplier, dry_base, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta;
-    int32_t top_k, repeat_last_n, dry_allowed_length, dry_last_n, mirostat;
-    int64_t seed;                               /* negative: a random one */
-    struct option_list logit_bias, dry_breaker; /* no breaker: the library's */
-};
-
-/* Tables for struct setup and struct setup_sampling. */
+/* A table for struct setup. */
 extern const struct option_spec setup_specs[];
-extern const struct option_spec setup_sampling_specs[];
 
 struct setup setup_default(const char *command);
-struct setup_sampling setup_sampling_default(void);
 
 /* Says early what setup_load would say later of a model file that is missing or not to be read. */
 int setup_check_model(const char *command, const char *model);
-/* The method of a kind that NAME:key=value,... names; false: there is none. */
-bool setup_find_method(const char *kind, const char *spec, sac_method_info *out);
-/* Takes a context method, or NULL, before setup_load: --mass and --budget are for it, too, and
- * context_spec is what it comes to with them. One that needs a decode method brings it, unless
- * another is named. */
-int setup_context(struct setup *s, const char *method);
-
 /* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. First it
  * makes the methods' specifications and has them checked, so that a wrong parameter is told at
  * once. */
 int setup_load(struct setup *s, sac_model **out);
-
-/* A method with --budget and --mass of `s` as two of its parameters, if it has them, checked. */
-int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256]);
-
-/* Makes s->tier of kv_fast, kv_disk and the two beside them. OPTIONS_GO_ON or an exit code. */
-int setup_tier(struct setup *s);
-/* "PATH:SIZE" into its parts: `out_path` [SETUP_PATH_BYTES]. Returns as options_parse. */
-struct setup_path_size {
-    const char *command, *option, *form; /* for the error: "--kv-disk", "FILE:SIZE, such as ..." */
-    const char *value;
-    char *out_path;
-    uint64_t *out_bytes;
-};
-int setup_path_size(const struct setup_path_size *want);
 
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */
 sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);
@@ -124,11 +92,6 @@ void setup_warn_of_context(const char *command, const sac_model *model, uint32_t
 /* What the engine has planned, against the memory of the machine: more than there is is an error,
  * more than is free is told on stderr. */
 sac_status setup_check_memory(const char *command, const sac_engine *engine, sac_error *err);
-
-/* `bias` [OPTION_LIST_MAX] receives the parsed biases and must live as long as `out`. The seed in
- * `out` is the one in force. */
-sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *out,
-                                 sac_logit_bias *bias, sac_error *err);
 
 /* Prints "saccade COMMAND: message" to stderr and returns the exit code that fits the status. */
 int setup_failed(const char *command, sac_status status, const char *message);

@@ -3,8 +3,10 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *units_size(uint64_t bytes, char buf[UNITS_BYTES])
 {
@@ -24,5 +26,20 @@ bool units_tokens(const char *text, uint64_t *out)
     const bool is_k = *end == 'k' || *end == 'K';
     if (!isdigit((unsigned char)*text) || errno || end[is_k] || n > UINT64_MAX >> 20) return false;
     *out = is_k ? n * 1024 : n;
+    return true;
+}
+
+bool units_bytes(const char *text, uint64_t *out)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    errno = 0;
+    const double n = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (end == text || errno || !(n > 0) || (unit ? end[1] : *end)) return false;
+    const double bytes = ldexp(n, shift);
+    if (!(bytes >= 1 && bytes < 0x1p60)) return false;
+    *out = (uint64_t)bytes;
     return true;
 }

@@ -12,4 +12,7 @@ const char *units_size(uint64_t bytes, char buf[UNITS_BYTES]);
 /* "4096" or "4k", 1024 to a k, as contexts are called; false: it is no number of tokens. */
 bool units_tokens(const char *text, uint64_t *out);
 
+/* "40M" in bytes, with K, M, G or T of 1024; false: it is no size. */
+bool units_bytes(const char *text, uint64_t *out);
+
 #endif

@@ -9,7 +9,7 @@
 
 #define MODEL_NAME "smollm2-135m" /* the one that CI has */
 
-/* Where the program looks for `name`, too (app/setup.c). */
+/* Where the program looks for `name`, too (app/models.c). */
 static inline const char *model_path(char path[4096], const char *name)
 {
     const char *own = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME"),
