@@ -2,8 +2,8 @@
 # Installs what is missing of the packages that a target needs, and nothing when all are there.
 # usage: tools/deps.sh [--list] [build|test|lint|fuzz|deb|deb-check|cuda]...   (default: build)
 # With --list it prints the names of the Debian packages and installs nothing.
-# Debian packages come through apt-get (as root or with sudo), Python packages through pip into a
-# virtual environment in the cache; its path is the last line printed.
+# Debian packages come through apt-get (as root or with sudo). Tests and CUDA's compiler need Python
+# packages, too: they come through pip, into virtual environments in the cache (tools/venv.sh).
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev
           libcurl4-openssl-dev
           libarchive-dev libxml2-dev libuchardet-dev
           python3 python3-venv python3-pip ca-certificates"
-list="" cuda=""
+list="" venv="" cuda=""
 if [ "${1:-}" = --list ]; then
     list=yes
     shift
@@ -20,7 +20,7 @@ fi
 for purpose in "${@:-build}"; do
     case $purpose in
     build) ;;
-    test) packages="$packages g++ git libcmocka-dev binutils poppler-utils curl chromium chromium-driver fonts-dejavu-core" ;;
+    test) packages="$packages g++ git libcmocka-dev binutils poppler-utils curl chromium chromium-driver fonts-dejavu-core" venv=yes ;;
     lint) packages="$packages clang-format clang-tidy cppcheck" ;;
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
     cuda) packages="$packages g++" cuda=yes ;;
@@ -77,9 +77,6 @@ install_python() { # folder, list
         { echo "deps: pip cannot install $2; is the network there?" >&2; exit 1; }
     cp "$2" "$1/requirements.txt"
 }
-venv=$(tools/venv.sh)
-install_python "$venv" tools/requirements.txt
-if [ "$cuda" ]; then
-    install_python "$venv-cuda" tools/requirements-cuda.txt
-fi
-echo "$venv"
+folder=$(tools/venv.sh)
+[ ! "$venv" ] || install_python "$folder" tools/requirements.txt
+[ ! "$cuda" ] || install_python "$folder-cuda" tools/requirements-cuda.txt

@@ -71,3 +71,13 @@ esac
 [ "$("$destination/ask-static" "$model" "$question")" = "$answer" ] ||
     fail "static and shared library answer differently"
 [ "$("$prefix/bin/saccade" --version | head -1)" = "saccade $version" ] || fail "saccade --version"
+
+# What was there before, and what is put beside, stays.
+awk -v destination="$destination" '{print destination $0}' "$SACCADE_BUILD/install_manifest.txt" >"$destination/list"
+rm "$destination/ask" "$destination/ask-static"
+touch "$prefix/share/saccade/own"
+tools/uninstall.sh "$destination/list"
+[ "$(find "$destination" ! -type d)" = "$prefix/share/saccade/own" ] || fail "uninstall leaves $(find "$destination" ! -type d)"
+[ ! -d "$prefix/share/doc/saccade" ] || fail "uninstall leaves an empty folder"
+[ -d "$prefix/bin" ] || fail "uninstall removes a folder that others use"
+! tools/uninstall.sh "$destination/list" 2>/dev/null || fail "nothing is there to uninstall, and that is not told"
