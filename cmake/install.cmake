@@ -1,5 +1,5 @@
 # What `make install` puts where: headers, static and shared library, saccade.pc, program, manual,
-# completions of shells, the fetch script with its list, licences.
+# completions of shells, the fetch script with its list, licences, a systemd unit to copy.
 add_library(saccade_shared SHARED $<TARGET_OBJECTS:saccade_objects>)
 set_target_properties(saccade_shared PROPERTIES OUTPUT_NAME saccade VERSION ${PROJECT_VERSION}
                       SOVERSION ${PROJECT_VERSION_MAJOR})
@@ -45,3 +45,4 @@ if(TARGET saccade)
   add_custom_target(saccade_completion ALL DEPENDS ${scripts})
 endif()
 install(FILES LICENSE THIRD_PARTY DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/saccade)
+install(FILES examples/saccade.service DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/saccade/examples)

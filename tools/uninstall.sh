@@ -7,6 +7,9 @@ while read -r file; do
     rm -f "$file"
     folder=${file%/*}
     # Other folders were there before, or are shared.
-    [ "${folder##*/}" != saccade ] || rmdir "$folder" 2>/dev/null || true
+    case $folder in
+    */saccade) rmdir "$folder" ;;
+    */saccade/examples) rmdir "$folder" "${folder%/*}" ;;
+    esac 2>/dev/null || true
 done <"$1"
 rm "$1"

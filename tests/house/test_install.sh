@@ -19,7 +19,7 @@ for file in "$prefix/include/saccade.h" "$prefix/include/saccade_machine.h" \
     "$prefix/bin/saccade" "$prefix/share/man/man1/saccade.1" "$prefix/share/saccade/models.tsv" \
     "$prefix/share/bash-completion/completions/saccade" "$prefix/share/zsh/site-functions/_saccade" \
     "$prefix/share/fish/vendor_completions.d/saccade.fish" "$prefix/share/doc/saccade/LICENSE" \
-    "$prefix/share/doc/saccade/THIRD_PARTY"; do
+    "$prefix/share/doc/saccade/THIRD_PARTY" "$prefix/share/doc/saccade/examples/saccade.service"; do
     [ -s "$file" ] || fail "$file was not installed"
 done
 "$prefix/bin/saccade" fetch | grep -q smollm2-135m || fail "saccade fetch lists no models"
