@@ -4,6 +4,7 @@
 # DEBFULLNAME and DEBEMAIL say who maintains them.
 set -eu
 cd "$(dirname "$0")/.."
+git rev-parse HEAD >/dev/null || { echo "make_deb: the packages are made of what git tracks: this folder is no clone, or git may not read it" >&2; exit 1; }
 version=$(sed -n 's/^project(saccade VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 maintainer="${DEBFULLNAME:-Saccade authors} <${DEBEMAIL:-saccade@example.org}>"
 # Of what a build needs, the compiler and make are always there; Python fetches models, no more.

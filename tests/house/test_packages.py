@@ -76,6 +76,18 @@ class DebianTest(unittest.TestCase):
                 self.assertTrue(any(self.holds(line, f) for line in wanted),
                                 f"no package has {f}")
 
+    def test_a_tree_without_git_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("make_deb.sh", "deps.sh"):
+                path = pathlib.Path(folder, "tools", name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes((ROOT / "tools" / name).read_bytes())
+            told = subprocess.run(["sh", path.parent / "make_deb.sh"], capture_output=True, text=True,
+                                  env={**os.environ, "GIT_CEILING_DIRECTORIES": folder})
+            self.assertEqual(told.returncode, 1)
+            self.assertIn("this folder is no clone", told.stderr)
+            self.assertFalse(pathlib.Path(folder, "build").exists())
+
     def test_names_follow_the_version(self):
         version = re.search(r"VERSION (\d+)\.", (ROOT / "CMakeLists.txt").read_text().split("project(")[1])[1]
         self.assertTrue((DEBIAN / f"libsaccade{version}.install").is_file())
