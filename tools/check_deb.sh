@@ -1,7 +1,8 @@
 #!/bin/sh
 # The packages of build/deb (make deb) in a clean Debian of this machine's release, as a user has them: they
-# install with what they name and no more, fetch a model, answer, serve a program that links with the
-# library, and leave nothing behind. Takes root, for debootstrap and chroot, and the network.
+# install with what they name and no more, fetch a model, answer, have a manual and complete command lines in
+# three shells, serve a program that links with the library, and leave nothing behind. Takes root, for
+# debootstrap and chroot, and the network.
 # usage: tools/check_deb.sh [ROOT]    ROOT: a clean Debian that is there already; it is changed
 set -eu
 cd "$(dirname "$0")/.."
@@ -48,6 +49,15 @@ add $(dpkg-deb -f build/deb/saccade_*.deb Recommends | tr -d ,)
 inside saccade fetch "$model"
 names_paris "saccade run" "$(inside saccade run -m "$model" -p "$question" --temp 0 -n 16)"
 
+add man-db bash-completion zsh fish
+inside man saccade 2>/dev/null | grep -q '^SYNOPSIS' || fail "man saccade shows no page"
+inside bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader saccade; complete -p saccade' >/dev/null ||
+    fail "bash does not complete saccade"
+# shellcheck disable=SC2016 # expanded inside
+inside zsh -c 'autoload -U compinit; compinit -u; [ "$_comps[saccade]" = _saccade ]' || fail "zsh does not complete saccade"
+inside fish -c 'complete -C "saccade ru"' 2>/dev/null | grep -q '^run' || fail "fish does not complete saccade"
+[ -s "$root/usr/share/doc/saccade/examples/saccade.service" ] || fail "the systemd unit is not there"
+
 add "$(package libsaccade0)" "$(package libsaccade-dev)" gcc libc6-dev pkg-config
 # shellcheck disable=SC2016 # expanded inside
 inside sh -c 'cc -Wall -Werror /packages/ask.c -o /packages/ask $(pkg-config --cflags --libs saccade)'
@@ -56,4 +66,4 @@ names_paris "a program of libsaccade-dev" "$(inside /packages/ask "/models/$mode
 inside apt-get purge -y -qq saccade libsaccade0 libsaccade-dev >/dev/null 2>&1
 left=$(find "$root/etc" "$root/usr" "$root/var/lib" -xdev -iname '*saccade*' ! -path '*/dpkg/*')
 [ ! "$left" ] || fail "left behind: $left"
-echo "check_deb: installed, fetched, answered, linked, removed"
+echo "check_deb: installed, fetched, answered, completed, linked, removed"
