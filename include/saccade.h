@@ -450,7 +450,7 @@ typedef struct sac_doc {
 } sac_doc;
 
 typedef struct sac_doc_source {
-    const char *name;    /* without commas and control characters, 200 bytes at most */
+    const char *name;    /* no commas, control characters or outer blanks; 200 bytes at most */
     const char *tags;    /* for people and scripts, or NULL; 127 bytes at most */
     const int32_t *head; /* [n_head] what the prompt begins with; there may be none */
     size_t n_head;

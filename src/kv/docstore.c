@@ -9,6 +9,8 @@
  *  3. The process that writes a draft holds a lock on it, and a lock ends with its process: a draft
  *     that can be locked is abandoned.
  *  4. A file's path is made from its id alone; names never become paths.
+ *  5. A process has a folder open once. The index's locks belong to the process, so closing a
+ *     second opening would release those of the first.
  *
  * The index is trusted to the extent that its records have their size and its texts are terminated.
  * The files are not trusted at all: whoever reads them checks them. */
@@ -22,6 +24,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <lmdb.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -41,7 +44,19 @@ struct docstore {
     MDB_dbi dbi;
     bool only_reads;
     char dir[DOCSTORE_PATH_MAX - 256]; /* room for a file's name behind it */
+    /* While it is in the list of those that are open: */
+    bool is_listed;
+    pid_t pid; /* a forked child has a copy of the list and none of its locks */
+    dev_t device;
+    ino_t inode;
+    struct docstore *next;
 };
+
+/* What invariant 5 is kept with. Like the locks that it guards it belongs to the whole process. */
+static struct {
+    pthread_mutex_t mutex;
+    struct docstore *first; /* borrowed */
+} listed = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* A record as the index has it. */
 struct entry {
@@ -118,6 +133,9 @@ sac_status docstore_check_name(const char *name, sac_error *err)
             return error_set(err, SAC_ERR_ARG,
                              "the document's name '%.60s' has a comma or a control character",
                              name);
+    if (name[0] == ' ' || name[n - 1] == ' ')
+        return error_set(err, SAC_ERR_ARG,
+                         "the document's name '%.60s' begins or ends with a blank", name);
     return SAC_OK;
 }
 
@@ -168,6 +186,41 @@ static sac_status open_store(struct docstore *s, sac_error *err)
     return rc ? index_failed(s, rc, err) : SAC_OK;
 }
 
+/* Puts the store on the list unless its folder is there. A folder that does not exist is left to
+ * who opens it. */
+static sac_status enlist(struct docstore *s, sac_error *err)
+{
+    struct stat st;
+    if (stat(s->dir, &st) != 0) return SAC_OK;
+    s->device = st.st_dev;
+    s->inode = st.st_ino;
+    s->pid = getpid();
+    pthread_mutex_lock(&listed.mutex);
+    const struct docstore *at = listed.first;
+    while (at && (at->pid != s->pid || at->device != s->device || at->inode != s->inode))
+        at = at->next;
+    s->is_listed = !at;
+    if (s->is_listed) {
+        s->next = listed.first;
+        listed.first = s;
+    }
+    pthread_mutex_unlock(&listed.mutex);
+    return s->is_listed
+               ? SAC_OK
+               : error_set(err, SAC_ERR_BUSY,
+                           "the document store in %s is open in this process already", s->dir);
+}
+
+static void delist(struct docstore *s)
+{
+    if (!s->is_listed) return;
+    pthread_mutex_lock(&listed.mutex);
+    struct docstore **at = &listed.first;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    pthread_mutex_unlock(&listed.mutex);
+}
+
 sac_status docstore_open(struct docstore **out, const char *dir, bool only_reads, sac_error *err)
 {
     struct docstore *s = mem_calloc(1, sizeof *s);
@@ -180,6 +233,7 @@ sac_status docstore_open(struct docstore **out, const char *dir, bool only_reads
         status = error_set(err, SAC_ERR_ARG, "the document store's path is longer than %zu bytes",
                            sizeof s->dir - 1);
     if (status == SAC_OK && !only_reads) status = folder_make(dir, 0755, err);
+    if (status == SAC_OK) status = enlist(s, err);
     if (status == SAC_OK) status = open_store(s, err);
     if (status != SAC_OK) {
         docstore_close(s);
@@ -193,6 +247,7 @@ void docstore_close(struct docstore *s)
 {
     if (!s) return;
     mdb_env_close(s->env);
+    delist(s);
     mem_free(s);
 }
 

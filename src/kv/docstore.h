@@ -49,7 +49,7 @@ sac_status docstore_open(struct docstore **out, const char *dir, bool only_reads
 void docstore_close(struct docstore *s);
 
 /* Valid names: 1 to DOCSTORE_NAME_MAX bytes of UTF-8 without control characters and commas, which
- * separate names on a command line. */
+ * separate names on a command line, and without blanks at the ends. */
 sac_status docstore_check_name(const char *name, sac_error *err);
 
 bool docstore_writable(const struct docstore *s);

@@ -400,6 +400,34 @@ static void bad_input_is_told(void **state)
     remove_dir();
 }
 
+/* Two openings of an index in one process would end each other's locks. */
+static void a_process_opens_a_folder_once(void **state)
+{
+    (void)state;
+    char other[300];
+    make_dir();
+    snprintf(other, sizeof other, "%s/../%s/.", dir, strrchr(dir, '/') + 1);
+    sac_docs *docs = open_docs(NULL), *again = NULL;
+    sac_error err;
+    const sac_docs_params cases[] = {{0}, {.only_read = true}, {.salt = "tenant"}};
+    for (size_t i = 0; i < 3; i++) {
+        expect(sac_docs_open(&again, dir, &cases[i], &err), &err, SAC_ERR_BUSY, "in this process");
+        expect(sac_docs_open(&again, other, &cases[i], &err), &err, SAC_ERR_BUSY,
+               "in this process");
+        assert_null(again);
+    }
+    sac_doc *list = NULL; /* the refused have taken nothing of it */
+    size_t n;
+    must(sac_doc_list(docs, &list, &n, &err), &err);
+    sac_free(list);
+    sac_docs_close(docs);
+    for (int i = 0; i < 2; i++) { /* and what is closed may be opened */
+        docs = open_docs(NULL);
+        sac_docs_close(docs);
+    }
+    remove_dir();
+}
+
 /* One who gets a token with each step while a document is computed. */
 struct stream {
     sac_engine *e;
@@ -741,6 +769,7 @@ int main(void)
         cmocka_unit_test(what_is_removed_while_it_is_read_stays_removed),
         cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(a_folder_may_be_for_reading_alone),
+        cmocka_unit_test(a_process_opens_a_folder_once),
         cmocka_unit_test(a_kill_loses_the_document_under_way_at_most),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
