@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy
 
 from ._library import (NONE, Callback, Error, Ids, Path, c_path, c_text, call, ffi, fields, lib, listed, owned,
-                       strings, text, tokens, view)
+                       strings, text, tokens, view, whole)
 from ._methods import raise_pending
 from ._model import Model
 from ._reading import Reading
@@ -32,14 +32,15 @@ class Engine:
                  sparse_min_ctx: int | None = None, record: bool = False, device: str | None = None) -> None:
         self.model, self.decode, self.prefill = model, listed(decode), listed(prefill)
         params = ffi.new("sac_engine_params *", lib.sac_engine_params_default())
-        params.n_ctx, params.n_seq_max, params.n_threads, params.record = n_ctx, n_seq, threads, record
+        params.n_ctx, params.n_seq_max = whole("n_ctx", n_ctx), whole("n_seq", n_seq)
+        params.n_threads, params.record = whole("threads", threads), record
         if kv not in KV_TYPES:
-            raise Error("bad argument", f"kv is one of {', '.join(KV_TYPES)}, not '{kv}'")
+            raise Error("invalid argument", f"kv is one of {', '.join(KV_TYPES)}, not '{kv}'")
         params.type_k = params.type_v = KV_TYPES.index(kv)
         if batch is not None:
-            params.n_batch = batch
+            params.n_batch = whole("batch", batch)
         if sparse_min_ctx is not None:
-            params.sparse_min_ctx = sparse_min_ctx
+            params.sparse_min_ctx = whole("sparse_min_ctx", sparse_min_ctx)
         (params.decode, keep_d), (params.prefill, keep_p) = strings(self.decode), strings(self.prefill)
         params.n_decode, params.n_prefill = len(self.decode), len(self.prefill)
         keep_device = c_text(device)
@@ -127,13 +128,15 @@ class Engine:
         ids = self.model.tokenize(prompt) if isinstance(prompt, str) else prompt
         array, pointer = tokens(ids)
         request = ffi.new("sac_request *", lib.sac_request_default())
-        request.prompt, request.n_prompt, request.max_tokens = pointer, array.size, max_tokens
+        request.prompt, request.n_prompt = pointer, array.size
+        request.max_tokens = whole("max_tokens", max_tokens)
         sampling = request.sampling
-        sampling.temp, sampling.top_k, sampling.top_p = temperature, top_k, top_p
-        sampling.min_p, sampling.seed = min_p, seed
+        sampling.temp, sampling.top_p = temperature, top_p
+        sampling.top_k = whole("top_k", top_k, "int32_t")
+        sampling.min_p, sampling.seed = min_p, whole("seed", seed, "uint64_t")
         stops = listed(stop)
         request.stop, keep = strings(stops)
-        request.n_stop, request.ignore_eos, request.n_probs = len(stops), ignore_end, n_probs
+        request.n_stop, request.ignore_eos, request.n_probs = len(stops), ignore_end, whole("n_probs", n_probs)
         request.seq = NONE if sequence is None else self._own(sequence)
         request.decode = NONE if decode is None else self._method(self.decode, decode)
         request.prefill = NONE if prefill is None else self._method(self.prefill, prefill)
@@ -148,14 +151,14 @@ class Engine:
     def _own(self, sequence):
         """Its id. A removed one has none, and would pass for "a fresh one"; another engine's is a stranger here."""
         if sequence.engine is not self or sequence.id == NONE:
-            raise Error("bad argument", "the sequence was removed" if sequence.id == NONE else
+            raise Error("invalid argument", "the sequence was removed" if sequence.id == NONE else
                         "the sequence is another engine's")
         return sequence.id
 
     @staticmethod
     def _method(known, name):
         if name not in known:
-            raise Error("bad argument", f"the engine was created with {', '.join(known)}, not '{name}'")
+            raise Error("invalid argument", f"the engine was created with {', '.join(known)}, not '{name}'")
         return known.index(name)
 
     def _event(self, event):
@@ -205,7 +208,7 @@ class Sequence:
         kind = lib.SAC_ROW_DECODE if decode else lib.SAC_ROW_PROMPT
         wants = ("none", "last", "all")
         if logits not in wants:
-            raise Error("bad argument", f"logits is one of {', '.join(wants)}, not '{logits}'")
+            raise Error("invalid argument", f"logits is one of {', '.join(wants)}, not '{logits}'")
         call(lib.sac_seq_append, self.engine._c, self.id, pointer, array.size, kind, wants.index(logits))
 
     def forward(self, ids: Ids, decode: bool = False, all: bool = False) -> numpy.ndarray:
@@ -243,7 +246,7 @@ class Sequence:
 
     def truncate(self, n: int) -> None:
         """Keeps the first n tokens."""
-        call(lib.sac_seq_truncate, self.engine._c, self.id, n)
+        call(lib.sac_seq_truncate, self.engine._c, self.id, whole("n", n))
 
     def save(self, path: Path) -> None:
         """Writes all that the engine knows of it; `Engine.load` goes on from there."""

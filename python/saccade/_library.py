@@ -5,6 +5,7 @@ are in include/ and build/libsaccade.so, or what $SACCADE_LIBRARY names.
 """
 from __future__ import annotations
 
+import operator
 import os
 import pathlib
 import re
@@ -54,7 +55,7 @@ Path = Union[str, os.PathLike]
 
 
 class Error(Exception):
-    """What the library refused: `status` ("bad argument", say) and one line that names the reason."""
+    """What the library refused: `status` ("invalid argument", say) and one line that names the reason."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
@@ -114,6 +115,19 @@ def tokens(ids):
     if (array != given).any():
         raise ValueError("a token id has more than 32 bits")
     return array, ffi.from_buffer("int32_t[]", array) if array.size else ffi.NULL
+
+
+def whole(name, value, kind="uint32_t"):
+    """A number that C can hold, for an argument of this name."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} wants a whole number, not {value!r}") from None
+    bits = 8 * ffi.sizeof(kind)
+    low, high = (-2**(bits - 1), 2**(bits - 1) - 1) if kind.startswith("int") else (0, 2**bits - 1)
+    if not low <= number <= high:
+        raise ValueError(f"{name} is {low} to {high}, not {number}")
+    return number
 
 
 def fields(struct):

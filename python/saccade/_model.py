@@ -8,17 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy
 
-from ._library import Callback, Error, Ids, Path, c_path, c_text, call, ffi, fields, lib, owned, text, tokens, view
+from ._library import Callback, Error, Ids, Path, c_path, c_text, call, ffi, fields, lib, owned, text, tokens, view, whole
 
 
 def find(name):
     """The path of a model: a file, or the name of one that `saccade fetch` has got."""
+    c_path(name)  # raises where it cannot be a file's name
     if os.path.exists(name):
         return os.fspath(name)
     cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     folder = os.environ.get("SACCADE_MODELS") or pathlib.Path(cache, "saccade", "models")
     path = pathlib.Path(folder, f"{name}.gguf")
-    return str(path) if path.exists() else os.fspath(name)
+    if not path.exists():
+        raise Error("not found", f"there is no file '{name}' and no fetched model {path}")
+    return str(path)
 
 
 class Model:
@@ -30,7 +33,7 @@ class Model:
         # Asked for without `progress`, too: Ctrl-C arrives in it, and ends the loading.
         told = Callback("sac_progress_fn", lambda _, share: bool(progress and progress(share) and False), error=True)
         params = ffi.new("sac_model_params *", lib.sac_model_params_default())
-        params.n_threads, params.progress = threads, told.pointer
+        params.n_threads, params.progress = whole("threads", threads), told.pointer
         out = ffi.new("sac_model **")
         try:
             call(lib.sac_model_load, out, c_path(find(name)), params)
@@ -94,9 +97,11 @@ class Model:
 
         msgs = ffi.new("sac_message[]", len(messages))
         for msg, given in zip(msgs, messages):
+            if not isinstance(given, Mapping):
+                raise TypeError(f"a message is a dict with role and content, not {given!r}")
             more = {k: v for k, v in given.items() if k not in ("role", "content")}
             if "role" not in given:
-                raise Error("bad argument", "a message has no role")
+                raise Error("invalid argument", "a message has no role")
             msg.role, msg.content = kept(given["role"]), kept(given.get("content"))
             msg.extra_json = kept(json.dumps(more) if more else None)
         params = ffi.new("sac_chat_params *", {

@@ -58,8 +58,20 @@ class ModelTest(unittest.TestCase):
     def test_errors_say_why(self):
         with self.assertRaisesRegex(saccade.Error, "nowhere.gguf"):
             saccade.Model("nowhere.gguf")
-        with self.assertRaisesRegex(saccade.Error, "no role"):
+        with self.assertRaisesRegex(saccade.Error, "no file 'nowhere'.*fetched model.*nowhere.gguf"):
+            saccade.Model("nowhere")
+        with self.assertRaisesRegex(saccade.Error, "no role") as caught:
             MODEL.chat([{"content": "x"}])
+        self.assertEqual(caught.exception.status, "invalid argument")  # as the library calls it
+        with self.assertRaisesRegex(TypeError, "a message is a dict"):
+            MODEL.chat([("user", "x")])
+        for name, value in (("n_ctx", -1), ("n_ctx", 2**32), ("n_seq", -1), ("threads", -1), ("batch", -1),
+                            ("sparse_min_ctx", -1)):
+            with self.assertRaisesRegex(ValueError, f"{name} is 0 to .*, not {value}"):
+                saccade.Engine(MODEL, **{name: value})
+        for value in ("8k", 1.5, None):
+            with self.assertRaisesRegex(TypeError, "n_ctx wants a whole number"):
+                saccade.Engine(MODEL, n_ctx=value)
         with self.assertRaisesRegex(saccade.Error, "'sparkle'"):
             saccade.Engine(MODEL, decode=["sparkle"])
         with self.assertRaisesRegex(saccade.Error, "f16, bf16, q8"):
