@@ -305,8 +305,11 @@ void chat_commands_run(struct chat *c, const char *text)
 {
     const size_t n = strcspn(text, " \n");
     const struct chat_command *command = find(text, n);
-    if (command) {
-        command->run(c, text + n + strspn(text + n, " "));
+    const char *const arg = text + n + strspn(text + n, " ");
+    if (command && *arg && !*command->arg) {
+        fprintf(stderr, "%s takes nothing behind it\n", command->name);
+    } else if (command) {
+        command->run(c, arg);
     } else {
         struct suggest near = suggest_begin(text, n);
         char hint[SUGGEST_HINT_BYTES];

@@ -50,6 +50,8 @@ static const struct option_spec specs[] = {
         .env = "CHAT_TEMPLATE"),
     OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE",
         "with add: file with a chat template", .env = "CHAT_TEMPLATE_FILE"),
+    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "with add: print no line for each document",
+        .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL,
         "format; json is a list of objects, or one object", .env = NULL, .choices = "text|json"),
     {0},
@@ -76,12 +78,15 @@ sac_status docs_folder(const char *store, char *buf, size_t bytes, sac_error *er
                            : "the path of the folder of documents is too long");
 }
 
-sac_status docs_open(sac_docs **out, const char *store, const char *salt, bool only_read,
+sac_status docs_open(sac_docs **out, const char *store, const char *salt, enum docs_use use,
                      sac_error *err)
 {
+    const sac_docs_params params = {.salt = salt, .only_read = use == DOCS_READ};
     char dir[3072];
     TRY(docs_folder(store, dir, sizeof dir, err));
-    return sac_docs_open(out, dir, &(sac_docs_params){.salt = salt, .only_read = only_read}, err);
+    if (use == DOCS_CHANGE && access(dir, F_OK) != 0 && errno == ENOENT)
+        return error_set(err, SAC_ERR_NOT_FOUND, "there is no document store in %s", dir);
+    return sac_docs_open(out, dir, &params, err);
 }
 
 sac_status docs_cool(const char *store, const sac_doc *doc, sac_error *err)
@@ -117,7 +122,8 @@ static bool parse_amount(uint64_t *out, const char *text, const struct unit *uni
     return true;
 }
 
-sac_status docs_parse_time(int64_t *out, const char *text, sac_error *err)
+/* "90", "90s", "15m", "12h", "30d": seconds; 0 for NULL. */
+static sac_status parse_time(int64_t *out, const char *text, sac_error *err)
 {
     static const struct unit units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
     uint64_t n = 0;
@@ -130,7 +136,8 @@ sac_status docs_parse_time(int64_t *out, const char *text, sac_error *err)
     return SAC_OK;
 }
 
-sac_status docs_parse_bytes(uint64_t *out, const char *text, sac_error *err)
+/* "10G", "512M", "4096": bytes; 0 for NULL. */
+static sac_status parse_bytes(uint64_t *out, const char *text, sac_error *err)
 {
     static const struct unit units[] = {
         {'K', 1u << 10}, {'M', 1u << 20}, {'G', 1u << 30}, {'T', 1ull << 40}};
@@ -308,10 +315,8 @@ static int remove_named(struct action *a, sac_error *err)
 static int collect(struct action *a, sac_error *err)
 {
     char size[24];
-    uint64_t bytes_max;
     sac_docs_freed f;
-    sac_status status = docs_parse_bytes(&bytes_max, a->opt->max_bytes, err);
-    if (status == SAC_OK) status = sac_docs_collect(a->docs, bytes_max, &f, err);
+    const sac_status status = sac_docs_collect(a->docs, a->opt->bytes_max, &f, err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err->msg);
     if (a->opt->format == DOCS_TEXT) {
         printf("freed %s: %u documents expired, %u made room, %u had lost their files, %u files "
@@ -343,7 +348,8 @@ static const struct {
 static int run_action(struct action *a, size_t i)
 {
     sac_error err = {0};
-    sac_status status = docs_open(&a->docs, a->opt->store, a->opt->salt, !actions[i].changes, &err);
+    sac_status status = docs_open(&a->docs, a->opt->store, a->opt->salt,
+                                  actions[i].changes ? DOCS_CHANGE : DOCS_READ, &err);
     if (status == SAC_ERR_NOT_FOUND && actions[i].run == list) return list(a, &err);
     if (status == SAC_OK) status = sac_doc_list(a->docs, &a->doc, &a->n, &err);
     if (status == SAC_OK) status = check_names(a, &err);
@@ -354,6 +360,20 @@ static int run_action(struct action *a, size_t i)
     return code;
 }
 
+/* The first option that only `add` has a use for, of those that no variable sets for all commands;
+ * NULL: none was given. */
+static const char *option_of_add(const struct docs_options *o)
+{
+    return o->name     ? "--name"
+           : o->tags   ? "--tag"
+           : o->ttl    ? "--ttl"
+           : o->pin    ? "--pin"
+           : o->system ? "-sys"
+           : o->raw    ? "--raw"
+           : o->quiet  ? "-q"
+                       : NULL;
+}
+
 /* `model` is the last option of the model that was given. */
 static void pass_over(const char *model, const char *action)
 {
@@ -362,13 +382,17 @@ static void pass_over(const char *model, const char *action)
                 (int)strcspn(model, "="), model, action);
 }
 
-static int dispatch(const struct docs_options *opt, struct setup *setup, const struct options *o)
+static int dispatch(struct docs_options *opt, struct setup *setup, const struct options *o)
 {
     const char *const *operand = o->operand;
     const size_t n = o->n_operand;
+    sac_error err = {0};
     if (n == 0)
         return options_usage_error(COMMAND, "an action is missing: add, list, show, verify, remove "
                                             "or gc");
+    sac_status status = parse_time(&opt->seconds, opt->ttl, &err);
+    if (status == SAC_OK) status = parse_bytes(&opt->bytes_max, opt->max_bytes, &err);
+    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     if (strcmp(operand[0], "add") == 0) return docs_add(opt, setup, operand + 1, n - 1);
     for (size_t i = 0; i < N_ACTION; i++) {
         if (strcmp(operand[0], actions[i].name) != 0) continue;
@@ -376,6 +400,9 @@ static int dispatch(const struct docs_options *opt, struct setup *setup, const s
             return options_usage_error(COMMAND, "'%s' needs a document's NAME", operand[0]);
         if (n > 1 && !actions[i].takes_names)
             return options_usage_error(COMMAND, "unexpected argument '%s'", operand[1]);
+        if (option_of_add(opt))
+            return options_usage_error(COMMAND, "'%s' takes no %s, which is for add", operand[0],
+                                       option_of_add(opt));
         struct action a = {.opt = opt, .name = operand + 1, .n_name = n - 1};
         pass_over(o->watched, operand[0]);
         return run_action(&a, i);

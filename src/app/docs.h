@@ -14,8 +14,10 @@ struct docs_options {
     const char *store, *salt; /* NULL: docs_folder, none */
     const char *name, *tags, *ttl, *max_bytes;
     const char *system, *template_name, *template_file;
-    bool raw, pin;
-    int format; /* enum docs_format */
+    bool raw, pin, quiet;
+    int format;         /* enum docs_format */
+    int64_t seconds;    /* what ttl comes to; 0: unlimited */
+    uint64_t bytes_max; /* what max_bytes comes to; 0: no limit */
 };
 
 enum docs_format { DOCS_TEXT, DOCS_JSON };
@@ -23,17 +25,15 @@ enum docs_format { DOCS_TEXT, DOCS_JSON };
 /* The folder that --store, SACCADE_DOCS or the user's cache names. */
 sac_status docs_folder(const char *store, char *buf, size_t bytes, sac_error *err);
 
-/* Opens the store for a command that changes it, or reads it only. */
-sac_status docs_open(sac_docs **out, const char *store, const char *salt, bool only_read,
+/* What a command does with a store. A misspelled folder is made by none but what adds to it. */
+enum docs_use { DOCS_READ, DOCS_CHANGE, DOCS_ADD };
+
+sac_status docs_open(sac_docs **out, const char *store, const char *salt, enum docs_use use,
                      sac_error *err);
 
 /* Drops what the system keeps in memory of a document's file, so that the next one to load it reads
  * the disk. */
 sac_status docs_cool(const char *store, const sac_doc *doc, sac_error *err);
-
-/* "90", "90s", "15m", "12h", "30d": seconds. "10G", "512M", "4096": bytes. 0 for NULL. */
-sac_status docs_parse_time(int64_t *out, const char *text, sac_error *err);
-sac_status docs_parse_bytes(uint64_t *out, const char *text, sac_error *err);
 
 struct cJSON *docs_json(const sac_doc *doc);
 

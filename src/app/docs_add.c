@@ -95,20 +95,20 @@ static bool on_progress(void *user, double share)
 static void report(const struct adding *a, const sac_doc *doc, bool was_there, double ms)
 {
     char size[24];
-    if (!a->json) {
+    if (!a->json && !a->opt->quiet) {
         printf("%s: %u tokens, %llu bytes (%s), %s\n", doc->name, doc->n_tok - doc->n_head,
                (unsigned long long)doc->bytes, units_size(doc->bytes, size),
                was_there ? "was there" : "computed");
-        return;
+        (void)output_write("", 0); /* a document takes minutes, and who waits may read a pipe */
     }
+    if (!a->json) return;
     cJSON *o = docs_json(doc);
     cJSON_AddBoolToObject(o, "was_there", was_there);
     cJSON_AddNumberToObject(o, "ms", ms);
     cJSON_AddItemToArray(a->json, o);
 }
 
-static sac_status add_file(struct adding *a, const struct doc_file *f, int64_t seconds,
-                           sac_error *err)
+static sac_status add_file(struct adding *a, const struct doc_file *f, sac_error *err)
 {
     struct progress bar;
     sac_doc doc;
@@ -121,7 +121,7 @@ static sac_status add_file(struct adding *a, const struct doc_file *f, int64_t s
                                    .n_head = a->n_head,
                                    .tok = f->tok,
                                    .n_tok = f->n_tok,
-                                   .seconds = seconds,
+                                   .seconds = a->opt->seconds,
                                    .pin = a->opt->pin,
                                    .progress = on_progress,
                                    .user = &bar};
@@ -133,17 +133,13 @@ static sac_status add_file(struct adding *a, const struct doc_file *f, int64_t s
 
 static sac_status add_all(struct adding *a, const char *const *path, sac_error *err)
 {
-    int64_t seconds;
-    uint64_t bytes_max;
     sac_docs_freed freed;
-    TRY(docs_parse_time(&seconds, a->opt->ttl, err));
-    TRY(docs_parse_bytes(&bytes_max, a->opt->max_bytes, err));
-    TRY(docs_open(&a->docs, a->opt->store, a->opt->salt, false, err));
+    TRY(docs_open(&a->docs, a->opt->store, a->opt->salt, DOCS_ADD, err));
     TRY(find_head(a, err));
     for (size_t i = 0; i < a->n_file; i++) TRY(read_file(a, &a->file[i], path[i], err));
     TRY(open_engine(a, err));
-    for (size_t i = 0; i < a->n_file; i++) TRY(add_file(a, &a->file[i], seconds, err));
-    return bytes_max ? sac_docs_collect(a->docs, bytes_max, &freed, err) : SAC_OK;
+    for (size_t i = 0; i < a->n_file; i++) TRY(add_file(a, &a->file[i], err));
+    return a->opt->bytes_max ? sac_docs_collect(a->docs, a->opt->bytes_max, &freed, err) : SAC_OK;
 }
 
 static void deinit(struct adding *a)

@@ -196,7 +196,7 @@ static const char *next_task(const char **at, char out[32])
 static sac_status ask_all(struct docs_eval *e, sac_error *err)
 {
     char task[32];
-    TRY(docs_open(&e->asking.store, e->opt.store, "eval", false, err));
+    TRY(docs_open(&e->asking.store, e->opt.store, "eval", DOCS_ADD, err));
     TRY(open_lines(e, err));
     const sac_engine_params params = setup_engine_params(&e->setup, 0, 1);
     if (e->opt.out) TRY(particulars_write(e->opt.out, &e->setup, e->asking.model, &params, err));

@@ -95,7 +95,7 @@ static sac_status encode_text(struct session *s, sac_error *err)
     TRY(sac_tokenize(s->model, s->text.data, s->text.n, SAC_TOK_ADD_SPECIAL, &s->tok, &s->n_tok,
                      err));
     if (s->n_tok >= (size_t)most + 1) return SAC_OK;
-    return error_set(err, SAC_ERR_CONTEXT,
+    return error_set(err, SAC_ERR_ARG,
                      "%s has %zu tokens; a context of %u needs one more than that", s->opt.file,
                      s->n_tok, most);
 }

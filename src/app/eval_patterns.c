@@ -21,6 +21,7 @@
 #define COMMAND      "eval patterns"
 #define KIND_MAX     16u
 #define DEFAULT_CTX  8192u
+#define CTX_MAX      65536u /* rows of a step, which the whole prompt is */
 #define DEFAULT_SPEC "minference"
 
 struct patterns {
@@ -46,6 +47,8 @@ static sac_status encode_text(struct patterns *p, sac_error *err)
 {
     TRY(sac_tokenize(p->model, p->text.data, p->text.n, SAC_TOK_ADD_SPECIAL, &p->tok, &p->n_tok,
                      err));
+    const uint32_t trained = sac_model_get_info(p->model).n_ctx_train;
+    if (p->setup.n_ctx == 0) p->setup.n_ctx = trained < CTX_MAX ? trained : CTX_MAX;
     if (p->n_tok > p->setup.n_ctx) p->n_tok = p->setup.n_ctx;
     return SAC_OK;
 }
@@ -132,6 +135,9 @@ int eval_cmd_patterns(int argc, char **argv)
     int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     if (!p.file) return options_usage_error(COMMAND, "a text is missing (-f FILE)");
+    if (p.setup.n_ctx > CTX_MAX)
+        return options_usage_error(COMMAND, "option '-c': %u tokens, at most %u are read at once",
+                                   p.setup.n_ctx, CTX_MAX);
     sac_error err = {0};
     /* Before the model: a wrong name is told at once. */
     sac_status status = source_read(&p.text, p.file, false, &err);

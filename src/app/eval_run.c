@@ -356,8 +356,8 @@ static sac_status make_engine(struct session *s, bool single_turn, sac_error *er
     for (size_t i = 0; i < s->r->n_cell; i++)
         if (s->r->cell[i].ctx > n_ctx) n_ctx = s->r->cell[i].ctx;
     if (s->r->setup.n_ctx && s->r->setup.n_ctx < n_ctx)
-        return error_set(err, SAC_ERR_CONTEXT, "a sample of %u tokens in a context of %u (-c)",
-                         n_ctx, s->r->setup.n_ctx);
+        return error_set(err, SAC_ERR_ARG, "a sample of %u tokens in a context of %u (-c)", n_ctx,
+                         s->r->setup.n_ctx);
     const sac_status status = create_engine(s, n_ctx, single_turn, err);
     if (status == SAC_ERR_MEMORY && n > 1)
         return error_prefix(err, status, "%u samples of %u tokens at once (--parallel)", n, n_ctx);

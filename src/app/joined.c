@@ -8,15 +8,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The next name of a list; `*at` is NULL behind the last. */
+/* The next name of a list, without the blanks around it, which no name has; `*at` is NULL behind
+ * the last. */
 static sac_status next_name(char out[256], const char **at, sac_error *err)
 {
-    const size_t n = strcspn(*at, ",");
+    const char *name = *at + strspn(*at, " ");
+    size_t n = strcspn(name, ",");
+    *at = name[n] ? name + n + 1 : NULL;
+    while (n > 0 && name[n - 1] == ' ') n--;
     if (n == 0) return error_set(err, SAC_ERR_ARG, "option '--docs': a document without a name");
-    if (n > 255) return error_set(err, SAC_ERR_ARG, "option '--docs': '%.60s...' is too long", *at);
-    memcpy(out, *at, n);
+    if (n > 255)
+        return error_set(err, SAC_ERR_ARG, "option '--docs': '%.60s...' is too long", name);
+    memcpy(out, name, n);
     out[n] = 0;
-    *at = (*at)[n] ? *at + n + 1 : NULL;
     return SAC_OK;
 }
 
@@ -42,7 +46,7 @@ sac_status joined_open(struct joined *j, const char *store, const char *names, c
 {
     TRY(joined_check(names, method, err));
     snprintf(j->method, sizeof j->method, "%s", method ? method : "reuse");
-    return docs_open(&j->store, store, NULL, false, err);
+    return docs_open(&j->store, store, NULL, DOCS_CHANGE, err);
 }
 
 void joined_close(struct joined *j)

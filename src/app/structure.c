@@ -58,6 +58,12 @@ static unsigned find_source(const struct structure *s, struct source *out)
     return n;
 }
 
+/* What is wrong with a file is the file's fault; with a value it is wrong usage. */
+static sac_status blame(const struct structure *s, sac_status status)
+{
+    return s->is_value && status != SAC_OK && status != SAC_ERR_MEMORY ? SAC_ERR_ARG : status;
+}
+
 int structure_check(struct structure *s, const char *command, bool ignore_eos)
 {
     struct source from;
@@ -81,7 +87,9 @@ int structure_check(struct structure *s, const char *command, bool ignore_eos)
     if (status == SAC_OK)
         status = constraint_compile(&s->program, from.kind, text.data, text.n, &err);
     strbuf_deinit(&text);
+    s->is_value = !from.is_file;
     if (status == SAC_OK) return OPTIONS_GO_ON;
+    status = blame(s, status);
     error_prefix(&err, status, "option '%s'", from.option);
     return setup_failed(command, status, err.msg);
 }
@@ -92,7 +100,7 @@ sac_status structure_open(struct structure *s, const sac_model *model, sac_error
     if (!program) return SAC_OK;
     TRY(trie_of_model(&s->trie, model, err));
     s->program = NULL;
-    return machine_create(&s->machine, program, s->trie, err);
+    return blame(s, machine_create(&s->machine, program, s->trie, err));
 }
 
 sac_status structure_begin(struct structure *s, sac_request *request, sac_error *err)

@@ -10,6 +10,7 @@
 
 struct structure {
     const char *grammar, *grammar_file, *schema, *schema_file;
+    bool is_value;           /* what they follow was given in the option itself, not as a file */
     struct program *program; /* owned until structure_open */
     struct trie *trie;       /* owned, as all below */
     struct machine *machine;

@@ -7,6 +7,7 @@
 #include "app/output.h"
 #include "app/setup.h"
 #include "app/source.h"
+#include "eval/markup.h"
 
 #include "saccade.h"
 
@@ -42,21 +43,23 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* A piece in quotes on one line. Bytes above ASCII are left alone: a piece may be half a character.
- */
+/* A piece in quotes on one line. Control characters and bytes that are no whole character, as in a
+ * piece that is a part of one, are printed as numbers. */
 static void add_piece(struct strbuf *out, const char *piece, size_t n)
 {
     strbuf_add(out, "\"", 1);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, n_char; i < n; i += n_char) {
         const unsigned char c = (unsigned char)piece[i];
+        const size_t n_whole = markup_utf8(piece + i, n - i);
+        n_char = n_whole ? n_whole : 1;
         if (c == '"' || c == '\\')
             strbuf_addf(out, "\\%c", c);
         else if (c == '\n')
             strbuf_adds(out, "\\n");
-        else if (c < 0x20 || c == 0x7f)
+        else if (c < 0x20 || c == 0x7f || !n_whole)
             strbuf_addf(out, "\\x%02x", c);
         else
-            strbuf_add(out, piece + i, 1);
+            strbuf_add(out, piece + i, n_char);
     }
     strbuf_add(out, "\"\n", 2);
 }

@@ -127,6 +127,12 @@ class Piped(unittest.TestCase):
             self.assertIn(word, done.stdout)
         self.assertEqual(done.returncode, 0)
 
+    def test_what_takes_nothing_does_nothing_with_more(self):
+        done = chat(["What is the capital of France?", "/clear it", "/STATS now", "/regen"], "--temp", "0", "-n", "8")
+        self.assertIn("/clear takes nothing behind it\n/stats takes nothing behind it\n", done.stderr)
+        answers = done.stdout.splitlines()
+        self.assertEqual((len(answers), answers[0]), (2, answers[1]))
+
     def test_a_full_context_is_told_and_survived(self):
         done = chat(["word " * 200, "Hi", "/stats"], "-c", "128", "-n", "4", "--temp", "0")
         self.assertEqual(done.returncode, 0)

@@ -2,10 +2,11 @@
 """`saccade docs`: what is added is listed, checked and removed; what is wrong is told in one line."""
 import json
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
-from cli import model_path, saccade
+from cli import BIN, clean_env, model_path, saccade
 
 TEXT = "The keeper of the archive in Velmora is Ottoline Brask. " * 8
 
@@ -216,11 +217,52 @@ class Docs(unittest.TestCase):
                 ([*add, self.file, "--ttl", "soon"], 2, "'soon' is no time"),
                 ([*add, self.file, "-c", "64"], 1, "the context holds 64"),
                 ([*add, self.file, "--store", self.file], 1, "archive.txt"),
+                ([*add, self.file, "--name", " x"], 2, "' x' begins or ends with a blank"),
                 (["remove", "x"], 1, "there is no document 'x'")]:
             with self.subTest(args=args):
                 told = self.docs(*args, code=code).stderr
                 self.assertIn(words, told)
                 self.assertEqual(len(told.splitlines()), 1)
+
+    def test_only_add_makes_a_store(self):
+        for args in (["gc"], ["remove", "x"], ["show", "x"], ["verify"]):
+            self.assertIn("there is no document store in", self.docs(*args, code=1).stderr)
+        run = saccade("run", "-m", model_path(), "-p", "x", "--docs", "x", env=self.env)
+        self.assertEqual((run.returncode, run.stdout), (1, ""))
+        self.assertIn("there is no document store in", run.stderr)
+        self.assertFalse((self.root / "store").exists())
+
+    def test_options_of_add_are_for_add(self):
+        for option in (["--tag", "x"], ["--name", "x"], ["--ttl", "1d"], ["--pin"], ["-sys", "x"], ["--raw"], ["-q"]):
+            told = self.docs("list", *option, code=2).stderr
+            self.assertIn(f"'list' takes no {option[0]}, which is for add", told)
+
+    def test_quiet_leaves_out_the_lines(self):
+        self.assertIn("archive.txt: ", self.docs("add", "-m", model_path(), self.file).stdout)
+        self.assertEqual(self.docs("add", "-m", model_path(), "-q", self.file).stdout, "")
+        self.assertTrue(self.add(self.file, "-q")[0]["was_there"])
+
+    def test_a_document_is_told_when_it_is_stored(self):
+        """Not at the end of all, where stdout is a pipe as well."""
+        long = self.root / "long.txt"
+        long.write_text(TEXT * 20)
+        command = [BIN, "docs", "add", "-m", model_path(), str(self.file), str(long)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_env(**self.env)) as add:
+            line = add.stdout.readline()
+            self.assertIsNone(add.poll())
+            add.kill()
+        self.assertIn("archive.txt: ", line)
+
+    def test_names_of_a_list_may_stand_apart(self):
+        self.add(self.file)
+        told = saccade("run", "-m", model_path(), "-p", "Who?", "-n", "1", "-o", "json", "--context", "reuse",
+                       "--docs", " archive.txt ", env=self.env)
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertEqual(json.loads(told.stdout)["context"]["documents"], ["archive.txt"])
+        both = saccade("run", "-m", model_path(), "-p", "Who?", "--context", "reuse", "--docs", "archive.txt, b c ",
+                       env=self.env)
+        self.assertEqual(both.returncode, 1)
+        self.assertIn("no document 'b c'", both.stderr)
 
 
 if __name__ == "__main__":

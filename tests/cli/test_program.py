@@ -175,6 +175,7 @@ class Usage(unittest.TestCase):
             ((), ("model is missing",)),
         ]:
             self.assert_usage_error(saccade("run", "-p", "x", *args), *words)
+        self.assert_usage_error(saccade("eval", "patterns", "-m", "x", "-f", "x", "-c", "65537"), "'-c'", "65536")
         self.assert_usage_error(saccade("run", "-m", "x"), "prompt is missing")
         self.assert_usage_error(saccade("run", "-m", "", "-p", "x"), "model is missing")
         self.assert_usage_error(saccade("run", "-p", "x", "--stop", ""), "'--stop'", "empty")
@@ -232,6 +233,17 @@ class Usage(unittest.TestCase):
 
 
 class Files(unittest.TestCase):
+    def test_what_does_not_fit_its_text_is_wrong_usage(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:
+            text.write("One sentence. " * 9)
+            text.flush()
+            for args in (["perplexity"], ["eval", "fidelity"]):
+                done = saccade(*args, "-m", model_path(), "-f", text.name, "-c", "512")
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertRegex(done.stderr, r"^saccade [a-z ]+: \S+\.txt has \d+ tokens.*512.*\n$")
+        done = saccade("eval", "needle", "-m", model_path(), "--ctx", "4k", "-c", "1k")
+        self.assertEqual(done.returncode, 2, done.stderr)
+
     def test_missing_and_broken_models_name_themselves(self):
         done = saccade("run", "-m", "/no/such.gguf", "-p", "x")
         self.assertEqual(done.returncode, 1)

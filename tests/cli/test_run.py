@@ -179,6 +179,11 @@ class Answers(unittest.TestCase):
         # One piece at each border may differ.
         self.assertLessEqual(abs(n[turn + "x"] - n["x"] - plain), 2)
 
+    def test_a_part_of_a_character_is_printed_as_numbers(self):
+        told = saccade("tokenize", "-m", model_path(), "-o", "text", "--no-bos", "é\u2603\t\"").stdout
+        pieces = [line.strip().split(" ", 1)[1] for line in told.splitlines()]
+        self.assertEqual("".join(piece[1:-1] for piece in pieces), 'é\\xe2\\x98\\x83\\x09\\"', told)
+
     def test_raw_text_has_no_template(self):
         chat = run_json("-p", "Once upon a", "-n", "4", *GREEDY)
         raw = run_json("-p", "Once upon a", "-n", "4", "--raw", *GREEDY)

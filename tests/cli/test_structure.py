@@ -58,13 +58,14 @@ class Structure(unittest.TestCase):
 
     def test_refusals(self):
         for args, code, says in (
-                (("--grammar", "root ::= (x"), 1, "option '--grammar': grammar, line 1, column"),
+                (("--grammar", "root ::= (x"), 2, "option '--grammar': grammar, line 1, column"),
                 (("--grammar", "/no/such"), 1, "/no/such"),
-                (("-j", '{"not": {}}'), 1, "'not' is not supported"),
+                (("-j", '{"not": {}}'), 2, "'not' is not supported"),
+                (("-j", "{"), 2, "schema: not JSON"), (("-jf", __file__), 1, "schema: not JSON"),
                 (("-jf", "/no/such"), 1, "/no/such"),
                 (("-j", "{}", "--grammar", 'root ::= "a"'), 2, "exclude each other"),
                 (("-j", "{}", "--ignore-eos"), 2, "--ignore-eos"),
-                (("--grammar", "root ::= <|nobody|>"), 1, "no control token '<|nobody|>'")):
+                (("--grammar", "root ::= <|nobody|>"), 2, "no control token '<|nobody|>'")):
             done = run("-p", "x", *args)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(says, done.stderr)
