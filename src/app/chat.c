@@ -87,7 +87,10 @@ void chat_answer(struct chat *c)
     else if (g.finish == SAC_FINISH_CANCELLED && !g.output_lost)
         fprintf(stderr, "[interrupted]\n");
     else if (g.finish == SAC_FINISH_LENGTH)
-        fprintf(stderr, "[cut off after %zu tokens]\n", g.n_tok);
+        fprintf(stderr, "[cut off after %zu tokens%s]\n", g.n_tok,
+                c->s.n_predict >= 0 && g.n_tok >= (size_t)c->s.n_predict
+                    ? ""
+                    : ": the context is full; /ctx N makes it longer");
     if (g.n_tok == 0 || conversation_answer(said, g.text.data, g.text.n, &err) != SAC_OK)
         conversation_unask(said);
     if (g.output_lost) c->quit = true;

@@ -180,10 +180,13 @@ static sac_status take(struct chat *c, const struct wanted *w, FILE *told, sac_e
     next->document[next->n_document - 1].n_tok = n_doc;
     status = session_count(&c->s, &n_all, err);
     if (status == SAC_OK && n_all + ROOM_TOK > c->s.plan.n_ctx) {
+        char room[64] = "";
+        if (n_all <= c->s.plan.n_ctx)
+            snprintf(room, sizeof room, ", %u of them for a question and its answer", ROOM_TOK);
         status = error_set(err, SAC_ERR_CONTEXT,
                            "%s has %u tokens; with it the conversation has %zu, and the context "
-                           "holds %u",
-                           name, n_doc, n_all, c->s.plan.n_ctx);
+                           "holds %u%s",
+                           name, n_doc, n_all, c->s.plan.n_ctx, room);
         fprintf(stderr, "%s\n", err->msg);
         offer(c, w, n_doc, n_all);
     }

@@ -44,7 +44,8 @@ sac_status optfile_read(const struct options *o, const char *path, sac_error *er
     if (status != SAC_OK) return status;
     if (strlen(text.data) != text.n)
         return error_set(err, SAC_ERR_ARG, "%s has a NUL byte: it is no file of options", path);
-    char *line = text.data;
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some editors put in front */
+    char *line = text.data + (strncmp(text.data, mark, 3) == 0 ? 3 : 0);
     for (size_t i = 1; line; i++) {
         char *end = strchr(line, '\n'), *rest = end ? end + 1 : NULL;
         if (end) *end = 0;

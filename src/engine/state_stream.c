@@ -140,16 +140,20 @@ sac_status state_read_head(struct stream *s, struct head *h)
 sac_status state_open_file(struct stream *s, const char *path, sac_error *err)
 {
     struct stat st;
-    *s = (struct stream){.name = path, .file = fopen(path, "rb"), .err = err};
-    if (!s->file)
-        return error_set(err, errno == ENOENT ? SAC_ERR_NOT_FOUND : SAC_ERR_IO,
-                         "cannot read %s: %s", path, strerror(errno));
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no wait for a FIFO's writer */
+    *s = (struct stream){.name = path, .file = fd < 0 ? NULL : fdopen(fd, "rb"), .err = err};
+    if (!s->file) {
+        const int why = errno;
+        if (fd >= 0) close(fd);
+        return error_set(err, why == ENOENT ? SAC_ERR_NOT_FOUND : SAC_ERR_IO, "cannot read %s: %s",
+                         path, strerror(why));
+    }
     if (fstat(fileno(s->file), &st) == 0 && S_ISREG(st.st_mode)) {
         s->size = (uint64_t)st.st_size;
         return SAC_OK;
     }
     fclose(s->file);
-    return error_set(err, SAC_ERR_IO, "cannot read %s: no file", path);
+    return error_set(err, SAC_ERR_IO, "cannot read %s: not a regular file", path);
 }
 
 sac_status state_read_much(struct stream *s)

@@ -141,6 +141,17 @@ class Piped(unittest.TestCase):
         self.assertIn("/ctx", done.stderr)
         self.assertRegex(done.stdout, r"last answer  4 tokens")
 
+    def test_an_answer_that_fills_the_context_says_so(self):
+        done = chat(["Hi"], "-c", "64", "--temp", "0", "--ignore-eos")
+        self.assertRegex(done.stderr, r"\[cut off after \d+ tokens: the context is full; /ctx N makes it longer\]")
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/some.txt"
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("word " * 50)
+            done = chat([f"/file {path}", "Hi"], "-c", "128", "-n", "1")
+            self.assertRegex(done.stderr, r"and the context holds 128, 64 of them for a question and its answer\n")
+            self.assertIn("[cut off after 1 tokens]\n", done.stderr)
+
     def test_a_model_without_a_template_is_told_at_once(self):
         with tempfile.TemporaryDirectory() as folder:
             path = f"{folder}/base.gguf"

@@ -208,6 +208,8 @@ class Usage(unittest.TestCase):
                     done = saccade("run", "-p", "x", *line, env=env)
                     self.assertEqual(done.returncode, 1, done.stderr)
                     self.assertIn(want, done.stderr)
+        marked = self.config(b"\xef\xbb\xbfmodel = /from/editor\r\n")
+        self.assertIn("/from/editor", saccade("run", "-p", "x", "--config", marked).stderr)
         # The last file counts, and what is an option's value names none.
         other = self.config("model = /from/other\n")
         self.assertIn("/from/other", saccade("run", "-p", "x", "--config", path, "--config", other).stderr)

@@ -357,6 +357,9 @@ class SavedStates(unittest.TestCase):
         self.refuse(2, "queries of 0 rows", args=("--decode", "snapkv", *load))
         self.refuse(1, "no-such.state", args=("-f", self.text, "--load-state", "no-such.state", "-p", "x"))
         self.refuse(1, "no saved sequence", args=("-f", self.text, "--load-state", self.text, "-p", "x"))
+        fifo = os.path.join(self.folder.name, "fifo")
+        os.mkfifo(fifo)  # it has no writer, for whom one could wait
+        self.refuse(1, "fifo: not a regular file", args=("-f", self.text, "--load-state", fifo, "-p", "x"))
         self.refuse(2, "needs the documents", "-f", args=("--load-state", self.state, "-p", "x"))
         self.refuse(2, "document", args=("--save-state", self.state, "-p", "x"))
         self.refuse(2, "(-p)", args=("--save-state", self.state, "-f", self.text, "-o", "json"))
