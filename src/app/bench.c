@@ -153,6 +153,7 @@ static int parse_list(const char *option, const char *text, uint32_t max, struct
     for (const char *at = text;; at++) {
         char *end;
         errno = 0;
+        at += strspn(at, " ");
         const unsigned long v = strtoul(at, &end, 10);
         if (at[0] < '0' || at[0] > '9' || (*end && *end != ','))
             return options_usage_error(

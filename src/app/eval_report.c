@@ -7,7 +7,10 @@
 #include "app/setup.h"
 #include "eval/report.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #define COMMAND "eval report"
 #define DIR_MAX 16u
@@ -47,6 +50,9 @@ static sac_status write_page(const struct report_options *opt, const char *const
                              struct report_result *result, sac_error *err)
 {
     const struct report_map map = {any_or(opt->sample), any_or(opt->layer), any_or(opt->head)};
+    for (size_t i = 0; i < n_dir; i++)
+        if (access(dir[i], F_OK) != 0)
+            return error_set(err, SAC_ERR_NOT_FOUND, "cannot open %s: %s", dir[i], strerror(errno));
     return n_dir == 1 ? report_write(dir[0], &map, result, err)
                       : report_compare(opt->out, dir, n_dir, result, err);
 }

@@ -90,7 +90,7 @@ sac_status csv_parse(struct csv *out, const char *name, const char *text, size_t
     strbuf_deinit(&r.cell);
     if (status == SAC_OK && !out->n_column)
         return error_set(err, SAC_ERR_FORMAT,
-                         "%s: is empty; a table's first line names its columns", name);
+                         "%s is empty: a table's first line names its columns", name);
     return status;
 }
 

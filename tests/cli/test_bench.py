@@ -122,6 +122,7 @@ class Bench(unittest.TestCase):
 
     def test_wrong_usage(self):
         for args, words in [(("-p", "5x"), "option '-p': '5x' is not a list of whole numbers"),
+                            (("-p", "5, 99999999"), "99999999 is out of range"),
                             (("-n", "1,,2"), "option '-n': '1,,2'"),
                             (("-d", "99999999999"), "option '-d': 99999999999 is out of range"),
                             (("-pg", "5"), "option '-pg': '5' is not of the form P,N"),

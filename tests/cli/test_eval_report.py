@@ -271,9 +271,10 @@ class Reports(unittest.TestCase):
             self.assertIn("It has no run.json", page.text)
             self.assertEqual((page.problems, page.open), ([], []))
             for args, word in (((self.dir, f"{self.dir}/../{a}"), "same last name"),
+                               ((f"{self.dir}/none",), "none: No such file or directory"),
                                ((self.dir, str(out)), "holds no samples.jsonl, fidelity.json or docs.jsonl")):
                 done = saccade("eval", "report", *args, "--out", str(out))
-                self.assertEqual(done.returncode, 1 if "holds" in word else 2, done.stderr)
+                self.assertEqual(done.returncode, 2 if "same" in word else 1, done.stderr)
                 self.assertIn(word, done.stderr)
 
     def test_hostile_texts_stay_text(self):
