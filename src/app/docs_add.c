@@ -92,18 +92,30 @@ static bool on_progress(void *user, double share)
     return interrupt_pending();
 }
 
-static void report(const struct adding *a, const sac_doc *doc, bool was_there, double ms)
+/* The document that has the name now. */
+static bool find_present(const struct adding *a, const struct doc_file *f, sac_doc *out)
+{
+    const sac_engine_params params = sac_engine_get_params(a->engine);
+    sac_error err;
+    return sac_doc_find(a->docs, a->model, &params, f->name, out, &err) == SAC_OK;
+}
+
+/* `replaced`: an earlier text of this name is gone. */
+static void report(const struct adding *a, const sac_doc *doc, bool was_there, bool replaced,
+                   double ms)
 {
     char size[24];
     if (!a->json && !a->opt->quiet) {
-        printf("%s: %u tokens, %llu bytes (%s), %s\n", doc->name, doc->n_tok - doc->n_head,
+        printf("%s: %u tokens, %llu bytes (%s), %s%s\n", doc->name, doc->n_tok - doc->n_head,
                (unsigned long long)doc->bytes, units_size(doc->bytes, size),
-               was_there ? "was there" : "computed");
+               was_there ? "was there" : "computed",
+               replaced ? ", in place of another text of this name" : "");
         (void)output_write("", 0); /* a document takes minutes, and who waits may read a pipe */
     }
     if (!a->json) return;
     cJSON *o = docs_json(doc);
     cJSON_AddBoolToObject(o, "was_there", was_there);
+    cJSON_AddBoolToObject(o, "replaced", replaced);
     cJSON_AddNumberToObject(o, "ms", ms);
     cJSON_AddItemToArray(a->json, o);
 }
@@ -111,8 +123,9 @@ static void report(const struct adding *a, const sac_doc *doc, bool was_there, d
 static sac_status add_file(struct adding *a, const struct doc_file *f, sac_error *err)
 {
     struct progress bar;
-    sac_doc doc;
+    sac_doc doc, before;
     bool was_there;
+    const bool had = find_present(a, f, &before);
     const uint64_t start_us = clock_us();
     progress_begin(&bar, f->name);
     const sac_doc_source source = {.name = f->name,
@@ -127,7 +140,9 @@ static sac_status add_file(struct adding *a, const struct doc_file *f, sac_error
                                    .user = &bar};
     const sac_status status = sac_doc_add(a->docs, a->engine, &source, &doc, &was_there, err);
     progress_end(&bar);
-    if (status == SAC_OK) report(a, &doc, was_there, (double)(clock_us() - start_us) * 1e-3);
+    if (status == SAC_OK)
+        report(a, &doc, was_there, had && strcmp(before.id, doc.id) != 0,
+               (double)(clock_us() - start_us) * 1e-3);
     return status;
 }
 
@@ -153,18 +168,35 @@ static void deinit(struct adding *a)
     sac_docs_close(a->docs);
 }
 
+/* Each FILE has a name of its own, or the last of two would take the place of the first. */
+static int check_files(const struct docs_options *opt, const char *const *file, size_t n_file)
+{
+    if (n_file == 0) return options_usage_error(COMMAND, "'add' needs a FILE");
+    if (opt->name && n_file > 1)
+        return options_usage_error(COMMAND, "--name is for one FILE, %zu are given", n_file);
+    for (size_t i = 0; i < n_file; i++) {
+        if (strcmp(file[i], "-") == 0 && !opt->name)
+            return options_usage_error(COMMAND, "stdin has no name: --name NAME is missing");
+        for (size_t j = 0; j < i; j++)
+            if (strcmp(base_name(file[i]), base_name(file[j])) == 0)
+                return options_usage_error(
+                    COMMAND, "%s and %s have the same name: add them one by one, with --name",
+                    file[j], file[i]);
+    }
+    return OPTIONS_GO_ON;
+}
+
 int docs_add(const struct docs_options *opt, struct setup *setup, const char *const *file,
              size_t n_file)
 {
     struct adding a = {.opt = opt, .setup = setup, .n_file = n_file};
     sac_error err = {0};
-    if (n_file == 0) return options_usage_error(COMMAND, "'add' needs a FILE");
-    if (opt->name && n_file > 1)
-        return options_usage_error(COMMAND, "--name is for one FILE, %zu are given", n_file);
+    int code = check_files(opt, file, n_file);
+    if (code != OPTIONS_GO_ON) return code;
     if (opt->raw && (opt->system || opt->template_name || opt->template_file))
         return options_usage_error(COMMAND, "--raw cannot be combined with -sys or chat templates");
     setup->no_screen = true; /* no token is chosen */
-    int code = setup_load(setup, &a.model);
+    code = setup_load(setup, &a.model);
     if (code != OPTIONS_GO_ON) return code;
     a.file = mem_calloc(n_file, sizeof *a.file);
     if (opt->format == DOCS_JSON) a.json = cJSON_CreateArray();

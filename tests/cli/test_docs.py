@@ -214,6 +214,8 @@ class Docs(unittest.TestCase):
                 (["gc", "--max-bytes", "10X"], 2, "'10X' is no number of bytes"),
                 ([*add, empty], 1, "is empty"), ([*add, self.root / "none.txt"], 1, "none.txt"),
                 ([*add, self.file, empty, "--name", "x"], 2, "--name is for one FILE"),
+                ([*add, "-"], 2, "--name NAME is missing"),
+                ([*add, self.file, empty, self.root / "x" / "archive.txt"], 2, "archive.txt have the same name"),
                 ([*add, self.file, "--ttl", "soon"], 2, "'soon' is no time"),
                 ([*add, self.file, "-c", "64"], 1, "the context holds 64"),
                 ([*add, self.file, "--store", self.file], 1, "archive.txt"),
@@ -241,6 +243,17 @@ class Docs(unittest.TestCase):
         self.assertIn("archive.txt: ", self.docs("add", "-m", model_path(), self.file).stdout)
         self.assertEqual(self.docs("add", "-m", model_path(), "-q", self.file).stdout, "")
         self.assertTrue(self.add(self.file, "-q")[0]["was_there"])
+
+    def test_another_text_of_a_name_takes_its_place_and_is_told(self):
+        first = self.add(self.file)[0]
+        self.assertEqual((first["replaced"], self.add(self.file)[0]["replaced"]), (False, False))
+        self.file.write_text("Another text.")
+        told = self.docs("add", "-m", model_path(), self.file).stdout
+        self.assertRegex(told, r"^archive.txt: 32 tokens, .* computed, in place of another text of this name\n$")
+        self.file.write_text(TEXT)
+        again = self.add(self.file)[0]
+        self.assertEqual((again["id"], again["was_there"], again["replaced"]), (first["id"], False, True))
+        self.assertEqual(len(list((self.root / "store").glob("*.doc"))), 1)
 
     def test_a_document_is_told_when_it_is_stored(self):
         """Not at the end of all, where stdout is a pipe as well."""
