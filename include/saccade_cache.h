@@ -1,6 +1,6 @@
-/* saccade_cache.h: a prompt cache on disk. With it the index of pages
- * (sac_engine_params.prefix_cache) survives the engine. Contract as in saccade.h.
+/* saccade_cache.h: a prompt cache on disk, and news of the one in memory. Contract as in saccade.h.
  *
+ * With the cache on disk the index of pages (sac_engine_params.prefix_cache) survives the engine.
  * When a request has ended, the pages of its prompt go to a folder. They come back when a prompt
  * with the same prefix and salt arrives; results are the same to the bit. Only engines with the
  * same model, types of keys and values, and instruction set share entries. Several engines and
@@ -43,6 +43,24 @@ SAC_API bool sac_cache_store(sac_engine *engine);
 /* Writes everything that is left, or as much as fits in `ms`. */
 SAC_API void sac_cache_flush(sac_engine *engine, uint32_t ms);
 SAC_API sac_cache_stats sac_cache_get_stats(const sac_engine *engine);
+
+/* A page of the index. Keys are SHA-256 digests of the tokens up to the page's end, of the salt and
+ * of the model: the same text, salt and model have the same key in every process. */
+typedef struct sac_cache_page {
+    bool is_there;         /* prompts find it from now on; false: they do so no longer */
+    const uint8_t *key;    /* [32] */
+    const uint8_t *before; /* [32] that of the page before it; NULL: its text begins with it */
+    const int32_t *tok;    /* [SAC_PAGE_TOK] */
+    void *request_user;    /* sac_request.user of the request that computed it, or NULL */
+} sac_cache_page;
+/* Must not call the engine. All pointers are valid during the call. */
+typedef void (*sac_cache_page_fn)(void *user, const sac_cache_page *page);
+
+/* From now on `fn` is called for each page that prompts begin or cease to find in memory, wherever
+ * tiers hold its bytes; pages that only the cache on disk has are not there. A page follows the one
+ * before it, and leaves before it or together with it. NULL: no longer. */
+SAC_API SAC_NODISCARD sac_status sac_cache_watch(sac_engine *engine, sac_cache_page_fn fn,
+                                                 void *user, sac_error *err);
 
 #ifdef __cplusplus
 }

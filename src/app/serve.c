@@ -19,6 +19,7 @@ struct serve_options {
     uint32_t port, n_seq, n_http_thread, ping_s, drain_s;
     int64_t n_kv_tok;
     const char *store, *context, *cache_disk;
+    struct publisher_options events;
     uint32_t n_doc, store_mib;
     float tbt_target_ms;
     struct option_list api_key, also_decode, also_prefill;
@@ -67,6 +68,18 @@ static const struct option_spec specs[] = {
         .env = "NO_PREFIX_CACHE"),
     OPT("--cache-disk", OPTION_TEXT, cache_disk, "PATH:SIZE",
         "folder for computed prompts, and its size; they survive a restart", .env = "CACHE_DISK"),
+    OPT("--kv-events", OPTION_TEXT, events.endpoint, "ENDPOINT",
+        "publish what the cache of prompts holds, as vLLM's KV events over ZeroMQ, for routers; "
+        "such as tcp://*:5557",
+        .env = "KV_EVENTS"),
+    OPT("--kv-events-topic", OPTION_TEXT, events.topic, "TOPIC",
+        "topic of these events; llm-d expects kv@ADDRESS@MODEL", .env = "KV_EVENTS_TOPIC"),
+    OPT("--kv-events-replay", OPTION_TEXT, events.replay, "ENDPOINT",
+        "where routers get events that they missed; such as tcp://*:5558",
+        .env = "KV_EVENTS_REPLAY"),
+    OPT("--kv-events-buffer", OPTION_U32, events.n_kept, "N",
+        "messages that are kept for --kv-events-replay", .env = "KV_EVENTS_BUFFER", .min = 1,
+        .max = 1u << 24),
     OPT("-a --alias --served-model-name", OPTION_TEXT, alias, "NAME",
         "model name in answers; default: its file's", .env = "ALIAS"),
     OPT("--also-decode", OPTION_LIST, also_decode, "SPEC",
@@ -255,6 +268,7 @@ static sac_status make_config(struct serve *s, sac_error *err)
     c->context = o->context;
     c->cache = o->cache_disk ? s->cache : NULL;
     c->cache_bytes = s->cache_bytes;
+    c->events = o->events;
     c->n_doc_max = o->store ? o->n_doc : 0;
     c->audit_share = (double)o->audit_share;
     c->drain_s = o->drain_s;
@@ -291,12 +305,26 @@ static int check_cache(struct serve *s)
                                              .out_bytes = &s->cache_bytes});
 }
 
+static int check_events(const struct serve *s)
+{
+    const struct publisher_options *e = &s->opt.events;
+    if (!e->endpoint && e->replay)
+        return options_usage_error(COMMAND, "--kv-events-replay needs --kv-events");
+    if (!e->endpoint && *e->topic)
+        return options_usage_error(COMMAND, "--kv-events-topic needs --kv-events");
+    if (e->endpoint && s->opt.no_prefix_cache)
+        return options_usage_error(COMMAND,
+                                   "--kv-events cannot be combined with --no-prefix-cache");
+    return OPTIONS_GO_ON;
+}
+
 static int serve_all(struct serve *s)
 {
     sac_error err = {0};
     if (!s->setup.model) return options_usage_error(COMMAND, "a model is missing (-m FILE)");
     int code = setup_check_model(COMMAND, s->setup.model);
     if (code == OPTIONS_GO_ON) code = check_cache(s);
+    if (code == OPTIONS_GO_ON) code = check_events(s);
     if (code != OPTIONS_GO_ON) return code;
     sac_status status = make_config(s, &err);
     if (status == SAC_OK) status = server_start(&s->server, &s->config, &err);
@@ -326,6 +354,7 @@ static struct serve_options default_options(const struct server_config *c)
         .n_http_thread = c->n_http_thread,
         .ping_s = c->ping_s,
         .drain_s = c->drain_s,
+        .events = c->events,
         .limits = c->limits,
     };
 }

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/resident.h"
 #include "engine/reuse_disk.h"
+#include "engine/reuse_watch.h"
 
 #include <assert.h>
 #include <string.h>
@@ -122,11 +123,13 @@ static bool keep_page(sac_engine *e, uint32_t seq_i)
     const int32_t *tok = e->seqs[seq_i].tok + (size_t)r->n_page * PAGE_TOK;
     uint8_t key[SHA256_BYTES];
     uint32_t node = find_next(e, seq_i, key);
-    if (node != PREFIX_NONE)
+    if (node != PREFIX_NONE) {
         prefix_take(&e->reuse.index, node, place);
-    else
+    } else {
         node = prefix_add(&e->reuse.index, r->node, key, tok, place);
-    if (node == PREFIX_NONE) return false;
+        if (node == PREFIX_NONE) return false;
+        reuse_watch_added(e, node, r->owner);
+    }
     step_to(r, key, node);
     return true;
 }

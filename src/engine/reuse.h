@@ -13,7 +13,7 @@
 
 #include "kv/prefix.h"
 
-#include "saccade.h"
+#include "saccade_cache.h"
 
 struct reuse_disk;
 
@@ -21,7 +21,9 @@ struct reuse {
     bool on;
     struct reuse_disk *disk; /* owned, or NULL (reuse_disk.h) */
     struct prefix index;
-    struct sha256 sha; /* owned, open if on */
+    struct sha256 sha;         /* owned, open if on */
+    sac_cache_page_fn on_page; /* or NULL (reuse_watch.h) */
+    void *user;
 };
 
 /* What is known about a sequence. Its first `n_pure` tokens may be shared; the first n_page pages
@@ -32,6 +34,7 @@ struct reuse_seq {
     uint32_t n_pure, n_page, node;
     bool asks; /* tokens were appended since the index was last asked */
     sac_reuse_end end;
+    void *owner; /* the `user` of the request that the sequence is for; NULL: it is for none */
 };
 
 /* Before and in plan_memory, and at the end. */

@@ -8,7 +8,9 @@
  *  3. Used leaves are in a list in order of their use: a full pool asks for the oldest one for each
  *     page of a prompt, and may have a hundred thousand.
  *  4. A text that was lost and computed again has nodes with the same keys; the new ones have
- *     another parent, or the old ones are marked as lost. */
+ *     another parent, or the old ones are marked as lost.
+ *  5. A node can be found as long as the first node of its text can: a search does not go past a
+ *     lost node, and a text is lost from its first node on. */
 #include "kv/prefix.h"
 
 #include <assert.h>
@@ -96,6 +98,7 @@ uint32_t prefix_add(struct prefix *x, uint32_t parent, const uint8_t *key, const
     uint32_t *bucket = bucket_of(x, key);
     x->free = n->next;
     *n = (struct prefix_node){.parent = parent, .next = *bucket, .used = ++x->tick};
+    n->reachable = parent == PREFIX_NONE || x->node[parent].reachable;
     *bucket = i;
     memcpy(n->key, key, SHA256_BYTES);
     memcpy(x->tok + (size_t)i * PAGE_TOK, tok, PAGE_TOK * sizeof *tok);
@@ -122,12 +125,28 @@ void prefix_take(struct prefix *x, uint32_t node, struct pool_place to)
         pool_put(x->pool, to, lane, x->page[(size_t)node * x->n_lane + lane]);
 }
 
+static void take_from_reach(struct prefix *x, uint32_t i)
+{
+    if (x->node[i].reachable && x->gone) x->gone(x->user, i);
+    x->node[i].reachable = false;
+}
+
+static uint32_t first_of(const struct prefix *x, uint32_t i)
+{
+    while (x->node[i].parent != PREFIX_NONE) i = x->node[i].parent;
+    return i;
+}
+
 void prefix_lose(struct prefix *x, uint32_t node)
 {
     for (uint32_t i = node; i != PREFIX_NONE; i = x->node[i].parent) {
         prefix_want(x, i, false);
         x->node[i].lost = true;
     }
+    const uint32_t first = node == PREFIX_NONE ? PREFIX_NONE : first_of(x, node);
+    if (first == PREFIX_NONE || !x->node[first].reachable) return;
+    for (uint32_t i = 0; i < x->n_node; i++)
+        if (x->node[i].reachable && first_of(x, i) == first) take_from_reach(x, i);
 }
 
 bool prefix_is_at(const struct prefix *x, uint32_t node, struct pool_place at)
@@ -142,6 +161,7 @@ static void remove_node(struct prefix *x, uint32_t i)
     struct prefix_node *n = &x->node[i];
     uint32_t *at = bucket_of(x, n->key);
     assert(n->used && n->n_child == 0);
+    take_from_reach(x, i);
     while (*at != i) at = &x->node[*at].next;
     *at = n->next;
     for (uint32_t lane = 0; lane < x->n_lane; lane++)

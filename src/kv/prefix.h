@@ -23,6 +23,7 @@ struct prefix_node {
     uint64_t used;         /* by the clock of `tick`; 0: the node is free */
     bool wanted;           /* a text that ends here should be kept elsewhere, too */
     bool lost;             /* its pages could not be read: it is no longer found */
+    bool reachable;        /* a search from the start of its text finds it */
 };
 
 struct prefix {
@@ -37,6 +38,9 @@ struct prefix {
     uint32_t oldest, newest;  /* of the leaves, by last use */
     uint64_t tick, n_evicted;
     uint32_t n_wanted;
+    /* Told of a reachable node just before it is so no longer; NULL: nobody is. */
+    void (*gone)(void *user, uint32_t node);
+    void *user;
 };
 
 /* Allocates all memory from `a`, after that of the pool; with `on` false there is no room for any

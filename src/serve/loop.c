@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "serve/kv_events.h"
 #include "serve/library.h"
 #include "serve/shape.h"
 #include "serve/turns.h"
@@ -46,7 +47,7 @@ struct loop {
     bool stored;                  /* lock; the disk takes another piece of what was read */
     /* The engine's thread. */
     sac_engine *engine;      /* borrowed */
-    struct library *library; /* borrowed, or NULL */
+    struct loop_parts parts; /* borrowed */
     bool in_library;         /* a document is being computed: others of it wait */
     struct turns turns;
     uint32_t n_submitted; /* choices that the engine has */
@@ -377,7 +378,7 @@ static void do_work(struct loop *loop, struct answer *a)
     struct strbuf text = {0};
     sac_error err = {0};
     loop->in_library = true;
-    const sac_status status = library_work(loop->library, &a->ask, a->key, wait_of(a), &text, &err);
+    const sac_status status = library_work(loop->parts.library, &a->ask, a->key, wait_of(a), &text, &err);
     loop->in_library = false;
     end_with(loop, &a->choice[0],
              status == SAC_OK ? answer_piece_whole(&text)
@@ -391,7 +392,7 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
     struct library_joined joined;
     if (a->ask.n_doc == 0) return SAC_OK;
     loop->in_library = true;
-    sac_status status = library_join(loop->library, &a->ask, a->key, wait_of(a), &joined, err);
+    sac_status status = library_join(loop->parts.library, &a->ask, a->key, wait_of(a), &joined, err);
     loop->in_library = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;
@@ -527,6 +528,7 @@ static void tidy(struct loop *loop)
     const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
     const sac_tier_stats tier = sac_tier_get_stats(loop->engine);
     const sac_cache_stats cache = sac_cache_get_stats(loop->engine);
+    if (loop->parts.events) kv_events_flush(loop->parts.events);
     pthread_mutex_lock(&loop->lock);
     loop->stats = stats;
     loop->tier = tier;
@@ -591,6 +593,14 @@ static bool on_document(void *user, double share)
     return gives_up;
 }
 
+/* Clients part their prompts by a salt, of which routers know. */
+static void on_page(void *user, const sac_cache_page *page)
+{
+    const struct loop *loop = user;
+    const struct answer_choice *c = page->request_user;
+    kv_events_page(loop->parts.events, page, c ? c->answer->ask.cache_salt : NULL);
+}
+
 static sac_status plan_layers(struct loop *loop, sac_error *err)
 {
     const uint32_t n = sac_tier_get_stats(loop->engine).n_layer;
@@ -603,11 +613,13 @@ static sac_status plan_layers(struct loop *loop, sac_error *err)
     return SAC_OK;
 }
 
-sac_status loop_run(struct loop *loop, sac_engine *engine, struct library *library, sac_error *err)
+sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_parts *parts,
+                    sac_error *err)
 {
     loop->engine = engine;
-    loop->library = library;
+    loop->parts = *parts;
     TRY(plan_layers(loop, err));
+    if (parts->events) TRY(sac_cache_watch(engine, on_page, loop, err));
     tidy(loop);
     while (loop->status == SAC_OK && wait_for_work(loop)) {
         run_turn(loop);

@@ -21,6 +21,7 @@ struct loop_limits {
 
 struct loop;
 struct library;
+struct kv_events;
 
 /* `metrics` is borrowed and is told of tokens and ends. */
 sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
@@ -36,9 +37,15 @@ struct answer_piece *loop_take(struct loop *loop, struct answer *a, bool *out_do
 /* The HTTP side lets go of its reference; an answer that has not ended is cancelled. */
 void loop_leave(struct loop *loop, struct answer *a);
 
-/* Serves until loop_drain, documents of the library too (NULL: there is none); the calling thread
- * becomes the engine's. An error is the engine's own and ends all answers. */
-sac_status loop_run(struct loop *loop, sac_engine *engine, struct library *library, sac_error *err);
+/* What the engine's thread uses beside the engine; borrowed, NULL: there is none. */
+struct loop_parts {
+    struct library *library;
+    struct kv_events *events; /* told of what the cache has; it must be on */
+};
+/* Serves until loop_drain, documents of the library too; the calling thread becomes the engine's.
+ * An error is the engine's own and ends all answers. */
+sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_parts *parts,
+                    sac_error *err);
 /* No more answers are taken; those there are end first or, with `now`, are cancelled. */
 void loop_drain(struct loop *loop, bool now);
 /* Sends a ping to streams to which nothing has gone for `ping_us`. */

@@ -8,6 +8,7 @@
 #include "base/workers.h"
 #include "serve/context.h"
 #include "serve/http.h"
+#include "serve/kv_events.h"
 #include "serve/library.h"
 
 #include <pthread.h>
@@ -28,7 +29,8 @@
 struct server {
     struct context context;
     struct http *http;
-    struct library *library; /* the engine's thread; or NULL */
+    struct library *library;  /* the engine's thread; or NULL */
+    struct kv_events *events; /* the same */
     pthread_t ticker;
     bool has_ticker;
     _Atomic bool stop_ticker;
@@ -44,6 +46,7 @@ struct server_config server_config_default(void)
         .n_http_thread = 2,
         .ping_s = 15,
         .drain_s = 600,
+        .events = {.topic = "", .n_kept = 10000},
         .limits =
             {
                 .n_connection = 1024,
@@ -143,6 +146,18 @@ static void *ticker_main(void *user)
 
 /* ---- Life ---- */
 
+static sac_status open_events(struct server *s, sac_error *err)
+{
+    const struct publisher_options *o = &s->context.config->events;
+    if (!o->endpoint) return SAC_OK;
+    TRY(kv_events_create(&s->events, o, err));
+    const struct publisher *p = kv_events_publisher(s->events);
+    const char *replay = publisher_replay(p);
+    journal_say(s->context.journal, "KV events: %s, topic '%s'%s%s", publisher_endpoint(p), o->topic,
+                replay ? ", replay at " : "", replay ? replay : "");
+    return SAC_OK;
+}
+
 static sac_status create_parts(struct context *c, sac_error *err)
 {
     const struct server_config *config = c->config;
@@ -178,6 +193,7 @@ sac_status server_start(struct server **out, const struct server_config *config,
     pthread_sigmask(SIG_BLOCK, &set, &before);
     sac_status status = check_config(config, err);
     if (status == SAC_OK) status = create_parts(&s->context, err);
+    if (status == SAC_OK) status = open_events(s, err);
     if (status == SAC_OK) status = http_start(&s->http, &s->context, err);
     sigaddset(&before, SIGHUP);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -282,7 +298,8 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
     open_cache(s, engine);
     atomic_store(&s->context.state, CONTEXT_READY);
     notify("READY=1");
-    const sac_status status = loop_run(s->context.loop, engine, s->library, err);
+    const struct loop_parts parts = {.library = s->library, .events = s->events};
+    const sac_status status = loop_run(s->context.loop, engine, &parts, err);
     atomic_store(&s->context.state, CONTEXT_DRAINING);
     linger(s);
     return status;
@@ -297,6 +314,7 @@ void server_stop(struct server *s)
     http_stop(s->http);
     desk_destroy(s->context.desk);
     loop_destroy(s->context.loop);
+    kv_events_destroy(s->events);
     library_close(s->library);
     trie_free(s->context.trie);
     keys_destroy(s->context.keys);

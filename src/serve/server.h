@@ -7,7 +7,7 @@
 #ifndef SAC_SERVE_SERVER_H
 #define SAC_SERVE_SERVER_H
 
-#include "base/status.h"
+#include "serve/publisher.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,6 +47,7 @@ struct server_config {
     uint32_t n_doc_max;   /* documents in a prompt; 0: there is no store */
     const char *cache;    /* folder that keeps what was read beyond restarts, or NULL */
     uint64_t cache_bytes; /* of it, at most */
+    struct publisher_options events; /* of what the cache has; endpoint NULL: none */
     double audit_share;   /* of answers, whose reading is held against dense attention; 0 to 1 */
     uint32_t ping_s;      /* a stream that is silent for longer gets a comment; 0: never */
     uint32_t drain_s;     /* answers that still run after this long are cut off */

@@ -1,0 +1,11 @@
+/* reuse_watch.h: tells whoever asked (sac_cache_watch, saccade_cache.h) which pages of the index
+ * prompts begin to find. That they no longer find one is told by the index itself. */
+#ifndef SAC_ENGINE_REUSE_WATCH_H
+#define SAC_ENGINE_REUSE_WATCH_H
+
+#include "saccade_cache.h"
+
+/* A new node, from a sequence of this owner (struct reuse_seq). */
+void reuse_watch_added(const sac_engine *e, uint32_t node, void *owner);
+
+#endif
