@@ -1,6 +1,7 @@
 /* prop_prefix.c: random texts that begin alike come into the index of pages, are taken, end, lose
- * pages and leave; after each step the invariants of pool.c and prefix.c hold, and who leaves is
- * who a look at all nodes says. */
+ * pages, are lost and leave; after each step the invariants of pool.c and prefix.c hold, who leaves
+ * is who a look at all nodes says, and who was told of what comes and goes knows what a search
+ * finds. */
 #include "kv/prefix.h"
 
 #include <setjmp.h>
@@ -28,6 +29,7 @@ struct world {
     size_t block_bytes;
     struct text text[N_SEQ];
     uint64_t rng;
+    bool told[N_PAGE_INDEX]; /* by node: of its coming, and not of its going */
 };
 
 static uint32_t draw(struct world *w, uint32_t n)
@@ -51,6 +53,13 @@ static void plan(struct world *w, struct arena *a)
     prefix_init(&w->index, &w->pool, true, a);
 }
 
+static void on_gone(void *user, uint32_t node)
+{
+    struct world *w = user;
+    assert_true(w->told[node] && w->index.node[node].used);
+    w->told[node] = false;
+}
+
 static void world_init(struct world *w, uint64_t seed)
 {
     *w = (struct world){.rng = seed};
@@ -62,6 +71,8 @@ static void world_init(struct world *w, uint64_t seed)
     a = (struct arena){.base = w->block, .capacity = w->block_bytes};
     plan(w, &a);
     for (uint32_t s = 0; s < N_SEQ; s++) w->text[s] = (struct text){.node = PREFIX_NONE, .path = 1};
+    w->index.gone = on_gone;
+    w->index.user = w;
 }
 
 /* ---- What should be ---- */
@@ -84,6 +95,19 @@ static uint32_t who_leaves(const struct world *w, uint64_t tick)
     return oldest;
 }
 
+/* Whether a search from the start of the node's text finds it. */
+static bool is_found(const struct world *w, uint32_t node)
+{
+    uint32_t chain[N_PAGE_INDEX], at = PREFIX_NONE;
+    const uint32_t n = prefix_chain(&w->index, node, chain, N_PAGE_INDEX);
+    for (uint32_t i = 0; i < n; i++) {
+        at = prefix_find(&w->index, at, w->index.node[chain[i]].key,
+                         w->index.tok + (size_t)chain[i] * PAGE_TOK);
+        if (at != chain[i]) return false;
+    }
+    return true;
+}
+
 static void check(const struct world *w)
 {
     uint32_t n_tok[N_SEQ], n_leaf = 0, n_listed = 0;
@@ -92,6 +116,8 @@ static void check(const struct world *w)
     assert_true(pool_check(&w->pool, n_tok));
     for (uint32_t i = 0; i < w->index.n_node; i++)
         n_leaf += w->index.node[i].used && w->index.node[i].n_child == 0;
+    for (uint32_t i = 0; i < w->index.n_node; i++)
+        assert_int_equal(w->told[i], w->index.node[i].used && is_found(w, i));
     for (uint32_t i = w->index.oldest, older = PREFIX_NONE; i != PREFIX_NONE; n_listed++) {
         const struct prefix_node *n = &w->index.node[i];
         assert_true(n->used > used && n->n_child == 0 && n->older == older);
@@ -136,6 +162,8 @@ static void grow(struct world *w, uint32_t s)
         assert_true(pool_reserve(&w->pool, s, t->n_page, 1));
         node = prefix_add(&w->index, t->node, key, tok, at);
         assert_int_not_equal(node, PREFIX_NONE);
+        assert_false(w->told[node]);
+        w->told[node] = w->index.node[node].reachable;
     }
     *t = (struct text){.n_page = t->n_page + 1, .node = node, .path = path};
 }
@@ -154,6 +182,13 @@ static void drop(struct world *w, uint32_t s)
     t->has_gaps = true;
 }
 
+/* One in ten of the texts that could be lost, so that most are shared for a while. */
+static void lose(struct world *w, uint32_t s)
+{
+    const struct text *t = &w->text[s];
+    if (!t->has_gaps && draw(w, 10) == 0) prefix_lose(&w->index, t->node);
+}
+
 /* None, of late, or that at which the oldest leaf was used, which stays then. */
 static uint64_t some_tick(struct world *w)
 {
@@ -170,8 +205,10 @@ static void step(struct world *w)
         grow(w, s);
     else if (what < 13)
         end(w, s);
-    else if (what < 15)
+    else if (what < 14)
         drop(w, s);
+    else if (what < 15)
+        lose(w, s);
     else
         shrink(w, some_tick(w));
 }
