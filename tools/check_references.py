@@ -2,7 +2,7 @@
 """What pages and comments speak of is there: files, links, names of the code, options, targets.
 
 Pages (*.md): links and their anchors; in `backticks` the files of the tree, identifiers, options and
-`make TARGET`. Comments of C: files, and every word of the form of_this_kind. A name counts as there if
+`make TARGET`. Comments of C and CUDA: files, and every word of the form of_this_kind. A name counts as there if
 some source spells it outside of comments; names of other programs stand without backticks.
 """
 import fnmatch
@@ -13,14 +13,15 @@ import sys
 
 import csource
 
-SOURCES = (".c", ".h", ".def", ".py", ".sh", ".json", ".tsv", ".cmake")
+C = (".c", ".h", ".cu", ".cuh")
+SOURCES = (*C, ".def", ".py", ".sh", ".json", ".tsv", ".cmake")
 LINK = re.compile(r"\]\(([^)\s#:]*)(?:#([^)\s]+))?\)")
 SPAN = re.compile(r"`([^`\n]+)`")
-FILE = re.compile(r"[\w./*{},-]*[\w}*]\.(?:c|h|def|py|sh|md|tsv)"
+FILE = re.compile(r"[\w./*{},-]*[\w}*]\.(?:cuh?|c|h|def|py|sh|md|tsv)"
                   r"|(?:src|include|tests|tools|docs|examples)/[\w./*{},-]*")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 NAME = re.compile(r"(?:struct |enum )?([a-z]\w*_\w+)(?:\(\))?")
-FILE_IN_COMMENT = re.compile(r"(?<![\w./*<-])(?:\w+/)*\w+\.(?:c|h|def)\b(?![\w(>.])")
+FILE_IN_COMMENT = re.compile(r"(?<![\w./*<-])(?:\w+/)*\w+\.(?:cuh?|c|h|def)\b(?![\w(>.])")
 # Parts of one letter are left to formulas: q_r, w_min.
 NAME_IN_COMMENT = re.compile(r"(?<![\w.-])[a-z][a-z0-9]+(?:_[a-z0-9]{2,})+(?![\w*-])")
 
@@ -45,7 +46,7 @@ class Tree:
 
     def code(self, name):
         text = self.text(name)
-        return re.sub(r"/\*.*?\*/", " ", text, flags=re.S) if name.endswith((".c", ".h")) else text
+        return re.sub(r"/\*.*?\*/", " ", text, flags=re.S) if name.endswith(C) else text
 
     def has_file(self, word):
         """A path of the tree or its end; `*` and {a,b} as in a shell."""
@@ -111,7 +112,7 @@ def comment_faults(tree, name):
 def main(root):
     tree = Tree(root)
     pages = [f for f in tree.files if f.endswith(".md")]
-    sources = [f for f in tree.files if f.endswith((".c", ".h"))]
+    sources = [f for f in tree.files if f.endswith(C)]
     problems = [p for page in pages for p in page_faults(tree, page)]
     problems += [p for name in sources for p in comment_faults(tree, name)]
     return csource.report(problems, f"references: {len(pages)} pages and {len(sources)} sources speak of "

@@ -187,6 +187,17 @@ class ChecksTest(unittest.TestCase):
                 self.write("src/base/pool.c", f"/* One\n * {fault} */\n")
                 self.assert_finds("references", "src/base/pool.c:2: ", why)
 
+    def test_references_to_and_of_kernels(self):
+        self.write("src/ops/cuda/sum.cu", "/* As mem.c has it, by mem_alloc. */\nint sum_rows(void);\n")
+        self.write("docs/more.md", "`sum.cu`, `sum_rows`\n")
+        self.track()
+        self.assert_clean("references")
+        self.write("docs/more.md", "\n`sum.cuh`\n")
+        self.assert_finds("references", "docs/more.md:2: ", "no such file")
+        self.write("docs/more.md", "\n")
+        self.write("src/ops/cuda/sum.cu", "/* One\n * of part.cuh */\n")
+        self.assert_finds("references", "src/ops/cuda/sum.cu:2: ", "no such file")
+
     def test_text(self):
         self.track()
         self.assert_clean("text")
