@@ -12,8 +12,7 @@ enum attn_form { FORM_F16, FORM_BF16, FORM_Q8 };
 
 /* The offsets of page.h at compile time. Every part is a multiple of 64 bytes for these D. */
 template <int F, int D> struct page_at {
-    static constexpr int half =
-        F == FORM_BF16 ? HALF_BF16 : HALF_F16;         /* 16-bit type, of tail pages, too */
+    static constexpr int half = F == FORM_BF16 ? HALF_BF16 : HALF_F16; /* tail pages, too */
     static constexpr int rows = (int)PAGE_TOK * D * 2; /* bytes of a page's K or V in 16 bits */
     static constexpr int tail_v = rows, tail_bytes = 2 * rows;
     static constexpr int k_min = 0, k_step = D * 2, k_hi2 = 2 * D * 2;

@@ -141,8 +141,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     };
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
     struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
-    constexpr uint32_t own_max =
-        F == FORM_Q8 ? 1 : 2; /* a q8 stage has no room for two 16-bit pages */
+    constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* of a stage */
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
     if constexpr (S > 1) load_tile_async<F, D, R, S>(smem, 0, b, now);
@@ -157,8 +156,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
         publish_shared();
         __syncthreads(); /* the tile has arrived, and the other stage has been read */
         if constexpr (S > 1) load_tile_async<F, D, R, S>(smem, i + 1, b, next);
-        const struct key_tile then =
-            walk_next(walk, b, own_max); /* its lookups overlap with this tile */
+        const struct key_tile then = walk_next(walk, b, own_max); /* overlaps with this tile */
         if (now.segment != segment) store_query<F, D, R>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
             unpack<D, R, S>(stage + size::stages, at, b, now);

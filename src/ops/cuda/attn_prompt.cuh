@@ -29,8 +29,7 @@ struct prompt_job {        /* one run */
     const uint32_t *range_ptr, *tok, *tok_ptr;
     const uint32_t *n_before; /* pages that the ranges name before the list's tile */
     const float *logw;
-    const struct attn_list
-        *made; /* instead of the pointers above: made on the device, each with its own buffer */
+    const struct attn_list *made; /* or: made on the device, with a buffer each */
     uint32_t range_max, tok_max;
     const struct segment_view *segment;
     uint32_t n_segment, row0, n_row, pos0;
@@ -39,8 +38,7 @@ struct prompt_job {        /* one run */
     uint32_t slot_bits, at0; /* a block has 2^slot_bits rows of a page and head, from row at0 on */
     uint32_t n_kv_head, group, n_block_head; /* n_block_head: blocks for the heads of a KV head */
     uint32_t block0, n_block;                /* blocks of n_page pages by position */
-    uint32_t n_piece,
-        part0; /* pieces of a list, at most; first of the job's parts [block][n_piece] */
+    uint32_t n_piece, part0;                 /* of a list, at most; first part [block][n_piece] */
 };
 
 /* Warps of a block of R rows. With 128 channels the accumulators leave registers for four warps of
@@ -80,8 +78,8 @@ struct key_tile {
     uint32_t segment;
 };
 
-struct prompt_list { /* the part of a list before the rows' tile; n_tile tiles, n_pair of them page
-                        pairs */
+/* The part of a list before the rows' tile: n_tile tiles, n_pair of them page pairs. */
+struct prompt_list {
     uint32_t range, range_end, tok, tok_end;
     uint32_t n_pair, n_tile;
     uint32_t n_piece, len; /* pieces, and tiles of each but the last */
@@ -115,8 +113,7 @@ struct tile_view { /* a tile and what its rows see */
 
 template <int F, int D, int R> struct prompt_warp {
     float acc[prompt_size<F, D, R>::m][D / 8][4];
-    float max[prompt_size<F, D, R>::m][2],
-        sum[prompt_size<F, D, R>::m][2]; /* of rows g and g + 8 */
+    float max[prompt_size<F, D, R>::m][2], sum[prompt_size<F, D, R>::m][2]; /* rows g, g + 8 */
     uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
 };
 

@@ -18,8 +18,7 @@ template <typename T> static __device__ T block_sum(T x, T *room)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i);
-    __syncthreads(); /* Exclusive scan of integers: the sum of x over all threads before this one;
-                        the total goes to *out_all. */
+    __syncthreads(); /* the last call's readers are done */
     if (lane == 0) room[warp] = x;
     __syncthreads();
     T all = room[0];
@@ -27,8 +26,8 @@ template <typename T> static __device__ T block_sum(T x, T *room)
     return all;
 }
 
-/* Exclusive scan: the sum of x over all threads before this one; the total goes to *out_all. Of
- * integers, or of doubles whose order is fixed by the shuffles. */
+/* Exclusive scan of integers: the sum of x over all threads before this one; the total goes to
+ * *out_all. */
 template <typename T>
 static __device__ inline T block_exclusive_sum(std::type_identity_t<T> x, T *room, T *out_all)
 {

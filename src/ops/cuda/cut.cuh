@@ -171,8 +171,7 @@ static __device__ uint32_t cut_limit(const float *value, uint32_t n, const struc
         const cut_sum mine = x < n && value[x] == cut.value ? weight(x) : 0;
         const cut_sum before = n_before + block_exclusive_sum(mine, r.sum, &all);
         n_before += all;
-        if (before < cut.need && before + mine >= cut.need)
-            end = x + 1; /* true in one thread only */
+        if (before < cut.need && before + mine >= cut.need) end = x + 1; /* one thread */
     }
     return block_sum(end, r.count);
 }

@@ -301,8 +301,7 @@ static void pin(struct cuda_device *d, void *p, size_t bytes)
     void *there = NULL;
     d->owns_pinned = code == cudaSuccess;
     if (!d->owns_pinned) cudaGetLastError();
-    if (!d->owns_pinned && code != cudaErrorHostMemoryAlreadyRegistered)
-        return; /* copies stay unpinned */
+    if (!d->owns_pinned && code != cudaErrorHostMemoryAlreadyRegistered) return; /* unpinned */
     d->pinned = (uint8_t *)p;
     d->n_pinned = bytes;
     device_use(d);
@@ -374,8 +373,7 @@ static sac_status wait_before(struct cuda_device *d)
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
     const bool keeps = d->ahead == AHEAD_READY;
-    if ((keeps ? wait_before(d) : stage_drain(d)) == SAC_OK)
-        (void)team_check(d); /* its failure is remembered */
+    if ((keeps ? wait_before(d) : stage_drain(d)) == SAC_OK) (void)team_check(d); /* remembered */
     const sac_status status = d->status;
     d->status = SAC_OK;
     return status == SAC_OK ? status : fail(err, status, "GPU %u: %s", d->index, d->message);

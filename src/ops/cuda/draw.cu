@@ -240,8 +240,7 @@ static __device__ __forceinline__ void scan_sums(struct draw_part *to, struct dr
 #pragma unroll
     for (uint32_t k = 0; k < NEAR; k++) mine.sum[k] -= own[k];
     low += __shfl_xor_sync(~0u, low, 1);
-    low += __shfl_xor_sync(~0u, low,
-                           2); /* in the last lanes: what is left of all sums without overflows */
+    low += __shfl_xor_sync(~0u, low, 2); /* sums without overflows */
     for (int by = 16; by > 0; by /= 2) {
         mine.all += __shfl_xor_sync(~0u, mine.all, by);
         n += __shfl_xor_sync(~0u, n, by);
@@ -515,8 +514,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     __shared__ struct marked_room marked_room;
     __shared__ uint32_t turn;
     uint32_t next = 0;
-    if (threadIdx.x == 0)
-        next = atomicAdd(&of.turn[blockIdx.y], 1u); /* overlaps with the copies below */
+    if (threadIdx.x == 0) next = atomicAdd(&of.turn[blockIdx.y], 1u); /* overlaps */
     list_open_lines(&lines, all_lines);
     if (of.list) choose_copy(&list, of.list + blockIdx.y);
     if (MADE) choose_copy(&from.of, of.shares + blockIdx.y);

@@ -228,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY) draw_cut_kernel(const st
         choose_mark_ends(call.ends.list[i]);
     const bool finite = spreads ? choose_make_logs(from.log, from.of) : !op.result->n_bad;
     if (spreads && blockIdx.x == 0 && threadIdx.x < from.of.at.group)
-        from.of.lse[threadIdx.x] = from.log[threadIdx.x]; /* for the sampling */
+        from.of.lse[threadIdx.x] = from.log[threadIdx.x]; /* for draw.cu */
     if (!finite) {                                        /* everything is read */
         if (blockIdx.x == 0 && threadIdx.x == 0) op.result->n_bad = 1;
         return;

@@ -41,8 +41,7 @@ struct greedy {
     float *key;     /* [n] 0 for lines that were taken when keys were made */
     uint32_t *line; /* [end - begin] lines of a step, in any order */
     /* In shared memory: */
-    uint32_t *word,
-        *before; /* [n_word] bits of taken lines of the other kind, and the count of earlier ones */
+    uint32_t *word, *before;          /* [n_word] taken lines of the other kind, and earlier ones */
     uint32_t *n_line;                 /* entries of `line` */
     uint32_t *room;                   /* [32] */
     trace_sum *sum_room;              /* [32] */

@@ -7,8 +7,7 @@
 
 /* Rows whose queries and keys are not rotated yet and whose keys and values are in no page yet. */
 struct heads_pending {
-    const float *k,
-        *v; /* row r: [n_kv_head, head_dim] at k + r * stride; NULL: nothing is pending */
+    const float *k, *v; /* row r: [n_kv_head, head_dim] at k + r * stride; NULL: none */
     size_t stride;
     const float *cos, *sin; /* [n_row, n_rot / 2] */
     uint32_t n_rot;         /* the first n_rot channels are rotated; 0: none */

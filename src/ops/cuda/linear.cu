@@ -102,8 +102,7 @@ static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, 
 
 size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 {
-    const uint32_t most =
-        n_out_sum + LINEAR_PARTS_MAX * WEIGHT_GROUP; /* each part is rounded up to groups */
+    const uint32_t most = n_out_sum + LINEAR_PARTS_MAX * WEIGHT_GROUP; /* rounded up */
     return lay_out(NULL, n_row, n_in, most, most < LINEAR_PANEL ? most : LINEAR_PANEL).bytes;
 }
 

@@ -22,17 +22,20 @@ struct linear_input {
 };
 
 /* Decode rows are packed in strips of 128 inputs (four weight blocks), the strips of up to 8 rows
- * side by side:
+ * side by side, where the last tile has the remaining rows:
  *     u8 [tile of 8 rows][strip][row of the tile][STRIP_BYTES]
- * The last tile has the remaining rows. The strip of a row is
- *     f16 x[4][4][2][4]      [block][lane t][step s]: inputs 32 block + 16 s + 4 t + 0, 2, 1, 3,
- * one load of a lane; those of step 1 over 16, as codes are times 16 there (weights.cuh) f16
- * sum[4][2][2]       [block][high, low][step]: sums of these inputs, without the division by 16;
- *                            low is the residual of high
- *     f32 scale              factor of sums over the strip: the inverse of the strip's own power of
- * two 28 bytes               padding, so that two rows lie in different banks The sums are
- * multiplied by what all weights of a block share (narrow_unit.cuh). The factor of a norm is
- * applied to the final sums, so a strip is packed by one warp that needs nothing else. */
+ *
+ * The strip of a row is
+ *     f16 x[4][4][2][4]  [block][lane t][step s]: inputs 32 block + 16 s + 4 t + 0, 2, 1, 3; a
+ *                        lane's are one load; those of step 1 are over 16, as codes are times
+ *                        16 there (weights.cuh)
+ *     f16 sum[4][2][2]   [block][high, low][step]: sums of these inputs, without the division by
+ *                        16; low is the residual of high
+ *     f32 scale          factor of sums over the strip, the inverse of its own power of two
+ *     28 bytes           padding, so that two rows are in different banks
+ *
+ * The sums are multiplied by what all weights of a block share (narrow_unit.cuh). The factor of a
+ * norm is applied to the final sums, so a strip is packed by one warp that needs nothing else. */
 #define STRIP       128u
 #define STRIP_SUMS  256u /* offset of the sums */
 #define STRIP_SCALE 288u /* offset of the scale */
@@ -371,8 +374,7 @@ struct finish_args {
     const float *scale;     /* [n_row]; NULL: the sums are final */
     const uint8_t *head[2]; /* the group of the first output, which begins with its shrinks */
     size_t group_bytes[2];
-    const uint8_t
-        *exponent[2]; /* for a GLU that is packed: exponents of the shrinks' inverses, contiguous */
+    const uint8_t *exponent[2]; /* of a packed GLU: of the shrinks' inverses */
     struct linear_end end;
     bool wide; /* y is aligned to 16 bytes in all rows */
 };

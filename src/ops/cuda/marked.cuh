@@ -41,8 +41,7 @@ static __device__ inline uint32_t list_tokens(const struct page_lines &l, const 
     uint32_t lines = 0;
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
         const uint32_t page = tok[i] / PAGE_TOK;
-        if (i > 0 && tok[i - 1] / PAGE_TOK == page)
-            continue; /* counted with the page's first token */
+        if (i > 0 && tok[i - 1] / PAGE_TOK == page) continue; /* counted before */
         uint32_t word = 0;
         for (uint32_t j = i; j < n && tok[j] / PAGE_TOK == page; j++)
             word |= 1u << tok[j] % PAGE_TOK;

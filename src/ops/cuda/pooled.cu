@@ -24,13 +24,12 @@
 struct pooled_call {
     struct trace_call c;
     struct page_geom geom;
-    uint32_t n_row;   /* rows whose attention was computed */
-    uint32_t n_block; /* blocks up to the last tile */
-    float *key;       /* [KV heads][n_block][head_dim] means */
-    float *query;     /* [n_head][n_tile + 1][head_dim] means; the last one of the n_row rows */
-    float *share; /* [n_head][n_tile + 1][n_block] probabilities; later 1 for blocks that are read,
-                     else 0 */
-    float *by;    /* [n_head][kinds][n_block] sums of lines; later 1 or 0 likewise */
+    uint32_t n_row;     /* rows whose attention was computed */
+    uint32_t n_block;   /* blocks up to the last tile */
+    float *key;         /* [KV heads][n_block][head_dim] means */
+    float *query;       /* [n_head][n_tile + 1][head_dim] means; the last one of the n_row rows */
+    float *share;       /* [n_head][n_tile + 1][n_block]; later 1: read, 0: not */
+    float *by;          /* [n_head][kinds][n_block] sums of lines; later 1 or 0 likewise */
     uint32_t *is_dense; /* [n_head] the head goes by lines; `share` is not used */
     uint32_t *budget;   /* [n_head][kinds], in blocks */
 };

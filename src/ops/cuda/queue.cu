@@ -50,9 +50,8 @@ struct cuda_queue {
     struct command_series now, seen[SEEN];
     struct step_graph graph[GRAPHS];
     uint64_t n_step;
-    uint32_t next_seen; /* the oldest entry of `seen` */
-    struct allowed
-        allowed[KERNELS_MAX]; /* open addressing by kernel: dynamic shared memory allowed so far */
+    uint32_t next_seen;                  /* the oldest entry of `seen` */
+    struct allowed allowed[KERNELS_MAX]; /* a hash table by kernel */
     bool was_flushed;
     struct step_graph *ready; /* the graph of the recorded series; NULL: issue the commands */
 };

@@ -20,8 +20,7 @@ struct queue_command {
     const char *name;   /* named in messages of failures */
     uint32_t grid[3], n_thread, n_arg;
     bool activations_only; /* it writes neither pages nor lists nor tables of these */
-    bool waits_for_team; /* its kernel waits for the launch of the same sum on all other GPUs of the
-                            team */
+    bool waits_for_team;   /* it is a sum, and waits for that of the other GPUs */
     size_t smem;
     uint32_t arg[QUEUE_ARGS_MAX]; /* offsets of the arguments in the series' bytes */
 };

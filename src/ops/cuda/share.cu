@@ -470,7 +470,7 @@ bool choose_fold_shares(struct cuda_device *d, const struct op_lane_fold *op,
     queue_drop_last(d);
     (void)queue_launch(d, "shares of pages", share_fold_kernel,
                        dim3((s.n_page + SPREAD - 1) / SPREAD, n), SPREAD, 0,
-                       (struct choose_folds){s, staged}); /* the device remembers a failure */
+                       (struct choose_folds){s, staged}); /* remembers a failure */
     return true;
 }
 

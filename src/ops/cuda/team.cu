@@ -70,9 +70,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) sum_kernel(const struc
     }
     for (size_t i = first; i < c.op.n; i += step) {
         uint64_t word[TEAM_MAX];
-        float sum = c.op.adds
-                        ? c.op.y[i]
-                        : -0.0f; /* adding to -0 changes nothing, not even the sign of a zero */
+        float sum = c.op.adds ? c.op.y[i] : -0.0f; /* neutral, even for -0 */
         const float mine = c.op.part[i];
 #pragma unroll /* all loads in flight together */
         for (uint32_t k = 0; k < TEAM_MAX; k++)

@@ -536,8 +536,7 @@ static __device__ void list_team(const struct op_lane_list *list, uint32_t n_mem
 struct visit_call {
     struct page_geom geom;
     const struct op_lane_visit *list; /* [n] on the device, with n_page pages at most */
-    const struct op_lane_list
-        *made; /* [n] lists of the same lanes; NULL: another launch makes them */
+    const struct op_lane_list *made;  /* [n]; NULL: another launch makes them */
     uint32_t n, n_page;
 };
 

@@ -316,8 +316,7 @@ static __device__ inline struct block_pairs load_pairs(const struct block_place 
             out.of[1][r][0] = v[r] & 0x00f000f0u;
             out.of[1][r][1] = v[r] >> 8 & 0x00f000f0u;
             if (l.high_bits == 0) continue;
-            const uint32_t even = h[r] << (4 - t),
-                           odd = h[r] >> (4 + t); /* moves bits t and t + 4 to 4 and 8 */
+            const uint32_t even = h[r] << (4 - t), odd = h[r] >> (4 + t); /* to bits 4, 8 */
             out.of[0][r][0] |= even & 0x00100010u;
             out.of[0][r][1] |= odd & 0x00100010u;
             out.of[1][r][0] |= even & 0x01000100u;
@@ -360,8 +359,7 @@ static __device__ inline float2 load_factor(const uint8_t *chunk, uint32_t b, ui
     } else {
         const bool halves = l.scale == SCALE_K16_M;
         const uint32_t v = load2(chunk + 64 + 16 * (halves ? 2 * b + s : b) + 2 * g);
-        const uint32_t tiny =
-            __byte_perm(halves ? v & 0x0f0fu : v, 0, 0x4140); /* subnormal, as codes are */
+        const uint32_t tiny = __byte_perm(halves ? v & 0x0f0fu : v, 0, 0x4140); /* subnormal */
         return pair_floats(reinterpret_cast<const __half2 &>(tiny), 1);
     }
 }

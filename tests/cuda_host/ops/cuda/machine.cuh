@@ -1,5 +1,5 @@
-/* machine.cuh: the words of src/ops/cuda/machine.cuh for a CPU. Copies are there at once, but a
- * kernel that reads before it waits for them is not found out. */
+/* machine.cuh: src/ops/cuda/machine.cuh for a CPU. Asynchronous copies are complete at once, so a
+ * kernel that reads before it has waited for them is not detected. */
 #ifndef SAC_TESTS_CUDA_MACHINE_CUH
 #define SAC_TESTS_CUDA_MACHINE_CUH
 
