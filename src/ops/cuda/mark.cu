@@ -11,13 +11,13 @@
 #include "ops/cuda/marked.cuh"
 
 #define THREADS  1024u
-#define FEW      256u
+#define FEW_THREADS 256u
 #define TOGETHER 4u /* items in flight for each thread */
 #define MARKED   4u /* pages of a thread in list_marked */
 
 /* ---- Begin ---- */
 
-static __global__ void __launch_bounds__(FEW) begin_kernel(const struct choose_begin b)
+static __global__ void __launch_bounds__(FEW_THREADS) begin_kernel(const struct choose_begin b)
 {
     kernel_begin();
     choose_clear(b.list[blockIdx.y], blockIdx.x, gridDim.x);
@@ -29,8 +29,8 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
     for (uint32_t i = 0; i < n; i++) b.n_page = choose_larger(b.n_page, op[i].n_page);
     b.n_page = choose_reach(b.n_page);
     if (!b.list) return d->status;
-    return queue_launch(d, "clearing of masks", begin_kernel, dim3((b.n_page + FEW - 1) / FEW, n),
-                        FEW, 0, b);
+    return queue_launch(d, "clearing of masks", begin_kernel,
+                        dim3((b.n_page + FEW_THREADS - 1) / FEW_THREADS, n), FEW_THREADS, 0, b);
 }
 
 struct choose_begin choose_absorb_begin(struct cuda_device *d)
@@ -40,7 +40,7 @@ struct choose_begin choose_absorb_begin(struct cuda_device *d)
 
 /* ---- Ends ---- */
 
-static __global__ void __launch_bounds__(FEW) ends_kernel(const struct choose_ends ends)
+static __global__ void __launch_bounds__(FEW_THREADS) ends_kernel(const struct choose_ends ends)
 {
     kernel_begin();
     choose_mark_ends(ends.list[blockIdx.x]);
@@ -50,7 +50,7 @@ sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, 
 {
     const struct choose_ends ends = {choose_stage(d, op, n), n};
     if (!ends.list || n == 0) return d->status;
-    return queue_launch(d, "forced ends", ends_kernel, n, FEW, 0, ends);
+    return queue_launch(d, "forced ends", ends_kernel, n, FEW_THREADS, 0, ends);
 }
 
 struct choose_ends choose_absorb_ends(struct cuda_device *d)

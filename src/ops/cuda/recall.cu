@@ -15,8 +15,8 @@
 #include "ops/cuda/cut.cuh"
 #include "ops/cuda/marked.cuh"
 
-#define FEW     256u
-#define WARPS   (FEW / 32)
+#define FEW_THREADS 256u
+#define WARPS       (FEW_THREADS / 32)
 #define THREADS 1024u
 #define WORDS   8u  /* candidate words of a warp */
 #define SPREAD  64u /* blocks that score a table's candidates, at most */
@@ -83,7 +83,7 @@ static __device__ inline float log_of(const struct exp_sum &s)
 static __device__ void add_new(const struct op_lane_recall &op, const struct page_geom &g)
 {
     const uint32_t d = g.head_dim;
-    for (uint32_t i = threadIdx.x; i < 2 * d; i += FEW) {
+    for (uint32_t i = threadIdx.x; i < 2 * d; i += FEW_THREADS) {
         const uint32_t c = i % d;
         double sum = 0;
         for (uint32_t tok = max(op.from, op.sink); tok <= op.pos; tok++) {
@@ -194,13 +194,13 @@ static __device__ void store_rest(const struct op_lane_recall &op, uint32_t d, b
 {
     const double n = op.pos + 1 - op.sink;
     if (!op.rest_log) return;
-    for (uint32_t g = threadIdx.x; g < op.group; g += FEW)
+    for (uint32_t g = threadIdx.x; g < op.group; g += FEW_THREADS)
         op.rest_log[g] = all ? op.room.made->rest[g] : -INFINITY;
-    for (uint32_t i = threadIdx.x; i < op.group * d && all; i += FEW)
+    for (uint32_t i = threadIdx.x; i < op.group * d && all; i += FEW_THREADS)
         op.rest_value[i] = (float)(op.of.value_sum[i % d] / n);
 }
 
-static __global__ void __launch_bounds__(FEW)
+static __global__ void __launch_bounds__(FEW_THREADS)
     open_kernel(const struct page_geom geom, const struct op_lane_recall *list)
 {
     kernel_begin();
@@ -210,10 +210,10 @@ static __global__ void __launch_bounds__(FEW)
     add_new(op, geom);
     __syncthreads(); /* all sums are stored */
     bool bad = g0 < op.group && !open_heads(op, geom, g0);
-    for (uint32_t i = threadIdx.x; i < op.of.n_table; i += FEW)
+    for (uint32_t i = threadIdx.x; i < op.of.n_table; i += FEW_THREADS)
         bad = bad || !isfinite(op.of.pair[i].unit);
     bad = block_sum((uint32_t)bad, room) > 0; /* block_sum is also the barrier after open_heads */
-    for (uint32_t i = threadIdx.x; i < op.of.n_table; i += FEW) open_table(op, i, bad);
+    for (uint32_t i = threadIdx.x; i < op.of.n_table; i += FEW_THREADS) open_table(op, i, bad);
     const uint32_t is = threadIdx.x < op.group && op.room.made->bypass[threadIdx.x];
     const uint32_t n_bypass = block_sum(is, room);
     store_rest(op, geom.head_dim, n_bypass == op.group);
@@ -262,7 +262,7 @@ static __device__ inline uint32_t open_bits(const struct op_lane_recall &op, uin
     return is_gone(op.keys, op.pos, page_i) ? 0 : choose_bits(page_i, op.sink, op.pos + 1);
 }
 
-static __global__ void __launch_bounds__(FEW) find_kernel(const struct op_lane_recall *list)
+static __global__ void __launch_bounds__(FEW_THREADS) find_kernel(const struct op_lane_recall *list)
 {
     kernel_begin();
     const struct op_lane_recall &op = list[blockIdx.z];
@@ -342,7 +342,7 @@ static __device__ uint32_t key_lines(const struct op_lane_recall &op, const stru
 }
 
 /* A thread scores a candidate. */
-static __global__ void __launch_bounds__(FEW)
+static __global__ void __launch_bounds__(FEW_THREADS)
     score_kernel(const struct page_geom geom, const struct page_lines lines,
                  const struct op_lane_recall *list, uint32_t widens)
 {
@@ -353,12 +353,13 @@ static __global__ void __launch_bounds__(FEW)
     if (table >= op.of.n_table) return;
     const struct op_recall_table &t = op.room.made->table[table];
     const uint32_t n_head = op.group / op.of.n_table, head0 = table * n_head;
-    if (t.n_voter == 0 || blockIdx.x * FEW >= t.n_tok || (widens && !t.widened)) return;
+    if (t.n_voter == 0 || blockIdx.x * FEW_THREADS >= t.n_tok || (widens && !t.widened)) return;
     const uint32_t *tok = op.room.tok + table * op.room.stride;
     const struct choose_query q = {op.q + (size_t)head0 * geom.head_dim, n_head, op.scale,
                                    op.softcap};
     uint32_t n_line = 0;
-    for (uint32_t i = blockIdx.x * FEW + threadIdx.x; i < t.n_tok; i += gridDim.x * FEW) {
+    for (uint32_t i = blockIdx.x * FEW_THREADS + threadIdx.x; i < t.n_tok;
+         i += gridDim.x * FEW_THREADS) {
         const uint32_t at = tok[i];
         struct page_geom of = geom;
         const uint8_t *page = choose_page(&of, op.keys, op.pos, at);
@@ -530,12 +531,12 @@ struct recall_launch {
 
 static sac_status launch_scores(struct cuda_device *d, const struct recall_launch &l, bool widens)
 {
-    const uint32_t most = choose_reach(l.n_page) * PAGE_TOK / FEW + 1;
+    const uint32_t most = choose_reach(l.n_page) * PAGE_TOK / FEW_THREADS + 1;
     const dim3 grid(most < SPREAD ? most : SPREAD, l.n_table, l.n);
     TRY(queue_launch(d, "lists of candidates", list_kernel, dim3(l.n_table, l.n), THREADS, 0,
                      l.list, widens));
-    return queue_launch(d, "scores of candidates", score_kernel, grid, FEW, 0, l.geom, l.lines,
-                        l.list, widens);
+    return queue_launch(d, "scores of candidates", score_kernel, grid, FEW_THREADS, 0, l.geom,
+                        l.lines, l.list, widens);
 }
 
 sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *op, uint32_t n)
@@ -550,8 +551,9 @@ sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *
         guard = guard || op[i].guard;
     }
     const uint32_t n_part = (choose_reach(l.n_page) + WARPS * WORDS - 1) / (WARPS * WORDS);
-    TRY(queue_launch(d, "heads and thresholds", open_kernel, n, FEW, 0, l.geom, list));
-    TRY(queue_launch(d, "candidates", find_kernel, dim3(n_part, l.n_table, n), FEW, 0, list));
+    TRY(queue_launch(d, "heads and thresholds", open_kernel, n, FEW_THREADS, 0, l.geom, list));
+    TRY(queue_launch(d, "candidates", find_kernel, dim3(n_part, l.n_table, n), FEW_THREADS, 0,
+                     list));
     TRY(launch_scores(d, l, false));
     if (guard) TRY(launch_scores(d, l, true));
     return queue_launch(d, "the best candidates", best_kernel, dim3(l.n_table, n), THREADS, 0,
@@ -566,7 +568,7 @@ static __device__ void sum_channels(double *sum, const struct op_lane_settle &op
                                     const struct page_geom &g, struct attn_range page)
 {
     const uint32_t d = g.head_dim, end = min(page.end, op.pos / PAGE_TOK) * PAGE_TOK;
-    for (uint32_t i = threadIdx.x; i < 2 * d; i += FEW) {
+    for (uint32_t i = threadIdx.x; i < 2 * d; i += FEW_THREADS) {
         const uint32_t c = i % d;
         double all = 0;
         for (uint32_t tok = max(page.begin * PAGE_TOK, op.sink); tok < end; tok++) {
@@ -606,7 +608,7 @@ static __device__ void sum_scores(double (*part)[2 * CHOOSE_HEADS], const struct
     }
 }
 
-static __global__ void __launch_bounds__(FEW)
+static __global__ void __launch_bounds__(FEW_THREADS)
     pieces_kernel(const struct page_geom geom, const struct op_lane_settle *list)
 {
     kernel_begin();
@@ -682,8 +684,8 @@ sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *
     }
     const uint32_t n_piece = choose_reach(n_page) / OP_SETTLE_PAGES + 1;
     const struct page_geom geom = *op->keys.geom;
-    TRY(queue_launch(d, "sums for initial tables", pieces_kernel, dim3(n_piece, n), FEW, 0, geom,
-                     list));
+    TRY(queue_launch(d, "sums for initial tables", pieces_kernel, dim3(n_piece, n), FEW_THREADS, 0,
+                     geom, list));
     return queue_launch(d, "initial tables", settle_kernel, dim3(1 + n_table, n), THREADS, 0, geom,
                         list);
 }
@@ -691,7 +693,7 @@ sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *
 /* ---- Correction for what is not read ---- */
 
 /* A warp has a query head. */
-static __global__ void __launch_bounds__(FEW) rest_kernel(const struct op_lane_rest *list)
+static __global__ void __launch_bounds__(FEW_THREADS) rest_kernel(const struct op_lane_rest *list)
 {
     kernel_begin();
     const struct op_lane_rest &op = list[blockIdx.x];
@@ -710,5 +712,5 @@ sac_status cuda_lane_rest(struct cuda_device *d, const struct op_lane_rest *op, 
 {
     const struct op_lane_rest *list = choose_stage(d, op, n);
     if (!list || n == 0) return d->status;
-    return queue_launch(d, "correction for what is not read", rest_kernel, n, FEW, 0, list);
+    return queue_launch(d, "correction for what is not read", rest_kernel, n, FEW_THREADS, 0, list);
 }

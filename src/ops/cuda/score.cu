@@ -18,7 +18,7 @@
 
 #define WARPS      8u
 #define THREADS    1024u
-#define FEW        256u
+#define FEW_THREADS 256u
 #define BOXES_BUSY 2u /* blocks of a multiprocessor in one grid */
 
 static sac_status refuse_segments(struct cuda_device *d)
@@ -336,14 +336,14 @@ struct vote_list {
     uint32_t n;
 };
 
-static __global__ void __launch_bounds__(FEW) vote_kernel(const struct vote_list votes)
+static __global__ void __launch_bounds__(FEW_THREADS) vote_kernel(const struct vote_list votes)
 {
     kernel_begin();
     const struct op_lane_vote &op = votes.list[blockIdx.y];
-    const uint32_t i = blockIdx.x * FEW + threadIdx.x;
+    const uint32_t i = blockIdx.x * FEW_THREADS + threadIdx.x;
     float vote[1];
     if (i >= op.at.n) return;
-    choose_votes<1>(vote, op.at, i, FEW);
+    choose_votes<1>(vote, op.at, i, FEW_THREADS);
     op.at.vote[i] = vote[0];
 }
 
@@ -375,17 +375,18 @@ sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, 
     if (!list || most == 0) return d->status;
     most = choose_reach(most);
     TRY(queue_launch(d, "sums of a vote", vote_sum_kernel, dim3(group, n), THREADS, 0, list));
-    return queue_launch(d, "vote of heads", vote_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
+    return queue_launch(d, "vote of heads", vote_kernel,
+                        dim3((most + FEW_THREADS - 1) / FEW_THREADS, n), FEW_THREADS, 0,
                         (struct vote_list){list, n});
 }
 
 /* ---- Sums of scores ---- */
 
-static __global__ void __launch_bounds__(FEW) fold_kernel(const struct op_lane_fold *list)
+static __global__ void __launch_bounds__(FEW_THREADS) fold_kernel(const struct op_lane_fold *list)
 {
     kernel_begin();
     const struct op_lane_fold &op = list[blockIdx.y];
-    const uint32_t i = blockIdx.x * FEW + threadIdx.x;
+    const uint32_t i = blockIdx.x * FEW_THREADS + threadIdx.x;
     if (i >= op.n) return;
     float sum = 0;
     for (uint32_t j = 0; j < op.n_part; j++) sum += op.in[i * op.step + j * op.part_step];
@@ -400,6 +401,6 @@ sac_status cuda_lane_fold(struct cuda_device *d, const struct op_lane_fold *op, 
     if (!list || most == 0) return d->status;
     if (choose_fold_shares(d, op, list, n)) return d->status;
     most = choose_reach(most);
-    return queue_launch(d, "sums of scores", fold_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
-                        list);
+    return queue_launch(d, "sums of scores", fold_kernel,
+                        dim3((most + FEW_THREADS - 1) / FEW_THREADS, n), FEW_THREADS, 0, list);
 }
