@@ -13,7 +13,7 @@
  * a group to finish. Pieces depend on the matrices and the GPU alone, and a row is a column of its
  * own, so no result depends on which rows are together.
  *
- * x comes in strips (linear.cuh). Few short rows stay in shared memory while the block runs, and
+ * x per_unit in strips (linear.cuh). Few short rows stay in shared memory while the block runs, and
  * the block may pack them itself: each warp the strips that it multiplies, without waiting for
  * others. The strips of other rows are loaded with the units. A single row that the block packs is
  * `alone`: four blocks of it take the place of eight rows in B.
@@ -276,8 +276,8 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     using ring = narrow_ring<type, n_tile, n_mat>;
     uint8_t *const mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
     uint8_t *const x = kernel_shared() + a.ring_bytes;
-    const bool lies = !SMEM_IS_LARGE && !alone && a.stays == IN_PLACE;
-    const bool stays = alone || (a.stays && !lies), comes = !stays && !lies;
+    const bool in_place = !SMEM_IS_LARGE && !alone && a.stays == IN_PLACE;
+    const bool stays = alone || (a.stays && !in_place), per_unit = !stays && !in_place;
     const uint8_t *group[n_mat];
     struct narrow_job<n_mat> job = find_job<n_tile, n_mat, alone>(a, p, mine);
     for (uint32_t m = 0; m < n_mat; m++) group[m] = job.group[m];
@@ -290,18 +290,18 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     kernel_begin();
     if (stays)
         keep_rows<n_tile, n_mat, alone>(a, job, x, square);
-    else if (comes)
+    else if (per_unit)
         load_first_strips<type, n_tile>(a, job, mine);
     if (!alone && !a.input.x) {
         cp_async_commit();
         cp_async_wait<0>();
     }
     if (ring::is_float) __syncthreads(); /* a strip is read by several warps */
-    float *all = (float *)(x + (lies ? 0 : a.stays));
+    float *all = (float *)(x + (in_place ? 0 : a.stays));
     const uint32_t n_sum = WARPS * n_mat * job.n_row * SUM_STRIDE;
     const struct narrow_rows<n_tile> rows =
-        lies ? rows_in_place<type, n_tile>(a, job)
-             : find_rows<type, n_tile>(job, mine + ring::weights, x, stays);
+        in_place ? rows_in_place<type, n_tile>(a, job)
+                 : find_rows<type, n_tile>(job, mine + ring::weights, x, stays);
     struct narrow_x<n_tile> here = {threadIdx.x % 32 / 4, threadIdx.x % 4, job.first % UNIT_MAX, {}};
     uint32_t at = 0, next = (ring::stages - 1) * a.stage; /* stage offsets */
     keep_in_register(here.g);
@@ -321,10 +321,10 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
         for (uint32_t u = 0; u < job.n_unit; u++) {
             cp_async_wait<ring::stages - 2>();
             __syncwarp(); /* all lanes have read the last unit, whose stage is reused */
-            load_next_unit<type, n_tile>(mine, next, a, job, comes);
+            load_next_unit<type, n_tile>(mine, next, a, job, per_unit);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++)
-                if (comes) here.row[k] = rows.row[k] + at;
+                if (per_unit) here.row[k] = rows.row[k] + at;
             add_unit<type, n_tile, n_mat, alone>(sum, job, shrink, mine + at, here, u);
 #pragma unroll
             for (uint32_t k = 0; k < n_tile; k++) here.row[k] += rows.by[k];
@@ -404,9 +404,9 @@ static size_t lay_out(struct narrow_args *a, const struct cuda_device *d, uint32
     const size_t sums = sum_rooms(n_tile) * WARPS * n_mat * n_row * SUM_STRIDE * sizeof(float);
     const size_t ring = WARPS * need.stages * need.weights;
     const size_t rows = stays <= STAYS_MAX ? stays : WARPS * need.stages * strip;
-    const bool lies = !a->input.x && ring + rows + sums + OWN_BYTES > d->smem_max;
-    const uint32_t kept = stays <= STAYS_MAX && !lies ? stays : 0;
-    a->stays = lies ? IN_PLACE : kept;
+    const bool in_place = !a->input.x && ring + rows + sums + OWN_BYTES > d->smem_max;
+    const uint32_t kept = stays <= STAYS_MAX && !in_place ? stays : 0;
+    a->stays = in_place ? IN_PLACE : kept;
     a->stage = need.weights + (a->stays ? 0 : strip);
     a->warp_bytes = need.stages * a->stage;
     a->ring_bytes = WARPS * a->warp_bytes;

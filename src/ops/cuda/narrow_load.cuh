@@ -42,7 +42,7 @@ template <uint32_t n_mat> struct narrow_job {
     uint32_t row0, n_row;        /* of the block */
     uint32_t begin, end;         /* weight blocks of the piece */
     uint32_t first;              /* of the warp's first unit */
-    uint32_t n_quick, n_whole;   /* of its units, those within whole chunks; those that are whole */
+    uint32_t n_fast, n_whole;    /* of its units, those within whole chunks; those that are whole */
     uint32_t n_unit;             /* all units */
     uint32_t next, n_left;       /* unit to load next; groups left, including its own */
     const uint8_t *group[n_mat]; /* the group of that unit */
@@ -87,14 +87,14 @@ static __device__ inline void find_units(struct narrow_job<n_mat> &job, uint32_t
     job.first = job.begin + warp * ring::unit;
     const uint32_t c = job.first / LAYOUT_BLOCKS, b = job.first % LAYOUT_BLOCKS;
     const uint32_t end = min(job.end, n_block / LAYOUT_BLOCKS * LAYOUT_BLOCKS);
-    job.n_quick = n_whole<ring::unit>(job.first, end);
+    job.n_fast = n_whole<ring::unit>(job.first, end);
     job.n_whole = n_whole<ring::unit>(job.first, job.end);
     job.n_unit = job.end <= job.first ? 0 : (job.end - job.first - 1) / ring::stride + 1;
     job.next = 0;
     if (job.n_unit == 0) job.n_left = 0;
     job.to_lane = LAYOUT_HEAD + c * layout_full_chunk_bytes(ring::l) + b * ring::own + lane * 16;
     job.to_code = layout_scale_bytes(ring::l, LAYOUT_BLOCKS) + b * (ring::block - ring::own);
-    keep_in_register(job.n_quick);
+    keep_in_register(job.n_fast);
     keep_in_register(job.n_whole);
     keep_in_register(job.n_unit);
     keep_in_register(job.to_code);
@@ -160,7 +160,7 @@ static __device__ inline void advance(const struct narrow_args &a, struct narrow
     const size_t by = gridDim.x * a.part[0].group_bytes;
     if (++job.next < job.n_unit) return;
     job.next = 0;
-    if (--job.n_left == 0) job.n_quick = 0;
+    if (--job.n_left == 0) job.n_fast = 0;
 #pragma unroll
     for (uint32_t m = 0; m < n_mat; m++) {
         job.group[m] += by;
@@ -177,7 +177,7 @@ static __device__ inline void load_next_unit(uint8_t *mine, uint32_t at,
 {
     using ring = narrow_ring<type, n_tile, n_mat>;
     const uint32_t block0 = job.first + job.next * ring::stride;
-    if (job.next < job.n_quick) {
+    if (job.next < job.n_fast) {
 #pragma unroll
         for (uint32_t m = 0; m < n_mat; m++) {
             copy_known<ring::scales>(job.to + at + m * ring::mat, job.lane[m]);
