@@ -48,7 +48,7 @@ static inline uint32_t choose_larger(uint32_t a, uint32_t b)
 /* n rounded up so that many n give the same result. Grids are sized by it, and a CUDA graph lasts
  * as long as its grids stay the same (queue.cu). At most an eighth of many blocks have nothing to
  * do. */
-static inline uint32_t choose_reach(uint32_t n)
+static inline uint32_t choose_round_up(uint32_t n)
 {
     uint32_t step = 4;
     while (step * 16 <= n) step *= 2;

@@ -515,7 +515,7 @@ static __global__ void __launch_bounds__(THREADS, BUSY)
     __shared__ uint32_t turn;
     uint32_t next = 0;
     if (threadIdx.x == 0) next = atomicAdd(&of.turn[blockIdx.y], 1u); /* overlaps */
-    list_open_lines(&lines, all_lines);
+    list_load_lines(&lines, all_lines);
     if (of.list) choose_copy(&list, of.list + blockIdx.y);
     if (MADE) choose_copy(&from.of, of.shares + blockIdx.y);
     choose_copy(&op, of.draw + blockIdx.y);
@@ -568,7 +568,7 @@ static sac_status launch(struct cuda_device *d, const struct op_lane_draw *op, u
     const struct choose_spread shares = choose_absorb_spread(d, op, n);
     uint32_t most = 1;
     for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n);
-    most = choose_reach(most);
+    most = choose_round_up(most);
     TRY(draw_find_cuts(d, shares, list, n, most, ends));
     const uint32_t n_piece = (most + DRAW_PIECE - 1) / DRAW_PIECE;
     const struct op_lane_shares *made = shares.n > 0 ? shares.list : NULL;

@@ -27,7 +27,7 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
 {
     struct choose_begin b = {choose_stage(d, op, n), n, 1};
     for (uint32_t i = 0; i < n; i++) b.n_page = choose_larger(b.n_page, op[i].n_page);
-    b.n_page = choose_reach(b.n_page);
+    b.n_page = choose_round_up(b.n_page);
     if (!b.list) return d->status;
     return queue_launch(d, "clearing of masks", begin_kernel,
                         dim3((b.n_page + FEW_THREADS - 1) / FEW_THREADS, n), FEW_THREADS, 0, b);
@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ struct op_lane_list list;
     __shared__ struct page_lines lines;
     __shared__ struct marked_room room;
-    list_open_lines(&lines, all_lines);
+    list_load_lines(&lines, all_lines);
     if (of.before.vote) choose_copy(&vote, of.before.vote + blockIdx.x);
     if (of.list) choose_copy(&list, of.list + blockIdx.x);
     choose_open(&op, of.take + blockIdx.x);
@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ struct op_lane_list op;
     __shared__ struct page_lines lines; /* in shared memory, as threads look up different entries */
     __shared__ struct marked_room room;
-    list_open_lines(&lines, all_lines);
+    list_load_lines(&lines, all_lines);
     choose_open(&op, list + blockIdx.x);
     make_list(op, lines, room);
 }

@@ -13,7 +13,7 @@ struct marked_room { /* in shared memory */
 };
 
 /* Copies the table to shared memory; a barrier must follow. */
-static __device__ inline void list_open_lines(struct page_lines *to, const struct page_lines &from)
+static __device__ inline void list_load_lines(struct page_lines *to, const struct page_lines &from)
 {
     for (uint32_t i = threadIdx.x; i < sizeof from / 4; i += blockDim.x)
         ((uint32_t *)to)[i] = ((const uint32_t *)&from)[i];

@@ -531,7 +531,7 @@ struct recall_launch {
 
 static sac_status launch_scores(struct cuda_device *d, const struct recall_launch &l, bool widens)
 {
-    const uint32_t most = choose_reach(l.n_page) * PAGE_TOK / FEW_THREADS + 1;
+    const uint32_t most = choose_round_up(l.n_page) * PAGE_TOK / FEW_THREADS + 1;
     const dim3 grid(most < SPREAD ? most : SPREAD, l.n_table, l.n);
     TRY(queue_launch(d, "lists of candidates", list_kernel, dim3(l.n_table, l.n), THREADS, 0,
                      l.list, widens));
@@ -550,7 +550,7 @@ sac_status cuda_lane_recall(struct cuda_device *d, const struct op_lane_recall *
         l.n_table = choose_larger(l.n_table, op[i].of.n_table);
         guard = guard || op[i].guard;
     }
-    const uint32_t n_part = (choose_reach(l.n_page) + WARPS * WORDS - 1) / (WARPS * WORDS);
+    const uint32_t n_part = (choose_round_up(l.n_page) + WARPS * WORDS - 1) / (WARPS * WORDS);
     TRY(queue_launch(d, "heads and thresholds", open_kernel, n, FEW_THREADS, 0, l.geom, list));
     TRY(queue_launch(d, "candidates", find_kernel, dim3(n_part, l.n_table, n), FEW_THREADS, 0,
                      list));
@@ -682,7 +682,7 @@ sac_status cuda_lane_settle(struct cuda_device *d, const struct op_lane_settle *
         n_page = choose_larger(n_page, op[i].pos / PAGE_TOK + 1);
         n_table = choose_larger(n_table, op[i].to.n_table);
     }
-    const uint32_t n_piece = choose_reach(n_page) / OP_SETTLE_PAGES + 1;
+    const uint32_t n_piece = choose_round_up(n_page) / OP_SETTLE_PAGES + 1;
     const struct page_geom geom = *op->keys.geom;
     TRY(queue_launch(d, "sums for initial tables", pieces_kernel, dim3(n_piece, n), FEW_THREADS, 0,
                      geom, list));

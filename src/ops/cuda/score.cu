@@ -268,7 +268,7 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     }
     const struct op_lane_boxes *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    most = choose_reach(most);
+    most = choose_round_up(most);
     const struct box_launch l = {list, n, box_lanes_per_block(d, op, n, most), most,
                                  op->at.head_dim};
     if (l.n_lane * op->at.group > 16) return launch_boxes<4, 2>(d, l);
@@ -306,7 +306,7 @@ sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *
     }
     const struct op_lane_logits *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    most = choose_reach(most);
+    most = choose_round_up(most);
     return queue_launch(d, "logits of all tokens", logits_kernel,
                         dim3((most + WARPS - 1) / WARPS, n), WARPS * 32, 0, *op->keys.geom, list);
 }
@@ -373,7 +373,7 @@ sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, 
     }
     const struct op_lane_vote *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    most = choose_reach(most);
+    most = choose_round_up(most);
     TRY(queue_launch(d, "sums of a vote", vote_sum_kernel, dim3(group, n), THREADS, 0, list));
     return queue_launch(d, "vote of heads", vote_kernel,
                         dim3((most + FEW_THREADS - 1) / FEW_THREADS, n), FEW_THREADS, 0,
@@ -400,7 +400,7 @@ sac_status cuda_lane_fold(struct cuda_device *d, const struct op_lane_fold *op, 
     const struct op_lane_fold *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     if (choose_fold_shares(d, op, list, n)) return d->status;
-    most = choose_reach(most);
+    most = choose_round_up(most);
     return queue_launch(d, "sums of scores", fold_kernel,
                         dim3((most + FEW_THREADS - 1) / FEW_THREADS, n), FEW_THREADS, 0, list);
 }

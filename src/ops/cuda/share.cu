@@ -559,7 +559,7 @@ sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *
     }
     const struct op_lane_shares *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    most = choose_reach(most);
+    most = choose_round_up(most);
     switch (op->at.head_dim) {
     case 64: TRY(launch_logits<64>(d, op, list, n, most)); break;
     case 128: TRY(launch_logits<128>(d, op, list, n, most)); break;

@@ -548,7 +548,7 @@ static __global__ void __launch_bounds__(THREADS, D > 128 ? 1 : TEAM_BLOCKS)
     __shared__ struct visit_piece piece;
     __shared__ struct page_lines lines; /* in shared memory, as threads look up different entries */
     uint32_t packed = UINT32_MAX;
-    list_open_lines(&lines, all_lines);
+    list_load_lines(&lines, all_lines);
     kernel_begin();
     while (next_piece(&piece, c.list)) {
         const struct op_lane_visit *op = c.list + piece.team;
@@ -620,7 +620,7 @@ sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op
         return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
     if (!kernel_of(op->geom))
         return device_fail(d, SAC_ERR_UNSUPPORTED, "visits: these heads, or types of K and V");
-    c.n_page = choose_reach(c.n_page);
+    c.n_page = choose_round_up(c.n_page);
     c.list = choose_stage(d, op, n);
     if (!c.list) return d->status;
     const struct choose_folds folds = choose_absorb_folds(d, op, n);

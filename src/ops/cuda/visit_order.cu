@@ -346,7 +346,7 @@ static size_t order_bytes(uint32_t n_near)
 sac_status visit_put_in_order(struct cuda_device *d, const struct visit_order *v,
                               const struct choose_folds &folds, const struct page_geom *geom)
 {
-    const uint32_t n_reach = choose_reach(v->n_page);
+    const uint32_t n_reach = choose_round_up(v->n_page);
     const bool fits = n_reach <= ORDER_NEAR && order_bytes(n_reach) + ORDER_OWN <= d->smem_max;
     const uint32_t n_near = fits ? n_reach : 0;
     const struct order_call c = {
