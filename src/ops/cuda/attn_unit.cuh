@@ -528,7 +528,7 @@ __device__ __forceinline__ void stage_page(uint32_t dst, const uint8_t *page, ui
 }
 
 /* Zeroes V of the first tokens of a unit, which the row does not see. */
-template <int F, int D> __device__ void hide(uint8_t *unit, uint32_t n_hidden)
+template <int F, int D> __device__ void zero_hidden(uint8_t *unit, uint32_t n_hidden)
 {
     using at = page_at<F, D>;
     const uint32_t lane = threadIdx.x % 32;
@@ -567,7 +567,7 @@ __device__ __forceinline__ void add_page(struct decode_warp<D> &w, const struct 
     constexpr uint32_t n = ROWS ? UNIT_TOK : PAGE_TOK;
     const uint32_t pos0 = page * PAGE_TOK + half * UNIT_TOK;
     if (pos0 + n <= v.first) return;
-    if (!likely(pos0 >= v.first)) hide<F, D>(unit, v.first - pos0);
+    if (!likely(pos0 >= v.first)) zero_hidden<F, D>(unit, v.first - pos0);
     rotate_query_for<F, D>(w, v, page);
 #pragma unroll 1
     for (uint32_t t0 = 0; t0 < n; t0 += UNIT_TOK) {
