@@ -2,8 +2,8 @@
  *
  * The norm gives a warp to each group of a row: y = x / sqrt(mean(x^2) + eps) * w, where the sum of
  * squares is strided over the lanes and reduced by shuffles, in one order. The others are
- * grid-stride loops with 16-byte accesses where possible. All are bound by memory or by the launch
- * itself; none uses shared memory. */
+ * grid-stride loops; copies use 16-byte accesses where everything is aligned. All are bound by
+ * memory or by the launch itself; none uses shared memory. */
 #include "ops/cuda/queue.cuh"
 
 #define THREADS 256u
