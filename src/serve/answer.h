@@ -1,13 +1,13 @@
-/* answer.h: one HTTP request's answers on their way from the engine's thread to an HTTP thread.
+/* answer.h: the answers to one HTTP request, on their way from the engine's thread to an HTTP
+ * thread.
  *
- * The engine's thread puts pieces in (a token, progress, the end), the HTTP side takes them out
- * and makes text of them. Both hold one reference; the last to let go frees it.
+ * The engine's thread adds pieces (a token, progress, the end); the HTTP side takes them and
+ * formats them as text. Both hold one reference; the last one to release it frees the answer.
  *
- * Who may touch what: `ask`, `n_choice`, `key` and the callbacks do not change after loop_submit,
- * but for the passages of a prompt over documents, which the engine's thread finds before it
- * starts. Fields under "lock" belong to loop.h's lock, those under "engine" to the engine's thread
- * alone.
- */
+ * Access: `ask`, `n_choice`, `key` and the callbacks do not change after loop_submit, except for
+ * the passages of a prompt over documents, which the engine's thread locates before it starts the
+ * answer. Fields under "lock" are protected by loop.h's lock, those under "engine" belong to the
+ * engine's thread alone. */
 #ifndef SAC_SERVE_ANSWER_H
 #define SAC_SERVE_ANSWER_H
 

@@ -1,5 +1,5 @@
-/* anthropic_messages.c: POST /v1/messages, whole and streamed. A request is put into the words of a
- * chat completion and read as one. */
+/* anthropic_messages.c: POST /v1/messages, whole and streamed. A request is translated to a chat
+ * completion and read as one. */
 #include "serve/dialects.h"
 #include "serve/dialogue.h"
 

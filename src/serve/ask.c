@@ -1,4 +1,4 @@
-/* ask.c: see the header. Numbers that sampling takes as they are stand in one table. */
+/* ask.c: see the header. Numbers that are passed to the sampler unchanged are in one table. */
 #include "serve/ask.h"
 
 #include "base/mem.h"

@@ -1,8 +1,9 @@
 /* ask.h: what a client asks for, in one form for all routes: prompts as tokens, sampling, limits,
- * what the answer is to show. Every number has a range, every list a length; what is beyond is
- * refused with the field's name. Fields that no route knows are ignored, as OpenAI's server does.
+ * and what the answer should contain. Every number has a range and every list a maximum length; a
+ * value beyond it is refused with the field's name. Fields that no route knows are ignored, as
+ * OpenAI's server does.
  *
- * A zeroed `struct ask` is empty; ask_deinit frees whatever is there. Texts are copies. */
+ * A zeroed `struct ask` is empty; ask_deinit frees its content. Texts are copies. */
 #ifndef SAC_SERVE_ASK_H
 #define SAC_SERVE_ASK_H
 

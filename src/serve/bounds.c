@@ -1,5 +1,6 @@
-/* bounds.c: see the header. A bad word is what the tokenizer makes of it, with a blank before it
- * and without: its last token may not come behind the others. The same text in other tokens may. */
+/* bounds.c: see the header. A bad word is represented by the tokens that the tokenizer makes of it,
+ * with and without a blank before it: the last token must not follow the others. The same text in
+ * other tokens is possible. */
 #include "serve/bounds.h"
 
 #include "base/mem.h"

@@ -1,5 +1,6 @@
-/* bounds.h: tokens that an answer may hold, whatever its form: vLLM's "allowed_token_ids" and
- * "bad_words". Read from a request on an HTTP thread, then constant: all its answers share them. */
+/* bounds.h: the tokens that an answer may contain, whatever its form: vLLM's "allowed_token_ids"
+ * and "bad_words". Read from a request on an HTTP thread, then constant and shared by all its
+ * answers. */
 #ifndef SAC_SERVE_BOUNDS_H
 #define SAC_SERVE_BOUNDS_H
 

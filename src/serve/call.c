@@ -1,10 +1,11 @@
 /* call.c: see the header.
  *
- * The way of a call: its head is checked (guard.c), its body collected within limits, then the
- * route answers at once, or an answer is queued for the engine; with a long body that is done at
- * the desk (desk.h), while the connection is suspended. While the engine has nothing for us the
- * connection is suspended, and the engine's thread wakes it. A stream is written as MHD asks for
- * bytes, out of what has come by then; a whole answer is written when all has come. */
+ * A call proceeds as follows: its head is checked (guard.c), its body is collected within limits,
+ * and then the route either answers at once or queues an answer for the engine. With a long body,
+ * this is done by the desk's threads (desk.h) while the connection is suspended. While the engine
+ * has nothing to send, the connection is suspended, too, and the engine's thread wakes it. A stream
+ * is written when MHD asks for bytes, from the pieces that have arrived by then; a whole answer is
+ * written when all pieces have arrived. */
 #include "serve/call.h"
 
 #include "base/mem.h"

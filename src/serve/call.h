@@ -1,5 +1,5 @@
-/* call.h: one HTTP request, from its head to the last byte of its answer. HTTP threads only; of one
- * call, one at a time. */
+/* call.h: one HTTP request, from its head to the last byte of its response. For HTTP threads only;
+ * at most one at a time works on a call. */
 #ifndef SAC_SERVE_CALL_H
 #define SAC_SERVE_CALL_H
 

@@ -1,6 +1,6 @@
-/* desk.h: threads for what takes long and is not the engine's: files to text, long texts to tokens.
- * An HTTP thread has many connections, which must not wait for that of one. Any thread may call any
- * function. */
+/* desk.h: threads for long work that is not the engine's: converting files to text and long texts
+ * to tokens. An HTTP thread serves many connections, which must not wait for such work of one of
+ * them. Any thread may call any function. */
 #ifndef SAC_SERVE_DESK_H
 #define SAC_SERVE_DESK_H
 

@@ -1,4 +1,4 @@
-/* dialects.h: the APIs that are spoken; each stands in a file of its own. */
+/* dialects.h: the supported APIs; each is implemented in a file of its own. */
 #ifndef SAC_SERVE_DIALECTS_H
 #define SAC_SERVE_DIALECTS_H
 

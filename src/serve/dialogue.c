@@ -1,6 +1,6 @@
-/* dialogue.c: see the header. What a message holds beside role and content goes to the template as
- * it came, but for the arguments of tool calls: the API has them as a text of JSON, templates want
- * the object. */
+/* dialogue.c: see the header. Fields of a message other than role and content are passed to the
+ * template unchanged, except for the arguments of tool calls: the API has them as JSON text,
+ * templates expect the object. */
 #include "serve/dialogue.h"
 
 #include "base/mem.h"

@@ -1,10 +1,9 @@
-/* dialogue_tools.c: tools that an answer may call: read from a request, and brought into its
- * prompt.
+/* dialogue_tools.c: tools that an answer may call: read from a request, and added to its prompt.
  *
- * Most templates write tools themselves. Whether this one does is seen by rendering with and
- * without them: if that makes no difference the tools go into the system's message instead, calls
- * of earlier turns into the assistant's text and results into the user's, in the form that Hermes
- * was trained on and that others follow when told to. */
+ * Most templates write tools themselves. Whether this one does is determined by rendering with and
+ * without them. If that makes no difference, the tools are written into the system message instead,
+ * calls of earlier turns into the assistant's text and results into the user's, in the format on
+ * which Hermes was trained and which other models follow when instructed to. */
 #include "serve/dialogue.h"
 #include "serve/shape.h"
 

@@ -1,5 +1,5 @@
-/* documents.c: /v1/documents: texts that are computed once and named in many prompts. A text comes
- * as JSON, or as a file (upload.c), of which the text was taken; either way it is the JSON
+/* documents.c: /v1/documents: texts that are computed once and named in many prompts. A text
+ * arrives as JSON, or as a file (upload.c) whose text has been extracted; either way it is the JSON
  * {"name", "text"} here. */
 #include "serve/dialects.h"
 

@@ -1,5 +1,5 @@
-/* fields.c: see the header. One list serves all APIs: what is told is that a name means nothing
- * anywhere, not that it belongs to another route. */
+/* fields.c: see the header. One list serves all APIs: a name is reported if it means nothing
+ * anywhere, not if it belongs to another route. */
 #include "serve/fields.h"
 
 #include "base/suggest.h"

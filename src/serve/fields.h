@@ -1,6 +1,6 @@
-/* fields.h: which fields of a request mean something, to this server or to those whose clients it
- * answers. Others are ignored, as those servers do, and told in the log: most are slips of the pen.
- */
+/* fields.h: the fields of a request that mean something to this server, or to the servers whose
+ * clients it serves. Other fields are ignored, as those servers do, and logged, because most of
+ * them are typos. */
 #ifndef SAC_SERVE_FIELDS_H
 #define SAC_SERVE_FIELDS_H
 

@@ -1,8 +1,9 @@
 /* guard.c: see the header.
  *
- * A server without keys on this machine alone is still open to every page that a browser here
- * shows: so a page of another origin may not post, and where no key protects, the Host header must
- * name this machine, or a hostile name that resolves to 127.0.0.1 would pass for it. */
+ * A server without keys that listens on this machine only can still be reached by every web page in
+ * a local browser. Pages of another origin therefore must not post, and if no key protects the
+ * server, the Host header must name this machine: otherwise a hostile name that resolves to
+ * 127.0.0.1 would be accepted. */
 #include "serve/guard.h"
 
 #include <arpa/inet.h>

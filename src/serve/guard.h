@@ -1,5 +1,5 @@
-/* guard.h: who may come in: keys, the pages of other sites, names of other hosts, headers of a
- * size. Looks at a request's head alone, before any of its body is read. */
+/* guard.h: access control: keys, pages of other sites, names of other hosts, and the size of
+ * headers. Only a request's head is checked, before its body is read. */
 #ifndef SAC_SERVE_GUARD_H
 #define SAC_SERVE_GUARD_H
 

@@ -1,9 +1,9 @@
-/* http.c: see the header. libmicrohttpd parses HTTP on a few threads of its own and waits on all
- * connections with epoll; what it does not limit is limited here: the time that a client may take
- * to send a request, however it drips, and (call.c) the sizes.
+/* http.c: see the header. libmicrohttpd parses HTTP on a few threads and waits for all connections
+ * with epoll. Two limits that it lacks are enforced by us: the time in which a client must send a
+ * request, however slowly it sends, is limited here, the sizes in call.c.
  *
- * A connection past its deadline is shut down, not closed: its socket is MHD's, which then sees the
- * end and tidies up. */
+ * A connection past its deadline is shut down, not closed: its socket belongs to MHD, which then
+ * sees the end and cleans up. */
 #include "serve/http.h"
 
 #include "base/input.h"

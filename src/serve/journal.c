@@ -1,5 +1,5 @@
 /* journal.c: see the header. A line is written with one call, so that lines of several threads do
- * not mix. Paths and errors quote what a stranger sent: control characters are taken out. */
+ * not mix. Paths and errors may quote what a client sent: control characters are removed. */
 #include "serve/journal.h"
 
 #include "base/mem.h"

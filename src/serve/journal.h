@@ -1,5 +1,5 @@
-/* journal.h: what the server tells on stderr: a line for each request, with its id and without a
- * word of its text unless that was asked for. Any thread may call any function. */
+/* journal.h: the server's log on stderr: a line for each request, with its id, and without any of
+ * its text unless requested. Any thread may call any function. */
 #ifndef SAC_SERVE_JOURNAL_H
 #define SAC_SERVE_JOURNAL_H
 

@@ -1,5 +1,5 @@
-/* json.c: see the header. The walk knows only what it must to count: strings, brackets and commas.
- * Whether the text is JSON at all is for cJSON to say. */
+/* json.c: see the header. The walk knows only what it needs in order to count: strings, brackets
+ * and commas. cJSON decides whether the text is valid JSON. */
 #include "serve/json.h"
 
 #include "base/mem.h"

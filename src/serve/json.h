@@ -1,9 +1,8 @@
-/* json.h: JSON from strangers, read within limits, and what the server's own JSON is made with.
+/* json.h: reads untrusted JSON within limits, and helps to write the server's own.
  *
- * cJSON reads and writes; what stands here bounds the work before it begins. A text is walked once
- * without memory: its nesting, the number of its values and of the members of one object are
- * counted, bytes that are no UTF-8 and NUL characters are refused (cJSON would cut a text at them).
- */
+ * cJSON reads and writes; this file bounds the work before it begins. A text is walked once without
+ * allocating: its nesting, the number of its values and of the members of one object are counted,
+ * and invalid UTF-8 and NUL characters are refused (cJSON would truncate a text at them). */
 #ifndef SAC_SERVE_JSON_H
 #define SAC_SERVE_JSON_H
 

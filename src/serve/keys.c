@@ -1,5 +1,5 @@
-/* keys.c: see the header. A key is kept in a field of fixed size, filled up with zeros, so that
- * comparing is the same work for all. */
+/* keys.c: see the header. A key is kept in a field of fixed size, padded with zeros, so that every
+ * comparison takes the same time. */
 #include "serve/keys.h"
 
 #include "base/input.h"

@@ -1,5 +1,5 @@
-/* keys.h: the API keys that open the server. Looking one up takes as long whether it is there or
- * not, and wherever it differs. Any thread may call any function. */
+/* keys.h: the API keys of the server. A lookup takes the same time whether the key exists or not,
+ * and wherever it differs. Any thread may call any function. */
 #ifndef SAC_SERVE_KEYS_H
 #define SAC_SERVE_KEYS_H
 

@@ -1,5 +1,5 @@
-/* library.c: see the header. One handle for the whole store, turned to the salt of the key that
- * asks, for a process opens a folder once. */
+/* library.c: see the header. There is one handle for the whole store, because a process opens a
+ * folder only once; it is switched to the salt of the key that makes the request. */
 #include "serve/library.h"
 
 #include "base/mem.h"

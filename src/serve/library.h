@@ -1,5 +1,5 @@
-/* library.h: the server's store of documents. Each API key has documents of its own: it sees, joins
- * and removes no other's. The engine's thread only. */
+/* library.h: the server's store of documents. Each API key has its own documents: it cannot see,
+ * join or remove those of another. For the engine's thread only. */
 #ifndef SAC_SERVE_LIBRARY_H
 #define SAC_SERVE_LIBRARY_H
 

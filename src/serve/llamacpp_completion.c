@@ -1,5 +1,5 @@
-/* llamacpp_completion.c: POST /completion, whole and streamed, as llama.cpp's server has it. A
- * request is read as one of /v1/completions, with one prompt and one answer. */
+/* llamacpp_completion.c: POST /completion, whole and streamed, as in llama.cpp's server. A request
+ * is read like one of /v1/completions with one prompt and one answer. */
 #include "serve/dialects.h"
 
 #include <string.h>

@@ -1,13 +1,14 @@
 /* loop.c: see the header.
  *
  * Invariants:
- *  1. An answer is in the inbox, among the live ones, or in neither when all its choices have
+ *  1. An answer is in the inbox or among the live ones, or in neither if all its choices have
  *     ended; the loop holds a reference while it is in one of them.
- *  2. `n_left` choices of an answer are still to send their ANSWER_DONE, each exactly one.
- *  3. The engine's requests point at choices of live answers alone: an answer leaves the live list
- *     when its last choice has ended. It has no more requests than sequences for them, so whose
- *     turn comes is decided here (turns.h).
- *  4. An HTTP side that sleeps is woken by the next piece it waits for, and by the end always. */
+ *  2. `n_left` choices of an answer have not sent their ANSWER_DONE yet; each sends exactly one.
+ *  3. The engine's requests point only to choices of live answers: an answer leaves the live list
+ *     when its last choice has ended. There are never more requests than sequences, so the order of
+ *     answers is decided here (turns.h).
+ *  4. An HTTP side that sleeps is woken by the next piece that it waits for, and always by the
+ *     end. */
 #include "serve/loop.h"
 
 #include "base/mem.h"

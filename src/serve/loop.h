@@ -1,9 +1,9 @@
-/* loop.h: the thread that owns the engine, and the only door to it.
+/* loop.h: the thread that owns the engine, and the only access to it.
  *
- * HTTP threads queue answers (loop_submit) and take out what has become of them (loop_take); the
- * engine's thread (loop_run) starts them, steps, and cancels those whose clients left. One lock
- * covers the queue and the pieces of all answers; it is held for moments, never during a step.
- * All functions but loop_run may be called from any thread. */
+ * HTTP threads queue answers (loop_submit) and take their pieces (loop_take). The engine's thread
+ * (loop_run) starts answers, runs steps, and cancels answers whose clients have disconnected. One
+ * lock protects the queue and the pieces of all answers; it is held briefly, never during a step.
+ * All functions except loop_run may be called from any thread. */
 #ifndef SAC_SERVE_LOOP_H
 #define SAC_SERVE_LOOP_H
 

@@ -1,5 +1,5 @@
-/* metrics.c: see the header. Histograms have one list of bounds in seconds, from a token of a tiny
- * model to the prompt of a book. */
+/* metrics.c: see the header. All histograms share one list of bounds in seconds, from the time of a
+ * token of a tiny model to that of a prompt as long as a book. */
 #include "serve/metrics.h"
 
 #include "base/mem.h"

@@ -1,8 +1,8 @@
-/* metrics.h: what the server counts, in Prometheus' text form.
+/* metrics.h: the server's metrics in Prometheus' text format.
  *
- * Each number is called `saccade_...`; what vLLM and llama.cpp count, too, stands there by
- * their names `vllm:...` and `llamacpp:...` as well, by which gateways and dashboards look. Any
- * thread may call any function. */
+ * Each metric is called `saccade_...`. Metrics that vLLM or llama.cpp also have are in addition
+ * listed under their names `vllm:...` and `llamacpp:...`, for which gateways and dashboards look.
+ * Any thread may call any function. */
 #ifndef SAC_SERVE_METRICS_H
 #define SAC_SERVE_METRICS_H
 

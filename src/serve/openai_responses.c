@@ -1,5 +1,5 @@
-/* openai_responses.c: POST /v1/responses, whole and streamed. A request is put into the words of a
- * chat completion and read as one. Nothing is stored: `previous_response_id` is refused. */
+/* openai_responses.c: POST /v1/responses, whole and streamed. A request is translated to a chat
+ * completion and read as one. Nothing is stored: `previous_response_id` is refused. */
 #include "serve/dialects.h"
 #include "serve/dialogue.h"
 

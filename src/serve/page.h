@@ -1,4 +1,4 @@
-/* page.h: the files of page/, put into the program when it is built (cmake/embed.cmake). */
+/* page.h: the files of page/, embedded in the program by the build (cmake/embed.cmake). */
 #ifndef SAC_SERVE_PAGE_H
 #define SAC_SERVE_PAGE_H
 

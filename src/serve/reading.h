@@ -1,8 +1,8 @@
 /* reading.h: what one answer read of its prompt: which passages of which message, for the answer
- * and for each of its tokens, and how much of what dense attention reads was kept.
+ * and for each of its tokens, and the share of dense attention's mass that was read.
  *
- * Records come on the engine's thread while the answer is made; when it has ended, the rest is for
- * the HTTP side. A row that is computed again, because its request gave way, counts once. */
+ * Records arrive on the engine's thread while the answer is generated; when it has ended, the HTTP
+ * side continues. A row that is recomputed because its request was preempted counts once. */
 #ifndef SAC_SERVE_READING_H
 #define SAC_SERVE_READING_H
 

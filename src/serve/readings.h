@@ -1,6 +1,6 @@
-/* readings.h: readings of answers, kept for GET /v1/attention/{id}: the newest, as far as they fit
- * a number of bytes. They hold text of prompts, so only the key that asked finds them. Any thread
- * may call any function. */
+/* readings.h: readings of answers, kept for GET /v1/attention/{id}: the newest ones, up to a total
+ * size. They contain text of prompts, so only the key that made the request can access them. Any
+ * thread may call any function. */
 #ifndef SAC_SERVE_READINGS_H
 #define SAC_SERVE_READINGS_H
 

@@ -1,5 +1,5 @@
-/* refusal.h: why a request is not served, in the words of OpenAI's errors: a real HTTP status and
- * {"error": {"message", "type", "param", "code"}}. */
+/* refusal.h: why a request is refused, in the form of OpenAI's errors: an HTTP status and {"error":
+ * {"message", "type", "param", "code"}}. */
 #ifndef SAC_SERVE_REFUSAL_H
 #define SAC_SERVE_REFUSAL_H
 

@@ -1,6 +1,6 @@
-/* reply.h: an answer on its way to text: what has come so far, and what all APIs say of it in the
- * same way (usage, timings, probabilities). An API is a `struct dialect`: how it reads a request,
- * and how it writes a stream or a whole answer. HTTP threads only, one at a time. */
+/* reply.h: an answer becoming text: what has arrived so far, and what all APIs report in the same
+ * way (usage, timings, probabilities). An API is a `struct dialect`: how it reads a request, and
+ * how it writes a stream or a whole answer. For HTTP threads only, one at a time. */
 #ifndef SAC_SERVE_REPLY_H
 #define SAC_SERVE_REPLY_H
 

@@ -1,4 +1,4 @@
-/* respond.h: HTTP responses with the headers that all of them have. */
+/* respond.h: HTTP responses with the headers that all of them share. */
 #ifndef SAC_SERVE_RESPOND_H
 #define SAC_SERVE_RESPOND_H
 

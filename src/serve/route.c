@@ -1,5 +1,5 @@
-/* route.c: the table of routes, and those that answer at once: what the server is, what it does
- * now, text to tokens and back. Bodies are those of OpenAI's and llama.cpp's servers. */
+/* route.c: the table of routes, and the routes that answer at once: information about the server,
+ * its state, text to tokens and back. Bodies are those of OpenAI's and llama.cpp's servers. */
 #include "serve/route.h"
 #include "serve/dialects.h"
 #include "serve/dialogue.h"

@@ -1,4 +1,4 @@
-/* route.h: which path does what. */
+/* route.h: maps paths to functions. */
 #ifndef SAC_SERVE_ROUTE_H
 #define SAC_SERVE_ROUTE_H
 

@@ -1,7 +1,7 @@
-/* server.c: see the header. Starts the parts, waits for signals, ends them in turn.
+/* server.c: see the header. Starts the parts, waits for signals, and stops the parts in turn.
  *
- * SIGTERM or SIGINT: no new requests (503), those there are end. A second one, or --drain-timeout:
- * what still runs is cut off. SIGHUP: the keys' file is read again. */
+ * SIGTERM or SIGINT: new requests are refused (503), running ones are completed. A second signal,
+ * or --drain-timeout, aborts those that still run. SIGHUP: the file of keys is read again. */
 #include "serve/server.h"
 
 #include "base/mem.h"

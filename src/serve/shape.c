@@ -1,5 +1,5 @@
-/* shape.c: see the header. Every form becomes GBNF, and that a machine (src/grammar); what is too
- * large or cannot be expressed is refused with the words of those that look at it. */
+/* shape.c: see the header. Every form is compiled to GBNF, and that to a machine (src/grammar); a
+ * form that is too large or cannot be expressed is refused with the message of the compiler. */
 #include "serve/shape.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* shape.h: the form that an answer must have: a grammar, a JSON schema, a call of a tool. Read from
- * a request on an HTTP thread, followed token by token on the engine's. */
+/* shape.h: the form that an answer must have: a grammar, a JSON schema, or a tool call. Read from a
+ * request on an HTTP thread, followed token by token on the engine's thread. */
 #ifndef SAC_SERVE_SHAPE_H
 #define SAC_SERVE_SHAPE_H
 

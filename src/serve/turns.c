@@ -1,4 +1,5 @@
-/* turns.c: see the header. The table is walked: there are few keys, and a turn is a prompt long. */
+/* turns.c: see the header. The table is scanned: there are few keys, and a turn lasts as long as a
+ * prompt. */
 #include "serve/turns.h"
 
 #include <stddef.h>

@@ -1,6 +1,7 @@
-/* turns.h: whose answer is computed next: that of the highest priority; among equals, that of the
- * API key whose last turn was longest ago; of one key, the oldest. So who sends a hundred requests
- * at once does not keep others waiting for all of them. The engine's thread only. */
+/* turns.h: selects the answer to be computed next: the one with the highest priority; among equals,
+ * that of the API key whose last turn was longest ago; for one key, the oldest. A client that sends
+ * a hundred requests at once thus does not make others wait for all of them. For the engine's
+ * thread only. */
 #ifndef SAC_SERVE_TURNS_H
 #define SAC_SERVE_TURNS_H
 

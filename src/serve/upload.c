@@ -1,5 +1,5 @@
-/* upload.c: see the header. Forms are parsed by libmicrohttpd, files turned to text by src/text. A
- * file's name is the document's name and never a path of this machine. */
+/* upload.c: see the header. libmicrohttpd parses forms, src/text extracts text from files. A file's
+ * name becomes the document's name and is never used as a path of this machine. */
 #include "serve/upload.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* upload.h: a file in a request's body, alone or as a form's part, to {"name", "text", "format",
- * "encoding", ...}. */
+/* upload.h: converts a file in a request's body, alone or as a part of a form, to {"name", "text",
+ * "format", "encoding", ...}. */
 #ifndef SAC_SERVE_UPLOAD_H
 #define SAC_SERVE_UPLOAD_H
 
