@@ -1,8 +1,8 @@
-/* bench.c: `saccade bench`: the options, and the loops over models, threads, depths and tests. A
- * test is run by bench_test.c and told by bench_row.c.
+/* bench.c: `saccade bench`: the options, and the loops over models, threads, depths and tests.
+ * bench_test.c runs a test, bench_row.c reports it.
  *
- * The names are those of llama-bench, so that its users and scripts know them. The machine's limits
- * are measured first, while no model is in memory. */
+ * Option names are those of llama-bench, so that its users and scripts know them. The machine's
+ * limits are measured first, before a model is in memory. */
 #include "app/bench.h"
 
 #include "app/app.h"

@@ -1,10 +1,10 @@
-/* bench_capacity.c: `saccade bench capacity`: how many requests a second a method serves before the
- * time between tokens breaks its limit. The parts are capacity_*.c.
+/* bench_capacity.c: `saccade bench capacity`: how many requests per second a method serves before
+ * the time between tokens exceeds its limit. The parts are capacity_*.c.
  *
- * One engine holds all methods, so prompts are computed once, before the clock of any trial runs,
- * and taken from the index of prefixes then (unless --cold): what is compared is how methods
- * decode. The limits are 5 and 25 idle iterations, as the paper on Progressive Sparse Attention has
- * them; an idle iteration is a dense one, alone, with all pages in memory. */
+ * One engine holds all methods. Prompts are computed once, before the clock of any trial runs, and
+ * then taken from the index of prefixes (unless --cold): the comparison is about decoding. The
+ * limits are 5 and 25 idle iterations, as in the paper on Progressive Sparse Attention; an idle
+ * iteration is a dense one, alone, with all pages in memory. */
 #include "app/bench.h"
 
 #include "app/app.h"

@@ -1,5 +1,5 @@
-/* bench_machine.c: the machine's limits in a line of text, and whether they held during a run. A
- * share of a limit means something only if nothing else took its part of the machine. */
+/* bench_machine.c: the machine's limits as a line of text, and whether they held during a run. A
+ * share of a limit is meaningful only if nothing else used the machine. */
 #include "app/bench.h"
 
 #include <assert.h>

@@ -1,9 +1,11 @@
-/* bench_mask.c: `saccade bench mask`: what a grammar costs beside the step that it steers.
+/* bench_mask.c: `saccade bench mask`: the cost of a grammar beside that of the step that it
+ * constrains.
  *
- * Answers are generated that follow a schema. The engine asks the grammar for a mask before each
- * token and tells it the token behind; both are timed where they happen, and what is left of the
- * time from token to token is the step. The first answer meets each place of the grammar for the
- * first time, those behind it find most of their masks: they are told apart. */
+ * Answers are generated that follow a schema. The engine requests a mask from the grammar before
+ * each token and passes the token to it afterwards. Both are timed where they happen; the rest of
+ * the time from token to token is the step. The first answer meets each state of the grammar for
+ * the first time, later ones find most of their masks in the cache: the two are reported
+ * separately. */
 #include "app/bench.h"
 
 #include "app/app.h"

@@ -1,5 +1,6 @@
 /* bench_ops.c: `saccade bench ops`: a roofline of every operation in the shapes of a few models.
- * The library has the list and measures; here are filters, the machine's limits and the table. */
+ * The library has the list and measures; this file has the filters, the machine's limits and the
+ * table. */
 #include "app/bench.h"
 
 #include "app/app.h"

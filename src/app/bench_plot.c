@@ -1,5 +1,5 @@
-/* bench_plot.c: `saccade bench plot FILE.csv`: a table of measurements as a drawing. It measures
- * nothing: what README shows is made from the tables that docs keep. */
+/* bench_plot.c: `saccade bench plot FILE.csv`: draws a table of measurements. It measures nothing:
+ * the README's plots are drawn from tables in docs. */
 #include "app/bench.h"
 
 #include "app/app.h"

@@ -1,11 +1,11 @@
-/* bench_prefix.c: `saccade bench prefix`: what the index of prefixes saves, of pages and of time,
- * where prompts begin alike.
+/* bench_prefix.c: `saccade bench prefix`: how many pages and how much time the index of prefixes
+ * saves if prompts begin alike.
  *
- * Sequences come one after the other and all stay, so the pages in use are those of a crowd at
- * work. Each prompt is computed a second time in an engine that has no index: the time and the
- * pages that it would have cost, and the logits, which must be the same bits. Behind them comes one
- * with another salt, which must find nothing. Tokens are made up: neither time nor pages depend on
- * what they say. */
+ * Sequences are created one after another and all stay, so the pages in use are those of many
+ * concurrent users. Each prompt is computed a second time in an engine without an index, which
+ * gives the time and the pages that it would have cost, and the logits, which must have the same
+ * bits. Finally a prompt with another salt is computed, which must find nothing. Tokens are random:
+ * neither time nor pages depend on their meaning. */
 #include "app/bench.h"
 
 #include "app/app.h"

@@ -1,11 +1,11 @@
-/* bench_row.c: what a row of `saccade bench` says, from the counts of a test.
+/* bench_row.c: the row of a test in `saccade bench`, from the test's counts.
  *
  * Operations are those of the dense model: multiply-adds of the matrices and of every query with
- * every key that it may see, two each, whatever a method leaves out; so a row's FLOP/s tells how
- * fast the same work got done. The limit is the least time that the machine needs for a test:
- * prompt rows are bound by arithmetic, or by one reading of the weights a step; decode rows by what
- * they read, weights and KV, or by arithmetic. Keys that a prompt's tiles share come from the
- * caches: prompts are not held to their KV bytes. */
+ * every key that it may see, two each, whatever a method omits. The FLOP/s of a row thus tell how
+ * fast the same work was done. The limit is the least time that the machine needs for a test:
+ * prompt rows are bound by arithmetic, or by one reading of the weights per step; decode rows by
+ * the weights and the KV that they read, or by arithmetic. Keys that a prompt's tiles share come
+ * from the caches, so the KV bytes of prompts do not count. */
 #include "app/bench.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* bench_serve.c: `saccade bench serve`: the options of a load on any OpenAI server. The plan, the
- * client and the report are load_*.c; names and definitions are those of vLLM's `bench serve`. */
+/* bench_serve.c: `saccade bench serve`: the options of a load test of any OpenAI server. The plan,
+ * the client and the report are load_*.c; names and definitions are those of vLLM's `bench
+ * serve`. */
 #include "app/bench.h"
 
 #include "app/app.h"

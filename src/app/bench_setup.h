@@ -1,6 +1,6 @@
-/* bench_setup.h: the options about model and memory that several benchmarks take, one macro each. A
- * benchmark lists those that mean something to it. Unlike the options of setup_specs they are never
- * taken from the environment: a benchmark's command says all that its figures depend on. */
+/* bench_setup.h: the options about model and memory that several benchmarks share, one macro each.
+ * A benchmark lists those that apply to it. Unlike the options of setup_specs they are never taken
+ * from the environment: a benchmark's command line shows everything on which its figures depend. */
 #ifndef SAC_APP_BENCH_SETUP_H
 #define SAC_APP_BENCH_SETUP_H
 

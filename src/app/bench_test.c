@@ -1,12 +1,11 @@
 /* bench_test.c: one test on one engine: fill the depth, repeat, count.
  *
- * The depth is filled once and kept in sequences that are only its own, one for all that decode
- * together or one for each; each repetition works on forks, which share their base's pages, and
- * removes them. Tokens of prompts are made up: speed does not depend on
- * what they say; with noise in place of keys and values they are not even computed. Those that are
- * generated are the likeliest, as how many logits need be computed to find them (--top-k) hangs on
- * the model being sure of some. The first repetition is short and not counted: it wakes threads and
- * touches memory. */
+ * The depth is filled once and kept in sequences of its own, one for all that decode together or
+ * one for each. Each repetition works on forks, which share the pages of their base, and removes
+ * them. Prompt tokens are random, because speed does not depend on their meaning; with noise in
+ * place of keys and values they are not even computed. Generated tokens are the top-1 tokens,
+ * because the number of logits that must be computed to find them (--top-k) depends on how sure the
+ * model is. The first repetition is short and not counted: it wakes threads and touches memory. */
 #include "app/bench.h"
 
 #include "app/interrupt.h"

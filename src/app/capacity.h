@@ -1,8 +1,8 @@
 /* capacity.h: what the files of `saccade bench capacity` share: the requests, the clock, one trial
- * of a method at a rate, the search for the largest rate, and what is told of it.
+ * of a method at a rate, the search for the largest rate, and the report.
  *
- * All of it depends on the options and the seed alone where the clock is a model. Functions that
- * take an error give SAC_ERR_CANCELLED when they were asked to stop. */
+ * With a modelled clock, everything depends on the options and the seed alone. Functions that take
+ * an error return SAC_ERR_CANCELLED if they were asked to stop. */
 #ifndef SAC_APP_CAPACITY_H
 #define SAC_APP_CAPACITY_H
 

@@ -1,5 +1,5 @@
 /* capacity_clock.c: see the header. The modelled clock is a function of an engine's counters and of
- * the time in which it had nothing to do, so what it shows does not depend on the machine. */
+ * its idle time, so its times do not depend on the machine. */
 #include "app/capacity.h"
 
 #include "base/workers.h"

@@ -1,6 +1,6 @@
-/* capacity_load.c: the prompts of `bench capacity`: a number hidden in prose and asked for, in
- * lengths drawn from a distribution. The same seed gives the same prompts, at whatever rate they
- * are asked, so that methods and rates differ in nothing else. */
+/* capacity_load.c: the prompts of `bench capacity`: a number is hidden in prose and asked for;
+ * lengths are drawn from a distribution. The same seed gives the same prompts at any rate, so
+ * methods and rates are compared on the same work. */
 #include "app/capacity.h"
 
 #include "base/mem.h"

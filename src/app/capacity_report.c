@@ -1,8 +1,8 @@
-/* capacity_report.c: what `bench capacity` tells: a row for each method, a table of all trials, and
- * the drawing of it.
+/* capacity_report.c: the report of `bench capacity`: a row for each method, a table of all trials,
+ * and a drawing of it.
  *
- * Figures beside the two capacities are of the trial at the larger one: bytes are those that decode
- * rows moved (docs/fairness.md); what was fetched is over the same rows. */
+ * The figures beside the two capacities are those of the trial at the larger one: bytes that decode
+ * rows moved (docs/fairness.md), and what was fetched for the same rows. */
 #include "app/capacity.h"
 
 #include "eval/chart.h"

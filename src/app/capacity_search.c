@@ -1,5 +1,5 @@
-/* capacity_search.c: see the header. Rates are doubled or halved until one keeps the limits and
- * another does not; then the geometric middle is tried. */
+/* capacity_search.c: see the header. Rates are doubled or halved until one meets the limits and
+ * another does not; then their geometric mean is tried. */
 #include "app/capacity.h"
 
 #include <assert.h>

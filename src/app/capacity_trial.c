@@ -1,9 +1,9 @@
-/* capacity_trial.c: requests that arrive when they are due, whether or not those before are
- * answered, on an engine of this process; and a method that has it for itself.
+/* capacity_trial.c: requests that arrive on schedule, whether or not earlier ones have been
+ * answered, on an engine of this process; and a method that has the engine for itself.
  *
- * A trial ends as soon as its limits cannot be kept any more, whatever came: a load that is too
- * large would else be the one that takes longest. What a request is answered does not depend on the
- * load (design D7), so each answer is held against that of the method alone. */
+ * A trial ends as soon as its limits can no longer be met: otherwise an excessive load would take
+ * the longest. Answers do not depend on the load (design D7), so each one is compared with that of
+ * the method running alone. */
 #include "app/capacity.h"
 
 #include "app/load.h"

@@ -1,8 +1,9 @@
 /* chat.c: `saccade chat`, a conversation in the terminal: the options, questions and answers, and
- * the loop. A document of `-f` is read right at the start, while the user thinks about a question.
+ * the loop. A document of `-f` is computed right at the start, while the user thinks about a
+ * question.
  *
- * Ctrl-C stops an answer, drops a line that is being typed, and leaves at an empty prompt when it
- * comes twice with nothing between. */
+ * Ctrl-C stops an answer, discards a line that is being typed, and exits if pressed twice in a row
+ * at an empty prompt. */
 #include "app/chat.h"
 #include "app/app.h"
 #include "app/docs.h"

@@ -1,6 +1,6 @@
 /* chat.h: what the files of `saccade chat` share: the conversation's session and how it is left.
  * chat.c asks and answers, chat_commands.c has the commands, chat_files.c documents and saved
- * conversations, chat_complete.c what Tab offers. */
+ * conversations, chat_complete.c the completions of Tab. */
 #ifndef SAC_APP_CHAT_H
 #define SAC_APP_CHAT_H
 

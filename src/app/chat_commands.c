@@ -1,5 +1,5 @@
-/* chat_commands.c: the commands of a chat: one table, which /help, the search and Tab read. Names
- * are taken in any case. */
+/* chat_commands.c: the commands of a chat: one table, which /help, the lookup and Tab read. Names
+ * are not case sensitive. */
 #include "app/chat.h"
 
 #include "app/output.h"

@@ -1,5 +1,5 @@
-/* chat_complete.c: what Tab offers in a chat: commands, and behind them file names, methods, names
- * of settings, documents. */
+/* chat_complete.c: the completions of Tab in a chat: commands, and after them file names, methods,
+ * names of settings, documents. */
 #include "app/chat.h"
 
 #include "app/setup_sampling.h"

@@ -1,10 +1,11 @@
 /* chat_files.c: documents of a chat, and conversations in files.
  *
- * Invariant: the documents that wait fit the context with room for a question, so that none locks
- * the conversation: one that does not fit is not taken, and it is told what would help.
+ * Invariant: the waiting documents fit into the context with room for a question, so that they
+ * cannot block the conversation. A document that does not fit is refused with advice on what would
+ * help.
  *
  * A saved conversation is two files: the messages as JSON, and FILE.state, what the engine has
- * computed of them. The state is a saving of time alone: a conversation goes on without it. */
+ * computed for them. The state only saves time: a conversation continues without it. */
 #include "app/chat.h"
 
 #include "app/source.h"

@@ -1,5 +1,5 @@
-/* complete.c: see the header. The scripts know nothing of commands and options: they ask, so they
- * stay right when those change. */
+/* complete.c: see the header. The scripts contain no commands and options but ask for them, so they
+ * stay correct when those change. */
 #include "app/complete.h"
 
 #include "app/app.h"

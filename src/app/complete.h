@@ -1,6 +1,6 @@
-/* complete.h: what may stand next on a command line, from the tables of options, for shells. The
- * scripts of `saccade completion` ask `saccade complete WORD...`, which passes the words on to the
- * command that they name; its options_parse answers here. */
+/* complete.h: completions of a command line for shells, from the tables of options. The scripts of
+ * `saccade completion` call `saccade complete WORD...`, which passes the words on to the command
+ * that they name; its options_parse answers here. */
 #ifndef SAC_APP_COMPLETE_H
 #define SAC_APP_COMPLETE_H
 

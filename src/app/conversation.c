@@ -1,6 +1,6 @@
 /* conversation.c: see the header. A file may come from anywhere: it is checked turn by turn, and
- * what is wrong is named by its place. Fields that other programs add are passed over; content that
- * is not one string (images, tool calls) is refused, because it would be lost. */
+ * errors name the place. Fields that other programs add are ignored; content that is not one string
+ * (images, tool calls) is refused, because it would be lost. */
 #include "app/conversation.h"
 
 #include "base/input.h"

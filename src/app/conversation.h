@@ -1,10 +1,10 @@
-/* conversation.h: what was said in a chat, and its file: {"messages": [{"role": ..., "content":
- * ...}]}, as chat APIs have it. The system message, if any, stands first; questions and answers
- * take turns behind it.
+/* conversation.h: the messages of a chat, and their file: {"messages": [{"role": ..., "content":
+ * ...}]}, as in chat APIs. The system message, if any, is first; then questions and answers
+ * alternate.
  *
- * A question's text begins with the documents that were put before it, each with a blank line
- * behind it. Documents that wait for a question stand in `next`. In the file a message with
- * documents has their names and bytes beside its content, in "documents". */
+ * A question's text begins with the documents that were added before it, each followed by a blank
+ * line. Documents that wait for a question are in `next`. In the file, a message with documents has
+ * their names and sizes in "documents", beside its content. */
 #ifndef SAC_APP_CONVERSATION_H
 #define SAC_APP_CONVERSATION_H
 

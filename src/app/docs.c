@@ -1,6 +1,6 @@
 /* docs.c: `saccade docs`: documents that are computed once and named in prompts: add, list, show,
- * verify, remove, gc. What computes and keeps them is the library (sac_doc_add and others); adding
- * is in docs_add.c. */
+ * verify, remove, gc. The library computes and stores them (sac_doc_add and others); adding is in
+ * docs_add.c. */
 #include "app/docs.h"
 
 #include "app/app.h"

@@ -1,5 +1,5 @@
-/* docs.h: stores of documents as commands see them: which folder, and what a document says of
- * itself. */
+/* docs.h: stores of documents as commands see them: which folder, and the description of a
+ * document. */
 #ifndef SAC_APP_DOCS_H
 #define SAC_APP_DOCS_H
 

@@ -1,5 +1,5 @@
-/* docs_add.c: `saccade docs add`: files to tokens, computed and stored one after another. A
- * document that is stored stays, whatever happens to those behind it. */
+/* docs_add.c: `saccade docs add`: files become tokens, which are computed and stored one document
+ * after another. A document that is stored stays, even if a later one fails. */
 #include "app/docs.h"
 
 #include "app/app.h"

@@ -1,5 +1,5 @@
-/* escape.c: see the header. What stands for a character is never shorter than it, so the text is
- * written over itself. */
+/* escape.c: see the header. An escape is never shorter than the character that it represents, so
+ * the text is converted in place. */
 #include "app/escape.h"
 
 #include <ctype.h>

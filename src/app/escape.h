@@ -1,4 +1,4 @@
-/* escape.h: what users write for characters that are hard to type. */
+/* escape.h: escapes for characters that are hard to type. */
 #ifndef SAC_APP_ESCAPE_H
 #define SAC_APP_ESCAPE_H
 

@@ -1,8 +1,8 @@
 /* eval.c: `saccade eval COMMAND`: finds the sub-command in one table and runs it.
  *
- * An evaluation answers two questions of a method: what was read, and was it right. Each
- * sub-command is one way to ask; what they compute lives in src/eval, what they parse and print in
- * src/app/eval_*.c. The table is all there is here. */
+ * An evaluation answers two questions about a method: what was read, and whether the answer was
+ * right. Each sub-command asks in a different way. Computations are in src/eval, options and output
+ * in src/app/eval_*.c; this file has only the table. */
 #include "app/eval.h"
 
 #include "app/app.h"

@@ -1,8 +1,8 @@
-/* eval_docs.c: `saccade eval docs`: questions over documents that were computed apart, asked with
- * each way to join them, by the place of the evidence.
+/* eval_docs.c: `saccade eval docs`: questions over documents that were computed separately, asked
+ * with each context method, by the place of the evidence.
  *
- * A question follows from seed, index and place alone, so parts of an evaluation may be asked by
- * several processes, into one file or several, and read together afterwards. */
+ * A question depends only on seed, index and place, so several processes may run parts of an
+ * evaluation, into one file or several, which are then read together. */
 #include "app/app.h"
 #include "app/docs.h"
 #include "app/eval.h"

@@ -1,5 +1,5 @@
-/* eval_docs_ask.c: see the header. The first method is the yardstick: its sequence and its
- * distributions stay until the question is done. */
+/* eval_docs_ask.c: see the header. The first method is the reference: its sequence and its
+ * distributions are kept until the question is done. */
 #include "app/eval_docs_ask.h"
 
 #include "app/docs.h"

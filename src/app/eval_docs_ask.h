@@ -1,8 +1,9 @@
-/* eval_docs_ask.h: one question of `saccade eval docs`, asked with each context method: documents
- * are computed and stored, joined, asked about; the answer, the distance of its distributions and
- * of the documents' values to the first method's, and what each part took, become rows.
+/* eval_docs_ask.h: one question of `saccade eval docs`, asked with each context method. Documents
+ * are computed and stored, joined, and asked about. The rows hold the answer, the distance of its
+ * distributions and of the documents' values to those of the first method, and the time of each
+ * part.
  *
- * All methods of a question work in one engine, on the same tokens. */
+ * All methods of a question use one engine and the same tokens. */
 #ifndef SAC_APP_EVAL_DOCS_ASK_H
 #define SAC_APP_EVAL_DOCS_ASK_H
 

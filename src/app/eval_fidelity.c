@@ -1,6 +1,6 @@
 /* eval_fidelity.c: `saccade eval fidelity`: how far methods, KV types or another model file are
- * from dense f16 attention, on a text of the user's. What is measured is in eval/fidelity.c; here
- * are the options, the table for people and the rows for machines.
+ * from dense f16 attention, on a text of the user's. eval/fidelity.c measures; this file has the
+ * options, the readable table and the machine-readable rows.
  *
  * With --out the rows go to DIR/fidelity.json, the table to DIR/fidelity.md, and every record of
  * what was read to DIR/reading.sacr, with the context as its sample number. */

@@ -1,5 +1,5 @@
 /* eval_fidelity.h: what `eval fidelity` and `eval sweep` share: one run of eval/fidelity.h over a
- * list of methods. A sweep makes the list itself, out of methods and values of their dials. */
+ * list of methods. A sweep builds the list itself from methods and parameter values. */
 #ifndef SAC_APP_EVAL_FIDELITY_H
 #define SAC_APP_EVAL_FIDELITY_H
 

@@ -1,6 +1,6 @@
 /* eval_patterns.c: `saccade eval patterns` lets a prefill method learn from a text which pattern
- * fits each head of a model, writes that as a table, and tells how many heads have which. The text
- * is one chunk, so "the last rows" of a method are those of the prompt. */
+ * fits each head of a model, writes the patterns as a table, and reports how many heads have which.
+ * The text is one chunk, so "the last rows" of a method are those of the prompt. */
 #include "app/eval.h"
 
 #include "app/app.h"

@@ -1,8 +1,8 @@
 /* eval_read.c: `saccade eval read FILE`: a recording of attention as CSV or JSON.
  *
- * One line per record, or with --pages one per page of each record. Text is made record by record
- * and written at once, so memory does not grow with the file. Numbers that are none (a model whose
- * keys hold NaN) are empty in CSV and null in JSON. */
+ * One line per record or, with --pages, one per page of each record. Text is generated record by
+ * record and written at once, so memory does not grow with the file. NaN (from a model whose keys
+ * contain NaN) is empty in CSV and null in JSON. */
 #include "app/app.h"
 #include "app/eval.h"
 #include "app/options.h"

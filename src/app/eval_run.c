@@ -1,9 +1,9 @@
-/* eval_run.c: see the header. The order is: options that are wrong are told before a model is
- * loaded, the model before the folder is made, and every answer is in samples.jsonl before the next
- * question.
+/* eval_run.c: see the header. The order is: wrong options are reported before a model is loaded,
+ * the model is loaded before the folder is created, and every answer is in samples.jsonl before the
+ * next question.
  *
  * A run's identity is a hash of the model and of every setting that changes a sample or an answer.
- * Methods are not in it: more of them may be added to a folder later. */
+ * Methods are not included: more of them may be added to a folder later. */
 #include "app/eval_run.h"
 
 #include "app/app.h"

@@ -1,5 +1,5 @@
 /* eval_run.h: what the commands of `saccade eval` that ask a model share: options, the run, its
- * output. A command parses, plans cells, and hands them over. */
+ * output. A command parses options, plans cells, and passes them on. */
 #ifndef SAC_APP_EVAL_RUN_H
 #define SAC_APP_EVAL_RUN_H
 

@@ -1,6 +1,6 @@
-/* eval_sweep.c: `saccade eval sweep`: methods at several values of their dials, on one text, and
- * the curves that follow: divergence against bytes and against time. The measuring is
- * eval_fidelity.c's, the page eval/report.h's. */
+/* eval_sweep.c: `saccade eval sweep`: methods with several parameter values, on one text, and the
+ * resulting curves: divergence against bytes and against time. eval_fidelity.c measures,
+ * eval/report.h makes the page. */
 #include "app/app.h"
 #include "app/eval.h"
 #include "app/eval_fidelity.h"

@@ -1,5 +1,5 @@
-/* eval_tasks.c: the commands of `saccade eval` whose tasks are generated: what each takes beside
- * the common options, and which cells it plans. The tasks themselves are in src/eval. */
+/* eval_tasks.c: the commands of `saccade eval` whose tasks are generated: their options in addition
+ * to the common ones, and the cells that they plan. The tasks themselves are in src/eval. */
 #include "app/eval.h"
 
 #include "app/app.h"

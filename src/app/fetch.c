@@ -1,5 +1,6 @@
-/* fetch.c: `saccade fetch`: models and texts by name. The program itself opens no connection: it
- * starts the script that `make model` runs, which is installed beside it, with Python. */
+/* fetch.c: `saccade fetch`: downloads models and texts by name. The program itself opens no
+ * connection: it runs the script that `make model` uses, which is installed with it, with
+ * Python. */
 #include "app/app.h"
 #include "app/models.h"
 #include "app/options.h"

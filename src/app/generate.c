@@ -1,5 +1,5 @@
-/* generate.c: see the header. Everything that arrives is kept as well as streamed: `run` prints it
- * as JSON, `chat` needs it for the next turn. */
+/* generate.c: see the header. Everything that arrives is stored as well as streamed: `run` prints
+ * it as JSON, `chat` needs it for the next turn. */
 #include "app/generate.h"
 
 #include "app/interrupt.h"

@@ -1,5 +1,6 @@
-/* gguf.c: `saccade gguf FILE` shows what a model file holds, `saccade gguf check FILE` says what is
- * wrong with it. The library does both; here are the arguments, the output and the exit code. */
+/* gguf.c: `saccade gguf FILE` shows what a model file contains, `saccade gguf check FILE` reports
+ * what is wrong with it. The library does both; this file has the arguments, the output and the
+ * exit code. */
 #include "app/app.h"
 #include "app/models.h"
 #include "app/options.h"

@@ -1,5 +1,5 @@
-/* habits.c: see the header. Names that do mean something here stand in the tables of the commands,
- * as further spellings of their options. */
+/* habits.c: see the header. Names that have a meaning here are in the tables of the commands, as
+ * alternative spellings of their options. */
 #include "app/habits.h"
 
 #include <string.h>

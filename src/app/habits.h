@@ -1,4 +1,5 @@
-/* habits.h: options of llama.cpp and vLLM that users type from habit and that name nothing here. */
+/* habits.h: options of llama.cpp and vLLM that users type out of habit and that do not exist
+ * here. */
 #ifndef SAC_APP_HABITS_H
 #define SAC_APP_HABITS_H
 

@@ -1,5 +1,5 @@
-/* interrupt.c: see the header. A signal handler has no argument of ours, so the flags of the two
- * are the mutable globals of the program. */
+/* interrupt.c: see the header. A signal handler gets no argument from us, so the flags of the two
+ * signals are the program's mutable globals. */
 #include "app/interrupt.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* interrupt.h: Ctrl-C as a question that long work asks between its pieces. */
+/* interrupt.h: Ctrl-C as a flag that long work checks between its pieces. */
 #ifndef SAC_APP_INTERRUPT_H
 #define SAC_APP_INTERRUPT_H
 

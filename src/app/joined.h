@@ -1,5 +1,5 @@
-/* joined.h: documents of a store, named in a prompt: found before there is an engine, so that it
- * can be made as large as they need, then loaded and joined. */
+/* joined.h: documents of a store that are named in a prompt: looked up before the engine is
+ * created, so that it can be made as large as they need, then loaded and joined. */
 #ifndef SAC_APP_JOINED_H
 #define SAC_APP_JOINED_H
 

@@ -1,5 +1,5 @@
-/* klfile.c: see the header. Positions are computed in 64 bits from counts that were bounded first;
- * the file's size must be exactly what they say. */
+/* klfile.c: see the header. Offsets are computed in 64 bits from counts that were bounded first;
+ * the file's size must match them exactly. */
 #include "app/klfile.h"
 
 #include "base/half.h"

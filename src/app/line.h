@@ -1,6 +1,6 @@
-/* line.h: lines that a person types, with editing, history and completion on a terminal, or that a
- * pipe brings. A line that ends in a backslash goes on in the next one; a paste of several lines is
- * one text. */
+/* line.h: lines that a person types, with editing, history and completion on a terminal, or that
+ * come from a pipe. A line that ends in a backslash continues in the next one; a paste of several
+ * lines is one text. */
 #ifndef SAC_APP_LINE_H
 #define SAC_APP_LINE_H
 

@@ -1,6 +1,6 @@
-/* load.h: what the files of `saccade bench serve` share: a plan of requests, what came of each, and
- * the report. Times are seconds; a plan depends on its parameters and its seed only, so two servers
- * are asked the same at the same moments. */
+/* load.h: what the files of `saccade bench serve` share: a plan of requests, the outcome of each,
+ * and the report. Times are in seconds. A plan depends only on its parameters and its seed, so two
+ * servers get the same requests at the same times. */
 #ifndef SAC_APP_LOAD_H
 #define SAC_APP_LOAD_H
 

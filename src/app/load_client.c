@@ -1,11 +1,12 @@
-/* load_client.c: sends a plan's requests when they are due and takes the time of what comes back.
+/* load_client.c: sends a plan's requests on schedule and measures the responses.
  *
- * One thread and libcurl's multi interface: a request is sent when its moment has come, whatever
- * became of those before it (open loop), unless --max-concurrency holds it back; a chat's later
- * turns follow the answer before them. A request's clock starts when it is sent. Proxies of the
- * environment are not asked: they would be measured, too.
+ * One thread and libcurl's multi interface. A request is sent at its scheduled time, whatever the
+ * state of earlier ones (open loop), unless --max-concurrency holds it back; later turns of a chat
+ * follow the previous answer. A request's clock starts when it is sent. Proxies from the
+ * environment are not used, because they would be measured, too.
  *
- * Invariant: a flight lives from its sending to its end; a chat's past lives as long as the run. */
+ * Invariant: a flight exists from sending to its end; the past of a chat exists as long as the
+ * run. */
 #include "app/load.h"
 
 #include "app/interrupt.h"

@@ -1,9 +1,9 @@
 /* load_plan.c: which requests are sent when: arrivals, lengths, texts.
  *
  * Gaps between arrivals are drawn from a gamma distribution whose shape is the burstiness (1: a
- * Poisson process) and whose mean is one over the rate; all of them are then scaled so that the
- * last chat begins at n/rate, as vLLM's benchmark does: two runs with other seeds offer the same
- * load. Each chat draws from streams of its own, so more chats do not change the first ones. */
+ * Poisson process) and whose mean is one over the rate. They are then scaled so that the last chat
+ * begins at n/rate, as in vLLM's benchmark: two runs with different seeds offer the same load. Each
+ * chat draws from streams of its own, so more chats do not change the first ones. */
 #include "app/load.h"
 
 #include "base/mem.h"

@@ -1,10 +1,10 @@
-/* load_report.c: what requests came to, in the words and with the JSON names of vLLM's `bench
+/* load_report.c: the results of the requests, with the terms and the JSON names of vLLM's `bench
  * serve`: TTFT (time to the first token), TPOT (mean time for each token after it), ITL (each gap
  * between pieces of text), E2EL (to the end), throughput, goodput.
  *
- * Only answers that came to their end count; tokens are those that the server's usage tells, TPOT
- * is over answers of more than one token, as there. A piece is what the server sent at once, which
- * may be more than one token: then ITL tells of pieces and TPOT of tokens. */
+ * Only complete answers count. Tokens are those that the server's usage reports; TPOT is over
+ * answers of more than one token, as in vLLM. A piece is what the server sent at once, possibly
+ * more than one token: then ITL is about pieces and TPOT about tokens. */
 #include "app/load.h"
 
 #include "base/mem.h"

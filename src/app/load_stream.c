@@ -1,7 +1,7 @@
 /* load_stream.c: an answer's events as they arrive: times of its pieces, its text, its usage.
  *
- * A piece is an event that carries text; an event with a role or a reason to end alone is none, so
- * servers that open a stream before they compute are not taken for fast ones. */
+ * A piece is an event that contains text. An event with only a role or a finish reason is not a
+ * piece, so a server that opens a stream before it computes does not appear fast. */
 #include "app/load.h"
 
 #include "base/mem.h"

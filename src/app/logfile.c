@@ -1,6 +1,6 @@
 /* logfile.c: see the header. stderr becomes a stream of our own, which writes each text to the old
- * one and to the file. A write that the file does not take is told once, and the work goes on:
- * what is lost is a copy. */
+ * one and to the file. A failed write to the file is reported once, and the work continues, because
+ * only a copy is lost. */
 #include "app/logfile.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* main.c: the program `saccade`: finds the sub-command in one table and runs it.
  *
- * What happens here for all commands: SIGPIPE and SIGXFSZ are ignored, so that a closed pipe or a
- * file that must not grow is an error of a write and not a silent death, and stdout is checked at
- * the end, so that a full disk is told. */
+ * For all commands, SIGPIPE and SIGXFSZ are ignored, so that a closed pipe or a file size limit is
+ * a write error and not a silent death, and stdout is checked at the end, so that a full disk is
+ * reported. */
 #include "app/app.h"
 #include "app/complete.h"
 #include "app/output.h"

@@ -1,5 +1,5 @@
-/* methods.c: `saccade methods` prints the attention methods that are built in, or one of them with
- * its parameters. All it knows comes from the library's list. */
+/* methods.c: `saccade methods` prints the built-in attention methods, or one of them with its
+ * parameters. All its information comes from the library's list. */
 #include "app/app.h"
 #include "app/options.h"
 #include "app/output.h"

@@ -1,5 +1,5 @@
-/* models.c: see the header. Everything is found from the environment and from where the program
- * lies, so an installed tree may be moved. */
+/* models.c: see the header. Everything is found from the environment and from the program's
+ * location, so an installed tree may be moved. */
 #include "app/models.h"
 
 #include "base/suggest.h"

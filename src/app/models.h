@@ -1,5 +1,5 @@
-/* models.h: models by name: the folder where fetched ones lie, and the table of those that the
- * fetch script can get (tools/models.tsv, installed beside it). */
+/* models.h: models by name: the folder of downloaded models, and the table of those that the fetch
+ * script can download (tools/models.tsv, installed beside it). */
 #ifndef SAC_APP_MODELS_H
 #define SAC_APP_MODELS_H
 

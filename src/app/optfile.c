@@ -1,5 +1,5 @@
-/* optfile.c: see the header. Names are those of the command line without their dashes, and values
- * are taken as they stand, without quotes: a file is told of either what a command line is told. */
+/* optfile.c: see the header. Names are those of the command line without dashes, and values are
+ * taken literally, without quotes. Errors name the file and the line. */
 #include "app/optfile.h"
 
 #include "base/input.h"

@@ -1,10 +1,10 @@
 /* options.c: see the header. The tables are the only description of an option: parsing, ranges,
  * environment and help all read them, so they cannot disagree.
  *
- * Why not getopt or argp: users of this field type `-ctk q8` and `-sys TEXT`, which both would read
- * as bundled letters.
+ * Not getopt or argp, because users in this field type `-ctk q8` and `-sys TEXT`, which both would
+ * parse as bundled letters.
  *
- * What it does not do: check how options fit each other. That is the command's part. */
+ * Not here: whether options fit together, which the command checks. */
 #include "app/options.h"
 
 #include "app/app.h"

@@ -1,5 +1,5 @@
-/* output.c: see the header. stdout belongs to the whole process, and so does its error flag, which
- * does not say why: the reason of the first failure is kept beside it. */
+/* output.c: see the header. stdout and its error flag belong to the whole process. The flag does
+ * not give a reason, so the reason of the first failure is stored with it. */
 #include "app/output.h"
 
 #include "app/app.h"

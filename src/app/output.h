@@ -1,5 +1,5 @@
-/* output.h: stdout that is never lost in silence. A full disk or a closed pipe is told on stderr,
- * once, and makes the command fail with EXIT_RUNTIME. SIGPIPE is ignored (main.c), so writes return
+/* output.h: stdout without silent losses. A full disk or a closed pipe is reported on stderr, once,
+ * and makes the command fail with EXIT_RUNTIME. SIGPIPE is ignored (main.c), so writes return
  * EPIPE. */
 #ifndef SAC_APP_OUTPUT_H
 #define SAC_APP_OUTPUT_H

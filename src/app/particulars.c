@@ -1,5 +1,5 @@
-/* particulars.c: see the header. The hash is that which tools/models.tsv and `sha256sum` have, so a
- * file can be told from another of the same name. What cannot be found out is left out. */
+/* particulars.c: see the header. The hash is that of tools/models.tsv and `sha256sum`, so files of
+ * the same name can be told apart. Unknown facts are left out. */
 #include "app/particulars.h"
 
 #include "app/models.h"

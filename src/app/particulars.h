@@ -1,6 +1,6 @@
-/* particulars.h: run.json, which says how the results beside it came to be: the command, the model
- * and the hash of its file, the type of the KV cache, the processor, the program's version and
- * commit, the day. A report shows it. */
+/* particulars.h: run.json, which documents how the results beside it were produced: the command,
+ * the model and the hash of its file, the type of the KV cache, the processor, the program's
+ * version and commit, the date. A report shows it. */
 #ifndef SAC_APP_PARTICULARS_H
 #define SAC_APP_PARTICULARS_H
 

@@ -1,6 +1,6 @@
-/* passages_print.c: see the header. Five levels of one colour, from amber to red, with ink that is
- * chosen for each: they are told apart on light and on dark terminals, and brackets with numbers
- * say the same without colours. */
+/* passages_print.c: see the header. There are five levels of one colour, from amber to red, each
+ * with its own text colour, which are distinguishable on light and dark terminals; numbers in
+ * brackets say the same without colours. */
 #include "app/passages_print.h"
 
 #include "app/terminal.h"

@@ -1,4 +1,4 @@
-/* peak.c: see the header. Linux keeps the peak, and counts anew when it is told to. */
+/* peak.c: see the header. Linux records the peak, and resets it on request. */
 #include "app/peak.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* peak.h: the most memory that the process has held. */
+/* peak.h: the process's peak memory. */
 #ifndef SAC_APP_PEAK_H
 #define SAC_APP_PEAK_H
 

@@ -1,13 +1,14 @@
-/* perplexity.c: `saccade perplexity` scores a text, by llama.cpp's definition: the text is cut into
- * chunks of n_ctx tokens; where the model wants BOS, it replaces the first token of each; in each
- * chunk the tokens behind the first n_ctx / 2 + 1 are scored, so that every one has at least half a
- * chunk to look at. PPL = exp(mean of -log p).
+/* perplexity.c: `saccade perplexity` scores a text by llama.cpp's definition. The text is cut into
+ * chunks of n_ctx tokens; if the model wants BOS, it replaces the first token of each. In each
+ * chunk the tokens after the first n_ctx / 2 + 1 are scored, so that every one has at least half a
+ * chunk before it. PPL = exp(mean of -log p).
  *
- * With a base file the full distributions are kept or compared: KL divergence of each scored token,
- * the same first choice, the change of the true token's probability.
+ * With a base file the full distributions are stored or compared: KL divergence of each scored
+ * token, agreement of the top-1 token, the change of the true token's probability.
  *
- * Several chunks run side by side as sequences of one engine. What a row gives depends on the row
- * alone, and sums are taken in the order of the text, so the results do not depend on how many. */
+ * Several chunks run side by side as sequences of one engine. The result of a row depends on the
+ * row alone, and sums are taken in the order of the text, so the results do not depend on how
+ * many. */
 #include "app/app.h"
 #include "app/interrupt.h"
 #include "app/klfile.h"

@@ -1,6 +1,6 @@
-/* progress.c: see the header. Work that is over quickly shows no bar at all: a flash only disturbs.
- * A line that is wider than the terminal would stay there each time it is drawn anew: first the
- * note gives way, then the time left, then cells of the bar. */
+/* progress.c: see the header. Work that ends quickly shows no bar, because a flash only disturbs. A
+ * line wider than the terminal would leave traces each time it is redrawn, so the note is shortened
+ * first, then the time left, then the bar. */
 #include "app/progress.h"
 
 #include "app/terminal.h"

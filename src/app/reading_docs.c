@@ -1,5 +1,5 @@
-/* reading_docs.c: see the header. Places are characters of the document from 0 on, as it was given;
- * those of a stored document are of the text that the model has read. */
+/* reading_docs.c: see the header. Positions are characters of the document as it was given, from 0
+ * on; for a stored document, of the text that the model has read. */
 #include "app/reading_docs.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* reading_docs.h: the documents that a reading map tells of, with their names: files of the command
- * line and documents of a store; and what an answer read of each, by document and by characters. */
+/* reading_docs.h: the documents of a reading map with their names (files of the command line and
+ * documents of a store), and what an answer read of each, by document and by characters. */
 #ifndef SAC_APP_READING_DOCS_H
 #define SAC_APP_READING_DOCS_H
 

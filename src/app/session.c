@@ -1,5 +1,5 @@
-/* session.c: see the header. The tokens that the sequence holds are asked of the engine each time:
- * nothing here keeps a copy that could differ. */
+/* session.c: see the header. The engine is asked each time for the tokens that the sequence holds:
+ * nothing here stores a copy that could differ. */
 #include "app/session.h"
 
 #include "app/interrupt.h"

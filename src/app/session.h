@@ -1,16 +1,16 @@
-/* session.h: a conversation and the engine's sequence that has read it.
+/* session.h: a conversation and the engine's sequence that has computed it.
  *
- * Every turn renders the whole conversation, compares its tokens with those that the sequence
- * holds, and computes only what is new: the KV of a long document is computed once. An interrupted
- * answer, another system message, a document that is taken out: all are the same case, a shorter
- * common beginning. What is taken out and comes back is found in the engine's index of pages.
+ * Every turn renders the whole conversation, compares its tokens with those of the sequence, and
+ * computes only what is new: the KV of a long document is computed once. An interrupted answer,
+ * another system message, and a removed document are the same case: a shorter common prefix. Text
+ * that is removed and comes back is found in the engine's index of pages.
  *
- * Documents of a store stand before all of it. They are joined when the first question comes, for
- * some methods choose by it; with these again for each question, and then what was said behind the
- * documents is computed again, too.
+ * Documents of a store precede all of it. They are joined when the first question comes, because
+ * some methods select by the question. Such methods join again for each question, and then what
+ * follows the documents is recomputed, too.
  *
- * The engine may be made anew with another context, other methods or a recorder: the sequence goes
- * over as it is, where the new engine can go on with it. */
+ * The engine may be created again with another context, other methods or a recorder: the sequence
+ * is transferred as it is, if the new engine can continue it. */
 #ifndef SAC_APP_SESSION_H
 #define SAC_APP_SESSION_H
 

@@ -1,8 +1,8 @@
 /* setup.h: the options of model, memory and attention that commands share, and what is made of
  * them: a loaded model, an engine's parameters.
  *
- * Functions that return int give OPTIONS_GO_ON, or an exit code after they told on stderr what is
- * wrong. Texts in the structs are borrowed from argv or the environment. */
+ * Functions that return int give OPTIONS_GO_ON, or an exit code after reporting the error on
+ * stderr. Texts in the structs are borrowed from argv or the environment. */
 #ifndef SAC_APP_SETUP_H
 #define SAC_APP_SETUP_H
 

@@ -1,6 +1,6 @@
 /* sheet.c: see the header. Programs get every number in full, people get it rounded; both read the
- * same cells, so they cannot disagree. It does not align Markdown: rows appear before later ones
- * are known. */
+ * same cells, so they cannot disagree. Markdown is not aligned, because rows are printed before
+ * later ones are known. */
 #include "app/sheet.h"
 
 #include <cjson/cJSON.h>

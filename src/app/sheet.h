@@ -1,5 +1,5 @@
 /* sheet.h: results in rows, for people (Markdown) and for programs (JSON, JSON lines, CSV, SQL), on
- * stdout. A row is printed as soon as it is there. */
+ * stdout. A row is printed as soon as it is complete. */
 #ifndef SAC_APP_SHEET_H
 #define SAC_APP_SHEET_H
 

@@ -1,6 +1,5 @@
-/* source.h: how commands read a text that the user names: as the layer `text` makes it, or byte for
- * byte. What may be wrong about it (an encoding that was guessed, bytes that were replaced) is told
- * on stderr. */
+/* source.h: how commands read a text that the user names: converted by the layer `text`, or byte
+ * for byte. Possible problems (a guessed encoding, replaced bytes) are reported on stderr. */
 #ifndef SAC_APP_SOURCE_H
 #define SAC_APP_SOURCE_H
 

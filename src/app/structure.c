@@ -1,5 +1,5 @@
-/* structure.c: see the header. One grammar for all answers of a command; the machine keeps what it
- * has learnt of it from one to the next. */
+/* structure.c: see the header. All answers of a command share one grammar; the machine keeps its
+ * cached states from one answer to the next. */
 #include "app/structure.h"
 
 #include "app/setup.h"

@@ -1,5 +1,5 @@
 /* structure.h: answers that follow a grammar or a JSON schema: the options, and the constraint of
- * each answer. Without any of the options all calls do nothing. */
+ * each answer. Without any of the options no call has an effect. */
 #ifndef SAC_APP_STRUCTURE_H
 #define SAC_APP_STRUCTURE_H
 

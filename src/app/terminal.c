@@ -1,4 +1,4 @@
-/* terminal.c: see the header. The width is asked each time: windows change theirs. */
+/* terminal.c: see the header. The width is queried each time, because windows are resized. */
 #include "app/terminal.h"
 
 #include <stdlib.h>

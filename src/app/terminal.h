@@ -1,4 +1,4 @@
-/* terminal.h: what is asked of the terminal: its width, and whether it wants colours. */
+/* terminal.h: properties of the terminal: its width, and whether it wants colours. */
 #ifndef SAC_APP_TERMINAL_H
 #define SAC_APP_TERMINAL_H
 

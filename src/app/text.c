@@ -1,5 +1,5 @@
-/* text.c: `saccade text` shows the text of a document as a model gets it. Pages are marked by lines
- * of their own, which the model does not see: it sees the form feed in their place. */
+/* text.c: `saccade text` shows the text of a document as a model gets it. Pages are separated by
+ * lines that the model does not see: it sees a form feed in their place. */
 #include "app/app.h"
 #include "app/options.h"
 #include "app/output.h"

@@ -1,7 +1,7 @@
-/* tokenize.c: `saccade tokenize` prints the ids of a text, as one JSON list or one token a line.
+/* tokenize.c: `saccade tokenize` prints the ids of a text, as one JSON list or one token per line.
  *
- * Defaults are those of a prompt: BOS where the model wants it, control tokens written in the text
- * become their ids. TEXT is taken byte for byte: no escapes, no newline is cut off. A file is read
+ * Defaults are those of a prompt: BOS if the model wants it, and control tokens written in the text
+ * become their ids. TEXT is taken byte for byte: no escapes, no newline is removed. A file is read
  * as other commands read documents, with --raw byte for byte. */
 #include "app/app.h"
 #include "app/output.h"

@@ -1,4 +1,4 @@
-/* units.h: numbers as people read them. */
+/* units.h: numbers in readable units. */
 #ifndef SAC_APP_UNITS_H
 #define SAC_APP_UNITS_H
 
