@@ -47,7 +47,7 @@ void sac_docs_forget(sac_engine *e)
     while (e->residents) drop(e, &e->residents);
 }
 
-/* ---- Taking ---- */
+/* ---- Loading from resident pages ---- */
 
 static struct notes *copy_notes(const struct notes *n)
 {
@@ -89,9 +89,9 @@ sac_status resident_take(sac_engine *e, const struct resident_key *key, sac_seq 
     return SAC_OK;
 }
 
-/* ---- Keeping ---- */
+/* ---- Making a document resident ---- */
 
-/* Whether the sequence is its pages, tokens and notes, and nothing else. */
+/* Whether the sequence consists only of its pages, tokens and notes. */
 static bool can_keep(const sac_engine *e, sac_seq id)
 {
     const struct seq *s = &e->seqs[id];
@@ -111,7 +111,7 @@ static void hold_pages(sac_engine *e, struct resident *r, sac_seq id)
         }
 }
 
-/* An older state of the same document is not asked for again. */
+/* An older state of the same document will not be requested again. */
 static void drop_older(sac_engine *e, const struct resident_key *key)
 {
     for (struct resident **at = &e->residents; *at;)
@@ -129,7 +129,8 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id)
     struct resident *r = mem_calloc(1, sizeof *r + count_entries(e, &named) * sizeof *r->page);
     int32_t *tok = mem_alloc(s->n_done * sizeof *tok);
     struct notes *notes = copy_notes(s->notes);
-    if (!r || !tok || !notes) { /* then it is loaded again */
+    if (!r || !tok ||
+        !notes) { /* without memory for it, the document is loaded from its file next time */
         mem_free(r);
         mem_free(tok);
         mem_free(notes);
@@ -147,9 +148,9 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id)
     e->residents = r;
 }
 
-/* ---- Room ---- */
+/* ---- Eviction ---- */
 
-/* Whether it would give a page back: asked for each page that room is made for. */
+/* Whether evicting it would free a page: called for each page that is needed. */
 static bool is_idle(const sac_engine *e, const struct resident *r)
 {
     const size_t n_entry = count_entries(e, r);
@@ -158,7 +159,7 @@ static bool is_idle(const sac_engine *e, const struct resident *r)
     return i < n_entry;
 }
 
-/* Where the one stands that would go first, or NULL. */
+/* The list entry of the document that would be evicted first, or NULL. */
 static struct resident **find_oldest(struct resident **list, const sac_engine *e)
 {
     struct resident **oldest = NULL;

@@ -19,7 +19,7 @@
 
 sac_status reuse_init(sac_engine *e, sac_error *err)
 {
-    /* Recorders see each row, and what is learnt is learnt from all rows. */
+    /* Recorders must see each row, and learning needs all rows. */
     e->reuse.on = e->params.prefix_cache && !e->params.record && !e->params.learn;
     return e->reuse.on ? sha256_open(&e->reuse.sha, err) : SAC_OK;
 }
@@ -35,7 +35,7 @@ void reuse_deinit(sac_engine *e)
     if (e->reuse.on) sha256_close(&e->reuse.sha);
 }
 
-/* ---- What a sequence is known by ---- */
+/* ---- The nodes of a sequence ---- */
 
 static void begin_at_root(struct reuse_seq *r)
 {
@@ -66,7 +66,7 @@ void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_B
 void reuse_reset(sac_engine *e, uint32_t seq_i)
 {
     uint8_t none[SHA256_BYTES];
-    /* A prompt of one token is computed without asking the index. */
+    /* A prompt of one token is computed without a lookup. */
     e->seqs[seq_i].reuse = (struct reuse_seq){.node = PREFIX_NONE,
                                               .end = e->reuse.on ? SAC_REUSE_SHORT : SAC_REUSE_OFF};
     reuse_salt_digest(e, NULL, none);
@@ -78,7 +78,7 @@ void reuse_fork(sac_engine *e, uint32_t dst, uint32_t src)
     e->seqs[dst].reuse = e->seqs[src].reuse;
 }
 
-/* The key of the page behind those that are known, and its node if there is one. */
+/* The key of the page after the known ones, and its node if there is one. */
 static uint32_t find_next(const sac_engine *e, uint32_t seq_i, uint8_t key[SHA256_BYTES])
 {
     const struct seq *s = &e->seqs[seq_i];
@@ -100,7 +100,7 @@ void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old)
 {
     struct seq *s = &e->seqs[seq_i];
     struct reuse_seq *r = &s->reuse;
-    /* A sealed page that becomes a tail again keeps its keys as they were rounded. */
+    /* A sealed page that becomes a tail again keeps its rounded keys. */
     const bool rounds = s->n_done / PAGE_TOK < n_old / PAGE_TOK;
     const uint32_t n_exact = rounds ? s->n_done / PAGE_TOK * PAGE_TOK : s->n_done;
     uint8_t key[SHA256_BYTES];
@@ -108,14 +108,15 @@ void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old)
     if (r->n_pure > n_exact) r->n_pure = n_exact;
     if (r->n_page <= r->n_pure / PAGE_TOK) return;
     begin_at_root(r);
-    /* Of a text that was lost and computed again the index has pages that are not the
+    /* If a text was lost and computed again, the index contains pages that are not the
      * sequence's. */
     while (r->n_page < r->n_pure / PAGE_TOK && (node = find_next(e, seq_i, key)) != PREFIX_NONE &&
            prefix_is_at(&e->reuse.index, node, (struct pool_place){seq_i, r->n_page}))
         step_to(r, key, node);
 }
 
-/* The sequence's next page comes into the index, or is the one that is there. False: no room. */
+/* Adds the sequence's next page to the index, or replaces it by the page that is there. False: no
+ * room. */
 static bool keep_page(sac_engine *e, uint32_t seq_i)
 {
     struct reuse_seq *r = &e->seqs[seq_i].reuse;
@@ -134,15 +135,16 @@ static bool keep_page(sac_engine *e, uint32_t seq_i)
     return true;
 }
 
-/* ---- Taking ---- */
+/* ---- Reusing pages ---- */
 
-/* Rows of the pending prompt whose pages may be taken. */
+/* The number of pending prompt rows whose pages may be reused. */
 static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reuse_end *why)
 {
     uint32_t n = 0, n_silent = 0;
     for (; s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & TOK_DECODE); n++)
         if (n_silent == n && !(s->flags[s->n_done + n] & TOK_WANT)) n_silent++;
-    const uint32_t n_least = s->n_done + n == s->n_all; /* to compute; decode rows may follow */
+    const uint32_t n_least =
+        s->n_done + n == s->n_all; /* rows that must be computed; decode rows may follow */
     *why = SAC_REUSE_SHORT;
     if (n < PAGE_TOK + n_least) return 0;
     *why = n_silent + 1 < n ? SAC_REUSE_LOGITS : SAC_REUSE_QUERIES;
@@ -151,7 +153,7 @@ static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reu
     return n_silent < n - n_left ? n_silent : n - n_left;
 }
 
-/* The next n pages are there: they count as done. */
+/* The next n pages are present: they count as computed. */
 static void count_pages(sac_engine *e, struct seq *s, uint32_t n)
 {
     s->n_done += n * PAGE_TOK;
@@ -161,7 +163,7 @@ static void count_pages(sac_engine *e, struct seq *s, uint32_t n)
     e->stats.reads.n_reused_tok += n * PAGE_TOK;
 }
 
-/* What the index has of the next pages, up to token `end`. */
+/* Takes what the index has of the next pages, up to token `end`. */
 static void take_indexed(sac_engine *e, uint32_t seq_i, uint32_t end)
 {
     struct seq *s = &e->seqs[seq_i];
@@ -181,7 +183,7 @@ void reuse_keep_placed(sac_engine *e, uint32_t seq_i, uint32_t n)
     count_pages(e, &e->seqs[seq_i], n);
 }
 
-/* An entry's pages from the disk; they enter the index. */
+/* Takes an entry's pages from the disk; they enter the index. */
 static bool take_entry(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     struct seq *s = &e->seqs[seq_i];
@@ -192,8 +194,8 @@ static bool take_entry(sac_engine *e, uint32_t seq_i, uint32_t n)
     return true;
 }
 
-/* Takes pages up to the end of what there is, of the disk one entry if decode rows wait; says why
- * it ended, SAC_REUSE_ENDS: it has not. */
+/* Takes all pages that are available, but only one entry from the disk if decode rows wait; returns
+ * why it ended, SAC_REUSE_ENDS if it has not. */
 static sac_reuse_end take(sac_engine *e, uint32_t seq_i)
 {
     struct seq *s = &e->seqs[seq_i];
@@ -234,7 +236,7 @@ sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq id)
     return s ? s->reuse.end : SAC_REUSE_OFF;
 }
 
-/* ---- Keeping ---- */
+/* ---- Indexing pages ---- */
 
 void reuse_keep(sac_engine *e)
 {
@@ -243,7 +245,7 @@ void reuse_keep(sac_engine *e)
         const struct batch_run *run = &b->run[i];
         struct seq *s = &e->seqs[run->seq_i];
         if (repeat_of(&e->repeat, run->seq_i)) continue;
-        if (s->broken) continue; /* what it has computed since is not what its tokens say */
+        if (s->broken) continue; /* what it has computed since does not match its tokens */
         const bool is_dense =
             !chooser_method(e, CHOOSER_PREFILL, run->seq_i)->spec->method->prefill;
         if (is_dense && !s->has_gaps && s->reuse.n_pure == run->pos0) s->reuse.n_pure += run->n_row;
@@ -256,7 +258,7 @@ void reuse_keep(sac_engine *e)
 void reuse_lose(sac_engine *e, uint32_t seq_i)
 {
     const struct seq *s = &e->seqs[seq_i];
-    /* Each share of a layer has an index of its own, and all of them must have the same texts. */
+    /* Each share of a layer has its own index, and all of them must have the same texts. */
     if (e->share.n_all == 1 && !s->has_gaps) prefix_lose(&e->reuse.index, s->reuse.node);
 }
 

@@ -9,13 +9,13 @@
 
 struct copy {
     sac_engine *e;
-    uint32_t seq_i;            /* the copies' */
+    uint32_t seq_i;            /* of the copies */
     uint8_t key[SHA256_BYTES]; /* of the last page that was copied, without a salt */
-    uint32_t node;             /* its own */
+    uint32_t node;             /* the copy's node */
     uint8_t *bytes;            /* [n_lane][page] */
 };
 
-/* False: the index has no more of the text, or the pool no room. */
+/* False: the index has no more pages of the text, or the pool is full. */
 static bool copy_page(struct copy *c)
 {
     sac_engine *e = c->e;

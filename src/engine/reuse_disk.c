@@ -20,7 +20,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define PAGES_MIN 8u /* a shorter text is read sooner than it is worth a file */
+#define PAGES_MIN 8u /* a shorter text is computed sooner than a file is worth it */
 
 struct reuse_disk {
     struct shelf *shelf; /* owned */
@@ -28,12 +28,12 @@ struct reuse_disk {
     uint8_t (*key)[SHA256_BYTES]; /* owned, [max_page]: ends of a text's entries */
     uint32_t *chain;              /* owned, [max_page]: a text's nodes */
     int32_t *tok;                 /* owned, [SHELF_PAGES][PAGE_TOK] */
-    uint8_t tried[SHA256_BYTES];  /* the last entry that was handed over */
+    uint8_t tried[SHA256_BYTES];  /* key of the last entry that was handed over */
 };
 
 /* ---- Keys ---- */
 
-/* Those of the pages behind the sequence's, as far as an entry may reach. */
+/* The keys of the pages after the sequence's, as far as an entry may extend. */
 static uint32_t next_keys(const sac_engine *e, const struct seq *s, uint8_t key[][SHA256_BYTES])
 {
     const uint8_t *before = s->reuse.key;
@@ -44,8 +44,8 @@ static uint32_t next_keys(const sac_engine *e, const struct seq *s, uint8_t key[
     return n;
 }
 
-/* The pages of the longest entry behind the sequence's that ends with one of these keys; 0: there
- * is none. */
+/* The number of pages of the longest entry that follows the sequence and ends with one of these
+ * keys; 0: there is none. */
 static uint32_t find_longest(const sac_engine *e, const struct seq *s,
                              const uint8_t (*key)[SHA256_BYTES], uint32_t n)
 {
@@ -90,8 +90,8 @@ void reuse_disk_want(sac_engine *e, uint32_t seq_i)
     if (r->n_page >= PAGES_MIN) prefix_want(&e->reuse.index, r->node, true);
 }
 
-/* Hands the pages [first, first + n) of the chain over. False: they could not be had, or this was
- * tried before and did not work. */
+/* Hands the pages [first, first + n) of the chain to the writer. False: they could not be read, or
+ * a previous attempt has failed. */
 static bool store_run(sac_engine *e, uint32_t first, uint32_t n)
 {
     struct reuse_disk *d = e->reuse.disk;
@@ -112,8 +112,8 @@ static bool store_run(sac_engine *e, uint32_t first, uint32_t n)
     return true;
 }
 
-/* Walks the entries of the text that the chain is; returns how many of its pages they hold, and
- * their keys. */
+/* Walks the entries of the chain's text; returns how many of its pages they hold, and their
+ * keys. */
 static uint32_t walk_entries(const struct reuse_disk *d, const struct prefix *x, uint32_t n_chain,
                              uint32_t *out_n)
 {
@@ -126,8 +126,8 @@ static uint32_t walk_entries(const struct reuse_disk *d, const struct prefix *x,
     return at;
 }
 
-/* The next piece of the text that ends with this node goes to the writer; or, if all of it is on
- * disk, the news that it was used. False: neither, and the text is let be. */
+/* Hands the next piece of the text that ends with this node to the writer, or, if all of it is on
+ * disk, marks it as used. False: neither is possible, and the text is given up. */
 static bool store_text(sac_engine *e, uint32_t node)
 {
     struct reuse_disk *d = e->reuse.disk;
@@ -138,7 +138,7 @@ static bool store_text(sac_engine *e, uint32_t node)
                    n = n_chain - at < SHELF_PAGES ? n_chain - at : SHELF_PAGES;
     if (n > 0 && store_run(e, at, n)) return true;
     prefix_want(x, node, false);
-    memset(d->tried, 0, sizeof d->tried); /* the next to want it may try again */
+    memset(d->tried, 0, sizeof d->tried); /* the next text may try again */
     if (n_entry == 0) return false;
     shelf_touch(d->shelf, (const uint8_t(*)[SHA256_BYTES])d->key, n_entry);
     return true;
@@ -162,7 +162,7 @@ void sac_cache_flush(sac_engine *e, uint32_t ms)
         shelf_wait(e->reuse.disk->shelf);
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 static sac_status open_shelf(struct reuse_disk *d, const sac_engine *e,
                              const sac_cache_params *params, sac_error *err)

@@ -24,7 +24,8 @@ sac_status reuse_page_fetch(sac_engine *e, uint32_t node, uint8_t *to)
     return SAC_OK;
 }
 
-/* The pages of a layer's heads at one page index get their bytes, and side data made of them. */
+/* Gives the pages of a layer's heads at one page index their bytes, and computes their side
+ * data. */
 static sac_status place_layer(sac_engine *e, struct pool_place at, uint32_t layer,
                               const uint8_t *bytes)
 {

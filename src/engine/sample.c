@@ -29,17 +29,17 @@
 #include <math.h>
 #include <string.h>
 
-#define LANES       16        /* comparisons at once when the largest logit is searched */
-#define GATHER_MORE 64        /* room beyond 2 k between two thinnings of the top-k candidates */
+#define LANES       16        /* comparisons per step of the search for the largest logit */
+#define GATHER_MORE 64        /* room beyond 2 k between two reductions of the top-k candidates */
 #define LAST_N_MAX  (1 << 22) /* ring of accepted tokens: four million are 16 MiB */
 
 struct candidate {
     int32_t tok;
     float logit;
-    float key; /* what the heap orders by */
+    float key; /* the order of the heap */
 };
 
-/* Tokens that the penalties look back at. Without penalties all pointers are NULL. */
+/* The tokens that penalties consider. Without penalties all pointers are NULL. */
 struct history {
     int32_t *ring; /* [n_ring] the last tokens; NULL when the window is unbounded */
     uint32_t n_ring, n_held, next;
@@ -49,7 +49,7 @@ struct history {
     uint32_t n_seen;
 };
 
-/* The logits that are looked at: those of the tokens `id`, ascending, or, if that is NULL, of
+/* The logits that are considered: those of the tokens `id`, ascending, or, if that is NULL, of
  * tokens 0 to n - 1. All others are -INFINITY. */
 struct seen {
     const float *logits;
@@ -57,7 +57,7 @@ struct seen {
     uint32_t n;
 };
 
-/* A logit that bias or penalties changed, as it was before. */
+/* The previous value of a logit that bias or penalties changed. */
 struct edit {
     int32_t tok;
     float was;
@@ -130,7 +130,7 @@ static void heap_build(struct candidate *list, size_t n)
     for (size_t i = n / 2; i-- > 0;) sift_down(list, n, i);
 }
 
-/* Moves the best of heap[0..n) behind the n - 1 that remain. */
+/* Moves the best of heap[0..n) to the place after the n - 1 that remain. */
 static void heap_pop(struct candidate *heap, size_t n)
 {
     const struct candidate best = heap[0];
@@ -139,8 +139,8 @@ static void heap_pop(struct candidate *heap, size_t n)
     heap[n - 1] = best;
 }
 
-/* The `k` that were popped lie at the end of list[0..n), best last: brings them to the front, best
- * first. This is the beginning of a reversal, which ends in the middle. */
+/* The `k` popped candidates are at the end of list[0..n), the best one last: moves them to the
+ * front, the best one first. This is a reversal of the list that stops after k. */
 static void popped_to_front(struct candidate *list, size_t n, size_t k)
 {
     for (size_t i = 0; i < k && i < n - 1 - i; i++) {
@@ -159,7 +159,7 @@ static size_t keep_best(struct candidate *list, size_t n, size_t k)
     return k;
 }
 
-/* +INFINITY becomes a number, so that differences of two of them are one as well. */
+/* Replaces +INFINITY by a finite number, so that differences are finite, too. */
 static float usable(float logit)
 {
     return logit == logit ? fminf(logit, FLT_MAX) : -INFINITY;
@@ -170,8 +170,8 @@ static inline int32_t seen_tok(const struct seen *s, uint32_t i)
     return s->id ? s->id[i] : (int32_t)i;
 }
 
-/* The k largest logits, best first. Once k are held, the k-th best is a bar that most of a
- * vocabulary does not pass; what passes is thinned again when it has doubled. */
+/* The k largest logits, best first. Once k are held, the k-th best is a threshold that most of a
+ * vocabulary does not reach; candidates are reduced again when they have doubled. */
 static size_t gather_top(struct candidate *list, const struct seen *seen, size_t k)
 {
     assert(k > 0);
@@ -180,7 +180,7 @@ static size_t gather_top(struct candidate *list, const struct seen *seen, size_t
     size_t n = 0;
     for (uint32_t i = 0; i < seen->n; i++) {
         const int32_t tok = seen_tok(seen, i);
-        /* NaN, too; a tie loses to the smaller id that is held */
+        /* false for NaN, too; on a tie the smaller id, which is held, wins */
         if (!(seen->logits[tok] > bar)) continue;
         const float logit = usable(seen->logits[tok]);
         list[n++] = (struct candidate){tok, logit, logit};
@@ -266,8 +266,8 @@ static size_t keep_mass(struct candidate *list, size_t n, float max, double sum,
     return k;
 }
 
-/* Meister et al., "Locally typical sampling", 2022: the tokens whose surprise is nearest to the
- * entropy come first. */
+/* Meister et al., "Locally typical sampling", 2022: tokens are ordered by the distance of their
+ * surprise from the entropy. */
 static size_t filter_typical(struct candidate *list, size_t n, float share)
 {
     const float max = list_max(list, n);
@@ -291,7 +291,7 @@ static size_t filter_top_p(struct candidate *list, size_t n, float share)
     return keep_mass(list, n, max, sum, (double)share);
 }
 
-/* Keeps what is at least `share` times as likely as the likeliest. */
+/* Keeps the candidates whose probability is at least `share` of the largest. */
 static size_t filter_min_p(struct candidate *list, size_t n, float share)
 {
     const float bar = list_max(list, n) + logf(fminf(share, 1.0f));
@@ -302,7 +302,7 @@ static size_t filter_min_p(struct candidate *list, size_t n, float share)
 }
 
 /* "Exclude top choices", p-e-w's proposal to text-generation-webui (pull request 6335, 2024): of
- * the tokens with `threshold` or more, all but the least likely go. */
+ * the tokens with probability `threshold` or more, all but the least likely are removed. */
 static size_t filter_xtc(struct candidate *list, size_t n, float threshold)
 {
     const double bar = (double)threshold * set_weights(list, n, list_max(list, n));
@@ -325,7 +325,8 @@ static int32_t draw(struct candidate *list, size_t n, float temp, double u)
         sum += (double)list[i].key;
     }
     double left = u * sum;
-    size_t last = 0; /* the last one with a chance: rounding may leave `left` above zero */
+    size_t last =
+        0; /* the last one with a probability above 0: rounding may leave `left` above zero */
     for (size_t i = 0; i < n; i++) {
         if (!(list[i].key > 0)) continue;
         last = i;
@@ -358,7 +359,8 @@ static size_t mirostat_keep(const struct sac_sampler *s, struct candidate *list,
     return k;
 }
 
-/* The surprise of version 1 is by the model's distribution, that of version 2 by what was kept. */
+/* The surprise in version 1 is by the model's distribution, in version 2 by that of the kept
+ * tokens. */
 static int32_t choose_mirostat(struct sac_sampler *s, const struct seen *seen, double u)
 {
     const float temp = s->params.temp;
@@ -403,7 +405,7 @@ static bool has_penalties(const sac_sampling *p)
            (p->repeat_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0);
 }
 
-/* Changes logits in place and notes what they were; returns the number of notes. */
+/* Changes logits in place and records the previous values; returns their number. */
 static size_t edit_logits(struct sac_sampler *s, float *logits)
 {
     const sac_sampling *p = &s->params;
@@ -417,7 +419,7 @@ static size_t edit_logits(struct sac_sampler *s, float *logits)
         const int32_t tok = s->history.seen[i];
         const float was = logits[tok], count = (float)s->history.count[tok];
         s->edits[n++] = (struct edit){tok, was};
-        /* Dividing a negative logit would make the token likelier. */
+        /* Dividing a negative logit would make the token more likely. */
         const float x = was > 0 ? was / p->repeat_penalty : was * p->repeat_penalty;
         logits[tok] = x - count * p->frequency_penalty - p->presence_penalty;
     }
@@ -442,7 +444,7 @@ static void mask_logits(const struct seen *seen, float *logits, const uint64_t *
 static float logit_before(const struct sac_sampler *s, const float *logits, size_t n_edit,
                           int32_t tok)
 {
-    for (size_t i = 0; i < n_edit; i++) /* the first note of a token is the oldest */
+    for (size_t i = 0; i < n_edit; i++) /* the first record of a token is the original value */
         if (s->edits[i].tok == tok) return s->edits[i].was;
     return logits[tok];
 }
@@ -462,9 +464,9 @@ static void history_add(struct history *h, int32_t tok)
     h->seen[h->n_seen++] = tok;
 }
 
-/* ---- Probabilities by the model ---- */
+/* ---- Probabilities of the model ---- */
 
-/* log(sum(exp(logits))), -INFINITY if nothing is possible. */
+/* log(sum(exp(logits))), -INFINITY if no token is possible. */
 static double log_sum_exp(const struct seen *seen)
 {
     const int32_t top = find_most(seen);
@@ -574,7 +576,7 @@ static bool history_create(struct history *h, const sac_sampling *p, uint32_t n_
     return h->count && h->seen && h->place;
 }
 
-/* A bias that lowers some logits brings no more tokens than those among the best. */
+/* A bias that only lowers logits brings no other tokens into the top n. */
 uint32_t sample_n_top(const sac_sampler *s)
 {
     const sac_sampling *p = &s->params;

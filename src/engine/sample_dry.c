@@ -93,7 +93,7 @@ void sample_dry_accept(struct sample_dry *d, int32_t tok)
     if (d->n_held < d->n_ring) d->n_held++;
 }
 
-/* match[i]: how many tokens from s[i] on are those from s[0] on. */
+/* match[i]: the length of the common prefix of s[i..) and s[0..). */
 static void match_beginnings(uint32_t *match, const int32_t *s, uint32_t n)
 {
     uint32_t left = 0, right = 0; /* the match that reaches furthest is s[left..right) */
@@ -109,7 +109,7 @@ static void match_beginnings(uint32_t *match, const int32_t *s, uint32_t n)
     }
 }
 
-/* How far the text's end reaches back before a breaker stands. */
+/* Copies the held tokens, the newest first; returns the number of those after the last breaker. */
 static uint32_t take_recent(struct sample_dry *d)
 {
     uint32_t n = 0;
@@ -127,7 +127,7 @@ uint32_t sample_dry_losses(struct sample_dry *d)
     match_beginnings(d->match, d->recent, d->n_held);
     for (uint32_t i = 1; i < d->n_held; i++) {
         const uint32_t len = d->match[i] < most ? d->match[i] : most;
-        const int32_t tok = d->recent[i - 1]; /* followed what is alike */
+        const int32_t tok = d->recent[i - 1]; /* the token that followed the match */
         if (len < d->least || is_breaker(d, tok)) continue;
         if (d->longest[tok] == 0) d->tok[n_out++] = tok;
         if (len > d->longest[tok]) d->longest[tok] = len;

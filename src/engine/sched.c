@@ -75,13 +75,13 @@ static uint32_t prompt_rows(const struct seq *s)
     return n;
 }
 
-/* Whose prompt comes first; no two tickets are the same. */
+/* Order of prompts; no two tickets are equal. */
 static bool is_before(const struct seq *a, const struct seq *b)
 {
     return a->priority > b->priority || (a->priority == b->priority && a->ticket < b->ticket);
 }
 
-/* The first sequence with pending prompt rows behind `last`, or of all. */
+/* The first sequence with pending prompt rows after `last`, or of all. */
 static uint32_t next_prompt(const sac_engine *e, uint32_t last)
 {
     uint32_t best = SAC_SEQ_NONE;
@@ -95,14 +95,13 @@ static uint32_t next_prompt(const sac_engine *e, uint32_t last)
     return best;
 }
 
-/* Whether others wait for the step's end. */
+/* Whether clients of other sequences wait for the step's end. */
 static bool is_timed(const sac_engine *e)
 {
     return e->params.tbt_target_ms > 0 && e->batch.n_decode > 0;
 }
 
-/* Of so many prompt rows those that there is time for, if the sequence's come first; 0: they
- * wait. */
+/* How many of `room` prompt rows there is time for, if the sequence's come first; 0: they wait. */
 static uint32_t rows_in_time(sac_engine *e, uint32_t seq_i, uint32_t room)
 {
     if (!is_timed(e)) return room;
@@ -129,9 +128,9 @@ static void pick_decode(sac_engine *e, struct picked *out)
     b->n_decode = b->n_row;
 }
 
-/* Rows of a prompt that time for tokens of others cuts short: up to the end of a page, if they come
- * so far and are not the fewest. A part of a page costs as much as all of it, here and again in the
- * next step. */
+/* Prompt rows that are cut short so that other sequences' tokens come in time end at a page
+ * boundary, if they reach one and are not the fewest: a part of a page costs as much as all of it,
+ * in this step and again in the next. */
 static uint32_t cut_rows(const sac_engine *e, uint32_t seq_i, uint32_t room)
 {
     const uint32_t pos = e->seqs[seq_i].n_done, end = (pos + room) / PAGE_TOK * PAGE_TOK;
@@ -145,7 +144,7 @@ static void pick_prompt(sac_engine *e, uint32_t i, uint32_t *room, struct picked
     uint32_t n = e->seqs[i].n_queued;
     const uint32_t chunk = prefill_chunk(e, i, n);
     const bool is_first = b->n_row == b->n_decode;
-    /* Not cut short: it waits until it comes first. */
+    /* A chunk is not cut short: it waits until it comes first. */
     if (chunk > (is_first ? b->n_row_max - b->n_row : *room)) return;
     if (!chunk && n > *room) *room = n = cut_rows(e, i, *room);
     n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n);
@@ -167,7 +166,7 @@ static void pick_prompts(sac_engine *e, struct picked *out)
         e->seqs[i].n_queued = prompt_rows(&e->seqs[i]);
         const bool has_rows = is_found && e->seqs[i].n_queued > 0;
         out->is_ready = out->is_ready || (is_found && !has_rows);
-        /* Behind the search for pages: it takes time, and rows behind these are deeper. */
+        /* After the lookup of pages, because it takes time, and the rows that remain are deeper. */
         if (!is_found || (has_rows && !is_known)) room = rows_in_time(e, i, room);
         is_known = is_known || has_rows;
         if (has_rows && room) pick_prompt(e, i, &room, out);
@@ -193,7 +192,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* A run's counters go to its sequence and to the engine. */
+/* Adds a run's counters to its sequence and to the engine. */
 static void count_run(sac_engine *e, struct batch_run *run)
 {
     *(run->kind == ROW_DECODE ? &run->reads.n_decode_tok : &run->reads.n_prompt_tok) = run->n_row;

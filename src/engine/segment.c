@@ -40,8 +40,8 @@ const struct segment_view *segment_view_of(const sac_engine *e, uint32_t seq_i, 
     return e->segments.view + ((size_t)seq_i * 2 + local) * SEGMENT_MAX;
 }
 
-/* A view that turns queries back by `offset`, with its cosines and sines in `turn` [n_rot]. Their
- * sizes are 1: what scaling adds to them is in the query already. */
+/* A view that rotates queries back by `offset`, with cosines and sines in `turn` [n_rot]. Their
+ * factor is 1, because the scaling factor is already in the query. */
 static struct segment_view make_view(const struct rope_table *t, uint32_t end, int32_t offset,
                                      float *turn)
 {
@@ -55,7 +55,7 @@ static struct segment_view make_view(const struct rope_table *t, uint32_t end, i
     return (struct segment_view){.end = end, .cos = turn, .sin = turn + half};
 }
 
-/* Of segment i. */
+/* Makes the views of segment i. */
 static void make_views(sac_engine *e, uint32_t seq_i, uint32_t i)
 {
     assert(i < e->segments.n[seq_i]);
@@ -79,7 +79,7 @@ uint32_t segment_views_from(const sac_engine *e, uint32_t seq_i, uint32_t page, 
     return n;
 }
 
-/* Pages up to `end` have this offset. */
+/* Appends a segment: pages up to `end` have this offset. */
 static void push(sac_engine *e, uint32_t seq_i, uint32_t end, int32_t offset)
 {
     struct segment *list = list_of(e, seq_i);
@@ -143,7 +143,7 @@ int32_t segment_offset(const sac_engine *e, uint32_t seq_i, uint32_t page)
     return 0;
 }
 
-/* ---- Attaching ---- */
+/* ---- Attaching pages ---- */
 
 static sac_status check_joint(const sac_engine *e, sac_seq to, const struct segment_source *from,
                               sac_error *err)
@@ -171,8 +171,8 @@ static sac_status check_joint(const sac_engine *e, sac_seq to, const struct segm
     return SAC_OK;
 }
 
-/* Calls `put` for the segments of the source's pages as the sequence will have them; `put` NULL:
- * counts them. */
+/* Calls `put` for the segments of the source's pages as they will be in the sequence; `put` NULL:
+ * only counts them. */
 static uint32_t walk_source(sac_engine *e, uint32_t to, const struct segment_source *from,
                             void (*put)(sac_engine *, uint32_t, uint32_t, int32_t))
 {
@@ -187,7 +187,7 @@ static uint32_t walk_source(sac_engine *e, uint32_t to, const struct segment_sou
     return n;
 }
 
-/* What is behind the last segment has offset 0. */
+/* Pages after the last segment have offset 0. */
 static void close_last(sac_engine *e, uint32_t seq_i)
 {
     const uint32_t n_page = e->seqs[seq_i].n_done / PAGE_TOK;
@@ -198,7 +198,7 @@ static sac_status check_segments(sac_engine *e, sac_seq to, const struct segment
                                  sac_error *err)
 {
     const struct method *m = chooser_method(e, CHOOSER_DECODE, to)->spec->method;
-    const int64_t limit = OFFSET_MAX / 2; /* a source's own offset may be added */
+    const int64_t limit = OFFSET_MAX / 2; /* the source's own offset may be added */
     if (from->offset > limit || from->offset < -limit)
         return error_set(err, SAC_ERR_ARG, "an offset of %d is not within %lld positions",
                          from->offset, (long long)limit);
@@ -228,7 +228,7 @@ sac_status segment_attach(sac_engine *e, sac_seq to, const struct segment_source
     memset(dst->flags + dst->n_done, 0, from->n_tok);
     dst->n_done = dst->n_all = dst->n_done + from->n_tok;
     assert(dst->n_all <= e->params.n_ctx);
-    segment_cut(e, to, dst->n_done / PAGE_TOK); /* an offset of 0 at the end is none */
+    segment_cut(e, to, dst->n_done / PAGE_TOK); /* a last segment with offset 0 is no segment */
     chooser_jump(e, to);
     return SAC_OK;
 }

@@ -88,7 +88,7 @@ static sac_status cut(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
     struct seq *s = &e->seqs[id];
     const uint32_t n_old = s->n_done;
     if (pool_truncate(&e->pool, id, n_old, n_tok, &s->why) != SAC_OK) {
-        s->broken = true; /* its tail has been touched */
+        s->broken = true; /* its tail may have changed */
         return engine_check_whole(s, id, err);
     }
     segment_cut(e, id, n_tok / PAGE_TOK);
@@ -140,7 +140,7 @@ static void remove_one(sac_engine *e, sac_seq id)
 void sac_seq_remove(sac_engine *e, sac_seq id)
 {
     if (!engine_seq(e, id, NULL)) return;
-    logits_settle(e); /* what it has read is not the next one's */
+    logits_settle(e); /* pending counts must not go to the next sequence */
     for (uint32_t i = 0; i < e->share.n; i++) remove_one(e->share.of[i], id);
 }
 

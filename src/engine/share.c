@@ -15,10 +15,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Rows whose parts go from GPU to GPU within the sum, where nothing else goes on meanwhile: eight
- * bytes a value, so 4 MiB of 128 rows and 4096 channels, 10 us at the 450 GB/s that NVLink has by
- * an H200's data sheet. Parts of more rows are copied, at four bytes; what the host has to do for
- * that, such a step hides. */
+/* Up to so many rows are exchanged by the GPUs within the sum, during which nothing else runs:
+ * eight bytes per value, so 4 MiB for 128 rows of 4096 channels, which takes 10 us at NVLink's 450
+ * GB/s (H200's data sheet). Parts of more rows are copied first, at four bytes per value; the
+ * host's work for this is hidden by the longer step. */
 #define SUM_ROWS 128u
 
 void share_begin(sac_engine *e)
@@ -63,14 +63,15 @@ static uint32_t count_names(const char *list)
     return n;
 }
 
-/* Name i of a list. */
+/* Name number i of a list. */
 static void take_name(char *out, size_t n_out, const char *list, uint32_t i)
 {
     while (i-- > 0) list = strchr(list, ',') + 1;
     snprintf(out, n_out, "%.*s", (int)strcspn(list, ","), list);
 }
 
-/* What a share's engine is asked for: as much of the whole's as it has of the heads. */
+/* Creates a share's engine, whose parameters are the whole engine's, reduced to its share of the
+ * heads. */
 static sac_status create_one(sac_engine *e, const sac_engine_params *whole, const sac_model *model,
                              sac_error *err)
 {
@@ -98,7 +99,8 @@ static sac_status create_one(sac_engine *e, const sac_engine_params *whole, cons
         return error_set(err, SAC_ERR_ARG, "'%.80s': the CPU has no share of a layer beside GPUs",
                          whole->device);
     const struct gguf_tensor *embed = w->embed;
-    weights_deinit(w); /* they are up; rows of the embedding, the model's, are read in each step */
+    weights_deinit(w); /* they are on the device; rows of the embedding, which the model owns, are
+                          read in each step */
     w->embed = embed;
     return SAC_OK;
 }
@@ -113,7 +115,7 @@ static sac_status check_twice(const sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* Where a GPU cannot write to another's memory, all sums are of copied parts. */
+/* If a GPU cannot write to another's memory, all sums are of copied parts. */
 static void join(sac_engine *e)
 {
     const struct backend *backend[SHARES_MAX];
@@ -125,7 +127,7 @@ static void join(sac_engine *e)
     e->share.joined = backend_join(backend, inbox, e->share.n, share_inbox_words(e));
 }
 
-/* The leader speaks for all from here on. */
+/* From here on the leader represents all engines. */
 static void name_all(sac_engine *e, const char *device)
 {
     size_t n = 0;
@@ -168,7 +170,7 @@ void share_deinit(sac_engine *e)
 
 /* ---- A step ---- */
 
-/* What decides about rows and is no sequence's. */
+/* Copies the state that determines the selection of rows and belongs to no sequence. */
 static void follow(sac_engine *e, const sac_engine *leader)
 {
     e->only = leader->only;
@@ -213,7 +215,7 @@ size_t share_inbox_words(const sac_engine *e)
     return (size_t)n_row * e->model->config.n_embd;
 }
 
-/* From each to each: of two GPUs no way is shorter, and the sums' order is nobody's choice. */
+/* Every engine sends to every other: no route is shorter, and the order of the sums is fixed. */
 static void exchange(sac_engine *e, size_t n)
 {
     for (uint32_t i = 0; i < e->share.n; i++)
@@ -225,7 +227,7 @@ static void exchange(sac_engine *e, size_t n)
         }
 }
 
-/* All parts are there: the sum that op_sum is. */
+/* All parts have arrived: adds them in the order of op_sum. */
 static void add_parts(sac_engine *e, const struct op_sum *op)
 {
     for (uint32_t i = op->adds ? 0 : 1; i < e->share.n_all; i++)

@@ -8,7 +8,7 @@
 
 #include <assert.h>
 
-#define NOTE_PAGES 512u /* that a device is told of at once */
+#define NOTE_PAGES 512u /* pages per call of a device */
 
 void side_begin(sac_engine *e)
 {
@@ -63,7 +63,7 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     }
 }
 
-/* On a device, where data goes by frames: none of them moves there. */
+/* On a device, where data is indexed by frames, which do not move there. */
 static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
 {
     const struct side *s = &e->side;
@@ -86,7 +86,7 @@ static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
     }
 }
 
-/* Of pages of one place, which the engine is in. */
+/* Computes the data of pages of one place, which must be the current one. */
 static void seal_pages(sac_engine *e, const page_id *page, uint32_t n)
 {
     struct seal_call c = {.e = e, .page = page};

@@ -55,7 +55,7 @@ static sac_status walk_segments(struct stream *s, const struct image *im)
     return SAC_OK;
 }
 
-/* By position: rings of different sizes hold the rows at different places. */
+/* By position, because rings of different sizes hold a row at different indices. */
 static sac_status walk_past(struct stream *s, const struct image *im)
 {
     const struct past *p = &im->e->past;
@@ -90,7 +90,7 @@ static sac_status walk_state(struct stream *s, const struct image *im)
     return SAC_OK;
 }
 
-/* All but the head, with room for the sums of the pages that it names. */
+/* Everything except the head, with room for the checksums of the pages that it names. */
 static sac_status walk_parts(struct stream *s, struct image *im)
 {
     TRY(state_transfer(s, im->e->seqs[im->seq_i].tok, im->head.n_tok * sizeof(int32_t)));
@@ -209,7 +209,7 @@ sac_status state_write(sac_engine *e, sac_seq id, FILE *file, const char *name, 
     return save(&s, &im);
 }
 
-/* Writes beside the file and puts the whole in its place. */
+/* Writes to another file, which then replaces the file at `path`. */
 sac_status sac_seq_save(sac_engine *e, sac_seq id, const char *path, sac_error *err)
 {
     char part[4096];
@@ -220,7 +220,7 @@ sac_status sac_seq_save(sac_engine *e, sac_seq id, const char *path, sac_error *
     FILE *file = fopen(part, "wb");
     if (!file) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     sac_status status = state_write(e, id, file, path, err);
-    /* Only closing tells of a full disk for certain. */
+    /* Only closing reports a full disk reliably. */
     if ((fclose(file) != 0 || (status == SAC_OK && rename(part, path) != 0)) && status == SAC_OK)
         status = error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     if (status != SAC_OK) remove(part);
@@ -251,7 +251,7 @@ static sac_status check_engine(const struct stream *s, const struct image *im)
     return SAC_OK;
 }
 
-/* n: there is none. */
+/* The index of the specification; n: it does not exist. */
 static uint32_t find_spec(const struct spec_list *specs, const char *wanted)
 {
     uint32_t i = 0;
@@ -259,7 +259,8 @@ static uint32_t find_spec(const struct spec_list *specs, const char *wanted)
     return i;
 }
 
-/* State is laid out for a context, so it goes where that is the same. */
+/* The layout of state depends on the context's size, so state is loaded only if that is the
+ * same. */
 static sac_status check_state(const struct stream *s, const struct image *im, const char *method,
                               uint64_t saved, uint64_t wanted)
 {
@@ -279,7 +280,7 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
     return SAC_OK;
 }
 
-/* A method that is not the one of the state begins with what the sequence tells. */
+/* A method other than the state's begins with what the sequence provides. */
 static sac_status check_start(const struct stream *s, const struct image *im)
 {
     const struct spec *first = &im->e->chooser[CHOOSER_DECODE].specs.spec[0];
@@ -335,7 +336,7 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
     return SAC_OK;
 }
 
-/* Whether what the method of this kind has learnt may be so. */
+/* Whether the state of the method of this kind is valid. */
 static bool is_sound(const struct image *im, enum chooser_kind kind)
 {
     const sac_engine *e = im->e;
@@ -357,8 +358,8 @@ static bool is_sound(const struct image *im, enum chooser_kind kind)
     return true;
 }
 
-/* Pages may lack in layers that see everything; where joining has dropped them, before all rows
- * whose queries are kept, and for all heads of a layer. */
+/* Pages may be missing in layers with full attention. If joining has dropped them, they must be
+ * before all rows whose queries are kept, and missing for all heads of a layer. */
 static bool may_lack(const struct image *im, uint32_t layer, uint32_t page)
 {
     const sac_engine *e = im->e;
@@ -393,7 +394,7 @@ static sac_status check_loaded(const struct stream *s, const struct image *im)
     return SAC_OK;
 }
 
-/* Side data of all pages, as many at a time as a step would seal. */
+/* Computes the side data of all pages, as many at a time as a step would seal. */
 static sac_status seal_loaded(sac_engine *e, const struct image *im, sac_error *err)
 {
     page_id *page = e->attend.seal_id;
@@ -421,7 +422,7 @@ static sac_status read_body(struct stream *s, struct image *im)
     struct seq *seq = &im->e->seqs[im->seq_i];
     const uint32_t n_tok = im->head.n_tok;
     TRY(choose_methods(s, im));
-    seq->n_done = seq->n_all = n_tok; /* at once: so that a removal finds the pages */
+    seq->n_done = seq->n_all = n_tok; /* set at once, so that a removal finds the pages */
     seq->has_gaps = im->head.has_gaps;
     memset(seq->flags, 0, n_tok);
     TRY(walk(s, im));
@@ -437,7 +438,7 @@ static sac_status load(struct stream *s, sac_engine *e, bool only_pages, sac_seq
     TRY(share_refuse(e, "a sequence that was saved", s->err));
     TRY(state_read_head(s, &im.head));
     TRY(check_engine(s, &im));
-    if (e->pool.tier) state_read_ahead(s, im.head.page_at); /* the pages stay where they are */
+    if (e->pool.tier) state_read_ahead(s, im.head.page_at); /* the page bodies stay in the file */
     TRY(sac_seq_create(e, &im.seq_i, s->err));
     const sac_status status = read_body(s, &im);
     if (status != SAC_OK) {
@@ -461,7 +462,7 @@ sac_status state_unpark(sac_engine *e, sac_seq id, const uint8_t *bytes, size_t 
     struct image im = {.e = e, .seq_i = id, .is_parked = true};
     TRY(state_read_head(&s, &im.head));
     const sac_status status = read_body(&s, &im);
-    /* No page of what came before the failure is missing: it ends where a page could not be had. */
+    /* Releases what was read before the failure; no page of it is missing. */
     if (status != SAC_OK) TRY(sac_seq_truncate(e, id, 0, NULL));
     return status;
 }

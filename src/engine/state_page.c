@@ -43,7 +43,7 @@ static sac_status reserve(struct stream *s, const struct image *im, uint32_t fir
                      im->head.n_tok, p->n_free, p->n_page);
 }
 
-/* Says of a page whether it is there. */
+/* Walks over the entry of a page, which says whether it is present. */
 static sac_status walk_entry(struct stream *s, struct image *im, size_t lane, uint32_t page_i)
 {
     struct pool *p = &im->e->pool;
@@ -61,8 +61,8 @@ static sac_status walk_entry(struct stream *s, struct image *im, size_t lane, ui
 sac_status state_walk_table(struct stream *s, struct image *im)
 {
     const uint32_t n_page = im->head.n_tok / PAGE_TOK;
-    /* Together, so that pages of a lane lie behind each other; but one by one where some are given
-     * back at once, so that no more are taken than are kept. */
+    /* Reserved together, so that the pages of a lane are adjacent; but one by one if some are
+     * missing and given back at once, so that no more are taken than are kept. */
     if (!im->head.has_gaps) TRY(reserve(s, im, 0, n_page));
     for (uint32_t i = 0; i < n_page; i++) {
         if (im->head.has_gaps) TRY(reserve(s, im, i, 1));
@@ -73,7 +73,7 @@ sac_status state_walk_table(struct stream *s, struct image *im)
     return SAC_OK;
 }
 
-/* Some pages of a walk over all that are there; the first is number `first`. */
+/* Some of the pages that are present; the first one has the number `first` among all of them. */
 struct some {
     page_id id[MIRROR_PAGES];
     uint32_t n;
@@ -81,8 +81,8 @@ struct some {
 };
 typedef sac_status (*some_fn)(struct stream *s, struct image *im, const struct some *some);
 
-/* Calls `fn` for all of them in their order, as long as all goes well. A tier has few frames: one
- * at a time. */
+/* Calls `fn` for all present pages in order, until an error. A tier has few frames, so it takes
+ * them one at a time. */
 static sac_status each_some(struct stream *s, struct image *im, some_fn fn)
 {
     const struct pool *p = &im->e->pool;
@@ -122,7 +122,7 @@ static struct mirror_part bodies_of(const struct image *im, const struct some *s
         .id = some->id, .n = some->n, .at = card_bytes(im), .width = body_bytes(im)};
 }
 
-/* Cards are in memory, with a tier beside the frames. */
+/* Moves cards, which are in memory; with a tier, beside the frames. */
 static sac_status move_cards(struct stream *s, struct image *im, const struct some *some)
 {
     const struct pool *p = &im->e->pool;
@@ -144,7 +144,7 @@ sac_status state_walk_cards(struct stream *s, struct image *im)
     return each_some(s, im, move_cards);
 }
 
-/* Calls `fn` with the bodies where the program sees them. */
+/* Calls `fn` with the bodies in memory that the host can access. */
 static sac_status see_bodies(struct stream *s, struct image *im, const struct some *some,
                              sac_status (*fn)(struct stream *, struct image *, uint8_t *, uint64_t))
 {
@@ -187,14 +187,14 @@ static sac_status write_pages(struct stream *s, struct image *im, const struct s
     return see_bodies(s, im, some, write_body);
 }
 
-/* Bodies that threads read and check side by side. */
+/* Bodies that threads read and check in parallel. */
 struct reading_bodies {
     const struct stream *s;
     const struct image *im;
     const struct mirror_part *m;
     uint64_t at, first; /* in the stream; among all */
     bool is_damaged;
-    int why; /* not 0: one cannot be read (state_read_at) */
+    int why; /* not 0: one could not be read (state_read_at) */
 };
 
 static void read_body(void *arg, uint32_t i, uint32_t worker_i)
@@ -226,7 +226,7 @@ static sac_status read_pages(struct stream *s, struct image *im, const struct so
     return r.is_damaged ? state_damaged(s, "a page's checksum is another one") : SAC_OK;
 }
 
-/* The pages of an open file, from where they begin. */
+/* The pages of an open file stay in it, and the tier reads them from there. */
 static sac_status adopt_pages(struct stream *s, struct image *im)
 {
     struct pool *p = &im->e->pool;
@@ -247,7 +247,7 @@ static sac_status adopt_pages(struct stream *s, struct image *im)
     return SAC_OK;
 }
 
-/* The pages' bytes behind their cards. */
+/* The bytes of the pages after their cards. */
 sac_status state_walk_bodies(struct stream *s, struct image *im)
 {
     if (s->direction == MEASURE) s->n += im->n_page * body_bytes(im);

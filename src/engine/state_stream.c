@@ -16,7 +16,7 @@
 #define MAGIC   "SACSTATE"
 #define VERSION 3u
 
-/* Cards of pages are smaller than what a call costs. */
+/* A buffer, because cards of pages are smaller than a call is worth. */
 #define ROOM_BYTES (1u << 20)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
@@ -99,7 +99,7 @@ void state_start_head(struct head *h)
     h->page_tok = PAGE_TOK;
 }
 
-/* The pages fill what is left behind the rest. */
+/* The pages must fill what is left after everything else. */
 static bool has_pages(const struct head *h)
 {
     if (h->page_at > h->bytes || h->page_at < sizeof *h + sizeof(uint64_t) ||
@@ -160,7 +160,8 @@ sac_status state_read_much(struct stream *s)
 {
     s->room = mem_alloc(ROOM_BYTES);
     if (!s->room) return error_set(s->err, SAC_ERR_MEMORY, "no memory to read %s", s->name);
-    (void)setvbuf(s->file, s->room, _IOFBF, ROOM_BYTES); /* without, it is read all the same */
+    (void)setvbuf(s->file, s->room, _IOFBF,
+                  ROOM_BYTES); /* if this fails, it is read all the same */
     return SAC_OK;
 }
 
@@ -213,7 +214,7 @@ sac_status state_holds(const char *path, uint64_t bytes, const int32_t *tok, siz
     return status;
 }
 
-/* Moves on by n bytes, in pieces. */
+/* Skips n bytes, reading them in pieces. */
 static sac_status read_over(struct stream *s, uint64_t n)
 {
     for (uint64_t part; n > 0; n -= part) {

@@ -35,7 +35,7 @@ sac_status stop_init(struct stop *s, const char *const *text, size_t n, size_t p
         s->n_text++;
         if (bytes > longest) longest = bytes;
     }
-    /* A push and, before anything of it is consumed, the flush of the last token. */
+    /* One push and, before any of it is consumed, the flush of the last token. */
     s->room = longest + REPLACEMENT_BYTES * (push_max + 2 * sizeof s->utf8.held);
     s->held = mem_alloc(s->room);
     if (s->held) return SAC_OK;
@@ -52,8 +52,8 @@ void stop_deinit(struct stop *s)
     *s = (struct stop){0};
 }
 
-/* Does a stop string begin at held[at]? Complete ones go to *out_match; true for a beginning that
- * runs into the end of `held`. */
+/* Whether a stop string begins at held[at]. A complete one is stored in *out_match; true for a
+ * beginning that extends to the end of `held`. */
 static bool begins_stop(const struct stop *s, size_t at, const char **out_match)
 {
     const size_t left = s->n_held - at;
@@ -72,8 +72,7 @@ static bool begins_stop(const struct stop *s, size_t at, const char **out_match)
 }
 
 /* Finds the first complete stop string, or else the first beginning of one. A complete one counts
- * even if a beginning stands before it: waiting for that one would let tokens behind the stop
- * pass. */
+ * even if a beginning precedes it: waiting for the latter would let tokens after the stop pass. */
 static size_t certain_bytes(const struct stop *s, const char **out_match)
 {
     size_t first_beginning = s->n_held;
