@@ -146,15 +146,15 @@ sac_status share_create(sac_engine *e, sac_error *err)
     if (n > SHARES_MAX)
         return error_set(err, SAC_ERR_UNSUPPORTED, "more than %u GPUs: name fewer", SHARES_MAX);
     for (uint32_t i = 0; i < n; i++) {
-        sac_engine *of = i == 0 ? e : mem_calloc(1, sizeof *of);
-        if (!of) return error_set(err, SAC_ERR_MEMORY, "out of memory for an engine");
-        of->only = SAC_SEQ_NONE;
-        share_begin(of);
-        e->share.of[i] = of;
+        sac_engine *member = i == 0 ? e : mem_calloc(1, sizeof *member);
+        if (!member) return error_set(err, SAC_ERR_MEMORY, "out of memory for an engine");
+        member->only = SAC_SEQ_NONE;
+        share_begin(member);
+        e->share.of[i] = member;
         e->share.n = i + 1;
-        of->share.i = i;
-        of->share.n_all = n;
-        TRY(create_one(of, &whole, model, err));
+        member->share.i = i;
+        member->share.n_all = n;
+        TRY(create_one(member, &whole, model, err));
     }
     name_all(e, whole.device);
     TRY(check_twice(e, err));
@@ -195,10 +195,10 @@ sac_status share_pick(sac_engine *e, sac_error *err)
     sac_error same;
     const sac_status status = sched_pick(e, err);
     for (uint32_t i = 1; i < e->share.n; i++) {
-        sac_engine *of = e->share.of[i];
-        follow(of, e);
-        const sac_status other = sched_pick(of, &same);
-        assert(other == status && is_same(&of->batch, &e->batch));
+        sac_engine *member = e->share.of[i];
+        follow(member, e);
+        const sac_status other = sched_pick(member, &same);
+        assert(other == status && is_same(&member->batch, &e->batch));
         (void)other;
     }
     return status;
@@ -242,9 +242,9 @@ void share_sum(sac_engine *e)
     struct op_sum op[SHARES_MAX];
     if (e->share.n == 1) return;
     for (uint32_t i = 0; i < e->share.n; i++) {
-        const sac_engine *of = e->share.of[i];
-        op[i] = (struct op_sum){.part = share_part(of, i),
-                                .y = adds ? of->scratch.x : share_part(of, 0),
+        const sac_engine *member = e->share.of[i];
+        op[i] = (struct op_sum){.part = share_part(member, i),
+                                .y = adds ? member->scratch.x : share_part(member, 0),
                                 .n = n,
                                 .adds = adds};
     }
@@ -269,28 +269,28 @@ static void move_reads(sac_reads *to, sac_reads *from)
 void share_collect(sac_engine *e)
 {
     for (uint32_t i = 1; i < e->share.n; i++) {
-        sac_engine *of = e->share.of[i];
-        move_reads(&e->stats.reads, &of->stats.reads);
+        sac_engine *member = e->share.of[i];
+        move_reads(&e->stats.reads, &member->stats.reads);
         for (uint32_t s = 0; s < e->params.n_seq_max; s++)
-            move_reads(&e->seqs[s].reads, &of->seqs[s].reads);
+            move_reads(&e->seqs[s].reads, &member->seqs[s].reads);
     }
 }
 
 void share_add_stats(const sac_engine *e, sac_engine_stats *stats)
 {
     for (uint32_t i = 1; i < e->share.n; i++) {
-        const sac_engine_stats of = sac_engine_get_stats(e->share.of[i]);
-        stats->kv_bytes += of.kv_bytes;
-        stats->kv_bytes_used += of.kv_bytes_used;
-        stats->kv_bytes_kept += of.kv_bytes_kept;
-        stats->scratch_bytes += of.scratch_bytes;
-        stats->side_bytes += of.side_bytes;
-        stats->n_page += of.n_page;
-        stats->n_page_free += of.n_page_free;
-        stats->weight_bytes_read += of.weight_bytes_read;
-        stats->linear_us += of.linear_us;
-        stats->attn_us += of.attn_us;
-        stats->select_us += of.select_us;
-        stats->plan_us += of.plan_us;
+        const sac_engine_stats member = sac_engine_get_stats(e->share.of[i]);
+        stats->kv_bytes += member.kv_bytes;
+        stats->kv_bytes_used += member.kv_bytes_used;
+        stats->kv_bytes_kept += member.kv_bytes_kept;
+        stats->scratch_bytes += member.scratch_bytes;
+        stats->side_bytes += member.side_bytes;
+        stats->n_page += member.n_page;
+        stats->n_page_free += member.n_page_free;
+        stats->weight_bytes_read += member.weight_bytes_read;
+        stats->linear_us += member.linear_us;
+        stats->attn_us += member.attn_us;
+        stats->select_us += member.select_us;
+        stats->plan_us += member.plan_us;
     }
 }
