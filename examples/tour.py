@@ -40,4 +40,6 @@ def main(name, path):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: tour.py MODEL TEXT.txt")
     main(*sys.argv[1:])

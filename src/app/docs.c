@@ -223,10 +223,12 @@ static void print_name(const char *name)
 static void print_line(const sac_doc *d)
 {
     char size[24], used[24];
+    const bool is_over = d->expires && d->expires <= (int64_t)time(NULL);
     print_name(d->name);
-    printf(" %8u %10s  %-4s  %-24.24s  %s%s%s%s\n", d->n_tok - d->n_head,
+    printf(" %8u %10s  %-4s  %-24.24s  %s%s%s%s%s\n", d->n_tok - d->n_head,
            units_size(d->bytes, size), sac_kv_type_name(d->type_k), d->model,
-           date_of(d->used, used), d->pinned ? "  pinned" : "", d->tags[0] ? "  " : "", d->tags);
+           date_of(d->used, used), d->pinned ? "  pinned" : "", is_over ? "  expired" : "",
+           d->tags[0] ? "  " : "", d->tags);
 }
 
 static int list(struct action *a, sac_error *err)

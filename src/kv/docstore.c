@@ -70,7 +70,9 @@ static sac_status index_failed(const struct docstore *s, int rc, sac_error *err)
         return error_set(err, SAC_ERR_IO, "the index of %s is full: it has %zu MiB", s->dir,
                          INDEX_BYTES >> 20);
     if (rc == MDB_VERSION_MISMATCH || rc == MDB_INVALID || rc == MDB_CORRUPTED)
-        return error_set(err, SAC_ERR_FORMAT, "%s/" INDEX_NAME " is no index of documents: %s",
+        return error_set(err, SAC_ERR_FORMAT,
+                         "%s/" INDEX_NAME " is no index of documents (%s): remove it, and add the "
+                         "documents again",
                          s->dir, mdb_strerror(rc));
     return error_set(err, SAC_ERR_IO, "cannot use the index of %s: %s", s->dir, mdb_strerror(rc));
 }
@@ -181,7 +183,9 @@ static sac_status open_store(struct docstore *s, sac_error *err)
         s->env = NULL;
         rc = open_index(s, MDB_RDONLY | MDB_NOLOCK);
     }
-    if (rc == ENOENT)
+    /* EBADF: the index is empty, as that of a store which another process makes just now, or was
+     * killed while it did; LMDB would write its first page. */
+    if (rc == ENOENT || rc == EBADF)
         return error_set(err, SAC_ERR_NOT_FOUND, "there is no document store in %s", s->dir);
     return rc ? index_failed(s, rc, err) : SAC_OK;
 }

@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 from cli import BIN, clean_env, model_path, saccade
@@ -243,6 +244,25 @@ class Docs(unittest.TestCase):
         self.assertIn("archive.txt: ", self.docs("add", "-m", model_path(), self.file).stdout)
         self.assertEqual(self.docs("add", "-m", model_path(), "-q", self.file).stdout, "")
         self.assertTrue(self.add(self.file, "-q")[0]["was_there"])
+
+    def test_an_index_that_is_empty_or_none(self):
+        index = self.root / "store" / "index.mdb"
+        index.parent.mkdir()
+        index.write_bytes(b"")  # as a process that is killed while it makes one leaves it
+        self.assertEqual(self.docs("list").stdout, "no documents\n")
+        self.assertIn("there is no document store", self.docs("verify", code=1).stderr)
+        self.add(self.file)
+        self.assertIn("archive.txt", self.docs("list").stdout)
+        index.write_bytes(b"x" * 9000)
+        self.assertIn("is no index of documents (MDB_INVALID", self.docs("list", code=1).stderr)
+
+    def test_what_has_expired_is_listed_as_such(self):
+        self.add(self.file, "--ttl", "1s")
+        time.sleep(2)
+        self.assertRegex(self.docs("list").stdout, r"archive.txt .* expired\n")
+        self.assertIn("1 documents expired", self.docs("gc").stdout)
+        self.add(self.file, "--ttl", "1h")
+        self.assertNotIn("expired", self.docs("list").stdout)
 
     def test_another_text_of_a_name_takes_its_place_and_is_told(self):
         first = self.add(self.file)[0]
