@@ -20,7 +20,7 @@ fi
 for purpose in "${@:-build}"; do
     case $purpose in
     build) ;;
-    test) packages="$packages g++ git libcmocka-dev binutils poppler-utils curl chromium chromium-driver fonts-dejavu-core" venv=yes ;;
+    test) packages="$packages g++ git libcmocka-dev libzmq5 binutils poppler-utils curl chromium chromium-driver fonts-dejavu-core" venv=yes ;;
     lint) packages="$packages clang-format clang-tidy cppcheck" ;;
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
     cuda) packages="$packages g++" cuda=yes ;;

@@ -1,5 +1,5 @@
-/* setup.h: the options of model, memory and attention that commands share, and what is made of
- * them: a loaded model, an engine's parameters.
+/* setup.h: the options of model, memory and attention that commands share, and what they
+ * determine: a loaded model, an engine's parameters.
  *
  * Functions that return int give OPTIONS_GO_ON, or an exit code after reporting the error on
  * stderr. Texts in the structs are borrowed from argv or the environment. */

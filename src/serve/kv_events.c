@@ -8,8 +8,10 @@
 #include "serve/kv_events.h"
 
 #include "base/mem.h"
+#include "serve/ask.h"
 #include "serve/msgpack.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -23,8 +25,8 @@ struct run {
     bool has_before;
     uint64_t before; /* the block before the first */
     uint8_t last[KEY_BYTES];
-    char salt[257];               /* "": none; of its first block */
-    struct strbuf hashes, tokens; /* values in msgpack */
+    char salt[1 + ASK_SALT_BYTES]; /* "": none; of its first block */
+    struct strbuf hashes, tokens;  /* values in msgpack */
 };
 
 struct kv_events {
@@ -135,8 +137,7 @@ static void open_run(struct run *run, const sac_cache_page *page, const char *sa
     run->kind = page->is_there ? RUN_STORED : RUN_REMOVED;
     run->has_before = page->before != NULL;
     run->before = page->before ? hash_of(page->before) : 0;
-    run->salt[0] = 0;
-    strncat(run->salt, salt ? salt : "", sizeof run->salt - 1);
+    snprintf(run->salt, sizeof run->salt, "%s", salt ? salt : "");
 }
 
 void kv_events_page(struct kv_events *k, const sac_cache_page *page, const char *salt)

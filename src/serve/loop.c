@@ -379,7 +379,8 @@ static void do_work(struct loop *loop, struct answer *a)
     struct strbuf text = {0};
     sac_error err = {0};
     loop->in_library = true;
-    const sac_status status = library_work(loop->parts.library, &a->ask, a->key, wait_of(a), &text, &err);
+    const sac_status status =
+        library_work(loop->parts.library, &a->ask, a->key, wait_of(a), &text, &err);
     loop->in_library = false;
     end_with(loop, &a->choice[0],
              status == SAC_OK ? answer_piece_whole(&text)
@@ -393,7 +394,8 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
     struct library_joined joined;
     if (a->ask.n_doc == 0) return SAC_OK;
     loop->in_library = true;
-    sac_status status = library_join(loop->parts.library, &a->ask, a->key, wait_of(a), &joined, err);
+    sac_status status =
+        library_join(loop->parts.library, &a->ask, a->key, wait_of(a), &joined, err);
     loop->in_library = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;

@@ -18,8 +18,13 @@
 
 /* The parts of ZeroMQ's interface (zmq.h) that are used here. */
 enum { TYPE_PUB = 1, TYPE_ROUTER = 6 };
-enum { OPTION_RCVMORE = 13, OPTION_LINGER = 17, OPTION_SNDHWM = 23, OPTION_LAST_ENDPOINT = 32,
-       OPTION_IPV6 = 42 };
+enum {
+    OPTION_RCVMORE = 13,
+    OPTION_LINGER = 17,
+    OPTION_SNDHWM = 23,
+    OPTION_LAST_ENDPOINT = 32,
+    OPTION_IPV6 = 42
+};
 enum { FLAG_DONTWAIT = 1, FLAG_SNDMORE = 2, POLL_IN = 1 };
 
 #define LINGER_MS     1000   /* as long as vLLM waits at its end */
@@ -135,8 +140,7 @@ static sac_status open_socket(struct publisher *p, int type, const char *endpoin
     set_option(z, *out, OPTION_IPV6, strchr(endpoint, '[') != NULL);
     if ((listens ? z->bind : z->connect)(*out, endpoint) != 0)
         return error_set(err, SAC_ERR_ARG, "KV events: cannot %s '%s': %s",
-                         listens ? "listen at" : "connect to", endpoint,
-                         z->error_text(z->error()));
+                         listens ? "listen at" : "connect to", endpoint, z->error_text(z->error()));
     return SAC_OK;
 }
 

@@ -330,6 +330,39 @@ static sac_status count_tokens(const struct route_call *call, struct strbuf *out
     return SAC_OK;
 }
 
+static void add_rendered(struct strbuf *out, const struct ask_prompt *p)
+{
+    strbuf_adds(out, "{\"token_ids\":[");
+    for (size_t i = 0; i < p->n; i++) strbuf_addf(out, i ? ",%d" : "%d", p->tok[i]);
+    strbuf_adds(out, "]}");
+}
+
+/* vLLM's render routes: the tokens of the prompts that an answer to the same body would read. */
+static sac_status render_completion(const struct route_call *call, struct strbuf *out,
+                                    struct refusal *ref)
+{
+    struct ask a = {0};
+    const sac_status status =
+        openai_completion_dialect.read(&a, call->body, &call->context->rules, ref);
+    for (uint32_t i = 0; i < a.n_prompt && status == SAC_OK; i++) {
+        strbuf_adds(out, i ? "," : "[");
+        add_rendered(out, &a.prompt[i]);
+    }
+    if (status == SAC_OK) strbuf_adds(out, "]");
+    ask_deinit(&a);
+    return status;
+}
+
+static sac_status render_chat(const struct route_call *call, struct strbuf *out,
+                              struct refusal *ref)
+{
+    struct ask a = {0};
+    const sac_status status = openai_chat_dialect.read(&a, call->body, &call->context->rules, ref);
+    if (status == SAC_OK) add_rendered(out, &a.prompt[0]);
+    ask_deinit(&a);
+    return status;
+}
+
 /* ---- Files ---- */
 
 /* The text of a file of any kind; pages, where it has any, are parted by form feeds. */
@@ -390,6 +423,8 @@ static const struct route routes[] = {
     {"POST", "/tokenize", ROUTE_BODY, NULL, tokenize, NULL},
     {"POST", "/detokenize", ROUTE_BODY, NULL, detokenize, NULL},
     {"POST", "/apply-template", ROUTE_BODY, NULL, apply_template, NULL},
+    {"POST", "/v1/completions/render", ROUTE_BODY, NULL, render_completion, NULL},
+    {"POST", "/v1/chat/completions/render", ROUTE_BODY, NULL, render_chat, NULL},
 };
 
 static bool fits(const struct route *r, const char *path)

@@ -153,8 +153,8 @@ static sac_status open_events(struct server *s, sac_error *err)
     TRY(kv_events_create(&s->events, o, err));
     const struct publisher *p = kv_events_publisher(s->events);
     const char *replay = publisher_replay(p);
-    journal_say(s->context.journal, "KV events: %s, topic '%s'%s%s", publisher_endpoint(p), o->topic,
-                replay ? ", replay at " : "", replay ? replay : "");
+    journal_say(s->context.journal, "KV events: %s, topic '%s'%s%s", publisher_endpoint(p),
+                o->topic, replay ? ", replay at " : "", replay ? replay : "");
     return SAC_OK;
 }
 

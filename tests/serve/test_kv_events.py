@@ -7,7 +7,10 @@ import pathlib
 import random
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -15,7 +18,7 @@ import cbor2
 import msgpack
 import zmq
 
-from server import Server, cli
+from server import Server, chat, cli
 
 PAGE, TOPIC = 32, "kv@127.0.0.1:8080@smollm2"
 END = (1 << 64) - 1
@@ -191,15 +194,23 @@ class KvEvents(unittest.TestCase):
             self.assertGreater(max(len(e["block_hashes"]) for e in router.events("BlockStored")), 4)
             self.assertTrue(any(e["parent_block_hash"] for e in router.events("BlockStored")))
 
-    def test_a_text_is_found_as_tokens_of_the_server(self):
+    def test_prompts_that_the_server_renders_are_found(self):
+        """A router asks for a prompt's tokens with the request itself, before it has chosen a server."""
+        said = " ".join(f"Door {i} has code {i * 7919 % 10000}." for i in range(30))
+        tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
         with serve() as server, Router(server) as router:
             router.begin()
-            prompt = " ".join(f"Door {i} has code {i * 7919 % 10000}." for i in range(30))
-            body = {"prompt": prompt, "max_tokens": 1}
-            server.answer("/v1/completions", body)
-            tokens = server.answer("/tokenize", {"content": prompt, "add_special": True})["tokens"]
-            server.until(lambda: router.read() or router.index.count(tokens) >= PAGE)
-            self.assertEqual(router.ask(tokens), (len(tokens) - 1) // PAGE * PAGE)
+            for path, body in (("/v1/completions", {"prompt": said}), ("/v1/completions", {"prompt": ["Hi.", said]}),
+                               ("/v1/chat/completions", chat(said)), ("/v1/chat/completions", chat(said, tools=[tool]))):
+                body = {"model": "any", "max_tokens": 1, "temperature": 0, **body}
+                rendered = server.answer(path + "/render", body)
+                prompts = rendered if path == "/v1/completions" else [rendered]
+                tokens = prompts[-1]["token_ids"]
+                usage = server.answer(path, body)["usage"]
+                self.assertEqual(usage["prompt_tokens"], sum(len(p["token_ids"]) for p in prompts))
+                server.until(lambda: router.read() or router.index.count(tokens) >= (len(tokens) - 1) // PAGE * PAGE)
+                router.ask(tokens)
+            self.assertIn("messages", server.refusal(400, "/v1/chat/completions/render", {})["message"])
 
     def test_salts_part_texts(self):
         prompt = text(random.Random(2), 200)
@@ -221,8 +232,11 @@ class KvEvents(unittest.TestCase):
             again = router.replay(n - 2)
             self.assertEqual([number for number, _ in again], [n - 2, n - 1, END])
             self.assertEqual([msgpack.unpackb(p) for _, p in again[:-1]], [router.batches[i] for i in (n - 2, n - 1)])
-            # No more than the buffer has, and none of what is to come.
-            self.assertEqual([number for number, _ in router.replay(0)], [*range(n - 4, n), END])
+            # No more than the buffer has, wherever its oldest is, and none of what is to come.
+            for _ in range(4):
+                self.assertEqual([number for number, _ in router.replay(0)], [*range(n - 4, n), END])
+                router.ask(text(rng, PAGE + 1))
+                n = len(router.batches)
             self.assertEqual(router.replay(n), [(END, b"")])
             # What is no request has no answer, and harms nobody.
             for frames in ([b"12345678"], [b"", b"1234"], [b"x", b"12345678"], [b"", b"12345678", b""],
@@ -245,6 +259,21 @@ class KvEvents(unittest.TestCase):
                 self.assertEqual(router.batches[len(router.batches) - 1][1], [{"type": "AllBlocksCleared"}])
                 self.assertEqual(router.index.count(prompt), 0)
         self.assertEqual(*names)
+
+    def test_the_program_of_the_docs_prints_what_is_told(self):
+        program = re.search(r"```python\n(import msgpack.*?)```", (cli.ROOT / "docs/server.md").read_text(), re.S)[1]
+        with serve() as server, Router(server) as router:
+            router.begin()
+            program = program.replace("tcp://127.0.0.1:5557", router.endpoint)
+            reader = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(reader.stdout.close)
+            rng, said = random.Random(6), threading.Event()
+            line = []
+            threading.Thread(target=lambda: (line.append(reader.stdout.readline()), said.set())).start()
+            server.until(lambda: ask(server, text(rng, 3 * PAGE + 1)) == 0 and said.is_set())
+            reader.kill()
+            reader.wait()
+            self.assertRegex(line[0], r"^\d+ BlockStored 3 blocks\n$")
 
     def test_what_only_the_disk_has_is_not_told(self):
         folder = tempfile.mkdtemp(prefix="saccade-events-")

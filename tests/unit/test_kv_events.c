@@ -62,8 +62,8 @@ static void check_bytes(const void *bytes, size_t n, const char *hex)
 
 static void values_are_those_of_msgpack(void **state)
 {
-    static const uint64_t numbers[] = {0,      127,        128,        255,          256,
-                                       0xffff, 0x10000,    0xffffffff, 0x100000000u, UINT64_MAX};
+    static const uint64_t numbers[] = {0,      127,     128,        255,          256,
+                                       0xffff, 0x10000, 0xffffffff, 0x100000000u, UINT64_MAX};
     static const size_t lengths[] = {0, 31, 32, 255, 256, 65535, 65536};
     static const uint32_t counts[] = {0, 15, 16, 65535, 65536};
     struct strbuf b = {0};
@@ -112,12 +112,11 @@ static void report(struct kv_events *k, uint64_t key, uint64_t before, int32_t t
         p.before[31 - i] = (uint8_t)(before >> 8 * i);
     }
     for (uint32_t i = 0; i < SAC_PAGE_TOK; i++) p.tok[i] = tok;
-    kv_events_page(k,
-                   &(sac_cache_page){.is_there = is_there,
-                                     .key = p.key,
-                                     .before = before ? p.before : NULL,
-                                     .tok = p.tok},
-                   tok == 9 ? "salt" : NULL);
+    kv_events_page(
+        k,
+        &(sac_cache_page){
+            .is_there = is_there, .key = p.key, .before = before ? p.before : NULL, .tok = p.tok},
+        tok == 9 ? "salt" : NULL);
 }
 
 /* The events of the last batch, after its head and time; the rank, 0, is behind them. */
@@ -130,20 +129,20 @@ static void check_events(const char *events)
     check_bytes(sent.bytes + 10, sent.n - 10, hex);
 }
 
-#define EIGHT(hex) hex hex hex hex hex hex hex hex
+#define EIGHT(hex)   hex hex hex hex hex hex hex hex
 #define PAGE_OF(hex) EIGHT(hex) EIGHT(hex) EIGHT(hex) EIGHT(hex)
-#define TYPE      "a474797065"
-#define HASHES    "ac626c6f636b5f686173686573"
-#define PARENT    "b1706172656e745f626c6f636b5f68617368"
-#define TOKENS    "a9746f6b656e5f696473"
-#define SIZE      "aa626c6f636b5f73697a6520"
-#define LORA_ID   "a76c6f72615f6964c0"
-#define MEDIUM    "a66d656469756da3475055"
-#define LORA_NAME "a96c6f72615f6e616d65c0"
-#define EXTRA     "aa65787472615f6b657973"
-#define STORED    "ab426c6f636b53746f726564"
-#define REMOVED   "ac426c6f636b52656d6f766564"
-#define CLEARED   "81" TYPE "b0416c6c426c6f636b73436c6561726564"
+#define TYPE         "a474797065"
+#define HASHES       "ac626c6f636b5f686173686573"
+#define PARENT       "b1706172656e745f626c6f636b5f68617368"
+#define TOKENS       "a9746f6b656e5f696473"
+#define SIZE         "aa626c6f636b5f73697a6520"
+#define LORA_ID      "a76c6f72615f6964c0"
+#define MEDIUM       "a66d656469756da3475055"
+#define LORA_NAME    "a96c6f72615f6e616d65c0"
+#define EXTRA        "aa65787472615f6b657973"
+#define STORED       "ab426c6f636b53746f726564"
+#define REMOVED      "ac426c6f636b52656d6f766564"
+#define CLEARED      "81" TYPE "b0416c6c426c6f636b73436c6561726564"
 
 static struct kv_events *begin(void)
 {
@@ -166,10 +165,10 @@ static void pages_become_events_of_runs(void **state)
     report(k, 3, 0, 9, true);
     kv_events_flush(k);
     check_events("92"
-                 "88" TYPE STORED HASHES "92cffedcba9876543210ccc8" PARENT "c0" TOKENS "dc0040"
-                 PAGE_OF("05") PAGE_OF("cd012c") SIZE LORA_ID MEDIUM LORA_NAME
-                 "89" TYPE STORED HASHES "9103" PARENT "c0" TOKENS "dc0020" PAGE_OF("09") SIZE
-                 LORA_ID MEDIUM LORA_NAME EXTRA "9191a473616c74");
+                 "88" TYPE STORED HASHES "92cffedcba9876543210ccc8" PARENT "c0" TOKENS
+                 "dc0040" PAGE_OF("05") PAGE_OF("cd012c") SIZE LORA_ID MEDIUM LORA_NAME
+                 "89" TYPE STORED HASHES "9103" PARENT "c0" TOKENS "dc0020" PAGE_OF("09")
+                     SIZE LORA_ID MEDIUM LORA_NAME EXTRA "9191a473616c74");
     /* A page behind one of an earlier batch; two that go; one more that comes. */
     report(k, 4, 200, 1, true);
     report(k, 3, 0, 9, false);
@@ -177,11 +176,10 @@ static void pages_become_events_of_runs(void **state)
     report(k, 5, 4, 1, true);
     kv_events_flush(k);
     check_events("93"
-                 "88" TYPE STORED HASHES "9104" PARENT "ccc8" TOKENS "dc0020" PAGE_OF("01") SIZE
-                 LORA_ID MEDIUM LORA_NAME
-                 "83" TYPE REMOVED HASHES "9203ccc8" MEDIUM
-                 "88" TYPE STORED HASHES "9105" PARENT "04" TOKENS "dc0020" PAGE_OF("01") SIZE
-                 LORA_ID MEDIUM LORA_NAME);
+                 "88" TYPE STORED HASHES "9104" PARENT "ccc8" TOKENS "dc0020" PAGE_OF("01")
+                     SIZE LORA_ID MEDIUM LORA_NAME
+                 "83" TYPE REMOVED HASHES "9203ccc8" MEDIUM "88" TYPE STORED HASHES "9105" PARENT
+                 "04" TOKENS "dc0020" PAGE_OF("01") SIZE LORA_ID MEDIUM LORA_NAME);
     assert_int_equal(sent.n_message, 3);
     kv_events_flush(k); /* nothing happened */
     assert_int_equal(sent.n_message, 3);
