@@ -73,7 +73,7 @@ static const struct option_spec specs[] = {
         "such as tcp://*:5557",
         .env = "KV_EVENTS"),
     OPT("--kv-events-topic", OPTION_TEXT, events.topic, "TOPIC",
-        "topic of these events; llm-d expects kv@ADDRESS@MODEL", .env = "KV_EVENTS_TOPIC"),
+        "topic of these events; llm-d expects kv@ADDRESS:PORT@MODEL", .env = "KV_EVENTS_TOPIC"),
     OPT("--kv-events-replay", OPTION_TEXT, events.replay, "ENDPOINT",
         "where routers get events that they missed; such as tcp://*:5558",
         .env = "KV_EVENTS_REPLAY"),
