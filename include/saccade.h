@@ -284,8 +284,7 @@ typedef struct sac_engine_stats {
     uint64_t side_bytes;     /* planned for side data and state of methods */
     uint64_t n_cell_skipped; /* of reads.n_cell_read: too small to add their values (sparge:skip) */
     uint64_t weight_bytes_read;
-    uint64_t n_logit, n_logit_computed;    /* logits that rows requested, all or the largest of a
-                                              vocabulary; those computed in full */
+    uint64_t n_logit, n_logit_computed;    /* logits that rows requested; those computed in full */
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
     uint64_t select_us, plan_us; /* of attn_us: selection by decode methods, planning of prefill */
     uint32_t n_request_waiting, n_request_running;
@@ -311,7 +310,7 @@ typedef enum sac_row_kind {
     SAC_ROW_DECODE,     /* narrow kernels: one row of a sequence per step */
 } sac_row_kind;
 
-typedef enum sac_want { SAC_WANT_NONE = 0, SAC_WANT_LAST, SAC_WANT_ALL } sac_want;
+typedef enum sac_want { SAC_WANT_NONE = 0, SAC_WANT_LAST, SAC_WANT_ALL, SAC_WANT_STATES } sac_want;
 
 SAC_API SAC_NODISCARD sac_status sac_seq_create(sac_engine *engine, sac_seq *out, sac_error *err);
 /* A new sequence with the same tokens. Sealed pages are shared, the unsealed tail is copied. The
@@ -366,7 +365,8 @@ SAC_API const int32_t *sac_seq_tokens(const sac_engine *engine, sac_seq seq);
 SAC_API sac_reads sac_seq_take_reads(sac_engine *engine, sac_seq seq);
 
 /* Queues tokens after those of the sequence. SAC_ERR_CONTEXT, with both counts in `err`, if they do
- * not fit the context; then nothing is queued. */
+ * not fit the context; then nothing is queued. SAC_WANT_STATES: all rows return their hidden states
+ * behind the final norm instead of logits; SAC_ERR_UNSUPPORTED if a GPU computes that. */
 SAC_API SAC_NODISCARD sac_status sac_seq_append(sac_engine *engine, sac_seq seq, const int32_t *tok,
                                                 size_t n, sac_row_kind kind, sac_want want,
                                                 sac_error *err);
@@ -379,6 +379,7 @@ typedef struct sac_row {
     int32_t tok;
     float *logits;
     const int32_t *top; /* [n_top], or NULL */
+    const float *state; /* [n_embd] of SAC_WANT_STATES; else NULL, and `logits` is not */
 } sac_row;
 typedef void (*sac_row_fn)(void *user, const sac_row *row);
 
@@ -738,8 +739,7 @@ SAC_API sac_request sac_request_default(void);
 SAC_API SAC_NODISCARD sac_status sac_submit(sac_engine *engine, const sac_request *request,
                                             uint64_t *out_id, sac_error *err);
 SAC_API void sac_cancel(sac_engine *engine, uint64_t request_id); /* in the next sac_run */
-/* One step for all requests, without logits of bare sequences; `*out_active`: the unfinished
- * ones. */
+/* One step of all requests, without results of bare sequences; `*out_active`: unfinished ones. */
 SAC_API SAC_NODISCARD sac_status sac_run(sac_engine *engine, uint32_t *out_active, sac_error *err);
 
 /* ---- Attention methods ---- */

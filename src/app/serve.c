@@ -6,6 +6,7 @@
 #include "app/setup.h"
 #include "app/setup_sampling.h"
 #include "eval/prompt.h"
+#include "serve/embed.h"
 #include "serve/server.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@ struct serve_options {
     const char *template_name, *template_file;
     uint32_t port, n_seq, n_http_thread, ping_s, drain_s;
     int64_t n_kv_tok;
-    const char *store, *context, *cache_disk;
+    const char *store, *context, *cache_disk, *slot_dir;
     struct publisher_options events;
     uint32_t n_doc, store_mib;
     float tbt_target_ms;
@@ -26,10 +27,12 @@ struct serve_options {
     struct server_limits limits;
     int log_format;
     float audit_share;
-    bool log_prompts, no_page, no_prefix_cache, quiet;
+    int pooling;
+    bool embeddings, log_prompts, no_page, no_prefix_cache, quiet;
 };
 
 enum { LOG_TEXT, LOG_JSON };
+#define POOLINGS "mean|last|cls|none" /* as ask.h has them, from ASK_POOLING_MEAN on */
 
 struct serve {
     struct serve_options opt;
@@ -80,6 +83,16 @@ static const struct option_spec specs[] = {
     OPT("--kv-events-buffer", OPTION_U32, events.n_kept, "N",
         "messages that are kept for --kv-events-replay", .env = "KV_EVENTS_BUFFER", .min = 1,
         .max = 1u << 24),
+    OPT("--slot-save-path", OPTION_TEXT, slot_dir, "DIR",
+        "folder for slots that clients save and restore (/slots/ID?action=save)",
+        .env = "SLOT_SAVE_PATH"),
+    OPT("--embeddings --embedding", OPTION_FLAG, embeddings, NULL,
+        "make vectors of texts, too: /v1/embeddings", .env = "EMBEDDINGS"),
+    OPT("--pooling", OPTION_CHOICE, pooling, NULL,
+        "vector of a text: the mean of its tokens' hidden states, the last's, the first's (cls), "
+        "or "
+        "all of them; only with --embeddings",
+        .env = "POOLING", .choices = POOLINGS),
     OPT("-a --alias --served-model-name", OPTION_TEXT, alias, "NAME",
         "model name in answers; default: its file's", .env = "ALIAS"),
     OPT("--also-decode", OPTION_LIST, also_decode, "SPEC",
@@ -215,6 +228,22 @@ static void plan_documents(const struct serve *s, sac_engine_params *params)
     params->n_seq_max = s->opt.n_seq + s->opt.n_doc;
 }
 
+/* A restored text and a slot that is being saved have sequences of their own, and a context's pages
+ * beside those of the answers. */
+static void plan_slots(const struct serve *s, sac_engine_params *params)
+{
+    if (params->n_kv_tok == 0) params->n_kv_tok = (uint64_t)params->n_ctx * s->opt.n_seq;
+    if (s->opt.n_kv_tok == 0) params->n_kv_tok += params->n_ctx;
+    params->n_seq_max += s->opt.n_seq + 1;
+}
+
+/* Texts that become vectors have sequences of their own, for a moment each. */
+static void plan_embeddings(const struct serve *s, sac_engine_params *params)
+{
+    if (params->n_kv_tok == 0) params->n_kv_tok = (uint64_t)params->n_ctx * s->opt.n_seq;
+    params->n_seq_max += EMBED_SEQS;
+}
+
 static sac_status create_engine(struct serve *s, sac_error *err)
 {
     uint32_t n_ctx = s->setup.n_ctx;
@@ -227,6 +256,8 @@ static sac_status create_engine(struct serve *s, sac_error *err)
     params.watch = true;
     params.tbt_target_ms = s->opt.tbt_target_ms;
     if (s->opt.store) plan_documents(s, &params);
+    if (s->opt.slot_dir) plan_slots(s, &params);
+    if (s->opt.embeddings) plan_embeddings(s, &params);
     params.prefill = s->prefill;
     params.n_prefill = s->n_prefill;
     TRY(sac_engine_create(&s->engine, s->model, &params, err));
@@ -270,6 +301,8 @@ static sac_status make_config(struct serve *s, sac_error *err)
     c->cache_bytes = s->cache_bytes;
     c->events = o->events;
     c->n_doc_max = o->store ? o->n_doc : 0;
+    c->slot_dir = o->slot_dir;
+    if (o->embeddings) c->pooling = (enum ask_pooling)(ASK_POOLING_MEAN + o->pooling);
     c->audit_share = (double)o->audit_share;
     c->drain_s = o->drain_s;
     c->log_json = o->log_format == LOG_JSON;

@@ -99,7 +99,7 @@ static void fill_batch(sac_engine *e)
         const uint32_t seq_i = b->seq_i[r], pos = e->seqs[seq_i].n_done;
         next->pos[r] = pos;
         next->seq_i[r] = seq_i;
-        next->want[r] = true;
+        next->want[r] = TOK_WANT;
         next->run[r] = (struct batch_run){
             .row0 = r, .n_row = 1, .pos0 = pos, .seq_i = seq_i, .kind = ROW_DECODE};
     }

@@ -32,7 +32,9 @@
 
 #include "saccade_machine.h"
 
-enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* of a token: its row's kind, whether logits are wanted */
+/* Of a token: its row's kind, and what is wanted of it, logits or the state behind the last norm.
+ */
+enum { TOK_DECODE = 1, TOK_WANT = 2, TOK_STATE = 4 };
 
 struct notes;
 struct notes_watch;
@@ -81,7 +83,7 @@ struct batch {
     int32_t *tok;          /* [n_row_max] */
     uint32_t *pos;         /* [n_row_max] */
     uint32_t *seq_i;       /* [n_row_max] */
-    uint8_t *want;         /* [n_row_max] logits asked for */
+    uint8_t *want;         /* [n_row_max] TOK_WANT or TOK_STATE, or 0 */
     struct batch_run *run; /* [n_row_max] */
 };
 

@@ -427,8 +427,25 @@ bool logits_comes_so(const sac_engine *e, uint32_t row)
     return e->logits.row[row].n_top == top_of(e, row);
 }
 
-static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
-                            void *user, sac_error *err)
+static sac_status run_states(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
+                             void *user, sac_error *err)
+{
+    const struct batch *b = &e->batch;
+    assert(n > 0 && n <= LOGITS_ROWS && e->place[place_of_output(e)].backend.is_host);
+    place_enter(e, place_of_output(e));
+    normalise(e, rows, n);
+    place_enter(e, 0);
+    TRY(wait_step(e, err));
+    for (uint32_t i = 0; i < n; i++)
+        on_row(user, &(sac_row){.seq = b->seq_i[rows[i]],
+                                .pos = b->pos[rows[i]],
+                                .tok = b->tok[rows[i]],
+                                .state = e->logits.x + (size_t)i * e->model->config.n_embd});
+    return SAC_OK;
+}
+
+static sac_status run_logits(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
+                             void *user, sac_error *err)
 {
     const struct config *c = &e->model->config;
     const struct batch *b = &e->batch;
@@ -453,20 +470,30 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
     return SAC_OK;
 }
 
+/* Of rows that want the same. */
+static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
+                            void *user, sac_error *err)
+{
+    const bool states = e->batch.want[rows[0]] == TOK_STATE;
+    return (states ? run_states : run_logits)(e, rows, n, on_row, user, err);
+}
+
 sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err)
 {
+    const struct batch *b = &e->batch;
     uint32_t rows[LOGITS_ROWS], n = 0;
     e->runs_on = may_run_on(e);
     if (e->runs_on) return SAC_OK;
     if (!on_row) return wait_step(e, err);
     /* Hidden states are being copied. */
     if (e->n_place > 1 && place_of_output(e) == 0) TRY(wait_step(e, err));
-    for (uint32_t r = 0; r <= e->batch.n_row; r++) {
-        if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {
+    for (uint32_t r = 0; r <= b->n_row; r++) {
+        const uint8_t want = r < b->n_row ? b->want[r] : 0;
+        if (n == LOGITS_ROWS || (n && (r == b->n_row || (want && want != b->want[rows[0]])))) {
             TRY(run_block(e, rows, n, on_row, user, err));
             n = 0;
         }
-        if (r < e->batch.n_row && e->batch.want[r]) rows[n++] = r;
+        if (want) rows[n++] = r;
     }
     return wait_step(e, err);
 }

@@ -142,7 +142,7 @@ static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reu
 {
     uint32_t n = 0, n_silent = 0;
     for (; s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & TOK_DECODE); n++)
-        if (n_silent == n && !(s->flags[s->n_done + n] & TOK_WANT)) n_silent++;
+        if (n_silent == n && !(s->flags[s->n_done + n] & (TOK_WANT | TOK_STATE))) n_silent++;
     const uint32_t n_least =
         s->n_done + n == s->n_all; /* rows that must be computed; decode rows may follow */
     *why = SAC_REUSE_SHORT;

@@ -29,7 +29,7 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum row_kind kin
         b->tok[b->n_row] = s->tok[s->n_done + i];
         b->pos[b->n_row] = s->n_done + i;
         b->seq_i[b->n_row] = seq_i;
-        b->want[b->n_row] = (s->flags[s->n_done + i] & TOK_WANT) != 0;
+        b->want[b->n_row] = s->flags[s->n_done + i] & (TOK_WANT | TOK_STATE);
     }
 }
 

@@ -188,8 +188,10 @@ static sac_status append_one(sac_engine *e, sac_seq id, const int32_t *tok, size
     if (n == 0) return SAC_OK;
     if (s->n_done == s->n_all) s->ticket = e->next_ticket++;
     memcpy(s->tok + s->n_all, tok, n * sizeof *tok);
-    const uint8_t flags = (uint8_t)((kind == SAC_ROW_DECODE ? TOK_DECODE : 0) |
-                                    (want == SAC_WANT_ALL ? TOK_WANT : 0));
+    const uint8_t flags =
+        (uint8_t)((kind == SAC_ROW_DECODE ? TOK_DECODE : 0) | (want == SAC_WANT_ALL      ? TOK_WANT
+                                                               : want == SAC_WANT_STATES ? TOK_STATE
+                                                                                         : 0));
     memset(s->flags + s->n_all, flags, n);
     if (kind == SAC_ROW_PROMPT) s->reuse.asks = true;
     s->n_all += (uint32_t)n;
@@ -210,5 +212,9 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
                           sac_row_kind kind, sac_want want, sac_error *err)
 {
     TRY(check_free(e, id, err));
+    if (want == SAC_WANT_STATES && !e->place[place_of_output(e)].backend.is_host)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "hidden states are returned by a CPU only: %s computes the last layer",
+                         e->params.device);
     return engine_append(e, id, tok, n, kind, want, err);
 }

@@ -12,6 +12,7 @@
 #include "grammar/schema_number.h"
 #include "grammar/schema_object.h"
 #include "grammar/schema_string.h"
+#include "grammar/schema_values.h"
 #include "grammar/schema_writer.h"
 
 #include <string.h>
@@ -86,32 +87,6 @@ static sac_status write_alternatives(struct schema_writer *w, const cJSON *schem
         schema_writer_name(w, body, rule);
     }
     return SAC_OK;
-}
-
-/* The values of enum and const that the type allows. Keywords beside them would have to be checked
- * for each, so they are refused. */
-static sac_status write_values(struct schema_writer *w, const cJSON *schema, struct strbuf *body)
-{
-    const cJSON *const constant = schema_writer_get(schema, "const");
-    const cJSON *const list = schema_writer_get(schema, "enum"), *item;
-    bool any = false;
-    for (const cJSON *k = schema->child; k; k = k->next)
-        if (!schema_check_is_annotation(k->string) && k != constant && k != list &&
-            strcmp(k->string, "type") != 0)
-            return schema_writer_refuse(w, SAC_ERR_UNSUPPORTED, "'%s' beside '%s'", k->string,
-                                        list ? "enum" : "const");
-    if (list && !cJSON_IsArray(list))
-        return schema_writer_refuse(w, SAC_ERR_FORMAT, "'enum' is a list of values");
-    for (item = list ? list->child : constant; item; item = list ? item->next : NULL) {
-        if (list && constant && !cJSON_Compare(item, constant, true)) continue;
-        if (!schema_check_fits(w, schema, item)) continue;
-        if (any) strbuf_adds(body, "| ");
-        TRY(schema_writer_value(w, body, item));
-        any = true;
-    }
-    if (any) return SAC_OK;
-    return schema_writer_refuse(w, SAC_ERR_UNSUPPORTED,
-                                "no value of 'enum' and 'const' is allowed");
 }
 
 /* ---- Types ---- */
@@ -203,7 +178,7 @@ static sac_status write_body(struct schema_writer *w, const cJSON *schema, struc
     if (schema_writer_get(schema, "anyOf")) return write_alternatives(w, schema, "anyOf", body);
     if (schema_writer_get(schema, "oneOf")) return write_alternatives(w, schema, "oneOf", body);
     if (schema_writer_get(schema, "enum") || schema_writer_get(schema, "const"))
-        return write_values(w, schema, body);
+        return schema_values_write(w, schema, body);
     return write_types(w, schema, body);
 }
 

@@ -20,7 +20,7 @@ struct answer *answer_create(struct ask *ask)
     *ask = (struct ask){0};
     a->choice = choice;
     a->n_choice = a->n_left = n;
-    a->fd = -1;
+    a->fd = a->slot = -1;
     a->end = &a->first;
     a->n_ref = 1;
     for (uint32_t i = 0; i < n; i++)
@@ -49,6 +49,7 @@ void answer_free(struct answer *a)
     for (uint32_t i = 0; i < a->n_choice; i++) {
         shape_text_free(a->choice[i].shape);
         reading_free(a->choice[i].reading);
+        strbuf_deinit(&a->choice[i].said);
     }
     ask_deinit(&a->ask);
     mem_free(a->choice);

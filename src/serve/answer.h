@@ -50,7 +50,9 @@ struct answer_choice {
     uint64_t request_id;      /* engine; 0: not submitted */
     struct shape_text *shape; /* owned; engine's until it has ended; or NULL */
     struct reading *reading;  /* owned; as `reads`; or NULL */
-    sac_seq seq;              /* engine; holds the documents; SAC_SEQ_NONE: there are none */
+    sac_seq seq;              /* engine; holds documents, or what was restored; or SAC_SEQ_NONE */
+    size_t n_held;            /* engine; tokens of the prompt that it holds */
+    struct strbuf said;       /* owned; engine; the answer's tokens, if it has a slot */
     bool submitted;           /* engine; it has a place among those that are computed */
     bool started, ended;      /* engine */
     uint64_t token_us;        /* engine; when the last token came, 0: none yet */
@@ -69,6 +71,7 @@ struct answer {
     void *user;
     bool eager; /* wake for every piece, not at the end alone */
 
+    int32_t slot;              /* engine, before ANSWER_TAKEN; -1: none */
     bool sampled;              /* audited for the metrics alone */
     bool waits;                /* engine: its turn has not come */
     sac_compose_report joined; /* engine; of its documents; as `reads` */

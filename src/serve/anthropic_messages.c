@@ -161,6 +161,19 @@ static void read_choice(cJSON *out, const cJSON *body)
     }
 }
 
+/* Tools that the server would have to run itself; nothing and empty lists ask for none. */
+static sac_status refuse_remote(const cJSON *body, struct refusal *ref)
+{
+    static const char *const names[] = {"mcp_servers", "container"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const cJSON *item = json_get(body, names[i]);
+        if (item && !((cJSON_IsArray(item) || cJSON_IsObject(item)) && !item->child))
+            return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
+                               "'%s': this server runs no tools, the client does", names[i]);
+    }
+    return SAC_OK;
+}
+
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                                struct refusal *ref)
 {
@@ -172,7 +185,8 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
         json_copy(chat, same[i], body, same[i]);
     json_copy(chat, "stop", body, "stop_sequences");
     read_choice(chat, body);
-    sac_status status = read_tools(chat, body, ref);
+    sac_status status = refuse_remote(body, ref);
+    if (status == SAC_OK) status = read_tools(chat, body, ref);
     if (status == SAC_OK) status = read_messages(messages, body, ref);
     read_begin(chat, messages);
     if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);

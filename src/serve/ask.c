@@ -24,6 +24,9 @@ void ask_deinit(struct ask *a)
     mem_free(a->said);
     mem_free(a->context);
     for (uint32_t i = 0; i < a->n_doc; i++) mem_free(a->doc_name[i]);
+    for (uint32_t i = 0; i < a->n_input; i++) sac_free(a->input[i].tok);
+    mem_free(a->input);
+    mem_free(a->slot_file);
     mem_free(a->document.name);
     mem_free(a->document.tags);
     sac_free(a->document.head);
@@ -568,7 +571,7 @@ static sac_status read_attention(struct ask *a, const cJSON *o, struct refusal *
     return SAC_OK;
 }
 
-static sac_status read_salt(struct ask *a, const cJSON *o, struct refusal *ref)
+sac_status ask_salt(struct ask *a, const cJSON *o, struct refusal *ref)
 {
     const char *salt = NULL;
     TRY(ask_text(o, "cache_salt", &salt, ref));
@@ -578,6 +581,18 @@ static sac_status read_salt(struct ask *a, const cJSON *o, struct refusal *ref)
                            "'cache_salt' has more than %u bytes", ASK_SALT_BYTES);
     a->cache_salt = mem_strdup(salt);
     return a->cache_salt ? SAC_OK : refusal_no_memory(ref);
+}
+
+/* "id_slot", -1: any. */
+static sac_status read_slot(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                            struct refusal *ref)
+{
+    double n = -1;
+    if (!rules->n_slot) return SAC_OK;
+    TRY(read_whole(o, "id_slot", -1, rules->n_slot - 1, &n, ref));
+    a->names_slot = n >= 0;
+    a->slot = a->names_slot ? (uint32_t)n : 0;
+    return SAC_OK;
 }
 
 sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
@@ -595,7 +610,8 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(read_max_tokens(a, o, rules, ref));
     TRY(read_ends(a, o, rules, ref));
     TRY(bounds_read(&a->bounds, o, rules->model, ref));
-    TRY(read_salt(a, o, ref));
+    TRY(ask_salt(a, o, ref));
+    TRY(read_slot(a, o, rules, ref));
     TRY(read_sparse(a, o, rules, ref));
     TRY(read_attention(a, o, ref));
     TRY(read_documents(a, o, rules, ref));

@@ -27,6 +27,15 @@
 #define ASK_STOP_TOK   256u /* stop tokens */
 #define ASK_DOC_MAX    64u
 
+/* What becomes of the hidden states of a text's tokens. */
+enum ask_pooling {
+    ASK_POOLING_OFF = 0, /* no vectors are made */
+    ASK_POOLING_MEAN,
+    ASK_POOLING_LAST, /* the last token's */
+    ASK_POOLING_CLS,  /* the first's */
+    ASK_POOLING_NONE, /* all of them */
+};
+
 /* What requests are read against; set once before the first of them, read by all threads. */
 struct ask_rules {
     const sac_model *model;
@@ -37,6 +46,8 @@ struct ask_rules {
     uint32_t n_prompt_max;     /* tokens of a prompt; 0: the context's */
     uint32_t n_predict_max;    /* tokens of an answer; 0: up to the context's end */
     uint32_t n_doc_max;        /* documents in a prompt; 0: there is no store */
+    enum ask_pooling pooling;  /* of embeddings */
+    uint32_t n_slot;           /* that can be saved; 0: there is no folder for them */
 };
 
 struct ask_prompt {
@@ -49,8 +60,23 @@ struct ask_prompt {
 /* What is kept of what the answer read. */
 enum ask_attention { ASK_ATTENTION_NONE = 0, ASK_ATTENTION_ANSWER, ASK_ATTENTION_TOKENS };
 
-/* What is asked for: an answer, or something of the store of documents. */
-enum ask_work { ASK_ANSWER = 0, ASK_DOC_ADD, ASK_DOC_LIST, ASK_DOC_REMOVE };
+/* What is asked for: an answer, or something of the store of documents or of a slot, or vectors. */
+enum ask_work {
+    ASK_ANSWER = 0,
+    ASK_DOC_ADD,
+    ASK_DOC_LIST,
+    ASK_DOC_REMOVE,
+    ASK_SLOT_SAVE,
+    ASK_SLOT_RESTORE,
+    ASK_SLOT_ERASE,
+    ASK_EMBED
+};
+
+/* A text that becomes a vector. */
+struct ask_input {
+    int32_t *tok; /* owned (sac_free), [n], at least one */
+    size_t n;
+};
 
 /* A document to add, or (its name alone) to remove. All owned. */
 struct ask_document {
@@ -64,6 +90,13 @@ struct ask_document {
 struct ask {
     enum ask_work work;
     struct ask_document document;
+    uint32_t slot;           /* of the work, or where the answer is remembered, if it */
+    bool names_slot;         /*   says so */
+    char *slot_file;         /* owned: a name without a path; of the work, or NULL */
+    struct ask_input *input; /* owned, [n_input]: texts that become vectors */
+    uint32_t n_input, n_embd;
+    enum ask_pooling pooling;
+    bool normalised, base64;
     char *doc_name[ASK_DOC_MAX]; /* documents that stand behind the first n_head tokens of the */
     uint32_t n_doc;              /*   prompt, joined by the method `context` (NULL: the server's) */
     size_t n_head;
@@ -131,6 +164,8 @@ sac_status ask_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max,
                    struct refusal *ref);
 /* NULL or the text, which the JSON owns. */
 sac_status ask_text(const cJSON *o, const char *name, const char **out, struct refusal *ref);
+/* "cache_salt" */
+sac_status ask_salt(struct ask *a, const cJSON *o, struct refusal *ref);
 /* "stop": a text or a list of texts. `name` is the field's. */
 sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refusal *ref);
 

@@ -362,6 +362,22 @@ static sac_status parse_body(struct call *call, cJSON **out)
     return refusal_set(&call->refusal, REFUSAL_REQUEST, NULL, "the body is not a JSON object");
 }
 
+/* What of a slot is asked for: its number is the path's end, what to do is the query's. */
+static sac_status parse_slot(struct call *call, cJSON **out)
+{
+    const char *action =
+        MHD_lookup_connection_value(call->head.connection, MHD_GET_ARGUMENT_KIND, "action");
+    if (call->body.n)
+        TRY(parse_body(call, out));
+    else
+        *out = cJSON_CreateObject();
+    cJSON_DeleteItemFromObjectCaseSensitive(*out, "id_slot");
+    cJSON_DeleteItemFromObjectCaseSensitive(*out, "action");
+    cJSON_AddStringToObject(*out, "id_slot", call->path + strlen(call->route->path));
+    cJSON_AddStringToObject(*out, "action", action ? action : "");
+    return call->json.failed ? no_memory(call) : SAC_OK;
+}
+
 static int client_fd(const struct call *call)
 {
     const union MHD_ConnectionInfo *info =
@@ -420,6 +436,8 @@ static void make(struct call *call)
     sac_status status = SAC_OK;
     if (flags & ROUTE_FILE && (!(flags & ROUTE_BODY) || upload_is_file(call->head.connection)))
         status = upload_read(&body, call->head.connection, &call->body, &call->refusal);
+    else if (flags & ROUTE_SLOT)
+        status = parse_slot(call, &body);
     else if (flags & ROUTE_BODY)
         status = parse_body(call, &body);
     else if (call->route->dialect)

@@ -12,5 +12,9 @@ extern const struct dialect anthropic_messages_dialect;
 
 /* Of /v1/documents. */
 extern const struct dialect document_add_dialect, document_list_dialect, document_remove_dialect;
+/* Of /v1/embeddings, and of llama.cpp's form. */
+extern const struct dialect openai_embeddings_dialect, llamacpp_embedding_dialect;
+/* Of /slots/ID. */
+extern const struct dialect slot_action_dialect;
 
 #endif

@@ -39,8 +39,8 @@ static const char *const known[] = {
     "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids", "structured_outputs",
     "truncate_prompt_tokens", "use_beam_search",
     /* This server's. */
-    "documents", "encoding", "filename", "format", "name", "pin", "raw", "return_attention",
-    "seconds", "sparse", "tags"};
+    "action", "dimensions", "documents", "embd_normalize", "content", "encoding", "encoding_format",
+    "filename", "format", "name", "pin", "raw", "return_attention", "seconds", "sparse", "tags"};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
 static void tell(const char *name, struct journal *journal)

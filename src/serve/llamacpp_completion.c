@@ -32,7 +32,7 @@ static cJSON *piece_json(const struct reply *r, const char *text, size_t n, cJSO
     json_add_text(o, "content", text, n);
     cJSON_AddItemToObject(o, "tokens", tokens ? tokens : cJSON_CreateArray());
     cJSON_AddBoolToObject(o, "stop", c->done);
-    cJSON_AddNumberToObject(o, "id_slot", -1);
+    cJSON_AddNumberToObject(o, "id_slot", r->answer->slot);
     cJSON_AddNumberToObject(o, "tokens_predicted", c->n_tok);
     cJSON_AddNumberToObject(o, "tokens_evaluated", c->n_prompt);
     return o;

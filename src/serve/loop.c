@@ -13,9 +13,11 @@
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "serve/embed.h"
 #include "serve/kv_events.h"
 #include "serve/library.h"
 #include "serve/shape.h"
+#include "serve/slots.h"
 #include "serve/turns.h"
 
 #include <assert.h>
@@ -49,7 +51,7 @@ struct loop {
     /* The engine's thread. */
     sac_engine *engine;      /* borrowed */
     struct loop_parts parts; /* borrowed */
-    bool in_library;         /* a document is being computed: others of it wait */
+    bool in_work; /* a document, a slot or vectors are being computed: other work waits */
     struct turns turns;
     uint32_t n_submitted; /* choices that the engine has */
     sac_status status;    /* of the engine; not SAC_OK: it cannot go on, */
@@ -228,6 +230,14 @@ static struct answer_piece *piece_of_error(const struct answer_choice *c, const 
     return answer_piece_failed(c->i, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, why);
 }
 
+/* The choice's sequence is the slot's from now on, or goes. */
+static void end_seq(struct loop *loop, struct answer_choice *c)
+{
+    if (loop->parts.slots) slots_end(loop->parts.slots, c);
+    if (c->seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, c->seq);
+    c->seq = SAC_SEQ_NONE;
+}
+
 static bool on_event(void *user, const sac_event *e)
 {
     struct answer_choice *c = user;
@@ -235,6 +245,8 @@ static bool on_event(void *user, const sac_event *e)
     struct loop *loop = c->loop;
     struct answer_piece *p =
         e->finish == SAC_FINISH_ERROR ? piece_of_error(c, e) : answer_piece_of(a, c->i, e);
+    if (a->slot >= 0 && e->kind == SAC_EVENT_TOKEN)
+        strbuf_add(&c->said, (const char *)&e->tok, sizeof e->tok);
     if (c->reading && e->kind == SAC_EVENT_TOKEN) reading_token(c->reading, e->tok);
     const uint64_t now_us = clock_us();
     bool wakes;
@@ -251,7 +263,7 @@ static bool on_event(void *user, const sac_event *e)
     }
     if (e->kind == SAC_EVENT_DONE) {
         c->reads = e->reads;
-        if (c->seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, c->seq);
+        end_seq(loop, c);
         metrics_ended(loop->metrics, e, now_us - a->submit_us);
         if (a->ask.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
         wakes = end_choice(loop, c, p);
@@ -291,10 +303,10 @@ static sac_request request_of(const struct answer_choice *c)
     sac_request r = sac_request_default();
     r.prompt = prompt->tok;
     r.n_prompt = prompt->n;
-    if (c->seq != SAC_SEQ_NONE) { /* it holds the documents, and the head before them */
+    if (c->seq != SAC_SEQ_NONE) { /* documents and the head before them, or what was restored */
         r.seq = c->seq;
-        r.prompt += ask->n_head;
-        r.n_prompt -= ask->n_head;
+        r.prompt += c->n_held;
+        r.n_prompt -= c->n_held;
     }
     r.sampling = ask->sampling;
     if (ask->n_breaker) {
@@ -324,9 +336,8 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     const struct ask *ask = &c->answer->ask;
     sac_request r = request_of(c);
     /* Who has another key must not learn from times what was asked here. */
-    char salt[32 + ASK_SALT_BYTES];
-    snprintf(salt, sizeof salt, "%016llx/%s", (unsigned long long)c->answer->key,
-             ask->cache_salt ? ask->cache_salt : "");
+    char salt[SLOTS_SALT_BYTES];
+    slots_salt(salt, c->answer->key, ask->cache_salt);
     if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
     if (ask->machine || ask->bounds) {
         TRY(shape_text_create(&c->shape, ask->machine, ask->bounds, err));
@@ -353,7 +364,7 @@ static void start_choice(struct loop *loop, struct answer_choice *c)
     const sac_status status = submit_choice(loop, c, &err);
     if (status != SAC_OK) {
         c->request_id = 0;
-        if (c->seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, c->seq);
+        end_seq(loop, c);
         end_with(loop, c, answer_piece_failed(c->i, status, err.msg));
         return;
     }
@@ -365,23 +376,30 @@ static void start_choice(struct loop *loop, struct answer_choice *c)
     wake_now(c->answer, wakes);
 }
 
-/* ---- Documents ---- */
+/* ---- Documents and slots ---- */
 
-static bool on_document(void *user, double share);
+static bool on_work(void *user, double share);
 
 static struct library_wait wait_of(struct answer *a)
 {
-    return (struct library_wait){on_document, a};
+    return (struct library_wait){on_work, a};
+}
+
+static sac_status work(struct loop *loop, struct answer *a, struct strbuf *out, sac_error *err)
+{
+    if (a->ask.work == ASK_EMBED) return embed_work(loop->engine, &a->ask, wait_of(a), out, err);
+    if (a->ask.work >= ASK_SLOT_SAVE)
+        return slots_work(loop->parts.slots, &a->ask, a->key, wait_of(a), out, err);
+    return library_work(loop->parts.library, &a->ask, a->key, wait_of(a), out, err);
 }
 
 static void do_work(struct loop *loop, struct answer *a)
 {
     struct strbuf text = {0};
     sac_error err = {0};
-    loop->in_library = true;
-    const sac_status status =
-        library_work(loop->parts.library, &a->ask, a->key, wait_of(a), &text, &err);
-    loop->in_library = false;
+    loop->in_work = true;
+    const sac_status status = work(loop, a, &text, &err);
+    loop->in_work = false;
     end_with(loop, &a->choice[0],
              status == SAC_OK ? answer_piece_whole(&text)
                               : answer_piece_failed(0, status, err.msg));
@@ -393,10 +411,10 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
 {
     struct library_joined joined;
     if (a->ask.n_doc == 0) return SAC_OK;
-    loop->in_library = true;
+    loop->in_work = true;
     sac_status status =
         library_join(loop->parts.library, &a->ask, a->key, wait_of(a), &joined, err);
-    loop->in_library = false;
+    loop->in_work = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;
     if (status == SAC_OK && !a->ask.names_decode) a->ask.decode = joined.report.decode;
@@ -407,6 +425,7 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
         if (a->choice[i].seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, a->choice[i].seq);
         a->choice[i].seq = SAC_SEQ_NONE;
     }
+    for (uint32_t i = 0; i < a->n_choice; i++) a->choice[i].n_held = a->ask.n_head;
     return status;
 }
 
@@ -423,6 +442,7 @@ static void start_answer(struct loop *loop, struct answer *a)
         return;
     }
     const sac_status status = join_documents(loop, a, &err);
+    if (loop->parts.slots && status == SAC_OK) slots_begin(loop->parts.slots, a);
     for (uint32_t i = 0; i < a->n_choice; i++) {
         if (status == SAC_OK)
             start_choice(loop, &a->choice[i]);
@@ -435,7 +455,7 @@ static void start_answer(struct loop *loop, struct answer *a)
  * Under the lock. */
 static bool has_place(const struct loop *loop, const struct answer *a)
 {
-    if ((a->ask.work || a->ask.n_doc) && loop->in_library) return false;
+    if ((a->ask.work || a->ask.n_doc) && loop->in_work) return false;
     if (a->ask.work || loop->n_submitted == 0) return true;
     if (loop->n_submitted + a->n_choice <= loop->limits.n_running) return true;
     for (const struct answer *o = loop->live; o; o = o->next)
@@ -574,18 +594,19 @@ static void run_turn(struct loop *loop)
     uint32_t n_active;
     struct answer *a;
     while (loop->status == SAC_OK && (a = next_turn(loop))) start_answer(loop, a);
+    if (loop->parts.slots && loop->n_submitted > 0) slots_make_room(loop->parts.slots);
     if (loop->status == SAC_OK) loop->status = sac_run(loop->engine, &n_active, &loop->why);
 }
 
-/* Between pieces of what a document takes, the others go on. */
-static bool on_document(void *user, double share)
+/* Between pieces of what a document or a slot takes, the others go on. */
+static bool on_work(void *user, double share)
 {
     struct answer *a = user;
     struct loop *loop = a->choice[0].loop;
     const uint32_t n_all = (uint32_t)(a->ask.document.n_head + a->ask.document.n_tok);
     pthread_mutex_lock(&loop->lock);
     take_inbox(loop);
-    if (a->ask.work)
+    if (a->ask.work == ASK_DOC_ADD)
         wake_now(a, put_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all)));
     pthread_mutex_unlock(&loop->lock);
     run_turn(loop);

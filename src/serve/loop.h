@@ -22,6 +22,7 @@ struct loop_limits {
 struct loop;
 struct library;
 struct kv_events;
+struct slots;
 
 /* `metrics` is borrowed and is told of tokens and ends. */
 sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
@@ -40,6 +41,7 @@ void loop_leave(struct loop *loop, struct answer *a);
 /* What the engine's thread uses beside the engine; borrowed, NULL: there is none. */
 struct loop_parts {
     struct library *library;
+    struct slots *slots;
     struct kv_events *events; /* told of what the cache has; it must be on */
 };
 /* Serves until loop_drain, documents of the library too; the calling thread becomes the engine's.

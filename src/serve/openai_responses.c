@@ -104,6 +104,17 @@ static sac_status read_format(cJSON *out, const cJSON *body, struct refusal *ref
     return SAC_OK;
 }
 
+/* "auto" is what vLLM makes of it: of a conversation that is too long, its last tokens are read. */
+static sac_status read_truncation(cJSON *out, const cJSON *body, struct refusal *ref)
+{
+    if (!json_get(body, "truncation") || json_says(body, "truncation", "disabled")) return SAC_OK;
+    if (!json_says(body, "truncation", "auto"))
+        return refusal_set(ref, REFUSAL_REQUEST, "truncation",
+                           "'truncation' is neither auto nor disabled");
+    cJSON_AddNumberToObject(out, "truncate_prompt_tokens", -1);
+    return SAC_OK;
+}
+
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                                struct refusal *ref)
 {
@@ -114,6 +125,7 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
         const char *chat, *here;
     } names[] = {{"max_tokens", "max_output_tokens"},
                  {"messages", "input"},
+                 {"truncate_prompt_tokens", "truncation"},
                  {"response_format", "text.format"}};
     static const char *const stored[] = {"previous_response_id", "conversation", "prompt",
                                          "background"};
@@ -128,6 +140,7 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
         json_copy(chat, same[i], body, same[i]);
     json_copy(chat, "max_tokens", body, "max_output_tokens");
     sac_status status = read_format(chat, body, ref);
+    if (status == SAC_OK) status = read_truncation(chat, body, ref);
     if (status == SAC_OK) status = read_input(messages, body, ref);
     if (status == SAC_OK) status = read_tools(chat, body, ref);
     if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);

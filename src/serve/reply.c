@@ -127,7 +127,7 @@ static void take_end(struct reply *r, struct reply_choice *c, const struct answe
     if (p->finish == SAC_FINISH_ERROR) {
         snprintf(why, sizeof why, "%.*s", (int)p->n_text, p->text);
         const bool no_document = p->status == SAC_ERR_NOT_FOUND;
-        const char *param = r->ask->n_doc ? "documents" : "name";
+        const char *param = r->ask->n_doc ? "documents" : r->ask->slot_file ? "filename" : "name";
         (void)refusal_of(&r->failed, p->status, no_document ? param : NULL, why);
         if (no_document) r->failed.kind = REFUSAL_NOT_FOUND;
         if (r->failed.kind == REFUSAL_CONTEXT) {

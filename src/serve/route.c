@@ -162,18 +162,6 @@ static sac_status slots(const struct route_call *call, struct strbuf *out, struc
     return SAC_OK;
 }
 
-/* llama.cpp's save, restore and erase: here a slot is a place to compute in, empty between answers.
- */
-static sac_status slot(const struct route_call *call, struct strbuf *out, struct refusal *ref)
-{
-    (void)out;
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
-                       "slot '%.20s' holds nothing between answers, so there is nothing to save, "
-                       "restore or erase: what prompts begin with is found again by its content, "
-                       "after a restart with --cache-disk; 'cache_salt' parts clients",
-                       call->rest);
-}
-
 static sac_status metrics(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     const struct loop_view view = loop_view(call->context->loop);
@@ -184,14 +172,6 @@ static sac_status metrics(const struct route_call *call, struct strbuf *out, str
     metrics_print_layers(layer, n_layer < LAYERS_TOLD ? n_layer : LAYERS_TOLD,
                          call->context->model_name, out);
     return SAC_OK;
-}
-
-static sac_status embeddings(const struct route_call *call, struct strbuf *out, struct refusal *ref)
-{
-    (void)out;
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
-                       "'%.80s' is a model that writes text: this server makes no embeddings",
-                       call->context->model_name);
 }
 
 /* What an answer of this key read. */
@@ -403,7 +383,7 @@ static const struct route routes[] = {
     {"GET", "/models", 0, NULL, models, NULL},
     {"GET", "/props", 0, NULL, props, NULL},
     {"GET", "/slots", 0, NULL, slots, NULL},
-    {"POST", "/slots/", ROUTE_REST, NULL, slot, NULL},
+    {"POST", "/slots/", ROUTE_REST | ROUTE_BODY | ROUTE_SLOT, NULL, NULL, &slot_action_dialect},
     {"GET", "/metrics", 0, "text/plain; version=0.0.4", metrics, NULL},
     {"POST", "/v1/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
     {"POST", "/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
@@ -418,8 +398,9 @@ static const struct route routes[] = {
     {"GET", "/v1/documents", 0, NULL, NULL, &document_list_dialect},
     {"DELETE", "/v1/documents/", ROUTE_REST, NULL, NULL, &document_remove_dialect},
     {"POST", "/extract", ROUTE_FILE, NULL, extract, NULL},
-    {"POST", "/v1/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
-    {"POST", "/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
+    {"POST", "/v1/embeddings", ROUTE_BODY, NULL, NULL, &openai_embeddings_dialect},
+    {"POST", "/embeddings", ROUTE_BODY, NULL, NULL, &llamacpp_embedding_dialect},
+    {"POST", "/embedding", ROUTE_BODY, NULL, NULL, &llamacpp_embedding_dialect},
     {"POST", "/tokenize", ROUTE_BODY, NULL, tokenize, NULL},
     {"POST", "/detokenize", ROUTE_BODY, NULL, detokenize, NULL},
     {"POST", "/apply-template", ROUTE_BODY, NULL, apply_template, NULL},

@@ -12,6 +12,7 @@ enum {
     ROUTE_REST = 8,     /* `path` is how paths begin; a name without a slash follows */
     ROUTE_FILE = 16,    /* takes a file (upload.h); with ROUTE_BODY that or JSON */
     ROUTE_SLASHES = 32, /* with ROUTE_REST: the name may hold slashes */
+    ROUTE_SLOT = 64,    /* with both: may have no body; the name and the query join it */
 };
 
 #define ROUTE_ALLOWED_BYTES 48u

@@ -7,9 +7,11 @@
 #include "base/mem.h"
 #include "base/workers.h"
 #include "serve/context.h"
+#include "serve/embed.h"
 #include "serve/http.h"
 #include "serve/kv_events.h"
 #include "serve/library.h"
+#include "serve/slots.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -30,6 +32,7 @@ struct server {
     struct context context;
     struct http *http;
     struct library *library;  /* the engine's thread; or NULL */
+    struct slots *slots;      /* the same */
     struct kv_events *events; /* the same */
     pthread_t ticker;
     bool has_ticker;
@@ -227,6 +230,8 @@ static sac_status begin(struct server *s, const sac_model *model, sac_engine *en
                                   .sampling = config->sampling,
                                   .chat_template = config->chat_template,
                                   .n_doc_max = config->n_doc_max,
+                                  .pooling = config->pooling,
+                                  .n_slot = config->slot_dir ? config->n_answer : 0,
                                   .n_prompt_max = config->limits.n_prompt,
                                   .n_predict_max = config->limits.n_predict};
     c->model_name = config->model_name;
@@ -293,12 +298,16 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
                                             .dir = s->context.config->store,
                                             .context = s->context.config->context,
                                             .bytes_max = s->context.config->store_bytes};
+    const struct slots_options slots = {.dir = s->context.config->slot_dir,
+                                        .n = s->context.config->n_answer};
     TRY(begin(s, model, engine, err));
     if (library.dir) TRY(library_open(&s->library, engine, &library, err));
+    if (s->context.config->pooling) TRY(embed_check(engine, err));
+    if (slots.dir) TRY(slots_open(&s->slots, engine, &slots, err));
     open_cache(s, engine);
     atomic_store(&s->context.state, CONTEXT_READY);
     notify("READY=1");
-    const struct loop_parts parts = {.library = s->library, .events = s->events};
+    const struct loop_parts parts = {.library = s->library, .slots = s->slots, .events = s->events};
     const sac_status status = loop_run(s->context.loop, engine, &parts, err);
     atomic_store(&s->context.state, CONTEXT_DRAINING);
     linger(s);
@@ -315,6 +324,7 @@ void server_stop(struct server *s)
     desk_destroy(s->context.desk);
     loop_destroy(s->context.loop);
     kv_events_destroy(s->events);
+    slots_close(s->slots);
     library_close(s->library);
     trie_free(s->context.trie);
     keys_destroy(s->context.keys);

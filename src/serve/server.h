@@ -7,6 +7,7 @@
 #ifndef SAC_SERVE_SERVER_H
 #define SAC_SERVE_SERVER_H
 
+#include "serve/ask.h"
 #include "serve/publisher.h"
 
 #include <stdbool.h>
@@ -45,12 +46,16 @@ struct server_config {
     const char *context;  /* how they are joined where a request says nothing, or NULL */
     uint64_t store_bytes; /* of the store, at most; 0: any number */
     uint32_t n_doc_max;   /* documents in a prompt; 0: there is no store */
-    const char *cache;    /* folder that keeps what was read beyond restarts, or NULL */
-    uint64_t cache_bytes; /* of it, at most */
+    enum ask_pooling pooling;        /* of embeddings, for which the engine has EMBED_SEQS (embed.h)
+                                         sequences more; ASK_POOLING_OFF: none are made */
+    const char *slot_dir;            /* folder of saved slots, or NULL; the engine has n_answer + 1
+                                         sequences more for them */
+    const char *cache;               /* folder that keeps what was read beyond restarts, or NULL */
+    uint64_t cache_bytes;            /* of it, at most */
     struct publisher_options events; /* of what the cache has; endpoint NULL: none */
-    double audit_share;   /* of answers, whose reading is held against dense attention; 0 to 1 */
-    uint32_t ping_s;      /* a stream that is silent for longer gets a comment; 0: never */
-    uint32_t drain_s;     /* answers that still run after this long are cut off */
+    double audit_share; /* of answers, whose reading is held against dense attention; 0 to 1 */
+    uint32_t ping_s;    /* a stream that is silent for longer gets a comment; 0: never */
+    uint32_t drain_s;   /* answers that still run after this long are cut off */
     bool log_json, log_prompts, no_page, quiet;
 };
 

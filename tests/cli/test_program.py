@@ -58,11 +58,10 @@ class Usage(unittest.TestCase):
         self.assert_usage_error(saccade("run", "-hf", "a/b", "-p", "x"), "saccade fetch")
         self.assert_usage_error(saccade("run", "-cnv", "-m", "x", "-p", "x"), "saccade chat")
         self.assert_usage_error(saccade("run", "-fa", "2", "-m", "x", "-p", "x"), "unexpected argument '2'")
-        self.assert_usage_error(saccade("serve", "--slot-save-path", "/x", "-m", "x"), "--cache-disk")
         self.assert_usage_error(saccade("serve", "--context-shift", "-m", "x"), "context is full")
         for args, words in ((("--path", "www"), "part of the program"), (("--log-jsonl",), "--log-format json"),
                             (("-md", "x"), "second model"), (("--kv-transfer-config", "{}"), "--cache-disk"),
-                            (("--embeddings",), "embeddings are not"), (("--yarn-ext-factor", "1"), "--rope-scale")):
+                            (("--yarn-ext-factor", "1"), "--rope-scale")):
             self.assert_usage_error(saccade("serve", *args, "-m", "x"), words)
         done = saccade("serve", "-cb", "--ssl-keyfile", "k", "--ssl-certfile", "c", "--kv-cache-dtype", "auto",
                        "-m", "/no/such.gguf")

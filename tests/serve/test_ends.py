@@ -131,6 +131,12 @@ class Prompts(unittest.TestCase):
         for wrong in (-2, 1025, "4", 2.5):
             error = server.refusal(400, "/v1/completions", {"prompt": "a", "truncate_prompt_tokens": wrong})
             self.assertEqual(error["param"], "truncate_prompt_tokens")
+        said = {"input": long["messages"][0]["content"], "max_output_tokens": 4, "temperature": 0}
+        for more in {}, {"truncation": "disabled"}:
+            self.assertEqual(server.refusal(400, "/v1/responses", {**said, **more})["type"], "exceed_context_size_error")
+        usage = server.answer("/v1/responses", {**said, "truncation": "auto"})["usage"]
+        self.assertEqual(usage["input_tokens"], 1024 - 3)
+        self.assertEqual(server.refusal(400, "/v1/responses", {**said, "truncation": "middle"})["param"], "truncation")
         error = server.refusal(400, "/v1/completions", {"prompt": "a", "truncate_prompt_tokens": -1,
                                                         "max_tokens": 2000})
         self.assertEqual(error["param"], "truncate_prompt_tokens")

@@ -64,6 +64,10 @@ class Messages(unittest.TestCase):
         tool = {"name": "f", "input_schema": {"type": "object"}}
         for kind, want in (({}, 200), ({"type": "custom"}, 200), ({"type": "web_search_20250305"}, 501)):
             self.assertEqual(server.post("/v1/messages", {**self.BODY, "tools": [{**tool, **kind}]})[0], want)
+        for field, value in (("mcp_servers", [{"type": "url", "url": "https://a.example"}]), ("container", "c_1")):
+            status, _, reply = server.post("/v1/messages", {**self.BODY, field: value})
+            self.assertEqual((status, f"'{field}'" in reply["error"]["message"]), (501, True), reply)
+        self.assertEqual(server.post("/v1/messages", {**self.BODY, "mcp_servers": [], "container": None})[0], 200)
         for field, value in (("max_output_tokens", 0), ("tools", 3), ("tool_choice", 3), ("text", "x"),
                              ("instructions", []), ("text", {"format": 3}), ("text", {"format": {"type": "x"}}), ("input", [])):
             error = server.refusal(400, "/v1/responses", {"input": "Hi", field: value})

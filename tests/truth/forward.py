@@ -215,8 +215,8 @@ class Model:
         x = gguf.quants.dequantize(t.data[np.asarray(tokens)], t.tensor_type).astype(np.float64)
         return x * math.sqrt(self.width) if self.traits.get("scale_embedding") else x
 
-    def logits(self, tokens, first=0, kv_type=float16):
-        """float32 [len(tokens) - first, n_vocab]: logits from position `first` on."""
+    def states(self, tokens, first=0, kv_type=float16):
+        """float64 [len(tokens) - first, width]: hidden states behind the last norm, from `first` on."""
         x = self.embed(tokens)
         for i in range(self.n_layer):
             block = f"blk.{i}."
@@ -224,7 +224,11 @@ class Model:
             x = x + self.norm(y, block + "post_attention_norm.weight")
             y = self.feed_forward(self.norm(x, block + "ffn_norm.weight"), i)
             x = x + self.norm(y, block + "post_ffw_norm.weight")
-        x = self.norm(x[first:], "output_norm.weight")
+        return self.norm(x[first:], "output_norm.weight")
+
+    def logits(self, tokens, first=0, kv_type=float16):
+        """float32 [len(tokens) - first, n_vocab]: logits from position `first` on."""
+        x = self.states(tokens, first, kv_type)
         own = "output" if "output.weight" in self.tensors else "token_embd"
         return softcap(self.linear(x, own), self.final_cap).astype(np.float32)
 

@@ -220,6 +220,57 @@ static void layers_in_part_give_the_same_bits(void **state)
 }
 
 /* In any order of the devices, with any shares, and behind layers of the CPU. */
+struct states {
+    float *x; /* [n_row, n_embd] */
+    uint32_t n_row, n_embd;
+};
+
+static void keep_state(void *user, const sac_row *row)
+{
+    struct states *s = user;
+    assert_null(row->logits);
+    assert_int_equal(row->pos, s->n_row);
+    memcpy(s->x + (size_t)s->n_row++ * s->n_embd, row->state, s->n_embd * sizeof *s->x);
+}
+
+static void read_states(sac_engine *e, struct states *out)
+{
+    enum { N = 100 };
+    int32_t tok[N];
+    uint32_t n = 1;
+    sac_seq seq;
+    sac_error err;
+    for (int i = 0; i < N; i++) tok[i] = i % 7;
+    *out = (struct states){.n_embd = sac_model_get_info(model).n_embd};
+    out->x = calloc(N * (size_t)out->n_embd, sizeof *out->x);
+    must(sac_seq_create(e, &seq, &err), &err);
+    must(sac_seq_append(e, seq, tok, N, SAC_ROW_PROMPT, SAC_WANT_STATES, &err), &err);
+    while (n) must(sac_step(e, keep_state, out, &n, &err), &err);
+    assert_int_equal(out->n_row, N);
+    sac_engine_free(e);
+}
+
+/* Hidden states come from where the last layer is: the CPU's are those without a device. */
+static void states_come_from_the_host_alone(void **state)
+{
+    (void)state;
+    struct states host, part;
+    const int32_t tok = 1;
+    sac_seq seq;
+    sac_error err;
+    read_states(new_engine(model, NULL, SAC_KV_F16), &host);
+    read_states(wished_engine(&(struct wish){.of = model, .n_layer = 1}, "cuda"), &part);
+    assert_memory_equal(host.x, part.x, host.n_row * host.n_embd * sizeof *host.x);
+    sac_engine *e = new_engine(model, "cuda", SAC_KV_F16);
+    must(sac_seq_create(e, &seq, &err), &err);
+    assert_int_equal(sac_seq_append(e, seq, &tok, 1, SAC_ROW_PROMPT, SAC_WANT_STATES, &err),
+                     SAC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "by a CPU only: cuda computes the last layer"));
+    sac_engine_free(e);
+    free(host.x);
+    free(part.x);
+}
+
 static void layers_on_several_give_the_same_bits(void **state)
 {
     (void)state;
@@ -733,6 +784,7 @@ int main(void)
         cmocka_unit_test(a_device_gives_the_same_bits),
         cmocka_unit_test(a_fork_has_its_tables_at_once),
         cmocka_unit_test(layers_in_part_give_the_same_bits),
+        cmocka_unit_test(states_come_from_the_host_alone),
         cmocka_unit_test(layers_on_several_give_the_same_bits),
         cmocka_unit_test(layers_are_divided_by_shares),
         cmocka_unit_test(plans_by_place_are_the_hosts),

@@ -233,6 +233,42 @@ static void bombs_are_refused(void **state)
     strbuf_deinit(&text);
 }
 
+static void write_enum(struct strbuf *text, int n)
+{
+    strbuf_adds(text, "{\"enum\":[");
+    for (int i = 0; i < n; i++)
+        strbuf_addf(text, "\"a value \xc3%c of %d\",", 0xa0 + i % 32, i * 7919 % 100000);
+    strbuf_adds(text,
+                "\"\",\"a\",\"a value\",\"a value\",1,12,null,\"\xe2\x82\xac\",\"\xe2\x82\xad\"]}");
+}
+
+/* More values than a text may be read in ways at once. */
+static void many_values_are_a_tree(void **state)
+{
+    (void)state;
+    static const char *const yes[] = {"\"\"",
+                                      "\"a\"",
+                                      "\"a value\"",
+                                      "1",
+                                      "12",
+                                      "null",
+                                      "\"\xe2\x82\xad\"",
+                                      "\"a value \xc3\xa0 of 0\"",
+                                      "\"a value \xc3\xa1 of 7919\""};
+    static const char *const no[] = {
+        "\"",  "\"a \"",       "\"a value \xc3\xa0 of 7919\"", "2",
+        "nul", "\"\xe2\x82\"", "\"a value \xc3\xa0 of \"",     "\"a value \xc3\xa0 of 01\""};
+    struct strbuf text = {0};
+    write_enum(&text, 4000);
+    struct machine *m = open_schema(text.data);
+    for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++)
+        if (!grammar_matches(m, yes[i], strlen(yes[i]))) fail_msg("%s is not accepted", yes[i]);
+    for (size_t i = 0; i < sizeof no / sizeof no[0]; i++)
+        if (grammar_matches(m, no[i], strlen(no[i]))) fail_msg("%s is accepted", no[i]);
+    machine_free(m);
+    strbuf_deinit(&text);
+}
+
 static void no_memory_is_told(void **state)
 {
     (void)state;
@@ -261,6 +297,7 @@ int main(void)
         cmocka_unit_test(refusals_name_keyword_and_place),
         cmocka_unit_test(circles_are_refused),
         cmocka_unit_test(bombs_are_refused),
+        cmocka_unit_test(many_values_are_a_tree),
         cmocka_unit_test(no_memory_is_told),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,11 @@
+/* schema_values.h: the values of 'enum' and 'const' as a rule's body. */
+#ifndef SAC_GRAMMAR_SCHEMA_VALUES_H
+#define SAC_GRAMMAR_SCHEMA_VALUES_H
+
+#include "grammar/schema_writer.h"
+
+/* Appends the values that the type allows, as alternatives. Keywords beside them would have to be
+ * checked for each, so they are refused. */
+sac_status schema_values_write(struct schema_writer *w, const cJSON *schema, struct strbuf *body);
+
+#endif

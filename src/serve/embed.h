@@ -1,0 +1,21 @@
+/* embed.h: vectors of texts: the hidden states behind the model's last norm, pooled. Texts of one
+ * request share steps, and between two steps the engine computes answers. The engine's thread only.
+ */
+#ifndef SAC_SERVE_EMBED_H
+#define SAC_SERVE_EMBED_H
+
+#include "serve/ask.h"
+#include "serve/library.h"
+
+#define EMBED_SEQS 8u /* texts in one step; the engine has as many sequences more */
+
+/* Vectors of an ask: of a text its tokens' if nothing is pooled, else one. */
+size_t embed_count(const struct ask *ask);
+
+/* Whether the engine returns hidden states. */
+sac_status embed_check(sac_engine *engine, sac_error *err);
+/* Appends the ask's vectors to `out`, as floats [embed_count, n_embd]. */
+sac_status embed_work(sac_engine *engine, const struct ask *ask, struct library_wait wait,
+                      struct strbuf *out, sac_error *err);
+
+#endif

@@ -1,0 +1,84 @@
+/* slot_action.c: POST /slots/ID?action=save|restore|erase, with llama.cpp's bodies and answers. The
+ * path's ID and the query's action come as members `id_slot` and `action` of the body. */
+#include "serve/dialects.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_BYTES 200u
+
+/* The body's members beside those of the path are read as any; these two come as texts. */
+static sac_status read_id(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                          struct refusal *ref)
+{
+    const char *id = "";
+    TRY(ask_text(body, "id_slot", &id, ref));
+    const size_t n_digit = strspn(id, "0123456789");
+    const bool is_number = n_digit > 0 && n_digit < 6 && !id[n_digit];
+    a->slot = is_number ? (uint32_t)strtoul(id, NULL, 10) : UINT32_MAX;
+    if (a->slot < rules->n_slot) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "id_slot", "slot '%.20s': there are 0 to %u", id,
+                       rules->n_slot - 1);
+}
+
+static sac_status read_action(struct ask *a, const cJSON *body, struct refusal *ref)
+{
+    static const char *const name[] = {"save", "restore", "erase"};
+    for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
+        if (!json_says(body, "action", name[i])) continue;
+        a->work = (enum ask_work)(ASK_SLOT_SAVE + i);
+        return SAC_OK;
+    }
+    return refusal_set(ref, REFUSAL_REQUEST, "action",
+                       "'action' in the query is none of save, restore and erase");
+}
+
+/* A plain name in the folder: no path, nothing hidden, and not what a file is called that is being
+ * written. */
+static bool is_plain(const char *name)
+{
+    const size_t n = strlen(name);
+    if (n == 0 || n > FILE_BYTES || *name == '.') return false;
+    if (n > 5 && strcmp(name + n - 5, ".part") == 0) return false;
+    for (const char *c = name; *c; c++)
+        if (*c == '/' || *c == '\\' || (unsigned char)*c < 32 || *c == 127) return false;
+    return true;
+}
+
+static sac_status read_file(struct ask *a, const cJSON *body, struct refusal *ref)
+{
+    const char *name = NULL;
+    if (a->work == ASK_SLOT_ERASE) return SAC_OK;
+    TRY(ask_text(body, "filename", &name, ref));
+    if (!name) return refusal_set(ref, REFUSAL_REQUEST, "filename", "'filename' is missing");
+    if (!is_plain(name))
+        return refusal_set(ref, REFUSAL_REQUEST, "filename",
+                           "'filename' must be a name of 1 to %u bytes without '/', '\\' and "
+                           "control characters, which does not begin with '.' or end with '.part'",
+                           FILE_BYTES);
+    a->slot_file = mem_strdup(name);
+    return a->slot_file ? SAC_OK : refusal_no_memory(ref);
+}
+
+static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                               struct refusal *ref)
+{
+    a->n = 1;
+    if (!rules->n_slot)
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
+                           "this server has no folder for slots: start it with --slot-save-path");
+    TRY(read_id(a, body, rules, ref));
+    TRY(read_action(a, body, ref));
+    TRY(ask_salt(a, body, ref));
+    return read_file(a, body, ref);
+}
+
+static void write_whole(struct reply *r, struct strbuf *out)
+{
+    strbuf_add(out, r->choice[0].text.data, r->choice[0].text.n);
+}
+
+const struct dialect slot_action_dialect = {
+    .id_prefix = "slot-", .read = read_request, .whole = write_whole};
