@@ -16,7 +16,14 @@ import zlib
 import gguf
 import numpy as np
 
-ARCHS = ("llama", "qwen2", "qwen3", "gemma3")
+ARCHS = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "internlm2", "glm4")
+# How the files of an architecture differ from Llama's.
+QK_NORM = ("qwen3", "gemma3")
+POST_NORM = ("gemma2", "gemma3", "glm4")
+SCALED_EMBEDDING = ("gemma2", "gemma3")
+FUSED_QKV = ("phi3",)
+FUSED_GATE_UP = ("phi3", "glm4")
+WINDOWED = {"gemma2": 48, "gemma3": 48, "phi3": 48}
 ROPES = ("none", "linear", "yarn", "longrope", "freqs")
 TYPES = ("F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS").split()
 # Pairs that join, most frequent first, in text where "_" is the blank before a word.
@@ -31,7 +38,7 @@ CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\
 class Spec:
     arch: str = "llama"
     seed: int = 1
-    layers: int = 0  # 0: 6 for gemma3, whose last layer of six is global; else 2
+    layers: int = 0  # 0: 6 for gemma3, whose last layer of six is global; 4 for gemma2; else 2
     width: int = 128
     ff: int = 256
     heads: int = 4
@@ -49,16 +56,16 @@ class Spec:
     rope_factor: float = 4.0
     rope_orig_ctx: int = 0  # 0: context / rope_factor
     rope_dim: int = 0  # 0: all of the head
-    window: int = 0  # sliding window; 0: 48 for gemma3, none for the others
+    window: int | None = None  # sliding window, 0: none; None: 48 for gemma and phi3
     window_pattern: int = 0  # every n-th layer is global; 0: not said in the file
     final_softcap: float = 0.0
     attn_softcap: float = 0.0
     split_tensors: int = 0  # at most so many tensors in a file; 0: one file
 
     def __post_init__(self):
-        gemma = self.arch == "gemma3"
-        self.layers = self.layers or (6 if gemma else 2)
-        self.window = self.window or (48 if gemma else 0)
+        gemma = self.arch in SCALED_EMBEDDING
+        self.layers = self.layers or {"gemma3": 6, "gemma2": 4}.get(self.arch, 2)
+        self.window = WINDOWED.get(self.arch, 0) if self.window is None else self.window
         self.tied = gemma if self.tied is None else self.tied
         self.bias = self.arch == "qwen2" if self.bias is None else self.bias
         self.tokenizer = self.tokenizer or ("spm" if gemma else "bpe")
@@ -188,12 +195,12 @@ def add_keys(w, s):
     w.add_head_count_kv(s.kv_heads)
     w.add_layer_norm_rms_eps(1e-5)
     w.add_rope_freq_base(s.freq_base)
-    if s.arch in ("qwen3", "gemma3") or s.head_dim * s.heads != s.width:
+    if s.arch in ("qwen3", "gemma2", "gemma3") or s.head_dim * s.heads != s.width:
         w.add_key_length(s.head_dim)
         w.add_value_length(s.head_dim)
-    if s.arch == "llama" or s.rope_dim:
+    if s.arch in ("llama", "phi3") or s.rope_dim:
         w.add_rope_dimension_count(s.rope_dim or s.head_dim)
-    if s.window:
+    if s.window or s.arch == "phi3":  # Phi-4's files say that there is none
         w.add_sliding_window(s.window)
     if s.window_pattern:
         w.add_sliding_window_pattern(s.window_pattern)
@@ -201,7 +208,7 @@ def add_keys(w, s):
         w.add_final_logit_softcapping(s.final_softcap)
     if s.attn_softcap:
         w.add_attn_logit_softcapping(s.attn_softcap)
-    if s.rope in ("linear", "yarn", "longrope"):
+    if s.rope in ("linear", "yarn") or s.rope == "longrope" and s.arch != "phi3":
         w.add_rope_scaling_type(gguf.RopeScalingType(s.rope))
     if s.rope in ("linear", "yarn"):
         w.add_rope_scaling_factor(s.rope_factor)
@@ -229,21 +236,27 @@ def add_layer(t, s, i):
     at = f"blk.{i}."
     t.vector(at + "attn_norm.weight", s.width, 1.0)
     # Twice the usual size: attention that is nearly uniform would hide errors in it.
-    t.matrix(at + "attn_q.weight", n_q, s.width, std=2 * s.width ** -0.5)
-    t.matrix(at + "attn_k.weight", n_kv, s.width, std=2 * s.width ** -0.5)
-    t.matrix(at + "attn_v.weight", n_kv, s.width)
+    if s.arch in FUSED_QKV:
+        t.matrix(at + "attn_qkv.weight", n_q + 2 * n_kv, s.width, std=2 * s.width ** -0.5)
+    else:
+        t.matrix(at + "attn_q.weight", n_q, s.width, std=2 * s.width ** -0.5)
+        t.matrix(at + "attn_k.weight", n_kv, s.width, std=2 * s.width ** -0.5)
+        t.matrix(at + "attn_v.weight", n_kv, s.width)
     t.matrix(at + "attn_output.weight", s.width, n_q)
     if s.bias:
         for name, n in (("q", n_q), ("k", n_kv), ("v", n_kv)):
             t.vector(f"{at}attn_{name}.bias", n)
-    if s.arch in ("qwen3", "gemma3"):
+    if s.arch in QK_NORM:
         t.vector(at + "attn_q_norm.weight", s.head_dim, 1.5)
         t.vector(at + "attn_k_norm.weight", s.head_dim, 1.5)
     t.vector(at + "ffn_norm.weight", s.width, 1.0)
-    t.matrix(at + "ffn_gate.weight", s.ff, s.width)
-    t.matrix(at + "ffn_up.weight", s.ff, s.width)
+    if s.arch in FUSED_GATE_UP:
+        t.matrix(at + "ffn_up.weight", 2 * s.ff, s.width)
+    else:
+        t.matrix(at + "ffn_gate.weight", s.ff, s.width)
+        t.matrix(at + "ffn_up.weight", s.ff, s.width)
     t.matrix(at + "ffn_down.weight", s.width, s.ff)
-    if s.arch == "gemma3":
+    if s.arch in POST_NORM:
         t.vector(at + "post_attention_norm.weight", s.width, 1.0)
         t.vector(at + "post_ffw_norm.weight", s.width, 1.0)
 
@@ -255,7 +268,7 @@ def write(path, spec):
     n_vocab = {"bpe": add_bpe, "spm": add_spm}[spec.tokenizer](t.out, spec)
     t.out.add_vocab_size(n_vocab)
     # Gemma multiplies embeddings by sqrt(width); the others take them as they are.
-    embd_std = spec.width ** -0.5 if spec.arch == "gemma3" else 1.0
+    embd_std = spec.width ** -0.5 if spec.arch in SCALED_EMBEDDING else 1.0
     t.matrix("token_embd.weight", n_vocab, spec.width, spec.embd_type, embd_std)
     add_rope_tensors(t, spec)
     for i in range(spec.layers):
@@ -277,7 +290,7 @@ def main(argv):
     for name in "seed layers width ff heads kv-heads head-dim context rope-orig-ctx rope-dim window " \
                 "window-pattern split-tensors".split():
         p.add_argument(f"--{name}", type=int, default=getattr(d, name.replace("-", "_"))
-                       if name not in ("layers", "window", "rope-orig-ctx") else 0)
+                       if name not in ("layers", "rope-orig-ctx") else 0)
     for name in "freq-base rope-factor final-softcap attn-softcap".split():
         p.add_argument(f"--{name}", type=float, default=getattr(d, name.replace("-", "_")))
     p.add_argument("--types", type=lambda s: tuple(s.split(",")), default=d.types,

@@ -214,13 +214,12 @@ static void init_rope(sac_engine *e)
     const struct weights *w = &e->model->weights;
     const bool is_long = c->rope.kind == ROPE_LONG && repeat_context(e) > c->rope.orig_ctx;
     rope_table_init(&e->rope[0], &c->rope, is_long ? w->rope_factors_long : w->rope_factors);
-    /* Layers with a sliding window keep their training frequencies: scaling serves long distances
-     * only. */
-    const struct rope_config local = {.n_rot = c->rope.n_rot,
-                                      .base = c->rope_base_local > 0 ? c->rope_base_local
-                                                                     : c->rope.base,
-                                      .factor = 1.0f,
-                                      .attn_factor = 1.0f};
+    e->rope[1] = e->rope[0];
+    if (c->rope_base_local <= 0) return;
+    /* Layers with a sliding window and a RoPE base of their own keep their training frequencies:
+     * scaling serves long distances only. */
+    const struct rope_config local = {
+        .n_rot = c->rope.n_rot, .base = c->rope_base_local, .factor = 1.0f, .attn_factor = 1.0f};
     rope_table_init(&e->rope[1], &local, NULL);
 }
 

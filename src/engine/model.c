@@ -126,7 +126,9 @@ static sac_status load(sac_model *m, const char *path, const sac_model_params *p
                                              .rope_freq_base = params->rope_freq_base,
                                              .yarn_orig_ctx = params->yarn_orig_ctx};
     TRY(config_read(&m->config, m->gguf, &override, err));
-    TRY(tokenizer_create(&m->tokenizer, m->gguf, params->pre, err));
+    const struct tokenizer_rules rules = {.pre = params->pre,
+                                          .turns_strip = m->config.arch->turns_strip};
+    TRY(tokenizer_create(&m->tokenizer, m->gguf, &rules, err));
     if (tokenizer_n_vocab(m->tokenizer) != m->config.n_vocab)
         return error_set(err, SAC_ERR_FORMAT,
                          "%s: %u tokens in the vocabulary, %u rows in token_embd.weight", path,

@@ -19,13 +19,32 @@ static const struct arch archs[] = {
     {.name = "llama", .rope_interleaved = true},
     {.name = "qwen2", .qkv_bias = true},
     {.name = "qwen3", .qk_norm = true},
+    {.name = "gemma2",
+     .post_norm = true,
+     .embed_scale = true,
+     .glu = CONFIG_GLU_GELU,
+     .swa_pattern = 2,
+     .n_layer_wide = 46, /* 27B */
+     .window = 4096,
+     .attn_softcap = 50.0f,
+     .final_softcap = 30.0f},
     {.name = "gemma3",
      .qk_norm = true,
      .post_norm = true,
      .embed_scale = true,
      .glu = CONFIG_GLU_GELU,
      .swa_pattern = 6,
-     .rope_base_local = 10000.0f},
+     .rope_base_local = 10000.0f,
+     .n_layer_wide = 62}, /* 27B */
+    {.name = "phi3",
+     .turns_strip = true,
+     .fused_qkv = true,
+     .fused_gate_up = true,
+     .swa_pattern = CONFIG_SWA_ALL,
+     .window = 2047, /* files of before 2024-07 do not say it */
+     .window_ctx = 4096},
+    {.name = "internlm2", .rope_interleaved = true},
+    {.name = "glm4", .rope_interleaved = true, .post_norm = true, .fused_gate_up = true},
 };
 
 /* Reads keys `<arch>.<name>`; the first error sticks. */
@@ -125,7 +144,12 @@ static void read_rope_kind(struct reader *r, struct rope_config *rope)
                  {"yarn", ROPE_YARN},
                  {"longrope", ROPE_LONG}};
     struct gguf_str name;
-    if (r->status != SAC_OK || !has(r, "rope.scaling.type")) return;
+    if (r->status != SAC_OK) return;
+    if (!has(r, "rope.scaling.type")) {
+        /* Files of Phi-3 have the factors and do not name what they are for. */
+        if (gguf_tensor_find(r->g, "rope_factors_long.weight")) rope->kind = ROPE_LONG;
+        return;
+    }
     r->status = gguf_get_str(r->g, r->key, &name, r->err);
     if (r->status != SAC_OK) return;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
@@ -229,35 +253,43 @@ static void read_shape(struct reader *r, struct config *c)
                               gguf_path(r->g), c->n_embd, c->n_ff);
 }
 
+/* Of layers with a window: how far they see, and which they are. */
+static void read_window(struct reader *r, struct config *c)
+{
+    const struct arch *a = c->arch;
+    const uint32_t absent = a->window_ctx && a->window_ctx != c->n_ctx_train ? 0 : a->window;
+    const uint32_t w = read_u32_or(r, "attention.sliding_window", absent, 0, 1u << 30);
+    if (a->swa_pattern) {
+        c->window = w;
+        c->swa_pattern = has(r, "attention.sliding_window_pattern")
+                             ? read_u32(r, "attention.sliding_window_pattern", 1, 1024)
+                             : a->swa_pattern;
+        return;
+    }
+    /* Mistral 7B v0.1 as `llama`: a window on every layer, which its row of `archs` does not have.
+     */
+    if (r->status == SAC_OK && w != 0 && w < c->n_ctx_train)
+        r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
+                              "%s: key %s is %u: windows are not built in for %s", gguf_path(r->g),
+                              r->key, w, a->name);
+}
+
 static void read_attention(struct reader *r, struct config *c)
 {
+    const struct arch *a = c->arch;
     c->norm_eps = read_f32(r, "attention.layer_norm_rms_epsilon", 0.0f, 1.0f);
-    c->attn_softcap = read_f32_or(r, "attn_logit_softcapping", 0.0f, 0.0f, 1e6f);
-    c->final_softcap = read_f32_or(r, "final_logit_softcapping", 0.0f, 0.0f, 1e6f);
-    c->swa_pattern = c->arch->swa_pattern;
-    if (c->swa_pattern) {
-        c->window = read_u32_or(r, "attention.sliding_window", 0, 1, 1u << 30);
-        c->swa_pattern =
-            read_u32_or(r, "attention.sliding_window_pattern", c->swa_pattern, 1, 1024);
-    }
-    if (r->status == SAC_OK && !c->swa_pattern && has(r, "attention.sliding_window")) {
-        /* Mistral 7B v0.1 as `llama`: a window on every layer, which nothing here computes. */
-        const uint32_t w = read_u32(r, "attention.sliding_window", 0, 1u << 30);
-        if (w != 0 && w < c->n_ctx_train)
-            r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
-                                  "%s: key %s is %u: windows are not built in for %s",
-                                  gguf_path(r->g), r->key, w, c->arch->name);
-    }
+    c->attn_softcap = read_f32_or(r, "attn_logit_softcapping", a->attn_softcap, 0.0f, 1e6f);
+    c->final_softcap = read_f32_or(r, "final_logit_softcapping", a->final_softcap, 0.0f, 1e6f);
+    read_window(r, c);
     const uint32_t n_expert = read_u32_or(r, "expert_count", 0, 0, 1u << 20);
     if (r->status == SAC_OK && n_expert)
         r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
                               "%s: key %s is %u: mixtures of experts are not built in",
                               gguf_path(r->g), r->key, n_expert);
-    /* Gemma 3 27B (62 layers) alone scales by its width per head, not by the head size. */
-    const bool by_width = c->arch->embed_scale && c->n_layer == 62;
-    const uint32_t scale_dim = by_width ? c->n_embd / c->n_head : c->head_dim;
+    const bool is_wide = a->n_layer_wide && c->n_layer == a->n_layer_wide;
+    const uint32_t scale_dim = is_wide ? c->n_embd / c->n_head : c->head_dim;
     c->attn_scale = 1.0f / sqrtf((float)(scale_dim ? scale_dim : 1));
-    c->embed_scale = c->arch->embed_scale ? sqrtf((float)c->n_embd) : 1.0f;
+    c->embed_scale = a->embed_scale ? sqrtf((float)c->n_embd) : 1.0f;
 }
 
 sac_status config_read(struct config *out, const struct gguf *g,
@@ -280,6 +312,9 @@ sac_status config_read(struct config *out, const struct gguf *g,
                          gguf_path(g), c.n_embd);
     c.n_vocab = (uint32_t)embd->ne[1];
     TRY(apply_override(&c, override, err));
+    /* A window that holds all of the context hides nothing: layers are global, and methods choose
+     * there what to read. */
+    if (c.window >= c.n_ctx_train) c.window = 0;
     *out = c;
     return SAC_OK;
 }

@@ -8,6 +8,8 @@
 #define CONFIG_LAYERS_MAX 1024u
 #define CONFIG_ROT_MAX    512u
 
+#define CONFIG_SWA_ALL UINT32_MAX /* as a pattern of window layers: no layer is global */
+
 enum config_glu { CONFIG_GLU_SILU, CONFIG_GLU_GELU };
 
 /* How an architecture differs from plain Llama; one row per architecture in config.c. */
@@ -18,9 +20,17 @@ struct arch {
     bool qk_norm;          /* RMS norm of each q and k head before RoPE */
     bool post_norm;        /* norms behind attention and FFN, before the residual is added */
     bool embed_scale;      /* embeddings times sqrt(n_embd) */
+    bool turns_strip;      /* of a `llama` vocabulary: see tokenizer.h */
+    bool fused_qkv;        /* attn_qkv.weight has the rows of q, then of k, then of v */
+    bool fused_gate_up;    /* ffn_up.weight has the rows of gate, then of up */
     enum config_glu glu;
     uint32_t swa_pattern;  /* every n-th layer is global, the others see a window; 0: all global */
-    float rope_base_local; /* of the window layers, unscaled */
+    float rope_base_local; /* of the window layers, unscaled; 0: they turn as the others do */
+    uint32_t n_layer_wide; /* the size with so many layers divides scores by sqrt(n_embd / n_head),
+                            * the others by sqrt(head_dim); 0: all do */
+    /* Where the file has no key. The window only in models trained for window_ctx (0: in all). */
+    uint32_t window, window_ctx;
+    float attn_softcap, final_softcap;
 };
 
 enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LONG };
@@ -45,7 +55,7 @@ struct config {
     uint32_t swa_pattern;              /* as in the arch, or the file's own */
     float embed_scale;                 /* 1: none */
     struct rope_config rope;
-    float rope_base_local;
+    float rope_base_local; /* as in the arch, or the file's own */
 };
 
 /* Overrides that the caller of sac_model_load asked for. */

@@ -233,6 +233,21 @@ static bool resolve(const struct special *s, const char *text, size_t n, struct 
     return ok;
 }
 
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Where text goes on behind a token that ends at `at`, before what starts at `next`. */
+static size_t text_behind(const struct special *s, const struct special_part *tok, const char *text,
+                          size_t next)
+{
+    size_t at = (size_t)tok->at + tok->n;
+    if (s->vocab->kind[tok->tok] & VOCAB_STRIPS)
+        while (at < next && is_space(text[at])) at++;
+    return at;
+}
+
 sac_status special_cut(const struct special *s, const char *text, size_t n,
                        struct special_parts *out, sac_error *err)
 {
@@ -246,7 +261,7 @@ sac_status special_cut(const struct special *s, const char *text, size_t n,
         const struct special_part *const tok = &found.part[i];
         ok = add_part(out, VOCAB_NO_TOKEN, at, tok->at - at) &&
              add_part(out, tok->tok, tok->at, tok->n);
-        at = tok->at + tok->n;
+        at = text_behind(s, tok, text, i + 1 < found.n ? found.part[i + 1].at : n);
     }
     if (ok) ok = add_part(out, VOCAB_NO_TOKEN, at, n - at);
     mem_free(found.part);

@@ -31,7 +31,7 @@ sac_status special_init(struct special *s, const struct vocab *v, unsigned with,
 void special_deinit(struct special *s);
 
 /* Longer tokens are placed before shorter ones wherever they are, equally long ones from left to
- * right. `n` is below 2^31. */
+ * right. White space behind a token that strips is in no part. `n` is below 2^31. */
 sac_status special_cut(const struct special *s, const char *text, size_t n,
                        struct special_parts *out, sac_error *err);
 

@@ -34,8 +34,8 @@ struct template_input {
 sac_status template_render(const char *source, size_t n, const struct template_input *in,
                            char **out_text, sac_error *err);
 
-/* The source of a built-in template (chatml, llama2, llama3, mistral, gemma, phi3, deepseek), or
- * NULL. `template_builtin_at` lists their names, NULL behind the last. */
+/* The source of a built-in template (chatml, llama2, llama3, mistral, gemma, phi3, phi4, deepseek),
+ * or NULL. `template_builtin_at` lists their names, NULL behind the last. */
 const char *template_builtin(const char *name);
 const char *template_builtin_at(size_t i);
 

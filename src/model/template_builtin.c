@@ -77,6 +77,13 @@ static const char phi3[] =
              "{%- endfor %}\n"
              "{%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}\n";
 
+static const char phi4[] =
+    NO_TOOLS "{%- for message in messages %}\n"
+             "    {{- '<|im_start|>' ~ message.role ~ '<|im_sep|>' ~ message.content }}\n"
+             "    {{- '<|im_end|>' }}\n"
+             "{%- endfor %}\n"
+             "{%- if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}\n";
+
 static const char deepseek[] = NO_TOOLS SPLIT_SYSTEM
     "{{- bos_token ~ system }}\n"
     "{%- for message in turns %}\n"
@@ -90,8 +97,8 @@ static const char deepseek[] = NO_TOOLS SPLIT_SYSTEM
 static const struct {
     const char *name, *source;
 } templates[] = {
-    {"chatml", chatml}, {"llama2", llama2}, {"llama3", llama3},     {"mistral", mistral},
-    {"gemma", gemma},   {"phi3", phi3},     {"deepseek", deepseek},
+    {"chatml", chatml}, {"llama2", llama2}, {"llama3", llama3}, {"mistral", mistral},
+    {"gemma", gemma},   {"phi3", phi3},     {"phi4", phi4},     {"deepseek", deepseek},
 };
 
 const char *template_builtin_at(size_t i)

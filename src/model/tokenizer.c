@@ -4,8 +4,9 @@
  * (tokenizer_bpe.c, tokenizer_spm.c), and BOS and EOS are added. All scratch belongs to the call,
  * so threads can share a tokenizer. Text for a template is guarded before rendering and encoded
  * after it: what a document spells out never becomes a control token. There is no normalisation
- * (NFC, lower case), because no model of the supported kinds asks for it. Blanks beside special
- * tokens are kept (no LSTRIP or RSTRIP). */
+ * (NFC, lower case), because no model of the supported kinds asks for it. White space beside
+ * special tokens is kept (no LSTRIP or RSTRIP), except after those of Phi-3, whose original
+ * tokenizer drops it there. */
 #include "model/tokenizer.h"
 
 #include "base/mem.h"
@@ -62,13 +63,23 @@ static sac_status init_bpe(struct tokenizer *t, const struct gguf *g, const char
     return tokenizer_bpe_init(&t->bpe, &t->vocab, g, pretok, err);
 }
 
-static sac_status init_spm(struct tokenizer *t, const struct gguf *g, const char *pre,
-                           sac_error *err)
+/* All but <unk>, <s> and <|endoftext|>, as Phi-3's authors list them. */
+static void mark_stripping(struct vocab *v)
 {
-    if (pre)
+    static const char end_of_text[] = "<|endoftext|>";
+    const int32_t end = vocab_find(v, end_of_text, sizeof end_of_text - 1);
+    for (int32_t i = 0; i < (int32_t)v->n_tok; i++)
+        if ((v->kind[i] & (VOCAB_CONTROL | VOCAB_USER)) && i != v->bos && i != v->unk && i != end)
+            v->kind[i] |= VOCAB_STRIPS;
+}
+
+static sac_status init_spm(struct tokenizer *t, const struct gguf *g,
+                           const struct tokenizer_rules *rules, sac_error *err)
+{
+    if (rules->pre)
         return error_set(err, SAC_ERR_ARG,
                          "pre-tokeniser '%s': the tokenizer of %s is of kind 'llama' and has none",
-                         pre, gguf_path(g));
+                         rules->pre, gguf_path(g));
     const struct vocab_defaults d = {
         .spelling = VOCAB_SPM,
         .bos = 1,
@@ -78,17 +89,19 @@ static sac_status init_spm(struct tokenizer *t, const struct gguf *g, const char
         .add_space_prefix = true,
     };
     TRY(vocab_init(&t->vocab, g, &d, err));
+    if (rules->turns_strip) mark_stripping(&t->vocab);
     return tokenizer_spm_init(&t->spm, &t->vocab, g, err);
 }
 
-static sac_status init(struct tokenizer *t, const struct gguf *g, const char *pre, sac_error *err)
+static sac_status init(struct tokenizer *t, const struct gguf *g,
+                       const struct tokenizer_rules *rules, sac_error *err)
 {
     struct gguf_str model;
     TRY(gguf_get_str(g, "tokenizer.ggml.model", &model, err));
     if (model.n == 4 && memcmp(model.s, "gpt2", 4) == 0) {
-        TRY(init_bpe(t, g, pre, err));
+        TRY(init_bpe(t, g, rules->pre, err));
     } else if (model.n == 5 && memcmp(model.s, "llama", 5) == 0) {
-        TRY(init_spm(t, g, pre, err));
+        TRY(init_spm(t, g, rules, err));
     } else {
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "%s: tokenizer.ggml.model '%.*s' is not known; known are gpt2 llama",
@@ -100,12 +113,12 @@ static sac_status init(struct tokenizer *t, const struct gguf *g, const char *pr
     return special_init(&t->named, &t->vocab, VOCAB_USER | hidden, 0, err);
 }
 
-sac_status tokenizer_create(struct tokenizer **out, const struct gguf *g, const char *pre,
-                            sac_error *err)
+sac_status tokenizer_create(struct tokenizer **out, const struct gguf *g,
+                            const struct tokenizer_rules *rules, sac_error *err)
 {
     struct tokenizer *const t = mem_calloc(1, sizeof *t);
     if (!t) return error_set(err, SAC_ERR_MEMORY, "no memory for a tokenizer");
-    const sac_status status = init(t, g, pre, err);
+    const sac_status status = init(t, g, rules, err);
     if (status != SAC_OK) {
         tokenizer_destroy(t);
         return status;

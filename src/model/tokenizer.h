@@ -8,11 +8,17 @@
 
 struct tokenizer;
 
-/* `pre` names a pre-tokeniser that overrides the file's (or NULL). An unknown `pre` or
- * `tokenizer.ggml.model` is SAC_ERR_UNSUPPORTED and named, with the list of known ones. Nothing of
- * `g` is kept. */
-sac_status tokenizer_create(struct tokenizer **out, const struct gguf *g, const char *pre,
-                            sac_error *err);
+/* What the file does not say, or not so that it is to be followed. */
+struct tokenizer_rules {
+    const char *pre; /* names a pre-tokeniser that overrides the file's, or NULL */
+    /* In a `llama` vocabulary, tokens for the turns of a chat take the white space behind them. */
+    bool turns_strip;
+};
+
+/* An unknown `pre` or `tokenizer.ggml.model` is SAC_ERR_UNSUPPORTED and named, with the list of
+ * known ones. Nothing of `g` is kept. */
+sac_status tokenizer_create(struct tokenizer **out, const struct gguf *g,
+                            const struct tokenizer_rules *rules, sac_error *err);
 void tokenizer_destroy(struct tokenizer *t);
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *t);

@@ -21,7 +21,8 @@ enum {
     VOCAB_CONTROL = 4,
     VOCAB_USER = 8, /* found in text before everything else */
     VOCAB_BYTE = 16,
-    VOCAB_EOG = 32, /* ends a generation */
+    VOCAB_EOG = 32,    /* ends a generation */
+    VOCAB_STRIPS = 64, /* takes the white space that stands behind it in a text */
 };
 
 struct vocab {

@@ -58,9 +58,9 @@ static sac_status check_shape(struct loader *l, const struct gguf_tensor *t, uin
     return SAC_OK;
 }
 
-static sac_status report(struct loader *l, const struct gguf_tensor *t)
+static sac_status report(struct loader *l, size_t bytes)
 {
-    l->bytes_done += t->bytes;
+    l->bytes_done += bytes;
     const double share = l->bytes_all ? (double)l->bytes_done / (double)l->bytes_all : 1.0;
     if (l->params->progress && l->params->progress(l->params->progress_user, share))
         return error_set(l->err, SAC_ERR_CANCELLED, "%s: loading was cancelled", gguf_path(l->g));
@@ -78,7 +78,7 @@ static sac_status take_vector(struct loader *l, const float **out, enum need nee
     *out = v;
     if (l->pass != PASS_PACK) return SAC_OK;
     quant_dequant_row(v, t->type, t->data, n);
-    return report(l, t);
+    return report(l, t->bytes);
 }
 
 /* Of the rows of a group in file order. */
@@ -94,27 +94,36 @@ static uint32_t piece_groups(const struct weight *w)
 
 /* Packs in pieces and gives the file's pages back behind each: an embedding can be most of a file,
  * and need not be in memory twice. */
-static void pack_matrix(const struct loader *l, const struct weight *w, const struct gguf_tensor *t)
+static void pack_matrix(const struct loader *l, const struct weight *w, const struct gguf_tensor *t,
+                        const uint8_t *from)
 {
     const size_t from_bytes = file_group_bytes(w);
     const uint32_t n_piece = piece_groups(w);
     for (uint32_t first = 0; first < w->n_group; first += n_piece) {
         const struct weight piece = weight_piece(w, first, n_piece);
-        weight_pack(l->pool, &piece, t->data + first * from_bytes);
+        weight_pack(l->pool, &piece, from + first * from_bytes);
         gguf_tensor_release(l->g, t);
     }
 }
 
-static sac_status take_matrix(struct loader *l, struct weight *out, uint32_t n_out, uint32_t n_in)
+/* Rows [first, first + n_out) of a tensor that has n_all. */
+static sac_status take_rows(struct loader *l, struct weight *out, uint32_t first, uint32_t n_out,
+                            uint32_t n_all, uint32_t n_in)
 {
     const struct gguf_tensor *t;
     TRY(find(l, &t, REQUIRED));
-    TRY(check_shape(l, t, n_in, n_out));
+    TRY(check_shape(l, t, n_in, n_all));
     weight_init(out, (enum quant_type)t->type, n_out, n_in);
     out->data = arena_take(&l->arena, 1, weight_bytes(out));
     if (l->pass != PASS_PACK) return SAC_OK;
-    pack_matrix(l, out, t);
-    return report(l, t);
+    const size_t row_bytes = quant_row_bytes(out->type, n_in);
+    pack_matrix(l, out, t, t->data + first * row_bytes);
+    return report(l, n_out * row_bytes);
+}
+
+static sac_status take_matrix(struct loader *l, struct weight *out, uint32_t n_out, uint32_t n_in)
+{
+    return take_rows(l, out, 0, n_out, n_out, n_in);
 }
 
 static void set_name(struct loader *l, uint32_t layer, const char *what)
@@ -136,28 +145,52 @@ static sac_status layer_matrix(struct loader *l, uint32_t layer, const char *wha
     return take_matrix(l, out, n_out, n_in);
 }
 
-static sac_status walk_layer(struct loader *l, uint32_t i, struct layer_weights *w)
+static sac_status walk_qkv(struct loader *l, uint32_t i, struct layer_weights *w)
 {
     const struct config *c = l->c;
-    const struct arch *a = c->arch;
     const uint32_t n_q = c->n_head * c->head_dim, n_kv = c->n_kv_head * c->head_dim;
-    const enum need bias = a->qkv_bias ? REQUIRED : OPTIONAL;
-    TRY(layer_vector(l, i, "attn_norm.weight", &w->attn_norm, REQUIRED, c->n_embd));
+    const enum need bias = c->arch->qkv_bias ? REQUIRED : OPTIONAL;
+    if (c->arch->fused_qkv) {
+        const uint32_t n_all = n_q + 2 * n_kv;
+        set_name(l, i, "attn_qkv.weight");
+        TRY(take_rows(l, &w->wq, 0, n_q, n_all, c->n_embd));
+        TRY(take_rows(l, &w->wk, n_q, n_kv, n_all, c->n_embd));
+        return take_rows(l, &w->wv, n_q + n_kv, n_kv, n_all, c->n_embd);
+    }
     TRY(layer_matrix(l, i, "attn_q.weight", &w->wq, n_q, c->n_embd));
     TRY(layer_matrix(l, i, "attn_k.weight", &w->wk, n_kv, c->n_embd));
     TRY(layer_matrix(l, i, "attn_v.weight", &w->wv, n_kv, c->n_embd));
     TRY(layer_vector(l, i, "attn_q.bias", &w->bq, bias, n_q));
     TRY(layer_vector(l, i, "attn_k.bias", &w->bk, bias, n_kv));
-    TRY(layer_vector(l, i, "attn_v.bias", &w->bv, bias, n_kv));
+    return layer_vector(l, i, "attn_v.bias", &w->bv, bias, n_kv);
+}
+
+static sac_status walk_gate_up(struct loader *l, uint32_t i, struct layer_weights *w)
+{
+    const struct config *c = l->c;
+    if (c->arch->fused_gate_up) {
+        set_name(l, i, "ffn_up.weight");
+        TRY(take_rows(l, &w->gate, 0, c->n_ff, 2 * c->n_ff, c->n_embd));
+        return take_rows(l, &w->up, c->n_ff, c->n_ff, 2 * c->n_ff, c->n_embd);
+    }
+    TRY(layer_matrix(l, i, "ffn_gate.weight", &w->gate, c->n_ff, c->n_embd));
+    return layer_matrix(l, i, "ffn_up.weight", &w->up, c->n_ff, c->n_embd);
+}
+
+static sac_status walk_layer(struct loader *l, uint32_t i, struct layer_weights *w)
+{
+    const struct config *c = l->c;
+    const struct arch *a = c->arch;
+    TRY(layer_vector(l, i, "attn_norm.weight", &w->attn_norm, REQUIRED, c->n_embd));
+    TRY(walk_qkv(l, i, w));
     if (a->qk_norm) {
         TRY(layer_vector(l, i, "attn_q_norm.weight", &w->q_norm, REQUIRED, c->head_dim));
         TRY(layer_vector(l, i, "attn_k_norm.weight", &w->k_norm, REQUIRED, c->head_dim));
     }
-    TRY(layer_matrix(l, i, "attn_output.weight", &w->wo, c->n_embd, n_q));
+    TRY(layer_matrix(l, i, "attn_output.weight", &w->wo, c->n_embd, c->n_head * c->head_dim));
     TRY(layer_vector(l, i, "attn_output.bias", &w->bo, OPTIONAL, c->n_embd));
     TRY(layer_vector(l, i, "ffn_norm.weight", &w->ffn_norm, REQUIRED, c->n_embd));
-    TRY(layer_matrix(l, i, "ffn_gate.weight", &w->gate, c->n_ff, c->n_embd));
-    TRY(layer_matrix(l, i, "ffn_up.weight", &w->up, c->n_ff, c->n_embd));
+    TRY(walk_gate_up(l, i, w));
     TRY(layer_matrix(l, i, "ffn_down.weight", &w->down, c->n_embd, c->n_ff));
     if (a->post_norm) {
         TRY(layer_vector(l, i, "post_attention_norm.weight", &w->post_attn_norm, REQUIRED,

@@ -120,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct tokenizer *t = NULL;
     sac_error err = {0};
     sac_status status = gguf_open_memory(&g, o.bytes, o.n, &err);
-    if (status == SAC_OK) status = tokenizer_create(&t, g, NULL, &err);
+    if (status == SAC_OK) status = tokenizer_create(&t, g, &(struct tokenizer_rules){0}, &err);
     gguf_close(g); /* a tokenizer keeps nothing of it */
     free(o.bytes);
     if (status == SAC_OK) {

@@ -26,8 +26,8 @@ struct output {
 static _Noreturn void usage(void)
 {
     fputs("usage: logits_dump MODEL [--kind prompt|decode] [--chunk ROWS] [--threads N] [--ctx N]\n"
-          "         [--kv f16|bf16|q8] [--rope none|linear|yarn] [--rope-scale X]\n"
-          "         [--rope-base X] [--yarn-orig-ctx N] <ids >logits\n",
+          "         [--kv f16|bf16|q8] [--device NAME] [--rope none|linear|yarn]\n"
+          "         [--rope-scale X] [--rope-base X] [--yarn-orig-ctx N] <ids >logits\n",
           stderr);
     exit(2);
 }
@@ -52,10 +52,10 @@ static uint32_t number(const char *word)
 static struct options parse(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"kind", 1, NULL, 'k'},       {"chunk", 1, NULL, 'b'},     {"threads", 1, NULL, 't'},
-        {"ctx", 1, NULL, 'c'},        {"kv", 1, NULL, 'v'},        {"rope", 1, NULL, 'r'},
-        {"rope-scale", 1, NULL, 's'}, {"rope-base", 1, NULL, 'f'}, {"yarn-orig-ctx", 1, NULL, 'o'},
-        {NULL, 0, NULL, 0},
+        {"kind", 1, NULL, 'k'},          {"chunk", 1, NULL, 'b'},      {"threads", 1, NULL, 't'},
+        {"ctx", 1, NULL, 'c'},           {"kv", 1, NULL, 'v'},         {"rope", 1, NULL, 'r'},
+        {"device", 1, NULL, 'd'},        {"rope-scale", 1, NULL, 's'}, {"rope-base", 1, NULL, 'f'},
+        {"yarn-orig-ctx", 1, NULL, 'o'}, {NULL, 0, NULL, 0},
     };
     static const char *const kinds[] = {"prompt", "decode", NULL};
     static const char *const kv_types[] = {"f16", "bf16", "q8", NULL};
@@ -71,6 +71,7 @@ static struct options parse(int argc, char **argv)
             o.engine.type_k = (sac_kv_type)choice(optarg, kv_types);
             o.engine.type_v = o.engine.type_k;
             break;
+        case 'd': o.engine.device = optarg; break;
         case 'r': o.load.rope = (sac_rope_scaling)choice(optarg, ropes); break;
         case 's': o.load.rope_scale = strtof(optarg, NULL); break;
         case 'f': o.load.rope_freq_base = strtof(optarg, NULL); break;

@@ -20,12 +20,21 @@ import numpy as np
 
 # How the architectures differ. All are pre-norm transformers with RMS norm and a gated FFN.
 #   neox: channel i turns with i + n_rot/2; else (2i, 2i+1), as converted Llama weights want it
-#   pattern: every pattern-th layer is global, the others see a window and turn with local_base
+#   pattern: every pattern-th layer is global, the others see a window; 0: all see it
+#   local_base: how layers with a window turn, if not as the others do
+#   window, window_context: of files that do not say it, and of which context these are
+#   caps: of scores and logits, where the file does not say it
+#   wide: the number of layers of the model that divides scores by sqrt(width / heads)
 ARCHITECTURES = {
     "llama": dict(neox=False),
     "qwen2": dict(neox=True),
     "qwen3": dict(neox=True),
-    "gemma3": dict(neox=True, gelu=True, scale_embedding=True, pattern=6, local_base=10000.0),
+    "gemma2": dict(neox=True, gelu=True, scale_embedding=True, pattern=2, window=4096,
+                   caps=(50.0, 30.0), wide=46),
+    "gemma3": dict(neox=True, gelu=True, scale_embedding=True, pattern=6, local_base=10000.0, wide=62),
+    "phi3": dict(neox=True, pattern=0, window=2047, window_context=4096),
+    "internlm2": dict(neox=False),
+    "glm4": dict(neox=False),
 }
 
 
@@ -118,20 +127,26 @@ class Model:
         self.head_dim = self.number("attention.key_length", self.width // self.n_head)
         self.eps = self.number("attention.layer_norm_rms_epsilon")
         self.n_ctx = n_ctx or self.number("context_length")
-        self.window = self.number("attention.sliding_window", 0) if "pattern" in self.traits else 0
+        self.window = self.read_window() if "pattern" in self.traits else 0
         self.pattern = self.number("attention.sliding_window_pattern", self.traits.get("pattern", 0))
-        self.attention_cap = self.number("attn_logit_softcapping", 0.0)
-        self.final_cap = self.number("final_logit_softcapping", 0.0)
+        caps = self.traits.get("caps", (0.0, 0.0))
+        self.attention_cap = self.number("attn_logit_softcapping", caps[0])
+        self.final_cap = self.number("final_logit_softcapping", caps[1])
         self.global_rope = self.read_rope(rope, rope_scale, rope_base, yarn_orig)
-        self.local_rope = Rope(n_rot=self.global_rope.n_rot,
-                               base=self.number("rope.freq_base_swa",
-                                                self.traits.get("local_base", 10000.0)))
+        local_base = self.number("rope.freq_base_swa", self.traits.get("local_base", 0))
+        self.local_rope = (Rope(n_rot=self.global_rope.n_rot, base=local_base) if local_base
+                           else self.global_rope)
 
     def number(self, name, default=None):
         value = self.keys.get(f"{self.arch}.{name}", default)
         if value is None:
             raise KeyError(f"{self.arch}.{name}")
         return value[0] if isinstance(value, list) else value
+
+    def read_window(self):
+        trained = self.traits.get("window_context")
+        usual = trained is None or trained == self.number("context_length")
+        return self.number("attention.sliding_window", self.traits.get("window", 0) if usual else 0)
 
     def weight(self, name):
         """float32 [n_out, n_in] or [n], None if the file has no such tensor."""
@@ -157,13 +172,19 @@ class Model:
         return found
 
     def is_local(self, layer):
-        return bool(self.window) and layer % self.pattern != self.pattern - 1
+        if not self.window:
+            return False
+        return self.pattern == 0 or layer % self.pattern != self.pattern - 1
 
     def norm(self, x, name):
         w = self.weight(name)
         if w is None:
             return x
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * w
+
+    def split(self, x, name, sizes):
+        """The outputs of one matrix whose rows are those of several, one behind the other."""
+        return np.split(self.linear(x, name), np.cumsum(sizes)[:-1], axis=1)
 
     def linear(self, x, name):
         w = self.weight(f"{name}.weight")
@@ -174,9 +195,12 @@ class Model:
     def attention(self, x, layer, kv_type):
         n, d = len(x), self.head_dim
         block = f"blk.{layer}."
-        q = self.linear(x, block + "attn_q").reshape(n, self.n_head, d)
-        k = self.linear(x, block + "attn_k").reshape(n, self.n_kv_head, d)
-        v = self.linear(x, block + "attn_v").reshape(n, self.n_kv_head, d)
+        if block + "attn_qkv.weight" in self.tensors:
+            sizes = [self.n_head * d, self.n_kv_head * d, self.n_kv_head * d]
+            q, k, v = self.split(x, block + "attn_qkv", sizes)
+        else:
+            q, k, v = (self.linear(x, f"{block}attn_{name}") for name in "qkv")
+        q, k, v = (y.reshape(n, -1, d) for y in (q, k, v))
         q = self.norm(q, block + "attn_q_norm.weight")
         k = self.norm(k, block + "attn_k_norm.weight")
         position = np.arange(n)
@@ -199,16 +223,19 @@ class Model:
         return self.linear(out.reshape(n, -1), block + "attn_output")
 
     def query_scale(self):
-        # Gemma 3 27B, the one with 62 layers, divides by its width per head instead.
-        if self.arch == "gemma3" and self.n_layer == 62:
+        if self.n_layer == self.traits.get("wide"):
             return 1 / math.sqrt(self.width / self.n_head)
         return 1 / math.sqrt(self.head_dim)
 
     def feed_forward(self, x, layer):
         block = f"blk.{layer}."
         act = gelu if self.traits.get("gelu") else silu
-        gate = act(self.linear(x, block + "ffn_gate"))
-        return self.linear(gate * self.linear(x, block + "ffn_up"), block + "ffn_down")
+        if block + "ffn_gate.weight" in self.tensors:
+            gate, up = self.linear(x, block + "ffn_gate"), self.linear(x, block + "ffn_up")
+        else:
+            n_ff = self.number("feed_forward_length")
+            gate, up = self.split(x, block + "ffn_up", [n_ff, n_ff])
+        return self.linear(act(gate) * up, block + "ffn_down")
 
     def embed(self, tokens):
         t = self.tensors["token_embd.weight"]

@@ -37,7 +37,7 @@ static struct small make_small(bool add_bos)
     struct gguf *g = NULL;
     sac_error err = {0};
     if (gguf_open_memory(&g, o.bytes, o.n, &err) != SAC_OK ||
-        tokenizer_create(&s.t, g, NULL, &err) != SAC_OK)
+        tokenizer_create(&s.t, g, &(struct tokenizer_rules){0}, &err) != SAC_OK)
         fail_msg("%s", err.msg);
     gguf_close(g);
     free(o.bytes);

@@ -28,7 +28,8 @@ static sac_status create(struct tokenizer **out, const struct vocab_make *v, con
     struct make_out o = vocab_bytes(v);
     struct gguf *g = NULL;
     sac_status status = gguf_open_memory(&g, o.bytes, o.n, err);
-    if (status == SAC_OK) status = tokenizer_create(out, g, pre, err);
+    if (status == SAC_OK)
+        status = tokenizer_create(out, g, &(struct tokenizer_rules){.pre = pre}, err);
     gguf_close(g);
     free(o.bytes);
     return status;
@@ -305,6 +306,44 @@ static size_t spm_slowly(const char *text, size_t n, int32_t *out)
     return n_out;
 }
 
+/* Phi-3's tokenizer: the line break that a template puts behind <|user|> is no token, nor is the
+ * white space of what follows. */
+static void turns_of_phi3_take_white_space(void **state)
+{
+    (void)state;
+    struct vocab_make v;
+    sac_error err = {0};
+    start_pieces(&v);
+    const int32_t user = (int32_t)vocab_add(&v, "<|user|>", T_USER, 0);
+    const int32_t end = (int32_t)vocab_add(&v, "<|end|>", T_CONTROL, 0);
+    const int32_t end_of_text = (int32_t)vocab_add(&v, "<|endoftext|>", T_CONTROL, 0);
+    const int32_t blank = SPM_FIRST, a = SPM_FIRST + 1, blank_a = SPM_FIRST + 6, line = 3 + '\n';
+    struct make_out o = vocab_bytes(&v);
+    for (int strips = 0; strips < 2; strips++) {
+        struct tokenizer *t = NULL;
+        struct gguf *g = NULL;
+        const struct tokenizer_rules rules = {.turns_strip = strips};
+        if (gguf_open_memory(&g, o.bytes, o.n, &err) != SAC_OK ||
+            tokenizer_create(&t, g, &rules, &err) != SAC_OK)
+            fail_msg("%s", err.msg);
+        gguf_close(g);
+        if (strips) {
+            EXPECT(t, "<|user|>\r\n\t a<|end|>\v\f\n", SAC_TOK_PARSE_SPECIAL, user, blank_a, end);
+            EXPECT(t, "<|user|> \n<|end|>", SAC_TOK_PARSE_SPECIAL, user, end);
+            EXPECT(t, "</s>\na", SAC_TOK_PARSE_SPECIAL, 2, blank_a);
+            EXPECT(t, "<|user|>\na", 0, user, blank_a); /* as in any text */
+        } else {
+            EXPECT(t, "<|user|>\na", SAC_TOK_PARSE_SPECIAL, user, blank, line, a);
+        }
+        /* Before a token nothing is dropped, nor behind these. */
+        EXPECT(t, "a\n<|end|>", SAC_TOK_PARSE_SPECIAL, blank_a, line, end);
+        EXPECT(t, "<|endoftext|>\na", SAC_TOK_PARSE_SPECIAL, end_of_text, blank, line, a);
+        EXPECT(t, "<s>\na", SAC_TOK_PARSE_SPECIAL, 1, blank, line, a);
+        tokenizer_destroy(t);
+    }
+    free(o.bytes);
+}
+
 /* Words are cut apart where no token reaches over the cut; "c" U forbids one of the cuts. */
 static void spm_merges_like_the_definition(void **state)
 {
@@ -573,7 +612,7 @@ static void memory_may_run_out(void **state)
             size_t n_id;
             sac_error err = {0};
             mem_fail_after(n);
-            sac_status status = tokenizer_create(&t, g, NULL, &err);
+            sac_status status = tokenizer_create(&t, g, &(struct tokenizer_rules){0}, &err);
             if (status == SAC_OK)
                 status = tokenizer_encode(t, text, sizeof text - 1, ALL, &id, &n_id, &err);
             mem_fail_after(0);
@@ -600,6 +639,7 @@ int main(void)
         cmocka_unit_test(bpe_merges_that_make_no_token_end_as_bytes),
         cmocka_unit_test(every_pre_tokeniser_covers_the_text),
         cmocka_unit_test(spm_merges_like_the_definition),
+        cmocka_unit_test(turns_of_phi3_take_white_space),
         cmocka_unit_test(spm_adds_its_prefix_and_bos),
         cmocka_unit_test(special_tokens_are_placed_longest_first),
         cmocka_unit_test(control_tokens_need_a_flag),

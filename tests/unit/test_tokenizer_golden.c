@@ -49,7 +49,8 @@ static struct tokenizer *load(const char *model)
         print_message("%s is not fetched\n", path);
         skip();
     }
-    if (status != SAC_OK || tokenizer_create(&t, g, NULL, &err) != SAC_OK) fail_msg("%s", err.msg);
+    if (status != SAC_OK || tokenizer_create(&t, g, &(struct tokenizer_rules){0}, &err) != SAC_OK)
+        fail_msg("%s", err.msg);
     gguf_close(g);
     return t;
 }
