@@ -41,16 +41,24 @@ class Result(NamedTuple):
         """For random weights, whose best two tokens are now and then equal in all but rounding."""
         return self.difference < TOLERANCE and self.lost_top == 0
 
+    def is_within(self, tolerance):
+        """For kernels and caches that round: nearer than that, whatever the likeliest token."""
+        return self.difference < tolerance
+
     def __str__(self):
         return (f"{self.n} positions, largest difference {self.difference:.2e} of the range, "
                 f"same top-1 at {self.same_top}")
 
 
-def engine_logits(model_path, tokens, *options, isa="ref"):
-    """float32 [len(tokens), n_vocab] of the engine."""
+def engine_logits(model_path, tokens, *options, isa="ref", library=None):
+    """float32 [len(tokens), n_vocab] of the engine; isa None: the best of this CPU; library: what
+    serves as a GPU's."""
+    env = {k: v for k, v in os.environ.items() if k != "SAC_CPU"}
+    env |= {"SAC_CPU": isa} if isa else {}
+    env |= {"SACCADE_CUDA": str(library)} if library else {}
     with tempfile.TemporaryFile() as out:
         subprocess.run([BUILD / "tests" / "logits_dump", model_path, *options], check=True, stdout=out,
-                       input=" ".join(map(str, tokens)).encode(), env=os.environ | {"SAC_CPU": isa})
+                       input=" ".join(map(str, tokens)).encode(), env=env)
         out.seek(0)
         return np.fromfile(out, dtype=np.float32).reshape(len(tokens), -1)
 

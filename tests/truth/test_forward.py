@@ -4,6 +4,8 @@ architecture with every variant that its keys allow, and on real models where th
 (smollm2-135m always, the others with SACCADE_TRUTH=all)."""
 import os
 import pathlib
+import platform
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -38,6 +40,17 @@ OTHER_VARIANTS = {
     "gemma3 capped scores": dict(arch="gemma3", attn_softcap=2.0),
     "gemma3 other pattern": dict(arch="gemma3", window_pattern=2, window=17),
     "gemma3 12 layers": dict(arch="gemma3", layers=12),
+    "gemma2 capped logits": dict(arch="gemma2", final_softcap=3.0),
+    "gemma2 capped scores": dict(arch="gemma2", attn_softcap=2.0),
+    "gemma2 other window": dict(arch="gemma2", layers=5, window=17),
+    "gemma2 scaled by its width": dict(arch="gemma2", layers=46, head_dim=64),
+    "phi3 heads of 96": dict(arch="phi3", width=384, kv_heads=4, head_dim=96),
+    "phi3 without a window": dict(arch="phi3", window=0),
+    "phi3 partial LongRoPE": dict(arch="phi3", rope="longrope", context=256, rope_dim=16),
+    "phi3 window and LongRoPE": dict(arch="phi3", rope="longrope", context=256, window=70),
+    "phi3 types": dict(arch="phi3", width=256, head_dim=64, types=("Q4_K", "Q6_K", "Q5_0")),
+    "phi3 tied": dict(arch="phi3", tied=True),
+    "glm4 partial, with biases": dict(arch="glm4", bias=True, rope_dim=16),
     "types": dict(arch="llama", width=256, head_dim=64, types=("Q4_K", "Q6_K", "Q5_K", "Q3_K", "Q2_K")),
     "more types": dict(arch="qwen2", types=("Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16", "F32")),
 }
@@ -48,6 +61,22 @@ OVERRIDES = {
     "yarn": dict(rope="yarn", rope_scale=4.0, yarn_orig=64),
     "base": dict(rope_base=12345.0),
 }
+# As the models of these architectures are, but for their sizes: heads, windows, caps, factors.
+LIKE_REAL = {
+    "phi3 (3.5-mini)": dict(arch="phi3", width=384, kv_heads=4, head_dim=96, window=0, rope="longrope",
+                            context=256),
+    "phi3 (mini-4k)": dict(arch="phi3", width=384, kv_heads=4, head_dim=96),
+    "phi3 (4-mini)": dict(arch="phi3", width=512, head_dim=128, window=0, rope="longrope", context=256,
+                          rope_dim=96, tied=True),
+    "gemma2": dict(arch="gemma2", heads=2, kv_heads=1, head_dim=256, attn_softcap=20.0),
+    "glm4": dict(arch="glm4", width=512, head_dim=128, rope_dim=64),
+    "internlm2": dict(arch="internlm2", width=512, head_dim=128),
+}
+# What fast kernels and a cache of 8 bits may change, in parts of the range of the logits. Without
+# its window, say, a model's logits change by several times as much.
+TOLERANCE_FAST, TOLERANCE_Q8 = 5e-3, 0.1
+FAST_SETS = ("avx2", None) if platform.machine() == "x86_64" else (None,)
+CUDA_HOST = (compare_logits.BUILD / "tests" / "libcuda_host.so").absolute()
 FLAGS = {"rope": "--rope", "rope_scale": "--rope-scale", "rope_base": "--rope-base",
          "yarn_orig": "--yarn-orig-ctx"}
 
@@ -118,6 +147,51 @@ class TinyModels(unittest.TestCase):
         other = compare_logits.compare(model.logits(self.tokens),
                                        model.logits(self.tokens, kv_type=forward.bfloat16))
         self.assertGreater(other.difference, compare_logits.TOLERANCE)
+
+    def assert_near(self, tolerance, expected, *options, **where):
+        result = compare_logits.compare(expected, compare_logits.engine_logits(
+            self.path, self.tokens, *options, **where))
+        print(f"{self.label} {' '.join(options)} {where}: {result}", flush=True)
+        self.assertTrue(result.is_within(tolerance), f"{self.label} {options} {where}: {result}")
+
+    def test_shapes_of_real_models(self):
+        for self.label, spec in LIKE_REAL.items():
+            self.tokens = self.make(**spec)
+            model = forward.Model(self.path)
+            expected = model.logits(self.tokens)
+            for kind in "prompt", "decode":
+                with self.subTest(self.label, kind=kind):
+                    self.assert_agrees(expected, "--kind", kind)
+                    for isa in FAST_SETS:
+                        self.assert_near(TOLERANCE_FAST, expected, "--kind", kind, isa=isa)
+                    for isa in "ref", FAST_SETS[0]:
+                        self.assert_near(TOLERANCE_Q8, expected, "--kind", kind, "--kv", "q8", isa=isa)
+            if model.window:
+                model.window = 0
+                other = compare_logits.compare(expected, model.logits(self.tokens))
+                self.assertGreater(other.difference, 2 * TOLERANCE_Q8, self.label)
+
+    @unittest.skipUnless(CUDA_HOST.exists(), "build the CUDA kernels for the CPU: cuda_host")
+    def test_shapes_of_real_models_on_a_gpu(self):
+        for self.label, spec in LIKE_REAL.items():
+            # A CPU takes its time to be a GPU; still more than the window and LongRoPE's context.
+            self.tokens = self.make(**spec)[:80]
+            with self.subTest(self.label):
+                if spec.get("head_dim") == 96:
+                    self.assert_refused("heads of 96: a GPU reads heads of 64, 128 and 256")
+                    continue
+                expected = forward.Model(self.path).logits(self.tokens)
+                for kind, kv, tolerance in (("prompt", "f16", TOLERANCE_FAST),
+                                            ("decode", "q8", TOLERANCE_Q8)):
+                    self.assert_near(tolerance, expected, "--kind", kind, "--kv", kv, "--device",
+                                     "cuda", isa=None, library=CUDA_HOST)
+
+    def assert_refused(self, text):
+        done = subprocess.run([compare_logits.BUILD / "tests" / "logits_dump", self.path, "--device",
+                               "cuda"], input=b"1 2 3", capture_output=True,
+                              env=os.environ | {"SACCADE_CUDA": str(CUDA_HOST)})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(text, done.stderr.decode())
 
     def test_comparison_sees_a_difference(self):
         a = np.random.default_rng(1).standard_normal((4, 50)).astype(np.float32)
