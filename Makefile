@@ -174,6 +174,7 @@ check-mutants: ## whether the mutants fit the sources
 	@python3 tools/check_mutants.py
 
 cross: ## kernels and what is below them, compiled for aarch64 and run under qemu where it can
+	@tools/deps.sh build cross >/dev/null
 	@tools/cross_check.sh
 
 format: deps-lint ## rewrite the C sources with clang-format

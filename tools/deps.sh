@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what is missing of the packages that a target needs, and nothing when all are there.
-# usage: tools/deps.sh [--list] [build|test|lint|fuzz|deb|deb-check|cuda]...   (default: build)
+# usage: tools/deps.sh [--list] [build|test|lint|fuzz|cross|deb|deb-check|cuda]...   (default: build)
 # With --list it prints the names of the Debian packages and installs nothing.
 # Debian packages come through apt-get (as root or with sudo). Tests and CUDA's compiler need Python
 # packages, too: they come through pip, into virtual environments in the cache (tools/venv.sh).
@@ -23,10 +23,11 @@ for purpose in "${@:-build}"; do
     test) packages="$packages g++ git libcmocka-dev libzmq5 binutils poppler-utils curl chromium chromium-driver fonts-dejavu-core" venv=yes ;;
     lint) packages="$packages clang-format clang-tidy cppcheck" ;;
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
+    cross) packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross" ;;
     cuda) packages="$packages g++" cuda=yes ;;
     deb) packages="$packages git build-essential debhelper dpkg-dev fakeroot lintian" ;;
     deb-check) packages="$packages debootstrap" ;;
-    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz deb deb-check cuda" >&2; exit 1 ;;
+    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz cross deb deb-check cuda" >&2; exit 1 ;;
     esac
 done
 if [ "$list" ]; then
