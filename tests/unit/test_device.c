@@ -224,7 +224,6 @@ struct states {
     float *x; /* [n_row, n_embd] */
     uint32_t n_row, n_embd;
 };
-
 static void keep_state(void *user, const sac_row *row)
 {
     struct states *s = user;
