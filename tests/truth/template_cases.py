@@ -398,6 +398,15 @@ a..b
 """.strip("\n").split("\n")
 
 STATEMENTS = [
+    # As templates of Gemma 2 and Phi-4-mini have it: turns that must alternate, tools of a message.
+    "{% for m in messages[1:] %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('turns must alternate') }}{% endif %}{% if (m['role'] == 'assistant') %}"
+    "{% set role = 'model' %}{% else %}{% set role = m['role'] %}{% endif %}"
+    "{{ '<' + role + '>' + m['content'] | trim + '|' }}{% endfor %}",
+    "{% if (messages[0]['role'] == 'user') != (0 % 2 == 0) %}{{ raise_exception('no') }}{% endif %}",
+    "{% for m in messages %}{% if m['role'] == 'system' and 'tools' in m and m['tools'] is not none %}"
+    "{{ m['tools'] }}{% else %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}",
     "plain text", "", "{{ s }}\n", "{{ s }}\n\n", "a\r\nb\rc",
     "{# comment #}x", "a {#- c -#} b", "{# c #}\nx", "  {# c #}\n  x", "{#+ c +#}\nx", "{# open",
     "{% if t %}yes{% endif %}", "{% if no %}a{% elif n == 7 %}b{% else %}c{% endif %}",
