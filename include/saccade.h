@@ -87,7 +87,7 @@ typedef struct sac_model_params {
     void *progress_user;
 } sac_model_params;
 
-typedef struct sac_model_info {
+typedef struct sac_model_info { /* n_ff: with experts, the channels that one token goes through */
     const char *name, *arch, *file_type; /* owned by the model */
     uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
     uint32_t n_window_layer, window; /* layers with a sliding window of `window` tokens; 0: none */

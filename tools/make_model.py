@@ -2,11 +2,13 @@
 """A GGUF file of any shape with random weights, for speed: what it says is noise.
 
     tools/make_model.py llama-8b llama-8b.gguf --type q4_k
+    tools/make_model.py qwen3-moe moe.gguf --layers 4   # 30B-A3B with 4 of its 48 layers
     tools/make_model.py --layers 2 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --ff 512 OUT
 
 Needs numpy alone, so that it runs where nothing else is installed.
 """
 import argparse
+import math
 import struct
 
 import numpy as np
@@ -15,8 +17,11 @@ import numpy as np
 SHAPES = {
     "llama-8b": (4096, 32, 32, 8, 128, 14336, 128256, 131072, 500000.0),
     "qwen-0.5b": (896, 24, 14, 2, 64, 4864, 151936, 32768, 1000000.0),
+    "qwen3-moe": (2048, 48, 32, 4, 128, 6144, 151936, 40960, 1000000.0),
     "small": (256, 2, 4, 2, 64, 512, 512, 4096, 10000.0),
 }
+# experts, experts of a token, width of one; other shapes have none
+EXPERTS = {"qwen3-moe": (128, 8, 768)}
 # GGUF id, elements and bytes of a block, the places of its f16 scales
 TYPES = {
     "f32": (0, 1, 4, ()),
@@ -55,7 +60,8 @@ def vocabulary(n):
 
 
 def keys(o):
-    yield key("general.architecture", STRING, text("llama"))
+    arch = "qwen3moe" if o.experts else "llama"
+    yield key("general.architecture", STRING, text(arch))
     yield key("general.name", STRING, text("random weights"))
     for name, value in (("context_length", o.ctx), ("embedding_length", o.embd),
                         ("block_count", o.layers), ("feed_forward_length", o.ff),
@@ -63,26 +69,32 @@ def keys(o):
                         ("attention.head_count_kv", o.kv_heads),
                         ("attention.key_length", o.head_dim),
                         ("attention.value_length", o.head_dim),
-                        ("rope.dimension_count", o.head_dim)):
-        yield key("llama." + name, U32, struct.pack("<I", value))
+                        ("rope.dimension_count", o.head_dim),
+                        *((("expert_count", o.experts), ("expert_used_count", o.experts_used),
+                           ("expert_feed_forward_length", o.expert_ff)) if o.experts else ())):
+        yield key(f"{arch}.{name}", U32, struct.pack("<I", value))
     for name, value in (("attention.layer_norm_rms_epsilon", 1e-5), ("rope.freq_base", o.base)):
-        yield key("llama." + name, F32, struct.pack("<f", value))
+        yield key(f"{arch}.{name}", F32, struct.pack("<f", value))
     yield from vocabulary(o.vocab)
 
 
 def tensors(o):
-    """Names and shapes [n_out, n_in]; n_out 0: a vector."""
+    """Names and shapes (n_in, n_out, ...), the fastest dimension first; of a vector (n,)."""
     q, kv = o.heads * o.head_dim, o.kv_heads * o.head_dim
-    yield "token_embd.weight", o.vocab, o.embd
+    dense = (("ffn_gate", (o.embd, o.ff)), ("ffn_up", (o.embd, o.ff)), ("ffn_down", (o.ff, o.embd)))
+    experts = (("attn_q_norm", (o.head_dim,)), ("attn_k_norm", (o.head_dim,)),
+               ("ffn_gate_inp", (o.embd, o.experts)),
+               ("ffn_gate_exps", (o.embd, o.expert_ff, o.experts)),
+               ("ffn_up_exps", (o.embd, o.expert_ff, o.experts)),
+               ("ffn_down_exps", (o.expert_ff, o.embd, o.experts)))
+    yield "token_embd.weight", (o.embd, o.vocab)
     for i in range(o.layers):
-        for name, n_out, n_in in (("attn_norm", 0, o.embd), ("attn_q", q, o.embd),
-                                  ("attn_k", kv, o.embd), ("attn_v", kv, o.embd),
-                                  ("attn_output", o.embd, q), ("ffn_norm", 0, o.embd),
-                                  ("ffn_gate", o.ff, o.embd), ("ffn_up", o.ff, o.embd),
-                                  ("ffn_down", o.embd, o.ff)):
-            yield f"blk.{i}.{name}.weight", n_out, n_in
-    yield "output_norm.weight", 0, o.embd
-    yield "output.weight", o.vocab, o.embd
+        for name, shape in (("attn_norm", (o.embd,)), ("attn_q", (o.embd, q)), ("attn_k", (o.embd, kv)),
+                            ("attn_v", (o.embd, kv)), ("attn_output", (q, o.embd)),
+                            ("ffn_norm", (o.embd,)), *(experts if o.experts else dense)):
+            yield f"blk.{i}.{name}.weight", shape
+    yield "output_norm.weight", (o.embd,)
+    yield "output.weight", (o.embd, o.vocab)
 
 
 def blocks(rng, kind, n_out, n_in):
@@ -98,8 +110,9 @@ def blocks(rng, kind, n_out, n_in):
     return np.tile(made, (-(-n // len(made)), 1))[:n]
 
 
-def type_of(o, n_out, n_in):
-    return "f32" if n_out == 0 or n_in % TYPES[o.type][1] else o.type
+def type_of(o, name, shape):
+    plain = len(shape) == 1 or "ffn_gate_inp" in name or shape[0] % TYPES[o.type][1]
+    return "f32" if plain else o.type
 
 
 def write(o, f):
@@ -107,17 +120,17 @@ def write(o, f):
     all_keys, all_tensors, at = list(keys(o)), list(tensors(o)), 0
     f.write(b"GGUF" + struct.pack("<IQQ", 3, len(all_tensors), len(all_keys)))
     f.write(b"".join(all_keys))
-    for name, n_out, n_in in all_tensors:
-        number, elems, size, _ = TYPES[type_of(o, n_out, n_in)]
-        shape = (n_in, n_out) if n_out else (n_in,)
+    for name, shape in all_tensors:
+        number, elems, size, _ = TYPES[type_of(o, name, shape)]
         f.write(text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, number, at))
-        at += -(-(max(n_out, 1) * n_in // elems * size) // 32) * 32
+        at += -(-(math.prod(shape) // elems * size) // 32) * 32
     f.write(b"\0" * (-f.tell() % 32))
-    for _, n_out, n_in in all_tensors:
-        if n_out == 0:
+    for name, (n_in, *n_out) in all_tensors:
+        if not n_out:
             f.write((1 + 0.1 * rng.standard_normal(n_in)).astype("<f4").tobytes())
         else:
-            f.write(blocks(rng, type_of(o, n_out, n_in), n_out, n_in).tobytes())
+            kind = type_of(o, name, (n_in, *n_out))
+            f.write(blocks(rng, kind, math.prod(n_out), n_in).tobytes())
         f.write(b"\0" * (-f.tell() % 32))
 
 
@@ -127,10 +140,11 @@ def main():
     p.add_argument("out")
     p.add_argument("--type", choices=TYPES, default="q8_0")
     p.add_argument("--seed", type=int, default=1)
-    options = ("--embd", "--layers", "--heads", "--kv-heads", "--head-dim", "--ff", "--vocab", "--ctx", "--base")
+    options = ("--embd", "--layers", "--heads", "--kv-heads", "--head-dim", "--ff", "--vocab", "--ctx", "--base",
+               "--experts", "--experts-used", "--expert-ff")
     values = [p.add_argument(name, type=float if name == "--base" else int) for name in options]
     o = p.parse_args()
-    for option, value in zip(values, SHAPES[o.shape]):
+    for option, value in zip(values, (*SHAPES[o.shape], *EXPERTS.get(o.shape, (0, 0, 0)))):
         if getattr(o, option.dest) is None:
             setattr(o, option.dest, value)
     with open(o.out, "wb") as f:

@@ -16,9 +16,9 @@ import zlib
 import gguf
 import numpy as np
 
-ARCHS = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "internlm2", "glm4")
+ARCHS = ("llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "internlm2", "glm4")
 # How the files of an architecture differ from Llama's.
-QK_NORM = ("qwen3", "gemma3")
+QK_NORM = ("qwen3", "qwen3moe", "gemma3")
 POST_NORM = ("gemma2", "gemma3", "glm4")
 SCALED_EMBEDDING = ("gemma2", "gemma3")
 FUSED_QKV = ("phi3",)
@@ -60,6 +60,11 @@ class Spec:
     window_pattern: int = 0  # every n-th layer is global; 0: not said in the file
     final_softcap: float = 0.0
     attn_softcap: float = 0.0
+    experts: int | None = None  # None: 8 for the archs that are mixtures; 0 none
+    experts_used: int = 3
+    expert_ff: int = 96
+    expert_norm: bool | None = None  # key expert_weights_norm; None: not said in the file
+    expert_scale: float = 0.0  # key expert_weights_scale; 0: not said in the file
     split_tensors: int = 0  # at most so many tensors in a file; 0: one file
 
     def __post_init__(self):
@@ -67,12 +72,14 @@ class Spec:
         self.layers = self.layers or {"gemma3": 6, "gemma2": 4}.get(self.arch, 2)
         self.window = WINDOWED.get(self.arch, 0) if self.window is None else self.window
         self.tied = gemma if self.tied is None else self.tied
-        self.bias = self.arch == "qwen2" if self.bias is None else self.bias
+        self.experts = 8 * self.arch.endswith("moe") if self.experts is None else self.experts
+        self.bias = self.arch in ("qwen2", "qwen2moe") if self.bias is None else self.bias
         self.tokenizer = self.tokenizer or ("spm" if gemma else "bpe")
         self.rope_orig_ctx = self.rope_orig_ctx or int(self.context / self.rope_factor)
         for name in (*self.types, self.embd_type):
             block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
-            for n in (self.width, self.ff, self.heads * self.head_dim):
+            for n in (self.width, self.ff, self.heads * self.head_dim,
+                      self.expert_ff if self.experts else 0):
                 if n % block:
                     raise ValueError(f"type {name} has blocks of {block}; rows of {n} do not fit")
 
@@ -170,17 +177,19 @@ class Writer:
         data = mean + std * self.rng(name).standard_normal(n)
         self.out.add_tensor(name, data.astype(np.float32))
 
-    def matrix(self, name, n_out, n_in, type_name=None, std=None):
+    def matrix(self, name, n_out, n_in, type_name=None, std=None, n=0):
+        """With `n` as many matrices, the slowest dimension of one tensor."""
         if type_name is None:
             type_name = self.spec.types[self.n_matrix % len(self.spec.types)]
             self.n_matrix += 1
         qtype = gguf.GGMLQuantizationType[type_name]
         std = std or n_in ** -0.5
+        shape = (n, n_out, n_in) if n else (n_out, n_in)
         rng = self.rng(name)
         if "_K" in type_name or type_name.startswith("IQ"):
-            data = random_blocks(rng, qtype, (n_out, n_in), std)
+            data = random_blocks(rng, qtype, shape, std)
         else:
-            values = (std * rng.standard_normal((n_out, n_in))).astype(np.float32)
+            values = (std * rng.standard_normal(shape)).astype(np.float32)
             data = gguf.quantize(values, qtype)
         self.out.add_tensor(name, data, raw_dtype=qtype)
 
@@ -195,7 +204,18 @@ def add_keys(w, s):
     w.add_head_count_kv(s.kv_heads)
     w.add_layer_norm_rms_eps(1e-5)
     w.add_rope_freq_base(s.freq_base)
-    if s.arch in ("qwen3", "gemma2", "gemma3") or s.head_dim * s.heads != s.width:
+    if s.experts:
+        w.add_expert_count(s.experts)
+        w.add_expert_used_count(s.experts_used)
+        if s.arch != "llama":
+            w.add_expert_feed_forward_length(s.expert_ff)
+        if s.arch == "qwen2moe":
+            w.add_expert_shared_feed_forward_length(s.ff)
+        if s.expert_norm is not None:
+            w.add_expert_weights_norm(s.expert_norm)
+        if s.expert_scale:
+            w.add_expert_weights_scale(s.expert_scale)
+    if s.arch in (*QK_NORM, "gemma2") or s.head_dim * s.heads != s.width:
         w.add_key_length(s.head_dim)
         w.add_value_length(s.head_dim)
     if s.arch in ("llama", "phi3") or s.rope_dim:
@@ -231,6 +251,20 @@ def add_rope_tensors(t, s):
         t.out.add_tensor(name, values.astype(np.float32))
 
 
+def add_experts(t, s, at):
+    ff = s.ff if s.arch == "llama" else s.expert_ff  # Mixtral's files have one width
+    # Routers are not quantised. Twice the usual size: shares that are nearly equal would hide errors.
+    t.matrix(at + "ffn_gate_inp.weight", s.experts, s.width, "F32", 2 * s.width ** -0.5)
+    t.matrix(at + "ffn_gate_exps.weight", ff, s.width, n=s.experts)
+    t.matrix(at + "ffn_up_exps.weight", ff, s.width, n=s.experts)
+    t.matrix(at + "ffn_down_exps.weight", s.width, ff, n=s.experts)
+    if s.arch == "qwen2moe":
+        t.vector(at + "ffn_gate_inp_shexp.weight", s.width)
+        t.matrix(at + "ffn_gate_shexp.weight", s.ff, s.width)
+        t.matrix(at + "ffn_up_shexp.weight", s.ff, s.width)
+        t.matrix(at + "ffn_down_shexp.weight", s.width, s.ff)
+
+
 def add_layer(t, s, i):
     n_q, n_kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     at = f"blk.{i}."
@@ -250,12 +284,15 @@ def add_layer(t, s, i):
         t.vector(at + "attn_q_norm.weight", s.head_dim, 1.5)
         t.vector(at + "attn_k_norm.weight", s.head_dim, 1.5)
     t.vector(at + "ffn_norm.weight", s.width, 1.0)
-    if s.arch in FUSED_GATE_UP:
+    if s.experts:
+        add_experts(t, s, at)
+    elif s.arch in FUSED_GATE_UP:
         t.matrix(at + "ffn_up.weight", 2 * s.ff, s.width)
+        t.matrix(at + "ffn_down.weight", s.width, s.ff)
     else:
         t.matrix(at + "ffn_gate.weight", s.ff, s.width)
         t.matrix(at + "ffn_up.weight", s.ff, s.width)
-    t.matrix(at + "ffn_down.weight", s.width, s.ff)
+        t.matrix(at + "ffn_down.weight", s.width, s.ff)
     if s.arch in POST_NORM:
         t.vector(at + "post_attention_norm.weight", s.width, 1.0)
         t.vector(at + "post_ffw_norm.weight", s.width, 1.0)
@@ -288,10 +325,12 @@ def main(argv):
     p.add_argument("path", help="file to write")
     p.add_argument("--arch", choices=ARCHS, default=d.arch)
     for name in "seed layers width ff heads kv-heads head-dim context rope-orig-ctx rope-dim window " \
-                "window-pattern split-tensors".split():
+                "window-pattern split-tensors experts-used expert-ff".split():
         p.add_argument(f"--{name}", type=int, default=getattr(d, name.replace("-", "_"))
                        if name not in ("layers", "rope-orig-ctx") else 0)
-    for name in "freq-base rope-factor final-softcap attn-softcap".split():
+    p.add_argument("--experts", type=int)
+    p.add_argument("--expert-norm", action=argparse.BooleanOptionalAction)
+    for name in "freq-base rope-factor final-softcap attn-softcap expert-scale".split():
         p.add_argument(f"--{name}", type=float, default=getattr(d, name.replace("-", "_")))
     p.add_argument("--types", type=lambda s: tuple(s.split(",")), default=d.types,
                    help="tensor types of the matrices, in turn: " + " ".join(TYPES))

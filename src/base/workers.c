@@ -190,7 +190,7 @@ void workers_destroy(struct workers *w)
 
 uint32_t workers_count(const struct workers *w)
 {
-    return w->n;
+    return w ? w->n : 1;
 }
 
 void workers_use_queue(struct workers *w, const void *queue)
@@ -238,7 +238,7 @@ void workers_run(struct workers *w, workers_fn fn, void *arg)
 
 void workers_share(struct workers *w, workers_fn fn, void *arg)
 {
-    if (w->n == 1)
+    if (!w || w->n == 1)
         fn(arg, 0);
     else
         fork_join(w, fn, arg, false);

@@ -19,7 +19,7 @@ uint32_t workers_default_count(void);
 /* `n` threads in all, the caller included; 0 takes the default. */
 sac_status workers_create(struct workers **out, uint32_t n, sac_error *err);
 void workers_destroy(struct workers *w);
-uint32_t workers_count(const struct workers *w);
+uint32_t workers_count(const struct workers *w); /* NULL: the caller alone, 1 */
 
 /* What operations find besides threads: the backend whose queue takes them; NULL at first.
  * Borrowed.
@@ -33,7 +33,7 @@ void workers_run(struct workers *w, workers_fn fn, void *arg);
 
 /* Calls `fn(arg, worker_i)` on the caller, and once on every worker that comes before it has
  * returned there: for work that all take from a common list, until nothing is left. Who has no CPU
- * is not waited for. */
+ * is not waited for. `w` NULL: on the caller alone. */
 void workers_share(struct workers *w, workers_fn fn, void *arg);
 
 /* Calls `fn(arg, item_i, worker_i)` for each item in 0..n_item-1, handed out in rising order, one

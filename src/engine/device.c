@@ -79,6 +79,15 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
+sac_status device_check_model(const sac_model *m, sac_error *err)
+{
+    const struct config *c = &m->config;
+    if (c->experts.n == 0) return SAC_OK;
+    return error_set(err, SAC_ERR_UNSUPPORTED,
+                     "%s: layers of %u experts (%s) do not run on a GPU: use --device cpu", m->name,
+                     c->experts.n, c->arch->name);
+}
+
 static sac_status check_device(const sac_engine_params *p, sac_error *err)
 {
     if (p->device && strcmp(p->device, "cpu") != 0) return SAC_OK;
@@ -234,6 +243,7 @@ sac_status device_open(sac_engine *e, sac_error *err)
     if (!(p->device_share > 0 && p->device_share <= 1))
         return error_set(err, SAC_ERR_ARG, "a share of %g of the GPU's memory: must be 0 to 1",
                          (double)p->device_share);
+    if (place_n_device(e) > 0) TRY(device_check_model(e->model, err));
     TRY(refuse_methods(e, err));
     if (p->compose && p->tier)
         TRY(refuse(e, "joining of documents with pages in the machine's memory", err));

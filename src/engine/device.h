@@ -5,6 +5,9 @@
 
 #include "engine/engine.h"
 
+/* Whether GPUs compute layers of such a model at all; otherwise an error that names what they do
+ * not compute. */
+sac_status device_check_model(const sac_model *m, sac_error *err);
 /* Opens the places of params.device. A parameter that a GPU does not support is an error that names
  * it. */
 sac_status device_open(sac_engine *e, sac_error *err);

@@ -6,6 +6,7 @@
 #include "engine/layer.h"
 
 #include "engine/attend.h"
+#include "engine/mixture.h"
 #include "engine/notes.h"
 #include "kv/mirror.h"
 
@@ -29,7 +30,7 @@ void layer_linear(sac_engine *e, struct op_linear *op)
 }
 
 /* Runs a linear operation over the whole batch: decode rows narrow, prompt rows wide. */
-static void linear_batch(sac_engine *e, struct op_linear op)
+void layer_linear_batch(sac_engine *e, struct op_linear op)
 {
     const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
     assert(n_decode <= e->batch.n_row && e->batch.n_row <= e->batch.n_row_max);
@@ -50,7 +51,7 @@ static void linear_batch(sac_engine *e, struct op_linear op)
     e->stats.linear_us += clock_us() - start;
 }
 
-static void rmsnorm_batch(sac_engine *e, struct op_rmsnorm op)
+void layer_rmsnorm_batch(sac_engine *e, struct op_rmsnorm op)
 {
     op.n_row = e->batch.n_row;
     op.eps = e->model->config.norm_eps;
@@ -62,7 +63,7 @@ static void project_qkv(sac_engine *e, const struct layer_weights *w)
     const struct config *c = &e->model->config;
     float *qkv = e->scratch.qkv;
     const size_t stride = config_qkv_width(c);
-    linear_batch(
+    layer_linear_batch(
         e, (struct op_linear){
                .x = e->scratch.x,
                .x_stride = c->n_embd,
@@ -90,13 +91,13 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
                  {e->scratch.qkv + config_q_width(c), w->k_norm, c->n_kv_head}};
     for (int i = 0; i < 2; i++)
         if (side[i].norm)
-            rmsnorm_batch(e, (struct op_rmsnorm){.x = side[i].x,
-                                                 .y = side[i].x,
-                                                 .x_stride = config_qkv_width(c),
-                                                 .y_stride = config_qkv_width(c),
-                                                 .n_group = side[i].n_head,
-                                                 .width = c->head_dim,
-                                                 .w = side[i].norm});
+            layer_rmsnorm_batch(e, (struct op_rmsnorm){.x = side[i].x,
+                                                       .y = side[i].x,
+                                                       .x_stride = config_qkv_width(c),
+                                                       .y_stride = config_qkv_width(c),
+                                                       .n_group = side[i].n_head,
+                                                       .width = c->head_dim,
+                                                       .w = side[i].norm});
     /* Keys follow the queries. */
     e->ops.rope(e->workers, &(struct op_rope){.x = e->scratch.qkv,
                                               .x_stride = config_qkv_width(c),
@@ -124,15 +125,15 @@ static void multiply(sac_engine *e, const struct branch *b)
     const struct config *c = &e->model->config;
     const bool is_all = !b->post_norm && e->share.n_all == 1;
     float *y = is_all ? e->scratch.x : share_part(e, e->share.i);
-    linear_batch(e, (struct op_linear){
-                        .x = b->in,
-                        .x_stride = b->w->n_in,
-                        .n_in = b->w->n_in,
-                        .kept_x = b->kept,
-                        .epilogue = is_all ? LINEAR_ADD : LINEAR_STORE,
-                        .n_part = 1,
-                        .part = {{b->w, b->bias, y, c->n_embd}},
-                    });
+    layer_linear_batch(e, (struct op_linear){
+                              .x = b->in,
+                              .x_stride = b->w->n_in,
+                              .n_in = b->w->n_in,
+                              .kept_x = b->kept,
+                              .epilogue = is_all ? LINEAR_ADD : LINEAR_STORE,
+                              .n_part = 1,
+                              .part = {{b->w, b->bias, y, c->n_embd}},
+                          });
 }
 
 /* The rest of a branch: the products of all shares are added up. */
@@ -141,13 +142,13 @@ static void add_branch(sac_engine *e, const float *post_norm)
     const uint32_t n_embd = e->model->config.n_embd;
     float *sum = share_part(e, 0);
     if (!post_norm) return;
-    rmsnorm_batch(e, (struct op_rmsnorm){.x = sum,
-                                         .y = sum,
-                                         .x_stride = n_embd,
-                                         .y_stride = n_embd,
-                                         .n_group = 1,
-                                         .width = n_embd,
-                                         .w = post_norm});
+    layer_rmsnorm_batch(e, (struct op_rmsnorm){.x = sum,
+                                               .y = sum,
+                                               .x_stride = n_embd,
+                                               .y_stride = n_embd,
+                                               .n_group = 1,
+                                               .width = n_embd,
+                                               .w = post_norm});
     const size_t n = (size_t)e->batch.n_row * n_embd;
     e->ops.add(e->workers, &(struct op_add){.x = sum, .y = e->scratch.x, .n = n});
 }
@@ -171,18 +172,22 @@ static void multiply_ffn(sac_engine *e, uint32_t layer)
     const struct config *c = &e->model->config;
     const struct layer_weights *w = &e->weights->layer[layer];
     const bool gelu = c->arch->glu == CONFIG_GLU_GELU;
-    linear_batch(e,
-                 (struct op_linear){
-                     .x = e->scratch.x,
-                     .x_stride = c->n_embd,
-                     .n_in = c->n_embd,
-                     .norm = w->ffn_norm,
-                     .norm_eps = c->norm_eps,
-                     .epilogue = gelu ? LINEAR_GLU_GELU : LINEAR_GLU_SILU,
-                     .keep_y = true,
-                     .n_part = 2,
-                     .part = {{&w->gate, NULL, e->scratch.ffn, c->n_ff}, {&w->up, NULL, NULL, 0}},
-                 });
+    if (c->experts.n) {
+        mixture_run(e, layer);
+        return;
+    }
+    layer_linear_batch(
+        e, (struct op_linear){
+               .x = e->scratch.x,
+               .x_stride = c->n_embd,
+               .n_in = c->n_embd,
+               .norm = w->ffn_norm,
+               .norm_eps = c->norm_eps,
+               .epilogue = gelu ? LINEAR_GLU_GELU : LINEAR_GLU_SILU,
+               .keep_y = true,
+               .n_part = 2,
+               .part = {{&w->gate, NULL, e->scratch.ffn, c->n_ff}, {&w->up, NULL, NULL, 0}},
+           });
     multiply(e,
              &(struct branch){
                  .w = &w->down, .in = e->scratch.ffn, .kept = true, .post_norm = w->post_ffn_norm});
@@ -352,11 +357,15 @@ void layer_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_at
                   {n_row, (uint32_t)config_q_width(c), c->n_embd},
                   {n_row, c->n_embd, 2 * c->n_ff},
                   {n_row, c->n_ff, c->n_embd},
+                  {n_row, c->n_embd, c->experts.n},
                   {n_logit, c->n_embd, c->n_vocab}};
     *out_linear = 0;
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        if (shapes[i].n_in == 0 || shapes[i].n_out == 0)
+            continue; /* nothing like it in the model */
         *out_linear =
             mem_larger(*out_linear, e->ops.linear_scratch(n_worker, shapes[i].n_row, shapes[i].n_in,
                                                           shapes[i].n_out));
+    }
     *out_attn = e->ops.attn_scratch(n_worker, &e->pool.geom, c->n_head, n_row, e->params.n_ctx);
 }

@@ -31,6 +31,10 @@ sac_status layer_look(const sac_engine *e, sac_error *err);
 
 /* One linear op in the engine's scratch; counts the bytes that it reads. */
 void layer_linear(sac_engine *e, struct op_linear *op);
+/* `op` as for the whole batch: its decode rows narrow, and its prompt rows wide. */
+void layer_linear_batch(sac_engine *e, struct op_linear op);
+/* For all rows of the batch, with the model's epsilon. */
+void layer_rmsnorm_batch(sac_engine *e, struct op_rmsnorm op);
 
 /* Bytes of op scratch that the largest step needs. */
 void layer_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_attn);

@@ -97,6 +97,9 @@ static uint64_t find_fingerprint(const sac_model *m)
     XXH3_64bits_reset(&hash);
     XXH3_64bits_update(&hash, c->arch->name, strlen(c->arch->name));
     XXH3_64bits_update(&hash, number, sizeof number);
+    const struct expert_config *x = &c->experts;
+    const double expert[] = {x->n, x->n_used, x->n_ff, x->norm, (double)x->scale};
+    if (x->n) XXH3_64bits_update(&hash, expert, sizeof expert);
     for (size_t i = 0; i < gguf_n_tensor(m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
         const size_t n = t->bytes < SAMPLE ? t->bytes : SAMPLE;
@@ -178,7 +181,7 @@ sac_model_info sac_model_get_info(const sac_model *m)
                             .file_type = m->file_type,
                             .n_layer = c->n_layer,
                             .n_embd = c->n_embd,
-                            .n_ff = c->n_ff,
+                            .n_ff = c->n_ff + c->experts.n_used * c->experts.n_ff,
                             .n_head = c->n_head,
                             .n_kv_head = c->n_kv_head,
                             .head_dim = c->head_dim,

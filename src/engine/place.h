@@ -17,6 +17,7 @@
 #define SAC_ENGINE_PLACE_H
 
 #include "engine/chooser.h"
+#include "engine/mixture.h"
 #include "engine/prefill.h"
 #include "kv/pool.h"
 #include "model/weights.h"
@@ -35,6 +36,7 @@ struct scratch {
     float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
     float *attn;            /* [n_row_max, n_head * head_dim] */
     float *ffn;             /* [n_row_max, n_ff] */
+    struct mixture mixture; /* of layers with experts */
     float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] global and local layers */
     /* If the program has x, cos and sin: the same places, unless a device computes; those of the
      * host's layers, if there are any before. */

@@ -8,6 +8,7 @@
 #include "engine/share.h"
 
 #include "base/mem.h"
+#include "engine/device.h"
 #include "engine/engine.h"
 #include "engine/sched.h"
 
@@ -142,6 +143,7 @@ sac_status share_create(sac_engine *e, sac_error *err)
     const sac_engine_params whole = e->params;
     const sac_model *model = e->model;
     TRY(check_params(&whole, err));
+    TRY(device_check_model(model, err));
     const uint32_t n = count_names(whole.device);
     if (n > SHARES_MAX)
         return error_set(err, SAC_ERR_UNSUPPORTED, "more than %u GPUs: name fewer", SHARES_MAX);

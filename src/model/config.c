@@ -15,10 +15,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#define FF_MAX (1u << 18) /* width of a feed-forward network */
+
 static const struct arch archs[] = {
-    {.name = "llama", .rope_interleaved = true},
+    {.name = "llama",
+     .rope_interleaved = true,
+     .experts = CONFIG_EXPERTS_MAY, /* Mixtral */
+     .expert_norm = true},
     {.name = "qwen2", .qkv_bias = true},
+    {.name = "qwen2moe", .qkv_bias = true, .experts = CONFIG_EXPERTS_MUST, .shared_expert = true},
     {.name = "qwen3", .qk_norm = true},
+    {.name = "qwen3moe", .qk_norm = true, .experts = CONFIG_EXPERTS_MUST, .expert_norm = true},
     {.name = "gemma2",
      .post_norm = true,
      .embed_scale = true,
@@ -112,6 +119,27 @@ static float read_f32(struct reader *r, const char *name, float min, float max)
 static float read_f32_or(struct reader *r, const char *name, float absent, float min, float max)
 {
     return has(r, name) ? read_f32(r, name, min, max) : absent;
+}
+
+static bool read_bool_or(struct reader *r, const char *name, bool absent)
+{
+    bool v = absent;
+    if (r->status == SAC_OK && has(r, name)) r->status = gguf_get_bool(r->g, r->key, &v, r->err);
+    return v;
+}
+
+static void bad_width(struct reader *r, uint32_t n)
+{
+    r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
+                          "%s: key %s gives a width of %u, which must be a multiple of 32",
+                          gguf_path(r->g), r->key, n);
+}
+
+static uint32_t read_width(struct reader *r, const char *name, uint32_t max)
+{
+    const uint32_t n = read_u32(r, name, 32, max);
+    if (r->status == SAC_OK && n % 32 != 0) bad_width(r, n);
+    return n;
 }
 
 static const struct arch *find_arch(struct gguf_str name)
@@ -230,9 +258,8 @@ static sac_status apply_override(struct config *c, const struct config_override 
 static void read_shape(struct reader *r, struct config *c)
 {
     c->n_ctx_train = read_u32(r, "context_length", 1, 1u << 30);
-    c->n_embd = read_u32(r, "embedding_length", 32, 1u << 16);
+    c->n_embd = read_width(r, "embedding_length", 1u << 16);
     c->n_layer = read_u32(r, "block_count", 1, CONFIG_LAYERS_MAX);
-    c->n_ff = read_u32(r, "feed_forward_length", 32, 1u << 18);
     c->n_head = read_u32(r, "attention.head_count", 1, 1024);
     c->n_kv_head = read_u32_or(r, "attention.head_count_kv", c->n_head, 1, 1024);
     if (r->status == SAC_OK && c->n_head % c->n_kv_head != 0)
@@ -246,11 +273,65 @@ static void read_shape(struct reader *r, struct config *c)
                               "%s: head sizes %u (K) and %u (V): they must be equal and a multiple "
                               "of 32",
                               gguf_path(r->g), c->head_dim, v_dim);
-    if (r->status == SAC_OK && (c->n_embd % 32 != 0 || c->n_ff % 32 != 0))
+}
+
+/* Routers that are no softmax over all experts. */
+static void refuse_routers(struct reader *r)
+{
+    static const char *const names[] = {"expert_group_count", "expert_gating_func",
+                                        "leading_dense_block_count"};
+    static const uint32_t plain[] = {1, 1, 0}; /* one group, softmax, experts in all layers */
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const uint32_t v = read_u32_or(r, names[i], plain[i], 0, UINT32_MAX);
+        if (r->status == SAC_OK && v > 0 && v != plain[i])
+            r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
+                                  "%s: key %s is %u: only a softmax over all experts, in all "
+                                  "layers, is built in",
+                                  gguf_path(r->g), r->key, v);
+    }
+}
+
+/* Files may leave out an expert's width: the dense width is then that of all experts of a row
+ * together, or, as Mixtral has it, of one. */
+static void read_expert_width(struct reader *r, struct config *c)
+{
+    struct expert_config *x = &c->experts;
+    const bool must = c->arch->experts == CONFIG_EXPERTS_MUST;
+    if (has(r, "expert_feed_forward_length")) {
+        x->n_ff = read_width(r, "expert_feed_forward_length", FF_MAX);
+        return;
+    }
+    const uint32_t n_ff = read_width(r, "feed_forward_length", FF_MAX);
+    x->n_ff = must ? n_ff / x->n_used : n_ff;
+    if (r->status == SAC_OK && (x->n_ff == 0 || x->n_ff % 32 != 0)) bad_width(r, x->n_ff);
+}
+
+static void read_experts(struct reader *r, struct config *c)
+{
+    struct expert_config *x = &c->experts;
+    const bool must = c->arch->experts == CONFIG_EXPERTS_MUST;
+    const uint32_t most = CONFIG_EXPERTS_MAX;
+    x->n = must ? read_u32(r, "expert_count", 1, most) : read_u32_or(r, "expert_count", 0, 0, most);
+    if (r->status == SAC_OK && x->n > 0 && c->arch->experts == CONFIG_EXPERTS_NONE)
         r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
-                              "%s: widths %u (embedding) and %u (feed-forward) must be multiples "
-                              "of 32",
-                              gguf_path(r->g), c->n_embd, c->n_ff);
+                              "%s: key %s is %u: mixtures of experts are not built in for %s",
+                              gguf_path(r->g), r->key, x->n, c->arch->name);
+    if (r->status != SAC_OK || x->n == 0) {
+        c->n_ff = read_width(r, "feed_forward_length", FF_MAX);
+        return;
+    }
+    x->n_used = read_u32(r, "expert_used_count", 1, x->n);
+    read_expert_width(r, c);
+    if (c->arch->shared_expert)
+        c->n_ff = read_width(r,
+                             has(r, "expert_shared_feed_forward_length")
+                                 ? "expert_shared_feed_forward_length"
+                                 : "feed_forward_length",
+                             FF_MAX);
+    x->norm = read_bool_or(r, "expert_weights_norm", c->arch->expert_norm);
+    x->scale = read_f32_or(r, "expert_weights_scale", 1.0f, 0.0f, 1e6f);
+    if (x->scale == 0) x->scale = 1; /* how some files say that there is none */
+    refuse_routers(r);
 }
 
 /* Of layers with a window: how far they see, and which they are. */
@@ -281,11 +362,6 @@ static void read_attention(struct reader *r, struct config *c)
     c->attn_softcap = read_f32_or(r, "attn_logit_softcapping", a->attn_softcap, 0.0f, 1e6f);
     c->final_softcap = read_f32_or(r, "final_logit_softcapping", a->final_softcap, 0.0f, 1e6f);
     read_window(r, c);
-    const uint32_t n_expert = read_u32_or(r, "expert_count", 0, 0, 1u << 20);
-    if (r->status == SAC_OK && n_expert)
-        r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
-                              "%s: key %s is %u: mixtures of experts are not built in",
-                              gguf_path(r->g), r->key, n_expert);
     const bool is_wide = a->n_layer_wide && c->n_layer == a->n_layer_wide;
     const uint32_t scale_dim = is_wide ? c->n_embd / c->n_head : c->head_dim;
     c->attn_scale = 1.0f / sqrtf((float)(scale_dim ? scale_dim : 1));
@@ -302,6 +378,7 @@ sac_status config_read(struct config *out, const struct gguf *g,
     struct config c = {.arch = arch};
     struct reader r = {.g = g, .arch = arch->name, .err = err};
     read_shape(&r, &c);
+    if (r.status == SAC_OK) read_experts(&r, &c);
     if (r.status == SAC_OK) read_attention(&r, &c);
     if (r.status == SAC_OK) read_rope(&r, &c);
     TRY(r.status);

@@ -5,12 +5,14 @@
 
 #include "model/gguf.h"
 
-#define CONFIG_LAYERS_MAX 1024u
-#define CONFIG_ROT_MAX    512u
+#define CONFIG_LAYERS_MAX  1024u
+#define CONFIG_ROT_MAX     512u
+#define CONFIG_EXPERTS_MAX 1024u
 
 #define CONFIG_SWA_ALL UINT32_MAX /* as a pattern of window layers: no layer is global */
 
 enum config_glu { CONFIG_GLU_SILU, CONFIG_GLU_GELU };
+enum config_experts { CONFIG_EXPERTS_NONE, CONFIG_EXPERTS_MAY, CONFIG_EXPERTS_MUST };
 
 /* How an architecture differs from plain Llama; one row per architecture in config.c. */
 struct arch {
@@ -24,6 +26,9 @@ struct arch {
     bool fused_qkv;        /* attn_qkv.weight has the rows of q, then of k, then of v */
     bool fused_gate_up;    /* ffn_up.weight has the rows of gate, then of up */
     enum config_glu glu;
+    enum config_experts experts; /* whether files may, or must, have expert_count */
+    bool expert_norm;            /* the shares of a row's experts are divided by their sum */
+    bool shared_expert;          /* one more that every row goes through, times a gate */
     uint32_t swa_pattern;  /* every n-th layer is global, the others see a window; 0: all global */
     float rope_base_local; /* of the window layers, unscaled; 0: they turn as the others do */
     uint32_t n_layer_wide; /* the size with so many layers divides scores by sqrt(n_embd / n_head),
@@ -45,9 +50,20 @@ struct rope_config {
     float beta_fast, beta_slow; /* YaRN: rotations at orig_ctx where blending ends and starts */
 };
 
+/* A mixture of experts in place of the feed-forward network. */
+struct expert_config {
+    uint32_t n, n_used; /* of a layer, of a row; 0: none */
+    uint32_t n_ff;      /* width of one */
+    bool norm;          /* as in the arch, or the file's own */
+    float scale;        /* of the sum of a row's experts */
+};
+
 struct config {
     const struct arch *arch;
-    uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
+    uint32_t n_layer, n_embd, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
+    uint32_t n_ff; /* width of the network that all rows go through: beside experts, the shared
+                      one's, or 0 */
+    struct expert_config experts;
     float norm_eps;
     float attn_scale;                  /* of q.k */
     float attn_softcap, final_softcap; /* 0: none */

@@ -45,17 +45,25 @@ static sac_status find(struct loader *l, const struct gguf_tensor **out, enum ne
     return SAC_OK;
 }
 
-static sac_status check_shape(struct loader *l, const struct gguf_tensor *t, uint64_t n_in,
-                              uint64_t n_out)
+/* Of a tensor, from the slowest dimension on; of one matrix without the first. */
+static void print_shape(char buf[72], uint64_t n, uint64_t n_out, uint64_t n_in)
 {
-    const bool ok = t->ne[0] == n_in && t->ne[1] == n_out && t->ne[2] == 1 && t->ne[3] == 1;
-    if (!ok)
-        return error_set(l->err, SAC_ERR_FORMAT,
-                         "%s: tensor %s is [%llu, %llu], the model's keys ask for [%llu, %llu]",
-                         gguf_path(l->g), l->name, (unsigned long long)t->ne[1],
-                         (unsigned long long)t->ne[0], (unsigned long long)n_out,
-                         (unsigned long long)n_in);
-    return SAC_OK;
+    const unsigned long long a = n, b = n_out, c = n_in;
+    if (n == 1)
+        snprintf(buf, 72, "[%llu, %llu]", b, c);
+    else
+        snprintf(buf, 72, "[%llu, %llu, %llu]", a, b, c);
+}
+
+static sac_status check_shape(struct loader *l, const struct gguf_tensor *t, uint64_t n,
+                              uint64_t n_out, uint64_t n_in)
+{
+    char is[72], asked[72];
+    if (t->ne[0] == n_in && t->ne[1] == n_out && t->ne[2] == n && t->ne[3] == 1) return SAC_OK;
+    print_shape(is, t->ne[2] * t->ne[3], t->ne[1], t->ne[0]);
+    print_shape(asked, n, n_out, n_in);
+    return error_set(l->err, SAC_ERR_FORMAT, "%s: tensor %s is %s, the model's keys ask for %s",
+                     gguf_path(l->g), l->name, is, asked);
 }
 
 static sac_status report(struct loader *l, size_t bytes)
@@ -73,7 +81,7 @@ static sac_status take_vector(struct loader *l, const float **out, enum need nee
     *out = NULL;
     TRY(find(l, &t, need));
     if (!t) return SAC_OK;
-    TRY(check_shape(l, t, n, 1));
+    TRY(check_shape(l, t, 1, 1, n));
     float *v = arena_take(&l->arena, n, sizeof *v);
     *out = v;
     if (l->pass != PASS_PACK) return SAC_OK;
@@ -106,24 +114,25 @@ static void pack_matrix(const struct loader *l, const struct weight *w, const st
     }
 }
 
-/* Rows [first, first + n_out) of a tensor that has n_all. */
-static sac_status take_rows(struct loader *l, struct weight *out, uint32_t first, uint32_t n_out,
-                            uint32_t n_all, uint32_t n_in)
+/* Rows [first, first + n_rows) of a tensor of `n` matrices of n_out rows, which lie under each
+ * other. */
+static sac_status take_rows(struct loader *l, struct weight *out, uint32_t first, uint32_t n_rows,
+                            uint32_t n, uint32_t n_out, uint32_t n_in)
 {
     const struct gguf_tensor *t;
     TRY(find(l, &t, REQUIRED));
-    TRY(check_shape(l, t, n_in, n_all));
-    weight_init(out, (enum quant_type)t->type, n_out, n_in);
+    TRY(check_shape(l, t, n, n_out, n_in));
+    weight_init(out, (enum quant_type)t->type, n_rows, n_in);
     out->data = arena_take(&l->arena, 1, weight_bytes(out));
     if (l->pass != PASS_PACK) return SAC_OK;
     const size_t row_bytes = quant_row_bytes(out->type, n_in);
     pack_matrix(l, out, t, t->data + first * row_bytes);
-    return report(l, n_out * row_bytes);
+    return report(l, n_rows * row_bytes);
 }
 
 static sac_status take_matrix(struct loader *l, struct weight *out, uint32_t n_out, uint32_t n_in)
 {
-    return take_rows(l, out, 0, n_out, n_out, n_in);
+    return take_rows(l, out, 0, n_out, 1, n_out, n_in);
 }
 
 static void set_name(struct loader *l, uint32_t layer, const char *what)
@@ -145,6 +154,30 @@ static sac_status layer_matrix(struct loader *l, uint32_t layer, const char *wha
     return take_matrix(l, out, n_out, n_in);
 }
 
+static sac_status layer_experts(struct loader *l, uint32_t layer, const char *what,
+                                struct weight *out, uint32_t n_out, uint32_t n_in)
+{
+    set_name(l, layer, what);
+    const uint32_t n = l->c->experts.n;
+    return take_rows(l, out, 0, n * n_out, n, n_out, n_in);
+}
+
+static sac_status walk_experts(struct loader *l, uint32_t i, struct layer_weights *w)
+{
+    const struct config *c = l->c;
+    const struct expert_config *x = &c->experts;
+    struct expert_weights *to = &w->expert;
+    TRY(layer_matrix(l, i, "ffn_gate_inp.weight", &to->router, x->n, c->n_embd));
+    TRY(layer_experts(l, i, "ffn_gate_exps.weight", &to->gate, x->n_ff, c->n_embd));
+    TRY(layer_experts(l, i, "ffn_up_exps.weight", &to->up, x->n_ff, c->n_embd));
+    TRY(layer_experts(l, i, "ffn_down_exps.weight", &to->down, c->n_embd, x->n_ff));
+    if (!c->arch->shared_expert) return SAC_OK;
+    TRY(layer_matrix(l, i, "ffn_gate_inp_shexp.weight", &to->shared, 1, c->n_embd));
+    TRY(layer_matrix(l, i, "ffn_gate_shexp.weight", &w->gate, c->n_ff, c->n_embd));
+    TRY(layer_matrix(l, i, "ffn_up_shexp.weight", &w->up, c->n_ff, c->n_embd));
+    return layer_matrix(l, i, "ffn_down_shexp.weight", &w->down, c->n_embd, c->n_ff);
+}
+
 static sac_status walk_qkv(struct loader *l, uint32_t i, struct layer_weights *w)
 {
     const struct config *c = l->c;
@@ -153,9 +186,9 @@ static sac_status walk_qkv(struct loader *l, uint32_t i, struct layer_weights *w
     if (c->arch->fused_qkv) {
         const uint32_t n_all = n_q + 2 * n_kv;
         set_name(l, i, "attn_qkv.weight");
-        TRY(take_rows(l, &w->wq, 0, n_q, n_all, c->n_embd));
-        TRY(take_rows(l, &w->wk, n_q, n_kv, n_all, c->n_embd));
-        return take_rows(l, &w->wv, n_q + n_kv, n_kv, n_all, c->n_embd);
+        TRY(take_rows(l, &w->wq, 0, n_q, 1, n_all, c->n_embd));
+        TRY(take_rows(l, &w->wk, n_q, n_kv, 1, n_all, c->n_embd));
+        return take_rows(l, &w->wv, n_q + n_kv, n_kv, 1, n_all, c->n_embd);
     }
     TRY(layer_matrix(l, i, "attn_q.weight", &w->wq, n_q, c->n_embd));
     TRY(layer_matrix(l, i, "attn_k.weight", &w->wk, n_kv, c->n_embd));
@@ -170,11 +203,18 @@ static sac_status walk_gate_up(struct loader *l, uint32_t i, struct layer_weight
     const struct config *c = l->c;
     if (c->arch->fused_gate_up) {
         set_name(l, i, "ffn_up.weight");
-        TRY(take_rows(l, &w->gate, 0, c->n_ff, 2 * c->n_ff, c->n_embd));
-        return take_rows(l, &w->up, c->n_ff, c->n_ff, 2 * c->n_ff, c->n_embd);
+        TRY(take_rows(l, &w->gate, 0, c->n_ff, 1, 2 * c->n_ff, c->n_embd));
+        return take_rows(l, &w->up, c->n_ff, c->n_ff, 1, 2 * c->n_ff, c->n_embd);
     }
     TRY(layer_matrix(l, i, "ffn_gate.weight", &w->gate, c->n_ff, c->n_embd));
     return layer_matrix(l, i, "ffn_up.weight", &w->up, c->n_ff, c->n_embd);
+}
+
+static sac_status walk_dense(struct loader *l, uint32_t i, struct layer_weights *w)
+{
+    const struct config *c = l->c;
+    TRY(walk_gate_up(l, i, w));
+    return layer_matrix(l, i, "ffn_down.weight", &w->down, c->n_embd, c->n_ff);
 }
 
 static sac_status walk_layer(struct loader *l, uint32_t i, struct layer_weights *w)
@@ -190,8 +230,7 @@ static sac_status walk_layer(struct loader *l, uint32_t i, struct layer_weights 
     TRY(layer_matrix(l, i, "attn_output.weight", &w->wo, c->n_embd, c->n_head * c->head_dim));
     TRY(layer_vector(l, i, "attn_output.bias", &w->bo, OPTIONAL, c->n_embd));
     TRY(layer_vector(l, i, "ffn_norm.weight", &w->ffn_norm, REQUIRED, c->n_embd));
-    TRY(walk_gate_up(l, i, w));
-    TRY(layer_matrix(l, i, "ffn_down.weight", &w->down, c->n_embd, c->n_ff));
+    TRY(c->experts.n ? walk_experts(l, i, w) : walk_dense(l, i, w));
     if (a->post_norm) {
         TRY(layer_vector(l, i, "post_attention_norm.weight", &w->post_attn_norm, REQUIRED,
                          c->n_embd));

@@ -8,6 +8,14 @@
 #include "model/screen.h"
 #include "ops/weight.h"
 
+/* Matrices of all experts under each other, an expert's are whole groups. */
+struct expert_weights {
+    struct weight router;   /* [n_expert, n_embd] */
+    struct weight gate, up; /* [n_expert * n_ff, n_embd] */
+    struct weight down;     /* [n_expert * n_embd, n_ff] */
+    struct weight shared;   /* [1, n_embd] gate of the shared expert, or empty */
+};
+
 struct layer_weights {
     const float *attn_norm;       /* [n_embd] */
     struct weight wq, wk, wv;     /* [n_head * head_dim, n_embd], [n_kv_head * head_dim, n_embd] */
@@ -17,8 +25,9 @@ struct layer_weights {
     const float *bo;              /* [n_embd] or NULL */
     const float *post_attn_norm;  /* [n_embd] or NULL */
     const float *ffn_norm;        /* [n_embd] */
-    struct weight gate, up;       /* [n_ff, n_embd] */
+    struct weight gate, up;       /* [n_ff, n_embd]; empty if n_ff is 0 */
     struct weight down;           /* [n_embd, n_ff] */
+    struct expert_weights expert; /* empty without experts */
     const float *post_ffn_norm;   /* [n_embd] or NULL */
     size_t begin, end;            /* the bytes of the block in which all of it lies */
 };

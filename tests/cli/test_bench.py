@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import unittest
 
-from cli import model_path, saccade
+from cli import ROOT, model_path, saccade
 
 # smollm2-135m
 LAYERS, EMBD, FF, Q, KV, VOCAB = 30, 576, 1536, 576, 192, 49152
@@ -30,8 +32,37 @@ def rows(*args):
     return json.loads(done.stdout)
 
 
-def weight_bytes(row):  # of one step of two
-    return row["weight_gb_s"] * 1e9 * row["avg_ns"] * 1e-9 / 2
+def weight_bytes(row, n_step=2):  # of one step
+    return row["weight_gb_s"] * 1e9 * row["avg_ns"] * 1e-9 / n_step
+
+
+class Mixture(unittest.TestCase):
+    def test_counts_are_those_of_the_experts_that_were_read(self):
+        """A made model in the shape of Qwen3-30B-A3B, far smaller: 16 experts, 2 of them a token's."""
+        embd, ff, vocab = 256, 128, 512
+        shape = {"layers": 2, "embd": embd, "heads": 4, "kv-heads": 2, "head-dim": 64, "vocab": vocab,
+                 "experts": 16, "experts-used": 2, "expert-ff": ff}
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/moe.gguf"
+            subprocess.run([sys.executable, ROOT / "tools" / "make_model.py", "qwen3-moe", path,
+                            *(word for key, value in shape.items() for word in ("--" + key, str(value)))],
+                           check=True)
+            done = saccade("bench", "-m", path, "-r", "2", "-p", "64", "-n", "1", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        prompt, step = json.loads(done.stdout)
+
+        def packed(n_out, n_in, weight_bytes=34 / 32):  # a group of 16 rows has 64 bytes more
+            return n_out // 16 * (64 + 16 * n_in * weight_bytes)
+        expert = 2 * packed(ff, embd) + packed(embd, ff)
+        layer = 2 * packed(256, embd) + 2 * packed(128, embd) + packed(16, embd, 4)
+        dense = 2 * layer + packed(vocab, embd)
+        self.assertAlmostEqual(weight_bytes(step, 1), dense + 2 * 2 * expert, delta=1)
+        # 64 rows of a prompt choose most of the 2 x 16 experts, whose weights are then read once.
+        n_expert = (weight_bytes(prompt, 1) - dense) / expert
+        self.assertAlmostEqual(n_expert, round(n_expert), delta=1e-4)
+        self.assertTrue(16 < n_expert <= 32, n_expert)
+        linear = 2 * (2 * 256 * embd + 2 * 128 * embd + 2 * 3 * embd * ff) + embd * vocab
+        self.assertEqual(step["flop"], 2 * linear + 4 * 256 * 2)
 
 
 class Bench(unittest.TestCase):

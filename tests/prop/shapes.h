@@ -20,6 +20,7 @@ static const struct shape {
     {"a KV head to each query head", {.seed = 12, .n_layer = 3, .n_head = 2, .n_kv_head = 2}},
     {"windows in six of seven layers, one KV head",
      {.seed = 13, .n_layer = 7, .n_kv_head = 1, .window = 70}},
+    {"a mixture of experts", {.seed = 14, .n_layer = 2, .n_expert = 6}},
     {MODEL_NAME, {0}},
 };
 

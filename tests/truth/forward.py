@@ -25,10 +25,14 @@ import numpy as np
 #   window, window_context: of files that do not say it, and of which context these are
 #   caps: of scores and logits, where the file does not say it
 #   wide: the number of layers of the model that divides scores by sqrt(width / heads)
+#   norm_shares: of a mixture (Mixtral is a llama), a token's experts have shares that sum to 1
+#   shared_expert: one more expert that all tokens go through, times a sigmoid of its own
 ARCHITECTURES = {
-    "llama": dict(neox=False),
+    "llama": dict(neox=False, norm_shares=True),
     "qwen2": dict(neox=True),
     "qwen3": dict(neox=True),
+    "qwen2moe": dict(neox=True, shared_expert=True),
+    "qwen3moe": dict(neox=True, norm_shares=True),
     "gemma2": dict(neox=True, gelu=True, scale_embedding=True, pattern=2, window=4096,
                    caps=(50.0, 30.0), wide=46),
     "gemma3": dict(neox=True, gelu=True, scale_embedding=True, pattern=6, local_base=10000.0, wide=62),
@@ -229,6 +233,8 @@ class Model:
 
     def feed_forward(self, x, layer):
         block = f"blk.{layer}."
+        if self.number("expert_count", 0):
+            return self.mixture(x, block)
         act = gelu if self.traits.get("gelu") else silu
         if block + "ffn_gate.weight" in self.tensors:
             gate, up = self.linear(x, block + "ffn_gate"), self.linear(x, block + "ffn_up")
@@ -236,6 +242,37 @@ class Model:
             n_ff = self.number("feed_forward_length")
             gate, up = self.split(x, block + "ffn_up", [n_ff, n_ff])
         return self.linear(act(gate) * up, block + "ffn_down")
+
+    def gated(self, x, gate, up, down):
+        act = gelu if self.traits.get("gelu") else silu
+
+        def times(x, w):
+            return (x.astype(np.float32) @ w.T).astype(np.float64)
+        return times(act(times(x, gate)) * times(x, up), down)
+
+    def mixture(self, x, block):
+        """Every token through its experts: those with the largest logits, of equal ones the first."""
+        n_used = self.number("expert_used_count")
+        logits = self.linear(x, block + "ffn_gate_inp")
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        chosen = np.argsort(-logits, axis=1, kind="stable")[:, :n_used]
+        weights = [self.weight(f"{block}ffn_{name}_exps.weight") for name in ("gate", "up", "down")]
+        share = np.take_along_axis(shares, chosen, axis=1)
+        if self.number("expert_weights_norm", self.traits.get("norm_shares", False)):
+            share /= share.sum(axis=1, keepdims=True)
+        share *= self.number("expert_weights_scale", 1.0)
+        out = np.zeros_like(x)
+        for expert in np.unique(chosen):
+            row, slot = np.nonzero(chosen == expert)
+            y = self.gated(x[row], *(w[expert] for w in weights))
+            out[row] += share[row, slot][:, None] * y
+        if self.traits.get("shared_expert"):
+            gate = x @ self.weight(block + "ffn_gate_inp_shexp.weight").reshape(-1).astype(np.float64)
+            y = self.gated(x, *(self.weight(f"{block}ffn_{name}_shexp.weight")
+                                for name in ("gate", "up", "down")))
+            out += y / (1 + np.exp(-gate))[:, None]
+        return out
 
     def embed(self, tokens):
         t = self.tensors["token_embd.weight"]

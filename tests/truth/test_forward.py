@@ -51,8 +51,23 @@ OTHER_VARIANTS = {
     "phi3 types": dict(arch="phi3", width=256, head_dim=64, types=("Q4_K", "Q6_K", "Q5_0")),
     "phi3 tied": dict(arch="phi3", tied=True),
     "glm4 partial, with biases": dict(arch="glm4", bias=True, rope_dim=16),
+    "mixtral": dict(arch="llama", experts=8, experts_used=2, ff=128),
+    "one expert": dict(arch="llama", experts=1, experts_used=1),
+    "one expert of 40": dict(arch="qwen3moe", experts=40, experts_used=1),
+    "all experts": dict(arch="qwen3moe", experts_used=8),
+    "qwen2moe with norm and scale": dict(arch="qwen2moe", expert_norm=True, expert_scale=2.5),
+    "qwen3moe without norm": dict(arch="qwen3moe", expert_norm=False),
     "types": dict(arch="llama", width=256, head_dim=64, types=("Q4_K", "Q6_K", "Q5_K", "Q3_K", "Q2_K")),
+    "types of experts": dict(arch="qwen3moe", width=256, head_dim=64, expert_ff=256,
+                             types=("Q4_K", "Q6_K", "Q5_K", "Q3_K", "Q2_K")),
+    "more types of experts": dict(arch="qwen2moe", types=("Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16",
+                                                          "F32", "IQ4_NL")),
     "more types": dict(arch="qwen2", types=("Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16", "F32")),
+}
+MIXTURES = {
+    "mixtral": dict(arch="llama", experts=8, experts_used=2, ff=128),
+    "qwen2moe": dict(arch="qwen2moe"),
+    "qwen3moe": dict(arch="qwen3moe", experts=24, experts_used=5),
 }
 # What the caller of sac_model_load may put in place of the file's scaling.
 OVERRIDES = {
@@ -101,9 +116,9 @@ class TinyModels(unittest.TestCase):
         n_vocab = len(forward.Model(self.path).weight("token_embd.weight"))
         return np.random.default_rng(7).integers(0, n_vocab, N_TOKENS).tolist()
 
-    def assert_agrees(self, expected, *options):
+    def assert_agrees(self, expected, *options, isa="ref"):
         result = compare_logits.compare(expected, compare_logits.engine_logits(
-            self.path, self.tokens, *options))
+            self.path, self.tokens, *options, isa=isa))
         print(f"{self.label}: {result}", flush=True)
         self.assertTrue(result.agrees_but_for_ties(), f"{self.label}: {result}")
 
@@ -146,6 +161,18 @@ class TinyModels(unittest.TestCase):
                 self.label = f"{arch} {' '.join(options)}"
                 with self.subTest(self.label):
                     self.assert_agrees(expected, *options)
+
+    def test_mixtures_with_fast_kernels(self):
+        """Experts' rows in tiles and their outputs in pieces, whatever the kernels do."""
+        if platform.machine() != "x86_64":
+            self.skipTest("avx2 is of x86_64")
+        for label, spec in MIXTURES.items():
+            self.label, self.tokens = label, self.make(**spec)
+            expected = forward.Model(self.path).logits(self.tokens)
+            for options in ((), ("--kind", "decode"), ("--chunk", "40"), ("--threads", "3")):
+                self.label = f"{label} avx2 {' '.join(options)}"
+                with self.subTest(self.label):
+                    self.assert_agrees(expected, *options, isa="avx2")
 
     def test_brain_floats_in_the_cache(self):
         self.label, self.tokens = "llama bf16", self.make(arch="llama")

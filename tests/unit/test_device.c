@@ -463,6 +463,37 @@ static void what_a_device_cannot_do_is_named(void **state)
     refuse(&p, SAC_ERR_ARG, "must be 0 to 1");
 }
 
+/* Of any of its layers, since all of them have experts. */
+static void a_mixture_of_experts_is_named(void **state)
+{
+    (void)state;
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_model *mixture = tiny_open(&(struct tiny){.seed = 3, .n_expert = 4});
+    assert_non_null(mixture);
+    for (uint32_t n_layer = 0; n_layer < 2; n_layer++)
+        for (int on_host = 0; on_host < 2; on_host++) {
+            sac_engine_params p = params_of("cuda", SAC_KV_Q8);
+            p.n_device_layer = n_layer;
+            p.kv_on_host = on_host;
+            assert_int_equal(sac_engine_create(&e, mixture, &p, &err), SAC_ERR_UNSUPPORTED);
+            assert_non_null(strstr(err.msg, "layers of 4 experts (qwen2moe) do not run on a GPU: "
+                                            "use --device cpu"));
+        }
+    setenv("SACCADE_FAKE_DEVICES", "2", 1);
+    sac_engine_params p = params_of("cuda:0,cuda:1", SAC_KV_Q8);
+    for (int rows = 0; rows < 2; rows++) {
+        p.device_rows = rows;
+        assert_int_equal(sac_engine_create(&e, mixture, &p, &err), SAC_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.msg, "layers of 4 experts (qwen2moe) do not run on a GPU"));
+    }
+    unsetenv("SACCADE_FAKE_DEVICES");
+    p = params_of(NULL, SAC_KV_Q8);
+    must(sac_engine_create(&e, mixture, &p, &err), &err);
+    sac_engine_free(e);
+    sac_model_free(mixture);
+}
+
 static void what_layers_in_part_cannot_do_is_named(void **state)
 {
     (void)state;
@@ -783,6 +814,7 @@ int main(void)
         cmocka_unit_test(the_largest_logits_come_alone),
         cmocka_unit_test(a_saved_sequence_goes_from_one_to_the_other),
         cmocka_unit_test(what_a_device_cannot_do_is_named),
+        cmocka_unit_test(a_mixture_of_experts_is_named),
         cmocka_unit_test(what_layers_in_part_cannot_do_is_named),
         cmocka_unit_test(what_several_devices_cannot_do_is_named),
         cmocka_unit_test(a_failure_of_one_of_them_ends_the_step),
