@@ -19,6 +19,8 @@ LINK = re.compile(r"\]\(([^)\s#:]*)(?:#([^)\s]+))?\)")
 SPAN = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./*{},-]*[\w}*]\.(?:cuh?|c|h|def|py|sh|md|tsv)"
                   r"|(?:src|include|tests|tools|docs|examples)/[\w./*{},-]*")
+# Comments of C, and the strings in which their signs mean nothing: "tcp://*".
+NOT_CODE = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')|/\*.*?\*/""", re.S)
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 NAME = re.compile(r"(?:struct |enum )?([a-z]\w*_\w+)(?:\(\))?")
 FILE_IN_COMMENT = re.compile(r"(?<![\w./*<-])(?:\w+/)*\w+\.(?:cuh?|c|h|def)\b(?![\w(>.])")
@@ -46,7 +48,7 @@ class Tree:
 
     def code(self, name):
         text = self.text(name)
-        return re.sub(r"/\*.*?\*/", " ", text, flags=re.S) if name.endswith(C) else text
+        return NOT_CODE.sub(lambda m: m.group(1) or " ", text) if name.endswith(C) else text
 
     def has_file(self, word):
         """A path of the tree or its end; `*` and {a,b} as in a shell."""

@@ -114,25 +114,29 @@ static void pack_matrix(const struct loader *l, const struct weight *w, const st
     }
 }
 
-/* Rows [first, first + n_rows) of a tensor of `n` matrices of n_out rows, which lie under each
- * other. */
-static sac_status take_rows(struct loader *l, struct weight *out, uint32_t first, uint32_t n_rows,
-                            uint32_t n, uint32_t n_out, uint32_t n_in)
+/* A tensor of `n` matrices [n_out, n_in] below each other. */
+struct stack {
+    uint32_t n, n_out, n_in;
+};
+
+/* Rows [first, first + n_row) of a stack. */
+static sac_status take_rows(struct loader *l, struct weight *out, uint32_t first, uint32_t n_row,
+                            const struct stack *of)
 {
     const struct gguf_tensor *t;
     TRY(find(l, &t, REQUIRED));
-    TRY(check_shape(l, t, n, n_out, n_in));
-    weight_init(out, (enum quant_type)t->type, n_rows, n_in);
+    TRY(check_shape(l, t, of->n, of->n_out, of->n_in));
+    weight_init(out, (enum quant_type)t->type, n_row, of->n_in);
     out->data = arena_take(&l->arena, 1, weight_bytes(out));
     if (l->pass != PASS_PACK) return SAC_OK;
-    const size_t row_bytes = quant_row_bytes(out->type, n_in);
+    const size_t row_bytes = quant_row_bytes(out->type, of->n_in);
     pack_matrix(l, out, t, t->data + first * row_bytes);
-    return report(l, n_rows * row_bytes);
+    return report(l, n_row * row_bytes);
 }
 
 static sac_status take_matrix(struct loader *l, struct weight *out, uint32_t n_out, uint32_t n_in)
 {
-    return take_rows(l, out, 0, n_out, 1, n_out, n_in);
+    return take_rows(l, out, 0, n_out, &(struct stack){1, n_out, n_in});
 }
 
 static void set_name(struct loader *l, uint32_t layer, const char *what)
@@ -158,8 +162,8 @@ static sac_status layer_experts(struct loader *l, uint32_t layer, const char *wh
                                 struct weight *out, uint32_t n_out, uint32_t n_in)
 {
     set_name(l, layer, what);
-    const uint32_t n = l->c->experts.n;
-    return take_rows(l, out, 0, n * n_out, n, n_out, n_in);
+    const struct stack of = {l->c->experts.n, n_out, n_in};
+    return take_rows(l, out, 0, of.n * n_out, &of);
 }
 
 static sac_status walk_experts(struct loader *l, uint32_t i, struct layer_weights *w)
@@ -184,11 +188,11 @@ static sac_status walk_qkv(struct loader *l, uint32_t i, struct layer_weights *w
     const uint32_t n_q = c->n_head * c->head_dim, n_kv = c->n_kv_head * c->head_dim;
     const enum need bias = c->arch->qkv_bias ? REQUIRED : OPTIONAL;
     if (c->arch->fused_qkv) {
-        const uint32_t n_all = n_q + 2 * n_kv;
+        const struct stack of = {1, n_q + 2 * n_kv, c->n_embd};
         set_name(l, i, "attn_qkv.weight");
-        TRY(take_rows(l, &w->wq, 0, n_q, 1, n_all, c->n_embd));
-        TRY(take_rows(l, &w->wk, n_q, n_kv, 1, n_all, c->n_embd));
-        return take_rows(l, &w->wv, n_q + n_kv, n_kv, 1, n_all, c->n_embd);
+        TRY(take_rows(l, &w->wq, 0, n_q, &of));
+        TRY(take_rows(l, &w->wk, n_q, n_kv, &of));
+        return take_rows(l, &w->wv, n_q + n_kv, n_kv, &of);
     }
     TRY(layer_matrix(l, i, "attn_q.weight", &w->wq, n_q, c->n_embd));
     TRY(layer_matrix(l, i, "attn_k.weight", &w->wk, n_kv, c->n_embd));
@@ -202,9 +206,10 @@ static sac_status walk_gate_up(struct loader *l, uint32_t i, struct layer_weight
 {
     const struct config *c = l->c;
     if (c->arch->fused_gate_up) {
+        const struct stack of = {1, 2 * c->n_ff, c->n_embd};
         set_name(l, i, "ffn_up.weight");
-        TRY(take_rows(l, &w->gate, 0, c->n_ff, 1, 2 * c->n_ff, c->n_embd));
-        return take_rows(l, &w->up, c->n_ff, c->n_ff, 1, 2 * c->n_ff, c->n_embd);
+        TRY(take_rows(l, &w->gate, 0, c->n_ff, &of));
+        return take_rows(l, &w->up, c->n_ff, c->n_ff, &of);
     }
     TRY(layer_matrix(l, i, "ffn_gate.weight", &w->gate, c->n_ff, c->n_embd));
     return layer_matrix(l, i, "ffn_up.weight", &w->up, c->n_ff, c->n_embd);

@@ -16,7 +16,7 @@
 
 #define LIBRARY "libzmq.so.5"
 
-/* The parts of ZeroMQ's interface (zmq.h) that are used here. */
+/* The parts of ZeroMQ's interface (<zmq.h>) that are used here. */
 enum { TYPE_PUB = 1, TYPE_ROUTER = 6 };
 enum {
     OPTION_RCVMORE = 13,

@@ -38,6 +38,19 @@ static inline int free_pair(void **state)
     return 0;
 }
 
+/* Of a small engine on `device`; NULL: the CPU. */
+static inline sac_engine_params device_params(const char *device, sac_kv_type type)
+{
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = 512;
+    p.n_seq_max = 3;
+    p.n_batch = 64;
+    p.n_threads = 2;
+    p.type_k = p.type_v = type;
+    p.device = device;
+    return p;
+}
+
 static inline void append(sac_engine *e, sac_seq seq, const int32_t *tok, uint32_t n,
                           sac_row_kind kind)
 {
