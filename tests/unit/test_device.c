@@ -247,6 +247,7 @@ static void states_come_from_the_host_alone(void **state)
     must(sac_seq_create(e, &seq, &err), &err);
     assert_int_equal(sac_seq_append(e, seq, &tok, 1, SAC_ROW_PROMPT, SAC_WANT_STATES, &err),
                      SAC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "by a CPU only: cuda"));
     sac_engine_free(e);
     free(host.x), free(part.x);
 }
