@@ -43,7 +43,6 @@ OTHER_VARIANTS = {
     "gemma2 capped logits": dict(arch="gemma2", final_softcap=3.0),
     "gemma2 capped scores": dict(arch="gemma2", attn_softcap=2.0),
     "gemma2 other window": dict(arch="gemma2", layers=5, window=17),
-    "gemma2 scaled by its width": dict(arch="gemma2", layers=46, head_dim=64),
     "phi3 heads of 96": dict(arch="phi3", width=384, kv_heads=4, head_dim=96),
     "phi3 without a window": dict(arch="phi3", window=0),
     "phi3 partial LongRoPE": dict(arch="phi3", rope="longrope", context=256, rope_dim=16),
@@ -205,6 +204,16 @@ class TinyModels(unittest.TestCase):
                 model.window = 0
                 other = compare_logits.compare(expected, model.logits(self.tokens))
                 self.assertGreater(other.difference, 2 * TOLERANCE_Q8, self.label)
+
+    def test_scores_of_the_27b_model(self):
+        """Gemma 2 27B is told by its 46 layers, through which roundings grow."""
+        self.label, self.tokens = "gemma2 27B", self.make(arch="gemma2", layers=46, head_dim=64)[:60]
+        model = forward.Model(self.path)
+        expected = model.logits(self.tokens)
+        self.assert_near(TOLERANCE_Q8, expected)
+        model.query_scale = lambda: model.head_dim ** -0.5
+        other = compare_logits.compare(expected, model.logits(self.tokens))
+        self.assertGreater(other.difference, 2 * TOLERANCE_Q8)
 
     @unittest.skipUnless(CUDA_HOST.exists(), "build the CUDA kernels for the CPU: cuda_host")
     def test_on_a_gpu(self):
