@@ -176,7 +176,7 @@ class Refusals(unittest.TestCase):
     def test_what_is_wrong_is_named(self):
         for args, code, word in (
                 (("-f", TEXT, "-c", "256", "-k", "256"), 2, "'-k'"),
-                (("-f", TEXT, "-c", "64k"), 1, "65536"),
+                (("-f", TEXT, "-c", "64k"), 2, "65536"),
                 (("-c", "256"), 2, "-f FILE"),
                 (("-f", TEXT, "--methods", "nothing"), 2, "nothing"),
                 (("-f", TEXT, "-c", "256", "--out", "/dev/null/folder"), 1, "/dev/null/folder")):
