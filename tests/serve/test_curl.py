@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from server import Server
@@ -35,16 +36,18 @@ if not shutil.which("curl"):
     print("curl is missing: apt-get install curl")
     sys.exit(77)
 
-server = None
+server = slots = None
 
 
 def setUpModule():
-    global server
-    server = Server("--temp", "0")
+    global server, slots
+    slots = tempfile.TemporaryDirectory()
+    server = Server("--temp", "0", "--embeddings", "--slot-save-path", slots.name)
 
 
 def tearDownModule():
     server.stop()
+    slots.cleanup()
 
 
 def run(command):
@@ -60,9 +63,18 @@ class Curl(unittest.TestCase):
         pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
         # Those about documents need a store of them: test_documents has what they ask.
         commands = [c for page in pages for c in COMMAND.findall(page.read_text()) if "documents" not in c]
-        self.assertGreaterEqual(len(commands), 2)
-        for command in commands:
-            self.assertIn("Paris", run(command)["choices"][0]["message"]["content"])
+        answers = [(command, run(command)) for command in commands]
+        kinds = {"/chat/completions": 0, "action=save": 0, "action=restore": 0, "action=erase": 0, "/embeddings": 0}
+        for command, answer in answers:
+            (kind,) = (kind for kind in kinds if kind in command)
+            kinds[kind] += 1
+            if kind == "/chat/completions":
+                self.assertIn("Paris", answer["choices"][0]["message"]["content"])
+            elif kind == "/embeddings":
+                self.assertEqual(len(answer["data"]), 2)
+            else:
+                self.assertGreater(answer.get("n_saved") or answer.get("n_restored") or answer.get("n_erased"), 32)
+        self.assertGreater(min(kinds.values()), 0, kinds)
 
     def test_lines_that_users_know(self):
         got = {name: run(command) for name, command in KNOWN.items()}

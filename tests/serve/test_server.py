@@ -253,7 +253,7 @@ class Routes(unittest.TestCase):
         self.assertEqual(server.get("/nothing")[0], 404)
         for action in "save", "restore", "erase":
             error = server.refusal(501, f"/slots/0?action={action}", {"filename": "../x"})
-            self.assertIn("--cache-disk", error["message"])
+            self.assertIn("--slot-save-path", error["message"])
         for method, path, allowed in (("GET", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models", "GET, HEAD"),
                                       ("PUT", "/v1/documents", "POST, GET, HEAD"), ("POST", "/health", "GET, HEAD")):
             status, headers, _ = server.request(method, path)
