@@ -652,7 +652,7 @@ static sac_status take_seq(struct request_list *list, struct request *r, sac_err
     if (r->owns_seq) {
         TRY(sac_seq_create(list->engine, &r->seq, err));
         reuse_use_salt(list->engine, r->seq, r->salt);
-        list->engine->seqs[r->seq].reuse.owner = r->user;
+        reuse_use_owner(list->engine, r->seq, r->user);
         return SAC_OK;
     }
     TRY(state_unpark(list->engine, r->seq, r->parked, r->n_parked, err));

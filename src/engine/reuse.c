@@ -63,6 +63,11 @@ void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_B
     begin_at_root(r);
 }
 
+void reuse_use_owner(sac_engine *e, uint32_t seq_i, void *owner)
+{
+    e->seqs[seq_i].reuse.owner = owner;
+}
+
 void reuse_reset(sac_engine *e, uint32_t seq_i)
 {
     uint8_t none[SHA256_BYTES];

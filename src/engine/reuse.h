@@ -51,6 +51,8 @@ void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old);
 void reuse_salt_digest(const sac_engine *e, const char *salt, uint8_t out[SHA256_BYTES]);
 void reuse_root(const sac_engine *e, const uint8_t digest[SHA256_BYTES], uint8_t out[SHA256_BYTES]);
 void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_BYTES]);
+/* Names the request that the sequence is for, by its `user` (sac_cache_watch). */
+void reuse_use_owner(sac_engine *e, uint32_t seq_i, void *owner);
 
 /* What ended the last search of a sequence. */
 sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq id);

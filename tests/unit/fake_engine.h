@@ -178,6 +178,13 @@ void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_B
     (void)digest;
 }
 
+void reuse_use_owner(sac_engine *e, uint32_t seq_i, void *owner)
+{
+    (void)e;
+    (void)seq_i;
+    (void)owner;
+}
+
 void reuse_disk_want(sac_engine *e, uint32_t seq_i)
 {
     (void)e;
