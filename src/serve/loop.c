@@ -390,7 +390,7 @@ static sac_status work(struct loop *loop, struct answer *a, struct strbuf *out, 
     if (a->ask.work == ASK_EMBED) return embed_work(loop->engine, &a->ask, wait_of(a), out, err);
     if (a->ask.work >= ASK_SLOT_SAVE)
         return slots_work(loop->parts.slots, &a->ask, a->key, wait_of(a), out, err);
-    return library_work(loop->parts.library, &a->ask, a->key, wait_of(a), out, err);
+    return library_work(loop->parts.documents, &a->ask, a->key, wait_of(a), out, err);
 }
 
 static void do_work(struct loop *loop, struct answer *a)
@@ -413,7 +413,7 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
     if (a->ask.n_doc == 0) return SAC_OK;
     loop->in_work = true;
     sac_status status =
-        library_join(loop->parts.library, &a->ask, a->key, wait_of(a), &joined, err);
+        library_join(loop->parts.documents, &a->ask, a->key, wait_of(a), &joined, err);
     loop->in_work = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;

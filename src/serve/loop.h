@@ -40,7 +40,7 @@ void loop_leave(struct loop *loop, struct answer *a);
 
 /* What the engine's thread uses beside the engine; borrowed, NULL: there is none. */
 struct loop_parts {
-    struct library *library;
+    struct library *documents;
     struct slots *slots;
     struct kv_events *events; /* told of what the cache has; it must be on */
 };

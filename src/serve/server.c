@@ -307,7 +307,8 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
     open_cache(s, engine);
     atomic_store(&s->context.state, CONTEXT_READY);
     notify("READY=1");
-    const struct loop_parts parts = {.library = s->library, .slots = s->slots, .events = s->events};
+    const struct loop_parts parts = {
+        .documents = s->library, .slots = s->slots, .events = s->events};
     const sac_status status = loop_run(s->context.loop, engine, &parts, err);
     atomic_store(&s->context.state, CONTEXT_DRAINING);
     linger(s);
