@@ -22,19 +22,16 @@
  *
  * A row that sees a value that is not finite, in a tile that not all rows see, becomes NaN as a
  * whole. */
-#include "ops/cuda/attn_prompt.cuh"
-#include "ops/cuda/attn_tile.cuh"
+#include "ops/cuda/attn_warpgroups.cuh"
 
 /* ---- Results of a block ---- */
 
 /* The result of a piece: accumulators [rows, D], maxima [rows], sums [rows], in f32. */
 template <int D, int R> struct prompt_part {
-    static constexpr int rows = prompt_size<FORM_F16, D, R>::rows;
-    static constexpr size_t floats = (size_t)rows * (D + 2);
+    static constexpr size_t floats = (size_t)R * (D + 2);
 };
 
-template <int F, int D, int R>
-__device__ __forceinline__ float row_sum(const struct prompt_warp<F, D, R> &w, int m, int i)
+template <typename Warp> __device__ __forceinline__ float row_sum(const Warp &w, int m, int i)
 {
     float sum = w.sum[m][i];
     sum += __shfl_xor_sync(~0u, sum, 1);
@@ -42,17 +39,16 @@ __device__ __forceinline__ float row_sum(const struct prompt_warp<F, D, R> &w, i
     return w.poison >> (2 * m + i) & 1 ? CUDART_NAN_F : sum;
 }
 
-template <int F, int D, int R>
-__device__ void store_part(const struct prompt_warp<F, D, R> &w, float *part)
+template <int R, int D, int M>
+__device__ void store_part(const struct prompt_warp<D, M> &w, float *part)
 {
     const uint32_t j = threadIdx.x % 4;
-    constexpr uint32_t rows = prompt_size<F, D, R>::rows;
-    float *const max = part + rows * D, *const sums = max + rows;
+    float *const max = part + R * D, *const sums = max + R;
 #pragma unroll
-    for (int m = 0; m < prompt_size<F, D, R>::m; m++)
+    for (int m = 0; m < M; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t row = warp_row<D, R>(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t row = warp_row(m) + i * 8 + threadIdx.x % 32 / 4;
             const float sum = row_sum(w, m, i);
             if (j == 0) max[row] = w.max[m][i], sums[row] = sum;
 #pragma unroll
@@ -72,16 +68,16 @@ __device__ __forceinline__ bool row_find(const struct prompt_block &b, uint32_t 
     return slot_head(b, row) < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row;
 }
 
-template <int F, int D, int R>
-__device__ void store_rows(const struct prompt_warp<F, D, R> &w, const struct prompt_block &b)
+template <int D, int M>
+__device__ void store_rows(const struct prompt_warp<D, M> &w, const struct prompt_block &b)
 {
     const struct attn_call &c = *b.call;
     const uint32_t j = threadIdx.x % 4;
 #pragma unroll
-    for (int m = 0; m < prompt_size<F, D, R>::m; m++)
+    for (int m = 0; m < M; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t row = warp_row<D, R>(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t row = warp_row(m) + i * 8 + threadIdx.x % 32 / 4;
             const uint32_t head = slot_head(b, row);
             const float sum = row_sum(w, m, i), by = 1.0f / sum;
             uint32_t at;
@@ -114,6 +110,14 @@ __device__ __forceinline__ bool block_find(struct prompt_block &b, const struct 
     return true;
 }
 
+/* The sums of a row that has read nothing. */
+template <int D, int M> __device__ __forceinline__ struct prompt_warp<D, M> warp_begin(void) {
+    struct prompt_warp<D, M> w = {
+    };
+    for (int m = 0; m < M; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
+    return w;
+}
+
 /* Where the result of a piece of block x is. */
 template <int D, int R>
 __device__ __forceinline__ float *part_of(float *parts, const struct prompt_job &job, uint32_t x,
@@ -130,6 +134,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     kernel_begin();
     if constexpr (SMEM_IS_LARGE && S == 1) return; /* on Hopper two stages fit */
     using size = prompt_size<F, D, R, S>;
+    constexpr int threads = prompt_warps<D, R>::threads;
     uint8_t *const smem = kernel_shared();
     const struct prompt_job &job = jobs[blockIdx.y];
     struct prompt_block b;
@@ -137,9 +142,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
     const struct prompt_list list = list_of(b);
     if (blockIdx.z >= list.n_piece) return;
     uint8_t *const query = smem, *const stage = smem + size::query;
-    struct prompt_warp<F, D, R> w = {
-    };
-    for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
+    struct prompt_warp<D, size::m> w = warp_begin<D, size::m>();
     struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
     constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* of a stage */
     struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
@@ -169,16 +172,51 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads, prompt_size<F, D,
         const float *const logw = (const float *)(smem + size::logw) + i % 2 * KEYS;
         const bool weighs = now.kind == TILE_TOKENS && job.logw;
         struct tile_view v = {&b, &now, weighs ? logw : NULL, seen_by_all(b, now), 0};
-        if (!v.whole) v.bad = find_bad<F, D, R>(at, (uint32_t *)(smem + size::bad));
+        if (!v.whole) v.bad = find_bad<F, D, threads>(at, (uint32_t *)(smem + size::bad));
         attend_tile<F, D, R>(w, query, at, v);
         now = next;
         next = then;
     }
     cp_async_wait<0>();
     if (list.n_piece == 1)
-        store_rows<F, D, R>(w, b);
+        store_rows(w, b);
     else
-        store_part<F, D, R>(w, part_of<D, R>(parts, job, block0 + blockIdx.x, blockIdx.z));
+        store_part<R>(w, part_of<D, R>(parts, job, block0 + blockIdx.x, blockIdx.z));
+}
+
+/* The same by specialized warpgroups (attn_warpgroups.cuh). */
+template <int F, int D>
+__global__ void __launch_bounds__(GROUP_THREADS, 1)
+    attn_warpgroups_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
+                           uint32_t block0)
+{
+    kernel_begin();
+    const struct prompt_job &job = jobs[blockIdx.y];
+    struct prompt_block b;
+    if (!block_find(b, call, job, block0 + blockIdx.x)) return;
+    const struct prompt_list list = list_of(b);
+    if (blockIdx.z >= list.n_piece) return;
+    float *const part = part_of<D, GROUP_ROWS>(parts, job, block0 + blockIdx.x, blockIdx.z);
+#ifdef HAS_WGMMA
+    uint8_t *const smem = kernel_shared();
+    ring_init<D>(smem);
+    __syncthreads();
+    if (warpgroup_index() == 2) {
+        setmaxnreg_dec<72>();
+        struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
+        produce_tiles<F, D>(smem, b, walk);
+        return;
+    }
+    setmaxnreg_inc<216>();
+    struct prompt_warp<D, 1> w = warp_begin<D, 1>();
+    consume_tiles<F, D>(w, smem, b);
+    if (list.n_piece == 1)
+        store_rows(w, b);
+    else
+        store_part<GROUP_ROWS>(w, part);
+#else
+    (void)part;
+#endif
 }
 
 /* The weight of a piece: 2^(its maximum - the highest). */
@@ -194,7 +232,7 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads)
                  uint32_t block0)
 {
     kernel_begin();
-    constexpr uint32_t rows = prompt_part<D, R>::rows;
+    constexpr uint32_t rows = R;
     const struct prompt_job &job = jobs[blockIdx.y];
     const uint32_t x = block0 + blockIdx.x;
     struct prompt_block b;
@@ -232,6 +270,7 @@ struct prompt_launch {
     float *parts;
     uint32_t n_job, n_block_max, n_piece_max;
     uint32_t n_row;  /* of a block */
+    bool turns;      /* some rows meet segments */
     uint32_t n_part; /* of all jobs */
     size_t n_room;   /* parts that fit into the scratch */
 };
@@ -421,25 +460,47 @@ static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *o
     return j;
 }
 
-/* Launches blocks block0 to block0 + n_block - 1 of n_job jobs, and the merge. */
-template <int F, int D, int R, int S>
-static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launch *l,
-                                uint32_t block0, uint32_t n_block)
+typedef void prompt_kernel(const struct attn_call, const struct prompt_job *, float *, uint32_t);
+
+struct prompt_kernels {
+    prompt_kernel *attend, *merge;
+    uint32_t n_thread, n_merge_thread, smem;
+    size_t part_floats;
+};
+
+template <int F, int D, int R, int S = 2> static struct prompt_kernels kernels_of(void)
 {
-    TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D, R, S>,
-                     dim3(n_block, l->n_job, l->n_piece_max), prompt_warps<D, R>::threads,
-                     prompt_size<F, D, R, S>::smem, l->call, l->job, l->parts, block0));
+    constexpr uint32_t n = prompt_warps<D, R>::threads;
+    return {attn_prompt_kernel<F, D, R, S>, merge_kernel<D, R>,       n, n,
+            prompt_size<F, D, R, S>::smem,  prompt_part<D, R>::floats};
+}
+
+template <int F, int D> static struct prompt_kernels warpgroups_of(void)
+{
+    return {attn_warpgroups_kernel<F, D>,
+            merge_kernel<D, GROUP_ROWS>,
+            GROUP_THREADS,
+            prompt_warps<D, GROUP_ROWS>::threads,
+            tile_ring<D>::bytes,
+            prompt_part<D, GROUP_ROWS>::floats};
+}
+
+/* Launches blocks block0 to block0 + n_block - 1 of n_job jobs, and the merge. */
+static sac_status launch_blocks(struct cuda_device *d, const struct prompt_kernels *k,
+                                const struct prompt_launch *l, uint32_t block0, uint32_t n_block)
+{
+    TRY(queue_launch(d, "attention of prompt rows", k->attend,
+                     dim3(n_block, l->n_job, l->n_piece_max), k->n_thread, k->smem, l->call, l->job,
+                     l->parts, block0));
     if (l->n_piece_max == 1) return SAC_OK;
-    return queue_launch(d, "merging of pieces", merge_kernel<D, R>,
-                        dim3(n_block, l->n_job, MERGE_BLOCKS), prompt_warps<D, R>::threads, 0,
-                        l->call, l->job, l->parts, block0);
+    return queue_launch(d, "merging of pieces", k->merge, dim3(n_block, l->n_job, MERGE_BLOCKS),
+                        k->n_merge_thread, 0, l->call, l->job, l->parts, block0);
 }
 
 /* Where the scratch cannot hold the pieces of all jobs: job by job, as many blocks at a time as
  * fit. The results are the same. */
-template <int F, int D, int R, int S>
-static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *all,
-                             const struct prompt_job *host)
+static sac_status launch_few(struct cuda_device *d, const struct prompt_kernels *k,
+                             const struct prompt_launch *all, const struct prompt_job *host)
 {
     for (uint32_t i = 0; i < all->n_job; i++) {
         const struct prompt_job *j = &host[i];
@@ -451,29 +512,36 @@ static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *
         l.n_job = 1;
         l.n_piece_max = j->n_piece;
         for (uint32_t first = 0; first < n; first += most) {
-            l.parts = all->parts -
-                      ((size_t)j->part0 + (size_t)first * j->n_piece) * prompt_part<D, R>::floats;
-            TRY((launch_blocks<F, D, R, S>(d, &l, first, n - first < most ? n - first : most)));
+            l.parts = all->parts - ((size_t)j->part0 + (size_t)first * j->n_piece) * k->part_floats;
+            TRY(launch_blocks(d, k, &l, first, n - first < most ? n - first : most));
         }
     }
     return SAC_OK;
 }
 
-template <int F, int D, int R, int S = 2>
-static sac_status launch(struct cuda_device *d, const struct prompt_launch *l,
-                         const struct prompt_job *host)
+static sac_status launch(struct cuda_device *d, const struct prompt_kernels &k,
+                         const struct prompt_launch *l, const struct prompt_job *host)
 {
-    if (l->n_part > l->n_room) return launch_few<F, D, R, S>(d, l, host);
-    return launch_blocks<F, D, R, S>(d, l, 0, l->n_block_max);
+    if (l->n_part > l->n_room) return launch_few(d, &k, l, host);
+    return launch_blocks(d, &k, l, 0, l->n_block_max);
 }
 
 /* Heads of 256 channels: two stages fit on Hopper, one everywhere. */
-template <int F>
-static sac_status launch_large(struct cuda_device *d, const struct prompt_launch *l,
-                               const struct prompt_job *host)
+template <int F> static struct prompt_kernels kernels_large(const struct cuda_device *d)
 {
     const bool fits = prompt_size<F, 256, ROWS_FEW, 2>::smem <= d->smem_max;
-    return fits ? launch<F, 256, ROWS_FEW, 2>(d, l, host) : launch<F, 256, ROWS_FEW, 1>(d, l, host);
+    return fits ? kernels_of<F, 256, ROWS_FEW, 2>() : kernels_of<F, 256, ROWS_FEW, 1>();
+}
+
+/* Heads of 64 or 128 channels. */
+template <int F, int D>
+static struct prompt_kernels kernels_small(const struct cuda_device *d,
+                                           const struct prompt_launch *l)
+{
+    if (l->n_row == ROWS_FEW) return kernels_of<F, D, ROWS_FEW>();
+    if constexpr (F != FORM_Q8)
+        if (d->major == 9 && !l->turns) return warpgroups_of<F, D>();
+    return kernels_of<F, D, 2 * ROWS_FEW>();
 }
 
 template <int F>
@@ -481,10 +549,9 @@ static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
                               const struct prompt_launch *l, const struct prompt_job *host)
 {
     switch (head_dim) {
-    case 64: return l->n_row == 64 ? launch<F, 64, 64>(d, l, host) : launch<F, 64, 128>(d, l, host);
-    case 128:
-        return l->n_row == 64 ? launch<F, 128, 64>(d, l, host) : launch<F, 128, 128>(d, l, host);
-    case 256: return launch_large<F>(d, l, host);
+    case 64: return launch(d, kernels_small<F, 64>(d, l), l, host);
+    case 128: return launch(d, kernels_small<F, 128>(d, l), l, host);
+    case 256: return launch(d, kernels_large<F>(d), l, host);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: this head size");
     }
 }
@@ -500,6 +567,7 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
         if (run->plan && run->plan->skip > 0)
             return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: plans that skip by weight");
         l.n_job++;
+        l.turns |= run->n_segment > 0;
         if (i == 0 || !has_lists_of(run, run - 1)) bytes += list_bytes(op, run);
     }
     if (l.n_job == 0) return SAC_OK;

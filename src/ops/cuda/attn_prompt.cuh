@@ -47,6 +47,7 @@ struct prompt_job {        /* one run */
 template <int D, int R> struct prompt_warps {
     static constexpr int m = D == 128 ? R / 64 : 1; /* 16-row tiles of a warp */
     static constexpr int n = R / (16 * m), threads = n * 32;
+    static_assert(m == 1 || n == 4, "a warp's tiles are 64 rows apart");
 };
 
 /* Sizes with S stages: two, or one where shared memory is too small. */
@@ -111,10 +112,12 @@ struct tile_view { /* a tile and what its rows see */
     uint64_t bad;      /* bits of keys whose V was not finite */
 };
 
-template <int F, int D, int R> struct prompt_warp {
-    float acc[prompt_size<F, D, R>::m][D / 8][4];
-    float max[prompt_size<F, D, R>::m][2], sum[prompt_size<F, D, R>::m][2]; /* rows g, g + 8 */
-    uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
+/* What a warp has of its M 16-row tiles, 64 rows of the block apart. */
+template <int D, int M> struct prompt_warp {
+    static constexpr int m = M;
+    float acc[M][D / 8][4];
+    float max[M][2], sum[M][2]; /* rows g, g + 8 */
+    uint32_t poison;            /* bit 2 m + i: the row has seen a value that is not finite */
 };
 
 /* The position of row `row` of a block; of each page and head a block has 2^slot_bits rows. */
@@ -147,10 +150,10 @@ __device__ __forceinline__ uint32_t tile_at(uint32_t n, uint32_t row, uint32_t p
     return piece / 8 * (n * 128) + row * 128 + ((piece % 8) ^ (row & 7)) * 16;
 }
 
-/* The first of the 16 rows that this thread's warp has in tile m of the block. */
-template <int D, int R> __device__ __forceinline__ uint32_t warp_row(int m)
+/* The first of the 16 rows of the block that this thread's warp has in its tile m. */
+__device__ __forceinline__ uint32_t warp_row(int m)
 {
-    return (uint32_t)m * (16 * prompt_warps<D, R>::n) + threadIdx.x / 32 * 16;
+    return (uint32_t)m * 64 + threadIdx.x / 32 * 16;
 }
 
 /* ---- Lists and the walk over them ---- */
@@ -278,11 +281,28 @@ __device__ __forceinline__ uint32_t walk_segment(const struct prompt_job &job, u
     return job.n_segment ? attn_segment_of(job.segment, job.n_segment, page) : 0;
 }
 
+/* The usual tile: two neighbouring pages of a range. */
+__device__ __forceinline__ struct key_tile walk_pair(struct prompt_walk &w,
+                                                     const struct prompt_block &b)
+{
+    const uint32_t *const frame = b.frame + w.page;
+    const struct key_tile t = {
+        TILE_PAGES,
+        {w.page, w.page + 1},
+        2,
+        {place_find(b.call->frames, frame[0]), place_find(b.call->frames, frame[1])},
+        0};
+    w.page += 2;
+    w.n_pair--;
+    return t;
+}
+
 /* The next tile. own_max: own pages that fit into a tile. */
-__device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_block &b,
-                                     uint32_t own_max)
+__device__ __forceinline__ struct key_tile walk_next(struct prompt_walk &w,
+                                                     const struct prompt_block &b, uint32_t own_max)
 {
     const struct prompt_job &job = *b.job;
+    if (likely(w.n_pair > 0 && w.page + 2 <= w.end)) return walk_pair(w, b);
     struct key_tile t = {};
     if (w.n_pair == 0 && w.tok == w.n_tok && !w.is_last) return t;
     if ((w.n_pair > 0 || w.tok == w.n_tok) && walk_page(w, job)) {
@@ -322,23 +342,31 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
 
 /* ---- Queries ---- */
 
+/* Whether the run has row `row` of the block; *q becomes its query. */
+__device__ __forceinline__ bool query_find(const struct prompt_block &b, uint32_t row, int head_dim,
+                                           const float **q)
+{
+    const struct prompt_job &job = *b.job;
+    const uint32_t pos = slot_pos(b, row), head = slot_head(b, row);
+    *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
+         (size_t)(b.head0 + head) * head_dim;
+    return head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row;
+}
+
+/* Stores the block's queries in 16 bits, turned for the keys of a segment. */
 template <int F, int D, int R>
 __device__ void store_query(uint8_t *smem, const struct prompt_block &b, uint32_t segment)
 {
-    using size = prompt_size<F, D, R>;
     constexpr int H = page_at<F, D>::half;
     const struct prompt_job &job = *b.job;
-    const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
-    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<D, R>::threads) {
+    const struct segment_view *const s = segment < job.n_segment ? &job.segment[segment] : NULL;
+    for (uint32_t i = threadIdx.x; i < R * (D / 8); i += prompt_warps<D, R>::threads) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8);
-        const uint32_t pos = slot_pos(b, row), head = slot_head(b, row);
+        const float *q;
         float x[8] = {};
-        if (head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row) {
-            const float *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
-                             (size_t)(b.head0 + head) * D;
+        if (query_find(b, row, D, &q))
             for (uint32_t c = 0; c < 8; c++) x[c] = attn_rotated(q, piece * 8 + c, s, b.call->rope);
-        }
-        *(uint4 *)(smem + tile_at(size::rows, row, piece)) =
+        *(uint4 *)(smem + tile_at(R, row, piece)) =
             make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]), half_pack<H>(x[4], x[5]),
                        half_pack<H>(x[6], x[7]));
     }
@@ -346,26 +374,53 @@ __device__ void store_query(uint8_t *smem, const struct prompt_block &b, uint32_
 
 /* ---- Loads of tiles ---- */
 
-/* Starts the copies of a page's 16-bit rows to keys n0 to n0 + 31 of a tile. */
-template <int D, int R>
+/* The number of this thread among the N that load: all threads of the block, or a warpgroup. */
+template <int N> __device__ __forceinline__ uint32_t load_thread(void)
+{
+    return threadIdx.x % N;
+}
+
+/* Starts the copies of a page's 16-bit rows to keys n0 to n0 + 31 of a tile; by N threads. */
+template <int D, int N>
 __device__ void load_page_async(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
 {
-    constexpr uint32_t n = prompt_warps<D, R>::threads;
-#pragma unroll
-    for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n;
-         k++) { /* the same number of iterations in all threads */
-        const uint32_t i = threadIdx.x + k * n, row = n0 + i / (D / 8), piece = i % (D / 8);
+#pragma unroll /* the same number of iterations in all threads */
+    for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / N; k++) {
+        const uint32_t i = load_thread<N>() + k * N, row = n0 + i / (D / 8), piece = i % (D / 8);
         const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
         cp_async16(to, page + i * 16);
         cp_async16(to + KEYS * D * 2, page + v + i * 16);
     }
 }
 
-/* Zeroes the keys from n0 on. */
-template <int D, int R> __device__ void zero_keys(uint8_t *tile, uint32_t n0)
+/* The same for two pages, which fill the tile. A thread has the same piece of every step-th row, so
+ * that all its addresses are a base and a constant. */
+template <int D, int N>
+__device__ __forceinline__ void load_pages_async(uint8_t *tile, const uint8_t *first,
+                                                 const uint8_t *second, uint32_t v)
 {
-    for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8);
-         i += prompt_warps<D, R>::threads) {
+    constexpr uint32_t step = N / (D / 8);
+    static_assert(step % 8 == 0, "the swizzle is the same in all rows of a thread");
+    const uint32_t thread = load_thread<N>();
+    const uint32_t to = smem_address(tile) + tile_at(KEYS, thread / (D / 8), thread % (D / 8));
+    first += thread * 16, second += thread * 16;
+    keep_in_register(first), keep_in_register(second);
+#pragma unroll
+    for (uint32_t row = 0; row < PAGE_TOK; row += step) {
+        cp_async16(to + row * 128, first + row * (D * 2));
+        cp_async16(to + (PAGE_TOK + row) * 128, second + row * (D * 2));
+    }
+#pragma unroll
+    for (uint32_t row = 0; row < PAGE_TOK; row += step) {
+        cp_async16(to + KEYS * D * 2 + row * 128, first + v + row * (D * 2));
+        cp_async16(to + KEYS * D * 2 + (PAGE_TOK + row) * 128, second + v + row * (D * 2));
+    }
+}
+
+/* Zeroes the keys from n0 on. */
+template <int D, int N> __device__ void zero_keys(uint8_t *tile, uint32_t n0)
+{
+    for (uint32_t i = n0 * (D / 8) + load_thread<N>(); i < KEYS * (D / 8); i += N) {
         const uint32_t to = smem_address(tile) + tile_at(KEYS, i / (D / 8), i % (D / 8));
         store_zero16(to);
         store_zero16(to + KEYS * D * 2);
@@ -385,12 +440,12 @@ __device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &
     return place_page(b.call->frames, b.frame[tok / PAGE_TOK], page_at<F, D>::bytes);
 }
 
-template <int F, int D, int R>
+template <int F, int D, int N>
 __device__ void load_tokens_async(uint8_t *tile, const struct prompt_block &b,
                                   const struct key_tile &t)
 {
-    constexpr uint32_t n = prompt_warps<D, R>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
-    const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
+    constexpr uint32_t n_row = N / (D / 8), n_part = KEYS / n_row;
+    const uint32_t row0 = load_thread<N>() / (D / 8), piece = threadIdx.x % (D / 8);
     const uint8_t *k[n_part];
 #pragma unroll /* all lookups in flight together */
     for (uint32_t p = 0; p < n_part; p++) {
@@ -408,12 +463,14 @@ __device__ void load_tokens_async(uint8_t *tile, const struct prompt_block &b,
 }
 
 /* Starts the copies of the tokens' log weights, if they have any. */
+template <int N>
 __device__ __forceinline__ void load_logw_async(float *to, const struct prompt_block &b,
                                                 const struct key_tile &t)
 {
     const float *const logw = b.job->logw;
-    if (logw && threadIdx.x < t.n)
-        cp_async4(smem_address(to + threadIdx.x), logw + t.page[0] + threadIdx.x);
+    const uint32_t i = load_thread<N>();
+    if (logw && t.kind == TILE_TOKENS && i < t.n)
+        cp_async4(smem_address(to + i), logw + t.page[0] + i);
 }
 
 template <int D>
@@ -426,43 +483,61 @@ __device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b,
                   : job.own + ((size_t)(j - 1) * job.n_kv_head + b.kv_head) * bytes;
 }
 
-/* Starts the copies of tile i to its stage, as one commit group. */
-template <int F, int D, int R, int S>
-__device__ void load_tile_async(uint8_t *smem, uint32_t i, const struct prompt_block &b,
-                                const struct key_tile &t)
+/* Starts the copies of a tile of 16-bit keys and values; by N threads. */
+template <int F, int D, int N>
+__device__ void load_half_tile_async(uint8_t *to, const struct prompt_block &b,
+                                     const struct key_tile &t)
 {
     using at = page_at<F, D>;
-    using size = prompt_size<F, D, R, S>;
-    uint8_t *const stage = smem + size::query + i % S * size::stage;
-    if (t.kind == TILE_TOKENS) load_logw_async((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
-    if constexpr (F == FORM_Q8 && S == 1) {
-        /* unpack reads global memory */
-    } else if constexpr (F == FORM_Q8) {
-        const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
-#pragma unroll
-        for (uint32_t p = 0; p < 2; p++) {
-            if (p >= n) break;
-            const bool own = t.kind == TILE_OWN;
-            const uint8_t *from =
-                own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
-            const uint32_t bytes = own ? at::tail_bytes : at::bytes;
-            for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<D, R>::threads * 16)
-                cp_async16(smem_address(stage) + p * at::bytes + k, from + k);
-        }
-    } else if (t.kind == TILE_TOKENS) {
-        load_tokens_async<F, D, R>(stage, b, t);
-        zero_keys<D, R>(stage, t.n);
+    static_assert(at::v == at::tail_v, "own pages lie as sealed ones do");
+    if (t.kind == TILE_TOKENS) {
+        load_tokens_async<F, D, N>(to, b, t);
+        zero_keys<D, N>(to, t.n);
     } else if (t.kind != TILE_END) {
-        static_assert(at::v == at::tail_v, "own pages lie as sealed ones do");
 #pragma unroll
         for (uint32_t p = 0; p < 2; p++) {
             if (p >= t.n) break;
             const uint8_t *from =
                 t.kind == TILE_OWN ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
-            load_page_async<D, R>(stage, p * PAGE_TOK, from, at::v);
+            load_page_async<D, N>(to, p * PAGE_TOK, from, at::v);
         }
-        zero_keys<D, R>(stage, t.n * PAGE_TOK);
+        zero_keys<D, N>(to, t.n * PAGE_TOK);
     }
+}
+
+/* Starts the copies of the q8 pages of a tile, or of its own page, as they are; by N threads.
+ * Single tokens are read where they lie. */
+template <int D, int N>
+__device__ __forceinline__ void load_code_tile_async(uint8_t *to, const struct prompt_block &b,
+                                                     const struct key_tile &t)
+{
+    using at = page_at<FORM_Q8, D>;
+    const bool own = t.kind == TILE_OWN;
+    const uint32_t n = t.kind == TILE_PAGES ? t.n : own ? 1 : 0;
+    const uint32_t bytes = own ? at::tail_bytes : at::bytes;
+#pragma unroll
+    for (uint32_t p = 0; p < 2; p++) {
+        if (p >= n) break;
+        const uint8_t *from =
+            own ? own_page<D>(b, t.page[p]) : sealed_page<FORM_Q8, D>(b, t.place[p]);
+        for (uint32_t k = load_thread<N>() * 16; k < bytes; k += N * 16)
+            cp_async16(smem_address(to) + p * at::bytes + k, from + k);
+    }
+}
+
+/* Starts the copies of tile i to its stage, as one commit group. */
+template <int F, int D, int R, int S>
+__device__ void load_tile_async(uint8_t *smem, uint32_t i, const struct prompt_block &b,
+                                const struct key_tile &t)
+{
+    using size = prompt_size<F, D, R, S>;
+    constexpr int N = prompt_warps<D, R>::threads;
+    uint8_t *const stage = smem + size::query + i % S * size::stage;
+    load_logw_async<N>((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
+    if constexpr (F == FORM_Q8 && S > 1)
+        load_code_tile_async<D, N>(stage, b, t);
+    else if constexpr (F != FORM_Q8)
+        load_half_tile_async<F, D, N>(stage, b, t);
     cp_async_commit();
 }
 
@@ -516,12 +591,13 @@ template <int D, int R, int S>
 __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_block &b,
                        const struct key_tile &t)
 {
+    constexpr int N = prompt_warps<D, R>::threads;
     constexpr uint32_t part = D / 16;
     uint32_t n = t.n;
     if (t.kind == TILE_OWN) {
         n = PAGE_TOK;
         if constexpr (S == 1) stage = page_in_place<D>(b, t, 0);
-        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D, R>::threads) {
+        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += N) {
             const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
             *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
             *(uint4 *)(tile + KEYS * D * 2 + to) =
@@ -529,31 +605,40 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
         }
     } else if (t.kind == TILE_PAGES) {
         n = t.n * PAGE_TOK;
-        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D, R>::threads) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += N) {
             const uint32_t row = i / part;
             const uint8_t *page = stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes;
             if constexpr (S == 1) page = page_in_place<D>(b, t, row / PAGE_TOK);
             unpack_token<D>(tile, row, page, row % PAGE_TOK, i % part);
         }
     } else {
-        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D, R>::threads) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += N) {
             const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
             unpack_token<D>(tile, row, token_page<FORM_Q8, D>(b, tok), tok % PAGE_TOK, i % part);
         }
     }
-    zero_keys<D, R>(tile, n);
+    zero_keys<D, N>(tile, n);
 }
 
 /* ---- Masks ---- */
 
-/* Bits of the keys whose V is not all finite; their V is zeroed. All threads. */
-template <int F, int D, int R> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
+/* A barrier of the N threads that load. */
+template <int N> __device__ __forceinline__ void load_sync(void)
+{
+#ifdef HAS_WGMMA
+    if (N < blockDim.x) return warpgroup_sync(warpgroup_index());
+#endif
+    __syncthreads();
+}
+
+/* Bits of the keys whose V is not all finite; their V is zeroed. By N threads. */
+template <int F, int D, int N> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
 {
     constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
-    if (threadIdx.x < 2) bad[threadIdx.x] = 0;
-    __syncthreads();
+    if (load_thread<N>() < 2) bad[load_thread<N>()] = 0;
+    load_sync<N>();
     uint4 *const v = (uint4 *)(tile + KEYS * D * 2); /* eight pieces of a row in each panel */
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D, R>::threads) {
+    for (uint32_t i = load_thread<N>(); i < KEYS * (D / 8); i += N) {
         const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w}, row = i / 8 % KEYS;
         bool is_bad = false;
 #pragma unroll
@@ -561,13 +646,13 @@ template <int F, int D, int R> __device__ uint64_t find_bad(uint8_t *tile, uint3
             is_bad |= (w[k] & exponent) == exponent || (w[k] >> 16 & exponent) == exponent;
         if (is_bad) atomicOr(&bad[row / 32], 1u << row % 32);
     }
-    __syncthreads();
+    load_sync<N>();
     const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
     if (all == 0) return 0;
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D, R>::threads)
+    for (uint32_t i = load_thread<N>(); i < KEYS * (D / 8); i += N)
         if (all >> (i / 8 % KEYS) & 1) v[i] = make_uint4(0, 0, 0, 0);
     publish_shared();
-    __syncthreads();
+    load_sync<N>();
     return all;
 }
 
@@ -596,8 +681,10 @@ __device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const 
 {
     if (t.kind == TILE_TOKENS) return t.n == KEYS;
     if (t.kind == TILE_OWN || t.n < 2 || t.page[1] >= b.page0) return false;
-    const uint32_t last = (b.page0 + b.job->n_page) * PAGE_TOK - 1, window = b.call->window;
-    return window == 0 || last < window || t.page[0] * PAGE_TOK >= last - window + 1;
+    const uint32_t window = b.call->window;
+    if (window == 0) return true;
+    const uint32_t last = (b.page0 + b.job->n_page) * PAGE_TOK - 1;
+    return last < window || t.page[0] * PAGE_TOK >= last - window + 1;
 }
 
 #endif

@@ -14,10 +14,9 @@
 /* ---- Softmax ---- */
 
 /* The position of row g + 8 i of the warp's tile m. */
-template <int F, int D, int R>
 __device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
 {
-    return slot_pos(b, warp_row<D, R>(m) + i * 8 + threadIdx.x % 32 / 4);
+    return slot_pos(b, warp_row(m) + i * 8 + threadIdx.x % 32 / 4);
 }
 
 /* From dot products to exponents of 2, where there is a soft cap or tokens have weights. */
@@ -39,13 +38,12 @@ __device__ __forceinline__ void tile_exponents(float (&s)[N_TILE_8][4], const st
     }
 }
 
-template <int F, int D, int R>
-__device__ void tile_mask(struct prompt_warp<F, D, R> &w, float (&s)[N_TILE_8][4],
-                          const struct tile_view &v, int m)
+template <typename Warp>
+__device__ void tile_mask(Warp &w, float (&s)[N_TILE_8][4], const struct tile_view &v, int m)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint64_t seen = seen_keys(*v.b, *v.t, row_pos<F, D, R>(*v.b, m, i));
+        const uint64_t seen = seen_keys(*v.b, *v.t, row_pos(*v.b, m, i));
         if (seen & v.bad) w.poison |= 1u << (2 * m + i);
 #pragma unroll
         for (int n = 0; n < N_TILE_8; n++)
@@ -73,25 +71,40 @@ __device__ __forceinline__ float raise_max(Warp &w, const float (&s)[N_TILE_8][4
     return exp2_fast(old - max);
 }
 
-/* Probabilities of tile m's rows as A fragments; sums so far are rescaled to the new maximum. */
-template <int F, int D, typename Warp>
-__device__ __forceinline__ void tile_weights(Warp &w, uint32_t (&p)[KEYS / 16][4],
-                                             float (&s)[N_TILE_8][4], float by, int m)
-{
-    constexpr int H = page_at<F, D>::half;
-    const float f0 = raise_max(w, s, by, m, 0), f1 = raise_max(w, s, by, m, 1);
-    if (__any_sync(~0u, f0 != 1.0f || f1 != 1.0f)) {
-#pragma unroll
-        for (int c = 0; c < D / 8; c++) {
-            w.acc[m][c][0] *= f0, w.acc[m][c][1] *= f0;
-            w.acc[m][c][2] *= f1, w.acc[m][c][3] *= f1;
-        }
-        w.sum[m][0] *= f0, w.sum[m][1] *= f1;
+/* What a thread's two rows of a tile are multiplied by when their maxima rise. */
+struct row_factors {
+    float by[2];
+    __device__ __forceinline__ bool any(void) const /* of a warp's rows */
+    {
+        return __any_sync(~0u, by[0] != 1.0f || by[1] != 1.0f);
     }
+};
+
+template <int D, int M>
+__device__ __forceinline__ void rescale_values(struct prompt_warp<D, M> &w, struct row_factors f,
+                                               int m)
+{
+#pragma unroll
+    for (int c = 0; c < D / 8; c++) {
+        w.acc[m][c][0] *= f.by[0], w.acc[m][c][1] *= f.by[0];
+        w.acc[m][c][2] *= f.by[1], w.acc[m][c][3] *= f.by[1];
+    }
+}
+
+/* From exponents to probabilities of tile m's rows, relative to their maxima, which rise. Returns
+ * the factors that are still to be applied to the accumulators; those of the sums are. */
+template <typename Warp>
+__device__ __forceinline__ struct row_factors tile_weights(Warp &w, float (&s)[N_TILE_8][4],
+                                                           float by, int m)
+{
+    const struct row_factors f = {{raise_max(w, s, by, m, 0), raise_max(w, s, by, m, 1)}};
+    /* Not fused with the next addition: not all copies of this code would be. */
+    w.sum[m][0] = __fmul_rn(w.sum[m][0], f.by[0]);
+    w.sum[m][1] = __fmul_rn(w.sum[m][1], f.by[1]);
     const float less0 = w.max[m][0] == -CUDART_INF_F ? 0.0f : w.max[m][0];
     const float less1 = w.max[m][1] == -CUDART_INF_F ? 0.0f : w.max[m][1];
 #pragma unroll
-    for (int n = 0; n < N_TILE_8; n++) {
+    for (int n = 0; n < N_TILE_8; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             s[n][e] = exp2_fast(fmaf(s[n][e], by, -less0));
@@ -99,16 +112,13 @@ __device__ __forceinline__ void tile_weights(Warp &w, uint32_t (&p)[KEYS / 16][4
             w.sum[m][0] += s[n][e];
             w.sum[m][1] += s[n][2 + e];
         }
-        p[n / 2][n % 2 * 2] = half_pack<H>(s[n][0], s[n][1]);
-        p[n / 2][n % 2 * 2 + 1] = half_pack<H>(s[n][2], s[n][3]);
-    }
+    return f;
 }
 
 /* Softmax of tile m: from dot products to probabilities. */
-template <int F, int D, int R, typename Warp>
-__device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4],
-                                             float (&s)[N_TILE_8][4], const struct tile_view &v,
-                                             int m)
+template <typename Warp>
+__device__ __forceinline__ struct row_factors tile_softmax(Warp &w, float (&s)[N_TILE_8][4],
+                                                           const struct tile_view &v, int m)
 {
     const struct attn_call &c = *v.b->call;
     float by = c.scale * LOG2E;
@@ -116,8 +126,20 @@ __device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4
         tile_exponents(s, c, v.logw);
         by = 1;
     }
-    if (!v.whole) tile_mask<F, D, R>(w, s, v, m);
-    tile_weights<F, D>(w, p, s, by, m);
+    if (!v.whole) tile_mask(w, s, v, m);
+    return tile_weights(w, s, by, m);
+}
+
+/* Probabilities as A fragments. */
+template <int H>
+__device__ __forceinline__ void tile_pack(uint32_t (&p)[KEYS / 16][4],
+                                          const float (&s)[N_TILE_8][4])
+{
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++) {
+        p[n / 2][n % 2 * 2] = half_pack<H>(s[n][0], s[n][1]);
+        p[n / 2][n % 2 * 2 + 1] = half_pack<H>(s[n][2], s[n][3]);
+    }
 }
 
 /* ---- Products ---- */
@@ -125,13 +147,12 @@ __device__ __forceinline__ void tile_softmax(Warp &w, uint32_t (&p)[KEYS / 16][4
 #ifdef HAS_WGMMA
 /* The tile's attention by wgmma: the softmax of one 64-row tile overlaps with the products of
  * another, of this warpgroup or of the other one. */
-template <int F, int D, int R>
-__device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uint32_t query,
+template <int F, int D, int R, int M>
+__device__ __forceinline__ void attend_wgmma(struct prompt_warp<D, M> &w, uint32_t query,
                                              uint32_t keys, const struct tile_view &v)
 {
     constexpr int H = page_at<F, D>::half;
-    constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D, R>::rows;
-    constexpr int M = prompt_size<F, D, R>::m;
+    constexpr uint32_t panel = KEYS * 128;
     const uint64_t values = wgmma_descriptor(keys + KEYS * D * 2, panel);
     const uint32_t mine = query + warpgroup_index() * (M * 8192); /* the warpgroup's rows */
     float s[M][N_TILE_8][4];
@@ -142,7 +163,7 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uin
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
             wgmma_ss<H>(s[m],
-                        wgmma_descriptor(mine + k / 4 * (rows * 128) + m * 8192 + k % 4 * 32, 16),
+                        wgmma_descriptor(mine + k / 4 * (R * 128) + m * 8192 + k % 4 * 32, 16),
                         wgmma_descriptor(keys + k / 4 * panel + k % 4 * 32, 16), k > 0);
         wgmma_commit();
     }
@@ -150,7 +171,9 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uin
     for (int m = 0; m < M; m++) {
         wgmma_wait<M - 1>();
         wgmma_fence_operand(s[m]);
-        tile_softmax<F, D, R>(w, p[m], s[m], v, m);
+        const struct row_factors f = tile_softmax(w, s[m], v, m);
+        if (f.any()) rescale_values(w, f, m);
+        tile_pack<H>(p[m], s[m]);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < (int)KEYS / 16; k++)
@@ -163,11 +186,10 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D, R> &w, uin
 }
 #endif
 
-template <int F, int D, int R>
-__device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D, R>::m][N_TILE_8][4],
-                                          uint32_t query, uint32_t keys)
+template <int F, int D, int R, int M>
+__device__ __forceinline__ void tile_dots(float (&s)[M][N_TILE_8][4], uint32_t query, uint32_t keys)
 {
-    constexpr int M = prompt_size<F, D, R>::m, H = page_at<F, D>::half;
+    constexpr int H = page_at<F, D>::half;
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -180,8 +202,8 @@ __device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D, R>::m][N_
         uint32_t a[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            const uint32_t row = warp_row<D, R>(m) + lane % 16;
-            ldmatrix_x4(a[m], query + tile_at(prompt_size<F, D, R>::rows, row, k * 2 + lane / 16));
+            const uint32_t row = warp_row(m) + lane % 16;
+            ldmatrix_x4(a[m], query + tile_at(R, row, k * 2 + lane / 16));
         }
 #pragma unroll
         for (int n = 0; n < N_TILE_8; n += 2) {
@@ -197,12 +219,10 @@ __device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D, R>::m][N_
     }
 }
 
-template <int F, int D, int R>
-__device__ __forceinline__ void tile_values(struct prompt_warp<F, D, R> &w,
-                                            uint32_t (&p)[prompt_size<F, D, R>::m][KEYS / 16][4],
-                                            uint32_t values)
+template <int H, int D, int M>
+__device__ __forceinline__ void tile_values(struct prompt_warp<D, M> &w,
+                                            uint32_t (&p)[M][KEYS / 16][4], uint32_t values)
 {
-    constexpr int M = prompt_size<F, D, R>::m, H = page_at<F, D>::half;
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < (int)KEYS / 16; k++) {
@@ -221,23 +241,27 @@ __device__ __forceinline__ void tile_values(struct prompt_warp<F, D, R> &w,
 }
 
 /* Attention of the block's rows to one tile of 16-bit K and V in shared memory. */
-template <int F, int D, int R>
-__device__ __forceinline__ void attend_tile(struct prompt_warp<F, D, R> &w, uint8_t *query,
+template <int F, int D, int R, int M>
+__device__ __forceinline__ void attend_tile(struct prompt_warp<D, M> &w, uint8_t *query,
                                             uint8_t *tile, const struct tile_view &v)
 {
+    constexpr int H = page_at<F, D>::half;
 #ifdef HAS_WGMMA
     if constexpr (D <= 128) {
         attend_wgmma<F, D, R>(w, smem_address(query), smem_address(tile), v);
         return;
     }
 #endif
-    constexpr int M = prompt_size<F, D, R>::m;
     float s[M][N_TILE_8][4];
     uint32_t p[M][KEYS / 16][4];
     tile_dots<F, D, R>(s, smem_address(query), smem_address(tile));
 #pragma unroll
-    for (int m = 0; m < M; m++) tile_softmax<F, D, R>(w, p[m], s[m], v, m);
-    tile_values<F, D, R>(w, p, smem_address(tile) + KEYS * D * 2);
+    for (int m = 0; m < M; m++) {
+        const struct row_factors f = tile_softmax(w, s[m], v, m);
+        if (f.any()) rescale_values(w, f, m);
+        tile_pack<H>(p[m], s[m]);
+    }
+    tile_values<H>(w, p, smem_address(tile) + KEYS * D * 2);
 }
 
 #endif

@@ -285,6 +285,12 @@ __device__ __forceinline__ void keep_in_register(uint32_t &x)
     asm volatile("" : "+r"(x));
 }
 
+/* The same for a pointer: constant offsets from it become part of instructions. */
+__device__ __forceinline__ void keep_in_register(const uint8_t *&p)
+{
+    asm volatile("" : "+l"(p));
+}
+
 /* ---- Shared memory ---- */
 
 __device__ __forceinline__ uint32_t smem_address(const void *p)

@@ -171,6 +171,23 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[16][4], uint64_t a, uint64_t
         WGMMA_SS_128("bf16");
 }
 
+/* C [64, 64] (+)= A [64, 16] B [64, 16]^T, with A in registers and B in shared memory. */
+#define WGMMA_RS_ROWS(TYPE)                                                                        \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0;"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " WGMMA_R32         \
+                 ", {%32,%33,%34,%35}, %36, p, 1, 1, 0;}"                                          \
+                 : WGMMA_C32(c, 0)                                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+template <int H>
+__device__ __forceinline__ void wgmma_rs_rows(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b,
+                                              int add)
+{
+    if constexpr (H == HALF_F16)
+        WGMMA_RS_ROWS("f16");
+    else
+        WGMMA_RS_ROWS("bf16");
+}
+
 /* C [64, 8 N] += A [64, 16] B [16, 8 N], with A in registers and B in shared memory, transposed by
  * the instruction (RS). */
 #define WGMMA_RS_64(TYPE)                                                                          \

@@ -188,6 +188,11 @@ static inline void keep_in_register(uint32_t &x)
     (void)x;
 }
 
+static inline void keep_in_register(const uint8_t *&p)
+{
+    (void)p;
+}
+
 static inline float log2_fast(float x)
 {
     return log2f(x);
