@@ -5,13 +5,16 @@
  * A block has R = 128 rows of one KV head, or 64 (heads of 256 channels, lists for few rows, or
  * little shared memory): pairs of a page of positions and a query head, 32 rows each. It walks over
  * what its rows read in tiles of 64 keys: two pages of the list, in its order, or 64 single tokens,
- * and finally the own pages. Grid: blocks by jobs (runs) by pieces of lists. Products use wgmma on
- * Hopper for heads of up to 128 channels, else m16n8k16; queries and probabilities are rounded to
- * 16 bits, accumulators are f32.
+ * and finally the own pages. Grid: blocks by jobs (runs) by pieces of lists. Queries and
+ * probabilities are rounded to 16 bits, accumulators are f32.
  *
- * Dynamic shared memory: the queries, S = 2 stages of K and V tiles (one where two do not fit),
- * logs of weights. cp.async loads the next tile while this one is multiplied. q8 pages arrive as
- * they are and are dequantized to a 16-bit tile.
+ * There are two kernels, with the same bits:
+ *  - attn_warpgroups_kernel, for Hopper, blocks of 128 rows, 16-bit pages and heads of 64 or 128
+ *    channels: one warpgroup loads, two multiply (attn_warpgroups.cuh).
+ *  - attn_prompt_kernel for everything else: all warps load the next tile by cp.async, then
+ * multiply this one, by wgmma on Hopper for heads of up to 128 channels, else by m16n8k16. Dynamic
+ * shared memory: the queries, S = 2 stages of K and V tiles (one where two do not fit), logs of
+ * weights. q8 pages arrive as they are and are dequantized to a 16-bit tile.
  *
  * Determinism: tiles follow from the list and blocks from positions in the sequence, and keys that
  * a row does not see have probability 0, so a row's bits do not depend on how a prompt is cut into

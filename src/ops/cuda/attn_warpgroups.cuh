@@ -79,9 +79,10 @@ template <int D> struct ring_place {
     {
         mbarrier_wait(smem_address(smem) + tile_ring<D>::free + stage * 8, parity ^ 1);
     }
-    /* By all warps that have filled or read the stage. */
+    /* By all warps that have filled or read the stage; all lanes' accesses come before it. */
     __device__ __forceinline__ void arrive(uint8_t *smem, uint32_t barrier) const
     {
+        __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(smem_address(smem) + barrier + stage * 8);
     }
 };
@@ -118,7 +119,6 @@ static __device__ __forceinline__ void publish_tile(struct produced<D> &o, uint8
         if (load_thread<GROUP_LOADERS>() == 0) o.oldest.note(smem)->bad = bad;
         load_sync<GROUP_LOADERS>(); /* the next tile's may come */
     }
-    __syncwarp();
     o.oldest.arrive(smem, tile_ring<D>::full);
     o.oldest.move_on();
     o.n_flight--;
