@@ -12,15 +12,14 @@
 #include <immintrin.h>
 #include <math.h>
 
-/* The first `n` of 16 lanes on; all for n >= 16. */
+/* Mask of the first `n` of 16 lanes. */
 static inline __mmask16 linear_lanes(size_t n)
 {
     const uint32_t mask = n >= 16 ? 0xffffu : (1u << n) - 1;
     return (__mmask16)mask;
 }
 
-/* 1 / sqrt(mean(x^2) + eps); the sum is of doubles, eight lanes over rising k, halved three
- * times. */
+/* 1 / sqrt(mean(x^2) + eps). The sum is in f64: lanes over ascending k, then reduced pairwise. */
 static inline float linear_rms_scale(const float *x, uint32_t n, float eps)
 {
     __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
@@ -47,7 +46,7 @@ static inline __m512 linear_load_x(const struct op_linear *op, uint32_t r, uint3
 
 static inline __m512 linear_exp(__m512 x)
 {
-    /* Operand order: a NaN in x comes through max and min. */
+    /* The operand order lets a NaN in x pass through max and min. */
     x = _mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-104), x));
     const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e4p-1f), x); /* ln2 in two parts */
@@ -85,7 +84,7 @@ static inline __m512 linear_add_bias(const struct linear_part *part, uint32_t ou
     return _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, part->bias + out_i));
 }
 
-/* Sixteen outputs of row r of a unit, and where they go; `up` counts for a GLU only. */
+/* Sixteen outputs of a row, and where they are stored. */
 struct linear_out {
     float *y;
     __m512 v;
@@ -114,9 +113,9 @@ static inline void linear_finish(const struct op_linear *op, struct linear_unit 
     _mm512_mask_storeu_ps(o.y, o.m, o.v);
 }
 
-/* Few rows, tiles of int8 included; linear_amx.c calls it for ROW_DECODE. */
+/* Decode rows: kernels of linear_avx512.c and int8 tiles. */
 void linear_narrow_amx(struct workers *pool, const struct op_linear *op);
-/* The same without tiles. */
+/* Decode rows without tiles. */
 void linear_avx512_narrow(struct workers *pool, const struct op_linear *op);
 size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 

@@ -15,9 +15,10 @@
 
 #include <string.h>
 
-/* ---- Dense weights ---- */
+/* ---- Unquantised weights ---- */
 
-/* A chunk of nb blocks as f32 [inputs, 16], in `buffer` unless it is that already. */
+/* Returns a chunk of nb blocks as f32 [inputs, 16]: in place if it is f32, otherwise in
+ * `buffer`. */
 INLINE const float *dense_panel(float *buffer, const uint8_t *src, uint32_t nb,
                                 enum quant_type type)
 {

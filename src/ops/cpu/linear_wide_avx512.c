@@ -17,11 +17,11 @@
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_bf16.h"
 
-#define ROWS      12u /* of a tile; 24 sums, two weights and an input fill the registers */
-#define STRIP_GLU 2u  /* pairs of columns that a worker takes: 32 outputs of a GLU, whole lines */
-#define AHEAD     2u  /* tiles of the input that are asked for ahead */
+#define ROWS      12u /* of a tile: 24 sums, two weights and an input fill the registers */
+#define STRIP_GLU 2u  /* pairs of columns per item: 32 outputs of a GLU, whole cache lines */
+#define AHEAD     2u  /* prefetch distance in tiles of the input */
 
-struct x_tile { /* 32 inputs of each row */
+struct x_tile { /* 32 inputs of ROWS rows */
     uint8_t row[ROWS][64];
 };
 
@@ -29,16 +29,16 @@ struct w_tile { /* 32 inputs of 16 outputs: [16 pairs][16][2] */
     uint8_t bytes[1024];
 };
 
-struct lane { /* what a worker has for itself, in front of its panel [n_block][2] */
+struct lane { /* private memory of a worker, followed by its panel [n_block][2] */
     float sums[ROWS][2][WEIGHT_GROUP];
 };
 
 struct job {
     const struct op_linear *op;
-    uint32_t n_block, n_out_block; /* of an input row, and of y if it leaves as tiles */
+    uint32_t n_block, n_out_block; /* blocks of an input row, and of y if it is stored as tiles */
     uint32_t n_pair, strip_pairs;  /* pairs of columns */
     const struct x_tile *x;        /* [n_row / ROWS rounded up, n_block] */
-    struct x_tile *y;              /* NULL: y leaves as f32 */
+    struct x_tile *y;              /* NULL: y is stored as f32 */
     uint8_t *per_worker;           /* [n_worker][lane_bytes] */
 };
 
@@ -70,11 +70,11 @@ static void round_rows(void *arg, uint32_t begin, uint32_t end, uint32_t worker_
 
 /* ---- Weights ---- */
 
-/* A column's weights: the first chunk, and where its first tile goes. */
+/* Arguments of dequantisation: the first chunk of a column, and its first tile. */
 struct filling {
     const uint8_t *chunk;
     uint32_t n_block;
-    struct w_tile *w; /* every other one */
+    struct w_tile *w; /* tiles of the column: every second one of the panel */
 };
 typedef void (*fill_fn)(const struct filling *f);
 
@@ -151,11 +151,11 @@ static const fill_fn fill_of[QUANT_BF16 + 1] = {
 /* ---- Products ---- */
 
 struct product {
-    const struct x_tile *x; /* [n_block]; from row `row` on */
+    const struct x_tile *x; /* [n_block] tiles, of which row `row` is the first */
     uint32_t row;
     const struct w_tile *w; /* [n_block, 2] */
     uint32_t n_block;
-    float (*sums)[2][WEIGHT_GROUP]; /* [rows], written */
+    float (*sums)[2][WEIGHT_GROUP]; /* [rows], out */
 };
 
 INLINE __m512bh broadcast_pair(const uint8_t *p)
@@ -198,15 +198,15 @@ static void multiply_12(const struct product *p)
     multiply(p, 12);
 }
 
-/* For what is left behind the last whole tile. */
+/* For the rows after the last full tile. */
 static void multiply_4(const struct product *p)
 {
     multiply(p, 4);
 }
 
-/* ---- Ends ---- */
+/* ---- Epilogues ---- */
 
-/* Sixteen outputs of every row. */
+/* Where a column's outputs (16 per row) are stored. */
 struct ending_col {
     float *y; /* of row 0 */
     size_t y_stride;
@@ -227,12 +227,12 @@ static struct ending_col open_col(const struct op_linear *op, struct linear_unit
     };
 }
 
-/* Rows r0 .. r0 + n - 1 of a pair; they lie in one tile. */
+/* Rows r0 .. r0 + n - 1 of a pair of columns, all of one tile. */
 struct ending {
     uint32_t r0, n, n_col;
     float (*sums)[2][WEIGHT_GROUP];
     const struct ending_col *col;
-    uint8_t *half_line; /* of row r0 in a tile of y, or NULL */
+    uint8_t *half_line; /* of row r0 in its tile of y, or NULL */
 };
 
 static void end_apart(const struct ending *e, bool add)
@@ -283,7 +283,7 @@ static void fill_column(const struct job *job, struct linear_unit unit, struct w
     fill_of[m->type](&f);
 }
 
-/* Two columns, or the last of an odd number. */
+/* Two columns, or one if the last has no partner. */
 struct pair {
     uint32_t n_col;
     struct linear_unit unit[2];
@@ -356,7 +356,7 @@ static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t
     return narrow > wide ? narrow : wide;
 }
 
-/* Whether n_row rows of this width may wait as tiles where f32 rows would: they must fit. */
+/* Whether the tiles of n_row rows fit into the memory of the f32 rows that they replace. */
 static bool tiles_fit(uint32_t n_row, uint32_t width)
 {
     return width % LAYOUT_BLOCK == 0 && row_tiles(n_row) * ROWS <= 2 * n_row;
@@ -395,8 +395,8 @@ void linear_avx512_bf16(struct workers *pool, const struct op_linear *op)
         run_wide(pool, op);
 }
 
-/* Zen 4 multiplies bf16 at twice the rate of f32. Golden Cove, which FP16 gives away, gains nothing
- * by it: 150 to 170 GFLOP/s of two cores at most, where two planes of int8 reach 190 to 270. */
+/* Zen 4 multiplies bf16 at twice the rate of f32. Golden Cove (recognised by FP16) does not: 150 to
+ * 170 GFLOP/s on two cores, while the int8 kernels reach 190 to 270. */
 void ops_fill_avx512_linear(struct ops *o)
 {
     o->linear = detect_features() & DETECT_AVX512_FP16 ? linear_avx512_int8 : linear_avx512_bf16;
