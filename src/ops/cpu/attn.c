@@ -18,12 +18,14 @@
 #include <math.h>
 #include <string.h>
 
-/* Keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth. */
+/* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth */
 #define CHUNK_CHANNELS   65536u
-#define LIST_CHUNKS      16u  /* of a list with single tokens: one for each of 16 workers */
-#define LIST_CHUNK_LEAST 4u   /* pages of such a chunk */
-#define CHUNKS_AHEAD     2u   /* chunks whose pages a pager prefetches */
-#define CHUNK_SLOTS_MIN  256u /* partial results for a batch of many short rows */
+#define LIST_CHUNKS      16u /* chunks of a list with single tokens: one for each of 16 workers */
+#define LIST_CHUNK_LEAST 4u  /* minimum pages of such a chunk */
+#define CHUNKS_AHEAD     2u  /* chunks whose pages a pager prefetches */
+#define CHUNK_SLOTS_MIN                                                                            \
+    256u /* minimum number of partial results, for a batch of many short rows                      \
+          */
 
 /* ---- NARROW ---- */
 
@@ -47,14 +49,14 @@ static uint32_t lane_tok_count(const struct attn_run *run, uint32_t h)
     return run->select_tok ? run->select_tok_ptr[h + 1] - run->select_tok_ptr[h] : 0;
 }
 
-/* A lane's list: pages, then single tokens by PAGE_TOK. */
+/* Length of a lane's list: pages, then single tokens in groups of PAGE_TOK. */
 static uint32_t lane_list_count(const struct attn_run *run, uint32_t h)
 {
     return lane_page_count(run, h) + (lane_tok_count(run, h) + PAGE_TOK - 1) / PAGE_TOK;
 }
 
-/* Pages of a chunk, which depend on the list alone. A list without single tokens has the same
- * number as a list of all pages. */
+/* List entries of a chunk, which depend on the list alone. Without single tokens it is the same
+ * number as for a list of all pages. */
 static uint32_t lane_chunk_pages(const struct op_attn *op, const struct attn_run *run, uint32_t h)
 {
     const uint32_t most = chunk_pages(op->geom->head_dim);
@@ -69,7 +71,7 @@ static uint32_t lane_list_page(const struct attn_run *run, uint32_t h, uint32_t 
     return run->select ? run->select[run->select_ptr[h] + i] : i;
 }
 
-/* First page of the list that has a visible token. */
+/* Index of the first page of the list with a visible token (binary search). */
 static uint32_t lane_list_first(const struct op_attn *op, const struct attn_run *run, uint32_t h)
 {
     const uint32_t page = first_visible(op, run->pos0) / PAGE_TOK;
@@ -102,7 +104,7 @@ static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok
     return (lane_max + 2) * n_kv_head + CHUNK_SLOTS_MIN;
 }
 
-/* Page i of a lane's list; tokens from `visible` on are visible. */
+/* Page i of a lane's list. Positions from `visible` on are visible. */
 static inline struct attn_page lane_page(const struct op_attn *op, const struct attn_run *run,
                                          uint32_t h, uint32_t i, uint32_t visible)
 {
@@ -113,7 +115,7 @@ static inline struct attn_page lane_page(const struct op_attn *op, const struct 
     return p;
 }
 
-/* Single tokens of a lane's list from number `from` on. */
+/* A gathered page of the lane's single tokens from number `from` on. */
 static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_run *run,
                                     uint32_t h, uint32_t from, uint32_t visible)
 {
@@ -126,7 +128,8 @@ static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_
     return p;
 }
 
-/* Entries of a lane's list that form a chunk; the last chunk ends with the own page. */
+/* Entries [begin, end) of a lane's list that form a chunk. The last chunk ends with the own
+ * page. */
 struct chunk_span {
     uint32_t begin, end;
 };
@@ -156,7 +159,7 @@ static uint32_t chunk_ids(const struct op_attn *op, const struct attn_run *run, 
                                 end > first ? end - first : 0, id + n);
 }
 
-/* Names the chunks after this one, which the worker will most likely reduce next. */
+/* Names the pages of the next chunks to the pager: the worker will most likely reduce them next. */
 static void chunk_ahead(const struct attn_call *c, uint32_t lane, uint32_t chunk_i)
 {
     const struct attn_pager *pager = c->op->pager;
@@ -169,7 +172,8 @@ static void chunk_ahead(const struct attn_call *c, uint32_t lane, uint32_t chunk
     }
 }
 
-/* `at` [ATTN_CHUNK_MAX]: the page indices, except those of gathered pages. */
+/* Sets the pages of a chunk. `at` [ATTN_CHUNK_MAX]: their page indices, except for gathered
+ * pages. */
 static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run, uint32_t h,
                             uint32_t chunk_i, uint32_t *at)
 {
@@ -194,12 +198,12 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     chunk->page[chunk->n_page++] = own;
 }
 
-/* Merges the partial result of other keys. */
+/* Merges the partial result of other keys into `sum`, by the rule of the online softmax. */
 static void merge_part(struct attn_chunk *sum, const struct attn_chunk *part, uint32_t d)
 {
     for (uint32_t g = 0; g < sum->group; g++) {
         const float m = fmaxf(sum->m[g], part->m[g]);
-        if (m == -INFINITY && part->l[g] == 0) continue; /* neither has seen a key */
+        if (m == -INFINITY && part->l[g] == 0) continue; /* no keys on either side */
         const float old = exp2f(sum->m[g] - m), new = exp2f(part->m[g] - m);
         float *acc = sum->acc + (size_t)g * d;
         const float *add = part->acc + (size_t)g * d;
@@ -209,8 +213,8 @@ static void merge_part(struct attn_chunk *sum, const struct attn_chunk *part, ui
     }
 }
 
-/* Clips a page of a chunk to pages [first, end); false: nothing is left. `at` is the page's index,
- * unless it is gathered. */
+/* Restricts a page of a chunk to page indices [first, end); false: nothing is left. `at` is the
+ * page's index, unless it is gathered. */
 static bool clip_page(struct attn_page *p, uint32_t at, uint32_t first, uint32_t end)
 {
     if (!p->tok) return at >= first && at < end;
@@ -219,8 +223,9 @@ static bool clip_page(struct attn_page *p, uint32_t at, uint32_t first, uint32_t
     return p->begin < p->end;
 }
 
-/* Reduces a chunk of a run with segments, each with the queries rotated for it. `at` holds the page
- * indices of the chunk. The worker's memory for rotated queries also holds a partial result. */
+/* Reduces a chunk of a run with segments: for each segment the pages in it, with queries rotated
+ * for it. `at` holds the page indices of the chunk. The worker's memory for rotated queries also
+ * holds the partial result. */
 static void narrow_segments(const struct attn_call *c, const struct attn_run *run,
                             const struct attn_chunk *chunk, const uint32_t *at)
 {
@@ -268,8 +273,7 @@ static void narrow_chunk(const struct attn_call *c, struct attn_chunk *chunk, ui
         c->k->narrow(chunk);
 }
 
-/* The same for a chunk whose pages are acquired and released. If they cannot be acquired, nothing
- * of it is seen. */
+/* The same with a pager. If it cannot provide the pages, the chunk counts as having no keys. */
 static void narrow_paged(const struct attn_call *c, struct attn_chunk *chunk, uint32_t lane,
                          uint32_t chunk_i)
 {
@@ -287,13 +291,13 @@ static void narrow_paged(const struct attn_call *c, struct attn_chunk *chunk, ui
     for (uint32_t g = 0; g < chunk->group; g++) chunk->m[g] = -INFINITY, chunk->l[g] = 0;
 }
 
-/* Returns the lane of the chunk. */
+/* Reduces one chunk; returns its lane. */
 static uint32_t narrow_item(const struct attn_call *c, uint32_t item_i, uint32_t worker_i)
 {
     const struct op_attn *op = c->op;
     const uint32_t n_kv_head = op->geom->n_kv_head;
     const uint32_t item = c->lane_item[c->lane0] + item_i;
-    uint32_t lo = c->lane0, hi = c->lane1; /* lane_item[lo] <= item < lane_item[hi] */
+    uint32_t lo = c->lane0, hi = c->lane1; /* invariant: lane_item[lo] <= item < lane_item[hi] */
     while (hi - lo > 1) {
         const uint32_t mid = lo + (hi - lo) / 2;
         if (c->lane_item[mid] <= item)
@@ -345,7 +349,7 @@ static void narrow_merge(const struct attn_call *c, uint32_t lane)
     }
 }
 
-/* Consecutive chunks go to one worker, which prefetches the next one's pages. The worker that
+/* Reduces consecutive chunks, so that each can prefetch the next one's pages. The worker that
  * finishes the last chunk of a lane merges the partial results, all of which are complete then. */
 static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
@@ -357,7 +361,7 @@ static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     }
 }
 
-/* As many lanes at a time as the partial results have room for. */
+/* Computes all decode runs, as many lanes at a time as there is room for partial results. */
 static void narrow_runs(struct workers *pool, struct attn_call *c, uint32_t n_slot)
 {
     const struct op_attn *op = c->op;
@@ -381,8 +385,8 @@ static void narrow_runs(struct workers *pool, struct attn_call *c, uint32_t n_sl
 
 /* ---- The slots ---- */
 
-/* The memory of a worker, and where the rotated queries begin: a tile's, or a row's with a partial
- * result. */
+/* Bytes of a worker's memory. *out_turn_at: offset of the rotated queries of a tile, or of a row
+ * with a partial result. */
 static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group,
                            size_t *out_turn_at)
 {
@@ -397,8 +401,8 @@ static size_t unit_bytes(uint32_t n)
     return align64(n * sizeof(struct attn_unit)) + align64(n);
 }
 
-/* Scratch: first item of each lane, items left of each; one block per worker; partial results or,
- * in their place, units and the sums of stretches. */
+/* Layout of the scratch: lane_item and lane_left; the memory of each worker; partial results, which
+ * units and the sums of stretches replace after the decode runs. */
 size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
                             const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                             uint32_t n_tok_max)

@@ -44,8 +44,7 @@
 #define WHOLE_MAX 8u   /* maximum chunks of the only range: 1 MiB of inputs for ROWS_PASS rows */
 #define RANGE_MAX 6u   /* maximum chunks of each of several ranges: L2 holds sums as well */
 #define STRIP_GLU 2u   /* pairs of columns of a strip: 32 outputs of a GLU, a cache line of bf16 */
-#define STRIP_MAX                                                                                  \
-    12u /* the same if sums are kept between ranges: each strip reads the input from L3 */
+#define STRIP_MAX 12u  /* the same with several ranges: each strip reads the input from L3 */
 
 struct tile {
     uint8_t bytes[1024];
