@@ -20,12 +20,10 @@
 
 /* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth */
 #define CHUNK_CHANNELS   65536u
-#define LIST_CHUNKS      16u /* chunks of a list with single tokens: one for each of 16 workers */
-#define LIST_CHUNK_LEAST 4u  /* minimum pages of such a chunk */
-#define CHUNKS_AHEAD     2u  /* chunks whose pages a pager prefetches */
-#define CHUNK_SLOTS_MIN                                                                            \
-    256u /* minimum number of partial results, for a batch of many short rows                      \
-          */
+#define LIST_CHUNKS      16u  /* chunks of a list with single tokens: one for each of 16 workers */
+#define LIST_CHUNK_LEAST 4u   /* minimum pages of such a chunk */
+#define CHUNKS_AHEAD     2u   /* chunks whose pages a pager prefetches */
+#define CHUNK_SLOTS_MIN  256u /* minimum number of partial results, for many short rows */
 
 /* ---- NARROW ---- */
 

@@ -28,7 +28,7 @@ static void raise_head(const struct op_raise *op, uint32_t g)
     for (uint32_t i = 0; i < PAGE_TOK / VEC; i++) {
         const uint32_t n = op->n_tok > i * VEC ? op->n_tok - i * VEC : 0;
         x[i] = v_choose(m_first(n), v_load(logit + i * VEC), none);
-        top = v_max(x[i], top); /* a NaN is not the largest */
+        top = v_max(x[i], top); /* ignores NaN */
     }
     const float most = v_most(top);
     const vec base = v_set1(most == -INFINITY ? 0 : most);
@@ -55,8 +55,8 @@ VEC_PART vec load_value(const uint8_t *v, sac_kv_type type, size_t i)
     return type == SAC_KV_BF16 ? v_load_bf16(v + 2 * i) : v_load_f16(v + 2 * i);
 }
 
-/* Weights of HEADS heads from number g on for a block of channels of one scale; those behind the
- * last head are zeros. */
+/* Weights of HEADS heads, from head g on, for a block of channels that share a scale; 0 for missing
+ * heads. */
 struct block {
     uint32_t g, c; /* c: the first channel */
     float weight[HEADS][PAGE_TOK];
@@ -76,7 +76,7 @@ static void find_weights(struct block *b, const struct op_blend *op, const float
         }
 }
 
-/* Adds PARTS vectors of channels. */
+/* Adds the weighted values of PARTS vectors of channels. */
 VEC_PART void blend_block(const struct op_blend *op, const struct block *b, sac_kv_type type)
 {
     const size_t d = op->geom->head_dim;
@@ -97,7 +97,7 @@ VEC_PART void blend_block(const struct op_blend *op, const struct block *b, sac_
         for (uint32_t i = 0; i < PARTS; i++) v_store(value + h * d + i * VEC, sum[h][i]);
 }
 
-/* [head_dim / PAGE_VBLOCK][PAGE_TOK] of a q8 page. */
+/* Scales of a q8 page, transposed to [head_dim / PAGE_VBLOCK][PAGE_TOK]. */
 static void find_scales(float *scale, const struct op_blend *op)
 {
     const uint32_t n_block = op->geom->head_dim / PAGE_VBLOCK;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define QUERY_BYTES 4u
-#define QUERIES     4u /* times two panels: eight sums hide the latency of two a cycle */
+#define QUERIES     4u /* times two panels: eight sums hide the latency of two FMAs per cycle */
 
 static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32_t d)
 {
@@ -33,7 +33,7 @@ pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, v
         }
 }
 
-/* Scores of QUERIES queries on 16 keys. */
+/* Scores of QUERIES queries and 16 keys. */
 static inline void score_block(float *out, const float *q, const float *key, const float *start,
                                uint32_t d)
 {

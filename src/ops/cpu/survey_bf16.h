@@ -19,7 +19,7 @@ static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32
             (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(q + c + 16), _mm512_loadu_ps(q + c)));
 }
 
-/* Tiles of a page: for each 32 channels those of both halves. */
+/* Packs a page as tiles: for each 32 channels those of both halves. */
 static inline __attribute__((always_inline)) void
 pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, __m512 rest[2])
 {

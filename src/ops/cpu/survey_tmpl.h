@@ -29,30 +29,30 @@
 #include <assert.h>
 #include <string.h>
 
-#define LANES  16u           /* keys, or queries, of a block of scores */
-#define PARTS  (LANES / VEC) /* vectors of a row of it */
+#define LANES  16u           /* keys, and queries, of a block of scores */
+#define PARTS  (LANES / VEC) /* vectors of a row of a block */
 #define HALVES (PAGE_TOK / LANES)
-#define SCORES (2 * LANES * LANES) /* of a page and a block of queries */
+#define SCORES (2 * LANES * LANES) /* scores of a page and a block of queries */
 #define OCTAVE 8388608.0f
 #define UNIT   (1.44269504089f * OCTAVE)
 #define BIAS   ((127.0f - 0.0575f) * OCTAVE)
-#define GROUP  8u /* pages that stay in L1 while all queries pass */
+#define GROUP  8u /* pages that stay in L1 while all queries are multiplied with them */
 
 _Static_assert(GROUP <= ATTN_PANEL_MAX, "they can be fetched ahead");
 
 struct work {
     const struct op_survey *op;
     uint32_t d, n_block;      /* blocks of 16 queries of a list */
-    uint32_t list0, list_end; /* in work; lists are parts of sets */
+    uint32_t list0, list_end; /* lists to process; a list is a part of a set */
     float least;              /* survey_least */
     size_t block_bytes, page_bytes;
     uint32_t *seed; /* [n_list] */
     uint8_t *q;     /* [n_list][n_block] packed blocks */
     float *start;   /* [n_list][n_block][16][16] */
-    float *sum;     /* [n_list][n_block][16][16] a query's in its row, lane by lane */
+    float *sum;     /* a query's sum in its row, one partial sum per lane */
     float *k;       /* [PAGE_TOK, d] */
     uint8_t *page;  /* [GROUP] packed pages */
-    float *s;       /* [2] of two steps, of two pages: [SCORES] */
+    float *s;       /* scores of two steps: [2][2 pages][SCORES] */
     float *centre;  /* [d] */
     int32_t *limit; /* [SURVEY_PERIOD + PAGE_TOK] */
 };
@@ -114,7 +114,7 @@ static float dot(const float *a, const float *b, uint32_t d)
     return v_sum(sum);
 }
 
-/* Query i times `unit`: packed, and in `row`. */
+/* Packs query i times `unit`, and stores it unpacked in `row`. */
 static void pack_scaled(const struct work *w, size_t i, float unit, float *row)
 {
     const float *q = w->op->q + i * w->d;
@@ -137,8 +137,8 @@ static void pack_queries(const struct work *w)
     }
 }
 
-/* The keys of the pages that the next group may hold. They are fetched bit by bit while this one is
- * computed: as many loads at once as they are would keep a core waiting. */
+/* The keys of the pages of the next group, to be prefetched little by little while this group is
+ * computed: all loads at once would fill the buffers of the core. */
 static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint32_t n_page)
 {
     const struct page_geom *g = op->geom;
@@ -177,11 +177,11 @@ static bool pack_group(const struct work *w, const struct group *g)
     return !v_any_nan(v_add(rest[0], rest[1]));
 }
 
-/* Steps of a group: for each list, for each block of its queries, for each two pages that it sees
- * of the group; the second may be none of it. */
+/* Iterates over the steps of a group: for each list, each block of its queries, and each two of the
+ * pages that it sees. The second page may be missing. */
 struct place {
     uint32_t list, block, page;
-    uint32_t n; /* pages that the list sees */
+    uint32_t n; /* pages of the group that the list sees */
 };
 
 static inline bool step_on(struct place *p, const struct work *w, const struct group *g)
@@ -198,13 +198,14 @@ static inline bool step_on(struct place *p, const struct work *w, const struct g
     return false;
 }
 
-/* Before the first. */
+/* The place before the first step. */
 static inline struct place step_begin(const struct work *w)
 {
     return (struct place){.list = w->list0 - 1, .block = w->n_block - 1};
 }
 
-/* Scores of a step; meanwhile the squares of the last one's, unless NULL. */
+/* Computes the scores of a step and meanwhile sums the squares of another step's, unless `last` is
+ * NULL. */
 static inline void score_step(const struct work *w, const struct place *p, float *out,
                               const float *last, vec *square)
 {
@@ -235,7 +236,8 @@ static inline void add_sums(const struct work *w, const struct place *p, const f
     }
 }
 
-/* The sums go into `start`: from here on scores are squares of shares. False: one is not finite. */
+/* Adds the logarithms of the sums to `start` and doubles the queries: from here on scores are
+ * squares of shares. False: a sum is not finite. */
 static bool end_sums(const struct work *w)
 {
     const size_t end = (size_t)w->list_end * w->op->n_query;
@@ -252,10 +254,10 @@ static bool end_sums(const struct work *w)
     return finite;
 }
 
-/* ---- Choice ---- */
+/* ---- Selection ---- */
 
-/* Without a branch: what is taken cannot be foretold, and a wrong guess would cost as much as the
- * scores. */
+/* Selects keys of a page. Branch-free: the outcome is unpredictable, and a misprediction would cost
+ * as much as the scores. */
 static inline void choose(const struct work *w, uint32_t list, uint32_t page, const vec *square)
 {
     const struct op_survey *op = w->op;
@@ -288,12 +290,13 @@ static void sum_group(const struct work *w, const struct group *g)
     }
 }
 
-/* A step's tiles are computed while the vectors are at the last one's. */
+/* Selects keys of a group for all lists. The products of a step overlap with the vector work on the
+ * previous step's scores. */
 static void survey_group(const struct work *w, const struct group *g, struct attn_ahead *ahead)
 {
     const uint32_t n_fetch = ahead->n_page * ahead->page_lines / (w->list_end * w->n_block) + 1;
     struct place next = step_begin(w);
-    vec square[GROUP / 2][2 * HALVES * PARTS]; /* halves of two pages */
+    vec square[GROUP / 2][2 * HALVES * PARTS]; /* both halves of two pages */
     float *s = w->s;
     bool more = step_on(&next, w, g);
     if (more) score_step(w, &next, s, NULL, NULL);
@@ -315,7 +318,7 @@ static void survey_group(const struct work *w, const struct group *g, struct att
     }
 }
 
-/* Does any of the lists need the page for its sums? */
+/* Whether the sums of any of the lists include the page. */
 static bool is_summed(const struct work *w, uint32_t page)
 {
     const struct op_survey *op = w->op;
