@@ -67,7 +67,7 @@ static void read_q8_k(float *out, const struct page_geom *g, const uint8_t *page
             const uint8_t *low = page + g->k_low + t * (d * 3 / 4);
             const uint32_t code = (hi2[j2] >> shift2 & 3u) << 6 | (low[j2] >> shift2 & 3u) << 4 |
                                   (low[j4] >> shift4 & 15u);
-            /* by * code has 19 bits at most, so the sum is the only rounding, fused or not. */
+            /* by * code has at most 19 bits, so only the sum rounds, fused or not. */
             out[t * d + c] = lo + by * (float)code;
         }
     }

@@ -17,10 +17,10 @@
 /* Why a lane or a list reads everything; PLAN_SPARSE: it does not. */
 enum plan_reason {
     PLAN_SPARSE = 0,
-    PLAN_SHORT,    /* the context is too short for the method */
-    PLAN_PAST,     /* it cannot continue from earlier tokens (method_prefill.needs_past_zero) */
-    PLAN_LAYER,    /* it leaves this layer or these rows dense on purpose */
-    PLAN_NO_GAIN,  /* it would read so much that dense is faster */
+    PLAN_SHORT, /* the context is too short for the method */
+    PLAN_PAST, /* the method cannot continue from earlier tokens (method_prefill.needs_past_zero) */
+    PLAN_LAYER,    /* the method leaves this layer or these rows dense on purpose */
+    PLAN_NO_GAIN,  /* so much would be read that dense is faster */
     PLAN_NAN,      /* a query, key or score is NaN or infinite */
     PLAN_OVERFLOW, /* too many single tokens for the lists */
     PLAN_REASONS,
@@ -30,7 +30,7 @@ enum plan_reason {
  * positions from (tile0 + i) * tile_tok on. Pointers are to memory of the backend, except geom. */
 struct op_prompt_rows {
     const struct page_geom *geom;
-    struct page_frames frames; /* `of` is not looked at */
+    struct page_frames frames; /* `of` is ignored */
     const uint32_t *frame;     /* [n_kv_head, table_stride] of pages before end / PAGE_TOK */
     size_t table_stride;
     const uint8_t *own; /* [n_kv_head, tail_bytes] the page of row end - 1, unless it is full */
@@ -44,12 +44,12 @@ struct op_prompt_rows {
 /* The result: list i = tile * heads + head, of KV heads or query heads, depending on the call.
  * Pointers are to memory of the backend, for these lists alone except `failed`. */
 struct op_prompt_lists {
-    uint32_t *failed; /* [n_kv_head] `call` if something is not finite */
-    uint32_t call;    /* no other has this number, and none has 0 */
+    uint32_t *failed; /* [n_kv_head] set to `call` if something is not finite */
+    uint32_t call;    /* unique number of the call, not 0 */
     uint32_t range_max, tok_max;
     struct attn_range *range; /* [n_tile * heads][range_max], 2 or more */
     uint32_t *tok;            /* [n_tile * heads][tok_max], of calls that take single tokens */
-    float *logw;              /* as tok; NULL: tokens have no weights */
+    float *logw;              /* as tok; NULL: no weights */
     struct attn_list *made;   /* [n_tile * heads] */
 };
 
@@ -66,9 +66,9 @@ struct op_sample {
     uint32_t n_recent;   /* pages before a tile that are read whole, as is the first page */
     double most;         /* above this share, everything is read */
     uint32_t dense_from; /* tiles with rows from this position on read everything */
-    bool dense;          /* all of them do */
-    /* For tile `audit` + i * audit_step, the share of the softmax of row `audit_row` of the tile's
-     * rows, in turn, that the lists keep is reported. */
+    bool dense;          /* all tiles read everything */
+    /* For tiles `audit` + i * audit_step, the attention mass that the lists keep of row `audit_row`
+     * of the tile's rows, in turn, is reported. */
     uint32_t audit, audit_step, audit_row;
     /* Rooms. */
     uint32_t n_word; /* of a list: pages before the last tile, at least */
@@ -172,7 +172,7 @@ struct op_trace {
     uint32_t n_size; /* patterns of each head: the one whose lines hold most of the attention,
                         the first among equals */
     struct op_trace_size *size; /* [n_size][n_head] of the host */
-    uint32_t sink, band;        /* this many first columns and diagonals are always taken */
+    uint32_t sink, band;        /* number of first columns and diagonals that are always taken */
     /* For the greedy rule, which has one pattern, of lines. In rounds it takes all lines for which
      * the attention per cell that no taken line covers is at least `beta` times the best line's;
      * diagonals first; in the last round the best of them. */

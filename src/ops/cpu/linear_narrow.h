@@ -32,7 +32,8 @@ struct narrow_tile {
     int32_t isum_128[NARROW_TILE_ROWS]; /* 128 * the sum of v */
 };
 
-struct narrow_chunk {               /* arguments of a kernel for ng groups and mr rows */
+/* Arguments of a kernel for ng groups and mr rows. */
+struct narrow_chunk {
     const uint8_t *w;               /* the chunk of the first group */
     size_t group_bytes;             /* from one group to the next */
     uint32_t nb;                    /* blocks in the chunk */
