@@ -228,14 +228,14 @@ static void narrow_segments(const struct attn_call *c, const struct attn_run *ru
                             const struct attn_chunk *chunk, const uint32_t *at)
 {
     const uint32_t d = chunk->op->geom->head_dim, group = chunk->group;
-    float *turned = (float *)(void *)((uint8_t *)chunk->mem + c->turn_at);
-    float *partial = turned + align64(group * (size_t)d * sizeof(float)) / sizeof(float);
+    float *rotated = (float *)(void *)((uint8_t *)chunk->mem + c->rotated_at);
+    float *partial = rotated + align64(group * (size_t)d * sizeof(float)) / sizeof(float);
     struct attn_chunk sum = *chunk;
     memset(sum.acc, 0, group * (size_t)d * sizeof *sum.acc);
     for (uint32_t g = 0; g < group; g++) sum.m[g] = -INFINITY, sum.l[g] = 0;
     for (uint32_t i = 0, first = 0, end; i <= run->n_segment; i++, first = end) {
         struct attn_chunk part = {.op = chunk->op,
-                                  .q = turned,
+                                  .q = rotated,
                                   .group = group,
                                   .m = partial + group * (size_t)d,
                                   .l = partial + group * ((size_t)d + 1),
@@ -247,11 +247,11 @@ static void narrow_segments(const struct attn_call *c, const struct attn_run *ru
             part.n_page += clip_page(&part.page[part.n_page], at[j], first, end);
         }
         if (part.n_page == 0) continue;
-        const bool turns = i < run->n_segment && run->segment[i].cos;
-        for (uint32_t g = 0; g < group && turns; g++)
-            segment_turn(turned + (size_t)g * d, chunk->q + (size_t)g * d, d, &run->segment[i],
+        const bool rotates = i < run->n_segment && run->segment[i].cos;
+        for (uint32_t g = 0; g < group && rotates; g++)
+            segment_turn(rotated + (size_t)g * d, chunk->q + (size_t)g * d, d, &run->segment[i],
                          chunk->op->rope, 1);
-        if (!turns) part.q = chunk->q;
+        if (!rotates) part.q = chunk->q;
         c->k->narrow(&part);
         merge_part(&sum, &part, d);
     }
@@ -383,15 +383,15 @@ static void narrow_runs(struct workers *pool, struct attn_call *c, uint32_t n_sl
 
 /* ---- The slots ---- */
 
-/* Bytes of a worker's memory. *out_turn_at: offset of the rotated queries of a tile, or of a row
+/* Bytes of a worker's memory. *out_rotated_at: offset of the rotated queries of a tile, or of a row
  * with a partial result. */
 static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group,
-                           size_t *out_turn_at)
+                           size_t *out_rotated_at)
 {
     uint32_t n_q;
     const size_t wide = attn_wide_bytes(k, g, group, &n_q), narrow = k->narrow_bytes(g, group);
-    *out_turn_at = align64(wide > narrow ? wide : narrow);
-    return *out_turn_at + align64((size_t)n_q * g->head_dim * sizeof(float));
+    *out_rotated_at = align64(wide > narrow ? wide : narrow);
+    return *out_rotated_at + align64((size_t)n_q * g->head_dim * sizeof(float));
 }
 
 static size_t unit_bytes(uint32_t n)
@@ -411,9 +411,9 @@ size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
         partial_floats(d, group) * sizeof(float) * slot_count(d, geom->n_kv_head, n_tok_max);
     const size_t wide = unit_bytes(attn_unit_count(n_worker, n_row, n_head)) +
                         attn_slot_count(n_worker) * attn_sums_bytes(k, geom, group);
-    size_t turn_at;
+    size_t rotated_at;
     return align64(lanes) + (partial > wide ? partial : wide) +
-           n_worker * worker_bytes(k, geom, group, &turn_at);
+           n_worker * worker_bytes(k, geom, group, &rotated_at);
 }
 
 static uint32_t row_count(const struct op_attn *op)
@@ -441,7 +441,7 @@ void attn_execute(struct workers *pool, const struct op_attn *op, const struct a
     assert(op->n_head % g->n_kv_head == 0 && (uintptr_t)op->scratch % 64 == 0);
     uint8_t *mem = op->scratch;
     struct attn_call c = {.op = op, .k = k, .group = op->n_head / g->n_kv_head};
-    c.worker_bytes = worker_bytes(k, g, c.group, &c.turn_at);
+    c.worker_bytes = worker_bytes(k, g, c.group, &c.rotated_at);
     c.partial_floats = partial_floats(g->head_dim, c.group);
     const size_t n_lane = (size_t)op->n_run * g->n_kv_head;
     c.lane_item = (uint32_t *)(void *)mem;

@@ -10,8 +10,8 @@
  * needs. Per tile: wide_begin, wide_query, then for each panel wide_page for its pages and
  * wide_panel, then wide_end. Between panels, wide_fold ends a stretch: its sums are added to those
  * of the stretches before it, and the next stretch is summed on its own. Several workers can
- * therefore compute the stretches of one tile: each takes its sums with wide_leave, and one of them
- * adds them in order after wide_begin: wide_join, wide_fold, and so on to wide_end. The result is
+ * therefore compute the stretches of one tile: each takes its sums with wide_save, and one of them
+ * adds them in order after wide_begin: wide_load, wide_fold, and so on to wide_end. The result is
  * the same. The last panel of a row ends with the row's own page in 16-bit form. It is computed for
  * the rows of that page alone and leaves the sums of other rows unchanged, even where a kernel
  * computes them in one block. A run with a plan has the pages of its lists instead of all pages,
@@ -118,8 +118,8 @@ struct attn_kernel {
     void (*wide_fold)(struct attn_tile *t);
     size_t (*wide_sums)(const struct page_geom *g,
                         uint32_t n_q); /* bytes of the sums of a stretch, 64-byte aligned */
-    void (*wide_leave)(struct attn_tile *t, void *to); /* saves the sums; instead of wide_end */
-    void (*wide_join)(struct attn_tile *t,
+    void (*wide_save)(struct attn_tile *t, void *to); /* saves the sums; instead of wide_end */
+    void (*wide_load)(struct attn_tile *t,
                       const void *from); /* loads the sums of the current stretch */
     void (*wide_end)(struct attn_tile *t);
     size_t (*narrow_bytes)(const struct page_geom *g, uint32_t group);

@@ -186,13 +186,13 @@ static size_t wide_sums(const struct page_geom *g, uint32_t n_q)
     return wide_layout(NULL, g->head_dim, n_q).stretch_floats * sizeof(float);
 }
 
-static void wide_leave(struct attn_tile *t, void *to)
+static void wide_save(struct attn_tile *t, void *to)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(to, w.o, w.stretch_floats * sizeof(float));
 }
 
-static void wide_join(struct attn_tile *t, const void *from)
+static void wide_load(struct attn_tile *t, const void *from)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(w.o, from, w.stretch_floats * sizeof(float));
@@ -340,8 +340,8 @@ struct query_vec {
 
 /* Zeroes the panel's weights for queries to which it adds too little (attn_plan.skip). `sum`: the
  * sums of the weights. Returns the number of these queries. */
-static uint32_t leave_out(const struct wide_mem *w, const struct attn_panel *p, struct query_vec x,
-                          vec *sum)
+static uint32_t skip_queries(const struct wide_mem *w, const struct attn_panel *p,
+                             struct query_vec x, vec *sum)
 {
     const vec least = v_mul(v_load(w->l + x.q), v_set1(p->skip));
     const vec keep = m_less(v_set1(1), m_lt(*sum, least));
@@ -359,7 +359,7 @@ static uint32_t leave_out(const struct wide_mem *w, const struct attn_panel *p, 
 }
 
 /* y where lo <= at < hi, else -inf. */
-INLINE vec seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
+INLINE vec mask_hidden(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
 {
     const vec_i x = i_set1(at);
     const vec_m below = i_lt(x, i_load(lo)), inside = i_lt(x, i_load(hi));
@@ -379,7 +379,7 @@ INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel
         float *at = s + key * (size_t)QUERY_BLOCK;
         vec y = v_load(at);
         if (softcap > 0) y = v_mul(softcap_vec(y, softcap), v_set1((float)M_LOG2E));
-        if (p->masked) y = seen(y, (int32_t)key, lo, hi);
+        if (p->masked) y = mask_hidden(y, (int32_t)key, lo, hi);
         if (p->gathered) y = v_add(y, v_set1(w->logw[key]));
         if (softcap > 0 || p->masked || p->gathered) v_store(at, y);
         m = v_max(y, m); /* returns its second operand if y is NaN */
@@ -401,7 +401,7 @@ INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel
         }
         v_store(w->m + q, m);
     }
-    const uint32_t n_out = p->skip > 0 ? leave_out(w, p, x, &sum) : 0;
+    const uint32_t n_out = p->skip > 0 ? skip_queries(w, p, x, &sum) : 0;
     v_store(w->l + q, v_add(v_load(w->l + q), sum));
     return n_out;
 }
@@ -626,8 +626,8 @@ static const struct attn_kernel kernel = {
     .wide_panel = wide_panel,
     .wide_fold = wide_fold,
     .wide_sums = wide_sums,
-    .wide_leave = wide_leave,
-    .wide_join = wide_join,
+    .wide_save = wide_save,
+    .wide_load = wide_load,
     .wide_end = wide_end,
     .narrow_bytes = narrow_bytes,
     .narrow = narrow,

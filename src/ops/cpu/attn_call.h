@@ -18,7 +18,7 @@ struct attn_call {
     const struct op_attn *op;
     const struct attn_kernel *k;
     uint8_t *worker_mem;
-    size_t worker_bytes, turn_at; /* of each worker; offset of its rotated queries */
+    size_t worker_bytes, rotated_at; /* of each worker; offset of its rotated queries */
     uint32_t group;
     /* WIDE */
     uint32_t n_sub;         /* subs of a full tile */

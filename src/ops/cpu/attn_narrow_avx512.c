@@ -224,12 +224,13 @@ static void half_scores(const struct narrow_mem *w, struct narrow_step *st, uint
 /* ---- Values of halves ---- */
 
 /* Converts 32 f16 numbers to bf16, times 2^-HALF_BITS. Products treat those below 2^-14 as zeros.
- * If one is a NaN or infinity, for which the result is wrong, a sign bit of `odd` is set: only
- * their exponents carry into the sign. */
-INLINE __m512i bf16_of_halves(__m512i x, __m512i *odd)
+ * If one is a NaN or infinity, for which the result is wrong, a sign bit of `nonfinite` is set:
+ * only their exponents carry into the sign. */
+INLINE __m512i bf16_of_halves(__m512i x, __m512i *nonfinite)
 {
     const __m512i carry = _mm512_add_epi16(x, _mm512_set1_epi16(0x400));
-    *odd = _mm512_ternarylogic_epi32(*odd, x, carry, 0xf6); /* odd | (x ^ carry) */
+    *nonfinite =
+        _mm512_ternarylogic_epi32(*nonfinite, x, carry, 0xf6); /* nonfinite | (x ^ carry) */
     /* (x * 2^12 + 2^14) >> 15 drops three bits, rounded; copies of the sign fill their place */
     const __m512i moved = _mm512_mulhrs_epi16(x, _mm512_set1_epi16(0x1000));
     return _mm512_and_si512(moved, _mm512_set1_epi16((int16_t)0x8fff));
@@ -239,7 +240,7 @@ struct half_source {
     const uint8_t *v; /* rows of 16 bits */
     struct fetch *fetch;
     bool f16;
-    bool odd; /* out: there were NaN or infinities in f16 */
+    bool nonfinite; /* out: there were NaN or infinities in f16 */
 };
 
 /* Multiplies weights with the step's values, in the layout that merge_values reads. */
@@ -247,7 +248,7 @@ INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s
                                uint32_t n_head)
 {
     const size_t row = 2 * (size_t)w->d;
-    __m512i odd[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    __m512i nonfinite[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (uint32_t c = 0; c < w->d; c += 32) {
         const uint8_t *v = s->v + 2 * (size_t)c, *p = w->p;
         __m512 sum[HEADS][2];
@@ -256,8 +257,8 @@ INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s
             __m512i a = _mm512_loadu_si512(v), b = _mm512_loadu_si512(v + row);
             fetch_lines(s->fetch);
             if (f16) {
-                a = bf16_of_halves(a, &odd[0]);
-                b = bf16_of_halves(b, &odd[1]);
+                a = bf16_of_halves(a, &nonfinite[0]);
+                b = bf16_of_halves(b, &nonfinite[1]);
             }
             const __m512bh v0 = (__m512bh)_mm512_unpacklo_epi16(a, b);
             const __m512bh v1 = (__m512bh)_mm512_unpackhi_epi16(a, b);
@@ -275,7 +276,7 @@ INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s
             _mm512_store_ps(x + (LANES + h) * LANES, sum[h][1]);
         }
     }
-    s->odd = _mm512_movepi16_mask(_mm512_or_si512(odd[0], odd[1])) != 0;
+    s->nonfinite = _mm512_movepi16_mask(_mm512_or_si512(nonfinite[0], nonfinite[1])) != 0;
 }
 
 static void half_value_sums(const struct narrow_mem *w, struct half_source *s, uint32_t n_head)
@@ -288,8 +289,8 @@ static void half_value_sums(const struct narrow_mem *w, struct half_source *s, u
 
 /* Converts values exactly, including NaN and infinities: bf16, f16 times 2^-HALF_BITS; zeros for
  * invisible tokens. */
-static void mend_values(uint8_t *dst, const uint8_t *src, uint32_t d, const struct attn_page *page,
-                        bool f16)
+static void repair_values(uint8_t *dst, const uint8_t *src, uint32_t d,
+                          const struct attn_page *page, bool f16)
 {
     const __m512 down = _mm512_set1_ps(-HALF_BITS);
     for (uint32_t t = 0; t < PAGE_TOK; t++)
@@ -342,10 +343,10 @@ INLINE void half_step(const struct attn_chunk *c, const struct narrow_mem *w,
         narrow_amend(c, w, st, n_head, false);
         narrow_weights(w, st, b, d, false, &merge);
         if (page->begin == 0 && page->end == PAGE_TOK) half_value_sums(w, &src, n_head);
-        if (src.odd || page->begin > 0 || page->end < PAGE_TOK) {
-            mend_values(w->v, src.v, d, page, g->type_v != SAC_KV_BF16);
-            struct half_source mended = {.v = w->v, .fetch = &st->fetch};
-            half_value_sums(w, &mended, n_head);
+        if (src.nonfinite || page->begin > 0 || page->end < PAGE_TOK) {
+            repair_values(w->v, src.v, d, page, g->type_v != SAC_KV_BF16);
+            struct half_source repaired = {.v = w->v, .fetch = &st->fetch};
+            half_value_sums(w, &repaired, n_head);
         }
         merge_values(c, w, &merge, d);
     }

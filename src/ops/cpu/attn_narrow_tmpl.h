@@ -476,7 +476,7 @@ INLINE __m512 maxima(const __m512 r[HEADS])
 /* How the value sums of a step are merged into the chunk's: chunk = old * chunk + fresh * step, for
  * each head of a block. */
 struct narrow_merge {
-    bool waits; /* there are sums to merge */
+    bool pending; /* there are sums to merge */
     bool codes;
     uint32_t block;
     /* CODES: a copy, because the next step overwrites that of narrow_mem */
@@ -514,7 +514,7 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
     _mm512_store_ps(base, _mm512_sub_ps(ref, _mm512_set1_ps(up)));
     const __m512 old = math_exp2_quintic(_mm512_sub_ps(m_old, from));
     const __m512 fresh = math_exp2_quintic(_mm512_sub_ps(top, from));
-    merge->waits = true;
+    merge->pending = true;
     merge->codes = codes;
     merge->block = block;
     if (codes) memcpy(merge->v_unit, w->v_unit, d / PAGE_VBLOCK * sizeof(float));
@@ -651,7 +651,7 @@ INLINE __m512 of_parts(const float *row)
 INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem *w,
                          const struct narrow_merge *merge, uint32_t d)
 {
-    if (!merge->waits) return;
+    if (!merge->pending) return;
     float *acc = chunk->acc + (size_t)merge->block * HEADS * d;
     for (uint32_t h = 0; h < block_heads(w, merge->block); h++, acc += d) {
         const __m512 old = _mm512_set1_ps(merge->old[h]);

@@ -159,7 +159,8 @@ static float attn_score(const struct op_attn *op, float dot_qk)
 }
 
 /* The queries, rotated for the segment that contains a page. */
-static const float *meet_page(const struct ref_row *r, const struct ref_worker *w, uint32_t page)
+static const float *rotate_queries(const struct ref_row *r, const struct ref_worker *w,
+                                   uint32_t page)
 {
     const uint32_t d = r->op->geom->head_dim;
     const uint32_t i = segment_of(r->run->segment, r->run->n_segment, page, 0);
@@ -180,7 +181,7 @@ static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, 
     for (struct ref_span span; walk_next(r, &walk, &span);) {
         if (span.begin == span.end) continue;
         if (have != span.page) read_page(r, span.page, w->kv, NULL);
-        if (have != span.page) q = meet_page(r, w, span.page);
+        if (have != span.page) q = rotate_queries(r, w, span.page);
         have = span.page;
         for (uint32_t t = span.begin; t < span.end; t++, n++)
             for (uint32_t g = 0; g < group; g++)

@@ -61,7 +61,7 @@ ATTN_VEC __m512i attn_quarter_rows(const uint8_t *p, size_t stride)
 }
 
 /* Transposes 4 by 4 dwords within each 128-bit lane. */
-ATTN_VEC void attn_turn(__m512i x[4])
+ATTN_VEC void attn_transpose_4x4(__m512i x[4])
 {
     const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
     const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
@@ -76,7 +76,7 @@ ATTN_VEC void attn_turn(__m512i x[4])
 ATTN_VEC void attn_dword_lanes(__m512i x[4], const uint8_t *p, size_t stride)
 {
     for (uint32_t i = 0; i < 4; i++) x[i] = attn_quarter_rows(p + i * stride, stride);
-    attn_turn(x);
+    attn_transpose_4x4(x);
 }
 
 /* Transposes 16 rows of 64 bytes: dword i of each becomes row i of a tile. */

@@ -45,38 +45,38 @@ static uint32_t sub_pos(const struct tile *tile, uint32_t s)
     return tile->t.pos[tile->sub[s].row];
 }
 
-static bool turns(const struct attn_run *run, uint32_t segment)
+static bool has_rotation(const struct attn_run *run, uint32_t segment)
 {
     return segment < run->n_segment && run->segment[segment].cos;
 }
 
 /* Makes the tile's queries those for segment `i`. If runs with different segments share a tile, the
  * rows of runs without a rotation for segment `i` are copied unchanged. */
-static void tile_meet(const struct attn_call *c, struct tile *tile, uint32_t i)
+static void tile_rotate(const struct attn_call *c, struct tile *tile, uint32_t i)
 {
     struct attn_tile *t = &tile->t;
     const struct op_attn *op = t->op;
     const size_t d = op->geom->head_dim, width = t->group * d;
     const float *q = op->q + t->row0 * op->q_stride + t->head0 * d;
-    float *turned = (float *)(void *)((uint8_t *)t->mem + c->turn_at);
+    float *rotated = (float *)(void *)((uint8_t *)t->mem + c->rotated_at);
     if (t->segment == i) return;
     t->segment = i;
     t->q = q;
     t->q_stride = op->q_stride;
     for (uint32_t s = 0; s < tile->n_sub; s++) {
         const struct sub *sub = &tile->sub[s];
-        if (!turns(sub->run, i)) continue;
+        if (!has_rotation(sub->run, i)) continue;
         for (uint32_t r = sub->row; r < sub->row + sub->n_row; r++)
             for (uint32_t h = 0; h < t->group; h++)
-                segment_turn(turned + r * width + h * d, q + r * op->q_stride + h * d, (uint32_t)d,
+                segment_turn(rotated + r * width + h * d, q + r * op->q_stride + h * d, (uint32_t)d,
                              &sub->run->segment[i], op->rope, 1);
-        t->q = turned;
+        t->q = rotated;
         t->q_stride = width;
     }
-    for (uint32_t s = 0; s < tile->n_sub && t->q == turned; s++) {
+    for (uint32_t s = 0; s < tile->n_sub && t->q == rotated; s++) {
         const struct sub *sub = &tile->sub[s];
-        for (uint32_t r = sub->row; r < sub->row + sub->n_row && !turns(sub->run, i); r++)
-            memcpy(turned + r * width, q + r * op->q_stride, width * sizeof *turned);
+        for (uint32_t r = sub->row; r < sub->row + sub->n_row && !has_rotation(sub->run, i); r++)
+            memcpy(rotated + r * width, q + r * op->q_stride, width * sizeof *rotated);
     }
     c->k->wide_query(t);
 }
@@ -318,7 +318,7 @@ static bool tile_tokens(const struct attn_call *c, struct tile *tile, const stru
     uint32_t segment = 0;
     for (uint32_t i = 0, end; i < n; i = end) {
         segment = segment_of(run->segment, run->n_segment, tok[i] / PAGE_TOK, segment);
-        tile_meet(c, tile, segment);
+        tile_rotate(c, tile, segment);
         end = min_u32(n, i + panel_tok);
         while (segment < run->n_segment && tok[end - 1] / PAGE_TOK >= run->segment[segment].end)
             end--;
@@ -366,7 +366,7 @@ static void wide_panels(const struct attn_call *c, struct tile *tile, struct pag
     uint32_t stretch = folds ? stretch_end(walk.index) : PAGE_NONE;
     uint32_t segment = segment_of(last->segment, last->n_segment, walk.now.begin, 0);
     bool is_there = true;
-    tile_meet(c, tile, segment);
+    tile_rotate(c, tile, segment);
     for (uint32_t s = 0; s < tile->n_sub && is_there;) {
         const uint32_t own = sub_pos(tile, s) / PAGE_TOK;
         const uint32_t border =
@@ -404,7 +404,7 @@ static void wide_panels(const struct attn_call *c, struct tile *tile, struct pag
         }
         if (!crosses) continue;
         segment = segment_of(last->segment, last->n_segment, walk.now.begin, segment);
-        tile_meet(c, tile, segment);
+        tile_rotate(c, tile, segment);
     }
 }
 
@@ -511,7 +511,7 @@ static void join_parts(const struct attn_call *c, struct tile *tile, uint32_t un
     c->k->wide_begin(&tile->t);
     for (uint32_t i = 0; i < n; i++) {
         if (i > 0) c->k->wide_fold(&tile->t);
-        c->k->wide_join(&tile->t, unit_sums(c, unit_i + i));
+        c->k->wide_load(&tile->t, unit_sums(c, unit_i + i));
     }
     c->k->wide_end(&tile->t);
 }
@@ -526,7 +526,7 @@ static void wide_part(const struct attn_call *c, struct tile *tile, uint32_t uni
     for (uint32_t i = 0; i < unit->part; i++) walk.now.begin = walk.index = stretch_end(walk.index);
     c->k->wide_begin(&tile->t);
     wide_panels(c, tile, walk, true);
-    c->k->wide_leave(&tile->t, unit_sums(c, unit_i));
+    c->k->wide_save(&tile->t, unit_sums(c, unit_i));
     if (__atomic_sub_fetch(&c->unit[first].left, 1, __ATOMIC_ACQ_REL) == 0)
         join_parts(c, tile, first);
 }

@@ -339,14 +339,14 @@ static size_t wide_sums(const struct page_geom *g, uint32_t n_q)
     return stretch_layout(NULL, g->head_dim, n_q).bytes;
 }
 
-static void wide_leave(struct attn_tile *t, void *to)
+static void wide_save(struct attn_tile *t, void *to)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(to, w.stretch[t->n_fold > 0], w.stretch_bytes);
     half_end();
 }
 
-static void wide_join(struct attn_tile *t, const void *from)
+static void wide_load(struct attn_tile *t, const void *from)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(w.stretch[t->n_fold > 0], from, w.stretch_bytes);
@@ -592,10 +592,11 @@ struct score_row {
 };
 
 /* Which tokens of a panel a row sees: all, a range, or those with a finite log weight. */
-enum sight { SEE_ALL, SEE_MASKED, SEE_GATHERED };
+enum visibility { SEE_ALL, SEE_MASKED, SEE_GATHERED };
 
 /* Writes the weights 2^(s * unit - m); returns their sums by lane. */
-INLINE __m512 row_weights(const struct score_row *r, float m, enum sight sight, struct kinds kinds)
+INLINE __m512 row_weights(const struct score_row *r, float m, enum visibility visibility,
+                          struct kinds kinds)
 {
     const __m512 unit = _mm512_set1_ps(r->unit);
     const __m512 none = _mm512_set1_ps(-INFINITY);
@@ -610,11 +611,11 @@ INLINE __m512 row_weights(const struct score_row *r, float m, enum sight sight, 
         if (kinds.centred) m_vec = _mm512_set1_ps(page_m[k / PAGE_TOK]);
         __m512 y0 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k), unit, m_vec);
         __m512 y1 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k + 16), unit, m_vec);
-        if (sight == SEE_GATHERED) {
+        if (visibility == SEE_GATHERED) {
             y0 = _mm512_add_ps(y0, _mm512_loadu_ps(r->logw + k));
             y1 = _mm512_add_ps(y1, _mm512_loadu_ps(r->logw + k + 16));
         }
-        if (sight == SEE_MASKED && (k < r->lo || k + 32 > r->hi)) {
+        if (visibility == SEE_MASKED && (k < r->lo || k + 32 > r->hi)) {
             y0 = _mm512_mask_blend_ps(visible_lanes(k, r->lo, r->hi), none, y0);
             y1 = _mm512_mask_blend_ps(visible_lanes(k + 16, r->lo, r->hi), none, y1);
         }
@@ -681,8 +682,8 @@ static void cap_row(struct score_row *r, float cap)
 
 /* Replaces the block's scores by weights. Returns how many of its queries skip the panel. */
 INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
-                              const struct attn_panel *p, struct attn_block b, enum sight sight,
-                              struct kinds kinds)
+                              const struct attn_panel *p, struct attn_block b,
+                              enum visibility visibility, struct kinds kinds)
 {
     uint32_t n_out = 0;
     const uint32_t fetch = attn_fetch_share(t, t->n_row * t->group);
@@ -696,7 +697,7 @@ INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
             .hi = p->end,
             .unit = w->unit[q],
             .centre = no_centre,
-            .logw = sight == SEE_GATHERED ? w->logw : NULL,
+            .logw = visibility == SEE_GATHERED ? w->logw : NULL,
         };
         if (i < b.first || i >= b.end) {
             clear_weights(&r);
@@ -707,17 +708,17 @@ INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
             _mm256_storeu_ps(c, _mm256_add_ps(_mm256_loadu_ps(c), _mm256_loadu_ps(c + CENTRES)));
             r.centre = c;
         }
-        if (sight == SEE_MASKED) attn_visible(t->op, p, t->pos[q / t->group], &r.lo, &r.hi);
+        if (visibility == SEE_MASKED) attn_visible(t->op, p, t->pos[q / t->group], &r.lo, &r.hi);
         if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
         if (w->m[q] == -INFINITY) raise_max(w, q, &r);
-        __m512 sum = row_weights(&r, w->m[q], sight, kinds);
+        __m512 sum = row_weights(&r, w->m[q], visibility, kinds);
         if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ)) {
             raise_max(w, q, &r);
-            sum = row_weights(&r, w->m[q], sight, kinds);
+            sum = row_weights(&r, w->m[q], visibility, kinds);
         }
         float *l = w->l + (size_t)q * 16;
         attn_fetch(&t->ahead, fetch);
-        if (sight != SEE_MASKED && p->skip > 0 &&
+        if (visibility != SEE_MASKED && p->skip > 0 &&
             _mm512_reduce_add_ps(sum) < p->skip * _mm512_reduce_add_ps(_mm512_load_ps(l))) {
             clear_weights(&r);
             n_out++;
@@ -816,8 +817,8 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
         .wide_panel = name##_wide_panel,                                                           \
         .wide_fold = wide_fold,                                                                    \
         .wide_sums = wide_sums,                                                                    \
-        .wide_leave = wide_leave,                                                                  \
-        .wide_join = wide_join,                                                                    \
+        .wide_save = wide_save,                                                                    \
+        .wide_load = wide_load,                                                                    \
         .wide_end = wide_end,                                                                      \
         .narrow_bytes = narrow_kernel##_bytes,                                                     \
         .narrow = narrow_kernel,                                                                   \

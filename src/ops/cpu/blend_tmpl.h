@@ -102,12 +102,12 @@ static void find_scales(float *scale, const struct op_blend *op)
 {
     const uint32_t n_block = op->geom->head_dim / PAGE_VBLOCK;
     const uint8_t *from = op->page + op->geom->v_scale;
-    float as_they_lie[PAGE_TOK * HEAD_DIM_MAX / PAGE_VBLOCK];
+    float by_token[PAGE_TOK * HEAD_DIM_MAX / PAGE_VBLOCK];
     for (size_t i = 0; i < PAGE_TOK * (size_t)n_block; i += VEC)
-        v_store(as_they_lie + i, v_load_f16(from + 2 * i));
+        v_store(by_token + i, v_load_f16(from + 2 * i));
     for (uint32_t b = 0; b < n_block; b++)
         for (uint32_t t = 0; t < PAGE_TOK; t++)
-            scale[b * PAGE_TOK + t] = as_they_lie[t * (size_t)n_block + b];
+            scale[b * PAGE_TOK + t] = by_token[t * (size_t)n_block + b];
 }
 
 static void blend_vec(const struct op_blend *op)

@@ -360,7 +360,7 @@ static uint32_t item_begin(const struct op_lane_take *op, uint32_t i)
 }
 
 /* Excludes the items outside the range; returns how many are left. */
-static uint32_t leave_out(const struct op_lane_take *op)
+static uint32_t exclude_items(const struct op_lane_take *op)
 {
     const uint32_t n = item_count(op);
     uint32_t n_left = n;
@@ -392,7 +392,7 @@ static void take_lane(void *arg, uint32_t i, uint32_t worker_i)
     const struct op_lane_take *op = (const struct op_lane_take *)c->op + i;
     (void)worker_i;
     if (op->result->n_bad) return; /* everything is read */
-    const uint32_t n_left = leave_out(op), n = op->target < n_left ? op->target : n_left;
+    const uint32_t n_left = exclude_items(op), n = op->target < n_left ? op->target : n_left;
     if (n == 0) return;
     const struct op_cut cut = c->ops->best(&(struct op_best){
         .value = op->value, .n = item_count(op), .target = n, .spare = op->spare});
@@ -433,7 +433,7 @@ static void open_piece(const struct ops *ops, const struct op_lane_draw *op, uin
     ops->draw.open(&op->at, p);
 }
 
-static void tell_draw(const struct op_lane_draw *op, uint32_t n)
+static void report_draw(const struct op_lane_draw *op, uint32_t n)
 {
     op->result->n_tok += n;
     op->result->n_chosen += n;
@@ -454,7 +454,7 @@ static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
     for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
     for (uint32_t k = 0; k < n_piece; n += op->piece[k++].n_taken)
         c->ops->draw.take(&op->at, &op->piece[k], cut, sum, n);
-    tell_draw(op, n);
+    report_draw(op, n);
 }
 
 /* The lane of item i of a round, and *k, its piece; NULL: nothing to do. */
@@ -504,7 +504,7 @@ static void join_pieces(const struct op_lane_draw *op)
         memmove(op->at.item + n, op->at.item + p->begin, p->n_taken * sizeof *op->at.item);
         memmove(op->at.logw + n, op->at.logw + p->begin, p->n_taken * sizeof *op->at.logw);
     }
-    tell_draw(op, n);
+    report_draw(op, n);
 }
 
 /* Initial sums of piece k: the probabilities of all pieces before it. Steady draws have no sums,

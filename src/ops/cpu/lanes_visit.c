@@ -31,7 +31,7 @@
 #define RUN   8u  /* pages that are sorted by insertion, then merged */
 #define PIECE 2u  /* pages of a piece of a round */
 #define LEAST 4u  /* minimum pages of a round after the first, ... */
-#define SHARE 8u  /* ... or this fraction of the pages visited so far */
+#define SHARE 8u  /* ... or 1 / SHARE of the pages visited so far */
 
 struct call {
     const struct ops *ops;
@@ -85,7 +85,8 @@ static void find_enough(const struct op_lane_visit *op, uint32_t first)
 }
 
 /* Merges two adjacent sorted runs of n_a and n_b pages. */
-static void join(const float *vote, uint32_t *page, uint32_t n_a, uint32_t n_b, uint32_t *spare)
+static void merge_runs(const float *vote, uint32_t *page, uint32_t n_a, uint32_t n_b,
+                       uint32_t *spare)
 {
     const uint32_t *b = page + n_a, *const end = b + n_b;
     memcpy(spare, page, n_a * sizeof *page);
@@ -105,7 +106,7 @@ static void sort(const float *vote, uint32_t *page, uint32_t n, uint32_t *spare)
         }
     for (uint32_t run = RUN; run < n; run *= 2)
         for (uint32_t first = 0; first + run < n; first += 2 * run)
-            join(vote, page + first, run, min_u32(run, n - first - run), spare);
+            merge_runs(vote, page + first, run, min_u32(run, n - first - run), spare);
 }
 
 /* Appends the best of the remaining pages to the sorted ones, so that n are sorted: by vote, then
@@ -154,15 +155,15 @@ static uint32_t most_pages(const struct op_lane_visit *op)
 
 /* Plans the next round. Pages are sorted for it and for `ahead` pages after the next check. The
  * plan does not depend on where pages are stored. */
-static void plan(const struct team *t)
+static void plan_round(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
     struct op_visited *s = op->state;
     const uint32_t known = s->look + min_u32(op->ahead, op->n_page - s->look);
     const uint32_t few = min_u32(s->at + max_u32(LEAST, s->at / SHARE), op->n_page);
     extend(t->ops, op, max_u32(max_u32(known, few), visited_before(op)));
-    const uint32_t hoped = first_round(op);
-    s->plan = max_u32(min_u32(hoped > s->at ? hoped : few, most_pages(op)), s->look);
+    const uint32_t expected = first_round(op);
+    s->plan = max_u32(min_u32(expected > s->at ? expected : few, most_pages(op)), s->look);
     s->plan = min_u32(s->plan, min_u32(s->at + OP_VISIT_ROUND, op->n_page));
     assert(s->plan <= s->n_order);
 }
@@ -468,7 +469,7 @@ static bool has_enough(const struct team *t)
 }
 
 /* Checks the coverage after `look` pages, and sets when to check next if it does not suffice. */
-static void look(const struct team *t)
+static void check_coverage(const struct team *t)
 {
     struct op_visited *s = t->op->state;
     for (uint32_t i = 0; i < t->n; i++)
@@ -484,11 +485,11 @@ static void look(const struct team *t)
 }
 
 /* Checks the coverage and plans the next round when they are due. */
-static void go_on(const struct team *t)
+static void check_and_plan(const struct team *t)
 {
     struct op_visited *s = t->op->state;
-    if (s->at == s->look) look(t);
-    if (!s->done && s->plan <= s->at) plan(t);
+    if (s->at == s->look) check_coverage(t);
+    if (!s->done && s->plan <= s->at) plan_round(t);
 }
 
 /* Visits the round's pages in order until enough is covered. */
@@ -500,7 +501,7 @@ static void end_round(const struct team *t)
         const uint32_t place = s->at++;
         for (uint32_t k = 0; k < t->n; k++)
             if (takes_part(&t->op[k])) visit_page(&t->op[k], t->op->order[place], place, is_step);
-        go_on(t);
+        check_and_plan(t);
     }
     for (uint32_t k = 0; k < t->n; k++)
         if (takes_part(&t->op[k])) t->op[k].result->n_beside += s->end - s->at;
@@ -521,8 +522,8 @@ static struct block block_of(const struct op_lane_visit *op, uint32_t i)
 
 /* Computes the factors `by` [group] of a page's weights. If the page has a larger logit than the
  * block so far, the block's sums are rescaled. */
-static void level(const struct op_lane_visit *op, const struct block *to, const float *most,
-                  float *by)
+static void rescale_block(const struct op_lane_visit *op, const struct block *to, const float *most,
+                          float *by)
 {
     const uint32_t d = op->geom->head_dim;
     for (uint32_t g = 0; g < op->group; g++) {
@@ -550,7 +551,7 @@ static void add_values(const struct team *t, const struct op_lane_visit *op, uin
     for (uint32_t i = from; i < end; i++) {
         const struct part part = part_of(op, i);
         if (i + 1 < t->op->state->at) fetch(op, t->op->order[i + 1], values_at(g), g->bytes);
-        level(op, &to, part.most, by);
+        rescale_block(op, &to, part.most, by);
         t->ops->blend(
             &(struct op_blend){.geom = g,
                                .page = page_frame(g, op->frames, op->page[t->op->order[i]]),
@@ -596,7 +597,7 @@ static void open_team(void *arg, uint32_t i, uint32_t worker_i)
     (void)worker_i;
     if (c->op[i].n_member == 0 || t.op->state->begun) return;
     begin_team(&t);
-    go_on(&t);
+    check_and_plan(&t);
 }
 
 /* Starts the next round of all teams; returns the number of pieces of the longest. */

@@ -12,7 +12,7 @@
  * Between the products, the vector units dequantise the next panel and finish the previous rows: a
  * tile over four blocks, some rows after each. The core does not look ahead far enough to
  * interleave larger pieces by itself, and every additional instruction shortens its view: hence a
- * function for each type and each kind of ending, without branches inside. Outputs of a GLU that
+ * function for each type and each kind of epilogue, without branches inside. Outputs of a GLU that
  * only the next layer reads (keep_y) are stored as the tiles that it needs, rounded as it would
  * round them.
  *
@@ -396,7 +396,7 @@ INLINE void fill_quarter(struct filling *f, const int q, const enum quant_type t
 /* ---- Epilogues ---- */
 
 /* Where a column's outputs (16 per row) are stored. */
-struct ending_col {
+struct epilogue_col {
     float *y; /* of the next row */
     size_t y_stride;
     __mmask16 m; /* 0 for a missing second column */
@@ -404,16 +404,16 @@ struct ending_col {
 };
 
 /* A row pair whose sums are complete, and the state of its epilogue. */
-struct ending {
-    void (*finish)(struct ending *e, uint32_t n); /* finishes the next n rows */
+struct epilogue {
+    void (*finish)(struct epilogue *e, uint32_t n); /* finishes the next n rows */
     const uint8_t *sum; /* of the first column; those of the second follow */
     const float *unscale;
-    struct ending_col col[2];
+    struct epilogue_col col[2];
     uint8_t *line; /* half a line of the tiles of y, if y is stored as tiles */
     uint32_t left;
 };
 
-INLINE __m512 ending_sum(const struct ending *e, uint32_t col, const bool f16)
+INLINE __m512 epilogue_sum(const struct epilogue *e, uint32_t col, const bool f16)
 {
     __m512 v = _mm512_load_ps(e->sum + col * sizeof(struct tile[2]));
     /* The product of the powers comes first: it is in range whenever the result is. */
@@ -441,21 +441,21 @@ enum finish {
     FINISH_GELU_TILES
 };
 
-INLINE void finish_row(struct ending *e, const enum finish how, const bool f16)
+INLINE void finish_row(struct epilogue *e, const enum finish how, const bool f16)
 {
     const bool tiles = how == FINISH_SILU_TILES || how == FINISH_GELU_TILES;
     if (how == FINISH_STORE || how == FINISH_ADD) {
 #pragma GCC unroll 2
         for (uint32_t c = 0; c < 2; c++) {
-            struct ending_col *col = &e->col[c];
-            __m512 v = ending_sum(e, c, f16);
+            struct epilogue_col *col = &e->col[c];
+            __m512 v = epilogue_sum(e, c, f16);
             if (how == FINISH_ADD) v = _mm512_add_ps(_mm512_maskz_loadu_ps(col->m, col->y), v);
             _mm512_mask_storeu_ps(col->y, col->m, v);
             col->y += col->y_stride;
         }
     } else {
         const bool gelu = how == FINISH_GELU || how == FINISH_GELU_TILES;
-        const __m512 v = bf16_glu(gelu, ending_sum(e, 0, f16), ending_sum(e, 1, f16));
+        const __m512 v = bf16_glu(gelu, epilogue_sum(e, 0, f16), epilogue_sum(e, 1, f16));
         if (tiles)
             bf16_store_half_line(e->line, v);
         else
@@ -467,7 +467,7 @@ INLINE void finish_row(struct ending *e, const enum finish how, const bool f16)
     if (f16) e->unscale++; /* bf16 sums are not scaled */
 }
 
-INLINE void finish_rows(struct ending *e, uint32_t n, const enum finish how, const bool f16)
+INLINE void finish_rows(struct epilogue *e, uint32_t n, const enum finish how, const bool f16)
 {
     n = min_u32(n, e->left);
     e->left -= n;
@@ -475,11 +475,11 @@ INLINE void finish_rows(struct ending *e, uint32_t n, const enum finish how, con
 }
 
 #define FINISH(how)                                                                                \
-    static void how##_f16(struct ending *e, uint32_t n)                                            \
+    static void how##_f16(struct epilogue *e, uint32_t n)                                          \
     {                                                                                              \
         finish_rows(e, n, FINISH_##how, true);                                                     \
     }                                                                                              \
-    static void how##_bf16(struct ending *e, uint32_t n)                                           \
+    static void how##_bf16(struct epilogue *e, uint32_t n)                                         \
     {                                                                                              \
         finish_rows(e, n, FINISH_##how, false);                                                    \
     }
@@ -490,7 +490,7 @@ FINISH(GELU)
 FINISH(SILU_TILES)
 FINISH(GELU_TILES)
 
-typedef void (*finish_fn)(struct ending *e, uint32_t n);
+typedef void (*finish_fn)(struct epilogue *e, uint32_t n);
 
 #define FINISH_ROW(how) [FINISH_##how] = {how##_bf16, how##_f16}
 
@@ -507,7 +507,7 @@ struct work {
     const struct tile *x, *w; /* [n, 2] */
     uint32_t n;
     bool rows2, cols2; /* there is a second row tile, a second column */
-    struct ending *ending;
+    struct epilogue *epilogue;
     uint32_t rows_per_block;
     struct tile *dst; /* receives block `block` of the source */
     const struct source *source;
@@ -538,7 +538,7 @@ INLINE void multiply_and_finish(const struct work *k, const uint32_t i, const bo
 {
     if (i >= k->n) return;
     multiply_block(k, i, f16);
-    if (k->ending->left) k->ending->finish(k->ending, k->rows_per_block);
+    if (k->epilogue->left) k->epilogue->finish(k->epilogue, k->rows_per_block);
 }
 
 INLINE void multiply_and_fill(const struct work *k, const enum quant_type type, const bool f16)
@@ -705,7 +705,7 @@ static void fill_tile(struct step *st, uint32_t i, struct work *k)
     st->work[col](k);
 }
 
-static void open_col(struct ending_col *c, const struct job *job, struct linear_unit unit,
+static void open_col(struct epilogue_col *c, const struct job *job, struct linear_unit unit,
                      uint32_t r0)
 {
     const struct linear_part *part = &job->op->part[unit.part_i];
@@ -732,8 +732,8 @@ static enum finish finish_kind(const struct job *job)
 }
 
 /* Begins the epilogue of the step's columns for row pair r2. */
-static void begin_ending(struct ending *e, const struct job *job, const struct step *st,
-                         uint32_t r2, const struct sums *sums)
+static void begin_epilogue(struct epilogue *e, const struct job *job, const struct step *st,
+                           uint32_t r2, const struct sums *sums)
 {
     const uint32_t group = st->unit[0].group_i, r0 = r2 * 2 * TILE;
     e->finish = finish_of[finish_kind(job)][job->f16];
@@ -751,10 +751,10 @@ static void begin_ending(struct ending *e, const struct job *job, const struct s
 /* ---- Workers ---- */
 
 /* The state of a worker. */
-struct lane {
+struct worker {
     const struct job *job;
     struct sums *sums; /* [strip_pairs, n_row2]; one if there is one range */
-    struct ending ending;
+    struct epilogue epilogue;
 };
 
 /* Distribution of the next panel's tiles over the products of a step. */
@@ -790,7 +790,7 @@ static void run_product(struct work *k, uint32_t nb, struct spread *s, work_fn o
         k->x += 2 * k->n;
         k->w += 2 * k->n;
     }
-    assert(k->ending->left == 0);
+    assert(k->epilogue->left == 0);
 }
 
 static void load_sums(const struct sums *s, bool first)
@@ -831,16 +831,16 @@ static void fetch_ends(const struct job *job, const struct step *st, uint32_t r2
 
 /* Multiplies all row pairs of the pass with the panel; meanwhile dequantises that of `next` (or
  * NULL). */
-static void run_step(struct lane *lane, const struct step *st, struct step *next)
+static void run_step(struct worker *worker, const struct step *st, struct step *next)
 {
-    const struct job *job = lane->job;
+    const struct job *job = worker->job;
     const uint32_t nb = st->source[0].nb, n_row2 = st->strip.n_row2;
     const bool is_last = st->range_i + 1 == job->n_range;
-    struct sums *sums = lane->sums;
+    struct sums *sums = worker->sums;
     if (job->n_range > 1) sums += (size_t)st->pair_i * n_row2;
     struct spread spread = spread_tiles(next, n_row2, nb);
     struct work k = {.cols2 = st->n_col == 2,
-                     .ending = &lane->ending,
+                     .epilogue = &worker->epilogue,
                      .rows_per_block = (2 * TILE + nb - 1) / nb};
     for (uint32_t i = 0; i < n_row2; i++) {
         const uint32_t r2 = st->strip.r0 + i;
@@ -852,7 +852,7 @@ static void run_step(struct lane *lane, const struct step *st, struct step *next
         load_sums(to, st->range_i == 0);
         run_product(&k, nb, &spread, job->f16 ? only_f16 : only_bf16);
         store_sums(to);
-        if (is_last) begin_ending(&lane->ending, job, st, r2, to);
+        if (is_last) begin_epilogue(&worker->epilogue, job, st, r2, to);
     }
     assert(spread.tile == spread.n_tile);
 }
@@ -875,7 +875,7 @@ static void run_worker(void *arg, uint32_t worker_i)
     const struct job *job = arg;
     struct tile *w = (struct tile *)(job->per_worker + worker_i * worker_bytes(&job->in));
     const size_t panel = panel_tiles(&job->in);
-    struct lane lane = {.job = job, .sums = (struct sums *)(w + 2 * panel)};
+    struct worker worker = {.job = job, .sums = (struct sums *)(w + 2 * panel)};
     struct step step[2] = {{.w = w}, {.w = w + panel}};
     if (!first_step(&step[0], job, worker_i)) return;
     tiles_begin();
@@ -884,9 +884,9 @@ static void run_worker(void *arg, uint32_t worker_i)
     for (uint32_t i = 0, more = 1; more; i++) {
         struct step *next = &step[(i + 1) % 2];
         more = next_step(next, &step[i % 2], job, worker_i);
-        run_step(&lane, &step[i % 2], more ? next : NULL);
+        run_step(&worker, &step[i % 2], more ? next : NULL);
     }
-    if (lane.ending.left) lane.ending.finish(&lane.ending, lane.ending.left);
+    if (worker.epilogue.left) worker.epilogue.finish(&worker.epilogue, worker.epilogue.left);
     TILE_RELEASE();
     _mm_sfence(); /* orders the non-temporal stores before the end of the item */
 }

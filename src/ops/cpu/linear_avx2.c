@@ -46,11 +46,11 @@ struct x_chunk {
 };
 
 /* The same for a layer of a single row, in addition split into bytes: q = 256 * hi + lo. */
-struct x_alone {
+struct x_single {
     struct x_chunk x;
     int8_t hi[LAYOUT_CHUNK], lo[LAYOUT_CHUNK]; /* in ascending order */
 };
-_Static_assert(sizeof(struct x_alone) <= 2 * sizeof(struct x_chunk), "scratch of two rows");
+_Static_assert(sizeof(struct x_single) <= 2 * sizeof(struct x_chunk), "scratch of two rows");
 
 /* Scales of 256 inputs of a group in f32; [.][1] for types with scales per 16 only. */
 struct scales {
@@ -124,12 +124,12 @@ static void pack_block(const struct linear_tile_slot *slot, const float *x, uint
     if (slot->xq) quantise_block(slot->xq, slot->block_i, v);
 }
 
-static void pack_alone(const struct linear_tile_slot *slot, const float *x, uint32_t n, float scale,
-                       const float *norm)
+static void pack_single(const struct linear_tile_slot *slot, const float *x, uint32_t n,
+                        float scale, const float *norm)
 {
     pack_block(slot, x, n, scale, norm);
     if (!slot->xq) return;
-    struct x_alone *out = slot->xq;
+    struct x_single *out = slot->xq;
     const uint32_t i0 = slot->block_i * LAYOUT_BLOCK;
     for (uint32_t i = i0; i < i0 + LAYOUT_BLOCK; i++) {
         const int16_t q = out->x.q[i - i % 4 + (i % 4 * 2 + i % 4 / 2) % 4];
@@ -515,7 +515,7 @@ INLINE __m256i join_planes(const struct linear_kernel k, __m256i hi, __m256i lo)
 
 /* Dot products of a part of a block. */
 INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct packed p,
-                      const struct x_alone *x, int part)
+                      const struct x_single *x, int part)
 {
     const int n = layout_halves(k.l) ? 4 : 8, step = byte_lines(k) < n ? byte_lines(k) : n;
     dot[0] = dot[1] = _mm256_setzero_si256();
@@ -537,8 +537,8 @@ INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct
     }
 }
 
-INLINE void alone_block(__m256 f[2], const struct linear_kernel k, const struct packed p,
-                        const struct x_alone *x)
+INLINE void single_block(__m256 f[2], const struct linear_kernel k, const struct packed p,
+                         const struct x_single *x)
 {
     const int n_part = layout_halves(k.l) ? 2 : 1;
 #pragma GCC unroll 2
@@ -550,11 +550,11 @@ INLINE void alone_block(__m256 f[2], const struct linear_kernel k, const struct 
     add_min(f, k, p.s, &x->x, p.b);
 }
 
-INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
+INLINE void single_row(const struct linear_kernel k, const struct linear_tile *t)
 {
     const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
     const uint8_t *src = t->group + LAYOUT_HEAD;
-    const struct x_alone *x = t->xq;
+    const struct x_single *x = t->xq;
     __m256 f[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     struct scales s;
     for (uint32_t c = 0; c < t->n_chunk; c++, x++) {
@@ -565,7 +565,7 @@ INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
             fetch_ahead(src, share);
             const struct packed p = {&s, block, b};
             if (byte_lines(k))
-                alone_block(f, k, p, x);
+                single_block(f, k, p, x);
             else
                 few_block(&f, k, p, &x->x, 1);
         }
@@ -576,8 +576,8 @@ INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
 
 INLINE void quant_tile(const struct linear_kernel k, const struct linear_tile *t)
 {
-    if (t->alone)
-        alone_row(k, t);
+    if (t->single)
+        single_row(k, t);
     else if (t->n_row == 2)
         few_rows(k, t, 2);
     else if (t->n_row == 3)
@@ -661,12 +661,12 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
     }
 }
 
-static struct linear_tile_isa isa_of(bool alone)
+static struct linear_tile_isa isa_of(bool single)
 {
     return (struct linear_tile_isa){
-        .chunk_bytes = alone ? sizeof(struct x_alone) : sizeof(struct x_chunk),
+        .chunk_bytes = single ? sizeof(struct x_single) : sizeof(struct x_chunk),
         .rms_scale = math_rms_scale,
-        .pack_block = alone ? pack_alone : pack_block,
+        .pack_block = single ? pack_single : pack_block,
         .finish = finish,
     };
 }

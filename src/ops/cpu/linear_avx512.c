@@ -85,7 +85,7 @@ static void quantise_block(struct narrow_block *b, __m512 x0, __m512 x1)
 }
 
 /* Copies a block to row r of a tile. */
-static void put_in_tile(struct narrow_tile *tile, uint32_t r, const struct narrow_block *b)
+static void copy_to_tile(struct narrow_tile *tile, uint32_t r, const struct narrow_block *b)
 {
     memcpy(tile->hi[r], b->hi, sizeof b->hi);
     memcpy(tile->lo[r], b->lo, sizeof b->lo);
@@ -141,8 +141,8 @@ static void prepare_tiles(void *arg, uint32_t begin, uint32_t end, uint32_t work
         for (uint32_t k = 0; k < NARROW_TILE_ROWS; k++) {
             const uint32_t r = r0 + k;
             if (r < job->op->n_row) prepare_block(job, r, b, job->scale[r]);
-            put_in_tile(&job->tile[i], k,
-                        r < job->op->n_row ? &job->act[(size_t)r * job->n_block + b] : &empty);
+            copy_to_tile(&job->tile[i], k,
+                         r < job->op->n_row ? &job->act[(size_t)r * job->n_block + b] : &empty);
         }
     }
 }

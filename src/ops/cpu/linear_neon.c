@@ -348,9 +348,9 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
     }
 }
 
-static struct linear_tile_isa isa_of(bool alone)
+static struct linear_tile_isa isa_of(bool single)
 {
-    (void)alone;
+    (void)single;
     return (struct linear_tile_isa){
         .chunk_bytes = sizeof(struct x_chunk),
         .rms_scale = math_rms_scale,

@@ -23,7 +23,7 @@ struct linear_tile_dense {
 struct linear_tile {
     const uint8_t *group; /* packed */
     uint32_t n_chunk, n_block, n_row;
-    bool alone;     /* this is the only row of the op */
+    bool single;    /* this is the only row of the op */
     const void *xq; /* [n_chunk, n_row] quantised chunks, in the format of the instruction set */
     const struct linear_tile_dense *xf; /* [n_chunk, n_row] */
     float (*acc)[WEIGHT_GROUP];         /* [n_row] out; 64-byte aligned */

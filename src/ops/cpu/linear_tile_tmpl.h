@@ -6,8 +6,8 @@
  *     quant_tile (k, t)                             the result of a tile
  *     unpack_line (low, high, line, type)           16 bits: inputs k and k + 2 as f32 [16] each
  *     dense_rows (panel, t, c, r0, n_row)           adds chunk c; DENSE_ROWS or 1 of them
- *     isa_of (alone)                                all but `kernels`; `alone`: of an only row
- * It defines linear_plain, linear_fused, linear_scratch. */
+ *     isa_of (single)                                all but `kernels`; `single`: for layers of a
+ * single row It defines linear_plain, linear_fused, linear_scratch. */
 #ifndef SAC_OPS_CPU_LINEAR_TILE_TMPL_H
 #define SAC_OPS_CPU_LINEAR_TILE_TMPL_H
 

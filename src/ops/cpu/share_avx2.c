@@ -143,7 +143,7 @@ static void make_frame(struct frame *f, const struct op_share_planes *op, struct
 INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
                        const uint8_t *page, __m256 *wrong)
 {
-    const __m256i turned = _mm256_broadcastsi128_si256(
+    const __m256i transpose = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const uint32_t d = op->head_dim;
     for (uint32_t c = 0; c < d; c += LANES) {
@@ -161,7 +161,7 @@ INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const s
         __m256i rows = _mm256_packus_epi16(_mm256_packs_epi32(code[0], code[1]),
                                            _mm256_packs_epi32(code[2], code[3]));
         rows = _mm256_min_epu8(rows, _mm256_set1_epi8(127));
-        if (c / (d / 4) % 2 == 0) rows = _mm256_shuffle_epi8(rows, turned);
+        if (c / (d / 4) % 2 == 0) rows = _mm256_shuffle_epi8(rows, transpose);
         _mm256_storeu_si256((__m256i *)(void *)(table + 4 * (size_t)c), rows);
     }
 }
@@ -179,7 +179,7 @@ INLINE __m256i look_up(const uint8_t *table, __m256i bits, bool above)
 
 /* Transposes: lane t of out[m] is dword m of token t. `row`: bytes from token to token; `left`:
  * bytes to read, 8 or more. */
-INLINE void turn_rows(__m256i out[4], const uint8_t *codes, size_t row, uint32_t left)
+INLINE void transpose_rows(__m256i out[4], const uint8_t *codes, size_t row, uint32_t left)
 {
     __m256i x[4];
     for (uint32_t i = 0; i < 4; i++) {
@@ -206,7 +206,7 @@ INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *code
         for (uint32_t j = 0; j < row; j += 16) {
             const uint32_t left = row - j;
             __m256i dword[4];
-            turn_rows(dword, codes + v * LANES * (size_t)row + j, row, left);
+            transpose_rows(dword, codes + v * LANES * (size_t)row + j, row, left);
             for (uint32_t m = 0; m < (left < 16 ? 2 : 4); m++) {
                 const __m256i high = _mm256_srli_epi32(dword[m], 4);
                 for (uint32_t s = 0; s < 4; s++) {

@@ -218,7 +218,7 @@ struct block {
 INLINE __m512i make_rows(const struct op_share_planes *op, const struct frame *f,
                          const uint8_t *page, struct channels c, uint32_t i, __m512 *wrong)
 {
-    const __m512i turned =
+    const __m512i transpose =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const size_t at = 2 * (size_t)first_channel(c, i);
     const __mmask16 lanes = lanes_of(c, i);
@@ -231,7 +231,7 @@ INLINE __m512i make_rows(const struct op_share_planes *op, const struct frame *f
         x[k] = _mm512_fmadd_ps(step, _mm512_set1_ps(31.5f + 64 * (float)k), min);
     *wrong = _mm512_add_ps(*wrong, _mm512_sub_ps(x[3], x[3]));
     const __m512i rows = pack_rows(x);
-    return i % 2 ? rows : _mm512_shuffle_epi8(rows, turned);
+    return i % 2 ? rows : _mm512_shuffle_epi8(rows, transpose);
 }
 
 INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
@@ -413,7 +413,7 @@ struct vnni_heads {
     uint32_t g0;
 };
 
-static void take_heads(struct vnni_heads *h, const struct frame *f, struct channels c, uint32_t g0,
+static void load_heads(struct vnni_heads *h, const struct frame *f, struct channels c, uint32_t g0,
                        uint32_t n)
 {
     const uint32_t n_row = c.n_step * SHARE_STEP;
@@ -443,7 +443,7 @@ INLINE void fetch_part(const struct op_share_planes *op, const uint8_t *page, ui
 
 /* Transposes: lane t of out[m] is dword 4 j + m of token t, of 16 tokens; zeros after the end of a
  * quarter. */
-INLINE void turn_step(__m512i out[4], const uint8_t *codes, struct channels c, uint32_t j)
+INLINE void transpose_step(__m512i out[4], const uint8_t *codes, struct channels c, uint32_t j)
 {
     const __mmask16 bytes = lanes_of(c, 4 * j);
     const size_t row = c.quarter;
@@ -503,7 +503,7 @@ INLINE void raise_heads(const struct pass *pass, struct attn_range pages, struct
                 _mm512_load_si512(h->start + g * LANES);
             for (uint32_t j = 0; j < c.n_step; j++) {
                 __m512i dword[4];
-                turn_step(dword, codes, c, j);
+                transpose_step(dword, codes, c, j);
                 UNROLL for (uint32_t m = 0; m < 4; m++)
                 {
                     const uint32_t i = 4 * j + m;
@@ -563,7 +563,7 @@ static void raise_vnni(const struct pass *pass, struct attn_range pages, struct 
     for (uint32_t g = 0; g < pass->op->group; g += HEADS) {
         const uint32_t left = pass->op->group - g, n = left < HEADS ? left : HEADS;
         struct vnni_heads h;
-        take_heads(&h, pass->frame, c, g, n);
+        load_heads(&h, pass->frame, c, g, n);
         raise_n[n](pass, pages, c, &h);
     }
 }

@@ -21,10 +21,10 @@ static inline vec survey_load(const uint8_t *keys, size_t i, sac_kv_type type)
     return type == SAC_KV_F16 ? v_load_f16(keys + 2 * i) : v_load_bf16(keys + 2 * i);
 }
 
-/* Adds NaN to lanes of `rest` where x is not finite, otherwise 0. */
-static inline void survey_check(vec *rest, vec x)
+/* Adds NaN to lanes of `nonfinite` where x is not finite, otherwise 0. */
+static inline void survey_check(vec *nonfinite, vec x)
 {
-    *rest = v_fma(x, v_zero(), *rest);
+    *nonfinite = v_fma(x, v_zero(), *nonfinite);
 }
 
 /* Arguments of score: a block of 16 queries and two consecutive pages. */

@@ -3,9 +3,9 @@
  * Included once by a file of one instruction set after its vec_*.h and after it has defined
  * QUERY_BYTES (per channel of a packed query) and
  *     pack_query (dst, i, q, d): row i of a block of 16 queries
- *     pack_page (dst, keys, centre, d, rest): PAGE_TOK keys less the centre, checked into `rest`
- *     score (out, step, d): out [4][16][16] = start + queries times keys, rows being queries, for
- *         both halves of both pages, and what struct survey_step says of another step's scores
+ *     pack_page (dst, keys, centre, d, nonfinite): PAGE_TOK keys less the centre, checked into
+ * `nonfinite` score (out, step, d): out [4][16][16] = start + queries times keys, rows being
+ * queries, for both halves of both pages, and what struct survey_step says of another step's scores
  *
  * There are two passes over the pages: the first sums each list's shares over some of the pages;
  * the second computes the masses of all keys, page by page, and selects from them immediately.
@@ -150,21 +150,21 @@ static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint
     return a;
 }
 
-static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec rest[2])
+static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec nonfinite[2])
 {
     const struct page_geom *g = w->op->geom;
     const uint8_t *k = page_frame(g, w->op->frames, w->op->page[page]) + g->k;
     switch (g->type_k) {
     case SAC_KV_F16:
-        pack_page(dst, (struct survey_keys){k, SAC_KV_F16}, w->centre, w->d, rest);
+        pack_page(dst, (struct survey_keys){k, SAC_KV_F16}, w->centre, w->d, nonfinite);
         break;
     case SAC_KV_BF16:
-        pack_page(dst, (struct survey_keys){k, SAC_KV_BF16}, w->centre, w->d, rest);
+        pack_page(dst, (struct survey_keys){k, SAC_KV_BF16}, w->centre, w->d, nonfinite);
         break;
     case SAC_KV_Q8:
         read_keys(w, page);
         pack_page(dst, (struct survey_keys){(const uint8_t *)w->k, SAC_KV_Q8}, w->centre, w->d,
-                  rest);
+                  nonfinite);
         break;
     }
 }
@@ -172,9 +172,10 @@ static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec res
 /* Packs the pages of a group; false: a key is not finite. */
 static bool pack_group(const struct work *w, const struct group *g)
 {
-    vec rest[2] = {v_zero(), v_zero()};
-    for (uint32_t i = 0; i < g->n; i++) pack_keys(w, g->page[i], w->page + i * w->page_bytes, rest);
-    return !v_any_nan(v_add(rest[0], rest[1]));
+    vec nonfinite[2] = {v_zero(), v_zero()};
+    for (uint32_t i = 0; i < g->n; i++)
+        pack_keys(w, g->page[i], w->page + i * w->page_bytes, nonfinite);
+    return !v_any_nan(v_add(nonfinite[0], nonfinite[1]));
 }
 
 /* Iterates over the steps of a group: for each list, each block of its queries, and each two of the
@@ -184,7 +185,7 @@ struct place {
     uint32_t n; /* pages of the group that the list sees */
 };
 
-static inline bool step_on(struct place *p, const struct work *w, const struct group *g)
+static inline bool next_step(struct place *p, const struct work *w, const struct group *g)
 {
     if ((p->page += 2) < p->n) return true;
     p->page = 0;
@@ -280,7 +281,7 @@ static inline void choose(const struct work *w, uint32_t list, uint32_t page, co
 
 static void sum_group(const struct work *w, const struct group *g)
 {
-    for (struct place p = step_begin(w); step_on(&p, w, g);) {
+    for (struct place p = step_begin(w); next_step(&p, w, g);) {
         const uint32_t n_page = w->op->n_page[p.list / w->op->n_part];
         float weight[2] = {0};
         for (uint32_t i = 0; i < 2 && p.page + i < p.n; i++)
@@ -298,7 +299,7 @@ static void survey_group(const struct work *w, const struct group *g, struct att
     struct place next = step_begin(w);
     vec square[GROUP / 2][2 * HALVES * PARTS]; /* both halves of two pages */
     float *s = w->s;
-    bool more = step_on(&next, w, g);
+    bool more = next_step(&next, w, g);
     if (more) score_step(w, &next, s, NULL, NULL);
     while (more) {
         const struct place now = next;
@@ -307,7 +308,7 @@ static void survey_group(const struct work *w, const struct group *g, struct att
         s = s == w->s ? w->s + 2 * SCORES : w->s;
         for (uint32_t i = 0; i < 2 * HALVES * PARTS && now.block == 0; i++) sum[i] = v_zero();
         attn_fetch(ahead, n_fetch);
-        more = step_on(&next, w, g);
+        more = next_step(&next, w, g);
         if (more)
             score_step(w, &next, s, last, sum);
         else
