@@ -13,6 +13,7 @@
 
 #include "ops/experts.h"
 
+#include "base/align.h"
 #include "base/minmax.h"
 
 #include <assert.h>
@@ -113,14 +114,9 @@ struct job {
     size_t worker_bytes, gather_bytes;
 };
 
-static size_t round64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
 static size_t gather_bytes(const struct experts_multiply *op)
 {
-    return round64((size_t)min_u32(op->n_row, TILE_ROWS) * op->n_embd * sizeof(float));
+    return align_line((size_t)min_u32(op->n_row, TILE_ROWS) * op->n_embd * sizeof(float));
 }
 
 static size_t worker_bytes(const struct ops *ops, const struct experts_multiply *op)
@@ -128,7 +124,7 @@ static size_t worker_bytes(const struct ops *ops, const struct experts_multiply 
     const uint32_t n_row = min_u32(op->n_row, TILE_ROWS);
     const size_t in = ops->linear_scratch(1, n_row, op->n_embd, 2 * op->n_ff);
     const size_t out = ops->linear_scratch(1, n_row, op->n_ff, op->n_embd);
-    return gather_bytes(op) + round64(in > out ? in : out);
+    return gather_bytes(op) + align_line(in > out ? in : out);
 }
 
 /* Maximum number of tiles: full ones, and one partial tile for every expert. */
@@ -139,7 +135,7 @@ static size_t tile_max(const struct experts_multiply *op)
 
 size_t experts_scratch(const struct ops *ops, uint32_t n_worker, const struct experts_multiply *op)
 {
-    return round64(tile_max(op) * sizeof(struct tile)) + n_worker * worker_bytes(ops, op);
+    return align_line(tile_max(op) * sizeof(struct tile)) + n_worker * worker_bytes(ops, op);
 }
 
 static void list_tiles(struct job *job)
@@ -245,7 +241,7 @@ void experts_multiply(struct workers *pool, const struct experts_multiply *op)
     struct job job = {.op = op,
                       .tile = op->scratch,
                       .worker =
-                          (uint8_t *)op->scratch + round64(tile_max(op) * sizeof(struct tile)),
+                          (uint8_t *)op->scratch + align_line(tile_max(op) * sizeof(struct tile)),
                       .worker_bytes = worker_bytes(op->ops, op),
                       .gather_bytes = gather_bytes(op)};
     list_tiles(&job);

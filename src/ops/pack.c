@@ -507,11 +507,6 @@ static struct affine scale_of(const uint8_t *head, enum layout_scale kind, uint3
     return (struct affine){0, 0};
 }
 
-static bool has_offset(enum layout_scale kind)
-{
-    return kind == SCALE_DM || kind == SCALE_K32_M || kind == SCALE_K16_M;
-}
-
 static void unpack_quant(float *dst, const struct weight *w, const uint8_t *src, uint32_t r)
 {
     const struct weight_layout l = weight_layout_of(w->type);
@@ -527,7 +522,7 @@ static void unpack_quant(float *dst, const struct weight *w, const uint8_t *src,
                 const int q = (int)plane_code(src, l, r, k);
                 const float v = a.scale * (float)(l.iq4 ? layout_iq4_level[q] : q - l.offset);
                 /* Only with an offset: adding 0 would turn -0 into +0. */
-                *dst++ = has_offset(l.scale) ? v + a.plus : v;
+                *dst++ = layout_has_min(l) ? v + a.plus : v;
             }
         }
     }

@@ -2,6 +2,7 @@
  * a page, which only a truncation needs: plain C is fast enough. */
 #include "ops/page.h"
 
+#include "base/align.h"
 #include "base/half.h"
 
 #include <assert.h>
@@ -18,7 +19,7 @@ const char *sac_kv_type_name(sac_kv_type type)
 static size_t take(size_t *at, size_t bytes)
 {
     const size_t start = *at;
-    *at = (start + bytes + 63) & ~(size_t)63;
+    *at = align_line(start + bytes);
     return start;
 }
 

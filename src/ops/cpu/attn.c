@@ -93,7 +93,7 @@ static uint32_t lane_chunk_count(const struct op_attn *op, const struct attn_run
 
 static size_t partial_floats(uint32_t head_dim, uint32_t group)
 {
-    return align64((size_t)group * (head_dim + 2) * sizeof(float)) / sizeof(float);
+    return align_line((size_t)group * (head_dim + 2) * sizeof(float)) / sizeof(float);
 }
 
 static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok_max)
@@ -229,7 +229,7 @@ static void narrow_segments(const struct attn_call *c, const struct attn_run *ru
 {
     const uint32_t d = chunk->op->geom->head_dim, group = chunk->group;
     float *rotated = (float *)(void *)((uint8_t *)chunk->mem + c->rotated_at);
-    float *partial = rotated + align64(group * (size_t)d * sizeof(float)) / sizeof(float);
+    float *partial = rotated + align_line(group * (size_t)d * sizeof(float)) / sizeof(float);
     struct attn_chunk sum = *chunk;
     memset(sum.acc, 0, group * (size_t)d * sizeof *sum.acc);
     for (uint32_t g = 0; g < group; g++) sum.m[g] = -INFINITY, sum.l[g] = 0;
@@ -390,13 +390,13 @@ static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *
 {
     uint32_t n_q;
     const size_t wide = attn_wide_bytes(k, g, group, &n_q), narrow = k->narrow_bytes(g, group);
-    *out_rotated_at = align64(wide > narrow ? wide : narrow);
-    return *out_rotated_at + align64((size_t)n_q * g->head_dim * sizeof(float));
+    *out_rotated_at = align_line(wide > narrow ? wide : narrow);
+    return *out_rotated_at + align_line((size_t)n_q * g->head_dim * sizeof(float));
 }
 
 static size_t unit_bytes(uint32_t n)
 {
-    return align64(n * sizeof(struct attn_unit)) + align64(n);
+    return align_line(n * sizeof(struct attn_unit)) + align_line(n);
 }
 
 /* Layout of the scratch: lane_item and lane_left; the memory of each worker; partial results, which
@@ -412,7 +412,7 @@ size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
     const size_t wide = unit_bytes(attn_unit_count(n_worker, n_row, n_head)) +
                         attn_slot_count(n_worker) * attn_sums_bytes(k, geom, group);
     size_t rotated_at;
-    return align64(lanes) + (partial > wide ? partial : wide) +
+    return align_line(lanes) + (partial > wide ? partial : wide) +
            n_worker * worker_bytes(k, geom, group, &rotated_at);
 }
 
@@ -427,7 +427,7 @@ static void place_units(struct attn_call *c, uint32_t n_worker, uint8_t *at, siz
 {
     const uint32_t n = attn_unit_count(n_worker, row_count(c->op), c->op->n_head);
     c->unit = (struct attn_unit *)(void *)at;
-    c->octave = at + align64(n * sizeof *c->unit);
+    c->octave = at + align_line(n * sizeof *c->unit);
     c->sums = at + unit_bytes(n);
     c->sums_bytes = attn_sums_bytes(c->k, c->op->geom, c->group);
     c->n_slot = attn_slot_count(n_worker);
@@ -446,7 +446,7 @@ void attn_execute(struct workers *pool, const struct op_attn *op, const struct a
     const size_t n_lane = (size_t)op->n_run * g->n_kv_head;
     c.lane_item = (uint32_t *)(void *)mem;
     c.lane_left = c.lane_item + n_lane + 1;
-    const size_t lanes = align64((2 * n_lane + 1) * sizeof(uint32_t));
+    const size_t lanes = align_line((2 * n_lane + 1) * sizeof(uint32_t));
     const size_t workers = workers_count(pool) * c.worker_bytes;
     assert(lanes + workers < op->scratch_bytes);
     const size_t rest = op->scratch_bytes - lanes - workers;

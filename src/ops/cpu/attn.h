@@ -28,6 +28,7 @@
 #ifndef SAC_OPS_CPU_ATTN_H
 #define SAC_OPS_CPU_ATTN_H
 
+#include "base/align.h"
 #include "ops/ops.h"
 
 #include <math.h>

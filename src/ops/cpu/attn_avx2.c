@@ -110,17 +110,9 @@ static void page_to_f32(float *dst, const struct page_geom *g, const struct attn
     memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * sizeof *dst);
 }
 
-/* `base` is NULL when only sizes are computed: C has no NULL + n. */
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base ? base + *at : NULL;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
-
 static float *take_floats(uint8_t *base, size_t *at, size_t n)
 {
-    return (float *)(void *)take(base, at, n * sizeof(float));
+    return align_take(base, at, n * sizeof(float));
 }
 
 /* ---- WIDE ---- */
@@ -152,8 +144,8 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     w.k = take_floats(base, &at, (size_t)w.panel_tok * d);
     w.v = take_floats(base, &at, (size_t)w.panel_tok * d);
     w.s = take_floats(base, &at, (size_t)w.panel_tok * QUERY_BLOCK);
-    w.lo = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
-    w.hi = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
+    w.lo = align_take(base, &at, QUERY_BLOCK * sizeof(int32_t));
+    w.hi = align_take(base, &at, QUERY_BLOCK * sizeof(int32_t));
     w.logw = take_floats(base, &at, w.panel_tok);
     w.stretch_floats = (size_t)n_q * (d + 2);
     for (int i = 0; i < 2; i++) w.stretch[i] = take_floats(base, &at, w.stretch_floats);

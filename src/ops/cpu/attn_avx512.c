@@ -84,7 +84,7 @@ static void half_from_q8_k(uint16_t *dst, const struct page_geom *g, const uint8
     const uint32_t d = g->head_dim, quarter = d / 4;
     assert(f16);
     if (quarter % 16 != 0) {
-        float row[512];
+        float row[HEAD_DIM_MAX];
         for (uint32_t t = 0; t < tok.n; t++) {
             attn_q8_by_eights(row, g, page, (struct attn_tokens){tok.first + t, 1});
             for (uint32_t c = 0; c < d; c += 16)

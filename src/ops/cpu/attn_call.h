@@ -5,6 +5,7 @@
 
 #include "ops/cpu/attn.h"
 
+#include "base/align.h"
 #include "base/minmax.h"
 
 /* A unit of work: a tile, or one of its stretches. */
@@ -35,11 +36,6 @@ struct attn_call {
     size_t partial_floats;
     uint32_t lane0, lane1; /* [lane0, lane1): the lanes that are computed now */
 };
-
-static inline size_t align64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
 
 /* First position that the row at `pos` sees. */
 static inline uint32_t first_visible(const struct op_attn *op, uint32_t pos)

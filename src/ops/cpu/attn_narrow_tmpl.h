@@ -90,16 +90,9 @@ struct narrow_mem {
     size_t bytes;
 };
 
-INLINE uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base ? base + *at : NULL;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
-
 INLINE float *take_floats(uint8_t *base, size_t *at, size_t n)
 {
-    return (float *)(void *)take(base, at, n * sizeof(float));
+    return align_take(base, at, n * sizeof(float));
 }
 
 INLINE struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
@@ -108,23 +101,23 @@ INLINE struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group
     w.d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
     const size_t n_head = w.n_block * HEADS, wide = w.d_code;
     size_t at = 0;
-    w.rows = take(base, &at, LANES * 2 * (size_t)d);
-    w.keys = take(base, &at, STEP_TOK * wide);
-    w.centre = (uint16_t *)(void *)take(base, &at, 2 * (size_t)d);
-    w.w_tile = take(base, &at, STEP_PAGES * wide / CODE_BLOCK * TILE_BYTES);
+    w.rows = align_take(base, &at, LANES * 2 * (size_t)d);
+    w.keys = align_take(base, &at, STEP_TOK * wide);
+    w.centre = align_take(base, &at, 2 * (size_t)d);
+    w.w_tile = align_take(base, &at, STEP_PAGES * wide / CODE_BLOCK * TILE_BYTES);
     w.s = take_floats(base, &at, (size_t)STEP_TOK * LANES);
     w.y = take_floats(base, &at, (size_t)HEADS * STEP_TOK);
-    w.p = take(base, &at, (size_t)(d / PAGE_VBLOCK) * TILE_BYTES);
-    w.v = take(base, &at, (size_t)(d / LANES) * TILE_BYTES);
+    w.p = align_take(base, &at, (size_t)(d / PAGE_VBLOCK) * TILE_BYTES);
+    w.v = align_take(base, &at, (size_t)(d / LANES) * TILE_BYTES);
     w.scale = take_floats(base, &at, (size_t)(d / PAGE_VBLOCK) * STEP_TOK);
     w.v_unit = take_floats(base, &at, d / PAGE_VBLOCK);
     w.x = take_floats(base, &at, (size_t)(d / LANES) * TILE_BYTES / sizeof(float));
-    w.gathered = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.gathered = align_take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.q = take_floats(base, &at, n_head * d);
     w.unit = take_floats(base, &at, n_head + HEADS);
     w.m = take_floats(base, &at, (size_t)w.n_block * LANES);
     w.l = take_floats(base, &at, (size_t)w.n_block * LANES);
-    w.q_tile = take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
+    w.q_tile = align_take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
     w.q_code = take_floats(base, &at, n_head * wide);
     w.q_most = take_floats(base, &at, w.n_block * wide);
     w.bytes = at;
@@ -310,7 +303,7 @@ INLINE void code_queries(const struct narrow_mem *w, struct narrow_step *st, uin
     const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
     const uint8_t *from = st->page[j]->bytes + g->k_step;
     const float *q_most = w->q_most + (size_t)block * d_code;
-    __m512 step[512 / LANES], most = _mm512_setzero_ps();
+    __m512 step[HEAD_DIM_MAX / LANES], most = _mm512_setzero_ps();
     for (uint32_t c = 0; c < d_code; c += CODE_BLOCK) {
         __m512 *x = step + c / LANES;
         for (uint32_t i = 0; i < 4; i++) {

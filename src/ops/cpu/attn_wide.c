@@ -610,5 +610,5 @@ uint32_t attn_slot_count(uint32_t n_worker)
 
 size_t attn_sums_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group)
 {
-    return align64(k->wide_sums(g, PAGE_TOK * group));
+    return align_line(k->wide_sums(g, PAGE_TOK * group));
 }

@@ -279,20 +279,13 @@ struct stretch {
     size_t bytes;
 };
 
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base ? base + *at : NULL;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
-
 static struct stretch stretch_layout(uint8_t *base, uint32_t d, uint32_t n_q)
 {
     struct stretch s;
     size_t at = 0;
-    s.o = (float *)(void *)take(base, &at, (size_t)n_q * d * 4);
-    s.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    s.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
+    s.o = align_take(base, &at, (size_t)n_q * d * 4);
+    s.m = align_take(base, &at, (size_t)n_q * 4);
+    s.l = align_take(base, &at, (size_t)n_q * 64);
     s.bytes = at;
     return s;
 }
@@ -302,18 +295,18 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     struct wide_mem w = {.d = d, .panel_tok = wide_panel_tok(d)};
     size_t at = 0;
     w.s_stride = w.panel_tok + 2 * CENTRES;
-    w.q = take(base, &at, (size_t)n_q * d * 2);
-    w.k = take(base, &at, (size_t)w.panel_tok * d * 2);
-    w.c = take(base, &at, 16 * (size_t)d * 2);
-    w.v = take(base, &at, (size_t)w.panel_tok * d * 2);
-    w.p = take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
-    w.s = (float *)(void *)take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
-    w.unit = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    w.logw = (float *)(void *)take(base, &at, (size_t)w.panel_tok * 4);
-    w.keys = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
-    w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.q = align_take(base, &at, (size_t)n_q * d * 2);
+    w.k = align_take(base, &at, (size_t)w.panel_tok * d * 2);
+    w.c = align_take(base, &at, 16 * (size_t)d * 2);
+    w.v = align_take(base, &at, (size_t)w.panel_tok * d * 2);
+    w.p = align_take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
+    w.s = align_take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
+    w.unit = align_take(base, &at, (size_t)n_q * 4);
+    w.logw = align_take(base, &at, (size_t)w.panel_tok * 4);
+    w.keys = align_take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.values = align_take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.stretch_bytes = stretch_layout(NULL, d, n_q).bytes;
-    for (int i = 0; i < 2; i++) w.stretch[i] = take(base, &at, w.stretch_bytes);
+    for (int i = 0; i < 2; i++) w.stretch[i] = align_take(base, &at, w.stretch_bytes);
     w.bytes = at;
     return w;
 }

@@ -33,12 +33,6 @@ struct op_bound_side op_bound_side(const uint8_t *side, enum op_bound by, uint32
     return s;
 }
 
-static double log_add(double a, double b)
-{
-    const double hi = a > b ? a : b, lo = a > b ? b : a; /* NaN is propagated */
-    return lo == -INFINITY ? hi : hi + log1p(exp(lo - hi));
-}
-
 static double cap_score(const struct op_lane_bounds *op, double score)
 {
     const double cap = (double)op->softcap;
@@ -108,7 +102,7 @@ static void bound_shadow(const struct op_lane_bounds *op, const struct op_bound_
         for (uint32_t t = 0; t < PAGE_TOK; t++) {
             const double most =
                 (double)dot(q, k + (size_t)t * d, d) + q_norm * (reach[t] + slack[t]);
-            sum = log_add(sum, cap_score(op, most));
+            sum = lanes_log_add(sum, cap_score(op, most));
         }
         op->out[g * op->out_stride + page] = (float)sum;
     }

@@ -22,6 +22,7 @@
 
 #include "base/half.h"
 #include "base/minmax.h"
+#include "ops/cpu/lanes_bound.h"
 
 #include <assert.h>
 #include <math.h>
@@ -48,13 +49,6 @@ struct team {
 static bool takes_part(const struct op_lane_visit *op)
 {
     return op->result->n_bad == 0;
-}
-
-/* ln(exp(a) + exp(b)); -infinity is the log of an empty sum. */
-static double log_add(double a, double b)
-{
-    const double hi = a > b ? a : b, lo = a > b ? b : a; /* NaN is propagated */
-    return lo == -INFINITY ? hi : hi + log1p(exp(lo - hi));
 }
 
 /* ---- Order ---- */
@@ -238,7 +232,7 @@ static void prove_logits(const struct op_lane_visit *op, const float *k, uint32_
             score *= (double)op->scale;
             if (cap > 0) score = cap * tanh(score / cap);
             logit[g * PAGE_TOK + t] = (float)score;
-            lse[g] = log_add(lse[g], score);
+            lse[g] = lanes_log_add(lse[g], score);
         }
     }
 }
@@ -349,7 +343,8 @@ static void begin_proof(const struct team *t)
         const float *bound = proof->bound + g * proof->bound_stride;
         double *left = proof->left + (size_t)g * (n + 1);
         left[n] = -INFINITY;
-        for (uint32_t i = n; i-- > 0;) left[i] = log_add(left[i + 1], (double)bound[op->order[i]]);
+        for (uint32_t i = n; i-- > 0;)
+            left[i] = lanes_log_add(left[i + 1], (double)bound[op->order[i]]);
     }
 }
 
@@ -361,7 +356,7 @@ static double prove(const struct op_lane_visit *op)
         const double left = op->proof->left[(size_t)g * (op->n_page + 1) + op->state->at];
         /* The margin covers the rounding of the sums of logarithms, mainly of the bounds in f32. */
         const double pages = (double)op->state->most[g] + log(op->state->seen[g]);
-        const double seen = log_add(op->state->own_log[g], pages);
+        const double seen = lanes_log_add(op->state->own_log[g], pages);
         if (left > -INFINITY) least = fmin(least, 1 / (1 + exp(left - seen + 1e-4)));
     }
     return least;

@@ -6,6 +6,7 @@
 #ifndef SAC_OPS_CPU_LINEAR_H
 #define SAC_OPS_CPU_LINEAR_H
 
+#include "base/align.h"
 #include "ops/ops.h"
 #include "ops/weight_layout.h"
 
@@ -55,11 +56,6 @@ static inline void linear_check(const struct op_linear *op)
     for (uint32_t p = 0; p < op->n_part; p++) assert(op->part[p].w->n_in == op->n_in);
     assert(!op->group || (op->n_part == 1 && op->kind == ROW_DECODE));
     if (linear_is_glu(op)) assert(op->n_part == 2 && op->part[0].w->n_out == op->part[1].w->n_out);
-}
-
-static inline size_t linear_round64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
 }
 
 /* The two variants between which ops_fill_amx_linear chooses, exported for tests. */

@@ -710,7 +710,7 @@ static void open_col(struct epilogue_col *c, const struct job *job, struct linea
 {
     const struct linear_part *part = &job->op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
-    c->m = linear_lanes(part->w->n_out - out_i);
+    c->m = math_lane_mask(part->w->n_out - out_i);
     c->y = part->y ? part->y + r0 * part->y_stride + out_i : NULL;
     c->y_stride = part->y_stride;
     c->bias = part->bias ? _mm512_maskz_loadu_ps(c->m, part->bias + out_i) : _mm512_setzero_ps();

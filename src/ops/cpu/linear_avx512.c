@@ -539,8 +539,8 @@ size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, u
 {
     (void)n_out_sum;
     const size_t n_block = (size_t)n_row * layout_n_block(n_in);
-    return tile_bytes(n_row, n_in) + linear_round64(n_block * sizeof(struct narrow_block)) +
-           n_block * LAYOUT_BLOCK * sizeof(float) + linear_round64(n_row * sizeof(float)) +
+    return tile_bytes(n_row, n_in) + align_line(n_block * sizeof(struct narrow_block)) +
+           n_block * LAYOUT_BLOCK * sizeof(float) + align_line(n_row * sizeof(float)) +
            (size_t)n_worker * NARROW_STREAMS * 2 * rows_of_pass(n_row) * 16 * sizeof(float);
 }
 
@@ -567,7 +567,7 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
     job.tile = (struct narrow_tile *)at;
     at += tile_bytes(op->n_row, op->n_in);
     job.act = (struct narrow_block *)at;
-    at += linear_round64(n_block * sizeof *job.act);
+    at += align_line(n_block * sizeof *job.act);
     job.x = (float *)at;
     job.scale = job.x + n_block * LAYOUT_BLOCK;
     job.acc = job.scale + (op->n_row + 15u) / 16 * 16;

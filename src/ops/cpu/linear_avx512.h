@@ -8,23 +8,17 @@
 #define SAC_OPS_CPU_LINEAR_AVX512_H
 
 #include "ops/cpu/linear.h"
+#include "ops/cpu/math_avx512.h"
 
 #include <immintrin.h>
 #include <math.h>
-
-/* Mask of the first `n` of 16 lanes. */
-static inline __mmask16 linear_lanes(size_t n)
-{
-    const uint32_t mask = n >= 16 ? 0xffffu : (1u << n) - 1;
-    return (__mmask16)mask;
-}
 
 /* 1 / sqrt(mean(x^2) + eps). The sum is in f64: lanes over ascending k, then reduced pairwise. */
 static inline float linear_rms_scale(const float *x, uint32_t n, float eps)
 {
     __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
     for (uint32_t k = 0; k < n; k += 16) {
-        const __m512 v = _mm512_maskz_loadu_ps(linear_lanes(n - k), x + k);
+        const __m512 v = _mm512_maskz_loadu_ps(math_lane_mask(n - k), x + k);
         const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
         const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
         sum[0] = _mm512_fmadd_pd(low, low, sum[0]);
@@ -37,7 +31,7 @@ static inline float linear_rms_scale(const float *x, uint32_t n, float eps)
 /* 16 inputs of row r from k on, normalised by `scale` if the op has a norm; zeros beyond n_in. */
 static inline __m512 linear_load_x(const struct op_linear *op, uint32_t r, uint32_t k, float scale)
 {
-    const __mmask16 m = linear_lanes(op->n_in > k ? op->n_in - k : 0);
+    const __mmask16 m = math_lane_mask(op->n_in > k ? op->n_in - k : 0);
     const __m512 x = _mm512_maskz_loadu_ps(m, op->x + r * op->x_stride + k);
     if (!op->norm) return x;
     return _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(scale)),
@@ -96,7 +90,7 @@ static inline struct linear_out linear_finished(const struct op_linear *op, stru
 {
     const struct linear_part *part = &op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
-    const __mmask16 m = linear_lanes(part->w->n_out - out_i);
+    const __mmask16 m = math_lane_mask(part->w->n_out - out_i);
     float *y = part->y + r * part->y_stride + out_i;
     v = linear_add_bias(part, out_i, m, v);
     if (linear_is_glu(op))

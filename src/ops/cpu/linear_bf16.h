@@ -10,7 +10,6 @@
 
 #include "ops/cpu/linear_avx512.h"
 #include "ops/cpu/linear_decode.h"
-#include "ops/cpu/math_avx512.h"
 
 /* Rounds to bf16 and interleaves: lane i of even and odd becomes words 2i and 2i + 1. */
 INLINE __m512i bf16_pairs(__m512 even, __m512 odd)

@@ -218,7 +218,7 @@ static struct epilogue_col open_col(const struct op_linear *op, struct linear_un
 {
     const struct linear_part *part = &op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
-    const __mmask16 m = linear_lanes(part->w->n_out - out_i);
+    const __mmask16 m = math_lane_mask(part->w->n_out - out_i);
     return (struct epilogue_col){
         .y = part->y ? part->y + out_i : NULL,
         .y_stride = part->y_stride,

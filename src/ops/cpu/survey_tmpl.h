@@ -22,6 +22,7 @@
 #ifndef SAC_OPS_CPU_SURVEY_TMPL_H
 #define SAC_OPS_CPU_SURVEY_TMPL_H
 
+#include "base/align.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/survey.h"
 #include "ops/cpu/survey_share_tmpl.h"
@@ -61,13 +62,6 @@ struct group {
     uint32_t n, page[GROUP];
 };
 
-static void *carve(uint8_t **at, size_t bytes)
-{
-    void *p = *at;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
-
 static struct work lay_out(const struct op_survey *op, struct attn_range lists, void *room)
 {
     const uint32_t d = op->geom->head_dim, n_list = op->n_set * op->n_part;
@@ -80,21 +74,20 @@ static struct work lay_out(const struct op_survey *op, struct attn_range lists, 
                      .block_bytes = LANES * (size_t)d * QUERY_BYTES,
                      .page_bytes = PAGE_TOK * (size_t)d * QUERY_BYTES};
     const size_t n = (size_t)n_list * w.n_block;
-    uint8_t *at = op->scratch;
+    size_t at = 0;
     assert(d % 32 == 0 && d <= HEAD_DIM_MAX && op->n_query % LANES == 0);
-    w.seed = carve(&at, n_list * sizeof *w.seed);
-    w.q = carve(&at, n * w.block_bytes);
-    w.start = carve(&at, n * LANES * LANES * sizeof(float));
-    w.sum = carve(&at, n * LANES * LANES * sizeof(float));
-    w.centre = carve(&at, d * sizeof(float));
-    w.limit = carve(&at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
-    assert((size_t)(at - (uint8_t *)op->scratch) <=
-           ops_survey_scratch(op->n_set, op->n_part, op->n_query, d));
-    at = room;
-    w.k = carve(&at, PAGE_TOK * (size_t)d * sizeof(float));
-    w.page = carve(&at, GROUP * w.page_bytes);
-    w.s = carve(&at, 4 * SCORES * sizeof(float));
-    assert((size_t)(at - (uint8_t *)room) <= ops_survey_room(op->n_query, d));
+    w.seed = align_take(op->scratch, &at, n_list * sizeof *w.seed);
+    w.q = align_take(op->scratch, &at, n * w.block_bytes);
+    w.start = align_take(op->scratch, &at, n * LANES * LANES * sizeof(float));
+    w.sum = align_take(op->scratch, &at, n * LANES * LANES * sizeof(float));
+    w.centre = align_take(op->scratch, &at, d * sizeof(float));
+    w.limit = align_take(op->scratch, &at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
+    assert(at <= ops_survey_scratch(op->n_set, op->n_part, op->n_query, d));
+    at = 0;
+    w.k = align_take(room, &at, PAGE_TOK * (size_t)d * sizeof(float));
+    w.page = align_take(room, &at, GROUP * w.page_bytes);
+    w.s = align_take(room, &at, 4 * SCORES * sizeof(float));
+    assert(at <= ops_survey_room(op->n_query, d));
     return w;
 }
 
