@@ -35,7 +35,7 @@ struct depot_map {
     uint32_t *hand;          /* [n_kv_head] the next of its frames to examine */
     struct depot_lane *lane; /* [n_layer, n_kv_head] */
     uint32_t *wanted, *into; /* scratch: [n_kv_head][n_head] pages to fetch, and their frames */
-    uint32_t *n_move;        /* room: [n_kv_head] */
+    uint32_t *n_move;        /* scratch: [n_kv_head] */
     uint8_t *card;           /* [pages] the first bytes of each, for methods; always resident */
     size_t card_bytes;       /* 0: methods store what they need */
 };

@@ -101,7 +101,7 @@ void experts_route(struct workers *pool, const struct experts_route *op)
 
 /* ---- Products ---- */
 
-/* Some pairs of an expert. */
+/* At most TILE_ROWS pairs of an expert. */
 struct tile {
     uint32_t expert, pair0, n;
 };

@@ -65,7 +65,7 @@ struct op_lane_bounds {
     const page_id *page; /* [n_page] */
     uint32_t n_page, head_dim, group;
     const float *q;
-    float *qa; /* room: [group, head_dim] */
+    float *qa; /* scratch: [group, head_dim] */
     float scale, softcap;
     float *out;
     size_t out_stride;
@@ -221,7 +221,7 @@ enum op_rest {
 struct op_visit_proof {
     const float *bound; /* [group, n_page] from op_lane_bounds */
     size_t bound_stride;
-    double *left; /* room: [group][n_page + 1] */
+    double *left; /* scratch: [group][n_page + 1] */
     enum op_bound by;
     const uint8_t *side;
     size_t side_stride;

@@ -99,7 +99,7 @@ struct op_lane_settle {
     uint32_t pos, group, sink;
     float scale, softcap;
     float unit;  /* unit of the tables' entries */
-    double *sum; /* room: [op_settle_room] */
+    double *sum; /* scratch: [op_settle_room] */
     const struct op_lane_result
         *made; /* result of the observation; if it is not finite, no table is usable */
 };
