@@ -348,11 +348,49 @@ static struct attn_page next_own_page(const struct tile *tile, uint32_t *sub, ui
     return own;
 }
 
-/* Attends to the pages of a walk. Panels end at multiples of their length in the walk, and at the
- * end of a segment. All remaining rows see all of a panel that is full before the own page of the
- * first remaining rows. Otherwise the panel is computed for these first rows alone, and ends with
- * their own page; later rows see that page in sealed form, if they read it. `only`: just the first
- * stretch of the walk. */
+/* A panel whose pages `begin` to `slot` are packed and before the own page of the remaining rows,
+ * from sub `s` on: all of these see all of it. */
+static struct attn_panel full_panel(const struct tile *tile, uint32_t s, uint32_t base,
+                                    uint32_t begin, uint32_t slot)
+{
+    const struct attn_tile *t = &tile->t;
+    const struct attn_plan *plan = tile->sub[0].run->plan;
+    const uint32_t end = slot * PAGE_TOK;
+    return (struct attn_panel){.row0 = tile->sub[s].row,
+                               .row1 = t->n_row,
+                               .pos = base * PAGE_TOK,
+                               .begin = begin * PAGE_TOK,
+                               .end = end,
+                               .n_tok = end,
+                               .masked = first_visible(t->op, t->pos[t->n_row - 1]) >
+                                         (base + begin) * PAGE_TOK,
+                               .skip = plan ? plan->skip : 0};
+}
+
+/* The last panel of sub *s and of those that share its own page, which is packed into `slot`; later
+ * rows see that page in sealed form, if they read it. Advances *s past these subs. `pos` fits the
+ * own page; the pages before it are consecutive with it (windows) or fully visible. */
+static struct attn_panel own_panel(const struct attn_call *c, struct tile *tile, uint32_t *s,
+                                   uint32_t begin, uint32_t slot)
+{
+    struct attn_tile *t = &tile->t;
+    const uint32_t own = sub_pos(tile, *s) / PAGE_TOK, row0 = tile->sub[*s].row;
+    const uint32_t end = (slot + 1) * PAGE_TOK;
+    const struct attn_page page = next_own_page(tile, s, t->kv_head);
+    c->k->wide_page(t, slot, &page);
+    t->ahead.n_page = 0;
+    return (struct attn_panel){.row0 = row0,
+                               .row1 = *s < tile->n_sub ? tile->sub[*s].row : t->n_row,
+                               .pos = (own - slot) * PAGE_TOK,
+                               .begin = begin * PAGE_TOK,
+                               .end = end,
+                               .n_tok = end,
+                               .masked = true};
+}
+
+/* Attends to the pages of a walk. Panels end at multiples of their length in the walk, at the end
+ * of a segment, and with the own page of the first remaining rows, which are then finished. `only`:
+ * just the first stretch of the walk. */
 static void wide_panels(const struct attn_call *c, struct tile *tile, struct page_walk walk,
                         bool only)
 {
@@ -360,41 +398,27 @@ static void wide_panels(const struct attn_call *c, struct tile *tile, struct pag
     const struct op_attn *op = t->op;
     const struct attn_run *run = tile->sub[0].run, *last = tile->sub[tile->n_sub - 1].run;
     const uint32_t panel_pages = c->k->panel_tok(op->geom->head_dim) / PAGE_TOK;
-    const uint32_t unmasked_from = first_visible(op, t->pos[t->n_row - 1]);
     const bool folds = !run->plan || run->plan->skip <= 0;
     uint32_t base = walk.index / panel_pages * panel_pages, begin = walk.index - base;
     uint32_t stretch = folds ? stretch_end(walk.index) : PAGE_NONE;
     uint32_t segment = segment_of(last->segment, last->n_segment, walk.now.begin, 0);
-    bool is_there = true;
     tile_rotate(c, tile, segment);
-    for (uint32_t s = 0; s < tile->n_sub && is_there;) {
+    for (uint32_t s = 0; s < tile->n_sub;) {
         const uint32_t own = sub_pos(tile, s) / PAGE_TOK;
         const uint32_t border =
             segment < last->n_segment ? min_u32(own, last->segment[segment].end) : own;
-        is_there = pack_pages(c, t, run, &walk, base, border);
-        if (!is_there) continue;
+        if (!pack_pages(c, t, run, &walk, base, border)) return;
         const uint32_t slot = walk.index - base;
         const bool crosses =
             slot < panel_pages && segment < last->n_segment && border == last->segment[segment].end;
-        struct attn_panel p = {.row0 = tile->sub[s].row, .begin = begin * PAGE_TOK};
+        struct attn_panel p;
         if (slot == panel_pages || crosses) {
             look_ahead(t, run, walk, own);
-            p.row1 = t->n_row;
-            p.pos = base * PAGE_TOK;
-            p.end = p.n_tok = slot * PAGE_TOK;
-            p.masked = unmasked_from > (base + begin) * PAGE_TOK;
-            p.skip = run->plan ? run->plan->skip : 0;
+            p = full_panel(tile, s, base, begin, slot);
             begin = slot % panel_pages;
             base += slot - begin;
         } else {
-            const struct attn_page page = next_own_page(tile, &s, t->kv_head);
-            c->k->wide_page(t, slot, &page);
-            t->ahead.n_page = 0;
-            p.row1 = s < tile->n_sub ? tile->sub[s].row : t->n_row;
-            p.pos = (own - slot) *
-                    PAGE_TOK; /* correct for the own page; pages before it are fully visible */
-            p.end = p.n_tok = (slot + 1) * PAGE_TOK;
-            p.masked = true;
+            p = own_panel(c, tile, &s, begin, slot);
         }
         if (p.begin < p.end) c->k->wide_panel(t, &p);
         if (base == stretch) {
