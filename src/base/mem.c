@@ -4,6 +4,8 @@
  * during a step, the step allocated nothing. */
 #include "base/mem.h"
 
+#include "base/align.h"
+
 #include "saccade.h"
 
 #include <assert.h>
@@ -133,7 +135,7 @@ void mem_unmap(void *p, size_t bytes)
 void *arena_take(struct arena *a, size_t n, size_t bytes)
 {
     assert(bytes == 0 || n <= SIZE_MAX / 2 / bytes);
-    const size_t size = (n * bytes + 63) & ~(size_t)63;
+    const size_t size = align_line(n * bytes);
     uint8_t *p = a->base ? a->base + a->used : NULL;
     a->used += size;
     assert(!a->base || a->used <= a->capacity);

@@ -16,7 +16,7 @@ static sac_status open_host(struct backend *out, sac_error *err)
     return ops_init(&out->ops, err);
 }
 
-/* The number behind "cuda:"; "cuda" is 0. */
+/* Parses "cuda" (device 0) or "cuda:N". */
 static bool parse_index(const char *device, uint32_t *out)
 {
     char *end;

@@ -14,10 +14,10 @@ struct cuda_device;
 
 struct backend {
     struct ops ops;
-    bool is_host;      /* memory is the program's own: copies are immediate, or not needed */
-    uint32_t index;    /* of a device */
+    bool is_host;      /* its memory is the program's: copies are immediate, or not needed */
+    uint32_t index;    /* number of a device */
     char name[160];    /* "cpu", "cuda:0 NVIDIA H100 80GB HBM3" */
-    size_t bytes_free; /* of a device's memory, when it was opened */
+    size_t bytes_free; /* free memory of a device when it was opened */
     const struct cuda_api *api;
     struct cuda_device *device; /* owned; NULL on the CPU */
 };
@@ -26,9 +26,9 @@ struct backend {
  * environment variable SACCADE_CUDA, then next to the program or library that contains this code,
  * in ../lib from there, and in the system's paths. */
 sac_status backend_open(struct backend *out, const char *device, sac_error *err);
-void backend_close(struct backend *b); /* a zeroed one is nothing */
+void backend_close(struct backend *b); /* does nothing for a zeroed one */
 
-/* Whether it has kernels for such pages and so many query heads. */
+/* Checks that it has kernels for pages of this geometry and n_head query heads. */
 sac_status backend_check(const struct backend *b, const struct page_geom *geom, uint32_t n_head,
                          sac_error *err);
 
@@ -39,7 +39,7 @@ void backend_give(struct backend *b, void *p, size_t bytes);
 /* Host memory that both the program and a device can access; NULL: out of memory, or the CPU
  * computes. */
 void *backend_take_shared(const struct backend *b, size_t bytes);
-void backend_give_shared(const struct backend *b, void *p); /* NULL is nothing */
+void backend_give_shared(const struct backend *b, void *p); /* does nothing for NULL */
 
 /* A block of the program's memory to which copies from a device are fast; `unpin` before it is
  * freed. */
@@ -49,18 +49,18 @@ void backend_unpin(const struct backend *b);
 /* On a device: fills w->plain (weight.h), in order with the operations. */
 void backend_unpack(const struct backend *b, const struct weight *w);
 
-/* From the program's memory to the backend's, in order with the operations; `src` can be reused at
- * once. No operation if both are the same. */
+/* Copies from the program's memory to the backend's, in order with the operations; `src` can be
+ * reused at once. Does nothing if both are the same. */
 void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes);
 /* The same for rows of `width` bytes, contiguous in src and `pitch` apart in dst. */
 void backend_up_rows(const struct backend *b, void *dst, size_t pitch, const void *src,
                      size_t width, size_t n_row);
-/* Back; dst is valid after the next wait. */
+/* Copies back; dst is valid after the next wait. */
 void backend_down(const struct backend *b, void *dst, const void *src, size_t bytes);
-/* Within the backend's memory; pieces do not overlap. */
+/* Copies within the backend's memory; the ranges do not overlap. */
 void backend_copy(const struct backend *b, void *dst, const void *src, size_t bytes);
-/* From the memory of one backend to that of another, in order with the operations of both, at least
- * one of which is a device; to the host's, like backend_down. */
+/* Copies from the memory of one backend to that of another, at least one of which is a device, in
+ * order with the operations of both; to the host, like backend_down. */
 void backend_send(const struct backend *from, const struct backend *to, void *dst, const void *src,
                   size_t bytes);
 /* Makes a team of n devices that add parts of up to n_word values (backend_sum), in this order;
@@ -70,7 +70,7 @@ void backend_send(const struct backend *from, const struct backend *to, void *ds
 #define BACKEND_TEAM_MAX 16
 bool backend_join(const struct backend *const *b, uint64_t *const *inbox, uint32_t n,
                   size_t n_word);
-/* On all of b's team; `op` in the order in which they joined. */
+/* Queues the sum; to be called on all of a team, in the order in which they joined. */
 void backend_sum(const struct backend *b, const struct op_sum *op);
 /* Waits until everything is done except a step that is kept back; or returns the first failure. */
 sac_status backend_wait(const struct backend *b, sac_error *err);
@@ -87,7 +87,7 @@ void *backend_up_later(const struct backend *b, void *dst, size_t bytes);
 
 /* Opens a GPU (backend_cuda.c): fills the table, the name and the device. */
 sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err);
-/* The name that it would have; SAC_ERR_NOT_FOUND: there is none. */
+/* The name that the GPU would have; SAC_ERR_NOT_FOUND: there is none. */
 sac_status backend_name_cuda(char out[160], uint32_t index, sac_error *err);
 
 #endif

@@ -119,7 +119,7 @@ static void mass(struct workers *pool, const struct op_mass *op)
     (void)of(pool)->api->mass(of(pool)->device, op);
 }
 
-/* ---- Choosing ---- */
+/* ---- Selection ---- */
 
 static void lane_boxes(struct workers *pool, const struct ops *ops, const struct op_lane_boxes *op,
                        uint32_t n)
@@ -254,7 +254,7 @@ static void antidiag(struct workers *pool, const struct op_antidiag *op)
     (void)of(pool)->api->antidiag(of(pool)->device, op);
 }
 
-/* ---- Pages below ---- */
+/* ---- The depot ---- */
 
 static void depot_store(struct workers *pool, const struct op_depot_store *op)
 {

@@ -21,13 +21,11 @@
 #include <string.h>
 
 #define COLD_BYTES  ((size_t)512 << 20) /* as machine.c reads */
-#define SEED_BYTES  ((size_t)1 << 20)   /* of random bytes; the rest repeats them */
-#define SAMPLE_US   1000.0              /* of one sample at least: 1000 times the clock's step */
+#define SEED_BYTES  ((size_t)1 << 20)   /* random bytes; the rest of the data repeats them */
+#define SAMPLE_US   1000.0 /* minimum length of a sample: 1000 times the clock's resolution */
 #define SAMPLES_MIN 3
 #define SAMPLES_MAX 256
-#define CHUNK_PAGES                                                                                \
-    (BENCH_WIDE_ROWS / PAGE_TOK) /* pages that a prompt chunk fills of each head                   \
-                                  */
+#define CHUNK_PAGES (BENCH_WIDE_ROWS / PAGE_TOK) /* pages of a head that a prompt chunk fills */
 
 struct sac_op_bench {
     struct workers *pool; /* owned */
@@ -47,11 +45,12 @@ struct peak {
     const char *name;
 };
 
-/* wide: many rows of a linear layer, or attention, which is in bf16 for decode rows, too. */
+/* wide: many rows of a linear layer; attention counts as wide for decode rows, too, because it is
+ * in bf16. */
 static struct peak peak_of(const sac_machine *m, const char *isa, bool linear, bool wide)
 {
     if (strcmp(isa, "amx") == 0 && wide) return (struct peak){m->amx_bf16_gflop_s, "amx bf16"};
-    /* Layers are in bf16 where that is faster than f32 (linear_wide_avx512.c). */
+    /* Linear layers are in bf16 where that is faster than f32 (linear_wide_avx512.c). */
     const bool bf16 = m->avx512_bf16_gflop_s >= m->avx512_f32_gflop_s;
     if (strcmp(isa, "avx512") == 0 && wide && (bf16 || !linear))
         return (struct peak){m->avx512_bf16_gflop_s, "avx512 bf16"};
@@ -61,7 +60,7 @@ static struct peak peak_of(const sac_machine *m, const char *isa, bool linear, b
         return linear ? (struct peak){m->avx2_int8_gop_s, "avx2 int8"}
                       : (struct peak){m->avx2_f32_gflop_s, "avx2 f32"};
     if (strcmp(isa, "neon") == 0 && linear) return (struct peak){m->neon_int8_gop_s, "neon int8"};
-    /* Plain C is what the compiler makes of it: f32, in vectors at best. */
+    /* Plain C depends on the compiler: f32, at best in vectors. */
     return m->neon_f32_gflop_s > 0 ? (struct peak){m->neon_f32_gflop_s, "neon f32"}
                                    : (struct peak){m->avx2_f32_gflop_s, "avx2 f32"};
 }
@@ -164,7 +163,8 @@ static void fill_constant(float *dst, size_t n, float value)
     for (size_t i = 0; i < n; i++) dst[i] = value;
 }
 
-/* A zeroed block with a piece for each thing that one call needs beside the cold data. */
+/* Zeroed memory for what a call needs in addition to the cold data. It is laid out twice: first to
+ * compute the size, then with memory. */
 struct desk {
     struct arena arena;
     size_t bytes;
@@ -243,8 +243,8 @@ static void call_linear(void *arg, uint32_t copy_i)
     call->bench->ops.linear(call->bench->pool, &op);
 }
 
-/* Called twice, to measure and to lay out. The values of `y` do not matter; those of `x` shall not
- * be special. */
+/* Called twice: to compute the size and to lay out (struct desk). The values of `y` do not matter;
+ * those of `x` must not be special. */
 static struct op_linear plan_linear(const struct sac_op_bench *b, const struct bench_case *c,
                                     struct arena *a)
 {
@@ -269,8 +269,8 @@ static struct op_linear plan_linear(const struct sac_op_bench *b, const struct b
     op.scratch = arena_take(a, 1, op.scratch_bytes);
     if (!a->base) return op;
     fill_floats(x, n_x);
-    /* Gates of a few units at most, as in models: those of hundreds end in denormal numbers, which
-     * cost a CPU much more. */
+    /* Gates stay in the range of models: sigmoids of values in the hundreds would be denormal
+     * numbers, which are slow. */
     fill_constant(norm, l.n_in, 0x1p-12f);
     if (l.epilogue == LINEAR_GLU_SILU || l.epilogue == LINEAR_GLU_GELU) {
         op.keep_y = true;
@@ -285,8 +285,8 @@ static struct op_linear plan_linear(const struct sac_op_bench *b, const struct b
     return op;
 }
 
-/* A GLU of few inputs whose outputs are the inputs of `down`, in the form in which the kernels keep
- * them. Called twice, as plan_linear. */
+/* A GLU with few inputs whose outputs are the inputs of `down`, in the format in which the kernels
+ * keep them. Called twice, as plan_linear. */
 static struct op_linear plan_glu(const struct sac_op_bench *b, const struct op_linear *down,
                                  struct weight *w, struct arena *a)
 {
@@ -316,7 +316,7 @@ static struct op_linear plan_glu(const struct sac_op_bench *b, const struct op_l
     return op;
 }
 
-/* Makes the inputs of `down`, which are the bench's own. */
+/* Computes the inputs of `down` in the kept format. */
 static sac_status keep_x(const struct sac_op_bench *b, const struct op_linear *down, sac_error *err)
 {
     struct weight w;
@@ -404,7 +404,7 @@ static void fill_table(const struct attn_call *call, uint32_t n_copy)
                 (i / CHUNK_PAGES * n_copy * n_head + lane) * CHUNK_PAGES + i % CHUNK_PAGES;
 }
 
-/* Called twice, to measure and to lay out. */
+/* Called twice: to compute the size and to lay out (struct desk). */
 static void plan_attn(struct attn_call *call, const struct bench_case *c, uint32_t n_copy,
                       struct arena *a)
 {
@@ -581,7 +581,7 @@ static sac_status measure_small(struct sac_op_bench *b, const struct bench_case 
         call.tail = arena_take(&desk.arena, n_page, sizeof *call.tail);
         call.sealed = arena_take(&desk.arena, n_page, sizeof *call.sealed);
     }
-    /* As cosines and sines they turn by 45 degrees: what is turned in place keeps its size. */
+    /* As cosines and sines this is a rotation by 45 degrees: rotating in place keeps magnitudes. */
     fill_constant(call.constant, n_constant, 0.70710678f);
     if (c->op == BENCH_SEAL)
         fill_bytes(b->cold, COLD_BYTES);
@@ -595,10 +595,10 @@ static sac_status measure_small(struct sac_op_bench *b, const struct bench_case 
     return SAC_OK;
 }
 
-/* ---- The public face ---- */
+/* ---- Public functions ---- */
 
-/* Counts of one call. Attention is causal: row r of the run sees pos0 + r + 1 keys. Bytes are what
- * must be read: the limit of reading says nothing of writes, which go on beside it. */
+/* Work of one call. Attention is causal: row r of the run sees pos0 + r + 1 keys. Only bytes that
+ * must be read count: writes proceed in parallel and are not limited by the read rate. */
 static void count_work(const struct bench_case *c, sac_op *out)
 {
     const struct bench_shape *s = c->shape;

@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* A rate does not depend on the number of rows of so large a matrix, but its memory does. */
+/* The rate does not depend on the number of outputs of so large a matrix, but its memory does. */
 #define OUTPUT_ROWS_MAX 32768u
 
 static const struct bench_shape shapes[] = {
@@ -98,7 +98,7 @@ static const struct bench_shape shapes[] = {
         .op = o, .n_row = BENCH_WIDE_ROWS, .kv = t                                                 \
     }
 
-/* `shape` is not set. Logits are made of the rows that want them, few at a time: no wide output. */
+/* `shape` is not set. There is no wide output case: logits are computed for few rows at a time. */
 static const struct bench_case variants[] = {
     MATRIX(BENCH_QKV),
     MATRIX(BENCH_O),

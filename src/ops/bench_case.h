@@ -5,19 +5,20 @@
 
 #include "ops/ops.h"
 
-#define BENCH_WIDE_ROWS 512u /* of a prompt chunk: the engine's default batch */
+#define BENCH_WIDE_ROWS 512u /* rows of a prompt chunk: the engine's default batch */
 
 enum bench_op { BENCH_LINEAR, BENCH_ATTN, BENCH_RMSNORM, BENCH_ROPE, BENCH_KV_WRITE, BENCH_SEAL };
 
-/* The matrices of a layer, and the output projection. Files mix the types of `down` over layers. */
+/* The matrices of a layer, and the output projection. DOWN_2: files use two types for `down`, which
+ * differ between layers. */
 enum bench_matrix { BENCH_QKV, BENCH_O, BENCH_GATE_UP, BENCH_DOWN, BENCH_DOWN_2, BENCH_OUTPUT };
 
 struct bench_shape {
     const char *name;
     uint32_t n_embd, n_ff, n_head, n_kv_head, head_dim, n_vocab;
-    enum quant_type type[6]; /* by enum bench_matrix; DOWN_2 as DOWN: there is none */
+    enum quant_type type[6]; /* by enum bench_matrix; DOWN_2 equal to DOWN: there is none */
     enum linear_epilogue glu;
-    bool only_linear; /* the rest is another shape's */
+    bool only_linear; /* other operations are measured with another shape */
 };
 
 struct bench_case {
@@ -38,12 +39,12 @@ struct bench_linear {
     bool norm, kept_x; /* as in op_linear */
 };
 
-/* The i-th case; false behind the last. Cases that share data (a matrix, a KV type) are neighbours.
- */
+/* Finds the i-th case; false after the last. Cases that share data (a matrix, a KV type) are
+ * neighbours. */
 bool bench_case_at(size_t i, struct bench_case *out);
 struct bench_linear bench_case_linear(const struct bench_case *c);
 
-/* Words for people: "linear", "wide" or "", "gate_up Q4_K 4096 x 28672, 8 rows". */
+/* Descriptions for output: "linear", "wide" or "", "gate_up Q4_K 4096 x 28672, 8 rows". */
 const char *bench_case_op(const struct bench_case *c);
 const char *bench_case_mode(const struct bench_case *c);
 void bench_case_describe(const struct bench_case *c, char *out, size_t bytes);

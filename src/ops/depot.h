@@ -21,27 +21,27 @@
 /* A (layer, KV head) and what its rows have requested so far. */
 struct depot_lane {
     uint32_t clock;         /* fetches for decode rows */
-    uint64_t n_hit, n_miss; /* pages that had a frame, that had none */
-    uint64_t n_tok;         /* tokens that came over the bus; a page is PAGE_TOK */
+    uint64_t n_hit, n_miss; /* pages found in a frame, pages not found */
+    uint64_t n_tok;         /* tokens read over the bus; a page counts PAGE_TOK */
 };
 
 /* In memory of the device, except `below`, which both access. Zeroed, no page has a frame. */
 struct depot_map {
     uint8_t *base, *below;
-    uint32_t *held; /* [pages] one more than a page's frame; 0: none */
+    uint32_t *held; /* [pages] a page's frame plus one; 0: none */
     uint32_t n_frame, n_new, n_head, n_pass;
-    uint32_t *page;          /* [n_frame] one more than the page in a frame; 0: none */
+    uint32_t *page;          /* [n_frame] the page in a frame plus one; 0: none */
     uint32_t *used;          /* [n_frame] clock * n_layer + layer of the fetch that read it last */
     uint32_t *hand;          /* [n_kv_head] the next of its frames to examine */
     struct depot_lane *lane; /* [n_layer, n_kv_head] */
     uint32_t *wanted, *into; /* scratch: [n_kv_head][n_head] pages to fetch, and their frames */
-    uint32_t *n_move;        /* room: [n_kv_head] */
+    uint32_t *n_move;        /* scratch: [n_kv_head] */
     uint8_t *card;           /* [pages] the first bytes of each, for methods; always resident */
     size_t card_bytes;       /* 0: methods store what they need */
 };
 
-/* Page i of the list has been sealed into frame i: it is copied to the depot, and pages formerly in
- * these frames lose them. */
+/* Page i of the list has been sealed into frame i: copies it to the depot; pages that were in these
+ * frames lose them. */
 struct op_depot_store {
     const struct depot_map *map;
     const struct page_geom *geom;
@@ -49,7 +49,7 @@ struct op_depot_store {
     uint32_t n_page;
 };
 
-/* The program has written these pages of the depot: copies in frames are stale. */
+/* The program has written these pages of the depot: drops the stale copies in frames. */
 struct op_depot_renew {
     const struct depot_map *map;
     const struct page_geom *geom;
@@ -58,9 +58,10 @@ struct op_depot_renew {
 };
 
 /* Copies what runs are about to read of a layer into frames, as far as there is room. For decode
- * rows: pages that were not read in their layer's last turn are replaced first, the oldest before
- * others; then transient ones; a page that is read now never. Pages of few single tokens are copied
- * only occasionally. For prompt rows: everything that they see, in transient frames. */
+ * rows, pages that were not read in the layer's last turn are evicted first, the oldest before
+ * others; then transient ones; never a page that is read now. Pages of which few single tokens are
+ * read are copied only occasionally. For prompt rows: everything that they see, in transient
+ * frames. */
 struct op_depot_fetch {
     const struct depot_map *map;
     const struct page_geom *geom;

@@ -13,19 +13,20 @@
 
 #include "ops/experts.h"
 
+#include "base/align.h"
 #include "base/minmax.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-#define TILE_ROWS        64u /* of an item: what a worker has room for */
-#define ITEMS_PER_WORKER 4u  /* small enough that the last worker is not waited for long */
-#define PIECE_GROUPS     4u  /* at least: every item packs its rows anew */
+#define TILE_ROWS        64u /* maximum rows of an item: what a worker has room for */
+#define ITEMS_PER_WORKER 4u  /* enough items that nobody waits long for the last one */
+#define PIECE_GROUPS     4u  /* minimum groups of an item: every item packs its rows again */
 
 /* ---- Routes ---- */
 
-/* Whether expert a comes before b. */
+/* Whether expert a ranks before b. */
 static bool is_before(const float *logit, uint32_t a, uint32_t b)
 {
     const float x = logit[a], y = logit[b];
@@ -34,7 +35,7 @@ static bool is_before(const float *logit, uint32_t a, uint32_t b)
     return a < b;
 }
 
-/* The best expert of those that come after `last`, or of all. */
+/* The best expert among those that rank after `last`, or among all. */
 static uint32_t find_next(const float *logit, uint32_t n, const uint32_t *last)
 {
     uint32_t best = n;
@@ -73,7 +74,7 @@ static void route_row(void *arg, uint32_t r, uint32_t worker_i)
         share[k] = (op->norm ? share[k] / chosen : share[k]) * op->scale;
 }
 
-/* Sorts the pairs by expert; rows stay in their order. */
+/* Sorts the pairs by expert, then by row (counting sort). */
 static void number_pairs(const struct experts_route *op)
 {
     const uint32_t n_pair = op->n_row * op->n_used;
@@ -86,7 +87,7 @@ static void number_pairs(const struct experts_route *op)
         op->pair[i] = to;
         op->row[to] = i / op->n_used;
     }
-    /* Each has moved on to where the next one begins. */
+    /* Each entry has advanced to the beginning of the next expert. */
     memmove(first + 1, first, op->n_expert * sizeof *first);
     first[0] = 0;
 }
@@ -100,7 +101,7 @@ void experts_route(struct workers *pool, const struct experts_route *op)
 
 /* ---- Products ---- */
 
-/* Some rows of an expert. */
+/* At most TILE_ROWS pairs of an expert. */
 struct tile {
     uint32_t expert, pair0, n;
 };
@@ -113,14 +114,9 @@ struct job {
     size_t worker_bytes, gather_bytes;
 };
 
-static size_t round64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
 static size_t gather_bytes(const struct experts_multiply *op)
 {
-    return round64((size_t)min_u32(op->n_row, TILE_ROWS) * op->n_embd * sizeof(float));
+    return align_line((size_t)min_u32(op->n_row, TILE_ROWS) * op->n_embd * sizeof(float));
 }
 
 static size_t worker_bytes(const struct ops *ops, const struct experts_multiply *op)
@@ -128,10 +124,10 @@ static size_t worker_bytes(const struct ops *ops, const struct experts_multiply 
     const uint32_t n_row = min_u32(op->n_row, TILE_ROWS);
     const size_t in = ops->linear_scratch(1, n_row, op->n_embd, 2 * op->n_ff);
     const size_t out = ops->linear_scratch(1, n_row, op->n_ff, op->n_embd);
-    return gather_bytes(op) + round64(in > out ? in : out);
+    return gather_bytes(op) + align_line(in > out ? in : out);
 }
 
-/* Whole tiles, and the last one of every expert. */
+/* Maximum number of tiles: full ones, and one partial tile for every expert. */
 static size_t tile_max(const struct experts_multiply *op)
 {
     return (size_t)op->n_row * op->n_used / TILE_ROWS + op->n_expert;
@@ -139,7 +135,7 @@ static size_t tile_max(const struct experts_multiply *op)
 
 size_t experts_scratch(const struct ops *ops, uint32_t n_worker, const struct experts_multiply *op)
 {
-    return round64(tile_max(op) * sizeof(struct tile)) + n_worker * worker_bytes(ops, op);
+    return align_line(tile_max(op) * sizeof(struct tile)) + n_worker * worker_bytes(ops, op);
 }
 
 static void list_tiles(struct job *job)
@@ -152,7 +148,8 @@ static void list_tiles(struct job *job)
     assert(job->n_tile <= tile_max(op));
 }
 
-/* The share of an expert's outputs that piece i has, as whole groups of `w`, [n_expert * n_out]. */
+/* Piece i of an expert's outputs, in whole groups of `w` [n_expert * n_out, ...]; *out_first: its
+ * first output. */
 static struct weight piece_of(const struct job *job, const struct weight *w, uint32_t expert,
                               uint32_t n_out, uint32_t i, uint32_t *out_first)
 {
@@ -162,7 +159,7 @@ static struct weight piece_of(const struct job *job, const struct weight *w, uin
     return weight_piece(w, expert * n + begin, end - begin);
 }
 
-/* The rows of a tile: where they are if it is one, else copied together. */
+/* The rows of a tile: in place if there is one, otherwise copied to `to`. */
 static const float *gather(const struct job *job, const struct tile *t, float *to)
 {
     const struct experts_multiply *op = job->op;
@@ -224,7 +221,7 @@ static void out_item(void *arg, uint32_t item_i, uint32_t worker_i)
                worker_i);
 }
 
-/* As many pieces as give all workers something to do, of PIECE_GROUPS groups or more. */
+/* Cuts the outputs into enough pieces for all workers, of at least PIECE_GROUPS groups. */
 static void run_items(struct workers *pool, struct job *job, uint32_t n_out, workers_item_fn fn)
 {
     const uint32_t n_worker = workers_count(pool), n_group = n_out / WEIGHT_GROUP;
@@ -244,7 +241,7 @@ void experts_multiply(struct workers *pool, const struct experts_multiply *op)
     struct job job = {.op = op,
                       .tile = op->scratch,
                       .worker =
-                          (uint8_t *)op->scratch + round64(tile_max(op) * sizeof(struct tile)),
+                          (uint8_t *)op->scratch + align_line(tile_max(op) * sizeof(struct tile)),
                       .worker_bytes = worker_bytes(op->ops, op),
                       .gather_bytes = gather_bytes(op)};
     list_tiles(&job);
@@ -259,7 +256,7 @@ static void add_times(float *y, const float *x, float by, uint32_t n)
     for (uint32_t i = 0; i < n; i++) y[i] += x[i] * by;
 }
 
-#define MIX_WIDTH 256u /* outputs that are summed before the next ones */
+#define MIX_WIDTH 256u /* outputs that are summed at a time */
 
 static void mix_row(void *arg, uint32_t r, uint32_t worker_i)
 {

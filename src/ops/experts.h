@@ -23,16 +23,16 @@ struct experts_route {
     bool norm;
     float scale;
     uint32_t *expert; /* [n_row, n_used] out, ascending */
-    float *share;     /* [n_row, n_used] out, beside it */
-    uint32_t *pair;   /* [n_row, n_used] out: its number */
-    uint32_t *row;    /* [n_row * n_used] out: of each pair */
+    float *share;     /* [n_row, n_used] out: shares of these experts */
+    uint32_t *pair;   /* [n_row, n_used] out: pair numbers */
+    uint32_t *row;    /* [n_row * n_used] out: row of each pair */
     uint32_t *first;  /* [n_expert + 1] out: pairs of expert i are first[i] .. first[i + 1] - 1 */
 };
 void experts_route(struct workers *pool, const struct experts_route *op);
 
 /* out[pair] = down (glu(gate x, up x)) of the pair's expert and row. */
 struct experts_multiply {
-    const struct ops *ops; /* whose linear layers compute it */
+    const struct ops *ops; /* the table that provides the linear layers */
     const float *x;        /* [n_row, n_embd], stride n_embd */
     uint32_t n_row, n_embd, n_ff, n_expert, n_used;
     enum row_kind kind;
@@ -46,11 +46,11 @@ struct experts_multiply {
     size_t scratch_bytes;
 };
 void experts_multiply(struct workers *pool, const struct experts_multiply *op);
-/* Of a call with at most these rows. */
+/* Bytes of scratch for calls with at most op->n_row rows. */
 size_t experts_scratch(const struct ops *ops, uint32_t n_worker, const struct experts_multiply *op);
 
-/* y += share[0] * out[pair[0]] + share[1] * ... in this order, then + the sigmoid of gate times the
- * shared expert's result, if there is one. */
+/* y += share[0] * out[pair[0]] + share[1] * out[pair[1]] + ..., in this order, then + sigmoid(gate)
+ * * shared, if there is a shared expert. */
 struct experts_mix {
     float *y; /* [n_row, n_embd] */
     uint32_t n_row, n_embd, n_used;
@@ -58,7 +58,7 @@ struct experts_mix {
     const uint32_t *pair; /* [n_row, n_used] */
     const float *out;     /* [n_row * n_used, n_embd] */
     const float *shared;  /* [n_row, n_embd] or NULL */
-    const float *gate;    /* of each row, stride gate_stride; with `shared` */
+    const float *gate;    /* [n_row], stride gate_stride; with `shared` */
     size_t gate_stride;
 };
 void experts_mix(struct workers *pool, const struct experts_mix *op);

@@ -25,7 +25,7 @@
 
 /* ---- Arithmetic ---- */
 
-/* Runs `n` turns of a loop of independent multiply-adds. */
+/* Runs `n` iterations of a loop of independent multiply-adds. */
 typedef void (*peak_fn)(uint64_t n);
 
 struct peak {
@@ -133,7 +133,8 @@ static void amx_int8(uint64_t n)
 static const struct peak peaks[] = {
     {avx2_f32, DETECT_AVX2, 12 * 8 * 2, OUT(avx2_f32)},
     {avx2_int8, DETECT_AVX2, 12 * 32 * 2, OUT(avx2_int8)},
-    /* Where the CPU has it, the kernels of AVX2 use it: the later row counts. */
+    /* The AVX2 kernels use AVX-VNNI where the CPU has it; this later row then overwrites the one
+     * above. */
     {avx_vnni_int8, DETECT_AVX2 | DETECT_AVX_VNNI, 12 * 32 * 2, OUT(avx2_int8)},
     {avx512_f32, DETECT_AVX512, 12 * 16 * 2, OUT(avx512_f32)},
     {avx512_int8, DETECT_AVX512, 12 * 64 * 2, OUT(avx512_int8)},
@@ -174,7 +175,7 @@ static const struct peak peaks[] = {
 #error "machine.c has no peak loops for this architecture"
 #endif
 
-#define PEAK_TURNS 2000u /* some 10 us between looks at the clock */
+#define PEAK_TURNS 2000u /* about 10 us between readings of the clock */
 
 struct peak_job {
     const struct peak *peak;
@@ -195,7 +196,7 @@ static void peak_worker(void *arg, uint32_t worker_i)
     job->rate[worker_i] = turns * job->peak->ops_per_turn / (double)(now - start);
 }
 
-/* In 1e9 operations per second. */
+/* Returns 1e9 operations per second. */
 static double measure_peak(const struct peak *peak, struct workers *pool, double *rate)
 {
     struct peak_job job = {.peak = peak, .rate = rate};
@@ -219,7 +220,8 @@ struct read_job {
     size_t part_bytes; /* of one worker, a multiple of N_STREAM * 64 */
 };
 
-/* A page that was never written is one shared page of zeros and would be read from the cache. */
+/* Writes all pages: a page that was never written is a shared page of zeros and would be read from
+ * the cache. */
 static void touch_worker(void *arg, uint32_t worker_i)
 {
     const struct read_job *job = arg;
@@ -244,10 +246,11 @@ static void read_worker(void *arg, uint32_t worker_i)
         for (size_t at = 0; at < stream; at += 64)
             for (size_t s = 0; s < N_STREAM; s++) {
                 const uint8_t *p = part + s * stream + at;
-                __builtin_prefetch(p + PREFETCH_FAR, 0, 3); /* past the end: no fault, no harm */
+                __builtin_prefetch(p + PREFETCH_FAR, 0,
+                                   3); /* prefetching past the end does not fault */
                 add_line(sum, p);
             }
-    /* Tells the compiler that the sums are used. */
+    /* Keeps the compiler from removing the sums. */
     __asm__ volatile("" : : "m"(sum));
 }
 
@@ -273,7 +276,7 @@ static double measure_read(struct workers *pool, uint8_t *buffer, size_t bytes)
 
 sac_status machine_measure(struct machine_limits *out, struct workers *pool, sac_error *err)
 {
-    /* At most a quarter of the free memory: the limit is not worth swapping for. */
+    /* At most a quarter of the free memory: a measurement is not worth swapping for. */
     const size_t avail = (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     const size_t bytes = avail / 4 < READ_BYTES ? avail / 4 : READ_BYTES;
     double *rate = mem_calloc(workers_count(pool), sizeof *rate);

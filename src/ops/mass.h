@@ -5,17 +5,18 @@
 
 #include "ops/ops.h"
 
-/* One layer's. A token's mass is the sum of its softmax shares over all query heads and rows, of
- * which the last counts whole, the one before it half, the third from the end a third. Of q8 pages
- * the first plane counts: a key is min + step * (64 * hi2 + 31.5). */
+/* The attention mass of tokens in one layer: the sum of a token's softmax shares over all query
+ * heads and rows, weighted 1 for the last row, 1/2 for the one before it, 1/3 for the third from
+ * the end. Keys of q8 pages are approximated by their first plane: min + step * (64 * hi2 +
+ * 31.5). */
 struct op_mass {
     const struct page_geom *geom;
     struct page_frames frames;
     const uint32_t *frame; /* [n_kv_head, table_stride] as in struct attn_run */
     size_t table_stride;
-    uint32_t n_page; /* the first ones, all of which are there and seen by all rows */
+    uint32_t n_page; /* the first pages, all of which are resident and visible to all rows */
     uint32_t n_row, n_head;
-    const float *q;                     /* [n_row, n_head, head_dim] rotated; the program's */
+    const float *q; /* [n_row, n_head, head_dim] rotated; memory of the program */
     const struct segment_view *segment; /* [n_segment] as in struct attn_run */
     uint32_t n_segment;
     struct segment_rope rope;

@@ -21,7 +21,7 @@
 
 struct isa {
     const char *name;
-    uint32_t features; /* all of them are needed */
+    uint32_t features; /* all of them are required */
     void (*fill)(struct ops *o);
 };
 
@@ -87,8 +87,8 @@ static void fill_neon(struct ops *o)
 }
 #endif
 
-/* In rising order. A set of another architecture stands behind with features that no CPU of this
- * one has, so that asking for it says "the CPU lacks it" and not "unknown name". */
+/* In ascending order. Sets of other architectures come last, with features that no CPU of this one
+ * has, so that asking for one says "the CPU lacks it" and not "unknown name". */
 static const struct isa isa_table[] = {
     {"ref", 0, fill_ref},
 #if defined(__x86_64__)

@@ -21,11 +21,11 @@
 
 #include <string.h>
 
-/* A property of a row, not of the call: rows of different kinds are rounded differently, so a row
+/* A property of a row, not of the call. Rows of different kinds are rounded differently, and a row
  * has the same result whatever else is computed with it. */
 enum row_kind {
-    ROW_DECODE, /* one row of a sequence at a time: bound by the bytes read */
-    ROW_PROMPT, /* many consecutive rows: bound by arithmetic */
+    ROW_DECODE, /* one row of a sequence at a time: limited by memory bandwidth */
+    ROW_PROMPT, /* many consecutive rows: limited by arithmetic */
 };
 
 /* ---- Linear layers ----
@@ -52,8 +52,9 @@ struct op_linear {
     float norm_eps;
     enum row_kind kind;
     enum linear_epilogue epilogue;
-    bool keep_y; /* only the next call reads a GLU's y: any form that fits its place is allowed */
-    bool kept_x; /* x is such a y, with as many rows of the same kind, and there is no norm */
+    bool keep_y; /* only the next call reads a GLU's y, so that any format that fits its place is
+                    allowed */
+    bool kept_x; /* x is such a y: the same number of rows of the same kind, and no norm */
     uint32_t n_part;
     struct linear_part {
         const struct weight *w; /* n_in as above */
@@ -75,11 +76,11 @@ struct attn_range { /* pages begin .. end - 1 */
     uint32_t begin, end;
 };
 
-struct attn_list { /* a list of struct attn_plan made by a device */
+struct attn_list { /* a list of struct attn_plan that a device has made */
     uint32_t n_range, n_tok;
-    uint32_t n_before; /* tokens that it reads before the tile */
+    uint32_t n_before; /* number of tokens that it reads before the tile */
     uint32_t why;      /* enum plan_reason: why it reads everything */
-    float mass;        /* share of one row's softmax that it keeps; below 0: unknown */
+    float mass;        /* attention mass of one row that it keeps; negative: unknown */
 };
 
 /* What the rows of a prompt run read before their own page, in layers without a window. Rows come
@@ -97,32 +98,32 @@ struct attn_plan {
     const uint32_t *range_ptr;
     const uint32_t *tok, *tok_ptr;
     const float *tok_logw; /* beside tok, or NULL */
-    /* Lists that only the device has seen, in its memory like all of the above: list i has
-     * made[i].n_range ranges at range + i * range_max, and made[i].n_tok tokens at tok + i *
-     * tok_max. range_ptr and tok_ptr are then NULL. NULL: the lists are the host's. */
+    /* Lists made by a device, in its memory like all of the above: list i has made[i].n_range
+     * ranges at range + i * range_max, and made[i].n_tok tokens at tok + i * tok_max. range_ptr and
+     * tok_ptr are then NULL. NULL: the lists are the host's. */
     const struct attn_list *made;
     uint32_t range_max, tok_max;
-    /* > 0: a row skips a group of adjacent tokens of its list whose softmax is below this share of
-     * what the row has summed before them. The kernel decides the group size and the order; the
-     * group of the own page is kept. */
+    /* > 0: a row skips a group of adjacent tokens of its list whose softmax weights add up to less
+     * than this fraction of the row's sum so far. The kernel decides the group size and the order;
+     * the group of the own page is never skipped. */
     float skip;
 };
 
-/* What a row reads of a KV head by lists that only the device has seen. */
+/* What a row reads of a KV head if a device has made the lists. */
 struct attn_count {
     uint32_t dense;      /* 1: everything, ignoring the lists */
     uint32_t not_finite; /* 1: because of a NaN or infinity */
     uint32_t n_page, n_tok, n_chosen;
-    uint32_t n_line;     /* lines of 64 bytes read: page_lines.h */
-    uint32_t n_line_tok; /* further ones, if it is not dense: of tokens drawn into the list */
+    uint32_t n_line;                  /* lines of 64 bytes read: page_lines.h */
+    uint32_t n_line_tok;              /* further lines, unless dense: of sampled tokens */
     uint32_t n_line_scored, n_bypass; /* as in struct op_lane_result */
 };
 
-/* KV head h reads count[h] of lists that are `stride` pages apart. */
+/* Lists of KV head h: count[h] entries from h * stride pages on. */
 struct attn_chosen {
-    const struct attn_count *count; /* [n_kv_head]; NULL: nothing is selected this way */
+    const struct attn_count *count; /* [n_kv_head]; NULL: no selection by a device */
     const uint32_t *page, *tok;     /* [n_kv_head][stride], [n_kv_head][stride * PAGE_TOK] */
-    const float *logw;              /* as tok, or NULL */
+    const float *logw;              /* [n_kv_head][stride * PAGE_TOK], or NULL */
     size_t stride;
 };
 
@@ -177,16 +178,16 @@ static inline uint8_t *attn_own_page(const struct attn_run *run, const struct pa
 }
 
 #define ATTN_TAKE_PAGES  32u /* maximum whole pages that a worker takes at a time */
-#define ATTN_TAKE_TOKENS (ATTN_TAKE_PAGES * PAGE_TOK) /* maximum pages of single tokens */
+#define ATTN_TAKE_TOKENS (ATTN_TAKE_PAGES * PAGE_TOK) /* the same for pages of single tokens */
 
 /* For runs whose pages may not all be in memory at once: a worker takes the pages that it reads
  * next, none twice, and releases them before it takes others. Which pages are taken together
  * depends on the run alone, and no result depends on where they were. */
 struct attn_pager {
-    /* False: they cannot be loaded, and the run's rows will be unusable. */
+    /* False: they cannot be loaded; the run's rows will be unusable. */
     bool (*take)(void *user, const page_id *id, uint32_t n);
     void (*give)(void *user, const page_id *id, uint32_t n);
-    /* These will probably be taken soon. */
+    /* Announces pages that will probably be taken soon. */
     void (*ahead)(void *user, const page_id *id, uint32_t n);
     void *user;
 };
@@ -198,8 +199,8 @@ struct op_attn {
     uint32_t n_head;                /* query heads, a multiple of geom->n_kv_head */
     const float *q;                 /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
     size_t q_stride;
-    /* Nobody reads q, or what the keys of these rows were written from, after this call, and no two
-     * runs have the same own page. */
+    /* After this call nobody reads q or the arrays from which the keys of these rows were written,
+     * and no two runs have the same own page. */
     bool q_ends;
     float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
     size_t out_stride;
@@ -210,7 +211,7 @@ struct op_attn {
     uint32_t window;          /* > 0: keys at distance >= window are not seen */
     uint32_t n_run;
     const struct attn_run *run;
-    uint64_t *n_skip; /* [n_worker] adds the pairs of query and key that were skipped; or NULL */
+    uint64_t *n_skip; /* [n_worker] += skipped pairs of query and key; or NULL */
     void *scratch;
     size_t scratch_bytes;
 };
@@ -233,7 +234,7 @@ struct op_seal {
     uint8_t *const *sealed;     /* [n_page] */
 };
 
-/* The inverse for whole pages: sealed form -> tail form, like page_unseal. */
+/* The inverse for whole pages: sealed form -> tail form, as page_unseal. */
 struct op_unseal {
     const struct page_geom *geom;
     uint32_t n_page;
@@ -266,12 +267,12 @@ struct op_add { /* y = x + y, element-wise */
     size_t n;
 };
 
-/* One device's side of a sum of all devices' parts, in the order of devices, which all of them get:
+/* One device's part of a sum over all devices, in the order of devices. All of them get the result:
  * y = part[0] + part[1] + ... */
 struct op_sum {
-    const float *part; /* its own; may be y */
+    const float *part; /* this device's; may be y */
     float *y;
-    size_t n;  /* the same for all; at most n_word of struct cuda_api's join */
+    size_t n;  /* the same on all devices; at most n_word of struct cuda_api's join */
     bool adds; /* y = y + part[0] + part[1] + ... */
 };
 
@@ -308,7 +309,7 @@ struct op_share_planes {
     float *lse;   /* [group] out: ln of the sum of exp(logit), equally approximate; or NULL */
     void *frame;  /* [OPS_SHARE_FRAME] of share_begin, aligned to 64 */
 };
-/* What the pages of one call have in common. */
+/* Bytes for what the pages of one call have in common. */
 #define OPS_SHARE_FRAME (44u * 1024)
 
 struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln sum exp(score[g]) */
@@ -319,22 +320,23 @@ struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln s
     float *lse;  /* [group] */
 };
 
-/* The best of many items: higher values first, then lower indices; NaN ranks below all. */
+/* The threshold of the best of many items: higher values rank first, then lower indices; NaN ranks
+ * below all. */
 struct op_best {
     const float *value; /* [n] */
     uint32_t n;
-    bool by_sum;     /* the target is the sum of values, none of them negative; otherwise their
-                        number */
-    double target;   /* the fewest items that reach it are taken; if unreachable, all */
+    bool by_sum;     /* the target is a sum of values, none of them negative; otherwise a number of
+                        items */
+    double target;   /* the fewest items that reach it are taken; all if none do */
     uint32_t *spare; /* [n] scratch */
 };
 
-/* What is taken: items whose key is above, and the first n_tie that equal it. */
+/* A threshold: items whose key is above `key` are taken, and the first n_tie that equal it. */
 struct op_cut {
     uint32_t key, n_tie;
 };
 
-/* Integers in the order of the values. */
+/* Maps values to integers of the same order. */
 static inline uint32_t op_best_key(float value)
 {
     uint32_t bits;
@@ -352,7 +354,8 @@ static inline float op_best_value(uint32_t key)
     return value;
 }
 
-/* The k largest values of each row, the largest first, then the lowest id; NaN ranks below all. */
+/* The k largest values of each row in descending order, lower ids first among equals; NaN ranks
+ * below all. */
 #define OP_TOP_PIECE    4096u
 #define OP_TOP_ROOM_MAX 6144u
 struct op_top_item {
@@ -371,20 +374,21 @@ static inline uint32_t op_top_room(uint32_t n, uint32_t k)
     return (n / OP_TOP_PIECE + 1) * k;
 }
 
-struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of them to a word */
+/* Sets the bits of the items that a threshold takes, PAGE_TOK to a word. */
+struct op_mark {
     const float *value; /* [n_page * PAGE_TOK] */
     struct op_cut cut;
     uint32_t n_page;
-    const uint32_t *page; /* [n_page] words of `mask`; NULL: 0, 1, .. */
+    const uint32_t *page; /* [n_page] indices of words of `mask`; NULL: 0, 1, ... */
     uint32_t *mask;
 };
 
-/* A sample of many items, so that a weighted mean over it estimates the mean over all: items whose
- * value is not below a cut are always taken, others with probability value / cut and weight cut /
- * value. Probabilities are accumulated by position, in OP_DRAW_LANES lanes to which items are
- * assigned in turn; an item is taken when its lane's sum passes an integer, so the items taken are
- * spread evenly among similar ones. Sums have 32 fractional bits and start as far from each other
- * as possible.
+/* An importance sample of many items, so that a weighted mean over it estimates the mean over all:
+ * items whose value is not below a cut are always taken, others with probability value / cut and
+ * weight cut / value. Systematic sampling: probabilities are accumulated by position, in
+ * OP_DRAW_LANES lanes to which items are assigned in turn; an item is taken when its lane's sum
+ * passes an integer, so the items taken are spread evenly among similar ones. Sums have 32
+ * fractional bits and start as far from each other as possible.
  *
  * Values are shares: none is negative, and their sum is at most 1. The variance of the estimate is
  * at most cut * (sum of values below the cut), and the cut is the highest that keeps this at or
@@ -393,16 +397,16 @@ struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of the
  * A steady draw has the same cut, and other items and weights: steady.h. */
 struct op_draw {
     const float *value; /* [n] */
-    uint32_t n, first;  /* items are first, first + 1, .. */
+    uint32_t n, first;  /* item i is number first + i */
     double variance;
     uint32_t *item; /* [n] out: taken, ascending */
     float *logw;    /* [n] out: logs of their weights */
     bool steady;    /* items are tokens, and `first` is that of a page; host only */
-    uint32_t key;   /* of its random numbers: the same for the same lane of all rows */
-    uint32_t pos;   /* the row's */
+    uint32_t key;   /* key of its random numbers: the same for the same lane of all rows */
+    uint32_t pos;   /* position of the row */
 };
-#define OP_DRAW_LEAST 0x1p-40f   /* of cuts */
-#define OP_DRAW_STEP  (1u << 19) /* of their bits: a sixteenth of an octave */
+#define OP_DRAW_LEAST 0x1p-40f   /* minimum cut */
+#define OP_DRAW_STEP  (1u << 19) /* resolution of cuts, in their bits: a sixteenth of an octave */
 #define OP_DRAW_LANES 16u
 
 /* Initial value of a lane's sum. */
@@ -419,22 +423,23 @@ static inline bool op_draw_may_rise(const struct op_draw *op, float cut, double 
 /* Items [begin, end) of a draw; begin is a multiple of OP_DRAW_LANES. */
 struct op_draw_piece {
     uint32_t begin, end;
-    uint32_t n_open;                /* values that may reach the cut: in logw, from `begin` on */
-    double below;                   /* sum of the others */
+    uint32_t n_open; /* number of values that may reach the cut: in logw, from `begin` on */
+    double below;    /* sum of the others */
     uint32_t chance[OP_DRAW_LANES]; /* sums of the piece's chances */
     uint32_t n_taken;
-    char pad[128 - sizeof(double) - (4 + OP_DRAW_LANES) * sizeof(uint32_t)]; /* lines of its own */
+    /* against false sharing */
+    char pad[128 - sizeof(double) - (4 + OP_DRAW_LANES) * sizeof(uint32_t)];
 };
 
-/* A draw in pieces, each by one worker. All are opened, then the cut is found from all of them, in
- * order; then they are taken, each with the lanes' sums as the previous piece has left them, or as
- * `add` gives the sums of those before. */
+/* A draw in pieces, each by one worker. First all pieces are opened. Then the cut is found from all
+ * of them, in order. Then items are taken, each piece with the lanes' sums as the previous piece
+ * has left them, or as `add` gives the sums of the pieces before. */
 struct ops_draw {
     void (*open)(const struct op_draw *op, struct op_draw_piece *p);
     float (*cut)(const struct op_draw *op, const struct op_draw_piece *p, uint32_t n_piece);
     void (*add)(const struct op_draw *op, struct op_draw_piece *p, float cut);
-    /* To item and logw from number `at` on, which is not after `begin`. Steady draws do not use the
-     * sums. */
+    /* Writes to item and logw from index `at` on, which is not after `begin`. Steady draws do not
+     * use the sums. */
     void (*take)(const struct op_draw *op, struct op_draw_piece *p, float cut,
                  uint32_t sum[OP_DRAW_LANES], uint32_t at);
 };
@@ -455,9 +460,9 @@ static inline uint32_t op_keys_tok(const struct op_keys *op, uint32_t i)
     return op->tok ? op->tok[i] : UINT32_MAX;
 }
 
-/* Weights of a page's tokens for some queries under given logits: weight = exp(logit - most) with
- * the largest of a query's logits, 0 from n_tok on, and their sum. A logit that is not finite gives
- * a sum that is not finite. One worker's, no alignment. */
+/* Softmax weights of a page's tokens for some queries under given logits: weight = exp(logit -
+ * most), where `most` is the largest logit of a query; 0 from n_tok on; and their sums. A logit
+ * that is not finite gives a sum that is not finite. For one worker, no alignment. */
 struct op_raise {
     const float *logit; /* [group, PAGE_TOK] */
     uint32_t group, n_tok;
@@ -465,7 +470,7 @@ struct op_raise {
     float *most, *sum; /* [group] */
 };
 
-/* Adds the values of a sealed page under such weights, times a query's `by`. One worker's, no
+/* value += the values of a sealed page under such weights, times a query's `by`. For one worker, no
  * alignment. */
 struct op_blend {
     const struct page_geom *geom;
@@ -475,7 +480,7 @@ struct op_blend {
     float *value; /* [group, head_dim] */
 };
 
-/* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment. */
+/* out[i][j] = a[i] . b[j]; width is a multiple of 16. For one worker, no alignment. */
 struct op_dots {
     const float *a, *b; /* [n_a, width], [n_b, width] */
     size_t a_stride, b_stride;
@@ -485,8 +490,8 @@ struct op_dots {
 };
 
 /* The same with rows in bf16, for estimates: a third to a sixth of the work. Rows of `b` are packed
- * first, in consecutive blocks of OP_DOTS_ROWS in an order specific to the set, so that any block
- * may be packed alone. One worker's. */
+ * first, in consecutive blocks of OP_DOTS_ROWS whose layout depends on the instruction set, so that
+ * any block may be packed alone. For one worker. */
 #define OP_DOTS_ROWS 32u
 struct op_pack {
     const float *b; /* [n_b, width], stride b_stride */
@@ -506,15 +511,15 @@ struct op_dots_bf16 {
     size_t out_stride;
 };
 
-/* Scores of some rows and of a panel of keys as weights of a softmax over many panels; one
- * worker's. With share = weight * exp(top - ln sum exp(score over all panels)), which op_lines
- * makes, no score is stored in full, and none is computed twice. */
+/* Softmax weights of some rows over a panel of keys, one of many panels; for one worker. With share
+ * = weight * exp(top - ln sum exp(score over all panels)), which op_lines computes, no score is
+ * stored in full, and none is computed twice. */
 struct op_weigh {
     const float *score; /* [n_row, width], stride score_stride */
     size_t score_stride;
     uint32_t n_row, width; /* width is a multiple of 16 */
-    const uint32_t *n; /* [n_row] number of valid scores, the first ones; others may be anything */
-    uint16_t *weight;  /* [n_row, width] out: f16, exp(score - top); 0 from n on */
+    const uint32_t *n;     /* [n_row] number of valid scores, which come first */
+    uint16_t *weight;      /* [n_row, width] out: f16, exp(score - top); 0 from n on */
     /* [n_row] out: the largest score of this panel or of those before, or less; -INFINITY if none
      * is valid */
     float *top;
@@ -522,20 +527,20 @@ struct op_weigh {
                          -INFINITY and 0 */
 };
 
-/* Adds a panel's shares to sums along lines; one worker's. */
+/* Adds a panel's shares to sums along columns and diagonals; for one worker. */
 struct op_lines {
     uint16_t *weight;       /* [n_row, width] of op_weigh, and its top */
     const float *top, *lse; /* [n_row] */
     uint32_t n_row, width;
     float *column;         /* [width] += shares of all rows */
     float *down;           /* down[first[i] + j] += share j of row i */
-    const uint32_t *first; /* [n_row] those of rows without a score are not used */
+    const uint32_t *first; /* [n_row] unused for rows without a score */
     bool keep;             /* shares replace the weights, in bf16, and these are what is added */
 };
 
-/* What lines hold for each of their cells that no line of the other kind covers: key[i] = left[i] /
- * max(1, cells). Line i has n - max(pos0, i) cells; before[i] - before[min(n, n - pos0 + i)] lines
- * cross it. One worker's. */
+/* Attention of lines per cell that no line of the other kind covers: key[i] = left[i] / max(1,
+ * cells). Line i has n - max(pos0, i) cells; before[i] - before[min(n, n - pos0 + i)] lines cross
+ * it. For one worker. */
 struct op_rate {
     const float *left;      /* [n] */
     const uint32_t *before; /* [n + 1], the last one 0 */
@@ -560,9 +565,9 @@ struct ops;
  *
  * Queries come in sets; those of set s see the first n_page[s] pages, and other keys, of which the
  * caller knows the sum. A set has parts (query heads), each with a sample of its own. */
-#define OP_SURVEY_ROWS   16u /* queries of a part are a multiple of it */
-#define OP_SURVEY_NEAR   4u  /* last pages, all of which are summed */
-#define OP_SURVEY_STRIDE 8u  /* twice that from OP_SURVEY_FAR pages on */
+#define OP_SURVEY_ROWS   16u /* the number of queries of a part is a multiple of it */
+#define OP_SURVEY_NEAR   4u  /* number of last pages, all of which are summed */
+#define OP_SURVEY_STRIDE 8u  /* 1 of 8 other pages is summed, from OP_SURVEY_FAR on 1 of 16 */
 #define OP_SURVEY_FAR    512u
 #define OP_SURVEY_OCTAVE 8u /* steps of a weight per factor of two */
 struct op_survey {
@@ -576,12 +581,13 @@ struct op_survey {
     const float *lse; /* [n_set][n_part][n_query] ln of the sum of exp(logit) over the other keys */
     float least;
     float spread;  /* this share of a page's mass counts as if spread evenly over its keys */
-    uint32_t seed; /* of the selection, the same for the same result */
+    uint32_t seed; /* the same seed gives the same selection */
     /* [n_set][n_part][n_word] bit t of word p: key p * PAGE_TOK + t is taken. Words of pages that
      * the set sees are written. */
     uint32_t *mask;
     uint32_t n_word;
-    uint8_t *weight;   /* [n_set][n_part][n_word * PAGE_TOK] a taken key's, in steps; others: any */
+    uint8_t *weight;   /* [n_set][n_part][n_word * PAGE_TOK] weight of a taken key, in steps;
+                          undefined for others */
     uint32_t *n_taken; /* [n_set][n_part] */
     void *scratch;     /* [ops_survey_scratch], aligned to 64 */
     uint8_t *room;     /* a worker's [ops_survey_room] at room + worker * room_stride, both of 64 */
@@ -668,8 +674,8 @@ struct ops_lanes {
 
 struct op_mass;
 
-/* What joined documents need from a device: mass.h. NULLs on the host, where pages are looked up
- * one by one. */
+/* Operations on joined documents: mass.h. NULLs on the host, where pages are looked up one by
+ * one. */
 struct ops_docs {
     void (*unseal)(struct workers *pool, const struct op_unseal *op);
     void (*mass)(struct workers *pool, const struct op_mass *op);
@@ -697,9 +703,9 @@ struct ops {
     void (*add)(struct workers *pool, const struct op_add *op);
     void (*score_pages)(const struct op_score_pages *op);
     bool (*share_planes)(const struct op_share_planes *op); /* false: a logit is not finite */
-    /* The same in pieces, for which `op` names all pages. First that of page 0, then those that
-     * cover the others, in any order and by any worker: exponentials of these pages, and their sums
-     * for each query head in sum [group]. Then, from the sums of all, the shares of any pages. */
+    /* The same in pieces; `op` has all pages in each call. First page 0, then pieces that cover the
+     * other pages, in any order and by any worker: they compute exponentials and their sums for
+     * each query head, sum [group]. Then, from the sums of all pieces, the shares of any pages. */
     bool (*share_begin)(const struct op_share_planes *op, float *sum);
     bool (*share_raise)(const struct op_share_planes *op, struct attn_range pages, float *sum);
     void (*share_spread)(const struct op_share_planes *op, struct attn_range pages,
@@ -711,14 +717,13 @@ struct ops {
     struct ops_draw draw;
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
-    /* The same, with bits of its own, where both sides are few rows, for which packing does not
-     * pay. */
+    /* The same, but with other rounding, for few rows on both sides, where packing does not pay. */
     void (*dots_few)(const struct op_dots *op);
     void (*raise)(const struct op_raise *op);
     void (*blend)(const struct op_blend *op);
     bool (*pack)(const struct op_pack *op); /* false: a number is not finite */
     void (*dots_bf16)(const struct op_dots_bf16 *op);
-    bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinity */
+    bool (*weigh)(const struct op_weigh *op); /* false: a valid score is NaN or infinite */
     void (*lines)(const struct op_lines *op);
     void (*rate)(const struct op_rate *op);
     bool (*survey)(struct workers *pool,

@@ -144,7 +144,7 @@ static float copy_f16(uint8_t *dst, const uint8_t *src, uint32_t r)
     return fabsf(f16_to_f32(h));
 }
 
-/* Larger of two, also infinities; a NaN in `b` is passed over. */
+/* The larger of two; a NaN in `b` is ignored. */
 static float max_f32(float a, float b)
 {
     return b > a ? b : a;
@@ -380,8 +380,8 @@ static uint32_t rows_of_group(const struct weight *w, uint32_t group_i)
     return left < ROWS ? left : ROWS;
 }
 
-/* The power of two that takes `bound` below 2^15, at most 2^126 either way; 1 if the row is zero or
- * has an infinity. */
+/* The power of two that brings `bound` below 2^15, at most 2^126; 1 if the row is zero or has an
+ * infinity. */
 static float shrink_of(float bound)
 {
     if (!(bound > 0) || !isfinite(bound)) return 1;
@@ -456,8 +456,8 @@ static void pack_group(void *arg, uint32_t group_i, uint32_t worker_i)
     const struct weight *w = job->w;
     uint8_t *dst = w->data + group_i * w->group_bytes;
     float bound[ROWS] = {0};
-    /* Absent rows and inputs, and the padding, stay zero: the whole last group is cleared, of
-     * others the last chunk, which is all that can have gaps. */
+    /* Missing rows and inputs, and the padding, must be zero. Of the last group everything is
+     * cleared, of others the last chunk, which is all that can have gaps. */
     const size_t tail = layout_full_chunk_bytes(weight_layout_of(w->type)) + LAYOUT_LINE;
     const size_t clear =
         rows_of_group(w, group_i) < ROWS || tail > w->group_bytes ? w->group_bytes : tail;
@@ -507,11 +507,6 @@ static struct affine scale_of(const uint8_t *head, enum layout_scale kind, uint3
     return (struct affine){0, 0};
 }
 
-static bool has_offset(enum layout_scale kind)
-{
-    return kind == SCALE_DM || kind == SCALE_K32_M || kind == SCALE_K16_M;
-}
-
 static void unpack_quant(float *dst, const struct weight *w, const uint8_t *src, uint32_t r)
 {
     const struct weight_layout l = weight_layout_of(w->type);
@@ -526,8 +521,8 @@ static void unpack_quant(float *dst, const struct weight *w, const uint8_t *src,
                 if (k % 16 == 0) a = scale_of(head, l.scale, b, k / 16, r);
                 const int q = (int)plane_code(src, l, r, k);
                 const float v = a.scale * (float)(l.iq4 ? layout_iq4_level[q] : q - l.offset);
-                /* Not always v + plus: a plus of 0 would turn -0 into +0. */
-                *dst++ = has_offset(l.scale) ? v + a.plus : v;
+                /* Only with an offset: adding 0 would turn -0 into +0. */
+                *dst++ = layout_has_min(l) ? v + a.plus : v;
             }
         }
     }
@@ -583,8 +578,8 @@ uint32_t weight_cut_unit(enum quant_type type)
     return n > LAYOUT_BLOCK ? n : LAYOUT_BLOCK;
 }
 
-/* Block b of a group that has n_block of them: where its chunk begins, its place there, and how
- * many blocks lie beside it. */
+/* Place of block b in a group of n_block blocks: offset of its chunk, its index there, and the
+ * number of blocks of the chunk. */
 struct block_at {
     size_t chunk;
     uint32_t i, n;
@@ -598,7 +593,7 @@ static struct block_at find_block(struct weight_layout l, uint32_t n_block, uint
                              .n = layout_chunk_blocks(n_block, c)};
 }
 
-/* Of a type whose blocks have scales of their own, or none. */
+/* Copies one block of a type whose blocks have their own scales, or none. */
 static void cut_block(const struct weight *to, uint8_t *dst, uint32_t to_b,
                       const struct weight *from, const uint8_t *src, uint32_t from_b)
 {
@@ -622,7 +617,7 @@ void weight_cut(const struct weight *to, const struct weight *from, uint32_t fir
         uint8_t *dst = to->data + g * to->group_bytes;
         const uint8_t *src = from->data + g * from->group_bytes;
         memset(dst, 0, to->group_bytes);
-        memcpy(dst, src, LAYOUT_HEAD); /* bounds of whole rows are bounds of their parts */
+        memcpy(dst, src, LAYOUT_HEAD); /* bounds of whole rows also hold for parts of them */
         if (unit == LAYOUT_CHUNK)
             memcpy(dst + LAYOUT_HEAD, src + LAYOUT_HEAD + first / unit * full,
                    to->n_in / unit * full);

@@ -2,6 +2,7 @@
  * a page, which only a truncation needs: plain C is fast enough. */
 #include "ops/page.h"
 
+#include "base/align.h"
 #include "base/half.h"
 
 #include <assert.h>
@@ -18,7 +19,7 @@ const char *sac_kv_type_name(sac_kv_type type)
 static size_t take(size_t *at, size_t bytes)
 {
     const size_t start = *at;
-    *at = (start + bytes + 63) & ~(size_t)63;
+    *at = align_line(start + bytes);
     return start;
 }
 
@@ -67,7 +68,7 @@ static void read_q8_k(float *out, const struct page_geom *g, const uint8_t *page
             const uint8_t *low = page + g->k_low + t * (d * 3 / 4);
             const uint32_t code = (hi2[j2] >> shift2 & 3u) << 6 | (low[j2] >> shift2 & 3u) << 4 |
                                   (low[j4] >> shift4 & 15u);
-            /* by * code has 19 bits at most, so the sum is the only rounding, fused or not. */
+            /* by * code has at most 19 bits, so only the sum rounds, fused or not. */
             out[t * d + c] = lo + by * (float)code;
         }
     }

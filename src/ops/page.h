@@ -28,14 +28,13 @@
 #define PAGE_TOK     SAC_PAGE_TOK /* a mask word holds the tokens of a page */
 #define PAGE_VBLOCK  32u
 #define PAGE_NONE    UINT32_MAX
-#define HEAD_DIM_MAX 512u /* channels of any model's heads, for which kernels have room */
+#define HEAD_DIM_MAX 512u /* maximum head_dim of a model: kernels have buffers of this size */
 
 typedef uint32_t page_id;
 
 struct depot_map;
 
-/* Shape shared by all pages of a model; head_dim is a multiple of 32, at
- * most HEAD_DIM_MAX. */
+/* Shape of all pages of a model; head_dim is a multiple of 32, at most HEAD_DIM_MAX. */
 struct page_geom {
     uint32_t n_layer, n_kv_head, head_dim;
     sac_kv_type type_k, type_v; /* q8 for both or for none */
@@ -52,20 +51,20 @@ enum page_form { PAGE_TAIL, PAGE_SEALED };
 /* Fills sizes and offsets from the first three fields and the types. */
 void page_geom_init(struct page_geom *g);
 
-/* Where sealed pages lie. A page has its id for life; the frame that holds its bytes may change
- * between two calls, and frames lie behind each other. */
+/* Where sealed pages are. A page keeps its id for life; the frame that holds its bytes may change
+ * between two calls. Frames are consecutive in memory. */
 struct page_frames {
     const uint8_t *base;
-    const uint32_t *of; /* [pages] the frame of a page; NULL: pages lie in the order of their ids */
-    /* Of a device with a depot (depot.h), by numbers of pages there: one more than a page's frame;
-     * 0: it has none, and its bytes are at below + page * geom.bytes. NULL: all have one. */
+    const uint32_t *of; /* [pages] the frame of a page; NULL: the same number as its id */
+    /* On a device with a depot (depot.h), by depot page number: a page's frame plus one; 0: none,
+     * its bytes are at below + page * geom.bytes. NULL: every page has a frame. */
     const uint32_t *held;
     const uint8_t *below;
-    const struct depot_map *depot; /* of the same, for launchers */
+    const struct depot_map *depot; /* for launchers on such a device */
 };
 
-/* Where the first parts of q8 pages lie, at the same offsets: page id's at base + page_frame_of(of,
- * id) * stride. */
+/* The first parts of q8 pages, with the same offsets as in pages: page id's are at base +
+ * page_frame_of(of, id) * stride. */
 struct page_cards {
     const uint8_t *base;
     const uint32_t *of;
@@ -78,18 +77,18 @@ static inline size_t page_frame_of(const uint32_t *of, page_id id)
     return of ? of[id] : id;
 }
 
-/* The bytes of a sealed page. Whoever has an id and wants bytes asks here. */
+/* The bytes of a sealed page. */
 static inline const uint8_t *page_frame(const struct page_geom *g, struct page_frames f, page_id id)
 {
     return f.base + page_frame_of(f.of, id) * g->bytes;
 }
 
-/* The meaning of a page: its first n_tok keys and values in f32, exact; k and v [n_tok, head_dim],
- * either may be NULL. Every kernel is tested against it. */
+/* Reads the first n_tok keys and values of a page as f32, exactly; k and v [n_tok, head_dim],
+ * either may be NULL. This is the definition against which every kernel is tested. */
 void page_read(float *k, float *v, const struct page_geom *g, const uint8_t *page,
                enum page_form form, uint32_t n_tok);
-/* tail = the first n_tok tokens of a sealed page in tail form (a cut into a sealed page). Exact for
- * 16-bit types; q8 gives the codes' values rounded to f16. */
+/* Writes the first n_tok tokens of a sealed page in tail form, for a cut inside the page. Exact for
+ * 16-bit types; q8 gives the values of the codes rounded to f16. */
 void page_unseal(const struct page_geom *g, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok);
 
 #endif

@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-/* Lines that the rows of some of eight tokens touch, the first row at the begin of a line. */
+/* Number of lines that the rows of some of eight tokens touch; the first row begins a line. */
 static uint32_t row_lines(size_t row_bytes, uint32_t tok)
 {
-    size_t n = 0, next = 0; /* lines before `next` are counted */
+    size_t n = 0, next = 0; /* lines before `next` have been counted */
     for (size_t t = 0; t < 8; t++) {
         if (!(tok >> t & 1)) continue;
         const size_t first = t * row_bytes / 64, end = ((t + 1) * row_bytes + 63) / 64;

@@ -17,11 +17,12 @@ static inline size_t page_all_values(const struct page_geom *g)
     return g->bytes - page_all_keys(g);
 }
 
-/* Bytes of the lines of some tokens' keys; bit t of `tok`: token t. */
+/* Bytes of the lines that the keys of some tokens touch; bit t of `tok`: token t. */
 size_t page_some_keys(const struct page_geom *g, uint32_t tok);
 
-/* Of some tokens, by tables: the lines of the rows of eight neighbours, by which of them are read
- * (keys, and values without their scales), and the tokens whose scales touch line i of v_scale. */
+/* Tables for page_lines_keys and page_lines_values: numbers of lines touched by the rows of eight
+ * adjacent tokens, indexed by the bits of those that are read (k: keys; v: values without scales),
+ * and the tokens whose scales are in line i of v_scale. */
 struct page_lines {
     uint8_t k[256], v[256];
     uint32_t scale_tok[16], n_scale;
@@ -29,7 +30,7 @@ struct page_lines {
 };
 
 void page_lines_init(struct page_lines *l, const struct page_geom *g);
-/* Bit t of `tok`: token t. */
+/* The same as page_some_keys, and for values. */
 size_t page_lines_keys(const struct page_lines *l, uint32_t tok);
 size_t page_lines_values(const struct page_lines *l, uint32_t tok);
 

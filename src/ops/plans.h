@@ -17,10 +17,10 @@
 /* Why a lane or a list reads everything; PLAN_SPARSE: it does not. */
 enum plan_reason {
     PLAN_SPARSE = 0,
-    PLAN_SHORT,    /* the context is too short for the method */
-    PLAN_PAST,     /* it cannot continue from earlier tokens (method_prefill.needs_past_zero) */
-    PLAN_LAYER,    /* it leaves this layer or these rows dense on purpose */
-    PLAN_NO_GAIN,  /* it would read so much that dense is faster */
+    PLAN_SHORT, /* the context is too short for the method */
+    PLAN_PAST, /* the method cannot continue from earlier tokens (method_prefill.needs_past_zero) */
+    PLAN_LAYER,    /* the method leaves this layer or these rows dense on purpose */
+    PLAN_NO_GAIN,  /* so much would be read that dense is faster */
     PLAN_NAN,      /* a query, key or score is NaN or infinite */
     PLAN_OVERFLOW, /* too many single tokens for the lists */
     PLAN_REASONS,
@@ -30,7 +30,7 @@ enum plan_reason {
  * positions from (tile0 + i) * tile_tok on. Pointers are to memory of the backend, except geom. */
 struct op_prompt_rows {
     const struct page_geom *geom;
-    struct page_frames frames; /* `of` is not looked at */
+    struct page_frames frames; /* `of` is ignored */
     const uint32_t *frame;     /* [n_kv_head, table_stride] of pages before end / PAGE_TOK */
     size_t table_stride;
     const uint8_t *own; /* [n_kv_head, tail_bytes] the page of row end - 1, unless it is full */
@@ -44,12 +44,12 @@ struct op_prompt_rows {
 /* The result: list i = tile * heads + head, of KV heads or query heads, depending on the call.
  * Pointers are to memory of the backend, for these lists alone except `failed`. */
 struct op_prompt_lists {
-    uint32_t *failed; /* [n_kv_head] `call` if something is not finite */
-    uint32_t call;    /* no other has this number, and none has 0 */
+    uint32_t *failed; /* [n_kv_head] set to `call` if something is not finite */
+    uint32_t call;    /* unique number of the call, not 0 */
     uint32_t range_max, tok_max;
     struct attn_range *range; /* [n_tile * heads][range_max], 2 or more */
     uint32_t *tok;            /* [n_tile * heads][tok_max], of calls that take single tokens */
-    float *logw;              /* as tok; NULL: tokens have no weights */
+    float *logw;              /* as tok; NULL: no weights */
     struct attn_list *made;   /* [n_tile * heads] */
 };
 
@@ -59,18 +59,18 @@ struct op_prompt_lists {
 struct op_sample {
     struct op_prompt_rows rows;
     struct op_prompt_lists lists;
-    /* What a method decides. */
+    /* Parameters of the method. */
     uint32_t n_query;    /* scored rows of a tile, a multiple of OP_SURVEY_ROWS */
     float least, spread; /* as in struct op_survey */
     uint32_t seed;       /* of KV head 0; those of others follow it */
     uint32_t n_recent;   /* pages before a tile that are read whole, as is the first page */
     double most;         /* above this share, everything is read */
     uint32_t dense_from; /* tiles with rows from this position on read everything */
-    bool dense;          /* all of them do */
-    /* For tile `audit` + i * audit_step, the share of the softmax of row `audit_row` of the tile's
-     * rows, in turn, that the lists keep is reported. */
+    bool dense;          /* all tiles read everything */
+    /* For tiles `audit` + i * audit_step, the attention mass that the lists keep of row `audit_row`
+     * of the tile's rows, in turn, is reported. */
     uint32_t audit, audit_step, audit_row;
-    /* Rooms. */
+    /* Scratch. */
     uint32_t n_word; /* of a list: pages before the last tile, at least */
     uint32_t *mask;  /* [n_tile * n_head][n_word] as of the survey slot */
     uint8_t *weight; /* [n_tile * n_head][n_word * PAGE_TOK] */
@@ -97,31 +97,34 @@ struct op_block_segment {
  * Lists of KV heads: the selected blocks, what is between the last block of the segment and the
  * tile, and the tile. Pointers are to memory of the backend, except `segment`. */
 struct op_blocks {
-    struct op_prompt_rows rows;   /* its keys and `scale` are not used */
-    struct op_prompt_lists lists; /* of no tokens */
-    /* What a method decides. */
-    const uint8_t *box; /* minimum and width [head_dim] f16 of a page in frame f: a_at and b_at */
-    size_t box_stride, a_at, b_at; /* behind box + f * box_stride, */
-    float width;                   /* widths being in units of 1 / width */
-    uint32_t segment_tok;          /* a multiple of tile_tok: segment i holds positions from (pos /
-                                      segment_tok + i) * segment_tok on */
+    struct op_prompt_rows rows;   /* its keys and `scale` are ignored */
+    struct op_prompt_lists lists; /* without single tokens */
+    /* Parameters of the method. */
+    /* Minimum and width of the keys of the page in frame f, f16 [head_dim] each, at offsets a_at
+     * and b_at from box + f * box_stride. Widths are in units of 1 / width. */
+    const uint8_t *box;
+    size_t box_stride, a_at, b_at;
+    float width;
+    uint32_t segment_tok; /* a multiple of tile_tok: segment i holds positions from (pos /
+                             segment_tok + i) * segment_tok on */
     uint32_t n_segment;
     struct op_block_segment *segment; /* [n_segment] of the host */
     uint32_t block;                   /* pages */
     float fuse;                       /* weight of the previous layer's scores */
     bool four;
     bool dense; /* everything is read */
-    /* Rooms. */
+    /* Scratch. */
     uint32_t n_word; /* pages before the last tile, at least */
     float *query;    /* [n_segment * n_head][2][head_dim] */
     float *sums;     /* [n_segment * n_head][4][2] */
     float *raw;      /* [n_segment * n_kv_head][n_word] */
     float *value;    /* the same */
     uint32_t *mask;  /* the same */
-    uint32_t before; /* the call of the previous layer; 0: there is none */
-    float *fused;    /* of KV head h at h * fused_stride, of a segment fused_row apart: the call */
-    size_t fused_stride, fused_row; /* that has written it, then its blocks. Persists between
-                                       layers */
+    uint32_t before; /* the call of the previous layer; 0: none */
+    /* Persists between layers: for KV head h at h * fused_stride, segments fused_row apart, the
+     * call that has written it, then the scores of its blocks. */
+    float *fused;
+    size_t fused_stride, fused_row;
 };
 
 /* ---- Columns and diagonals ---- */
@@ -164,7 +167,7 @@ struct op_trace {
     struct op_prompt_rows rows;
     struct op_prompt_lists lists;
     float softcap; /* of scores; 0: none */
-    /* What a method decides. */
+    /* Parameters of the method. */
     enum op_trace_rule rule;
     enum plan_reason why; /* everything is read, and nothing is sampled */
     struct op_trace_rows choose;
@@ -172,7 +175,7 @@ struct op_trace {
     uint32_t n_size; /* patterns of each head: the one whose lines hold most of the attention,
                         the first among equals */
     struct op_trace_size *size; /* [n_size][n_head] of the host */
-    uint32_t sink, band;        /* this many first columns and diagonals are always taken */
+    uint32_t sink, band;        /* number of first columns and diagonals that are always taken */
     /* For the greedy rule, which has one pattern, of lines. In rounds it takes all lines for which
      * the attention per cell that no taken line covers is at least `beta` times the best line's;
      * diagonals first; in the last round the best of them. */
@@ -190,14 +193,14 @@ struct op_trace {
      * first come first. */
     float tau;
     uint32_t least;
-    /* Rooms. */
+    /* Scratch. */
     void *room; /* [op_trace_bytes] */
     void *pool; /* [op_trace_pool_bytes], of the pooled rule */
 };
 
 #define OP_TRACE_SPAN 1024u /* tokens whose sums of exponentials are one */
 
-/* Of scratch for n_row rows of so many heads, and n_tok tokens: sums of exponentials and their
+/* Bytes of scratch for n_row rows, n_head heads and n_tok tokens: sums of exponentials and their
  * logarithms, attention, sums along lines and their ranking values, lines of a round, lines, and
  * what they hold. */
 static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
@@ -209,7 +212,7 @@ static inline size_t op_trace_bytes(size_t n_head, size_t n_row, size_t n_tok)
     return n_head * (by_row + by_line);
 }
 
-/* Of the pooled rule's other scratch, for runs of n_row rows: means, shares, sums by blocks,
+/* Bytes of the pooled rule's other scratch, for runs of n_row rows: means, shares, sums by blocks,
  * budgets, and which rule each head uses. */
 static inline size_t op_trace_pool_bytes(const struct page_geom *g, size_t n_head, size_t n_row,
                                          size_t n_tok)
@@ -234,16 +237,16 @@ static inline size_t op_trace_pool_bytes(const struct page_geom *g, size_t n_hea
  * backend. The share read is reported with each list. */
 struct op_antidiag {
     struct op_prompt_rows rows;
-    struct op_prompt_lists lists; /* of no tokens */
-    /* What a method decides. */
+    struct op_prompt_lists lists; /* without single tokens */
+    /* Parameters of the method. */
     uint32_t stride; /* 4, 8 or 16 */
     double mass;
     bool dense; /* everything is read, and nothing is sampled */
     void *room; /* [op_antidiag_bytes] */
 };
 
-/* Of a room for runs of n_row rows of so many heads, and n_tok tokens: for each tile and head the
- * sums of exponentials of row groups, by blocks, and the masses of blocks. */
+/* Bytes of scratch for runs of n_row rows, n_head heads and n_tok tokens: for each tile and head
+ * the sums of exponentials of row groups, by blocks, and the masses of blocks. */
 static inline size_t op_antidiag_bytes(size_t n_head, size_t n_row, size_t n_tok, size_t stride)
 {
     const size_t n_block = n_tok / OP_ANTIDIAG_TILE + 1, n_tile = n_row / OP_ANTIDIAG_TILE + 2;

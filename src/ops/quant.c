@@ -90,7 +90,7 @@ static void row_q4_1(float *dst, const uint8_t *b, size_t n_block)
     }
 }
 
-/* Code of 5 bits: the nibble, and bit `bit` of `high` above it. */
+/* A code of 5 bits: the nibble, and bit `bit` of `high` above it. */
 static int code5(int nibble, uint32_t high, size_t bit)
 {
     return nibble | (int)((high >> bit) & 1u) << 4;

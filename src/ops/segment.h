@@ -13,18 +13,18 @@
 #include <string.h>
 
 struct segment_view {
-    uint32_t end;           /* page after the last; the first follows the previous segment */
-    const float *cos, *sin; /* [n_rot/2] of the rotation, of magnitude 1; NULL: none */
+    uint32_t end;           /* page after its last; its first follows the previous segment */
+    const float *cos, *sin; /* [n_rot/2] rotation without a magnitude factor; NULL: none */
 };
 
-/* How a model's heads rotate, as in struct op_rope. */
+/* Rotary embedding of a model's heads, as in struct op_rope. */
 struct segment_rope {
     uint32_t n_rot;
     bool interleaved;
 };
 
-/* The segment that contains a page, counted from number i on; n: the page is after all, where
- * nothing is rotated. */
+/* The segment that contains a page, searched from segment i on; n: the page is after all segments,
+ * where nothing is rotated. */
 static inline uint32_t segment_of(const struct segment_view *s, uint32_t n, uint32_t page,
                                   uint32_t i)
 {
@@ -32,8 +32,8 @@ static inline uint32_t segment_of(const struct segment_view *s, uint32_t n, uint
     return i;
 }
 
-/* One head's query rotated to meet the segment's keys; or, with `sign` -1, one of its keys rotated
- * to meet queries unchanged. out may be x. */
+/* Rotates one head's query for the keys of a segment; or, with `sign` -1, a key of the segment for
+ * unrotated queries. out may be x. */
 static inline void segment_turn(float *out, const float *x, uint32_t head_dim,
                                 const struct segment_view *s, struct segment_rope rope, float sign)
 {

@@ -28,9 +28,9 @@
 
 #define STEADY_MORE 1.5f
 #define STEADY_ROWS 64u
-#define STEADY_TURN 0x9e3779b9u /* of 2^32: the golden ratio */
+#define STEADY_TURN 0x9e3779b9u /* in units of 2^-32: the golden ratio */
 
-/* How far the numbers of a page's tokens lie from that of its first one. */
+/* Offset of a token's random number from that of the page's first token. */
 #define STEADY_FOUR(i)                                                                             \
     (i) * STEADY_TURN, ((i) + 1) * STEADY_TURN, ((i) + 2) * STEADY_TURN, ((i) + 3) * STEADY_TURN
 static const uint32_t steady_turns[PAGE_TOK] = {
@@ -38,14 +38,14 @@ static const uint32_t steady_turns[PAGE_TOK] = {
     STEADY_FOUR(16u), STEADY_FOUR(20u), STEADY_FOUR(24u), STEADY_FOUR(28u)};
 
 struct steady_number {
-    uint32_t page, token; /* of 2^32; `token` is the first one's */
+    uint32_t page, token; /* in units of 2^-32; `token`: of the first token */
 };
 
 static inline struct steady_number steady_number(const struct op_draw *op, uint32_t page)
 {
     const uint32_t turn = (op->pos + (page * STEADY_TURN) % STEADY_ROWS) / STEADY_ROWS;
     uint64_t x = (uint64_t)op->key << 32 | page;
-    x += UINT64_C(0x9e3779b97f4a7c15) * (turn + 1); /* and splitmix64's last step: */
+    x += UINT64_C(0x9e3779b97f4a7c15) * (turn + 1); /* then the output function of splitmix64 */
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
     x ^= x >> 31;
@@ -59,7 +59,7 @@ static inline bool steady_draws(struct steady_number number, float most, float c
     return most >= cut || bits >= 0x1p32f || number.page < (uint32_t)bits;
 }
 
-/* Takes the items of one page, [begin, end), to place `at` and on; returns how many. */
+/* Takes items of one page, [begin, end), to place `at` and on; returns their number. */
 typedef uint32_t steady_page(const struct op_draw *op, uint32_t begin, uint32_t end, float cut,
                              uint32_t at);
 

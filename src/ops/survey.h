@@ -16,16 +16,16 @@
 
 #include <math.h>
 
-#define SURVEY_PERIOD 256u /* of places: a power of two */
-#define SURVEY_SHIFT  21u  /* of a square's bits to steps: 23 bits of mantissa, 4 steps */
+#define SURVEY_PERIOD 256u /* number of places: a power of two */
+#define SURVEY_SHIFT  21u  /* shift from a square's bits to steps: 23 bits of mantissa, 4 steps */
 
 #ifdef __CUDACC__
-#define SURVEY_ANYWHERE __host__ __device__ /* kernels of CUDA call it, too */
+#define SURVEY_ANYWHERE __host__ __device__ /* CUDA kernels call it, too */
 #else
 #define SURVEY_ANYWHERE
 #endif
 
-/* How often page i counts in the sum of a set that sees n_page pages. */
+/* Weight of page i in the sum of a set that sees n_page pages: 0 if it is not summed. */
 static inline float survey_page_weight(uint32_t n_page, uint32_t i)
 {
     const uint32_t near = n_page > OP_SURVEY_NEAR ? n_page - OP_SURVEY_NEAR : 0;
@@ -36,15 +36,15 @@ static inline float survey_page_weight(uint32_t n_page, uint32_t i)
     return (float)(near - 1) / (float)((near - 1 - phase) / stride + 1);
 }
 
-/* The square of a mass `least`. */
+/* The square of a mass of `least`, in the units of M. */
 static inline float survey_least(const struct op_survey *op)
 {
     return op->least * op->least * (float)op->n_query;
 }
 
-/* Limits of the places, those of the first page again at the end, so that a page's are one load.
- * Neighbouring places are far apart in the order of limits (a golden section of the period): where
- * masses change slowly, shares of keys are hit within one key. */
+/* Limits of the places; those of the first page are repeated at the end, so that a page's are one
+ * load. Neighbouring places are far apart in the order of limits (by the golden section of the
+ * period): where masses change slowly, the number of selected keys is exact within one. */
 static inline void survey_limits(int32_t limit[SURVEY_PERIOD + PAGE_TOK])
 {
     for (uint32_t i = 0; i < SURVEY_PERIOD + PAGE_TOK; i++) {
@@ -54,7 +54,7 @@ static inline void survey_limits(int32_t limit[SURVEY_PERIOD + PAGE_TOK])
     }
 }
 
-/* Of a part of a set; the same wherever a chunk of sets begins. */
+/* Seed of a part of a set; independent of how sets are split into calls. */
 static inline uint32_t survey_seed(const struct op_survey *op, uint32_t set, uint32_t part)
 {
     uint32_t x = op->seed ^ (op->n_page[set] * 0x9e3779b9u + part * 0x85ebca6bu);
@@ -63,7 +63,7 @@ static inline uint32_t survey_seed(const struct op_survey *op, uint32_t set, uin
     return x ^ x >> 15;
 }
 
-/* First place of a page. Periods are moved against each other. */
+/* First place of a page. Successive periods are shifted against each other. */
 static SURVEY_ANYWHERE inline uint32_t survey_place(uint32_t seed, uint32_t page)
 {
     return (seed + page * PAGE_TOK + page / (SURVEY_PERIOD / PAGE_TOK) * 97) % SURVEY_PERIOD;

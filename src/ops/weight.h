@@ -5,8 +5,8 @@
  * quant_dequant_row gives for the file's row. Groups of 16 output rows are interleaved; inside a
  * group, a block of 32 inputs is stored as k-quads: 4 consecutive inputs of row 0, of row 1, ...
  * row 15 fill one 64-byte line at 8 bits (the shape of VPDPBUSD, and one shuffle from an AMX tile
- * of 16-bit pairs). pack.c describes planes and scales per type. Rows are padded to 16 with zeros.
- */
+ * of 16-bit pairs). weight_layout.h describes planes and scales per type. Rows are padded to 16
+ * with zeros. */
 #ifndef SAC_OPS_WEIGHT_H
 #define SAC_OPS_WEIGHT_H
 
@@ -21,27 +21,26 @@ struct weight {
     uint32_t n_group;     /* ceil(n_out / 16) */
     size_t group_bytes;   /* of one packed group, a multiple of 64 */
     uint8_t *data;        /* [n_group][group_bytes], 64-byte aligned; owned by the weight store */
-    /* On a GPU with enough memory: the same in f16, each output times its shrink, [n_group * 16,
-     * n_in to whole blocks of 32]; owned by the place. NULL: none. */
+    /* On a GPU with enough memory: the matrix in f16, each output times its shrink, [n_group * 16,
+     * n_in rounded up to blocks of 32]; owned by the place. NULL: none. */
     void *plain;
 };
 
-/* Sets every field but `data`; `plain` is none. n_in must be a multiple of the type's block
+/* Sets every field but `data`; `plain` is NULL. n_in must be a multiple of the type's block
  * (checked by the caller with a message; asserted here). */
 void weight_init(struct weight *w, enum quant_type type, uint32_t n_out, uint32_t n_in);
 static inline size_t weight_bytes(const struct weight *w)
 {
     return (size_t)w->n_group * w->group_bytes;
 }
-/* Of `plain`. */
+/* Bytes of `plain`. */
 size_t weight_plain_bytes(const struct weight *w);
-/* Groups first .. first + n - 1 as a separate matrix, or as many as exist. */
+/* Groups first .. first + n - 1, or as many as exist, as a separate matrix that shares the data. */
 struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n);
-/* The inputs that a cut of a matrix keeps together: those of a block with one scale, at least
- * 32. */
+/* Granularity of cuts along the inputs: a block with a scale of its own, at least 32. */
 uint32_t weight_cut_unit(enum quant_type type);
-/* to->data = inputs [first, first + to->n_in) of all rows of `from`. Both ends are multiples of the
- * type's unit, or the end is the row's. The bits of numbers are unchanged. */
+/* Copies inputs [first, first + to->n_in) of all rows of `from` to to->data. Both ends are
+ * multiples of weight_cut_unit, or the end of the row. The bits of the values are unchanged. */
 void weight_cut(const struct weight *to, const struct weight *from, uint32_t first);
 /* Packs rows `src` [n_out, n_in] (file order) into w->data, in parallel over groups. */
 void weight_pack(struct workers *pool, const struct weight *w, const void *src);

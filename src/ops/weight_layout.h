@@ -53,7 +53,7 @@ enum layout_scale {
 };
 
 struct weight_layout {
-    uint8_t low_bits, high_bits; /* of the planes; 16 or 32 low bits: plain floats */
+    uint8_t low_bits, high_bits; /* of the planes; 16 or 32 low bits: unquantised */
     uint8_t offset;              /* of unsigned codes; unused by `iq4` */
     bool iq4;                    /* codes index layout_iq4_level */
     enum layout_scale scale;
@@ -86,7 +86,7 @@ LAYOUT_INLINE struct weight_layout weight_layout_of(enum quant_type type)
 static const int8_t layout_iq4_level[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                             1,    13,   25,  38,  53,  69,  89,  113};
 
-/* Offset that kernels subtract when they look levels up as unsigned bytes level + 128. */
+/* Offset that kernels subtract when they look up levels as unsigned bytes level + 128. */
 #define LAYOUT_IQ4_OFFSET 128
 
 LAYOUT_INLINE bool layout_is_float(struct weight_layout l)
@@ -94,7 +94,7 @@ LAYOUT_INLINE bool layout_is_float(struct weight_layout l)
     return l.low_bits >= 16;
 }
 
-/* A scale for each 16 inputs, in place of 32. */
+/* Whether the type has a scale per 16 inputs, not per 32. */
 LAYOUT_INLINE bool layout_halves(struct weight_layout l)
 {
     return l.scale == SCALE_K16 || l.scale == SCALE_K16_M;
@@ -135,7 +135,7 @@ LAYOUT_INLINE uint32_t layout_chunk_bytes(struct weight_layout l, uint32_t nb)
     return layout_scale_bytes(l, nb) + nb * layout_block_bytes(l);
 }
 
-/* Blocks of a row of n inputs, and how many of them lie in chunk c. */
+/* Number of blocks of a row of n_in inputs, and of those in chunk c. */
 LAYOUT_INLINE uint32_t layout_n_block(uint32_t n_in)
 {
     return (n_in + LAYOUT_BLOCK - 1) / LAYOUT_BLOCK;
@@ -147,7 +147,7 @@ LAYOUT_INLINE uint32_t layout_chunk_blocks(uint32_t n_block, uint32_t c)
     return left < LAYOUT_BLOCKS ? left : LAYOUT_BLOCKS;
 }
 
-/* All chunks but the last have this size, so chunk c begins at LAYOUT_HEAD + c * of it. */
+/* All chunks but the last have this size, so chunk c is at LAYOUT_HEAD + c times it. */
 LAYOUT_INLINE uint32_t layout_full_chunk_bytes(struct weight_layout l)
 {
     return layout_chunk_bytes(l, LAYOUT_BLOCKS);

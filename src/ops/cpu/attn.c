@@ -18,12 +18,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth. */
+/* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth */
 #define CHUNK_CHANNELS   65536u
-#define LIST_CHUNKS      16u  /* of a list with single tokens: one for each of 16 workers */
-#define LIST_CHUNK_LEAST 4u   /* pages of such a chunk */
+#define LIST_CHUNKS      16u  /* chunks of a list with single tokens: one for each of 16 workers */
+#define LIST_CHUNK_LEAST 4u   /* minimum pages of such a chunk */
 #define CHUNKS_AHEAD     2u   /* chunks whose pages a pager prefetches */
-#define CHUNK_SLOTS_MIN  256u /* partial results for a batch of many short rows */
+#define CHUNK_SLOTS_MIN  256u /* minimum number of partial results, for many short rows */
 
 /* ---- NARROW ---- */
 
@@ -47,14 +47,14 @@ static uint32_t lane_tok_count(const struct attn_run *run, uint32_t h)
     return run->select_tok ? run->select_tok_ptr[h + 1] - run->select_tok_ptr[h] : 0;
 }
 
-/* A lane's list: pages, then single tokens by PAGE_TOK. */
+/* Length of a lane's list: pages, then single tokens in groups of PAGE_TOK. */
 static uint32_t lane_list_count(const struct attn_run *run, uint32_t h)
 {
     return lane_page_count(run, h) + (lane_tok_count(run, h) + PAGE_TOK - 1) / PAGE_TOK;
 }
 
-/* Pages of a chunk, which depend on the list alone. A list without single tokens has the same
- * number as a list of all pages. */
+/* List entries of a chunk, which depend on the list alone. Without single tokens it is the same
+ * number as for a list of all pages. */
 static uint32_t lane_chunk_pages(const struct op_attn *op, const struct attn_run *run, uint32_t h)
 {
     const uint32_t most = chunk_pages(op->geom->head_dim);
@@ -69,7 +69,7 @@ static uint32_t lane_list_page(const struct attn_run *run, uint32_t h, uint32_t 
     return run->select ? run->select[run->select_ptr[h] + i] : i;
 }
 
-/* First page of the list that has a visible token. */
+/* Index of the first page of the list with a visible token (binary search). */
 static uint32_t lane_list_first(const struct op_attn *op, const struct attn_run *run, uint32_t h)
 {
     const uint32_t page = first_visible(op, run->pos0) / PAGE_TOK;
@@ -93,7 +93,7 @@ static uint32_t lane_chunk_count(const struct op_attn *op, const struct attn_run
 
 static size_t partial_floats(uint32_t head_dim, uint32_t group)
 {
-    return align64((size_t)group * (head_dim + 2) * sizeof(float)) / sizeof(float);
+    return align_line((size_t)group * (head_dim + 2) * sizeof(float)) / sizeof(float);
 }
 
 static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok_max)
@@ -102,7 +102,7 @@ static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok
     return (lane_max + 2) * n_kv_head + CHUNK_SLOTS_MIN;
 }
 
-/* Page i of a lane's list; tokens from `visible` on are visible. */
+/* Page i of a lane's list. Positions from `visible` on are visible. */
 static inline struct attn_page lane_page(const struct op_attn *op, const struct attn_run *run,
                                          uint32_t h, uint32_t i, uint32_t visible)
 {
@@ -113,7 +113,7 @@ static inline struct attn_page lane_page(const struct op_attn *op, const struct 
     return p;
 }
 
-/* Single tokens of a lane's list from number `from` on. */
+/* A gathered page of the lane's single tokens from number `from` on. */
 static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_run *run,
                                     uint32_t h, uint32_t from, uint32_t visible)
 {
@@ -126,7 +126,8 @@ static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_
     return p;
 }
 
-/* Entries of a lane's list that form a chunk; the last chunk ends with the own page. */
+/* Entries [begin, end) of a lane's list that form a chunk. The last chunk ends with the own
+ * page. */
 struct chunk_span {
     uint32_t begin, end;
 };
@@ -156,7 +157,7 @@ static uint32_t chunk_ids(const struct op_attn *op, const struct attn_run *run, 
                                 end > first ? end - first : 0, id + n);
 }
 
-/* Names the chunks after this one, which the worker will most likely reduce next. */
+/* Names the pages of the next chunks to the pager: the worker will most likely reduce them next. */
 static void chunk_ahead(const struct attn_call *c, uint32_t lane, uint32_t chunk_i)
 {
     const struct attn_pager *pager = c->op->pager;
@@ -169,7 +170,8 @@ static void chunk_ahead(const struct attn_call *c, uint32_t lane, uint32_t chunk
     }
 }
 
-/* `at` [ATTN_CHUNK_MAX]: the page indices, except those of gathered pages. */
+/* Sets the pages of a chunk. `at` [ATTN_CHUNK_MAX]: their page indices, except for gathered
+ * pages. */
 static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run, uint32_t h,
                             uint32_t chunk_i, uint32_t *at)
 {
@@ -194,12 +196,12 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     chunk->page[chunk->n_page++] = own;
 }
 
-/* Merges the partial result of other keys. */
+/* Merges the partial result of other keys into `sum`, by the rule of the online softmax. */
 static void merge_part(struct attn_chunk *sum, const struct attn_chunk *part, uint32_t d)
 {
     for (uint32_t g = 0; g < sum->group; g++) {
         const float m = fmaxf(sum->m[g], part->m[g]);
-        if (m == -INFINITY && part->l[g] == 0) continue; /* neither has seen a key */
+        if (m == -INFINITY && part->l[g] == 0) continue; /* no keys on either side */
         const float old = exp2f(sum->m[g] - m), new = exp2f(part->m[g] - m);
         float *acc = sum->acc + (size_t)g * d;
         const float *add = part->acc + (size_t)g * d;
@@ -209,8 +211,8 @@ static void merge_part(struct attn_chunk *sum, const struct attn_chunk *part, ui
     }
 }
 
-/* Clips a page of a chunk to pages [first, end); false: nothing is left. `at` is the page's index,
- * unless it is gathered. */
+/* Restricts a page of a chunk to page indices [first, end); false: nothing is left. `at` is the
+ * page's index, unless it is gathered. */
 static bool clip_page(struct attn_page *p, uint32_t at, uint32_t first, uint32_t end)
 {
     if (!p->tok) return at >= first && at < end;
@@ -219,20 +221,21 @@ static bool clip_page(struct attn_page *p, uint32_t at, uint32_t first, uint32_t
     return p->begin < p->end;
 }
 
-/* Reduces a chunk of a run with segments, each with the queries rotated for it. `at` holds the page
- * indices of the chunk. The worker's memory for rotated queries also holds a partial result. */
+/* Reduces a chunk of a run with segments: for each segment the pages in it, with queries rotated
+ * for it. `at` holds the page indices of the chunk. The worker's memory for rotated queries also
+ * holds the partial result. */
 static void narrow_segments(const struct attn_call *c, const struct attn_run *run,
                             const struct attn_chunk *chunk, const uint32_t *at)
 {
     const uint32_t d = chunk->op->geom->head_dim, group = chunk->group;
-    float *turned = (float *)(void *)((uint8_t *)chunk->mem + c->turn_at);
-    float *partial = turned + align64(group * (size_t)d * sizeof(float)) / sizeof(float);
+    float *rotated = (float *)(void *)((uint8_t *)chunk->mem + c->rotated_at);
+    float *partial = rotated + align_line(group * (size_t)d * sizeof(float)) / sizeof(float);
     struct attn_chunk sum = *chunk;
     memset(sum.acc, 0, group * (size_t)d * sizeof *sum.acc);
     for (uint32_t g = 0; g < group; g++) sum.m[g] = -INFINITY, sum.l[g] = 0;
     for (uint32_t i = 0, first = 0, end; i <= run->n_segment; i++, first = end) {
         struct attn_chunk part = {.op = chunk->op,
-                                  .q = turned,
+                                  .q = rotated,
                                   .group = group,
                                   .m = partial + group * (size_t)d,
                                   .l = partial + group * ((size_t)d + 1),
@@ -244,11 +247,11 @@ static void narrow_segments(const struct attn_call *c, const struct attn_run *ru
             part.n_page += clip_page(&part.page[part.n_page], at[j], first, end);
         }
         if (part.n_page == 0) continue;
-        const bool turns = i < run->n_segment && run->segment[i].cos;
-        for (uint32_t g = 0; g < group && turns; g++)
-            segment_turn(turned + (size_t)g * d, chunk->q + (size_t)g * d, d, &run->segment[i],
+        const bool rotates = i < run->n_segment && run->segment[i].cos;
+        for (uint32_t g = 0; g < group && rotates; g++)
+            segment_turn(rotated + (size_t)g * d, chunk->q + (size_t)g * d, d, &run->segment[i],
                          chunk->op->rope, 1);
-        if (!turns) part.q = chunk->q;
+        if (!rotates) part.q = chunk->q;
         c->k->narrow(&part);
         merge_part(&sum, &part, d);
     }
@@ -268,8 +271,7 @@ static void narrow_chunk(const struct attn_call *c, struct attn_chunk *chunk, ui
         c->k->narrow(chunk);
 }
 
-/* The same for a chunk whose pages are acquired and released. If they cannot be acquired, nothing
- * of it is seen. */
+/* The same with a pager. If it cannot provide the pages, the chunk counts as having no keys. */
 static void narrow_paged(const struct attn_call *c, struct attn_chunk *chunk, uint32_t lane,
                          uint32_t chunk_i)
 {
@@ -287,13 +289,13 @@ static void narrow_paged(const struct attn_call *c, struct attn_chunk *chunk, ui
     for (uint32_t g = 0; g < chunk->group; g++) chunk->m[g] = -INFINITY, chunk->l[g] = 0;
 }
 
-/* Returns the lane of the chunk. */
+/* Reduces one chunk; returns its lane. */
 static uint32_t narrow_item(const struct attn_call *c, uint32_t item_i, uint32_t worker_i)
 {
     const struct op_attn *op = c->op;
     const uint32_t n_kv_head = op->geom->n_kv_head;
     const uint32_t item = c->lane_item[c->lane0] + item_i;
-    uint32_t lo = c->lane0, hi = c->lane1; /* lane_item[lo] <= item < lane_item[hi] */
+    uint32_t lo = c->lane0, hi = c->lane1; /* invariant: lane_item[lo] <= item < lane_item[hi] */
     while (hi - lo > 1) {
         const uint32_t mid = lo + (hi - lo) / 2;
         if (c->lane_item[mid] <= item)
@@ -345,7 +347,7 @@ static void narrow_merge(const struct attn_call *c, uint32_t lane)
     }
 }
 
-/* Consecutive chunks go to one worker, which prefetches the next one's pages. The worker that
+/* Reduces consecutive chunks, so that each can prefetch the next one's pages. The worker that
  * finishes the last chunk of a lane merges the partial results, all of which are complete then. */
 static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
@@ -357,7 +359,7 @@ static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     }
 }
 
-/* As many lanes at a time as the partial results have room for. */
+/* Computes all decode runs, as many lanes at a time as there is room for partial results. */
 static void narrow_runs(struct workers *pool, struct attn_call *c, uint32_t n_slot)
 {
     const struct op_attn *op = c->op;
@@ -381,24 +383,24 @@ static void narrow_runs(struct workers *pool, struct attn_call *c, uint32_t n_sl
 
 /* ---- The slots ---- */
 
-/* The memory of a worker, and where the rotated queries begin: a tile's, or a row's with a partial
- * result. */
+/* Bytes of a worker's memory. *out_rotated_at: offset of the rotated queries of a tile, or of a row
+ * with a partial result. */
 static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group,
-                           size_t *out_turn_at)
+                           size_t *out_rotated_at)
 {
     uint32_t n_q;
     const size_t wide = attn_wide_bytes(k, g, group, &n_q), narrow = k->narrow_bytes(g, group);
-    *out_turn_at = align64(wide > narrow ? wide : narrow);
-    return *out_turn_at + align64((size_t)n_q * g->head_dim * sizeof(float));
+    *out_rotated_at = align_line(wide > narrow ? wide : narrow);
+    return *out_rotated_at + align_line((size_t)n_q * g->head_dim * sizeof(float));
 }
 
 static size_t unit_bytes(uint32_t n)
 {
-    return align64(n * sizeof(struct attn_unit)) + align64(n);
+    return align_line(n * sizeof(struct attn_unit)) + align_line(n);
 }
 
-/* Scratch: first item of each lane, items left of each; one block per worker; partial results or,
- * in their place, units and the sums of stretches. */
+/* Layout of the scratch: lane_item and lane_left; the memory of each worker; partial results, which
+ * units and the sums of stretches replace after the decode runs. */
 size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
                             const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                             uint32_t n_tok_max)
@@ -409,9 +411,9 @@ size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
         partial_floats(d, group) * sizeof(float) * slot_count(d, geom->n_kv_head, n_tok_max);
     const size_t wide = unit_bytes(attn_unit_count(n_worker, n_row, n_head)) +
                         attn_slot_count(n_worker) * attn_sums_bytes(k, geom, group);
-    size_t turn_at;
-    return align64(lanes) + (partial > wide ? partial : wide) +
-           n_worker * worker_bytes(k, geom, group, &turn_at);
+    size_t rotated_at;
+    return align_line(lanes) + (partial > wide ? partial : wide) +
+           n_worker * worker_bytes(k, geom, group, &rotated_at);
 }
 
 static uint32_t row_count(const struct op_attn *op)
@@ -425,7 +427,7 @@ static void place_units(struct attn_call *c, uint32_t n_worker, uint8_t *at, siz
 {
     const uint32_t n = attn_unit_count(n_worker, row_count(c->op), c->op->n_head);
     c->unit = (struct attn_unit *)(void *)at;
-    c->octave = at + align64(n * sizeof *c->unit);
+    c->octave = at + align_line(n * sizeof *c->unit);
     c->sums = at + unit_bytes(n);
     c->sums_bytes = attn_sums_bytes(c->k, c->op->geom, c->group);
     c->n_slot = attn_slot_count(n_worker);
@@ -439,12 +441,12 @@ void attn_execute(struct workers *pool, const struct op_attn *op, const struct a
     assert(op->n_head % g->n_kv_head == 0 && (uintptr_t)op->scratch % 64 == 0);
     uint8_t *mem = op->scratch;
     struct attn_call c = {.op = op, .k = k, .group = op->n_head / g->n_kv_head};
-    c.worker_bytes = worker_bytes(k, g, c.group, &c.turn_at);
+    c.worker_bytes = worker_bytes(k, g, c.group, &c.rotated_at);
     c.partial_floats = partial_floats(g->head_dim, c.group);
     const size_t n_lane = (size_t)op->n_run * g->n_kv_head;
     c.lane_item = (uint32_t *)(void *)mem;
     c.lane_left = c.lane_item + n_lane + 1;
-    const size_t lanes = align64((2 * n_lane + 1) * sizeof(uint32_t));
+    const size_t lanes = align_line((2 * n_lane + 1) * sizeof(uint32_t));
     const size_t workers = workers_count(pool) * c.worker_bytes;
     assert(lanes + workers < op->scratch_bytes);
     const size_t rest = op->scratch_bytes - lanes - workers;

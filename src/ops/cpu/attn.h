@@ -10,8 +10,8 @@
  * needs. Per tile: wide_begin, wide_query, then for each panel wide_page for its pages and
  * wide_panel, then wide_end. Between panels, wide_fold ends a stretch: its sums are added to those
  * of the stretches before it, and the next stretch is summed on its own. Several workers can
- * therefore compute the stretches of one tile: each takes its sums with wide_leave, and one of them
- * adds them in order after wide_begin: wide_join, wide_fold, and so on to wide_end. The result is
+ * therefore compute the stretches of one tile: each takes its sums with wide_save, and one of them
+ * adds them in order after wide_begin: wide_load, wide_fold, and so on to wide_end. The result is
  * the same. The last panel of a row ends with the row's own page in 16-bit form. It is computed for
  * the rows of that page alone and leaves the sums of other rows unchanged, even where a kernel
  * computes them in one block. A run with a plan has the pages of its lists instead of all pages,
@@ -28,28 +28,30 @@
 #ifndef SAC_OPS_CPU_ATTN_H
 #define SAC_OPS_CPU_ATTN_H
 
+#include "base/align.h"
 #include "ops/ops.h"
 
 #include <math.h>
 
-#define ATTN_SUB_MAX   8u /* PAGE_TOK-row blocks of a tile */
+#define ATTN_SUB_MAX   8u /* maximum blocks of PAGE_TOK rows in a tile */
 #define ATTN_ROW_MAX   (ATTN_SUB_MAX * PAGE_TOK)
-#define ATTN_BLOCK_MAX 32u /* maximum number of queries that a kernel computes at a time */
-#define ATTN_PANEL_MAX 8u  /* pages of a panel */
+#define ATTN_BLOCK_MAX 32u                   /* maximum queries that a kernel computes at a time */
+#define ATTN_PANEL_MAX 8u                    /* pages of a panel */
 #define ATTN_CHUNK_MAX (ATTN_TAKE_PAGES + 1) /* pages of a chunk, including the own one */
 #define ATTN_AHEAD     4u /* pages after a chunk that the worker will most likely read next */
 
-/* Tokens [begin, end) of a page are visible; the others may hold anything. If `tok` is set, it is a
- * page to be gathered: slot i holds token tok[i] of the sequence, begin <= i < end. */
+/* A page as a kernel reads it. Tokens [begin, end) are visible, the others may contain anything. If
+ * `tok` is set, the page is gathered from single tokens: slot i holds token tok[i] of the sequence,
+ * begin <= i < end. */
 struct attn_page {
-    const uint8_t *bytes;             /* gathered: any frame that is cached */
-    const struct page_frames *frames; /* of a page to be gathered */
+    const uint8_t *bytes;             /* gathered: any valid address, for prefetches */
+    const struct page_frames *frames; /* of a gathered page */
     enum page_form form;
     uint32_t begin, end;
-    bool
-        hidden; /* rows of the tile that do not see it may be computed together with rows that do */
+    bool hidden; /* some rows of the tile do not see it, but may be computed together with rows that
+                    do */
     const uint32_t *tok;
-    uint32_t n_tok;       /* tokens of the list from tok[0] on: `end`, and what comes after */
+    uint32_t n_tok;       /* length of the list from tok[0] on: `end`, and tokens to prefetch */
     const page_id *table; /* sealed pages of the KV head */
     const float *logw;    /* [end] added to the scores, or NULL */
 };
@@ -72,25 +74,25 @@ struct attn_tile {
     uint32_t head0, group; /* query heads head0 .. head0 + group - 1, all of the KV head or one */
     const float *q;        /* [n_row, group, head_dim], stride q_stride */
     size_t q_stride;
-    uint32_t segment;     /* for which q is rotated */
+    uint32_t segment;     /* segment for which q is rotated */
     uint32_t row0, n_row; /* rows of the batch; query i is head i % group of row row0 + i / group */
     uint32_t pos[ATTN_ROW_MAX]; /* [n_row] ascending */
     struct attn_ahead ahead;
-    uint32_t n_fold; /* completed stretches */
-    uint64_t n_skip; /* pairs of a query and a key that wide_panel has left out */
+    uint32_t n_fold; /* number of completed stretches */
+    uint64_t n_skip; /* pairs of a query and a key that wide_panel skipped */
     void *mem;       /* wide_bytes, 64-byte aligned */
 };
 
-/* Rows [row0, row1) of the tile against tokens [begin, end) of the panel, multiples of
- * PAGE_TOK. */
+/* Arguments of wide_panel: rows [row0, row1) of the tile and tokens [begin, end) of the panel,
+ * multiples of PAGE_TOK. */
 struct attn_panel {
     uint32_t row0, row1;
     uint32_t pos; /* of the panel's token 0 */
     uint32_t begin, end;
     uint32_t n_tok; /* at most `end`: tokens after it are padding */
     bool masked;    /* false: every row sees every token */
-    bool gathered;  /* of single tokens: their `logw` decides what is visible, not `masked` */
-    float skip;     /* as in struct attn_plan; 0 where a token is not seen */
+    bool gathered;  /* single tokens: their `logw` decides what is visible, not `masked` */
+    float skip;     /* as in struct attn_plan; 0 if a token is not visible */
 };
 
 struct attn_chunk {
@@ -98,15 +100,15 @@ struct attn_chunk {
     const float *q; /* [group, head_dim] */
     uint32_t group, n_page;
     struct attn_page page[ATTN_CHUNK_MAX];
-    const uint8_t *ahead[ATTN_AHEAD]; /* to be prefetched, or NULL */
-    float *m;   /* [group] the exponent that l and acc are relative to, in base 2 */
-    float *l;   /* [group] sum of 2^(score - m), scores in units of log 2 */
-    float *acc; /* [group, head_dim] the same sum over values */
+    const uint8_t *ahead[ATTN_AHEAD]; /* pages to prefetch, or NULL */
+    float *m;   /* [group] maximum score, in base 2, that l and acc are relative to */
+    float *l;   /* [group] softmax denominator: sum of 2^(score - m), scores in units of log 2 */
+    float *acc; /* [group, head_dim] sum of 2^(score - m) * value */
     void *mem;  /* narrow_bytes, 64-byte aligned */
 };
 
 struct attn_kernel {
-    uint32_t tile_q; /* query rows that a tile should have if there is enough work */
+    uint32_t tile_q; /* number of queries of a tile, if there is enough work */
     uint32_t (*panel_tok)(
         uint32_t head_dim); /* PAGE_TOK .. PAGE_TOK * ATTN_PANEL_MAX, power of 2 */
     size_t (*wide_bytes)(const struct page_geom *g, uint32_t n_q); /* n_q: of a whole tile */
@@ -115,16 +117,17 @@ struct attn_kernel {
     void (*wide_page)(struct attn_tile *t, uint32_t slot, const struct attn_page *page);
     void (*wide_panel)(struct attn_tile *t, const struct attn_panel *p);
     void (*wide_fold)(struct attn_tile *t);
-    size_t (*wide_sums)(const struct page_geom *g, uint32_t n_q); /* bytes, 64-byte aligned */
-    void (*wide_leave)(struct attn_tile *t, void *to); /* instead of wide_end, with the sums */
-    void (*wide_join)(struct attn_tile *t,
-                      const void *from); /* reads the sums of the current stretch */
+    size_t (*wide_sums)(const struct page_geom *g,
+                        uint32_t n_q); /* bytes of the sums of a stretch, 64-byte aligned */
+    void (*wide_save)(struct attn_tile *t, void *to); /* saves the sums; instead of wide_end */
+    void (*wide_load)(struct attn_tile *t,
+                      const void *from); /* loads the sums of the current stretch */
     void (*wide_end)(struct attn_tile *t);
     size_t (*narrow_bytes)(const struct page_geom *g, uint32_t group);
     void (*narrow)(const struct attn_chunk *c);
 };
 
-/* kv_write and seal, of attn_seal_avx2.c. */
+/* Sets kv_write and seal (attn_seal_avx2.c). */
 void attn_fill_avx2_seal(struct ops *o);
 
 /* The attn and attn_scratch slots for a kernel. */
@@ -133,7 +136,7 @@ size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
                             const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                             uint32_t n_tok_max);
 
-/* Tokens [*lo, *hi) of the panel that the row at `pos` sees. */
+/* Computes which tokens [*lo, *hi) of the panel the row at `pos` sees. */
 static inline void attn_visible(const struct op_attn *op, const struct attn_panel *p, uint32_t pos,
                                 uint32_t *lo, uint32_t *hi)
 {
@@ -143,27 +146,28 @@ static inline void attn_visible(const struct op_attn *op, const struct attn_pane
     if (*hi > p->n_tok) *hi = p->n_tok;
 }
 
-/* Whether a page must be packed so that a weight of 0 leaves a row's sum unchanged, whatever the
- * values are, because some row does not see all of it. */
+/* Whether some row does not see all of the page. It must then be packed so that a weight of 0 adds
+ * nothing, whatever the values are. */
 static inline bool attn_is_guarded(const struct op_attn *op, const struct attn_page *p)
 {
     return p->form == PAGE_TAIL || p->hidden || op->window > 0;
 }
 
-/* Queries of a tile, rounded up to whole blocks of any kernel. */
+/* Queries of a tile, rounded up to ATTN_BLOCK_MAX. */
 static inline uint32_t attn_tile_queries(const struct attn_tile *t)
 {
     return (t->n_row * t->group + ATTN_BLOCK_MAX - 1) / ATTN_BLOCK_MAX * ATTN_BLOCK_MAX;
 }
 
-/* Lines that each block prefetches, so that together the blocks of a panel prefetch all of them. */
+/* Number of lines that each of n_part blocks prefetches so that together they prefetch all of
+ * them. */
 static inline uint32_t attn_fetch_share(const struct attn_tile *t, uint32_t n_part)
 {
     return t->ahead.n_page * t->ahead.page_lines / (n_part ? n_part : 1) + 1;
 }
 
-/* The queries of a block that see a panel: [first, end) of those from q on in the tile, of which n
- * exist. Queries outside this range must not be changed. */
+/* The n queries of a block, from query q of the tile on, of which [first, end) see a panel. The
+ * others must not be changed. */
 struct attn_block {
     uint32_t q, n, first, end;
 };
@@ -178,7 +182,7 @@ static inline struct attn_block attn_block_of(const struct attn_tile *t, const s
     return b;
 }
 
-/* What the slots of a gathered page add to their scores, in log 2; -inf hides empty slots. */
+/* Log weights of the slots of a gathered page, in log 2; -inf hides empty slots. */
 static inline void attn_logw(float logw[PAGE_TOK], const struct attn_page *p)
 {
     for (uint32_t i = 0; i < PAGE_TOK; i++) {
@@ -187,8 +191,8 @@ static inline void attn_logw(float logw[PAGE_TOK], const struct attn_page *p)
     }
 }
 
-/* Prefetches the next n lines, to L2 only: gathers from DRAM are limited by the fill buffers of L1,
- * and non-temporal prefetches are slower than none on every machine measured. */
+/* Prefetches the next n lines, to L2 only: the fill buffers of L1 limit gathers from DRAM, and
+ * non-temporal prefetches are slower than none on every machine measured. */
 static inline void attn_fetch(struct attn_ahead *a, uint32_t n)
 {
     for (; n > 0 && a->page_i < a->n_page; n--) {
@@ -199,7 +203,8 @@ static inline void attn_fetch(struct attn_ahead *a, uint32_t n)
     }
 }
 
-/* How many tokens of a gathered page's list, from slot i on, are adjacent in one sealed page. */
+/* Number of tokens of a gathered page's list, from slot i on, that are adjacent in one sealed
+ * page. */
 static inline uint32_t attn_neighbours(const struct attn_page *p, uint32_t i)
 {
     uint32_t n = 1;
@@ -214,12 +219,12 @@ static inline const uint8_t *attn_page_of(const struct page_geom *g, const struc
     return page_frame(g, *p->frames, p->table[p->tok[i] / PAGE_TOK]);
 }
 
-/* Seals the pages of an op: 16-bit forms are copied, q8 is coded by `seal_q8`. */
+/* Seals the pages of an op: copies 16-bit formats, quantises q8 with `seal_q8`. */
 typedef void (*attn_seal_fn)(const struct page_geom *g, const uint8_t *tail, uint8_t *page);
 void attn_seal(struct workers *pool, const struct op_seal *op, attn_seal_fn seal_q8);
 
-/* gcc treats a function that only prefetches as one without effect and removes its calls: such
- * functions must be inlined before that. */
+/* Always inlined, because gcc treats a function that only prefetches as one without effect and
+ * removes its calls. */
 #define ATTN_FETCH static inline __attribute__((always_inline)) void
 
 ATTN_FETCH attn_fetch_bytes(const uint8_t *p, size_t bytes)
@@ -228,10 +233,9 @@ ATTN_FETCH attn_fetch_bytes(const uint8_t *p, size_t bytes)
     for (size_t x = 0; x < bytes + skew; x += 64) __builtin_prefetch(p + x, 0, 2);
 }
 
-/* Prefetches the key of slot i, which may be after `end`. Single rows gain most from prefetching:
- * it doubles the speed of a gather of 128-byte rows. Keys are prefetched while keys are read, and
- * values while values are read: both together are more than memory can deliver in the time of one
- * of them. */
+/* Prefetches the key of slot i, which may be after `end`. Prefetching doubles the speed of a gather
+ * of 128-byte rows. Keys are prefetched while keys are read, and values while values are read:
+ * memory cannot deliver both in the time of one of them. */
 ATTN_FETCH attn_fetch_key(const struct page_geom *g, const struct attn_page *p, uint32_t i)
 {
     if (i >= p->n_tok) return;
@@ -247,7 +251,7 @@ ATTN_FETCH attn_fetch_key(const struct page_geom *g, const struct attn_page *p, 
     attn_fetch_bytes(page + g->k_low + d * 3 / 4 * t, d * 3 / 4);
 }
 
-/* The same for the value. */
+/* Prefetches the value of slot i. */
 ATTN_FETCH attn_fetch_value(const struct page_geom *g, const struct attn_page *p, uint32_t i)
 {
     if (i >= p->n_tok) return;

@@ -34,7 +34,7 @@ static uint32_t wide_panel_tok(uint32_t head_dim)
             TILE_DOT(c, a, b);                                                                     \
     } while (0)
 
-/* What attn_wide_tmpl.h wants. */
+/* See attn_wide_tmpl.h. */
 ATTN_HALF void half_block(const struct attn_half_block *x, uint32_t n_col, bool add, bool f16)
 {
     const bool two = n_col == 32;
@@ -82,8 +82,8 @@ ATTN_HALF void store_half(uint16_t *dst, __m512h v, bool f16)
     _mm512_storeu_si512(dst, f16 ? (__m512i)v : attn_bf16_from_f16((__m512i)v));
 }
 
-/* Keys of tokens of a sealed q8 page, head_dim a multiple of 64: quarters hold multiples of 16
- * channels. */
+/* Dequantises keys of a sealed q8 page, for a head_dim that is a multiple of 64: quarters hold
+ * multiples of 16 channels. */
 ATTN_HALF void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
                           struct attn_tokens tok, uint32_t d, bool f16)
 {
@@ -130,7 +130,7 @@ ATTN_HALF void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_
     }
 }
 
-/* 8 halves from each of the four quarters. */
+/* Loads 8 f16 from each of the four quarters. */
 ATTN_HALF __m512h load_quarters(const uint8_t *p, size_t quarter_bytes)
 {
     __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));

@@ -21,22 +21,23 @@
 
 #define INLINE      static inline __attribute__((always_inline))
 #define QUERY_BLOCK (2 * VEC)
-#define SIDE        4u   /* keys (channels) whose scores (outputs) stay in registers */
-#define TILE_Q      256u /* query rows */
+#define SIDE        4u   /* keys (channels) whose scores (outputs) are in registers at a time */
+#define TILE_Q      256u /* queries */
 
-/* 2^y for y <= 0; what has no normal number, -inf too, gives 0, NaN stays. */
+/* 2^y for y <= 0. Below the smallest normal number, and for -inf, it is 0; NaN stays NaN. */
 INLINE vec exp2_vec(vec y)
 {
-    y = v_max(v_set1(-200.0f), y); /* gives its second operand for a NaN */
+    y = v_max(v_set1(-200.0f), y); /* returns its second operand for a NaN */
     const vec n = _mm256_floor_ps(y), r = v_sub(y, n);
     vec p = v_set1(0.00186713019f);
     p = v_fma(p, r, v_set1(0.00901703006f));
     p = v_fma(p, r, v_set1(0.0557999133f));
     p = v_fma(p, r, v_set1(0.24016445f));
     p = v_fma(p, r, v_set1(0.693151312f));
-    p = v_fma(p, r, v_set1(1.0f)); /* exactly 1 at 0: a maximum that stays rescales nothing */
+    p = v_fma(p, r,
+              v_set1(1.0f)); /* exactly 1 at 0, so that a maximum that stays rescales nothing */
     const vec power = v_bits(i_sll(i_add(i_of_v(n), i_set1(127)), 23));
-    /* below -126 there is none */
+    /* there is no such power below -126 */
     return v_mul(p, m_less(power, m_lt(n, v_set1(-126.0f))));
 }
 
@@ -71,7 +72,7 @@ static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *
                 v_mul(load_i8(page + g->v + first + i), v_set1(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
 }
 
-/* Keys or values of tokens t0 .. t0 + n - 1 of a page as f32 [n, d]. */
+/* Converts keys or values of tokens `tok` of a page to f32 [tok.n, d]. */
 static void tokens_to_f32(float *dst, const struct page_geom *g, const struct attn_page *page,
                           const uint8_t *bytes, struct attn_tokens tok, bool values)
 {
@@ -88,8 +89,8 @@ static void tokens_to_f32(float *dst, const struct page_geom *g, const struct at
                   tok.n * (size_t)g->head_dim, (values ? g->type_v : g->type_k) == SAC_KV_BF16);
 }
 
-/* Keys or values of a page as f32 [PAGE_TOK, d]; slots of a gathered page that are not to be seen
- * get zeros. */
+/* Converts keys or values of a page to f32 [PAGE_TOK, d]; invisible slots of a gathered page get
+ * zeros. */
 static void page_to_f32(float *dst, const struct page_geom *g, const struct attn_page *page,
                         bool values)
 {
@@ -109,17 +110,9 @@ static void page_to_f32(float *dst, const struct page_geom *g, const struct attn
     memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * sizeof *dst);
 }
 
-/* Without a base only lengths are asked for: C has no NULL + n. */
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base ? base + *at : NULL;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
-
 static float *take_floats(uint8_t *base, size_t *at, size_t n)
 {
-    return (float *)(void *)take(base, at, n * sizeof(float));
+    return align_take(base, at, n * sizeof(float));
 }
 
 /* ---- WIDE ---- */
@@ -131,15 +124,15 @@ static uint32_t wide_panel_tok(uint32_t head_dim)
 
 struct wide_mem {
     uint32_t d, panel_tok;
-    float *q;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] in units of log 2 (of the cap's scores) */
+    float *q;     /* queries, scaled so that scores are in log 2 (with a softcap, in its units) */
     float *k, *v; /* [panel_tok, d] */
     float *s;     /* [panel_tok, QUERY_BLOCK] scores, then weights */
-    float *o;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] of the stretch at hand */
-    float *m, *l; /* [n_q] the same */
-    int32_t *lo, *hi; /* [QUERY_BLOCK] tokens of the panel that a query sees */
-    float *logw;      /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
-    float
-        *stretch[2]; /* o, m and l of the one at hand, the last; before it of all that have ended */
+    float *o;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] of the current stretch */
+    float *m, *l; /* [n_q] maximum and softmax denominator of the current stretch */
+    int32_t *lo, *hi;  /* [QUERY_BLOCK] the tokens [lo, hi) of the panel are visible */
+    float *logw;       /* [panel_tok] gathered panel: log weights, in log 2; -inf for padding */
+    float *stretch[2]; /* o, m, l: stretch[n_fold > 0] is the current one; after a fold, stretch[0]
+                          is the sum of all completed ones */
     size_t stretch_floats, bytes;
 };
 
@@ -151,8 +144,8 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     w.k = take_floats(base, &at, (size_t)w.panel_tok * d);
     w.v = take_floats(base, &at, (size_t)w.panel_tok * d);
     w.s = take_floats(base, &at, (size_t)w.panel_tok * QUERY_BLOCK);
-    w.lo = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
-    w.hi = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
+    w.lo = align_take(base, &at, QUERY_BLOCK * sizeof(int32_t));
+    w.hi = align_take(base, &at, QUERY_BLOCK * sizeof(int32_t));
     w.logw = take_floats(base, &at, w.panel_tok);
     w.stretch_floats = (size_t)n_q * (d + 2);
     for (int i = 0; i < 2; i++) w.stretch[i] = take_floats(base, &at, w.stretch_floats);
@@ -185,13 +178,13 @@ static size_t wide_sums(const struct page_geom *g, uint32_t n_q)
     return wide_layout(NULL, g->head_dim, n_q).stretch_floats * sizeof(float);
 }
 
-static void wide_leave(struct attn_tile *t, void *to)
+static void wide_save(struct attn_tile *t, void *to)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(to, w.o, w.stretch_floats * sizeof(float));
 }
 
-static void wide_join(struct attn_tile *t, const void *from)
+static void wide_load(struct attn_tile *t, const void *from)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(w.o, from, w.stretch_floats * sizeof(float));
@@ -214,12 +207,12 @@ static void wide_begin(struct attn_tile *t)
     clear_sums(&w, n_q);
 }
 
-/* A vector of queries of the stretch `add`, from q on, joins those of the stretches before it. One
- * that has seen nothing in it keeps its bits: 2^0 is 1. */
+/* Merges a vector of queries, from q on, of the stretch `add` into the completed ones. A query
+ * without visible keys in the stretch keeps its bits: 2^0 is 1. */
 static void fold_queries(const struct wide_mem *all, const struct wide_mem *add, uint32_t q)
 {
     const vec before = v_load(all->m + q), here = v_load(add->m + q), m = v_max(before, here);
-    const vec base = v_max(m, v_set1(-3e38f)); /* nothing seen yet */
+    const vec base = v_max(m, v_set1(-3e38f)); /* no visible keys yet */
     const vec old = exp2_vec(v_sub(before, base)), new = exp2_vec(v_sub(here, base));
     const vec l = v_load(add->l + q);
     const vec_m unseen = m_lt(l, v_set1(FLT_MIN)); /* false for NaN */
@@ -258,7 +251,7 @@ static void wide_query(struct attn_tile *t)
 }
 
 /* Replaces value rows that are not finite by zeros and their keys by NaN, and zeros the values of
- * tokens that no row sees: a weight of 0 times anything invalid would be NaN. */
+ * invisible tokens: a weight of 0 times a NaN or infinity would be NaN. */
 static void quarantine(float *k, float *v, const struct attn_page *page, uint32_t d)
 {
     for (uint32_t t = 0; t < PAGE_TOK; t++, k += d, v += d) {
@@ -331,16 +324,16 @@ INLINE void block_values(float *o, const float *p, const float *v, uint32_t begi
     }
 }
 
-/* Queries of a vector: from q on in the tile, from j on in their block; the panel is for lanes
- * [first, end) of them, if there are such. */
+/* A vector of queries: from q on in the tile, from j on in their block. Lanes [first, end) see the
+ * panel; first >= end: none. */
 struct query_vec {
     uint32_t q, j, first, end;
 };
 
-/* Takes the panel's weights, whose sums are `sum`, back from the queries to which they add little.
- * Returns how many those are. */
-static uint32_t leave_out(const struct wide_mem *w, const struct attn_panel *p, struct query_vec x,
-                          vec *sum)
+/* Zeroes the panel's weights for queries to which it adds too little (attn_plan.skip). `sum`: the
+ * sums of the weights. Returns the number of these queries. */
+static uint32_t skip_queries(const struct wide_mem *w, const struct attn_panel *p,
+                             struct query_vec x, vec *sum)
 {
     const vec least = v_mul(v_load(w->l + x.q), v_set1(p->skip));
     const vec keep = m_less(v_set1(1), m_lt(*sum, least));
@@ -358,14 +351,14 @@ static uint32_t leave_out(const struct wide_mem *w, const struct attn_panel *p, 
 }
 
 /* y where lo <= at < hi, else -inf. */
-INLINE vec seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
+INLINE vec mask_hidden(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
 {
     const vec_i x = i_set1(at);
     const vec_m below = i_lt(x, i_load(lo)), inside = i_lt(x, i_load(hi));
     return v_choose(m_less(inside, below), y, v_set1(-INFINITY));
 }
 
-/* Softmax of one vector of queries. Returns how many of them leave the panel out. */
+/* Softmax of one vector of queries. Returns how many of them skip the panel. */
 INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel *p,
                                struct query_vec x, float softcap)
 {
@@ -378,12 +371,12 @@ INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel
         float *at = s + key * (size_t)QUERY_BLOCK;
         vec y = v_load(at);
         if (softcap > 0) y = v_mul(softcap_vec(y, softcap), v_set1((float)M_LOG2E));
-        if (p->masked) y = seen(y, (int32_t)key, lo, hi);
+        if (p->masked) y = mask_hidden(y, (int32_t)key, lo, hi);
         if (p->gathered) y = v_add(y, v_set1(w->logw[key]));
         if (softcap > 0 || p->masked || p->gathered) v_store(at, y);
-        m = v_max(y, m); /* the second operand if y is NaN */
+        m = v_max(y, m); /* returns its second operand if y is NaN */
     }
-    /* A query that has seen nothing yet: subtract any finite number. */
+    /* If a query has no keys yet, any finite number may be subtracted. */
     const vec base = v_max(m, v_set1(-3e38f));
     for (uint32_t key = p->begin; key < p->end; key++) {
         float *at = s + key * (size_t)QUERY_BLOCK;
@@ -400,7 +393,7 @@ INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel
         }
         v_store(w->m + q, m);
     }
-    const uint32_t n_out = p->skip > 0 ? leave_out(w, p, x, &sum) : 0;
+    const uint32_t n_out = p->skip > 0 ? skip_queries(w, p, x, &sum) : 0;
     v_store(w->l + q, v_add(v_load(w->l + q), sum));
     return n_out;
 }
@@ -438,7 +431,7 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
 
 static void wide_panel(struct attn_tile *t, const struct attn_panel *p)
 {
-    /* constant sizes become displacements of the loads */
+    /* constant sizes become displacements of loads */
     switch (t->op->geom->head_dim) {
     case 64: wide_panel_d(t, p, 64); break;
     case 128: wide_panel_d(t, p, 128); break;
@@ -468,7 +461,7 @@ static void wide_end(struct attn_tile *t)
 
 struct narrow_mem {
     float *q;    /* [group, d] scaled */
-    float *page; /* [PAGE_TOK, d] keys or values of the page at hand */
+    float *page; /* [PAGE_TOK, d] keys or values of the current page */
     float *s;    /* [group, ATTN_CHUNK_MAX, PAGE_TOK] scores, then weights */
     size_t bytes;
 };
@@ -489,13 +482,14 @@ static size_t narrow_bytes(const struct page_geom *g, uint32_t group)
     return narrow_layout(NULL, g->head_dim, group).bytes;
 }
 
-/* Fetches bytes at .. at + n - 1 of the page two behind page j; gathered pages fetch their own. */
+/* Prefetches n bytes from offset `at` of page j + 2; gathered pages prefetch by token. */
 ATTN_FETCH fetch_ahead(const struct attn_chunk *c, uint32_t j, size_t at, size_t n)
 {
     if (j + 2 < c->n_page && !c->page[j + 2].tok) attn_fetch_bytes(c->page[j + 2].bytes + at, n);
 }
 
-/* Lane i: the sum of the lanes of r[i]. Adds neighbours until each lane holds one row's sum. */
+/* Horizontal sums: lane i is the sum of the lanes of r[i]. Adds neighbours until each lane holds
+ * one row's sum. */
 INLINE vec row_sums(const vec r[VEC])
 {
     vec a[4];
@@ -520,7 +514,7 @@ INLINE void narrow_scores(float *s, const float *q, const float *k, uint32_t d)
     }
 }
 
-/* Scores of one head to weights relative to their maximum; hidden tokens get 0. */
+/* Replaces the scores of one head by weights relative to their maximum; invisible tokens get 0. */
 static void narrow_softmax(const struct attn_chunk *c, float *s, float *out_m, float *out_l)
 {
     const float softcap = c->op->softcap;
@@ -553,8 +547,8 @@ static void narrow_softmax(const struct attn_chunk *c, float *s, float *out_m, f
     *out_l = l;
 }
 
-/* acc [d] += weights of tokens times values. Tokens of a whole page go by pairs, in two sums, to
- * have enough of them in flight. */
+/* acc [d] += weights of tokens times values. Pairs of tokens have separate sums, to have enough
+ * FMAs in flight. */
 INLINE void narrow_values(float *acc, const float *p, const float *v, uint32_t begin, uint32_t end,
                           uint32_t d)
 {
@@ -624,8 +618,8 @@ static const struct attn_kernel kernel = {
     .wide_panel = wide_panel,
     .wide_fold = wide_fold,
     .wide_sums = wide_sums,
-    .wide_leave = wide_leave,
-    .wide_join = wide_join,
+    .wide_save = wide_save,
+    .wide_load = wide_load,
     .wide_end = wide_end,
     .narrow_bytes = narrow_bytes,
     .narrow = narrow,

@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define TILE_Q       896u /* what is kept of them fills half of an L2 of 1 MiB (head_dim 64) */
+#define TILE_Q       896u /* their state fills half of an L2 of 1 MiB (head_dim 64) */
 #define half_begin() ((void)0)
 #define half_end()   ((void)0)
 
@@ -24,10 +24,10 @@ static uint32_t wide_panel_tok(uint32_t head_dim)
 
 /* ---- Products ---- */
 
-/* Of A at a time: with two vectors of columns their sums take half of the registers. */
+/* rows of A at a time: with two vectors of columns their sums take half of the registers */
 #define ROWS 8u
 
-/* ROWS rows of what attn_wide_tmpl.h wants: from row `first` of A on. */
+/* Computes ROWS rows of half_block, from row `first` of A on. */
 ATTN_HALF void half_rows(const struct attn_half_block *x, uint32_t first, uint32_t n_vec, bool add)
 {
     const uint8_t *a = x->a + first / TILE_ROWS * x->a_row + first % TILE_ROWS * 64, *b = x->b;
@@ -71,7 +71,7 @@ ATTN_HALF void half_block(const struct attn_half_block *x, uint32_t n_col, bool 
 
 /* ---- q8 to halves ---- */
 
-/* In f16, which the keys of a page are before they are centred. */
+/* Keys are f16 until they are centred. */
 ATTN_HALF void store_f16(uint16_t *dst, __m512 v)
 {
     _mm256_storeu_si256((void *)dst,
@@ -84,7 +84,7 @@ static void half_from_q8_k(uint16_t *dst, const struct page_geom *g, const uint8
     const uint32_t d = g->head_dim, quarter = d / 4;
     assert(f16);
     if (quarter % 16 != 0) {
-        float row[512];
+        float row[HEAD_DIM_MAX];
         for (uint32_t t = 0; t < tok.n; t++) {
             attn_q8_by_eights(row, g, page, (struct attn_tokens){tok.first + t, 1});
             for (uint32_t c = 0; c < d; c += 16)

@@ -5,8 +5,8 @@
 
 #include "ops/cpu/attn.h"
 
-/* Keys and values of a gathered page as f16 or bf16, by their type, f16 for q8: [PAGE_TOK,
- * head_dim], zeros in slots that are not to be seen. What is read next is fetched. */
+/* Gather the keys or values of a gathered page in their 16-bit format, f16 for q8: [PAGE_TOK,
+ * head_dim], zeros in invisible slots. They prefetch what is read next. */
 void attn_avx512_gather_keys(uint16_t *dst, const struct page_geom *g,
                              const struct attn_page *page);
 void attn_avx512_gather_values(uint16_t *dst, const struct page_geom *g,

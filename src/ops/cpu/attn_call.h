@@ -5,43 +5,39 @@
 
 #include "ops/cpu/attn.h"
 
+#include "base/align.h"
 #include "base/minmax.h"
 
-/* A tile, or a part of one: its stretches may be summed apart. */
+/* A unit of work: a tile, or one of its stretches. */
 struct attn_unit {
     uint32_t item;
     uint8_t part, n_part;
-    uint16_t left; /* of the first part of a tile: parts that nobody has ended; atomic */
+    uint16_t left; /* in the first part of a tile: number of unfinished parts; atomic */
 };
 
 struct attn_call {
     const struct op_attn *op;
     const struct attn_kernel *k;
     uint8_t *worker_mem;
-    size_t worker_bytes, turn_at; /* of each, where its turned queries lie */
+    size_t worker_bytes, rotated_at; /* of each worker; offset of its rotated queries */
     uint32_t group;
     /* WIDE */
-    uint32_t n_sub;         /* of a full tile */
-    uint32_t n_head_sub;    /* of one of a single query head */
-    struct attn_unit *unit; /* in the order in which they are handed out */
-    uint8_t *octave;        /* [as many] of their lengths */
-    uint8_t *sums;          /* [n_slot, sums_bytes] of stretches that are summed apart */
+    uint32_t n_sub;         /* subs of a full tile */
+    uint32_t n_head_sub;    /* subs of a full tile of a single query head */
+    struct attn_unit *unit; /* in the order of execution */
+    uint8_t *octave;        /* [n_unit] leading zero bits of their costs */
+    uint8_t *sums;          /* [n_slot, sums_bytes] sums of stretches that are separate units */
     size_t sums_bytes;
     uint32_t n_slot;
     /* NARROW; a lane is one KV head of one run */
     uint32_t *lane_item; /* [n_run * n_kv_head + 1] first chunk of each lane, over all runs */
-    uint32_t *lane_left; /* [n_run * n_kv_head] chunks that nobody has ended; atomic */
+    uint32_t *lane_left; /* [n_run * n_kv_head] number of unfinished chunks; atomic */
     float *partial;      /* [n_slot, partial_floats] */
     size_t partial_floats;
-    uint32_t lane0, lane1; /* of this wave */
+    uint32_t lane0, lane1; /* [lane0, lane1): the lanes that are computed now */
 };
 
-static inline size_t align64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
-/* First position that a row sees. */
+/* First position that the row at `pos` sees. */
 static inline uint32_t first_visible(const struct op_attn *op, uint32_t pos)
 {
     return op->window > 0 && pos >= op->window ? pos - op->window + 1 : 0;
@@ -63,7 +59,7 @@ static inline struct attn_page sealed_page(const struct op_attn *op, const struc
         .bytes = page_frame(op->geom, op->frames, id), .form = PAGE_SEALED, .end = PAGE_TOK};
 }
 
-/* The first PAGE_TOK of n tokens. */
+/* A page gathered from the first PAGE_TOK of n tokens. */
 static inline struct attn_page gathered_page(const struct op_attn *op, const struct attn_run *run,
                                              uint32_t h, const uint32_t *tok, uint32_t n)
 {
@@ -76,7 +72,7 @@ static inline struct attn_page gathered_page(const struct op_attn *op, const str
                               .table = run->table + h * run->table_stride};
 }
 
-/* ---- Pages that come and go ---- */
+/* ---- Acquiring and releasing pages ---- */
 
 static inline bool take_pages(const struct op_attn *op, const page_id *id, uint32_t n)
 {
@@ -88,7 +84,7 @@ static inline void give_pages(const struct op_attn *op, const page_id *id, uint3
     if (op->pager && n > 0) op->pager->give(op->pager->user, id, n);
 }
 
-/* Names the pages of n ascending tokens, none twice; returns how many. */
+/* Lists the pages of n ascending tokens, each once; returns their number. */
 static inline uint32_t name_token_pages(const page_id *table, const uint32_t *tok, uint32_t n,
                                         page_id *id)
 {
@@ -99,16 +95,17 @@ static inline uint32_t name_token_pages(const page_id *table, const uint32_t *to
     return n_id;
 }
 
-/* ---- WIDE, of attn_wide.c ---- */
+/* ---- WIDE (attn_wide.c) ---- */
 
-/* Bytes of a worker's memory for a tile of each query head of a KV head, and its queries. */
+/* Bytes of a worker's memory for a tile of any kind. *out_n_q: number of its queries. */
 size_t attn_wide_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group,
                        uint32_t *out_n_q);
-/* Units that n_row rows can become, and slots for the sums of stretches, with their bytes. */
+/* Maximum number of units for n_row rows; number of slots for the sums of stretches, and bytes of a
+ * slot. */
 uint32_t attn_unit_count(uint32_t n_worker, uint32_t n_row, uint32_t n_head);
 uint32_t attn_slot_count(uint32_t n_worker);
 size_t attn_sums_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group);
-/* Prompt rows of all runs. */
+/* Computes the prompt rows of all runs. */
 void attn_wide_runs(struct workers *pool, struct attn_call *c);
 
 #endif

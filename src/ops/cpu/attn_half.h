@@ -14,15 +14,15 @@
 
 #define ATTN_HALF static inline __attribute__((always_inline))
 
-/* 32 rows of A times 32 or 16 columns of B. */
+/* A product of 32 rows of A with 32 or 16 columns of B. Offsets are in bytes. */
 struct attn_half_block {
     const uint8_t *a, *b;
-    size_t a_row;          /* bytes from an A tile to that of the next 16 rows */
-    size_t b_tile, b_next; /* to that of the next 32 rows of B; to that of the next 16 columns */
-    uint32_t n_tile;       /* of a row of A; they lie behind each other */
+    size_t a_row;          /* from an A tile to that of the next 16 rows */
+    size_t b_tile, b_next; /* from a B tile to that of the next 32 rows; of the next 16 columns */
+    uint32_t n_tile;       /* tiles of a row of A, consecutive in memory */
     uint8_t *c;
-    size_t c_stride;      /* bytes from a row of C to the next */
-    size_t c_row, c_next; /* to the next 16 rows; to the next 16 columns */
+    size_t c_stride;      /* from a row of C to the next */
+    size_t c_row, c_next; /* from a C tile to the next 16 rows; to the next 16 columns */
 };
 
 ATTN_HALF __m512i attn_half_from_f32(__m512 lo, __m512 hi, bool f16)
@@ -35,14 +35,14 @@ ATTN_HALF __m512i attn_half_from_f32(__m512 lo, __m512 hi, bool f16)
     return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
 }
 
-/* 32 f16 to 32 bf16, for CPUs without products of f16. */
+/* Converts 32 f16 to bf16, for CPUs without products of f16. */
 ATTN_HALF __m512i attn_bf16_from_f16(__m512i h)
 {
     return attn_half_from_f32(_mm512_cvtph_ps(_mm512_castsi512_si256(h)),
                               _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)), false);
 }
 
-/* Halves of a vector of 32 bf16. */
+/* The lower or upper half of a vector of 32 bf16, as f32. */
 ATTN_HALF __m512 attn_f32_from_bf16(__m512i h, int upper)
 {
     const __m256i x = upper ? _mm512_extracti64x4_epi64(h, 1) : _mm512_castsi512_si256(h);

@@ -23,7 +23,8 @@ size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group)
 
 /* ---- The queries ---- */
 
-/* Columns h and HEADS + h: head h's query times 2^up rounded to bf16, and the rounding error. */
+/* Packs the queries: column h is head h's query times 2^up, rounded to bf16, and column HEADS + h
+ * its rounding error. */
 static void query_tiles(const struct narrow_mem *w, uint32_t block, int up)
 {
     const __m512 by = _mm512_set1_ps((float)up);
@@ -81,7 +82,7 @@ INLINE void code_sums(const struct narrow_mem *w, uint32_t d)
 
 /* ---- Keys of halves ---- */
 
-/* The first visible key of rows of f16, or zeros if it is not finite. */
+/* Sets the centre: the first visible key, or zeros if that is not finite. */
 INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t d)
 {
     __mmask32 bad = 0;
@@ -93,30 +94,32 @@ INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t
     if (bad) memset(w->centre, 0, 2 * (size_t)d);
 }
 
-/* 32 f16 numbers, times 2^-HALF_BITS, as bf16, rounded; those below 2^-14 count as zeros in a tile.
- * `odd` becomes NaN if one is an infinity or NaN, because the result is wrong for these. */
-INLINE __m512i bf16_of_halves(__m512h x, __m512h *odd)
+/* Converts 32 f16 numbers to bf16, times 2^-HALF_BITS. Products treat those below 2^-14 as zeros.
+ * If one is a NaN or infinity, for which the result is wrong, `nonfinite` becomes NaN. */
+INLINE __m512i bf16_of_halves(__m512h x, __m512h *nonfinite)
 {
-    *odd = _mm512_fmadd_ph(x, _mm512_setzero_ph(), *odd);
-    /* (x * 2^12 + 2^14) >> 15: three bits fewer, copies of the sign in their place */
+    *nonfinite = _mm512_fmadd_ph(x, _mm512_setzero_ph(), *nonfinite);
+    /* (x * 2^12 + 2^14) >> 15 drops three bits, rounded; copies of the sign fill their place */
     const __m512i moved = _mm512_mulhrs_epi16(_mm512_castph_si512(x), _mm512_set1_epi16(0x1000));
     return _mm512_and_si512(moved, _mm512_set1_epi16((int16_t)0x8fff));
 }
 
-/* Four independent chains, so that no operation waits for another. */
-INLINE bool halves_odd(const __m512h odd[4])
+/* Whether there was a NaN or infinity. Four accumulators, so that none of the chains of additions
+ * is long. */
+INLINE bool any_nonfinite(const __m512h nonfinite[4])
 {
-    const __m512h a = _mm512_add_ph(odd[0], odd[1]), b = _mm512_add_ph(odd[2], odd[3]);
+    const __m512h a = _mm512_add_ph(nonfinite[0], nonfinite[1]),
+                  b = _mm512_add_ph(nonfinite[2], nonfinite[3]);
     return _mm512_fpclass_ph_mask(_mm512_add_ph(a, b), 0x81) != 0;
 }
 
-/* Subtracts the centre from rows of f16 and converts to bf16. An infinity becomes 2^16; returns
+/* Subtracts the centre from f16 keys and converts them to bf16. An infinity becomes 2^16; returns
  * whether there are NaN. */
 INLINE bool centred_keys(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *src,
                          uint32_t d)
 {
-    __m512h odd[4] = {_mm512_setzero_ph(), _mm512_setzero_ph(), _mm512_setzero_ph(),
-                      _mm512_setzero_ph()};
+    __m512h nonfinite[4] = {_mm512_setzero_ph(), _mm512_setzero_ph(), _mm512_setzero_ph(),
+                            _mm512_setzero_ph()};
     for (uint32_t t = 0; t < PAGE_TOK; t += 4)
         for (uint32_t c = 0; c < d; c += 32) {
             const __m512h centre = _mm512_load_ph(w->centre + c);
@@ -124,13 +127,13 @@ INLINE bool centred_keys(const struct narrow_mem *w, struct fetch *fetch, const 
             for (uint32_t i = t; i < t + 4; i++) {
                 const size_t at = 2 * ((size_t)i * d + c);
                 const __m512h x = _mm512_sub_ph(_mm512_loadu_ph(src + at), centre);
-                _mm512_store_si512(w->keys + at, bf16_of_halves(x, &odd[i - t]));
+                _mm512_store_si512(w->keys + at, bf16_of_halves(x, &nonfinite[i - t]));
             }
         }
-    return halves_odd(odd);
+    return any_nonfinite(nonfinite);
 }
 
-/* Restores NaN where rows of f16 contain them. */
+/* Restores NaN where the f16 keys contain them. */
 static void restore_nan_keys(uint16_t *dst, const uint8_t *src, uint32_t d)
 {
     for (uint32_t i = 0; i < PAGE_TOK * d; i += 32) {
@@ -176,8 +179,8 @@ INLINE void half_sums(const struct narrow_mem *w, const struct narrow_step *st, 
     TILE_STORE(1, w->s + 256, 64);
 }
 
-/* Sums of 16 tokens for four heads, high and low parts added: out[i] is head i's, one token per
- * lane. */
+/* Transposes the sums of 16 tokens and four heads, and adds high and low parts: out[i] is head i's,
+ * one token per lane. */
 INLINE void token_lanes(__m512 out[4], const float *s)
 {
     __m512i x[4];
@@ -187,7 +190,7 @@ INLINE void token_lanes(__m512 out[4], const float *s)
         x[i] =
             _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(low)));
     }
-    attn_turn(x);
+    attn_transpose_4x4(x);
     for (uint32_t i = 0; i < 4; i++) out[i] = _mm512_castsi512_ps(x[i]);
 }
 
@@ -218,13 +221,14 @@ INLINE void half_scores(const struct narrow_mem *w, struct narrow_step *st, uint
 
 /* ---- Values ---- */
 
-/* Values of 16-bit pages, interleaved by pairs of tokens: a tile holds 16 of 32 channels, those
- * whose third bit is 0, or 1 (see in_order). Returns whether there are f16 infinities or NaN. */
+/* Packs 16-bit values, with pairs of tokens interleaved: of each 32 channels, one tile has those
+ * whose bit 2 is 0, the next the others (see in_order). Returns whether there are NaN or infinities
+ * in f16. */
 INLINE bool half_values_as(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *v,
                            uint32_t d, bool f16)
 {
-    __m512h odd[4] = {_mm512_setzero_ph(), _mm512_setzero_ph(), _mm512_setzero_ph(),
-                      _mm512_setzero_ph()};
+    __m512h nonfinite[4] = {_mm512_setzero_ph(), _mm512_setzero_ph(), _mm512_setzero_ph(),
+                            _mm512_setzero_ph()};
     for (uint32_t t = 0; t < PAGE_TOK; t += 4)
         for (uint32_t c = 0; c < d; c += 32) {
             fetch_lines(fetch);
@@ -233,19 +237,19 @@ INLINE bool half_values_as(const struct narrow_mem *w, struct fetch *fetch, cons
                 uint8_t *to = w->v + (size_t)(c / 16) * TILE_BYTES + i * (size_t)32;
                 __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 2 * (size_t)d);
                 if (f16) {
-                    a = bf16_of_halves(_mm512_castsi512_ph(a), &odd[i - t]);
-                    b = bf16_of_halves(_mm512_castsi512_ph(b), &odd[i - t + 1]);
+                    a = bf16_of_halves(_mm512_castsi512_ph(a), &nonfinite[i - t]);
+                    b = bf16_of_halves(_mm512_castsi512_ph(b), &nonfinite[i - t + 1]);
                 }
                 _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
                 _mm512_store_si512(to + TILE_BYTES, _mm512_unpackhi_epi16(a, b));
             }
         }
-    return halves_odd(odd);
+    return any_nonfinite(nonfinite);
 }
 
-/* Restores infinities and NaN, and writes zeros for tokens that are not visible. */
-static void mend_half_values(uint16_t *dst, const uint8_t *v, uint32_t d,
-                             const struct attn_page *page, bool f16)
+/* Restores infinities and NaN, and writes zeros for invisible tokens. */
+static void repair_half_values(uint16_t *dst, const uint8_t *v, uint32_t d,
+                               const struct attn_page *page, bool f16)
 {
     const uint16_t *src = (const uint16_t *)(const void *)v;
     for (uint32_t t = 0; t < PAGE_TOK; t++)
@@ -273,13 +277,14 @@ INLINE void half_values(const struct narrow_mem *w, struct narrow_step *st,
         v = (const uint8_t *)w->gathered;
     }
     const bool f16 = g->type_v != SAC_KV_BF16;
-    const bool odd = f16 ? half_values_as(w, &st->fetch, v, d, true)
-                         : half_values_as(w, &st->fetch, v, d, false);
-    if (odd || page->begin > 0 || page->end < PAGE_TOK)
-        mend_half_values((uint16_t *)(void *)w->v, v, d, page, f16);
+    const bool nonfinite = f16 ? half_values_as(w, &st->fetch, v, d, true)
+                               : half_values_as(w, &st->fetch, v, d, false);
+    if (nonfinite || page->begin > 0 || page->end < PAGE_TOK)
+        repair_half_values((uint16_t *)(void *)w->v, v, d, page, f16);
 }
 
-/* Sums of values x, a tile for 16 channels; a_at are weights of channels from 16 c on. */
+/* Weights times values: a tile of sums for each 16 channels c. a_at: the weights for channels from
+ * 16 c on. */
 #define VALUE_TILES(dot, a_at)                                                                     \
     for (uint32_t c = 0; c < d / 16; c += 2) {                                                     \
         TILE_ZERO(0);                                                                              \
@@ -295,7 +300,7 @@ INLINE void half_values(const struct narrow_mem *w, struct narrow_step *st,
 
 INLINE void value_sums(const struct narrow_mem *w, const struct narrow_merge *step, uint32_t d)
 {
-    if (!step->waits) return;
+    if (!step->pending) return;
     if (step->codes)
         VALUE_TILES(TILE_DOT_U8, w->p + c / 2 * (size_t)TILE_BYTES)
     else
@@ -304,7 +309,7 @@ INLINE void value_sums(const struct narrow_mem *w, const struct narrow_merge *st
 
 /* ---- A chunk ---- */
 
-/* Calls of fetch_lines in a step: for keys (bf16 keys are read in place), values, scores and
+/* Number of fetch_lines calls in a step: for keys (bf16 keys are read in place), values, scores and
  * weights. */
 static uint32_t step_calls(const struct attn_chunk *c)
 {
@@ -371,9 +376,9 @@ INLINE void narrow_step(const struct attn_chunk *c, const struct narrow_mem *w,
 INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
 {
     const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
-    struct narrow_merge before = {.waits = false};
+    struct narrow_merge before = {.pending = false};
     struct narrow_step st = {.up = c->op->geom->type_v == SAC_KV_BF16 ? 0 : HALF_BITS};
-    uint32_t group = 0; /* the page with which the next group begins */
+    uint32_t group = 0; /* first page of the next group */
     const uint32_t n_call = step_calls(c);
     amx_begin(c);
     for (uint32_t i = 0; i < c->n_page; i += st.n_page) {
@@ -395,7 +400,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
 
 void attn_narrow_amx(const struct attn_chunk *c)
 {
-    /* constant sizes become displacements of the loads */
+    /* constant sizes become displacements of loads */
     switch (c->op->geom->head_dim) {
     case 64: narrow_d(c, 64); break;
     case 128: narrow_d(c, 128); break;

@@ -21,7 +21,7 @@ size_t attn_narrow_avx512_bytes(const struct page_geom *g, uint32_t group)
     return narrow_layout(NULL, g->head_dim, group).bytes;
 }
 
-/* fn (..., n) with a constant number n of heads. */
+/* Calls fn (..., n) with n, the number of heads, as a compile-time constant. */
 #define WITH_HEADS(n, fn, ...)                                                                     \
     switch (n) {                                                                                   \
     case 1: fn(__VA_ARGS__, 1); break;                                                             \
@@ -36,7 +36,7 @@ size_t attn_narrow_avx512_bytes(const struct page_geom *g, uint32_t group)
 
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* The dword at p in all lanes. */
+/* Broadcasts the dword at p. */
 INLINE __m512i all_lanes(const uint8_t *p)
 {
     int32_t x;
@@ -46,7 +46,7 @@ INLINE __m512i all_lanes(const uint8_t *p)
 
 /* ---- Codes ---- */
 
-/* Queries times the codes of the step's keys, in the layout that code_scores reads. */
+/* Multiplies queries with the codes of the step's keys, in the layout that code_scores reads. */
 INLINE void code_sums_of(const struct narrow_mem *w, uint32_t n_head)
 {
     const uint32_t n = w->d_code / CODE_BLOCK;
@@ -76,7 +76,7 @@ INLINE void code_sums_of(const struct narrow_mem *w, uint32_t n_head)
 static void code_sums(const struct narrow_mem *w,
                       uint32_t n_head){WITH_HEADS(n_head, code_sums_of, w)}
 
-/* Weights times the codes of the step's values, in the layout that merge_values reads. */
+/* Multiplies weights with the codes of the step's values, in the layout that merge_values reads. */
 INLINE void code_value_sums_of(const struct narrow_mem *w, uint32_t n_head)
 {
     for (uint32_t c = 0; c < w->d / LANES; c++) {
@@ -108,7 +108,7 @@ static void code_value_sums(const struct narrow_mem *w, uint32_t n_head)
 
 /* ---- Keys of halves ---- */
 
-/* Rows [HEADS, d] of queries in bf16. */
+/* The queries of a block in bf16 [HEADS, d]. */
 static uint8_t *query_rows(const struct narrow_mem *w, uint32_t block)
 {
     return w->q_tile + (size_t)block * (w->d / 32) * TILE_BYTES;
@@ -123,7 +123,7 @@ static void round_queries(const struct narrow_mem *w, uint32_t block)
                            bf16_pair(_mm512_load_ps(q + i), _mm512_load_ps(q + i + LANES)));
 }
 
-/* The first visible key of rows of f16, or zeros if it is not finite. */
+/* Sets the centre: the first visible key, or zeros if that is not finite. */
 INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t d)
 {
     const __m512i exponent = _mm512_set1_epi16(0x7c00);
@@ -136,7 +136,7 @@ INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t
     if (bad) memset(w->centre, 0, 2 * (size_t)d);
 }
 
-/* Subtracts the centre from rows of f16 and converts to bf16. */
+/* Subtracts the centre from f16 keys and rounds to bf16. */
 INLINE void centred_keys(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *src,
                          uint32_t d)
 {
@@ -155,7 +155,7 @@ INLINE void centred_keys(const struct narrow_mem *w, struct fetch *fetch, const 
     }
 }
 
-/* Keys of the step as rows of bf16. */
+/* Converts the keys of a step to rows of bf16. */
 INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const struct page_geom *g,
                       uint32_t d)
 {
@@ -167,13 +167,13 @@ INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const 
         centred_keys(w, &st->fetch, src, d);
     } else if (page->tok) {
         memcpy(w->keys, src,
-               PAGE_TOK * 2 * (size_t)d); /* the buffer will be reused to gather values */
+               PAGE_TOK * 2 * (size_t)d); /* because values are gathered into the same buffer */
     } else {
         st->keys = (const uint16_t *)(const void *)src;
     }
 }
 
-/* Scores of n_head heads: their queries times the keys, times `unit`, plus `base`. Keys are
+/* Computes the scores of n_head heads: queries times keys, times `unit`, plus `base`. Keys are
  * transposed on the fly, so that lanes are tokens. */
 INLINE void half_scores_of(const struct narrow_mem *w, struct narrow_step *st, const uint8_t *q,
                            const float *unit, const float *base, uint32_t n_head)
@@ -223,14 +223,15 @@ static void half_scores(const struct narrow_mem *w, struct narrow_step *st, uint
 
 /* ---- Values of halves ---- */
 
-/* 32 f16 numbers, times 2^-HALF_BITS, as bf16, rounded; those below 2^-14 count as zeros in a
- * product. A sign bit of `odd` is set if one is an infinity or NaN, because the result is wrong for
- * these. Only their exponents carry into the sign. */
-INLINE __m512i bf16_of_halves(__m512i x, __m512i *odd)
+/* Converts 32 f16 numbers to bf16, times 2^-HALF_BITS. Products treat those below 2^-14 as zeros.
+ * If one is a NaN or infinity, for which the result is wrong, a sign bit of `nonfinite` is set:
+ * only their exponents carry into the sign. */
+INLINE __m512i bf16_of_halves(__m512i x, __m512i *nonfinite)
 {
     const __m512i carry = _mm512_add_epi16(x, _mm512_set1_epi16(0x400));
-    *odd = _mm512_ternarylogic_epi32(*odd, x, carry, 0xf6); /* the first or the others' xor */
-    /* (x * 2^12 + 2^14) >> 15: three bits fewer, copies of the sign in their place */
+    *nonfinite =
+        _mm512_ternarylogic_epi32(*nonfinite, x, carry, 0xf6); /* nonfinite | (x ^ carry) */
+    /* (x * 2^12 + 2^14) >> 15 drops three bits, rounded; copies of the sign fill their place */
     const __m512i moved = _mm512_mulhrs_epi16(x, _mm512_set1_epi16(0x1000));
     return _mm512_and_si512(moved, _mm512_set1_epi16((int16_t)0x8fff));
 }
@@ -239,15 +240,15 @@ struct half_source {
     const uint8_t *v; /* rows of 16 bits */
     struct fetch *fetch;
     bool f16;
-    bool odd; /* result: there were infinities or NaN of f16 */
+    bool nonfinite; /* out: there were NaN or infinities in f16 */
 };
 
-/* Weights times the step's values, in the layout that merge_values reads. */
+/* Multiplies weights with the step's values, in the layout that merge_values reads. */
 INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s, bool f16,
                                uint32_t n_head)
 {
     const size_t row = 2 * (size_t)w->d;
-    __m512i odd[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    __m512i nonfinite[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (uint32_t c = 0; c < w->d; c += 32) {
         const uint8_t *v = s->v + 2 * (size_t)c, *p = w->p;
         __m512 sum[HEADS][2];
@@ -256,8 +257,8 @@ INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s
             __m512i a = _mm512_loadu_si512(v), b = _mm512_loadu_si512(v + row);
             fetch_lines(s->fetch);
             if (f16) {
-                a = bf16_of_halves(a, &odd[0]);
-                b = bf16_of_halves(b, &odd[1]);
+                a = bf16_of_halves(a, &nonfinite[0]);
+                b = bf16_of_halves(b, &nonfinite[1]);
             }
             const __m512bh v0 = (__m512bh)_mm512_unpacklo_epi16(a, b);
             const __m512bh v1 = (__m512bh)_mm512_unpackhi_epi16(a, b);
@@ -275,7 +276,7 @@ INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s
             _mm512_store_ps(x + (LANES + h) * LANES, sum[h][1]);
         }
     }
-    s->odd = _mm512_movepi16_mask(_mm512_or_si512(odd[0], odd[1])) != 0;
+    s->nonfinite = _mm512_movepi16_mask(_mm512_or_si512(nonfinite[0], nonfinite[1])) != 0;
 }
 
 static void half_value_sums(const struct narrow_mem *w, struct half_source *s, uint32_t n_head)
@@ -286,9 +287,10 @@ static void half_value_sums(const struct narrow_mem *w, struct half_source *s, u
         WITH_HEADS(n_head, half_value_sums_of, w, s, false)
 }
 
-/* Values as bf16, f16 times 2^-HALF_BITS; zeros for tokens that are not visible. */
-static void mend_values(uint8_t *dst, const uint8_t *src, uint32_t d, const struct attn_page *page,
-                        bool f16)
+/* Converts values exactly, including NaN and infinities: bf16, f16 times 2^-HALF_BITS; zeros for
+ * invisible tokens. */
+static void repair_values(uint8_t *dst, const uint8_t *src, uint32_t d,
+                          const struct attn_page *page, bool f16)
 {
     const __m512 down = _mm512_set1_ps(-HALF_BITS);
     for (uint32_t t = 0; t < PAGE_TOK; t++)
@@ -302,7 +304,7 @@ static void mend_values(uint8_t *dst, const uint8_t *src, uint32_t d, const stru
         }
 }
 
-/* The values of a step of halves: in place, or gathered contiguously. */
+/* The 16-bit values of a step: in place, or gathered contiguously. */
 INLINE const uint8_t *half_values(const struct narrow_mem *w, const struct narrow_step *st,
                                   const struct page_geom *g, uint32_t d)
 {
@@ -317,7 +319,7 @@ INLINE const uint8_t *half_values(const struct narrow_mem *w, const struct narro
 
 /* ---- A chunk ---- */
 
-/* Calls of fetch_lines in a step. */
+/* Number of fetch_lines calls in a step. */
 static uint32_t step_calls(const struct attn_chunk *c)
 {
     const struct page_geom *g = c->op->geom;
@@ -341,10 +343,10 @@ INLINE void half_step(const struct attn_chunk *c, const struct narrow_mem *w,
         narrow_amend(c, w, st, n_head, false);
         narrow_weights(w, st, b, d, false, &merge);
         if (page->begin == 0 && page->end == PAGE_TOK) half_value_sums(w, &src, n_head);
-        if (src.odd || page->begin > 0 || page->end < PAGE_TOK) {
-            mend_values(w->v, src.v, d, page, g->type_v != SAC_KV_BF16);
-            struct half_source mended = {.v = w->v, .fetch = &st->fetch};
-            half_value_sums(w, &mended, n_head);
+        if (src.nonfinite || page->begin > 0 || page->end < PAGE_TOK) {
+            repair_values(w->v, src.v, d, page, g->type_v != SAC_KV_BF16);
+            struct half_source repaired = {.v = w->v, .fetch = &st->fetch};
+            half_value_sums(w, &repaired, n_head);
         }
         merge_values(c, w, &merge, d);
     }
@@ -377,7 +379,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
 {
     const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
     struct narrow_step st = {.up = c->op->geom->type_v == SAC_KV_BF16 ? 0 : HALF_BITS};
-    uint32_t group = 0; /* page that the next one begins with */
+    uint32_t group = 0; /* first page of the next group */
     const uint32_t n_call = step_calls(c);
     if (narrow_begin(c, &w))
         for (uint32_t b = 0; b < w.n_block; b++) round_queries(&w, b);
@@ -397,7 +399,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
 
 void attn_narrow_avx512(const struct attn_chunk *c)
 {
-    /* constant sizes become displacements of the loads */
+    /* constant sizes become displacements of loads */
     switch (c->op->geom->head_dim) {
     case 64: narrow_d(c, 64); break;
     case 128: narrow_d(c, 128); break;

@@ -44,61 +44,55 @@
 #define INLINE static inline __attribute__((always_inline))
 
 #define LANES      16u
-#define HEADS      8u  /* of a block: with their low parts they fill the columns of a tile */
+#define HEADS      8u  /* heads of a block: with their low parts they fill the columns of a tile */
 #define CODE_BLOCK 64u /* channels of a tile of codes */
-#define STEP_PAGES 2u  /* of codes; one of halves, more would leave L1 before they are loaded */
+#define STEP_PAGES 2u  /* for codes; halves have one per step: more would not stay in L1 */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
 
 #define FETCH_PAGES  ATTN_AHEAD     /* read as parallel streams */
-#define GATHER_AHEAD (2 * PAGE_TOK) /* single tokens between a prefetch and its use */
+#define GATHER_AHEAD (2 * PAGE_TOK) /* prefetch distance in single tokens */
 
-/* 16-bit integers. If INTEGER is added to a float below 2^15, or NATURAL to one below 2^16, the low
- * half of the sum is the float, rounded. INTEGER adds 128 more: then the low byte is the low part
- * plus 128, and the next one the high part, both signed. */
+/* Conversion to 16-bit integers. After adding INTEGER to a float below 2^15, or NATURAL to one
+ * below 2^16, the low 16 bits of the sum are the float, rounded. INTEGER includes another 128: with
+ * it, the low byte is the low part plus 128 and the high byte is the high part, both signed. */
 #define QUERY_MAX  32512.0f
 #define WEIGHT_MAX 65535.0f
 #define INTEGER    (0x1.8p23f + 128)
 #define NATURAL    0x1p23f
 #define PART_BITS  8
 
-/* f16 become bf16 by shifts alone, as their values times 2^-HALF_BITS, the difference of the
- * exponents' biases. Their factors are scaled up by as much. */
+/* f16 are converted to bf16 by shifts alone, which multiplies them by 2^-HALF_BITS, the difference
+ * of the exponent biases. Their factors are scaled up by as much. */
 #define HALF_BITS 112
 
-/* Pieces whose place depends on d alone come first: with a constant d, their offsets are
- * constants. */
+/* Layout of a worker's memory. Parts whose offset depends on d alone come first: if d is a
+ * compile-time constant, so are their offsets. */
 struct narrow_mem {
-    uint32_t d, d_code;      /* d_code: d as whole tiles of codes */
-    uint32_t group, n_block; /* query heads, and blocks of HEADS of them */
-    uint8_t *rows;           /* [16] rows on their way into a tile */
+    uint32_t d, d_code;      /* d_code: d rounded up to whole tiles of codes */
+    uint32_t group, n_block; /* query heads; blocks of HEADS of them */
+    uint8_t *rows;           /* [16] rows to be transposed into a tile */
     uint8_t *keys;           /* HALVES: [PAGE_TOK] rows; CODES: [STEP_TOK/16, d_code/64] tiles */
-    uint16_t *centre;        /* HALVES: [d] key that is subtracted from the rows */
-    uint8_t *w_tile;         /* CODES: [STEP_PAGES, d_code/64] */
+    uint16_t *centre;        /* HALVES: [d] the key that is subtracted from the others */
+    uint8_t *w_tile;         /* CODES: [STEP_PAGES, d_code/64] tiles: integer queries */
     float *s;                /* tiles of sums: HALVES [token, 16], CODES [STEP_TOK/16, 16, 16] */
     float *y;                /* [HEADS, STEP_TOK] scores */
-    uint8_t *p;              /* weights: a tile; CODES: [d/32] */
+    uint8_t *p;              /* weights: a tile; CODES: [d/32] tiles */
     uint8_t *v;              /* values: tiles [d/16] */
-    float *scale, *v_unit;   /* CODES: [d/32, STEP_TOK], [d/32] */
+    float *scale, *v_unit;   /* CODES: scales of values [d/32, STEP_TOK] and their units [d/32] */
     float *x;                /* [d/16] tiles: sums of values of a step */
-    uint16_t *gathered;      /* [PAGE_TOK, d] */
-    float *q;                /* [n_block * HEADS, d] divided by powers of two to at most 1 */
-    float *unit;             /* [n_block * HEADS] of a score in units of log 2 */
-    float *m, *l;            /* [n_block, 16], the last 8 unused */
-    uint8_t *q_tile;         /* HALVES: [n_block, d/32] */
-    float *q_code, *q_most;  /* CODES: [.., d_code] q in separate quads; its largest magnitudes */
+    uint16_t *gathered;      /* [PAGE_TOK, d] keys or values of single tokens */
+    float *q;        /* [n_block * HEADS, d] queries, divided by powers of two to at most 1 */
+    float *unit;     /* [n_block * HEADS] factor from raw scores to scores in log 2 */
+    float *m, *l;    /* [n_block, 16], the last 8 unused */
+    uint8_t *q_tile; /* HALVES: [n_block, d/32] tiles: queries */
+    float *q_code, *q_most; /* CODES: [n_block * HEADS, d_code] q by quads of channels; [n_block,
+                               d_code] their largest magnitudes */
     size_t bytes;
 };
 
-INLINE uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base ? base + *at : NULL;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
-
 INLINE float *take_floats(uint8_t *base, size_t *at, size_t n)
 {
-    return (float *)(void *)take(base, at, n * sizeof(float));
+    return align_take(base, at, n * sizeof(float));
 }
 
 INLINE struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
@@ -107,23 +101,23 @@ INLINE struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group
     w.d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
     const size_t n_head = w.n_block * HEADS, wide = w.d_code;
     size_t at = 0;
-    w.rows = take(base, &at, LANES * 2 * (size_t)d);
-    w.keys = take(base, &at, STEP_TOK * wide);
-    w.centre = (uint16_t *)(void *)take(base, &at, 2 * (size_t)d);
-    w.w_tile = take(base, &at, STEP_PAGES * wide / CODE_BLOCK * TILE_BYTES);
+    w.rows = align_take(base, &at, LANES * 2 * (size_t)d);
+    w.keys = align_take(base, &at, STEP_TOK * wide);
+    w.centre = align_take(base, &at, 2 * (size_t)d);
+    w.w_tile = align_take(base, &at, STEP_PAGES * wide / CODE_BLOCK * TILE_BYTES);
     w.s = take_floats(base, &at, (size_t)STEP_TOK * LANES);
     w.y = take_floats(base, &at, (size_t)HEADS * STEP_TOK);
-    w.p = take(base, &at, (size_t)(d / PAGE_VBLOCK) * TILE_BYTES);
-    w.v = take(base, &at, (size_t)(d / LANES) * TILE_BYTES);
+    w.p = align_take(base, &at, (size_t)(d / PAGE_VBLOCK) * TILE_BYTES);
+    w.v = align_take(base, &at, (size_t)(d / LANES) * TILE_BYTES);
     w.scale = take_floats(base, &at, (size_t)(d / PAGE_VBLOCK) * STEP_TOK);
     w.v_unit = take_floats(base, &at, d / PAGE_VBLOCK);
     w.x = take_floats(base, &at, (size_t)(d / LANES) * TILE_BYTES / sizeof(float));
-    w.gathered = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.gathered = align_take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.q = take_floats(base, &at, n_head * d);
     w.unit = take_floats(base, &at, n_head + HEADS);
     w.m = take_floats(base, &at, (size_t)w.n_block * LANES);
     w.l = take_floats(base, &at, (size_t)w.n_block * LANES);
-    w.q_tile = take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
+    w.q_tile = align_take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
     w.q_code = take_floats(base, &at, n_head * wide);
     w.q_most = take_floats(base, &at, w.n_block * wide);
     w.bytes = at;
@@ -138,8 +132,8 @@ static uint32_t block_heads(const struct narrow_mem *w, uint32_t block)
 
 /* ---- The queries ---- */
 
-/* Divides a query by a power of two above its largest magnitude, which is returned; NaN for a query
- * that is not finite, which becomes zeros. */
+/* Divides a query by a power of two above its largest magnitude, which it returns. A query that is
+ * not finite becomes zeros, and NaN is returned. */
 static float scale_query(float *dst, const float *q, uint32_t d)
 {
     __m512i mag = _mm512_setzero_si512();
@@ -162,7 +156,8 @@ INLINE __m512i bf16_pair(__m512 lo, __m512 hi)
     return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
 }
 
-/* Queries by quads of channels, and the largest magnitudes among the heads of a block. */
+/* Orders the queries by quads of channels, and finds the largest magnitudes among the heads of a
+ * block. */
 static void query_quads(const struct narrow_mem *w, uint32_t block)
 {
     for (uint32_t c = 0; c < w->d_code; c += CODE_BLOCK) {
@@ -191,8 +186,8 @@ static bool page_has_codes(const struct page_geom *g, const struct attn_page *pa
     return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8 && !page->tok;
 }
 
-/* Prepares the queries and empties the sums. Returns whether there are HALVES, for which the
- * instruction set's file prepares the queries in its own form. */
+/* Prepares the queries and clears the sums. Returns whether there are HALVES, for which the
+ * including file prepares the queries in its own form. */
 static bool narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
 {
     const uint32_t d = w->d, n = w->n_block * HEADS;
@@ -219,18 +214,18 @@ static bool narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
 
 /* ---- One step ---- */
 
-/* Prefetching of pages. The CPU's own prefetcher reaches the full memory rate by running up to 20
- * lines ahead of the requested line within each 4 KiB that is read in order. This is too little for
- * a single stream, whose prefetches then fill the buffers of L1 and delay the loads of the
- * computation. Pages are therefore prefetched line by line in turn, the pages of one group while
- * the previous group is computed. */
+/* Software prefetching of pages. The hardware prefetcher reaches the full memory rate by running up
+ * to 20 lines ahead within each 4 KiB that is read in order. For a single stream that is not
+ * enough: its prefetches fill the buffers of L1 and delay the loads of the computation. Pages are
+ * therefore prefetched line by line in turn, as parallel streams: the pages of one group while the
+ * previous group is computed. */
 struct fetch {
     const uint8_t *page[FETCH_PAGES];
-    uint32_t at, due; /* bytes of each page that were prefetched, and that should be by now */
-    uint32_t rate;    /* increase of `due` at each call */
+    uint32_t at, due; /* bytes of each page prefetched so far, and those due by now */
+    uint32_t rate;    /* increase of `due` per call */
 };
 
-/* May run past the pages' ends by one line, which is harmless. */
+/* May exceed the pages by one line, which is harmless. */
 ATTN_FETCH fetch_lines(struct fetch *f)
 {
     f->due += f->rate;
@@ -241,8 +236,7 @@ ATTN_FETCH fetch_lines(struct fetch *f)
 
 struct narrow_step {
     const struct attn_page *page[STEP_PAGES];
-    struct attn_page
-        none; /* CODES: the second page after an odd last one, nothing of which is visible */
+    struct attn_page none; /* CODES: replaces a missing second page; nothing of it is visible */
     uint32_t n_page;
     bool codes;
     const uint16_t *keys;         /* HALVES: rows of bf16 [PAGE_TOK, d] */
@@ -253,9 +247,9 @@ struct narrow_step {
 
 /* ---- Keys ---- */
 
-/* Codes of page j as tiles: a line has four channels of 16 tokens. The planes are transposed before
- * they are joined, because they are smaller. Bits are shifted within whole words, because the two
- * bits that come from a neighbour are masked anyway. */
+/* Packs the codes of page j into tiles, whose lines have four channels of 16 tokens. The planes are
+ * transposed before they are combined, because they are smaller. Shifts are of 16-bit words,
+ * because bits that cross from the neighbouring byte are masked anyway. */
 INLINE void code_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
                       const struct page_geom *g, uint32_t d)
 {
@@ -288,27 +282,28 @@ INLINE void code_keys(const struct narrow_mem *w, struct narrow_step *st, uint32
         }
 }
 
-/* Low and high bytes of the low halves of 64 dwords, in groups of four: lanes i of x[0] to x[3]. */
+/* Splits the low 16 bits of 64 dwords into high and low bytes, in groups of four: lanes i of x[0]
+ * to x[3]. */
 INLINE void two_parts(__m512i *high, __m512i *low, const __m512i x[4])
 {
     const __mmask32 odd = 0xaaaaaaaa;
     const __m512i upper = _mm512_set1_epi16((int16_t)0xff00);
     const __m512i a = _mm512_mask_mov_epi16(x[0], odd, _mm512_slli_epi32(x[2], 16));
     const __m512i b = _mm512_mask_mov_epi16(x[1], odd, _mm512_slli_epi32(x[3], 16));
-    /* where the third operand is 1 one of the others, where it is 0 the other one */
+    /* both select b where the mask is 1 and a where it is 0 */
     *high = _mm512_ternarylogic_epi32(_mm512_srli_epi16(a, PART_BITS), b, upper, 0xd8);
     *low = _mm512_ternarylogic_epi32(_mm512_slli_epi16(b, PART_BITS), a, upper, 0xe4);
 }
 
-/* Queries times the step sizes of page j as integers, in tiles: high parts of eight heads, then low
- * ones. They are scaled so that the largest product is QUERY_MAX. */
+/* Computes the queries times the step sizes of page j as integers, in tiles: high parts of eight
+ * heads, then low parts. Scaled so that the largest product is QUERY_MAX. */
 INLINE void code_queries(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
                          uint32_t j, const struct page_geom *g, uint32_t d)
 {
     const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
     const uint8_t *from = st->page[j]->bytes + g->k_step;
     const float *q_most = w->q_most + (size_t)block * d_code;
-    __m512 step[512 / LANES], most = _mm512_setzero_ps();
+    __m512 step[HEAD_DIM_MAX / LANES], most = _mm512_setzero_ps();
     for (uint32_t c = 0; c < d_code; c += CODE_BLOCK) {
         __m512 *x = step + c / LANES;
         for (uint32_t i = 0; i < 4; i++) {
@@ -341,7 +336,7 @@ INLINE void code_queries(const struct narrow_mem *w, struct narrow_step *st, uin
     }
 }
 
-/* 16-bit keys or values of single tokens; zeros for slots that are not visible. */
+/* Gathers 16-bit keys or values of single tokens, with zeros in slots that are not visible. */
 INLINE void gather_halves(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                           uint32_t d, bool keys)
 {
@@ -378,7 +373,7 @@ INLINE const uint8_t *half_rows(const struct narrow_mem *w, const struct attn_pa
 
 /* ---- Scores to weights ---- */
 
-/* Products of a query with the centre that is subtracted from the keys of a page. */
+/* Product of a query with a key vector in f16, by lane: a centre, or the minima of a page. */
 INLINE __m512 centre_product(const uint8_t *centre, const float *q, uint32_t d)
 {
     __m512 x = _mm512_setzero_ps();
@@ -387,7 +382,8 @@ INLINE __m512 centre_product(const uint8_t *centre, const float *q, uint32_t d)
     return x;
 }
 
-/* Scores of the step: sums times their unit, plus the queries times the minima of the pages. */
+/* Computes the scores of a step: integer sums times their unit, plus the products of the queries
+ * and the minima. */
 INLINE void code_scores(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
                         const struct page_geom *g, uint32_t d)
 {
@@ -420,7 +416,7 @@ INLINE void code_scores(const struct narrow_mem *w, struct narrow_step *st, uint
     }
 }
 
-/* What not every page needs: the softcap, log weights, and -inf for tokens that are not visible. */
+/* Applies what few pages need: the softcap, log weights, and -inf for invisible tokens. */
 static void amend_scores(float *scores, const struct attn_chunk *c, const struct attn_page *page,
                          uint32_t n_head)
 {
@@ -453,7 +449,8 @@ INLINE void narrow_amend(const struct attn_chunk *c, const struct narrow_mem *w,
     }
 }
 
-/* Lane i < 8: the largest lane of r[i], which are not NaN in all of them. */
+/* Horizontal maxima: lane i < 8 is the largest lane of r[i]. A NaN may be lost here; its weight
+ * will be NaN anyway. */
 INLINE __m512 maxima(const __m512 r[HEADS])
 {
     __m512 a[4], b[2];
@@ -469,18 +466,20 @@ INLINE __m512 maxima(const __m512 r[HEADS])
     return _mm512_permutexvar_ps(order, max);
 }
 
-/* How the value sums of a step are merged into the chunk's, for each head of a block. */
+/* How the value sums of a step are merged into the chunk's: chunk = old * chunk + fresh * step, for
+ * each head of a block. */
 struct narrow_merge {
-    bool waits; /* there are sums */
+    bool pending; /* there are sums to merge */
     bool codes;
     uint32_t block;
-    /* CODES: as in narrow_mem, which the next step overwrites */
+    /* CODES: a copy, because the next step overwrites that of narrow_mem */
     float v_unit[HEAD_DIM_MAX / PAGE_VBLOCK];
-    _Alignas(64) float old[LANES]; /* times this, plus */
+    _Alignas(64) float old[LANES]; /* factor of the chunk's sums */
     _Alignas(64) float fresh[LANES];
 };
 
-/* Weights of the step as tiles, relative to its maxima; times 2^up if f16 values are shifted. */
+/* Computes the weights of a step, relative to its maxima, as tiles; times 2^up if f16 values are
+ * converted by shifts. Updates the chunk's maxima and denominators. */
 INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
                            uint32_t d, bool codes, struct narrow_merge *merge)
 {
@@ -499,7 +498,7 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
     }
     const __m512 top = maxima(row), m_old = _mm512_load_ps(w->m + block * LANES);
     const __m512 m_new = _mm512_max_ps(m_old, top);
-    /* a step, or a chunk, that has seen nothing yet: any finite number may be subtracted */
+    /* without visible tokens any finite number may be subtracted */
     const __m512 ref =
         _mm512_mask_mov_ps(top, _mm512_cmp_ps_mask(top, none, _CMP_EQ_OQ), _mm512_setzero_ps());
     const __m512 from =
@@ -508,7 +507,7 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
     _mm512_store_ps(base, _mm512_sub_ps(ref, _mm512_set1_ps(up)));
     const __m512 old = math_exp2_quintic(_mm512_sub_ps(m_old, from));
     const __m512 fresh = math_exp2_quintic(_mm512_sub_ps(top, from));
-    merge->waits = true;
+    merge->pending = true;
     merge->codes = codes;
     merge->block = block;
     if (codes) memcpy(merge->v_unit, w->v_unit, d / PAGE_VBLOCK * sizeof(float));
@@ -548,8 +547,8 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
 
 /* ---- Values ---- */
 
-/* 32 or 64 channels of four tokens, interleaved, as rows of their tiles: tiles 0 and 1 of 32
- * channels have those whose third bit is 0, or 1. */
+/* Interleaves 32 or 64 channels of four tokens to rows of their tiles: of each 32 channels, tile 0
+ * has those whose bit 2 is 0, tile 1 those whose bit 2 is 1. */
 INLINE void value_fours(uint8_t *tile, const uint8_t *const v[4], bool wide)
 {
     __m512i r[4];
@@ -569,7 +568,7 @@ INLINE void value_fours(uint8_t *tile, const uint8_t *const v[4], bool wide)
     }
 }
 
-/* Scales [d/32, STEP_TOK] of page j in f32; zeros for tokens that are not visible. */
+/* Loads the scales [d/32, STEP_TOK] of page j as f32, with zeros for invisible tokens. */
 INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st, uint32_t j,
                         const struct page_geom *g, uint32_t d)
 {
@@ -582,7 +581,7 @@ INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st
                                _mm512_cmplt_epi32_mask(tok, _mm512_set1_epi32((int)page->end));
         const uint8_t *from = page->bytes + g->v_scale + 2 * (size_t)t * n;
         for (uint32_t b = 0; b < n;
-             b += 2) { /* of an odd number the last iteration includes an unused one */
+             b += 2) { /* if n is odd, the last iteration reads one scale too many */
             const __m512i two = n == 2
                                     ? _mm512_loadu_si512(from)
                                     : _mm512_i32gather_epi32(
@@ -598,8 +597,8 @@ INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st
     }
 }
 
-/* Units such that the largest scale of a block times a weight of 1 becomes WEIGHT_MAX. NaN is above
- * all floats when compared as integers, so it reaches the unit. */
+/* Scales such that the largest scale of a block times a weight of 1 becomes WEIGHT_MAX. Compared as
+ * integers, NaN is above all floats, so it reaches the unit. */
 INLINE void code_scale_units(const struct narrow_mem *w, uint32_t d)
 {
     for (uint32_t b = 0; b < d / PAGE_VBLOCK; b++) {
@@ -615,7 +614,7 @@ INLINE void code_scale_units(const struct narrow_mem *w, uint32_t d)
     }
 }
 
-/* Codes of the step's values, interleaved by four tokens like the weights (two_parts). */
+/* Packs the codes of the step's values, interleaved by four tokens like the weights (two_parts). */
 INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st,
                         const struct page_geom *g, uint32_t d)
 {
@@ -630,8 +629,8 @@ INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st,
         }
 }
 
-/* 16 channels of a row, joined from high and low parts. Their lanes of four are in another order
- * than those of halves. */
+/* 16 channels of a row: high and low parts combined. The permutation gives 128-bit lanes the order
+ * that HALVES have. */
 INLINE __m512 of_parts(const float *row)
 {
     const __m512i high = _mm512_slli_epi32(_mm512_load_si512(row), PART_BITS);
@@ -640,12 +639,12 @@ INLINE __m512 of_parts(const float *row)
     return _mm512_shuffle_f32x4(x, x, 0xd8);
 }
 
-/* Merges the value sums into the chunk's, which stay in the order of the tiles until the chunk
- * ends. */
+/* Merges the value sums of a step into the chunk's, which stay in the order of the tiles until the
+ * chunk ends. */
 INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem *w,
                          const struct narrow_merge *merge, uint32_t d)
 {
-    if (!merge->waits) return;
+    if (!merge->pending) return;
     float *acc = chunk->acc + (size_t)merge->block * HEADS * d;
     for (uint32_t h = 0; h < block_heads(w, merge->block); h++, acc += d) {
         const __m512 old = _mm512_set1_ps(merge->old[h]);
@@ -660,8 +659,8 @@ INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem
     }
 }
 
-/* Reorders sums of 32 channels each as they lie in two tiles: first the groups of four channels
- * whose third bit is 0, then those where it is 1. */
+/* Brings the channels of the sums into ascending order: of each 32, the tiles have first the groups
+ * of four channels whose bit 2 is 0, then the others. */
 static void in_order(float *acc, size_t n)
 {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
@@ -676,7 +675,7 @@ static void in_order(float *acc, size_t n)
 /* ---- A chunk ---- */
 
 /* Page i of the chunk, or one that is read after it; `here`, which is cached already, if the page
- * is gathered or unknown. */
+ * is gathered or not known. */
 static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const uint8_t *here)
 {
     const uint8_t *page = NULL;
@@ -687,7 +686,7 @@ static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const u
     return page ? page : here;
 }
 
-/* A group of pages begins with page i of the chunk: the pages after it are prefetched. A step calls
+/* Starts prefetching the group of pages after the one that begins with page i. A step calls
  * fetch_lines n_call times. */
 INLINE void fetch_group(struct fetch *f, const struct attn_chunk *c, uint32_t i, uint32_t n_call)
 {
@@ -699,7 +698,7 @@ INLINE void fetch_group(struct fetch *f, const struct attn_chunk *c, uint32_t i,
     f->rate = (uint32_t)g->bytes * step_pages / (FETCH_PAGES * n_call) + 1;
 }
 
-/* The step that begins with page i of the chunk. */
+/* Sets up the step that begins with page i of the chunk. */
 INLINE void step_at(struct narrow_step *st, const struct attn_chunk *c, uint32_t i)
 {
     const struct page_geom *g = c->op->geom;
@@ -717,7 +716,7 @@ INLINE void step_at(struct narrow_step *st, const struct attn_chunk *c, uint32_t
     st->page[1] = &st->none;
 }
 
-/* Results of the chunk. */
+/* Stores the results of the chunk. */
 static void narrow_end(const struct attn_chunk *c, const struct narrow_mem *w)
 {
     in_order(c->acc, (size_t)c->group * w->d);

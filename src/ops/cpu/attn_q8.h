@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-/* Codes of q8 keys: bytes of the three planes, brought to their places in a code by one multishift
- * each. `n` = 16: lanes of 16 bytes are the four quarters of the channels; n = 8: lanes of 8. */
+/* Multishift controls that bring the bits of the three planes to their places in a code. `n` = 16:
+ * 16-byte lanes are the four quarters of the channels; n = 8: 8-byte lanes. */
 struct attn_q8_shift {
     __m512i hi, mid, lo;
 };
@@ -25,11 +25,11 @@ static inline struct attn_q8_shift attn_q8_shift(uint32_t n)
                                   _mm512_load_si512(lo)};
 }
 
-/* Codes of bytes that have their bits in place, and any others: 2 of `hi`, 2 of `mid`, 4 of `lo`.
- */
+/* Combines bytes whose bits are in place into codes: 2 bits of `hi`, 2 of `mid`, 4 of `lo`; other
+ * bits are ignored. */
 static inline __m512i attn_q8_merge(__m512i hi, __m512i mid, __m512i lo)
 {
-    /* 0xd8: the second operand where the third is 1, where it is 0 the first, which is not kept */
+    /* 0xd8 selects: the second operand where the third is 1, otherwise the first */
     const __m512i low = _mm512_ternarylogic_epi32(lo, mid, _mm512_set1_epi8(0x30), 0xd8);
     return _mm512_ternarylogic_epi32(low, hi, _mm512_set1_epi8((char)0xc0), 0xd8);
 }

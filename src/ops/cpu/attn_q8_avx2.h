@@ -6,8 +6,8 @@
 
 #include <immintrin.h>
 
-/* Keys of `tok` of a page as f32 [tok.n, head_dim], 8 channels of each quarter at a time: right for
- * all head sizes. */
+/* Keys of tokens of a page as f32 [tok.n, head_dim], 8 channels of each quarter at a time: correct
+ * for all head sizes. */
 static inline void attn_q8_by_eights(float *dst, const struct page_geom *g, const uint8_t *page,
                                      struct attn_tokens tok)
 {

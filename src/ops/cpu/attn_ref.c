@@ -25,7 +25,7 @@
 
 /* ---- Attention ---- */
 
-struct ref_worker { /* one worker's piece of the scratch */
+struct ref_worker { /* one worker's part of the scratch */
     float *kv;      /* [PAGE_TOK, head_dim] */
     float *q;       /* [group, head_dim] rotated for a segment */
     float *score;   /* [group, n_tok]: scores, then exponentials */
@@ -35,7 +35,7 @@ struct ref_row { /* one row, and query heads that read the same tokens */
     const struct op_attn *op;
     const struct attn_run *run;
     uint32_t kv_head, pos;
-    uint32_t lane, n_lane, group; /* query heads lane * group .. + group - 1 */
+    uint32_t lane, n_lane, group; /* query heads lane * group .. (lane + 1) * group - 1 */
     const float *q;               /* [group, head_dim] */
     float *out;                   /* [group, head_dim] */
     float *lse;                   /* [group] or NULL */
@@ -57,11 +57,11 @@ static uint32_t row_first_visible(const struct ref_row *r)
     return window > 0 && r->pos >= window ? r->pos - window + 1 : 0;
 }
 
-/* What a row reads, piece by piece: pages, single tokens, and finally its own page. */
+/* Iterates over what a row reads: pages, single tokens, and finally its own page. */
 struct ref_walk {
-    uint32_t i, n;       /* entry of the page list and its end */
-    uint32_t page, end;  /* pages of the entry still to come */
-    uint32_t tok, n_tok; /* the same for the list of tokens */
+    uint32_t i, n;       /* next entry of the page list, and the list's end */
+    uint32_t page, end;  /* rest of the current entry */
+    uint32_t tok, n_tok; /* next entry of the token list, and its end */
     const uint32_t *select, *select_tok;
     const struct attn_range *range;
     const float *logw;
@@ -103,7 +103,7 @@ static struct ref_walk walk_begin(const struct ref_row *r)
     return w;
 }
 
-/* The next piece; false at the end. A piece may be empty. */
+/* Finds the next piece, which may be empty; false at the end. */
 static bool walk_next(const struct ref_row *r, struct ref_walk *w, struct ref_span *out)
 {
     const uint32_t own = r->pos / PAGE_TOK, first = row_first_visible(r);
@@ -158,8 +158,9 @@ static float attn_score(const struct op_attn *op, float dot_qk)
     return op->softcap > 0 ? op->softcap * tanhf(score / op->softcap) : score;
 }
 
-/* The queries, rotated to meet the keys of a page. */
-static const float *meet_page(const struct ref_row *r, const struct ref_worker *w, uint32_t page)
+/* The queries, rotated for the segment that contains a page. */
+static const float *rotate_queries(const struct ref_row *r, const struct ref_worker *w,
+                                   uint32_t page)
 {
     const uint32_t d = r->op->geom->head_dim;
     const uint32_t i = segment_of(r->run->segment, r->run->n_segment, page, 0);
@@ -170,7 +171,7 @@ static const float *meet_page(const struct ref_row *r, const struct ref_worker *
     return w->q;
 }
 
-/* Adjacent tokens of a page are read together. */
+/* Computes the scores of everything the row reads; returns their number. */
 static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, size_t stride)
 {
     const uint32_t d = r->op->geom->head_dim, group = r->group;
@@ -180,7 +181,7 @@ static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, 
     for (struct ref_span span; walk_next(r, &walk, &span);) {
         if (span.begin == span.end) continue;
         if (have != span.page) read_page(r, span.page, w->kv, NULL);
-        if (have != span.page) q = meet_page(r, w, span.page);
+        if (have != span.page) q = rotate_queries(r, w, span.page);
         have = span.page;
         for (uint32_t t = span.begin; t < span.end; t++, n++)
             for (uint32_t g = 0; g < group; g++)
@@ -190,7 +191,7 @@ static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, 
     return n;
 }
 
-/* Replaces scores by exponentials relative to the maximum; returns their sum. */
+/* Replaces scores by exp(score - maximum); returns their sum. */
 static float softmax_weights(float *score, uint32_t n, float *out_max)
 {
     float max = -INFINITY, sum = 0;
@@ -204,8 +205,8 @@ static float softmax_weights(float *score, uint32_t n, float *out_max)
     return sum;
 }
 
-/* Sets the scores of groups that add too little to -infinity (struct attn_plan.skip); the last
- * n_own scores are the own page's. Returns their number. */
+/* Sets the scores of groups with too little weight to -infinity (struct attn_plan.skip). The last
+ * n_own scores belong to the own page. Returns the number of scores it has set. */
 static uint32_t skip_groups(float *score, uint32_t n, uint32_t n_own, float skip)
 {
     double max = -INFINITY, sum = 0;
@@ -282,7 +283,7 @@ static size_t ref_attn_scratch(uint32_t n_worker, const struct page_geom *geom, 
     return n_worker * worker_floats(geom, n_head, n_tok_max) * sizeof(float);
 }
 
-/* Parts of a row that are computed separately. */
+/* Number of items per row: groups of query heads that read the same lists. */
 static uint32_t lane_count(const struct op_attn *op, const struct attn_run *run)
 {
     return run->plan && run->plan->by_head ? op->n_head : op->geom->n_kv_head;
@@ -375,7 +376,7 @@ static void ref_kv_write(struct workers *pool, const struct op_kv_write *op)
 
 /* ---- Sealing ---- */
 
-/* The smallest f16 that is not below `f`, for finite f >= 0 within the range of f16. */
+/* The smallest f16 >= f, for finite f >= 0 within the range of f16. */
 static uint16_t f16_not_below(float f)
 {
     const uint16_t near = f32_to_f16(f);
@@ -416,8 +417,7 @@ static void seal_k_channel(const struct page_geom *g, const uint16_t *k, uint8_t
         if (x[t] < min) min = x[t];
         if (x[t] > max) max = x[t];
     }
-    /* + 0 turns a minimum of -0 into +0, so that the result does not depend on which zero came
-     * first. */
+    /* Adding 0 turns -0 into +0, so that the result does not depend on which zero came first. */
     *out_min = finite ? f32_to_f16(min + 0.0f) : F16_NAN;
     *out_step = finite ? f16_not_below((max - min) * (1.0f / 255.0f)) : 0;
     const float step = f16_to_f32(*out_step), inv = step > 0 ? 1.0f / step : 0;

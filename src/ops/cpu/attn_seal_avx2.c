@@ -68,14 +68,14 @@ static __m256 load_f16(const uint8_t *p)
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
 }
 
-/* All ones in the lanes whose f16 is NaN or infinite. */
+/* Mask of the lanes whose f16 is NaN or infinite. */
 static __m128i f16_invalid(__m128i h)
 {
     const __m128i exponent = _mm_set1_epi16(0x7c00);
     return _mm_cmpeq_epi16(_mm_and_si128(h, exponent), exponent);
 }
 
-/* The smallest f16 that is not below x, for finite x >= 0 within the range of f16. */
+/* The smallest f16 >= x, for finite x >= 0 within the range of f16. */
 static __m128i f16_not_below(__m256 x)
 {
     const __m128i near = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
@@ -92,7 +92,7 @@ static __m256 inverse(__m256 step)
     return _mm256_and_ps(some, _mm256_div_ps(_mm256_set1_ps(1.0f), step));
 }
 
-/* min, step and codes [PAGE_TOK, d] of channels c .. c + 7. */
+/* Computes min, step and codes [PAGE_TOK, d] of channels c .. c + 7. */
 static void seal_k_channels(const struct page_geom *g, const uint8_t *k, uint8_t *page,
                             uint8_t *code, uint32_t c)
 {
@@ -103,7 +103,7 @@ static void seal_k_channels(const struct page_geom *g, const uint8_t *k, uint8_t
         const __m128i h = _mm_loadu_si128((const void *)(k + 2 * (t * d + c)));
         const __m256 x = _mm256_cvtph_ps(h);
         invalid = _mm_or_si128(invalid, f16_invalid(h));
-        min = _mm256_min_ps(x, min); /* the second operand if they are equal, or x is NaN */
+        min = _mm256_min_ps(x, min); /* returns its second operand if both are equal or x is NaN */
         max = _mm256_max_ps(x, max);
     }
     const __m256 range = _mm256_mul_ps(_mm256_sub_ps(max, min), _mm256_set1_ps(1.0f / 255.0f));
@@ -124,8 +124,8 @@ static void seal_k_channels(const struct page_geom *g, const uint8_t *k, uint8_t
     }
 }
 
-/* Codes of one token [d] to its three planes; loops over bytes, which the compiler makes
- * vectors. */
+/* Distributes the codes [d] of one token to the three planes. Plain byte loops, which the compiler
+ * vectorises. */
 static void store_planes(uint8_t *restrict hi2, uint8_t *restrict low, const uint8_t *restrict code,
                          uint32_t d)
 {
@@ -149,7 +149,7 @@ static float max_of(__m256 x)
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-/* One block of PAGE_VBLOCK values. */
+/* Quantises one block of PAGE_VBLOCK values. */
 static void seal_v_block(const uint8_t *v, uint16_t *out_scale, int8_t *out)
 {
     __m256 x[4], amax = _mm256_setzero_ps();
@@ -170,7 +170,7 @@ static void seal_v_block(const uint8_t *v, uint16_t *out_scale, int8_t *out)
     const __m256 inv = inverse(_mm256_cvtph_ps(scale));
     __m256i q[4];
     for (int i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], inv));
-    /* packs works within 128-bit lanes: the permutation puts groups of four back in order */
+    /* packs works within 128-bit lanes; the permutation restores the order of groups of four */
     const __m256i bytes =
         _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

@@ -18,20 +18,21 @@ ATTN_VEC __m512 attn_softcap(__m512 x, float cap)
 {
     const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(2.0f * (float)M_LOG2E / cap));
     const __m512 limit = _mm512_set1_ps(64.0f);
-    /* min(limit, y) returns y when y is NaN: the second operand. */
+    /* min(limit, y) returns its second operand, y, if y is NaN. */
     const __m512 e =
         math_exp2_cubic(_mm512_max_ps(_mm512_set1_ps(-64.0f), _mm512_min_ps(limit, y)));
     const __m512 q = _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
     return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_sub_ps(_mm512_set1_ps(1.0f), q));
 }
 
-/* 16 f16 in memory. */
+/* Loads 16 f16 as f32. */
 ATTN_VEC __m512 attn_load_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
 
-/* Lane i: the sum of the lanes of r[i]. Adds halves of neighbours until each lane holds a sum. */
+/* Horizontal sums: lane i is the sum of the lanes of r[i]. Adds halves of neighbours until each
+ * lane holds a sum. */
 ATTN_VEC __m512 attn_sums(const __m512 r[16])
 {
     __m512 a[8], b[4], c[2];
@@ -50,7 +51,7 @@ ATTN_VEC __m512 attn_sums(const __m512 r[16])
     return _mm512_shuffle_f32x4(sum, sum, 0xd8);
 }
 
-/* 16 bytes of rows 0, 4, 8 and 12. */
+/* Loads 16 bytes of each of rows 0, 4, 8 and 12. */
 ATTN_VEC __m512i attn_quarter_rows(const uint8_t *p, size_t stride)
 {
     __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
@@ -59,8 +60,8 @@ ATTN_VEC __m512i attn_quarter_rows(const uint8_t *p, size_t stride)
     return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
 }
 
-/* Dword k of quarter row i becomes lane i of x[k], in each quarter. */
-ATTN_VEC void attn_turn(__m512i x[4])
+/* Transposes 4 by 4 dwords within each 128-bit lane. */
+ATTN_VEC void attn_transpose_4x4(__m512i x[4])
 {
     const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
     const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
@@ -70,15 +71,15 @@ ATTN_VEC void attn_turn(__m512i x[4])
     x[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-/* Of 16 rows of 16 bytes, stride apart, dword k of row i becomes lane i of x[k]. Rows are read by
- * quarter lines, which spares half of the shuffles of the textbook network. */
+/* Transposes 16 rows of 16 bytes: dword k of row i becomes lane i of x[k]. Loading rows 0, 4, 8, 12
+ * together saves half of the shuffles of the textbook network. */
 ATTN_VEC void attn_dword_lanes(__m512i x[4], const uint8_t *p, size_t stride)
 {
     for (uint32_t i = 0; i < 4; i++) x[i] = attn_quarter_rows(p + i * stride, stride);
-    attn_turn(x);
+    attn_transpose_4x4(x);
 }
 
-/* Transposes 16 rows of 64 bytes as dwords: dword i of each becomes row i of a tile. */
+/* Transposes 16 rows of 64 bytes: dword i of each becomes row i of a tile. */
 ATTN_VEC void attn_transpose(uint8_t *dst, const uint8_t *src, size_t stride)
 {
     for (uint32_t c = 0; c < 64; c += 16) {

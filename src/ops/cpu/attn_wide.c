@@ -20,18 +20,18 @@
 #include <assert.h>
 #include <string.h>
 
-#define ITEMS_PER_WORKER 4u  /* with fewer, workers wait visibly for the last item */
+#define ITEMS_PER_WORKER 4u  /* with fewer, waiting for the last item takes noticeable time */
 #define SLOTS_PER_WORKER 16u /* for the sums of stretches that are separate units */
-/* The minimum length of a stretch; otherwise it is a quarter to an eighth of the pages before it.
+/* Minimum length of a stretch; a longer one is a quarter to an eighth of the pages before it.
  * Adding the sums costs a hundredth of the shortest stretch, and a row of a million tokens has 32
  * stretches. */
 #define STRETCH_PAGES 64u
 #define STRETCH_PARTS 8u
 
-/* Rows of a tile, of one run, that share an own page. */
+/* Rows of a tile that belong to one run and share an own page. */
 struct sub {
     const struct attn_run *run;
-    uint32_t row, n_row; /* of the tile's rows */
+    uint32_t row, n_row; /* first row in the tile, number of rows */
 };
 
 struct tile {
@@ -45,38 +45,38 @@ static uint32_t sub_pos(const struct tile *tile, uint32_t s)
     return tile->t.pos[tile->sub[s].row];
 }
 
-static bool turns(const struct attn_run *run, uint32_t segment)
+static bool has_rotation(const struct attn_run *run, uint32_t segment)
 {
     return segment < run->n_segment && run->segment[segment].cos;
 }
 
-/* Gives the tile the queries rotated for segment `i`. If runs with different segments share a tile,
- * rows of runs without a rotation for segment `i` are copied. */
-static void tile_meet(const struct attn_call *c, struct tile *tile, uint32_t i)
+/* Makes the tile's queries those for segment `i`. If runs with different segments share a tile, the
+ * rows of runs without a rotation for segment `i` are copied unchanged. */
+static void tile_rotate(const struct attn_call *c, struct tile *tile, uint32_t i)
 {
     struct attn_tile *t = &tile->t;
     const struct op_attn *op = t->op;
     const size_t d = op->geom->head_dim, width = t->group * d;
     const float *q = op->q + t->row0 * op->q_stride + t->head0 * d;
-    float *turned = (float *)(void *)((uint8_t *)t->mem + c->turn_at);
+    float *rotated = (float *)(void *)((uint8_t *)t->mem + c->rotated_at);
     if (t->segment == i) return;
     t->segment = i;
     t->q = q;
     t->q_stride = op->q_stride;
     for (uint32_t s = 0; s < tile->n_sub; s++) {
         const struct sub *sub = &tile->sub[s];
-        if (!turns(sub->run, i)) continue;
+        if (!has_rotation(sub->run, i)) continue;
         for (uint32_t r = sub->row; r < sub->row + sub->n_row; r++)
             for (uint32_t h = 0; h < t->group; h++)
-                segment_turn(turned + r * width + h * d, q + r * op->q_stride + h * d, (uint32_t)d,
+                segment_turn(rotated + r * width + h * d, q + r * op->q_stride + h * d, (uint32_t)d,
                              &sub->run->segment[i], op->rope, 1);
-        t->q = turned;
+        t->q = rotated;
         t->q_stride = width;
     }
-    for (uint32_t s = 0; s < tile->n_sub && t->q == turned; s++) {
+    for (uint32_t s = 0; s < tile->n_sub && t->q == rotated; s++) {
         const struct sub *sub = &tile->sub[s];
-        for (uint32_t r = sub->row; r < sub->row + sub->n_row && !turns(sub->run, i); r++)
-            memcpy(turned + r * width, q + r * op->q_stride, width * sizeof *turned);
+        for (uint32_t r = sub->row; r < sub->row + sub->n_row && !has_rotation(sub->run, i); r++)
+            memcpy(rotated + r * width, q + r * op->q_stride, width * sizeof *rotated);
     }
     c->k->wide_query(t);
 }
@@ -95,13 +95,13 @@ static bool run_by_head(const struct attn_run *run)
     return run->plan && run->plan->by_head;
 }
 
-/* Tiles of the same rows that are computed separately. */
+/* Number of tiles per block of rows: groups of query heads that read the same lists. */
 static uint32_t run_lane_count(const struct op_attn *op, const struct attn_run *run)
 {
     return run_by_head(run) ? op->n_head : op->geom->n_kv_head;
 }
 
-/* Subs of a full tile of this run: a tile of a plan consists of whole tiles of this file. */
+/* Subs of a full tile of this run. A tile of a plan must consist of whole tiles of this file. */
 static uint32_t run_sub(const struct attn_call *c, const struct attn_run *run)
 {
     uint32_t n_sub = run_by_head(run) ? c->n_head_sub : c->n_sub;
@@ -115,7 +115,7 @@ static uint32_t run_tile_count(const struct attn_run *run, uint32_t n_sub)
     return (run->pos0 + run->n_row - 1) / rows - run->pos0 / rows + 1;
 }
 
-/* The end of the runs that share tiles with run `i`. */
+/* Index after the last run that shares tiles with run `i`. */
 static uint32_t joined_end(const struct op_attn *op, uint32_t i)
 {
     for (i++; i < op->n_run && op->run[i].joins; i++) {
@@ -123,7 +123,7 @@ static uint32_t joined_end(const struct op_attn *op, uint32_t i)
     return i;
 }
 
-/* Tiles of runs [i, end): as long as possible, whatever the positions of their rows. */
+/* Number of tiles of joined runs [i, end): full tiles, whatever the positions of their rows. */
 static uint32_t joined_tile_count(const struct attn_call *c, uint32_t i, uint32_t end)
 {
     const struct attn_run *run = c->op->run;
@@ -151,7 +151,7 @@ static uint32_t wide_item_count(const struct attn_call *c)
     return n;
 }
 
-/* Adds rows [first, end) of a run, counted in the batch, page by page. */
+/* Adds rows [first, end) of the batch, all of one run, to a tile. */
 static void tile_add_rows(struct tile *tile, const struct attn_run *run, uint32_t first,
                           uint32_t end)
 {
@@ -167,7 +167,7 @@ static void tile_add_rows(struct tile *tile, const struct attn_run *run, uint32_
     }
 }
 
-/* The rows of the aligned tile `tile_i` of the sequence that belong to the run. */
+/* Adds the run's rows in the aligned tile `tile_i` of the sequence. */
 static void tile_set_rows(struct tile *tile, const struct attn_run *run, uint32_t tile_i,
                           uint32_t n_sub)
 {
@@ -176,7 +176,7 @@ static void tile_set_rows(struct tile *tile, const struct attn_run *run, uint32_
     tile_add_rows(tile, run, run->row0 + first - run->pos0, run->row0 + end - run->pos0);
 }
 
-/* Tile `tile_i` of the rows of runs [run, end). */
+/* Adds the rows of tile `tile_i` of joined runs [run, end). */
 static void tile_set_joined(struct tile *tile, const struct attn_run *run,
                             const struct attn_run *end, uint32_t tile_i, uint32_t n_sub)
 {
@@ -212,10 +212,11 @@ static uint32_t stretch_count(uint32_t first, uint32_t last)
     return n;
 }
 
-/* The pages that a tile reads, ascending. `index` counts them; for a dense list it is the page. */
+/* Iterates over the pages that a tile reads, in ascending order. `index` counts them; for a dense
+ * list it is the page. */
 struct page_walk {
-    struct attn_range now;               /* the rest of the current range */
-    const struct attn_range *next, *end; /* ranges after it */
+    struct attn_range now;               /* rest of the current range */
+    const struct attn_range *next, *end; /* following ranges */
     uint32_t index;
 };
 
@@ -254,7 +255,7 @@ static void page_ahead(const struct attn_tile *t, const struct attn_run *run, st
     pager->ahead(pager->user, id, n);
 }
 
-/* Names the next pages of the walk, those before page `end`, to the prefetcher. */
+/* Prefetches the next pages of the walk that are before page `end`. */
 static void look_ahead(struct attn_tile *t, const struct attn_run *run, struct page_walk walk,
                        uint32_t end)
 {
@@ -268,8 +269,8 @@ static void look_ahead(struct attn_tile *t, const struct attn_run *run, struct p
         a->page[a->n_page++] = sealed_page(t->op, run, t->kv_head, walk.now.begin).bytes;
 }
 
-/* Packs the pages of the walk before page `end` into a panel whose slot 0 is the walk's index
- * `base`; false: they cannot be acquired. */
+/* Packs pages of the walk, up to page `end`, into a panel whose slot 0 has index `base` in the
+ * walk; false: the pager cannot provide them. */
 static bool pack_pages(const struct attn_call *c, struct attn_tile *t, const struct attn_run *run,
                        struct page_walk *walk, uint32_t base, uint32_t end)
 {
@@ -301,8 +302,8 @@ static bool pack_tokens(const struct attn_call *c, struct attn_tile *t, uint32_t
     return true;
 }
 
-/* The single tokens of a plan, which every row of the tile sees; false: their pages cannot be
- * acquired. */
+/* Attends to the single tokens of a plan, which every row of the tile sees; false: the pager cannot
+ * provide their pages. */
 static bool tile_tokens(const struct attn_call *c, struct tile *tile, const struct attn_run *run)
 {
     struct attn_tile *t = &tile->t;
@@ -317,7 +318,7 @@ static bool tile_tokens(const struct attn_call *c, struct tile *tile, const stru
     uint32_t segment = 0;
     for (uint32_t i = 0, end; i < n; i = end) {
         segment = segment_of(run->segment, run->n_segment, tok[i] / PAGE_TOK, segment);
-        tile_meet(c, tile, segment);
+        tile_rotate(c, tile, segment);
         end = min_u32(n, i + panel_tok);
         while (segment < run->n_segment && tok[end - 1] / PAGE_TOK >= run->segment[segment].end)
             end--;
@@ -334,7 +335,7 @@ static bool tile_tokens(const struct attn_call *c, struct tile *tile, const stru
     return true;
 }
 
-/* The own page of the next rows [first, *end) of a tile: those that share it. */
+/* The own page of sub *sub and of the following subs that share it; advances *sub past them. */
 static struct attn_page next_own_page(const struct tile *tile, uint32_t *sub, uint32_t h)
 {
     const struct attn_run *run = tile->sub[*sub].run;
@@ -347,11 +348,49 @@ static struct attn_page next_own_page(const struct tile *tile, uint32_t *sub, ui
     return own;
 }
 
-/* Panels end at multiples of their length in the walk, and where a segment ends. A panel that is
- * full before the own page of the first remaining rows is seen in full by all remaining rows.
- * Otherwise these first rows end in it, with their own page, and are computed alone; later rows see
- * that page in sealed form, if they read it. `only`: just the walk's first stretch; otherwise all
- * of them. */
+/* A panel whose pages `begin` to `slot` are packed and before the own page of the remaining rows,
+ * from sub `s` on: all of these see all of it. */
+static struct attn_panel full_panel(const struct tile *tile, uint32_t s, uint32_t base,
+                                    uint32_t begin, uint32_t slot)
+{
+    const struct attn_tile *t = &tile->t;
+    const struct attn_plan *plan = tile->sub[0].run->plan;
+    const uint32_t end = slot * PAGE_TOK;
+    return (struct attn_panel){.row0 = tile->sub[s].row,
+                               .row1 = t->n_row,
+                               .pos = base * PAGE_TOK,
+                               .begin = begin * PAGE_TOK,
+                               .end = end,
+                               .n_tok = end,
+                               .masked = first_visible(t->op, t->pos[t->n_row - 1]) >
+                                         (base + begin) * PAGE_TOK,
+                               .skip = plan ? plan->skip : 0};
+}
+
+/* The last panel of sub *s and of those that share its own page, which is packed into `slot`; later
+ * rows see that page in sealed form, if they read it. Advances *s past these subs. `pos` fits the
+ * own page; the pages before it are consecutive with it (windows) or fully visible. */
+static struct attn_panel own_panel(const struct attn_call *c, struct tile *tile, uint32_t *s,
+                                   uint32_t begin, uint32_t slot)
+{
+    struct attn_tile *t = &tile->t;
+    const uint32_t own = sub_pos(tile, *s) / PAGE_TOK, row0 = tile->sub[*s].row;
+    const uint32_t end = (slot + 1) * PAGE_TOK;
+    const struct attn_page page = next_own_page(tile, s, t->kv_head);
+    c->k->wide_page(t, slot, &page);
+    t->ahead.n_page = 0;
+    return (struct attn_panel){.row0 = row0,
+                               .row1 = *s < tile->n_sub ? tile->sub[*s].row : t->n_row,
+                               .pos = (own - slot) * PAGE_TOK,
+                               .begin = begin * PAGE_TOK,
+                               .end = end,
+                               .n_tok = end,
+                               .masked = true};
+}
+
+/* Attends to the pages of a walk. Panels end at multiples of their length in the walk, at the end
+ * of a segment, and with the own page of the first remaining rows, which are then finished. `only`:
+ * just the first stretch of the walk. */
 static void wide_panels(const struct attn_call *c, struct tile *tile, struct page_walk walk,
                         bool only)
 {
@@ -359,41 +398,27 @@ static void wide_panels(const struct attn_call *c, struct tile *tile, struct pag
     const struct op_attn *op = t->op;
     const struct attn_run *run = tile->sub[0].run, *last = tile->sub[tile->n_sub - 1].run;
     const uint32_t panel_pages = c->k->panel_tok(op->geom->head_dim) / PAGE_TOK;
-    const uint32_t unmasked_from = first_visible(op, t->pos[t->n_row - 1]);
     const bool folds = !run->plan || run->plan->skip <= 0;
     uint32_t base = walk.index / panel_pages * panel_pages, begin = walk.index - base;
     uint32_t stretch = folds ? stretch_end(walk.index) : PAGE_NONE;
     uint32_t segment = segment_of(last->segment, last->n_segment, walk.now.begin, 0);
-    bool is_there = true;
-    tile_meet(c, tile, segment);
-    for (uint32_t s = 0; s < tile->n_sub && is_there;) {
+    tile_rotate(c, tile, segment);
+    for (uint32_t s = 0; s < tile->n_sub;) {
         const uint32_t own = sub_pos(tile, s) / PAGE_TOK;
         const uint32_t border =
             segment < last->n_segment ? min_u32(own, last->segment[segment].end) : own;
-        is_there = pack_pages(c, t, run, &walk, base, border);
-        if (!is_there) continue;
+        if (!pack_pages(c, t, run, &walk, base, border)) return;
         const uint32_t slot = walk.index - base;
         const bool crosses =
             slot < panel_pages && segment < last->n_segment && border == last->segment[segment].end;
-        struct attn_panel p = {.row0 = tile->sub[s].row, .begin = begin * PAGE_TOK};
+        struct attn_panel p;
         if (slot == panel_pages || crosses) {
             look_ahead(t, run, walk, own);
-            p.row1 = t->n_row;
-            p.pos = base * PAGE_TOK;
-            p.end = p.n_tok = slot * PAGE_TOK;
-            p.masked = unmasked_from > (base + begin) * PAGE_TOK;
-            p.skip = run->plan ? run->plan->skip : 0;
+            p = full_panel(tile, s, base, begin, slot);
             begin = slot % panel_pages;
             base += slot - begin;
         } else {
-            const struct attn_page page = next_own_page(tile, &s, t->kv_head);
-            c->k->wide_page(t, slot, &page);
-            t->ahead.n_page = 0;
-            p.row1 = s < tile->n_sub ? tile->sub[s].row : t->n_row;
-            p.pos = (own - slot) *
-                    PAGE_TOK; /* correct for the own page; before it, everything is visible */
-            p.end = p.n_tok = (slot + 1) * PAGE_TOK;
-            p.masked = true;
+            p = own_panel(c, tile, &s, begin, slot);
         }
         if (p.begin < p.end) c->k->wide_panel(t, &p);
         if (base == stretch) {
@@ -403,7 +428,7 @@ static void wide_panels(const struct attn_call *c, struct tile *tile, struct pag
         }
         if (!crosses) continue;
         segment = segment_of(last->segment, last->n_segment, walk.now.begin, segment);
-        tile_meet(c, tile, segment);
+        tile_rotate(c, tile, segment);
     }
 }
 
@@ -424,7 +449,8 @@ struct item {
     uint32_t head0, group;
 };
 
-/* The tiles of a run, its last tile first (it reads most), with all heads of a tile consecutive. */
+/* Finds an item. The last tile of a run comes first, because it reads most; all heads of a tile are
+ * consecutive. */
 static struct item find_item(const struct attn_call *c, uint32_t item_i)
 {
     const struct op_attn *op = c->op;
@@ -459,7 +485,7 @@ static struct tile open_tile(const struct attn_call *c, const struct item *it, u
     return tile;
 }
 
-/* Positions of the first and the last row of an item's tile; of joined runs, of all of their
+/* Positions of the first and the last row of an item's tile; for joined runs, of all of their
  * rows. */
 static struct attn_range item_rows(const struct attn_call *c, const struct item *it)
 {
@@ -470,7 +496,7 @@ static struct attn_range item_rows(const struct attn_call *c, const struct item 
                                min_u32(end, (it->tile_i + 1) * size) - 1};
 }
 
-/* The number of stretches that may be separate units: all stretches of pages. */
+/* Number of separate units of an item: its stretches, where splitting is supported, otherwise 1. */
 static uint32_t item_parts(const struct attn_call *c, const struct item *it)
 {
     const struct attn_run *run = &c->op->run[it->run];
@@ -479,7 +505,7 @@ static uint32_t item_parts(const struct attn_call *c, const struct item *it)
     return stretch_count(first_visible(c->op, row.begin) / PAGE_TOK, row.end / PAGE_TOK);
 }
 
-/* The number of keys that an item's queries meet, times the queries. */
+/* Cost of an item: pages it reads times queries. */
 static uint64_t item_length(const struct attn_call *c, const struct item *it)
 {
     const struct attn_run *run = &c->op->run[it->run];
@@ -501,7 +527,7 @@ static void *unit_sums(const struct attn_call *c, uint32_t unit_i)
     return c->sums + unit_i * c->sums_bytes;
 }
 
-/* Adds the stretches of a tile whose first one is unit `unit_i`. */
+/* Merges the stretches of a tile, the first of which is unit `unit_i`. */
 static void join_parts(const struct attn_call *c, struct tile *tile, uint32_t unit_i)
 {
     const uint32_t n = c->unit[unit_i].n_part;
@@ -509,12 +535,12 @@ static void join_parts(const struct attn_call *c, struct tile *tile, uint32_t un
     c->k->wide_begin(&tile->t);
     for (uint32_t i = 0; i < n; i++) {
         if (i > 0) c->k->wide_fold(&tile->t);
-        c->k->wide_join(&tile->t, unit_sums(c, unit_i + i));
+        c->k->wide_load(&tile->t, unit_sums(c, unit_i + i));
     }
     c->k->wide_end(&tile->t);
 }
 
-/* Computes one stretch. The worker that finishes the last stretch of a tile adds the sums, all of
+/* Computes one stretch. The worker that finishes the last stretch of a tile merges the sums, all of
  * which are complete then. */
 static void wide_part(const struct attn_call *c, struct tile *tile, uint32_t unit_i)
 {
@@ -524,7 +550,7 @@ static void wide_part(const struct attn_call *c, struct tile *tile, uint32_t uni
     for (uint32_t i = 0; i < unit->part; i++) walk.now.begin = walk.index = stretch_end(walk.index);
     c->k->wide_begin(&tile->t);
     wide_panels(c, tile, walk, true);
-    c->k->wide_leave(&tile->t, unit_sums(c, unit_i));
+    c->k->wide_save(&tile->t, unit_sums(c, unit_i));
     if (__atomic_sub_fetch(&c->unit[first].left, 1, __ATOMIC_ACQ_REL) == 0)
         join_parts(c, tile, first);
 }
@@ -542,8 +568,8 @@ static void wide_unit(void *arg, uint32_t unit_i, uint32_t worker_i)
     if (c->op->n_skip) c->op->n_skip[worker_i] += tile.t.n_skip;
 }
 
-/* Lists tiles whose stretches are separate units, if there are slots for all. Returns the number of
- * units; 0: none. */
+/* Lists the stretches of all tiles as separate units; returns their number, or 0 if there are not
+ * enough slots. */
 static uint32_t list_parts(struct attn_call *c, uint32_t n_item)
 {
     uint32_t n = 0;
@@ -558,12 +584,12 @@ static uint32_t list_parts(struct attn_call *c, uint32_t n_item)
     return n;
 }
 
-/* Lists whole tiles, the longest first, sorted by octaves: tiles of similar length stay together,
- * because they read the same pages. Otherwise the last tile of a sparse plan could be eight times
- * as long as the others. */
+/* Lists whole tiles, the longest octave first, because the last tile of a sparse plan could be
+ * eight times as long as the others. Tiles of similar length stay in order: they read the same
+ * pages. */
 static uint32_t list_tiles(struct attn_call *c, uint32_t n_item)
 {
-    uint32_t begin[64 + 1] = {0}; /* of each octave, the longest first */
+    uint32_t begin[64 + 1] = {0}; /* first unit of each octave, longest first */
     for (uint32_t i = 0; i < n_item; i++) {
         const struct item it = find_item(c, i);
         c->octave[i] = (uint8_t)__builtin_clzll(item_length(c, &it) | 1);
@@ -608,5 +634,5 @@ uint32_t attn_slot_count(uint32_t n_worker)
 
 size_t attn_sums_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group)
 {
-    return align64(k->wide_sums(g, PAGE_TOK * group));
+    return align_line(k->wide_sums(g, PAGE_TOK * group));
 }

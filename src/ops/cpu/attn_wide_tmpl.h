@@ -56,24 +56,23 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define QUERY_BLOCK 32u  /* queries computed at a time in WIDE: two rows of tiles */
-#define CENTRES     8u   /* most pages of a panel: with their rounding errors they fill a tile */
-#define HEADROOM    6.0f /* weights of a fresh maximum are 2^6 ... */
+#define QUERY_BLOCK 32u /* queries computed at a time: two rows of tiles */
+#define CENTRES     8u /* maximum pages of a panel: centres and their rounding errors fill a tile */
+#define HEADROOM    6.0f /* the weight of a maximum that was just set is 2^6 ... */
 #define WEIGHT_LIMIT                                                                               \
-    0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16                    \
-             */
-#define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between a prefetch and its use */
-#define ROWS_AHEAD   8u /* the same for rows of queries and results, which are far apart */
+    0x1p15f /* ... and a lane's sum of weights must stay below this; f16 ends at 2^16 */
+#define GATHER_AHEAD (2 * PAGE_TOK) /* prefetch distance in tokens */
+#define ROWS_AHEAD   8u /* prefetch distance in rows of queries and results, which are far apart */
 
 /* ---- Small pieces ---- */
 
-/* The 16-bit types of the K and V tiles, and whether the first key of a page is subtracted from its
- * keys. */
+/* The 16-bit formats of the K and V tiles, and whether the first key of a page is subtracted from
+ * its keys. */
 struct kinds {
     bool k_f16, v_f16, centred;
 };
 
-/* Lanes of tokens at .. at + 15 that lie in [lo, hi). */
+/* Mask of the tokens at .. at + 15 that lie in [lo, hi). */
 INLINE __mmask16 visible_lanes(uint32_t at, uint32_t lo, uint32_t hi)
 {
     const uint32_t below_hi = hi <= at ? 0 : hi - at >= 16 ? 0xffffu : (1u << (hi - at)) - 1;
@@ -81,8 +80,8 @@ INLINE __mmask16 visible_lanes(uint32_t at, uint32_t lo, uint32_t hi)
     return (__mmask16)(below_hi & ~below_lo);
 }
 
-/* Rounds one query to halves below 1 in magnitude; returns the power of two that was divided out.
- * A query that is not finite is kept as it is. */
+/* Divides a query by a power of two, which it returns, so that all magnitudes are below 1, and
+ * rounds it to 16 bits. A query that is not finite is not scaled. */
 static float query_to_half(uint16_t *dst, const float *q, uint32_t d, bool f16)
 {
     __m512i mag = _mm512_setzero_si512();
@@ -98,7 +97,7 @@ static float query_to_half(uint16_t *dst, const float *q, uint32_t d, bool f16)
     return ldexpf(1.0f, e);
 }
 
-/* Channels of two neighbouring result tiles, back in order. */
+/* Stores two neighbouring result tiles with their channels in ascending order. */
 INLINE void unpack_order(float *out, __m512 even, __m512 odd, __m512 factor)
 {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
@@ -114,8 +113,8 @@ static bool page_is_q8(const struct page_geom *g, const struct attn_page *page)
     return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8;
 }
 
-/* Copies n 16-bit numbers of a page to halves of a tile. f16 tiles are never used for bf16
- * pages. */
+/* Copies n 16-bit numbers of a page, converted to bf16 if necessary. f16 tiles are never used for
+ * bf16 pages. */
 static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf16)
 {
     for (size_t i = 0; i < n; i += 32) {
@@ -124,8 +123,8 @@ static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf1
     }
 }
 
-/* Keys of a gathered page, zeros in slots that are not visible; prefetches those of the next
- * step. */
+/* Gathers the keys of a gathered page, with zeros in slots that are not visible, and prefetches
+ * further ones. */
 static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                         bool f16)
 {
@@ -145,8 +144,8 @@ static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct a
     memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
 }
 
-/* Keys of a page as halves [PAGE_TOK, d]: in place if the page holds halves of this type, otherwise
- * in `buf`. */
+/* Keys of a page as 16-bit floats [PAGE_TOK, d]: in place if the page has this format, otherwise in
+ * `buf`. */
 static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
                                  const struct attn_page *page, bool f16)
 {
@@ -164,7 +163,7 @@ static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
     return buf;
 }
 
-/* Where the values of a page are, and how 32 of them become halves. */
+/* Where the values of a page are, and their format. */
 struct value_source {
     const uint8_t *v, *scale; /* scale: q8 only, else NULL */
     uint32_t begin, end, d;   /* tokens outside [begin, end) give zeros */
@@ -185,7 +184,7 @@ static struct value_source page_values(const struct page_geom *g, const struct a
     };
 }
 
-/* Channels c .. c + 31 of token t. */
+/* Loads channels c .. c + 31 of token t. */
 INLINE __m512i load_values(const struct value_source *s, size_t t, uint32_t c, bool q8,
                            bool to_bf16)
 {
@@ -198,7 +197,7 @@ INLINE __m512i load_values(const struct value_source *s, size_t t, uint32_t c, b
     return to_bf16 ? attn_bf16_from_f16(x) : x;
 }
 
-/* Interleaves pairs of tokens: per 32 channels two B tiles. */
+/* Packs values as B tiles: two tiles per 32 channels, with pairs of tokens interleaved. */
 INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, bool q8, bool to_bf16)
 {
     for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
@@ -214,7 +213,8 @@ INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, bool q8, 
     }
 }
 
-/* Values of a gathered page as halves of the tile's type; zeros in slots that are not visible. */
+/* Gathers the values of a gathered page in the tile's format, with zeros in slots that are not
+ * visible. */
 static void gather_values(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                           bool f16)
 {
@@ -231,7 +231,7 @@ static void gather_values(uint16_t *dst, const struct page_geom *g, const struct
     }
     memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
 }
-/* `buf` [PAGE_TOK, d] is for gathered pages. */
+/* Packs the values of a page as B tiles. `buf` [PAGE_TOK, d] is scratch for gathered pages. */
 static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
                         const struct attn_page *page, bool f16)
 {
@@ -253,47 +253,39 @@ static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
 }
 /* ---- Tiles of rows and their panels ---- */
 
-/* A worker's memory during a tile. Queries are counted as in the tile. */
+/* Layout of a worker's memory while it computes a tile. */
 struct wide_mem {
-    uint32_t d, panel_tok, s_stride; /* s_stride in floats, off the powers of two */
+    uint32_t d, panel_tok, s_stride; /* s_stride in floats, not a power of two */
     uint8_t *q;                      /* [n_q/16, d/32] A tiles */
     uint8_t *k;                      /* [panel_tok/16, d/32] B tiles */
-    uint8_t *c;  /* [d/32] B tiles: centres of the pages, then their rounding errors */
+    uint8_t *c;  /* [d/32] B tiles: centres of the pages, then the rounding errors of these */
     uint8_t *v;  /* [panel_tok/32, d/16] B tiles */
-    uint8_t *p;  /* [2, panel_tok/32] A tiles: weights of a query block */
-    float *s;    /* [QUERY_BLOCK, s_stride]; after panel_tok columns the scores of the centres */
+    uint8_t *p;  /* [2, panel_tok/32] A tiles: weights of a block of queries */
+    float *s;    /* [QUERY_BLOCK, s_stride] scores; from column panel_tok on those of the centres */
     float *unit; /* [n_q] factor from raw scores to scores in log 2 */
-    float *o, *m, *l; /* of the current stretch: struct stretch */
-    float *
-        logw; /* [panel_tok] of a gathered panel: added to the scores, in log 2; -inf for padding */
+    float *o, *m, *l; /* current stretch: struct stretch */
+    float *logw;      /* [panel_tok] gathered panel: log weights, in log 2; -inf for padding */
     uint16_t *keys, *values; /* [PAGE_TOK, d] one page before it is packed into k, v */
-    uint8_t *stretch[2]; /* the last one used is the current stretch; the one before it is the sum
-                            of all completed ones */
+    uint8_t *stretch[2]; /* stretch[n_fold > 0] is the current one; after a fold, stretch[0] is the
+                            sum of all completed ones */
     size_t stretch_bytes, bytes;
 };
 
-/* Sums over the keys of a stretch. */
+/* Softmax state of the keys of a stretch. */
 struct stretch {
     float *o; /* [n_q/16, d/16] C tiles */
     float *m; /* [n_q] */
-    float *l; /* [n_q, 16] sums of weights, lane by lane */
+    float *l; /* [n_q, 16] softmax denominators, one partial sum per lane */
     size_t bytes;
 };
-
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base ? base + *at : NULL;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
 
 static struct stretch stretch_layout(uint8_t *base, uint32_t d, uint32_t n_q)
 {
     struct stretch s;
     size_t at = 0;
-    s.o = (float *)(void *)take(base, &at, (size_t)n_q * d * 4);
-    s.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    s.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
+    s.o = align_take(base, &at, (size_t)n_q * d * 4);
+    s.m = align_take(base, &at, (size_t)n_q * 4);
+    s.l = align_take(base, &at, (size_t)n_q * 64);
     s.bytes = at;
     return s;
 }
@@ -303,18 +295,18 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     struct wide_mem w = {.d = d, .panel_tok = wide_panel_tok(d)};
     size_t at = 0;
     w.s_stride = w.panel_tok + 2 * CENTRES;
-    w.q = take(base, &at, (size_t)n_q * d * 2);
-    w.k = take(base, &at, (size_t)w.panel_tok * d * 2);
-    w.c = take(base, &at, 16 * (size_t)d * 2);
-    w.v = take(base, &at, (size_t)w.panel_tok * d * 2);
-    w.p = take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
-    w.s = (float *)(void *)take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
-    w.unit = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    w.logw = (float *)(void *)take(base, &at, (size_t)w.panel_tok * 4);
-    w.keys = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
-    w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.q = align_take(base, &at, (size_t)n_q * d * 2);
+    w.k = align_take(base, &at, (size_t)w.panel_tok * d * 2);
+    w.c = align_take(base, &at, 16 * (size_t)d * 2);
+    w.v = align_take(base, &at, (size_t)w.panel_tok * d * 2);
+    w.p = align_take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
+    w.s = align_take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
+    w.unit = align_take(base, &at, (size_t)n_q * 4);
+    w.logw = align_take(base, &at, (size_t)w.panel_tok * 4);
+    w.keys = align_take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.values = align_take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.stretch_bytes = stretch_layout(NULL, d, n_q).bytes;
-    for (int i = 0; i < 2; i++) w.stretch[i] = take(base, &at, w.stretch_bytes);
+    for (int i = 0; i < 2; i++) w.stretch[i] = align_take(base, &at, w.stretch_bytes);
     w.bytes = at;
     return w;
 }
@@ -340,14 +332,14 @@ static size_t wide_sums(const struct page_geom *g, uint32_t n_q)
     return stretch_layout(NULL, g->head_dim, n_q).bytes;
 }
 
-static void wide_leave(struct attn_tile *t, void *to)
+static void wide_save(struct attn_tile *t, void *to)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(to, w.stretch[t->n_fold > 0], w.stretch_bytes);
     half_end();
 }
 
-static void wide_join(struct attn_tile *t, const void *from)
+static void wide_load(struct attn_tile *t, const void *from)
 {
     const struct wide_mem w = wide_mem_of(t);
     memcpy(w.stretch[t->n_fold > 0], from, w.stretch_bytes);
@@ -376,14 +368,14 @@ INLINE void fold_lanes(float *all, const float *add, __m512 old, __m512 new)
     _mm512_store_ps(all, _mm512_fmadd_ps(_mm512_load_ps(add), new, sum));
 }
 
-/* Adds sixteen queries of a stretch, from q on, to those of the stretches before. A query that has
- * seen nothing in it keeps its bits. */
+/* Merges 16 queries, from q on, of a stretch into the completed ones. A query without visible keys
+ * in the stretch keeps its bits. */
 static void fold_queries(const struct stretch *all, const struct stretch *add, uint32_t q,
                          uint32_t d)
 {
     const __m512 before = _mm512_load_ps(all->m + q), here = _mm512_load_ps(add->m + q);
     const __m512 m = _mm512_max_ps(before, here);
-    const __m512 base = _mm512_max_ps(m, _mm512_set1_ps(-3e38f)); /* nothing seen yet */
+    const __m512 base = _mm512_max_ps(m, _mm512_set1_ps(-3e38f)); /* no visible keys yet */
     _Alignas(64) float old[16], new[16];
     _mm512_store_ps(old, math_exp2_quintic(_mm512_sub_ps(before, base)));
     _mm512_store_ps(new, math_exp2_quintic(_mm512_sub_ps(here, base)));
@@ -391,7 +383,7 @@ static void fold_queries(const struct stretch *all, const struct stretch *add, u
     for (uint32_t i = 0; i < 16; i++) {
         const __m512 a = _mm512_set1_ps(old[i]), b = _mm512_set1_ps(new[i]);
         const size_t l = (size_t)(q + i) * 16, o = (size_t)(q / 16) * d * 16 + i * 16;
-        const __m512 seen = _mm512_load_ps(add->l + l); /* NaN counts */
+        const __m512 seen = _mm512_load_ps(add->l + l); /* true for NaN */
         if (!_mm512_cmp_ps_mask(seen, _mm512_setzero_ps(), _CMP_NEQ_UQ)) continue;
         fold_lanes(all->l + l, add->l + l, a, b);
         for (uint32_t c = 0; c < d / 16; c++)
@@ -429,8 +421,8 @@ INLINE void wide_query(struct attn_tile *t, struct kinds kinds)
     }
 }
 
-/* Replaces value rows that are not finite by zeros and their keys by NaN (top of the file). Returns
- * the keys, which move to w->keys if they have to change. */
+/* Replaces value rows that are not finite by zeros and their keys by NaN: see the top of the file.
+ * Returns the keys: w->keys if any were replaced. */
 static const uint16_t *quarantine(const struct wide_mem *w, const uint16_t *keys, uint8_t *values,
                                   bool v_f16)
 {
@@ -457,8 +449,8 @@ static const uint16_t *quarantine(const struct wide_mem *w, const uint16_t *keys
     return keys;
 }
 
-/* Column `slot` of the centres' tiles: the 32 channels from x on, and their rounding errors in
- * bf16. */
+/* Stores 32 channels of a page's centre, from x on, in column `slot` of the centres' tiles; then
+ * their rounding errors in bf16. */
 INLINE void store_centre(const struct wide_mem *w, uint32_t slot, uint32_t x, __m512 lo, __m512 hi)
 {
     uint32_t *column = (uint32_t *)(void *)(w->c + x / 32 * (size_t)TILE_BYTES) + slot;
@@ -472,7 +464,8 @@ INLINE void store_centre(const struct wide_mem *w, uint32_t slot, uint32_t x, __
     }
 }
 
-/* Keys [PAGE_TOK, d] in f16 to bf16, less the first visible one. dst may be keys. */
+/* Subtracts key `first` from f16 keys [PAGE_TOK, d] and rounds to bf16. The result, w->keys, may be
+ * the same array. */
 static void centre_keys(const struct wide_mem *w, uint32_t slot, const uint16_t *keys,
                         uint32_t first)
 {
@@ -523,7 +516,7 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
             attn_transpose(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d);
 }
 
-/* Products of 32 queries with the centres of the panel. */
+/* Scores of 32 queries with the centres of the panel. */
 INLINE void block_centres(const struct wide_mem *w, uint32_t q, uint32_t d)
 {
     const size_t row = (size_t)(d / 32) * TILE_BYTES, stride = w->s_stride * sizeof(float);
@@ -580,22 +573,23 @@ INLINE void block_values(const struct wide_mem *w, uint32_t q, const struct attn
     }
 }
 
-/* One row of scores that becomes weights. */
+/* Arguments of the softmax of one row. */
 struct score_row {
-    float *s;            /* [panel_tok] */
-    uint8_t *p;          /* row of the first A tile of weights */
+    float *s;            /* [panel_tok] raw scores */
+    uint8_t *p;          /* its row in the first A tile of weights */
     uint32_t begin, end; /* multiples of 32 */
     uint32_t lo, hi;     /* visible tokens, when masked */
     float unit;
-    const float *centre; /* [CENTRES] to be added to the scores of each page */
-    const float *logw;   /* [panel_tok] to be added to scores times unit, when gathered */
+    const float *centre; /* [CENTRES] added to the scores of each page */
+    const float *logw;   /* [panel_tok] added to scores times unit, or NULL */
 };
 
-/* Which tokens of a panel a row sees, and how. */
-enum sight { SEE_ALL, SEE_MASKED, SEE_GATHERED };
+/* Which tokens of a panel a row sees: all, a range, or those with a finite log weight. */
+enum visibility { SEE_ALL, SEE_MASKED, SEE_GATHERED };
 
-/* Writes the weights 2^(s unit - m); returns their sums by lane. */
-INLINE __m512 row_weights(const struct score_row *r, float m, enum sight sight, struct kinds kinds)
+/* Writes the weights 2^(s * unit - m); returns their sums by lane. */
+INLINE __m512 row_weights(const struct score_row *r, float m, enum visibility visibility,
+                          struct kinds kinds)
 {
     const __m512 unit = _mm512_set1_ps(r->unit);
     const __m512 none = _mm512_set1_ps(-INFINITY);
@@ -610,11 +604,11 @@ INLINE __m512 row_weights(const struct score_row *r, float m, enum sight sight, 
         if (kinds.centred) m_vec = _mm512_set1_ps(page_m[k / PAGE_TOK]);
         __m512 y0 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k), unit, m_vec);
         __m512 y1 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k + 16), unit, m_vec);
-        if (sight == SEE_GATHERED) {
+        if (visibility == SEE_GATHERED) {
             y0 = _mm512_add_ps(y0, _mm512_loadu_ps(r->logw + k));
             y1 = _mm512_add_ps(y1, _mm512_loadu_ps(r->logw + k + 16));
         }
-        if (sight == SEE_MASKED && (k < r->lo || k + 32 > r->hi)) {
+        if (visibility == SEE_MASKED && (k < r->lo || k + 32 > r->hi)) {
             y0 = _mm512_mask_blend_ps(visible_lanes(k, r->lo, r->hi), none, y0);
             y1 = _mm512_mask_blend_ps(visible_lanes(k + 16, r->lo, r->hi), none, y1);
         }
@@ -642,11 +636,11 @@ static float row_max(const struct score_row *r)
     return _mm512_reduce_max_ps(max);
 }
 
-/* Sets m of query q by the true maximum and rescales what was summed. */
+/* Sets m of query q from the true maximum and rescales its sums. */
 static void raise_max(const struct wide_mem *w, uint32_t q, const struct score_row *r)
 {
     const float max = row_max(r);
-    if (max == -INFINITY) return; /* nothing seen yet */
+    if (max == -INFINITY) return; /* no visible keys yet */
     const float m = max * r->unit - HEADROOM, before = w->m[q];
     w->m[q] = m;
     if (before == -INFINITY) return; /* nothing summed yet */
@@ -679,10 +673,10 @@ static void cap_row(struct score_row *r, float cap)
     r->centre = no_centre;
 }
 
-/* Turns the block's scores into weights. Returns how many of its queries skip the panel. */
+/* Replaces the block's scores by weights. Returns how many of its queries skip the panel. */
 INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
-                              const struct attn_panel *p, struct attn_block b, enum sight sight,
-                              struct kinds kinds)
+                              const struct attn_panel *p, struct attn_block b,
+                              enum visibility visibility, struct kinds kinds)
 {
     uint32_t n_out = 0;
     const uint32_t fetch = attn_fetch_share(t, t->n_row * t->group);
@@ -696,7 +690,7 @@ INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
             .hi = p->end,
             .unit = w->unit[q],
             .centre = no_centre,
-            .logw = sight == SEE_GATHERED ? w->logw : NULL,
+            .logw = visibility == SEE_GATHERED ? w->logw : NULL,
         };
         if (i < b.first || i >= b.end) {
             clear_weights(&r);
@@ -707,17 +701,17 @@ INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
             _mm256_storeu_ps(c, _mm256_add_ps(_mm256_loadu_ps(c), _mm256_loadu_ps(c + CENTRES)));
             r.centre = c;
         }
-        if (sight == SEE_MASKED) attn_visible(t->op, p, t->pos[q / t->group], &r.lo, &r.hi);
+        if (visibility == SEE_MASKED) attn_visible(t->op, p, t->pos[q / t->group], &r.lo, &r.hi);
         if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
         if (w->m[q] == -INFINITY) raise_max(w, q, &r);
-        __m512 sum = row_weights(&r, w->m[q], sight, kinds);
+        __m512 sum = row_weights(&r, w->m[q], visibility, kinds);
         if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ)) {
             raise_max(w, q, &r);
-            sum = row_weights(&r, w->m[q], sight, kinds);
+            sum = row_weights(&r, w->m[q], visibility, kinds);
         }
         float *l = w->l + (size_t)q * 16;
         attn_fetch(&t->ahead, fetch);
-        if (sight != SEE_MASKED && p->skip > 0 &&
+        if (visibility != SEE_MASKED && p->skip > 0 &&
             _mm512_reduce_add_ps(sum) < p->skip * _mm512_reduce_add_ps(_mm512_load_ps(l))) {
             clear_weights(&r);
             n_out++;
@@ -779,7 +773,8 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
                           .centred = !k_f16 && g->type_k != SAC_KV_BF16};
 }
 
-/* One copy of the hot loops with the usual types and head sizes as constants, one for the rest. */
+/* Instantiates the hot loops for the usual formats and head sizes as constants, and once for all
+ * others. */
 #define DISPATCH(fn, geom, fp16, ...)                                                              \
     do {                                                                                           \
         const struct kinds usual_ = {.k_f16 = (fp16), .v_f16 = (fp16), .centred = !(fp16)};        \
@@ -815,8 +810,8 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
         .wide_panel = name##_wide_panel,                                                           \
         .wide_fold = wide_fold,                                                                    \
         .wide_sums = wide_sums,                                                                    \
-        .wide_leave = wide_leave,                                                                  \
-        .wide_join = wide_join,                                                                    \
+        .wide_save = wide_save,                                                                    \
+        .wide_load = wide_load,                                                                    \
         .wide_end = wide_end,                                                                      \
         .narrow_bytes = narrow_kernel##_bytes,                                                     \
         .narrow = narrow_kernel,                                                                   \

@@ -24,21 +24,21 @@ static vec_i keys_of(vec value)
     return i_where(m_ordered(value), i_xor(bits, flip)); /* 0 for NaN */
 }
 
-/* The list of keys that may still be the cut's. */
+/* Keys that may still be the threshold. */
 struct keys {
     uint32_t *key; /* [n] */
     uint32_t n;
     bool by_sum;
 };
 
-/* Of a key's vector, those among the first n that lie from `lo` to `last`. */
+/* Mask of the keys among the first n that are in [lo, last]. */
 VEC_PART vec_m between(vec_i key, uint32_t n, vec_i lo, vec_i last)
 {
     return m_and(m_first(n), m_and(i_reaches(key, lo), i_reaches(last, key)));
 }
 
-/* Number of keys in [from, hi) and, by_sum, the sum of their values: keys of values that are not
- * negative are their bits, the highest one set. */
+/* Weight of the keys in [from, hi): their number or, by_sum, the sum of their values. Keys of
+ * values that are not negative are their bits with the highest one set. */
 static double weight_between(const struct keys *k, uint32_t from, uint64_t hi, uint32_t *out_n)
 {
     const vec_i lowest = i_set1((int32_t)from), highest = i_set1((int32_t)(uint32_t)(hi - 1));
@@ -83,7 +83,7 @@ static struct total total_of(const struct op_best *op)
     return (struct total){d_sum(sum), v_most(max)};
 }
 
-/* Keys of values not below `least`. */
+/* Lists the keys from `lo` on. */
 static void load_keys(struct keys *k, const struct op_best *op, uint32_t lo)
 {
     const vec_i lowest = i_set1((int32_t)lo);
@@ -104,7 +104,7 @@ static struct op_cut best_vec(const struct op_best *op)
     if (!(need > 0)) return (struct op_cut){.key = UINT32_MAX};
     if (op->by_sum) {
         const struct total total = total_of(op);
-        /* Half of what may be missed, so that rounding of sums cannot matter. */
+        /* Half of what may be missing, so that rounding of sums cannot matter. */
         const double least = (total.sum - need) / 2 / op->n;
         if (least > 0) lo = op_best_key((float)least);
         hi = (uint64_t)op_best_key(total.max) + 1;

@@ -28,7 +28,7 @@ static void raise_head(const struct op_raise *op, uint32_t g)
     for (uint32_t i = 0; i < PAGE_TOK / VEC; i++) {
         const uint32_t n = op->n_tok > i * VEC ? op->n_tok - i * VEC : 0;
         x[i] = v_choose(m_first(n), v_load(logit + i * VEC), none);
-        top = v_max(x[i], top); /* a NaN is not the largest */
+        top = v_max(x[i], top); /* ignores NaN */
     }
     const float most = v_most(top);
     const vec base = v_set1(most == -INFINITY ? 0 : most);
@@ -55,8 +55,8 @@ VEC_PART vec load_value(const uint8_t *v, sac_kv_type type, size_t i)
     return type == SAC_KV_BF16 ? v_load_bf16(v + 2 * i) : v_load_f16(v + 2 * i);
 }
 
-/* Weights of HEADS heads from number g on for a block of channels of one scale; those behind the
- * last head are zeros. */
+/* Weights of HEADS heads, from head g on, for a block of channels that share a scale; 0 for missing
+ * heads. */
 struct block {
     uint32_t g, c; /* c: the first channel */
     float weight[HEADS][PAGE_TOK];
@@ -76,7 +76,7 @@ static void find_weights(struct block *b, const struct op_blend *op, const float
         }
 }
 
-/* Adds PARTS vectors of channels. */
+/* Adds the weighted values of PARTS vectors of channels. */
 VEC_PART void blend_block(const struct op_blend *op, const struct block *b, sac_kv_type type)
 {
     const size_t d = op->geom->head_dim;
@@ -97,17 +97,17 @@ VEC_PART void blend_block(const struct op_blend *op, const struct block *b, sac_
         for (uint32_t i = 0; i < PARTS; i++) v_store(value + h * d + i * VEC, sum[h][i]);
 }
 
-/* [head_dim / PAGE_VBLOCK][PAGE_TOK] of a q8 page. */
+/* Scales of a q8 page, transposed to [head_dim / PAGE_VBLOCK][PAGE_TOK]. */
 static void find_scales(float *scale, const struct op_blend *op)
 {
     const uint32_t n_block = op->geom->head_dim / PAGE_VBLOCK;
     const uint8_t *from = op->page + op->geom->v_scale;
-    float as_they_lie[PAGE_TOK * HEAD_DIM_MAX / PAGE_VBLOCK];
+    float by_token[PAGE_TOK * HEAD_DIM_MAX / PAGE_VBLOCK];
     for (size_t i = 0; i < PAGE_TOK * (size_t)n_block; i += VEC)
-        v_store(as_they_lie + i, v_load_f16(from + 2 * i));
+        v_store(by_token + i, v_load_f16(from + 2 * i));
     for (uint32_t b = 0; b < n_block; b++)
         for (uint32_t t = 0; t < PAGE_TOK; t++)
-            scale[b * PAGE_TOK + t] = as_they_lie[t * (size_t)n_block + b];
+            scale[b * PAGE_TOK + t] = by_token[t * (size_t)n_block + b];
 }
 
 static void blend_vec(const struct op_blend *op)

@@ -47,7 +47,7 @@ static uint64_t read_xcr0(void)
     return (uint64_t)high << 32 | low;
 }
 
-/* Asks for the tile data; a kernel before 5.16 or a seccomp filter says no. */
+/* Requests permission for tile data; a kernel before 5.16 or a seccomp filter denies it. */
 static bool amx_permitted(void)
 {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;

@@ -21,9 +21,9 @@
 #define SIDE      OP_DOTS_ROWS /* rows of either matrix in a block of tiles */
 #define STEP      32u          /* channels of a tile product */
 #define WIDTH_MAX 2048u
-#define B_STEPS   8192u /* of a tile's rows of `b`, STEP channels each, that are kept: 1 MiB */
+#define B_STEPS   8192u /* rows of `b` times steps of STEP channels that are kept: 1 MiB */
 
-/* Products of a 2 x 2 block of tiles, a in 4 and 5, b in 6 and 7. */
+/* Products of a 2 x 2 block of tiles, with a in 4 and 5, b in 6 and 7. */
 #define TILE_DOT_ALL()                                                                             \
     do {                                                                                           \
         TILE_DOT(0, 4, 6);                                                                         \
@@ -32,7 +32,7 @@
         TILE_DOT(3, 5, 7);                                                                         \
     } while (0)
 
-/* 32 numbers as two vectors of 32 bf16. */
+/* Splits n numbers, at most 32, into hi + lo in bf16. */
 static inline void split(__m512i *hi, __m512i *lo, const float *x, uint32_t n)
 {
     const __m512 a = _mm512_loadu_ps(x);
@@ -46,11 +46,12 @@ static inline void split(__m512i *hi, __m512i *lo, const float *x, uint32_t n)
 }
 
 struct pack {
-    _Alignas(64) uint16_t a[2][SIDE * WIDTH_MAX];          /* hi, lo: [SIDE, padded width] */
-    _Alignas(64) uint8_t b[B_STEPS / SIDE][4][TILE_BYTES]; /* hi, hi, lo, lo of 2 x 16 rows */
+    _Alignas(64) uint16_t a[2][SIDE * WIDTH_MAX]; /* hi, lo: [SIDE, padded width] */
+    _Alignas(
+        64) uint8_t b[B_STEPS / SIDE][4][TILE_BYTES]; /* hi of two times 16 rows, lo of these */
 };
 
-/* Rows behind n become zeros. */
+/* Splits SIDE rows of `a`; missing rows are zeros. */
 static void pack_a(struct pack *p, const struct op_dots *op, uint32_t row, uint32_t padded)
 {
     for (uint32_t i = 0; i < SIDE; i++)
@@ -81,7 +82,7 @@ static void pack_b(uint8_t (*out)[4][TILE_BYTES], const struct op_dots *op, uint
         }
 }
 
-/* A block of products: SIDE rows of a, [SIDE, padded] in bf16, and of b as they are packed. */
+/* A block of products: SIDE rows of `a`, [SIDE, padded] in bf16, and packed rows of `b`. */
 struct block {
     const uint16_t *hi, *lo;
     const uint8_t (*b)[4][TILE_BYTES];
@@ -98,7 +99,7 @@ static void store_sums(float *out, size_t out_stride)
     TILE_STORE(3, to + TILE * stride + 64, stride);
 }
 
-/* The same at the edge, where n_a x n_b of them count. */
+/* The same at an edge, where n_a x n_b sums are valid. */
 static void store_edge(float *out, size_t out_stride, uint32_t n_a, uint32_t n_b)
 {
     _Alignas(64) float whole[SIDE * SIDE];
@@ -145,7 +146,7 @@ static void multiply(const struct block *block)
     }
 }
 
-/* Products with the rows j .. end - 1 of b, which are packed. */
+/* Products of all rows of `a` with rows j .. end - 1 of `b`, which are packed. */
 static void multiply_rows(struct pack *p, const struct op_dots *op, uint32_t j, uint32_t end,
                           uint32_t padded)
 {

@@ -8,7 +8,7 @@
 
 #include "ops/cpu/dots_tmpl.h"
 
-/* Tokens of a q8 page, neighbours together. */
+/* Keys of tokens of a q8 page. Adjacent tokens are converted together. */
 static void keys_q8(float *out, const struct page_geom *g, const uint8_t *page, uint32_t tok)
 {
     for (uint32_t n; tok; out += (size_t)n * g->head_dim) {
@@ -34,7 +34,7 @@ static void keys_avx2(const struct op_keys *op)
     }
 }
 
-/* Rows as they lie: products turn them. */
+/* Rows stay in their order: dots_of transposes them. */
 static bool pack_avx2(const struct op_pack *op)
 {
     vec wrong = v_zero();

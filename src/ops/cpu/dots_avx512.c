@@ -21,8 +21,8 @@ static __m512 load_halves(__mmask16 k, const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, p));
 }
 
-/* Channels c .. of tokens of a q8 page, those of mask k, all of one quarter: their bits lie in the
- * same bytes of the planes for all tokens. */
+/* Channels of tokens of a q8 page: from c on, those of mask k, all of one quarter, so that their
+ * bits are at the same place in the planes. */
 static void keys_q8_channels(float *out, const struct page_geom *g, const uint8_t *page,
                              uint32_t tok, uint32_t c, __mmask16 k)
 {
@@ -89,7 +89,7 @@ static bool pack_avx512(const struct op_pack *op)
     return !v_any_nan(v_add(wrong[0], wrong[1]));
 }
 
-/* ROWS rows of `a`, of which n_a count, with a block of `b`, of which n_b count. */
+/* ROWS rows of `a` times a block of `b`; n: the number of valid rows of `a` and of `b`. */
 VEC_PART void multiply_bf16(float *out, const struct op_dots_bf16 *op, const uint16_t *a,
                             const uint16_t *b, const uint32_t n[2])
 {

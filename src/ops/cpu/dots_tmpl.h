@@ -17,9 +17,9 @@
 
 #include <assert.h>
 
-#define SIDE (2 * VEC) /* rows of `b` of a panel */
-#define KEPT 64u       /* that are packed at a time, */
-#define STEP 128u      /* so many channels of them */
+#define SIDE (2 * VEC) /* rows of `b` in a panel */
+#define KEPT 64u       /* rows of `b` that are packed at a time */
+#define STEP 128u      /* channels that are packed at a time */
 
 static void keys_half(float *out, const struct page_geom *g, const uint8_t *page, uint32_t tok)
 {
@@ -34,7 +34,7 @@ static void keys_half(float *out, const struct page_geom *g, const uint8_t *page
 /* Both matrices, either of them in f32 or in bf16. */
 struct sides {
     const float *a, *b;
-    const uint16_t *a_bf16, *b_bf16; /* in place of a and b, or NULL */
+    const uint16_t *a_bf16, *b_bf16; /* instead of a and b, or NULL */
     size_t a_stride, b_stride;
     uint32_t n_a, n_b, width;
     float *out;
@@ -46,8 +46,8 @@ VEC_PART vec load_b(const struct sides *op, size_t at)
     return op->b_bf16 ? v_load_bf16((const uint8_t *)(op->b_bf16 + at)) : v_load(op->b + at);
 }
 
-/* Channels c .. c + n - 1 of the SIDE rows of `b` from row j on: [n][SIDE]. Behind the last row it
- * comes again. */
+/* Packs channels c .. c + n - 1 of the SIDE rows of `b` from row j on: [n][SIDE]. Missing rows
+ * repeat the last one. */
 static void pack_panel(float *out, const struct sides *op, uint32_t j, uint32_t c, uint32_t n)
 {
     for (uint32_t half = 0; half < SIDE; half += VEC)
@@ -62,13 +62,13 @@ static void pack_panel(float *out, const struct sides *op, uint32_t j, uint32_t 
         }
 }
 
-/* ROWS rows of `a` and a panel of `b`; n_a and n_b of them count. */
+/* ROWS rows of `a` and a panel of `b`, of which n_a and n_b are valid. */
 struct block {
-    const float *a; /* [ROWS, n], stride a_stride; those behind n_a are not looked at */
+    const float *a; /* [ROWS, n], stride a_stride; only the first n_a are read */
     size_t a_stride;
     const float *b; /* [n][SIDE] */
     uint32_t n, n_a, n_b;
-    bool begins; /* else the sums go on from `out` */
+    bool begins; /* otherwise the sums continue those in `out` */
 };
 
 VEC_PART void multiply(float *out, size_t out_stride, const struct block *block)
@@ -99,10 +99,10 @@ VEC_PART void multiply(float *out, size_t out_stride, const struct block *block)
 
 struct pack {
     _Alignas(64) float b[KEPT * STEP]; /* [panel][channels][SIDE] */
-    _Alignas(64) float a[ROWS * STEP]; /* of rows in bf16 */
+    _Alignas(64) float a[ROWS * STEP]; /* rows of `a`, converted from bf16 */
 };
 
-/* Channels c .. c + n - 1 of the ROWS rows of `a` from row i on. */
+/* Sets block->a: channels c .. c + n - 1 of the ROWS rows of `a` from row i on. */
 static void find_rows(struct block *block, struct pack *p, const struct sides *op, uint32_t i,
                       uint32_t c)
 {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The cut is found from all values as they are. */
+/* Nothing to prepare: cut_ref reads all values. */
 static void open_ref(const struct op_draw *op, struct op_draw_piece *p)
 {
     (void)op;
@@ -35,7 +35,7 @@ static float cut_ref(const struct op_draw *op, const struct op_draw_piece *p, ui
     return bits_float(lo);
 }
 
-/* 0 of what is certain. */
+/* Probability in units of 2^-32; 0 for items that are always taken. */
 static uint32_t chance_of(float value, float cut)
 {
     const float bits = value * (0x1p32f / cut);
@@ -57,7 +57,7 @@ static float most_of(const float *value, uint32_t n)
     return most;
 }
 
-/* The items of one page, [begin, end), that a steady draw takes; returns how many. */
+/* Takes items of one page, [begin, end), for a steady draw; returns their number. */
 static uint32_t take_page(const struct op_draw *op, uint32_t begin, uint32_t end, float cut,
                           uint32_t at)
 {

@@ -11,16 +11,17 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define PARTS (OP_DRAW_LANES / VEC) /* vectors of the lanes that items are dealt to */
+#define PARTS (OP_DRAW_LANES / VEC) /* vectors of draw lanes */
 
-/* Values that may lie on either side of the cut, and what is known of the others. */
+/* Values that may be on either side of the cut, and the sum of those below it. */
 struct open {
     const float *value;
     uint32_t n;
     double sum_below;
 };
 
-/* Sums up what lies below `cut`; keeps what the answer leaves open in `kept`. */
+/* Whether the cut may rise to `cut` or above. Keeps in `kept` the values whose side is still
+ * open. */
 static bool try_cut(struct open *o, const struct op_draw *op, float cut, float *kept)
 {
     const vec at = v_set1(cut);
@@ -44,8 +45,8 @@ static bool try_cut(struct open *o, const struct op_draw *op, float cut, float *
     return rises;
 }
 
-/* A cut that is never too high: what lies below can be no more than 1, so one as low as the
- * variance is sure. */
+/* A cut that is never too high: values below it sum to at most 1, so any cut up to `variance` is
+ * allowed. */
 static float least_cut(const struct op_draw *op)
 {
     const float sure = (float)op->variance / 2;
@@ -88,8 +89,8 @@ static float cut_vec(const struct op_draw *op, const struct op_draw_piece *p, ui
     return bits_float(lo);
 }
 
-/* Natural logs of positive normal numbers, by the series of atanh; relative error below 1e-6. A
- * number is 2^e m, m from 0.75 to 1.5. */
+/* Natural logarithm of positive normal numbers, by the series of atanh; relative error below 1e-6.
+ * x = 2^e m, m from 0.75 to 1.5. */
 VEC_PART vec log_vec(vec x)
 {
     const vec_i bits = i_bits(x), e = i_sra(i_sub(bits, i_set1(0x3f400000)), 23);
@@ -102,7 +103,7 @@ VEC_PART vec log_vec(vec x)
     return v_fma(v_of_i(e), v_set1(0.693147181f), v_mul(p, z));
 }
 
-/* What rounds to a chance of 1 becomes the largest integer. */
+/* Probability in units of 2^-32, at most 2^32 - 1; 0 for items not below the cut. */
 VEC_PART vec_i chance_of(vec x, vec_m below, vec by)
 {
     return i_where(below, i_of_chance(v_mul(x, by)));
@@ -126,7 +127,7 @@ static void add_vec(const struct op_draw *op, struct op_draw_piece *p, float fou
 
 static const uint32_t count[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* The items taken and, in `logw`, their values. */
+/* Takes items and stores their values in `logw`; returns their number. */
 static uint32_t take_items(const struct op_draw *op, const struct op_draw_piece *p, float found,
                            uint32_t lane[OP_DRAW_LANES], uint32_t to)
 {
@@ -144,7 +145,9 @@ static uint32_t take_items(const struct op_draw *op, const struct op_draw_piece 
             sum[k] = i_add(sum[k], chance);
             const vec_m sure = m_less(m_first(size - i), below);
             const vec_m taken = m_or(i_wraps(sum[k], chance), sure);
-            const bool room = size - i >= VEC; /* for no more are taken than have passed */
+            const bool room =
+                size - i >=
+                VEC; /* at least VEC places are left, because no more items were taken than read */
             i_pack(op->item + n, taken, at, room);
             n += i_pack(op->logw + n, taken, i_bits(x), room);
             at = i_add(at, i_set1(VEC));
@@ -153,7 +156,8 @@ static uint32_t take_items(const struct op_draw *op, const struct op_draw_piece 
     return n - to;
 }
 
-/* The items of one page, [begin, end), that a steady draw takes, and the logs of their weights. */
+/* Takes items of one page, [begin, end), and their log weights for a steady draw; returns their
+ * number. */
 static uint32_t take_page(const struct op_draw *op, uint32_t begin, uint32_t end, float cut,
                           uint32_t at)
 {

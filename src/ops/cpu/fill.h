@@ -42,7 +42,7 @@ void ops_fill_amx_survey(struct ops *o);
 void ops_fill_neon_linear(struct ops *o);
 void ops_fill_neon_small(struct ops *o);
 
-/* The dots slot of avx512, for rows that are too wide for tiles. */
+/* The dots slot of AVX-512, for rows that are too wide for tiles. */
 void dots_avx512_run(const struct op_dots *op);
 
 #endif

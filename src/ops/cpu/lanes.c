@@ -16,11 +16,11 @@
 #include <string.h>
 
 #define PIECE       64u                        /* pages */
-#define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same for shares, and for draws by shares */
-#define RAISE_PIECE 64u                        /* for exponentials, which are most of the work */
-#define FOLD_PIECE  256u                       /* output items */
+#define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same for shares and for draws */
+#define RAISE_PIECE 64u  /* pages, for exponentials, which are most of the work */
+#define FOLD_PIECE  256u /* output items */
 
-struct call { /* of a slot */
+struct call { /* arguments of a slot */
     const struct ops *ops;
     const void *op;
     uint32_t n_piece; /* of the longest operation */
@@ -31,7 +31,7 @@ static uint32_t piece_count(uint32_t n_page)
     return (n_page + PIECE - 1) / PIECE;
 }
 
-/* A piece of n pages; it may be empty. */
+/* Piece i of n_page pages; it may be empty. */
 static struct attn_range piece_of(uint32_t n_page, uint32_t i)
 {
     const uint32_t begin = i * PIECE < n_page ? i * PIECE : n_page;
@@ -88,7 +88,7 @@ static void boxes(struct workers *pool, const struct ops *ops, const struct op_l
     workers_for(pool, n * c.n_piece, score_piece, &c);
 }
 
-/* The logits of one page; k has room for its keys. */
+/* Computes the logits of one page; k: scratch for its keys. */
 static void page_logits(const struct ops *ops, const struct op_lane_logits *op, uint32_t page,
                         float *k)
 {
@@ -144,8 +144,8 @@ static void scale_by(float *x, float by, size_t n)
     for (size_t i = 0; i < n; i++) x[i] *= by;
 }
 
-/* Shares of one query head over pages [page, end), which meet `q`, given those of the pages before
- * them; `*sum` is the log of the sum over all of these. */
+/* Computes the shares of one query head over pages [begin, end), with query `q`, and merges them
+ * with those of the pages before. `*sum`: log of the sum of exponentials so far. */
 static bool share_part(const struct ops *ops, const struct op_lane_shares *of,
                        struct attn_range pages, const float *q, uint32_t head)
 {
@@ -157,7 +157,7 @@ static bool share_part(const struct ops *ops, const struct op_lane_shares *of,
     op.group = 1;
     op.q = q;
     op.share = share + before;
-    op.e = of->at.share; /* is summed later */
+    op.e = of->at.share; /* free until the shares of all heads are summed */
     op.lse = &part;
     if (!ops->share_planes(&op)) return false;
     const float top = fmaxf(*sum, part), all = top + logf(expf(*sum - top) + expf(part - top));
@@ -167,7 +167,7 @@ static bool share_part(const struct ops *ops, const struct op_lane_shares *of,
     return true;
 }
 
-/* The same if pages of other texts are met by rotated queries: segment by segment, and head by
+/* The same for contexts with segments, whose queries are rotated: segment by segment and head by
  * head. */
 static bool share_segments(const struct ops *ops, const struct op_lane_shares *op)
 {
@@ -192,7 +192,7 @@ static bool share_segments(const struct ops *ops, const struct op_lane_shares *o
     return true;
 }
 
-/* The first page, and the lanes that rotate their queries. */
+/* Computes the first page, and everything for lanes with segments. */
 static void begin_shares(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -202,7 +202,7 @@ static void begin_shares(void *arg, uint32_t i, uint32_t worker_i)
         op->result->n_bad = 1;
 }
 
-/* The pages after the first one are cut into pieces of `size`. */
+/* Pages of piece i, of `size` pages each, of those after the first page. */
 static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i, uint32_t size)
 {
     const uint32_t n = op->at.n_page, begin = 1 + i * size;
@@ -210,7 +210,7 @@ static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i
     return (struct attn_range){begin, n - begin < size ? n : begin + size};
 }
 
-/* A number that is not finite makes the sum NaN: pieces have no other result in which to report
+/* If a number is not finite, the piece's sum becomes NaN: pieces have no other place to report
  * it. */
 static void raise_piece(void *arg, uint32_t i, uint32_t worker_i)
 {
@@ -228,7 +228,7 @@ static void raise_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     for (; begin < end; begin++) raise_piece(arg, begin, worker_i);
 }
 
-/* Adds the sums of all pieces, in order, to that of the first. */
+/* Adds the sums of all pieces, in order, to that of the first page. */
 static void sum_pieces(const struct op_lane_shares *op)
 {
     if (op->n_segment) return;
@@ -359,8 +359,8 @@ static uint32_t item_begin(const struct op_lane_take *op, uint32_t i)
     return i % op->n_page * PAGE_TOK + i / op->n_page * op->item_tok;
 }
 
-/* Removes the values of items outside the range; returns how many are left. */
-static uint32_t leave_out(const struct op_lane_take *op)
+/* Excludes the items outside the range; returns how many are left. */
+static uint32_t exclude_items(const struct op_lane_take *op)
 {
     const uint32_t n = item_count(op);
     uint32_t n_left = n;
@@ -392,7 +392,7 @@ static void take_lane(void *arg, uint32_t i, uint32_t worker_i)
     const struct op_lane_take *op = (const struct op_lane_take *)c->op + i;
     (void)worker_i;
     if (op->result->n_bad) return; /* everything is read */
-    const uint32_t n_left = leave_out(op), n = op->target < n_left ? op->target : n_left;
+    const uint32_t n_left = exclude_items(op), n = op->target < n_left ? op->target : n_left;
     if (n == 0) return;
     const struct op_cut cut = c->ops->best(&(struct op_best){
         .value = op->value, .n = item_count(op), .target = n, .spare = op->spare});
@@ -414,7 +414,7 @@ static void take(struct workers *pool, const struct ops *ops, const struct op_la
 
 /* ---- Draws ---- */
 
-/* The number of pieces, the same as for shares; the last ones may be empty. */
+/* Number of pieces, the same as for shares; the last ones may be empty. */
 static uint32_t draw_pieces(const struct op_lane_draw *op)
 {
     const uint32_t n = (op->at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
@@ -433,7 +433,7 @@ static void open_piece(const struct ops *ops, const struct op_lane_draw *op, uin
     ops->draw.open(&op->at, p);
 }
 
-static void tell_draw(const struct op_lane_draw *op, uint32_t n)
+static void report_draw(const struct op_lane_draw *op, uint32_t n)
 {
     op->result->n_tok += n;
     op->result->n_chosen += n;
@@ -454,10 +454,10 @@ static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
     for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
     for (uint32_t k = 0; k < n_piece; n += op->piece[k++].n_taken)
         c->ops->draw.take(&op->at, &op->piece[k], cut, sum, n);
-    tell_draw(op, n);
+    report_draw(op, n);
 }
 
-/* The lane of item i of a round; NULL: there is nothing to do. `*k`: its piece. */
+/* The lane of item i of a round, and *k, its piece; NULL: nothing to do. */
 static const struct op_lane_draw *piece_lane(const struct call *c, uint32_t i, uint32_t *k)
 {
     const struct op_lane_draw *op = (const struct op_lane_draw *)c->op + i / c->n_piece;
@@ -465,7 +465,7 @@ static const struct op_lane_draw *piece_lane(const struct call *c, uint32_t i, u
     return *k < draw_pieces(op) && !op->result->n_bad ? op : NULL;
 }
 
-/* Whether a piece was the last of its lane to finish in this round. */
+/* Counts a finished piece; returns whether it was the last of its lane in this round. */
 static bool ends_round(const struct op_lane_draw *op)
 {
     if (__atomic_sub_fetch(&op->state->n_left, 1, __ATOMIC_ACQ_REL) > 0) return false;
@@ -495,7 +495,7 @@ static void add_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_
     }
 }
 
-/* Joins what the pieces have taken, each at its own place, into one list. */
+/* Concatenates the items that the pieces have taken, each at its own place. */
 static void join_pieces(const struct op_lane_draw *op)
 {
     uint32_t n = 0;
@@ -504,11 +504,11 @@ static void join_pieces(const struct op_lane_draw *op)
         memmove(op->at.item + n, op->at.item + p->begin, p->n_taken * sizeof *op->at.item);
         memmove(op->at.logw + n, op->at.logw + p->begin, p->n_taken * sizeof *op->at.logw);
     }
-    tell_draw(op, n);
+    report_draw(op, n);
 }
 
-/* The sums of the probabilities of a lane's pieces before k, where piece k's draws begin. Steady
- * draws have no sums: their random numbers belong to the pages. */
+/* Initial sums of piece k: the probabilities of all pieces before it. Steady draws have no sums,
+ * because their random numbers belong to the pages. */
 static void sums_before(const struct op_lane_draw *op, uint32_t k, uint32_t sum[OP_DRAW_LANES])
 {
     for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
@@ -533,7 +533,7 @@ static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker
 }
 
 /* A lane with one piece is drawn by one worker. With more pieces, the worker that finishes the last
- * piece of a round computes what the pieces need to know of each other. */
+ * piece of a round computes what all pieces need for the next one. */
 static void draw(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
                  uint32_t n)
 {

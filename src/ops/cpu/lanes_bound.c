@@ -9,7 +9,7 @@
 #include <float.h>
 #include <math.h>
 
-#define PIECE 64u /* pages */
+#define PIECE 64u /* pages of a piece */
 
 size_t op_bound_bytes(enum op_bound by, uint32_t d)
 {
@@ -33,19 +33,13 @@ struct op_bound_side op_bound_side(const uint8_t *side, enum op_bound by, uint32
     return s;
 }
 
-static double log_add(double a, double b)
-{
-    const double hi = a > b ? a : b, lo = a > b ? b : a; /* a NaN comes through */
-    return lo == -INFINITY ? hi : hi + log1p(exp(lo - hi));
-}
-
 static double cap_score(const struct op_lane_bounds *op, double score)
 {
     const double cap = (double)op->softcap;
     return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
-/* The length of a scaled query, no shorter than it is: scaling has rounded it. */
+/* Norm of a scaled query, rounded up: scaling has rounded the query. */
 static double query_norm(const float *q, uint32_t d)
 {
     double norm = 0;
@@ -53,7 +47,7 @@ static double query_norm(const float *q, uint32_t d)
     return sqrt(norm) * (1 + 1e-6);
 }
 
-/* Keys as rounded [PAGE_TOK, d]. */
+/* Reads the rounded keys [PAGE_TOK, d]. */
 static void read_shadow(float *k, const struct op_bound_side *s, uint32_t d, bool by_byte)
 {
     const uint32_t half = d / 2;
@@ -72,7 +66,8 @@ static void read_shadow(float *k, const struct op_bound_side *s, uint32_t d, boo
     }
 }
 
-/* In f32, eight sums: what this can be off by is known, which is not said of the op table's. */
+/* Dot product in f32 with eight sums. Not the slot `dots`, because the bound needs a known rounding
+ * error. */
 static float dot(const float *a, const float *b, uint32_t d)
 {
     float part[8] = {0}, sum = 0;
@@ -82,7 +77,7 @@ static float dot(const float *a, const float *b, uint32_t d)
     return sum;
 }
 
-/* The sum over a page's tokens. */
+/* Bounds a page by the sum of bounds of its tokens. */
 static void bound_shadow(const struct op_lane_bounds *op, const struct op_bound_side *s,
                          uint32_t page)
 {
@@ -97,7 +92,8 @@ static void bound_shadow(const struct op_lane_bounds *op, const struct op_bound_
             norm += x * x;
         }
         reach[t] = (double)f16_to_f32(s->length[t]);
-        slack[t] = d * (double)FLT_EPSILON * sqrt(norm); /* of d products and sums in f32 */
+        slack[t] =
+            d * (double)FLT_EPSILON * sqrt(norm); /* rounding of d products and sums in f32 */
     }
     for (uint32_t g = 0; g < op->group; g++) {
         const float *q = op->qa + (size_t)g * d;
@@ -106,13 +102,13 @@ static void bound_shadow(const struct op_lane_bounds *op, const struct op_bound_
         for (uint32_t t = 0; t < PAGE_TOK; t++) {
             const double most =
                 (double)dot(q, k + (size_t)t * d, d) + q_norm * (reach[t] + slack[t]);
-            sum = log_add(sum, cap_score(op, most));
+            sum = lanes_log_add(sum, cap_score(op, most));
         }
         op->out[g * op->out_stride + page] = (float)sum;
     }
 }
 
-/* One bound for all its tokens. */
+/* Bounds a page by one bound for all of its tokens. */
 static void bound_whole(const struct op_lane_bounds *op, const struct op_bound_side *s,
                         uint32_t page)
 {

@@ -22,16 +22,17 @@
 
 #include "base/half.h"
 #include "base/minmax.h"
+#include "ops/cpu/lanes_bound.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #define BATCH 64u /* pages that are sorted at a time, unless more are needed */
-#define RUN   8u  /* of them, sorted by insertion */
+#define RUN   8u  /* pages that are sorted by insertion, then merged */
 #define PIECE 2u  /* pages of a piece of a round */
-#define LEAST 4u  /* least pages of a round that is not expected to be the last, */
-#define SHARE 8u  /* or this share of the pages that were visited */
+#define LEAST 4u  /* minimum pages of a round after the first, ... */
+#define SHARE 8u  /* ... or 1 / SHARE of the pages visited so far */
 
 struct call {
     const struct ops *ops;
@@ -50,16 +51,9 @@ static bool takes_part(const struct op_lane_visit *op)
     return op->result->n_bad == 0;
 }
 
-/* ln(exp(a) + exp(b)); -infinity is the log of an empty sum. */
-static double log_add(double a, double b)
-{
-    const double hi = a > b ? a : b, lo = a > b ? b : a; /* NaN is propagated */
-    return lo == -INFINITY ? hi : hi + log1p(exp(lo - hi));
-}
-
 /* ---- Order ---- */
 
-/* The page at a place has been sorted; returns its vote, and clears it. */
+/* Records the vote of the page that has been sorted to `place`, clears it, and returns it. */
 static double take_vote(const struct op_lane_visit *op, uint32_t place)
 {
     struct op_visited *s = op->state;
@@ -71,8 +65,8 @@ static double take_vote(const struct op_lane_visit *op, uint32_t place)
     return vote;
 }
 
-/* Pages from `first` on have been sorted: computes how many pages in all would suffice if votes
- * were masses. */
+/* Records the votes of the pages sorted from `first` on, and computes how many pages in all would
+ * suffice if votes were masses. */
 static void find_enough(const struct op_lane_visit *op, uint32_t first)
 {
     struct op_visited *s = op->state;
@@ -85,7 +79,8 @@ static void find_enough(const struct op_lane_visit *op, uint32_t first)
 }
 
 /* Merges two adjacent sorted runs of n_a and n_b pages. */
-static void join(const float *vote, uint32_t *page, uint32_t n_a, uint32_t n_b, uint32_t *spare)
+static void merge_runs(const float *vote, uint32_t *page, uint32_t n_a, uint32_t n_b,
+                       uint32_t *spare)
 {
     const uint32_t *b = page + n_a, *const end = b + n_b;
     memcpy(spare, page, n_a * sizeof *page);
@@ -105,7 +100,7 @@ static void sort(const float *vote, uint32_t *page, uint32_t n, uint32_t *spare)
         }
     for (uint32_t run = RUN; run < n; run *= 2)
         for (uint32_t first = 0; first + run < n; first += 2 * run)
-            join(vote, page + first, run, min_u32(run, n - first - run), spare);
+            merge_runs(vote, page + first, run, min_u32(run, n - first - run), spare);
 }
 
 /* Appends the best of the remaining pages to the sorted ones, so that n are sorted: by vote, then
@@ -135,7 +130,7 @@ static uint32_t visited_before(const struct op_lane_visit *op)
     return op->last ? min_u32(*op->last, op->n_page) : 0;
 }
 
-/* The end of the first round, which is most likely less than what will be visited. */
+/* The end of the first round: most likely less than what will be visited. */
 static uint32_t first_round(const struct op_lane_visit *op)
 {
     const struct op_visited *s = op->state;
@@ -154,22 +149,22 @@ static uint32_t most_pages(const struct op_lane_visit *op)
 
 /* Plans the next round. Pages are sorted for it and for `ahead` pages after the next check. The
  * plan does not depend on where pages are stored. */
-static void plan(const struct team *t)
+static void plan_round(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
     struct op_visited *s = op->state;
     const uint32_t known = s->look + min_u32(op->ahead, op->n_page - s->look);
     const uint32_t few = min_u32(s->at + max_u32(LEAST, s->at / SHARE), op->n_page);
     extend(t->ops, op, max_u32(max_u32(known, few), visited_before(op)));
-    const uint32_t hoped = first_round(op);
-    s->plan = max_u32(min_u32(hoped > s->at ? hoped : few, most_pages(op)), s->look);
+    const uint32_t expected = first_round(op);
+    s->plan = max_u32(min_u32(expected > s->at ? expected : few, most_pages(op)), s->look);
     s->plan = min_u32(s->plan, min_u32(s->at + OP_VISIT_ROUND, op->n_page));
     assert(s->plan <= s->n_order);
 }
 
 /* ---- Pages ---- */
 
-/* The result of a page for each query head. */
+/* The result of a page, per query head. */
 struct part {
     float *weight;     /* [group, PAGE_TOK] */
     float *most, *sum; /* [group] */
@@ -193,13 +188,13 @@ static inline __attribute__((always_inline)) void fetch(const struct op_lane_vis
     for (size_t i = from; i < end; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
-/* The offset of the values: the keys are before them. */
+/* Offset of the values; keys are before it. */
 static size_t values_at(const struct page_geom *g)
 {
     return g->type_k == SAC_KV_Q8 ? g->v_scale : g->v;
 }
 
-/* Logits of n_tok tokens, [PAGE_TOK] for each query head. */
+/* Computes the logits of n_tok tokens, [PAGE_TOK] per query head. */
 static void find_logits(const struct ops *ops, const struct op_lane_visit *op, const float *k,
                         uint32_t n_tok, float *logit)
 {
@@ -221,7 +216,8 @@ static void find_logits(const struct ops *ops, const struct op_lane_visit *op, c
     }
 }
 
-/* The same in f64, because a proof must not depend on rounding, and the logs of their sums. */
+/* The same in f64, because a proof must not depend on rounding; lse: the logs of the sums of
+ * exp(logit). */
 static void prove_logits(const struct op_lane_visit *op, const float *k, uint32_t n_tok,
                          float *logit, double *lse)
 {
@@ -236,12 +232,12 @@ static void prove_logits(const struct op_lane_visit *op, const float *k, uint32_
             score *= (double)op->scale;
             if (cap > 0) score = cap * tanh(score / cap);
             logit[g * PAGE_TOK + t] = (float)score;
-            lse[g] = log_add(lse[g], score);
+            lse[g] = lanes_log_add(lse[g], score);
         }
     }
 }
 
-/* The result of a page whose first n_tok tokens have keys k. */
+/* Computes the result of a page whose first n_tok tokens have keys k. */
 static void make_part(const struct ops *ops, const struct op_lane_visit *op, const float *k,
                       uint32_t n_tok, const struct part *to)
 {
@@ -258,7 +254,7 @@ static void make_part(const struct ops *ops, const struct op_lane_visit *op, con
                                   .sum = to->sum});
 }
 
-/* Reads the keys of a page of the order. */
+/* Computes the result of a page of the order. */
 static void read_page(const struct ops *ops, const struct op_lane_visit *op, uint32_t page,
                       const struct part *to)
 {
@@ -272,7 +268,7 @@ static void read_page(const struct ops *ops, const struct op_lane_visit *op, uin
     make_part(ops, op, k, PAGE_TOK, to);
 }
 
-/* Reads the tokens of the row's own page, which has the layout of a 16-bit page. */
+/* Computes the result of the row's own page, which has the layout of a 16-bit page. */
 static void read_own(const struct ops *ops, const struct op_lane_visit *op, const struct part *to)
 {
     struct page_geom tail = *op->geom;
@@ -287,8 +283,8 @@ static void read_own(const struct ops *ops, const struct op_lane_visit *op, cons
 
 /* ---- Sums ---- */
 
-/* All sums of a query head are relative to the largest logit of its pages. The own page may add far
- * more; then its contribution, at most 1e304, is all that counts. */
+/* Raises the largest logit of a query head, to which all of its sums are relative, and rescales
+ * these. If the own page holds far more than that, the limit of 1e304 keeps its sum finite. */
 static void raise_most(const struct op_lane_visit *op, uint32_t g, float most)
 {
     struct op_visited *s = op->state;
@@ -298,7 +294,7 @@ static void raise_most(const struct op_lane_visit *op, uint32_t g, float most)
     s->seen[g] *= by;
     s->step[g] *= by;
     s->sum[g] *= by;
-    if (isfinite(s->guess[g])) s->guess[g] *= by; /* infinite: there is none yet */
+    if (isfinite(s->guess[g])) s->guess[g] *= by; /* infinity: not known yet */
     s->own[g] = exp(fmin(s->own_log[g] - (double)most, 700));
 }
 
@@ -347,7 +343,8 @@ static void begin_proof(const struct team *t)
         const float *bound = proof->bound + g * proof->bound_stride;
         double *left = proof->left + (size_t)g * (n + 1);
         left[n] = -INFINITY;
-        for (uint32_t i = n; i-- > 0;) left[i] = log_add(left[i + 1], (double)bound[op->order[i]]);
+        for (uint32_t i = n; i-- > 0;)
+            left[i] = lanes_log_add(left[i + 1], (double)bound[op->order[i]]);
     }
 }
 
@@ -359,7 +356,7 @@ static double prove(const struct op_lane_visit *op)
         const double left = op->proof->left[(size_t)g * (op->n_page + 1) + op->state->at];
         /* The margin covers the rounding of the sums of logarithms, mainly of the bounds in f32. */
         const double pages = (double)op->state->most[g] + log(op->state->seen[g]);
-        const double seen = log_add(op->state->own_log[g], pages);
+        const double seen = lanes_log_add(op->state->own_log[g], pages);
         if (left > -INFINITY) least = fmin(least, 1 / (1 + exp(left - seen + 1e-4)));
     }
     return least;
@@ -406,7 +403,8 @@ static void begin_lane(const struct team *t, const struct op_lane_visit *op)
     }
 }
 
-/* Adds the votes of all lanes to those of the first lane, and sorts the first pages. */
+/* Sums the votes of all lanes in the first lane, and puts the pages outside [begin, end) first in
+ * the order. */
 static void begin_team(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
@@ -428,9 +426,9 @@ static void begin_team(const struct team *t)
     if (op->proof && takes_part(op)) begin_proof(t);
 }
 
-/* The estimated mass of the pages after the first `at`, for query head g. By votes it is in
- * proportion to the mass seen, `told` being the share of all votes that pages up to each place
- * hold; otherwise each remaining page has the same estimate. */
+/* Estimated mass of the pages after the first `at`, for query head g. OP_REST_VOTE: in proportion
+ * to the mass seen; told[i] is the share of all votes that the pages up to place i hold. Otherwise
+ * each remaining page has the same estimate. */
 static double rest_of(const struct op_lane_visit *op, const float *told, uint32_t at, uint32_t g)
 {
     if (op->rest != OP_REST_VOTE) return (op->n_page - at) * op->state->guess[g];
@@ -438,7 +436,7 @@ static double rest_of(const struct op_lane_visit *op, const float *told, uint32_
     return op->state->seen[g] * (1 / (double)told[at - 1] - 1);
 }
 
-/* A lane's coverage over its query heads: their sum and the least. */
+/* Adds the coverage of a lane's query heads to `sum`, and takes the minimum in `least`. */
 static void share_seen(const struct team *t, const struct op_lane_visit *op, double *sum,
                        double *least)
 {
@@ -465,8 +463,8 @@ static bool has_enough(const struct team *t)
     return n_left == 0 || n == 0 || (t->op->by_mean ? sum / n : least) > t->op->mass;
 }
 
-/* `look` pages have been visited: either the coverage suffices, or the next check is set. */
-static void look(const struct team *t)
+/* Checks the coverage after `look` pages, and sets when to check next if it does not suffice. */
+static void check_coverage(const struct team *t)
 {
     struct op_visited *s = t->op->state;
     for (uint32_t i = 0; i < t->n; i++)
@@ -481,15 +479,15 @@ static void look(const struct team *t)
     s->look = s->at + s->n_last;
 }
 
-/* What follows when the round's pages have been visited. */
-static void go_on(const struct team *t)
+/* Checks the coverage and plans the next round when they are due. */
+static void check_and_plan(const struct team *t)
 {
     struct op_visited *s = t->op->state;
-    if (s->at == s->look) look(t);
-    if (!s->done && s->plan <= s->at) plan(t);
+    if (s->at == s->look) check_coverage(t);
+    if (!s->done && s->plan <= s->at) plan_round(t);
 }
 
-/* Goes through the round's pages until enough is covered. */
+/* Visits the round's pages in order until enough is covered. */
 static void end_round(const struct team *t)
 {
     struct op_visited *s = t->op->state;
@@ -498,7 +496,7 @@ static void end_round(const struct team *t)
         const uint32_t place = s->at++;
         for (uint32_t k = 0; k < t->n; k++)
             if (takes_part(&t->op[k])) visit_page(&t->op[k], t->op->order[place], place, is_step);
-        go_on(t);
+        check_and_plan(t);
     }
     for (uint32_t k = 0; k < t->n; k++)
         if (takes_part(&t->op[k])) t->op[k].result->n_beside += s->end - s->at;
@@ -506,7 +504,7 @@ static void end_round(const struct team *t)
 
 /* ---- Values ---- */
 
-/* Weighted values of a block for each query head, relative to exp of `most`. */
+/* Weighted sum of a block's values per query head, relative to exp(most). */
 struct block {
     float *value, *most; /* [group, head_dim], [group] */
 };
@@ -517,10 +515,10 @@ static struct block block_of(const struct op_lane_visit *op, uint32_t i)
     return (struct block){.value = op->block + at, .most = op->block + at + op->group * d};
 }
 
-/* The factors `by` [group] for a page's weights. If its largest logit is above that of the sums so
- * far, the sums are rescaled. */
-static void level(const struct op_lane_visit *op, const struct block *to, const float *most,
-                  float *by)
+/* Computes the factors `by` [group] of a page's weights. If the page has a larger logit than the
+ * block so far, the block's sums are rescaled. */
+static void rescale_block(const struct op_lane_visit *op, const struct block *to, const float *most,
+                          float *by)
 {
     const uint32_t d = op->geom->head_dim;
     for (uint32_t g = 0; g < op->group; g++) {
@@ -534,7 +532,7 @@ static void level(const struct op_lane_visit *op, const struct block *to, const 
     }
 }
 
-/* Adds the values of the pages at places [from, end) of a block, in the team's order. */
+/* Adds the values of the pages at places [from, end) of the team's order to their block. */
 static void add_values(const struct team *t, const struct op_lane_visit *op, uint32_t from,
                        uint32_t end)
 {
@@ -548,7 +546,7 @@ static void add_values(const struct team *t, const struct op_lane_visit *op, uin
     for (uint32_t i = from; i < end; i++) {
         const struct part part = part_of(op, i);
         if (i + 1 < t->op->state->at) fetch(op, t->op->order[i + 1], values_at(g), g->bytes);
-        level(op, &to, part.most, by);
+        rescale_block(op, &to, part.most, by);
         t->ops->blend(
             &(struct op_blend){.geom = g,
                                .page = page_frame(g, op->frames, op->page[t->op->order[i]]),
@@ -559,7 +557,7 @@ static void add_values(const struct team *t, const struct op_lane_visit *op, uin
     }
 }
 
-/* The attention output over all pages that were visited. */
+/* Computes the attention output over all visited pages. */
 static void end_lane(const struct op_lane_visit *op, uint32_t n_visit)
 {
     const struct op_visited *s = op->state;
@@ -594,7 +592,7 @@ static void open_team(void *arg, uint32_t i, uint32_t worker_i)
     (void)worker_i;
     if (c->op[i].n_member == 0 || t.op->state->begun) return;
     begin_team(&t);
-    go_on(&t);
+    check_and_plan(&t);
 }
 
 /* Starts the next round of all teams; returns the number of pieces of the longest. */
@@ -635,14 +633,14 @@ static void visit_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     for (; begin < end; begin++) visit_piece(c, begin / c->n_piece, begin % c->n_piece);
 }
 
-/* The number of blocks whose values are due: at least one, possibly empty, which ends the visit. */
+/* Number of blocks whose values are due: at least one, possibly empty, which ends the visit. */
 static uint32_t due_blocks(const struct op_lane_visit *op, uint32_t at)
 {
     const uint32_t first = op->state->n_value / OP_VISIT_BLOCK;
     return max_u32((at + OP_VISIT_BLOCK - 1) / OP_VISIT_BLOCK, first + 1) - first;
 }
 
-/* The maximum over all lanes. */
+/* Prepares the blocks of values; returns their maximum number over all lanes. */
 static uint32_t begin_values(const struct call *c, uint32_t n)
 {
     uint32_t most = 0;
@@ -674,7 +672,7 @@ static void value_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     for (; begin < end; begin++) value_block(c, begin / c->n_piece, begin % c->n_piece);
 }
 
-/* All values of the call have been added. */
+/* Records that all values of the call have been added. */
 static void end_values(const struct call *c, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -6,6 +6,7 @@
 #ifndef SAC_OPS_CPU_LINEAR_H
 #define SAC_OPS_CPU_LINEAR_H
 
+#include "base/align.h"
 #include "ops/ops.h"
 #include "ops/weight_layout.h"
 
@@ -42,7 +43,7 @@ static inline struct linear_unit linear_find_unit(const struct op_linear *op, ui
     return (struct linear_unit){p, unit_i};
 }
 
-/* Outputs of a group: 16, or what is left in the last. */
+/* Number of outputs of a group: 16, or the remainder in the last one. */
 static inline uint32_t linear_group_width(const struct weight *w, uint32_t group_i)
 {
     const uint32_t left = w->n_out - group_i * WEIGHT_GROUP;
@@ -57,15 +58,10 @@ static inline void linear_check(const struct op_linear *op)
     if (linear_is_glu(op)) assert(op->n_part == 2 && op->part[0].w->n_out == op->part[1].w->n_out);
 }
 
-static inline size_t linear_round64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
-/* What ops_fill_amx_linear chooses between; tests run both. */
+/* The two variants between which ops_fill_amx_linear chooses, exported for tests. */
 void linear_amx_f16(struct workers *pool, const struct op_linear *op);
 void linear_amx_bf16(struct workers *pool, const struct op_linear *op);
-/* The same of ops_fill_avx512_linear. */
+/* The two variants between which ops_fill_avx512_linear chooses, exported for tests. */
 void linear_avx512_int8(struct workers *pool, const struct op_linear *op);
 void linear_avx512_bf16(struct workers *pool, const struct op_linear *op);
 

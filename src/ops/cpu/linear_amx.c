@@ -12,7 +12,7 @@
  * Between the products, the vector units dequantise the next panel and finish the previous rows: a
  * tile over four blocks, some rows after each. The core does not look ahead far enough to
  * interleave larger pieces by itself, and every additional instruction shortens its view: hence a
- * function for each type and each kind of ending, without branches inside. Outputs of a GLU that
+ * function for each type and each kind of epilogue, without branches inside. Outputs of a GLU that
  * only the next layer reads (keep_y) are stored as the tiles that it needs, rounded as it would
  * round them.
  *
@@ -40,28 +40,28 @@
 #include <string.h>
 
 #define TILE      16u  /* rows of a tile, columns of sums */
-#define ROWS_PASS 256u /* of a pass over the weights: input and sums stay in the L2 of a worker */
-#define WHOLE_MAX 8u   /* chunks of a range if one is all: 1 MiB of inputs for ROWS_PASS rows */
-#define RANGE_MAX 6u   /* chunks of a range otherwise: sums lie in L2 as well */
-#define STRIP_GLU 2u   /* pairs of columns of a strip: 32 outputs of a GLU, a line of bf16 */
-#define STRIP_MAX 12u  /* if sums wait between ranges: the input is read from L3 once a strip */
+#define ROWS_PASS 256u /* of a pass over the weights: its input and sums fit the L2 of a worker */
+#define WHOLE_MAX 8u   /* maximum chunks of the only range: 1 MiB of inputs for ROWS_PASS rows */
+#define RANGE_MAX 6u   /* maximum chunks of each of several ranges: L2 holds sums as well */
+#define STRIP_GLU 2u   /* pairs of columns of a strip: 32 outputs of a GLU, a cache line of bf16 */
+#define STRIP_MAX 12u  /* the same with several ranges: each strip reads the input from L3 */
 
 struct tile {
     uint8_t bytes[1024];
 };
 
-/* Two tiles of sums under each other, two beside: 32 rows of a column are 32 lines. */
+/* 2 by 2 tiles of sums: 32 rows of two columns. */
 struct sums {
     struct tile at[2][2]; /* [column][row tile] */
 };
 
-/* Where the tiles of an input lie: [ranges of blocks][pairs of row tiles][blocks of the range][2].
+/* Order of the tiles of an input: [ranges of blocks][pairs of row tiles][blocks of the range][2].
  * All ranges but the last have range_blocks. */
 struct shape {
     uint32_t n_row2, n_block, range_blocks;
 };
 
-/* The next strip of a pass; on a line of its own. */
+/* The next strip of a pass. Padded to a cache line against false sharing. */
 struct queue {
     _Atomic uint32_t next;
     char pad[64 - sizeof(_Atomic uint32_t)];
@@ -70,13 +70,13 @@ struct queue {
 struct job {
     const struct op_linear *op;
     bool f16;             /* else bf16 */
-    struct shape in, out; /* of x, and of y if it leaves as tiles */
+    struct shape in, out; /* of x, and of y if it is stored as tiles */
     uint32_t n_range;
     uint32_t n_pair, strip_pairs; /* pairs of columns */
     uint32_t n_pass, n_strip;     /* passes of rows, strips of each */
     struct queue *queue;          /* [n_pass] */
     const struct tile *x;
-    struct tile *y;      /* NULL: y leaves as f32 */
+    struct tile *y;      /* NULL: y is stored as f32 */
     float *unscale;      /* [n_row2 * 32] inverse powers of two */
     uint8_t *per_worker; /* [n_worker][worker_bytes] */
 };
@@ -94,7 +94,7 @@ struct tile_config {
 #define TILE_ZERO(t)        __asm__ volatile("tilezero %%tmm" #t : :)
 #define TILE_LOAD(t, from)                                                                         \
     __asm__ volatile("tileloadd (%0,%1), %%tmm" #t : : "r"(from), "r"((size_t)64), "m"(*(from)))
-/* Leaves L1 to others: for what is not wanted again soon. */
+/* Bypasses L1: for data that is not used again soon. */
 #define TILE_LOAD_ONCE(t, from)                                                                    \
     __asm__ volatile("tileloaddt1 (%0,%1), %%tmm" #t : : "r"(from), "r"((size_t)64), "m"(*(from)))
 #define TILE_STORE(t, to)                                                                          \
@@ -148,14 +148,15 @@ static size_t shape_tiles(const struct shape *s)
     return (size_t)s->n_row2 * s->n_block * 2;
 }
 
-/* Block b of row pair r2; its second tile and then the next blocks of the range follow. */
+/* Index of the first tile of block b and row pair r2. Its second tile and the next blocks of the
+ * range follow. */
 static size_t tile_index(const struct shape *s, uint32_t b, uint32_t r2)
 {
     const uint32_t b0 = b - b % s->range_blocks, nb = min_u32(s->range_blocks, s->n_block - b0);
     return 2 * ((size_t)b0 * s->n_row2 + (size_t)r2 * nb + (b - b0));
 }
 
-/* The power of two that takes a magnitude with these bits into 2^14..2^15, at most 2^126; 1 for
+/* The power of two (at most 2^126) that brings a magnitude with these bits into 2^14..2^15; 1 for
  * zero, infinity and NaN. */
 static float shrink_of(uint32_t bits)
 {
@@ -167,7 +168,7 @@ static float shrink_of(uint32_t bits)
     return f;
 }
 
-/* Interleaves the 16-bit forms of even and odd: the pairs of 16 rows, or inputs 2i and 2i + 1. */
+/* Rounds to 16 bits and interleaves: lane i of even and odd becomes words 2i and 2i + 1. */
 INLINE __m512i round_pairs(bool f16, __m512 even, __m512 odd)
 {
     if (f16) {
@@ -179,14 +180,14 @@ INLINE __m512i round_pairs(bool f16, __m512 even, __m512 odd)
     return bf16_pairs(even, odd);
 }
 
-/* 32 inputs in the order of pairs: per quad 0, 2, 1, 3. */
+/* Rounds 32 inputs, in the order of pairs: 0, 2, 1, 3 of each four. */
 INLINE __m512i round_inputs(bool f16, __m512 x0, __m512 x1)
 {
     const struct bf16_split s = bf16_split(x0, x1);
     return round_pairs(f16, s.even, s.odd);
 }
 
-/* The power of two that row r is multiplied by, after the norm's `scale`. */
+/* The power of two by which row r is scaled after the norm's `scale`. */
 static float row_shrink(const struct op_linear *op, uint32_t r, float scale)
 {
     __m512i top = _mm512_setzero_si512();
@@ -197,13 +198,13 @@ static float row_shrink(const struct op_linear *op, uint32_t r, float scale)
     return shrink_of(_mm512_reduce_max_epu32(top));
 }
 
-/* What a row is multiplied by: 1 / its root mean square, a power of two. */
+/* Factors of a row: 1 / its root mean square, and a power of two. */
 struct factor {
     float scale, shrink;
 };
 
-/* One row's inputs of chunk `chunk_i` go to its line of each tile; those of the row below, which
- * come from memory or from another core, are asked for meanwhile. */
+/* Rounds chunk `chunk_i` of a row and stores it in the row's line of each tile. Meanwhile it
+ * prefetches the next row, which comes from memory or from another core's cache. */
 INLINE void round_chunk(const struct job *job, uint8_t *line, uint32_t r, uint32_t chunk_i,
                         struct factor factor, const bool f16)
 {
@@ -223,8 +224,8 @@ INLINE void round_chunk(const struct job *job, uint8_t *line, uint32_t r, uint32
     }
 }
 
-/* A tile of 16 rows, chunk by chunk: long enough pieces of a row for the core to fetch ahead, and
- * tiles that stay in L1 until they are whole. */
+/* Rounds a tile of 16 rows, chunk by chunk: pieces of a row are long enough for the hardware
+ * prefetcher, and tiles stay in L1 until they are complete. */
 INLINE void round_tile(const struct job *job, uint32_t tile_i, const bool f16)
 {
     const struct op_linear *op = job->op;
@@ -258,7 +259,7 @@ static void round_tiles(void *arg, uint32_t begin, uint32_t end, uint32_t worker
 
 /* ---- Weights ---- */
 
-/* 32 f16 lanes: both halves of each pair get the row's value. */
+/* Rounds to f16 and repeats each value twice, for both inputs of a pair. */
 INLINE __m512h pair_f16(__m512 v)
 {
     const __m512i h =
@@ -266,13 +267,13 @@ INLINE __m512h pair_f16(__m512 v)
     return _mm512_castsi512_ph(_mm512_or_si512(h, _mm512_slli_epi32(h, 16)));
 }
 
-/* code * scale + plus for 16 pairs of 16-bit codes, rounded once. */
+/* Dequantisation of 16 pairs of codes: code * scale + plus, rounded once. */
 struct affine {
     __m512h scale_f16, plus_f16;
     __m512 scale, plus; /* for bf16 */
 };
 
-/* plus includes -offset * scale, exact as the offset is a power of two. */
+/* Includes -offset * scale in plus: exact, because the offset is a power of two. */
 INLINE struct affine affine_of(bool f16, __m512 scale, __m512 plus, float offset)
 {
     struct affine a = {.scale = scale};
@@ -286,18 +287,18 @@ INLINE struct affine affine_of(bool f16, __m512 scale, __m512 plus, float offset
     return a;
 }
 
-/* A column's blocks of a range on their way to tiles. */
+/* The blocks of a column in one range, to be dequantised. */
 struct source {
     const uint8_t *chunk; /* the first */
-    uint32_t nb;          /* blocks in all */
-    size_t skip; /* from the last chunk to what the column's next range or group begins with */
+    uint32_t nb;          /* number of blocks */
+    size_t skip;          /* bytes from the last chunk to the next range or group of the column */
     __m512 shrink;
 };
 
-/* Where block b lies. */
+/* The place of block b. */
 struct place {
     const uint8_t *chunk;
-    uint32_t nb, b;      /* blocks of the chunk, and which of them it is */
+    uint32_t nb, b;      /* blocks of the chunk, and the number of this one */
     const uint8_t *next; /* the chunk that is dequantised next */
 };
 
@@ -311,7 +312,7 @@ INLINE struct place find_block(const struct source *s, uint32_t b, const struct 
     return at;
 }
 
-/* Its share of the next chunk goes to L2, quarter q. */
+/* Prefetches to L2 this block's share of the next chunk, one quarter (q) at a time. */
 INLINE void fetch_ahead(const struct place *at, const struct weight_layout l, const int q)
 {
     const uint32_t share = layout_full_chunk_bytes(l) / LAYOUT_BLOCKS;
@@ -319,13 +320,13 @@ INLINE void fetch_ahead(const struct place *at, const struct weight_layout l, co
     for (uint32_t i = 64 * (uint32_t)q; i < share; i += 256) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
-/* What codes count from. */
+/* The offset of unsigned codes, as dequantisation subtracts it. */
 INLINE float code_offset(const struct weight_layout l, const bool f16)
 {
     return f16 && l.iq4 ? LAYOUT_IQ4_OFFSET : bf16_offset(l);
 }
 
-/* Quad line j of a block: 2 lines of 64 bytes of the tile. */
+/* Dequantises quad line j of a block to 2 lines of a tile. */
 INLINE void dequant_line_f16(uint8_t *dst, const uint8_t *p, const struct weight_layout l,
                              const int j, const struct affine *a)
 {
@@ -339,15 +340,15 @@ INLINE void dequant_line_f16(uint8_t *dst, const uint8_t *p, const struct weight
                                                                a->scale_f16, a->plus_f16)));
 }
 
-/* A block of a column on its way to its tile. */
+/* A block that is dequantised to a tile, quarter by quarter. */
 struct filling {
     uint8_t *dst;
     struct place from;
     __m512 shrink;
-    struct affine affine; /* of the block or its half at hand */
+    struct affine affine; /* of the current block or half */
 };
 
-/* Two of the 8 quad lines of the block, q = 0..3. They come in rising order: lines 0 and 4 set the
+/* Dequantises quad lines 2q and 2q + 1 of a block, q = 0..3 ascending: lines 0 and 4 set the
  * scales. */
 INLINE void fill_quant(struct filling *f, const int q, const enum quant_type type, const bool f16)
 {
@@ -392,36 +393,36 @@ INLINE void fill_quarter(struct filling *f, const int q, const enum quant_type t
         fill_quant(f, q, type, f16);
 }
 
-/* ---- Ends ---- */
+/* ---- Epilogues ---- */
 
-/* Sixteen outputs of every row. */
-struct ending_col {
-    float *y; /* of the row at hand */
+/* Where a column's outputs (16 per row) are stored. */
+struct epilogue_col {
+    float *y; /* of the next row */
     size_t y_stride;
-    __mmask16 m; /* none for the second column of a pair that has one */
+    __mmask16 m; /* 0 for a missing second column */
     __m512 bias, unscale;
 };
 
-/* The rows of a row pair whose sums are complete, from the one at hand on. */
-struct ending {
-    void (*finish)(struct ending *e, uint32_t n); /* the next n rows */
-    const uint8_t *sum;                           /* of the first column; the second's lie behind */
+/* A row pair whose sums are complete, and the state of its epilogue. */
+struct epilogue {
+    void (*finish)(struct epilogue *e, uint32_t n); /* finishes the next n rows */
+    const uint8_t *sum; /* of the first column; those of the second follow */
     const float *unscale;
-    struct ending_col col[2];
-    uint8_t *line; /* half a line in the tiles of y, if the job has them */
+    struct epilogue_col col[2];
+    uint8_t *line; /* half a line of the tiles of y, if y is stored as tiles */
     uint32_t left;
 };
 
-INLINE __m512 ending_sum(const struct ending *e, uint32_t col, const bool f16)
+INLINE __m512 epilogue_sum(const struct epilogue *e, uint32_t col, const bool f16)
 {
     __m512 v = _mm512_load_ps(e->sum + col * sizeof(struct tile[2]));
-    /* The product of the powers first: it is in range whenever the result is. */
+    /* The product of the powers comes first: it is in range whenever the result is. */
     if (f16) v = _mm512_mul_ps(v, _mm512_mul_ps(_mm512_set1_ps(*e->unscale), e->col[col].unscale));
     return _mm512_add_ps(v, e->col[col].bias);
 }
 
-/* Whole lines past the caches: those of a GLU are as many as L2 holds, and a store that misses
- * keeps one of the few buffers that the tile loads need for as long as memory takes. */
+/* Stores whole lines with non-temporal stores: a GLU writes as much as L2 holds, and a store that
+ * misses would occupy, for as long as memory takes, a fill buffer that the tile loads need. */
 static void stream(float *y, __mmask16 m, __m512 v)
 {
     if (m == 0xffff && (uintptr_t)y % 64 == 0)
@@ -430,7 +431,7 @@ static void stream(float *y, __mmask16 m, __m512 v)
         _mm512_mask_storeu_ps(y, m, v);
 }
 
-/* How a row ends. */
+/* Kinds of epilogues. */
 enum finish {
     FINISH_STORE,
     FINISH_ADD,
@@ -440,21 +441,21 @@ enum finish {
     FINISH_GELU_TILES
 };
 
-INLINE void finish_row(struct ending *e, const enum finish how, const bool f16)
+INLINE void finish_row(struct epilogue *e, const enum finish how, const bool f16)
 {
     const bool tiles = how == FINISH_SILU_TILES || how == FINISH_GELU_TILES;
     if (how == FINISH_STORE || how == FINISH_ADD) {
 #pragma GCC unroll 2
         for (uint32_t c = 0; c < 2; c++) {
-            struct ending_col *col = &e->col[c];
-            __m512 v = ending_sum(e, c, f16);
+            struct epilogue_col *col = &e->col[c];
+            __m512 v = epilogue_sum(e, c, f16);
             if (how == FINISH_ADD) v = _mm512_add_ps(_mm512_maskz_loadu_ps(col->m, col->y), v);
             _mm512_mask_storeu_ps(col->y, col->m, v);
             col->y += col->y_stride;
         }
     } else {
         const bool gelu = how == FINISH_GELU || how == FINISH_GELU_TILES;
-        const __m512 v = bf16_glu(gelu, ending_sum(e, 0, f16), ending_sum(e, 1, f16));
+        const __m512 v = bf16_glu(gelu, epilogue_sum(e, 0, f16), epilogue_sum(e, 1, f16));
         if (tiles)
             bf16_store_half_line(e->line, v);
         else
@@ -463,10 +464,10 @@ INLINE void finish_row(struct ending *e, const enum finish how, const bool f16)
         e->col[0].y += tiles ? 0 : e->col[0].y_stride;
     }
     e->sum += 64;
-    if (f16) e->unscale++; /* without scales it is NULL */
+    if (f16) e->unscale++; /* bf16 sums are not scaled */
 }
 
-INLINE void finish_rows(struct ending *e, uint32_t n, const enum finish how, const bool f16)
+INLINE void finish_rows(struct epilogue *e, uint32_t n, const enum finish how, const bool f16)
 {
     n = min_u32(n, e->left);
     e->left -= n;
@@ -474,11 +475,11 @@ INLINE void finish_rows(struct ending *e, uint32_t n, const enum finish how, con
 }
 
 #define FINISH(how)                                                                                \
-    static void how##_f16(struct ending *e, uint32_t n)                                            \
+    static void how##_f16(struct epilogue *e, uint32_t n)                                          \
     {                                                                                              \
         finish_rows(e, n, FINISH_##how, true);                                                     \
     }                                                                                              \
-    static void how##_bf16(struct ending *e, uint32_t n)                                           \
+    static void how##_bf16(struct epilogue *e, uint32_t n)                                         \
     {                                                                                              \
         finish_rows(e, n, FINISH_##how, false);                                                    \
     }
@@ -489,7 +490,7 @@ FINISH(GELU)
 FINISH(SILU_TILES)
 FINISH(GELU_TILES)
 
-typedef void (*finish_fn)(struct ending *e, uint32_t n);
+typedef void (*finish_fn)(struct epilogue *e, uint32_t n);
 
 #define FINISH_ROW(how) [FINISH_##how] = {how##_bf16, how##_f16}
 
@@ -499,23 +500,23 @@ static const finish_fn finish_of[][2] = {FINISH_ROW(STORE),      FINISH_ROW(ADD)
                                          FINISH_ROW(SILU_TILES), FINISH_ROW(GELU_TILES)};
 
 /* ---- Products ----
- * A piece of work is up to four blocks of products, and meanwhile a tile of the next panel and some
- * rows of the row pair before. */
+ * A piece of work is the products of up to four blocks. Interleaved with them, a tile of the next
+ * panel is dequantised and some rows of the previous row pair are finished. */
 
 struct work {
     const struct tile *x, *w; /* [n, 2] */
     uint32_t n;
-    bool rows2, cols2; /* there are two row tiles, two columns */
-    struct ending *ending;
+    bool rows2, cols2; /* there is a second row tile, a second column */
+    struct epilogue *epilogue;
     uint32_t rows_per_block;
-    struct tile *dst; /* of block `block` of the source */
+    struct tile *dst; /* receives block `block` of the source */
     const struct source *source;
     uint32_t block;
 };
 
 typedef void (*work_fn)(const struct work *k);
 
-/* sums += x * w for block i; the sums are in registers. */
+/* sums += x * w for block i; the sums are in tile registers. */
 INLINE void multiply_block(const struct work *k, const uint32_t i, const bool f16)
 {
     const struct tile *x = k->x + 2 * i, *w = k->w + 2 * i;
@@ -537,7 +538,7 @@ INLINE void multiply_and_finish(const struct work *k, const uint32_t i, const bo
 {
     if (i >= k->n) return;
     multiply_block(k, i, f16);
-    if (k->ending->left) k->ending->finish(k->ending, k->rows_per_block);
+    if (k->epilogue->left) k->epilogue->finish(k->epilogue, k->rows_per_block);
 }
 
 INLINE void multiply_and_fill(const struct work *k, const enum quant_type type, const bool f16)
@@ -594,24 +595,24 @@ WORK(IQ4_XS)
 
 #define WORK_ROW(TYPE) [QUANT_##TYPE] = {TYPE##_bf16, TYPE##_f16}
 
-/* [type of what is dequantised][f16] */
+/* [type of the dequantised weights][f16] */
 static const work_fn work_of[QUANT_BF16 + 1][2] = {
     WORK_ROW(F32),  WORK_ROW(F16),  WORK_ROW(BF16), WORK_ROW(Q4_0),   WORK_ROW(Q4_1),
     WORK_ROW(Q5_0), WORK_ROW(Q5_1), WORK_ROW(Q8_0), WORK_ROW(Q2_K),   WORK_ROW(Q3_K),
     WORK_ROW(Q4_K), WORK_ROW(Q5_K), WORK_ROW(Q6_K), WORK_ROW(IQ4_NL), WORK_ROW(IQ4_XS)};
 
 /* ---- Steps ----
- * A strip is some pairs of columns times a pass of rows, the piece of work that a worker takes. Its
- * steps are (range, pair), ranges outside. */
+ * A strip is some pairs of columns times the rows of a pass: the unit that a worker claims. Its
+ * steps are (range, pair), with ranges as the outer loop. */
 
 struct strip {
-    uint32_t r0, n_row2; /* the pass: first row pair, how many */
+    uint32_t r0, n_row2; /* row pairs of the pass: first, number */
     uint32_t pair0, n_pair;
 };
 
 struct step {
     struct strip strip;
-    uint32_t pair_i, range_i; /* the pair counted in the strip */
+    uint32_t pair_i, range_i; /* index of the pair within the strip */
     uint32_t n_col;           /* 2, or 1 for the last pair of an odd number */
     struct linear_unit unit[2];
     struct source source[2];
@@ -619,7 +620,7 @@ struct step {
     struct tile *w; /* [blocks of the range, 2] */
 };
 
-/* The next strip of the worker's own pass, or of the first behind it that has one. */
+/* Claims the next strip of the worker's own pass, or of the next pass that has strips left. */
 static bool take_strip(struct strip *s, const struct job *job, uint32_t worker_i)
 {
     const uint32_t pass = ROWS_PASS / (2 * TILE);
@@ -674,7 +675,7 @@ static bool first_step(struct step *st, const struct job *job, uint32_t worker_i
     return true;
 }
 
-/* The step behind `st`; false: there is no more work. */
+/* Finds the step after `st`; false: there is no more work. */
 static bool next_step(struct step *next, const struct step *st, const struct job *job,
                       uint32_t worker_i)
 {
@@ -694,7 +695,7 @@ static uint32_t step_tiles(const struct step *st)
     return st->source[0].nb * st->n_col;
 }
 
-/* Has tile i of the panel dequantised by the work `k`, and does that. */
+/* Runs `k` with the dequantisation of tile i of the panel. */
 static void fill_tile(struct step *st, uint32_t i, struct work *k)
 {
     const uint32_t two = st->n_col - 1, col = i & two, b = i >> two;
@@ -704,12 +705,12 @@ static void fill_tile(struct step *st, uint32_t i, struct work *k)
     st->work[col](k);
 }
 
-static void open_col(struct ending_col *c, const struct job *job, struct linear_unit unit,
+static void open_col(struct epilogue_col *c, const struct job *job, struct linear_unit unit,
                      uint32_t r0)
 {
     const struct linear_part *part = &job->op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
-    c->m = linear_lanes(part->w->n_out - out_i);
+    c->m = math_lane_mask(part->w->n_out - out_i);
     c->y = part->y ? part->y + r0 * part->y_stride + out_i : NULL;
     c->y_stride = part->y_stride;
     c->bias = part->bias ? _mm512_maskz_loadu_ps(c->m, part->bias + out_i) : _mm512_setzero_ps();
@@ -730,9 +731,9 @@ static enum finish finish_kind(const struct job *job)
     __builtin_unreachable();
 }
 
-/* The step's columns end for row pair r2. */
-static void begin_ending(struct ending *e, const struct job *job, const struct step *st,
-                         uint32_t r2, const struct sums *sums)
+/* Begins the epilogue of the step's columns for row pair r2. */
+static void begin_epilogue(struct epilogue *e, const struct job *job, const struct step *st,
+                           uint32_t r2, const struct sums *sums)
 {
     const uint32_t group = st->unit[0].group_i, r0 = r2 * 2 * TILE;
     e->finish = finish_of[finish_kind(job)][job->f16];
@@ -749,22 +750,22 @@ static void begin_ending(struct ending *e, const struct job *job, const struct s
 
 /* ---- Workers ---- */
 
-/* What a worker has for itself. */
-struct lane {
+/* The state of a worker. */
+struct worker {
     const struct job *job;
     struct sums *sums; /* [strip_pairs, n_row2]; one if there is one range */
-    struct ending ending;
+    struct epilogue epilogue;
 };
 
-/* How the tiles of the next panel are spread over the products of a step. */
+/* Distribution of the next panel's tiles over the products of a step. */
 struct spread {
     struct step *next;     /* or NULL */
-    uint32_t tile, n_tile; /* the next, of how many */
-    uint32_t blocks;       /* of products, for each piece of work */
-    uint32_t more;         /* tiles of a piece, beyond the first */
+    uint32_t tile, n_tile; /* the next tile, and their number */
+    uint32_t blocks;       /* products of a piece of work */
+    uint32_t more;         /* further tiles per piece of work */
 };
 
-/* The longest pieces of work that are enough for all tiles. */
+/* Chooses the longest pieces of work of which there are enough for all tiles. */
 static struct spread spread_tiles(struct step *next, uint32_t n_row2, uint32_t nb)
 {
     struct spread s = {.next = next, .blocks = 4, .n_tile = next ? step_tiles(next) : 0};
@@ -774,7 +775,7 @@ static struct spread spread_tiles(struct step *next, uint32_t n_row2, uint32_t n
     return s;
 }
 
-/* A row pair times a panel; `k` says where they are. */
+/* Multiplies a row pair with a panel; `k` locates both. */
 static void run_product(struct work *k, uint32_t nb, struct spread *s, work_fn only)
 {
     for (uint32_t b = 0; b < nb; b += s->blocks) {
@@ -789,7 +790,7 @@ static void run_product(struct work *k, uint32_t nb, struct spread *s, work_fn o
         k->x += 2 * k->n;
         k->w += 2 * k->n;
     }
-    assert(k->ending->left == 0);
+    assert(k->epilogue->left == 0);
 }
 
 static void load_sums(const struct sums *s, bool first)
@@ -815,8 +816,8 @@ static void store_sums(struct sums *s)
     TILE_STORE(3, &s->at[1][1]);
 }
 
-/* Asks for the lines of y in which row pair r2 will end, while it is computed: else each of them
- * keeps a store waiting for as long as memory takes. */
+/* Prefetches the lines of y for row pair r2 while it is computed: otherwise every store would wait
+ * for memory. */
 static void fetch_ends(const struct job *job, const struct step *st, uint32_t r2)
 {
     const uint32_t r0 = r2 * 2 * TILE, n = min_u32(2 * TILE, job->op->n_row - r0);
@@ -828,17 +829,18 @@ static void fetch_ends(const struct job *job, const struct step *st, uint32_t r2
     }
 }
 
-/* All row pairs of the pass times the pair's range; meanwhile `next` (or NULL) is dequantised. */
-static void run_step(struct lane *lane, const struct step *st, struct step *next)
+/* Multiplies all row pairs of the pass with the panel; meanwhile dequantises that of `next` (or
+ * NULL). */
+static void run_step(struct worker *worker, const struct step *st, struct step *next)
 {
-    const struct job *job = lane->job;
+    const struct job *job = worker->job;
     const uint32_t nb = st->source[0].nb, n_row2 = st->strip.n_row2;
     const bool is_last = st->range_i + 1 == job->n_range;
-    struct sums *sums = lane->sums;
+    struct sums *sums = worker->sums;
     if (job->n_range > 1) sums += (size_t)st->pair_i * n_row2;
     struct spread spread = spread_tiles(next, n_row2, nb);
     struct work k = {.cols2 = st->n_col == 2,
-                     .ending = &lane->ending,
+                     .epilogue = &worker->epilogue,
                      .rows_per_block = (2 * TILE + nb - 1) / nb};
     for (uint32_t i = 0; i < n_row2; i++) {
         const uint32_t r2 = st->strip.r0 + i;
@@ -850,7 +852,7 @@ static void run_step(struct lane *lane, const struct step *st, struct step *next
         load_sums(to, st->range_i == 0);
         run_product(&k, nb, &spread, job->f16 ? only_f16 : only_bf16);
         store_sums(to);
-        if (is_last) begin_ending(&lane->ending, job, st, r2, to);
+        if (is_last) begin_epilogue(&worker->epilogue, job, st, r2, to);
     }
     assert(spread.tile == spread.n_tile);
 }
@@ -867,13 +869,13 @@ static size_t worker_bytes(const struct shape *in)
     return 2 * panel_tiles(in) * sizeof(struct tile) + n_sums * sizeof(struct sums);
 }
 
-/* Strips are taken from the queues of the job by whoever comes. */
+/* Runs strips until the queues are empty. */
 static void run_worker(void *arg, uint32_t worker_i)
 {
     const struct job *job = arg;
     struct tile *w = (struct tile *)(job->per_worker + worker_i * worker_bytes(&job->in));
     const size_t panel = panel_tiles(&job->in);
-    struct lane lane = {.job = job, .sums = (struct sums *)(w + 2 * panel)};
+    struct worker worker = {.job = job, .sums = (struct sums *)(w + 2 * panel)};
     struct step step[2] = {{.w = w}, {.w = w + panel}};
     if (!first_step(&step[0], job, worker_i)) return;
     tiles_begin();
@@ -882,11 +884,11 @@ static void run_worker(void *arg, uint32_t worker_i)
     for (uint32_t i = 0, more = 1; more; i++) {
         struct step *next = &step[(i + 1) % 2];
         more = next_step(next, &step[i % 2], job, worker_i);
-        run_step(&lane, &step[i % 2], more ? next : NULL);
+        run_step(&worker, &step[i % 2], more ? next : NULL);
     }
-    if (lane.ending.left) lane.ending.finish(&lane.ending, lane.ending.left);
+    if (worker.epilogue.left) worker.epilogue.finish(&worker.epilogue, worker.epilogue.left);
     TILE_RELEASE();
-    _mm_sfence(); /* orders the streamed outputs before the end of the item */
+    _mm_sfence(); /* orders the non-temporal stores before the end of the item */
 }
 
 static void cut_strips(struct job *job, uint32_t n_worker)
@@ -895,7 +897,7 @@ static void cut_strips(struct job *job, uint32_t n_worker)
     job->n_pair = linear_is_glu(job->op) ? n_unit : (n_unit + 1) / 2;
     job->strip_pairs = linear_is_glu(job->op) ? STRIP_GLU : 1;
     if (job->n_range > 1) {
-        /* Two for every worker of a pass: one that is held up leaves the second to others. */
+        /* Two for every worker of a pass: if one worker is delayed, others take its second. */
         const uint32_t each = 2 * ((n_worker + job->n_pass - 1) / job->n_pass);
         uint32_t n = (job->n_pair + STRIP_MAX - 1) / STRIP_MAX;
         n = (n + each - 1) / each * each;
@@ -918,7 +920,7 @@ static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t
     return narrow > wide ? narrow : wide;
 }
 
-/* Whether n_row rows of this width may wait as tiles where f32 rows would: they must fit. */
+/* Whether the tiles of n_row rows fit into the memory of the f32 rows that they replace. */
 static bool tiles_fit(uint32_t n_row, uint32_t width, bool f16)
 {
     return !f16 && width % LAYOUT_BLOCK == 0 && row_pairs(n_row) * TILE <= n_row;

@@ -33,8 +33,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define ROWS     4        /* rows met at a time */
-#define FEW_ROWS 4        /* up to here a panel costs more than it saves */
+#define ROWS     4        /* rows computed at a time */
+#define FEW_ROWS 4        /* up to this many, unpacking a panel costs more than it saves */
 #define STEP_MAX 32512.0f /* 127 * 256 */
 
 /* 256 inputs of one row. */
@@ -45,12 +45,12 @@ struct x_chunk {
     int32_t sum[LAYOUT_BLOCKS][2]; /* of the first and the second 16 q */
 };
 
-/* The same of an only row, and once more as q = 256 * hi + lo. */
-struct x_alone {
+/* The same for a layer of a single row, in addition split into bytes: q = 256 * hi + lo. */
+struct x_single {
     struct x_chunk x;
-    int8_t hi[LAYOUT_CHUNK], lo[LAYOUT_CHUNK]; /* in their order */
+    int8_t hi[LAYOUT_CHUNK], lo[LAYOUT_CHUNK]; /* in ascending order */
 };
-_Static_assert(sizeof(struct x_alone) <= 2 * sizeof(struct x_chunk), "scratch of two rows");
+_Static_assert(sizeof(struct x_single) <= 2 * sizeof(struct x_chunk), "scratch of two rows");
 
 /* Scales of 256 inputs of a group in f32; [.][1] for types with scales per 16 only. */
 struct scales {
@@ -58,10 +58,10 @@ struct scales {
     _Alignas(64) float min[LAYOUT_BLOCKS][2][WEIGHT_GROUP];
 };
 
-#define PAIR_LINES 16 /* of a block: 2 inputs of 16 outputs, 64 bytes */
+#define PAIR_LINES 16 /* lines of a block, each 2 inputs of 16 outputs (64 bytes) */
 
 struct panel {
-    const uint8_t *next; /* packed weights to be fetched meanwhile */
+    const uint8_t *next; /* packed weights to prefetch meanwhile */
     struct scales s;
     _Alignas(64) int16_t w[LAYOUT_BLOCKS][PAIR_LINES][2 * WEIGHT_GROUP];
 };
@@ -81,7 +81,7 @@ static void quantise_block(struct x_chunk *out, uint32_t b, const __m256 v[4])
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     int16_t *q = out->q + b * LAYOUT_BLOCK;
     __m256i m = _mm256_setzero_si256();
-    /* As integers, so that NaN counts as the largest. */
+    /* Compared as integers, so that NaN counts as the largest. */
     for (int i = 0; i < 4; i++)
         m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
     const float largest = bits_float((uint32_t)max_lane(m));
@@ -124,12 +124,12 @@ static void pack_block(const struct linear_tile_slot *slot, const float *x, uint
     if (slot->xq) quantise_block(slot->xq, slot->block_i, v);
 }
 
-static void pack_alone(const struct linear_tile_slot *slot, const float *x, uint32_t n, float scale,
-                       const float *norm)
+static void pack_single(const struct linear_tile_slot *slot, const float *x, uint32_t n,
+                        float scale, const float *norm)
 {
     pack_block(slot, x, n, scale, norm);
     if (!slot->xq) return;
-    struct x_alone *out = slot->xq;
+    struct x_single *out = slot->xq;
     const uint32_t i0 = slot->block_i * LAYOUT_BLOCK;
     for (uint32_t i = i0; i < i0 + LAYOUT_BLOCK; i++) {
         const int16_t q = out->x.q[i - i % 4 + (i % 4 * 2 + i % 4 / 2) % 4];
@@ -158,7 +158,7 @@ INLINE __m256i byte_bits(__m256i v, int left, int mask)
     return _mm256_and_si256(v, _mm256_set1_epi8((char)mask));
 }
 
-/* Low-plane code of half `h` (32 bytes) of quad line j. */
+/* Low-plane codes of half `h` (32 bytes) of quad line j. */
 INLINE __m256i low_codes(const uint8_t *block, const struct weight_layout l, int j, int h)
 {
     if (l.low_bits == 2)
@@ -174,7 +174,7 @@ INLINE __m256i high_codes(const uint8_t *high, const struct weight_layout l, int
                      3 << l.low_bits);
 }
 
-/* Half `h` (eight outputs) of quad line j as unsigned bytes, `value_offset` above the values. */
+/* Half `h` (eight outputs) of quad line j as unsigned codes: value + value_offset. */
 INLINE __m256i quad_codes(const uint8_t *block, const struct weight_layout l, int j, int h)
 {
     if (l.low_bits == 8) return load_bytes(block + 64 * j + 32 * h);
@@ -191,7 +191,7 @@ INLINE int value_offset(const struct weight_layout l)
     return l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
 }
 
-/* Bytes to words: inputs 4j and 4j + 2 of each output, then 4j + 1 and 4j + 3. */
+/* Widens bytes to words: inputs 4j and 4j + 2 of each output, then 4j + 1 and 4j + 3. */
 INLINE void split_codes(__m256i out[2], __m256i bytes)
 {
     out[0] = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
@@ -232,15 +232,15 @@ INLINE __m256 negative(__m256 v)
     return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f));
 }
 
-/* Scales of `nb` blocks in f32, products of d and integer scales rounded once as the type
- * defines. */
+/* Unpacks the scales of `nb` blocks to f32. Products of d and integer scales are rounded once, as
+ * the type defines. */
 INLINE void unpack_scales(struct scales *p, const uint8_t *head, uint32_t nb,
                           enum layout_scale kind)
 {
     for (uint32_t b = 0; b < nb; b++) {
 #pragma GCC unroll 2
         for (uint32_t o = 0; o < WEIGHT_GROUP; o += 8) {
-            const __m256 d = load_half8(head + 2 * o); /* of the types with one d a chunk */
+            const __m256 d = load_half8(head + 2 * o); /* for types with one d per chunk */
             const __m256 d_min = load_half8(head + 32 + 2 * o);
             float *scale = &p->scale[b][0][o], *min = &p->min[b][0][o];
             switch (kind) {
@@ -275,8 +275,8 @@ INLINE void unpack_scales(struct scales *p, const uint8_t *head, uint32_t nb,
     }
 }
 
-/* Asks for n bytes some way behind `src`, in step with the work: a chunk at once is more lines than
- * a core can wait for, and everything else then waits for them. */
+/* Prefetches n bytes LINEAR_TILE_AHEAD behind `src`. A block at a time: prefetching a whole chunk
+ * at once needs more lines than a core has fill buffers, and everything else would wait. */
 INLINE void fetch_ahead(const uint8_t *src, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += LAYOUT_LINE) __builtin_prefetch(src + LINEAR_TILE_AHEAD + i);
@@ -291,9 +291,9 @@ INLINE __m256i broadcast_pair(const int16_t *q)
     return _mm256_set1_epi32(pair);
 }
 
-/* acc + products of word pairs. VPDPWSSD in its VEX form is written in assembly, since the file is
- * compiled for plain AVX2. The empty assembly keeps GCC from regrouping the integer sums into a
- * tree, which spills every product. */
+/* acc + products of word pairs. VPDPWSSD is inline assembly, because the file is compiled for plain
+ * AVX2. The empty assembly keeps GCC from reassociating the integer sums into a tree, which would
+ * spill every product. */
 INLINE __m256i dot_add(const struct linear_kernel k, __m256i acc, __m256i w, __m256i x)
 {
     if (k.fused) {
@@ -312,7 +312,7 @@ INLINE __m256 add_scaled(__m256 f, __m256i dot, const float *w_scale, float d)
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, f);
 }
 
-/* The minima's share of block b, after its dots. */
+/* Adds the minimum times the sum of the activations, after the products of block b. */
 INLINE void add_min(__m256 f[2], const struct linear_kernel k, const struct scales *s,
                     const struct x_chunk *x, uint32_t b)
 {
@@ -325,7 +325,7 @@ INLINE void add_min(__m256 f[2], const struct linear_kernel k, const struct scal
     }
 }
 
-/* One block of n_row rows from the panel. */
+/* Multiplies one block of the panel with n_row rows. */
 INLINE void mul_block(__m256 f[ROWS][2], const struct linear_kernel k, const struct panel *p,
                       const struct x_chunk *const x[ROWS], uint32_t b, int n_row)
 {
@@ -398,7 +398,7 @@ INLINE void many_rows(const struct linear_kernel k, const struct linear_tile *t)
     }
 }
 
-/* What unsigned codes have too much of, offset * sum of q. */
+/* Excess of products of unsigned codes: offset * sum of q. */
 INLINE __m256i offset_sum(const struct linear_kernel k, const int32_t sum[2], int part)
 {
     const __m256i one = _mm256_set1_epi32(sum[part]);
@@ -406,14 +406,14 @@ INLINE __m256i offset_sum(const struct linear_kernel k, const int32_t sum[2], in
     return _mm256_slli_epi32(all, __builtin_ctz((unsigned)value_offset(k.l)));
 }
 
-/* Packed weights of block b in a chunk, as few rows meet them. */
+/* Packed weights of block b of a chunk. */
 struct packed {
     const struct scales *s; /* of the chunk */
     const uint8_t *codes;
     uint32_t b;
 };
 
-/* f + a part of a block, whose codes are unsigned in `dot`. */
+/* Adds the scaled products of a part of a block; `dot` is of unsigned codes. */
 INLINE void add_part(__m256 f[2], const struct linear_kernel k, const struct packed w,
                      const struct x_chunk *x, int part, const __m256i dot[2])
 {
@@ -424,7 +424,7 @@ INLINE void add_part(__m256 f[2], const struct linear_kernel k, const struct pac
     }
 }
 
-/* One block of n_row rows from the packed weights. */
+/* Multiplies one block of packed weights with n_row rows. */
 INLINE void few_block(__m256 (*f)[2], const struct linear_kernel k, const struct packed p,
                       const struct x_chunk *x, int n_row)
 {
@@ -477,9 +477,9 @@ INLINE void few_rows(const struct linear_kernel k, const struct linear_tile *t, 
     }
 }
 
-/* ---- An only row, by bytes where they are less work ---- */
+/* ---- A single row: products of bytes where that is faster ---- */
 
-/* Quad lines whose products with a plane 16 bits can sum up: 8, 4, or 0 for none worth it. With
+/* Number of quad lines whose products a 16-bit sum can hold: 8, 4, or 0 if bytes do not pay. With
  * VPDPBUSD sums have 32 bits. */
 INLINE int byte_lines(const struct linear_kernel k)
 {
@@ -494,7 +494,7 @@ INLINE __m256i broadcast_quad(const int8_t *q)
     return _mm256_set1_epi32(quad);
 }
 
-/* acc + products of unsigned codes with a plane: sums of four in 32 bits, or of two in 16. */
+/* acc + products of unsigned codes with hi or lo: sums of four in 32 bits, or of two in 16. */
 INLINE __m256i byte_dot_add(const struct linear_kernel k, __m256i acc, __m256i w, __m256i x)
 {
     if (k.fused) {
@@ -513,9 +513,9 @@ INLINE __m256i join_planes(const struct linear_kernel k, __m256i hi, __m256i lo)
                             _mm256_madd_epi16(lo, _mm256_set1_epi16(1)));
 }
 
-/* Sums of a part of a block. */
+/* Dot products of a part of a block. */
 INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct packed p,
-                      const struct x_alone *x, int part)
+                      const struct x_single *x, int part)
 {
     const int n = layout_halves(k.l) ? 4 : 8, step = byte_lines(k) < n ? byte_lines(k) : n;
     dot[0] = dot[1] = _mm256_setzero_si256();
@@ -537,8 +537,8 @@ INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct
     }
 }
 
-INLINE void alone_block(__m256 f[2], const struct linear_kernel k, const struct packed p,
-                        const struct x_alone *x)
+INLINE void single_block(__m256 f[2], const struct linear_kernel k, const struct packed p,
+                         const struct x_single *x)
 {
     const int n_part = layout_halves(k.l) ? 2 : 1;
 #pragma GCC unroll 2
@@ -550,11 +550,11 @@ INLINE void alone_block(__m256 f[2], const struct linear_kernel k, const struct 
     add_min(f, k, p.s, &x->x, p.b);
 }
 
-INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
+INLINE void single_row(const struct linear_kernel k, const struct linear_tile *t)
 {
     const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
     const uint8_t *src = t->group + LAYOUT_HEAD;
-    const struct x_alone *x = t->xq;
+    const struct x_single *x = t->xq;
     __m256 f[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     struct scales s;
     for (uint32_t c = 0; c < t->n_chunk; c++, x++) {
@@ -565,7 +565,7 @@ INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
             fetch_ahead(src, share);
             const struct packed p = {&s, block, b};
             if (byte_lines(k))
-                alone_block(f, k, p, x);
+                single_block(f, k, p, x);
             else
                 few_block(&f, k, p, &x->x, 1);
         }
@@ -576,8 +576,8 @@ INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
 
 INLINE void quant_tile(const struct linear_kernel k, const struct linear_tile *t)
 {
-    if (t->alone)
-        alone_row(k, t);
+    if (t->single)
+        single_row(k, t);
     else if (t->n_row == 2)
         few_rows(k, t, 2);
     else if (t->n_row == 3)
@@ -588,7 +588,7 @@ INLINE void quant_tile(const struct linear_kernel k, const struct linear_tile *t
         many_rows(k, t);
 }
 
-/* ---- Dense weights ---- */
+/* ---- Unquantised weights ---- */
 
 #define DENSE_ROWS 4
 
@@ -602,7 +602,7 @@ INLINE void unpack_words(float *low, float *high, const uint8_t *line, enum quan
         _mm256_store_ps(high, _mm256_castsi256_ps(_mm256_and_si256(v, upper)));
         return;
     }
-    /* [l0..l3 h0..h3 | l4..l7 h4..h7] by 128-bit lanes, then all low words first. */
+    /* packus gives [l0..l3 h0..h3 | l4..l7 h4..h7]; the permutation puts the low words first. */
     const __m256i low_word = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
     const __m256i packed = _mm256_packus_epi32(low_word, _mm256_srli_epi32(v, 16));
     const __m256i sorted = _mm256_permute4x64_epi64(packed, 0xd8);
@@ -661,12 +661,12 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
     }
 }
 
-static struct linear_tile_isa isa_of(bool alone)
+static struct linear_tile_isa isa_of(bool single)
 {
     return (struct linear_tile_isa){
-        .chunk_bytes = alone ? sizeof(struct x_alone) : sizeof(struct x_chunk),
+        .chunk_bytes = single ? sizeof(struct x_single) : sizeof(struct x_chunk),
         .rms_scale = math_rms_scale,
-        .pack_block = alone ? pack_alone : pack_block,
+        .pack_block = single ? pack_single : pack_block,
         .finish = finish,
     };
 }

@@ -25,25 +25,25 @@
 
 #define ROWS_PASS 256u  /* rows per pass over the weights: a chunk of their activations fits L2 */
 #define V_MAX     32512 /* 127 * 256: hi = 127, lo = 0 */
-#define TILES_MIN 5u    /* rows from which a tile of them costs less than they do one by one */
+#define TILES_MIN 5u    /* minimum number of rows for which a tile is faster than single rows */
 #define TINY      1e-30f
 
 struct job {
     const struct op_linear *op;
     struct narrow_reading reading;
-    bool want_int, want_f32; /* forms of x that the parts' types read */
+    bool want_int, want_f32; /* formats of x that the parts need */
     uint32_t n_block;
     struct narrow_block *act;         /* [n_row, n_block] */
     float *x;                         /* [n_row, n_block * 32] */
-    float *scale;                     /* [n_row] of the norm; with tiles only */
-    const struct narrow_tiles *tiles; /* NULL: none, or too few rows for them */
+    float *scale;                     /* [n_row] of the RMS norm; with tiles only */
+    const struct narrow_tiles *tiles; /* NULL: no tiles, or too few rows */
     struct narrow_tile *tile;         /* [n_row / NARROW_TILE_ROWS rounded up, n_block] */
     float *acc;                       /* [n_worker, 2, NARROW_STREAMS, ROWS_PASS, 16] */
 };
 
 /* ---- Activations ---- */
 
-/* n rows in whole tiles. */
+/* n rounded up to whole tiles. */
 static uint32_t whole_tiles(uint32_t n)
 {
     return (n + NARROW_TILE_ROWS - 1) / NARROW_TILE_ROWS * NARROW_TILE_ROWS;
@@ -61,7 +61,8 @@ static void quantise_half(int8_t *hi, int8_t *lo, int32_t *out_sum, __m512 x, __
 
 static void quantise_block(struct narrow_block *b, __m512 x0, __m512 x1)
 {
-    /* As integers, magnitudes order like the floats, infinities and NaN on top. */
+    /* Compared as integers, magnitudes are in the order of the floats, with infinity and NaN
+     * last. */
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const uint32_t top = _mm512_reduce_max_epu32(
         _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(x0), magnitude),
@@ -83,8 +84,8 @@ static void quantise_block(struct narrow_block *b, __m512 x0, __m512 x1)
     for (uint32_t h = 0; h < 2; h++) b->half_sum[h] = b->scale * (float)b->half_isum[h];
 }
 
-/* A block of row r takes its place in a tile. */
-static void put_in_tile(struct narrow_tile *tile, uint32_t r, const struct narrow_block *b)
+/* Copies a block to row r of a tile. */
+static void copy_to_tile(struct narrow_tile *tile, uint32_t r, const struct narrow_block *b)
 {
     memcpy(tile->hi[r], b->hi, sizeof b->hi);
     memcpy(tile->lo[r], b->lo, sizeof b->lo);
@@ -100,7 +101,7 @@ static float row_scale(const struct op_linear *op, uint32_t r)
     return op->norm ? linear_rms_scale(op->x + r * op->x_stride, op->n_in, op->norm_eps) : 1;
 }
 
-/* Block b of row r in the forms that are wanted. */
+/* Packs block b of row r in the formats that the parts need. */
 static void prepare_block(const struct job *job, uint32_t r, uint32_t b, float scale)
 {
     const size_t block = (size_t)r * job->n_block + b;
@@ -128,8 +129,8 @@ static void find_scale(void *arg, uint32_t r, uint32_t worker_i)
     job->scale[r] = row_scale(job->op, r);
 }
 
-/* Blocks of tiles, counted over all tiles. Workers share the blocks and not the rows, which would
- * have them write to the same lines. */
+/* Packs blocks [begin, end), counted over all tiles. Work is divided by blocks and not by rows:
+ * workers that share a tile would write to the same cache lines. */
 static void prepare_tiles(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     (void)worker_i;
@@ -140,8 +141,8 @@ static void prepare_tiles(void *arg, uint32_t begin, uint32_t end, uint32_t work
         for (uint32_t k = 0; k < NARROW_TILE_ROWS; k++) {
             const uint32_t r = r0 + k;
             if (r < job->op->n_row) prepare_block(job, r, b, job->scale[r]);
-            put_in_tile(&job->tile[i], k,
-                        r < job->op->n_row ? &job->act[(size_t)r * job->n_block + b] : &empty);
+            copy_to_tile(&job->tile[i], k,
+                         r < job->op->n_row ? &job->act[(size_t)r * job->n_block + b] : &empty);
         }
     }
 }
@@ -170,7 +171,7 @@ INLINE __m512i broadcast_quad(const int8_t *p)
     return _mm512_set1_epi32(quad);
 }
 
-/* What is constant in a kernel: groups side by side, rows, and how codes are stored. */
+/* Compile-time constants of a kernel: groups, rows, and the weight layout. */
 struct shape {
     uint32_t ng, mr;
     struct weight_layout l;
@@ -196,18 +197,19 @@ INLINE void store_acc(const struct narrow_chunk *c, __m512 acc[4][8], const uint
             _mm512_store_ps(c->acc + g * c->acc_stride + 16 * m, acc[g][m]);
 }
 
-/* log2 of what the kernels subtract from a type's codes, -1 for nothing. */
+/* log2 of the offset that the kernels subtract from codes; -1: none. */
 INLINE int log_offset_of(const struct weight_layout l)
 {
     return l.iq4 ? 7 : l.offset ? __builtin_ctz(l.offset) : -1;
 }
 
-/* The sums that one scale belongs to: half h = 0, 1 of a block, or all of it. */
+/* Integer sums over the inputs that share a scale: half h = 0, 1 of a block, or all of it. */
 struct dots {
     __m512i hi[4][8], lo[4][8]; /* [groups, rows] */
 };
 
-/* Exact sums of the planes of v times code - offset over quad lines of the block at p. */
+/* Exact integer sums of hi and of lo times (code - offset), over the inputs of half h of the block
+ * at p. */
 INLINE void dot_part(struct dots *d, const struct narrow_chunk *c, const uint8_t *p,
                      const struct narrow_block *a, const uint32_t h, const struct shape s)
 {
@@ -246,7 +248,7 @@ INLINE void dot_part(struct dots *d, const struct narrow_chunk *c, const uint8_t
     }
 }
 
-/* Adds what one scale of block b belongs to. */
+/* Adds the scaled products of half h of block b. */
 INLINE void add_part(__m512 acc[4][8], const struct narrow_chunk *c, const uint8_t *p, uint32_t b,
                      const uint32_t h, const struct shape s)
 {
@@ -286,7 +288,7 @@ INLINE void quant_chunk(const struct narrow_chunk *c, const enum quant_type type
     store_acc(c, acc, ng, mr);
 }
 
-/* Inputs 4j .. 4j+3 of a group's rows. */
+/* Inputs 4j .. 4j+3 of all 16 outputs. */
 INLINE void load_quad(__m512 w[4], const uint8_t *p, const enum quant_type type)
 {
     if (type == QUANT_F32) {
@@ -329,7 +331,7 @@ INLINE void dense_chunk(const struct narrow_chunk *c, const enum quant_type type
         kind##_chunk(c, QUANT_##TYPE, ng, mr);                                                     \
     }
 
-/* Sixteen chains of two planes fill the registers: fewer groups for more rows. */
+/* Sixteen sums of hi and of lo fill the registers, so more rows mean fewer groups. */
 #define KERNELS(kind, TYPE)                                                                        \
     KERNEL(kind, TYPE, 1, 1)                                                                       \
     KERNEL(kind, TYPE, 1, 2)                                                                       \
@@ -361,7 +363,7 @@ KERNELS(quant, IQ4_XS)
                       {TYPE##_1x4, TYPE##_2x4},                                                    \
                       {TYPE##_1x8, TYPE##_1x8}}
 
-/* [type][log2 of the rows at once][one group, or side_by_side] */
+/* [type][log2 of the rows][one group, or side_by_side] */
 static const narrow_fn kernels[QUANT_BF16 + 1][4][2] = {
     ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
     ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
@@ -375,13 +377,13 @@ struct groups {
     uint32_t part_i, first, n, apart;
 };
 
-/* Rows that the sums of a pass have room for. */
+/* Rows of a pass that the sums have room for. */
 static uint32_t rows_of_pass(uint32_t n_row)
 {
     return n_row < ROWS_PASS ? whole_tiles(n_row) : ROWS_PASS;
 }
 
-/* Where the sums of a call go: [groups, rows_of_pass, 16]. */
+/* Sums of a pass: [groups, rows_of_pass, 16]. */
 struct sums {
     float *acc;
     size_t stride;
@@ -421,7 +423,7 @@ static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint3
     }
 }
 
-/* The sums of rows r0 .. r0 + n_row - 1, tile by tile: all of a group's inputs at once. */
+/* Computes the sums of rows r0 .. r0 + n_row - 1 with tile kernels: over all inputs at once. */
 static void run_tiled(const struct job *job, struct groups gr, uint32_t r0, uint32_t n_row,
                       struct sums sums)
 {
@@ -476,9 +478,9 @@ static void run_groups(const struct job *job, struct groups gr, uint32_t worker_
     }
 }
 
-/* Work is handed out in pieces of as many groups as there are streams, for four of them a quarter
- * of the matrix apart: so a worker walks four places at once, and each of them goes on in memory
- * from piece to piece. What four do not divide comes one by one. */
+/* A piece of work is n_stream groups, an n_stream-th of the matrix apart: a worker reads n_stream
+ * places at once, and each of them continues in memory from piece to piece. Groups left over by the
+ * division are pieces of their own. */
 static uint32_t part_pieces(const struct job *job, uint32_t part_i)
 {
     const uint32_t n = job->op->part[part_i].w->n_group, n_stream = job->reading.n_stream;
@@ -511,8 +513,8 @@ static void run_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_
     if (job->tiles) job->tiles->end();
 }
 
-/* The groups that op->group lists; neighbours among them side by side, as many as there are
- * streams. */
+/* Computes the groups that op->group lists. Consecutive groups are read side by side, up to
+ * n_stream of them. */
 static void run_listed(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct job *job = arg;
@@ -537,8 +539,8 @@ size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, u
 {
     (void)n_out_sum;
     const size_t n_block = (size_t)n_row * layout_n_block(n_in);
-    return tile_bytes(n_row, n_in) + linear_round64(n_block * sizeof(struct narrow_block)) +
-           n_block * LAYOUT_BLOCK * sizeof(float) + linear_round64(n_row * sizeof(float)) +
+    return tile_bytes(n_row, n_in) + align_line(n_block * sizeof(struct narrow_block)) +
+           n_block * LAYOUT_BLOCK * sizeof(float) + align_line(n_row * sizeof(float)) +
            (size_t)n_worker * NARROW_STREAMS * 2 * rows_of_pass(n_row) * 16 * sizeof(float);
 }
 
@@ -565,7 +567,7 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
     job.tile = (struct narrow_tile *)at;
     at += tile_bytes(op->n_row, op->n_in);
     job.act = (struct narrow_block *)at;
-    at += linear_round64(n_block * sizeof *job.act);
+    at += align_line(n_block * sizeof *job.act);
     job.x = (float *)at;
     job.scale = job.x + n_block * LAYOUT_BLOCK;
     job.acc = job.scale + (op->n_row + 15u) / 16 * 16;
@@ -577,11 +579,11 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
                          &job);
 }
 
-/* Zen 4 fetches one stream at the full rate by itself, and less of more or when asked far ahead.
- * Where products take longer than the bytes, from four rows on, asking early pays, and two groups
- * share what is loaded of the rows. */
+/* Zen 4 prefetches a single stream at the full rate by itself, and slows down with more streams or
+ * longer distances. From four rows on, products take longer than the memory: a long distance pays,
+ * and two groups share the loads of activations. */
 static const struct narrow_set one_stream = {.reading = {{1, 256}, {1, 512}, {2, 2048}, {1, 2048}}};
-/* Golden Cove wants four, for as many rows as registers hold sums. */
+/* Golden Cove needs four streams for the full rate, as far as registers hold their sums. */
 static const struct narrow_set streams = {.reading = {{4, 2048}, {4, 2048}, {2, 2048}, {1, 2048}}};
 
 void linear_avx512_narrow(struct workers *pool, const struct op_linear *op)

@@ -8,24 +8,17 @@
 #define SAC_OPS_CPU_LINEAR_AVX512_H
 
 #include "ops/cpu/linear.h"
+#include "ops/cpu/math_avx512.h"
 
 #include <immintrin.h>
 #include <math.h>
 
-/* The first `n` of 16 lanes on; all for n >= 16. */
-static inline __mmask16 linear_lanes(size_t n)
-{
-    const uint32_t mask = n >= 16 ? 0xffffu : (1u << n) - 1;
-    return (__mmask16)mask;
-}
-
-/* 1 / sqrt(mean(x^2) + eps); the sum is of doubles, eight lanes over rising k, halved three
- * times. */
+/* 1 / sqrt(mean(x^2) + eps). The sum is in f64: lanes over ascending k, then reduced pairwise. */
 static inline float linear_rms_scale(const float *x, uint32_t n, float eps)
 {
     __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
     for (uint32_t k = 0; k < n; k += 16) {
-        const __m512 v = _mm512_maskz_loadu_ps(linear_lanes(n - k), x + k);
+        const __m512 v = _mm512_maskz_loadu_ps(math_lane_mask(n - k), x + k);
         const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
         const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
         sum[0] = _mm512_fmadd_pd(low, low, sum[0]);
@@ -38,7 +31,7 @@ static inline float linear_rms_scale(const float *x, uint32_t n, float eps)
 /* 16 inputs of row r from k on, normalised by `scale` if the op has a norm; zeros beyond n_in. */
 static inline __m512 linear_load_x(const struct op_linear *op, uint32_t r, uint32_t k, float scale)
 {
-    const __mmask16 m = linear_lanes(op->n_in > k ? op->n_in - k : 0);
+    const __mmask16 m = math_lane_mask(op->n_in > k ? op->n_in - k : 0);
     const __m512 x = _mm512_maskz_loadu_ps(m, op->x + r * op->x_stride + k);
     if (!op->norm) return x;
     return _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(scale)),
@@ -47,7 +40,7 @@ static inline __m512 linear_load_x(const struct op_linear *op, uint32_t r, uint3
 
 static inline __m512 linear_exp(__m512 x)
 {
-    /* Operand order: a NaN in x comes through max and min. */
+    /* The operand order lets a NaN in x pass through max and min. */
     x = _mm512_min_ps(_mm512_set1_ps(89), _mm512_max_ps(_mm512_set1_ps(-104), x));
     const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e4p-1f), x); /* ln2 in two parts */
@@ -85,7 +78,7 @@ static inline __m512 linear_add_bias(const struct linear_part *part, uint32_t ou
     return _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, part->bias + out_i));
 }
 
-/* Sixteen outputs of row r of a unit, and where they go; `up` counts for a GLU only. */
+/* Sixteen outputs of a row, and where they are stored. */
 struct linear_out {
     float *y;
     __m512 v;
@@ -97,7 +90,7 @@ static inline struct linear_out linear_finished(const struct op_linear *op, stru
 {
     const struct linear_part *part = &op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
-    const __mmask16 m = linear_lanes(part->w->n_out - out_i);
+    const __mmask16 m = math_lane_mask(part->w->n_out - out_i);
     float *y = part->y + r * part->y_stride + out_i;
     v = linear_add_bias(part, out_i, m, v);
     if (linear_is_glu(op))
@@ -114,9 +107,9 @@ static inline void linear_finish(const struct op_linear *op, struct linear_unit 
     _mm512_mask_storeu_ps(o.y, o.m, o.v);
 }
 
-/* Few rows, tiles of int8 included; linear_amx.c calls it for ROW_DECODE. */
+/* Decode rows: kernels of linear_avx512.c and int8 tiles. */
 void linear_narrow_amx(struct workers *pool, const struct op_linear *op);
-/* The same without tiles. */
+/* Decode rows without tiles. */
 void linear_avx512_narrow(struct workers *pool, const struct op_linear *op);
 size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 

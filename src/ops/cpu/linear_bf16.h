@@ -10,9 +10,8 @@
 
 #include "ops/cpu/linear_avx512.h"
 #include "ops/cpu/linear_decode.h"
-#include "ops/cpu/math_avx512.h"
 
-/* Interleaves the rounded values: lane i of even and odd becomes words 2i and 2i + 1. */
+/* Rounds to bf16 and interleaves: lane i of even and odd becomes words 2i and 2i + 1. */
 INLINE __m512i bf16_pairs(__m512 even, __m512 odd)
 {
     const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
@@ -43,13 +42,14 @@ INLINE bool bf16_is_nibble(const struct weight_layout l)
     return l.low_bits == 4 && l.high_bits == 0;
 }
 
-/* What codes count from: a table of levels includes it. */
+/* The offset of unsigned codes; for iq4 the table of levels includes it. */
 INLINE float bf16_offset(const struct weight_layout l)
 {
     return l.iq4 ? 0 : l.offset;
 }
 
-/* Input i of quad line j of all rows. A nibble is its own index: VPERMPS looks at 4 bits. */
+/* Input i of quad line j of all 16 outputs. VPERMPS reads only the low 4 bits of an index, so a
+ * nibble needs no mask. */
 INLINE __m512 bf16_code(__m512i line, __m512i q, const struct weight_layout l, const int j,
                         const int i)
 {
@@ -68,7 +68,7 @@ INLINE __m512 bf16_code(__m512i line, __m512i q, const struct weight_layout l, c
     return _mm512_cvtepi32_ps(code);
 }
 
-/* Quad line j of the block at p, code * scale + plus rounded once: 2 lines of a tile. */
+/* Writes quad line j of the block at p as 2 lines of a tile: code * scale + plus, rounded once. */
 INLINE void bf16_quad(uint8_t *dst, const uint8_t *p, const struct weight_layout l, const int j,
                       __m512 scale, __m512 plus)
 {
@@ -80,7 +80,7 @@ INLINE void bf16_quad(uint8_t *dst, const uint8_t *p, const struct weight_layout
     _mm512_store_si512(dst + 64, bf16_pairs(w[1], w[3]));
 }
 
-/* The two inputs of line i of a tile from a block of plain floats at p. */
+/* The two inputs of line i of a tile, from a block of unquantised weights at p. */
 INLINE void bf16_dense_pair(__m512 w[2], const uint8_t *p, const enum quant_type type, const int i)
 {
     if (type == QUANT_F32) {
@@ -93,8 +93,8 @@ INLINE void bf16_dense_pair(__m512 w[2], const uint8_t *p, const enum quant_type
 
 /* ---- Ends ---- */
 
-/* gate * up * sigmoid(s), s = gate, or for gelu as in linear_glu. 2^x with an error of 7.5e-5 and
- * 1 / x with one of 6.1e-5: a quarter of what rounding to f16 will add, less for bf16. */
+/* gate * up * sigmoid(s), where s = gate, or for gelu as in linear_glu. The error of 2^x is 7.5e-5
+ * and of 1 / x 6.1e-5: a quarter of what rounding to f16 adds, and less than that for bf16. */
 INLINE __m512 bf16_glu(const bool is_gelu, __m512 gate, __m512 up)
 {
     const float unit = -1.44269504f, gelu = unit * 2 * LINEAR_SQRT_2_OVER_PI;
@@ -107,7 +107,7 @@ INLINE __m512 bf16_glu(const bool is_gelu, __m512 gate, __m512 up)
     return _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_rcp14_ps(e)), up);
 }
 
-/* Sixteen outputs become half a line of inputs. */
+/* Stores sixteen outputs as half a line of the next layer's inputs. */
 INLINE void bf16_store_half_line(uint8_t *half_line, __m512 v)
 {
     const __m512i order = _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);

@@ -17,14 +17,14 @@ INLINE __m512i decode_shift(__m512i v, int left)
     return left >= 0 ? _mm512_slli_epi16(v, left) : _mm512_srli_epi16(v, -left);
 }
 
-/* The upper nibbles of all bytes, with other bits above them. By bytes that begin anywhere in a
- * quad word and not by a shift: kernels of products have shifts wait for their port. */
+/* The upper nibbles of all bytes, with other bits above them. A multishift (port 5) instead of a
+ * shift, because in product kernels shifts compete for port 0. */
 INLINE __m512i decode_upper(__m512i line)
 {
     return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x3c342c241c140c04), line);
 }
 
-/* Quad line j = 0..7 of the low plane of a block. */
+/* Quad line j = 0..7 of a block's low plane. */
 INLINE __m512i decode_low(const uint8_t *p, const struct weight_layout l, const int j)
 {
     if (l.low_bits == 8) return _mm512_loadu_si512(p + 64 * j);
@@ -36,7 +36,7 @@ INLINE __m512i decode_low(const uint8_t *p, const struct weight_layout l, const 
     return _mm512_and_si512(decode_shift(line, -2 * (j % 4)), _mm512_set1_epi8(3));
 }
 
-/* Quad line j of the unsigned codes of a block. */
+/* Quad line j of a block's unsigned codes. */
 INLINE __m512i decode_quad(const uint8_t *p, const struct weight_layout l, const int j)
 {
     const __m512i level = _mm512_broadcast_i32x4(_mm_xor_si128(
@@ -54,10 +54,11 @@ INLINE __m512i decode_quad(const uint8_t *p, const struct weight_layout l, const
     return l.iq4 ? _mm512_shuffle_epi8(level, q) : q;
 }
 
-/* Quad line j of the codes less their offset, which is what all other types count from as well. */
+/* Quad line j of a block's signed codes: minus the offset of the type. */
 INLINE __m512i decode_signed(const uint8_t *p, const struct weight_layout l, const int j)
 {
-    if (l.high_bits == 1 && l.offset) { /* the bit is worth the offset: take that where it is off */
+    if (l.high_bits == 1 &&
+        l.offset) { /* the high bit is worth the offset: subtract it where the bit is 0 */
         const __m512i high = _mm512_loadu_si512(p + layout_low_bytes(l));
         const __mmask64 off = _mm512_testn_epi8_mask(high, _mm512_set1_epi8((char)(1 << j)));
         const __m512i q = decode_low(p, l, j);
@@ -94,7 +95,8 @@ INLINE __m512 decode_i8(__m128i v)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v));
 }
 
-/* Of a block's first and last 16 inputs; types of one scale per 32 use [0]. */
+/* Scales and minima of a block's first and last 16 inputs: w = scale * v + plus. Types with one
+ * scale per 32 use [0]. */
 struct decoded_scales {
     __m512 scale[2], plus[2];
 };
@@ -130,7 +132,7 @@ INLINE struct decoded_scales decode_scales(const uint8_t *head, const struct wei
     return s;
 }
 
-/* Inputs 4j + h and 4j + h + 2 of all rows from a line of 16-bit pairs. */
+/* Inputs 4j + h and 4j + h + 2 of all 16 outputs, from a line of 16-bit pairs. */
 INLINE void decode_pair(__m512 w[2], const uint8_t *line, const enum quant_type type)
 {
     const __m512i v = _mm512_loadu_si512(line);

@@ -7,46 +7,47 @@
 #include "ops/cpu/linear_avx512.h"
 #include "ops/cpu/linear_decode.h"
 
-#define NARROW_STREAMS   4u /* most groups side by side */
-#define NARROW_TILE_ROWS 8u /* rows that tiles of activations hold */
+#define NARROW_STREAMS   4u /* maximum number of groups that are read in parallel */
+#define NARROW_TILE_ROWS 8u /* rows of a tile of activations */
 
-/* How memory is read in a call: by groups side by side, each a stream of its own, and asked for
- * this many bytes ahead. */
+/* How a call reads the weights: from n_stream groups in parallel, each with prefetches ahead_bytes
+ * ahead. */
 struct narrow_reading {
     uint32_t n_stream, ahead_bytes;
 };
 
-struct narrow_block { /* 32 inputs of a row: v = 256 * hi + lo */
+struct narrow_block { /* 32 inputs of a row: x = scale * v, v = 256 * hi + lo */
     int8_t hi[32], lo[32];
     float scale;
-    float sum, half_sum[2]; /* scale * the integers' sum: all 32, first and last 16 */
+    float sum, half_sum[2]; /* scale * the sum of v: over all 32, over the first and last 16 */
     int32_t isum, half_isum[2];
     int32_t pad;
 };
 
-/* The same 32 inputs of eight rows: the planes are the left operand of a product of tiles. */
+/* The same 32 inputs of eight rows; hi and lo together are the left operand of a tile product. */
 struct narrow_tile {
     _Alignas(64) int8_t hi[NARROW_TILE_ROWS][32];
     int8_t lo[NARROW_TILE_ROWS][32];
     float scale[NARROW_TILE_ROWS], sum[NARROW_TILE_ROWS], half_sum[2][NARROW_TILE_ROWS];
-    int32_t isum_128[NARROW_TILE_ROWS]; /* 128 * the integers' sum */
+    int32_t isum_128[NARROW_TILE_ROWS]; /* 128 * the sum of v */
 };
 
-struct narrow_chunk {   /* arguments of a kernel: ng groups side by side times mr rows */
-    const uint8_t *w;   /* the chunk of the first group */
-    size_t group_bytes; /* groups apart */
-    uint32_t nb;        /* blocks in the chunk */
+/* Arguments of a kernel for ng groups and mr rows. */
+struct narrow_chunk {
+    const uint8_t *w;               /* the chunk of the first group */
+    size_t group_bytes;             /* from one group to the next */
+    uint32_t nb;                    /* blocks in the chunk */
     const struct narrow_block *act; /* of the first row and block, or */
     const float *x;                 /* for plain floats */
-    size_t stride;                  /* rows apart, in elements of either */
-    float *acc;                     /* [ng, mr, 16], read and written */
-    size_t acc_stride;              /* groups apart */
-    size_t ahead_bytes;             /* of the weights */
+    size_t stride;                  /* from one row to the next, in elements of either */
+    float *acc;                     /* [ng, mr, 16], in and out */
+    size_t acc_stride;              /* from one group to the next */
+    size_t ahead_bytes;             /* prefetch distance */
 };
 typedef void (*narrow_fn)(const struct narrow_chunk *c);
 
-/* Asks for the bytes that lie ahead of those at `at` in all groups: behind the end of a group lies
- * the one that is read next. */
+/* Prefetches the weights ahead_bytes after offset `at` in all groups. The end of a group is
+ * followed by the group that is read next. */
 INLINE void narrow_prefetch(const struct narrow_chunk *c, size_t at, const uint32_t bytes,
                             const uint32_t ng)
 {
@@ -57,31 +58,31 @@ INLINE void narrow_prefetch(const struct narrow_chunk *c, size_t at, const uint3
         for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
-/* Arguments of a kernel of tiles: one group or two side by side times NARROW_TILE_ROWS rows. */
+/* Arguments of a tile kernel, for one or two groups and NARROW_TILE_ROWS rows. */
 struct narrow_tiled {
     const uint8_t *w;   /* the first chunk of the first group */
-    size_t group_bytes; /* groups apart */
+    size_t group_bytes; /* from one group to the next */
     uint32_t n_block;
     const struct narrow_tile *x; /* [n_block] */
-    float *acc;                  /* [groups, NARROW_TILE_ROWS, 16], written */
-    size_t acc_stride;           /* groups apart */
+    float *acc;                  /* [groups, NARROW_TILE_ROWS, 16], out */
+    size_t acc_stride;           /* from one group to the next */
 };
 typedef void (*narrow_tiled_fn)(const struct narrow_tiled *k);
 
-/* Kernels of tiles. They give the bits of those in linear_avx512.c. */
+/* Tile kernels. Their results equal those of linear_avx512.c bit for bit. */
 struct narrow_tiles {
-    void (*begin)(void); /* around the calls of kernels, on the thread that makes them */
+    void (*begin)(void); /* begin and end enclose the kernel calls, on the thread that makes them */
     void (*end)(void);
-    const narrow_tiled_fn (*kernel)[2]; /* [type][groups - 1]; NULL: none for the type */
+    const narrow_tiled_fn (*kernel)[2]; /* [type][groups - 1]; NULL: no kernel for this type */
 };
 
-/* What a set brings. */
+/* What differs between instruction sets. */
 struct narrow_set {
-    struct narrow_reading reading[4]; /* of 1, 2 to 3, 4 to 7, and more rows */
+    struct narrow_reading reading[4]; /* for 1, 2 to 3, 4 to 7, and more rows */
     const struct narrow_tiles *tiles; /* or NULL */
 };
 
-/* Both modes. */
+/* Runs the layer with the kernels of linear_avx512.c, and with `set->tiles` where that pays. */
 void linear_narrow_run(struct workers *pool, const struct op_linear *op,
                        const struct narrow_set *set);
 

@@ -26,8 +26,8 @@
 #include "ops/cpu/linear_narrow.h"
 
 #define ROWS  NARROW_TILE_ROWS
-#define LAG   3u    /* turns from codes to sums */
-#define RING  2u    /* blocks that are between two steps */
+#define LAG   3u    /* iterations from unpacking codes to adding sums */
+#define RING  2u    /* blocks in flight between two stages */
 #define AHEAD 4096u /* prefetch distance in bytes */
 
 struct tile_config {
@@ -41,8 +41,8 @@ struct sums { /* [plane, row, output] */
     int32_t lo[ROWS][WEIGHT_GROUP];
 };
 
-/* Quad lines of a block. Types with a scale for 16 inputs have zeros in the middle: the right
- * operand of the first half begins at line 0, that of the second at line 4. */
+/* Quad lines of a block. Types with a scale per 16 inputs have zeros in the middle: the right
+ * operand of the first half begins at line 0, that of the second half at line 4. */
 struct codes {
     _Alignas(64) uint8_t line[12][64];
 };
@@ -55,10 +55,10 @@ struct inputs_tile {
     int8_t line[2 * ROWS][32];
 };
 
-/* What lies between the steps of a group. */
+/* Data between the stages of a group. */
 struct work {
     struct codes codes[RING];
-    struct sums sums[RING][2]; /* of the halves, or [0] */
+    struct sums sums[RING][2]; /* [half]; [0] for types with one scale */
 };
 
 #define TILE_LOAD(t, from, stride)                                                                 \
@@ -71,7 +71,8 @@ struct work {
 #define TILE_DOT(sum, x, w)  __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
 #define TILE_DOTU(sum, x, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
 
-/* Tiles 0 to 3: sums of two groups, second halves behind first ones; 4: inputs, 6 and 7: codes. */
+/* Tiles 0 and 1: sums of two groups; 2 and 3: those of their second halves; 4: inputs; 6 and 7:
+ * codes. */
 static void tiles_begin(void)
 {
     struct tile_config config = {.palette = 1};
@@ -87,19 +88,19 @@ static void tiles_end(void)
     __asm__ volatile("tilerelease");
 }
 
-/* Whether tiles take the codes as they are packed. */
+/* Whether tile products read the codes as they are packed. */
 INLINE bool is_plain(const struct weight_layout l)
 {
     return l.low_bits == 8;
 }
 
-/* ---- Steps ---- */
+/* ---- Stages ---- */
 
-/* A block's place in the first group. */
+/* The place of a block in the first group. */
 struct place {
     const uint8_t *chunk;
     uint32_t b, nb; /* in the chunk */
-    uint32_t left;  /* blocks of the group from here on */
+    uint32_t left;  /* blocks of the group from this one on */
 };
 
 INLINE struct place first_place(const uint8_t *chunk, uint32_t n_block)
@@ -136,7 +137,7 @@ INLINE void unpack(struct codes *out, const uint8_t *p, const struct weight_layo
         dot(t_sum, 4, t_codes);                                                                    \
     } while (0)
 
-/* The products of a block; `p`: where its codes are packed. */
+/* Multiplies a block; `p` points to its packed codes. */
 INLINE void multiply(const struct codes *codes, const struct narrow_tile *x, const uint8_t *p,
                      const uint32_t g, const struct weight_layout l)
 {
@@ -168,7 +169,8 @@ INLINE void store(struct sums sums[2], const uint32_t g, const struct weight_lay
     }
 }
 
-/* Adds what one scale of block b belongs to: add_part of linear_avx512.c, with sums from memory. */
+/* Adds the scaled products of half h of a block: add_part of linear_avx512.c, with sums from
+ * memory. */
 INLINE void add(__m512 acc[ROWS], const struct sums *sums, const struct narrow_tile *x,
                 const struct decoded_scales *w, const uint32_t h, const struct weight_layout l)
 {
@@ -178,7 +180,7 @@ INLINE void add(__m512 acc[ROWS], const struct sums *sums, const struct narrow_t
     for (uint32_t m = 0; m < ROWS; m++) {
         __m512i v = _mm512_shuffle_epi8(_mm512_load_si512(sums->hi[m]), times_256);
         v = _mm512_add_epi32(v, _mm512_load_si512(sums->lo[m]));
-        if (is_plain(l)) /* less 128 from every code */
+        if (is_plain(l)) /* codes are 128 too large */
             v = _mm512_sub_epi32(v, _mm512_set1_epi32(x->isum_128[m]));
         const __m512 scale = _mm512_mul_ps(w->scale[h], _mm512_set1_ps(x->scale[m]));
         acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[m]);
@@ -190,8 +192,7 @@ INLINE void add(__m512 acc[ROWS], const struct sums *sums, const struct narrow_t
 
 /* ---- Kernels; `type` and `ng` are constants at every call ---- */
 
-/* Asks for the bytes that lie ahead of those at `at` in the group `group` bytes behind the
- * first. */
+/* Prefetches the bytes AHEAD of offset `at` in the group that is `group` bytes after the first. */
 INLINE void prefetch(const struct narrow_tiled *k, size_t at, size_t group, const uint32_t bytes)
 {
     const char *p = (const char *)k->w + group + at + AHEAD;
@@ -274,7 +275,7 @@ static const narrow_tiled_fn kernels[QUANT_BF16 + 1][2] = {
 static const struct narrow_tiles tiles = {
     .begin = tiles_begin, .end = tiles_end, .kernel = kernels};
 
-/* Four streams, as one is not fetched at the full rate. */
+/* Four streams, because the CPU does not prefetch a single one at the full rate. */
 static const struct narrow_set set = {.reading = {{4, 2048}, {4, 2048}, {4, 2048}, {4, 2048}},
                                       .tiles = &tiles};
 

@@ -28,8 +28,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define ROWS     2        /* rows met at a time: 16 integer sums, 8 float sums, 4 weights */
-#define VECS     4        /* of four outputs each: a group */
+#define ROWS     2        /* rows computed at a time: 16 integer sums, 8 float sums, 4 weights */
+#define VECS     4        /* vectors of four outputs in a group */
 #define STEP_MAX 16256.0f /* 127 * 128 */
 
 /* 256 inputs of one row. */
@@ -51,7 +51,7 @@ struct panel {
 static void quantise_block(struct x_chunk *out, uint32_t b, const float x[LAYOUT_BLOCK])
 {
     uint32x4_t m = vdupq_n_u32(0);
-    /* As integers, so that NaN counts as the largest. */
+    /* Compared as integers, so that NaN counts as the largest. */
     for (uint32_t i = 0; i < LAYOUT_BLOCK; i += 4)
         m = vmaxq_u32(m, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i))));
     const float largest = bits_float(vmaxvq_u32(m));
@@ -153,8 +153,8 @@ INLINE float32x4_t nibble_scales(const uint8_t *p, int shift)
     return byte_scales((const uint8_t *)&word, false);
 }
 
-/* Scales of block b for outputs o .. o+3; products of d and integer scales round once, as the type
- * defines. */
+/* Unpacks the scales of block b for outputs o .. o+3. Products of d and integer scales are rounded
+ * once, as the type defines. */
 INLINE void unpack_scales(struct panel *p, const uint8_t *head, uint32_t b, uint32_t o,
                           enum layout_scale kind)
 {
@@ -202,8 +202,8 @@ INLINE int8x16_t broadcast_quad(const int8_t *q)
     return vreinterpretq_s8_s32(vdupq_n_s32(quad));
 }
 
-/* acc [4 outputs] + the products of their 4 bytes. SDOT is written in assembly, since only its
- * callers are compiled for it. */
+/* acc [4 outputs] + products of 4 bytes each. SDOT is inline assembly, because the file is compiled
+ * without it. */
 INLINE int32x4_t dot_add(const struct linear_kernel k, int32x4_t acc, int8x16_t w, int8x16_t x)
 {
     if (k.fused) {
@@ -290,7 +290,7 @@ INLINE void quant_tile(const struct linear_kernel k, const struct linear_tile *t
     }
 }
 
-/* ---- Dense weights ---- */
+/* ---- Unquantised weights ---- */
 
 #define DENSE_ROWS 4
 
@@ -348,9 +348,9 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
     }
 }
 
-static struct linear_tile_isa isa_of(bool alone)
+static struct linear_tile_isa isa_of(bool single)
 {
-    (void)alone;
+    (void)single;
     return (struct linear_tile_isa){
         .chunk_bytes = sizeof(struct x_chunk),
         .rms_scale = math_rms_scale,

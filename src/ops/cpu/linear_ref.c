@@ -25,7 +25,7 @@
 struct job {
     const struct op_linear *op;
     float *x; /* [n_tile, n_in, LANES] normalised rows */
-    float *w; /* [n_worker, 2, n_in] one output's weights; second for the GLU's other part */
+    float *w; /* [n_worker, 2, n_in] unpacked weights of one output; for a GLU of gate and up */
 };
 
 static uint32_t n_tile_of(uint32_t n_row)
@@ -72,7 +72,7 @@ static float glu(enum linear_epilogue epilogue, float gate, float up)
     return 0.5f * gate * (1 + tanhf(inner)) * up;
 }
 
-/* Output o of part p for all rows. */
+/* Computes output o of part p for all rows. */
 static void compute_output(const struct job *job, uint32_t p, uint32_t o, float *w)
 {
     const struct op_linear *op = job->op;

@@ -10,15 +10,15 @@
 #include <string.h>
 
 #define ITEM_UNITS_MAX   8u
-#define ITEMS_PER_WORKER 16u /* small enough pieces that the last worker is not waited for long */
+#define ITEMS_PER_WORKER 16u /* enough items that nobody waits long for the last one */
 
 struct job {
     const struct op_linear *op;
     const struct linear_tile_isa *isa;
     uint32_t n_chunk, n_tile;
-    uint32_t n_unit, item_units, n_item; /* n_item: of one tile */
-    uint8_t *xq;                         /* per tile [n_chunk, rows of the tile], or NULL */
-    struct linear_tile_dense *xf;        /* the same */
+    uint32_t n_unit, item_units, n_item; /* n_item: per tile */
+    uint8_t *xq;                         /* [n_tile][n_chunk, rows of the tile], or NULL */
+    struct linear_tile_dense *xf;        /* the same layout */
 };
 
 static uint32_t n_chunk_of(uint32_t n_in)
@@ -31,7 +31,7 @@ static uint32_t tile_rows(const struct job *job, uint32_t tile_i)
     return min_u32(LINEAR_TILE_ROWS, job->op->n_row - tile_i * LINEAR_TILE_ROWS);
 }
 
-/* Where row `r` of a tile has chunk `c`, counted in chunks. */
+/* Index of chunk `c` of row `r` of a tile. */
 static size_t chunk_index(const struct job *job, uint32_t tile_i, uint32_t c, uint32_t r)
 {
     return (size_t)tile_i * LINEAR_TILE_ROWS * job->n_chunk + (size_t)c * tile_rows(job, tile_i) +
@@ -68,7 +68,7 @@ static void run_kernel(const struct job *job, uint32_t part_i, uint32_t group_i,
         .n_chunk = job->n_chunk,
         .n_block = layout_n_block(w->n_in),
         .n_row = tile_rows(job, tile_i),
-        .alone = job->op->n_row == 1,
+        .single = job->op->n_row == 1,
         .xq = job->xq ? job->xq + x * job->isa->chunk_bytes : NULL,
         .xf = job->xf ? job->xf + x : NULL,
         .acc = acc,
@@ -101,7 +101,7 @@ static void finish_rows(const struct job *job, struct linear_unit unit, uint32_t
             job->isa->finish(&f, y, acc[r], up[r]);
             continue;
         }
-        float edge[WEIGHT_GROUP] = {0}; /* the last group: y ends inside it */
+        float edge[WEIGHT_GROUP] = {0}; /* y ends inside the last group */
         if (f.epilogue == LINEAR_ADD) memcpy(edge, y, width * sizeof *y);
         job->isa->finish(&f, edge, acc[r], up[r]);
         memcpy(y, edge, width * sizeof *y);

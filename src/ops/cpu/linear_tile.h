@@ -12,49 +12,50 @@
 #include "ops/cpu/linear.h"
 
 #define LINEAR_TILE_ROWS  128u
-#define LINEAR_TILE_AHEAD 256u /* bytes that weights are fetched ahead */
+#define LINEAR_TILE_AHEAD 256u /* prefetch distance of weights, in bytes */
 
-/* 256 inputs of one row for dense weights. */
+/* 256 inputs of one row, for unquantised weights. */
 struct linear_tile_dense {
     float x[LAYOUT_CHUNK];
 };
 
-/* One group of 16 outputs times the rows of a tile. */
+/* Arguments of a kernel: one group of 16 outputs times the rows of a tile. */
 struct linear_tile {
     const uint8_t *group; /* packed */
     uint32_t n_chunk, n_block, n_row;
-    bool alone;                         /* the op has no other row */
-    const void *xq;                     /* [n_chunk, n_row] chunks of the set's own kind */
+    bool single;    /* this is the only row of the op */
+    const void *xq; /* [n_chunk, n_row] quantised chunks, in the format of the instruction set */
     const struct linear_tile_dense *xf; /* [n_chunk, n_row] */
-    float (*acc)[WEIGHT_GROUP];         /* [n_row] result; 64-byte aligned */
+    float (*acc)[WEIGHT_GROUP];         /* [n_row] out; 64-byte aligned */
 };
 typedef void (*linear_tile_fn)(const struct linear_tile *t);
 
-/* What a kernel is compiled for: a type, and whether the CPU has an instruction that multiplies and
- * adds (VPDPWSSD, SDOT). */
+/* Compile-time constants of a kernel: the weight type, and whether the CPU has a fused multiply-add
+ * of integers (VPDPWSSD, SDOT). */
 struct linear_kernel {
     struct weight_layout l;
     bool fused;
 };
 
-/* Where 32 inputs of a row go; NULL for a form that no part of the op needs. */
+/* Destination of 32 inputs of a row; NULL for a format that no part of the op needs. */
 struct linear_tile_slot {
     void *xq; /* the chunk */
     struct linear_tile_dense *xf;
     uint32_t block_i; /* in the chunk */
 };
 
-/* Sixteen outputs of a row: y = epilogue(acc + bias, up + bias_up, old y). */
+/* Arguments of an epilogue for sixteen outputs of a row: y = epilogue(acc + bias, up + bias_up, old
+ * y). */
 struct linear_tile_finish {
     enum linear_epilogue epilogue;
     const float *bias, *bias_up; /* [16] */
 };
 
-/* What an instruction set brings. */
+/* What differs between instruction sets. */
 struct linear_tile_isa {
-    size_t chunk_bytes; /* of its quantised activations, a multiple of 64 */
+    size_t chunk_bytes; /* of a quantised chunk, a multiple of 64 */
     float (*rms_scale)(const float *x, uint32_t n, float eps);
-    /* x [n], n <= 32, times scale times norm unless that is NULL; the rest of the block is zero. */
+    /* Packs x [n], n <= 32, times scale times norm (unless NULL), padded with zeros to a block. */
     void (*pack_block)(const struct linear_tile_slot *slot, const float *x, uint32_t n, float scale,
                        const float *norm);
     const linear_tile_fn *kernels; /* [type] */

@@ -6,8 +6,8 @@
  *     quant_tile (k, t)                             the result of a tile
  *     unpack_line (low, high, line, type)           16 bits: inputs k and k + 2 as f32 [16] each
  *     dense_rows (panel, t, c, r0, n_row)           adds chunk c; DENSE_ROWS or 1 of them
- *     isa_of (alone)                                all but `kernels`; `alone`: of an only row
- * It defines linear_plain, linear_fused, linear_scratch. */
+ *     isa_of (single)                                all but `kernels`; `single`: for layers of a
+ * single row It defines linear_plain, linear_fused, linear_scratch. */
 #ifndef SAC_OPS_CPU_LINEAR_TILE_TMPL_H
 #define SAC_OPS_CPU_LINEAR_TILE_TMPL_H
 
@@ -15,9 +15,10 @@
 
 #include <string.h>
 
-/* ---- Dense weights ---- */
+/* ---- Unquantised weights ---- */
 
-/* A chunk of nb blocks as f32 [inputs, 16], in `buffer` unless it is that already. */
+/* Returns a chunk of nb blocks as f32 [inputs, 16]: in place if it is f32, otherwise in
+ * `buffer`. */
 INLINE const float *dense_panel(float *buffer, const uint8_t *src, uint32_t nb,
                                 enum quant_type type)
 {

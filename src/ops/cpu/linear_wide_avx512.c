@@ -17,11 +17,11 @@
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_bf16.h"
 
-#define ROWS      12u /* of a tile; 24 sums, two weights and an input fill the registers */
-#define STRIP_GLU 2u  /* pairs of columns that a worker takes: 32 outputs of a GLU, whole lines */
-#define AHEAD     2u  /* tiles of the input that are asked for ahead */
+#define ROWS      12u /* of a tile: 24 sums, two weights and an input fill the registers */
+#define STRIP_GLU 2u  /* pairs of columns per item: 32 outputs of a GLU, whole cache lines */
+#define AHEAD     2u  /* prefetch distance in tiles of the input */
 
-struct x_tile { /* 32 inputs of each row */
+struct x_tile { /* 32 inputs of ROWS rows */
     uint8_t row[ROWS][64];
 };
 
@@ -29,17 +29,17 @@ struct w_tile { /* 32 inputs of 16 outputs: [16 pairs][16][2] */
     uint8_t bytes[1024];
 };
 
-struct lane { /* what a worker has for itself, in front of its panel [n_block][2] */
+struct worker { /* private memory of a worker, followed by its panel [n_block][2] */
     float sums[ROWS][2][WEIGHT_GROUP];
 };
 
 struct job {
     const struct op_linear *op;
-    uint32_t n_block, n_out_block; /* of an input row, and of y if it leaves as tiles */
+    uint32_t n_block, n_out_block; /* blocks of an input row, and of y if it is stored as tiles */
     uint32_t n_pair, strip_pairs;  /* pairs of columns */
     const struct x_tile *x;        /* [n_row / ROWS rounded up, n_block] */
-    struct x_tile *y;              /* NULL: y leaves as f32 */
-    uint8_t *per_worker;           /* [n_worker][lane_bytes] */
+    struct x_tile *y;              /* NULL: y is stored as f32 */
+    uint8_t *per_worker;           /* [n_worker][worker_bytes] */
 };
 
 static uint32_t row_tiles(uint32_t n_row)
@@ -70,11 +70,11 @@ static void round_rows(void *arg, uint32_t begin, uint32_t end, uint32_t worker_
 
 /* ---- Weights ---- */
 
-/* A column's weights: the first chunk, and where its first tile goes. */
+/* Arguments of dequantisation: the first chunk of a column, and its first tile. */
 struct filling {
     const uint8_t *chunk;
     uint32_t n_block;
-    struct w_tile *w; /* every other one */
+    struct w_tile *w; /* tiles of the column: every second one of the panel */
 };
 typedef void (*fill_fn)(const struct filling *f);
 
@@ -151,11 +151,11 @@ static const fill_fn fill_of[QUANT_BF16 + 1] = {
 /* ---- Products ---- */
 
 struct product {
-    const struct x_tile *x; /* [n_block]; from row `row` on */
+    const struct x_tile *x; /* [n_block] tiles, of which row `row` is the first */
     uint32_t row;
     const struct w_tile *w; /* [n_block, 2] */
     uint32_t n_block;
-    float (*sums)[2][WEIGHT_GROUP]; /* [rows], written */
+    float (*sums)[2][WEIGHT_GROUP]; /* [rows], out */
 };
 
 INLINE __m512bh broadcast_pair(const uint8_t *p)
@@ -198,28 +198,28 @@ static void multiply_12(const struct product *p)
     multiply(p, 12);
 }
 
-/* For what is left behind the last whole tile. */
+/* For the rows after the last full tile. */
 static void multiply_4(const struct product *p)
 {
     multiply(p, 4);
 }
 
-/* ---- Ends ---- */
+/* ---- Epilogues ---- */
 
-/* Sixteen outputs of every row. */
-struct ending_col {
+/* Where a column's outputs (16 per row) are stored. */
+struct epilogue_col {
     float *y; /* of row 0 */
     size_t y_stride;
     __mmask16 m;
     __m512 bias;
 };
 
-static struct ending_col open_col(const struct op_linear *op, struct linear_unit unit)
+static struct epilogue_col open_col(const struct op_linear *op, struct linear_unit unit)
 {
     const struct linear_part *part = &op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
-    const __mmask16 m = linear_lanes(part->w->n_out - out_i);
-    return (struct ending_col){
+    const __mmask16 m = math_lane_mask(part->w->n_out - out_i);
+    return (struct epilogue_col){
         .y = part->y ? part->y + out_i : NULL,
         .y_stride = part->y_stride,
         .m = m,
@@ -227,18 +227,18 @@ static struct ending_col open_col(const struct op_linear *op, struct linear_unit
     };
 }
 
-/* Rows r0 .. r0 + n - 1 of a pair; they lie in one tile. */
-struct ending {
+/* Rows r0 .. r0 + n - 1 of a pair of columns, all of one tile. */
+struct epilogue {
     uint32_t r0, n, n_col;
     float (*sums)[2][WEIGHT_GROUP];
-    const struct ending_col *col;
-    uint8_t *half_line; /* of row r0 in a tile of y, or NULL */
+    const struct epilogue_col *col;
+    uint8_t *half_line; /* of row r0 in its tile of y, or NULL */
 };
 
-static void end_apart(const struct ending *e, bool add)
+static void store_columns(const struct epilogue *e, bool add)
 {
     for (uint32_t c = 0; c < e->n_col; c++) {
-        const struct ending_col *col = &e->col[c];
+        const struct epilogue_col *col = &e->col[c];
         float *y = col->y + e->r0 * col->y_stride;
         for (uint32_t r = 0; r < e->n; r++, y += col->y_stride) {
             __m512 v = _mm512_add_ps(_mm512_load_ps(e->sums[r][c]), col->bias);
@@ -248,9 +248,9 @@ static void end_apart(const struct ending *e, bool add)
     }
 }
 
-INLINE void end_glu(const struct ending *e, const bool is_gelu)
+INLINE void store_glu(const struct epilogue *e, const bool is_gelu)
 {
-    const struct ending_col *col = e->col;
+    const struct epilogue_col *col = e->col;
     for (uint32_t r = 0; r < e->n; r++) {
         const __m512 gate = _mm512_add_ps(_mm512_load_ps(e->sums[r][0]), col[0].bias);
         const __m512 up = _mm512_add_ps(_mm512_load_ps(e->sums[r][1]), col[1].bias);
@@ -262,13 +262,13 @@ INLINE void end_glu(const struct ending *e, const bool is_gelu)
     }
 }
 
-static void end_rows(const struct ending *e, enum linear_epilogue epilogue)
+static void store_rows(const struct epilogue *e, enum linear_epilogue epilogue)
 {
     switch (epilogue) {
-    case LINEAR_STORE: end_apart(e, false); return;
-    case LINEAR_ADD: end_apart(e, true); return;
-    case LINEAR_GLU_SILU: end_glu(e, false); return;
-    case LINEAR_GLU_GELU: end_glu(e, true); return;
+    case LINEAR_STORE: store_columns(e, false); return;
+    case LINEAR_ADD: store_columns(e, true); return;
+    case LINEAR_GLU_SILU: store_glu(e, false); return;
+    case LINEAR_GLU_GELU: store_glu(e, true); return;
     }
     __builtin_unreachable();
 }
@@ -283,7 +283,7 @@ static void fill_column(const struct job *job, struct linear_unit unit, struct w
     fill_of[m->type](&f);
 }
 
-/* Two columns, or the last of an odd number. */
+/* Two columns, or one if the last has no partner. */
 struct pair {
     uint32_t n_col;
     struct linear_unit unit[2];
@@ -297,13 +297,13 @@ static struct pair find_pair(const struct op_linear *op, uint32_t i)
     return p;
 }
 
-static void run_pair(const struct job *job, uint32_t pair_i, struct lane *lane)
+static void run_pair(const struct job *job, uint32_t pair_i, struct worker *worker)
 {
     const struct op_linear *op = job->op;
-    struct w_tile *w = (struct w_tile *)(lane + 1);
+    struct w_tile *w = (struct w_tile *)(worker + 1);
     const struct pair pair = find_pair(op, pair_i);
     const uint32_t group_i = pair.unit[0].group_i;
-    struct ending_col col[2];
+    struct epilogue_col col[2];
     for (uint32_t c = 0; c < pair.n_col; c++) {
         fill_column(job, pair.unit[c], w + c);
         col[c] = open_col(op, pair.unit[c]);
@@ -314,39 +314,41 @@ static void run_pair(const struct job *job, uint32_t pair_i, struct lane *lane)
                                   .row = row,
                                   .w = w,
                                   .n_block = job->n_block,
-                                  .sums = lane->sums};
+                                  .sums = worker->sums};
         const bool whole = row == 0 && left > 8;
         if (whole)
             multiply_12(&p);
         else
             multiply_4(&p);
         n = min_u32(whole ? 12 : 4, left);
-        struct ending e = {.r0 = r, .n = n, .n_col = pair.n_col, .sums = lane->sums, .col = col};
+        struct epilogue e = {
+            .r0 = r, .n = n, .n_col = pair.n_col, .sums = worker->sums, .col = col};
         if (job->y)
             e.half_line = job->y[(size_t)(r / ROWS) * job->n_out_block + group_i / 2].row[row] +
                           group_i % 2 * 32;
-        end_rows(&e, op->epilogue);
+        store_rows(&e, op->epilogue);
     }
 }
 
-static size_t lane_bytes(uint32_t n_block)
+static size_t worker_bytes(uint32_t n_block)
 {
-    return sizeof(struct lane) + (size_t)n_block * sizeof(struct w_tile[2]);
+    return sizeof(struct worker) + (size_t)n_block * sizeof(struct w_tile[2]);
 }
 
 static void run_strips(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct job *job = arg;
-    struct lane *lane = (struct lane *)(job->per_worker + worker_i * lane_bytes(job->n_block));
+    struct worker *worker =
+        (struct worker *)(job->per_worker + worker_i * worker_bytes(job->n_block));
     const uint32_t last = min_u32(end * job->strip_pairs, job->n_pair);
-    for (uint32_t i = begin * job->strip_pairs; i < last; i++) run_pair(job, i, lane);
+    for (uint32_t i = begin * job->strip_pairs; i < last; i++) run_pair(job, i, worker);
 }
 
 static size_t wide_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in)
 {
     const uint32_t n_block = layout_n_block(n_in);
     return (size_t)row_tiles(n_row) * n_block * sizeof(struct x_tile) +
-           n_worker * lane_bytes(n_block);
+           n_worker * worker_bytes(n_block);
 }
 
 static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
@@ -356,7 +358,7 @@ static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t
     return narrow > wide ? narrow : wide;
 }
 
-/* Whether n_row rows of this width may wait as tiles where f32 rows would: they must fit. */
+/* Whether the tiles of n_row rows fit into the memory of the f32 rows that they replace. */
 static bool tiles_fit(uint32_t n_row, uint32_t width)
 {
     return width % LAYOUT_BLOCK == 0 && row_tiles(n_row) * ROWS <= 2 * n_row;
@@ -395,8 +397,8 @@ void linear_avx512_bf16(struct workers *pool, const struct op_linear *op)
         run_wide(pool, op);
 }
 
-/* Zen 4 multiplies bf16 at twice the rate of f32. Golden Cove, which FP16 gives away, gains nothing
- * by it: 150 to 170 GFLOP/s of two cores at most, where two planes of int8 reach 190 to 270. */
+/* Zen 4 multiplies bf16 at twice the rate of f32. Golden Cove (recognised by FP16) does not: 150 to
+ * 170 GFLOP/s on two cores, while the int8 kernels reach 190 to 270. */
 void ops_fill_avx512_linear(struct ops *o)
 {
     o->linear = detect_features() & DETECT_AVX512_FP16 ? linear_avx512_int8 : linear_avx512_bf16;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdint.h>
 
-/* The first `n` of 8 lanes on. */
+/* Mask of the first `n` of 8 lanes. */
 static inline __m256i math_lane_mask(uint32_t n)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -29,9 +29,9 @@ static inline void math_add_squares(__m256d sum[2], __m256 x)
     sum[1] = _mm256_fmadd_pd(high, high, sum[1]);
 }
 
-/* Sixteen doubles, number l taking the elements l, l + 16, l + 32, ... (the end filled up with
- * zeros); then number l of 0..3 becomes (l + (l+4)) + ((l+8) + (l+12)), and the four are added as
- * (0 + 2) + (1 + 3). */
+/* Sum of squares in f64. Sixteen partial sums: number l adds elements l, l + 16, l + 32, ...
+ * (padded with zeros). Then number l of 0..3 becomes (l + (l+4)) + ((l+8) + (l+12)), and these are
+ * added as (0 + 2) + (1 + 3). */
 static inline double math_sum_squares(const float *x, uint32_t n)
 {
     __m256d sum[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),

@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <stddef.h>
 
-/* The first `n` of 16 lanes; all of them from 16 on. */
+/* Mask of the first `n` of 16 lanes. */
 static inline __mmask16 math_lane_mask(size_t n)
 {
     if (n >= 16) return 0xffff;
@@ -50,7 +50,7 @@ static inline __m512 math_exp2_quintic(__m512 y)
     return _mm512_scalef_ps(p, y);
 }
 
-/* 64 dwords in quads: x[b] gets the b-th of each quad. */
+/* De-interleaves 64 dwords: x[b] gets the b-th of each group of four. */
 static inline __attribute__((always_inline)) void math_quads_apart(__m512i x[4])
 {
     const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);

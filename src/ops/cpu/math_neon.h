@@ -9,8 +9,8 @@
 #include <math.h>
 #include <stdint.h>
 
-/* Four doubles, number l taking the elements l, l + 4, l + 8, ...; then (0 + 2) + (1 + 3), and the
- * last n % 4 elements one by one. */
+/* Sum of squares in f64. Four partial sums: number l adds elements l, l + 4, l + 8, ...; then (0 +
+ * 2) + (1 + 3), and the last n % 4 elements one by one. */
 static inline double math_sum_squares(const float *x, uint32_t n)
 {
     float64x2_t low = vdupq_n_f64(0), high = vdupq_n_f64(0);
@@ -37,7 +37,7 @@ static inline float math_rms_scale(const float *x, uint32_t n, float eps)
  * is multiplied in two halves, as n reaches from -150 to 128. */
 static inline float32x4_t math_exp(float32x4_t x)
 {
-    /* FMIN and FMAX hand NaN on. */
+    /* FMIN and FMAX propagate NaN. */
     x = vmaxq_f32(vdupq_n_f32(-104.0f), vminq_f32(vdupq_n_f32(89.0f), x));
     const float32x4_t n = vrndnq_f32(vmulq_n_f32(x, 0x1.715476p+0f));
     /* ln 2 in two parts, the first with few bits so that n times it is exact. */

@@ -79,8 +79,8 @@ static bool share_planes_ref(const struct op_share_planes *op)
                                       .lse = op->lse ? op->lse : lse});
 }
 
-/* Exponentials relative to the largest logit of the first page, which the frame holds, and no more
- * than 2^100. */
+/* Exponentials relative to the largest logit of the first page, which is in op->frame, and at most
+ * 2^100. */
 static bool share_raise_ref(const struct op_share_planes *op, struct attn_range pages, float *sum)
 {
     const float *most = op->frame;

@@ -12,11 +12,11 @@
 #include <math.h>
 #include <string.h>
 
-#define BLOCK    4u       /* pages whose sums across lanes are made together */
-#define AHEAD    8u       /* pages between a fetch and its use */
+#define BLOCK    4u       /* pages whose horizontal sums are computed together */
+#define AHEAD    8u       /* prefetch distance in pages */
 #define EXP_NONE (-35.0f) /* in units of log 2 */
 
-/* Of each page p of a block: sum over channels of q x[p], pages d floats apart. */
+/* Dot products of q with the BLOCK vectors of a block, d floats apart. */
 static __m128 dot_block(const float *q, const float *x, uint32_t d)
 {
     vec sum[BLOCK];
@@ -34,7 +34,7 @@ static inline const uint8_t *page_at(const struct op_score_pages *op, uint32_t i
     return op->base + page_frame_of(op->frame_of, op->page[i]) * op->stride;
 }
 
-/* The pages of a block; behind the last one it is repeated, and not stored. */
+/* Finds the pages of a block; returns their number. Missing ones repeat the last. */
 static uint32_t block_pages(const uint8_t *page[BLOCK], const struct op_score_pages *op,
                             uint32_t first)
 {
@@ -75,9 +75,8 @@ static void score_pages_vec(const struct op_score_pages *op)
 
 /* ---- Votes ---- */
 
-/* exp(x - max) of a vector of scores; `max` in units of log 2. Where all of them lie EXP_NONE below
- * the largest, nothing is computed: a whole context of such tokens holds less than 1e-5 of the
- * mass. */
+/* exp(x - max) of a vector of scores; `max` in units of log 2. If all of them are EXP_NONE below
+ * the maximum, they count as 0: a whole context of such tokens holds less than 1e-5 of the mass. */
 static vec weights_of(vec x, vec max)
 {
     const vec y = v_fma(x, v_set1((float)M_LOG2E), v_sub(v_zero(), max));
@@ -85,7 +84,7 @@ static vec weights_of(vec x, vec max)
     return math_exp2_quartic(y);
 }
 
-/* The largest of n scores; adds to `wrong` what is not finite. */
+/* The largest of n scores; makes `wrong` NaN if one is not finite. */
 static float score_max(const float *s, uint32_t n, vec *wrong)
 {
     vec max = v_set1(-INFINITY), off = v_zero();

@@ -25,7 +25,7 @@ static inline uint32_t share_padded(uint32_t group)
     return (group + 15) / 16 * 16;
 }
 
-/* multiply NULL: by VNNI. */
+/* The slots, with the products by `multiply`; NULL: by VNNI. */
 bool share_planes_run(const struct op_share_planes *op,
                       void (*multiply)(const struct share_product *p));
 bool share_begin_run(const struct op_share_planes *op, float *sum,

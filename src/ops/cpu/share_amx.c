@@ -15,7 +15,7 @@ static void multiply(const struct share_product *p)
             TILE_LOAD(0, p->start + (size_t)g * TILE_ROWS, SHARE_ROW);
             TILE_LOAD(1, p->start + (size_t)g * TILE_ROWS, SHARE_ROW);
             for (uint32_t r = 0; r < p->n_row; r += SHARE_STEP) {
-                /* The weights of a single step stay in their tile. */
+                /* Weights of a single step stay in their tile. */
                 if (i == 0 || p->n_row > SHARE_STEP) TILE_LOAD(2, p->w + g * width + r * 4, width);
                 TILE_LOAD(4, code + r * SHARE_ROW, SHARE_ROW);
                 TILE_LOAD(5, code + half + r * SHARE_ROW, SHARE_ROW);

@@ -16,14 +16,14 @@
 #define INLINE __attribute__((always_inline)) static inline
 
 #define LANES     8u
-#define VECTORS   (PAGE_TOK / LANES) /* of tokens */
-#define HEADS     2u                 /* whose sums stay in registers together */
-#define AHEAD     6u                 /* pages between a prefetch and its use */
+#define VECTORS   (PAGE_TOK / LANES) /* vectors of tokens in a page */
+#define HEADS     2u                 /* heads whose sums are in registers at a time */
+#define AHEAD     6u                 /* prefetch distance in pages */
 #define SAMPLE    32u                /* pages from which scales are determined */
 #define ROOM      1.25f
 #define MIDDLE    64       /* code of the middle of a channel's range; its ends are 63 from it */
 #define W_MOST    63       /* largest weight: 4 * 127 * 63 fits in 16 bits */
-#define LEAST     0x1p-14f /* of scales */
+#define LEAST     0x1p-14f /* minimum scale */
 #define OCTAVE    128      /* steps of an exponent per factor of two, as in bf16 */
 #define ONE       (127 * OCTAVE)
 #define HIGHEST   (227 * OCTAVE)
@@ -69,7 +69,7 @@ struct frame {
     float middle[SHARE_GROUP_MAX]; /* score where all codes are MIDDLE */
 };
 
-/* Least and largest key of each channel in these pages, or in SAMPLE of them. */
+/* Range of each channel's keys in these pages, or in SAMPLE of them. */
 static void find_range(const struct op_share_planes *op, struct attn_range pages, float *lo,
                        float *hi)
 {
@@ -88,9 +88,9 @@ static void find_range(const struct op_share_planes *op, struct attn_range pages
     }
 }
 
-/* The weights of head g, whose sums start with the exponent of its middle over `reference`;
- * `middle` and `unit` are the channels' middles and units. Sums have as many fractional bits as
- * fit: the scale is a power of two, so a shift makes them exponents. */
+/* Quantises the weights of head g. Its sums start with the exponent of its middle relative to
+ * `reference`; `middle` and `unit` are the channels' middles and units. Sums have as many
+ * fractional bits as fit: the scale is a power of two, so that a shift makes them exponents. */
 static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32_t g,
                        const float *middle, const float *unit, const float *reference)
 {
@@ -118,8 +118,8 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32
     f->start[g] = (int32_t)lrintf(exponent) * one + one / 2 - of_middle;
 }
 
-/* The frame of these pages, whose exponents are relative to the scores `reference`; NULL: to its
- * own middle. */
+/* Computes the scales for these pages. Exponents are relative to the scores `reference`; NULL: to
+ * the pages' own middle. */
 static void make_frame(struct frame *f, const struct op_share_planes *op, struct attn_range pages,
                        const float *reference)
 {
@@ -138,12 +138,12 @@ static void make_frame(struct frame *f, const struct op_share_planes *op, struct
 
 /* ---- Codes ---- */
 
-/* The codes of the four values of each channel, 16 bytes for four channels, in the order that
- * look_up needs. Adds NaN to `wrong` if something is not finite. */
+/* Codes of the four values of each channel: 16 bytes for four channels, in the order that look_up
+ * needs. Adds NaN to `wrong` if something is not finite. */
 INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
                        const uint8_t *page, __m256 *wrong)
 {
-    const __m256i turned = _mm256_broadcastsi128_si256(
+    const __m256i transpose = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const uint32_t d = op->head_dim;
     for (uint32_t c = 0; c < d; c += LANES) {
@@ -161,13 +161,13 @@ INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const s
         __m256i rows = _mm256_packus_epi16(_mm256_packs_epi32(code[0], code[1]),
                                            _mm256_packs_epi32(code[2], code[3]));
         rows = _mm256_min_epu8(rows, _mm256_set1_epi8(127));
-        if (c / (d / 4) % 2 == 0) rows = _mm256_shuffle_epi8(rows, turned);
+        if (c / (d / 4) % 2 == 0) rows = _mm256_shuffle_epi8(rows, transpose);
         _mm256_storeu_si256((__m256i *)(void *)(table + 4 * (size_t)c), rows);
     }
 }
 
-/* Codes of 32 bytes. Their place in the row's table is given by two bits of each byte, either the
- * lowest or those above them, and by the byte's channel. */
+/* Looks up the codes of 32 bytes. The index into the row's table consists of two bits of each byte,
+ * either the lowest or the two above them, and of the byte's channel. */
 INLINE __m256i look_up(const uint8_t *table, __m256i bits, bool above)
 {
     const __m256i mask = _mm256_set1_epi8(above ? 12 : 3);
@@ -177,8 +177,9 @@ INLINE __m256i look_up(const uint8_t *table, __m256i bits, bool above)
                                _mm256_or_si256(_mm256_and_si256(bits, mask), channel));
 }
 
-/* Lane t of out[m]: dword m of token t; rows of `row` bytes, of which `left` follow, 8 or more. */
-INLINE void turn_rows(__m256i out[4], const uint8_t *codes, size_t row, uint32_t left)
+/* Transposes: lane t of out[m] is dword m of token t. `row`: bytes from token to token; `left`:
+ * bytes to read, 8 or more. */
+INLINE void transpose_rows(__m256i out[4], const uint8_t *codes, size_t row, uint32_t left)
 {
     __m256i x[4];
     for (uint32_t i = 0; i < 4; i++) {
@@ -197,7 +198,7 @@ INLINE void turn_rows(__m256i out[4], const uint8_t *codes, size_t row, uint32_t
     out[3] = _mm256_unpackhi_epi64(b, d);
 }
 
-/* Rows [head_dim / 4][PAGE_TOK][4] of a page's codes. */
+/* Expands a page's codes to rows [head_dim / 4][PAGE_TOK][4]. */
 INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *codes, uint32_t d)
 {
     const uint32_t row = d / 4, n_row = row / 4; /* bytes of a token; rows of a quarter */
@@ -205,7 +206,7 @@ INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *code
         for (uint32_t j = 0; j < row; j += 16) {
             const uint32_t left = row - j;
             __m256i dword[4];
-            turn_rows(dword, codes + v * LANES * (size_t)row + j, row, left);
+            transpose_rows(dword, codes + v * LANES * (size_t)row + j, row, left);
             for (uint32_t m = 0; m < (left < 16 ? 2 : 4); m++) {
                 const __m256i high = _mm256_srli_epi32(dword[m], 4);
                 for (uint32_t s = 0; s < 4; s++) {
@@ -227,8 +228,8 @@ INLINE __m256i broadcast_four(const int8_t *p)
     return _mm256_set1_epi32(four);
 }
 
-/* Exponents of n heads from number g on, for the tokens of a page. n is a constant where this is
- * inlined, so that sums stay in registers. */
+/* Computes the exponents of n heads, from head g on, for the tokens of a page. n is a constant at
+ * every call, so that sums stay in registers. */
 INLINE void multiply_heads(uint16_t *e, const struct frame *f, const uint8_t *code, uint32_t g,
                            uint32_t d, const uint32_t n)
 {
@@ -259,7 +260,7 @@ INLINE void multiply_heads(uint16_t *e, const struct frame *f, const uint8_t *co
     }
 }
 
-/* Two vectors of exponentials; the order is that in which they were packed. */
+/* Unpacks two vectors of exponentials, in the order in which packus stored them. */
 INLINE void load_powers(__m256 x[2], const uint16_t *e)
 {
     const __m256i both = load(e), zero = _mm256_setzero_si256();
@@ -274,8 +275,8 @@ INLINE float sum_lanes(__m256 x)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* Exponentials of the tokens of these pages [n_page][group][PAGE_TOK]; adds them to `total`
- * [group], by lane. */
+/* Computes the exponentials of the tokens of these pages [n_page][group][PAGE_TOK] and adds them to
+ * `total` [group], by lane. */
 static void raise_pages(const struct op_share_planes *op, const struct frame *f,
                         struct attn_range pages, __m256 *total, __m256 *wrong)
 {
@@ -303,13 +304,13 @@ static void raise_pages(const struct op_share_planes *op, const struct frame *f,
 
 /* ---- Pieces ---- */
 
-struct state {          /* of the pages of one call */
-    struct frame frame; /* of all but the first */
+struct state {          /* common to the pages of a call */
+    struct frame frame; /* of all pages but the first */
     float reference[SHARE_GROUP_MAX];
 };
 _Static_assert(sizeof(struct state) <= OPS_SHARE_FRAME, "raise OPS_SHARE_FRAME");
 
-/* Exponentials of some pages and their sums. */
+/* Computes the exponentials of some pages and their sums; false: something is not finite. */
 static bool raise_framed(const struct op_share_planes *op, const struct frame *f,
                          struct attn_range pages, float *sum)
 {

@@ -27,24 +27,24 @@
 #include <math.h>
 #include <string.h>
 
-/* Where shapes are constants, loops over channels are straight code. */
+/* Loops over channels are unrolled where shapes are constants. */
 #define INLINE __attribute__((always_inline)) static inline
 #define UNROLL _Pragma("GCC unroll 8")
 
 #define LANES     16u
-#define HEADS     8u  /* whose sums stay in registers together */
+#define HEADS     8u  /* heads whose sums are in registers at a time */
 #define BLOCK     4u  /* pages that are computed together */
-#define AHEAD     3u  /* blocks between a fetch and its use */
-#define SAMPLE    32u /* pages that scales come from */
+#define AHEAD     3u  /* prefetch distance in blocks */
+#define SAMPLE    32u /* pages from which scales are determined */
 #define ROOM      1.25f
-#define LEAST     0x1p-14f /* of scales: the largest half is no more than a 32-bit integer then */
-#define OCTAVE    128      /* steps of an exponent to a factor of two: those of a bf16 */
+#define LEAST     0x1p-14f /* minimum scale: with it the largest f16 still fits a 32-bit integer */
+#define OCTAVE    128      /* steps of an exponent per factor of two, as in bf16 */
 #define ONE       (127 * OCTAVE)
 #define HIGHEST   (227 * OCTAVE)
-#define SHIFT_MAX 15u /* bits of a sum behind the point */
+#define SHIFT_MAX 15u /* fractional bits of a sum */
 
-/* Channels in vectors: vector 4 j + s holds channels s * d/4 + 16 j and on, as many as there are
- * before the next quarter, then zeros. */
+/* Channels in vectors: vector 4 j + s holds channels from s * d/4 + 16 j on, up to the next
+ * quarter, then zeros. */
 struct channels {
     uint32_t quarter, n_step;
 };
@@ -65,7 +65,7 @@ INLINE __m512 load_half(__mmask16 lanes, const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, p));
 }
 
-/* Parts of their callers: gcc drops calls of a function that does nothing but fetch. */
+/* Always inlined: gcc removes calls of a function that only prefetches. */
 INLINE void fetch_scales(const struct op_share_planes *op, const uint8_t *page, struct channels c)
 {
     for (size_t at = 0; at < 8 * (size_t)c.quarter; at += 64) {
@@ -88,18 +88,18 @@ INLINE const uint8_t *page_at(const struct op_share_planes *op, uint32_t i)
 
 /* ---- Scales ---- */
 
-/* What turns the planes of some pages into exponents. */
+/* The scales and weights that turn the planes of some pages into exponents. */
 struct frame {
-    /* Of a channel: byte = key * inv + offset. */
+    /* Per channel: code = key * inv + offset. */
     _Alignas(64) float inv[HEAD_DIM_MAX], offset[HEAD_DIM_MAX];
     _Alignas(64) int8_t w[SHARE_GROUP_MAX * HEAD_DIM_MAX]; /* [group][row][4] */
-    /* Of a head: a sum begins with `start`, loses `shift` bits and is an exponent. */
+    /* Per head: a sum starts with `start`, and shifted right by `shift` it is an exponent. */
     _Alignas(64) int32_t start[SHARE_GROUP_MAX * LANES];
     uint32_t shift[SHARE_GROUP_MAX];
-    float middle[SHARE_GROUP_MAX]; /* score where all bytes are 0 */
+    float middle[SHARE_GROUP_MAX]; /* score where all codes are 0 */
 };
 
-/* Least and largest key of each channel in these pages, or in SAMPLE of them. */
+/* Range of each channel's keys in these pages, or in SAMPLE of them. */
 static void find_range(const struct op_share_planes *op, struct channels c, struct attn_range pages,
                        float *lo, float *hi)
 {
@@ -124,7 +124,7 @@ static void find_range(const struct op_share_planes *op, struct channels c, stru
     }
 }
 
-/* Four vectors of a step as bytes in rows of four channels. */
+/* Converts four vectors of a step to int8, in rows of four channels. */
 INLINE __m512i pack_rows(const __m512 x[4])
 {
     return _mm512_packs_epi16(
@@ -132,8 +132,9 @@ INLINE __m512i pack_rows(const __m512 x[4])
         _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3])));
 }
 
-/* Weights of head g; `middle` and `unit` are the channels' zeros and units. Sums have as many bits
- * behind the point as fit: a factor of a power of two makes them exponents by a shift. */
+/* Quantises the weights of head g; `middle` and `unit` are the channels' middles and units. Sums
+ * have as many fractional bits as fit: the scale is a power of two, so that a shift makes them
+ * exponents. */
 static void weigh_head(struct frame *f, const struct op_share_planes *op, struct channels c,
                        uint32_t g, const float *middle, const float *unit)
 {
@@ -164,7 +165,8 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, struct
     f->middle[g] = _mm512_reduce_add_ps(score);
 }
 
-/* Sums of head g begin with the exponent of the middle, `above` the reference, rounded. */
+/* Sets the initial value of head g's sums: the exponent of the middle, which is `above` the
+ * reference, plus a half for rounding. */
 static void start_sums(struct frame *f, uint32_t g, float above)
 {
     const float middle = fmaxf(fminf(OCTAVE * (float)M_LOG2E * above + ONE, 32767), -32768);
@@ -173,8 +175,8 @@ static void start_sums(struct frame *f, uint32_t g, float above)
                        _mm512_set1_epi32((int32_t)lrintf(middle) * one + one / 2));
 }
 
-/* The frame of these pages, whose exponents are relative to the scores `reference`; NULL: to its
- * middle. */
+/* Computes the scales for these pages. Exponents are relative to the scores `reference`; NULL: to
+ * the pages' own middle. */
 static void make_frame(struct frame *f, const struct op_share_planes *op, struct channels c,
                        struct attn_range pages, const float *reference)
 {
@@ -201,22 +203,22 @@ static void make_frame(struct frame *f, const struct op_share_planes *op, struct
 
 /* ---- Codes ---- */
 
-/* A block of pages on its way. */
+/* Intermediate results of a block of pages. */
 struct block {
     uint32_t n;
-    size_t code_bytes, n_sum;                     /* of a page */
-    _Alignas(64) uint8_t table[HEAD_DIM_MAX * 4]; /* of one page: 16 bytes for a row */
+    size_t code_bytes, n_sum;                     /* per page */
+    _Alignas(64) uint8_t table[HEAD_DIM_MAX * 4]; /* of one page: 16 bytes per row */
     _Alignas(64) uint8_t code[BLOCK * 2 * (HEAD_DIM_MAX / 4) * SHARE_ROW];
     _Alignas(64) int32_t sum[BLOCK * SHARE_GROUP_MAX * 2 * LANES];
 };
 
-/* The bytes that a page's codes stand for, of channels in vector i: rows 4 m + i % 4 of the step
- * i / 4 at 16 m. Byte 4 * code + k is channel k's, or byte code + 4 * k where i is even (look_up).
- * `wrong` becomes NaN once something is not finite. */
+/* Table of the int8 values of a page's codes for the channels of vector i: row 4 m + i % 4 of step
+ * i / 4 is at 16 m. Byte 4 * code + k belongs to channel k, or byte code + 4 * k where i is even
+ * (look_up). `wrong` becomes NaN if something is not finite. */
 INLINE __m512i make_rows(const struct op_share_planes *op, const struct frame *f,
                          const uint8_t *page, struct channels c, uint32_t i, __m512 *wrong)
 {
-    const __m512i turned =
+    const __m512i transpose =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const size_t at = 2 * (size_t)first_channel(c, i);
     const __mmask16 lanes = lanes_of(c, i);
@@ -229,7 +231,7 @@ INLINE __m512i make_rows(const struct op_share_planes *op, const struct frame *f
         x[k] = _mm512_fmadd_ps(step, _mm512_set1_ps(31.5f + 64 * (float)k), min);
     *wrong = _mm512_add_ps(*wrong, _mm512_sub_ps(x[3], x[3]));
     const __m512i rows = pack_rows(x);
-    return i % 2 ? rows : _mm512_shuffle_epi8(rows, turned);
+    return i % 2 ? rows : _mm512_shuffle_epi8(rows, transpose);
 }
 
 INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
@@ -239,14 +241,14 @@ INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const s
         _mm512_store_si512(table + i * 64, make_rows(op, f, page, c, i, wrong));
 }
 
-/* Lane t of out[m]: dword m of token t, 16 tokens of 16 bytes (head_dim 64). */
+/* Transposes: lane t of out[m] is dword m of token t, for 16 tokens of 16 bytes (head_dim 64). */
 INLINE void transpose_rows16(__m512i out[4], const uint8_t *codes)
 {
     for (int i = 0; i < 4; i++) out[i] = _mm512_loadu_si512(codes + 64 * (size_t)i);
     math_quads_apart(out);
 }
 
-/* The same for eight dwords of tokens that are `row` bytes apart. */
+/* The same for eight dwords of tokens `row` bytes apart. */
 INLINE void transpose_rows32(__m512i out[8], const uint8_t *codes, size_t row)
 {
     const __m512i low = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
@@ -275,7 +277,7 @@ INLINE void transpose_rows32(__m512i out[8], const uint8_t *codes, size_t row)
     }
 }
 
-/* The same for one dword. */
+/* The same for dword m alone. */
 static __m512i gather_dwords(const uint8_t *codes, size_t row, uint32_t m)
 {
     const __m512i at =
@@ -284,8 +286,8 @@ static __m512i gather_dwords(const uint8_t *codes, size_t row, uint32_t m)
     return _mm512_i32gather_epi32(at, codes + (size_t)m * 4, 1);
 }
 
-/* Values of 64 codes: two bits of each byte, above two that do not count or not, and the byte's
- * channel tell where the row's table has them. */
+/* Looks up the values of 64 codes. The index into the row's table consists of two bits of each
+ * byte, either the lowest or the two above them, and of the byte's channel. */
 INLINE __m512i look_up(const uint8_t *table, __m512i bits, bool above)
 {
     const __m512i mask = _mm512_set1_epi8(above ? 12 : 3);
@@ -295,7 +297,7 @@ INLINE __m512i look_up(const uint8_t *table, __m512i bits, bool above)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), at);
 }
 
-/* Four rows of codes from one dword of each token: two bits of each of its bytes for each row. */
+/* Expands one dword of each token to four rows: each row takes two bits of each byte. */
 INLINE void spread(uint8_t *row, const uint8_t *table, __m512i dword)
 {
     const __m512i high = _mm512_srli_epi32(dword, 4);
@@ -334,8 +336,8 @@ INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *code
 
 /* ---- Shares ---- */
 
-/* 32 bf16 of one head from its sums: tokens 4 i, 4 i + 1, 4 i + 2, 4 i + 3 and 16 + 4 i on in
- * quarter i. */
+/* Exponentials of one head as 32 bf16: 128-bit lane i has tokens 4 i .. 4 i + 3, then 16 + 4 i ..
+ * 16 + 4 i + 3. */
 INLINE __m512i exponentials(__m512i first, __m512i second, uint32_t bits)
 {
     const __m512i shift = _mm512_set1_epi32((int32_t)bits);
@@ -344,7 +346,7 @@ INLINE __m512i exponentials(__m512i first, __m512i second, uint32_t bits)
     return _mm512_min_epu16(both, _mm512_set1_epi16(HIGHEST));
 }
 
-/* Exponentials of a block for one head. Adds them to `total`. */
+/* Computes the exponentials of a block for one head and adds them to `total`. */
 INLINE void raise(const struct block *b, const struct frame *f, uint32_t g, uint16_t *e,
                   size_t e_stride, float *total)
 {
@@ -368,9 +370,9 @@ struct pass {
     __m512 *wrong;         /* NaN once something is not finite */
 };
 
-/* Exponentials of the tokens of pages first .. end - 1 [n_page][group][PAGE_TOK], and their sums
- * over tokens by lane. Adds to `wrong` what is not finite. The pages of a block come from places
- * far apart: the CPU's own prefetcher runs a few lines ahead in each, and one stream is too few. */
+/* Computes the exponentials of the tokens of pages first .. end - 1, [n_page][group][PAGE_TOK], and
+ * their sums by lane. The pages of a block are far apart, because the hardware prefetcher runs only
+ * a few lines ahead in each stream, and one stream is too few. */
 INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, struct channels c)
 {
     const struct op_share_planes *op = pass->op;
@@ -403,15 +405,15 @@ INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, s
 
 /* ---- Products by VNNI ---- */
 
-/* Weights of up to HEADS heads from number g0 on. Codes are 128 more than they are, as VNNI wants
- * them without a sign; `start` makes up for it. */
+/* Weights of up to HEADS heads, from head g0 on. VNNI needs unsigned codes, which are 128 larger;
+ * `start` makes up for it. */
 struct vnni_heads {
     _Alignas(64) int32_t start[HEADS * LANES];
-    int32_t w[HEADS * HEAD_DIM_MAX / 4]; /* [row][head] four channels each */
+    int32_t w[HEADS * HEAD_DIM_MAX / 4]; /* [row][head] of four channels each */
     uint32_t g0;
 };
 
-static void take_heads(struct vnni_heads *h, const struct frame *f, struct channels c, uint32_t g0,
+static void load_heads(struct vnni_heads *h, const struct frame *f, struct channels c, uint32_t g0,
                        uint32_t n)
 {
     const uint32_t n_row = c.n_step * SHARE_STEP;
@@ -429,7 +431,7 @@ static void take_heads(struct vnni_heads *h, const struct frame *f, struct chann
     }
 }
 
-/* Part m of 4 n_step of a page. The last ones may lie behind its end: harmless. */
+/* Prefetches part m of 4 n_step of a page. The last ones may exceed the page, which is harmless. */
 INLINE void fetch_part(const struct op_share_planes *op, const uint8_t *page, uint32_t m)
 {
     const uint8_t *code = page + op->hi2_at + 128 * (size_t)m;
@@ -439,8 +441,9 @@ INLINE void fetch_part(const struct op_share_planes *op, const uint8_t *page, ui
     _mm_prefetch((const char *)scale, _MM_HINT_T0);
 }
 
-/* Lane t of out[m]: dword 4 j + m of token t, of 16 tokens; zeros behind a quarter. */
-INLINE void turn_step(__m512i out[4], const uint8_t *codes, struct channels c, uint32_t j)
+/* Transposes: lane t of out[m] is dword 4 j + m of token t, of 16 tokens; zeros after the end of a
+ * quarter. */
+INLINE void transpose_step(__m512i out[4], const uint8_t *codes, struct channels c, uint32_t j)
 {
     const __mmask16 bytes = lanes_of(c, 4 * j);
     const size_t row = c.quarter;
@@ -458,16 +461,16 @@ INLINE void turn_step(__m512i out[4], const uint8_t *codes, struct channels c, u
     math_quads_apart(out);
 }
 
-/* Not the intrinsic: gcc 12 would load all weights ahead of the products and spill sums for
- * them. */
+/* Inline assembly, because with the intrinsic gcc 12 loads all weights before the products and
+ * spills sums. */
 INLINE __m512i add_products(__m512i sum, __m512i code, const int32_t *w)
 {
     __asm__ volatile("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(code), "m"(*w));
     return sum;
 }
 
-/* raise_pages for n heads. n is a constant where this is inlined, so that sums stay in registers.
- * A page's table is made while the page before is multiplied. */
+/* raise_pages for n heads. n is a constant at every call, so that sums stay in registers. The table
+ * of a page is made while the previous page is multiplied. */
 INLINE void raise_heads(const struct pass *pass, struct attn_range pages, struct channels c,
                         const struct vnni_heads *h, const uint32_t n)
 {
@@ -475,7 +478,7 @@ INLINE void raise_heads(const struct pass *pass, struct attn_range pages, struct
     const uint32_t part = (pages.end - pages.begin + BLOCK - 1) / BLOCK, last = pages.begin + part;
     const __m512bh one = (__m512bh)_mm512_set1_epi16(ONE);
     const __m512i flip = _mm512_set1_epi8((char)0x80);
-    _Alignas(64) uint8_t table[2][HEAD_DIM_MAX * 4]; /* in turn */
+    _Alignas(64) uint8_t table[2][HEAD_DIM_MAX * 4]; /* of this page and the next, alternating */
     __m512 wrong = *pass->wrong;
     for (uint32_t i = 0; i < 4 * c.n_step; i++) {
         const uint8_t *page = page_at(op, pages.begin);
@@ -500,7 +503,7 @@ INLINE void raise_heads(const struct pass *pass, struct attn_range pages, struct
                 _mm512_load_si512(h->start + g * LANES);
             for (uint32_t j = 0; j < c.n_step; j++) {
                 __m512i dword[4];
-                turn_step(dword, codes, c, j);
+                transpose_step(dword, codes, c, j);
                 UNROLL for (uint32_t m = 0; m < 4; m++)
                 {
                     const uint32_t i = 4 * j + m;
@@ -560,7 +563,7 @@ static void raise_vnni(const struct pass *pass, struct attn_range pages, struct 
     for (uint32_t g = 0; g < pass->op->group; g += HEADS) {
         const uint32_t left = pass->op->group - g, n = left < HEADS ? left : HEADS;
         struct vnni_heads h;
-        take_heads(&h, pass->frame, c, g, n);
+        load_heads(&h, pass->frame, c, g, n);
         raise_n[n](pass, pages, c, &h);
     }
 }
@@ -575,7 +578,7 @@ INLINE void raise_range(const struct pass *pass, struct attn_range pages, struct
         raise_vnni(pass, pages, c);
 }
 
-/* Exponentials of some pages and their sums. False: a score is not finite. */
+/* Computes the exponentials of some pages and their sums; false: a score is not finite. */
 INLINE bool raise_framed(const struct op_share_planes *op, const struct frame *f,
                          struct attn_range pages, float *sum,
                          void (*multiply)(const struct share_product *p), struct channels c)
@@ -606,7 +609,7 @@ static bool raise_some(const struct op_share_planes *op, const struct frame *f,
     }
 }
 
-/* What exponentials are multiplied with, a bf16 for each of two heads in a word. */
+/* Factors from exponentials to shares: bf16, those of two heads in a word. */
 static void find_factors(uint32_t *by, const float *sum, uint32_t group)
 {
     uint16_t *to = (uint16_t *)(void *)by;
@@ -632,8 +635,8 @@ INLINE void share_page(float *share, const uint16_t *e, const uint32_t *by, uint
 
 /* ---- Pieces ---- */
 
-struct state {          /* of the pages of one call */
-    struct frame frame; /* of all but the first */
+struct state {          /* common to the pages of a call */
+    struct frame frame; /* of all pages but the first */
     float reference[SHARE_GROUP_MAX];
 };
 _Static_assert(sizeof(struct state) <= OPS_SHARE_FRAME, "raise OPS_SHARE_FRAME");

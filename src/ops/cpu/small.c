@@ -10,7 +10,7 @@
 
 #define PIECE_ELEMS ((size_t)8192) /* about 2 us of work, ten times a fork and join */
 
-/* Rows per piece when one row has `row_elems` elements. */
+/* Rows per piece if a row has `row_elems` elements. */
 static uint32_t rows_per_piece(size_t row_elems)
 {
     const size_t n = PIECE_ELEMS / (row_elems ? row_elems : 1);

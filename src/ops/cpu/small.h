@@ -11,7 +11,7 @@
 /* y [width] = x / sqrt(mean(x^2) + eps) * w; y may be x. */
 typedef void (*small_rmsnorm_fn)(float *y, const float *x, const float *w, uint32_t width,
                                  float eps);
-/* Turns one head's n_rot first channels by cos, sin [n_rot/2]. */
+/* Rotates the first n_rot channels of a head by cos, sin [n_rot/2]. */
 typedef void (*small_rope_fn)(float *x, const float *cos, const float *sin, uint32_t n_rot);
 /* y [n] += x [n]. Called on spans that begin at multiples of 16 elements. */
 typedef void (*small_add_fn)(float *y, const float *x, size_t n);

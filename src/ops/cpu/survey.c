@@ -11,15 +11,15 @@
 
 #include <assert.h>
 
-#define UNITS_PER_WORKER 4u  /* fewer make the last one's end visible */
-#define PAGES_LEAST      16u /* of a span: in shorter ones no keys are fetched ahead */
+#define UNITS_PER_WORKER 4u  /* with fewer, waiting for the last one takes noticeable time */
+#define PAGES_LEAST      16u /* minimum length of a span: shorter ones do not prefetch keys */
 
 _Static_assert(OP_SURVEY_OCTAVE == 2u << (23 - SURVEY_SHIFT), "steps are bits of a float");
 
 struct call {
     const struct op_survey *op;
     const struct survey_kernel *k;
-    uint32_t n_span; /* of its lists, or pages */
+    uint32_t n_span; /* spans of lists, or of pages */
     bool finite;
 };
 
@@ -64,8 +64,8 @@ static void count_list(void *arg, uint32_t list, uint32_t worker_i)
     op->n_taken[list] = n;
 }
 
-/* Spans of pages are of equal length: a last round for a few of the workers would cost all others
- * the time of one span. */
+/* Number of spans of pages, a multiple of the workers if there are enough: all spans take equally
+ * long, and a last round for some of the workers would make the others wait. */
 static uint32_t page_spans(uint32_t n_page, uint32_t enough, uint32_t n_worker)
 {
     const uint32_t n = min_u32(enough, n_page / PAGES_LEAST + 1);

@@ -4,17 +4,17 @@
 
 #include "ops/survey.h"
 
-/* What an instruction set does for survey_execute. `room` is a worker's; false: something is not
- * finite. */
+/* Functions of an instruction set. `room` is the scratch of one worker. They return false if a key
+ * or sum is not finite. */
 struct survey_kernel {
     void (*begin)(const struct op_survey *op, void *room);
-    /* The sums of queries of lists (parts of sets) [begin, end). */
+    /* Computes the softmax sums of the queries of lists [begin, end). A list is a part of a set. */
     bool (*sum)(const struct op_survey *op, struct attn_range lists, void *room);
-    /* What all lists take of pages, when all sums are there. */
+    /* Selects keys of pages for all lists, when all sums are complete. */
     bool (*take)(const struct op_survey *op, struct attn_range pages, void *room);
 };
 
-/* The slot, but for the kernel. */
+/* The survey slot for a kernel. */
 bool survey_execute(struct workers *pool, const struct op_survey *op,
                     const struct survey_kernel *k);
 

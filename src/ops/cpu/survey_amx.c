@@ -4,7 +4,8 @@
 #include "ops/cpu/fill.h"
 #include "ops/cpu/survey_bf16.h"
 
-/* Scores of 16 keys in tile t, queries in 4 and 5: b is their tile of the first 32 channels. */
+/* Computes the scores of 16 keys in tile t, with the queries in tiles 4 and 5; b: the keys' tile of
+ * the first 32 channels. */
 #define SCORE_TILE(t, q, b, d)                                                                     \
     do {                                                                                           \
         TILE_LOAD(t, s->start, 64);                                                                \
@@ -19,9 +20,9 @@
         }                                                                                          \
     } while (0)
 
-/* Tiles and vectors take turns by the tile: all tiles first and then all vectors took half as long
- * again, stores of whole tiles holding up the loads behind them. So a tile is stored two tiles
- * after it was computed. */
+/* Tile products and vector work alternate tile by tile, and a tile is stored two tiles after it was
+ * computed. Computing all tiles first took half as long again, because stores of whole tiles hold
+ * up the loads behind them. */
 static inline __attribute__((always_inline)) void score_of(float *out, const struct survey_step *s,
                                                            uint32_t d)
 {
@@ -45,7 +46,7 @@ static inline __attribute__((always_inline)) void score_of(float *out, const str
     TILE_STORE(3, out + 768, 64);
 }
 
-/* With the usual head size as a constant. */
+/* Instantiates the usual head size as a constant. */
 static inline void score(float *out, const struct survey_step *s, uint32_t d)
 {
     if (d == 64)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define QUERY_BYTES 4u
-#define QUERIES     4u /* times two panels: eight sums hide the latency of two a cycle */
+#define QUERIES     4u /* times two panels: eight sums hide the latency of two FMAs per cycle */
 
 static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32_t d)
 {
@@ -16,7 +16,7 @@ static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32
 }
 
 static inline __attribute__((always_inline)) void
-pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, vec rest[2])
+pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, vec nonfinite[2])
 {
     float *out = (float *)(void *)dst;
     for (uint32_t t = 0; t < PAGE_TOK; t += VEC)
@@ -25,7 +25,7 @@ pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, v
             vec x[VEC];
             for (uint32_t i = 0; i < VEC; i++) {
                 const vec a = survey_load(k.at, (t + i) * (size_t)d + c, k.type);
-                survey_check(&rest[i % 2], a);
+                survey_check(&nonfinite[i % 2], a);
                 x[i] = v_sub(a, middle);
             }
             v_transpose(x);
@@ -33,7 +33,7 @@ pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, v
         }
 }
 
-/* Scores of QUERIES queries on 16 keys. */
+/* Scores of QUERIES queries and 16 keys. */
 static inline void score_block(float *out, const float *q, const float *key, const float *start,
                                uint32_t d)
 {

@@ -3,9 +3,9 @@
 #include "ops/cpu/fill.h"
 #include "ops/cpu/survey_bf16.h"
 
-#define SIDE 4u /* queries, and vectors of keys: 16 sums hide the latency of a product */
+#define SIDE 4u /* queries, and vectors of keys: their 16 sums hide the latency of a product */
 
-/* Scores of SIDE queries from number i on and all keys of both pages. */
+/* Scores of SIDE queries, from query i on, and all keys of both pages. */
 static inline __attribute__((always_inline)) void
 score_block(float *out, const struct survey_step *s, uint32_t i, uint32_t d)
 {
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) void score_of(float *out, const str
     }
 }
 
-/* With the usual head size as a constant. */
+/* Instantiates the usual head size as a constant. */
 static inline void score(float *out, const struct survey_step *s, uint32_t d)
 {
     if (d == 64)

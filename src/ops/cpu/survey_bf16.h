@@ -19,9 +19,9 @@ static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32
             (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(q + c + 16), _mm512_loadu_ps(q + c)));
 }
 
-/* Tiles of a page: for each 32 channels those of both halves. */
+/* Packs a page as tiles: for each 32 channels those of both halves. */
 static inline __attribute__((always_inline)) void
-pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, __m512 rest[2])
+pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, __m512 nonfinite[2])
 {
     for (uint32_t c = 0; c < d; c += 32) {
         const __m512 lo = _mm512_loadu_ps(centre + c), hi = _mm512_loadu_ps(centre + c + 16);
@@ -31,8 +31,8 @@ pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, _
                 const size_t at = (half * TILE_ROWS + t) * (size_t)d + c;
                 const __m512 a = survey_load(k.at, at, k.type);
                 const __m512 b = survey_load(k.at, at + 16, k.type);
-                survey_check(&rest[0], a);
-                survey_check(&rest[1], b);
+                survey_check(&nonfinite[0], a);
+                survey_check(&nonfinite[1], b);
                 x[t] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(b, hi), _mm512_sub_ps(a, lo));
             }
             tiles_transpose(x);

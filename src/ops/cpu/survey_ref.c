@@ -8,8 +8,8 @@
 struct page {
     const struct op_survey *op;
     float *k, *logit; /* [PAGE_TOK, head_dim], [n_query, PAGE_TOK] */
-    float *total;     /* [n_set][n_part][n_query] of exp(logit - lse), the caller's keys being 1 */
-    int32_t *limit;   /* [SURVEY_PERIOD + PAGE_TOK] */
+    float *total;   /* [n_set][n_part][n_query] sums of exp(logit - lse); the caller's keys are 1 */
+    int32_t *limit; /* [SURVEY_PERIOD + PAGE_TOK] */
     bool finite;
 };
 
@@ -55,7 +55,7 @@ static int32_t float_int(float f)
     return i;
 }
 
-/* Takes keys of the page by the squares of their masses. */
+/* Selects keys of page i from the squares of their masses (survey.h). */
 static void take(const struct page *p, uint32_t list, uint32_t i, const float *square)
 {
     const struct op_survey *op = p->op;
@@ -90,7 +90,7 @@ static void survey_page(const struct page *p, uint32_t list, uint32_t i)
     take(p, list, i, square);
 }
 
-/* The queries' sums and the limits are shared, keys and logits a worker's. */
+/* Sums and limits are shared by the workers; keys and logits are private. */
 static struct page lay_out(const struct op_survey *op, void *room)
 {
     struct page p = {.op = op, .total = op->scratch, .k = room, .finite = true};

@@ -8,31 +8,31 @@
 
 #include "ops/page.h"
 
-/* Keys of a page: 16-bit ones as they lie in the pool, q8 ones already in f32. */
+/* Keys of a page: 16-bit formats in place, q8 converted to f32. */
 struct survey_keys {
     const uint8_t *at;
     sac_kv_type type;
 };
 
-/* A vector of them from number `i` on. */
+/* A vector of keys, from element `i` on. */
 static inline vec survey_load(const uint8_t *keys, size_t i, sac_kv_type type)
 {
     if (type == SAC_KV_Q8) return v_load((const float *)(const void *)keys + i);
     return type == SAC_KV_F16 ? v_load_f16(keys + 2 * i) : v_load_bf16(keys + 2 * i);
 }
 
-/* Adds NaN to a lane of `rest` where x is not finite, else 0. */
-static inline void survey_check(vec *rest, vec x)
+/* Adds NaN to lanes of `nonfinite` where x is not finite, otherwise 0. */
+static inline void survey_check(vec *nonfinite, vec x)
 {
-    *rest = v_fma(x, v_zero(), *rest);
+    *nonfinite = v_fma(x, v_zero(), *nonfinite);
 }
 
-/* A block of 16 queries and two pages that lie behind each other. */
+/* Arguments of score: a block of 16 queries and two consecutive pages. */
 struct survey_step {
-    const uint8_t *q, *page; /* as the file of the set has packed them */
-    const float *start;      /* [16][16] what scores begin with */
+    const uint8_t *q, *page; /* as packed by the including file */
+    const float *start;      /* [16][16] initial values of the scores */
     const float *last; /* [4][16][16] scores of another step, to be summed meanwhile; or NULL */
-    vec *square;       /* [4][16 lanes] their sums are added to */
+    vec *square;       /* [4][16 lanes] out: their sums are added */
 };
 
 static inline vec survey_share(const float *s)

@@ -3,9 +3,9 @@
  * Included once by a file of one instruction set after its vec_*.h and after it has defined
  * QUERY_BYTES (per channel of a packed query) and
  *     pack_query (dst, i, q, d): row i of a block of 16 queries
- *     pack_page (dst, keys, centre, d, rest): PAGE_TOK keys less the centre, checked into `rest`
- *     score (out, step, d): out [4][16][16] = start + queries times keys, rows being queries, for
- *         both halves of both pages, and what struct survey_step says of another step's scores
+ *     pack_page (dst, keys, centre, d, nonfinite): PAGE_TOK keys less the centre, checked into
+ * `nonfinite` score (out, step, d): out [4][16][16] = start + queries times keys, rows being
+ * queries, for both halves of both pages, and what struct survey_step says of another step's scores
  *
  * There are two passes over the pages: the first sums each list's shares over some of the pages;
  * the second computes the masses of all keys, page by page, and selects from them immediately.
@@ -22,6 +22,7 @@
 #ifndef SAC_OPS_CPU_SURVEY_TMPL_H
 #define SAC_OPS_CPU_SURVEY_TMPL_H
 
+#include "base/align.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/survey.h"
 #include "ops/cpu/survey_share_tmpl.h"
@@ -29,30 +30,30 @@
 #include <assert.h>
 #include <string.h>
 
-#define LANES  16u           /* keys, or queries, of a block of scores */
-#define PARTS  (LANES / VEC) /* vectors of a row of it */
+#define LANES  16u           /* keys, and queries, of a block of scores */
+#define PARTS  (LANES / VEC) /* vectors of a row of a block */
 #define HALVES (PAGE_TOK / LANES)
-#define SCORES (2 * LANES * LANES) /* of a page and a block of queries */
+#define SCORES (2 * LANES * LANES) /* scores of a page and a block of queries */
 #define OCTAVE 8388608.0f
 #define UNIT   (1.44269504089f * OCTAVE)
 #define BIAS   ((127.0f - 0.0575f) * OCTAVE)
-#define GROUP  8u /* pages that stay in L1 while all queries pass */
+#define GROUP  8u /* pages that stay in L1 while all queries are multiplied with them */
 
 _Static_assert(GROUP <= ATTN_PANEL_MAX, "they can be fetched ahead");
 
 struct work {
     const struct op_survey *op;
     uint32_t d, n_block;      /* blocks of 16 queries of a list */
-    uint32_t list0, list_end; /* in work; lists are parts of sets */
+    uint32_t list0, list_end; /* lists to process; a list is a part of a set */
     float least;              /* survey_least */
     size_t block_bytes, page_bytes;
     uint32_t *seed; /* [n_list] */
     uint8_t *q;     /* [n_list][n_block] packed blocks */
     float *start;   /* [n_list][n_block][16][16] */
-    float *sum;     /* [n_list][n_block][16][16] a query's in its row, lane by lane */
+    float *sum;     /* a query's sum in its row, one partial sum per lane */
     float *k;       /* [PAGE_TOK, d] */
     uint8_t *page;  /* [GROUP] packed pages */
-    float *s;       /* [2] of two steps, of two pages: [SCORES] */
+    float *s;       /* scores of two steps: [2][2 pages][SCORES] */
     float *centre;  /* [d] */
     int32_t *limit; /* [SURVEY_PERIOD + PAGE_TOK] */
 };
@@ -60,13 +61,6 @@ struct work {
 struct group {
     uint32_t n, page[GROUP];
 };
-
-static void *carve(uint8_t **at, size_t bytes)
-{
-    void *p = *at;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
 
 static struct work lay_out(const struct op_survey *op, struct attn_range lists, void *room)
 {
@@ -80,21 +74,20 @@ static struct work lay_out(const struct op_survey *op, struct attn_range lists, 
                      .block_bytes = LANES * (size_t)d * QUERY_BYTES,
                      .page_bytes = PAGE_TOK * (size_t)d * QUERY_BYTES};
     const size_t n = (size_t)n_list * w.n_block;
-    uint8_t *at = op->scratch;
+    size_t at = 0;
     assert(d % 32 == 0 && d <= HEAD_DIM_MAX && op->n_query % LANES == 0);
-    w.seed = carve(&at, n_list * sizeof *w.seed);
-    w.q = carve(&at, n * w.block_bytes);
-    w.start = carve(&at, n * LANES * LANES * sizeof(float));
-    w.sum = carve(&at, n * LANES * LANES * sizeof(float));
-    w.centre = carve(&at, d * sizeof(float));
-    w.limit = carve(&at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
-    assert((size_t)(at - (uint8_t *)op->scratch) <=
-           ops_survey_scratch(op->n_set, op->n_part, op->n_query, d));
-    at = room;
-    w.k = carve(&at, PAGE_TOK * (size_t)d * sizeof(float));
-    w.page = carve(&at, GROUP * w.page_bytes);
-    w.s = carve(&at, 4 * SCORES * sizeof(float));
-    assert((size_t)(at - (uint8_t *)room) <= ops_survey_room(op->n_query, d));
+    w.seed = align_take(op->scratch, &at, n_list * sizeof *w.seed);
+    w.q = align_take(op->scratch, &at, n * w.block_bytes);
+    w.start = align_take(op->scratch, &at, n * LANES * LANES * sizeof(float));
+    w.sum = align_take(op->scratch, &at, n * LANES * LANES * sizeof(float));
+    w.centre = align_take(op->scratch, &at, d * sizeof(float));
+    w.limit = align_take(op->scratch, &at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
+    assert(at <= ops_survey_scratch(op->n_set, op->n_part, op->n_query, d));
+    at = 0;
+    w.k = align_take(room, &at, PAGE_TOK * (size_t)d * sizeof(float));
+    w.page = align_take(room, &at, GROUP * w.page_bytes);
+    w.s = align_take(room, &at, 4 * SCORES * sizeof(float));
+    assert(at <= ops_survey_room(op->n_query, d));
     return w;
 }
 
@@ -114,7 +107,7 @@ static float dot(const float *a, const float *b, uint32_t d)
     return v_sum(sum);
 }
 
-/* Query i times `unit`: packed, and in `row`. */
+/* Packs query i times `unit`, and stores it unpacked in `row`. */
 static void pack_scaled(const struct work *w, size_t i, float unit, float *row)
 {
     const float *q = w->op->q + i * w->d;
@@ -137,8 +130,8 @@ static void pack_queries(const struct work *w)
     }
 }
 
-/* The keys of the pages that the next group may hold. They are fetched bit by bit while this one is
- * computed: as many loads at once as they are would keep a core waiting. */
+/* The keys of the pages of the next group, to be prefetched little by little while this group is
+ * computed: all loads at once would fill the buffers of the core. */
 static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint32_t n_page)
 {
     const struct page_geom *g = op->geom;
@@ -150,21 +143,21 @@ static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint
     return a;
 }
 
-static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec rest[2])
+static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec nonfinite[2])
 {
     const struct page_geom *g = w->op->geom;
     const uint8_t *k = page_frame(g, w->op->frames, w->op->page[page]) + g->k;
     switch (g->type_k) {
     case SAC_KV_F16:
-        pack_page(dst, (struct survey_keys){k, SAC_KV_F16}, w->centre, w->d, rest);
+        pack_page(dst, (struct survey_keys){k, SAC_KV_F16}, w->centre, w->d, nonfinite);
         break;
     case SAC_KV_BF16:
-        pack_page(dst, (struct survey_keys){k, SAC_KV_BF16}, w->centre, w->d, rest);
+        pack_page(dst, (struct survey_keys){k, SAC_KV_BF16}, w->centre, w->d, nonfinite);
         break;
     case SAC_KV_Q8:
         read_keys(w, page);
         pack_page(dst, (struct survey_keys){(const uint8_t *)w->k, SAC_KV_Q8}, w->centre, w->d,
-                  rest);
+                  nonfinite);
         break;
     }
 }
@@ -172,19 +165,20 @@ static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec res
 /* Packs the pages of a group; false: a key is not finite. */
 static bool pack_group(const struct work *w, const struct group *g)
 {
-    vec rest[2] = {v_zero(), v_zero()};
-    for (uint32_t i = 0; i < g->n; i++) pack_keys(w, g->page[i], w->page + i * w->page_bytes, rest);
-    return !v_any_nan(v_add(rest[0], rest[1]));
+    vec nonfinite[2] = {v_zero(), v_zero()};
+    for (uint32_t i = 0; i < g->n; i++)
+        pack_keys(w, g->page[i], w->page + i * w->page_bytes, nonfinite);
+    return !v_any_nan(v_add(nonfinite[0], nonfinite[1]));
 }
 
-/* Steps of a group: for each list, for each block of its queries, for each two pages that it sees
- * of the group; the second may be none of it. */
+/* Iterates over the steps of a group: for each list, each block of its queries, and each two of the
+ * pages that it sees. The second page may be missing. */
 struct place {
     uint32_t list, block, page;
-    uint32_t n; /* pages that the list sees */
+    uint32_t n; /* pages of the group that the list sees */
 };
 
-static inline bool step_on(struct place *p, const struct work *w, const struct group *g)
+static inline bool next_step(struct place *p, const struct work *w, const struct group *g)
 {
     if ((p->page += 2) < p->n) return true;
     p->page = 0;
@@ -198,13 +192,14 @@ static inline bool step_on(struct place *p, const struct work *w, const struct g
     return false;
 }
 
-/* Before the first. */
+/* The place before the first step. */
 static inline struct place step_begin(const struct work *w)
 {
     return (struct place){.list = w->list0 - 1, .block = w->n_block - 1};
 }
 
-/* Scores of a step; meanwhile the squares of the last one's, unless NULL. */
+/* Computes the scores of a step and meanwhile sums the squares of another step's, unless `last` is
+ * NULL. */
 static inline void score_step(const struct work *w, const struct place *p, float *out,
                               const float *last, vec *square)
 {
@@ -235,7 +230,8 @@ static inline void add_sums(const struct work *w, const struct place *p, const f
     }
 }
 
-/* The sums go into `start`: from here on scores are squares of shares. False: one is not finite. */
+/* Adds the logarithms of the sums to `start` and doubles the queries: from here on scores are
+ * squares of shares. False: a sum is not finite. */
 static bool end_sums(const struct work *w)
 {
     const size_t end = (size_t)w->list_end * w->op->n_query;
@@ -252,10 +248,10 @@ static bool end_sums(const struct work *w)
     return finite;
 }
 
-/* ---- Choice ---- */
+/* ---- Selection ---- */
 
-/* Without a branch: what is taken cannot be foretold, and a wrong guess would cost as much as the
- * scores. */
+/* Selects keys of a page. Branch-free: the outcome is unpredictable, and a misprediction would cost
+ * as much as the scores. */
 static inline void choose(const struct work *w, uint32_t list, uint32_t page, const vec *square)
 {
     const struct op_survey *op = w->op;
@@ -278,7 +274,7 @@ static inline void choose(const struct work *w, uint32_t list, uint32_t page, co
 
 static void sum_group(const struct work *w, const struct group *g)
 {
-    for (struct place p = step_begin(w); step_on(&p, w, g);) {
+    for (struct place p = step_begin(w); next_step(&p, w, g);) {
         const uint32_t n_page = w->op->n_page[p.list / w->op->n_part];
         float weight[2] = {0};
         for (uint32_t i = 0; i < 2 && p.page + i < p.n; i++)
@@ -288,14 +284,15 @@ static void sum_group(const struct work *w, const struct group *g)
     }
 }
 
-/* A step's tiles are computed while the vectors are at the last one's. */
+/* Selects keys of a group for all lists. The products of a step overlap with the vector work on the
+ * previous step's scores. */
 static void survey_group(const struct work *w, const struct group *g, struct attn_ahead *ahead)
 {
     const uint32_t n_fetch = ahead->n_page * ahead->page_lines / (w->list_end * w->n_block) + 1;
     struct place next = step_begin(w);
-    vec square[GROUP / 2][2 * HALVES * PARTS]; /* halves of two pages */
+    vec square[GROUP / 2][2 * HALVES * PARTS]; /* both halves of two pages */
     float *s = w->s;
-    bool more = step_on(&next, w, g);
+    bool more = next_step(&next, w, g);
     if (more) score_step(w, &next, s, NULL, NULL);
     while (more) {
         const struct place now = next;
@@ -304,7 +301,7 @@ static void survey_group(const struct work *w, const struct group *g, struct att
         s = s == w->s ? w->s + 2 * SCORES : w->s;
         for (uint32_t i = 0; i < 2 * HALVES * PARTS && now.block == 0; i++) sum[i] = v_zero();
         attn_fetch(ahead, n_fetch);
-        more = step_on(&next, w, g);
+        more = next_step(&next, w, g);
         if (more)
             score_step(w, &next, s, last, sum);
         else
@@ -315,7 +312,7 @@ static void survey_group(const struct work *w, const struct group *g, struct att
     }
 }
 
-/* Does any of the lists need the page for its sums? */
+/* Whether the sums of any of the lists include the page. */
 static bool is_summed(const struct work *w, uint32_t page)
 {
     const struct op_survey *op = w->op;

@@ -3,11 +3,12 @@
  *
  *     vec, vec_i, vec_m: floats, 32-bit integers, lane masks; VEC: the number of lanes
  *     v_ on floats, i_ on integers, m_ on masks; d_ on two halves of a vector as doubles
- *     v_load_first (p, n): the first n lanes, zeros in the others; v_store_first likewise
+ *     v_first (p, n): the first n floats at p, zeros in the other lanes; v_store_first likewise
  *     v_where (m, x): x in the lanes of m, else zero; v_choose (m, x, y): else y
- *     v_of_i, i_of_v convert; i_bits, v_bits do not
- *     i_of_chance (x): of 0 to 2^32, cut to an unsigned integer; 2^32 becomes nearly the largest
- *     i_wraps (sum, x): sum + x, as it is now, has passed 2^32 */
+ *     v_of_i, i_of_v convert; i_bits, v_bits reinterpret
+ *     i_of_chance (x): truncates 0 <= x <= 2^32 to unsigned; 2^32 gives almost 2^32 - 1
+ *     i_wraps (sum, x): whether the addition of x that gave `sum` has passed 2^32
+ *     i_pack (out, m, x, room): stores the lanes of m contiguously */
 #ifndef SAC_OPS_CPU_VEC_AVX2_H
 #define SAC_OPS_CPU_VEC_AVX2_H
 
@@ -67,7 +68,7 @@ VEC_PART vec_i i_first(const uint32_t *p, uint32_t n)
     return _mm256_maskload_epi32((const int *)(const void *)p, math_lane_mask(n));
 }
 
-/* a >= b, without a sign. */
+/* a >= b, unsigned. */
 VEC_PART vec_m i_reaches(vec_i a, vec_i b)
 {
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a));
@@ -92,7 +93,7 @@ VEC_PART double d_sum(const vec_d *sum)
     return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
 }
 
-/* Of integers from 0 to 255; larger ones become anything. */
+/* Stores integers from 0 to 255 as bytes; the result of others is undefined. */
 VEC_PART void i_store_bytes(uint8_t *p, vec_i x)
 {
     const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
@@ -115,7 +116,7 @@ VEC_PART vec v_load_i8(const int8_t *p)
     return v_of_i(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
 }
 
-/* Rounds to bf16; NaN stays one. Returns what is stored. */
+/* Rounds to bf16, keeping NaN, and returns the rounded values. */
 VEC_PART vec v_store_bf16(uint16_t *p, vec x)
 {
     const vec_i bits = _mm256_castps_si256(x);
@@ -134,7 +135,7 @@ VEC_PART bool v_any_nan(vec x)
     return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0;
 }
 
-/* Lane j of row i becomes lane i of row j. */
+/* Transposes: lane j of row i becomes lane i of row j. */
 VEC_PART void v_transpose(vec x[VEC])
 {
     vec y[VEC];
@@ -164,13 +165,13 @@ VEC_PART vec_m m_lt(vec a, vec b)
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
 }
 
-/* A NaN is not equal to anything. */
+/* NaN is not equal to anything. */
 VEC_PART vec_m m_ne(vec a, vec b)
 {
     return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ);
 }
 
-/* In `a` and not in `b`. */
+/* a and not b. */
 VEC_PART vec_m m_less(vec_m a, vec_m b)
 {
     return _mm256_andnot_ps(b, a);
@@ -224,7 +225,7 @@ VEC_PART float v_sum(vec x)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* Sums of the lanes of four vectors: adds while it transposes, a third of the work of four sums. */
+/* Horizontal sums of four vectors: adding while transposing is a third of the work of four sums. */
 VEC_PART __m128 v_sums(const vec x[4])
 {
     const __m256 a = _mm256_add_ps(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
@@ -257,7 +258,7 @@ VEC_PART vec_m i_wraps(vec_i sum, vec_i x)
         _mm256_cmpgt_epi32(_mm256_xor_si256(x, sign), _mm256_xor_si256(sum, sign)));
 }
 
-/* Numbers of the bits that are set in a byte, in nibbles from the lowest on. */
+/* The indices of the set bits of a byte, in nibbles from the lowest on. */
 #define VEC_BEFORE(b, i) (4 * __builtin_popcount((b) & ((1u << (i)) - 1)))
 #define VEC_BIT(b, i)    (((b) >> (i)&1u) * (i) << VEC_BEFORE(b, i))
 #define VEC_SET(b)                                                                                 \
@@ -269,8 +270,8 @@ VEC_PART vec_m i_wraps(vec_i sum, vec_i x)
 static const uint32_t vec_set[256] = {VEC_SET64(0u), VEC_SET64(64u), VEC_SET64(128u),
                                       VEC_SET64(192u)};
 
-/* Stores the lanes of `m` behind each other; returns their number. There is `room` for a whole
- * vector or not. */
+/* Stores the lanes of `m` contiguously and returns their number. `room`: the buffer has room for a
+ * whole vector. */
 VEC_PART uint32_t i_pack(void *out, vec_m m, vec_i x, bool room)
 {
     const uint32_t word = m_word(m), n = (uint32_t)__builtin_popcount(word);

@@ -174,16 +174,17 @@ VEC_PART vec_m m_and(vec_m a, vec_m b)
     return (vec_m)(a & b);
 }
 
-/* The mask passes by the optimiser first: gcc 12 merges a conversion with the comparison before it
- * and sets the lower half of the word alone, so that a word kept in memory has 16 bits of what
- * stood there (avx512f_cmp*_zero_extend* of its sse.md, _cvtmask16_u32 included). */
+/* Hides the mask from the optimiser: gcc 12 merges a conversion with the comparison before it and
+ * sets only the lower half of the word, so a word in memory keeps 16 stale bits
+ * (avx512f_cmp*_zero_extend* of its sse.md, _cvtmask16_u32 included). */
 VEC_PART uint32_t m_word(vec_m m)
 {
     __asm__("" : "+k"(m));
     return m;
 }
 
-/* Compressing stores are microcode on Zen 4: some hundred cycles. */
+/* Compresses in a register: compressing stores are microcode on Zen 4 and take some hundred
+ * cycles. */
 VEC_PART uint32_t i_pack(void *out, vec_m m, vec_i x, bool room)
 {
     const uint32_t n = (uint32_t)__builtin_popcount(m_word(m));

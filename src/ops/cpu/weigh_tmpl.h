@@ -16,8 +16,8 @@
 #include <math.h>
 #include <string.h>
 
-#define BLOCK (SUMS * VEC) /* keys */
-#define PEAK  15.0f        /* 2^x above it may be no f16 */
+#define BLOCK (SUMS * VEC) /* keys of a block */
+#define PEAK  15.0f        /* maximum exponent of a weight: 2^x above it may exceed f16 */
 
 static const float log2_e = (float)M_LOG2E;
 
@@ -28,7 +28,7 @@ static vec times_log2_e(vec x)
 
 /* ---- Weights ---- */
 
-/* The largest of a row's n scores. Four maxima at once: one would wait for itself. */
+/* The largest of a row's n scores. Four maxima hide the latency. */
 static float row_top(const float *score, uint32_t n)
 {
     const vec none = v_set1(-INFINITY);
@@ -41,8 +41,8 @@ static float row_top(const float *score, uint32_t n)
     return v_most(v_max(v_max(top[0], top[1]), v_max(top[2], top[3])));
 }
 
-/* Writes a row's weights, relative to `top`; `out_sum` becomes that of each lane. False: one is too
- * large. A NaN shows in the sum alone. */
+/* Computes a row's weights, relative to `top`; out_sum: their sums by lane. False: a weight is too
+ * large for f16. A NaN shows in the sum alone. */
 static bool weigh_row(uint16_t *weight, const float *score, uint32_t n, uint32_t width, float top,
                       vec *out_sum)
 {
@@ -69,8 +69,8 @@ static bool weigh_row(uint16_t *weight, const float *score, uint32_t n, uint32_t
     return !m_word(m_lt(v_set1(PEAK), v_max(most[0], most[1])));
 }
 
-/* The same relative to the largest score so far, unless that is too small by far; returns which it
- * was. */
+/* The same relative to the largest score of previous panels, unless a weight is then too large;
+ * returns the score used. */
 static float weigh_near(const struct op_weigh *op, uint32_t r, vec *out_sum)
 {
     const float *score = op->score + r * op->score_stride;
@@ -83,8 +83,8 @@ static float weigh_near(const struct op_weigh *op, uint32_t r, vec *out_sum)
     return top;
 }
 
-/* Takes the sums of rows i and on, by lanes, into those of all panels; false: one of them is not
- * finite. */
+/* Merges the panel's sums of VEC rows from i on, by lane, into those of all panels; false: one is
+ * not finite. */
 static bool add_sums(const struct op_weigh *op, uint32_t i, vec part[VEC])
 {
     const uint32_t n = op->n_row - i;
@@ -122,7 +122,8 @@ static bool weigh_vec(const struct op_weigh *op)
 
 /* ---- Sums along lines ---- */
 
-/* A vector of shares to the sums; those that are kept are rounded before. */
+/* Adds a vector of shares to the sums. With `keep` they are rounded first and replace the
+ * weights. */
 VEC_PART vec add_shares(uint16_t *weight, vec scale, float *down, bool keep, vec column)
 {
     const vec x = v_load_f16((const uint8_t *)weight);
@@ -135,7 +136,8 @@ VEC_PART vec add_shares(uint16_t *weight, vec scale, float *down, bool keep, vec
     return v_add(y, column);
 }
 
-/* Shares of rows row0 .. row1 - 1 and keys j .. j + 16 n_vec - 1; scale [row1 - row0]. */
+/* Adds the shares of rows row[0] .. row[1] - 1 and n_vec vectors of keys from j on; scale [row[1] -
+ * row[0]]. */
 VEC_PART void sum_block(const struct op_lines *op, const float *scale, const uint32_t row[2],
                         uint32_t j, uint32_t n_vec, bool keep)
 {
@@ -178,7 +180,7 @@ static void lines_vec(const struct op_lines *op)
         sum_panel(op, false);
 }
 
-/* ---- What lines hold ---- */
+/* ---- Attention per cell of a line ---- */
 
 static void rate_vec(const struct op_rate *op)
 {
