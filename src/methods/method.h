@@ -72,9 +72,8 @@ static inline const float *method_past_query(const struct method_past *past, uin
  * tokens. */
 enum meter_kind { METER_CHOOSE, METER_BUILD, METER_ATTEND, METER_KINDS };
 struct meter {
-    _Alignas(
-        64) uint64_t bytes[METER_KINDS]; /* a cache line of its own: other threads count, too */
-    enum meter_kind kind;                /* of what is read next */
+    _Alignas(64) uint64_t bytes[METER_KINDS]; /* other threads' meters are adjacent to it */
+    enum meter_kind kind;                     /* of what is read next */
 };
 
 /* Tokens of a sequence of n_tok that are passed through the model once more (struct method_decode's

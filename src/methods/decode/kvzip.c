@@ -242,8 +242,7 @@ static uint32_t count_votes(uint64_t bin[N_BIN], const struct compress_votes *v,
     for (uint32_t i = 0; i < n_lane; i++) {
         const uint32_t layer = i / l->shape->geom->n_kv_head, h = i % l->shape->geom->n_kv_head;
         const float *vote = compress_heard_votes(l, layer, h);
-        if (compress_heard(l, layer, h) != l->pos)
-            continue; /* as in layers with a sliding window */
+        if (compress_heard(l, layer, h) != l->pos) continue; /* e.g. a layer with a window */
         n_heard++;
         meter_read(l, vote, v->n_tok * sizeof *vote);
         for (uint32_t t = set->sink; t < v->n_tok; t++) {

@@ -19,9 +19,8 @@ struct lfps_rule {
 };
 
 struct lfps_state {
-    uint32_t
-        n_learnt;    /* 0: the tables are not filled; else the position of the last step, plus 1 */
-    uint32_t n_mean; /* first tokens that key_sum and value_sum include, sinks left out of them */
+    uint32_t n_learnt; /* 0: the tables are empty; else the position of the last step, plus 1 */
+    uint32_t n_mean;   /* first tokens that key_sum and value_sum include; the sinks never are */
 };
 
 struct parts {
