@@ -3,7 +3,7 @@
  * Invariants:
  *  1. The ring holds whole records in file form, the oldest at `first`; the length in front of each
  *     says where the next begins. Dropping, flushing and reading therefore need no index.
- *  2. A reading is `data` with `at` on the boundary of a record; nothing behind `n` is read.
+ *  2. A reading is `data` with `at` on the boundary of a record; nothing after `n` is read.
  *  3. Numbers are assembled from bytes by shifts, so files are the same on every machine.
  *
  * Nothing here knows methods or engines. */

@@ -1,5 +1,6 @@
-/* scale.h: from values to positions on a plot, and the round numbers that its axis shows. Contract:
- * bounds are finite, and positive for a logarithmic scale. */
+/* scale.h: from values to positions on a plot, and the round numbers that its axis shows.
+ *
+ * Contract: bounds are finite, and positive for a logarithmic scale. */
 #ifndef SAC_EVAL_SCALE_H
 #define SAC_EVAL_SCALE_H
 

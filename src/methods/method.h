@@ -400,7 +400,7 @@ struct method {
 #include "methods/methods.def"
 #undef METHOD
 
-/* NULL behind the last. */
+/* NULL after the last. */
 const struct method *method_at(size_t i);
 /* NULL: there is no such method. */
 const struct method *method_find(const char *kind, const char *name);
