@@ -32,12 +32,10 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_PIECES  8u   /* parts of a lane's context, if there are fewer lanes than workers */
-#define FETCH_AT_ONCE 256u /* pages that are prefetched at a time */
-#define LONE_PAGES                                                                                 \
-    64u /* pages that one worker processes in the time that it takes to synchronise all workers */
-#define GROUP_PAGES                                                                                \
-    32768u /* pages whose selections are made before they are requested from a disk */
+#define COUNT_PIECES  8u     /* parts of a lane's context, if there are fewer lanes than workers */
+#define FETCH_AT_ONCE 256u   /* pages that are prefetched at a time */
+#define LONE_PAGES    64u    /* one worker processes them in the time of a barrier of all workers */
+#define GROUP_PAGES   32768u /* selected from before the selected pages are read from a disk */
 
 struct decode_list { /* The list of one run, while it is built. */
     uint32_t *page, *tok;
