@@ -83,9 +83,9 @@ uint64_t admit_leave(sac_engine *e, sac_seq id)
 /* ---- Working sets ---- */
 
 struct demand {
-    uint32_t n_entry, n_used, n_new,
-        /* recently used; of these, not counted before; counted before, for another sequence */
-        n_shared;
+    uint32_t n_entry;         /* pages of the sequence */
+    uint32_t n_used;          /* of these, used recently */
+    uint32_t n_new, n_shared; /* of those, not counted before; counted for another sequence */
 };
 
 static struct demand count(const sac_engine *e, uint32_t seq_i, uint32_t since)

@@ -37,7 +37,8 @@
 #define LONE_PAGES    64u    /* one worker processes them in the time of a barrier of all workers */
 #define GROUP_PAGES   32768u /* selected from before the selected pages are read from a disk */
 
-struct decode_list { /* The list of one run, while it is built. */
+/* The list of one run, while it is built. */
+struct decode_list {
     uint32_t *page, *tok;
     float *logw; /* NULL: tokens have no weights */
     uint32_t n_page, n_tok;

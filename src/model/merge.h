@@ -8,9 +8,8 @@
 #define MERGE_NONE UINT32_MAX
 
 struct merge_symbol {
-    uint32_t at,
-        n;       /* bytes [at, at + n) of the word; n is 0 once it went into its left neighbour */
-    uint32_t id; /* the caller's; a merge sets it to the result of the pair function */
+    uint32_t at, n; /* bytes [at, at + n) of the word; n is 0 once merged into the left neighbour */
+    uint32_t id;    /* the caller's; a merge sets it to the result of the pair function */
     uint32_t prev, next; /* private */
 };
 
