@@ -243,7 +243,8 @@ static void anchors_are_the_best_of_all_sets(void **state)
 static void states_of_a_file_are_looked_at(void **state)
 {
     (void)state;
-    struct kascade_state x = {.n_measured = 900, .n_chosen = 7, .has_anchor = 1, .anchor = 3, .head = 1};
+    struct kascade_state x = {
+        .n_measured = 900, .n_chosen = 7, .has_anchor = 1, .anchor = 3, .head = 1};
     open_topics("kascade");
     const struct method_loaded l = {
         .shape = &b.shape, .param = b.spec.param, .state = &x, .n_tok = 900};
