@@ -330,7 +330,7 @@ const struct method flexprefill_method = {
              "columns and diagonals as hold the wanted share of it. Heads whose attention is well "
              "explained by mean queries and mean keys select by those instead, for every block of "
              "rows. Budgets adapt to the input. The share is that of the observed rows: for other "
-             "rows it is a estimate, and whole blocks are read for single keys.",
+             "rows it is a guess, and whole blocks are read for single keys.",
     METHOD_DEVIATIONS(deviations),
     .facts = {.part = "mass=0.1,least=128", .whole = "mass=1"},
     .prefill = &hooks,
