@@ -362,8 +362,7 @@ void layer_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_at
                   {n_logit, c->n_embd, c->n_vocab}};
     *out_linear = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        if (shapes[i].n_in == 0 || shapes[i].n_out == 0)
-            continue; /* the model has no such tensor */
+        if (shapes[i].n_in == 0 || shapes[i].n_out == 0) continue; /* no such matrix in the model */
         *out_linear =
             mem_larger(*out_linear, e->ops.linear_scratch(n_worker, shapes[i].n_row, shapes[i].n_in,
                                                           shapes[i].n_out));

@@ -88,8 +88,8 @@ void place_enter(sac_engine *e, uint32_t i)
 
 /* ---- Memory ---- */
 
-/* Memory for input that is uploaded: `mine` in a device's place, with the host's copy in the first
- * place. */
+/* Host memory for a step's input [n]: on a host `mine`, which it computes on; otherwise the first
+ * place's, from which all devices upload it. */
 static float *take_input(const sac_engine *e, struct arena *a, float *mine, float *first, size_t n)
 {
     if (e->backend.is_host) return mine;

@@ -187,7 +187,7 @@ static uint32_t walk_source(sac_engine *e, uint32_t to, const struct segment_sou
     return n;
 }
 
-/* Ends the last segment: pages after it have offset 0. */
+/* Adds a segment of offset 0 for the pages after the last segment, if there are any. */
 static void close_last(sac_engine *e, uint32_t seq_i)
 {
     const uint32_t n_page = e->seqs[seq_i].n_done / PAGE_TOK;
