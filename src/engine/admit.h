@@ -16,8 +16,8 @@ struct admit_seq {
     bool joined, held;            /* a request drives it; its decode rows wait */
     uint64_t place;               /* place in the queue, smaller ones first; 0: not queued */
     uint32_t n_turn;              /* decode rows since the start of its turn */
-    uint32_t n_seen;              /* decode rows in steps first .. last */
-    uint32_t first, last;         /* steps; no other step had rows of the sequence */
+    uint32_t n_seen;              /* consecutive steps, up to its last one, with a decode row */
+    uint32_t first, last;         /* the first and the last of these steps */
     uint32_t n_set;               /* pages of its working set; 0: unknown */
     uint64_t held_since, held_us; /* microseconds */
 };
@@ -41,7 +41,7 @@ struct admit {
     bool room_binds;       /* a sequence waits for lack of frames */
     int direction;         /* direction of the next change: 1 or -1 */
     uint32_t n_rest, n_tried; /* trials still to skip; steps with the current room */
-    /* rows and time of these steps; rows per microsecond with the previous room */
+    /* Rows and time of these steps; rows per microsecond with the previous room */
     double tried_rows, tried_us, rate;
     uint64_t n_hold; /* times that a sequence began to wait */
 };

@@ -43,7 +43,7 @@ struct reading {
     /* [n_decode, n_kv_head], or NULL: every decode row is dense */
     struct reading_lane *lane;
     struct page_frames frames; /* where the named pages are */
-    /* the current run reads more pages than memory holds; attention fetches them part by part */
+    /* The current run reads more pages than memory holds; attention fetches them part by part */
     bool streams;
     struct reading_rest rest; /* NULLs: no method estimates unread tokens */
     uint64_t choose_us;       /* time of the decode rows' selections */

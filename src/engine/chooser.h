@@ -30,7 +30,7 @@ struct chooser_method {
     const struct spec *spec;
     struct chooser_hooks hooks;
     size_t state_bytes; /* of a lane */
-    /* bytes of the host's part; all of state_bytes unless a device has the rest */
+    /* Bytes of the host's part; all of state_bytes unless a device has the rest */
     size_t head_bytes;
     struct side_place side;
 };

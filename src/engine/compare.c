@@ -14,7 +14,7 @@ struct compare {
     const sac_engine *e;
     sac_seq seq, exact;
     float *a, *b; /* [PAGES, PAGE_TOK, head_dim] */
-    /* sums of squares over a layer: of the differences, and of the exact values */
+    /* Sums of squares over a layer: of the differences, and of the exact values */
     double apart, all;
 };
 

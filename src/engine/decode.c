@@ -116,7 +116,7 @@ struct choose_call {
     struct reading *r;
     uint32_t lane0, n_lane; /* lanes that are selected together */
     uint32_t n_all;         /* lanes of the layer, which share the frames of a tier */
-    /* the worker that lists a lane's tokens will probably attend to them, so it prefetches and
+    /* The worker that lists a lane's tokens will probably attend to them, so it prefetches and
      * counts them */
     bool fetches;
 };

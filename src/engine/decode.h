@@ -25,7 +25,7 @@ struct decode_away {
     /* [n_layer, n_seq_max * n_kv_head] a copy of struct decode's `made` */
     struct attn_count *count;
     struct decode_choices now; /* the host's part */
-    /* in the device's memory; NULLs: no method there estimates unread tokens */
+    /* In the device's memory; NULLs: no method there estimates unread tokens */
     struct reading_rest rest;
     /* The host's lists for sequences that lack pages: [n_seq_max, n_kv_head * max_page] and
      * [n_seq_max, n_kv_head + 1] */
@@ -42,7 +42,7 @@ struct decode_votes {
 };
 
 struct decode {
-    /* some method observes rows, frees pages, estimates unread tokens */
+    /* Some method observes rows, frees pages, estimates unread tokens */
     bool has_see, evicts, has_rest;
     bool token_grain, weighs; /* some method reads single tokens, weights them */
     uint32_t n_joined;        /* lanes that are called together: those of a row, or one */

@@ -145,7 +145,7 @@ bool decode_votes_learn(sac_engine *e, const struct reading *r, uint32_t run_i)
     const struct method_votes *votes = votes_of(e, e->batch.run[run_i].seq_i);
     if (!votes || run_i >= r->n_decode) return false;
     struct learn_call c = {e, r, votes, run_i, is_due(e, r, run_i, votes)};
-    /* without sums there is nothing to compute */
+    /* Without sums there is nothing to compute */
     struct workers *workers = c.looked ? e->workers : NULL;
     if (c.looked && !look(e, r, run_i, votes)) return true;
     workers_for(workers, n_kv_head, see_head, &c);

@@ -373,7 +373,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     sac_engine_stats s = e->stats;
     s.isa = e->isa;
     s.n_page = e->pool.n_page;
-    /* pages that only the index and resident documents reference */
+    /* Pages that only the index and resident documents reference */
     const uint64_t n_kept = e->pool.n_only_held;
     s.n_page_free = e->pool.n_free + n_kept;
     s.n_reuse_evicted = e->reuse.index.n_evicted;

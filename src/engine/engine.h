@@ -48,7 +48,7 @@ struct seq {
     uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
     struct dial dial;                 /* settings that differ from the engine's */
     uint32_t n_top;                   /* largest logits that its rows return; 0: all logits */
-    /* only tokens whose bit is set are wanted of these; NULL: all are. Borrowed */
+    /* Only tokens whose bit is set are wanted of these; NULL: all are. Borrowed */
     const uint64_t *mask;
     uint32_t n_queued;   /* its prompt rows that the last sched_pick could have taken */
     struct notes *notes; /* owned; of a document, or NULL (notes.h) */
@@ -78,7 +78,7 @@ struct batch_run {
 
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
 struct batch {
-    /* maximum of any step: params.n_batch, and what whole chunks need in addition */
+    /* Maximum of any step: params.n_batch, and what whole chunks need in addition */
     uint32_t n_row_max;
     uint32_t n_row, n_decode, n_run;
     int32_t *tok;          /* [n_row_max] */

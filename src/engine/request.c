@@ -217,7 +217,7 @@ static sac_status check_request(struct request *r, const struct request_list *li
     if (pending)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens", want->seq, pending);
     const uint64_t n_tok = (uint64_t)r->n_cached + want->n_prompt;
-    /* the last page, which is not full, is a tail */
+    /* The last page, which is not full, is a tail */
     const uint64_t n_pool = params.n_kv_tok + PAGE_TOK - 1;
     const uint64_t n_max = params.n_ctx < n_pool ? params.n_ctx : n_pool;
     if (n_tok > n_max)

@@ -326,7 +326,7 @@ static int32_t draw(struct candidate *list, size_t n, float temp, double u)
     }
     double left = u * sum;
     size_t last =
-        /* the last one with a probability above 0, because rounding may leave `left` above zero */
+        /* The last one with a probability above 0, because rounding may leave `left` above zero */
         0;
     for (size_t i = 0; i < n; i++) {
         if (!(list[i].key > 0)) continue;

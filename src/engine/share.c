@@ -100,7 +100,7 @@ static sac_status create_one(sac_engine *e, const sac_engine_params *whole, cons
         return error_set(err, SAC_ERR_ARG, "'%.80s': the CPU has no share of a layer beside GPUs",
                          whole->device);
     const struct gguf_tensor *embed = w->embed;
-    /* they are on the device; embedding rows, which the model owns, are read in each step */
+    /* They are on the device; embedding rows, which the model owns, are read in each step */
     weights_deinit(w);
     w->embed = embed;
     return SAC_OK;

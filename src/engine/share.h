@@ -21,7 +21,7 @@ struct shares {
     uint32_t n;
     uint32_t i, n_all; /* number of its share, and of shares; a follower's n is 1 */
     bool joined;       /* each GPU writes to the others' memory */
-    /* of the share, unless it is all; its weights until they are uploaded */
+    /* Of the share, unless it is all; its weights until they are uploaded */
     struct sac_model model;
 };
 

@@ -14,7 +14,7 @@ struct side_user {
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
     void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *v); /* or NULL */
-    /* the same on a device */
+    /* The same on a device */
     enum op_note_kind (*note)(const struct method_shape *s, const void *param);
     const struct method_shape *shape; /* borrowed, as `param` */
     const void *param;

@@ -422,7 +422,7 @@ static sac_status read_body(struct stream *s, struct image *im)
     struct seq *seq = &im->e->seqs[im->seq_i];
     const uint32_t n_tok = im->head.n_tok;
     TRY(choose_methods(s, im));
-    /* set at once, so that removing the sequence finds the pages */
+    /* Set at once, so that removing the sequence finds the pages */
     seq->n_done = seq->n_all = n_tok;
     seq->has_gaps = im->head.has_gaps;
     memset(seq->flags, 0, n_tok);

@@ -140,7 +140,7 @@ sac_status state_read_head(struct stream *s, struct head *h)
 sac_status state_open_file(struct stream *s, const char *path, sac_error *err)
 {
     struct stat st;
-    /* does not wait for a FIFO's writer */
+    /* Does not wait for a FIFO's writer */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *s = (struct stream){.name = path, .file = fd < 0 ? NULL : fdopen(fd, "rb"), .err = err};
     if (!s->file) {

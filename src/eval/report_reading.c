@@ -87,7 +87,7 @@ static uint32_t ctx_index(const struct view *v, uint32_t ctx)
 /* Registers the context of a record. */
 static sac_status take_ctx(struct view *v, uint32_t ctx, sac_error *err)
 {
-    /* the same as the previous record's */
+    /* The same as the previous record's */
     if (v->n_ctx > 0 && v->ctx[v->n_ctx - 1] == ctx) return SAC_OK;
     if (ctx_index(v, ctx) < v->n_ctx) return SAC_OK;
     if (v->n_ctx == CTX_MAX)

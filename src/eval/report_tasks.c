@@ -243,7 +243,7 @@ static void share_panel(const struct tasks *t, struct report_figure *f, double c
                         const struct share_point *p, size_t n)
 {
     struct plot_series series[64];
-    /* selection may read more than dense attention does */
+    /* Selection may read more than dense attention does */
     double share[64], score[64], least = 1, most = 1;
     char id[64], heading[64], label[32];
     const struct scale tokens = {.unit = SCALE_TOKENS};

@@ -26,7 +26,7 @@ struct runner_params {
     const struct subjects *subjects;
     struct samples *samples;
     uint64_t seed;
-    /* rows of each prompt that a decode method serves, if it allows that */
+    /* Rows of each prompt that a decode method serves, if it allows that */
     struct question_rows rows;
     bool gold_history; /* later turns see the expected answers instead of those given */
     bool record;       /* the engine can record: fill in mass_mean */

@@ -19,7 +19,7 @@
 /* Names a sample; plain data. */
 struct task_cell {
     char task[TASK_NAME_MAX];
-    /* position of the question or the answer; "" if it does not apply */
+    /* Position of the question or the answer; "" if it does not apply */
     char place[TASK_PLACE_MAX];
     uint32_t ctx;   /* tokens, including the answer; 0: the sample's own length */
     double depth;   /* percent; negative: none */
@@ -28,7 +28,7 @@ struct task_cell {
 
 struct task_turn {
     char *user; /* owned */
-    /* offset in `user` after all documents: the question begins here, or what takes its place */
+    /* Offset in `user` after all documents: the question begins here, or what takes its place */
     size_t question_at;
     char *prefix; /* given start of the answer; owned, or NULL */
     struct strlist expected;

@@ -9,7 +9,7 @@ struct cJSON;
 
 /* NAN without a decode row. */
 struct traffic {
-    /* bytes of attention, selection and building, relative to those of dense attention */
+    /* Bytes of attention, selection and building, relative to those of dense attention */
     double share;
     double per_token;     /* the same bytes per row */
     double choose, build; /* the parts of per_token for selection and for building */

@@ -29,11 +29,11 @@ struct arch {
     enum config_experts experts; /* whether files may, or must, have expert_count */
     bool expert_norm;            /* the weights of a row's experts are divided by their sum */
     bool shared_expert;          /* an expert that all rows use, multiplied by a gate */
-    /* every n-th layer is global, the others have a window; 0: all are global */
+    /* Every n-th layer is global, the others have a window; 0: all are global */
     uint32_t swa_pattern;
     /* RoPE base of the window layers, unscaled; 0: the same as of the others */
     float rope_base_local;
-    /* the size with this many layers divides scores by sqrt(n_embd / n_head), other sizes by
+    /* The size with this many layers divides scores by sqrt(n_embd / n_head), other sizes by
      * sqrt(head_dim); 0: none does */
     uint32_t n_layer_wide;
     /* Defaults where the file has no key. The window is only that of models trained for window_ctx
@@ -65,7 +65,7 @@ struct expert_config {
 struct config {
     const struct arch *arch;
     uint32_t n_layer, n_embd, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
-    /* width of the network that all rows use: beside experts the shared expert's, or 0 */
+    /* Width of the network that all rows use: beside experts the shared expert's, or 0 */
     uint32_t n_ff;
     struct expert_config experts;
     float norm_eps;

@@ -205,7 +205,7 @@ sac_status jinja_text_concat(struct jinja *j, struct jinja_value a, struct jinja
     TRY(jinja_step_bytes(j, b.n));
     const size_t n = (size_t)a.n + b.n;
     char *behind = jinja_extend(j, a.s, a.n, b.n);
-    /* the left string is the newest: text that is built from left to right is moved once */
+    /* The left string is the newest: text that is built from left to right is moved once */
     if (behind) {
         if (b.n) memcpy(behind, b.s, b.n);
         *out = jinja_str(a.s, n);
