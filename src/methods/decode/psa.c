@@ -114,8 +114,9 @@ static struct visit_rule rule_of(const struct method_lane *l)
                                .last = l->state};
 }
 
-/* Algorithm 1: the pages' softmax shares, mean over the query heads of a KV head, determine the
- * order; the loop over pages is the slot `visit` (ops/lanes.h, ops/cpu/lanes_visit.c). */
+/* Algorithm 1. Lines 5 and 6, criticality scores and ranks: pages are ranked by their softmax
+ * shares, mean over the query heads. Lines 8 to 18, the loop over pages, are the slot `visit`
+ * (ops/lanes.h, ops/cpu/lanes_visit.c). */
 static void psa_choose(const struct method_batch *b)
 {
     for (uint32_t i = 0; i < b->n; i++) {
