@@ -2,8 +2,8 @@
  * tokens match those of the new prompt; new tokens before the question are prompt rows.
  *
  * What was read is the request's own count, so it does not depend on what else the engine computed.
- * Times do: if several samples are in work at once, a step serves many of them, and no time belongs
- * to one answer. Such rows have no times. */
+ * Times do: if several samples are in progress at once, a step serves many of them, and no time
+ * belongs to one answer. Such rows have no times. */
 #include "eval/answerer.h"
 
 #include "base/mem.h"

@@ -8,7 +8,7 @@
  * the prompt again.
  *
  * Invariants:
- *  1. A sample in work has at most two sequences: the shared one and one method's.
+ *  1. A sample in progress has at most two sequences: the shared one and one method's.
  *  2. A row is written when its answer and all before it in the file are complete; rows that wait
  *     are written at the end, however the run ended. None is written twice for a cell, method and
  *     turn.

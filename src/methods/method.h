@@ -178,7 +178,7 @@ struct method_batch {
     uint32_t n;
     const struct method_lane *lane; /* [n] */
     struct method_pick *pick;       /* [n] those that are set to dense are left alone */
-    struct op_lane_result *result;  /* [n] zeroed; the host does not look at them if `away` */
+    struct op_lane_result *result;  /* [n] zeroed; the host does not read them if `away` */
     bool away;                      /* masks, lists, scratch and results are in a device's memory */
     uint32_t *target;               /* [n] what each takes: batch.h */
     void *list;                     /* [n] union op_lane: room for descriptors */
@@ -355,7 +355,7 @@ struct method_facts {
                           read; says whether the budget counts them */
     uint32_t n_late;   /* decode: a token to which no query has attended is read at most this
                           many steps after one does, or METHOD_NEVER */
-    bool blind;        /* looks at no key, so an invalid one goes unnoticed */
+    bool blind;        /* reads no key, so an invalid one is not detected */
     bool reads_all;    /* decode: every token is read, in part */
     bool keeps_found;  /* what it has learned about remaining tokens (axes, representatives)
                           survives a cut */
