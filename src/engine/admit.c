@@ -26,14 +26,14 @@
 
 #include <assert.h>
 
-#define WINDOW      16u   /* steps, as in the paper */
-#define TURN        256u  /* decode rows */
-#define COUNT_EVERY 8u    /* steps, while the queue stays as it is */
+#define WINDOW      16u   /* steps that determine a working set, as in the paper */
+#define TURN        256u  /* decode rows of a turn */
+#define COUNT_EVERY 8u    /* steps between two counts while the queue stays as it is */
 #define TIMED       100u  /* steps over which the target is judged */
-#define LATE_MOST   1u    /* late ones among them */
-#define WEIGHT      0.25F /* of a new set in the average share of its method */
+#define LATE_MOST   1u    /* of these steps may be late */
+#define WEIGHT      0.25F /* weight of a new working set in the average share of its method */
 #define TRIED       32u   /* steps for which a limit is tried */
-#define LOSS        0.98  /* a lower rate, relative to the one before, is worse */
+#define LOSS        0.98  /* a lower rate than this, relative to the previous limit's, is worse */
 #define REST        8u    /* trials to skip after one that was worse */
 
 void admit_plan(sac_engine *e, struct arena *a)
@@ -83,8 +83,9 @@ uint64_t admit_leave(sac_engine *e, sac_seq id)
 /* ---- Working sets ---- */
 
 struct demand {
-    uint32_t n_entry, n_used, n_new,
-        n_shared; /* used recently; of these not counted before; counted before */
+    uint32_t n_entry;         /* pages of the sequence */
+    uint32_t n_used;          /* of these, used recently */
+    uint32_t n_new, n_shared; /* of those, not counted before; counted for another sequence */
 };
 
 static struct demand count(const sac_engine *e, uint32_t seq_i, uint32_t since)
@@ -104,7 +105,7 @@ static struct demand count(const sac_engine *e, uint32_t seq_i, uint32_t since)
     return d;
 }
 
-/* Frames that the sequence needs in addition to those counted before. */
+/* Frames that the sequence needs in addition to those of the sequences counted before it. */
 static uint32_t demand_of(sac_engine *e, uint32_t seq_i)
 {
     struct admit_seq *s = &e->seqs[seq_i].admit;
@@ -134,7 +135,7 @@ static bool is_before(const sac_engine *e, uint32_t a, uint32_t b)
            (x->priority == y->priority && x->admit.place < y->admit.place);
 }
 
-/* Lists the sequences whose next row is a decode row, in order; returns their number. */
+/* Lists the sequences whose next row is a decode row, in queue order; returns their number. */
 static uint32_t line_up(sac_engine *e)
 {
     uint32_t n = 0;
@@ -249,13 +250,13 @@ static void judge_time(sac_engine *e, double us)
     if (a->n_late > LATE_MOST)
         a->limit = n > 1 ? n - 1 : 1;
     else if (a->limit_binds && a->timed_us * (a->limit + 1) <= a->n_timed * target_us * a->limit)
-        a->limit++; /* there is time for one more row */
+        a->limit++; /* there is time for one more decode row */
     a->n_timed = a->n_late = 0;
     a->timed_us = 0;
     a->changed = true;
 }
 
-/* Sets the limit for one more or one fewer sequence than decode now, but not below the number of
+/* Sets the limit to one more or one fewer sequence than decode now, but not below the number of
  * frames. */
 static void move_room(sac_engine *e)
 {
@@ -269,8 +270,8 @@ static void move_room(sac_engine *e)
     a->changed = true;
 }
 
-/* A limit has been tried: if it yields less than the one before, the direction is reversed, and no
- * other limit is tried for a while. */
+/* Evaluates a limit that has been tried: if it yields less than the previous one, the direction is
+ * reversed, and no limit is tried for a while. */
 static void try_next(sac_engine *e, double rate)
 {
     struct admit *a = &e->admit;

@@ -28,8 +28,8 @@ void ahead_plan(sac_engine *e, struct arena *a)
 
 /* ---- What can be described ---- */
 
-/* Whether a method keeps state from step to step. A method that selects by slots alone keeps none
- * on a device, even if it has state on the host. */
+/* Whether a method keeps state from step to step. Where a device selects, one that selects by slots
+ * alone keeps none, even if it has state on the host. */
 static bool keeps(const struct method_decode *hooks)
 {
     const bool has_state = hooks->state_bytes && (hooks->away || !hooks->choose);
@@ -46,7 +46,8 @@ static bool methods_can(const sac_engine *e)
     return true;
 }
 
-/* One GPU, or several that have a share of every layer and sum within their steps. */
+/* Whether one GPU computes all layers, or several GPUs a share of every layer whose sums are within
+ * the step. */
 static bool engine_can(const sac_engine *e)
 {
     const size_t n_sum = (size_t)e->batch.n_row * e->model->config.n_embd;
@@ -55,13 +56,13 @@ static bool engine_can(const sac_engine *e)
            !e->params.compose && methods_can(e);
 }
 
-/* Nothing observes the step or its duration. */
+/* Whether nothing observes the step or its duration. */
 static bool is_unwatched(const sac_engine *e)
 {
     return !e->watch && !e->record.job && e->params.tbt_target_ms <= 0 && e->only == SAC_SEQ_NONE;
 }
 
-/* All rows are decode rows whose logits are requested. */
+/* Whether all rows are decode rows whose logits are wanted. */
 static bool rows_can(const struct batch *b)
 {
     bool wanted = b->n_row > 0 && b->n_row <= LOGITS_ROWS && b->n_row == b->n_decode;
@@ -74,7 +75,7 @@ static bool completes_page(uint32_t pos)
     return (pos + 1) % PAGE_TOK == 0;
 }
 
-/* No other sequence waits for a step, and each sequence has room for one more row. */
+/* Whether no other sequence waits for a step, and each sequence has room for one more row. */
 static bool seqs_can(const sac_engine *e)
 {
     uint32_t n_page = 0;
@@ -105,13 +106,14 @@ static void fill_batch(sac_engine *e)
     }
 }
 
-/* The table's entry of page index i and lane 0; other lanes' are max_page apart. */
+/* The table's entry for page index i of lane 0; other lanes' entries are max_page apart. */
 static const page_id *entry_of(const sac_engine *e, uint32_t seq_i, uint32_t i)
 {
     return pool_table(&e->pool, seq_i, 0) + i;
 }
 
-/* Takes the pages that the step would get; nothing else takes pages until they are returned. */
+/* Takes the pages that the next step would get; nothing else takes pages until they are
+ * returned. */
 static void take_pages(sac_engine *e)
 {
     const struct batch *next = e->ahead.batch;
@@ -126,7 +128,7 @@ static void take_pages(sac_engine *e)
     }
 }
 
-/* Returns the pages in the order in which sched_pick will take them again. */
+/* Returns the pages, in the order in which sched_pick will take them again. */
 static void give_pages(sac_engine *e)
 {
     const struct batch *next = e->ahead.batch;
@@ -142,7 +144,7 @@ static void swap_choices(sac_engine *e)
     e->ahead.choices = c;
 }
 
-/* Exchanges the batches of the current step, which is not over, and of the next one. */
+/* Swaps the batches of the current step, which is still running, and of the next one. */
 static void swap_steps(sac_engine *e)
 {
     const struct batch b = e->batch;
@@ -166,7 +168,7 @@ static void begin(sac_engine *e)
     e->ahead.is_noted = true;
 }
 
-/* What the described step counts is kept aside until the step is taken. */
+/* Sets aside what the described step has counted until the step is taken. */
 static void end(sac_engine *e)
 {
     sac_engine_stats *s = &e->stats;
@@ -218,8 +220,7 @@ static bool has_same_pages(const sac_engine *e)
     return true;
 }
 
-/* Whether the batch is the described step: same rows, pages, and form in which logits are copied
- * back. */
+/* Whether the batch is the described step: the same rows, pages, and way of copying logits. */
 static bool is_same(const sac_engine *e)
 {
     const struct batch *a = e->ahead.batch, *b = &e->batch;
@@ -233,7 +234,7 @@ static bool is_same(const sac_engine *e)
     return true;
 }
 
-/* Counts as if the step had been described now. */
+/* Adds the counters of the described step, as if it had been described now. */
 static void count(sac_engine *e)
 {
     const struct ahead *n = &e->ahead;

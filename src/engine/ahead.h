@@ -26,18 +26,18 @@ struct ahead_counts {
 };
 
 struct ahead {
-    struct batch *batch;           /* the rows; n_row is 0: there is no such step */
-    float *embed;                  /* [n_row, n_embd] where the rows' embeddings go */
-    struct decode_choices choices; /* what is selected in it, if a method may select */
-    page_id *page; /* [n_row, n_lane] those that rows complete, of each layer and KV head */
+    struct batch *batch;           /* its rows; n_row is 0: there is no such step */
+    float *embed;                  /* [n_row, n_embd] where the rows' embeddings are uploaded */
+    struct decode_choices choices; /* the lanes for which a method may select in it */
+    page_id *page; /* [n_row, n_lane] pages that rows complete, for each layer and KV head */
     struct ahead_counts counts; /* what the step adds to the counters */
-    bool is_noted;              /* it is being described */
-    bool is_taken;              /* it is the one at hand */
+    bool is_noted;              /* the next step is being described */
+    bool is_taken;              /* the current step is the one that was described */
 };
 
-/* Settings of what a sequence's rows read have changed. */
+/* Discards the described step, because settings of what its rows read have changed. */
 void ahead_forget(sac_engine *e);
-/* Part of plan_memory, behind the batch. */
+/* Part of plan_memory, after the batch. */
 void ahead_plan(sac_engine *e, struct arena *a);
 /* In a step whose rows and their logits have been queued: starts it, and describes the next one. */
 void ahead_describe(sac_engine *e);

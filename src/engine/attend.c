@@ -22,7 +22,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* A run of r rows fills at most r / PAGE_TOK pages, and one more that its tail had begun. */
+/* A run of r rows fills at most r / PAGE_TOK pages, and one more that was the sequence's tail. */
 uint32_t attend_new_pages(const sac_engine *e)
 {
     return e->batch.n_row_max / PAGE_TOK + e->params.n_seq_max;
@@ -54,8 +54,8 @@ void attend_plan(sac_engine *e, struct arena *a)
     t->lost = arena_take(a, n_row, sizeof *t->lost);
 }
 
-/* A reading of all runs of the batch with their pages in this layer; what they read is not set
- * yet. */
+/* A reading of all runs of the batch with their pages in this layer; what they read is set
+ * later. */
 static struct reading begin(const sac_engine *e, uint32_t layer)
 {
     const struct config *c = &e->model->config;

@@ -16,57 +16,59 @@
 
 /* What one decode row reads of one KV head, and what is known about it. */
 struct reading_lane {
-    bool asked;             /* a method has chosen */
-    bool dense;             /* everything is read */
-    bool not_finite;        /* because of a NaN or infinity */
-    bool attended;          /* the method has already attended to its lists; attention skips them */
-    uint32_t n_page, n_tok; /* in its lists */
-    uint32_t n_bypass;      /* as in struct method_pick, like the rest */
+    bool asked;      /* a method has selected */
+    bool dense;      /* dense attention */
+    bool not_finite; /* dense because of a NaN or infinity */
+    bool attended;   /* the method has attended to its lists itself, and attention skips them */
+    uint32_t n_page, n_tok; /* entries of its lists */
+    uint32_t n_bypass;      /* this and the following: as in struct method_pick */
     uint32_t n_chosen;
     float mass_proved, rest_norm;
-    uint64_t kv_bytes;  /* lines that its lists make attention read */
-    struct meter meter; /* what its choice has read */
+    uint64_t kv_bytes;  /* bytes of the cache lines that attention reads for its lists */
+    struct meter meter; /* bytes that its selection has read */
 };
 
-/* One more entry for each decode row and query head, standing for what attention does not read. */
+/* One more softmax entry for each decode row and query head, which stands for unread tokens. */
 struct reading_rest {
     float *log;   /* [n_decode, n_kv_head, group] its log softmax weight; -INFINITY: none */
     float *value; /* [n_decode, n_kv_head, group, head_dim] */
-    float *lse;   /* [n_row, n_head] logs of attention's softmax sums */
+    float *lse;   /* [n_row, n_head] logs of attention's softmax denominators */
 };
 
 struct reading {
     uint32_t layer, window; /* window > 0: keys at distance >= window are not seen */
     uint32_t n_run, n_decode;
-    /* [n_run] of the batch: their pages in this layer, and what their rows read of these */
+    /* [n_run] the batch's runs: their pages in this layer, and what their rows read of them */
     struct attn_run *run;
-    /* [n_decode, n_kv_head], or NULL: every decode row reads everything that it sees */
+    /* [n_decode, n_kv_head], or NULL: every decode row is dense */
     struct reading_lane *lane;
     struct page_frames frames; /* where the named pages are */
-    bool streams; /* the current run reads more than memory holds, and attention fetches it */
-    struct reading_rest rest; /* NULLs: nothing stands for unread tokens */
+    /* The current run reads more pages than memory holds; attention fetches them part by part */
+    bool streams;
+    struct reading_rest rest; /* NULLs: no method estimates unread tokens */
     uint64_t choose_us;       /* time of the decode rows' selections */
-    bool away; /* decode rows' lists belong to a device, and are counted when the step is over */
+    bool away; /* the lists of decode rows are in a device's memory, and counted after the step */
 };
 
-/* Memory of the stage, which holds readings. */
+/* Memory of the stage, from which readings are made. */
 struct attend {
     struct page_lines lines;   /* of the pool's pages */
     struct attn_run *run;      /* [n_row_max] */
-    struct reading_lane *lane; /* [n_seq_max, n_kv_head], or NULL: no decode method chooses */
-    struct reading_rest rest;  /* NULLs: no method has any */
+    struct reading_lane *lane; /* [n_seq_max, n_kv_head], or NULL: all decode methods are dense */
+    struct reading_rest rest;  /* NULLs: no method estimates unread tokens */
     uint32_t n_new_page_max;   /* maximum pages of a KV head that a batch fills or begins */
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;
     page_id *seal_id;     /* of the same pages */
-    uint32_t *seal_place; /* with a depot: their places in it */
+    uint32_t *seal_place; /* with a depot: their indices in it */
     /* With a tier below the pool: */
     page_id *held; /* [pool.n_frame] pages of the runs that attention is reading, and their
                       number */
     uint32_t n_held;
-    uint32_t *mark; /* [n_kv_head, max_page / 32 rounded up] of pages that a plan names */
-    uint8_t *lost;  /* [n_row_max] statuses of runs for which a page could not be read */
-    uint8_t missed; /* the same of the run that streams */
+    uint32_t *mark; /* [n_kv_head, max_page / 32 rounded up] bits of the pages that a plan names */
+    /* [n_row_max] status of each run: not SAC_OK if one of its pages could not be read */
+    uint8_t *lost;
+    uint8_t missed; /* the same for the run that streams */
 };
 
 /* Maximum pages of a KV head that a batch fills or begins in a layer. */
@@ -85,14 +87,14 @@ void attend_store(sac_engine *e, uint32_t layer);
 /* Writes the keys and values of the batch, in 16 bits, into tails and into pages that a chunk
  * begins. */
 void attend_write(sac_engine *e, struct reading *r);
-/* Full pages are sealed and go into the pool. */
+/* Seals full pages into the pool. */
 void attend_seal(sac_engine *e, const struct reading *r);
 /* Ends the sequences of runs for which a method could not read a page. */
 void attend_lose(sac_engine *e, const struct reading *r);
-/* With a depot: everything that prompt rows see of the layer, which methods may read, is copied to
- * frames of the device for transient pages, as far as it fits. */
+/* With a depot: copies what prompt rows see of the layer, which methods may read, to frames of the
+ * device for transient pages, as far as it fits. */
 void attend_bring(const sac_engine *e, const struct reading *r);
-/* Asks the methods what to read. Rows without a method's selection read everything. */
+/* Has the methods select. Rows without a selection are dense. */
 void attend_choose(sac_engine *e, struct reading *r);
 /* Determines where the pages read by runs from `first` on are, loads them into memory and keeps
  * them there, for as many runs as fit. A run that does not fit alone streams: attention fetches its
@@ -102,11 +104,13 @@ uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first);
 /* The same for runs before `*end`, which is lowered to what fits, for callers with runs of their
  * own; the status is that of the first. */
 sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_t *end);
-/* Releases them, and says whether attention has found what it has fetched. */
+/* Releases the held pages; returns whether attention could read all pages that it fetched
+ * itself. */
 sac_status attend_let(sac_engine *e);
-/* Attention of runs first .. end - 1 over what the reading names; zeros where that was missing. */
+/* Attention of runs first .. end - 1 over what the reading names; zeros for runs whose pages were
+ * lost. */
 void attend_read(sac_engine *e, const struct reading *r, uint32_t first, uint32_t end);
-/* Adds the entries that stand for the rest to the output. */
+/* Adds the entries for unread tokens to the output. */
 void attend_correct(sac_engine *e, const struct reading *r);
 /* Keeps what later steps need: unfilled pages as tails, queries of the last rows. */
 void attend_keep(sac_engine *e, const struct reading *r);
@@ -114,8 +118,8 @@ void attend_keep(sac_engine *e, const struct reading *r);
 /* Adds to the counters of each run what a layer has read. */
 void attend_count(sac_engine *e, const struct reading *r);
 
-/* Extends a softmax: out [d], the mean of values under weights whose sum has the log `lse`, becomes
- * that with one more entry. */
+/* Adds one entry to a softmax: out [d], the mean of values whose weights sum to exp(lse), becomes
+ * the mean that includes `value` with the weight exp(value_log). */
 void attend_merge(float *out, float lse, const float *value, float value_log, uint32_t d);
 
 #endif

@@ -7,7 +7,8 @@
 
 #include <assert.h>
 
-/* Tokens whose keys and values the attention of a run reads, once for each 32-row tile. */
+/* Tokens whose keys and values the attention of a run reads, counted once for each tile of 32
+ * rows. */
 static uint64_t tokens_seen(const struct attn_run *run, uint32_t window)
 {
     uint64_t n = 0;
@@ -21,7 +22,7 @@ static uint64_t tokens_seen(const struct attn_run *run, uint32_t window)
     return n;
 }
 
-/* The same for a plan: once for each of its lists, in tokens of one KV head. */
+/* The same for a plan: tokens of one KV head, once for each list. */
 static uint64_t tokens_planned(const struct attn_run *run, uint32_t n_lane)
 {
     const struct attn_plan *p = run->plan;
@@ -33,7 +34,7 @@ static uint64_t tokens_planned(const struct attn_run *run, uint32_t n_lane)
     return n;
 }
 
-/* The sum over all KV heads. */
+/* The same summed over all KV heads. */
 static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uint32_t window)
 {
     assert(!run->plan || !run->select); /* a run is either prompt or decode */
@@ -47,7 +48,7 @@ static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uin
            (uint64_t)(run->pos0 % PAGE_TOK + 1) * n_kv_head;
 }
 
-/* What dense attention reads of a KV head for a decode row: whole pages, and the row's own page up
+/* Bytes of a KV head that dense attention reads for a decode row: whole pages, and the own page up
  * to the row. */
 static uint64_t bytes_seen(const struct page_geom *g, const struct attn_run *run, uint32_t window)
 {
@@ -95,8 +96,7 @@ static void count_choices(sac_engine *e, const struct reading *r)
     for (uint32_t i = 0; i < n_lane; i++) {
         const struct reading_lane *lane = &r->lane[i];
         sac_reads *t = &e->batch.run[i / e->pool.geom.n_kv_head].reads;
-        assert(lane->asked ||
-               (lane->dense && lane->n_chosen == 0)); /* no method was called for it */
+        assert(lane->asked || (lane->dense && lane->n_chosen == 0)); /* no method was called */
         t->n_select += lane->asked;
         t->n_bypass += lane->n_bypass;
         t->n_tok_chosen += lane->n_chosen;
@@ -108,7 +108,7 @@ static void count_choices(sac_engine *e, const struct reading *r)
         if (!lane->attended)
             t->choose_bytes_read +=
                 lane->meter
-                    .bytes[METER_ATTEND]; /* the method attended, but its result is not used */
+                    .bytes[METER_ATTEND]; /* a method has attended, but its result is not used */
         t->build_bytes_read += lane->meter.bytes[METER_BUILD];
     }
 }

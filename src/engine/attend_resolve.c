@@ -17,7 +17,7 @@
 
 /* ---- What a run reads ---- */
 
-/* The pages of a run; pages beyond the room are counted but not stored. */
+/* The pages of a run, as far as there is room; further ones are only counted. */
 struct found {
     page_id *id;
     uint32_t n, room;
@@ -30,7 +30,7 @@ static void find(struct found *f, page_id id)
     f->n++;
 }
 
-/* Pages of single tokens, which are ascending and in pages that are not listed. */
+/* Adds the pages of single tokens, which are ascending and in no listed page. */
 static void find_tokens(struct found *f, const page_id *table, const uint32_t *tok, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -50,7 +50,7 @@ static void find_selected(struct found *f, const struct attn_run *run, uint32_t 
     }
 }
 
-/* All sealed pages that the rows see. */
+/* Adds all sealed pages that the rows see. */
 static void find_seen(struct found *f, const struct attn_run *run, uint32_t n_kv_head,
                       uint32_t window)
 {
@@ -61,7 +61,7 @@ static void find_seen(struct found *f, const struct attn_run *run, uint32_t n_kv
             find(f, run->table[h * run->table_stride + i]);
 }
 
-/* The pages that any list of a plan names; `mark` [n_kv_head, n_word]. */
+/* Adds the pages that any list of a plan names. */
 static void find_planned(struct found *f, const sac_engine *e, const struct attn_run *run)
 {
     const struct attn_plan *p = run->plan;
@@ -88,7 +88,7 @@ static void find_planned(struct found *f, const sac_engine *e, const struct attn
 static void find_pages(struct found *f, const sac_engine *e, const struct reading *r,
                        const struct attn_run *run)
 {
-    if (run->plan && !run->plan->made) /* the contents of a device's lists are unknown here */
+    if (run->plan && !run->plan->made) /* a device's lists are not known to the host */
         find_planned(f, e, run);
     else if (run->select)
         find_selected(f, run, e->pool.geom.n_kv_head);
@@ -153,13 +153,13 @@ sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_
         r->streams = *end == first && status == SAC_ERR_CONTEXT;
         if (r->streams) ++*end;
         if (*end == first) return status;
-        break; /* tried again when it is first: with all the room, or to report its error */
+        break; /* tried again as the first run: with all memory, or to report its error */
     }
     return SAC_OK;
 }
 
-/* Fetches for all runs at once. No run waits: pages for which there is no room are read where they
- * are. */
+/* Fetches the pages of all runs to a device at once. No run waits: pages for which there is no room
+ * are read from the host's memory. */
 static void fetch_away(const sac_engine *e, const struct reading *r, uint32_t first, uint32_t end)
 {
     const struct depot *d = e->pool.depot;
@@ -184,7 +184,7 @@ uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first)
     fetch_away(e, r, 0, r->n_decode);
     if (!e->pool.tier) return r->n_run;
     while (end < r->n_run && !engine_is_broken(e, end)) end++;
-    if (end == first) return first + 1; /* a failed sequence is skipped */
+    if (end == first) return first + 1; /* the run's sequence has failed, and the run is skipped */
     const sac_status status = attend_hold(e, r, first, &end);
     if (status != SAC_OK) {
         engine_break(e, first, status);

@@ -10,7 +10,7 @@
 
 #include <assert.h>
 
-/* Lists the pages that a run fills, after those of the runs before it; returns their number. */
+/* Lists the pages that a run fills after the n pages of earlier runs; returns the new number. */
 static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint32_t n)
 {
     const struct attend *t = &e->attend;

@@ -33,7 +33,8 @@ static struct chooser_hooks hooks_of(const struct method *m)
     return (struct chooser_hooks){0};
 }
 
-/* Copies the engine's parameter `*text` [*n] into memory of the engine. */
+/* Parses the specifications `*text` [*n] of the engine's parameters and makes them point to
+ * copies. */
 static sac_status init_kind(struct chooser *c, enum chooser_kind kind, const char *const **text,
                             uint32_t *n, sac_error *err)
 {
@@ -75,7 +76,7 @@ size_t chooser_rooms(const sac_engine *e)
     return mem_larger(place_has_host(e) ? n_here : 0, place_has_device(e) ? n_all : 0);
 }
 
-/* The device's version of the method's selection; NULL: the method selects on the host. */
+/* How a device selects for the method; NULL: the host selects. */
 static const struct method_away *away_of(const sac_engine *e, const struct method *m)
 {
     return m->decode && !e->backend.is_host ? m->decode->away : NULL;
@@ -92,7 +93,7 @@ size_t chooser_scratch_bytes(const sac_engine *e, const struct chooser_method *m
     const struct method *method = m->spec->method;
     const struct method_away *away = away_of(e, method);
     if (method->prefill && prefill_may_be_away(e, method->prefill) && !place_has_host(e))
-        return 0; /* the scratch is elsewhere (place.c) */
+        return 0; /* the scratch belongs to a place (place.c) */
     return method_hook_bytes(away ? away->scratch_bytes : m->hooks.scratch_bytes, &e->shape, param);
 }
 

@@ -13,7 +13,7 @@
 
 enum chooser_kind { CHOOSER_DECODE, CHOOSER_PREFILL, CHOOSER_KINDS };
 
-/* The hooks common to both kinds of methods; NULLs where they have none, as in method.h. */
+/* The hooks that both kinds of methods have; NULL as in method.h. */
 struct chooser_hooks {
     size_t (*state_bytes)(const struct method_shape *s, const void *param);
     size_t (*side_bytes)(const struct method_shape *s, const void *param);
@@ -30,7 +30,8 @@ struct chooser_method {
     const struct spec *spec;
     struct chooser_hooks hooks;
     size_t state_bytes; /* of a lane */
-    size_t head_bytes;  /* the host's part: everything, except where a device has the rest */
+    /* Bytes of the host's part; all of state_bytes unless a device has the rest */
+    size_t head_bytes;
     struct side_place side;
 };
 
@@ -44,38 +45,39 @@ struct chooser {
     uint8_t *worker; /* [rooms][worker_bytes] scratch of methods, in the backend's memory */
 };
 
-/* Reads the specifications in e->params and copies them. */
+/* Parses the specifications in e->params, and copies their texts. */
 sac_status chooser_init(sac_engine *e, sac_error *err);
 /* Plans the memory of methods of both kinds; what they need of each place (place.h) follows. */
 void chooser_plan(sac_engine *e, struct arena *a);
 void chooser_plan_rooms(sac_engine *e, struct arena *a);
 
-/* The scratch that a method of the engine needs of its place with such parameters. */
+/* The scratch that a method of the engine, with these parameters, needs in its place. */
 size_t chooser_scratch_bytes(const sac_engine *e, const struct chooser_method *m,
                              const void *param);
 
-/* Lanes called at once: as many as workers, or all of a batch if a device selects. */
+/* The number of lanes with scratch: as many as workers, or all of a batch if a device selects. */
 size_t chooser_rooms(const sac_engine *e);
 
-/* A new sequence, a copy, a cut. */
+/* A new sequence; a copy; a cut. */
 void chooser_reset(sac_engine *e, uint32_t seq_i);
 void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
-/* The sequence got tokens that it did not compute: what methods knew about it is discarded. */
+/* The sequence got tokens that it did not compute: discards what methods have learned about it. */
 void chooser_jump(sac_engine *e, uint32_t seq_i);
-/* Whether a decode method can select in a sequence with segments; in a composed one that may lack
- * pages. */
+/* Whether a decode method can select in a sequence with segments, or in a composed one that may
+ * lack pages. */
 sac_status chooser_meets_segments(const sac_engine *e, const struct method *m, sac_error *err);
 sac_status chooser_meets_documents(const sac_engine *e, const struct method *m, sac_error *err);
 
 /* The method of this kind that a sequence uses. */
 const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,
                                             uint32_t seq_i);
-/* What the sequence's method of this kind has learned about it is discarded. */
+/* Discards what the sequence's method of this kind has learned about it. */
 void chooser_forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i);
 /* State of a lane of a sequence. */
 uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i);
-/* The same on a device, of all of whose bytes but the head are there; NULL: none has any. */
+/* The device's part of that state, addressed as if it had the host's part, too; NULL: no device has
+ * any. */
 uint8_t *chooser_away(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i);
 
 #endif

@@ -86,7 +86,7 @@ void compact_lane(const sac_engine *e, uint32_t seq_i, struct method_lane *lane)
     lane->page = lane->id =
         c->page + ((size_t)seq_i * e->pool.geom.n_kv_head + lane->kv_head) * e->pool.max_page;
     lane->segment = c->view + (size_t)seq_i * SEGMENT_MAX;
-    /* Rows whose queries are kept come after all gaps. */
+    /* All rows whose queries are kept come after the missing pages. */
     lane->past.begin -= n_tok;
     lane->past.end -= n_tok;
     lane->past.shift = n_tok;

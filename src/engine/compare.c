@@ -8,16 +8,17 @@
 #include <math.h>
 #include <string.h>
 
-enum { PAGES = 64 }; /* pages that are read together */
+enum { PAGES = 64 }; /* pages that are read at a time */
 
 struct compare {
     const sac_engine *e;
     sac_seq seq, exact;
-    float *a, *b;      /* [PAGES, PAGE_TOK, head_dim] */
-    double apart, all; /* sums of squares of a layer: of the differences, and of the values */
+    float *a, *b; /* [PAGES, PAGE_TOK, head_dim] */
+    /* Sums of squares over a layer: of the differences, and of the exact values */
+    double apart, all;
 };
 
-/* Compares pages [n] of one KV head, as far as both sequences hold them. */
+/* Compares pages [n] of one KV head that both sequences hold. */
 static sac_status add_pages(struct compare *c, const page_id *seq, const page_id *exact, uint32_t n,
                             sac_error *err)
 {

@@ -25,11 +25,11 @@ struct compose {
     const struct method_context *hooks;
     sac_seq seq;
     struct context_doc *doc; /* [n_doc] */
-    int32_t *begin;          /* [n_doc] positions at which the documents begin, less `shift` */
+    int32_t *begin;          /* [n_doc] positions at which the documents begin, minus `shift` */
     int32_t shift;
     struct context_note *note;
     float *query, *mass;
-    uint32_t *done; /* [n_page] */
+    uint32_t *done; /* [n_page] tokens that earlier rounds have recomputed */
     struct context_view view;
     struct context_plan plan;
     sac_compose_report report;
@@ -64,7 +64,8 @@ static enum context_question question_of(const struct compose *c)
     return hooks->question ? hooks->question(c->spec.param) : CONTEXT_QUESTION_NONE;
 }
 
-/* The engine's index of the decode method that the composer needs; SAC_METHODS_MAX: it has none. */
+/* The engine's index of the decode method that the composer requires; SAC_METHODS_MAX: the engine
+ * does not have it. */
 static uint32_t find_decode(const struct compose *c)
 {
     const struct spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
@@ -73,8 +74,8 @@ static uint32_t find_decode(const struct compose *c)
     return SAC_METHODS_MAX;
 }
 
-/* Whether the engine has the decode methods that the composer and its caller need, and whether they
- * work with freed pages, at least while the question is computed. */
+/* Whether the engine has the decode methods that the composer and its caller need, and whether
+ * these work with freed pages, at least while the question is computed. */
 static sac_status check_method(const struct compose *c, sac_error *err)
 {
     const struct method_context *hooks = c->spec.method->context;
@@ -138,7 +139,7 @@ static sac_status check(const struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Assigns the pages of the new sequence to the head and the documents. */
+/* Finds the range of pages of each document in the new sequence. */
 static void count_pages(struct compose *c)
 {
     uint32_t n = c->params->n_head / PAGE_TOK;
@@ -265,7 +266,7 @@ static sac_status plan_masks(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- What the question attends to ---- */
+/* ---- The question's attention ---- */
 
 static sac_status collect_notes(struct compose *c, sac_error *err)
 {
@@ -286,7 +287,7 @@ static sac_status collect_notes(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* The number of the question's last tokens whose queries represent it. */
+/* How many of the question's last tokens represent it. */
 static uint32_t count_asking(const struct compose *c)
 {
     const uint32_t n = c->hooks->asks ? c->hooks->asks(c->spec.param) : 0;
@@ -345,7 +346,7 @@ static sac_status probe(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Whether one of these layers has full attention. */
+/* Whether one of the layers [layer, end) has full attention. */
 static bool has_global(const struct compose *c, uint32_t layer, uint32_t end)
 {
     while (layer < end && config_layer_is_local(&c->e->model->config, layer)) layer++;
@@ -364,7 +365,7 @@ static sac_status read_layers(struct compose *c, uint32_t first, uint32_t end, s
     if (n_asking == 0)
         return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
                          c->spec.method->name);
-    mem_free(c->mass); /* of the previous round */
+    mem_free(c->mass); /* from the previous round */
     c->view.mass = c->mass =
         mem_alloc((size_t)c->view.n_layer * c->view.n_page * PAGE_TOK * sizeof *c->mass);
     w.query = mem_calloc(n, sizeof *w.query);
@@ -394,7 +395,7 @@ static sac_status read_mass(struct compose *c, sac_error *err)
 
 /* ---- The question, if the composer determines what it sees ---- */
 
-/* Removes the pages of documents that the question must not see. */
+/* Hides the pages of documents that the question must not see. */
 static void hide_pages(struct compose *c)
 {
     const bool all = question_of(c) == CONTEXT_QUESTION_APART;
@@ -433,7 +434,8 @@ static sac_status compute_question(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Without the documents, the head is directly before the question. */
+/* Computes the question's rows over the pages that the composer lets it see. With
+ * CONTEXT_QUESTION_APART it sees no document, and its positions directly follow the head's. */
 static sac_status ask(struct compose *c, sac_error *err)
 {
     sac_engine *e = c->e;
@@ -475,7 +477,7 @@ static sac_status refresh(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* The next round makes a new plan. */
+/* Records the recomputed tokens, and clears the plan for the next round. */
 static void end_round(struct compose *c)
 {
     const size_t n_page = c->view.n_page;
@@ -511,7 +513,7 @@ static sac_status join(struct compose *c, sac_error *err)
     return run_rounds(c, err);
 }
 
-/* The number of tokens that are present, summed over all layers. */
+/* Tokens that are present, summed over all layers. */
 static uint64_t count_resident(const struct compose *c)
 {
     uint64_t n = 0;

@@ -32,12 +32,13 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_PIECES  8u     /* of a lane, if there are fewer lanes than workers */
-#define FETCH_AT_ONCE 256u   /* pages */
-#define LONE_PAGES    64u    /* that one worker processes in the time of a meeting of all workers */
-#define GROUP_PAGES   32768u /* selected from before their pages are requested from a disk */
+#define COUNT_PIECES  8u     /* parts of a lane's context, if there are fewer lanes than workers */
+#define FETCH_AT_ONCE 256u   /* pages that are prefetched at a time */
+#define LONE_PAGES    64u    /* one worker processes them in the time of a barrier of all workers */
+#define GROUP_PAGES   32768u /* selected from before the selected pages are read from a disk */
 
-struct decode_list { /* of one run, while it is built */
+/* The list of one run, while it is built. */
+struct decode_list {
     uint32_t *page, *tok;
     float *logw; /* NULL: tokens have no weights */
     uint32_t n_page, n_tok;
@@ -115,8 +116,9 @@ struct choose_call {
     struct reading *r;
     uint32_t lane0, n_lane; /* lanes that are selected together */
     uint32_t n_all;         /* lanes of the layer, which share the frames of a tier */
-    bool fetches; /* the worker that lists a lane's tokens will probably attend to them: it
-                     prefetches and counts them */
+    /* The worker that lists a lane's tokens will probably attend to them, so it prefetches and
+     * counts them */
+    bool fetches;
 };
 
 const struct method *decode_method(const sac_engine *e, uint32_t run_i)
@@ -135,7 +137,7 @@ static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
     hooks->see(&lane);
 }
 
-/* Where a lane's list is before all lists of the run are moved together. */
+/* Where a lane's list is built, before all lists of the run are joined. */
 static struct decode_list lane_list(const struct decode *d, size_t lane_i, size_t max_page,
                                     bool weighs)
 {
@@ -167,7 +169,7 @@ static struct method_pick make_pick(const struct choose_call *c, const struct me
     return pick;
 }
 
-/* Whether a decode row's method is called for this lane; otherwise everything is read. */
+/* Whether a decode row's method is called for this lane; otherwise the lane is dense. */
 static bool is_asked(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
                      const struct method *method)
 {
@@ -201,7 +203,7 @@ static void take_answer(const struct choose_call *c, uint32_t item_i, const stru
     answer->n_tok = pick->dense ? 0 : pick->n_tok;
 }
 
-/* Calls a method for n lanes, which use the rooms from number room_i on. */
+/* Calls a method for n lanes, with scratch from number room_i on. */
 static void ask(const struct choose_call *c, const struct method *method, uint32_t room_i,
                 uint32_t n, struct workers *workers)
 {
@@ -234,7 +236,7 @@ static inline __attribute__((always_inline)) void fetch_token(const struct page_
     for (size_t i = 0; i < n_v; i += 64) __builtin_prefetch(v + i, 0, 2);
 }
 
-/* Bytes that attention reads for some tokens of a page. */
+/* Bytes that attention reads for the tokens of a page in `mask`. */
 static size_t page_token_bytes(const struct page_lines *l, uint32_t mask)
 {
     return page_lines_keys(l, mask) + page_lines_values(l, mask);
@@ -251,7 +253,7 @@ static uint64_t token_bytes(const struct page_lines *l, const uint32_t *tok, uin
     return bytes;
 }
 
-/* The first of n ascending tokens that is in a page or after it. */
+/* The index of the first of n ascending tokens that is not before `page`. */
 static uint32_t first_from(const uint32_t *tok, uint32_t n, uint32_t page)
 {
     uint32_t lo = 0, hi = n;
@@ -265,7 +267,7 @@ static uint32_t first_from(const uint32_t *tok, uint32_t n, uint32_t page)
     return lo;
 }
 
-/* Prefetches up to n_most pages of what a lane will read while other lanes are selected. */
+/* Prefetches up to n_most pages of what a lane will read, while other lanes are selected. */
 static void fetch_listed(const sac_engine *e, const struct method_lane *lane,
                          const struct decode_list *list, uint32_t n_most)
 {
@@ -286,7 +288,8 @@ static void fetch_listed(const sac_engine *e, const struct method_lane *lane,
     tier_ahead(e->pool.tier, TIER_CHOSEN, id, n);
 }
 
-/* Lists a lane's marks as whole pages and, after tokens that are listed already, single tokens. */
+/* Turns a lane's marks into a list: whole pages and, after tokens that are listed already, single
+ * tokens. */
 static void list_lane(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
                       bool weighs)
 {
@@ -357,7 +360,7 @@ static void count_piece(const struct choose_call *c, uint32_t item_i, uint32_t p
                        __ATOMIC_RELAXED);
 }
 
-/* First the lists of all lanes, then the pieces of all. */
+/* A worker's item: first the lists of all lanes, then the parts of all. */
 static void list_or_count(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
@@ -367,7 +370,7 @@ static void list_or_count(void *arg, uint32_t i, uint32_t worker_i)
         count_piece(c, c->lane0 + (i - c->n_lane) / COUNT_PIECES, (i - c->n_lane) % COUNT_PIECES);
 }
 
-/* One worker's selection and lists for lanes that are joined. */
+/* Selects and lists, by one worker, for the lanes that are called together. */
 static void choose_joined(void *arg, uint32_t joined_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
@@ -385,7 +388,7 @@ static void choose_joined(void *arg, uint32_t joined_i, uint32_t worker_i)
     for (uint32_t i = item0; i < item0 + n_joined; i++) list_item(arg, i, room0);
 }
 
-/* Selects together for those of the lanes whose sequences use specification spec_i. */
+/* Selects for those of the lanes whose sequences use specification spec_i, all together. */
 static void choose_spec(const struct choose_call *c, uint32_t spec_i)
 {
     const struct decode *d = &c->e->decode;
@@ -415,7 +418,7 @@ static void append_list(struct decode_list *all, const struct decode_list *one,
     all->n_tok += n->n_tok;
 }
 
-/* Moves the lists of a run's lanes together. */
+/* Joins the lists of a run's lanes. */
 static void list_run(const struct choose_call *c, uint32_t run_i)
 {
     const sac_engine *e = c->e;
@@ -450,7 +453,7 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     run->select_logw = list.logw;
 }
 
-/* Pages of the longest context among decode rows from number run0 on. */
+/* Pages of the longest context among decode rows from run0 on. */
 static uint32_t longest(const sac_engine *e, uint32_t run0)
 {
     uint32_t n_page = 0;
@@ -459,8 +462,8 @@ static uint32_t longest(const sac_engine *e, uint32_t run0)
     return n_page;
 }
 
-/* How many of n lanes are selected together by all workers: the last ones. Joined lanes count as
- * one. */
+/* How many of n lanes, the last ones, all workers select together. Lanes that are called together
+ * count as one. */
 static uint32_t count_together(const sac_engine *e, uint32_t n)
 {
     const uint32_t n_worker = workers_count(e->workers), left = n % n_worker;
@@ -469,7 +472,7 @@ static uint32_t count_together(const sac_engine *e, uint32_t n)
     return longest(e, run0) * (n_worker - left) > LONE_PAGES * n_worker ? left : 0;
 }
 
-/* How many of n lanes are selected at a time, if there are no more lanes than workers. Pages that a
+/* How many of n lanes are selected at a time if there are no more lanes than workers. Pages that a
  * method visits while it selects are fetched by the method itself. */
 static uint32_t count_group(const sac_engine *e, uint32_t n)
 {
@@ -479,7 +482,7 @@ static uint32_t count_group(const sac_engine *e, uint32_t n)
     return min_u32(n, (e->decode.group_pages + n_page - 1) / n_page);
 }
 
-/* Selects together for the lanes from lane0 on. */
+/* Selects for n_lane lanes from lane0 on, by all workers together. */
 static void choose_together(struct choose_call *c, uint32_t lane0, uint32_t n_lane)
 {
     c->fetches = false;

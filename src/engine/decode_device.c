@@ -46,8 +46,8 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     decode_votes_plan(e, a);
 }
 
-/* Whether a method that keeps its state on a device may add an estimate of what it does not read.
- * Such a method has one place. */
+/* Whether a method that keeps its state on a device may estimate unread tokens. Such methods have
+ * only one place. */
 static bool rests(const sac_engine *e)
 {
     const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
@@ -75,7 +75,7 @@ void decode_device_plan_rooms(sac_engine *e, struct arena *a)
     d->made = arena_take_tensor(a, n_lane * e->params.n_seq_max, sizeof *d->made);
 }
 
-/* Where a layer's lanes begin in arrays of all layers. */
+/* The index of a layer's first lane in arrays of all layers. */
 static size_t first_lane(const sac_engine *e, uint32_t layer)
 {
     return (size_t)layer * e->params.n_seq_max * e->pool.geom.n_kv_head;
@@ -173,7 +173,7 @@ static void begin_lanes(sac_engine *e, uint32_t layer, uint32_t n)
     e->ops.lanes.begin(e->workers, list, n);
 }
 
-/* Calls a method for neighbouring lanes of one specification, whose rooms are contiguous. */
+/* Calls a method for adjacent lanes of one specification, whose scratch is contiguous. */
 static void ask(sac_engine *e, uint32_t first, uint32_t n)
 {
     struct decode *d = &e->decode;
@@ -203,7 +203,7 @@ static void ask_all(sac_engine *e, uint32_t n)
     }
 }
 
-/* Whether a method has dropped pages of one of the rows. */
+/* Whether the method of one of the rows has freed pages. */
 static bool any_dropped(const sac_engine *e, const struct reading *r)
 {
     for (uint32_t i = 0; i < r->n_decode; i++)
@@ -211,7 +211,7 @@ static bool any_dropped(const sac_engine *e, const struct reading *r)
     return false;
 }
 
-/* A lane that reads everything and lacks pages reads those that are left. */
+/* Makes a lane that is dense and lacks pages read those that are left. */
 static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
@@ -228,7 +228,7 @@ static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
     pick->dense = false;
 }
 
-/* Records what the host knows of the selections that were requested. */
+/* Records what the host knows of the selections that it has requested. */
 static void note_choices(sac_engine *e, const struct reading *r, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -296,7 +296,7 @@ static void show_run(const sac_engine *e, const struct reading *r, uint32_t run_
     }
 }
 
-/* Shows the rows to the methods, whose counts follow. */
+/* Shows the rows to the methods, which count them. */
 static void show_rows(sac_engine *e, const struct reading *r)
 {
     for (uint32_t i = 0; i < r->n_run && e->decode.has_see; i++)
@@ -323,7 +323,7 @@ void decode_device_choose(sac_engine *e, struct reading *r)
     make_lists(e, r, n);
     for (uint32_t i = 0; i < r->n_decode; i++) point_run(e, r, i);
     list_all_left(e, r);
-    for (uint32_t i = 0; i < n; i++) { /* what the selection reads is known now */
+    for (uint32_t i = 0; i < n; i++) { /* what the selections read is known now */
         sac_reads *t = &e->batch.run[i / n_kv_head].reads;
         t->choose_bytes_read += r->lane[i].meter.bytes[METER_CHOOSE];
         t->build_bytes_read += r->lane[i].meter.bytes[METER_BUILD];
@@ -377,7 +377,7 @@ void decode_device_fetch(sac_engine *e)
     }
 }
 
-/* Restores a layer's reading from the counts. */
+/* Restores a lane of a layer's reading from the counts. */
 static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *lane, size_t lane_i)
 {
     const struct decode_away *w = &e->decode.away;

@@ -94,7 +94,7 @@ struct learn_call {
     bool looked;
 };
 
-/* A lane that uses rooms of the host. */
+/* A lane with scratch in the host's memory. */
 static struct method_lane host_lane(const struct learn_call *c, uint32_t kv_head, uint32_t worker_i)
 {
     const struct decode_votes *v = &c->e->decode.votes;
@@ -126,7 +126,7 @@ static void bring_marks(const sac_engine *e, uint32_t seq_i, size_t lane_i,
                (m->n_tok + PAGE_TOK - 1) / PAGE_TOK * sizeof *m->word);
 }
 
-/* Uploads a selection to the device and frees pages. */
+/* Uploads a lane's selection to the device and frees pages. */
 static void keep_choice(const struct learn_call *c, uint32_t kv_head)
 {
     sac_engine *e = c->e;
@@ -145,7 +145,8 @@ bool decode_votes_learn(sac_engine *e, const struct reading *r, uint32_t run_i)
     const struct method_votes *votes = votes_of(e, e->batch.run[run_i].seq_i);
     if (!votes || run_i >= r->n_decode) return false;
     struct learn_call c = {e, r, votes, run_i, is_due(e, r, run_i, votes)};
-    struct workers *workers = c.looked ? e->workers : NULL; /* otherwise there is nothing to do */
+    /* Without sums there is nothing to compute */
+    struct workers *workers = c.looked ? e->workers : NULL;
     if (c.looked && !look(e, r, run_i, votes)) return true;
     workers_for(workers, n_kv_head, see_head, &c);
     workers_for(workers, n_kv_head, settle_head, &c);

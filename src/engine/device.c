@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHARE 0.9f /* of a device's free memory: the driver and other programs need some */
+#define SHARE 0.9f /* of a device's free memory: the driver and other programs need some, too */
 
-/* An error that names `what` ("a recorder") if a device attends. */
+/* An error that `what` ("a recorder") is not supported if a device attends. */
 static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
 {
     if (!place_has_device(e)) return SAC_OK;
@@ -19,7 +19,7 @@ static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
                      "%s does not run on a GPU: use --kv-device host, or --device cpu", what);
 }
 
-/* The same for what one GPU with all layers supports, but not GPUs or a CPU together. */
+/* The same for what is supported by one GPU with all layers, but not by several devices. */
 static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_error *err)
 {
     if (e->n_place == 1 || !place_has_device(e)) return SAC_OK;
@@ -33,7 +33,7 @@ static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_erro
                      what, e->params.n_device_layer, e->model->config.n_layer);
 }
 
-/* A method may lack slots for some of its settings. */
+/* Refuses settings of a method for which a device has no slots. */
 static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, sac_error *err)
 {
     char what[96];
@@ -47,15 +47,14 @@ static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, s
     return refuse(e, what, err);
 }
 
-/* Whether a method passes its sums to the next layer, or has learned which layers to use. */
+/* Whether a method passes sums from layer to layer, or has learned which layers to use. */
 static bool crosses_places(const struct method *m)
 {
     return (m->prefill && m->prefill->blocks) ||
            (m->decode && (m->decode->away || m->decode->past_rows));
 }
 
-/* Whether a method frees pages of some heads and not of others, or has parameters for individual
- * heads. */
+/* Whether a method frees pages of some heads only, or has parameters for single heads. */
 static bool counts_heads(const struct method *m)
 {
     return m->evicts || (m->prefill && m->prefill->table);
@@ -101,7 +100,7 @@ static sac_status check_device(const sac_engine_params *p, sac_error *err)
     return SAC_OK;
 }
 
-/* Opens one more place on the device with this name, which must differ from the places from `first`
+/* Opens a place on the device of this name, which must differ from those of the places from `first`
  * on. */
 static sac_status open_one(sac_engine *e, const char *name, uint32_t first, sac_error *err)
 {
@@ -186,7 +185,7 @@ static sac_status divide_layers(sac_engine *e, uint32_t begin, sac_error *err)
     return SAC_OK;
 }
 
-/* Names the engine's ISA: "cuda"; "avx512+12:cuda" if a CPU computes layers, too, and
+/* Names the engine's ISA: "cuda"; "avx512+12:cuda" if a CPU computes the first layers;
  * "avx512+kv+24:cuda" if it holds keys and values; "16:cuda:0+16:cuda:1" for several GPUs. */
 static void name_places(sac_engine *e)
 {
@@ -207,7 +206,8 @@ static void name_places(sac_engine *e)
     }
 }
 
-/* All layers are on one backend or on several GPUs, or the CPU has the first ones or the pages. */
+/* Opens the places: one backend or several GPUs for all layers, after the CPU if it has the first
+ * layers or the pages. */
 static sac_status open_places(sac_engine *e, sac_error *err)
 {
     const sac_engine_params *p = &e->params;
@@ -257,8 +257,8 @@ sac_status device_open(sac_engine *e, sac_error *err)
 
 /* ---- Weights ---- */
 
-/* The address in the copy `to` that corresponds to p, if the copied piece begins at `from`; NULL
- * stays NULL. */
+/* The address in the copy `to` that corresponds to p, where `from` is the start of the copied
+ * piece; NULL stays NULL. */
 static void *moved(const uint8_t *from, uint8_t *to, const void *p)
 {
     return p ? to + ((const uint8_t *)p - from) : NULL;
@@ -287,7 +287,7 @@ static void move_layer(const uint8_t *from, uint8_t *to, struct layer_weights *w
 }
 
 /* Copies a place's weights to its device: its layers and, if it computes the output, the output
- * matrix, which follows the last layer. */
+ * matrix, which comes after the last layer. */
 static sac_status copy_weights(sac_engine *e, uint32_t place_i, sac_error *err)
 {
     const struct weights *from = &e->model->weights;
@@ -433,7 +433,7 @@ void device_measure(sac_engine *e)
     for (uint32_t i = 0; i < e->n_place; i++) e->place[i].arena = (struct arena){0};
 }
 
-/* Bytes of a device that may be allocated. */
+/* Bytes that may be allocated on a device. */
 static size_t most_of(const sac_engine *e, const struct place *p)
 {
     return (size_t)((double)p->backend.bytes_free * (double)e->params.device_share);
@@ -473,7 +473,7 @@ static size_t plain_bytes(struct layer_weights *w)
     return bytes;
 }
 
-/* Unpacks a layer's matrices; those that are multiplied together are contiguous. */
+/* Unpacks a layer's matrices; those that are multiplied together are adjacent. */
 static void unpack_layer(const struct backend *b, struct layer_weights *w, uint8_t *to)
 {
     struct weight *matrix[N_MATRIX];

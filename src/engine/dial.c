@@ -22,7 +22,8 @@ static bool has_param(const struct method *m, const char *key)
     return false;
 }
 
-/* Appends "key=value" to the pairs in `text`; of two pairs with the same key the last counts. */
+/* Appends "key=value" to the pairs in `text`; the last of several pairs with the same key
+ * counts. */
 static sac_status append(char text[SPEC_BYTES], const char *key, const char *value, sac_error *err)
 {
     const size_t n = strlen(text);
@@ -52,7 +53,7 @@ static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
                      own->method->kind, own->text, m->spec->text);
 }
 
-/* The setting of one kind's method. */
+/* Makes the specification of one kind's method. */
 static sac_status make(const sac_engine *e, enum chooser_kind kind, uint32_t method_i,
                        const sac_sparse *sparse, struct dial *out, sac_error *err)
 {

@@ -54,7 +54,7 @@ static sac_status damaged(const char *path, const char *what, sac_error *err)
     return error_set(err, SAC_ERR_FORMAT, "%s is damaged: %s", path, what);
 }
 
-/* Reads and checks the end of an open file, whose lengths must add up to the file's size. */
+/* Reads and checks the end of an open file, whose two lengths must add up to the file's size. */
 static sac_status read_end(struct end *out, FILE *f, const char *path, sac_error *err)
 {
     const bool there =

@@ -131,7 +131,7 @@ sac_status sac_docs_collect(sac_docs *docs, uint64_t bytes_max, sac_docs_freed *
 
 /* ---- Adding ---- */
 
-/* Head and text as they are computed: each is padded to whole pages. */
+/* Head and text as they are computed, each padded to whole pages. */
 struct filled {
     int32_t *tok; /* [n_tok] owned */
     size_t n_tok, n_head;
@@ -142,7 +142,7 @@ static size_t whole_pages(size_t n)
     return (n + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
 }
 
-/* The token of a newline that follows other text. */
+/* The token of a newline after other text. */
 static sac_status newline(const sac_model *model, int32_t *out, sac_error *err)
 {
     int32_t *tok = NULL;
@@ -200,7 +200,7 @@ static sac_status check_source(const sac_engine *e, const sac_doc_source *source
     return engine_check_tokens(e, source->tok, source->n_tok, err);
 }
 
-/* A record without its id. */
+/* A document's record, without its id. */
 static struct docstore_record make_record(const sac_docs *docs, const sac_engine *e,
                                           const sac_doc_source *source, const struct filled *f)
 {
@@ -255,7 +255,7 @@ static sac_status store(sac_docs *docs, sac_engine *e, sac_seq seq, struct docst
     return status;
 }
 
-/* Whether the document is stored and complete, possibly under another name. */
+/* Whether the document is stored completely, possibly under another name. */
 static bool is_stored(const sac_docs *docs, const struct filled *f, struct docstore_record *record)
 {
     char path[DOCSTORE_PATH_MAX];
@@ -344,7 +344,7 @@ static sac_status load_pages(sac_docs *docs, sac_engine *e, const struct docstor
                      record->name, path);
 }
 
-/* Everything that distinguishes the document from others, and from other states of its file. */
+/* What distinguishes the document from others, and the current state of its file from others. */
 static bool make_key(struct resident_key *out, const sac_docs *docs,
                      const struct docstore_record *record)
 {

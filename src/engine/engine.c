@@ -18,10 +18,10 @@
 #include <string.h>
 
 #define N_CTX_MAX      (1u << 24)
-#define SPARSE_MIN_CTX 2048u /* below it, selecting costs more than reading less saves */
+#define SPARSE_MIN_CTX 2048u /* below it, selecting costs more than it saves */
 
 #define BATCH_OF_THREAD 128u
-#define BATCH_STEP      256u /* whole tiles of rows of any method (any_chunk) */
+#define BATCH_STEP      256u /* whole tiles of rows, whatever the method (any_chunk) */
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
 
@@ -76,10 +76,10 @@ static uint32_t usual_batch(const sac_engine *e)
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
         if (!hooks || hooks->any_chunk) continue;
-        /* On a GPU these methods compare some rows of the chunk with all keys, which costs as much
-         * for few rows. */
+        /* On a GPU these methods score all keys for some rows of the chunk, at a cost that hardly
+         * depends on the number of rows. */
         if (plans_away && (hooks->trace || hooks->antidiag)) return BATCH_MOST;
-        /* Either size holds whole segments. */
+        /* Both sizes consist of whole segments. */
         if (!plans_away || !hooks->blocks) return BATCH_LEAST;
     }
     if (names_device(e)) return BATCH_MOST;
@@ -373,7 +373,8 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     sac_engine_stats s = e->stats;
     s.isa = e->isa;
     s.n_page = e->pool.n_page;
-    const uint64_t n_kept = e->pool.n_only_held; /* referenced only by the index and by residents */
+    /* Pages that only the index and resident documents reference */
+    const uint64_t n_kept = e->pool.n_only_held;
     s.n_page_free = e->pool.n_free + n_kept;
     s.n_reuse_evicted = e->reuse.index.n_evicted;
     s.kv_bytes_kept = n_kept * e->pool.geom.bytes;
@@ -474,8 +475,8 @@ sac_status engine_run_only(sac_engine *e, sac_seq id, sac_progress_fn progress, 
         const uint64_t n_step = e->stats.n_step;
         if (progress && progress(user, (double)done / (double)n_all))
             return error_set(err, SAC_ERR_CANCELLED, "interrupted");
-        /* The progress callback may have run steps, which computed rows of this sequence among
-         * others. */
+        /* The progress callback may have run steps that have computed rows of this sequence,
+         * too. */
         done = sac_seq_length(e, id, &pending);
         if (done == before && !pace_shares(e, n_step)) TRY(engine_step_only(e, id, err));
         done = sac_seq_length(e, id, &pending);
@@ -506,7 +507,7 @@ sac_status engine_check_whole(const struct seq *s, sac_seq id, sac_error *err)
     return error_set(err, SAC_ERR_IO, "sequence %u has lost pages: %s", id, s->why.msg);
 }
 
-/* After a step: sequences that failed in it have no pending tokens any more. */
+/* After a step: sequences that failed in it have no more pending tokens. */
 static sac_status report_broken(sac_engine *e, sac_error *err)
 {
     sac_status status = SAC_OK;

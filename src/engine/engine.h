@@ -32,8 +32,8 @@
 
 #include "saccade_machine.h"
 
-/* Of a token: its row's kind, and what is wanted of it, logits or the state behind the last norm.
- */
+/* Flags of a token: its row's kind, and what is wanted of it: logits, or the hidden state after the
+ * last norm. */
 enum { TOK_DECODE = 1, TOK_WANT = 2, TOK_STATE = 4 };
 
 struct notes;
@@ -46,13 +46,14 @@ struct seq {
     bool alive;
     uint32_t n_done, n_all;
     uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
-    struct dial dial;                 /* how these are set */
-    uint32_t n_top;                   /* number of largest logits that its rows return; 0: all */
-    const uint64_t *mask; /* of these, only tokens whose bit is set; NULL: any. Borrowed */
-    uint32_t n_queued;    /* prompt rows available to the last sched_pick */
-    struct notes *notes;  /* owned; of a document, or NULL (notes.h) */
-    bool has_gaps;        /* that method, or the composition of its documents, has freed pages */
-    bool broken;          /* one of its pages could not be read or kept: `why` says which */
+    struct dial dial;                 /* settings that differ from the engine's */
+    uint32_t n_top;                   /* largest logits that its rows return; 0: all logits */
+    /* Only tokens whose bit is set are wanted of these; NULL: all are. Borrowed */
+    const uint64_t *mask;
+    uint32_t n_queued;   /* its prompt rows that the last sched_pick could have taken */
+    struct notes *notes; /* owned; of a document, or NULL (notes.h) */
+    bool has_gaps;       /* pages were freed by its decode method or by joining */
+    bool broken;         /* one of its pages could not be read or stored: see `why` */
     sac_error why;
     struct admit_seq admit; /* whether its decode rows wait, and why */
     uint64_t token_us;      /* when its last decode row was computed (pace.h); 0: never */
@@ -72,41 +73,41 @@ struct batch_run {
     uint32_t pos0;        /* position of the first */
     uint32_t seq_i;
     enum row_kind kind;
-    sac_reads reads; /* in the layers that are done */
+    sac_reads reads; /* of the layers that are done */
 };
 
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
 struct batch {
-    uint32_t n_row_max; /* maximum of any step: params.n_batch, and what whole chunks need in
-                           addition */
+    /* Maximum of any step: params.n_batch, and what whole chunks need in addition */
+    uint32_t n_row_max;
     uint32_t n_row, n_decode, n_run;
     int32_t *tok;          /* [n_row_max] */
     uint32_t *pos;         /* [n_row_max] */
     uint32_t *seq_i;       /* [n_row_max] */
-    uint8_t *want;         /* [n_row_max] TOK_WANT or TOK_STATE, or 0 */
+    uint8_t *want;         /* [n_row_max] TOK_WANT, TOK_STATE, or 0 */
     struct batch_run *run; /* [n_row_max] */
 };
 
 struct sac_engine {
     const sac_model *model; /* borrowed */
     sac_engine_params params;
-    struct place place[PLACES_MAX]; /* who computes which layers */
-    uint32_t n_place, at;           /* the one of the next four that is in use (place.h) */
-    struct backend backend;         /* borrowed */
-    struct ops ops;                 /* the backend's */
+    struct place place[PLACES_MAX]; /* devices, and the layers that they compute */
+    uint32_t n_place, at;   /* number of places; the one whose fields the following are (place.h) */
+    struct backend backend; /* borrowed */
+    struct ops ops;         /* the backend's */
     const struct weights *weights;
     struct scratch scratch;
-    struct shares share;     /* of every layer, if several GPUs compute it */
+    struct shares share;     /* the shares of every layer, if several GPUs compute it */
     struct workers *workers; /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
-    struct tier tier;   /* below the pool, if params.tier is set, */
-    struct depot depot; /* or this one, if a device computes */
+    struct tier tier;   /* below the pool, if params.tier is set and the host attends */
+    struct depot depot; /* the same if a device attends */
     struct seq *seqs;   /* [n_seq_max] */
     struct batch batch;
     struct ahead ahead;
     struct logits logits;
-    struct method_shape shape;             /* what methods may know about model and engine */
+    struct method_shape shape;             /* what methods are told about model and engine */
     struct chooser chooser[CHOOSER_KINDS]; /* by enum chooser_kind */
     struct decode decode;
     struct prefill prefill;
@@ -120,12 +121,11 @@ struct sac_engine {
     struct side side;
     struct repeat repeat;
     struct record record;
-    struct rope_table rope[2]; /* global, local layers */
-    sac_seq only;              /* the only sequence whose rows a step computes; SAC_SEQ_NONE:
-                                  all, except */
-    bool only_free;            /* those of sequences driven by requests */
+    struct rope_table rope[2]; /* RoPE of global layers; of local layers */
+    sac_seq only;   /* only this sequence's rows are computed; SAC_SEQ_NONE: all, except */
+    bool only_free; /* those of sequences that requests drive */
     struct notes_watch *watch; /* borrowed; receives the queries of a sequence, or NULL */
-    bool runs_on;              /* a device may still be computing steps that are complete here */
+    bool runs_on; /* a device may still be computing steps that the host has completed */
     uint64_t next_ticket;
     sac_clock_fn clock; /* or NULL */
     void *clock_user;
@@ -139,16 +139,16 @@ struct sac_engine {
     char isa[24 * PLACES_MAX];          /* of all places */
 };
 
-/* All fields except the structure itself, from its parameters and model. */
+/* Fills in all fields of an engine that has its parameters and model. */
 sac_status engine_create(sac_engine *e, sac_error *err);
 /* For request.c. */
 struct request_list *engine_requests(sac_engine *e);
 const sac_model *engine_model(const sac_engine *e);
-/* By sac_engine_use_clock, or the machine's. */
+/* Time of the clock set by sac_engine_use_clock, or of the machine's. */
 uint64_t engine_now(const sac_engine *e);
 
 /* Until the next call, only tokens whose bit is set are wanted among the largest logits that
- * sac_seq_use_top requests; NULL: any. Other logits may or may not be returned. */
+ * sac_seq_use_top requests; NULL: all. Other logits may or may not be returned. */
 void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask);
 
 /* From the next step on `fn` receives records of the sequence's decode rows; NULL: none. */
@@ -161,7 +161,8 @@ void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority);
 sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
                                const sac_sparse *sparse, sac_error *err);
 
-/* sac_step for all rows, including those of requests, whose logits nobody else must receive. */
+/* sac_step for all rows, including those of requests, whose logits only the requests may
+ * receive. */
 sac_status engine_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n,
                        sac_error *err);
 /* Like the public calls, but also while a request drives the sequence. */
@@ -170,9 +171,9 @@ sac_status engine_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n
 sac_status engine_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err);
 /* One step with this sequence's rows only. */
 sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err);
-/* Computes all pending tokens of a sequence, in such steps or, while others wait for tokens, in
- * steps that `progress` computes. `progress` gets the share done before each step and may be NULL;
- * true cancels: SAC_ERR_CANCELLED. */
+/* Computes all pending tokens of a sequence, in steps of its own or, while others wait for tokens,
+ * in steps that `progress` runs. `progress`, which may be NULL, gets the share done before each
+ * step; true cancels: SAC_ERR_CANCELLED. */
 sac_status engine_run_only(sac_engine *e, sac_seq id, sac_progress_fn progress, void *user,
                            sac_error *err);
 /* A run of the step has lost a page: its sequence returns no logits and accepts no more tokens. */
@@ -183,7 +184,7 @@ static inline bool engine_is_broken(const sac_engine *e, uint32_t run_i)
 }
 /* Why the sequence is broken; NULL: it is not. */
 const char *engine_why_broken(const sac_engine *e, sac_seq id);
-/* With a message if it is. */
+/* An error with a message if it is. */
 sac_status engine_check_whole(const struct seq *s, sac_seq id, sac_error *err);
 
 /* The sequence, or NULL with a message. */

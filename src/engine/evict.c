@@ -28,7 +28,7 @@ void evict_lane(sac_engine *e, const struct reading *r, struct evict_at at, cons
 {
     struct batch_run *batch_run = &e->batch.run[at.run_i];
     const struct attn_run *run = &r->run[at.run_i];
-    assert(r->window == 0); /* a layer with a sliding window must not decide what is dropped */
+    assert(r->window == 0); /* layers with a sliding window must not decide what is evicted */
     for (uint32_t p = 0; p < n_page; p++) {
         if (mask[p] || run->table[at.kv_head * run->table_stride + p] == PAGE_NONE) continue;
         pool_drop(&e->pool, batch_run->seq_i, r->layer, at.kv_head, p);

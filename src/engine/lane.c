@@ -38,7 +38,7 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
         .lines = &e->attend.lines,
     };
     lane.page = lane.id;
-    if (run->frame) { /* a device finds pages by their frames */
+    if (run->frame) { /* a device addresses pages by their frames */
         lane.page = run->frame + kv_head * run->table_stride;
         lane.frames.of = lane.cards.of = NULL;
     }

@@ -5,13 +5,13 @@
 #include "engine/engine.h"
 
 struct lane_at {
-    enum chooser_kind kind; /* of the method that looks */
+    enum chooser_kind kind; /* of the method for which the lane is made */
     uint32_t run_i, kv_head;
-    uint32_t room_i; /* scratch: the number of a worker, or of a lane where these are fewer */
+    uint32_t room_i; /* number of the scratch: a worker's, or a lane's if these are fewer */
 };
 
-/* Positions, queries and keys of a run of the reading, and what the method of its sequence has: its
- * parameters, side data, state, scratch. */
+/* The positions, queries and keys of a run of the reading, and the parameters, side data, state and
+ * scratch of its sequence's method. */
 struct method_lane lane_make(const sac_engine *e, const struct reading *r, struct lane_at at);
 
 #endif

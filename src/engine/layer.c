@@ -78,7 +78,7 @@ static void project_qkv(sac_engine *e, const struct layer_weights *w)
            });
 }
 
-/* Normalises each head of q and k (if the model does) and rotates them. */
+/* Normalises each head of q and k, if the model does, and rotates them. */
 static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t layer)
 {
     const struct config *c = &e->model->config;
@@ -98,7 +98,7 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
                                                        .n_group = side[i].n_head,
                                                        .width = c->head_dim,
                                                        .w = side[i].norm});
-    /* Keys follow the queries. */
+    /* The keys come after the queries. */
     e->ops.rope(e->workers, &(struct op_rope){.x = e->scratch.qkv,
                                               .x_stride = config_qkv_width(c),
                                               .n_row = e->batch.n_row,
@@ -111,15 +111,16 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
 }
 
 /* What a branch of a layer adds to the residual stream: W in + bias, or norm(W in + bias) for
- * models that normalise a branch's output; of several shares, their sum in place of W in + bias. */
+ * models that normalise a branch's output; with several shares, the sum of their W in takes the
+ * place of W in. */
 struct branch {
     const struct weight *w;
     const float *bias, *in;
-    bool kept; /* `in` is in the layout that multiply_ffn's GLU wrote */
+    bool kept; /* `in` has the layout that multiply_ffn's GLU has written */
     const float *post_norm;
 };
 
-/* Multiplies, and adds to the residual stream if nothing else is to be done. */
+/* Multiplies, and adds the result to the residual stream unless more is to be done before. */
 static void multiply(sac_engine *e, const struct branch *b)
 {
     const struct config *c = &e->model->config;
@@ -136,7 +137,7 @@ static void multiply(sac_engine *e, const struct branch *b)
                           });
 }
 
-/* The rest of a branch: the products of all shares are added up. */
+/* Completes a branch: adds up the products of all shares. */
 static void add_branch(sac_engine *e, const float *post_norm)
 {
     const uint32_t n_embd = e->model->config.n_embd;
@@ -228,7 +229,7 @@ void layer_embed(sac_engine *e)
     backend_up(&e->backend, e->scratch.x, e->scratch.x_in, bytes);
 }
 
-/* Rotation angles of one row. */
+/* The rotation angles of one row. */
 static void turn_row(void *arg, uint32_t r, uint32_t worker_i)
 {
     sac_engine *e = arg;
@@ -273,7 +274,7 @@ sac_status layer_look(const sac_engine *e, sac_error *err)
     return backend_wait(&e->backend, err);
 }
 
-/* Runs a stage of a layer on every engine that has a share of it. */
+/* Runs a stage of a layer on the engine of every share. */
 static void each(sac_engine *e, void (*stage)(sac_engine *e, uint32_t layer), uint32_t layer)
 {
     for (uint32_t i = 0; i < e->share.n; i++) stage(e->share.of[i], layer);
@@ -322,7 +323,7 @@ static void end_step(sac_engine *e)
     prefill_device_fetch(e);
 }
 
-/* Time of the stages that have counters of their own. */
+/* Time spent in stages that have counters of their own. */
 static uint64_t counted_us(const sac_engine *e)
 {
     uint64_t us = 0;
@@ -361,8 +362,7 @@ void layer_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_at
                   {n_logit, c->n_embd, c->n_vocab}};
     *out_linear = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        if (shapes[i].n_in == 0 || shapes[i].n_out == 0)
-            continue; /* nothing like it in the model */
+        if (shapes[i].n_in == 0 || shapes[i].n_out == 0) continue; /* no such matrix in the model */
         *out_linear =
             mem_larger(*out_linear, e->ops.linear_scratch(n_worker, shapes[i].n_row, shapes[i].n_in,
                                                           shapes[i].n_out));

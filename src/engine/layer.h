@@ -9,31 +9,34 @@
  * computes layers before those of a device, after place_wait. Allocates nothing. */
 void layer_run(sac_engine *e);
 
-/* Its parts, for rows that are not computed one layer after the other. They work on the rows of
- * e->batch: the tokens' embeddings into e->scratch.x; angles of their positions; queries, keys and
- * values into e->scratch.qkv, rotated; e->scratch.attn into the residual stream, and the
- * feed-forward network. The last two begin and end in the place that computes the layer's linear
- * part; between them the engine is in the one that has its pages. The last one is for all that have
- * a share of the layer. */
+/* Parts of layer_run, for rows of e->batch that are not computed layer by layer. */
+
+/* Puts the embeddings of the rows' tokens into e->scratch.x. */
 void layer_embed(sac_engine *e);
 /* The same into memory of the host, [n_row, n_embd]. */
 void layer_embed_to(const sac_engine *e, float *to);
+/* Computes the rotation angles of the rows' positions. */
 void layer_angles(sac_engine *e);
-/* The angles go to the computing device: a part of layer_angles, and called alone where rows move
- * between places (place.h). */
+/* Copies the angles to the computing device: a part of layer_angles, which is called alone where
+ * rows move between places (place.h). */
 void layer_send_angles(sac_engine *e);
+/* Puts the rows' queries, keys and values, rotated, into e->scratch.qkv. Called in the place that
+ * computes the layer's linear part; afterwards the engine is in the one that has its pages. */
 void layer_qkv(sac_engine *e, uint32_t layer);
+/* Adds the output projection of e->scratch.attn and the feed-forward network to the residual
+ * stream, for all engines that have a share of the layer. Afterwards the engine is back in the
+ * place of the linear part. */
 void layer_out(sac_engine *e, uint32_t layer);
 
-/* The rows' queries, keys and values are copied to e->scratch.qkv_seen; on a host they are already
+/* Copies the rows' queries, keys and values to e->scratch.qkv_seen; on a host they are already
  * there. */
 sac_status layer_look(const sac_engine *e, sac_error *err);
 
-/* One linear op in the engine's scratch; counts the bytes that it reads. */
+/* Runs a linear op with the engine's scratch, and counts the bytes that it reads. */
 void layer_linear(sac_engine *e, struct op_linear *op);
-/* `op` as for the whole batch: its decode rows narrow, and its prompt rows wide. */
+/* The same for the whole batch: decode rows with narrow kernels, prompt rows with wide ones. */
 void layer_linear_batch(sac_engine *e, struct op_linear op);
-/* For all rows of the batch, with the model's epsilon. */
+/* Runs an RMS norm for all rows of the batch, with the model's epsilon. */
 void layer_rmsnorm_batch(sac_engine *e, struct op_rmsnorm op);
 
 /* Bytes of op scratch that the largest step needs. */

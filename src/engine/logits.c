@@ -59,7 +59,7 @@ void logits_plan(sac_engine *e, struct arena *a)
 
 /* ---- Projection ---- */
 
-/* y [n_row, stride] = W x; only the groups in l->list if n_list > 0. */
+/* y [n_row, stride] = W x; with n_list > 0 only the groups of l->list. */
 static void project(sac_engine *e, const struct weight *w, const float *x, float *y, uint32_t n_row,
                     uint32_t n_list)
 {
@@ -90,7 +90,7 @@ struct screening {
     sac_engine *e;
     const float *x;
     float *y;
-    const uint64_t *mask; /* tokens that may be chosen; NULL: all */
+    const uint64_t *mask; /* tokens that may be selected; NULL: all */
     struct screen_norms norms;
     float bar;
 };
@@ -167,8 +167,8 @@ static void compute_list(const struct screening *s, uint32_t n)
     }
 }
 
-/* Computes the k groups with the largest estimates, and those equal to the k-th. Sets the
- * threshold; there is none if a mask leaves fewer groups. */
+/* Computes the k groups with the largest estimates, and those equal to the k-th, and sets the
+ * threshold; without k groups that the mask allows, there is none. */
 static void compute_best(struct screening *s, uint32_t k)
 {
     struct logits *l = &s->e->logits;
@@ -283,7 +283,7 @@ static sac_status wait_one(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* Waits for the step. The device's selections are counted before any row is reported. */
+/* Waits for the step. A device's selections are counted before any row is reported. */
 static sac_status wait_step(sac_engine *e, sac_error *err)
 {
     sac_status first = SAC_OK;
@@ -298,12 +298,12 @@ static sac_status wait_step(sac_engine *e, sac_error *err)
 
 void logits_settle(sac_engine *e)
 {
-    sac_error err; /* a device that fails here also fails in the next step */
+    sac_error err; /* a device that fails here fails in the next step, too */
     if (e->runs_on) (void)wait_step(e, &err);
 }
 
-/* Whether the next step can be enqueued while a device computes this one: only prompts that
- * continue, no row whose logits are wanted, and nothing that measures the step's time. */
+/* Whether the next step may be enqueued while a device computes this one: only for prompts that
+ * continue, without rows whose logits are wanted, and if nothing measures the step's time. */
 static bool may_run_on(const sac_engine *e)
 {
     const struct batch *b = &e->batch;
@@ -331,9 +331,9 @@ static uint32_t count_ruled_out(const uint64_t *mask, uint32_t n_vocab)
     return mask ? n_vocab - n : 0;
 }
 
-/* How many of a row's largest logits are copied from the device, because the others are not wanted;
- * 0: all. Masked tokens may be among the largest, so as many more are copied as there are masked
- * tokens: few, if those are the tokens that end a text, but nearly all with a grammar. */
+/* How many of a row's largest logits are copied from the device, because no others are wanted; 0:
+ * all. Masked tokens may be among the largest, so as many more are copied as tokens are masked:
+ * few, if these are the tokens that end a text, but nearly all with a grammar. */
 static uint32_t top_of(const sac_engine *e, uint32_t row)
 {
     const struct seq *s = &e->seqs[e->batch.seq_i[row]];
@@ -345,7 +345,7 @@ static uint32_t top_of(const sac_engine *e, uint32_t row)
     return fits ? (uint32_t)n : 0;
 }
 
-/* Rows that need the same number of logits are copied together. */
+/* Copies rows from the device; those that need the same number of logits together. */
 static void bring_rows(sac_engine *e, const uint32_t *rows, uint32_t n)
 {
     struct logits *l = &e->logits;
@@ -386,8 +386,8 @@ static const int32_t *name_top(const struct logits *l, uint32_t i)
     return l->top_tok;
 }
 
-/* Writes the copied largest logits of row i into a row of -INFINITY; `put` false: removes them
- * again. */
+/* Writes the copied largest logits of row i into a row of -INFINITY; with `put` false, removes
+ * them. */
 static void put_top(struct logits *l, uint32_t i, bool put)
 {
     struct logits_row *r = &l->row[i];
@@ -470,7 +470,7 @@ static sac_status run_logits(sac_engine *e, const uint32_t *rows, uint32_t n, sa
     return SAC_OK;
 }
 
-/* Of rows that want the same. */
+/* Computes and reports rows that want the same: logits, or hidden states. */
 static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
                             void *user, sac_error *err)
 {

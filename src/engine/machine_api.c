@@ -1,5 +1,5 @@
 /* machine_api.c: the public calls of ops/machine.c and the names of devices, for programs that
- * print them. It starts threads of its own, so it needs no engine. */
+ * print them. They start threads of their own, so they need no engine. */
 #include "base/workers.h"
 #include "ops/backend.h"
 #include "ops/machine.h"

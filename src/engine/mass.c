@@ -89,7 +89,7 @@ double mass_raise(float *score, size_t n, float most, float scale)
     return sum;
 }
 
-/* Adds the shares of one row's query head, which sum to `weight`. */
+/* Adds the softmax shares of one query head of a row, which sum to `weight`. */
 static void add_shares(const struct mass *m, float *out, float *score, double weight)
 {
     const float scale = m->e->model->config.attn_scale;
@@ -132,7 +132,7 @@ static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
 
 /* ---- On a device ---- */
 
-/* `room`: the part of a layer that is read, and scratch. */
+/* `room`: a layer's part of the scratch. */
 static void read_layer_away(const struct mass *m, uint32_t layer, float *room)
 {
     const sac_engine *e = m->e;
@@ -175,7 +175,7 @@ static sac_status read_away(sac_engine *e, struct mass *m, sac_error *err)
     return status;
 }
 
-/* ---- Both ---- */
+/* ---- On either ---- */
 
 static sac_status read_here(struct mass *m, sac_error *err)
 {

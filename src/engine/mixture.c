@@ -13,7 +13,7 @@ static size_t logit_stride(const struct config *c)
     return c->experts.n + c->arch->shared_expert;
 }
 
-/* What does not depend on the layer or the batch. */
+/* The fields that do not depend on layer and batch. */
 static struct experts_multiply shape_of(const sac_engine *e, uint32_t n_row)
 {
     const struct config *c = &e->model->config;
@@ -60,7 +60,7 @@ static void normalise(sac_engine *e, const struct layer_weights *w)
                                                .w = w->ffn_norm});
 }
 
-/* Logits of all experts, and behind them that of the shared expert's gate. */
+/* The router's logits of all experts, followed by that of the shared expert's gate. */
 static void find_logits(sac_engine *e, const struct layer_weights *w)
 {
     const struct config *c = &e->model->config;
@@ -103,7 +103,7 @@ static void run_shared(sac_engine *e, const struct layer_weights *w)
                           });
 }
 
-/* The weights of the experts that have a row. */
+/* Bytes of the weights of all experts that have a row. */
 static uint64_t bytes_read(const struct expert_weights *w, const uint32_t *first, uint32_t n_expert)
 {
     uint32_t n = 0;
@@ -112,7 +112,7 @@ static uint64_t bytes_read(const struct expert_weights *w, const uint32_t *first
     return all / n_expert * n;
 }
 
-/* Rows row0 .. row0 + n - 1, which are of one kind. */
+/* Computes rows row0 .. row0 + n - 1, which are of one kind. */
 static void run_rows(sac_engine *e, const struct layer_weights *w, uint32_t row0, uint32_t n,
                      enum row_kind kind)
 {

@@ -5,11 +5,11 @@
 #include "base/mem.h"
 #include "ops/experts.h"
 
-/* Scratch of a step. A pair is a row with one of its experts (ops/experts.h). */
+/* Scratch of a step. A pair is a row and one of its experts (ops/experts.h). */
 struct mixture {
-    float *x;     /* [n_row_max, n_embd] the rows, normalised */
-    float *logit; /* [n_row_max, n_expert, and one for the shared expert's gate] */
-    float *share; /* [n_row_max, n_used], and so: */
+    float *x;     /* [n_row_max, n_embd] normalised rows */
+    float *logit; /* [n_row_max, n_expert, and the shared expert's gate] */
+    float *share; /* [n_row_max, n_used] weights of a row's experts */
     uint32_t *expert, *pair;
     uint32_t *row, *first; /* [n_row_max * n_used], [n_expert + 1] */
     float *hidden, *out;   /* [n_row_max * n_used, expert's n_ff], [..., n_embd] */
@@ -18,12 +18,11 @@ struct mixture {
     size_t ops_bytes;
 };
 
-/* Takes e->scratch.mixture. */
+/* Lays out e->scratch.mixture. */
 void mixture_plan(sac_engine *e, struct arena *a);
 
-/* Adds what the experts of a layer make of the batch's rows to the residual stream. Counts the
- * weights of every expert that a row has chosen, once for the decode rows and once for the prompt's
- * rows. */
+/* Adds the output of a layer's experts for the batch's rows to the residual stream. Counts the
+ * weights of every expert that has a row, once for decode rows and once for prompt rows. */
 void mixture_run(sac_engine *e, uint32_t layer);
 
 #endif

@@ -23,7 +23,7 @@ sac_model_params sac_model_params_default(void)
     return (sac_model_params){.screen = true};
 }
 
-/* A copy of a string key, or of `absent` (which may be NULL: *out is NULL then). */
+/* Copies the value of a string key, or `absent` without one; if that is NULL, *out is NULL. */
 static sac_status copy_str(char **out, const struct gguf *g, const char *key, const char *absent,
                            sac_error *err)
 {
@@ -35,7 +35,7 @@ static sac_status copy_str(char **out, const struct gguf *g, const char *key, co
     return *out ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for key %s", key);
 }
 
-/* A file is named after the type that holds most of its bytes. */
+/* The type that holds most of the file's bytes, by which it is described. */
 static const char *main_type(const struct gguf *g)
 {
     uint64_t best = 0;
@@ -62,7 +62,7 @@ static uint64_t count_params(const struct gguf *g)
     return n;
 }
 
-/* A hash of the config (the caller's overrides included) and of names, shapes and samples of all
+/* A hash of the config (with the caller's overrides) and of names, shapes and samples of all
  * tensors: another training of the same model differs in every tensor. */
 static uint64_t find_fingerprint(const sac_model *m)
 {
@@ -237,8 +237,8 @@ struct chat {
     const sac_chat_params *params;
 };
 
-/* The text of a special token, NUL terminated in `buf`; a text of more than 255 bytes is cut,
- * because no marker is that long. */
+/* The text of a special token, NUL terminated in `buf`; more than 255 bytes are cut off, because no
+ * marker is that long. */
 static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
 {
     size_t n = 0;
@@ -249,8 +249,7 @@ static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
     return buf;
 }
 
-/* A template without a brace would print nothing of the messages, so it is taken for a mistyped
- * name. */
+/* A template without a brace would print no message, so it is taken for a mistyped name. */
 static sac_status find_template(const sac_model *m, const char *wanted, const char **out,
                                 sac_error *err)
 {
@@ -274,8 +273,7 @@ static sac_status find_template(const sac_model *m, const char *wanted, const ch
     return status;
 }
 
-/* Appends the last message's text to the opening of the answer's turn; takes ownership of
- * `text`. */
+/* Appends the last message's text to the start of the answer's turn; takes ownership of `text`. */
 static sac_status open_with(const struct tokenizer *guard, const struct chat *chat, char *text,
                             char **out, sac_error *err)
 {

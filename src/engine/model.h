@@ -1,4 +1,4 @@
-/* model.h: what a loaded model is made of. Immutable after sac_model_load; shared by engines. */
+/* model.h: a loaded model. Immutable after sac_model_load; shared by engines. */
 #ifndef SAC_ENGINE_MODEL_H
 #define SAC_ENGINE_MODEL_H
 
@@ -6,14 +6,14 @@
 #include "model/weights.h"
 
 struct sac_model {
-    struct gguf *gguf; /* owned; the embedding rows stay mapped */
+    struct gguf *gguf; /* owned; embedding rows stay mapped */
     struct config config;
     struct weights weights;
     struct tokenizer *tokenizer; /* owned */
-    char *name, *file_type;      /* owned texts for sac_model_info */
-    char *chat_template;         /* owned, NULL if the file has none */
+    char *name, *file_type;      /* owned, for sac_model_info */
+    char *chat_template;         /* owned; NULL if the file has none */
     uint64_t n_params;
-    uint64_t fingerprint; /* equal for models that give a token the same keys and values */
+    uint64_t fingerprint; /* equal for models that compute the same keys and values */
 };
 
 #endif

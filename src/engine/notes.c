@@ -58,8 +58,7 @@ struct context_note notes_layer(const sac_engine *e, const struct notes *n, uint
 
 /* ---- While the document is computed ---- */
 
-/* Undoes the rotation of the heads of x [n_head, d], and the factor by which scaling has enlarged
- * cosines and sines. */
+/* Undoes the rotation of the heads of x [n_head, d], and the factor of cosines and sines. */
 static void unturn(const sac_engine *e, float *x, uint32_t n_head, const float *cosine,
                    const float *sine)
 {
@@ -140,16 +139,16 @@ void notes_end(struct notes_watch *w, sac_engine *e)
 
 /* ---- When its pages are complete ---- */
 
-/* What is needed to make one layer's notes. */
+/* Scratch and arguments for one layer's notes. */
 struct making {
     sac_engine *e;
     const struct notes_watch *w;
     uint32_t layer, kv_head, n_tok, n_block;
     struct context_note note;
-    float *cosine,
-        *sine;  /* [2][n_tok, n_rot / 2] of the text's positions, for layers with full attention and
-                   for layers with a window; computed once, because libm is slow */
-    float *key; /* [n_pos, d] of one KV head, all positions of the sequence */
+    /* [2, n_tok, n_rot / 2] of the text's positions, for layers with full attention and for layers
+     * with a window; computed once, because libm is slow. */
+    float *cosine, *sine;
+    float *key;  /* [n_pos, d] of one KV head, all positions of the sequence */
     float *look; /* [n_sample, n_tok] attention probabilities, mean over heads */
     float *row;  /* [n_worker][group, n_pos] */
 };
@@ -161,7 +160,7 @@ static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error 
     return pool_read(p, table, m->w->end / PAGE_TOK, m->key, NULL, err);
 }
 
-/* Adds the attention of a kept row's query heads over the keys of their KV head to `look`. */
+/* Adds the attention of a kept row's query heads to the keys of their KV head to `look`. */
 static void look_row(void *arg, uint32_t s, uint32_t worker_i)
 {
     const struct making *m = arg;
@@ -190,7 +189,7 @@ static void look_row(void *arg, uint32_t s, uint32_t worker_i)
     }
 }
 
-/* A block's keys before rotation, and their mean. */
+/* Averages a block's keys before rotation. */
 static void note_key(void *arg, uint32_t block, uint32_t worker_i)
 {
     const struct making *m = arg;
@@ -226,7 +225,8 @@ static void note_anchor(const struct making *m)
     for (uint32_t i = 0; i < d; i++) anchor[i] /= (float)n;
 }
 
-/* The slope a of the least squares fit log y = c - a log x over the kept rows from `from` on. */
+/* The exponent a of the power law c x^-a: the slope of log y = c - a log x, fitted by least squares
+ * over the kept rows from `from` on. */
 static double slope_of(const struct making *m, uint32_t from, uint32_t tok)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
@@ -243,7 +243,7 @@ static double slope_of(const struct making *m, uint32_t from, uint32_t tok)
     return spread > 0 ? -(n * xy - x * y) / spread : 0;
 }
 
-/* The token of a block to which later rows attend most. */
+/* Finds a block's representative: the token to which later rows attend most. */
 static void note_block(void *arg, uint32_t block, uint32_t worker_i)
 {
     const struct making *m = arg;
@@ -298,7 +298,7 @@ static void fill_angles(const struct making *m)
         }
 }
 
-/* The scratch of a document, one block of floats. */
+/* Allocates the scratch of a document, one block of floats. */
 static float *take_scratch(struct making *m)
 {
     const sac_engine *e = m->e;

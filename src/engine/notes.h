@@ -17,34 +17,33 @@ struct notes {
 /* Rows of one sequence whose queries are observed. */
 struct notes_watch {
     uint32_t seq_i;
-    uint32_t begin, end;   /* positions whose mean query is needed */
-    float *query;          /* [n_layer, n_head, head_dim] their sums */
+    uint32_t begin, end;   /* positions whose mean query is wanted */
+    float *query;          /* [n_layer, n_head, head_dim] sums of their queries */
     uint32_t first, every; /* rows first, first + every, .. are kept, n_sample of them; 0: none */
     uint32_t n_sample;
     float *sample; /* [n_layer, n_sample, n_head, head_dim] rotated */
-    /* Of a device that could not deliver its rows: the first failure. The notes are then
-     * unusable. */
+    /* The first failure of a device to deliver rows; the notes are then unusable. */
     sac_status status;
     sac_error why;
 };
 
-/* For a layer that has projected and rotated. */
+/* Observes the batch's rows, after a layer has projected and rotated them. */
 void notes_see(sac_engine *e, uint32_t layer);
 /* Whether all rows so far were observed. */
 sac_status notes_check(const struct notes_watch *w, sac_error *err);
 
 /* Floats of all notes of a text. */
 size_t notes_floats(const sac_engine *e, uint32_t n_tok);
-/* Starts observing a document of n_tok tokens after a head, to be computed in a sequence; both in
- * whole pages. */
+/* Starts observing a document of n_tok tokens after a head, both in whole pages, which a sequence
+ * will compute. */
 sac_status notes_begin(struct notes_watch *w, sac_engine *e, uint32_t seq_i, uint32_t n_head,
                        uint32_t n_tok, sac_error *err);
-/* Attaches the notes to the sequence. */
+/* Computes the notes and attaches them to the sequence. */
 sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err);
 /* Stops observing; also if notes_begin has failed. */
 void notes_end(struct notes_watch *w, sac_engine *e);
 
-/* Those of one layer. */
+/* The notes of one layer. */
 struct context_note notes_layer(const sac_engine *e, const struct notes *n, uint32_t layer);
 
 #endif

@@ -35,27 +35,27 @@
 #define FACTOR_MOST   3.0
 #define SPREAD_FIRST  0.2
 #define WEIGHT        0.0625 /* weight of a step in the mean ratio of measured to predicted time */
-#define AWAY_MOST     0.5    /* largest deviation in it; the width covers rare ones */
+#define AWAY_MOST     0.5    /* largest deviation that counts in it; the width covers rare ones */
 #define WIDTH_FIRST   4.0
 #define WIDTH_LEAST   1.0
 #define WIDTH_MOST    10.0
 #define WIDTH_STEP    0.5
-#define LATE_OF       150.0 /* one may be late; prompts are not the only cause */
+#define LATE_OF       150.0 /* one of so many may be late; other things delay tokens, too */
 /* Assumptions before anything is known. The fixed cost of prompt rows equals that of FIXED_ROWS
  * rows, so that the first step does not suggest that more rows are free: with WORK_RISE and the
  * first margin, the next step is in time whatever the truth. Attention to DEPTH tokens costs as
  * much as the linear layers. */
 #define FIXED_ROWS 12.0
 #define DEPTH      4096.0
-#define TIED       0.8 /* assumed correlation of a row's cost with that of attention */
+#define TIED       0.8 /* assumed correlation of the costs of a row and of its attention */
 /* Random deviation of a step's time, and drift of the costs until the next step, as shares of the
  * time: together each step then determines two fifths of the estimate. */
 #define NOISE 0.1
 #define DRIFT 0.05
-/* Largest increase of work from a step to the next, because the estimate holds for steps of about
- * the same size. With twice as many rows, chunks also still end at page boundaries. */
+/* Largest increase of work from one step to the next, because the estimate holds for steps of
+ * similar size. Even with twice as many rows, chunks end at page boundaries. */
 #define WORK_RISE 2.5
-#define WAIT_MOST 8u /* steps without prompt rows after late ones, at most */
+#define WAIT_MOST 8u /* maximum steps without prompt rows after late ones */
 
 static double within(double x, double least, double most)
 {
@@ -73,7 +73,7 @@ static struct pace_margin margin_of(const struct pace *p)
     return p->margin.width > 0 ? p->margin : first;
 }
 
-/* The factor by which steps exceed their prediction, except one in a hundred. */
+/* The factor by which all but one of a hundred steps stay within their prediction. */
 static double factor_of(const struct pace *p)
 {
     const struct pace_margin m = margin_of(p);
@@ -86,8 +86,8 @@ static double work_of(double n, double depth)
     return n * (DEPTH + depth);
 }
 
-/* Whether a decode row of the batch continues a sequence of the last step with decode rows: its
- * client has been waiting since then. Other sequences are new, or were held back. */
+/* Whether a decode row of the batch continues a sequence that had a decode row in the last step:
+ * its client has been waiting since then. Other sequences are new, or were held back. */
 static bool goes_on(const sac_engine *e)
 {
     for (uint32_t i = 0; i < e->batch.n_decode; i++)
@@ -96,7 +96,7 @@ static bool goes_on(const sac_engine *e)
     return false;
 }
 
-/* Engines that share layers all use what the first one has measured (share.c). */
+/* Engines that share layers all use the measurements of the first one (share.c). */
 void pace_begin(sac_engine *e)
 {
     if (e->share.i > 0) return;
@@ -105,9 +105,9 @@ void pace_begin(sac_engine *e)
 
 /* ---- The number of prompt rows ---- */
 
-/* The largest number of rows at this depth that is not far more work than the last step. At another
- * place of a text the number of rows must not rise, either, because rows at another depth may cost
- * more than predicted. */
+/* The largest number of rows at this depth whose work does not exceed the last step's by more than
+ * WORK_RISE. At another position of a text the number of rows must not rise, either, because rows
+ * at another depth may cost more than predicted. */
 static double most_rows(const struct pace *p, uint32_t depth)
 {
     const bool is_next = depth == p->end;
@@ -134,7 +134,7 @@ uint32_t pace_rows(const sac_engine *e, uint32_t seq_i)
     if (!line->is_known) return PACE_LEAST_ROWS;
     /* The fewest rows would be in time in the next step, but not in this one. */
     if (p->n_wait < WAIT_MOST && left_us < least_us && step_us >= least_us) return 0;
-    /* Rows that seem to cost nothing are not added if no time is left, either. */
+    /* Rows that seem to cost nothing are not added either if no time is left. */
     const double n_time = each_us > 0    ? left_us / each_us
                           : left_us >= 0 ? e->batch.n_row_max
                                          : 0,
@@ -152,7 +152,7 @@ bool pace_shares(const sac_engine *e, uint64_t n_step)
 /* The initial uncertainty of the costs: a covariance. */
 static const double unknown[PACE_COSTS][PACE_COSTS] = {{1, 0, 0}, {0, 1, TIED}, {0, TIED, 1}};
 
-/* A step's prompt rows, as the quantities by which costs are learned. */
+/* A step's prompt rows, as the quantities by which their costs are learned. */
 struct rows {
     double x[PACE_COSTS];
 };
@@ -169,7 +169,7 @@ static double foretell(const struct pace_line *l, const struct rows *r)
     return us;
 }
 
-/* out = m x; returns x m x, the variance of the prediction. */
+/* out = m x; returns x^T m x, the variance of the prediction. */
 static double spread_along(double out[PACE_COSTS], const double m[PACE_COSTS][PACE_COSTS],
                            const struct rows *r)
 {
@@ -196,7 +196,7 @@ static void learn(struct pace_line *l, const struct rows *r, double us)
     const double error = us - foretell(l, r),
                  var = us * us /
                        spread_along(along, unknown,
-                                    r); /* the variance of a cost, if `us` is all that is known */
+                                    r); /* the variance of a cost if `us` is all that is known */
     if (!l->is_known) add_unknown(l, var);
     l->is_known = true;
     const double all = spread_along(along, l->var, r) + NOISE * NOISE * us * us;
@@ -244,8 +244,8 @@ static void note_prompt(sac_engine *e, double us)
     p->work = DEPTH * n + n_tok;
 }
 
-/* A token that comes earlier than the target leaves time to catch up; a debt larger than what
- * prompt rows wait for at once is forgotten. */
+/* A token earlier than the target reduces the debt; a debt larger than prompt rows wait for at once
+ * is forgotten. */
 static void note_debt(struct pace *p, bool has_prompt, double gap_us, double target_us)
 {
     const double most = WAIT_MOST * target_us, debt = p->debt_us + gap_us - target_us;

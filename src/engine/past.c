@@ -62,7 +62,7 @@ void past_fork(sac_engine *e, uint32_t dst, uint32_t src)
         backend_copy(&e->backend, past_ring(e, dst, 0), past_ring(e, src, 0), bytes);
 }
 
-/* Rows after the cut have overwritten the oldest ones. */
+/* The removed rows have overwritten the oldest ones. */
 void past_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
     const uint32_t begin = past_begin(e, seq_i, e->seqs[seq_i].n_done);
@@ -80,7 +80,7 @@ struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i,
     };
 }
 
-/* The last rows of a run, as many as there is room for. */
+/* The last rows of a run, as many as the ring holds. */
 static struct op_past lane_past(const sac_engine *e, const struct reading *r, uint32_t run_i,
                                 uint32_t kv_head)
 {

@@ -9,16 +9,16 @@
 
 /* A lane is layer * n_kv_head + KV head. Row p is in slot p % n_slot of its ring. */
 struct past {
-    uint32_t n_slot; /* 0: no method wants any */
+    uint32_t n_slot; /* rows of a ring; 0: no method needs past queries */
     size_t floats;   /* of a row and lane: [group, head_dim] */
     float *q;        /* [n_seq_max][n_layer][n_kv_head][n_slot][floats] */
-    uint32_t *begin; /* [n_seq_max] rows before it were lost by a cut */
+    uint32_t *begin; /* [n_seq_max] rows before it were overwritten by rows that are cut */
 };
 
 /* Part of plan_memory: rings of n_slot rows. */
 void past_plan(sac_engine *e, struct arena *a, uint32_t n_slot);
 
-/* A new sequence, a copy, a cut. */
+/* A new sequence; a copy; a cut. */
 void past_reset(sac_engine *e, uint32_t seq_i);
 void past_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void past_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
@@ -27,14 +27,14 @@ void past_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 float *past_ring(const sac_engine *e, uint32_t seq_i, size_t lane_i);
 /* For a sequence of n_tok tokens, the first row whose queries are kept. */
 uint32_t past_begin(const sac_engine *e, uint32_t seq_i, uint32_t n_tok);
-/* Rows before it are not. */
+/* Rows before `begin` are not kept. */
 void past_set_begin(sac_engine *e, uint32_t seq_i, uint32_t begin);
-/* What a method sees of a lane of a sequence, before the row at `end`. */
+/* The past queries of a lane of a sequence, for the row at `end`. */
 struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i, uint32_t end);
 
-/* Whether rows of the reading's layer become past. */
+/* Whether the reading's layer keeps queries. */
 bool past_keeps(const sac_engine *e, const struct reading *r);
-/* The last rows of each run become past; after the selections of the layer. */
+/* Keeps the queries of each run's last rows; called after the layer's selections. */
 void past_keep(sac_engine *e, const struct reading *r);
 
 #endif

@@ -88,14 +88,15 @@ void place_enter(sac_engine *e, uint32_t i)
 
 /* ---- Memory ---- */
 
-/* Memory for input that is uploaded: the host's copy is in the first place. */
+/* Host memory for a step's input [n]: on a host `mine`, which it computes on; otherwise the first
+ * place's, from which all devices upload it. */
 static float *take_input(const sac_engine *e, struct arena *a, float *mine, float *first, size_t n)
 {
     if (e->backend.is_host) return mine;
     return e->at > 0 ? first : arena_take(a, n, sizeof(float));
 }
 
-/* Whether the current place computes attention, and so has the memory of the methods. */
+/* Whether the current place computes attention, and so has the methods' scratch. */
 static bool attends_here(const sac_engine *e)
 {
     return e->at == 0 || !e->params.kv_on_host;
@@ -143,7 +144,7 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     plan_ops_scratch(e, a);
 }
 
-/* Saves the fields that load restores. */
+/* Saves the fields that `load` restores. */
 static void keep(sac_engine *e)
 {
     struct place *p = &e->place[e->at];

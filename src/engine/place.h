@@ -32,16 +32,16 @@ struct scratch {
     /* [n_all, n_row_max, n_embd] results of the shares of a layer's branch (share.h); for a layer
      * computed alone, if a norm follows */
     float *tmp;
-    uint64_t *inbox;        /* [2, n_all, share_inbox_words] where other shares send theirs */
+    uint64_t *inbox;        /* [2, n_all, share_inbox_words] where other shares write their sums */
     float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
     float *attn;            /* [n_row_max, n_head * head_dim] */
     float *ffn;             /* [n_row_max, n_ff] */
     struct mixture mixture; /* of layers with experts */
-    float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] global and local layers */
-    /* If the program has x, cos and sin: the same places, unless a device computes; those of the
-     * host's layers, if there are any before. */
+    float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] of global and of local layers */
+    /* The same arrays in host memory, to be filled before an upload; x, cos and sin themselves
+     * unless a device computes. */
     float *x_in, *cos_in[2], *sin_in[2];
-    float *qkv_seen; /* where it reads qkv (layer_look), likewise */
+    float *qkv_seen; /* qkv in host memory (layer_look), likewise */
     uint8_t *own; /* 16-bit pages that a chunk begins: [attend_new_pages][n_kv_head][tail_bytes] */
     void *linear, *attn_ops; /* scratch of the ops */
     size_t linear_bytes, attn_bytes;
@@ -60,38 +60,38 @@ struct place_rooms {
 };
 
 struct place {
-    uint32_t layer0, end;          /* its layers, or, with kv_on_host, their linear parts */
-    struct backend backend;        /* owned */
+    uint32_t layer0, end;   /* its layers; with kv_on_host those whose linear part it computes */
+    struct backend backend; /* owned */
     const struct weights *weights; /* the model's, or `copy` */
     struct scratch scratch;
     struct place_rooms rooms;
-    sac_status status; /* a failure that has not been reported yet, */
-    sac_error why;     /* and the words for it */
-    /* Of a device: */
-    struct weights copy; /* owned: of its layers' weights, and the output's if it computes that */
-    void *plain;         /* owned: of its first layers' matrices in f16; NULL: none */
+    sac_status status; /* a failure that has not been reported yet */
+    sac_error why;     /* its message */
+    /* Only of a device: */
+    struct weights copy; /* owned: weights of its layers, and the output's if it computes that */
+    void *plain;         /* owned: its first layers' matrices in f16; NULL: none */
     size_t plain_bytes;
-    uint8_t *block; /* owned: memory of all arrays that it computes on */
+    uint8_t *block; /* owned: memory of all arrays on which it computes */
     size_t block_bytes;
     struct arena arena; /* of that block, while it is planned */
 };
 
-/* Part of the engine's plan_memory, after the methods: each place's own memory, that of devices in
- * their arenas. */
+/* Part of the engine's plan_memory, after the methods: each place's own memory; that of devices is
+ * in their arenas. */
 void place_plan(sac_engine *e, struct arena *a);
 
-/* The places are open: the engine is in the first one. */
+/* Called when the places are open: the engine is in the first one. */
 void place_begin(sac_engine *e);
-/* From here on the fields of the engine that layers work with are those of place i. */
+/* From here on, the fields with which layers work are those of place i. */
 void place_enter(sac_engine *e, uint32_t i);
 /* The number of the place that has a layer's pages and attends to them; of the one that computes
  * its linear part; and of the one that computes the output. */
 uint32_t place_of(const sac_engine *e, uint32_t layer);
 uint32_t place_linear(const sac_engine *e, uint32_t layer);
 uint32_t place_of_output(const sac_engine *e);
-/* The last one: a device's, if any computes. */
+/* The last place: a device's, if there is one. */
 struct place *place_last(sac_engine *e);
-/* The number of the first device's place, and of those of all devices; n_place and 0: there is
+/* The number of the first device's place, and the number of devices; n_place and 0 if there is
  * none. */
 uint32_t place_first_device(const sac_engine *e);
 uint32_t place_n_device(const sac_engine *e);
@@ -99,12 +99,12 @@ uint32_t place_n_device(const sac_engine *e);
 bool place_has_host(const sac_engine *e);
 bool place_has_device(const sac_engine *e);
 
-/* In a step: hidden states move on to place i, with what it needs to compute. Back on the CPU they
- * are available after place_wait. */
+/* In a step: moves hidden states to place i, with what it needs to compute. On the CPU they are
+ * available after place_wait. */
 void place_cross(sac_engine *e, uint32_t i);
-/* Around the attention of a layer, between its linear parts: the rows' queries, keys and values
- * move to the place that has its pages, waited for, and the results back. Nothing, if one place
- * computes the whole layer. */
+/* Around the attention of a layer: moves the rows' queries, keys and values to the place that has
+ * its pages, waiting for them, and the results back. Neither does anything if one place computes
+ * the whole layer. */
 void place_to_pages(sac_engine *e, uint32_t layer);
 void place_from_pages(sac_engine *e, uint32_t layer);
 /* Waits until all places have finished; or returns the first failure since the last call. */

@@ -22,7 +22,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define TILE_TOK 64u /* if a method does not set it */
+#define TILE_TOK 64u /* rows of a tile, if a method does not set it */
 
 /* ---- Memory ---- */
 
@@ -34,8 +34,7 @@ uint32_t prefill_init(sac_engine *e)
     return n + e->params.n_seq_max - 1;
 }
 
-/* Sizes and tables of the methods; returns the largest number of lists that the runs of a batch can
- * have. */
+/* Sets the methods' sizes and tables; returns the maximum number of lists of a batch's runs. */
 static size_t plan_methods(sac_engine *e, struct arena *a)
 {
     struct prefill *f = &e->prefill;
@@ -231,7 +230,7 @@ static void cut_lane(const struct plan_call *c, struct method_lane *lane, const 
     lane->own = attn_own_page(&c->r->run[c->run_i], &c->e->pool.geom, p->end - 1, lane->kv_head);
 }
 
-/* While learning, engines read densely, so that the heads of later layers see exact inputs. */
+/* Engines that learn read densely, so that heads of later layers see exact inputs. */
 static void learn_lane(const struct method_lane *lane, const struct method_prefill *hooks,
                        void *table, struct plan *p)
 {
@@ -250,7 +249,7 @@ static void open_plan(const struct plan_call *c, const struct method_lane *lane,
         plan_dense(p, PLAN_NAN); /* on a device queries are not checked: such rows become NaN */
 }
 
-/* Tiles that end before the shortest sparse context read everything. */
+/* Makes tiles dense that end before the shortest sparse context. */
 static void close_plan(struct plan *p, uint32_t min_ctx)
 {
     for (uint32_t i = 0; i < p->n_tile; i++)
@@ -283,7 +282,7 @@ static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
     close_plan(p, lane.sparse_min_ctx);
 }
 
-/* A lane that is dense in one of its tiles is dense in all; then there is nothing to estimate. */
+/* A lane that is dense in one of its tiles is dense in all; nothing is estimated then. */
 static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
 {
     const struct plan *part = &c->e->prefill.part[kv_head * c->n_cut];
@@ -339,7 +338,7 @@ static void open_lane(const struct plan_call *c, uint32_t kv_head)
         plan_dense(p, PLAN_PAST);
 }
 
-/* Empties a list of a lane, and checks the corresponding part of the lane's queries: all of them
+/* Clears a list of a lane, and checks a part of the lane's queries, because checking all of them
  * would take one worker long. */
 static void open_list(void *arg, uint32_t item_i, uint32_t worker_i)
 {
@@ -377,7 +376,7 @@ static void plan_together(struct plan_call *c)
     for (uint32_t h = 0; h < n_head; h++) close_plan(&f->plan[h], f->lane[h].sparse_min_ctx);
 }
 
-/* Cells are counted for all query heads of the layer, whichever heads share a list. */
+/* Cells are counted for all query heads of the layer, even if heads share a list. */
 void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s, uint32_t n_part)
 {
     assert(n_part > 0 && e->shape.group % n_part == 0 && s->n_cell_read <= s->n_cell);
@@ -408,8 +407,8 @@ static void count_dense(const sac_engine *e, struct batch_run *run)
     run->reads.n_cell_read += cells * e->model->config.n_head;
 }
 
-/* After pages of other texts, or if pages have been dropped, prompt rows read everything that is
- * left. */
+/* False after pages of other texts, or if pages are missing: prompt rows then read everything that
+ * is left. */
 static bool is_planned(const sac_engine *e, const struct batch_run *run)
 {
     return seq_method(e, run->seq_i)->prefill && !e->seqs[run->seq_i].has_gaps &&

@@ -21,7 +21,7 @@ bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks
            (hooks->sample || hooks->blocks || hooks->trace || hooks->antidiag);
 }
 
-/* Whether a method has scratch of its own; otherwise it uses that of lists of marks. */
+/* Whether a method has scratch of its own; the others use that of marked lists. */
 static bool has_own_room(const struct method_prefill *hooks)
 {
     return hooks->trace || hooks->antidiag;
@@ -122,7 +122,7 @@ void prefill_device_begin(sac_engine *e)
 struct away_run {
     struct method_lane lane; /* of the first KV head */
     struct plan plan;
-    uint32_t layer, n_tok; /* tokens of the prompt */
+    uint32_t layer, n_tok; /* n_tok: tokens of the prompt */
     struct op_prompt_rows rows;
     struct op_prompt_lists lists;
 };
@@ -177,7 +177,8 @@ static void sample(sac_engine *e, const struct method_prefill *hooks, const stru
     e->ops.lanes.sample(e->workers, &op);
 }
 
-/* The call for the same rows in the previous layer: layers of a step are ascending. */
+/* The number of the call for the same rows in the previous layer: layers of a step are
+ * ascending. */
 static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t call)
 {
     const uint32_t before = layer > b->layer ? b->call : 0;
@@ -185,8 +186,8 @@ static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t c
     return before;
 }
 
-/* These methods use the scratch of a sample, which is larger: per list 32 token weights for each
- * page, 256 queries, and twice as many starts. */
+/* These methods use the scratch of a sample, which is large enough: for each list, 32 token weights
+ * per page, 256 queries, and twice as many starts. */
 static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
                           const struct away_run *r)
 {
@@ -304,7 +305,7 @@ bool prefill_device_has_room(const sac_engine *e)
     return e->prefill.away.n_step < PREFILL_STEPS;
 }
 
-/* Counts one run's lists of a layer. */
+/* Counts the lists of one run in a layer. */
 static void count_run(const sac_engine *e, const struct prefill_step *s, sac_reads *t,
                       uint32_t layer, uint32_t plan_i)
 {

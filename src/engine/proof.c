@@ -21,7 +21,7 @@ double proof_part(const struct reading_lane *lane, double norm)
     return part * part;
 }
 
-/* The bound over all query heads of a lane together. */
+/* A bound for all query heads of a lane together. */
 static double bound_of(const struct reading_lane *lane, const float *out, uint32_t group,
                        uint32_t d)
 {

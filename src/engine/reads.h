@@ -1,6 +1,6 @@
 /* reads.h: counters of what rows have read. Each run of a batch counts for itself while its layers
- * are computed; a step's border adds that to its sequence and to the engine (sched_commit), so the
- * two can not disagree. */
+ * are computed; at the end of the step sched_commit adds that to the counters of its sequence and
+ * of the engine, so that the two agree. */
 #ifndef SAC_ENGINE_READS_H
 #define SAC_ENGINE_READS_H
 

@@ -27,12 +27,12 @@ struct record_job {
     uint32_t row, n_row, pos, kv_head; /* row: index in the batch; pos: position of the first row */
     uint32_t n_page, n_page_read, n_tok_seen, n_tok_read;
     uint64_t k_bytes, v_bytes;
-    struct reading_lane lane; /* with the proved mass; zero: nothing was proved */
+    struct reading_lane lane; /* with the proved mass; 0: nothing was proved */
     float mass, out_err, out_left, out_bound;
-    uint32_t *mask;      /* [max_page] tokens of each page that are read, token 0 in bit 0 */
-    uint32_t *head_mask; /* [group, max_page] the same per query head, if the heads differ */
-    float *logw; /* [group or 1, max_page, PAGE_TOK] log weights of the tokens in a mask, if they
-                    have any */
+    uint32_t *mask;      /* [max_page] bits of the tokens of each page that are read */
+    uint32_t *head_mask; /* [group, max_page] the same by query head, if the heads differ */
+    /* [group or 1, max_page, PAGE_TOK] log-weights of the tokens in a mask, if they have any */
+    float *logw;
     bool by_head, weighed;
     uint32_t *page;   /* [max_page] */
     float *page_mass; /* [max_page] */
@@ -46,9 +46,9 @@ _Static_assert(PAGE_TOK == 32, "a mask has one bit for each token of a page");
 struct record_work {
     float *k, *k_turned; /* [PAGE_TOK, head_dim], [head_dim, PAGE_TOK] */
     float *v;            /* [PAGE_TOK, head_dim] */
-    double *most, *sum;  /* [query] the online softmax */
-    double *read;        /* [query] the part of the sum that was read */
-    double *stand;       /* [query] the same with the weights of the tokens that were read */
+    double *most, *sum;  /* [query] maximum score and softmax denominator */
+    double *read;        /* [query] the part of the denominator that was read */
+    double *stand;       /* [query] the same, with the weights of the tokens that were read */
     double *acc;         /* [query, head_dim] */
     double *acc_read;    /* the same for the tokens that were read, with their weights */
     double *page_log;    /* [query, max_page] log of a page's sum of exp(score) */
@@ -64,7 +64,7 @@ void record_plan(sac_engine *e, struct arena *a)
 {
     struct record *r = &e->record;
     const size_t d = e->model->config.head_dim, max_page = e->pool.max_page;
-    /* A watcher observes only one decode row at a time. */
+    /* For a watcher there is only one decode row at a time. */
     const size_t n_row = e->params.record ? PAGE_TOK : 1, n_query = n_row * group_of(e);
     const size_t n_worker = e->params.n_threads;
     if (!e->params.record && !e->params.watch) return;
@@ -107,13 +107,13 @@ void record_plan(sac_engine *e, struct arena *a)
 
 /* ---- What was read ---- */
 
-/* The first position that any of the rows sees. */
+/* The first position that one of the rows sees. */
 static uint32_t first_seen(uint32_t pos, uint32_t window)
 {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-/* The single tokens of a list; their log weights, if any, are written to logw. */
+/* The single tokens of a list, and their log-weights, if any. */
 struct tokens {
     const uint32_t *tok, *ptr;
     const float *tok_logw;
@@ -127,7 +127,7 @@ static void mark_tokens(uint32_t *mask, float *logw, struct tokens t)
     }
 }
 
-/* Marks the tokens of list `list` of a plan in pages before `own`. */
+/* Sets the bits of the tokens in list `list` of a plan, in pages before `own`. */
 static void mark_list(uint32_t *mask, float *logw, const struct attn_plan *plan, uint32_t list,
                       uint32_t own)
 {
@@ -160,8 +160,8 @@ static void mark_plan(const sac_engine *e, struct record_job *j, uint32_t own)
     }
 }
 
-/* Sets the masks of the pages before the rows' own page, `own`, as the attention operation reads
- * them. */
+/* Sets the masks of the pages before the rows' own page, `own`, to what the attention operation
+ * reads. */
 static void mark(const sac_engine *e, struct record_job *j, uint32_t own, uint32_t first)
 {
     const struct attn_run *run = j->run;
@@ -183,7 +183,7 @@ static void mark(const sac_engine *e, struct record_job *j, uint32_t own, uint32
     }
 }
 
-/* Lists the pages that a job's rows read and counts the bytes of their cache lines. */
+/* Lists the pages that a job's rows read, and counts the bytes of their cache lines. */
 static void list_pages(const sac_engine *e, struct record_job *j, uint32_t window)
 {
     const struct page_geom *g = &e->pool.geom;
@@ -211,7 +211,7 @@ static void list_pages(const sac_engine *e, struct record_job *j, uint32_t windo
     assert(n_own_tok <= PAGE_TOK);
 }
 
-/* Bytes of all jobs of the batch, by which the layer's time is divided. `j` is scratch. */
+/* Bytes of all jobs of the batch, among which the layer's time is divided. `j` is scratch. */
 static uint64_t count_bytes(const sac_engine *e, struct record_job *j, const struct reading *r)
 {
     uint64_t bytes = 0;
@@ -238,7 +238,8 @@ struct shadow {
     uint64_t attend_us, bytes; /* of the whole layer */
 };
 
-/* A page's first n_tok keys and values for a job's head; the keys also as [head_dim, PAGE_TOK]. */
+/* The first n_tok keys and values of a page for a job's KV head; the keys also transposed,
+ * [head_dim, PAGE_TOK]. */
 static void load_page(const struct shadow *s, const struct record_job *j, struct record_work *w,
                       uint32_t page, uint32_t n_tok)
 {
@@ -273,8 +274,8 @@ static void score_page(double score[PAGE_TOK], const float *q, const float *k_tu
 /* Tokens of a page that a query sees. */
 struct seen {
     uint32_t lo, hi;
-    uint32_t mask;     /* among those, the tokens that the method read */
-    const float *logw; /* [PAGE_TOK] the weights with which they were read, or NULL */
+    uint32_t mask;     /* of these, the tokens that the method has read */
+    const float *logw; /* [PAGE_TOK] the log-weights with which they were read, or NULL */
 };
 
 static void add_scaled(float *sum, float by, const float *x, uint32_t n)
@@ -282,8 +283,8 @@ static void add_scaled(float *sum, float by, const float *x, uint32_t n)
     for (uint32_t i = 0; i < n; i++) sum[i] += by * x[i];
 }
 
-/* Adds the loaded page to query i; `score` holds the unscaled products. Returns the page's log
- * sum. */
+/* Adds the loaded page to query i; `score` holds the unscaled products. Returns the log of the
+ * page's softmax sum. */
 static double take_page(const struct config *c, const struct record_work *w, uint32_t i,
                         double score[PAGE_TOK], struct seen seen)
 {
@@ -332,7 +333,7 @@ static void keep_scores(struct record_work *w, size_t page_i, const double score
         to[t] = t >= seen.lo && t < seen.hi ? (float)score[t] : -INFINITY;
 }
 
-/* The query, rotated to meet the keys of a page. */
+/* The query, rotated for the keys of a page. */
 static const float *meet_page(const struct shadow *s, const struct record_job *j, uint32_t page,
                               float *turned, const float *q)
 {
@@ -379,7 +380,7 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
     }
 }
 
-/* The effect of omitting tokens on the output, computed exactly, and the proved bound of it. */
+/* The exact effect of the omitted tokens on the output, and the proved bound of it. */
 static void compare_left(struct record_job *j, const struct record_work *w, uint32_t n_query,
                          uint32_t d)
 {
@@ -398,7 +399,7 @@ static void compare_left(struct record_job *j, const struct record_work *w, uint
     j->out_bound = (float)(j->lane.mass_proved > 0 ? proof_relative(bound, norm) : 0);
 }
 
-/* The mass of each token from page `first` on, for a single row. */
+/* The mass of each token from page `first` on, for a job with one row. */
 static void share_tokens(const sac_engine *e, struct record_job *j, const struct record_work *w,
                          uint32_t first)
 {
@@ -413,7 +414,7 @@ static void share_tokens(const sac_engine *e, struct record_job *j, const struct
     }
 }
 
-/* The masses, and the distance of the output from the reference. */
+/* Computes the masses, and the distance of the output from the reference. */
 static void compare(const sac_engine *e, struct record_job *j, const struct record_work *w,
                     uint32_t first)
 {
@@ -464,7 +465,7 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
 
 /* ---- Records ---- */
 
-/* The sequence of run `i` if it has a reader of its own; NULL: it has none. A sequence with dropped
+/* The sequence of run `i` if it has a reader of its own; otherwise NULL. A sequence with freed
  * pages has no records, because these cannot be read again. */
 static const struct seq *watched(const sac_engine *e, const struct reading *r, uint32_t i)
 {
@@ -488,7 +489,7 @@ static void hand_out(const sac_engine *e, const sac_read_record *record)
     if (record->kind == SAC_ROW_DECODE && s->on_read) s->on_read(s->read_user, record);
 }
 
-/* Runs the jobs that are set up and delivers their records. */
+/* Runs the jobs that are set up, and delivers their records. */
 static void flush(struct shadow *s, uint32_t n_job)
 {
     sac_engine *e = s->e;

@@ -12,18 +12,18 @@ struct record_job;
 struct record_work;
 
 struct record {
-    sac_read_fn fn; /* for all rows; NULL: off. Those of single sequences are separate */
+    sac_read_fn fn; /* for all rows; NULL: none. Readers of single sequences are separate */
     void *user;
-    struct record_job *job; /* [n_job_max], NULL when not planned */
+    struct record_job *job; /* [n_job_max]; NULL if not planned */
     uint32_t n_job_max;
     struct record_work *work; /* [n_worker] */
-    uint64_t spent_us;        /* wall time of all shadow computations, to be excluded from stages */
+    uint64_t spent_us;        /* time of all shadow computations, which stages do not count */
 };
 
 /* Part of the engine's plan_memory, after the pool and the batch. */
 void record_plan(sac_engine *e, struct arena *a);
 
-/* Whether anybody needs records of what the layer has read. */
+/* Whether records of the layer's reading are wanted. */
 bool record_is_wanted(const sac_engine *e, const struct reading *r);
 
 /* Computes and delivers the records of what a layer has read; between attention and `keep`, which

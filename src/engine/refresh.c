@@ -42,13 +42,13 @@ struct refresh {
     uint32_t layer;
     uint16_t *depth; /* [n_tok] number of layers in which the token is recomputed */
     uint32_t *slot;  /* [n_tok] slot of its hidden state */
-    uint32_t *row;   /* [n_tok] tokens of a sweep, ascending */
-    float *x;        /* [n_slot, n_embd] memory of the backend */
+    uint32_t *row;   /* [n_tok] tokens of the current sweep, ascending */
+    float *x;        /* [n_slot, n_embd] hidden states, in the backend's memory */
     float *change_k, *change_v;
-    float *old, *line; /* per worker: a page's keys and values, and those of one token */
-    /* Of one chunk: its runs, its pages in 16-bit form, and their places. */
+    float *old, *line; /* of each worker: a page's keys and values; those of one token */
+    /* One chunk: its runs, its pages in 16-bit form, and their ids. */
     struct attn_run *run;   /* [n_row_max] */
-    struct attn_run *write; /* the runs that the layer's mask names */
+    struct attn_run *write; /* runs that the layer's mask names */
     uint32_t n_run, n_write;
     uint32_t *page; /* [n_page] */
     uint32_t n_page;
@@ -74,7 +74,7 @@ static bool has_bit(const struct refresh *r, uint32_t layer, uint32_t tok)
 
 /* ---- Memory ---- */
 
-/* Pieces of one block, which is measured first. */
+/* Lays out one block, which is measured first. */
 static void plan_refresh(struct refresh *r, struct arena *a)
 {
     const sac_engine *e = r->e;
@@ -124,7 +124,7 @@ static bool is_local(const struct refresh *r)
     return config_layer_is_local(&r->e->model->config, r->layer);
 }
 
-/* The document that contains a page, counted from 1; 0: the head. */
+/* The index of the document that contains a page, from 1; 0: the head. */
 static uint32_t doc_of(const struct refresh *r, uint32_t page)
 {
     const struct context_view *v = r->job->view;
@@ -133,8 +133,8 @@ static uint32_t doc_of(const struct refresh *r, uint32_t page)
     return i;
 }
 
-/* Makes rows [n] the batch. Neighbours in one page that are all written, or all not, become a
- * run. */
+/* Makes rows [n] the batch. Adjacent rows of one page become a run if all of them are written, or
+ * none. */
 static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
 {
     sac_engine *e = r->e;
@@ -200,7 +200,7 @@ static void load_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
         move_hidden(r, row, n, true);
 }
 
-/* Copies a page of the chunk, as it is now, into 16-bit form. */
+/* Copies a page of the chunk, in its current state, into 16-bit form. */
 static void open_page(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     struct refresh *r = arg;
@@ -255,7 +255,7 @@ static float distance(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
-/* Measures how much the rows of a run have changed. */
+/* Measures how much the keys and values of a run's rows have changed. */
 static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
 {
     const struct refresh *r = arg;
@@ -281,8 +281,8 @@ static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
     }
 }
 
-/* x [n_head] of d channels each becomes theta x + (1 - theta) old, with theta their cosine, at
- * least 0. */
+/* Each of n_head vectors x of d channels becomes theta x + (1 - theta) old, where theta is their
+ * cosine, at least 0. */
 static void mix(float *x, const float *old, size_t n)
 {
     double xy = 0, xx = 0, yy = 0;
@@ -326,7 +326,7 @@ static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
     }
 }
 
-/* Shows the new keys and values to the composer, and mixes the old ones in if it wants that. */
+/* Shows the changes to the composer, and mixes in the old keys and values if it wants that. */
 static sac_status look(struct refresh *r, unsigned what, sac_error *err)
 {
     sac_engine *e = r->e;
@@ -366,8 +366,8 @@ static void write_run(void *arg, uint32_t run_i, uint32_t worker_i)
     write_runs(r, NULL, &r->write[run_i], 1);
 }
 
-/* Writes the new keys and values of runs that the layer's mask names into the chunk's pages. What
- * rows see of their own page is not rounded, as in a prompt. */
+/* Writes the new keys and values of the runs that the layer's mask names into the chunk's pages. As
+ * in a prompt, what rows see of their own page is not rounded. */
 static void write_chunk(struct refresh *r)
 {
     r->n_write = 0;
@@ -396,7 +396,7 @@ static sac_status seal_part(struct refresh *r, uint32_t first, uint32_t n, sac_e
     return SAC_OK;
 }
 
-/* Pages that were written become the sequence's own and replace the previous ones. */
+/* Makes the written pages the sequence's own, in place of the previous ones. */
 static sac_status seal_pages(struct refresh *r, sac_error *err)
 {
     sac_engine *e = r->e;
@@ -449,7 +449,7 @@ static sac_status attend(const struct refresh *r, sac_error *err)
     return SAC_OK;
 }
 
-/* Returns to the place where the rows' hidden states are kept. */
+/* Returns to the place where the rows' hidden states are. */
 static sac_status come_back(sac_engine *e, sac_error *err)
 {
     if (e->at == 0) return SAC_OK;
@@ -479,8 +479,8 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
 
 /* ---- Layers ---- */
 
-/* Computes the tokens whose depth is at least `least` and at most `most` layers, in chunks of whole
- * pages. */
+/* Computes the tokens that are recomputed in at least `least` and at most `most` layers, in chunks
+ * of whole pages. */
 static sac_status sweep(struct refresh *r, uint32_t least, uint32_t most, unsigned what,
                         sac_error *err)
 {
@@ -555,7 +555,7 @@ static sac_status run_layers(struct refresh *r, sac_error *err)
     return SAC_OK;
 }
 
-/* Two blocks, one of them in the backend's memory; NULL if that is the host's. */
+/* Two blocks of memory, one of them the backend's; NULL if that is the host. */
 struct rooms {
     uint8_t *host, *device;
     size_t host_bytes, device_bytes;

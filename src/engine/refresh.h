@@ -10,17 +10,18 @@ struct refresh_job {
     const struct context_view *view;
     struct context_plan *plan;
     const struct method_context *hooks;
-    enum context_fusion fusion; /* what is computed again is mixed with what was */
+    enum context_fusion fusion; /* how new keys and values are mixed with the old ones */
 };
 
 struct refresh_done {
-    uint64_t n_row;      /* pairs of a token and a layer that were computed again */
-    uint64_t n_page_own; /* pages that are the sequence's own now */
+    uint64_t n_row;      /* pairs of a token and a layer that were recomputed */
+    uint64_t n_page_own; /* pages that have become the sequence's own */
 };
 
-/* Computes what the plan's masks say. Pages in which something changes become the sequence's own;
- * pages of others are never written. SAC_ERR_CONTEXT when the pool has no page left: the sequence
- * is of no use then. Takes memory of its own, and uses the batch and scratch of steps. */
+/* Recomputes what the plan's masks name. Pages in which something changes become the sequence's
+ * own; pages of others are never written. SAC_ERR_CONTEXT if the pool has no page left: the
+ * sequence is then unusable. Allocates memory of its own, and uses the batch and scratch of
+ * steps. */
 sac_status refresh_run(sac_engine *e, const struct refresh_job *job, struct refresh_done *out,
                        sac_error *err);
 

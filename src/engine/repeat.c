@@ -16,7 +16,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* The instructions of the paper's code, and the tokens before a piece that say where it begins. */
+/* The instructions of the paper's code: before the first piece, and before the others, where they
+ * are followed by the tokens before the piece. */
 static const char *const instruction[2] = {
     "\n\nRepeat the previous context exactly.\n\n",
     "\n\nRepeat the part of the previous context exactly, starting with "};
@@ -96,7 +97,7 @@ bool repeat_is_due(const sac_engine *e, uint32_t seq_i)
                s->n_done);
 }
 
-/* Inserts instruction and piece after the sequence's computed tokens, before the pending ones.
+/* Inserts instruction and piece after the sequence's computed tokens and before its pending ones.
  * Returns the number of rows. */
 static uint32_t put_rows(sac_engine *e, struct seq *s, bool is_first)
 {

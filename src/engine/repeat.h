@@ -12,12 +12,12 @@
 #include "saccade.h"
 
 struct repeat {
-    uint32_t n_room;  /* maximum tokens of a piece with its instruction; 0: no method needs it */
+    uint32_t n_room;  /* maximum tokens of a piece with its instruction; 0: no method repeats */
     int32_t *text[2]; /* owned: before the first piece, before the others */
     size_t n_text[2];
-    uint8_t *tails;             /* of one sequence, all layers and KV heads */
-    uint32_t seq_i;             /* which repeats, */
-    struct method_repeated now; /* and what; n_tok is 0: none */
+    uint8_t *tails;             /* tails of one sequence, of all layers and KV heads */
+    uint32_t seq_i;             /* the sequence that is being repeated */
+    struct method_repeated now; /* its current piece; n_tok is 0: there is none */
 };
 
 /* Extends the context of an engine by what its methods need. After chooser_init. */
@@ -25,15 +25,15 @@ sac_status repeat_init(sac_engine *e, sac_error *err);
 void repeat_deinit(sac_engine *e);
 /* Part of plan_memory. */
 void repeat_plan(sac_engine *e, struct arena *a);
-/* The context available to sequences. */
+/* The context length that sequences may use. */
 uint32_t repeat_context(const sac_engine *e);
-/* Additional tokens of the pool for this. */
+/* Tokens that the pool needs in addition. */
 uint64_t repeat_pool_tokens(const sac_engine *e);
 /* Whether a sequence must be repeated before its next row, a decode row. */
 bool repeat_is_due(const sac_engine *e, uint32_t seq_i);
 /* Repeats all sequences for which that is due, as far as there are pages; the others wait. */
 sac_status repeat_run(sac_engine *e, sac_error *err);
-/* What the rows of a sequence are repeating now; NULL: nothing. */
+/* What the rows of a sequence are repeating at the moment; NULL: nothing. */
 static inline const struct method_repeated *repeat_of(const struct repeat *r, uint32_t seq_i)
 {
     return r->now.n_tok > 0 && r->seq_i == seq_i ? &r->now : NULL;

@@ -52,8 +52,7 @@ struct request {
     /* Owned, [n_prompt + max_tokens]: the prompt, then the sampled tokens; needed to recompute the
      * sequence after preemption. */
     int32_t *tok;
-    uint8_t
-        *parked; /* owned, [n_parked] the caller's sequence, saved while it has no pages; or NULL */
+    uint8_t *parked; /* owned, [n_parked] the caller's sequence while it has no pages; or NULL */
     size_t n_parked;
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens, min_tokens;
     uint32_t n_decode_row;    /* rows at the prompt's end that are decode rows: 1 to n_prompt */
@@ -61,23 +60,22 @@ struct request {
     sac_sparse sparse;        /* its budget text is in `budget` */
     char budget[BUDGET_BYTES];
     sac_guide guide;
-    const uint64_t *mask; /* for the next token, if has_mask; NULL: any token may come */
+    const uint64_t *mask; /* for the next token, if has_mask; NULL: any token is allowed */
     bool has_mask;
-    uint64_t
-        *own_mask;   /* owned: the guide's mask without the tokens that end; NULL: never needed */
-    bool has_choice; /* the last step sampled a token */
+    uint64_t *own_mask; /* owned: the guide's mask without tokens that end a generation; or NULL */
+    bool has_choice;    /* the last step has sampled a token */
     int32_t choice;
     float choice_logprob;
     sac_prob *probs; /* owned, [n_probs] */
     uint32_t n_probs;
-    uint8_t salt[SHA256_BYTES]; /* digest of the tenant's salt */
-    uint32_t n_reused, n_disk;  /* tokens of the prompt, counted when it was first computed */
-    sac_reuse_end reuse_end;    /* why the reuse ended */
-    uint32_t n_preempted;       /* times that the request was preempted */
-    uint64_t held_us;           /* time that its decode rows have waited */
-    sac_reads reads;            /* reads of sequences that it has given back */
-    uint64_t submit_us, start_us, first_us,
-        last_us; /* submit, start of computing, first token, last token */
+    uint8_t salt[SHA256_BYTES];   /* digest of the tenant's salt */
+    uint32_t n_reused, n_disk;    /* tokens of the prompt, when it was first computed */
+    sac_reuse_end reuse_end;      /* why the reuse ended */
+    uint32_t n_preempted;         /* times that the request was preempted */
+    uint64_t held_us;             /* microseconds that its decode rows have waited */
+    sac_reads reads;              /* counters of sequences that it has given back */
+    uint64_t submit_us, start_us; /* when it was submitted; when it got a sequence */
+    uint64_t first_us, last_us;   /* of the first and the last token */
     sac_read_fn on_read;
     sac_event_fn on_event;
     void *user;
@@ -171,7 +169,7 @@ sac_request sac_request_default(void)
 
 /* ---- Submitting ---- */
 
-/* Checks what ends the answer. */
+/* Checks the parameters that end the answer. */
 static sac_status check_ends(const struct request_list *list, const sac_request *want,
                              sac_error *err)
 {
@@ -185,7 +183,7 @@ static sac_status check_ends(const struct request_list *list, const sac_request 
     return SAC_OK;
 }
 
-/* Takes the prompt's sizes from the request and refuses a request that cannot be computed. */
+/* Takes the prompt's sizes from the request, and refuses a request that cannot be computed. */
 static sac_status check_request(struct request *r, const struct request_list *list,
                                 const sac_request *want, sac_error *err)
 {
@@ -211,7 +209,7 @@ static sac_status check_request(struct request *r, const struct request_list *li
     if (r->prefill != SAC_PREFILL_KEEP && r->prefill >= params.n_prefill)
         return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
                          r->prefill, params.n_prefill);
-    if (r->owns_seq) /* a fresh sequence begins with methods 0 */
+    if (r->owns_seq) /* a new sequence has methods 0 */
         TRY(engine_check_sparse(list->engine, r->decode == SAC_DECODE_KEEP ? 0 : r->decode,
                                 r->prefill == SAC_PREFILL_KEEP ? 0 : r->prefill, &r->sparse, err));
     uint32_t pending = 0;
@@ -219,7 +217,8 @@ static sac_status check_request(struct request *r, const struct request_list *li
     if (pending)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens", want->seq, pending);
     const uint64_t n_tok = (uint64_t)r->n_cached + want->n_prompt;
-    const uint64_t n_pool = params.n_kv_tok + PAGE_TOK - 1; /* the last, unfilled page is a tail */
+    /* The last page, which is not full, is a tail */
+    const uint64_t n_pool = params.n_kv_tok + PAGE_TOK - 1;
     const uint64_t n_max = params.n_ctx < n_pool ? params.n_ctx : n_pool;
     if (n_tok > n_max)
         return error_set(err, SAC_ERR_CONTEXT,
@@ -326,8 +325,8 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     if (r->owns_seq) return SAC_OK;
     r->state = REQUEST_RUNNING;
     r->start_us = r->submit_us;
-    (void)sac_seq_take_reads(list->engine,
-                             r->seq); /* what was read before this request is not counted for it */
+    /* What was read before this request does not count for it. */
+    (void)sac_seq_take_reads(list->engine, r->seq);
     TRY(set_up_seq(list->engine, r, err));
     return queue_rest(list->engine, r, err);
 }
@@ -478,8 +477,8 @@ static bool is_stop(const struct request *r, int32_t tok)
     return false;
 }
 
-/* Removes the tokens that end a generation from the guide's mask (NULL: all tokens are in it), and
- * the stop tokens while the answer is too short. If nothing else is left because the form is
+/* Removes the tokens that end a generation from the guide's mask (NULL: all tokens are in it), and,
+ * while the answer is too short, the stop tokens. If nothing else is left because the form is
  * complete, they stay. */
 static const uint64_t *without_ends(const struct request_list *list, struct request *r,
                                     const uint64_t *mask, bool is_short)
@@ -493,7 +492,7 @@ static const uint64_t *without_ends(const struct request_list *list, struct requ
     return left || !mask ? r->own_mask : mask;
 }
 
-/* The tokens that may come next; NULL: any. */
+/* The tokens that are allowed next; NULL: any. */
 static const uint64_t *next_mask(const struct request_list *list, struct request *r)
 {
     const uint64_t *mask = r->guide.mask ? r->guide.mask(r->guide.user) : NULL;
@@ -502,7 +501,7 @@ static const uint64_t *next_mask(const struct request_list *list, struct request
     return mask || r->n_stop_tok ? without_ends(list, r, mask, is_short) : list->no_ends;
 }
 
-/* Masks are requested before the step, so that it can skip logits of masked tokens. */
+/* Requests masks before the step, so that it can skip logits of masked tokens. */
 static void ask_masks(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next) {
@@ -590,8 +589,9 @@ static void end_cancelled(struct request_list *list)
             end_request(list, r, (sac_event){.finish = SAC_FINISH_CANCELLED});
 }
 
-/* Will the pool probably hold this request beside the running ones? Starting a request too early
- * wastes its computation if it must be preempted; starting it too late only costs waiting. */
+/* Whether the pool will probably hold this request beside the running ones. A request that starts
+ * too early and is preempted has wasted its computation; one that starts too late has only
+ * waited. */
 static bool has_room(const struct request_list *list, const struct request *r)
 {
     uint64_t want = r->n_cached + r->n_prompt + r->n_predicted + PAGE_TOK;
@@ -739,7 +739,7 @@ static void end_removed(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next) {
         if (r->state != REQUEST_RUNNING || admit_has_joined(list->engine, r->seq)) continue;
-        r->seq = SAC_SEQ_NONE; /* the number may belong to another sequence by now */
+        r->seq = SAC_SEQ_NONE; /* the number may belong to another sequence now */
         fail_request(list, r, SAC_ERR_NOT_FOUND, "its sequence was removed");
     }
 }

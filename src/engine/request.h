@@ -1,5 +1,5 @@
-/* request.h: the requests of one engine. The public calls are sac_submit, sac_cancel and sac_run.
- */
+/* request.h: the requests of one engine. The public calls are sac_submit, sac_cancel and
+ * sac_run. */
 #ifndef SAC_ENGINE_REQUEST_H
 #define SAC_ENGINE_REQUEST_H
 

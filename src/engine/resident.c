@@ -91,7 +91,7 @@ sac_status resident_take(sac_engine *e, const struct resident_key *key, sac_seq 
 
 /* ---- Making a document resident ---- */
 
-/* Whether the sequence consists only of its pages, tokens and notes. */
+/* Whether the sequence consists only of pages, tokens and notes. */
 static bool can_keep(const sac_engine *e, sac_seq id)
 {
     const struct seq *s = &e->seqs[id];
@@ -111,7 +111,7 @@ static void hold_pages(sac_engine *e, struct resident *r, sac_seq id)
         }
 }
 
-/* An older state of the same document will not be requested again. */
+/* Drops an older state of the same document, which will not be requested again. */
 static void drop_older(sac_engine *e, const struct resident_key *key)
 {
     for (struct resident **at = &e->residents; *at;)
@@ -129,8 +129,7 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id)
     struct resident *r = mem_calloc(1, sizeof *r + count_entries(e, &named) * sizeof *r->page);
     int32_t *tok = mem_alloc(s->n_done * sizeof *tok);
     struct notes *notes = copy_notes(s->notes);
-    if (!r || !tok ||
-        !notes) { /* without memory for it, the document is loaded from its file next time */
+    if (!r || !tok || !notes) { /* without memory, the document is loaded from its file next time */
         mem_free(r);
         mem_free(tok);
         mem_free(notes);
@@ -150,7 +149,7 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id)
 
 /* ---- Eviction ---- */
 
-/* Whether evicting it would free a page: called for each page that is needed. */
+/* Whether evicting the document would free a page. */
 static bool is_idle(const sac_engine *e, const struct resident *r)
 {
     const size_t n_entry = count_entries(e, r);
@@ -159,7 +158,7 @@ static bool is_idle(const sac_engine *e, const struct resident *r)
     return i < n_entry;
 }
 
-/* The list entry of the document that would be evicted first, or NULL. */
+/* The list entry of the document to evict first, or NULL. */
 static struct resident **find_oldest(struct resident **list, const sac_engine *e)
 {
     struct resident **oldest = NULL;

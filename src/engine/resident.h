@@ -14,8 +14,8 @@
 
 #include <time.h>
 
-/* Identity of a document, and of the state of its file that was read: a changed file is read again,
- * and damage is found. */
+/* The identity of a document, and of the state of its file: a changed file is read again, so damage
+ * is found. */
 struct resident_key {
     uint8_t id[DIGEST_BYTES];
     uint64_t device, inode, bytes;
@@ -27,11 +27,11 @@ struct resident;
 /* A new sequence with the document; SAC_ERR_NOT_FOUND, without a message: it is not resident. */
 sac_status resident_take(sac_engine *e, const struct resident_key *key, sac_seq *out,
                          sac_error *err);
-/* Keeps the document with which a sequence was loaded, if possible. */
+/* Makes the document resident with which a sequence was loaded, if possible. */
 void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id);
 
-/* Last use of the one that would be evicted first, by the clock of the index; UINT64_MAX: none
- * would free a page. */
+/* The last use of the document to evict first, by the clock of the index; UINT64_MAX: none would
+ * free a page. */
 uint64_t resident_oldest(const sac_engine *e);
 void resident_drop_oldest(sac_engine *e);
 

@@ -83,7 +83,7 @@ void reuse_fork(sac_engine *e, uint32_t dst, uint32_t src)
     e->seqs[dst].reuse = e->seqs[src].reuse;
 }
 
-/* The key of the page after the known ones, and its node if there is one. */
+/* The key of the next page, and its node if it is in the index. */
 static uint32_t find_next(const sac_engine *e, uint32_t seq_i, uint8_t key[SHA256_BYTES])
 {
     const struct seq *s = &e->seqs[seq_i];
@@ -113,8 +113,7 @@ void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old)
     if (r->n_pure > n_exact) r->n_pure = n_exact;
     if (r->n_page <= r->n_pure / PAGE_TOK) return;
     begin_at_root(r);
-    /* If a text was lost and computed again, the index contains pages that are not the
-     * sequence's. */
+    /* If a text was lost and recomputed, the index contains pages that are not the sequence's. */
     while (r->n_page < r->n_pure / PAGE_TOK && (node = find_next(e, seq_i, key)) != PREFIX_NONE &&
            prefix_is_at(&e->reuse.index, node, (struct pool_place){seq_i, r->n_page}))
         step_to(r, key, node);
@@ -142,7 +141,7 @@ static bool keep_page(sac_engine *e, uint32_t seq_i)
 
 /* ---- Reusing pages ---- */
 
-/* The number of pending prompt rows whose pages may be reused. */
+/* How many pending prompt rows may take their pages from the index. */
 static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reuse_end *why)
 {
     uint32_t n = 0, n_silent = 0;
@@ -158,7 +157,7 @@ static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reu
     return n_silent < n - n_left ? n_silent : n - n_left;
 }
 
-/* The next n pages are present: they count as computed. */
+/* Counts the next n pages, which are present, as computed. */
 static void count_pages(sac_engine *e, struct seq *s, uint32_t n)
 {
     s->n_done += n * PAGE_TOK;
@@ -168,7 +167,7 @@ static void count_pages(sac_engine *e, struct seq *s, uint32_t n)
     e->stats.reads.n_reused_tok += n * PAGE_TOK;
 }
 
-/* Takes what the index has of the next pages, up to token `end`. */
+/* Takes the next pages that the index has, up to token `end`. */
 static void take_indexed(sac_engine *e, uint32_t seq_i, uint32_t end)
 {
     struct seq *s = &e->seqs[seq_i];
@@ -188,7 +187,7 @@ void reuse_keep_placed(sac_engine *e, uint32_t seq_i, uint32_t n)
     count_pages(e, &e->seqs[seq_i], n);
 }
 
-/* Takes an entry's pages from the disk; they enter the index. */
+/* Reads an entry's pages from the disk into the index. */
 static bool take_entry(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     struct seq *s = &e->seqs[seq_i];

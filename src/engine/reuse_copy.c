@@ -9,8 +9,8 @@
 
 struct copy {
     sac_engine *e;
-    uint32_t seq_i;            /* of the copies */
-    uint8_t key[SHA256_BYTES]; /* of the last page that was copied, without a salt */
+    uint32_t seq_i;            /* the sequence of the copies */
+    uint8_t key[SHA256_BYTES]; /* key of the last page that was copied, without a salt */
     uint32_t node;             /* the copy's node */
     uint8_t *bytes;            /* [n_lane][page] */
 };

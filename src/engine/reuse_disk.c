@@ -20,20 +20,20 @@
 #include <assert.h>
 #include <string.h>
 
-#define PAGES_MIN 8u /* a shorter text is computed sooner than a file is worth it */
+#define PAGES_MIN 8u /* a shorter text is computed sooner than a file is read */
 
 struct reuse_disk {
     struct shelf *shelf; /* owned */
     uint64_t bytes_max;
-    uint8_t (*key)[SHA256_BYTES]; /* owned, [max_page]: ends of a text's entries */
-    uint32_t *chain;              /* owned, [max_page]: a text's nodes */
+    uint8_t (*key)[SHA256_BYTES]; /* owned, [max_page]: keys of the ends of a text's entries */
+    uint32_t *chain;              /* owned, [max_page]: nodes of a text */
     int32_t *tok;                 /* owned, [SHELF_PAGES][PAGE_TOK] */
-    uint8_t tried[SHA256_BYTES];  /* key of the last entry that was handed over */
+    uint8_t tried[SHA256_BYTES];  /* key of the last entry that was given to the writer */
 };
 
 /* ---- Keys ---- */
 
-/* The keys of the pages after the sequence's, as far as an entry may extend. */
+/* The keys of the pages after the sequence's, up to the length of an entry. */
 static uint32_t next_keys(const sac_engine *e, const struct seq *s, uint8_t key[][SHA256_BYTES])
 {
     const uint8_t *before = s->reuse.key;
@@ -72,7 +72,7 @@ bool reuse_disk_take(sac_engine *e, uint32_t seq_i, uint32_t n_page)
     uint8_t key[SHELF_PAGES][SHA256_BYTES];
     const uint32_t n_key = next_keys(e, s, key);
     const uint32_t n = find_longest(e, s, (const uint8_t(*)[SHA256_BYTES])key, n_key);
-    if (n < n_page) return false; /* another process has removed it since */
+    if (n < n_page) return false; /* another process has removed the entry since */
     const struct shelf_entry entry = {.key = key[n - 1],
                                       .first_page = s->reuse.n_page,
                                       .n_page = n,
@@ -90,7 +90,7 @@ void reuse_disk_want(sac_engine *e, uint32_t seq_i)
     if (r->n_page >= PAGES_MIN) prefix_want(&e->reuse.index, r->node, true);
 }
 
-/* Hands the pages [first, first + n) of the chain to the writer. False: they could not be read, or
+/* Gives the pages [first, first + n) of the chain to the writer. False: they could not be read, or
  * a previous attempt has failed. */
 static bool store_run(sac_engine *e, uint32_t first, uint32_t n)
 {
@@ -126,7 +126,7 @@ static uint32_t walk_entries(const struct reuse_disk *d, const struct prefix *x,
     return at;
 }
 
-/* Hands the next piece of the text that ends with this node to the writer, or, if all of it is on
+/* Gives the next piece of the text that ends with this node to the writer or, if all of it is on
  * disk, marks it as used. False: neither is possible, and the text is given up. */
 static bool store_text(sac_engine *e, uint32_t node)
 {

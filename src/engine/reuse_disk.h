@@ -1,6 +1,6 @@
-/* reuse_disk.h: the index of pages by content and the disk below it (kv/shelf.h): prompts of
- * requests go there when they have ended, and pages come back where the index has none. The public
- * calls are in saccade_cache.h. Without a shelf, all of these do nothing. */
+/* reuse_disk.h: the disk below the index of pages by content (kv/shelf.h): prompts of requests are
+ * stored there when the requests have ended, and are read where the index has no pages. The public
+ * calls are in saccade_cache.h. Without a shelf, none of these functions does anything. */
 #ifndef SAC_ENGINE_REUSE_DISK_H
 #define SAC_ENGINE_REUSE_DISK_H
 
@@ -9,10 +9,10 @@
 struct reuse_disk;
 
 void reuse_disk_close(struct reuse_disk *d);
-/* Whether an entry goes on from the pages that the sequence has of the index, and how many pages of
- * it, `n_max` at most, can be taken. */
+/* How many pages, at most n_max, an entry on the disk has after those that the sequence has in the
+ * index. */
 uint32_t reuse_disk_find(const sac_engine *e, uint32_t seq_i, uint32_t n_max);
-/* Brings these pages into the sequence's table, behind those it has. False: that could not be. */
+/* Reads these pages into the sequence's table, after those it has. False: this failed. */
 bool reuse_disk_take(sac_engine *e, uint32_t seq_i, uint32_t n_page);
 /* A request's sequence ends: its prompt is to be stored. */
 void reuse_disk_want(sac_engine *e, uint32_t seq_i);

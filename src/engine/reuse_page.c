@@ -24,8 +24,7 @@ sac_status reuse_page_fetch(sac_engine *e, uint32_t node, uint8_t *to)
     return SAC_OK;
 }
 
-/* Gives the pages of a layer's heads at one page index their bytes, and computes their side
- * data. */
+/* Writes the bytes of a layer's pages at one page index, and computes their side data. */
 static sac_status place_layer(sac_engine *e, struct pool_place at, uint32_t layer,
                               const uint8_t *bytes)
 {

@@ -1,5 +1,5 @@
-/* reuse_watch.h: tells whoever asked (sac_cache_watch, saccade_cache.h) which pages of the index
- * prompts begin to find. That they no longer find one is told by the index itself. */
+/* reuse_watch.h: tells the watcher (sac_cache_watch, saccade_cache.h) which pages have entered the
+ * index. The index itself tells which are no longer in it. */
 #ifndef SAC_ENGINE_REUSE_WATCH_H
 #define SAC_ENGINE_REUSE_WATCH_H
 

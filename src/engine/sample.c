@@ -30,13 +30,13 @@
 #include <string.h>
 
 #define LANES       16        /* comparisons per step of the search for the largest logit */
-#define GATHER_MORE 64        /* room beyond 2 k between two reductions of the top-k candidates */
-#define LAST_N_MAX  (1 << 22) /* ring of accepted tokens: four million are 16 MiB */
+#define GATHER_MORE 64        /* room beyond 2 k before the top-k candidates are reduced */
+#define LAST_N_MAX  (1 << 22) /* maximum of the ring of accepted tokens, 16 MiB */
 
 struct candidate {
     int32_t tok;
     float logit;
-    float key; /* the order of the heap */
+    float key; /* sort key of the heap */
 };
 
 /* The tokens that penalties consider. Without penalties all pointers are NULL. */
@@ -49,8 +49,8 @@ struct history {
     uint32_t n_seen;
 };
 
-/* The logits that are considered: those of the tokens `id`, ascending, or, if that is NULL, of
- * tokens 0 to n - 1. All others are -INFINITY. */
+/* The logits to consider: of the tokens `id`, ascending, or, if that is NULL, of tokens 0 to n - 1.
+ * All others are -INFINITY. */
 struct seen {
     const float *logits;
     const int32_t *id;
@@ -73,7 +73,7 @@ struct sac_sampler {
     struct edit *edits;     /* owned, [n_logit_bias + n_vocab if there are penalties] */
     struct history history; /* owned arrays */
     struct sample_dry dry;
-    double mu; /* of Mirostat */
+    double mu; /* Mirostat's bound */
 };
 
 /* ---- Random numbers ---- */
@@ -106,9 +106,9 @@ static double rng_next(uint64_t state[4])
     return (double)(result >> 11) * 0x1p-53;
 }
 
-/* ---- Candidates, best first ---- */
+/* ---- Candidates, the best first ---- */
 
-/* Total order: larger key first, then smaller id. */
+/* Total order: the larger key first, then the smaller id. */
 static bool is_better(const struct candidate *a, const struct candidate *b)
 {
     return a->key > b->key || (a->key == b->key && a->tok < b->tok);
@@ -130,7 +130,7 @@ static void heap_build(struct candidate *list, size_t n)
     for (size_t i = n / 2; i-- > 0;) sift_down(list, n, i);
 }
 
-/* Moves the best of heap[0..n) to the place after the n - 1 that remain. */
+/* Moves the best of heap[0..n) to index n - 1, after those that remain. */
 static void heap_pop(struct candidate *heap, size_t n)
 {
     const struct candidate best = heap[0];
@@ -139,8 +139,8 @@ static void heap_pop(struct candidate *heap, size_t n)
     heap[n - 1] = best;
 }
 
-/* The `k` popped candidates are at the end of list[0..n), the best one last: moves them to the
- * front, the best one first. This is a reversal of the list that stops after k. */
+/* The k candidates that were popped are at the end of list[0..n), the best one last. Moves them to
+ * the front, the best one first: a reversal of the list that stops after k. */
 static void popped_to_front(struct candidate *list, size_t n, size_t k)
 {
     for (size_t i = 0; i < k && i < n - 1 - i; i++) {
@@ -170,8 +170,8 @@ static inline int32_t seen_tok(const struct seen *s, uint32_t i)
     return s->id ? s->id[i] : (int32_t)i;
 }
 
-/* The k largest logits, best first. Once k are held, the k-th best is a threshold that most of a
- * vocabulary does not reach; candidates are reduced again when they have doubled. */
+/* The k largest logits, the best first. Once k are held, the k-th best is a threshold that most of
+ * a vocabulary does not reach; candidates are reduced when their number has doubled. */
 static size_t gather_top(struct candidate *list, const struct seen *seen, size_t k)
 {
     assert(k > 0);
@@ -231,7 +231,7 @@ static int32_t find_most(const struct seen *seen)
     return most;
 }
 
-/* ---- Filters: each keeps the first part of `list` and returns its length ---- */
+/* ---- Filters: each keeps a first part of `list` and returns its length ---- */
 
 static float list_max(const struct candidate *list, size_t n)
 {
@@ -306,7 +306,7 @@ static size_t filter_min_p(struct candidate *list, size_t n, float share)
 static size_t filter_xtc(struct candidate *list, size_t n, float threshold)
 {
     const double bar = (double)threshold * set_weights(list, n, list_max(list, n));
-    size_t k = 0, last = n; /* the least likely of them */
+    size_t k = 0, last = n; /* index of the least likely of them */
     for (size_t i = 0; i < n; i++)
         if ((double)list[i].key >= bar && (last == n || is_better(&list[last], &list[i]))) last = i;
     if (last == n) return n;
@@ -326,7 +326,8 @@ static int32_t draw(struct candidate *list, size_t n, float temp, double u)
     }
     double left = u * sum;
     size_t last =
-        0; /* the last one with a probability above 0: rounding may leave `left` above zero */
+        /* The last one with a probability above 0, because rounding may leave `left` above zero */
+        0;
     for (size_t i = 0; i < n; i++) {
         if (!(list[i].key > 0)) continue;
         last = i;
@@ -444,7 +445,7 @@ static void mask_logits(const struct seen *seen, float *logits, const uint64_t *
 static float logit_before(const struct sac_sampler *s, const float *logits, size_t n_edit,
                           int32_t tok)
 {
-    for (size_t i = 0; i < n_edit; i++) /* the first record of a token is the original value */
+    for (size_t i = 0; i < n_edit; i++) /* the first record of a token has the original value */
         if (s->edits[i].tok == tok) return s->edits[i].was;
     return logits[tok];
 }
@@ -576,7 +577,7 @@ static bool history_create(struct history *h, const sac_sampling *p, uint32_t n_
     return h->count && h->seen && h->place;
 }
 
-/* A bias that only lowers logits brings no other tokens into the top n. */
+/* A bias that only lowers logits brings no other tokens among the n largest. */
 uint32_t sample_n_top(const sac_sampler *s)
 {
     const sac_sampling *p = &s->params;
@@ -597,10 +598,10 @@ sac_status sac_sampler_create(sac_sampler **out, const sac_model *model, const s
     const size_t n_bias = params->n_logit_bias;
     sac_status status;
     s->params = *params;
-    s->params.dry_breaker = NULL; /* `dry` knows the tokens */
+    s->params.dry_breaker = NULL; /* `dry` has copied what it needs */
     s->n_vocab = n_vocab;
     s->last_logprob = -INFINITY;
-    s->mu = 2 * (double)params->mirostat_tau; /* as the paper begins */
+    s->mu = 2 * (double)params->mirostat_tau; /* the paper's initial value */
     TRY_FAIL(sample_dry_init(&s->dry, params, model, n_vocab, err));
     s->bias = mem_calloc(n_bias, sizeof *s->bias);
     s->list = mem_calloc(n_vocab, sizeof *s->list);

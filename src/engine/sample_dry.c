@@ -93,7 +93,7 @@ void sample_dry_accept(struct sample_dry *d, int32_t tok)
     if (d->n_held < d->n_ring) d->n_held++;
 }
 
-/* match[i]: the length of the common prefix of s[i..) and s[0..). */
+/* match[i]: length of the common prefix of s[i..) and s[0..). */
 static void match_beginnings(uint32_t *match, const int32_t *s, uint32_t n)
 {
     uint32_t left = 0, right = 0; /* the match that reaches furthest is s[left..right) */
@@ -109,7 +109,8 @@ static void match_beginnings(uint32_t *match, const int32_t *s, uint32_t n)
     }
 }
 
-/* Copies the held tokens, the newest first; returns the number of those after the last breaker. */
+/* Copies the tokens of the ring, the newest first; returns the number of those after the last
+ * breaker. */
 static uint32_t take_recent(struct sample_dry *d)
 {
     uint32_t n = 0;

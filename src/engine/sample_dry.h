@@ -17,25 +17,26 @@
 
 struct sample_dry {
     float multiplier, base;
-    uint32_t least; /* repeated tokens before any penalty applies */
+    uint32_t least; /* repeated tokens that are free of a penalty */
     uint32_t n_ring, n_held, next;
     int32_t *ring;      /* owned, [n_ring] the last tokens; NULL: off */
-    int32_t *recent;    /* owned, [n_ring] the same, the last one first */
+    int32_t *recent;    /* owned, [n_ring] the same, the newest first */
     uint32_t *match;    /* owned, [n_ring] length of the match between what precedes a token and
                            the end */
-    uint32_t *longest;  /* owned, [n_vocab] for a token; 0 outside of a call */
+    uint32_t *longest;  /* owned, [n_vocab] longest match before a token; 0 outside of a call */
     uint64_t *breakers; /* owned, a bit for each token of the vocabulary */
-    int32_t *tok;       /* owned, [n_ring] penalized tokens, */
-    float *loss;        /* owned, [n_ring] and what */
+    int32_t *tok;       /* owned, [n_ring] penalised tokens */
+    float *loss;        /* owned, [n_ring] their penalties */
 };
 
-/* `d` is zeroed; without a multiplier it stays off. The caller deinits it after errors, too. */
+/* `d` is zeroed; without a multiplier it stays off. The caller calls sample_dry_deinit after
+ * errors, too. */
 sac_status sample_dry_init(struct sample_dry *d, const sac_sampling *params, const sac_model *model,
                            uint32_t n_vocab, sac_error *err);
 void sample_dry_deinit(struct sample_dry *d);
 
 void sample_dry_accept(struct sample_dry *d, int32_t tok);
-/* Finds the penalized tokens, each once; returns their number. */
+/* Finds the penalised tokens, each once; returns their number. */
 uint32_t sample_dry_losses(struct sample_dry *d);
 
 #endif

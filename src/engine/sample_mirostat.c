@@ -16,7 +16,7 @@ double sample_mirostat_k(const double *p, size_t n, double n_vocab, double mu)
         down += t * t;
     }
     const double s = down > 0 ? up / down : 0, e = s - 1;
-    if (!(s > 0)) return n_vocab; /* all probabilities are equal: nothing to cut */
+    if (!(s > 0)) return n_vocab; /* all probabilities are equal: nothing is cut */
     const double fraction = fabs(e) < NEAR_ONE ? 1 / log(n_vocab) : e / (1 - pow(n_vocab, -e));
     const double k = pow(fraction * exp2(mu), 1 / s);
     return k < 1 ? 1 : k > n_vocab ? n_vocab : floor(k);

@@ -7,10 +7,10 @@
 
 #include <stddef.h>
 
-#define SAMPLE_MIROSTAT_M 100u /* tokens that the exponent is estimated from, as in the paper */
+#define SAMPLE_MIROSTAT_M 100u /* tokens from which the exponent is estimated, as in the paper */
 
-/* Version 1: how many tokens to keep, at least 1. `p` [n] are the largest probabilities, falling; n
- * is at most SAMPLE_MIROSTAT_M. */
+/* Version 1: how many tokens to keep, at least 1. `p` [n] are the largest probabilities,
+ * descending; n is at most SAMPLE_MIROSTAT_M. */
 double sample_mirostat_k(const double *p, size_t n, double n_vocab, double mu);
 
 #endif

@@ -33,7 +33,7 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum row_kind kin
     }
 }
 
-/* Whether pages are free for all of the rows [n_done, n_done + n). */
+/* Whether there are pages for all of the rows [n_done, n_done + n). */
 static bool has_pages(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     const uint32_t pos = e->seqs[seq_i].n_done, n_page = (pos + n) / PAGE_TOK - pos / PAGE_TOK;
@@ -41,7 +41,8 @@ static bool has_pages(sac_engine *e, uint32_t seq_i, uint32_t n)
     return n_page <= pool_free_indices(&e->pool);
 }
 
-/* Takes the pages that rows [n_done, n_done + n) complete; fewer rows if the pool is short. */
+/* Takes the pages that rows [n_done, n_done + n) complete; returns the number of rows, fewer if
+ * there are not enough pages. */
 static uint32_t reserve_rows(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     const uint32_t pos = e->seqs[seq_i].n_done, first = pos / PAGE_TOK;
@@ -75,7 +76,7 @@ static uint32_t prompt_rows(const struct seq *s)
     return n;
 }
 
-/* Order of prompts; no two tickets are equal. */
+/* The order of prompts; no two tickets are equal. */
 static bool is_before(const struct seq *a, const struct seq *b)
 {
     return a->priority > b->priority || (a->priority == b->priority && a->ticket < b->ticket);
@@ -95,13 +96,13 @@ static uint32_t next_prompt(const sac_engine *e, uint32_t last)
     return best;
 }
 
-/* Whether clients of other sequences wait for the step's end. */
+/* Whether clients of other sequences wait for the end of the step. */
 static bool is_timed(const sac_engine *e)
 {
     return e->params.tbt_target_ms > 0 && e->batch.n_decode > 0;
 }
 
-/* How many of `room` prompt rows there is time for, if the sequence's come first; 0: they wait. */
+/* How many of `room` prompt rows there is time for, if they are the sequence's; 0: they wait. */
 static uint32_t rows_in_time(sac_engine *e, uint32_t seq_i, uint32_t room)
 {
     if (!is_timed(e)) return room;
@@ -128,9 +129,9 @@ static void pick_decode(sac_engine *e, struct picked *out)
     b->n_decode = b->n_row;
 }
 
-/* Prompt rows that are cut short so that other sequences' tokens come in time end at a page
- * boundary, if they reach one and are not the fewest: a part of a page costs as much as all of it,
- * in this step and again in the next. */
+/* Where prompt rows are cut short so that other sequences' tokens come in time: they end at a page
+ * boundary, if they reach one and are more than the fewest, because a part of a page costs as much
+ * as all of it, in this step and again in the next. */
 static uint32_t cut_rows(const sac_engine *e, uint32_t seq_i, uint32_t room)
 {
     const uint32_t pos = e->seqs[seq_i].n_done, end = (pos + room) / PAGE_TOK * PAGE_TOK;
@@ -144,7 +145,7 @@ static void pick_prompt(sac_engine *e, uint32_t i, uint32_t *room, struct picked
     uint32_t n = e->seqs[i].n_queued;
     const uint32_t chunk = prefill_chunk(e, i, n);
     const bool is_first = b->n_row == b->n_decode;
-    /* A chunk is not cut short: it waits until it comes first. */
+    /* A chunk is not cut short: it waits until it is the first. */
     if (chunk > (is_first ? b->n_row_max - b->n_row : *room)) return;
     if (!chunk && n > *room) *room = n = cut_rows(e, i, *room);
     n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n);
@@ -159,7 +160,7 @@ static void pick_prompts(sac_engine *e, struct picked *out)
 {
     const struct batch *b = &e->batch;
     uint32_t room = is_timed(e) && pace_waits(e) ? 0 : b->n_row_max - b->n_row;
-    bool is_known = false; /* how many of these rows there is time for */
+    bool is_known = false; /* whether the number of rows in time is known */
     for (uint32_t i = next_prompt(e, SAC_SEQ_NONE); room && i != SAC_SEQ_NONE;
          i = next_prompt(e, i)) {
         const bool is_found = repeat_of(&e->repeat, i) || reuse_take(e, i);

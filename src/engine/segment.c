@@ -55,7 +55,7 @@ static struct segment_view make_view(const struct rope_table *t, uint32_t end, i
     return (struct segment_view){.end = end, .cos = turn, .sin = turn + half};
 }
 
-/* Makes the views of segment i. */
+/* Makes the views of segment i, for global and for local layers. */
 static void make_views(sac_engine *e, uint32_t seq_i, uint32_t i)
 {
     assert(i < e->segments.n[seq_i]);
@@ -187,7 +187,7 @@ static uint32_t walk_source(sac_engine *e, uint32_t to, const struct segment_sou
     return n;
 }
 
-/* Pages after the last segment have offset 0. */
+/* Adds a segment of offset 0 for the pages after the last segment, if there are any. */
 static void close_last(sac_engine *e, uint32_t seq_i)
 {
     const uint32_t n_page = e->seqs[seq_i].n_done / PAGE_TOK;
@@ -228,7 +228,7 @@ sac_status segment_attach(sac_engine *e, sac_seq to, const struct segment_source
     memset(dst->flags + dst->n_done, 0, from->n_tok);
     dst->n_done = dst->n_all = dst->n_done + from->n_tok;
     assert(dst->n_all <= e->params.n_ctx);
-    segment_cut(e, to, dst->n_done / PAGE_TOK); /* a last segment with offset 0 is no segment */
+    segment_cut(e, to, dst->n_done / PAGE_TOK); /* a last segment with offset 0 is not stored */
     chooser_jump(e, to);
     return SAC_OK;
 }

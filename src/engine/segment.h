@@ -20,26 +20,26 @@
 
 #include "saccade.h"
 
-#define SEGMENT_MAX 128u /* of a sequence */
+#define SEGMENT_MAX 128u /* maximum segments of a sequence */
 
 struct segment {
-    uint32_t end; /* page after the last; the first follows the previous segment */
+    uint32_t end; /* page after the last; the first one follows the previous segment */
     int32_t offset;
 };
 
-/* The segments of a sequence up to the last with an offset: an ordinary one has none. */
+/* The segments of a sequence up to the last one with an offset: an ordinary sequence has none. */
 struct segments {
     uint32_t *n;               /* [n_seq_max] */
     struct segment *list;      /* [n_seq_max][SEGMENT_MAX] */
-    struct segment_view *view; /* [n_seq_max][2][SEGMENT_MAX] for global and for local layers */
-    float *turn;               /* [n_seq_max][2][SEGMENT_MAX][n_rot] cosines, then sines */
+    struct segment_view *view; /* [n_seq_max, 2, SEGMENT_MAX] for global and for local layers */
+    float *turn;               /* [n_seq_max, 2, SEGMENT_MAX, n_rot] cosines, then sines */
 };
 
 struct segment_source {
     sac_seq seq;
-    uint32_t first, n_tok; /* whole pages of it */
-    /* From positions of `seq` to positions of the sequence that gets them: its length minus `first`
-     * puts them at the place where they are attached. */
+    uint32_t first, n_tok; /* the part of it that is attached, in whole pages */
+    /* Converts positions of `seq` to positions of the sequence that gets them: with its length
+     * minus `first` they directly follow its own. */
     int32_t offset;
 };
 
@@ -54,15 +54,14 @@ void segment_plan(sac_engine *e, struct arena *a);
 sac_status segment_attach(sac_engine *e, sac_seq to, const struct segment_source *from,
                           sac_error *err);
 
-/* Those of a sequence, [e->segments.n[seq_i]]. */
+/* The segments of a sequence, [e->segments.n[seq_i]]. */
 const struct segment *segment_list(const sac_engine *e, uint32_t seq_i);
-/* Puts segments [n] at the start of a new sequence, as they were saved: ends ascend and offsets are
- * possible ones (segment_sound). */
+/* Gives a new sequence the segments [n] with which it was saved; they are valid (segment_sound). */
 void segment_restore(sac_engine *e, uint32_t seq_i, const struct segment *list, uint32_t n);
 /* Whether a list is valid for a sequence of n_page full pages. */
 bool segment_sound(const struct segment *list, uint32_t n, uint32_t n_page);
 
-/* A new sequence, a copy, a cut to n_page pages. */
+/* A new sequence; a copy; a cut to n_page pages. */
 void segment_reset(sac_engine *e, uint32_t seq_i);
 void segment_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void segment_cut(sac_engine *e, uint32_t seq_i, uint32_t n_page);

@@ -82,7 +82,7 @@ static sac_status check_cut(const sac_engine *e, sac_seq id, uint32_t n_tok, sac
     return SAC_OK;
 }
 
-/* Cuts off tokens that have been computed. */
+/* Removes tokens that have been computed. */
 static sac_status cut(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
 {
     struct seq *s = &e->seqs[id];
@@ -110,7 +110,8 @@ static sac_status truncate_one(sac_engine *e, sac_seq id, uint32_t n_tok, sac_er
     return SAC_OK;
 }
 
-/* A request appends and cuts its sequence itself, and waits for what it has appended. */
+/* An error if a request drives the sequence: it appends and cuts itself, and waits for what it has
+ * appended. */
 static sac_status check_free(const sac_engine *e, sac_seq id, sac_error *err)
 {
     if (!admit_has_joined(e, id)) return SAC_OK;
@@ -140,7 +141,7 @@ static void remove_one(sac_engine *e, sac_seq id)
 void sac_seq_remove(sac_engine *e, sac_seq id)
 {
     if (!engine_seq(e, id, NULL)) return;
-    logits_settle(e); /* pending counts must not go to the next sequence */
+    logits_settle(e); /* pending counts must not be added to the next sequence */
     for (uint32_t i = 0; i < e->share.n; i++) remove_one(e->share.of[i], id);
 }
 

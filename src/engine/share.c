@@ -16,10 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Up to so many rows are exchanged by the GPUs within the sum, during which nothing else runs:
- * eight bytes per value, so 4 MiB for 128 rows of 4096 channels, which takes 10 us at NVLink's 450
- * GB/s (H200's data sheet). Parts of more rows are copied first, at four bytes per value; the
- * host's work for this is hidden by the longer step. */
+/* Sums of up to so many rows are exchanged by the GPUs within the operation, during which nothing
+ * else runs: eight bytes per value, so 4 MiB for 128 rows of 4096 channels, which takes 10 us at
+ * NVLink's 450 GB/s (H200's data sheet). Parts of more rows are copied first, at four bytes per
+ * value; the longer step hides the host's work for this. */
 #define SUM_ROWS 128u
 
 void share_begin(sac_engine *e)
@@ -64,14 +64,14 @@ static uint32_t count_names(const char *list)
     return n;
 }
 
-/* Name number i of a list. */
+/* Copies name number i of a list. */
 static void take_name(char *out, size_t n_out, const char *list, uint32_t i)
 {
     while (i-- > 0) list = strchr(list, ',') + 1;
     snprintf(out, n_out, "%.*s", (int)strcspn(list, ","), list);
 }
 
-/* Creates a share's engine, whose parameters are the whole engine's, reduced to its share of the
+/* Creates the engine of a share: its parameters are the whole engine's, reduced to its share of the
  * heads. */
 static sac_status create_one(sac_engine *e, const sac_engine_params *whole, const sac_model *model,
                              sac_error *err)
@@ -100,8 +100,8 @@ static sac_status create_one(sac_engine *e, const sac_engine_params *whole, cons
         return error_set(err, SAC_ERR_ARG, "'%.80s': the CPU has no share of a layer beside GPUs",
                          whole->device);
     const struct gguf_tensor *embed = w->embed;
-    weights_deinit(w); /* they are on the device; rows of the embedding, which the model owns, are
-                          read in each step */
+    /* They are on the device; embedding rows, which the model owns, are read in each step */
+    weights_deinit(w);
     w->embed = embed;
     return SAC_OK;
 }
@@ -128,7 +128,7 @@ static void join(sac_engine *e)
     e->share.joined = backend_join(backend, inbox, e->share.n, share_inbox_words(e));
 }
 
-/* From here on the leader represents all engines. */
+/* Names the leader's ISA and devices after all engines, which it represents from here on. */
 static void name_all(sac_engine *e, const char *device)
 {
     size_t n = 0;
@@ -217,7 +217,7 @@ size_t share_inbox_words(const sac_engine *e)
     return (size_t)n_row * e->model->config.n_embd;
 }
 
-/* Every engine sends to every other: no route is shorter, and the order of the sums is fixed. */
+/* Every engine sends to every other one, and the order of the sums is fixed. */
 static void exchange(sac_engine *e, size_t n)
 {
     for (uint32_t i = 0; i < e->share.n; i++)
@@ -260,7 +260,7 @@ void share_sum(sac_engine *e)
 
 /* ---- Counters ---- */
 
-/* Rows are counted by the leader. */
+/* Moves counters; rows are counted by the leader only. */
 static void move_reads(sac_reads *to, sac_reads *from)
 {
     from->n_prompt_tok = from->n_decode_tok = from->n_reused_tok = from->n_disk_tok = 0;

@@ -17,35 +17,36 @@
 #define SHARES_MAX 16
 
 struct shares {
-    sac_engine *of[SHARES_MAX]; /* [n] engines that follow this one's calls, itself first */
+    sac_engine *of[SHARES_MAX]; /* [n] engines that follow this one's calls, this one first */
     uint32_t n;
-    uint32_t i, n_all;      /* its share, of so many; a follower's n is 1 */
-    bool joined;            /* each writes to the others' memory */
-    struct sac_model model; /* of the share, if not all; its weights, until they are up */
+    uint32_t i, n_all; /* number of its share, and of shares; a follower's n is 1 */
+    bool joined;       /* each GPU writes to the others' memory */
+    /* Of the share, unless it is all; its weights until they are uploaded */
+    struct sac_model model;
 };
 
 void share_begin(sac_engine *e);
 /* Creates the engines of all shares by the leader's parameters. */
 sac_status share_create(sac_engine *e, sac_error *err);
-/* The others end. */
+/* Destroys the engines of the other shares. */
 void share_deinit(sac_engine *e);
 
 /* An error that names `what` ("saving of a sequence") if this is one of several shares. */
 sac_status share_refuse(const sac_engine *e, const char *what, sac_error *err);
 
-/* sched_pick of all. */
+/* sched_pick for all engines. */
 sac_status share_pick(sac_engine *e, sac_error *err);
-/* What share i adds to the rows' residual stream is in its scratch.tmp, at share_part(e, i). Then
- * all add up all parts: into their streams; or, if a norm follows a branch of a layer, the sum
- * alone, into share_part(e, 0). With one share nothing remains to be added. */
+/* What share i adds to the rows' residual stream is in its scratch.tmp, at share_part(e, i). The
+ * sum of all parts is added to every stream or, if a norm follows a branch of a layer, put into
+ * share_part(e, 0). With one share nothing remains to be added. */
 float *share_part(const sac_engine *e, uint32_t i);
 void share_sum(sac_engine *e);
-/* Maximum values of a sum whose parts are exchanged between GPUs within it. */
+/* Words of an inbox: maximum values of a sum that GPUs exchange within the operation. */
 size_t share_inbox_words(const sac_engine *e);
 
-/* Adds counters of what the others have read of their heads to the leader's. */
+/* Adds the other shares' counters of their heads to the leader's. */
 void share_collect(sac_engine *e);
-/* Totals of the others, in addition to the leader's own. */
+/* Adds the other shares' totals to the leader's. */
 void share_add_stats(const sac_engine *e, sac_engine_stats *stats);
 
 #endif

@@ -63,7 +63,7 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     }
 }
 
-/* On a device, where data is indexed by frames, which do not move there. */
+/* Computes the data on a device, where it is indexed by frames, which do not change there. */
 static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
 {
     const struct side *s = &e->side;

@@ -13,26 +13,28 @@
 struct side_user {
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
     void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
-                       const float *v);                                         /* or NULL */
-    enum op_note_kind (*note)(const struct method_shape *s, const void *param); /* of a device */
+                       const float *v); /* or NULL */
+    /* The same on a device */
+    enum op_note_kind (*note)(const struct method_shape *s, const void *param);
     const struct method_shape *shape; /* borrowed, as `param` */
     const void *param;
-    size_t bytes; /* of a page */
+    size_t bytes; /* bytes of a page */
 };
 
-/* Where a method's data lies. */
+/* Where a method's side data is. */
 struct side_place {
     size_t bytes;  /* of a page; 0: it has none */
-    size_t before; /* bytes of a page in the arrays before its own */
+    size_t before; /* bytes of a page in the arrays before it */
 };
 
 struct side {
     struct side_user item[2 * SAC_METHODS_MAX];
     uint32_t n_item;
     size_t page_bytes; /* of all methods */
-    uint8_t *data;     /* an array [n_page][bytes] for each item, of the place's pages */
+    uint8_t *data;     /* an array [n_page][bytes] for each item, for the place's pages */
     uint32_t n_page;
-    float *page; /* [n_worker][keys, values][PAGE_TOK, head_dim] that a worker seals */
+    /* [n_worker, 2, PAGE_TOK, head_dim] keys and values of the page that a worker seals */
+    float *page;
     bool has_seal_value;
 };
 
@@ -42,7 +44,7 @@ void side_plan(sac_engine *e, struct arena *a);
 
 /* Side data of n pages that were sealed or loaded. */
 void side_seal(sac_engine *e, const page_id *page, uint32_t n);
-/* A method's data of page 0; that of page i follows place.bytes * i later. */
+/* A method's data of page 0; that of page i is place.bytes * i further on. */
 const uint8_t *side_base(const struct side *s, struct side_place place);
 
 #endif

@@ -251,7 +251,7 @@ static sac_status check_engine(const struct stream *s, const struct image *im)
     return SAC_OK;
 }
 
-/* The index of the specification; n: it does not exist. */
+/* The index of a specification; n: there is none. */
 static uint32_t find_spec(const struct spec_list *specs, const char *wanted)
 {
     uint32_t i = 0;
@@ -259,7 +259,7 @@ static uint32_t find_spec(const struct spec_list *specs, const char *wanted)
     return i;
 }
 
-/* The layout of state depends on the context's size, so state is loaded only if that is the
+/* The layout of a method's state depends on the context's size, so it is loaded only if that is the
  * same. */
 static sac_status check_state(const struct stream *s, const struct image *im, const char *method,
                               uint64_t saved, uint64_t wanted)
@@ -280,7 +280,7 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
     return SAC_OK;
 }
 
-/* A method other than the state's begins with what the sequence provides. */
+/* A method other than that of the state begins with what the sequence provides. */
 static sac_status check_start(const struct stream *s, const struct image *im)
 {
     const struct spec *first = &im->e->chooser[CHOOSER_DECODE].specs.spec[0];
@@ -336,7 +336,7 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
     return SAC_OK;
 }
 
-/* Whether the state of the method of this kind is valid. */
+/* Whether the loaded state of the method of this kind is valid. */
 static bool is_sound(const struct image *im, enum chooser_kind kind)
 {
     const sac_engine *e = im->e;
@@ -358,8 +358,8 @@ static bool is_sound(const struct image *im, enum chooser_kind kind)
     return true;
 }
 
-/* Pages may be missing in layers with full attention. If joining has dropped them, they must be
- * before all rows whose queries are kept, and missing for all heads of a layer. */
+/* Whether a page may be missing: in layers with full attention. Pages that joining has dropped must
+ * be before all rows whose queries are kept, and missing for all heads of a layer. */
 static bool may_lack(const struct image *im, uint32_t layer, uint32_t page)
 {
     const sac_engine *e = im->e;
@@ -422,7 +422,8 @@ static sac_status read_body(struct stream *s, struct image *im)
     struct seq *seq = &im->e->seqs[im->seq_i];
     const uint32_t n_tok = im->head.n_tok;
     TRY(choose_methods(s, im));
-    seq->n_done = seq->n_all = n_tok; /* set at once, so that a removal finds the pages */
+    /* Set at once, so that removing the sequence finds the pages */
+    seq->n_done = seq->n_all = n_tok;
     seq->has_gaps = im->head.has_gaps;
     memset(seq->flags, 0, n_tok);
     TRY(walk(s, im));
@@ -462,7 +463,7 @@ sac_status state_unpark(sac_engine *e, sac_seq id, const uint8_t *bytes, size_t 
     struct image im = {.e = e, .seq_i = id, .is_parked = true};
     TRY(state_read_head(&s, &im.head));
     const sac_status status = read_body(&s, &im);
-    /* Releases what was read before the failure; no page of it is missing. */
+    /* Frees what was read before the failure; none of these pages is missing. */
     if (status != SAC_OK) TRY(sac_seq_truncate(e, id, 0, NULL));
     return status;
 }

@@ -16,17 +16,17 @@ sac_status state_write(sac_engine *e, sac_seq id, FILE *file, const char *name, 
 sac_status state_load_pages(sac_engine *e, const char *path, uint64_t bytes, sac_seq *out,
                             sac_error *err);
 
-/* The sequence frees its pages and keeps its place and its settings: the caller owns `*out`
- * [*out_n] (mem_free), its former content. Pending tokens are dropped. */
+/* Saves the content of a sequence and frees its pages; the sequence keeps its number and settings.
+ * The caller owns `*out` [*out_n] (mem_free). Pending tokens are dropped. */
 sac_status state_park(sac_engine *e, sac_seq id, uint8_t **out, size_t *out_n, sac_error *err);
-/* Restores it as if nothing had happened; on failure it is empty. */
+/* Restores such content; on failure the sequence is empty. */
 sac_status state_unpark(sac_engine *e, sac_seq id, const uint8_t *bytes, size_t n, sac_error *err);
 
-/* Whether the state in a file is for these tokens. Its keys and values are not checked. */
+/* Whether the state in a file is that of these tokens. Its keys and values are not checked. */
 sac_status state_holds(const char *path, uint64_t bytes, const int32_t *tok, size_t n, bool *out,
                        sac_error *err);
 
-/* Checks the whole file by its checksums: SAC_OK, or what is wrong. */
+/* Checks the checksums of the whole file: SAC_OK, or what is wrong. */
 sac_status state_verify(const char *path, uint64_t bytes, sac_error *err);
 
 #endif

@@ -43,7 +43,7 @@ static sac_status reserve(struct stream *s, const struct image *im, uint32_t fir
                      im->head.n_tok, p->n_free, p->n_page);
 }
 
-/* Walks over the entry of a page, which says whether it is present. */
+/* Passes the entry of a page, which says whether it is present. */
 static sac_status walk_entry(struct stream *s, struct image *im, size_t lane, uint32_t page_i)
 {
     struct pool *p = &im->e->pool;
@@ -61,8 +61,8 @@ static sac_status walk_entry(struct stream *s, struct image *im, size_t lane, ui
 sac_status state_walk_table(struct stream *s, struct image *im)
 {
     const uint32_t n_page = im->head.n_tok / PAGE_TOK;
-    /* Reserved together, so that the pages of a lane are adjacent; but one by one if some are
-     * missing and given back at once, so that no more are taken than are kept. */
+    /* Reserved together, so that the pages of a lane are adjacent; if some are missing, one by one,
+     * with those returned at once, so that no more are taken than are kept. */
     if (!im->head.has_gaps) TRY(reserve(s, im, 0, n_page));
     for (uint32_t i = 0; i < n_page; i++) {
         if (im->head.has_gaps) TRY(reserve(s, im, i, 1));
@@ -73,7 +73,7 @@ sac_status state_walk_table(struct stream *s, struct image *im)
     return SAC_OK;
 }
 
-/* Some of the pages that are present; the first one has the number `first` among all of them. */
+/* Some of the present pages; `first` is the number of the first one among all of them. */
 struct some {
     page_id id[MIRROR_PAGES];
     uint32_t n;
@@ -81,8 +81,8 @@ struct some {
 };
 typedef sac_status (*some_fn)(struct stream *s, struct image *im, const struct some *some);
 
-/* Calls `fn` for all present pages in order, until an error. A tier has few frames, so it takes
- * them one at a time. */
+/* Calls `fn` for all present pages in order, until an error. With a tier, which has few frames, one
+ * page at a time. */
 static sac_status each_some(struct stream *s, struct image *im, some_fn fn)
 {
     const struct pool *p = &im->e->pool;
@@ -187,12 +187,12 @@ static sac_status write_pages(struct stream *s, struct image *im, const struct s
     return see_bodies(s, im, some, write_body);
 }
 
-/* Bodies that threads read and check in parallel. */
+/* Page bodies that threads read and check in parallel. */
 struct reading_bodies {
     const struct stream *s;
     const struct image *im;
     const struct mirror_part *m;
-    uint64_t at, first; /* in the stream; among all */
+    uint64_t at, first; /* offset in the stream; number among all pages */
     bool is_damaged;
     int why; /* not 0: one could not be read (state_read_at) */
 };
@@ -226,7 +226,7 @@ static sac_status read_pages(struct stream *s, struct image *im, const struct so
     return r.is_damaged ? state_damaged(s, "a page's checksum is another one") : SAC_OK;
 }
 
-/* The pages of an open file stay in it, and the tier reads them from there. */
+/* Leaves the pages in the open file, from which the tier reads them. */
 static sac_status adopt_pages(struct stream *s, struct image *im)
 {
     struct pool *p = &im->e->pool;

@@ -16,7 +16,7 @@
 #define MAGIC   "SACSTATE"
 #define VERSION 3u
 
-/* A buffer, because cards of pages are smaller than a call is worth. */
+/* Size of a buffer, because cards of pages are small. */
 #define ROOM_BYTES (1u << 20)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
@@ -99,7 +99,7 @@ void state_start_head(struct head *h)
     h->page_tok = PAGE_TOK;
 }
 
-/* The pages must fill what is left after everything else. */
+/* Whether the pages fill what is left after everything else. */
 static bool has_pages(const struct head *h)
 {
     if (h->page_at > h->bytes || h->page_at < sizeof *h + sizeof(uint64_t) ||
@@ -140,7 +140,8 @@ sac_status state_read_head(struct stream *s, struct head *h)
 sac_status state_open_file(struct stream *s, const char *path, sac_error *err)
 {
     struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* no wait for a FIFO's writer */
+    /* Does not wait for a FIFO's writer */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *s = (struct stream){.name = path, .file = fd < 0 ? NULL : fdopen(fd, "rb"), .err = err};
     if (!s->file) {
         const int why = errno;
@@ -161,7 +162,7 @@ sac_status state_read_much(struct stream *s)
     s->room = mem_alloc(ROOM_BYTES);
     if (!s->room) return error_set(s->err, SAC_ERR_MEMORY, "no memory to read %s", s->name);
     (void)setvbuf(s->file, s->room, _IOFBF,
-                  ROOM_BYTES); /* if this fails, it is read all the same */
+                  ROOM_BYTES); /* without a buffer, the file is read all the same */
     return SAC_OK;
 }
 
@@ -214,7 +215,7 @@ sac_status state_holds(const char *path, uint64_t bytes, const int32_t *tok, siz
     return status;
 }
 
-/* Skips n bytes, reading them in pieces. */
+/* Skips n bytes by reading them in pieces. */
 static sac_status read_over(struct stream *s, uint64_t n)
 {
     for (uint64_t part; n > 0; n -= part) {

@@ -12,18 +12,18 @@
 struct head {
     char magic[8];
     uint32_t version, page_tok;
-    uint64_t model; /* its fingerprint */
-    uint64_t bytes; /* of all */
+    uint64_t model; /* fingerprint of the model */
+    uint64_t bytes; /* total bytes */
     uint32_t n_layer, n_kv_head, head_dim, group;
     uint32_t type_k, type_v;
     uint32_t n_ctx, n_tok;
     uint32_t n_past;                     /* number of last rows whose queries follow */
     uint32_t has_gaps;                   /* a byte before each page says whether it exists */
-    uint64_t state_bytes[CHOOSER_KINDS]; /* of a lane */
+    uint64_t state_bytes[CHOOSER_KINDS]; /* bytes of a lane's state */
     char method[CHOOSER_KINDS][SPEC_BYTES];
     uint64_t n_segment;
     uint64_t n_page, page_at; /* existing pages; where they begin, after the rest */
-    uint64_t check;           /* of the above */
+    uint64_t check;           /* checksum of the above */
 };
 
 enum direction { MEASURE, WRITE, READ };
@@ -40,16 +40,16 @@ struct stream {
     sac_error *err;
 };
 
-/* What is saved, or what the loaded data becomes. */
+/* What is saved, or what is loaded. */
 struct image {
     sac_engine *e;
     uint32_t seq_i;
     struct head head;
-    bool keeps[CHOOSER_KINDS]; /* state of methods goes to, or comes from, the engine */
+    bool keeps[CHOOSER_KINDS]; /* whether the state of methods is saved, or loaded */
     bool only_pages;           /* nothing is appended, so methods need no state to continue */
-    bool is_parked;            /* the sequence has kept its methods and how they are set */
-    uint64_t n_page;           /* that the walk has found */
-    uint64_t *sum;             /* [n_page] owned by the caller; not for measuring */
+    bool is_parked;            /* the sequence has kept its methods and their settings */
+    uint64_t n_page;           /* pages that the walk has found */
+    uint64_t *sum;             /* [n_page] checksums, owned by the caller; NULL for measuring */
 };
 
 /* ---- state_stream.c ---- */
@@ -57,20 +57,20 @@ struct image {
 sac_status state_damaged(const struct stream *s, const char *what);
 /* Moves n bytes between p and the stream; p NULL: they are read and discarded. */
 sac_status state_transfer(struct stream *s, void *p, size_t n);
-/* Skips n bytes of the stream, which state_read_at then reads, from any thread: 0, an errno, or -1:
- * the file has become shorter, which state_unreadable reports. Only the caller's checksum covers
- * them. */
+/* Skips n bytes of the stream, which state_read_at then reads, from any thread: it returns 0, an
+ * errno, or -1 if the file has become shorter; state_unreadable reports these. Only the caller's
+ * checksum covers the bytes. */
 sac_status state_pass(struct stream *s, uint64_t n);
 int state_read_at(const struct stream *s, void *p, size_t n, uint64_t at);
 sac_status state_unreadable(const struct stream *s, int why);
-/* A checksum of everything passed, at the end of what is always read. */
+/* A checksum of everything so far, at the end of what is always read. */
 sac_status state_walk_check(struct stream *s);
 void state_start_head(struct head *h);
 uint64_t state_head_check(const struct head *h);
 /* Begins to read a stream. */
 sac_status state_read_head(struct stream *s, struct head *h);
 sac_status state_open_file(struct stream *s, const char *path, sac_error *err);
-/* For a file just opened: much of it will be read. */
+/* Tells the system, for a file just opened, that much of it will be read. */
 sac_status state_read_much(struct stream *s);
 /* Starts read-ahead of the first n bytes from disk. */
 void state_read_ahead(const struct stream *s, uint64_t n);
@@ -79,9 +79,9 @@ void state_close_file(struct stream *s);
 /* ---- state_page.c ---- */
 
 size_t state_lane_count(const struct image *im);
-/* Bytes of the pool, which may be on a device. */
+/* Transfers bytes of the pool, which may be on a device. */
 sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *at, size_t n);
-/* The same for tensors that are not pages; NULL: they are read and discarded. */
+/* The same for tensors that are not pages; NULL: the bytes are read and discarded. */
 sac_status state_transfer_away(struct stream *s, const sac_engine *e, uint8_t *at, size_t n);
 /* The parts of a state that concern pages, in order: which exist, their cards, checksums of their
  * bodies, and the bodies. */

@@ -35,7 +35,7 @@ sac_status stop_init(struct stop *s, const char *const *text, size_t n, size_t p
         s->n_text++;
         if (bytes > longest) longest = bytes;
     }
-    /* One push and, before any of it is consumed, the flush of the last token. */
+    /* Room for one push and, before any of it is consumed, the flush of the last token. */
     s->room = longest + REPLACEMENT_BYTES * (push_max + 2 * sizeof s->utf8.held);
     s->held = mem_alloc(s->room);
     if (s->held) return SAC_OK;
@@ -52,7 +52,7 @@ void stop_deinit(struct stop *s)
     *s = (struct stop){0};
 }
 
-/* Whether a stop string begins at held[at]. A complete one is stored in *out_match; true for a
+/* Whether a stop string begins at held[at]. A complete one is stored in *out_match; also true for a
  * beginning that extends to the end of `held`. */
 static bool begins_stop(const struct stop *s, size_t at, const char **out_match)
 {

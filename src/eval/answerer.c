@@ -2,8 +2,8 @@
  * tokens match those of the new prompt; new tokens before the question are prompt rows.
  *
  * What was read is the request's own count, so it does not depend on what else the engine computed.
- * Times do: if several samples are in work at once, a step serves many of them, and no time belongs
- * to one answer. Such rows have no times. */
+ * Times do: if several samples are in progress at once, a step serves many of them, and no time
+ * belongs to one answer. Such rows have no times. */
 #include "eval/answerer.h"
 
 #include "base/mem.h"
@@ -58,8 +58,8 @@ void answerer_record(struct answerer *w, const sac_read_record *record)
     w->n_mass++;
 }
 
-/* Tokens at the begin of `tok` that the sequence has already; the last of `tok` is always new, its
- * row chooses the answer's first token. */
+/* How many first tokens of the prompt the sequence already holds. The last token of the prompt is
+ * always new, because its row selects the answer's first token. */
 static size_t count_kept(const struct answerer *w, const int32_t *tok, size_t n_tok)
 {
     uint32_t n_pending = 0;
@@ -70,7 +70,7 @@ static size_t count_kept(const struct answerer *w, const int32_t *tok, size_t n_
     return n;
 }
 
-/* Asks the turn behind those that are complete, whose prompt is `tok` [n_tok]. */
+/* Asks the turn after the completed ones, whose prompt is `tok` [n_tok]. */
 static sac_status ask(struct answerer *w, const int32_t *tok, size_t n_tok, size_t question,
                       sac_error *err)
 {
@@ -116,9 +116,9 @@ sac_status answerer_begin(struct answerer *w, sac_seq shared, sac_error *err)
     return ask(w, a->tok, a->n_tok, a->question, err);
 }
 
-/* ---- What came of it ---- */
+/* ---- Results ---- */
 
-/* Times of an answer that was alone; of others there are none. */
+/* Fills in the times of an answer that had the engine to itself; other answers have none. */
 static void fill_times(const struct answerer *w, struct sample_row *row)
 {
     const bool is_alone = w->p->n_parallel == 1, is_first = row->turn == 0;
@@ -159,7 +159,7 @@ static struct sample_row make_row(const struct answerer *w)
     return row;
 }
 
-/* Judges the answer. */
+/* Scores the turn's answer and adds its row. */
 static sac_status conclude(struct answerer *w, sac_error *err)
 {
     const struct task_sample *sample = w->asked->sample;
@@ -184,7 +184,7 @@ static sac_status conclude(struct answerer *w, sac_error *err)
     return SAC_OK;
 }
 
-/* What later turns see of a turn's answer; owned by the caller. */
+/* The answer of an earlier turn as later turns see it; owned by the caller. */
 static char *history_answer(const struct answerer *w, uint32_t turn)
 {
     const struct task_turn *t = &w->asked->sample->turn[turn];

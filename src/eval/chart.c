@@ -13,12 +13,12 @@
 #include <string.h>
 
 #define LOG_SPAN  16.0
-#define VALUE_MAX 1e12 /* what axes can tell apart, and tools that measure never exceed */
+#define VALUE_MAX 1e12 /* axes show smaller values; what tools measure is within the two */
 #define VALUE_MIN 1e-9
 
 struct points {
-    double *x, *y;           /* [n_row] in the table's order; not finite: left out */
-    size_t *series_i;        /* [n_row] */
+    double *x, *y;    /* [n_row] in the table's order, without rows that lack a finite value */
+    size_t *series_i; /* [n_row] */
     double *line_x, *line_y; /* [n_row] of one line */
     struct plot_series series[CHART_SERIES_MAX];
     size_t n_series;

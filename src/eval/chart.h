@@ -13,13 +13,13 @@
 
 struct chart {
     const char *title;
-    const char *x, *y; /* columns of numbers; rows that lack one of both are left out */
-    const char *by;    /* a column whose values are lines of their own, in the order of the table */
+    const char *x, *y; /* columns of numbers; rows without one of the two are left out */
+    const char *by;    /* a column whose values name separate lines, in the order of the table */
     const char *x_label, *y_label;
     bool x_tokens; /* x counts tokens: 4096 is "4K" */
 };
 
-/* Appends the file. Errors name the column, or the cell that is no number. */
+/* Appends the file. An error names the column, or the cell that is not a number. */
 sac_status chart_svg(struct strbuf *out, const struct csv *table, const struct chart *chart,
                      sac_error *err);
 

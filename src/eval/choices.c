@@ -34,7 +34,7 @@ void choices_print(struct strbuf *out, double mean)
 
 void choices_add_idle(struct strbuf *list, double mean, const char *method, uint32_t ctx)
 {
-    if (mean <= 0) /* false where nothing was counted */
+    if (mean <= 0) /* also false if nothing was counted */
         strbuf_addf(list, "%s'%s' at %u tokens", list->n ? ", " : "", method, ctx);
 }
 

@@ -12,15 +12,16 @@
 
 /* Whether a decode method, "NAME:key=value", ever selects by score. */
 bool choices_are_made(const char *decode);
-/* Tokens that one selection took by score, averaged over the selections between two readings of the
- * counters that did not read everything. NAN: there was none, or the method does not select. */
+/* Tokens that one selection took by score: the mean over the selections between two readings of the
+ * counters that were not dense. NAN: there was none, or the method does not select by score. */
 double choices_mean(const sac_reads *before, const sac_reads *after, bool chooses);
-/* That number for a table: "-" if there is none, "nothing" if there was nothing to count. */
+/* The same for a table: "-" for NAN, "nothing" if a method that selects by score has selected
+ * nothing. */
 void choices_print(struct strbuf *out, double mean);
 
 /* Adds a row of a table to the list of those that selected nothing, if it did. */
 void choices_add_idle(struct strbuf *list, double mean, const char *method, uint32_t ctx);
-/* An error that names the rows of the list, if there are any. */
+/* An error that names the rows of the list, if it is not empty. */
 sac_status choices_refuse_idle(const struct strbuf *list, sac_error *err);
 
 #endif

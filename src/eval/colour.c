@@ -36,7 +36,7 @@ struct colour colour_level(unsigned i, bool dark)
 {
     assert(i < COLOUR_N_LEVEL);
     const double x = (double)i / (COLOUR_N_LEVEL - 1);
-    /* Chroma is small at the ends, where sRGB has little room, and highest between. */
+    /* Chroma is small at the ends, where the sRGB gamut is narrow, and largest in between. */
     const double chroma = 0.03 + 0.09 * sin(3.14159265358979 * fmin(1, 0.15 + 0.75 * x));
     if (dark) return from_oklch(0.27 + 0.67 * x, chroma, 275 - 170 * x);
     return from_oklch(0.965 - 0.665 * x, chroma, 105 + 165 * x);
@@ -50,8 +50,8 @@ unsigned colour_level_of(double share)
 
 struct colour colour_series(unsigned i, bool dark)
 {
-    /* Blue, vermilion, green, purple, amber, grey, cyan, brown: after M. Okabe and K. Ito's set,
-     * with lightness moved until each stands out from its page. */
+    /* Blue, vermilion, green, purple, amber, grey, cyan, brown: after the set of M. Okabe and K.
+     * Ito, with lightness adjusted for contrast with the page. */
     static const unsigned hex[2][COLOUR_N_SERIES] = {
         {0x0067a8, 0xb83a00, 0x007a5a, 0xa3408c, 0xb58600, 0x555b66, 0x007e9e, 0x7a2e2a},
         {0x62b6f0, 0xff8548, 0x35c79d, 0xe29bd0, 0xf0c043, 0xaab2bf, 0x7fe3f5, 0xd9917f},

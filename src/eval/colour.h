@@ -19,18 +19,18 @@ struct colour {
 
 /* Step `i` of the sequential map, 0: least. */
 struct colour colour_level(unsigned i, bool dark);
-/* The step that a share of 0 to 1 falls into; shares outside are clamped, NAN is 0. */
+/* The step of a share of 0 to 1; shares outside are clamped, NAN counts as 0. */
 unsigned colour_level_of(double share);
 struct colour colour_series(unsigned i, bool dark);
 struct colour colour_page(bool dark);
 
 /* WCAG contrast ratio, 1 to 21. */
 double colour_contrast(struct colour a, struct colour b);
-/* Black or white, whichever is read better on `back`. */
+/* Black or white, whichever has more contrast with `back`. */
 struct colour colour_ink(struct colour back);
 
-/* The custom properties of one theme for a style sheet: --page, --q0.., --i0.. (ink on them),
- * --s0.. */
+/* The custom properties of one theme for a style sheet: --page; --q0 and up, the sequential map;
+ * --i0 and up, ink on its steps; --s0 and up, the series. */
 void colour_css(struct strbuf *out, bool dark);
 
 #endif

@@ -89,8 +89,8 @@ sac_status csv_parse(struct csv *out, const char *name, const char *text, size_t
     }
     strbuf_deinit(&r.cell);
     if (status == SAC_OK && !out->n_column)
-        return error_set(err, SAC_ERR_FORMAT,
-                         "%s is empty: a table's first line names its columns", name);
+        return error_set(err, SAC_ERR_FORMAT, "%s is empty: a table's first line names its columns",
+                         name);
     return status;
 }
 
@@ -108,7 +108,7 @@ void csv_filter(struct csv *c, size_t column_i, const char *value)
     for (size_t i = 1; i <= n_row; i++) {
         char **row = c->cell.item + i * n;
         if (strcmp(row[column_i], value) != 0) continue;
-        /* Rows change places, so that the list still owns every cell once. */
+        /* Rows are exchanged, so that each cell is still owned exactly once. */
         char **to = c->cell.item + ++c->n_row * n;
         for (size_t k = 0; k < n; k++) {
             char *const taken = row[k];

@@ -10,20 +10,20 @@
 #include "eval/strlist.h"
 
 struct csv {
-    struct strlist cell; /* [n_row + 1, n_column], the names first */
+    struct strlist cell; /* [n_row + 1, n_column], the first row holds the names */
     size_t n_row, n_column;
 };
 
-/* `name` stands in messages. `out` is to be given to csv_deinit after an error, too. */
+/* `name` is used in messages. The caller frees `out` with csv_deinit, after an error too. */
 sac_status csv_parse(struct csv *out, const char *name, const char *text, size_t n, sac_error *err);
 void csv_deinit(struct csv *c);
 
-/* Takes rows out whose cell in a column is another text than `value`. */
+/* Removes the rows whose cell in this column is not `value`. */
 void csv_filter(struct csv *c, size_t column_i, const char *value);
 
-/* Borrowed. */
+/* A cell's text, borrowed. */
 const char *csv_cell(const struct csv *c, size_t row_i, size_t column_i);
-/* The place of a column; SAC_ERR_NOT_FOUND with the names that there are. */
+/* The index of a column; SAC_ERR_NOT_FOUND with a message that lists the columns. */
 sac_status csv_column(const struct csv *c, const char *name, size_t *out, sac_error *err);
 
 #endif

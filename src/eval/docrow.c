@@ -170,7 +170,7 @@ static sac_status read_line(struct docrows *r, const char *line, size_t n, bool 
 {
     struct docrow row;
     cJSON *o = cJSON_ParseWithLength(line, n);
-    if (!o && !is_whole) { /* the writer was stopped in the middle of it */
+    if (!o && !is_whole) { /* the writer was interrupted within this line */
         r->was_cut = true;
         return SAC_OK;
     }

@@ -15,7 +15,7 @@
 
 struct cJSON;
 
-/* What is a number of its own in a row; NAN where it was not measured. */
+/* Values that are numbers of a row; NAN if not measured. */
 enum docrow_field {
     DOCROW_SCORE, /* 0 or 1 */
     DOCROW_RESIDENT,
@@ -37,40 +37,42 @@ enum docrow_field {
     DOCROW_FIELDS,
 };
 
-/* "score", "resident_share", ...: its name in files and tables of machines. */
+/* "score", "resident_share", ...: the field's name in files and machine-readable tables. */
 const char *docrow_field_name(enum docrow_field field);
 
 struct docrow {
     /* The question. */
     char model[64], kv[16], task[32], place[16];
-    uint32_t n_document, n_tok; /* documents; tokens of one, in the mean */
+    uint32_t n_document, n_tok; /* documents; mean tokens of a document */
     uint32_t index;
     int64_t seed;
     bool has_filler;
-    /* Who answered, and how. */
+    /* The method and its settings. */
     char method[DOCROW_METHOD];
     double value[DOCROW_FIELDS];
-    double layer_error[DOCROW_LAYER_MAX]; /* [n_layer] of values in layers; n_layer 0: unknown */
+    double layer_error[DOCROW_LAYER_MAX]; /* [n_layer] relative error of the values by layer;
+                                             n_layer 0: unknown */
     uint32_t n_layer;
 };
 
-/* The same question, whoever answered; the same kind of question, whichever it is. */
+/* Whether two rows are about the same question, whichever method answered; or about questions of
+ * the same kind. */
 bool docrow_same_question(const struct docrow *a, const struct docrow *b);
 bool docrow_same_cell(const struct docrow *a, const struct docrow *b);
 
-/* An object that the caller owns; NULL without memory. More may be added to it. */
+/* A JSON object, owned by the caller, who may add to it; NULL without memory. */
 struct cJSON *docrow_json(const struct docrow *row);
 
 struct docrows {
     struct docrow *row; /* [n] owned */
     size_t n, room;
-    bool was_cut;       /* the last line of the last file was written in part and is left out */
-    size_t whole_bytes; /* of that file, before such a line */
+    bool was_cut;       /* the last line of the last file was incomplete and is left out */
+    size_t whole_bytes; /* length of that file without such a line */
 };
 
 sac_status docrows_add(struct docrows *r, const struct docrow *row, sac_error *err);
-/* Adds the rows of a file; one that is there already, of another file, is taken once. An error
- * names file, line and field. */
+/* Adds the rows of a file; a row that another file already had is added once. An error names file,
+ * line and field. */
 sac_status docrows_read(struct docrows *r, const char *path, sac_error *err);
 bool docrows_has(const struct docrows *r, const struct docrow *row);
 void docrows_deinit(struct docrows *r);

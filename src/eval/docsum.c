@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SEED 1 /* of the resamples: the same rows give the same intervals */
+#define SEED 1 /* of the resampling: the same rows always give the same intervals */
 
 static bool is_of(const struct docsum_row *s, const struct docrow *r, const char *method)
 {
@@ -41,8 +41,8 @@ static void fill_means(struct docsum_row *s, const struct docrows *rows)
     }
 }
 
-/* Adds a value of `of` to the group of its documents, which questions of all places share:
- * `documents` [*n] tells whose group [*n] is. */
+/* Adds a value of row `of` to the group of its documents, which questions of all places share.
+ * documents[i] is a row of group i, of *n groups. */
 static void add_to_group(struct summary_group *group, const struct docrow **documents, size_t *n,
                          const struct docrow *of, double value)
 {
@@ -57,7 +57,7 @@ static void add_to_group(struct summary_group *group, const struct docrow **docu
     group[i].n++;
 }
 
-/* Room for a summary row's groups, [rows->n] each. */
+/* Scratch for a summary row's groups, [rows->n] each. */
 struct room {
     struct summary_group *score, *diff;
     const struct docrow **of_score, **of_diff;
@@ -100,7 +100,7 @@ static void add_group(struct docsum *s, const struct docrows *rows, const struct
     s->row[s->n++] = (struct docsum_row){.first = first, .place = "all"};
 }
 
-/* Groups of one kind of question stand together. */
+/* Adds the groups so that those of one kind of question are adjacent. */
 static void add_groups(struct docsum *s, const struct docrows *rows)
 {
     for (size_t i = 0; i < rows->n; i++) {

@@ -11,7 +11,7 @@ struct fact {
     const char *answer;   /* a string of the paragraph */
 };
 
-/* A place, a person that its paragraph names, and a question about the place that only the person's
+/* A place, a person whom its paragraph names, and a question about the place that only the person's
  * paragraph answers. */
 struct fact_pair {
     struct fact place, person;

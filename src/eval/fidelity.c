@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLACK_TOK 128u /* pages that a fork does not share, rounded up */
+#define SLACK_TOK 128u /* tokens of the pages that a fork does not share, rounded up */
 #define N_TOP     5u
 
 struct totals {
@@ -36,22 +36,22 @@ struct work {
     uint32_t first; /* position of the first scored token */
     uint32_t n_layer, n_head, n_kv_head, head_dim, n_vocab, n_page;
     bool is_reference;
-    uint32_t subject_i, prefill_i; /* prefill_i: of the prompt at hand */
-    /* Of the reference. */
+    uint32_t subject_i, prefill_i; /* prefill_i: of the current prompt */
+    /* Results of the reference. */
     float *logp;       /* [n_score, n_vocab] */
     float *mass;       /* [n_score, n_layer, n_kv_head, n_page], at a record's first row */
     float *out;        /* [n_score, n_layer, n_head, head_dim] */
     uint64_t *bytes;   /* [n_score, n_layer, n_kv_head] */
     double *nll_dense; /* [n_score] */
-    /* Of the run at hand. */
+    /* Results of the current run. */
     double *kl, *nll, *top1, *top5, *time_us; /* [n_score] */
     struct totals *totals;                    /* [n_layer] */
-    uint64_t n_step, n_step_all;              /* rows computed and to compute, for the share */
+    uint64_t n_step, n_step_all;              /* rows computed and to compute, for the progress */
 };
 
 /* ---- Distributions ---- */
 
-/* The likeliest tokens, likeliest first; of equals the first. */
+/* The indices of the largest entries, in descending order; of equal ones, the first. */
 static void find_top(const float *logp, uint32_t n, uint32_t top[N_TOP])
 {
     uint32_t n_top = 0;
@@ -81,7 +81,7 @@ static void on_row(void *user, const sac_row *row)
     find_top(reference, w->n_vocab, top_reference);
     for (uint32_t a = 0; a < N_TOP; a++)
         for (uint32_t b = 0; b < N_TOP; b++) n_same += top[a] == top_reference[b];
-    /* Rounding can take a divergence of nothing below 0. */
+    /* Rounding can make a divergence of 0 slightly negative. */
     w->kl[i] = fmax(0, logprob_kl(reference, row->logits, w->n_vocab));
     w->nll[i] = -(double)row->logits[next];
     w->top1[i] = top[0] == top_reference[0];
@@ -99,7 +99,7 @@ static void keep_reference(struct work *w, const sac_read_record *r, size_t plac
                r->out + row * r->out_stride, (size_t)r->n_query * w->head_dim * sizeof *out);
 }
 
-/* |output - reference| / |reference| of all rows and query heads of a record. */
+/* |output - reference| / |reference|, over all rows and query heads of a record. */
 static double output_distance(const struct work *w, const sac_read_record *r, const float *out)
 {
     double off = 0, norm = 0;
@@ -171,7 +171,7 @@ static double mean(const double *x, uint32_t n)
     return sum / n;
 }
 
-/* Between the two nearest of rising values. */
+/* A quantile of ascending values, interpolated linearly. */
 static double quantile(const double *x, uint32_t n, double share)
 {
     const double at = share * (n - 1);
@@ -244,7 +244,7 @@ static sac_status sum_up(struct work *w, struct fidelity_row *out, sac_error *er
 
 /* ---- Runs ---- */
 
-/* n rows more are done. */
+/* Reports n more rows as done; SAC_ERR_CANCELLED if the caller stops. */
 static sac_status advance(struct work *w, uint32_t n, sac_error *err)
 {
     w->n_step += n;
@@ -253,7 +253,7 @@ static sac_status advance(struct work *w, uint32_t n, sac_error *err)
     return SAC_OK;
 }
 
-/* Computes what pends. */
+/* Computes all pending rows. */
 static sac_status drain(struct work *w, sac_error *err)
 {
     for (;;) {
@@ -271,7 +271,7 @@ static void ignore_row(void *user, const sac_row *row)
     (void)row;
 }
 
-/* The scored tokens, on a fork of the prompt. */
+/* Computes the scored tokens on a fork of the prompt. */
 static sac_status score(struct work *w, sac_seq base, uint32_t decode_i, sac_error *err)
 {
     sac_seq s;
@@ -291,8 +291,9 @@ fail:
     return status;
 }
 
-/* The median time of a step with nothing recorded. The scored tokens one by one, on a fork of the
- * prompt; the first step makes what serves all and is not counted, unless it is alone. */
+/* The median time of a step without recording: computes the scored tokens one by one, on a fork of
+ * the prompt. The first step is not counted, unless it is the only one, because it may build what
+ * later steps use. */
 static sac_status time_steps(struct work *w, sac_seq base, uint32_t decode_i, double *out_us,
                              sac_error *err)
 {
@@ -318,7 +319,7 @@ fail:
     return status;
 }
 
-/* The prompt in a new sequence, by one of the prefill methods. */
+/* Computes the prompt in a new sequence by one of the prefill methods. */
 static sac_status read_prompt(struct work *w, uint32_t prefill_i, sac_seq *out_base, sac_error *err)
 {
     w->prefill_i = prefill_i;
@@ -357,12 +358,12 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
     out->us_per_token = NAN;
     if (w->p->timed)
         TRY(time_steps(w, base, subjects->item[w->subject_i].decode_i, &out->us_per_token, err));
-    /* The counters are of decode rows; prompt rows are counted by their records. */
+    /* The counters are those of decode rows; prompt rows are counted by their records. */
     if (n_seen) out->share_read = (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen;
     return SAC_OK;
 }
 
-/* A list of methods and `name`, which is put behind the others if it is not there. */
+/* Copies a list of methods, and appends `name` if it is not in the list. */
 static sac_status list_methods(const char *list[SAC_METHODS_MAX], uint32_t *n,
                                const char *const *from, uint32_t n_from, const char *name,
                                uint32_t *out_i, sac_error *err)
@@ -376,7 +377,8 @@ static sac_status list_methods(const char *list[SAC_METHODS_MAX], uint32_t *n,
     return SAC_OK;
 }
 
-/* Each subject on the prompt as its own prefill method reads it; `*base` is the one at hand. */
+/* Scores each subject on the prompt as its own prefill method has computed it; `*base` is the
+ * current prompt's sequence. */
 static sac_status score_all(struct work *w, sac_seq *base, struct fidelity_row *out, sac_error *err)
 {
     for (w->subject_i = 0; w->subject_i < w->p->subjects->n; w->subject_i++) {
@@ -406,7 +408,7 @@ static sac_status run(struct work *w, struct fidelity_row *out, sac_error *err)
     params.record = true;
     params.decode = decode;
     params.prefill = prefill;
-    /* The reference's methods stand behind the subjects', unless they are among them. */
+    /* The reference's methods come after the subjects', unless they are among them. */
     TRY(list_methods(decode, &params.n_decode, subjects->decode, subjects->n_decode,
                      same ? "full" : NULL, &full_i, err));
     TRY(list_methods(prefill, &params.n_prefill, subjects->prefill, subjects->n_prefill,

@@ -76,7 +76,7 @@ void haystack_words(const struct haystack *h, struct strbuf *out, size_t n)
 static size_t find_sentences(size_t *start, const char *text, size_t n_bytes)
 {
     size_t n = 0;
-    bool ended = true; /* the text's begin counts as one */
+    bool ended = true; /* a sentence begins at the start of the text */
     for (size_t i = 0; i < n_bytes; i++) {
         if (is_space(text[i])) continue;
         if (ended && (i == 0 || is_space(text[i - 1]))) {

@@ -22,8 +22,8 @@ sac_status haystack_init(struct haystack *h, const char *text, size_t n_bytes, s
 sac_status haystack_init_prose(struct haystack *h, uint64_t seed, sac_error *err);
 void haystack_deinit(struct haystack *h);
 
-/* Appends the first `n` words with the text between them; if the text is too short it is repeated,
- * with a blank line between. */
+/* Appends the first `n` words of the text, with what separates them; a text that is too short is
+ * repeated, after a blank line. */
 void haystack_words(const struct haystack *h, struct strbuf *out, size_t n);
 
 /* Sentences begin at 0 and after white space that follows '.', '!' or '?' (possibly with quotes and

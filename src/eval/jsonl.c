@@ -33,7 +33,7 @@ struct jsonl {
     size_t n, room;
 };
 
-/* A line in work: errors name its place. */
+/* The line that is being read, which errors name. */
 struct line {
     const struct jsonl_params *params;
     size_t number;
@@ -61,7 +61,7 @@ static const cJSON *field(const cJSON *object, const char *name)
     return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
-/* A text that must be there; it may be empty if `may_be_empty`. */
+/* A string that must be present; it may be empty if `may_be_empty`. */
 static sac_status get_text(const char **out, const struct line *l, const cJSON *object,
                            const char *name, bool may_be_empty)
 {
@@ -73,14 +73,14 @@ static sac_status get_text(const char **out, const struct line *l, const cJSON *
     return SAC_OK;
 }
 
-/* One of two names that suites use for the same thing. */
+/* A string under one of two names, which suites use for the same field. */
 static sac_status get_either(const char **out, const struct line *l, const char *name,
                              const char *other)
 {
     return get_text(out, l, l->object, field(l->object, name) ? name : other, false);
 }
 
-/* A whole number in a range. */
+/* An integer in a range. */
 static sac_status get_count(uint32_t *out, const struct line *l, const cJSON *object,
                             const char *name, uint32_t max)
 {
@@ -93,7 +93,7 @@ static sac_status get_count(uint32_t *out, const struct line *l, const cJSON *ob
     return SAC_OK;
 }
 
-/* A list of texts, or of numbers, as some suites write their answers. */
+/* A list of strings, or of numbers, as some suites write their answers. */
 static sac_status get_texts(struct strlist *out, const struct line *l, const cJSON *object,
                             const char *name)
 {
@@ -160,7 +160,7 @@ static const struct longbench_set *find_set(const char *name)
     return NULL;
 }
 
-/* Puts context and input into the places that a template names; returns where the context ends. */
+/* Inserts context and input where a template names them; returns where the context ends. */
 static size_t fill_template(struct strbuf *out, const char *template, const char *context,
                             const char *input)
 {
@@ -206,7 +206,7 @@ static sac_status read_longbench(struct entry *e, const struct line *l)
         return error_set(l->err, SAC_ERR_NOT_FOUND, "%s:%zu: no template for '%s'", l->params->path,
                          l->number, set->name);
     } else if (set->metric == METRIC_CODE) {
-        strbuf_addf(&text, "%s%s", context, input); /* the code itself is to be continued */
+        strbuf_addf(&text, "%s%s", context, input); /* the code is to be continued as it is */
         turn->question_at = text.n;
     } else {
         strbuf_addf(&text, "%s\n\n", context);
@@ -220,7 +220,7 @@ static sac_status read_longbench(struct entry *e, const struct line *l)
 
 /* ---- RULER ---- */
 
-/* The folder that the file lies in, which RULER names after the task; else the file. */
+/* The folder of the file, which RULER names after the task; without one, the file. */
 static void task_of_path(char task[TASK_NAME_MAX], const char *path)
 {
     const char *end = strrchr(path, '/'), *start = end;
@@ -232,8 +232,8 @@ static void task_of_path(char task[TASK_NAME_MAX], const char *path)
     snprintf(task, TASK_NAME_MAX, "%.*s", (int)strcspn(file, "."), file);
 }
 
-/* Where the last line begins that is not blank: the suite's files do not mark the question, but all
- * of its tasks put it there. */
+/* The offset of the last line that is not blank. The suite's files do not mark the question, but
+ * all of its tasks put it there. */
 static size_t last_line(const char *text)
 {
     size_t n = strlen(text);
@@ -258,7 +258,7 @@ static sac_status read_ruler(struct entry *e, const struct line *l)
     else
         task_of_path(e->task, l->params->path);
     e->sample.metric = METRIC_ALL_MATCH;
-    turn->new_tok = 128; /* of a task that is not RULER's own */
+    turn->new_tok = 128; /* for tasks that are not RULER's */
     ruler_rules(e->task, &turn->new_tok, &e->sample.metric);
     if (prefix && *prefix) {
         turn->prefix = mem_strdup(prefix + strspn(prefix, " "));
@@ -282,7 +282,7 @@ static sac_status loopserve_metric(enum metric *out, const struct line *l)
     return SAC_OK;
 }
 
-/* Remembers the segment ids of a turn, checks those that its answer rests on. */
+/* Records the segment ids of a turn, and checks that those which support its answer are known. */
 static sac_status check_support(struct strlist *seen, const struct line *l, const cJSON *turn)
 {
     const cJSON *segment, *support = field(turn, "support"), *id;
@@ -303,8 +303,8 @@ static sac_status check_support(struct strlist *seen, const struct line *l, cons
     return SAC_OK;
 }
 
-/* begin: question, segments; end: segments, question; middle: `cut` segments, question, the rest.
- * `*out_end` gets where the last segment ends. */
+/* begin: question, segments. end: segments, question. middle: `cut` segments, question, the rest.
+ * *out_end is the offset at which the last segment ends. */
 static sac_status render_turn(struct strbuf *out, size_t *out_end, const struct line *l,
                               const cJSON *turn, const char *qpos, const char *question)
 {
@@ -409,7 +409,7 @@ static sac_status read_entry(struct jsonl *j, const struct line *l)
         j->entry = grown;
         j->room = room;
     }
-    struct entry *e = &j->entry[j->n++]; /* counted first: closing frees what a bad line left */
+    struct entry *e = &j->entry[j->n++]; /* counted first, so that closing frees it */
     *e = (struct entry){0};
     return readers[j->format](e, l);
 }
@@ -506,7 +506,7 @@ static sac_status copy_sample(struct task_sample *out, const struct task_sample 
                : error_set(err, SAC_ERR_MEMORY, "out of memory for a sample");
 }
 
-/* Takes `n_over` tokens and some out of the middle of the first turn's text. */
+/* Removes n_over tokens, and a few more, from the middle of the first turn's text. */
 static sac_status cut_middle(const struct task_text *t, struct task_sample *s, uint32_t n_over,
                              sac_error *err)
 {
@@ -517,7 +517,7 @@ static sac_status cut_middle(const struct task_text *t, struct task_sample *s, u
     struct strbuf text = {0};
     sac_status status;
     TRY(sac_tokenize(t->model, turn->user, strlen(turn->user), 0, &tok, &n, err));
-    const size_t n_cut = (size_t)n_over + 8; /* the two ends may meet in tokens of their own */
+    const size_t n_cut = (size_t)n_over + 8; /* the parts that remain may form new tokens */
     if (n <= n_cut) {
         status = error_set(err, SAC_ERR_CONTEXT, "%u tokens too many", n_over);
         goto fail;

@@ -30,12 +30,12 @@ struct jsonl_params {
                               our own wording */
 };
 
-/* Parses and checks every line, so that nothing is asked if a later line is invalid. */
+/* Parses and checks every line, so that no answer is generated if a later line is invalid. */
 sac_status jsonl_open(struct jsonl **out, const struct jsonl_params *params, sac_error *err);
 void jsonl_close(struct jsonl *j);
 
 size_t jsonl_count(const struct jsonl *j);
-/* Task (data set) of sample `i`, and the place of its question ("" if it does not apply). */
+/* Task (data set) of sample `i`, and the position of its question ("" if it does not apply). */
 void jsonl_cell(const struct jsonl *j, size_t i, struct task_cell *out);
 
 struct jsonl_args {

@@ -48,7 +48,8 @@ double logprob_kl(const float *log_p, const float *log_q, uint32_t n)
     for (; i + LANES <= n; i += LANES) {
         float e[LANES];
         for (uint32_t k = 0; k < LANES; k++) {
-            /* A token that is impossible in both adds nothing, and not the NaN of -inf - -inf. */
+            /* A token that is impossible in both distributions adds 0, not the NaN of -inf -
+             * -inf. */
             const float p = exp_fast(log_p[i + k]);
             e[k] = p > 0 ? p * (log_p[i + k] - log_q[i + k]) : 0.0f;
         }

@@ -4,12 +4,12 @@
 
 #include <stdint.h>
 
-/* Logits [n] become natural log-probabilities in place; returns the index of the largest, the first
- * of equals. The sum is taken in lanes of a fixed number, so the result depends on the row
- * alone. */
+/* Converts logits [n] to natural log-probabilities in place; returns the index of the largest, the
+ * first of equal ones. The sum is taken in a fixed number of lanes, so the result depends on the
+ * row alone. */
 uint32_t logprob_from_logits(float *row, uint32_t n);
 
-/* Divergence sum(p * (log p - log q)) of two rows of log-probabilities. */
+/* The Kullback-Leibler divergence, sum(p * (log p - log q)), of two rows of log-probabilities. */
 double logprob_kl(const float *log_p, const float *log_q, uint32_t n);
 
 #endif

@@ -18,7 +18,7 @@ size_t markup_utf8(const char *s, size_t n)
     if (u[0] < 0xc2 || u[0] > 0xf4 || len > n) return 0;
     for (size_t i = 1; i < len; i++)
         if ((u[i] & 0xc0) != 0x80) return 0;
-    /* Overlong forms, surrogates, and what lies beyond U+10FFFF show in the second byte. */
+    /* The second byte shows overlong forms, surrogates, and code points beyond U+10FFFF. */
     if (u[0] == 0xe0 && u[1] < 0xa0) return 0;
     if (u[0] == 0xed && u[1] > 0x9f) return 0;
     if (u[0] == 0xf0 && u[1] < 0x90) return 0;
@@ -26,7 +26,7 @@ size_t markup_utf8(const char *s, size_t n)
     return len;
 }
 
-/* What one character is written as, or NULL to copy it. `buf` is there for made-up answers. */
+/* How one character is written; NULL: unchanged. `buf` is room for results that are composed. */
 typedef const char *(*escape_fn)(const char *c, size_t len, char buf[8]);
 
 static void escape(struct strbuf *out, const char *s, size_t n, escape_fn form)
@@ -59,7 +59,7 @@ static const char *html_form(const char *c, size_t len, char buf[8])
     case '>': return "&gt;";
     case '"': return "&quot;";
     case '\'': return "&#39;";
-    case '\f': return "\n"; /* between pages */
+    case '\f': return "\n"; /* form feeds separate pages */
     default: return is_control(*c) ? REPLACEMENT : NULL;
     }
 }
@@ -67,7 +67,7 @@ static const char *html_form(const char *c, size_t len, char buf[8])
 static const char *json_form(const char *c, size_t len, char buf[8])
 {
     static const char digits[] = "0123456789abcdef";
-    /* U+2028 and U+2029 end a line in scripts of old. */
+    /* U+2028 and U+2029 end a line in old versions of JavaScript. */
     if (len == 3 && memcmp(c, "\xe2\x80\xa8", 3) == 0) return "\\u2028";
     if (len == 3 && memcmp(c, "\xe2\x80\xa9", 3) == 0) return "\\u2029";
     if (*c == '"') return "\\\"";

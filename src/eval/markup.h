@@ -9,17 +9,17 @@
 
 #include <stddef.h>
 
-/* For the text of an element and for values of attributes in either kind of quotes. */
+/* For text of an element, and for attribute values in either kind of quotes. */
 void markup_html(struct strbuf *out, const char *s, size_t n);
 
-/* A JSON string with its quotes. `<`, `>` and `&` are written as escapes: nothing in it can end the
- * script element that holds it. */
+/* A JSON string with its quotes. `<`, `>` and `&` are escaped, so nothing in it can end the script
+ * element that contains it. */
 void markup_json(struct strbuf *out, const char *s, size_t n);
 
-/* One CSV field (RFC 4180), quoted where it must be. */
+/* One CSV field (RFC 4180), quoted if necessary. */
 void markup_csv(struct strbuf *out, const char *s, size_t n);
 
-/* Bytes of the valid UTF-8 character at `s`, 0 if there is none. */
+/* The number of bytes of the valid UTF-8 character at `s`; 0 if there is none. */
 size_t markup_utf8(const char *s, size_t n);
 
 #endif

@@ -61,7 +61,7 @@ static bool same_group(const struct summary_row *a, const struct summary_row *b)
     return a->ctx == b->ctx && strcmp(a->task, b->task) == 0 && strcmp(a->place, b->place) == 0;
 }
 
-/* The row of a pair in the group of `of`, or NULL. */
+/* The row of a pair for the task, place and context of `of`, or NULL. */
 static const struct summary_row *find_row(const struct summary *s, const struct summary_row *of,
                                           const char *name)
 {
@@ -72,8 +72,8 @@ static const struct summary_row *find_row(const struct summary *s, const struct 
 
 enum share { SHARE_COMPUTED, SHARE_READ, SHARE_BYTES };
 
-/* Mean over the pairs of one prefill method of the share computed, or of one decode method of the
- * share of tokens or of bytes that was read. */
+/* The mean over the pairs of one prefill method of the share that was computed, or over those of
+ * one decode method of the share of tokens or bytes that was read. */
 static double mean_share(const struct matrix *m, const struct summary *s,
                          const struct summary_row *of, enum share what, uint32_t method_i)
 {

@@ -8,8 +8,8 @@
 #include "eval/summary.h"
 
 struct matrix {
-    struct subjects pairs; /* all that were asked for */
-    sac_error *refusal;    /* [pairs.n] why the engine rejects a pair; "": it accepts it. Owned */
+    struct subjects pairs; /* all requested pairs */
+    sac_error *refusal;    /* [pairs.n] why the engine refuses a pair; "": it accepts it. Owned */
 };
 
 /* Lists as in subjects_cross. Freed by matrix_deinit, in any case. */

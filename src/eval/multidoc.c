@@ -18,9 +18,9 @@
 #include <string.h>
 
 #define N_PART       3u
-#define DECOY        400u /* things from here on are decoys */
-#define SENTENCES    40u  /* a document's length is guessed from so many */
-#define SENTENCE_MIN 100u /* of a filler: fewer would make documents alike */
+#define DECOY        400u /* things with this index or a higher one are decoys */
+#define SENTENCES    40u  /* sentences by which a document's length is estimated */
+#define SENTENCE_MIN 100u /* of the filler: with fewer, documents would resemble each other */
 #define NOBODY       UINT32_MAX
 
 static const char *const names[] = {"docs_facts", "docs_hop"};
@@ -62,13 +62,13 @@ void multidoc_filler_deinit(struct multidoc_filler *f)
     *f = (struct multidoc_filler){0};
 }
 
-/* ---- What is asked, and what is said of it ---- */
+/* ---- Question and facts ---- */
 
 struct thing {
     const char *adjective, *noun;
 };
 
-/* "brave otter": those of a sample differ, the index says which. */
+/* "brave otter": things of a sample differ; the index tells which it is. */
 static struct thing thing_of(uint32_t first, uint32_t i)
 {
     return (struct thing){words_adjective((first / 7 + i) % words_n_adjective()),
@@ -81,11 +81,11 @@ struct build {
     const sac_model *model;
     struct multidoc *out;
     bool hop;
-    uint32_t part; /* of the evidence */
+    uint32_t part; /* the part that has the evidence */
     uint32_t n_tok[MULTIDOC_MAX];
-    uint32_t copy_of[MULTIDOC_MAX];                  /* NOBODY: a text of its own */
+    uint32_t copy_of[MULTIDOC_MAX];                  /* NOBODY: it is no copy */
     uint32_t distractor[MULTIDOC_MAX], n_distractor; /* documents */
-    struct thing thing, keeper, other;               /* `other` is nearly what is asked for */
+    struct thing thing, keeper, other; /* `other` is a thing similar to the one that is asked for */
     uint32_t attribute;
     unsigned value;
 };
@@ -107,7 +107,8 @@ static unsigned draw_value(struct rng *r)
     return 10000u + (unsigned)rng_below(r, 90000);
 }
 
-/* The attribute of another thing of that kind, or another attribute of the thing. */
+/* A sentence that almost answers the question: the attribute of a similar thing, or another
+ * attribute of the thing. */
 static void add_distractor(struct strbuf *out, const struct build *b, uint32_t i)
 {
     struct rng r = rng_stream("docs_distractor", i, b->args->seed, b->cell->index);
@@ -118,11 +119,12 @@ static void add_distractor(struct strbuf *out, const struct build *b, uint32_t i
                 draw_value(&r));
 }
 
-/* What part `part` of document `d` says beside prose. */
+/* The facts of part `part` of document `d`. */
 static void add_facts(struct strbuf *out, const struct build *b, uint32_t d, uint32_t part,
                       struct rng *r)
 {
-    /* A decoy first, drawn whether or not evidence follows: places differ in nothing else. */
+    /* The decoy is drawn first, whether or not evidence follows, so that places differ in nothing
+     * else. */
     const struct thing decoy = thing_of(DECOY + N_PART * d + part, 0);
     const char *attribute = attributes[rng_below(r, N(attributes))];
     const uint32_t distractor = distractor_of(b, d);
@@ -141,7 +143,7 @@ static void add_facts(struct strbuf *out, const struct build *b, uint32_t d, uin
 
 /* ---- One document ---- */
 
-/* Its sentences, from the generator or from a passage of the filler. */
+/* The source of a document's sentences: the generator, or a passage of the filler. */
 struct voice {
     struct rng r;
     const struct multidoc_filler *filler;
@@ -181,8 +183,8 @@ static void write_document(struct strbuf *out, const struct build *b, uint32_t d
     struct rng facts = rng_stream("docs_decoys", d, b->args->seed, b->cell->index);
     strbuf_adds(out, "Document:\n");
     for (uint32_t part = 0; part < N_PART; part++) {
-        /* Evidence of the first part stands early, of the last late, of the middle in its middle.
-         */
+        /* Evidence of the first part comes early in it, that of the last part late, that of the
+         * middle part in its middle. */
         const uint32_t n = n_sentence / N_PART + (part < n_sentence % N_PART);
         const uint32_t before = part == 0 ? 1 : part == 1 ? n / 2 : n - 1;
         speak(out, &v, before < n ? before : n);
@@ -208,15 +210,16 @@ static sac_status try_document(struct strbuf *out, const struct build *b, uint32
     return SAC_OK;
 }
 
-/* The number of sentences whose tokens come nearest: guessed, then mended by what the guess had.
- * Places have the same number of tokens to within those of a fact, and get the same sentences. */
+/* Builds the document from the number of sentences whose tokens come closest to the wanted number:
+ * estimated, then corrected by the result. Documents of different places get the same sentences,
+ * and their lengths differ by the tokens of a fact at most. */
 static sac_status make_document(struct build *b, uint32_t d, sac_error *err)
 {
     struct strbuf text = {0};
     size_t n_tok = 0;
     uint32_t n = SENTENCES;
     struct build plain = *b;
-    plain.part = NOBODY; /* without what places differ in */
+    plain.part = NOBODY; /* without the facts in which places differ */
     sac_status status = SAC_OK;
     for (int round = 0; status == SAC_OK && round < 3; round++) {
         status = try_document(&text, &plain, d, n, &n_tok, err);
@@ -231,9 +234,9 @@ static sac_status make_document(struct build *b, uint32_t d, sac_error *err)
     return status;
 }
 
-/* ---- All of them ---- */
+/* ---- All documents ---- */
 
-/* Which documents hold evidence, which say almost as much, which are there twice. */
+/* Draws which documents hold evidence, which almost answer the question, and which occur twice. */
 static void draw_roles(struct build *b, struct rng *r)
 {
     const uint32_t n = b->args->n_document;
@@ -247,7 +250,7 @@ static void draw_roles(struct build *b, struct rng *r)
         if (!has_evidence(b, order[i])) order[n_free++] = order[i];
     while (role < n_free && role < b->args->n_distractor) b->distractor[role] = order[role], role++;
     b->n_distractor = role;
-    /* A copy and what it is a copy of. */
+    /* Pairs of a document and its copy. */
     for (uint32_t i = 0; i < b->args->n_duplicate && role + 2 <= n_free; i++, role += 2)
         b->copy_of[order[role]] = order[role + 1];
 }

@@ -13,14 +13,14 @@
 
 #define MULTIDOC_MAX 64u
 
-/* A text whose passages fill documents. */
+/* A text whose passages fill every second document. */
 struct multidoc_filler {
     char *text;       /* owned */
-    size_t *sentence; /* [n_sentence] where sentences begin; owned */
+    size_t *sentence; /* [n_sentence] offsets at which sentences begin; owned */
     size_t n_sentence;
 };
 
-/* Copies `text`; at least 100 sentences. */
+/* Copies `text`, which must have 100 sentences or more. */
 sac_status multidoc_filler_init(struct multidoc_filler *f, const char *text, size_t n,
                                 sac_error *err);
 void multidoc_filler_deinit(struct multidoc_filler *f);
@@ -31,7 +31,7 @@ struct multidoc_args {
     uint32_t n_tok;        /* mean tokens per document; each is at most 30 % longer or shorter */
     uint32_t n_duplicate;  /* documents without evidence that occur twice, if that many can */
     uint32_t n_distractor; /* documents without evidence that almost answer the question */
-    const struct multidoc_filler *filler; /* of every second document; NULL: generated prose */
+    const struct multidoc_filler *filler; /* for every second document; NULL: generated prose */
 };
 
 /* "docs_facts": one document answers; "docs_hop": one names a keeper, another has the value. NULL
@@ -42,15 +42,16 @@ const char *multidoc_place(uint32_t i);
 
 struct multidoc_cell {
     const char *task, *place;
-    uint32_t index; /* among questions that are otherwise alike */
+    uint32_t index; /* number among questions that are otherwise alike */
 };
 
 struct multidoc {
     char *document[MULTIDOC_MAX]; /* [n] owned */
     uint32_t n;
-    char question[256], prefix[192]; /* the text after them; the given start of the answer */
+    char question[256], prefix[192]; /* the question; the given start of the answer */
     char expected[16];
-    uint32_t evidence[2]; /* documents: with the keeper's name, and with the value */
+    uint32_t evidence[2]; /* indices of documents: the one that names the keeper, and the one that
+                             has the value */
 };
 
 /* `model` counts tokens. */

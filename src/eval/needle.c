@@ -17,7 +17,7 @@
 
 #define NEEDLE_MAX     16u
 #define NEW_TOK        32u
-#define NEW_TOK_EACH   16u /* for every needle behind the first */
+#define NEW_TOK_EACH   16u /* for every needle after the first */
 #define NEEDLE_ANY_ERR "out of memory for a needle sample"
 
 static const char head[] =
@@ -30,7 +30,7 @@ static const char *const towns[] = {
 
 #define N_TOWN (sizeof towns / sizeof towns[0])
 
-/* What is hidden and asked, before a place is found for it. */
+/* What is hidden and asked, before its place is chosen. */
 struct hidden {
     struct strlist needle;
     struct strbuf question, prefix;
@@ -45,7 +45,7 @@ static void hidden_deinit(struct hidden *h)
     strbuf_deinit(&h->prefix);
 }
 
-/* "a", "a and b", "a, b, and c": what stands between the i-th of n and the next. */
+/* The separator after the i-th of n items: "a", "a and b", "a, b, and c". */
 static const char *joint(uint32_t i, uint32_t n)
 {
     if (i + 1 == n) return "";
@@ -106,10 +106,10 @@ static void draw(struct hidden *h, const struct needle_args *a, struct rng *r)
     }
 }
 
-/* ---- Where ---- */
+/* ---- Places ---- */
 
-/* The begin of the last sentence that is not behind `depth` percent of the tokens of `body`; its
- * end for 100. */
+/* The start of the last sentence that begins within the first `depth` percent of the tokens of
+ * `body`; the end of the text for 100. */
 static sac_status find_place(size_t *out, const sac_model *model, const struct strbuf *body,
                              double depth, sac_error *err)
 {
@@ -188,7 +188,7 @@ static sac_status build(const void *arg, uint32_t size, struct task_sample *out,
     return SAC_OK;
 }
 
-/* Fits and frees what is hidden. */
+/* Fits the sample's length; frees `h`. */
 static sac_status fit(struct build *b, struct hidden *h, const struct task_text *t,
                       struct task_sample *out, sac_error *err)
 {

@@ -8,15 +8,15 @@
 enum needle_kind {
     NEEDLE_NUMBER,   /* a number of seven digits that belongs to a thing */
     NEEDLE_SENTENCE, /* what is best to eat in a town: judged by key words */
-    NEEDLE_GIVEN,    /* the user's */
+    NEEDLE_GIVEN,    /* specified by the user */
 };
 
 struct needle_args {
     const struct haystack *haystack; /* borrowed */
     uint64_t seed;
     enum needle_kind kind;
-    uint32_t n_needle; /* the first at the cell's depth, the others evenly behind it; all are asked
-                          for */
+    uint32_t n_needle; /* the first is at the cell's depth, the others at equal distances after it;
+                          all are asked for */
     /* NEEDLE_GIVEN; n_needle is 1 */
     const char *needle, *question;
     const struct strlist *expected; /* key words of the answer */

@@ -8,16 +8,16 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-#define SINK_TOK 4u /* first tokens, at which heads look that look at nothing (StreamingLLM) */
+#define SINK_TOK 4u /* first tokens of the prompt, which are attention sinks */
 
-/* ---- Where the documents stand ---- */
+/* ---- Locating documents ---- */
 
 static bool is_space(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f';
 }
 
-/* The end of the word that the place is inside of, so that neighbours meet between words. */
+/* The end of the word that contains offset `at`, so that passages meet between words. */
 static size_t snap(const char *text, size_t n, size_t at)
 {
     if (at == 0) return 0;
@@ -25,7 +25,7 @@ static size_t snap(const char *text, size_t n, size_t at)
     return at;
 }
 
-/* The prompt's text, and where each token begins in it. */
+/* The prompt's text, and the offset at which each token begins in it. */
 struct pieces {
     struct strbuf text;
     size_t *tok; /* [n_tok + 1] owned */
@@ -70,8 +70,8 @@ static struct passages_document trimmed(struct passages_document d)
     return d;
 }
 
-/* The passages of a document whose text begins at byte `at` of the pieces and goes to p->document
- * from `to` on. */
+/* Cuts a document into passages. Its text begins at byte `at` of the pieces, and at `to` of
+ * p->document. */
 static void cut(struct passages *p, const struct pieces *pieces, size_t n_tok, size_t at, size_t to)
 {
     const char *text = p->text.data + to;
@@ -90,7 +90,7 @@ static void cut(struct passages *p, const struct pieces *pieces, size_t n_tok, s
         out->end = snap(text, n, until);
         while (out->begin < out->end && is_space(text[out->begin])) out->begin++;
         tok = end;
-        if (out->begin == out->end) continue; /* less than a word, or white space */
+        if (out->begin == out->end) continue; /* part of a word, or white space only */
         out->begin += to;
         out->end += to;
         p->n++;
@@ -102,7 +102,7 @@ static bool begins_char(char c)
     return ((unsigned char)c & 0xc0) != 0x80;
 }
 
-/* Where passages lie in characters of their document. */
+/* Sets the passages' positions in characters of their document. */
 static void count_chars(struct passage *item, size_t n, size_t to, const char *whole,
                         const char *trimmed)
 {
@@ -118,8 +118,8 @@ static void count_chars(struct passage *item, size_t n, size_t to, const char *w
     }
 }
 
-/* Says of the passages from `first` on, which lie in the document `i`, on which page they begin. A
- * form feed stands between pages; page breaks that were trimmed off count, too. */
+/* Sets the page on which the passages from `first` on begin, which belong to document `i`. A form
+ * feed separates pages; page breaks that were trimmed off count, too. */
 static void name_pages(struct passages *p, size_t first, size_t to, size_t i,
                        const struct passages_document *whole)
 {
@@ -139,7 +139,7 @@ static void name_pages(struct passages *p, size_t first, size_t to, size_t i,
 static sac_status find(struct passages *p, const struct pieces *pieces,
                        const struct passages_prompt *prompt, sac_error *err)
 {
-    size_t from = 0; /* of the pieces: behind the documents before */
+    size_t from = 0; /* of the pieces: after the previous documents */
     for (size_t i = 0; i < prompt->n_document; i++) {
         const struct passages_document d = trimmed(prompt->document[i]);
         const char *found =
@@ -166,7 +166,7 @@ static sac_status find(struct passages *p, const struct pieces *pieces,
 
 /* ---- Recording ---- */
 
-/* `share` gathers squares and `mass` masses until passages_share. */
+/* Until passages_share, `share` sums squares and `mass` sums masses. */
 void passages_take(void *user, const sac_read_record *r)
 {
     struct passages *p = user;
@@ -185,7 +185,7 @@ sac_status passages_find(struct passages *p, const struct passages_prompt *promp
 {
     struct pieces pieces = {0};
     p->first_layer = sac_model_get_info(prompt->model).n_layer / 2;
-    /* A document's first and last passage may be parts of a page. */
+    /* A document's first and last passage may be shorter than a page. */
     p->item =
         mem_calloc(prompt->n_tok / SAC_PAGE_TOK + 2 * prompt->n_document + 1, sizeof *p->item);
     sac_status status = p->item ? join_pieces(&pieces, prompt, err) : no_memory(err);

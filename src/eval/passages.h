@@ -25,8 +25,8 @@ struct cJSON;
 struct passage {
     uint32_t tok, tok_end;       /* of the prompt */
     size_t begin, end;           /* bytes of `document` of struct passages */
-    size_t char_begin, char_end; /* characters of this document, as it was given */
-    double share;                /* share of the weight of all passages; 0 to 1 */
+    size_t char_begin, char_end; /* characters of its document, as it was given */
+    double share;                /* of the weight of all passages; 0 to 1 */
     uint32_t document;           /* index of its document */
     uint32_t page;               /* page of its document where it begins; 0: the document has no
                                     pages */
@@ -40,11 +40,11 @@ struct passages {
     size_t n;
     struct strbuf text;
     uint64_t n_record;
-    uint32_t first_layer; /* that counts */
+    uint32_t first_layer; /* the first layer that counts */
 };
 
 struct passages_document {
-    const char *text; /* [n] as in the prompt; a template may trim white space */
+    const char *text; /* [n] as it is in the prompt; a template may have trimmed white space */
     size_t n;
 };
 
@@ -54,17 +54,17 @@ struct passages_prompt {
     size_t n_tok;
     const struct passages_document *document; /* [n_document] in their order */
     size_t n_document;
-    bool may_lack; /* a document that is not in the prompt verbatim has no passages */
+    bool may_lack; /* a document that is not in the prompt verbatim gets no passages */
 };
 
 /* Locates the documents; SAC_ERR_UNSUPPORTED if one is not in the prompt verbatim. `p` is
  * zeroed. */
 sac_status passages_find(struct passages *p, const struct passages_prompt *prompt, sac_error *err);
-/* Appends the text of tokens as used for locating documents: their pieces, without the newlines at
- * the end that separate a stored document from what follows. */
+/* Appends the text of tokens in the form in which documents are located: their pieces, without the
+ * final newlines that separate a stored document from what follows. */
 void passages_add_pieces(struct strbuf *out, const sac_model *model, const int32_t *tok,
                          size_t n_tok);
-/* Adds a record; a sac_read_fn, `user` is the struct passages. Prompt rows do not count. */
+/* A sac_read_fn that adds a record; `user` is the struct passages. Prompt rows do not count. */
 void passages_take(void *user, const sac_read_record *r);
 /* Converts the sums to shares. */
 void passages_share(struct passages *p);
@@ -76,11 +76,11 @@ sac_status passages_begin(struct passages *p, sac_engine *engine,
 sac_status passages_finish(struct passages *p, sac_engine *engine, sac_error *err);
 void passages_deinit(struct passages *p);
 
-/* 0: hardly read, to PASSAGES_N_LEVEL - 1: most of what was read. */
+/* The level of a share: from 0, hardly read, to PASSAGES_N_LEVEL - 1, most of what was read. */
 #define PASSAGES_N_LEVEL 5u
 unsigned passages_level(double share);
 
-/* A list of objects with begin, end, document (1 is the first), share, mass, and page where there
+/* A JSON list of objects with begin, end, document (1 is the first), share, mass, and page if there
  * are pages. */
 struct cJSON *passages_json(const struct passages *p);
 

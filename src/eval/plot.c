@@ -78,7 +78,7 @@ static const char *short_name(const char *name, char buf[4 * NAME_MAX_CHAR + 8])
 
 /* ---- Lines and marks ---- */
 
-/* Calls for each series with its place in the legend; returns the legend's height. */
+/* Computes each series' position in the legend; returns the legend's height. */
 static double legend_place(const struct plot_axes *a, size_t i, double *out_x)
 {
     double x = LEFT, y = 12;
@@ -95,7 +95,7 @@ static double legend_place(const struct plot_axes *a, size_t i, double *out_x)
     return y;
 }
 
-/* Families beyond the last colour begin anew with hollow marks. */
+/* Series beyond the last colour repeat the colours, with hollow marks. */
 static void series_class(char buf[48], const char *first, const struct plot_series *s)
 {
     snprintf(buf, 48, "%s c%u d%u%s", first, s->colour % COLOUR_N_SERIES, s->dash % SVG_N_MARK,
@@ -283,7 +283,7 @@ void plot_end(struct plot *p)
 
 /* ---- Grids ---- */
 
-/* Beyond this number cells are drawn as one path for each colour, without tips. */
+/* Grids with more cells are drawn as one path for each colour, without tips. */
 #define N_CELL_TIPS 1500u
 #define BAR_W       160.0
 #define BAR_H       10.0
@@ -314,7 +314,7 @@ static void draw_colour_bar(struct svg *svg, const struct plot_grid *g)
     svg_text(svg, "lb", LEFT, 19, g->colour_label);
 }
 
-/* The least step between names that leaves `room` for each; 1 if the caller chose by leaving some
+/* The smallest step between names that leaves `room` for each; 1 if the caller has left some names
  * empty. */
 static size_t name_step(const plot_name *name, size_t n, double room, double cell)
 {
@@ -369,7 +369,7 @@ static void draw_cell(struct svg *svg, const struct plot_grid *g, double cell_w,
     svg_text(svg, class_name, r.x + r.w / 2, r.y + r.h / 2 + 4, label);
 }
 
-/* One path for each colour, neighbours of one colour in a row joined. */
+/* Draws one path for each colour; adjacent cells of a row with the same colour are joined. */
 static void draw_many_cells(struct svg *svg, const struct plot_grid *g, double cell_w)
 {
     for (unsigned level = 0; level < COLOUR_N_LEVEL; level++) {

@@ -12,7 +12,7 @@
 
 #define PLOT_W 440.0
 
-/* What a plot says of itself. */
+/* The texts of a plot. */
 struct plot_words {
     const char *id, *title, *desc;
     const char *x_label, *y_label;
@@ -33,7 +33,7 @@ typedef char plot_name[32];
 
 struct plot_series {
     const char *name;
-    unsigned colour; /* of colour_series, modulo; the same for a family. Hollow beyond */
+    unsigned colour; /* of colour_series, modulo, the same for a family; further ones are hollow */
     unsigned mark;   /* of svg_mark, modulo, or PLOT_NO_MARK */
     unsigned dash;   /* of the line, modulo SVG_N_MARK; 0: none */
 };
@@ -48,9 +48,9 @@ struct plot {
 
 struct plot_axes {
     struct plot_words words;
-    struct scale x, y;  /* ends as wanted: see scale_round */
-    const char *y_zero; /* text of a strip below a logarithmic axis, for zeros; or NULL */
-    /* [n_x_name] names in the place of numbers: name i lies from i to i + 1 of the x axis. */
+    struct scale x, y;  /* the wanted ends: see scale_round */
+    const char *y_zero; /* label of the strip for zeros below a logarithmic axis; or NULL */
+    /* [n_x_name] names instead of numbers: name i covers i to i + 1 of the x axis. */
     const plot_name *x_name;
     size_t n_x_name;
     const struct plot_series *series;
@@ -58,13 +58,12 @@ struct plot_axes {
 };
 
 struct plot plot_begin(struct strbuf *out, const struct plot_axes *axes);
-/* A line through `n` points, values that are not finite left out, with a mark at each if `marks`.
- */
+/* A line through `n` points, without those that are not finite; with a mark at each if `marks`. */
 void plot_line(struct plot *p, size_t series_i, const double *x, const double *y, size_t n,
                bool marks);
-/* Point i is of series i: lines join those of one colour, by rising x. */
+/* Point i belongs to series i: a line joins those of one colour, in ascending order of x. */
 void plot_families(struct plot *p, const double *x, const double *y);
-/* One mark with what it says under the pointer. */
+/* One mark with a tip that is shown under the pointer. */
 void plot_point(struct plot *p, size_t series_i, double x, double y, const char *tip);
 /* A bar from the bottom up to `y`. */
 struct plot_span {
@@ -80,14 +79,14 @@ void plot_end(struct plot *p);
 struct plot_grid {
     struct plot_words words;
     size_t n_x, n_y;
-    const double *value; /* [n_y, n_x], row 0 on top; NAN: an empty cell */
+    const double *value; /* [n_y, n_x], the top row first; NAN: an empty cell */
     const plot_name
-        *x_name; /* [n_x]; those that find room are written, or, if some are empty, all */
+        *x_name; /* [n_x]; as many as fit are written, or, if some are empty, all of them */
     const plot_name *y_name; /* [n_y] */
-    struct scale colour;     /* what the least and the deepest colour mean */
+    struct scale colour;     /* the values of the lightest and the deepest colour */
     const char *colour_label;
     double cell_h; /* pixels */
-    bool numbers;  /* write values into the cells, if these are wide enough */
+    bool numbers;  /* write values into the cells if these are wide enough */
 };
 
 void plot_grid(struct strbuf *out, const struct plot_grid *g);

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The BOS that the tokenizer puts before any text, -1 if it puts none. */
+/* The BOS that the tokenizer puts before a text; -1 if it adds none. */
 static sac_status wanted_bos(const sac_model *model, int32_t *out, sac_error *err)
 {
     int32_t *tok = NULL;
@@ -81,7 +81,7 @@ static sac_status form_letter(const sac_model *model, const struct prompt_form *
     return status;
 }
 
-/* What prompts with different texts begin with. */
+/* The tokens that prompts with different texts have in common at their start. */
 sac_status prompt_head(const sac_model *model, const struct prompt_form *form, int32_t **out_tok,
                        size_t *out_n, sac_error *err)
 {
@@ -106,7 +106,7 @@ sac_status prompt_template(const char **out, const char *name_or_text, const cha
     *out = name_or_text;
     if (!file) return SAC_OK;
     TRY(input_read(buf, file, err));
-    strbuf_add(buf, "", 0); /* an empty file is an empty template, not none */
+    strbuf_add(buf, "", 0); /* an empty file is an empty template */
     *out = buf->data;
     return SAC_OK;
 }

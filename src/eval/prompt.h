@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* The caller owns `*out_tok` (sac_free). A BOS that the model wants occurs exactly once, whether or
- * not the text begins with it; nothing is appended. */
+ * not the text begins with it; nothing is appended to the text. */
 sac_status prompt_tokens(const sac_model *model, const char *text, size_t n_bytes,
                          int32_t **out_tok, size_t *out_n, sac_error *err);
 
@@ -19,25 +19,24 @@ sac_status prompt_tokens(const sac_model *model, const char *text, size_t n_byte
 sac_status prompt_chat(const sac_model *model, const sac_message *msgs, size_t n_msg,
                        const char *chat_template, int32_t **out_tok, size_t *out_n, sac_error *err);
 
-/* The text around a user's text. */
+/* How a user's text becomes a prompt. */
 struct prompt_form {
-    const char *system;        /* message before it, or NULL */
+    const char *system;        /* system message, or NULL */
     const char *chat_template; /* NULL: the model's own */
-    bool raw;                  /* only a BOS, if the model wants one */
+    bool raw;                  /* the text itself, after a BOS if the model wants one */
 };
 
-/* Renders one user message, or takes the text as it is. `text` has no zero byte, unless it is raw.
- */
+/* Renders one user message, or takes the text as it is. Only a raw text may contain zero bytes. */
 sac_status prompt_form_tokens(const sac_model *model, const struct prompt_form *form,
                               const struct strbuf *text, int32_t **out_tok, size_t *out_n,
                               sac_error *err);
 
-/* The tokens with which all prompts of a form begin; there may be none. */
+/* The tokens with which all prompts of a form begin; possibly none. */
 sac_status prompt_head(const sac_model *model, const struct prompt_form *form, int32_t **out_tok,
                        size_t *out_n, sac_error *err);
 
-/* The text behind --chat-template (returned as it is) or in the file of --chat-template-file (held
- * in `buf`); NULL in `*out` if neither is given. */
+/* The template of --chat-template (returned as it is) or of the file of --chat-template-file
+ * (stored in `buf`); *out is NULL if neither is given. */
 sac_status prompt_template(const char **out, const char *name_or_text, const char *file,
                            struct strbuf *buf, sac_error *err);
 

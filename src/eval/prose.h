@@ -6,14 +6,14 @@
 #include "base/strbuf.h"
 #include "eval/rng.h"
 
-/* One sentence with its full stop, without a space around it. */
+/* One sentence with its full stop, without spaces around it. */
 void prose_sentence(struct strbuf *out, struct rng *r);
-/* `n` sentences with a blank between two. */
+/* `n` sentences, separated by blanks. */
 void prose_paragraph(struct strbuf *out, struct rng *r, uint32_t n);
-/* Paragraphs, a blank line between two, of at least `bytes` bytes. */
+/* Paragraphs, separated by blank lines, of at least `bytes` bytes. */
 void prose_text(struct strbuf *out, struct rng *r, size_t bytes);
 
-/* Five sentences that say nothing, as one line: what RULER calls noise is this line, many times. */
+/* One line of five trivial sentences: RULER's noise is this line, repeated. */
 const char *prose_noise(void);
 
 #endif

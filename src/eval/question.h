@@ -19,7 +19,7 @@
     "after the documents (only the last one for methods that must see the question first: "        \
     "'saccade methods NAME')"
 
-/* What "--decode-rows" says. */
+/* The argument of "--decode-rows". */
 struct question_rows {
     bool all;   /* the tokens of the question; otherwise the last `n` of the prompt */
     uint32_t n; /* at least 1 */
@@ -27,19 +27,19 @@ struct question_rows {
 
 /* "question", or a number from 1. */
 sac_status question_parse(struct question_rows *out, const char *text, sac_error *err);
-/* What applies to a pair of methods, "NAME:key=value,...": if the question's tokens are requested,
- * only the last token if the decode method needs the question in the prompt, or if there is none
- * (full) and the prefill method is what is evaluated. */
+/* The rows that apply to a pair of methods, "NAME:key=value,...". Where the question's tokens are
+ * requested, it is only the last token if the decode method needs the question in the prompt, or if
+ * there is no decode method (full) and the prefill method is what is evaluated. */
 struct question_rows question_in_force(struct question_rows wanted, const char *prefill,
                                        const char *decode);
-/* "question" or "last", as in outputs next to the number. */
+/* "question" or "last", as written in outputs beside the number. */
 const char *question_name(const struct question_rows *rows);
 
 /* For a prompt of n_tok tokens whose question begins at token `begin`, the number of tokens before
  * the decode rows; at least the last token is a decode row. */
 size_t question_rows_begin(const struct question_rows *rows, size_t n_tok, size_t begin);
 
-/* The same prompt with another question; the caller owns `*out_tok` (sac_free). */
+/* The same prompt with another question. */
 struct question_text {
     sac_status (*encode)(const void *arg, const char *question, int32_t **out_tok, size_t *out_n,
                          sac_error *err);
@@ -49,8 +49,9 @@ struct question_text {
  * also begins. */
 sac_status question_alike(size_t *n, const int32_t *tok, const struct question_text *text,
                           const char *other, sac_error *err);
-/* The first token of a prompt `tok` [n_tok] to which the question contributes: from which other
- * questions give other tokens. It may also contain the end of a document. n_tok at most. */
+/* The first token of a prompt `tok` [n_tok] to which the question contributes: from it on, prompts
+ * with other questions have other tokens. It may also contain the end of a document. At most
+ * n_tok. */
 sac_status question_find(size_t *out, const int32_t *tok, size_t n_tok,
                          const struct question_text *text, sac_error *err);
 

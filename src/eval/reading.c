@@ -3,7 +3,7 @@
  * Invariants:
  *  1. The ring holds whole records in file form, the oldest at `first`; the length in front of each
  *     says where the next begins. Dropping, flushing and reading therefore need no index.
- *  2. A reading is `data` with `at` on the boundary of a record; nothing behind `n` is read.
+ *  2. A reading is `data` with `at` on the boundary of a record; nothing after `n` is read.
  *  3. Numbers are assembled from bytes by shifts, so files are the same on every machine.
  *
  * Nothing here knows methods or engines. */
@@ -173,7 +173,7 @@ void reading_put(void *writer, const sac_read_record *r)
     while (ring->capacity - ring->used < record_bytes(r->n_page)) ring_drop_oldest(ring);
     encode_head(head, w, r);
     ring_write(ring, head, sizeof head);
-    uint32_t next = 0; /* of r->page, which rises */
+    uint32_t next = 0; /* in r->page, which is ascending */
     for (uint32_t p = 0; p < r->n_page; p += 8) {
         uint8_t bits = 0;
         for (; next < r->n_page_read && r->page[next] < p + 8; next++)
@@ -272,8 +272,8 @@ sac_status reading_parse(struct reading *r, const uint8_t *data, size_t n, const
     return status;
 }
 
-/* Pipes have no size to ask for, so the file is taken in pieces. On an error the
- * caller gives back what was read. */
+/* Pipes have no size to ask for, so the file is read in pieces. On an error the caller frees what
+ * was read. */
 static sac_status read_all(struct strbuf *out, const char *path, sac_error *err)
 {
     char piece[1 << 16];
@@ -344,7 +344,7 @@ static void decode_head(struct reading_record *out, const uint8_t *h)
     };
 }
 
-/* Counts the bits; those behind the last page must be 0. */
+/* Whether the number of set bits is n_page_read; bits after the last page must be 0. */
 static bool bitmap_agrees(const struct reading_record *r)
 {
     const size_t n = bitmap_bytes(r->n_page);

@@ -16,7 +16,7 @@
 #define READING_METHODS_MAX 64u
 #define READING_NAME_MAX    4096u /* bytes of one name */
 
-/* What all records of a file share. */
+/* What all records of a file have in common. */
 struct reading_shape {
     uint32_t n_layer, n_head, n_kv_head, head_dim, page_tok;
 };
@@ -25,7 +25,7 @@ struct reading_shape {
 
 struct reading_names {
     const char *model;
-    const char *const *method; /* [n_method] as the command line writes them */
+    const char *const *method; /* [n_method] as the command line names them */
     uint32_t n_method;
 };
 
@@ -36,14 +36,14 @@ struct reading_ring {
 };
 
 struct reading_writer {
-    uint32_t method_i, sample_i; /* for the following records; set by the user */
+    uint32_t method_i, sample_i; /* of the records that follow; set by the user */
     FILE *file;                  /* owned */
     char *path;                  /* owned */
     struct reading_ring ring;
 };
 
-/* Creates or truncates the file. `ring_bytes` bounds the memory: a record is 80 bytes and 2.125 for
- * each page. */
+/* Creates or truncates the file. `ring_bytes` bounds the memory: a record takes 80 bytes and 2.125
+ * for each page. */
 sac_status reading_open(struct reading_writer *w, const char *path,
                         const struct reading_shape *shape, const struct reading_names *names,
                         size_t ring_bytes, sac_error *err);
@@ -51,7 +51,7 @@ sac_status reading_open(struct reading_writer *w, const char *path,
 void reading_put(void *writer, const sac_read_record *record);
 /* Moves the content of the ring to the file. */
 sac_status reading_flush(struct reading_writer *w, sac_error *err);
-/* Flushes and frees everything. A zeroed or closed writer is left alone. */
+/* Flushes and frees everything. Does nothing to a zeroed or closed writer. */
 sac_status reading_close(struct reading_writer *w, sac_error *err);
 
 /* ---- Reading ---- */
@@ -78,7 +78,7 @@ struct reading_record {
 };
 
 sac_status reading_load(struct reading *r, const char *path, sac_error *err);
-/* The same of bytes in memory, which must live as long as `r`; `path` is for messages. */
+/* The same for bytes in memory, which must live as long as `r`; `path` is for messages. */
 sac_status reading_parse(struct reading *r, const uint8_t *data, size_t n, const char *path,
                          sac_error *err);
 void reading_deinit(struct reading *r);

@@ -18,8 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What run.json, or without it summary.json, says of the whole run: its plain members, as they are
- * called there. */
+/* Lists the plain members of run.json, or without it of summary.json, under their names. */
 static void add_particulars(struct strbuf *out, const cJSON *summary)
 {
     const cJSON *item;
@@ -121,7 +120,7 @@ sac_status report_write(const char *dir, const struct report_map *map, struct re
 
 /* ---- Several directories ---- */
 
-/* The last part of a path, without slashes behind it; `buf` may hold a copy. */
+/* The last part of a path, without trailing slashes; `buf` may hold a copy. */
 static const char *label_of(const char *dir, char buf[64])
 {
     size_t n = strlen(dir);

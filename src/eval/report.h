@@ -22,9 +22,9 @@ struct report_result {
  * when it holds none of them. */
 sac_status report_write(const char *dir, const struct report_map *map, struct report_result *out,
                         sac_error *err);
-/* The same of several directories in one page, in `out_dir`, which is made: methods are told apart
- * by their directory's name. What was read of each prompt is not there: that is in each one's own
- * report. SAC_ERR_ARG: two have the same name. */
+/* The same for several directories in one page, in `out_dir`, which is created: methods are
+ * distinguished by their directory's name. What was read of each prompt is only in the directories'
+ * own reports. SAC_ERR_ARG: two have the same name. */
 sac_status report_compare(const char *out_dir, const char *const *dir, size_t n_dir,
                           struct report_result *out, sac_error *err);
 

@@ -85,7 +85,7 @@ double report_data_quantile(const double *rising, size_t n, double q)
 
 /* ---- Records ---- */
 
-/* The place of `name` in the list, put there if it is new. */
+/* The index of `name` in the list, to which it is appended if it is new. */
 static sac_status name_index(struct strlist *l, const char *name, size_t *out, sac_error *err)
 {
     for (*out = 0; *out < l->n; ++*out)
@@ -101,7 +101,7 @@ static double number_of(const cJSON *o, const char *key)
     return cJSON_IsNumber(v) ? v->valuedouble : (double)NAN;
 }
 
-/* A time or a rate: 0 says that there was nothing to measure. */
+/* A time or a rate; 0 means that it was not measured. */
 static double positive_of(const cJSON *o, const char *key)
 {
     const double v = number_of(o, key);
@@ -143,13 +143,13 @@ static sac_status read_sample(struct report_data *d, const cJSON *o, sac_error *
     TRY(need_name(o, "task", &d->tasks, &s->task_i, err));
     TRY(need_name(o, "method", &d->methods, &s->method_i, err));
     TRY(need_number(o, "ctx", &s->ctx, err));
-    if (!cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(o, "score"))) /* null: not to be scored */
+    if (!cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(o, "score"))) /* null: not scored */
         TRY(need_number(o, "score", &s->score, err));
     d->n_sample++;
     return SAC_OK;
 }
 
-/* `text` is all of the file; lines are ended in place. */
+/* `text` is the whole file; its lines are NUL-terminated in place. */
 static sac_status read_samples(struct report_data *d, char *text, size_t n, const char *dir,
                                sac_error *err)
 {
@@ -165,7 +165,7 @@ static sac_status read_samples(struct report_data *d, char *text, size_t n, cons
         const size_t len = (size_t)((end ? end : text + n) - line);
         if (strspn(line, " \t\r\n") >= len) continue;
         cJSON *o = cJSON_ParseWithLength(line, len);
-        if (!o && !end) { /* the writer was stopped in the middle of it */
+        if (!o && !end) { /* the writer was interrupted within this line */
             d->cut = true;
             break;
         }
@@ -180,8 +180,7 @@ static sac_status read_samples(struct report_data *d, char *text, size_t n, cons
     return SAC_OK;
 }
 
-/* The output error of each layer: a list of numbers, or of objects that hold it as out_err_mean or
- * out_err. */
+/* The output error of each layer: a list of numbers, or of objects with out_err_mean or out_err. */
 static sac_status read_layers(struct report_fidelity *f, const cJSON *list, sac_error *err)
 {
     if (!cJSON_IsArray(list)) return SAC_OK;
@@ -243,7 +242,7 @@ static sac_status read_fidelity(struct report_data *d, const cJSON *root, const 
     return SAC_OK;
 }
 
-/* A whole JSON file; `*out` is NULL if it is not there. */
+/* Parses a whole JSON file; *out is NULL if the file does not exist. */
 static sac_status load_json(cJSON **out, const char *dir, const char *name, sac_error *err)
 {
     struct strbuf text = {0};
@@ -287,7 +286,8 @@ sac_status report_data_load(struct report_data *data, const char *dir, sac_error
     return status;
 }
 
-/* Numbers of the names of `from` in `to`: "NAME" or "NAME [label]". Owned by the caller. */
+/* For each name of `from` its index in `to`, where it is "NAME" or "NAME [label]". Owned by the
+ * caller. */
 static sac_status map_names(size_t **out, struct strlist *to, const struct strlist *from,
                             const char *label, sac_error *err)
 {
@@ -327,7 +327,7 @@ static sac_status move_records(struct report_data *d, struct report_data *from,
         f.method_i = method[f.method_i];
         d->fidelity[d->n_fidelity++] = f;
     }
-    from->n_fidelity = 0; /* what rows own is d's now */
+    from->n_fidelity = 0; /* `d` owns the rows' arrays now */
     d->has_samples |= from->has_samples;
     d->has_fidelity |= from->has_fidelity;
     d->cut |= from->cut;

@@ -18,12 +18,12 @@ struct cJSON;
 
 /* One line of samples.jsonl. */
 struct report_sample {
-    size_t task_i, method_i; /* into `tasks` and `methods` */
+    size_t task_i, method_i; /* indices into `tasks` and `methods` */
     double ctx, depth, score;
     double ttft_ms, prompt_per_s, predicted_per_s, share_read, bytes_share, bytes_per_token;
     double mass_mean;
-    double n_decode_row;  /* of the prompt */
-    double question_rows; /* 1: those of the question; 0: the last */
+    double n_decode_row;  /* decode rows of the prompt */
+    double question_rows; /* 1: the rows of the question; 0: the last rows */
 };
 
 /* One row of fidelity.json. */
@@ -31,7 +31,7 @@ struct report_fidelity {
     size_t method_i;
     double ctx, share_read, bytes_share, bytes_per_token, mass_mean;
     double kl_mean, kl_median, kl_p90, kl_p99, top1, top5, ppl, ppl_dense, out_err_mean;
-    double us_per_token; /* of a timed step */
+    double us_per_token; /* of a step that was timed */
     double *layer_err;   /* [n_layer] relative error of the attention output; owned */
     size_t n_layer;
 };
@@ -46,25 +46,24 @@ struct report_data {
     struct cJSON *summary; /* summary.json, or NULL */
     struct cJSON *run;     /* run.json, or NULL */
     bool has_samples, has_fidelity;
-    bool cut; /* the last line of samples.jsonl was written in part and is left out */
+    bool cut; /* the last line of samples.jsonl was incomplete and is left out */
 };
 
 /* `data` is zeroed by the caller, and freed by report_data_deinit in any case. */
 sac_status report_data_load(struct report_data *data, const char *dir, sac_error *err);
-/* Moves the samples and rows of another directory behind those of `data`; its methods become "NAME
- * [label]". Particulars stay where they are. */
+/* Appends the samples and rows of another directory to those of `data`; its methods become "NAME
+ * [label]". `run` and `summary` are not moved. */
 sac_status report_data_append(struct report_data *data, struct report_data *from, const char *label,
                               sac_error *err);
 void report_data_deinit(struct report_data *data);
 
-/* Rising order, for qsort. */
+/* Ascending order, for qsort. */
 int report_data_compare(const void *a, const void *b);
-/* The different finite numbers among `v` [n], rising; returns how many. Works in place. */
+/* Reduces `v` [n] to its distinct finite numbers, ascending; returns their number. */
 size_t report_data_distinct(double *v, size_t n);
-/* Mean of the finite numbers, NAN if there are none. */
+/* The mean of the finite numbers; NAN if there are none. */
 double report_data_mean(const double *v, size_t n);
-/* The q-quantile (0 to 1) of rising numbers, between neighbours by their distance; NAN if n is
- * 0. */
+/* The q-quantile (0 to 1) of ascending numbers, interpolated linearly; NAN if n is 0. */
 double report_data_quantile(const double *rising, size_t n, double q);
 
 #endif

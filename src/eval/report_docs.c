@@ -21,7 +21,7 @@ struct docs_report {
     struct plot_series *series; /* [methods.n] */
 };
 
-/* One kind of question: its rows of the summary over all places, one a method. */
+/* One kind of question: its rows of the summary over all places, one for each method. */
 struct cell {
     const struct docsum_row *row[MAX_SERIES];
     struct plot_series series[MAX_SERIES];
@@ -36,7 +36,7 @@ static size_t method_of(const struct docs_report *r, const char *name)
     return i;
 }
 
-/* The cell that begins at row `*at` of the summary; false behind the last. */
+/* The cell that begins at row `*at` of the summary; false at the end. */
 static bool next_cell(const struct docs_report *r, size_t *at, struct cell *out)
 {
     const struct docrow *first = *at < r->sum.n ? r->sum.row[*at].first : NULL;
@@ -99,7 +99,7 @@ static void place_row(struct table *t, const struct cell *c, const struct docsum
                                        {.number = has_diff ? s->diff.high : (double)NAN}});
 }
 
-/* Bars of one place stand side by side, in the order of the legend. */
+/* The bars of one place are adjacent, in the order of the legend. */
 static void place_bars(struct plot *plot, const struct docs_report *r, const struct cell *c,
                        struct table *table)
 {
@@ -152,7 +152,7 @@ static sac_status plot_places(const struct docs_report *r, sac_error *err)
     return finish(r, &f, err);
 }
 
-/* ---- Against the time to the first token ---- */
+/* ---- Scores and errors by time to the first token ---- */
 
 static const struct table_column time_columns[] = {
     {"question", "question", TABLE_TEXT},
@@ -200,13 +200,13 @@ static void time_rows(struct table *t, const struct cell *c)
     }
 }
 
-/* What stands on the y axis. */
+/* The quantity on the y axis. */
 struct against {
     const char *name, *title, *text, *label;
     enum docrow_field field;
 };
 
-/* Times from the least to the most, on a logarithmic axis where they lie far apart. */
+/* Times from the smallest to the largest, on a logarithmic axis if they span a large factor. */
 static struct scale time_scale(const struct cell *c)
 {
     double least = INFINITY, most = 0;
@@ -353,7 +353,7 @@ static sac_status plot_layers(const struct docs_report *r, sac_error *err)
     return finish(r, &f, err);
 }
 
-/* ---- All ---- */
+/* ---- The figures ---- */
 
 static sac_status find_methods(struct docs_report *r, sac_error *err)
 {

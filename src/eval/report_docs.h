@@ -6,7 +6,7 @@
 #include "eval/docrow.h"
 #include "eval/report_page.h"
 
-/* Nothing without rows. A panel for each kind of question. */
+/* A panel for each kind of question; none without rows. */
 sac_status report_docs_plots(struct report_page *page, const struct docrows *rows, sac_error *err);
 
 #endif

@@ -45,11 +45,11 @@ static double ms_of(const struct report_fidelity *f)
     return f->us_per_token * 1e-3;
 }
 
-/* What the divergence is drawn against. */
+/* The quantity on the x axis of a divergence plot. */
 struct cost {
     const char *name, *title, *text, *desc, *label;
     enum scale_unit unit;
-    double least_end; /* the axis reaches up to it at least */
+    double least_end; /* the axis extends at least to this value */
     double (*of)(const struct report_fidelity *f);
 };
 
@@ -121,7 +121,8 @@ static void kl_rows(const struct report_data *d, const struct rows *r, struct ta
     }
 }
 
-/* The axes that hold all rows: costs from the least on, positive divergences, zeros apart. */
+/* Axes that hold all rows: costs from the smallest, positive divergences, and the strip for
+ * zeros. */
 static void kl_scales(const struct rows *r, const struct cost *cost, struct plot_axes *axes)
 {
     double lo = INFINITY, hi = 0, least = INFINITY, most = cost->least_end;
@@ -129,7 +130,7 @@ static void kl_scales(const struct rows *r, const struct cost *cost, struct plot
         const struct report_fidelity *f = r->row[i];
         const double x = cost->of(f);
         if (x > 0) least = fmin(least, x);
-        if (x > 0) most = fmax(most, x); /* choosing may read more than dense does */
+        if (x > 0) most = fmax(most, x); /* selection may read more than dense attention does */
         if (!(f->kl_mean > 0)) axes->y_zero = "0";
         if (!(f->kl_mean > 0)) continue;
         lo = fmin(lo, f->kl_mean);
@@ -186,7 +187,7 @@ static void kl_panel(struct report_figure *f, const struct rows *r, const struct
     report_page_panel_end(f);
 }
 
-/* One panel for each context. */
+/* A panel for each context. */
 static sac_status plot_kl(struct report_page *page, const struct report_data *d,
                           const struct plot_series *series, const struct cost *cost, sac_error *err)
 {
@@ -208,7 +209,7 @@ static sac_status plot_kl(struct report_page *page, const struct report_data *d,
     return status;
 }
 
-/* A sweep times its steps, other evaluations do not. */
+/* Whether steps were timed, as in a sweep. */
 static bool is_timed(const struct report_data *d)
 {
     for (size_t i = 0; i < d->n_fidelity; i++)
@@ -224,7 +225,7 @@ static const struct table_column layer_columns[] = {
     {"out_err", "output error", TABLE_NUMBER},
 };
 
-/* Ends of the axes over all methods; false if nothing is to be drawn. */
+/* The ranges of the axes over all methods; false if there is nothing to draw. */
 static bool layer_scales(const struct rows *r, struct plot_axes *axes)
 {
     size_t n_layer = 0;

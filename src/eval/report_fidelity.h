@@ -1,4 +1,4 @@
-/* report_fidelity.h: the plots that are made from fidelity.json. */
+/* report_fidelity.h: plots of fidelity.json. */
 #ifndef SAC_EVAL_REPORT_FIDELITY_H
 #define SAC_EVAL_REPORT_FIDELITY_H
 

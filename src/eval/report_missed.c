@@ -13,8 +13,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#define N_BIN      64u  /* parts of a text, at most */
-#define LEAST      1e-4 /* of the mass: what the lightest colour means */
+#define N_BIN      64u  /* maximum parts of a text */
+#define LEAST      1e-4 /* of the mass: the value of the lightest colour */
 #define NAME_BYTES 160u
 
 struct report_missed_cell {
@@ -30,13 +30,13 @@ static size_t row_of(const struct report_missed *m, size_t group_i, uint32_t lay
     return (group_i * s->n_layer + layer) * s->n_kv_head + head;
 }
 
-/* A text of few pages has a part for each. */
+/* A text with few pages has a part for each page. */
 static uint32_t bin_count(const struct report_missed_group *g)
 {
     return g->n_page < N_BIN ? g->n_page : N_BIN;
 }
 
-/* n_group: it is not among those that are drawn. */
+/* The index of the record's group; n_group: it is not drawn. */
 static uint32_t find_group(const struct report_missed *m, const struct reading_record *r)
 {
     uint32_t i = 0;
@@ -84,13 +84,13 @@ void report_missed_add(struct report_missed *m, const struct reading_record *r)
 /* ---- The maps ---- */
 
 struct map {
-    uint32_t group_i, head; /* head n_kv_head: the mean over all */
+    uint32_t group_i, head; /* head n_kv_head is the mean over all heads */
     int which;
 };
 
 static const char *const map_name[] = {"dense mass", "read", "missed"};
 
-/* NAN: no record has this head. */
+/* NAN: there is no record of this head. */
 static double head_value(const struct report_missed *m, const struct map *map, uint32_t layer,
                          uint32_t head, uint32_t bin)
 {
@@ -194,18 +194,18 @@ static void add_rows(const struct report_missed *m, struct table *table, uint32_
     }
 }
 
-/* The names of what is chosen from. */
+/* The names of the groups and heads that the page offers. */
 struct names {
     char group[REPORT_MISSED_GROUPS][NAME_BYTES], head[REPORT_MISSED_HEADS + 1][32];
     const char *group_at[REPORT_MISSED_GROUPS], *head_at[REPORT_MISSED_HEADS + 1];
-    uint32_t n_head; /* the mean is one */
+    uint32_t n_head; /* the mean counts as one */
 };
 
 static void make_names(struct names *n, const struct report_missed *m)
 {
     const uint32_t n_kv_head = m->in->shape.n_kv_head;
     n->n_head = 1 + (n_kv_head < REPORT_MISSED_HEADS ? n_kv_head : REPORT_MISSED_HEADS);
-    if (n_kv_head == 1) n->n_head = 1; /* the mean is the head */
+    if (n_kv_head == 1) n->n_head = 1; /* the only head equals the mean */
     for (uint32_t i = 0; i < m->n_group; i++) {
         snprintf(n->group[i], NAME_BYTES, "%.120s, context %u", m->in->method[m->group[i].method],
                  m->group[i].ctx);

@@ -6,8 +6,8 @@
 #include "eval/reading.h"
 #include "eval/report_page.h"
 
-#define REPORT_MISSED_GROUPS 4u  /* pairs of context and method that are drawn, at most */
-#define REPORT_MISSED_HEADS  16u /* KV heads of each that may be chosen */
+#define REPORT_MISSED_GROUPS 4u  /* maximum pairs of context and method that are drawn */
+#define REPORT_MISSED_HEADS  16u /* maximum KV heads of each that may be selected */
 
 struct report_missed_group {
     uint32_t method, ctx;
@@ -22,11 +22,11 @@ struct report_missed {
     uint32_t *n_record;              /* [n_group, n_layer, n_kv_head] owned */
 };
 
-/* In a first walk: the records that are there. */
+/* In a first pass over the records: takes note of a record's group and size. */
 void report_missed_see(struct report_missed *m, const struct reading_record *r);
-/* Between the walks. */
+/* Between the two passes: allocates the maps. */
 sac_status report_missed_plan(struct report_missed *m, sac_error *err);
-/* In a second walk: the same records. */
+/* In a second pass: adds the same records. */
 void report_missed_add(struct report_missed *m, const struct reading_record *r);
 sac_status report_missed_plot(const struct report_missed *m, struct report_page *page,
                               sac_error *err);

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HTML_ROWS 200u /* more are in the CSV */
+#define HTML_ROWS 200u /* more rows are in the CSV only */
 
 static void add_html(struct strbuf *out, const char *s)
 {
@@ -149,7 +149,8 @@ static sac_status write_csv(const struct report_page *p, const struct report_fig
     return status;
 }
 
-/* Lists to choose from, and rules that hide what is not chosen: no script is needed. */
+/* Adds the lists of options, and style rules that hide what is not selected, so that no script is
+ * needed. */
 static void add_choices(const struct report_figure *f, struct strbuf *b)
 {
     if (!f->choice[0].n_option) return;
@@ -226,7 +227,7 @@ static void add_missing(const struct report_page *p, struct strbuf *out)
     strbuf_adds(out, "</ul></section>\n");
 }
 
-/* The script's name in the page's policy. */
+/* Adds the hash by which the page's policy allows the script. */
 static void add_script_hash(struct strbuf *out)
 {
     struct sha256 s;

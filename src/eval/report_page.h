@@ -12,7 +12,7 @@
 #include "eval/table.h"
 
 struct report_page {
-    const char *dir;       /* where CSV files go; borrowed */
+    const char *dir;       /* directory of the CSV files; borrowed */
     struct strbuf nav;     /* links to the figures */
     struct strbuf intro;   /* HTML above the first figure */
     struct strbuf body;    /* the figures */
@@ -20,42 +20,42 @@ struct report_page {
     size_t n_plot;
 };
 
-/* What the reader of a figure may choose: a drawing is shown while its option is the chosen one. */
+/* A choice that a figure offers: a drawing is shown while its option is selected. */
 struct report_choice {
     const char *label;
-    const char *const *option; /* [n_option]; the first is chosen until another is */
-    uint32_t n_option, at;     /* at: of the next drawing */
+    const char *const *option; /* [n_option]; the first is selected initially */
+    uint32_t n_option, at;     /* at: option of the next drawing */
 };
 #define REPORT_CHOICES 2u
 
 struct report_figure {
     const char *name;     /* of the CSV file and the anchor: letters, digits, dashes */
     const char *title;    /* "Needle in a haystack" */
-    const char *text;     /* what is seen, in sentences */
+    const char *text;     /* what the figure shows, in sentences */
     struct strbuf panels; /* owned by the caller, from report_page_panel */
     struct table table;   /* owned by the caller */
-    struct report_choice choice[REPORT_CHOICES]; /* without options: there is nothing to choose */
-    bool three;                                  /* drawings in a row, not two */
+    struct report_choice choice[REPORT_CHOICES]; /* without options there is no choice */
+    bool three;                                  /* three drawings in a row instead of two */
     size_t n_panel;
 };
 
-/* Writes the head of one drawing, which is put into f->panels until report_page_panel_end. The id
- * for the drawing goes to `id`. `heading` is NULL for a figure's only drawing. */
+/* Writes the head of a drawing, which is appended to f->panels until report_page_panel_end. The
+ * drawing's id is put into `id`. `heading` is NULL for a figure's only drawing. */
 void report_page_panel(struct report_figure *f, const char *heading, char id[64]);
 void report_page_panel_end(struct report_figure *f);
 
-/* Puts the figure into the page and writes its CSV. */
+/* Appends the figure to the page and writes its CSV. */
 sac_status report_page_figure(struct report_page *p, const struct report_figure *f, sac_error *err);
-/* A plot that could not be made. */
+/* Notes a plot that could not be made, and why. */
 void report_page_missing(struct report_page *p, const char *title, const char *why);
 
-/* One self-contained document around what the page has so far; `p` keeps its buffers. */
+/* A self-contained document of everything that the page has so far; `p` keeps its buffers. */
 void report_page_html(const struct report_page *p, const char *title, struct strbuf *out);
 void report_page_deinit(struct report_page *p);
 
-/* The style sheet of both themes; saccade's other pages use it as well. */
+/* The style sheet of both themes, which saccade's other pages use, too. */
 void report_page_style(struct strbuf *out);
-/* The three buttons that choose the theme. */
+/* The three buttons that select the theme. */
 void report_page_theme_choice(struct strbuf *out);
 
 /* Writes a file of the report. */

@@ -22,8 +22,8 @@
 
 #define FILE_NAME "reading.sacr"
 #define ANY       REPORT_READING_ANY
-#define N_BIN     40u /* of the share of blocks needed */
-#define MAP_SIDE  96u /* cells of a block map along one side, at most */
+#define N_BIN     40u /* bins of the distribution of needed blocks */
+#define MAP_SIDE  96u /* maximum cells of a block map along one side */
 #define MAP_LAYER 4u
 #define CTX_MAX   64u
 #define ENOUGH    0.95 /* of the mass */
@@ -37,7 +37,7 @@ struct head_sum {
     double n, mass, tok_seen, tok_read, need, n_need;
 };
 
-/* What is drawn of them. */
+/* The quantities of the panels by layer and head. */
 enum { DENSITY, MASS, NEED, N_QUANTITY };
 
 struct map {
@@ -53,19 +53,19 @@ struct view {
     struct report_page *page;
     const struct report_map *want;
     struct reading in;
-    sac_row_kind kind;     /* of the records that density and mass are made of */
-    uint32_t ctx[CTX_MAX]; /* [n_ctx] the numbers of samples, as they come */
+    sac_row_kind kind;     /* kind of the records from which density and mass are computed */
+    uint32_t ctx[CTX_MAX]; /* [n_ctx] the records' sample numbers, in order of appearance */
     uint32_t n_ctx;
     struct head_sum *sum;           /* [n_ctx, n_method, n_layer, n_kv_head] */
     struct scale scale[N_QUANTITY]; /* shared by all panels of a quantity */
-    double *need;                   /* [n_layer, N_BIN] records by the share of blocks they need */
-    float *sorted;                  /* [n_page_max] */
+    double *need;  /* [n_layer, N_BIN] number of records by the share of blocks that they need */
+    float *sorted; /* [n_page_max] */
     uint32_t n_page_max;
     struct map map;
     struct report_missed missed[2]; /* by kind of record */
 };
 
-/* A recording of `eval fidelity` has the context as the number of its samples. */
+/* In recordings of `eval fidelity` the sample's number is the context. */
 struct group {
     uint32_t ctx_i, method;
 };
@@ -84,10 +84,11 @@ static uint32_t ctx_index(const struct view *v, uint32_t ctx)
     return i;
 }
 
-/* Notes the context of a record. */
+/* Registers the context of a record. */
 static sac_status take_ctx(struct view *v, uint32_t ctx, sac_error *err)
 {
-    if (v->n_ctx > 0 && v->ctx[v->n_ctx - 1] == ctx) return SAC_OK; /* as the one before it */
+    /* The same as the previous record's */
+    if (v->n_ctx > 0 && v->ctx[v->n_ctx - 1] == ctx) return SAC_OK;
     if (ctx_index(v, ctx) < v->n_ctx) return SAC_OK;
     if (v->n_ctx == CTX_MAX)
         return error_set(err, SAC_ERR_FORMAT, FILE_NAME " has more than %u contexts", CTX_MAX);
@@ -95,7 +96,7 @@ static sac_status take_ctx(struct view *v, uint32_t ctx, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- First walk: what is there ---- */
+/* ---- First pass: contexts and the prompt of the map ---- */
 
 static sac_status survey(struct view *v, bool *out_any, sac_error *err)
 {
@@ -114,7 +115,7 @@ static sac_status survey(struct view *v, bool *out_any, sac_error *err)
         if (v->map.sample == ANY) v->map.sample = r.sample_i;
         if (r.sample_i == v->map.sample && r.n_page > v->map.n_page) v->map.n_page = r.n_page;
     }
-    /* A decode row is one query; a tile of a prompt is the mean of many. */
+    /* A decode row is one query; a tile of a prompt is the mean over many. */
     v->kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT;
     *out_any = prompt || decode;
     reading_rewind(&v->in);
@@ -151,7 +152,7 @@ static sac_status plan_map(struct view *v, sac_error *err)
     return error_set(err, SAC_ERR_MEMORY, "out of memory for a block map");
 }
 
-/* ---- Second walk: sums ---- */
+/* ---- Second pass: sums ---- */
 
 static int compare_falling(const void *a, const void *b)
 {
@@ -159,7 +160,7 @@ static int compare_falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The least share of its pages that holds ENOUGH of a record's mass; NAN if it has no mass. */
+/* The smallest share of a record's pages that holds ENOUGH of its mass; NAN if it has no mass. */
 static double share_needed(struct view *v, const struct reading_record *r)
 {
     double total = 0, held = 0;
@@ -238,7 +239,7 @@ static double head_value(const struct head_sum *s, int which)
     return s->n_need > 0 ? s->need / s->n_need : (double)NAN;
 }
 
-/* One scale for all panels of a quantity, so that a colour means the same in all of them. */
+/* One scale for all panels of a quantity, so that a colour has the same meaning in all of them. */
 static void share_scales(struct view *v)
 {
     const struct reading_shape *shape = &v->in.shape;
@@ -252,7 +253,7 @@ static void share_scales(struct view *v)
             s->lo = fmin(s->lo, x);
             s->hi = fmax(s->hi, x);
         }
-        if (which == MASS && s->lo > 0.999) s->lo = 0; /* all of it was kept */
+        if (which == MASS && s->lo > 0.999) s->lo = 0; /* all mass was kept */
         scale_round(s, 4);
     }
 }
@@ -352,7 +353,7 @@ static const struct table_column need_columns[] = {
     {"share_queries", "queries that need no more", TABLE_SHARE},
 };
 
-/* The distribution of a layer to `y` [N_BIN + 1]; false if it has no record. */
+/* Puts the cumulative distribution of a layer into `y` [N_BIN + 1]; false if it has no record. */
 static bool need_curve(const struct view *v, uint32_t layer, double *y)
 {
     const double *bin = v->need + (size_t)layer * N_BIN;
@@ -470,7 +471,7 @@ static sac_status plot_map(struct view *v, sac_error *err)
     }
     const uint32_t bin_tok = m->bin_page * v->in.shape.page_tok;
     const struct scale tokens = {.unit = SCALE_TOKENS};
-    /* Names at powers of two times whole cells, at most eight of them. */
+    /* Names every step-th cell, with the step a power of two: at most eight names. */
     uint32_t step = 1;
     while (m->n_side / step > 8) step *= 2;
     for (uint32_t i = 0; i < m->n_side; i += step)
@@ -494,7 +495,7 @@ static sac_status plot_map(struct view *v, sac_error *err)
     return status;
 }
 
-/* ---- All of them ---- */
+/* ---- The figures ---- */
 
 static sac_status view_all(struct view *v, sac_error *err)
 {

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BOOTSTRAP_SEED 1 /* of the resamples: a report is the same each time */
+#define BOOTSTRAP_SEED 1 /* of the resampling: the same samples always give the same report */
 
 static const char title[] = "Scores by task and method";
 
@@ -30,7 +30,7 @@ struct scores {
     double *value; /* [n_sample] owned */
 };
 
-/* The scores of a cell, to s->value; returns their number. */
+/* Puts the scores of a cell into s->value; returns their number. */
 static size_t pick(const struct scores *s, double ctx, size_t task_i, size_t method_i)
 {
     size_t n = 0;
@@ -43,7 +43,7 @@ static size_t pick(const struct scores *s, double ctx, size_t task_i, size_t met
     return n;
 }
 
-/* A name may be broken behind a colon or a comma. */
+/* A name may be broken after a colon or a comma. */
 static void add_name(struct strbuf *out, const char *element, const char *name)
 {
     strbuf_addf(out, "<th scope=\"%s\" class=\"t\">", element);

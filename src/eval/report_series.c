@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <stdbool.h>
 
-/* The next character of a method's name that is no part of a parameter list. */
+/* Skips a parameter list: the next character that belongs to the method's name. */
 static const char *skip_params(const char *s)
 {
     if (*s == ':')

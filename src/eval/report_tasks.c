@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BOOTSTRAP_SEED 1 /* of the resamples: a report is the same each time */
+#define BOOTSTRAP_SEED 1 /* of the resampling: the same samples always give the same report */
 #define ANY            SIZE_MAX
 #define SCORE          offsetof(struct report_sample, score)
 #define SHARE_READ     offsetof(struct report_sample, share_read)
@@ -26,18 +26,19 @@ struct tasks {
     struct report_page *page;
     const struct report_data *data;
     const struct plot_series *series; /* [data->methods.n] */
-    double *value;                    /* [n_sample], of the last call of pick() */
+    double *value;                    /* [n_sample] result of the last call of pick() */
     double *ctx;                      /* [n_ctx] all contexts, rising */
     size_t n_ctx;
 };
 
-/* Which samples; ANY and NAN take all. */
+/* A filter of samples; ANY and NAN match all. */
 struct pick {
     size_t task_i, method_i;
     double ctx, depth;
 };
 
-/* The finite values of the field at `offset` of the samples that fit; returns their number. */
+/* Collects the finite values of the field at `offset` of the samples that match; returns their
+ * number. */
 static size_t pick(struct tasks *t, struct pick p, size_t offset)
 {
     size_t n = 0;
@@ -100,7 +101,7 @@ static sac_status needle_init(struct needle *n, struct tasks *t, sac_error *err)
     return SAC_OK;
 }
 
-/* The grid of one task and method; false if it has no sample. */
+/* Fills the grid of one task and method; false if it has no sample. */
 static bool needle_fill(struct needle *n, struct tasks *t, struct table *table, size_t task_i,
                         size_t method_i)
 {
@@ -199,14 +200,14 @@ static double pick_mean(struct tasks *t, struct pick which, size_t offset)
     return report_data_mean(t->value, pick(t, which, offset));
 }
 
-/* Whose rows of a prompt the decode method served. */
+/* Which rows of a prompt the decode method served. */
 static const char *rows_name(double question_rows)
 {
     if (isnan(question_rows)) return "";
     return question_name(&(struct question_rows){.all = question_rows > 0});
 }
 
-/* The methods that have both values at a context, to `out` [methods.n]. */
+/* Puts the methods that have both values at a context into `out` [methods.n]. */
 static sac_status share_points(struct tasks *t, struct table *table, double ctx,
                                struct share_point *out, size_t *out_n, sac_error *err)
 {
@@ -242,10 +243,11 @@ static void share_panel(const struct tasks *t, struct report_figure *f, double c
                         const struct share_point *p, size_t n)
 {
     struct plot_series series[64];
-    double share[64], score[64], least = 1, most = 1; /* choosing may read more than dense does */
+    /* Selection may read more than dense attention does */
+    double share[64], score[64], least = 1, most = 1;
     char id[64], heading[64], label[32];
     const struct scale tokens = {.unit = SCALE_TOKENS};
-    if (n > 64) n = 64; /* more could not be told apart */
+    if (n > 64) n = 64; /* more points could not be distinguished */
     for (size_t i = 0; i < n; i++) {
         series[i] = t->series[p[i].method_i];
         share[i] = p[i].share;
@@ -323,7 +325,7 @@ struct speed {
     struct scale y;
 };
 
-/* Medians of all methods to `median` [methods.n, n_ctx], and rows to the table. */
+/* Puts the medians of all methods into `median` [methods.n, n_ctx], and rows into the table. */
 static void speed_medians(struct tasks *t, const struct speed *s, struct table *table,
                           double *median)
 {
@@ -394,7 +396,7 @@ static sac_status plot_speed(struct tasks *t, const struct speed *s, sac_error *
     return status;
 }
 
-/* ---- All of them ---- */
+/* ---- The figures ---- */
 
 static const struct speed speeds[] = {
     {"ttft",

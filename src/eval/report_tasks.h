@@ -1,4 +1,4 @@
-/* report_tasks.h: the plots that are made from samples.jsonl. */
+/* report_tasks.h: plots of samples.jsonl. */
 #ifndef SAC_EVAL_REPORT_TASKS_H
 #define SAC_EVAL_REPORT_TASKS_H
 

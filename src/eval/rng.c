@@ -25,7 +25,8 @@ uint64_t rng_hash(const void *data, size_t n)
 
 struct rng rng_stream(const char *task, uint64_t length, uint64_t seed, uint64_t index)
 {
-    /* One step through the mixer each, so that neighbours in index or seed share nothing. */
+    /* Task, length, seed and index pass the mixer separately, so that streams of adjacent indices
+     * or seeds are unrelated. */
     struct rng r = {rng_hash(task, strlen(task)) ^ length * GOLDEN};
     r.state = rng_next(&r) ^ seed;
     r.state = rng_next(&r) ^ index;
@@ -55,8 +56,8 @@ void rng_shuffle(struct rng *r, uint32_t *item, size_t n)
 void rng_sample(struct rng *r, uint32_t *out, uint32_t k, uint32_t n)
 {
     assert(k <= n);
-    /* Floyd's way draws without a table of n: the i-th draw is below n-k+i+1, and a number that was
-     * drawn before gives its place to the largest possible one. k is small. */
+    /* Floyd's algorithm draws without a table of n: draw i is below n-k+i+1, and a number that was
+     * drawn before is replaced by the largest possible one. k is small. */
     for (uint32_t i = 0; i < k; i++) {
         const uint32_t top = n - k + i;
         uint32_t draw = (uint32_t)rng_below(r, (uint64_t)top + 1);

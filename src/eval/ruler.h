@@ -12,11 +12,11 @@ struct ruler_args {
     uint64_t seed;
 };
 
-/* The i-th task's name ("niah_single_1", ...); NULL behind the last. */
+/* The i-th task's name ("niah_single_1", ...); NULL after the last. */
 const char *ruler_name(uint32_t i);
 bool ruler_has(const char *name);
-/* What the public suite generates and how it judges, for its files; false for no task of RULER's.
- */
+/* The answer length and metric of the public suite's task, for its files; false if RULER has no
+ * task of this name. */
 bool ruler_rules(const char *name, uint32_t *out_new_tok, enum metric *out_metric);
 
 /* A task_source's `make`; `arg` is a struct ruler_args and the cell names the task. */

@@ -22,7 +22,7 @@ struct niah {
     const struct ruler_draw *draw;
     struct rng rng;
     struct strlist key, value; /* value [n_key * n_value], by key */
-    struct strlist line;       /* the needles, shuffled */
+    struct strlist line;       /* the needles, in random order */
 };
 
 static const char *kind_name(enum ruler_kind kind, bool plural)
@@ -51,7 +51,7 @@ static void add_drawn(struct strlist *list, struct rng *r, enum ruler_kind kind)
     }
 }
 
-/* Adds one that the list does not have. */
+/* Adds a key or value that the list does not contain yet. */
 static void add_distinct(struct strlist *list, struct rng *r, enum ruler_kind kind)
 {
     const size_t n = list->n;
@@ -64,7 +64,7 @@ static void add_distinct(struct strlist *list, struct rng *r, enum ruler_kind ki
     }
 }
 
-/* Keys, values, and the needles in the order in which they will stand. */
+/* Draws keys and values, and arranges the needles in the order of the text. */
 static void draw_needles(struct niah *n)
 {
     const struct ruler_spec *s = n->draw->spec;
@@ -123,7 +123,7 @@ static void add_lookalike(struct strbuf *out, struct niah *n)
     strlist_deinit(&pair);
 }
 
-/* `size` lines of noise or of lookalikes, the needles among them. */
+/* `size` lines of noise or of lookalikes, with the needles among them. */
 static void hide_in_lines(struct strbuf *out, struct niah *n, uint32_t size)
 {
     const struct ruler_spec *s = n->draw->spec;

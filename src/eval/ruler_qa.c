@@ -13,7 +13,7 @@
 
 #define PROSE_SENTENCES 4u
 
-/* The paragraph of number `i`: the facts' pairs in order, place first, then prose. */
+/* Paragraph number `i`: those of the facts' pairs, each place before its person, then prose. */
 static void add_document(struct strbuf *out, struct rng *r, uint32_t i)
 {
     if (i >= 2 * facts_n_pair()) {
@@ -24,8 +24,8 @@ static void add_document(struct strbuf *out, struct rng *r, uint32_t i)
     strbuf_adds(out, i % 2 ? p->person.text : p->place.text);
 }
 
-/* `size` numbers, shuffled, the first `n_gold` of `gold` among them: facts first, in an order
- * drawn, then what lies behind them. */
+/* Puts `size` paragraph numbers into `order`, shuffled: the first n_gold of `gold`, then facts in
+ * random order, then generated paragraphs. */
 static void draw_order(uint32_t *order, uint32_t size, const uint32_t *gold, uint32_t n_gold,
                        struct rng *r)
 {
@@ -44,7 +44,7 @@ static sac_status build(const struct ruler_draw *d, bool two, uint32_t size,
 {
     struct rng r = ruler_rng(d);
     struct ruler_text text = {0};
-    /* Samples go through the questions, so that few of them repeat. */
+    /* Samples go through the questions in order, so few questions are repeated. */
     const uint32_t n_question = (two ? 1 : 2) * facts_n_pair();
     const uint32_t first = (uint32_t)rng_hash(&d->args->seed, sizeof d->args->seed) % n_question;
     const uint32_t q = (first + d->cell->index) % n_question;

@@ -14,8 +14,8 @@ struct ruler_spec {
     sac_status (*build)(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
     uint32_t new_tok, size_min;
     enum metric metric;
-    /* The needle family: where they are hidden, what keys and values are, how many keys there are,
-     * values each key has, keys are asked for. */
+    /* Of the needle tasks: the haystack; types of keys and values; numbers of keys, of values per
+     * key, and of keys that are asked for. */
     enum ruler_haystack haystack;
     enum ruler_kind key, value;
     uint32_t n_key, n_value, n_query;
@@ -28,16 +28,16 @@ struct ruler_draw {
     const struct task_cell *cell;
 };
 
-/* The sample's stream, from its begin: sizes differ in nothing but the size. */
+/* The sample's stream, from its start: samples of different sizes differ in nothing else. */
 struct rng ruler_rng(const struct ruler_draw *d);
-/* What a builder has made. */
+/* The result of a builder. */
 struct ruler_text {
     struct strbuf user, prefix;
     size_t question_at; /* as in struct task_turn */
     struct strlist expected;
 };
 void ruler_text_deinit(struct ruler_text *t);
-/* Makes it, emptied by this, the sample's only turn. */
+/* Turns `t`, which becomes empty, into the sample's only turn. */
 sac_status ruler_finish(const struct ruler_draw *d, struct task_sample *out, struct ruler_text *t,
                         sac_error *err);
 

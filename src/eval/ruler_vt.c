@@ -28,8 +28,8 @@ static void draw_chain(struct chain *c, struct rng *r, uint32_t n_letter)
     c->value = 10000u + (unsigned)rng_below(r, 89999);
 }
 
-/* `n_line` lines of noise, the statements in order between them; then the question, whose place is
- * returned. */
+/* Appends n_line lines of noise with the statements in order among them, then the question; returns
+ * the question's offset. */
 static size_t add_text(struct strbuf *out, struct rng *r, const struct chain *c, uint32_t n_line)
 {
     uint32_t at[N_NAME], next = 0;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define N_COMMON  10u
-#define N_ASKED   3u /* of fwe */
+#define N_ASKED   3u /* words that fwe asks for */
 #define LETTERS   6u
 #define SHORT_CTX 4096u
 #define STEP      1000003u /* a prime above the number of pairs: see add_pair_word */
@@ -24,8 +24,8 @@ static uint32_t count_pairs(void)
     return words_n_adjective() * words_n_noun();
 }
 
-/* The i-th of the pairs in an order that looks random and repeats none: the step has no divisor in
- * common with their number, because it is a prime and larger. */
+/* The i-th of all pairs, in an order that looks random and has no repetition: the step is a prime
+ * larger than their number, so the two have no common divisor. */
 static void add_pair_word(struct strbuf *out, uint32_t first, uint32_t i)
 {
     const uint32_t p = (uint32_t)((first + (uint64_t)i * STEP) % count_pairs());
@@ -34,13 +34,13 @@ static void add_pair_word(struct strbuf *out, uint32_t first, uint32_t i)
 }
 
 struct list {
-    uint32_t n_word;      /* different ones, the first N_COMMON are common */
-    uint32_t often, rare; /* times */
+    uint32_t n_word;      /* distinct words, of which the first N_COMMON are common */
+    uint32_t often, rare; /* occurrences of a common word, and of another */
     const uint32_t *noun; /* [n_noun] shuffled nouns */
     uint32_t first_pair;
 };
 
-/* "1. otter 2. kettle ...": every word as often as it should be, shuffled. */
+/* "1. otter 2. kettle ...": every word as often as its kind, shuffled. */
 static void add_list(struct strbuf *out, struct rng *r, const struct list *l)
 {
     const size_t n = (size_t)N_COMMON * l->often + (size_t)(l->n_word - N_COMMON) * l->rare;
@@ -85,8 +85,8 @@ sac_status ruler_cwe_build(const void *arg, uint32_t size, struct task_sample *o
     if (!noun) return error_set(err, SAC_ERR_MEMORY, "out of memory for a list of words");
     for (uint32_t i = 0; i < n_noun; i++) noun[i] = i;
     rng_shuffle(&r, noun, n_noun);
-    /* The example's words come from the end of the shuffled nouns: long lists use them as well, as
-     * the original's do. */
+    /* The example's words come from the end of the shuffled nouns, which long lists use as well, as
+     * in the original. */
     const uint32_t n_example = is_short ? 20 : 40;
     const struct list example = {n_example, is_short ? 3 : 10, is_short ? 1 : 3,
                                  noun + n_noun - n_example, 0};
@@ -110,7 +110,7 @@ sac_status ruler_cwe_build(const void *arg, uint32_t size, struct task_sample *o
 
 /* ---- Frequent words ---- */
 
-/* Times that the word of rank k (from 1) stands among `n`. */
+/* Occurrences of the word of rank k (from 1) among `n`. */
 static uint32_t zeta_count(uint32_t n, uint32_t k)
 {
     const double zeta2 = M_PI * M_PI / 6;
@@ -119,7 +119,7 @@ static uint32_t zeta_count(uint32_t n, uint32_t k)
 
 static void draw_words(struct strlist *out, struct rng *r, uint32_t n)
 {
-    strlist_add(out, "..."); /* rank 1 is no word */
+    strlist_add(out, "..."); /* rank 1 is not a word, as in the original */
     while (out->n < n && !out->failed) {
         char word[LETTERS + 1] = {0};
         for (uint32_t i = 0; i < LETTERS; i++) word[i] = (char)('a' + rng_below(r, 26));

@@ -8,7 +8,7 @@
  * the prompt again.
  *
  * Invariants:
- *  1. A sample in work has at most two sequences: the shared one and one method's.
+ *  1. A sample in progress has at most two sequences: the shared one and one method's.
  *  2. A row is written when its answer and all before it in the file are complete; rows that wait
  *     are written at the end, however the run ended. None is written twice for a cell, method and
  *     turn.
@@ -26,43 +26,43 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A prompt as one prefill method reads it, for all methods that go on from there. */
+/* A prompt as computed by one prefill method, for all methods that continue from it. */
 struct shared {
     uint32_t prefill_i;
-    sac_seq seq; /* SAC_SEQ_NONE: none yet */
+    sac_seq seq; /* SAC_SEQ_NONE: there is none yet */
     size_t n;    /* tokens in it */
     bool is_reading;
-    uint64_t start_us; /* of reading */
+    uint64_t start_us; /* when its computation began */
 };
 
-/* A sample from its making until its rows are written. */
+/* A sample, from its generation until its rows are written. */
 struct work {
     struct work *next;
     size_t cell_i;
     const struct task_cell *cell;
     struct task_sample sample;
-    int32_t *tok; /* of the first turn; sac_free */
+    int32_t *tok; /* the first turn's prompt; sac_free */
     struct asked asked;
     struct shared shared;
     struct answerer *answerer; /* [n_answerer] in the order of the file; owned */
     uint32_t n_answerer;
-    uint32_t at;  /* the one in work; n_answerer: all are over */
-    bool is_over; /* it takes no place among the samples in work */
-    bool is_new;  /* a part of the progress that is told */
+    uint32_t at;  /* the current one; n_answerer: all have answered */
+    bool is_over; /* it no longer counts among the samples in progress */
+    bool is_new;  /* it counts in the reported progress */
 };
 
 struct run {
     const struct runner_params *p;
     struct runner_progress progress;
     struct work *first;         /* owned list */
-    size_t next_cell;           /* the first that was not looked at */
-    uint32_t n_work;            /* samples that take a place */
+    size_t next_cell;           /* the first that has not been considered */
+    uint32_t n_work;            /* samples in progress */
     double work_done, work_all; /* tokens of prompts */
     double model_us;
     bool stopped, recording, cannot_write;
 };
 
-/* ---- What is there already ---- */
+/* ---- Completed cells ---- */
 
 static bool has_answers(const struct run *r, const struct task_cell *cell, uint32_t subject_i,
                         uint32_t n_turn)
@@ -73,7 +73,7 @@ static bool has_answers(const struct run *r, const struct task_cell *cell, uint3
     return true;
 }
 
-/* All methods have answered the first turn: there is no more to do, or only later turns. */
+/* Whether all methods have answered the first turn: there is nothing to do, or only later turns. */
 static bool is_begun(const struct run *r, const struct task_cell *cell)
 {
     for (uint32_t i = 0; i < r->p->subjects->n; i++)
@@ -83,8 +83,8 @@ static bool is_begun(const struct run *r, const struct task_cell *cell)
 
 /* ---- Beginning a sample ---- */
 
-/* Who is still to answer: by prefill method, and of these first those whose decode rows begin with
- * the question, then those of the last rows. */
+/* Lists the methods that have not answered: by prefill method, and of these first those whose
+ * decode rows begin with the question, then those of the last rows. */
 static void list_answerers(const struct run *r, struct work *w)
 {
     const struct subjects *subjects = r->p->subjects;
@@ -134,7 +134,7 @@ static sac_status make_sample(const struct run *r, struct work *w, sac_error *er
     return SAC_OK;
 }
 
-/* Names a sample, and the method that answers it, before what went wrong. */
+/* Puts the sample, and the method that answers it, before an error's message. */
 static sac_status blame(const struct work *w, sac_status status, sac_error *err)
 {
     const struct task_cell *c = w->cell;
@@ -155,7 +155,7 @@ static void finish_work(struct run *r, struct work *w)
     if (w->is_new) r->work_done += w->cell->ctx;
 }
 
-/* Takes a cell into work, behind all others. */
+/* Begins a cell's sample, after all others. */
 static sac_status begin_sample(struct run *r, size_t cell_i, bool is_new, sac_error *err)
 {
     struct work *w = mem_calloc(1, sizeof *w), **end = &r->first;
@@ -185,7 +185,7 @@ static sac_status fill_places(struct run *r, sac_error *err)
 
 /* ---- Between two steps ---- */
 
-/* An empty sequence; the sums of what it takes begin anew. */
+/* Begins an empty sequence, whose counters start at 0. */
 static sac_status begin_shared(const struct run *r, struct work *w, uint32_t prefill_i,
                                sac_error *err)
 {
@@ -197,8 +197,8 @@ static sac_status begin_shared(const struct run *r, struct work *w, uint32_t pre
     return sac_seq_use_prefill(r->p->engine, w->shared.seq, prefill_i, err);
 }
 
-/* Has the prompt read up to token `n`: behind what was read, if the method reads the rest as it
- * would have read it in one go. */
+/* Has the prompt computed up to token `n`: after the tokens that are computed, if the method
+ * computes the rest as it would have computed all at once. */
 static sac_status read_to(const struct run *r, struct work *w, uint32_t prefill_i, size_t n,
                           sac_error *err)
 {
@@ -217,7 +217,8 @@ static sac_status read_to(const struct run *r, struct work *w, uint32_t prefill_
     return SAC_OK;
 }
 
-/* Whether the prompt was read as far as the next method wants it; if nobody reads, begins to. */
+/* Whether the prompt is computed as far as the next method needs it; if nothing is being computed,
+ * begins to. */
 static sac_status share(const struct run *r, struct work *w, bool *out_ready, sac_error *err)
 {
     const struct answerer *next = &w->answerer[w->at];
@@ -241,7 +242,7 @@ static sac_status share(const struct run *r, struct work *w, bool *out_ready, sa
     return SAC_OK;
 }
 
-/* Asks what can be asked: a turn behind one that was answered, or the next method. */
+/* Asks what can be asked: the turn after a completed one, or the next method's first. */
 static sac_status ask(const struct run *r, struct work *w, sac_error *err)
 {
     struct answerer *now = &w->answerer[w->at];
@@ -292,8 +293,8 @@ static sac_status write_answers(struct run *r, const struct work *w, struct answ
     return SAC_OK;
 }
 
-/* Writes what is complete, in the order of the file, up to the first answer that is not: behind it
- * too if the run ends here. Samples that are written are given back. */
+/* Writes completed rows in the order of the file, up to the first that is missing; if the run ends,
+ * those after it, too. Frees the samples that are written. */
 static sac_status write_rows(struct run *r, bool ends, sac_error *err)
 {
     while (r->first) {
@@ -333,7 +334,7 @@ static void on_record(void *user, const sac_read_record *record)
     }
 }
 
-/* Rows are recorded while there is an answer to be looked at: it takes time. */
+/* Records rows while an answer needs the records, because recording takes time. */
 static sac_status use_recorder(struct run *r, bool on, sac_error *err)
 {
     if (!r->p->record || r->recording == on) return SAC_OK;
@@ -363,7 +364,7 @@ static sac_status step(struct run *r, sac_error *err)
                           : error_prefix(err, blamed, "%u samples in work, the first", r->n_work);
 }
 
-/* Of a sample's work, as far as that is known: reading is most of it. */
+/* The share of a sample's work that is done, as far as it is known; most of it is the prompts. */
 static double share_done(const struct run *r, const struct work *w)
 {
     const struct shared *s = &w->shared;
@@ -399,8 +400,8 @@ static sac_status run_all(struct run *r, sac_error *err)
     }
 }
 
-/* Takes back what the engine was asked. What it says to that matters no more: either all is done,
- * or there is an error already. */
+/* Cancels all requests. Errors of the engine no longer matter: either all is done, or there is an
+ * error already. */
 static void withdraw(struct run *r)
 {
     uint32_t n = 1;
@@ -423,8 +424,8 @@ sac_status runner_run(const struct runner_params *p, struct runner_times *out_ti
         if (!is_begun(&r, &p->source->cell[i])) r.work_all += p->source->cell[i].ctx;
     sac_status status = run_all(&r, err);
     withdraw(&r);
-    /* What is complete is kept, whatever went wrong; that it can not be comes first only where
-     * nothing else did. */
+    /* Whatever failed, completed rows are written; an error of writing is reported only if there
+     * was no other. */
     const sac_status written = r.cannot_write ? SAC_OK : write_rows(&r, true, &last);
     if (written != SAC_OK && (status == SAC_OK || status == SAC_ERR_CANCELLED))
         status = error_set(err, written, "%s", last.msg);

@@ -9,7 +9,7 @@
 
 struct runner_progress {
     size_t n_done, n_cell;        /* cells: those before the first one in progress, all */
-    const struct task_cell *cell; /* the first in work */
+    const struct task_cell *cell; /* the first in progress */
     double share;                 /* of all work, 0 to 1 */
 };
 /* Called between steps; true requests a stop: SAC_ERR_CANCELLED. */
@@ -26,22 +26,22 @@ struct runner_params {
     const struct subjects *subjects;
     struct samples *samples;
     uint64_t seed;
-    struct question_rows rows;      /* rows of each prompt that a decode method serves, where
-                                       allowed */
-    bool gold_history;              /* later turns see the expected answers, not the given ones */
-    bool record;                    /* the engine can record: fill mass_mean */
+    /* Rows of each prompt that a decode method serves, if it allows that */
+    struct question_rows rows;
+    bool gold_history; /* later turns see the expected answers instead of those given */
+    bool record;       /* the engine can record: fill in mass_mean */
     runner_progress_fn on_progress; /* or NULL */
     void *user;
 };
 
-/* The runner's own time, to show its cost relative to the model. */
+/* The time that the runner itself takes, to show its cost relative to the model. */
 struct runner_times {
     double model_s, own_s;
 };
 
 /* Skips cells that the samples file has for all methods. Answers are greedy, and rows are written
  * in the order of cells, methods and turns; neither depends on n_parallel. After an error or a
- * stop, all complete answers have been written. */
+ * stop, all completed answers have been written. */
 sac_status runner_run(const struct runner_params *p, struct runner_times *out_times,
                       sac_error *err);
 

@@ -23,7 +23,7 @@
 #define RUN_CHARS  17
 
 struct samples {
-    FILE *file; /* NULL with `path`: rows stay in memory */
+    FILE *file; /* NULL, like `path`: rows stay in memory */
     char *path;
     char run[RUN_CHARS];
     struct sample_row *row; /* [n_row] */
@@ -51,7 +51,7 @@ static const char *text_of(const cJSON *o, const char *key)
     return text ? text : "";
 }
 
-/* NAN for null and for what is no number. */
+/* NAN for null and for anything that is not a number. */
 static double number_of(const cJSON *o, const char *key)
 {
     return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(o, key));
@@ -148,7 +148,7 @@ sac_status samples_open(struct samples **out, const char *path, uint64_t run, sa
     *out = s;
     if (!path) return SAC_OK;
     s->path = mem_strdup(path);
-    s->file = fopen(path, "a+"); /* writes go to the end, whatever was read */
+    s->file = fopen(path, "a+"); /* "a+": writes go to the end, wherever the file was read */
     if (!s->file || !s->path)
         status = error_set(err, SAC_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     else
@@ -199,8 +199,8 @@ bool samples_has(const struct samples *s, const struct task_cell *cell, const ch
 
 /* ---- Writing ---- */
 
-/* In as many digits as bring the same number back: cJSON's own stop at nearly the same, and then a
- * resumed run would sum up to something else. */
+/* With enough digits to restore the same number: cJSON rounds, and a resumed run would compute
+ * slightly different means. */
 static void add_number(cJSON *o, const char *key, double v)
 {
     char text[32];

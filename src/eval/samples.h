@@ -8,7 +8,7 @@
 #include "eval/task.h"
 #include "eval/traffic.h"
 
-/* What a summary needs; NAN if not measured. */
+/* What a summary needs; NAN where it was not measured. */
 struct sample_row {
     struct task_cell cell;
     char method[SUBJECT_NAME_MAX];
@@ -25,7 +25,7 @@ struct sample_row {
     double mass_mean; /* softmax mass of what was read, over decode rows, layers and KV heads */
 };
 
-/* What only the file keeps. */
+/* Texts, which only the file keeps. */
 struct sample_text {
     const struct task_sample *sample;
     const char *answer;
@@ -44,7 +44,7 @@ size_t samples_count(const struct samples *s);
 const struct sample_row *samples_row(const struct samples *s, size_t i);
 bool samples_has(const struct samples *s, const struct task_cell *cell, const char *method,
                  uint32_t turn);
-/* Keeps a row; writes it to the file and flushes it. */
+/* Keeps a row; writes it to the file and flushes the file. */
 sac_status samples_add(struct samples *s, const struct sample_row *row,
                        const struct sample_text *text, sac_error *err);
 

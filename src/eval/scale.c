@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* The step of 1, 2 or 5 times a power of ten that cuts `span` into about `n_want` pieces. */
+/* The step, 1, 2 or 5 times a power of ten, that divides `span` into about n_want parts. */
 static double linear_step(double span, unsigned n_want)
 {
     const double raw = span / n_want, power = pow(10, floor(log10(raw)));
@@ -19,7 +19,7 @@ static double base_of(const struct scale *s)
     return s->form == SCALE_LOG2 ? 2 : 10;
 }
 
-/* Exponents that differ from a whole number by rounding only count as whole. */
+/* The floor of the exponent, where rounding errors below a whole number do not count. */
 static double floor_exp(double base, double v)
 {
     return floor(log(v) / log(base) + 1e-9);
@@ -93,7 +93,8 @@ size_t scale_ticks(const struct scale *s, unsigned n_want, double tick[SCALE_MAX
     return s->form == SCALE_LINEAR ? linear_ticks(s, n_want, tick) : log_ticks(s, n_want, tick);
 }
 
-/* At most four significant digits and no trailing zeros; the very small and large as "2e-5". */
+/* At most four significant digits and no trailing zeros; very small and very large values as
+ * "2e-5". */
 static void plain_label(double v, const char *unit, char buf[32])
 {
     if (v == 0 || (fabs(v) >= 0.999e-3 && fabs(v) < 1e5)) {

@@ -1,6 +1,6 @@
-/* scale.h: from values to places on a plot, and the round numbers that its axis shows.
+/* scale.h: from values to positions on a plot, and the round numbers that its axis shows.
  *
- * Contract: bounds are finite, of a logarithmic scale positive. */
+ * Contract: bounds are finite, and positive for a logarithmic scale. */
 #ifndef SAC_EVAL_SCALE_H
 #define SAC_EVAL_SCALE_H
 
@@ -24,16 +24,16 @@ struct scale {
     enum scale_form form;
     enum scale_unit unit;
     double lo, hi;       /* values at the ends */
-    double at_lo, at_hi; /* where these lie, in pixels */
+    double at_lo, at_hi; /* their positions in pixels */
 };
 
 #define SCALE_MAX_TICK 16u
 
-/* Moves the ends outwards to round numbers, so that the first and the last tick are the ends, and
+/* Extends the ends outwards to round numbers, so that the first and the last tick are the ends, and
  * apart if they are equal. */
 void scale_round(struct scale *s, unsigned n_want);
 double scale_at(const struct scale *s, double value);
-/* About `n_want` round values within the ends, rising; returns their number. */
+/* About `n_want` round values between the ends, ascending; returns their number. */
 size_t scale_ticks(const struct scale *s, unsigned n_want, double tick[SCALE_MAX_TICK]);
 /* The text of a tick. */
 void scale_label(const struct scale *s, double value, char buf[32]);

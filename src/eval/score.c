@@ -89,7 +89,7 @@ static void add_words(struct words *w, struct strlist *lexicon, const char *text
     }
 }
 
-/* SQuAD's form of a text; NULL without memory. */
+/* SQuAD's normal form of a text; NULL without memory. */
 static char *normalise(const char *text)
 {
     const size_t n = strlen(text);
@@ -111,7 +111,7 @@ static char *normalise(const char *text)
                              (length == 3 && memcmp(w, "the", 3) == 0);
         i += length;
         if (article || length == 0) continue;
-        if (kept > 0) plain[kept++] = ' '; /* kept < i: what is read has been passed */
+        if (kept > 0) plain[kept++] = ' '; /* kept < i: this place has been read */
         memmove(plain + kept, w, length);
         kept += length;
     }
@@ -265,7 +265,7 @@ static bool compare_words(double *out, enum metric metric, const char *answer,
     struct words a = {0}, r = {0};
     add_words(&a, &lexicon, answer, strlen(answer));
     add_words(&r, &lexicon, reference, strlen(reference));
-    /* For F1 a counter per word, for the other the table of subsequences. */
+    /* For F1 a counter per word, for Rouge-L the table of subsequences. */
     uint32_t *work = NULL;
     if (!a.failed && !r.failed)
         work = metric == METRIC_F1 ? mem_calloc(lexicon.n, sizeof *work) : lcs_table(&a, &r);
@@ -280,7 +280,7 @@ static bool compare_words(double *out, enum metric metric, const char *answer,
     return ok;
 }
 
-/* SQuAD's pair of metrics. */
+/* SQuAD's exact match and F1. */
 static bool compare_normalised(double *out, enum metric metric, const char *answer,
                                const char *reference)
 {
@@ -313,7 +313,7 @@ static double retrieval(const char *answer, const char *reference)
 {
     static const char word[] = "Paragraph ";
     const char *at = strstr(reference, word);
-    if (!at) return 0; /* jsonl.c refuses such a reference */
+    if (!at) return 0; /* jsonl.c refuses references without a number */
     at += sizeof word - 1;
     return share_of_numbers(answer, at, strspn(at, "0123456789"));
 }
@@ -325,7 +325,7 @@ static double classification(const char *answer, const char *truth, const struct
     for (size_t i = 0; i < classes->n; i++) {
         const char *name = classes->item[i];
         const bool is_truth = strcmp(name, truth) == 0;
-        /* A name inside the true name is no second guess. */
+        /* A name contained in the true name is not a second guess. */
         if (!strstr(answer, name) || (!is_truth && strstr(truth, name))) continue;
         n_found++;
         found_truth |= is_truth;
@@ -353,7 +353,7 @@ sac_status score_edit_similarity(double *out, const char *a, const char *b, sac_
     return SAC_OK;
 }
 
-/* The first line that does not look like a comment or a fence; owned by the caller. */
+/* The first line that does not look like a comment or a code fence; owned by the caller. */
 static char *first_code_line(const char *answer)
 {
     for (const char *at = answer + strspn(answer, "\n");; at++) {
@@ -381,7 +381,7 @@ void score_keep_first_line(char *answer)
     answer[length] = 0;
 }
 
-/* ---- All of them ---- */
+/* ---- The public function ---- */
 
 static bool score_one(double *out, const struct score_args *a, const char *reference)
 {

@@ -24,7 +24,8 @@ enum metric {
     METRIC_N,
 };
 
-/* "all_match", "f1", ...: the name in samples.jsonl; and back, METRIC_N for no name. */
+/* The metric's name in samples.jsonl: "all_match", "f1", ...; and back, METRIC_N for an unknown
+ * name. */
 const char *score_metric_name(enum metric metric);
 enum metric score_metric_find(const char *name);
 

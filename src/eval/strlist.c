@@ -41,7 +41,7 @@ void strlist_addf(struct strlist *l, const char *fmt, ...)
     va_start(ap, fmt);
     const int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    assert(n >= 0 && (size_t)n < sizeof text); /* lines of tasks, not texts of users */
+    assert(n >= 0 && (size_t)n < sizeof text); /* lines of generated tasks, not texts of users */
     strlist_add(l, text);
 }
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes up to the comma that ends a method. */
+/* The length of a method's text, up to the comma that ends it. */
 static size_t method_length(const char *text)
 {
     size_t n = strcspn(text, ",");
@@ -31,7 +31,7 @@ bool subjects_method(sac_method_info *out, const char *kind, const char *spec)
     return false;
 }
 
-/* The next method of a list; `*at` moves behind its comma and is NULL at the end. */
+/* The next method of a list; `*at` moves past its comma and is NULL at the end. */
 static sac_status next_method(char name[SUBJECT_NAME_MAX], const char **at, const char *list,
                               sac_error *err)
 {
@@ -45,7 +45,7 @@ static sac_status next_method(char name[SUBJECT_NAME_MAX], const char **at, cons
     return SAC_OK;
 }
 
-/* The place of a method in a list, at whose end it is put if it is new. */
+/* The index of a method in a list, to which it is appended if it is new. */
 static sac_status list_method(struct subjects *s, const char *kind, const char *method,
                               uint32_t *out_i, sac_error *err)
 {
@@ -79,7 +79,7 @@ static sac_status add(struct subjects *s, const char *name, const char *prefill,
     return SAC_OK;
 }
 
-/* A name's parts "PREFILL+DECODE", "DECODE", or "PREFILL". */
+/* Adds a method by its name: "PREFILL+DECODE", "DECODE", or "PREFILL". */
 static sac_status add_named(struct subjects *s, const char name[SUBJECT_NAME_MAX], sac_error *err)
 {
     char prefill[SUBJECT_NAME_MAX] = "dense", decode[SUBJECT_NAME_MAX] = "full";
@@ -126,7 +126,7 @@ sac_status subjects_add_pair(struct subjects *s, const char *prefill, const char
     return add(s, name, prefill, decode, err);
 }
 
-/* Each prefill method of a list with one decode method. */
+/* Adds each prefill method of a list with one decode method. */
 static sac_status cross_one(struct subjects *out, const char *prefill, const char *decode,
                             sac_error *err)
 {
@@ -140,7 +140,7 @@ static sac_status cross_one(struct subjects *out, const char *prefill, const cha
     return SAC_OK;
 }
 
-/* "NAME,NAME,...", all methods of a kind; owned by the caller, NULL without memory. */
+/* "NAME,NAME,...": all methods of a kind; owned by the caller, NULL without memory. */
 static char *name_all(const char *kind)
 {
     struct strbuf list = {0};

@@ -11,13 +11,13 @@
 
 struct subject {
     char name[SUBJECT_NAME_MAX];  /* as the user wrote it */
-    uint32_t prefill_i, decode_i; /* in the lists of methods */
+    uint32_t prefill_i, decode_i; /* indices in the lists of methods */
 };
 
 struct subjects {
     struct subject *item; /* [n], owned */
     uint32_t n;
-    /* For sac_engine_params: each method once, "dense", "streaming:sink=4,window=1024". They point
+    /* For sac_engine_params, each method once: "dense", "streaming:sink=4,window=1024". They point
      * into `text`. */
     const char *prefill[SAC_METHODS_MAX], *decode[SAC_METHODS_MAX];
     uint32_t n_prefill, n_decode;

@@ -21,7 +21,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The mean over groups: of all, or of as many drawn. */
+/* The mean over all groups or, with a generator, over as many that are drawn. */
 static double mean_of_groups(const struct summary_group *group, size_t n, struct rng *r)
 {
     double sum = 0, n_value = 0;
@@ -40,7 +40,7 @@ sac_status summary_bootstrap_groups(struct summary_mean *out, const struct summa
     *out = (struct summary_mean){.mean = (double)NAN, .low = (double)NAN, .high = (double)NAN};
     for (size_t i = 0; i < n; i++) out->n += group[i].n;
     if (n > 0) out->mean = mean_of_groups(group, n, NULL);
-    if (n < 2) return SAC_OK; /* one sample says nothing about others */
+    if (n < 2) return SAC_OK; /* there is no interval for one sample */
     double *mean = mem_alloc(N_RESAMPLE * sizeof *mean);
     if (!mean) return error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
     for (size_t b = 0; b < N_RESAMPLE; b++) mean[b] = mean_of_groups(group, n, &r);
@@ -84,7 +84,7 @@ static void add_mean(double *sum, uint32_t *n, double v)
     ++*n;
 }
 
-/* The means that need no interval. */
+/* Fills in the means that have no interval. */
 static void fill_means(struct summary_row *g, const struct samples *samples)
 {
     struct {
@@ -120,7 +120,8 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
 #undef MEAN
 }
 
-/* Scores of the row's samples, and where `base` is given their differences to that method's. */
+/* Collects the scores of the row's samples, and with `base` their differences from that
+ * method's. */
 static sac_status fill_scores(struct summary_row *g, const struct samples *samples,
                               const char *base, uint64_t seed, sac_error *err)
 {

@@ -9,11 +9,12 @@
 struct cJSON;
 
 struct summary_mean {
-    double mean, low, high; /* 95 %; NAN without a value, the interval also for one alone */
+    /* 95 % interval; NAN without a value, the interval also with only one */
+    double mean, low, high;
     uint32_t n;
 };
 
-/* Mean of `value` [n] with the percentiles 2.5 and 97.5 of the means of 2000 resamples, drawn from
+/* The mean of `value` [n], with percentiles 2.5 and 97.5 of the means of 2000 resamples drawn from
  * `seed`. SAC_ERR_MEMORY only. */
 sac_status summary_bootstrap(struct summary_mean *out, const double *value, size_t n, uint64_t seed,
                              sac_error *err);
@@ -24,7 +25,7 @@ struct summary_group {
     uint32_t n; /* 1 or more */
 };
 
-/* The same of all groups' values; a resample draws groups, each whole. */
+/* The same for the values of all groups; a resample draws whole groups. */
 sac_status summary_bootstrap_groups(struct summary_mean *out, const struct summary_group *group,
                                     size_t n, uint64_t seed, sac_error *err);
 
@@ -33,9 +34,9 @@ struct summary_row {
     char task[TASK_NAME_MAX], place[TASK_PLACE_MAX], method[SUBJECT_NAME_MAX];
     uint32_t ctx;
     struct summary_mean score;
-    struct summary_mean diff;       /* to `base`, over the samples that both answered */
-    char diff_to[SUBJECT_NAME_MAX]; /* "": this is that method, or nothing is paired */
-    bool question_rows;             /* decode rows of prompts: of the question, or the last ones */
+    struct summary_mean diff; /* difference from `base`, over the samples that both have answered */
+    char diff_to[SUBJECT_NAME_MAX]; /* "": the row is that method's, or nothing is paired */
+    bool question_rows; /* decode rows of prompts: those of the question, or the last ones */
     /* Means, or NAN. */
     double n_decode_row; /* of a prompt */
     struct traffic traffic;
@@ -54,7 +55,7 @@ void summary_deinit(struct summary *s);
 
 /* The list of rows; the caller owns it. NULL without memory. */
 struct cJSON *summary_json(const struct summary *s);
-/* A table for people. */
+/* A readable table. */
 void summary_markdown(const struct summary *s, struct strbuf *out);
 
 #endif

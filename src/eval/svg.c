@@ -33,7 +33,7 @@ static void open_element(struct svg *s, const char *name, const char *class_name
     strbuf_addf(s->out, "<%s class=\"%s\"", name, class_name);
 }
 
-/* Ends an element that may hold a tip. */
+/* Closes an element that may have a tip. */
 static void close_element(struct svg *s, const char *name, const char *tip)
 {
     if (!tip) {

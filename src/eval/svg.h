@@ -24,10 +24,10 @@ void svg_end(struct svg *s);
 void svg_group(struct svg *s, const char *class_name);
 void svg_group_end(struct svg *s);
 void svg_line(struct svg *s, const char *class_name, double x1, double y1, double x2, double y2);
-/* `tip` (or NULL) is shown when the pointer rests on it. */
+/* `tip` (or NULL) is shown while the pointer is over the element. */
 void svg_rect(struct svg *s, const char *class_name, struct svg_rect r, const char *tip);
 void svg_text(struct svg *s, const char *class_name, double x, double y, const char *text);
-/* Text that reads upwards, centred at the place. */
+/* Text that reads upwards, centred at the position. */
 void svg_text_up(struct svg *s, const char *class_name, double x, double y, const char *text);
 /* A mark of one of SVG_N_MARK shapes. */
 #define SVG_N_MARK 6u
@@ -38,11 +38,11 @@ void svg_mark(struct svg *s, const char *class_name, double x, double y, unsigne
 void svg_path_begin(struct svg *s, const char *class_name);
 void svg_move(struct svg *s, double x, double y);
 void svg_draw(struct svg *s, double x, double y);
-/* A closed rectangle, as many cells of one colour make one path. */
+/* A closed rectangle of a path: many cells of one colour make one path. */
 void svg_cell(struct svg *s, struct svg_rect r);
 void svg_path_end(struct svg *s);
 
-/* A coordinate as it is written: "12", "3.5", "0.25"; never "-0". */
+/* A coordinate as written in the file: "12", "3.5", "0.25"; never "-0". */
 void svg_number(struct strbuf *out, double v);
 
 #endif

@@ -14,19 +14,19 @@
 enum table_form {
     TABLE_TEXT,
     TABLE_NUMBER, /* four significant digits for people */
-    TABLE_COUNT,  /* whole, with thousands set apart */
-    TABLE_SHARE,  /* per cent for people, 0 to 1 for machines */
+    TABLE_COUNT,  /* an integer with thousands separators */
+    TABLE_SHARE,  /* a percentage in readable tables, 0 to 1 in files */
 };
 
 struct table_column {
-    const char *name;  /* key in JSON and head in CSV: "share_read" */
-    const char *title; /* head for people: "KV read" */
+    const char *name;  /* key in JSON and column in CSV: "share_read" */
+    const char *title; /* heading of readable tables: "KV read" */
     enum table_form form;
 };
 
 struct table_cell {
-    const char *text; /* of TABLE_TEXT; copied by table_add */
-    double number;    /* of the others */
+    const char *text; /* for TABLE_TEXT; copied by table_add */
+    double number;    /* for the others */
 };
 
 struct table {
@@ -42,12 +42,12 @@ void table_deinit(struct table *t);
 void table_add(struct table *t, const struct table_cell *row /* [n_column] */);
 
 void table_csv(const struct table *t, struct strbuf *out);
-/* One object: "columns" with the names, "rows" with a list for each row. */
+/* A JSON object: "columns" with the names, "rows" with a list for each row. */
 void table_json(const struct table *t, struct strbuf *out);
 /* A table element with at most `row_max` rows. */
 void table_html(const struct table *t, size_t row_max, struct strbuf *out);
 
-/* A number as people read it: at most four significant digits. */
+/* A number in readable form: at most four significant digits. */
 void table_number(char buf[32], enum table_form form, double v);
 
 #endif

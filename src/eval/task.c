@@ -44,7 +44,7 @@ struct task_text task_text_of(const sac_model *model)
 
 /* ---- To tokens ---- */
 
-/* Turns as plain text: the question, the answer behind it, a blank line. */
+/* Turns as plain text: the question, its answer, a blank line. */
 static void render_raw(struct strbuf *out, const struct task_sample *s, uint32_t turn,
                        const char *const *answer)
 {
@@ -55,7 +55,7 @@ static void render_raw(struct strbuf *out, const struct task_sample *s, uint32_t
     }
 }
 
-/* `tok` (owned, replaced) with `n_more` tokens behind. */
+/* Appends n_more tokens to `tok` (owned, replaced). */
 static sac_status append_tokens(int32_t **tok, size_t *n, const int32_t *more, size_t n_more,
                                 sac_error *err)
 {
@@ -105,8 +105,8 @@ static sac_status encode_chat(const struct task_text *t, const struct task_sampl
     return SAC_OK;
 }
 
-/* The text as it stands, with the BOS that the model wants; what a file wants behind a text (EOS)
- * has no place in a prompt. */
+/* The text as it is, after the BOS that the model wants; an EOS that a file wants after a text has
+ * no place in a prompt. */
 static sac_status encode_raw(const struct task_text *t, const struct task_sample *s, uint32_t turn,
                              const char *const *answer, int32_t **out_tok, size_t *out_n,
                              sac_error *err)
@@ -116,7 +116,7 @@ static sac_status encode_raw(const struct task_text *t, const struct task_sample
     size_t n = 0, n_tok = 0;
     const int32_t bos = sac_token_bos(t->model);
     TRY(sac_tokenize(t->model, "", 0, SAC_TOK_ADD_SPECIAL, &head, &n, err));
-    n = n > 0 && bos >= 0 && head[0] == bos; /* what is kept of the head */
+    n = n > 0 && bos >= 0 && head[0] == bos; /* length of the part of the head that is kept */
     render_raw(&text, s, turn, answer);
     sac_status status = text.failed
                             ? error_set(err, SAC_ERR_MEMORY, "out of memory for a prompt")
@@ -153,7 +153,7 @@ static sac_status encode_other(const void *arg, const char *question, int32_t **
 {
     const struct other_question *o = arg;
     const struct task_prompt *p = o->prompt;
-    struct task_sample s = *p->sample; /* borrows all but one text */
+    struct task_sample s = *p->sample; /* borrows all texts but one */
     struct task_turn *turn = &s.turn[p->turn];
     struct strbuf user = {0};
     strbuf_add(&user, turn->user, turn->question_at);
@@ -191,7 +191,7 @@ sac_status task_length(const struct task_text *t, const struct task_sample *s, u
 
 /* ---- To a length ---- */
 
-/* Builds at `size` into `*best` if it fits, else drops it. */
+/* Builds a sample of `size` and moves it to `*best` if it fits; otherwise frees it. */
 static sac_status try_size(const struct task_text *t, const struct task_builder *b, uint32_t ctx,
                            uint32_t size, struct task_sample *best, bool *out_fits, sac_error *err)
 {

@@ -19,17 +19,18 @@
 /* Names a sample; plain data. */
 struct task_cell {
     char task[TASK_NAME_MAX];
-    char place[TASK_PLACE_MAX]; /* place of the question or the answer, "" if it does not apply */
-    uint32_t ctx;               /* tokens, including the answer; 0: as the sample is */
-    double depth;               /* percent; negative: none */
-    uint32_t index;             /* among samples that are otherwise alike */
+    /* Position of the question or the answer; "" if it does not apply */
+    char place[TASK_PLACE_MAX];
+    uint32_t ctx;   /* tokens, including the answer; 0: the sample's own length */
+    double depth;   /* percent; negative: none */
+    uint32_t index; /* number among samples that are otherwise alike */
 };
 
 struct task_turn {
-    char *user;         /* owned */
-    size_t question_at; /* byte of `user` after all documents: the rest is the question, or what
-                           takes its place */
-    char *prefix;       /* given start of the answer; owned, or NULL */
+    char *user; /* owned */
+    /* Offset in `user` after all documents: the question begins here, or what takes its place */
+    size_t question_at;
+    char *prefix; /* given start of the answer; owned, or NULL */
     struct strlist expected;
     uint32_t new_tok;
     bool first_line; /* score only the first line of the answer */
@@ -40,8 +41,8 @@ struct task_sample {
     uint32_t n_turn;
     enum metric metric;
     struct strlist classes; /* METRIC_CLASSIFICATION */
-    bool raw;               /* continue the text: the suite uses no chat template here */
-    uint32_t size;          /* units of length in the fitted sample */
+    bool raw;               /* the text is continued: the suite uses no chat template here */
+    uint32_t size;          /* units of length, of a fitted sample */
 };
 
 void task_sample_deinit(struct task_sample *s);
@@ -62,14 +63,14 @@ struct task_text task_text_of(const sac_model *model);
 struct task_prompt {
     const struct task_sample *sample; /* borrowed */
     uint32_t turn;
-    const char *const *answer; /* [turn] of the previous turns, borrowed */
-    const int32_t *tok;        /* [n_tok] as task_encode gives them, borrowed */
+    const char *const *answer; /* [turn] answers of the previous turns, borrowed */
+    const int32_t *tok;        /* [n_tok] as task_encode returns them, borrowed */
     size_t n_tok;
 };
 
-/* Tokens up to the place where the answer of turn `turn` starts; `answer` [turn] has those of
- * earlier turns (without their prefixes). A BOS that the model wants occurs once. The caller owns
- * `*out_tok` (sac_free). */
+/* The tokens up to where the answer of turn `turn` begins; `answer` [turn] has those of earlier
+ * turns, without their prefixes. A BOS that the model wants occurs once. The caller owns `*out_tok`
+ * (sac_free). */
 sac_status task_encode(const struct task_text *t, const struct task_sample *s, uint32_t turn,
                        const char *const *answer, int32_t **out_tok, size_t *out_n, sac_error *err);
 
@@ -81,7 +82,7 @@ sac_status task_find_question(const struct task_text *t, const struct task_promp
 sac_status task_length(const struct task_text *t, const struct task_sample *s, uint32_t *out_n,
                        sac_error *err);
 
-/* A sample of `size` units (words, lines, documents: defined by the task); more units are more
+/* Builds a sample of `size` units (words, lines, documents: the task's own); more units give more
  * tokens. It draws from the same stream for every size. */
 struct task_builder {
     sac_status (*build)(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);

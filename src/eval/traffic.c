@@ -8,7 +8,7 @@
 const char *const traffic_name[TRAFFIC_FIELDS] = {
     "bytes_share", "bytes_per_token", "choose_bytes_per_token", "build_bytes_per_token",
     "bytes_rows",  "tier_hit_share",  "tier_bytes_per_token",   "tier_wait_us_per_token"};
-#define TIER_FIELD 5u /* the first of them */
+#define TIER_FIELD 5u /* index of the first field of tiers */
 
 double *traffic_field(struct traffic *t, unsigned i)
 {

@@ -7,19 +7,19 @@
 
 struct cJSON;
 
-/* NAN: there was no decode row. */
+/* NAN without a decode row. */
 struct traffic {
-    double share;     /* attention, selection and building, relative to what dense attention would
-                         have read */
-    double per_token; /* the same in bytes, over `rows` */
-    double choose, build; /* the parts of per_token due to selection and building */
-    double rows; /* decode rows: of a question and of the answer's tokens after the first */
-    /* With pages on disk, else NAN: share of the requested pages that were in memory; bytes from
-     * disk and microseconds that threads have waited for it, per row. */
+    /* Bytes of attention, selection and building, relative to those of dense attention */
+    double share;
+    double per_token;     /* the same bytes per row */
+    double choose, build; /* the parts of per_token for selection and for building */
+    double rows; /* decode rows: those of a question, and of the answer's tokens after the first */
+    /* With pages on disk, else NAN: share of the requested pages that were in memory; per row,
+     * bytes from disk and microseconds of waiting for them. */
     double hit_share, fetched, wait_us;
 };
 
-/* Names of the fields in JSON, and places in the struct. */
+/* The names of the fields in JSON, and their order in the struct. */
 #define TRAFFIC_FIELDS 8u
 extern const char *const traffic_name[TRAFFIC_FIELDS];
 double *traffic_field(struct traffic *t, unsigned i);

@@ -23,8 +23,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EVIDENCE_MAX 48u /* sentences of one turn that mean something */
-#define N_DECOY      6u  /* of them about other things, each turn */
+#define EVIDENCE_MAX 48u /* maximum evidence sentences of one turn */
+#define N_DECOY      6u  /* sentences of each turn about other things */
 #define N_THING      64u
 
 enum turns_kind { KIND_FACTS, KIND_HOP, KIND_COLLECT, KIND_UPDATE, KIND_RULE, KIND_SUMMARY };
@@ -35,7 +35,7 @@ struct shape {
     uint32_t n_turn, n_tok;
 };
 
-/* Turns and mean tokens of the sets as the paper lists them. */
+/* Turns and mean tokens of the data sets, as the paper lists them. */
 static const struct shape shapes[] = {
     {"facts", KIND_FACTS, 3, 0},
     {"hop", KIND_HOP, 3, 0},
@@ -95,7 +95,7 @@ struct planned_turn {
 struct plan {
     const struct shape *shape;
     struct planned_turn turn[TASK_TURN_MAX];
-    uint32_t thing[N_THING], n_thing; /* drawn nouns, each used for one thing */
+    uint32_t thing[N_THING], n_thing; /* drawn nouns, each for one thing */
     uint32_t subset;                  /* turns over which evidence is cut */
     struct rng rng;
 };
@@ -119,7 +119,7 @@ static bool plan_failed(const struct plan *p)
     return failed;
 }
 
-/* "the brave otter", a new one each time. */
+/* "the brave otter": a new thing each time. */
 static void name_thing(struct plan *p, char name[64])
 {
     assert(p->n_thing < N_THING);
@@ -138,14 +138,14 @@ static unsigned draw_value(struct plan *p)
     return 10000u + (unsigned)rng_below(&p->rng, 90000);
 }
 
-/* The turn, at most `turn`, that the i-th of the evidence's pieces goes to. */
+/* The turn, at most `turn`, that holds piece `piece` of the evidence. */
 static struct planned_turn *turn_of_piece(struct plan *p, uint32_t turn, uint32_t piece,
                                           uint32_t n_piece)
 {
     uint32_t chosen[TASK_TURN_MAX];
     uint32_t n = 1 + p->subset % (turn + 1);
     if (n > n_piece) n = n_piece;
-    /* The same turns for all pieces of a question: drawn from a copy of the stream. */
+    /* All pieces of a question use the same turns: drawn from a copy of the stream. */
     struct rng r = p->rng;
     rng_sample_sorted(&r, chosen, n, turn + 1);
     return &p->turn[chosen[piece * n / n_piece]];
@@ -162,7 +162,7 @@ static void plan_fact(struct plan *p, uint32_t t)
     strbuf_addf(&p->turn[t].question, "What is the %s of %s?", attribute, name);
     strbuf_addf(&p->turn[t].prefix, "The %s of %s is", attribute, name);
     strlist_addf(&p->turn[t].expected, "%u", value);
-    rng_next(&p->rng); /* the next question's evidence goes to other turns */
+    rng_next(&p->rng); /* the next question's evidence is in other turns */
 }
 
 static void plan_hop(struct plan *p, uint32_t t)
@@ -199,7 +199,7 @@ static void plan_collect(struct plan *p, uint32_t t)
     rng_next(&p->rng);
 }
 
-/* The things of the first turn get new values in the later ones. */
+/* Things of the first turn get new values in later ones. */
 static void plan_update(struct plan *p, uint32_t t)
 {
     if (t == 0) {
@@ -218,7 +218,7 @@ static void plan_update(struct plan *p, uint32_t t)
     strlist_addf(&p->turn[t].expected, "%u", value);
 }
 
-/* Examples in both turns; the same question twice, so that the second may be better. */
+/* Examples in both turns; the same question twice, so that the second answer may be better. */
 static void plan_rule(struct plan *p, uint32_t t)
 {
     const uint32_t n_example = 20;
@@ -233,7 +233,7 @@ static void plan_rule(struct plan *p, uint32_t t)
     strlist_add(&p->turn[t].expected, words_category(category));
 }
 
-/* Sentences that carry a tag are the report; the reference is them, in order. */
+/* Sentences with the tag are the report; they are the reference, in order. */
 static void plan_summary(struct plan *p, uint32_t t)
 {
     const uint32_t n_piece = 5;
@@ -283,7 +283,7 @@ static void plan_init(struct plan *p, const struct shape *shape, const struct ta
         }
 }
 
-/* ---- With prose ---- */
+/* ---- The text ---- */
 
 struct build {
     const struct plan *plan;
@@ -297,7 +297,8 @@ static enum metric metric_of(enum turns_kind kind)
     return kind == KIND_SUMMARY ? METRIC_ROUGE_L_RECALL : METRIC_ALL_MATCH;
 }
 
-/* Sentences `first` to `last` of the turn: its evidence, in order, at drawn places among prose. */
+/* The order of sentences `first` to `last` of the turn: its evidence, in order, at drawn places
+ * among prose. */
 struct sentence_order {
     uint32_t at[EVIDENCE_MAX], n, n_all;
 };
@@ -316,8 +317,8 @@ static void add_sentences(struct strbuf *out, struct rng *r, const struct strlis
     }
 }
 
-/* Returns where what stands behind the text begins: the question, or the call to answer it alone.
- */
+/* Returns the offset at which the text after the documents begins: the question, or the request to
+ * answer it. */
 static size_t add_user(struct strbuf *out, struct rng *r, const struct planned_turn *turn,
                        const char *place, uint32_t n_prose)
 {
@@ -342,7 +343,7 @@ static sac_status build(const void *arg, uint32_t size, struct task_sample *out,
 {
     const struct build *b = arg;
     const struct plan *p = b->plan;
-    /* Not the plan's own stream: a size must not change what is asked. */
+    /* Not the plan's own stream, because the size must not change what is asked. */
     struct rng r = p->rng;
     out->metric = b->metric;
     for (uint32_t c = 0; b->metric == METRIC_CLASSIFICATION && c < WORDS_N_CATEGORY; c++)

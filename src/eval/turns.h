@@ -10,16 +10,16 @@ struct turns_args {
     uint64_t seed;
 };
 
-/* The i-th task's name; NULL behind the last. The first ones are kinds of questions, those that
- * begin with "like_" have the turns and the length of one of the benchmark's eleven sets. */
+/* The i-th task's name; NULL after the last. The first ones are kinds of questions; "like_" tasks
+ * have the number of turns and the length of one of the benchmark's eleven sets. */
 const char *turns_name(uint32_t i);
-/* Mean tokens of the set that a "like_" task is shaped after; 0 for others. */
+/* Mean tokens of the set after which a "like_" task is shaped; 0 for others. */
 uint32_t turns_ctx(const char *name);
-/* "begin", "middle", "end"; NULL behind. */
+/* "begin", "middle", "end"; NULL after these. */
 const char *turns_place(uint32_t i);
 
 /* A task_source's `make`; `arg` is a struct turns_args. The three places of a sample hold the same
- * text: what differs between them is the place's doing. */
+ * text, so only the position differs between them. */
 sac_status turns_make(const void *arg, const struct task_text *t, const struct task_cell *cell,
                       struct task_sample *out, sac_error *err);
 

@@ -100,8 +100,8 @@ void batch_logits(const struct method_batch *b)
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct room r = room_of(&b->lane[i], BATCH_TOKEN);
-        if (b->lane[i]
-                .tier) /* one lane after another: their pages may not fit in memory together */
+        /* With a tier one lane after another: their pages may not fit in memory together. */
+        if (b->lane[i].tier)
             pick_all_logits(r.score, r.stride, &b->lane[i]);
         else
             list[n++] = pick_lane_logits(r.score, r.stride, &b->lane[i]);
@@ -128,7 +128,7 @@ void batch_vote(const struct method_batch *b, enum batch_item item)
     if (n > 0) b->ops->lanes.vote(b->workers, b->ops, list, n);
 }
 
-/* Scratch by tokens, and what shares need in addition. */
+/* Scratch: a room by tokens, and what shares by planes need in addition. */
 struct share_room {
     struct room room;
     size_t bytes;
@@ -215,7 +215,8 @@ float *batch_share_sums(const struct method_shape *s, void *scratch)
     return share_room_of(s, scratch).page;
 }
 
-/* `out`: where the sums of a lane are written; NULL: to its scores. */
+/* Sums the tokens' shares by page. `out` tells where the sums of a lane are written; NULL: to its
+ * scores. */
 static void sum_pages(const struct method_batch *b,
                       float *(*out)(const struct method_shape *s, void *scratch))
 {
@@ -304,7 +305,7 @@ void batch_window(const struct method_batch *b, uint32_t sink)
     if (n > 0) b->ops->lanes.ends(b->workers, b->ops, list, n);
 }
 
-/* Takes items by the values of query head g, or of all. */
+/* Marks the best items by the scores of query head g, or by the shares of all query heads. */
 static void take(const struct method_batch *b, const struct batch_ends *ends,
                  enum batch_value value, uint32_t g)
 {

@@ -12,14 +12,14 @@
 /* What is selected: single tokens, halves of pages, pages. */
 enum batch_item { BATCH_TOKEN, BATCH_HALF, BATCH_PAGE };
 
-/* A selection of any method, for each lane: by its hook for batches, or (host code) for lanes. */
+/* Selects for all lanes, by the method's hook for batches or, one by one, its hook for lanes. */
 void batch_choose(const struct method_decode *hooks, const struct method_batch *b);
 
 /* The next lane from i on that is not dense; b->n: there is none. */
 uint32_t batch_next(const struct method_batch *b, uint32_t i);
 
-/* The limit of each lane is its budget, the first of its parameters; a lane whose budget covers the
- * whole context, or whose layer is one of the first n_dense, is dense. */
+/* Sets each lane's target to its budget, the first of its parameters; a lane whose budget covers
+ * the whole context, or whose layer is one of the first n_dense, is dense. */
 void batch_budgets(const struct method_batch *b, uint32_t n_dense);
 
 /* ---- Scores; those of boxes are made by box_choose ---- */
@@ -31,11 +31,11 @@ void batch_logits(const struct method_batch *b);
 
 /* Of a softmax over the scores, mean over the query heads. */
 void batch_vote(const struct method_batch *b, enum batch_item item);
-/* By the first planes of the keys, without scores, in scratch of batch_shares_bytes; `plane` is
- * their place in the side data or pages of a lane. */
+/* The same by the first planes of the keys (plane.h), in scratch of batch_shares_bytes; `plane`
+ * tells where they are. */
 void batch_shares(const struct method_batch *b,
                   struct op_share_planes (*plane)(const struct method_lane *l));
-/* The same for batch_draw, which must follow: only there shares are complete. */
+/* The same for batch_draw, which must follow, because it completes the shares. */
 void batch_shares_to_draw(const struct method_batch *b,
                           struct op_share_planes (*plane)(const struct method_lane *l));
 size_t batch_shares_bytes(const struct method_shape *s, const void *param);
@@ -63,7 +63,7 @@ void batch_mark_ends(const struct method_batch *b, const struct batch_ends *ends
  * row itself. */
 void batch_window(const struct method_batch *b, uint32_t sink);
 
-/* The values by which items are taken. */
+/* The values by which items are ranked. */
 enum batch_value {
     BATCH_BY_VOTE,
     BATCH_BY_SCORE, /* of the first query head */

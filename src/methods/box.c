@@ -1,5 +1,5 @@
-/* box.c: see the header. Boxes are f16, rounded so that they only grow. Their ids are those of the
- * lane's pages, so data follows a page through forks and cuts by itself. */
+/* box.c: see the header. Boxes are f16, rounded outwards, so that bounds stay bounds. They are
+ * addressed by page id, so they follow a page through forks and cuts. */
 #include "methods/box.h"
 
 #include "base/half.h"
@@ -46,7 +46,8 @@ uint16_t box_half(float x, bool up)
     return (uint16_t)(grows ? h + 1 : h - 1);
 }
 
-/* The box of some keys. */
+/* The box of n_tok keys: a [d] minimum and b [d] width, or for BOX_MEAN centre and mean
+ * distance. */
 static void seal_box(uint16_t *a, uint32_t d, enum box kind, const float *k, uint32_t n_tok)
 {
     uint16_t *b = a + d;
@@ -54,7 +55,7 @@ static void seal_box(uint16_t *a, uint32_t d, enum box kind, const float *k, uin
         float lo = k[c], hi = k[c], off = 0;
         for (uint32_t t = 1; t < n_tok; t++) {
             const float x = k[(size_t)t * d + c];
-            lo = x < lo ? x : lo; /* a NaN after the first key is not noticed here: see box_vote */
+            lo = x < lo ? x : lo; /* comparisons miss a NaN after the first key: see box_seal */
             hi = x > hi ? x : hi;
         }
         if (kind != BOX_MEAN) {
@@ -75,7 +76,7 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
     uint16_t *a = (uint16_t *)(void *)side;
     for (uint32_t t = 0; t < PAGE_TOK; t += n_tok)
         seal_box(a + (size_t)t / n_tok * 2 * d, d, kind, k + (size_t)t * d, n_tok);
-    /* One key that is not finite makes the page's scores NaN, so that it is noticed. */
+    /* A key that is not finite makes the page's scores NaN, so that the error is detected. */
     for (uint32_t i = 0; i < PAGE_TOK * d; i++)
         if (!isfinite(k[i])) a[0] = 0x7e00u;
 }
@@ -88,7 +89,8 @@ enum op_note_kind box_note(enum box kind)
 
 /* ---- Scores ---- */
 
-/* The scores of the pages between the ends of two segments, with rotated queries. */
+/* The scores of the pages of segment segment_i, or after the last one, with the query that meets
+ * their keys (ops/segment.h). */
 static struct op_lane_boxes lane_boxes(const struct room *r, const struct method_lane *l,
                                        enum box kind, uint32_t segment_i)
 {

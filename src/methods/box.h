@@ -15,13 +15,13 @@
 enum box { BOX_BOUND, BOX_MEAN, BOX_HALVES, BOX_VECTOR };
 #define BOX_HALF_TOK (PAGE_TOK / 2)
 
-/* Parameters of methods that select by such scores: all have a budget, some of the others. */
+/* Parameters of methods that select by such scores: all have a budget, and some of the others. */
 struct box_param {
     struct param_budget budget;
     uint32_t dense, sink, recent; /* layers; tokens */
-    uint32_t page;                /* quest: 16 tokens, 32 */
-    uint32_t heads;               /* quest: together, each for itself */
-    uint32_t reduce;              /* arkvale: shares, raw scores */
+    uint32_t page;                /* quest: 0, pages of 16 tokens; 1, of 32 */
+    uint32_t heads;               /* quest: 0, a group selects together; 1, each query head */
+    uint32_t reduce;              /* arkvale: 0, softmax shares; 1, raw scores */
 };
 
 /* Side data of a page. */
@@ -43,14 +43,13 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
  * a score is not finite. */
 bool box_vote(const struct room *r, const struct method_lane *l);
 
-/* The same for lanes that are not dense: a score that is not finite is reported in the result. */
+/* Both for all lanes that are not dense; a score that is not finite is reported in the result. */
 void box_votes(const struct method_batch *b, enum box kind);
 
-/* The whole selection of a method with struct box_param: in the layers from `dense` on, the ends,
- * and the budget in the best of the other pages or halves. By shares of a softmax, or (`reduce`) by
- * the sum of the scores of the query heads, or (`heads`) by the scores of each query head alone,
- * all reading what any of them has selected. Takes the scratch of room_page_bytes, for halves
- * room_token_bytes. */
+/* The whole selection of a method with struct box_param: sinks and recent pages, and of the other
+ * pages or halves the best within the budget, by softmax shares, or (`reduce`) the sum of the query
+ * heads' scores, or (`heads`) each query head's own scores, where all heads read what any of them
+ * has selected. Needs the scratch of room_page_bytes, for halves of room_token_bytes. */
 void box_choose(const struct method_batch *b, enum box kind);
 void box_choose_vectors(const struct method_batch *b);
 

@@ -16,15 +16,16 @@
 
 #include <string.h>
 
+/* FRESH: prompt rows have come since the last selection. */
 enum phase { FRESH, VOTED, CHOSEN };
 
 struct compress_state {
     uint32_t phase;
     uint32_t n_known;   /* the mask covers the tokens before it; later ones are all kept */
-    uint32_t n_dropped; /* of them */
-    uint32_t n_vote;    /* number of tokens when the window voted */
+    uint32_t n_dropped; /* of them, evicted */
+    uint32_t n_vote;    /* context length when the window voted */
     uint32_t n_window;  /* rows that voted */
-    uint32_t n_heard;   /* tokens whose repetition has voted; 0: none has */
+    uint32_t n_heard;   /* context length when rows that repeat it voted; 0: never */
     bool not_finite;
 };
 
@@ -56,8 +57,9 @@ uint32_t compress_past_rows(const struct method_shape *s, const void *param)
     return set->window;
 }
 
-/* The sums over the window's rows; NULL: not finite. */
-static const float *look(const struct observe *o, const struct method_lane *l, uint32_t n)
+/* Each token's softmax shares, summed over the window's rows and the query heads: computed here, or
+ * by a device. NULL: not finite. */
+static const float *window_sums(const struct observe *o, const struct method_lane *l, uint32_t n)
 {
     if (!l->looked) return observe_rows(o, l, n, l->pos) ? o->sum : NULL;
     observe_count(l, n, l->pos);
@@ -71,7 +73,7 @@ bool compress_shares(const struct method_lane *l, float *vote, uint32_t n)
     const float share = 1.0f / (float)l->shape->group;
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
-    const float *sum = look(&o, l, n);
+    const float *sum = window_sums(&o, l, n);
     for (uint32_t t = 0; sum && t < n; t++) vote[t] = sum[t] * share;
     return sum;
 }
@@ -113,8 +115,8 @@ uint32_t compress_page(float *k, float *v, const struct method_lane *l, uint32_t
     return PAGE_TOK;
 }
 
-/* The first token of the lane's window. False: everything is kept, or the queries of the voting
- * rows are not available. */
+/* Finds the first token of the lane's window. False: the budget covers everything, or the queries
+ * of the rows that vote are not available. */
 static bool find_window(const struct method_lane *l, uint32_t *begin)
 {
     const struct compress_param *set = l->param;
@@ -125,8 +127,8 @@ static bool find_window(const struct method_lane *l, uint32_t *begin)
     return budget < n && (policy->mute || *begin < n);
 }
 
-/* Whether a selection is due before the lane's row. A vote costs a scan of all keys, and is of no
- * use while everything is read. */
+/* Whether a selection is due before the lane's row. Votes cost a scan of all keys, so there are
+ * none while the context is too short for sparse attention. */
 static bool is_due(const struct method_lane *l, const struct compress_state *s)
 {
     return !l->is_prompt && s->phase == FRESH && l->pos + 1 >= l->sparse_min_ctx;
@@ -157,10 +159,10 @@ void compress_see(const struct method_lane *l)
     s->not_finite = !policy->vote(l, v.value, begin);
     meter_choose(l);
     for (uint32_t t = 0; t < begin; t++)
-        if (!living_has(&v, s->n_known, t)) v.value[t] = -1;
+        if (!living_has(&v, s->n_known, t)) v.value[t] = -1; /* evicted tokens stay so */
 }
 
-/* The votes of all heads of the layer, one after another. */
+/* Copies the votes of all heads of the layer to v->all. */
 static void gather_votes(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
@@ -172,9 +174,8 @@ static void gather_votes(const struct compress_votes *v)
     }
 }
 
-/* Sets the mask: the best tokens before the window, and the window. If more rows have come between
- * vote and selection, because the method was not called, their tokens are kept like all later
- * ones. */
+/* Sets the mask: the tokens with the most votes before the window, and the window. Rows that came
+ * between vote and selection, for which the method was not called, are kept like all later ones. */
 static void choose(const struct living *live, const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
@@ -188,8 +189,7 @@ static void choose(const struct living *live, const struct method_lane *l)
     const uint32_t n_keep = policy->keep ? policy->keep(&v) : v.n_keep;
     struct pick_cut cut = pick_best(live->value, v.n_tok, min_u32(n_keep, v.n_tok));
     s->n_dropped = 0;
-    for (int walk = 0; walk < 2;
-         walk++) /* first to find the threshold, then to keep what is above it */
+    for (int pass = 0; pass < 2; pass++) /* to find the threshold, and to apply it */
         meter_read(l, live->value, v.n_tok * sizeof *live->value);
     for (uint32_t t = 0; t < v.n_tok; t++) {
         const bool keep = pick_takes(&cut, live->value[t]) && live->value[t] >= 0;
@@ -201,7 +201,7 @@ static void choose(const struct living *live, const struct method_lane *l)
     s->n_known = n;
 }
 
-/* Selects, if there are votes. */
+/* Selects if there are votes; whether it did. */
 static bool settle(const struct method_lane *l)
 {
     struct living v;
@@ -214,13 +214,13 @@ static bool settle(const struct method_lane *l)
     return true;
 }
 
-/* Tokens that were voted on. */
+/* The number of first tokens that were voted on and are not in the window. */
 static uint32_t candidates(const struct compress_state *s)
 {
     return min_u32(s->n_known, s->n_vote - s->n_window);
 }
 
-/* False: the lane reads everything. */
+/* False: the lane is dense. */
 static bool reads_in_part(const struct compress_state *s, struct method_pick *out)
 {
     if (s->not_finite)
@@ -242,7 +242,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out)
     pick_range(out, l, s->n_known, l->pos + 1);
 }
 
-/* ---- The same with votes from a device ---- */
+/* ---- Selection with sums of attention from a device ---- */
 
 static bool asks_for_sums(const struct method_lane *l)
 {
@@ -257,7 +257,7 @@ static struct kept want_sums(const struct method_lane *l)
     return k;
 }
 
-static void look_away(const struct method_batch *b)
+static void sum_away(const struct method_batch *b)
 {
     for (uint32_t i = 0; i < b->n; i++) b->target[i] = KEPT_SUM;
     kept_choose(b, want_sums);
@@ -285,7 +285,7 @@ static void choose_away(const struct method_batch *b)
 }
 
 static const struct method_votes votes = {
-    .due = asks_for_sums, .look = look_away, .settle = settle, .marks = marks};
+    .due = asks_for_sums, .look = sum_away, .settle = settle, .marks = marks};
 
 const struct method_away compress_away = {
     .head_bytes = compress_state_bytes,

@@ -11,11 +11,11 @@
 
 #include "methods/method.h"
 
-/* Parameters of such methods: all have the first two, some of the others. */
+/* Parameters of such methods: all have the first two, and some of the others. */
 struct compress_param {
     struct param_budget budget;
     uint32_t window;
-    uint32_t kernel, pool; /* neighbours; mean, max: of pooled votes */
+    uint32_t kernel, pool; /* pooling of votes: its width; 0 mean, 1 max */
     double alpha;          /* adakv */
     uint32_t beta;         /* pyramidkv */
     uint32_t chunk;        /* chunkkv */
@@ -26,17 +26,18 @@ struct compress_param {
     uint32_t repeat; /* kvzip */
 };
 
-/* The votes of a layer's heads, and the number of tokens to keep. */
+/* The votes from which a lane's budget follows. */
 struct compress_votes {
     const struct method_lane *lane;
     uint32_t n_tok;  /* candidates: tokens 0 .. n_tok - 1, before the window */
-    uint32_t n_keep; /* of them, for the mean head */
+    uint32_t n_keep; /* of them, the mean over the heads that share a budget */
     float *all;      /* [n_kv_head, n_tok], if `every_head` was requested */
 };
 
-struct compress_policy { /* the family of such methods */
-    bool mute;           /* the window's rows do not vote, so there may be none */
-    bool every_head;     /* needs the votes of the layer's other heads */
+/* What distinguishes these methods: the `family` of their hooks. */
+struct compress_policy {
+    bool mute;       /* the window's rows do not vote, so their queries need not be kept */
+    bool every_head; /* budgets depend on the votes of the layer's other heads */
     /* Votes of tokens 0 .. n - 1, the window being n .. pos - 1: none negative, tokens with the
      * highest are kept. Uses the lane's scratch. False: something is not finite. */
     bool (*vote)(const struct method_lane *l, float *vote, uint32_t n);
@@ -65,18 +66,19 @@ void compress_select(const struct method_lane *l, struct method_pick *out);
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
 bool compress_sound(const struct method_loaded *l);
 
-/* For methods that have the model repeat the prompt: the votes of tokens, filled meanwhile; that
- * they have been filled for n_tok tokens; for how many they were; and whether they must be filled
- * before a decode row of so many. */
+/* For methods that have the model repeat the prompt (method_decode.repeat). A head's votes, which
+ * `see` fills while the rows that repeat it are computed; compress_hear records that those of n_tok
+ * tokens are filled, compress_heard returns that number. compress_hear_due: whether they must be
+ * filled before a decode row of a sequence of n_tok tokens. */
 float *compress_heard_votes(const struct method_lane *l, uint32_t layer, uint32_t kv_head);
 void compress_hear(const struct method_lane *l, uint32_t n_tok);
 uint32_t compress_heard(const struct method_lane *l, uint32_t layer, uint32_t kv_head);
 bool compress_hear_due(const struct method_shape *s, const void *param, const void *state,
                        uint32_t n_tok);
-/* Whether a token of the lane is still kept. */
+/* Whether a token of the lane has not been evicted. */
 bool compress_lives(const struct method_lane *l, uint32_t tok);
 
-/* Methods whose window votes (compress_shares), on a device. */
+/* Selection on a device, for methods whose window votes (compress_shares). */
 extern const struct method_away compress_away;
 
 /* The shared hooks of methods of this kind; the family of each is its policy. */
@@ -88,11 +90,11 @@ extern const struct method_away compress_away;
 #define COMPRESS_WINDOW_HOOKS                                                                      \
     COMPRESS_HOOKS, .past_rows = compress_past_rows, .away = &compress_away
 
-/* Common fields, except names, texts and budgets. */
+/* Fields of struct method that all of them share. */
 #define COMPRESS_WINDOW_TRAITS                                                                     \
     .token_grain = true, .evicts = true, .needs_question = true, .meets_segments = true
 
-/* Their parameters, without the budget; and those of pooled votes. */
+/* Their parameters except the budget; with pooled votes, those of the pooling, too. */
 #define COMPRESS_WINDOW_PARAMS(P)                                                                  \
     P(COUNT, window, "32", 1, 1024, "last prompt tokens, which vote and are kept")
 #define COMPRESS_POOLED_PARAMS(P)                                                                  \

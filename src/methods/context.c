@@ -23,7 +23,7 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Their values, descending; returns their number. */
+/* Sorts the values of the tokens of `word`, descending; returns their number. */
 static uint32_t sort_values(const struct context_view *v, const uint32_t *word, const float *value,
                             float *out)
 {

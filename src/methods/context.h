@@ -24,8 +24,9 @@ struct context_note {
     const float *query;  /* [n_head, head_dim] mean over the last two blocks */
     const float *key;    /* [n_block, n_kv_head, head_dim] means */
     const float *anchor; /* [n_kv_head, head_dim] mean over the first and the last two blocks */
-    /* For the token of each block to which rows after the block attend most: their mean attention,
-     * the exponent of its decay with distance, and its index from the start of the text. */
+    /* Of each block's representative, the token to which rows after the block attend most: their
+     * mean attention, the exponent of its decay with distance (a power law), and its index from the
+     * start of the text. */
     const float *mass, *slope, *token; /* [n_block] */
 };
 
@@ -98,7 +99,7 @@ struct method_context {
                     const struct context_change *change);
 };
 
-/* Words and flags of a layer. */
+/* The bits of a layer. */
 static inline uint32_t *context_refresh(const struct context_view *v, const struct context_plan *p,
                                         uint32_t layer)
 {

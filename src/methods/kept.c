@@ -7,9 +7,9 @@
 #include "methods/pick.h"
 
 struct kept_room {
-    float *sum; /* [tokens of a context, including the whole own page]; then the same by distance */
-    uint32_t *taken; /* [pages], twice: the lines that a selection has taken */
-    float *spare;    /* of votes */
+    float *sum;      /* [2, tokens of a context, whole pages] attention by token; by distance */
+    uint32_t *taken; /* [2, pages] lines that are selected: columns; slashes */
+    float *spare;    /* of op_lane_observe */
     struct op_lane_result *made;
 };
 
@@ -43,7 +43,7 @@ static bool has_lines(const struct method_batch *b, uint32_t i)
     return b->target[i] == KEPT_READ_LINES || b->target[i] == KEPT_CHOOSE_LINES;
 }
 
-static bool takes(const struct method_batch *b, uint32_t i)
+static bool selects(const struct method_batch *b, uint32_t i)
 {
     return b->target[i] == KEPT_CHOOSE || b->target[i] == KEPT_CHOOSE_LINES;
 }
@@ -57,10 +57,10 @@ static uint32_t next_read(const struct method_batch *b, uint32_t i, bool by_line
 
 static const struct op_lane_result *made_now(const struct method_batch *b, uint32_t i)
 {
-    return takes(b, i) ? room_of(&b->lane[i]).made : NULL;
+    return selects(b, i) ? room_of(&b->lane[i]).made : NULL;
 }
 
-/* Pages of a selection, including the own one. */
+/* Pages of the context, the query's own included. */
 static uint32_t page_count(const struct method_lane *l)
 {
     return l->pos / PAGE_TOK + 1;
@@ -68,24 +68,25 @@ static uint32_t page_count(const struct method_lane *l)
 
 /* ---- Selection ---- */
 
-/* A lane that votes in this step. */
+/* A lane whose rows vote in this step. */
 struct voter {
     const struct method_lane *lane;
     struct kept_room room;
     struct kept want;
-    bool takes, lines;
-    uint32_t *mask;  /* where the result of the selection is written: */
-    uint32_t n_page; /* number of pages that vote; twice as many for lines */
+    bool selects, lines;
+    uint32_t *mask;  /* [n_page] the selection */
+    uint32_t n_page; /* pages of the context; twice as many for lines of two kinds */
 };
 
-/* Each slot of a selection goes over all voters; this function writes the descriptor of one
- * voter. */
+/* A selection calls several slots of ops/lanes.h, each for all voters at once. A put_fn writes one
+ * voter's descriptor for a slot to list[at], for its rows from number `from` on; false: it has
+ * none. */
 typedef bool (*put_fn)(void *list, uint32_t at, const struct voter *v, uint32_t from);
 
 static struct voter voter_of(const struct method_batch *b, uint32_t i,
                              struct kept (*want)(const struct method_lane *l))
 {
-    struct voter v = {.lane = &b->lane[i], .takes = takes(b, i), .lines = has_lines(b, i)};
+    struct voter v = {.lane = &b->lane[i], .selects = selects(b, i), .lines = has_lines(b, i)};
     v.room = room_of(v.lane);
     v.want = want(v.lane);
     v.mask = v.lines ? v.room.taken : v.want.mask;
@@ -100,7 +101,7 @@ static uint32_t put_voters(const struct method_batch *b,
 {
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        if (!takes(b, i) && b->target[i] != KEPT_SUM) continue;
+        if (!selects(b, i) && b->target[i] != KEPT_SUM) continue;
         const struct voter v = voter_of(b, i, want);
         n += put(b->list, n, &v, from);
     }
@@ -112,12 +113,11 @@ static bool put_begin(void *list, uint32_t at, const struct voter *v, uint32_t f
     struct op_lane_begin *to = list;
     (void)from;
     to[at] = (struct op_lane_begin){
-        .mask = v->mask, .n_page = v->takes ? v->n_page : 0, .result = v->room.made};
+        .mask = v->mask, .n_page = v->selects ? v->n_page : 0, .result = v->room.made};
     return true;
 }
 
-/* OP_OBSERVE_ROWS rows from the first + `from` on; tokens that are never selected are not excluded
- * here. */
+/* The attention of OP_OBSERVE_ROWS rows, from number `from` on. */
 static bool put_rows(void *list, uint32_t at, const struct voter *v, uint32_t from)
 {
     const struct method_lane *l = v->lane;
@@ -137,17 +137,18 @@ static bool put_rows(void *list, uint32_t at, const struct voter *v, uint32_t fr
         .sum = v->room.sum,
         .slash = v->lines ? v->room.sum + (size_t)page_count(l) * PAGE_TOK : NULL,
         .begin = v->want.sink,
-        .end = v->takes ? v->want.row0 : UINT32_MAX,
+        .end = v->selects ? v->want.row0 : UINT32_MAX,
         .result = v->room.made};
     return true;
 }
 
-/* What is excluded becomes -INFINITY and comes last; excluded tokens are always read. */
+/* The tokens or lines with the largest sums. Sinks and the voting rows, which are read anyway, are
+ * out of its range or have the sum -INFINITY. */
 static bool put_take(void *list, uint32_t at, const struct voter *v, uint32_t from)
 {
     struct op_lane_take *to = list;
     (void)from;
-    if (!v->takes) return false;
+    if (!v->selects) return false;
     to[at] = (struct op_lane_take){.value = v->room.sum,
                                    .n_page = v->n_page,
                                    .item_tok = 1,
@@ -163,19 +164,20 @@ static bool put_ends(void *list, uint32_t at, const struct voter *v, uint32_t fr
 {
     struct op_lane_ends *to = list;
     (void)from;
-    if (!v->takes || v->lines) return false;
+    if (!v->selects || v->lines) return false;
     to[at] = (struct op_lane_ends){
         .mask = v->mask, .n_page = v->n_page, .begin = v->want.sink, .end = v->want.row0};
     return true;
 }
 
-/* Reads of selections made on the host are counted by the host. */
+/* Counts what the selections of this step read; for KEPT_SUM the host counts it, where it
+ * selects. */
 static void count_reads(const struct method_batch *b,
                         struct kept (*want)(const struct method_lane *l))
 {
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
-        if (!takes(b, i)) continue;
+        if (!selects(b, i)) continue;
         meter_build(l);
         observe_count(l, want(l).row0, want(l).end);
         meter_choose(l);

@@ -8,30 +8,29 @@
 
 #include "methods/batch.h"
 
-/* What a lane does, at its place in the batch's `target`. */
+/* What a lane does in a step: an entry of the batch's `target`. */
 enum kept_step {
-    KEPT_READ, /* what it has chosen */
-    KEPT_CHOOSE,
+    KEPT_READ,       /* reads the tokens of its last selection */
+    KEPT_CHOOSE,     /* selects tokens, and reads them */
     KEPT_READ_LINES, /* the same with columns and diagonals */
     KEPT_CHOOSE_LINES,
-    KEPT_SUM, /* lets its rows vote, and leaves the sums of tokens at the start of its scratch */
+    KEPT_SUM, /* sums the attention of its rows, and leaves the sums at the start of its scratch */
 };
 
-/* A choice that is to be made. */
+/* A selection that is to be made. */
 struct kept {
-    uint32_t *mask;  /* of tokens: [pos / PAGE_TOK + 1] on the device; NULL: lines, or sums */
-    uint32_t row0;   /* rows from it to the last one that votes, */
-    uint32_t end;    /* before this one; they are always read */
-    uint32_t sink;   /* tokens before it are, too; at most row0 */
-    uint32_t budget; /* tokens in between, or lines of both kinds together, that are taken */
+    uint32_t *mask;     /* of tokens: [pos / PAGE_TOK + 1] on the device; NULL: lines, or sums */
+    uint32_t row0, end; /* rows [row0, end) vote; their tokens are always read */
+    uint32_t sink;      /* first tokens, always read; at most row0 */
+    uint32_t budget;    /* tokens in between, or lines of both kinds together, to select */
 };
 
 size_t kept_scratch_bytes(const struct method_shape *s, const void *param);
 
-/* Makes the selections of the lanes that have one to make. */
+/* Makes the selections, or sums, of the lanes whose step says so. */
 void kept_choose(const struct method_batch *b, struct kept (*want)(const struct method_lane *l));
 
-/* Tokens selected among n_tok; those in [begin, end) count as selected. */
+/* A selection among the first n_tok tokens; those of [begin, end) count in n_chosen. */
 struct kept_made {
     uint32_t *mask;
     uint32_t n_tok, begin, end;
@@ -40,7 +39,7 @@ struct kept_made {
 /* Marks them, and all tokens from n_tok on, for lanes that read tokens. */
 void kept_read(const struct method_batch *b, struct kept_made (*made)(const struct method_lane *l));
 
-/* Lines selected for n_tok tokens; the first and the most recent tokens are always read. */
+/* Lines selected at a context of n_tok tokens; sinks and the most recent tokens are read too. */
 struct kept_lines {
     uint32_t *column, *slash; /* [pages of n_tok] */
     uint32_t n_tok, sink, recent;

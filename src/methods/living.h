@@ -1,5 +1,5 @@
-/* living.h: the state of methods that drop tokens permanently: a header of the method's own, a mask
- * of the tokens that are kept, and a number per token, by which the next one to drop is found.
+/* living.h: the state of methods that evict tokens: a header of the method's own, a mask of the
+ * tokens that are kept, and a score per token, by which the next one to evict is found.
  *
  * All tokens from n_known (a field of the header) on are kept; before it the mask decides. */
 #ifndef SAC_METHODS_LIVING_H
@@ -14,7 +14,8 @@ struct living {
     float *value;   /* [tokens of a context] */
 };
 
-/* Cuts a state whose head has so many bytes into its parts; the result is its bytes. */
+/* Lays out a state whose header has head_bytes; returns its bytes. With state NULL it only
+ * measures. */
 static inline size_t living_cut(struct living *v, const struct method_shape *s, void *state,
                                 size_t head_bytes)
 {
@@ -26,14 +27,13 @@ static inline size_t living_cut(struct living *v, const struct method_shape *s, 
     return a.used;
 }
 
-/* Its bytes. */
 static inline size_t living_bytes(const struct method_shape *s, size_t head_bytes)
 {
     struct living v;
     return living_cut(&v, s, NULL, head_bytes);
 }
 
-/* That of KV head h of the lane's layer. */
+/* The state of KV head h of the lane's layer. */
 static inline void living_of_head(struct living *v, const struct method_lane *l, uint32_t h,
                                   size_t head_bytes)
 {

@@ -2,7 +2,7 @@
  * docs/fairness.md defines them.
  *
  * Every pass over data counts each line that it touches once, and two passes over the same data
- * count twice, whatever a cache holds. The functions that hand keys, values and side data to a
+ * count twice, whatever a cache holds. The functions that give keys, values and side data to a
  * method do the counting (pick.h, box.h); what a method reads of its own state it counts here. Not
  * counted: what has the size of a query or of one word per page. */
 #ifndef SAC_METHODS_METER_H

@@ -42,7 +42,7 @@
 
 _Static_assert(PAGE_TOK == 32, "a mask word holds the tokens of one page");
 
-/* What a method may know about model and engine. */
+/* What a method is told about model and engine. */
 struct method_shape {
     const char *model; /* its name, for messages and tables of heads */
     const struct page_geom *geom;
@@ -53,7 +53,7 @@ struct method_shape {
     uint32_t n_row_max; /* maximum rows of a prompt chunk */
 };
 
-/* Queries of the rows before a run, as far as they are kept: of positions begin <= p < end. */
+/* Queries of the rows before a run that the engine keeps: of positions begin <= p < end. */
 struct method_past {
     const float *q; /* [n_slot][group * head_dim] after RoPE */
     uint32_t n_slot, begin, end;
@@ -66,13 +66,13 @@ static inline const float *method_past_query(const struct method_past *past, uin
     return past->q + (pos + past->shift) % past->n_slot * width;
 }
 
-/* What the hooks of a decode row have read (meter.h): for its own selection; for data that serves
- * more than one row, such as tables, votes and coordinates; and, for a method that attends to keys
- * in a form of its own, these keys and the values, instead of what attention would have read of the
- * marked tokens. */
+/* What the hooks of a decode row have read (meter.h). CHOOSE: for its own selection. BUILD: for
+ * data that serves several rows, such as tables, votes and coordinates. ATTEND: keys and values, by
+ * a method that computes attention itself, instead of what attention would have read of the marked
+ * tokens. */
 enum meter_kind { METER_CHOOSE, METER_BUILD, METER_ATTEND, METER_KINDS };
 struct meter {
-    _Alignas(64) uint64_t bytes[METER_KINDS]; /* lanes of other threads are adjacent to it */
+    _Alignas(64) uint64_t bytes[METER_KINDS]; /* other threads' meters are adjacent to it */
     enum meter_kind kind;                     /* of what is read next */
 };
 
@@ -83,7 +83,7 @@ struct method_repeated {
     uint32_t n_tok, begin, end;
 };
 
-/* One layer and KV head for one run of rows; a decode run has one. */
+/* One layer and KV head for one run of rows: the rows of a sequence in a batch, one of a decode. */
 struct method_lane {
     const struct method_shape *shape;
     const void *param;  /* the method's parameter struct (param.h) */
@@ -139,7 +139,7 @@ static inline const void *method_layer_state(const struct method_lane *l, uint32
            (layer * n_kv_head + head) * l->state_stride;
 }
 
-/* What to read in addition to the own page. */
+/* A lane's selection: what its row reads in addition to its own page. */
 struct method_pick {
     uint32_t *mask; /* [pos / PAGE_TOK] bit t of word p: token p * PAGE_TOK + t; zeroed before */
     /* For methods that weight tokens, else NULL: single tokens, ascending, and what is added to
@@ -170,26 +170,28 @@ struct method_loaded {
     const page_id *page; /* [n_tok / PAGE_TOK] PAGE_NONE: freed; NULL for prefill methods */
 };
 
-/* Decode lanes of one layer whose sequences use one method with the same parameters, except for
- * mass and budget; each has its own scratch. batch.h has the parts of selections. */
+/* Decode lanes of one layer whose sequences use one method, with the same parameters except mass
+ * and budget; each has its own scratch. batch.h has the parts of selections. */
 struct method_batch {
     const struct ops *ops;
     struct workers *workers; /* NULL: the caller is one worker of many */
     uint32_t n;
     const struct method_lane *lane; /* [n] */
     struct method_pick *pick;       /* [n] those that are set to dense are left alone */
-    struct op_lane_result *result;  /* [n] zeroed; the host does not look at them if `away` */
+    struct op_lane_result *result;  /* [n] zeroed; the host does not read them if `away` */
     bool away;                      /* masks, lists, scratch and results are in a device's memory */
     uint32_t *target;               /* [n] what each takes: batch.h */
     void *list;                     /* [n] union op_lane: room for descriptors */
 };
 
-/* Tokens before `first` are not repeated; the others in pieces of at most n_chunk. */
+/* How a prompt is repeated (KVzip): tokens before `first` are not, the others in pieces of at most
+ * n_chunk. */
 struct method_repeat {
     uint32_t first, n_chunk;
 };
 
-/* Tokens before n_tok that are read: bits of word [pages of n_tok], in a state. */
+/* A selection that a state keeps: of the tokens before n_tok those whose bits are set in word
+ * [pages of n_tok]. */
 struct method_marks {
     const uint32_t *word;
     uint32_t n_tok;
@@ -258,9 +260,8 @@ struct method_decode {
     void (*select_lanes)(const struct method_batch *b);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
-    /* Whether a state from a file is valid: what the other hooks use as a count, a place or a truth
-     * value must be in range; numbers with which they calculate may be anything. Required if there
-     * is state. */
+    /* Whether a state from a file is valid: counts, indices and flags must be in range; numbers
+     * with which the other hooks only calculate may be anything. Required if there is state. */
     bool (*sound)(const struct method_loaded *l);
 };
 
@@ -341,20 +342,20 @@ enum method_budget {
 };
 #define METHOD_NEVER UINT32_MAX
 
-/* What tests must know about a method and cannot find out. Zeroes are right for a method that has a
+/* What tests must know about a method and cannot measure. Zeroes are right for a method that has a
  * budget, scores all tokens at every step and reads nothing else. */
 struct method_facts {
-    const char *part; /* parameters in addition to a budget with which a part of some hundred
-                         tokens is read, "key=value,..."; NULL: the defaults */
-    const char
-        *whole; /* those with which everything is read; NULL: budget=100%. For a context method
-                   those with which everything that it may touch is recomputed; NULL: none */
+    const char *part;  /* parameters in addition to a budget with which a part of some hundred
+                          tokens is read, "key=value,..."; NULL: the defaults */
+    const char *whole; /* those with which everything is read; NULL: budget=100%. For a context
+                          method those with which everything that it may touch is recomputed; NULL:
+                          none */
     enum method_budget budget;
     uint32_t n_forced; /* decode, with `part`: maximum tokens before the own page that are always
                           read; says whether the budget counts them */
     uint32_t n_late;   /* decode: a token to which no query has attended is read at most this
                           many steps after one does, or METHOD_NEVER */
-    bool blind;        /* looks at no key, so an invalid one goes unnoticed */
+    bool blind;        /* reads no key, so an invalid one is not detected */
     bool reads_all;    /* decode: every token is read, in part */
     bool keeps_found;  /* what it has learned about remaining tokens (axes, representatives)
                           survives a cut */
@@ -399,18 +400,19 @@ struct method {
 #include "methods/methods.def"
 #undef METHOD
 
-/* NULL behind the last. */
+/* NULL after the last. */
 const struct method *method_at(size_t i);
 /* NULL: there is no such method. */
 const struct method *method_find(const char *kind, const char *name);
 
-/* Of a decode method: it reads rows of joined documents where a device attends. Those with `choose`
- * do not. */
+/* Whether a decode method can serve joined documents where a device attends. Those with `choose`
+ * cannot. */
 bool method_reads_joined_away(const struct method *m);
-/* It stores side data and selects by operations of any backend; otherwise by host code. Of a
- * context method: a device can read what it joins, with the decode method that it requires. */
+/* Whether a method stores side data and selects by operations that every backend has, and not by
+ * host code. Of a context method: whether a device can read what it joins, with the decode method
+ * that it requires. */
 bool method_on_any_backend(const struct method *m);
-/* The result of a hook that measures, in whole cache lines; 0 without a hook. */
+/* The bytes that a hook asks for, rounded up to cache lines; 0 without a hook. */
 size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const void *),
                          const struct method_shape *shape, const void *param);
 /* Prefetches the queries of a row that is needed soon, if there is one: those of a chunk have

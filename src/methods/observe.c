@@ -35,7 +35,7 @@ static const float *row_query(const struct method_lane *l, uint32_t pos)
     return method_past_query(past, pos, width);
 }
 
-/* Logits of one page for the n_q queries in o->q, if they see it. */
+/* Logits of one page for the n_q queries in o->q; OBSERVE_NEVER if it is freed, or not is_seen. */
 static void score_page(const struct observe *o, const struct method_lane *l, uint32_t page,
                        uint32_t n_q, bool is_seen, float *k)
 {
@@ -115,7 +115,7 @@ bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t
     memset(o->sum, 0, (l->pos + 1) * sizeof *o->sum);
     for (uint32_t r = begin, n_row; r < end; r += n_row) {
         n_row = min_u32(OBSERVE_ROWS, end - r);
-        const uint32_t n_q = n_row * l->shape->group, n_tok = r + n_row; /* that they see */
+        const uint32_t n_q = n_row * l->shape->group, n_tok = r + n_row; /* seen by the last row */
         observe_scores(o, l, r, n_row);
         if (!observe_vote(o, l, n_q, n_tok)) return false;
         for (uint32_t t = 0; t < n_tok; t++) o->sum[t] += (float)n_q * o->vote[t];
@@ -127,7 +127,7 @@ void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end)
 {
     const struct page_geom *g = l->shape->geom;
     const uint32_t n_page = pick_page_count(l), n_own = l->pos % PAGE_TOK + 1;
-    uint32_t n_there = 0, p = 0; /* existing pages before p */
+    uint32_t n_there = 0, p = 0; /* pages before p that are not freed */
     for (uint32_t row = begin, n_row; row < end; row += n_row) {
         n_row = min_u32(OBSERVE_ROWS, end - row);
         const uint32_t n_seen = min_u32(n_page, pick_whole_pages(row + n_row));
@@ -151,7 +151,7 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
         else
             pick_keys(o->k, l, p);
         pick_group_logits(score, PAGE_TOK, l, o->k, n_tok);
-        /* After the row nothing counts, whatever the mask of its own page says. */
+        /* Bits after the row, which the mask of its own page may have, do not count. */
         for (uint32_t left = mask[p] & UINT32_MAX >> (PAGE_TOK - n_tok); left;
              left &= left - 1, n++) {
             const uint32_t t = (uint32_t)__builtin_ctz(left);

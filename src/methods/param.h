@@ -95,7 +95,7 @@ struct method_params {
     struct name##_param {                                                                          \
         list(PARAM_MEMBER)                                                                         \
     };
-/* A table over members of a struct that is there: methods of one family share theirs. */
+/* A table over members of an existing struct, which methods of one family share. */
 #define PARAM_TABLE(name, type, list)                                                              \
     typedef type param_here;                                                                       \
     _Static_assert(sizeof(param_here) <= PARAM_BYTES, "raise PARAM_BYTES");                        \

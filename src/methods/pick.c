@@ -69,7 +69,8 @@ struct bins {
     double sum[N_BIN];
 };
 
-/* Items whose key agrees with `prefix` above `shift + bits`, counted by the bits [shift, ..). */
+/* A histogram, by `bits` bits of the sort keys from bit `shift` on, of the items whose higher bits
+ * equal `prefix`. */
 static void count_bins(struct bins *b, const float *value, uint32_t n, uint32_t prefix,
                        uint32_t shift, uint32_t bits)
 {
@@ -84,6 +85,8 @@ static void count_bins(struct bins *b, const float *value, uint32_t n, uint32_t 
     }
 }
 
+/* The threshold at which the items from the largest down reach `target`: a number of items, or
+ * (by_sum) a sum of their values. */
 static struct pick_cut find_cut(const float *value, uint32_t n, double target, bool by_sum)
 {
     static const uint32_t shift[] = {21, 10, 0}, bits[] = {11, 11, 10};
@@ -245,7 +248,7 @@ void pick_own_rows(float *k, float *v, const struct method_lane *l, uint32_t fir
     page_read(k, v, g, at, PAGE_TAIL, n); /* as if these were its first tokens */
 }
 
-/* The same bits for some tokens of the own page, which has 16-bit keys. */
+/* pick_some_keys for the own page, whose keys have 16 bits whatever the type of the cache. */
 static void own_keys(float *k, const struct method_lane *l, uint32_t tok)
 {
     const struct page_geom *g = l->shape->geom;

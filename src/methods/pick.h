@@ -25,9 +25,9 @@ static inline uint32_t pick_page_count(const struct method_lane *l)
     return l->pos / PAGE_TOK;
 }
 
-/* The queries [group, head_dim] that meet the keys of a page, and of all pages before *end: the
- * lane's own, or rotated ones in `room`. Required by whoever scores pages by anything but keys from
- * here. */
+/* The queries [group, head_dim] for the keys of a page, and of all pages before *end: the lane's
+ * own, or rotated ones in `room` (ops/segment.h). Needed for scores by anything but the keys that
+ * functions of this header return. */
 const float *pick_query(float *room, const struct method_lane *l, uint32_t page, uint32_t *end);
 
 /* ---- Tokens that are always read: no budget counts them ---- */
@@ -62,7 +62,7 @@ static inline bool pick_has(const struct method_pick *out, uint32_t tok)
     return out->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u;
 }
 
-/* Some tokens of a page. */
+/* Selects the tokens of a page whose bits are set. */
 static inline void pick_bits(struct method_pick *out, uint32_t page, uint32_t bits)
 {
     out->n_chosen += (uint32_t)__builtin_popcount(bits & ~out->mask[page]);
@@ -79,12 +79,12 @@ static inline void pick_page(struct method_pick *out, uint32_t page)
     pick_bits(out, page, UINT32_MAX);
 }
 
-/* Tokens [begin, end) of `mask`, which the method keeps from an earlier selection; its other tokens
- * are marked and not counted. Up to page n_page of the mask. */
+/* Marks the tokens of an earlier selection, `mask` [n_page]; only those in [begin, end) count as
+ * selected. */
 void pick_kept(struct method_pick *out, const uint32_t *mask, uint32_t n_page, uint32_t begin,
                uint32_t end);
 
-/* For methods that weigh. */
+/* For methods that weight tokens: lists a selected token with its log-weight. */
 static inline void pick_weighed(struct method_pick *out, uint32_t tok, float logw)
 {
     pick_certain(out, tok);
@@ -92,26 +92,26 @@ static inline void pick_weighed(struct method_pick *out, uint32_t tok, float log
     out->n_chosen++;
 }
 
-/* The same for n tokens that are already listed. */
+/* Counts n tokens that are already in the lists. */
 static inline void pick_listed(struct method_pick *out, uint32_t n)
 {
     out->n_tok += n;
     out->n_chosen += n;
 }
 
-/* Everything is read: for a method without enough information. */
+/* Makes the lane dense. */
 static inline void pick_dense(struct method_pick *out)
 {
     out->dense = true;
 }
 
-/* The same because a score is NaN or infinite. */
+/* Makes the lane dense because a score is NaN or infinite. */
 static inline void pick_not_finite(struct method_pick *out)
 {
     out->dense = out->not_finite = true;
 }
 
-/* Units of `n_tok` tokens that fit a budget: whole ones, and at least one. */
+/* How many units of n_tok tokens fit a budget, at least one. */
 static inline uint32_t pick_units(uint32_t budget, uint32_t n_tok)
 {
     return max_u32(budget / n_tok, 1);
@@ -119,16 +119,17 @@ static inline uint32_t pick_units(uint32_t budget, uint32_t n_tok)
 
 /* ---- The best of many ---- */
 
-/* What is taken: every item whose value is above the cut, and the first n_tie that equal it. */
+/* The threshold of a selection: items above it are taken, and the first n_tie that equal it. */
 struct pick_cut {
-    uint32_t key; /* of a value, in the order of the values */
+    uint32_t key; /* its sort key (pick_key) */
     uint32_t n_tie;
 };
 
+/* The threshold of the k largest values. */
 struct pick_cut pick_best(const float *value, uint32_t n, uint32_t k);
-/* The fewest best items that hold `share` of the sum of all. Values are not negative. */
+/* The threshold of the fewest items that hold `share` of the sum of all. No value is negative. */
 struct pick_cut pick_share(const float *value, uint32_t n, double share);
-/* Call for each item in ascending order. */
+/* An integer that orders as the value does; 0 for NaN. */
 static inline uint32_t pick_key(float value)
 {
     const uint32_t bits = float_bits(value);
@@ -136,6 +137,7 @@ static inline uint32_t pick_key(float value)
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+/* Whether an item is taken; call for all items in ascending order. */
 static inline bool pick_takes(struct pick_cut *cut, float value)
 {
     const uint32_t key = pick_key(value);
@@ -152,8 +154,8 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
 
 /* ---- Keys ---- */
 
-/* Pages stay in memory between these two; required for reading more than the functions here do.
- * False: they cannot be loaded, and the row will fail. */
+/* Pages stay in memory from pick_hold to pick_let. The functions below that read keys do both
+ * themselves. False: they cannot be loaded, and the row will fail. */
 bool pick_hold(const struct method_lane *l, uint32_t page, uint32_t n_page);
 void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page);
 
@@ -162,14 +164,14 @@ void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page);
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);
 void pick_values(float *v, const struct method_lane *l, uint32_t page);
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page);
-/* The same of the row's own page, up to the row, and their number; `v` may be NULL. */
+/* Keys and values of the row's own page, up to the row; returns their number. `v` may be NULL. */
 uint32_t pick_own(float *k, float *v, const struct method_lane *l);
-/* Of the own page the rows first .. first + n - 1, none after the lane's. */
+/* The same of tokens first .. first + n - 1 of the own page, none after the row. */
 void pick_own_rows(float *k, float *v, const struct method_lane *l, uint32_t first, uint32_t n);
-/* Keys of some tokens of a page, packed, the own page being the last one, and their number: bit t
- * of `tok` is token t. Tokens between them are not read. */
+/* Keys of the tokens of a page whose bits are set in `tok`, packed; returns their number. The page
+ * may be the own one, which is the last. Other tokens are not read. */
 uint32_t pick_some_keys(float *k, const struct method_lane *l, uint32_t page, uint32_t tok);
-/* Asks for them ahead of time. */
+/* Prefetches what pick_some_keys will read. */
 void pick_fetch_keys(const struct method_lane *l, uint32_t page, uint32_t tok);
 /* The first n bytes of side data of a page. */
 const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n);
@@ -184,8 +186,8 @@ bool pick_centre(float *centre, float *k, const struct method_lane *l);
  * out[g * stride + t]. */
 void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,
                        uint32_t n_tok);
-/* The call for the logits of all tokens before the own page, score[g * stride + token]; and the
- * same, executed. */
+/* Exact logits of all tokens before the own page, score[g * stride + token]: the descriptor for a
+ * slot, or the scores themselves. */
 struct op_lane_logits pick_lane_logits(float *score, size_t stride, const struct method_lane *l);
 void pick_all_logits(float *score, size_t stride, const struct method_lane *l);
 

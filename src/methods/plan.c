@@ -59,13 +59,14 @@ bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
 
 /* ---- Lists ---- */
 
-struct list {                 /* while it is counted or, with room for it, built */
+/* A list that is counted first, and then built. */
+struct list {
     struct attn_range *range; /* NULL: only counted */
     uint32_t *tok;
     float *logw; /* or NULL */
     uint32_t n_range, n_tok, range_max, tok_max;
     uint32_t page_end; /* end of its last range */
-    bool full;         /* there was not enough room */
+    bool full;         /* it exceeds range_max or tok_max */
 };
 
 static void add_pages(struct list *l, uint32_t page, uint32_t end)
@@ -179,7 +180,7 @@ static void count_list(void *arg, uint32_t i, uint32_t worker_i)
     out->tok_ptr[i + 1] = l.n_tok;
 }
 
-/* Integers, so the order does not matter. */
+/* Sums of integers, so the order of the workers does not matter. */
 static void add_stats(struct plan_stats *s, const struct plan_stats *one)
 {
     __atomic_fetch_add(&s->n_cell, one->n_cell, __ATOMIC_RELAXED);

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <math.h>
 
-/* Where min, step and plane of a page are: in the page, or in its side data. */
 struct op_share_planes plane_of(const struct method_lane *l)
 {
     const struct page_geom *g = l->shape->geom;

@@ -12,7 +12,7 @@ struct op_share_planes plane_of(const struct method_lane *l);
 
 size_t plane_side_bytes(const struct method_shape *s, const void *param);
 void plane_seal(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
-/* The same as a backend's note. */
+/* The same, as a note that any backend can make (ops/lanes.h). */
 enum op_note_kind plane_note(const struct method_shape *s, const void *param);
 
 #endif

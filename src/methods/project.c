@@ -62,7 +62,7 @@ static void rotate(double *m, float *axis, uint32_t d, uint32_t i, uint32_t j)
     }
 }
 
-/* Strongest axes first. */
+/* Sorts the axes by eigenvalue, the largest first. */
 static void sort_axes(double *m, float *axis, uint32_t d)
 {
     for (uint32_t i = 0; i < d; i++) {
@@ -116,8 +116,8 @@ bool project_axes(float *axis, const float *x, uint32_t n, uint32_t width, bool 
 }
 
 /* Transforms x [n, head_dim] to the basis of the axes. */
-static void turn_all(float *out, const struct project *p, const struct method_lane *l,
-                     const float *x, uint32_t n)
+static void to_axes(float *out, const struct project *p, const struct method_lane *l,
+                    const float *x, uint32_t n)
 {
     const uint32_t d = l->shape->geom->head_dim;
     l->ops->dots(&(struct op_dots){.a = x,
@@ -132,13 +132,14 @@ static void turn_all(float *out, const struct project *p, const struct method_la
 }
 
 /* Computes the missing coordinates of the tokens before the own page. */
-static void keep_keys(const struct project *p, const struct method_lane *l, float *k, float *y)
+static void add_coordinates(const struct project *p, const struct method_lane *l, float *k,
+                            float *y)
 {
     const uint32_t d = l->shape->geom->head_dim, n_axis = p->state->n_axis;
     assert(p->state->n_tok % PAGE_TOK == 0 && n_axis <= d);
     for (uint32_t page = p->state->n_tok / PAGE_TOK; page < pick_page_count(l); page++) {
         pick_keys(k, l, page);
-        turn_all(y, p, l, k, PAGE_TOK);
+        to_axes(y, p, l, k, PAGE_TOK);
         for (uint32_t t = 0; t < PAGE_TOK; t++)
             for (uint32_t c = 0; c < n_axis; c++)
                 p->coord[((size_t)page * PAGE_TOK + t) * d + c] = f32_to_f16(y[t * d + c]);
@@ -182,11 +183,11 @@ static bool vote(const struct project *p, const struct method_lane *l, const str
     const struct room *r = &w->r;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     meter_build(l);
-    keep_keys(p, l, r->k, w->y);
+    add_coordinates(p, l, r->k, w->y);
     meter_choose(l);
     meter_read(l, p->axis, (size_t)d * d * sizeof *p->axis);
     for (size_t i = 0; i < (size_t)group * d; i++) r->qb[i] = l->q[i] * l->scale;
-    turn_all(r->qa, p, l, r->qb, group);
+    to_axes(r->qa, p, l, r->qb, group);
     score_tokens(p, l, r->qa, w->y, r->score, r->stride);
     return room_vote(r, l, pick_page_count(l) * PAGE_TOK);
 }

@@ -36,7 +36,8 @@ struct project_work {
 size_t project_work_make(struct project_work *w, const struct method_shape *s, size_t n_sample,
                          void *scratch);
 
-/* Finds a lane's axes from its keys, in w->sample. False: not finite. */
+/* A method's hook that computes a lane's axes (project_axes), with w->sample as scratch. False: not
+ * finite. */
 typedef bool (*project_learn_fn)(const struct project *p, const struct method_lane *l,
                                  const struct project_work *w);
 

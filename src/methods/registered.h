@@ -5,7 +5,7 @@
 
 #include "methods/method.h"
 
-/* The i-th one; NULL behind the last. */
+/* The i-th one; NULL after the last. */
 const struct method *registered_at(size_t i);
 
 #endif

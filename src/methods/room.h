@@ -1,11 +1,11 @@
-/* room.h: scratch memory of a selection, laid out by the same code that measures it. */
+/* room.h: the scratch memory of a selection, laid out by the same code that measures it. */
 #ifndef SAC_METHODS_ROOM_H
 #define SAC_METHODS_ROOM_H
 
 #include "base/mem.h"
 #include "methods/method.h"
 
-/* Items are pages or tokens before the own page; stride is their most, rounded up. */
+/* Scores of items, pages or tokens before the own page; stride is their maximum, rounded up. */
 struct room {
     size_t stride;
     float *score;   /* [group, stride] */
@@ -17,7 +17,7 @@ struct room {
     uint32_t *list; /* the same */
 };
 
-/* Measures with NULL, else hands out `scratch`; the result is its bytes. */
+/* Lays out `scratch`, or only measures it (NULL); returns its bytes. */
 static inline size_t room_make(struct room *r, const struct method_shape *s, bool by_token,
                                void *scratch)
 {
@@ -35,8 +35,8 @@ static inline size_t room_make(struct room *r, const struct method_shape *s, boo
     return a.used;
 }
 
-/* The first n scores of each query head become shares, mean over the heads: vote, lse. False: a
- * score is not finite. */
+/* Turns the first n scores of each query head into softmax shares, mean over the heads, in vote;
+ * lse has the heads' denominators. False: a score is not finite. */
 static inline bool room_vote(const struct room *r, const struct method_lane *l, uint32_t n)
 {
     return l->ops->vote(&(struct op_vote){.score = r->score,

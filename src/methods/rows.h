@@ -30,12 +30,13 @@ struct rows {
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a);
 /* Reads the lane's keys, before the first head attends. False: one is not finite. */
 bool rows_read_keys(const struct rows *r, const struct method_lane *l);
-/* Attention of a query head's rows, used by the functions below. False: a score is NaN or
- * infinity. */
+/* Computes the attention of the rows for one query head, which the functions below use. False: a
+ * score is NaN or infinite. */
 bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head);
-/* Adds each row's attention to the sums of columns, column[c], and slashes, down[end - 1 - o] for
- * the chunk's end, as in lines.h. With `keep` that of row i to token c stays in bf16, which the
- * sums then are of, in weight[rows_cell(n, i, c)], zero behind the row. */
+/* Adds each row's attention to the sums over columns, column[c], and slashes, down[end - 1 - o] for
+ * the chunk's end, as in lines.h. With `keep` the attention of row i to token c is also left in
+ * weight[rows_cell(n, i, c)], as bf16 and zero after the row, and the sums are those of the rounded
+ * values. */
 void rows_sum(const struct rows *r, const struct method_lane *l, float *column, float *down,
               bool keep);
 
@@ -44,8 +45,8 @@ static inline size_t rows_cell(uint32_t n, uint32_t i, uint32_t c)
     return (size_t)(c / ROWS_PANEL) * n * ROWS_PANEL + i * ROWS_PANEL + c % ROWS_PANEL;
 }
 
-/* The attention of all rows where one of n columns, column[n] ascending, meets a slash o whose bit,
- * o % 32 of slash[o / 32], is set; `kept` is what rows_sum was told. */
+/* The attention of all rows in the cells where one of n columns, column[n] ascending, crosses a
+ * slash o whose bit is set in `slash`; `kept`: rows_sum was called with `keep`. */
 double rows_cross(const struct rows *r, const uint32_t *column, uint32_t n, const uint32_t *slash,
                   bool kept);
 

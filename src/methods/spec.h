@@ -1,5 +1,5 @@
-/* spec.h: "NAME:key=value,key=value" to a method and its parameters. Every error names the word
- * that is wrong and lists what would be right. */
+/* spec.h: parses "NAME:key=value,key=value" to a method and its parameters. Every error names the
+ * word that is wrong and lists the valid ones. */
 #ifndef SAC_METHODS_SPEC_H
 #define SAC_METHODS_SPEC_H
 
@@ -20,7 +20,7 @@ struct spec_list {
     struct spec spec[SAC_METHODS_MAX];
     const char *text[SAC_METHODS_MAX]; /* theirs, in the form of sac_engine_params */
     uint32_t n;
-    bool is_dense; /* every one reads everything */
+    bool is_dense; /* all of them are dense attention */
 };
 
 sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_error *err);
@@ -28,7 +28,7 @@ sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_
 sac_status spec_list_parse(struct spec_list *out, const char *kind, const char *const *text,
                            uint32_t n, sac_error *err);
 
-/* Tokens that a budget means for a context of n tokens: at least 1. */
+/* A budget in tokens, for a context of n tokens: at least 1. */
 uint32_t spec_budget(struct param_budget budget, uint32_t n);
 
 #endif

@@ -1,6 +1,7 @@
-/* visit.c: see the header. Descriptors are made once. If pages are in tiers, all teams go through
- * their rounds together: the pages of a round are held while all workers visit them, and released
- * before more are requested. */
+/* visit.c: see the header. A team is the set of lanes that visit the same pages: a KV head, or all
+ * KV heads of a layer. Descriptors are made once. If pages are in tiers, all teams go through their
+ * rounds together: the pages of a round are held while all workers visit them, and released before
+ * more are requested. */
 #include "methods/visit.h"
 
 #include "methods/meter.h"
@@ -33,7 +34,7 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     return r;
 }
 
-/* ---- The list ---- */
+/* ---- Descriptors ---- */
 
 static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                        const struct visit_want *want)
@@ -88,7 +89,8 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .last = b->away ? NULL : rule.last};
 }
 
-/* Lists the lanes in `target` and returns their number; the lanes of a team are contiguous. */
+/* Makes the descriptors, those of a team adjacent, with their lanes' numbers in `target`; returns
+ * their number. */
 static uint32_t list_lanes(const struct method_batch *b, const struct visit_want *want)
 {
     struct op_lane_visit *list = b->list;
@@ -115,20 +117,20 @@ static uint32_t list_lanes(const struct method_batch *b, const struct visit_want
 
 #define HELD_MAX 2048u /* maximum number of pages that are visited together */
 
-struct lead {
+struct visit {
     const struct method_batch *b; /* target: the lane of each descriptor */
     struct op_lane_visit *list;
-    uint32_t n; /* descriptors of teams that need more pages */
-    uint32_t n_held;
-    page_id held[HELD_MAX];
+    uint32_t n;             /* descriptors of teams that need more pages */
+    uint32_t n_held;        /* pages that are held for the current round */
+    page_id held[HELD_MAX]; /* their ids */
 };
 
-static const struct method_lane *lane_of(const struct lead *d, uint32_t i)
+static const struct method_lane *lane_of(const struct visit *d, uint32_t i)
 {
     return &d->b->lane[d->b->target[i]];
 }
 
-/* Lists the pages at places [from, end) of a team's order, for all its lanes; returns their
+/* Lists the pages at ranks [from, end) of a team's order, for all its lanes; returns their
  * number. */
 static uint32_t list_pages(const struct op_lane_visit *op, uint32_t from, uint32_t end, page_id *id)
 {
@@ -138,7 +140,8 @@ static uint32_t list_pages(const struct op_lane_visit *op, uint32_t from, uint32
     return n;
 }
 
-/* The end of the places whose pages are requested now: those of the round, and the next ones. */
+/* The pages before this rank of the order are requested now: those of the round, and of the next
+ * `ahead` steps. */
 static uint32_t places_due(const struct op_lane_visit *op)
 {
     const struct op_visited *s = op->state;
@@ -146,8 +149,8 @@ static uint32_t places_due(const struct op_lane_visit *op)
     return max_u32(s->plan, s->look + min_u32(op->ahead, op->n_page - s->look));
 }
 
-/* Starts prefetching what is due of a team from a place on. */
-static void fetch_ahead(struct lead *d, uint32_t i, uint32_t from)
+/* Starts prefetching a team's pages that are due, from rank `from` on. */
+static void fetch_ahead(struct visit *d, uint32_t i, uint32_t from)
 {
     const struct op_lane_visit *op = &d->list[i];
     const uint32_t due = places_due(op), room = (HELD_MAX - d->n_held) / op->n_member;
@@ -157,19 +160,19 @@ static void fetch_ahead(struct lead *d, uint32_t i, uint32_t from)
                list_pages(op, from, min_u32(due, from + room), id));
 }
 
-/* Acquires pages in addition to those that are held. Without workers, other threads lead their own
- * teams: a thread that holds nothing waits for others to release pages, and a thread that holds
- * some must not wait. */
-static sac_status acquire(const struct lead *d, struct tier *t, uint32_t n)
+/* Acquires pages in addition to those that are held. Without workers, other threads visit with
+ * teams of their own: a thread that holds no page may wait for them to release some, but a thread
+ * that holds some must not, or both could wait forever. */
+static sac_status acquire(const struct visit *d, struct tier *t, uint32_t n)
 {
     const page_id *id = d->held + d->n_held;
     return d->b->workers || d->n_held > 0 ? tier_acquire_more(t, d->b->workers, id, n)
                                           : tier_acquire(t, id, n);
 }
 
-/* Acquires as many pages of a team's next round as memory can hold in addition; these will be
- * visited. False: none; the row fails if there was no room even for its first places. */
-static bool hold_round(struct lead *d, uint32_t i)
+/* Acquires as many pages of a team's next round as memory can hold beside those held; these will be
+ * visited. False: none. If none is held either, the row fails. */
+static bool hold_round(struct visit *d, uint32_t i)
 {
     struct op_lane_visit *op = &d->list[i];
     const struct method_lane *l = lane_of(d, i);
@@ -188,8 +191,8 @@ static bool hold_round(struct lead *d, uint32_t i)
     return n > 0;
 }
 
-/* Moves the teams that continue to the front of the list, in order. */
-static void drop_ended(struct lead *d)
+/* Removes the teams that have ended from the list. */
+static void drop_ended(struct visit *d)
 {
     uint32_t n = 0;
     for (uint32_t i = 0, n_member; i < d->n; i += n_member) {
@@ -205,7 +208,7 @@ static void drop_ended(struct lead *d)
 }
 
 /* A round of as many teams as fit in memory together; the others follow. */
-static void visit_rounds(struct lead *d)
+static void visit_rounds(struct visit *d)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n; i += d->list[i].n_member)
@@ -217,9 +220,9 @@ static void visit_rounds(struct lead *d)
     d->n_held = 0;
 }
 
-static void lead_teams(const struct method_batch *b, uint32_t n)
+static void visit_teams(const struct method_batch *b, uint32_t n)
 {
-    struct lead d = {.b = b, .list = b->list, .n = n};
+    struct visit d = {.b = b, .list = b->list, .n = n};
     for (uint32_t i = 0; i < n; i++) d.list[i].until = 0;
     b->ops->lanes.visit(b->workers, b->ops, d.list, n);
     for (drop_ended(&d); d.n > 0; drop_ended(&d)) visit_rounds(&d);
@@ -230,7 +233,7 @@ void visit_choose(const struct method_batch *b, const struct visit_want *want)
     const uint32_t n = list_lanes(b, want);
     if (n == 0) return;
     if (b->lane[0].tier)
-        lead_teams(b, n);
+        visit_teams(b, n);
     else
         b->ops->lanes.visit(b->workers, b->ops, b->list, n);
 }

@@ -9,14 +9,15 @@
 
 #include "methods/batch.h"
 
+/* When visiting ends, and in what steps it proceeds: parameters of psa and psa_cert. */
 struct visit_rule {
-    double mass;
+    double mass;          /* coverage to reach: epsilon of Algorithm 1 */
     uint32_t step, ahead; /* pages between two checks; steps that are prefetched */
     uint32_t recent;      /* most recent tokens before the own page, visited first */
-    enum op_rest rest;
-    bool by_mean;
-    bool by_layer;  /* the KV heads of a row are a team */
-    uint32_t *last; /* in a lane's state: as in op_lane_visit; or NULL */
+    enum op_rest rest;    /* how the mass of unvisited pages is estimated */
+    bool by_mean;         /* the mean of the heads' coverages must reach `mass`, not the minimum */
+    bool by_layer;        /* the KV heads of a row are a team */
+    uint32_t *last;       /* in a lane's state: as in op_lane_visit; or NULL */
 };
 
 /* Scratch of a lane: votes of pages are in room.vote. */
@@ -28,22 +29,23 @@ struct visit_room {
     float *sum;               /* [pages + 1, group] */
     float *vote, *told;       /* [pages] */
     uint32_t *spare;          /* the same */
-    struct op_visited *state; /* before: anything */
+    struct op_visited *state; /* need not be set before */
     size_t bytes;
 };
 
-/* With NULL, measures; otherwise cuts `scratch`, whose first n_own bytes are the method's: a room
- * by pages, or (by_token) one by tokens, whose first scores are the votes of pages. */
+/* Lays out `scratch`, whose first n_own bytes are the method's: a room by pages, or (by_token) that
+ * of batch_shares_bytes. With NULL it only measures. */
 struct visit_room visit_room_of(const struct method_shape *s, bool by_token, size_t n_own,
                                 void *scratch);
 
+/* What visit_choose asks a method about a lane. */
 struct visit_want {
     struct visit_rule (*rule)(const struct method_lane *l);
     struct visit_room (*room)(const struct method_lane *l);
-    /* Of a lane, in its scratch; NULL: none is proved. */
+    /* Bounds of the scores, by which coverage is proved; NULL: it is estimated. */
     const struct op_visit_proof *(*proof)(const struct method_lane *l);
 };
-/* Of lanes that are not dense. */
+/* Selects for all lanes that are not dense, by the votes of their pages. */
 void visit_choose(const struct method_batch *b, const struct visit_want *want);
 
 #endif

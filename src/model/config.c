@@ -48,13 +48,13 @@ static const struct arch archs[] = {
      .fused_qkv = true,
      .fused_gate_up = true,
      .swa_pattern = CONFIG_SWA_ALL,
-     .window = 2047, /* files of before 2024-07 do not say it */
+     .window = 2047, /* files from before 2024-07 do not state it */
      .window_ctx = 4096},
     {.name = "internlm2", .rope_interleaved = true},
     {.name = "glm4", .rope_interleaved = true, .post_norm = true, .fused_gate_up = true},
 };
 
-/* Reads keys `<arch>.<name>`; the first error sticks. */
+/* Reads keys `<arch>.<name>`; `status` keeps the first error. */
 struct reader {
     const struct gguf *g;
     const char *arch;
@@ -174,7 +174,7 @@ static void read_rope_kind(struct reader *r, struct rope_config *rope)
     struct gguf_str name;
     if (r->status != SAC_OK) return;
     if (!has(r, "rope.scaling.type")) {
-        /* Files of Phi-3 have the factors and do not name what they are for. */
+        /* Files of Phi-3 have the factors and do not name the scaling. */
         if (gguf_tensor_find(r->g, "rope_factors_long.weight")) rope->kind = ROPE_LONG;
         return;
     }
@@ -199,7 +199,7 @@ static void read_rope(struct reader *r, struct config *c)
                               gguf_path(r->g), r->key, rope->n_rot);
     rope->base = read_f32_or(r, "rope.freq_base", 10000.0f, 1.0f, 1e12f);
     rope->factor = read_f32_or(r, "rope.scaling.factor", 1.0f, 1e-3f, 1e4f);
-    /* Files of before 2023-10 name linear scaling so. */
+    /* Files from before 2023-10 name linear scaling in this way. */
     const float old_linear = read_f32_or(r, "rope.scale_linear", 1.0f, 1e-3f, 1e4f);
     if (rope->factor == 1.0f) rope->factor = old_linear;
     rope->kind = rope->factor != 1.0f ? ROPE_LINEAR : ROPE_PLAIN;
@@ -275,7 +275,7 @@ static void read_shape(struct reader *r, struct config *c)
                               gguf_path(r->g), c->head_dim, v_dim);
 }
 
-/* Routers that are no softmax over all experts. */
+/* Refuses routers other than a softmax over all experts. */
 static void refuse_routers(struct reader *r)
 {
     static const char *const names[] = {"expert_group_count", "expert_gating_func",
@@ -291,8 +291,8 @@ static void refuse_routers(struct reader *r)
     }
 }
 
-/* Files may leave out an expert's width: the dense width is then that of all experts of a row
- * together, or, as Mixtral has it, of one. */
+/* If a file has no width for an expert, the dense width is the sum of the widths of a row's experts
+ * or, in Mixtral's files, the width of one. */
 static void read_expert_width(struct reader *r, struct config *c)
 {
     struct expert_config *x = &c->experts;
@@ -330,11 +330,11 @@ static void read_experts(struct reader *r, struct config *c)
                              FF_MAX);
     x->norm = read_bool_or(r, "expert_weights_norm", c->arch->expert_norm);
     x->scale = read_f32_or(r, "expert_weights_scale", 1.0f, 0.0f, 1e6f);
-    if (x->scale == 0) x->scale = 1; /* how some files say that there is none */
+    if (x->scale == 0) x->scale = 1; /* some files write 0 for no scale */
     refuse_routers(r);
 }
 
-/* Of layers with a window: how far they see, and which they are. */
+/* Reads the size of the sliding window, and which layers have one. */
 static void read_window(struct reader *r, struct config *c)
 {
     const struct arch *a = c->arch;
@@ -347,8 +347,8 @@ static void read_window(struct reader *r, struct config *c)
                              : a->swa_pattern;
         return;
     }
-    /* Mistral 7B v0.1 as `llama`: a window on every layer, which its row of `archs` does not have.
-     */
+    /* Mistral 7B v0.1, whose files say `llama`: every layer has a window, which the row of `archs`
+     * does not know. */
     if (r->status == SAC_OK && w != 0 && w < c->n_ctx_train)
         r->status = error_set(r->err, SAC_ERR_UNSUPPORTED,
                               "%s: key %s is %u: windows are not built in for %s", gguf_path(r->g),
@@ -389,23 +389,23 @@ sac_status config_read(struct config *out, const struct gguf *g,
                          gguf_path(g), c.n_embd);
     c.n_vocab = (uint32_t)embd->ne[1];
     TRY(apply_override(&c, override, err));
-    /* A window that holds all of the context hides nothing: layers are global, and methods choose
-     * there what to read. */
+    /* A window as large as the context hides nothing: such layers are global, and methods may
+     * select there. */
     if (c.window >= c.n_ctx_train) c.window = 0;
     *out = c;
     return SAC_OK;
 }
 
-/* The dimension whose wave makes `rotations` turns over the original context (YaRN, eq. 17 solved
- * for the index). */
+/* The dimension pair whose wave makes `rotations` turns over the original context (YaRN, Eq. 17,
+ * solved for the index). */
 static double yarn_dim(const struct rope_config *c, double rotations)
 {
     const double two_pi = 6.283185307179586;
     return c->n_rot * log(c->orig_ctx / (rotations * two_pi)) / (2.0 * log((double)c->base));
 }
 
-/* Share of the unscaled frequency that dimension pair i keeps: 1 for fast waves, 0 for slow ones.
- */
+/* The share of its unscaled frequency that dimension pair i keeps: 1 for fast waves, 0 for slow
+ * ones. */
 static double yarn_keep(const struct rope_config *c, uint32_t i)
 {
     const double low = fmax(floor(yarn_dim(c, (double)c->beta_fast)), 0.0);

@@ -9,7 +9,7 @@
 #define CONFIG_ROT_MAX     512u
 #define CONFIG_EXPERTS_MAX 1024u
 
-#define CONFIG_SWA_ALL UINT32_MAX /* as a pattern of window layers: no layer is global */
+#define CONFIG_SWA_ALL UINT32_MAX /* as swa_pattern: no layer is global */
 
 enum config_glu { CONFIG_GLU_SILU, CONFIG_GLU_GELU };
 enum config_experts { CONFIG_EXPERTS_NONE, CONFIG_EXPERTS_MAY, CONFIG_EXPERTS_MUST };
@@ -18,22 +18,26 @@ enum config_experts { CONFIG_EXPERTS_NONE, CONFIG_EXPERTS_MAY, CONFIG_EXPERTS_MU
 struct arch {
     const char *name;
     bool rope_interleaved; /* pairs (2i, 2i+1); else NEOX halves */
-    bool qkv_bias;         /* q/k/v biases must be there (elsewhere they may be) */
+    bool qkv_bias;         /* q, k and v must have biases; elsewhere they may */
     bool qk_norm;          /* RMS norm of each q and k head before RoPE */
-    bool post_norm;        /* norms behind attention and FFN, before the residual is added */
+    bool post_norm;        /* norms after attention and FFN, before the residual is added */
     bool embed_scale;      /* embeddings times sqrt(n_embd) */
-    bool turns_strip;      /* of a `llama` vocabulary: see tokenizer.h */
+    bool turns_strip;      /* of a `llama` vocabulary: see tokenizer_rules */
     bool fused_qkv;        /* attn_qkv.weight has the rows of q, then of k, then of v */
     bool fused_gate_up;    /* ffn_up.weight has the rows of gate, then of up */
     enum config_glu glu;
     enum config_experts experts; /* whether files may, or must, have expert_count */
-    bool expert_norm;            /* the shares of a row's experts are divided by their sum */
-    bool shared_expert;          /* one more that every row goes through, times a gate */
-    uint32_t swa_pattern;  /* every n-th layer is global, the others see a window; 0: all global */
-    float rope_base_local; /* of the window layers, unscaled; 0: they turn as the others do */
-    uint32_t n_layer_wide; /* the size with so many layers divides scores by sqrt(n_embd / n_head),
-                            * the others by sqrt(head_dim); 0: all do */
-    /* Where the file has no key. The window only in models trained for window_ctx (0: in all). */
+    bool expert_norm;            /* the weights of a row's experts are divided by their sum */
+    bool shared_expert;          /* an expert that all rows use, multiplied by a gate */
+    /* Every n-th layer is global, the others have a window; 0: all are global */
+    uint32_t swa_pattern;
+    /* RoPE base of the window layers, unscaled; 0: the same as of the others */
+    float rope_base_local;
+    /* The size with this many layers divides scores by sqrt(n_embd / n_head), other sizes by
+     * sqrt(head_dim); 0: none does */
+    uint32_t n_layer_wide;
+    /* Defaults where the file has no key. The window is only that of models trained for window_ctx
+     * (0: of all). */
     uint32_t window, window_ctx;
     float attn_softcap, final_softcap;
 };
@@ -42,47 +46,47 @@ enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LONG };
 
 struct rope_config {
     enum rope_kind kind;
-    uint32_t n_rot; /* channels of a head that turn, even */
+    uint32_t n_rot; /* rotated channels of a head, even */
     float base;
     float factor;               /* context factor of linear, YaRN and LongRoPE; 1: none */
     uint32_t orig_ctx;          /* context of training before scaling */
-    float attn_factor;          /* on cos and sin */
+    float attn_factor;          /* factor of cos and sin */
     float beta_fast, beta_slow; /* YaRN: rotations at orig_ctx where blending ends and starts */
 };
 
 /* A mixture of experts in place of the feed-forward network. */
 struct expert_config {
-    uint32_t n, n_used; /* of a layer, of a row; 0: none */
-    uint32_t n_ff;      /* width of one */
-    bool norm;          /* as in the arch, or the file's own */
-    float scale;        /* of the sum of a row's experts */
+    uint32_t n, n_used; /* experts of a layer, and those that a row uses; 0: none */
+    uint32_t n_ff;      /* width of an expert */
+    bool norm;          /* of the arch, or the file's own */
+    float scale;        /* factor of the sum of a row's experts */
 };
 
 struct config {
     const struct arch *arch;
     uint32_t n_layer, n_embd, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
-    uint32_t n_ff; /* width of the network that all rows go through: beside experts, the shared
-                      one's, or 0 */
+    /* Width of the network that all rows use: beside experts the shared expert's, or 0 */
+    uint32_t n_ff;
     struct expert_config experts;
     float norm_eps;
-    float attn_scale;                  /* of q.k */
+    float attn_scale;                  /* factor of q.k */
     float attn_softcap, final_softcap; /* 0: none */
     uint32_t window;                   /* of local layers; 0: none */
-    uint32_t swa_pattern;              /* as in the arch, or the file's own */
+    uint32_t swa_pattern;              /* of the arch, or the file's own */
     float embed_scale;                 /* 1: none */
     struct rope_config rope;
-    float rope_base_local; /* as in the arch, or the file's own */
+    float rope_base_local; /* of the arch, or the file's own */
 };
 
-/* Overrides that the caller of sac_model_load asked for. */
+/* Overrides requested by the caller of sac_model_load. */
 struct config_override {
     sac_rope_scaling rope;
     float rope_scale, rope_freq_base;
     uint32_t yarn_orig_ctx;
 };
 
-/* Reads and checks every key. An architecture, key or value that is missing or out of range is an
- * error that names it. */
+/* Reads and checks every key. An unknown architecture, or a key that is missing or out of range, is
+ * an error that names it. */
 sac_status config_read(struct config *out, const struct gguf *g,
                        const struct config_override *override, sac_error *err);
 
@@ -91,7 +95,7 @@ static inline bool config_layer_is_local(const struct config *c, uint32_t layer)
     return c->window && c->swa_pattern && layer % c->swa_pattern != c->swa_pattern - 1;
 }
 
-/* Floats of a row: its queries, its keys (and its values), all three behind each other. */
+/* Widths of a row: of its queries, of its keys (and of its values), of all three. */
 static inline size_t config_q_width(const struct config *c)
 {
     return (size_t)c->n_head * c->head_dim;
@@ -111,7 +115,7 @@ static inline size_t config_qkv_width(const struct config *c)
 
 struct rope_table {
     uint32_t n_rot;
-    float scale;                         /* on cos and sin */
+    float scale;                         /* factor of cos and sin */
     double inv_freq[CONFIG_ROT_MAX / 2]; /* [n_rot/2] radians per position */
 };
 

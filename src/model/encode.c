@@ -11,7 +11,7 @@
 #include <assert.h>
 
 #define SLOTS_MIN 16u
-#define SLOTS_MAX 32768u /* half a megabyte: stays in a core's own cache */
+#define SLOTS_MAX 32768u /* half a megabyte, which fits a core's own cache */
 
 void encode_init(struct encode *e, size_t n_text)
 {

@@ -6,12 +6,12 @@
 #include "base/status.h"
 #include "model/merge.h"
 
-#define ENCODE_WORD_MAX 64u /* bytes; longer words are rarely met again */
+#define ENCODE_WORD_MAX 64u /* bytes; longer words are rarely repeated */
 
 struct encode_slot {
     const char *word; /* borrowed from the text; NULL: empty */
-    uint32_t id_at;   /* where its ids were written first */
-    uint16_t tag;     /* of the hash: spares most comparisons with another word */
+    uint32_t id_at;   /* index of its ids at their first occurrence */
+    uint16_t tag;     /* a part of the hash, which avoids most comparisons with other words */
     uint8_t n, n_id;  /* bytes and ids of the word */
 };
 
@@ -21,19 +21,19 @@ struct encode {
     struct merge merge;
     struct encode_slot *slot; /* owned, [slot_mask + 1], NULL: no cache */
     size_t slot_mask;
-    bool failed; /* no memory: ids are missing */
+    bool failed; /* out of memory: ids are missing */
 };
 
-/* `n_text`, the bytes to encode in all, sets the size of the cache. The words' text must stay in
- * place until encode_deinit. */
+/* The cache is sized for n_text bytes in total. The words must stay in memory until
+ * encode_deinit. */
 void encode_init(struct encode *e, size_t n_text);
 void encode_deinit(struct encode *e);
 
 void encode_put(struct encode *e, int32_t id);
-/* If the word was encoded before, writes its ids again and is true. Else `*out_hash` is for
+/* If the word was encoded before, appends its ids again; otherwise false, with *out_hash for
  * encode_remember. */
 bool encode_repeat(struct encode *e, const char *word, size_t n, uint64_t *out_hash);
-/* The ids written since `id_at` are those of the word, of which there may be any number. */
+/* Records that the ids from index id_at on, any number of them, are those of the word. */
 void encode_remember(struct encode *e, const char *word, size_t n, uint64_t hash, size_t id_at);
 
 #endif

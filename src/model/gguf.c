@@ -29,7 +29,7 @@
 struct gguf {
     struct gguf_part *parts; /* [n_part], owned, with their paths */
     uint32_t n_part;
-    bool mapped;                 /* `base` of the parts is ours to unmap; else borrowed */
+    bool mapped; /* the parts' `base` is a mapping of this object; otherwise it is borrowed */
     struct gguf_tensor *tensors; /* [n_tensor], owned; names belong to the parts */
     size_t n_tensor;
     struct gguf_names tensor_names;
@@ -37,7 +37,7 @@ struct gguf {
 
 /* ---- Files ---- */
 
-/* Maps the file behind `fd`, which stays open. */
+/* Maps the file of `fd`, which stays open. */
 static sac_status map_fd(struct gguf_part *p, int fd, sac_error *err)
 {
     struct stat st;
@@ -56,7 +56,7 @@ static sac_status map_fd(struct gguf_part *p, int fd, sac_error *err)
 
 static sac_status map_file(struct gguf_part *p, sac_error *err)
 {
-    /* O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing to regular files. */
+    /* O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files. */
     const int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return error_set(err, errno == ENOENT ? SAC_ERR_NOT_FOUND : SAC_ERR_IO, "%s: %s", p->path,
@@ -119,7 +119,7 @@ static sac_status part_path(const char *known, uint32_t known_i, uint32_t part_i
     return SAC_OK;
 }
 
-/* Maps and parses one file into `p`, which takes `path` over in any case. */
+/* Maps and parses one file into `p`, which takes ownership of `path` in any case. */
 static sac_status part_open(struct gguf_part *p, char *path, sac_error *err)
 {
     *p = (struct gguf_part){.path = path};
@@ -133,7 +133,7 @@ static sac_status part_place(const struct gguf_part *p, uint32_t *out_no, uint32
 {
     TRY(part_u32(p, "split.count", 1, out_count, err));
     TRY(part_u32(p, "split.no", 0, out_no, err));
-    if (*out_count == 0) *out_count = 1; /* written so by some tools for whole files */
+    if (*out_count == 0) *out_count = 1; /* some tools write 0 for unsplit files */
     if (*out_count > PARTS_MAX)
         return error_set(err, SAC_ERR_FORMAT, "%s: key 'split.count' is %u, at most %u is possible",
                          p->path, *out_count, PARTS_MAX);

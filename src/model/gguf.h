@@ -33,7 +33,7 @@ enum gguf_type {
 struct gguf;
 
 struct gguf_str {
-    const char *s; /* [n], UTF-8 by the format's word only */
+    const char *s; /* [n] not necessarily UTF-8 */
     size_t n;
 };
 
@@ -42,7 +42,7 @@ struct gguf_key {
     enum gguf_type type; /* of the value; of the elements when is_array */
     bool is_array;
     uint64_t n;          /* elements; 1 for a scalar */
-    const uint8_t *data; /* packed, unaligned; strings: u64 length and bytes behind each other */
+    const uint8_t *data; /* packed, unaligned; of strings, each its u64 length and its bytes */
     size_t bytes;        /* of data */
 };
 
@@ -56,8 +56,8 @@ struct gguf_tensor {
     uint32_t part_i; /* which file of a split model */
 };
 
-/* Opens a file; for a split model any part may be named and all parts are opened. A tensor of an
- * unsupported type is refused by its name. */
+/* Opens a file. Any part of a split model may be named, and all parts are opened. A tensor of an
+ * unsupported type is refused by name. */
 sac_status gguf_open(struct gguf **out, const char *path, sac_error *err);
 /* The same for bytes in memory (fuzzing); `data` is borrowed. */
 sac_status gguf_open_memory(struct gguf **out, const uint8_t *data, size_t n, sac_error *err);
@@ -76,11 +76,11 @@ size_t gguf_n_tensor(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, const char *name);
 
-/* Where the tensor's bytes start in the file of its part. */
+/* The offset of the tensor's bytes in the file of its part. */
 uint64_t gguf_tensor_offset(const struct gguf *g, const struct gguf_tensor *t);
 
-/* Typed reads. Any integer type is taken for an integer, any numeric type for a float, if the value
- * fits; else SAC_ERR_FORMAT names key, found type and value. A key that is absent is
+/* Typed reads. Any integer type is accepted for an integer, any numeric type for a float, if the
+ * value fits; otherwise SAC_ERR_FORMAT names key, type and value. A missing key is
  * SAC_ERR_NOT_FOUND with a message; callers with a default test gguf_key_find first. */
 sac_status gguf_get_u32(const struct gguf *g, const char *name, uint32_t *out, sac_error *err);
 sac_status gguf_get_f32(const struct gguf *g, const char *name, float *out, sac_error *err);
@@ -95,7 +95,7 @@ sac_status gguf_key_f32(const struct gguf_key *k, uint64_t i, float *out, sac_er
 sac_status gguf_key_next_str(const struct gguf_key *k, size_t *at, struct gguf_str *out,
                              sac_error *err);
 
-/* Tells the system that a tensor's bytes are not needed any more. */
+/* Tells the system that a tensor's bytes are no longer needed. */
 void gguf_tensor_release(const struct gguf *g, const struct gguf_tensor *t);
 
 #endif

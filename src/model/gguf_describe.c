@@ -19,12 +19,12 @@
 
 #define SHOWN_ELEMS  6u    /* of a long array */
 #define SHOWN_BYTES  72u   /* of a long string, in text */
-#define NAME_COLUMNS 44    /* of key names, in text; longer ones push their line to the right */
-#define CHUNK_ELEMS  4096u /* dequantised at once by the check; a multiple of every block */
+#define NAME_COLUMNS 44    /* of key names, in text; a longer one shifts the rest of its line */
+#define CHUNK_ELEMS  4096u /* dequantised at a time by the check; a multiple of every block size */
 
 /* ---- Strings and values ---- */
 
-/* One whole character of `n` bytes, escaped if it must be. */
+/* Appends one character of `n` bytes, escaped if necessary. */
 static void put_char(struct strbuf *b, const char *s, size_t n)
 {
     const unsigned char c = (unsigned char)s[0], next = n == 2 ? (unsigned char)s[1] : 0;
@@ -42,7 +42,7 @@ static void put_char(struct strbuf *b, const char *s, size_t n)
         strbuf_add(b, s, n);
 }
 
-/* A quoted string, cut behind `n_max` bytes at a character's end. */
+/* Appends a quoted string, cut at a character's end after at most n_max bytes. */
 static void put_string(struct strbuf *b, const char *s, size_t n, size_t n_max)
 {
     size_t at = 0;
@@ -68,7 +68,7 @@ static void put_value(struct strbuf *b, const struct gguf_key *k, uint64_t i, si
     const bool json = flags & SAC_FILE_JSON;
     if (k->type == GGUF_STRING) {
         struct gguf_str s = {0};
-        /* Walked in order and no further than n: cannot fail. */
+        /* Read in order and no further than n, so it cannot fail. */
         if (gguf_key_next_str(k, string_at, &s, NULL) == SAC_OK)
             put_string(b, s.s, s.n, json || flags & SAC_FILE_FULL ? SIZE_MAX : SHOWN_BYTES);
         return;
@@ -79,8 +79,8 @@ static void put_value(struct strbuf *b, const struct gguf_key *k, uint64_t i, si
     strbuf_adds(b, json && real && strpbrk(text, "nN") ? "null" : text);
 }
 
-/* All values of a key, "[a, b, ...]" when it is an array. In JSON a shortened array just ends: its
- * length is told beside it. */
+/* All values of a key, "[a, b, ...]" for an array. In JSON a shortened array just ends; its length
+ * is given beside it. */
 static void put_values(struct strbuf *b, const struct gguf_key *k, unsigned flags)
 {
     size_t string_at = 0;
@@ -176,7 +176,7 @@ static void json_string(struct strbuf *b, const char *s)
     put_string(b, s, strlen(s), SIZE_MAX);
 }
 
-/* The members that description and check share, without the braces. */
+/* The members that description and check have in common, without braces. */
 static void json_summary(struct strbuf *b, const struct gguf *g)
 {
     strbuf_adds(b, "\"path\": ");
@@ -226,7 +226,7 @@ static bool is_finite(float f)
     return (float_bits(f) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* A tensor's rows are whole blocks behind each other, so it is read as one long row. */
+/* A tensor's rows are whole blocks one after another, so it is read as one long row. */
 static sac_status check_tensor(const struct gguf *g, const struct gguf_tensor *t, float *buf,
                                sac_error *err)
 {
@@ -264,7 +264,7 @@ static sac_status check_model(const struct gguf *g, sac_error *err)
 
 /* ---- Public ---- */
 
-/* Hands the text over, or says that there was no memory for it. */
+/* Returns the text, or an error if there was no memory for it. */
 static sac_status finish(struct strbuf *b, const char *path, char **out_text, sac_error *err)
 {
     char *text = strbuf_detach(b, NULL);

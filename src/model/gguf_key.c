@@ -83,7 +83,7 @@ static struct number load(const struct gguf_key *k, uint64_t i)
     return (struct number){.kind = NUMBER_NONE};
 }
 
-/* Shortest decimal that gives the same number when it is read again; `single` for an f32. */
+/* The shortest decimal that is read back as the same number; `single` for an f32. */
 static void format_real(double d, bool single, char out[GGUF_KEY_TEXT])
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -108,7 +108,7 @@ void gguf_key_format(const struct gguf_key *k, uint64_t i, char out[GGUF_KEY_TEX
     }
 }
 
-/* Says what element `i` holds and what was wanted. */
+/* An error that names the value of element `i` and the type that was wanted. */
 static sac_status mismatch(const struct gguf_key *k, uint64_t i, const char *want, sac_error *err)
 {
     char text[GGUF_KEY_TEXT] = "";
@@ -177,7 +177,7 @@ sac_status gguf_key_f32(const struct gguf_key *k, uint64_t i, float *out, sac_er
     case NUMBER_UNSIGNED: d = (double)v.u; break;
     case NUMBER_REAL: d = v.d; break;
     }
-    /* NaN and infinities pass as they are: ranges are the reader's business. */
+    /* NaN and infinities are returned; checking ranges is the caller's task. */
     if (isfinite(d) && fabs(d) > (double)FLT_MAX)
         return mismatch(k, i, "a number within the range of f32", err);
     *out = (float)d;

@@ -9,7 +9,8 @@ const char *gguf_key_type_name(uint32_t type);
 /* Bytes of one value; 0 for strings, arrays and unknown ids. */
 size_t gguf_key_type_bytes(uint32_t type);
 
-/* Number or bool `i` as text: shortest form that reads back the same, "nan", "inf", "true". */
+/* Number or bool `i` as text: the shortest form that is read back the same, "nan", "inf",
+ * "true". */
 #define GGUF_KEY_TEXT 40u
 void gguf_key_format(const struct gguf_key *k, uint64_t i, char out[GGUF_KEY_TEXT]);
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* FNV-1a from a secret start, then mixed: the low bits of FNV alone depend on few input bits. */
+/* FNV-1a from a secret seed, then mixed, because the low bits of FNV depend on few input bits. */
 static uint64_t hash(uint64_t seed, const char *name)
 {
     uint64_t h = seed;
@@ -27,7 +27,7 @@ static const char *item_name(const struct gguf_names *x, size_t i)
     return name;
 }
 
-/* The slot that holds `name`, or the free one where it belongs. */
+/* The slot that holds `name`, or the free one into which it belongs. */
 static size_t probe(const struct gguf_names *x, const char *name)
 {
     size_t at = hash(x->seed, name) & x->mask;

@@ -1,7 +1,7 @@
 /* gguf_names.h: finds keys and tensors by name. An index over an array whose items begin with a
  * `const char *name`; the array must not move while the index is in use.
  *
- * Names come from hostile files, so the hash is seeded by the system: nobody can prepare a file
+ * Names come from hostile files, so the hash is seeded by the system: no one can prepare a file
  * whose names all collide. Order of iteration is the array's; the seed never shows. */
 #ifndef SAC_MODEL_GGUF_NAMES_H
 #define SAC_MODEL_GGUF_NAMES_H

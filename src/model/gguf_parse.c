@@ -38,7 +38,7 @@ struct cursor {
     sac_error *err;
 };
 
-/* The end of a path is its telling part; a long one must not push the reason out of the message. */
+/* The end of a path identifies it best; a long path must not push the reason out of the message. */
 static const char *shown_path(const char *path)
 {
     const size_t n = strlen(path);
@@ -115,7 +115,8 @@ static sac_status take_str(struct cursor *c, const char *what, struct gguf_str *
     return SAC_OK;
 }
 
-/* A name as an owned C string. One with a NUL inside would compare equal to another name. */
+/* A name as an owned C string. A NUL in it is refused: the name would compare equal to another
+ * one. */
 static sac_status take_name(struct cursor *c, size_t n_max, const char **out)
 {
     struct gguf_str s = {0};
@@ -137,7 +138,7 @@ static sac_status take_values(struct cursor *c, struct gguf_key *k)
     const size_t start = c->at;
     k->data = c->part->base + start;
     if (k->type == GGUF_STRING) {
-        /* No allocation depends on n: a wrong one ends at the end of the file. */
+        /* No allocation depends on n: the walk over a wrong count stops at the end of the file. */
         struct gguf_str s = {0};
         for (uint64_t i = 0; i < k->n; i++) TRY(take_str(c, "a string", &s));
     } else {
@@ -240,7 +241,7 @@ static sac_status take_shape(struct cursor *c, struct gguf_tensor *t)
     return SAC_OK;
 }
 
-/* Type, and from it the size in bytes. */
+/* Reads the type, from which the size in bytes follows. */
 static sac_status take_type(struct cursor *c, struct gguf_tensor *t)
 {
     TRY(take_u32(c, "its type", &t->type));
@@ -287,10 +288,10 @@ static int compare_extents(const void *a, const void *b)
     return x->tensor_i < y->tensor_i ? -1 : x->tensor_i > y->tensor_i;
 }
 
-/* Turns offsets into pointers; the cursor stands behind the last description. */
+/* Turns offsets into pointers; the cursor is after the last description. */
 static sac_status place_tensors(struct cursor *c, struct gguf_part *p, struct extent *extents)
 {
-    if (p->n_tensor == 0) return SAC_OK; /* a file of keys alone may end right here */
+    if (p->n_tensor == 0) return SAC_OK; /* a file with keys only may end here */
     const size_t padding = (p->alignment - c->at % p->alignment) % p->alignment;
     const uint8_t *data = NULL;
     enter(c, "tensor data");
@@ -341,7 +342,7 @@ static sac_status take_tensors(struct cursor *c, struct gguf_part *p, uint64_t n
     return status;
 }
 
-/* ---- The whole ---- */
+/* ---- The whole file ---- */
 
 static sac_status take_header(struct cursor *c, struct gguf_part *p, uint64_t *out_n_tensor,
                               uint64_t *out_n_key)

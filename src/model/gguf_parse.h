@@ -6,8 +6,8 @@
 #include "model/gguf.h"
 #include "model/gguf_names.h"
 
-/* Limits on what a file may claim. Real models stay far below; a file beyond them is refused
- * before anything of that size is allocated or walked. */
+/* Limits on what a file may claim. Real models are far below them; a file that exceeds one is
+ * refused before anything of that size is allocated or walked. */
 #define GGUF_KEYS_MAX         ((uint64_t)1 << 16)
 #define GGUF_TENSORS_MAX      ((uint64_t)1 << 20)
 #define GGUF_STRINGS_MAX      ((size_t)64 << 20) /* bytes of all names and string values of a file */
@@ -15,7 +15,7 @@
 #define GGUF_TENSOR_NAME_MAX  64u                /* the format's own limit */
 #define GGUF_ALIGNMENT_MIN    8u
 #define GGUF_ALIGNMENT_MAX    (1u << 20)
-#define GGUF_ALIGNMENT_UNSAID 32u /* of a file without general.alignment */
+#define GGUF_ALIGNMENT_UNSAID 32u /* the alignment of a file that does not state one */
 
 struct gguf_part {
     const char *path;    /* names the file in messages; borrowed */
@@ -30,8 +30,9 @@ struct gguf_part {
     size_t n_tensor;
 };
 
-/* Fills the part from path, base and bytes; the rest must be zero. Names of tensors may still occur
- * twice: gguf.c checks that over all parts. After a failure only gguf_parse_deinit may follow. */
+/* Fills the part from path, base and bytes; the other members must be zero. Names of tensors may
+ * still occur twice: gguf.c checks that over all parts. After a failure only gguf_parse_deinit may
+ * be called. */
 sac_status gguf_parse(struct gguf_part *p, sac_error *err);
 void gguf_parse_deinit(struct gguf_part *p);
 

@@ -16,7 +16,7 @@
 
 #define BLOCK_MIN   ((size_t)16 << 10)
 #define BLOCK_MAX   ((size_t)1 << 20)
-#define DICT_LINEAR 8u /* so few pairs are searched without a table */
+#define DICT_LINEAR 8u /* dicts with at most so many pairs are searched without a table */
 
 struct jinja_block {
     struct jinja_block *below;
@@ -38,7 +38,7 @@ static char *pool_take(struct jinja_pool *p, size_t bytes, size_t align)
         }
         size_t size = b ? b->size * 2 : BLOCK_MIN;
         if (size > BLOCK_MAX) size = BLOCK_MAX;
-        if (size < bytes * 2) size = bytes * 2; /* a string that grows moves seldom */
+        if (size < bytes * 2) size = bytes * 2; /* a growing string moves rarely */
         b = mem_alloc(sizeof *b + size);
         if (!b) return NULL;
         *b = (struct jinja_block){.below = p->top, .size = size};
@@ -128,7 +128,7 @@ static sac_status raise_depth(struct jinja *j, uint32_t *depth, struct jinja_val
     return SAC_OK;
 }
 
-/* The array of `n` elements moved to one with room for at least one more. */
+/* Moves an array of `n` elements to one with room for at least one more. */
 static void *grown(struct jinja *j, const void *old, uint32_t n, uint32_t *capacity, size_t bytes)
 {
     const uint32_t want = *capacity ? *capacity * 2 : 4;
@@ -178,7 +178,7 @@ static sac_status hash_of(struct jinja *j, struct jinja_value v, uint64_t *out)
     if (v.kind == JINJA_STRING) {
         TRY(jinja_step_bytes(j, v.n));
         for (uint32_t i = 0; i < v.n; i++) h = (h ^ (unsigned char)v.s[i]) * 0x100000001b3u;
-    } else if (jinja_is_number(v)) { /* 1, 1.0 and true are one key */
+    } else if (jinja_is_number(v)) { /* 1, 1.0 and true are the same key */
         const double f = v.kind == JINJA_FLOAT ? v.f + 0.0
                          : v.kind == JINJA_INT ? (double)v.i
                                                : (double)v.b;
@@ -199,7 +199,7 @@ static sac_status hash_of(struct jinja *j, struct jinja_value v, uint64_t *out)
     return SAC_OK;
 }
 
-/* The pair with `key`: its index, or n; and the free slot where it would go. */
+/* Finds the pair with `key`: its index, or n, and the free slot for it. */
 static sac_status dict_find(struct jinja *j, const struct jinja_dict *d, struct jinja_value key,
                             uint32_t *out_i, uint32_t *out_slot)
 {
@@ -217,7 +217,7 @@ static sac_status dict_find(struct jinja *j, const struct jinja_dict *d, struct 
     }
     uint32_t s = (uint32_t)hash & (d->n_slot - 1);
     for (; d->slots[s]; s = (s + 1) & (d->n_slot - 1)) {
-        TRY(jinja_step(j, 1)); /* a run of collisions is paid for */
+        TRY(jinja_step(j, 1)); /* every probe costs a step, so collisions are bounded */
         TRY(jinja_equal(j, d->pairs[d->slots[s] - 1].key, key, &same));
         if (same) {
             *out_i = d->slots[s] - 1;
@@ -392,7 +392,7 @@ sac_status jinja_order(struct jinja *j, struct jinja_value a, struct jinja_value
         return SAC_OK;
     }
     if (a.kind == JINJA_STRING && b.kind == JINJA_STRING) {
-        /* UTF-8 sorts bytewise as its code points do. */
+        /* Bytewise order of UTF-8 is the order of code points. */
         const uint32_t n = a.n < b.n ? a.n : b.n;
         TRY(jinja_step_bytes(j, n));
         const int c = n ? memcmp(a.s, b.s, n) : 0;

@@ -24,11 +24,11 @@
 
 #define JINJA_SOURCE_MAX  ((size_t)1 << 20)
 #define JINJA_MEMORY_MAX  ((size_t)64 << 20)
-#define JINJA_NEST_MAX    800u /* nested evaluations: what the C stack must hold */
+#define JINJA_NEST_MAX    800u /* nested evaluations, limited by the C stack */
 #define JINJA_VALUE_DEPTH 128u /* lists in lists */
 #define JINJA_JSON_DEPTH  64u
-#define JINJA_RANGE_MAX   100000 /* the sandbox's own limit */
-#define JINJA_STEP_BYTES  64u    /* work on so many bytes costs one step */
+#define JINJA_RANGE_MAX   100000 /* jinja2's own limit for the sandbox */
+#define JINJA_STEP_BYTES  64u    /* bytes of work that cost one step */
 #define JINJA_ARG_MAX     5u     /* named parameters of a built-in */
 
 /* ---- Values ---- */
@@ -78,7 +78,7 @@ struct jinja_pair {
     struct jinja_value key, value;
 };
 
-/* In order of insertion. `slots` holds pair index + 1, 0 if free, and is there from 9 pairs on. */
+/* In order of insertion. `slots` holds pair index + 1, or 0 if free, and exists from 9 pairs on. */
 struct jinja_dict {
     struct jinja_pair *pairs; /* [n] */
     uint32_t *slots;          /* [n_slot], a power of two */
@@ -105,7 +105,7 @@ struct jinja_macro {
 struct jinja_pool {
     struct jinja_block *top;
     size_t used, max;
-    bool full; /* `max` was the reason for the last NULL */
+    bool full; /* the last allocation failed because of `max` */
 };
 
 enum jinja_flow { JINJA_FLOW_NEXT, JINJA_FLOW_BREAK, JINJA_FLOW_CONTINUE };
@@ -115,17 +115,17 @@ struct jinja {
     struct strbuf out;
     size_t out_max;
     uint64_t steps_left;
-    uint32_t line;  /* of what is being evaluated */
+    uint32_t line;  /* line that is being evaluated */
     uint32_t nest;  /* nested evaluations */
     uint32_t calls; /* nested macro calls */
     enum jinja_flow flow;
     int64_t now;
-    const struct tokenizer *guard; /* borrowed; NULL: input stays as it is */
+    const struct tokenizer *guard; /* borrowed; NULL: input is not guarded */
     sac_error *err;
 };
 
-/* A function, filter, test or method. Parameters behind the subject are bound by position or name;
- * a name that ends in '?' may be left out. `variadic` takes its arguments unbound. */
+/* A function, filter, test or method. Parameters after the subject are bound by position or name;
+ * one whose name ends in '?' is optional. A `variadic` one gets its arguments unbound. */
 struct jinja_args {
     const struct jinja_value *pos; /* [n_pos] as written */
     uint32_t n_pos;
@@ -135,7 +135,7 @@ struct jinja_args {
 struct jinja_call {
     const struct jinja_builtin *builtin;
     struct jinja_value self;
-    struct jinja_value arg[JINJA_ARG_MAX]; /* JINJA_MISSING where not given */
+    struct jinja_value arg[JINJA_ARG_MAX]; /* JINJA_MISSING if not given */
     struct jinja_args args;
 };
 typedef sac_status (*jinja_fn)(struct jinja *j, const struct jinja_call *c,
@@ -154,13 +154,14 @@ struct jinja_method {
 
 /* ---- jinja.c: memory, budgets, containers ---- */
 
-/* Bytes aligned to 8, not zeroed; NULL when memory or the pool's limit is reached, which
+/* Bytes aligned to 8, not zeroed; NULL if memory or the render's limit is exhausted, which
  * `jinja_no_memory` then reports. */
 void *jinja_alloc(struct jinja *j, size_t bytes);
 char *jinja_chars(struct jinja *j, size_t n);
-/* Room for `more` bytes directly behind the string `s[n]`, if it is the newest piece; or NULL. */
+/* Extends the string `s[n]` in place by `more` bytes, if it is the newest allocation; otherwise
+ * NULL. */
 char *jinja_extend(struct jinja *j, const char *s, size_t n, size_t more);
-/* Reports that the last piece could not be had. */
+/* Reports that the last allocation failed. */
 void jinja_report_memory(struct jinja *j);
 static inline sac_status jinja_no_memory(struct jinja *j)
 {
@@ -169,10 +170,11 @@ static inline sac_status jinja_no_memory(struct jinja *j)
 }
 void jinja_free_all(struct jinja *j);
 
-/* Writes the message with the line. As a macro, `jinja_fail` shows the compiler that it fails. */
+/* Writes the message with the line. The macro `jinja_fail` tells the compiler that it always
+ * fails. */
 __attribute__((format(printf, 2, 3))) void jinja_report(struct jinja *j, const char *fmt, ...);
 #define jinja_fail(j, ...) (jinja_report(j, __VA_ARGS__), SAC_ERR_FORMAT)
-/* Pays for `n` units of work. */
+/* Spends `n` steps of the budget. */
 sac_status jinja_step(struct jinja *j, uint64_t n);
 static inline sac_status jinja_step_bytes(struct jinja *j, size_t n)
 {
@@ -233,7 +235,7 @@ sac_status jinja_dict_get(struct jinja *j, const struct jinja_dict *d, struct ji
 const char *jinja_kind_name(struct jinja_value v); /* as Python names the type */
 bool jinja_truth(struct jinja_value v);
 sac_status jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b, bool *out);
-/* -1, 0 or 1 in `*out`; fails where Python has no order. */
+/* -1, 0 or 1 in `*out`; fails for kinds that Python does not order. */
 sac_status jinja_order(struct jinja *j, struct jinja_value a, struct jinja_value b, int *out);
 /* The members of anything that can be iterated, in a list. */
 sac_status jinja_members(struct jinja *j, struct jinja_value v, const struct jinja_list **out);
@@ -248,16 +250,16 @@ size_t jinja_text_space(const char *s, size_t n);      /* bytes of a space at th
 size_t jinja_text_space_last(const char *s, size_t n); /* bytes of a space at the end, or 0 */
 bool jinja_text_same(const char *a, size_t n_a, const char *b, size_t n_b);
 const char *jinja_text_find(const char *s, size_t n, const char *what, size_t n_what);
-/* Without leading (bit 0) and trailing (bit 1) spaces, or characters of `chars`. */
+/* Strips spaces, or the characters of `chars`, from the start (bit 0) and the end (bit 1). */
 struct jinja_value jinja_text_strip(struct jinja_value s, struct jinja_value chars, unsigned ends);
 sac_status jinja_text_replace(struct jinja *j, struct jinja_value s, struct jinja_value from,
                               struct jinja_value to, int64_t count, struct jinja_value *out);
 sac_status jinja_text_concat(struct jinja *j, struct jinja_value a, struct jinja_value b,
                              struct jinja_value *out);
-/* A string that came from outside, guarded if the render asks for it (template_input.guard). */
+/* Guards a string that came from outside, if the render asks for it (template_input.guard). */
 sac_status jinja_text_guard(struct jinja *j, struct jinja_value *s);
 sac_status jinja_text_escape(struct jinja *j, struct jinja_value s, struct jinja_value *out);
-/* ASCII letters only; other letters stay. */
+/* Changes ASCII letters only. */
 sac_status jinja_text_case(struct jinja *j, struct jinja_value s, bool upper,
                            struct jinja_value *out);
 /* Text of a value, as Python's str() and, at `repr`, repr(). */
@@ -265,7 +267,7 @@ sac_status jinja_text_str(struct jinja *j, struct jinja_value v, struct jinja_va
 sac_status jinja_text_repr(struct jinja *j, struct jinja_value v, struct jinja_value *out);
 void jinja_text_float(double f, char out[40]);
 
-/* Text that grows in `j->out` behind what is there and is then cut out as a value. */
+/* Builds text in `j->out`, after what it holds, and moves it out as a value. */
 size_t jinja_text_begin(const struct jinja *j);
 sac_status jinja_text_add(struct jinja *j, const char *s, size_t n);
 static inline sac_status jinja_text_adds(struct jinja *j, const char *s)
@@ -372,7 +374,7 @@ sac_status jinja_op_binary(struct jinja *j, uint32_t op, struct jinja_value a, s
                            struct jinja_value *out);
 sac_status jinja_op_compare(struct jinja *j, uint32_t op, struct jinja_value a,
                             struct jinja_value b, bool *out);
-/* `a.name` and `a[key]`: what is not there gives an undefined value. */
+/* `a.name` and `a[key]`; undefined if there is none. */
 sac_status jinja_op_attr(struct jinja *j, struct jinja_value a, struct jinja_value name,
                          struct jinja_value *out);
 sac_status jinja_op_item(struct jinja *j, struct jinja_value a, struct jinja_value key,
@@ -403,7 +405,7 @@ const struct jinja_builtin *jinja_function_find(struct jinja_value name);
 
 /* ---- jinja_eval.c ---- */
 
-/* Runs the statements from `first` on in `scope`; the text goes to `j->out`. */
+/* Runs the statements from `first` on in `scope`; their text is appended to `j->out`. */
 sac_status jinja_eval(struct jinja *j, const struct jinja_node *first, struct jinja_scope *scope);
 
 #endif

@@ -123,12 +123,12 @@ static sac_status bind_macro(struct jinja *j, const struct jinja_macro *m,
     return SAC_OK;
 }
 
-/* `caller` is what the call block around gives the macro, or NULL. */
+/* `caller` is the macro that a call block passes, or NULL. */
 static sac_status call_macro(struct jinja *j, const struct jinja_macro *m,
                              const struct jinja_args *args, const struct jinja_value *caller,
                              struct jinja_value *out)
 {
-    struct jinja_scope *s = jinja_alloc(j, sizeof *s); /* macros defined inside may outlive it */
+    struct jinja_scope *s = jinja_alloc(j, sizeof *s); /* macros defined in it may outlive it */
     if (!s) return jinja_no_memory(j);
     *s = (struct jinja_scope){.parent = m->scope};
     if (j->calls == TEMPLATE_DEPTH_MAX)
@@ -160,7 +160,7 @@ static sac_status eval_call(struct jinja *j, const struct jinja_node *n, struct 
     }
 }
 
-/* Filters and tests. */
+/* A filter or test, applied. */
 static sac_status eval_applied(struct jinja *j, const struct jinja_node *n, struct jinja_scope *s,
                                struct jinja_value *out)
 {
@@ -296,7 +296,7 @@ static sac_status eval_member(struct jinja *j, const struct jinja_node *n, struc
                                       : jinja_op_attr(j, of, key, out);
 }
 
-/* Text captured by the statement that is running, as the name that no template can write. */
+/* The name of the captured text of the current statement; no template can spell it. */
 static const struct jinja_value block_name = {.kind = JINJA_STRING, .n = 1, .s = "%"};
 
 static sac_status eval_kind(struct jinja *j, const struct jinja_node *n, struct jinja_scope *s,
@@ -367,14 +367,14 @@ static sac_status run_if(struct jinja *j, const struct jinja_node *n, struct jin
     return SAC_OK;
 }
 
-/* Empties a scope for the next round. */
+/* Empties a scope for the next iteration. */
 static void scope_clear(struct jinja_scope *s)
 {
     if (s->vars.slots) s->vars = (struct jinja_dict){0};
     s->vars.n = 0;
 }
 
-/* The members that the loop's `if` lets pass. */
+/* The members for which the loop's condition holds. */
 static sac_status filter_items(struct jinja *j, const struct jinja_node *n, struct jinja_scope *s,
                                const struct jinja_list **io)
 {
@@ -479,7 +479,7 @@ static sac_status run_call_block(struct jinja *j, const struct jinja_node *n, st
     return jinja_text_add(j, text.s, text.n);
 }
 
-/* The values of `with` see the scope outside. */
+/* The values of `with` are evaluated in the outer scope. */
 static sac_status run_scope(struct jinja *j, const struct jinja_node *n, struct jinja_scope *s)
 {
     struct jinja_scope *inner = jinja_alloc(j, sizeof *inner);

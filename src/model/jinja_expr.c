@@ -10,7 +10,7 @@
 
 /* ---- Literals, brackets, arguments ---- */
 
-/* Expressions up to the closing bracket; `*out_comma` tells of any comma. */
+/* Expressions up to the closing bracket; `*out_comma`: whether there was a comma. */
 static sac_status parse_items(struct parser *p, char close, struct chain *c, bool *out_comma)
 {
     *out_comma = false;
@@ -63,7 +63,7 @@ static sac_status parse_dict(struct parser *p, struct jinja_node **out)
     return expect_op(p, '}');
 }
 
-/* A constant; adjacent strings are one. */
+/* A constant; adjacent strings are joined. */
 static sac_status parse_const(struct parser *p, struct jinja_node **out)
 {
     TRY(make(p, JINJA_NODE_CONST, out));
@@ -116,7 +116,7 @@ static sac_status parse_primary(struct parser *p, struct jinja_node **out)
     return SAC_OK;
 }
 
-/* Behind `(`. `name=value` becomes a KEYWORD node. */
+/* Parses after `(`. `name=value` becomes a KEYWORD node. */
 static sac_status parse_args(struct parser *p, struct jinja_node **out)
 {
     struct chain c = {0};
@@ -159,7 +159,7 @@ static sac_status parse_slice_part(struct parser *p, struct chain *c)
     return SAC_OK;
 }
 
-/* Behind `[`. */
+/* Parses after `[`. */
 static sac_status parse_subscript(struct parser *p, struct jinja_node *of, struct jinja_node **out)
 {
     struct jinja_node *n;
@@ -234,7 +234,7 @@ sac_status jinja_expr_filter(struct parser *p, struct jinja_node **io)
     return SAC_OK;
 }
 
-/* True where a test's single argument without brackets can start. */
+/* Whether a test's single argument can start here without brackets. */
 static bool at_test_argument(const struct parser *p)
 {
     static const char *const words[] = {"else", "or", "and", "if", "is", "not", "in"};
@@ -245,7 +245,7 @@ static bool at_test_argument(const struct parser *p)
     return p->tok->type == JINJA_TOK_NAME;
 }
 
-/* Behind `is`. */
+/* Parses after `is`. */
 static sac_status parse_test(struct parser *p, struct jinja_node **io)
 {
     struct jinja_node *n, *negation;

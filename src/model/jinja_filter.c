@@ -18,7 +18,7 @@ static sac_status subject(struct jinja *j, const struct jinja_call *c, struct ji
     return jinja_text_str(j, c->self, out);
 }
 
-/* The string method of the same name and arguments, on the subject as a string. */
+/* Calls the string method of the same name and arguments on the subject as a string. */
 static sac_status by_method(struct jinja *j, const struct jinja_call *c, const char *name,
                             struct jinja_value *out)
 {
@@ -53,7 +53,7 @@ static sac_status filter_capitalize(struct jinja *j, const struct jinja_call *c,
     return by_method(j, c, "capitalize", out);
 }
 
-/* Unlike the method, words start behind spaces, hyphens and opening brackets only. */
+/* Unlike in the method, words start only after spaces, hyphens and opening brackets. */
 static sac_status filter_title(struct jinja *j, const struct jinja_call *c, struct jinja_value *out)
 {
     TRY(by_method(j, c, "lower", out));
@@ -101,7 +101,8 @@ static sac_status filter_escape(struct jinja *j, const struct jinja_call *c,
     return jinja_text_escape(j, *out, out);
 }
 
-/* Puts `width` spaces before each line but the first; before blank ones and the first if asked. */
+/* Puts `width` spaces before each line except the first; before blank lines and the first one on
+ * request. */
 static sac_status filter_indent(struct jinja *j, const struct jinja_call *c,
                                 struct jinja_value *out)
 {
@@ -175,7 +176,7 @@ static double as_float(struct jinja_value v)
     return v.kind == JINJA_FLOAT ? v.f : v.kind == JINJA_BOOL ? (double)v.b : (double)v.i;
 }
 
-/* The number that a string writes, in one piece but for spaces around. */
+/* Reads a string that is one number, apart from spaces around it. */
 static bool read_number(struct jinja_value s, int base, struct jinja_value *out)
 {
     char text[64], *end;
@@ -255,7 +256,7 @@ static sac_status filter_round(struct jinja *j, const struct jinja_call *c, stru
         return jinja_fail(j, "round: unknown method");
     else if (c->self.kind != JINJA_FLOAT && digits >= 0) {
         *out = jinja_int(c->self.kind == JINJA_INT ? c->self.i : c->self.b);
-    } else if (digits >= 0) { /* printing rounds halves to even on the exact value, as Python */
+    } else if (digits >= 0) { /* printf rounds halves of the exact value to even, as Python does */
         char text[700];
         snprintf(text, sizeof text, "%.*f", (int)digits, x);
         *out = jinja_float(strtod(text, NULL));
@@ -412,7 +413,7 @@ static sac_status filter_sum(struct jinja *j, const struct jinja_call *c, struct
     return SAC_OK;
 }
 
-/* Slices of `n` members; the last one is filled up if a filler is given. */
+/* Lists of `n` members; the last one is filled up if a filler is given. */
 static sac_status filter_batch(struct jinja *j, const struct jinja_call *c, struct jinja_value *out)
 {
     const struct jinja_list *list;
@@ -439,7 +440,7 @@ struct sort_item {
     struct jinja_value key, value;
 };
 
-/* What is compared: the member at `path`, in lower case unless case counts. */
+/* The value to compare: the member at `path`, in lower case unless case counts. */
 static sac_status sort_key(struct jinja *j, struct jinja_value v, struct jinja_value path,
                            bool cased, struct jinja_value *out)
 {
@@ -592,7 +593,7 @@ static sac_status filter_map(struct jinja *j, const struct jinja_call *c, struct
     TRY(jinja_members(j, c->self, &list));
     TRY(jinja_list_new(j, out, JINJA_LIST));
     struct jinja_args args = c->args;
-    if (filter) { /* its arguments stand behind its name */
+    if (filter) { /* its arguments come after its name */
         args.pos++;
         args.n_pos--;
     }
@@ -608,8 +609,8 @@ static sac_status filter_map(struct jinja *j, const struct jinja_call *c, struct
     return SAC_OK;
 }
 
-/* The members for which the test holds (or does not); without a test, their truth counts. The
- * arguments before the test's name: none, or the attribute that is tested. */
+/* Selects the members for which the test holds or does not; without a test, those that are true or
+ * false. There are n_attr arguments before the test's name: none, or the attribute to test. */
 static sac_status select_by(struct jinja *j, const struct jinja_call *c, bool keep, uint32_t n_attr,
                             struct jinja_value *out)
 {

@@ -10,7 +10,7 @@ struct source {
     uint32_t used; /* of a tuple, or 1 when the single value was taken */
 };
 
-/* One `%...` of a format: from behind the '%' to the letter. */
+/* One `%...` of a format, from after the '%' to the letter. */
 struct spec {
     char flags[8];
     size_t n_flag;

@@ -37,7 +37,7 @@ static sac_status set_all(struct jinja *j, struct jinja_dict *d, const struct ji
     return SAC_OK;
 }
 
-/* A dict of the pairs of a dict, or of (key, value) members, then the keywords. */
+/* A dict of the pairs of a dict, or of (key, value) members, and of the keyword arguments. */
 static sac_status function_dict(struct jinja *j, const struct jinja_call *c,
                                 struct jinja_value *out)
 {
@@ -74,7 +74,7 @@ static sac_status function_raise_exception(struct jinja *j, const struct jinja_c
                      out->s);
 }
 
-/* Directives of one letter, perhaps behind '-': no width, which could ask for gigabytes. */
+/* Directives are one letter, optionally after '-': a width could ask for gigabytes. */
 static bool is_time_format(struct jinja_value f)
 {
     for (uint32_t i = 0; i < f.n; i++) {

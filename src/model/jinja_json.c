@@ -59,7 +59,7 @@ static bool read_hex4(struct reader *r, uint32_t *out)
     return true;
 }
 
-/* Behind `\u`. A surrogate without its other half becomes U+FFFD: it has no UTF-8. */
+/* Parses after `\u`. A surrogate without its other half becomes U+FFFD, because it has no UTF-8. */
 static sac_status read_unicode(struct reader *r)
 {
     uint32_t cp, low;
@@ -275,7 +275,7 @@ static sac_status write_break(const struct writer *w)
 
 static sac_status write_value(struct writer *w, struct jinja_value v);
 
-/* What stands before an item: the separator, then a line break if they are asked for. */
+/* Writes what precedes an item: the separator and, with indentation, a line break. */
 static sac_status write_before(const struct writer *w, bool first)
 {
     const struct jinja_value sep = w->style->item_sep;

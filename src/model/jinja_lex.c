@@ -1,7 +1,7 @@
 /* jinja_lex.c: template source to tokens, with jinja2's rules for white space.
  *
  * Text outside tags is one DATA token, already trimmed: `-` at a tag eats all space on its side;
- * trim_blocks eats one newline behind a block or comment; lstrip_blocks eats the spaces between the
+ * trim_blocks eats one newline after a block or comment; lstrip_blocks eats the spaces between the
  * start of a line and a block or comment; `+` switches both off for its side. Newlines become \n
  * and one at the end of the source is dropped. Inside a tag, its end is not looked for while a
  * bracket is open, so `{{ {'a': {}} }}` is one tag. */
@@ -19,7 +19,7 @@ struct lexer {
     struct jinja_token *tok; /* [n_tok] */
     uint32_t n_tok, capacity;
     bool line_start;               /* the last tag ended with a newline */
-    char open[TEMPLATE_DEPTH_MAX]; /* brackets that wait for their end */
+    char open[TEMPLATE_DEPTH_MAX]; /* brackets that are open */
     uint32_t n_open;
 };
 
@@ -50,7 +50,7 @@ static bool looking_at(const struct lexer *l, size_t at, const char *text)
     return at <= l->n && n <= l->n - at && memcmp(l->s + at, text, n) == 0;
 }
 
-/* Moves to `at` and counts the lines passed. */
+/* Moves to `at` and counts the lines in between. */
 static void advance(struct lexer *l, size_t at)
 {
     assert(at >= l->at && at <= l->n);
@@ -94,7 +94,7 @@ static size_t find_tag(const struct lexer *l)
     return l->n;
 }
 
-/* The text from here to the tag at `tag` (whose first byte behind the opening is `sign`). */
+/* Adds the text from here to the tag at `tag`, whose first byte after the opening is `sign`. */
 static sac_status push_data(struct lexer *l, size_t tag, char sign, bool lstrip)
 {
     const char *text = l->s + l->at;
@@ -112,7 +112,7 @@ static sac_status push_data(struct lexer *l, size_t tag, char sign, bool lstrip)
     return n ? push(l, JINJA_TOK_DATA, jinja_str(text, n), 0) : SAC_OK;
 }
 
-/* Behind the end of a block or comment (`end` is that of `%}` or `#}`), trimmed as `sign` says. */
+/* The position after a block or comment whose `%}` or `#}` is at `end`, trimmed as `sign` says. */
 static size_t behind_block(const struct lexer *l, size_t end, char sign)
 {
     if (sign == '-') return behind_space(l, end);
@@ -128,7 +128,7 @@ static sac_status skip_comment(struct lexer *l, size_t from)
     return SAC_OK;
 }
 
-/* The end of `{% name %}` whose inside starts at `at`, or 0 if another tag stands there. */
+/* The end of `{% name %}` whose inside starts at `at`; 0 if it is another tag. */
 static size_t match_word_tag(const struct lexer *l, size_t at, const char *name, char *out_sign)
 {
     at = behind_space(l, at);
@@ -226,7 +226,7 @@ static int hex_value(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* `\x41`, `\u1234`, `\U00012345`: the digits behind the letter at `at`. */
+/* `\x41`, `\u1234`, `\U00012345`: reads the digits after the letter at `at`. */
 static sac_status unescape_hex(struct lexer *l, size_t *at, size_t n_digit)
 {
     uint32_t cp = 0;
@@ -250,7 +250,7 @@ static sac_status unescape_octal(struct lexer *l, size_t *at)
     return jinja_text_add(l->j, utf8, jinja_text_encode(cp, utf8));
 }
 
-/* One escape; `*at` is behind the backslash. An unknown one keeps its backslash, as in Python. */
+/* One escape; `*at` is after the backslash. An unknown escape keeps its backslash, as in Python. */
 static sac_status unescape(struct lexer *l, size_t *at)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -338,7 +338,7 @@ static sac_status lex_name(struct lexer *l)
     return SAC_OK;
 }
 
-/* Behind the tag if its end is here, or 0. */
+/* The position after the tag's end if it ends here; otherwise 0. */
 static size_t match_end(const struct lexer *l, bool block)
 {
     const char sign = sign_at(l, l->at);

@@ -47,7 +47,7 @@ static sac_status split_spaces(struct jinja *j, struct jinja_value s, int64_t ma
     const struct jinja_value any = {.kind = JINJA_MISSING};
     s = jinja_text_strip(s, any, 1);
     for (int64_t done = 0; s.n; done++) {
-        uint32_t at = done == max ? s.n : 0; /* the rest stays as it is */
+        uint32_t at = done == max ? s.n : 0; /* the rest is not split */
         while (at < s.n && !jinja_text_space(s.s + at, s.n - at)) at++;
         TRY(jinja_step_bytes(j, at));
         TRY(push_part(j, out, s.s, at));
@@ -80,7 +80,7 @@ static sac_status find_last(struct jinja *j, struct jinja_value s, struct jinja_
     return SAC_OK;
 }
 
-/* From the right: found backwards, so pushed in reverse and then turned around. */
+/* Found backwards from the right, so the parts are collected in reverse and then reversed. */
 static sac_status rsplit_at(struct jinja *j, struct jinja_value s, struct jinja_value sep,
                             int64_t max, struct jinja_value out)
 {
@@ -346,7 +346,7 @@ static sac_status str_rpartition(struct jinja *j, const struct jinja_call *c,
     return partition(j, c, true, out);
 }
 
-/* True if there is a character and all are in one of the classes. */
+/* Whether there is a character and all are in one of the classes. */
 static sac_status all_in(struct jinja *j, struct jinja_value s, bool digit, bool letter, bool space,
                          struct jinja_value *out)
 {
@@ -421,7 +421,7 @@ static sac_status list_index(struct jinja *j, const struct jinja_call *c, struct
 static sac_status copy(struct jinja *j, const struct jinja_call *c, struct jinja_value *out)
 {
     (void)j;
-    *out = c->self; /* nothing can change it */
+    *out = c->self; /* values are immutable, so a copy is the same */
     return SAC_OK;
 }
 

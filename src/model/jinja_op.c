@@ -106,7 +106,7 @@ static sac_status number_op(struct jinja *j, uint32_t op, struct jinja_value a,
     return SAC_OK;
 }
 
-/* A string or list `n` times over. */
+/* A string or list repeated `n` times. */
 static sac_status repeat(struct jinja *j, struct jinja_value v, int64_t n, struct jinja_value *out)
 {
     if (v.kind != JINJA_STRING) {
@@ -135,7 +135,7 @@ static sac_status join_lists(struct jinja *j, struct jinja_value a, struct jinja
     return SAC_OK;
 }
 
-/* Joins strings; beside one that is marked safe, the other is escaped. */
+/* Joins strings; if one of them is marked safe, the other is escaped. */
 static sac_status join_strings(struct jinja *j, struct jinja_value a, struct jinja_value b,
                                struct jinja_value *out)
 {
@@ -324,7 +324,8 @@ struct range {
     int64_t start, step, n;
 };
 
-/* The bound `v`, counted from the end if negative, brought into [low, high]. */
+/* The bound `v`, counted from the end if negative and clamped to [low, high]; `otherwise` if it is
+ * none. */
 static int64_t clamp(struct jinja_value v, int64_t otherwise, int64_t n, int64_t low, int64_t high)
 {
     if (v.kind == JINJA_NONE) return otherwise;
@@ -341,7 +342,7 @@ static sac_status slice_range(struct jinja *j, const struct jinja_value part[3],
             return jinja_fail(j, "a slice by %s", jinja_kind_name(part[i]));
     int64_t step = part[2].kind == JINJA_NONE ? 1 : as_int(part[2]);
     if (step == 0) return jinja_fail(j, "a slice with step 0");
-    if (step > n) step = n + 1; /* the same members, and no overflow below */
+    if (step > n) step = n + 1; /* selects the same members without overflow below */
     if (step < -n) step = -n - 1;
     const bool up = step > 0;
     const int64_t low = up ? 0 : -1, high = up ? n : n - 1;

@@ -111,7 +111,7 @@ static sac_status parse_filter_block(struct parser *p, struct jinja_node **out)
     return end_block(p);
 }
 
-/* Behind `(`: names, perhaps with defaults. */
+/* Parses after `(`: names, possibly with defaults. */
 static sac_status parse_params(struct parser *p, struct jinja_node **out)
 {
     struct jinja_node *param;
@@ -127,7 +127,7 @@ static sac_status parse_params(struct parser *p, struct jinja_node **out)
     return expect_op(p, ')');
 }
 
-/* The body of a macro, which loops around it do not reach. */
+/* The body of a macro, which does not count as inside the loops around it. */
 static sac_status parse_macro_body(struct parser *p, const char *const *ends,
                                    struct jinja_node **out)
 {
@@ -196,7 +196,7 @@ static sac_status parse_jump(struct parser *p, enum jinja_node_kind kind, struct
     return end_block(p);
 }
 
-/* Behind `{%`. */
+/* Parses after `{%`. */
 static sac_status parse_statement(struct parser *p, struct jinja_node **out)
 {
     if (accept_name(p, "if")) return parse_if(p, out);

@@ -1,5 +1,5 @@
 /* jinja_parser.h: what the parser of statements (jinja_parse.c) and that of expressions
- * (jinja_expr.c) share. A function parses from the current token on and leaves the parser behind
+ * (jinja_expr.c) share. A function parses from the current token on and leaves the parser after
  * what it took. */
 #ifndef SAC_MODEL_JINJA_PARSER_H
 #define SAC_MODEL_JINJA_PARSER_H
@@ -10,7 +10,7 @@ struct parser {
     struct jinja *j;
     const struct jinja_token *tok; /* the current one */
     uint32_t depth;
-    uint32_t loops; /* loops around, inside the macro around if there is one */
+    uint32_t loops; /* enclosing loops, within the innermost macro */
 };
 
 /* Appends to a list of nodes in constant time. */
@@ -86,14 +86,14 @@ static inline sac_status take_name(struct parser *p, struct jinja_value *out)
     return SAC_OK;
 }
 
-/* An expression; one without `if`; one without operators and, unless `filters`, without filters. */
+/* An expression; without `if`; without operators and, unless `filters`, without filters. */
 sac_status jinja_expr(struct parser *p, struct jinja_node **out);
 sac_status jinja_expr_or(struct parser *p, struct jinja_node **out);
 sac_status jinja_expr_unary(struct parser *p, bool filters, struct jinja_node **out);
-/* Behind `|`: wraps `*io` in the filter. Behind `.`: in the attribute. */
+/* After `|`: applies the filter to `*io`. After `.`: takes the attribute. */
 sac_status jinja_expr_filter(struct parser *p, struct jinja_node **io);
 sac_status jinja_expr_attr(struct parser *p, struct jinja_node **io);
-/* `a` or `a, b`, with `item` to parse one; the end is whatever is no comma. */
+/* `a` or `a, b`, where `item` parses one; it ends before anything but a comma. */
 sac_status jinja_expr_tuple(struct parser *p,
                             sac_status (*item)(struct parser *, struct jinja_node **),
                             struct jinja_node **out);

@@ -1,6 +1,6 @@
 /* jinja_text.c: strings of templates: code points, spaces, search, text of values.
  *
- * Text is built behind what `j->out` holds and cut out into the pool when done, so that one buffer
+ * Text is built after what `j->out` holds and moved to the pool when done, so that one buffer
  * serves the output and everything on the way. Bytes that are not UTF-8 count as one character each
  * and pass through unchanged. Letters outside ASCII have no case here: templates change the case of
  * role names, not of prose. */
@@ -73,7 +73,7 @@ size_t jinja_text_space(const char *s, size_t n)
     if (n == 0) return 0;
     uint32_t cp;
     const uint32_t len = jinja_text_decode(s, n, &cp);
-    /* A stray byte 0x85 or 0xa0 is no character, so no space. */
+    /* A stray byte 0x85 or 0xa0 is not a character, so not a space. */
     return is_space(cp) && (len > 1 || cp < 0x80) ? len : 0;
 }
 
@@ -129,7 +129,7 @@ struct jinja_value jinja_text_strip(struct jinja_value s, struct jinja_value cha
     return s;
 }
 
-/* ---- Text in the making ---- */
+/* ---- Building text ---- */
 
 size_t jinja_text_begin(const struct jinja *j)
 {
@@ -157,7 +157,7 @@ sac_status jinja_text_end(struct jinja *j, size_t begin, struct jinja_value *out
     return SAC_OK;
 }
 
-/* ---- New strings from old ---- */
+/* ---- New strings from existing ones ---- */
 
 sac_status jinja_text_replace(struct jinja *j, struct jinja_value s, struct jinja_value from,
                               struct jinja_value to, int64_t count, struct jinja_value *out)
@@ -205,7 +205,8 @@ sac_status jinja_text_concat(struct jinja *j, struct jinja_value a, struct jinja
     TRY(jinja_step_bytes(j, b.n));
     const size_t n = (size_t)a.n + b.n;
     char *behind = jinja_extend(j, a.s, a.n, b.n);
-    if (behind) { /* the left side is the newest string: what is built left to right moves once */
+    /* The left string is the newest: text that is built from left to right is moved once */
+    if (behind) {
         if (b.n) memcpy(behind, b.s, b.n);
         *out = jinja_str(a.s, n);
         return SAC_OK;
@@ -266,7 +267,7 @@ void jinja_text_float(double f, char out[40])
     }
     char e[32];
     int digits = 0;
-    do { /* the shortest digits that give the same number back */
+    do { /* the shortest digits that are read back as the same number */
         snprintf(e, sizeof e, "%.*e", digits, f);
     } while (strtod(e, NULL) != f && ++digits < 17);
     const int exp = (int)strtol(strchr(e, 'e') + 1, NULL, 10);
@@ -278,7 +279,8 @@ void jinja_text_float(double f, char out[40])
     snprintf(out, 40, "%.*f", digits > exp ? digits - exp : 1, f);
 }
 
-/* What repr() writes as an escape: controls, separators, formats, private and unassigned ranges. */
+/* Whether repr() prints a character unescaped: not controls, separators, formats, and private or
+ * unassigned ranges. */
 static bool is_printable(uint32_t cp)
 {
     if (cp < 0x7f) return cp >= 0x20;

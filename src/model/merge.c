@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define SHORT 32u /* above, the heap was faster on words of letters */
+#define SHORT 32u /* for longer words the heap was faster */
 #define END   UINT32_MAX
 
 void merge_clear(struct merge *m)
@@ -49,7 +49,7 @@ static void run_short(struct merge *m)
         if (n_pair == 0 || key[best] == MERGE_NONE) break;
         s[best].n += s[best + 1].n;
         s[best].id = id[best];
-        n_pair--; /* symbol best + 1 and the pair on its right leave */
+        n_pair--; /* symbol best + 1 and the pair on its right are removed */
         memmove(s + best + 1, s + best + 2, (n_pair - best) * sizeof *s);
         if (best < n_pair) {
             const size_t n_move = n_pair - best - 1;
@@ -62,7 +62,7 @@ static void run_short(struct merge *m)
     m->n = n_pair + 1;
 }
 
-/* Puts the pair (left, right) on the heap: key, then the left symbol's place, in one number. */
+/* Pushes the pair (left, right) with its key and the left symbol's index in one number. */
 static void push_pair(struct merge *m, uint32_t left, uint32_t right)
 {
     if (left == END || right == END) return;

@@ -8,17 +8,16 @@
 #define MERGE_NONE UINT32_MAX
 
 struct merge_symbol {
-    uint32_t at,
-        n;       /* bytes [at, at + n) of the word; n is 0 once it went into its left neighbour */
-    uint32_t id; /* of the caller; set by merges to what the pair function gave */
+    uint32_t at, n; /* bytes [at, at + n) of the word; n is 0 once merged into the left neighbour */
+    uint32_t id;    /* the caller's; a merge sets it to the result of the pair function */
     uint32_t prev, next; /* private */
 };
 
-/* The key of two neighbours, MERGE_NONE if they do not merge; `*out_id` gets what they become. */
+/* The key of two neighbours, MERGE_NONE if they do not merge; `*out_id` is what they become. */
 typedef uint32_t (*merge_pair_fn)(const void *ctx, const struct merge_symbol *left,
                                   const struct merge_symbol *right, uint32_t *out_id);
 
-/* Scratch that is used for word after word. */
+/* Scratch, reused from word to word. */
 struct merge {
     merge_pair_fn pair;
     const void *ctx;             /* borrowed, for `pair` */

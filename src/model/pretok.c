@@ -195,7 +195,7 @@ static const struct row *find_row(const char *name, size_t n_name)
     return NULL;
 }
 
-/* Lists one name of each row: all of them would not fit a message. */
+/* An error that lists one name of each row, because all names would not fit. */
 static sac_status unknown_name(const char *name, size_t n_name, const char *key, sac_error *err)
 {
     struct strbuf known = {0};
@@ -306,7 +306,7 @@ void pretok_run_destroy(struct pretok_run *r)
     mem_free(r);
 }
 
-/* Cuts [base, base + n) by the patterns from `stage` on. Recursion is as deep as there are
+/* Splits [base, base + n) by the patterns from `stage` on. The depth of recursion is the number of
  * stages. */
 static sac_status split_stage(struct pretok_run *r, size_t stage, size_t base, size_t n)
 {
@@ -317,7 +317,7 @@ static sac_status split_stage(struct pretok_run *r, size_t stage, size_t base, s
     }
     const PCRE2_SPTR piece = (PCRE2_SPTR)(r->text + base);
     const PCRE2_SIZE *const found = pcre2_get_ovector_pointer(r->match[stage]);
-    size_t at = 0; /* up to here the piece is given away */
+    size_t at = 0; /* text before it has been passed on */
     while (at < n) {
         const int rc = p->jit ? pcre2_jit_match(p->code[stage], piece, n, at, PCRE2_NO_UTF_CHECK,
                                                 r->match[stage], r->context)
@@ -332,7 +332,7 @@ static sac_status split_stage(struct pretok_run *r, size_t stage, size_t base, s
                 "pre-tokeniser, pattern %zu at byte %zu: %s", stage + 1, base + at, why);
         }
         const size_t start = found[0], end = found[1];
-        assert(at <= start && start < end && end <= n); /* no pattern matches nothing */
+        assert(at <= start && start < end && end <= n); /* no pattern matches an empty text */
         if (start > at) TRY(split_stage(r, stage + 1, base + at, start - at));
         TRY(split_stage(r, stage + 1, base + start, end - start));
         at = end;

@@ -7,20 +7,20 @@
 
 struct pretok; /* compiled patterns, immutable: any number of threads may use it */
 
-/* What a pre-tokeniser's name says beyond its patterns. */
+/* What a pre-tokeniser's name implies beyond its patterns. */
 struct pretok_traits {
-    bool ignore_merges; /* a word that is a token is that token, whatever the merges say */
+    bool ignore_merges; /* a word that is a token becomes that token without merging */
     bool add_bos;       /* unless the file says otherwise */
     bool no_bos;        /* no default BOS token */
 };
 
-/* `key` is what messages call the source of the name. A name that is not known is
- * SAC_ERR_UNSUPPORTED; the message lists the known ones. */
+/* `key` names the source in messages. An unknown name is SAC_ERR_UNSUPPORTED; the message lists
+ * known ones. */
 sac_status pretok_create(struct pretok **out, const char *name, size_t n_name, const char *key,
                          sac_error *err);
 void pretok_destroy(struct pretok *p);
 struct pretok_traits pretok_get_traits(const struct pretok *p);
-/* One name of row `i` of the table, NULL behind the last; for tests. */
+/* One name of row `i` of the table, NULL after the last; for tests. */
 const char *pretok_name_at(size_t i);
 
 /* Matching state of one call of tokenizer_encode. */

@@ -15,14 +15,14 @@
 #define TYPE      QUANT_Q5_0
 #define BLOCK     32u
 #define VOCAB_MIN 4096u
-#define GROW      1.001f /* over what f32 loses in norms */
+#define GROW      1.001f /* covers what f32 rounding loses in norms */
 
 static const uint32_t part_inputs[SCREEN_PARTS - 1] = {8, 24, 96};
 
 /* ---- Layout ---- */
 
-/* Not for matrices that meet another form of h than the screen, nor where reading the screen saves
- * less than an eighth. */
+/* Not for matrices whose kernels read h in another form than the screen's, nor if the screen is not
+ * smaller by an eighth or more. */
 static bool is_worthwhile(const struct weight *w, const struct weight *screen)
 {
     const bool quantised = w->type != QUANT_F32 && w->type != QUANT_F16 && w->type != QUANT_BF16;
@@ -67,12 +67,12 @@ struct pack_job {
     struct screen *s;
     uint32_t first; /* group */
     enum quant_type type;
-    const uint8_t *src; /* W's rows from the first group's on */
-    uint8_t *rows;      /* those of s, both in file order */
+    const uint8_t *src; /* W's rows from the first group on */
+    uint8_t *rows;      /* the screen's rows; both in file order */
     float *work;        /* [n_worker, 2, n_in] */
 };
 
-/* The value of largest magnitude. In lanes, as the compiler may not change an order itself. */
+/* The value of largest magnitude, searched in lanes, because the compiler may not reorder. */
 static float find_most(const float *x)
 {
     enum { LANES = 8 };
@@ -97,8 +97,8 @@ static uint8_t high_bits(const uint8_t *code)
     return (uint8_t)(((v >> 4 & 0x0101010101010101u) * 0x0102040810204080u) >> 56);
 }
 
-/* Codes of 32 values by the one of largest magnitude, which is kept best; left [32] = what is left
- * of x. A step that no half can hold leaves all. */
+/* Quantises 32 values relative to the one of largest magnitude, which is the most exact; left [32]
+ * are the errors. If no half represents the step, all of x is left. */
 static void pack_block(uint8_t *dst, float *left, const float *x)
 {
     uint8_t code[BLOCK];
@@ -129,8 +129,8 @@ static float sum_squares(const float *x, uint32_t n)
     return sum;
 }
 
-/* |x_b| of every part, each rounded up. What is left for the last is a difference, and at least
- * what the difference may lose. */
+/* |x_b| of every part, rounded up. The last part's norm is computed from the difference to the
+ * whole, enlarged by what the difference may lose. */
 static float part_norms(float out[SCREEN_PARTS], const struct screen *s, const float *x)
 {
     const float all = sum_squares(x, s->w.n_in);

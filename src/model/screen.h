@@ -18,8 +18,8 @@
 
 struct screen {
     struct weight w;                /* s, in the shape of W; n_group 0: there is no screen */
-    uint32_t *large;                /* [n_large] inputs of the parts but the last, part by part */
-    uint32_t end[SCREEN_PARTS - 1]; /* of each part in `large`; the last one: n_large */
+    uint32_t *large;                /* [n_large] inputs of all parts but the last, part by part */
+    uint32_t end[SCREEN_PARTS - 1]; /* of each part in `large`; the last of these is n_large */
     float (*left)[SCREEN_PARTS][WEIGHT_GROUP]; /* [n_group] |e_b| of each row of the group */
     float *left_max;                           /* [n_group] the largest |e| */
 };
@@ -29,19 +29,19 @@ struct screen_norms {
     float part[SCREEN_PARTS], all;
 };
 
-/* Lays out the screen of a matrix, or leaves it empty where it would not save much: it is for
- * quantised types of 6 bits and more, and large vocabularies. */
+/* Lays out the screen of a matrix, or leaves it empty where it would save little: it is for
+ * quantised types of 6 bits or more, and large vocabularies. */
 void screen_plan(struct screen *s, const struct weight *w, struct arena *a);
 /* Chooses the parts; `norm` [n_in] is the model's output norm. */
 void screen_find_large(struct screen *s, const float *norm);
-/* Then fills groups first .. first + n - 1, or what there is of them, from the rows of W in file
- * order, `src` being the first group's. */
+/* Then packs groups first .. first + n - 1, as far as they exist, from the rows of W in file order;
+ * `src` points to the first group's. */
 sac_status screen_pack(struct screen *s, struct workers *pool, uint32_t first, uint32_t n,
                        enum quant_type type, const void *src, sac_error *err);
 
 /* `h` [n_in]; false: it is not finite. */
 bool screen_find_norms(struct screen_norms *out, const struct screen *s, const float *h);
-/* Whether a logit of the group may be `bar` or more, given <s, h> of its rows [WEIGHT_GROUP]. */
+/* Whether a logit of the group may be `bar` or greater, given <s, h> of its rows [WEIGHT_GROUP]. */
 bool screen_may_reach(const struct screen *s, uint32_t group_i, const struct screen_norms *norms,
                       const float *sketch, float bar);
 

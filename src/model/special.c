@@ -31,7 +31,7 @@ static int compare_texts(const void *a, const void *b, void *vocab)
     return order ? order : n < m ? -1 : n > m;
 }
 
-/* Whether a token is wanted; those without a text are nowhere to be found. */
+/* Whether a token is included; tokens without text are not. */
 static bool is_wanted(const struct vocab *v, uint32_t id, unsigned with, unsigned without)
 {
     size_t n;
@@ -53,7 +53,7 @@ static void fill_filter(struct special *s)
     }
 }
 
-/* Whether some text starts with bytes b, c, or is b alone. */
+/* Whether some text starts with bytes b and c, or consists of b alone. */
 static inline bool may_start(const struct special *s, uint8_t b, uint8_t c)
 {
     return s->start[4 * (size_t)b + c / 64] >> (c % 64) & 1;
@@ -88,7 +88,7 @@ void special_deinit(struct special *s)
     *s = (struct special){0};
 }
 
-/* The first of texts [lo, hi), which agree in their first `depth` bytes, whose byte there is at
+/* The first of texts [lo, hi), which agree in their first `depth` bytes, whose next byte is at
  * least `b`. Texts that end at `depth` come first. */
 static uint32_t lower_bound(const struct special *s, uint32_t lo, uint32_t hi, size_t depth, int b)
 {
@@ -157,7 +157,8 @@ static bool add_part(struct special_parts *p, int32_t tok, size_t at, size_t n)
     return true;
 }
 
-/* Every place where a token starts, with its longest; `*out_overlap` tells whether any two meet. */
+/* Lists every position at which a token starts, with its longest; `*out_overlap`: whether two of
+ * these overlap. */
 static bool find_candidates(const struct special *s, const char *text, size_t n,
                             struct special_parts *out, bool *out_overlap)
 {
@@ -223,7 +224,7 @@ static bool resolve(const struct special *s, const char *text, size_t n, struct 
             continue;
         }
         for (size_t i = at; i < at + n_tok; i++) bit[i / 64] |= (uint64_t)1 << (i % 64);
-        /* No more are placed than there were candidates: there is room. */
+        /* There is room: no more are placed than there were candidates. */
         p->part[p->n++] = (struct special_part){(int32_t)top.value, (uint32_t)at, (uint32_t)n_tok};
     }
     const bool ok = bit && !heap.failed;
@@ -238,7 +239,7 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Where text goes on behind a token that ends at `at`, before what starts at `next`. */
+/* Where text continues after a token that ends at `at`, before the next part at `next`. */
 static size_t text_behind(const struct special *s, const struct special_part *tok, const char *text,
                           size_t next)
 {

@@ -10,7 +10,7 @@ struct special {
     uint32_t *id;              /* owned, [n], sorted by text */
     uint32_t n;
     uint32_t first[257];  /* texts that start with byte b: id[first[b] .. first[b + 1]) */
-    uint64_t start[1024]; /* bit (b, c): a text may be what starts with bytes b, c; a filter */
+    uint64_t start[1024]; /* bit (b, c): a text may start with bytes b, c; a filter */
 };
 
 /* A piece of the text: a token, or bytes to encode. */
@@ -30,8 +30,8 @@ sac_status special_init(struct special *s, const struct vocab *v, unsigned with,
                         sac_error *err);
 void special_deinit(struct special *s);
 
-/* Longer tokens are placed before shorter ones wherever they are, equally long ones from left to
- * right. White space behind a token that strips is in no part. `n` is below 2^31. */
+/* Longer tokens are placed before shorter ones, wherever they are; equally long ones from left to
+ * right. White space after a token that strips is in no part. `n` is below 2^31. */
 sac_status special_cut(const struct special *s, const char *text, size_t n,
                        struct special_parts *out, sac_error *err);
 

@@ -1,7 +1,7 @@
-/* strtab.h: texts with the ids 0, 1, 2, ... and the way back from a text to its id.
+/* strtab.h: texts with the ids 0, 1, 2, ..., and a lookup from a text to its id.
  *
- * Contract: texts are bytes, not NUL terminated, and copied. Reading is thread safe once nothing is
- * added any more. */
+ * Contract: texts are bytes, not NUL terminated, and copied. Reading is thread safe once no more
+ * texts are added. */
 #ifndef SAC_MODEL_STRTAB_H
 #define SAC_MODEL_STRTAB_H
 
@@ -13,12 +13,12 @@
 #define STRTAB_NONE UINT32_MAX
 
 struct strtab_slot {
-    uint32_t tag; /* upper half of the hash: spares most comparisons */
+    uint32_t tag; /* upper half of the hash, which avoids most comparisons */
     uint32_t id;  /* STRTAB_NONE: empty */
 };
 
 struct strtab {
-    char *text;               /* owned, [text_capacity]: all texts behind each other */
+    char *text;               /* owned, [text_capacity]: all texts, concatenated */
     uint32_t *end;            /* owned, [capacity]: where text i ends and i + 1 starts */
     struct strtab_slot *slot; /* owned, [slot_mask + 1], at most half full */
     size_t text_capacity;
@@ -27,10 +27,10 @@ struct strtab {
 
 /* Makes room for `n` texts of `bytes` in all. False: no memory, or too much for 32-bit offsets. */
 bool strtab_reserve(struct strtab *t, size_t n, size_t bytes);
-void strtab_deinit(struct strtab *t); /* a zeroed one may be deinited too */
+void strtab_deinit(struct strtab *t); /* also of a zeroed table */
 
-/* Appends a text as id `t->n`; the first of equal texts is the one that is found. With `findable`
- * false the text only takes up an id. False: as strtab_reserve. */
+/* Appends a text as id `t->n`; of equal texts the first one is found. With `findable` false the
+ * text only takes an id. False: as for strtab_reserve. */
 bool strtab_add(struct strtab *t, const char *s, size_t n, bool findable);
 uint32_t strtab_find(const struct strtab *t, const char *s, size_t n); /* or STRTAB_NONE */
 
@@ -49,7 +49,7 @@ static inline uint64_t strtab_mix(uint64_t a, uint64_t b)
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Up to 8 bytes as a number that tells all texts of one length apart, without reading outside of
+/* Up to 8 bytes as a number that differs for all texts of one length, without reading outside of
  * [s, s + n). */
 static inline uint64_t strtab_load(const char *s, size_t n)
 {

@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-/* Bytes of a message are joined to its neighbours some times before they are printed. */
+/* Bytes of a message may be copied several times before they are printed. */
 #define MEMORY_PER_INPUT 16u
 
 static sac_status set(struct jinja *j, struct jinja_dict *d, const char *key, struct jinja_value v)
@@ -21,14 +21,14 @@ static sac_status set(struct jinja *j, struct jinja_dict *d, const char *key, st
     return jinja_dict_set(j, d, jinja_strz(key), v);
 }
 
-/* A string of a message. */
+/* A string from a message. */
 static sac_status input_text(struct jinja *j, const char *s, struct jinja_value *out)
 {
     *out = jinja_strz(s);
     return jinja_text_guard(j, out);
 }
 
-/* The members of the JSON object `json` go to `d`. */
+/* Adds the members of the JSON object `json` to `d`. */
 static sac_status set_json(struct jinja *j, struct jinja_dict *d, const char *json,
                            const char *what)
 {
@@ -74,7 +74,7 @@ static sac_status make_scope(struct jinja *j, const struct template_input *in,
     TRY(set(j, &s->vars, "add_generation_prompt", jinja_bool(in->add_generation_prompt)));
     TRY(set(j, &s->vars, "bos_token", jinja_strz(in->bos)));
     TRY(set(j, &s->vars, "eos_token", jinja_strz(in->eos)));
-    j->guard = NULL; /* variables are the caller's own, as the template is */
+    j->guard = NULL; /* variables are as trusted as the template */
     return in->vars_json ? set_json(j, &s->vars, in->vars_json, "template variables") : SAC_OK;
 }
 

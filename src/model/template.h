@@ -24,7 +24,7 @@ struct template_input {
     const char *bos, *eos; /* texts of the tokens, "" if none */
     int64_t now;           /* seconds since 1970, for strftime_now */
     /* Guards the strings of messages and tools (tokenizer_guard), for tokenizer_encode_guarded;
-     * NULL: they stay as they are, for people to read. */
+     * NULL: the text is for people to read. */
     const struct tokenizer *guard;
 };
 
@@ -35,7 +35,7 @@ sac_status template_render(const char *source, size_t n, const struct template_i
                            char **out_text, sac_error *err);
 
 /* The source of a built-in template (chatml, llama2, llama3, mistral, gemma, phi3, phi4, deepseek),
- * or NULL. `template_builtin_at` lists their names, NULL behind the last. */
+ * or NULL. `template_builtin_at` lists their names, NULL after the last. */
 const char *template_builtin(const char *name);
 const char *template_builtin_at(size_t i);
 

@@ -21,8 +21,8 @@ struct tokenizer {
     struct bpe bpe; /* one of the two, by vocab.spelling */
     struct spm spm;
     struct special user;    /* tokens that are found in any text */
-    struct special named;   /* those and control tokens, for SAC_TOK_PARSE_SPECIAL */
-    struct special control; /* what tokenizer_guard keeps out */
+    struct special named;   /* the same and control tokens, for SAC_TOK_PARSE_SPECIAL */
+    struct special control; /* tokens that tokenizer_guard keeps from being spelled */
 };
 
 /* Chooses the pre-tokeniser: the caller's, else the file's. */
@@ -50,7 +50,7 @@ static sac_status init_bpe(struct tokenizer *t, const struct gguf *g, const char
     const struct pretok_traits traits = pretok_get_traits(pretok);
     const struct vocab_defaults d = {
         .spelling = VOCAB_BYTE_LEVEL,
-        .bos = traits.no_bos ? VOCAB_NO_TOKEN : 11, /* GPT-2 files of old gave no ids */
+        .bos = traits.no_bos ? VOCAB_NO_TOKEN : 11, /* old GPT-2 files have no ids */
         .eos = 11,
         .unk = VOCAB_NO_TOKEN,
         .add_bos = traits.add_bos,
@@ -63,7 +63,8 @@ static sac_status init_bpe(struct tokenizer *t, const struct gguf *g, const char
     return tokenizer_bpe_init(&t->bpe, &t->vocab, g, pretok, err);
 }
 
-/* All but <unk>, <s> and <|endoftext|>, as Phi-3's authors list them. */
+/* Tokens after which Phi-3's original tokenizer drops white space: all but <unk>, <s> and
+ * <|endoftext|>. */
 static void mark_stripping(struct vocab *v)
 {
     static const char end_of_text[] = "<|endoftext|>";
@@ -186,7 +187,7 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t tok, bool special
 
 /* ---- Guarded text ---- */
 
-/* U+FDD0 is no character: it is valid UTF-8 that no text means, so templates pass it on. */
+/* U+FDD0 is a noncharacter: valid UTF-8 that texts do not contain, so templates pass it on. */
 static const char mark[] = "\xef\xb7\x90";
 #define N_MARK (sizeof mark - 1)
 
@@ -207,7 +208,7 @@ size_t tokenizer_guard(const struct tokenizer *t, const char *text, size_t n, ch
     for (size_t at = 0; at < n;) {
         uint32_t cp;
         size_t n_char = utf8_get_loose(text + at, n - at, &cp);
-        if (n_char == 0) n_char = 1; /* a broken one must not hide what follows it */
+        if (n_char == 0) n_char = 1; /* an invalid byte must not hide what follows it */
         const bool marked =
             is_mark(text + at, n - at) || special_meets(&t->control, text + at, n - at);
         n_out = put(out, n_out, text + at, n_char);
@@ -217,8 +218,8 @@ size_t tokenizer_guard(const struct tokenizer *t, const char *text, size_t n, ch
     return n_out;
 }
 
-/* Brings the text of `parts` back to what was guarded, in place: of two marks one stays, a single
- * one goes, and a part of nothing else with it. */
+/* Undoes the guard in the text of `parts`, in place: two marks become one, single ones and parts
+ * that become empty are removed. */
 static void drop_marks(char *text, struct special_parts *parts)
 {
     size_t n_part = 0, to = 0;
@@ -259,11 +260,11 @@ static sac_status check_length(size_t n, sac_error *err)
                      TOKENIZER_TEXT_MAX);
 }
 
-/* Hands the ids over if `status`, the outcome of encoding, allows it; frees the rest. */
+/* Returns the ids if encoding has succeeded; frees everything else. */
 static sac_status finish(struct encode *e, size_t n_text, sac_status status, int32_t **out_tok,
                          size_t *out_n, sac_error *err)
 {
-    if (status == SAC_OK && !e->id && !e->failed) { /* an empty text is a list, too */
+    if (status == SAC_OK && !e->id && !e->failed) { /* an empty text also gives a list */
         e->id = mem_alloc(0);
         e->failed = !e->id;
     }

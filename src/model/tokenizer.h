@@ -8,15 +8,15 @@
 
 struct tokenizer;
 
-/* What the file does not say, or not so that it is to be followed. */
+/* What the file does not say, or what overrides it. */
 struct tokenizer_rules {
     const char *pre; /* names a pre-tokeniser that overrides the file's, or NULL */
-    /* In a `llama` vocabulary, tokens for the turns of a chat take the white space behind them. */
+    /* In a `llama` vocabulary, tokens of chat turns strip the white space after them. */
     bool turns_strip;
 };
 
-/* An unknown `pre` or `tokenizer.ggml.model` is SAC_ERR_UNSUPPORTED and named, with the list of
- * known ones. Nothing of `g` is kept. */
+/* An unknown `pre` or `tokenizer.ggml.model` is SAC_ERR_UNSUPPORTED; the message lists known ones.
+ * Nothing of `g` is kept. */
 sac_status tokenizer_create(struct tokenizer **out, const struct gguf *g,
                             const struct tokenizer_rules *rules, sac_error *err);
 void tokenizer_destroy(struct tokenizer *t);
@@ -32,15 +32,14 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n);
 /* `flags` as SAC_TOK_*. Any bytes are valid input. `*out_tok` is owned by the caller (mem_free). */
 sac_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                             int32_t **out_tok, size_t *out_n, sac_error *err);
-/* Text that others wrote, on its way into a template: a mark inside each control token that it
- * spells (and inside what could become one where texts meet), and each mark of its own doubled.
- * Writes to `out`, unless that is NULL, and returns the length, which is `n` if there was nothing
- * to do. At most TOKENIZER_GUARD_GROWTH times as long. A control token of one character has no
- * inside. */
+/* Guards text from outside that goes into a template: puts a mark inside each control token that it
+ * spells (and inside what could become one where texts meet), and doubles marks of its own. Writes
+ * to `out`, unless that is NULL, and returns the length, which is `n` if nothing was changed, and
+ * at most TOKENIZER_GUARD_GROWTH times as long. A control token of one character has no inside. */
 #define TOKENIZER_GUARD_GROWTH 4u
 size_t tokenizer_guard(const struct tokenizer *t, const char *text, size_t n, char *out);
-/* Encodes text with guarded parts: control tokens become their ids, except the marked ones, which
- * stay text; BOS is there exactly once if the file asks for it. `text` is overwritten. */
+/* Encodes text with guarded parts: control tokens become their ids, except marked ones, which stay
+ * text; BOS occurs exactly once if the file asks for it. `text` is overwritten. */
 sac_status tokenizer_encode_guarded(const struct tokenizer *t, char *text, size_t n,
                                     int32_t **out_tok, size_t *out_n, sac_error *err);
 /* Bytes of one token as they appear in text (byte-level symbols decoded, SPM spaces restored);

@@ -2,7 +2,7 @@
  * rank.
  *
  * Symbols are ids of the vocabulary's texts, so a merge is one lookup of a pair of numbers. The
- * merges of a careless file may produce texts that are not tokens; these get ids behind the
+ * merges of a careless file may produce texts that are not tokens; these get ids after the
  * vocabulary and are finally encoded as the tokens of their bytes.
  *
  * Patterns and vocabularies assume valid UTF-8. Invalid bytes are repaired first, as in llama.cpp
@@ -57,7 +57,7 @@ static bool intern(struct strtab *t, const char *s, size_t n, uint32_t *out)
     return strtab_add(t, s, n, true);
 }
 
-/* Reads merge `rank`, written as two texts with a blank between. One without is not a merge. */
+/* Reads merge `rank`, two texts separated by a blank; without a blank it is no merge. */
 static bool add_merge(struct bpe *b, struct vocab *v, struct gguf_str s, uint32_t rank,
                       struct strbuf *joined)
 {
@@ -129,14 +129,14 @@ void tokenizer_bpe_deinit(struct bpe *b)
 struct run {
     const struct bpe *bpe;
     struct encode *encode;
-    const char *text; /* of the part at hand, repaired */
+    const char *text; /* the current part, repaired */
     struct pretok_run *pretok;
-    char *repaired, *subject; /* owned, room for the whole text each; NULL until a part needs it */
+    char *repaired, *subject; /* owned, each with room for the whole text; NULL until needed */
     size_t n_repaired;
     struct strbuf spelled; /* a word in the vocabulary's alphabet */
 };
 
-/* The token that a whole word is, for models where that goes before merging. */
+/* The token that equals a whole word, for models that do not merge such words. */
 static int32_t find_word(struct run *r, const char *word, size_t n)
 {
     const struct vocab *const v = r->bpe->vocab;
@@ -194,7 +194,7 @@ static void encode_word(void *user, size_t at, size_t n)
     encode_remember(r->encode, word, n, hash, id_at);
 }
 
-/* Repairs a part behind those that were repaired before; returns its new length. */
+/* Appends a repaired part after earlier ones; returns its new length. */
 static size_t repair(struct run *r, const char *s, size_t n)
 {
     char *const out = r->repaired + r->n_repaired, *const subject = r->subject + r->n_repaired;

@@ -6,14 +6,14 @@
 #include "model/pretok.h"
 #include "model/special.h"
 
-/* Bytes of one call: places are 32-bit, escapes triple. */
+/* bytes of one call: offsets are 32-bit, and escaping triples the length */
 #define TOKENIZER_TEXT_MAX ((size_t)1 << 30)
 
 /* ---- Byte-level BPE (tokenizer_bpe.c) ---- */
 
 struct bpe_pair {
     uint32_t left, right; /* ids of `vocab.text`; left is STRTAB_NONE in an empty slot */
-    uint32_t rank, id;    /* of the merge, and what it makes */
+    uint32_t rank, id;    /* rank of the merge, and id of its result */
 };
 
 struct bpe {
@@ -21,11 +21,11 @@ struct bpe {
     struct pretok *pretok;     /* owned */
     struct bpe_pair *pair;     /* owned, [pair_mask + 1], open addressing, at most half full */
     uint32_t pair_mask;
-    uint32_t byte_id[256]; /* STRTAB_NONE: the vocabulary lacks the byte's character */
+    uint32_t byte_id[256]; /* STRTAB_NONE: the vocabulary has no character for the byte */
 };
 
-/* Merges name texts that may be no tokens; they are added to `v->text`. Takes over `pretok`, also
- * after an error. */
+/* Merges may name texts that are not tokens; they are added to `v->text`. Takes ownership of
+ * `pretok`, also after an error. */
 sac_status tokenizer_bpe_init(struct bpe *b, struct vocab *v, const struct gguf *g,
                               struct pretok *pretok, sac_error *err);
 void tokenizer_bpe_deinit(struct bpe *b);
@@ -38,7 +38,7 @@ struct spm {
     const struct vocab *vocab; /* borrowed */
     uint32_t *key;             /* owned, [n_tok]: smaller for a higher score */
     int32_t byte_id[256];
-    bool glued[256]; /* some token has U+2581 behind this byte */
+    bool glued[256]; /* some token has U+2581 after this byte */
 };
 
 sac_status tokenizer_spm_init(struct spm *s, const struct vocab *v, const struct gguf *g,

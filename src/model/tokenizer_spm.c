@@ -25,7 +25,7 @@ static bool is_blank(const char *s, size_t n)
     return n == sizeof blank && memcmp(s, blank, sizeof blank) == 0;
 }
 
-/* Maps scores to numbers that order the other way round; +0 and -0 are equal as scores. */
+/* Maps scores to numbers of the reverse order; +0 and -0 are equal. */
 static uint32_t key_of_score(float score)
 {
     const uint32_t u = float_bits(score + 0.0f);
@@ -80,7 +80,7 @@ void tokenizer_spm_deinit(struct spm *s)
 
 struct run {
     const struct spm *spm;
-    const char *word; /* that symbols count from */
+    const char *word; /* offsets of symbols are relative to it */
 };
 
 static uint32_t find_pair(const void *ctx, const struct merge_symbol *left,
@@ -173,7 +173,7 @@ sac_status tokenizer_spm_encode(const struct spm *s, struct encode *e, const cha
     char *const escaped = mem_alloc(bytes);
     if (!escaped) return error_set(err, SAC_ERR_MEMORY, "no memory for %zu bytes of text", bytes);
     size_t at = 0;
-    bool prefix = s->vocab->add_space_prefix; /* at the start and behind special tokens */
+    bool prefix = s->vocab->add_space_prefix; /* at the start and after special tokens */
     for (size_t i = 0; i < parts->n && !e->failed; i++) {
         const struct special_part p = parts->part[i];
         if (p.tok != VOCAB_NO_TOKEN) {

@@ -14,7 +14,7 @@
 
 static const char replacement[3] = {'\xef', '\xbf', '\xbd'};
 
-/* Strict length by lead byte; 0 for bytes that never lead. */
+/* The length of a valid character by its lead byte; 0 for bytes that never lead. */
 static size_t strict_lead_bytes(uint8_t b)
 {
     if (b < 0x80) return 1;
@@ -22,8 +22,8 @@ static size_t strict_lead_bytes(uint8_t b)
     return b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
 }
 
-/* Whether `b` may be byte `i` >= 1 of a character that starts with `lead`: only the second byte is
- * special, it rules out overlong forms, surrogates and what lies above U+10FFFF. */
+/* Whether `b` may be byte `i` >= 1 of a character that starts with `lead`. Only the second byte is
+ * special: it excludes overlong forms, surrogates and code points above U+10FFFF. */
 static bool may_follow(uint8_t lead, size_t i, uint8_t b)
 {
     if ((b & 0xc0) != 0x80) return false;
@@ -37,8 +37,8 @@ static bool may_follow(uint8_t lead, size_t i, uint8_t b)
     }
 }
 
-/* Bytes of the longest start of a valid character at `s` (0: none); `*out_need` gets the length
- * that the character has when whole. */
+/* The number of bytes of the longest start of a valid character at `s` (0: none); `*out_need` is
+ * the length of the whole character. */
 static size_t char_start(const uint8_t *s, size_t n, size_t *out_need)
 {
     *out_need = n ? strict_lead_bytes(s[0]) : 0;
@@ -103,14 +103,14 @@ static size_t put_replacement(char *out)
     return sizeof replacement;
 }
 
-/* Takes one byte, which completes, lengthens or breaks what is held. */
+/* Takes one byte, which completes, extends or breaks the held start. */
 static size_t push_byte(struct utf8_stream *s, char c, char *out)
 {
     size_t done = 0, need;
     s->held[s->n_held++] = c;
     size_t got = char_start((const uint8_t *)s->held, s->n_held, &need);
     if (got < s->n_held &&
-        s->n_held > 1) { /* `c` breaks the start before it, and may lead itself */
+        s->n_held > 1) { /* `c` breaks the start before it, and may be a lead byte itself */
         done = put_replacement(out);
         s->held[0] = c;
         s->n_held = 1;

@@ -16,8 +16,8 @@ size_t utf8_valid_prefix(const char *s, size_t n);
  * bytes written. */
 size_t utf8_put(char out[4], uint32_t cp);
 
-/* Reads by the shape of lead and continuation bytes alone: overlong forms and surrogates give their
- * value. Returns the bytes read; 0 when the shape is broken or cut off. */
+/* Decodes by the form of lead and continuation bytes alone: overlong forms and surrogates give
+ * their value. Returns the bytes read; 0 if the form is broken or incomplete. */
 size_t utf8_get_loose(const char *s, size_t n, uint32_t *out_cp);
 
 /* Bytes that a lead byte announces, 1 for bytes that cannot lead: how SentencePiece-style text is

@@ -52,7 +52,7 @@ static const char *const eog_texts[] = {
     "[e~[",
 };
 
-/* Tokens of fill-in-the-middle: the id that a key gives, else the first text that there is. */
+/* Tokens of fill-in-the-middle: the id of the key, otherwise the first of the texts that exists. */
 struct fim_token {
     const char *key, *old_key; /* old_key may be NULL */
     bool eog;
@@ -96,8 +96,8 @@ static int32_t find_text(const struct vocab *v, const char *s)
     return vocab_find(v, s, strlen(s));
 }
 
-/* An array of the file that has at least one element per token, or NULL if it is absent and may
- * be. */
+/* An array of the file with at least one element per token, or NULL if it is optional and
+ * absent. */
 static sac_status token_array(const struct gguf_key **out, const struct gguf *g, const char *name,
                               const struct vocab *v, sac_error *err)
 {
@@ -168,7 +168,7 @@ static sac_status read_scores(struct vocab *v, const struct gguf *g, sac_error *
     return SAC_OK;
 }
 
-/* Reads the id that tokenizer.ggml.<name> gives, if it does. */
+/* Reads the id of tokenizer.ggml.<name>, if the file has it. */
 static sac_status read_id(const struct vocab *v, const struct gguf *g, const char *name,
                           int32_t *inout, sac_error *err)
 {
@@ -219,7 +219,7 @@ static bool is_eog_text(const struct vocab *v, const char *s)
     return id != VOCAB_NO_TOKEN && (v->kind[id] & VOCAB_EOG);
 }
 
-/* Models for which a usual text has another meaning. */
+/* Models in which a text that usually ends a generation has another meaning. */
 static void correct_eog(struct vocab *v)
 {
     static const char *const shown[] = {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"};
@@ -227,7 +227,7 @@ static void correct_eog(struct vocab *v)
         const int32_t id = find_text(v, shown[i]);
         if (id != VOCAB_NO_TOKEN) v->kind[id] = VOCAB_USER | (v->kind[id] & VOCAB_EOG);
     }
-    /* Where a turn ends by return, call or flush, <|end|> only ends one message of several. */
+    /* Where turns end by return, call or flush, <|end|> only ends one message of several. */
     const bool calls = is_eog_text(v, "<|call|>") || is_eog_text(v, "<|calls|>");
     if (calls && (is_eog_text(v, "<|return|>") || is_eog_text(v, "<|flush|>")) &&
         is_eog_text(v, "<|end|>"))
@@ -273,8 +273,8 @@ static sac_status read_special(struct vocab *v, const struct gguf *g,
 
 /* ---- Pieces ---- */
 
-/* GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100
- * on. */
+/* GPT-2's alphabet: printable Latin-1 characters represent themselves; the other 68 bytes are
+ * U+0100 and up. */
 static bool stands_for_itself(uint32_t byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);
@@ -288,7 +288,7 @@ uint32_t vocab_byte_char(uint8_t byte)
     return 0x100 + n_before;
 }
 
-/* Bytes of a byte-level text; characters that are not of the alphabet stay as they are. */
+/* Decodes a byte-level text; characters outside the alphabet are copied. */
 static size_t decode_byte_level(char *out, const char *s, size_t n, const uint8_t byte_of[0x144])
 {
     size_t done = 0;
@@ -323,7 +323,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The byte of a text <0xNN>, -1 if it is no such text. */
+/* The byte of a text <0xNN>; -1 for other texts. */
 static int byte_of_text(const char *s, size_t n)
 {
     if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;

@@ -22,25 +22,25 @@ enum {
     VOCAB_USER = 8, /* found in text before everything else */
     VOCAB_BYTE = 16,
     VOCAB_EOG = 32,    /* ends a generation */
-    VOCAB_STRIPS = 64, /* takes the white space that stands behind it in a text */
+    VOCAB_STRIPS = 64, /* strips the white space after it in a text */
 };
 
 struct vocab {
     enum vocab_spelling spelling;
     uint32_t n_tok;
-    struct strtab text;  /* ids 0 .. n_tok - 1 as in the file; a tokenizer may add more behind */
-    uint8_t *kind;       /* owned, [n_tok] VOCAB_* */
-    float *score;        /* owned, [n_tok]; NULL for byte level */
-    char *piece;         /* owned: bytes of all tokens behind each other */
+    struct strtab text; /* ids 0 .. n_tok - 1 as in the file; a tokenizer may add more after them */
+    uint8_t *kind;      /* owned, [n_tok] VOCAB_* */
+    float *score;       /* owned, [n_tok]; NULL for byte level */
+    char *piece;        /* owned: bytes of all tokens, concatenated */
     uint32_t *piece_end; /* owned, [n_tok] */
     int32_t bos, eos, unk;
     bool add_bos, add_eos, add_space_prefix;
 };
 
-/* What the kind of tokenizer says where the file is silent. */
+/* Defaults of the kind of tokenizer, where the file has no key. */
 struct vocab_defaults {
     enum vocab_spelling spelling;
-    int32_t bos, eos, unk; /* dropped where the vocabulary is smaller */
+    int32_t bos, eos, unk; /* ignored if the vocabulary is smaller */
     bool add_bos, add_space_prefix;
 };
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of the file: what is in memory twice while it is packed. */
+/* bytes of the file that are in memory twice while they are packed */
 #define PIECE_BYTES ((size_t)16 << 20)
 
 enum need { OPTIONAL, REQUIRED };
@@ -25,8 +25,8 @@ struct loader {
     sac_error *err;
     enum pass pass;
     struct arena arena;
-    uint64_t bytes_done, bytes_all; /* of the file, for the progress */
-    bool *used;                     /* [n_tensor] some slot took it */
+    uint64_t bytes_done, bytes_all; /* bytes of the file, for the progress */
+    bool *used;                     /* [n_tensor] whether a slot has taken it */
     char name[64];
 };
 
@@ -45,7 +45,7 @@ static sac_status find(struct loader *l, const struct gguf_tensor **out, enum ne
     return SAC_OK;
 }
 
-/* Of a tensor, from the slowest dimension on; of one matrix without the first. */
+/* A tensor's shape, slowest dimension first; a single matrix's without the first. */
 static void print_shape(char buf[72], uint64_t n, uint64_t n_out, uint64_t n_in)
 {
     const unsigned long long a = n, b = n_out, c = n_in;
@@ -89,7 +89,7 @@ static sac_status take_vector(struct loader *l, const float **out, enum need nee
     return report(l, t->bytes);
 }
 
-/* Of the rows of a group in file order. */
+/* Bytes of a group's rows in file order. */
 static size_t file_group_bytes(const struct weight *w)
 {
     return WEIGHT_GROUP * quant_row_bytes(w->type, w->n_in);
@@ -100,8 +100,8 @@ static uint32_t piece_groups(const struct weight *w)
     return (uint32_t)(PIECE_BYTES / file_group_bytes(w)) + 1;
 }
 
-/* Packs in pieces and gives the file's pages back behind each: an embedding can be most of a file,
- * and need not be in memory twice. */
+/* Packs in pieces and releases the file's pages after each: an embedding can be most of a file, and
+ * need not be in memory twice. */
 static void pack_matrix(const struct loader *l, const struct weight *w, const struct gguf_tensor *t,
                         const uint8_t *from)
 {
@@ -114,7 +114,7 @@ static void pack_matrix(const struct loader *l, const struct weight *w, const st
     }
 }
 
-/* A tensor of `n` matrices [n_out, n_in] below each other. */
+/* A tensor of `n` matrices [n_out, n_in], one after another. */
 struct stack {
     uint32_t n, n_out, n_in;
 };
@@ -258,7 +258,7 @@ static sac_status take_rope_factors(struct loader *l, struct weights *w)
     return SAC_OK;
 }
 
-/* Of the output, whose tensor has the name at hand; in pieces, too. */
+/* The screen of the output matrix, packed in pieces as well. */
 static sac_status take_screen(struct loader *l, struct weights *w)
 {
     struct screen *s = &w->screen;

@@ -8,7 +8,7 @@
 #include "model/screen.h"
 #include "ops/weight.h"
 
-/* Matrices of all experts under each other, an expert's are whole groups. */
+/* The matrices of all experts, one after another; each expert's rows are whole groups. */
 struct expert_weights {
     struct weight router;   /* [n_expert, n_embd] */
     struct weight gate, up; /* [n_expert * n_ff, n_embd] */
@@ -29,7 +29,7 @@ struct layer_weights {
     struct weight down;           /* [n_embd, n_ff] */
     struct expert_weights expert; /* empty without experts */
     const float *post_ffn_norm;   /* [n_embd] or NULL */
-    size_t begin, end;            /* the bytes of the block in which all of it lies */
+    size_t begin, end;            /* range of the block that the layer occupies */
 };
 
 struct weights {

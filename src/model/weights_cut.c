@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Who gets what ---- */
+/* ---- Division ---- */
 
-/* Where share i of n begins among `all`: the first ones have one more where it does not divide. */
+/* The first item of share i of n among `all`; if they cannot be equal, the first shares have one
+ * more. */
 static uint32_t share_begin(uint32_t all, uint32_t i, uint32_t n)
 {
     return i * (all / n) + (i < all % n ? i : all % n);
@@ -27,7 +28,8 @@ static bool cuts_at_blocks(const struct config *c, const struct weight *wo, uint
     return true;
 }
 
-/* Whether n shares of the heads cut no layer's blocks; the first that they do cut. */
+/* Whether n shares of the heads cut no quantisation block of any layer; otherwise names the first
+ * that would be cut. */
 static bool heads_fit(const struct weights *w, const struct config *c, uint32_t n,
                       uint32_t *out_layer)
 {
@@ -60,7 +62,7 @@ static sac_status check_heads(const struct weights *w, const struct config *c, u
                      layer, quant_name(wo->type), weight_cut_unit(wo->type), c->n_head, n, what);
 }
 
-/* The largest block of any layer's down. */
+/* The largest block size of any layer's `down`. */
 static uint32_t ff_unit(const struct weights *w, const struct config *c)
 {
     uint32_t unit = 0;

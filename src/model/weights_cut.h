@@ -18,11 +18,11 @@ struct weights_share {
 sac_status weights_share_of(struct weights_share *out, const struct weights *w,
                             const struct config *c, uint32_t i, uint32_t n, sac_error *err);
 
-/* The sizes of a model that has this share alone. */
+/* The config of a model that consists of this share. */
 struct config weights_cut_config(const struct config *c, const struct weights_share *s);
 
 /* Copies the share into a block of its own. Embedding rows and rotation factors stay the model's.
- * The first share has attention's bias and the output; others have neither. */
+ * The first share has attention's output bias and the output matrix; the others have neither. */
 sac_status weights_cut(struct weights *out, const struct weights *from, const struct config *c,
                        const struct weights_share *s, sac_error *err);
 

@@ -67,7 +67,7 @@ static void adakv_shares_out_all_of_nine(void **state)
             static const double alpha[] = {0.2, 1, 0};
             struct method_lane lane = {.shape = &shape, .param = &param, .kv_head = h};
             param.alpha = alpha[i];
-            const uint32_t keep = by_votes(
+            const uint32_t keep = share_budget(
                 &(struct compress_votes){.lane = &lane, .n_tok = 10, .n_keep = 3, .all = all});
             assert_int_equal(keep, i == 1 ? 3 : win[h]);
         }
@@ -87,11 +87,11 @@ static void pyramidkv_follows_its_line(void **state)
         struct compress_votes v = {.lane = &lane, .n_tok = 32768 - 32, .n_keep = 992};
         /* From 2 * 992 - 49 to 49, in steps of 1886 / 31. */
         const double line = 1935 - l * 1886.0 / 31;
-        const uint32_t keep = along_a_line(&v);
+        const uint32_t keep = linear_budget(&v);
         assert_true(fabs(keep - line) <= 1);
         sum += keep;
         v.n_tok = 1500; /* a shorter prompt turns the line about its middle: 1500 to 484 */
-        assert_true(fabs(along_a_line(&v) - (1500 - l * 1016.0 / 31)) <= 1);
+        assert_true(fabs(linear_budget(&v) - (1500 - l * 1016.0 / 31)) <= 1);
     }
     assert_int_equal(sum, 32 * 992);
 }

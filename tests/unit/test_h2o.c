@@ -68,7 +68,7 @@ static void every_row_of_the_prompt_counts(void **state)
         lb_point(&b, N, false);
         const struct h2o_state *s = cut_state(&v, &b.shape, lb_state(&b, b.layer, 0));
         observe_make(&o, &b.shape, b.scratch);
-        assert_true(learn(&v, &b.lane[0], &o));
+        assert_true(sum_prompt(&v, &b.lane[0], &o));
         assert_int_equal(s->n_row, i ? 10 : N);
         memset(sum[i], 0, sizeof sum[i]);
         for (uint32_t row = i ? N - 10 : 0; row < N; row++) {

@@ -124,7 +124,7 @@ static void without_a_choice_below_a_layer_makes_its_own(void **state)
     lb_close(&b);
 }
 
-/* Layers are likened by all rows of the window: here the same ones before the first decode row, in
+/* Layers are compared by all rows of the window: here the same ones before the first decode row, in
  * which they differ. */
 static void the_window_tells_who_is_like_whom(void **state)
 {
@@ -149,7 +149,7 @@ static void the_window_tells_who_is_like_whom(void **state)
     }
 }
 
-/* A layer that was not likened with the others (it has a window, say) is nobody's anchor. */
+/* A layer that was not measured with the others (it has a window, say) is no anchor. */
 static void layers_that_were_not_asked_are_left_out(void **state)
 {
     (void)state;
@@ -170,7 +170,7 @@ static void layers_that_were_not_asked_are_left_out(void **state)
     lb_close(&b);
 }
 
-/* Layer 2 would be the anchor of layer 3. Its bad head is never likened, also when it could be:
+/* Layer 2 would be the anchor of layer 3. Its bad head is never measured, also when it could be:
  * other lanes are reading then what it would write. */
 static void a_layer_with_a_bad_head_is_left_out(void **state)
 {
@@ -191,7 +191,7 @@ static void a_layer_with_a_bad_head_is_left_out(void **state)
         row(pos, 1, 4, 5);
         row(pos, 2, 6, 7);
         expect_topic(1, 7);
-        assert_true(bad.own->n_learnt == FIRST + 1 && !bad.own->likened && !bad.own->settled);
+        assert_true(bad.own->n_measured == FIRST + 1 && !bad.own->measured && !bad.own->has_anchor);
         row(pos, 3, 6, 7);
         expect_topics(6, 7);
     }
@@ -208,7 +208,7 @@ static double worth(const struct layers *a, uint32_t set)
     double sum = 0;
     for (uint32_t i = 0, at = 0; i < a->n; i++) {
         if (set >> i & 1) at = i;
-        sum += at == i ? 1 : (double)a->alike[at * a->n + i];
+        sum += at == i ? 1 : (double)a->similarity[at * a->n + i];
     }
     return sum;
 }
@@ -225,7 +225,7 @@ static void anchors_are_the_best_of_all_sets(void **state)
         assert_true(cut_layers(&a, N, n_anchor, room) <= sizeof room);
         a.n = N;
         for (uint32_t i = 0; i < N; i++) a.layer[i] = i;
-        for (uint32_t i = 0; i < N * N; i++) a.alike[i] = 0.5f + 0.5f * lb_unit(&b);
+        for (uint32_t i = 0; i < N * N; i++) a.similarity[i] = 0.5f + 0.5f * lb_unit(&b);
         for (uint32_t set = 1; set < 1u << N; set += 2)
             if ((uint32_t)__builtin_popcount(set) <= n_anchor) best = fmax(best, worth(&a, set));
         uint32_t chosen = 0;
@@ -243,21 +243,22 @@ static void anchors_are_the_best_of_all_sets(void **state)
 static void states_of_a_file_are_looked_at(void **state)
 {
     (void)state;
-    struct kascade_state x = {.n_learnt = 900, .n_chosen = 7, .settled = 1, .anchor = 3, .head = 1};
+    struct kascade_state x = {
+        .n_measured = 900, .n_chosen = 7, .has_anchor = 1, .anchor = 3, .head = 1};
     open_topics("kascade");
     const struct method_loaded l = {
         .shape = &b.shape, .param = b.spec.param, .state = &x, .n_tok = 900};
     assert_true(kascade_sound(&l));
-    x.settled = 2;
+    x.has_anchor = 2;
     assert_false(kascade_sound(&l));
-    x.settled = 1;
+    x.has_anchor = 1;
     x.head = LB_HEADS;
     assert_false(kascade_sound(&l));
     x.head = 0;
-    x.n_learnt = 901;
+    x.n_measured = 901;
     assert_false(kascade_sound(&l));
-    x.n_learnt = 900;
-    x.likened = 2;
+    x.n_measured = 900;
+    x.measured = 2;
     assert_false(kascade_sound(&l));
     lb_close(&b);
 }

@@ -85,7 +85,7 @@ static void a_step_leaves_the_worked_table(void **state)
     }
     open_tables("lfps:heads=group", ver, sla);
     struct op_pair *pair = &t.p.memory.pair[0];
-    const double kappa_n = (double)find_threshold(&pair->ver, 6, 0.2).hot;
+    const double kappa_n = (double)find_threshold(&pair->ver, 6, 0.2).tau;
     assert_true(fabs(kappa_n - 0.641127) < 1e-6);
     t.n_tok = 3;
     t.n_voter = LB_GROUP;
@@ -100,7 +100,7 @@ static void a_step_leaves_the_worked_table(void **state)
     assert_true(fabs((double)t.weight[1] - 0.665241) < 5e-6);
     assert_true(fabs((double)t.weight[2] - 0.090031) < 5e-6);
     pair->unit *= 0.95f;
-    remember(&t);
+    update_tables(&t);
     double sum = 0;
     for (uint32_t i = 0; i < 6; i++) {
         const double now = (double)lfps_turn_row(&t.p, 0, false, POS)[40 + i] * (double)pair->unit;

@@ -195,7 +195,7 @@ static void thresholds_follow_the_kurtosis(void **state)
             mean += (double)x[i][t] / 8;
         }
         const struct threshold y = find_threshold(&m, 8, 0.2);
-        assert_true(fabs((double)y.hot - 0.2 * mean / kappa[i]) < 1e-5);
+        assert_true(fabs((double)y.tau - 0.2 * mean / kappa[i]) < 1e-5);
         assert_true(fabs((double)y.mean - mean) < 1e-6 && !y.flat);
     }
     struct op_moments m = {0};

@@ -181,7 +181,7 @@ static void draws_come_as_often_as_they_say(void **state)
     const struct magicpig_param set = {.bits = 10, .tables = 150};
     b.seed = 42;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        const double cosine = table[i][0], want = drawn_share(cosine, 10, 150);
+        const double cosine = table[i][0], want = draw_probability(cosine, 10, 150);
         assert_true(fabs(want - table[i][1]) < 1e-4);
         uint32_t n_drawn = 0;
         for (uint32_t n = 0; n < N_TRY; n++) {

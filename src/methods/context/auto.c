@@ -30,8 +30,9 @@ static void auto_reads(const struct context_view *v, uint32_t *first, uint32_t *
     *end = context_layer_at(v, CONTEXT_READ_TO);
 }
 
-/* A token's keys and values depend on its neighbours, so these are worth recomputing with it: each
- * token gets what tokens of its document within `reach` got, decreasing with the distance. */
+/* Keys and values of a token depend on its neighbours, so these should be recomputed with it: adds
+ * to each token the attention of tokens of its document within `reach`, decreasing with the
+ * distance. */
 static void spread(const struct context_view *v, uint32_t reach, float *sum, float *spare)
 {
     for (uint32_t d = 0; d < v->n_doc; d++) {

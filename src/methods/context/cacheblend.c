@@ -38,6 +38,8 @@ static bool cacheblend_watches(const struct context_view *v, uint32_t layer)
     return layer == 1 || shrinks(v);
 }
 
+/* Keeps, for the layers above, the share of the document tokens whose keys or values of this layer
+ * differ most from the stored ones. */
 static void cacheblend_observe(const struct context_view *v, struct context_plan *p, uint32_t layer,
                                const struct context_change *change)
 {

@@ -19,6 +19,7 @@ enum { PAGES = CONTEXT_BLOCK / PAGE_TOK };
     P(COUNT, blocks, "32", 0, 1 << 18, "blocks of 64 tokens that it selects in each layer")
 METHOD_PARAMS(infllm, PARAMS)
 
+/* Pages for n_tok tokens, at most `most`. */
 static uint32_t whole_pages(uint32_t n_tok, uint32_t most)
 {
     const uint32_t n = n_tok / PAGE_TOK + (n_tok % PAGE_TOK > 0);
@@ -56,6 +57,7 @@ static void score_blocks(const struct context_view *v, uint32_t doc, uint32_t la
     }
 }
 
+/* Keeps the `blocks` blocks with the highest scores in a layer. */
 static void choose_in_layer(const struct context_view *v, struct context_plan *p, uint32_t layer)
 {
     const struct infllm_param *set = v->param;

@@ -83,7 +83,7 @@ static uint32_t n_block(const struct context_view *v, uint32_t doc)
     return (v->doc[doc].end - v->doc[doc].begin + PAGES - 1) / PAGES;
 }
 
-/* The number of blocks between the first and the last two. */
+/* The number of middle blocks, between INI (the first) and LOC (the last two). */
 static uint32_t n_middle(const struct context_view *v, uint32_t doc)
 {
     const uint32_t n = n_block(v, doc);
@@ -101,7 +101,7 @@ static void set_block(const struct context_view *v, bool *resident, uint32_t doc
     for (uint32_t p = begin; p < begin + PAGES && p < v->doc[doc].end; p++) resident[p] = true;
 }
 
-/* Keeps the first and the last two blocks of each document in all layers. */
+/* Keeps INI and LOC of each document, and no other block, in all layers. */
 static void keep_ends(const struct context_view *v, struct context_plan *p)
 {
     memset(p->resident, 0, (size_t)v->n_layer * v->n_page * sizeof *p->resident);
@@ -132,7 +132,7 @@ static double dot(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Dot products of the queries of all heads with the keys of their KV heads. */
+/* The sum over all heads of the products of their query with their KV head's key. */
 static double score(const struct context_view *v, const float *query, const float *key)
 {
     const size_t d = v->shape->geom->head_dim;
@@ -155,8 +155,8 @@ static const float *block_key(const struct context_view *v, uint32_t doc, uint32
     return note_of(v, doc, layer)->key + (size_t)block * g->n_kv_head * g->head_dim;
 }
 
-/* The component that all queries share: the mean of the documents' last queries. It says nothing
- * about the question, and is most of a query in a model whose queries have biases. */
+/* centre=on: the component that all queries share, the mean of the documents' local queries. It
+ * says nothing about the question, and dominates in models whose queries have biases. */
 static void shared_query(const struct context_view *v, float *out, uint32_t layer)
 {
     const struct samkv_param *set = v->param;
@@ -166,12 +166,12 @@ static void shared_query(const struct context_view *v, float *out, uint32_t laye
         for (size_t i = 0; i < n; i++) out[i] += note_of(v, d, layer)->query[i] / (float)v->n_doc;
 }
 
-static void take_off(float *out, const float *query, const float *shared, size_t n)
+static void subtract(float *out, const float *query, const float *shared, size_t n)
 {
     for (size_t i = 0; i < n; i++) out[i] = query[i] - shared[i];
 }
 
-/* Equation 1: the question's query for a document, biased towards the queries of the other
+/* Eq. 1: the question's query for a document, biased towards the local queries of the other
  * documents. `out` [4 * width], of which the first quarter is the result and the rest scratch. */
 static void query_for(const struct context_view *v, float *out, uint32_t doc, uint32_t layer)
 {
@@ -179,11 +179,11 @@ static void query_for(const struct context_view *v, float *out, uint32_t doc, ui
     const size_t n = width(v), part = set->bias_by == BIAS_HEAD ? v->shape->geom->head_dim : n;
     float *other = out + n, *query = other + n, *shared = query + n;
     shared_query(v, shared, layer);
-    take_off(query, v->query + (size_t)layer * n, shared, n);
+    subtract(query, v->query + (size_t)layer * n, shared, n);
     memcpy(out, query, n * sizeof *out);
     for (uint32_t j = 0; j < v->n_doc && set->bias; j++) {
         if (j == doc) continue;
-        take_off(other, note_of(v, j, layer)->query, shared, n);
+        subtract(other, note_of(v, j, layer)->query, shared, n);
         for (size_t at = 0; at < n; at += part) {
             const double far =
                 sqrt(dot(query + at, query + at, part)) * sqrt(dot(other + at, other + at, part));
@@ -194,10 +194,10 @@ static void query_for(const struct context_view *v, float *out, uint32_t doc, ui
     }
 }
 
-/* ---- The number of blocks (equations 2 and 3) ---- */
+/* ---- The number of blocks (Eq. 2 and 3) ---- */
 
-/* A block that gets at least as much attention as half of the others. */
-static bool is_noticed(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
+/* guard=on: whether a middle block has at least the median attention of its document's. */
+static bool passes_guard(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
 {
     const struct samkv_param *set = v->param;
     const float *mass = note_of(v, doc, layer)->mass;
@@ -206,6 +206,7 @@ static bool is_noticed(const struct context_view *v, uint32_t doc, uint32_t laye
     return !set->guard || 2 * n_above <= n_middle(v, doc);
 }
 
+/* s_anc: the query's score of the mean key of INI and LOC. */
 static double anchor_score(const struct context_view *v, const float *query, uint32_t doc,
                            uint32_t layer)
 {
@@ -218,8 +219,8 @@ static double anchor_score(const struct context_view *v, const float *query, uin
     return sum / (N_INI + N_LOC);
 }
 
-/* The block whose attention decays slowest (`most`) and the one with the least attention, between
- * which the anchor is located. */
+/* b_max, the middle block whose attention decays slowest with distance, and b_min, the one with the
+ * least attention. */
 static void find_bounds(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t *most,
                         uint32_t *least)
 {
@@ -228,12 +229,14 @@ static void find_bounds(const struct context_view *v, uint32_t doc, uint32_t lay
     *least = N_INI;
     for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc); b++) {
         const bool is_better = *most == UINT32_MAX || note->slope[b] < note->slope[*most];
-        if (is_better && is_noticed(v, doc, layer, b)) *most = b;
+        if (is_better && passes_guard(v, doc, layer, b)) *most = b;
         if (note->mass[b] < note->mass[*least]) *least = b;
     }
 }
 
-static double share_in_layer(const struct context_view *v, const float *query, uint32_t doc,
+/* Eq. 2: the ratio P of middle blocks in a layer. With between=asked s_max and s_min are the
+ * largest and smallest scores of all middle blocks, not those of b_max and b_min. */
+static double ratio_in_layer(const struct context_view *v, const float *query, uint32_t doc,
                              uint32_t layer)
 {
     const struct samkv_param *set = v->param;
@@ -251,7 +254,8 @@ static double share_in_layer(const struct context_view *v, const float *query, u
     return low < anchor && anchor <= high ? (high - anchor) / (high - low) : 0;
 }
 
-static uint32_t n_candidate(const struct context_view *v, float *query, uint32_t doc)
+/* Eq. 3: the number of candidate blocks of a document, by the mean ratio over the last layers. */
+static uint32_t candidate_count(const struct context_view *v, float *query, uint32_t doc)
 {
     const struct samkv_param *set = v->param;
     const uint32_t n_middle_blocks = n_middle(v, doc);
@@ -261,7 +265,7 @@ static uint32_t n_candidate(const struct context_view *v, float *query, uint32_t
     if (n_middle_blocks == 0) return 0;
     for (uint32_t layer = v->n_layer - n_last; layer < v->n_layer; layer++) {
         query_for(v, query, doc, layer);
-        sum += share_in_layer(v, query, doc, layer);
+        sum += ratio_in_layer(v, query, doc, layer);
     }
     const uint32_t n = (uint32_t)ceil(sum / n_last * n_middle_blocks);
     const uint32_t least = set->least < n_middle_blocks ? set->least : n_middle_blocks;
@@ -282,7 +286,8 @@ struct span {
     uint32_t begin, end;
 };
 
-/* Keeps the n best of [begin, end) and makes the others -INFINITY; the first of equal ones. */
+/* Keeps the n largest values of [begin, end), the first of equal ones, and makes the others
+ * -INFINITY; returns how many are kept. */
 static uint32_t keep_best(float *value, uint32_t begin, uint32_t end, uint32_t n)
 {
     uint32_t n_kept = 0;
@@ -296,8 +301,8 @@ static uint32_t keep_best(float *value, uint32_t begin, uint32_t end, uint32_t n
     return n_kept;
 }
 
-/* Whether a middle block contains a token whose attention decays slower than that of the others by
- * three sigma. */
+/* The PauTa rule: whether the exponent of a block's representative token is below the mean over the
+ * middle blocks by more than three standard deviations. */
 static bool is_hot(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
 {
     const struct context_note *note = note_of(v, doc, layer);
@@ -309,9 +314,10 @@ static bool is_hot(const struct context_view *v, uint32_t doc, uint32_t layer, u
     }
     const double mean = sum / n, variance = squares / n - mean * mean;
     return (double)note->slope[block] < mean - 3 * sqrt(variance > 0 ? variance : 0) &&
-           is_noticed(v, doc, layer, block);
+           passes_guard(v, doc, layer, block);
 }
 
+/* Recomputes a hot block, or only its representative token (hot=token). */
 static void mark_hot(const struct context_view *v, struct context_plan *p, uint32_t layer,
                      uint32_t doc, uint32_t block)
 {
@@ -327,7 +333,7 @@ static void mark_hot(const struct context_view *v, struct context_plan *p, uint3
 
 /* Makes the scores of a document's candidate blocks [n] comparable with those of other
  * documents. */
-static void make_comparable(const struct context_view *v, float *value, uint32_t n, double length)
+static void normalize(const struct context_view *v, float *value, uint32_t n, double length)
 {
     const struct samkv_param *set = v->param;
     double low = INFINITY, high = -INFINITY, sum = 0, squares = 0, all = 0, n_there = 0;
@@ -382,11 +388,11 @@ static uint32_t sum_scores(const struct context_view *v, struct context_plan *p,
     memset(value, 0, n * sizeof *value);
     for (uint32_t layer = layers.begin; layer < layers.end; layer++) {
         length = score_blocks(v, one, query, doc, layer);
-        if (!of_candidates) make_comparable(v, one, n, length);
+        if (!of_candidates) normalize(v, one, n, length);
         for (uint32_t b = 0; b < n; b++) value[b] += one[b];
     }
     const uint32_t n_kept = keep_best(value, 0, n, n_wanted);
-    if (of_candidates) make_comparable(v, value, n, length);
+    if (of_candidates) normalize(v, value, n, length);
     return n_kept;
 }
 
@@ -408,7 +414,7 @@ static void keep_scored(const struct context_view *v, struct context_plan *p, st
                 if (p->spare[first_score(v, d) + b] > -INFINITY) keep_block(v, p, layer, d, b);
 }
 
-/* Keeps the blocks to which the question attends most, in all layers. */
+/* choose=read: keeps the middle blocks with the most attention from the question, in all layers. */
 static void choose_read(const struct context_view *v, struct context_plan *p)
 {
     const struct samkv_param *set = v->param;
@@ -429,7 +435,8 @@ static void choose_read(const struct context_view *v, struct context_plan *p)
     keep_scored(v, p, (struct span){0, v->n_layer});
 }
 
-/* Selects blocks that all of these layers keep. */
+/* Selects the blocks for these layers together: of all documents' candidates the share 1 /
+ * documents with the highest scores. */
 static void choose(const struct context_view *v, struct context_plan *p, struct span layers,
                    const uint32_t *n_wanted)
 {
@@ -444,12 +451,13 @@ static void choose(const struct context_view *v, struct context_plan *p, struct 
     keep_scored(v, p, layers);
 }
 
+/* choose=asked, the paper's selection: candidates of each document, then the filter over all. */
 static void choose_asked(const struct context_view *v, struct context_plan *p)
 {
     const struct samkv_param *set = v->param;
     uint32_t n_wanted[CONTEXT_DOC_MAX];
     for (uint32_t d = 0; d < v->n_doc; d++)
-        n_wanted[d] = n_candidate(v, p->spare + (size_t)v->n_page * PAGE_TOK, d);
+        n_wanted[d] = candidate_count(v, p->spare + (size_t)v->n_page * PAGE_TOK, d);
     const uint32_t n_at_once = set->scope == SCOPE_LAYER ? 1 : v->n_layer;
     for (uint32_t layer = 0; layer < v->n_layer; layer += n_at_once)
         choose(v, p, (struct span){layer, layer + n_at_once}, n_wanted);
@@ -467,7 +475,7 @@ static void samkv_plan(const struct context_view *v, struct context_plan *p)
     if (set->select && set->choose == CHOOSE_ASKED) choose_asked(v, p);
 }
 
-/* The question finds answers in the middle layers, as measured for auto. */
+/* The layers whose attention choose=read sums: the same as auto's (context.h). */
 static void samkv_reads(const struct context_view *v, uint32_t *first, uint32_t *end)
 {
     const struct samkv_param *set = v->param;

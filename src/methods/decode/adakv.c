@@ -18,28 +18,29 @@
     P(SHARE, alpha, "0.2", "part of the budget that is shared equally among heads")
 PARAM_TABLE(adakv, struct compress_param, PARAMS)
 
-/* How many of the layer's best votes are head h's. */
-static void count_wins(uint32_t *win, const struct compress_votes *v, uint32_t n_head)
+/* c_h: how many of the b n_head largest votes of the layer are head h's. */
+static void count_in_top(uint32_t *n_top, const struct compress_votes *v, uint32_t n_head)
 {
     struct pick_cut cut = pick_best(v->all, n_head * v->n_tok, n_head * v->n_keep);
     for (uint32_t h = 0; h < n_head; h++) {
-        win[h] = 0;
+        n_top[h] = 0;
         for (uint32_t t = 0; t < v->n_tok; t++)
-            win[h] += pick_takes(&cut, v->all[(size_t)h * v->n_tok + t]);
+            n_top[h] += pick_takes(&cut, v->all[(size_t)h * v->n_tok + t]);
     }
 }
 
-static uint32_t by_votes(const struct compress_votes *v)
+/* The lane's part of the layer's budget, by the method of largest remainders; at least 1. */
+static uint32_t share_budget(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
     const struct compress_param *set = l->param;
     const uint32_t n_head = l->shape->geom->n_kv_head, me = l->kv_head;
-    uint32_t win[HEAD_MAX], left = n_head * v->n_keep, n_before = 0;
+    uint32_t n_top[HEAD_MAX], left = n_head * v->n_keep, n_before = 0;
     double share[HEAD_MAX] = {0};
     assert(n_head <= HEAD_MAX && me < n_head);
-    count_wins(win, v, n_head);
+    count_in_top(n_top, v, n_head);
     for (uint32_t h = 0; h < n_head; h++) {
-        share[h] = (1 - set->alpha) * win[h] + set->alpha * v->n_keep;
+        share[h] = (1 - set->alpha) * n_top[h] + set->alpha * v->n_keep;
         left -= (uint32_t)share[h];
     }
     const double rest = share[me] - floor(share[me]);
@@ -52,7 +53,7 @@ static uint32_t by_votes(const struct compress_votes *v)
 }
 
 static const struct compress_policy policy = {
-    .every_head = true, .vote = compress_pooled, .keep = by_votes};
+    .every_head = true, .vote = compress_pooled, .keep = share_budget};
 
 static const struct method_decode hooks = {
     COMPRESS_WINDOW_HOOKS,

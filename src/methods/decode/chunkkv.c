@@ -12,6 +12,7 @@
     P(COUNT, chunk, "10", 1, 1024, "tokens kept or evicted together")
 PARAM_TABLE(chunkkv, struct compress_param, PARAMS)
 
+/* Replaces each token's vote by the sum over its chunk. */
 static void sum_chunks(float *vote, uint32_t n, uint32_t chunk)
 {
     for (uint32_t begin = 0; begin < n; begin += chunk) {
@@ -22,7 +23,7 @@ static void sum_chunks(float *vote, uint32_t n, uint32_t chunk)
     }
 }
 
-static bool by_chunk(const struct method_lane *l, float *vote, uint32_t n)
+static bool vote_by_chunk(const struct method_lane *l, float *vote, uint32_t n)
 {
     const struct compress_param *set = l->param;
     if (!compress_shares(l, vote, n)) return false;
@@ -30,7 +31,7 @@ static bool by_chunk(const struct method_lane *l, float *vote, uint32_t n)
     return true;
 }
 
-static const struct compress_policy policy = {.vote = by_chunk};
+static const struct compress_policy policy = {.vote = vote_by_chunk};
 
 static const struct method_decode hooks = {
     COMPRESS_WINDOW_HOOKS,

@@ -46,8 +46,8 @@ static uint32_t duo_past_rows(const struct method_shape *s, const void *param)
     return set->window;
 }
 
-/* The gate of the lane's head; tokens that move out of the recent ones inside the window are
- * counted as recent. False: not finite. */
+/* Classifies the lane's head by the attention of rows begin .. pos - 1. What is recent to the first
+ * of these rows counts as recent for all of them. False: not finite. */
 static bool find_role(const struct method_lane *l, struct duo_state *s, uint32_t begin)
 {
     const struct duo_param *set = l->param;
@@ -90,7 +90,7 @@ static void duo_select(const struct method_lane *l, struct method_pick *out)
         pick_ends(out, l, sink, recent);
 }
 
-/* A head that has dropped its tokens cannot become another: roles stay. */
+/* A role stays: a streaming head has evicted what a retrieval head would read. */
 static void duo_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     (void)state;

@@ -31,8 +31,8 @@ struct room {
     size_t stride;
     float *score; /* [group, stride] logarithms of expected weights */
     float *share; /* [stride] */
-    float *size;  /* [stride] lengths of values */
-    float *q;     /* [rows, group, head_dim] carried on, times the scale */
+    float *size;  /* [stride] norms of the values */
+    float *q;     /* [rows, group, head_dim] at future positions, scaled */
     float *logit; /* [rows, group, PAGE_TOK] */
     float *k, *v; /* [PAGE_TOK, head_dim] */
     float *cos, *sin, *mean_cos, *mean_sin; /* [n_rot / 2] */
@@ -76,8 +76,8 @@ static uint32_t expected_past_rows(const struct method_shape *s, const void *par
     return set->rows;
 }
 
-/* The mean rotation over the distances 0 .. future - 1, pair by pair. */
-static void mean_turn(const struct room *r, const struct method_shape *s, uint32_t future)
+/* The mean over the distances 0 .. future - 1 of the rotation of each RoPE pair. */
+static void mean_rotation(const struct room *r, const struct method_shape *s, uint32_t future)
 {
     for (uint32_t i = 0; i < s->rope.n_rot / 2; i++) {
         double c = 0, sine = 0;
@@ -90,14 +90,15 @@ static void mean_turn(const struct room *r, const struct method_shape *s, uint32
     }
 }
 
-/* The queries of rows begin .. pos - 1, each as it is in the mean at positions pos and later. */
-static void carry(const struct room *r, const struct method_lane *l, uint32_t begin)
+/* Rotates the queries of rows begin .. pos - 1 from their own positions to pos, and then by the
+ * mean rotation. */
+static void move_queries(const struct room *r, const struct method_lane *l, uint32_t begin)
 {
     const struct method_shape *s = l->shape;
     const uint32_t d = s->geom->head_dim;
     const size_t width = (size_t)s->group * d;
     for (uint32_t p = begin; p < l->pos; p++) {
-        const float *q = l->past.q + p % l->past.n_slot * width;
+        const float *q = method_past_query(&l->past, p, width);
         for (uint32_t i = 0; i < s->rope.n_rot / 2; i++) {
             const double angle = (l->pos - p) * s->inv_freq[i], c = cos(angle), sine = sin(angle);
             r->cos[i] = (float)(c * (double)r->mean_cos[i] - sine * (double)r->mean_sin[i]);
@@ -112,9 +113,9 @@ static void carry(const struct room *r, const struct method_lane *l, uint32_t be
     }
 }
 
-/* m + s / 2 of a page's tokens for every query head. */
-static void expect_page(const struct room *r, const struct method_lane *l, uint32_t page,
-                        uint32_t n_tok, uint32_t n_row)
+/* The log of the expected weight of a page's tokens, m + s / 2, for each query head. */
+static void score_page(const struct room *r, const struct method_lane *l, uint32_t page,
+                       uint32_t n_tok, uint32_t n_row)
 {
     const uint32_t group = l->shape->group, d = l->shape->geom->head_dim;
     l->ops->dots(&(struct op_dots){.a = r->q,
@@ -146,14 +147,14 @@ static float length(const float *x, uint32_t d)
     return sqrtf(square);
 }
 
-/* Fills scores and sizes of tokens 0 .. n - 1. A page that was given back has no weight. */
-static void expect_all(const struct room *r, const struct method_lane *l, uint32_t n,
-                       uint32_t n_row)
+/* Fills score and size of tokens 0 .. n - 1. Freed pages get no weight. */
+static void score_tokens(const struct room *r, const struct method_lane *l, uint32_t n,
+                         uint32_t n_row)
 {
     const uint32_t d = l->shape->geom->head_dim;
     for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
         const uint32_t n_there = compress_page(r->k, r->v, l, p);
-        if (n_there > 0) expect_page(r, l, p, n_there, n_row);
+        if (n_there > 0) score_page(r, l, p, n_there, n_row);
         for (uint32_t t = n_there; t < PAGE_TOK; t++)
             for (uint32_t g = 0; g < l->shape->group; g++)
                 r->score[g * r->stride + p * PAGE_TOK + t] = -FLT_MAX;
@@ -162,15 +163,15 @@ static void expect_all(const struct room *r, const struct method_lane *l, uint32
     }
 }
 
-static bool by_expectation(const struct method_lane *l, float *vote, uint32_t n)
+static bool vote_by_expectation(const struct method_lane *l, float *vote, uint32_t n)
 {
     const struct compress_param *set = l->param;
     const uint32_t begin = max_u32(l->past.begin, l->pos > set->rows ? l->pos - set->rows : 0);
     struct room r;
     room_make(&r, l->shape, set, l->scratch);
-    mean_turn(&r, l->shape, set->future);
-    carry(&r, l, begin);
-    expect_all(&r, l, n, l->pos - begin);
+    mean_rotation(&r, l->shape, set->future);
+    move_queries(&r, l, begin);
+    score_tokens(&r, l, n, l->pos - begin);
     if (!l->ops->vote(&(struct op_vote){.score = r.score,
                                         .score_stride = r.stride,
                                         .n = n,
@@ -185,11 +186,11 @@ static bool by_expectation(const struct method_lane *l, float *vote, uint32_t n)
     return true;
 }
 
-static const struct compress_policy policy = {.mute = true, .vote = by_expectation};
+static const struct compress_policy policy = {.mute = true, .vote = vote_by_expectation};
 
 static void expected_see(const struct method_lane *l)
 {
-    /* Without a query there is nothing to expect. */
+    /* Without the query of an earlier row there is no estimate. */
     if (l->is_prompt || l->past.begin < l->pos) compress_see(l);
 }
 

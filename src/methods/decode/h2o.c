@@ -27,9 +27,9 @@
 METHOD_PARAMS(h2o, PARAMS)
 
 struct h2o_state {
-    uint32_t n_known; /* tokens covered by the mask; 0: nothing was dropped yet */
-    uint32_t n_row;   /* rows in the sums */
-    bool learnt;
+    uint32_t n_known; /* tokens that the mask covers; 0: nothing has been evicted */
+    uint32_t n_row;   /* rows whose attention the sums include */
+    bool learnt;      /* the sums include the prompt's rows */
 };
 
 static struct h2o_state *cut_state(struct living *v, const struct method_shape *s, void *state)
@@ -44,7 +44,7 @@ static size_t h2o_state_bytes(const struct method_shape *s, const void *param)
     return living_bytes(s, sizeof(struct h2o_state));
 }
 
-/* The observation's scratch, followed by the list of the kept tokens. */
+/* The scratch of observe.h, followed by the list of the kept tokens. */
 static size_t h2o_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct observe o;
@@ -64,8 +64,8 @@ static void h2o_see(const struct method_lane *l)
     if (l->is_prompt) s->learnt = false;
 }
 
-/* The sums of the prompt's rows. */
-static bool learn(const struct living *v, const struct method_lane *l, const struct observe *o)
+/* Sets the accumulated attention to that of the prompt's rows. False: not finite. */
+static bool sum_prompt(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     const uint32_t n = l->pos, window = h2o_past_rows(l->shape, l->param);
     const uint32_t begin = max_u32(l->past.begin, n > window ? n - window : 0);
@@ -78,8 +78,8 @@ static bool learn(const struct living *v, const struct method_lane *l, const str
     return true;
 }
 
-/* The value by which old tokens are ranked. */
-static float worth(const struct living *v, const struct method_lane *l, uint32_t tok)
+/* The accumulated attention of a token; with norm=mean, per row that could attend to it. */
+static float rank_value(const struct living *v, const struct method_lane *l, uint32_t tok)
 {
     const struct h2o_param *set = l->param;
     const struct h2o_state *s = v->head;
@@ -87,27 +87,28 @@ static float worth(const struct living *v, const struct method_lane *l, uint32_t
     return set->norm > 0 ? v->value[tok] / (float)max_u32(n_seen, 1) : v->value[tok];
 }
 
-/* The number of newest tokens that are kept, including the row's own. */
-static uint32_t count_new(const struct method_lane *l, uint32_t budget)
+/* The part of the budget for the most recent tokens, the row's own included. */
+static uint32_t count_recent(const struct method_lane *l, uint32_t budget)
 {
     const struct h2o_param *set = l->param;
     const uint32_t n_heavy = (uint32_t)(set->heavy * budget);
     return min_u32(max_u32(budget - n_heavy, 1), l->pos + 1);
 }
 
-/* Reduces the kept tokens to `budget`: the row's own token and the newest stay. `value` has room
- * for all tokens. */
-static void drop(const struct living *v, const struct method_lane *l, uint32_t budget, float *value)
+/* Reduces the kept tokens to `budget`: the most recent ones, and the heavy hitters of the others.
+ * `value` has room for all tokens. */
+static void evict(const struct living *v, const struct method_lane *l, uint32_t budget,
+                  float *value)
 {
     struct h2o_state *s = v->head;
-    const uint32_t n = l->pos + 1, n_new = count_new(l, budget), n_old = n - n_new;
+    const uint32_t n = l->pos + 1, n_recent = count_recent(l, budget), n_old = n - n_recent;
     uintptr_t line = 0;
     for (uint32_t t = 0; t < n_old; t++) {
-        const bool is_there = living_has(v, s->n_known, t);
-        if (is_there) line = meter_entry(l, &v->value[t], line);
-        value[t] = is_there ? worth(v, l, t) : -1;
+        const bool is_kept = living_has(v, s->n_known, t);
+        if (is_kept) line = meter_entry(l, &v->value[t], line);
+        value[t] = is_kept ? rank_value(v, l, t) : -1;
     }
-    struct pick_cut cut = pick_best(value, n_old, budget - n_new);
+    struct pick_cut cut = pick_best(value, n_old, budget - n_recent);
     for (uint32_t t = 0; t < n; t++)
         living_set(v, t,
                    t >= n_old ? living_has(v, s->n_known, t)
@@ -115,7 +116,8 @@ static void drop(const struct living *v, const struct method_lane *l, uint32_t b
     s->n_known = n;
 }
 
-/* Adds the row's softmax shares over the kept tokens, including its own page, to the sums. */
+/* Adds the row's softmax shares over the kept tokens, its own included, to the accumulated
+ * attention. False: not finite. */
 static bool add_row(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     uint32_t *tok = o->rest;
@@ -144,7 +146,7 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
     observe_make(&o, l->shape, l->scratch);
     if (!s->learnt) {
         meter_build(l);
-        const bool finite = learn(&v, l, &o);
+        const bool finite = sum_prompt(&v, l, &o);
         meter_choose(l);
         if (!finite) {
             pick_not_finite(out);
@@ -152,15 +154,15 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
         }
     }
     v.value[l->pos] = 0;
-    drop(&v, l, budget, o.sum);
+    evict(&v, l, budget, o.sum);
     if (!add_row(&v, l, &o)) {
         pick_not_finite(out);
         return;
     }
-    pick_kept(out, v.mask, pick_page_count(l), 0, l->pos + 1 - count_new(l, budget));
+    pick_kept(out, v.mask, pick_page_count(l), 0, l->pos + 1 - count_recent(l, budget));
 }
 
-/* What was dropped stays so; the sums hold rows that are gone, and are made anew. */
+/* Evicted tokens stay so; the sums include rows that are gone, so they are computed anew. */
 static void h2o_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     struct h2o_state *x = state;

@@ -52,6 +52,7 @@ static uint32_t infinigen_past_rows(const struct method_shape *s, const void *pa
     return set->window;
 }
 
+/* Finds the principal axes of the last `window` rows' queries. False: not finite. */
 static bool learn(const struct project *p, const struct method_lane *l,
                   const struct project_work *w)
 {
@@ -69,7 +70,7 @@ static bool learn(const struct project *p, const struct method_lane *l,
     return project_axes(p->axis, w->sample, n * group, d, false, w->square);
 }
 
-/* Tokens within alpha of their head's best score, mean over the heads. */
+/* The number of tokens whose score is within alpha of their head's best, mean over the heads. */
 static uint32_t count_wanted(const struct room *r, const struct method_lane *l, uint32_t n)
 {
     const struct infinigen_param *set = l->param;

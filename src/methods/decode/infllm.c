@@ -27,9 +27,9 @@
     P(COUNT, window, "32", 1, 1024, "rows whose attention is counted")
 METHOD_PARAMS(infllm, PARAMS)
 
-/* Followed by the representatives [blocks of a context, head_dim]. */
+/* Followed, at byte 64, by the representatives [blocks of a context, head_dim]. */
 struct infllm_state {
-    uint32_t n_block; /* that have one */
+    uint32_t n_block; /* first blocks that have a representative */
 };
 
 static uint32_t block_pages(const void *param)
@@ -67,9 +67,9 @@ static uint32_t infllm_past_rows(const struct method_shape *s, const void *param
     return set->window;
 }
 
-/* The mean key of the block's tokens with the largest sums. */
-static void represent(float *out, const struct method_lane *l, const struct observe *o,
-                      uint32_t block)
+/* The mean key of the `repr` tokens of a block with the most attention in o->sum. */
+static void make_representative(float *out, const struct method_lane *l, const struct observe *o,
+                                uint32_t block)
 {
     const struct infllm_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, n_page = block_pages(l->param);
@@ -87,8 +87,8 @@ static void represent(float *out, const struct method_lane *l, const struct obse
     }
 }
 
-/* Blocks that have left the local window get their representatives. False: not finite. */
-static bool take_blocks(const struct method_lane *l, const struct observe *o)
+/* Makes the representatives of blocks that have left the local window. False: not finite. */
+static bool represent_blocks(const struct method_lane *l, const struct observe *o)
 {
     const struct infllm_param *set = l->param;
     struct infllm_state *s = l->state;
@@ -102,7 +102,7 @@ static bool take_blocks(const struct method_lane *l, const struct observe *o)
     meter_build(l);
     const bool finite = observe_rows(o, l, begin, n);
     for (; finite && s->n_block < n_block; s->n_block++)
-        represent(representatives(s) + (size_t)s->n_block * d, l, o, s->n_block);
+        make_representative(representatives(s) + (size_t)s->n_block * d, l, o, s->n_block);
     meter_choose(l);
     return finite;
 }
@@ -116,11 +116,11 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
     struct observe o;
     if (budget == 0) return;
     observe_make(&o, l->shape, l->scratch);
-    if (!take_blocks(l, &o)) {
+    if (!represent_blocks(l, &o)) {
         pick_not_finite(out);
         return;
     }
-    /* The newest are those that no block holds yet. */
+    /* The window extends to the last block with a representative. */
     pick_ends(out, l, set->sink, l->pos + 1 - s->n_block * n_page * PAGE_TOK);
     assert(s->n_block * n_page <= pick_page_count(l));
     l->ops->dots(&(struct op_dots){.a = l->q,

@@ -30,26 +30,29 @@
 METHOD_PARAMS(kascade, PARAMS)
 
 struct kascade_state {
-    uint32_t n_learnt; /* tokens that there were when the layers were likened; 0: not yet */
-    uint32_t likened;  /* 1: the lane was, too; 0: something was not finite */
-    uint32_t n_chosen; /* the same of the row for which the mask was chosen; 0: for none */
-    uint32_t settled;  /* 1: the next two hold */
-    uint32_t anchor;   /* the layer whose tokens are read; at least the own one: the own choice */
-    uint32_t head;     /* of it */
+    uint32_t n_measured; /* context length when similarities were measured; 0: not yet */
+    uint32_t measured;   /* 1: the lane's were; 0: something was not finite */
+    uint32_t n_chosen;   /* context length when the mask was selected; 0: never */
+    uint32_t has_anchor; /* 1: the next two are set */
+    uint32_t anchor;     /* the layer whose selection the lane reads; its own, or above: its own */
+    uint32_t head;       /* the KV head of that layer */
 };
 
-/* A state's parts. */
+/* The parts of a lane's state. */
 struct kascade {
     struct kascade_state *own;
-    float *like;    /* [n_layer, n_kv_head] of lower layers: what their heads' tokens are worth */
-    uint32_t *mask; /* [pages of a context] the tokens */
+    /* [n_layer, n_kv_head] of lower layers: the attention that the lane keeps when it reads the
+     * tokens of that head, relative to its own selection. */
+    float *similarity;
+    uint32_t *mask; /* [pages of a context] the selected tokens */
 };
 
 static size_t cut_state(struct kascade *x, const struct method_shape *s, const void *state)
 {
     struct arena a = {.base = (void *)(uintptr_t)state, .capacity = SIZE_MAX};
     x->own = arena_take(&a, 1, sizeof *x->own);
-    x->like = arena_take(&a, (size_t)s->geom->n_layer * s->geom->n_kv_head, sizeof *x->like);
+    x->similarity =
+        arena_take(&a, (size_t)s->geom->n_layer * s->geom->n_kv_head, sizeof *x->similarity);
     x->mask = arena_take(&a, (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK, sizeof *x->mask);
     return a.used;
 }
@@ -75,7 +78,7 @@ static uint32_t kascade_past_rows(const struct method_shape *s, const void *para
     return set->window;
 }
 
-/* ---- Likeness ---- */
+/* ---- Similarity of layers ---- */
 
 static double marked_sum(const float *share, const uint32_t *mask, uint32_t n_page)
 {
@@ -86,15 +89,16 @@ static double marked_sum(const float *share, const uint32_t *mask, uint32_t n_pa
     return sum;
 }
 
-static bool was_likened(const struct kascade *x, uint32_t n_tok)
+static bool was_measured(const struct kascade *x, uint32_t n_tok)
 {
-    return x->own->n_learnt == n_tok && x->own->likened;
+    return x->own->n_measured == n_tok && x->own->measured;
 }
 
-/* Likens the lane to all heads of the layers below that were likened at this row, and leaves its
- * own tokens for those above: what it keeps of its attention when it reads theirs, the own page
- * being read in any case. False: something is not finite. */
-static bool learn(const struct kascade *x, const struct method_lane *l, uint32_t budget)
+/* Selects the lane's tokens by the attention of the prompt's last rows, for the layers above to
+ * compare with, and computes its similarity to the heads of all lower layers that were measured at
+ * this row. The row's own page, which is always read, counts on both sides. False: something is not
+ * finite. */
+static bool measure_heads(const struct kascade *x, const struct method_lane *l, uint32_t budget)
 {
     const struct kascade_param *set = l->param;
     const uint32_t n_kv_head = l->shape->geom->n_kv_head, n_page = pick_page_count(l);
@@ -111,21 +115,24 @@ static bool learn(const struct kascade *x, const struct method_lane *l, uint32_t
     const double best = own + marked_sum(o.sum, x->mask, n_page);
     for (uint32_t i = 0; i < l->layer * n_kv_head; i++) {
         const struct kascade below = state_of(l, i / n_kv_head, i % n_kv_head);
-        x->like[i] = 0;
-        if (!was_likened(&below, end) || best <= 0) continue;
-        x->like[i] = (float)((own + marked_sum(o.sum, below.mask, n_page)) / best);
+        x->similarity[i] = 0;
+        if (!was_measured(&below, end) || best <= 0) continue;
+        x->similarity[i] = (float)((own + marked_sum(o.sum, below.mask, n_page)) / best);
     }
     return true;
 }
 
 /* ---- Anchors ---- */
 
-struct layers { /* all of whose heads were likened at the same row */
+/* The layers whose heads were all measured at the same row, and the dynamic program that places
+ * anchors among them. */
+struct layers {
     uint32_t n, n_anchor;
-    uint32_t *layer; /* [n] ascending */
-    float *alike;    /* [n, n] what j keeps with the tokens of i, j > i */
-    float *best;     /* [n_anchor, n] of anchor i and k more above it: the sum over i and above */
-    uint32_t *next;  /* [n_anchor, n] the next anchor; n: there is none */
+    uint32_t *layer;   /* [n] ascending */
+    float *similarity; /* [n, n] of layer j > i to layer i: the mean over j's heads */
+    float *best;       /* [n_anchor, n] entry (k, i): the largest sum of similarities over layers i
+                          and above, if i is an anchor and at most k more come above it */
+    uint32_t *next;    /* [n_anchor, n] the next of these anchors; n: there is none */
 };
 
 static size_t cut_layers(struct layers *a, uint32_t n_layer, uint32_t n_anchor, void *scratch)
@@ -134,7 +141,7 @@ static size_t cut_layers(struct layers *a, uint32_t n_layer, uint32_t n_anchor, 
     const size_t n = n_layer;
     a->n_anchor = min_u32(n_anchor, n_layer);
     a->layer = arena_take(&room, n, sizeof *a->layer);
-    a->alike = arena_take(&room, n * n, sizeof *a->alike);
+    a->similarity = arena_take(&room, n * n, sizeof *a->similarity);
     a->best = arena_take(&room, n * a->n_anchor, sizeof *a->best);
     a->next = arena_take(&room, n * a->n_anchor, sizeof *a->next);
     return room.used;
@@ -151,35 +158,35 @@ static size_t kascade_scratch_bytes(const struct method_shape *s, const void *pa
                       cut_layers(&a, s->geom->n_layer, set->anchors, NULL));
 }
 
-/* What a head keeps with the tokens of the head of a lower layer that suits it best, `from` when
- * none is better than that one; *head is it. */
+/* The largest similarity of a head to a head of a lower layer, which is put into *head: head `from`
+ * unless another is more similar. */
 static float best_head(const struct kascade *x, uint32_t n_kv_head, uint32_t layer, uint32_t from,
                        uint32_t *head)
 {
-    const float *like = x->like + (size_t)layer * n_kv_head;
+    const float *similarity = x->similarity + (size_t)layer * n_kv_head;
     *head = from;
     for (uint32_t h = 0; h < n_kv_head; h++)
-        if (like[h] > like[*head]) *head = h;
-    return like[*head];
+        if (similarity[h] > similarity[*head]) *head = h;
+    return similarity[*head];
 }
 
-static bool is_likened(const struct method_lane *l, uint32_t layer, uint32_t n_tok)
+static bool is_measured(const struct method_lane *l, uint32_t layer, uint32_t n_tok)
 {
     bool all = true;
     for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
         const struct kascade x = state_of(l, layer, h);
-        all = all && was_likened(&x, n_tok);
+        all = all && was_measured(&x, n_tok);
     }
     return all;
 }
 
-static void liken_layers(struct layers *a, const struct method_lane *l)
+static void measure_layers(struct layers *a, const struct method_lane *l)
 {
     const uint32_t n_kv_head = l->shape->geom->n_kv_head;
-    const uint32_t n_learnt = state_of(l, l->layer, l->kv_head).own->n_learnt;
+    const uint32_t n_measured = state_of(l, l->layer, l->kv_head).own->n_measured;
     a->n = 0;
     for (uint32_t i = 0; i < l->shape->geom->n_layer; i++)
-        if (is_likened(l, i, n_learnt)) a->layer[a->n++] = i;
+        if (is_measured(l, i, n_measured)) a->layer[a->n++] = i;
     for (uint32_t i = 0; i < a->n; i++)
         for (uint32_t j = i + 1; j < a->n; j++) {
             float sum = 0;
@@ -187,20 +194,21 @@ static void liken_layers(struct layers *a, const struct method_lane *l)
                 const struct kascade x = state_of(l, a->layer[j], h);
                 uint32_t head;
                 sum += best_head(&x, n_kv_head, a->layer[i], h, &head);
-                meter_bytes(l, meter_lines(0, n_kv_head * sizeof *x.like));
+                meter_bytes(l, meter_lines(0, n_kv_head * sizeof *x.similarity));
             }
-            a->alike[i * a->n + j] = sum / (float)n_kv_head;
+            a->similarity[i * a->n + j] = sum / (float)n_kv_head;
         }
 }
 
-/* best and next of anchor i with k more. */
-static void extend(const struct layers *a, uint32_t k, uint32_t i)
+/* Fills entry (k, i) of best and next, from the entries of k - 1: the next anchor is layer j, or
+ * there is none. */
+static void extend_path(const struct layers *a, uint32_t k, uint32_t i)
 {
     float sum = 1, *best = &a->best[k * a->n + i];
     uint32_t *next = &a->next[k * a->n + i];
     *best = -1;
     *next = a->n;
-    for (uint32_t j = i + 1; j < a->n; sum += a->alike[i * a->n + j++]) {
+    for (uint32_t j = i + 1; j < a->n; sum += a->similarity[i * a->n + j++]) {
         const float with = k > 0 ? sum + a->best[(k - 1) * a->n + j] : -1;
         if (with <= *best) continue;
         *best = with;
@@ -211,12 +219,13 @@ static void extend(const struct layers *a, uint32_t k, uint32_t i)
     *next = a->n;
 }
 
-/* The anchor of a layer, by the best choice of anchors, whose first is the first layer. */
+/* The anchor of a layer when n_anchor anchors, the first layer among them, are placed for the
+ * largest sum of similarities. */
 static uint32_t anchor_of(const struct layers *a, uint32_t layer)
 {
     uint32_t at = 0;
     for (uint32_t k = 0; k < a->n_anchor; k++)
-        for (uint32_t i = a->n; i-- > 0;) extend(a, k, i);
+        for (uint32_t i = a->n; i-- > 0;) extend_path(a, k, i);
     for (uint32_t k = a->n_anchor; k-- > 0;) {
         const uint32_t next = a->next[k * a->n + at];
         if (next == a->n || a->layer[next] > layer) break;
@@ -225,27 +234,27 @@ static uint32_t anchor_of(const struct layers *a, uint32_t layer)
     return a->layer[at];
 }
 
-/* What the lane reads from now on. */
-static void settle(const struct kascade *x, const struct method_lane *l)
+/* Sets the anchor layer, and its head, whose selections the lane reads from now on. */
+static void set_anchor(const struct kascade *x, const struct method_lane *l)
 {
     const struct kascade_param *set = l->param;
     struct layers a;
     cut_layers(&a, l->shape->geom->n_layer, set->anchors, l->scratch);
-    liken_layers(&a, l);
+    measure_layers(&a, l);
     x->own->anchor = a.n > 0 ? anchor_of(&a, l->layer) : l->layer;
     x->own->head = l->kv_head;
     if (x->own->anchor < l->layer)
         best_head(x, l->shape->geom->n_kv_head, x->own->anchor, l->kv_head, &x->own->head);
-    x->own->settled = 1;
+    x->own->has_anchor = 1;
 }
 
-/* ---- The choice ---- */
+/* ---- Selection ---- */
 
-/* The tokens that the anchor below has chosen for this row, if it has. */
+/* Marks the tokens that the lane's anchor has selected for this row; false: it has not. */
 static bool reuse(const struct kascade *x, const struct method_lane *l, struct method_pick *out)
 {
     const uint32_t n_page = pick_page_count(l);
-    if (!x->own->settled || x->own->anchor >= l->layer) return false;
+    if (!x->own->has_anchor || x->own->anchor >= l->layer) return false;
     const struct kascade anchor = state_of(l, x->own->anchor, x->own->head);
     if (anchor.own->n_chosen != l->pos + 1) return false;
     pick_kept(out, anchor.mask, n_page, 0, n_page * PAGE_TOK);
@@ -260,17 +269,17 @@ static void kascade_select(const struct method_lane *l, struct method_pick *out)
     struct room r;
     if (budget == 0) return;
     meter_build(l);
-    if (x.own->likened && !x.own->settled) settle(&x, l);
-    if (x.own->n_learnt == 0) {
-        x.own->n_learnt = l->pos + 1;
-        x.own->likened = learn(&x, l, budget);
+    if (x.own->measured && !x.own->has_anchor) set_anchor(&x, l);
+    if (x.own->n_measured == 0) {
+        x.own->n_measured = l->pos + 1;
+        x.own->measured = measure_heads(&x, l, budget);
     }
-    if (!x.own->likened && x.own->n_learnt == l->pos + 1) {
+    if (!x.own->measured && x.own->n_measured == l->pos + 1) {
         pick_not_finite(out);
         return;
     }
     meter_choose(l);
-    const bool serves = x.own->settled && x.own->anchor == l->layer;
+    const bool serves = x.own->has_anchor && x.own->anchor == l->layer;
     if (l->layer < set->dense && !serves) {
         pick_dense(out);
         return;
@@ -290,7 +299,7 @@ static void kascade_select(const struct method_lane *l, struct method_pick *out)
 static bool kascade_sound(const struct method_loaded *l)
 {
     const struct kascade_state *x = l->state;
-    return x->n_learnt <= l->n_tok && x->likened <= 1 && x->settled <= 1 &&
+    return x->n_measured <= l->n_tok && x->measured <= 1 && x->has_anchor <= 1 &&
            x->head < l->shape->geom->n_kv_head;
 }
 

@@ -21,14 +21,15 @@ static float dot(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
-/* 1 / length, 0 of a key that has none. */
+/* 1 / |k|, or 0 for a zero key. */
 static float one_over_length(const float *k, uint32_t d)
 {
     const float square = dot(k, k, d);
     return square > 0 ? 1 / sqrtf(square) : 0;
 }
 
-/* The sum of the directions of keys 0 .. n - 1; its length does not matter. */
+/* The anchor up to a factor, which cosines do not depend on: the sum of the normalized keys 0 .. n
+ * - 1. */
 static void find_anchor(float *anchor, float *k, const struct method_lane *l, uint32_t n)
 {
     const uint32_t d = l->shape->geom->head_dim;
@@ -42,7 +43,7 @@ static void find_anchor(float *anchor, float *k, const struct method_lane *l, ui
     }
 }
 
-/* Unlike is good: 1 - cosine. */
+/* Votes: 1 - cosine of key and anchor, not negative. False: not finite. */
 static bool by_difference(const struct method_lane *l, float *vote, uint32_t n)
 {
     const uint32_t d = l->shape->geom->head_dim;

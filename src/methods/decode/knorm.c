@@ -12,7 +12,7 @@
     P(COUNT, dense, "2", 0, 1024, "first layers, which use dense attention")
 PARAM_TABLE(knorm, struct compress_param, PARAMS)
 
-/* Short is good: 1 / (1 + length). */
+/* Votes: 1 / (1 + |k|), which falls with the norm and is positive. False: not finite. */
 static bool by_length(const struct method_lane *l, float *vote, uint32_t n)
 {
     const uint32_t d = l->shape->geom->head_dim;

@@ -28,14 +28,15 @@
 PARAM_TABLE(kvzip, struct compress_param, PARAMS)
 
 #define ROWS OBSERVE_ROWS /* scored at a time */
-/* Pages that a row of a piece sees: those of the first tokens, of the piece, and of the rows that
- * repeat it behind an instruction. */
+/* Pages of a pass beyond those of the sinks and of twice the piece: for the instruction, and for
+ * ranges that begin and end within a page. */
 #define EDGE_PAGES 12u
 
-/* ---- What rows look at ---- */
+/* ---- Scores of a piece ---- */
 
-/* Scratch. Column c is token page[c / PAGE_TOK] * PAGE_TOK + c % PAGE_TOK. */
-struct hearing {
+/* Scratch of one pass. Its keys are columns: the pages of the sinks, of the piece and of the pass's
+ * own rows; column c is token page[c / PAGE_TOK] * PAGE_TOK + c % PAGE_TOK. */
+struct piece {
     uint32_t n_page_max, n_page;
     size_t stride;  /* columns, at most */
     uint32_t *page; /* [n_page_max] ascending */
@@ -43,12 +44,12 @@ struct hearing {
     float *q;       /* [ROWS * group, head_dim] */
     float *score;   /* [ROWS * group, stride] */
     float *vote;    /* [stride] */
-    float *best;    /* [stride] logs of the largest shares */
+    float *best;    /* [stride] logs of the largest softmax shares */
     float *lse;     /* [ROWS * group] */
-    bool *is_seen;  /* [stride] but for later rows */
+    bool *is_seen;  /* [stride] in the softmax, causality aside */
 };
 
-static size_t cut_scratch(struct hearing *h, const struct method_shape *s, const void *param,
+static size_t cut_scratch(struct piece *h, const struct method_shape *s, const void *param,
                           void *scratch)
 {
     const struct compress_param *set = param;
@@ -72,12 +73,12 @@ static size_t cut_scratch(struct hearing *h, const struct method_shape *s, const
 
 static size_t kvzip_scratch_bytes(const struct method_shape *s, const void *param)
 {
-    struct hearing h;
+    struct piece h;
     return cut_scratch(&h, s, param, NULL);
 }
 
 /* Adds the pages of tokens begin .. end - 1 that are not there yet. */
-static void add_pages(struct hearing *h, uint32_t begin, uint32_t end)
+static void add_pages(struct piece *h, uint32_t begin, uint32_t end)
 {
     for (uint32_t p = begin / PAGE_TOK; p * PAGE_TOK < end; p++) {
         if (h->n_page > 0 && p <= h->page[h->n_page - 1]) continue;
@@ -86,13 +87,14 @@ static void add_pages(struct hearing *h, uint32_t begin, uint32_t end)
     }
 }
 
-static uint32_t token_of(const struct hearing *h, size_t column)
+static uint32_t token_of(const struct piece *h, size_t column)
 {
     return h->page[column / PAGE_TOK] * PAGE_TOK + (uint32_t)(column % PAGE_TOK);
 }
 
-/* Keys of all columns, and who is seen; keys that nobody sees are zeros. */
-static void read_keys(const struct hearing *h, const struct method_lane *l)
+/* Reads the keys of all columns and finds which of them are in the softmax. Keys of freed pages are
+ * zeros. */
+static void read_columns(const struct piece *h, const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
     const struct method_repeated *of = l->repeated;
@@ -114,16 +116,17 @@ static void read_keys(const struct hearing *h, const struct method_lane *l)
     }
 }
 
-/* Columns of tokens up to `pos`, one of a row that repeats: those behind it come last. */
-static size_t columns_until(const struct hearing *h, uint32_t pos)
+/* The number of columns of tokens up to `pos`, a row of the pass: only later rows of it come after
+ * them. */
+static size_t columns_until(const struct piece *h, uint32_t pos)
 {
     const size_t n = (size_t)h->n_page * PAGE_TOK;
     return n - (token_of(h, n - 1) - pos);
 }
 
-/* Logits of n_row rows from `row` on, all their heads, of the columns up to the last of them;
- * OBSERVE_NEVER of what a row does not see. Returns the number of columns. */
-static uint32_t score_rows(const struct hearing *h, const struct method_lane *l, uint32_t row,
+/* Logits of n_row rows from `row` on, for all their query heads; OBSERVE_NEVER where a row does not
+ * see a column. Returns the number of columns that the last of them sees. */
+static uint32_t score_rows(const struct piece *h, const struct method_lane *l, uint32_t row,
                            uint32_t n_row)
 {
     const uint32_t group = l->shape->group, d = l->shape->geom->head_dim;
@@ -151,8 +154,9 @@ static uint32_t score_rows(const struct hearing *h, const struct method_lane *l,
     return (uint32_t)n;
 }
 
-/* False: something is not finite. */
-static bool hear_rows(const struct hearing *h, const struct method_lane *l)
+/* Puts into h->best the log of each column's largest softmax share over all rows and query heads.
+ * False: something is not finite. */
+static bool max_shares(const struct piece *h, const struct method_lane *l)
 {
     for (uint32_t row = 0, n_row; row < l->n_row; row += n_row) {
         n_row = min_u32(ROWS, l->n_row - row);
@@ -175,22 +179,22 @@ static bool hear_rows(const struct hearing *h, const struct method_lane *l)
     return true;
 }
 
-/* Rows that repeat a piece: its tokens' votes become what these rows give them at most; infinity
- * where something is not finite. */
-static void hear(const struct method_lane *l)
+/* For rows that repeat a piece: the votes of its tokens become the largest softmax share that a row
+ * gives them, over as many calls as the pass has; infinity if something is not finite. */
+static void score_piece(const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
     const struct method_repeated *of = l->repeated;
     float *vote = compress_heard_votes(l, l->layer, l->kv_head);
-    struct hearing h;
+    struct piece h;
     cut_scratch(&h, l->shape, l->param, l->scratch);
     add_pages(&h, 0, set->sink);
     add_pages(&h, of->begin, of->end);
     add_pages(&h, of->n_tok, l->pos + l->n_row);
     if (l->pos == of->n_tok) memset(vote + of->begin, 0, (of->end - of->begin) * sizeof *vote);
     for (size_t c = 0; c < (size_t)h.n_page * PAGE_TOK; c++) h.best[c] = OBSERVE_NEVER;
-    read_keys(&h, l);
-    const bool finite = method_queries_finite(l) && hear_rows(&h, l);
+    read_columns(&h, l);
+    const bool finite = method_queries_finite(l) && max_shares(&h, l);
     for (size_t c = 0; c < (size_t)h.n_page * PAGE_TOK; c++) {
         const uint32_t t = token_of(&h, c);
         if (t < of->begin || t >= of->end) continue;
@@ -203,17 +207,17 @@ static void kvzip_see(const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
     if (l->repeated)
-        hear(l);
-    else if (l->is_prompt || l->pos > set->sink) /* else there is nothing to repeat */
+        score_piece(l);
+    else if (l->is_prompt || l->pos > set->sink) /* otherwise there is nothing to repeat */
         compress_see(l);
 }
 
-/* ---- The choice ---- */
+/* ---- Selection ---- */
 
-static bool by_repetition(const struct method_lane *l, float *vote, uint32_t n)
+static bool vote_by_repetition(const struct method_lane *l, float *vote, uint32_t n)
 {
     const struct compress_param *set = l->param;
-    /* A file may say of one lane that its votes are there and bring none of another. */
+    /* In a state loaded from a file some lanes may have votes and others none. */
     if (compress_heard(l, l->layer, l->kv_head) != l->pos) return false;
     for (uint32_t t = 0; t < n; t++) {
         if (t < set->sink) vote[t] = FLT_MAX;
@@ -224,8 +228,9 @@ static bool by_repetition(const struct method_lane *l, float *vote, uint32_t n)
 
 #define N_BIN 2048u
 
-/* Keys of all heads' votes that begin with `prefix`, counted by the bits behind it; the first call
- * counts lanes, too. */
+/* A histogram of the votes of all layers and heads by `bits` bits of their sort keys (pick_key),
+ * from bit `shift` on, over the keys that begin with `prefix`. Returns the number of lanes that
+ * have votes. */
 static uint32_t count_votes(uint64_t bin[N_BIN], const struct compress_votes *v, uint32_t prefix,
                             uint32_t shift, uint32_t bits)
 {
@@ -237,7 +242,7 @@ static uint32_t count_votes(uint64_t bin[N_BIN], const struct compress_votes *v,
     for (uint32_t i = 0; i < n_lane; i++) {
         const uint32_t layer = i / l->shape->geom->n_kv_head, h = i % l->shape->geom->n_kv_head;
         const float *vote = compress_heard_votes(l, layer, h);
-        if (compress_heard(l, layer, h) != l->pos) continue; /* it has a window, or had none */
+        if (compress_heard(l, layer, h) != l->pos) continue; /* e.g. a layer with a window */
         n_heard++;
         meter_read(l, vote, v->n_tok * sizeof *vote);
         for (uint32_t t = set->sink; t < v->n_tok; t++) {
@@ -249,7 +254,8 @@ static uint32_t count_votes(uint64_t bin[N_BIN], const struct compress_votes *v,
     return n_heard;
 }
 
-/* The key of the last vote that is among the best n_keep of a head, in the mean over all heads. */
+/* The threshold that all layers and heads share: the sort key of the vote at rank n_keep times the
+ * number of lanes, by radix selection. */
 static uint32_t threshold(const struct compress_votes *v, uint32_t n_keep)
 {
     static const uint32_t shift[] = {21, 10, 0}, bits[] = {11, 11, 10};
@@ -265,9 +271,9 @@ static uint32_t threshold(const struct compress_votes *v, uint32_t n_keep)
     return prefix;
 }
 
-/* As many as lie above the threshold of all heads; the first of those that lie on it, of which
- * there is one as a rule. */
-static uint32_t above_threshold(const struct compress_votes *v)
+/* The number of tokens that the lane keeps: the sinks, and those above the threshold. As in the
+ * authors' code, the vote that equals it is not kept. */
+static uint32_t count_above_threshold(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
     const struct compress_param *set = l->param;
@@ -281,7 +287,7 @@ static uint32_t above_threshold(const struct compress_votes *v)
 }
 
 static const struct compress_policy policy = {
-    .mute = true, .vote = by_repetition, .keep = above_threshold};
+    .mute = true, .vote = vote_by_repetition, .keep = count_above_threshold};
 
 static struct method_repeat kvzip_repeat(const void *param)
 {

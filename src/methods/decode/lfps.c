@@ -25,7 +25,7 @@
 
 #include <string.h>
 
-#define N_AHEAD 12u /* pages whose tokens are fetched before they are scored */
+#define N_AHEAD 12u /* pages whose keys are prefetched before they are scored */
 
 PARAM_TABLE(lfps, struct lfps_param, LFPS_PARAMS)
 
@@ -49,18 +49,19 @@ static uint32_t lfps_past_rows(const struct method_shape *s, const void *param)
 }
 
 struct threshold {
-    float hot, mean;
-    bool flat; /* all entries are equal: there is nothing to choose by */
+    float tau, mean;
+    bool flat; /* all entries are equal, and kappa is 0 / 0: no entry exceeds the threshold */
 };
 
-/* a * mean / kappa, kappa = sum (x - mean)^4 / (sum (x - mean)^2)^2. */
+/* Eq. 8: tau = a * mean / kappa, kappa = sum (x - mean)^4 / (sum (x - mean)^2)^2, from the power
+ * sums of a table's n entries. */
 static struct threshold find_threshold(const struct op_moments *m, uint32_t n, double a)
 {
     const double mean = m->s[0] / n, m2 = m->s[1] - n * mean * mean;
     const double m4 = m->s[3] - 4 * mean * m->s[2] + 6 * mean * mean * m->s[1] -
                       3 * n * mean * mean * mean * mean;
     const bool flat = !(m2 > 1e-12 * m->s[1]) || !(m4 > 0);
-    return (struct threshold){.hot = flat ? INFINITY : (float)(a * mean * m2 * m2 / m4),
+    return (struct threshold){.tau = flat ? INFINITY : (float)(a * mean * m2 * m2 / m4),
                               .mean = (float)mean,
                               .flat = flat};
 }
@@ -73,7 +74,8 @@ static float log_add(float a, float b)
     return lo == -INFINITY ? hi : hi + log1pf(expf(lo - hi));
 }
 
-/* Sets the bits of the entries above `least`; what lies behind the query's token is 0 and below. */
+/* Sets the bits of the entries above `least`, which is not negative: entries after the query's
+ * token, up to the end of its page, are 0 and stay out. */
 static void mark_above(uint32_t *out, const struct method_lane *l, const float *row, float least)
 {
     meter_read(l, row, (l->pos / PAGE_TOK + 1) * PAGE_TOK * sizeof *row);
@@ -83,7 +85,8 @@ static void mark_above(uint32_t *out, const struct method_lane *l, const float *
                                    .mask = out});
 }
 
-/* C1: hot entries and their neighbours -1, 1, 2, as far as they lie above the mean. Returns whether
+/* Eq. 7 and 9: C0 are the tokens above the threshold of either table; C1 are these and their
+ * neighbours at offsets -1, 1 and 2, where they are above the mean of either table. Returns whether
  * both tables are flat. */
 static bool find_candidates(const struct turn *t)
 {
@@ -98,8 +101,8 @@ static bool find_candidates(const struct turn *t)
     uint32_t *hot = t->hot, *above = t->above;
     memset(hot, 0, n_word * sizeof *hot);
     memset(above, 0, n_word * sizeof *above);
-    mark_above(hot, l, v, fmaxf(ver.hot, 0));
-    mark_above(hot, l, s, fmaxf(sla.hot, 0));
+    mark_above(hot, l, v, fmaxf(ver.tau, 0));
+    mark_above(hot, l, s, fmaxf(sla.tau, 0));
     mark_above(above, l, v, ver.mean);
     mark_above(above, l, s, sla.mean);
     for (uint32_t i = 0; i < n_word; i++) {
@@ -117,7 +120,8 @@ static void mark_range(uint32_t *mask, uint32_t begin, uint32_t end)
     for (uint32_t t = begin; t < end; t++) mask[t / 32] |= 1u << t % 32;
 }
 
-/* C1 in `cand`. `all`: everything is a candidate. */
+/* Puts C1 and the local window into `cand`; or, with `all` or tables that say nothing, every token
+ * after the sinks. */
 static void gather(const struct turn *t, bool all)
 {
     const struct method_lane *l = &t->lane;
@@ -128,7 +132,7 @@ static void gather(const struct turn *t, bool all)
     mark_range(t->cand, lfps_local_begin(l), l->pos + 1);
 }
 
-/* Scores of n_key keys in `k` by n_q scaled queries, to the columns from `at` on. */
+/* Scores n_key keys of `k` for n_q scaled queries, into the columns of `score` from `at` on. */
 static void score_keys(const struct turn *t, const float *q, uint32_t n_q, uint32_t n_key,
                        uint32_t at)
 {
@@ -151,7 +155,7 @@ static void score_keys(const struct turn *t, const float *q, uint32_t n_q, uint3
         }
 }
 
-/* Scores the tokens marked in `mask`, ascending in `tok`, by n_q queries. */
+/* Lists the tokens of `mask`, ascending, in `tok`, and scores them for n_q scaled queries. */
 static void score_tokens(struct turn *t, const uint32_t *mask, const float *q, uint32_t n_q)
 {
     const struct method_lane *l = &t->lane;
@@ -172,7 +176,8 @@ static void score_tokens(struct turn *t, const uint32_t *mask, const float *q, u
     if (n_key > 0) score_keys(t, q, n_q, n_key, t->n_tok - n_key);
 }
 
-/* The table's heads' queries, scaled, of those that have a say or of all; returns their number. */
+/* Copies the scaled queries of the table's heads to w.q, without those of bypassed heads (`bypass`
+ * NULL: of all); returns their number. */
 static uint32_t take_queries(const struct turn *t, const bool *bypass)
 {
     const struct method_lane *l = &t->lane;
@@ -188,8 +193,9 @@ static uint32_t take_queries(const struct turn *t, const bool *bypass)
     return n;
 }
 
-/* Eq. 5 and 6: the share of the sinks in (sinks + a log-normal guess of all others + the newest).
- * False: something is not finite. */
+/* Eq. 5 and 6, in logs: w_sink and w_local are exact; w_global is n times the mean of a log-normal
+ * distribution (Eq. 14) whose log mean is the score of the mean key. A head is bypassed if rho =
+ * w_sink / (w_sink + w_global + w_local) exceeds `bypass`. False: something is not finite. */
 static bool find_sparsity(struct turn *t)
 {
     const struct method_lane *l = &t->lane;
@@ -221,7 +227,8 @@ static bool find_sparsity(struct turn *t)
     return true;
 }
 
-/* Weights of the listed tokens: the mean of the heads' softmax. False: a score is not finite. */
+/* The softmax weights of the listed tokens, averaged over the table's heads that are not bypassed,
+ * and the heads' log masses. False: a score is not finite. */
 static bool weigh(const struct turn *t, float *lse)
 {
     return t->lane.ops->vote(&(struct op_vote){.score = t->score,
@@ -232,8 +239,8 @@ static bool weigh(const struct turn *t, float *lse)
                                                .lse = lse});
 }
 
-/* Scores the candidates, and, guarded, everything if a head's hold less than the rest is guessed
- * to. False: a score is not finite. */
+/* Scores the candidates. With guard=on, if those of a head hold less mass than its w_global, all
+ * tokens become candidates. False: a score is not finite. */
 static bool score_candidates(struct turn *t)
 {
     const struct lfps_param *set = t->lane.param;
@@ -251,7 +258,7 @@ static bool score_candidates(struct turn *t)
     return weigh(t, lse);
 }
 
-/* C2: keeps the k best candidates in the list, and in `cand`. */
+/* C2: reduces the list, its scores and `cand` to the k candidates with the largest weights. */
 static void keep_best(struct turn *t, uint32_t k)
 {
     const struct ops *ops = t->lane.ops;
@@ -274,20 +281,20 @@ static void keep_best(struct turn *t, uint32_t k)
     t->n_tok = n;
 }
 
-/* Eq. 10 for the tokens that the table's heads have read. */
-static void remember(const struct turn *t)
+/* Eq. 10: the entries of C2 gain w - 1 / (2 |C2|). The decay of all entries is in `unit`. */
+static void update_tables(const struct turn *t)
 {
     const struct method_lane *l = &t->lane;
     struct op_pair *pair = &t->p.memory.pair[t->table];
     float *ver = lfps_turn_row(&t->p, t->table, false, l->pos),
           *sla = lfps_turn_row(&t->p, t->table, true, l->pos);
     assert(t->n_tok > 0);
-    const double unit = (double)pair->unit, even = 1 / (2.0 * t->n_tok);
+    const double unit = (double)pair->unit, half_mean = 1 / (2.0 * t->n_tok);
     struct op_moments in_ver = pair->ver, in_sla = pair->sla;
     uintptr_t ver_line = 0, sla_line = 0;
     for (uint32_t i = 0; i < t->n_tok; i++) {
         const uint32_t tok = t->tok[i];
-        const double by = ((double)t->weight[i] - even) / unit;
+        const double by = ((double)t->weight[i] - half_mean) / unit;
         ver_line = meter_entry(l, &ver[tok], ver_line);
         sla_line = meter_entry(l, &sla[tok], sla_line);
         lfps_turn_change(&ver[tok], &in_ver, by);
@@ -297,9 +304,10 @@ static void remember(const struct turn *t)
     pair->sla = in_sla;
 }
 
-/* Scores C1, keeps C2 and learns from it; `cand` is what is to be read. False: a score is not
+/* A table's step of Algorithm 1: leaves C2 in `cand` and updates the tables by it. Where all heads
+ * are bypassed, `cand` is empty and the tables neither decay nor change. False: a score is not
  * finite. */
-static bool read_best(struct turn *t)
+static bool select_tokens(struct turn *t)
 {
     const struct method_lane *l = &t->lane;
     const struct lfps_param *set = l->param;
@@ -309,13 +317,13 @@ static bool read_best(struct turn *t)
     if (!find_sparsity(t)) return false;
     t->n_voter = take_queries(t, t->w.step->sparsity.bypass);
     memset(t->cand, 0, (l->pos / 32 + 1) * sizeof *t->cand);
-    if (t->n_voter == 0) return true; /* the table rests */
+    if (t->n_voter == 0) return true;
     gather(t, every > 0 && (l->pos + l->layer + l->kv_head) % every == 0);
     if (!score_candidates(t)) return false;
     keep_best(t, spec_budget(set->budget, l->pos + 1 - set->sink));
     if (!weigh(t, lse)) return false;
     pair->unit *= (float)set->decay;
-    remember(t);
+    update_tables(t);
     meter_build(l);
     if (!(pair->unit >= OP_RECALL_LEAST)) lfps_turn_plain(t);
     return true;
@@ -323,7 +331,7 @@ static bool read_best(struct turn *t)
 
 /* ---- A lane ---- */
 
-/* The mean value stands for what the heads do not read. */
+/* For bypassed heads: the mean value, weighted with w_global, stands for the unread tokens. */
 static void add_rest(const struct parts *p, const struct method_lane *l, const struct sparsity *s,
                      struct method_pick *out)
 {
@@ -335,7 +343,8 @@ static void add_rest(const struct parts *p, const struct method_lane *l, const s
     for (uint32_t g = 0; g < l->shape->group; g++) out->rest_log[g] = s->rest[g];
 }
 
-/* All heads read what one has chosen. */
+/* The lane reads the union of its tables' selections, and the sinks and the local window, which are
+ * all that bypassed heads select. */
 static void end_lane(const struct turn *t, const struct method_lane *l, struct method_pick *out)
 {
     const struct lfps_param *set = l->param;
@@ -352,7 +361,7 @@ static void end_lane(const struct turn *t, const struct method_lane *l, struct m
     if (out->n_bypass == l->shape->group && set->rest == 0)
         add_rest(&t->p, l, &step->sparsity, out);
     pick_kept(out, t->w.cand, pick_page_count(l), sink, l->pos + 1);
-    pick_ends(out, l, sink, LFPS_LOCAL + 1); /* bypassed heads read these alone */
+    pick_ends(out, l, sink, LFPS_LOCAL + 1);
 }
 
 struct call {
@@ -360,6 +369,7 @@ struct call {
     struct lfps_rule rule;
 };
 
+/* A worker's item: one table of one lane. The last one of a lane unites them. */
 static void choose_table(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -370,15 +380,15 @@ static void choose_table(void *arg, uint32_t item_i, uint32_t worker_i)
     lfps_turn_open(&t, l, &c->rule, item_i % c->rule.n_table);
     struct step *step = t.w.step;
     if (step->dense) return;
-    if (!read_best(&t)) lfps_turn_bad(&t);
+    if (!select_tokens(&t)) lfps_turn_bad(&t);
     lfps_turn_count(&t, l);
     if (__atomic_sub_fetch(&step->n_left, 1, __ATOMIC_ACQ_REL) > 0) return;
     end_lane(&t, l, &c->b->pick[lane_i]);
     c->b->result[lane_i].n_chosen = c->b->pick[lane_i].n_chosen;
 }
 
-/* Whether a lane chooses; if it has not learnt from its prompt yet, or what a device has learnt of
- * it is not finite, that comes first. */
+/* Prepares a lane's step; false: the lane is dense. Tables that are empty, as before the first
+ * decode row, or not finite, as a device may have left them, are to be filled from the prompt. */
 static bool open_lane(const struct call *c, const struct method_lane *l)
 {
     struct turn t;
@@ -392,7 +402,8 @@ static bool open_lane(const struct call *c, const struct method_lane *l)
     return !step->dense;
 }
 
-/* What has come since the last step; false: what it would learn from is not finite. */
+/* Adds the tokens since the last step to the mean key and value; false: what the tables were filled
+ * from is not finite. */
 static bool update_lane(const struct call *c, const struct method_lane *l)
 {
     struct turn t;
@@ -411,7 +422,7 @@ static void lfps_see(const struct method_lane *l)
 {
     struct parts p;
     lfps_turn_state(&p, l->shape, lfps_rule_of(l->shape, l->param).n_table, l->state);
-    if (l->is_prompt) p.state->n_learnt = 0; /* the next decode row learns what it asks for */
+    if (l->is_prompt) p.state->n_learnt = 0; /* a new question: the tables are filled anew */
 }
 
 static void lfps_choose(const struct method_batch *b)

@@ -6,7 +6,7 @@
 #include "methods/decode/lfps_turn.h"
 #include "methods/spec.h"
 
-#define LFPS_LOCAL 6u /* newest tokens before the own, always scored */
+#define LFPS_LOCAL 6u /* the local window of Eq. 5, t-6 .. t-1: always candidates */
 
 #define LFPS_PARAMS(P)                                                                             \
     P(BUDGET, budget, "2%", 1, "tokens read, sinks not counted")                                   \
@@ -25,7 +25,7 @@
       "make all tokens candidates when those read hold too little of the attention")
 PARAM_STRUCT(lfps, LFPS_PARAMS)
 
-/* How lanes learn, choose and read where a device does it. */
+/* Selection on a device. */
 extern const struct method_away lfps_away;
 
 static inline struct lfps_rule lfps_rule_of(const struct method_shape *s, const void *param)
@@ -37,7 +37,7 @@ static inline struct lfps_rule lfps_rule_of(const struct method_shape *s, const 
                               .decay = set->decay};
 }
 
-/* From this token on all are scored. */
+/* The first token of the local window: it and later ones are always candidates. */
 static inline uint32_t lfps_local_begin(const struct method_lane *l)
 {
     const struct lfps_param *set = l->param;
@@ -45,7 +45,7 @@ static inline uint32_t lfps_local_begin(const struct method_lane *l)
     return max_u32(l->pos > LFPS_LOCAL ? l->pos - LFPS_LOCAL : 0, sink);
 }
 
-/* All that there is is read in any case, or within the budget. */
+/* Whether sinks, local window and budget cover the whole context, so that attention is dense. */
 static inline bool lfps_reads_all(const struct method_lane *l)
 {
     const struct lfps_param *set = l->param;

@@ -12,12 +12,12 @@ static size_t lfps_head_bytes(const struct method_shape *s, const void *param)
     return sizeof(struct lfps_state);
 }
 
-/* Scratch of a lane there. */
+/* A lane's scratch in the device's memory. */
 struct away_room {
     struct op_recall_room step;
     double *sum;                /* of op_lane_settle */
-    float *spare;               /* of op_lane_observe, for one table after the other */
-    struct op_lane_result *met; /* while it learnt */
+    float *spare;               /* of op_lane_observe, which takes one table after the other */
+    struct op_lane_result *met; /* whether all was finite while the tables were filled */
 };
 
 static size_t make_away_room(struct away_room *r, const struct method_shape *s, uint32_t n_table,
@@ -45,12 +45,12 @@ static size_t lfps_away_bytes(const struct method_shape *s, const void *param)
     return make_away_room(&r, s, lfps_rule_of(s, param).n_table, NULL);
 }
 
-/* A lane there. */
+/* A lane whose tables are in the device's memory. */
 struct away_lane {
     const struct method_lane *lane;
     struct lfps_rule rule;
-    struct lfps_state *state; /* of the host */
-    struct op_memory memory;
+    struct lfps_state *state; /* in the host's memory */
+    struct op_memory memory;  /* the rest, in the device's */
     struct away_room room;
 };
 
@@ -64,7 +64,7 @@ static struct away_lane open_away(const struct method_lane *l)
     return w;
 }
 
-/* Empty tables: all of both kinds lie behind each other. */
+/* Zeroes all tables, which are adjacent in memory, and the result. */
 static struct op_lane_begin put_empty(const struct away_lane *w)
 {
     const struct op_memory *m = &w->memory;
@@ -74,7 +74,7 @@ static struct op_lane_begin put_empty(const struct away_lane *w)
                                   .result = w->room.met};
 }
 
-/* Some of the prompt's last rows, for the heads of a table. */
+/* Adds the softmax weights of up to OP_OBSERVE_ROWS prompt rows to a table (Eq. 4). */
 static struct op_lane_observe put_rows(const struct away_lane *w, uint32_t table, uint32_t row0,
                                        uint32_t end)
 {
@@ -99,7 +99,8 @@ static struct op_lane_observe put_rows(const struct away_lane *w, uint32_t table
                                     .result = w->room.met};
 }
 
-/* The entries are sums over rows and heads; of a table they shall add up to 1 / (2 (1 - decay)). */
+/* The entries are sums of the weights of n rows and heads; `unit` makes each table sum to 1 / (2 (1
+ * - decay)) (Eq. 4). */
 static struct op_lane_settle put_settle(const struct away_lane *w)
 {
     const struct method_lane *l = w->lane;
@@ -121,7 +122,7 @@ static struct op_lane_settle put_settle(const struct away_lane *w)
         .made = w->room.met};
 }
 
-/* What learning reads of keys and values; of the keys as the host does it. */
+/* Counts the keys and values that filling the tables reads; of the keys as the host reads them. */
 static void count_learning(const struct away_lane *w)
 {
     const struct method_lane *l = w->lane;
@@ -132,14 +133,14 @@ static void count_learning(const struct away_lane *w)
     meter_choose(l);
 }
 
-/* The next lane from i on that has not learnt from its prompt, as `target` says. */
+/* The next lane from i on whose tables are not filled yet, as `target` says. */
 static uint32_t next_learner(const struct method_batch *b, uint32_t i)
 {
     while ((i = batch_next(b, i)) < b->n && !b->target[i]) i++;
     return i;
 }
 
-/* One table's share of OP_OBSERVE_ROWS rows of all learners, the first ones + `from`; false: no
+/* Adds rows number `from` and following of each lane that learns to its table `table`; false: no
  * rows are left. */
 static bool learn_rows(const struct method_batch *b, uint32_t table, uint32_t from)
 {
@@ -209,7 +210,7 @@ static struct op_lane_recall put_step(const struct away_lane *w, const struct me
                                    .result = result};
 }
 
-/* The tokens that joined the sums, and those by which bypassed heads are found. */
+/* Counts the tokens that are added to the means, and those from which rho (Eq. 6) is computed. */
 static void count_step(const struct away_lane *w)
 {
     const struct method_lane *l = w->lane;
@@ -245,8 +246,8 @@ static void away_step(const struct method_batch *b)
     b->ops->lanes.ends(b->workers, b->ops, ends, n);
 }
 
-/* What a device has learnt that is not finite it keeps until the next prompt, and its lane reads
- * everything. */
+/* Tables that are not finite stay so until the next prompt, and their lane is dense: the host,
+ * which could have them filled anew, does not wait to learn of it. */
 static void lfps_choose_away(const struct method_batch *b)
 {
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {

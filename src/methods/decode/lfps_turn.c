@@ -1,8 +1,9 @@
 /* lfps_turn.c: see the header. Tables are stored divided by the decay so far, so a step changes
  * only the entries that it has read.
  *
- * Learning takes a few rows at a time: all workers score them, each against pieces of the context,
- * then each table adds the attention of its heads. Sums of pieces are added in order. */
+ * A prompt is processed a few rows at a time: workers score them against parts of the context, then
+ * each table adds the attention of its heads. Sums over parts are added in their order, so results
+ * do not depend on the number of workers. */
 #include "methods/decode/lfps_turn.h"
 
 #include "base/mem.h"
@@ -98,7 +99,7 @@ void lfps_turn_plain(const struct turn *t)
     pair->unit = 1;
 }
 
-/* ---- Learning from the prompt ---- */
+/* ---- Filling the tables from the prompt ---- */
 
 static void clear_table(const struct turn *t)
 {
@@ -113,7 +114,7 @@ struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_
     const uint32_t begin =
         max_u32(max_u32(l->past.begin, rule->sink), l->pos > rule->past ? l->pos - rule->past : 0);
     if (begin < l->pos) return (struct attn_range){begin, l->pos};
-    return (struct attn_range){l->pos, l->pos + 1}; /* the row itself is all there is */
+    return (struct attn_range){l->pos, l->pos + 1}; /* no query is kept but the row's own */
 }
 
 void lfps_turn_begin(const struct turn *t)
@@ -124,14 +125,14 @@ void lfps_turn_begin(const struct turn *t)
     t->p.state->n_mean = 0;
 }
 
-/* The pages of one of LFPS_PIECES pieces. */
+/* The pages of one of the LFPS_PIECES parts of a context. */
 static struct attn_range piece_of(uint32_t n_page, uint32_t piece)
 {
     return (struct attn_range){(uint32_t)((uint64_t)n_page * piece / LFPS_PIECES),
                                (uint32_t)((uint64_t)n_page * (piece + 1) / LFPS_PIECES)};
 }
 
-/* Adds the keys and values of tokens first .. end - 1 of some rows. */
+/* Adds keys and values of rows first .. end - 1 to sum [2, head_dim]. */
 static void add_values(double *sum, const float *k, const float *v, uint32_t d, uint32_t first,
                        uint32_t end)
 {
@@ -142,7 +143,7 @@ static void add_values(double *sum, const float *k, const float *v, uint32_t d, 
         }
 }
 
-/* The sums of keys and values over a piece of the pages before the own one. */
+/* Sums keys and values over one part of the pages before the own one, sinks left out. */
 static void sum_piece(const struct turn *t, uint32_t piece)
 {
     const uint32_t d = t->lane.shape->geom->head_dim, sink = t->rule.sink;
@@ -168,7 +169,7 @@ void lfps_turn_means(const struct turn *t)
         const uint32_t page = s->n_mean / PAGE_TOK, base = page * PAGE_TOK;
         const uint32_t end = min_u32(base + PAGE_TOK, l->pos + 1);
         float *k = t->w.k, *v = k + PAGE_TOK * (size_t)d;
-        uint32_t from = base; /* of the rows that are read */
+        uint32_t from = base; /* token of the first row in k and v */
         assert(end > s->n_mean);
         if (page == pick_page_count(l))
             pick_own_rows(k, v, l, (from = s->n_mean) - base, end - s->n_mean);
@@ -184,7 +185,7 @@ void lfps_turn_means(const struct turn *t)
     }
 }
 
-/* The sums of all pieces, in their order. */
+/* Adds up the sums of all parts. */
 static void fold_means(const struct turn *t)
 {
     const uint32_t d = t->lane.shape->geom->head_dim;
@@ -199,8 +200,8 @@ static void fold_means(const struct turn *t)
     p->state->n_mean = pick_page_count(&t->lane) * PAGE_TOK;
 }
 
-/* The scores' variance over tokens sink .. row of each head, over that of the query; `score` is the
- * first head's. */
+/* sigma^2 / |q|^2 of each head: the variance of its scores over tokens sink .. row, divided by the
+ * squared norm of the query. `score` begins with the first head's. */
 static void find_spread(const struct turn *t, const float *score, uint32_t row)
 {
     const struct method_lane *l = &t->lane;
@@ -220,7 +221,9 @@ static void find_spread(const struct turn *t, const float *score, uint32_t row)
     }
 }
 
-/* The weights of one past row, without the sinks, into both tables. */
+/* Eq. 4 for one row: adds c times its softmax weights, mean over the table's heads, to both tables.
+ * The softmax leaves out the sinks, so that each table sums to 1 / (2 (1 - decay)), as it does
+ * under Eq. 10. */
 static bool add_row(const struct turn *t, float *score, uint32_t row, double c)
 {
     const struct method_lane *l = &t->lane;
@@ -244,22 +247,23 @@ static bool add_row(const struct turn *t, float *score, uint32_t row, double c)
     return true;
 }
 
-/* A call for some lanes, and where it is with their prompts: at rows from number `row` on. */
+/* lfps_turn_learn, at rows from number `row` on of each prompt. */
 struct call {
     const struct method_batch *b;
     const struct lfps_rule *rule;
     uint32_t row;
 };
 
-/* Rows of a lane's prompt that are learnt from now. */
+/* Rows of a lane's prompt that are processed now. */
 static uint32_t row_count(const struct call *c, const struct step *step)
 {
     const uint32_t n = step->end - step->begin;
     return c->row < n ? min_u32(OBSERVE_ROWS, n - c->row) : 0;
 }
 
-/* One of the lane's pieces: keys and values are summed up before the first rows. */
-static void look_piece(void *arg, uint32_t item_i, uint32_t worker_i)
+/* A worker's item: scores rows against one part of a lane's context, and before the first rows sums
+ * up its keys and values. */
+static void score_piece(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct call *c = arg;
     const struct method_lane *l = &c->b->lane[item_i / LFPS_PIECES];
@@ -278,6 +282,7 @@ static void look_piece(void *arg, uint32_t item_i, uint32_t worker_i)
     lfps_turn_count(&t, l);
 }
 
+/* A worker's item: adds the rows that were scored to one table. */
 static void learn_table(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct call *c = arg;
@@ -313,7 +318,7 @@ void lfps_turn_learn(const struct method_batch *b, const struct lfps_rule *rule)
             any = any || n_row > 0;
         }
         if (!any) return;
-        workers_for(b->workers, b->n * LFPS_PIECES, look_piece, &c);
+        workers_for(b->workers, b->n * LFPS_PIECES, score_piece, &c);
         for (uint32_t i = 0; c.row == 0 && i < b->n; i++) {
             lfps_turn_open(&t, &b->lane[i], rule, 0);
             if (row_count(&c, t.w.step) > 0) fold_means(&t);

@@ -1,5 +1,5 @@
-/* lfps_turn.h: the memory of LFPS, one pair of tables at a time (private to lfps.h): the state of a
- * lane, the scratch of a step, learning from a prompt. The tables of a lane are independent of each
+/* lfps_turn.h: the score tables of LFPS (private to lfps.h): the state of a lane, the scratch of a
+ * step, and filling the tables from a prompt (Eq. 4). The tables of a lane are independent of each
  * other, so any worker can process any of them. */
 #ifndef SAC_METHODS_DECODE_LFPS_TURN_H
 #define SAC_METHODS_DECODE_LFPS_TURN_H
@@ -7,19 +7,20 @@
 #include "methods/observe.h"
 #include "methods/pick.h"
 
-#define LFPS_PIECES 16u            /* of a context, while a prompt is learnt from */
-#define LFPS_KEPT   (2 * PAGE_TOK) /* keys that are made f32 before they are scored */
+#define LFPS_PIECES 16u            /* parts of a context that workers score, for Eq. 4 */
+#define LFPS_KEPT   (2 * PAGE_TOK) /* keys that are converted to f32 before they are scored */
 
-/* Of the parameters. */
+/* The parameters that concern the tables. */
 struct lfps_rule {
-    uint32_t n_table; /* pairs of tables of a lane: of each query head, or one */
-    uint32_t sink, past;
-    double decay;
+    uint32_t n_table; /* pairs of tables of a lane: one for each query head, or one */
+    uint32_t sink;
+    uint32_t past; /* s of Eq. 4 */
+    double decay;  /* r */
 };
 
 struct lfps_state {
-    uint32_t n_learnt; /* 0: nothing is known yet; else the position of the last step, plus 1 */
-    uint32_t n_mean;   /* tokens in key_sum, the sinks counted */
+    uint32_t n_learnt; /* 0: the tables are empty; else the position of the last step, plus 1 */
+    uint32_t n_mean;   /* first tokens that key_sum and value_sum include; the sinks never are */
 };
 
 struct parts {
@@ -27,8 +28,7 @@ struct parts {
     struct op_memory memory;
 };
 
-/* What heads keep for themselves: log masses of the sinks and of the rest as far as it is
- * guessed. */
+/* Of each query head: the logs of w_sink and w_global (Eq. 5), and whether it is bypassed. */
 struct sparsity {
     float sink[METHOD_GROUP_MAX], rest[METHOD_GROUP_MAX];
     bool bypass[METHOD_GROUP_MAX];
@@ -36,43 +36,43 @@ struct sparsity {
 
 /* A lane's step: what its tables have in common. */
 struct step {
-    uint32_t n_left;     /* tables that nobody has ended; atomic */
+    uint32_t n_left;     /* tables that are not finished; atomic */
     uint32_t n_bad;      /* > 0: something is not finite; atomic */
-    uint32_t begin, end; /* past rows that are learnt from; none: 0, 0 */
+    uint32_t begin, end; /* prompt rows that fill the tables; none: 0, 0 */
     bool dense;
     struct sparsity sparsity;
 };
 
-/* Scratch of a lane, by tables. Scores of candidates lie in the observation's, rows of the same
- * heads, and lists in the rows behind those, which no step uses. */
+/* Scratch of a lane. A decode step keeps the scores of candidates in o.score, one row for each
+ * head, and the lists of tokens in its rows after these, which only filling the tables uses. */
 struct lfps_room {
     struct observe o;
     struct step *step;
-    uint32_t n_word;              /* of a mask that holds the own page too */
-    uint32_t *cand, *hot, *above; /* [n_table, n_word] candidates, entries over the threshold of one
-                                     of the two tables, over its mean */
+    uint32_t n_word;              /* of a mask, the query's own page included */
+    uint32_t *cand, *hot, *above; /* [n_table, n_word] candidates; tokens above the threshold, and
+                                     above the mean, of either table */
     float *weight;                /* [n_table, stride] */
-    float *q;                     /* [group, head_dim] of a table's heads that have a say */
+    float *q;                     /* [group, head_dim] scaled queries of a table's heads */
     float *k;                     /* [n_table or LFPS_PIECES, LFPS_KEPT, head_dim] */
     double *sum;                  /* [LFPS_PIECES, 2, head_dim] of keys and values */
 };
 _Static_assert(OBSERVE_ROWS >= 3, "scores, a list and scratch of each head");
 
-/* A pair of tables as the worker has it who does the table's part of a step. */
+/* One pair of tables of a lane, for the worker that processes it in a step. */
 struct turn {
-    struct method_lane lane; /* the lane, but that what is read is counted apart */
+    struct method_lane lane; /* the lane's copy, with a meter of its own */
     struct meter meter;
     struct lfps_rule rule;
     struct parts p;
     struct lfps_room w;
     uint32_t table, head0, n_head;
-    uint32_t n_tok, n_voter; /* candidates in `tok`; heads whose scores of them are in `score` */
+    uint32_t n_tok, n_voter; /* candidates in `tok`; heads that are not bypassed, in `score` */
     uint32_t *cand, *hot, *above, *tok, *spare;
     float *weight, *score, *k;
 };
 
-/* Where a lane's state and the scratch of its step have their parts, in `state` and `scratch`;
- * returns how many bytes. NULL: to measure. lfps_turn_open: both of a lane, for one table. */
+/* Lay out a lane's state and the scratch of its step in `state` and `scratch`, and return their
+ * bytes; with NULL they only measure. lfps_turn_open lays out both, for one table. */
 size_t lfps_turn_state(struct parts *p, const struct method_shape *s, uint32_t n_table,
                        void *state);
 size_t lfps_turn_room(struct lfps_room *w, const struct method_shape *s, uint32_t n_table,
@@ -87,8 +87,9 @@ static inline void lfps_turn_bad(const struct turn *t)
 /* Adds what was read to the lane's count. */
 void lfps_turn_count(const struct turn *t, const struct method_lane *l);
 
-/* Entries of tokens 0, 1, .. in a table, for the query at `pos`: of `sla` from the right place
- * on. */
+/* A table's entries of tokens 0, 1, .. for the query at `pos`. `sla` is stored by distance from the
+ * query, the greatest first, so for the next query the same entries begin one place earlier, and
+ * the paper's shift from i - 1 to i (Eq. 10) moves nothing. */
 static inline float *lfps_turn_row(const struct parts *p, uint32_t table, bool sla, uint32_t pos)
 {
     const struct op_memory *m = &p->memory;
@@ -97,7 +98,7 @@ static inline float *lfps_turn_row(const struct parts *p, uint32_t table, bool s
     return m->sla + table * (m->n_tok + PAGE_TOK) + m->n_tok - 1 - pos;
 }
 
-/* Adds to an entry. */
+/* Adds `by` to an entry, and the change of its first four powers to the power sums. */
 static inline void lfps_turn_change(float *entry, struct op_moments *m, double by)
 {
     const double old = (double)*entry;
@@ -114,16 +115,17 @@ static inline double lfps_turn_norm2(const float *x, uint32_t n)
     return sum;
 }
 
-/* Entries of tokens 0 .. pos in units of 1 again, power sums anew. */
+/* Multiplies the entries of tokens 0 .. pos by `unit`, which becomes 1, and computes the power sums
+ * anew, which clears the rounding errors that they have accumulated. */
 void lfps_turn_plain(const struct turn *t);
-/* The rows of a lane's prompt that it learns from. */
+/* The prompt rows that fill a lane's tables: the last `past` ones whose queries are kept. */
 struct attn_range lfps_turn_past(const struct method_lane *l, const struct lfps_rule *rule);
-/* Before learning: these, in its step. */
+/* Has the lane's tables filled by the next lfps_turn_learn. */
 void lfps_turn_begin(const struct turn *t);
-/* All lanes whose steps say so learn from their prompts: tables, spreads and the means of what lies
- * before the own page. n_bad of a step tells of what is not finite. */
+/* Fills the tables of these lanes by Eq. 4, and computes the spread (sigma^2 / |q|^2) and the sums
+ * of keys and values before the own page. Sets n_bad of a step if something is not finite. */
 void lfps_turn_learn(const struct method_batch *b, const struct lfps_rule *rule);
-/* The means take in the tokens that have come since. */
+/* Adds the tokens from n_mean to the query's own to the sums of keys and values. */
 void lfps_turn_means(const struct turn *t);
 
 #endif

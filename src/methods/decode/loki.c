@@ -17,7 +17,7 @@
     P(TOKENS, recent, "32", 0, 4096, "most recent tokens, always read")
 METHOD_PARAMS(loki, PARAMS)
 
-#define SAMPLE_MAX 1024u /* keys that the axes are found from: every so many-th of the prompt */
+#define SAMPLE_MAX 1024u /* keys, evenly spaced in the prompt, that determine the axes */
 
 static size_t loki_state_bytes(const struct method_shape *s, const void *param)
 {
@@ -33,6 +33,7 @@ static size_t loki_scratch_bytes(const struct method_shape *s, const void *param
     return project_work_make(&w, s, SAMPLE_MAX * (size_t)s->geom->head_dim, NULL);
 }
 
+/* Finds the principal axes of the prompt's keys. False: not finite. */
 static bool learn(const struct project *p, const struct method_lane *l,
                   const struct project_work *w)
 {

@@ -33,16 +33,16 @@ enum { WARM_DENSE, WARM_SNAPKV, WARM_LINES };
 METHOD_PARAMS(loopserve, PARAMS)
 
 struct loop_state {
-    uint32_t n_seen;   /* tokens so far */
-    uint32_t n_out;    /* of them, generated in this turn */
-    uint32_t n_chosen; /* tokens that the mask governs; 0: there is none. Later ones are read */
-    uint32_t n_line;   /* tokens that there were when lines were chosen; 0: there are none */
+    uint32_t n_seen;   /* context length */
+    uint32_t n_out;    /* decode rows of this turn: the paper's n_o */
+    uint32_t n_chosen; /* context length at the last selection; 0: none. Later tokens are read */
+    uint32_t n_line;   /* context length when lines were selected; 0: none */
 };
 
 struct parts {
     struct loop_state *state;
-    uint32_t *mask; /* [pages of a context] */
-    /* With warm=lines, the same: columns; and what the diagonals are for the row n_line - 1. */
+    uint32_t *mask; /* [pages of a context] selected tokens: X of Algorithm 3 */
+    /* With warm=lines, the same: columns, and the tokens where diagonals cross row n_line - 1. */
     uint32_t *column, *slash;
 };
 
@@ -90,7 +90,7 @@ static void loopserve_see(const struct method_lane *l)
         *s = (struct loop_state){l->pos + 1, s->n_out + 1, s->n_chosen, s->n_line};
 }
 
-/* Steps that a layer is behind the first one. */
+/* Steps by which a layer's selections come after those of the first layer (stagger). */
 static uint32_t phase(const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
@@ -98,20 +98,21 @@ static uint32_t phase(const struct method_lane *l)
     return l->layer * set->every / l->shape->geom->n_layer;
 }
 
-/* The answer is too short for a choice of its own. */
+/* The answer is too short for the first selection (line 3 of Algorithm 3). */
 static bool is_warming(const struct method_lane *l, const struct loop_state *s)
 {
     const struct loopserve_param *set = l->param;
     return s->n_out < set->first + phase(l);
 }
 
-/* Columns and diagonals are read until then. */
+/* Columns and diagonals are read until the first selection. */
 static bool by_lines(const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
     return set->warm == WARM_LINES && is_warming(l, l->state);
 }
 
+/* Whether this step selects: at n_o = first and every `every` steps after it. */
 static bool is_due(const struct method_lane *l, const struct loop_state *s)
 {
     const struct loopserve_param *set = l->param;
@@ -120,14 +121,15 @@ static bool is_due(const struct method_lane *l, const struct loop_state *s)
     return s->n_chosen == 0 || (s->n_out - first) % every == 0;
 }
 
-/* The best tokens by the votes of the last rows, the row at hand among them. */
+/* Eq. 7: the tokens with the most attention from the last `every` rows, the current one included;
+ * and the sinks and the window of these rows. False: not finite. */
 static bool choose(const struct parts *p, const struct method_lane *l, uint32_t budget)
 {
     const struct loopserve_param *set = l->param;
     const uint32_t n = l->pos + 1, every = set->every;
     const uint32_t begin = max_u32(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = min_u32(set->sink, begin);
-    assert(begin < n); /* the row at hand votes */
+    assert(begin < n); /* the current row votes */
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
     if (!observe_rows(&o, l, begin, n)) return false;
@@ -141,8 +143,9 @@ static bool choose(const struct parts *p, const struct method_lane *l, uint32_t 
     return true;
 }
 
-/* The best columns and diagonals of the last rows, the row at hand among them: a line of either
- * kind costs a token a row. False: not finite. */
+/* For warm=lines: the columns and diagonals with the most attention from the last rows, the current
+ * one included. Every row reads one token of each line, so the budget counts lines. False: not
+ * finite. */
 static bool choose_lines(const struct parts *p, const struct method_lane *l, uint32_t budget)
 {
     const struct loopserve_param *set = l->param;
@@ -180,7 +183,8 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
     return true;
 }
 
-/* What the lines are for the row: diagonals have moved with it. */
+/* Marks what the current row reads of the lines: diagonals have moved with it since they were
+ * selected. */
 static void mark_lines(const struct parts *p, const struct method_lane *l, struct method_pick *out)
 {
     const struct loopserve_param *set = l->param;
@@ -189,7 +193,7 @@ static void mark_lines(const struct parts *p, const struct method_lane *l, struc
     pick_ends(out, l, set->sink, by + every);
     assert(n_line > 0 && n_line <= l->pos + 1);
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
-        const uint32_t at = i - by / PAGE_TOK; /* wraps where nothing moves in */
+        const uint32_t at = i - by / PAGE_TOK; /* wraps below page 0, and then exceeds n_word */
         const uint32_t here = at < n_word ? p->slash[at] : 0;
         const uint32_t below = at - 1 < n_word ? p->slash[at - 1] : 0;
         pick_bits(out, i,
@@ -211,7 +215,7 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
         return;
     }
     if (lines ? s->n_line == 0 : is_due(l, s)) {
-        meter_build(l); /* for as many rows as the choice will serve */
+        meter_build(l); /* the selection serves several rows */
         const bool finite = lines ? choose_lines(&p, l, budget) : choose(&p, l, budget);
         meter_choose(l);
         if (!finite) {
@@ -244,7 +248,7 @@ static size_t loopserve_head_bytes(const struct method_shape *s, const void *par
     return sizeof(struct loop_state);
 }
 
-/* Of which the masks alone are looked at. */
+/* A device's copy of the state, of which only the addresses of the masks are used. */
 static struct parts away_parts(const struct method_lane *l)
 {
     struct parts p;
@@ -252,7 +256,7 @@ static struct parts away_parts(const struct method_lane *l)
     return p;
 }
 
-/* As `choose` and `choose_lines` have it. */
+/* The same selection as by `choose` or `choose_lines`. */
 static struct kept want_kept(const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
@@ -281,7 +285,7 @@ static struct kept_lines made_lines(const struct method_lane *l)
                                l->pos + 1 - s->n_line + set->every};
 }
 
-/* What the lane does in this step; false: it reads everything. */
+/* Sets what the lane does in this step, and advances its state; false: it is dense. */
 static bool next_step(const struct method_lane *l, uint32_t *step)
 {
     const struct loopserve_param *set = l->param;
@@ -313,7 +317,7 @@ static const struct method_away away = {
     .choose = loopserve_away,
 };
 
-/* What was chosen with tokens that are gone is forgotten. */
+/* Selections that contain removed tokens are dropped. */
 static void loopserve_cut(void *state, const struct method_shape *s, const void *param,
                           uint32_t n_tok)
 {

@@ -31,13 +31,13 @@
 METHOD_PARAMS(magicpig, PARAMS)
 
 struct pig_state {
-    uint32_t n_tok; /* hashed, the sinks counted; 0: nothing is */
+    uint32_t n_tok; /* first tokens that are hashed, except the sinks; 0: none is */
 };
 
 struct parts {
     struct pig_state *state;
-    float *middle;  /* [head_dim] mean of the keys that were hashed first */
-    float *norm;    /* [n_ctx] of the keys less that mean */
+    float *mean;    /* [head_dim] of the keys that were hashed first, those of the prompt */
+    float *norm;    /* [n_ctx] of the keys minus that mean */
     uint16_t *code; /* [n_ctx, tables] */
 };
 
@@ -47,7 +47,7 @@ static size_t cut_state(struct parts *p, const struct method_shape *s, const voi
     const struct magicpig_param *set = param;
     struct arena a = {.base = state, .capacity = SIZE_MAX};
     p->state = arena_take(&a, 1, sizeof *p->state);
-    p->middle = arena_take(&a, s->geom->head_dim, sizeof *p->middle);
+    p->mean = arena_take(&a, s->geom->head_dim, sizeof *p->mean);
     p->norm = arena_take(&a, s->n_ctx, sizeof *p->norm);
     p->code = arena_take(&a, s->n_ctx * (size_t)set->tables, sizeof *p->code);
     return a.used;
@@ -59,9 +59,9 @@ static size_t magicpig_state_bytes(const struct method_shape *s, const void *par
     return cut_state(&p, s, param, NULL);
 }
 
-/* Codes of x [d] in all tables; `turned` has room for d. Directions of one rotation are orthogonal,
- * which makes their signs agree less often together than independent ones do; so the bits of a code
- * come from different rotations, and a rotation serves one bit of many tables. */
+/* The codes of x [d] in all tables; `turned` has room for d. The directions of one rotation are
+ * orthogonal, so their signs are not as independent as those of Gaussian directions. Therefore the
+ * bits of a code come from different rotations, and a rotation serves one bit of many tables. */
 static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, const void *param)
 {
     const struct magicpig_param *set = param;
@@ -78,7 +78,8 @@ static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, cons
         }
 }
 
-/* Hashes tokens up to `end`, sealed ones; the first time their mean is taken. False: not finite. */
+/* Hashes the tokens from n_tok to `end`, which are in sealed pages; the first call computes their
+ * mean. False: not finite. */
 static bool hash_keys(const struct parts *p, const struct method_lane *l, const struct room *r,
                       uint32_t end)
 {
@@ -95,8 +96,8 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
                 sum[c] += (double)r->k[(size_t)(t % PAGE_TOK) * d + c];
     }
     for (uint32_t c = 0; c < d && first; c++) {
-        p->middle[c] = (float)(sum[c] / (end - sink));
-        bad += (double)(p->middle[c] - p->middle[c]);
+        p->mean[c] = (float)(sum[c] / (end - sink));
+        bad += (double)(p->mean[c] - p->mean[c]);
     }
     if (bad != 0) return false;
     for (uint32_t page = p->state->n_tok / PAGE_TOK; page * PAGE_TOK < end; page++) {
@@ -106,7 +107,7 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
             float *x = r->k + (size_t)(t % PAGE_TOK) * d;
             double square = 0;
             for (uint32_t c = 0; c < d; c++) {
-                x[c] -= p->middle[c];
+                x[c] -= p->mean[c];
                 square += (double)x[c] * (double)x[c];
             }
             p->norm[t] = (float)sqrt(square);
@@ -118,13 +119,15 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
     return true;
 }
 
-static double drawn_share(double cosine, double bits, double tables)
+/* w for L tables of K bits: the probability of a collision in two tables or more, at the angle of
+ * this cosine. */
+static double draw_probability(double cosine, double bits, double tables)
 {
     const double angle = acos(fmin(fmax(cosine, -1), 1)), c = pow(1 - angle / M_PI, bits);
     return 1 - pow(1 - c, tables) - tables * c * pow(1 - c, tables - 1);
 }
 
-/* Tokens that head g draws, marked in `mask`. */
+/* Marks the tokens that query head g draws. */
 static void draw(const struct parts *p, const struct method_lane *l, const struct room *r,
                  uint32_t g, uint32_t *mask)
 {
@@ -143,24 +146,25 @@ static void draw(const struct parts *p, const struct method_lane *l, const struc
     }
 }
 
-/* Lists what is marked. Tokens drawn weigh by all heads' chances to draw them, those at the ends
- * nothing. */
+/* Moves the marks to the list of tokens. A token that was drawn gets the log-weight -ln (w + 1e-4),
+ * as in the authors' code, w being the probability that any head draws it; sinks and recent tokens
+ * get none. */
 static void weigh(const struct parts *p, const struct method_lane *l, const struct room *r,
                   struct method_pick *out)
 {
     const struct magicpig_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
-    double q_norm[METHOD_GROUP_MAX], q_middle[METHOD_GROUP_MAX];
+    double q_norm[METHOD_GROUP_MAX], q_mean[METHOD_GROUP_MAX];
     uintptr_t line = 0;
     for (uint32_t g = 0; g < group; g++) {
-        double square = 0, middle = 0;
+        double square = 0, mean = 0;
         for (uint32_t c = 0; c < d; c++) {
             const double q = (double)l->q[(size_t)g * d + c];
             square += q * q;
-            middle += q * (double)p->middle[c];
+            mean += q * (double)p->mean[c];
         }
         q_norm[g] = sqrt(square);
-        q_middle[g] = middle;
+        q_mean[g] = mean;
     }
     for (uint32_t page = 0; page < pick_page_count(l); page++) {
         float dot[METHOD_GROUP_MAX * PAGE_TOK];
@@ -179,7 +183,7 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
                                        .out_stride = PAGE_TOK});
         for (uint32_t left = word; left; left &= left - 1) {
             const uint32_t t = (uint32_t)__builtin_ctz(left), tok = page * PAGE_TOK + t;
-            double missed = 1;
+            double undrawn = 1;
             if (tok < set->sink || tok >= p->state->n_tok) {
                 pick_certain(out, tok);
                 continue;
@@ -187,10 +191,11 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
             line = meter_entry(l, &p->norm[tok], line);
             for (uint32_t g = 0; g < group; g++) {
                 const double length = q_norm[g] * (double)p->norm[tok];
-                const double off = (double)dot[g * PAGE_TOK + t] - q_middle[g];
-                missed *= 1 - drawn_share(length > 0 ? off / length : 0, set->bits, set->tables);
+                const double off = (double)dot[g * PAGE_TOK + t] - q_mean[g];
+                undrawn *=
+                    1 - draw_probability(length > 0 ? off / length : 0, set->bits, set->tables);
             }
-            pick_weighed(out, tok, (float)-log(1 - missed + 1e-4));
+            pick_weighed(out, tok, (float)-log(1 - undrawn + 1e-4));
         }
     }
 }

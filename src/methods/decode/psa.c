@@ -39,6 +39,7 @@
       "most recent tokens before the query's own page, always read; rounded up to whole pages")
 METHOD_PARAMS(psa, PARAMS)
 
+/* Whether pages are ranked by the first bits of their keys, not by ArkVale's digest. */
 static bool by_plane(const void *param)
 {
     const struct psa_param *set = param;
@@ -63,6 +64,7 @@ static enum op_note_kind psa_note(const struct method_shape *s, const void *para
     return by_plane(param) ? plane_note(s, param) : box_note(BOX_MEAN);
 }
 
+/* Lays out a lane's scratch: that of the votes, then that of the visits. */
 static struct visit_room make_room(const struct method_shape *s, const void *param, void *scratch)
 {
     const size_t n_own = by_plane(param) ? batch_shares_bytes(s, param) : room_page_bytes(s, param);
@@ -112,6 +114,9 @@ static struct visit_rule rule_of(const struct method_lane *l)
                                .last = l->state};
 }
 
+/* Algorithm 1. Lines 5 and 6, criticality scores and ranks: pages are ranked by their softmax
+ * shares, mean over the query heads. Lines 8 to 18, the loop over pages, are the slot `visit`
+ * (ops/lanes.h, ops/cpu/lanes_visit.c). */
 static void psa_choose(const struct method_batch *b)
 {
     for (uint32_t i = 0; i < b->n; i++) {

@@ -52,13 +52,17 @@ static size_t psa_cert_side_bytes(const struct method_shape *s, const void *para
     return op_bound_bytes(bound_of(param), s->geom->head_dim);
 }
 
+/* Stores the 4-bit code of token t in channel c; channels c and c + d / 2 share a byte. */
 static void put_code(const struct op_bound_side *s, uint32_t t, uint32_t c, uint32_t d,
                      uint32_t code)
 {
     uint8_t *at = &s->code[(size_t)t * (d / 2) + c % (d / 2)];
-    *at = (uint8_t)(c < d / 2 ? code : *at | code << 4); /* low halves come first */
+    *at =
+        (uint8_t)(c < d / 2 ? code : *at | code << 4); /* the first half of the channels is first */
 }
 
+/* Shadow keys k': each channel rounded to 8 or 4 bits between its minimum and maximum over the
+ * page; and for each token the norm of the rounding error |k - k'|, rounded up. */
 static void seal_shadow(const struct op_bound_side *s, uint32_t d, enum op_bound by, const float *k)
 {
     const float levels = by == OP_BOUND_SHADOW8 ? 255 : 15;
@@ -88,6 +92,7 @@ static void seal_shadow(const struct op_bound_side *s, uint32_t d, enum op_bound
     for (uint32_t t = 0; t < PAGE_TOK; t++) s->length[t] = box_half((float)sqrt(off[t]), true);
 }
 
+/* A sphere: the centre of the keys' box, and the largest distance of a key from it, rounded up. */
 static void seal_sphere(const struct op_bound_side *s, uint32_t d, const float *k)
 {
     double most = 0, bad = 0;
@@ -124,6 +129,7 @@ static void psa_cert_seal(uint8_t *side, const struct method_shape *s, const voi
         seal_shadow(&parts, s->geom->head_dim, by, k);
 }
 
+/* Stores the largest norm of the page's values, rounded up. */
 static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, const void *param,
                                 const float *v)
 {
@@ -136,8 +142,8 @@ static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, con
         most = fmax(most, sum);
         bad += sum - sum; /* NaN once a value is not finite */
     }
-    const double length =
-        sqrt(most) * (1 + 1e-6); /* covers the rounding of the root and of the cast */
+    /* The factor covers the rounding of the root and of the cast. */
+    const double length = sqrt(most) * (1 + 1e-6);
     *op_bound_side(side, bound_of(param), d).value =
         box_half(isnan(bad) ? INFINITY : (float)length, true);
 }
@@ -173,6 +179,7 @@ static struct visit_room room_of(const struct method_lane *l)
     return cut_room(l->shape, l->param, l->scratch).visit;
 }
 
+/* What the visit needs to prove coverage, in the lane's scratch. */
 static const struct op_visit_proof *proof_of(const struct method_lane *l)
 {
     const struct psa_cert_param *set = l->param;
@@ -194,6 +201,8 @@ static struct visit_rule rule_of(const struct method_lane *l)
         .mass = set->mass, .step = set->step, .ahead = set->ahead, .recent = set->recent};
 }
 
+/* Puts into the lanes' scores, for each page and query head, the log of an upper bound of the
+ * page's softmax mass. */
 static void bound_pages(const struct method_batch *b)
 {
     struct op_lane_bounds *list = b->list;

@@ -15,14 +15,17 @@
     P(COUNT, beta, "20", 1, 1000, "the last layer keeps the mean budget divided by this")
 PARAM_TABLE(pyramidkv, struct compress_param, PARAMS)
 
-/* Tokens that layers 0 .. n - 1 keep together, on a line from hi to lo over n_layer layers. */
+/* The sum of the budgets of layers 0 .. n - 1, which fall linearly from hi to lo over n_layer
+ * layers. */
 static double line_sum(double hi, double lo, uint32_t n, uint32_t n_layer)
 {
     const double step = n_layer > 1 ? (hi - lo) / (n_layer - 1) : 0;
     return n * hi - step * n * (n - 1.0) / 2;
 }
 
-static uint32_t along_a_line(const struct compress_votes *v)
+/* The lane's budget: the difference of two sums, each rounded down, so that the layers' budgets add
+ * up to the total. */
+static uint32_t linear_budget(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
     const struct compress_param *set = l->param;
@@ -38,7 +41,7 @@ static uint32_t along_a_line(const struct compress_votes *v)
     return keep > 1 ? (uint32_t)keep : 1;
 }
 
-static const struct compress_policy policy = {.vote = compress_pooled, .keep = along_a_line};
+static const struct compress_policy policy = {.vote = compress_pooled, .keep = linear_budget};
 
 static const struct method_decode hooks = {
     COMPRESS_WINDOW_HOOKS,

@@ -17,12 +17,12 @@
     P(CHOICE, prompt, "keep", "keep|age", "pages of the prompt are kept, or age too")
 METHOD_PARAMS(raas, PARAMS)
 
-/* Followed by a stamp for each page of a context: the position of the row that gave it, GONE for a
- * page that was dropped. */
+/* Followed by a timestamp for each page of a context: the position of the last row that renewed it,
+ * or GONE for an evicted page. */
 struct raas_state {
-    uint32_t n_prompt; /* tokens up to the end of the last prompt, read by whatever method */
-    uint32_t n_page;   /* pages that have a stamp */
-    uint32_t n_gone;
+    uint32_t n_prompt; /* tokens up to the end of the last prompt */
+    uint32_t n_page;   /* pages that have a timestamp */
+    uint32_t n_gone;   /* evicted pages */
 };
 #define GONE UINT32_MAX
 
@@ -32,7 +32,7 @@ static size_t raas_state_bytes(const struct method_shape *s, const void *param)
     return sizeof(struct raas_state) + (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * sizeof(uint32_t);
 }
 
-/* The shape's side data and what quest keeps in it. */
+/* Side data as quest's, with page=32. */
 static size_t raas_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
@@ -55,7 +55,8 @@ static void raas_see(const struct method_lane *l)
         s->n_prompt = l->pos;
 }
 
-/* Estimated shares of the pages that live, in r->vote, their numbers in r->list. */
+/* Lists the pages that are not evicted in r->list, with their estimated shares of the attention in
+ * r->vote. False: not finite. */
 static bool estimate(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
                      uint32_t *n_live)
 {
@@ -74,7 +75,7 @@ static bool estimate(const struct room *r, const struct method_lane *l, const ui
     return box_vote(r, &live);
 }
 
-/* Pages of the prompt, while the prompt stays whole. */
+/* Whether a page is a prompt's, and therefore never evicted (prompt=keep). */
 static bool is_kept(const struct method_lane *l, uint32_t page)
 {
     const struct raas_param *set = l->param;
@@ -82,7 +83,8 @@ static bool is_kept(const struct method_lane *l, uint32_t page)
     return set->prompt == 0 && page * PAGE_TOK < s->n_prompt;
 }
 
-/* The page that goes next, as a place in r->list: oldest stamp, then least estimate. */
+/* The index in r->list of the page to evict next: that with the oldest timestamp, of several the
+ * one with the smallest estimate. UINT32_MAX: none may be evicted. */
 static uint32_t oldest(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
                        uint32_t n_live)
 {
@@ -153,7 +155,7 @@ static void raas_cut(void *state, const struct method_shape *s, const void *para
     }
 }
 
-/* Pages that were given back must be known to be gone: all others are looked at. */
+/* Every freed page must have the timestamp GONE, because scoring reads all others. */
 static bool raas_sound(const struct method_loaded *l)
 {
     const struct raas_state *x = l->state;

@@ -25,7 +25,8 @@ METHOD_PARAMS(rabitq, PARAMS)
 
 #define SEED 1u /* of the rotation */
 
-/* Side data of a page: f16 [d] the turned mean, f16 [PAGE_TOK] factors, signs [PAGE_TOK, d / 8]. */
+/* Side data of a page: f16 [d] the rotated mean; f16 [PAGE_TOK] factors f; signs, bits [PAGE_TOK,
+ * d]. */
 static size_t rabitq_side_bytes(const struct method_shape *s, const void *param)
 {
     const size_t d = s->geom->head_dim;
@@ -37,7 +38,7 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void 
                         const float *k)
 {
     const uint32_t d = s->geom->head_dim;
-    uint16_t *middle = (uint16_t *)(void *)side, *factor = middle + d;
+    uint16_t *page_mean = (uint16_t *)(void *)side, *factor = page_mean + d;
     uint8_t *sign = (uint8_t *)(factor + PAGE_TOK);
     float mean[HEAD_DIM_MAX], x[HEAD_DIM_MAX];
     assert(d <= HEAD_DIM_MAX && d % 8 == 0);
@@ -49,8 +50,8 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void 
     }
     turn(x, d, SEED);
     for (uint32_t c = 0; c < d; c++) {
-        middle[c] = f32_to_f16(x[c]); /* a NaN of a key stays here */
-        mean[c] = f16_to_f32(middle[c]);
+        page_mean[c] = f32_to_f16(x[c]); /* NaN if a key is, which makes the page's scores NaN */
+        mean[c] = f16_to_f32(page_mean[c]);
     }
     memset(sign, 0, PAGE_TOK * (size_t)d / 8);
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
@@ -67,14 +68,13 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void 
     }
 }
 
-/* ---- The choice ---- */
+/* ---- Selection ---- */
 
-/* A room, and behind it signs of a page as -1 and 1 with the mean as the last row, their products.
- */
+/* Scratch: that of room.h, and one page's sketch as f32. */
 struct sketch {
     struct room r;
-    float *row; /* [PAGE_TOK + 1, d] */
-    float *dot; /* [group, PAGE_TOK + 1] */
+    float *row; /* [PAGE_TOK + 1, d] signs as -1 and 1; the last row is the mean */
+    float *dot; /* [group, PAGE_TOK + 1] products of the queries with these */
 };
 
 static size_t make_sketch(struct sketch *w, const struct method_shape *s, void *scratch)
@@ -93,15 +93,16 @@ static size_t rabitq_scratch_bytes(const struct method_shape *s, const void *par
     return make_sketch(&w, s, NULL);
 }
 
+/* Estimated logits of a page's tokens: q.mean + f * sum sign_c q_c. */
 static void score_page(const struct sketch *w, const struct method_lane *l, uint32_t page)
 {
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     const uint8_t *side = pick_side(l, page, rabitq_side_bytes(l->shape, l->param));
-    const uint16_t *middle = (const uint16_t *)(const void *)side, *factor = middle + d;
+    const uint16_t *page_mean = (const uint16_t *)(const void *)side, *factor = page_mean + d;
     const uint8_t *sign = (const uint8_t *)(factor + PAGE_TOK);
     for (uint32_t i = 0; i < PAGE_TOK * d; i++)
         w->row[i] = (float)(sign[i / 8] >> i % 8 & 1) * 2 - 1;
-    for (uint32_t c = 0; c < d; c++) w->row[PAGE_TOK * d + c] = f16_to_f32(middle[c]);
+    for (uint32_t c = 0; c < d; c++) w->row[PAGE_TOK * d + c] = f16_to_f32(page_mean[c]);
     l->ops->dots(&(struct op_dots){.a = w->r.qa,
                                    .b = w->row,
                                    .a_stride = d,

@@ -3,8 +3,9 @@
  * The r channels with the largest sum over the group of |q| score all keys. Their softmax has the
  * temperature sqrt(d * |q_r| / |q|) instead of sqrt(d), so that it is as sharp as the full one on
  * average. Tokens are taken by the mean of the heads' shares, after the most recent ones. Not here:
- * the paper's mean value for the tokens left out, for which the executor has no entry, and its
- * second copy of the keys by channel: whole keys are read, and counted so. */
+ * the paper's mean value for the tokens left out, whose weight depends on the softmax denominator
+ * of the tokens read, and its second copy of the keys by channel: whole keys are read, and counted
+ * so. */
 #include "methods/pick.h"
 #include "methods/rule.h"
 
@@ -16,8 +17,8 @@
     P(TOKENS, recent, "64", 0, 4096, "most recent tokens, always read")
 METHOD_PARAMS(sparq, PARAMS)
 
-/* Keeps the `rank` channels of q that weigh most in r->qa, 0 in the others; scaled for the softmax.
- */
+/* Puts into r->qa the queries' `rank` channels with the largest sum of |q| over the group, and 0
+ * for the others, divided by the square root of the share of each query's 1-norm that they hold. */
 static void choose_channels(const struct room *r, const struct method_lane *l, uint32_t rank)
 {
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;

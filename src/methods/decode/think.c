@@ -25,14 +25,15 @@
 METHOD_PARAMS(think, PARAMS)
 
 struct think_state {
-    uint32_t n_seen; /* tokens that there were when the channels were chosen; 0: they were not */
-    uint32_t n_cut;  /* tokens whose keys have lost channels: whole pages */
-    uint32_t old;    /* 0: prompt rows have come, whose keys may lose channels */
-    /* A key was, and everything is read: pages up to that of the key; 0: none. */
+    uint32_t n_seen;      /* context length when the channels were selected; 0: they are not */
+    uint32_t n_cut;       /* first tokens whose keys are pruned: whole pages */
+    uint32_t prompt_done; /* 0: prompt rows have come since, whose keys are to be pruned */
+    /* Pages up to the first one with a key that is not finite, so that attention is dense; 0: all
+     * keys are finite. */
     uint32_t not_finite;
 };
 
-/* A state's parts. */
+/* The parts of a lane's state. */
 struct think {
     struct think_state *own;
     uint32_t *channel; /* [n_kept] ascending */
@@ -64,16 +65,17 @@ static size_t think_state_bytes(const struct method_shape *s, const void *param)
     return cut_state(&x, s, param, NULL);
 }
 
-/* Scratch. Widths of products are multiples of 16: zeros fill them up. */
+/* Scratch. */
 struct work {
-    uint32_t width;
-    float *q;     /* [group, head_dim] scaled */
-    float *q_cut; /* [group, width] the kept channels of them */
-    float *k, *v; /* [PAGE_TOK, head_dim]; of the kept channels `k` is [PAGE_TOK, width] */
-    float *score; /* [group, PAGE_TOK] */
-    float *best;  /* [group] the largest score so far */
-    double *sum;  /* [group] of exp(score - best) */
-    double *weight, *asked; /* [head_dim] */
+    uint32_t width; /* n_kept, padded with zeros to a multiple of 16 for the products */
+    float *q;       /* [group, head_dim] scaled */
+    float *q_cut;   /* [group, width] their kept channels */
+    float *k, *v;   /* [PAGE_TOK, head_dim]; a pruned page's `k` is [PAGE_TOK, width] */
+    float *score;   /* [group, PAGE_TOK] */
+    float *best;    /* [group] running maximum of the scores */
+    double *sum;    /* [group] softmax denominator, relative to `best` */
+    /* [head_dim] sums of squares of the keys, then the channels' weights; of the queries */
+    double *weight, *query_square;
 };
 
 static size_t cut_work(struct work *w, const struct method_shape *s, const void *param,
@@ -91,7 +93,7 @@ static size_t cut_work(struct work *w, const struct method_shape *s, const void 
     w->best = arena_take(&a, group, sizeof *w->best);
     w->sum = arena_take(&a, group, sizeof *w->sum);
     w->weight = arena_take(&a, d, sizeof *w->weight);
-    w->asked = arena_take(&a, d, sizeof *w->asked);
+    w->query_square = arena_take(&a, d, sizeof *w->query_square);
     return a.used;
 }
 
@@ -115,7 +117,9 @@ static void add_squares(double *sum, const float *x, uint32_t n_row, uint32_t d)
     for (size_t i = 0; i < (size_t)n_row * d; i++) sum[i % d] += (double)x[i] * (double)x[i];
 }
 
-/* The channels' weights. Means and sums order them alike. False: a key is not finite. */
+/* The weight of channel c is |Q_c|^2 |K_c|^2, the squared Frobenius norm of the outer product of
+ * its queries and keys, with Q_c over the observation window and K_c over the prompt. False: a key
+ * is not finite. */
 static bool weigh_channels(const struct work *w, const struct method_lane *l)
 {
     const struct think_param *set = l->param;
@@ -123,20 +127,20 @@ static bool weigh_channels(const struct work *w, const struct method_lane *l)
     const uint32_t end = l->pos + 1, first = end - min_u32(end, set->window);
     double all = 0;
     memset(w->weight, 0, d * sizeof *w->weight);
-    memset(w->asked, 0, d * sizeof *w->asked);
+    memset(w->query_square, 0, d * sizeof *w->query_square);
     for (uint32_t p = 0; p < pick_page_count(l); p++) {
         pick_keys(w->k, l, p);
         add_squares(w->weight, w->k, PAGE_TOK, d);
     }
     add_squares(w->weight, w->k, pick_own(w->k, NULL, l), d);
     for (uint32_t row = max_u32(first, l->past.begin); row < l->pos; row++)
-        add_squares(w->asked, method_past_query(&l->past, row, (size_t)group * d), group, d);
-    add_squares(w->asked, l->q, group, d);
-    for (uint32_t c = 0; c < d; c++) all += w->weight[c] *= w->asked[c];
+        add_squares(w->query_square, method_past_query(&l->past, row, (size_t)group * d), group, d);
+    add_squares(w->query_square, l->q, group, d);
+    for (uint32_t c = 0; c < d; c++) all += w->weight[c] *= w->query_square[c];
     return all - all == 0;
 }
 
-/* The n_kept heaviest, the first of equal ones. */
+/* Keeps the n_kept channels with the largest weights; of equal ones, the first. */
 static void choose_channels(const struct think *x, const double *weight, uint32_t d)
 {
     uint32_t n = 0;
@@ -149,8 +153,8 @@ static void choose_channels(const struct think *x, const double *weight, uint32_
     assert(n == x->n_kept);
 }
 
-/* Packs what is left of the keys of pages up to `end` that have not lost channels yet, and notes
- * the first of these pages with a key that is not finite in 16 bits. */
+/* Packs the kept channels of the keys from the first page that is not pruned up to token `end`, and
+ * records the first page with a key that is not finite in 16 bits. */
 static void cut_keys(const struct think *x, const struct work *w, const struct method_lane *l,
                      uint32_t end)
 {
@@ -170,8 +174,9 @@ static void cut_keys(const struct think *x, const struct work *w, const struct m
     x->own->n_cut = end;
 }
 
-/* Behind a prompt: chooses the channels, once, and cuts all but its newest keys. */
-static void learn(const struct think *x, const struct work *w, const struct method_lane *l)
+/* After a prompt: selects the channels, unless an earlier prompt has, and prunes all keys but the
+ * most recent ones. */
+static void prune_keys(const struct think *x, const struct work *w, const struct method_lane *l)
 {
     const struct think_param *set = l->param;
     const uint32_t end = l->pos + 1, n_old = end - min_u32(end, set->recent);
@@ -188,6 +193,8 @@ static void learn(const struct think *x, const struct work *w, const struct meth
 
 /* ---- Attention ---- */
 
+/* Scores a page's tokens for all query heads, over the kept channels if it is pruned, and reads its
+ * values. */
 static void score_page(const struct think *x, const struct work *w, const struct method_lane *l,
                        uint32_t page)
 {
@@ -217,7 +224,8 @@ static void score_page(const struct think *x, const struct work *w, const struct
         w->score[i] = l->softcap * tanhf(w->score[i] / l->softcap);
 }
 
-/* Adds a page's values to what a query head has summed up. */
+/* Online softmax: adds a page's weighted values to a query head's sum, which is rescaled when the
+ * maximum rises. */
 static void add_values(const struct work *w, uint32_t g, float *value, uint32_t d)
 {
     const float *score = w->score + (size_t)g * PAGE_TOK;
@@ -234,7 +242,8 @@ static void add_values(const struct work *w, uint32_t g, float *value, uint32_t 
     }
 }
 
-/* What attention makes of all tokens before the own page. False: it is not finite. */
+/* Attention over all tokens before the query's own page: out->rest_value and its log mass. False: a
+ * score is not finite. */
 static bool attend(const struct think *x, const struct work *w, const struct method_lane *l,
                    struct method_pick *out)
 {
@@ -265,7 +274,7 @@ static bool attend(const struct think *x, const struct work *w, const struct met
 static void think_see(const struct method_lane *l)
 {
     struct think_state *x = l->state;
-    if (l->is_prompt) x->old = 0;
+    if (l->is_prompt) x->prompt_done = 0;
 }
 
 static void think_select(const struct method_lane *l, struct method_pick *out)
@@ -279,8 +288,8 @@ static void think_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     meter_build(l);
-    if (!x.own->old) learn(&x, &w, l);
-    x.own->old = 1;
+    if (!x.own->prompt_done) prune_keys(&x, &w, l);
+    x.own->prompt_done = 1;
     meter_attend(l);
     if (x.own->not_finite) {
         pick_not_finite(out);
@@ -300,10 +309,10 @@ static void think_cut(void *state, const struct method_shape *s, const void *par
     struct think_state *x = state;
     (void)s;
     (void)param;
-    if (n_tok < x->n_seen) /* a part of what the channels were chosen by is gone */
+    if (n_tok < x->n_seen) /* the channels depend on tokens that are gone */
         *x = (struct think_state){0};
     x->n_cut = min_u32(x->n_cut, n_tok / PAGE_TOK * PAGE_TOK);
-    if (x->not_finite > n_tok / PAGE_TOK) x->not_finite = 0; /* its page was cut */
+    if (x->not_finite > n_tok / PAGE_TOK) x->not_finite = 0; /* the page is gone */
 }
 
 static bool think_sound(const struct method_loaded *l)
@@ -313,7 +322,7 @@ static bool think_sound(const struct method_loaded *l)
     for (uint32_t i = 0; i < x.n_kept && x.own->n_seen > 0; i++)
         if (x.channel[i] >= l->shape->geom->head_dim) return false;
     return x.own->n_cut <= l->n_tok && x.own->n_cut % PAGE_TOK == 0 && x.own->n_seen <= l->n_tok &&
-           (x.own->n_seen > 0 || x.own->n_cut == 0) && x.own->old <= 1 &&
+           (x.own->n_seen > 0 || x.own->n_cut == 0) && x.own->prompt_done <= 1 &&
            x.own->not_finite <= l->n_tok / PAGE_TOK;
 }
 

@@ -20,7 +20,7 @@ METHOD_PARAMS(tokenselect, PARAMS)
 
 /* Followed by the query [group, head_dim] and the mask [pages of a context]. */
 struct tokenselect_state {
-    uint32_t pos; /* of the choice; 0: there is none */
+    uint32_t pos; /* of the row that selected; 0: there is no selection */
 };
 
 static size_t query_floats(const struct method_shape *s)
@@ -59,7 +59,7 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
     const bool holds = state->pos > 0 && set->reuse < 1 &&
                        l->pos / PAGE_TOK == state->pos / PAGE_TOK &&
                        cosine(l->q, query, query_floats(l->shape)) >= set->reuse;
-    assert(state->pos <= l->pos); /* it chose for an earlier row */
+    assert(state->pos <= l->pos);
     if (holds) {
         pick_kept(out, mask, n_page, sink, state->pos + 1 > recent ? state->pos + 1 - recent : 0);
         return;

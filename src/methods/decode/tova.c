@@ -17,8 +17,8 @@
 METHOD_PARAMS(tova, PARAMS)
 
 struct tova_state {
-    uint32_t n_known; /* tokens covered by the mask; 0: nothing was dropped yet */
-    uint32_t n_vote;  /* tokens that the last row has voted on; 0: none */
+    uint32_t n_known; /* tokens that the mask covers; 0: nothing has been evicted */
+    uint32_t n_vote;  /* tokens that the previous row has voted on; 0: none */
     bool not_finite;
 };
 
@@ -48,7 +48,8 @@ static uint32_t tova_past_rows(const struct method_shape *s, const void *param)
     return 1;
 }
 
-/* Shares of the previous row over the kept tokens; -1 for dropped ones. */
+/* Softmax shares of the previous row over the kept tokens; -1 for evicted ones. False: not
+ * finite. */
 static bool vote(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     const struct tova_state *s = v->head;
@@ -78,9 +79,9 @@ static void tova_see(const struct method_lane *l)
     s->n_vote = l->pos;
 }
 
-/* The layer's votes, in value [n]: sums over its heads, all of which keep the same tokens. A head
- * whose votes are not finite reads everything and is left out. */
-static void gather(float *value, const struct method_lane *l, uint32_t n)
+/* Sums the votes of the layer's heads, all of which keep the same tokens, into value [n]. Heads
+ * whose votes are not finite, which are dense, are left out. */
+static void sum_votes(float *value, const struct method_lane *l, uint32_t n)
 {
     memset(value, 0, n * sizeof *value);
     for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
@@ -92,8 +93,8 @@ static void gather(float *value, const struct method_lane *l, uint32_t n)
     }
 }
 
-/* Keeps as many of the tokens before the row as the budget allows. */
-static void drop(const struct living *v, const float *value, uint32_t n, uint32_t budget)
+/* Keeps the tokens with the most votes, as many as the budget allows. */
+static void evict(const struct living *v, const float *value, uint32_t n, uint32_t budget)
 {
     struct pick_cut cut = pick_best(value, n, budget);
     for (uint32_t t = 0; t < n; t++) living_set(v, t, pick_takes(&cut, value[t]) && value[t] >= 0);
@@ -111,8 +112,8 @@ static void tova_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     if (s->n_vote > 0) {
-        gather(o.sum, l, l->pos);
-        drop(&v, o.sum, l->pos, spec_budget(set->budget, l->pos + 1));
+        sum_votes(o.sum, l, l->pos);
+        evict(&v, o.sum, l->pos, spec_budget(set->budget, l->pos + 1));
         s->n_known = l->pos;
     }
     if (s->n_known == 0) {

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* With the defaults of sinks and window. */
+/* The arguments are the defaults of sinks and window. */
 #define BAND(P, sinks, tokens)                                                                     \
     P(TOKENS, sink, sinks, 1, 1 << 24, "first tokens, read by every row")                          \
     P(TOKENS, window, tokens, 1, 1 << 24, "window of tokens that a row reads up to itself")
@@ -27,12 +27,12 @@ PARAM_TABLE(ashape, struct shape_param, ASHAPE_PARAMS)
 PARAM_TABLE(trishape, struct shape_param, TRISHAPE_PARAMS)
 PARAM_TABLE(trianglemix, struct shape_param, MIX_PARAMS)
 
-/* The last n_last rows of the prompt read everything. */
+/* Plans a lane: the last n_last rows of the prompt are dense, the others read sinks and a
+ * window. */
 static void plan_shape(const struct method_lane *l, struct plan *p, uint32_t n_last)
 {
     const struct shape_param *set = l->param;
-    const uint32_t n_left =
-        p->n_after < n_last ? n_last - p->n_after : 0; /* of them, in this tile */
+    const uint32_t n_left = p->n_after < n_last ? n_last - p->n_after : 0; /* in this chunk */
     for (uint32_t i = 0; i < p->n_tile; i++) {
         if (plan_row_end(p, i) + n_left > l->n_row)
             plan_tile_dense(p, i, 0, PLAN_LAYER);

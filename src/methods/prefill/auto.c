@@ -36,8 +36,8 @@
 
 #define TILE        256u
 #define AUDIT       32u /* one row is audited in one of so many tiles of a layer */
-#define AUDIT_PAGES 8u  /* keys at a time */
-#define AUDIT_ROW   37u /* its index in the tile advances by so many rows per layer */
+#define AUDIT_PAGES 8u  /* pages whose keys are scored at a time */
+#define AUDIT_ROW   37u /* the audited row's index in its tile advances by so many rows per layer */
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.97", "accuracy of softmax sums: 1 less their relative standard deviation")   \
@@ -54,11 +54,11 @@ METHOD_PARAMS(auto, PARAMS)
 struct lane_work {
     uint32_t n_row, n_query; /* sampled rows of a tile; times the query heads */
     uint32_t *n_page;        /* [tiles] pages before each tile */
-    uint32_t *n_taken;       /* [tiles, group] */
+    uint32_t *n_taken;       /* [tiles, group] keys of the sample */
     float *q;                /* [tiles, group, n_row, head_dim] scaled */
     float *lse;   /* [tiles, group, n_row] log of the softmax sum over the tile's own keys */
     double *mass; /* [tiles, group] of audited rows; negative: not audited, NaN: not finite */
-    void *op;
+    void *op;     /* scratch of the survey slot */
 };
 
 /* Scratch of a worker. */
@@ -80,7 +80,7 @@ static uint32_t row_count(const void *param)
     return (set->rows + OP_SURVEY_ROWS - 1) / OP_SURVEY_ROWS * OP_SURVEY_ROWS;
 }
 
-/* Both lay out `scratch` (NULL: only measure) and return its size in bytes. */
+/* Both lay out `scratch`, or only measure it (NULL), and return its bytes. */
 static size_t lay_lane_work(struct lane_work *w, const struct method_shape *s, const void *param,
                             void *scratch)
 {
@@ -140,7 +140,7 @@ static struct task task_of(const struct plan_batch *b, uint32_t lane_i, uint32_t
     return s;
 }
 
-/* Any worker may set this. */
+/* Makes a plan dense; any worker may do so at any time. */
 static void set_not_finite(struct plan *p)
 {
     __atomic_store_n(&p->dense, PLAN_NAN, __ATOMIC_RELAXED);
@@ -158,7 +158,7 @@ static void scale_query(float *out, const struct method_lane *l, uint32_t row, u
     for (uint32_t c = 0; c < d; c++) out[c] = l->scale * q[c];
 }
 
-/* The softmax of a row, and the log of its sum. False: a score is not finite. */
+/* The softmax of a row's n logits, and the log of its denominator. False: a score is not finite. */
 static bool softmax(float *vote, float *lse, const struct method_lane *l, const float *logit,
                     uint32_t n)
 {
@@ -210,7 +210,7 @@ static void score_own(void *arg, uint32_t i, uint32_t worker_i)
     if (!finite) set_not_finite(s.p);
 }
 
-/* Consecutive for the KV heads of a layer. */
+/* The seed of a KV head's sample; a layer's are consecutive, as the sample slot requires. */
 static uint32_t seed_of(uint32_t layer, uint32_t kv_head)
 {
     return layer * 64 + kv_head;
@@ -253,6 +253,7 @@ static void survey(const struct plan_batch *b, uint32_t lane_i)
     if (!finite) set_not_finite(s.p);
 }
 
+/* Marks what a tile always reads, and makes lists dense that would read too much. */
 static void mark_tile(const struct lane_work *w, const struct method_lane *l, struct plan *p,
                       uint32_t tile)
 {
@@ -269,7 +270,7 @@ static void mark_tile(const struct lane_work *w, const struct method_lane *l, st
     }
 }
 
-/* The exact mass that the lists of one row of the tile hold, for a row outside the sample. */
+/* The exact attention mass that the tile's lists hold for one of its rows, for each head. */
 static void audit(double *mass, const struct worker_room *t, const struct method_lane *l,
                   const struct plan *p, uint32_t tile)
 {
@@ -299,6 +300,7 @@ static void audit(double *mass, const struct worker_room *t, const struct method
     }
 }
 
+/* A worker's item: completes a tile's lists and audits them if it is the tile's turn. */
 static void end_tile(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct plan_batch *b = arg;
@@ -311,6 +313,7 @@ static void end_tile(void *arg, uint32_t i, uint32_t worker_i)
     if ((s.l->layer + s.p->tile0 + tile) % AUDIT == 0) audit(mass, &s.t, s.l, s.p, tile);
 }
 
+/* Reports the audited masses, or makes the plan dense if one is not finite. */
 static void report_masses(const struct plan_batch *b, uint32_t lane_i)
 {
     const struct task s = task_of(b, lane_i, 0);

@@ -42,7 +42,7 @@
     P(CHOICE, scores, "code", "code|paper", "one softmax of the mean over heads, or four per head")
 METHOD_PARAMS(critiprefill, PARAMS)
 
-/* The fused scores that a chunk's layers pass on. */
+/* The state: fused scores, which a chunk's layers pass on to the next layer. */
 struct fused {
     uint32_t pos, layer, is_set, unused[13];
     float score[]; /* [segments of a chunk, blocks of the context] */
@@ -53,9 +53,9 @@ struct work {
     size_t stride;                /* pages of a context, rounded up */
     float *hi, *lo;               /* [group, head_dim] the segment's queries */
     float *qa, *qb;               /* [group, head_dim] */
-    float *score[4];              /* [group, stride]; the code needs two of them */
-    float *raw, *soft, *by_fused; /* [stride] by block */
-    float *share;                 /* [stride] of one head, by page */
+    float *score[4];              /* [group, stride] products by page; scores=code needs two */
+    float *raw, *soft, *by_fused; /* [stride] by block: score, softmax of it, 1 if selected */
+    float *share;                 /* [stride] by page, of one head */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, void *scratch)
@@ -92,7 +92,7 @@ static uint32_t block_pages(const void *param)
     return 1u << set->block;
 }
 
-/* Fused scores of a segment, plus one more entry. */
+/* Floats of a segment's row of fused scores. */
 static size_t fused_row(const struct method_shape *s, const struct critiprefill_param *set)
 {
     return (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(set) + 1;
@@ -179,6 +179,7 @@ static void score_boxes(const struct work *w, const struct method_lane *l, const
     });
 }
 
+/* False: a score is not finite. */
 static bool softmax(const struct method_lane *l, const float *score, uint32_t n, float *out)
 {
     float lse;
@@ -186,7 +187,7 @@ static bool softmax(const struct method_lane *l, const float *score, uint32_t n,
         &(struct op_vote){.score = score, .n = n, .group = 1, .vote = out, .lse = &lse});
 }
 
-/* raw[p]: the mean over heads of the larger of the two mean products. */
+/* scores=code: raw[p] is the mean over heads of max(a, b). */
 static void page_scores(const struct work *w, const struct method_lane *l, uint32_t n_page)
 {
     const uint32_t group = l->shape->group, n_q = group * l->shape->geom->head_dim;
@@ -203,7 +204,8 @@ static void page_scores(const struct work *w, const struct method_lane *l, uint3
     }
 }
 
-/* The same by Algorithm 1: raw[p] is the mean of softmax shares over heads. */
+/* scores=paper: raw[p] is the mean over heads of the criticality of Algorithm 1. False: not
+ * finite. */
 static bool page_shares(const struct work *w, const struct method_lane *l, uint32_t n_page)
 {
     const uint32_t group = l->shape->group;
@@ -226,7 +228,7 @@ static bool page_shares(const struct work *w, const struct method_lane *l, uint3
     return true;
 }
 
-/* A block takes the score of its best page: raw becomes [n_page / block]. */
+/* Turns raw [n_page] into raw [n_page / block]: the score of a block is that of its best page. */
 static void pages_to_blocks(float *raw, uint32_t n_page, uint32_t block)
 {
     for (uint32_t p = 0; p < n_page; p++)
@@ -252,8 +254,8 @@ static bool score_segment(const struct work *w, const struct method_lane *l, uin
 
 /* ---- Selection ---- */
 
-/* Marks the best k blocks by fused score, then raw score, then position: 1 in by_fused, 0 for the
- * others. */
+/* Selects the best k blocks by fused score, then raw score, then position, the later first: 1 in
+ * by_fused, 0 for the others. */
 static void choose(const struct work *w, const float *fused, uint32_t n, uint32_t k)
 {
     assert(k > 0);
@@ -269,10 +271,10 @@ static void choose(const struct work *w, const float *fused, uint32_t n, uint32_
 
 /* The rows of one segment that are in the chunk, positions [begin, end). */
 struct segment {
-    uint32_t at, begin, end; /* `at`: where it starts in the sequence */
-    uint32_t n_block;        /* blocks before it */
-    uint32_t n_take;         /* of them that are read */
-    enum plan_reason why;    /* the reason if everything is read */
+    uint32_t at, begin, end; /* `at`: first position of the whole segment */
+    uint32_t n_block;        /* candidate blocks, all before it */
+    uint32_t n_take;         /* blocks to select */
+    enum plan_reason why;    /* why it is dense, or PLAN_SPARSE */
 };
 
 /* Segment i of the sequence in the chunk [pos, end) of a prompt of n_tok tokens. */
@@ -292,6 +294,8 @@ static struct segment segment_at(const struct critiprefill_param *set, uint32_t 
     return s;
 }
 
+/* Marks the selected blocks, and the tokens between the last block and the tile, for all tiles of a
+ * segment. */
 static void mark_segment(const struct method_lane *l, struct plan *p, const struct work *w,
                          const struct segment *s)
 {
@@ -381,7 +385,8 @@ static void criti_blocks(const struct method_lane *l, uint32_t n_tok, struct op_
     }
 }
 
-/* Indices are derived from the current chunk, so any numbers are valid. */
+/* Scores of an earlier chunk are not used, and indices come from the current one: any numbers are
+ * valid. */
 static bool criti_sound(const struct method_loaded *l)
 {
     (void)l;

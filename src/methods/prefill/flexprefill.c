@@ -3,7 +3,7 @@
  *
  * The attention of the chunk's last 128 rows is computed exactly. With blocks of 128 tokens:
  *  1. v[c] and s[o] are the means of this attention along columns and slashes. The budget of each
- *     is the number of best entries that hold the share `mass` of it, rounded up to whole blocks
+ *     is the number of best entries that hold the share `mass` of it, rounded down to whole blocks,
  *     plus one block, and at least `least`.
  *  2. The attention of the same rows by blocks is estimated from mean queries and mean keys and
  *     compared with v summed over blocks: the square root of the Jensen-Shannon divergence, natural
@@ -35,13 +35,13 @@ METHOD_PARAMS(flexprefill, PARAMS)
 struct work {
     struct rows rows;
     float *column, *down, *slash; /* [rows.stride] */
-    float *by_column, *by_slash;  /* [n_block] sums over blocks */
-    float *guess;                 /* [n_block] estimated attention */
+    float *by_column, *by_slash;  /* [n_block] sums over blocks of columns, of slashes */
+    float *estimate;              /* [n_block] attention of the observed rows by pooled scores */
     float *key;                   /* [n_block, head_dim] mean keys */
     float *query;                 /* [tiles of a chunk, head_dim] mean queries */
     float *score, *share;         /* [tiles of a chunk, n_block] */
     size_t n_block;               /* of a context, rounded up to 16 */
-    uint32_t *spare, *bits;       /* [rows.stride], a bit for each: scratch */
+    uint32_t *spare, *bits;       /* [rows.stride], [rows.stride / 32] scratch */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, void *scratch)
@@ -54,7 +54,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     for (int i = 0; i < 3; i++) *by_token[i] = arena_take(&a, w->rows.stride, sizeof(float));
     w->spare = arena_take(&a, w->rows.stride, sizeof *w->spare);
     w->bits = arena_take(&a, w->rows.stride / PAGE_TOK, sizeof *w->bits);
-    float **const by_block[] = {&w->by_column, &w->by_slash, &w->guess};
+    float **const by_block[] = {&w->by_column, &w->by_slash, &w->estimate};
     for (int i = 0; i < 3; i++) *by_block[i] = arena_take(&a, w->n_block, sizeof(float));
     w->key = arena_take(&a, w->n_block * d, sizeof(float));
     w->query = arena_take(&a, n_tile * d, sizeof(float));
@@ -90,7 +90,7 @@ static void pool_keys(const struct work *w, const struct method_lane *l)
     }
 }
 
-/* Mean of rows [row0, row1) of the chunk, scaled. */
+/* The scaled mean query of rows [row0, row1) of the chunk. */
 static void pool_rows(float *out, const struct method_lane *l, uint32_t head, uint32_t row0,
                       uint32_t row1)
 {
@@ -102,6 +102,7 @@ static void pool_rows(float *out, const struct method_lane *l, uint32_t head, ui
     for (uint32_t c = 0; c < d; c++) out[c] *= l->scale / (float)(row1 - row0);
 }
 
+/* Products of n_query mean queries with the mean keys of n_block blocks. */
 static void score_blocks(const struct work *w, const struct method_lane *l, const float *query,
                          uint32_t n_query, uint32_t n_block)
 {
@@ -124,8 +125,8 @@ static bool softmax(const struct method_lane *l, const float *score, uint32_t n,
         &(struct op_vote){.score = score, .n = n, .group = 1, .vote = out, .lse = &lse});
 }
 
-/* Square root of the Jensen-Shannon divergence of two distributions. */
-static double distance(const float *a, const float *b, uint32_t n)
+/* The square root of the Jensen-Shannon divergence of two distributions, with natural logs. */
+static double sqrt_js_divergence(const float *a, const float *b, uint32_t n)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -138,13 +139,13 @@ static double distance(const float *a, const float *b, uint32_t n)
 
 /* ---- Selection ---- */
 
-static uint32_t least_blocks(const struct method_lane *l)
+static uint32_t min_budget_blocks(const struct method_lane *l)
 {
     const struct flexprefill_param *set = l->param;
     return (set->least + BLOCK - 1) / BLOCK;
 }
 
-/* The number of blocks equivalent to the fewest entries along lines that hold the wanted share. */
+/* The budget of columns or slashes, in blocks (step 1). */
 static uint32_t budget_blocks(const struct work *w, const struct method_lane *l, const float *value,
                               const float *by_block)
 {
@@ -159,10 +160,10 @@ static uint32_t budget_blocks(const struct work *w, const struct method_lane *l,
     memset(w->bits, 0, n_page * sizeof *w->bits);
     l->ops->mark(&(struct op_mark){.value = value, .cut = cut, .n_page = n_page, .mask = w->bits});
     for (uint32_t i = 0; i < n_page; i++) count += (uint32_t)__builtin_popcount(w->bits[i]);
-    return max_u32(count / BLOCK + 1, least_blocks(l));
+    return max_u32(count / BLOCK + 1, min_budget_blocks(l));
 }
 
-/* Means of the observed rows along lines, and their sums over blocks. */
+/* v and s, and their sums over blocks. */
 static void sum_lines(const struct work *w, const struct method_lane *l)
 {
     const uint32_t n = l->pos + l->n_row;
@@ -178,7 +179,7 @@ static void sum_lines(const struct work *w, const struct method_lane *l)
         w->by_column[i / BLOCK] += w->column[i];
         w->by_slash[i / BLOCK] += w->slash[i];
     }
-    for (uint32_t i = n; i % PAGE_TOK > 0; i++) w->slash[i] = 0; /* columns are padded already */
+    for (uint32_t i = n; i % PAGE_TOK > 0; i++) w->slash[i] = 0; /* `mark` reads whole pages */
 }
 
 static void mark_block(struct plan *p, uint32_t tile, uint32_t head, uint32_t block)
@@ -186,8 +187,8 @@ static void mark_block(struct plan *p, uint32_t tile, uint32_t head, uint32_t bl
     plan_range(p, tile, head, block * BLOCK, (block + 1) * BLOCK);
 }
 
-/* The best n_column blocks of columns and n_slash of slashes, and the first block, for all
- * tiles. */
+/* Marks the best n_column blocks of columns, the best n_slash blocks of slashes and the first
+ * block, for all tiles (step 4). */
 static void mark_lines(const struct work *w, struct plan *p, uint32_t head, uint32_t n_column,
                        uint32_t n_slash)
 {
@@ -205,7 +206,8 @@ static void mark_lines(const struct work *w, struct plan *p, uint32_t head, uint
     }
 }
 
-/* Marks the best entries of the chunk's pooled attention. False: not finite. */
+/* Marks the best entries of the pooled attention matrix of the chunk (step 3). False: not
+ * finite. */
 static bool mark_pooled(const struct work *w, const struct method_lane *l, struct plan *p,
                         uint32_t head)
 {
@@ -227,18 +229,18 @@ static bool mark_pooled(const struct work *w, const struct method_lane *l, struc
     return true;
 }
 
-/* False: a score is not finite. */
+/* Plans one query head: query-aware, or by lines. False: a score is not finite. */
 static bool plan_head(const struct work *w, const struct method_lane *l, struct plan *p,
                       uint32_t head)
 {
     const struct flexprefill_param *set = l->param;
-    const uint32_t n_block = p->tile0 + p->n_tile, least = least_blocks(l);
+    const uint32_t n_block = p->tile0 + p->n_tile, least = min_budget_blocks(l);
     if (!rows_attend(&w->rows, l, head)) return false;
     sum_lines(w, l);
     pool_rows(w->query, l, head, l->n_row - w->rows.n, l->n_row);
     score_blocks(w, l, w->query, 1, n_block);
-    if (!softmax(l, w->score, n_block, w->guess)) return false;
-    if (distance(w->guess, w->by_column, n_block) < set->tau) {
+    if (!softmax(l, w->score, n_block, w->estimate)) return false;
+    if (sqrt_js_divergence(w->estimate, w->by_column, n_block) < set->tau) {
         mark_lines(w, p, head, least, least);
         return mark_pooled(w, l, p, head);
     }
@@ -247,7 +249,7 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
     return true;
 }
 
-/* The reason if everything is read. */
+/* Why the lane is dense, or PLAN_SPARSE. */
 static enum plan_reason dense_reason(const struct method_lane *l)
 {
     const struct flexprefill_param *set = l->param;
@@ -296,7 +298,7 @@ static void flex_trace(const struct method_lane *l, uint32_t n_tok, struct op_tr
     op->choose.n = list_last_rows(op->choose.at, l);
     op->mass = set->mass;
     op->tau = (float)set->tau;
-    op->least = least_blocks(l);
+    op->least = min_budget_blocks(l);
 }
 
 static const struct method_prefill hooks = {

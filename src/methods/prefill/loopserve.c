@@ -58,21 +58,21 @@ struct ranked {
     uint32_t line;
 };
 
-/* Both kinds of line are numbered 0 .. n - 1. A line x of either kind crosses, in the row at
- * position r >= x, the line r - x of the other kind, and has n - max(pos0, x) cells. */
+/* The state of one head's selection. Lines of both kinds are numbered 0 .. n - 1: slashes by their
+ * offset, columns by their key. In the row at position r >= x, line x of either kind crosses line r
+ * - x of the other kind. It has n - max(pos0, x) cells. */
 struct greedy {
     const struct ops *ops;
     uint32_t n, pos0, n_row; /* positions; the first row's position; number of sampled rows */
     const uint32_t *at;      /* [n_row] positions of the sampled rows */
-    const uint16_t
-        *p; /* attention probabilities as rows_sum leaves them, zeros after a row's position */
+    /* Attention probabilities as rows_sum leaves them; zeros after a row's position. */
+    const uint16_t *p;
     size_t stride;
-    float
-        *left[KINDS];  /* [stride] uncovered attention of a line; negative once the line is taken */
-    float *key[KINDS]; /* [stride] */
-    float *top[KINDS]; /* [n / OP_RATE_LINES, rounded up] largest key of each block of lines */
+    float *left[KINDS];   /* [stride] uncovered attention of a line; at most 0 once it is taken */
+    float *key[KINDS];    /* [stride] uncovered attention per uncrossed cell */
+    float *top[KINDS];    /* [n / OP_RATE_LINES, rounded up] largest key of each block of lines */
     bool *taken[KINDS];   /* [n] */
-    uint32_t *before;     /* [n + 1] taken lines of the other kind before number n - i */
+    uint32_t *before;     /* [n + 1] at n - x: taken lines of the other kind before number x */
     struct ranked *round; /* [n] */
     uint32_t *line;       /* [n] lines of a round, ascending */
     double goal, covered;
@@ -104,7 +104,7 @@ static void greedy_clear(struct greedy *g)
     g->n_cell = 0;
 }
 
-/* Completes the sums; returns the total. */
+/* Puts the slashes into ascending order; returns the total attention of the sample. */
 static double greedy_begin(struct greedy *g)
 {
     double sum = 0;
@@ -113,6 +113,8 @@ static double greedy_begin(struct greedy *g)
     return sum;
 }
 
+/* Cells of a line, in all rows of the chunk, that taken lines of the other kind cross: in rows max
+ * (pos0, line) .. n - 1 these have the numbers from max (0, pos0 - line) to n - 1 - line. */
 static uint32_t crossings(const struct greedy *g, uint32_t line)
 {
     const uint32_t last = line < g->pos0 ? g->n - g->pos0 + line : g->n;
@@ -142,8 +144,9 @@ static float largest(const float *x, uint32_t n)
     return a > b ? a : b;
 }
 
-/* Stored in descending order, so that loops over lines read it in ascending order. Most lines are
- * not taken, so eight of them are checked at once. */
+/* Counts taken lines before each number, stored from the last number down, so that loops over
+ * ascending lines read it in ascending order (crossings). Most lines are not taken, so eight of
+ * them are checked at once. */
 static void count_before(uint32_t *before, const bool *taken, uint32_t n)
 {
     uint32_t count = 0, i = 0;
@@ -179,18 +182,19 @@ static float make_keys(const struct greedy *g, enum kind k)
     return largest(g->top[k], block_count(g));
 }
 
-/* Takes a line. The lines that cross it must then be lowered. */
+/* Takes a line: its uncovered attention is covered now. The caller then lowers the lines that cross
+ * it. */
 static void take(struct greedy *g, enum kind k, uint32_t line)
 {
-    assert(line < g->n && !g->taken[k][line]); /* nothing counts twice */
+    assert(line < g->n && !g->taken[k][line]); /* no cell counts twice */
     g->covered += (double)g->left[k][line];
     g->left[k][line] = g->key[k][line] = 0;
     g->taken[k][line] = true;
 }
 
-/* Subtracts the attention at the crossings with these n lines, ascending and of one kind, from what
- * is left of the lines that cross them. This is done row by row, because rows are far apart in
- * memory. What is left of taken lines does not matter. */
+/* Subtracts the attention at the crossings with these n lines, ascending and of one kind, from the
+ * uncovered attention of the lines that cross them. Row by row, because rows are far apart in
+ * memory. For taken lines, whose `left` is no longer used, the subtraction has no effect. */
 static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t n)
 {
     float *left = g->left[!k];
@@ -228,7 +232,8 @@ static uint32_t list_round(struct greedy *g, enum kind k, float least)
     return n;
 }
 
-/* Shortens a list of n lines to the best ones that reach the goal, if the whole list exceeds it. */
+/* Shortens a list of n lines to the fewest with the largest keys that reach the goal, if all of
+ * them together exceed it; returns their number. */
 static uint32_t cut_round(struct greedy *g, enum kind k, uint32_t n)
 {
     double sum = g->covered;
@@ -259,7 +264,7 @@ static void take_round(struct greedy *g, enum kind k, float least)
         g->n_cell += cells(g, line) - min_u32(cells(g, line), crossings(g, line));
         take(g, k, line);
     }
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) { /* the blocks' largest keys, without the taken lines */
         const uint32_t b = g->line[i] / OP_RATE_LINES, begin = b * OP_RATE_LINES;
         if (i + 1 < n && g->line[i + 1] / OP_RATE_LINES == b) continue;
         g->top[k][b] = largest(g->key[k] + begin, min_u32(OP_RATE_LINES, g->n - begin));
@@ -292,7 +297,7 @@ static void take_first(struct greedy *g, enum kind k, uint32_t n_first, const st
     lower(g, k, g->line, n);
 }
 
-/* Takes more lines after the first ones. False: no lines reach the goal. */
+/* The rounds. False: no more line covers anything, and the goal is not reached. */
 static bool greedy_run(struct greedy *g, float beta)
 {
     float column = make_keys(g, COLUMN);
@@ -302,9 +307,8 @@ static bool greedy_run(struct greedy *g, float beta)
         take_round(g, SLASH, least);
         make_keys(g, COLUMN);
         take_round(g, COLUMN, least);
-        column =
-            largest(g->top[COLUMN],
-                    block_count(g)); /* no slash was taken since the columns' keys were computed */
+        /* No slash was taken since the columns' keys were computed. */
+        column = largest(g->top[COLUMN], block_count(g));
     }
     return true;
 }
@@ -316,8 +320,7 @@ struct work {
     struct greedy greedy;
     struct lines lines;
     struct kept kept; /* of the current head */
-    float *sum; /* with heads=group: attention summed over the heads, as rows_sum leaves that of one
-                   head */
+    float *sum; /* with heads=group: attention summed over the heads, in the layout of rows_sum */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, const void *param,
@@ -345,7 +348,7 @@ static size_t line_words(const struct method_shape *s)
     return (s->n_ctx + 31) / 32;
 }
 
-/* Bits of kept lines: [n_layer][lists of a tile][KINDS][line_words]. */
+/* Bits of kept lines: [n_layer, lists of a tile, KINDS, line_words]. */
 static size_t loop_state_bytes(const struct method_shape *s, const void *param)
 {
     const struct loopserve_param *set = param;
@@ -402,12 +405,13 @@ static uint32_t sample_rows(uint32_t *at, const struct method_lane *l)
     return n;
 }
 
+/* Causal cells of the chunk's rows, of one head. */
 static uint64_t chunk_cells(const struct method_lane *l)
 {
     return (uint64_t)l->n_row * (2 * (uint64_t)l->pos + l->n_row + 1) / 2;
 }
 
-/* Replaces the last head's attention and sums by those summed over the heads. */
+/* For heads=group: replaces the attention and sums of the last head by those over all heads. */
 static void use_sum(struct work *w)
 {
     struct greedy *g = &w->greedy;
@@ -421,8 +425,8 @@ static void use_sum(struct work *w)
         }
 }
 
-/* Selects lines by the sampled attention of n_part heads together, whose sums are in w->greedy, and
- * marks them for those heads, the first of which is `part`. */
+/* Selects one set of lines for n_part heads, of which the first is `part`, by their attention in
+ * w->greedy, and marks it in the lists of these heads. */
 static void plan_parts(struct work *w, const struct method_lane *l, struct plan *p, uint32_t part,
                        uint32_t n_part)
 {

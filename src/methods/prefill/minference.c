@@ -26,7 +26,7 @@
 
 #include <string.h>
 
-#define LEARN_FROM  2500u /* rows before it attend to little beyond what is read anyway */
+#define LEARN_FROM  2500u /* earlier rows are left out, as in the authors' search */
 #define BLOCK       64u
 #define BLOCK_PAGES (BLOCK / PAGE_TOK)
 
@@ -49,8 +49,8 @@ struct sums {
 struct work {
     struct rows rows;
     struct lines lines;
-    struct sums by;             /* of the rows by which lines are selected, */
-    struct sums judge;          /* and of those by which patterns are judged */
+    struct sums by;             /* of the last rows, by which lines are selected */
+    struct sums judge;          /* of rows from all over the chunk, by which sizes are compared */
     float *down;                /* [stride] scratch: slashes from the last to the first */
     float *first;               /* [stride] scratch: sums of the first lines */
     uint32_t *spare;            /* [stride] scratch */
@@ -85,10 +85,10 @@ static size_t mi_scratch_bytes(const struct method_shape *s, const void *param)
     return a.used;
 }
 
-/* Sets the bits of the k largest of n sums and clears the others; the first n_first are the
- * largest. */
-static void take_best(const struct work *w, const struct method_lane *l, uint32_t *bits, float *sum,
-                      const uint32_t k[2])
+/* Sets the bits of the k[1] lines with the largest sums and clears the others; the first k[0] lines
+ * count as the largest. */
+static void take_largest(const struct work *w, const struct method_lane *l, uint32_t *bits,
+                         float *sum, const uint32_t k[2])
 {
     const uint32_t n = l->pos + l->n_row, n_page = (n + PAGE_TOK - 1) / PAGE_TOK;
     const uint32_t n_first = min_u32(k[0], n);
@@ -107,8 +107,8 @@ static void take_lines(const struct work *w, const struct method_lane *l,
 {
     const struct minference_param *set = l->param;
     const uint32_t sink = set->sink, band = set->band;
-    take_best(w, l, w->column, w->by.column, (const uint32_t[]){sink, size->a});
-    take_best(w, l, w->slash, w->by.slash, (const uint32_t[]){band, size->b});
+    take_largest(w, l, w->column, w->by.column, (const uint32_t[]){sink, size->a});
+    take_largest(w, l, w->slash, w->by.slash, (const uint32_t[]){band, size->b});
 }
 
 /* Lists the set bits of n words. */
@@ -121,9 +121,9 @@ static uint32_t list_bits(uint32_t *out, const uint32_t *bits, uint32_t n)
     return n_out;
 }
 
-/* The share of the sample's attention on taken lines: the sums of the lines `along`, less what lies
- * on two of them. It is rounded to the accuracy of such sums, so that patterns which hold
- * everything compare equal. */
+/* The share of the sample's attention in the cells of the taken lines: the sums along them minus
+ * what lies at their crossings, which count twice. It is rounded to the accuracy of such sums, so
+ * that patterns which hold everything compare equal. */
 static double covered(const struct work *w, const struct method_lane *l, const struct sums *along,
                       bool kept)
 {
@@ -138,20 +138,21 @@ static double covered(const struct work *w, const struct method_lane *l, const s
     return round(sum / w->rows.n * 0x1p16) * 0x1p-16;
 }
 
-/* The attention of row i to token c, where it was kept. */
-static double share_of(const struct work *w, uint32_t i, uint32_t c)
+/* The attention of sampled row i to token c, after rows_sum with `keep`. */
+static double attention_at(const struct work *w, uint32_t i, uint32_t c)
 {
     return (double)bf16_to_f32(w->rows.weight[rows_cell(w->rows.n, i, c)]);
 }
 
-/* The sample's attention to the first keys and to those just before each row. */
+/* The share of the sample's attention in an A-shape: on the first `sink` keys, and on the `window`
+ * keys that end with each row. */
 static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
 {
     double sum = 0;
     for (uint32_t i = 0; i < w->rows.n; i++) {
         const uint32_t at = w->rows.at[i], recent = at + 1 > window ? at + 1 - window : 0;
         for (uint32_t c = 0; c <= at; c++)
-            if (c < sink || c >= recent) sum += share_of(w, i, c);
+            if (c < sink || c >= recent) sum += attention_at(w, i, c);
     }
     return sum / w->rows.n;
 }
@@ -197,7 +198,7 @@ static bool attend_last(struct work *w, const struct method_lane *l, uint32_t he
     return true;
 }
 
-/* The same for rows from all over the chunk after position `from`. */
+/* Sums the attention of rows from all over the chunk, from position `from` on. */
 static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from,
                        bool keep)
 {
@@ -207,8 +208,8 @@ static bool attend_all(struct work *w, const struct method_lane *l, uint32_t hea
     return true;
 }
 
-/* The size whose lines hold most of the attention of rows from all over the chunk. False: a score
- * is not finite. */
+/* sizes=search: the candidate whose lines hold most of the attention of rows from all over the
+ * chunk. False: a score is not finite. */
 static bool search_size(struct work *w, const struct method_lane *l, uint32_t head,
                         struct pattern *out)
 {
@@ -216,9 +217,8 @@ static bool search_size(struct work *w, const struct method_lane *l, uint32_t he
     if (!attend_all(w, l, head, 0, false)) return false;
     for (size_t i = 0; i < PATTERN_CANDIDATES; i++) {
         if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
-        take_lines(
-            w, l,
-            &pattern_candidates[i]); /* an A-shape is expressed as lines, as the authors write it */
+        /* An A-shape counts as lines of its size, as in the authors' tables. */
+        take_lines(w, l, &pattern_candidates[i]);
         const double mass = covered(w, l, &w->judge, false);
         if (mass > best) *out = pattern_candidates[i];
         best = fmax(best, mass);
@@ -241,8 +241,8 @@ static void pool_keys(struct work *w, const struct method_lane *l)
     }
 }
 
-/* The sample's attention in the blocks that pooled scores select (one of `ratio`), plus the first
- * and the own block. */
+/* The share of the sample's attention in the blocks that pooled scores select, one of `ratio`, and
+ * in the first and the row's own block. */
 static double covered_blocks(struct work *w, const struct method_lane *l, uint32_t head,
                              uint32_t ratio)
 {
@@ -265,7 +265,7 @@ static double covered_blocks(struct work *w, const struct method_lane *l, uint32
             const bool is_best = b < own && pick_takes(&cut, w->score[b]);
             for (uint32_t c = b * BLOCK;
                  c < min_u32((b + 1) * BLOCK, at + 1) && (is_best || b == 0 || b == own); c++)
-                sum += share_of(w, i, c);
+                sum += attention_at(w, i, c);
         }
     }
     return sum / w->rows.n;
@@ -283,7 +283,8 @@ static double covered_by(struct work *w, const struct method_lane *l, uint32_t h
     return covered(w, l, &w->judge, true);
 }
 
-static void learn(const struct method_lane *l, void *table)
+/* Adds the attention that each candidate pattern keeps of this chunk to the table's sums. */
+static void learn_patterns(const struct method_lane *l, void *table)
 {
     struct arena a = {.base = l->scratch, .capacity = SIZE_MAX};
     struct work w;
@@ -301,12 +302,12 @@ static void learn(const struct method_lane *l, void *table)
     }
 }
 
-static const struct method_table table = {pattern_table_bytes, pattern_table_read, learn,
+static const struct method_table table = {pattern_table_bytes, pattern_table_read, learn_patterns,
                                           pattern_table_write};
 
 /* ---- The method ---- */
 
-/* The pattern of a head if nothing is searched for. */
+/* The pattern of a head by the table or the parameters. */
 static struct pattern pattern_of(const struct method_lane *l, uint32_t head)
 {
     const struct minference_param *set = l->param;
@@ -315,7 +316,7 @@ static struct pattern pattern_of(const struct method_lane *l, uint32_t head)
     return (struct pattern){PATTERN_LINES, set->columns, set->slashes};
 }
 
-/* False: a score is not finite. */
+/* Plans one query head. False: a score is not finite. */
 static bool plan_head(struct work *w, const struct method_lane *l, struct plan *p, uint32_t head)
 {
     const struct minference_param *set = l->param;
@@ -338,7 +339,7 @@ static bool plan_head(struct work *w, const struct method_lane *l, struct plan *
     return true;
 }
 
-/* Contexts up to this length would be read entirely by the largest pattern of the lane's heads. */
+/* The context length up to which the largest pattern of the lane's heads would read everything. */
 static uint32_t short_tok(const struct method_lane *l)
 {
     const struct minference_param *set = l->param;
@@ -376,9 +377,9 @@ static uint32_t mi_trace_rows(const struct method_shape *s, const void *param)
     return min_u32(set->sample, s->n_row_max);
 }
 
-/* Lists the patterns that a head may have, and returns their number, which is the same for all
- * heads: an A-shape from a table stays one, repeated as often as there are sizes to search
- * among. */
+/* Lists the patterns among which a device selects for a head: with sizes=search all candidates,
+ * otherwise its own. Returns their number, which must be the same for all heads, so an A-shape from
+ * a table is repeated. */
 static uint32_t list_patterns(struct pattern out[PATTERN_CANDIDATES], const struct method_lane *l,
                               uint32_t head)
 {

@@ -21,18 +21,19 @@ struct pattern {
     uint32_t a, b;
 };
 
-/* What heads may be: the authors' candidates. */
+/* The candidates of the authors' search. */
 #define PATTERN_CANDIDATES 6u
 extern const struct pattern pattern_candidates[PATTERN_CANDIDATES];
 
+/* A head's entry of a table: a table that was read has `pattern`, one that is being learned the
+ * rest. */
 struct pattern_head {
-    struct pattern pattern;          /* read */
-    double mass[PATTERN_CANDIDATES]; /* learnt: share of the attention kept, a sum over rows */
+    struct pattern pattern;
+    double mass[PATTERN_CANDIDATES]; /* share of the attention that is kept, summed over rows */
     double n_row;
 };
 
-/* A table has an entry for each query head of each layer; this one is of head `head` of the lane's
- * KV head. */
+/* The index of the entry of query head `head` of the lane's KV head. */
 static inline size_t pattern_entry(const struct method_lane *l, uint32_t head)
 {
     const struct method_shape *s = l->shape;

@@ -24,7 +24,7 @@
 #define ROWS        128u
 #define BLOCK       64u
 #define BLOCK_PAGES (BLOCK / PAGE_TOK)
-#define UNLIKE      (-1e30f) /* a finite score whose softmax is 0 */
+#define MASKED      (-1e30f) /* a finite score, which the softmax turns into 0 */
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, top, "0.5", "share of the blocks to read")                                            \
@@ -35,13 +35,14 @@
 METHOD_PARAMS(sparge, PARAMS)
 
 struct work {
-    size_t n_block;       /* of a context, rounded up to 16 */
-    float *key;           /* [n_block, head_dim] mean keys */
-    bool *is_unlike;      /* [n_block] */
-    float *query;         /* [tiles of a chunk, head_dim] scaled means */
-    float *score;         /* [tiles of a chunk, n_block] */
-    float *share, *norms; /* [n_block], [head_dim] */
-    float *k;             /* [PAGE_TOK, head_dim] */
+    size_t n_block;      /* of a context, rounded up to 16 */
+    float *key;          /* [n_block, head_dim] mean keys */
+    bool *is_dissimilar; /* [n_block] */
+    float *query;        /* [tiles of a chunk, head_dim] scaled means */
+    float *score;        /* [tiles of a chunk, n_block] */
+    float *share;        /* [n_block] softmax of a row block's scores */
+    float *norms;        /* [head_dim] sum of the normalized vectors of a block */
+    float *k;            /* [PAGE_TOK, head_dim] */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, void *scratch)
@@ -50,7 +51,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     const size_t d = s->geom->head_dim, n_tile = s->n_row_max / ROWS + 2;
     w->n_block = ((s->n_ctx + BLOCK - 1) / BLOCK + 15) & ~(size_t)15;
     w->key = arena_take(&a, w->n_block * d, sizeof(float));
-    w->is_unlike = arena_take(&a, w->n_block, sizeof(bool));
+    w->is_dissimilar = arena_take(&a, w->n_block, sizeof(bool));
     w->query = arena_take(&a, n_tile * d, sizeof(float));
     w->score = arena_take(&a, n_tile * w->n_block, sizeof(float));
     w->share = arena_take(&a, w->n_block, sizeof(float));
@@ -68,26 +69,28 @@ static size_t sparge_scratch_bytes(const struct method_shape *s, const void *par
 
 /* ---- Blocks ---- */
 
-/* Adds a vector to one sum, and its unit vector to another. */
-static void add_vector(float *sum, float *sum_of_unit, const float *x, uint32_t d)
+/* Adds x to one sum, and x / |x| to the other. */
+static void add_vector(float *sum, float *unit_sum, const float *x, uint32_t d)
 {
     float square = 0;
     for (uint32_t c = 0; c < d; c++) square += x[c] * x[c];
     const float by = square > 0 ? 1 / sqrtf(square) : 0;
     for (uint32_t c = 0; c < d; c++) {
         sum[c] += x[c];
-        sum_of_unit[c] += by * x[c];
+        unit_sum[c] += by * x[c];
     }
 }
 
-static float square_of_mean(const float *sum, uint32_t n, uint32_t d)
+/* The squared norm of the mean of n vectors whose sum is given: of normalized vectors, the block's
+ * self-similarity. */
+static float mean_norm2(const float *sum, uint32_t n, uint32_t d)
 {
     float square = 0;
     for (uint32_t c = 0; c < d; c++) square += sum[c] * sum[c];
     return square / ((float)n * (float)n);
 }
 
-/* Side data of a page: the two sums of its keys. */
+/* Side data of a page: the sum of its keys, and that of its normalized keys. */
 static size_t sparge_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
@@ -104,7 +107,7 @@ static void sparge_seal(uint8_t *side, const struct method_shape *s, const void 
     for (uint32_t t = 0; t < PAGE_TOK; t++) add_vector(sum, sum + d, k + (size_t)t * d, d);
 }
 
-/* Mean and self-similarity of all blocks of keys, including the partial last one. */
+/* Means of all blocks of keys, the partial last one included, and which of them are dissimilar. */
 static void pool_keys(const struct work *w, const struct method_lane *l)
 {
     const struct sparge_param *set = l->param;
@@ -130,11 +133,11 @@ static void pool_keys(const struct work *w, const struct method_lane *l)
             }
         }
         for (uint32_t c = 0; c < d; c++) mean[c] /= (float)n;
-        w->is_unlike[b] = !((double)square_of_mean(w->norms, n, d) > set->like);
+        w->is_dissimilar[b] = !((double)mean_norm2(w->norms, n, d) > set->like);
     }
 }
 
-/* Mean of a tile's rows, scaled; returns their self-similarity. */
+/* Puts the scaled mean query of a tile's rows into w->query; returns their self-similarity. */
 static float pool_rows(const struct work *w, const struct method_lane *l, const struct plan *p,
                        uint32_t tile, uint32_t head)
 {
@@ -147,13 +150,13 @@ static float pool_rows(const struct work *w, const struct method_lane *l, const 
     for (uint32_t r = row0; r < row0 + n; r++)
         add_vector(mean, w->norms, l->q + r * l->q_stride + (size_t)head * d, d);
     for (uint32_t c = 0; c < d; c++) mean[c] *= l->scale / (float)n;
-    return square_of_mean(w->norms, n, d);
+    return mean_norm2(w->norms, n, d);
 }
 
 /* ---- Selection ---- */
 
-/* Marks the blocks of one tile from its scores. Returns their estimated share, below 0 if a score
- * is not finite. */
+/* Marks the blocks that one tile reads. Returns their estimated share of the attention, negative if
+ * a score is not finite. */
 static double mark_tile(const struct work *w, const struct method_lane *l, struct plan *p,
                         uint32_t tile, uint32_t head)
 {
@@ -164,7 +167,7 @@ static double mark_tile(const struct work *w, const struct method_lane *l, struc
     float *score = w->score + tile * w->n_block, lse;
     double kept = 0;
     for (uint32_t b = 0; b < n; b++)
-        if (w->is_unlike[b] && isfinite(score[b])) score[b] = UNLIKE;
+        if (w->is_dissimilar[b] && isfinite(score[b])) score[b] = MASKED;
     if (!l->ops->vote(
             &(struct op_vote){.score = score, .n = n, .group = 1, .vote = w->share, .lse = &lse}))
         return -1;
@@ -173,14 +176,14 @@ static double mark_tile(const struct work *w, const struct method_lane *l, struc
         set->cdf > 0 ? pick_share(w->share, n, set->cdf) : pick_best(w->share, n, top);
     for (uint32_t b = 0; b < n; b++) {
         const bool is_best = pick_takes(&cut, w->share[b]);
-        if (!is_best && !w->is_unlike[b] && b > 0 && b < before) continue;
+        if (!is_best && !w->is_dissimilar[b] && b > 0 && b < before) continue;
         plan_range(p, tile, head, b * BLOCK, (b + 1) * BLOCK);
         kept += (double)w->share[b];
     }
     return kept;
 }
 
-/* False: a score is not finite. */
+/* Plans all tiles of one query head. False: a score is not finite. */
 static bool plan_head(const struct work *w, const struct method_lane *l, struct plan *p,
                       uint32_t head)
 {

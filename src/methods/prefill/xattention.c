@@ -4,9 +4,9 @@
  * Rows and keys are taken in groups of `stride`. The score of two groups is the sum of the products
  * of the group's last row with the first key, the last but one with the second, and so on: an
  * antidiagonal, which every vertical, slash and block crosses. All scores together are one matrix
- * product of 1/stride of the size of dense scores. Softmax over the groups before a row group,
- * summed over blocks, estimates their mass; a block row reads the first and its own block and then
- * the best ones until the share `mass` is reached.
+ * product of 1/stride of the size of dense scores. The softmax over the groups up to a row group's
+ * own, summed over blocks, estimates their mass; a block row reads the first and its own block and
+ * then the best ones until the share `mass` is reached.
  *
  * Decided here: groups and blocks are aligned in the sequence, so results do not depend on chunks
  * and past turns; rows and keys missing in a group at the chunk's ends count as zeros, as in the
@@ -32,16 +32,15 @@ METHOD_PARAMS(xattention, PARAMS)
 
 struct work {
     uint32_t stride;
-    uint16_t *q;   /* [query heads][row groups of the chunk, width] bf16, a group's last row first,
-                    */
-    size_t width;  /* stride * head_dim, padded: rows a power of two apart would share cache sets */
-    float *k;      /* [OP_DOTS_ROWS groups, stride, head_dim] */
-    uint16_t *key; /* [groups of PANEL_TOK, stride * head_dim] packed */
-    float *centre; /* [stride, head_dim] subtracted from the keys of every group */
-    float *z;      /* [query heads][row groups of the chunk, n_group] */
-    float *one;    /* [n_group] a row group's softmax, */
-    float *sum;    /* [n_group] the sum of these over a block row */
-    float *mass;   /* [blocks of the context] */
+    uint16_t *q;  /* [query heads, row groups of the chunk, width] bf16, a group's last row first */
+    size_t width; /* stride * head_dim, padded: rows a power of two apart would share cache sets */
+    float *k;     /* [OP_DOTS_ROWS groups, stride, head_dim] */
+    uint16_t *key;  /* [groups of PANEL_TOK, stride * head_dim] packed */
+    float *centre;  /* [stride, head_dim] subtracted from the keys of every group */
+    float *z;       /* [query heads, row groups of the chunk, n_group] antidiagonal scores */
+    float *one;     /* [n_group] the softmax of a row group's scores */
+    float *sum;     /* [n_group] the sum of these over a block row */
+    float *mass;    /* [blocks of the context] */
     size_t n_group; /* of keys in a context, padded */
 };
 
@@ -58,8 +57,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, const void
     const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
     w->stride = xa_stride(param);
     const size_t n_row = s->group * ((size_t)s->n_row_max / w->stride + 2);
-    w->n_group = n_panel * (PANEL_TOK / w->stride) +
-                 16; /* padded so that it is not a power of two, either */
+    w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* not a power of two, either */
     w->width = w->stride * d + 32;
     w->q = arena_take(&a, (n_row + OP_DOTS_ROWS) * w->width, sizeof *w->q);
     w->k = arena_take(&a, OP_DOTS_ROWS * STRIDE_MAX * d, sizeof(float));
@@ -78,12 +76,14 @@ static size_t xa_scratch_bytes(const struct method_shape *s, const void *param)
     return work_make(&w, s, param, NULL);
 }
 
+/* Row groups of the chunk, the partial ones at its ends included. */
 static uint32_t count_groups(const struct work *w, const struct method_lane *l)
 {
     return (l->pos + l->n_row - 1) / w->stride + 1 - l->pos / w->stride;
 }
 
-/* The chunk's rows by heads and groups, scaled so that a product is a mean logit. */
+/* Arranges the chunk's queries by heads and groups, each group's rows in reverse order, scaled so
+ * that a product is the mean logit of an antidiagonal. Rows outside the chunk are zeros. */
 static void fill_queries(const struct work *w, const struct method_lane *l)
 {
     const uint32_t d = l->shape->geom->head_dim, s = w->stride, first = l->pos / s;
@@ -153,8 +153,9 @@ static void score_groups(const struct work *w, const struct method_lane *l)
     }
 }
 
-/* Mass of the blocks up to `block`, summed over that block's row groups in the chunk; returns the
- * number of these groups, 0 if a score is not finite. */
+/* Puts into w->mass the estimated attention mass of the blocks up to `block`, summed over the row
+ * groups of block row `block` in the chunk. Returns the number of these groups, which is the total
+ * mass; 0 if a score is not finite. */
 static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, uint32_t head,
                            uint32_t block)
 {
