@@ -23,7 +23,7 @@
 
 /* A body this short is read before a refusal: a client that still sends may miss the answer. */
 #define DRAIN_BYTES (1u << 20)
-/* A body this long may take milliseconds to read, which the desk has. */
+/* Reading a body of this size may take milliseconds, for which other connections would wait. */
 #define DESK_BYTES (16u << 10)
 
 struct call {
@@ -428,13 +428,19 @@ static sac_status reply_at_once(struct call *call, const cJSON *body, struct str
     return call->route->reply(&asked, out, &call->refusal);
 }
 
+static bool has_file(const struct call *call)
+{
+    const unsigned flags = call->route ? call->route->flags : 0;
+    return flags & ROUTE_FILE && (!(flags & ROUTE_BODY) || upload_is_file(call->head.connection));
+}
+
 /* Makes the answer, or queues it for the engine. */
 static void make(struct call *call)
 {
     const unsigned flags = call->route->flags;
     cJSON *body = NULL;
     sac_status status = SAC_OK;
-    if (flags & ROUTE_FILE && (!(flags & ROUTE_BODY) || upload_is_file(call->head.connection)))
+    if (has_file(call))
         status = upload_read(&body, call->head.connection, &call->body, &call->refusal);
     else if (flags & ROUTE_SLOT)
         status = parse_slot(call, &body);
@@ -473,10 +479,12 @@ static void make_at_desk(void *user)
     resume(call);
 }
 
-/* A long body is not for a thread that other connections wait for. True: the call sleeps. */
+/* Gives a call whose body may take long to read to a thread of the desk; true: the call is
+ * suspended until then. A file of any size may: a packed one may expand ten thousand times, and a
+ * PDF is read by another program. */
 static bool leave_to_desk(struct call *call)
 {
-    if (call->body.n < DESK_BYTES) return false;
+    if (call->body.n < DESK_BYTES && !has_file(call)) return false;
     call->job = (struct desk_job){.sleep = suspend, .work = make_at_desk, .user = call};
     return desk_submit(call->head.context->desk, &call->job);
 }

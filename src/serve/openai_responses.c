@@ -11,8 +11,9 @@
 /* A call of an earlier turn; several in a row are one message. */
 static void add_call(cJSON *out, const cJSON *item)
 {
-    const int n = cJSON_GetArraySize(out);
-    cJSON *last = n ? cJSON_GetArrayItem(out, n - 1) : NULL;
+    /* cJSON's lists lead from the first item back to the last. Walking there would take quadratic
+     * time for a request of many calls. */
+    const cJSON *last = out && out->child ? out->child->prev : NULL;
     cJSON *calls = cJSON_GetObjectItemCaseSensitive(last, "tool_calls");
     cJSON *call = cJSON_CreateObject(), *function;
     if (!calls)

@@ -9,11 +9,13 @@
 #include <strings.h>
 
 #define FORM_BUFFER 8192u
-#define FIELD_BYTES 4096u /* of a form, beside the file */
+#define FIELD_BYTES 4096u /* of a form's field other than the file */
+#define FIELDS_MAX  64u   /* each is looked up among all others */
 
 struct form {
     struct strbuf file;
     cJSON *fields;
+    uint32_t n_field;
     bool has_file, too_long;
 };
 
@@ -59,13 +61,15 @@ static enum MHD_Result on_part(void *user, enum MHD_ValueKind kind, const char *
     (void)kind;
     (void)type;
     (void)encoding;
-    if (filename || strcmp(key, "file") == 0) {
+    if (filename || (key && strcmp(key, "file") == 0)) {
         form->has_file = true;
         if (filename && at == 0) set_text(form->fields, "filename", filename, strlen(filename));
         strbuf_add(&form->file, data, n);
         return MHD_YES;
     }
-    form->too_long |= at + n > FIELD_BYTES;
+    if (!key) return MHD_YES; /* a part without a name is no field */
+    form->n_field += at == 0;
+    form->too_long |= at + n > FIELD_BYTES || form->n_field > FIELDS_MAX;
     const cJSON *old = at ? json_get(form->fields, key) : NULL;
     struct strbuf whole = {0};
     if (old) strbuf_adds(&whole, old->valuestring);
@@ -88,7 +92,7 @@ static sac_status read_form(struct form *form, struct MHD_Connection *connection
     }
     if (result == MHD_YES && form->has_file) return SAC_OK;
     return refusal_set(ref, REFUSAL_REQUEST, "file",
-                       form->too_long ? "a field of the form is too long"
+                       form->too_long ? "the form has too many fields, or one that is too long"
                                       : "the body is no form with a 'file'");
 }
 
@@ -145,6 +149,8 @@ sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const str
     const char *name = query ? query : filename ? base_name(filename->valuestring) : "the file";
     if (status == SAC_OK && (query || filename)) set_text(form.fields, "name", name, strlen(name));
     if (status == SAC_OK) status = set_file(&form, name, has_form ? &form.file : body, ref);
+    /* Callers rely on the member, which is missing if there was no memory for it. */
+    if (status == SAC_OK && !json_get(form.fields, "text")) status = refusal_no_memory(ref);
     mem_free(query);
     strbuf_deinit(&form.file);
     set_flags(form.fields);
