@@ -25,6 +25,10 @@
 #define DRAIN_BYTES (1u << 20)
 /* Reading a body of this size may take milliseconds, for which other connections would wait. */
 #define DESK_BYTES (16u << 10)
+/* Answers from this size on are limited, in number and in the time that the client takes to read
+ * them: clients that read a few bytes now and then would fill the memory with them. */
+#define LONG_ANSWER_BYTES (64u << 10)
+#define READ_BYTES_S      (256u << 10) /* that a client reads in a second, at least */
 
 struct call {
     struct call_head head;
@@ -36,6 +40,8 @@ struct call {
     struct refusal refusal;
     struct strbuf body;
     uint64_t body_held;    /* counted in the totals */
+    uint64_t answer_held;  /* the same */
+    uint32_t read_s;       /* call_read_s */
     struct answer *answer; /* a reference; or NULL */
     struct reply reply;
     struct json_pool json; /* owned: what is missing for want of memory is not answered with 200 */
@@ -309,10 +315,35 @@ static enum MHD_Result begin_stream(struct call *call)
     return respond_stream(&to, read_stream, call);
 }
 
+/* Counts a long answer among those that are being sent. */
+static sac_status hold_answer(struct call *call)
+{
+    const uint64_t max = (uint64_t)call->head.context->config->limits.bodies_mib << 20;
+    const uint64_t n = call->out.n;
+    if (n < LONG_ANSWER_BYTES) return SAC_OK;
+    call->answer_held = n;
+    if (atomic_fetch_add(&call->head.totals->answer_bytes, n) + n <= max) return SAC_OK;
+    strbuf_deinit(&call->out);
+    return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL,
+                       "the answer has %llu bytes, and all that are being sent may have %llu",
+                       (unsigned long long)n, (unsigned long long)max);
+}
+
+/* Sends the answer in `out`, which is whole. */
+static enum MHD_Result send_whole(struct call *call, const char *type)
+{
+    const struct respond_to to = answer_to(call);
+    const size_t n = call->out.n;
+    if (hold_answer(call) != SAC_OK) return refuse(call);
+    if (n >= LONG_ANSWER_BYTES)
+        call->read_s = call->head.context->config->limits.body_s + (uint32_t)(n / READ_BYTES_S);
+    call->status = 200;
+    return respond_text(&to, 200, type, &call->out);
+}
+
 /* Called when the answer was queued, and each time that the connection was woken. */
 static enum MHD_Result wait_for_all(struct call *call)
 {
-    const struct respond_to to = answer_to(call);
     struct reply *r = &call->reply;
     bool done = false;
     struct answer_piece *first;
@@ -329,9 +360,7 @@ static enum MHD_Result wait_for_all(struct call *call)
     if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
     keep_reading(call);
     r->dialect->whole(r, &call->out);
-    if (call->out.failed) return refuse(call);
-    call->status = 200;
-    return respond_text(&to, 200, NULL, &call->out);
+    return call->out.failed ? refuse(call) : send_whole(call, NULL);
 }
 
 /* ---- The route's work ---- */
@@ -459,13 +488,11 @@ static void make(struct call *call)
 
 static enum MHD_Result send_made(struct call *call)
 {
-    const struct respond_to to = answer_to(call);
     if (call->refusal.kind != REFUSAL_NONE || call->out.failed || call->json.failed)
         return refuse(call);
     if (call->route->dialect)
         return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
-    call->status = 200;
-    return respond_text(&to, 200, call->route->type, &call->out);
+    return send_whole(call, call->route->type);
 }
 
 /* The server may have begun to shut down meanwhile. */
@@ -513,6 +540,11 @@ enum MHD_Result call_go_on(struct call *call)
     const enum MHD_Result result = go_on(call);
     json_leave();
     return result;
+}
+
+uint32_t call_read_s(const struct call *call)
+{
+    return call->read_s;
 }
 
 /* ---- The end ---- */
@@ -600,6 +632,7 @@ void call_end(struct call *call, bool sent)
     if (call->answer) loop_leave(c->loop, call->answer);
     drop_body(call);
     strbuf_deinit(&call->out);
+    atomic_fetch_sub(&call->head.totals->answer_bytes, call->answer_held);
     atomic_fetch_sub(&call->head.totals->n_call, 1);
     mem_free(call->path);
     mem_free(call);

@@ -132,7 +132,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         return result;
     }
     set_deadline(h, connection, 0);
-    return call_go_on(*call);
+    result = call_go_on(*call);
+    set_deadline(h, connection, call_read_s(*call));
+    return result;
 }
 
 static void on_completed(void *user, struct MHD_Connection *connection, void **call,

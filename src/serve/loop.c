@@ -637,14 +637,23 @@ static sac_status plan_layers(struct loop *loop, sac_error *err)
     return SAC_OK;
 }
 
+static sac_status begin_run(struct loop *loop, sac_error *err)
+{
+    TRY(plan_layers(loop, err));
+    return loop->parts.events ? sac_cache_watch(loop->engine, on_page, loop, err) : SAC_OK;
+}
+
 sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_parts *parts,
                     sac_error *err)
 {
     loop->engine = engine;
     loop->parts = *parts;
-    TRY(plan_layers(loop, err));
-    if (parts->events) TRY(sac_cache_watch(engine, on_page, loop, err));
-    tidy(loop);
+    loop->status = begin_run(loop, &loop->why);
+    /* Answers may be queued already, and their connections sleep until the end. */
+    if (loop->status == SAC_OK)
+        tidy(loop);
+    else
+        fail_all(loop, loop->status, loop->why.msg);
     while (loop->status == SAC_OK && wait_for_work(loop)) {
         run_turn(loop);
         if (loop->status != SAC_OK) fail_all(loop, loop->status, loop->why.msg);

@@ -31,6 +31,7 @@ enum { FLAG_DONTWAIT = 1, FLAG_SNDMORE = 2, POLL_IN = 1 };
 #define UNSENT_MAX    100000 /* messages to a subscriber that is slow; vLLM's number */
 #define ENDPOINT_MAX  256
 #define IDENTITY_MAX  255 /* of who asks, by ZeroMQ's rules */
+#define ANSWERS_MAX   16  /* replays in a row: a flood of requests must not stop events */
 #define NUMBER_BYTES  8
 #define NUMBER_OF_END UINT64_MAX
 
@@ -273,7 +274,7 @@ static void *publisher_main(void *user)
         if (p->zmq.poll(item, p->router ? 2 : 1, -1) < 0) continue; /* a signal */
         if (item[0].revents) (void)!read(p->wake_fd, &n_wake, sizeof n_wake);
         stop = send_queue(p);
-        while (p->router && answer_one(p)) continue;
+        for (int i = 0; p->router && i < ANSWERS_MAX && answer_one(p); i++) continue;
     }
     return NULL;
 }

@@ -250,6 +250,27 @@ class Hostile(unittest.TestCase):
         server.until(lambda: "read too slowly" in server.text(), seconds=60)
         s.close()
 
+    def test_long_answers_are_limited_in_bytes_and_time(self):
+        with Server("--max-body", "1000000", "--max-bodies", "1", "--body-timeout", "1") as s:
+            error = s.refusal(503, "/tokenize", {"content": "1234567 " * 20_000, "with_pieces": True})
+            self.assertIn("being sent", error["message"])
+            data = json.dumps({"content": "1234567 " * 3_500, "with_pieces": True}).encode()
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(("127.0.0.1", s.port))
+            slow.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            n = 0
+
+            def drip():
+                nonlocal n
+                n += len(slow.recv(256))
+                return "client left" in s.text()
+            s.until(drip, seconds=20)
+            self.assertGreater(n, 0)
+            slow.close()
+            # What it held is free again.
+            s.answer("/tokenize", {"content": "1234567 " * 3_500, "with_pieces": True})
+
     def test_too_many_connections(self):
         held = [server.connect() for _ in range(60)]
         # Beyond 40 the server closes what it has accepted.
