@@ -55,7 +55,7 @@ static sac_status read_list(struct dialogue *d, struct ask *a, const cJSON *tool
 /* "none", "auto", "required", or {"type": "function", "function": {"name": ...}}. */
 struct choice {
     bool none, must;
-    const char *name; /* of the tool that must be called; NULL: any */
+    const char *name; /* the tool that must be called; NULL: any */
 };
 
 static sac_status read_choice(const cJSON *body, struct choice *out, struct refusal *ref)
@@ -75,7 +75,8 @@ static sac_status read_choice(const cJSON *body, struct choice *out, struct refu
 
 /* ---- Templates that know nothing of tools ---- */
 
-/* One that refuses the conversation, its tool messages say, knows none either. */
+/* A template that rejects the conversation (because of its tool messages, say) does not support
+ * tools either. */
 static sac_status knows_tools(struct dialogue *d, const struct ask_rules *rules, bool *out,
                               struct refusal *ref)
 {
@@ -91,7 +92,7 @@ static sac_status knows_tools(struct dialogue *d, const struct ask_rules *rules,
     return why.kind == REFUSAL_UNAVAILABLE ? refusal_no_memory(ref) : SAC_OK;
 }
 
-/* Replaces a message's texts by what was written, which is taken over. */
+/* Replaces a message's contents by `written`, which it takes over. */
 static sac_status rewrite(sac_message *m, const char *role, struct strbuf *written,
                           struct refusal *ref)
 {
@@ -108,7 +109,7 @@ static sac_status rewrite(sac_message *m, const char *role, struct strbuf *writt
     return SAC_OK;
 }
 
-/* The calls of an assistant's message as text behind what it says. */
+/* Appends the assistant's tool calls to its text. */
 static sac_status tell_calls(sac_message *m, struct refusal *ref)
 {
     struct strbuf text = {0};
@@ -133,7 +134,7 @@ static sac_status tell_result(sac_message *m, struct refusal *ref)
     return rewrite(m, "user", &text, ref);
 }
 
-/* A first message for the lesson, if there is no system's. */
+/* Inserts an empty system message if there is none. */
 static sac_status add_system(struct dialogue *d, struct refusal *ref)
 {
     if (d->n > 0 && strcmp(d->msg[0].role, "system") == 0) return SAC_OK;
@@ -145,7 +146,7 @@ static sac_status add_system(struct dialogue *d, struct refusal *ref)
     return SAC_OK;
 }
 
-/* Puts the lesson into the system's message. */
+/* Describes the tools in the system message, and writes calls and results as text. */
 static sac_status teach(struct dialogue *d, struct refusal *ref)
 {
     struct strbuf text = {0};
@@ -187,7 +188,7 @@ sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
     if (!d->tools) return SAC_OK;
     bool known = false;
     TRY(knows_tools(d, rules, &known, ref));
-    /* The lesson teaches Hermes' form to all. */
+    /* The description asks for Hermes' format whatever the model. */
     a->tool_family = known ? toolstream_of_vocabulary(rules->trie) : TOOLSTREAM_HERMES;
     if (choice.must) TRY(shape_call(a, d->tools, choice.name, rules, ref));
     return known ? SAC_OK : teach(d, ref);

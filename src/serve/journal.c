@@ -10,13 +10,13 @@
 #include <string.h>
 #include <time.h>
 
-#define NAME_BYTES 64u /* longer ones that begin alike are one */
+#define NAME_BYTES 64u /* names are compared up to this length */
 
 struct journal {
     struct journal_options options;
-    pthread_mutex_t lock; /* of the rest */
+    pthread_mutex_t lock; /* protects the members below */
     uint32_t n_name;
-    char name[JOURNAL_NAMES_MAX][NAME_BYTES]; /* that were new once */
+    char name[JOURNAL_NAMES_MAX][NAME_BYTES]; /* names seen so far */
 };
 
 sac_status journal_create(struct journal **out, const struct journal_options *options,

@@ -10,25 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEPTH_MAX 256u /* of any limits: the walk keeps a count for each level */
+#define DEPTH_MAX 256u /* bound for all limits: the walk keeps a counter per level */
 
 struct walk {
     const char *s;
     size_t n, at;
     struct json_limits limits;
     uint32_t depth, n_value;
-    uint32_t n_member[DEPTH_MAX]; /* commas seen, by level */
+    uint32_t n_member[DEPTH_MAX]; /* members seen, per level */
     sac_error *err;
 };
 
 /* ---- Memory ---- */
 
 struct json_block {
-    struct json_block *next, **link; /* `link` points at what points here; NULL: in no pool */
+    struct json_block *next, **link; /* `link` points to the pointer to this; NULL: not in a pool */
 };
 _Static_assert(sizeof(struct json_block) % _Alignof(max_align_t) == 0, "what follows is aligned");
 
-/* cJSON's hooks are the process's and know nothing of who calls: so the thread must. */
+/* cJSON's allocation hooks are global and take no context, so the pool belongs to the thread. */
 static _Thread_local struct json_pool *current;
 
 static void note_loss(void)
@@ -94,7 +94,7 @@ void json_pool_deinit(struct json_pool *pool)
 
 struct json_limits json_limits_default(void)
 {
-    /* A prompt of a million token ids passes, at 64 MB; a schema of 1,024 properties does too. */
+    /* Enough for a prompt of a million token ids (64 MB) and for a schema of 1,024 properties. */
     return (struct json_limits){.depth = 64, .values = 1u << 20, .members = 2048};
 }
 
@@ -110,7 +110,7 @@ size_t json_utf8_bytes(const char *s, size_t n)
     if (u[0] < 0x80) return 1;
     if (n >= 2 && u[0] >= 0xc2 && u[0] <= 0xdf && is_continuation(u[1])) return 2;
     if (n >= 3 && (u[0] & 0xf0u) == 0xe0u && is_continuation(u[1]) && is_continuation(u[2])) {
-        /* Neither overlong nor a surrogate. */
+        /* Refuses overlong forms and surrogates. */
         if ((u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xed && u[1] > 0x9f)) return 0;
         return 3;
     }
@@ -122,7 +122,7 @@ size_t json_utf8_bytes(const char *s, size_t n)
     return 0;
 }
 
-/* From behind the opening quote to behind the closing one. */
+/* From after the opening quote to after the closing one. */
 static sac_status walk_string(struct walk *w)
 {
     while (w->at < w->n && w->s[w->at] != '"') {
@@ -159,7 +159,7 @@ static sac_status walk_mark(struct walk *w, char c)
         w->depth--;
     }
     if (c == ',') w->n_value++;
-    /* Colons count members, so that arrays may be long. */
+    /* Only colons count as members, so that arrays may be longer. */
     if (c == ':' && ++w->n_member[w->depth] > w->limits.members)
         return error_set(w->err, SAC_ERR_ARG, "a JSON object has more than %u members",
                          w->limits.members);
@@ -188,7 +188,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The name of two members of one object, or NULL; `name` is room for those of the largest one. */
+/* Returns a name that occurs twice in one object, or NULL. `name` is scratch space for the names of
+ * the largest object. */
 static const char *find_twice(const cJSON *value, const char **name)
 {
     const cJSON *member;

@@ -35,7 +35,7 @@ void library_close(struct library *l)
     mem_free(l);
 }
 
-/* No key is a tenant, too. */
+/* Requests without a key form a tenant of their own. */
 static sac_status turn_to(struct library *l, uint64_t key, sac_error *err)
 {
     char salt[24];
@@ -45,15 +45,15 @@ static sac_status turn_to(struct library *l, uint64_t key, sac_error *err)
 
 /* ---- Errors ---- */
 
-/* A fault of the server's own files: they are named in its log alone. */
+/* Errors of the server's files are detailed only in its log. */
 static sac_status own_fault(const struct library *l, const char *what, sac_error *err)
 {
     journal_say(l->options.journal, "documents: %s", err->msg);
     return error_set(err, SAC_ERR_IO, "%s: the server's log says why", what);
 }
 
-/* What could not be done is told, not why: pages of keys and values that lie on a disk of their own
- * may be lost as well as files of the store. */
+/* Clients learn what failed, not why. The causes include the store's files and the file of the KV
+ * tier. */
 static sac_status check_files(const struct library *l, sac_status status, const char *what,
                               sac_error *err)
 {
@@ -106,7 +106,7 @@ static sac_status add(struct library *l, const struct ask_document *d, struct li
     return SAC_OK;
 }
 
-/* A document of another model, or of other types of keys, is another one. */
+/* Documents of other models or KV types are not visible. */
 static sac_status find(struct library *l, const char *name, sac_doc *out, sac_error *err)
 {
     const sac_engine_params params = sac_engine_get_params(l->engine);
@@ -148,7 +148,7 @@ static sac_status take_out(struct library *l, const struct ask *ask, struct strb
     return SAC_OK;
 }
 
-/* What a client is told that failed. */
+/* Names the failed operation for the client. */
 static void name_work(const struct ask *ask, char out[256])
 {
     if (ask->work == ASK_DOC_LIST)
@@ -176,7 +176,8 @@ sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
 
 /* ---- Joining ---- */
 
-/* The head of a document is the prompt's, filled up to whole pages. */
+/* A document must have been computed after the same text as the prompt begins with, padded to whole
+ * pages. */
 static sac_status check_head(const struct library *l, const struct ask *ask, sac_seq seq,
                              const sac_doc *doc, sac_error *err)
 {
@@ -196,7 +197,7 @@ struct loaded {
     uint32_t n;
 };
 
-/* A document that is in the index: what its file lacks is no fault of the request. */
+/* The document is in the index, so a damaged file is the server's fault. */
 static sac_status load(struct library *l, const char *name, struct loaded *out, sac_error *err)
 {
     char what[256];
@@ -211,7 +212,7 @@ static sac_status load(struct library *l, const char *name, struct loaded *out, 
     return own_fault(l, what, err);
 }
 
-/* `out->n` documents were loaded, whatever the result. */
+/* `out->n` is valid even on failure. */
 static sac_status load_all(struct library *l, const struct ask *ask, struct loaded *out,
                            sac_error *err)
 {
@@ -224,7 +225,7 @@ static sac_status load_all(struct library *l, const struct ask *ask, struct load
     return SAC_OK;
 }
 
-/* The whole prompt: what the sequence holds, and the rest. Owned by the caller. */
+/* The tokens of the sequence, followed by the rest of the prompt. Owned by the caller. */
 static int32_t *whole_prompt(const struct library *l, const struct ask *ask, sac_seq seq,
                              size_t *out_n)
 {
@@ -238,11 +239,11 @@ static int32_t *whole_prompt(const struct library *l, const struct ask *ask, sac
     return tok;
 }
 
-/* The texts of a prompt in their order. */
+/* The texts of a prompt, in order. */
 struct texts {
-    struct passages_document *item; /* [n] owned; borrows the texts */
+    struct passages_document *item; /* [n], owned; borrows the texts */
     size_t n;
-    struct strbuf own[ASK_DOC_MAX]; /* of the documents, as their tokens have them */
+    struct strbuf own[ASK_DOC_MAX]; /* texts of the documents, from their tokens */
 };
 
 static sac_status list_texts(struct texts *t, const struct library *l, const struct ask *ask,

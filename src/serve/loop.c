@@ -28,34 +28,35 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define WATCH_MAX 64u /* sockets that are looked at in one call */
-/* At the end, for what is not on disk yet: managers of services do not wait for ever. */
+#define WATCH_MAX 64u /* sockets per call of poll */
+/* Limits how long the shutdown waits for the cache on disk: service managers kill after a
+ * timeout. */
 #define FLUSH_MS 10000u
 
 struct loop {
     pthread_mutex_t lock;
-    pthread_cond_t more; /* the engine's thread has something to do */
+    pthread_cond_t more; /* signals the engine's thread */
     struct loop_limits limits;
     struct metrics *metrics;      /* borrowed */
-    struct answer *inbox, **end;  /* lock; queued, in order */
-    struct answer *live;          /* list: lock; members' order: engine's thread */
-    uint32_t n_choice, n_started; /* lock; choices that have not ended; of these computed */
+    struct answer *inbox, **end;  /* lock; queued answers, in order */
+    struct answer *live;          /* the list: lock; order of its members: engine's thread */
+    uint32_t n_choice, n_started; /* lock; choices that have not ended; of these, computed */
     bool draining, stop_now;      /* lock */
     bool has_stats;               /* lock */
     sac_engine_stats stats;       /* lock */
     sac_tier_stats tier;          /* lock */
     struct loop_layer *layer;     /* lock; owned, [n_layer] */
-    uint32_t n_layer;             /* 0: there are no tiers */
+    uint32_t n_layer;             /* 0: no KV tiers */
     sac_cache_stats cache;        /* lock */
-    bool stored;                  /* lock; the disk takes another piece of what was read */
-    /* The engine's thread. */
+    bool stored;                  /* lock; the cache on disk can store another entry */
+    /* Owned by the engine's thread. */
     sac_engine *engine;      /* borrowed */
     struct loop_parts parts; /* borrowed */
-    bool in_work; /* a document, a slot or vectors are being computed: other work waits */
+    bool in_work;            /* long work is in progress; other such work must wait */
     struct turns turns;
-    uint32_t n_submitted; /* choices that the engine has */
-    sac_status status;    /* of the engine; not SAC_OK: it cannot go on, */
-    sac_error why;        /*   and why */
+    uint32_t n_submitted; /* choices submitted to the engine */
+    sac_status status;    /* the engine's; after an error it cannot continue */
+    sac_error why;        /* the reason */
 };
 
 sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
@@ -167,7 +168,7 @@ void loop_leave(struct loop *loop, struct answer *a)
 
 /* ---- Pieces ---- */
 
-/* Whether the HTTP side sleeps, which is then the caller's to wake. Under the lock. */
+/* Returns whether the HTTP side was asleep; the caller must then wake it. Requires the lock. */
 static bool rouse(struct answer *a)
 {
     const bool was_asleep = a->asleep;
@@ -175,23 +176,23 @@ static bool rouse(struct answer *a)
     return was_asleep;
 }
 
-/* For each token this is without the lock, which the woken thread takes at once: it would sleep
- * again, and whoever lets go of the lock would wake it a second time. The HTTP side's connection
- * cannot end before it is woken, so it is there; the loop's reference keeps the answer. */
+/* Called without the lock: the woken thread takes it at once, and would block. The pointers are
+ * valid, because a sleeping connection cannot end and the loop holds a reference to the answer. */
 static void wake_now(struct answer *a, bool wakes)
 {
     if (wakes) a->wake(a->user);
 }
 
-/* Its client would hold the connection until it reads on, or idles for long enough. */
+/* Without this, the client would keep the connection until it reads on or the idle timeout ends
+ * it. */
 static void cut_off(struct answer *a)
 {
     a->slow = a->gone = true;
     if (a->fd >= 0) shutdown(a->fd, SHUT_RDWR);
 }
 
-/* Appends a piece, which may be NULL for want of memory. True: the HTTP side is to be
- * woken (wake_now). Under the lock. */
+/* Appends a piece; NULL means that it could not be allocated, which cancels the answer. Returns
+ * whether the HTTP side must be woken (wake_now). Requires the lock. */
 static bool put_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
 {
     const size_t bytes = p ? sizeof *p + p->n_text + p->n_prob * sizeof *p->prob : 0;
@@ -221,7 +222,8 @@ static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer
     return put_piece(loop, a, p);
 }
 
-/* A form that is beyond its limits is told in its own words: the engine knows of an empty mask. */
+/* If the grammar reached a limit, its own message replaces the engine's, which only reports an
+ * empty mask. */
 static struct answer_piece *piece_of_error(const struct answer_choice *c, const sac_event *e)
 {
     const char *why = NULL;
@@ -230,7 +232,7 @@ static struct answer_piece *piece_of_error(const struct answer_choice *c, const 
     return answer_piece_failed(c->i, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, why);
 }
 
-/* The choice's sequence is the slot's from now on, or goes. */
+/* Gives the choice's sequence to its slot, or removes it. */
 static void end_seq(struct loop *loop, struct answer_choice *c)
 {
     if (loop->parts.slots) slots_end(loop->parts.slots, c);
@@ -295,7 +297,7 @@ static sac_status watch_reading(struct answer_choice *c, sac_request *r, sac_err
     return SAC_OK;
 }
 
-/* What the choice asks of the engine; borrows from its ask. */
+/* Builds the engine's request; borrows from the choice's `ask`. */
 static sac_request request_of(const struct answer_choice *c)
 {
     const struct ask *ask = &c->answer->ask;
@@ -303,7 +305,7 @@ static sac_request request_of(const struct answer_choice *c)
     sac_request r = sac_request_default();
     r.prompt = prompt->tok;
     r.n_prompt = prompt->n;
-    if (c->seq != SAC_SEQ_NONE) { /* documents and the head before them, or what was restored */
+    if (c->seq != SAC_SEQ_NONE) { /* the sequence holds the beginning of the prompt already */
         r.seq = c->seq;
         r.prompt += c->n_held;
         r.n_prompt -= c->n_held;
@@ -313,7 +315,7 @@ static sac_request request_of(const struct answer_choice *c)
         r.sampling.dry_breaker = (const char *const *)ask->breaker;
         r.sampling.n_dry_breaker = ask->n_breaker;
     }
-    r.sampling.seed += c->i % ask->n; /* or all answers to a prompt were the same */
+    r.sampling.seed += c->i % ask->n; /* otherwise the choices of a prompt would be identical */
     r.max_tokens = ask->max_tokens;
     r.min_tokens = ask->min_tokens;
     r.stop = (const char *const *)ask->stop;
@@ -325,7 +327,7 @@ static sac_request request_of(const struct answer_choice *c)
     r.decode = ask->decode;
     r.prefill = ask->prefill;
     r.sparse = ask->sparse;
-    /* The chosen token's own probability comes only with a list. */
+    /* The engine reports the chosen token's probability only along with alternatives. */
     r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
     r.priority = ask->priority;
     return r;
@@ -335,7 +337,8 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
 {
     const struct ask *ask = &c->answer->ask;
     sac_request r = request_of(c);
-    /* Who has another key must not learn from times what was asked here. */
+    /* The API key is part of the salt, so that response times reveal nothing about the prompts of
+     * other keys. */
     char salt[SLOTS_SALT_BYTES];
     slots_salt(salt, c->answer->key, ask->cache_salt);
     if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
@@ -406,7 +409,7 @@ static void do_work(struct loop *loop, struct answer *a)
     strbuf_deinit(&text);
 }
 
-/* Each choice goes on from a sequence of its own with the documents. */
+/* Each choice gets a fork of the sequence that holds the documents. */
 static sac_status join_documents(struct loop *loop, struct answer *a, sac_error *err)
 {
     struct library_joined joined;
@@ -451,8 +454,8 @@ static void start_answer(struct loop *loop, struct answer *a)
     }
 }
 
-/* Whether the engine can take the answer now; one of higher priority takes the place of others.
- * Under the lock. */
+/* Whether the engine can start the answer now, possibly by preempting one of lower priority.
+ * Requires the lock. */
 static bool has_place(const struct loop *loop, const struct answer *a)
 {
     if ((a->ask.work || a->ask.n_doc) && loop->in_work) return false;
@@ -470,7 +473,7 @@ static bool comes_before(const struct loop *loop, const struct answer *a, const 
     return turns_last(&loop->turns, a->key) < turns_last(&loop->turns, b->key);
 }
 
-/* The answer whose turn it is, or NULL. Of equals the list's first. */
+/* The next answer to start, or NULL. The list breaks ties. */
 static struct answer *next_turn(struct loop *loop)
 {
     struct answer *best = NULL;
@@ -482,7 +485,7 @@ static struct answer *next_turn(struct loop *loop)
     return best;
 }
 
-/* Moves what is queued to the live ones, behind them. Under the lock. */
+/* Appends the inbox to the live answers. Requires the lock. */
 static void take_inbox(struct loop *loop)
 {
     struct answer **last = &loop->live;
@@ -493,7 +496,7 @@ static void take_inbox(struct loop *loop)
     loop->end = &loop->inbox;
 }
 
-/* Waits until there is something to do. False: nothing is left and nothing will come. */
+/* Blocks until there is work; false: everything has ended and the loop is draining. */
 static bool wait_for_work(struct loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
@@ -506,7 +509,7 @@ static bool wait_for_work(struct loop *loop)
     return go_on;
 }
 
-/* Marks answers whose client has closed its side: HTTP clients that do so do not wait for more. */
+/* Marks answers whose client has closed the connection, or its sending side. */
 static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
 {
     if (n == 0 || poll(fds, n, 0) <= 0) return;
@@ -515,8 +518,8 @@ static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
             watched[i]->left = watched[i]->gone = true;
 }
 
-/* Under the lock, so that no socket that is looked at is closed meanwhile: the HTTP side takes it
- * out (loop_leave) before it does that. */
+/* Requires the lock: the HTTP side calls loop_leave before a socket is closed, so no polled
+ * descriptor can be reused meanwhile. */
 static void watch_clients(struct loop *loop)
 {
     struct answer *watched[WATCH_MAX];
@@ -534,7 +537,7 @@ static void watch_clients(struct loop *loop)
     watch(watched, fds, n);
 }
 
-/* Nobody waits for it any more. Under the lock. */
+/* Cancels a choice. Requires the lock. */
 static void give_up(struct loop *loop, struct answer_choice *c)
 {
     if (c->ended) return;
@@ -544,8 +547,8 @@ static void give_up(struct loop *loop, struct answer_choice *c)
         wake_now(c->answer, end_choice(loop, c, answer_piece_cancelled(c->i)));
 }
 
-/* What the lock protects of a step: who left, what is over, the numbers of the last step. Returns
- * with the requests to cancel marked in the engine. */
+/* Between steps: publishes statistics, finds clients that disconnected, cancels their requests, and
+ * releases answers that have ended. */
 static void tidy(struct loop *loop)
 {
     const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
@@ -575,7 +578,7 @@ static void tidy(struct loop *loop)
     pthread_mutex_unlock(&loop->lock);
 }
 
-/* The engine cannot go on: all answers end with its reason. */
+/* The engine cannot continue: all answers end with this error. */
 static void fail_all(struct loop *loop, sac_status status, const char *why)
 {
     pthread_mutex_lock(&loop->lock);
@@ -588,7 +591,7 @@ static void fail_all(struct loop *loop, sac_status status, const char *why)
     pthread_mutex_unlock(&loop->lock);
 }
 
-/* Starts what has its turn, and computes one step of what runs. */
+/* Starts the answers whose turn it is, and computes one step. */
 static void run_turn(struct loop *loop)
 {
     uint32_t n_active;
@@ -598,7 +601,7 @@ static void run_turn(struct loop *loop)
     if (loop->status == SAC_OK) loop->status = sac_run(loop->engine, &n_active, &loop->why);
 }
 
-/* Between pieces of what a document or a slot takes, the others go on. */
+/* Called during long work, so that other answers make progress. */
 static bool on_work(void *user, double share)
 {
     struct answer *a = user;
@@ -617,7 +620,7 @@ static bool on_work(void *user, double share)
     return gives_up;
 }
 
-/* Clients part their prompts by a salt, of which routers know. */
+/* Events carry the client's salt, which routers know, not the one derived from its key. */
 static void on_page(void *user, const sac_cache_page *page)
 {
     const struct loop *loop = user;
@@ -649,7 +652,7 @@ sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_par
     loop->engine = engine;
     loop->parts = *parts;
     loop->status = begin_run(loop, &loop->why);
-    /* Answers may be queued already, and their connections sleep until the end. */
+    /* Answers may have been queued already, and their connections sleep until the end. */
     if (loop->status == SAC_OK)
         tidy(loop);
     else
@@ -657,8 +660,7 @@ sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_par
     while (loop->status == SAC_OK && wait_for_work(loop)) {
         run_turn(loop);
         if (loop->status != SAC_OK) fail_all(loop, loop->status, loop->why.msg);
-        /* What ended answers have read, a piece between two steps: the rest is told by loop_stored.
-         */
+        /* Stores one entry per step; loop_stored reports when the next one can follow. */
         (void)sac_cache_store(engine);
         tidy(loop);
     }
@@ -688,7 +690,7 @@ static void ping(struct loop *loop, struct answer *a, uint64_t ping_us)
 {
     if (!a->eager || !a->asleep || clock_us() - a->piece_us < ping_us) return;
     struct answer_piece *p = answer_piece_bare(ANSWER_PING, 0);
-    if (p) wake_now(a, put_piece(loop, a, p)); /* else the next tick tries again */
+    if (p) wake_now(a, put_piece(loop, a, p)); /* otherwise the next tick tries again */
 }
 
 void loop_tick(struct loop *loop, uint64_t ping_us)

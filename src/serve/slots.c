@@ -20,12 +20,12 @@
 #define PATH_BYTES 4096u
 
 struct slot {
-    int32_t *tok; /* owned, [n]: the text; NULL: there is none */
+    int32_t *tok; /* owned, [n]: prompt and answer; NULL: empty */
     size_t n;
-    char salt[SLOTS_SALT_BYTES]; /* whose it is */
-    uint32_t decode, prefill;    /* the methods that the text was answered with */
-    sac_seq seq;                 /* owned: a restored text and what followed; or SAC_SEQ_NONE */
-    uint64_t used;               /* when, as a count; 0: never */
+    char salt[SLOTS_SALT_BYTES]; /* identifies the owner */
+    uint32_t decode, prefill;    /* methods with which the text was computed */
+    sac_seq seq;                 /* owned: a restored text and its continuation; or SAC_SEQ_NONE */
+    uint64_t used;               /* logical time of the last use; 0: never */
     uint32_t n_running;
 };
 
@@ -89,8 +89,8 @@ static size_t count_common(const int32_t *a, size_t n_a, const int32_t *b, size_
     return n;
 }
 
-/* Tokens of a text that the slot's sequence holds, in whole pages: a cut within a page would leave
- * it as it was rounded. */
+/* How many tokens of the text the slot's sequence covers, in whole pages: within a page, values may
+ * have been rounded with other tokens. */
 static size_t held_of(const struct slots *s, const struct slot *slot, const char *salt,
                       const int32_t *tok, size_t n)
 {
@@ -100,7 +100,7 @@ static size_t held_of(const struct slots *s, const struct slot *slot, const char
            SAC_PAGE_TOK;
 }
 
-/* A new sequence with the first n tokens of a slot's. */
+/* Forks the slot's sequence and keeps its first n tokens. */
 static sac_status fork_first(const struct slots *s, const struct slot *slot, size_t n, sac_seq *out,
                              sac_error *err)
 {
@@ -114,7 +114,7 @@ static sac_status fork_first(const struct slots *s, const struct slot *slot, siz
     return status;
 }
 
-/* The oldest restored text but that of `but`; NULL: there is none. */
+/* The slot with the least recently used restored text, except `but`; NULL: none. */
 static struct slot *oldest_restored(struct slots *s, const struct slot *but)
 {
     struct slot *oldest = NULL;
@@ -174,12 +174,12 @@ void slots_begin(struct slots *s, struct answer *a)
     slot->n_running++;
     slot->used = ++s->clock;
     const size_t n = held_of(s, slot, salt, prompt->tok, prompt->n - 1);
-    /* Without it the prompt is computed from its first token on. */
+    /* If this fails, the prompt is computed from its beginning. */
     if (n > 0 && fork_first(s, slot, n, &a->choice[0].seq, NULL) == SAC_OK) a->choice[0].n_held = n;
 }
 
-/* The prompt's whole pages are kept in place of the restored text; its last token was computed as
- * those of an answer are. */
+/* Replaces the restored text by the whole pages of the prompt. The last token is excluded, because
+ * it was computed like those of an answer. */
 static void move_on(struct slots *s, struct slot *slot, struct answer_choice *c)
 {
     const size_t n_wide = c->answer->ask.prompt[0].n - 1;
@@ -225,7 +225,7 @@ void slots_end(struct slots *s, struct answer_choice *c)
 
 /* ---- Saving ---- */
 
-/* Those of a key have a folder of their own, so that no client reads another's text. */
+/* Each key has a folder of its own, so that clients cannot read each other's files. */
 static sac_status make_path(const struct slots *s, const struct ask *ask, uint64_t key,
                             char out[PATH_BYTES], sac_error *err)
 {
@@ -239,7 +239,7 @@ static sac_status make_path(const struct slots *s, const struct ask *ask, uint64
     return SAC_OK;
 }
 
-/* Clients hear of the file as they have named it, of no path. */
+/* Error messages name the file as the client did, not its path. */
 static sac_status name_file(sac_status status, const struct ask *ask, const char *path,
                             sac_error *err)
 {
@@ -267,7 +267,7 @@ static bool is_of(const struct slot *slot, const struct ask *ask, uint64_t key)
     return slot->tok && strcmp(slot->salt, salt) == 0;
 }
 
-/* Computes what is pending, between the steps of the answers. */
+/* Computes the pending tokens, between steps for other answers. */
 static sac_status compute(struct slots *s, sac_seq seq, struct library_wait wait, sac_error *err)
 {
     uint32_t pending;
@@ -282,8 +282,8 @@ static sac_status compute(struct slots *s, sac_seq seq, struct library_wait wait
     return SAC_OK;
 }
 
-/* A sequence with the slot's text, but not computed where it is not there: that may let answers go
- * on, which change the slot. */
+/* Creates a sequence with the slot's text, without computing what is missing: that would run other
+ * answers, which may change the slot. */
 static sac_status begin_text(struct slots *s, const struct slot *slot, sac_seq *out, sac_error *err)
 {
     const size_t n = held_of(s, slot, slot->salt, slot->tok, slot->n);
@@ -342,7 +342,7 @@ static sac_status save(struct slots *s, const struct ask *ask, uint64_t key,
 
 /* ---- Restoring and erasing ---- */
 
-/* Other restored texts make room. */
+/* Evicts other restored texts if there is no room. */
 static sac_status load(struct slots *s, const char *path, struct slot *slot, sac_seq *out,
                        sac_error *err)
 {

@@ -9,8 +9,8 @@
 #include <strings.h>
 
 #define FORM_BUFFER 8192u
-#define FIELD_BYTES 4096u /* of a form's field other than the file */
-#define FIELDS_MAX  64u   /* each is looked up among all others */
+#define FIELD_BYTES 4096u /* of a field other than the file */
+#define FIELDS_MAX  64u   /* of a form, because lookups are linear */
 
 struct form {
     struct strbuf file;
@@ -34,13 +34,12 @@ bool upload_is_file(struct MHD_Connection *connection)
 {
     const char *type = content_type(connection);
     if (!*type || strncasecmp(type, "application/json", 16) == 0) return false;
-    /* curl says so of all data whose type is not given: of JSON, and of a file with a name in the
-     * path. */
+    /* curl sends this type by default, for JSON as well as for a file with a name in the query. */
     if (strncasecmp(type, "application/x-www-form-urlencoded", 33) != 0) return true;
     return MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name") != NULL;
 }
 
-/* Behind the last slash: browsers send folders, too. */
+/* The file name without folders, which browsers may send. */
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -67,7 +66,7 @@ static enum MHD_Result on_part(void *user, enum MHD_ValueKind kind, const char *
         strbuf_add(&form->file, data, n);
         return MHD_YES;
     }
-    if (!key) return MHD_YES; /* a part without a name is no field */
+    if (!key) return MHD_YES; /* a part without a name is not a field */
     form->n_field += at == 0;
     form->too_long |= at + n > FIELD_BYTES || form->n_field > FIELDS_MAX;
     const cJSON *old = at ? json_get(form->fields, key) : NULL;
@@ -118,7 +117,7 @@ static sac_status set_file(struct form *form, const char *name, const struct str
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "file", err.msg);
 }
 
-/* Flags of a form are texts. */
+/* Converts flags from strings, the only type in forms. */
 static void set_flags(cJSON *fields)
 {
     static const char *const flags[] = {"pin", "raw", "stream"};
@@ -127,7 +126,7 @@ static void set_flags(cJSON *fields)
             cJSON_ReplaceItemInObjectCaseSensitive(fields, flags[i], cJSON_CreateTrue());
 }
 
-/* The query's `name`, which comes escaped; NULL: there is none. */
+/* The unescaped "name" of the query; NULL: none. */
 static sac_status query_name(char **out, struct MHD_Connection *connection, struct refusal *ref)
 {
     const char *given = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
@@ -149,7 +148,7 @@ sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const str
     const char *name = query ? query : filename ? base_name(filename->valuestring) : "the file";
     if (status == SAC_OK && (query || filename)) set_text(form.fields, "name", name, strlen(name));
     if (status == SAC_OK) status = set_file(&form, name, has_form ? &form.file : body, ref);
-    /* Callers rely on the member, which is missing if there was no memory for it. */
+    /* Callers rely on this member, which is missing after a failed allocation. */
     if (status == SAC_OK && !json_get(form.fields, "text")) status = refusal_no_memory(ref);
     mem_free(query);
     strbuf_deinit(&form.file);
