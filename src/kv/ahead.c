@@ -192,14 +192,14 @@ static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why
     t->n_guess += bind_ahead(t, why, f->scratch, n, most < left ? most : left);
 }
 
-/* The next time at most as many pages are guessed as were read in time; more, if all of them
+/* Limits the next guess to the number of pages that were read in time; raises the limit if all
  * were. */
 void ahead_end_guess(struct tier *t)
 {
     if (t->guessed != t->now) return;
     t->guessed = PAGE_NONE;
     const uint32_t n_late = ahead_cancel(t, TIER_GUESSED);
-    if (n_late == 0 && t->n_guess < t->guess_most) return; /* there was nothing more to guess */
+    if (n_late == 0 && t->n_guess < t->guess_most) return; /* there were no further candidates */
     const uint32_t most = n_late ? t->n_guess - n_late : 2 * t->guess_most;
     t->guess_most = most < GUESS_LEAST ? GUESS_LEAST : most > AHEAD_MOST ? AHEAD_MOST : most;
 }

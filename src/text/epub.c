@@ -34,12 +34,12 @@ struct item {
 };
 
 struct book {
-    char package[NAME_MAX_]; /* name of the member */
-    struct item *item;       /* [n_item] of the manifest */
+    char package[NAME_MAX_]; /* name of the package document */
+    struct item *item;       /* [n_item], the manifest */
     size_t n_item, item_room;
-    char **part; /* [n_part] ids of the spine */
+    char **part; /* [n_part], ids of the spine */
     size_t n_part, part_room;
-    bool failed; /* no memory, or more than the limits */
+    bool failed; /* out of memory, or a limit is exceeded */
 };
 
 static void book_deinit(struct book *b)
@@ -53,7 +53,7 @@ static void book_deinit(struct book *b)
     mem_free(b->part);
 }
 
-/* Room for one more; false without. */
+/* Makes room for one more; false: none. */
 static bool grow(void **list, size_t *room, size_t n, size_t bytes)
 {
     if (n >= LIMITS_EPUB_PARTS) return false;
@@ -103,7 +103,7 @@ static int hex(char c)
     return at ? (int)((at - digits) % 16) : -1;
 }
 
-/* The member's name: the package's folder, and `href` with its escapes undone. */
+/* The name of a member: `href`, unescaped, relative to the package's folder. */
 static void resolve(struct strbuf *out, const char *package, const char *href)
 {
     const char *slash = strrchr(package, '/');
@@ -125,7 +125,7 @@ static const struct item *find_item(const struct book *b, const char *id)
     return NULL;
 }
 
-/* The member that holds a part; NULL in `*out` if the part is not a text but a picture, say. */
+/* The member that holds a part; NULL in `*out` if the part is not a text. */
 static sac_status find_part(const struct unpack_member **out, const struct unpack_zip *zip,
                             const struct book *b, const char *id, sac_error *err)
 {
@@ -142,8 +142,8 @@ static sac_status find_part(const struct unpack_member **out, const struct unpac
     return SAC_OK;
 }
 
-/* A spine may name one member thousands of times, and each time it would be parsed again: what is
- * parsed has the limit of what is unpacked. */
+/* Limits what is parsed like what is unpacked: a spine may list one member thousands of times, and
+ * each time it would be parsed again. */
 static sac_status check_parts(const struct unpack_zip *zip, const struct book *b, sac_error *err)
 {
     const struct unpack_member *m;

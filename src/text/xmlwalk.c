@@ -25,7 +25,7 @@ static void give_text(const struct xmlwalk *w, xmlTextReaderPtr r)
     if (s && w->text) w->text(w->user, (const char *)s, strlen((const char *)s));
 }
 
-/* Takes the node that was come to; true if what is in it is to be passed over. */
+/* Processes the current node; true: skip its children. */
 static bool take(const struct xmlwalk *w, xmlTextReaderPtr r)
 {
     const char *name = (const char *)xmlTextReaderConstLocalName(r);
