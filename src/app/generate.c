@@ -12,11 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the event callback works on. */
+/* State of the event callback. */
 struct run {
     struct generation *g;
     struct progress bar;
-    sac_error error; /* of SAC_FINISH_ERROR */
+    sac_error error; /* for SAC_FINISH_ERROR */
     bool done;
 };
 
@@ -52,7 +52,7 @@ static cJSON *prob_json(const sac_model *model, int32_t tok, float logprob)
     size_t n;
     const char *piece = sac_token_piece(model, tok, true, &n);
     cJSON *bytes = cJSON_CreateArray(), *entry = cJSON_CreateObject();
-    /* As bytes: a piece need not be whole UTF-8 characters. */
+    /* As bytes, because a piece need not contain whole UTF-8 characters. */
     for (size_t i = 0; i < n; i++)
         cJSON_AddItemToArray(bytes, cJSON_CreateNumber((unsigned char)piece[i]));
     cJSON_AddNumberToObject(entry, "id", tok);
@@ -81,7 +81,7 @@ static void keep_end(struct run *run, const sac_event *e)
     run->done = true;
 }
 
-/* Tokens, and what share of their attention a method computes. */
+/* Reports the prompt's tokens, and the share of attention that the method computes. */
 static void tell_prompt(struct run *run, const sac_event *e)
 {
     const sac_engine_stats s = sac_engine_get_stats(run->g->engine);

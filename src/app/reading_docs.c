@@ -64,7 +64,7 @@ static double share_of(const struct passages *p, size_t document)
 
 /* ---- For people ---- */
 
-/* A passage on one line, cut between characters. */
+/* Appends a passage on one line, truncated between characters. */
 static void add_quote(struct strbuf *out, const char *text, size_t n)
 {
     const bool is_cut = n > QUOTE_BYTES;

@@ -34,7 +34,7 @@ static bool is_schema_text(const char *s)
     return s[strspn(s, " \t\r\n")] == '{';
 }
 
-/* The one that was given, its kind and whether it is a file; the option's name for messages. */
+/* The option that was given: its kind, whether it is a file, its name for messages. */
 struct source {
     const char *option, *value;
     enum constraint_kind kind;
@@ -58,7 +58,7 @@ static unsigned find_source(const struct structure *s, struct source *out)
     return n;
 }
 
-/* What is wrong with a file is the file's fault; with a value it is wrong usage. */
+/* An error in a file is a runtime error, in a value a usage error. */
 static sac_status blame(const struct structure *s, sac_status status)
 {
     return s->is_value && status != SAC_OK && status != SAC_ERR_MEMORY ? SAC_ERR_ARG : status;
