@@ -71,7 +71,7 @@ struct server_config server_config_default(void)
 
 /* ---- systemd ---- */
 
-/* Notifies the service manager, if there is one (sd_notify). */
+/* Notifies the service manager, if there is one. */
 static void notify(const char *state)
 {
     const char *path = getenv("NOTIFY_SOCKET");
