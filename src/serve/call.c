@@ -172,14 +172,14 @@ enum MHD_Result call_body(struct call *call, const char *data, size_t n)
     return MHD_YES;
 }
 
-static void drop_body(struct call *call)
+static void free_body(struct call *call)
 {
     strbuf_deinit(&call->body);
     atomic_fetch_sub(&call->head.totals->body_bytes, call->body_held);
     call->body_held = 0;
 }
 
-/* ---- Answers that the engine gives ---- */
+/* ---- Generated answers ---- */
 
 static void suspend(void *user)
 {
@@ -211,7 +211,7 @@ static void write_piece(struct call *call, const struct answer_piece *p)
 
 /* A client that left, or a piece that could not be allocated, cancels the answer. Both look like a
  * shutdown in the pieces, so the flags decide what the error is. */
-static void find_cause(struct call *call)
+static void set_end_reason(struct call *call)
 {
     if (atomic_load(&call->answer->left))
         (void)refusal_set(&call->reply.failed, REFUSAL_LEFT, NULL, "the client has left");
@@ -220,7 +220,7 @@ static void find_cause(struct call *call)
 
 /* Done before the client learns that the answer has ended, because it may ask for the record at
  * once. */
-static void keep_reading(struct call *call)
+static void store_reading(struct call *call)
 {
     struct strbuf text = {0};
     if (!call->answer->ask.attention) return;
@@ -232,7 +232,7 @@ static void close_stream(struct call *call)
 {
     struct reply *r = &call->reply;
     call->closed = true;
-    find_cause(call);
+    set_end_reason(call);
     if (r->failed.kind != REFUSAL_NONE) {
         if (r->dialect->anthropic) strbuf_adds(&call->out, "event: error\n");
         strbuf_adds(&call->out, "data: ");
@@ -240,7 +240,7 @@ static void close_stream(struct call *call)
         strbuf_adds(&call->out, "\n\n");
         return;
     }
-    keep_reading(call);
+    store_reading(call);
     if (r->dialect->close) r->dialect->close(r, &call->out);
 }
 
@@ -311,7 +311,7 @@ static enum MHD_Result begin_stream(struct call *call)
         write_piece(call, p);
     }
     answer_pieces_free(first);
-    find_cause(call);
+    set_end_reason(call);
     call->refusal = r->failed;
     if (call->refusal.kind != REFUSAL_NONE || call->out.failed) return refuse(call);
     call->status = 200;
@@ -358,15 +358,15 @@ static enum MHD_Result wait_for_all(struct call *call)
         answer_pieces_free(first);
     }
     if (!done) return MHD_YES;
-    find_cause(call);
+    set_end_reason(call);
     call->refusal = r->failed;
     if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
-    keep_reading(call);
+    store_reading(call);
     r->dialect->whole(r, &call->out);
     return call->out.failed ? refuse(call) : send_whole(call, NULL);
 }
 
-/* ---- The route's work ---- */
+/* ---- Running the route ---- */
 
 /* The last component of the path, as {"name": ...}. */
 static sac_status parse_rest(struct call *call, cJSON **out)
@@ -467,13 +467,14 @@ static bool has_file(const struct call *call)
 }
 
 /* Computes the answer, or queues it for the engine. */
-static void make(struct call *call)
+static void run_route(struct call *call)
 {
     const unsigned flags = call->route->flags;
     cJSON *body = NULL;
     sac_status status = SAC_OK;
     if (has_file(call))
-        status = upload_read(&body, call->head.connection, &call->body, &call->refusal);
+        status = upload_read(&body, call->head.connection, &call->body,
+                             call->head.context->config->limits.body_bytes, &call->refusal);
     else if (flags & ROUTE_SLOT)
         status = parse_slot(call, &body);
     else if (flags & ROUTE_BODY)
@@ -485,7 +486,7 @@ static void make(struct call *call)
     else if (status == SAC_OK)
         (void)reply_at_once(call, body, &call->out);
     cJSON_Delete(body);
-    drop_body(call);
+    free_body(call);
     call->made = true;
 }
 
@@ -500,12 +501,12 @@ static enum MHD_Result send_made(struct call *call)
 
 /* Runs on a thread of the desk. The server may have begun to shut down since the call was
  * queued. */
-static void make_at_desk(void *user)
+static void run_at_desk(void *user)
 {
     struct call *call = user;
     json_enter(&call->json);
     call->made = check_state(call, &call->refusal) != SAC_OK;
-    if (!call->made) make(call);
+    if (!call->made) run_route(call);
     json_leave();
     resume(call);
 }
@@ -513,14 +514,14 @@ static void make_at_desk(void *user)
 /* Hands a call whose body may take long to parse to the desk; true: the call is suspended. Files go
  * there whatever their size, because a packed file may expand ten thousand times and PDFs are
  * converted by another program. */
-static bool leave_to_desk(struct call *call)
+static bool submit_to_desk(struct call *call)
 {
     if (call->body.n < DESK_BYTES && !has_file(call)) return false;
-    call->job = (struct desk_job){.sleep = suspend, .work = make_at_desk, .user = call};
+    call->job = (struct desk_job){.sleep = suspend, .work = run_at_desk, .user = call};
     return desk_submit(call->head.context->desk, &call->job);
 }
 
-static enum MHD_Result go_on(struct call *call)
+static enum MHD_Result continue_call(struct call *call)
 {
     enum MHD_Result result;
     const struct respond_to to = answer_to(call);
@@ -533,15 +534,15 @@ static enum MHD_Result go_on(struct call *call)
     if (!call->route && call->refusal.kind != REFUSAL_HEADER && send_page(call, &result))
         return result;
     if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
-    if (leave_to_desk(call)) return MHD_YES;
-    make(call);
+    if (submit_to_desk(call)) return MHD_YES;
+    run_route(call);
     return send_made(call);
 }
 
 enum MHD_Result call_go_on(struct call *call)
 {
     json_enter(&call->json);
-    const enum MHD_Result result = go_on(call);
+    const enum MHD_Result result = continue_call(call);
     json_leave();
     return result;
 }
@@ -551,7 +552,7 @@ uint32_t call_read_s(const struct call *call)
     return call->read_s;
 }
 
-/* ---- The end ---- */
+/* ---- End of a call ---- */
 
 static const char *client_text(const struct call *call, char buf[64])
 {
@@ -634,7 +635,7 @@ void call_end(struct call *call, bool sent)
     json_leave();
     json_pool_deinit(&call->json);
     if (call->answer) loop_leave(c->loop, call->answer);
-    drop_body(call);
+    free_body(call);
     strbuf_deinit(&call->out);
     atomic_fetch_sub(&call->head.totals->answer_bytes, call->answer_held);
     atomic_fetch_sub(&call->head.totals->n_call, 1);

@@ -15,6 +15,7 @@
 struct form {
     struct strbuf file;
     cJSON *fields;
+    uint32_t text_max;
     uint32_t n_field;
     bool has_file, too_long;
 };
@@ -107,14 +108,21 @@ static sac_status set_file(struct form *form, const char *name, const struct str
     struct strbuf text = {0};
     sac_error err = {0};
     struct extract_info info = {0};
-    const sac_status status = extract_bytes(&text, name, file, &info, &err);
-    if (status == SAC_OK) {
+    sac_status status = extract_bytes(&text, name, file, &info, &err);
+    if (status != SAC_OK) {
+        status = refusal_of(ref, status, "file", err.msg);
+    } else if (text.n > form->text_max) {
+        /* A small packed file may hold hundreds of megabytes, of which several copies are made. */
+        status = refusal_set(ref, REFUSAL_LARGE, "file",
+                             "the file holds %zu bytes of text, the server takes %u", text.n,
+                             form->text_max);
+    } else {
         replace_text(form->fields, "text", text.data ? text.data : "", text.n);
         replace_text(form->fields, "format", info.format, strlen(info.format));
         replace_text(form->fields, "encoding", info.encoding, strlen(info.encoding));
     }
     strbuf_deinit(&text);
-    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "file", err.msg);
+    return status;
 }
 
 /* Converts flags from strings, the only type in forms. */
@@ -136,9 +144,9 @@ static sac_status query_name(char **out, struct MHD_Connection *connection, stru
 }
 
 sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
-                       struct refusal *ref)
+                       uint32_t text_max, struct refusal *ref)
 {
-    struct form form = {.fields = cJSON_CreateObject()};
+    struct form form = {.fields = cJSON_CreateObject(), .text_max = text_max};
     const bool has_form = is_form(connection);
     char *query;
     sac_status status = query_name(&query, connection, ref);

@@ -11,8 +11,9 @@
 /* Whether the body is a file or a form instead of JSON, by its content type and a name in the
  * query. */
 bool upload_is_file(struct MHD_Connection *connection);
-/* The name is the query's, the form's field `name`, or the file's. The caller owns `*out`. */
+/* The name is the query's, the form's field `name`, or the file's. A text of more than
+ * `text_max` bytes is refused. The caller owns `*out`. */
 sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
-                       struct refusal *ref);
+                       uint32_t text_max, struct refusal *ref);
 
 #endif

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Requests that want the server to fail: bombs, floods, drips, clients that leave. Each is refused or
 ended in time, and the server answers the next one."""
+import gzip
 import json
 import os
 import pathlib
@@ -144,6 +145,13 @@ class Hostile(unittest.TestCase):
                 pathlib.Path(folder, "go").touch()
                 reader.join()
                 self.assertEqual((got[0][0], got[0][2]["text"]), (200, "text\n"))
+
+    def test_the_text_of_a_packed_file_is_limited_as_a_body_is(self):
+        for n, status in ((290_000, 200), (310_000, 413)):
+            packed = gzip.compress(b"word " * (n // 5))
+            self.assertLess(len(packed), 5000)
+            got = server.post("/extract", packed, headers={"Content-Type": "application/gzip"})
+            self.assertEqual(got[0], status, got[2])
 
     def test_calls_of_many_turns(self):
         turn = [{"role": "user", "content": ""}, {"type": "function_call", "name": "f", "arguments": "{}"}]
