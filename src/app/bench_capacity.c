@@ -329,7 +329,7 @@ static sac_status run_methods(struct capacity *c, sac_error *err)
     return status;
 }
 
-/* ---- All ---- */
+/* ---- Entry point ---- */
 
 static void print_head(const struct capacity *c)
 {

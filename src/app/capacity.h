@@ -15,7 +15,7 @@
 #include "saccade_machine.h"
 #include "saccade_tier.h"
 
-/* ---- capacity_load.c: what is asked ---- */
+/* ---- capacity_load.c: the prompts ---- */
 
 #define CAPACITY_LENGTHS_MAX 32u
 
@@ -72,7 +72,7 @@ sac_request capacity_load_request(const struct capacity_load *load, size_t conte
 /* Copies the pages of computed prompts for the contexts beyond them. */
 sac_status capacity_load_copy(const struct capacity_load *load, sac_engine *engine, sac_error *err);
 
-/* ---- capacity_clock.c: what time it is ---- */
+/* ---- capacity_clock.c: the clock ---- */
 
 /* The machine's clock, or a model of one that charges time for what an engine counts: bytes of
  * weights and KV cache read, operations of rows, bytes fetched from disk. Nothing overlaps in the
@@ -174,7 +174,7 @@ struct capacity_found {
 sac_status capacity_search_run(struct capacity_found *out, const struct capacity_search *s,
                                sac_error *err);
 
-/* ---- capacity_report.c: what is told ---- */
+/* ---- capacity_report.c: output ---- */
 
 enum { CAPACITY_STRICT, CAPACITY_RELAXED, CAPACITY_LIMITS };
 

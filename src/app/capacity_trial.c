@@ -57,7 +57,7 @@ static bool is_stopped(const struct capacity_site *site)
     return site->stop && site->stop(site->user);
 }
 
-/* ---- Alone ---- */
+/* ---- Without concurrency ---- */
 
 struct asked {
     const struct capacity_site *site;
@@ -289,7 +289,7 @@ static sac_status run_trial(struct trial *t, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- What came of it ---- */
+/* ---- Results ---- */
 
 static void count_times(struct trial *t)
 {

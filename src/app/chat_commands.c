@@ -118,7 +118,7 @@ static void show_methods(const struct chat *c)
 }
 
 /* Explains that both kinds, or none, have a method of this name. */
-static void tell_kinds(const char *spec)
+static void explain_kinds(const char *spec)
 {
     const size_t n = strcspn(spec, ":");
     struct suggest near = suggest_begin(spec, n);
@@ -152,7 +152,7 @@ static void command_method(struct chat *c, const char *arg)
                              text + n + strspn(text + n, " "));
     snprintf(spec, sizeof spec, "%.*s", (int)n, text);
     const char *kind = prefill ? "prefill" : decode ? "decode" : kind_of(spec);
-    if (!kind) return tell_kinds(spec);
+    if (!kind) return explain_kinds(spec);
     if (sac_method_check(kind, spec, &err) != SAC_OK) return (void)fprintf(stderr, "%s\n", err.msg);
     snprintf(strcmp(kind, "prefill") == 0 ? plan.prefill : plan.decode, sizeof spec, "%s", spec);
     bool kept;

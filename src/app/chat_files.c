@@ -213,7 +213,7 @@ sac_status chat_files_take(struct chat *c, const char *arg, FILE *told, sac_erro
     return status;
 }
 
-/* ---- The documents that are there ---- */
+/* ---- Stored documents ---- */
 
 static size_t list_of(const struct turn *t, const char *where)
 {

@@ -183,7 +183,7 @@ cJSON *docs_json(const sac_doc *d)
     return o;
 }
 
-/* ---- Actions on documents that are there ---- */
+/* ---- Actions on stored documents ---- */
 
 struct action {
     const struct docs_options *opt;

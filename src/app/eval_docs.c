@@ -212,7 +212,7 @@ static sac_status read_all(struct docs_eval *e, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- Before and behind ---- */
+/* ---- Preparation and clean-up ---- */
 
 static int check_tasks(const char *tasks)
 {

@@ -181,7 +181,7 @@ static sac_status add_documents(struct asked *q, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- What is measured ---- */
+/* ---- Measurements ---- */
 
 struct distance {
     struct asked *q;

@@ -85,7 +85,7 @@ struct session {
     char label[48];
 };
 
-/* ---- Before ---- */
+/* ---- Preparation ---- */
 
 /* Encodes the text, which must have one token more than the longest context. */
 static sac_status encode_text(struct session *s, sac_error *err)

@@ -82,7 +82,7 @@ static void keep_end(struct run *run, const sac_event *e)
 }
 
 /* Reports the prompt's tokens, and the share of attention that the method computes. */
-static void tell_prompt(struct run *run, const sac_event *e)
+static void report_prompt(struct run *run, const sac_event *e)
 {
     const sac_engine_stats s = sac_engine_get_stats(run->g->engine);
     char part[64] = "", mass[32] = "";
@@ -101,7 +101,7 @@ static bool on_event(void *user, const sac_event *e)
     struct run *run = user;
     struct generation *g = run->g;
     if (e->kind == SAC_EVENT_PROMPT && e->n_prompt_done < e->n_prompt)
-        tell_prompt(run, e);
+        report_prompt(run, e);
     else
         progress_end(&run->bar);
     if (e->kind == SAC_EVENT_TOKEN) {

@@ -133,7 +133,7 @@ static char *make_body(const struct client *c, const struct load_request *q)
     return text;
 }
 
-/* ---- One request's way ---- */
+/* ---- One request ---- */
 
 static double seconds_since(uint64_t us)
 {
@@ -326,7 +326,7 @@ static sac_status run_all(struct client *c, sac_error *err)
     return status;
 }
 
-/* ---- From outside ---- */
+/* ---- Public functions ---- */
 
 static struct curl_slist *make_header(const struct load_target *t)
 {

@@ -117,7 +117,7 @@ sac_status load_result_make(struct load_result *out, const struct load_run *run,
     return SAC_OK;
 }
 
-/* ---- For people ---- */
+/* ---- Text output ---- */
 
 static bool has_goodput(const struct load_goodput *g)
 {
@@ -178,7 +178,7 @@ void load_report_text(const struct load_report *r, struct strbuf *out)
     }
 }
 
-/* ---- For programs ---- */
+/* ---- Machine-readable output ---- */
 
 static void add_stat(cJSON *json, const char *name, const struct load_stat *s)
 {

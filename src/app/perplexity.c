@@ -214,7 +214,7 @@ static sac_status start_chunk(struct perplexity *p, struct slot *s, sac_error *e
 }
 
 /* Prints running values for chunks whose predecessors are complete. */
-static void tell_running(struct perplexity *p)
+static void print_running(struct perplexity *p)
 {
     for (; p->n_told < p->n_chunk && p->done[p->n_told]; p->n_told++) {
         for (uint32_t i = 0; i < p->n_score; i++)
@@ -240,7 +240,7 @@ static sac_status fill_slots(struct perplexity *p, sac_error *err)
         }
         if (p->n_started < p->n_chunk) TRY(start_chunk(p, s, err));
     }
-    tell_running(p);
+    print_running(p);
     return SAC_OK;
 }
 

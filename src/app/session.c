@@ -318,7 +318,7 @@ sac_status session_answer(struct session *s, struct generation *g, sac_error *er
     return status;
 }
 
-/* ---- What it read ---- */
+/* ---- Attention ---- */
 
 /* Collects stored documents and those of all questions. Without any, pasted text: earlier
  * questions, and the last one up to its last line. */

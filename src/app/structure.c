@@ -59,7 +59,7 @@ static unsigned find_source(const struct structure *s, struct source *out)
 }
 
 /* An error in a file is a runtime error, in a value a usage error. */
-static sac_status blame(const struct structure *s, sac_status status)
+static sac_status error_code(const struct structure *s, sac_status status)
 {
     return s->is_value && status != SAC_OK && status != SAC_ERR_MEMORY ? SAC_ERR_ARG : status;
 }
@@ -89,7 +89,7 @@ int structure_check(struct structure *s, const char *command, bool ignore_eos)
     strbuf_deinit(&text);
     s->is_value = !from.is_file;
     if (status == SAC_OK) return OPTIONS_GO_ON;
-    status = blame(s, status);
+    status = error_code(s, status);
     error_prefix(&err, status, "option '%s'", from.option);
     return setup_failed(command, status, err.msg);
 }
@@ -100,7 +100,7 @@ sac_status structure_open(struct structure *s, const sac_model *model, sac_error
     if (!program) return SAC_OK;
     TRY(trie_of_model(&s->trie, model, err));
     s->program = NULL;
-    return blame(s, machine_create(&s->machine, program, s->trie, err));
+    return error_code(s, machine_create(&s->machine, program, s->trie, err));
 }
 
 sac_status structure_begin(struct structure *s, sac_request *request, sac_error *err)

@@ -117,7 +117,7 @@ static uint32_t config_of_found(struct machine *m)
     return add_config(m, node, n);
 }
 
-/* ---- Closures: what a place comes to before the next byte ---- */
+/* ---- Closures: the stacks that are reachable without reading a byte ---- */
 
 static void begin_closure(struct machine *m)
 {
@@ -127,7 +127,7 @@ static void begin_closure(struct machine *m)
 }
 
 /* Adds a pair to the closure unless it is in it. */
-static void note(struct machine *m, uint32_t pc, uint32_t parent)
+static void add_pair(struct machine *m, uint32_t pc, uint32_t parent)
 {
     uint32_t i = hash_pair(pc, parent) & (SEEN_HASH - 1);
     for (; m->seen[i].epoch == m->epoch; i = (i + 1) & (SEEN_HASH - 1))
@@ -148,22 +148,22 @@ static void follow(struct machine *m, uint32_t pc, uint32_t parent)
         node = machine_push(m, pc, parent);
         m->found[m->n_found++] = node;
         break;
-    case PROGRAM_JUMP: note(m, c->a, parent); break;
+    case PROGRAM_JUMP: add_pair(m, c->a, parent); break;
     case PROGRAM_SPLIT:
-        note(m, c->a, parent);
-        note(m, c->b, parent);
+        add_pair(m, c->a, parent);
+        add_pair(m, c->b, parent);
         break;
     case PROGRAM_CALL:
         if (m->node[parent].depth >= MACHINE_DEPTH_MAX) break;
         node = machine_push(m, c->b, parent);
-        if (!m->full) note(m, m->program->rule[c->a].entry, node);
+        if (!m->full) add_pair(m, m->program->rule[c->a].entry, node);
         break;
     default:
         assert(c->op == PROGRAM_RETURN);
         if (parent <= MACHINE_END)
             m->found[m->n_found++] = parent;
         else
-            note(m, m->node[parent].pc, m->node[parent].parent);
+            add_pair(m, m->node[parent].pc, m->node[parent].parent);
     }
 }
 
@@ -181,7 +181,7 @@ static uint32_t end_closure(struct machine *m)
 uint32_t machine_enter(struct machine *m, uint32_t pc, uint32_t parent)
 {
     begin_closure(m);
-    note(m, pc, parent);
+    add_pair(m, pc, parent);
     return end_closure(m);
 }
 
@@ -204,7 +204,7 @@ uint32_t machine_step(struct machine *m, uint32_t config, uint32_t byte_class)
         const struct program_code *const set = &p->code[node.pc];
         for (uint32_t e = set->a; e < set->a + set->b; e++) {
             if (byte < p->edge[e].lo || byte > p->edge[e].hi) continue;
-            note(m, p->edge[e].next, node.parent);
+            add_pair(m, p->edge[e].next, node.parent);
             break;
         }
     }
@@ -213,7 +213,7 @@ uint32_t machine_step(struct machine *m, uint32_t config, uint32_t byte_class)
     return next;
 }
 
-/* ---- Forgetting ---- */
+/* ---- Compaction ---- */
 
 static void clear_tables(struct machine *m)
 {
@@ -306,7 +306,7 @@ sac_status machine_refuse(const struct machine *m, sac_error *err)
                      MACHINE_STACKS_MAX, MACHINE_EFFORT_MAX);
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Creation and destruction ---- */
 
 static bool take_memory(struct machine *m)
 {

@@ -110,7 +110,7 @@ static void make_sparse(struct machine *m, struct machine_local *local)
 }
 
 /* Computes node[window].local; false: a limit was reached. */
-static bool learn_window(struct machine *m, uint32_t window)
+static bool compute_window(struct machine *m, uint32_t window)
 {
     struct machine_local local = {.first_dep = m->n_dep};
     if (m->n_local == MACHINE_LOCALS) {
@@ -179,7 +179,7 @@ static bool add_stack(struct machine *m, uint32_t node, uint64_t *mask)
         /* The whole stack is a window that no token leaves. */
         window = n <= WINDOW_MAX ? window_of(m, node, n, &beneath) : node;
         if (window == MACHINE_UNKNOWN) return false;
-        if (m->node[window].local == 0 && !learn_window(m, window)) return false;
+        if (m->node[window].local == 0 && !compute_window(m, window)) return false;
         if (m->node[window].local != LOCAL_LONGER) break;
     }
     const struct machine_local *const local = &m->local[m->node[window].local - LOCAL_FIRST];

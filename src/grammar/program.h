@@ -61,7 +61,7 @@ struct program {
 
 void program_free(struct program *p);
 
-/* ---- While it is made: appends set `failed` or `full`, which program_finish reports ---- */
+/* ---- Construction: appends set `failed` or `full`, which program_finish reports ---- */
 
 /* Returns the index of the new instruction, or some index if it could not be appended. */
 uint32_t program_emit(struct program *p, enum program_op op, uint32_t a, uint32_t b);

@@ -192,7 +192,7 @@ static void note_callees(struct lefts *l, uint32_t rule)
     }
 }
 
-static sac_status tell_circle(const struct lefts *l, uint32_t n, uint32_t rule, sac_error *err)
+static sac_status report_cycle(const struct lefts *l, uint32_t n, uint32_t rule, sac_error *err)
 {
     const char *const name = name_of(l->p, rule);
     for (uint32_t i = n; i-- > 0 && l->path[i] != rule;) {
@@ -220,7 +220,7 @@ static sac_status follow_from(struct lefts *l, uint32_t first, sac_error *err)
             continue;
         }
         const uint32_t next = l->callee[l->begin[rule] + l->at[rule]++];
-        if (l->state[next] == 1) return tell_circle(l, n, next, err);
+        if (l->state[next] == 1) return report_cycle(l, n, next, err);
         if (l->state[next] == 2) continue;
         l->state[next] = 1;
         l->path[n++] = next;

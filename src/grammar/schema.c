@@ -269,7 +269,7 @@ static void write_shared(struct schema_writer *w)
         if (w->shared[i]) write_shared_rule(w, (enum schema_shared)i);
 }
 
-/* ---- The whole ---- */
+/* ---- Entry point ---- */
 
 static sac_status write_document(struct schema_writer *w)
 {

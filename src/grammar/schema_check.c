@@ -289,7 +289,7 @@ const cJSON *schema_check_target(struct schema_writer *w, const char *ref)
     return at;
 }
 
-/* ---- Whether alternatives exclude each other ---- */
+/* ---- Disjoint alternatives ---- */
 
 static bool requires(const cJSON *schema, const char *name)
 {

@@ -32,7 +32,7 @@ struct object {
     uint32_t rest;            /* matches an additional member */
 };
 
-/* ---- Names that are none of the others ---- */
+/* ---- Names of additional members ---- */
 
 static int compare_names(const void *a, const void *b)
 {

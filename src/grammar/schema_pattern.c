@@ -24,7 +24,7 @@ static sac_status refuse(const struct reader *r, const char *what)
                                 r->s);
 }
 
-/* ---- Characters within a JSON string ---- */
+/* ---- Characters in JSON strings ---- */
 
 static const char *escape_of(uint32_t cp)
 {

@@ -124,7 +124,7 @@ static void send_call(struct toolstream *t, const char *args)
     end_call(t);
 }
 
-/* ---- Calls that are complete ---- */
+/* ---- Complete tool calls ---- */
 
 /* The arguments of a call as JSON text (cJSON_free); NULL: invalid. Some models write them as a
  * string that contains JSON, or omit empty ones. */
@@ -448,7 +448,7 @@ static void run(struct toolstream *t)
     }
 }
 
-/* ---- The public calls ---- */
+/* ---- Public functions ---- */
 
 static bool has_token(const struct trie *trie, const char *name)
 {

@@ -36,7 +36,7 @@ static uint32_t place_of(const struct tier *t, page_id id)
     return t->page[id].source ? t->page[id].place : id;
 }
 
-/* ---- What a read covers ---- */
+/* ---- Extent of a read ---- */
 
 /* The page `at` slots from that of frame f, if it waits in the same queue; otherwise PAGE_NONE. */
 static page_id neighbour(const struct tier *t, uint32_t f, int32_t at)

@@ -163,7 +163,7 @@ void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
         backend_up(device, dst, p->bounce, bytes);
 }
 
-/* ---- Many pages ---- */
+/* ---- Several pages at once ---- */
 
 /* The number of contiguous pages from page `first` on. */
 static uint32_t count_adjacent(const struct pool *p, const struct mirror_part *m, uint32_t first)

@@ -115,7 +115,7 @@ bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n);
 /* Releases the entries [first, first + n). */
 void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n);
 
-/* Frees the page of one (layer, KV head) before its sequence ends, because it will not be read
+/* Releases the page of one (layer, KV head) before its sequence ends, because it will not be read
  * again through this table. The entry becomes PAGE_NONE. */
 void pool_drop(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head, uint32_t page_i);
 /* Whether no (layer, KV head) has dropped page `page_i` of the sequence. */

@@ -158,8 +158,8 @@ static uint64_t check_of(const struct head *h, const uint8_t *bytes, size_t n)
 }
 
 /* Describes what is wrong with the bytes; NULL: nothing. */
-static const char *judge(const struct shelf *s, const struct shelf_entry *entry,
-                         const uint8_t *bytes, size_t n)
+static const char *check_bytes(const struct shelf *s, const struct shelf_entry *entry,
+                               const uint8_t *bytes, size_t n)
 {
     struct head wanted = make_head(s, entry), h;
     memcpy(&h, bytes, sizeof h);
@@ -190,8 +190,8 @@ static const char *read_file(const char *path, uint8_t *to, size_t n)
     return why;
 }
 
-static void give_up(struct shelf *s, const struct docstore_record *record, const char *path,
-                    const char *why)
+static void discard_damaged(struct shelf *s, const struct docstore_record *record, const char *path,
+                            const char *why)
 {
     const bool writes = shelf_writable(s);
     const bool gone = writes && docstore_remove(s->store, record, NULL) == SAC_OK;
@@ -209,9 +209,9 @@ const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry)
     if (!find(s, entry->first_page, entry->key, &record)) return NULL;
     docstore_path(s->store, record.id, path);
     const char *why = read_file(path, s->read, n);
-    if (!why) why = judge(s, entry, s->read, n);
+    if (!why) why = check_bytes(s, entry, s->read, n);
     if (why) {
-        give_up(s, &record, path, why);
+        discard_damaged(s, &record, path, why);
         return NULL;
     }
     pthread_mutex_lock(&s->lock);
@@ -221,7 +221,7 @@ const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry)
     return s->read + sizeof(struct head) + tok_bytes(s, entry->n_page);
 }
 
-/* ---- Handing over entries ---- */
+/* ---- Submitting entries ---- */
 
 bool shelf_is_idle(struct shelf *s)
 {
@@ -408,7 +408,7 @@ static bool is_own(const struct shelf *s, const struct docstore_record *r)
 
 /* Removes what killed writers left behind and what exceeds the limit; logs entries that cannot be
  * used. */
-static sac_status look_around(struct shelf *s, sac_error *err)
+static sac_status inspect_store(struct shelf *s, sac_error *err)
 {
     struct docstore_record *record;
     struct docstore_freed freed;
@@ -455,7 +455,7 @@ static sac_status start(struct shelf *s, sac_error *err)
     s->job.touch = mem_calloc(s->params.n_touch_max, sizeof *s->job.touch);
     if (!s->room || !s->read || !s->job.touch)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for a cache on disk");
-    TRY(look_around(s, err));
+    TRY(inspect_store(s, err));
     if (!shelf_writable(s)) return SAC_OK;
     if (!thread_start(&s->writer, writer_main, s))
         return error_set(err, SAC_ERR_MEMORY, "the system gives no thread");

@@ -429,7 +429,7 @@ static void bind_page(struct tier *t, page_id id)
 }
 
 /* Counts a request for a page that is present, or being prefetched. */
-static void ask_present(struct tier *t, uint32_t f)
+static void request_present(struct tier *t, uint32_t f)
 {
     const uint8_t line = t->frame[f].line;
     ahead_tell(t, f, true);
@@ -453,7 +453,7 @@ static void bind_absent(struct tier *t, const page_id *id, uint32_t n)
         if (is_absent)
             bind_page(t, id[i]);
         else
-            ask_present(t, t->frame_of[id[i]]);
+            request_present(t, t->frame_of[id[i]]);
         layer->n_fetch += !is_found;
         t->stats.n_fetch_early += is_early;
         layer->n_hit += is_found;
@@ -468,7 +468,7 @@ static bool is_state(const struct tier *t, page_id id, enum tier_state state)
 }
 
 /* Worker of read_now: reads pages until none is left. */
-static void lend_hand(void *arg, uint32_t worker_i)
+static void help_reading(void *arg, uint32_t worker_i)
 {
     struct tier *t = arg;
     (void)worker_i;
@@ -486,7 +486,7 @@ static void read_now(struct tier *t, struct workers *workers)
     t->n_waiting++;
     if (workers && t->n_missed > DISK_RUN) {
         pthread_mutex_unlock(&t->lock);
-        workers_share(workers, lend_hand, t);
+        workers_share(workers, help_reading, t);
         pthread_mutex_lock(&t->lock);
     }
     while (inbound_read_now(t)) {

@@ -290,7 +290,7 @@ bool inbound_is_empty(const struct tier *t);
 void inbound_fill(const struct tier *t, struct disk_io *io);
 void inbound_end(struct tier *t, const struct disk_io *io);
 
-/* ---- What the parts of a tier share, under its lock ---- */
+/* ---- Shared by the parts of a tier, with its lock held ---- */
 
 void tier_set_state(struct tier *t, uint32_t frame, enum tier_state state);
 /* Binds a free frame to a page. */

@@ -305,7 +305,7 @@ static sac_status find_method(const char *const *spec, uint32_t n, const char *w
 }
 
 /* Parameters of the methods. The engine checks whether the chosen method supports them. */
-static sac_status read_dials(struct ask *a, const cJSON *sparse, struct refusal *ref)
+static sac_status read_method_params(struct ask *a, const cJSON *sparse, struct refusal *ref)
 {
     const cJSON *budget = json_get(sparse, "budget");
     double mass = 0;
@@ -399,12 +399,12 @@ static sac_status read_members(struct ask *a, const cJSON *sparse, const struct 
     TRY(read_context(a, sparse, ref));
     TRY(ask_bool(sparse, "audit", &a->audit, ref));
     TRY(ask_bool(sparse, "dense", &a->sparse.dense, ref));
-    return read_dials(a, sparse, ref);
+    return read_method_params(a, sparse, ref);
 }
 
 /* Passes on the status of reading a member of `object`, and qualifies the member's name in a
  * refusal. */
-static sac_status of_member(sac_status status, const char *object, struct refusal *ref)
+static sac_status qualify_member(sac_status status, const char *object, struct refusal *ref)
 {
     char name[sizeof ref->param], full[sizeof ref->param];
     if (status == SAC_OK || strncmp(ref->param, object, strlen(object)) == 0) return status;
@@ -418,14 +418,14 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
                               struct refusal *ref)
 {
     const cJSON *sparse = json_get(o, "sparse");
-    return sparse ? of_member(read_members(a, sparse, rules, ref), "sparse", ref) : SAC_OK;
+    return sparse ? qualify_member(read_members(a, sparse, rules, ref), "sparse", ref) : SAC_OK;
 }
 
-/* ---- All of it ---- */
+/* ---- Entry points ---- */
 
 /* Client libraries send unused fields with neutral values: an empty string or list, 0, -1,
  * false. */
-static bool says_nothing(const cJSON *item)
+static bool is_neutral(const cJSON *item)
 {
     if (cJSON_IsString(item)) return !*item->valuestring;
     if (cJSON_IsNumber(item)) return item->valuedouble == 0 || item->valuedouble == -1;
@@ -470,7 +470,7 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
                                         "guided_grammar"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const cJSON *item = json_get(o, names[i]);
-        if (!item || says_nothing(item)) continue;
+        if (!item || is_neutral(item)) continue;
         if (strcmp(names[i], "best_of") == 0 && cJSON_IsNumber(item) &&
             item->valuedouble == (double)a->n)
             continue;
@@ -554,8 +554,8 @@ static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref
     if (options && !cJSON_IsObject(options))
         return refusal_set(ref, REFUSAL_REQUEST, "stream_options",
                            "'stream_options' is not an object");
-    return of_member(ask_bool(options, "include_usage", &a->include_usage, ref), "stream_options",
-                     ref);
+    return qualify_member(ask_bool(options, "include_usage", &a->include_usage, ref),
+                          "stream_options", ref);
 }
 
 /* "return_attention": true, false or "tokens". */
@@ -683,8 +683,8 @@ sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct as
 }
 
 /* Keeps the texts around the documents until the documents are joined. */
-static sac_status keep_said(struct ask *a, const struct passages_document *text, size_t n_text,
-                            struct refusal *ref)
+static sac_status store_texts(struct ask *a, const struct passages_document *text, size_t n_text,
+                              struct refusal *ref)
 {
     a->said = mem_calloc(n_text, sizeof *a->said);
     if (!a->said) return refusal_no_memory(ref);
@@ -708,7 +708,7 @@ sac_status ask_find_passages(struct ask *a, const struct passages_document *text
                                            .may_lack = true};
     sac_error err = {0};
     if (!a->attention) return SAC_OK;
-    if (a->n_doc) return keep_said(a, text, n_text, ref);
+    if (a->n_doc) return store_texts(a, text, n_text, ref);
     const sac_status status = passages_find(&p->passages, &prompt, &err);
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "return_attention", err.msg);
 }

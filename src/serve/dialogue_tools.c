@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-static const char lesson_begin[] =
+static const char tools_begin[] =
     "You may call functions. Their signatures, one JSON object each:\n<tools>\n";
-static const char lesson_end[] =
+static const char tools_end[] =
     "\n</tools>\nTo call one, answer with nothing but a JSON object in these tags, and repeat them "
     "for each further call:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {...}}\n</tool_call>";
 
@@ -73,7 +73,7 @@ static sac_status read_choice(const cJSON *body, struct choice *out, struct refu
                        "'tool_choice' is not none, auto, required or a function");
 }
 
-/* ---- Templates that know nothing of tools ---- */
+/* ---- Templates without support for tools ---- */
 
 /* A template that rejects the conversation (because of its tool messages, say) does not support
  * tools either. */
@@ -110,7 +110,7 @@ static sac_status rewrite(sac_message *m, const char *role, struct strbuf *writt
 }
 
 /* Appends the assistant's tool calls to its text. */
-static sac_status tell_calls(sac_message *m, struct refusal *ref)
+static sac_status calls_to_text(sac_message *m, struct refusal *ref)
 {
     struct strbuf text = {0};
     cJSON *extra = cJSON_Parse(m->extra_json);
@@ -127,7 +127,7 @@ static sac_status tell_calls(sac_message *m, struct refusal *ref)
     return rewrite(m, "assistant", &text, ref);
 }
 
-static sac_status tell_result(sac_message *m, struct refusal *ref)
+static sac_status result_to_text(sac_message *m, struct refusal *ref)
 {
     struct strbuf text = {0};
     strbuf_addf(&text, "<tool_response>\n%s\n</tool_response>", m->content ? m->content : "");
@@ -147,12 +147,12 @@ static sac_status add_system(struct dialogue *d, struct refusal *ref)
 }
 
 /* Describes the tools in the system message, and writes calls and results as text. */
-static sac_status teach(struct dialogue *d, struct refusal *ref)
+static sac_status describe_tools(struct dialogue *d, struct refusal *ref)
 {
     struct strbuf text = {0};
     TRY(add_system(d, ref));
     if (d->msg[0].content) strbuf_addf(&text, "%s\n\n", d->msg[0].content);
-    strbuf_adds(&text, lesson_begin);
+    strbuf_adds(&text, tools_begin);
     cJSON *tools = cJSON_Parse(d->tools);
     const cJSON *tool;
     cJSON_ArrayForEach(tool, tools)
@@ -161,11 +161,11 @@ static sac_status teach(struct dialogue *d, struct refusal *ref)
         json_print(&text, cJSON_Duplicate(tool, true));
     }
     cJSON_Delete(tools);
-    strbuf_adds(&text, lesson_end);
+    strbuf_adds(&text, tools_end);
     TRY(rewrite(&d->msg[0], "system", &text, ref));
     for (size_t i = 0; i < d->n; i++) {
-        if (dialogue_has_calls(&d->msg[i])) TRY(tell_calls(&d->msg[i], ref));
-        if (strcmp(d->msg[i].role, "tool") == 0) TRY(tell_result(&d->msg[i], ref));
+        if (dialogue_has_calls(&d->msg[i])) TRY(calls_to_text(&d->msg[i], ref));
+        if (strcmp(d->msg[i].role, "tool") == 0) TRY(result_to_text(&d->msg[i], ref));
     }
     mem_free(d->tools);
     d->tools = NULL;
@@ -191,5 +191,5 @@ sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
     /* The description asks for Hermes' format whatever the model. */
     a->tool_family = known ? toolstream_of_vocabulary(rules->trie) : TOOLSTREAM_HERMES;
     if (choice.must) TRY(shape_call(a, d->tools, choice.name, rules, ref));
-    return known ? SAC_OK : teach(d, ref);
+    return known ? SAC_OK : describe_tools(d, ref);
 }

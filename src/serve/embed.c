@@ -91,7 +91,7 @@ static void drop_text(struct embed *m, uint32_t i)
 
 /* Appends up to a chunk of tokens to the texts in progress, and starts new texts while sequences
  * are free. */
-static sac_status queue(struct embed *m, sac_error *err)
+static sac_status queue_tokens(struct embed *m, sac_error *err)
 {
     size_t room = m->n_chunk;
     for (uint32_t i = 0; room > 0 && i < EMBED_SEQS; i++) {
@@ -130,7 +130,7 @@ static uint32_t count_pending(const struct embed *m)
 /* The pool has no free page: queued tokens are dropped, and if several texts are in progress, the
  * last one is restarted later. Running answers may free pages; if there are none, the text is too
  * long. */
-static sac_status give_way(struct embed *m, sac_status status, sac_error *err)
+static sac_status requeue(struct embed *m, sac_status status, sac_error *err)
 {
     const sac_engine_stats stats = sac_engine_get_stats(m->engine);
     if (status != SAC_ERR_CONTEXT) return status;
@@ -165,10 +165,10 @@ static void finish_texts(struct embed *m)
 static sac_status run(struct embed *m, struct library_wait wait, sac_error *err)
 {
     while (m->n_done < m->ask->n_input) {
-        TRY(queue(m, err));
+        TRY(queue_tokens(m, err));
         while (count_pending(m) > 0) {
             const sac_status status = sac_step(m->engine, on_row, m, NULL, err);
-            if (status != SAC_OK) TRY(give_way(m, status, err));
+            if (status != SAC_OK) TRY(requeue(m, status, err));
         }
         finish_texts(m);
         if (wait.progress(wait.user, (double)m->n_done / m->ask->n_input))
@@ -177,7 +177,7 @@ static sac_status run(struct embed *m, struct library_wait wait, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- All of it ---- */
+/* ---- Entry points ---- */
 
 /* With a target for the time between tokens, chunks are small, because answers wait for them. */
 #define CHUNK_TIMED (2 * SAC_PAGE_TOK)

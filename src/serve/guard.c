@@ -20,9 +20,9 @@ static const char *header(struct MHD_Connection *connection, const char *name)
 
 /* Headers that must not be repeated: this server and a proxy in front of it might use different
  * ones. */
-static const char *const singles[] = {"Host", "Content-Length", "Transfer-Encoding",
-                                      "Authorization", "x-api-key"};
-#define N_SINGLE (sizeof singles / sizeof singles[0])
+static const char *const unique_headers[] = {"Host", "Content-Length", "Transfer-Encoding",
+                                             "Authorization", "x-api-key"};
+#define N_SINGLE (sizeof unique_headers / sizeof unique_headers[0])
 
 struct header_sum {
     size_t bytes, n;
@@ -38,7 +38,8 @@ static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const cha
     sum->n++;
     sum->bytes += strlen(key) + (value ? strlen(value) : 0) + 4;
     sum->bad_name |= key[strcspn(key, " \t")] != 0;
-    for (size_t i = 0; i < N_SINGLE; i++) sum->n_single[i] += strcasecmp(key, singles[i]) == 0;
+    for (size_t i = 0; i < N_SINGLE; i++)
+        sum->n_single[i] += strcasecmp(key, unique_headers[i]) == 0;
     return MHD_YES;
 }
 
@@ -51,7 +52,7 @@ static sac_status check_framing(struct MHD_Connection *connection, const struct 
     for (size_t i = 0; i < N_SINGLE; i++)
         if (sum->n_single[i] > 1)
             return refusal_set(ref, REFUSAL_FRAMING, NULL, "the header '%s' stands twice",
-                               singles[i]);
+                               unique_headers[i]);
     if (sum->bad_name)
         return refusal_set(ref, REFUSAL_FRAMING, NULL, "the name of a header holds a blank");
     if (!coding) return SAC_OK;

@@ -187,7 +187,7 @@ static void *check_url(void *user, const char *url, struct MHD_Connection *conne
 }
 
 /* Paths are compared without unescaping: no route contains an escaped character. */
-static size_t leave_escaped(void *user, struct MHD_Connection *connection, char *text)
+static size_t keep_escaped(void *user, struct MHD_Connection *connection, char *text)
 {
     (void)user;
     (void)connection;
@@ -196,7 +196,7 @@ static size_t leave_escaped(void *user, struct MHD_Connection *connection, char 
 
 /* ---- Starting and stopping ---- */
 
-static void describe(struct http *h)
+static void format_url(struct http *h)
 {
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
@@ -230,7 +230,7 @@ static sac_status try_listen(struct http *h, const struct addrinfo *a)
 }
 
 /* Uses the listening socket that systemd passed to this process, if any. */
-static bool inherit(struct http *h)
+static bool inherit_socket(struct http *h)
 {
     const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
     if (!pid || !n || strtol(pid, NULL, 10) != getpid() || strtol(n, NULL, 10) < 1) return false;
@@ -244,7 +244,7 @@ static sac_status open_port(struct http *h, sac_error *err)
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *found = NULL;
     char port[16];
-    if (inherit(h)) return SAC_OK;
+    if (inherit_socket(h)) return SAC_OK;
     snprintf(port, sizeof port, "%u", c->port);
     const int why = getaddrinfo(c->host, port, &want, &found);
     if (why) return error_set(err, SAC_ERR_NOT_FOUND, "--host %s: %s", c->host, gai_strerror(why));
@@ -285,7 +285,7 @@ static sac_status start_daemon(struct http *h, sac_error *err)
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, h},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, h},
         {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)check_url, h},
-        {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)leave_escaped, NULL},
+        {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)keep_escaped, NULL},
         {MHD_OPTION_END, 0, NULL}, /* replaced by the key if TLS is on */
         {MHD_OPTION_HTTPS_MEM_CERT, 0, h->tls_cert.data},
         {MHD_OPTION_END, 0, NULL},
@@ -315,7 +315,7 @@ sac_status http_start(struct http **out, struct context *context, sac_error *err
     pthread_mutex_init(&h->lock, NULL);
     TRY_FAIL(read_tls(h, err));
     TRY_FAIL(open_port(h, err));
-    describe(h);
+    format_url(h);
     TRY_FAIL(start_daemon(h, err));
     *out = h;
     return SAC_OK;

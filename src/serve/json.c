@@ -31,16 +31,16 @@ _Static_assert(sizeof(struct json_block) % _Alignof(max_align_t) == 0, "what fol
 /* cJSON's allocation hooks are global and take no context, so the pool belongs to the thread. */
 static _Thread_local struct json_pool *current;
 
-static void note_loss(void)
+static void fail_pool(void)
 {
     if (current) current->failed = true;
 }
 
-static void *take_block(size_t bytes)
+static void *alloc_block(size_t bytes)
 {
     struct json_block *b = mem_alloc(sizeof *b + bytes);
     if (!b) {
-        note_loss();
+        fail_pool();
         return NULL;
     }
     *b = (struct json_block){0};
@@ -53,7 +53,7 @@ static void *take_block(size_t bytes)
     return b + 1;
 }
 
-static void give_block(void *p)
+static void free_block(void *p)
 {
     struct json_block *b = p;
     if (!b) return;
@@ -67,7 +67,7 @@ static void give_block(void *p)
 
 void json_install(void)
 {
-    cJSON_InitHooks(&(cJSON_Hooks){take_block, give_block});
+    cJSON_InitHooks(&(cJSON_Hooks){alloc_block, free_block});
 }
 
 void json_enter(struct json_pool *pool)
@@ -190,7 +190,7 @@ static int compare_names(const void *a, const void *b)
 
 /* Returns a name that occurs twice in one object, or NULL. `name` is scratch space for the names of
  * the largest object. */
-static const char *find_twice(const cJSON *value, const char **name)
+static const char *find_duplicate(const cJSON *value, const char **name)
 {
     const cJSON *member;
     size_t n = 0;
@@ -202,7 +202,7 @@ static const char *find_twice(const cJSON *value, const char **name)
     }
     cJSON_ArrayForEach(member, value)
     {
-        const char *twice = member->child ? find_twice(member, name) : NULL;
+        const char *twice = member->child ? find_duplicate(member, name) : NULL;
         if (twice) return twice;
     }
     return NULL;
@@ -211,9 +211,9 @@ static const char *find_twice(const cJSON *value, const char **name)
 static sac_status check_names(const cJSON *value, const struct json_limits *limits, sac_error *err)
 {
     const char **name = mem_calloc(limits->members + 1, sizeof *name);
-    if (!name) note_loss();
+    if (!name) fail_pool();
     if (!name) return error_set(err, SAC_ERR_MEMORY, "out of memory");
-    const char *twice = find_twice(value, name);
+    const char *twice = find_duplicate(value, name);
     mem_free(name);
     if (!twice) return SAC_OK;
     return error_set(err, SAC_ERR_FORMAT, "'%.60s' stands twice in an object of the body", twice);
@@ -280,7 +280,7 @@ cJSON *json_text(const char *text, size_t n)
         i += bytes ? bytes : 1;
     }
     strbuf_add(&clean, "", 0);
-    if (clean.failed) note_loss();
+    if (clean.failed) fail_pool();
     cJSON *item = clean.failed ? NULL : cJSON_CreateString(clean.data);
     strbuf_deinit(&clean);
     return item;
@@ -288,7 +288,7 @@ cJSON *json_text(const char *text, size_t n)
 
 cJSON *json_text_of(const struct strbuf *text)
 {
-    if (text->failed) note_loss();
+    if (text->failed) fail_pool();
     return text->failed ? NULL : json_text(text->data, text->n);
 }
 

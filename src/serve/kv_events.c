@@ -126,7 +126,7 @@ static void close_run(struct kv_events *k)
     strbuf_reset(&run->tokens);
 }
 
-static bool goes_on(const struct run *run, const sac_cache_page *page)
+static bool continues(const struct run *run, const sac_cache_page *page)
 {
     if (run->kind != (page->is_there ? RUN_STORED : RUN_REMOVED)) return false;
     return !page->is_there || (page->before && memcmp(page->before, run->last, KEY_BYTES) == 0);
@@ -143,7 +143,7 @@ static void open_run(struct run *run, const sac_cache_page *page, const char *sa
 void kv_events_page(struct kv_events *k, const sac_cache_page *page, const char *salt)
 {
     struct run *run = &k->run;
-    if (!goes_on(run, page)) {
+    if (!continues(run, page)) {
         close_run(k);
         open_run(run, page, salt);
     }
@@ -193,7 +193,7 @@ void kv_events_flush(struct kv_events *k)
     if (!sent) put_cleared(k);
 }
 
-/* ---- Life ---- */
+/* ---- Creation and destruction ---- */
 
 sac_status kv_events_create(struct kv_events **out, const struct publisher_options *options,
                             sac_error *err)

@@ -36,7 +36,7 @@ void library_close(struct library *l)
 }
 
 /* Requests without a key form a tenant of their own. */
-static sac_status turn_to(struct library *l, uint64_t key, sac_error *err)
+static sac_status use_tenant(struct library *l, uint64_t key, sac_error *err)
 {
     char salt[24];
     snprintf(salt, sizeof salt, "%016llx", (unsigned long long)key);
@@ -46,7 +46,7 @@ static sac_status turn_to(struct library *l, uint64_t key, sac_error *err)
 /* ---- Errors ---- */
 
 /* Errors of the server's files are detailed only in its log. */
-static sac_status own_fault(const struct library *l, const char *what, sac_error *err)
+static sac_status internal_error(const struct library *l, const char *what, sac_error *err)
 {
     journal_say(l->options.journal, "documents: %s", err->msg);
     return error_set(err, SAC_ERR_IO, "%s: the server's log says why", what);
@@ -57,7 +57,7 @@ static sac_status own_fault(const struct library *l, const char *what, sac_error
 static sac_status check_files(const struct library *l, sac_status status, const char *what,
                               sac_error *err)
 {
-    return status == SAC_ERR_IO || status == SAC_ERR_FORMAT ? own_fault(l, what, err) : status;
+    return status == SAC_ERR_IO || status == SAC_ERR_FORMAT ? internal_error(l, what, err) : status;
 }
 
 /* ---- Adding, listing, removing ---- */
@@ -107,7 +107,7 @@ static sac_status add(struct library *l, const struct ask_document *d, struct li
 }
 
 /* Documents of other models or KV types are not visible. */
-static sac_status find(struct library *l, const char *name, sac_doc *out, sac_error *err)
+static sac_status find_document(struct library *l, const char *name, sac_doc *out, sac_error *err)
 {
     const sac_engine_params params = sac_engine_get_params(l->engine);
     const sac_status status = sac_doc_find(l->docs, l->options.model, &params, name, out, err);
@@ -126,7 +126,7 @@ static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
     data = cJSON_AddArrayToObject(o, "data");
     for (size_t i = 0; i < n; i++) {
         sac_doc own;
-        if (find(l, doc[i].name, &own, &gone) == SAC_OK && strcmp(own.id, doc[i].id) == 0)
+        if (find_document(l, doc[i].name, &own, &gone) == SAC_OK && strcmp(own.id, doc[i].id) == 0)
             cJSON_AddItemToArray(data, doc_json(&doc[i]));
     }
     sac_free(doc);
@@ -134,11 +134,11 @@ static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status take_out(struct library *l, const struct ask *ask, struct strbuf *out,
-                           sac_error *err)
+static sac_status remove_document(struct library *l, const struct ask *ask, struct strbuf *out,
+                                  sac_error *err)
 {
     sac_doc doc;
-    TRY(find(l, ask->document.name, &doc, err));
+    TRY(find_document(l, ask->document.name, &doc, err));
     TRY(sac_doc_remove(l->docs, &doc, err));
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "object", "document");
@@ -149,7 +149,7 @@ static sac_status take_out(struct library *l, const struct ask *ask, struct strb
 }
 
 /* Names the failed operation for the client. */
-static void name_work(const struct ask *ask, char out[256])
+static void describe_work(const struct ask *ask, char out[256])
 {
     if (ask->work == ASK_DOC_LIST)
         snprintf(out, 256, "the documents cannot be listed");
@@ -163,14 +163,14 @@ sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
 {
     struct json_pool json = {0};
     char what[256];
-    TRY(turn_to(l, key, err));
+    TRY(use_tenant(l, key, err));
     json_enter(&json);
     const sac_status status = ask->work == ASK_DOC_ADD    ? add(l, &ask->document, wait, out, err)
                               : ask->work == ASK_DOC_LIST ? list(l, out, err)
-                                                          : take_out(l, ask, out, err);
+                                                          : remove_document(l, ask, out, err);
     json_leave();
     json_pool_deinit(&json);
-    name_work(ask, what);
+    describe_work(ask, what);
     return check_files(l, status, what, err);
 }
 
@@ -198,18 +198,19 @@ struct loaded {
 };
 
 /* The document is in the index, so a damaged file is the server's fault. */
-static sac_status load(struct library *l, const char *name, struct loaded *out, sac_error *err)
+static sac_status load_document(struct library *l, const char *name, struct loaded *out,
+                                sac_error *err)
 {
     char what[256];
     sac_doc *doc = &out->doc[out->n];
     snprintf(what, sizeof what, "document '%.200s' cannot be read", name);
-    TRY(check_files(l, find(l, name, doc, err), what, err));
+    TRY(check_files(l, find_document(l, name, doc, err), what, err));
     const sac_status status = sac_doc_load(l->docs, l->engine, name, &out->seq[out->n], doc, err);
     if (status == SAC_OK || status == SAC_ERR_CANCELLED) return status;
     if (status == SAC_ERR_CONTEXT || status == SAC_ERR_MEMORY || status == SAC_ERR_BUSY)
         return error_set(err, status, "document '%.200s' of %u tokens finds no room", name,
                          doc->n_tok);
-    return own_fault(l, what, err);
+    return internal_error(l, what, err);
 }
 
 /* `out->n` is valid even on failure. */
@@ -218,7 +219,7 @@ static sac_status load_all(struct library *l, const struct ask *ask, struct load
 {
     while (out->n < ask->n_doc) {
         const uint32_t i = out->n;
-        TRY(load(l, ask->doc_name[i], out, err));
+        TRY(load_document(l, ask->doc_name[i], out, err));
         out->n++;
         TRY(check_head(l, ask, out->seq[i], &out->doc[i], err));
     }
@@ -324,7 +325,7 @@ sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
         return error_set(err, SAC_ERR_ARG,
                          "several documents need 'sparse.context', which says how they are "
                          "joined: recompute is exact");
-    sac_status status = turn_to(l, key, err);
+    sac_status status = use_tenant(l, key, err);
     if (status == SAC_OK) status = load_all(l, ask, &loaded, err);
     if (status == SAC_OK)
         status = check_files(l, compose(l, ask, &loaded, wait, out, err),

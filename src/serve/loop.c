@@ -169,7 +169,7 @@ void loop_leave(struct loop *loop, struct answer *a)
 /* ---- Pieces ---- */
 
 /* Returns whether the HTTP side was asleep; the caller must then wake it. Requires the lock. */
-static bool rouse(struct answer *a)
+static bool set_awake(struct answer *a)
 {
     const bool was_asleep = a->asleep;
     a->asleep = false;
@@ -178,36 +178,36 @@ static bool rouse(struct answer *a)
 
 /* Called without the lock: the woken thread takes it at once, and would block. The pointers are
  * valid, because a sleeping connection cannot end and the loop holds a reference to the answer. */
-static void wake_now(struct answer *a, bool wakes)
+static void wake_if(struct answer *a, bool wakes)
 {
     if (wakes) a->wake(a->user);
 }
 
 /* Without this, the client would keep the connection until it reads on or the idle timeout ends
  * it. */
-static void cut_off(struct answer *a)
+static void disconnect(struct answer *a)
 {
     a->slow = a->gone = true;
     if (a->fd >= 0) shutdown(a->fd, SHUT_RDWR);
 }
 
 /* Appends a piece; NULL means that it could not be allocated, which cancels the answer. Returns
- * whether the HTTP side must be woken (wake_now). Requires the lock. */
-static bool put_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
+ * whether the HTTP side must be woken (wake_if). Requires the lock. */
+static bool append_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
 {
     const size_t bytes = p ? sizeof *p + p->n_text + p->n_prob * sizeof *p->prob : 0;
     a->piece_us = clock_us();
     if (!p) a->lost = a->gone = true;
     if (p && p->kind != ANSWER_DONE && a->eager &&
         a->piece_bytes + bytes > loop->limits.unread_bytes_max)
-        cut_off(a);
+        disconnect(a);
     if (p) {
         p->us = a->piece_us;
         *a->end = p;
         a->end = &p->next;
         a->piece_bytes += bytes;
     }
-    return (a->eager || a->n_left == 0) && rouse(a);
+    return (a->eager || a->n_left == 0) && set_awake(a);
 }
 
 static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
@@ -219,12 +219,12 @@ static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer
     if (c->submitted) loop->n_submitted--;
     loop->n_choice--;
     a->n_left--;
-    return put_piece(loop, a, p);
+    return append_piece(loop, a, p);
 }
 
 /* If the grammar reached a limit, its own message replaces the engine's, which only reports an
  * empty mask. */
-static struct answer_piece *piece_of_error(const struct answer_choice *c, const sac_event *e)
+static struct answer_piece *error_piece(const struct answer_choice *c, const sac_event *e)
 {
     const char *why = NULL;
     const sac_status status = shape_text_status(c->shape, &why);
@@ -246,7 +246,7 @@ static bool on_event(void *user, const sac_event *e)
     struct answer *a = c->answer;
     struct loop *loop = c->loop;
     struct answer_piece *p =
-        e->finish == SAC_FINISH_ERROR ? piece_of_error(c, e) : answer_piece_of(a, c->i, e);
+        e->finish == SAC_FINISH_ERROR ? error_piece(c, e) : answer_piece_of(a, c->i, e);
     if (a->slot >= 0 && e->kind == SAC_EVENT_TOKEN)
         strbuf_add(&c->said, (const char *)&e->tok, sizeof e->tok);
     if (c->reading && e->kind == SAC_EVENT_TOKEN) reading_token(c->reading, e->tok);
@@ -270,11 +270,11 @@ static bool on_event(void *user, const sac_event *e)
         if (a->ask.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
         wakes = end_choice(loop, c, p);
     } else {
-        wakes = put_piece(loop, a, p);
+        wakes = append_piece(loop, a, p);
     }
     const bool cancel = a->gone;
     pthread_mutex_unlock(&loop->lock);
-    wake_now(a, wakes);
+    wake_if(a, wakes);
     return cancel;
 }
 
@@ -298,7 +298,7 @@ static sac_status watch_reading(struct answer_choice *c, sac_request *r, sac_err
 }
 
 /* Builds the engine's request; borrows from the choice's `ask`. */
-static sac_request request_of(const struct answer_choice *c)
+static sac_request make_request(const struct answer_choice *c)
 {
     const struct ask *ask = &c->answer->ask;
     const struct ask_prompt *prompt = &ask->prompt[c->i / ask->n];
@@ -336,7 +336,7 @@ static sac_request request_of(const struct answer_choice *c)
 static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
 {
     const struct ask *ask = &c->answer->ask;
-    sac_request r = request_of(c);
+    sac_request r = make_request(c);
     /* The API key is part of the salt, so that response times reveal nothing about the prompts of
      * other keys. */
     char salt[SLOTS_SALT_BYTES];
@@ -358,7 +358,7 @@ static void end_with(struct loop *loop, struct answer_choice *c, struct answer_p
     pthread_mutex_lock(&loop->lock);
     const bool wakes = end_choice(loop, c, p);
     pthread_mutex_unlock(&loop->lock);
-    wake_now(a, wakes);
+    wake_if(a, wakes);
 }
 
 static void start_choice(struct loop *loop, struct answer_choice *c)
@@ -374,26 +374,27 @@ static void start_choice(struct loop *loop, struct answer_choice *c)
     pthread_mutex_lock(&loop->lock);
     c->submitted = true;
     loop->n_submitted++;
-    const bool wakes = put_piece(loop, c->answer, answer_piece_bare(ANSWER_TAKEN, c->i));
+    const bool wakes = append_piece(loop, c->answer, answer_piece_bare(ANSWER_TAKEN, c->i));
     pthread_mutex_unlock(&loop->lock);
-    wake_now(c->answer, wakes);
+    wake_if(c->answer, wakes);
 }
 
 /* ---- Documents and slots ---- */
 
-static bool on_work(void *user, double share);
+static bool on_progress(void *user, double share);
 
-static struct library_wait wait_of(struct answer *a)
+static struct library_wait progress_of(struct answer *a)
 {
-    return (struct library_wait){on_work, a};
+    return (struct library_wait){on_progress, a};
 }
 
 static sac_status work(struct loop *loop, struct answer *a, struct strbuf *out, sac_error *err)
 {
-    if (a->ask.work == ASK_EMBED) return embed_work(loop->engine, &a->ask, wait_of(a), out, err);
+    if (a->ask.work == ASK_EMBED)
+        return embed_work(loop->engine, &a->ask, progress_of(a), out, err);
     if (a->ask.work >= ASK_SLOT_SAVE)
-        return slots_work(loop->parts.slots, &a->ask, a->key, wait_of(a), out, err);
-    return library_work(loop->parts.documents, &a->ask, a->key, wait_of(a), out, err);
+        return slots_work(loop->parts.slots, &a->ask, a->key, progress_of(a), out, err);
+    return library_work(loop->parts.documents, &a->ask, a->key, progress_of(a), out, err);
 }
 
 static void do_work(struct loop *loop, struct answer *a)
@@ -416,7 +417,7 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
     if (a->ask.n_doc == 0) return SAC_OK;
     loop->in_work = true;
     sac_status status =
-        library_join(loop->parts.documents, &a->ask, a->key, wait_of(a), &joined, err);
+        library_join(loop->parts.documents, &a->ask, a->key, progress_of(a), &joined, err);
     loop->in_work = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;
@@ -456,7 +457,7 @@ static void start_answer(struct loop *loop, struct answer *a)
 
 /* Whether the engine can start the answer now, possibly by preempting one of lower priority.
  * Requires the lock. */
-static bool has_place(const struct loop *loop, const struct answer *a)
+static bool can_start(const struct loop *loop, const struct answer *a)
 {
     if ((a->ask.work || a->ask.n_doc) && loop->in_work) return false;
     if (a->ask.work || loop->n_submitted == 0) return true;
@@ -474,13 +475,13 @@ static bool comes_before(const struct loop *loop, const struct answer *a, const 
 }
 
 /* The next answer to start, or NULL. The list breaks ties. */
-static struct answer *next_turn(struct loop *loop)
+static struct answer *next_to_start(struct loop *loop)
 {
     struct answer *best = NULL;
     pthread_mutex_lock(&loop->lock);
     for (struct answer *a = loop->live; a; a = a->next)
         if (a->waits && !a->gone && (!best || comes_before(loop, a, best))) best = a;
-    if (best && !has_place(loop, best)) best = NULL;
+    if (best && !can_start(loop, best)) best = NULL;
     pthread_mutex_unlock(&loop->lock);
     return best;
 }
@@ -510,7 +511,7 @@ static bool wait_for_work(struct loop *loop)
 }
 
 /* Marks answers whose client has closed the connection, or its sending side. */
-static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
+static void poll_batch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
 {
     if (n == 0 || poll(fds, n, 0) <= 0) return;
     for (nfds_t i = 0; i < n; i++)
@@ -520,7 +521,7 @@ static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
 
 /* Requires the lock: the HTTP side calls loop_leave before a socket is closed, so no polled
  * descriptor can be reused meanwhile. */
-static void watch_clients(struct loop *loop)
+static void poll_clients(struct loop *loop)
 {
     struct answer *watched[WATCH_MAX];
     struct pollfd fds[WATCH_MAX];
@@ -528,28 +529,28 @@ static void watch_clients(struct loop *loop)
     for (struct answer *a = loop->live; a; a = a->next) {
         if (a->gone || a->fd < 0) continue;
         if (n == WATCH_MAX) {
-            watch(watched, fds, n);
+            poll_batch(watched, fds, n);
             n = 0;
         }
         watched[n] = a;
         fds[n++] = (struct pollfd){.fd = a->fd, .events = POLLRDHUP};
     }
-    watch(watched, fds, n);
+    poll_batch(watched, fds, n);
 }
 
 /* Cancels a choice. Requires the lock. */
-static void give_up(struct loop *loop, struct answer_choice *c)
+static void cancel_choice(struct loop *loop, struct answer_choice *c)
 {
     if (c->ended) return;
     if (c->submitted)
         sac_cancel(loop->engine, c->request_id);
     else if (c->answer->waits)
-        wake_now(c->answer, end_choice(loop, c, answer_piece_cancelled(c->i)));
+        wake_if(c->answer, end_choice(loop, c, answer_piece_cancelled(c->i)));
 }
 
 /* Between steps: publishes statistics, finds clients that disconnected, cancels their requests, and
  * releases answers that have ended. */
-static void tidy(struct loop *loop)
+static void end_step(struct loop *loop)
 {
     const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
     const sac_tier_stats tier = sac_tier_get_stats(loop->engine);
@@ -562,7 +563,7 @@ static void tidy(struct loop *loop)
         sac_tier_get_layer(loop->engine, i, &loop->layer[i].n_hit, &loop->layer[i].n_fetch);
     loop->cache = cache;
     loop->has_stats = true;
-    watch_clients(loop);
+    poll_clients(loop);
     for (struct answer **at = &loop->live; *at;) {
         struct answer *a = *at;
         if (a->n_left == 0) {
@@ -572,7 +573,7 @@ static void tidy(struct loop *loop)
             continue;
         }
         for (uint32_t i = 0; i < a->n_choice && (a->gone || loop->stop_now); i++)
-            give_up(loop, &a->choice[i]);
+            cancel_choice(loop, &a->choice[i]);
         at = &a->next;
     }
     pthread_mutex_unlock(&loop->lock);
@@ -587,22 +588,22 @@ static void fail_all(struct loop *loop, sac_status status, const char *why)
     for (struct answer *a = loop->live; a; a = a->next)
         for (uint32_t i = 0; i < a->n_choice; i++)
             if (!a->choice[i].ended)
-                wake_now(a, end_choice(loop, &a->choice[i], answer_piece_failed(i, status, why)));
+                wake_if(a, end_choice(loop, &a->choice[i], answer_piece_failed(i, status, why)));
     pthread_mutex_unlock(&loop->lock);
 }
 
 /* Starts the answers whose turn it is, and computes one step. */
-static void run_turn(struct loop *loop)
+static void run_step(struct loop *loop)
 {
     uint32_t n_active;
     struct answer *a;
-    while (loop->status == SAC_OK && (a = next_turn(loop))) start_answer(loop, a);
+    while (loop->status == SAC_OK && (a = next_to_start(loop))) start_answer(loop, a);
     if (loop->parts.slots && loop->n_submitted > 0) slots_make_room(loop->parts.slots);
     if (loop->status == SAC_OK) loop->status = sac_run(loop->engine, &n_active, &loop->why);
 }
 
 /* Called during long work, so that other answers make progress. */
-static bool on_work(void *user, double share)
+static bool on_progress(void *user, double share)
 {
     struct answer *a = user;
     struct loop *loop = a->choice[0].loop;
@@ -610,10 +611,10 @@ static bool on_work(void *user, double share)
     pthread_mutex_lock(&loop->lock);
     take_inbox(loop);
     if (a->ask.work == ASK_DOC_ADD)
-        wake_now(a, put_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all)));
+        wake_if(a, append_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all)));
     pthread_mutex_unlock(&loop->lock);
-    run_turn(loop);
-    tidy(loop);
+    run_step(loop);
+    end_step(loop);
     pthread_mutex_lock(&loop->lock);
     const bool gives_up = a->gone || loop->stop_now || loop->status != SAC_OK;
     pthread_mutex_unlock(&loop->lock);
@@ -654,15 +655,15 @@ sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_par
     loop->status = begin_run(loop, &loop->why);
     /* Answers may have been queued already, and their connections sleep until the end. */
     if (loop->status == SAC_OK)
-        tidy(loop);
+        end_step(loop);
     else
         fail_all(loop, loop->status, loop->why.msg);
     while (loop->status == SAC_OK && wait_for_work(loop)) {
-        run_turn(loop);
+        run_step(loop);
         if (loop->status != SAC_OK) fail_all(loop, loop->status, loop->why.msg);
         /* Stores one entry per step; loop_stored reports when the next one can follow. */
         (void)sac_cache_store(engine);
-        tidy(loop);
+        end_step(loop);
     }
     sac_cache_flush(engine, FLUSH_MS);
     return loop->status == SAC_OK ? SAC_OK : error_set(err, loop->status, "%s", loop->why.msg);
@@ -690,7 +691,7 @@ static void ping(struct loop *loop, struct answer *a, uint64_t ping_us)
 {
     if (!a->eager || !a->asleep || clock_us() - a->piece_us < ping_us) return;
     struct answer_piece *p = answer_piece_bare(ANSWER_PING, 0);
-    if (p) wake_now(a, put_piece(loop, a, p)); /* otherwise the next tick tries again */
+    if (p) wake_if(a, append_piece(loop, a, p)); /* otherwise the next tick tries again */
 }
 
 void loop_tick(struct loop *loop, uint64_t ping_us)

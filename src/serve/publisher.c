@@ -123,7 +123,7 @@ static void set_option(const struct zmq *z, void *socket, int option, int value)
 }
 
 /* vLLM's rule: bind to local and wildcard addresses, connect to others. */
-static bool is_own(const char *endpoint)
+static bool is_local(const char *endpoint)
 {
     return strchr(endpoint, '*') || strstr(endpoint, "::") || strstr(endpoint, "//0.0.0.0:") ||
            strncmp(endpoint, "ipc://", 6) == 0;
@@ -156,7 +156,7 @@ static sac_status open_sockets(struct publisher *p, const struct publisher_optio
 {
     p->context = p->zmq.ctx_new();
     if (!p->context) return error_set(err, SAC_ERR_MEMORY, "ZeroMQ: out of memory");
-    TRY(open_socket(p, TYPE_PUB, o->endpoint, is_own(o->endpoint), &p->pub, err));
+    TRY(open_socket(p, TYPE_PUB, o->endpoint, is_local(o->endpoint), &p->pub, err));
     name_endpoint(&p->zmq, p->pub, p->endpoint);
     if (!o->replay) return SAC_OK;
     TRY(open_socket(p, TYPE_ROUTER, o->replay, true, &p->router, err));
@@ -189,7 +189,7 @@ static void send_numbered(const struct zmq *z, void *socket, uint64_t number, co
     (void)z->send(socket, payload, n, FLAG_DONTWAIT);
 }
 
-static void keep(struct publisher *p, struct message *m)
+static void store_message(struct publisher *p, struct message *m)
 {
     struct message **at = p->n_kept ? &p->kept[m->number % p->n_kept] : NULL;
     message_free(at ? *at : m);
@@ -209,7 +209,7 @@ static bool send_queue(struct publisher *p)
         next = m->next;
         (void)p->zmq.send(p->pub, p->topic, strlen(p->topic), FLAG_SNDMORE | FLAG_DONTWAIT);
         send_numbered(&p->zmq, p->pub, m->number, m->payload, m->n);
-        keep(p, m);
+        store_message(p, m);
     }
     return stop;
 }
@@ -242,7 +242,7 @@ static bool has_more(const struct publisher *p)
 }
 
 /* Answers one request; malformed ones are ignored. False: there was none. */
-static bool answer_one(const struct publisher *p)
+static bool answer_request(const struct publisher *p)
 {
     uint8_t who[IDENTITY_MAX], number[NUMBER_BYTES], rest[1];
     uint64_t from = 0;
@@ -260,7 +260,7 @@ static bool answer_one(const struct publisher *p)
     return true;
 }
 
-/* ---- Life ---- */
+/* ---- Creation and destruction ---- */
 
 static void *publisher_main(void *user)
 {
@@ -273,7 +273,7 @@ static void *publisher_main(void *user)
         if (p->zmq.poll(item, p->router ? 2 : 1, -1) < 0) continue; /* interrupted by a signal */
         if (item[0].revents) (void)!read(p->wake_fd, &n_wake, sizeof n_wake);
         stop = send_queue(p);
-        for (int i = 0; p->router && i < ANSWERS_MAX && answer_one(p); i++) continue;
+        for (int i = 0; p->router && i < ANSWERS_MAX && answer_request(p); i++) continue;
     }
     return NULL;
 }

@@ -55,7 +55,7 @@ void reading_free(struct reading *r)
     mem_free(r);
 }
 
-/* ---- While the answer is made ---- */
+/* ---- Recording ---- */
 
 void reading_take(void *user, const sac_read_record *record)
 {
@@ -118,7 +118,7 @@ void reading_token(struct reading *r, int32_t tok)
     r->mass = r->error = 0;
 }
 
-/* ---- When it has ended ---- */
+/* ---- Results ---- */
 
 struct reading_sums reading_sums(const struct reading *r)
 {

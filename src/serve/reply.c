@@ -18,7 +18,7 @@ void reply_random_id(char out[48], const char *prefix)
     hex_print(out + n, raw, sizeof raw);
 }
 
-/* ---- Calls of tools ---- */
+/* ---- Tool calls ---- */
 
 static void begin_call(struct reply_choice *c, const char *name)
 {

@@ -32,7 +32,7 @@ static sac_status health(const struct route_call *call, struct strbuf *out, stru
                        state == CONTEXT_LOADING ? "Loading model" : "the server is shutting down");
 }
 
-/* ---- What the server is ---- */
+/* ---- Information about the server ---- */
 
 static cJSON *model_json(const struct context *c)
 {
@@ -408,7 +408,7 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions/render", ROUTE_BODY, NULL, render_chat, NULL},
 };
 
-static bool fits(const struct route *r, const char *path)
+static bool matches(const struct route *r, const char *path)
 {
     const size_t n = strlen(r->path);
     if (!(r->flags & ROUTE_REST)) return strcmp(r->path, path) == 0;
@@ -422,7 +422,7 @@ const struct route *route_find(const char *method, const char *path,
     size_t n = 0;
     *out_allowed = 0;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (!fits(&routes[i], path)) continue;
+        if (!matches(&routes[i], path)) continue;
         if (strcmp(routes[i].method, method) == 0) return &routes[i];
         assert(n + strlen(routes[i].method) + sizeof ", GET, HEAD" < ROUTE_ALLOWED_BYTES);
         n += (size_t)snprintf(out_allowed + n, ROUTE_ALLOWED_BYTES - n, "%s%s%s", n ? ", " : "",

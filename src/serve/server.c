@@ -147,7 +147,7 @@ static void *ticker_main(void *user)
     return NULL;
 }
 
-/* ---- Life ---- */
+/* ---- Creation and destruction ---- */
 
 static sac_status open_events(struct server *s, sac_error *err)
 {
@@ -212,8 +212,8 @@ const char *server_url(const struct server *s)
     return http_url(s->http);
 }
 
-static sac_status begin(struct server *s, const sac_model *model, sac_engine *engine,
-                        sac_error *err)
+static sac_status start_parts(struct server *s, const sac_model *model, sac_engine *engine,
+                              sac_error *err)
 {
     struct context *c = &s->context;
     const struct server_config *config = c->config;
@@ -245,7 +245,7 @@ static sac_status begin(struct server *s, const sac_model *model, sac_engine *en
 }
 
 /* Waits until the last responses have been sent. */
-static void linger(struct server *s)
+static void wait_for_responses(struct server *s)
 {
     const uint64_t start_us = clock_us();
     const struct timespec step = {.tv_nsec = LINGER_STEP_NS};
@@ -300,7 +300,7 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
                                             .bytes_max = s->context.config->store_bytes};
     const struct slots_options slots = {.dir = s->context.config->slot_dir,
                                         .n = s->context.config->n_answer};
-    TRY(begin(s, model, engine, err));
+    TRY(start_parts(s, model, engine, err));
     if (library.dir) TRY(library_open(&s->library, engine, &library, err));
     if (s->context.config->pooling) TRY(embed_check(engine, err));
     if (slots.dir) TRY(slots_open(&s->slots, engine, &slots, err));
@@ -311,7 +311,7 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
         .documents = s->library, .slots = s->slots, .events = s->events};
     const sac_status status = loop_run(s->context.loop, engine, &parts, err);
     atomic_store(&s->context.state, CONTEXT_DRAINING);
-    linger(s);
+    wait_for_responses(s);
     return status;
 }
 

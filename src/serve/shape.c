@@ -118,7 +118,7 @@ sac_status shape_call(struct ask *a, const char *tools, const char *only,
     return refuse(ref, status, "tools", &err);
 }
 
-/* ---- Following ---- */
+/* ---- Constraining an answer ---- */
 
 struct shape_text {
     struct matcher *matcher;      /* owned; NULL: no grammar */
@@ -158,7 +158,7 @@ void shape_text_free(struct shape_text *t)
 }
 
 /* If the grammar reaches its limits, the mask is empty, which ends the request with an error. */
-static const uint64_t *mask_of_text(void *user)
+static const uint64_t *compute_mask(void *user)
 {
     struct shape_text *t = user;
     const size_t bytes = t->n_word * sizeof *t->mask;
@@ -172,7 +172,7 @@ static const uint64_t *mask_of_text(void *user)
     return t->mask;
 }
 
-static void text_goes_on(void *user, int32_t tok)
+static void accept_token(void *user, int32_t tok)
 {
     struct shape_text *t = user;
     if (t->n_said == BOUNDS_TOK_MAX) memmove(t->said, t->said + 1, --t->n_said * sizeof *t->said);
@@ -191,5 +191,5 @@ sac_status shape_text_status(const struct shape_text *t, const char **out_why)
 
 sac_guide shape_text_guide(struct shape_text *t)
 {
-    return (sac_guide){.mask = mask_of_text, .chosen = text_goes_on, .user = t};
+    return (sac_guide){.mask = compute_mask, .chosen = accept_token, .user = t};
 }

@@ -99,7 +99,7 @@ static int64_t now_ms(void)
 }
 
 /* Reads available bytes; closes the descriptor at its end. */
-static void take(struct strbuf *out, int *fd, size_t most)
+static void read_some(struct strbuf *out, int *fd, size_t most)
 {
     char chunk[65536];
     const ssize_t n = read(*fd, chunk, sizeof chunk);
@@ -120,8 +120,8 @@ static sac_status listen(struct child *c, struct ends *e, const struct child_lim
         if (left_ms <= 0)
             return error_set(err, SAC_ERR_FORMAT, "%s took more than %u s", name, l->seconds);
         if (poll(fds, 2, (int)left_ms) < 0) continue; /* interrupted by a signal */
-        if (fds[0].revents) take(&c->out, &e->out[0], l->output_bytes + 1);
-        if (fds[1].revents) take(&c->told, &e->told[0], TOLD_BYTES);
+        if (fds[0].revents) read_some(&c->out, &e->out[0], l->output_bytes + 1);
+        if (fds[1].revents) read_some(&c->told, &e->told[0], TOLD_BYTES);
         if (c->out.n > l->output_bytes)
             return error_set(err, SAC_ERR_FORMAT, "more than %zu MiB of text",
                              l->output_bytes >> 20);

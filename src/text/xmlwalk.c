@@ -26,7 +26,7 @@ static void give_text(const struct xmlwalk *w, xmlTextReaderPtr r)
 }
 
 /* Processes the current node; true: skip its children. */
-static bool take(const struct xmlwalk *w, xmlTextReaderPtr r)
+static bool process_node(const struct xmlwalk *w, xmlTextReaderPtr r)
 {
     const char *name = (const char *)xmlTextReaderConstLocalName(r);
     switch (xmlTextReaderNodeType(r)) {
@@ -63,7 +63,7 @@ sac_status xmlwalk_run(const struct xmlwalk *w, const char *what, const struct s
         if (xmlTextReaderNodeType(r) == XML_READER_TYPE_DOCUMENT_TYPE)
             status = error_set(err, SAC_ERR_FORMAT, "%s declares a document type", what);
         else
-            more = take(w, r) ? xmlTextReaderNext(r) : xmlTextReaderRead(r);
+            more = process_node(w, r) ? xmlTextReaderNext(r) : xmlTextReaderRead(r);
     }
     xmlFreeTextReader(r);
     if (status == SAC_OK && more != 0)
