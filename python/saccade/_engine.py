@@ -1,6 +1,6 @@
-"""Engines: sequences (tokens in, logits out) and requests (prompt in, tokens out as they come).
+"""Engines, with sequences (tokens in, logits out) and requests (prompt in, streamed tokens out).
 
-One thread at a time uses an engine and what came of it.
+An engine and its objects may be used by one thread at a time.
 """
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FINISH = ("none", "stop", "length", "cancelled", "error")
 
 
 class Engine:
-    """Memory for sequences of a model, and the attention methods that they may use. `decode` and
-    `prefill` name one or list several, as the command line spells them; the first is what a new sequence uses. `device`
-    says who computes, as --device does: "cpu", "cuda", "cuda:1", "cuda:0,cuda:1"."""
+    """The KV cache and the attention methods for sequences of a model. `decode` and `prefill` are one
+    method or several, as on the command line; the first is the default of new sequences. `device` is as in
+    --device: "cpu", "cuda", "cuda:1", "cuda:0,cuda:1"."""
 
     def __init__(self, model: Model, n_ctx: int = 4096, n_seq: int = 4, decode: str | Iterable[str] = ("full",),
                  prefill: str | Iterable[str] = ("dense",), threads: int = 0, batch: int | None = None, kv: str = "f16",
@@ -48,20 +48,20 @@ class Engine:
         out = ffi.new("sac_engine **")
         call(lib.sac_engine_create, out, model._c, params)
         del keep_d, keep_p, keep_device
-        # The destructor holds the model, which must outlive the engine. It looks nothing up: the collector
-        # may call it while cffi holds the lock of its names, which is not one to be taken twice.
+        # The destructor refers to the model, which must outlive the engine. It looks up no name in `lib`: the
+        # garbage collector may call it while cffi holds the lock of that lookup, which is not recursive.
         self._c = ffi.gc(out[0], lambda engine, keep=model, free=lib.sac_engine_free: free(engine))
         self.n_ctx = lib.sac_engine_get_params(self._c).n_ctx
-        self._requests = weakref.WeakValueDictionary()  # one that nobody holds any more is cancelled
-        self._dropped = collections.deque()  # ids of sequences that nobody holds any more
-        # Weak, or the engine and its memory would wait for the collector of cycles.
+        self._requests = weakref.WeakValueDictionary()  # an unreferenced request is cancelled
+        self._dropped = collections.deque()  # ids of unreferenced sequences
+        # Weak, since a reference cycle would delay freeing the engine until a garbage collection.
         me = weakref.ref(self)
         self._on_event = Callback("sac_event_fn", lambda _, event: me()._event(event))
 
     # ---- Sequences ----
 
     def _tidy(self):
-        """Gives back what was dropped. Not where it is dropped: that may be in another thread."""
+        """Removes unreferenced sequences. Not done in __del__, which may run in another thread."""
         while self._dropped:
             lib.sac_seq_remove(self._c, self._dropped.popleft())
 
@@ -73,15 +73,15 @@ class Engine:
         return Sequence(self, out[0])
 
     def load(self, path: Path) -> Sequence:
-        """A sequence that was saved, as it was."""
+        """Loads a saved sequence."""
         self._tidy()
         out = ffi.new("sac_seq *")
         call(lib.sac_seq_load, self._c, c_path(path), out)
         return Sequence(self, out[0])
 
     def step(self, on_row: Callable[[int, int, numpy.ndarray], object] | None = None) -> int:
-        """Computes one batch of what pends; returns its rows, 0 when nothing does. `on_row(seq, pos,
-        logits)` gets each row that wants logits: a view, valid during the call."""
+        """Computes one batch of pending tokens; returns the number of rows, 0 if nothing was pending.
+        `on_row(seq, pos, logits)` is called for each row with logits, which are valid during the call."""
         self._tidy()
         n_vocab = self.model.info["n_vocab"]
         row = Callback("sac_row_fn", lambda _, r: on_row(r.seq, r.pos, view(r.logits, n_vocab, "float32")))
@@ -93,12 +93,12 @@ class Engine:
 
     @property
     def stats(self) -> dict:
-        """Counters so far, as saccade.h explains them; `reads` has what rows have read."""
+        """The counters explained in saccade.h; `reads` are those of attention."""
         return fields(lib.sac_engine_get_stats(self._c))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Reading]:
-        """Records what attention reads while the block runs; the engine is created with record=True."""
+        """Records what attention reads inside the block. Requires an engine with record=True."""
         reading = Reading()
         record = Callback("sac_read_fn", lambda _, r: reading.add(r))
         call(lib.sac_engine_set_recorder, self._c, record.pointer, ffi.NULL)
@@ -111,19 +111,19 @@ class Engine:
     # ---- Requests ----
 
     def ask(self, question: str | Iterable[dict], **options) -> Request:
-        """A request with a question, or messages, in the model's chat template; options are those of `submit`."""
+        """Submits a question, or messages, in the model's chat template; options as in `submit`."""
         return self.submit(self.model.chat(question), **options)
 
     def submit(self, prompt: str | Ids, max_tokens: int = 0, temperature: float = 0.0, top_k: int = 40,
                top_p: float = 0.95, min_p: float = 0.05, seed: int = 0, stop: str | Iterable[str] = (),
                decode: str | None = None, prefill: str | None = None, sequence: Sequence | None = None,
                n_probs: int = 0, ignore_end: bool = False) -> Request:
-        """Queues a prompt (token ids, or text as it stands) and returns its Request.
+        """Queues a prompt (token ids, or raw text) and returns its Request.
 
-        `max_tokens`: 0 is up to the context's end; `temperature`: 0 is always the likeliest token. `stop`: a
-        text that ends it, or several. `decode`, `prefill`: of the engine's methods. `sequence`: goes on with
-        that one and keeps it. `n_probs`: so many of the likeliest tokens at each place. Several requests
-        advance together, whichever is waited for; one that nobody holds any more is cancelled."""
+        `max_tokens` 0: up to the context length; `temperature` 0: greedy. `stop`: one or several stop
+        strings. `decode`, `prefill`: methods of the engine. `sequence`: continues that sequence and keeps it.
+        `n_probs`: the number of likeliest tokens reported per position. All requests advance together,
+        whichever is iterated over; an unreferenced request is cancelled."""
         self._tidy()
         ids = self.model.tokenize(prompt) if isinstance(prompt, str) else prompt
         array, pointer = tokens(ids)
@@ -149,7 +149,7 @@ class Engine:
         return request
 
     def _own(self, sequence):
-        """Its id. A removed one has none, and would pass for "a fresh one"; another engine's is a stranger here."""
+        """The id, if the sequence belongs to this engine. That of a removed one would mean "a new sequence"."""
         if sequence.engine is not self or sequence.id == NONE:
             raise Error("invalid argument", "the sequence was removed" if sequence.id == NONE else
                         "the sequence is another engine's")
@@ -177,8 +177,8 @@ class Engine:
 
 
 class Sequence:
-    """Tokens with their keys and values, of `Engine.sequence`, `Engine.load` or `fork`. It lives until
-    `remove`, or as long as somebody holds it."""
+    """Tokens with their keys and values, from `Engine.sequence`, `Engine.load` or `fork`. It exists until
+    `remove`, or as long as it is referenced."""
 
     def __init__(self, engine: Engine, id: int) -> None:
         self.engine, self.id = engine, id
@@ -191,19 +191,19 @@ class Sequence:
         return "<saccade.Sequence, removed>" if self.id == NONE else f"<saccade.Sequence of {len(self)} tokens>"
 
     def __len__(self) -> int:
-        """Tokens that are computed."""
+        """Number of computed tokens."""
         return lib.sac_seq_length(self.engine._c, self.id, ffi.NULL)
 
     @property
     def tokens(self) -> numpy.ndarray:
-        """Its ids, pending ones too."""
+        """Token ids, including pending ones."""
         pending = ffi.new("uint32_t *")
         n = lib.sac_seq_length(self.engine._c, self.id, pending) + pending[0]
         return view(lib.sac_seq_tokens(self.engine._c, self.id), n, "int32").copy()
 
     def append(self, ids: Ids, decode: bool = False, logits: str = "none") -> None:
-        """Queues tokens as rows of a prompt, or as an answer's (`decode`). `logits`: "none", "last",
-        "all" of them are handed to `Engine.step`."""
+        """Queues tokens as prompt rows, or as decode rows (`decode`). `logits`: which rows `Engine.step`
+        reports, "none", "last" or "all"."""
         array, pointer = tokens(ids)
         kind = lib.SAC_ROW_DECODE if decode else lib.SAC_ROW_PROMPT
         wants = ("none", "last", "all")
@@ -212,8 +212,8 @@ class Sequence:
         call(lib.sac_seq_append, self.engine._c, self.id, pointer, array.size, kind, wants.index(logits))
 
     def forward(self, ids: Ids, decode: bool = False, all: bool = False) -> numpy.ndarray:
-        """Computes tokens and returns their logits [n, n_vocab], or those of the last one [n_vocab]. After
-        Ctrl-C those that are not computed still pend: `truncate(len(sequence))` drops them."""
+        """Computes tokens and returns the logits of the last one [n_vocab], or of all [n, n_vocab]. After
+        Ctrl-C the remaining tokens are still pending: `truncate(len(sequence))` drops them."""
         n_vocab = self.engine.model.info["n_vocab"]
         first, n = len(self.tokens), len(ids)
         if n == 0:
@@ -230,7 +230,7 @@ class Sequence:
         return out
 
     def use(self, decode: str | None = None, prefill: str | None = None) -> None:
-        """From now on its rows use other methods of the engine's lists."""
+        """Selects other methods of the engine for later rows."""
         e = self.engine
         if decode is not None:
             call(lib.sac_seq_use_decode, e._c, self.id, e._method(e.decode, decode))
@@ -238,7 +238,7 @@ class Sequence:
             call(lib.sac_seq_use_prefill, e._c, self.id, e._method(e.prefill, prefill))
 
     def fork(self) -> Sequence:
-        """A new sequence with the same tokens, which shares their pages."""
+        """A copy of the sequence, which shares its pages."""
         self.engine._tidy()
         out = ffi.new("sac_seq *")
         call(lib.sac_seq_fork, self.engine._c, self.id, out)
@@ -249,25 +249,25 @@ class Sequence:
         call(lib.sac_seq_truncate, self.engine._c, self.id, whole("n", n))
 
     def save(self, path: Path) -> None:
-        """Writes all that the engine knows of it; `Engine.load` goes on from there."""
+        """Saves the complete state, for `Engine.load`."""
         call(lib.sac_seq_save, self.engine._c, self.id, c_path(path))
 
     def to_bytes(self) -> numpy.ndarray:
-        """The same in memory, as an array over what the library made."""
+        """The same in memory: an array over the library's buffer."""
         out, n = ffi.new("uint8_t **"), ffi.new("size_t *")
         call(lib.sac_seq_to_bytes, self.engine._c, self.id, out, n)
         return view(owned(out[0]), n[0], "uint8")
 
     def remove(self) -> None:
-        """Gives its memory back. A sequence that comes later may get its number, so it has none from now on."""
+        """Frees its memory. The object loses its id, which a later sequence may get."""
         lib.sac_seq_remove(self.engine._c, self.id)
         self.id = NONE
 
 
 @dataclasses.dataclass
 class Token:
-    """One token of an answer: `text` holds the whole characters that became certain, maybe none. With `n_probs`,
-    `logprob` is the token's, and `probs` has the likeliest ones as pairs of id and logprob."""
+    """A token of an answer. `text` has the characters that it completes, possibly none. With `n_probs`,
+    `logprob` is the token's, and `probs` are the likeliest tokens as pairs of id and logprob."""
 
     id: int
     text: str
@@ -276,15 +276,15 @@ class Token:
 
 
 class Request:
-    """A prompt that is being answered: iterate over its tokens. `text`, `finish`, `timings` and `reads`
-    are complete behind the last one. Ctrl-C ends the call at the end of a step; the request goes on when it
-    is asked again, and is cancelled when nobody holds it any more."""
+    """An answer in progress: iterate over its tokens. `text`, `finish`, `timings` and `reads` are complete
+    after the last one. Ctrl-C interrupts the iteration at the end of a step; iterating again continues the
+    request, and it is cancelled when it is no longer referenced."""
 
     def __init__(self, engine: Engine, id: int, sequence: Sequence | None = None) -> None:
         self.engine, self.id = engine, id
-        self.sequence = sequence  # which must not go before the request
+        self.sequence = sequence  # must outlive the request
         self.text, self.finish, self.timings, self.reads = "", None, None, None
-        self.prompt_share = 0.0  # of the prompt, so much is computed
+        self.prompt_share = 0.0  # computed share of the prompt
         self._new, self._failure = collections.deque(), None
 
     def __iter__(self) -> Iterator[Token]:
@@ -301,13 +301,13 @@ class Request:
         raise StopIteration
 
     def wait(self) -> str:
-        """Runs to the end; returns the text."""
+        """Runs the request to its end; returns the text."""
         for _ in self:
             pass
         return self.text
 
     def cancel(self) -> None:
-        """Ends it; tokens that are there already can still be read."""
+        """Cancels the request; tokens received before can still be read."""
         lib.sac_cancel(self.engine._c, self.id)
 
     def _take(self, event):

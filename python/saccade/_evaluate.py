@@ -1,4 +1,4 @@
-"""Evaluation as a call: what `saccade eval fidelity` measures of decode methods, on any text."""
+"""The measurements of `saccade eval fidelity` as a function."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ def _log_softmax(logits):
 
 
 def _kl(p, q):
-    """Of two rows of logs each; what is impossible in p adds nothing."""
+    """KL divergence of rows of log probabilities; tokens with probability 0 in p contribute 0."""
     with numpy.errstate(invalid="ignore"):
         return numpy.maximum(0, numpy.where(p > -700, numpy.exp(p) * (p - q), 0).sum(axis=-1))
 
 
 def _score(base, method, ids):
-    """Logs of the rows' distributions, and what the rows have read."""
+    """The rows' log probabilities, and counters of what they read."""
     engine, fork = base.engine, base.fork()
     fork.use(decode=method)
     before = engine.stats["reads"]
@@ -35,11 +35,11 @@ def _score(base, method, ids):
 
 def fidelity(model: Model, text: str | Ids, methods: str | Iterable[str], ctx: int = 4096, n: int = 32,
              threads: int = 0, kv: str = "f16", **engine_options) -> list[dict]:
-    """Holds decode methods against dense attention on the last n tokens of the first ctx tokens of a text,
-    one by one behind the same dense prompt. Returns a dict for each method: `kl` (nats, mean) and `kl_rows`,
-    `top1`, `ppl` and `ppl_dense`, `read` (share of the tokens), `bytes` (share of dense attention's, choosing
-    and building included) and `chosen` (tokens that a choice took by score, where not all were
-    read)."""
+    """Compares decode methods with dense attention. The first ctx tokens of the text are used: all but the
+    last n are a dense prompt, and those n are decoded one by one. Returns a dict per method: `kl` (mean, in
+    nats) and `kl_rows`, `top1` (agreement), `ppl` and `ppl_dense`, `read` (share of tokens), `bytes` (share of
+    dense attention's, including selection and its side data) and `chosen` (tokens selected by score, per
+    selection that did not read everything)."""
     methods = listed(methods)
     ids = model.tokenize(text, special=False) if isinstance(text, str) else numpy.asarray(text)
     if len(ids) <= ctx or not 0 < n < ctx:

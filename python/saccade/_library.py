@@ -1,7 +1,7 @@
-"""The C library: its declarations, read from its own header, and errors as exceptions.
+"""The C library: declarations parsed from its headers, and errors as exceptions.
 
-Installed, headers and library lie beside this file, put there from one build. In the source tree they
-are in include/ and build/libsaccade.so, or what $SACCADE_LIBRARY names.
+An installed package contains headers and library of one build. In the source tree they are include/ and
+build/libsaccade.so, or $SACCADE_LIBRARY.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TREE = HERE.parent.parent
 
 
 def declarations(header):
-    """What cffi can read of a public header: types, constants and functions."""
+    """The types, constants and functions of a public header, as far as cffi parses them."""
     text = re.sub(r"/\*.*?\*/", " ", header, flags=re.S)
     text = re.sub(r'extern "C" \{|#ifdef __cplusplus\s*\}\s*#endif', " ", text)
     constants = dict(re.findall(r"^#define (SAC_\w+) +(\d+)u?$", text, re.M))
@@ -31,7 +31,7 @@ def declarations(header):
 
 
 def find():
-    """The folder of the headers, and the library."""
+    """The folder of the headers, and the path of the library."""
     if (HERE / "libsaccade.so").is_file():
         return HERE, HERE / "libsaccade.so"
     library = pathlib.Path(os.environ.get("SACCADE_LIBRARY", TREE / "build" / "libsaccade.so"))
@@ -55,7 +55,7 @@ Path = Union[str, os.PathLike]
 
 
 class Error(Exception):
-    """What the library refused: `status` ("invalid argument", say) and one line that names the reason."""
+    """An error of the library: `status` (such as "invalid argument"), and the reason as the message."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class Error(Exception):
 
 
 def call(function, *args):
-    """Calls a function whose last argument is the error; raises what it returns."""
+    """Calls a function whose last argument is a sac_error; raises Error if it fails."""
     err = ffi.new("sac_error *")
     status = function(*args, err)
     if status != lib.SAC_OK:
@@ -76,7 +76,7 @@ def text(pointer):
 
 
 def c_text(value):
-    """The opposite: a C string that lives as long as what is returned; NULL for None."""
+    """A C string, which lives as long as the returned object; NULL for None."""
     if value is None:
         return ffi.NULL
     if not isinstance(value, str):
@@ -87,7 +87,7 @@ def c_text(value):
 
 
 def c_path(path):
-    """A file's name as C has it, with names that are not UTF-8."""
+    """A path as a C string, including names that are not UTF-8."""
     name = os.fsencode(path)
     if b"\0" in name:
         raise ValueError("no file has a zero character in its name")
@@ -95,19 +95,19 @@ def c_path(path):
 
 
 def owned(pointer):
-    """Memory that the library gave away: freed with the last reference."""
+    """Takes ownership of the library's memory, which is freed with the last reference."""
     return ffi.gc(pointer, lib.sac_free)
 
 
 def view(pointer, n, kind):
-    """An array over n items of C memory, no copy. It keeps `pointer` alive, not what that borrows from."""
+    """An array over n items of C memory, without a copy. It keeps `pointer` alive, but not what `pointer` borrows."""
     if n == 0:
         return numpy.empty(0, kind)
     return numpy.frombuffer(ffi.buffer(pointer, n * numpy.dtype(kind).itemsize), kind)
 
 
 def tokens(ids):
-    """Token ids as an array that C can read, and a pointer to it."""
+    """Token ids as a contiguous array, and a pointer to it."""
     given = numpy.asarray(ids)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError("token ids are one row of whole numbers")
@@ -118,7 +118,7 @@ def tokens(ids):
 
 
 def whole(name, value, kind="uint32_t"):
-    """A number that C can hold, for an argument of this name."""
+    """Checks that an argument is an integer in the range of a C type."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -131,7 +131,7 @@ def whole(name, value, kind="uint32_t"):
 
 
 def fields(struct):
-    """A C struct of numbers and texts as a dict; structs inside it, too."""
+    """A C struct of numbers and strings as a dict, with nested structs."""
     out = {}
     for name, field in ffi.typeof(struct).fields:
         value = getattr(struct, name)
@@ -144,23 +144,23 @@ def fields(struct):
 
 
 def listed(items):
-    """A list of texts, or one of them alone."""
+    """A list of strings; a single one becomes a list."""
     return [items] if isinstance(items, str) else list(items)
 
 
 def strings(items):
-    """A list of texts as `const char *const *`, and what must be kept as long as C reads them."""
+    """A list of strings as `const char *const *`, and the objects to keep alive while C uses it."""
     each = [c_text(item) for item in items]
     array = ffi.new("const char *[]", each) if each else ffi.NULL
     return array, (array, each)
 
 
 class Callback:
-    """A Python function that C calls. Where it raises, Ctrl-C included, C gets `error`, and
-    `raise_pending` throws it."""
+    """A Python function that C calls. If it raises (Ctrl-C included), C gets `error`, and
+    `raise_pending` raises the exception later."""
 
     def __init__(self, signature, function, error=0):
-        self._raised = raised = []  # not `self` inside: what C calls would then wait for the collector of cycles
+        self._raised = raised = []  # without `self`, which would create a reference cycle
         result = {} if ffi.typeof(signature).result.kind == "void" else {"error": error}
         self.pointer = ffi.callback(signature, function, onerror=lambda _, value, __: raised.append(value), **result)
 

@@ -1,4 +1,4 @@
-"""Attention methods: those that are built in, and decode methods written in Python."""
+"""Attention methods: the built-in ones, and decode methods written in Python."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import numpy
 from ._library import c_text, call, ffi, lib, text, view
 
 PAGE_TOK = 32
-_own = {}  # by name: what C calls, for as long as the process lives
-_failures = []  # what functions of methods have raised, until the next step ends
+_own = {}  # by name: callbacks registered with C, never freed
+_failures = []  # exceptions of methods in the current step
 
 
 def methods(kind: str | None = None) -> list[dict]:
@@ -29,7 +29,7 @@ def methods(kind: str | None = None) -> list[dict]:
 
 
 def raise_pending():
-    """Throws what a method's function has raised in a step."""
+    """Raises the first exception of a method in the last step."""
     if _failures:
         failure = _failures[0]
         _failures.clear()
@@ -41,7 +41,7 @@ def _keep(exception, value, trace):
 
 
 class _Own:
-    """The two functions of a method as C calls them; the Python functions can be replaced."""
+    """The C callbacks of a method; the Python functions behind them can be replaced."""
 
     def __init__(self, choose, card, n_card):
         self.choose, self.card, self.n_card = choose, card, n_card
@@ -69,13 +69,13 @@ class _Own:
 def method(name: str, summary: str = "a method written in Python",
            card: Callable[[numpy.ndarray], numpy.ndarray] | None = None,
            n_card: int | None = None) -> Callable[[Callable], Callable]:
-    """Makes a function a decode method: `choose(queries, cards) -> pages`, the most wanted first.
+    """Registers a decode method: `choose(queries, cards) -> pages`, in descending order of relevance.
 
-    queries [n_query, head_dim] are scaled, so that queries @ key is a score; cards [n_page, n_card, head_dim]
-    are what is kept of each page of 32 tokens: its keys' lowest and highest value of each channel, or what
-    `card(keys [32, head_dim])` makes, [n_card, head_dim]. As many pages are read as the budget holds, and the
-    first, the newest and the row's own besides. Parameters are NAME:budget=,dense=,sink=,recent=. Used again
-    with a name, it replaces the functions.
+    queries [n_query, head_dim] are scaled, so that queries @ key is a score. cards [n_page, n_card, head_dim]
+    summarise each page of 32 tokens: by default its keys' minimum and maximum per channel, otherwise what
+    `card(keys [32, head_dim])` returns, [n_card, head_dim]. Pages are read up to the budget, in addition to the
+    first ones, the most recent ones and the row's own. Parameters are NAME:budget=,dense=,sink=,recent=.
+    Registering a name again replaces its functions.
 
         @saccade.method("mine")
         def choose(queries, cards):

@@ -12,8 +12,8 @@ from ._library import Callback, Error, Ids, Path, c_path, c_text, call, ffi, fie
 
 
 def find(name):
-    """The path of a model: a file, or the name of one that `saccade fetch` has got."""
-    c_path(name)  # raises where it cannot be a file's name
+    """The path of a model: a file, or the name of one fetched with `saccade fetch`."""
+    c_path(name)  # raises if it is not a possible file name
     if os.path.exists(name):
         return os.fspath(name)
     cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
@@ -25,12 +25,12 @@ def find(name):
 
 
 class Model:
-    """A loaded model: a GGUF file, or the name of a fetched one. It is never changed, and engines of any
-    thread may share it. `progress(share)` is called while it loads, with 0 to 1. `info` has its name, its
-    shape and what it was trained for."""
+    """A loaded model: a GGUF file, or the name of a fetched one. It is immutable and may be shared by
+    engines in several threads. `progress(share)` is called during loading, with 0 to 1. `info` has its name,
+    dimensions and training context."""
 
     def __init__(self, name: Path, threads: int = 0, progress: Callable[[float], object] | None = None) -> None:
-        # Asked for without `progress`, too: Ctrl-C arrives in it, and ends the loading.
+        # Set even without `progress`, because Ctrl-C is raised inside it and cancels the loading.
         told = Callback("sac_progress_fn", lambda _, share: bool(progress and progress(share) and False), error=True)
         params = ffi.new("sac_model_params *", lib.sac_model_params_default())
         params.n_threads, params.progress = whole("threads", threads), told.pointer
@@ -46,8 +46,8 @@ class Model:
         return f"<saccade.Model {self.info['name']}>"
 
     def tokenize(self, string: str | bytes, special: bool = True, bos: bool = True) -> numpy.ndarray:
-        """Token ids. `special`: control tokens written in the text become their ids; `bos`: a begin
-        token is put in front where the model wants one."""
+        """Token ids. `special`: parse control tokens in the text; `bos`: add a BOS token if the model uses
+        one."""
         data = string.encode() if isinstance(string, str) else memoryview(string).tobytes()
         flags = (lib.SAC_TOK_ADD_SPECIAL if bos else 0) | (lib.SAC_TOK_PARSE_SPECIAL if special else 0)
         out, n = ffi.new("int32_t **"), ffi.new("size_t *")
@@ -63,9 +63,9 @@ class Model:
 
     def chat(self, messages: str | Sequence[Mapping], tools: Sequence[Mapping] | None = None,
              variables: Mapping | None = None, answer: bool = True) -> numpy.ndarray:
-        """Token ids of a conversation by the model's chat template. Messages are dicts with `role` and
-        `content`, or one text, which is a question. `answer`: the turn of the assistant is opened. What
-        messages spell out never becomes a control token."""
+        """Token ids of a conversation in the model's chat template. `messages`: dicts with `role` and
+        `content`, or a question as a string. `answer`: open the assistant's turn. Control tokens in the
+        messages' text are not parsed."""
         msgs, params, keep = self._chat_args(messages, tools, variables, answer)
         out, n = ffi.new("int32_t **"), ffi.new("size_t *")
         call(lib.sac_chat_tokens, self._c, msgs, len(msgs), params, out, n)
@@ -74,7 +74,7 @@ class Model:
 
     def chat_text(self, messages: str | Sequence[Mapping], tools: Sequence[Mapping] | None = None,
                   variables: Mapping | None = None, answer: bool = True) -> str:
-        """The same as text."""
+        """As `chat`, but as text."""
         msgs, params, keep = self._chat_args(messages, tools, variables, answer)
         out = ffi.new("char **")
         call(lib.sac_chat_apply, self._c, msgs, len(msgs), params, out)
@@ -82,7 +82,7 @@ class Model:
         return text(owned(out[0]))
 
     def is_end(self, token: int) -> bool:
-        """Whether a token ends a generation."""
+        """Whether a token ends the generation."""
         return lib.sac_token_is_eog(self._c, token)
 
     @staticmethod

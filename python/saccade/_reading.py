@@ -1,5 +1,5 @@
-"""What attention read, as arrays: one record for each decode row (or tile of prompt rows), layer and
-KV head. Records are copied: what C hands out is valid during its call only."""
+"""What attention read, as arrays: one record per decode row (or tile of prompt rows), layer and KV head.
+Records are copied, because those from C are valid only during the callback."""
 from __future__ import annotations
 
 import numpy
@@ -11,15 +11,15 @@ NUMBERS = ("seq", "kind", "pos", "n_row", "layer", "kv_head", "n_page", "n_page_
 
 
 class Reading:
-    """Records in the order in which they came. Each of NUMBERS is an attribute: an array with a number a
-    record. `pages[i]` are the pages that record i read, `page_mass[i]` the dense softmax mass of all."""
+    """Records in the order of arrival. Each of NUMBERS is an attribute: an array with one value per record.
+    `pages[i]` are the pages that record i read, `page_mass[i]` the dense softmax mass of all pages."""
 
     def __init__(self) -> None:
         self._rows = []
         self.pages, self.page_mass, self.tok_mass = [], [], []
 
     def add(self, record) -> None:
-        """Takes a record of the library's; it is copied."""
+        """Appends a copy of the library's record."""
         self._rows.append(tuple(getattr(record, name) for name in NUMBERS))
         self.pages.append(view(record.page, record.n_page_read, "uint32").copy())
         self.page_mass.append(view(record.page_mass, record.n_page, "float32").copy())
@@ -35,7 +35,7 @@ class Reading:
         return numpy.array([row[NUMBERS.index(name)] for row in self._rows])
 
     def by_head(self, name: str) -> numpy.ndarray:
-        """The mean of a number for each layer and KV head [n_layer, n_kv_head]; NaN: no record."""
+        """The mean of a value per layer and KV head [n_layer, n_kv_head]; NaN: no record."""
         layer, head, value = self.layer, self.kv_head, getattr(self, name)
         shape = (layer.max() + 1, head.max() + 1) if len(self) else (0, 0)
         total, count = numpy.zeros(shape), numpy.zeros(shape)

@@ -7,9 +7,9 @@
 
 enum app_exit {
     EXIT_OK = 0,
-    EXIT_RUNTIME = 1,       /* a file, memory, the context, the output */
-    EXIT_USAGE = 2,         /* the command line is wrong */
-    EXIT_INTERRUPTED = 130, /* Ctrl-C, as shells count it */
+    EXIT_RUNTIME = 1,       /* I/O, memory, context length or output */
+    EXIT_USAGE = 2,         /* invalid command line */
+    EXIT_INTERRUPTED = 130, /* Ctrl-C, as in shells */
 };
 
 int app_chat(int argc, char **argv);

@@ -31,7 +31,7 @@ struct bench_options {
     uint32_t n_rep, n_batch, n_seq, n_top, sparse_min_ctx;
     const char *device;
     int32_t n_gpu_layers;
-    int kv_on_host, device_rows; /* of SETUP_KV_DEVICES, SETUP_SPLIT_MODES */
+    int kv_on_host, device_rows; /* indices into SETUP_KV_DEVICES, SETUP_SPLIT_MODES */
     const char *tensor_split;
     int fill, type_k, type_v, format;
     const char *budget;
@@ -128,12 +128,12 @@ struct list {
 struct bench {
     struct bench_options opt;
     struct list prompts, gens, depths, threads;
-    struct list pairs[OPTION_LIST_MAX]; /* of two items */
-    struct setup tier;                  /* of it the tier's part */
+    struct list pairs[OPTION_LIST_MAX]; /* of two values */
+    struct setup tier;                  /* only its tier settings are used */
     char prefill_spec[SAC_METHODS_MAX][256], decode_spec[SAC_METHODS_MAX][256];
-    sac_machine machine[LIST_MAX]; /* for each thread count */
+    sac_machine machine[LIST_MAX]; /* per thread count */
     struct sheet sheet;
-    /* Of the model at hand. */
+    /* The current model. */
     sac_model *model;
     const char *model_name, *device;
     float split[SETUP_SPLIT_MAX]; /* [n_split] */
@@ -146,7 +146,7 @@ struct bench {
 
 /* ---- Options ---- */
 
-/* "512,2048"; a usage error names the option and what is wrong. */
+/* Parses "512,2048"; a usage error names the option and the mistake. */
 static int parse_list(const char *option, const char *text, uint32_t max, struct list *out)
 {
     *out = (struct list){0};
@@ -184,8 +184,8 @@ static int parse_pairs(struct bench *b)
     return OPTIONS_GO_ON;
 }
 
-/* Makes specifications of methods with --budget and --mass in `spec` [SAC_METHODS_MAX], and lets
- * the list point at them. */
+/* Adds --budget and --mass to the methods' specifications, in `spec` [SAC_METHODS_MAX], and makes
+ * the list refer to them. */
 static int make_specs(const struct bench_options *opt, const char *kind, struct option_list *list,
                       char (*spec)[256], bool *has_dial)
 {
@@ -248,13 +248,13 @@ static int parse(struct bench *b)
 
 /* ---- Memory ---- */
 
-/* Sequences that hold a depth. */
+/* Number of sequences that hold a depth. */
 static uint32_t n_base(const struct bench_options *o)
 {
     return o->depth_own ? o->n_seq : 1;
 }
 
-/* The largest test decides; forks share the pages of the depth. */
+/* Sized for the largest test; forks share the pages of the depth. */
 static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads)
 {
     const struct bench_options *o = &b->opt;
@@ -264,7 +264,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
         const uint32_t sum = b->pairs[i].item[0] + b->pairs[i].item[1];
         if (sum > most) most = sum;
     }
-    const uint32_t depth = max_of(&b->depths), page = 128; /* no page is larger */
+    const uint32_t depth = max_of(&b->depths), page = 128; /* upper bound of the page size */
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = depth + most;
     p.n_seq_max = o->n_seq + n_base(o);
@@ -313,7 +313,7 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
     return SAC_OK;
 }
 
-/* The same test with each decode method. */
+/* Runs a test with each decode method. */
 static sac_status run_methods(struct bench *b, struct bench_test test, const sac_machine *machine,
                               sac_error *err)
 {
@@ -322,7 +322,7 @@ static sac_status run_methods(struct bench *b, struct bench_test test, const sac
     return SAC_OK;
 }
 
-/* The same test with each prefill method. */
+/* Runs a test with each prefill method. */
 static sac_status run_prefills(struct bench *b, struct bench_test test, const sac_machine *machine,
                                sac_error *err)
 {
@@ -391,7 +391,7 @@ static int run_model(struct bench *b, const char *name)
     return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(COMMAND, status, err.msg);
 }
 
-/* Before the machine is measured, which takes a second for each number of threads. */
+/* Done before the machine is measured, which takes a second per thread count. */
 static sac_status check_device(const struct bench_options *o, sac_error *err)
 {
     char first[160];

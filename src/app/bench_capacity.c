@@ -24,7 +24,7 @@
 #include <string.h>
 
 #define COMMAND       "bench capacity"
-#define N_REQUEST_MIN 8u /* of a trial: fewer have no 99th percentile to speak of */
+#define N_REQUEST_MIN 8u /* of a trial: with fewer, a 99th percentile means little */
 #define N_REQUEST_MAX 65536u
 
 static const double limit_iterations[CAPACITY_LIMITS] = {5, 25};
@@ -154,15 +154,15 @@ struct capacity {
     struct strbuf trials;
     struct capacity_marks marks;
     struct progress bar;
-    size_t n_trial; /* trials that are decided */
-    /* The search at hand. */
+    size_t n_trial; /* completed trials */
+    /* The search in progress. */
     struct capacity_site site;
     struct capacity_alone alone;
     struct capacity_result result;
     uint32_t limit_i;
-    double start[CAPACITY_LIMITS]; /* what methods before have kept, or 0 */
+    double start[CAPACITY_LIMITS]; /* the result of the previous methods, or 0 */
     bool has_copies;
-    uint64_t until_us; /* 0: it has as long as it takes */
+    uint64_t until_us; /* 0: no time limit */
 };
 
 /* ---- Engines ---- */
@@ -178,14 +178,15 @@ static bool on_step(void *user)
 static sac_engine_params engine_params(struct capacity *c, uint32_t n_seq)
 {
     const struct capacity_load *load = &c->load;
-    const uint64_t each = (uint64_t)load->n_most + load->n_output + 128; /* no page is larger */
+    const uint64_t each = (uint64_t)load->n_most + load->n_output + 128; /* no page has more */
     sac_engine_params p = setup_engine_params(&c->setup, (uint32_t)each, n_seq);
     p.n_kv_tok = each * n_seq;
     p.sparse_min_ctx = c->opt.sparse_min_ctx;
     return p;
 }
 
-/* One idle iteration: of a request alone, dense, on a prompt of middle length, without a tier. */
+/* Measures one dense request alone on an idle engine, with a prompt of middle length and without a
+ * tier. */
 static sac_status measure_idle(struct capacity *c, sac_error *err)
 {
     sac_engine_params p = engine_params(c, 1);
@@ -227,8 +228,8 @@ static sac_status open_engine(struct capacity *c, sac_error *err)
 
 /* ---- One method ---- */
 
-/* The one that tells most of a search: the largest rate that kept the limit, else the smallest that
- * broke it, else one that was not decided. */
+/* Whether `a` says more about the result: the largest rate that kept the limit, else the smallest
+ * that broke it, else an undecided one. */
 static bool is_better(const struct capacity_trial *a, const struct capacity_trial *b)
 {
     if (a->is_open) return b->want.rate <= 0;
@@ -270,8 +271,8 @@ static sac_status judge(void *user, double rate, enum capacity_verdict *out, sac
 static sac_status search(struct capacity *c, sac_error *err)
 {
     struct capacity_result *r = &c->result;
-    /* One answer behind the other, to begin with; then what the stricter limit allows, and what
-     * methods before have kept. */
+    /* The search starts at one answer after the other, or at what the stricter limit or previous
+     * methods allow. */
     double start = 1e3 / (c->setting.idle_ms * c->load.n_output);
     for (c->limit_i = 0; c->limit_i < CAPACITY_LIMITS; c->limit_i++) {
         struct capacity_found *found = &r->found[c->limit_i];
@@ -309,7 +310,7 @@ static sac_status run_method(struct capacity *c, const struct subject *subject, 
     return status;
 }
 
-/* A method that cannot answer alone is told and passed over. */
+/* A method that cannot answer even alone is reported and skipped. */
 static sac_status run_methods(struct capacity *c, sac_error *err)
 {
     c->site.clock = &c->clock;
@@ -328,7 +329,7 @@ static sac_status run_methods(struct capacity *c, sac_error *err)
     return status;
 }
 
-/* ---- All ---- */
+/* ---- Entry point ---- */
 
 static void print_head(const struct capacity *c)
 {
@@ -343,7 +344,7 @@ static void print_head(const struct capacity *c)
            s->idle_ms, s->limit_ms[CAPACITY_STRICT], s->limit_ms[CAPACITY_RELAXED]);
 }
 
-/* What is done is kept, whatever ended the run. */
+/* Results are written however the run ended. */
 static sac_status write_files(const struct capacity *c, sac_error *err)
 {
     struct strbuf svg = {0};
@@ -358,10 +359,10 @@ static sac_status write_files(const struct capacity *c, sac_error *err)
     return status;
 }
 
-/* Of a token. */
+/* Bytes per token. */
 static double kv_bytes(const struct capacity *c, const sac_model_info *m)
 {
-    const double q8 = 35.0 / 32, f16 = 2; /* with the steps and minima of a page */
+    const double q8 = 35.0 / 32, f16 = 2; /* q8 includes the steps and minima of a page */
     return (double)m->n_layer * m->n_kv_head * m->head_dim *
            ((c->setup.type_k == SAC_KV_Q8 ? q8 : f16) + (c->setup.type_v == SAC_KV_Q8 ? q8 : f16));
 }

@@ -24,7 +24,7 @@
 
 #define COMMAND "bench mask"
 
-/* An object as applications ask for: texts, a number in a range, a list, an object within. */
+/* A typical object of applications: strings, a bounded number, a list, a nested object. */
 static const char typical[] =
     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":60},\"age\":{"
     "\"type\":\"integer\",\"minimum\":0,\"maximum\":150},\"email\":{\"type\":\"string\"},\"tags\":{"
@@ -60,7 +60,7 @@ static const struct option_spec answers_part[] = {
     {0},
 };
 
-/* Microseconds of each token, [n] of [n_gen * n_answer]. */
+/* Microseconds per token, [n] of [n_gen * n_answer]. */
 struct mask_times {
     double *mask, *step; /* owned */
     size_t n;
@@ -73,9 +73,9 @@ struct mask_bench {
     sac_model *model;   /* owned */
     sac_engine *engine; /* owned */
     struct mask_times times;
-    size_t n_first;          /* of them, of the first answer */
-    sac_guide inner;         /* the grammar's, of the answer at hand */
-    double guide_us, end_us; /* of the token at hand; when the last one was chosen, 0: none was */
+    size_t n_first;          /* of these, tokens of the first answer */
+    sac_guide inner;         /* guide of the current answer's grammar */
+    double guide_us, end_us; /* of the current token; the end of the previous one, 0: none */
     bool done;
     char failure[512];
 };
@@ -98,7 +98,7 @@ static const uint64_t *timed_mask(void *user)
     return mask;
 }
 
-/* The first token of an answer ends a step over its prompt, which is not one of generation. */
+/* An answer's first token ends the step that computes the prompt, so its time is left out. */
 static void timed_chosen(void *user, int32_t tok)
 {
     struct mask_bench *b = user;
@@ -174,7 +174,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts. */
+/* Sorts `us`. */
 static double quantile(double *us, size_t n, double q)
 {
     qsort(us, n, sizeof *us, compare);
@@ -193,7 +193,7 @@ static void print_row(struct mask_bench *b, struct sheet *sheet, const char *nam
 {
     double *mask = b->times.mask + from, *step = b->times.step + from;
     const size_t n = to - from;
-    if (n == 0) return; /* an answer of one token */
+    if (n == 0) return; /* the answer has only one token */
     const double share = sum_of(mask, n) / sum_of(step, n);
     const double mask_us = quantile(mask, n, 0.5), step_us = quantile(step, n, 0.5);
     const struct sheet_cell cells[] = {

@@ -42,7 +42,7 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* "linear" or "linear-wide" stands in the list. */
+/* Whether the list names the operation, "linear" or "linear-wide". */
 static bool list_names(const char *list, const sac_op *op)
 {
     char full[32];
@@ -62,7 +62,7 @@ static bool is_wanted(const struct ops_options *opt, const sac_op *op)
            (!opt->shape || strstr(op->shape, opt->shape));
 }
 
-/* A word that names no operation is a mistake, and so is a filter that nothing passes. */
+/* Refuses words that name no operation, and filters that select nothing. */
 static int check_filters(const struct ops_options *opt, size_t *out_n)
 {
     sac_op op;
@@ -130,7 +130,7 @@ static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sa
                machine->n_threads == 1 ? "" : "s", limits);
     }
     progress_begin(&bar, "ops");
-    bar.on = bar.on && !isatty(STDOUT_FILENO); /* there the growing table shows it */
+    bar.on = bar.on && !isatty(STDOUT_FILENO); /* the growing table shows it */
     for (size_t i = 0; status == SAC_OK && sac_op_at(i, &op); i++) {
         if (!is_wanted(opt, &op)) continue;
         if (interrupt_pending()) status = SAC_ERR_CANCELLED;

@@ -39,7 +39,7 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* Takes rows out whose cell is another; "column=value". */
+/* Keeps only the rows with this cell; "column=value". */
 static sac_status keep_only(struct csv *t, const char *only, sac_error *err)
 {
     const char *equals = strchr(only, '=');

@@ -22,7 +22,7 @@
 #include <string.h>
 
 #define COMMAND    "bench prefix"
-#define N_WARM     32u /* tokens that wake threads and touch memory */
+#define N_WARM     32u /* tokens of the warm-up */
 #define PAGE_MAX   128u
 #define TOKENS_MAX (1u << 22)
 
@@ -56,18 +56,18 @@ struct prefix_bench {
     struct prefix_options opt;
     struct setup setup;
     sac_model *model;           /* owned */
-    sac_engine *with, *without; /* owned: the index; none */
+    sac_engine *with, *without; /* owned: with and without the index of pages */
     int32_t *tok;               /* [n_shared + n_own] */
-    float *logits[2];           /* [n_vocab] of the last row: with, without */
+    float *logits[2];           /* [n_vocab] logits of the last row: with, without the index */
     struct sheet sheet;
     struct progress bar;
     uint32_t n_differ;
 };
 
-/* One prompt in one engine. */
+/* One prompt on one engine. */
 struct prefix_run {
     double ms;
-    uint64_t n_reused, n_page; /* of all sequences that stay */
+    uint64_t n_reused, n_page; /* of all sequences that are kept */
 };
 
 /* ---- Prompts ---- */
@@ -93,7 +93,7 @@ static void catch_row(void *user, const sac_row *row)
     memcpy(c->logits, row->logits, c->bytes);
 }
 
-/* From the first token that is handed in to the logits of the last. */
+/* Measures from the first token queued to the last token's logits. */
 static sac_status run_prompt(const struct prefix_bench *b, sac_engine *e, sac_seq seq,
                              uint32_t n_tok, struct prefix_run *out, sac_error *err)
 {
@@ -113,7 +113,7 @@ static sac_status run_prompt(const struct prefix_bench *b, sac_engine *e, sac_se
     return SAC_OK;
 }
 
-/* The first step of an engine is slower than all others. */
+/* The first step of an engine is slower than the following ones. */
 static sac_status warm(const struct prefix_bench *b, sac_engine *e, sac_error *err)
 {
     const uint32_t n = b->opt.n_shared + b->opt.n_own;
@@ -126,7 +126,7 @@ static sac_status warm(const struct prefix_bench *b, sac_engine *e, sac_error *e
     return status;
 }
 
-/* The prompt without an index; its sequence goes at once, as nothing is shared. */
+/* The prompt without an index; nothing is shared, so its sequence is removed at once. */
 static sac_status run_without(const struct prefix_bench *b, struct prefix_run *out, sac_error *err)
 {
     sac_seq seq;
@@ -185,7 +185,7 @@ static sac_status run_sequences(struct prefix_bench *b, sac_error *err)
 
 /* ---- Engines ---- */
 
-/* With the index there is memory for the shared text twice, once for each salt. */
+/* The engine with the index has memory for the shared text twice, once per salt. */
 static sac_status open_engines(struct prefix_bench *b, sac_error *err)
 {
     const uint32_t n_tok = b->opt.n_shared + b->opt.n_own,

@@ -18,15 +18,14 @@ struct flop {
     double linear, attn;
 };
 
-/* Of `n` rows behind `pos0` tokens, `n_logit` of which get logits. */
+/* Of `n` rows after `pos0` tokens; `n_logit` of them need logits. */
 static struct flop count_flop(const sac_model_info *m, double pos0, double n, double n_logit)
 {
     const double n_q = (double)m->n_head * m->head_dim, n_kv = (double)m->n_kv_head * m->head_dim;
     const double layer = (double)m->n_embd * (2 * n_q + 2 * n_kv + 3.0 * m->n_ff);
     const double n_full = (double)m->n_layer - m->n_window_layer;
     const double window = m->window;
-    /* Row r sees pos0 + r + 1 keys; with a window, those from the row on whose view it fills,
-     * fewer. */
+    /* Row r sees pos0 + r + 1 keys, or at most the window. */
     const double n_key = n * pos0 + n * (n + 1) / 2;
     const double n_free = fmin(fmax(window - pos0, 0), n);
     const double n_near = n_free * pos0 + n_free * (n_free + 1) / 2 + (n - n_free) * window;
@@ -55,7 +54,7 @@ static struct flop decode_flop(const struct bench_row *row)
 
 struct limit {
     double read_s, compute_s;
-    const char *peak; /* of the linear layers */
+    const char *peak; /* limit of the linear layers */
 };
 
 static struct limit limit_of(const struct bench_row *row, struct flop flop, double bytes, bool wide)
@@ -99,7 +98,7 @@ static struct stats stats_of(const double *value, uint32_t n)
     };
 }
 
-/* The phases of all repetitions together: rates divide by their seconds. */
+/* Sums over all repetitions, so that rates are totals divided by total time. */
 static struct bench_phase sum_phases(const struct bench_phase *p, uint32_t n)
 {
     struct bench_phase sum = {0};
@@ -138,18 +137,18 @@ static void name_test(char *out, size_t bytes, const struct bench_row *row)
                  row->depth_own && t->n_seq > 1 ? " own" : "");
 }
 
-/* What all repetitions of a test come to. */
+/* Statistics over all repetitions of a test. */
 struct figures {
     double ts[BENCH_REPS_MAX], ns[BENCH_REPS_MAX];
     struct stats tok_s, time_ns;
     struct bench_phase prompt, decode; /* sums */
-    double seconds;                    /* of both */
-    double flop, limit_s;              /* of one repetition */
-    double median_s, stage_us;         /* of one repetition, of all */
+    double seconds;                    /* prompt and decode */
+    double flop, limit_s;              /* per repetition */
+    double median_s, stage_us;         /* per repetition; total */
     const char *limit;
     double weight_gb_s, kv_gb_s, n_step, rss;
     double share_read, share_planned; /* NAN: nothing was to be read, or planned */
-    /* Pages that were asked for, where there is a file below memory; else NAN. */
+    /* Page requests, if there is a KV file below memory; otherwise NAN. */
     double hit_share, bytes_fetched, bytes_wanted, n_read, wait_us;
 };
 
@@ -162,7 +161,7 @@ static void count_tier(struct figures *f, const sac_tier_stats *a, const sac_tie
     const double one = is_there ? 1 : (double)NAN;
     const double n_between = (double)(b->bytes_between - a->bytes_between);
     f->bytes_fetched = one * (double)(b->bytes_fetched - a->bytes_fetched);
-    f->bytes_wanted = f->bytes_fetched - n_between; /* without what was read over */
+    f->bytes_wanted = f->bytes_fetched - n_between; /* without gaps that reads bridged */
     f->n_read = one * (double)(b->n_read - a->n_read);
     f->wait_us = one * (double)(b->wait_us - a->wait_us);
 }

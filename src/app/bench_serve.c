@@ -181,7 +181,7 @@ static struct load_target target_of(const struct serve_options *o)
 
 /* ---- Running ---- */
 
-/* Requests that wake the server; one that fails says early what all would say. */
+/* Warms the server up, and reports early an error that all requests would have. */
 static sac_status warm_up(const struct load_target *target, const struct load_params *params,
                           uint32_t n, sac_error *err)
 {

@@ -25,19 +25,19 @@ struct rep {
     struct bench_rig *rig;
     const struct bench_test *test;
     struct progress *bar;
-    uint32_t i, n; /* this repetition and all, for the bar */
+    uint32_t i, n; /* current and total repetitions, for the progress bar */
     sac_seq *seq;  /* [test->n_seq] */
-    int32_t *next; /* [test->n_seq] the token that follows */
+    int32_t *next; /* [test->n_seq] the next token */
 };
 
-/* The base that sequence `s` of a test is a fork of. */
+/* The base from which sequence `s` of a test is forked. */
 static uint32_t base_of(const struct bench_rig *rig, uint32_t s)
 {
     return rig->n_base > 1 ? s : 0;
 }
 
-/* A token id for a position: BOS first where the model has it, then a spread over the vocabulary,
- * another one for each base. */
+/* A token id for a position: BOS first if the model has it, then ids spread over the vocabulary,
+ * different for each base. */
 static int32_t made_up_token(const struct bench_rig *rig, uint32_t base, uint32_t pos)
 {
     const int32_t bos = sac_token_bos(rig->model);
@@ -59,7 +59,7 @@ static void take_likeliest(void *user, const sac_row *row)
         if (r->seq[s] == row->seq) r->next[s] = sac_sampler_sample_row(r->rig->sampler, row);
 }
 
-/* Queues a base's made-up tokens of a prompt up to position `end`. */
+/* Queues made-up prompt tokens of a base up to position `end`. */
 static sac_status append(const struct bench_rig *rig, uint32_t base, sac_seq seq, uint32_t end,
                          sac_error *err)
 {
@@ -76,7 +76,7 @@ static sac_status append(const struct bench_rig *rig, uint32_t base, sac_seq seq
     return SAC_OK;
 }
 
-/* Computes all prompt rows that pend; the bar goes from `from` to `to`. */
+/* Computes all pending prompt rows; the bar advances from `from` to `to`. */
 static sac_status compute(const struct bench_rig *rig, struct progress *bar, uint32_t n_all,
                           double from, double to, sac_error *err)
 {
@@ -89,7 +89,7 @@ static sac_status compute(const struct bench_rig *rig, struct progress *bar, uin
     return SAC_OK;
 }
 
-/* Noise in a base up to position `end`. */
+/* Fills a base with noise up to position `end`. */
 static sac_status append_noise(const struct bench_rig *rig, uint32_t base, struct progress *bar,
                                uint32_t end, sac_error *err)
 {
@@ -107,7 +107,7 @@ static sac_status append_noise(const struct bench_rig *rig, uint32_t base, struc
     return SAC_OK;
 }
 
-/* Forks decode as their base does. */
+/* Forks inherit the decode method of their base. */
 static sac_status fill_base(struct bench_rig *rig, uint32_t i, uint32_t depth, uint32_t method,
                             sac_error *err)
 {
@@ -186,7 +186,7 @@ static sac_status run_decode(struct rep *r, uint32_t first, uint32_t n_gen, sac_
     return SAC_OK;
 }
 
-/* The forks live until the end of the repetition, whatever happens. */
+/* Removes the forks in any case. */
 static sac_status run_forks(struct rep *r, uint32_t n_prompt, uint32_t n_gen,
                             struct bench_result *out, sac_error *err)
 {

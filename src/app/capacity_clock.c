@@ -14,7 +14,7 @@ void capacity_clock_use(struct capacity_clock *c, sac_engine *engine)
     c->idle_us = 0;
 }
 
-/* Microseconds that an amount takes at a speed in 1e9 per second. */
+/* Microseconds for an amount at a speed in 1e9 per second. */
 static double us_of(double amount, double giga_s)
 {
     return amount / giga_s * 1e-3;
@@ -45,7 +45,7 @@ void capacity_clock_wait(struct capacity_clock *c, uint64_t until_us)
         c->idle_us += (double)left;
         return;
     }
-    /* A signal ends it early: who waits looks at the clock again. */
+    /* A signal ends the wait early; the caller checks the clock again. */
     (void)nanosleep(&(struct timespec){.tv_sec = (time_t)(left / 1000000),
                                        .tv_nsec = (long)(left % 1000000) * 1000},
                     NULL);

@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define LENGTH_MIN 128u /* below, neither head nor question find room */
+#define LENGTH_MIN 128u /* minimum for the chat's beginning and the question */
 #define LENGTH_MAX (1u << 24)
-#define ANSWER_TOK 32u /* that a sample of needle.h leaves free behind the prompt */
+#define ANSWER_TOK 32u /* tokens that a sample of needle.h reserves after the prompt */
 
 /* ---- Lengths ---- */
 

@@ -15,18 +15,18 @@ static double share(double part, double rest)
     return part + rest > 0 ? part / (part + rest) : (double)NAN;
 }
 
-/* NAN for a rate that is not known. */
+/* NAN if the rate is unknown. */
 static double known(double rate)
 {
     return isfinite(rate) ? rate : (double)NAN;
 }
 
-/* A rate, or what is known of it. */
+/* Formats a rate with its uncertainty. */
 static void name_capacity(char out[48], const struct capacity_found *f, double factor,
                           struct capacity_marks *marks)
 {
     const bool fails = isfinite(f->fails), keeps = f->keeps > 0;
-    /* The search's own rounding is let pass. */
+    /* Tolerates rounding in the search. */
     const bool is_wide = keeps && fails && f->fails > f->keeps * factor * 1.0001;
     const char *late = f->is_late ? "*" : "";
     if (is_wide)

@@ -23,9 +23,9 @@ struct one {
     struct trial *trial;
     uint64_t id;
     size_t context_i;
-    uint64_t arrival_us, first_us, begin_us, last_us; /* first: token; 0: not yet */
+    uint64_t arrival_us, first_us, begin_us, last_us; /* first_us: first token; 0: not yet */
     uint32_t n_tok;
-    double held_s; /* that it waited to decode: known when it is done */
+    double held_s; /* time waiting to decode; known at the end */
     bool is_done, differs;
 };
 
@@ -34,11 +34,11 @@ struct trial {
     const struct capacity_want *want;
     const struct capacity_alone *alone;
     struct capacity_trial *out;
-    struct one *one; /* [want->n_request] owned */
+    struct one *one; /* owned, [want->n_request] */
     size_t n_sent;
     uint64_t start_us;
-    double *value; /* [n_request * n_output] owned: times between tokens, then others, in seconds */
-    size_t n_gap, n_over; /* over: the limit */
+    double *value;        /* owned, [n_request * n_output]: gaps, then others, in seconds */
+    size_t n_gap, n_over; /* n_over: above the limit */
 };
 
 /* ---- Asking ---- */
@@ -57,7 +57,7 @@ static bool is_stopped(const struct capacity_site *site)
     return site->stop && site->stop(site->user);
 }
 
-/* ---- Alone ---- */
+/* ---- Without concurrency ---- */
 
 struct asked {
     const struct capacity_site *site;
@@ -208,16 +208,16 @@ static sac_status send_due(struct trial *t, sac_error *err)
     return SAC_OK;
 }
 
-/* How long a request has waited for its first rows and for its turn to decode, or waits at least.
- */
+/* How long a request has waited, or waits at least, for its first rows and for its turn to
+ * decode. */
 static double wait_s(const struct one *o, uint64_t now)
 {
     const uint64_t end = o->begin_us ? o->begin_us : now;
     return o->held_s + (end > o->arrival_us ? (double)(end - o->arrival_us) * 1e-6 : 0);
 }
 
-/* Whether no end can keep the limits: too many gaps are over theirs for all gaps' percentile, a
- * request has failed, or most requests have waited for too long. */
+/* Whether the limits can no longer be kept: too many gaps exceed theirs, a request has failed, or
+ * most requests have waited too long. */
 static bool is_hopeless(const struct trial *t)
 {
     const size_t n_all = t->want->n_request * (t->site->load->n_output - 1);
@@ -238,7 +238,7 @@ static sac_status drain(struct trial *t, sac_error *err)
     return SAC_OK;
 }
 
-/* Until the trial is given up. */
+/* Time until the trial is given up. */
 static uint64_t left_us(const struct trial *t)
 {
     const uint64_t until = t->want->until_us, now = until ? clock_us() : 0;
@@ -252,7 +252,7 @@ static void wait_for(const struct trial *t, uint64_t due_us)
     capacity_clock_wait(t->site->clock, first ? due_us : now + left);
 }
 
-/* What dense attention would keep in memory now. */
+/* Tokens of requests that are being computed. */
 static uint64_t count_kv(const struct trial *t)
 {
     const struct capacity_load *load = t->site->load;
@@ -289,7 +289,7 @@ static sac_status run_trial(struct trial *t, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- What came of it ---- */
+/* ---- Results ---- */
 
 static void count_times(struct trial *t)
 {

@@ -63,7 +63,7 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* Everything that must be freed, in one place. */
+/* State of the program, and everything to free. */
 struct chat_program {
     struct chat_options opt;
     struct chat chat;
@@ -110,7 +110,7 @@ static void ask(struct chat *c, const char *text)
 
 /* ---- The loop ---- */
 
-/* A pasted text may begin with a slash and be no command: code, a path. */
+/* A pasted text that begins with a slash need not be a command; it may be code or a path. */
 static bool is_command(const char *text)
 {
     return text[0] == '/' && (chat_commands_known(text) || !strchr(text, '\n'));
@@ -120,7 +120,7 @@ static int converse(struct chat *c, bool single_turn)
 {
     struct strbuf text = {0};
     int code = EXIT_OK;
-    bool warned = false; /* the last thing typed was Ctrl-C at an empty prompt */
+    bool warned = false; /* the previous input was Ctrl-C at an empty prompt */
     while (!c->quit) {
         const enum line_result result = line_read(c->line, &text);
         if (result == LINE_END) break;
@@ -128,7 +128,7 @@ static int converse(struct chat *c, bool single_turn)
             code = EXIT_INTERRUPTED;
             break;
         }
-        interrupt_clear(); /* before the word that asks for the next one */
+        interrupt_clear(); /* before the message that asks for a second Ctrl-C */
         if (result == LINE_INTERRUPTED) fprintf(stderr, "\n(Ctrl-C again leaves)\n");
         if (result == LINE_DROPPED) fprintf(stderr, "\n");
         warned = result == LINE_INTERRUPTED;
@@ -147,8 +147,8 @@ static int converse(struct chat *c, bool single_turn)
     return code;
 }
 
-/* Documents of -f. One that does not fit ends what nobody watches: its questions would be answered
- * without it. */
+/* Adds the documents of -f. In a script, one that does not fit is an error, because the questions
+ * would be answered without it. */
 static sac_status take_documents(struct chat_program *p, sac_error *err)
 {
     for (size_t i = 0; i < p->opt.files.n; i++) {
@@ -168,7 +168,7 @@ static sac_status prepare(struct chat_program *p, sac_error *err)
     if (p->opt.system && !s->said.system)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for the system message");
     TRY(session_open(s, err));
-    /* A model without a chat template is told now, not behind a document or for each question. */
+    /* Reports a missing chat template now, not for each question. */
     size_t n_tok = 0;
     TRY(session_count(s, &n_tok, err));
     return line_open(&p->chat.line, chat_complete, &p->chat, err);
@@ -186,7 +186,7 @@ static int chat_all(struct chat_program *p)
         return options_usage_error(CHAT_COMMAND, "--context needs documents (--docs NAME,NAME)");
     if (p->opt.docs && joined_check(p->opt.docs, p->opt.context, &err) != SAC_OK)
         return options_usage_error(CHAT_COMMAND, "%s", err.msg);
-    for (size_t i = 0; i < p->opt.files.n; i++) { /* a wrong name is told at once */
+    for (size_t i = 0; i < p->opt.files.n; i++) { /* a wrong name is reported at once */
         const char *name = p->opt.files.item[i];
         if (strcmp(name, "-") == 0 || access(name, R_OK) == 0) continue;
         fprintf(stderr, "saccade " CHAT_COMMAND ": cannot open %s: %s\n", name, strerror(errno));

@@ -15,11 +15,11 @@ struct chat {
     struct session s;
     struct line *line;
     bool quit;
-    bool as_is; /* documents byte for byte */
+    bool as_is; /* documents are taken byte for byte */
 };
 
-/* Answers the last turn. If nothing was said, the question is dropped and its documents wait for
- * the next one. */
+/* Answers the last turn. If nothing was generated, the question is dropped and its documents wait
+ * for the next one. */
 void chat_answer(struct chat *c);
 
 /* ---- chat_commands.c ---- */
@@ -30,24 +30,23 @@ struct chat_command {
     const char *help;
 };
 
-/* The i-th command; NULL behind the last. */
+/* The i-th command; NULL after the last. */
 const struct chat_command *chat_commands_at(size_t i);
-/* Runs "/name arguments". */
+/* Runs a command line, "/name arguments". */
 void chat_commands_run(struct chat *c, const char *text);
-/* Does a text begin with the name of a command? */
+/* Whether the text begins with a command's name. */
 bool chat_commands_known(const char *text);
 
 /* ---- chat_files.c ---- */
 
-/* Puts a document before the next question, unless the context has no room for it; then it is told
- * what would help. What was taken is told on `told`. `arg` is "FILE" or "FILE N/M", the N-th of M
- * parts. */
+/* Adds a document before the next question. If the context has no room, it suggests what to do
+ * instead. Messages go to `told`. `arg` is "FILE", or "FILE N/M" for the N-th of M parts. */
 sac_status chat_files_take(struct chat *c, const char *arg, FILE *told, sac_error *err);
 void chat_files_drop(struct chat *c, const char *arg);
 void chat_files_list(struct chat *c, const char *arg);
 void chat_files_save(struct chat *c, const char *arg);
 void chat_files_load(struct chat *c, const char *arg);
-/* Appends `path` with a ~ at its beginning replaced by the home. */
+/* Appends `path`, with a leading ~ replaced by the home folder. */
 void chat_files_expand(struct strbuf *out, const char *path);
 
 /* ---- chat_complete.c ---- */

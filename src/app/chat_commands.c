@@ -22,7 +22,7 @@ static void command_file(struct chat *c, const char *arg)
 {
     sac_error err = {0};
     if (!*arg) return (void)fprintf(stderr, "/file needs the name of a file\n");
-    (void)!chat_files_take(c, arg, stdout, &err); /* it has told */
+    (void)!chat_files_take(c, arg, stdout, &err); /* it has reported the error */
 }
 
 static void command_clear(struct chat *c, const char *arg)
@@ -72,7 +72,7 @@ static void command_reading(struct chat *c, const char *arg)
 
 /* ---- The engine ---- */
 
-/* Tells what could not go over; `*out_kept` is false then. */
+/* Reports if the sequence could not be kept; then `*out_kept` is false. */
 static bool rebuild(struct chat *c, const struct session_plan *plan, bool *out_kept)
 {
     sac_error err = {0};
@@ -88,7 +88,7 @@ static bool rebuild(struct chat *c, const struct session_plan *plan, bool *out_k
     return true;
 }
 
-/* "prefill" or "decode"; NULL if the name alone does not tell. */
+/* "prefill" or "decode"; NULL if the name is ambiguous or unknown. */
 static const char *kind_of(const char *spec)
 {
     const size_t n = strcspn(spec, ":");
@@ -96,7 +96,7 @@ static const char *kind_of(const char *spec)
     sac_method_info m;
     for (size_t i = 0; sac_method_at(i, &m); i++) {
         if (strlen(m.name) != n || memcmp(m.name, spec, n) != 0) continue;
-        if (strcmp(m.kind, "context") == 0) continue; /* a chat has no stored documents */
+        if (strcmp(m.kind, "context") == 0) continue; /* chats have no stored documents */
         if (kind) return NULL;
         kind = m.kind;
     }
@@ -117,8 +117,8 @@ static void show_methods(const struct chat *c)
     printf("'saccade methods' explains them; /method prefill SPEC, /method decode SPEC\n");
 }
 
-/* Both kinds have a method of this name, or none has. */
-static void tell_kinds(const char *spec)
+/* Explains that both kinds, or none, have a method of this name. */
+static void explain_kinds(const char *spec)
 {
     const size_t n = strcspn(spec, ":");
     struct suggest near = suggest_begin(spec, n);
@@ -152,7 +152,7 @@ static void command_method(struct chat *c, const char *arg)
                              text + n + strspn(text + n, " "));
     snprintf(spec, sizeof spec, "%.*s", (int)n, text);
     const char *kind = prefill ? "prefill" : decode ? "decode" : kind_of(spec);
-    if (!kind) return tell_kinds(spec);
+    if (!kind) return explain_kinds(spec);
     if (sac_method_check(kind, spec, &err) != SAC_OK) return (void)fprintf(stderr, "%s\n", err.msg);
     snprintf(strcmp(kind, "prefill") == 0 ? plan.prefill : plan.decode, sizeof spec, "%s", spec);
     bool kept;
@@ -207,7 +207,7 @@ static const struct option_spec own_specs[] = {
     {0},
 };
 
-/* "top_p=0.9", "Top-P 0.9" and "--top-p 0.9" are "--top-p" and "0.9". */
+/* Splits "top_p=0.9", "Top-P 0.9" and "--top-p 0.9" into "--top-p" and "0.9". */
 static const char *split_setting(const char *arg, char name[64])
 {
     const char *bare = arg + strspn(arg, "-");
@@ -218,7 +218,7 @@ static const char *split_setting(const char *arg, char name[64])
     return bare[n + n_gap] ? bare + n + n_gap : NULL;
 }
 
-/* Any single-valued option of answers and sampling, under the names of the command line. */
+/* Sets a single-valued option of answers or sampling, named as on the command line. */
 static void command_set(struct chat *c, const char *arg)
 {
     const struct option_group groups[] = {
@@ -232,7 +232,7 @@ static void command_set(struct chat *c, const char *arg)
     if (!*arg)
         fprintf(stderr, "/set needs a name and a value, as in: /set temp 0.7\n");
     else if (strcmp(name, "--logit-bias") == 0 || strcmp(name, "--dry-sequence-breaker") == 0)
-        /* their texts would have to outlive this line */
+        /* Their strings would have to outlive this line. */
         fprintf(stderr, "%s is possible on the command line only\n", name);
     else if (!options_set(&o, name, strlen(name), value, why))
         fprintf(stderr, "%s\n", why);

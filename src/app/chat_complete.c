@@ -22,7 +22,7 @@ static void offer(struct strlist *out, const char *word, const char *begun)
         strlist_add(out, word);
 }
 
-/* Files and folders that go on from `begun`, with what was typed before the last '/' kept. */
+/* Files and folders that begin with `begun`. */
 static void offer_files(struct strlist *out, const char *begun)
 {
     const char *slash = strrchr(begun, '/');
@@ -95,15 +95,15 @@ static void offer_settings(struct strlist *out, const char *begun)
     }
 }
 
-/* What goes on behind a command of n_command bytes and a blank. */
+/* Completes the arguments of a command; `n_command` bytes precede them. */
 static void offer_arguments(const struct chat *c, const char *before, size_t n_command,
                             struct strlist *out, size_t *out_n_word)
 {
     const char *arg = before + n_command + strspn(before + n_command, " ");
-    const char *word = strrchr(arg, ' ') ? strrchr(arg, ' ') + 1 : arg; /* the last one */
+    const char *word = strrchr(arg, ' ') ? strrchr(arg, ' ') + 1 : arg; /* the last word */
 #define IS(name) (strncasecmp(before, name " ", n_command + 1) == 0)
     if (IS("/file") || IS("/save") || IS("/load")) {
-        offer_files(out, word = arg); /* names may hold blanks */
+        offer_files(out, word = arg); /* names may contain blanks */
     } else if (IS("/unfile")) {
         offer_documents(out, &c->s.said, word = arg);
     } else if (IS("/set") && word == arg) {

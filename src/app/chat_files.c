@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ROOM_TOK  64u   /* for a question and the beginning of an answer */
-#define LONG_TOK  8192u /* from here on sparse prefill saves much */
+#define ROOM_TOK  64u   /* reserved for a question and the beginning of an answer */
+#define LONG_TOK  8192u /* length from which sparse prefill saves much time */
 #define PARTS_MAX 9999u
 #define STATE     ".state"
 
@@ -34,7 +34,7 @@ void chat_files_expand(struct strbuf *out, const char *path)
     strbuf_adds(out, path);
 }
 
-/* Quotes around a name and blanks around it are not a part of it. */
+/* Strips blanks and quotes around a name. */
 static const char *bare(const char *name, size_t *n)
 {
     while (*n > 0 && isspace((unsigned char)name[*n - 1])) --*n;
@@ -57,9 +57,9 @@ static void set_path(struct strbuf *out, const char *arg)
 
 /* ---- Taking a document ---- */
 
-/* "FILE 2/5". Without a part the whole is 1 of 1. */
+/* "FILE 2/5"; without a part, 1/1. */
 struct wanted {
-    struct strbuf path, name; /* the file; what the document is called: as typed, with its part */
+    struct strbuf path, name; /* the path; the document's name, as typed with its part */
     unsigned part, n_part;
 };
 
@@ -69,7 +69,7 @@ static void wanted_deinit(struct wanted *w)
     strbuf_deinit(&w->name);
 }
 
-/* "2/5" up to `end`; else the whole is part 1 of 1. */
+/* Parses "2/5" before `end`; otherwise the whole file is part 1 of 1. */
 static bool parse_part(struct wanted *w, const char *text, const char *end)
 {
     char *slash, *stop;
@@ -81,7 +81,7 @@ static bool parse_part(struct wanted *w, const char *text, const char *end)
     return is_part;
 }
 
-/* `*w` is zeroed; the caller deinits it after errors, too. */
+/* `*w` must be zeroed; the caller deinits it even after errors. */
 static sac_status parse_wanted(struct wanted *w, const char *arg, sac_error *err)
 {
     size_t n = strlen(arg);
@@ -102,7 +102,7 @@ static sac_status parse_wanted(struct wanted *w, const char *arg, sac_error *err
     return SAC_OK;
 }
 
-/* Where part i of n begins: behind a line if one ends nearby, else behind a word. */
+/* Where part i of n begins: after a line break or at least a blank nearby. */
 static size_t cut_at(const char *text, size_t n_bytes, unsigned i, unsigned n)
 {
     size_t at = (size_t)((double)n_bytes * i / n);
@@ -140,7 +140,8 @@ static sac_status count_text(const struct chat *c, const struct strbuf *text, ui
     return SAC_OK;
 }
 
-/* What helps where `n_all` tokens do not fit, `n_doc` of them of a document in `n_part` parts. */
+/* Suggests how to fit a document of `n_doc` tokens, in `n_part` parts, into the context; `n_all`
+ * tokens are needed. */
 static void offer(const struct chat *c, const struct wanted *w, uint32_t n_doc, size_t n_all)
 {
     const uint32_t trained = sac_model_get_info(c->s.model).n_ctx_train, n_ctx = c->s.plan.n_ctx;
@@ -212,7 +213,7 @@ sac_status chat_files_take(struct chat *c, const char *arg, FILE *told, sac_erro
     return status;
 }
 
-/* ---- The documents that are there ---- */
+/* ---- Stored documents ---- */
 
 static size_t list_of(const struct turn *t, const char *where)
 {
@@ -258,7 +259,7 @@ void chat_files_drop(struct chat *c, const char *arg)
 
 /* ---- Conversations in files ---- */
 
-/* The two names; false after a message. */
+/* Parses the two names; false after a message. */
 static bool make_names(const char *command, const char *arg, struct strbuf *path,
                        struct strbuf *state)
 {

@@ -45,7 +45,7 @@ static void print_fetchable(const char *begun)
     for (size_t i = 0; i < n; i++) complete_print(table[i].name, table[i].licence, begun);
 }
 
-/* "NAME" or "NAME:key=value,key=". `kind` NULL: of both. */
+/* "NAME" or "NAME:key=value,key=". `kind` NULL: both kinds. */
 static void print_methods(const char *kind, const char *begun)
 {
     const char *colon = strchr(begun, ':'), *comma = strrchr(begun, ',');

@@ -6,10 +6,10 @@
 
 #include "app/options.h"
 
-/* As argv[1]: the words behind it are to be completed, the last one is begun or empty. */
+/* As argv[1]: complete the following words, of which the last one is partial or empty. */
 #define COMPLETE_WORDS "--complete-words"
 
-/* Prints "WORD<tab>what it is" for each, and ":files" where files are possible. */
+/* Prints "WORD<tab>description" for each completion, and ":files" if files are possible. */
 void complete_options(const struct options *o, int n, char **words);
 void complete_print(const char *word, const char *help, const char *begun);
 

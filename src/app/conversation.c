@@ -55,7 +55,7 @@ size_t conversation_document_bytes(const struct turn *t)
     return n;
 }
 
-/* Names the next `n` bytes of the turn's text, which are there. */
+/* Records that the next `n` bytes of the turn's text are a document. */
 static sac_status name_document(struct turn *t, const char *name, size_t n, sac_error *err)
 {
     struct conversation_document *grown =
@@ -106,7 +106,7 @@ bool conversation_remove_document(struct conversation *c, const char *name)
 
 /* ---- Turns ---- */
 
-/* Room for one more. */
+/* Makes room for one more turn. */
 static sac_status reserve(struct conversation *c, sac_error *err)
 {
     if (c->n_turn < c->turn_room) return SAC_OK;
@@ -216,7 +216,7 @@ sac_status conversation_save(const struct conversation *c, const char *path, sac
 
 /* ---- Loading ---- */
 
-/* What the file says of documents is believed as far as it fits the text. */
+/* Document boundaries in the file are accepted as far as they fit the text. */
 static sac_status take_documents(struct turn *t, const cJSON *list, sac_error *err)
 {
     const cJSON *item;
@@ -233,7 +233,7 @@ static sac_status take_documents(struct turn *t, const cJSON *list, sac_error *e
     return SAC_OK;
 }
 
-/* Takes message `i`; what its role may be follows from those before. */
+/* Adds message `i`; the previous ones determine which role it may have. */
 static sac_status take_message(struct conversation *c, const cJSON *message, size_t i,
                                sac_error *err)
 {

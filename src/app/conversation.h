@@ -15,15 +15,15 @@
 #include <stdint.h>
 
 struct conversation_document {
-    char *name;     /* owned, as the user wrote it */
-    size_t n;       /* bytes of the text, with the blank line */
-    uint32_t n_tok; /* 0: not counted */
+    char *name;     /* owned, as the user typed it */
+    size_t n;       /* bytes of the text, including the blank line */
+    uint32_t n_tok; /* 0: not counted yet */
 };
 
 struct turn {
     const char *role;                       /* "user" or "assistant" */
     char *text;                             /* owned */
-    struct conversation_document *document; /* [n_document] owned, in the order of the text */
+    struct conversation_document *document; /* owned, [n_document], in the order of the text */
     size_t n_document;
 };
 
@@ -32,33 +32,31 @@ struct conversation {
     char *system;       /* owned, or NULL */
     struct turn *turns; /* owned, [n_turn] */
     size_t n_turn, turn_room;
-    struct turn next; /* documents before the next question; its text is NULL without any */
+    struct turn next; /* documents for the next question; `text` is NULL without any */
 };
 
 void conversation_deinit(struct conversation *c);
 
-/* Copies `n` bytes of `text`, without a zero byte, and `name`. */
+/* Copies `n` bytes of `text`, which must not contain zero bytes, and `name`. */
 sac_status conversation_add_document(struct conversation *c, const char *name, const char *text,
                                      size_t n, sac_error *err);
-/* The bytes of all documents of a turn. */
+/* Total bytes of a turn's documents. */
 size_t conversation_document_bytes(const struct turn *t);
-/* Takes a document out, the last one of that name; NULL: the last one of all. False: there is none.
- */
+/* Removes the last document of that name, or the last one if it is NULL. False: there is none. */
 bool conversation_remove_document(struct conversation *c, const char *name);
 
-/* A question behind the documents that wait, as the last turn. */
+/* Appends a user turn: the waiting documents and the question. */
 sac_status conversation_ask(struct conversation *c, const char *question, sac_error *err);
-/* Takes back a question that was not answered: its documents wait again. */
+/* Removes an unanswered question; its documents wait again. */
 void conversation_unask(struct conversation *c);
 sac_status conversation_answer(struct conversation *c, const char *text, size_t n, sac_error *err);
 void conversation_drop_last(struct conversation *c);
-/* All but the system message. */
+/* Removes everything but the system message. */
 void conversation_clear(struct conversation *c);
 
-/* The file is there whole or, after an error, as it was before. */
+/* Writes the file completely or, after an error, leaves it unchanged. */
 sac_status conversation_save(const struct conversation *c, const char *path, sac_error *err);
-/* Reads a conversation of whole turns: the last one is an answer. Replaces what `c` held on SAC_OK
- * only. */
+/* Loads a conversation, which must end with an answer. `c` changes only on SAC_OK. */
 sac_status conversation_load(struct conversation *c, const char *path, sac_error *err);
 
 #endif

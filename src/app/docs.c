@@ -107,7 +107,7 @@ struct unit {
     uint64_t size;
 };
 
-/* A whole number and at most one of the letters. */
+/* An integer, followed by at most one unit letter. */
 static bool parse_amount(uint64_t *out, const char *text, const struct unit *unit, size_t n_unit)
 {
     char *end;
@@ -183,12 +183,12 @@ cJSON *docs_json(const sac_doc *d)
     return o;
 }
 
-/* ---- Actions on documents that are there ---- */
+/* ---- Actions on stored documents ---- */
 
 struct action {
     const struct docs_options *opt;
     sac_docs *docs; /* owned */
-    sac_doc *doc;   /* [n] owned: all of the store */
+    sac_doc *doc;   /* owned, [n]: all documents of the store */
     size_t n;
     const char *const *name; /* [n_name] */
     size_t n_name;
@@ -212,7 +212,7 @@ static sac_status check_names(const struct action *a, sac_error *err)
     return SAC_OK;
 }
 
-/* The name and blanks up to the next column: bytes of a character that go on are no columns. */
+/* Prints the name, padded to its column; continuation bytes do not count. */
 static void print_name(const char *name)
 {
     int n_more = 0;
@@ -362,8 +362,7 @@ static int run_action(struct action *a, size_t i)
     return code;
 }
 
-/* The first option that only `add` has a use for, of those that no variable sets for all commands;
- * NULL: none was given. */
+/* The first given option that only `add` uses, ignoring those set by variables; NULL: none. */
 static const char *option_of_add(const struct docs_options *o)
 {
     return o->name     ? "--name"
@@ -376,7 +375,7 @@ static const char *option_of_add(const struct docs_options *o)
                        : NULL;
 }
 
-/* `model` is the last option of the model that was given. */
+/* `model` is the last model option that was given. */
 static void pass_over(const char *model, const char *action)
 {
     if (model)

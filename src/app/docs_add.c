@@ -18,10 +18,10 @@
 
 #define COMMAND "docs"
 
-/* One FILE. */
+/* An input file. */
 struct doc_file {
-    const char *name; /* borrowed: of the path, or --name */
-    int32_t *tok;     /* [n_tok] of the text; sac_free */
+    const char *name; /* borrowed: from the path, or --name */
+    int32_t *tok;     /* owned (sac_free), [n_tok] */
     size_t n_tok;
 };
 
@@ -36,7 +36,7 @@ struct adding {
     size_t n_head;
     struct doc_file *file; /* [n_file] */
     size_t n_file;
-    cJSON *json; /* NULL: text */
+    cJSON *json; /* NULL: text output */
 };
 
 static const char *base_name(const char *path)
@@ -53,7 +53,8 @@ static sac_status find_head(struct adding *a, sac_error *err)
     return prompt_head(a->model, &form, &a->head, &a->n_head, err);
 }
 
-/* The text and a blank line, which parts it from what will follow. What it spells stays text. */
+/* The text is followed by a blank line, to separate it from what comes next. Special tokens in it
+ * are not parsed. */
 static sac_status read_file(const struct adding *a, struct doc_file *f, const char *path,
                             sac_error *err)
 {
@@ -70,7 +71,7 @@ static sac_status read_file(const struct adding *a, struct doc_file *f, const ch
     return status;
 }
 
-/* One engine for all: a context as long as the longest of them, filled up to pages. */
+/* One engine for all files: the context is as long as the longest, in whole pages. */
 static sac_status open_engine(struct adding *a, sac_error *err)
 {
     const uint32_t n_ctx =
@@ -92,7 +93,7 @@ static bool on_progress(void *user, double share)
     return interrupt_pending();
 }
 
-/* The document that has the name now. */
+/* Finds the document that has the name now. */
 static bool find_present(const struct adding *a, const struct doc_file *f, sac_doc *out)
 {
     const sac_engine_params params = sac_engine_get_params(a->engine);
@@ -100,7 +101,7 @@ static bool find_present(const struct adding *a, const struct doc_file *f, sac_d
     return sac_doc_find(a->docs, a->model, &params, f->name, out, &err) == SAC_OK;
 }
 
-/* `replaced`: an earlier text of this name is gone. */
+/* `replaced`: an earlier document of this name was removed. */
 static void report(const struct adding *a, const sac_doc *doc, bool was_there, bool replaced,
                    double ms)
 {
@@ -110,7 +111,7 @@ static void report(const struct adding *a, const sac_doc *doc, bool was_there, b
                (unsigned long long)doc->bytes, units_size(doc->bytes, size),
                was_there ? "was there" : "computed",
                replaced ? ", in place of another text of this name" : "");
-        (void)output_write("", 0); /* a document takes minutes, and who waits may read a pipe */
+        (void)output_write("", 0); /* computing takes long, and a reader of the pipe may wait */
     }
     if (!a->json) return;
     cJSON *o = docs_json(doc);
@@ -168,7 +169,7 @@ static void deinit(struct adding *a)
     sac_docs_close(a->docs);
 }
 
-/* Each FILE has a name of its own, or the last of two would take the place of the first. */
+/* Refuses two files of the same name: the second document would replace the first. */
 static int check_files(const struct docs_options *opt, const char *const *file, size_t n_file)
 {
     if (n_file == 0) return options_usage_error(COMMAND, "'add' needs a FILE");
@@ -195,14 +196,14 @@ int docs_add(const struct docs_options *opt, struct setup *setup, const char *co
     if (code != OPTIONS_GO_ON) return code;
     if (opt->raw && (opt->system || opt->template_name || opt->template_file))
         return options_usage_error(COMMAND, "--raw cannot be combined with -sys or chat templates");
-    setup->no_screen = true; /* no token is chosen */
+    setup->no_screen = true; /* no tokens are sampled */
     code = setup_load(setup, &a.model);
     if (code != OPTIONS_GO_ON) return code;
     a.file = mem_calloc(n_file, sizeof *a.file);
     if (opt->format == DOCS_JSON) a.json = cJSON_CreateArray();
     const sac_status status =
         a.file ? add_all(&a, file, &err) : error_set(&err, SAC_ERR_MEMORY, "out of memory");
-    code = a.json ? output_json(a.json) : EXIT_OK; /* what is stored is told, whatever came after */
+    code = a.json ? output_json(a.json) : EXIT_OK; /* what was stored, even so */
     if (status != SAC_OK) code = setup_failed(COMMAND, status, err.msg);
     deinit(&a);
     return code;

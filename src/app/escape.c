@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The character that `text`, behind a backslash, stands for, 0 if for none; its length to `*n`. */
+/* The character denoted by `text`, after a backslash, and its length in `*n`; 0: not an escape. */
 static char character_of(const char *text, size_t *n)
 {
     static const char names[] = "nrt\"'\\", characters[] = "\n\r\t\"'\\";

@@ -2,8 +2,7 @@
 #ifndef SAC_APP_ESCAPE_H
 #define SAC_APP_ESCAPE_H
 
-/* Replaces \n \r \t \" \' \\ and \xNN (not \x00) in `text` by what they stand for, in place. Other
- * backslashes stay. */
+/* Replaces \n \r \t \" \' \\ and \xNN (except \x00) in place. Other backslashes stay. */
 void escape_undo(char *text);
 
 #endif

@@ -97,16 +97,16 @@ struct docs_eval {
     struct multidoc_args args;
     struct multidoc_filler filler;
     struct eval_docs_asking asking;
-    struct docrows rows; /* of the file, and new ones */
+    struct docrows rows; /* from the file, and new ones */
     struct docrow question;
-    int fd; /* of docs.jsonl; -1: none */
+    int fd; /* docs.jsonl; -1: none */
     struct progress bar;
     uint32_t n_asked, n_all;
 };
 
 /* ---- Rows ---- */
 
-/* One write for a line, behind the file's end: lines of several processes do not mix. */
+/* Appends with a single write, so that lines of several processes do not mix. */
 static sac_status write_line(const struct docs_eval *e, const char *line, size_t n, sac_error *err)
 {
     if (e->fd < 0) return SAC_OK;
@@ -119,7 +119,7 @@ static sac_status write_line(const struct docs_eval *e, const char *line, size_t
 static sac_status on_row(void *user, const struct docrow *row, const char *answer, sac_error *err)
 {
     struct docs_eval *e = user;
-    if (docrows_has(&e->rows, row)) return SAC_OK; /* of the first method: it is measured by */
+    if (docrows_has(&e->rows, row)) return SAC_OK; /* of the first method, which is the reference */
     cJSON *o = docrow_json(row);
     cJSON_AddStringToObject(o, "answer", answer);
     char *text = cJSON_PrintUnformatted(o);
@@ -136,8 +136,8 @@ static sac_status on_row(void *user, const struct docrow *row, const char *answe
     return status == SAC_OK ? docrows_add(&e->rows, row, err) : status;
 }
 
-/* What an interrupted process left of a last line goes, if nobody else writes: writers hold a
- * shared lock. */
+/* Removes an incomplete last line of an interrupted process, unless another process writes: writers
+ * hold a shared lock. */
 static sac_status mend_lines(struct docs_eval *e, const char *path, sac_error *err)
 {
     const bool alone = flock(e->fd, LOCK_EX | LOCK_NB) == 0;
@@ -183,7 +183,7 @@ static sac_status ask_task(struct docs_eval *e, const char *task, sac_error *err
     return SAC_OK;
 }
 
-/* The tasks of --tasks, which check_tasks has seen. */
+/* Iterates over --tasks, which check_tasks has checked. */
 static const char *next_task(const char **at, char out[32])
 {
     const size_t n = strcspn(*at, ",");
@@ -212,7 +212,7 @@ static sac_status read_all(struct docs_eval *e, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- Before and behind ---- */
+/* ---- Preparation and clean-up ---- */
 
 static int check_tasks(const char *tasks)
 {
@@ -245,7 +245,7 @@ static sac_status read_filler(struct docs_eval *e, sac_error *err)
     return status == SAC_OK ? SAC_OK : error_prefix(err, status, "option '--filler'");
 }
 
-/* All but the model. */
+/* Prepares everything except the model. */
 static int prepare(struct docs_eval *e)
 {
     sac_error err = {0};
@@ -313,7 +313,7 @@ static int run(struct docs_eval *e)
         e->asking.raw = e->opt.raw || task_text_of(e->asking.model).raw;
         status = ask_all(e, &err);
     }
-    code = print_results(e); /* of what there is, whatever came after */
+    code = print_results(e); /* results so far, even after an error */
     return status == SAC_OK ? code : setup_failed(COMMAND, status, err.msg);
 }
 

@@ -21,25 +21,25 @@
 
 enum { NEW_TOK = 32, FORCED_MAX = 16 };
 
-/* One question, while it is asked. */
+/* The state of one question. */
 struct asked {
     struct eval_docs_asking *a;
     const struct docrow *question;
     struct multidoc text;
-    struct strbuf names;       /* of its documents, with commas */
-    sac_doc doc[MULTIDOC_MAX]; /* [n_new] that were computed for it */
+    struct strbuf names;       /* names of its documents, separated by commas */
+    sac_doc doc[MULTIDOC_MAX]; /* [n_new], added for this question */
     size_t n_new;
-    sac_doc file[JOINED_MAX]; /* [n_file] all of them, once they are there */
+    sac_doc file[JOINED_MAX]; /* [n_file], all of them, once stored */
     size_t n_file;
-    int32_t *head, *tok; /* [n_head] of any prompt; [n_tok] question and the answer's beginning */
+    int32_t *head, *tok; /* [n_head], of all prompts; [n_tok], question and answer's beginning */
     size_t n_head, n_tok;
-    int32_t forced[FORCED_MAX]; /* [n_forced] the expected answer */
+    int32_t forced[FORCED_MAX]; /* [n_forced], the expected answer */
     size_t n_forced;
-    size_t n_asked; /* of `tok`, which the method has computed already */
+    size_t n_asked; /* of `tok`: computed by the method already */
     sac_engine *engine;
-    double file_ms, cold_ms; /* what loading its documents takes from their files; NAN: unknown */
-    sac_seq exact;           /* the first method's, without the question; or SAC_SEQ_NONE */
-    float *log_p;            /* [n_forced, n_vocab] the first method's, once `has_log_p` */
+    double file_ms, cold_ms; /* time to load its documents; NAN: unknown */
+    sac_seq exact; /* the first method's sequence, without the question; or SAC_SEQ_NONE */
+    float *log_p;  /* [n_forced, n_vocab], the first method's, valid if has_log_p */
     bool has_log_p;
 };
 
@@ -62,7 +62,7 @@ static sac_status parse_one(struct eval_docs_methods *out, const char *text, siz
         memcpy(m->decode, m->name + context + 1, n - context);
         TRY(sac_method_check("decode", m->decode, err));
     } else if (setup_method_find("context", m->context, &info) && info.decode) {
-        snprintf(m->decode, sizeof m->decode, "%s", info.decode); /* it cannot do without */
+        snprintf(m->decode, sizeof m->decode, "%s", info.decode); /* it needs that */
     }
     while (*m->decode && m->decode_i < out->n_decode &&
            strcmp(out->decode[m->decode_i], m->decode) != 0)
@@ -91,7 +91,7 @@ sac_status eval_docs_parse(struct eval_docs_methods *out, const char *list, sac_
 
 /* ---- Tokens ---- */
 
-/* What stands behind the documents: the question, the template's lines, the answer's beginning. */
+/* Encodes what follows the documents: the question, the template, the beginning of the answer. */
 static sac_status encode_question(struct asked *q, sac_error *err)
 {
     const struct prompt_form form = {.raw = q->a->raw};
@@ -136,7 +136,7 @@ static sac_status encode_answer(struct asked *q, sac_error *err)
 
 /* ---- Documents ---- */
 
-/* As long as the longest of all questions, so that one engine serves them all. */
+/* Sized for the longest question, so that one engine serves all. */
 static sac_status open_reader(struct eval_docs_asking *a, size_t n_head, sac_error *err)
 {
     if (a->reader) return SAC_OK;
@@ -145,7 +145,7 @@ static sac_status open_reader(struct eval_docs_asking *a, size_t n_head, sac_err
     return sac_engine_create(&a->reader, a->model, &params, err);
 }
 
-/* A document is called by its text, so that the same text is one document. */
+/* Documents are named by a hash of their text, so that equal texts are stored once. */
 static sac_status add_document(struct asked *q, const char *text, sac_error *err)
 {
     char name[40];
@@ -155,7 +155,7 @@ static sac_status add_document(struct asked *q, const char *text, sac_error *err
     struct strbuf whole = {0};
     snprintf(name, sizeof name, "eval-%016llx", (unsigned long long)rng_hash(text, strlen(text)));
     strbuf_addf(&q->names, "%s%s", q->names.n ? "," : "", name);
-    strbuf_addf(&whole, "%s\n\n", text); /* as `docs add` has it */
+    strbuf_addf(&whole, "%s\n\n", text); /* as in `docs add` */
     sac_status status = whole.failed || q->names.failed
                             ? error_set(err, SAC_ERR_MEMORY, "out of memory for documents")
                             : sac_tokenize(q->a->model, whole.data, whole.n, 0, &tok, &n_tok, err);
@@ -181,11 +181,11 @@ static sac_status add_documents(struct asked *q, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- What is measured ---- */
+/* ---- Measurements ---- */
 
 struct distance {
     struct asked *q;
-    uint32_t n_vocab, row; /* that comes next */
+    uint32_t n_vocab, row; /* row: the next one */
     double kl;
 };
 
@@ -200,8 +200,8 @@ static void on_logits(void *user, const sac_row *row)
         memcpy(log_p, row->logits, d->n_vocab * sizeof *log_p);
 }
 
-/* Mean divergence from the first method's over the places of the expected answer, which is forced:
- * the distributions before each of its tokens. */
+/* Mean KL divergence from the first method over the tokens of the expected answer, which is
+ * forced. */
 static sac_status measure_kl(struct asked *q, sac_seq seq, double *out, sac_error *err)
 {
     struct distance d = {.q = q, .n_vocab = sac_model_get_info(q->a->model).n_vocab};
@@ -276,8 +276,8 @@ static sac_status answer(struct asked *q, sac_seq seq, struct generation *g, sac
     return interrupt_pending() ? error_set(err, SAC_ERR_CANCELLED, "interrupted") : SAC_OK;
 }
 
-/* `seq` holds the documents as the method has joined them. Its fork answers nothing: it is what the
- * distance is measured with, behind the times. */
+/* `seq` holds the documents, joined by the method. The divergence is measured on a fork, outside of
+ * the measured times. */
 static sac_status measure(struct asked *q, sac_seq seq, const struct joined *j, struct docrow *row,
                           sac_error *err)
 {
@@ -299,14 +299,14 @@ static sac_status measure(struct asked *q, sac_seq seq, const struct joined *j, 
     return status;
 }
 
-/* Loads all documents of the question from their files and lets the sequences go. */
+/* Loads all documents of the question and removes the sequences. */
 static sac_status load_files(const struct asked *q, double *out_ms, sac_error *err)
 {
     struct joined j = {.store = q->a->store};
     const sac_engine_params params = sac_engine_get_params(q->engine);
     sac_docs_forget(q->engine);
     const uint64_t start = clock_us();
-    TRY(joined_find(&j, q->names.data, q->a->model, &params, err)); /* begins to read them all */
+    TRY(joined_find(&j, q->names.data, q->a->model, &params, err)); /* reads ahead */
     for (size_t i = 0; i < j.n; i++) {
         sac_seq seq;
         TRY(sac_doc_load(j.store, q->engine, j.doc[i].name, &seq, &j.doc[i], err));
@@ -316,8 +316,8 @@ static sac_status load_files(const struct asked *q, double *out_ms, sac_error *e
     return SAC_OK;
 }
 
-/* Once when the system holds nothing of the files, if that is asked for, and once when it holds
- * them. What is loaded last stays in the engine: methods find it there. */
+/* Measures once with an empty page cache, if requested, and once with the files cached. The pages
+ * loaded last stay in the engine, where methods find them. */
 static sac_status measure_loading(struct asked *q, sac_error *err)
 {
     double first_ms;
@@ -351,14 +351,14 @@ static sac_status ask(struct asked *q, const struct eval_docs_method *m, sac_err
     if (*m->decode) status = sac_seq_use_decode(q->engine, seq, m->decode_i, err);
     if (status == SAC_OK) status = measure(q, seq, &j, &row, err);
     if (status == SAC_OK && q->exact == SAC_SEQ_NONE) {
-        q->exact = seq; /* as it was before the question */
+        q->exact = seq; /* the state before the question */
         return sac_seq_truncate(q->engine, seq, j.n_tok, err);
     }
     sac_seq_remove(q->engine, seq);
     return status;
 }
 
-/* Room for the documents as they are stored, for two that were joined, and for a fork. */
+/* Sized for the stored documents, two joined copies, and a fork. */
 static sac_status open_engine(struct asked *q, sac_error *err)
 {
     const struct eval_docs_methods *m = q->a->methods;
@@ -394,7 +394,7 @@ static sac_status ask_all(struct asked *q, sac_error *err)
     TRY(open_engine(q, err));
     TRY(measure_loading(q, err));
     for (size_t i = 0; i < m->n; i++)
-        if (i == 0 || !is_known(q, &m->item[i])) /* the first one measures the others */
+        if (i == 0 || !is_known(q, &m->item[i])) /* the first method is the reference */
             TRY(ask(q, &m->item[i], err));
     return SAC_OK;
 }

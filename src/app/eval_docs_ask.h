@@ -16,20 +16,21 @@
 
 /* "CONTEXT:key=value,..." or "CONTEXT+DECODE". */
 struct eval_docs_method {
-    char name[DOCROW_METHOD]; /* both */
+    char name[DOCROW_METHOD]; /* both parts */
     char context[DOCROW_METHOD];
-    char decode[DOCROW_METHOD]; /* "": full, or what the context method needs */
-    uint32_t decode_i;          /* of the engine's */
+    char decode[DOCROW_METHOD]; /* "": full, or what the context method requires */
+    uint32_t decode_i;          /* index in the engine */
 };
 
 struct eval_docs_methods {
     struct eval_docs_method item[EVAL_DOCS_METHODS];
     size_t n;
-    const char *decode[EVAL_DOCS_METHODS + 1]; /* [n_decode] each once; the first is full */
+    const char *decode[EVAL_DOCS_METHODS + 1]; /* [n_decode], distinct; the first is full */
     uint32_t n_decode;
 };
 
-/* A comma parts methods, unless what follows is a further parameter. Must not be copied. */
+/* Methods are separated by commas; a comma may also continue a method's parameters. Must not be
+ * copied. */
 sac_status eval_docs_parse(struct eval_docs_methods *out, const char *list, sac_error *err);
 
 struct eval_docs_asking {
@@ -38,19 +39,18 @@ struct eval_docs_asking {
     struct setup *setup;
     sac_model *model;
     sac_docs *store;
-    sac_engine *reader; /* computes documents; made by the first question, the caller's to free */
-    bool keep;          /* documents stay in the store */
+    sac_engine *reader; /* computes documents; created by the first question, freed by the caller */
+    bool keep;          /* keep the documents in the store */
     bool raw;           /* no chat template */
-    bool cold;          /* how long loading takes from disk is measured, too */
-    const char *folder; /* of the store, as docs_folder takes it */
-    /* Rows that are known already are not asked again. `on_row` gets each new one with the answer.
-     */
+    bool cold;          /* also measure loading from disk */
+    const char *folder; /* of the store, see docs_folder */
+    /* Known rows are not computed again. `on_row` receives each new one with its answer. */
     const struct docrows *known;
     sac_status (*on_row)(void *user, const struct docrow *row, const char *answer, sac_error *err);
     void *user;
 };
 
-/* `question` names it: all but the method and what was measured is filled in. */
+/* `question`: everything except the method and the measurements is filled in. */
 sac_status eval_docs_ask(struct eval_docs_asking *a, const struct docrow *question, sac_error *err);
 
 #endif

@@ -69,7 +69,7 @@ static const struct option_spec specs[] = {
 };
 
 struct session {
-    const struct eval_sweep *sweep; /* of `eval sweep`, or NULL */
+    const struct eval_sweep *sweep; /* for `eval sweep`, or NULL */
     const char *command;
     struct fidelity_options opt;
     struct setup setup;
@@ -85,9 +85,9 @@ struct session {
     char label[48];
 };
 
-/* ---- Before ---- */
+/* ---- Preparation ---- */
 
-/* The text's tokens; those of the longest context and one more must be there. */
+/* Encodes the text, which must have one token more than the longest context. */
 static sac_status encode_text(struct session *s, sac_error *err)
 {
     uint32_t most = 0;
@@ -256,7 +256,7 @@ static sac_status report(struct session *s, const sac_engine_params *p, sac_erro
     return status;
 }
 
-/* Behind the table: rows that say nothing of their method are an error. */
+/* After the table: fails if a method never selected, because its rows say nothing about it. */
 static sac_status refuse_idle(const struct session *s, sac_error *err)
 {
     struct strbuf idle = {0};
@@ -317,7 +317,7 @@ static int load_other(struct session *s)
     return setup_load(&other, &s->other);
 }
 
-/* Every method of the list at every value of its dial. */
+/* Expands every method of the list to every value of its parameter. */
 static sac_status read_methods(struct session *s, sac_error *err)
 {
     if (!s->sweep) return subjects_parse(&s->subjects, s->opt.methods, err);
@@ -342,7 +342,7 @@ static int run_all(struct session *s)
             return options_usage_error(s->command, "option '-k': %u tokens of a context of %u",
                                        s->opt.n_score, s->ctx[i]);
     sac_status status = read_methods(s, &err);
-    /* Before the model: a wrong name is told at once. */
+    /* Before the model is loaded, to report a wrong name at once. */
     if (status == SAC_OK) status = source_read(&s->text, s->opt.file, s->opt.raw, &err);
     if (status != SAC_OK) return setup_failed(s->command, status, err.msg);
     code = setup_load(&s->setup, &s->model);
@@ -371,8 +371,8 @@ int eval_fidelity_main(struct eval_fidelity *f, int argc, char **argv)
     };
     struct option_spec model_specs[SPECS_MAX] = {0};
     size_t n = 0;
-    s.setup.no_screen = true; /* all logits are wanted */
-    /* All options of a model but its context, of which there is a list here. */
+    s.setup.no_screen = true; /* all logits are needed */
+    /* All model options except the context length, which is a list here. */
     for (const struct option_spec *spec = setup_specs; spec->names; spec++) {
         assert(n + 1 < SPECS_MAX);
         if (spec->offset != offsetof(struct setup, n_ctx)) model_specs[n++] = *spec;

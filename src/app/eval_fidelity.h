@@ -8,23 +8,23 @@
 #include "base/strbuf.h"
 
 struct eval_sweep {
-    const char *budgets, *masses; /* values parted by commas; borrowed */
+    const char *budgets, *masses; /* values separated by commas; borrowed */
 };
 
 struct eval_fidelity {
     const char *command, *summary;
-    const char *methods;      /* without --methods */
-    struct eval_sweep *sweep; /* NULL: the list is taken as it is, and no step is timed */
+    const char *methods;      /* if --methods is missing */
+    struct eval_sweep *sweep; /* NULL: the list is used as it is, and steps are not timed */
     const char *out;          /* out: --out, or NULL */
 };
 
-/* Parses, measures, prints and writes; the exit code. */
+/* Runs the command; returns the exit code. */
 int eval_fidelity_main(struct eval_fidelity *f, int argc, char **argv);
 
-/* Options of struct eval_sweep. */
+/* Options for struct eval_sweep. */
 extern const struct option_spec eval_sweep_specs[];
-/* "NAME:key=value,..." for every method of `methods` and every value of its dial: `mass` if it has
- * that parameter, else `budget`; a method with neither, or with its own value, stands as it is. */
+/* Expands every method to "NAME:key=value,..." for each value: of `mass` if it has that parameter,
+ * else of `budget`. Methods with neither, or with a value of their own, are unchanged. */
 sac_status eval_sweep_list(struct strbuf *out, const char *methods, const struct eval_sweep *sweep,
                            sac_error *err);
 

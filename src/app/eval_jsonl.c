@@ -97,7 +97,7 @@ int eval_cmd_jsonl(int argc, char **argv)
     struct eval_run r = eval_run_default("eval jsonl");
     struct jsonl_options opt = {.depth = 50};
     const char *path = NULL;
-    r.n_sample = 0; /* all of the file */
+    r.n_sample = 0; /* the whole file */
     const struct option_group groups[] = {
         {"File", specs, &opt},
         {"Haystack", eval_run_haystack_specs, &r},

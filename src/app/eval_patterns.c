@@ -21,7 +21,7 @@
 #define COMMAND      "eval patterns"
 #define KIND_MAX     16u
 #define DEFAULT_CTX  8192u
-#define CTX_MAX      65536u /* rows of a step, which the whole prompt is */
+#define CTX_MAX      65536u /* rows of a step, which covers the whole prompt */
 #define DEFAULT_SPEC "minference"
 
 struct patterns {
@@ -42,7 +42,7 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* As many tokens of the text as the context holds. */
+/* Uses as many tokens as the context holds. */
 static sac_status encode_text(struct patterns *p, sac_error *err)
 {
     TRY(sac_tokenize(p->model, p->text.data, p->text.n, SAC_TOK_ADD_SPECIAL, &p->tok, &p->n_tok,
@@ -71,7 +71,7 @@ static sac_status read_prompt(struct patterns *p, sac_error *err)
     return status;
 }
 
-/* How many heads have which pattern: "LAYER HEAD PATTERN # ..." lines by PATTERN. */
+/* Counts heads by pattern, from "LAYER HEAD PATTERN # ..." lines. */
 static void print_shares(const char *table)
 {
     struct {
@@ -139,7 +139,7 @@ int eval_cmd_patterns(int argc, char **argv)
         return options_usage_error(COMMAND, "option '-c': %u tokens, at most %u are read at once",
                                    p.setup.n_ctx, CTX_MAX);
     sac_error err = {0};
-    /* Before the model: a wrong name is told at once. */
+    /* Before the model is loaded, to report a wrong name at once. */
     sac_status status = source_read(&p.text, p.file, false, &err);
     if (status == SAC_OK) code = setup_load(&p.setup, &p.model);
     if (status == SAC_OK && code == OPTIONS_GO_ON) {

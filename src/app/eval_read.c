@@ -58,7 +58,7 @@ static void csv_head(struct strbuf *out, bool pages)
                              "attend_us\r\n");
 }
 
-/* What the lines of both forms begin with. */
+/* The first columns of both formats. */
 static void csv_place(struct strbuf *out, const struct reading *in, const struct reading_record *r)
 {
     const char *method = in->method[r->method_i];
@@ -157,7 +157,7 @@ static void json_record(struct strbuf *out, const struct reading *in,
 
 /* ---- The file ---- */
 
-/* Writes what `text` holds and empties it. */
+/* Writes `text` and empties it. */
 static sac_status emit(struct strbuf *text, sac_error *err)
 {
     if (text->failed) return error_set(err, SAC_ERR_MEMORY, "no memory for a record's text");
@@ -220,7 +220,7 @@ int eval_cmd_read(int argc, char **argv)
     if (status == SAC_OK) status = convert(&opt, &in, &text, &err);
     strbuf_deinit(&text);
     reading_deinit(&in);
-    /* Output that is lost is told of by output_finish. */
+    /* A lost output is reported by output_finish. */
     if (status != SAC_OK && !output_is_lost()) return setup_failed(COMMAND, status, err.msg);
     return EXIT_OK;
 }

@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLACK_TOK 64u /* pages of a fork that are not shared, rounded up */
+#define SLACK_TOK 64u /* unshared pages of a fork, rounded up */
 
 static const char default_methods[] = "full";
 
@@ -202,8 +202,8 @@ int eval_run_plan(struct eval_run *r, const struct task_cell *cell)
 
 struct session {
     struct eval_run *r;
-    struct question_rows rows; /* of --decode-rows */
-    struct matrix matrix;      /* of --matrix */
+    struct question_rows rows; /* for --decode-rows */
+    struct matrix matrix;      /* for --matrix */
     struct subjects subjects;
     sac_model *model;
     sac_engine *engine;
@@ -235,9 +235,8 @@ static uint64_t run_hash(const struct session *s)
                 s->r->setup.yarn_orig_ctx, s->text.raw,
                 s->text.chat_template ? s->text.chat_template : "", s->r->gold_history,
                 (long long)s->r->seed, s->r->setup.sparse_min_ctx, s->r->rows);
-    /* Records make times mean nothing: samples with and without them do not mix. Of samples that
-     * were asked side by side there are no times, and nothing else differs: --parallel is not here.
-     */
+    /* Recording affects times, so samples with and without it must not mix. --parallel is left out:
+     * such samples have no times, and nothing else differs. */
     if (s->r->record) strbuf_adds(&text, "record\n");
     strbuf_add(&text, s->r->identity.data ? s->r->identity.data : "", s->r->identity.n);
     const uint64_t hash = rng_hash(text.data ? text.data : "", text.n);
@@ -316,7 +315,7 @@ static int print_summary(const struct session *s)
     return EXIT_OK;
 }
 
-/* Behind the table: rows that say nothing of their method are an error. */
+/* After the table: fails if a method never selected, because its rows say nothing about it. */
 static sac_status refuse_idle(const struct session *s, sac_error *err)
 {
     struct strbuf idle = {0};
@@ -328,13 +327,13 @@ static sac_status refuse_idle(const struct session *s, sac_error *err)
     return status;
 }
 
-/* Memory for as many samples at once as --parallel says, each as long as the longest. */
+/* Sized for --parallel samples at once, each as long as the longest. */
 static sac_status create_engine(struct session *s, uint32_t n_ctx, bool single_turn, sac_error *err)
 {
     const uint32_t n = s->r->n_parallel;
     sac_engine_params p = setup_engine_params(&s->r->setup, n_ctx, 2 * n);
-    /* A fork shares the pages of the prompt. In a conversation a template may render earlier turns
-     * anew, and then it shares none. */
+    /* A fork shares the pages of the prompt. In a conversation, a template may render earlier turns
+     * differently, and then nothing is shared. */
     p.n_kv_tok = n * (single_turn ? (uint64_t)n_ctx + SLACK_TOK : 2 * (uint64_t)n_ctx);
     p.record = s->r->record;
     if (s->r->matrix) TRY(matrix_probe(&s->matrix, &s->subjects, s->model, &p, err));
@@ -343,12 +342,12 @@ static sac_status create_engine(struct session *s, uint32_t n_ctx, bool single_t
     p.prefill = s->subjects.prefill;
     p.n_prefill = s->subjects.n_prefill;
     TRY(sac_engine_create(&s->engine, s->model, &p, err));
-    /* A GPU's memory was checked when it was taken. */
+    /* A GPU's memory was checked when it was allocated. */
     if (p.device && strcmp(p.device, "cpu") != 0) return SAC_OK;
     return setup_check_memory(s->r->command, s->engine, err);
 }
 
-/* The longest cell decides the engine's memory. */
+/* Sized for the longest cell. */
 static sac_status make_engine(struct session *s, bool single_turn, sac_error *err)
 {
     const uint32_t n = s->r->n_parallel;
@@ -436,7 +435,7 @@ int eval_run_list_only(const char *command, const struct setup *setup)
     return OPTIONS_GO_ON;
 }
 
-/* Which methods are asked, as far as that can be told without a model. */
+/* Determines the methods, as far as possible without a model. */
 static int name_methods(struct session *s)
 {
     struct eval_run *r = s->r;
@@ -457,7 +456,7 @@ static int name_methods(struct session *s)
             setup->budget ? "budget" : "mass", setup->budget ? "budget" : "mass");
     if (matrix_make(&s->matrix, setup->prefill, setup->decode, &err) != SAC_OK)
         return options_usage_error(r->command, "option '--matrix': %s", err.msg);
-    setup->prefill = setup->decode = NULL; /* lists: for the setup each would be one method */
+    setup->prefill = setup->decode = NULL; /* the lists would each be taken for one method */
     return OPTIONS_GO_ON;
 }
 

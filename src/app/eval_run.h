@@ -18,42 +18,42 @@ struct eval_run {
     bool raw, gold_history, record, matrix, quiet, allow_idle;
     int format;
     struct setup setup;
-    /* Made while samples are planned. */
+    /* Filled while samples are planned. */
     struct haystack haystack;
-    struct task_cell *cell; /* [n_cell], owned */
+    struct task_cell *cell; /* owned, [n_cell] */
     size_t n_cell, cell_room;
-    struct strbuf identity; /* what, beside the model, makes a run another one */
+    struct strbuf identity; /* what distinguishes runs of one model */
 };
 
-/* Tables for struct eval_run: for all commands, and for those that take a haystack. */
+/* Option tables for struct eval_run: of all commands, and of those with a haystack. */
 extern const struct option_spec eval_run_specs[];
 extern const struct option_spec eval_run_haystack_specs[];
 
 struct eval_run eval_run_default(const char *command);
 void eval_run_deinit(struct eval_run *r);
 
-/* Refuses --decode, --prefill and their dials where --methods lists what is compared: they would go
- * unseen. Gives OPTIONS_GO_ON or an exit code. */
+/* Refuses --decode, --prefill and their parameters, which --methods would override. Returns
+ * OPTIONS_GO_ON or an exit code. */
 int eval_run_list_only(const char *command, const struct setup *setup);
 
-/* "4k,8192": lengths, 1k being 1,024; without the option `otherwise`. OPTIONS_GO_ON or an exit
- * code, as in setup.h. */
+/* "4k,8192": lengths, 1k is 1,024; `otherwise` is the default. Returns OPTIONS_GO_ON or an exit
+ * code. */
 #define EVAL_CTX_MAX 32u
 int eval_run_contexts(const struct eval_run *r, const char *otherwise, uint32_t ctx[EVAL_CTX_MAX],
                       uint32_t *out_n);
-/* "10,50,90": percents. */
+/* "10,50,90": per cent. */
 int eval_run_depths(const struct eval_run *r, const char *text, double depth[EVAL_CTX_MAX],
                     uint32_t *out_n);
-/* The next word of a comma-separated list, or false behind the last; `*at` moves on. */
+/* The next word of a comma-separated list; false: none. Advances `*at`. */
 bool eval_run_word(const char **at, char *word, size_t bytes);
 
-/* Reads --haystack, or makes prose from the seed. */
+/* Reads --haystack, or generates prose from the seed. */
 int eval_run_haystack(struct eval_run *r);
-/* Plans one sample; and n_sample that differ in their index. */
+/* Plans one sample; and n_sample with different indices. */
 int eval_run_plan_one(struct eval_run *r, const struct task_cell *cell);
 int eval_run_plan(struct eval_run *r, const struct task_cell *cell);
 
-/* Loads the model, asks everything, prints and writes the results. `make` gets `arg`. */
+/* Loads the model, runs all samples, prints and writes the results. `make` is called with `arg`. */
 struct eval_maker {
     sac_status (*make)(const void *arg, const struct task_text *t, const struct task_cell *cell,
                        struct task_sample *out, sac_error *err);

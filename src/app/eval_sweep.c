@@ -36,14 +36,14 @@ static bool has_param(const sac_method_info *m, const char *key)
     return false;
 }
 
-/* The decode part of "PREFILL+DECODE" or the whole, where values go. */
+/* The decode part of "PREFILL+DECODE", or all of it: it gets the values. */
 static const char *decode_part(const char *spec)
 {
     const char *plus = strchr(spec, '+');
     return plus ? plus + 1 : spec;
 }
 
-/* One method at each value of its dial. */
+/* Adds one method with each value of its parameter. */
 static void add_values(struct strbuf *out, const char *spec, const struct eval_sweep *sweep)
 {
     const char *decode = decode_part(spec);

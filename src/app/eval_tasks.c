@@ -15,7 +15,7 @@
 
 #define N(list) (sizeof(list) / sizeof(list)[0])
 
-/* Parses argv with the command's own group first, and tells what is no option. */
+/* Parses argv with the command's group first, and refuses operands. */
 static int parse(struct eval_run *r, const struct option_group *group, size_t n_group,
                  const char *summary, int argc, char **argv)
 {
@@ -66,7 +66,7 @@ static const struct option_spec depth_specs[] = {
     {0},
 };
 
-/* One cell for each context and depth. */
+/* One cell per context and depth. */
 static int plan_grid(struct eval_run *r, const char *task, const char *depths)
 {
     struct task_cell cell = {0};
@@ -84,7 +84,7 @@ static int plan_grid(struct eval_run *r, const char *task, const char *depths)
     return code;
 }
 
-/* The user's own needle: all three texts or none. */
+/* The user's own needle: all three strings or none. */
 static int given_needle(struct needle_args *a, struct strlist *expected, struct eval_run *r,
                         const struct needle_options *opt)
 {
@@ -174,13 +174,13 @@ struct task_options {
     const char *tasks;
 };
 
-/* What a command's tasks are called, and where their questions or answers stand. */
+/* How a command names its tasks and places the questions or answers. */
 struct task_table {
     const char *(*name)(uint32_t i);
     const char *(*place)(uint32_t i);      /* or NULL */
-    uint32_t (*own_ctx)(const char *name); /* or NULL; 0: none */
-    uint32_t n_default;                    /* tasks without --tasks; 0: all */
-    const char *ctx;                       /* without --ctx */
+    uint32_t (*own_ctx)(const char *name); /* or NULL; returns 0: none */
+    uint32_t n_default;                    /* tasks run by default; 0: all */
+    const char *ctx;                       /* default contexts */
 };
 
 static int plan_places(struct eval_run *r, struct task_cell *cell, const struct task_table *t)
@@ -194,8 +194,7 @@ static int plan_places(struct eval_run *r, struct task_cell *cell, const struct 
     return code;
 }
 
-/* One task at every context of --ctx; one with a length of its own at that, unless told otherwise.
- */
+/* A task at every context of --ctx, or at its own length by default. */
 static int plan_task(struct eval_run *r, const char *name, const struct task_table *t)
 {
     struct task_cell cell = {.depth = -1};

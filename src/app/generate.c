@@ -12,11 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the event callback works on. */
+/* State of the event callback. */
 struct run {
     struct generation *g;
     struct progress bar;
-    sac_error error; /* of SAC_FINISH_ERROR */
+    sac_error error; /* for SAC_FINISH_ERROR */
     bool done;
 };
 
@@ -52,7 +52,7 @@ static cJSON *prob_json(const sac_model *model, int32_t tok, float logprob)
     size_t n;
     const char *piece = sac_token_piece(model, tok, true, &n);
     cJSON *bytes = cJSON_CreateArray(), *entry = cJSON_CreateObject();
-    /* As bytes: a piece need not be whole UTF-8 characters. */
+    /* As bytes, because a piece need not contain whole UTF-8 characters. */
     for (size_t i = 0; i < n; i++)
         cJSON_AddItemToArray(bytes, cJSON_CreateNumber((unsigned char)piece[i]));
     cJSON_AddNumberToObject(entry, "id", tok);
@@ -81,8 +81,8 @@ static void keep_end(struct run *run, const sac_event *e)
     run->done = true;
 }
 
-/* Tokens, and what share of their attention a method computes. */
-static void tell_prompt(struct run *run, const sac_event *e)
+/* Reports the prompt's tokens, and the share of attention that the method computes. */
+static void report_prompt(struct run *run, const sac_event *e)
 {
     const sac_engine_stats s = sac_engine_get_stats(run->g->engine);
     char part[64] = "", mass[32] = "";
@@ -101,7 +101,7 @@ static bool on_event(void *user, const sac_event *e)
     struct run *run = user;
     struct generation *g = run->g;
     if (e->kind == SAC_EVENT_PROMPT && e->n_prompt_done < e->n_prompt)
-        tell_prompt(run, e);
+        report_prompt(run, e);
     else
         progress_end(&run->bar);
     if (e->kind == SAC_EVENT_TOKEN) {

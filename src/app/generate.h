@@ -11,28 +11,28 @@
 struct cJSON;
 
 struct generation {
-    /* In */
+    /* Input */
     sac_engine *engine;
     const sac_model *model;
-    sac_request request; /* all but on_event and user */
-    bool stream;         /* write text to stdout as it comes */
-    bool want_probs;     /* fill `probs` */
-    /* Out; generation_deinit frees */
+    sac_request request; /* complete except on_event and user */
+    bool stream;         /* write text to stdout as it is generated */
+    bool want_probs;     /* fill in `probs` */
+    /* Output; freed by generation_deinit */
     struct strbuf text;
-    int32_t *tok; /* [n_tok] all tokens that were chosen, an end token included */
+    int32_t *tok; /* [n_tok], including an end token */
     size_t n_tok, tok_room;
-    struct cJSON *probs; /* list, one entry a token */
+    struct cJSON *probs; /* a list with one entry per token */
     sac_finish finish;
-    char stop[128]; /* the stop string that matched, cut to fit; "" if none */
+    char stop[128]; /* the stop string that matched, truncated; or "" */
     sac_timings timings;
-    double ttft_ms;   /* submit to first token; 0 if there was none */
-    bool output_lost; /* stdout is gone; output_finish tells why */
+    double ttft_ms;   /* time to the first token; 0: there was none */
+    bool output_lost; /* stdout is closed; output_finish reports why */
     bool memory_lost;
     uint64_t submit_us;
 };
 
-/* SAC_OK also for answers that were cut short: by Ctrl-C (SAC_FINISH_CANCELLED) or by a lost
- * output. Shows a bar while a long prompt is computed. */
+/* Returns SAC_OK also if Ctrl-C (SAC_FINISH_CANCELLED) or a closed output ended the answer. Shows a
+ * progress bar while a long prompt is computed. */
 sac_status generation_run(struct generation *g, sac_error *err);
 void generation_deinit(struct generation *g);
 

@@ -28,7 +28,7 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* A finding of the check belongs to its output; that a file cannot be described is an error. */
+/* Findings of a check belong to its output; a file that cannot be described is an error. */
 static int report_failure(const char *message, bool is_check, bool json)
 {
     if (!is_check || !json) {

@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-#define ANY "" /* any word */
+#define ANY "" /* any value */
 
 static const struct habit habits[] = {
-    /* Here where a command has no such option of its own. */
+    /* For commands that lack these options. */
     {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization -ts --tensor-split "
      "-sm --split-mode --kv-device",
      HABIT_PASSED, ANY, "this command computes nothing on a GPU"},

@@ -7,21 +7,21 @@
 #include <stddef.h>
 
 enum habit_kind {
-    HABIT_SO,     /* it is always so: nothing is said */
-    HABIT_PASSED, /* it means nothing here: one line says why, and the work goes on */
-    HABIT_WRONG,  /* what is asked for cannot be had so: wrong usage */
+    HABIT_SO,     /* already the default: accepted silently */
+    HABIT_PASSED, /* has no meaning here: a note explains why, and the command continues */
+    HABIT_WRONG,  /* not supported: a usage error */
 };
 
 struct habit {
     const char *names; /* separated by blanks */
     enum habit_kind kind;
-    const char *value; /* what may follow, separated by blanks; "" any word; NULL: nothing */
-    const char *why;   /* NULL where it is always so */
+    const char *value; /* possible values, separated by blanks; "": any; NULL: no value */
+    const char *why;   /* NULL for HABIT_SO */
 };
 
-/* NULL: no such habit. */
+/* NULL: not a known option of another program. */
 const struct habit *habits_find(const char *name, size_t n);
-/* Is the word behind it its value? */
+/* Whether the next word is the option's value. */
 bool habits_takes(const struct habit *h, const char *word);
 
 #endif

@@ -17,7 +17,7 @@ static void on_sigint(int sig)
 
 void interrupt_install(void)
 {
-    /* No SA_RESTART: a line that is being read at the prompt must end. */
+    /* Without SA_RESTART, so that Ctrl-C ends a blocking read at the prompt. */
     const struct sigaction action = {.sa_handler = on_sigint};
     sigaction(SIGINT, &action, NULL);
 }
@@ -58,7 +58,7 @@ bool interrupt_take_resize(void)
 
 bool interrupt_wait_input(int fd)
 {
-    /* The signal is let in by ppoll alone: nothing is lost between the question and the wait. */
+    /* The signal is unblocked only inside ppoll, so none is lost between the check and the wait. */
     sigset_t mask, before;
     struct pollfd input = {.fd = fd, .events = POLLIN};
     int n = 0;

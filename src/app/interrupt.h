@@ -4,18 +4,17 @@
 
 #include <stdbool.h>
 
-/* From now on SIGINT only sets a flag; blocking reads return EINTR. */
+/* Makes SIGINT set a flag; blocking reads return EINTR. */
 void interrupt_install(void);
 bool interrupt_pending(void);
-bool interrupt_insists(void); /* it came twice */
+bool interrupt_insists(void); /* Whether it came twice. */
 void interrupt_clear(void);
-/* From now on a change of the window's size wakes interrupt_wait_input's poll and is remembered
- * until it is asked for. */
+/* Makes a change of the window's size end the wait of interrupt_wait_input; it is remembered until
+ * interrupt_take_resize. */
 void interrupt_watch_window(void);
 bool interrupt_take_resize(void);
-/* Waits until `fd` has something to read or has ended: true. False: Ctrl-C, also one that came just
- * before the wait. A changed window ends it, too: true, and
- * interrupt_take_resize tells. */
+/* Waits until `fd` is readable or at its end: true. False: Ctrl-C, even just before the wait. A
+ * changed window size also ends it: true, and interrupt_take_resize reports it. */
 bool interrupt_wait_input(int fd);
 
 #endif

@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The next name of a list, without the blanks around it, which no name has; `*at` is NULL behind
- * the last. */
+/* The next name of the list, without surrounding blanks; `*at` becomes NULL at the end. */
 static sac_status next_name(char out[256], const char **at, sac_error *err)
 {
     const char *name = *at + strspn(*at, " ");
@@ -71,13 +70,13 @@ void joined_plan(const struct joined *j, sac_engine_params *params, uint32_t n_c
 {
     params->compose = true;
     params->n_seq_max = (uint32_t)j->n + 1;
-    /* Each document, its head included; once more all, where everything is computed again; and what
-     * stands behind them. */
+    /* The documents, each with its head; a second copy for methods that recompute everything; and
+     * the rest of the prompt. */
     params->n_kv_tok = (uint64_t)j->n_tok + n_ctx;
     for (size_t i = 1; i < j->n; i++) params->n_kv_tok += j->doc[i].n_head;
 }
 
-/* Documents were computed behind the head that the prompt has, filled up. */
+/* Documents must have been computed after the prompt's head, padded to whole pages. */
 static sac_status check_head(const struct joined *j, const sac_engine *e, sac_seq seq,
                              const int32_t *head, size_t n_head, sac_error *err)
 {
@@ -128,7 +127,7 @@ sac_status joined_make(struct joined *j, sac_engine *e, const struct joined_prom
                                            .n_question = prompt->n_question};
         status = sac_compose(e, &params, out, &j->report, err);
     }
-    const sac_engine_stats both = sac_engine_get_stats(e); /* documents as they were, and joined */
+    const sac_engine_stats both = sac_engine_get_stats(e); /* stored and joined ones */
     j->own_bytes = (loaded.n_page_free - both.n_page_free) * both.page_bytes;
     j->peak_bytes = both.kv_bytes_used - bytes;
     for (size_t i = 0; i < n_loaded; i++) sac_seq_remove(e, seq[i]);

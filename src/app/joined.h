@@ -22,17 +22,17 @@ struct joined {
     sac_doc doc[JOINED_MAX];
     size_t n;
     char method[256];
-    uint32_t n_tok; /* of all, with the head once */
+    uint32_t n_tok; /* of all documents, with the head once */
     sac_compose_report report;
     double load_ms;
-    uint64_t own_bytes;  /* of pages that no document has */
-    uint64_t peak_bytes; /* of keys and values, with the documents as they were loaded */
+    uint64_t own_bytes;  /* of pages that are not shared with a document */
+    uint64_t peak_bytes; /* KV cache, including the documents as loaded */
 };
 
-/* Whether a composer is named rightly for so many documents; told before a model is loaded. */
+/* Checks the method for the number of documents, before a model is loaded. */
 sac_status joined_check(const char *names, const char *method, sac_error *err);
 
-/* Finds "NAME,NAME,..." among what the model has read with keys of these types. `method` NULL: one
+/* Finds "NAME,NAME,..." among the documents of this model and KV type. `method` NULL: a single
  * document, which needs none. */
 sac_status joined_open(struct joined *j, const char *store, const char *names, const char *method,
                        sac_error *err);
@@ -40,16 +40,16 @@ sac_status joined_find(struct joined *j, const char *names, const sac_model *mod
                        const sac_engine_params *params, sac_error *err);
 void joined_close(struct joined *j);
 
-/* What an engine needs for them, beside n_ctx. */
+/* Adds what the engine needs for them, besides n_ctx. */
 void joined_plan(const struct joined *j, sac_engine_params *params, uint32_t n_ctx);
 
-/* What stands around them. */
+/* The text around the documents. */
 struct joined_prompt {
-    const int32_t *head, *question; /* [n_head] the beginning of theirs; [n_question] behind them */
+    const int32_t *head, *question; /* [n_head] before them; [n_question] after them */
     size_t n_head, n_question;
 };
 
-/* A new sequence that holds them. */
+/* Joins them into a new sequence. */
 sac_status joined_make(struct joined *j, sac_engine *engine, const struct joined_prompt *prompt,
                        sac_seq *out, sac_error *err);
 

@@ -98,7 +98,7 @@ static sac_status check_head(struct klfile *f, const uint8_t *head, uint64_t siz
     if (f->n_score >= f->n_ctx)
         return error_set(err, SAC_ERR_FORMAT, "%s: %u scored tokens in chunks of %u", f->path,
                          f->n_score, f->n_ctx);
-    /* The size bounds the counts: nothing is allocated that the file does not hold. */
+    /* Counts are checked against the file's size, so no allocation exceeds what the file holds. */
     const unsigned __int128 want =
         HEAD + tokens_bytes(f) +
         (unsigned __int128)f->n_chunk * f->n_score * f->n_vocab * value_bytes(f);

@@ -22,16 +22,16 @@ struct klfile {
     int fd;           /* -1: closed */
     enum klfile_type type;
     uint32_t n_ctx, n_chunk, n_vocab, n_score;
-    void *row; /* [n_vocab] of the file's type, owned */
+    void *row; /* owned, [n_vocab] in the file's type */
 };
 
-/* Creates the file with its header and tokens; the counts in `f` are set by the caller. */
+/* Creates the file and writes header and tokens; the caller has set the counts in `f`. */
 sac_status klfile_create(struct klfile *f, const char *path, const int32_t *tok, sac_error *err);
-/* Opens and checks; `*out_tok` [n_chunk * n_ctx] is owned by the caller (mem_free). */
+/* Opens and checks the file; the caller owns `*out_tok` [n_chunk * n_ctx] (mem_free). */
 sac_status klfile_open(struct klfile *f, const char *path, int32_t **out_tok, sac_error *err);
 sac_status klfile_write(struct klfile *f, uint64_t row_i, const float *log_p, sac_error *err);
 sac_status klfile_read(struct klfile *f, uint64_t row_i, float *log_p, sac_error *err);
-/* Closes; an error of the system that was held back is told here. */
+/* Closes the file and reports delayed write errors. */
 sac_status klfile_close(struct klfile *f, sac_error *err);
 
 #endif

@@ -28,18 +28,18 @@
 #include <wchar.h>
 
 #define HISTORY_LINES 1000
-#define BOLD(text)    "\1\033[1m\1" text "\1\033[0m\1" /* \1 encloses what takes no room */
-#define PASTE_LINES   10u                              /* more, or */
-#define PASTE_BYTES   1000u                            /* more: a name stands for it */
+#define BOLD(text)    "\1\033[1m\1" text "\1\033[0m\1" /* \1 encloses text without width */
+#define PASTE_LINES   10u                              /* a longer paste, or */
+#define PASTE_BYTES   1000u                            /* a larger one, is shown as a name */
 #define PASTE_END     L"\033[201~"
 
 struct line {
-    EditLine *edit; /* NULL: stdin is no terminal */
+    EditLine *edit; /* NULL: stdin is not a terminal */
     History *history;
-    char history_path[1024]; /* "" if there is no place for it */
-    bool more;               /* within a line that goes on */
-    char prompt[2][32];      /* of a first line, and of one that goes on */
-    struct strlist pastes;   /* long ones, by number */
+    char history_path[1024]; /* "": no history file */
+    bool more;               /* in a continuation line */
+    char prompt[2][32];      /* of first and continuation lines */
+    struct strlist pastes;   /* texts of long pastes, by number */
     line_complete_fn complete;
     void *complete_user;
 };
@@ -57,7 +57,7 @@ static char *prompt_of(EditLine *edit)
     return l->prompt[l->more];
 }
 
-/* One character; 0 at the end of input, -1 after Ctrl-C. */
+/* Reads a character; 0 at the end of input, -1 after Ctrl-C. */
 static int read_char(EditLine *edit, wchar_t *out)
 {
     mbstate_t state = {0};
@@ -66,7 +66,7 @@ static int read_char(EditLine *edit, wchar_t *out)
         if (!interrupt_wait_input(STDIN_FILENO)) return -1;
         if (interrupt_take_resize()) {
             el_resize(edit);
-            fputs("\r\033[J", stdout); /* what the terminal has wrapped anew */
+            fputs("\r\033[J", stdout); /* clears what the terminal has re-wrapped */
             el_set(edit, EL_REFRESH);
             continue;
         }
@@ -75,9 +75,9 @@ static int read_char(EditLine *edit, wchar_t *out)
         if (n < 0 && errno == EINTR && !interrupt_pending()) continue;
         if (n < 0) return -1;
         const size_t used = mbrtowc(out, &byte, 1, &state);
-        if (used == (size_t)-2) continue; /* the character has more bytes */
+        if (used == (size_t)-2) continue; /* the character is incomplete */
         if (used != (size_t)-1) return 1;
-        state = (mbstate_t){0}; /* an invalid byte: as if it was not typed */
+        state = (mbstate_t){0}; /* skip an invalid byte */
     }
 }
 
@@ -91,20 +91,19 @@ static void add_wide(struct strbuf *out, wchar_t c)
     if (n != (size_t)-1) strbuf_add(out, bytes, n);
 }
 
-/* What stands before the mark of the end, with newlines as files have them
- * (terminals send the key's carriage return). False: Ctrl-C, or the
- * end of the input. */
+/* Reads up to the end mark, with newlines instead of the carriage returns that terminals send.
+ * False: Ctrl-C, or the end of input. */
 static bool read_paste(EditLine *edit, struct strbuf *out)
 {
     const size_t n_end = wcslen(PASTE_END);
-    size_t n_same = 0; /* characters of the mark that were just read */
+    size_t n_same = 0; /* length of the matched beginning of the mark */
     for (;;) {
         wchar_t c;
         if (read_char(edit, &c) != 1) return false;
         n_same = c == PASTE_END[n_same] ? n_same + 1 : c == PASTE_END[0];
         if (n_same == n_end) return true;
         const bool is_text = c >= L' ' && c != 0x7f;
-        if (n_same > 0) continue; /* perhaps part of the mark */
+        if (n_same > 0) continue; /* possibly part of the mark */
         if (is_text || c == L'\t') add_wide(out, c);
         if (c == L'\r' || c == L'\n') strbuf_add(out, "\n", 1);
     }
@@ -135,7 +134,7 @@ static unsigned char on_paste(EditLine *edit, int key)
     return failed ? CC_ERROR : CC_REFRESH;
 }
 
-/* Puts pastes in the places of their names. */
+/* Replaces the names of pastes by their texts. */
 static void expand_pastes(const struct line *l, struct strbuf *text)
 {
     struct strbuf out = {0};
@@ -157,7 +156,7 @@ static void expand_pastes(const struct line *l, struct strbuf *text)
 
 /* ---- Completion ---- */
 
-/* Bytes that all words begin with. */
+/* Length of the common prefix. */
 static size_t common_bytes(const struct strlist *words)
 {
     size_t n = strlen(words->item[0]);
@@ -166,7 +165,7 @@ static size_t common_bytes(const struct strlist *words)
         while (same < n && words->item[i][same] == words->item[0][same]) same++;
         n = same;
     }
-    while (n > 0 && (words->item[0][n] & 0xc0) == 0x80) n--; /* no half character */
+    while (n > 0 && (words->item[0][n] & 0xc0) == 0x80) n--; /* whole characters only */
     return n;
 }
 
@@ -204,7 +203,7 @@ static unsigned char on_complete(EditLine *edit, int key)
         struct strbuf add = {0};
         if (n > n_word) strbuf_add(&add, word + n_word, n - n_word);
         if (is_whole) strbuf_add(&add, " ", 1);
-        /* A word may differ from what was typed in case, or in a ~ that stands for a folder. */
+        /* The completion may differ from the typed word in case, or by a ~ for a folder. */
         if (n >= n_word && memcmp(before + strlen(before) - n_word, word, n_word) != 0) {
             el_deletestr(edit, (int)n_word);
             strbuf_reset(&add);
@@ -226,7 +225,7 @@ static unsigned char on_complete(EditLine *edit, int key)
 
 /* ---- Opening and closing ---- */
 
-/* Makes the folder of the file `path`, private to the user. */
+/* Creates the folder of `path`, accessible only to the user. */
 static bool make_folder_of(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -236,7 +235,7 @@ static bool make_folder_of(char *path)
     return status == SAC_OK;
 }
 
-/* Without a home there is no history file, which is no reason not to chat. */
+/* Without a home folder there is no history. */
 static void find_history(struct line *l)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -249,8 +248,7 @@ static void find_history(struct line *l)
     if (n < 0 || (size_t)n >= room || !make_folder_of(l->history_path)) l->history_path[0] = 0;
 }
 
-/* Keys that terminals send and libedit does not know: by words with Ctrl or Alt, home, end, delete.
- */
+/* Binds keys that libedit does not know: words with Ctrl or Alt, home, end, delete. */
 static void bind_keys(EditLine *edit)
 {
     static const char *const keys[][2] = {
@@ -265,7 +263,7 @@ static void bind_keys(EditLine *edit)
         {"\\e[200~", "saccade-paste"},     {"^I", "saccade-complete"},
         {"^R", "em-inc-search-prev"},
     };
-    /* Of wide names the library makes no copies, which it never frees. */
+    /* The wide-character interface copies no names, which it would never free. */
     el_wset(edit, EL_ADDFN, L"saccade-paste", L"takes a paste as text", on_paste);
     el_wset(edit, EL_ADDFN, L"saccade-complete", L"completes a word", on_complete);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -275,8 +273,8 @@ static void bind_keys(EditLine *edit)
 static sac_status open_terminal(struct line *l, sac_error *err)
 {
     HistEvent event;
-    /* Only the character type: numbers keep their point. Without a UTF-8 locale in the environment
-     * C.UTF-8 is taken, for people do not only type ASCII. */
+    /* Sets only the character type, so that numbers keep their decimal point. Falls back to
+     * C.UTF-8, to allow input beyond ASCII. */
     const char *locale = setlocale(LC_CTYPE, "");
     if (!locale || MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
     l->edit = el_init("saccade", stdin, stdout, stderr);
@@ -330,7 +328,7 @@ bool line_is_terminal(const struct line *l)
 
 /* ---- Reading ---- */
 
-/* Asks for marked pastes only while the editor reads: the shell behind us may not know them. */
+/* Bracketed paste is on only while the editor reads, because the shell may not support it. */
 static void mark_pastes(bool on)
 {
     if (!isatty(STDOUT_FILENO)) return;
@@ -343,8 +341,8 @@ static enum line_result read_edited(struct line *l, struct strbuf *out)
     int n = 0;
     const bool was_empty = out->n == 0;
     el_resize(l->edit);
-    /* Before the prompt, which the editor draws in the terminal's own mode: what is typed between
-     * the two would be shown twice. */
+    /* Must precede the prompt: the editor switches the terminal's mode, and input typed before that
+     * would be echoed twice. */
     el_set(l->edit, EL_PREP_TERM, 1);
     mark_pastes(true);
     const char *part = el_gets(l->edit, &n);
@@ -368,10 +366,10 @@ static enum line_result read_piped(struct strbuf *out)
         if (c == '\n') return LINE_READ;
     }
     if (interrupt_pending()) return LINE_INTERRUPTED;
-    return out->n ? LINE_READ : LINE_END; /* the last line may lack its newline */
+    return out->n ? LINE_READ : LINE_END; /* the last line may lack a newline */
 }
 
-/* Kept at once: a terminal that is closed ends the program without a word. */
+/* Saves the line at once, because closing the terminal kills the program. */
 static void remember(struct line *l, const char *text)
 {
     HistEvent event;

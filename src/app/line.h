@@ -11,19 +11,19 @@
 struct line;
 
 enum line_result {
-    LINE_READ,        /* a text, without its last newline */
-    LINE_END,         /* Ctrl-D, or the end of the file */
-    LINE_DROPPED,     /* Ctrl-C while something was typed, which is forgotten */
-    LINE_INTERRUPTED, /* Ctrl-C, and nothing was typed */
+    LINE_READ,        /* a text, without its final newline */
+    LINE_END,         /* Ctrl-D, or the end of input */
+    LINE_DROPPED,     /* Ctrl-C; the typed text is discarded */
+    LINE_INTERRUPTED, /* Ctrl-C at an empty prompt */
 };
 
-/* What may stand in the place of the last word of `before`, which is what was typed up to the
- * cursor: whole words go to `out`, `*out_n_word` gets the bytes of `before` that they replace. A
- * word that ends in '/', '=' or ':' is gone on with, behind others comes a blank. */
+/* Completes the last word of `before`, the text up to the cursor: candidates go to `out`, and
+ * `*out_n_word` is the number of bytes that they replace. No blank is added after a candidate that
+ * ends in '/', '=' or ':'. */
 typedef void (*line_complete_fn)(void *user, const char *before, struct strlist *out,
                                  size_t *out_n_word);
 
-/* Needs interrupt_install(). History is kept in $XDG_STATE_HOME/saccade/history. */
+/* Requires interrupt_install(). The history is in $XDG_STATE_HOME/saccade/history. */
 sac_status line_open(struct line **out, line_complete_fn complete, void *user, sac_error *err);
 void line_close(struct line *l);
 bool line_is_terminal(const struct line *l);

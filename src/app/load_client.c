@@ -21,7 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The whole of an error's body is not needed, and a server may send any number of bytes. */
+/* Limits how much of an error response is kept. */
 #define REFUSAL_BYTES 4096u
 #define WAIT_MS       200
 
@@ -34,11 +34,11 @@ struct flight {
     char *body;
     uint64_t start_us;
     struct load_stream stream;
-    struct strbuf refusal; /* the body of a status that is not 200 */
+    struct strbuf refusal; /* body of a response other than 200 */
     bool no_memory;
 };
 
-/* A later turn that waits for its moment. */
+/* A later turn that is not due yet. */
 struct follow {
     size_t request_i;
     uint64_t due_us;
@@ -53,16 +53,16 @@ struct client {
     char *url;
     cJSON **past; /* [n_chat] messages, or one text; NULL before the first turn */
     size_t n_chat, n_turn;
-    struct flight *flight; /* [plan->n], one for each request; used while it flies */
-    struct follow *follow; /* [plan->n] a queue: due times rise */
-    size_t follow_head, follow_tail, first_i; /* first_i: the next chat to begin */
+    struct flight *flight; /* [plan->n], one per request; used while it is in flight */
+    struct follow *follow; /* [plan->n], a queue with ascending due times */
+    size_t follow_head, follow_tail, first_i; /* first_i: the next chat to start */
     size_t n_running, n_ended;
     uint64_t start_us;
 };
 
 /* ---- One request's body ---- */
 
-/* The past with this turn's text behind it: what is asked. */
+/* Appends this turn's text to the history of its chat. */
 static bool extend_past(struct client *c, const struct load_request *q)
 {
     cJSON **past = &c->past[q->chat_i];
@@ -82,7 +82,7 @@ static bool extend_past(struct client *c, const struct load_request *q)
     return *past;
 }
 
-/* The same with the answer. */
+/* Appends the answer to the history. */
 static bool note_answer(struct client *c, const struct load_request *q, const char *answer)
 {
     cJSON **past = &c->past[q->chat_i];
@@ -113,7 +113,7 @@ static bool add_extra(cJSON *body, const char *extra)
     return ok;
 }
 
-/* NULL without memory. */
+/* NULL: out of memory. */
 static char *make_body(const struct client *c, const struct load_request *q)
 {
     const struct load_target *t = c->target;
@@ -133,7 +133,7 @@ static char *make_body(const struct client *c, const struct load_request *q)
     return text;
 }
 
-/* ---- One request's way ---- */
+/* ---- One request ---- */
 
 static double seconds_since(uint64_t us)
 {
@@ -201,7 +201,7 @@ static void free_flight(struct client *c, struct flight *f)
     *f = (struct flight){0};
 }
 
-/* "HTTP 429: the queue is full", with the message where the body has one. */
+/* "HTTP 429: the queue is full", with the response's message if there is one. */
 static char *refusal_text(long code, const struct strbuf *body)
 {
     struct strbuf text = {0};
@@ -216,7 +216,7 @@ static char *refusal_text(long code, const struct strbuf *body)
     return strbuf_detach(&text, NULL);
 }
 
-/* The chat's next turn is due; a chat with a failed turn goes no further. */
+/* Schedules the chat's next turn; a chat ends after a failed turn. */
 static sac_status follow_up(struct client *c, const struct flight *f, sac_error *err)
 {
     const struct load_request *q = &c->plan->request[f->request_i];
@@ -252,7 +252,7 @@ static sac_status end_request(struct client *c, struct flight *f, CURLcode resul
 
 /* ---- The loop ---- */
 
-/* The next request and when it is due; false: none waits. */
+/* The next request and its due time; false: none. */
 static bool next_due(const struct client *c, size_t *out_i, uint64_t *out_us)
 {
     const bool has_first = c->first_i < c->plan->n, has_follow = c->follow_head < c->follow_tail;
@@ -267,7 +267,8 @@ static bool next_due(const struct client *c, size_t *out_i, uint64_t *out_us)
     return has_first || has_follow;
 }
 
-/* Sends all that is due; `*out_wait_ms` until the next one, or until Ctrl-C is looked for. */
+/* Sends what is due; `*out_wait_ms`: time to the next request, limited so that Ctrl-C is
+ * noticed. */
 static sac_status send_due(struct client *c, int *out_wait_ms, sac_error *err)
 {
     const uint32_t most = c->target->n_running_max;
@@ -325,13 +326,13 @@ static sac_status run_all(struct client *c, sac_error *err)
     return status;
 }
 
-/* ---- From outside ---- */
+/* ---- Public functions ---- */
 
 static struct curl_slist *make_header(const struct load_target *t)
 {
     struct strbuf key = {0};
     struct curl_slist *list = curl_slist_append(NULL, "Content-Type: application/json");
-    /* Without this, libcurl asks first whether a long body is welcome, and waits. */
+    /* Otherwise libcurl sends "Expect: 100-continue" for long bodies, and waits. */
     list = curl_slist_append(list, "Expect:");
     strbuf_addf(&key, "Authorization: Bearer %s", t->api_key ? t->api_key : "");
     if (t->api_key && !key.failed) list = curl_slist_append(list, key.data);
@@ -367,7 +368,7 @@ static sac_status begin(struct client *c, sac_error *err)
     if (!c->multi || !c->header || !c->url || !c->past || !c->flight || !c->follow ||
         !c->run->sample)
         return error_set(err, SAC_ERR_MEMORY, "no memory for %zu requests", plan->n);
-    /* As many connections as answers run: none is closed while another request could use it. */
+    /* As many connections as requests, so that none is closed and opened again. */
     curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)plan->n);
     return SAC_OK;
 }

@@ -13,8 +13,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Words that are one token, with the blank before them, in the vocabularies of GPT-2, Llama 3,
- * Qwen, Gemma and their kin. */
+/* Words that are one token with the preceding blank in the vocabularies of GPT-2, Llama 3, Qwen,
+ * Gemma and relatives. */
 static const char *const words[] = {
     "time",  "people", "water", "house", "world", "school", "state",  "family", "night", "city",
     "story", "group",  "money", "point", "heart", "power",  "game",   "book",   "road",  "light",
@@ -27,7 +27,7 @@ static const char *const words[] = {
 
 #define N_WORD (sizeof words / sizeof words[0])
 
-/* From 0, excluded, to 1. */
+/* Uniform on (0, 1]. */
 static double draw_unit(struct rng *r)
 {
     return (double)((rng_next(r) >> 11) + 1) * 0x1p-53;
@@ -39,7 +39,7 @@ static double draw_normal(struct rng *r)
     return radius * cos(2 * M_PI * draw_unit(r));
 }
 
-/* Gamma with mean `shape`, by Marsaglia and Tsang (2000); a shape below 1 is lifted by one. */
+/* Gamma with mean `shape`, by Marsaglia and Tsang (2000), who raise shapes below 1 by one. */
 static double draw_gamma(struct rng *r, double shape)
 {
     if (shape < 1) return draw_gamma(r, shape + 1) * pow(draw_unit(r), 1 / shape);
@@ -72,8 +72,8 @@ static bool is_blank(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* A piece of the text that begins behind a blank somewhere and ends before one; at the text's end
- * it goes on at the beginning. Cuts at blanks never cut a character. */
+/* A random passage of the text, cut at blanks and therefore between characters; it wraps around at
+ * the end. */
 static void add_passage(struct strbuf *out, struct rng *r, const struct load_params *p,
                         uint32_t n_tok)
 {
@@ -86,7 +86,7 @@ static void add_passage(struct strbuf *out, struct rng *r, const struct load_par
         const size_t run = n < want ? want - n : 1;
         const size_t left = p->n_text - at, take = run < left ? run : left;
         strbuf_add(out, p->text + at, take);
-        if (out->failed || n > 2 * want + 4096) return; /* a text without a blank */
+        if (out->failed || n > 2 * want + 4096) return; /* the text contains no blank */
         n += take;
         at = (at + take) % p->n_text;
     }
@@ -116,7 +116,7 @@ static sac_status make_request(struct load_request *q, const struct load_params 
     return q->text ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "no memory for a prompt");
 }
 
-/* The first comes after a gap, too. */
+/* The first arrival follows a gap, too. */
 void load_plan_arrivals(double *out_s, size_t n, double rate, double burstiness, uint64_t seed)
 {
     struct rng r = rng_stream("load arrivals", 0, seed, 0);
@@ -129,7 +129,7 @@ void load_plan_arrivals(double *out_s, size_t n, double rate, double burstiness,
     for (size_t i = 0; i < n; i++) out_s[i] *= scale;
 }
 
-/* Of first turns. */
+/* Start times of first turns. */
 static sac_status plan_arrivals(struct load_plan *plan, const struct load_params *p, sac_error *err)
 {
     double *at = mem_calloc(p->n_chat, sizeof *at);

@@ -24,7 +24,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Between neighbours, as numpy's default does. */
+/* Linear interpolation, as numpy's default. */
 static double percentile(const double *sorted, size_t n, double share)
 {
     const double at = share * (double)(n - 1);
@@ -58,7 +58,7 @@ static bool meets(double seconds, double limit_ms)
     return limit_ms <= 0 || seconds * 1e3 <= limit_ms;
 }
 
-/* Adds up one answer; the lists of `values` [n] get its numbers. */
+/* Adds one answer to the sums and its times to `values` [n]. */
 static void count_sample(struct load_result *out, const struct load_sample *s,
                          const struct load_goodput *goodput)
 {
@@ -72,7 +72,7 @@ static void count_sample(struct load_result *out, const struct load_sample *s,
 
 enum { TTFT, TPOT, E2EL };
 
-/* `values` has room for a number of each sample. */
+/* `values` has room for one number per sample. */
 static struct load_stat stat_of(double *values, const struct load_run *run, int which)
 {
     size_t n = 0;
@@ -117,7 +117,7 @@ sac_status load_result_make(struct load_result *out, const struct load_run *run,
     return SAC_OK;
 }
 
-/* ---- For people ---- */
+/* ---- Text output ---- */
 
 static bool has_goodput(const struct load_goodput *g)
 {
@@ -138,7 +138,7 @@ static void stat_lines(struct strbuf *out, const char *title, const char *name,
     strbuf_addf(out, "P99 %s (ms): %*s %.2f\n", name, 27 - (int)strlen(name), "", s->p99);
 }
 
-/* Each reason once, with how often it came. */
+/* Each error once, with its count. */
 static void error_lines(struct strbuf *out, const struct load_run *run)
 {
     for (size_t i = 0; i < run->n; i++) {
@@ -178,7 +178,7 @@ void load_report_text(const struct load_report *r, struct strbuf *out)
     }
 }
 
-/* ---- For programs ---- */
+/* ---- Machine-readable output ---- */
 
 static void add_stat(cJSON *json, const char *name, const struct load_stat *s)
 {
@@ -193,7 +193,7 @@ static void add_stat(cJSON *json, const char *name, const struct load_stat *s)
     }
 }
 
-/* What was asked for: with it the same load can be made again. */
+/* The settings that reproduce the load. */
 static void add_settings(cJSON *json, const struct load_report *r)
 {
     const struct load_params *p = r->params;
@@ -251,7 +251,7 @@ static void add_totals(cJSON *json, const struct load_report *r)
     cJSON_AddNumberToObject(json, "total_token_throughput", (double)(t->n_input + t->n_output) / s);
 }
 
-/* Lists in the plan's order; of a request that failed they have zeros and its error. */
+/* Values per request in the order of the plan; failed requests have zeros and an error. */
 static void add_details(cJSON *json, const struct load_run *run)
 {
     cJSON *start = cJSON_AddArrayToObject(json, "start_times");

@@ -56,7 +56,7 @@ static void take_usage(struct load_stream *s, struct load_sample *sample, const 
         count_of(cJSON_GetObjectItemCaseSensitive(usage, "prompt_tokens_details"), "cached_tokens");
 }
 
-/* What `{"error": {"message"}}` or `{"error": "..."}` says. */
+/* The message of `{"error": {"message"}}` or `{"error": "..."}`. */
 static const char *message_of(const cJSON *event)
 {
     const cJSON *error = cJSON_GetObjectItemCaseSensitive(event, "error");
@@ -66,7 +66,7 @@ static const char *message_of(const cJSON *event)
     return cJSON_IsString(error) ? error->valuestring : "an error without a message";
 }
 
-/* Text that a model thinks counts as text. */
+/* The text of an event; reasoning counts as text. */
 static const char *text_of(const cJSON *event)
 {
     const cJSON *choices = cJSON_GetObjectItemCaseSensitive(event, "choices");
@@ -102,7 +102,7 @@ static bool take_line(struct load_stream *s, struct load_sample *sample, double 
     char *line = s->rest.data ? s->rest.data : (char *)"";
     const size_t n = s->rest.n;
     if (n && line[n - 1] == '\r') line[n - 1] = 0;
-    if (strncmp(line, "data:", 5) != 0) return true; /* a comment, an event's name, a blank line */
+    if (strncmp(line, "data:", 5) != 0) return true; /* a comment, event name or blank line */
     const char *data = line + 5 + (line[5] == ' ');
     if (strcmp(data, "[DONE]") != 0) return take_event(s, sample, data, now_s);
     s->is_done = true;

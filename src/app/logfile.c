@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of the process, as stderr is. */
+/* Belongs to the process, like stderr. */
 static struct {
     int fd;
     bool failed;

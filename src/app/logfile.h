@@ -4,8 +4,7 @@
 
 #include "base/status.h"
 
-/* From now on, up to the end of the process. The file is made anew. What is drawn over itself, a
- * progress bar, does not get there. */
+/* Copies stderr to a new file until the process ends, except progress bars. */
 sac_status logfile_open(const char *path, sac_error *err);
 
 #endif

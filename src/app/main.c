@@ -73,7 +73,7 @@ static int unknown_command(const char *name)
     return EXIT_USAGE;
 }
 
-/* "help run", "help eval needle": the same as "run --help". */
+/* "help run", "help eval needle": as "run --help". */
 static int run_command_help(int argc, char **argv)
 {
     char flag[] = "--help", *args[] = {argv[2], argc > 3 ? argv[3] : flag, flag, NULL};
@@ -81,7 +81,7 @@ static int run_command_help(int argc, char **argv)
     return c ? c->run(argc > 3 ? 3 : 2, args) : unknown_command(argv[2]);
 }
 
-/* "complete WORD...": what the last word may become, asked by the scripts of `completion`. */
+/* "complete WORD...": completions of the last word, called by the scripts of `completion`. */
 static int complete_command(int argc, char **argv)
 {
     char sentinel[] = COMPLETE_WORDS, *args[64];
@@ -103,7 +103,7 @@ static int complete_command(int argc, char **argv)
     return c->run(n, args);
 }
 
-/* With the devices that an engine can be made for, or why none is a GPU. */
+/* Includes the devices, or the reason why there is no GPU. */
 static void print_version(void)
 {
     char name[160];

@@ -62,7 +62,7 @@ static cJSON *deviation_json(const sac_method_deviation *d)
     return o;
 }
 
-/* Where a method chooses. */
+/* Which devices the method runs on. */
 static const char *runs_on(const sac_method_info *m)
 {
     return m->any_backend ? "any" : "cpu";
@@ -96,7 +96,7 @@ static int print_json(const char *name)
     return output_json(list);
 }
 
-/* Words of a paragraph in lines of at most `width`. */
+/* Wraps a paragraph at `width`. */
 static void print_wrapped(const char *text, size_t width)
 {
     size_t column = 0;
@@ -163,7 +163,7 @@ static int print_text(const char *name)
     return EXIT_OK;
 }
 
-/* If not, the hint is at one that is like it. */
+/* Whether there is such a method; otherwise `hint` suggests a similar name. */
 static bool is_known(const char *name, char hint[SUGGEST_HINT_BYTES])
 {
     struct suggest near = suggest_begin(name, strlen(name));

@@ -13,7 +13,7 @@
 
 #define SUFFIX ".gguf"
 
-/* Where fetched models lie; false if the environment does not say. */
+/* The folder of fetched models; false: not determined by the environment. */
 static bool models_folder(char *buf, size_t bytes)
 {
     const char *own = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME"),
@@ -81,7 +81,7 @@ bool models_tool(const char *name, char *buf, size_t bytes)
     return false;
 }
 
-/* Field i of a line whose fields are parted by tabs, "" if it has fewer. */
+/* Field i of a tab-separated line; "" if it has fewer. */
 static void copy_field(char *to, size_t bytes, const char *line, unsigned i)
 {
     for (; i > 0; i--) {
@@ -94,7 +94,7 @@ static void copy_field(char *to, size_t bytes, const char *line, unsigned i)
 
 size_t models_table(struct models_entry out[MODELS_MAX])
 {
-    enum { KIND, NAME, BYTES = 6, LICENCE = 8 }; /* fields of tools/models.tsv */
+    enum { KIND, NAME, BYTES = 6, LICENCE = 8 }; /* columns of tools/models.tsv */
     char path[4096], line[1024], bytes[32];
     size_t n = 0;
     FILE *f = models_tool("models.tsv", path, sizeof path) ? fopen(path, "r") : NULL;

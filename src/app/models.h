@@ -9,19 +9,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A name without '/' and ".gguf": a fetched model's, unless a file is called so. */
+/* Whether it is the name of a fetched model: without '/' and ".gguf", and not a file. */
 bool models_is_name(const char *model);
 
-/* The path of a model: `model` itself if it is a file's, else that of the fetched one of that name,
- * in `buf` of the caller. */
+/* The path of a model: `model` itself if it is a file, else the fetched one of that name, written
+ * to `buf`. */
 const char *models_find(const char *model, char *buf, size_t bytes);
 
-/* Why `path`, which models_find gave for `model`, is not there, and what to do. */
+/* Explains why `path` (from models_find for `model`) is missing, and what to do. */
 void models_explain(const char *model, const char *path, char *out, size_t bytes);
 
-/* Appends the names of models that are fetched. */
+/* Appends the names of fetched models. */
 void models_fetched(struct strlist *out);
-/* The same folder has the texts that are. */
+/* Whether the text was fetched, which is in the same folder. */
 bool models_has_text(const char *name);
 
 #define MODELS_MAX 64u
@@ -30,11 +30,11 @@ struct models_entry {
     char name[64], licence[32];
     uint64_t bytes;
 };
-/* What can be fetched, at most MODELS_MAX; 0 where there is no table. */
+/* Entries that can be fetched, at most MODELS_MAX; 0: there is no table. */
 size_t models_table(struct models_entry out[MODELS_MAX]);
 
-/* The path of a file that stands beside the fetch script: installed, or in the source tree that the
- * program was built in. False: there is none. */
+/* The path of a file next to the fetch script, installed or in the source tree of this build.
+ * False: not found. */
 bool models_tool(const char *name, char *buf, size_t bytes);
 
 #endif

@@ -11,7 +11,7 @@
 #define FILE_MAX_BYTES ((size_t)1 << 20)
 #define BLANK          " \t\r"
 
-/* The text between the blanks around it, ended where those behind it begin. */
+/* Strips blanks at both ends, in place. */
 static char *trim(char *text)
 {
     text += strspn(text, BLANK);
@@ -21,7 +21,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* A name alone turns a flag on. */
+/* A name alone sets a flag. */
 static bool read_line(const struct options *o, char *line, char why[256])
 {
     char name[80], *equals = strchr(line, '=');
@@ -44,7 +44,7 @@ sac_status optfile_read(const struct options *o, const char *path, sac_error *er
     if (status != SAC_OK) return status;
     if (strlen(text.data) != text.n)
         return error_set(err, SAC_ERR_ARG, "%s has a NUL byte: it is no file of options", path);
-    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some editors put in front */
+    static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's, which some editors write */
     char *line = text.data + (strncmp(text.data, mark, 3) == 0 ? 3 : 0);
     for (size_t i = 1; line; i++) {
         char *end = strchr(line, '\n'), *rest = end ? end + 1 : NULL;

@@ -6,9 +6,9 @@
 #include "app/options.h"
 #include "base/status.h"
 
-/* Sets what the file names. SAC_ERR_ARG with "FILE:LINE: reason" at the first line that is wrong,
- * else what reading the file gives. Texts are borrowed from the file's, which lives until the next
- * one is read. */
+/* Applies the options in a file. SAC_ERR_ARG with "FILE:LINE: reason" for an invalid line, or the
+ * error of reading it. Values are borrowed from the file's text, which lives until the next
+ * call. */
 sac_status optfile_read(const struct options *o, const char *path, sac_error *err);
 
 #endif

@@ -24,7 +24,7 @@
 
 #define ENV_PREFIX   "SACCADE_ARG_"
 #define HELP_COLUMN  28
-#define HELP_COLUMNS 96 /* of the whole line: what a reader of man pages has */
+#define HELP_COLUMNS 96 /* of the help, as wide as man pages */
 
 struct found {
     const struct option_spec *spec;
@@ -32,8 +32,8 @@ struct found {
     const void *target; /* of its group */
 };
 
-/* What every command line takes; its target is the struct options. No variable names such a file:
- * options of one command are unknown to most others. */
+/* Options of every command; their target is struct options. The file of options has no variable,
+ * since most commands would not know all its options. */
 static const struct option_spec common_specs[] = {
     {.names = OPTIONS_CONFIG,
      .type = OPTION_TEXT,
@@ -63,7 +63,7 @@ int options_usage_error(const char *command, const char *fmt, ...)
 
 /* ---- Words of a table text ---- */
 
-/* Steps through `list`, cut at any byte of `cuts`; NULL behind the last word. */
+/* The next word of `list`, separated by any of `cuts`; NULL: none. */
 static const char *next_word(const char *list, const char *cuts, size_t *out_n)
 {
     list += strspn(list, cuts);
@@ -91,7 +91,7 @@ static int find_choice(const char *choices, const char *value)
     return -1;
 }
 
-/* The spelling of choice `i` ("f16|bf16" and 1 give "bf16") in a buffer of the caller. */
+/* The spelling of choice `i` ("f16|bf16" and 1: "bf16"), in the caller's buffer. */
 static const char *choice_name(const char *choices, int i, char *buf, size_t bytes)
 {
     size_t n;
@@ -103,7 +103,7 @@ static const char *choice_name(const char *choices, int i, char *buf, size_t byt
     return buf;
 }
 
-/* "f16|bf16|q8": without the second spellings. */
+/* "f16|bf16|q8": without alternative spellings. */
 static void format_choices(const char *choices, char *buf, size_t bytes)
 {
     size_t n, at = 0;
@@ -116,7 +116,7 @@ static void format_choices(const char *choices, char *buf, size_t bytes)
 
 /* ---- Values ---- */
 
-/* What is wrong with a value goes to `why`, which the caller wraps with the option's name. */
+/* The error goes to `why`; the caller adds the option's name. */
 static bool parse_integer(const struct option_spec *s, const char *text, void *field, char why[128])
 {
     const bool wide = s->type == OPTION_I64;
@@ -241,7 +241,7 @@ static void print_wrapped(const char *text, size_t indent, size_t column)
     putchar('\n');
 }
 
-/* The default as the help shows it, "" where zero only means that something else decides. */
+/* The default as shown by the help; "" if zero means that something else decides. */
 static void format_default(const struct option_spec *s, const void *field, char buf[96])
 {
     char name[32];
@@ -329,7 +329,8 @@ bool options_is_flag(const struct options *o, const char *name)
     return f.spec && f.spec->type == OPTION_FLAG;
 }
 
-/* Is help asked for, before anything is changed? The value of an option does not count. */
+/* Whether help is requested, outside of option values. Checked first, so that nothing is
+ * changed. */
 static bool wants_help(const struct options *o, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -375,7 +376,8 @@ bool options_set(const struct options *o, const char *name, size_t n_name, const
     return false;
 }
 
-/* An option of other programs; false if it is none, or one that is wrong here (`why` is set). */
+/* Handles an option of another program; false if it is unknown, or not possible here (`why` is
+ * set). */
 static bool pass_habit(const struct options *o, int argc, char **argv, int *i, char why[256])
 {
     const char *arg = argv[*i];
@@ -393,7 +395,7 @@ static bool pass_habit(const struct options *o, int argc, char **argv, int *i, c
     return true;
 }
 
-/* Reads the option at argv[*i] and moves *i to its last word. */
+/* Parses the option at argv[*i] and advances *i to its last word. */
 static bool read_option(struct options *o, int argc, char **argv, int *i, char why[256])
 {
     const char *arg = argv[*i], *equals = strchr(arg, '=');
@@ -410,7 +412,7 @@ static bool read_option(struct options *o, int argc, char **argv, int *i, char w
     return options_set(o, arg, n_name, value, why);
 }
 
-/* A word that is no option: perhaps a sub-command that is spelt wrong. */
+/* Reports an unexpected operand, possibly a misspelled sub-command. */
 static int unexpected(const struct options *o, const char *word)
 {
     struct suggest near = suggest_begin(word, strlen(word));
@@ -424,8 +426,8 @@ static int unexpected(const struct options *o, const char *word)
                                suggest_hint(&near, hint));
 }
 
-/* The file of options: the last one that arguments name, before any of them is taken; NULL: none. A
- * word behind an option that takes one is that option's. */
+/* The last file of options in the arguments; NULL: none. It is determined before any option is
+ * applied, and values of options are skipped. */
 static const char *find_config(const struct options *o, int argc, char **argv)
 {
     const char *path = NULL;
@@ -440,7 +442,7 @@ static const char *find_config(const struct options *o, int argc, char **argv)
     return path;
 }
 
-/* OPTIONS_GO_ON, or the exit code. */
+/* Returns OPTIONS_GO_ON or the exit code. */
 static int read_config(const struct options *o, const char *path)
 {
     sac_error err;

@@ -14,10 +14,10 @@
 #include <stdint.h>
 
 enum option_type {
-    OPTION_FLAG,   /* bool; takes no value, becomes true (environment: 1/0, on/off, true/false) */
+    OPTION_FLAG,   /* bool; without a value (environment: 1/0, on/off, true/false) */
     OPTION_TEXT,   /* const char *; borrowed from argv, the environment or the file of options */
-    OPTION_LIST,   /* struct option_list; each use adds one text */
-    OPTION_CHOICE, /* int; index into `choices`, or the default, which may be -1 for none */
+    OPTION_LIST,   /* struct option_list; each use appends a value */
+    OPTION_CHOICE, /* int; index into `choices`, or the default, where -1 means none */
     OPTION_I32,    /* int32_t */
     OPTION_U32,    /* uint32_t */
     OPTION_I64,    /* int64_t */
@@ -31,58 +31,57 @@ struct option_list {
 };
 
 struct option_spec {
-    const char *names; /* spellings, separated by a blank: "-c --ctx-size"; the last table entry is
-                          {0} */
+    const char *names; /* spellings separated by blanks: "-c --ctx-size"; the table ends with {0} */
     enum option_type type;
     size_t offset;       /* of the field in the group's struct */
-    const char *arg;     /* what the help calls the value; NULL for flags and choices */
+    const char *arg;     /* the value's name in the help; NULL for flags and choices */
     const char *help;    /* a sentence without a full stop */
     const char *env;     /* "CTX_SIZE" reads SACCADE_ARG_CTX_SIZE; NULL: none */
-    const char *choices; /* "f16|bf16|q8=q8_0": '=' gives a second spelling of one choice */
-    double min, max;     /* of numbers, inclusive; both 0: what the type holds */
-    bool tokens;         /* of an OPTION_U32: "8k" is 8192 (units_tokens) */
+    const char *choices; /* "f16|bf16|q8=q8_0": '=' adds an alternative spelling */
+    double min, max;     /* of numbers, inclusive; both 0: the type's range */
+    bool tokens;         /* OPTION_U32: "8k" is 8192 (units_tokens) */
 };
 
 struct option_group {
     const char *title;              /* "Sampling" */
     const struct option_spec *spec; /* ends with {0} */
-    void *target;                   /* the struct that `offset` counts from */
+    void *target;                   /* the struct of `offset` */
 };
 
 struct options {
     const char *command;  /* "run" */
-    const char *usage;    /* what follows the command: "-m MODEL [options]" */
-    const char *summary;  /* one paragraph for the help */
-    const char *commands; /* lines "  name   what it does" of sub-commands, or NULL */
+    const char *usage;    /* text after the command: "-m MODEL [options]" */
+    const char *summary;  /* a paragraph for the help */
+    const char *commands; /* lines " name description" of sub-commands, or NULL */
     const struct option_group *group;
     size_t n_group;
-    const char **operand; /* [operand_max] gets the arguments that are no options */
+    const char **operand; /* [operand_max] receives the operands */
     size_t operand_max;
-    const char *operands; /* for shells: "a|b", "@model", "@method", "@fetch"; NULL: files */
+    const char *operands; /* for completion: "a|b", "@model", "@method", "@fetch"; NULL: files */
     size_t n_operand;     /* out */
     const void *watch;    /* the target of a group, or NULL */
-    const char *watched;  /* out: the last option of that group on the command line, or NULL */
+    const char *watched;  /* out: the last option of that group given, or NULL */
     const char *config;   /* out: the file of options (optfile.h), or NULL */
-    struct option_group common; /* options_parse's own: what every command line takes */
+    struct option_group common; /* internal: options of every command */
 };
 
 #define OPTIONS_CONFIG "--config"
 
-/* A group by its index: the command's, then those common to all; false behind the last. */
+/* The i-th group: first the command's, then the common one; false: there are no more. */
 bool options_group(const struct options *o, size_t i, struct option_group *out);
 bool options_is_flag(const struct options *o, const char *name);
 
-/* Returns OPTIONS_GO_ON, or the exit code of the process: 0 after --help, EXIT_USAGE after an error
- * that was told on stderr. argv[0] is the name of the command. */
+/* Returns OPTIONS_GO_ON or the exit code: 0 after --help, EXIT_USAGE after an error, which was
+ * reported on stderr. argv[0] is the command's name. */
 #define OPTIONS_GO_ON (-1)
 int options_parse(struct options *o, int argc, char **argv);
 
-/* Sets one option by a spelling of its name; false and the reason in `why` if that fails. Texts are
- * borrowed, so `value` must outlive their fields. */
+/* Sets an option by one of its names; false: the reason is in `why`. Strings are borrowed, so
+ * `value` must outlive the target. */
 bool options_set(const struct options *o, const char *name, size_t n_name, const char *value,
                  char why[256]);
 
-/* Tells on stderr "saccade COMMAND: ..." with a hint at --help and returns EXIT_USAGE. */
+/* Prints "saccade COMMAND: ..." and a hint at --help to stderr; returns EXIT_USAGE. */
 __attribute__((format(printf, 2, 3))) int options_usage_error(const char *command, const char *fmt,
                                                               ...);
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int first_errno; /* of a failed write to stdout */
+static int first_errno; /* of the first failed write to stdout */
 
 bool output_write(const char *text, size_t n)
 {
@@ -22,7 +22,7 @@ bool output_write(const char *text, size_t n)
         if (part >= 0) {
             text += part;
             n -= (size_t)part;
-        } else { /* one Ctrl-C ends the answer, not the write, in which the program would be lost */
+        } else { /* a single Ctrl-C ends the answer, but does not interrupt the write */
             done = errno == EINTR && !interrupt_insists();
         }
     }
@@ -51,11 +51,11 @@ bool output_is_lost(void)
 int output_finish(int code)
 {
     if (output_write("", 0) && !output_is_lost()) return code;
-    /* A write inside printf has kept its reason to itself: ask for it once more. */
+    /* printf has not kept the error, so write again to obtain it. */
     clearerr(stdout);
     if (!first_errno) output_write("\n", 1);
     const int failed = code == EXIT_OK ? EXIT_RUNTIME : code;
-    /* `| head` has what it wanted; who presses Ctrl-C twice, too. */
+    /* Silent if the reader closed the pipe (`| head`), or after two Ctrl-C. */
     if (first_errno == EPIPE || first_errno == EINTR) return failed;
     fprintf(stderr, "saccade: cannot write to the standard output%s%s\n", first_errno ? ": " : "",
             first_errno ? strerror(first_errno) : "");

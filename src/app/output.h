@@ -9,19 +9,18 @@
 
 struct cJSON;
 
-/* Writes to stdout and flushes, for text that streams. False: the output is gone; nothing is told
- * yet. */
+/* Writes to stdout and flushes, for streamed text. False: writing failed; not reported yet. */
 bool output_write(const char *text, size_t n);
 
-/* Prints `json` with a newline and frees it; NULL (no memory to build it) is an error as well.
- * Returns the exit code. */
+/* Prints `json` with a newline and frees it; NULL (out of memory) is an error. Returns the exit
+ * code. */
 int output_json(struct cJSON *json);
 
-/* Whether something that was written did not arrive. */
+/* Whether any output could not be written. */
 bool output_is_lost(void);
 
-/* Flushes stdout at the end of a command: `code`, or EXIT_RUNTIME and a line on stderr if anything
- * that was printed did not arrive. */
+/* Flushes stdout at the end of a command; returns `code`, or reports lost output and returns
+ * EXIT_RUNTIME. */
 int output_finish(int code);
 
 #endif

@@ -47,7 +47,7 @@ static sac_status hash_file(char out[2 * HASH_BYTES + 1], const char *path, sac_
     return SAC_OK;
 }
 
-/* The processor's name as the system has it. */
+/* The processor's name. */
 static void add_cpu(cJSON *o)
 {
     static const char key[] = "model name";
@@ -73,8 +73,7 @@ static void add_day(cJSON *o)
         cJSON_AddStringToObject(o, "date", day);
 }
 
-/* The whole command as it was given, a word with blanks in quotes; left out where it is longer than
- * anyone would read. */
+/* The command line, with words that contain blanks in quotes; omitted if it is very long. */
 static void add_command_line(cJSON *o)
 {
     char words[8192];

@@ -6,11 +6,11 @@
 
 #include "app/setup.h"
 
-/* Writes DIR/run.json. Reads the whole model file for its SHA-256. */
+/* Writes DIR/run.json. Reads the whole model file to compute its SHA-256. */
 sac_status particulars_write(const char *dir, const struct setup *setup, const sac_model *model,
                              const sac_engine_params *engine, sac_error *err);
 
-/* "q8", or "f16/q8" of keys and values; in `buf` where they differ. */
+/* "q8", or "f16/q8" for keys and values; uses `buf` if they differ. */
 const char *particulars_kv(const sac_engine_params *p, char buf[16]);
 
 #endif

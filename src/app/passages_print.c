@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FOLD_OVER 900u /* stretches of this many bytes without a passage are folded */
-#define FOLD_KEEP 240u /* but for this much at each end */
+#define FOLD_OVER 900u /* longer stretches without a passage are folded */
+#define FOLD_KEEP 240u /* bytes kept at each end */
 
 enum passages_colours passages_print_colours(void)
 {
@@ -24,8 +24,8 @@ enum passages_colours passages_print_colours(void)
     return term && strstr(term, "256color") ? PASSAGES_256 : PASSAGES_16;
 }
 
-/* Text for a terminal: what is no printable UTF-8 becomes '?'. C1 controls are two bytes of valid
- * UTF-8, and some terminals obey them. */
+/* Replaces unprintable characters and invalid UTF-8 by '?'. C1 controls are valid UTF-8, and some
+ * terminals obey them. */
 static void add_clean(struct strbuf *out, const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
@@ -67,8 +67,8 @@ static void begin_mark(struct strbuf *out, enum passages_colours colours, unsign
         strbuf_addf(out, "\x1b[%u;%um", white ? 97u : 30u, basic[level]);
 }
 
-/* A background that runs over the end of a line would colour the rest of the window: it is put out
- * before each newline and on again behind it. */
+/* The background colour is switched off before each newline and on after it, or it would fill the
+ * window to the right. */
 static void add_marked(struct strbuf *out, enum passages_colours colours, const char *s,
                        const struct passage *m)
 {
@@ -89,7 +89,7 @@ static void add_marked(struct strbuf *out, enum passages_colours colours, const 
     if (colours != PASSAGES_PLAIN && m->page) strbuf_addf(out, " (page %u)", m->page);
 }
 
-/* The next border of a character at or behind `at`. */
+/* The next character boundary at or after `at`. */
 static size_t character_border(const char *s, size_t n, size_t at)
 {
     while (at < n && ((unsigned char)s[at] & 0xc0) == 0x80) at++;
@@ -131,7 +131,7 @@ static void add_html(struct strbuf *out, const char *s)
     markup_html(out, s, strlen(s));
 }
 
-/* The passage with the largest share; p->n if none is marked. */
+/* The passage with the largest share; p->n: none is marked. */
 static size_t strongest(const struct passages *p)
 {
     size_t best = p->n;
@@ -165,7 +165,7 @@ static void add_document(const struct passages *p, struct strbuf *out)
 void passages_print_html(const struct passages *p, const struct passages_page *page,
                          struct strbuf *out)
 {
-    /* Steps of the sequential map of reports. */
+    /* Steps of the reports' sequential colour map. */
     static const unsigned step[PASSAGES_N_LEVEL] = {0, 4, 10, 19, 28};
     strbuf_adds(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
                      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "

@@ -5,21 +5,21 @@
 #include "eval/passages.h"
 
 enum passages_colours {
-    PASSAGES_PLAIN = 0, /* brackets and per cent */
+    PASSAGES_PLAIN = 0, /* brackets with percentages */
     PASSAGES_16,
     PASSAGES_256,
     PASSAGES_RGB,
 };
 
-/* What stdout shows, by --color, NO_COLOR, CLICOLOR_FORCE, COLORTERM and TERM. */
+/* What stdout supports, by --color, NO_COLOR, CLICOLOR_FORCE, COLORTERM and TERM. */
 enum passages_colours passages_print_colours(void);
 
-/* The document with its passages marked; long stretches between them are folded. Control characters
- * of the document are replaced: it cannot command the terminal. */
+/* Prints the document with its passages marked, folding long stretches between them. Control
+ * characters are replaced, so that a document cannot control the terminal. */
 void passages_print_text(const struct passages *p, enum passages_colours colours,
                          struct strbuf *out);
 
-/* A page of its own, with the question and the answer above the whole document. */
+/* An HTML page with the question, the answer and the whole document. */
 struct passages_page {
     const char *question; /* or NULL */
     const char *answer;

@@ -7,13 +7,13 @@
 #define PATHSIZE_PATH_BYTES 4096u
 
 struct pathsize {
-    const char *command, *option, *form; /* for the error: "--kv-disk", "FILE:SIZE, such as ..." */
+    const char *command, *option, *form; /* for messages: "--kv-disk", "FILE:SIZE, such as ..." */
     const char *value;
     char *out_path; /* [PATHSIZE_PATH_BYTES] */
     uint64_t *out_bytes;
 };
 
-/* Returns as options_parse. */
+/* Returns OPTIONS_GO_ON or an exit code. */
 int pathsize_parse(const struct pathsize *want);
 
 #endif

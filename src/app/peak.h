@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* From now on the peak counts anew. The system may not allow it: then there is no peak to tell. */
+/* Resets the peak; false: not permitted by the system, so there is no peak to report. */
 bool peak_reset(void);
-/* Bytes of the process's pages in memory, at most since then. */
+/* Peak resident memory of the process since then, in bytes. */
 uint64_t peak_bytes(void);
 
 #endif

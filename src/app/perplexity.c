@@ -32,7 +32,7 @@
 #define COMMAND      "perplexity"
 #define N_CTX        512u
 #define PARALLEL_MAX 64u
-#define BATCH_ROWS   2048u /* the most that an engine takes by itself */
+#define BATCH_ROWS   2048u /* as many as an engine takes by default */
 
 enum format { FORMAT_TEXT, FORMAT_JSON };
 
@@ -69,34 +69,34 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* What is known of one scored token. */
+/* The result for one scored token. */
 struct score {
     float nll;      /* -log p of the true token */
-    float nll_base; /* of the base file */
-    float kl;       /* divergence from the base */
-    bool same_top;  /* both have the same likeliest token */
+    float nll_base; /* the same according to the base file */
+    float kl;       /* KL divergence from the base */
+    bool same_top;  /* the most likely token is the same */
 };
 
 struct slot {
-    sac_seq seq; /* SAC_SEQ_NONE: free */
+    sac_seq seq; /* SAC_SEQ_NONE: unused */
     uint32_t chunk;
 };
 
 struct perplexity {
     struct perplexity_options opt;
     struct setup setup;
-    struct strbuf text; /* none with a base file, which holds its tokens */
+    struct strbuf text; /* unused with a base file, which contains its tokens */
     sac_model *model;
     sac_engine *engine;
     struct klfile base;
     uint32_t n_ctx, first, n_score, n_chunk, n_vocab, n_slot;
-    int32_t *tok;        /* [n_chunk, n_ctx], owned by mem.h */
+    int32_t *tok;        /* owned (mem.h), [n_chunk, n_ctx] */
     struct score *score; /* [n_chunk, n_score] */
     float *base_row;     /* [n_vocab] */
     struct slot slot[PARALLEL_MAX];
     uint32_t n_started, n_done, n_told; /* chunks */
     bool *done;                         /* [n_chunk] */
-    double nll_told;                    /* sum over the chunks that were told */
+    double nll_told;                    /* sum over the chunks reported so far */
     sac_status status;                  /* of the row callback */
     sac_error err;
     struct progress bar;
@@ -116,7 +116,7 @@ static bool adds_bos(const sac_model *model)
     return adds;
 }
 
-/* Cuts the text's tokens into chunks. */
+/* Divides the text's tokens into chunks. */
 static sac_status cut(struct perplexity *p, const int32_t *tok, size_t n, sac_error *err)
 {
     const size_t chunks = n / p->n_ctx;
@@ -143,7 +143,7 @@ static sac_status encode_text(struct perplexity *p, sac_error *err)
     return status;
 }
 
-/* The base file says what is scored. */
+/* Reads the base file, which determines the tokens. */
 static sac_status read_base(struct perplexity *p, sac_error *err)
 {
     TRY(klfile_open(&p->base, p->opt.base, &p->tok, err));
@@ -213,8 +213,8 @@ static sac_status start_chunk(struct perplexity *p, struct slot *s, sac_error *e
     return sac_seq_append(p->engine, s->seq, tok + p->first, p->n_score, kind, SAC_WANT_ALL, err);
 }
 
-/* Running values, as soon as all chunks before are done. */
-static void tell_running(struct perplexity *p)
+/* Prints running values for chunks whose predecessors are complete. */
+static void print_running(struct perplexity *p)
 {
     for (; p->n_told < p->n_chunk && p->done[p->n_told]; p->n_told++) {
         for (uint32_t i = 0; i < p->n_score; i++)
@@ -240,7 +240,7 @@ static sac_status fill_slots(struct perplexity *p, sac_error *err)
         }
         if (p->n_started < p->n_chunk) TRY(start_chunk(p, s, err));
     }
-    tell_running(p);
+    print_running(p);
     return SAC_OK;
 }
 
@@ -292,7 +292,7 @@ struct mean {
     double value, err; /* err: standard error */
 };
 
-/* The mean of field(score) over all scored tokens, in their order. */
+/* The mean of field(score) over all scored tokens, summed in their order. */
 static struct mean mean_of(const struct perplexity *p, double (*field)(const struct score *))
 {
     const size_t n = (size_t)p->n_chunk * p->n_score;
@@ -347,7 +347,7 @@ static int order_kl(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Between the two nearest of the sorted values. */
+/* Interpolates between the two nearest of the sorted values. */
 static double kl_quantile(const struct perplexity *p, double share)
 {
     const size_t n = (size_t)p->n_chunk * p->n_score;
@@ -366,7 +366,7 @@ struct result {
     } kl_at[7];
 };
 
-/* Sorts the scores at the end, for the quantiles: the means come first. */
+/* Sorts the scores for the quantiles, after the means are computed. */
 static struct result summarise(struct perplexity *p)
 {
     struct result r = {.nll = mean_of(p, nll_of),
@@ -454,7 +454,7 @@ static int run_all(struct perplexity *p)
         return options_usage_error(COMMAND, p->opt.compare ? "the base file holds the text: no -f"
                                                            : "a text is missing (-f FILE)");
     if (p->setup.n_ctx < 4) return options_usage_error(COMMAND, "option '-c': at least 4");
-    /* Before the model: a wrong name is told at once. */
+    /* Before the model is loaded, to report a wrong name at once. */
     sac_status status = SAC_OK;
     if (p->opt.file) status = source_read(&p->text, p->opt.file, p->opt.raw, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
@@ -462,7 +462,7 @@ static int run_all(struct perplexity *p)
     if (code != OPTIONS_GO_ON) return code;
     status = prepare(p, &err);
     progress_begin(&p->bar, "scoring");
-    p->bar.on = p->bar.on && p->opt.format == FORMAT_JSON; /* as text the running values show it */
+    p->bar.on = p->bar.on && p->opt.format == FORMAT_JSON; /* running values show it */
     if (status == SAC_OK) status = run_chunks(p, &err);
     progress_end(&p->bar);
     const sac_status closed = klfile_close(&p->base, status == SAC_OK ? &err : NULL);
@@ -481,7 +481,7 @@ int app_perplexity(int argc, char **argv)
         .base = {.fd = -1},
     };
     p.setup.n_ctx = N_CTX;
-    p.setup.no_screen = true; /* all logits are wanted */
+    p.setup.no_screen = true; /* all logits are needed */
     const struct option_group groups[] = {
         {"Text and comparison", specs, &p.opt},
         {"Model", setup_specs, &p.setup},

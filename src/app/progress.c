@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define QUIET_US  300000 /* work shorter than this shows nothing */
+#define QUIET_US  300000 /* shorter work shows no bar */
 #define REDRAW_US 100000
 #define BAR_CELLS 30
 #define BAR_LINE  256
@@ -23,7 +23,7 @@ void progress_begin(struct progress *p, const char *label)
     p->on = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* Text of one column a byte, at most `columns` of it. */
+/* Draws at most `columns` one-byte columns. */
 static void draw(const struct progress *p, double share, double left_s, char out[BAR_LINE],
                  size_t columns)
 {
@@ -56,7 +56,7 @@ void progress_update(struct progress *p, double share)
     p->drawn = true;
     const double past = (double)(now - p->start_us) * 1e-6;
     char line[BAR_LINE];
-    /* Before some of the work is done, the guess would jump about. */
+    /* Early estimates of the remaining time vary too much to be shown. */
     draw(p, share, share > 0.05 ? past / share - past : -1, line,
          terminal_columns(STDERR_FILENO) - 1);
     fprintf(stderr, "\r%s\033[K", line);
@@ -66,5 +66,5 @@ void progress_update(struct progress *p, double share)
 void progress_end(struct progress *p)
 {
     if (p->drawn) fputs("\r\033[K", stderr);
-    p->on = p->drawn = false; /* once: what is written there next is not the bar */
+    p->on = p->drawn = false; /* once: later output on the terminal is not the bar */
 }

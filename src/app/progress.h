@@ -7,15 +7,15 @@
 
 struct progress {
     const char *label; /* borrowed */
-    char note[96];     /* shown behind the bar; may be changed between updates */
+    char note[96];     /* shown after the bar; may change between updates */
     bool on, drawn;
     uint64_t start_us, last_us;
 };
 
 void progress_begin(struct progress *p, const char *label);
-/* Draws at most some times a second. `share` is 0 to 1. */
+/* Redraws at most a few times per second. `share` is from 0 to 1. */
 void progress_update(struct progress *p, double share);
-/* Takes the bar away. */
+/* Removes the bar. */
 void progress_end(struct progress *p);
 
 #endif

@@ -62,9 +62,9 @@ static double share_of(const struct passages *p, size_t document)
     return share;
 }
 
-/* ---- For people ---- */
+/* ---- Text output ---- */
 
-/* A passage on one line, cut between characters. */
+/* Appends a passage on one line, truncated between characters. */
 static void add_quote(struct strbuf *out, const char *text, size_t n)
 {
     const bool is_cut = n > QUOTE_BYTES;
@@ -93,7 +93,7 @@ void reading_docs_print(const struct reading_docs *d, const struct passages *p, 
     }
 }
 
-/* ---- For machines ---- */
+/* ---- Machine-readable output ---- */
 
 static cJSON *passage_list(const struct passages *p, size_t document)
 {

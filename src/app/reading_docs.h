@@ -9,31 +9,31 @@
 
 #define READING_DOCS_MAX (JOINED_MAX + OPTION_LIST_MAX)
 
-/* Zeroed, there are none. */
+/* Empty if zeroed. */
 struct reading_docs {
     struct {
         const char *name; /* borrowed */
         struct passages_document text;
-        char *owned; /* `text`, or NULL: somebody else's */
+        char *owned; /* owner of `text`, or NULL: it is borrowed */
     } item[READING_DOCS_MAX];
     size_t n;
 };
 
-/* A text of somebody else's; both are borrowed. */
+/* Adds a borrowed name and text. */
 void reading_docs_add(struct reading_docs *d, const char *name, const char *text, size_t n);
-/* The documents of a store that a prompt's tokens begin with: their texts are those of the tokens,
- * without the line ends that they were filled up with. */
+/* Adds the stored documents at the beginning of the prompt. Their texts come from their tokens,
+ * without the newlines that padded them to whole pages. */
 sac_status reading_docs_add_joined(struct reading_docs *d, const struct joined *j,
                                    const sac_model *model, const int32_t *tok, sac_error *err);
 void reading_docs_deinit(struct reading_docs *d);
 
-/* For a struct passages_prompt; `out` [READING_DOCS_MAX]. */
+/* For struct passages_prompt; `out` has READING_DOCS_MAX entries. */
 void reading_docs_list(const struct reading_docs *d, struct passages_document *out);
 
-/* Each document's share of what was read, with its passages that had some: names, shares, places in
- * characters. */
+/* Prints each document's share of the attention, and its passages that have any: names, shares,
+ * positions in characters. */
 void reading_docs_print(const struct reading_docs *d, const struct passages *p, struct strbuf *out);
-/* A list of all documents: name, share, and the list of its passages. NULL without memory. */
+/* All documents as a list: name, share, passages. NULL: out of memory. */
 struct cJSON *reading_docs_json(const struct reading_docs *d, const struct passages *p);
 
 #endif

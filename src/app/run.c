@@ -73,7 +73,7 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* The texts are those of the command line, which may be written to. */
+/* Escapes are replaced in argv, which is writable. */
 static void undo_escapes(const struct run_options *opt)
 {
     if (opt->prompt) escape_undo((char *)(uintptr_t)opt->prompt);
@@ -81,7 +81,7 @@ static void undo_escapes(const struct run_options *opt)
     for (size_t i = 0; i < opt->stop.n; i++) escape_undo((char *)(uintptr_t)opt->stop.item[i]);
 }
 
-/* Told before a long document is read, not after. */
+/* Checked before a long document is read. */
 static sac_status check_place(const char *path, sac_error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -94,7 +94,7 @@ static sac_status check_place(const char *path, sac_error *err)
     return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
-/* What can be told before anything is read. */
+/* Checks what is possible before anything is read. */
 static int check_options(struct run *r)
 {
     sac_error err = {0};

@@ -15,7 +15,7 @@
 
 #define RUN_COMMAND "run"
 
-#define RUN_BETWEEN_FILES "\n\n" /* stands between two documents of -f */
+#define RUN_BETWEEN_FILES "\n\n" /* separates the documents of -f */
 
 enum run_format { RUN_TEXT, RUN_JSON, RUN_HTML }; /* in the order of -o */
 
@@ -30,7 +30,7 @@ struct run_options {
     int format; /* enum run_format */
 };
 
-/* One answer from its command line on: everything that must be freed, in one place. */
+/* State of the command, and everything to free. */
 struct run {
     struct run_options opt;
     struct setup setup;
@@ -38,45 +38,45 @@ struct run {
     struct structure structure;
     sac_logit_bias bias[OPTION_LIST_MAX];
     struct strbuf text, template_text;
-    const char *chat_template; /* NULL: the model's own */
+    const char *chat_template; /* NULL: the model's */
     sac_model *model;
     sac_engine *engine;
-    int32_t *tok; /* [n_tok], sac_free */
+    int32_t *tok; /* owned (sac_free), [n_tok] */
     size_t n_tok;
-    struct question_rows rows; /* of --decode-rows; from run_answer on those in force */
-    size_t n_document;         /* tokens before those that the question has a part in */
-    size_t n_shared; /* tokens that other questions to the same documents begin with, too */
+    struct question_rows rows; /* as requested; during run_answer, as in force */
+    size_t n_document;         /* tokens that do not depend on the question */
+    size_t n_shared;           /* tokens that prompts with other questions share */
     uint32_t n_ctx;
-    uint32_t n_loaded;                  /* tokens that came from a state */
-    double ahead_ms;                    /* what was computed before the request took */
-    size_t document_bytes;              /* of `text` in front of the question */
-    size_t file_bytes[OPTION_LIST_MAX]; /* [files.n] of each document */
+    uint32_t n_loaded;                  /* tokens loaded from a saved state */
+    double ahead_ms;                    /* time spent before the request */
+    size_t document_bytes;              /* bytes of `text` before the question */
+    size_t file_bytes[OPTION_LIST_MAX]; /* [files.n], of each document */
     struct passages passages;
-    struct reading_docs reading; /* what these are passages of */
+    struct reading_docs reading; /* the texts of its passages */
     struct generation gen;
-    struct joined joined; /* of --docs */
-    int32_t *head;        /* [n_head] what the prompt begins with; sac_free */
+    struct joined joined; /* for --docs */
+    int32_t *head;        /* owned (sac_free), [n_head]: the prompt's beginning */
     size_t n_head;
 };
 
 /* ---- run_prompt.c ---- */
 
-/* Documents, a blank line and the prompt, as one text: before the model is loaded. */
+/* Reads documents, a blank line and the prompt as one text, before the model is loaded. */
 sac_status run_prompt_read(struct run *r, sac_error *err);
-/* Its tokens, with room for those of --docs, the context that they need, and what other questions
- * have in common with them. */
+/* Encodes the prompt, with room for the tokens of --docs; determines the context length and what
+ * other questions share. */
 sac_status run_prompt_encode(struct run *r, sac_error *err);
 
 /* ---- run_answer.c ---- */
 
-/* Documents that are saved for later need no question. */
+/* Whether an answer is needed: documents that are only saved need no question. */
 bool run_answer_is_wanted(const struct run *r);
-/* Creates the engine, computes and saves what was asked for, and streams the answer. */
+/* Creates the engine, computes and saves what was requested, and streams the answer. */
 sac_status run_answer(struct run *r, sac_error *err);
 
 /* ---- run_report.c ---- */
 
-/* What follows a streamed answer, or the object or page in its place. Returns the exit code. */
+/* Prints what follows a streamed answer, or JSON or HTML instead of it. Returns the exit code. */
 int run_report(struct run *r);
 
 #endif

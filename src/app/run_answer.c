@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Computes the prompt up to n tokens. */
+/* Computes the prompt up to token n. */
 static sac_status read_to(struct run *r, size_t n, sac_error *err)
 {
     const sac_seq seq = r->gen.request.seq;
@@ -48,14 +48,14 @@ static sac_status join_documents(struct run *r, sac_error *err)
                                          .n_question = r->n_tok - r->joined.n_tok};
     TRY(joined_make(&r->joined, r->engine, &prompt, seq, err));
     r->n_loaded = sac_seq_length(r->engine, *seq, NULL);
-    assert(r->n_loaded >= r->joined.n_tok); /* more where the method has computed the question */
+    assert(r->n_loaded >= r->joined.n_tok); /* more if the method has computed the question */
     memcpy(r->tok, sac_seq_tokens(r->engine, *seq), r->n_loaded * sizeof *r->tok);
     r->ahead_ms += (double)(clock_us() - start_us) * 1e-3;
     return SAC_OK;
 }
 
-/* The sequence of the answer: a new one, or the saved one if this prompt goes on from it. It
- * outlives the request, so that its pages can be counted. */
+/* Creates the answer's sequence, or loads the saved one if the prompt continues it. It outlives the
+ * request, so that its pages can be counted. */
 static sac_status open_seq(struct run *r, sac_error *err)
 {
     sac_seq *seq = &r->gen.request.seq;
@@ -86,7 +86,7 @@ static sac_status save_documents(struct run *r, sac_error *err)
     return SAC_OK;
 }
 
-/* What was computed ahead is part of the answer's times. */
+/* Adds what was computed before the request to the answer's times. */
 static void count_ahead(struct run *r)
 {
     sac_timings *t = &r->gen.timings;
@@ -97,8 +97,8 @@ static void count_ahead(struct run *r)
     r->gen.ttft_ms += r->ahead_ms;
 }
 
-/* With --show-reading all of the prompt but its decode rows is computed before the request:
- * recording a prompt takes long and says what the prompt read, not what the answer did. */
+/* With --show-reading, the prompt except its decode rows is computed before the request without
+ * recording: that would take long, and report what the prompt read instead of the answer. */
 static sac_status read_and_record(struct run *r, size_t n, sac_error *err)
 {
     struct passages_document document[READING_DOCS_MAX];
@@ -130,7 +130,7 @@ sac_status run_answer(struct run *r, sac_error *err)
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
     TRY(setup_check_memory(RUN_COMMAND, r->engine, err));
-    setup_warn_of_context(RUN_COMMAND, r->model, r->n_ctx); /* not of one that is refused */
+    setup_warn_of_context(RUN_COMMAND, r->model, r->n_ctx); /* not for a prompt that is refused */
     params = sac_engine_get_params(r->engine);
     r->rows = question_in_force(r->rows, params.prefill[0], params.decode[0]);
     TRY(open_seq(r, err));

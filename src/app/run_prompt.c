@@ -38,16 +38,16 @@ static sac_status encode_other(const void *arg, const char *question, int32_t **
     return status;
 }
 
-/* How far the prompt goes as any other question to the same documents would. */
+/* Determines how many tokens do not depend on the question. */
 static sac_status find_question(struct run *r, sac_error *err)
 {
     const struct question_text text = {encode_other, r};
     return question_find(&r->n_document, r->tok, r->n_tok, &text, err);
 }
 
-/* What other questions, and one that begins with a digit, which may cut the tokens before it
- * otherwise, have in common with this one; whole pages, so that nothing of a saved sequence has
- * ever to be cut off. */
+/* Determines the tokens shared with other questions, including one that begins with a digit, which
+ * may change the tokens before it. Rounded down to whole pages, so that a saved sequence never has
+ * to be cut. */
 static sac_status find_shared(struct run *r, sac_error *err)
 {
     const struct question_text text = {encode_other, r};
@@ -62,8 +62,8 @@ static sac_status find_shared(struct run *r, sac_error *err)
     return SAC_OK;
 }
 
-/* Documents of a store stand between the prompt's head and the user's text: room is made for their
- * tokens, which are known when they are joined. */
+/* Stored documents are inserted between the prompt's head and the user's text. Their tokens become
+ * known when they are joined. */
 static sac_status make_room(struct run *r, sac_error *err)
 {
     const struct prompt_form form = {r->opt.system, r->chat_template, r->opt.raw};
@@ -86,9 +86,9 @@ static sac_status make_room(struct run *r, sac_error *err)
     return SAC_OK;
 }
 
-/* Without -c the context is what this prompt and answer need, so that a model made for a million
- * tokens does not plan a million. What is saved serves longer prompts, too, and what was saved
- * belongs to its context. */
+/* The default context is what this prompt and answer need, since planning the maximum of
+ * long-context models would waste memory. Saved states allow for longer prompts, and loading one
+ * keeps its context. */
 static sac_status plan_context(struct run *r, sac_error *err)
 {
     const uint32_t trained = sac_model_get_info(r->model).n_ctx_train;
@@ -128,7 +128,7 @@ sac_status run_prompt_read(struct run *r, sac_error *err)
     }
     r->document_bytes = r->text.n;
     if (r->opt.prompt) TRY(add_question(&r->text, &r->opt, r->opt.prompt, err));
-    /* A template would make a message of nothing; behind a BOS a model may go on from nothing. */
+    /* A template wraps even an empty message, and a model can continue from BOS alone. */
     if (r->text.n == 0 && !r->opt.raw) return error_set(err, SAC_ERR_ARG, "the prompt is empty");
     return SAC_OK;
 }

@@ -21,7 +21,7 @@ static double planned_share(const sac_engine_stats *s)
     return s->reads.n_cell ? (double)s->reads.n_cell_read / (double)s->reads.n_cell : 1;
 }
 
-/* Why lists of a prefill method read everything although it would have chosen. */
+/* Reports why a prefill method fell back to dense attention. */
 static void print_fallbacks(const sac_engine_stats *s)
 {
     const struct {
@@ -68,7 +68,7 @@ static void print_timings(const struct run *r)
             units_size(stats.kv_bytes_used, used), units_size(stats.kv_bytes, planned));
 }
 
-/* What the prefill method left out, what it took to choose, and where it gave up. */
+/* What the prefill method skipped, the cost of selecting, and its fallbacks. */
 static cJSON *prefill_json(const struct run *r)
 {
     const sac_engine_stats s = sac_engine_get_stats(r->engine);
@@ -91,7 +91,7 @@ static cJSON *prefill_json(const struct run *r)
     return o;
 }
 
-/* What the decode method chose, and what it knows of what it left out. */
+/* What the decode method selected, and its estimate of what it skipped. */
 static cJSON *decode_json(const struct run *r)
 {
     const sac_engine_stats s = sac_engine_get_stats(r->engine);
@@ -123,7 +123,7 @@ static cJSON *decode_json(const struct run *r)
     return o;
 }
 
-/* Pages in memory and in the file below it. */
+/* Pages in memory and in the KV file. */
 static cJSON *tier_json(const sac_engine *engine, uint32_t n_layer)
 {
     const sac_tier_stats t = sac_tier_get_stats(engine);
@@ -187,14 +187,14 @@ static int print_json(struct run *r)
     char seed[24];
     for (size_t i = 0; i < g->n_tok; i++)
         cJSON_AddItemToArray(tokens, cJSON_CreateNumber(g->tok[i]));
-    strbuf_add(&g->text, "", 0); /* an empty answer is "" */
+    strbuf_add(&g->text, "", 0); /* "" for an empty answer */
     cJSON_AddStringToObject(o, "text", g->text.data);
     cJSON_AddItemToObject(o, "tokens", tokens);
     cJSON_AddStringToObject(o, "finish", generation_finish_name(g->finish));
     if (g->stop[0]) cJSON_AddStringToObject(o, "stop", g->stop);
     if (g->probs) cJSON_AddItemReferenceToObject(o, "probs", g->probs);
     cJSON_AddStringToObject(o, "model", sac_model_get_info(r->model).name);
-    /* As it was given to -s: cJSON would write 16 digits with an exponent. */
+    /* As given to -s: cJSON would print 16 digits and an exponent. */
     snprintf(seed, sizeof seed, "%" PRIu64, g->request.sampling.seed);
     cJSON_AddRawToObject(o, "seed", seed);
     cJSON_AddItemToObject(o, "timings", timings_json(r));
@@ -210,7 +210,7 @@ static int print_json(struct run *r)
     return output_json(o);
 }
 
-/* The reading map, behind a streamed answer or as a page with it. */
+/* Prints the attention map after a streamed answer, or as an HTML page with it. */
 static int print_reading(struct run *r)
 {
     struct strbuf out = {0};

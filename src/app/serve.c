@@ -32,7 +32,7 @@ struct serve_options {
 };
 
 enum { LOG_TEXT, LOG_JSON };
-#define POOLINGS "mean|last|cls|none" /* as ask.h has them, from ASK_POOLING_MEAN on */
+#define POOLINGS "mean|last|cls|none" /* in the order of ask.h, from ASK_POOLING_MEAN */
 
 struct serve {
     struct serve_options opt;
@@ -45,7 +45,7 @@ struct serve {
     sac_engine *engine;
     struct strbuf template_text;
     char alias[256];
-    char cache[PATHSIZE_PATH_BYTES]; /* --cache-disk, in its parts */
+    char cache[PATHSIZE_PATH_BYTES]; /* --cache-disk, parsed */
     uint64_t cache_bytes;
     const char *decode[SAC_METHODS_MAX], *prefill[SAC_METHODS_MAX]; /* the first is the default */
     uint32_t n_decode, n_prefill;
@@ -200,7 +200,8 @@ static bool is_there(const char *const *list, uint32_t n, const char *spec)
     return false;
 }
 
-/* The default, what else was named, and reading everything: the yardstick is always at hand. */
+/* Collects the default, other named methods, and the dense one, which is always available for
+ * comparison. */
 static int collect_methods(const char *kind, const char *first, const struct option_list *also,
                            const char **list, uint32_t *n)
 {
@@ -219,8 +220,8 @@ static int collect_methods(const char *kind, const char *first, const struct opt
     return OPTIONS_GO_ON;
 }
 
-/* Documents have sequences of their own while they are computed or joined, and pages beside those
- * of the answers. */
+/* Documents need sequences while they are computed or joined, and pages besides those of the
+ * answers. */
 static void plan_documents(const struct serve *s, sac_engine_params *params)
 {
     params->compose = true;
@@ -228,8 +229,8 @@ static void plan_documents(const struct serve *s, sac_engine_params *params)
     params->n_seq_max = s->opt.n_seq + s->opt.n_doc;
 }
 
-/* A restored text and a slot that is being saved have sequences of their own, and a context's pages
- * beside those of the answers. */
+/* Restored slots, and one that is being saved, need sequences, and a context's pages besides those
+ * of the answers. */
 static void plan_slots(const struct serve *s, sac_engine_params *params)
 {
     if (params->n_kv_tok == 0) params->n_kv_tok = (uint64_t)params->n_ctx * s->opt.n_seq;
@@ -237,7 +238,7 @@ static void plan_slots(const struct serve *s, sac_engine_params *params)
     params->n_seq_max += s->opt.n_seq + 1;
 }
 
-/* Texts that become vectors have sequences of their own, for a moment each. */
+/* Texts to embed need sequences of their own. */
 static void plan_embeddings(const struct serve *s, sac_engine_params *params)
 {
     if (params->n_kv_tok == 0) params->n_kv_tok = (uint64_t)params->n_ctx * s->opt.n_seq;
@@ -267,7 +268,7 @@ static sac_status create_engine(struct serve *s, sac_error *err)
 
 /* ---- Running ---- */
 
-/* --alias, or the file's name without folder and ending: what clients type is what -m got. */
+/* The model's name: --alias, or what -m was given, without folder and suffix. */
 static void make_alias(struct serve *s)
 {
     const char *model = s->setup.model, *slash = strrchr(model, '/');

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE 32u /* tokens that the engine shares together, at least */
+#define PAGE 32u /* granularity at which the engine shares pages */
 
 /* ---- Engine ---- */
 
@@ -26,7 +26,7 @@ static sac_status open_engine(struct session *s, const struct session_plan *plan
     p.decode = &decode;
     p.n_decode = *decode ? 1 : 0;
     p.record = plan->record;
-    p.prefix_cache = !s->no_prefix_cache && !s->docs; /* a sequence of documents is no prefix */
+    p.prefix_cache = !s->no_prefix_cache && !s->docs; /* joined: no prefix */
     if (s->docs) joined_plan(&s->joined, &p, plan->n_ctx);
     TRY(sac_engine_create(&s->engine, s->model, &p, err));
     sac_status status = setup_check_memory(s->setup.command, s->engine, err);
@@ -41,7 +41,7 @@ static sac_status open_engine(struct session *s, const struct session_plan *plan
     return status;
 }
 
-/* Documents are found before there is an engine, which must have room for them. */
+/* Documents are looked up before the engine is created, which must have room for them. */
 static sac_status find_documents(struct session *s, sac_error *err)
 {
     const sac_engine_params p = setup_engine_params(&s->setup, 0, 1);
@@ -87,7 +87,7 @@ sac_status session_rebuild(struct session *s, const struct session_plan *plan, b
     sac_error again;
     TRY(sac_seq_truncate(s->engine, s->seq, sac_seq_length(s->engine, s->seq, NULL), err));
     TRY(sac_seq_to_bytes(s->engine, s->seq, &bytes, &n, err));
-    sac_engine_free(s->engine); /* before the new one: both may be more than there is memory */
+    sac_engine_free(s->engine); /* freed first, since both may not fit into memory */
     s->engine = NULL;
     sac_status status = open_engine(s, plan, err);
     if (status != SAC_OK && open_engine(s, &before, &again) != SAC_OK)
@@ -103,8 +103,7 @@ sac_status session_rebuild(struct session *s, const struct session_plan *plan, b
 
 /* ---- What the sequence holds ---- */
 
-/* `*tok` (owned, replaced) with the documents' tokens in the place of the head, which these have.
- */
+/* Replaces the head in `*tok` (owned, reallocated) by the documents' tokens, which include it. */
 static sac_status put_documents(const struct session *s, int32_t **tok, size_t *n, sac_error *err)
 {
     const struct prompt_form form = {.system = s->said.system, .chat_template = s->chat_template};
@@ -130,8 +129,8 @@ static sac_status put_documents(const struct session *s, int32_t **tok, size_t *
     return SAC_OK;
 }
 
-/* The tokens of the conversation up to where the assistant speaks; `last`, if not NULL, stands in
- * the last turn's place. */
+/* The tokens of the conversation up to the assistant's turn; `last` (or NULL) replaces the last
+ * turn. */
 static sac_status render(const struct session *s, const char *last, int32_t **out_tok,
                          size_t *out_n, sac_error *err)
 {
@@ -151,7 +150,7 @@ static sac_status render(const struct session *s, const char *last, int32_t **ou
     return status;
 }
 
-/* The same with the documents that wait, as an empty question would have them. */
+/* The same with an empty question after the waiting documents. */
 static sac_status render_waiting(struct session *s, int32_t **out_tok, size_t *out_n,
                                  sac_error *err)
 {
@@ -169,9 +168,9 @@ sac_status session_count(struct session *s, size_t *out, sac_error *err)
     return status;
 }
 
-/* Cuts the sequence to what it shares with `tok` and returns how much that is; always less than n,
- * so that there is a row to take logits from. The engine finds pages by their content where a page
- * begins: where more than a page is to come, the rest of the last common one is a small price. */
+/* Cuts the sequence to its common prefix with `tok` and returns its length, which is less than n so
+ * that there are logits. The engine looks pages up by content at page boundaries, so the prefix is
+ * rounded down to a page if more than a page follows. */
 static sac_status keep_common(struct session *s, const int32_t *tok, size_t n, uint32_t *out,
                               sac_error *err)
 {
@@ -190,15 +189,15 @@ static sac_status keep_common(struct session *s, const int32_t *tok, size_t n, u
     return SAC_OK;
 }
 
-/* Joins the documents for the prompt `tok` [n], unless the sequence has them and they are those of
- * any question; fills them into `tok`. */
+/* Joins the documents for the prompt `tok` [n] and inserts their tokens, unless the sequence has
+ * them already and they do not depend on the question. */
 static sac_status join_documents(struct session *s, int32_t *tok, size_t n, sac_error *err)
 {
     const size_t n_doc = s->joined.n_tok;
     const struct prompt_form form = {.system = s->said.system, .chat_template = s->chat_template};
     struct joined_prompt prompt = {.question = tok + n_doc, .n_question = n - n_doc};
     int32_t *head = NULL;
-    if (n > s->plan.n_ctx) return SAC_OK; /* told by keep_common */
+    if (n > s->plan.n_ctx) return SAC_OK; /* keep_common reports this */
     const bool is_there =
         s->has_doc_tok && sac_seq_length(s->engine, s->seq, NULL) >= n_doc &&
         memcmp(sac_seq_tokens(s->engine, s->seq), s->doc_tok, n_doc * sizeof *tok) == 0;
@@ -218,7 +217,7 @@ static sac_status join_documents(struct session *s, int32_t *tok, size_t n, sac_
     return SAC_OK;
 }
 
-/* Computes what is queued, up to `n` tokens in all, and forgets the rest after Ctrl-C. */
+/* Computes queued tokens up to `n` in total; after Ctrl-C drops the rest. */
 static sac_status compute(struct session *s, const char *label, size_t n, sac_error *err)
 {
     struct progress bar;
@@ -243,7 +242,7 @@ sac_status session_read_ahead(struct session *s, sac_error *err)
     int32_t *tok = NULL;
     size_t n = 0;
     uint32_t common = 0;
-    if (s->docs) return SAC_OK; /* they are joined when a question is there */
+    if (s->docs) return SAC_OK; /* they are joined when there is a question */
     TRY(render_waiting(s, &tok, &n, err));
     sac_status status = keep_common(s, tok, n, &common, err);
     if (status == SAC_OK)
@@ -272,7 +271,7 @@ static sac_status encode_other(const void *arg, const char *question, int32_t **
     return status;
 }
 
-/* Of the prompt's rows behind the `common` ones, how many the decode method serves. */
+/* How many of the prompt's rows after `common` the decode method serves. */
 static sac_status count_decode_rows(struct session *s, const int32_t *tok, size_t n,
                                     uint32_t common, sac_error *err)
 {
@@ -319,9 +318,9 @@ sac_status session_answer(struct session *s, struct generation *g, sac_error *er
     return status;
 }
 
-/* ---- What it read ---- */
+/* ---- Attention ---- */
 
-/* Documents of a store, and those of all questions. Without any, what was pasted: earlier
+/* Collects stored documents and those of all questions. Without any, pasted text: earlier
  * questions, and the last one up to its last line. */
 static sac_status gather(const struct session *s, struct reading_docs *out, sac_error *err)
 {
@@ -341,8 +340,8 @@ static sac_status gather(const struct session *s, struct reading_docs *out, sac_
                                   "the conversation has no document: /file puts one in");
 }
 
-/* Says the answer again, with the rows of the prompt that the decode method served. `tok` [n] is
- * what the sequence held. */
+/* Repeats the answer with recording, including the prompt rows that the decode method served. `tok`
+ * [n] is the content of the sequence. */
 static sac_status replay(struct session *s, const int32_t *tok, uint32_t n, sac_error *err)
 {
     const uint32_t begin = s->answer_at - s->n_decode_row;
@@ -370,13 +369,13 @@ static sac_status record(struct session *s, struct passages *out, const struct r
         status = passages_finish(out, s->engine, err);
     else
         (void)!sac_engine_set_recorder(s->engine, NULL, NULL, &ignored);
-    if (sac_seq_length(s->engine, s->seq, NULL) < n) s->answer_at = 0; /* it was not said whole */
+    if (sac_seq_length(s->engine, s->seq, NULL) < n) s->answer_at = 0; /* incomplete */
     mem_free(tok);
     return status;
 }
 
-/* An engine that can record goes with the sequence as it is. Methods that choose by the question
- * may be unable to join in it, so that it is for one reading alone. */
+/* Moves the sequence to an engine that records. If methods that depend on the question cannot take
+ * it over, that engine serves only this record. */
 static sac_status read_again(struct session *s, const struct reading_docs *docs,
                              struct passages *out, sac_error *err)
 {
@@ -386,7 +385,7 @@ static sac_status read_again(struct session *s, const struct reading_docs *docs,
     sac_error ignored;
     plan.record = true;
     if (is_plain) TRY(session_rebuild(s, &plan, &kept, err));
-    sac_status status = kept ? record(s, out, docs, err) : SAC_ERR_UNSUPPORTED; /* `err` tells */
+    sac_status status = kept ? record(s, out, docs, err) : SAC_ERR_UNSUPPORTED; /* `err` is set */
     if (!is_plain || !(s->docs && s->chooses)) return status;
     plan.record = false;
     const sac_status back = session_rebuild(s, &plan, &kept, &ignored);

@@ -24,11 +24,11 @@
 #include "eval/passages.h"
 #include "eval/question.h"
 
-/* What an engine is made of, beside the options. */
+/* What determines an engine, besides the options. */
 struct session_plan {
     uint32_t n_ctx;
-    char prefill[256], decode[256]; /* "": the library's choice */
-    bool record;                    /* can tell what an answer read: more memory */
+    char prefill[256], decode[256]; /* "": the library's default */
+    bool record;                    /* allows recording of attention, which needs more memory */
 };
 
 struct session {
@@ -39,9 +39,9 @@ struct session {
     struct option_list stop;
     int32_t n_predict;
     bool ignore_eos, no_prefix_cache;
-    const char *chat_template;              /* NULL: the model's own */
-    struct question_rows rows_wanted, rows; /* of the prompt, for the decode method; in force */
-    uint64_t n_asked; /* each answer draws with a seed of its own, so /regen differs */
+    const char *chat_template;              /* NULL: the model's */
+    struct question_rows rows_wanted, rows; /* prompt rows for the decode method */
+    uint64_t n_asked; /* gives each answer another seed, so that /regen differs */
 
     sac_model *model;
     sac_engine *engine;
@@ -49,40 +49,40 @@ struct session {
     struct session_plan plan;
     struct conversation said;
 
-    const char *docs, *context, *store; /* of a store, as `run` names them; NULL: none */
+    const char *docs, *context, *store; /* stored documents, as for `run`; NULL: none */
     struct joined joined;
-    int32_t *doc_tok; /* [joined.n_tok] their tokens with the head, once they have been joined */
+    int32_t *doc_tok; /* [joined.n_tok], with the head, once they are joined */
     bool has_doc_tok;
-    bool chooses; /* the context method does so by the question */
+    bool chooses; /* the context method depends on the question */
 
     sac_timings timings;   /* of the last answer */
-    uint32_t n_decode_row; /* of its prompt, computed as the answer's are */
-    uint32_t answer_at;    /* tokens of the sequence before it; 0: it is not there any more */
+    uint32_t n_decode_row; /* rows of its prompt that the decode method served */
+    uint32_t answer_at;    /* tokens before it in the sequence; 0: no longer there */
 };
 
-/* With the model loaded and `plan.n_ctx` set (0: what the model was trained with). */
+/* Requires a loaded model and `plan.n_ctx` (0: the training length). */
 sac_status session_open(struct session *s, sac_error *err);
 void session_close(struct session *s);
 
-/* Tokens of the conversation with the documents that wait. */
+/* Tokens of the conversation including the waiting documents. */
 sac_status session_count(struct session *s, size_t *out, sac_error *err);
-/* Computes them ahead of the next question; Ctrl-C leaves the rest for later. */
+/* Computes the waiting documents before the question; Ctrl-C postpones the rest. */
 sac_status session_read_ahead(struct session *s, sac_error *err);
-/* Answers the last turn, which is the user's; the caller adds the answer. */
+/* Answers the last turn, which is the user's; the caller appends the answer. */
 sac_status session_answer(struct session *s, struct generation *g, sac_error *err);
 
-/* Makes the engine anew. On SAC_OK the plan is `plan`; if `*out_kept` is false the sequence could
- * not go over, `err` tells why, and the conversation is read again with the next question. On an
- * error everything is as it was. */
+/* Recreates the engine for `plan`. SAC_OK with `*out_kept` false: the sequence could not be taken
+ * over, for the reason in `err`, and will be recomputed with the next question. After an error
+ * nothing has changed. */
 sac_status session_rebuild(struct session *s, const struct session_plan *plan, bool *out_kept,
                            sac_error *err);
 
-/* What the last answer read of the documents: it is said again, token by token, with a recorder.
- * `docs` gets the documents; both are zeroed, and freed by the caller in any case. */
+/* Records what the last answer reads of the documents by repeating it token by token. The caller
+ * passes `docs` and `out` zeroed, and frees them in any case. */
 sac_status session_reading(struct session *s, struct reading_docs *docs, struct passages *out,
                            sac_error *err);
 
-/* The sequence from and to a file. After a load that fails it is empty. */
+/* Saves or loads the sequence. After a failed load it is empty. */
 sac_status session_save_state(struct session *s, const char *path, sac_error *err);
 sac_status session_load_state(struct session *s, const char *path, sac_error *err);
 

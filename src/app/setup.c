@@ -144,7 +144,7 @@ int setup_check_model(const char *command, const char *model)
     return setup_failed(command, SAC_ERR_NOT_FOUND, message);
 }
 
-/* Locks what is there now, the weights; pages that come later, of the KV cache, are not. */
+/* Locks current memory, that is the weights; later pages, such as the KV cache, are not locked. */
 static void lock_memory(const char *command)
 {
     struct rlimit limit;
@@ -175,8 +175,7 @@ static int begin_talking(const struct setup *s)
     return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(s->command, status, err.msg);
 }
 
-/* -ngl is llama.cpp's way of saying --device, and how many layers: more than there are mean the
- * output, too. */
+/* -ngl is llama.cpp's --device and number of layers; more layers than exist include the output. */
 static int choose_device(struct setup *s)
 {
     const bool is_gpu = s->device && strcmp(s->device, "cpu") != 0;
@@ -189,7 +188,7 @@ static int choose_device(struct setup *s)
     return OPTIONS_GO_ON;
 }
 
-/* "3,1" */
+/* Parses "3,1". */
 static int parse_split(struct setup *s)
 {
     s->n_split = 0;
@@ -282,7 +281,7 @@ void setup_warn_of_context(const char *command, const sac_model *model, uint32_t
                 command, n_ctx, trained);
 }
 
-/* Kilobytes of a line of /proc/meminfo; 0 where the system has none. */
+/* A value of /proc/meminfo in kilobytes; 0: not available. */
 static uint64_t meminfo_kb(const char *key)
 {
     char line[128];

@@ -14,7 +14,7 @@
 
 #define SETUP_SPLIT_MAX 64u
 
-/* of options that several tables list, each in a struct of its own */
+/* choices of options that several tables define for their own structs */
 #define SETUP_KV_CHOICES "f16=auto|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 #define SETUP_DEVICE_HELP                                                                          \
     "device that computes: cpu, cuda or cuda:N (an NVIDIA GPU), or several, cuda:0,cuda:1 (-sm "   \
@@ -40,21 +40,21 @@
 struct setup {
     const char *command; /* for messages; not an option */
     const char *model, *pre;
-    uint32_t n_ctx, n_batch, n_threads; /* 0: the library's choice */
-    const char *device;                 /* NULL: what n_gpu_layers says */
-    int32_t n_gpu_layers;               /* -1: as `device` says */
-    int kv_on_host;                     /* of SETUP_KV_DEVICES */
-    int device_rows;                    /* of SETUP_SPLIT_MODES */
-    const char *tensor_split;           /* "A,B"; NULL: as free memory is */
-    float split[SETUP_SPLIT_MAX];       /* what that comes to: [n_split] */
+    uint32_t n_ctx, n_batch, n_threads; /* 0: the library's default */
+    const char *device;                 /* NULL: n_gpu_layers decides */
+    int32_t n_gpu_layers;               /* -1: `device` decides */
+    int kv_on_host;                     /* index into SETUP_KV_DEVICES */
+    int device_rows;                    /* index into SETUP_SPLIT_MODES */
+    const char *tensor_split;           /* "A,B"; NULL: by free memory */
+    float split[SETUP_SPLIT_MAX];       /* parsed tensor_split, [n_split] */
     uint32_t n_split;
     float gpu_share;
-    int kv, type_k, type_v; /* enum sac_kv_type; kv is -1 or decides both */
+    int kv, type_k, type_v; /* enum sac_kv_type; kv sets both unless it is -1 */
     int rope;               /* enum sac_rope_scaling */
     float rope_scale, rope_freq_base;
     uint32_t yarn_orig_ctx;
-    const char *prefill, *decode, *budget; /* NULL: dense, dense, the methods' own */
-    float mass;                            /* 0: the methods' own */
+    const char *prefill, *decode, *budget; /* NULL: dense, dense, the methods' defaults */
+    float mass;                            /* 0: the methods' default */
     uint32_t sparse_min_ctx;
     const char *log_file;
     int colour; /* enum terminal_colour */
@@ -63,37 +63,36 @@ struct setup {
     int kv_policy;                 /* enum sac_tier_policy */
     bool kv_no_ahead;
     int kv_admit;                      /* enum sac_tier_admit */
-    char kv_file[PATHSIZE_PATH_BYTES]; /* what these come to */
+    char kv_file[PATHSIZE_PATH_BYTES]; /* parsed kv_disk */
     struct sac_tier_params tier;
-    char prefill_spec[256], decode_spec[256]; /* what these come to */
-    const char *context; /* how documents are joined, of setup_method_context; NULL: none are */
+    char prefill_spec[256], decode_spec[256]; /* complete specifications of the methods */
+    const char *context; /* method that joins documents, see setup_method_context; NULL: none */
     char context_spec[256];
-    const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
+    const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: the specifications */
 };
 
-/* A table for struct setup. */
+/* Option table for struct setup. */
 extern const struct option_spec setup_specs[];
 
 struct setup setup_default(const char *command);
 
-/* Says early what setup_load would say later of a model file that is missing or not to be read. */
+/* Reports a missing or unreadable model file before setup_load would. */
 int setup_check_model(const char *command, const char *model);
-/* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. First it
- * makes the methods' specifications and has them checked, so that a wrong parameter is told at
- * once. */
+/* Loads the model of `-m`, a path or the name of a fetched model, with a progress bar. Before that
+ * it checks the methods' specifications, so that a mistake is reported at once. */
 int setup_load(struct setup *s, sac_model **out);
 
-/* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */
+/* Parameters for `n_seq` sequences of `n_ctx` tokens; they borrow from `s`. */
 sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);
 
-/* Tells on stderr that a context is longer than those the model was trained with. */
+/* Warns on stderr if the context is longer than the model was trained with. */
 void setup_warn_of_context(const char *command, const sac_model *model, uint32_t n_ctx);
 
-/* What the engine has planned, against the memory of the machine: more than there is is an error,
- * more than is free is told on stderr. */
+/* Compares the engine's memory with the machine's: more than exists is an error, more than is free
+ * a warning on stderr. */
 sac_status setup_check_memory(const char *command, const sac_engine *engine, sac_error *err);
 
-/* Prints "saccade COMMAND: message" to stderr and returns the exit code that fits the status. */
+/* Prints "saccade COMMAND: message" to stderr and returns the exit code for the status. */
 int setup_failed(const char *command, sac_status status, const char *message);
 
 #endif

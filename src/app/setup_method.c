@@ -42,7 +42,7 @@ int setup_method_spec(const struct setup *s, const char *kind, const char *metho
     return OPTIONS_GO_ON;
 }
 
-/* --budget and --mass are for any method that is named; one of them must have such a parameter. */
+/* --budget and --mass apply to any named method; at least one must have the parameter. */
 static int check_dial(const struct setup *s, const char *key)
 {
     if (!s->decode && !s->prefill && !s->context)

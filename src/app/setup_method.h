@@ -6,15 +6,15 @@
 
 #include "app/setup.h"
 
-/* The method of a kind that NAME:key=value,... names; false: there is none. */
+/* Finds the method of a kind in NAME:key=value,...; false: there is none. */
 bool setup_method_find(const char *kind, const char *spec, sac_method_info *out);
-/* A method with --budget and --mass of `s` as two of its parameters, if it has them, checked. */
+/* Completes and checks a method's specification: --budget and --mass become parameters if it has
+ * them. */
 int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256]);
-/* Takes a context method, or NULL, before setup_load: --mass and --budget are for it, too, and
- * context_spec is what it comes to with them. One that needs a decode method brings it, unless
- * another is named. */
+/* Sets the context method (or NULL); call it before setup_load, since --mass and --budget apply to
+ * it, too. If it requires a decode method, that becomes the default. */
 int setup_method_context(struct setup *s, const char *method);
-/* Makes the lists of `s` for an engine of its --prefill and --decode. */
+/* Sets the lists of `s` to its --prefill and --decode. */
 int setup_method_specs(struct setup *s);
 
 #endif

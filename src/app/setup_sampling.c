@@ -99,7 +99,7 @@ struct setup_sampling setup_sampling_default(void)
     };
 }
 
-/* "15043+1.5", "15043-inf". */
+/* Parses "15043+1.5", "15043-inf". */
 static bool parse_bias(const char *text, sac_logit_bias *out)
 {
     char *sign, *end;
@@ -119,7 +119,8 @@ sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *o
     uint64_t seed = (uint64_t)s->seed;
     if (s->seed < 0 && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         return error_set(err, SAC_ERR_IO, "the system gives no random seed: %s", strerror(errno));
-    /* JSON readers hold numbers as doubles: a drawn seed that is printed must stay exact. */
+    /* JSON parsers store numbers as doubles, so random seeds are limited to 52 bits to print
+     * exactly. */
     if (s->seed < 0) seed >>= 12;
     for (size_t i = 0; i < s->logit_bias.n; i++)
         if (!parse_bias(s->logit_bias.item[i], &bias[i]))

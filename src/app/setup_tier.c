@@ -11,14 +11,13 @@ static bool names_gpu(const struct setup *s)
     return (s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0;
 }
 
-/* Whether pages are a GPU's, which lie in the machine's memory where its own has no room. */
+/* Whether pages are on a GPU, which spill to the machine's memory. */
 static bool pages_are_gpus(const struct setup *s)
 {
     return names_gpu(s) && !s->kv_on_host;
 }
 
-/* What is about pages on a disk would do nothing without one; below a GPU's memory there is none.
- */
+/* Refuses disk options that have no effect: without --kv-disk, or below GPU memory. */
 static int check_without_disk(const struct setup *s)
 {
     const char *idle = s->kv_no_ahead                      ? "--kv-no-ahead"

@@ -4,8 +4,8 @@
 
 #include "app/setup.h"
 
-/* Makes s->tier of kv_fast, kv_disk and the three beside them. OPTIONS_GO_ON, or an exit code after
- * it told which of them contradict each other. */
+/* Parses kv_fast, kv_disk and their options into s->tier. Returns OPTIONS_GO_ON, or an exit code
+ * after reporting a contradiction. */
 int setup_tier(struct setup *s);
 
 #endif

@@ -35,7 +35,7 @@ static void print_markdown(const struct sheet_cell *cell, size_t n)
     printf("|\n");
 }
 
-/* The numbers of a list, if it is one. */
+/* Prints the numbers of a list, if it is one. */
 static void print_list(const struct sheet_cell *cell)
 {
     for (size_t i = 0; i < cell->n_list; i++) printf("%s%.15g", i ? " " : "", cell->list[i]);
@@ -43,7 +43,7 @@ static void print_list(const struct sheet_cell *cell)
 
 /* ---- CSV (RFC 4180) ---- */
 
-/* Quotes are doubled and put around a text that needs them. */
+/* Quotes the text if necessary, doubling quotes in it. */
 static void print_csv_text(const char *text)
 {
     if (!strpbrk(text, ",\"\n\r")) {
@@ -96,7 +96,7 @@ static void print_sql_text(const char *text)
     putchar('\'');
 }
 
-/* Columns of numbers are NUMERIC: whole ones stay whole there. */
+/* Numeric columns have type NUMERIC, which keeps integers. */
 static void print_sql_head(const char *table, const struct sheet_cell *cell, size_t n)
 {
     const char *comma = "";

@@ -5,16 +5,16 @@
 
 #include <stddef.h>
 
-/* In the order of SHEET_FORMATS, which is for an option's choices. */
+/* In the order of SHEET_FORMATS, the choices of an option. */
 enum sheet_format { SHEET_MD, SHEET_JSON, SHEET_JSONL, SHEET_CSV, SHEET_SQL };
 #define SHEET_FORMATS "md|json|jsonl|csv|sql"
 
-/* One column of one row. Rows of a sheet have the same columns. */
+/* A cell with its column. All rows of a sheet have the same columns. */
 struct sheet_cell {
-    const char *key;   /* for programs; NULL: only people want it */
-    const char *title; /* for people; NULL: only programs want it */
-    int digits;        /* behind the point, for people */
-    /* A text, a list (without a title), or (both NULL) a number; NAN: there is none. */
+    const char *key;   /* name in machine-readable formats; NULL: omitted there */
+    const char *title; /* title in tables; NULL: omitted there */
+    int digits;        /* decimals in tables */
+    /* A string, a list (without a title), or, if both are NULL, a number; NAN: none. */
     const char *text;
     const double *list;
     size_t n_list;
@@ -23,7 +23,7 @@ struct sheet_cell {
 
 struct sheet {
     enum sheet_format format;
-    const char *table; /* borrowed: its name in SQL */
+    const char *table; /* borrowed: the table's name in SQL */
     size_t n_row;
 };
 

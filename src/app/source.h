@@ -10,10 +10,10 @@
 
 struct extract_info;
 
-/* Appends the text of `path`; `as_is`: its bytes. */
+/* Appends the text of the file; `as_is`: its bytes. */
 sac_status source_read(struct strbuf *out, const char *path, bool as_is, sac_error *err);
 
-/* Tells on stderr what may be wrong about a text that was extracted. */
+/* Warns on stderr about doubtful text extraction. */
 void source_tell_doubts(const char *path, const struct extract_info *info);
 
 #endif

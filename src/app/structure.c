@@ -34,7 +34,7 @@ static bool is_schema_text(const char *s)
     return s[strspn(s, " \t\r\n")] == '{';
 }
 
-/* The one that was given, its kind and whether it is a file; the option's name for messages. */
+/* The option that was given: its kind, whether it is a file, its name for messages. */
 struct source {
     const char *option, *value;
     enum constraint_kind kind;
@@ -58,8 +58,8 @@ static unsigned find_source(const struct structure *s, struct source *out)
     return n;
 }
 
-/* What is wrong with a file is the file's fault; with a value it is wrong usage. */
-static sac_status blame(const struct structure *s, sac_status status)
+/* An error in a file is a runtime error, in a value a usage error. */
+static sac_status error_code(const struct structure *s, sac_status status)
 {
     return s->is_value && status != SAC_OK && status != SAC_ERR_MEMORY ? SAC_ERR_ARG : status;
 }
@@ -89,7 +89,7 @@ int structure_check(struct structure *s, const char *command, bool ignore_eos)
     strbuf_deinit(&text);
     s->is_value = !from.is_file;
     if (status == SAC_OK) return OPTIONS_GO_ON;
-    status = blame(s, status);
+    status = error_code(s, status);
     error_prefix(&err, status, "option '%s'", from.option);
     return setup_failed(command, status, err.msg);
 }
@@ -100,7 +100,7 @@ sac_status structure_open(struct structure *s, const sac_model *model, sac_error
     if (!program) return SAC_OK;
     TRY(trie_of_model(&s->trie, model, err));
     s->program = NULL;
-    return blame(s, machine_create(&s->machine, program, s->trie, err));
+    return error_code(s, machine_create(&s->machine, program, s->trie, err));
 }
 
 sac_status structure_begin(struct structure *s, sac_request *request, sac_error *err)

@@ -10,23 +10,23 @@
 
 struct structure {
     const char *grammar, *grammar_file, *schema, *schema_file;
-    bool is_value;           /* what they follow was given in the option itself, not as a file */
+    bool is_value;           /* the grammar was the option's value, not a file */
     struct program *program; /* owned until structure_open */
-    struct trie *trie;       /* owned, as all below */
+    struct trie *trie;       /* owned, like the members below */
     struct machine *machine;
-    struct constraint *constraint; /* of the answer at hand */
+    struct constraint *constraint; /* of the current answer */
 };
 
-/* A table for struct structure. */
+/* Option table for struct structure. */
 extern const struct option_spec structure_specs[];
 
-/* Reads and compiles what was asked for, before a model is loaded. Returns OPTIONS_GO_ON, or an
- * exit code after it told what is wrong. */
+/* Reads and compiles the grammar before a model is loaded. Returns OPTIONS_GO_ON, or an exit code
+ * after reporting the error. */
 int structure_check(struct structure *s, const char *command, bool ignore_eos);
 sac_status structure_open(struct structure *s, const sac_model *model, sac_error *err);
-/* Makes a request follow the grammar from its beginning. */
+/* Constrains a request to the grammar. */
 sac_status structure_begin(struct structure *s, sac_request *request, sac_error *err);
-/* Puts the reason in place of the message when the grammar ended the request. */
+/* Replaces the message by the reason if the grammar ended the request. */
 void structure_explain(const struct structure *s, sac_error *err);
 void structure_close(struct structure *s);
 

@@ -14,7 +14,7 @@ unsigned terminal_columns(int fd)
     return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : COLUMNS_WITHOUT;
 }
 
-static enum terminal_colour chosen; /* of the process: it has one terminal */
+static enum terminal_colour chosen; /* of the process, which has one terminal */
 
 void terminal_set_colour(enum terminal_colour colour)
 {

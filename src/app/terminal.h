@@ -4,14 +4,14 @@
 
 #include <stdbool.h>
 
-/* Columns of the terminal behind `fd` now; 80 where there is none or it does not say. */
+/* Current width of the terminal at `fd`; 80 if unknown. */
 unsigned terminal_columns(int fd);
 
-/* What --color says; in the order of its choices. It beats NO_COLOR and CLICOLOR_FORCE. */
+/* --color, in the order of its choices. Overrides NO_COLOR and CLICOLOR_FORCE. */
 enum terminal_colour { TERMINAL_AUTO, TERMINAL_ALWAYS, TERMINAL_NEVER };
 void terminal_set_colour(enum terminal_colour colour);
 
-/* Are colours wanted on `fd`? By --color, else NO_COLOR (not if it is empty), CLICOLOR_FORCE, and
+/* Whether to use colours on `fd`: by --color, else NO_COLOR (unless empty), CLICOLOR_FORCE, and
  * whether it is a terminal that is not dumb. */
 bool terminal_wants_colour(int fd);
 

@@ -27,7 +27,7 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* Calls `page` for each page with its number from 1 on; a text without form feeds is page 0. */
+/* Calls `page` for each page, numbered from 1; a text without form feeds is page 0. */
 static void each_page(const struct strbuf *text,
                       void (*page)(void *to, size_t i, const char *s, size_t begin, size_t n),
                       void *to)

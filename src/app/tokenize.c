@@ -43,8 +43,8 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-/* A piece in quotes on one line. Control characters and bytes that are no whole character, as in a
- * piece that is a part of one, are printed as numbers. */
+/* Prints a piece in quotes on one line. Control characters and incomplete characters are printed as
+ * numbers. */
 static void add_piece(struct strbuf *out, const char *piece, size_t n)
 {
     strbuf_add(out, "\"", 1);

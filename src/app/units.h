@@ -5,14 +5,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* "1.4 MiB" in a buffer of the caller. */
+/* "1.4 MiB", in the caller's buffer. */
 #define UNITS_BYTES 24u
 const char *units_size(uint64_t bytes, char buf[UNITS_BYTES]);
 
-/* "4096" or "4k", 1024 to a k, as contexts are called; false: it is no number of tokens. */
+/* "4096" or "4k" (1k is 1024); false: not a number of tokens. */
 bool units_tokens(const char *text, uint64_t *out);
 
-/* "40M" in bytes, with K, M, G or T of 1024; false: it is no size. */
+/* "40M" in bytes, with K, M, G or T (powers of 1024); false: not a size. */
 bool units_bytes(const char *text, uint64_t *out);
 
 #endif

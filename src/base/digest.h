@@ -12,7 +12,7 @@ struct digest_piece {
     size_t n;
 };
 
-/* Each piece counts with its length: no two lists of pieces are alike because their bytes are. */
+/* The length of each piece is included, so different lists never hash the same bytes. */
 sac_status digest_pieces(uint8_t out[DIGEST_BYTES], const struct digest_piece *piece,
                          size_t n_piece, sac_error *err);
 

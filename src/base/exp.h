@@ -15,7 +15,7 @@ static inline float exp_fast(float x)
     /* Adding 1.5 * 2^23 rounds to an integer in the low bits of the mantissa. */
     const float shifted = kept * 1.44269504f + 12582912.0f;
     const float k = shifted - 12582912.0f;
-    const float r = kept - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts */
+    const float r = kept - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2, in two parts */
     float p = 1.0f / 720;
     p = p * r + 1.0f / 120;
     p = p * r + 1.0f / 24;
@@ -25,7 +25,7 @@ static inline float exp_fast(float x)
     p = p * r + 1.0f;
     uint32_t bits;
     memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << 23) + 0x3f800000u; /* 2^k; the rest of `shifted` leaves at the top */
+    bits = (bits << 23) + 0x3f800000u; /* 2^k; the upper bits of `shifted` are shifted out */
     float scale;
     memcpy(&scale, &bits, sizeof scale);
     return x > -87.0f ? p * scale : 0.0f;

@@ -6,8 +6,8 @@
 
 #include <sys/types.h>
 
-/* Makes the folder, and those above it that are missing; one that is there stays as it is.
- * SAC_ERR_IO with its name and the reason. */
+/* Creates the folder and missing parents; an existing folder is unchanged. SAC_ERR_IO with its name
+ * and the reason. */
 sac_status folder_make(const char *path, mode_t mode, sac_error *err);
 
 #endif

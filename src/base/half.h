@@ -45,7 +45,7 @@ static inline uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
-/* The same, but what is no number has one form: processors disagree on its bits. */
+/* As f32_to_f16, but all NaNs become the same: processors differ in the bits they produce. */
 static inline uint16_t f32_to_f16_canonical(float f)
 {
     return f != f ? 0x7e00u : f32_to_f16(f);

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Two digits for each of n bytes, and an end: `out` has 2 n + 1. */
+/* Prints n bytes as 2 n digits and a NUL. */
 static inline void hex_print(char *out, const uint8_t *bytes, size_t n)
 {
     static const char digit[] = "0123456789abcdef";

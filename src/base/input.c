@@ -18,7 +18,7 @@ sac_status input_read_most(struct strbuf *out, const char *path, size_t most, sa
     const size_t before = out->n;
     while (out->n - before <= most && !out->failed && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
         strbuf_add(out, chunk, n);
-    strbuf_add(out, "", 0); /* nothing read is an empty text, not none */
+    strbuf_add(out, "", 0); /* an empty file gives "", not NULL */
     const int failed = ferror(f) ? errno : 0;
     if (!is_stdin) fclose(f);
     if (failed) return error_set(err, SAC_ERR_IO, "cannot read %s: %s", path, strerror(failed));

@@ -19,8 +19,8 @@
 
 static _Atomic uint64_t count;
 static _Atomic uint64_t held;
-static _Atomic uint64_t fail_at; /* value of `count` from which calls fail; 0: never */
-static _Atomic bool fail_once;   /* that one alone */
+static _Atomic uint64_t fail_at; /* allocations from this `count` on fail; 0: none */
+static _Atomic bool fail_once;   /* only that allocation fails */
 
 static int must_fail(void)
 {
@@ -68,7 +68,7 @@ void *mem_alloc(size_t bytes)
 
 void *mem_calloc(size_t n, size_t bytes)
 {
-    /* calloc checks the product too, but under a sanitizer by ending the program. */
+    /* calloc checks the product, too, but aborts under a sanitizer. */
     const bool overflows = bytes && n > SIZE_MAX / bytes;
     return must_fail() || overflows ? NULL : hand_out(calloc(n ? n : 1, bytes ? bytes : 1));
 }
@@ -114,7 +114,7 @@ void *mem_map(size_t bytes)
 {
     if (must_fail() || bytes > SIZE_MAX / 2) return NULL;
     const size_t want = round_huge(bytes ? bytes : 1);
-    /* Over-map by one huge page, then cut both ends off: mmap aligns to 4 KiB only. */
+    /* mmap aligns to 4 KiB only, so map one huge page more and trim both ends. */
     uint8_t *raw = mmap(NULL, want + HUGE_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED) return NULL;
@@ -122,7 +122,7 @@ void *mem_map(size_t bytes)
     if (p > raw) munmap(raw, (size_t)(p - raw));
     const size_t tail = (size_t)(raw + want + HUGE_BYTES - (p + want));
     if (tail) munmap(p + want, tail);
-    /* Only advice: a system without huge pages is slower, not wrong. */
+    /* Advice only: without huge pages it is slower, not wrong. */
     (void)madvise(p, want, MADV_HUGEPAGE);
     return p;
 }

@@ -16,7 +16,7 @@ void mem_free(void *p);
 char *mem_strndup(const char *s, size_t n); /* NUL terminated copy */
 char *mem_strdup(const char *s);
 
-/* For plans whose pieces are used in turn. */
+/* For scratch memory that is used for one purpose after the other. */
 static inline size_t mem_larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -27,13 +27,14 @@ static inline size_t mem_larger(size_t a, size_t b)
 void *mem_map(size_t bytes);
 void mem_unmap(void *p, size_t bytes);
 
-/* Tests: the n-th allocation from now (1 is the next) and all after it fail; 0 switches it off. */
+/* For tests: the n-th allocation from now (1: the next) and all later ones fail; 0 switches this
+ * off. */
 void mem_fail_after(uint64_t n);
-/* The n-th alone fails: what comes then goes on with a hole in it. */
+/* For tests: only the n-th allocation fails. */
 void mem_fail_at(uint64_t n);
-/* Allocations so far in the process: a step must not change it. */
+/* Number of allocations so far in the process; a step must not change it. */
 uint64_t mem_count(void);
-/* Blocks that were handed out and not freed; maps are not among them. */
+/* Blocks allocated and not freed, without maps. */
 uint64_t mem_held(void);
 
 /* ---- Arena: pieces of one block whose size the same code computes beforehand (design D9) ----
@@ -44,15 +45,15 @@ struct arena {
     uint8_t *base;        /* borrowed; NULL while measuring */
     size_t used;          /* bytes handed out, multiple of 64 */
     size_t capacity;      /* bytes of `base` */
-    struct arena *device; /* where pieces that a device computes on come from; NULL: from here */
+    struct arena *device; /* for pieces in device memory; NULL: they come from this arena */
 };
 
-/* `n * bytes` bytes aligned to 64; NULL while measuring. Beyond capacity is a programmer's
+/* `n * bytes` bytes, aligned to 64; NULL while measuring. Exceeding the capacity is a programming
  * error. */
 void *arena_take(struct arena *a, size_t n, size_t bytes);
-/* The same for tensors. */
+/* The same for tensors, which go to the device's arena if there is one. */
 void *arena_take_tensor(struct arena *a, size_t n, size_t bytes);
-/* Bytes handed out in all. */
+/* Bytes handed out, including the device's arena. */
 size_t arena_used(const struct arena *a);
 
 #endif

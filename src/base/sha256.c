@@ -30,6 +30,7 @@ void sha256_digest(const struct sha256 *s, uint8_t out[SHA256_BYTES], const uint
                      (!before || EVP_DigestUpdate(s->context, before, SHA256_BYTES)) &&
                      EVP_DigestUpdate(s->context, bytes, n) &&
                      EVP_DigestFinal_ex(s->context, out, &size);
-    /* It fails for want of memory alone, and takes none; a digest that is none must not be used. */
+    /* Only an allocation inside libcrypto could fail, and there is none here; a wrong digest must
+     * never be used. */
     if (!done || size != SHA256_BYTES) abort();
 }

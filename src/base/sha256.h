@@ -10,13 +10,13 @@
 #define SHA256_BYTES 32u
 
 struct sha256 {
-    void *algorithm, *context; /* libcrypto's, owned; zeroed: not open */
+    void *algorithm, *context; /* owned, libcrypto's; NULL: not open */
 };
 
 sac_status sha256_open(struct sha256 *s, sac_error *err);
 void sha256_close(struct sha256 *s);
 
-/* The digest of `before` [SHA256_BYTES] (or nothing, if NULL) and n bytes behind it. */
+/* The digest of `before` [SHA256_BYTES] (NULL: nothing) followed by n bytes. */
 void sha256_digest(const struct sha256 *s, uint8_t out[SHA256_BYTES], const uint8_t *before,
                    const void *bytes, size_t n);
 

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Messages quote keys and names out of hostile files: nothing that moves a terminal's cursor. */
+/* Messages may quote names from hostile files, which must not send control sequences to a
+ * terminal. */
 static void make_printable(char *s)
 {
     for (; *s; s++)

@@ -9,17 +9,17 @@
 
 #include <stdarg.h>
 
-/* Writes the message (cut to its buffer, control characters replaced by '?': it may quote a hostile
- * file) and returns `code`. */
+/* Formats the message and returns `code`. The message is truncated to its buffer; control
+ * characters become '?', because it may quote a hostile file. */
 __attribute__((format(printf, 3, 4))) sac_status error_set(sac_error *err, sac_status code,
                                                            const char *fmt, ...);
 
-/* Puts `fmt...: ` before the message that `err` holds and returns `code`. */
+/* Puts `fmt...: ` before the message in `err` and returns `code`. */
 __attribute__((format(printf, 3, 4))) sac_status error_prefix(sac_error *err, sac_status code,
                                                               const char *fmt, ...);
 
-/* Calls of both show the compiler the code that they return: it can see that an error path never
- * ends as SAC_OK, and that outputs are set where it does. */
+/* These macros show the returned code to the compiler's analysis: error paths never return SAC_OK,
+ * so outputs are set where a caller continues. */
 #define error_set(err, code, ...)                                                                  \
     __extension__({                                                                                \
         const sac_status error_code_ = (code);                                                     \
@@ -33,14 +33,15 @@ __attribute__((format(printf, 3, 4))) sac_status error_prefix(sac_error *err, sa
         error_code_;                                                                               \
     })
 
-/* Leaves the function with the status of `expr` unless it is SAC_OK. */
+/* Returns the status of `expr` unless it is SAC_OK. */
 #define TRY(expr)                                                                                  \
     do {                                                                                           \
         const sac_status try_status_ = (expr);                                                     \
         if (try_status_ != SAC_OK) return try_status_;                                             \
     } while (0)
 
-/* The same for functions that clean up behind a `fail:` label and hold `sac_status status`. */
+/* The same for functions that clean up after a `fail:` label and have a variable `sac_status
+ * status`. */
 #define TRY_FAIL(expr)                                                                             \
     do {                                                                                           \
         status = (expr);                                                                           \

@@ -10,7 +10,7 @@
 static bool reserve(struct strbuf *b, size_t more)
 {
     if (b->failed) return false;
-    if (more < b->capacity - b->n) return true; /* one byte stays for the NUL */
+    if (more < b->capacity - b->n) return true; /* one byte is reserved for the NUL */
     size_t want = b->capacity ? b->capacity : 64;
     while (want - b->n <= more && want <= (size_t)-1 / 4) want *= 2;
     char *grown = want - b->n > more ? mem_realloc(b->data, want) : NULL;
@@ -65,7 +65,7 @@ void strbuf_deinit(struct strbuf *b)
 
 char *strbuf_detach(struct strbuf *b, size_t *out_n)
 {
-    strbuf_add(b, "", 0); /* an empty buffer gives "" */
+    strbuf_add(b, "", 0); /* an empty buffer becomes "" */
     if (b->failed) {
         strbuf_deinit(b);
         return NULL;

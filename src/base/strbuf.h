@@ -16,10 +16,10 @@ struct strbuf {
 void strbuf_add(struct strbuf *b, const char *s, size_t n);
 void strbuf_adds(struct strbuf *b, const char *s);
 __attribute__((format(printf, 2, 3))) void strbuf_addf(struct strbuf *b, const char *fmt, ...);
-void strbuf_reset(struct strbuf *b);  /* empty, memory kept */
-void strbuf_deinit(struct strbuf *b); /* memory given back */
-/* The text, owned by the caller from now on; NULL if an append failed. The buffer is empty after.
- */
+void strbuf_reset(struct strbuf *b);  /* empties the buffer, keeps its memory */
+void strbuf_deinit(struct strbuf *b); /* frees the memory */
+/* Returns the text, which the caller owns; NULL if an append has failed. The buffer is empty
+ * afterwards. */
 char *strbuf_detach(struct strbuf *b, size_t *out_n);
 
 #endif

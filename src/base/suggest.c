@@ -12,7 +12,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Rows of the usual table: before[0] is of the letter before the last one. */
+/* Edit distance with transpositions; `older` is two rows above `now` in the table. */
 static size_t edits(const char *a, const char *b)
 {
     const size_t n_a = strlen(a), n_b = strlen(b);
@@ -35,7 +35,7 @@ static size_t edits(const char *a, const char *b)
     return old[n_b];
 }
 
-/* Without case, and '_' as '-': people mix them up. */
+/* Ignores case and the difference between '_' and '-'. */
 static void copy_folded(char to[SUGGEST_MAX], const char *s, size_t n)
 {
     if (n >= SUGGEST_MAX) n = 0;
@@ -48,7 +48,7 @@ struct suggest suggest_begin(const char *word, size_t n)
     struct suggest s = {0};
     copy_folded(s.word, word, n);
     const size_t len = strlen(s.word);
-    s.far = len < 3 ? 1 : len < 7 ? 2 : len < 11 ? 3 : 4; /* one more than is near */
+    s.far = len < 3 ? 1 : len < 7 ? 2 : len < 11 ? 3 : 4; /* one more than the allowed distance */
     return s;
 }
 

@@ -4,15 +4,15 @@
 
 #include <stddef.h>
 
-#define SUGGEST_MAX 48u /* bytes of a word or name; longer ones are not compared */
+#define SUGGEST_MAX 48u /* maximum bytes; longer names are not compared */
 
 struct suggest {
     char word[SUGGEST_MAX], best[SUGGEST_MAX];
-    size_t far; /* edits between the two; more than is near: `best` is empty */
+    size_t far; /* distance of `best`; too large: `best` is empty */
 };
 
 struct suggest suggest_begin(const char *word, size_t n);
-/* Takes a name into account; the first of those that are equally near wins. */
+/* Considers a name; the first of several equally near ones wins. */
 void suggest_try(struct suggest *s, const char *name, size_t n);
 /* " (did you mean 'NAME'?)" or "". `buf` belongs to the caller. */
 #define SUGGEST_HINT_BYTES (SUGGEST_MAX + 24u)

@@ -6,7 +6,8 @@
 
 bool thread_start(pthread_t *out, void *(*fn)(void *), void *arg)
 {
-    /* Those of a fault come to the thread that made it, and a profiler asks each thread. */
+    /* Signals of faults are delivered to the thread that caused them, and profilers signal each
+     * thread. */
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF};
     sigset_t set, before;
     sigfillset(&set);

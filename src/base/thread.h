@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* As pthread_create with usual attributes, but signals that are sent to the process never reach
- * the thread: the default action of one ends the program, past what it does at SIGTERM. False: the
- * system gives no thread. */
+/* Like pthread_create with default attributes, but with signals to the process blocked: the main
+ * thread handles them, and a default action here would end the program without cleanup. False: the
+ * system has no thread left. */
 bool thread_start(pthread_t *out, void *(*fn)(void *), void *arg);
 
 #endif

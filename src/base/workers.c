@@ -28,24 +28,24 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_LOOPS  20000 /* about 0.3 ms: longer than the gap between two ops of a step */
-#define SPIN_LEAST  300   /* of who came too late again and again */
+#define SPIN_LOOPS  20000 /* about 0.3 ms: longer than the gap between two operations of a step */
+#define SPIN_LEAST  300   /* for threads that were late repeatedly */
 #define MAX_WORKERS 256
 
 #define GATE_OPEN (1ull << 32)
 
 #define LINE_PAD (64 - sizeof(_Atomic uint32_t)) /* two words never share a cache line */
 
-/* Items of a worker that nobody has taken: begin in the low half, end in the high half. */
+/* Items of a worker that are not taken yet: begin in the low half, end in the high half. */
 struct share {
     _Atomic uint64_t span;
     char pad[64 - sizeof(_Atomic uint64_t)];
 };
 
-/* A worker's own: nobody else writes it. */
+/* State that only its worker writes. */
 struct slot {
-    _Atomic uint32_t inside; /* 1: it may be running fn */
-    _Atomic uint32_t done;   /* the last generation that it has run */
+    _Atomic uint32_t inside; /* 1: may be running fn */
+    _Atomic uint32_t done;   /* the last generation that it ran */
     char pad[64 - 2 * sizeof(_Atomic uint32_t)];
 };
 
@@ -62,7 +62,7 @@ struct workers {
     void *arg;
     const void *queue; /* borrowed */
     _Atomic bool quit;
-    uint32_t n, n_thread; /* workers with the caller; threads started */
+    uint32_t n, n_thread; /* workers including the caller; threads started */
     pthread_t thread[MAX_WORKERS];
     struct share share[MAX_WORKERS];
     struct slot slot[MAX_WORKERS];
@@ -108,7 +108,7 @@ static uint32_t wait_for_work(struct workers *w, uint32_t seen, uint32_t n_spin)
     return now;
 }
 
-/* Runs what the generation brings, unless it is over. */
+/* Runs the work of the generation unless it is over. */
 static bool take_part(struct workers *w, uint32_t generation, uint32_t worker_i)
 {
     struct slot *slot = &w->slot[worker_i];
@@ -130,7 +130,7 @@ static void *worker_main(void *p)
     uint32_t seen = 0, n_spin = SPIN_LOOPS;
     for (;;) {
         const uint32_t now = wait_for_work(w, seen, n_spin);
-        const bool is_late = now - seen > 1; /* whole pieces of work have passed it by */
+        const bool is_late = now - seen > 1; /* more than one generation passed without it */
         seen = now;
         if (atomic_load_explicit(&w->quit, memory_order_relaxed)) return NULL;
         if (take_part(w, seen, start.worker_i))
@@ -203,14 +203,15 @@ const void *workers_queue(const struct workers *w)
     return w->queue;
 }
 
-/* More threads than free CPUs: who is waited for gets a chance now and then. */
+/* With more threads than free CPUs, the awaited thread must get to run now and then. */
 static void wait_a_little(uint32_t *spins)
 {
     cpu_relax();
     if (++*spins % 4096 == 0) sched_yield();
 }
 
-/* Runs fn on the caller and on the workers that come before it has returned, or on all. */
+/* Runs fn on the caller and on all workers, or on those that arrive before the caller's call
+ * returns. */
 static void fork_join(struct workers *w, workers_fn fn, void *arg, bool needs_all)
 {
     uint32_t spins = 0;
@@ -289,8 +290,8 @@ static uint64_t span_pack(struct span s)
     return (uint64_t)s.end << 32 | s.begin;
 }
 
-/* Takes up to `step` items from one end of a share; an empty span if none are left. Relaxed order
- * is enough: the items' data is ordered by the fork and the join. */
+/* Takes up to `step` items from one end of a share; an empty span: none are left. Relaxed order is
+ * enough, because the fork and the join order the items' data. */
 static struct span take_span(struct share *share, uint32_t step, bool from_end)
 {
     uint64_t seen = atomic_load_explicit(&share->span, memory_order_relaxed);

@@ -55,7 +55,7 @@ static void join(struct charset *set)
     set->n = n;
 }
 
-/* What lies between the ranges of a joined set. */
+/* Replaces a normalised set by its complement. */
 static void complement(struct charset *set)
 {
     struct charset out = {0};
@@ -72,7 +72,7 @@ static void complement(struct charset *set)
 
 void charset_normalise(struct charset *set)
 {
-    /* A set is without surrogates when its complement has them. */
+    /* Normalising removes surrogates, so they are in the complement. */
     join(set);
     complement(set);
     charset_add(set, SURROGATE_LO, SURROGATE_HI);
@@ -148,7 +148,8 @@ size_t charset_get(const char *s, size_t n, uint32_t *out_cp)
     return len;
 }
 
-/* Whether all values of the last i continuation bytes lie between lo and hi or none is cut. */
+/* Whether the encodings of lo to hi are a product of byte ranges; otherwise the range must be split
+ * after `*out_cut`. */
 static bool is_product(uint32_t lo, uint32_t hi, uint32_t *out_cut)
 {
     static const uint32_t last_of_length[] = {0x7f, 0x7ff, 0xffff};
@@ -169,7 +170,7 @@ static bool is_product(uint32_t lo, uint32_t hi, uint32_t *out_cut)
 
 size_t charset_split(struct charset_bytes out[CHARSET_SPLIT_MAX], struct charset_range range)
 {
-    /* Ends of pieces that are still to be done, the nearest on top. */
+    /* A stack of the ends of ranges that are still to be split, the nearest on top. */
     uint32_t end[CHARSET_SPLIT_MAX], lo = range.lo, cut;
     size_t n = 0, n_end = 0;
     end[n_end++] = range.hi;

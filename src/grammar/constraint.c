@@ -10,7 +10,7 @@
 
 struct constraint {
     struct matcher *matcher; /* owned */
-    uint64_t *mask;          /* owned, of the machine's mask_words */
+    uint64_t *mask;          /* owned, [machine->mask_words] */
     sac_error why;
 };
 

@@ -22,16 +22,16 @@ enum constraint_kind {
 
 struct constraint;
 
-/* Checks and compiles a text that a user gave; `*out` is for machine_create. */
+/* Checks and compiles a user's grammar or schema; `*out` is for machine_create. */
 sac_status constraint_compile(struct program **out, enum constraint_kind kind, const char *text,
                               size_t n, sac_error *err);
 
 sac_status constraint_create(struct constraint **out, struct machine *machine, sac_error *err);
 void constraint_free(struct constraint *c);
-/* Valid as long as the constraint. A copy of each mask is kept, so other answers may use the
- * machine while the engine reads it. */
+/* Valid as long as the constraint. It copies each mask, so other answers may use the machine while
+ * the engine reads it. */
 sac_guide constraint_guide(struct constraint *c);
-/* Why the grammar could not go on, when that ended the request; NULL: it did not. */
+/* The error that ended the request because the grammar reached a limit; NULL: none. */
 const char *constraint_failure(const struct constraint *c);
 
 #endif

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define UNBOUNDED  UINT32_MAX
-#define NAME_SHOWN 64 /* bytes of a name in a message */
+#define NAME_SHOWN 64 /* maximum bytes of a name in a message */
 
 const struct gbnf_limits gbnf_limits_given = {
     .text_bytes = 64u << 10, .n_rule = 4096, .repeat = 4096};
@@ -25,7 +25,7 @@ struct parser {
     size_t n, at;
     const struct gbnf_limits *limits;
     struct program *p;
-    uint32_t *table; /* owned, [table_n]: rules by the hash of their names */
+    uint32_t *table; /* owned, [table_n]: hash table of rules by name */
     size_t table_n;  /* a power of two */
     uint32_t n_named;
     uint32_t depth;
@@ -74,7 +74,7 @@ static bool take(struct parser *s, char c)
     return true;
 }
 
-/* Blanks and comments, and ends of lines where a rule may go on. */
+/* Skips blanks and comments, and with `lines` also newlines. */
 static void skip_space(struct parser *s, bool lines)
 {
     while (!at_end(s)) {
@@ -109,7 +109,7 @@ static int hex_value(char c)
     return -1;
 }
 
-/* Behind the backslash and its letter. */
+/* The digits of an escape; the backslash and the letter have been read. */
 static sac_status read_hex(struct parser *s, size_t n_digit, uint32_t *out_cp)
 {
     const size_t begin = s->at - 2;
@@ -127,12 +127,12 @@ static sac_status read_hex(struct parser *s, size_t n_digit, uint32_t *out_cp)
     return SAC_OK;
 }
 
-/* One character of a literal or class, escapes decoded. */
+/* A character of a literal or class, with escapes decoded. */
 static sac_status read_char(struct parser *s, uint32_t *out_cp)
 {
     if (!take(s, '\\')) {
         const size_t n = charset_get(s->text + s->at, s->n - s->at, out_cp);
-        assert(n > 0); /* the text is valid UTF-8 */
+        assert(n > 0); /* the grammar is valid UTF-8 */
         s->at += n;
         return SAC_OK;
     }
@@ -168,7 +168,7 @@ static size_t hash_name(const char *name, size_t n)
     return (size_t)(h ^ h >> 32);
 }
 
-/* The rule of this name, made at its first mention. */
+/* Finds the rule, or creates it when it is first mentioned. */
 static sac_status rule_of(struct parser *s, size_t n, uint32_t *out_rule)
 {
     const char *const name = s->text + s->at;
@@ -257,8 +257,7 @@ static void emit_any(struct parser *s)
     s->at++;
 }
 
-/* Bytes up to the '>' that ends <name>, or the last two that end <<name>>; 0 when they are
- * missing. */
+/* Bytes up to the '>' that ends <name>, or the '>>' that ends <<name>>; 0: missing. */
 static size_t control_bytes(const char *text, size_t n, bool bare)
 {
     for (size_t i = 1; i < n && text[i] != '\n'; i++) {
@@ -270,8 +269,8 @@ static size_t control_bytes(const char *text, size_t n, bool bare)
     return 0;
 }
 
-/* <name>: the control token with these very characters as its name; <<name>>: the one whose name is
- * what stands within. */
+/* <name> is the control token with this name including the brackets; <<name>> the one named by the
+ * text inside. */
 static sac_status parse_control(struct parser *s)
 {
     const char *name = s->text + s->at;
@@ -347,7 +346,7 @@ static sac_status read_counts(struct parser *s, uint32_t *out_min, uint32_t *out
     return SAC_OK;
 }
 
-/* The element from `slot` on becomes a rule that is called min to max times. */
+/* Moves the element from `slot` on into a rule that is called min to max times. */
 static void emit_repeated(struct parser *s, uint32_t slot, uint32_t min, uint32_t max)
 {
     struct program *const p = s->p;
@@ -437,7 +436,7 @@ static bool ends_sequence(const struct parser *s)
 static sac_status parse_alternatives(struct parser *s)
 {
     struct program *const p = s->p;
-    uint32_t ends = PROGRAM_NONE; /* jumps to the end, a list through their targets */
+    uint32_t ends = PROGRAM_NONE; /* jumps to the end, linked through their targets */
     for (;;) {
         const uint32_t slot = emit_slot(p);
         while (!ends_sequence(s)) {

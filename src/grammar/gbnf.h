@@ -13,20 +13,20 @@
 
 #include "grammar/program.h"
 
-#define GBNF_DEPTH_MAX 64u /* parentheses within each other */
+#define GBNF_DEPTH_MAX 64u /* nesting of parentheses */
 
 struct gbnf_limits {
     size_t text_bytes;
-    uint32_t n_rule; /* rules with a name */
-    uint32_t repeat; /* the numbers of {m,n} */
+    uint32_t n_rule; /* named rules */
+    uint32_t repeat; /* numbers in {m,n} */
 };
 
-/* For grammars that users give: 64 KiB, 4,096 rules, 4,096 repetitions. */
+/* For grammars from users: 64 KiB, 4,096 rules, 4,096 repetitions. */
 extern const struct gbnf_limits gbnf_limits_given;
-/* For those that are made of a schema, whose own limits come first. */
+/* For grammars generated from schemas, which have limits of their own. */
 extern const struct gbnf_limits gbnf_limits_made;
 
-/* `*out` is owned by the caller (program_free). A text begins with the rule 'root'. */
+/* The caller owns `*out` (program_free). The start rule is 'root'. */
 sac_status gbnf_parse(struct program **out, const char *text, size_t n,
                       const struct gbnf_limits *limits, sac_error *err);
 

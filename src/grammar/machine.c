@@ -15,11 +15,11 @@
 
 #define NODE_ROOM   (1u << 16)
 #define NODE_HASH   (2 * NODE_ROOM)
-#define CONFIG_ROOM (1u << 14) /* fewer where a row of transitions is long */
+#define CONFIG_ROOM (1u << 14) /* fewer if rows of transitions are long */
 #define CONFIG_HASH (2 * CONFIG_ROOM)
-#define TRANS_ROOM  (1u << 20) /* entries of all rows */
+#define TRANS_ROOM  (1u << 20) /* entries of all rows together */
 #define LIST_ROOM   (1u << 18)
-#define CLOSURE_MAX 8192u /* pairs of one closure */
+#define CLOSURE_MAX 8192u /* pairs in one closure */
 #define SEEN_HASH   (2 * CLOSURE_MAX)
 
 static uint32_t hash_pair(uint32_t a, uint32_t b)
@@ -96,7 +96,7 @@ static int compare_nodes(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The config of the nodes that were found, in any order and maybe more than once. */
+/* The config of the nodes in `found`, which may be unsorted and repeated. */
 static uint32_t config_of_found(struct machine *m)
 {
     uint32_t *const node = m->found, n = 0;
@@ -117,7 +117,7 @@ static uint32_t config_of_found(struct machine *m)
     return add_config(m, node, n);
 }
 
-/* ---- Closures: what a place comes to before the next byte ---- */
+/* ---- Closures: the stacks that are reachable without reading a byte ---- */
 
 static void begin_closure(struct machine *m)
 {
@@ -126,8 +126,8 @@ static void begin_closure(struct machine *m)
     assert(m->epoch != 0);
 }
 
-/* Notes a pair that is to be followed, unless it was noted before. */
-static void note(struct machine *m, uint32_t pc, uint32_t parent)
+/* Adds a pair to the closure unless it is in it. */
+static void add_pair(struct machine *m, uint32_t pc, uint32_t parent)
 {
     uint32_t i = hash_pair(pc, parent) & (SEEN_HASH - 1);
     for (; m->seen[i].epoch == m->epoch; i = (i + 1) & (SEEN_HASH - 1))
@@ -148,26 +148,26 @@ static void follow(struct machine *m, uint32_t pc, uint32_t parent)
         node = machine_push(m, pc, parent);
         m->found[m->n_found++] = node;
         break;
-    case PROGRAM_JUMP: note(m, c->a, parent); break;
+    case PROGRAM_JUMP: add_pair(m, c->a, parent); break;
     case PROGRAM_SPLIT:
-        note(m, c->a, parent);
-        note(m, c->b, parent);
+        add_pair(m, c->a, parent);
+        add_pair(m, c->b, parent);
         break;
     case PROGRAM_CALL:
         if (m->node[parent].depth >= MACHINE_DEPTH_MAX) break;
         node = machine_push(m, c->b, parent);
-        if (!m->full) note(m, m->program->rule[c->a].entry, node);
+        if (!m->full) add_pair(m, m->program->rule[c->a].entry, node);
         break;
     default:
         assert(c->op == PROGRAM_RETURN);
         if (parent <= MACHINE_END)
             m->found[m->n_found++] = parent;
         else
-            note(m, m->node[parent].pc, m->node[parent].parent);
+            add_pair(m, m->node[parent].pc, m->node[parent].parent);
     }
 }
 
-/* Follows all pairs that were noted; the pairs stay in `work`, which is a queue. */
+/* Follows all pairs added; they stay in `work`, which is a queue. */
 static uint32_t end_closure(struct machine *m)
 {
     for (uint32_t i = 0; i < m->n_work && !m->full && !m->wide; i++)
@@ -181,7 +181,7 @@ static uint32_t end_closure(struct machine *m)
 uint32_t machine_enter(struct machine *m, uint32_t pc, uint32_t parent)
 {
     begin_closure(m);
-    note(m, pc, parent);
+    add_pair(m, pc, parent);
     return end_closure(m);
 }
 
@@ -204,7 +204,7 @@ uint32_t machine_step(struct machine *m, uint32_t config, uint32_t byte_class)
         const struct program_code *const set = &p->code[node.pc];
         for (uint32_t e = set->a; e < set->a + set->b; e++) {
             if (byte < p->edge[e].lo || byte > p->edge[e].hi) continue;
-            note(m, p->edge[e].next, node.parent);
+            add_pair(m, p->edge[e].next, node.parent);
             break;
         }
     }
@@ -213,7 +213,7 @@ uint32_t machine_step(struct machine *m, uint32_t config, uint32_t byte_class)
     return next;
 }
 
-/* ---- Forgetting ---- */
+/* ---- Compaction ---- */
 
 static void clear_tables(struct machine *m)
 {
@@ -222,7 +222,7 @@ static void clear_tables(struct machine *m)
     m->n_mask = m->n_local = m->n_tok = m->n_dep = 0;
 }
 
-/* The nodes and the dead config that are always there. */
+/* The nodes and the dead config that always exist. */
 static void add_fixed(struct machine *m)
 {
     clear_tables(m);
@@ -234,7 +234,7 @@ static void add_fixed(struct machine *m)
     memset(row(m, MACHINE_DEAD), 0, m->program->n_class * sizeof *m->trans);
 }
 
-/* Marks what living matchers stand on: moved[i] is 1 for those that stay. */
+/* Marks what living matchers refer to: moved[i] becomes 1 for what is kept. */
 static void mark_living(struct machine *m, uint32_t *node_moved, uint32_t *config_moved)
 {
     memset(m->moved, 0, (NODE_ROOM + CONFIG_ROOM) * sizeof *m->moved);
@@ -248,7 +248,7 @@ static void mark_living(struct machine *m, uint32_t *node_moved, uint32_t *confi
     }
 }
 
-/* Moves what is marked to the front; moved[i] becomes where it is. */
+/* Moves marked nodes to the front; moved[i] becomes the new index. */
 static void pack_nodes(struct machine *m, uint32_t *moved)
 {
     uint32_t n = MACHINE_END + 1;
@@ -306,7 +306,7 @@ sac_status machine_refuse(const struct machine *m, sac_error *err)
                      MACHINE_STACKS_MAX, MACHINE_EFFORT_MAX);
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Creation and destruction ---- */
 
 static bool take_memory(struct machine *m)
 {

@@ -15,78 +15,79 @@
 #include "grammar/program.h"
 #include "grammar/trie.h"
 
-#define MACHINE_DEPTH_MAX  1000u /* callers of an instruction; ways that go deeper are dropped */
-#define MACHINE_STACKS_MAX 1024u /* stacks of one place */
+#define MACHINE_DEPTH_MAX  1000u /* call depth; deeper paths are dropped */
+#define MACHINE_STACKS_MAX 1024u /* stacks of one config */
 
-/* Room for masks and what they are made of: mask.c. */
+/* Capacity for masks and their parts: mask.c. */
 #define MACHINE_MASKS  192u
 #define MACHINE_LOCALS 4096u
 #define MACHINE_TOKS   (1u << 18)
 #define MACHINE_DEPS   (1u << 17)
 
-#define MACHINE_EFFORT_MAX (1u << 23) /* steps of one call; a token's mask takes half a million */
+#define MACHINE_EFFORT_MAX (1u << 23) /* steps of one call; a mask takes up to half a million */
 
-#define MACHINE_DEAD    0u /* the config that no text reaches */
+#define MACHINE_DEAD    0u /* the config without stacks */
 #define MACHINE_UNKNOWN UINT32_MAX
 
-/* Nodes that every machine has: beneath a stack that is looked at without its callers, and beneath
- * all stacks of a text. */
+/* Nodes that always exist: the bottom of a stack seen without its callers, and of a complete
+ * stack. */
 #define MACHINE_OPEN 0u
 #define MACHINE_END  1u
 
 struct machine_node {
     uint32_t pc, parent;
-    uint32_t depth; /* nodes beneath it */
-    uint32_t local; /* what is known of its tokens: mask.c; 0: nothing */
+    uint32_t depth; /* nodes below it */
+    uint32_t local; /* its entry in `local` (mask.c); 0: none */
 };
 
 struct machine_config {
-    uint32_t first, n; /* nodes, in `list`, rising */
-    uint32_t mask;     /* slot of its mask; MACHINE_UNKNOWN */
+    uint32_t first, n; /* its nodes, in `list`, ascending */
+    uint32_t mask;     /* slot of its mask; MACHINE_UNKNOWN: none */
 };
 
 struct machine_seen {
     uint32_t pc, parent, epoch;
 };
 
-/* Tokens that a stack allows whatever lies beneath, and those that this decides: mask.c. */
+/* The tokens that a window of a stack allows whatever is below it, and those that depend on what is
+ * below: mask.c. */
 struct machine_local {
-    uint32_t slot; /* of a mask; MACHINE_UNKNOWN: `n_tok` tokens in `tok` */
+    uint32_t slot; /* slot of a mask; MACHINE_UNKNOWN: `n_tok` tokens in `tok` */
     uint32_t first_tok, n_tok;
     uint32_t first_dep, n_dep;
 };
 
-/* Subtree `node` of the trie; `from` of the bytes to it are read by what lies beneath. */
+/* Subtree `node` of the trie: the last `from` bytes on the path to it are read below the window. */
 struct machine_dep {
     uint32_t node, from;
 };
 
-/* One text: matcher.h. */
+/* The state of one text: matcher.h. */
 struct matcher {
     struct machine *machine;       /* borrowed */
-    struct matcher *next, *before; /* of its machine */
+    struct matcher *next, *before; /* in the machine's list */
     uint32_t config;
-    bool over; /* a token that ends a generation was accepted */
+    bool over; /* an end-of-generation token was accepted */
 };
 
 struct machine {
     struct program *program;  /* owned */
     const struct trie *trie;  /* borrowed */
-    struct matcher *matchers; /* all of this machine, a list */
+    struct matcher *matchers; /* list of all matchers of this machine */
 
-    struct machine_node *node;         /* [n_node] in use, as all below */
+    struct machine_node *node;         /* [n_node] are in use; likewise below */
     struct machine_config *config;     /* [config_room] */
-    uint32_t *node_hash, *config_hash; /* indices, MACHINE_UNKNOWN where free */
-    uint32_t *list;                    /* nodes of configs */
+    uint32_t *node_hash, *config_hash; /* hash tables of indices, MACHINE_UNKNOWN where empty */
+    uint32_t *list;                    /* nodes of all configs */
     uint32_t *trans;                   /* [config_room, n_class] */
-    uint32_t *moved;                   /* where nodes and configs go when others are forgotten */
+    uint32_t *moved;                   /* new indices while tables are compacted */
     uint32_t n_node, n_config, n_list, config_room;
-    uint8_t byte_of[256]; /* some byte of a class */
+    uint8_t byte_of[256]; /* a representative byte of each class */
 
-    /* One closure at a time. */
-    struct machine_seen *seen; /* by hash */
-    struct machine_seen *work; /* pairs that are still to be followed */
-    uint32_t *found;           /* nodes of the config that is being made */
+    /* The closure in progress. */
+    struct machine_seen *seen; /* hash table */
+    struct machine_seen *work; /* pairs in the order they were added */
+    uint32_t *found;           /* nodes of the config under construction */
     uint32_t n_work, n_found, epoch;
 
     /* Masks, one bit per token. */
@@ -96,34 +97,34 @@ struct machine {
     int32_t *tok;
     struct machine_dep *dep;
     uint32_t n_local, n_tok, n_dep;
-    uint32_t *path; /* configs along the way to a node of the trie, [depth_max + 1] */
+    uint32_t *path; /* configs on the path to a node of the trie, [depth_max + 1] */
 
-    uint64_t effort;      /* pairs that were followed in this call */
-    bool full;            /* a table has no room: forget and try again */
-    bool wide;            /* a place has too many stacks, or a call took too long */
-    uint64_t n_forgotten; /* times that tables were emptied */
+    uint64_t effort;      /* pairs followed in this call */
+    bool full;            /* a table is full: compact the tables and retry */
+    bool wide;            /* a config has too many stacks, or a call took too many steps */
+    uint64_t n_forgotten; /* number of compactions */
 };
 
-/* Takes the program, also when it fails; the trie must outlive it. SAC_ERR_NOT_FOUND names a
- * control token that the grammar asks for and the vocabulary lacks. */
+/* Takes ownership of the program, also on failure; the trie must outlive the machine.
+ * SAC_ERR_NOT_FOUND names a control token of the grammar that the vocabulary lacks. */
 sac_status machine_create(struct machine **out, struct program *program, const struct trie *trie,
                           sac_error *err);
-void machine_free(struct machine *m); /* after its matchers */
+void machine_free(struct machine *m); /* free its matchers first */
 
 /* ---- For mask.c and matcher.c ---- */
 
-/* MACHINE_UNKNOWN when a table is full. */
+/* MACHINE_UNKNOWN: a table is full. */
 uint32_t machine_push(struct machine *m, uint32_t pc, uint32_t parent);
-/* Where a place that consists of what follows `pc` above `parent` stands; MACHINE_UNKNOWN with
- * `full` or `wide` set when that could not be worked out. */
+/* The config after entering `pc` with the stack `parent`; MACHINE_UNKNOWN with `full` or `wide`
+ * set: not computed. */
 uint32_t machine_enter(struct machine *m, uint32_t pc, uint32_t parent);
-/* The place of one stack whose top is an instruction that reads a byte; as above. */
+/* The config of one stack whose top reads a byte; errors as above. */
 uint32_t machine_place(struct machine *m, uint32_t node);
-/* Where the bytes of a class lead; as above. */
+/* The config after a byte of a class; errors as above. */
 uint32_t machine_step(struct machine *m, uint32_t config, uint32_t byte_class);
-/* Forgets all but the places of matchers. */
+/* Compacts the tables to what matchers need. */
 void machine_forget(struct machine *m);
-/* Says why a call gave up. */
+/* Reports why a call gave up. */
 sac_status machine_refuse(const struct machine *m, sac_error *err);
 
 static inline bool machine_holds(const struct machine *m, uint32_t config, uint32_t special)

@@ -10,13 +10,13 @@
 
 #include <string.h>
 
-#define WINDOW_MAX   6u    /* nodes of a window; then the whole stack is taken */
+#define WINDOW_MAX   6u    /* nodes of a window; beyond this the whole stack is used */
 #define LEAVING_MAX  2048u /* tokens that may leave a window */
-#define TOGETHER_MIN 33u   /* stacks of a place that is walked as a whole */
-#define SPARSE_MAX   512u  /* tokens of a window that are kept as a list */
+#define TOGETHER_MIN 33u   /* from this number of stacks on, the config is walked as a whole */
+#define SPARSE_MAX   512u  /* tokens of a window that are stored as a list */
 
-#define LOCAL_LONGER 1u /* machine_node.local: take a longer window */
-#define LOCAL_FIRST  2u /* ... and from here on an index in machine.local */
+#define LOCAL_LONGER 1u /* machine_node.local: use a longer window */
+#define LOCAL_FIRST  2u /* ... and from here on, an index into machine.local */
 
 static uint64_t *slot_of(const struct machine *m, uint32_t slot)
 {
@@ -43,7 +43,7 @@ static void allow_node(const struct trie *t, uint32_t node, uint64_t *mask)
     for (uint32_t i = t->node[node].tok; i < t->node[node + 1].tok; i++) allow(mask, t->order[i]);
 }
 
-/* Notes that subtree `node`, which dies in the window, may live on beneath it. */
+/* Records that subtree `node`, which ends in the window, may continue below it. */
 static bool note_leaving(struct machine *m, struct machine_local *local, uint32_t node,
                          uint32_t *n_leaving)
 {
@@ -62,9 +62,8 @@ static bool note_leaving(struct machine *m, struct machine_local *local, uint32_
     return true;
 }
 
-/* Walks nodes [begin, end) of the tree, which lie beneath a node where the text stands at `config`.
- * With `local`, what leaves the window is noted; when that is too much the walk ends with
- * local->slot MACHINE_UNKNOWN. */
+/* Walks nodes [begin, end) of the trie, whose parent leads to `config`. With `local`, records what
+ * leaves the window; if that is too much, the walk stops with local->slot MACHINE_UNKNOWN. */
 static bool walk(struct machine *m, uint32_t begin, uint32_t end, uint32_t config, uint64_t *mask,
                  struct machine_local *local)
 {
@@ -94,7 +93,7 @@ static bool walk(struct machine *m, uint32_t begin, uint32_t end, uint32_t confi
 
 /* ---- Windows ---- */
 
-/* Turns a mask with few tokens, the last slot, into a list. */
+/* Converts the last slot, a mask with few tokens, to a list. */
 static void make_sparse(struct machine *m, struct machine_local *local)
 {
     const uint64_t *const mask = slot_of(m, local->slot);
@@ -110,8 +109,8 @@ static void make_sparse(struct machine *m, struct machine_local *local)
     m->n_mask--;
 }
 
-/* Fills node[window].local; false when it could not be worked out. */
-static bool learn_window(struct machine *m, uint32_t window)
+/* Computes node[window].local; false: a limit was reached. */
+static bool compute_window(struct machine *m, uint32_t window)
 {
     struct machine_local local = {.first_dep = m->n_dep};
     if (m->n_local == MACHINE_LOCALS) {
@@ -136,8 +135,8 @@ static bool learn_window(struct machine *m, uint32_t window)
     return true;
 }
 
-/* The uppermost n nodes of a stack upon MACHINE_OPEN; the stack itself if it has no more. What lies
- * beneath goes to `out_beneath`. */
+/* The top n nodes of a stack, placed on MACHINE_OPEN, or the stack itself if it is not larger. The
+ * rest of the stack goes to `out_beneath`. */
 static uint32_t window_of(struct machine *m, uint32_t node, uint32_t n, uint32_t *out_beneath)
 {
     uint32_t pc[WINDOW_MAX], k = 0, at = node;
@@ -149,7 +148,7 @@ static uint32_t window_of(struct machine *m, uint32_t node, uint32_t n, uint32_t
     return window;
 }
 
-/* Tokens that leave the window, by what lies beneath. */
+/* Adds the tokens that leave the window, given what is below it. */
 static bool add_leaving(struct machine *m, const struct machine_local *local, uint32_t beneath,
                         uint64_t *mask)
 {
@@ -177,10 +176,10 @@ static bool add_stack(struct machine *m, uint32_t node, uint64_t *mask)
 {
     uint32_t window = node, beneath = MACHINE_END;
     for (uint32_t n = 1; n <= WINDOW_MAX + 1; n++) {
-        /* The whole stack is a window that nothing leaves. */
+        /* The whole stack is a window that no token leaves. */
         window = n <= WINDOW_MAX ? window_of(m, node, n, &beneath) : node;
         if (window == MACHINE_UNKNOWN) return false;
-        if (m->node[window].local == 0 && !learn_window(m, window)) return false;
+        if (m->node[window].local == 0 && !compute_window(m, window)) return false;
         if (m->node[window].local != LOCAL_LONGER) break;
     }
     const struct machine_local *const local = &m->local[m->node[window].local - LOCAL_FIRST];

@@ -4,8 +4,8 @@
 
 #include "grammar/machine.h"
 
-/* The mask of a config, [mask_words], worked out where it is not remembered; NULL with `full` or
- * `wide` set when that was not possible. Valid until the next call. */
+/* The mask of a config, [mask_words], computed unless cached; NULL with `full` or `wide` set: a
+ * limit was reached. Valid until the next call. */
 const uint64_t *mask_of(struct machine *m, uint32_t config);
 
 #endif

@@ -13,7 +13,7 @@ static void begin_call(struct machine *m)
     m->full = m->wide = false;
 }
 
-/* Whether a call that gave up is worth a second try. */
+/* Whether a call that gave up should be repeated after compacting the tables. */
 static bool try_again(struct machine *m, int attempt)
 {
     if (!m->full || attempt > 0) return false;
@@ -70,7 +70,7 @@ sac_status matcher_mask(struct matcher *t, const uint64_t **out_mask, sac_error 
     }
 }
 
-/* Where `n` bytes lead from the matcher's place; MACHINE_UNKNOWN as machine_step. */
+/* The config after `n` bytes; MACHINE_UNKNOWN as in machine_step. */
 static uint32_t run_bytes(const struct matcher *t, const char *bytes, size_t n, size_t *out_done)
 {
     uint32_t config = t->config;

@@ -9,13 +9,13 @@
 sac_status matcher_create(struct matcher **out, struct machine *machine, sac_error *err);
 void matcher_free(struct matcher *t);
 
-/* `*out_mask`: bit t % 64 of word t / 64 says whether token t may follow. Valid until the next call
- * with this machine. Tokens that end a generation are in it where the grammar may end, and it is
- * empty once one was accepted. */
+/* Bit t % 64 of word t / 64 of `*out_mask` tells whether token t may follow. Valid until the next
+ * call with this machine. End-of-generation tokens are allowed where the grammar may end; after one
+ * was accepted the mask is empty. */
 sac_status matcher_mask(struct matcher *t, const uint64_t **out_mask, sac_error *err);
-/* SAC_ERR_ARG when the token may not follow. */
+/* SAC_ERR_ARG: the token may not follow. */
 sac_status matcher_accept(struct matcher *t, int32_t tok, sac_error *err);
-/* The same for bytes of the text; what was accepted before the byte that fails is undone. */
+/* The same for bytes; on failure nothing is accepted. */
 sac_status matcher_accept_bytes(struct matcher *t, const char *bytes, size_t n, sac_error *err);
 /* Whether the text may end here. */
 bool matcher_can_end(const struct matcher *t);

@@ -8,9 +8,10 @@
 #include <assert.h>
 #include <string.h>
 
-#define NEXT PROGRAM_NONE /* an edge that leaves the character that is being emitted */
+#define NEXT PROGRAM_NONE /* target of an edge that completes the character being emitted */
 
-/* Room for one more in a list with a cap; false when the cap or memory is at its end. */
+/* Makes room for one more in a list with a cap; false: the cap is reached or memory is
+ * exhausted. */
 static bool reserve(struct program *p, void **list, size_t *room, size_t n, size_t bytes)
 {
     if (p->failed || p->full) return false;
@@ -45,11 +46,11 @@ static void add_edge(struct program *p, uint8_t lo, uint8_t hi, uint32_t next)
     p->edge[p->n_edge++] = (struct program_edge){lo, hi, next};
 }
 
-/* Byte sequences of one character set, in rising order. */
+/* The byte sequences of a character set, in ascending order. */
 struct sequences {
     struct charset_bytes *item; /* owned, [n] */
     size_t n, room;
-    uint32_t tail[CHARSET_UTF8_MAX]; /* instruction for so many continuation bytes of any value */
+    uint32_t tail[CHARSET_UTF8_MAX]; /* instruction that reads that many continuation bytes */
 };
 
 static void add_sequences(struct program *p, struct sequences *s, struct charset_range range)
@@ -64,9 +65,10 @@ static void add_sequences(struct program *p, struct sequences *s, struct charset
     }
 }
 
-/* Sequences [begin, end) differ from byte `at` on. Sequences with the same byte range there stand
- * together, others have disjoint ones. Continuations are emitted before the edges that lead to
- * them, so the edges of one instruction lie in one piece. At most four deep. */
+/* Emits sequences [begin, end), which share the bytes before `at`. Sequences with the same byte
+ * range at `at` are adjacent; other ranges are disjoint. Continuations are emitted before the edges
+ * that lead to them, so that the edges of an instruction are contiguous. Recursion is at most four
+ * deep. */
 static uint32_t emit_level(struct program *p, struct sequences *s, size_t begin, size_t end,
                            size_t at)
 {
@@ -168,15 +170,15 @@ void program_free(struct program *p)
     mem_free(p);
 }
 
-/* Where a chain of jumps ends; chains are short, and a circle of them would be a loop that does
- * nothing, which is cut at its length. */
+/* The target of a chain of jumps. A cycle of jumps would be an empty loop; following stops after
+ * the number of instructions. */
 static uint32_t follow(const struct program *p, uint32_t pc)
 {
     for (uint32_t i = 0; i < p->n_code && p->code[pc].op == PROGRAM_JUMP; i++) pc = p->code[pc].a;
     return pc;
 }
 
-/* Jumps are skipped, and a call behind which only the return follows becomes a jump itself. */
+/* Shortens chains of jumps, and turns calls in tail position into jumps. */
 static void shorten(struct program *p)
 {
     for (uint32_t i = 0; i < p->n_code; i++) {
@@ -193,7 +195,8 @@ static void shorten(struct program *p)
     for (uint32_t i = 0; i < p->n_edge; i++) p->edge[i].next = follow(p, p->edge[i].next);
 }
 
-/* A byte begins a class where the edges of some instruction begin or end. */
+/* Two bytes are in one class if no edge distinguishes them, so classes begin where edges begin or
+ * end. */
 static void find_classes(struct program *p)
 {
     bool begins[257] = {false};

@@ -14,18 +14,18 @@
 #include "base/status.h"
 #include "grammar/charset.h"
 
-#define PROGRAM_CODE_MAX 262144u /* instructions, and byte ranges in them */
-#define PROGRAM_RULE_MAX 65536u  /* rules, those without a name included */
-#define PROGRAM_MARK     0xffu   /* the byte on both sides of a control token's name */
+#define PROGRAM_CODE_MAX 262144u /* instructions, and byte ranges */
+#define PROGRAM_RULE_MAX 65536u  /* rules, including anonymous ones */
+#define PROGRAM_MARK     0xffu   /* the byte that surrounds names of control tokens */
 #define PROGRAM_COST_MAX (1u << 30)
 #define PROGRAM_NONE     UINT32_MAX
 
 enum program_op {
     PROGRAM_RETURN = 0,
-    PROGRAM_SET,   /* one byte: edges a to a + b, disjoint ranges, say where to go on */
-    PROGRAM_JUMP,  /* to a */
-    PROGRAM_SPLIT, /* to a and to b */
-    PROGRAM_CALL,  /* rule a, then b */
+    PROGRAM_SET,   /* read one byte: edges a to a + b are disjoint ranges with targets */
+    PROGRAM_JUMP,  /* continue at a */
+    PROGRAM_SPLIT, /* continue at a and at b */
+    PROGRAM_CALL,  /* call rule a, then continue at b */
 };
 
 struct program_code {
@@ -39,42 +39,42 @@ struct program_edge {
 };
 
 struct program_rule {
-    char *name;     /* owned; NULL: a part of another rule that is repeated */
+    char *name;     /* owned; NULL: anonymous, part of a repeated rule */
     uint32_t entry; /* PROGRAM_NONE: not defined yet */
-    size_t where;   /* of its first mention in the text, for messages */
+    size_t where;   /* offset of its first mention, for messages */
 };
 
 struct program {
     struct program_code *code; /* owned, [n_code] */
     struct program_edge *edge; /* owned, [n_edge] */
     struct program_rule *rule; /* owned, [n_rule] */
-    uint32_t *cost;            /* owned, [n_code]: the fewest bytes from here to the return */
+    uint32_t *cost;            /* owned, [n_code]: minimum bytes from here to the return */
     uint32_t n_code, n_edge, n_rule, root;
-    uint8_t byte_class[256]; /* bytes of one class lead to the same places everywhere */
+    uint8_t byte_class[256]; /* bytes that no edge distinguishes have one class */
     uint32_t n_class;
-    char **control; /* owned, [n_control]: names of control tokens that the grammar asks for */
+    char **control; /* owned, [n_control]: names of control tokens in the grammar */
     uint32_t n_control;
     size_t code_room, edge_room, rule_room, control_room;
-    bool failed; /* no memory */
-    bool full;   /* a cap was reached */
+    bool failed; /* out of memory */
+    bool full;   /* a limit was reached */
 };
 
 void program_free(struct program *p);
 
-/* ---- While it is made: appends set `failed` or `full`, which program_finish reports ---- */
+/* ---- Construction: appends set `failed` or `full`, which program_finish reports ---- */
 
-/* The index of the new instruction; some index when it could not be appended. */
+/* Returns the index of the new instruction, or some index if it could not be appended. */
 uint32_t program_emit(struct program *p, enum program_op op, uint32_t a, uint32_t b);
-/* Instructions that match one character of a normalised set that is not empty, then fall
- * through. */
+/* Emits instructions that match one character of a normalised, non-empty set and fall through. */
 void program_emit_set(struct program *p, const struct charset *set);
 void program_emit_bytes(struct program *p, const char *bytes, size_t n);
-/* A rule without code; `name` is copied, NULL for none. */
+/* Adds a rule without code; `name` (or NULL) is copied. */
 uint32_t program_add_rule(struct program *p, const char *name, size_t n);
-/* Notes that the grammar asks for a control token. */
+/* Registers a control token that the grammar uses. */
 void program_add_control(struct program *p, const char *name, size_t n);
 
-/* Checks and completes it: every rule has code and can end, none begins with itself. */
+/* Checks and completes the program: every rule is defined and can end, and there is no left
+ * recursion. */
 sac_status program_finish(struct program *p, sac_error *err);
 
 #endif

@@ -17,14 +17,14 @@
 /* ---- Costs ---- */
 
 struct use {
-    uint32_t next, user; /* list of those whose cost depends on an instruction */
+    uint32_t next, user; /* linked list of instructions whose cost depends on this one */
 };
 
 struct costs {
     struct program *p;
     uint32_t *first_use; /* owned, [n_code] */
     struct use *use;     /* owned, [n_use] */
-    uint32_t *heap;      /* owned: instructions, the cheapest first */
+    uint32_t *heap;      /* owned: heap of instructions, the cheapest first */
     bool *is_final;      /* owned, [n_code] */
     uint32_t n_use, n_heap;
 };
@@ -77,8 +77,8 @@ static uint32_t heap_pop(struct costs *c)
     return top;
 }
 
-/* What `user` costs now that `pc` is final; PROGRAM_NONE while a part of it is unknown. The first
- * way that is known is the cheapest, since costs become final in rising order. */
+/* The cost of `user` now that `pc` is final; PROGRAM_NONE: not known yet. The first known
+ * alternative is the cheapest, because costs become final in ascending order. */
 static uint32_t cost_of(const struct costs *c, uint32_t user, uint32_t pc)
 {
     const struct program *const p = c->p;
@@ -138,7 +138,7 @@ fail:
     return status;
 }
 
-/* Parts of rules are without a name; the rule around them is told by the nearest name before. */
+/* Anonymous parts of rules are reported by the nearest preceding name. */
 static const char *name_of(const struct program *p, uint32_t rule)
 {
     while (rule > 0 && !p->rule[rule].name) rule--;
@@ -157,12 +157,12 @@ static sac_status check_ends(const struct program *p, sac_error *err)
 
 struct lefts {
     const struct program *p;
-    uint32_t *pc;     /* owned, [n_code]: instructions to look at */
-    uint32_t *seen;   /* owned, [n_code]: the rule + 1 that was looked at when it was seen */
-    uint32_t *callee; /* owned, [n_callee]: rules that a rule may begin with, behind each other */
-    uint32_t *begin;  /* owned, [n_rule + 1]: where a rule's are */
-    uint32_t *at;     /* owned, [n_rule]: how many of them were followed */
-    uint32_t *path;   /* owned, [n_rule]: rules from the first to the one at hand */
+    uint32_t *pc;     /* owned, [n_code]: instructions to visit */
+    uint32_t *seen;   /* owned, [n_code]: number + 1 of the last rule that visited it */
+    uint32_t *callee; /* owned, [n_callee]: rules that a rule may begin with, of all rules */
+    uint32_t *begin;  /* owned, [n_rule + 1]: index of a rule's first callee */
+    uint32_t *at;     /* owned, [n_rule]: number of callees followed */
+    uint32_t *path;   /* owned, [n_rule]: path of the depth-first search */
     uint8_t *state;   /* owned, [n_rule]: 0 new, 1 on the path, 2 done */
     uint32_t n_callee;
 };
@@ -174,8 +174,8 @@ static void push_pc(struct lefts *l, uint32_t *n, uint32_t pc, uint32_t rule)
     l->pc[(*n)++] = pc;
 }
 
-/* Rules that may be called before a byte of this one; an instruction belongs to one rule, so there
- * are at most as many as instructions. */
+/* Collects the rules that may be called before this rule reads a byte. Each instruction belongs to
+ * one rule, so there are at most as many callees as instructions. */
 static void note_callees(struct lefts *l, uint32_t rule)
 {
     const struct program *const p = l->p;
@@ -192,7 +192,7 @@ static void note_callees(struct lefts *l, uint32_t rule)
     }
 }
 
-static sac_status tell_circle(const struct lefts *l, uint32_t n, uint32_t rule, sac_error *err)
+static sac_status report_cycle(const struct lefts *l, uint32_t n, uint32_t rule, sac_error *err)
 {
     const char *const name = name_of(l->p, rule);
     for (uint32_t i = n; i-- > 0 && l->path[i] != rule;) {
@@ -220,7 +220,7 @@ static sac_status follow_from(struct lefts *l, uint32_t first, sac_error *err)
             continue;
         }
         const uint32_t next = l->callee[l->begin[rule] + l->at[rule]++];
-        if (l->state[next] == 1) return tell_circle(l, n, next, err);
+        if (l->state[next] == 1) return report_cycle(l, n, next, err);
         if (l->state[next] == 2) continue;
         l->state[next] = 1;
         l->path[n++] = next;

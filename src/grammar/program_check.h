@@ -4,8 +4,8 @@
 
 #include "grammar/program.h"
 
-/* Fills p->cost and refuses, by name, rules that can never end and rules that begin with
- * themselves. Before calls in the last place become jumps. */
+/* Computes p->cost, and refuses rules that can never end and left recursion, naming the rule. Call
+ * it before tail calls become jumps. */
 sac_status program_check(struct program *p, sac_error *err);
 
 #endif

@@ -17,11 +17,11 @@
 
 #include <string.h>
 
-#define DISJOINT_DEPTH 8u /* members within members that tell alternatives apart */
+#define DISJOINT_DEPTH 8u /* depth of members compared to tell alternatives apart */
 
 /* ---- References ---- */
 
-/* The rule of a target; it is written later. */
+/* The rule of a $ref's target, which is written later. */
 static sac_status rule_of_target(struct schema_writer *w, const cJSON *target, uint32_t *out_rule)
 {
     for (uint32_t i = 0; i < w->n_ref; i++) {
@@ -49,7 +49,8 @@ static sac_status write_reference(struct schema_writer *w, const cJSON *ref, str
 
 /* ---- Alternatives and values ---- */
 
-/* Alternatives of oneOf exclude each other, or a value could be valid by two of them. */
+/* The alternatives of oneOf must be disjoint: a grammar cannot reject values that match two of
+ * them. */
 static sac_status check_one_of(struct schema_writer *w, const cJSON *list)
 {
     int i = 0, k;
@@ -91,7 +92,7 @@ static sac_status write_alternatives(struct schema_writer *w, const cJSON *schem
 
 /* ---- Types ---- */
 
-/* Without a "type" the keywords tell which one is meant. */
+/* Without "type", the keywords imply the types. */
 static unsigned types_meant(const cJSON *schema)
 {
     static const struct {
@@ -144,7 +145,7 @@ static sac_status write_types(struct schema_writer *w, const cJSON *schema, stru
         schema_writer_shared(w, body, SCHEMA_VALUE);
         return SAC_OK;
     }
-    /* Whole numbers are numbers. */
+    /* Integers are numbers. */
     if (left & SCHEMA_CHECK_NUMBER) left &= ~(unsigned)SCHEMA_CHECK_INTEGER;
     for (unsigned type = 1; left; type <<= 1) {
         if (!(left & type)) continue;
@@ -214,9 +215,10 @@ sac_status schema_writer_write(struct schema_writer *w, const cJSON *schema, uin
     "\"u\" ([0-9a-cA-Ce-fE-F] [0-9a-fA-F] | [dD] [0-7]) [0-9a-fA-F]{2})"
 #define INTEGER "\"-\"? (\"0\" | [1-9] [0-9]{0,15})"
 
-/* Names of shared rules stand between two '@'; those that one needs come behind it. */
+/* Names of shared rules are between two '@'; a rule that others use comes after them. */
 static const char *const shared_rule[SCHEMA_SHARED_N] = {
-    /* A blank, or a new line with its indentation: a model that may go on with blanks does. */
+    /* A blank, or a newline with indentation. Bounded, because a model may otherwise produce white
+     * space without end. */
     [SCHEMA_WS] = "\" \"? | \"\\n\" (\" \"{0,40} | \"\\t\"{1,20})",
     [SCHEMA_CHAR] = CHARACTER,
     [SCHEMA_STRING] = "\"\\\"\" @char@* \"\\\"\"",
@@ -258,7 +260,7 @@ static void write_shared_rule(struct schema_writer *w, enum schema_shared which)
 
 static void write_shared(struct schema_writer *w)
 {
-    /* Each pass asks for what the rules of the one before need. */
+    /* Each pass writes the rules that those of the previous one use. */
     for (unsigned pass = 0; pass < SCHEMA_SHARED_N; pass++)
         for (unsigned i = 0; i < SCHEMA_SHARED_N; i++)
             for (unsigned k = 0; w->shared[i] && k < SCHEMA_SHARED_N; k++)
@@ -267,7 +269,7 @@ static void write_shared(struct schema_writer *w)
         if (w->shared[i]) write_shared_rule(w, (enum schema_shared)i);
 }
 
-/* ---- The whole ---- */
+/* ---- Entry point ---- */
 
 static sac_status write_document(struct schema_writer *w)
 {
@@ -283,7 +285,7 @@ static sac_status write_document(struct schema_writer *w)
     w->made = cJSON_CreateArray();
     w->ref = mem_calloc(SCHEMA_WRITER_REFS_MAX, sizeof *w->ref);
     if (!w->made || !w->ref) return schema_writer_no_memory(w);
-    TRY(schema_writer_rule(w, &rule)); /* 0: the root's own name */
+    TRY(schema_writer_rule(w, &rule)); /* 0: the root's name */
     w->ref[w->n_ref++] = (struct schema_ref){w->document, rule};
     TRY(write_as(w, schema, rule));
     for (w->n_ref_done = 1; w->n_ref_done < w->n_ref; w->n_ref_done++) {

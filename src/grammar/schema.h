@@ -11,13 +11,13 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 
-#define SCHEMA_BYTES_MAX (256u << 10) /* of a schema's text */
-#define SCHEMA_DEPTH_MAX 64u          /* JSON within JSON, and schemas within each other */
+#define SCHEMA_BYTES_MAX (256u << 10) /* of the schema as text */
+#define SCHEMA_DEPTH_MAX 64u          /* nesting of JSON and of schemas */
 
-/* Any JSON object; `{}` alone as a schema means the same. */
+/* Any JSON object; the schema `{}` is treated the same. */
 #define SCHEMA_ANY_OBJECT "{\"type\":\"object\"}"
 
-/* Appends the rule `root` and those that it needs, whose names begin with `root`. */
+/* Appends the rule `root` and those that it uses, whose names begin with `root`. */
 sac_status schema_gbnf(struct strbuf *out, const char *root, const char *json, size_t n,
                        sac_error *err);
 

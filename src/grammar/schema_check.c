@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MEMBERS_MAX 2000u /* of one object: names are compared with each other */
+#define MEMBERS_MAX 2000u /* of one object: names are compared pairwise */
 
 /* ---- The text ---- */
 
@@ -52,7 +52,7 @@ static sac_status check_members(const struct schema_writer *w, const cJSON *obje
     return SAC_OK;
 }
 
-/* Recursion as deep as the text nests, SCHEMA_DEPTH_MAX. */
+/* Recursion is bounded by the nesting of the text, SCHEMA_DEPTH_MAX. */
 static sac_status check_values(const struct schema_writer *w, const cJSON *value)
 {
     if (cJSON_IsNumber(value) && !isfinite(value->valuedouble))
@@ -130,7 +130,7 @@ unsigned schema_check_types(struct schema_writer *w, const cJSON *schema)
         }
     }
     if (types == 0) return schema_writer_refuse(w, SAC_ERR_FORMAT, "an unknown 'type'"), 0u;
-    /* A value's number need not be whole to be an integer by its type: 'type' is checked apart. */
+    /* Values are numbers without regard to "integer": 'type' is checked separately. */
     return types & types_of_values(schema);
 }
 
@@ -196,7 +196,7 @@ static const char *const refused[] = {"not",
                                       "nullable",
                                       NULL};
 
-/* What the specification does not know is an annotation, it says. */
+/* Unknown keywords are annotations, according to the specification. */
 bool schema_check_is_annotation(const char *keyword)
 {
     return !is_among(keyword, expressed) && !is_among(keyword, refused);
@@ -210,7 +210,7 @@ bool schema_check_asserts(const cJSON *schema, const char *but)
     return false;
 }
 
-/* Keywords that are no restriction with this value. */
+/* Keywords that do not restrict anything with this value. */
 static bool is_idle(const cJSON *k)
 {
     const char *const name = k->string;
@@ -239,7 +239,7 @@ static int hex_of(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* One step of a JSON pointer, decoded into `out`; the bytes of `s` that it took. */
+/* Decodes one step of a JSON pointer into `out`; returns the bytes consumed. */
 static size_t read_step(struct strbuf *out, const char *s)
 {
     size_t i = 0;
@@ -289,7 +289,7 @@ const cJSON *schema_check_target(struct schema_writer *w, const char *ref)
     return at;
 }
 
-/* ---- Whether alternatives exclude each other ---- */
+/* ---- Disjoint alternatives ---- */
 
 static bool requires(const cJSON *schema, const char *name)
 {
@@ -330,7 +330,7 @@ static bool values_disjoint(const cJSON *a, const cJSON *b)
     return true;
 }
 
-/* One of them demands a member that the other one does not allow. */
+/* Whether one of them requires a member that the other does not allow. */
 static bool member_excluded(const cJSON *a, const cJSON *b)
 {
     const cJSON *item, *const allowed = schema_writer_get(b, "properties");

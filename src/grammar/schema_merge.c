@@ -16,7 +16,7 @@
 
 struct member {
     const cJSON *schema;
-    const char *without; /* a keyword of it that does not count */
+    const char *without; /* a keyword to ignore */
 };
 
 struct members {
@@ -68,7 +68,7 @@ static sac_status copy(struct schema_writer *w, cJSON *to, const char *key, cons
     return add(w, to, key, cJSON_Duplicate(item, true)) ? SAC_OK : schema_writer_no_memory(w);
 }
 
-/* A schema that wants both takes the place of the one that was there. */
+/* Replaces the member by a schema that requires both. */
 static sac_status both(struct schema_writer *w, cJSON *to, const char *key, const cJSON *item)
 {
     cJSON *const schema = cJSON_CreateObject(), *const list =
@@ -192,7 +192,7 @@ static sac_status join_bound(struct schema_writer *w, cJSON *to, const cJSON *it
     return SAC_OK;
 }
 
-/* A keyword that `to` has, too. */
+/* Merges a keyword that `to` has, too. */
 static sac_status join(struct schema_writer *w, cJSON *to, const cJSON *item)
 {
     const char *const key = item->string;
@@ -212,7 +212,7 @@ static sac_status join(struct schema_writer *w, cJSON *to, const cJSON *item)
 
 /* ---- Members of objects ---- */
 
-/* What one schema's "additionalProperties" says of the properties that only others name. */
+/* Applies one schema's "additionalProperties" to the properties that only other schemas name. */
 static sac_status restrict_others(struct schema_writer *w, cJSON *to, const cJSON *schema)
 {
     const cJSON *const rest = schema_writer_get(schema, "additionalProperties");
@@ -220,7 +220,7 @@ static sac_status restrict_others(struct schema_writer *w, cJSON *to, const cJSO
     cJSON *const all = cJSON_GetObjectItemCaseSensitive(to, "properties");
     if (!rest || cJSON_IsTrue(rest) || !all) return SAC_OK;
     for (cJSON *p = all->child, *next; p; p = next) {
-        next = p->next; /* p itself may be replaced or go */
+        next = p->next; /* p may be replaced or removed */
         if (schema_writer_get(own, p->string)) continue;
         if (!cJSON_IsFalse(rest)) {
             TRY(both(w, all, p->string, rest));
@@ -240,7 +240,7 @@ static sac_status restrict_others(struct schema_writer *w, cJSON *to, const cJSO
     return SAC_OK;
 }
 
-/* The strictest: false, or a schema, or true. */
+/* The stricter of two: false, then a schema, then true. */
 static sac_status join_additional(struct schema_writer *w, cJSON *to, const cJSON *rest)
 {
     const char key[] = "additionalProperties";

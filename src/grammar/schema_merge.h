@@ -4,9 +4,8 @@
 
 #include "grammar/schema_writer.h"
 
-/* A schema without $ref and allOf of its own that says what `schema` (NULL: nothing), without its
- * keyword `without` (NULL: all), and `other` (NULL: nothing) say together. It belongs to the
- * writer. */
+/* The conjunction of `schema` (or NULL) without its keyword `without` (or NULL) and `other` (or
+ * NULL), as a schema without $ref and allOf at the top. Owned by the writer. */
 sac_status schema_merge(struct schema_writer *w, const cJSON *schema, const char *without,
                         const cJSON *other, const cJSON **out);
 

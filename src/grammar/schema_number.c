@@ -19,9 +19,9 @@
 #include <string.h>
 
 #define DIGITS_MAX 16u
-#define WHOLE_MAX  9999999999999999 /* of DIGITS_MAX digits */
+#define WHOLE_MAX  9999999999999999 /* the largest integer with DIGITS_MAX digits */
 #define EXACT_MAX  0x1p53
-#define DECIMAL    15u /* significant digits that a double keeps */
+#define DECIMAL    15u /* significant digits that a double preserves */
 
 /* ---- Digits ---- */
 
@@ -47,7 +47,7 @@ static bool all_are(const char *digits, char c)
     return true;
 }
 
-/* Texts of as many digits as both have, from lo to hi; as deep in C as they are long. */
+/* Integers from lo to hi, which have the same number of digits; recursion is as deep as that. */
 static void same_length(struct strbuf *out, const char *lo, const char *hi)
 {
     const size_t n = strlen(lo);
@@ -80,7 +80,7 @@ static void same_length(struct strbuf *out, const char *lo, const char *hi)
     strbuf_adds(out, ") ");
 }
 
-/* Numbers from lo to hi, not negative, without zeros in front. */
+/* Integers from lo to hi, not negative, without leading zeros. */
 static void whole_range(struct strbuf *out, int64_t lo, int64_t hi)
 {
     assert(lo >= 0 && lo <= hi && hi <= WHOLE_MAX);
@@ -99,8 +99,8 @@ static void whole_range(struct strbuf *out, int64_t lo, int64_t hi)
 /* ---- Bounds ---- */
 
 struct bounds {
-    double lo, hi;         /* -INFINITY, INFINITY: none */
-    bool lo_open, hi_open; /* the bound itself is not allowed */
+    double lo, hi;         /* infinite: no bound */
+    bool lo_open, hi_open; /* the bound is excluded */
 };
 
 static sac_status read_bound(struct schema_writer *w, const cJSON *schema, const char *keyword,
@@ -146,7 +146,7 @@ static sac_status check_multiple(struct schema_writer *w, const cJSON *schema, b
 
 /* ---- Integers ---- */
 
-/* A bound as a whole number within what is written at all. */
+/* Converts a bound to an integer within the supported range. */
 static sac_status whole_bound(struct schema_writer *w, double x, int64_t *out)
 {
     if (x > (double)WHOLE_MAX || x < -(double)WHOLE_MAX) {
@@ -191,15 +191,15 @@ sac_status schema_number_write_integer(struct schema_writer *w, const cJSON *sch
 
 /* ---- Numbers ---- */
 
-/* A bound that is not negative, as decimal digits. */
+/* A non-negative bound in decimal. */
 struct decimal {
     int64_t whole;
-    char digit[DECIMAL + 8]; /* of the fraction, without zeros at the end */
-    bool open;               /* the bound itself is not allowed */
+    char digit[DECIMAL + 8]; /* of the fraction, without trailing zeros */
+    bool open;               /* the bound is excluded */
 };
 
 struct fraction {
-    const char *lo, *hi; /* digits of the bounds as far as they are tight; NULL: free */
+    const char *lo, *hi; /* remaining digits of the bounds that are still tight; NULL: free */
     bool lo_open, hi_open;
     size_t left; /* digits that may still be written */
 };
@@ -211,7 +211,7 @@ static sac_status read_decimal(struct schema_writer *w, double x, bool open, str
     if (x >= 1e12)
         return schema_writer_refuse(w, SAC_ERR_UNSUPPORTED,
                                     "a bound of 1e12 or more for a 'number'");
-    /* The shortest text that is this very double. */
+    /* The shortest decimal that denotes this double. */
     for (int digits = 0; digits <= 12; digits++) {
         snprintf(text, sizeof text, "%.*f", digits, x);
         if (strtod(text, NULL) != x) continue;
@@ -228,7 +228,7 @@ static sac_status read_decimal(struct schema_writer *w, double x, bool open, str
                                 DECIMAL);
 }
 
-/* Whether the fraction may end here, zeros behind it. */
+/* Whether the fraction may end here. */
 static bool may_end(const struct fraction *f)
 {
     if (f->lo && (!all_are(f->lo, '0') || f->lo_open)) return false;
@@ -240,8 +240,8 @@ static char next_digit(const char *digits)
     return digits && *digits ? *digits : '0';
 }
 
-/* Digits behind this place, at least one, each tight way on; nothing is written and false given
- * when there is none. As deep in C as the bounds have digits. */
+/* Writes the digits from here on, at least one, for each bound that is still tight; false, with
+ * nothing written: none is possible. Recursion is as deep as the bounds have digits. */
 static bool write_fraction(struct strbuf *out, struct fraction f)
 {
     if (f.left == 0) return false;
@@ -280,7 +280,7 @@ static bool write_fraction(struct strbuf *out, struct fraction f)
     return any;
 }
 
-/* One alternative: numbers with this whole part and a fraction between the bounds. */
+/* One alternative: numbers with this integer part and a fraction between the bounds. */
 static void write_tight(struct strbuf *out, int64_t whole, const struct decimal *lo,
                         const struct decimal *hi, bool *any)
 {
@@ -302,7 +302,7 @@ static void write_tight(struct strbuf *out, int64_t whole, const struct decimal 
     strbuf_deinit(&part);
 }
 
-/* Whole parts from lo to hi, with as many decimals as a double keeps behind the longest. */
+/* Integer parts from lo to hi, with any fraction that a double preserves next to the longest. */
 static void write_free(struct strbuf *out, int64_t lo, int64_t hi, bool *any)
 {
     char text[24];
@@ -314,7 +314,7 @@ static void write_free(struct strbuf *out, int64_t lo, int64_t hi, bool *any)
     *any = true;
 }
 
-/* Numbers from lo to hi (NULL: none), not negative. */
+/* Non-negative numbers from lo to hi (NULL: no bound). */
 static void write_between(struct strbuf *out, const struct decimal *lo, const struct decimal *hi,
                           bool *any)
 {
@@ -346,7 +346,7 @@ sac_status schema_number_write(struct schema_writer *w, const cJSON *schema, str
         return SAC_OK;
     }
     if (b.lo < 0) {
-        /* Mirrored: the upper bound, or zero, is the nearer one. */
+        /* Negated: the upper bound, or zero, becomes the lower one. */
         const double near = b.hi < 0 ? -b.hi : 0, far = -b.lo;
         TRY(read_decimal(w, near, b.hi <= 0 && b.hi_open, &lo));
         if (far < INFINITY) TRY(read_decimal(w, far, b.lo_open, &hi));

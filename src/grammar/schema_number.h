@@ -4,7 +4,7 @@
 
 #include "grammar/schema_writer.h"
 
-/* Both append the alternative to `body`. */
+/* Append the alternative to `body`. */
 sac_status schema_number_write_integer(struct schema_writer *w, const cJSON *schema,
                                        struct strbuf *body);
 sac_status schema_number_write(struct schema_writer *w, const cJSON *schema, struct strbuf *body);

@@ -14,38 +14,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_BYTES_MAX 512u  /* of a property's name beside additional ones */
-#define ITEMS_MAX      1024u /* prefixItems, and items that are counted one by one */
+#define NAME_BYTES_MAX 512u  /* of a property's name, if there are additional properties */
+#define ITEMS_MAX      1024u /* in prefixItems, and in arrays that are counted item by item */
 
 struct property {
     const char *name;
     const cJSON *schema; /* NULL: any value */
     bool required;
-    uint32_t rule; /* name, colon and value */
+    uint32_t rule; /* matches name, colon and value */
 };
 
 struct object {
     struct property *property; /* owned, [n] */
     size_t n;
-    bool open;                /* additional members may come */
-    const cJSON *rest_schema; /* of those; NULL: any value */
-    uint32_t rest;            /* the rule of one */
+    bool open;                /* additional members are allowed */
+    const cJSON *rest_schema; /* for those; NULL: any value */
+    uint32_t rest;            /* matches an additional member */
 };
 
-/* ---- Names that are none of the others ---- */
+/* ---- Names of additional members ---- */
 
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorted names that have their first `at` bytes in common. */
+/* Sorted names that share their first `at` bytes. */
 struct names {
     const char *const *name;
     size_t n, at;
 };
 
-/* How many of the names go on with the same character as the first. */
+/* How many names continue with the same character as the first. */
 static size_t same_character(const struct names *s, uint32_t *out_cp, size_t *out_bytes)
 {
     const char *const first = s->name[0] + s->at;
@@ -56,9 +56,8 @@ static size_t same_character(const struct names *s, uint32_t *out_cp, size_t *ou
     return n;
 }
 
-/* A rule for what may follow so that the whole is none of the names; as deep in C as names are
- * long.
- */
+/* A rule for the continuations that complete none of the names. Recursion is as deep as names are
+ * long. */
 static sac_status write_other_name(struct schema_writer *w, struct names s, uint32_t *out_rule)
 {
     struct strbuf body = {0};
@@ -131,7 +130,7 @@ static sac_status write_value(struct schema_writer *w, const cJSON *schema, stru
     return SAC_OK;
 }
 
-/* Writes a body that is complete as a rule of its own. */
+/* Writes a complete body as a new rule. */
 static sac_status write_rule(struct schema_writer *w, struct strbuf *body, uint32_t *out_rule)
 {
     const sac_status status = schema_writer_rule(w, out_rule);
@@ -177,7 +176,7 @@ static sac_status write_rest(struct schema_writer *w, struct object *o)
     return status;
 }
 
-/* What comes behind member n - 1: nothing or additional members. */
+/* What may follow member n - 1: nothing, or additional members. */
 static sac_status write_chain_end(struct schema_writer *w, const struct object *o, bool behind,
                                   uint32_t *out_rule)
 {
@@ -197,7 +196,7 @@ static sac_status write_chain_end(struct schema_writer *w, const struct object *
     return write_rule(w, &body, out_rule);
 }
 
-/* Both chains, from their ends; the rule before the first member goes to `*out_rule`. */
+/* Writes both chains from their ends; `*out_rule` matches all members. */
 static sac_status write_chains(struct schema_writer *w, const struct object *o, uint32_t *out_rule)
 {
     uint32_t behind, before;
@@ -241,7 +240,8 @@ static struct property *find_property(const struct object *o, const char *name)
 static sac_status read_rest(struct schema_writer *w, const cJSON *schema, struct object *o)
 {
     const cJSON *const rest = schema_writer_get(schema, "additionalProperties");
-    /* Without the keyword any member would be valid; a schema that names some means those. */
+    /* By the specification any member would be valid without the keyword, but a schema that names
+     * properties is meant as a complete list. */
     o->open = rest ? !cJSON_IsFalse(rest) : o->n == 0;
     if (rest && !cJSON_IsBool(rest)) o->rest_schema = rest;
     if (rest && !cJSON_IsBool(rest) && !cJSON_IsObject(rest))
@@ -277,7 +277,8 @@ static sac_status read_required(struct schema_writer *w, const cJSON *list, stru
     return SAC_OK;
 }
 
-/* Properties that may not be there are left out; their names are no names of additional members. */
+/* Properties that are not allowed are left out, and their names are not names of additional members
+ * either. */
 static sac_status read_object(struct schema_writer *w, const cJSON *schema, struct object *o)
 {
     const cJSON *const properties = schema_writer_get(schema, "properties"), *p;
@@ -295,7 +296,7 @@ static sac_status read_object(struct schema_writer *w, const cJSON *schema, stru
     return read_required(w, required, o);
 }
 
-/* Numbers of members that the other keywords do not see to already. */
+/* Counts of members that the other keywords do not guarantee. */
 static sac_status check_counts(struct schema_writer *w, const cJSON *schema, const struct object *o)
 {
     double min, max;
@@ -347,7 +348,7 @@ sac_status schema_object_write(struct schema_writer *w, const cJSON *schema, str
 
 struct array {
     const cJSON *prefix; /* list of schemas; NULL: none */
-    const cJSON *items;  /* of those behind them; NULL: any value */
+    const cJSON *items;  /* schema of the items after those; NULL: any value */
     double min, max;     /* max may be SCHEMA_WRITER_UNBOUNDED */
     double n_prefix;
 };
@@ -375,7 +376,7 @@ static sac_status read_array(struct schema_writer *w, const cJSON *schema, struc
     return SAC_OK;
 }
 
-/* "(, item){m,n}" for items behind the first. */
+/* "(, item){m,n}" for items after the first. */
 static void write_more(struct schema_writer *w, struct strbuf *body, uint32_t item, double min,
                        double max)
 {
@@ -415,7 +416,7 @@ static sac_status write_alike(struct schema_writer *w, const struct array *a, st
     return SAC_OK;
 }
 
-/* Rule i of a chain: the array may end before item i, if there are enough, or go on with it. */
+/* Rule i of a chain: the array ends before item i, if it has enough items, or continues with it. */
 static sac_status write_prefix(struct schema_writer *w, const struct array *a, struct strbuf *body)
 {
     uint32_t rule, item;

@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define GROUPS_MAX 16u /* within each other */
+#define GROUPS_MAX 16u /* nesting of groups */
 
 struct reader {
     struct schema_writer *w;
-    const char *s; /* what is left */
+    const char *s; /* unread part */
     unsigned depth;
 };
 
@@ -24,7 +24,7 @@ static sac_status refuse(const struct reader *r, const char *what)
                                 r->s);
 }
 
-/* ---- Characters within a JSON string ---- */
+/* ---- Characters in JSON strings ---- */
 
 static const char *escape_of(uint32_t cp)
 {
@@ -54,7 +54,7 @@ static void write_char(struct strbuf *out, uint32_t cp)
     schema_writer_literal(out, bytes, n);
 }
 
-/* One character of a normalised set; sets `*out_any` if there is one. */
+/* Writes one character of a normalised set; sets `*out_any` if the set is not empty. */
 static void write_set(struct strbuf *out, const struct charset *set, bool *out_any)
 {
     struct charset plain = {0}, keep = {0};
@@ -124,7 +124,8 @@ static sac_status read_hex(struct reader *r, unsigned n_digit, uint32_t *out_cp)
     return SAC_OK;
 }
 
-/* Behind a backslash. A kind of characters goes to `kinds`, and `*out_cp` is CHARSET_LAST + 1. */
+/* An escape after its backslash. A character class goes to `kinds`, with `*out_cp` CHARSET_LAST +
+ * 1. */
 static sac_status read_escape(struct reader *r, struct charset *kinds, bool in_class,
                               uint32_t *out_cp)
 {
@@ -173,7 +174,7 @@ static sac_status read_class_char(struct reader *r, struct charset *set, uint32_
     return read_escape(r, set, true, out_cp);
 }
 
-/* Behind the '['. */
+/* A class after its '['. */
 static sac_status read_class(struct reader *r, struct charset *set)
 {
     const bool inverted = *r->s == '^';
@@ -270,7 +271,7 @@ static bool read_number(struct reader *r, double *out)
     return r->s > begin;
 }
 
-/* {m}, {m,} or {m,n}, behind the '{'. */
+/* {m}, {m,} or {m,n} after the '{'. */
 static sac_status read_counts(struct reader *r, double *min, double *max)
 {
     if (!read_number(r, min)) return refuse(r, "a repetition without a number");
@@ -311,7 +312,7 @@ static sac_status write_repeated(struct reader *r, struct strbuf *out, length_t 
     schema_writer_repeat(out, min, max);
     length->min = times(length->min, min);
     length->max = times(length->max, max == SCHEMA_WRITER_UNBOUNDED ? INFINITY : max);
-    if (*r->s == '?') r->s++; /* lazy or not, the same texts match */
+    if (*r->s == '?') r->s++; /* laziness does not change which texts match */
     if (*r->s && strchr("*+{", *r->s)) return refuse(r, "a repetition of a repetition");
     return SAC_OK;
 }

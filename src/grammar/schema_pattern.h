@@ -4,14 +4,14 @@
 
 #include "grammar/schema_writer.h"
 
-/* Characters of the texts that a pattern allows. */
+/* Length of the texts that match a pattern, in characters. */
 struct schema_pattern_length {
     double min, max; /* max may be INFINITY */
 };
 
-/* Appends what matches to `body`, without the quotes. Characters, classes, \d \w \s \D \W \S,
- * groups, alternatives, * + ? {m,n}, ^ and $ at the ends of the outermost alternatives; anything
- * else is refused by name. */
+/* Appends a rule for what matches to `body`, without quotes. Supported: characters, classes, \d \w
+ * \s \D \W \S, groups, alternatives, * + ? {m,n}, and ^ and $ at the ends of top-level
+ * alternatives. Anything else is refused by name. */
 sac_status schema_pattern_write(struct schema_writer *w, const char *pattern, struct strbuf *body,
                                 struct schema_pattern_length *out_length);
 

@@ -8,8 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A year that is not 0000, which many readers refuse, and its leap years: every fourth, of the
- * centuries every fourth. */
+/* Years except 0000, which many parsers refuse, and leap years. */
 #define YEAR "(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 #define LEAP "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 #define DATE                                                                                       \
@@ -56,7 +55,7 @@ static bool is_registered(const char *format)
     return false;
 }
 
-/* The pattern that the schema's keywords come to; NULL: none. */
+/* The pattern that expresses the schema's keywords; NULL: none. */
 static sac_status find_pattern(struct schema_writer *w, const cJSON *schema, const char **out)
 {
     const cJSON *const pattern = schema_writer_get(schema, "pattern");

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FLAT_MAX  64u /* so few values are written one by one */
-#define DEPTH_MAX 32u /* of the tree; GBNF's parentheses have GBNF_DEPTH_MAX */
+#define FLAT_MAX  64u /* up to this number of values are written as plain alternatives */
+#define DEPTH_MAX 32u /* of the tree; GBNF's parentheses nest up to GBNF_DEPTH_MAX */
 
 struct values {
-    char **text; /* owned, [n] as they stand in JSON */
+    char **text; /* owned, [n], as JSON texts */
     size_t n;
 };
 
@@ -76,7 +76,7 @@ static void sort_unique(struct values *v)
     v->n = n;
 }
 
-/* Bytes that two texts have in common, in whole characters. */
+/* Length of the common prefix, in whole characters. */
 static size_t count_common(const char *a, const char *b)
 {
     size_t n = 0;
@@ -86,7 +86,7 @@ static size_t count_common(const char *a, const char *b)
     return n;
 }
 
-/* Of sorted texts [n] that have their first `at` bytes in common, the rest. */
+/* Writes the rest of sorted texts [n] that share their first `at` bytes. */
 static void write_tree(struct strbuf *body, char *const *text, size_t n, size_t at, uint32_t depth)
 {
     for (size_t i = 0, end; i < n; i = end) {

@@ -4,8 +4,7 @@
 
 #include "grammar/schema_writer.h"
 
-/* Appends the values that the type allows, as alternatives. Keywords beside them would have to be
- * checked for each, so they are refused. */
+/* Appends the values of an allowed type as alternatives. Other keywords beside them are refused. */
 sac_status schema_values_write(struct schema_writer *w, const cJSON *schema, struct strbuf *body);
 
 #endif

@@ -16,11 +16,11 @@
 #include <string.h>
 
 struct frame {
-    const char *marker;      /* what begins calls; NULL: nothing does */
-    const char *open;        /* GBNF of what stands before the first call, */
-    const char *between;     /* between two, NULL: there is one only, */
-    const char *close;       /* and behind the last */
-    const char *name, *args; /* the texts around a call's name and arguments */
+    const char *marker;      /* text that begins calls; NULL: none */
+    const char *open;        /* GBNF of the text before the first call, */
+    const char *between;     /* between calls (NULL: only one call), */
+    const char *close;       /* and after the last one */
+    const char *name, *args; /* the texts before a call's name and before its arguments */
 };
 
 static const struct frame frames[] = {
@@ -79,7 +79,7 @@ static sac_status write_tool(struct strbuf *out, const struct frame *f, const cJ
     return status;
 }
 
-/* "call ::= tool0 | tool1 ..." of all tools, or of the one that is named. */
+/* "call ::= tool0 | tool1 ..." of all tools, or of one. */
 static sac_status write_tools(struct strbuf *out, const struct toolset *set, const cJSON *tools,
                               sac_error *err)
 {
@@ -112,7 +112,8 @@ static sac_status write_tools(struct strbuf *out, const struct toolset *set, con
 
 /* ---- Free text ---- */
 
-/* Characters of the marker that are matched when `next` follows its first k. */
+/* How many characters of the marker match if `next` follows its first k (as in
+ * Knuth-Morris-Pratt). */
 static size_t matched_after(const char *marker, size_t k, char next)
 {
     for (size_t n = k + 1; n > 0; n--)
@@ -125,14 +126,14 @@ static void add_class_char(struct strbuf *out, char c)
     strbuf_addf(out, "\\x%02x", (unsigned char)c);
 }
 
-/* Rule free-k: the text may end, or go on with any character. */
+/* Rule free-k: the text ends, or continues with any character. */
 static void write_free_rule(struct strbuf *out, const char *marker, size_t k)
 {
     const size_t n = strlen(marker);
     struct strbuf others = {0};
     strbuf_addf(out, "free-%zu ::= (", k);
     for (size_t i = 0; i < n; i++) {
-        if (memchr(marker, marker[i], i)) continue; /* seen */
+        if (memchr(marker, marker[i], i)) continue; /* a repeated character */
         const size_t next = matched_after(marker, k, marker[i]);
         add_class_char(&others, marker[i]);
         strbuf_adds(out, "[");
@@ -148,7 +149,7 @@ static void write_free_rule(struct strbuf *out, const char *marker, size_t k)
 static void write_free(struct strbuf *out, const struct frame *f, bool is_control)
 {
     if (!f->marker) {
-        /* Llama: a call is the whole answer, or there is none. */
+        /* Llama: the whole answer is a call, or none is made. */
         strbuf_adds(out, "root ::= calls | ([^{] .*)?\n");
     } else if (is_control) {
         strbuf_addf(out, "root ::= .* (<<%s>> calls)?\n", f->marker);

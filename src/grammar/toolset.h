@@ -21,13 +21,13 @@ struct toolset {
     enum toolstream_family family;
     enum toolset_choice choice;
     const char *tools_json;  /* OpenAI's list: [{"type": "function", "function": {"name": ...,
-                                "parameters": SCHEMA}}], or the inner objects alone */
-    const char *name;        /* TOOLSET_NAMED: the tool that is to be called */
-    bool parallel;           /* more than one call; Llama 3 writes one */
-    const struct trie *trie; /* tells whether the family's marker is a control token */
+                                "parameters": SCHEMA}}], or only the inner objects */
+    const char *name;        /* for TOOLSET_NAMED: the tool to call */
+    bool parallel;           /* allow several calls; Llama 3 writes only one */
+    const struct trie *trie; /* to see whether the family's marker is a control token */
 };
 
-/* The grammar as GBNF, for gbnf_parse with gbnf_limits_made. Messages name the tool. */
+/* The grammar as GBNF text, for gbnf_parse with gbnf_limits_made. Messages name the tool. */
 sac_status toolset_gbnf(struct strbuf *out, const struct toolset *set, sac_error *err);
 sac_status toolset_compile(struct program **out, const struct toolset *set, sac_error *err);
 

@@ -18,15 +18,15 @@
 
 enum state {
     TEXT,
-    OPENED, /* behind a marker */
-    OBJECT, /* in the JSON of a call */
-    ARGS,   /* in the JSON of a call whose name stood before it */
-    CLOSED, /* behind the JSON */
-    FENCE,  /* in lines between fences, or in a list of calls */
-    CODE,   /* in what runs to the answer's end */
+    OPENED, /* after a marker */
+    OBJECT, /* inside the JSON of a call */
+    ARGS,   /* inside the arguments of a call whose name came before them */
+    CLOSED, /* after the JSON */
+    FENCE,  /* inside a fenced block, or a list of calls */
+    CODE,   /* inside code that extends to the end of the answer */
 };
 
-/* What a state says of `held`. */
+/* What a state concludes from `held`. */
 enum verdict { WAIT, GO_ON, NO_CALL };
 
 struct toolstream {
@@ -37,14 +37,14 @@ struct toolstream {
     uint32_t n_offered;
     struct strbuf held; /* owned */
     enum state state;
-    size_t body;      /* in `held`: where the call's own text begins */
+    size_t body;      /* start of the call's own text in `held` */
     bool marked;      /* `held` begins with a marker */
-    bool in_list;     /* Mistral: between [ and ] */
-    bool started;     /* text that is not blank, or a call, has gone out */
-    bool finished;    /* no more text comes */
-    bool behind_call; /* nothing but blanks came behind a call */
-    bool began;       /* TOOLSTREAM_BEGIN of the call at hand has gone out */
-    size_t sent;      /* of the arguments, from their beginning */
+    bool in_list;     /* Mistral: inside [ ] */
+    bool started;     /* text other than blanks, or a call, has been sent */
+    bool finished;    /* the answer is complete */
+    bool behind_call; /* only blanks followed the last call */
+    bool began;       /* TOOLSTREAM_BEGIN of the current call was sent */
+    size_t sent;      /* bytes of the arguments already sent */
     struct toolstream_scan scan;
     char name[TOOLSTREAM_NAME_MAX];
     uint32_t n_call;
@@ -92,7 +92,7 @@ static void drop(struct toolstream *t, size_t n)
     t->held.n -= n;
 }
 
-/* The first n bytes are text. */
+/* Sends the first n bytes as text. */
 static void send_text(struct toolstream *t, size_t n)
 {
     if (n == 0) return;
@@ -124,10 +124,10 @@ static void send_call(struct toolstream *t, const char *args)
     end_call(t);
 }
 
-/* ---- Calls that are complete ---- */
+/* ---- Complete tool calls ---- */
 
-/* The arguments of a call as the text of an object, cJSON_free; NULL if they are none. Some models
- * write them as a string of JSON, or leave them out where there are none. */
+/* The arguments of a call as JSON text (cJSON_free); NULL: invalid. Some models write them as a
+ * string that contains JSON, or omit empty ones. */
 static char *print_args(const cJSON *call)
 {
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(call, "arguments");
@@ -144,7 +144,7 @@ static char *print_args(const cJSON *call)
 static bool send_object(struct toolstream *t, const cJSON *call)
 {
     const cJSON *const inner = cJSON_GetObjectItemCaseSensitive(call, "function");
-    if (cJSON_IsObject(inner)) call = inner; /* as in OpenAI's list */
+    if (cJSON_IsObject(inner)) call = inner; /* OpenAI's format */
     const char *const name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(call, "name"));
     if (!name || !name[0] || strlen(name) >= sizeof t->name || !is_offered(t, name)) return false;
     char *const args = print_args(call);
@@ -155,7 +155,7 @@ static bool send_object(struct toolstream *t, const cJSON *call)
     return true;
 }
 
-/* An object, or a list of them, that is a text of its own. */
+/* A complete JSON text: an object, or a list of objects. */
 static bool send_json(struct toolstream *t, const char *text, size_t n)
 {
     cJSON *const value = cJSON_ParseWithLength(text, n);
@@ -166,7 +166,7 @@ static bool send_json(struct toolstream *t, const char *text, size_t n)
     return any;
 }
 
-/* Calls as in Python, one behind the other, maybe in a list or printed. */
+/* Python calls, one after the other, possibly in a list or inside print(). */
 static bool send_python(struct toolstream *t, const char *text, size_t n)
 {
     struct strbuf args = {0};
@@ -181,7 +181,7 @@ static bool send_python(struct toolstream *t, const char *text, size_t n)
             used = 6;
             continue;
         }
-        /* A byte that ends words stands behind the text. */
+        /* The text is followed by a byte that ends words. */
         if (at == n ||
             toolstream_scan_python(text + at, n - at, t->name, sizeof t->name, &args, &used) !=
                 TOOLSTREAM_SCAN_DONE ||
@@ -204,7 +204,7 @@ static enum verdict in_state(struct toolstream *t, enum state state, size_t body
     return GO_ON;
 }
 
-/* Behind a marker: what kind of call begins here. */
+/* After a marker: determines the kind of call. */
 static enum verdict look_opened(struct toolstream *t)
 {
     const size_t at = t->body + blanks(t->held.data + t->body, t->held.n - t->body);
@@ -238,8 +238,8 @@ static void send_args(struct toolstream *t, size_t begin, size_t end)
     t->sent = end - begin;
 }
 
-/* What is known of the object goes out as soon as its name and the beginning of its arguments are
- * there. */
+/* Sends the parts of the object that have arrived, once its name and the beginning of the arguments
+ * are known. */
 static void stream_object(struct toolstream *t)
 {
     const struct toolstream_scan *const s = &t->scan;
@@ -251,7 +251,7 @@ static void stream_object(struct toolstream *t)
     if (t->began) send_args(t, t->body + s->args, t->body + (s->args_end ? s->args_end : s->at));
 }
 
-/* The end of a call that has begun. */
+/* Ends the current call. */
 static enum verdict close_call(struct toolstream *t)
 {
     end_call(t);
@@ -288,7 +288,7 @@ static enum verdict to_text(struct toolstream *t, size_t n)
     return in_state(t, TEXT, 0);
 }
 
-/* Behind a call: the end of its frame, or another call of the same frame. */
+/* After a call: the end of its frame, or the next call in it. */
 static enum verdict look_closed(struct toolstream *t)
 {
     static const char hermes_end[] = "</tool_call>";
@@ -312,7 +312,7 @@ static enum verdict look_closed(struct toolstream *t)
     return to_text(t, 0);
 }
 
-/* Lines up to the closing fence, or a list up to its ']'. */
+/* A fenced block up to its end, or a list up to its ']'. */
 static enum verdict look_fence(struct toolstream *t)
 {
     const char *const text = t->held.data + t->body, *end = strstr(text, t->marked ? "```" : "]");
@@ -324,7 +324,7 @@ static enum verdict look_fence(struct toolstream *t)
     return to_text(t, t->body + n + (end && t->marked ? 3 : 0));
 }
 
-/* Llama's python tag without JSON: a call, or code for a tool of that name. */
+/* Llama's python tag without JSON: a call, or code for a tool. */
 static enum verdict look_code(struct toolstream *t)
 {
     const char *const code = t->held.data + t->body;
@@ -343,7 +343,7 @@ static enum verdict look_code(struct toolstream *t)
     return to_text(t, t->held.n);
 }
 
-/* The first marker, or the beginning of one at the end; its bytes, 0 when there is none. */
+/* The first marker, or the beginning of one at the end of the text; returns its length, 0: none. */
 static size_t find_marker(const struct toolstream *t, size_t *out_at)
 {
     for (size_t at = 0; at < t->held.n; at++)
@@ -367,7 +367,7 @@ static bool is_marker(const struct toolstream *t, size_t at, size_t n)
     return false;
 }
 
-/* Is what stands at `at` a marker, or the beginning of one? */
+/* Whether a marker, or the beginning of one, is at `at`. */
 static bool is_beginning(const struct toolstream *t, size_t at)
 {
     for (size_t i = 0; i < MARKERS_MAX && markers[t->family][i]; i++) {
@@ -377,7 +377,7 @@ static bool is_beginning(const struct toolstream *t, size_t at)
     return false;
 }
 
-/* An answer may begin with a call without any marker; Gemma's and Mistral's with a list of them. */
+/* An answer may begin with a call without a marker, or (Gemma, Mistral) with a list of calls. */
 static bool begins_bare(struct toolstream *t, enum verdict *out)
 {
     const bool lists = t->family == TOOLSTREAM_MISTRAL || t->family == TOOLSTREAM_GEMMA;
@@ -403,7 +403,7 @@ static enum verdict look_text(struct toolstream *t)
     const size_t n = find_marker(t, &at);
     const bool is_whole = n > 0 && is_marker(t, at, n);
     if (t->behind_call && blanks(t->held.data, at) == at) {
-        /* Blanks between calls, and behind the last one, are not text. */
+        /* Blanks between calls, and after the last one, are not text. */
         if (!is_whole && !t->finished) return WAIT;
         if (is_whole || n == 0) {
             drop(t, at);
@@ -448,7 +448,7 @@ static void run(struct toolstream *t)
     }
 }
 
-/* ---- The public calls ---- */
+/* ---- Public functions ---- */
 
 static bool has_token(const struct trie *trie, const char *name)
 {

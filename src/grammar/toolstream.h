@@ -24,13 +24,13 @@ enum toolstream_family {
     TOOLSTREAM_HERMES,  /* <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen */
     TOOLSTREAM_LLAMA3,  /* {"name": ..., "parameters": {...}}, <|python_tag|>code or the same */
     TOOLSTREAM_MISTRAL, /* [TOOL_CALLS][{"name": ..., "arguments": {...}}] or NAME[ARGS]{...} */
-    TOOLSTREAM_GEMMA,   /* ```tool_code with the JSON of Llama, or a call as in Python */
+    TOOLSTREAM_GEMMA,   /* ```tool_code with Llama's JSON or a Python call */
 };
 
 enum toolstream_kind {
-    TOOLSTREAM_TEXT,  /* `text` is no part of a call */
-    TOOLSTREAM_BEGIN, /* a call of `name`, the `index`-th of this answer */
-    TOOLSTREAM_ARGS,  /* `text` goes on with the arguments of that call */
+    TOOLSTREAM_TEXT,  /* `text` outside calls */
+    TOOLSTREAM_BEGIN, /* call number `index` of the answer begins; its `name` is known */
+    TOOLSTREAM_ARGS,  /* `text` is the next part of its arguments */
     TOOLSTREAM_END,   /* the call is complete */
 };
 
@@ -38,7 +38,7 @@ struct toolstream_event {
     enum toolstream_kind kind;
     uint32_t index;
     const char *name; /* TOOLSTREAM_BEGIN */
-    const char *text; /* [n], not NUL terminated; valid during the call */
+    const char *text; /* [n], not NUL-terminated; valid during the callback */
     size_t n;
 };
 typedef void (*toolstream_fn)(void *user, const struct toolstream_event *event);
@@ -50,12 +50,13 @@ enum toolstream_family toolstream_of_vocabulary(const struct trie *trie);
 sac_status toolstream_create(struct toolstream **out, enum toolstream_family family,
                              toolstream_fn fn, void *user, sac_error *err);
 void toolstream_free(struct toolstream *t);
-/* Calls of other names than `name` [n], borrowed, are text. Without this, all names are right. */
+/* Treats calls of names other than `name` [n] (borrowed) as text. By default all names are
+ * accepted. */
 void toolstream_offer(struct toolstream *t, char *const *name, uint32_t n);
 sac_status toolstream_feed(struct toolstream *t, const char *text, size_t n, sac_error *err);
-/* The answer has ended: what was held back is a call or text. */
+/* Ends the answer: what was held back is sent as a call or as text. */
 sac_status toolstream_finish(struct toolstream *t, sac_error *err);
-/* Calls so far; an answer with one or more ends as "tool_calls" in OpenAI's terms. */
+/* Number of calls so far; if there are any, the finish reason is "tool_calls". */
 uint32_t toolstream_count(const struct toolstream *t);
 
 #endif

@@ -16,7 +16,7 @@ static bool is_blank(char c)
 
 /* ---- JSON ---- */
 
-/* A text at the outermost level ended at `at`. */
+/* A string at the outermost level has ended. */
 static void end_text(struct toolstream_scan *s, const char *text)
 {
     const size_t n = s->at - s->begin - 1;
@@ -58,7 +58,7 @@ static void step_quoted(struct toolstream_scan *s, const char *text, char c)
     }
 }
 
-/* One byte outside of strings. */
+/* Processes one byte outside of strings. */
 static void step(struct toolstream_scan *s, char c)
 {
     const bool outer = s->depth == 1;
@@ -161,7 +161,7 @@ static enum toolstream_scan_state read_text(struct python *p)
     return TOOLSTREAM_SCAN_MORE;
 }
 
-/* A number, or one of Python's words. A word that reaches the end may go on. */
+/* A number, or a Python constant. A word at the end of the text may continue. */
 static enum toolstream_scan_state read_word(struct python *p)
 {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},

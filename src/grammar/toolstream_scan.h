@@ -7,32 +7,32 @@
 #include "base/strbuf.h"
 
 enum toolstream_scan_state {
-    TOOLSTREAM_SCAN_MORE, /* so far it may become one */
+    TOOLSTREAM_SCAN_MORE, /* not decided yet */
     TOOLSTREAM_SCAN_DONE,
-    TOOLSTREAM_SCAN_BAD, /* it is none */
+    TOOLSTREAM_SCAN_BAD, /* not valid */
 };
 
-/* Walks an object from its '{' on, piece by piece: feed it the whole text each time. */
+/* Scans an object from its '{' on, incrementally: pass the whole text each time. */
 struct toolstream_scan {
     enum toolstream_scan_state state;
-    size_t at;      /* bytes that were looked at; behind the object when done */
-    uint32_t depth; /* of brackets */
+    size_t at;      /* bytes scanned; when done, the end of the object */
+    uint32_t depth; /* nesting of brackets */
     bool quoted, escaped;
-    bool in_value;         /* of a member of the object itself */
-    size_t begin;          /* of the member's name or value */
-    char key[16];          /* of the member at hand, as far as it may be a known one */
-    size_t name, name_end; /* the text of "name" with its quotes; name_end 0: not there yet */
-    size_t args,
-        args_end; /* of "arguments" or "parameters"; args 0: not there, args_end 0: goes on */
+    bool in_value;         /* inside the value of a top-level member */
+    size_t begin;          /* start of the member's name or value */
+    char key[16];          /* name of the current member, truncated */
+    size_t name, name_end; /* range of the value of "name" with its quotes; name_end 0: unknown */
+    size_t args, args_end; /* range of "arguments" or "parameters"; args 0: unknown, args_end 0:
+                              incomplete */
 };
 
 void toolstream_scan_json(struct toolstream_scan *s, const char *text, size_t n);
 
-/* The name that a JSON text with quotes spells; false if it is none or too long. */
+/* Decodes a name from a JSON string with quotes; false: invalid or too long. */
 bool toolstream_scan_name(char *out, size_t room, const char *json, size_t n);
 
-/* NAME(key=value, ...) with values as Python writes them; DONE with the arguments as JSON in
- * `out_args` and the bytes in `*out_used`. */
+/* NAME(key=value, ...) with Python values; DONE: the arguments as JSON are in `out_args`, the bytes
+ * consumed in `*out_used`. */
 enum toolstream_scan_state toolstream_scan_python(const char *text, size_t n, char *name,
                                                   size_t room, struct strbuf *out_args,
                                                   size_t *out_used);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A token to be sorted. */
+/* A token to sort. */
 struct item {
     const char *bytes;
     uint32_t n;
@@ -30,7 +30,7 @@ static bool is_spelt(const struct trie_token *t)
     return !t->ends && t->n > 0 && t->n <= TRIE_TOKEN_BYTES_MAX;
 }
 
-/* Bytes of all tokens behind each other, control tokens between their marks. */
+/* Concatenates the bytes of all tokens; control tokens are enclosed in marks. */
 static bool copy_bytes(struct trie *t, const struct trie_token *tok)
 {
     size_t n = 0;
@@ -61,7 +61,7 @@ static uint32_t shared_bytes(const struct item *a, const struct item *b)
     return n;
 }
 
-/* Closes the subtrees deeper than `depth`, whose nodes are on the path. */
+/* Ends the subtrees deeper than `depth` on the path. */
 static void close_nodes(struct trie *t, const uint32_t *path, uint32_t *n_path, uint32_t depth)
 {
     while (*n_path > depth) t->node[path[--*n_path]].end = t->n_node;
@@ -85,8 +85,8 @@ static void make_nodes(struct trie *t, const struct item *item)
     t->node[t->n_node] = (struct trie_node){.end = t->n_node + 1, .tok = t->n_order};
 }
 
-/* A token belongs to the node at its end; nodes on the way to it begin their lists where it stands,
- * as the next node does, so theirs are empty. */
+/* A token belongs to the node where it ends. Nodes on the way there start their lists at the same
+ * position as the next node, so their lists are empty. */
 static bool build(struct trie *t)
 {
     struct item *const item = mem_alloc(t->n_order * sizeof *item);

@@ -8,41 +8,41 @@
 
 #include "base/status.h"
 
-#define TRIE_TOKEN_BYTES_MAX 1024u /* longer tokens are never allowed by a grammar */
+#define TRIE_TOKEN_BYTES_MAX 1024u /* longer tokens are never allowed */
 #define TRIE_TOKEN_MAX       (1u << 21)
 
 struct trie_token {
-    const char *bytes; /* [n] what it adds to a text; of a control token: its name */
+    const char *bytes; /* [n]: the token's text; for control tokens, the name */
     uint32_t n;
-    bool control; /* never text; a grammar asks for it by name */
-    bool ends;    /* ends a generation; allowed where the grammar may end */
+    bool control; /* never text; grammars refer to it by name */
+    bool ends;    /* end-of-generation token, allowed where the grammar may end */
 };
 
 struct trie_node {
-    uint32_t end;   /* the first node behind the subtree */
-    uint32_t tok;   /* the first of its tokens in `order`; the next node's `tok` ends them */
-    uint16_t depth; /* bytes from the root, 1 for its children */
+    uint32_t end;   /* first node after the subtree */
+    uint32_t tok;   /* index of its first token in `order`; the next node's `tok` is the end */
+    uint16_t depth; /* bytes from the root */
     uint8_t byte;
 };
 
 struct trie {
-    struct trie_node *node; /* owned, [n_node + 1], the last one closes the lists of tokens */
-    int32_t *order;         /* owned, [n_order]: tokens in the order of the nodes */
-    int32_t *ending;        /* owned, [n_ending]: tokens that end a generation */
-    char *bytes;            /* owned: bytes of all tokens that are spelt, with their marks */
-    uint32_t *begin;        /* owned, [n_tok + 1]: where a token's are; none: it is never allowed */
+    struct trie_node *node; /* owned, [n_node + 1]; the last one ends the token lists */
+    int32_t *order;         /* owned, [n_order]: tokens sorted by node */
+    int32_t *ending;        /* owned, [n_ending]: end-of-generation tokens */
+    char *bytes;            /* owned: bytes of all tokens, with marks */
+    uint32_t *begin; /* owned, [n_tok + 1]: offset of a token's bytes; empty: never allowed */
     uint32_t n_node, n_order, n_ending, n_tok, depth_max;
 };
 
 sac_status trie_create(struct trie **out, const struct trie_token *tok, uint32_t n_tok,
                        sac_error *err);
-/* The tokens of a model, as sac_token_piece tells them. */
+/* Builds the trie of a model's vocabulary (sac_token_piece). */
 sac_status trie_of_model(struct trie **out, const sac_model *model, sac_error *err);
 void trie_free(struct trie *t);
 bool trie_has_control(const struct trie *t, const char *name);
 bool trie_ends(const struct trie *t, int32_t tok);
 
-/* The bytes of a token as a grammar spells them, [*out_n]. */
+/* The bytes of a token in grammars, [*out_n]. */
 const char *trie_bytes(const struct trie *t, int32_t tok, uint32_t *out_n);
 
 #endif

@@ -26,7 +26,7 @@
 
 /* Whether the usefulness of a reason is counted: not for pages that a thread has requested, or will
  * request for certain and soon. */
-static bool is_told(enum tier_why why)
+static bool is_counted(enum tier_why why)
 {
     return why > TIER_CHOSEN;
 }
@@ -44,7 +44,7 @@ void ahead_tell(struct tier *t, uint32_t f, bool is_used)
 {
     struct tier_frame *frame = &t->frame[f];
     struct tier_worth *worth = &t->worth[frame->why];
-    const bool is_ahead = is_told(frame->why);
+    const bool is_ahead = is_counted(frame->why);
     frame->why = TIER_ASKED;
     if (!is_ahead) return;
     t->stats.n_ahead_used += is_used;
@@ -71,8 +71,8 @@ uint32_t ahead_cancel(struct tier *t, enum tier_line_i line)
 {
     uint32_t n = 0;
     for (uint32_t f; (f = t->line[line].first) != PAGE_NONE; n++) {
-        t->stats.n_ahead -= is_told(t->frame[f].why);
-        t->stats.n_ahead_cancelled += is_told(t->frame[f].why);
+        t->stats.n_ahead -= is_counted(t->frame[f].why);
+        t->stats.n_ahead_cancelled += is_counted(t->frame[f].why);
         tier_leave(t, f);
         tier_unbind(t, f);
     }
@@ -98,7 +98,7 @@ static uint32_t bind_ahead(struct tier *t, enum tier_why why, const page_id *id,
         const uint32_t f = tier_bind(t, id[i], TIER_BOUND);
         t->frame[f].why = (uint8_t)why;
         tier_join(t, f, why < TIER_LAST ? TIER_KNOWN : TIER_GUESSED);
-        t->stats.n_ahead += is_told(why);
+        t->stats.n_ahead += is_counted(why);
         left--;
     }
     return n_bind;
@@ -192,14 +192,14 @@ static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why
     t->n_guess += bind_ahead(t, why, f->scratch, n, most < left ? most : left);
 }
 
-/* The next time at most as many pages are guessed as were read in time; more, if all of them
+/* Limits the next guess to the number of pages that were read in time; raises the limit if all
  * were. */
 void ahead_end_guess(struct tier *t)
 {
     if (t->guessed != t->now) return;
     t->guessed = PAGE_NONE;
     const uint32_t n_late = ahead_cancel(t, TIER_GUESSED);
-    if (n_late == 0 && t->n_guess < t->guess_most) return; /* there was nothing more to guess */
+    if (n_late == 0 && t->n_guess < t->guess_most) return; /* there were no further candidates */
     const uint32_t most = n_late ? t->n_guess - n_late : 2 * t->guess_most;
     t->guess_most = most < GUESS_LEAST ? GUESS_LEAST : most > AHEAD_MOST ? AHEAD_MOST : most;
 }

@@ -9,7 +9,7 @@
 
 #include <assert.h>
 
-#define RENEW_MAX (1u << 16) /* pages of one launch */
+#define RENEW_MAX (1u << 16) /* pages per launch */
 
 uint32_t depot_least(const struct page_geom *geom, uint32_t n_new_max)
 {

@@ -16,36 +16,36 @@ struct depot {
     size_t page_bytes;
     uint32_t n_page, n_lane;
     uint32_t n_kv_head;
-    uint32_t *renewed; /* [n_page] pages that the program has written since the last settling */
+    uint32_t *renewed; /* [n_page] pages written by the host since the last depot_settle */
     uint32_t n_renewed;
     bool *is_renewed;        /* [n_page] */
-    struct depot_lane *lane; /* [n_lane] counts of the device up to the last step */
+    struct depot_lane *lane; /* [n_lane] the device's counters up to the last step */
     uint64_t n_stored;       /* pages */
 };
 
 struct depot_size {
-    uint32_t n_page, n_frame; /* n_frame: of the device */
+    uint32_t n_page, n_frame; /* n_frame: on the device */
     uint32_t n_new_max;       /* pages that a step can seal in a layer */
-    uint32_t n_seen_max;      /* that a sequence can read of a layer and KV head */
+    uint32_t n_seen_max;      /* pages that a sequence can read of a layer and KV head */
 };
 
-/* How n_frame frames are divided; false: fewer than depot_least requires. */
+/* Divides n_frame frames among their uses; false: fewer than depot_least requires. */
 bool depot_divide(struct depot *d, const struct page_geom *geom, const struct depot_size *size);
 uint32_t depot_least(const struct page_geom *geom, uint32_t n_new_max);
-/* Arrays, as in pool_init, which calls it. */
+/* Allocates the arrays; called by pool_init. */
 void depot_plan(struct depot *d, struct arena *a);
 
-/* Where the step's n-th new page is sealed, on the device. */
+/* Where the step's n-th new page is sealed, in device memory. */
 uint8_t *depot_new_page(const struct depot *d, uint32_t n);
-/* The pages [n] at these places have been sealed there. */
+/* The step's n new pages have been sealed; `place` [n] are their places among the host's pages. */
 void depot_store(struct depot *d, const struct ops *ops, struct workers *workers,
                  const struct page_geom *geom, const uint32_t *place, uint32_t n);
-/* The program has written at `at`, in a page. */
+/* The host has written at `at`, inside a page. */
 void depot_note(struct depot *d, const uint8_t *at);
-/* Before the device reads pages: informs it of those that were written. */
+/* Call before the device reads pages: tells it which pages were written. */
 void depot_settle(struct depot *d, const struct ops *ops, struct workers *workers,
                   const struct page_geom *geom);
-/* After a step's launches: counts are copied back, and are valid after the wait. */
+/* Call after a step's launches: copies the counters back; they are valid after the wait. */
 void depot_fetch_counts(struct depot *d, const struct backend *backend);
 
 #endif

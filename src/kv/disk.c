@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ALIGN_DEFAULT 4096u /* alignment of direct I/O, if the system does not report it */
+#define ALIGN_DEFAULT 4096u /* alignment of direct I/O if the system does not report it */
 
 struct disk {
     struct disk_params params;
@@ -30,7 +30,7 @@ struct disk {
     void *state; /* the backend's */
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    uint32_t n_under_way; /* transfers in flight, and a call of `woken` */
+    uint32_t n_under_way; /* transfers in flight, and a pending call of `woken` */
     bool wakes;           /* this call has not begun */
     struct disk_io *free;
     struct disk_io io[DISK_DEPTH];

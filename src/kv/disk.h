@@ -20,25 +20,25 @@
 #include <sys/uio.h>
 
 #define DISK_RUN   16u /* maximum adjacent slots of one transfer */
-#define DISK_DEPTH 32u /* transfers under way, at most */
+#define DISK_DEPTH 32u /* maximum transfers in flight */
 
 struct disk;
 
-/* One transfer. Its taker fills the first group and the tags. */
+/* One transfer. Whoever takes it fills the first group and the tags. */
 struct disk_io {
     bool writes;
     bool is_early;         /* a read that nobody waits for */
     uint32_t slot, n_slot; /* neighbours */
-    struct source *source; /* places in this file, for reading only; NULL: in the disk's own */
+    struct source *source; /* slots of this file, for reading only; NULL: the disk's own file */
     struct {
-        uint32_t page, frame; /* a slot that is read over has neither */
-        uint64_t sum;         /* of what is read */
+        uint32_t page, frame; /* PAGE_NONE for slots that a read only bridges */
+        uint64_t sum;         /* checksum of the bytes read */
         uint8_t *into;        /* destination of disk_read_now; NULL: the buffer */
-        bool is_good;         /* it was read, and matches the sum */
+        bool is_good;         /* all bytes were read, and match the checksum */
     } tag[DISK_RUN];
-    uint8_t *buffer;      /* slot i at i * disk_stride; what is written, or what was read */
+    uint8_t *buffer;      /* slot i is at i * disk_stride; bytes to write, or read */
     ssize_t result;       /* in `done`: bytes moved, or -errno */
-    struct disk_io *next; /* submitted with it; else the disk's own */
+    struct disk_io *next; /* submitted together; otherwise used by the disk */
 };
 
 /* The system calls, so that tests can break them. */
@@ -51,19 +51,19 @@ struct disk_calls {
 };
 
 struct disk_params {
-    const char *path; /* a file that does not exist yet, or is empty */
-    uint64_t limit;   /* bytes that it may take */
+    const char *path; /* must not exist, or be empty */
+    uint64_t limit;   /* maximum bytes of the file */
     uint32_t n_slot;
-    size_t slot_bytes;              /* bytes used; a slot begins where direct I/O can begin */
-    const struct disk_calls *calls; /* NULL: the system's */
+    size_t slot_bytes;              /* bytes used of a slot, which is aligned for direct I/O */
+    const struct disk_calls *calls; /* NULL: the system calls */
     void (*done)(void *user, struct disk_io *io);
-    void (*woken)(void *user); /* a thread of the disk calls it some time after disk_wake */
+    void (*woken)(void *user); /* called by a disk thread some time after disk_wake */
     void *user;
 };
 
 /* SAC_ERR_IO: the space is not available; SAC_ERR_ARG: the limit is too small. */
 sac_status disk_create(struct disk **out, const struct disk_params *params, sac_error *err);
-/* Waits for what is under way. */
+/* Waits for transfers in flight. */
 void disk_destroy(struct disk *d);
 
 const char *disk_path(const struct disk *d);
@@ -73,16 +73,16 @@ const char *disk_backend_name(const struct disk *d);
 
 /* Distance between slots of a transfer, in the file and in the buffer. */
 size_t disk_stride(const struct disk *d, const struct disk_io *io);
-/* A transfer to fill, or NULL: all are in use. It goes to disk_submit, and from `done`, whose
- * caller owns it, to disk_give. */
+/* Returns a transfer to fill, or NULL: all are in use. Pass it to disk_submit; the caller of `done`
+ * owns it again and passes it to disk_give. */
 struct disk_io *disk_take(struct disk *d);
 void disk_give(struct disk *d, struct disk_io *io);
-/* Those behind it by `next`, too. */
+/* Submits a list linked by `next`. */
 void disk_submit(struct disk *d, struct disk_io *io);
 /* Reads everything of one transfer from a source at once, in the caller's thread, if no disk access
  * is needed: it is then the caller's, as in `done`. False: nothing has happened. */
 bool disk_read_now(const struct disk *d, struct disk_io *io);
-/* Causes a call of `woken`, for work that the caller has no time for. */
+/* Causes a call of `woken` on a disk thread, for work that the caller should not do itself. */
 void disk_wake(struct disk *d);
 
 /* ---- For the backends: disk_ring.c, disk_threads.c ---- */
@@ -91,9 +91,9 @@ struct disk_backend {
     const char *name;
     /* False: the system does not have it. */
     bool (*start)(struct disk *d);
-    void (*submit)(struct disk *d, struct disk_io *io); /* and those behind it */
+    void (*submit)(struct disk *d, struct disk_io *io); /* a list */
     void (*wake)(struct disk *d);
-    void (*stop)(struct disk *d); /* nothing is under way */
+    void (*stop)(struct disk *d); /* nothing is in flight */
 };
 extern const struct disk_backend disk_ring, disk_threads;
 
@@ -102,8 +102,8 @@ void **disk_backend_state(struct disk *d); /* the backend's own */
 off_t disk_at(const struct disk *d, const struct disk_io *io);
 size_t disk_bytes(const struct disk *d, const struct disk_io *io);
 void disk_call_woken(struct disk *d);
-/* Moves what remains after the first `n` bytes, by plain calls, and delivers the transfer. n < 0:
- * it has failed. */
+/* Completes a transfer after its first `n` bytes with plain calls, and delivers it. n < 0: it has
+ * failed. */
 void disk_finish(struct disk *d, struct disk_io *io, ssize_t n);
 
 #endif

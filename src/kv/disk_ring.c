@@ -13,7 +13,7 @@
 struct ring {
     struct disk *disk;
     struct io_uring uring;
-    pthread_mutex_t lock; /* of submissions */
+    pthread_mutex_t lock; /* protects submissions */
     uint32_t n_entered; /* atomic: makes what was written before a submission visible to the thread
                            that reaps it; the kernel's own ordering is unknown to the language */
     pthread_t reaper;
@@ -32,7 +32,7 @@ static void *reap(void *arg)
         const int n = cqe->res;
         io_uring_cqe_seen(&r->uring, cqe);
         (void)__atomic_load_n(&r->n_entered, __ATOMIC_ACQUIRE);
-        if (!io) return NULL; /* the entry of `stop` */
+        if (!io) return NULL; /* the entry that `stop` submitted */
         if ((void *)io == r) {
             disk_call_woken(r->disk);
             continue;

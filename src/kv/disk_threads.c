@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <pthread.h>
 
-#define N_THREAD DISK_DEPTH /* disks deliver more reads per second the more of them wait */
+#define N_THREAD DISK_DEPTH /* disks reach more reads per second with a deeper queue */
 
 struct queue {
     struct disk_io *first, *last;
@@ -22,7 +22,7 @@ struct pool_of_threads {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct queue queue[2]; /* reads, writes */
-    bool wakes;            /* `woken` must be called */
+    bool wakes;            /* `woken` is to be called */
     bool ends;
 };
 

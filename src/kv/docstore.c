@@ -35,7 +35,7 @@
 #define FILE_SUFFIX ".doc"
 #define PART_SUFFIX ".part"
 #define VERSION     1u
-#define INDEX_BYTES ((size_t)64 << 20) /* of address space; some 10^5 records */
+#define INDEX_BYTES ((size_t)64 << 20) /* address space, enough for about 10^5 records */
 
 enum { ID_HEX = 2 * DOCSTORE_ID_BYTES, KEY_MAX = 18 + DOCSTORE_NAME_MAX };
 
@@ -43,8 +43,8 @@ struct docstore {
     MDB_env *env;
     MDB_dbi dbi;
     bool only_reads;
-    char dir[DOCSTORE_PATH_MAX - 256]; /* room for a file's name behind it */
-    /* While it is in the list of those that are open: */
+    char dir[DOCSTORE_PATH_MAX - 256]; /* leaves room for a file name */
+    /* While the store is in the list of open ones: */
     bool is_listed;
     pid_t pid; /* a forked child has a copy of the list and none of its locks */
     dev_t device;
@@ -52,13 +52,13 @@ struct docstore {
     struct docstore *next;
 };
 
-/* What invariant 5 is kept with. Like the locks that it guards it belongs to the whole process. */
+/* Enforces invariant 5. Like the locks that it protects, the list belongs to the whole process. */
 static struct {
     pthread_mutex_t mutex;
     struct docstore *first; /* borrowed */
 } listed = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* A record as the index has it. */
+/* A record in the index. */
 struct entry {
     uint32_t version, bytes;
     struct docstore_record record;
@@ -183,15 +183,15 @@ static sac_status open_store(struct docstore *s, sac_error *err)
         s->env = NULL;
         rc = open_index(s, MDB_RDONLY | MDB_NOLOCK);
     }
-    /* EBADF: the index is empty, as that of a store which another process makes just now, or was
-     * killed while it did; LMDB would write its first page. */
+    /* EBADF: the index is empty, because another process is creating it or was killed meanwhile;
+     * LMDB would write its first page. */
     if (rc == ENOENT || rc == EBADF)
         return error_set(err, SAC_ERR_NOT_FOUND, "there is no document store in %s", s->dir);
     return rc ? index_failed(s, rc, err) : SAC_OK;
 }
 
-/* Puts the store on the list unless its folder is there. A folder that does not exist is left to
- * who opens it. */
+/* Adds the store to the list unless its folder is listed already. A missing folder is reported by
+ * open_store. */
 static sac_status enlist(struct docstore *s, sac_error *err)
 {
     struct stat st;
@@ -293,7 +293,7 @@ static sac_status put(struct docstore *s, MDB_txn *txn, const struct docstore_re
 {
     uint8_t key[KEY_MAX];
     struct entry e;
-    memset(&e, 0, sizeof e); /* padding is written, too */
+    memset(&e, 0, sizeof e); /* padding is written to the file, too */
     e.version = VERSION;
     e.bytes = sizeof e;
     e.record = *record;
@@ -348,7 +348,7 @@ sac_status docstore_find(struct docstore *s, const struct docstore_scope *scope,
 }
 
 struct list {
-    struct docstore_record *record; /* [n_max] */
+    struct docstore_record *record; /* capacity */
     size_t n, n_max;
     bool failed;
 };
@@ -464,7 +464,7 @@ static bool is_reference(void *user, const struct docstore_record *record)
     return r->found = memcmp(record->id, r->of->id, sizeof record->id) == 0;
 }
 
-/* Removes the file of a record that is not in the index any more, unless another name stands for
+/* Removes the file of a record that was deleted from the index, unless another name refers to
  * it. */
 static sac_status drop_file(struct docstore *s, MDB_txn *txn, const struct docstore_record *record,
                             sac_error *err)
@@ -478,7 +478,7 @@ static sac_status drop_file(struct docstore *s, MDB_txn *txn, const struct docst
     return error_set(err, SAC_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
 }
 
-/* Puts the record in; the document that the name stood for before goes, if it was another. */
+/* Stores the record. If the name referred to another document, that document's file is dropped. */
 static sac_status replace(struct docstore *s, MDB_txn *txn, const struct docstore_record *record,
                           sac_error *err)
 {
@@ -514,7 +514,7 @@ sac_status docstore_commit(struct docstore *s, struct docstore_draft *draft,
         status = error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
         unlink(draft->path);
     }
-    fclose(draft->file); /* with it the lock: from here on the file is the document's */
+    fclose(draft->file); /* also releases the lock: from here on the file is the document's */
     draft->file = NULL;
     if (status == SAC_OK) status = sync_folder(s, err);
     if (status == SAC_OK) status = replace(s, txn, record, err);
@@ -534,7 +534,7 @@ static sac_status remove_in(struct docstore *s, MDB_txn *txn, const struct docst
     uint8_t key[KEY_MAX];
     MDB_val k = {.mv_data = key, .mv_size = make_key(key, &record->scope, record->name)};
     const int rc = mdb_del(txn, s->dbi, &k, NULL);
-    if (rc == MDB_NOTFOUND) return SAC_OK; /* another process was faster */
+    if (rc == MDB_NOTFOUND) return SAC_OK; /* another process has removed it */
     return rc ? index_failed(s, rc, err) : drop_file(s, txn, record, err);
 }
 
@@ -572,8 +572,8 @@ static bool has_id(const struct list *l, const uint8_t id[DOCSTORE_ID_BYTES], si
     return false;
 }
 
-/* Takes the i-th record out of the list and the index; the bytes of its file are counted if it goes
- * with it. */
+/* Removes the i-th record from the list and the index. Its bytes count as freed if no other name
+ * refers to the file. */
 static sac_status collect_one(struct docstore *s, MDB_txn *txn, struct list *l, size_t i,
                               struct docstore_freed *freed, sac_error *err)
 {
@@ -600,7 +600,7 @@ static sac_status collect_expired(struct docstore *s, MDB_txn *txn, struct list 
     return SAC_OK;
 }
 
-/* Of the files that records stand for, each counted once. */
+/* Bytes of all files, each counted once. */
 static uint64_t all_bytes(const struct docstore *s, const struct list *l)
 {
     uint64_t bytes = 0;
@@ -611,7 +611,8 @@ static uint64_t all_bytes(const struct docstore *s, const struct list *l)
     return bytes;
 }
 
-/* Of two that were used in the same second, the longer text: it may go on from the other. */
+/* Of two used in the same second, the longer text is removed first, because it may continue the
+ * other. */
 static bool goes_before(const struct docstore_record *a, const struct docstore_record *b)
 {
     return a->used < b->used || (a->used == b->used && a->n_tok > b->n_tok);
@@ -640,7 +641,7 @@ static bool ends_with(const char *name, const char *suffix)
     return n >= n_suffix && strcmp(name + n - n_suffix, suffix) == 0;
 }
 
-/* A file of the store's that nobody needs: a draft without a writer, a document without a name. */
+/* Whether a file of the store is unused: an abandoned draft, or a document without a name. */
 static bool is_stray(const struct docstore *s, const struct list *l, const char *name)
 {
     char path[DOCSTORE_PATH_MAX], id[ID_HEX + 1];
@@ -670,7 +671,7 @@ static sac_status collect_strays(const struct docstore *s, const struct list *l,
         if (!is_stray(s, l, d->d_name)) continue;
         snprintf(path, sizeof path, "%s/%s", s->dir, d->d_name);
         const uint64_t bytes = stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
-        if (unlink(path) != 0) continue; /* somebody else's; it takes room and harms nobody */
+        if (unlink(path) != 0) continue; /* owned by someone else; it only takes up space */
         freed->n_stray++;
         freed->bytes += bytes;
     }

@@ -23,18 +23,18 @@
 #define DOCSTORE_PATH_MAX     4096u
 
 struct docstore_scope {
-    uint64_t model; /* its fingerprint */
+    uint64_t model; /* fingerprint */
     uint8_t type_k, type_v;
-    uint8_t tenant[DOCSTORE_TENANT_BYTES]; /* zeros: nobody's in particular */
+    uint8_t tenant[DOCSTORE_TENANT_BYTES]; /* zeros: no particular tenant */
 };
 
-/* Of one name. Times are seconds since 1970. */
+/* The record of one name. Times are in seconds since 1970. */
 struct docstore_record {
     struct docstore_scope scope;
     char name[DOCSTORE_NAME_MAX + 1];
     uint8_t id[DOCSTORE_ID_BYTES];
-    uint32_t n_tok, n_head; /* tokens; those before the text: the start of a chat */
-    uint64_t bytes;         /* of the file */
+    uint32_t n_tok, n_head; /* tokens; n_head of them precede the text: the beginning of a chat */
+    uint64_t bytes;         /* size of the file */
     int64_t created, used;
     int64_t expires; /* 0: never */
     bool is_pinned;  /* never removed to make room */
@@ -57,14 +57,14 @@ bool docstore_writable(const struct docstore *s);
 /* SAC_ERR_NOT_FOUND with the name if there is none. */
 sac_status docstore_get(struct docstore *s, const struct docstore_scope *scope, const char *name,
                         struct docstore_record *out, sac_error *err);
-/* The same if it has expired. */
+/* As docstore_get, but expired records are not found either. */
 sac_status docstore_find(struct docstore *s, const struct docstore_scope *scope, const char *name,
                          struct docstore_record *out, sac_error *err);
 /* All records, in the order of scopes and names; the caller owns `*out` [*out_n] (mem_free). */
 sac_status docstore_list(struct docstore *s, struct docstore_record **out, size_t *out_n,
                          sac_error *err);
 
-/* The number of records, and their bytes; a file with several names counts for each. */
+/* Number of records and their bytes; a file with several names counts several times. */
 sac_status docstore_count(struct docstore *s, uint64_t *out_n, uint64_t *out_bytes, sac_error *err);
 
 /* The file of a document, and its size; 0: there is none. */
@@ -81,29 +81,29 @@ struct docstore_draft {
 };
 sac_status docstore_begin(struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
                           struct docstore_draft *out, sac_error *err);
-/* Makes the draft the document's file and enters the record, which replaces one of the same scope
- * and name. The draft is gone afterwards, whatever the result. */
+/* Makes the draft the document's file and stores the record, replacing one of the same scope and
+ * name. The draft is consumed even on failure. */
 sac_status docstore_commit(struct docstore *s, struct docstore_draft *draft,
                            struct docstore_record *record, sac_error *err);
 void docstore_abort(struct docstore_draft *draft);
-/* Enters a record of a document whose file exists; also for changes of pin, tags and times. */
+/* Stores a record of a document whose file exists; also used to change pin, tags and times. */
 sac_status docstore_put(struct docstore *s, const struct docstore_record *record, sac_error *err);
 
 /* Marks these names as used now; missing ones are skipped. */
 sac_status docstore_touch(struct docstore *s, const struct docstore_scope *scope,
                           const char *const *name, size_t n, sac_error *err);
 
-/* Removes the name, and the file if no other name stands for it. */
+/* Removes the name, and the file if no other name refers to it. */
 sac_status docstore_remove(struct docstore *s, const struct docstore_record *record,
                            sac_error *err);
 
 struct docstore_freed {
-    uint32_t n_expired, n_evicted, n_lost; /* names; n_lost: their files were gone */
+    uint32_t n_expired, n_evicted, n_lost; /* names; n_lost: their files were missing */
     uint32_t n_stray;                      /* files without a name */
     uint64_t bytes;
 };
-/* Removes what has expired, and what was left by killed processes; then, if the files are larger
- * than `bytes_max` (0: no limit), the least recently used names, except pinned ones. */
+/* Removes expired names and what killed processes left behind; then, if the files exceed
+ * `bytes_max` (0: no limit), the least recently used names that are not pinned. */
 sac_status docstore_collect(struct docstore *s, uint64_t bytes_max, struct docstore_freed *out,
                             sac_error *err);
 

@@ -36,7 +36,7 @@ static uint32_t place_of(const struct tier *t, page_id id)
     return t->page[id].source ? t->page[id].place : id;
 }
 
-/* ---- What a read covers ---- */
+/* ---- Extent of a read ---- */
 
 /* The page `at` slots from that of frame f, if it waits in the same queue; otherwise PAGE_NONE. */
 static page_id neighbour(const struct tier *t, uint32_t f, int32_t at)
@@ -79,7 +79,7 @@ static void add_read(struct tier *t, struct disk_io *io, page_id id)
     t->page[id].is_moving = true;
 }
 
-/* Begins to read a frame's page and its neighbours. */
+/* Starts to read a frame's page and its neighbours. */
 static void begin_read(struct tier *t, struct disk_io *io, uint32_t f)
 {
     const page_id id = t->frame[f].page;
@@ -231,7 +231,7 @@ void inbound_end(struct tier *t, const struct disk_io *io)
 
 /* ---- Cached pages ---- */
 
-#define TRY_LEAST 32u /* reads after which one is tried at least */
+#define TRY_LEAST 32u /* a cached read is tried at least once per so many reads */
 
 bool inbound_comes_at_once(const struct tier *t)
 {

@@ -24,8 +24,8 @@ static bool holds(const struct pool *p, const struct pool_part *part, const uint
            (at >= tails && at < tails + n_tail * p->geom.tail_bytes);
 }
 
-/* The owner of the memory; NULL: the host's alone, on which no device computes. Memory in no part
- * is state of methods, which is on a device only if the last part is. */
+/* The backend that owns the memory; NULL: the host, where no device computes. Memory outside all
+ * parts holds the state of methods, which is on a device only if the last part is. */
 static const struct backend *owner(const struct pool *p, const uint8_t *at)
 {
     uint32_t i = 0;
@@ -114,7 +114,7 @@ void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t 
         memcpy(dst, src, bytes);
 }
 
-/* A page in memory that the host can access, too. */
+/* Whether the page is in memory that the host can access, too. */
 static bool is_below(const struct pool *p, const uint8_t *at)
 {
     const struct pool_part *part = &p->part[0];
@@ -130,7 +130,7 @@ void mirror_unseal(const struct pool *p, uint8_t *tail, uint8_t *sealed, uint32_
         return;
     }
     uint8_t *from, *to = p->bounce + mem_larger(p->geom.bytes, p->geom.tail_bytes);
-    /* A device that fails here also fails in the next step. */
+    /* An error of the device will show again in the next step. */
     if (mirror_fetch(p, &from, sealed, p->geom.bytes, NULL) != SAC_OK) return;
     page_unseal(&p->geom, to, from, n_tok);
     backend_up(device, tail, to, p->geom.tail_bytes);
@@ -163,7 +163,7 @@ void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
         backend_up(device, dst, p->bounce, bytes);
 }
 
-/* ---- Many pages ---- */
+/* ---- Several pages at once ---- */
 
 /* The number of contiguous pages from page `first` on. */
 static uint32_t count_adjacent(const struct pool *p, const struct mirror_part *m, uint32_t first)

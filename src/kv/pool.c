@@ -233,7 +233,7 @@ sac_status pool_read(const struct pool *p, const page_id *id, uint32_t n, float 
     return SAC_OK;
 }
 
-/* Counts one more table entry that names the page. */
+/* Adds a reference from a table entry. */
 static void ref(struct pool *p, page_id id)
 {
     assert(p->refs[id] > 0);
@@ -293,7 +293,7 @@ void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
     /* In reverse, so that the stack hands them out again in ascending order. */
     for (size_t lane = n_lane(p); lane-- > 0;)
         for (uint32_t i = first + n; i-- > first;) {
-            if (table[lane * p->max_page + i] == PAGE_NONE) continue; /* dropped before */
+            if (table[lane * p->max_page + i] == PAGE_NONE) continue; /* dropped earlier */
             unref(p, table[lane * p->max_page + i]);
             table[lane * p->max_page + i] = PAGE_NONE;
         }
@@ -318,8 +318,7 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
         *id = take_page(p, (size_t)layer * p->geom.n_kv_head);
         return true;
     }
-    tier_drop(p->tier,
-              *id); /* the old content is discarded, because the page will be overwritten */
+    tier_drop(p->tier, *id); /* the old content need not be kept: the page will be overwritten */
     tier_born(p->tier, *id, layer);
     return true;
 }
@@ -487,6 +486,6 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
     if (n_unused != p->n_free || p->n_free != n_free) return false;
     for (uint32_t k = 0; k < p->n_part; k++)
         if (!stack_is_sound(p, &p->part[k]) || (!p->tier && !frames_are_apart(p, &p->part[k])))
-            return false; /* tier_check checks a tier's frames */
+            return false; /* the tier's frames are checked by tier_check */
     return true;
 }

@@ -77,8 +77,8 @@ static void link_leaf(struct prefix *x, uint32_t i, uint32_t older, uint32_t new
     *newer_of(x, older) = *older_of(x, newer) = i;
 }
 
-/* Reinserts a node that became a leaf by its last use. Its place is near the oldest, because its
- * last child was one of these. */
+/* Reinserts a node that has become a leaf, by its last use. Its place is near the oldest, because
+ * its last child was one of them. */
 static void return_leaf(struct prefix *x, uint32_t i)
 {
     uint32_t newer = x->oldest;

@@ -32,7 +32,7 @@
 #define VERSION     1u
 #define KEY_HEX     (2 * SHA256_BYTES)
 #define TOUCH_BATCH 64u
-#define SLACK       32u /* 1/32 of the total is freed in addition, so not for each entry */
+#define SLACK       32u /* 1/32 more than needed is freed, so that eviction is rare */
 
 struct head {
     char magic[8];
@@ -41,7 +41,7 @@ struct head {
     uint32_t type_k, type_v, n_lane, n_page, first_page, reserved;
     uint64_t page_bytes;
     uint8_t key[SHA256_BYTES];
-    uint64_t check; /* of everything except itself */
+    uint64_t check; /* of everything else */
 };
 
 _Static_assert(sizeof(struct head) == 96, "no padding, which would be written");
@@ -60,7 +60,7 @@ struct shelf {
     struct shelf_params params; /* its `dir` is not kept */
     struct docstore *store;     /* owned */
     struct docstore_scope scope;
-    char form[96]; /* tag of records with this form */
+    char form[96]; /* tag of records with these params.form */
     struct sha256 sha;
     size_t entry_bytes;   /* of the longest entry */
     uint8_t *room, *read; /* owned, [entry_bytes]: head, tokens, pages */
@@ -70,7 +70,7 @@ struct shelf {
     pthread_cond_t change;
     bool busy;
     struct job job;
-    bool fails; /* the last write failed; used by the writer alone */
+    bool fails; /* the last write failed; writer's thread only */
     struct shelf_stats stats;
 };
 
@@ -86,7 +86,7 @@ __attribute__((format(printf, 2, 3))) static void say(const struct shelf *s, con
 
 /* ---- Names ---- */
 
-/* Used by the requesting thread alone, like `sha`. */
+/* Requesting thread only, like `sha`. */
 static void id_of(const struct shelf *s, uint8_t out[SHA256_BYTES], const uint8_t *key)
 {
     sha256_digest(&s->sha, out, key, s->form, strlen(s->form));
@@ -157,9 +157,9 @@ static uint64_t check_of(const struct head *h, const uint8_t *bytes, size_t n)
     return XXH3_64bits_withSeed(h, offsetof(struct head, check), body);
 }
 
-/* What is wrong with the bytes; NULL: nothing. */
-static const char *judge(const struct shelf *s, const struct shelf_entry *entry,
-                         const uint8_t *bytes, size_t n)
+/* Describes what is wrong with the bytes; NULL: nothing. */
+static const char *check_bytes(const struct shelf *s, const struct shelf_entry *entry,
+                               const uint8_t *bytes, size_t n)
 {
     struct head wanted = make_head(s, entry), h;
     memcpy(&h, bytes, sizeof h);
@@ -173,7 +173,7 @@ static const char *judge(const struct shelf *s, const struct shelf_entry *entry,
 
 /* ---- Reading ---- */
 
-/* Why the file could not be read as expected; NULL: it was. */
+/* Describes why the file could not be read as expected; NULL: it was. */
 static const char *read_file(const char *path, uint8_t *to, size_t n)
 {
     struct stat st;
@@ -190,8 +190,8 @@ static const char *read_file(const char *path, uint8_t *to, size_t n)
     return why;
 }
 
-static void give_up(struct shelf *s, const struct docstore_record *record, const char *path,
-                    const char *why)
+static void discard_damaged(struct shelf *s, const struct docstore_record *record, const char *path,
+                            const char *why)
 {
     const bool writes = shelf_writable(s);
     const bool gone = writes && docstore_remove(s->store, record, NULL) == SAC_OK;
@@ -209,9 +209,9 @@ const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry)
     if (!find(s, entry->first_page, entry->key, &record)) return NULL;
     docstore_path(s->store, record.id, path);
     const char *why = read_file(path, s->read, n);
-    if (!why) why = judge(s, entry, s->read, n);
+    if (!why) why = check_bytes(s, entry, s->read, n);
     if (why) {
-        give_up(s, &record, path, why);
+        discard_damaged(s, &record, path, why);
         return NULL;
     }
     pthread_mutex_lock(&s->lock);
@@ -221,7 +221,7 @@ const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry)
     return s->read + sizeof(struct head) + tok_bytes(s, entry->n_page);
 }
 
-/* ---- Handing over entries ---- */
+/* ---- Submitting entries ---- */
 
 bool shelf_is_idle(struct shelf *s)
 {
@@ -347,7 +347,7 @@ static sac_status touch(struct shelf *s, sac_error *err)
     return SAC_OK;
 }
 
-/* Reports once when writing begins to fail, and once when it works again. */
+/* Logs once when writing begins to fail, and once when it works again. */
 static void note(struct shelf *s, sac_status status, const sac_error *err)
 {
     const bool fails = status != SAC_OK;
@@ -379,7 +379,7 @@ static void do_job(struct shelf *s)
 static void *writer_main(void *user)
 {
     struct shelf *s = user;
-    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* of this thread alone */
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* this thread only */
     pthread_mutex_lock(&s->lock);
     while (true) {
         while (!s->busy && !s->job.stop) pthread_cond_wait(&s->change, &s->lock);
@@ -406,9 +406,9 @@ static bool is_own(const struct shelf *s, const struct docstore_record *r)
            r->scope.type_v == s->scope.type_v && strcmp(r->tags, s->form) == 0;
 }
 
-/* Removes what killed writers left and what exceeds the limit, and reports entries that cannot be
+/* Removes what killed writers left behind and what exceeds the limit; logs entries that cannot be
  * used. */
-static sac_status look_around(struct shelf *s, sac_error *err)
+static sac_status inspect_store(struct shelf *s, sac_error *err)
 {
     struct docstore_record *record;
     struct docstore_freed freed;
@@ -443,8 +443,7 @@ static sac_status open_store(struct shelf *s, sac_error *err)
                          (unsigned long long)s->params.bytes_max, SHELF_PAGES, s->entry_bytes);
     TRY(sha256_open(&s->sha, err));
     TRY(docstore_open(&s->store, s->params.dir, false, err));
-    /* The folder holds what people have asked. It is empty when it is created, so nothing was
-     * readable before. */
+    /* The folder holds prompts. It is empty when created, so nothing was readable before. */
     if (shelf_writable(s)) (void)!chmod(s->params.dir, 0700);
     return SAC_OK;
 }
@@ -456,7 +455,7 @@ static sac_status start(struct shelf *s, sac_error *err)
     s->job.touch = mem_calloc(s->params.n_touch_max, sizeof *s->job.touch);
     if (!s->room || !s->read || !s->job.touch)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for a cache on disk");
-    TRY(look_around(s, err));
+    TRY(inspect_store(s, err));
     if (!shelf_writable(s)) return SAC_OK;
     if (!thread_start(&s->writer, writer_main, s))
         return error_set(err, SAC_ERR_MEMORY, "the system gives no thread");

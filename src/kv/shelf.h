@@ -18,13 +18,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Limits of an entry, so that copying it is a small part of the bytes that a step reads. */
+/* Limits the size of an entry: copying one is cheap compared with the bytes that a step reads. */
 #define SHELF_PAGES 16u
 
-/* Pages are useful only where the same bits would be computed: the same model, types of keys and
- * values, and instruction set. */
+/* Pages are reusable only where the same bits would be computed: the same model, KV types and
+ * instruction set. */
 struct shelf_form {
-    uint64_t model; /* its fingerprint */
+    uint64_t model; /* fingerprint */
     const char *model_name, *isa;
     uint8_t type_k, type_v;
     uint32_t page_tok, n_lane;
@@ -33,25 +33,25 @@ struct shelf_form {
 
 struct shelf_params {
     const char *dir;
-    uint64_t bytes_max; /* of all entries */
+    uint64_t bytes_max; /* total of all entries */
     struct shelf_form form;
     uint32_t n_touch_max; /* maximum entries of one text */
-    /* A line about trouble, or its end; and: an entry may be handed over again. Both are called
-     * from any thread. */
+    /* `say` logs one line about a failure or its end; `ready` reports that the next entry can be
+     * written. Both are called from any thread. */
     void (*say)(void *user, const char *line);
     void (*ready)(void *user);
     void *user;
 };
 
 struct shelf_stats {
-    uint64_t n_entry, bytes;  /* on disk, of all forms, as of the last write */
+    uint64_t n_entry, bytes;  /* on disk, including other forms, as of the last write */
     uint64_t n_read, n_write; /* entries */
     uint64_t bytes_read, bytes_written;
-    uint64_t n_damaged, n_failed, n_evicted; /* entries; n_failed: could not be written */
+    uint64_t n_damaged, n_failed, n_evicted; /* entries; n_failed: writes that failed */
 };
 
 struct shelf_entry {
-    const uint8_t *key; /* of its last page */
+    const uint8_t *key; /* key of the last page */
     uint32_t first_page, n_page;
     const int32_t *tok; /* [n_page][page_tok] */
 };
@@ -61,7 +61,7 @@ struct shelf;
 /* Creates the folder, accessible only to its owner, if it is missing. A folder that can be read and
  * not written gives a read-only shelf. */
 sac_status shelf_open(struct shelf **out, const struct shelf_params *params, sac_error *err);
-/* Pending entries are written first. */
+/* Writes pending entries first. */
 void shelf_close(struct shelf *s);
 
 bool shelf_writable(const struct shelf *s);
@@ -69,16 +69,16 @@ bool shelf_writable(const struct shelf *s);
 bool shelf_has(struct shelf *s, uint32_t first_page, const uint8_t key[SHA256_BYTES]);
 /* Starts read-ahead of the file, if it exists. */
 void shelf_read_ahead(struct shelf *s, uint32_t first_page, const uint8_t key[SHA256_BYTES]);
-/* The entry's pages [n_page][n_lane][page_bytes], until the next call; NULL: it is missing, or
- * damaged, which is reported, and removed. */
+/* The entry's pages [n_page][n_lane][page_bytes], valid until the next call; NULL: missing or
+ * damaged. Damaged entries are logged and removed. */
 const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry);
 
-/* Nothing is being written. The following functions require this. */
+/* Whether no write is in progress, which the following functions require. */
 bool shelf_is_idle(struct shelf *s);
-/* Where the pages of the next entry go, as above; shelf_write takes them. */
+/* The buffer for the pages of the next entry, as above; shelf_write stores them. */
 uint8_t *shelf_room(struct shelf *s, uint32_t n_page);
 void shelf_write(struct shelf *s, const struct shelf_entry *entry);
-/* These entries were used. */
+/* Updates the last use of these entries. */
 void shelf_touch(struct shelf *s, const uint8_t (*key)[SHA256_BYTES], uint32_t n);
 /* Waits until nothing is being written. */
 void shelf_wait(struct shelf *s);

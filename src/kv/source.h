@@ -15,13 +15,13 @@
 
 struct source {
     int fd;        /* owned */
-    off_t at;      /* of the first page */
-    size_t stride; /* from one to the next; a page has no more bytes */
+    off_t at;      /* offset of the first page */
+    size_t stride; /* distance between pages, and the most bytes of a page */
     uint32_t n_ref;
-    char name[]; /* of the file, for messages */
+    char name[]; /* name of the file for messages */
 };
 
-/* Of an open file, which the caller may close; `source_drop` ends it. */
+/* Duplicates the descriptor of an open file, which the caller may close; end with source_drop. */
 sac_status source_open(struct source **out, FILE *file, const char *name, sac_error *err);
 void source_hold(struct source *s);
 void source_drop(struct source *s);

@@ -26,7 +26,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define WRITES_MAX (DISK_DEPTH / 2) /* transfers for writes: reads get the others */
+#define WRITES_MAX (DISK_DEPTH / 2) /* transfers used for writes: the others are left to reads */
 
 /* ---- Lists and counts ---- */
 
@@ -336,7 +336,7 @@ static bool wait_for_room(struct tier *t, bool holds, bool *retried)
 static void make_room(struct tier *t, uint32_t n)
 {
     if (n > t->n_free) victim_take(t, n - t->n_free);
-    assert(n <= t->n_free); /* the ready pages suffice, and none is spared */
+    assert(n <= t->n_free); /* there are enough ready pages, and none is spared */
 }
 
 /* Pins pages that have a frame; returns the number of others. */
@@ -360,7 +360,7 @@ static void unpin_present(struct tier *t, const page_id *id, uint32_t n)
             tier_unpin(t, t->frame_of[id[i]]);
 }
 
-/* Why there is no room. */
+/* The reason for a lack of frames. */
 static sac_status no_room(const struct tier *t)
 {
     for (uint32_t f = 0; f < t->n_frame; f++)
@@ -428,8 +428,8 @@ static void bind_page(struct tier *t, page_id id)
     tier_note_failure(t, id, &(struct disk_io){0}, "read, for it was never written, from");
 }
 
-/* A page that is present, or being prefetched. */
-static void ask_present(struct tier *t, uint32_t f)
+/* Counts a request for a page that is present, or being prefetched. */
+static void request_present(struct tier *t, uint32_t f)
 {
     const uint8_t line = t->frame[f].line;
     ahead_tell(t, f, true);
@@ -453,7 +453,7 @@ static void bind_absent(struct tier *t, const page_id *id, uint32_t n)
         if (is_absent)
             bind_page(t, id[i]);
         else
-            ask_present(t, t->frame_of[id[i]]);
+            request_present(t, t->frame_of[id[i]]);
         layer->n_fetch += !is_found;
         t->stats.n_fetch_early += is_early;
         layer->n_hit += is_found;
@@ -467,8 +467,8 @@ static bool is_state(const struct tier *t, page_id id, enum tier_state state)
            t->frame[t->frame_of[id]].state == state;
 }
 
-/* One of several threads that read what a thread waits for. */
-static void lend_hand(void *arg, uint32_t worker_i)
+/* Worker of read_now: reads pages until none is left. */
+static void help_reading(void *arg, uint32_t worker_i)
 {
     struct tier *t = arg;
     (void)worker_i;
@@ -486,7 +486,7 @@ static void read_now(struct tier *t, struct workers *workers)
     t->n_waiting++;
     if (workers && t->n_missed > DISK_RUN) {
         pthread_mutex_unlock(&t->lock);
-        workers_share(workers, lend_hand, t);
+        workers_share(workers, help_reading, t);
         pthread_mutex_lock(&t->lock);
     }
     while (inbound_read_now(t)) {
@@ -495,13 +495,13 @@ static void read_now(struct tier *t, struct workers *workers)
     t->stats.wait_us += clock_us() - start;
 }
 
-/* Has the bound pages read, and waits until all pages of the list have their bytes. */
+/* Reads the bound pages, and waits until all pages of the list have their bytes. */
 static void load(struct tier *t, struct workers *workers, const page_id *id, uint32_t n)
 {
     ahead_end_guess(t);
     read_now(t, workers);
     inbound_pump(t);
-    pump_writes(t); /* if all pages came from the cache, no end of a transfer will call this */
+    pump_writes(t); /* if all pages were cached, no transfer ends and calls this */
     for (uint32_t i = 0; i < n;)
         if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
             wait_for_change(t, &t->n_waiting);

@@ -46,7 +46,7 @@ static uint32_t oldest(const struct tier *t)
     return best;
 }
 
-/* Uses in the last 16 steps. */
+/* Number of uses in the last 16 steps. */
 static uint32_t uses(const struct tier *t, uint32_t frame)
 {
     const uint32_t age = t->step - t->frame[frame].used;
@@ -54,14 +54,14 @@ static uint32_t uses(const struct tier *t, uint32_t frame)
     return (uint32_t)__builtin_popcount(seen & ((1u << HISTORY) - 1));
 }
 
-/* Evicts up to n pages of a layer, the least often used ones first; returns their number. */
+/* Evicts up to n pages of a layer, the least frequently used ones first; returns their number. */
 static uint32_t take_seldom(struct tier *t, uint32_t layer, uint32_t n)
 {
     uint32_t count[HISTORY + 1] = {0}, taken = 0, most = 0, below = 0;
     for (uint32_t f = t->layer[layer].first; f != PAGE_NONE; f = t->frame[f].next)
         if (is_ready(t, f)) count[uses(t, f)]++;
     while (most < HISTORY && below + count[most] < n) below += count[most++];
-    uint32_t ties = n - below; /* of pages used `most` times */
+    uint32_t ties = n - below; /* how many of the pages used `most` times */
     for (uint32_t f = t->layer[layer].first, next; f != PAGE_NONE && taken < n; f = next) {
         next = t->frame[f].next;
         if (!is_ready(t, f)) continue;
@@ -74,8 +74,8 @@ static uint32_t take_seldom(struct tier *t, uint32_t layer, uint32_t n)
     return taken;
 }
 
-/* Evicts up to n pages of a layer that were last used in the same step as `frame`. This is the
- * oldest step of all layers, and no earlier layer has pages of it, so they are the next ones.
+/* Evicts up to n pages of a layer that were last used in the same step as `frame`. It is the oldest
+ * step of all layers, and no earlier layer has pages of it, so they are the least recently used.
  * Returns their number. */
 static uint32_t take_oldest(struct tier *t, uint32_t frame, uint32_t n)
 {

@@ -56,7 +56,7 @@ void answer_free(struct answer *a)
     mem_free(a);
 }
 
-/* A piece with room for its probabilities and its text, which are copied. */
+/* Creates a piece with copies of the probabilities and the text. */
 static struct answer_piece *piece_create(const sac_prob *prob, uint32_t n_prob, const char *text,
                                          size_t n_text)
 {

@@ -18,11 +18,11 @@
 #include <stdint.h>
 
 enum answer_piece_kind {
-    ANSWER_TAKEN,  /* the engine accepts the request: what can be refused was not */
-    ANSWER_PROMPT, /* n_prompt_done of n_prompt were computed */
+    ANSWER_TAKEN,  /* the engine has accepted the request: it is valid */
+    ANSWER_PROMPT, /* progress: n_prompt_done of n_prompt tokens are computed */
     ANSWER_TOKEN,
-    ANSWER_DONE, /* of one choice */
-    ANSWER_PING, /* nothing came for a while */
+    ANSWER_DONE, /* a choice has ended */
+    ANSWER_PING, /* keeps a silent connection open */
 };
 
 struct answer_piece {
@@ -32,15 +32,15 @@ struct answer_piece {
     uint32_t n_prompt, n_prompt_done;
     int32_t tok;
     float logprob;
-    const sac_prob *prob; /* [n_prob], in the piece's own block, as is `text` */
+    const sac_prob *prob; /* [n_prob], inside the piece's allocation, as is `text` */
     uint32_t n_prob;
     const char *text; /* [n_text] */
     size_t n_text;
     sac_finish finish;
-    int stop_i;        /* of ask.stop; -1: none */
-    sac_status status; /* SAC_FINISH_ERROR: why, in `text` */
+    int stop_i;        /* index into ask.stop; -1: none */
+    sac_status status; /* the reason of SAC_FINISH_ERROR; `text` describes it */
     sac_timings timings;
-    uint64_t us; /* when it came */
+    uint64_t us; /* when the piece was added */
 };
 
 struct answer_choice {
@@ -48,33 +48,33 @@ struct answer_choice {
     uint32_t i;
     struct loop *loop;        /* engine; borrowed */
     uint64_t request_id;      /* engine; 0: not submitted */
-    struct shape_text *shape; /* owned; engine's until it has ended; or NULL */
-    struct reading *reading;  /* owned; as `reads`; or NULL */
-    sac_seq seq;              /* engine; holds documents, or what was restored; or SAC_SEQ_NONE */
-    size_t n_held;            /* engine; tokens of the prompt that it holds */
+    struct shape_text *shape; /* owned; engine, until the choice has ended; or NULL */
+    struct reading *reading;  /* owned; access as for `reads`; or NULL */
+    sac_seq seq;              /* engine; joined documents or a restored slot; or SAC_SEQ_NONE */
+    size_t n_held;            /* engine; how many tokens of the prompt `seq` covers */
     struct strbuf said;       /* owned; engine; the answer's tokens, if it has a slot */
-    bool submitted;           /* engine; it has a place among those that are computed */
+    bool submitted;           /* engine; the engine is computing it */
     bool started, ended;      /* engine */
-    uint64_t token_us;        /* engine; when the last token came, 0: none yet */
-    sac_reads reads;          /* engine; the HTTP side's when ANSWER_DONE was taken */
+    uint64_t token_us;        /* engine; time of the last token; 0: none yet */
+    sac_reads reads;          /* engine; the HTTP side's after ANSWER_DONE */
 };
 
 struct answer {
     struct ask ask;               /* owned */
-    struct answer_choice *choice; /* owned, [n_choice]; answer i is to prompt i / ask.n */
+    struct answer_choice *choice; /* owned, [n_choice]; choice i answers prompt i / ask.n */
     uint32_t n_choice;
-    uint64_t key; /* of the client, keys.h; 0: none was asked for */
-    int fd;       /* lock: the client's socket, watched until the client is gone; -1: none */
-    /* The HTTP side sleeps until wake. */
+    uint64_t key; /* of the client (keys.h); 0: none */
+    int fd;       /* lock; the client's socket, polled for a disconnect; -1: none */
+    /* The HTTP side sleeps until `wake` is called. */
     void (*sleep)(void *user); /* called under the lock */
     void (*wake)(void *user);
     void *user;
-    bool eager; /* wake for every piece, not at the end alone */
+    bool eager; /* wake for every piece, not only at the end */
 
-    int32_t slot;              /* engine, before ANSWER_TAKEN; -1: none */
-    bool sampled;              /* audited for the metrics alone */
-    bool waits;                /* engine: its turn has not come */
-    sac_compose_report joined; /* engine; of its documents; as `reads` */
+    int32_t slot;              /* engine, until ANSWER_TAKEN; -1: none */
+    bool sampled;              /* audited for the metrics only */
+    bool waits;                /* engine; not started yet */
+    sac_compose_report joined; /* engine; how its documents were joined; access as for `reads` */
 
     /* Lock. */
     struct answer *next;
@@ -82,32 +82,32 @@ struct answer {
     size_t piece_bytes;
     uint32_t n_left; /* choices that have not ended */
     bool asleep;
-    bool gone;         /* nobody will read: to be cancelled */
-    _Atomic bool slow; /* gone because it read too slowly; read without the lock, too */
-    _Atomic bool
-        left; /* gone because its client closed the connection; read without the lock, too */
-    _Atomic bool lost;            /* a piece found no memory; read without the lock, too */
-    uint64_t submit_us, piece_us; /* when it was queued; when the last piece came */
+    bool gone;         /* nobody will read the answer: cancel it */
+    _Atomic bool slow; /* gone because it read too slowly; also read without the lock */
+    _Atomic bool left; /* gone because the client disconnected; also read without the lock */
+    _Atomic bool lost; /* a piece could not be allocated; also read without the lock */
+    uint64_t submit_us, piece_us; /* time of submission, and of the last piece */
     uint32_t n_ref;
 };
 
-/* Whether what it reads is recorded. */
+/* Whether attention is recorded while the answer is computed. */
 bool answer_is_read(const struct answer *a);
-/* Takes over `ask`, which is empty then. NULL: out of memory, `ask` is as it was. */
+/* Takes ownership of the contents of `ask` and leaves it empty. NULL: out of memory, and `ask` is
+ * unchanged. */
 struct answer *answer_create(struct ask *ask);
 void answer_free(struct answer *a);
 
-/* A copy of an event as a piece; NULL: out of memory. */
+/* Converts an engine event to a piece; NULL: out of memory. */
 struct answer_piece *answer_piece_of(const struct answer *a, uint32_t choice_i, const sac_event *e);
-/* One that says nothing but its kind; NULL: out of memory. */
+/* A piece that consists of its kind alone; NULL: out of memory. */
 struct answer_piece *answer_piece_bare(enum answer_piece_kind kind, uint32_t choice_i);
-/* All that the store of documents answers. */
+/* A complete answer of the document store, as one piece. */
 struct answer_piece *answer_piece_whole(const struct strbuf *text);
-/* So much of a document was computed. */
+/* Progress of adding a document, in tokens. */
 struct answer_piece *answer_piece_progress(uint32_t n_done, uint32_t n_all);
-/* The end of a choice that the engine did not take. */
+/* Ends a choice that the engine refused. */
 struct answer_piece *answer_piece_failed(uint32_t choice_i, sac_status status, const char *message);
-/* The end of a choice that nobody waits for, before it began. */
+/* Ends a choice that was cancelled before it started. */
 struct answer_piece *answer_piece_cancelled(uint32_t choice_i);
 void answer_pieces_free(struct answer_piece *first);
 

@@ -15,7 +15,7 @@ static sac_status wrong_block(struct refusal *ref, const cJSON *type)
                        cJSON_IsString(type) ? type->valuestring : "?");
 }
 
-/* A result is a message of its own before the text beside it. */
+/* A tool result becomes a message of its own, before the text of the same turn. */
 static void add_result(cJSON *out, const cJSON *block)
 {
     cJSON *m = dialogue_add_message(out, "tool");
@@ -103,7 +103,7 @@ static sac_status read_messages(cJSON *out, const cJSON *body, struct refusal *r
     return SAC_OK;
 }
 
-/* In this API an answer goes on with a last message of the assistant. */
+/* In this API a final message of the assistant is a prefill: the answer continues it. */
 static void read_begin(cJSON *chat, const cJSON *messages)
 {
     const int n = cJSON_GetArraySize(messages);
@@ -115,13 +115,13 @@ static void read_begin(cJSON *chat, const cJSON *messages)
         cJSON_AddTrueToObject(chat, "continue_final_message");
 }
 
-/* Tools that this API's own servers run, or whose form their models know, have types of their own.
- */
+/* Only client tools ("custom", or without a type) are supported. Anthropic's own tools have other
+ * types: they run on Anthropic's servers, or rely on models trained for them. */
 static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     const cJSON *tools = json_get(body, "tools"), *tool;
     if (!cJSON_IsArray(tools)) {
-        json_copy(out, "tools", body, "tools"); /* to be refused */
+        json_copy(out, "tools", body, "tools"); /* so that it is refused */
         return SAC_OK;
     }
     cJSON *list = cJSON_AddArrayToObject(out, "tools");
@@ -157,11 +157,12 @@ static void read_choice(cJSON *out, const cJSON *body)
     } else if (cJSON_IsObject(choice)) {
         json_copy(out, "tool_choice", choice, "type");
     } else {
-        json_copy(out, "tool_choice", body, "tool_choice"); /* to be refused */
+        json_copy(out, "tool_choice", body, "tool_choice"); /* so that it is refused */
     }
 }
 
-/* Tools that the server would have to run itself; nothing and empty lists ask for none. */
+/* Refuses requests for tools that the server would have to run. Empty lists and objects are
+ * accepted. */
 static sac_status refuse_remote(const cJSON *body, struct refusal *ref)
 {
     static const char *const names[] = {"mcp_servers", "container"};
@@ -231,7 +232,7 @@ static void add_stop(cJSON *o, const struct reply *r, bool known)
         cJSON_AddNullToObject(o, "stop_sequence");
 }
 
-/* The message around `content`, which is taken over. */
+/* Wraps `content`, which it takes over, in a message. */
 static cJSON *message_json(const struct reply *r, cJSON *content, bool known)
 {
     cJSON *o = cJSON_CreateObject();
@@ -253,7 +254,7 @@ static cJSON *text_block(const char *text, size_t n)
     return o;
 }
 
-/* `input`: NULL for the empty object that a stream begins with. */
+/* `input` NULL: the empty object with which a streamed block begins. */
 static cJSON *call_block(const struct reply_call *call, const char *input)
 {
     cJSON *o = cJSON_CreateObject(), *parsed = input ? cJSON_Parse(input) : NULL;
@@ -281,7 +282,7 @@ static void write_event(struct strbuf *out, const char *type, cJSON *event)
     reply_event(out, type, event);
 }
 
-/* Takes over `block`. */
+/* Takes ownership of `block`. */
 static void start_block(struct reply *r, cJSON *block, struct strbuf *out)
 {
     cJSON *event = cJSON_CreateObject();
@@ -322,7 +323,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     size_t n;
     if (p->kind == ANSWER_PROMPT || r->failed.kind != REFUSAL_NONE) return;
     reply_next(r, 0, &text, &n);
-    /* The text's block begins with its first words: an answer may be calls alone. */
+    /* The text block starts with the first text: the answer may consist of tool calls only. */
     if (c->n_shown == n && (n || (c->done && !c->n_call))) start_block(r, text_block("", 0), out);
     if (n) write_delta(r, "text_delta", "text", json_text(text, n), out);
     if (!c->done) return;

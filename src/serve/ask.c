@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define SEED_MAX 9007199254740992.0 /* 2^53: beyond it JSON's numbers are not exact */
+#define SEED_MAX 9007199254740992.0 /* 2^53: larger integers are not exact in JSON numbers */
 
 void ask_deinit(struct ask *a)
 {
@@ -103,7 +103,7 @@ sac_status ask_text(const cJSON *o, const char *name, const char **out, struct r
     return SAC_OK;
 }
 
-/* A copy of a text of the list `name` behind the *n of `text` [ASK_STOP_MAX]. */
+/* Appends a copy of the string to `text` [ASK_STOP_MAX], which has *n items. */
 static sac_status add_text(char **text, uint32_t *n, const cJSON *item, const char *name,
                            struct refusal *ref)
 {
@@ -120,7 +120,7 @@ static sac_status add_text(char **text, uint32_t *n, const cJSON *item, const ch
     return SAC_OK;
 }
 
-/* "dry_sequence_breakers": a list of texts; an empty one: the server's. */
+/* "dry_sequence_breakers": a list of strings; if it is empty, the server's default applies. */
 static sac_status read_breakers(struct ask *a, const cJSON *o, struct refusal *ref)
 {
     static const char name[] = "dry_sequence_breakers";
@@ -174,7 +174,7 @@ struct number {
     const char *name;
     size_t offset; /* in sac_sampling */
     double min, max;
-    bool whole; /* int32_t, else float */
+    bool whole; /* int32_t; otherwise float */
 };
 
 static const struct number numbers[] = {
@@ -229,11 +229,11 @@ static sac_status read_seed(sac_sampling *s, const cJSON *o, struct refusal *ref
     return SAC_OK;
 }
 
-/* `name` is how the request spells the token. */
+/* `name` is the token as the request spells it. */
 static sac_status add_bias(struct ask *a, double id, const char *name, const cJSON *value,
                            uint32_t n_vocab, struct refusal *ref)
 {
-    const bool ban = cJSON_IsFalse(value); /* as llama.cpp writes it */
+    const bool ban = cJSON_IsFalse(value); /* llama.cpp's notation */
     if (!(id >= 0 && id < n_vocab && id == floor(id)))
         return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
                            "'logit_bias' names token '%.40s': allowed is 0 to %u", name,
@@ -246,7 +246,7 @@ static sac_status add_bias(struct ask *a, double id, const char *name, const cJS
     return SAC_OK;
 }
 
-/* {"1234": -100} as OpenAI has it, or [[1234, -100]] as llama.cpp. */
+/* {"1234": -100} as in OpenAI's API, or [[1234, -100]] as in llama.cpp's. */
 static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                             struct refusal *ref)
 {
@@ -285,8 +285,7 @@ static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rule
 
 /* ---- Methods ---- */
 
-/* The engine's method that a request names: as the server's option spells it, or by its name
- * alone. */
+/* Finds an attention method of the engine by its full specification or by its name. */
 static sac_status find_method(const char *const *spec, uint32_t n, const char *want,
                               const char *param, uint32_t *out, struct refusal *ref)
 {
@@ -305,8 +304,8 @@ static sac_status find_method(const char *const *spec, uint32_t n, const char *w
     return status;
 }
 
-/* The methods' dials. Whether these methods have them is the engine's to say. */
-static sac_status read_dials(struct ask *a, const cJSON *sparse, struct refusal *ref)
+/* Parameters of the methods. The engine checks whether the chosen method supports them. */
+static sac_status read_method_params(struct ask *a, const cJSON *sparse, struct refusal *ref)
 {
     const cJSON *budget = json_get(sparse, "budget");
     double mass = 0;
@@ -326,7 +325,7 @@ static sac_status read_dials(struct ask *a, const cJSON *sparse, struct refusal 
     return a->sparse.budget ? SAC_OK : refusal_no_memory(ref);
 }
 
-/* How documents are joined. */
+/* "context": the method that joins documents. */
 static sac_status read_context(struct ask *a, const cJSON *sparse, struct refusal *ref)
 {
     const char *spec = NULL;
@@ -339,7 +338,7 @@ static sac_status read_context(struct ask *a, const cJSON *sparse, struct refusa
     return a->context ? SAC_OK : refusal_no_memory(ref);
 }
 
-/* "documents": the names of some that were added. */
+/* "documents": names of stored documents. */
 static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                                  struct refusal *ref)
 {
@@ -363,7 +362,7 @@ static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask
     return SAC_OK;
 }
 
-/* The object is this server's own, so a member that it does not know is a slip of the pen. */
+/* Only this server reads the object, so an unknown member is a typing error and is refused. */
 static sac_status check_sparse(const cJSON *sparse, struct refusal *ref)
 {
     static const char *const names[] = {"decode", "prefill", "context", "mass",
@@ -400,11 +399,12 @@ static sac_status read_members(struct ask *a, const cJSON *sparse, const struct 
     TRY(read_context(a, sparse, ref));
     TRY(ask_bool(sparse, "audit", &a->audit, ref));
     TRY(ask_bool(sparse, "dense", &a->sparse.dense, ref));
-    return read_dials(a, sparse, ref);
+    return read_method_params(a, sparse, ref);
 }
 
-/* Passes on what came of reading a member of `object`: a refusal names it by both. */
-static sac_status of_member(sac_status status, const char *object, struct refusal *ref)
+/* Passes on the status of reading a member of `object`, and qualifies the member's name in a
+ * refusal. */
+static sac_status qualify_member(sac_status status, const char *object, struct refusal *ref)
 {
     char name[sizeof ref->param], full[sizeof ref->param];
     if (status == SAC_OK || strncmp(ref->param, object, strlen(object)) == 0) return status;
@@ -418,21 +418,21 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
                               struct refusal *ref)
 {
     const cJSON *sparse = json_get(o, "sparse");
-    return sparse ? of_member(read_members(a, sparse, rules, ref), "sparse", ref) : SAC_OK;
+    return sparse ? qualify_member(read_members(a, sparse, rules, ref), "sparse", ref) : SAC_OK;
 }
 
-/* ---- All of it ---- */
+/* ---- Entry points ---- */
 
-/* Client libraries send what they have no use for as nothing: an empty text or list, 0, -1, false.
- */
-static bool says_nothing(const cJSON *item)
+/* Client libraries send unused fields with neutral values: an empty string or list, 0, -1,
+ * false. */
+static bool is_neutral(const cJSON *item)
 {
     if (cJSON_IsString(item)) return !*item->valuestring;
     if (cJSON_IsNumber(item)) return item->valuedouble == 0 || item->valuedouble == -1;
     return cJSON_IsFalse(item) || ((cJSON_IsArray(item) || cJSON_IsObject(item)) && !item->child);
 }
 
-/* Asks for an answer that is more than text. */
+/* Refuses output modalities other than text. */
 static sac_status read_modalities(const cJSON *o, struct refusal *ref)
 {
     const cJSON *item;
@@ -444,8 +444,8 @@ static sac_status read_modalities(const cJSON *o, struct refusal *ref)
     return SAC_OK;
 }
 
-/* Fields of OpenAI, llama.cpp and vLLM that change what is said, of which this server has nothing:
- * silence would be a lie. The best n of n answers are all of them. */
+/* Refuses fields of OpenAI, llama.cpp and vLLM that would change the output and are not supported:
+ * ignoring them would be misleading. best_of equal to n needs no selection and is accepted. */
 static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct refusal *ref)
 {
     static const char *const names[] = {"suffix",
@@ -470,7 +470,7 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
                                         "guided_grammar"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const cJSON *item = json_get(o, names[i]);
-        if (!item || says_nothing(item)) continue;
+        if (!item || is_neutral(item)) continue;
         if (strcmp(names[i], "best_of") == 0 && cJSON_IsNumber(item) &&
             item->valuedouble == (double)a->n)
             continue;
@@ -480,8 +480,8 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
     return SAC_OK;
 }
 
-/* The most tokens of the answer; of a name that comes later, for it beats those before. -1 is
- * llama.cpp's for as many as there may be, as if nothing were said. */
+/* The maximum length of the answer. Later names take precedence. -1 means "no limit" in llama.cpp
+ * and is treated like a missing field. */
 static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                                   struct refusal *ref)
 {
@@ -496,7 +496,7 @@ static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct as
     return SAC_OK;
 }
 
-/* When an answer ends before its limit. */
+/* Conditions that end an answer early. */
 static sac_status read_ends(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                             struct refusal *ref)
 {
@@ -512,7 +512,7 @@ static sac_status read_ends(struct ask *a, const cJSON *o, const struct ask_rule
     return SAC_OK;
 }
 
-/* The most tokens that a prompt may have. */
+/* The maximum length of a prompt, in tokens. */
 static uint64_t prompt_max(const struct ask_rules *rules)
 {
     const sac_engine_params *e = &rules->engine;
@@ -520,8 +520,8 @@ static uint64_t prompt_max(const struct ask_rules *rules)
     return rules->n_prompt_max && rules->n_prompt_max < n ? rules->n_prompt_max : n;
 }
 
-/* "truncate_prompt_tokens": how many of the prompt's last tokens are read; -1: as many as leave
- * room for the answer. */
+/* "truncate_prompt_tokens": keeps only the last tokens of the prompt; -1: as many as leave room for
+ * the answer. */
 static sac_status read_truncate(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                                 struct refusal *ref)
 {
@@ -538,7 +538,7 @@ static sac_status read_truncate(struct ask *a, const cJSON *o, const struct ask_
                            "an answer of %u tokens leaves no room for a prompt: the context has "
                            "%llu",
                            a->max_tokens, (unsigned long long)n_ctx);
-    /* The answer's last token needs no place. */
+    /* The answer's last token is never written to the cache. */
     if (n < 0) n = fmin((double)n_max, (double)(n_ctx - (a->max_tokens ? a->max_tokens - 1 : 0)));
     a->n_prompt_kept = (uint32_t)n;
     return SAC_OK;
@@ -554,8 +554,8 @@ static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref
     if (options && !cJSON_IsObject(options))
         return refusal_set(ref, REFUSAL_REQUEST, "stream_options",
                            "'stream_options' is not an object");
-    return of_member(ask_bool(options, "include_usage", &a->include_usage, ref), "stream_options",
-                     ref);
+    return qualify_member(ask_bool(options, "include_usage", &a->include_usage, ref),
+                          "stream_options", ref);
 }
 
 /* "return_attention": true, false or "tokens". */
@@ -583,7 +583,7 @@ sac_status ask_salt(struct ask *a, const cJSON *o, struct refusal *ref)
     return a->cache_salt ? SAC_OK : refusal_no_memory(ref);
 }
 
-/* "id_slot", -1: any. */
+/* "id_slot"; -1: any slot. */
 static sac_status read_slot(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                             struct refusal *ref)
 {
@@ -629,7 +629,7 @@ static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_ru
     const uint64_t n_max = prompt_max(rules);
     if (n == 0) return refusal_set(ref, REFUSAL_REQUEST, "prompt", "the prompt has no tokens");
     if (n > n_max) {
-        /* Client libraries look for the first words. */
+        /* Client libraries match the beginning of this message. */
         (void)refusal_set(ref, REFUSAL_CONTEXT, NULL,
                           "This model's maximum context length is %llu tokens, the prompt has %zu: "
                           "send less, or ask for it to be cut with 'truncate_prompt_tokens'",
@@ -646,8 +646,7 @@ static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_ru
     return SAC_OK;
 }
 
-/* Keeps the last tokens of a prompt, and before them the one that begins all texts, if the model
- * has such a one. */
+/* Keeps the last tokens of a prompt, and the BOS token if the prompt begins with one. */
 static sac_status truncate(struct ask *a, int32_t *tok, size_t *n, const struct ask_rules *rules,
                            struct refusal *ref)
 {
@@ -683,9 +682,9 @@ sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct as
     return SAC_OK;
 }
 
-/* The texts around documents, until the documents are there. */
-static sac_status keep_said(struct ask *a, const struct passages_document *text, size_t n_text,
-                            struct refusal *ref)
+/* Keeps the texts around the documents until the documents are joined. */
+static sac_status store_texts(struct ask *a, const struct passages_document *text, size_t n_text,
+                              struct refusal *ref)
 {
     a->said = mem_calloc(n_text, sizeof *a->said);
     if (!a->said) return refusal_no_memory(ref);
@@ -709,7 +708,7 @@ sac_status ask_find_passages(struct ask *a, const struct passages_document *text
                                            .may_lack = true};
     sac_error err = {0};
     if (!a->attention) return SAC_OK;
-    if (a->n_doc) return keep_said(a, text, n_text, ref);
+    if (a->n_doc) return store_texts(a, text, n_text, ref);
     const sac_status status = passages_find(&p->passages, &prompt, &err);
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "return_attention", err.msg);
 }

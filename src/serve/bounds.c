@@ -94,7 +94,7 @@ static sac_status read_bad(struct bounds *b, const cJSON *list, const sac_model 
     return SAC_OK;
 }
 
-/* An empty list asks for nothing. */
+/* An empty list is treated like a missing field. */
 static const cJSON *get_list(const cJSON *body, const char *name)
 {
     const cJSON *list = json_get(body, name);
@@ -133,7 +133,7 @@ void bounds_apply(const struct bounds *b, const int32_t *said, size_t n_said, ui
     for (size_t i = 0; i < b->n_mask; i++) mask[i] &= b->allowed[i];
     for (size_t i = 0; i < b->n_bad; i++) {
         const struct bad_word *word = &b->bad[i];
-        const size_t n = word->n - 1; /* that must stand before its last token */
+        const size_t n = word->n - 1; /* tokens before the last one */
         if (n > n_said || memcmp(said + n_said - n, word->tok, n * sizeof *said) != 0) continue;
         mask[word->tok[n] / 64] &= ~(1ull << word->tok[n] % 64);
     }

@@ -7,19 +7,19 @@
 #include "serve/json.h"
 #include "serve/refusal.h"
 
-#define BOUNDS_WORDS_MAX 256u /* bad words */
-#define BOUNDS_TOK_MAX   32u  /* tokens of one of them */
+#define BOUNDS_WORDS_MAX 256u /* bad words of a request */
+#define BOUNDS_TOK_MAX   32u  /* tokens of a bad word */
 
 struct bounds;
 
-/* `*out` is NULL where the body has neither field; bounds_free. */
+/* `*out` is NULL if the body has neither field; free it with bounds_free. */
 sac_status bounds_read(struct bounds **out, const cJSON *body, const sac_model *model,
                        struct refusal *ref);
 void bounds_free(struct bounds *b);
-/* Words of a mask over the vocabulary (sac_guide). */
+/* 64-bit words of a mask over the vocabulary (sac_guide). */
 size_t bounds_mask_words(const struct bounds *b);
-/* Takes from `mask` what may not follow the answer's last tokens `said` [n_said]; of an answer of
- * BOUNDS_TOK_MAX tokens and more, so many. */
+/* Clears the tokens in `mask` that must not follow `said`, the last n_said (up to BOUNDS_TOK_MAX)
+ * tokens of the answer. */
 void bounds_apply(const struct bounds *b, const int32_t *said, size_t n_said, uint64_t *mask);
 
 #endif

@@ -21,30 +21,37 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* A body this short is read before a refusal: a client that still sends may miss the answer. */
+/* Bodies up to this size are read before a refusal is sent: a client that is still sending may not
+ * see it. */
 #define DRAIN_BYTES (1u << 20)
-/* A body this long may take milliseconds to read, which the desk has. */
+/* Parsing a body of this size may take milliseconds, during which other connections would wait. */
 #define DESK_BYTES (16u << 10)
+/* Answers from this size on are limited, in total and in the time that the client takes to read
+ * them: clients that read a few bytes now and then would fill the memory with them. */
+#define LONG_ANSWER_BYTES (64u << 10)
+#define READ_BYTES_S      (256u << 10) /* minimum rate at which a client reads */
 
 struct call {
     struct call_head head;
-    const struct route *route; /* NULL: none, or a file of the page */
+    const struct route *route; /* NULL: unknown, or a file of the web page */
     char id[48];
-    char *path; /* owned copy: MHD's goes before the end */
+    char *path; /* owned copy: MHD frees its own earlier */
     const char *method;
     uint64_t key, start_us, first_us;
     struct refusal refusal;
     struct strbuf body;
-    uint64_t body_held;    /* counted in the totals */
-    struct answer *answer; /* a reference; or NULL */
+    uint64_t body_held;    /* bytes counted in the totals */
+    uint64_t answer_held;  /* bytes counted in the totals */
+    uint32_t read_s;       /* seconds, see call_read_s */
+    struct answer *answer; /* a reference, or NULL */
     struct reply reply;
-    struct json_pool json; /* owned: what is missing for want of memory is not answered with 200 */
-    struct desk_job job;   /* the desk's until `made` */
-    bool made;             /* the answer, or it is queued, or refused */
-    bool closed;           /* a stream: its last bytes are in `out` */
-    struct strbuf out;     /* the answer; of a stream: what MHD has not asked for yet */
+    struct json_pool json; /* owned; tracks failed allocations: no incomplete JSON is sent */
+    struct desk_job job;   /* the desk's until `made` is set */
+    bool made;             /* the answer is complete, queued or refused */
+    bool closed;           /* streams: the last bytes are in `out` */
+    struct strbuf out;     /* the answer; for streams, bytes that MHD has not fetched yet */
     size_t out_at;
-    unsigned status; /* 0: nothing was sent */
+    unsigned status; /* HTTP status; 0: nothing sent yet */
 };
 
 static struct respond_to answer_to(const struct call *call)
@@ -63,7 +70,8 @@ static sac_status no_memory(struct call *call)
     return refusal_no_memory(&call->refusal);
 }
 
-/* Whatever else seems to be wrong with a request that found no memory is not the client's fault. */
+/* After a failed allocation other errors may be its consequence: the refusal is 503, not the
+ * client's fault. */
 static enum MHD_Result refuse(struct call *call)
 {
     const struct respond_to to = answer_to(call);
@@ -98,7 +106,7 @@ static sac_status check_head(struct call *call)
     return refusal_set(ref, REFUSAL_NOT_FOUND, NULL, "there is nothing at %.200s", call->path);
 }
 
-/* The page is open to all: who has no key must be able to type one. */
+/* The page is public: users enter their API key on it. */
 static bool send_page(struct call *call, enum MHD_Result *out_result)
 {
     const struct respond_to to = answer_to(call);
@@ -109,12 +117,12 @@ static bool send_page(struct call *call, enum MHD_Result *out_result)
     return found;
 }
 
-/* Would the client still be sending when the refusal is there? */
+/* Whether the client would still be sending its body when a refusal arrives. */
 static bool has_long_body(const struct call *call)
 {
     const char *length = MHD_lookup_connection_value(call->head.connection, MHD_HEADER_KIND,
                                                      MHD_HTTP_HEADER_CONTENT_LENGTH);
-    if (call->refusal.kind == REFUSAL_FRAMING) return true; /* nobody knows how long */
+    if (call->refusal.kind == REFUSAL_FRAMING) return true; /* the end of the body is unknown */
     return length && (strlen(length) > 9 || strtoul(length, NULL, 10) > DRAIN_BYTES);
 }
 
@@ -146,7 +154,7 @@ enum MHD_Result call_body(struct call *call, const char *data, size_t n)
 {
     const struct server_limits *limits = &call->head.context->config->limits;
     struct call_totals *totals = call->head.totals;
-    if (call->refusal.kind != REFUSAL_NONE || !call->route) return MHD_YES; /* is not wanted */
+    if (call->refusal.kind != REFUSAL_NONE || !call->route) return MHD_YES; /* discard */
     if (call->body.n + n > limits->body_bytes) {
         (void)refusal_set(&call->refusal, REFUSAL_LARGE, NULL,
                           "the body has more than %u bytes, which is what the server takes",
@@ -164,14 +172,14 @@ enum MHD_Result call_body(struct call *call, const char *data, size_t n)
     return MHD_YES;
 }
 
-static void drop_body(struct call *call)
+static void free_body(struct call *call)
 {
     strbuf_deinit(&call->body);
     atomic_fetch_sub(&call->head.totals->body_bytes, call->body_held);
     call->body_held = 0;
 }
 
-/* ---- Answers that the engine gives ---- */
+/* ---- Generated answers ---- */
 
 static void suspend(void *user)
 {
@@ -201,17 +209,18 @@ static void write_piece(struct call *call, const struct answer_piece *p)
         call->reply.dialect->piece(&call->reply, p, &call->out);
 }
 
-/* An answer that lost a piece was ended for that, one whose client has left for that, and neither
- * because the server goes down. */
-static void find_cause(struct call *call)
+/* A client that left, or a piece that could not be allocated, cancels the answer. Both look like a
+ * shutdown in the pieces, so the flags decide what the error is. */
+static void set_end_reason(struct call *call)
 {
     if (atomic_load(&call->answer->left))
         (void)refusal_set(&call->reply.failed, REFUSAL_LEFT, NULL, "the client has left");
     if (atomic_load(&call->answer->lost)) (void)refusal_no_memory(&call->reply.failed);
 }
 
-/* Before the client knows that the answer has ended: it may ask for the reading at once. */
-static void keep_reading(struct call *call)
+/* Done before the client learns that the answer has ended, because it may ask for the record at
+ * once. */
+static void store_reading(struct call *call)
 {
     struct strbuf text = {0};
     if (!call->answer->ask.attention) return;
@@ -223,7 +232,7 @@ static void close_stream(struct call *call)
 {
     struct reply *r = &call->reply;
     call->closed = true;
-    find_cause(call);
+    set_end_reason(call);
     if (r->failed.kind != REFUSAL_NONE) {
         if (r->dialect->anthropic) strbuf_adds(&call->out, "event: error\n");
         strbuf_adds(&call->out, "data: ");
@@ -231,11 +240,11 @@ static void close_stream(struct call *call)
         strbuf_adds(&call->out, "\n\n");
         return;
     }
-    keep_reading(call);
+    store_reading(call);
     if (r->dialect->close) r->dialect->close(r, &call->out);
 }
 
-/* Makes bytes for the stream out of what has come; false: nothing, and the connection sleeps. */
+/* Formats the pieces that have arrived; false: there were none, and the connection is suspended. */
 static bool fill_stream(struct call *call)
 {
     while (call->out.n == 0 && !call->closed) {
@@ -253,7 +262,7 @@ static bool fill_stream(struct call *call)
     return true;
 }
 
-/* What is to be sent: of a stream that found no memory, what could be written is not whole. */
+/* The bytes to send; after a failed allocation, an error event in their place. */
 static const char *stream_text(const struct call *call, size_t *out_n)
 {
     const char *text = call->out.data;
@@ -287,8 +296,8 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
     return (ssize_t)n;
 }
 
-/* A stream's status is not sent before the engine has taken the request: a refusal has its own.
- * What comes with that is the stream's begin. */
+/* The status of a stream is sent only after the engine has accepted the request, so that a refusal
+ * can have its own status. */
 static enum MHD_Result begin_stream(struct call *call)
 {
     const struct respond_to to = answer_to(call);
@@ -302,17 +311,42 @@ static enum MHD_Result begin_stream(struct call *call)
         write_piece(call, p);
     }
     answer_pieces_free(first);
-    find_cause(call);
+    set_end_reason(call);
     call->refusal = r->failed;
     if (call->refusal.kind != REFUSAL_NONE || call->out.failed) return refuse(call);
     call->status = 200;
     return respond_stream(&to, read_stream, call);
 }
 
-/* Called when the answer was queued, and each time that the connection was woken. */
-static enum MHD_Result wait_for_all(struct call *call)
+/* Counts a long answer in the totals; refuses it if they become too large. */
+static sac_status hold_answer(struct call *call)
+{
+    const uint64_t max = (uint64_t)call->head.context->config->limits.bodies_mib << 20;
+    const uint64_t n = call->out.n;
+    if (n < LONG_ANSWER_BYTES) return SAC_OK;
+    call->answer_held = n;
+    if (atomic_fetch_add(&call->head.totals->answer_bytes, n) + n <= max) return SAC_OK;
+    strbuf_deinit(&call->out);
+    return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL,
+                       "the answer has %llu bytes, and all that are being sent may have %llu",
+                       (unsigned long long)n, (unsigned long long)max);
+}
+
+/* Sends the complete answer in `out`. */
+static enum MHD_Result send_whole(struct call *call, const char *type)
 {
     const struct respond_to to = answer_to(call);
+    const size_t n = call->out.n;
+    if (hold_answer(call) != SAC_OK) return refuse(call);
+    if (n >= LONG_ANSWER_BYTES)
+        call->read_s = call->head.context->config->limits.body_s + (uint32_t)(n / READ_BYTES_S);
+    call->status = 200;
+    return respond_text(&to, 200, type, &call->out);
+}
+
+/* Called after the answer was queued, and whenever the connection is resumed. */
+static enum MHD_Result wait_for_all(struct call *call)
+{
     struct reply *r = &call->reply;
     bool done = false;
     struct answer_piece *first;
@@ -324,19 +358,17 @@ static enum MHD_Result wait_for_all(struct call *call)
         answer_pieces_free(first);
     }
     if (!done) return MHD_YES;
-    find_cause(call);
+    set_end_reason(call);
     call->refusal = r->failed;
     if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
-    keep_reading(call);
+    store_reading(call);
     r->dialect->whole(r, &call->out);
-    if (call->out.failed) return refuse(call);
-    call->status = 200;
-    return respond_text(&to, 200, NULL, &call->out);
+    return call->out.failed ? refuse(call) : send_whole(call, NULL);
 }
 
-/* ---- The route's work ---- */
+/* ---- Running the route ---- */
 
-/* The name at the path's end, as JSON: a dialect reads nothing else. */
+/* The last component of the path, as {"name": ...}. */
 static sac_status parse_rest(struct call *call, cJSON **out)
 {
     char *name = mem_strdup(call->path + strlen(call->route->path));
@@ -362,7 +394,7 @@ static sac_status parse_body(struct call *call, cJSON **out)
     return refusal_set(&call->refusal, REFUSAL_REQUEST, NULL, "the body is not a JSON object");
 }
 
-/* What of a slot is asked for: its number is the path's end, what to do is the query's. */
+/* Adds the slot's number (from the path) and the action (from the query) to the body. */
 static sac_status parse_slot(struct call *call, cJSON **out)
 {
     const char *action =
@@ -385,7 +417,7 @@ static int client_fd(const struct call *call)
     return info ? info->connect_fd : -1;
 }
 
-/* One of those answers of which a share is held against dense attention? */
+/* Whether this answer is among the share that is compared with dense attention. */
 static bool is_sampled(double share)
 {
     uint32_t random = UINT32_MAX;
@@ -428,14 +460,21 @@ static sac_status reply_at_once(struct call *call, const cJSON *body, struct str
     return call->route->reply(&asked, out, &call->refusal);
 }
 
-/* Makes the answer, or queues it for the engine. */
-static void make(struct call *call)
+static bool has_file(const struct call *call)
+{
+    const unsigned flags = call->route ? call->route->flags : 0;
+    return flags & ROUTE_FILE && (!(flags & ROUTE_BODY) || upload_is_file(call->head.connection));
+}
+
+/* Computes the answer, or queues it for the engine. */
+static void run_route(struct call *call)
 {
     const unsigned flags = call->route->flags;
     cJSON *body = NULL;
     sac_status status = SAC_OK;
-    if (flags & ROUTE_FILE && (!(flags & ROUTE_BODY) || upload_is_file(call->head.connection)))
-        status = upload_read(&body, call->head.connection, &call->body, &call->refusal);
+    if (has_file(call))
+        status = upload_read(&body, call->head.connection, &call->body,
+                             call->head.context->config->limits.body_bytes, &call->refusal);
     else if (flags & ROUTE_SLOT)
         status = parse_slot(call, &body);
     else if (flags & ROUTE_BODY)
@@ -447,41 +486,42 @@ static void make(struct call *call)
     else if (status == SAC_OK)
         (void)reply_at_once(call, body, &call->out);
     cJSON_Delete(body);
-    drop_body(call);
+    free_body(call);
     call->made = true;
 }
 
 static enum MHD_Result send_made(struct call *call)
 {
-    const struct respond_to to = answer_to(call);
     if (call->refusal.kind != REFUSAL_NONE || call->out.failed || call->json.failed)
         return refuse(call);
     if (call->route->dialect)
         return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
-    call->status = 200;
-    return respond_text(&to, 200, call->route->type, &call->out);
+    return send_whole(call, call->route->type);
 }
 
-/* The server may have begun to shut down meanwhile. */
-static void make_at_desk(void *user)
+/* Runs on a thread of the desk. The server may have begun to shut down since the call was
+ * queued. */
+static void run_at_desk(void *user)
 {
     struct call *call = user;
     json_enter(&call->json);
     call->made = check_state(call, &call->refusal) != SAC_OK;
-    if (!call->made) make(call);
+    if (!call->made) run_route(call);
     json_leave();
     resume(call);
 }
 
-/* A long body is not for a thread that other connections wait for. True: the call sleeps. */
-static bool leave_to_desk(struct call *call)
+/* Hands a call whose body may take long to parse to the desk; true: the call is suspended. Files go
+ * there whatever their size, because a packed file may expand ten thousand times and PDFs are
+ * converted by another program. */
+static bool submit_to_desk(struct call *call)
 {
-    if (call->body.n < DESK_BYTES) return false;
-    call->job = (struct desk_job){.sleep = suspend, .work = make_at_desk, .user = call};
+    if (call->body.n < DESK_BYTES && !has_file(call)) return false;
+    call->job = (struct desk_job){.sleep = suspend, .work = run_at_desk, .user = call};
     return desk_submit(call->head.context->desk, &call->job);
 }
 
-static enum MHD_Result go_on(struct call *call)
+static enum MHD_Result continue_call(struct call *call)
 {
     enum MHD_Result result;
     const struct respond_to to = answer_to(call);
@@ -494,20 +534,25 @@ static enum MHD_Result go_on(struct call *call)
     if (!call->route && call->refusal.kind != REFUSAL_HEADER && send_page(call, &result))
         return result;
     if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
-    if (leave_to_desk(call)) return MHD_YES;
-    make(call);
+    if (submit_to_desk(call)) return MHD_YES;
+    run_route(call);
     return send_made(call);
 }
 
 enum MHD_Result call_go_on(struct call *call)
 {
     json_enter(&call->json);
-    const enum MHD_Result result = go_on(call);
+    const enum MHD_Result result = continue_call(call);
     json_leave();
     return result;
 }
 
-/* ---- The end ---- */
+uint32_t call_read_s(const struct call *call)
+{
+    return call->read_s;
+}
+
+/* ---- End of a call ---- */
 
 static const char *client_text(const struct call *call, char buf[64])
 {
@@ -533,7 +578,7 @@ static const char *finish_text(const struct call *call, bool sent)
     return reply_finish(&r->choice[0]);
 }
 
-/* The prompt as text, NULL unless the log is to have it. */
+/* The prompt as text if it is to be logged, else NULL. */
 static char *prompt_text(const struct call *call)
 {
     char *text = NULL;
@@ -557,7 +602,7 @@ static void log_call(const struct call *call, bool sent)
         .method = call->method,
         .path = call->path,
         .client = client_text(call, client),
-        .status = call->status ? call->status : 499, /* as other servers log a client that left */
+        .status = call->status ? call->status : 499, /* client disconnected, as usual */
         .key = call->key,
         .ms = (double)(clock_us() - call->start_us) * 1e-3,
         .first_ms = call->first_us ? (double)(call->first_us - call->start_us) * 1e-3 : 0,
@@ -576,7 +621,7 @@ static void log_call(const struct call *call, bool sent)
         e.n_predicted = n.predicted;
     }
     metrics_status(c->metrics, e.status);
-    /* Probes come every second and say nothing. */
+    /* Health probes are frequent and not logged. */
     if (!call->route || !(call->route->flags & ROUTE_ALWAYS)) journal_request(c->journal, &e);
     sac_free(prompt);
 }
@@ -590,8 +635,9 @@ void call_end(struct call *call, bool sent)
     json_leave();
     json_pool_deinit(&call->json);
     if (call->answer) loop_leave(c->loop, call->answer);
-    drop_body(call);
+    free_body(call);
     strbuf_deinit(&call->out);
+    atomic_fetch_sub(&call->head.totals->answer_bytes, call->answer_held);
     atomic_fetch_sub(&call->head.totals->n_call, 1);
     mem_free(call->path);
     mem_free(call);

@@ -9,27 +9,30 @@
 
 struct call;
 
-/* What http.c counts over all calls. */
+/* Totals over all calls, kept by http.c. */
 struct call_totals {
-    _Atomic uint64_t body_bytes; /* of bodies that are held */
-    _Atomic uint32_t n_call;     /* that have begun and not ended */
+    _Atomic uint64_t body_bytes;   /* request bodies in memory */
+    _Atomic uint64_t answer_bytes; /* long answers being sent */
+    _Atomic uint32_t n_call;       /* requests that have begun and not ended */
 };
 
 struct call_head {
-    struct context *context; /* borrowed, as is all here */
+    struct context *context; /* borrowed, like all members */
     struct call_totals *totals;
     struct MHD_Connection *connection;
     const char *method, *path;
 };
 
-/* NULL: out of memory, which is answered. May already have answered: a refusal does not wait for a
- * long body. */
+/* NULL: out of memory, which has been answered. A request with a long body may be refused here,
+ * before the body is read. */
 struct call *call_begin(const struct call_head *head, enum MHD_Result *out_result);
-/* A part of the body. */
+/* Receives a part of the body. */
 enum MHD_Result call_body(struct call *call, const char *data, size_t n);
-/* The body is complete, or an answer that was waited for has come. */
+/* Called when the body is complete, and when the connection is resumed. */
 enum MHD_Result call_go_on(struct call *call);
-/* The connection is done with it, `sent` whole or not. */
+/* Seconds that the client has to read the queued answer; 0: no limit. */
+uint32_t call_read_s(const struct call *call);
+/* Ends the call; `sent`: the whole answer was sent. */
 void call_end(struct call *call, bool sent);
 
 #endif

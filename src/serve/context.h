@@ -20,16 +20,16 @@ enum context_state { CONTEXT_LOADING, CONTEXT_READY, CONTEXT_DRAINING };
 struct context {
     const struct server_config *config; /* borrowed */
     _Atomic int state;                  /* enum context_state */
-    struct ask_rules rules;             /* set before `state` is ready */
-    const char *model_name;             /* the same */
-    struct trie *trie;                  /* owned, as are those below */
+    struct ask_rules rules;             /* set before `state` becomes ready */
+    const char *model_name;             /* as `rules` */
+    struct trie *trie;                  /* owned, like the members below */
     struct loop *loop;
     struct desk *desk;
     struct metrics *metrics;
     struct keys *keys;
     struct journal *journal;
     struct readings *readings;
-    int64_t start_s; /* seconds since 1970 */
+    int64_t start_s; /* start time in seconds since 1970 */
 };
 
 #endif

@@ -12,7 +12,7 @@ struct desk {
     pthread_cond_t more;
     struct desk_job *first, **end; /* lock */
     bool closed;                   /* lock */
-    pthread_t *thread;             /* [n_thread] owned */
+    pthread_t *thread;             /* owned, [n_thread] */
     uint32_t n_thread;
 };
 

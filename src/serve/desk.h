@@ -11,18 +11,18 @@
 
 struct desk;
 
-/* Stays where it is, unchanged, until `work` was called. */
+/* A job must not move or change until `work` is called. */
 struct desk_job {
     struct desk_job *next;
-    void (*sleep)(void *user); /* under the desk's lock, once the job is taken */
-    void (*work)(void *user);  /* on a thread of the desk; the job may be gone when it returns */
+    void (*sleep)(void *user); /* called under the desk's lock when the job is queued */
+    void (*work)(void *user);  /* called on a desk thread; may free the job */
     void *user;
 };
 
 sac_status desk_create(struct desk **out, uint32_t n_thread, sac_error *err);
-/* False: the desk is closed, nothing was called. */
+/* False: the desk is closed, and no callback was called. */
 bool desk_submit(struct desk *d, struct desk_job *job);
-/* Does what is queued, then takes nothing more. */
+/* Completes the queued jobs, then accepts no more. */
 void desk_close(struct desk *d);
 void desk_destroy(struct desk *d);
 

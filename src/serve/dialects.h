@@ -10,11 +10,11 @@ extern const struct dialect openai_completion_dialect;
 extern const struct dialect openai_responses_dialect;
 extern const struct dialect anthropic_messages_dialect;
 
-/* Of /v1/documents. */
+/* /v1/documents */
 extern const struct dialect document_add_dialect, document_list_dialect, document_remove_dialect;
-/* Of /v1/embeddings, and of llama.cpp's form. */
+/* /v1/embeddings, and llama.cpp's /embedding */
 extern const struct dialect openai_embeddings_dialect, llamacpp_embedding_dialect;
-/* Of /slots/ID. */
+/* /slots/ID */
 extern const struct dialect slot_action_dialect;
 
 #endif

@@ -46,7 +46,7 @@ sac_status dialogue_add(struct dialogue *d, const char *role, const char *conten
     return SAC_OK;
 }
 
-/* A part that has no text. */
+/* Refuses a content part that is not text. */
 static sac_status add_other(const cJSON *type, struct refusal *ref)
 {
     const char *name = cJSON_IsString(type) ? type->valuestring : "text";
@@ -81,7 +81,8 @@ sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct ref
     return out->failed ? refusal_no_memory(ref) : SAC_OK;
 }
 
-/* Arguments as the object that templates want; what is no JSON object stays a text. */
+/* Replaces the arguments of tool calls, which are JSON text in the API, by the objects that
+ * templates expect. Anything else stays a string. */
 static void open_arguments(cJSON *calls)
 {
     cJSON *call;
@@ -101,7 +102,7 @@ static void open_arguments(cJSON *calls)
     }
 }
 
-/* The message's further fields as one text, NULL in `*out` if there are none. */
+/* Serialises the message's other fields; `*out` is NULL if there are none. */
 static sac_status extra_fields(char **out, const cJSON *message, struct refusal *ref)
 {
     struct strbuf text = {0};
@@ -125,7 +126,7 @@ static sac_status extra_fields(char **out, const cJSON *message, struct refusal 
     return *out ? SAC_OK : refusal_no_memory(ref);
 }
 
-/* The role as a constant; NULL: there is none such. */
+/* Returns the role as a constant, NULL if it is unknown. */
 static const char *find_role(const char *role)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
@@ -143,7 +144,7 @@ static sac_status check_role(const char *role, struct refusal *ref)
                        role);
 }
 
-/* Calls of an earlier turn: templates and the lesson of dialogue_tools.c rely on their form. */
+/* Checks the tool calls of an earlier turn, on whose form templates and dialogue_tools.c rely. */
 static sac_status check_calls(const cJSON *message, struct refusal *ref)
 {
     const cJSON *calls = json_get(message, "tool_calls"), *call;
@@ -166,7 +167,7 @@ static sac_status read_message(struct dialogue *d, const cJSON *message, struct 
     TRY(ask_text(message, "role", &role, ref));
     if (!role) return refusal_set(ref, REFUSAL_REQUEST, "messages", "a message has no 'role'");
     TRY(check_role(role, ref));
-    /* OpenAI's newer name of the same thing; templates know the older one. */
+    /* OpenAI's new name for the system role, which templates do not know. */
     if (strcmp(role, "developer") == 0) role = "system";
     const cJSON *said = json_get(message, "content");
     if (!said && strcmp(role, "assistant") != 0)
@@ -177,14 +178,14 @@ static sac_status read_message(struct dialogue *d, const cJSON *message, struct 
     TRY(check_calls(message, ref));
     sac_status status = dialogue_content(&content, said, ref);
     if (status == SAC_OK) status = extra_fields(&extra, message, ref);
-    /* Calls alone have an empty content: templates add texts to it. */
+    /* The content of a message with only tool calls is "", not NULL: templates concatenate it. */
     if (status == SAC_OK) status = dialogue_add(d, role, content.data, extra, ref);
     strbuf_deinit(&content);
     mem_free(extra);
     return status;
 }
 
-/* Variables of the template: what the request gives, and what newer fields come to. */
+/* Variables for the template: "chat_template_kwargs" and fields that newer APIs have outside it. */
 static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusal *ref)
 {
     static const char *const also[] = {"reasoning_effort", "parallel_tool_calls"};
@@ -204,7 +205,7 @@ static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusa
     return d->vars ? SAC_OK : refusal_no_memory(ref);
 }
 
-/* How the prompt ends: "add_generation_prompt" and "continue_final_message". */
+/* Reads how the prompt ends: "add_generation_prompt" and "continue_final_message". */
 static sac_status read_end(struct dialogue *d, const cJSON *body, struct refusal *ref)
 {
     static const char name[] = "continue_final_message";
@@ -259,7 +260,7 @@ static sac_chat_params params_of(const struct dialogue *d, const struct ask_rule
                              .continue_last = d->goes_on};
 }
 
-/* Where the request's messages stand in the prompt, for the answer's reading. */
+/* Locates the messages in the prompt, for the record of attention. */
 static sac_status find_messages(const struct dialogue *d, struct ask *a,
                                 const struct ask_rules *rules, struct refusal *ref)
 {

@@ -6,35 +6,34 @@
 #include "serve/ask.h"
 
 struct dialogue {
-    sac_message *msg; /* owned with its texts, [n] */
+    sac_message *msg; /* owned, [n], with its strings */
     size_t n, room;
-    size_t n_lead;      /* of them, before those of the request: 0 or 1 */
-    char *tools, *vars; /* owned; for the template, or NULL */
-    bool open_end;      /* the assistant's turn is not opened */
-    bool goes_on;       /* it is, and begins with the last message */
+    size_t n_lead;      /* messages added before the request's: 0 or 1 */
+    char *tools, *vars; /* owned; JSON for the template, or NULL */
+    bool open_end;      /* no assistant turn is opened */
+    bool goes_on;       /* the answer continues the last message */
 };
 
 void dialogue_deinit(struct dialogue *d);
 /* Adds a message; content and extra_json may be NULL. */
 sac_status dialogue_add(struct dialogue *d, const char *role, const char *content,
                         const char *extra_json, struct refusal *ref);
-/* Does it call tools? */
+/* Whether the message contains tool calls. */
 bool dialogue_has_calls(const sac_message *m);
-/* Appends a message in the words of a chat completion; the list's, for its content to be added. */
+/* Appends a message to `list`, which owns it; the caller adds the content. */
 cJSON *dialogue_add_message(cJSON *list, const char *role);
-/* "messages", "chat_template_kwargs" and so on of a chat completion. */
+/* Reads "messages", "chat_template_kwargs" and related fields of a chat completion. */
 sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *ref);
-/* "tools" and "tool_choice" of a chat completion. Templates that say nothing of tools are helped:
- * the tools are told in the system's message, calls and results in the words of Hermes. */
+/* Reads "tools" and "tool_choice". If the template does not support tools, they are described in
+ * the system message, and calls and results are written in Hermes' format. */
 sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
                           const struct ask_rules *rules, struct refusal *ref);
-/* The text of a message's content: a text, or a list of text parts, which lines join. `*out` is
- * appended to. */
+/* Appends the text of a message's content: a string, or a list of text parts joined by newlines. */
 sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct refusal *ref);
-/* Renders with the template and hands the tokens to the ask. */
+/* Renders the dialogue with the template and adds its tokens to `a` as a prompt. */
 sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
                               const struct ask_rules *rules, struct refusal *ref);
-/* The same as text. `*out_text` is owned by the caller (sac_free). */
+/* Renders it to text; the caller frees `*out_text` (sac_free). */
 sac_status dialogue_render(const struct dialogue *d, const struct ask_rules *rules, char **out_text,
                            struct refusal *ref);
 

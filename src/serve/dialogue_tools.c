@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-static const char lesson_begin[] =
+static const char tools_begin[] =
     "You may call functions. Their signatures, one JSON object each:\n<tools>\n";
-static const char lesson_end[] =
+static const char tools_end[] =
     "\n</tools>\nTo call one, answer with nothing but a JSON object in these tags, and repeat them "
     "for each further call:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {...}}\n</tool_call>";
 
@@ -55,7 +55,7 @@ static sac_status read_list(struct dialogue *d, struct ask *a, const cJSON *tool
 /* "none", "auto", "required", or {"type": "function", "function": {"name": ...}}. */
 struct choice {
     bool none, must;
-    const char *name; /* of the tool that must be called; NULL: any */
+    const char *name; /* the tool that must be called; NULL: any */
 };
 
 static sac_status read_choice(const cJSON *body, struct choice *out, struct refusal *ref)
@@ -73,9 +73,10 @@ static sac_status read_choice(const cJSON *body, struct choice *out, struct refu
                        "'tool_choice' is not none, auto, required or a function");
 }
 
-/* ---- Templates that know nothing of tools ---- */
+/* ---- Templates without support for tools ---- */
 
-/* One that refuses the conversation, its tool messages say, knows none either. */
+/* A template that rejects the conversation (because of its tool messages, say) does not support
+ * tools either. */
 static sac_status knows_tools(struct dialogue *d, const struct ask_rules *rules, bool *out,
                               struct refusal *ref)
 {
@@ -91,7 +92,7 @@ static sac_status knows_tools(struct dialogue *d, const struct ask_rules *rules,
     return why.kind == REFUSAL_UNAVAILABLE ? refusal_no_memory(ref) : SAC_OK;
 }
 
-/* Replaces a message's texts by what was written, which is taken over. */
+/* Replaces a message's contents by `written`, which it takes over. */
 static sac_status rewrite(sac_message *m, const char *role, struct strbuf *written,
                           struct refusal *ref)
 {
@@ -108,8 +109,8 @@ static sac_status rewrite(sac_message *m, const char *role, struct strbuf *writt
     return SAC_OK;
 }
 
-/* The calls of an assistant's message as text behind what it says. */
-static sac_status tell_calls(sac_message *m, struct refusal *ref)
+/* Appends the assistant's tool calls to its text. */
+static sac_status calls_to_text(sac_message *m, struct refusal *ref)
 {
     struct strbuf text = {0};
     cJSON *extra = cJSON_Parse(m->extra_json);
@@ -126,14 +127,14 @@ static sac_status tell_calls(sac_message *m, struct refusal *ref)
     return rewrite(m, "assistant", &text, ref);
 }
 
-static sac_status tell_result(sac_message *m, struct refusal *ref)
+static sac_status result_to_text(sac_message *m, struct refusal *ref)
 {
     struct strbuf text = {0};
     strbuf_addf(&text, "<tool_response>\n%s\n</tool_response>", m->content ? m->content : "");
     return rewrite(m, "user", &text, ref);
 }
 
-/* A first message for the lesson, if there is no system's. */
+/* Inserts an empty system message if there is none. */
 static sac_status add_system(struct dialogue *d, struct refusal *ref)
 {
     if (d->n > 0 && strcmp(d->msg[0].role, "system") == 0) return SAC_OK;
@@ -145,13 +146,13 @@ static sac_status add_system(struct dialogue *d, struct refusal *ref)
     return SAC_OK;
 }
 
-/* Puts the lesson into the system's message. */
-static sac_status teach(struct dialogue *d, struct refusal *ref)
+/* Describes the tools in the system message, and writes calls and results as text. */
+static sac_status describe_tools(struct dialogue *d, struct refusal *ref)
 {
     struct strbuf text = {0};
     TRY(add_system(d, ref));
     if (d->msg[0].content) strbuf_addf(&text, "%s\n\n", d->msg[0].content);
-    strbuf_adds(&text, lesson_begin);
+    strbuf_adds(&text, tools_begin);
     cJSON *tools = cJSON_Parse(d->tools);
     const cJSON *tool;
     cJSON_ArrayForEach(tool, tools)
@@ -160,11 +161,11 @@ static sac_status teach(struct dialogue *d, struct refusal *ref)
         json_print(&text, cJSON_Duplicate(tool, true));
     }
     cJSON_Delete(tools);
-    strbuf_adds(&text, lesson_end);
+    strbuf_adds(&text, tools_end);
     TRY(rewrite(&d->msg[0], "system", &text, ref));
     for (size_t i = 0; i < d->n; i++) {
-        if (dialogue_has_calls(&d->msg[i])) TRY(tell_calls(&d->msg[i], ref));
-        if (strcmp(d->msg[i].role, "tool") == 0) TRY(tell_result(&d->msg[i], ref));
+        if (dialogue_has_calls(&d->msg[i])) TRY(calls_to_text(&d->msg[i], ref));
+        if (strcmp(d->msg[i].role, "tool") == 0) TRY(result_to_text(&d->msg[i], ref));
     }
     mem_free(d->tools);
     d->tools = NULL;
@@ -187,8 +188,8 @@ sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
     if (!d->tools) return SAC_OK;
     bool known = false;
     TRY(knows_tools(d, rules, &known, ref));
-    /* The lesson teaches Hermes' form to all. */
+    /* The description asks for Hermes' format whatever the model. */
     a->tool_family = known ? toolstream_of_vocabulary(rules->trie) : TOOLSTREAM_HERMES;
     if (choice.must) TRY(shape_call(a, d->tools, choice.name, rules, ref));
-    return known ? SAC_OK : teach(d, ref);
+    return known ? SAC_OK : describe_tools(d, ref);
 }

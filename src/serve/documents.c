@@ -18,7 +18,7 @@ static sac_status check_store(const struct ask_rules *rules, struct refusal *ref
                        "this server has no store of documents (--store)");
 }
 
-/* A short text: `*out` is a copy, NULL if there is none. */
+/* Reads an optional string of limited length; `*out` is a copy or NULL. */
 static sac_status read_short(const cJSON *body, const char *name, size_t n_max, char **out,
                              struct refusal *ref)
 {
@@ -38,8 +38,8 @@ static sac_status read_name(struct ask *a, const cJSON *body, struct refusal *re
     return refusal_set(ref, REFUSAL_REQUEST, "name", "'name' is missing, or empty");
 }
 
-/* What the prompts begin with that will name it: the same system message, or none; with `raw`,
- * those of /v1/completions. */
+/* The text that precedes documents in prompts: the chat template's beginning with the same system
+ * message, or nothing with `raw`. A document is computed after it. */
 static sac_status read_head(struct ask_document *d, const cJSON *body,
                             const struct ask_rules *rules, struct refusal *ref)
 {
@@ -54,7 +54,8 @@ static sac_status read_head(struct ask_document *d, const cJSON *body,
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "system", err.msg);
 }
 
-/* The text and a blank line, which parts it from what will follow. What it spells stays text. */
+/* The text is followed by a blank line, to separate it from what comes next. Special tokens in it
+ * are not parsed. */
 static sac_status read_text(struct ask_document *d, const cJSON *body,
                             const struct ask_rules *rules, struct refusal *ref)
 {

@@ -12,7 +12,7 @@
 
 struct text {
     sac_seq seq;
-    uint32_t i; /* of the ask's inputs */
+    uint32_t i; /* index of the input */
     size_t n_queued;
 };
 
@@ -20,11 +20,11 @@ struct embed {
     sac_engine *engine;
     const struct ask *ask;
     uint32_t n_embd, n_chunk, dense;
-    size_t *at;                   /* owned, [n_input]: its first vector in `out` */
+    size_t *at;                   /* owned, [n_input]: index of the input's first vector in `out` */
     float *out;                   /* owned, [embed_count, n_embd] */
-    double *sum;                  /* owned, [EMBED_SEQS, n_embd] for means */
-    struct text text[EMBED_SEQS]; /* [n] in the order of the inputs */
-    uint32_t n, n_next, n_done;   /* texts in work, the next to begin, those that are ready */
+    double *sum;                  /* owned, [EMBED_SEQS, n_embd]: sums for means */
+    struct text text[EMBED_SEQS]; /* [n] in the order of inputs */
+    uint32_t n, n_next, n_done;   /* texts in progress, next input, finished inputs */
 };
 
 static size_t count_of(const struct ask *ask, uint32_t i)
@@ -68,7 +68,7 @@ static void on_row(void *user, const sac_row *row)
         memcpy(out, row->state, m->n_embd * sizeof *out);
 }
 
-/* To length 1. */
+/* Scales the vector to length 1. */
 static void normalise(float *x, uint32_t n)
 {
     double sum = 0;
@@ -83,14 +83,15 @@ static void drop_text(struct embed *m, uint32_t i)
     sac_seq_remove(m->engine, m->text[i].seq);
     m->n--;
     memmove(m->text + i, m->text + i + 1, (m->n - i) * sizeof *m->text);
-    /* Sums are those of places. */
+    /* Sums are indexed like `text`. */
     if (m->sum)
         memmove(m->sum + (size_t)i * m->n_embd, m->sum + (size_t)(i + 1) * m->n_embd,
                 (size_t)(m->n - i) * m->n_embd * sizeof *m->sum);
 }
 
-/* Queues rows of texts, the step's at most; begins texts while there is a place. */
-static sac_status queue(struct embed *m, sac_error *err)
+/* Appends up to a chunk of tokens to the texts in progress, and starts new texts while sequences
+ * are free. */
+static sac_status queue_tokens(struct embed *m, sac_error *err)
 {
     size_t room = m->n_chunk;
     for (uint32_t i = 0; room > 0 && i < EMBED_SEQS; i++) {
@@ -126,9 +127,10 @@ static uint32_t count_pending(const struct embed *m)
     return n;
 }
 
-/* The pool has no page: what is queued waits, and the last of several texts gives way. An answer
- * that is computed may free some; if there is none, the text is too long. */
-static sac_status give_way(struct embed *m, sac_status status, sac_error *err)
+/* The pool has no free page: queued tokens are dropped, and if several texts are in progress, the
+ * last one is restarted later. Running answers may free pages; if there are none, the text is too
+ * long. */
+static sac_status requeue(struct embed *m, sac_status status, sac_error *err)
 {
     const sac_engine_stats stats = sac_engine_get_stats(m->engine);
     if (status != SAC_ERR_CONTEXT) return status;
@@ -158,15 +160,15 @@ static void finish_texts(struct embed *m)
     }
 }
 
-/* Other steps of the engine would compute rows whose states nobody takes, so none is left pending.
- */
+/* No rows are left pending between calls of `progress`: steps for other requests would compute them
+ * and drop their hidden states. */
 static sac_status run(struct embed *m, struct library_wait wait, sac_error *err)
 {
     while (m->n_done < m->ask->n_input) {
-        TRY(queue(m, err));
+        TRY(queue_tokens(m, err));
         while (count_pending(m) > 0) {
             const sac_status status = sac_step(m->engine, on_row, m, NULL, err);
-            if (status != SAC_OK) TRY(give_way(m, status, err));
+            if (status != SAC_OK) TRY(requeue(m, status, err));
         }
         finish_texts(m);
         if (wait.progress(wait.user, (double)m->n_done / m->ask->n_input))
@@ -175,9 +177,9 @@ static sac_status run(struct embed *m, struct library_wait wait, sac_error *err)
     return SAC_OK;
 }
 
-/* ---- All of it ---- */
+/* ---- Entry points ---- */
 
-/* With a target for the time between tokens the chunks between two steps of answers are small. */
+/* With a target for the time between tokens, chunks are small, because answers wait for them. */
 #define CHUNK_TIMED (2 * SAC_PAGE_TOK)
 
 static sac_status begin(struct embed *m, sac_error *err)
@@ -186,7 +188,7 @@ static sac_status begin(struct embed *m, sac_error *err)
     const size_t n_sum = m->ask->pooling == ASK_POOLING_MEAN ? (size_t)EMBED_SEQS * m->n_embd : 0;
     m->n_chunk = p.tbt_target_ms > 0 ? min_u32(CHUNK_TIMED, p.n_batch) : p.n_batch;
     while (m->dense < p.n_prefill && strcmp(p.prefill[m->dense], "dense") != 0) m->dense++;
-    assert(m->dense < p.n_prefill); /* a server has it always */
+    assert(m->dense < p.n_prefill); /* servers always have it */
     m->at = mem_calloc(m->ask->n_input, sizeof *m->at);
     m->out = mem_alloc(embed_count(m->ask) * m->n_embd * sizeof *m->out);
     m->sum = n_sum ? mem_alloc(n_sum * sizeof *m->sum) : NULL;

@@ -7,14 +7,14 @@
 #include "serve/ask.h"
 #include "serve/library.h"
 
-#define EMBED_SEQS 8u /* texts in one step; the engine has as many sequences more */
+#define EMBED_SEQS 8u /* texts computed at once; the engine has as many extra sequences */
 
-/* Vectors of an ask: of a text its tokens' if nothing is pooled, else one. */
+/* Number of vectors: one per token if nothing is pooled, else one per text. */
 size_t embed_count(const struct ask *ask);
 
-/* Whether the engine returns hidden states. */
+/* Checks that the engine can return hidden states. */
 sac_status embed_check(sac_engine *engine, sac_error *err);
-/* Appends the ask's vectors to `out`, as floats [embed_count, n_embd]. */
+/* Computes the vectors and appends them to `out` as floats [embed_count, n_embd]. */
 sac_status embed_work(sac_engine *engine, const struct ask *ask, struct library_wait wait,
                       struct strbuf *out, sac_error *err);
 

@@ -7,19 +7,19 @@
 
 #include <string.h>
 
-#define INPUT_MAX 2048u      /* texts of a request, as OpenAI has it */
+#define INPUT_MAX 2048u      /* texts of a request, as in OpenAI's API */
 #define VALUE_MAX (1u << 24) /* floats of an answer */
 #define NAME      (body_name(body))
 
 /* ---- Reading ---- */
 
-/* llama.cpp calls OpenAI's "input" "content", and knows both. */
+/* llama.cpp accepts both names for the input. */
 static const char *body_name(const cJSON *body)
 {
     return json_get(body, "input") || !json_get(body, "content") ? "input" : "content";
 }
 
-/* Takes over the tokens. */
+/* Takes ownership of `tok`. */
 static sac_status add(struct ask *a, int32_t *tok, size_t n, const cJSON *body,
                       const struct ask_rules *rules, struct refusal *ref)
 {
@@ -72,7 +72,7 @@ static sac_status add_ids(struct ask *a, const cJSON *list, const cJSON *body,
     return add(a, tok, n, body, rules, ref);
 }
 
-/* A text, a list of texts, a list of token ids, or a list of such lists. */
+/* A string, a list of strings, a list of token ids, or a list of such lists. */
 static sac_status read_inputs(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                               struct refusal *ref)
 {
@@ -138,7 +138,7 @@ static sac_status read_openai(struct ask *a, const cJSON *body, const struct ask
                        "cannot hold: /embedding can");
 }
 
-/* "embd_normalize": 2 (to length 1, the default) or -1 (not at all). */
+/* "embd_normalize": 2 (length 1, the default) or -1 (no normalisation). */
 static sac_status read_llamacpp(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                                 struct refusal *ref)
 {
@@ -157,7 +157,7 @@ static void write_floats(struct strbuf *out, const float *x, uint32_t n)
 {
     strbuf_adds(out, "[");
     for (uint32_t i = 0; i < n; i++)
-        strbuf_addf(out, "%s%.9g", i ? "," : "", (double)x[i]); /* the same float when read */
+        strbuf_addf(out, "%s%.9g", i ? "," : "", (double)x[i]); /* nine digits identify a float */
     strbuf_adds(out, "]");
 }
 
@@ -177,8 +177,7 @@ static void write_base64(struct strbuf *out, const void *data, size_t n)
     strbuf_adds(out, "\"");
 }
 
-/* The vectors behind each other; text i begins at the sum of the counts before. Aligned: a buffer's
- * memory is that of malloc. */
+/* The vectors of all texts, one after the other. The buffer comes from malloc, so it is aligned. */
 static const float *vectors(const struct reply *r)
 {
     return (const float *)(const void *)r->choice[0].text.data;

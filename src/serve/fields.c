@@ -43,7 +43,7 @@ static const char *const known[] = {
     "filename", "format", "name", "pin", "raw", "return_attention", "seconds", "sparse", "tags"};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
-static void tell(const char *name, struct journal *journal)
+static void log_unknown(const char *name, struct journal *journal)
 {
     struct suggest s = suggest_begin(name, strlen(name));
     char hint[SUGGEST_HINT_BYTES];
@@ -59,6 +59,7 @@ void fields_check(const cJSON *body, struct journal *journal)
     {
         size_t i = 0;
         while (i < N_KNOWN && strcmp(known[i], item->string) != 0) i++;
-        if (i == N_KNOWN && journal_is_new(journal, item->string)) tell(item->string, journal);
+        if (i == N_KNOWN && journal_is_new(journal, item->string))
+            log_unknown(item->string, journal);
     }
 }

@@ -7,7 +7,7 @@
 #include "serve/journal.h"
 #include "serve/json.h"
 
-/* Tells of each field of the body that is not known, once in the life of the journal. */
+/* Logs each unknown field of the body, once per name. */
 void fields_check(const cJSON *body, struct journal *journal);
 
 #endif

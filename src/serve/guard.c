@@ -18,10 +18,11 @@ static const char *header(struct MHD_Connection *connection, const char *name)
 
 /* ---- Sizes ---- */
 
-/* Those that may stand once: of two, this server and a proxy before it could each take another. */
-static const char *const singles[] = {"Host", "Content-Length", "Transfer-Encoding",
-                                      "Authorization", "x-api-key"};
-#define N_SINGLE (sizeof singles / sizeof singles[0])
+/* Headers that must not be repeated: this server and a proxy in front of it might use different
+ * ones. */
+static const char *const unique_headers[] = {"Host", "Content-Length", "Transfer-Encoding",
+                                             "Authorization", "x-api-key"};
+#define N_SINGLE (sizeof unique_headers / sizeof unique_headers[0])
 
 struct header_sum {
     size_t bytes, n;
@@ -37,12 +38,13 @@ static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const cha
     sum->n++;
     sum->bytes += strlen(key) + (value ? strlen(value) : 0) + 4;
     sum->bad_name |= key[strcspn(key, " \t")] != 0;
-    for (size_t i = 0; i < N_SINGLE; i++) sum->n_single[i] += strcasecmp(key, singles[i]) == 0;
+    for (size_t i = 0; i < N_SINGLE; i++)
+        sum->n_single[i] += strcasecmp(key, unique_headers[i]) == 0;
     return MHD_YES;
 }
 
-/* Where the body ends must be beyond doubt, or what one reader takes for its end is the next
- * request to another. */
+/* Refuses requests whose body has an ambiguous end. Otherwise a proxy and this server might
+ * disagree on where the next request begins (request smuggling). */
 static sac_status check_framing(struct MHD_Connection *connection, const struct header_sum *sum,
                                 struct refusal *ref)
 {
@@ -50,7 +52,7 @@ static sac_status check_framing(struct MHD_Connection *connection, const struct 
     for (size_t i = 0; i < N_SINGLE; i++)
         if (sum->n_single[i] > 1)
             return refusal_set(ref, REFUSAL_FRAMING, NULL, "the header '%s' stands twice",
-                               singles[i]);
+                               unique_headers[i]);
     if (sum->bad_name)
         return refusal_set(ref, REFUSAL_FRAMING, NULL, "the name of a header holds a blank");
     if (!coding) return SAC_OK;
@@ -176,7 +178,7 @@ sac_status guard_check(const struct context *c, struct MHD_Connection *connectio
     *out_key = 0;
     TRY(check_size(c, connection, ref));
     TRY(check_key(c, connection, route, out_key, ref));
-    /* What only shows is shown; the browser keeps it from other pages. */
+    /* GET has no side effects, and browsers keep the response from other origins. */
     if (route && strcmp(route->method, "GET") == 0) return SAC_OK;
     return check_origin(c, connection, ref);
 }

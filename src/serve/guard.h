@@ -7,10 +7,10 @@
 
 #include <microhttpd.h>
 
-/* `*out_key` gets the number of the key that came with the request, 0 for none. */
+/* `*out_key` is the id of the request's API key, 0 if it has none. */
 sac_status guard_check(const struct context *c, struct MHD_Connection *connection,
                        const struct route *route, uint64_t *out_key, struct refusal *ref);
-/* The Origin of the request if pages from there may read answers, else NULL. */
+/* The request's Origin if pages of that origin may read responses, else NULL. */
 const char *guard_cors_origin(const struct context *c, struct MHD_Connection *connection);
 
 #endif

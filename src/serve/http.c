@@ -21,13 +21,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* MHD's buffers of a connection: headers and a part of the body. */
+/* MHD's memory per connection, for headers and part of the body. */
 #define MEMORY_MIN_BYTES 16384
-#define QUERY_MAX        64u /* arguments of a query */
-#define SYSTEMD_FD       3   /* the first socket that systemd hands over */
+#define QUERY_MAX        64u /* arguments of a query string */
+#define SYSTEMD_FD       3   /* the first socket that systemd passes */
 
 struct peer {
-    struct peer *next, **link; /* `link` points at what points here */
+    struct peer *next, **link; /* `link` points to the pointer to this */
     int fd;
     uint64_t deadline_us; /* 0: none */
 };
@@ -38,7 +38,7 @@ struct http {
     struct call_totals totals;
     pthread_mutex_t lock;
     struct peer *peer; /* lock */
-    int fd;            /* listening; MHD's once it runs */
+    int fd;            /* listening socket; owned by MHD after the start */
     struct strbuf tls_key, tls_cert;
     char url[320];
 };
@@ -62,7 +62,7 @@ static void open_peer(struct http *h, struct MHD_Connection *connection, void **
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct peer *p = mem_calloc(1, sizeof *p);
     *out = p;
-    if (!p || !info) return; /* goes without a deadline of ours; MHD's own still holds */
+    if (!p || !info) return; /* our deadline is missing, MHD's idle timeout still applies */
     p->fd = info->connect_fd;
     p->deadline_us = clock_us() + h->context->config->limits.header_s * (uint64_t)1000000;
     pthread_mutex_lock(&h->lock);
@@ -132,7 +132,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         return result;
     }
     set_deadline(h, connection, 0);
-    return call_go_on(*call);
+    result = call_go_on(*call);
+    set_deadline(h, connection, call_read_s(*call));
+    return result;
 }
 
 static void on_completed(void *user, struct MHD_Connection *connection, void **call,
@@ -144,8 +146,8 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **c
     *call = NULL;
 }
 
-/* Answers before libmicrohttpd reads on, and ends the connection; under TLS the end alone is told.
- */
+/* Answers before libmicrohttpd parses further, and closes the connection; with TLS it only
+ * closes. */
 static void refuse_url(const struct http *h, struct MHD_Connection *connection, unsigned status,
                        const char *title, const char *code, const char *why)
 {
@@ -165,9 +167,8 @@ static void refuse_url(const struct http *h, struct MHD_Connection *connection, 
     shutdown(info->connect_fd, SHUT_RDWR);
 }
 
-/* libmicrohttpd keeps a record of each argument of a query in the memory of the connection, and
- * answers nothing when that is full: what has more than any of our routes could want is refused
- * before it looks. */
+/* libmicrohttpd stores each query argument in the connection's memory and sends no response when
+ * that is full, so longer queries than any route needs are refused before it parses them. */
 static void *check_url(void *user, const char *url, struct MHD_Connection *connection)
 {
     const struct http *h = user;
@@ -185,8 +186,8 @@ static void *check_url(void *user, const char *url, struct MHD_Connection *conne
     return NULL;
 }
 
-/* Paths are compared as they came: none of ours has an escaped character. */
-static size_t leave_escaped(void *user, struct MHD_Connection *connection, char *text)
+/* Paths are compared without unescaping: no route contains an escaped character. */
+static size_t keep_escaped(void *user, struct MHD_Connection *connection, char *text)
 {
     (void)user;
     (void)connection;
@@ -195,7 +196,7 @@ static size_t leave_escaped(void *user, struct MHD_Connection *connection, char 
 
 /* ---- Starting and stopping ---- */
 
-static void describe(struct http *h)
+static void format_url(struct http *h)
 {
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
@@ -209,9 +210,8 @@ static void describe(struct http *h)
              v6 ? "]" : "", port);
 }
 
-/* What an unread stream may fill of the kernel's memory, beside `unread_kib` of the server's: left
- * to itself it takes megabytes, and a client that reads nothing would hold a whole long answer
- * there. Connections inherit it from the socket that listens. */
+/* Limits what an unread stream occupies in the kernel, in addition to `unread_kib` in the server:
+ * by default the kernel buffers megabytes. Accepted sockets inherit the option. */
 #define SEND_BUFFER (128 * 1024)
 
 static sac_status try_listen(struct http *h, const struct addrinfo *a)
@@ -229,8 +229,8 @@ static sac_status try_listen(struct http *h, const struct addrinfo *a)
     return SAC_ERR_IO;
 }
 
-/* A socket from systemd, if it gave one to this process. */
-static bool inherit(struct http *h)
+/* Uses the listening socket that systemd passed to this process, if any. */
+static bool inherit_socket(struct http *h)
 {
     const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
     if (!pid || !n || strtol(pid, NULL, 10) != getpid() || strtol(n, NULL, 10) < 1) return false;
@@ -244,7 +244,7 @@ static sac_status open_port(struct http *h, sac_error *err)
     const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *found = NULL;
     char port[16];
-    if (inherit(h)) return SAC_OK;
+    if (inherit_socket(h)) return SAC_OK;
     snprintf(port, sizeof port, "%u", c->port);
     const int why = getaddrinfo(c->host, port, &want, &found);
     if (why) return error_set(err, SAC_ERR_NOT_FOUND, "--host %s: %s", c->host, gai_strerror(why));
@@ -285,8 +285,8 @@ static sac_status start_daemon(struct http *h, sac_error *err)
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, h},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, h},
         {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)check_url, h},
-        {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)leave_escaped, NULL},
-        {MHD_OPTION_END, 0, NULL}, /* where TLS begins, if there is any */
+        {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)keep_escaped, NULL},
+        {MHD_OPTION_END, 0, NULL}, /* replaced by the key if TLS is on */
         {MHD_OPTION_HTTPS_MEM_CERT, 0, h->tls_cert.data},
         {MHD_OPTION_END, 0, NULL},
     };
@@ -315,7 +315,7 @@ sac_status http_start(struct http **out, struct context *context, sac_error *err
     pthread_mutex_init(&h->lock, NULL);
     TRY_FAIL(read_tls(h, err));
     TRY_FAIL(open_port(h, err));
-    describe(h);
+    format_url(h);
     TRY_FAIL(start_daemon(h, err));
     *out = h;
     return SAC_OK;

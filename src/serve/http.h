@@ -9,9 +9,9 @@ struct http;
 sac_status http_start(struct http **out, struct context *context, sac_error *err);
 /* "http://127.0.0.1:8080" */
 const char *http_url(const struct http *h);
-/* Closes connections that are past their deadlines; to be called every second or so. */
+/* Closes connections whose deadline has passed; call it about once a second. */
 void http_tick(struct http *h);
-/* Requests that have begun and not ended. */
+/* Number of requests in progress. */
 uint32_t http_n_call(struct http *h);
 void http_stop(struct http *h);
 

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <time.h>
 
-#define NAME_BYTES 64u /* longer ones that begin alike are one */
+#define NAME_BYTES 64u /* names are compared up to this length */
 
 struct journal {
     struct journal_options options;
-    pthread_mutex_t lock; /* of the rest */
+    pthread_mutex_t lock; /* protects the members below */
     uint32_t n_name;
-    char name[JOURNAL_NAMES_MAX][NAME_BYTES]; /* that were new once */
+    char name[JOURNAL_NAMES_MAX][NAME_BYTES]; /* names seen so far */
 };
 
 sac_status journal_create(struct journal **out, const struct journal_options *options,
@@ -47,7 +47,7 @@ static void add_time(struct strbuf *out)
     strbuf_addf(out, "%s.%03ldZ", text, now.tv_nsec / 1000000);
 }
 
-static void add_clean(struct strbuf *out, const char *text, size_t n_max)
+static void add_printable(struct strbuf *out, const char *text, size_t n_max)
 {
     for (size_t i = 0; text[i] && i < n_max; i++) {
         const unsigned char c = (unsigned char)text[i];
@@ -107,7 +107,7 @@ static void request_text(struct strbuf *line, const struct journal_entry *e)
 {
     add_time(line);
     strbuf_addf(line, " %s %s %s ", e->id, e->client, e->method);
-    add_clean(line, e->path, 200);
+    add_printable(line, e->path, 200);
     strbuf_addf(line, " %u %.1f ms", e->status, e->ms);
     if (e->key) strbuf_addf(line, ", key %06llx", (unsigned long long)(e->key >> 40));
     if (e->n_choice) {
@@ -119,11 +119,11 @@ static void request_text(struct strbuf *line, const struct journal_entry *e)
     if (e->finish) strbuf_addf(line, ", %s", e->finish);
     if (e->error) {
         strbuf_adds(line, ": ");
-        add_clean(line, e->error, 300);
+        add_printable(line, e->error, 300);
     }
     if (e->prompt) {
         strbuf_adds(line, ", prompt: ");
-        add_clean(line, e->prompt, SIZE_MAX);
+        add_printable(line, e->prompt, SIZE_MAX);
     }
 }
 
@@ -156,7 +156,7 @@ void journal_say(struct journal *j, const char *fmt, ...)
         strbuf_deinit(&now);
     } else {
         strbuf_adds(&line, "saccade serve: ");
-        add_clean(&line, text, sizeof text);
+        add_printable(&line, text, sizeof text);
     }
     write_line(&line);
 }

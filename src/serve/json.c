@@ -10,37 +10,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEPTH_MAX 256u /* of any limits: the walk keeps a count for each level */
+#define DEPTH_MAX 256u /* bound for all limits: the walk keeps a counter per level */
 
 struct walk {
     const char *s;
     size_t n, at;
     struct json_limits limits;
     uint32_t depth, n_value;
-    uint32_t n_member[DEPTH_MAX]; /* commas seen, by level */
+    uint32_t n_member[DEPTH_MAX]; /* members seen, per level */
     sac_error *err;
 };
 
 /* ---- Memory ---- */
 
 struct json_block {
-    struct json_block *next, **link; /* `link` points at what points here; NULL: in no pool */
+    struct json_block *next, **link; /* `link` points to the pointer to this; NULL: not in a pool */
 };
 _Static_assert(sizeof(struct json_block) % _Alignof(max_align_t) == 0, "what follows is aligned");
 
-/* cJSON's hooks are the process's and know nothing of who calls: so the thread must. */
+/* cJSON's allocation hooks are global and take no context, so the pool belongs to the thread. */
 static _Thread_local struct json_pool *current;
 
-static void note_loss(void)
+static void fail_pool(void)
 {
     if (current) current->failed = true;
 }
 
-static void *take_block(size_t bytes)
+static void *alloc_block(size_t bytes)
 {
     struct json_block *b = mem_alloc(sizeof *b + bytes);
     if (!b) {
-        note_loss();
+        fail_pool();
         return NULL;
     }
     *b = (struct json_block){0};
@@ -53,7 +53,7 @@ static void *take_block(size_t bytes)
     return b + 1;
 }
 
-static void give_block(void *p)
+static void free_block(void *p)
 {
     struct json_block *b = p;
     if (!b) return;
@@ -67,7 +67,7 @@ static void give_block(void *p)
 
 void json_install(void)
 {
-    cJSON_InitHooks(&(cJSON_Hooks){take_block, give_block});
+    cJSON_InitHooks(&(cJSON_Hooks){alloc_block, free_block});
 }
 
 void json_enter(struct json_pool *pool)
@@ -94,7 +94,7 @@ void json_pool_deinit(struct json_pool *pool)
 
 struct json_limits json_limits_default(void)
 {
-    /* A prompt of a million token ids passes, at 64 MB; a schema of 1,024 properties does too. */
+    /* Enough for a prompt of a million token ids (64 MB) and for a schema of 1,024 properties. */
     return (struct json_limits){.depth = 64, .values = 1u << 20, .members = 2048};
 }
 
@@ -110,7 +110,7 @@ size_t json_utf8_bytes(const char *s, size_t n)
     if (u[0] < 0x80) return 1;
     if (n >= 2 && u[0] >= 0xc2 && u[0] <= 0xdf && is_continuation(u[1])) return 2;
     if (n >= 3 && (u[0] & 0xf0u) == 0xe0u && is_continuation(u[1]) && is_continuation(u[2])) {
-        /* Neither overlong nor a surrogate. */
+        /* Refuses overlong forms and surrogates. */
         if ((u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xed && u[1] > 0x9f)) return 0;
         return 3;
     }
@@ -122,7 +122,7 @@ size_t json_utf8_bytes(const char *s, size_t n)
     return 0;
 }
 
-/* From behind the opening quote to behind the closing one. */
+/* From after the opening quote to after the closing one. */
 static sac_status walk_string(struct walk *w)
 {
     while (w->at < w->n && w->s[w->at] != '"') {
@@ -159,7 +159,7 @@ static sac_status walk_mark(struct walk *w, char c)
         w->depth--;
     }
     if (c == ',') w->n_value++;
-    /* Colons count members, so that arrays may be long. */
+    /* Only colons count as members, so that arrays may be longer. */
     if (c == ':' && ++w->n_member[w->depth] > w->limits.members)
         return error_set(w->err, SAC_ERR_ARG, "a JSON object has more than %u members",
                          w->limits.members);
@@ -188,8 +188,9 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The name of two members of one object, or NULL; `name` is room for those of the largest one. */
-static const char *find_twice(const cJSON *value, const char **name)
+/* Returns a name that occurs twice in one object, or NULL. `name` is scratch space for the names of
+ * the largest object. */
+static const char *find_duplicate(const cJSON *value, const char **name)
 {
     const cJSON *member;
     size_t n = 0;
@@ -201,7 +202,7 @@ static const char *find_twice(const cJSON *value, const char **name)
     }
     cJSON_ArrayForEach(member, value)
     {
-        const char *twice = member->child ? find_twice(member, name) : NULL;
+        const char *twice = member->child ? find_duplicate(member, name) : NULL;
         if (twice) return twice;
     }
     return NULL;
@@ -210,9 +211,9 @@ static const char *find_twice(const cJSON *value, const char **name)
 static sac_status check_names(const cJSON *value, const struct json_limits *limits, sac_error *err)
 {
     const char **name = mem_calloc(limits->members + 1, sizeof *name);
-    if (!name) note_loss();
+    if (!name) fail_pool();
     if (!name) return error_set(err, SAC_ERR_MEMORY, "out of memory");
-    const char *twice = find_twice(value, name);
+    const char *twice = find_duplicate(value, name);
     mem_free(name);
     if (!twice) return SAC_OK;
     return error_set(err, SAC_ERR_FORMAT, "'%.60s' stands twice in an object of the body", twice);
@@ -279,7 +280,7 @@ cJSON *json_text(const char *text, size_t n)
         i += bytes ? bytes : 1;
     }
     strbuf_add(&clean, "", 0);
-    if (clean.failed) note_loss();
+    if (clean.failed) fail_pool();
     cJSON *item = clean.failed ? NULL : cJSON_CreateString(clean.data);
     strbuf_deinit(&clean);
     return item;
@@ -287,7 +288,7 @@ cJSON *json_text(const char *text, size_t n)
 
 cJSON *json_text_of(const struct strbuf *text)
 {
-    if (text->failed) note_loss();
+    if (text->failed) fail_pool();
     return text->failed ? NULL : json_text(text->data, text->n);
 }
 

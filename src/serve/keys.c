@@ -10,7 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define KEY_BYTES 256u /* the longest key has one less */
+#define KEY_BYTES 256u /* with the NUL */
 #define KEYS_MAX  1024u
 
 struct key_set {
@@ -21,7 +21,7 @@ struct key_set {
 struct keys {
     pthread_mutex_t lock;
     struct key_set set;
-    struct key_set fixed; /* those of the command line, a part of `set` */
+    struct key_set fixed; /* keys from the command line, also in `set` */
     char *file;           /* owned, or NULL */
 };
 
@@ -127,7 +127,7 @@ uint64_t keys_find(struct keys *k, const char *key)
     memcpy(padded, key, n);
     pthread_mutex_lock(&k->lock);
     for (size_t i = 0; i < k->set.n; i++) {
-        volatile unsigned char different = 0; /* every byte of every key is looked at */
+        volatile unsigned char different = 0; /* every byte of every key is compared */
         for (size_t b = 0; b < KEY_BYTES; b++)
             different |= (unsigned char)(padded[b] ^ k->set.key[i][b]);
         found |= different ? 0 : i + 1;

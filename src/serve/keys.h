@@ -11,15 +11,15 @@
 
 struct keys;
 
-/* `key` [n] are copied; `file` (or NULL) has one key a line, `#` begins a comment. */
+/* Copies `key` [n]. `file` (or NULL) has one key per line; `#` starts a comment. */
 sac_status keys_create(struct keys **out, const char *const *key, size_t n, const char *file,
                        sac_error *err);
 void keys_destroy(struct keys *k);
-/* Reads the file again; on an error the old keys stay in force. */
+/* Reads the file again; after an error the old keys remain valid. */
 sac_status keys_reload(struct keys *k, sac_error *err);
-/* Is any key asked for? */
+/* Whether requests need a key. */
 bool keys_wanted(struct keys *k);
-/* 0: no such key. Else a number that stands for the key as long as it exists, in logs too. */
+/* Returns an id of the key, which is stable and may be logged; 0: unknown key. */
 uint64_t keys_find(struct keys *k, const char *key);
 
 #endif

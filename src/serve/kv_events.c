@@ -23,20 +23,20 @@ struct run {
     enum run_kind kind;
     uint32_t n_block;
     bool has_before;
-    uint64_t before; /* the block before the first */
+    uint64_t before; /* hash of the block before the first */
     uint8_t last[KEY_BYTES];
-    char salt[1 + ASK_SALT_BYTES]; /* "": none; of its first block */
-    struct strbuf hashes, tokens;  /* values in msgpack */
+    char salt[1 + ASK_SALT_BYTES]; /* of the first block; "": none */
+    struct strbuf hashes, tokens;  /* encoded as msgpack */
 };
 
 struct kv_events {
     struct publisher *publisher; /* owned */
     struct run run;
-    struct strbuf events; /* those of the batch that are closed */
+    struct strbuf events; /* closed events of the current batch, as msgpack */
     uint32_t n_event;
 };
 
-/* The low 64 bits, as vLLM shortens its digests. */
+/* The low 64 bits, as in vLLM. */
 static uint64_t hash_of(const uint8_t *key)
 {
     uint64_t hash = 0;
@@ -61,14 +61,14 @@ static void put_hashes(struct kv_events *k)
     strbuf_add(&k->events, k->run.hashes.data, k->run.hashes.n);
 }
 
-/* The memory that the engine computes with, which readers know by this name on any machine. */
+/* The memory that attention reads from. Consumers expect this name whatever the device. */
 static void put_medium(struct kv_events *k)
 {
     msgpack_text(&k->events, "medium");
     msgpack_text(&k->events, "GPU");
 }
 
-/* What else than tokens a block's text differs by: one list for each block. */
+/* What distinguishes blocks with equal tokens: one list per block. */
 static void put_extra_keys(struct kv_events *k)
 {
     msgpack_text(&k->events, "extra_keys");
@@ -126,7 +126,7 @@ static void close_run(struct kv_events *k)
     strbuf_reset(&run->tokens);
 }
 
-static bool goes_on(const struct run *run, const sac_cache_page *page)
+static bool continues(const struct run *run, const sac_cache_page *page)
 {
     if (run->kind != (page->is_there ? RUN_STORED : RUN_REMOVED)) return false;
     return !page->is_there || (page->before && memcmp(page->before, run->last, KEY_BYTES) == 0);
@@ -143,7 +143,7 @@ static void open_run(struct run *run, const sac_cache_page *page, const char *sa
 void kv_events_page(struct kv_events *k, const sac_cache_page *page, const char *salt)
 {
     struct run *run = &k->run;
-    if (!goes_on(run, page)) {
+    if (!continues(run, page)) {
         close_run(k);
         open_run(run, page, salt);
     }
@@ -163,7 +163,7 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Time, events, and the rank among servers that split a model by data: the only one. */
+/* Time, events, and the data-parallel rank, which is always 0. */
 static bool send_batch(struct kv_events *k)
 {
     struct strbuf batch = {0};
@@ -193,7 +193,7 @@ void kv_events_flush(struct kv_events *k)
     if (!sent) put_cleared(k);
 }
 
-/* ---- Life ---- */
+/* ---- Creation and destruction ---- */
 
 sac_status kv_events_create(struct kv_events **out, const struct publisher_options *options,
                             sac_error *err)

@@ -12,16 +12,16 @@
 
 struct kv_events;
 
-/* The first batch says that nothing is cached. */
+/* The first batch is AllBlocksCleared. */
 sac_status kv_events_create(struct kv_events **out, const struct publisher_options *options,
                             sac_error *err);
-/* The last one says the same. */
+/* So is the last one. */
 void kv_events_destroy(struct kv_events *k);
 const struct publisher *kv_events_publisher(const struct kv_events *k);
 
-/* `salt`: the client's, of a text that begins with this page; NULL: none. */
+/* `salt`: the client's cache salt of the text that begins with this page; NULL: none. */
 void kv_events_page(struct kv_events *k, const sac_cache_page *page, const char *salt);
-/* Sends what was reported since the last call, as one batch. */
+/* Sends the events since the last call as one batch. */
 void kv_events_flush(struct kv_events *k);
 
 #endif

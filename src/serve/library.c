@@ -35,8 +35,8 @@ void library_close(struct library *l)
     mem_free(l);
 }
 
-/* No key is a tenant, too. */
-static sac_status turn_to(struct library *l, uint64_t key, sac_error *err)
+/* Requests without a key form a tenant of their own. */
+static sac_status use_tenant(struct library *l, uint64_t key, sac_error *err)
 {
     char salt[24];
     snprintf(salt, sizeof salt, "%016llx", (unsigned long long)key);
@@ -45,19 +45,19 @@ static sac_status turn_to(struct library *l, uint64_t key, sac_error *err)
 
 /* ---- Errors ---- */
 
-/* A fault of the server's own files: they are named in its log alone. */
-static sac_status own_fault(const struct library *l, const char *what, sac_error *err)
+/* Errors of the server's files are detailed only in its log. */
+static sac_status internal_error(const struct library *l, const char *what, sac_error *err)
 {
     journal_say(l->options.journal, "documents: %s", err->msg);
     return error_set(err, SAC_ERR_IO, "%s: the server's log says why", what);
 }
 
-/* What could not be done is told, not why: pages of keys and values that lie on a disk of their own
- * may be lost as well as files of the store. */
+/* Clients learn what failed, not why. The causes include the store's files and the file of the KV
+ * tier. */
 static sac_status check_files(const struct library *l, sac_status status, const char *what,
                               sac_error *err)
 {
-    return status == SAC_ERR_IO || status == SAC_ERR_FORMAT ? own_fault(l, what, err) : status;
+    return status == SAC_ERR_IO || status == SAC_ERR_FORMAT ? internal_error(l, what, err) : status;
 }
 
 /* ---- Adding, listing, removing ---- */
@@ -106,8 +106,8 @@ static sac_status add(struct library *l, const struct ask_document *d, struct li
     return SAC_OK;
 }
 
-/* A document of another model, or of other types of keys, is another one. */
-static sac_status find(struct library *l, const char *name, sac_doc *out, sac_error *err)
+/* Documents of other models or KV types are not visible. */
+static sac_status find_document(struct library *l, const char *name, sac_doc *out, sac_error *err)
 {
     const sac_engine_params params = sac_engine_get_params(l->engine);
     const sac_status status = sac_doc_find(l->docs, l->options.model, &params, name, out, err);
@@ -126,7 +126,7 @@ static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
     data = cJSON_AddArrayToObject(o, "data");
     for (size_t i = 0; i < n; i++) {
         sac_doc own;
-        if (find(l, doc[i].name, &own, &gone) == SAC_OK && strcmp(own.id, doc[i].id) == 0)
+        if (find_document(l, doc[i].name, &own, &gone) == SAC_OK && strcmp(own.id, doc[i].id) == 0)
             cJSON_AddItemToArray(data, doc_json(&doc[i]));
     }
     sac_free(doc);
@@ -134,11 +134,11 @@ static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status take_out(struct library *l, const struct ask *ask, struct strbuf *out,
-                           sac_error *err)
+static sac_status remove_document(struct library *l, const struct ask *ask, struct strbuf *out,
+                                  sac_error *err)
 {
     sac_doc doc;
-    TRY(find(l, ask->document.name, &doc, err));
+    TRY(find_document(l, ask->document.name, &doc, err));
     TRY(sac_doc_remove(l->docs, &doc, err));
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "object", "document");
@@ -148,8 +148,8 @@ static sac_status take_out(struct library *l, const struct ask *ask, struct strb
     return SAC_OK;
 }
 
-/* What a client is told that failed. */
-static void name_work(const struct ask *ask, char out[256])
+/* Names the failed operation for the client. */
+static void describe_work(const struct ask *ask, char out[256])
 {
     if (ask->work == ASK_DOC_LIST)
         snprintf(out, 256, "the documents cannot be listed");
@@ -163,20 +163,21 @@ sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
 {
     struct json_pool json = {0};
     char what[256];
-    TRY(turn_to(l, key, err));
+    TRY(use_tenant(l, key, err));
     json_enter(&json);
     const sac_status status = ask->work == ASK_DOC_ADD    ? add(l, &ask->document, wait, out, err)
                               : ask->work == ASK_DOC_LIST ? list(l, out, err)
-                                                          : take_out(l, ask, out, err);
+                                                          : remove_document(l, ask, out, err);
     json_leave();
     json_pool_deinit(&json);
-    name_work(ask, what);
+    describe_work(ask, what);
     return check_files(l, status, what, err);
 }
 
 /* ---- Joining ---- */
 
-/* The head of a document is the prompt's, filled up to whole pages. */
+/* A document must have been computed after the same text as the prompt begins with, padded to whole
+ * pages. */
 static sac_status check_head(const struct library *l, const struct ask *ask, sac_seq seq,
                              const sac_doc *doc, sac_error *err)
 {
@@ -196,35 +197,36 @@ struct loaded {
     uint32_t n;
 };
 
-/* A document that is in the index: what its file lacks is no fault of the request. */
-static sac_status load(struct library *l, const char *name, struct loaded *out, sac_error *err)
+/* The document is in the index, so a damaged file is the server's fault. */
+static sac_status load_document(struct library *l, const char *name, struct loaded *out,
+                                sac_error *err)
 {
     char what[256];
     sac_doc *doc = &out->doc[out->n];
     snprintf(what, sizeof what, "document '%.200s' cannot be read", name);
-    TRY(check_files(l, find(l, name, doc, err), what, err));
+    TRY(check_files(l, find_document(l, name, doc, err), what, err));
     const sac_status status = sac_doc_load(l->docs, l->engine, name, &out->seq[out->n], doc, err);
     if (status == SAC_OK || status == SAC_ERR_CANCELLED) return status;
     if (status == SAC_ERR_CONTEXT || status == SAC_ERR_MEMORY || status == SAC_ERR_BUSY)
         return error_set(err, status, "document '%.200s' of %u tokens finds no room", name,
                          doc->n_tok);
-    return own_fault(l, what, err);
+    return internal_error(l, what, err);
 }
 
-/* `out->n` documents were loaded, whatever the result. */
+/* `out->n` is valid even on failure. */
 static sac_status load_all(struct library *l, const struct ask *ask, struct loaded *out,
                            sac_error *err)
 {
     while (out->n < ask->n_doc) {
         const uint32_t i = out->n;
-        TRY(load(l, ask->doc_name[i], out, err));
+        TRY(load_document(l, ask->doc_name[i], out, err));
         out->n++;
         TRY(check_head(l, ask, out->seq[i], &out->doc[i], err));
     }
     return SAC_OK;
 }
 
-/* The whole prompt: what the sequence holds, and the rest. Owned by the caller. */
+/* The tokens of the sequence, followed by the rest of the prompt. Owned by the caller. */
 static int32_t *whole_prompt(const struct library *l, const struct ask *ask, sac_seq seq,
                              size_t *out_n)
 {
@@ -238,11 +240,11 @@ static int32_t *whole_prompt(const struct library *l, const struct ask *ask, sac
     return tok;
 }
 
-/* The texts of a prompt in their order. */
+/* The texts of a prompt, in order. */
 struct texts {
-    struct passages_document *item; /* [n] owned; borrows the texts */
+    struct passages_document *item; /* [n], owned; borrows the texts */
     size_t n;
-    struct strbuf own[ASK_DOC_MAX]; /* of the documents, as their tokens have them */
+    struct strbuf own[ASK_DOC_MAX]; /* texts of the documents, from their tokens */
 };
 
 static sac_status list_texts(struct texts *t, const struct library *l, const struct ask *ask,
@@ -323,7 +325,7 @@ sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
         return error_set(err, SAC_ERR_ARG,
                          "several documents need 'sparse.context', which says how they are "
                          "joined: recompute is exact");
-    sac_status status = turn_to(l, key, err);
+    sac_status status = use_tenant(l, key, err);
     if (status == SAC_OK) status = load_all(l, ask, &loaded, err);
     if (status == SAC_OK)
         status = check_files(l, compose(l, ask, &loaded, wait, out, err),

@@ -10,10 +10,10 @@ struct library;
 
 struct library_options {
     const sac_model *model;
-    struct journal *journal; /* hears which file of the store fails; clients hear of no path */
+    struct journal *journal; /* logs which file failed; clients see no paths */
     const char *dir;
-    const char *context; /* how several are joined where a request says nothing; NULL: it must */
-    uint64_t bytes_max;  /* of all files; those unused for the longest time go. 0: any number */
+    const char *context; /* default method for joining documents; NULL: requests must choose */
+    uint64_t bytes_max;  /* of all files; the least recently used are removed. 0: no limit */
 };
 
 /* Borrows the engine and what the options point to. */
@@ -21,24 +21,25 @@ sac_status library_open(struct library **out, sac_engine *engine,
                         const struct library_options *options, sac_error *err);
 void library_close(struct library *l);
 
-/* Called between pieces of what takes long; may compute other requests. True gives up. */
+/* `progress` is called repeatedly during long work and may compute other requests; if it returns
+ * true, the work is cancelled. */
 struct library_wait {
     sac_progress_fn progress;
     void *user;
 };
 
-/* Adds, lists or removes, as the ask says; `out` gets the answer's JSON. */
+/* Adds, lists or removes documents; appends the JSON response to `out`. */
 sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
                         struct library_wait wait, struct strbuf *out, sac_error *err);
 struct library_joined {
-    sac_seq seq; /* new: the documents behind the prompt's head; the caller's */
+    sac_seq seq; /* new: the head of the prompt and the documents; owned by the caller */
     sac_compose_report report;
-    /* Of the whole prompt, where the answer's reading is kept: the ask's texts before the
-     * documents, these, the texts behind them. The caller's. */
+    /* If attention is recorded: passages of the whole prompt (texts before the documents,
+     * documents, texts after them). Owned by the caller. */
     struct passages passages;
 };
 
-/* Joins the ask's documents. */
+/* Joins the documents of the request into a sequence. */
 sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
                         struct library_wait wait, struct library_joined *out, sac_error *err);
 

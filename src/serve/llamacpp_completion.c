@@ -23,7 +23,7 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
 
 /* ---- Writing ---- */
 
-/* What all objects have; takes over `tokens`, a list or NULL: none. */
+/* Members that all objects share; takes ownership of `tokens` (NULL: none). */
 static cJSON *piece_json(const struct reply *r, const char *text, size_t n, cJSON *tokens)
 {
     const struct reply_choice *c = &r->choice[0];
@@ -44,7 +44,7 @@ static const char *stop_type(const struct reply_choice *c)
     return c->stop_i >= 0 ? "word" : "eos";
 }
 
-/* Adds how it ended. */
+/* Adds the reason of the end and the usage. */
 static void add_end(const struct reply *r, cJSON *o)
 {
     const struct reply_choice *c = &r->choice[0];

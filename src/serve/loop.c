@@ -28,34 +28,35 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define WATCH_MAX 64u /* sockets that are looked at in one call */
-/* At the end, for what is not on disk yet: managers of services do not wait for ever. */
+#define WATCH_MAX 64u /* sockets per call of poll */
+/* Limits how long the shutdown waits for the cache on disk: service managers kill after a
+ * timeout. */
 #define FLUSH_MS 10000u
 
 struct loop {
     pthread_mutex_t lock;
-    pthread_cond_t more; /* the engine's thread has something to do */
+    pthread_cond_t more; /* signals the engine's thread */
     struct loop_limits limits;
     struct metrics *metrics;      /* borrowed */
-    struct answer *inbox, **end;  /* lock; queued, in order */
-    struct answer *live;          /* list: lock; members' order: engine's thread */
-    uint32_t n_choice, n_started; /* lock; choices that have not ended; of these computed */
+    struct answer *inbox, **end;  /* lock; queued answers, in order */
+    struct answer *live;          /* the list: lock; order of its members: engine's thread */
+    uint32_t n_choice, n_started; /* lock; choices that have not ended; of these, computed */
     bool draining, stop_now;      /* lock */
     bool has_stats;               /* lock */
     sac_engine_stats stats;       /* lock */
     sac_tier_stats tier;          /* lock */
     struct loop_layer *layer;     /* lock; owned, [n_layer] */
-    uint32_t n_layer;             /* 0: there are no tiers */
+    uint32_t n_layer;             /* 0: no KV tiers */
     sac_cache_stats cache;        /* lock */
-    bool stored;                  /* lock; the disk takes another piece of what was read */
-    /* The engine's thread. */
+    bool stored;                  /* lock; the cache on disk can store another entry */
+    /* Owned by the engine's thread. */
     sac_engine *engine;      /* borrowed */
     struct loop_parts parts; /* borrowed */
-    bool in_work; /* a document, a slot or vectors are being computed: other work waits */
+    bool in_work;            /* long work is in progress; other such work must wait */
     struct turns turns;
-    uint32_t n_submitted; /* choices that the engine has */
-    sac_status status;    /* of the engine; not SAC_OK: it cannot go on, */
-    sac_error why;        /*   and why */
+    uint32_t n_submitted; /* choices submitted to the engine */
+    sac_status status;    /* the engine's; after an error it cannot continue */
+    sac_error why;        /* the reason */
 };
 
 sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
@@ -167,46 +168,46 @@ void loop_leave(struct loop *loop, struct answer *a)
 
 /* ---- Pieces ---- */
 
-/* Whether the HTTP side sleeps, which is then the caller's to wake. Under the lock. */
-static bool rouse(struct answer *a)
+/* Returns whether the HTTP side was asleep; the caller must then wake it. Requires the lock. */
+static bool set_awake(struct answer *a)
 {
     const bool was_asleep = a->asleep;
     a->asleep = false;
     return was_asleep;
 }
 
-/* For each token this is without the lock, which the woken thread takes at once: it would sleep
- * again, and whoever lets go of the lock would wake it a second time. The HTTP side's connection
- * cannot end before it is woken, so it is there; the loop's reference keeps the answer. */
-static void wake_now(struct answer *a, bool wakes)
+/* Called without the lock: the woken thread takes it at once, and would block. The pointers are
+ * valid, because a sleeping connection cannot end and the loop holds a reference to the answer. */
+static void wake_if(struct answer *a, bool wakes)
 {
     if (wakes) a->wake(a->user);
 }
 
-/* Its client would hold the connection until it reads on, or idles for long enough. */
-static void cut_off(struct answer *a)
+/* Without this, the client would keep the connection until it reads on or the idle timeout ends
+ * it. */
+static void disconnect(struct answer *a)
 {
     a->slow = a->gone = true;
     if (a->fd >= 0) shutdown(a->fd, SHUT_RDWR);
 }
 
-/* Appends a piece, which may be NULL for want of memory. True: the HTTP side is to be
- * woken (wake_now). Under the lock. */
-static bool put_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
+/* Appends a piece; NULL means that it could not be allocated, which cancels the answer. Returns
+ * whether the HTTP side must be woken (wake_if). Requires the lock. */
+static bool append_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
 {
     const size_t bytes = p ? sizeof *p + p->n_text + p->n_prob * sizeof *p->prob : 0;
     a->piece_us = clock_us();
     if (!p) a->lost = a->gone = true;
     if (p && p->kind != ANSWER_DONE && a->eager &&
         a->piece_bytes + bytes > loop->limits.unread_bytes_max)
-        cut_off(a);
+        disconnect(a);
     if (p) {
         p->us = a->piece_us;
         *a->end = p;
         a->end = &p->next;
         a->piece_bytes += bytes;
     }
-    return (a->eager || a->n_left == 0) && rouse(a);
+    return (a->eager || a->n_left == 0) && set_awake(a);
 }
 
 static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
@@ -218,11 +219,12 @@ static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer
     if (c->submitted) loop->n_submitted--;
     loop->n_choice--;
     a->n_left--;
-    return put_piece(loop, a, p);
+    return append_piece(loop, a, p);
 }
 
-/* A form that is beyond its limits is told in its own words: the engine knows of an empty mask. */
-static struct answer_piece *piece_of_error(const struct answer_choice *c, const sac_event *e)
+/* If the grammar reached a limit, its own message replaces the engine's, which only reports an
+ * empty mask. */
+static struct answer_piece *error_piece(const struct answer_choice *c, const sac_event *e)
 {
     const char *why = NULL;
     const sac_status status = shape_text_status(c->shape, &why);
@@ -230,7 +232,7 @@ static struct answer_piece *piece_of_error(const struct answer_choice *c, const 
     return answer_piece_failed(c->i, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, why);
 }
 
-/* The choice's sequence is the slot's from now on, or goes. */
+/* Gives the choice's sequence to its slot, or removes it. */
 static void end_seq(struct loop *loop, struct answer_choice *c)
 {
     if (loop->parts.slots) slots_end(loop->parts.slots, c);
@@ -244,7 +246,7 @@ static bool on_event(void *user, const sac_event *e)
     struct answer *a = c->answer;
     struct loop *loop = c->loop;
     struct answer_piece *p =
-        e->finish == SAC_FINISH_ERROR ? piece_of_error(c, e) : answer_piece_of(a, c->i, e);
+        e->finish == SAC_FINISH_ERROR ? error_piece(c, e) : answer_piece_of(a, c->i, e);
     if (a->slot >= 0 && e->kind == SAC_EVENT_TOKEN)
         strbuf_add(&c->said, (const char *)&e->tok, sizeof e->tok);
     if (c->reading && e->kind == SAC_EVENT_TOKEN) reading_token(c->reading, e->tok);
@@ -268,11 +270,11 @@ static bool on_event(void *user, const sac_event *e)
         if (a->ask.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
         wakes = end_choice(loop, c, p);
     } else {
-        wakes = put_piece(loop, a, p);
+        wakes = append_piece(loop, a, p);
     }
     const bool cancel = a->gone;
     pthread_mutex_unlock(&loop->lock);
-    wake_now(a, wakes);
+    wake_if(a, wakes);
     return cancel;
 }
 
@@ -295,15 +297,15 @@ static sac_status watch_reading(struct answer_choice *c, sac_request *r, sac_err
     return SAC_OK;
 }
 
-/* What the choice asks of the engine; borrows from its ask. */
-static sac_request request_of(const struct answer_choice *c)
+/* Builds the engine's request; borrows from the choice's `ask`. */
+static sac_request make_request(const struct answer_choice *c)
 {
     const struct ask *ask = &c->answer->ask;
     const struct ask_prompt *prompt = &ask->prompt[c->i / ask->n];
     sac_request r = sac_request_default();
     r.prompt = prompt->tok;
     r.n_prompt = prompt->n;
-    if (c->seq != SAC_SEQ_NONE) { /* documents and the head before them, or what was restored */
+    if (c->seq != SAC_SEQ_NONE) { /* the sequence holds the beginning of the prompt already */
         r.seq = c->seq;
         r.prompt += c->n_held;
         r.n_prompt -= c->n_held;
@@ -313,7 +315,7 @@ static sac_request request_of(const struct answer_choice *c)
         r.sampling.dry_breaker = (const char *const *)ask->breaker;
         r.sampling.n_dry_breaker = ask->n_breaker;
     }
-    r.sampling.seed += c->i % ask->n; /* or all answers to a prompt were the same */
+    r.sampling.seed += c->i % ask->n; /* otherwise the choices of a prompt would be identical */
     r.max_tokens = ask->max_tokens;
     r.min_tokens = ask->min_tokens;
     r.stop = (const char *const *)ask->stop;
@@ -325,7 +327,7 @@ static sac_request request_of(const struct answer_choice *c)
     r.decode = ask->decode;
     r.prefill = ask->prefill;
     r.sparse = ask->sparse;
-    /* The chosen token's own probability comes only with a list. */
+    /* The engine reports the chosen token's probability only along with alternatives. */
     r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
     r.priority = ask->priority;
     return r;
@@ -334,8 +336,9 @@ static sac_request request_of(const struct answer_choice *c)
 static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
 {
     const struct ask *ask = &c->answer->ask;
-    sac_request r = request_of(c);
-    /* Who has another key must not learn from times what was asked here. */
+    sac_request r = make_request(c);
+    /* The API key is part of the salt, so that response times reveal nothing about the prompts of
+     * other keys. */
     char salt[SLOTS_SALT_BYTES];
     slots_salt(salt, c->answer->key, ask->cache_salt);
     if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
@@ -355,7 +358,7 @@ static void end_with(struct loop *loop, struct answer_choice *c, struct answer_p
     pthread_mutex_lock(&loop->lock);
     const bool wakes = end_choice(loop, c, p);
     pthread_mutex_unlock(&loop->lock);
-    wake_now(a, wakes);
+    wake_if(a, wakes);
 }
 
 static void start_choice(struct loop *loop, struct answer_choice *c)
@@ -371,26 +374,27 @@ static void start_choice(struct loop *loop, struct answer_choice *c)
     pthread_mutex_lock(&loop->lock);
     c->submitted = true;
     loop->n_submitted++;
-    const bool wakes = put_piece(loop, c->answer, answer_piece_bare(ANSWER_TAKEN, c->i));
+    const bool wakes = append_piece(loop, c->answer, answer_piece_bare(ANSWER_TAKEN, c->i));
     pthread_mutex_unlock(&loop->lock);
-    wake_now(c->answer, wakes);
+    wake_if(c->answer, wakes);
 }
 
 /* ---- Documents and slots ---- */
 
-static bool on_work(void *user, double share);
+static bool on_progress(void *user, double share);
 
-static struct library_wait wait_of(struct answer *a)
+static struct library_wait progress_of(struct answer *a)
 {
-    return (struct library_wait){on_work, a};
+    return (struct library_wait){on_progress, a};
 }
 
 static sac_status work(struct loop *loop, struct answer *a, struct strbuf *out, sac_error *err)
 {
-    if (a->ask.work == ASK_EMBED) return embed_work(loop->engine, &a->ask, wait_of(a), out, err);
+    if (a->ask.work == ASK_EMBED)
+        return embed_work(loop->engine, &a->ask, progress_of(a), out, err);
     if (a->ask.work >= ASK_SLOT_SAVE)
-        return slots_work(loop->parts.slots, &a->ask, a->key, wait_of(a), out, err);
-    return library_work(loop->parts.documents, &a->ask, a->key, wait_of(a), out, err);
+        return slots_work(loop->parts.slots, &a->ask, a->key, progress_of(a), out, err);
+    return library_work(loop->parts.documents, &a->ask, a->key, progress_of(a), out, err);
 }
 
 static void do_work(struct loop *loop, struct answer *a)
@@ -406,14 +410,14 @@ static void do_work(struct loop *loop, struct answer *a)
     strbuf_deinit(&text);
 }
 
-/* Each choice goes on from a sequence of its own with the documents. */
+/* Each choice gets a fork of the sequence that holds the documents. */
 static sac_status join_documents(struct loop *loop, struct answer *a, sac_error *err)
 {
     struct library_joined joined;
     if (a->ask.n_doc == 0) return SAC_OK;
     loop->in_work = true;
     sac_status status =
-        library_join(loop->parts.documents, &a->ask, a->key, wait_of(a), &joined, err);
+        library_join(loop->parts.documents, &a->ask, a->key, progress_of(a), &joined, err);
     loop->in_work = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;
@@ -451,9 +455,9 @@ static void start_answer(struct loop *loop, struct answer *a)
     }
 }
 
-/* Whether the engine can take the answer now; one of higher priority takes the place of others.
- * Under the lock. */
-static bool has_place(const struct loop *loop, const struct answer *a)
+/* Whether the engine can start the answer now, possibly by preempting one of lower priority.
+ * Requires the lock. */
+static bool can_start(const struct loop *loop, const struct answer *a)
 {
     if ((a->ask.work || a->ask.n_doc) && loop->in_work) return false;
     if (a->ask.work || loop->n_submitted == 0) return true;
@@ -470,19 +474,19 @@ static bool comes_before(const struct loop *loop, const struct answer *a, const 
     return turns_last(&loop->turns, a->key) < turns_last(&loop->turns, b->key);
 }
 
-/* The answer whose turn it is, or NULL. Of equals the list's first. */
-static struct answer *next_turn(struct loop *loop)
+/* The next answer to start, or NULL. The list breaks ties. */
+static struct answer *next_to_start(struct loop *loop)
 {
     struct answer *best = NULL;
     pthread_mutex_lock(&loop->lock);
     for (struct answer *a = loop->live; a; a = a->next)
         if (a->waits && !a->gone && (!best || comes_before(loop, a, best))) best = a;
-    if (best && !has_place(loop, best)) best = NULL;
+    if (best && !can_start(loop, best)) best = NULL;
     pthread_mutex_unlock(&loop->lock);
     return best;
 }
 
-/* Moves what is queued to the live ones, behind them. Under the lock. */
+/* Appends the inbox to the live answers. Requires the lock. */
 static void take_inbox(struct loop *loop)
 {
     struct answer **last = &loop->live;
@@ -493,7 +497,7 @@ static void take_inbox(struct loop *loop)
     loop->end = &loop->inbox;
 }
 
-/* Waits until there is something to do. False: nothing is left and nothing will come. */
+/* Blocks until there is work; false: everything has ended and the loop is draining. */
 static bool wait_for_work(struct loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
@@ -506,8 +510,8 @@ static bool wait_for_work(struct loop *loop)
     return go_on;
 }
 
-/* Marks answers whose client has closed its side: HTTP clients that do so do not wait for more. */
-static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
+/* Marks answers whose client has closed the connection, or its sending side. */
+static void poll_batch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
 {
     if (n == 0 || poll(fds, n, 0) <= 0) return;
     for (nfds_t i = 0; i < n; i++)
@@ -515,9 +519,9 @@ static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
             watched[i]->left = watched[i]->gone = true;
 }
 
-/* Under the lock, so that no socket that is looked at is closed meanwhile: the HTTP side takes it
- * out (loop_leave) before it does that. */
-static void watch_clients(struct loop *loop)
+/* Requires the lock: the HTTP side calls loop_leave before a socket is closed, so no polled
+ * descriptor can be reused meanwhile. */
+static void poll_clients(struct loop *loop)
 {
     struct answer *watched[WATCH_MAX];
     struct pollfd fds[WATCH_MAX];
@@ -525,28 +529,28 @@ static void watch_clients(struct loop *loop)
     for (struct answer *a = loop->live; a; a = a->next) {
         if (a->gone || a->fd < 0) continue;
         if (n == WATCH_MAX) {
-            watch(watched, fds, n);
+            poll_batch(watched, fds, n);
             n = 0;
         }
         watched[n] = a;
         fds[n++] = (struct pollfd){.fd = a->fd, .events = POLLRDHUP};
     }
-    watch(watched, fds, n);
+    poll_batch(watched, fds, n);
 }
 
-/* Nobody waits for it any more. Under the lock. */
-static void give_up(struct loop *loop, struct answer_choice *c)
+/* Cancels a choice. Requires the lock. */
+static void cancel_choice(struct loop *loop, struct answer_choice *c)
 {
     if (c->ended) return;
     if (c->submitted)
         sac_cancel(loop->engine, c->request_id);
     else if (c->answer->waits)
-        wake_now(c->answer, end_choice(loop, c, answer_piece_cancelled(c->i)));
+        wake_if(c->answer, end_choice(loop, c, answer_piece_cancelled(c->i)));
 }
 
-/* What the lock protects of a step: who left, what is over, the numbers of the last step. Returns
- * with the requests to cancel marked in the engine. */
-static void tidy(struct loop *loop)
+/* Between steps: publishes statistics, finds clients that disconnected, cancels their requests, and
+ * releases answers that have ended. */
+static void end_step(struct loop *loop)
 {
     const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
     const sac_tier_stats tier = sac_tier_get_stats(loop->engine);
@@ -559,7 +563,7 @@ static void tidy(struct loop *loop)
         sac_tier_get_layer(loop->engine, i, &loop->layer[i].n_hit, &loop->layer[i].n_fetch);
     loop->cache = cache;
     loop->has_stats = true;
-    watch_clients(loop);
+    poll_clients(loop);
     for (struct answer **at = &loop->live; *at;) {
         struct answer *a = *at;
         if (a->n_left == 0) {
@@ -569,13 +573,13 @@ static void tidy(struct loop *loop)
             continue;
         }
         for (uint32_t i = 0; i < a->n_choice && (a->gone || loop->stop_now); i++)
-            give_up(loop, &a->choice[i]);
+            cancel_choice(loop, &a->choice[i]);
         at = &a->next;
     }
     pthread_mutex_unlock(&loop->lock);
 }
 
-/* The engine cannot go on: all answers end with its reason. */
+/* The engine cannot continue: all answers end with this error. */
 static void fail_all(struct loop *loop, sac_status status, const char *why)
 {
     pthread_mutex_lock(&loop->lock);
@@ -584,22 +588,22 @@ static void fail_all(struct loop *loop, sac_status status, const char *why)
     for (struct answer *a = loop->live; a; a = a->next)
         for (uint32_t i = 0; i < a->n_choice; i++)
             if (!a->choice[i].ended)
-                wake_now(a, end_choice(loop, &a->choice[i], answer_piece_failed(i, status, why)));
+                wake_if(a, end_choice(loop, &a->choice[i], answer_piece_failed(i, status, why)));
     pthread_mutex_unlock(&loop->lock);
 }
 
-/* Starts what has its turn, and computes one step of what runs. */
-static void run_turn(struct loop *loop)
+/* Starts the answers whose turn it is, and computes one step. */
+static void run_step(struct loop *loop)
 {
     uint32_t n_active;
     struct answer *a;
-    while (loop->status == SAC_OK && (a = next_turn(loop))) start_answer(loop, a);
+    while (loop->status == SAC_OK && (a = next_to_start(loop))) start_answer(loop, a);
     if (loop->parts.slots && loop->n_submitted > 0) slots_make_room(loop->parts.slots);
     if (loop->status == SAC_OK) loop->status = sac_run(loop->engine, &n_active, &loop->why);
 }
 
-/* Between pieces of what a document or a slot takes, the others go on. */
-static bool on_work(void *user, double share)
+/* Called during long work, so that other answers make progress. */
+static bool on_progress(void *user, double share)
 {
     struct answer *a = user;
     struct loop *loop = a->choice[0].loop;
@@ -607,17 +611,17 @@ static bool on_work(void *user, double share)
     pthread_mutex_lock(&loop->lock);
     take_inbox(loop);
     if (a->ask.work == ASK_DOC_ADD)
-        wake_now(a, put_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all)));
+        wake_if(a, append_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all)));
     pthread_mutex_unlock(&loop->lock);
-    run_turn(loop);
-    tidy(loop);
+    run_step(loop);
+    end_step(loop);
     pthread_mutex_lock(&loop->lock);
     const bool gives_up = a->gone || loop->stop_now || loop->status != SAC_OK;
     pthread_mutex_unlock(&loop->lock);
     return gives_up;
 }
 
-/* Clients part their prompts by a salt, of which routers know. */
+/* Events carry the client's salt, which routers know, not the one derived from its key. */
 static void on_page(void *user, const sac_cache_page *page)
 {
     const struct loop *loop = user;
@@ -637,21 +641,29 @@ static sac_status plan_layers(struct loop *loop, sac_error *err)
     return SAC_OK;
 }
 
+static sac_status begin_run(struct loop *loop, sac_error *err)
+{
+    TRY(plan_layers(loop, err));
+    return loop->parts.events ? sac_cache_watch(loop->engine, on_page, loop, err) : SAC_OK;
+}
+
 sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_parts *parts,
                     sac_error *err)
 {
     loop->engine = engine;
     loop->parts = *parts;
-    TRY(plan_layers(loop, err));
-    if (parts->events) TRY(sac_cache_watch(engine, on_page, loop, err));
-    tidy(loop);
+    loop->status = begin_run(loop, &loop->why);
+    /* Answers may have been queued already, and their connections sleep until the end. */
+    if (loop->status == SAC_OK)
+        end_step(loop);
+    else
+        fail_all(loop, loop->status, loop->why.msg);
     while (loop->status == SAC_OK && wait_for_work(loop)) {
-        run_turn(loop);
+        run_step(loop);
         if (loop->status != SAC_OK) fail_all(loop, loop->status, loop->why.msg);
-        /* What ended answers have read, a piece between two steps: the rest is told by loop_stored.
-         */
+        /* Stores one entry per step; loop_stored reports when the next one can follow. */
         (void)sac_cache_store(engine);
-        tidy(loop);
+        end_step(loop);
     }
     sac_cache_flush(engine, FLUSH_MS);
     return loop->status == SAC_OK ? SAC_OK : error_set(err, loop->status, "%s", loop->why.msg);
@@ -679,7 +691,7 @@ static void ping(struct loop *loop, struct answer *a, uint64_t ping_us)
 {
     if (!a->eager || !a->asleep || clock_us() - a->piece_us < ping_us) return;
     struct answer_piece *p = answer_piece_bare(ANSWER_PING, 0);
-    if (p) wake_now(a, put_piece(loop, a, p)); /* else the next tick tries again */
+    if (p) wake_if(a, append_piece(loop, a, p)); /* otherwise the next tick tries again */
 }
 
 void loop_tick(struct loop *loop, uint64_t ping_us)

@@ -14,9 +14,9 @@
 #include "saccade_tier.h"
 
 struct loop_limits {
-    uint32_t n_running;      /* sequences that the engine computes at once */
-    uint32_t n_queue;        /* answers that may wait beside those */
-    size_t unread_bytes_max; /* of one answer that its client does not read */
+    uint32_t n_running;      /* choices computed at once */
+    uint32_t n_queue;        /* choices that may wait in addition */
+    size_t unread_bytes_max; /* unread bytes of an answer */
 };
 
 struct loop;
@@ -24,51 +24,52 @@ struct library;
 struct kv_events;
 struct slots;
 
-/* `metrics` is borrowed and is told of tokens and ends. */
+/* Borrows `metrics` and reports tokens and ends of answers to it. */
 sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
                        sac_error *err);
 void loop_destroy(struct loop *loop);
 
-/* Queues the answer, or says why not: a full queue, a server that is going down. Takes a reference
- * of its own on SAC_OK. */
+/* Queues the answer and takes a reference, or refuses it: the queue is full, or the server shuts
+ * down. */
 sac_status loop_submit(struct loop *loop, struct answer *a, struct refusal *ref);
-/* The pieces that came since the last call; the caller frees them. NULL with `*out_done` when the
- * answer has ended and all was taken. NULL without it: a->sleep was called, and a->wake will be. */
+/* Returns the pieces since the last call; the caller frees them. NULL and `*out_done`: the answer
+ * has ended and all pieces were taken. NULL otherwise: a->sleep was called, and a->wake will
+ * follow. */
 struct answer_piece *loop_take(struct loop *loop, struct answer *a, bool *out_done);
-/* The HTTP side lets go of its reference; an answer that has not ended is cancelled. */
+/* Releases the HTTP side's reference and cancels the answer if it has not ended. */
 void loop_leave(struct loop *loop, struct answer *a);
 
-/* What the engine's thread uses beside the engine; borrowed, NULL: there is none. */
+/* Optional parts that the engine's thread uses; borrowed, each may be NULL. */
 struct loop_parts {
     struct library *documents;
     struct slots *slots;
-    struct kv_events *events; /* told of what the cache has; it must be on */
+    struct kv_events *events; /* needs an engine with prefix_cache */
 };
-/* Serves until loop_drain, documents of the library too; the calling thread becomes the engine's.
- * An error is the engine's own and ends all answers. */
+/* Serves answers until loop_drain; the calling thread becomes the engine's. If the engine fails,
+ * all answers end with its error, which is returned. */
 sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_parts *parts,
                     sac_error *err);
-/* No more answers are taken; those there are end first or, with `now`, are cancelled. */
+/* Refuses new answers. Those in progress are completed or, with `now`, cancelled. */
 void loop_drain(struct loop *loop, bool now);
-/* Sends a ping to streams to which nothing has gone for `ping_us`. */
+/* Sends a ping on streams that were silent for `ping_us`. */
 void loop_tick(struct loop *loop, uint64_t ping_us);
-/* A cache on disk (saccade_cache.h) takes another piece; `loop` is a struct loop. */
+/* Callback of the cache on disk: it can store another entry. `loop` is a struct loop. */
 void loop_stored(void *loop);
 
 struct loop_view {
-    uint32_t n_running, n_waiting; /* answers; a request for n counts n times */
+    uint32_t n_running, n_waiting; /* counted in choices */
     bool has_stats;
     sac_engine_stats stats; /* as of the last step */
-    sac_tier_stats tier;    /* all zero: all pages are in memory */
-    sac_cache_stats cache;  /* all zero: there is none on disk */
+    sac_tier_stats tier;    /* zeros: no KV tiers */
+    sac_cache_stats cache;  /* zeros: no cache on disk */
 };
 struct loop_view loop_view(struct loop *loop);
 
-/* Pages of a layer that were asked for, as of the last step. */
+/* Page requests of a layer, as of the last step. */
 struct loop_layer {
     uint64_t n_hit, n_fetch;
 };
-/* Those of the first n layers; returns how many there are, 0: all pages are in memory. */
+/* Copies the first n layers; returns the number of layers, 0: no KV tiers. */
 uint32_t loop_layers(struct loop *loop, struct loop_layer *out, uint32_t n);
 
 #endif

@@ -13,7 +13,7 @@ static const double bounds_s[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 #define N_BOUND (sizeof bounds_s / sizeof bounds_s[0])
 
 struct histogram {
-    uint64_t n[N_BOUND + 1]; /* the last one: above all bounds */
+    uint64_t n[N_BOUND + 1]; /* one per bound, and one for larger values */
     double sum_s;
 };
 
@@ -44,11 +44,11 @@ struct metrics {
     pthread_mutex_t lock;
     struct histogram histogram[N_HISTOGRAM];
     uint64_t finished[N_FINISH];
-    /* Tokens: of prompts, with their documents; of these, looked for in memory, found there, and
-     * computed. Of answers. */
+    /* Tokens of prompts including documents; of these, looked up in the prefix cache, found there,
+     * and computed; generated tokens. */
     uint64_t n_prompt, n_looked, n_found, n_computed, n_predicted;
     uint64_t n_preempted;
-    uint64_t n_audit, n_audit_none; /* answers; those whose rows could not be compared */
+    uint64_t n_audit, n_audit_none; /* audited answers; those in which nothing could be compared */
     struct reading_sums audit;
     uint64_t status[STATUS_MAX];
 };
@@ -95,7 +95,8 @@ void metrics_token(struct metrics *m, uint64_t us, bool first)
 void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us)
 {
     const sac_timings *t = &e->timings;
-    /* Documents stand before the prompt; who leaves while it is read has had a part of it. */
+    /* Documents precede the prompt. If the client left early, only a part of the prompt was
+     * read. */
     const uint32_t n_document = t->n_cached - t->n_reused, n_read = e->n_prompt_done;
     pthread_mutex_lock(&m->lock);
     m->finished[e->finish]++;
@@ -207,7 +208,7 @@ static void print_finished(struct strbuf *out, const struct metrics *m, const ch
                         (unsigned long long)m->status[i]);
 }
 
-/* Totals over answers that were audited: divided by the rows they are means. */
+/* Sums over audited answers; divided by the number of rows they are means. */
 static void print_audit(struct strbuf *out, const struct metrics *m, const char *labels)
 {
     const struct number own[] = {
@@ -267,7 +268,7 @@ static void print_engine(struct strbuf *out, const sac_engine_stats *s, const ch
     print_own(out, own, sizeof own / sizeof own[0], labels);
 }
 
-/* Pages in memory above a file. */
+/* Pages held in memory above the file. */
 static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *labels)
 {
     const struct number own[] = {
@@ -306,7 +307,7 @@ static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *
     if (t->backend) print_own(out, own, sizeof own / sizeof own[0], labels);
 }
 
-/* What was read, on disk. */
+/* The prompt cache on disk. */
 static void print_cache(struct strbuf *out, const sac_cache_stats *c, uint64_t n_tok,
                         const char *labels)
 {
@@ -334,7 +335,7 @@ static void print_cache(struct strbuf *out, const sac_cache_stats *c, uint64_t n
     if (c->is_open) print_own(out, own, sizeof own / sizeof own[0], labels);
 }
 
-/* A label's value: quotes, backslashes and newlines are escaped. */
+/* A label value: quotes, backslashes and newlines are escaped. */
 static void add_label(struct strbuf *out, const char *name, const char *value)
 {
     strbuf_addf(out, "%s=\"", name);
@@ -348,8 +349,8 @@ static void add_label(struct strbuf *out, const char *name, const char *value)
     strbuf_add(out, "\"", 1);
 }
 
-/* vLLM's gauge of settings, by which gateways know how much the cache holds: a block is a page of
- * tokens in all layers. */
+/* vLLM's gauge, from which gateways compute the capacity of the cache: a block is a page of tokens
+ * in all layers. */
 static void print_cache_config(struct strbuf *out, const sac_engine_params *p, const char *labels)
 {
     const uint64_t n_tok = p->n_kv_tok ? p->n_kv_tok : (uint64_t)p->n_ctx * p->n_seq_max;
@@ -361,7 +362,7 @@ static void print_cache_config(struct strbuf *out, const sac_engine_params *p, c
                 p->prefix_cache ? "True" : "False", (unsigned long long)(n_tok / SAC_PAGE_TOK));
 }
 
-/* What llama.cpp's server counts, too. Its tokens of prompts are those that were computed. */
+/* Aliases of llama.cpp's metrics. Its prompt tokens are those that were computed. */
 static void print_llamacpp(struct strbuf *out, const struct metrics *m,
                            const struct loop_view *view, const char *labels)
 {
@@ -384,7 +385,7 @@ static void print_llamacpp(struct strbuf *out, const struct metrics *m,
         print_number(out, LLAMACPP, &numbers[i], labels);
 }
 
-/* Answers, and the tokens of those that have ended. */
+/* Counters of answers, and of tokens of answers that have ended. */
 static void print_answers(struct strbuf *out, const struct metrics *m, const struct loop_view *view,
                           const char *labels)
 {

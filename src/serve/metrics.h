@@ -21,16 +21,16 @@ sac_status metrics_create(struct metrics **out, sac_error *err);
 void metrics_destroy(struct metrics *m);
 
 void metrics_started(struct metrics *m, uint64_t queue_us);
-/* A token: `us` since the one before, or since the request came when it is the `first`. */
+/* `us`: time since the previous token, or since the request for the `first`. */
 void metrics_token(struct metrics *m, uint64_t us, bool first);
-/* `e`: the last event of an answer. */
+/* `e`: the answer's last event. */
 void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us);
-/* An answer that was held against dense attention; `r` may be NULL: nothing could be compared. */
+/* `r`: the comparison with dense attention; NULL: nothing could be compared. */
 void metrics_audited(struct metrics *m, const struct reading *r);
-/* A request was answered with this HTTP status. */
+/* Counts a response with this HTTP status. */
 void metrics_status(struct metrics *m, unsigned status);
 
-/* Hits and fetches of each layer's pages; none: nothing. */
+/* Hits and fetches of pages by layer. */
 void metrics_print_layers(const struct loop_layer *layer, uint32_t n, const char *model_name,
                           struct strbuf *out);
 void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* A type's byte and a number of n bytes behind it, the most significant first. */
+/* A type byte, followed by the low n bytes of `value` in big-endian order. */
 static void put(struct strbuf *b, uint8_t type, uint64_t value, size_t n)
 {
     char bytes[9] = {(char)type};
@@ -51,7 +51,8 @@ void msgpack_text(struct strbuf *b, const char *text)
     strbuf_add(b, text, n);
 }
 
-/* The count of an array or map, whose types are `few` up to 15 values, and two from `many` on. */
+/* The header of an array or map: type `few` holds counts up to 15, `many` and the next type 16 and
+ * 32 bits. */
 static void put_count(struct strbuf *b, uint32_t n, uint8_t few, uint8_t many)
 {
     if (n < 16)

@@ -50,7 +50,7 @@ static cJSON *logprob_json(const struct reply *r, const struct answer_piece *p)
     return o;
 }
 
-/* A chunk with one choice; takes over `delta`. */
+/* A chunk with one choice; takes ownership of `delta`. */
 static cJSON *chunk_json(const struct reply *r, uint32_t choice_i, cJSON *delta, const char *finish)
 {
     cJSON *o = reply_object(r, "chat.completion.chunk");
@@ -87,7 +87,8 @@ static void write_token(struct reply *r, const struct answer_piece *p, struct st
     const char *text;
     size_t n;
     reply_next(r, p->choice_i, &text, &n);
-    /* Tokens that complete no character yet are shown where something is said of tokens. */
+    /* A token that completes no character has no text. It is sent only if the request asks for
+     * per-token data. */
     cJSON *calls = reply_next_calls(r, p->choice_i);
     if (n == 0 && !calls && !r->ask->logprobs && !r->ask->token_ids) return;
     cJSON *delta = cJSON_CreateObject();

@@ -46,7 +46,7 @@ static sac_status add_text(struct ask *a, const char *text, const struct ask_rul
     return SAC_OK;
 }
 
-/* A text, a list of texts, a list of token ids, or a list of such lists. */
+/* A string, a list of strings, a list of token ids, or a list of such lists. */
 static sac_status read_prompts(struct ask *a, const cJSON *prompt, const struct ask_rules *rules,
                                struct refusal *ref)
 {
@@ -88,7 +88,7 @@ static sac_status read_completion(struct ask *a, const cJSON *body, const struct
 
 /* ---- Writing ---- */
 
-/* OpenAI's older form: lists beside each other. `list` holds one entry a token. */
+/* OpenAI's older format: one list per field. `list` has one object per token. */
 static cJSON *logprobs_json(const cJSON *list)
 {
     static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
@@ -102,8 +102,7 @@ static cJSON *logprobs_json(const cJSON *list)
     return o;
 }
 
-/* A token's row of those lists. Tokens whose text is the same share an entry: the likelier one's.
- */
+/* One token's values for these lists. If alternatives have the same text, the likeliest is kept. */
 static cJSON *logprob_row(const struct reply *r, const struct answer_piece *p, size_t offset)
 {
     cJSON *row = cJSON_CreateObject(), *top = cJSON_CreateObject();
@@ -128,7 +127,7 @@ static void keep_piece(struct reply *r, const struct answer_piece *p)
     cJSON_AddItemToArray(c->logprobs, logprob_row(r, p, c->text.n - p->n_text));
 }
 
-/* Takes over `text`. */
+/* Takes ownership of `text`. */
 static cJSON *choice_json(uint32_t i, cJSON *text, const char *finish)
 {
     cJSON *o = cJSON_CreateObject();

@@ -8,11 +8,12 @@
 
 /* ---- Reading ---- */
 
-/* A call of an earlier turn; several in a row are one message. */
+/* A tool call of an earlier turn; consecutive calls form one message. */
 static void add_call(cJSON *out, const cJSON *item)
 {
-    const int n = cJSON_GetArraySize(out);
-    cJSON *last = n ? cJSON_GetArrayItem(out, n - 1) : NULL;
+    /* cJSON links the first item back to the last. Walking the list instead would take quadratic
+     * time. */
+    const cJSON *last = out && out->child ? out->child->prev : NULL;
     cJSON *calls = cJSON_GetObjectItemCaseSensitive(last, "tool_calls");
     cJSON *call = cJSON_CreateObject(), *function;
     if (!calls)
@@ -77,7 +78,7 @@ static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
             cJSON_AddItemToArray(list, o);
         }
     } else {
-        json_copy(out, "tools", body, "tools"); /* to be refused */
+        json_copy(out, "tools", body, "tools"); /* so that it is refused */
     }
     if (cJSON_IsObject(choice)) {
         cJSON *o = cJSON_AddObjectToObject(out, "tool_choice");
@@ -89,7 +90,7 @@ static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
     return SAC_OK;
 }
 
-/* text.format is chat's response_format, one level flatter. */
+/* text.format is response_format of a chat completion, one level flatter. */
 static sac_status read_format(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     const cJSON *text = json_get(body, "text"), *format = json_get(text, "format");
@@ -104,7 +105,7 @@ static sac_status read_format(cJSON *out, const cJSON *body, struct refusal *ref
     return SAC_OK;
 }
 
-/* "auto" is what vLLM makes of it: of a conversation that is too long, its last tokens are read. */
+/* "auto" drops the oldest tokens of a conversation that is too long, as in vLLM. */
 static sac_status read_truncation(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     if (!json_get(body, "truncation") || json_says(body, "truncation", "disabled")) return SAC_OK;
@@ -168,7 +169,7 @@ static cJSON *usage_json(const struct reply *r)
     return o;
 }
 
-/* Ids of items are the response's with another begin. */
+/* Item ids are the response's id with another prefix. */
 static void item_id(const struct reply *r, const char *prefix, size_t i, char out[64])
 {
     snprintf(out, 64, "%s%s_%zu", prefix, r->id + strlen("resp_"), i);
@@ -184,8 +185,8 @@ static cJSON *part_json(const char *text, size_t n)
     return part;
 }
 
-/* `n` bytes of the answer as an item; of an open one, none. One that its limit cut is no whole one.
- */
+/* The first `n` bytes of the answer as an item; an open item has no content. An answer cut by its
+ * limit is "incomplete". */
 static cJSON *message_item(const struct reply *r, size_t n, bool done)
 {
     const struct reply_choice *c = &r->choice[0];
@@ -273,7 +274,7 @@ static void write_response(struct reply *r, const char *type, bool done, struct 
     write_event(r, type, event, out);
 }
 
-/* Takes over `item`. */
+/* Takes ownership of `item`. */
 static void write_item(struct reply *r, const char *type, size_t index, cJSON *item,
                        struct strbuf *out)
 {
@@ -283,7 +284,7 @@ static void write_item(struct reply *r, const char *type, size_t index, cJSON *i
     write_event(r, type, event, out);
 }
 
-/* Of the message's one part; takes over `value`. */
+/* An event about the message's only part; takes ownership of `value`. */
 static void write_part(struct reply *r, const char *type, const char *field, cJSON *value,
                        struct strbuf *out)
 {

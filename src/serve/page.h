@@ -11,7 +11,7 @@ struct page_file {
     size_t n;
 };
 
-/* NULL: no such file. */
+/* NULL: unknown path. */
 const struct page_file *page_find(const char *path);
 
 #endif

@@ -16,7 +16,7 @@
 
 #define LIBRARY "libzmq.so.5"
 
-/* The parts of ZeroMQ's interface (<zmq.h>) that are used here. */
+/* Constants from ZeroMQ's header, which is not needed at build time. */
 enum { TYPE_PUB = 1, TYPE_ROUTER = 6 };
 enum {
     OPTION_RCVMORE = 13,
@@ -27,10 +27,11 @@ enum {
 };
 enum { FLAG_DONTWAIT = 1, FLAG_SNDMORE = 2, POLL_IN = 1 };
 
-#define LINGER_MS     1000   /* as long as vLLM waits at its end */
-#define UNSENT_MAX    100000 /* messages to a subscriber that is slow; vLLM's number */
+#define LINGER_MS     1000   /* as in vLLM */
+#define UNSENT_MAX    100000 /* messages queued per subscriber, as in vLLM */
 #define ENDPOINT_MAX  256
-#define IDENTITY_MAX  255 /* of who asks, by ZeroMQ's rules */
+#define IDENTITY_MAX  255 /* ZeroMQ's limit */
+#define ANSWERS_MAX   16  /* replays in a row: a flood of requests must not stop events */
 #define NUMBER_BYTES  8
 #define NUMBER_OF_END UINT64_MAX
 
@@ -75,7 +76,7 @@ struct publisher {
     struct message *queue, **end; /* lock */
     uint64_t n_message;           /* lock */
     bool stop;                    /* lock */
-    struct message **kept;        /* the thread's; owned, [n_kept] a ring, by number */
+    struct message **kept;        /* owned by the thread: ring buffer [n_kept], indexed by number */
     uint32_t n_kept;
 };
 
@@ -84,11 +85,11 @@ struct publisher {
 static sac_status find(void *library, const char *name, void *out, sac_error *err)
 {
     void *symbol = dlsym(library, name);
-    memcpy(out, &symbol, sizeof symbol); /* C has no cast from data to functions */
+    memcpy(out, &symbol, sizeof symbol); /* ISO C has no cast from object to function pointers */
     return symbol ? SAC_OK : error_set(err, SAC_ERR_UNSUPPORTED, LIBRARY " has no %s", name);
 }
 
-/* It stays loaded: it has threads of its own. */
+/* The library is never unloaded, because its threads may still run. */
 static sac_status load(struct zmq *z, sac_error *err)
 {
     void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
@@ -121,8 +122,8 @@ static void set_option(const struct zmq *z, void *socket, int option, int value)
     (void)z->setsockopt(socket, option, &value, sizeof value);
 }
 
-/* vLLM's rule: an address of this machine is listened at, another is connected to. */
-static bool is_own(const char *endpoint)
+/* vLLM's rule: bind to local and wildcard addresses, connect to others. */
+static bool is_local(const char *endpoint)
 {
     return strchr(endpoint, '*') || strstr(endpoint, "::") || strstr(endpoint, "//0.0.0.0:") ||
            strncmp(endpoint, "ipc://", 6) == 0;
@@ -135,7 +136,7 @@ static sac_status open_socket(struct publisher *p, int type, const char *endpoin
     *out = z->socket(p->context, type);
     if (!*out) return error_set(err, SAC_ERR_MEMORY, "ZeroMQ: %s", z->error_text(z->error()));
     set_option(z, *out, OPTION_LINGER, LINGER_MS);
-    /* A replay has all that is kept in one go, and its end; more than that is for who reads. */
+    /* The high-water mark of the replay socket holds one complete replay and its end marker. */
     set_option(z, *out, OPTION_SNDHWM, type == TYPE_PUB ? UNSENT_MAX : (int)p->n_kept + 1);
     set_option(z, *out, OPTION_IPV6, strchr(endpoint, '[') != NULL);
     if ((listens ? z->bind : z->connect)(*out, endpoint) != 0)
@@ -155,7 +156,7 @@ static sac_status open_sockets(struct publisher *p, const struct publisher_optio
 {
     p->context = p->zmq.ctx_new();
     if (!p->context) return error_set(err, SAC_ERR_MEMORY, "ZeroMQ: out of memory");
-    TRY(open_socket(p, TYPE_PUB, o->endpoint, is_own(o->endpoint), &p->pub, err));
+    TRY(open_socket(p, TYPE_PUB, o->endpoint, is_local(o->endpoint), &p->pub, err));
     name_endpoint(&p->zmq, p->pub, p->endpoint);
     if (!o->replay) return SAC_OK;
     TRY(open_socket(p, TYPE_ROUTER, o->replay, true, &p->router, err));
@@ -177,8 +178,8 @@ static void put_number(uint64_t number, uint8_t out[NUMBER_BYTES])
     for (int i = 0; i < NUMBER_BYTES; i++) out[i] = (uint8_t)(number >> 8 * (NUMBER_BYTES - 1 - i));
 }
 
-/* Neither kind of socket waits: what finds no room is dropped for that subscriber, who sees it by
- * the numbers. */
+/* Never blocks: messages beyond the high-water mark are dropped for that subscriber, who notices
+ * the gap in the numbers. */
 static void send_numbered(const struct zmq *z, void *socket, uint64_t number, const char *payload,
                           size_t n)
 {
@@ -188,14 +189,14 @@ static void send_numbered(const struct zmq *z, void *socket, uint64_t number, co
     (void)z->send(socket, payload, n, FLAG_DONTWAIT);
 }
 
-static void keep(struct publisher *p, struct message *m)
+static void store_message(struct publisher *p, struct message *m)
 {
     struct message **at = p->n_kept ? &p->kept[m->number % p->n_kept] : NULL;
     message_free(at ? *at : m);
     if (at) *at = m;
 }
 
-/* Returns whether the publisher ends after this. */
+/* Returns true if the publisher is to stop. */
 static bool send_queue(struct publisher *p)
 {
     pthread_mutex_lock(&p->lock);
@@ -208,7 +209,7 @@ static bool send_queue(struct publisher *p)
         next = m->next;
         (void)p->zmq.send(p->pub, p->topic, strlen(p->topic), FLAG_SNDMORE | FLAG_DONTWAIT);
         send_numbered(&p->zmq, p->pub, m->number, m->payload, m->n);
-        keep(p, m);
+        store_message(p, m);
     }
     return stop;
 }
@@ -218,7 +219,7 @@ static bool send_queue(struct publisher *p)
 static void replay(const struct publisher *p, const uint8_t *who, size_t n_who, uint64_t from)
 {
     const struct zmq *z = &p->zmq;
-    uint32_t first = 0; /* of the ring: the oldest */
+    uint32_t first = 0; /* index of the oldest message */
     for (uint32_t i = 1; i < p->n_kept && p->kept[i]; i++)
         if (p->kept[i]->number < p->kept[first]->number) first = i;
     for (uint32_t i = 0; i <= p->n_kept; i++) {
@@ -240,9 +241,8 @@ static bool has_more(const struct publisher *p)
     return p->zmq.getsockopt(p->router, OPTION_RCVMORE, &more, &n) == 0 && more;
 }
 
-/* A message of other than three frames, or with another number than of 8 bytes, has no answer.
- * False: there is no message. */
-static bool answer_one(const struct publisher *p)
+/* Answers one request; malformed ones are ignored. False: there was none. */
+static bool answer_request(const struct publisher *p)
 {
     uint8_t who[IDENTITY_MAX], number[NUMBER_BYTES], rest[1];
     uint64_t from = 0;
@@ -260,7 +260,7 @@ static bool answer_one(const struct publisher *p)
     return true;
 }
 
-/* ---- Life ---- */
+/* ---- Creation and destruction ---- */
 
 static void *publisher_main(void *user)
 {
@@ -270,10 +270,10 @@ static void *publisher_main(void *user)
         struct poll_item item[] = {{.fd = p->wake_fd, .events = POLL_IN},
                                    {.socket = p->router, .events = POLL_IN}};
         uint64_t n_wake;
-        if (p->zmq.poll(item, p->router ? 2 : 1, -1) < 0) continue; /* a signal */
+        if (p->zmq.poll(item, p->router ? 2 : 1, -1) < 0) continue; /* interrupted by a signal */
         if (item[0].revents) (void)!read(p->wake_fd, &n_wake, sizeof n_wake);
         stop = send_queue(p);
-        while (p->router && answer_one(p)) continue;
+        for (int i = 0; p->router && i < ANSWERS_MAX && answer_request(p); i++) continue;
     }
     return NULL;
 }

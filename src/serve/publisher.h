@@ -15,24 +15,24 @@
 #include <stdint.h>
 
 struct publisher_options {
-    const char *endpoint; /* "tcp://" and so on; publisher.c says when it is connected to */
-    const char *replay;   /* endpoint of the replay socket, or NULL: there is none */
+    const char *endpoint; /* a ZeroMQ endpoint; publisher.c says when it is bound or connected */
+    const char *replay;   /* endpoint of the replay socket, or NULL: none */
     const char *topic;
-    uint32_t n_kept; /* messages for the replay socket */
+    uint32_t n_kept; /* number of messages that can be replayed */
 };
 
 struct publisher;
 
 sac_status publisher_create(struct publisher **out, const struct publisher_options *options,
                             sac_error *err);
-/* What was given to publisher_send still goes out, for at most a second. */
+/* Queued messages are still sent, for at most a second. */
 void publisher_destroy(struct publisher *p);
-/* Where it listens, with the port that the system chose if that was left open; NULL: nowhere. */
+/* The bound endpoint, with the port that the system chose; NULL: not bound. */
 const char *publisher_endpoint(const struct publisher *p);
 const char *publisher_replay(const struct publisher *p);
 
-/* Takes over `payload` (mem.h) in any case. False: no memory, and the message has no number. Any
- * thread may call it, and does not wait. */
+/* Takes ownership of `payload` (mem.h) in any case. False: out of memory, and no message number was
+ * used. Any thread may call it; it does not block. */
 bool publisher_send(struct publisher *p, char *payload, size_t n);
 
 #endif

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-#define TOP       8u   /* passages that are told of a token */
-#define TOP_SHARE 0.01 /* none with less of what the token read */
+#define TOP       8u   /* passages listed per token */
+#define TOP_SHARE 0.01 /* minimum share of the token's attention */
 
 struct read_token {
     int32_t tok;
@@ -18,13 +18,13 @@ struct read_token {
 };
 
 struct reading {
-    struct passages passages; /* its items are owned, its text is not */
-    double *before;           /* [passages.n] sums before the row at hand; owned */
+    struct passages passages; /* `item` is owned, the text is borrowed */
+    double *before;           /* owned, [passages.n]: sums before the current row */
     bool by_token, no_memory;
     struct read_token *token; /* owned, [n_token] */
     size_t n_token, room;
-    uint32_t pos, next_pos; /* of the row at hand; rows before next_pos are done */
-    uint64_t n_record;      /* of the row at hand, and sums over them */
+    uint32_t pos, next_pos; /* of the current row; rows before next_pos are complete */
+    uint64_t n_record;      /* records of the current row, and sums over them */
     double mass, error;
     struct reading_sums sums;
 };
@@ -55,12 +55,12 @@ void reading_free(struct reading *r)
     mem_free(r);
 }
 
-/* ---- While the answer is made ---- */
+/* ---- Recording ---- */
 
 void reading_take(void *user, const sac_read_record *record)
 {
     struct reading *r = user;
-    if (record->pos < r->next_pos) return; /* computed again */
+    if (record->pos < r->next_pos) return; /* recomputed after a preemption */
     r->pos = record->pos;
     r->n_record++;
     r->mass += (double)record->mass;
@@ -68,7 +68,7 @@ void reading_take(void *user, const sac_read_record *record)
     passages_take(&r->passages, record);
 }
 
-/* The passages that the row at hand read most, most first. */
+/* The passages with the largest shares of the current row, in descending order. */
 static void find_top(const struct reading *r, struct read_token *t)
 {
     double total = 0;
@@ -103,7 +103,7 @@ static void keep_token(struct reading *r, int32_t tok, double mass)
 
 void reading_token(struct reading *r, int32_t tok)
 {
-    if (r->n_record == 0) return; /* the row was not told of: its sequence has dropped tokens */
+    if (r->n_record == 0) return; /* no record: the sequence has dropped tokens */
     const double mass = r->mass / (double)r->n_record, error = r->error / (double)r->n_record;
     struct reading_sums *s = &r->sums;
     if (s->n_row == 0 || mass < s->mass_min) s->mass_min = mass;
@@ -118,7 +118,7 @@ void reading_token(struct reading *r, int32_t tok)
     r->mass = r->error = 0;
 }
 
-/* ---- When it has ended ---- */
+/* ---- Results ---- */
 
 struct reading_sums reading_sums(const struct reading *r)
 {
@@ -138,7 +138,7 @@ cJSON *reading_sums_json(const struct reading *r)
     return o;
 }
 
-/* `i` counts texts in the order of the prompt. */
+/* `i` is the index of a text in the prompt. */
 static void add_name(cJSON *o, const struct reading_names *names, uint32_t i)
 {
     const bool is_behind = i >= names->n_before + names->n_document;

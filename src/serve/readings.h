@@ -12,12 +12,13 @@
 
 struct readings;
 
-/* bytes_max 0: none is kept. */
+/* bytes_max 0: nothing is kept. */
 sac_status readings_create(struct readings **out, size_t bytes_max, sac_error *err);
 void readings_destroy(struct readings *r);
-/* Takes over `text`. Older ones go for it; what is larger than all room is not kept. */
+/* Takes ownership of `text`. The oldest records make room; a text larger than bytes_max is
+ * dropped. */
 void readings_put(struct readings *r, const char *id, uint64_t key, struct strbuf *text);
-/* Appends the text; false: none of this id and key. */
+/* Appends the text; false: there is none with this id and key. */
 bool readings_get(struct readings *r, const char *id, uint64_t key, struct strbuf *out);
 
 #endif

@@ -10,8 +10,8 @@
 
 struct kind {
     unsigned status;
-    const char *type, *code; /* code: NULL where the type says all */
-    const char *anthropic;   /* the type's name in that API */
+    const char *type, *code; /* code: NULL if the type says enough */
+    const char *anthropic;   /* the type in Anthropic's API */
 };
 
 static const struct kind kinds[REFUSAL_KINDS] = {
@@ -105,7 +105,7 @@ static cJSON *anthropic_error(const struct refusal *r)
     cJSON *e = cJSON_CreateObject();
     cJSON_AddStringToObject(e, "type", kinds[r->kind].anthropic);
     if (r->kind == REFUSAL_CONTEXT && r->n_prompt_tokens > r->n_ctx) {
-        /* Agents look for these words of that API, and make their conversation shorter then. */
+        /* Agents compact their conversation if they find these words of Anthropic's API. */
         char text[96];
         snprintf(text, sizeof text, "prompt is too long: %llu tokens > %llu maximum",
                  (unsigned long long)r->n_prompt_tokens, (unsigned long long)r->n_ctx);

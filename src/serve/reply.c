@@ -13,12 +13,12 @@ void reply_random_id(char out[48], const char *prefix)
 {
     unsigned char raw[12] = {0};
     const int n = snprintf(out, 48, "%.16s", prefix);
-    /* An id that is not random is still an id: it opens nothing. */
+    /* Uniqueness is enough: an id grants no access. */
     if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw) raw[0] = 1;
     hex_print(out + n, raw, sizeof raw);
 }
 
-/* ---- Calls of tools ---- */
+/* ---- Tool calls ---- */
 
 static void begin_call(struct reply_choice *c, const char *name)
 {
@@ -67,7 +67,7 @@ static void take_text(struct reply *r, struct reply_choice *c, const struct answ
     if (c->tools && p->kind == ANSWER_DONE && status == SAC_OK)
         status = toolstream_finish(c->tools, NULL);
     if (status != SAC_OK || c->no_memory || c->text.failed) (void)refusal_no_memory(&r->failed);
-    /* Blanks between a sentence and the calls belong to neither. */
+    /* White space between text and tool calls is dropped. */
     if (p->kind == ANSWER_DONE && c->n_call)
         while (c->text.n && is_blank(c->text.data[c->text.n - 1])) c->text.n--;
 }
@@ -120,7 +120,7 @@ static void take_end(struct reply *r, struct reply_choice *c, const struct answe
     c->stop_i = p->stop_i;
     c->timings = p->timings;
     if (r->ask->n_doc && p->timings.n_prompt)
-        c->n_prompt = p->timings.n_cached + p->timings.n_prompt; /* with the documents */
+        c->n_prompt = p->timings.n_cached + p->timings.n_prompt; /* including documents */
     r->n_done++;
     if (p->finish == SAC_FINISH_CANCELLED)
         (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
@@ -155,7 +155,7 @@ void reply_next(struct reply *r, uint32_t choice_i, const char **out_text, size_
     struct reply_choice *c = &r->choice[choice_i];
     const char *text = c->text.data ? c->text.data : "";
     size_t n = c->text.n;
-    /* Blanks may stand before a call. */
+    /* White space is held back, because a tool call may follow. */
     while (c->tools && !c->done && n > c->n_shown && is_blank(text[n - 1])) n--;
     *out_text = text + c->n_shown;
     *out_n = n - c->n_shown;
@@ -186,7 +186,7 @@ cJSON *reply_calls(const struct reply_choice *c)
     return list;
 }
 
-/* The first one of a call has its id and name. */
+/* The first delta of a call has its id and name. */
 static cJSON *call_delta(struct reply_call *call, uint32_t i)
 {
     cJSON *o = cJSON_CreateObject(), *function;
@@ -221,7 +221,7 @@ struct reply_count reply_counts(const struct reply *r)
     struct reply_count n = {0};
     for (uint32_t i = 0; i < r->n_choice; i++) {
         n.predicted += r->choice[i].n_tok;
-        /* A prompt counts once, however many answers it has. */
+        /* A prompt counts once, whatever the number of its answers. */
         if (i % r->ask->n) continue;
         n.prompt += r->choice[i].n_prompt;
         n.cached += r->choice[i].timings.n_cached;
@@ -235,7 +235,7 @@ static double share(uint64_t part, uint64_t whole)
     return whole ? (double)part / (double)whole : 1;
 }
 
-/* What came of joining the documents. */
+/* The result of joining the documents. */
 static cJSON *reply_joined(const struct reply *r)
 {
     const sac_compose_report *j = &r->answer->joined;
@@ -257,7 +257,7 @@ cJSON *reply_sparse(const struct reply *r)
     cJSON *o = cJSON_CreateObject();
     for (uint32_t i = 0; i < r->n_choice; i++) {
         const sac_reads *c = &r->answer->choice[i].reads;
-        if (!r->choice[i].done) continue; /* the engine's thread still has it */
+        if (!r->choice[i].done) continue; /* still written by the engine's thread */
         sum.n_tok_seen += c->n_tok_seen;
         sum.n_tok_read += c->n_tok_read;
         sum.n_cell += c->n_cell;
@@ -276,7 +276,7 @@ cJSON *reply_sparse(const struct reply *r)
     if (sum.n_select_proved)
         cJSON_AddNumberToObject(o, "mass_proved", sum.mass_proved / (double)sum.n_select_proved);
     if (r->ask->n_doc && r->choice[0].done) cJSON_AddItemToObject(o, "context", reply_joined(r));
-    /* With more answers than one: the first's. */
+    /* Of several answers only the first is reported. */
     const struct reading *reading = r->answer->choice[0].reading;
     cJSON *audit =
         r->ask->audit && reading && r->choice[0].done ? reading_sums_json(reading) : NULL;
@@ -337,7 +337,7 @@ cJSON *reply_timings(const sac_timings *t)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "cache_n", t->n_cached);
-    cJSON_AddNumberToObject(o, "prompt_n", t->n_prompt - t->n_reused); /* those computed */
+    cJSON_AddNumberToObject(o, "prompt_n", t->n_prompt - t->n_reused); /* tokens computed */
     cJSON_AddNumberToObject(o, "prompt_ms", t->prompt_ms);
     cJSON_AddNumberToObject(o, "prompt_per_second", t->prompt_per_s);
     cJSON_AddNumberToObject(o, "predicted_n", t->n_predicted);

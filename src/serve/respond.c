@@ -11,7 +11,8 @@
 
 static void add(struct MHD_Response *response, const char *name, const char *value)
 {
-    /* Fails for want of memory or a value with control characters: the answer goes without. */
+    /* Fails without memory, or if the value has control characters; the response is sent without
+     * it. */
     (void)!MHD_add_response_header(response, name, value);
 }
 
@@ -76,7 +77,7 @@ enum MHD_Result respond_stream(const struct respond_to *to, MHD_ContentReaderCal
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read, user, NULL);
     if (!response) return MHD_NO;
     add(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-    add(response, "X-Accel-Buffering", "no"); /* proxies pass events on as they come */
+    add(response, "X-Accel-Buffering", "no"); /* tells proxies not to buffer events */
     return send_response(to, 200, "text/event-stream; charset=utf-8", response);
 }
 

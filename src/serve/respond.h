@@ -9,23 +9,23 @@
 struct respond_to {
     const struct context *context;
     struct MHD_Connection *connection;
-    const char *id;      /* of the request */
-    const char *allowed; /* of a 405: the methods of the path; else "" */
+    const char *id;      /* the request's id */
+    const char *allowed; /* for 405: methods of the path; otherwise "" */
 };
 
-/* Sends the text, which is taken over. */
+/* Sends the text and takes ownership of it. */
 enum MHD_Result respond_text(const struct respond_to *to, unsigned status, const char *type,
                              struct strbuf *text);
 enum MHD_Result respond_refusal(const struct respond_to *to, const struct refusal *r,
                                 bool anthropic);
-/* 503, without memory of ours. */
+/* Sends 503 without allocating in this program. */
 enum MHD_Result respond_no_memory(const struct respond_to *to, bool anthropic);
-/* Sends what `read` gives, as server-sent events. */
+/* Sends the bytes that `read` returns as server-sent events. */
 enum MHD_Result respond_stream(const struct respond_to *to, MHD_ContentReaderCallback read,
                                void *user);
-/* A file of the page, by its path; false in `*out_found` if there is none. */
+/* Sends a file of the web page; `*out_found` is false if there is none at the path. */
 enum MHD_Result respond_page(const struct respond_to *to, const char *path, bool *out_found);
-/* The answer to a browser's question whether a page of another origin may ask. */
+/* Answers a CORS preflight request. */
 enum MHD_Result respond_preflight(const struct respond_to *to);
 
 #endif

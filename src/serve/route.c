@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYERS_TOLD 1024u /* of the pages in memory, in the metrics: no model has more */
+#define LAYERS_TOLD 1024u /* layers reported in the metrics; more than any model has */
 
 /* ---- Health ---- */
 
@@ -32,7 +32,7 @@ static sac_status health(const struct route_call *call, struct strbuf *out, stru
                        state == CONTEXT_LOADING ? "Loading model" : "the server is shutting down");
 }
 
-/* ---- What the server is ---- */
+/* ---- Information about the server ---- */
 
 static cJSON *model_json(const struct context *c)
 {
@@ -62,7 +62,7 @@ static sac_status models(const struct route_call *call, struct strbuf *out, stru
     return SAC_OK;
 }
 
-/* The one model, by its name. */
+/* Information about the model, if the name is right. */
 static sac_status model(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     char *name = mem_strdup(call->rest);
@@ -84,7 +84,7 @@ static cJSON *methods_json(const char *const *spec, uint32_t n)
     return list;
 }
 
-/* As it was set: 0.8, which is 0.800000011920929 to a double. */
+/* Prints 0.8f as 0.8 instead of 0.800000011920929. */
 static void add_float(cJSON *o, const char *name, float value)
 {
     char text[32];
@@ -106,8 +106,8 @@ static cJSON *defaults_json(const struct ask_rules *r)
     return o;
 }
 
-/* How many documents a prompt may name, and how they are joined where it does not say; null: by
- * nothing, so that several need `sparse.context`. */
+/* The document store: the maximum number of documents per prompt and the default method that joins
+ * them. null: none, so requests with several documents need `sparse.context`. */
 static cJSON *store_json(const struct context *c)
 {
     cJSON *o = cJSON_CreateObject(), *methods;
@@ -136,7 +136,7 @@ static sac_status props(const struct route_call *call, struct strbuf *out, struc
     cJSON_AddStringToObject(o, "kv_device", e->kv_on_host ? "host" : "same");
     cJSON_AddStringToObject(o, "model_alias", call->context->model_name);
     cJSON_AddStringToObject(o, "build_info", sac_version());
-    /* What `sparse` of a request may name; the first of each is the default. */
+    /* Values that `sparse` accepts; the first of each list is the default. */
     sparse = cJSON_AddObjectToObject(o, "sparse");
     cJSON_AddItemToObject(sparse, "prefill", methods_json(e->prefill, e->n_prefill));
     cJSON_AddItemToObject(sparse, "decode", methods_json(e->decode, e->n_decode));
@@ -174,7 +174,7 @@ static sac_status metrics(const struct route_call *call, struct strbuf *out, str
     return SAC_OK;
 }
 
-/* What an answer of this key read. */
+/* The attention record of an answer, visible to its own key only. */
 static sac_status attention(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     if (readings_get(call->context->readings, call->rest, call->key, out)) return SAC_OK;
@@ -186,7 +186,7 @@ static sac_status attention(const struct route_call *call, struct strbuf *out, s
 
 /* ---- Text and tokens ---- */
 
-/* llama.cpp's "content" or vLLM's "prompt". */
+/* "content" in llama.cpp's API, "prompt" in vLLM's. */
 static sac_status read_content(const cJSON *body, const char **out, struct refusal *ref)
 {
     *out = NULL;
@@ -196,7 +196,7 @@ static sac_status read_content(const cJSON *body, const char **out, struct refus
     return refusal_set(ref, REFUSAL_REQUEST, "content", "'content' is missing");
 }
 
-/* One at a time: a list of millions would take the memory of as many JSON values. */
+/* Writes tokens one by one: a list of millions would take that many JSON values. */
 static void add_token(struct strbuf *out, const sac_model *model, int32_t tok, bool with_piece)
 {
     if (!with_piece) {
@@ -296,7 +296,7 @@ static sac_status apply_template(const struct route_call *call, struct strbuf *o
     return SAC_OK;
 }
 
-/* What a request of /v1/messages would be charged for, without computing it. */
+/* The number of prompt tokens of a /v1/messages request. */
 static sac_status count_tokens(const struct route_call *call, struct strbuf *out,
                                struct refusal *ref)
 {
@@ -317,7 +317,7 @@ static void add_rendered(struct strbuf *out, const struct ask_prompt *p)
     strbuf_adds(out, "]}");
 }
 
-/* vLLM's render routes: the tokens of the prompts that an answer to the same body would read. */
+/* vLLM's render routes: the prompt tokens of a request, without computing it. */
 static sac_status render_completion(const struct route_call *call, struct strbuf *out,
                                     struct refusal *ref)
 {
@@ -345,7 +345,7 @@ static sac_status render_chat(const struct route_call *call, struct strbuf *out,
 
 /* ---- Files ---- */
 
-/* The text of a file of any kind; pages, where it has any, are parted by form feeds. */
+/* The text of a file of any format; pages are separated by form feeds. */
 static sac_status extract(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     static const char *const copied[] = {"name", "format", "encoding", "text"};
@@ -408,7 +408,7 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions/render", ROUTE_BODY, NULL, render_chat, NULL},
 };
 
-static bool fits(const struct route *r, const char *path)
+static bool matches(const struct route *r, const char *path)
 {
     const size_t n = strlen(r->path);
     if (!(r->flags & ROUTE_REST)) return strcmp(r->path, path) == 0;
@@ -422,7 +422,7 @@ const struct route *route_find(const char *method, const char *path,
     size_t n = 0;
     *out_allowed = 0;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (!fits(&routes[i], path)) continue;
+        if (!matches(&routes[i], path)) continue;
         if (strcmp(routes[i].method, method) == 0) return &routes[i];
         assert(n + strlen(routes[i].method) + sizeof ", GET, HEAD" < ROUTE_ALLOWED_BYTES);
         n += (size_t)snprintf(out_allowed + n, ROUTE_ALLOWED_BYTES - n, "%s%s%s", n ? ", " : "",

@@ -25,19 +25,19 @@
 #include <unistd.h>
 
 #define TICK_NS        250000000L
-#define LINGER_US      5000000u /* the last bytes of answers may take so long to be sent */
+#define LINGER_US      5000000u /* to send the last bytes at shutdown */
 #define LINGER_STEP_NS 10000000L
 
 struct server {
     struct context context;
     struct http *http;
-    struct library *library;  /* the engine's thread; or NULL */
-    struct slots *slots;      /* the same */
-    struct kv_events *events; /* the same */
+    struct library *library;  /* used by the engine's thread; or NULL */
+    struct slots *slots;      /* likewise */
+    struct kv_events *events; /* likewise */
     pthread_t ticker;
     bool has_ticker;
     _Atomic bool stop_ticker;
-    uint64_t drain_us; /* the ticker's: when draining began, 0: it has not */
+    uint64_t drain_us; /* ticker's thread; start of draining, 0: not draining */
 };
 
 struct server_config server_config_default(void)
@@ -71,7 +71,7 @@ struct server_config server_config_default(void)
 
 /* ---- systemd ---- */
 
-/* Tells the service manager, if there is one that wants to know. */
+/* Notifies the service manager, if there is one. */
 static void notify(const char *state)
 {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -147,7 +147,7 @@ static void *ticker_main(void *user)
     return NULL;
 }
 
-/* ---- Life ---- */
+/* ---- Creation and destruction ---- */
 
 static sac_status open_events(struct server *s, sac_error *err)
 {
@@ -190,8 +190,8 @@ sac_status server_start(struct server **out, const struct server_config *config,
     if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
     s->context.config = config;
     s->context.start_s = (int64_t)time(NULL);
-    /* The threads inherit the mask: signals are for the ticker. Until that runs, SIGTERM and SIGINT
-     * end the loading as they end any program. */
+    /* Threads inherit the mask, so that only the ticker receives the signals. Until it runs,
+     * SIGTERM and SIGINT terminate the process by default. */
     signal_set(&set);
     pthread_sigmask(SIG_BLOCK, &set, &before);
     sac_status status = check_config(config, err);
@@ -212,8 +212,8 @@ const char *server_url(const struct server *s)
     return http_url(s->http);
 }
 
-static sac_status begin(struct server *s, const sac_model *model, sac_engine *engine,
-                        sac_error *err)
+static sac_status start_parts(struct server *s, const sac_model *model, sac_engine *engine,
+                              sac_error *err)
 {
     struct context *c = &s->context;
     const struct server_config *config = c->config;
@@ -244,8 +244,8 @@ static sac_status begin(struct server *s, const sac_model *model, sac_engine *en
     return SAC_OK;
 }
 
-/* The engine is done; the last bytes may still be on their way. */
-static void linger(struct server *s)
+/* Waits until the last responses have been sent. */
+static void wait_for_responses(struct server *s)
 {
     const uint64_t start_us = clock_us();
     const struct timespec step = {.tv_nsec = LINGER_STEP_NS};
@@ -264,8 +264,8 @@ static void cache_ready(void *user)
     loop_stored(s->context.loop);
 }
 
-/* A cache is no reason not to serve. It has a folder of its own inside, for there may be documents
- * beside it, which it must not push out. */
+/* A failure to open the cache is logged, not fatal. The cache has a subfolder of its own, so that
+ * it does not evict documents stored in the same folder. */
 static void open_cache(struct server *s, sac_engine *engine)
 {
     const struct server_config *config = s->context.config;
@@ -300,7 +300,7 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
                                             .bytes_max = s->context.config->store_bytes};
     const struct slots_options slots = {.dir = s->context.config->slot_dir,
                                         .n = s->context.config->n_answer};
-    TRY(begin(s, model, engine, err));
+    TRY(start_parts(s, model, engine, err));
     if (library.dir) TRY(library_open(&s->library, engine, &library, err));
     if (s->context.config->pooling) TRY(embed_check(engine, err));
     if (slots.dir) TRY(slots_open(&s->slots, engine, &slots, err));
@@ -311,7 +311,7 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
         .documents = s->library, .slots = s->slots, .events = s->events};
     const sac_status status = loop_run(s->context.loop, engine, &parts, err);
     atomic_store(&s->context.state, CONTEXT_DRAINING);
-    linger(s);
+    wait_for_responses(s);
     return status;
 }
 
@@ -320,7 +320,7 @@ void server_stop(struct server *s)
     if (!s) return;
     atomic_store(&s->stop_ticker, true);
     if (s->has_ticker) pthread_join(s->ticker, NULL);
-    desk_close(s->context.desk); /* wakes connections, which must not sleep when HTTP ends */
+    desk_close(s->context.desk); /* resumes connections: HTTP must stop without suspended ones */
     http_stop(s->http);
     desk_destroy(s->context.desk);
     loop_destroy(s->context.loop);

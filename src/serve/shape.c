@@ -12,7 +12,7 @@
 
 /* ---- Reading ---- */
 
-/* What a compiler of grammars says, as a refusal: too large a grammar is the client's fault. */
+/* Converts a compiler error to a refusal: a grammar that is too large is the client's fault. */
 static sac_status refuse(struct refusal *ref, sac_status status, const char *param,
                          const sac_error *err)
 {
@@ -24,7 +24,7 @@ static sac_status set_grammar(struct ask *a, const struct strbuf *gbnf,
                               const struct gbnf_limits *limits, const struct ask_rules *rules,
                               struct refusal *ref)
 {
-    /* What was made of a schema is not the client's to know. */
+    /* For schemas, errors do not mention the grammar they are compiled to. */
     const char *param = limits == &gbnf_limits_made ? "json_schema" : "grammar";
     sac_error err = {0};
     struct program *program = NULL;
@@ -62,8 +62,8 @@ static sac_status set_schema(struct ask *a, const cJSON *schema, const struct as
     return status;
 }
 
-/* {"type": "json_schema", "json_schema": {"schema": {...}}}, or json_object, which llama.cpp lets
- * have a schema too. */
+/* {"type": "json_schema", "json_schema": {"schema": {...}}}, or json_object, to which llama.cpp
+ * allows a schema, too. */
 static sac_status read_format(struct ask *a, const cJSON *format, const struct ask_rules *rules,
                               struct refusal *ref)
 {
@@ -118,18 +118,17 @@ sac_status shape_call(struct ask *a, const char *tools, const char *only,
     return refuse(ref, status, "tools", &err);
 }
 
-/* ---- Following ---- */
+/* ---- Constraining an answer ---- */
 
 struct shape_text {
-    struct matcher *matcher;      /* owned; NULL: there is no form */
-    const struct bounds *bounds;  /* borrowed; NULL: there are none */
-    int32_t said[BOUNDS_TOK_MAX]; /* [n_said] the text's last tokens, for the bounds */
+    struct matcher *matcher;      /* owned; NULL: no grammar */
+    const struct bounds *bounds;  /* borrowed; NULL: none */
+    int32_t said[BOUNDS_TOK_MAX]; /* [n_said]: last tokens of the text, for `bounds` */
     size_t n_said;
-    uint64_t *mask; /* owned, [n_word]: a copy, for the machine's is gone when another of its texts
-                       asks */
+    uint64_t *mask; /* owned, [n_word]: a copy, because the machine reuses its own */
     size_t n_word;
-    sac_status status; /* of the last mask: not SAC_OK, it is empty, */
-    sac_error err;     /*   and why */
+    sac_status status; /* of the last mask, which is empty after an error */
+    sac_error err;     /* the reason */
 };
 
 sac_status shape_text_create(struct shape_text **out, struct machine *machine,
@@ -158,8 +157,8 @@ void shape_text_free(struct shape_text *t)
     mem_free(t);
 }
 
-/* An empty mask, where the grammar's limits are reached, ends the request with an error. */
-static const uint64_t *mask_of_text(void *user)
+/* If the grammar reaches its limits, the mask is empty, which ends the request with an error. */
+static const uint64_t *compute_mask(void *user)
 {
     struct shape_text *t = user;
     const size_t bytes = t->n_word * sizeof *t->mask;
@@ -173,13 +172,13 @@ static const uint64_t *mask_of_text(void *user)
     return t->mask;
 }
 
-static void text_goes_on(void *user, int32_t tok)
+static void accept_token(void *user, int32_t tok)
 {
     struct shape_text *t = user;
     if (t->n_said == BOUNDS_TOK_MAX) memmove(t->said, t->said + 1, --t->n_said * sizeof *t->said);
     t->said[t->n_said++] = tok;
     if (!t->matcher) return;
-    /* The mask allowed it; where a limit is reached on the way, the next mask is empty. */
+    /* The mask allowed the token. If a limit is reached here, the next mask is empty. */
     const sac_status status = matcher_accept(t->matcher, tok, NULL);
     (void)status;
 }
@@ -192,5 +191,5 @@ sac_status shape_text_status(const struct shape_text *t, const char **out_why)
 
 sac_guide shape_text_guide(struct shape_text *t)
 {
-    return (sac_guide){.mask = mask_of_text, .chosen = text_goes_on, .user = t};
+    return (sac_guide){.mask = compute_mask, .chosen = accept_token, .user = t};
 }

@@ -9,7 +9,7 @@
 
 #define FILE_BYTES 200u
 
-/* The body's members beside those of the path are read as any; these two come as texts. */
+/* Both come from the URL, as strings. */
 static sac_status read_id(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                           struct refusal *ref)
 {
@@ -35,8 +35,7 @@ static sac_status read_action(struct ask *a, const cJSON *body, struct refusal *
                        "'action' in the query is none of save, restore and erase");
 }
 
-/* A plain name in the folder: no path, nothing hidden, and not what a file is called that is being
- * written. */
+/* Only plain file names: no path, no hidden file, and no suffix used for drafts. */
 static bool is_plain(const char *name)
 {
     const size_t n = strlen(name);

@@ -4,7 +4,7 @@
  *  1. `seq` of a slot holds rows that were computed as those of a prompt, and what goes on from it
  *     begins at a whole page: so it has the bits that it would have without the slot. A file from
  *     elsewhere may be an exception: it says itself what its rows are. How much of a text `seq`
- *     holds is compared each time (held_of).
+ *     holds is compared each time (count_held).
  *  2. A slot changes when what replaces it is complete. So an answer that fails, or a file that
  *     cannot be read, costs nothing that was there. */
 #include "serve/slots.h"
@@ -20,12 +20,12 @@
 #define PATH_BYTES 4096u
 
 struct slot {
-    int32_t *tok; /* owned, [n]: the text; NULL: there is none */
+    int32_t *tok; /* owned, [n]: prompt and answer; NULL: empty */
     size_t n;
-    char salt[SLOTS_SALT_BYTES]; /* whose it is */
-    uint32_t decode, prefill;    /* the methods that the text was answered with */
-    sac_seq seq;                 /* owned: a restored text and what followed; or SAC_SEQ_NONE */
-    uint64_t used;               /* when, as a count; 0: never */
+    char salt[SLOTS_SALT_BYTES]; /* identifies the owner */
+    uint32_t decode, prefill;    /* methods with which the text was computed */
+    sac_seq seq;                 /* owned: a restored text and its continuation; or SAC_SEQ_NONE */
+    uint64_t used;               /* logical time of the last use; 0: never */
     uint32_t n_running;
 };
 
@@ -66,7 +66,7 @@ void slots_salt(char out[SLOTS_SALT_BYTES], uint64_t key, const char *cache_salt
              cache_salt ? cache_salt : "");
 }
 
-/* ---- What a slot holds ---- */
+/* ---- Contents of a slot ---- */
 
 static void drop_seq(struct slots *s, struct slot *slot)
 {
@@ -74,7 +74,7 @@ static void drop_seq(struct slots *s, struct slot *slot)
     slot->seq = SAC_SEQ_NONE;
 }
 
-static void empty(struct slots *s, struct slot *slot)
+static void clear_slot(struct slots *s, struct slot *slot)
 {
     drop_seq(s, slot);
     mem_free(slot->tok);
@@ -89,10 +89,10 @@ static size_t count_common(const int32_t *a, size_t n_a, const int32_t *b, size_
     return n;
 }
 
-/* Tokens of a text that the slot's sequence holds, in whole pages: a cut within a page would leave
- * it as it was rounded. */
-static size_t held_of(const struct slots *s, const struct slot *slot, const char *salt,
-                      const int32_t *tok, size_t n)
+/* How many tokens of the text the slot's sequence covers, in whole pages: within a page, values may
+ * have been rounded with other tokens. */
+static size_t count_held(const struct slots *s, const struct slot *slot, const char *salt,
+                         const int32_t *tok, size_t n)
 {
     if (slot->seq == SAC_SEQ_NONE || strcmp(slot->salt, salt) != 0) return 0;
     const size_t n_seq = sac_seq_length(s->engine, slot->seq, NULL);
@@ -100,7 +100,7 @@ static size_t held_of(const struct slots *s, const struct slot *slot, const char
            SAC_PAGE_TOK;
 }
 
-/* A new sequence with the first n tokens of a slot's. */
+/* Forks the slot's sequence and keeps its first n tokens. */
 static sac_status fork_first(const struct slots *s, const struct slot *slot, size_t n, sac_seq *out,
                              sac_error *err)
 {
@@ -114,7 +114,7 @@ static sac_status fork_first(const struct slots *s, const struct slot *slot, siz
     return status;
 }
 
-/* The oldest restored text but that of `but`; NULL: there is none. */
+/* The slot with the least recently used restored text, except `but`; NULL: none. */
 static struct slot *oldest_restored(struct slots *s, const struct slot *but)
 {
     struct slot *oldest = NULL;
@@ -141,7 +141,7 @@ void slots_make_room(struct slots *s)
 
 /* ---- Answers ---- */
 
-static bool is_before(const struct slot *a, const struct slot *b)
+static bool is_preferred(const struct slot *a, const struct slot *b)
 {
     const bool a_restored = a->seq != SAC_SEQ_NONE, b_restored = b->seq != SAC_SEQ_NONE;
     if (a->n_running != b->n_running) return a->n_running < b->n_running;
@@ -149,17 +149,18 @@ static bool is_before(const struct slot *a, const struct slot *b)
     return a->used < b->used;
 }
 
-static uint32_t choose(const struct slots *s, const char *salt, const struct ask_prompt *prompt)
+static uint32_t choose_slot(const struct slots *s, const char *salt,
+                            const struct ask_prompt *prompt)
 {
     uint32_t best = 0;
     size_t n_best = 0;
     for (uint32_t i = 0; i < s->options.n; i++) {
-        const size_t n = held_of(s, &s->slot[i], salt, prompt->tok, prompt->n);
+        const size_t n = count_held(s, &s->slot[i], salt, prompt->tok, prompt->n);
         if (n > n_best) best = i;
         if (n > n_best) n_best = n;
     }
     for (uint32_t i = 1; n_best == 0 && i < s->options.n; i++)
-        if (is_before(&s->slot[i], &s->slot[best])) best = i;
+        if (is_preferred(&s->slot[i], &s->slot[best])) best = i;
     return best;
 }
 
@@ -169,18 +170,18 @@ void slots_begin(struct slots *s, struct answer *a)
     char salt[SLOTS_SALT_BYTES];
     if (a->n_choice != 1 || a->ask.n_doc) return;
     slots_salt(salt, a->key, a->ask.cache_salt);
-    a->slot = a->ask.names_slot ? (int32_t)a->ask.slot : (int32_t)choose(s, salt, prompt);
+    a->slot = a->ask.names_slot ? (int32_t)a->ask.slot : (int32_t)choose_slot(s, salt, prompt);
     struct slot *slot = &s->slot[a->slot];
     slot->n_running++;
     slot->used = ++s->clock;
-    const size_t n = held_of(s, slot, salt, prompt->tok, prompt->n - 1);
-    /* Without it the prompt is computed from its first token on. */
+    const size_t n = count_held(s, slot, salt, prompt->tok, prompt->n - 1);
+    /* If this fails, the prompt is computed from its beginning. */
     if (n > 0 && fork_first(s, slot, n, &a->choice[0].seq, NULL) == SAC_OK) a->choice[0].n_held = n;
 }
 
-/* The prompt's whole pages are kept in place of the restored text; its last token was computed as
- * those of an answer are. */
-static void move_on(struct slots *s, struct slot *slot, struct answer_choice *c)
+/* Replaces the restored text by the whole pages of the prompt. The last token is excluded, because
+ * it was computed like those of an answer. */
+static void keep_prompt_pages(struct slots *s, struct slot *slot, struct answer_choice *c)
 {
     const size_t n_wide = c->answer->ask.prompt[0].n - 1;
     const size_t n = n_wide / SAC_PAGE_TOK * SAC_PAGE_TOK;
@@ -191,7 +192,7 @@ static void move_on(struct slots *s, struct slot *slot, struct answer_choice *c)
     c->seq = SAC_SEQ_NONE;
 }
 
-static void remember(struct slots *s, struct slot *slot, struct answer_choice *c)
+static void store_text(struct slots *s, struct slot *slot, struct answer_choice *c)
 {
     const struct ask *ask = &c->answer->ask;
     const struct ask_prompt *prompt = &ask->prompt[0];
@@ -207,7 +208,7 @@ static void remember(struct slots *s, struct slot *slot, struct answer_choice *c
     slot->decode = ask->decode;
     slot->prefill = ask->prefill;
     if (c->seq != SAC_SEQ_NONE)
-        move_on(s, slot, c);
+        keep_prompt_pages(s, slot, c);
     else
         drop_seq(s, slot);
 }
@@ -218,14 +219,14 @@ void slots_end(struct slots *s, struct answer_choice *c)
     struct slot *slot = &s->slot[c->answer->slot];
     assert(slot->n_running > 0);
     slot->n_running--;
-    if (c->said.n > 0 && !c->said.failed) remember(s, slot, c);
+    if (c->said.n > 0 && !c->said.failed) store_text(s, slot, c);
     if (c->seq != SAC_SEQ_NONE) sac_seq_remove(s->engine, c->seq);
     c->seq = SAC_SEQ_NONE;
 }
 
 /* ---- Saving ---- */
 
-/* Those of a key have a folder of their own, so that no client reads another's text. */
+/* Each key has a folder of its own, so that clients cannot read each other's files. */
 static sac_status make_path(const struct slots *s, const struct ask *ask, uint64_t key,
                             char out[PATH_BYTES], sac_error *err)
 {
@@ -239,8 +240,8 @@ static sac_status make_path(const struct slots *s, const struct ask *ask, uint64
     return SAC_OK;
 }
 
-/* Clients hear of the file as they have named it, of no path. */
-static sac_status name_file(sac_status status, const struct ask *ask, const char *path,
+/* Error messages name the file as the client did, not its path. */
+static sac_status hide_path(sac_status status, const struct ask *ask, const char *path,
                             sac_error *err)
 {
     char said[sizeof err->msg];
@@ -253,21 +254,21 @@ static sac_status name_file(sac_status status, const struct ask *ask, const char
     return error_set(err, status, "'%s': %s", ask->slot_file, said);
 }
 
-static sac_status of_other(const struct ask *ask, sac_error *err)
+static sac_status refuse_other(const struct ask *ask, sac_error *err)
 {
     return error_set(
         err, SAC_ERR_ARG,
         "slot %u holds no text of yours: it holds the last answer that was given in it", ask->slot);
 }
 
-static bool is_of(const struct slot *slot, const struct ask *ask, uint64_t key)
+static bool is_owner(const struct slot *slot, const struct ask *ask, uint64_t key)
 {
     char salt[SLOTS_SALT_BYTES];
     slots_salt(salt, key, ask->cache_salt);
     return slot->tok && strcmp(slot->salt, salt) == 0;
 }
 
-/* Computes what is pending, between the steps of the answers. */
+/* Computes the pending tokens, between steps for other answers. */
 static sac_status compute(struct slots *s, sac_seq seq, struct library_wait wait, sac_error *err)
 {
     uint32_t pending;
@@ -282,11 +283,11 @@ static sac_status compute(struct slots *s, sac_seq seq, struct library_wait wait
     return SAC_OK;
 }
 
-/* A sequence with the slot's text, but not computed where it is not there: that may let answers go
- * on, which change the slot. */
+/* Creates a sequence with the slot's text, without computing what is missing: that would run other
+ * answers, which may change the slot. */
 static sac_status begin_text(struct slots *s, const struct slot *slot, sac_seq *out, sac_error *err)
 {
-    const size_t n = held_of(s, slot, slot->salt, slot->tok, slot->n);
+    const size_t n = count_held(s, slot, slot->salt, slot->tok, slot->n);
     if (n > 0)
         TRY(fork_first(s, slot, n, out, err));
     else
@@ -324,14 +325,14 @@ static sac_status save(struct slots *s, const struct ask *ask, uint64_t key,
     char path[PATH_BYTES];
     sac_state_info info;
     sac_seq seq;
-    if (!is_of(slot, ask, key)) return of_other(ask, err);
+    if (!is_owner(slot, ask, key)) return refuse_other(ask, err);
     TRY(make_path(s, ask, key, path, err));
     TRY(begin_text(s, slot, &seq, err));
     sac_status status = compute(s, seq, wait, err);
     if (status == SAC_OK) status = sac_seq_save(s->engine, seq, path, err);
     sac_seq_remove(s->engine, seq);
     if (status == SAC_OK) status = sac_state_get_info(&info, path, err);
-    TRY(name_file(status, ask, path, err));
+    TRY(hide_path(status, ask, path, err));
     cJSON *o = begin_json(ask);
     cJSON_AddNumberToObject(o, "n_saved", info.n_tok);
     cJSON_AddNumberToObject(o, "n_written", (double)info.bytes);
@@ -342,7 +343,7 @@ static sac_status save(struct slots *s, const struct ask *ask, uint64_t key,
 
 /* ---- Restoring and erasing ---- */
 
-/* Other restored texts make room. */
+/* Evicts other restored texts if there is no room. */
 static sac_status load(struct slots *s, const char *path, struct slot *slot, sac_seq *out,
                        sac_error *err)
 {
@@ -365,7 +366,7 @@ static sac_status take_loaded(struct slots *s, sac_seq seq, const struct ask *as
         return error_set(err, SAC_ERR_MEMORY, "out of memory for %zu tokens", n);
     }
     memcpy(tok, sac_seq_tokens(s->engine, seq), n * sizeof *tok);
-    empty(s, slot);
+    clear_slot(s, slot);
     slot->tok = tok;
     slot->n = n;
     slot->decode = slot->prefill = 0;
@@ -386,7 +387,7 @@ static sac_status restore(struct slots *s, const struct ask *ask, uint64_t key, 
     TRY(make_path(s, ask, key, path, err));
     sac_status status = sac_state_get_info(&info, path, err);
     if (status == SAC_OK) status = load(s, path, slot, &seq, err);
-    TRY(name_file(status, ask, path, err));
+    TRY(hide_path(status, ask, path, err));
     TRY(take_loaded(s, seq, ask, key, err));
     cJSON *o = begin_json(ask);
     cJSON_AddNumberToObject(o, "n_restored", info.n_tok);
@@ -400,10 +401,10 @@ static sac_status erase(struct slots *s, const struct ask *ask, uint64_t key, st
                         sac_error *err)
 {
     struct slot *slot = &s->slot[ask->slot];
-    if (slot->tok && !is_of(slot, ask, key)) return of_other(ask, err);
+    if (slot->tok && !is_owner(slot, ask, key)) return refuse_other(ask, err);
     cJSON *o = begin_json(ask);
     cJSON_AddNumberToObject(o, "n_erased", (double)slot->n);
-    empty(s, slot);
+    clear_slot(s, slot);
     json_print(out, o);
     return SAC_OK;
 }

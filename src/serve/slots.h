@@ -13,7 +13,7 @@ struct slots;
 
 struct slots_options {
     const char *dir;
-    uint32_t n; /* slots; the engine has as many sequences more, and one */
+    uint32_t n; /* number of slots; the engine has n + 1 additional sequences */
 };
 
 /* Borrows the engine and what the options point to. */
@@ -21,22 +21,21 @@ sac_status slots_open(struct slots **out, sac_engine *engine, const struct slots
                       sac_error *err);
 void slots_close(struct slots *s);
 
-/* Gives an answer its slot: the one that it names, one whose restored text it begins with, or the
- * one that was not used for longest. What it shares with a restored text goes into a sequence of
- * the choice's own. Answers of several choices or with documents have no slot. */
+/* Assigns a slot: the one that the request names, the one whose restored text the prompt begins
+ * with, or the least recently used. The common prefix with a restored text is forked into the
+ * choice's sequence. Answers with several choices or with documents have no slot. */
 void slots_begin(struct slots *s, struct answer *a);
-/* The choice has ended, with its answer in `said`; takes over its sequence. Those without a slot
- * are left as they are. */
+/* Stores prompt and answer (`said`) in the slot of a choice that has ended, and takes over its
+ * sequence. Choices without a slot are unchanged. */
 void slots_end(struct slots *s, struct answer_choice *c);
 
-/* Saves, restores or erases, as the ask says; `out` gets the answer's JSON. */
+/* Saves, restores or erases a slot; appends the JSON response to `out`. */
 sac_status slots_work(struct slots *s, const struct ask *ask, uint64_t key,
                       struct library_wait wait, struct strbuf *out, sac_error *err);
-/* Before a step: gives up restored texts, the oldest first, if they hold pages that answers need.
- */
+/* Call before a step: evicts restored texts, the oldest first, while answers need their pages. */
 void slots_make_room(struct slots *s);
 
-/* What an answer's pages are known by: its key and its salt. */
+/* The cache salt of an answer: its key and the client's salt. */
 #define SLOTS_SALT_BYTES (32 + ASK_SALT_BYTES)
 void slots_salt(char out[SLOTS_SALT_BYTES], uint64_t key, const char *cache_salt);
 

@@ -7,16 +7,16 @@
 
 #include <stdint.h>
 
-#define TURNS_MAX 1024u /* keys that are remembered; of more, those whose turn was last */
+#define TURNS_MAX 1024u /* keys remembered, the most recently used */
 
 struct turns {
     struct turn {
-        uint64_t key, tick; /* tick 0: the place is free */
+        uint64_t key, tick; /* tick 0: unused entry */
     } turn[TURNS_MAX];
     uint64_t tick;
 };
 
-/* When the key had its last turn; 0: it had none that is known. */
+/* Time of the key's last turn; 0: none is known. */
 uint64_t turns_last(const struct turns *t, uint64_t key);
 void turns_take(struct turns *t, uint64_t key);
 

@@ -9,11 +9,14 @@
 #include <strings.h>
 
 #define FORM_BUFFER 8192u
-#define FIELD_BYTES 4096u /* of a form, beside the file */
+#define FIELD_BYTES 4096u /* of a field other than the file */
+#define FIELDS_MAX  64u   /* of a form, because lookups are linear */
 
 struct form {
     struct strbuf file;
     cJSON *fields;
+    uint32_t text_max;
+    uint32_t n_field;
     bool has_file, too_long;
 };
 
@@ -32,13 +35,12 @@ bool upload_is_file(struct MHD_Connection *connection)
 {
     const char *type = content_type(connection);
     if (!*type || strncasecmp(type, "application/json", 16) == 0) return false;
-    /* curl says so of all data whose type is not given: of JSON, and of a file with a name in the
-     * path. */
+    /* curl sends this type by default, for JSON as well as for a file with a name in the query. */
     if (strncasecmp(type, "application/x-www-form-urlencoded", 33) != 0) return true;
     return MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name") != NULL;
 }
 
-/* Behind the last slash: browsers send folders, too. */
+/* The file name without folders, which browsers may send. */
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -59,13 +61,15 @@ static enum MHD_Result on_part(void *user, enum MHD_ValueKind kind, const char *
     (void)kind;
     (void)type;
     (void)encoding;
-    if (filename || strcmp(key, "file") == 0) {
+    if (filename || (key && strcmp(key, "file") == 0)) {
         form->has_file = true;
         if (filename && at == 0) set_text(form->fields, "filename", filename, strlen(filename));
         strbuf_add(&form->file, data, n);
         return MHD_YES;
     }
-    form->too_long |= at + n > FIELD_BYTES;
+    if (!key) return MHD_YES; /* a part without a name is not a field */
+    form->n_field += at == 0;
+    form->too_long |= at + n > FIELD_BYTES || form->n_field > FIELDS_MAX;
     const cJSON *old = at ? json_get(form->fields, key) : NULL;
     struct strbuf whole = {0};
     if (old) strbuf_adds(&whole, old->valuestring);
@@ -88,7 +92,7 @@ static sac_status read_form(struct form *form, struct MHD_Connection *connection
     }
     if (result == MHD_YES && form->has_file) return SAC_OK;
     return refusal_set(ref, REFUSAL_REQUEST, "file",
-                       form->too_long ? "a field of the form is too long"
+                       form->too_long ? "the form has too many fields, or one that is too long"
                                       : "the body is no form with a 'file'");
 }
 
@@ -104,17 +108,24 @@ static sac_status set_file(struct form *form, const char *name, const struct str
     struct strbuf text = {0};
     sac_error err = {0};
     struct extract_info info = {0};
-    const sac_status status = extract_bytes(&text, name, file, &info, &err);
-    if (status == SAC_OK) {
+    sac_status status = extract_bytes(&text, name, file, &info, &err);
+    if (status != SAC_OK) {
+        status = refusal_of(ref, status, "file", err.msg);
+    } else if (text.n > form->text_max) {
+        /* A small packed file may hold hundreds of megabytes, of which several copies are made. */
+        status = refusal_set(ref, REFUSAL_LARGE, "file",
+                             "the file holds %zu bytes of text, the server takes %u", text.n,
+                             form->text_max);
+    } else {
         replace_text(form->fields, "text", text.data ? text.data : "", text.n);
         replace_text(form->fields, "format", info.format, strlen(info.format));
         replace_text(form->fields, "encoding", info.encoding, strlen(info.encoding));
     }
     strbuf_deinit(&text);
-    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "file", err.msg);
+    return status;
 }
 
-/* Flags of a form are texts. */
+/* Converts flags from strings, the only type in forms. */
 static void set_flags(cJSON *fields)
 {
     static const char *const flags[] = {"pin", "raw", "stream"};
@@ -123,7 +134,7 @@ static void set_flags(cJSON *fields)
             cJSON_ReplaceItemInObjectCaseSensitive(fields, flags[i], cJSON_CreateTrue());
 }
 
-/* The query's `name`, which comes escaped; NULL: there is none. */
+/* The unescaped "name" of the query; NULL: none. */
 static sac_status query_name(char **out, struct MHD_Connection *connection, struct refusal *ref)
 {
     const char *given = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
@@ -133,9 +144,9 @@ static sac_status query_name(char **out, struct MHD_Connection *connection, stru
 }
 
 sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
-                       struct refusal *ref)
+                       uint32_t text_max, struct refusal *ref)
 {
-    struct form form = {.fields = cJSON_CreateObject()};
+    struct form form = {.fields = cJSON_CreateObject(), .text_max = text_max};
     const bool has_form = is_form(connection);
     char *query;
     sac_status status = query_name(&query, connection, ref);
@@ -145,6 +156,8 @@ sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const str
     const char *name = query ? query : filename ? base_name(filename->valuestring) : "the file";
     if (status == SAC_OK && (query || filename)) set_text(form.fields, "name", name, strlen(name));
     if (status == SAC_OK) status = set_file(&form, name, has_form ? &form.file : body, ref);
+    /* Callers rely on this member, which is missing after a failed allocation. */
+    if (status == SAC_OK && !json_get(form.fields, "text")) status = refusal_no_memory(ref);
     mem_free(query);
     strbuf_deinit(&form.file);
     set_flags(form.fields);

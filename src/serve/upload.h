@@ -8,11 +8,12 @@
 
 #include <microhttpd.h>
 
-/* Whether the body is a file or a form, and not JSON: by its content type, and a name in the path.
- */
+/* Whether the body is a file or a form instead of JSON, by its content type and a name in the
+ * query. */
 bool upload_is_file(struct MHD_Connection *connection);
-/* The name is the form's field `name`, the query's, or the file's. `*out` is the caller's. */
+/* The name is the query's, the form's field `name`, or the file's. A text of more than
+ * `text_max` bytes is refused. The caller owns `*out`. */
 sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
-                       struct refusal *ref);
+                       uint32_t text_max, struct refusal *ref);
 
 #endif

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <uchardet.h>
 
-#define GUESS_BYTES ((size_t)1 << 20) /* at the begin, that a guess is made from */
-#define STRAY_SHARE 50u               /* so many characters beyond ASCII for each stray byte */
+#define GUESS_BYTES ((size_t)1 << 20) /* prefix from which the encoding is guessed */
+#define STRAY_SHARE 50u /* tolerated: one stray byte per so many non-ASCII characters */
 
-/* Characters beyond ASCII, and bytes that belong to none; false at a zero byte. */
+/* Counts non-ASCII characters, and bytes that are not UTF-8; false at a zero byte. */
 static bool count_utf8(const char *s, size_t n, size_t *out_wide, size_t *out_stray)
 {
     *out_wide = *out_stray = 0;
@@ -49,7 +49,7 @@ static bool by_mark(struct charset_found *out, const char *s, size_t n)
     return false;
 }
 
-/* Text of western letters in UTF-16 has a zero byte in most pairs, always in the same place. */
+/* Western text in UTF-16 has a zero byte in most pairs, always in the same position. */
 static bool by_zeros(struct charset_found *out, const char *s, size_t n)
 {
     size_t at[2] = {0, 0};
@@ -60,7 +60,7 @@ static bool by_zeros(struct charset_found *out, const char *s, size_t n)
     return little || big;
 }
 
-/* Control characters that no text has, in more than one byte of a hundred. */
+/* Whether more than one byte in a hundred is a control character that texts do not contain. */
 static bool is_binary(const char *s, size_t n)
 {
     size_t n_control = 0;
@@ -71,8 +71,8 @@ static bool is_binary(const char *s, size_t n)
     return n_control > n / 100;
 }
 
-/* Texts of classic Mac OS, whose lines end with CR alone. Where a text is not, one that looks as if
- * it had its encoding has a few letters of a western one, in a language without them: "Zo\xeb". */
+/* Classic Mac OS ends lines with CR alone. If a text does not, a guess of a Mac encoding is wrong:
+ * the text has a few western letters in a language without them ("Zo\xeb"). */
 static bool is_old_mac(const char *s, size_t n)
 {
     return memchr(s, '\r', n) && !memchr(s, '\n', n);
@@ -148,7 +148,7 @@ static void add_replaced(struct strbuf *out, const char *s, size_t n)
 static sac_status convert(struct strbuf *out, iconv_t cd, const char *s, size_t n,
                           const struct charset_found *from, sac_error *err)
 {
-    char *in = (char *)(uintptr_t)s; /* iconv takes it without const and only reads */
+    char *in = (char *)(uintptr_t)s; /* iconv's parameter is not const, but it only reads */
     size_t n_in = n;
     while (n_in > 0) {
         char chunk[16384], *to = chunk;

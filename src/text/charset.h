@@ -9,14 +9,14 @@
 #include <stdbool.h>
 
 struct charset_found {
-    char name[40];    /* as iconv calls it */
-    size_t skip;      /* bytes of the mark at the begin */
-    bool guessed;     /* by statistics: it may be wrong */
-    size_t n_replace; /* bytes of an almost UTF-8 text that are none, each to become U+FFFD */
+    char name[40];    /* in iconv's notation */
+    size_t skip;      /* bytes of the byte order mark */
+    bool guessed;     /* determined by statistics, so possibly wrong */
+    size_t n_replace; /* bytes that are not UTF-8 and become U+FFFD */
 };
 
-/* Which encoding the bytes have; `declared` is what the document says of itself, or NULL.
- * SAC_ERR_FORMAT if they are no text in any. */
+/* Determines the encoding; `declared` is what the document itself declares, or NULL.
+ * SAC_ERR_FORMAT: not a text in any encoding. */
 sac_status charset_find(struct charset_found *out, const char *s, size_t n, const char *declared,
                         sac_error *err);
 /* Appends the text as UTF-8. */

@@ -17,7 +17,7 @@
 
 #define TOLD_BYTES 4096u
 
-/* Both ends of two pipes and the input; -1 where none is open. */
+/* Both ends of two pipes, and the input; -1: closed. */
 struct ends {
     int in, out[2], told[2];
 };
@@ -57,8 +57,7 @@ static sac_status open_ends(struct ends *e, const char *in, size_t n, sac_error 
     return SAC_OK;
 }
 
-/* 0 or an errno. Of signals it has the usual ones: ours ignores closed pipes and files at their
- * limit. */
+/* Returns 0 or an errno. Restores default handling of signals that this process ignores. */
 static int spawn(pid_t *out, const char *const argv[], const struct ends *e)
 {
     posix_spawn_file_actions_t files;
@@ -99,8 +98,8 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Takes what is there; closes the end when nothing will come any more. */
-static void take(struct strbuf *out, int *fd, size_t most)
+/* Reads available bytes; closes the descriptor at its end. */
+static void read_some(struct strbuf *out, int *fd, size_t most)
 {
     char chunk[65536];
     const ssize_t n = read(*fd, chunk, sizeof chunk);
@@ -110,7 +109,7 @@ static void take(struct strbuf *out, int *fd, size_t most)
         close_end(fd);
 }
 
-/* Reads both to their ends. SAC_ERR_FORMAT at a limit. */
+/* Reads both pipes to their ends. SAC_ERR_FORMAT: a limit is exceeded. */
 static sac_status listen(struct child *c, struct ends *e, const struct child_limits *l,
                          const char *name, sac_error *err)
 {
@@ -120,9 +119,9 @@ static sac_status listen(struct child *c, struct ends *e, const struct child_lim
         const int64_t left_ms = end_ms - now_ms();
         if (left_ms <= 0)
             return error_set(err, SAC_ERR_FORMAT, "%s took more than %u s", name, l->seconds);
-        if (poll(fds, 2, (int)left_ms) < 0) continue; /* a signal */
-        if (fds[0].revents) take(&c->out, &e->out[0], l->output_bytes + 1);
-        if (fds[1].revents) take(&c->told, &e->told[0], TOLD_BYTES);
+        if (poll(fds, 2, (int)left_ms) < 0) continue; /* interrupted by a signal */
+        if (fds[0].revents) read_some(&c->out, &e->out[0], l->output_bytes + 1);
+        if (fds[1].revents) read_some(&c->told, &e->told[0], TOLD_BYTES);
         if (c->out.n > l->output_bytes)
             return error_set(err, SAC_ERR_FORMAT, "more than %zu MiB of text",
                              l->output_bytes >> 20);

@@ -12,13 +12,13 @@ struct child_limits {
 };
 
 struct child {
-    struct strbuf out, told; /* of its stdout; the first 4 KiB of its stderr */
+    struct strbuf out, told; /* stdout; the first 4 KiB of stderr */
     int code;                /* exit status */
 };
 
-/* Runs argv[0], found in $PATH, with `in` as its stdin, to its end. SAC_ERR_NOT_FOUND: there is no
- * such program. SAC_ERR_FORMAT: it was stopped by a limit or died of a signal. Whatever its exit
- * status, the rest is SAC_OK. `c` is zeroed; the caller deinits it after errors, too. */
+/* Runs argv[0], found in $PATH, with `in` as stdin, and waits for its end. SAC_ERR_NOT_FOUND: no
+ * such program. SAC_ERR_FORMAT: it exceeded a limit or was killed by a signal. SAC_OK whatever its
+ * exit status. `c` must be zeroed; the caller deinits it even after errors. */
 sac_status child_run(struct child *c, const char *const argv[], const char *in, size_t n,
                      const struct child_limits *limits, sac_error *err);
 void child_deinit(struct child *c);

@@ -34,12 +34,12 @@ struct item {
 };
 
 struct book {
-    char package[NAME_MAX_]; /* name of the member */
-    struct item *item;       /* [n_item] of the manifest */
+    char package[NAME_MAX_]; /* name of the package document */
+    struct item *item;       /* [n_item], the manifest */
     size_t n_item, item_room;
-    char **part; /* [n_part] ids of the spine */
+    char **part; /* [n_part], ids of the spine */
     size_t n_part, part_room;
-    bool failed; /* no memory, or more than the limits */
+    bool failed; /* out of memory, or a limit is exceeded */
 };
 
 static void book_deinit(struct book *b)
@@ -53,7 +53,7 @@ static void book_deinit(struct book *b)
     mem_free(b->part);
 }
 
-/* Room for one more; false without. */
+/* Makes room for one more; false: none. */
 static bool grow(void **list, size_t *room, size_t n, size_t bytes)
 {
     if (n >= LIMITS_EPUB_PARTS) return false;
@@ -103,7 +103,7 @@ static int hex(char c)
     return at ? (int)((at - digits) % 16) : -1;
 }
 
-/* The member's name: the package's folder, and `href` with its escapes undone. */
+/* The name of a member: `href`, unescaped, relative to the package's folder. */
 static void resolve(struct strbuf *out, const char *package, const char *href)
 {
     const char *slash = strrchr(package, '/');
@@ -125,22 +125,49 @@ static const struct item *find_item(const struct book *b, const char *id)
     return NULL;
 }
 
-static sac_status write_part(struct flow *f, const struct unpack_zip *zip, const struct book *b,
-                             const char *id, sac_error *err)
+/* The member that holds a part; NULL in `*out` if the part is not a text. */
+static sac_status find_part(const struct unpack_member **out, const struct unpack_zip *zip,
+                            const struct book *b, const char *id, sac_error *err)
 {
     const struct item *item = find_item(b, id);
     struct strbuf name = {0};
-    if (!item || !item->name) return SAC_OK; /* a picture as a part */
+    *out = NULL;
+    if (!item || !item->name) return SAC_OK;
     resolve(&name, b->package, item->name);
     const struct unpack_member *m = name.data && !name.failed ? unpack_find(zip, name.data) : NULL;
-    sac_status status = SAC_OK;
-    if (!m || !m->wanted)
-        status = error_set(err, SAC_ERR_FORMAT, "its part '%s' is missing", item->name);
-    else
-        status = html_text(f, m->data.data, m->data.n, err);
-    flow_block(f);
     strbuf_deinit(&name);
-    return status;
+    if (!m || !m->wanted)
+        return error_set(err, SAC_ERR_FORMAT, "its part '%s' is missing", item->name);
+    *out = m;
+    return SAC_OK;
+}
+
+/* Limits what is parsed like what is unpacked: a spine may list one member thousands of times, and
+ * each time it would be parsed again. */
+static sac_status check_parts(const struct unpack_zip *zip, const struct book *b, sac_error *err)
+{
+    const struct unpack_member *m;
+    size_t bytes = 0;
+    for (size_t i = 0; i < b->n_part; i++) {
+        TRY(find_part(&m, zip, b, b->part[i], err));
+        if (m) bytes += m->data.n;
+        if (bytes > LIMITS_TEXT_BYTES)
+            return error_set(err, SAC_ERR_FORMAT, "its parts have more than %zu MiB together",
+                             LIMITS_TEXT_BYTES >> 20);
+    }
+    return SAC_OK;
+}
+
+static sac_status write_parts(struct flow *f, const struct unpack_zip *zip, const struct book *b,
+                              sac_error *err)
+{
+    const struct unpack_member *m;
+    for (size_t i = 0; i < b->n_part; i++) {
+        TRY(find_part(&m, zip, b, b->part[i], err));
+        if (m) TRY(html_text(f, m->data.data, m->data.n, err));
+        flow_block(f);
+    }
+    return SAC_OK;
 }
 
 static sac_status read_book(struct flow *f, const struct unpack_zip *zip, struct book *b,
@@ -158,8 +185,8 @@ static sac_status read_book(struct flow *f, const struct unpack_zip *zip, struct
     if (b->failed)
         return error_set(err, SAC_ERR_FORMAT, "it has more than %u parts", LIMITS_EPUB_PARTS);
     if (b->n_part == 0) return error_set(err, SAC_ERR_FORMAT, "an EPUB without parts");
-    for (size_t i = 0; i < b->n_part; i++) TRY(write_part(f, zip, b, b->part[i], err));
-    return SAC_OK;
+    TRY(check_parts(zip, b, err));
+    return write_parts(f, zip, b, err);
 }
 
 sac_status epub_text(struct flow *f, const struct unpack_zip *zip, sac_error *err)

@@ -5,7 +5,7 @@
 #include "text/flow.h"
 #include "text/unpack.h"
 
-/* The members that this reads. */
+/* Whether the extraction needs the member. */
 bool epub_wants(const char *name);
 
 sac_status epub_text(struct flow *f, const struct unpack_zip *zip, sac_error *err);

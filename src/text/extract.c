@@ -35,7 +35,7 @@ static bool has_type(const struct unpack_zip *zip, const char *type)
     return m && m->data.n >= n && memcmp(m->data.data, type, n) == 0;
 }
 
-/* Archives that are something else by what they hold. */
+/* Names archives that are recognised but hold no text. */
 static sac_status other_zip(const struct unpack_zip *zip, sac_error *err)
 {
     static const struct {
@@ -96,7 +96,7 @@ static sac_status plain_text(struct strbuf *out, const struct strbuf *bytes,
     return charset_convert(out, bytes->data, bytes->n, &from, err);
 }
 
-/* Appends what was written to `f`. */
+/* Finishes `f` and appends its text. */
 static sac_status take_flow(struct strbuf *out, struct flow *f, sac_status status, sac_error *err)
 {
     if (status == SAC_OK) status = flow_finish(f, err);

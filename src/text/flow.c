@@ -13,7 +13,8 @@ static void put(struct flow *f, const char *s, size_t n)
         strbuf_add(&f->out, s, n);
 }
 
-/* What waits, before text. Page breaks before the first text count: pages keep their numbers. */
+/* Writes pending white space before text. Page breaks before the first text are kept, so that page
+ * numbers are right. */
 static void flush(struct flow *f)
 {
     const bool at_begin = f->out.n == 0;
@@ -30,7 +31,7 @@ static void flush(struct flow *f)
     f->marked = false;
 }
 
-/* Bytes of white space at the begin of `s`. A blank that may not be broken is one, too. */
+/* Length of the white space at the beginning of `s`; a no-break space counts. */
 static size_t blank(const char *s, size_t n)
 {
     if (n > 1 && s[0] == '\xc2' && s[1] == '\xa0') return 2;
@@ -44,7 +45,7 @@ static void kept_text(struct flow *f, const char *s, size_t n)
     flush(f);
     for (size_t i = 0; i < end; i++)
         if (s[i] != '\f' && s[i] != '\r') put(f, s + i, 1);
-    if (end < n) f->breaks = 1; /* of a last line, or in the middle of it */
+    if (end < n) f->breaks = 1; /* the last line may continue */
 }
 
 void flow_text(struct flow *f, const char *s, size_t n)

@@ -11,32 +11,32 @@
 
 struct flow {
     struct strbuf out;
-    size_t mark_at;  /* where the mark begins that nothing stands behind */
-    unsigned breaks; /* newlines that wait: 0 to 2 */
-    unsigned pages;  /* form feeds that wait */
-    unsigned pre;    /* > 0: white space is kept */
-    unsigned cell;   /* > 0: breaks are blanks */
-    bool space;      /* white space waits */
+    size_t mark_at;  /* start of a mark without text after it */
+    unsigned breaks; /* pending newlines: 0 to 2 */
+    unsigned pages;  /* pending form feeds */
+    unsigned pre;    /* > 0: white space is preserved */
+    unsigned cell;   /* > 0: inside a table cell, where line breaks become blanks */
+    bool space;      /* a blank is pending */
     bool marked;
     bool over; /* more than LIMITS_TEXT_BYTES */
 };
 
 void flow_text(struct flow *f, const char *s, size_t n);
-void flow_line(struct flow *f);  /* what follows stands in a new line */
-void flow_block(struct flow *f); /* what follows stands behind a blank line */
-void flow_page(struct flow *f);  /* what follows stands on the next page */
-/* Text in front of what follows, in its line: "# ", "- ". Without anything behind it is dropped. */
+void flow_line(struct flow *f);  /* starts a new line */
+void flow_block(struct flow *f); /* starts a new paragraph */
+void flow_page(struct flow *f);  /* starts a new page */
+/* Writes a mark ("# ", "- ") before the next text of the same line. Without text it is dropped. */
 void flow_mark(struct flow *f, const char *mark);
-/* The same for an item of a list: it stands in the line behind what is before it. */
+/* Starts a list item on a new line. */
 void flow_item(struct flow *f, const char *mark);
 void flow_heading(struct flow *f, unsigned level);
-/* A separator in front of all cells of a row but the first. */
+/* Separates cells: before each cell of a row except the first. */
 void flow_cell_begin(struct flow *f, bool is_first);
 void flow_cell_end(struct flow *f);
-/* What follows stands right behind the text so far. */
+/* Suppresses white space before the next text. */
 void flow_tight(struct flow *f);
 
-/* Ends the text; SAC_ERR_MEMORY or SAC_ERR_FORMAT if not all of it was written. */
+/* Completes the text; SAC_ERR_MEMORY or SAC_ERR_FORMAT if it is truncated. */
 sac_status flow_finish(struct flow *f, sac_error *err);
 
 #endif

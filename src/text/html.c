@@ -14,14 +14,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DECLARED_NEAR 2048u /* where a document says its encoding */
+#define DECLARED_NEAR 2048u /* prefix in which documents declare their encoding */
 
 enum shape { INLINE, HIDDEN, BLOCK, LINE, BREAK, HEADING, ITEM, PRE, ROW, CELL, IMAGE };
 
 static enum shape shape_of(const char *name)
 {
     static const struct {
-        const char *names; /* with a blank on both sides */
+        const char *names; /* surrounded by blanks */
         enum shape shape;
     } shapes[] = {
         {" script style noscript template svg iframe object embed audio video canvas select "
@@ -59,7 +59,7 @@ static bool is_hidden(xmlNode *node)
     if (xmlHasProp(node, BAD_CAST "hidden")) return true;
     xmlChar *style = xmlGetProp(node, BAD_CAST "style");
     for (const xmlChar *at = style; at && *at && n + 1 < sizeof tight; at++)
-        if (*at > ' ') tight[n++] = (char)(*at | 0x20); /* ':' and '-' have that bit */
+        if (*at > ' ') tight[n++] = (char)(*at | 0x20); /* ':' and '-' are unchanged */
     tight[n] = 0;
     xmlFree(style);
     return strstr(tight, "display:none") != NULL;
@@ -76,8 +76,8 @@ static void write_alt(struct flow *f, xmlNode *node)
     xmlFree(alt);
 }
 
-/* "1. " in an ordered list, which counts its items itself: a long list is not walked again and
- * again. Else "- ". */
+/* "1. " in an ordered list, otherwise "- ". The list node counts its items, because counting
+ * siblings would take quadratic time. */
 static void write_item(struct flow *f, const xmlNode *node)
 {
     char mark[24] = "- ";
@@ -96,7 +96,8 @@ static bool is_first_cell(const xmlNode *node)
     return true;
 }
 
-/* A table that lays out a page has paragraphs, lists and tables in its cells: these stay apart. */
+/* Whether a cell holds only inline text. Tables used for layout have paragraphs, lists and tables
+ * in their cells, which are kept apart. */
 static bool is_plain_cell(const xmlNode *cell)
 {
     for (const xmlNode *at = cell->children; at; at = at->next)
@@ -143,7 +144,7 @@ static void leave(struct flow *f, const xmlNode *node, enum shape shape)
         flow_line(f);
 }
 
-/* Writes a node's begin; true if its children come next. */
+/* Writes the beginning of a node; true: its children are next. */
 static bool visit(struct flow *f, xmlNode *node)
 {
     if (node->type == XML_TEXT_NODE || node->type == XML_CDATA_SECTION_NODE) {
@@ -175,7 +176,7 @@ static void walk(struct flow *f, xmlNode *root)
     }
 }
 
-/* What stands behind "charset=" near the begin, or NULL. */
+/* The encoding declared by "charset=" near the beginning, or NULL. */
 static const char *declared(char out[40], const char *bytes, size_t n)
 {
     const size_t near = n < DECLARED_NEAR ? n : DECLARED_NEAR;
@@ -189,7 +190,7 @@ static const char *declared(char out[40], const char *bytes, size_t n)
     return out;
 }
 
-/* The title, unless the document has a heading of its own. */
+/* Writes the document's title. */
 static void write_title(struct flow *f, xmlNode *root)
 {
     for (xmlNode *head = root->children; head; head = head->next) {

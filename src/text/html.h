@@ -5,7 +5,8 @@
 
 #include "text/flow.h"
 
-/* Writes a document to `f`. Its encoding is found in its bytes and in what it declares. */
+/* Writes a document to `f`. The encoding is determined from the bytes and the document's
+ * declaration. */
 sac_status html_text(struct flow *f, const char *bytes, size_t n, sac_error *err);
 
 #endif

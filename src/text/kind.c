@@ -5,13 +5,13 @@
 #include <string.h>
 #include <strings.h>
 
-#define NEAR 1024u /* how far from the begin is looked */
+#define NEAR 1024u /* prefix that is searched */
 
 struct magic {
     size_t at;
     const char *bytes;
     size_t n;
-    bool weak; /* a text may begin like this */
+    bool weak; /* ordinary text may begin like this */
     struct kind_found found;
 };
 
@@ -101,7 +101,8 @@ static bool holds(const char *s, size_t n, const char *what)
     return false;
 }
 
-/* A comment or an XML declaration may stand before the head; without a head the name decides. */
+/* A comment or XML declaration may precede the root element. For fragments the file name
+ * decides. */
 static bool is_html(const char *bytes, size_t n, const char *path)
 {
     size_t at = n >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
@@ -122,11 +123,11 @@ struct kind_found kind_find(const char *bytes, size_t n, const char *path)
     for (size_t i = 0; i < sizeof magics / sizeof magics[0]; i++) {
         const struct magic *m = &magics[i];
         const bool same = n >= m->at + m->n && memcmp(bytes + m->at, m->bytes, m->n) == 0;
-        const bool packed = m->found.kind == KIND_PACKED && n > 3; /* few have a zero so soon */
+        const bool packed = m->found.kind == KIND_PACKED && n > 3; /* zeros are rare there */
         if (same && (!m->weak || has_zero || (packed && bytes[3] >= '1' && bytes[3] <= '9')))
             return m->found;
     }
-    /* Printers' commands may stand before a PDF. */
+    /* Printer commands may precede a PDF. */
     if (n > 0 && memmem(bytes, near, "%PDF-", 5) && (has_zero || begins(bytes, n, "%PDF-")))
         return (struct kind_found){KIND_PDF, "a PDF", NULL};
     if (is_html(bytes, n, path)) return (struct kind_found){KIND_HTML, "HTML", NULL};

@@ -7,21 +7,21 @@
 #include <stddef.h>
 
 enum kind {
-    KIND_TEXT, /* nothing else was found: a text in some encoding, or bytes of an unknown kind */
+    KIND_TEXT, /* no other format matched: text in some encoding, or an unknown binary format */
     KIND_PACKED,
     KIND_PDF,
     KIND_HTML,
-    KIND_ZIP,     /* DOCX, ODT and EPUB are told apart by their members */
-    KIND_NO_TEXT, /* `name` says what it is */
+    KIND_ZIP,     /* ZIP formats are distinguished by their members */
+    KIND_NO_TEXT, /* not a text; `name` says what it is */
 };
 
 struct kind_found {
     enum kind kind;
     const char *name; /* "a PNG image"; NULL for KIND_TEXT */
-    const char *hint; /* what would make a text of it, or NULL */
+    const char *hint; /* how to convert it to text, or NULL */
 };
 
-/* `path` is what the user called the file. */
+/* `path` is the name that the user gave. */
 struct kind_found kind_find(const char *bytes, size_t n, const char *path);
 
 #endif

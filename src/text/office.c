@@ -28,8 +28,8 @@ bool office_wants(const char *name)
 
 struct reader {
     struct flow *f;
-    unsigned text;  /* > 0: inside of elements that hold text */
-    unsigned cells; /* of the row so far */
+    unsigned text;  /* > 0: inside elements that hold text */
+    unsigned cells; /* in the current row */
 };
 
 static bool is(const char *name, const char *what)
@@ -51,7 +51,7 @@ static void begin_row(struct reader *r)
 
 /* ---- DOCX ---- */
 
-/* "Heading2" is 2, "Title" is 1, others 0. */
+/* "Heading2" is level 2, "Title" level 1, others 0. */
 static unsigned style_level(const char *style)
 {
     if (strncmp(style, "Heading", 7) == 0 && isdigit((unsigned char)style[7]))
@@ -67,7 +67,7 @@ static void docx_style(struct reader *r, struct _xmlTextReader *at)
     if (level) flow_heading(r->f, level);
 }
 
-/* The number of a note, before its text and where the text names it. */
+/* Writes the number of a note, before its text and at its reference. */
 static void docx_note(struct reader *r, struct _xmlTextReader *at)
 {
     char id[16], mark[24];
@@ -76,7 +76,7 @@ static void docx_note(struct reader *r, struct _xmlTextReader *at)
     flow_text(r->f, mark, (size_t)n);
 }
 
-/* Separators between notes and text stand among the notes. */
+/* The list of notes also contains separators. */
 static bool docx_is_separator(struct _xmlTextReader *at)
 {
     char type[32];
@@ -147,7 +147,7 @@ sac_status office_docx(struct flow *f, const struct unpack_zip *zip, sac_error *
 
 /* ---- ODT ---- */
 
-/* A number in an attribute, from 1 to `most`. */
+/* A numeric attribute, clamped to 1 to `most`. */
 static unsigned number(struct _xmlTextReader *at, const char *name, unsigned most)
 {
     char text[16];
@@ -177,7 +177,7 @@ static bool odt_begin(void *user, struct _xmlTextReader *at, const char *name)
         flow_text(r->f, " [", 2);
     } else if (is(name, "note-body")) {
         flow_text(r->f, ": ", 2);
-        r->f->cell++; /* its paragraphs stay in the line */
+        r->f->cell++; /* its paragraphs stay on the line */
     } else if (is(name, "table-row")) {
         begin_row(r);
     } else if (is(name, "table-cell")) {

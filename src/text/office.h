@@ -6,10 +6,10 @@
 #include "text/flow.h"
 #include "text/unpack.h"
 
-/* The members that these read. */
+/* Whether the extraction needs the member. */
 bool office_wants(const char *name);
 
-/* Writes a document to `f`; what was deleted under change tracking is left out. */
+/* Write a document to `f`, without text deleted under change tracking. */
 sac_status office_docx(struct flow *f, const struct unpack_zip *zip, sac_error *err);
 sac_status office_odt(struct flow *f, const struct unpack_zip *zip, sac_error *err);
 

@@ -21,7 +21,7 @@ static size_t count_pages(const struct strbuf *text)
     return n;
 }
 
-/* Each page without the empty lines at its end. */
+/* Appends the pages without trailing empty lines. */
 static void add_pages(struct strbuf *out, const char *s, size_t n)
 {
     while (n > 0) {
@@ -37,7 +37,7 @@ static void add_pages(struct strbuf *out, const char *s, size_t n)
     }
 }
 
-/* The first line that it told, without an end. */
+/* Reports the first line of the program's error output. */
 static sac_status refused(const struct child *c, sac_error *err)
 {
     if (strstr(c->told.data, "password"))

@@ -5,8 +5,8 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 
-/* Appends the pages with a form feed between them. SAC_ERR_UNSUPPORTED: pdftotext is missing.
- * SAC_ERR_FORMAT: the file is broken or encrypted, or its pages hold no text. */
+/* Appends the pages, separated by form feeds. SAC_ERR_UNSUPPORTED: pdftotext is missing.
+ * SAC_ERR_FORMAT: the file is damaged or encrypted, or its pages hold no text. */
 sac_status pdf_text(struct strbuf *out, const char *bytes, size_t n, sac_error *err);
 
 #endif

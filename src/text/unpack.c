@@ -20,7 +20,7 @@ static sac_status broken(struct archive *a, sac_error *err)
     return error_set(err, SAC_ERR_FORMAT, "it cannot be unpacked: %s", why ? why : "broken");
 }
 
-/* Appends the data of the entry that was come to. `before` bytes of the limit are used up. */
+/* Appends the data of the current entry; `before` bytes of the limit have been used. */
 static sac_status read_data(struct strbuf *out, struct archive *a, size_t before, sac_error *err)
 {
     char chunk[65536];
@@ -54,7 +54,7 @@ sac_status unpack_stream(struct strbuf *out, const char *bytes, size_t n, sac_er
         status = read_data(out, a, 0, err);
     else if (code != ARCHIVE_EOF)
         status = broken(a, err);
-    strbuf_add(out, "", 0); /* nothing packed is an empty text */
+    strbuf_add(out, "", 0); /* an empty archive gives an empty text */
     archive_read_free(a);
     return status;
 }
@@ -80,7 +80,7 @@ static sac_status take_entry(struct unpack_zip *z, struct archive *a, struct arc
                              bool (*wants)(const char *name), size_t *used, sac_error *err)
 {
     const char *name = archive_entry_pathname(entry);
-    if (!name) name = ""; /* not in this machine's encoding: none that is wanted */
+    if (!name) name = ""; /* not representable here, so not a wanted member */
     if (z->n >= LIMITS_ZIP_MEMBERS)
         return error_set(err, SAC_ERR_FORMAT, "it has more than %u members", LIMITS_ZIP_MEMBERS);
     const bool wanted = wants(name) && !unpack_find(z, name);

@@ -8,12 +8,12 @@
 
 #include <stdbool.h>
 
-/* Appends what a gzip, zstd, xz or bzip2 file holds. */
+/* Decompresses a gzip, zstd, xz or bzip2 file and appends the result. */
 sac_status unpack_stream(struct strbuf *out, const char *bytes, size_t n, sac_error *err);
 
 struct unpack_member {
     char *name;         /* owned */
-    struct strbuf data; /* empty if it was not wanted */
+    struct strbuf data; /* empty if not wanted */
     bool wanted;
 };
 
@@ -23,8 +23,8 @@ struct unpack_zip {
     size_t n, room;
 };
 
-/* All names, and the data of those that `wants` says yes to. The caller deinits after errors,
- * too. */
+/* Lists all members, and reads the data of those for which `wants` is true. The caller deinits
+ * `out` even after errors. */
 sac_status unpack_zip(struct unpack_zip *out, const char *bytes, size_t n,
                       bool (*wants)(const char *name), sac_error *err);
 /* The first member of that name, NULL if there is none. */

@@ -25,8 +25,8 @@ static void give_text(const struct xmlwalk *w, xmlTextReaderPtr r)
     if (s && w->text) w->text(w->user, (const char *)s, strlen((const char *)s));
 }
 
-/* Takes the node that was come to; true if what is in it is to be passed over. */
-static bool take(const struct xmlwalk *w, xmlTextReaderPtr r)
+/* Processes the current node; true: skip its children. */
+static bool process_node(const struct xmlwalk *w, xmlTextReaderPtr r)
 {
     const char *name = (const char *)xmlTextReaderConstLocalName(r);
     switch (xmlTextReaderNodeType(r)) {
@@ -63,7 +63,7 @@ sac_status xmlwalk_run(const struct xmlwalk *w, const char *what, const struct s
         if (xmlTextReaderNodeType(r) == XML_READER_TYPE_DOCUMENT_TYPE)
             status = error_set(err, SAC_ERR_FORMAT, "%s declares a document type", what);
         else
-            more = take(w, r) ? xmlTextReaderNext(r) : xmlTextReaderRead(r);
+            more = process_node(w, r) ? xmlTextReaderNext(r) : xmlTextReaderRead(r);
     }
     xmlFreeTextReader(r);
     if (status == SAC_OK && more != 0)

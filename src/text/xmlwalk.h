@@ -13,17 +13,17 @@
 struct _xmlTextReader;
 
 struct xmlwalk {
-    /* Each may be NULL. `begin` says false to pass over the element with all that is in it. */
+    /* Each may be NULL. `begin` returns false to skip the element and its contents. */
     bool (*begin)(void *user, struct _xmlTextReader *at, const char *name);
     void (*end)(void *user, const char *name);
     void (*text)(void *user, const char *s, size_t n);
     void *user;
 };
 
-/* `what` names the part in errors. */
+/* `what` is the part's name in messages. */
 sac_status xmlwalk_run(const struct xmlwalk *w, const char *what, const struct strbuf *xml,
                        sac_error *err);
-/* An attribute by its local name, cut to its buffer; "" if there is none. */
+/* Reads an attribute by its local name, truncated to the buffer; "" if it is missing. */
 void xmlwalk_attribute(char *out, size_t room, struct _xmlTextReader *at, const char *name);
 
 #endif

@@ -131,6 +131,8 @@ class Refusals(Text):
         self.refused(documents.docx("<w:p>" * 100000), "word/document.xml is broken")
         self.refused(b"<html>" + b"<div>" * 100000 + b"x", "nested too deep")
         self.refused(documents.archive({f"m{i}": "" for i in range(16385)}), "more than 16384 members")
+        page = "<html><body>x<p hidden>" + " y" * (1 << 19) + "</p></body></html>"
+        self.refused(documents.epub([("a.xhtml", page)] * 300), "parts have more than 256 MiB together")
 
     def test_names_in_an_archive_stay_in_it(self):
         secret = self.file(b"<p>secret</p>", "secret.html")

@@ -147,6 +147,11 @@ class Documents(unittest.TestCase):
                b"--xyz\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f.txt\"\r\n\r\nreal\r\n--xyz--\r\n"
         status, _, got = server.post("/extract", form, headers=headers)
         self.assertEqual((status, got["name"], got["text"]), (200, "f.txt", "real"))
+        nameless = b"--xyz\r\nContent-Disposition: form-data\r\n\r\nforged\r\n" + form
+        status, _, got = server.post("/extract", nameless, headers=headers)
+        self.assertEqual((status, got["name"], got["text"]), (200, "f.txt", "real"))
+        many = b"".join(b"--xyz\r\nContent-Disposition: form-data; name=\"f%d\"\r\n\r\n\r\n" % i for i in range(65))
+        self.assertIn("too many fields", server.refusal(400, "/extract", many + form, headers=headers)["message"])
         headers["Content-Type"] = "image/png"
         error = server.refusal(400, "/extract?name=x.png", b"\x89PNG\r\n\x1a\n" + bytes(100), headers=headers)
         self.assertIn("x.png: a PNG image, not a text", error["message"])

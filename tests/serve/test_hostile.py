@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Requests that want the server to fail: bombs, floods, drips, clients that leave. Each is refused or
 ended in time, and the server answers the next one."""
+import gzip
 import json
+import os
+import pathlib
 import select
 import socket
+import tempfile
 import threading
 import time
 import unittest
@@ -23,6 +27,17 @@ def setUpModule():
 
 def tearDownModule():
     server.stop()
+
+
+def is_child_of(s):
+    """Whether a process, by its number, was started by the server."""
+    def find(number):
+        try:
+            return number.isdigit() and \
+                f"PPid:\t{s.process.pid}\n" in pathlib.Path("/proc", number, "status").read_text()
+        except OSError:
+            return False
+    return find
 
 
 class Hostile(unittest.TestCase):
@@ -114,6 +129,36 @@ class Hostile(unittest.TestCase):
             for t in threads:
                 t.join()
             self.assertLessEqual(set(late), {200, 503})
+
+    def test_short_files_that_take_long_keep_no_other_waiting(self):
+        with tempfile.TemporaryDirectory() as folder:
+            slow = pathlib.Path(folder, "pdftotext")
+            slow.write_text(f"#!/bin/sh\nuntil [ -e {folder}/go ]; do sleep 0.02; done\necho text\n")
+            slow.chmod(0o755)
+            with Server("--threads-http", "1", env={"PATH": f"{folder}:{os.environ['PATH']}"}) as s:
+                got = []
+                reader = threading.Thread(target=lambda: got.append(s.post(
+                    "/extract", b"%PDF-1.4", headers={"Content-Type": "application/pdf"})))
+                reader.start()
+                s.until(lambda: s.unread() == 0 and any(map(is_child_of(s), os.listdir("/proc"))))
+                self.assertEqual(s.get("/health", timeout=5)[0], 200)
+                pathlib.Path(folder, "go").touch()
+                reader.join()
+                self.assertEqual((got[0][0], got[0][2]["text"]), (200, "text\n"))
+
+    def test_the_text_of_a_packed_file_is_limited_as_a_body_is(self):
+        for n, status in ((290_000, 200), (310_000, 413)):
+            packed = gzip.compress(b"word " * (n // 5))
+            self.assertLess(len(packed), 5000)
+            got = server.post("/extract", packed, headers={"Content-Type": "application/gzip"})
+            self.assertEqual(got[0], status, got[2])
+
+    def test_calls_of_many_turns(self):
+        turn = [{"role": "user", "content": ""}, {"type": "function_call", "name": "f", "arguments": "{}"}]
+        with Server("--max-body", "16000000") as s:
+            begin = s.cpu_s()
+            s.refusal(400, "/v1/responses", {"input": turn * 100000})
+            self.assertLess(s.cpu_s() - begin, 5 * cli.PATIENCE)
 
     def test_no_http(self):
         for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50, b"\r\n" * 1000,
@@ -212,6 +257,27 @@ class Hostile(unittest.TestCase):
         server.until(lambda: server.metric("num_requests_running") == 1)
         server.until(lambda: "read too slowly" in server.text(), seconds=60)
         s.close()
+
+    def test_long_answers_are_limited_in_bytes_and_time(self):
+        with Server("--max-body", "1000000", "--max-bodies", "1", "--body-timeout", "1") as s:
+            error = s.refusal(503, "/tokenize", {"content": "1234567 " * 20_000, "with_pieces": True})
+            self.assertIn("being sent", error["message"])
+            data = json.dumps({"content": "1234567 " * 3_500, "with_pieces": True}).encode()
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(("127.0.0.1", s.port))
+            slow.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            n = 0
+
+            def drip():
+                nonlocal n
+                n += len(slow.recv(256))
+                return "client left" in s.text()
+            s.until(drip, seconds=20)
+            self.assertGreater(n, 0)
+            slow.close()
+            # What it held is free again.
+            s.answer("/tokenize", {"content": "1234567 " * 3_500, "with_pieces": True})
 
     def test_too_many_connections(self):
         held = [server.connect() for _ in range(60)]

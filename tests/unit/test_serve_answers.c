@@ -63,9 +63,9 @@ static void turn(struct world *w)
     pthread_mutex_lock(&w->loop->lock);
     take_inbox(w->loop);
     pthread_mutex_unlock(&w->loop->lock);
-    run_turn(w->loop);
+    run_step(w->loop);
     assert_int_equal(w->loop->status, SAC_OK);
-    tidy(w->loop);
+    end_step(w->loop);
 }
 
 static void ignore(void *user)

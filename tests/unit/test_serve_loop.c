@@ -3,6 +3,7 @@
 #include "serve/loop.c"
 
 #include "must.h"
+#include "tiny_model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -101,11 +102,49 @@ static void the_end_wakes_who_waits_for_all(void **state)
     run(false);
 }
 
+/* What cannot start ends what was queued, or the connections would sleep for ever. */
+static void a_loop_that_cannot_run_ends_what_waits(void **state)
+{
+    struct probe probe = {0};
+    struct metrics *metrics;
+    struct ask ask = {.work = ASK_DOC_ADD};
+    struct refusal ref = {0};
+    const struct loop_parts parts = {.events = (struct kv_events *)&probe};
+    sac_engine_params p = sac_engine_params_default();
+    sac_engine *engine;
+    sac_error err;
+    bool done;
+    sac_model *model = tiny_open(&(struct tiny){.seed = 3});
+    (void)state;
+    p.n_ctx = 64;
+    p.n_threads = 1;
+    p.prefix_cache = false; /* which KV events need */
+    must(sac_engine_create(&engine, model, &p, &err), &err);
+    must(metrics_create(&metrics, &err), &err);
+    must(loop_create(&probe.loop, &(struct loop_limits){1, 1, 1 << 20}, metrics, &err), &err);
+    struct answer *a = answer_create(&ask);
+    a->sleep = on_sleep;
+    a->wake = on_wake;
+    a->user = &probe;
+    assert_int_equal(loop_submit(probe.loop, a, &ref), SAC_OK);
+    assert_int_equal(take(probe.loop, a, &done), 0);
+    assert_int_equal(loop_run(probe.loop, engine, &parts, &err), SAC_ERR_ARG);
+    assert_int_equal(probe.n_wake, 1);
+    assert_int_equal(take(probe.loop, a, &done), 1);
+    loop_leave(probe.loop, a);
+    assert_int_not_equal(loop_submit(probe.loop, a, &ref), SAC_OK);
+    loop_destroy(probe.loop);
+    metrics_destroy(metrics);
+    sac_engine_free(engine);
+    sac_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_token_wakes_a_stream_once),
         cmocka_unit_test(the_end_wakes_who_waits_for_all),
+        cmocka_unit_test(a_loop_that_cannot_run_ends_what_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

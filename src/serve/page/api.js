@@ -1,4 +1,4 @@
-// api.js: the server's routes, as any other client has them.
+// api.js: the server's public API, as any other client uses it.
 
 let key = "";
 
@@ -6,7 +6,7 @@ export function setKey(value) {
   key = value;
 }
 
-// A form has a type of its own, which the browser writes.
+// The browser sets the content type of forms itself.
 function headers(body) {
   const h = body instanceof FormData ? {} : { "Content-Type": "application/json" };
   if (key) h.Authorization = "Bearer " + key;
@@ -18,7 +18,7 @@ async function failure(response) {
   try {
     text = (await response.json()).error.message;
   } catch {
-    // Not from the server itself: a proxy's page says no more than its status.
+    // An HTML page comes from a proxy and says no more than its status.
   }
   return Object.assign(new Error(text), { status: response.status });
 }
@@ -43,7 +43,7 @@ export async function remove(path) {
   if (!response.ok) throw await failure(response);
 }
 
-// A file and what is said of it, as a form.
+// Sends a file and further fields as a form.
 export function formOf(file, fields = {}) {
   const form = new FormData();
   for (const [name, value] of Object.entries(fields)) form.append(name, value);

@@ -1,16 +1,16 @@
-// chat.js: a conversation as a tree: an edited question or a second answer is a branch beside the first,
-// and nothing is lost. No element of the page is touched here.
+// chat.js: a conversation as a tree: edited questions and regenerated answers become sibling branches, so that
+// nothing is lost. This file does not touch the DOM.
 //
-// A turn: {id, parent, role, text, documents: [{name, text}]} and, of an answer, what the server told:
-// fields, system and stored (what it was asked with), usage, timings, finish, error, answerId, reading, dense.
-// `parent` 0 is the beginning.
+// A turn: {id, parent, role, text, documents: [{name, text}]}. Answers also have the request's settings (fields,
+// system, stored) and the server's response (usage, timings, finish, error, answerId, reading, dense). `parent` 0 is
+// the root.
 
 const FORMAT = "saccade-chat-1";
 
 export class Chat {
   constructor() {
     this.turns = new Map();
-    this.chosen = new Map(); // of each parent: the child that is shown
+    this.chosen = new Map(); // by parent: the child that is shown
     this.next = 1;
   }
 
@@ -32,7 +32,7 @@ export class Chat {
     return [...this.turns.values()].filter((t) => t.parent === parent);
   }
 
-  // The turn's place among those beside it.
+  // The turn's index among its siblings.
   branch(turn) {
     const all = this.children(turn.parent);
     return { i: all.indexOf(turn), n: all.length, all };
@@ -42,14 +42,14 @@ export class Chat {
     this.chosen.set(turn.parent, turn.id);
   }
 
-  // The turns that are shown, in their order.
+  // The visible turns, in order.
   path() {
     const list = [];
     for (let id = this.chosen.get(0); id; id = this.chosen.get(id)) list.push(this.turns.get(id));
     return list;
   }
 
-  // The turns before and with this one.
+  // The turns up to and including this one.
   until(turn) {
     const list = [];
     for (let t = turn; t; t = this.turns.get(t.parent)) list.unshift(t);
@@ -60,7 +60,7 @@ export class Chat {
     return { format: FORMAT, turns: [...this.turns.values()], chosen: [...this.chosen] };
   }
 
-  // Throws what is wrong with a file that is not one of ours.
+  // Throws an error that describes what is wrong with the file.
   static import(data) {
     const chat = new Chat();
     if (data?.format !== FORMAT || !Array.isArray(data.turns) || !Array.isArray(data.chosen))
@@ -83,8 +83,8 @@ export class Chat {
   }
 }
 
-// What the server gets of a turn: its documents, then its text. `parts` says where each begins and ends, in
-// characters as the server counts them (code points).
+// The text sent for a turn: its documents, then its text. `parts` are their ranges in code points, as the server
+// counts characters.
 export function contentOf(turn) {
   let content = "", at = 0;
   const parts = [];

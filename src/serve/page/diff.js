@@ -1,12 +1,12 @@
-// diff.js: two answers word by word: [{kind: "same" | "gone" | "new", text}].
+// diff.js: compares two answers by words: [{kind: "same" | "gone" | "new", text}].
 
-const WORDS_MOST = 3000; // the table has their square
+const WORDS_MOST = 3000; // memory is quadratic
 
 function words(text) {
   return text.match(/\s+|[^\s]+/g) || [];
 }
 
-// lengths[i][j]: of the longest common subsequence of a from i and b from j.
+// lengths[i][j]: length of the longest common subsequence of a[i..] and b[j..].
 function commonLengths(a, b) {
   const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--)

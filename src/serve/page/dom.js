@@ -1,5 +1,4 @@
-// dom.js: making elements. Text is set as text, never as markup; the one place that makes elements
-// of markup is markdown.js.
+// dom.js: creates elements. Text is always set as text; only markdown.js creates elements from markup.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -23,7 +22,7 @@ export function button(text, title, onclick) {
 export const count = (n) => Number(n).toLocaleString("en");
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 
-// A part of a bar, as wide as a share.
+// A segment of a bar whose width is `share`.
 export function bar(share, what = "i") {
   const part = el(what);
   part.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;

@@ -1,5 +1,5 @@
-// main.js: what the page does: asks, stops, branches, takes documents in, opens the reading. No library but
-// those of markdown.js, no request to anywhere else. What is typed or dropped stays in this tab.
+// main.js: the actions of the page: asking, stopping, branching, adding documents, opening the attention panel. The
+// only libraries are those of markdown.js, and requests go only to this server. Chats and documents stay in this tab.
 import { $, button, count, el } from "./dom.js";
 import { formOf, get, post, setKey, stream } from "./api.js";
 import { Chat, messagesOf } from "./chat.js";
@@ -9,9 +9,9 @@ import * as store from "./store.js";
 import * as view from "./view.js";
 
 let chat = new Chat();
-let documents = []; // of the next question: {name, text, n_tok, format, pages}
-let running = null; // the AbortController of the answer that is being given
-let context = 0;    // tokens that the server's context holds
+let documents = []; // for the next question: {name, text, n_tok, format, pages}
+let running = null; // AbortController of the current answer
+let context = 0;    // the server's context length in tokens
 
 const status = (text) => { $("status").textContent = text; };
 
@@ -33,7 +33,7 @@ function showRoom(used) {
   $("room").ariaLabel = `Context: ${$("room-text").textContent}`;
 }
 
-// Puts what comes into `to` {text, usage, timings, finish, error}; `onChange` at most once a frame.
+// Stores the streamed answer in `to` {text, usage, timings, finish, error}; calls `onChange` at most once per frame.
 async function request(to, body, onChange) {
   let isDue = false, isOver = false, n = 0, first = 0;
   const change = () => {
@@ -106,7 +106,7 @@ function ask(text, docs, parent) {
   answer(question);
 }
 
-// The same question with the same seed, reading everything.
+// Asks again with the same seed and dense attention.
 async function askDensely(turn) {
   const question = chat.turns.get(turn.parent);
   const body = { ...turn.fields, ...common,
@@ -124,7 +124,7 @@ async function askDensely(turn) {
   else if (dense.finish !== "stopped") turn.dense = dense;
 }
 
-// ---- What clicks do ----
+// ---- Actions ----
 
 const actions = {
   choose(turn) {
@@ -168,7 +168,7 @@ function drawChips() {
     }))));
 }
 
-// The server makes text of files of any kind, and says why where it cannot.
+// The server extracts the text, or says why it cannot.
 async function addFile(file) {
   status(`${file.name} is being read …`);
   const read = await (await post("extract", formOf(file))).json();
@@ -202,7 +202,7 @@ async function addFiles(files) {
 
 // ---- Import and export ----
 
-// True: it was a chat. A file of other JSON is a document like any other.
+// True: the file was an exported chat. Other JSON files are documents.
 async function importFile(file) {
   const text = await file.text();
   if (!text.includes('"saccade-chat-')) return false;
@@ -331,7 +331,7 @@ async function meet() {
     status("");
   } catch (e) {
     status(e.status === 401 ? "The server asks for a key: Settings." : e.message);
-    if (e.status === 503) setTimeout(meet, 1000); // it loads its model
+    if (e.status === 503) setTimeout(meet, 1000); // the model is loading
   }
 }
 

@@ -1,6 +1,5 @@
-// markdown.js: what a model writes, as elements. marked makes HTML of it and shows tags in it as the text
-// that they are; DOMPurify then lets a short list of harmless tags through and nothing that loads from
-// anywhere: no images, no styles.
+// markdown.js: renders a model's Markdown. marked converts it to HTML, with tags in the text escaped; DOMPurify then
+// allows a short list of harmless tags and nothing that loads a resource: no images, no styles.
 
 const allowed = {
   ALLOWED_TAGS: ["p", "br", "hr", "em", "strong", "del", "code", "pre", "blockquote", "ul", "ol", "li", "a",

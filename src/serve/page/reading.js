@@ -1,7 +1,7 @@
-// reading.js: the panel beside an answer: its documents with what was read marked by strength, for the
-// whole answer or for one of its tokens, and how much of dense attention's mass that was.
+// reading.js: the attention panel beside an answer: its documents with passages marked by their share of attention,
+// for the whole answer or one token, and how much of dense attention's mass was read.
 //
-// The server counts characters as code points, so texts are cut as arrays of those.
+// The server counts characters in code points, so texts are sliced as arrays of code points.
 import { $, bar, bytes, button, count, el, percent } from "./dom.js";
 import { contentOf } from "./chat.js";
 
@@ -45,7 +45,7 @@ function figures(answer) {
 
 // ---- The text with its marks ----
 
-// The passages of one message that lie in `part`, as elements between plain text.
+// Renders `part` of a message, with its passages as elements.
 function markedPart(part, passages, marks) {
   const letters = [...part.text], body = el("div.text");
   let at = part.begin;
@@ -76,7 +76,7 @@ function markedTurn(turn, index, passages, marks) {
   });
 }
 
-// A stored document: its text is the server's, and what came of it are its passages, which follow each other.
+// A stored document: the server returns its text as consecutive passages.
 function markedStored(name, passages, marks) {
   const body = el("div.text");
   let before = null;
@@ -91,7 +91,7 @@ function markedStored(name, passages, marks) {
   return el("section.part", {}, el("h4", {}, name), body);
 }
 
-// The share of each passage: of the answer, or of one of its tokens.
+// Each passage's share, for the answer or for one token.
 function sharesNow() {
   const { answer, at } = shown, shares = new Array(answer.passages.length).fill(0);
   if (at < 0) answer.passages.forEach((p, i) => { shares[i] = p.share; });
@@ -99,8 +99,8 @@ function sharesNow() {
   return shares;
 }
 
-// With documents, the question does not count: an answer always reads what it was asked, and the last
-// tokens anyhow. What is left adds up to one.
+// With documents, the question is left out, because every answer reads it and the last tokens. The remaining shares
+// are normalised.
 function countedShares() {
   const shares = sharesNow().map((share, i) => (shown.counts[i] ? share : 0));
   const sum = shares.reduce((a, b) => a + b, 0);
@@ -110,7 +110,7 @@ function countedShares() {
 function paint() {
   const shares = countedShares(), most = Math.max(...shares, 1e-9);
   for (const { i, mark } of shown.marks) {
-    // The root lets weak marks be seen beside strong ones.
+    // The square root keeps weak marks visible beside strong ones.
     mark.style.setProperty("--strength", Math.sqrt(shares[i] / most).toFixed(3));
     mark.title = shown.counts[i] ? `${percent(shares[i])} of what was read` : "Read, but not counted";
     mark.classList.toggle("none", shares[i] < 1e-4);
@@ -124,7 +124,7 @@ function paint() {
     : `Token ${shown.at + 1}: ${percent(token.mass, 2)} of the mass kept`;
 }
 
-// Where in the prompt it is, from its beginning (left) to its end.
+// The passage's position in the prompt, from left to right.
 function paintMap(shares, most) {
   const canvas = $("reading-map"), ratio = globalThis.devicePixelRatio || 1;
   canvas.width = canvas.clientWidth * ratio;
@@ -143,7 +143,7 @@ function goTo(i) {
   if (!found) return;
   found.mark.scrollIntoView({ block: "center" });
   found.mark.classList.remove("flash");
-  void found.mark.offsetWidth; // the animation begins anew
+  void found.mark.offsetWidth; // restarts the animation
   found.mark.classList.add("flash");
 }
 
@@ -155,7 +155,7 @@ function paintTop(shares) {
   $("reading-top").replaceChildren(...items);
 }
 
-// Which passages count: those that lie in a document by more than half; without documents all of them.
+// Passages that count: those mostly inside a document, or all if there are no documents.
 function countedPassages(turns, lead, passages) {
   const documents = turns.map((t) => contentOf(t).parts.filter((part) => part.name));
   const isStored = passages.some((p) => p.document);
@@ -177,9 +177,9 @@ function tokens(answer) {
   });
 }
 
-// ---- From outside ----
+// ---- Exported functions ----
 
-// `turns`: those before the answer; `lead`: messages of the request that are none of them.
+// `turns`: the turns before the answer; `lead`: number of messages in the request before them.
 export function open(turn, turns, lead, onClose) {
   const answer = turn.reading.answers[0], marks = [];
   shown = { turn, answer, marks, at: -1, tokens: tokens(answer), onClose,
@@ -216,7 +216,7 @@ function goToPlace(event) {
   if (i >= 0) goTo(i);
 }
 
-// Arrow keys walk through the tokens; true: the key was used.
+// Arrow keys select tokens; true: the key was handled.
 export function onKey(event) {
   if (!shown || !shown.tokens.length) return false;
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

@@ -1,5 +1,5 @@
-// settings.js: what requests ask for beside their messages. Kept in the browser's storage, the key too; what
-// is typed or dropped is not.
+// settings.js: request parameters and the API key. They are kept in the browser's local storage; chats and documents
+// are not.
 import { $, el } from "./dom.js";
 
 // field of the request, label, attributes of its input
@@ -45,7 +45,7 @@ export function setup(onKey) {
   onKey(stored("key"));
 }
 
-// Shows what the server's own values are, and which methods it has.
+// Shows the server's defaults and its methods.
 export function showServer(props) {
   const own = props.default_generation_settings?.params || {};
   for (const [name] of numbers)
@@ -62,8 +62,7 @@ export function showServer(props) {
 export const system = () => $("system").value.trim();
 export const isWatched = () => $("watch").checked;
 
-// The fields of a request that the user has set. A seed is always there, so that an answer can be asked for
-// again.
+// The request fields that the user has set, and always a seed, so that an answer can be repeated.
 export function fields() {
   const body = { seed: Math.floor(Math.random() * 2 ** 31) };
   const set = (to, list) => {

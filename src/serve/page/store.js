@@ -1,17 +1,17 @@
-// store.js: the documents that the server keeps computed: a list with check marks, those that are checked stand
-// before the conversation; adding and removing. The server's list is the truth; which are checked is this page's.
+// store.js: the list of documents stored on the server, with adding and removing. Checked documents are placed before
+// the conversation; only the check marks are local.
 import { $, button, count, el } from "./dom.js";
 import { formOf, get, remove, stream } from "./api.js";
 import { system } from "./settings.js";
 
 let listed = [];
-let most = 0;       // documents of a prompt; 0: the server has no store
-let joined = null;  // how the server joins several by itself
+let most = 0;       // maximum documents per prompt; 0: no store
+let joined = null;  // the server's default method for joining documents
 const checked = new Set();
 
 export const chosen = () => listed.map((d) => d.name).filter((name) => checked.has(name));
 
-// Fields of a request; several documents need a way to be joined.
+// Request fields; several documents require a method that joins them.
 export function fields(names, sparse) {
   if (!names.length) return {};
   const how = $("join").value;
@@ -59,7 +59,7 @@ async function take(d, say) {
   }
 }
 
-// Computed behind the system message that the questions will have.
+// Documents are computed after the system message that will precede them in prompts.
 export async function add(file) {
   const asked = { stream: "true", ...(system() ? { system: system() } : {}) };
   await stream("v1/documents", formOf(file, asked), undefined, (data) => {
@@ -71,7 +71,7 @@ export async function add(file) {
   await refresh();
 }
 
-// `props` are the server's; `say` shows a line.
+// `props`: of the server; `say` shows a message.
 export async function setup(props, say) {
   tell = say;
   most = props.documents?.max || 0;

@@ -1,4 +1,4 @@
-// theme.js: runs before the page is drawn, so that a dark page never flashes white.
+// theme.js: sets the theme before the first paint, so that a dark page does not flash white.
 "use strict";
 const theme = localStorage.getItem("saccade.theme");
 if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;

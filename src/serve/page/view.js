@@ -1,5 +1,4 @@
-// view.js: turns as elements. It reads the conversation and never changes it; what a click does is given by
-// main.js as `actions`.
+// view.js: renders turns. It never changes the conversation; main.js passes the click handlers as `actions`.
 import { $, bar, button, count, el, percent } from "./dom.js";
 import { render } from "./markdown.js";
 import { diff } from "./diff.js";
@@ -67,7 +66,7 @@ function difference(turn) {
   return el("div.body.difference", {}, ...parts.map((p) => el(names[p.kind], { title: titles[p.kind] }, p.text)));
 }
 
-// The switch between the answer, the dense one and what differs.
+// Switches between the answer, the dense one and their difference.
 function views(turn, actions) {
   const now = turn.view || "answer";
   const one = (view, label, title) => {
@@ -129,7 +128,7 @@ export function draw(chat, actions) {
   if (follow) $("talk").scrollTop = $("talk").scrollHeight;
 }
 
-// One turn anew: while an answer comes, the others stay as they are.
+// Renders one turn again, so that the others stay unchanged while an answer is streamed.
 export function redraw(turn, chat, actions) {
   const old = [...$("talk").children].find((n) => n.turnId === turn.id), follow = isAtEnd();
   if (!old) return;
