@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Vectors of /v1/embeddings and /embedding equal those of the independent forward pass, for each kind of pooling, with
 texts of many lengths in one request: shorter than a page, and longer than a step."""
+import os
 import pathlib
 import sys
 import tempfile
@@ -14,6 +15,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/serve")]
 import make_tiny  # noqa: E402
 from server import Server  # noqa: E402
+
+# By the reference kernels: those of AVX-512 and AMX round weights' inputs to bf16, ten times as coarse (test_forward.py
+# compares them).
+os.environ["SAC_CPU"] = "ref"
 
 # Of vectors of length 1: kernels round queries and rows that the other computes in float64. The largest difference seen
 # is 1e-4. Rows that are not normalised agree as logits do (compare_logits.py), to 1e-3 of the largest value.
