@@ -18,7 +18,8 @@
 #define STACK_ENTER(from) ((void)(from))
 #endif
 
-#define STACK_BYTES ((size_t)256 << 10)
+/* Of no power of two: the stacks of a block would share the same few lines of a cache. */
+#define STACK_BYTES (((size_t)256 << 10) + 13 * 64)
 #define WARPS_MAX   (GRID_THREADS_MAX / 32)
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -46,7 +47,7 @@ struct warp {
     enum grid_exchange kind;
     uint32_t arrived, mask;
     uint64_t turn; /* exchanges that are complete */
-    uint32_t brought[2][32][GRID_WORDS]; /* by turn: nobody is two turns ahead of another */
+    grid_words brought[2][32]; /* by turn: nobody is two turns ahead of another */
 };
 
 struct grid {
@@ -214,7 +215,8 @@ uint32_t grid_lane(void)
     return block->now % 32;
 }
 
-void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes)
+const grid_words *grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes,
+                            void (*join)(grid_words *of_lane))
 {
     const uint32_t lane = grid_lane();
     struct warp *w = &block->warp[block->now / 32];
@@ -225,22 +227,19 @@ void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t 
         w->mask = mask;
     }
     if (w->kind != kind || w->mask != mask) fail("lanes of a warp meet at different exchanges");
-    if (bytes > 0) memcpy(w->brought[w->turn % 2][lane], mine, bytes);
+    grid_words *all = w->brought[w->turn % 2];
+    if (bytes > 0) memcpy(all[lane], mine, bytes);
     w->arrived |= 1u << lane;
     if (w->arrived == mask) {
+        if (join) join(all);
         w->arrived = 0;
         w->turn++;
-        return;
+        return all;
     }
     f->wait = WAIT_WARP;
     f->turn = w->turn;
     give_way();
-}
-
-const uint32_t *grid_brought(uint32_t lane)
-{
-    const struct warp *w = &block->warp[block->now / 32];
-    return w->brought[(w->turn - 1) % 2][lane % 32];
+    return all;
 }
 
 /* ---- Shared memory ---- */
