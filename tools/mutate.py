@@ -20,7 +20,7 @@ import time
 import mutants
 
 WORK = "build-mutate"
-TEST_SECONDS = 300
+TEST_SECONDS = 300  # of a whole program; a fault may make a loop endless
 # Files by how much a change compiles anew, most first: each turn gets its share of the slow ones.
 COST = {".h": 0, ".cuh": 1, ".cu": 2}
 
@@ -84,11 +84,11 @@ class InPlace:
                         *sorted(t.split("/")[1] for t in tests))
         return done.stdout[-1500:] if done.returncode != 0 else ""
 
-    def test(self, name, function="*"):
+    def test(self, name, function="*", seconds=TEST_SECONDS):
         """Functions of the test program (default: all) that passed, that failed: that began and neither passed nor were
         skipped. Some say no more of their own, as they ended the program or could not clean up."""
-        said = self.run("ctest", "--test-dir", self.build, "-R", f"^{name}$", "-V", "--timeout", TEST_SECONDS,
-                        SAC_TEST_FUNCTION=function).stdout
+        said = self.run("ctest", "--test-dir", self.build, "-R", f"^{name}$", "-V",
+                        SAC_TEST_FUNCTION=function, SAC_TEST_SECONDS=str(int(seconds))).stdout
         begun, passed, skipped = (set(re.findall(rf"\[ +{word} +\] ([a-z]\w*)", said)) for word in ("RUN", "OK", "SKIPPED"))
         return passed, begun - passed - skipped
 
@@ -113,8 +113,8 @@ class Copy(InPlace):
             sys.exit(f"{' '.join(str(w) for w in words[:2])} failed:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
-def verdict(shop, mutant):
-    """'killed', or why it is not."""
+def verdict(shop, mutant, seconds):
+    """'killed', or why it is not; `seconds`: how long the function may take."""
     path = shop.tree / mutant.file
     text = path.read_text()
     path.write_text(shop.source(path, mutants.apply(mutant, text)))
@@ -122,7 +122,7 @@ def verdict(shop, mutant):
         if words := shop.make([mutant.test]):
             print(words, file=sys.stderr)
             return "does not build"
-        _, failed = shop.test(mutant.test, mutant.function)
+        _, failed = shop.test(mutant.test, mutant.function, seconds)
         if mutant.function not in failed:  # alone; it may fail after others, or others in its place
             _, failed = shop.test(mutant.test)
     finally:
@@ -136,12 +136,16 @@ def run_all(shop, chosen):
     tests = {m.test for m in chosen}
     if words := shop.make(tests):
         sys.exit(f"the tests cannot be built:\n{words}")
-    passed = {m.name: m.function in shop.test(m.test, m.function)[0] for m in chosen}
+    passed, seconds = {}, {}
+    for m in chosen:
+        start = time.monotonic()
+        passed[m.name] = m.function in shop.test(m.test, m.function)[0]
+        seconds[m.name] = 20 + 5 * (time.monotonic() - start)
     width = max(len(m.name) for m in chosen)
     n_killed = 0
     for mutant in chosen:
         start = time.monotonic()
-        said = verdict(shop, mutant) if passed[mutant.name] else "its test does not pass without it"
+        said = verdict(shop, mutant, seconds[mutant.name]) if passed[mutant.name] else "its test does not pass without it"
         n_killed += said == "killed"
         print(f"{mutant.name:{width}}  {time.monotonic() - start:4.0f} s  {said}"
               + ("" if said == "killed" else f" ({mutant.test} {mutant.function}: {mutant.why})"), flush=True)
