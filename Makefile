@@ -129,9 +129,11 @@ clients: all ## client packages against the server: installs them first
 
 #= ONLY: of mutate: one fault, by its name
 #= TURN: of mutate: K/N, the Kth of N parts of the faults
+#= IN_PLACE: of mutate: if set, puts the faults into the tree itself and uses the build of `make test`
 mutate: deps-test ## faults that tests must notice
 	@python3 tools/fetch.py model smollm2-135m
-	@$(PYTHON) tools/mutate.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(TURN),--turn $(TURN))
+	@$(if $(IN_PLACE),$(call CONFIGURE,werror))
+	@$(PYTHON) tools/mutate.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(TURN),--turn $(TURN)) $(if $(IN_PLACE),--in-place build)
 
 ## GPUs
 CUDA_ARGS = -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc) -DSAC_CUDA_AS=$(GPU_AS)

@@ -3,13 +3,16 @@
 
 A mutant is killed when its test passes without it and fails with it, in the function that the list
 names. The copy and its build stay in build-mutate, so that a second run is quick; the tree itself is
-only read. Ends with `N killed, N survived`; exit status 1 if one survived or its test says nothing.
+only read. With --in-place the faults are put into the tree itself and taken out again, so that a
+build that is needed anyway serves them too. Ends with `N killed, N survived`; exit status 1 if one
+survived or its test says nothing.
 """
 import argparse
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +20,9 @@ import time
 import mutants
 
 WORK = "build-mutate"
-TEST_SECONDS = 300
+TEST_SECONDS = 300  # of a whole program; a fault may make a loop endless
+# Files by how much a change compiles anew, most first: each turn gets its share of the slow ones.
+COST = {".h": 0, ".cuh": 1, ".cu": 2}
 
 
 def parse_turn(text):
@@ -34,6 +39,7 @@ def choose(listed, only, turn):
         raise mutants.Fault(f"there is no mutant {', '.join(unknown)} in {mutants.FOLDER}")
     chosen = [m for m in listed if not only or m.name in only]
     if turn:
+        chosen.sort(key=lambda m: (COST.get(pathlib.Path(m.file).suffix, len(COST)), m.name))
         chosen = chosen[turn[0] % turn[1]::turn[1]]
     return chosen
 
@@ -54,25 +60,23 @@ def copy_tree(root, to):
             shutil.copymode(root / name, to / name)
 
 
-class Workshop:
-    """The copy of the tree and its build."""
+class InPlace:
+    """The tree itself and a configured build of it."""
 
-    def __init__(self, root, jobs):
-        self.root, self.tree, self.build, self.jobs = root, root / WORK / "tree", root / WORK / "build", jobs
-        copy_tree(root, self.tree)
-        ccache = shutil.which("ccache")
-        self.must("cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DSAC_TESTS=ON", "-DSAC_WERROR=OFF",
-                  f"-DSAC_PYTHON={sys.executable}", "-DCMAKE_BUILD_TYPE=Mutate", "-DCMAKE_C_FLAGS_MUTATE=-O1",
-                  *([f"-DCMAKE_C_COMPILER_LAUNCHER={ccache}"] if ccache else []))
+    def __init__(self, root, build, jobs):
+        self.tree, self.build, self.jobs = root, build, jobs
+        changed = subprocess.run(["git", "-C", root, "status", "--porcelain", "--untracked-files=no", "src"],
+                                 capture_output=True, text=True, check=True).stdout
+        if changed:
+            sys.exit(f"--in-place could lose changes that are not committed:\n{changed}")
 
-    def run(self, *words):
+    def source(self, path, text):
+        """Marked as a system header, in which the compiler ignores warnings: this build may make them errors."""
+        return f'# 1 "{path}" 3\n{text}'
+
+    def run(self, *words, **more):
         return subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace",
-                              env={**os.environ, "CMOCKA_MESSAGE_OUTPUT": "stdout"})
-
-    def must(self, *words):
-        done = self.run(*words)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(str(w) for w in words[:2])} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+                              env={**os.environ, "CMOCKA_MESSAGE_OUTPUT": "stdout", **more})
 
     def make(self, tests):
         """The end of the compiler's words if the tests cannot be built, else nothing."""
@@ -80,24 +84,47 @@ class Workshop:
                         *sorted(t.split("/")[1] for t in tests))
         return done.stdout[-1500:] if done.returncode != 0 else ""
 
-    def test(self, name):
-        """Functions of the test program that passed, that failed: that began and neither passed nor were skipped. Some say no
-        more of their own, as they ended the program or could not clean up."""
-        said = self.run("ctest", "--test-dir", self.build, "-R", f"^{name}$", "-V", "--timeout", TEST_SECONDS).stdout
+    def test(self, name, function="*", seconds=TEST_SECONDS):
+        """Functions of the test program (default: all) that passed, that failed: that began and neither passed nor were
+        skipped. Some say no more of their own, as they ended the program or could not clean up."""
+        said = self.run("ctest", "--test-dir", self.build, "-R", f"^{name}$", "-V",
+                        SAC_TEST_FUNCTION=function, SAC_TEST_SECONDS=str(int(seconds))).stdout
         begun, passed, skipped = (set(re.findall(rf"\[ +{word} +\] ([a-z]\w*)", said)) for word in ("RUN", "OK", "SKIPPED"))
         return passed, begun - passed - skipped
 
 
-def verdict(shop, mutant):
-    """'killed', or why it is not."""
+class Copy(InPlace):
+    """A copy of the tree, and a quick build of it."""
+
+    def __init__(self, root, jobs):
+        self.tree, self.build, self.jobs = root / WORK / "tree", root / WORK / "build", jobs
+        copy_tree(root, self.tree)
+        ccache = shutil.which("ccache")
+        self.must("cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DSAC_TESTS=ON", "-DSAC_WERROR=OFF",
+                  f"-DSAC_PYTHON={sys.executable}", "-DCMAKE_BUILD_TYPE=Mutate", "-DCMAKE_C_FLAGS_MUTATE=-O1",
+                  *([f"-DCMAKE_C_COMPILER_LAUNCHER={ccache}"] if ccache else []))
+
+    def source(self, path, text):
+        return text
+
+    def must(self, *words):
+        done = self.run(*words)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(str(w) for w in words[:2])} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+
+
+def verdict(shop, mutant, seconds):
+    """'killed', or why it is not; `seconds`: how long the function may take."""
     path = shop.tree / mutant.file
     text = path.read_text()
-    path.write_text(mutants.apply(mutant, text))
+    path.write_text(shop.source(path, mutants.apply(mutant, text)))
     try:
         if words := shop.make([mutant.test]):
             print(words, file=sys.stderr)
             return "does not build"
-        _, failed = shop.test(mutant.test)
+        _, failed = shop.test(mutant.test, mutant.function, seconds)
+        if mutant.function not in failed:  # alone; it may fail after others, or others in its place
+            _, failed = shop.test(mutant.test)
     finally:
         path.write_text(text)
     if mutant.function in failed:
@@ -109,13 +136,16 @@ def run_all(shop, chosen):
     tests = {m.test for m in chosen}
     if words := shop.make(tests):
         sys.exit(f"the tests cannot be built:\n{words}")
-    passed = {name: shop.test(name)[0] for name in tests}
+    passed, seconds = {}, {}
+    for m in chosen:
+        start = time.monotonic()
+        passed[m.name] = m.function in shop.test(m.test, m.function)[0]
+        seconds[m.name] = 20 + 5 * (time.monotonic() - start)
     width = max(len(m.name) for m in chosen)
     n_killed = 0
     for mutant in chosen:
         start = time.monotonic()
-        good = mutant.function in passed[mutant.test]
-        said = verdict(shop, mutant) if good else "its test does not pass without it"
+        said = verdict(shop, mutant, seconds[mutant.name]) if passed[mutant.name] else "its test does not pass without it"
         n_killed += said == "killed"
         print(f"{mutant.name:{width}}  {time.monotonic() - start:4.0f} s  {said}"
               + ("" if said == "killed" else f" ({mutant.test} {mutant.function}: {mutant.why})"), flush=True)
@@ -128,6 +158,7 @@ def main(words):
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this mutant, may be repeated")
     parser.add_argument("--turn", type=parse_turn, metavar="K/N", help="part K of N; a larger K begins anew")
     parser.add_argument("--list", action="store_true", help="name the mutants and why they matter, run nothing")
+    parser.add_argument("--in-place", type=pathlib.Path, metavar="BUILD", help="in the tree itself, of which this is a build")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
     parser.add_argument("root", nargs="?", default=".", help="of the tree")
     args = parser.parse_args(words)
@@ -143,8 +174,10 @@ def main(words):
         for mutant in chosen:
             print(f"{mutant.name}: {mutant.why} ({mutant.file})")
         return 0
-    print(f"{len(chosen)} of {len(listed)} mutants, in {WORK}", flush=True)
-    return run_all(Workshop(root, args.jobs), chosen)
+    print(f"{len(chosen)} of {len(listed)} mutants, in {args.in_place or WORK}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and verdict() restores the file
+    shop = InPlace(root, root / args.in_place, args.jobs) if args.in_place else Copy(root, args.jobs)
+    return run_all(shop, chosen)
 
 
 if __name__ == "__main__":

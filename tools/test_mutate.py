@@ -14,6 +14,9 @@ TOOLS = pathlib.Path(__file__).parent
 CMAKE = """cmake_minimum_required(VERSION 3.25)
 project(small LANGUAGES C)
 enable_testing()
+if(SAC_WERROR)
+  add_compile_options(-Wall -Wextra -Werror)
+endif()
 add_executable(test_sum tests/unit/test_sum.c src/sum.c)
 add_test(NAME unit/test_sum COMMAND test_sum)
 """
@@ -82,6 +85,11 @@ class MutateTest(unittest.TestCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
+    def commit(self):
+        who = ["-c", "user.name=x", "-c", "user.email=x@example"]
+        for words in (["add", "."], [*who, "commit", "-q", "-m", "x"]):
+            subprocess.run(["git", "-C", self.root, *words], check=True)
+
     def mutate(self, *words):
         return subprocess.run([sys.executable, TOOLS / "mutate.py", *words, self.root], capture_output=True, text=True)
 
@@ -115,6 +123,35 @@ class MutateTest(unittest.TestCase):
         done = self.mutate("--only", "minus")
         self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "0 killed, 1 survived"))
         self.assertIn("does not pass without it", done.stdout)
+
+    @unittest.skipUnless(shutil.which("cmake") and shutil.which("ninja"), "builds")
+    def test_in_place(self):
+        """In a build whose warnings are errors, a fault may leave something unused; the next fault is
+        judged without it, and the tree and later builds are as before."""
+        unused = (DEAD.replace("[minus]", "[unused]").replace("spare ? a + b", "return spare ? a + b : 0")
+                  .replace("spare ? a - b", "return a - b"))
+        self.write("tests/mutants/b.txt", unused + ALIVE)
+        self.commit()
+        subprocess.run(["cmake", "-S", self.root, "-B", self.root / "build", "-G", "Ninja", "-DSAC_WERROR=ON"],
+                       check=True, capture_output=True)
+        done = self.mutate("--in-place", "build")
+        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "2 killed, 1 survived"), done.stdout)
+        self.assertFalse((self.root / "build-mutate").exists())
+        self.assertEqual((self.root / "src/sum.c").read_text(), SUM)
+        subprocess.run(["cmake", "--build", self.root / "build"], check=True, capture_output=True)
+        subprocess.run([self.root / "build/test_sum"], check=True, capture_output=True)
+        self.write("src/sum.c", SUM + "/* Not committed. */\n")
+        done = self.mutate("--in-place", "build")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("src/sum.c", done.stderr)
+
+    def test_turns_share_what_compiles_long(self):
+        """The mutants of headers, by name the last of all, are in different turns."""
+        self.write("src/twice.h", SUM)
+        self.write("tests/mutants/b.txt", "".join(DEAD.replace("[minus]", f"[m{i}]") for i in range(5)) +
+                   "".join(DEAD.replace("[minus]", f"[z{i}]").replace("sum.c", "twice.h") for i in range(3)))
+        for k in range(3):
+            self.assertEqual(self.mutate("--list", "--turn", f"{k}/3").stdout.count("twice.h"), 1)
 
     def test_turns_hold_each_mutant_once(self):
         self.write("tests/mutants/b.txt", "".join(DEAD.replace("[minus]", f"[m{i}]") for i in range(6)))

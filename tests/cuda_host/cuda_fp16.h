@@ -6,6 +6,10 @@
 
 #include "base/half.h"
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 struct __half {
     uint16_t bits;
 };
@@ -24,11 +28,19 @@ static inline uint16_t __half_as_ushort(__half h)
 }
 static inline float __half2float(__half h)
 {
+#ifdef __F16C__
+    return _cvtsh_ss(h.bits);
+#else
     return f16_to_f32(h.bits);
+#endif
 }
 static inline __half __float2half_rn(float f)
 {
+#ifdef __F16C__
+    return {_cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT)};
+#else
     return {f32_to_f16(f)};
+#endif
 }
 static inline __half2 __floats2half2_rn(float x, float y)
 {

@@ -144,8 +144,7 @@ template <typename T> static inline T grid_shuffle(uint32_t mask, T mine, uint32
 {
     static_assert(sizeof(T) <= GRID_WORDS * 4, "too large for an exchange");
     T r;
-    grid_meet(GRID_SHUFFLE, mask, &mine, sizeof mine);
-    memcpy(&r, grid_brought(from), sizeof r);
+    memcpy(&r, grid_meet(GRID_SHUFFLE, mask, &mine, sizeof mine)[from % 32], sizeof r);
     return r;
 }
 template <typename T> static inline T __shfl_sync(uint32_t mask, T mine, int from)
@@ -164,17 +163,17 @@ static inline uint32_t __ballot_sync(uint32_t mask, bool mine)
 {
     const uint32_t word = mine;
     uint32_t r = 0;
-    grid_meet(GRID_VOTE, mask, &word, sizeof word);
+    const grid_words *all = grid_meet(GRID_VOTE, mask, &word, sizeof word);
     for (uint32_t i = 0; i < 32; i++)
-        if (mask >> i & 1) r |= grid_brought(i)[0] << i;
+        if (mask >> i & 1) r |= all[i][0] << i;
     return r;
 }
 static inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t mine)
 {
     uint32_t most = 0;
-    grid_meet(GRID_VOTE, mask, &mine, sizeof mine);
+    const grid_words *all = grid_meet(GRID_VOTE, mask, &mine, sizeof mine);
     for (uint32_t i = 0; i < 32; i++)
-        if (mask >> i & 1 && grid_brought(i)[0] > most) most = grid_brought(i)[0];
+        if (mask >> i & 1 && all[i][0] > most) most = all[i][0];
     return most;
 }
 static inline bool __any_sync(uint32_t mask, bool mine)

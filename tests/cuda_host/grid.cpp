@@ -18,8 +18,10 @@
 #define STACK_ENTER(from) ((void)(from))
 #endif
 
-#define STACK_BYTES ((size_t)256 << 10)
+/* Of no power of two: the stacks of a block would share the same few lines of a cache. */
+#define STACK_BYTES (((size_t)256 << 10) + 13 * 64)
 #define WARPS_MAX   (GRID_THREADS_MAX / 32)
+#define NONE        UINT32_MAX
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -46,13 +48,17 @@ struct warp {
     enum grid_exchange kind;
     uint32_t arrived, mask;
     uint64_t turn; /* exchanges that are complete */
-    uint32_t brought[2][32][GRID_WORDS]; /* by turn: nobody is two turns ahead of another */
+    grid_words brought[2][32]; /* by turn: nobody is two turns ahead of another */
 };
 
 struct grid {
     struct fiber fiber[GRID_THREADS_MAX];
     struct warp warp[WARPS_MAX];
     uint32_t n_thread, now, n_left, n_waiting;
+    uint32_t n_passed, next; /* in this pass over the threads: those passed; what the scheduler runs */
+    bool ran, came_further;  /* any thread of this pass */
+    bool paused;             /* the running thread, before it went on */
+    bool by_scheduler;       /* it was the scheduler that jumped to the running thread */
     uint64_t turn; /* barriers that are complete */
     place scheduler;
     struct stack caller; /* the scheduler's, as a sanitizer tells it */
@@ -83,25 +89,80 @@ static std::vector<struct grid *> idle; /* those that can be used again */
     __builtin_longjmp(to, 1);
 }
 
-[[gnu::noinline]] static void give_way(void)
+static bool may_run(const struct fiber *f, uint32_t i)
 {
-    if (__builtin_setjmp(block->fiber[block->now].at) == 0) {
+    switch (f->wait) {
+    case WAIT_NONE:
+    case WAIT_PAUSE: return true;
+    case WAIT_BLOCK: return block->turn > f->turn;
+    case WAIT_WARP: return block->warp[i / 32].turn > f->turn;
+    case WAIT_OVER: return false;
+    }
+    return false;
+}
+
+/* The next thread of this pass that can run; NONE: the pass is over. */
+static uint32_t next_thread(void)
+{
+    while (block->n_passed < block->n_thread) {
+        const uint32_t k = block->n_passed++, i = block->backward ? block->n_thread - 1 - k : k;
+        if (may_run(&block->fiber[i], i)) return i;
+    }
+    return NONE;
+}
+
+static void choose(uint32_t i, bool by_scheduler)
+{
+    struct fiber *f = &block->fiber[i];
+    block->now = i;
+    threadIdx.x = i;
+    block->by_scheduler = by_scheduler;
+    block->ran = true;
+    block->paused = f->wait == WAIT_PAUSE;
+    f->wait = WAIT_NONE;
+}
+
+/* At the begin of a fiber, and whenever it goes on. */
+static void arrive(void)
+{
+    struct stack left = {};
+    STACK_ENTER(left);
+    if (block->by_scheduler) block->caller = left;
+}
+
+/* Jumps to the next thread or, when the pass is over or that thread has not begun, to the scheduler.
+ * Returns `all` later, so that a caller can end with this call: each return after a jump is slow. */
+[[gnu::noinline]] static const grid_words *give_way(const grid_words *all)
+{
+    struct fiber *f = &block->fiber[block->now];
+    /* A thread that pauses again has not moved. */
+    if (!block->paused || f->wait != WAIT_PAUSE) block->came_further = true;
+    const uint32_t next = next_thread();
+    if (__builtin_setjmp(f->at) == 0) {
+        if (next != NONE && block->fiber[next].begun) {
+            const struct stack its = {block->fiber[next].stack, STACK_BYTES};
+            choose(next, false);
+            STACK_LEAVE(its);
+            go_to(block->fiber[next].at);
+        }
+        block->next = next;
         STACK_LEAVE(block->caller);
         go_to(block->scheduler);
     }
-    STACK_ENTER(block->caller);
+    arrive();
+    return all;
 }
 
 /* A fiber lives on from block to block. */
 [[noreturn]] static void run_kernels(void)
 {
-    STACK_ENTER(block->caller);
+    arrive();
     for (;;) {
         block->kernel();
         if (!block->fiber[block->now].waited) fail("a kernel that has not called kernel_begin");
         block->fiber[block->now].wait = WAIT_OVER;
         block->n_left--;
-        give_way();
+        give_way(NULL);
     }
 }
 
@@ -109,8 +170,7 @@ static std::vector<struct grid *> idle; /* those that can be used again */
 {
     struct fiber *f = &block->fiber[i];
     const struct stack own = {f->stack, STACK_BYTES};
-    block->now = i;
-    threadIdx.x = i;
+    choose(i, true);
     if (__builtin_setjmp(block->scheduler) != 0) {
         struct stack left;
         STACK_ENTER(left);
@@ -128,18 +188,6 @@ static std::vector<struct grid *> idle; /* those that can be used again */
     setcontext(&start);
 }
 
-static bool may_run(const struct fiber *f, uint32_t i)
-{
-    switch (f->wait) {
-    case WAIT_NONE:
-    case WAIT_PAUSE: return true;
-    case WAIT_BLOCK: return block->turn > f->turn;
-    case WAIT_WARP: return block->warp[i / 32].turn > f->turn;
-    case WAIT_OVER: return false;
-    }
-    return false;
-}
-
 /* All threads that have not ended wait here: the barrier is complete. */
 static void complete_barrier(void)
 {
@@ -154,33 +202,19 @@ static void complete_barrier(void)
     block->n_waiting = 0;
 }
 
-/* A thread that pauses again has not moved. */
-static bool run_thread(uint32_t i)
-{
-    struct fiber *f = &block->fiber[i];
-    const bool paused = f->wait == WAIT_PAUSE;
-    f->wait = WAIT_NONE;
-    go_on(i);
-    return !paused || f->wait != WAIT_PAUSE;
-}
-
 /* false: all threads that can run pause. */
 static bool run_block(void)
 {
     while (block->n_left > 0) {
-        bool ran = false, moved = false;
-        for (uint32_t k = 0; k < block->n_thread; k++) {
-            const uint32_t i = block->backward ? block->n_thread - 1 - k : k;
-            if (!may_run(&block->fiber[i], i)) continue;
-            moved |= run_thread(i);
-            ran = true;
-        }
-        block->moved |= moved;
+        block->ran = block->came_further = false;
+        block->n_passed = 0;
+        for (uint32_t i = next_thread(); i != NONE; i = block->next) go_on(i);
+        block->moved |= block->came_further;
         if (block->n_left > 0 && block->n_waiting == block->n_left)
             complete_barrier();
-        else if (!ran)
+        else if (!block->ran)
             fail("a barrier or exchange that not all threads come to");
-        else if (!moved)
+        else if (!block->came_further)
             return false;
     }
     return true;
@@ -200,13 +234,13 @@ void grid_barrier(int line)
     f->turn = block->turn;
     f->line = line;
     block->n_waiting++;
-    give_way();
+    give_way(NULL);
 }
 
 void grid_pause(void)
 {
     block->fiber[block->now].wait = WAIT_PAUSE;
-    give_way();
+    give_way(NULL);
 }
 
 uint32_t grid_lane(void)
@@ -214,7 +248,8 @@ uint32_t grid_lane(void)
     return block->now % 32;
 }
 
-void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes)
+const grid_words *grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes,
+                            void (*join)(grid_words *of_lane))
 {
     const uint32_t lane = grid_lane();
     struct warp *w = &block->warp[block->now / 32];
@@ -225,22 +260,18 @@ void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t 
         w->mask = mask;
     }
     if (w->kind != kind || w->mask != mask) fail("lanes of a warp meet at different exchanges");
-    if (bytes > 0) memcpy(w->brought[w->turn % 2][lane], mine, bytes);
+    grid_words *all = w->brought[w->turn % 2];
+    if (bytes > 0) memcpy(all[lane], mine, bytes);
     w->arrived |= 1u << lane;
     if (w->arrived == mask) {
+        if (join) join(all);
         w->arrived = 0;
         w->turn++;
-        return;
+        return all;
     }
     f->wait = WAIT_WARP;
     f->turn = w->turn;
-    give_way();
-}
-
-const uint32_t *grid_brought(uint32_t lane)
-{
-    const struct warp *w = &block->warp[block->now / 32];
-    return w->brought[(w->turn - 1) % 2][lane % 32];
+    return give_way(all);
 }
 
 /* ---- Shared memory ---- */

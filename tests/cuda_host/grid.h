@@ -49,12 +49,13 @@ void grid_barrier(int line);
  * launches of a kernel have in common, holds nothing. */
 void grid_pause(void);
 
-/* What lanes of a warp do together: each brings `bytes` (GRID_WORDS words at most), and when all of
- * `mask` have done so, each may look at what any of them brought, until its next exchange. */
+/* What lanes of a warp do together: each brings `bytes` (GRID_WORDS words at most), the last one
+ * calls `join`, if there is one, and then each may look at all words, until its next exchange. */
 #define GRID_WORDS 12
 enum grid_exchange { GRID_SYNC, GRID_SHUFFLE, GRID_VOTE, GRID_MMA, GRID_TILES };
-void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes);
-const uint32_t *grid_brought(uint32_t lane);
+typedef uint32_t grid_words[GRID_WORDS]; /* of a lane */
+const grid_words *grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes,
+                            void (*join)(grid_words *of_lane) = NULL);
 uint32_t grid_lane(void);
 
 #endif

@@ -157,6 +157,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     uint8_t *p = (uint8_t *)mmap(NULL, room + PAGE, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return cudaErrorMemoryAllocation;
+    madvise(p, room, MADV_HUGEPAGE); /* kernels get at it, and lose it again, by mprotect */
     if (room <= (size_t)16 << 20) memset(p, 0xff, room); /* larger ones are set to zero anyway */
     mprotect(p, room + PAGE, PROT_NONE);
     *out = p + room - n;

@@ -115,9 +115,12 @@ class TinyModels(unittest.TestCase):
         n_vocab = len(forward.Model(self.path).weight("token_embd.weight"))
         return np.random.default_rng(7).integers(0, n_vocab, N_TOKENS).tolist()
 
+    def engine_logits(self, *options, **where):
+        """By one thread unless the options say otherwise, since other tests run beside this one."""
+        return compare_logits.engine_logits(self.path, self.tokens, "--threads", "1", *options, **where)
+
     def assert_agrees(self, expected, *options, isa="ref"):
-        result = compare_logits.compare(expected, compare_logits.engine_logits(
-            self.path, self.tokens, *options, isa=isa))
+        result = compare_logits.compare(expected, self.engine_logits(*options, isa=isa))
         print(f"{self.label}: {result}", flush=True)
         self.assertTrue(result.agrees_but_for_ties(), f"{self.label}: {result}")
 
@@ -156,7 +159,7 @@ class TinyModels(unittest.TestCase):
         for arch in make_tiny.ARCHS:
             self.label, self.tokens = arch, self.make(arch=arch)
             expected = forward.Model(self.path).logits(self.tokens)
-            for options in ("--kind", "decode"), ("--chunk", "7"), ("--threads", "1"), ("--kv", "f16"):
+            for options in ("--kind", "decode"), ("--chunk", "7"), ("--threads", "2"), ("--kv", "f16"):
                 self.label = f"{arch} {' '.join(options)}"
                 with self.subTest(self.label):
                     self.assert_agrees(expected, *options)
@@ -183,8 +186,7 @@ class TinyModels(unittest.TestCase):
         self.assertGreater(other.difference, compare_logits.TOLERANCE)
 
     def assert_near(self, tolerance, expected, *options, **where):
-        result = compare_logits.compare(expected, compare_logits.engine_logits(
-            self.path, self.tokens, *options, **where))
+        result = compare_logits.compare(expected, self.engine_logits(*options, **where))
         print(f"{self.label} {' '.join(options)} {where}: {result}", flush=True)
         self.assertTrue(result.is_within(tolerance), f"{self.label} {options} {where}: {result}")
 

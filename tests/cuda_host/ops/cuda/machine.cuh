@@ -116,28 +116,55 @@ static inline uint64_t clock_ns(void)
 template <int H> static inline float machine_float(uint32_t word, int i)
 {
     const uint16_t bits = (uint16_t)(word >> 16 * i);
-    return H == HALF_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    return H == HALF_F16 ? __half2float({bits}) : bf16_to_f32(bits);
 }
 
-/* Lanes bring their halves of A (eight) and B (four) as floats; sums are in the order of k. */
+/* What a lane brings: its halves of A and B, and its sums. Lane 4 g + j has rows g and g + 8 of A
+ * and of the sums, column g of B, and of each the pairs j. */
+struct mma_part {
+    uint32_t a[4], b[2];
+    float c[4];
+};
+
+/* The product of a warp, by the lane that comes last: sums are in the order of k. */
+template <int H> static void mma_join(grid_words *of_lane)
+{
+    typedef float eight __attribute__((vector_size(32)));
+    struct mma_part part[32];
+    float a[16][16], b[16][8], c[16][8];
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        const uint32_t g = lane / 4, j = lane % 4;
+        struct mma_part *p = &part[lane];
+        memcpy(p, of_lane[lane], sizeof *p);
+        for (uint32_t i = 0; i < 8; i++)
+            a[g + i / 2 % 2 * 8][i / 4 * 8 + 2 * j + i % 2] = machine_float<H>(p->a[i / 2], i % 2);
+        for (uint32_t i = 0; i < 4; i++) {
+            b[i / 2 * 8 + 2 * j + i % 2][g] = machine_float<H>(p->b[i / 2], i % 2);
+            c[g + i / 2 * 8][2 * j + i % 2] = p->c[i];
+        }
+    }
+    for (uint32_t row = 0; row < 16; row++) {
+        eight sum, column;
+        memcpy(&sum, c[row], sizeof sum);
+        for (uint32_t k = 0; k < 16; k++) {
+            memcpy(&column, b[k], sizeof column);
+            sum += a[row][k] * column;
+        }
+        memcpy(c[row], &sum, sizeof sum);
+    }
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++)
+            memcpy(&of_lane[lane][6 + i], &c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2],
+                   sizeof(float));
+}
+
 template <int H>
 static inline void mma_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1}, g = grid_lane() / 4;
-    float mine[12];
-    for (int i = 0; i < 12; i++) mine[i] = machine_float<H>(words[i / 2], i % 2);
-    grid_meet(GRID_MMA, ~0u, mine, sizeof mine);
-    for (uint32_t e = 0; e < 4; e++) {
-        const uint32_t column = grid_lane() % 4 * 2 + e % 2;
-        for (uint32_t k = 0; k < 16; k += 2) {
-            const uint32_t j = k % 8 / 2, later = k / 8; /* the pair's lane, and which of its two */
-            float x[2], y[2];
-            memcpy(x, grid_brought(4 * g + j) + 2 * (2 * later + e / 2), sizeof x);
-            memcpy(y, grid_brought(4 * column + j) + 8 + 2 * later, sizeof y);
-            c[e] += x[0] * y[0];
-            c[e] += x[1] * y[1];
-        }
-    }
+    const struct mma_part mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}, {c[0], c[1], c[2], c[3]}};
+    static_assert(sizeof mine <= sizeof(grid_words), "too large for an exchange");
+    memcpy(c, grid_meet(GRID_MMA, ~0u, &mine, sizeof mine, mma_join<H>)[grid_lane()] + 6,
+           4 * sizeof *c);
 }
 
 static inline void add_carry(uint32_t &bits, uint32_t &sum, uint32_t x)
@@ -153,7 +180,7 @@ static inline uint32_t bits_select(uint32_t mask, uint32_t a, uint32_t b)
 
 template <int H> static inline uint32_t half_pack(float x, float y)
 {
-    if (H == HALF_F16) return f32_to_f16(x) | (uint32_t)f32_to_f16(y) << 16;
+    if (H == HALF_F16) return __float2half_rn(x).bits | (uint32_t)__float2half_rn(y).bits << 16;
     return f32_to_bf16(x) | (uint32_t)f32_to_bf16(y) << 16;
 }
 
@@ -237,13 +264,12 @@ template <int N> static inline void cp_async_wait(void)
 static inline void machine_tiles(uint32_t r[4], uint32_t row, bool turned)
 {
     const uint32_t g = grid_lane() / 4, j = grid_lane() % 4;
-    grid_meet(GRID_TILES, ~0u, &row, sizeof row);
+    const grid_words *rows = grid_meet(GRID_TILES, ~0u, &row, sizeof row);
     for (uint32_t i = 0; i < 4; i++) {
         uint16_t pair[2];
         for (uint32_t e = 0; e < 2; e++) {
             const uint32_t of = turned ? 2 * j + e : g, at = turned ? g : 2 * j + e;
-            memcpy(&pair[e],
-                   (const uint8_t *)grid_shared_at(grid_brought(8 * i + of)[0], 16) + 2 * at, 2);
+            memcpy(&pair[e], (const uint8_t *)grid_shared_at(rows[8 * i + of][0], 16) + 2 * at, 2);
         }
         r[i] = pair[0] | (uint32_t)pair[1] << 16;
     }
