@@ -97,6 +97,7 @@ ON_A_GPU = {
 # What fast kernels and a cache of 8 bits may change, in parts of the range of the logits. Without
 # its window, say, a model's logits change by several times as much.
 TOLERANCE_FAST, TOLERANCE_Q8 = 5e-3, 0.1
+TOLERANCE_BF16 = 0.12  # AVX-512 and AMX round inputs of linear layers to bf16: 0.08 was seen, with gemma2
 FAST_SETS = ("avx2", None) if platform.machine() == "x86_64" else (None,)
 CUDA_HOST = (compare_logits.BUILD / "tests" / "libcuda_host.so").absolute()
 FLAGS = {"rope": "--rope", "rope_scale": "--rope-scale", "rope_base": "--rope-base",
@@ -199,7 +200,8 @@ class TinyModels(unittest.TestCase):
                 with self.subTest(self.label, kind=kind):
                     self.assert_agrees(expected, "--kind", kind)
                     for isa in FAST_SETS:
-                        self.assert_near(TOLERANCE_FAST, expected, "--kind", kind, isa=isa)
+                        tolerance = TOLERANCE_FAST if isa == "avx2" else TOLERANCE_BF16
+                        self.assert_near(tolerance, expected, "--kind", kind, isa=isa)
                     for isa in "ref", FAST_SETS[0]:
                         self.assert_near(TOLERANCE_Q8, expected, "--kind", kind, "--kv", "q8", isa=isa)
             if model.window:
