@@ -19,7 +19,7 @@ enum { N_CTX = 256, N_BATCH = 48, N_TEXT = 14 };
 /* More than are computed at a time, shorter than a page and longer than a step. */
 static const size_t lengths[N_TEXT] = {1, 2, 31, 32, 33, 150, 5, 64, 7, 100, 3, 40, 90, 20};
 
-static sac_engine *open_engine(sac_model *model, uint64_t n_kv_tok)
+static sac_engine *open_any(sac_model *model, uint64_t n_kv_tok, bool is_cached)
 {
     static const char *const prefill[] = {"a-shape:sink=4,window=32", "dense"};
     sac_engine_params p = sac_engine_params_default();
@@ -32,8 +32,20 @@ static sac_engine *open_engine(sac_model *model, uint64_t n_kv_tok)
     p.n_kv_tok = n_kv_tok;
     p.prefill = prefill;
     p.n_prefill = 2;
+    p.sparse_min_ctx = 1;
+    p.prefix_cache = is_cached;
     must(sac_engine_create(&engine, model, &p, &err), &err);
     return engine;
+}
+
+static sac_engine *open_engine(sac_model *model, uint64_t n_kv_tok)
+{
+    return open_any(model, n_kv_tok, false);
+}
+
+static sac_engine *open_cached(sac_model *model)
+{
+    return open_any(model, 0, true);
 }
 
 /* ---- What is asked for ---- */
@@ -166,12 +178,22 @@ static void states_are_pooled_as_told(void **state)
     sac_engine_free(engine);
 }
 
+/* Half of the pool is another's: the longest text has the rest, so the one behind it gives way. */
 static void texts_without_pages_wait(void **state)
 {
     sac_engine *engine = open_engine(*state, N_CTX);
+    int32_t *tok = make_text(0, N_CTX / 2);
+    sac_error err;
+    sac_seq other;
+    uint32_t n_row = 1;
+    must(sac_seq_create(engine, &other, &err), &err);
+    must(sac_seq_append(engine, other, tok, N_CTX / 2, SAC_ROW_PROMPT, SAC_WANT_NONE, &err), &err);
+    while (n_row > 0) must(sac_step(engine, NULL, NULL, &n_row, &err), &err);
     check_work(engine, ASK_POOLING_MEAN, false);
     check_work(engine, ASK_POOLING_NONE, false);
+    sac_seq_remove(engine, other);
     check_idle(engine);
+    mem_free(tok);
     sac_engine_free(engine);
 }
 
@@ -218,6 +240,86 @@ static void what_is_no_number_is_no_vector(void **state)
     ask_deinit(&a);
     sac_engine_free(engine);
     sac_model_free(model);
+}
+
+/* ---- The engine's rows ---- */
+
+static float output[TINY_VOCAB][TINY_EMBD];
+
+static void keep_output(void *user, const char *name, float *x, uint32_t n_out, uint32_t n_in)
+{
+    (void)user, (void)n_out, (void)n_in;
+    if (strcmp(name, "output.weight") == 0) memcpy(output, x, sizeof output);
+}
+
+struct both {
+    sac_seq seq[2]; /* its states are wanted; its logits are */
+    float state[N_CTX][TINY_EMBD], logit[N_CTX][TINY_VOCAB];
+    uint32_t n[2];
+};
+
+static void on_both(void *user, const sac_row *row)
+{
+    struct both *b = user;
+    const bool is_state = row->seq == b->seq[0];
+    assert_int_equal(is_state, row->state != NULL);
+    assert_int_equal(is_state, row->logits == NULL);
+    if (is_state)
+        memcpy(b->state[row->pos], row->state, sizeof b->state[0]);
+    else
+        memcpy(b->logit[row->pos], row->logits, sizeof b->logit[0]);
+    b->n[!is_state]++;
+}
+
+/* Two sequences of one text in the same steps: one wants states, the other logits. */
+static void states_are_what_logits_are_made_of(void **state)
+{
+    enum { N = 40 };
+    (void)state;
+    sac_model *model = tiny_open(&(struct tiny){.seed = 5, .edit = keep_output});
+    sac_engine *engine = open_engine(model, 0);
+    struct both *b = calloc(1, sizeof *b);
+    int32_t *tok = make_text(3, N);
+    sac_error err;
+    uint32_t n_row = 1;
+    for (int i = 0; i < 2; i++) must(sac_seq_create(engine, &b->seq[i], &err), &err);
+    for (size_t at = 0; at < N; at += 20) {
+        for (int i = 0; i < 2; i++)
+            must(sac_seq_append(engine, b->seq[i], tok + at, 20, SAC_ROW_PROMPT,
+                                i ? SAC_WANT_ALL : SAC_WANT_STATES, &err),
+                 &err);
+        must(sac_step(engine, on_both, b, &n_row, &err), &err);
+        assert_int_equal(n_row, 40);
+    }
+    assert_true(b->n[0] == N && b->n[1] == N);
+    for (uint32_t t = 0; t < N; t++)
+        for (uint32_t v = 0; v < TINY_VOCAB; v++) {
+            double sum = 0;
+            for (uint32_t d = 0; d < TINY_EMBD; d++)
+                sum += (double)output[v][d] * (double)b->state[t][d];
+            /* Weights and inputs of the product are rounded, sums are of about 4. */
+            if (!(fabs(sum - (double)b->logit[t][v]) < 0.05))
+                fail_msg("row %u, token %u: %g, not %g", t, v, sum, (double)b->logit[t][v]);
+        }
+    mem_free(tok);
+    free(b);
+    sac_engine_free(engine);
+    sac_model_free(model);
+}
+
+/* A text whose pages are there is computed all the same: pages hold no states. */
+static void what_is_cached_has_its_vectors(void **state)
+{
+    sac_engine *engine = open_cached(*state);
+    struct ask_input input = {make_text(5, lengths[5]), lengths[5]};
+    struct states *s = malloc(sizeof *s);
+    compute_states(engine, &input, s);
+    assert_true(sac_engine_get_stats(engine).kv_bytes_kept > 0);
+    check_work(engine, ASK_POOLING_MEAN, false);
+    check_work(engine, ASK_POOLING_NONE, false);
+    free(s);
+    mem_free(input.tok);
+    sac_engine_free(engine);
 }
 
 /* ---- Reading ---- */
@@ -452,6 +554,8 @@ int main(void)
         cmocka_unit_test(texts_without_pages_wait),
         cmocka_unit_test(who_leaves_leaves_nothing),
         cmocka_unit_test(what_is_no_number_is_no_vector),
+        cmocka_unit_test(states_are_what_logits_are_made_of),
+        cmocka_unit_test(what_is_cached_has_its_vectors),
         cmocka_unit_test(inputs_are_read_in_their_order),
         cmocka_unit_test(limits_are_held),
         cmocka_unit_test(lengths_are_kept_where_that_is_asked),
