@@ -249,10 +249,12 @@ static void unref(struct pool *p, page_id id)
     p->n_only_held += pool_is_only_held(p, id);
     if (p->refs[id] > 0) return;
     tier_drop(p->tier, id);
-    if (p->free_frames) p->free_frames[part->id0 + part->n_free] = p->frame_of[id];
+    if (p->free_frames) { /* else the tier has taken the frame, under its lock */
+        p->free_frames[part->id0 + part->n_free] = p->frame_of[id];
+        p->frame_of[id] = PAGE_NONE;
+    }
     p->free_ids[part->id0 + part->n_free++] = id;
     p->n_free++;
-    p->frame_of[id] = PAGE_NONE;
 }
 
 /* Takes a free page of a lane and a frame; with a tier, the page gets a frame when it is

@@ -9,12 +9,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static const struct dialect *const dialects[] = {
-    &openai_chat_dialect,
-    &openai_completion_dialect,
-    &openai_responses_dialect,
-    &anthropic_messages_dialect,
+    &openai_chat_dialect,        &openai_completion_dialect, &openai_responses_dialect,
+    &anthropic_messages_dialect, &openai_embeddings_dialect, &llamacpp_embedding_dialect,
+    &slot_action_dialect,        &document_add_dialect,      &llamacpp_completion_dialect,
 };
 #define N_DIALECT (sizeof dialects / sizeof dialects[0])
+#define N_SLOT    4u
 
 static const struct ask_rules *rules(void)
 {
@@ -25,7 +25,10 @@ static const struct ask_rules *rules(void)
     r = (struct ask_rules){.model = tiny_open(&(struct tiny){.seed = 1}),
                            .engine = sac_engine_params_default(),
                            .sampling = sac_sampling_default(),
-                           .chat_template = "chatml"};
+                           .chat_template = "chatml",
+                           .n_doc_max = 2,
+                           .pooling = ASK_POOLING_MEAN,
+                           .n_slot = N_SLOT};
     if (trie_of_model(&trie, r.model, NULL) != SAC_OK) __builtin_trap();
     r.trie = trie;
     r.engine.n_ctx = 1024;
@@ -37,6 +40,33 @@ static const struct ask_rules *rules(void)
     return &r;
 }
 
+static void check_answer(const struct ask *a)
+{
+    if (a->n_prompt == 0 || a->n_prompt > ASK_PROMPT_MAX || a->n == 0 || a->n > ASK_N_MAX)
+        __builtin_trap();
+    for (uint32_t i = 0; i < a->n_prompt; i++)
+        if (a->prompt[i].n == 0 || a->prompt[i].n > 1024) __builtin_trap();
+    if (a->decode > 1 || a->prefill > 0 || a->n_stop > ASK_STOP_MAX || a->n_top > ASK_TOP_MAX ||
+        a->slot >= N_SLOT || a->n_doc > 2)
+        __builtin_trap();
+}
+
+/* What the engine's thread does with the texts, the files and the documents goes by these. */
+static void check_work(const struct ask *a)
+{
+    if (a->work == ASK_EMBED && (a->n_input == 0 || a->n_embd != TINY_EMBD)) __builtin_trap();
+    for (uint32_t i = 0; i < a->n_input; i++) {
+        if (a->input[i].n == 0 || a->input[i].n > 1024) __builtin_trap();
+        for (size_t t = 0; t < a->input[i].n; t++)
+            if ((uint32_t)a->input[i].tok[t] >= TINY_VOCAB) __builtin_trap();
+    }
+    const bool is_file = a->work == ASK_SLOT_SAVE || a->work == ASK_SLOT_RESTORE;
+    if (is_file != (a->slot_file != NULL) || a->slot >= N_SLOT) __builtin_trap();
+    if (is_file && (*a->slot_file == '.' || !*a->slot_file || strchr(a->slot_file, '/')))
+        __builtin_trap();
+    if (a->work == ASK_DOC_ADD && (!a->document.name || !*a->document.name)) __builtin_trap();
+}
+
 /* What is taken is within the limits; what is refused says why. */
 static void read_request(const struct dialect *dialect, const cJSON *body)
 {
@@ -44,13 +74,10 @@ static void read_request(const struct dialect *dialect, const cJSON *body)
     struct refusal ref = {0};
     if (dialect->read(&a, body, rules(), &ref) != SAC_OK) {
         if (ref.kind == REFUSAL_NONE || !ref.message[0]) __builtin_trap();
+    } else if (a.work) {
+        check_work(&a);
     } else {
-        if (a.n_prompt == 0 || a.n_prompt > ASK_PROMPT_MAX || a.n == 0 || a.n > ASK_N_MAX)
-            __builtin_trap();
-        for (uint32_t i = 0; i < a.n_prompt; i++)
-            if (a.prompt[i].n == 0 || a.prompt[i].n > 1024) __builtin_trap();
-        if (a.decode > 1 || a.prefill > 0 || a.n_stop > ASK_STOP_MAX || a.n_top > ASK_TOP_MAX)
-            __builtin_trap();
+        check_answer(&a);
     }
     ask_deinit(&a);
 }
