@@ -140,8 +140,8 @@ static void ask(struct publisher *p, uint64_t from)
     come("who", 3, true);
     come("", 0, true);
     come(number, NUMBER_BYTES, false);
-    assert_true(answer_one(p));
-    assert_false(answer_one(p));
+    assert_true(answer_request(p));
+    assert_false(answer_request(p));
 }
 
 static void the_last_are_sent_again_in_order(void **state)
@@ -174,8 +174,8 @@ static void what_is_no_request_has_no_answer(void **state)
         for (size_t k = 0; k < bad[i].n_frame; k++)
             come("\0\0\0\0\0\0\0\0\0", bad[i].n[k], k + 1 < bad[i].n_frame);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_true(answer_one(p));
-    assert_false(answer_one(p));
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_true(answer_request(p));
+    assert_false(answer_request(p));
     assert_int_equal(n_taken, n_coming);
     assert_int_equal(n_sent, 0);
     ask(p, 1);
@@ -186,12 +186,12 @@ static void what_is_no_request_has_no_answer(void **state)
 static void own_addresses_are_listened_at(void **state)
 {
     (void)state;
-    assert_true(is_own("tcp://*:5557"));
-    assert_true(is_own("tcp://0.0.0.0:5557"));
-    assert_true(is_own("tcp://[::]:5557"));
-    assert_true(is_own("ipc:///tmp/x"));
-    assert_false(is_own("tcp://127.0.0.1:5557"));
-    assert_false(is_own("tcp://10.0.0.0:5557"));
+    assert_true(is_local("tcp://*:5557"));
+    assert_true(is_local("tcp://0.0.0.0:5557"));
+    assert_true(is_local("tcp://[::]:5557"));
+    assert_true(is_local("ipc:///tmp/x"));
+    assert_false(is_local("tcp://127.0.0.1:5557"));
+    assert_false(is_local("tcp://10.0.0.0:5557"));
 }
 
 int main(void)
