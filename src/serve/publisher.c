@@ -136,8 +136,10 @@ static sac_status open_socket(struct publisher *p, int type, const char *endpoin
     *out = z->socket(p->context, type);
     if (!*out) return error_set(err, SAC_ERR_MEMORY, "ZeroMQ: %s", z->error_text(z->error()));
     set_option(z, *out, OPTION_LINGER, LINGER_MS);
-    /* The high-water mark of the replay socket holds one complete replay and its end marker. */
-    set_option(z, *out, OPTION_SNDHWM, type == TYPE_PUB ? UNSENT_MAX : (int)p->n_kept + 1);
+    /* Of the replay socket: half of the mark may still count as unsent when all has been read, and
+     * the other half must hold a complete replay and its end marker. */
+    const int replay = 2 * ((int)p->n_kept + 1) + 2;
+    set_option(z, *out, OPTION_SNDHWM, type == TYPE_PUB ? UNSENT_MAX : replay);
     set_option(z, *out, OPTION_IPV6, strchr(endpoint, '[') != NULL);
     if ((listens ? z->bind : z->connect)(*out, endpoint) != 0)
         return error_set(err, SAC_ERR_ARG, "KV events: cannot %s '%s': %s",
