@@ -13,8 +13,9 @@
  * those of attn_tile.cuh, so its bits are the same by either kernel.
  *
  * The producer has one warp on each scheduler, so the latency of its instructions limits it: with
- * 350 of them for a tile it took longer than the products, with 110 it does not. q8 pages would
- * have to be dequantized by it, which was no faster than by all warps (attn_prompt_kernel). */
+ * 350 of them for a tile it took longer than the products, so the usual tile has a short path of
+ * its own. q8 pages would have to be dequantized by it, which was no faster than by all warps
+ * (attn_prompt_kernel). */
 #ifndef SAC_OPS_CUDA_ATTN_WARPGROUPS_CUH
 #define SAC_OPS_CUDA_ATTN_WARPGROUPS_CUH
 
