@@ -37,6 +37,7 @@ struct lane_bench {
     float k[LB_HEADS][LB_TOK][LB_DIM]; /* as attention reads them once their page is sealed */
     float v[LB_HEADS][LB_TOK][LB_DIM]; /* the same; random */
     float long_value; /* every 97th value is so many times as long; 0: like the others */
+    float mean_value; /* of the values of sealed pages, set before lb_seal */
     float q[LB_HEADS][LB_GROUP * LB_DIM];
     float past[LB_HEADS][LB_PAST][LB_GROUP * LB_DIM];
     uint8_t *pool, *tail, *side, *scratch, *state;
@@ -86,7 +87,7 @@ static inline void lb_seal(struct lane_bench *b)
             uint8_t *sealed = b->pool + b->page[h][p] * b->geom.bytes;
             for (uint32_t i = 0; i < PAGE_TOK * d; i++) {
                 const bool is_long = b->long_value > 0 && (p * PAGE_TOK + i / d) % 97 == 0;
-                const float v = lb_unit(b) * (is_long ? b->long_value : 1);
+                const float v = lb_unit(b) * (is_long ? b->long_value : 1) + b->mean_value;
                 ((uint16_t *)(void *)tail)[i] = f32_to_f16(b->k[h][p * PAGE_TOK + i / d][i % d]);
                 ((uint16_t *)(void *)(tail + b->geom.tail_v))[i] = f32_to_f16(v);
             }
