@@ -97,7 +97,7 @@ static void rows_wider_than_memory_keep_their_bits(void **state)
               {"decode", "auto", "auto:mass=0.999,recent=0,most=1", 0, 44},
               {"prefill", "a-shape", "a-shape:sink=640,window=512", 0, 0},
               {NULL, NULL, NULL, 0, 0},
-              {"prefill", "auto", "auto:mass=0.9", 0, 44},
+              {"prefill", "auto", "auto:mass=0.9,spread=0", 0, 44},
               {"decode", "auto", "auto:mass=0.98,recent=0,most=1,draw=steady", 0, 44}};
     static float resident[3][TINY_VOCAB], tiered[3][TINY_VOCAB];
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
