@@ -219,13 +219,19 @@ static void one_that_answers_is_taken_last(void **state)
     close_slots(&b);
 }
 
+/* Slot 0 holds a text that was answered, saved and restored. */
+static void open_restored(struct bench *b, sac_model *model)
+{
+    open_slots(b, model, 0);
+    answer(b, &(struct want){.slot = 1});
+    work_well(b, ASK_SLOT_SAVE, 0);
+    work_well(b, ASK_SLOT_RESTORE, 0);
+}
+
 static void a_restored_text_stays_while_there_are_others(void **state)
 {
     struct bench b;
-    open_slots(&b, *state, 0);
-    answer(&b, &(struct want){.slot = 1});
-    work_well(&b, ASK_SLOT_SAVE, 0);
-    work_well(&b, ASK_SLOT_RESTORE, 0);
+    open_restored(&b, *state);
     for (int slot = 1; slot < N_SLOT; slot++)
         answer(&b, &(struct want){.text = 5, .slot = slot + 1});
     assert_int_equal(answer(&b, &(struct want){.text = 6}), 1);
@@ -269,10 +275,7 @@ static void an_answer_goes_on_from_whole_pages(void **state)
 static void a_slot_goes_on_with_its_answers(void **state)
 {
     struct bench b;
-    open_slots(&b, *state, 0);
-    answer(&b, &(struct want){.slot = 1});
-    work_well(&b, ASK_SLOT_SAVE, 0);
-    work_well(&b, ASK_SLOT_RESTORE, 0);
+    open_restored(&b, *state);
     assert_int_equal(answer(&b, &(struct want){.n = 161}), 0);
     assert_int_equal(held(&b, &(struct want){.n = 250}), 160);
     assert_int_equal(work_well(&b, ASK_SLOT_SAVE, 0), 161 + N_SAID);

@@ -235,26 +235,25 @@ __global__ void __launch_bounds__(prompt_warps<D, R>::threads)
                  uint32_t block0)
 {
     kernel_begin();
-    constexpr uint32_t rows = R;
     const struct prompt_job &job = jobs[blockIdx.y];
     const uint32_t x = block0 + blockIdx.x;
     struct prompt_block b;
     if (!block_find(b, call, job, x)) return;
     const uint32_t n_piece = list_of(b).n_piece;
     const uint32_t first = blockIdx.z * prompt_warps<D, R>::threads + threadIdx.x;
-    for (uint32_t i = first; i < rows * (D / 4) && n_piece > 1;
+    for (uint32_t i = first; i < R * (D / 4) && n_piece > 1;
          i += MERGE_BLOCKS * prompt_warps<D, R>::threads) {
         const uint32_t row = i / (D / 4), c = i % (D / 4) * 4;
         uint32_t at;
         if (!row_find(b, row, &at)) continue;
         float most = -CUDART_INF_F, sum = 0, v[4] = {};
         for (uint32_t p = 0; p < n_piece; p++)
-            most = fmaxf(most, part_of<D, R>(parts, job, x, p)[rows * D + row]);
+            most = fmaxf(most, part_of<D, R>(parts, job, x, p)[R * D + row]);
         for (uint32_t p = 0; p < n_piece; p++) {
             const float *part = part_of<D, R>(parts, job, x, p);
-            const float by = part_factor(part[rows * D + row], most);
+            const float by = part_factor(part[R * D + row], most);
             const float4 add = *(const float4 *)(part + row * D + c);
-            sum += part[rows * (D + 1) + row] * by;
+            sum += part[R * (D + 1) + row] * by;
             v[0] += add.x * by, v[1] += add.y * by, v[2] += add.z * by, v[3] += add.w * by;
         }
         const uint32_t head = b.head0 + slot_head(b, row);
