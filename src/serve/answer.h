@@ -63,7 +63,7 @@ struct answer {
     struct ask ask;               /* owned */
     struct answer_choice *choice; /* owned, [n_choice]; choice i answers prompt i / ask.n */
     uint32_t n_choice;
-    uint64_t key; /* of the client (keys.h); 0: none */
+    uint64_t key; /* of the client (api_keys.h); 0: none */
     int fd;       /* lock; the client's socket, polled for a disconnect; -1: none */
     /* The HTTP side sleeps until `wake` is called. */
     void (*sleep)(void *user); /* called under the lock */

@@ -4,10 +4,10 @@
 #define SAC_SERVE_CONTEXT_H
 
 #include "grammar/trie.h"
+#include "serve/api_keys.h"
 #include "serve/ask.h"
 #include "serve/desk.h"
 #include "serve/journal.h"
-#include "serve/keys.h"
 #include "serve/loop.h"
 #include "serve/metrics.h"
 #include "serve/readings.h"
@@ -26,7 +26,7 @@ struct context {
     struct loop *loop;
     struct desk *desk;
     struct metrics *metrics;
-    struct keys *keys;
+    struct api_keys *api_keys;
     struct journal *journal;
     struct readings *readings;
     int64_t start_s; /* start time in seconds since 1970 */

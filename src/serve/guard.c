@@ -163,8 +163,8 @@ static sac_status check_key(const struct context *c, struct MHD_Connection *conn
                             const struct route *route, uint64_t *out_key, struct refusal *ref)
 {
     const char *key = key_of(connection);
-    const bool wanted = keys_wanted(c->keys);
-    *out_key = wanted && key ? keys_find(c->keys, key) : 0;
+    const bool wanted = api_keys_wanted(c->api_keys);
+    *out_key = wanted && key ? api_keys_find(c->api_keys, key) : 0;
     if (!wanted) return check_host(c, connection, ref);
     if (*out_key || (route && (route->flags & ROUTE_PUBLIC))) return SAC_OK;
     return refusal_set(ref, REFUSAL_KEY, NULL,

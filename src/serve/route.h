@@ -20,7 +20,7 @@ enum {
 /* Input of a route that answers at once; all borrowed. */
 struct route_call {
     struct context *context;
-    uint64_t key;      /* id of the client's key, keys.h */
+    uint64_t key;      /* id of the client's key, api_keys.h */
     const char *rest;  /* rest of the path, for ROUTE_REST */
     const cJSON *body; /* for ROUTE_BODY */
 };

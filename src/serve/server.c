@@ -109,7 +109,7 @@ static void begin_drain(struct server *s)
 static void reload_keys(struct server *s)
 {
     sac_error err = {0};
-    if (keys_reload(s->context.keys, &err) == SAC_OK)
+    if (api_keys_reload(s->context.api_keys, &err) == SAC_OK)
         journal_say(s->context.journal, "API keys read again");
     else
         journal_say(s->context.journal, "the API keys stay as they were: %s", err.msg);
@@ -169,7 +169,8 @@ static sac_status create_parts(struct context *c, sac_error *err)
     TRY(metrics_create(&c->metrics, err));
     TRY(readings_create(&c->readings, (size_t)config->limits.readings_mib << 20, err));
     TRY(desk_create(&c->desk, config->n_http_thread, err));
-    return keys_create(&c->keys, config->api_key, config->n_api_key, config->api_key_file, err);
+    return api_keys_create(&c->api_keys, config->api_key, config->n_api_key, config->api_key_file,
+                           err);
 }
 
 static sac_status check_config(const struct server_config *c, sac_error *err)
@@ -328,7 +329,7 @@ void server_stop(struct server *s)
     slots_close(s->slots);
     library_close(s->library);
     trie_free(s->context.trie);
-    keys_destroy(s->context.keys);
+    api_keys_destroy(s->context.api_keys);
     metrics_destroy(s->context.metrics);
     readings_destroy(s->context.readings);
     journal_destroy(s->context.journal);

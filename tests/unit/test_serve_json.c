@@ -1,8 +1,8 @@
 /* test_serve_json.c: JSON from strangers within limits; keys. */
 #include "must.h"
 
+#include "serve/api_keys.h"
 #include "serve/json.h"
-#include "serve/keys.h"
 
 #include <string.h>
 
@@ -72,28 +72,28 @@ static void test_keys(void **state)
     (void)state;
     static const char *const some[] = {"one", "another-key"};
     char long_key[300];
-    struct keys *k = NULL;
+    struct api_keys *k = NULL;
     sac_error err = {0};
-    must(keys_create(&k, NULL, 0, NULL, &err), &err);
-    assert_false(keys_wanted(k));
-    assert_int_equal(keys_find(k, "one"), 0);
-    keys_destroy(k);
-    must(keys_create(&k, some, 2, NULL, &err), &err);
-    assert_true(keys_wanted(k));
-    assert_true(keys_find(k, "one") && keys_find(k, "another-key"));
-    assert_true(keys_find(k, "one") != keys_find(k, "another-key"));
+    must(api_keys_create(&k, NULL, 0, NULL, &err), &err);
+    assert_false(api_keys_wanted(k));
+    assert_int_equal(api_keys_find(k, "one"), 0);
+    api_keys_destroy(k);
+    must(api_keys_create(&k, some, 2, NULL, &err), &err);
+    assert_true(api_keys_wanted(k));
+    assert_true(api_keys_find(k, "one") && api_keys_find(k, "another-key"));
+    assert_true(api_keys_find(k, "one") != api_keys_find(k, "another-key"));
     static const char *const wrong[] = {"", "on", "one ", "onf", "anotherkey", "One"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        assert_int_equal(keys_find(k, wrong[i]), 0);
+        assert_int_equal(api_keys_find(k, wrong[i]), 0);
     memset(long_key, 'x', sizeof long_key - 1);
     long_key[sizeof long_key - 1] = 0;
-    assert_int_equal(keys_find(k, long_key), 0);
-    keys_destroy(k);
+    assert_int_equal(api_keys_find(k, long_key), 0);
+    api_keys_destroy(k);
     const char *const bad[] = {long_key};
-    assert_int_equal(keys_create(&k, bad, 1, NULL, NULL), SAC_ERR_ARG);
+    assert_int_equal(api_keys_create(&k, bad, 1, NULL, NULL), SAC_ERR_ARG);
     const char *const empty[] = {""};
-    assert_int_equal(keys_create(&k, empty, 1, NULL, NULL), SAC_ERR_ARG);
-    assert_int_equal(keys_create(&k, NULL, 0, "no/such/file", NULL), SAC_ERR_NOT_FOUND);
+    assert_int_equal(api_keys_create(&k, empty, 1, NULL, NULL), SAC_ERR_ARG);
+    assert_int_equal(api_keys_create(&k, NULL, 0, "no/such/file", NULL), SAC_ERR_NOT_FOUND);
 }
 
 int main(void)

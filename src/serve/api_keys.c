@@ -1,6 +1,6 @@
-/* keys.c: see the header. A key is kept in a field of fixed size, padded with zeros, so that every
- * comparison takes the same time. */
-#include "serve/keys.h"
+/* api_keys.c: see the header. A key is kept in a field of fixed size, padded with zeros, so that
+ * every comparison takes the same time. */
+#include "serve/api_keys.h"
 
 #include "base/input.h"
 #include "base/mem.h"
@@ -18,7 +18,7 @@ struct key_set {
     size_t n;
 };
 
-struct keys {
+struct api_keys {
     pthread_mutex_t lock;
     struct key_set set;
     struct key_set fixed; /* keys from the command line, also in `set` */
@@ -52,7 +52,7 @@ static sac_status add_lines(struct key_set *s, const char *text, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status read_set(struct key_set *out, const struct keys *k, sac_error *err)
+static sac_status read_set(struct key_set *out, const struct api_keys *k, sac_error *err)
 {
     struct strbuf text = {0};
     sac_status status = SAC_OK;
@@ -71,7 +71,7 @@ static sac_status read_set(struct key_set *out, const struct keys *k, sac_error 
     return status;
 }
 
-sac_status keys_reload(struct keys *k, sac_error *err)
+sac_status api_keys_reload(struct api_keys *k, sac_error *err)
 {
     struct key_set fresh = {0};
     TRY(read_set(&fresh, k, err));
@@ -82,25 +82,25 @@ sac_status keys_reload(struct keys *k, sac_error *err)
     return SAC_OK;
 }
 
-sac_status keys_create(struct keys **out, const char *const *key, size_t n, const char *file,
-                       sac_error *err)
+sac_status api_keys_create(struct api_keys **out, const char *const *key, size_t n,
+                           const char *file, sac_error *err)
 {
-    struct keys *k = mem_calloc(1, sizeof *k);
+    struct api_keys *k = mem_calloc(1, sizeof *k);
     sac_status status = SAC_OK;
     if (!k) return error_set(err, SAC_ERR_MEMORY, "out of memory for API keys");
     pthread_mutex_init(&k->lock, NULL);
     for (size_t i = 0; i < n; i++) TRY_FAIL(add_key(&k->fixed, key[i], strlen(key[i]), err));
     if (file && !(k->file = mem_strdup(file)))
         TRY_FAIL(error_set(err, SAC_ERR_MEMORY, "out of memory for API keys"));
-    TRY_FAIL(keys_reload(k, err));
+    TRY_FAIL(api_keys_reload(k, err));
     *out = k;
     return SAC_OK;
 fail:
-    keys_destroy(k);
+    api_keys_destroy(k);
     return status;
 }
 
-void keys_destroy(struct keys *k)
+void api_keys_destroy(struct api_keys *k)
 {
     if (!k) return;
     pthread_mutex_destroy(&k->lock);
@@ -110,7 +110,7 @@ void keys_destroy(struct keys *k)
     mem_free(k);
 }
 
-bool keys_wanted(struct keys *k)
+bool api_keys_wanted(struct api_keys *k)
 {
     pthread_mutex_lock(&k->lock);
     const bool wanted = k->set.n > 0;
@@ -118,7 +118,7 @@ bool keys_wanted(struct keys *k)
     return wanted;
 }
 
-uint64_t keys_find(struct keys *k, const char *key)
+uint64_t api_keys_find(struct api_keys *k, const char *key)
 {
     char padded[KEY_BYTES] = {0};
     const size_t n = strnlen(key, KEY_BYTES);
