@@ -2,10 +2,10 @@
  *
  * A call proceeds as follows: its head is checked (guard.c), its body is collected within limits,
  * and then the route either answers at once or queues an answer for the engine. With a long body,
- * this is done by the desk's threads (desk.h) while the connection is suspended. While the engine
- * has nothing to send, the connection is suspended, too, and the engine's thread wakes it. A stream
- * is written when MHD asks for bytes, from the pieces that have arrived by then; a whole answer is
- * written when all pieces have arrived. */
+ * this is done by the thread pool (thread_pool.h) while the connection is suspended. While the
+ * engine has nothing to send, the connection is suspended, too, and the engine's thread wakes it. A
+ * stream is written when MHD asks for bytes, from the pieces that have arrived by then; a whole
+ * answer is written when all pieces have arrived. */
 #include "serve/call.h"
 
 #include "base/mem.h"
@@ -45,11 +45,11 @@ struct call {
     uint32_t read_s;       /* seconds, see call_read_s */
     struct answer *answer; /* a reference, or NULL */
     struct reply reply;
-    struct json_pool json; /* owned; tracks failed allocations: no incomplete JSON is sent */
-    struct desk_job job;   /* the desk's until `made` is set */
-    bool made;             /* the answer is complete, queued or refused */
-    bool closed;           /* streams: the last bytes are in `out` */
-    struct strbuf out;     /* the answer; for streams, bytes that MHD has not fetched yet */
+    struct json_pool json;      /* owned; tracks failed allocations: no incomplete JSON is sent */
+    struct thread_pool_job job; /* the pool's until `made` is set */
+    bool made;                  /* the answer is complete, queued or refused */
+    bool closed;                /* streams: the last bytes are in `out` */
+    struct strbuf out;          /* the answer; for streams, bytes that MHD has not fetched yet */
     size_t out_at;
     unsigned status; /* HTTP status; 0: nothing sent yet */
 };
@@ -499,9 +499,9 @@ static enum MHD_Result send_made(struct call *call)
     return send_whole(call, call->route->type);
 }
 
-/* Runs on a thread of the desk. The server may have begun to shut down since the call was
+/* Runs on a thread of the pool. The server may have begun to shut down since the call was
  * queued. */
-static void run_at_desk(void *user)
+static void run_in_pool(void *user)
 {
     struct call *call = user;
     json_enter(&call->json);
@@ -511,14 +511,14 @@ static void run_at_desk(void *user)
     resume(call);
 }
 
-/* Hands a call whose body may take long to parse to the desk; true: the call is suspended. Files go
+/* Hands a call whose body may take long to parse to the pool; true: the call is suspended. Files go
  * there whatever their size, because a packed file may expand ten thousand times and PDFs are
  * converted by another program. */
-static bool submit_to_desk(struct call *call)
+static bool submit_to_pool(struct call *call)
 {
     if (call->body.n < DESK_BYTES && !has_file(call)) return false;
-    call->job = (struct desk_job){.sleep = suspend, .work = run_at_desk, .user = call};
-    return desk_submit(call->head.context->desk, &call->job);
+    call->job = (struct thread_pool_job){.sleep = suspend, .work = run_in_pool, .user = call};
+    return thread_pool_submit(call->head.context->thread_pool, &call->job);
 }
 
 static enum MHD_Result continue_call(struct call *call)
@@ -534,7 +534,7 @@ static enum MHD_Result continue_call(struct call *call)
     if (!call->route && call->refusal.kind != REFUSAL_HEADER && send_page(call, &result))
         return result;
     if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
-    if (submit_to_desk(call)) return MHD_YES;
+    if (submit_to_pool(call)) return MHD_YES;
     run_route(call);
     return send_made(call);
 }

@@ -6,12 +6,12 @@
 #include "grammar/trie.h"
 #include "serve/api_keys.h"
 #include "serve/ask.h"
-#include "serve/desk.h"
 #include "serve/journal.h"
 #include "serve/loop.h"
 #include "serve/metrics.h"
 #include "serve/readings.h"
 #include "serve/server.h"
+#include "serve/thread_pool.h"
 
 #include <stdatomic.h>
 
@@ -24,7 +24,7 @@ struct context {
     const char *model_name;             /* as `rules` */
     struct trie *trie;                  /* owned, like the members below */
     struct loop *loop;
-    struct desk *desk;
+    struct thread_pool *thread_pool;
     struct metrics *metrics;
     struct api_keys *api_keys;
     struct journal *journal;

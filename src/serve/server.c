@@ -168,7 +168,7 @@ static sac_status create_parts(struct context *c, sac_error *err)
     TRY(journal_create(&c->journal, &journal, err));
     TRY(metrics_create(&c->metrics, err));
     TRY(readings_create(&c->readings, (size_t)config->limits.readings_mib << 20, err));
-    TRY(desk_create(&c->desk, config->n_http_thread, err));
+    TRY(thread_pool_create(&c->thread_pool, config->n_http_thread, err));
     return api_keys_create(&c->api_keys, config->api_key, config->n_api_key, config->api_key_file,
                            err);
 }
@@ -321,9 +321,10 @@ void server_stop(struct server *s)
     if (!s) return;
     atomic_store(&s->stop_ticker, true);
     if (s->has_ticker) pthread_join(s->ticker, NULL);
-    desk_close(s->context.desk); /* resumes connections: HTTP must stop without suspended ones */
+    thread_pool_close(
+        s->context.thread_pool); /* resumes connections: HTTP must stop without suspended ones */
     http_stop(s->http);
-    desk_destroy(s->context.desk);
+    thread_pool_destroy(s->context.thread_pool);
     loop_destroy(s->context.loop);
     kv_events_destroy(s->events);
     slots_close(s->slots);
