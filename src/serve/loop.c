@@ -6,7 +6,7 @@
  *  2. `n_left` choices of an answer have not sent their ANSWER_DONE yet; each sends exactly one.
  *  3. The engine's requests point only to choices of live answers: an answer leaves the live list
  *     when its last choice has ended. There are never more requests than sequences, so the order of
- *     answers is decided here (turns.h).
+ *     answers is decided here (round_robin.h).
  *  4. An HTTP side that sleeps is woken by the next piece that it waits for, and always by the
  *     end. */
 #include "serve/loop.h"
@@ -16,9 +16,9 @@
 #include "serve/embed.h"
 #include "serve/kv_events.h"
 #include "serve/library.h"
+#include "serve/round_robin.h"
 #include "serve/shape.h"
 #include "serve/slots.h"
-#include "serve/turns.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -53,7 +53,7 @@ struct loop {
     sac_engine *engine;      /* borrowed */
     struct loop_parts parts; /* borrowed */
     bool in_work;            /* long work is in progress; other such work must wait */
-    struct turns turns;
+    struct round_robin round_robin;
     uint32_t n_submitted; /* choices submitted to the engine */
     sac_status status;    /* the engine's; after an error it cannot continue */
     sac_error why;        /* the reason */
@@ -439,7 +439,7 @@ static void start_answer(struct loop *loop, struct answer *a)
 {
     sac_error err = {0};
     a->waits = false;
-    turns_take(&loop->turns, a->key);
+    round_robin_take(&loop->round_robin, a->key);
     for (uint32_t i = 0; i < a->n_choice; i++) a->choice[i].loop = loop;
     if (a->ask.work) {
         do_work(loop, a);
@@ -471,7 +471,8 @@ static bool can_start(const struct loop *loop, const struct answer *a)
 static bool comes_before(const struct loop *loop, const struct answer *a, const struct answer *b)
 {
     if (a->ask.priority != b->ask.priority) return a->ask.priority > b->ask.priority;
-    return turns_last(&loop->turns, a->key) < turns_last(&loop->turns, b->key);
+    return round_robin_last(&loop->round_robin, a->key) <
+           round_robin_last(&loop->round_robin, b->key);
 }
 
 /* The next answer to start, or NULL. The list breaks ties. */
