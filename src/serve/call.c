@@ -430,7 +430,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
 {
     struct context *c = call->head.context;
     struct ask ask = {0};
-    fields_check(body, c->journal);
+    fields_check(body, c->log);
     sac_status status = call->route->dialect->read(&ask, body, &c->rules, &call->refusal);
     struct answer *a = status == SAC_OK ? answer_create(&ask) : NULL;
     ask_deinit(&ask);
@@ -597,7 +597,7 @@ static void log_call(const struct call *call, bool sent)
     const struct context *c = call->head.context;
     char client[64], *prompt = prompt_text(call);
     const bool failed = call->refusal.kind != REFUSAL_NONE && call->status >= 400;
-    struct journal_entry e = {
+    struct server_log_entry e = {
         .id = call->id,
         .method = call->method,
         .path = call->path,
@@ -622,7 +622,7 @@ static void log_call(const struct call *call, bool sent)
     }
     metrics_status(c->metrics, e.status);
     /* Health probes are frequent and not logged. */
-    if (!call->route || !(call->route->flags & ROUTE_ALWAYS)) journal_request(c->journal, &e);
+    if (!call->route || !(call->route->flags & ROUTE_ALWAYS)) server_log_request(c->log, &e);
     sac_free(prompt);
 }
 

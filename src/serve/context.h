@@ -6,11 +6,11 @@
 #include "grammar/trie.h"
 #include "serve/api_keys.h"
 #include "serve/ask.h"
-#include "serve/journal.h"
 #include "serve/loop.h"
 #include "serve/metrics.h"
 #include "serve/readings.h"
 #include "serve/server.h"
+#include "serve/server_log.h"
 #include "serve/thread_pool.h"
 
 #include <stdatomic.h>
@@ -27,7 +27,7 @@ struct context {
     struct thread_pool *thread_pool;
     struct metrics *metrics;
     struct api_keys *api_keys;
-    struct journal *journal;
+    struct server_log *log;
     struct readings *readings;
     int64_t start_s; /* start time in seconds since 1970 */
 };

@@ -43,23 +43,22 @@ static const char *const known[] = {
     "filename", "format", "name", "pin", "raw", "return_attention", "seconds", "sparse", "tags"};
 #define N_KNOWN (sizeof known / sizeof known[0])
 
-static void log_unknown(const char *name, struct journal *journal)
+static void log_unknown(const char *name, struct server_log *log)
 {
     struct suggest s = suggest_begin(name, strlen(name));
     char hint[SUGGEST_HINT_BYTES];
     for (size_t i = 0; i < N_KNOWN; i++) suggest_try(&s, known[i], strlen(known[i]));
-    journal_say(journal, "requests have a field '%.60s'%s, which nothing reads; said once", name,
-                suggest_hint(&s, hint));
+    server_log_message(log, "requests have a field '%.60s'%s, which nothing reads; said once", name,
+                       suggest_hint(&s, hint));
 }
 
-void fields_check(const cJSON *body, struct journal *journal)
+void fields_check(const cJSON *body, struct server_log *log)
 {
     const cJSON *item;
     cJSON_ArrayForEach(item, body)
     {
         size_t i = 0;
         while (i < N_KNOWN && strcmp(known[i], item->string) != 0) i++;
-        if (i == N_KNOWN && journal_is_new(journal, item->string))
-            log_unknown(item->string, journal);
+        if (i == N_KNOWN && server_log_is_new(log, item->string)) log_unknown(item->string, log);
     }
 }

@@ -4,10 +4,10 @@
 #ifndef SAC_SERVE_FIELDS_H
 #define SAC_SERVE_FIELDS_H
 
-#include "serve/journal.h"
 #include "serve/json.h"
+#include "serve/server_log.h"
 
 /* Logs each unknown field of the body, once per name. */
-void fields_check(const cJSON *body, struct journal *journal);
+void fields_check(const cJSON *body, struct server_log *log);
 
 #endif

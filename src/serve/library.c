@@ -48,7 +48,7 @@ static sac_status use_tenant(struct library *l, uint64_t key, sac_error *err)
 /* Errors of the server's files are detailed only in its log. */
 static sac_status internal_error(const struct library *l, const char *what, sac_error *err)
 {
-    journal_say(l->options.journal, "documents: %s", err->msg);
+    server_log_message(l->options.log, "documents: %s", err->msg);
     return error_set(err, SAC_ERR_IO, "%s: the server's log says why", what);
 }
 

@@ -4,13 +4,13 @@
 #define SAC_SERVE_LIBRARY_H
 
 #include "serve/ask.h"
-#include "serve/journal.h"
+#include "serve/server_log.h"
 
 struct library;
 
 struct library_options {
     const sac_model *model;
-    struct journal *journal; /* logs which file failed; clients see no paths */
+    struct server_log *log; /* logs which file failed; clients see no paths */
     const char *dir;
     const char *context; /* default method for joining documents; NULL: requests must choose */
     uint64_t bytes_max;  /* of all files; the least recently used are removed. 0: no limit */

@@ -97,11 +97,12 @@ static void begin_drain(struct server *s)
     if (!again) s->drain_us = clock_us();
     const uint32_t n = view.n_running + view.n_waiting;
     if (n == 0)
-        journal_say(c->journal, "shuts down");
+        server_log_message(c->log, "shuts down");
     else if (again)
-        journal_say(c->journal, "ends %u answer%s now", n, n == 1 ? "" : "s");
+        server_log_message(c->log, "ends %u answer%s now", n, n == 1 ? "" : "s");
     else
-        journal_say(c->journal, "shuts down when %u answer%s given", n, n == 1 ? " is" : "s are");
+        server_log_message(c->log, "shuts down when %u answer%s given", n,
+                           n == 1 ? " is" : "s are");
     if (!again) notify("STOPPING=1");
     loop_drain(c->loop, again);
 }
@@ -110,9 +111,9 @@ static void reload_keys(struct server *s)
 {
     sac_error err = {0};
     if (api_keys_reload(s->context.api_keys, &err) == SAC_OK)
-        journal_say(s->context.journal, "API keys read again");
+        server_log_message(s->context.log, "API keys read again");
     else
-        journal_say(s->context.journal, "the API keys stay as they were: %s", err.msg);
+        server_log_message(s->context.log, "the API keys stay as they were: %s", err.msg);
 }
 
 static void tick(struct server *s)
@@ -156,16 +157,16 @@ static sac_status open_events(struct server *s, sac_error *err)
     TRY(kv_events_create(&s->events, o, err));
     const struct publisher *p = kv_events_publisher(s->events);
     const char *replay = publisher_replay(p);
-    journal_say(s->context.journal, "KV events: %s, topic '%s'%s%s", publisher_endpoint(p),
-                o->topic, replay ? ", replay at " : "", replay ? replay : "");
+    server_log_message(s->context.log, "KV events: %s, topic '%s'%s%s", publisher_endpoint(p),
+                       o->topic, replay ? ", replay at " : "", replay ? replay : "");
     return SAC_OK;
 }
 
 static sac_status create_parts(struct context *c, sac_error *err)
 {
     const struct server_config *config = c->config;
-    const struct journal_options journal = {config->log_json, config->quiet};
-    TRY(journal_create(&c->journal, &journal, err));
+    const struct server_log_options log = {config->log_json, config->quiet};
+    TRY(server_log_create(&c->log, &log, err));
     TRY(metrics_create(&c->metrics, err));
     TRY(readings_create(&c->readings, (size_t)config->limits.readings_mib << 20, err));
     TRY(thread_pool_create(&c->thread_pool, config->n_http_thread, err));
@@ -256,7 +257,7 @@ static void wait_for_responses(struct server *s)
 static void cache_say(void *user, const char *line)
 {
     const struct server *s = user;
-    journal_say(s->context.journal, "cache on disk: %s", line);
+    server_log_message(s->context.log, "cache on disk: %s", line);
 }
 
 static void cache_ready(void *user)
@@ -284,18 +285,19 @@ static void open_cache(struct server *s, sac_engine *engine)
         (void)!sac_cache_open(engine, &params, &err);
     const sac_cache_stats stats = sac_cache_get_stats(engine);
     if (stats.is_open)
-        journal_say(s->context.journal, "cache on disk: %s has %llu entries, %llu of %llu MiB", dir,
-                    (unsigned long long)stats.n_entry, (unsigned long long)stats.bytes >> 20,
-                    (unsigned long long)stats.bytes_max >> 20);
+        server_log_message(s->context.log, "cache on disk: %s has %llu entries, %llu of %llu MiB",
+                           dir, (unsigned long long)stats.n_entry,
+                           (unsigned long long)stats.bytes >> 20,
+                           (unsigned long long)stats.bytes_max >> 20);
     else
-        journal_say(s->context.journal, "cache on disk: %s; prompts are kept in memory alone",
-                    err.msg);
+        server_log_message(s->context.log, "cache on disk: %s; prompts are kept in memory alone",
+                           err.msg);
 }
 
 sac_status server_run(struct server *s, const sac_model *model, sac_engine *engine, sac_error *err)
 {
     const struct library_options library = {.model = model,
-                                            .journal = s->context.journal,
+                                            .log = s->context.log,
                                             .dir = s->context.config->store,
                                             .context = s->context.config->context,
                                             .bytes_max = s->context.config->store_bytes};
@@ -333,6 +335,6 @@ void server_stop(struct server *s)
     api_keys_destroy(s->context.api_keys);
     metrics_destroy(s->context.metrics);
     readings_destroy(s->context.readings);
-    journal_destroy(s->context.journal);
+    server_log_destroy(s->context.log);
     mem_free(s);
 }

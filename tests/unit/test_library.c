@@ -20,7 +20,7 @@ enum { N_TEXT = 100, N_LONG = 1300, N_HEAD = 10 };
 struct bench {
     sac_model *model;
     sac_engine *engine;
-    struct journal *journal;
+    struct server_log *log;
     struct library *library;
 };
 
@@ -38,8 +38,8 @@ static void open_library_above(struct bench *b, const struct sac_tier_params *ti
     make_dir();
     b->model = tiny_open(&(struct tiny){.seed = 1});
     must(sac_engine_create(&b->engine, b->model, &p, &err), &err);
-    must(journal_create(&b->journal, &(struct journal_options){.quiet = true}, &err), &err);
-    const struct library_options options = {.model = b->model, .journal = b->journal, .dir = dir};
+    must(server_log_create(&b->log, &(struct server_log_options){.quiet = true}, &err), &err);
+    const struct library_options options = {.model = b->model, .log = b->log, .dir = dir};
     must(library_open(&b->library, b->engine, &options, &err), &err);
 }
 
@@ -51,7 +51,7 @@ static void open_library(struct bench *b)
 static void close_library(struct bench *b)
 {
     library_close(b->library);
-    journal_destroy(b->journal);
+    server_log_destroy(b->log);
     sac_engine_free(b->engine);
     sac_model_free(b->model);
     remove_dir();

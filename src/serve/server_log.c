@@ -1,6 +1,6 @@
-/* journal.c: see the header. A line is written with one call, so that lines of several threads do
- * not mix. Paths and errors may quote what a client sent: control characters are removed. */
-#include "serve/journal.h"
+/* server_log.c: see the header. A line is written with one call, so that lines of several threads
+ * do not mix. Paths and errors may quote what a client sent: control characters are removed. */
+#include "serve/server_log.h"
 
 #include "base/mem.h"
 #include "serve/json.h"
@@ -12,28 +12,28 @@
 
 #define NAME_BYTES 64u /* names are compared up to this length */
 
-struct journal {
-    struct journal_options options;
+struct server_log {
+    struct server_log_options options;
     pthread_mutex_t lock; /* protects the members below */
     uint32_t n_name;
-    char name[JOURNAL_NAMES_MAX][NAME_BYTES]; /* names seen so far */
+    char name[SERVER_LOG_NAMES_MAX][NAME_BYTES]; /* names seen so far */
 };
 
-sac_status journal_create(struct journal **out, const struct journal_options *options,
-                          sac_error *err)
+sac_status server_log_create(struct server_log **out, const struct server_log_options *options,
+                             sac_error *err)
 {
-    struct journal *j = mem_calloc(1, sizeof *j);
-    if (!j) return error_set(err, SAC_ERR_MEMORY, "out of memory for the log");
-    j->options = *options;
-    pthread_mutex_init(&j->lock, NULL);
-    *out = j;
+    struct server_log *l = mem_calloc(1, sizeof *l);
+    if (!l) return error_set(err, SAC_ERR_MEMORY, "out of memory for the log");
+    l->options = *options;
+    pthread_mutex_init(&l->lock, NULL);
+    *out = l;
     return SAC_OK;
 }
 
-void journal_destroy(struct journal *j)
+void server_log_destroy(struct server_log *l)
 {
-    if (j) pthread_mutex_destroy(&j->lock);
-    mem_free(j);
+    if (l) pthread_mutex_destroy(&l->lock);
+    mem_free(l);
 }
 
 static void add_time(struct strbuf *out)
@@ -70,7 +70,7 @@ static void add_string(cJSON *o, const char *name, const char *text)
     if (text) json_add_text(o, name, text, strlen(text));
 }
 
-static void request_json(struct strbuf *line, const struct journal_entry *e)
+static void request_json(struct strbuf *line, const struct server_log_entry *e)
 {
     struct strbuf now = {0};
     cJSON *o = cJSON_CreateObject();
@@ -103,7 +103,7 @@ static void request_json(struct strbuf *line, const struct journal_entry *e)
     strbuf_deinit(&now);
 }
 
-static void request_text(struct strbuf *line, const struct journal_entry *e)
+static void request_text(struct strbuf *line, const struct server_log_entry *e)
 {
     add_time(line);
     strbuf_addf(line, " %s %s %s ", e->id, e->client, e->method);
@@ -127,18 +127,18 @@ static void request_text(struct strbuf *line, const struct journal_entry *e)
     }
 }
 
-void journal_request(struct journal *j, const struct journal_entry *e)
+void server_log_request(struct server_log *l, const struct server_log_entry *e)
 {
     struct strbuf line = {0};
-    if (j->options.quiet) return;
-    if (j->options.json)
+    if (l->options.quiet) return;
+    if (l->options.json)
         request_json(&line, e);
     else
         request_text(&line, e);
     write_line(&line);
 }
 
-void journal_say(struct journal *j, const char *fmt, ...)
+void server_log_message(struct server_log *l, const char *fmt, ...)
 {
     struct strbuf line = {0};
     char text[512];
@@ -146,7 +146,7 @@ void journal_say(struct journal *j, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (j->options.json) {
+    if (l->options.json) {
         struct strbuf now = {0};
         cJSON *o = cJSON_CreateObject();
         add_time(&now);
@@ -161,13 +161,13 @@ void journal_say(struct journal *j, const char *fmt, ...)
     write_line(&line);
 }
 
-bool journal_is_new(struct journal *j, const char *name)
+bool server_log_is_new(struct server_log *l, const char *name)
 {
     uint32_t i = 0;
-    pthread_mutex_lock(&j->lock);
-    while (i < j->n_name && strncmp(j->name[i], name, NAME_BYTES - 1) != 0) i++;
-    const bool is_new = i == j->n_name && i < JOURNAL_NAMES_MAX && !j->options.quiet;
-    if (is_new) snprintf(j->name[j->n_name++], NAME_BYTES, "%s", name);
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_lock(&l->lock);
+    while (i < l->n_name && strncmp(l->name[i], name, NAME_BYTES - 1) != 0) i++;
+    const bool is_new = i == l->n_name && i < SERVER_LOG_NAMES_MAX && !l->options.quiet;
+    if (is_new) snprintf(l->name[l->n_name++], NAME_BYTES, "%s", name);
+    pthread_mutex_unlock(&l->lock);
     return is_new;
 }
