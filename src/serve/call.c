@@ -1,17 +1,17 @@
 /* call.c: see the header.
  *
- * A call proceeds as follows: its head is checked (guard.c), its body is collected within limits,
- * and then the route either answers at once or queues an answer for the engine. With a long body,
- * this is done by the thread pool (thread_pool.h) while the connection is suspended. While the
- * engine has nothing to send, the connection is suspended, too, and the engine's thread wakes it. A
- * stream is written when MHD asks for bytes, from the pieces that have arrived by then; a whole
- * answer is written when all pieces have arrived. */
+ * A call proceeds as follows: its head is checked (access_control.c), its body is collected within
+ * limits, and then the route either answers at once or queues an answer for the engine. With a long
+ * body, this is done by the thread pool (thread_pool.h) while the connection is suspended. While
+ * the engine has nothing to send, the connection is suspended, too, and the engine's thread wakes
+ * it. A stream is written when MHD asks for bytes, from the pieces that have arrived by then; a
+ * whole answer is written when all pieces have arrived. */
 #include "serve/call.h"
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "serve/access_control.h"
 #include "serve/fields.h"
-#include "serve/guard.h"
 #include "serve/respond.h"
 #include "serve/upload.h"
 
@@ -95,7 +95,8 @@ static sac_status check_head(struct call *call)
     char allowed[ROUTE_ALLOWED_BYTES];
     struct refusal *ref = &call->refusal;
     call->route = route_find(call->method, call->path, allowed);
-    TRY(guard_check(call->head.context, call->head.connection, call->route, &call->key, ref));
+    TRY(access_control_check(call->head.context, call->head.connection, call->route, &call->key,
+                             ref));
     if (call->route) return check_state(call, ref);
     if (*allowed) {
         (void)refusal_set(ref, REFUSAL_METHOD, NULL, "%.10s is not for %.100s", call->method,

@@ -2,7 +2,7 @@
 #include "serve/respond.h"
 
 #include "base/mem.h"
-#include "serve/guard.h"
+#include "serve/access_control.h"
 #include "serve/page.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static enum MHD_Result send_response(const struct respond_to *to, unsigned statu
                                      struct MHD_Response *response)
 {
     if (!response) return MHD_NO;
-    const char *origin = guard_cors_origin(to->context, to->connection);
+    const char *origin = access_control_cors_origin(to->context, to->connection);
     if (type) add(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     add(response, "X-Request-Id", to->id);
     add(response, "X-Content-Type-Options", "nosniff");
@@ -105,7 +105,7 @@ enum MHD_Result respond_preflight(const struct respond_to *to)
     if (!response) return MHD_NO;
     const char *headers = MHD_lookup_connection_value(to->connection, MHD_HEADER_KIND,
                                                       "Access-Control-Request-Headers");
-    if (guard_cors_origin(to->context, to->connection)) {
+    if (access_control_cors_origin(to->context, to->connection)) {
         add(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE");
         if (headers) add(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_HEADERS, headers);
         add(response, MHD_HTTP_HEADER_ACCESS_CONTROL_MAX_AGE, "600");

@@ -1,10 +1,10 @@
-/* guard.c: see the header.
+/* access_control.c: see the header.
  *
  * A server without keys that listens on this machine only can still be reached by every web page in
  * a local browser. Pages of another origin therefore must not post, and if no key protects the
  * server, the Host header must name this machine: otherwise a hostile name that resolves to
  * 127.0.0.1 would be accepted. */
-#include "serve/guard.h"
+#include "serve/access_control.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -102,7 +102,7 @@ static bool in_list(const char *list, const char *item)
     return false;
 }
 
-const char *guard_cors_origin(const struct context *c, struct MHD_Connection *connection)
+const char *access_control_cors_origin(const struct context *c, struct MHD_Connection *connection)
 {
     const char *origin = header(connection, MHD_HTTP_HEADER_ORIGIN);
     return origin && in_list(c->config->cors_origins, origin) ? origin : NULL;
@@ -172,8 +172,8 @@ static sac_status check_key(const struct context *c, struct MHD_Connection *conn
                            : "an API key is missing: send 'Authorization: Bearer KEY'");
 }
 
-sac_status guard_check(const struct context *c, struct MHD_Connection *connection,
-                       const struct route *route, uint64_t *out_key, struct refusal *ref)
+sac_status access_control_check(const struct context *c, struct MHD_Connection *connection,
+                                const struct route *route, uint64_t *out_key, struct refusal *ref)
 {
     *out_key = 0;
     TRY(check_size(c, connection, ref));
