@@ -2,7 +2,7 @@
 #include "serve/answer.h"
 
 #include "base/mem.h"
-#include "serve/shape.h"
+#include "serve/structured_output.h"
 
 #include <string.h>
 
@@ -47,7 +47,7 @@ void answer_free(struct answer *a)
     if (!a) return;
     answer_pieces_free(a->first);
     for (uint32_t i = 0; i < a->n_choice; i++) {
-        shape_text_free(a->choice[i].shape);
+        structured_output_free(a->choice[i].structured_output);
         reading_free(a->choice[i].reading);
         strbuf_deinit(&a->choice[i].said);
     }

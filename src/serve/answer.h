@@ -46,17 +46,18 @@ struct answer_piece {
 struct answer_choice {
     struct answer *answer;
     uint32_t i;
-    struct loop *loop;        /* engine; borrowed */
-    uint64_t request_id;      /* engine; 0: not submitted */
-    struct shape_text *shape; /* owned; engine, until the choice has ended; or NULL */
-    struct reading *reading;  /* owned; access as for `reads`; or NULL */
-    sac_seq seq;              /* engine; joined documents or a restored slot; or SAC_SEQ_NONE */
-    size_t n_held;            /* engine; how many tokens of the prompt `seq` covers */
-    struct strbuf said;       /* owned; engine; the answer's tokens, if it has a slot */
-    bool submitted;           /* engine; the engine is computing it */
-    bool started, ended;      /* engine */
-    uint64_t token_us;        /* engine; time of the last token; 0: none yet */
-    sac_reads reads;          /* engine; the HTTP side's after ANSWER_DONE */
+    struct loop *loop;   /* engine; borrowed */
+    uint64_t request_id; /* engine; 0: not submitted */
+    struct structured_output
+        *structured_output;  /* owned; engine, until the choice has ended; or NULL */
+    struct reading *reading; /* owned; access as for `reads`; or NULL */
+    sac_seq seq;             /* engine; joined documents or a restored slot; or SAC_SEQ_NONE */
+    size_t n_held;           /* engine; how many tokens of the prompt `seq` covers */
+    struct strbuf said;      /* owned; engine; the answer's tokens, if it has a slot */
+    bool submitted;          /* engine; the engine is computing it */
+    bool started, ended;     /* engine */
+    uint64_t token_us;       /* engine; time of the last token; 0: none yet */
+    sac_reads reads;         /* engine; the HTTP side's after ANSWER_DONE */
 };
 
 struct answer {

@@ -5,7 +5,7 @@
  * calls of earlier turns into the assistant's text and results into the user's, in the format on
  * which Hermes was trained and which other models follow when instructed to. */
 #include "serve/dialogue.h"
-#include "serve/shape.h"
+#include "serve/structured_output.h"
 
 #include "base/mem.h"
 #include "grammar/toolset.h"
@@ -190,6 +190,6 @@ sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
     TRY(knows_tools(d, rules, &known, ref));
     /* The description asks for Hermes' format whatever the model. */
     a->tool_family = known ? toolstream_of_vocabulary(rules->trie) : TOOLSTREAM_HERMES;
-    if (choice.must) TRY(shape_call(a, d->tools, choice.name, rules, ref));
+    if (choice.must) TRY(structured_output_force_call(a, d->tools, choice.name, rules, ref));
     return known ? SAC_OK : describe_tools(d, ref);
 }

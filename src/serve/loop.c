@@ -17,8 +17,8 @@
 #include "serve/kv_events.h"
 #include "serve/library.h"
 #include "serve/round_robin.h"
-#include "serve/shape.h"
 #include "serve/slots.h"
+#include "serve/structured_output.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -227,7 +227,7 @@ static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer
 static struct answer_piece *error_piece(const struct answer_choice *c, const sac_event *e)
 {
     const char *why = NULL;
-    const sac_status status = shape_text_status(c->shape, &why);
+    const sac_status status = structured_output_status(c->structured_output, &why);
     if (status == SAC_OK) return answer_piece_of(c->answer, c->i, e);
     return answer_piece_failed(c->i, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, why);
 }
@@ -343,8 +343,8 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     slots_salt(salt, c->answer->key, ask->cache_salt);
     if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
     if (ask->machine || ask->bounds) {
-        TRY(shape_text_create(&c->shape, ask->machine, ask->bounds, err));
-        r.guide = shape_text_guide(c->shape);
+        TRY(structured_output_create(&c->structured_output, ask->machine, ask->bounds, err));
+        r.guide = structured_output_guide(c->structured_output);
     }
     r.on_event = on_event;
     r.user = c;

@@ -1,7 +1,7 @@
 /* openai_chat.c: POST /v1/chat/completions, whole and streamed. */
 #include "serve/dialects.h"
 #include "serve/dialogue.h"
-#include "serve/shape.h"
+#include "serve/structured_output.h"
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ static sac_status read_chat(struct ask *a, const cJSON *body, const struct ask_r
     TRY(read_logprobs(a, body, ref));
     sac_status status = dialogue_read(&d, body, ref);
     if (status == SAC_OK) status = dialogue_tools(&d, a, body, rules, ref);
-    if (status == SAC_OK) status = shape_read(a, body, rules, ref);
+    if (status == SAC_OK) status = structured_output_read(a, body, rules, ref);
     if (status == SAC_OK) status = dialogue_to_prompt(&d, a, rules, ref);
     dialogue_deinit(&d);
     return status;

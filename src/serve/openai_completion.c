@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "eval/prompt.h"
-#include "serve/shape.h"
+#include "serve/structured_output.h"
 
 #include <string.h>
 
@@ -79,7 +79,7 @@ static sac_status read_completion(struct ask *a, const cJSON *body, const struct
     a->logprobs = n_top != UINT32_MAX;
     a->n_top = a->logprobs ? n_top : 0;
     TRY(ask_bool(body, "echo", &a->echo, ref));
-    TRY(shape_read(a, body, rules, ref));
+    TRY(structured_output_read(a, body, rules, ref));
     if (a->echo && a->logprobs)
         return refusal_set(ref, REFUSAL_UNSUPPORTED, "logprobs",
                            "'logprobs' of the prompt ('echo') are not computed");

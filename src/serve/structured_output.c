@@ -1,6 +1,7 @@
-/* shape.c: see the header. Every form is compiled to GBNF, and that to a machine (src/grammar); a
- * form that is too large or cannot be expressed is refused with the message of the compiler. */
-#include "serve/shape.h"
+/* structured_output.c: see the header. Every form is compiled to GBNF, and that to a machine
+ * (src/grammar); a form that is too large or cannot be expressed is refused with the message of the
+ * compiler. */
+#include "serve/structured_output.h"
 
 #include "base/mem.h"
 #include "grammar/gbnf.h"
@@ -80,8 +81,8 @@ static sac_status read_format(struct ask *a, const cJSON *format, const struct a
     return set_schema(a, schema, rules, ref);
 }
 
-sac_status shape_read(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                      struct refusal *ref)
+sac_status structured_output_read(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                                  struct refusal *ref)
 {
     const cJSON *format = json_get(body, "response_format"), *schema;
     const char *grammar = NULL;
@@ -100,8 +101,8 @@ sac_status shape_read(struct ask *a, const cJSON *body, const struct ask_rules *
     return set_grammar(a, &text, &gbnf_limits_given, rules, ref);
 }
 
-sac_status shape_call(struct ask *a, const char *tools, const char *only,
-                      const struct ask_rules *rules, struct refusal *ref)
+sac_status structured_output_force_call(struct ask *a, const char *tools, const char *only,
+                                        const struct ask_rules *rules, struct refusal *ref)
 {
     const struct toolset set = {.family = a->tool_family,
                                 .choice = only ? TOOLSET_NAMED : TOOLSET_REQUIRED,
@@ -120,7 +121,7 @@ sac_status shape_call(struct ask *a, const char *tools, const char *only,
 
 /* ---- Constraining an answer ---- */
 
-struct shape_text {
+struct structured_output {
     struct matcher *matcher;      /* owned; NULL: no grammar */
     const struct bounds *bounds;  /* borrowed; NULL: none */
     int32_t said[BOUNDS_TOK_MAX]; /* [n_said]: last tokens of the text, for `bounds` */
@@ -131,10 +132,10 @@ struct shape_text {
     sac_error err;     /* the reason */
 };
 
-sac_status shape_text_create(struct shape_text **out, struct machine *machine,
-                             const struct bounds *bounds, sac_error *err)
+sac_status structured_output_create(struct structured_output **out, struct machine *machine,
+                                    const struct bounds *bounds, sac_error *err)
 {
-    struct shape_text *t = mem_calloc(1, sizeof *t);
+    struct structured_output *t = mem_calloc(1, sizeof *t);
     if (!t) return error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
     t->bounds = bounds;
     t->n_word = machine ? machine->mask_words : bounds_mask_words(bounds);
@@ -145,11 +146,11 @@ sac_status shape_text_create(struct shape_text **out, struct machine *machine,
     if (status == SAC_OK)
         *out = t;
     else
-        shape_text_free(t);
+        structured_output_free(t);
     return status;
 }
 
-void shape_text_free(struct shape_text *t)
+void structured_output_free(struct structured_output *t)
 {
     if (!t) return;
     if (t->matcher) matcher_free(t->matcher);
@@ -160,7 +161,7 @@ void shape_text_free(struct shape_text *t)
 /* If the grammar reaches its limits, the mask is empty, which ends the request with an error. */
 static const uint64_t *compute_mask(void *user)
 {
-    struct shape_text *t = user;
+    struct structured_output *t = user;
     const size_t bytes = t->n_word * sizeof *t->mask;
     const uint64_t *mask = NULL;
     if (t->matcher) t->status = matcher_mask(t->matcher, &mask, &t->err);
@@ -174,7 +175,7 @@ static const uint64_t *compute_mask(void *user)
 
 static void accept_token(void *user, int32_t tok)
 {
-    struct shape_text *t = user;
+    struct structured_output *t = user;
     if (t->n_said == BOUNDS_TOK_MAX) memmove(t->said, t->said + 1, --t->n_said * sizeof *t->said);
     t->said[t->n_said++] = tok;
     if (!t->matcher) return;
@@ -183,13 +184,13 @@ static void accept_token(void *user, int32_t tok)
     (void)status;
 }
 
-sac_status shape_text_status(const struct shape_text *t, const char **out_why)
+sac_status structured_output_status(const struct structured_output *t, const char **out_why)
 {
     if (t && t->status != SAC_OK) *out_why = t->err.msg;
     return t ? t->status : SAC_OK;
 }
 
-sac_guide shape_text_guide(struct shape_text *t)
+sac_guide structured_output_guide(struct structured_output *t)
 {
     return (sac_guide){.mask = compute_mask, .chosen = accept_token, .user = t};
 }
