@@ -39,7 +39,7 @@ void ask_deinit(struct ask *a)
     for (uint32_t i = 0; i < a->n_tool; i++) mem_free(a->tool[i]);
     mem_free(a->tool);
     if (a->machine) machine_free(a->machine);
-    bounds_free(a->bounds);
+    allowed_tokens_free(a->allowed);
     mem_free(a->bias);
     *a = (struct ask){0};
 }
@@ -609,7 +609,7 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(read_modalities(o, ref));
     TRY(read_max_tokens(a, o, rules, ref));
     TRY(read_ends(a, o, rules, ref));
-    TRY(bounds_read(&a->bounds, o, rules->model, ref));
+    TRY(allowed_tokens_read(&a->allowed, o, rules->model, ref));
     TRY(ask_salt(a, o, ref));
     TRY(read_slot(a, o, rules, ref));
     TRY(read_sparse(a, o, rules, ref));

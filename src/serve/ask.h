@@ -10,7 +10,7 @@
 #include "eval/passages.h"
 #include "grammar/machine.h"
 #include "grammar/toolstream.h"
-#include "serve/bounds.h"
+#include "serve/allowed_tokens.h"
 #include "serve/json.h"
 #include "serve/refusal.h"
 
@@ -122,7 +122,7 @@ struct ask {
     uint32_t n_tool;
     enum toolstream_family tool_family; /* the model's syntax of tool calls */
     struct machine *machine;            /* owned: compiled grammar of the answer, or NULL */
-    struct bounds *bounds;              /* owned: allowed tokens, or NULL: all */
+    struct allowed_tokens *allowed;     /* owned; NULL: all */
     int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */
     bool names_decode;        /* else the context method or the default decides */

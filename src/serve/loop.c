@@ -342,8 +342,8 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     char salt[SLOTS_SALT_BYTES];
     slots_salt(salt, c->answer->key, ask->cache_salt);
     if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
-    if (ask->machine || ask->bounds) {
-        TRY(structured_output_create(&c->structured_output, ask->machine, ask->bounds, err));
+    if (ask->machine || ask->allowed) {
+        TRY(structured_output_create(&c->structured_output, ask->machine, ask->allowed, err));
         r.guide = structured_output_guide(c->structured_output);
     }
     r.on_event = on_event;

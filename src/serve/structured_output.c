@@ -122,9 +122,9 @@ sac_status structured_output_force_call(struct ask *a, const char *tools, const 
 /* ---- Constraining an answer ---- */
 
 struct structured_output {
-    struct matcher *matcher;      /* owned; NULL: no grammar */
-    const struct bounds *bounds;  /* borrowed; NULL: none */
-    int32_t said[BOUNDS_TOK_MAX]; /* [n_said]: last tokens of the text, for `bounds` */
+    struct matcher *matcher;               /* owned; NULL: no grammar */
+    const struct allowed_tokens *allowed;  /* borrowed; NULL: none */
+    int32_t said[ALLOWED_TOKENS_WORD_TOK]; /* [n_said]: last tokens of the text, for `allowed` */
     size_t n_said;
     uint64_t *mask; /* owned, [n_word]: a copy, because the machine reuses its own */
     size_t n_word;
@@ -133,12 +133,12 @@ struct structured_output {
 };
 
 sac_status structured_output_create(struct structured_output **out, struct machine *machine,
-                                    const struct bounds *bounds, sac_error *err)
+                                    const struct allowed_tokens *allowed, sac_error *err)
 {
     struct structured_output *t = mem_calloc(1, sizeof *t);
     if (!t) return error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
-    t->bounds = bounds;
-    t->n_word = machine ? machine->mask_words : bounds_mask_words(bounds);
+    t->allowed = allowed;
+    t->n_word = machine ? machine->mask_words : allowed_tokens_mask_words(allowed);
     t->mask = mem_calloc(t->n_word, sizeof *t->mask);
     sac_status status =
         t->mask ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for a grammar");
@@ -169,14 +169,15 @@ static const uint64_t *compute_mask(void *user)
         memcpy(t->mask, mask, bytes);
     else
         memset(t->mask, t->status == SAC_OK ? 0xff : 0, bytes);
-    if (t->bounds) bounds_apply(t->bounds, t->said, t->n_said, t->mask);
+    if (t->allowed) allowed_tokens_apply(t->allowed, t->said, t->n_said, t->mask);
     return t->mask;
 }
 
 static void accept_token(void *user, int32_t tok)
 {
     struct structured_output *t = user;
-    if (t->n_said == BOUNDS_TOK_MAX) memmove(t->said, t->said + 1, --t->n_said * sizeof *t->said);
+    if (t->n_said == ALLOWED_TOKENS_WORD_TOK)
+        memmove(t->said, t->said + 1, --t->n_said * sizeof *t->said);
     t->said[t->n_said++] = tok;
     if (!t->matcher) return;
     /* The mask allowed the token. If a limit is reached here, the next mask is empty. */

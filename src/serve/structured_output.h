@@ -13,12 +13,12 @@ sac_status structured_output_read(struct ask *a, const cJSON *body, const struct
 sac_status structured_output_force_call(struct ask *a, const char *tools, const char *only,
                                         const struct ask_rules *rules, struct refusal *ref);
 
-/* The state of one text that is constrained by a grammar, token bounds, or both. */
+/* The state of one text that is constrained by a grammar, allowed tokens, or both. */
 struct structured_output;
 sac_status structured_output_create(struct structured_output **out, struct machine *machine,
-                                    const struct bounds *bounds, sac_error *err);
+                                    const struct allowed_tokens *allowed, sac_error *err);
 void structured_output_free(
-    struct structured_output *t); /* call before freeing the machine and the bounds */
+    struct structured_output *t); /* call before freeing the machine and the tokens */
 /* The guide that constrains a request; borrows `t`. */
 sac_guide structured_output_guide(struct structured_output *t);
 /* The error of the grammar, if it reached a limit; `t` may be NULL. */

@@ -1,25 +1,25 @@
-/* bounds.c: see the header. A bad word is represented by the tokens that the tokenizer makes of it,
- * with and without a blank before it: the last token must not follow the others. The same text in
- * other tokens is possible. */
-#include "serve/bounds.h"
+/* allowed_tokens.c: see the header. A bad word is represented by the tokens that the tokenizer
+ * makes of it, with and without a blank before it: the last token must not follow the others. The
+ * same text in other tokens is possible. */
+#include "serve/allowed_tokens.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
 struct bad_word {
-    int32_t tok[BOUNDS_TOK_MAX];
+    int32_t tok[ALLOWED_TOKENS_WORD_TOK];
     size_t n;
 };
 
-struct bounds {
+struct allowed_tokens {
     size_t n_mask;
     uint64_t *allowed;    /* owned, [n_mask] */
     struct bad_word *bad; /* owned, [n_bad] */
     size_t n_bad;
 };
 
-void bounds_free(struct bounds *b)
+void allowed_tokens_free(struct allowed_tokens *b)
 {
     if (!b) return;
     mem_free(b->allowed);
@@ -27,7 +27,7 @@ void bounds_free(struct bounds *b)
     mem_free(b);
 }
 
-static sac_status read_allowed(struct bounds *b, const cJSON *list, int32_t max,
+static sac_status read_allowed(struct allowed_tokens *b, const cJSON *list, int32_t max,
                                struct refusal *ref)
 {
     static const char name[] = "allowed_token_ids";
@@ -46,7 +46,7 @@ static sac_status read_allowed(struct bounds *b, const cJSON *list, int32_t max,
     return SAC_OK;
 }
 
-static sac_status add_spelling(struct bounds *b, const char *text, const sac_model *model,
+static sac_status add_spelling(struct allowed_tokens *b, const char *text, const sac_model *model,
                                struct refusal *ref)
 {
     int32_t *tok;
@@ -54,26 +54,27 @@ static sac_status add_spelling(struct bounds *b, const char *text, const sac_mod
     sac_error err = {0};
     const sac_status status = sac_tokenize(model, text, strlen(text), 0, &tok, &n, &err);
     if (status != SAC_OK) return refusal_of(ref, status, "bad_words", err.msg);
-    if (n > 0 && n <= BOUNDS_TOK_MAX) {
+    if (n > 0 && n <= ALLOWED_TOKENS_WORD_TOK) {
         struct bad_word *word = &b->bad[b->n_bad++];
         memcpy(word->tok, tok, n * sizeof *tok);
         word->n = n;
     }
     sac_free(tok);
-    if (n > 0 && n <= BOUNDS_TOK_MAX) return SAC_OK;
+    if (n > 0 && n <= ALLOWED_TOKENS_WORD_TOK) return SAC_OK;
     return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
                        "'bad_words' holds a text of %zu tokens: allowed is 1 to %u", n,
-                       BOUNDS_TOK_MAX);
+                       ALLOWED_TOKENS_WORD_TOK);
 }
 
-static sac_status read_bad(struct bounds *b, const cJSON *list, const sac_model *model,
+static sac_status read_bad(struct allowed_tokens *b, const cJSON *list, const sac_model *model,
                            struct refusal *ref)
 {
     const int n = cJSON_GetArraySize(list);
     const cJSON *item;
-    if (!cJSON_IsArray(list) || n > (int)BOUNDS_WORDS_MAX)
+    if (!cJSON_IsArray(list) || n > (int)ALLOWED_TOKENS_WORDS_MAX)
         return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
-                           "'bad_words' is not a list of at most %u texts", BOUNDS_WORDS_MAX);
+                           "'bad_words' is not a list of at most %u texts",
+                           ALLOWED_TOKENS_WORDS_MAX);
     b->bad = mem_calloc(2 * (size_t)n, sizeof *b->bad);
     if (!b->bad) return refusal_no_memory(ref);
     cJSON_ArrayForEach(item, list)
@@ -101,14 +102,14 @@ static const cJSON *get_list(const cJSON *body, const char *name)
     return cJSON_IsArray(list) && !list->child ? NULL : list;
 }
 
-sac_status bounds_read(struct bounds **out, const cJSON *body, const sac_model *model,
-                       struct refusal *ref)
+sac_status allowed_tokens_read(struct allowed_tokens **out, const cJSON *body,
+                               const sac_model *model, struct refusal *ref)
 {
     const cJSON *allowed = get_list(body, "allowed_token_ids"), *bad = get_list(body, "bad_words");
     const uint32_t n_vocab = sac_model_get_info(model).n_vocab;
     *out = NULL;
     if (!allowed && !bad) return SAC_OK;
-    struct bounds *b = mem_calloc(1, sizeof *b);
+    struct allowed_tokens *b = mem_calloc(1, sizeof *b);
     if (!b) return refusal_no_memory(ref);
     b->n_mask = ((size_t)n_vocab + 63) / 64;
     b->allowed = mem_calloc(b->n_mask, sizeof *b->allowed);
@@ -119,16 +120,17 @@ sac_status bounds_read(struct bounds **out, const cJSON *body, const sac_model *
     if (status == SAC_OK)
         *out = b;
     else
-        bounds_free(b);
+        allowed_tokens_free(b);
     return status;
 }
 
-size_t bounds_mask_words(const struct bounds *b)
+size_t allowed_tokens_mask_words(const struct allowed_tokens *b)
 {
     return b->n_mask;
 }
 
-void bounds_apply(const struct bounds *b, const int32_t *said, size_t n_said, uint64_t *mask)
+void allowed_tokens_apply(const struct allowed_tokens *b, const int32_t *said, size_t n_said,
+                          uint64_t *mask)
 {
     for (size_t i = 0; i < b->n_mask; i++) mask[i] &= b->allowed[i];
     for (size_t i = 0; i < b->n_bad; i++) {

@@ -1,6 +1,6 @@
-/* test_bounds.c: which tokens a request's bounds leave, over a vocabulary of bytes. */
+/* test_allowed_tokens.c: which tokens a request allows, over a vocabulary of bytes. */
 #include "base/mem.h"
-#include "serve/bounds.h"
+#include "serve/allowed_tokens.h"
 #include "tiny_model.h"
 
 #include <setjmp.h>
@@ -27,38 +27,38 @@ static int free_model(void **state)
     return 0;
 }
 
-static sac_status read_bounds(const char *json, struct bounds **out, struct refusal *ref)
+static sac_status read_allowed(const char *json, struct allowed_tokens **out, struct refusal *ref)
 {
     cJSON *body = cJSON_Parse(json);
     assert_non_null(body);
-    const sac_status status = bounds_read(out, body, model, ref);
+    const sac_status status = allowed_tokens_read(out, body, model, ref);
     cJSON_Delete(body);
     return status;
 }
 
 /* May `tok` follow the text? */
-static bool may(const struct bounds *b, const char *said, int tok)
+static bool may(const struct allowed_tokens *b, const char *said, int tok)
 {
     uint64_t mask[N_WORD];
-    int32_t last[BOUNDS_TOK_MAX];
+    int32_t last[ALLOWED_TOKENS_WORD_TOK];
     const size_t n = strlen(said);
-    assert_int_equal(bounds_mask_words(b), N_WORD);
+    assert_int_equal(allowed_tokens_mask_words(b), N_WORD);
     memset(mask, 0xff, sizeof mask);
     for (size_t i = 0; i < n; i++) last[i] = (unsigned char)said[i];
-    bounds_apply(b, last, n, mask);
+    allowed_tokens_apply(b, last, n, mask);
     return mask[tok / 64] >> tok % 64 & 1;
 }
 
 static void only_what_is_allowed(void **state)
 {
     (void)state;
-    struct bounds *b;
+    struct allowed_tokens *b;
     struct refusal ref = {0};
-    assert_int_equal(read_bounds("{\"allowed_token_ids\":[0,65,255]}", &b, &ref), SAC_OK);
+    assert_int_equal(read_allowed("{\"allowed_token_ids\":[0,65,255]}", &b, &ref), SAC_OK);
     for (int tok = 0; tok < TINY_VOCAB; tok++)
         assert_int_equal(may(b, "x", tok), tok == 0 || tok == 65 || tok == 255);
-    bounds_free(b);
-    assert_int_equal(read_bounds("{\"allowed_token_ids\":[],\"bad_words\":[]}", &b, &ref), SAC_OK);
+    allowed_tokens_free(b);
+    assert_int_equal(read_allowed("{\"allowed_token_ids\":[],\"bad_words\":[]}", &b, &ref), SAC_OK);
     assert_null(b);
 }
 
@@ -66,9 +66,9 @@ static void only_what_is_allowed(void **state)
 static void no_bad_word_is_finished(void **state)
 {
     (void)state;
-    struct bounds *b;
+    struct allowed_tokens *b;
     struct refusal ref = {0};
-    assert_int_equal(read_bounds("{\"bad_words\":[\" cat\",\"q\"]}", &b, &ref), SAC_OK);
+    assert_int_equal(read_allowed("{\"bad_words\":[\" cat\",\"q\"]}", &b, &ref), SAC_OK);
     assert_false(may(b, "a ca", 't'));
     assert_false(may(b, "conca", 't'));
     assert_true(may(b, "a", 't'));
@@ -78,7 +78,7 @@ static void no_bad_word_is_finished(void **state)
     assert_true(may(b, "", 'c'));
     assert_false(may(b, "", 'q'));
     assert_false(may(b, "anything", 'q'));
-    bounds_free(b);
+    allowed_tokens_free(b);
 }
 
 static void what_is_no_list_is_named(void **state)
@@ -97,9 +97,9 @@ static void what_is_no_list_is_named(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct bounds *b;
+        struct allowed_tokens *b;
         struct refusal ref = {0};
-        assert_int_equal(read_bounds(cases[i].json, &b, &ref), SAC_ERR_ARG);
+        assert_int_equal(read_allowed(cases[i].json, &b, &ref), SAC_ERR_ARG);
         assert_string_equal(ref.param, cases[i].param);
         assert_null(b);
     }
