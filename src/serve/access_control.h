@@ -9,7 +9,8 @@
 
 /* `*out_key` is the id of the request's API key, 0 if it has none. */
 sac_status access_control_check(const struct context *c, struct MHD_Connection *connection,
-                                const struct route *route, uint64_t *out_key, struct refusal *ref);
+                                const struct route *route, uint64_t *out_key,
+                                struct api_error *error);
 /* The request's Origin if pages of that origin may read responses, else NULL. */
 const char *access_control_cors_origin(const struct context *c, struct MHD_Connection *connection);
 

@@ -28,32 +28,33 @@ void allowed_tokens_free(struct allowed_tokens *b)
 }
 
 static sac_status read_allowed(struct allowed_tokens *b, const cJSON *list, int32_t max,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     static const char name[] = "allowed_token_ids";
     const cJSON *item;
     int32_t tok;
     if (!cJSON_IsArray(list))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of token ids", name);
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' is not a list of token ids",
+                             name);
     cJSON_ArrayForEach(item, list)
     {
         if (!json_index(item, max, &tok))
-            return refusal_set(ref, REFUSAL_REQUEST, name,
-                               "'%s' holds something that is no token id: allowed is 0 to %d", name,
-                               max);
+            return api_error_set(error, API_ERROR_REQUEST, name,
+                                 "'%s' holds something that is no token id: allowed is 0 to %d",
+                                 name, max);
         b->allowed[tok / 64] |= 1ull << tok % 64;
     }
     return SAC_OK;
 }
 
 static sac_status add_spelling(struct allowed_tokens *b, const char *text, const sac_model *model,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     int32_t *tok;
     size_t n;
     sac_error err = {0};
     const sac_status status = sac_tokenize(model, text, strlen(text), 0, &tok, &n, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "bad_words", err.msg);
+    if (status != SAC_OK) return api_error_of(error, status, "bad_words", err.msg);
     if (n > 0 && n <= ALLOWED_TOKENS_WORD_TOK) {
         struct bad_word *word = &b->bad[b->n_bad++];
         memcpy(word->tok, tok, n * sizeof *tok);
@@ -61,34 +62,34 @@ static sac_status add_spelling(struct allowed_tokens *b, const char *text, const
     }
     sac_free(tok);
     if (n > 0 && n <= ALLOWED_TOKENS_WORD_TOK) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
-                       "'bad_words' holds a text of %zu tokens: allowed is 1 to %u", n,
-                       ALLOWED_TOKENS_WORD_TOK);
+    return api_error_set(error, API_ERROR_REQUEST, "bad_words",
+                         "'bad_words' holds a text of %zu tokens: allowed is 1 to %u", n,
+                         ALLOWED_TOKENS_WORD_TOK);
 }
 
 static sac_status read_bad(struct allowed_tokens *b, const cJSON *list, const sac_model *model,
-                           struct refusal *ref)
+                           struct api_error *error)
 {
     const int n = cJSON_GetArraySize(list);
     const cJSON *item;
     if (!cJSON_IsArray(list) || n > (int)ALLOWED_TOKENS_WORDS_MAX)
-        return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
-                           "'bad_words' is not a list of at most %u texts",
-                           ALLOWED_TOKENS_WORDS_MAX);
+        return api_error_set(error, API_ERROR_REQUEST, "bad_words",
+                             "'bad_words' is not a list of at most %u texts",
+                             ALLOWED_TOKENS_WORDS_MAX);
     b->bad = mem_calloc(2 * (size_t)n, sizeof *b->bad);
-    if (!b->bad) return refusal_no_memory(ref);
+    if (!b->bad) return api_error_no_memory(error);
     cJSON_ArrayForEach(item, list)
     {
         const char *text = cJSON_IsString(item) ? item->valuestring : "";
         struct strbuf behind_blank = {0};
         text += strspn(text, " ");
         if (!*text)
-            return refusal_set(ref, REFUSAL_REQUEST, "bad_words",
-                               "'bad_words' holds something that is not a text, or an empty one");
+            return api_error_set(error, API_ERROR_REQUEST, "bad_words",
+                                 "'bad_words' holds something that is not a text, or an empty one");
         strbuf_addf(&behind_blank, " %s", text);
-        sac_status status = behind_blank.failed ? refusal_no_memory(ref) : SAC_OK;
-        if (status == SAC_OK) status = add_spelling(b, text, model, ref);
-        if (status == SAC_OK) status = add_spelling(b, behind_blank.data, model, ref);
+        sac_status status = behind_blank.failed ? api_error_no_memory(error) : SAC_OK;
+        if (status == SAC_OK) status = add_spelling(b, text, model, error);
+        if (status == SAC_OK) status = add_spelling(b, behind_blank.data, model, error);
         strbuf_deinit(&behind_blank);
         TRY(status);
     }
@@ -103,20 +104,20 @@ static const cJSON *get_list(const cJSON *body, const char *name)
 }
 
 sac_status allowed_tokens_read(struct allowed_tokens **out, const cJSON *body,
-                               const sac_model *model, struct refusal *ref)
+                               const sac_model *model, struct api_error *error)
 {
     const cJSON *allowed = get_list(body, "allowed_token_ids"), *bad = get_list(body, "bad_words");
     const uint32_t n_vocab = sac_model_get_info(model).n_vocab;
     *out = NULL;
     if (!allowed && !bad) return SAC_OK;
     struct allowed_tokens *b = mem_calloc(1, sizeof *b);
-    if (!b) return refusal_no_memory(ref);
+    if (!b) return api_error_no_memory(error);
     b->n_mask = ((size_t)n_vocab + 63) / 64;
     b->allowed = mem_calloc(b->n_mask, sizeof *b->allowed);
-    sac_status status = b->allowed ? SAC_OK : refusal_no_memory(ref);
-    if (status == SAC_OK && allowed) status = read_allowed(b, allowed, (int32_t)n_vocab - 1, ref);
+    sac_status status = b->allowed ? SAC_OK : api_error_no_memory(error);
+    if (status == SAC_OK && allowed) status = read_allowed(b, allowed, (int32_t)n_vocab - 1, error);
     if (status == SAC_OK && !allowed) memset(b->allowed, 0xff, b->n_mask * sizeof *b->allowed);
-    if (status == SAC_OK && bad) status = read_bad(b, bad, model, ref);
+    if (status == SAC_OK && bad) status = read_bad(b, bad, model, error);
     if (status == SAC_OK)
         *out = b;
     else

@@ -4,8 +4,8 @@
 #ifndef SAC_SERVE_ALLOWED_TOKENS_H
 #define SAC_SERVE_ALLOWED_TOKENS_H
 
+#include "serve/api_error.h"
 #include "serve/json.h"
-#include "serve/refusal.h"
 
 #define ALLOWED_TOKENS_WORDS_MAX 256u /* bad words of a request */
 #define ALLOWED_TOKENS_WORD_TOK  32u  /* tokens of a bad word */
@@ -14,7 +14,7 @@ struct allowed_tokens;
 
 /* `*out` is NULL if the body has neither field; free it with allowed_tokens_free. */
 sac_status allowed_tokens_read(struct allowed_tokens **out, const cJSON *body,
-                               const sac_model *model, struct refusal *ref);
+                               const sac_model *model, struct api_error *error);
 void allowed_tokens_free(struct allowed_tokens *b);
 /* 64-bit words of a mask over the vocabulary (sac_guide). */
 size_t allowed_tokens_mask_words(const struct allowed_tokens *b);

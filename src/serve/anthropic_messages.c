@@ -7,12 +7,12 @@
 
 /* ---- Reading ---- */
 
-static sac_status wrong_block(struct refusal *ref, const cJSON *type)
+static sac_status wrong_block(struct api_error *error, const cJSON *type)
 {
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, "messages",
-                       "a block of content is '%.40s': this server reads text, tool_use and "
-                       "tool_result",
-                       cJSON_IsString(type) ? type->valuestring : "?");
+    return api_error_set(error, API_ERROR_UNSUPPORTED, "messages",
+                         "a block of content is '%.40s': this server reads text, tool_use and "
+                         "tool_result",
+                         cJSON_IsString(type) ? type->valuestring : "?");
 }
 
 /* A tool result becomes a message of its own, before the text of the same turn. */
@@ -43,7 +43,7 @@ static void add_call(cJSON *calls, const cJSON *block)
 }
 
 static sac_status read_blocks(cJSON *out, const char *role, const cJSON *blocks,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     const cJSON *block;
     cJSON *parts = cJSON_CreateArray(), *calls = cJSON_CreateArray();
@@ -58,7 +58,7 @@ static sac_status read_blocks(cJSON *out, const char *role, const cJSON *blocks,
             add_call(calls, block);
         else if (!json_says(block, "type", "thinking") &&
                  !json_says(block, "type", "redacted_thinking"))
-            status = wrong_block(ref, json_get(block, "type"));
+            status = wrong_block(error, json_get(block, "type"));
     }
     const bool empty = !parts->child && !calls->child;
     cJSON *m = empty ? NULL : dialogue_add_message(out, role);
@@ -73,30 +73,30 @@ static sac_status read_blocks(cJSON *out, const char *role, const cJSON *blocks,
     return status;
 }
 
-static sac_status read_messages(cJSON *out, const cJSON *body, struct refusal *ref)
+static sac_status read_messages(cJSON *out, const cJSON *body, struct api_error *error)
 {
     const cJSON *messages = json_get(body, "messages"), *m;
     const cJSON *system = json_get(body, "system");
     if (system && !cJSON_IsString(system) && !cJSON_IsArray(system))
-        return refusal_set(ref, REFUSAL_REQUEST, "system",
-                           "'system' is neither a text nor a list of texts");
+        return api_error_set(error, API_ERROR_REQUEST, "system",
+                             "'system' is neither a text nor a list of texts");
     if (!cJSON_IsArray(messages))
-        return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                           "'messages' is missing, or not a list of messages");
+        return api_error_set(error, API_ERROR_REQUEST, "messages",
+                             "'messages' is missing, or not a list of messages");
     if (system) json_copy(dialogue_add_message(out, "system"), "content", body, "system");
     cJSON_ArrayForEach(m, messages)
     {
         const cJSON *role = json_get(m, "role"), *content = json_get(m, "content");
         if (!cJSON_IsObject(m))
-            return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                               "'messages' holds something that is not an object");
+            return api_error_set(error, API_ERROR_REQUEST, "messages",
+                                 "'messages' holds something that is not an object");
         const char *name = cJSON_IsString(role) ? role->valuestring : "";
         if (strcmp(name, "user") != 0 && strcmp(name, "assistant") != 0)
-            return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                               "the role of a message is '%.40s': allowed are user and assistant",
-                               name);
+            return api_error_set(error, API_ERROR_REQUEST, "messages",
+                                 "the role of a message is '%.40s': allowed are user and assistant",
+                                 name);
         if (cJSON_IsArray(content))
-            TRY(read_blocks(out, name, content, ref));
+            TRY(read_blocks(out, name, content, error));
         else
             json_copy(dialogue_add_message(out, name), "content", m, "content");
     }
@@ -117,7 +117,7 @@ static void read_begin(cJSON *chat, const cJSON *messages)
 
 /* Only client tools ("custom", or without a type) are supported. Anthropic's own tools have other
  * types: they run on Anthropic's servers, or rely on models trained for them. */
-static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
+static sac_status read_tools(cJSON *out, const cJSON *body, struct api_error *error)
 {
     const cJSON *tools = json_get(body, "tools"), *tool;
     if (!cJSON_IsArray(tools)) {
@@ -129,9 +129,9 @@ static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
     {
         const cJSON *type = json_get(tool, "type");
         if (type && !json_says(tool, "type", "custom"))
-            return refusal_set(ref, REFUSAL_UNSUPPORTED, "tools",
-                               "one of the 'tools' is '%.40s': this server knows 'custom' ones",
-                               cJSON_IsString(type) ? type->valuestring : "?");
+            return api_error_set(error, API_ERROR_UNSUPPORTED, "tools",
+                                 "one of the 'tools' is '%.40s': this server knows 'custom' ones",
+                                 cJSON_IsString(type) ? type->valuestring : "?");
         cJSON *o = cJSON_CreateObject(), *function;
         cJSON_AddStringToObject(o, "type", "function");
         function = cJSON_AddObjectToObject(o, "function");
@@ -163,20 +163,20 @@ static void read_choice(cJSON *out, const cJSON *body)
 
 /* Refuses requests for tools that the server would have to run. Empty lists and objects are
  * accepted. */
-static sac_status refuse_remote(const cJSON *body, struct refusal *ref)
+static sac_status refuse_remote(const cJSON *body, struct api_error *error)
 {
     static const char *const names[] = {"mcp_servers", "container"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const cJSON *item = json_get(body, names[i]);
         if (item && !((cJSON_IsArray(item) || cJSON_IsObject(item)) && !item->child))
-            return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
-                               "'%s': this server runs no tools, the client does", names[i]);
+            return api_error_set(error, API_ERROR_UNSUPPORTED, names[i],
+                                 "'%s': this server runs no tools, the client does", names[i]);
     }
     return SAC_OK;
 }
 
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     static const char *const same[] = {
         "stream", "temperature", "top_p", "top_k",      "max_tokens", "seed",
@@ -186,14 +186,15 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
         json_copy(chat, same[i], body, same[i]);
     json_copy(chat, "stop", body, "stop_sequences");
     read_choice(chat, body);
-    sac_status status = refuse_remote(body, ref);
-    if (status == SAC_OK) status = read_tools(chat, body, ref);
-    if (status == SAC_OK) status = read_messages(messages, body, ref);
+    sac_status status = refuse_remote(body, error);
+    if (status == SAC_OK) status = read_tools(chat, body, error);
+    if (status == SAC_OK) status = read_messages(messages, body, error);
     read_begin(chat, messages);
-    if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);
+    if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, error);
     if (status == SAC_OK && a->n != 1)
-        status = refusal_set(ref, REFUSAL_REQUEST, "n", "'n' is %u: one answer is given", a->n);
-    refusal_rename(ref, "stop", "stop_sequences");
+        status =
+            api_error_set(error, API_ERROR_REQUEST, "n", "'n' is %u: one answer is given", a->n);
+    api_error_rename(error, "stop", "stop_sequences");
     cJSON_Delete(chat);
     return status;
 }
@@ -321,7 +322,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     const struct reply_choice *c = &r->choice[0];
     const char *text;
     size_t n;
-    if (p->kind == ANSWER_PROMPT || r->failed.kind != REFUSAL_NONE) return;
+    if (p->kind == ANSWER_PROMPT || r->failed.kind != API_ERROR_NONE) return;
     reply_next(r, 0, &text, &n);
     /* The text block starts with the first text: the answer may consist of tool calls only. */
     if (c->n_shown == n && (n || (c->done && !c->n_call))) start_block(r, text_block("", 0), out);

@@ -46,107 +46,108 @@ void ask_deinit(struct ask *a)
 
 /* ---- Single fields ---- */
 
-sac_status ask_bool(const cJSON *o, const char *name, bool *out, struct refusal *ref)
+sac_status ask_bool(const cJSON *o, const char *name, bool *out, struct api_error *error)
 {
     const cJSON *item = json_get(o, name);
     if (!item) return SAC_OK;
     if (!cJSON_IsBool(item))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not true or false", name);
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' is not true or false", name);
     *out = cJSON_IsTrue(item);
     return SAC_OK;
 }
 
 static sac_status read_number(const cJSON *o, const char *name, double min, double max, double *out,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     const cJSON *item = json_get(o, name);
     if (!item) return SAC_OK;
     if (!cJSON_IsNumber(item))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a number", name);
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' is not a number", name);
     const double v = item->valuedouble;
     if (!(v >= min && v <= max))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %.16g: allowed is %.16g to %.16g",
-                           name, v, min, max);
+        return api_error_set(error, API_ERROR_REQUEST, name,
+                             "'%s' is %.16g: allowed is %.16g to %.16g", name, v, min, max);
     *out = v;
     return SAC_OK;
 }
 
 static sac_status read_whole(const cJSON *o, const char *name, double min, double max, double *out,
-                             struct refusal *ref)
+                             struct api_error *error)
 {
     double v = *out;
-    TRY(read_number(o, name, min, max, &v, ref));
+    TRY(read_number(o, name, min, max, &v, error));
     if (v != floor(v))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %.16g: not a whole number", name,
-                           v);
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' is %.16g: not a whole number",
+                             name, v);
     *out = v;
     return SAC_OK;
 }
 
 sac_status ask_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max, uint32_t *out,
-                   struct refusal *ref)
+                   struct api_error *error)
 {
     double v = *out;
     if (!json_get(o, name)) return SAC_OK;
-    TRY(read_whole(o, name, min, max, &v, ref));
+    TRY(read_whole(o, name, min, max, &v, error));
     *out = (uint32_t)v;
     return SAC_OK;
 }
 
-sac_status ask_text(const cJSON *o, const char *name, const char **out, struct refusal *ref)
+sac_status ask_text(const cJSON *o, const char *name, const char **out, struct api_error *error)
 {
     const cJSON *item = json_get(o, name);
     if (!item) return SAC_OK;
     if (!cJSON_IsString(item))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a text", name);
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' is not a text", name);
     *out = item->valuestring;
     return SAC_OK;
 }
 
 /* Appends a copy of the string to `text` [ASK_STOP_MAX], which has *n items. */
 static sac_status add_text(char **text, uint32_t *n, const cJSON *item, const char *name,
-                           struct refusal *ref)
+                           struct api_error *error)
 {
     if (!cJSON_IsString(item) || !*item->valuestring || strlen(item->valuestring) > ASK_STOP_BYTES)
-        return refusal_set(ref, REFUSAL_REQUEST, name,
-                           "'%s' holds something that is not a text of 1 to %u bytes", name,
-                           ASK_STOP_BYTES);
+        return api_error_set(error, API_ERROR_REQUEST, name,
+                             "'%s' holds something that is not a text of 1 to %u bytes", name,
+                             ASK_STOP_BYTES);
     if (*n == ASK_STOP_MAX)
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' holds more than %u texts", name,
-                           ASK_STOP_MAX);
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' holds more than %u texts", name,
+                             ASK_STOP_MAX);
     char *copy = mem_strdup(item->valuestring);
-    if (!copy) return refusal_no_memory(ref);
+    if (!copy) return api_error_no_memory(error);
     text[(*n)++] = copy;
     return SAC_OK;
 }
 
 /* "dry_sequence_breakers": a list of strings; if it is empty, the server's default applies. */
-static sac_status read_breakers(struct ask *a, const cJSON *o, struct refusal *ref)
+static sac_status read_breakers(struct ask *a, const cJSON *o, struct api_error *error)
 {
     static const char name[] = "dry_sequence_breakers";
     const cJSON *list = json_get(o, name), *item;
     if (!list) return SAC_OK;
     if (!cJSON_IsArray(list))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of texts", name);
-    cJSON_ArrayForEach(item, list) TRY(add_text(a->breaker, &a->n_breaker, item, name, ref));
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' is not a list of texts", name);
+    cJSON_ArrayForEach(item, list) TRY(add_text(a->breaker, &a->n_breaker, item, name, error));
     return SAC_OK;
 }
 
-sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refusal *ref)
+sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct api_error *error)
 {
     const cJSON *item = json_get(o, name), *one;
     if (!item) return SAC_OK;
     if (cJSON_IsString(item))
-        return *item->valuestring ? add_text(a->stop, &a->n_stop, item, name, ref) : SAC_OK;
+        return *item->valuestring ? add_text(a->stop, &a->n_stop, item, name, error) : SAC_OK;
     if (!cJSON_IsArray(item))
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is neither a text nor a list", name);
-    cJSON_ArrayForEach(one, item) TRY(add_text(a->stop, &a->n_stop, one, name, ref));
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' is neither a text nor a list",
+                             name);
+    cJSON_ArrayForEach(one, item) TRY(add_text(a->stop, &a->n_stop, one, name, error));
     return SAC_OK;
 }
 
 /* "stop_token_ids" */
 static sac_status read_stop_tokens(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                   struct refusal *ref)
+                                   struct api_error *error)
 {
     static const char name[] = "stop_token_ids";
     const int32_t max = (int32_t)sac_model_get_info(rules->model).n_vocab - 1;
@@ -154,16 +155,16 @@ static sac_status read_stop_tokens(struct ask *a, const cJSON *o, const struct a
     const int n = cJSON_GetArraySize(list);
     if (!list) return SAC_OK;
     if (!cJSON_IsArray(list) || n > (int)ASK_STOP_TOK)
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of at most %u token ids",
-                           name, ASK_STOP_TOK);
+        return api_error_set(error, API_ERROR_REQUEST, name,
+                             "'%s' is not a list of at most %u token ids", name, ASK_STOP_TOK);
     a->stop_tok = mem_calloc((size_t)n, sizeof *a->stop_tok);
-    if (!a->stop_tok) return refusal_no_memory(ref);
+    if (!a->stop_tok) return api_error_no_memory(error);
     cJSON_ArrayForEach(item, list)
     {
         if (!json_index(item, max, &a->stop_tok[a->n_stop_tok++]))
-            return refusal_set(ref, REFUSAL_REQUEST, name,
-                               "'%s' holds something that is no token id: allowed is 0 to %d", name,
-                               max);
+            return api_error_set(error, API_ERROR_REQUEST, name,
+                                 "'%s' holds something that is no token id: allowed is 0 to %d",
+                                 name, max);
     }
     return SAC_OK;
 }
@@ -199,7 +200,7 @@ static const struct number numbers[] = {
     {"mirostat_eta", offsetof(sac_sampling, mirostat_eta), 0, 1, false},
 };
 
-static sac_status read_numbers(sac_sampling *s, const cJSON *o, struct refusal *ref)
+static sac_status read_numbers(sac_sampling *s, const cJSON *o, struct api_error *error)
 {
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         const struct number *n = &numbers[i];
@@ -207,40 +208,40 @@ static sac_status read_numbers(sac_sampling *s, const cJSON *o, struct refusal *
         double v = n->whole ? (double)*(int32_t *)at : (double)*(float *)at;
         if (!json_get(o, n->name)) continue;
         if (n->whole) {
-            TRY(read_whole(o, n->name, n->min, n->max, &v, ref));
+            TRY(read_whole(o, n->name, n->min, n->max, &v, error));
             *(int32_t *)at = (int32_t)v;
         } else {
-            TRY(read_number(o, n->name, n->min, n->max, &v, ref));
+            TRY(read_number(o, n->name, n->min, n->max, &v, error));
             *(float *)at = (float)v;
         }
     }
     return SAC_OK;
 }
 
-static sac_status read_seed(sac_sampling *s, const cJSON *o, struct refusal *ref)
+static sac_status read_seed(sac_sampling *s, const cJSON *o, struct api_error *error)
 {
     double v = -1;
-    TRY(read_whole(o, "seed", -SEED_MAX, SEED_MAX, &v, ref));
+    TRY(read_whole(o, "seed", -SEED_MAX, SEED_MAX, &v, error));
     if (v >= 0) {
         s->seed = (uint64_t)v;
     } else if (getrandom(&s->seed, sizeof s->seed, 0) != (ssize_t)sizeof s->seed) {
-        return refusal_set(ref, REFUSAL_SERVER, NULL, "the system gives no random seed");
+        return api_error_set(error, API_ERROR_SERVER, NULL, "the system gives no random seed");
     }
     return SAC_OK;
 }
 
 /* `name` is the token as the request spells it. */
 static sac_status add_bias(struct ask *a, double id, const char *name, const cJSON *value,
-                           uint32_t n_vocab, struct refusal *ref)
+                           uint32_t n_vocab, struct api_error *error)
 {
     const bool ban = cJSON_IsFalse(value); /* llama.cpp's notation */
     if (!(id >= 0 && id < n_vocab && id == floor(id)))
-        return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
-                           "'logit_bias' names token '%.40s': allowed is 0 to %u", name,
-                           n_vocab - 1);
+        return api_error_set(error, API_ERROR_REQUEST, "logit_bias",
+                             "'logit_bias' names token '%.40s': allowed is 0 to %u", name,
+                             n_vocab - 1);
     if (!ban && !(cJSON_IsNumber(value) && fabs(value->valuedouble) <= 1e6))
-        return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
-                           "'logit_bias' of token %.0f is not a number up to 1e6, nor false", id);
+        return api_error_set(error, API_ERROR_REQUEST, "logit_bias",
+                             "'logit_bias' of token %.0f is not a number up to 1e6, nor false", id);
     a->bias[a->sampling.n_logit_bias++] =
         (sac_logit_bias){(int32_t)id, ban ? -INFINITY : (float)value->valuedouble};
     return SAC_OK;
@@ -248,18 +249,18 @@ static sac_status add_bias(struct ask *a, double id, const char *name, const cJS
 
 /* {"1234": -100} as in OpenAI's API, or [[1234, -100]] as in llama.cpp's. */
 static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                            struct refusal *ref)
+                            struct api_error *error)
 {
     const cJSON *item = json_get(o, "logit_bias"), *one;
     const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
     if (!item) return SAC_OK;
     const int n = cJSON_GetArraySize(item);
     if (!(cJSON_IsObject(item) || cJSON_IsArray(item)) || n > (int)ASK_BIAS_MAX)
-        return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
-                           "'logit_bias' is not an object or list of at most %u entries",
-                           ASK_BIAS_MAX);
+        return api_error_set(error, API_ERROR_REQUEST, "logit_bias",
+                             "'logit_bias' is not an object or list of at most %u entries",
+                             ASK_BIAS_MAX);
     a->bias = mem_calloc((size_t)n, sizeof *a->bias);
-    if (!a->bias) return refusal_no_memory(ref);
+    if (!a->bias) return api_error_no_memory(error);
     a->sampling.logit_bias = a->bias;
     a->sampling.n_logit_bias = 0;
     cJSON_ArrayForEach(one, item)
@@ -278,7 +279,7 @@ static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rule
             snprintf(number, sizeof number, "%.16g", tok);
             name = number;
         }
-        TRY(add_bias(a, tok, name, value, n_vocab, ref));
+        TRY(add_bias(a, tok, name, value, n_vocab, error));
     }
     return SAC_OK;
 }
@@ -287,7 +288,7 @@ static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rule
 
 /* Finds an attention method of the engine by its full specification or by its name. */
 static sac_status find_method(const char *const *spec, uint32_t n, const char *want,
-                              const char *param, uint32_t *out, struct refusal *ref)
+                              const char *param, uint32_t *out, struct api_error *error)
 {
     struct strbuf names = {0};
     for (uint32_t i = 0; i < n; i++)
@@ -298,20 +299,20 @@ static sac_status find_method(const char *const *spec, uint32_t n, const char *w
         }
     for (uint32_t i = 0; i < n; i++) strbuf_addf(&names, "%s%s", i ? ", " : "", spec[i]);
     const sac_status status =
-        refusal_set(ref, REFUSAL_REQUEST, param, "'%s' is '%.80s': this server has %.300s", param,
-                    want, names.data ? names.data : "");
+        api_error_set(error, API_ERROR_REQUEST, param, "'%s' is '%.80s': this server has %.300s",
+                      param, want, names.data ? names.data : "");
     strbuf_deinit(&names);
     return status;
 }
 
 /* Parameters of the methods. The engine checks whether the chosen method supports them. */
-static sac_status read_method_params(struct ask *a, const cJSON *sparse, struct refusal *ref)
+static sac_status read_method_params(struct ask *a, const cJSON *sparse, struct api_error *error)
 {
     const cJSON *budget = json_get(sparse, "budget");
     double mass = 0;
-    TRY(read_number(sparse, "mass", 0, 1, &mass, ref));
+    TRY(read_number(sparse, "mass", 0, 1, &mass, error));
     a->sparse.mass = (float)mass;
-    TRY(ask_u32(sparse, "min_ctx", 1, INT32_MAX, &a->sparse.min_ctx, ref));
+    TRY(ask_u32(sparse, "min_ctx", 1, INT32_MAX, &a->sparse.min_ctx, error));
     if (!budget) return SAC_OK;
     char text[32] = "";
     if (cJSON_IsNumber(budget) && budget->valuedouble >= 1 && budget->valuedouble <= INT32_MAX)
@@ -319,106 +320,107 @@ static sac_status read_method_params(struct ask *a, const cJSON *sparse, struct 
     if (cJSON_IsString(budget) && strlen(budget->valuestring) < sizeof text)
         snprintf(text, sizeof text, "%s", budget->valuestring);
     if (!text[0])
-        return refusal_set(ref, REFUSAL_REQUEST, "sparse.budget",
-                           "'sparse.budget' is neither a number of tokens nor a share, \"5%%\"");
+        return api_error_set(error, API_ERROR_REQUEST, "sparse.budget",
+                             "'sparse.budget' is neither a number of tokens nor a share, \"5%%\"");
     a->sparse.budget = mem_strdup(text);
-    return a->sparse.budget ? SAC_OK : refusal_no_memory(ref);
+    return a->sparse.budget ? SAC_OK : api_error_no_memory(error);
 }
 
 /* "context": the method that joins documents. */
-static sac_status read_context(struct ask *a, const cJSON *sparse, struct refusal *ref)
+static sac_status read_context(struct ask *a, const cJSON *sparse, struct api_error *error)
 {
     const char *spec = NULL;
     sac_error err = {0};
-    TRY(ask_text(sparse, "context", &spec, ref));
+    TRY(ask_text(sparse, "context", &spec, error));
     if (!spec) return SAC_OK;
     const sac_status status = sac_method_check("context", spec, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "sparse.context", err.msg);
+    if (status != SAC_OK) return api_error_of(error, status, "sparse.context", err.msg);
     a->context = mem_strdup(spec);
-    return a->context ? SAC_OK : refusal_no_memory(ref);
+    return a->context ? SAC_OK : api_error_no_memory(error);
 }
 
 /* "documents": names of stored documents. */
 static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                 struct refusal *ref)
+                                 struct api_error *error)
 {
     const cJSON *list = json_get(o, "documents"), *item;
     if (!list) return SAC_OK;
     if (rules->n_doc_max == 0)
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, "documents",
-                           "this server has no store of documents (--store)");
+        return api_error_set(error, API_ERROR_UNSUPPORTED, "documents",
+                             "this server has no store of documents (--store)");
     if (!cJSON_IsArray(list) || !list->child || cJSON_GetArraySize(list) > (int)rules->n_doc_max)
-        return refusal_set(ref, REFUSAL_REQUEST, "documents",
-                           "'documents' is not a list of 1 to %u names", rules->n_doc_max);
+        return api_error_set(error, API_ERROR_REQUEST, "documents",
+                             "'documents' is not a list of 1 to %u names", rules->n_doc_max);
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsString(item))
-            return refusal_set(ref, REFUSAL_REQUEST, "documents",
-                               "'documents' holds something that is no name");
+            return api_error_set(error, API_ERROR_REQUEST, "documents",
+                                 "'documents' holds something that is no name");
         char *name = mem_strdup(item->valuestring);
-        if (!name) return refusal_no_memory(ref);
+        if (!name) return api_error_no_memory(error);
         a->doc_name[a->n_doc++] = name;
     }
     return SAC_OK;
 }
 
 /* Only this server reads the object, so an unknown member is a typing error and is refused. */
-static sac_status check_sparse(const cJSON *sparse, struct refusal *ref)
+static sac_status check_sparse(const cJSON *sparse, struct api_error *error)
 {
     static const char *const names[] = {"decode", "prefill", "context", "mass",
                                         "budget", "min_ctx", "audit",   "dense"};
     const size_t n = sizeof names / sizeof names[0];
     const cJSON *item;
     if (!cJSON_IsObject(sparse))
-        return refusal_set(ref, REFUSAL_REQUEST, "sparse", "'sparse' is not an object");
+        return api_error_set(error, API_ERROR_REQUEST, "sparse", "'sparse' is not an object");
     cJSON_ArrayForEach(item, sparse)
     {
         size_t i = 0;
         while (i < n && strcmp(names[i], item->string) != 0) i++;
         if (i == n)
-            return refusal_set(ref, REFUSAL_REQUEST, "sparse",
-                               "'sparse' has no member '%.40s': it has decode, prefill, context, "
-                               "mass, budget, min_ctx, audit and dense",
-                               item->string);
+            return api_error_set(error, API_ERROR_REQUEST, "sparse",
+                                 "'sparse' has no member '%.40s': it has decode, prefill, context, "
+                                 "mass, budget, min_ctx, audit and dense",
+                                 item->string);
     }
     return SAC_OK;
 }
 
 static sac_status read_members(struct ask *a, const cJSON *sparse, const struct ask_rules *rules,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     const sac_engine_params *e = &rules->engine;
     const char *decode = NULL, *prefill = NULL;
-    TRY(check_sparse(sparse, ref));
-    TRY(ask_text(sparse, "decode", &decode, ref));
-    TRY(ask_text(sparse, "prefill", &prefill, ref));
+    TRY(check_sparse(sparse, error));
+    TRY(ask_text(sparse, "decode", &decode, error));
+    TRY(ask_text(sparse, "prefill", &prefill, error));
     a->names_decode = decode != NULL;
-    if (decode) TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, ref));
+    if (decode)
+        TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, error));
     if (prefill)
-        TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, ref));
-    TRY(read_context(a, sparse, ref));
-    TRY(ask_bool(sparse, "audit", &a->audit, ref));
-    TRY(ask_bool(sparse, "dense", &a->sparse.dense, ref));
-    return read_method_params(a, sparse, ref);
+        TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, error));
+    TRY(read_context(a, sparse, error));
+    TRY(ask_bool(sparse, "audit", &a->audit, error));
+    TRY(ask_bool(sparse, "dense", &a->sparse.dense, error));
+    return read_method_params(a, sparse, error);
 }
 
 /* Passes on the status of reading a member of `object`, and qualifies the member's name in a
  * refusal. */
-static sac_status qualify_member(sac_status status, const char *object, struct refusal *ref)
+static sac_status qualify_member(sac_status status, const char *object, struct api_error *error)
 {
-    char name[sizeof ref->param], full[sizeof ref->param];
-    if (status == SAC_OK || strncmp(ref->param, object, strlen(object)) == 0) return status;
-    snprintf(name, sizeof name, "%s", ref->param);
-    snprintf(full, sizeof full, "%.20s.%.40s", object, ref->param);
-    refusal_rename(ref, name, full);
+    char name[sizeof error->param], full[sizeof error->param];
+    if (status == SAC_OK || strncmp(error->param, object, strlen(object)) == 0) return status;
+    snprintf(name, sizeof name, "%s", error->param);
+    snprintf(full, sizeof full, "%.20s.%.40s", object, error->param);
+    api_error_rename(error, name, full);
     return status;
 }
 
 static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     const cJSON *sparse = json_get(o, "sparse");
-    return sparse ? qualify_member(read_members(a, sparse, rules, ref), "sparse", ref) : SAC_OK;
+    return sparse ? qualify_member(read_members(a, sparse, rules, error), "sparse", error) : SAC_OK;
 }
 
 /* ---- Entry points ---- */
@@ -433,20 +435,21 @@ static bool is_neutral(const cJSON *item)
 }
 
 /* Refuses output modalities other than text. */
-static sac_status read_modalities(const cJSON *o, struct refusal *ref)
+static sac_status read_modalities(const cJSON *o, struct api_error *error)
 {
     const cJSON *item;
     cJSON_ArrayForEach(item, json_get(o, "modalities"))
     {
         if (!cJSON_IsString(item) || strcmp(item->valuestring, "text") != 0)
-            return refusal_set(ref, REFUSAL_UNSUPPORTED, "modalities", "this server writes text");
+            return api_error_set(error, API_ERROR_UNSUPPORTED, "modalities",
+                                 "this server writes text");
     }
     return SAC_OK;
 }
 
 /* Refuses fields of OpenAI, llama.cpp and vLLM that would change the output and are not supported:
  * ignoring them would be misleading. best_of equal to n needs no selection and is accepted. */
-static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct refusal *ref)
+static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct api_error *error)
 {
     static const char *const names[] = {"suffix",
                                         "functions",
@@ -474,8 +477,8 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
         if (strcmp(names[i], "best_of") == 0 && cJSON_IsNumber(item) &&
             item->valuedouble == (double)a->n)
             continue;
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
-                           "'%s' is not supported by this server", names[i]);
+        return api_error_set(error, API_ERROR_UNSUPPORTED, names[i],
+                             "'%s' is not supported by this server", names[i]);
     }
     return SAC_OK;
 }
@@ -483,7 +486,7 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
 /* The maximum length of the answer. Later names take precedence. -1 means "no limit" in llama.cpp
  * and is treated like a missing field. */
 static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                  struct refusal *ref)
+                                  struct api_error *error)
 {
     static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens"};
     const uint32_t n_max = rules->n_predict_max ? rules->n_predict_max : INT32_MAX;
@@ -491,24 +494,24 @@ static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct as
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const cJSON *item = json_get(o, names[i]);
         if (cJSON_IsNumber(item) && item->valuedouble == -1) continue;
-        TRY(ask_u32(o, names[i], 1, n_max, &a->max_tokens, ref));
+        TRY(ask_u32(o, names[i], 1, n_max, &a->max_tokens, error));
     }
     return SAC_OK;
 }
 
 /* Conditions that end an answer early. */
 static sac_status read_ends(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                            struct refusal *ref)
+                            struct api_error *error)
 {
-    TRY(ask_stop(a, o, "stop", ref));
-    TRY(read_stop_tokens(a, o, rules, ref));
-    TRY(ask_bool(o, "include_stop_str_in_output", &a->keep_stop, ref));
-    TRY(ask_bool(o, "ignore_eos", &a->ignore_eos, ref));
-    TRY(ask_u32(o, "min_tokens", 0, INT32_MAX, &a->min_tokens, ref));
+    TRY(ask_stop(a, o, "stop", error));
+    TRY(read_stop_tokens(a, o, rules, error));
+    TRY(ask_bool(o, "include_stop_str_in_output", &a->keep_stop, error));
+    TRY(ask_bool(o, "ignore_eos", &a->ignore_eos, error));
+    TRY(ask_u32(o, "min_tokens", 0, INT32_MAX, &a->min_tokens, error));
     if (a->max_tokens && a->min_tokens > a->max_tokens)
-        return refusal_set(ref, REFUSAL_REQUEST, "min_tokens",
-                           "'min_tokens' is %u, more than the answer may have: %u", a->min_tokens,
-                           a->max_tokens);
+        return api_error_set(error, API_ERROR_REQUEST, "min_tokens",
+                             "'min_tokens' is %u, more than the answer may have: %u", a->min_tokens,
+                             a->max_tokens);
     return SAC_OK;
 }
 
@@ -523,132 +526,134 @@ static uint64_t prompt_max(const struct ask_rules *rules)
 /* "truncate_prompt_tokens": keeps only the last tokens of the prompt; -1: as many as leave room for
  * the answer. */
 static sac_status read_truncate(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                struct refusal *ref)
+                                struct api_error *error)
 {
     static const char name[] = "truncate_prompt_tokens";
     const uint64_t n_max = prompt_max(rules), n_ctx = rules->engine.n_ctx;
     double n = 0;
-    TRY(read_whole(o, name, -1, (double)n_max, &n, ref));
+    TRY(read_whole(o, name, -1, (double)n_max, &n, error));
     if (n != 0 && a->n_doc)
-        return refusal_set(ref, REFUSAL_REQUEST, name,
-                           "'%s' would cut the prompt's beginning off, where 'documents' stand",
-                           name);
+        return api_error_set(error, API_ERROR_REQUEST, name,
+                             "'%s' would cut the prompt's beginning off, where 'documents' stand",
+                             name);
     if (n < 0 && a->max_tokens >= n_ctx)
-        return refusal_set(ref, REFUSAL_REQUEST, name,
-                           "an answer of %u tokens leaves no room for a prompt: the context has "
-                           "%llu",
-                           a->max_tokens, (unsigned long long)n_ctx);
+        return api_error_set(error, API_ERROR_REQUEST, name,
+                             "an answer of %u tokens leaves no room for a prompt: the context has "
+                             "%llu",
+                             a->max_tokens, (unsigned long long)n_ctx);
     /* The answer's last token is never written to the cache. */
     if (n < 0) n = fmin((double)n_max, (double)(n_ctx - (a->max_tokens ? a->max_tokens - 1 : 0)));
     a->n_prompt_kept = (uint32_t)n;
     return SAC_OK;
 }
 
-static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref)
+static sac_status read_stream(struct ask *a, const cJSON *o, struct api_error *error)
 {
     const cJSON *options = json_get(o, "stream_options");
-    TRY(ask_bool(o, "stream", &a->stream, ref));
-    TRY(ask_bool(o, "return_progress", &a->progress, ref));
-    TRY(ask_bool(o, "return_token_ids", &a->token_ids, ref));
-    TRY(ask_bool(o, "timings_per_token", &a->timings, ref));
+    TRY(ask_bool(o, "stream", &a->stream, error));
+    TRY(ask_bool(o, "return_progress", &a->progress, error));
+    TRY(ask_bool(o, "return_token_ids", &a->token_ids, error));
+    TRY(ask_bool(o, "timings_per_token", &a->timings, error));
     if (options && !cJSON_IsObject(options))
-        return refusal_set(ref, REFUSAL_REQUEST, "stream_options",
-                           "'stream_options' is not an object");
-    return qualify_member(ask_bool(options, "include_usage", &a->include_usage, ref),
-                          "stream_options", ref);
+        return api_error_set(error, API_ERROR_REQUEST, "stream_options",
+                             "'stream_options' is not an object");
+    return qualify_member(ask_bool(options, "include_usage", &a->include_usage, error),
+                          "stream_options", error);
 }
 
 /* "return_attention": true, false or "tokens". */
-static sac_status read_attention(struct ask *a, const cJSON *o, struct refusal *ref)
+static sac_status read_attention(struct ask *a, const cJSON *o, struct api_error *error)
 {
     const cJSON *item = json_get(o, "return_attention");
     if (!item || cJSON_IsFalse(item)) return SAC_OK;
     const bool by_token = json_says(o, "return_attention", "tokens");
     if (!by_token && !cJSON_IsTrue(item))
-        return refusal_set(ref, REFUSAL_REQUEST, "return_attention",
-                           "'return_attention' is neither true, false nor \"tokens\"");
+        return api_error_set(error, API_ERROR_REQUEST, "return_attention",
+                             "'return_attention' is neither true, false nor \"tokens\"");
     a->attention = by_token ? ASK_ATTENTION_TOKENS : ASK_ATTENTION_ANSWER;
     return SAC_OK;
 }
 
-sac_status ask_salt(struct ask *a, const cJSON *o, struct refusal *ref)
+sac_status ask_salt(struct ask *a, const cJSON *o, struct api_error *error)
 {
     const char *salt = NULL;
-    TRY(ask_text(o, "cache_salt", &salt, ref));
+    TRY(ask_text(o, "cache_salt", &salt, error));
     if (!salt) return SAC_OK;
     if (strlen(salt) > ASK_SALT_BYTES)
-        return refusal_set(ref, REFUSAL_REQUEST, "cache_salt",
-                           "'cache_salt' has more than %u bytes", ASK_SALT_BYTES);
+        return api_error_set(error, API_ERROR_REQUEST, "cache_salt",
+                             "'cache_salt' has more than %u bytes", ASK_SALT_BYTES);
     a->cache_salt = mem_strdup(salt);
-    return a->cache_salt ? SAC_OK : refusal_no_memory(ref);
+    return a->cache_salt ? SAC_OK : api_error_no_memory(error);
 }
 
 /* "id_slot"; -1: any slot. */
 static sac_status read_slot(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                            struct refusal *ref)
+                            struct api_error *error)
 {
     double n = -1;
     if (!rules->n_slot) return SAC_OK;
-    TRY(read_whole(o, "id_slot", -1, rules->n_slot - 1, &n, ref));
+    TRY(read_whole(o, "id_slot", -1, rules->n_slot - 1, &n, error));
     a->names_slot = n >= 0;
     a->slot = a->names_slot ? (uint32_t)n : 0;
     return SAC_OK;
 }
 
 sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                    struct refusal *ref)
+                    struct api_error *error)
 {
     a->n = 1;
     a->sampling = rules->sampling;
-    TRY(read_numbers(&a->sampling, o, ref));
-    TRY(read_breakers(a, o, ref));
-    TRY(read_seed(&a->sampling, o, ref));
-    TRY(read_bias(a, o, rules, ref));
-    TRY(ask_u32(o, "n", 1, ASK_N_MAX, &a->n, ref));
-    TRY(refuse_unsupported(a, o, ref));
-    TRY(read_modalities(o, ref));
-    TRY(read_max_tokens(a, o, rules, ref));
-    TRY(read_ends(a, o, rules, ref));
-    TRY(allowed_tokens_read(&a->allowed, o, rules->model, ref));
-    TRY(ask_salt(a, o, ref));
-    TRY(read_slot(a, o, rules, ref));
-    TRY(read_sparse(a, o, rules, ref));
-    TRY(read_attention(a, o, ref));
-    TRY(read_documents(a, o, rules, ref));
-    TRY(read_truncate(a, o, rules, ref));
+    TRY(read_numbers(&a->sampling, o, error));
+    TRY(read_breakers(a, o, error));
+    TRY(read_seed(&a->sampling, o, error));
+    TRY(read_bias(a, o, rules, error));
+    TRY(ask_u32(o, "n", 1, ASK_N_MAX, &a->n, error));
+    TRY(refuse_unsupported(a, o, error));
+    TRY(read_modalities(o, error));
+    TRY(read_max_tokens(a, o, rules, error));
+    TRY(read_ends(a, o, rules, error));
+    TRY(allowed_tokens_read(&a->allowed, o, rules->model, error));
+    TRY(ask_salt(a, o, error));
+    TRY(read_slot(a, o, rules, error));
+    TRY(read_sparse(a, o, rules, error));
+    TRY(read_attention(a, o, error));
+    TRY(read_documents(a, o, rules, error));
+    TRY(read_truncate(a, o, rules, error));
     double priority = 0;
-    TRY(read_whole(o, "priority", -1000, 1000, &priority, ref));
+    TRY(read_whole(o, "priority", -1000, 1000, &priority, error));
     a->priority = (int32_t)priority;
-    return read_stream(a, o, ref);
+    return read_stream(a, o, error);
 }
 
 static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_rules *rules,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
     const uint64_t n_max = prompt_max(rules);
-    if (n == 0) return refusal_set(ref, REFUSAL_REQUEST, "prompt", "the prompt has no tokens");
+    if (n == 0)
+        return api_error_set(error, API_ERROR_REQUEST, "prompt", "the prompt has no tokens");
     if (n > n_max) {
         /* Client libraries match the beginning of this message. */
-        (void)refusal_set(ref, REFUSAL_CONTEXT, NULL,
-                          "This model's maximum context length is %llu tokens, the prompt has %zu: "
-                          "send less, or ask for it to be cut with 'truncate_prompt_tokens'",
-                          (unsigned long long)n_max, n);
-        ref->n_prompt_tokens = n;
-        ref->n_ctx = n_max;
+        (void)api_error_set(
+            error, API_ERROR_CONTEXT, NULL,
+            "This model's maximum context length is %llu tokens, the prompt has %zu: "
+            "send less, or ask for it to be cut with 'truncate_prompt_tokens'",
+            (unsigned long long)n_max, n);
+        error->n_prompt_tokens = n;
+        error->n_ctx = n_max;
         return SAC_ERR_CONTEXT;
     }
     for (size_t i = 0; i < n; i++)
         if (tok[i] < 0 || (uint32_t)tok[i] >= n_vocab)
-            return refusal_set(ref, REFUSAL_REQUEST, "prompt",
-                               "token %zu of the prompt is %d: allowed is 0 to %u", i, tok[i],
-                               n_vocab - 1);
+            return api_error_set(error, API_ERROR_REQUEST, "prompt",
+                                 "token %zu of the prompt is %d: allowed is 0 to %u", i, tok[i],
+                                 n_vocab - 1);
     return SAC_OK;
 }
 
 /* Keeps the last tokens of a prompt, and the BOS token if the prompt begins with one. */
 static sac_status truncate(struct ask *a, int32_t *tok, size_t *n, const struct ask_rules *rules,
-                           struct refusal *ref)
+                           struct api_error *error)
 {
     int32_t *begin = NULL;
     size_t n_begin = 0;
@@ -656,7 +661,7 @@ static sac_status truncate(struct ask *a, int32_t *tok, size_t *n, const struct 
     if (a->n_prompt_kept == 0 || *n <= a->n_prompt_kept) return SAC_OK;
     const sac_status status =
         sac_tokenize(rules->model, "", 0, SAC_TOK_ADD_SPECIAL, &begin, &n_begin, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "truncate_prompt_tokens", err.msg);
+    if (status != SAC_OK) return api_error_of(error, status, "truncate_prompt_tokens", err.msg);
     const size_t n_head = n_begin > 0 && a->n_prompt_kept > 1 && tok[0] == begin[0];
     const size_t n_tail = a->n_prompt_kept - n_head;
     memmove(tok + n_head, tok + *n - n_tail, n_tail * sizeof *tok);
@@ -667,13 +672,13 @@ static sac_status truncate(struct ask *a, int32_t *tok, size_t *n, const struct 
 }
 
 sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
-                          struct refusal *ref)
+                          struct api_error *error)
 {
-    sac_status status = truncate(a, tok, &n, rules, ref);
-    if (status == SAC_OK) status = check_prompt(tok, n, rules, ref);
+    sac_status status = truncate(a, tok, &n, rules, error);
+    if (status == SAC_OK) status = check_prompt(tok, n, rules, error);
     if (status == SAC_OK && a->n_prompt == ASK_PROMPT_MAX)
-        status =
-            refusal_set(ref, REFUSAL_REQUEST, "prompt", "more than %u prompts", ASK_PROMPT_MAX);
+        status = api_error_set(error, API_ERROR_REQUEST, "prompt", "more than %u prompts",
+                               ASK_PROMPT_MAX);
     if (status != SAC_OK) {
         sac_free(tok);
         return status;
@@ -684,20 +689,20 @@ sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct as
 
 /* Keeps the texts around the documents until the documents are joined. */
 static sac_status store_texts(struct ask *a, const struct passages_document *text, size_t n_text,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     a->said = mem_calloc(n_text, sizeof *a->said);
-    if (!a->said) return refusal_no_memory(ref);
+    if (!a->said) return api_error_no_memory(error);
     for (size_t i = 0; i < n_text; i++) {
         char *copy = mem_strndup(text[i].text, text[i].n);
-        if (!copy) return refusal_no_memory(ref);
+        if (!copy) return api_error_no_memory(error);
         a->said[a->n_said++] = copy;
     }
     return SAC_OK;
 }
 
 sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
-                             const struct ask_rules *rules, struct refusal *ref)
+                             const struct ask_rules *rules, struct api_error *error)
 {
     struct ask_prompt *p = &a->prompt[a->n_prompt - 1];
     const struct passages_prompt prompt = {.model = rules->model,
@@ -708,13 +713,13 @@ sac_status ask_find_passages(struct ask *a, const struct passages_document *text
                                            .may_lack = true};
     sac_error err = {0};
     if (!a->attention) return SAC_OK;
-    if (a->n_doc) return store_texts(a, text, n_text, ref);
+    if (a->n_doc) return store_texts(a, text, n_text, error);
     const sac_status status = passages_find(&p->passages, &prompt, &err);
-    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "return_attention", err.msg);
+    return status == SAC_OK ? SAC_OK : api_error_of(error, status, "return_attention", err.msg);
 }
 
 sac_status ask_find_head(struct ask *a, const char *system, bool raw, const struct ask_rules *rules,
-                         struct refusal *ref)
+                         struct api_error *error)
 {
     const struct ask_prompt *p = &a->prompt[a->n_prompt - 1];
     const struct prompt_form form = {
@@ -723,13 +728,14 @@ sac_status ask_find_head(struct ask *a, const char *system, bool raw, const stru
     int32_t *head = NULL;
     if (a->n_doc == 0) return SAC_OK;
     if (a->n_prompt > 1)
-        return refusal_set(ref, REFUSAL_REQUEST, "documents", "'documents' go with one prompt");
+        return api_error_set(error, API_ERROR_REQUEST, "documents",
+                             "'documents' go with one prompt");
     const sac_status status = prompt_head(rules->model, &form, &head, &a->n_head, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "documents", err.msg);
+    if (status != SAC_OK) return api_error_of(error, status, "documents", err.msg);
     const bool begins = a->n_head < p->n && memcmp(head, p->tok, a->n_head * sizeof *head) == 0;
     sac_free(head);
     if (begins) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "documents",
-                       "'documents' stand before the first message of the user: this prompt "
-                       "begins otherwise (tools, or another first message)");
+    return api_error_set(error, API_ERROR_REQUEST, "documents",
+                         "'documents' stand before the first message of the user: this prompt "
+                         "begins otherwise (tools, or another first message)");
 }

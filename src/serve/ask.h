@@ -11,8 +11,8 @@
 #include "grammar/machine.h"
 #include "grammar/toolstream.h"
 #include "serve/allowed_tokens.h"
+#include "serve/api_error.h"
 #include "serve/json.h"
-#include "serve/refusal.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -144,30 +144,30 @@ void ask_deinit(struct ask *a);
 
 /* Reads the fields that all generating routes share from the object `o`. */
 sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                    struct refusal *ref);
+                    struct api_error *error);
 /* Adds a prompt after checking its ids and length. Takes ownership of `tok`, also on failure. */
 sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
-                          struct refusal *ref);
+                          struct api_error *error);
 /* If the request names documents: checks that the last prompt begins with the text that precedes
  * them, and stores its length in n_head. `system` is the text of the system message or NULL; `raw`:
  * the prompt uses no chat template. */
 sac_status ask_find_head(struct ask *a, const char *system, bool raw, const struct ask_rules *rules,
-                         struct refusal *ref);
+                         struct api_error *error);
 /* If attention is recorded: locates `text` [n_text] in the last prompt. With documents the prompt
  * is not complete yet, so the texts are stored for later. */
 sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
-                             const struct ask_rules *rules, struct refusal *ref);
+                             const struct ask_rules *rules, struct api_error *error);
 
 /* ---- Single fields: SAC_OK and `*out` unchanged where the field is missing or null ---- */
 
-sac_status ask_bool(const cJSON *o, const char *name, bool *out, struct refusal *ref);
+sac_status ask_bool(const cJSON *o, const char *name, bool *out, struct api_error *error);
 sac_status ask_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max, uint32_t *out,
-                   struct refusal *ref);
+                   struct api_error *error);
 /* `*out` is borrowed from the JSON value. */
-sac_status ask_text(const cJSON *o, const char *name, const char **out, struct refusal *ref);
+sac_status ask_text(const cJSON *o, const char *name, const char **out, struct api_error *error);
 /* "cache_salt" */
-sac_status ask_salt(struct ask *a, const cJSON *o, struct refusal *ref);
+sac_status ask_salt(struct ask *a, const cJSON *o, struct api_error *error);
 /* "stop", or the field `name`: a string or a list of strings. */
-sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refusal *ref);
+sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct api_error *error);
 
 #endif

@@ -38,7 +38,7 @@ struct call {
     char *path; /* owned copy: MHD frees its own earlier */
     const char *method;
     uint64_t key, start_us, first_us;
-    struct refusal refusal;
+    struct api_error error;
     struct strbuf body;
     uint64_t body_held;    /* bytes counted in the totals */
     uint64_t answer_held;  /* bytes counted in the totals */
@@ -57,7 +57,7 @@ struct call {
 static struct respond_to answer_to(const struct call *call)
 {
     return (struct respond_to){call->head.context, call->head.connection, call->id,
-                               call->refusal.allowed};
+                               call->error.allowed};
 }
 
 static bool is_anthropic(const struct call *call)
@@ -67,7 +67,7 @@ static bool is_anthropic(const struct call *call)
 
 static sac_status no_memory(struct call *call)
 {
-    return refusal_no_memory(&call->refusal);
+    return api_error_no_memory(&call->error);
 }
 
 /* After a failed allocation other errors may be its consequence: the refusal is 503, not the
@@ -76,35 +76,37 @@ static enum MHD_Result refuse(struct call *call)
 {
     const struct respond_to to = answer_to(call);
     if (call->json.failed || call->out.failed) (void)no_memory(call);
-    call->status = refusal_status(&call->refusal);
-    return respond_refusal(&to, &call->refusal, is_anthropic(call));
+    call->status = api_error_status(&call->error);
+    return respond_error(&to, &call->error, is_anthropic(call));
 }
 
 /* ---- Head and body ---- */
 
-static sac_status check_state(const struct call *call, struct refusal *ref)
+static sac_status check_state(const struct call *call, struct api_error *error)
 {
     const int state = atomic_load(&call->head.context->state);
     if (call->route->flags & ROUTE_ALWAYS || state == CONTEXT_READY) return SAC_OK;
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL,
-                       state == CONTEXT_LOADING ? "Loading model" : "the server is shutting down");
+    return api_error_set(error, API_ERROR_UNAVAILABLE, NULL,
+                         state == CONTEXT_LOADING ? "Loading model"
+                                                  : "the server is shutting down");
 }
 
 static sac_status check_head(struct call *call)
 {
     char allowed[ROUTE_ALLOWED_BYTES];
-    struct refusal *ref = &call->refusal;
+    struct api_error *error = &call->error;
     call->route = route_find(call->method, call->path, allowed);
     TRY(access_control_check(call->head.context, call->head.connection, call->route, &call->key,
-                             ref));
-    if (call->route) return check_state(call, ref);
+                             error));
+    if (call->route) return check_state(call, error);
     if (*allowed) {
-        (void)refusal_set(ref, REFUSAL_METHOD, NULL, "%.10s is not for %.100s", call->method,
-                          call->path);
-        snprintf(ref->allowed, sizeof ref->allowed, "%s", allowed);
+        (void)api_error_set(error, API_ERROR_METHOD, NULL, "%.10s is not for %.100s", call->method,
+                            call->path);
+        snprintf(error->allowed, sizeof error->allowed, "%s", allowed);
         return SAC_ERR_ARG;
     }
-    return refusal_set(ref, REFUSAL_NOT_FOUND, NULL, "there is nothing at %.200s", call->path);
+    return api_error_set(error, API_ERROR_NOT_FOUND, NULL, "there is nothing at %.200s",
+                         call->path);
 }
 
 /* The page is public: users enter their API key on it. */
@@ -123,7 +125,7 @@ static bool has_long_body(const struct call *call)
 {
     const char *length = MHD_lookup_connection_value(call->head.connection, MHD_HEADER_KIND,
                                                      MHD_HTTP_HEADER_CONTENT_LENGTH);
-    if (call->refusal.kind == REFUSAL_FRAMING) return true; /* the end of the body is unknown */
+    if (call->error.kind == API_ERROR_FRAMING) return true; /* the end of the body is unknown */
     return length && (strlen(length) > 9 || strtoul(length, NULL, 10) > DRAIN_BYTES);
 }
 
@@ -155,21 +157,21 @@ enum MHD_Result call_body(struct call *call, const char *data, size_t n)
 {
     const struct server_limits *limits = &call->head.context->config->limits;
     struct call_totals *totals = call->head.totals;
-    if (call->refusal.kind != REFUSAL_NONE || !call->route) return MHD_YES; /* discard */
+    if (call->error.kind != API_ERROR_NONE || !call->route) return MHD_YES; /* discard */
     if (call->body.n + n > limits->body_bytes) {
-        (void)refusal_set(&call->refusal, REFUSAL_LARGE, NULL,
-                          "the body has more than %u bytes, which is what the server takes",
-                          limits->body_bytes);
+        (void)api_error_set(&call->error, API_ERROR_LARGE, NULL,
+                            "the body has more than %u bytes, which is what the server takes",
+                            limits->body_bytes);
     } else if (atomic_load(&totals->body_bytes) + n > (uint64_t)limits->bodies_mib << 20) {
-        (void)refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL,
-                          "the server reads too many requests at once");
+        (void)api_error_set(&call->error, API_ERROR_UNAVAILABLE, NULL,
+                            "the server reads too many requests at once");
     } else {
         atomic_fetch_add(&totals->body_bytes, n);
         call->body_held += n;
         strbuf_add(&call->body, data, n);
     }
     if (call->body.failed) (void)no_memory(call);
-    if (call->refusal.kind != REFUSAL_NONE) strbuf_deinit(&call->body);
+    if (call->error.kind != API_ERROR_NONE) strbuf_deinit(&call->body);
     return MHD_YES;
 }
 
@@ -215,8 +217,8 @@ static void write_piece(struct call *call, const struct answer_piece *p)
 static void set_end_reason(struct call *call)
 {
     if (atomic_load(&call->answer->left))
-        (void)refusal_set(&call->reply.failed, REFUSAL_LEFT, NULL, "the client has left");
-    if (atomic_load(&call->answer->lost)) (void)refusal_no_memory(&call->reply.failed);
+        (void)api_error_set(&call->reply.failed, API_ERROR_LEFT, NULL, "the client has left");
+    if (atomic_load(&call->answer->lost)) (void)api_error_no_memory(&call->reply.failed);
 }
 
 /* Done before the client learns that the answer has ended, because it may ask for the record at
@@ -234,10 +236,10 @@ static void close_stream(struct call *call)
     struct reply *r = &call->reply;
     call->closed = true;
     set_end_reason(call);
-    if (r->failed.kind != REFUSAL_NONE) {
+    if (r->failed.kind != API_ERROR_NONE) {
         if (r->dialect->anthropic) strbuf_adds(&call->out, "event: error\n");
         strbuf_adds(&call->out, "data: ");
-        refusal_print(&r->failed, r->dialect->anthropic, &call->out);
+        api_error_print(&r->failed, r->dialect->anthropic, &call->out);
         strbuf_adds(&call->out, "\n\n");
         return;
     }
@@ -269,8 +271,8 @@ static const char *stream_text(const struct call *call, size_t *out_n)
     const char *text = call->out.data;
     *out_n = call->out.n;
     if (!call->out.failed) return text;
-    text = is_anthropic(call) ? "event: error\ndata: " REFUSAL_NO_MEMORY_ANTHROPIC "\n\n"
-                              : "data: " REFUSAL_NO_MEMORY "\n\n";
+    text = is_anthropic(call) ? "event: error\ndata: " API_ERROR_NO_MEMORY_ANTHROPIC "\n\n"
+                              : "data: " API_ERROR_NO_MEMORY "\n\n";
     *out_n = strlen(text);
     return text;
 }
@@ -313,8 +315,8 @@ static enum MHD_Result begin_stream(struct call *call)
     }
     answer_pieces_free(first);
     set_end_reason(call);
-    call->refusal = r->failed;
-    if (call->refusal.kind != REFUSAL_NONE || call->out.failed) return refuse(call);
+    call->error = r->failed;
+    if (call->error.kind != API_ERROR_NONE || call->out.failed) return refuse(call);
     call->status = 200;
     return respond_stream(&to, read_stream, call);
 }
@@ -328,9 +330,9 @@ static sac_status hold_answer(struct call *call)
     call->answer_held = n;
     if (atomic_fetch_add(&call->head.totals->answer_bytes, n) + n <= max) return SAC_OK;
     strbuf_deinit(&call->out);
-    return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL,
-                       "the answer has %llu bytes, and all that are being sent may have %llu",
-                       (unsigned long long)n, (unsigned long long)max);
+    return api_error_set(&call->error, API_ERROR_UNAVAILABLE, NULL,
+                         "the answer has %llu bytes, and all that are being sent may have %llu",
+                         (unsigned long long)n, (unsigned long long)max);
 }
 
 /* Sends the complete answer in `out`. */
@@ -360,8 +362,8 @@ static enum MHD_Result wait_for_all(struct call *call)
     }
     if (!done) return MHD_YES;
     set_end_reason(call);
-    call->refusal = r->failed;
-    if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
+    call->error = r->failed;
+    if (call->error.kind != API_ERROR_NONE) return refuse(call);
     store_reading(call);
     r->dialect->whole(r, &call->out);
     return call->out.failed ? refuse(call) : send_whole(call, NULL);
@@ -388,11 +390,11 @@ static sac_status parse_body(struct call *call, cJSON **out)
     sac_error err = {0};
     const char *text = call->body.data ? call->body.data : "";
     const sac_status status = json_parse(out, text, call->body.n, &limits, &err);
-    if (status != SAC_OK) return refusal_of(&call->refusal, status, NULL, err.msg);
+    if (status != SAC_OK) return api_error_of(&call->error, status, NULL, err.msg);
     if (cJSON_IsObject(*out)) return SAC_OK;
     cJSON_Delete(*out);
     *out = NULL;
-    return refusal_set(&call->refusal, REFUSAL_REQUEST, NULL, "the body is not a JSON object");
+    return api_error_set(&call->error, API_ERROR_REQUEST, NULL, "the body is not a JSON object");
 }
 
 /* Adds the slot's number (from the path) and the action (from the query) to the body. */
@@ -432,7 +434,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
     struct context *c = call->head.context;
     struct ask ask = {0};
     fields_check(body, c->log);
-    sac_status status = call->route->dialect->read(&ask, body, &c->rules, &call->refusal);
+    sac_status status = call->route->dialect->read(&ask, body, &c->rules, &call->error);
     struct answer *a = status == SAC_OK ? answer_create(&ask) : NULL;
     ask_deinit(&ask);
     if (status != SAC_OK) return status;
@@ -449,7 +451,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
     a->wake = resume;
     a->user = call;
     call->answer = a;
-    return loop_submit(c->loop, a, &call->refusal);
+    return loop_submit(c->loop, a, &call->error);
 }
 
 static sac_status reply_at_once(struct call *call, const cJSON *body, struct strbuf *out)
@@ -458,7 +460,7 @@ static sac_status reply_at_once(struct call *call, const cJSON *body, struct str
                                      .key = call->key,
                                      .rest = call->path + strlen(call->route->path),
                                      .body = body};
-    return call->route->reply(&asked, out, &call->refusal);
+    return call->route->reply(&asked, out, &call->error);
 }
 
 static bool has_file(const struct call *call)
@@ -475,7 +477,7 @@ static void run_route(struct call *call)
     sac_status status = SAC_OK;
     if (has_file(call))
         status = upload_read(&body, call->head.connection, &call->body,
-                             call->head.context->config->limits.body_bytes, &call->refusal);
+                             call->head.context->config->limits.body_bytes, &call->error);
     else if (flags & ROUTE_SLOT)
         status = parse_slot(call, &body);
     else if (flags & ROUTE_BODY)
@@ -493,7 +495,7 @@ static void run_route(struct call *call)
 
 static enum MHD_Result send_made(struct call *call)
 {
-    if (call->refusal.kind != REFUSAL_NONE || call->out.failed || call->json.failed)
+    if (call->error.kind != API_ERROR_NONE || call->out.failed || call->json.failed)
         return refuse(call);
     if (call->route->dialect)
         return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
@@ -506,7 +508,7 @@ static void run_in_pool(void *user)
 {
     struct call *call = user;
     json_enter(&call->json);
-    call->made = check_state(call, &call->refusal) != SAC_OK;
+    call->made = check_state(call, &call->error) != SAC_OK;
     if (!call->made) run_route(call);
     json_leave();
     resume(call);
@@ -532,9 +534,9 @@ static enum MHD_Result continue_call(struct call *call)
         call->status = 204;
         return respond_preflight(&to);
     }
-    if (!call->route && call->refusal.kind != REFUSAL_HEADER && send_page(call, &result))
+    if (!call->route && call->error.kind != API_ERROR_HEADER && send_page(call, &result))
         return result;
-    if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
+    if (call->error.kind != API_ERROR_NONE) return refuse(call);
     if (submit_to_pool(call)) return MHD_YES;
     run_route(call);
     return send_made(call);
@@ -573,8 +575,8 @@ static const char *finish_text(const struct call *call, bool sent)
     const struct reply *r = &call->reply;
     if (!call->answer || !r->choice || call->status >= 400) return sent ? NULL : "client left";
     if (atomic_load(&call->answer->slow)) return "client read too slowly";
-    if (r->n_done < r->n_choice || !sent || r->failed.kind == REFUSAL_LEFT) return "client left";
-    if (r->failed.kind != REFUSAL_NONE) return "error";
+    if (r->n_done < r->n_choice || !sent || r->failed.kind == API_ERROR_LEFT) return "client left";
+    if (r->failed.kind != API_ERROR_NONE) return "error";
     if (call->answer->ask.work != ASK_ANSWER) return NULL;
     return reply_finish(&r->choice[0]);
 }
@@ -597,7 +599,7 @@ static void log_call(const struct call *call, bool sent)
 {
     const struct context *c = call->head.context;
     char client[64], *prompt = prompt_text(call);
-    const bool failed = call->refusal.kind != REFUSAL_NONE && call->status >= 400;
+    const bool failed = call->error.kind != API_ERROR_NONE && call->status >= 400;
     struct server_log_entry e = {
         .id = call->id,
         .method = call->method,
@@ -608,7 +610,7 @@ static void log_call(const struct call *call, bool sent)
         .ms = (double)(clock_us() - call->start_us) * 1e-3,
         .first_ms = call->first_us ? (double)(call->first_us - call->start_us) * 1e-3 : 0,
         .finish = finish_text(call, sent),
-        .error = failed ? call->refusal.message : NULL,
+        .error = failed ? call->error.message : NULL,
         .prompt = prompt,
     };
     if (call->answer && call->reply.choice && call->answer->ask.work == ASK_ANSWER) {

@@ -26,14 +26,15 @@ void dialogue_deinit(struct dialogue *d)
 }
 
 sac_status dialogue_add(struct dialogue *d, const char *role, const char *content,
-                        const char *extra_json, struct refusal *ref)
+                        const char *extra_json, struct api_error *error)
 {
     if (d->n == MESSAGES_MAX)
-        return refusal_set(ref, REFUSAL_REQUEST, "messages", "more than %u messages", MESSAGES_MAX);
+        return api_error_set(error, API_ERROR_REQUEST, "messages", "more than %u messages",
+                             MESSAGES_MAX);
     if (d->n == d->room) {
         const size_t room = d->room ? 2 * d->room : 16;
         sac_message *grown = mem_realloc(d->msg, room * sizeof *grown);
-        if (!grown) return refusal_no_memory(ref);
+        if (!grown) return api_error_no_memory(error);
         d->msg = grown;
         d->room = room;
     }
@@ -42,43 +43,44 @@ sac_status dialogue_add(struct dialogue *d, const char *role, const char *conten
     if (content) m->content = mem_strdup(content);
     if (extra_json) m->extra_json = mem_strdup(extra_json);
     if (!m->role || (content && !m->content) || (extra_json && !m->extra_json))
-        return refusal_no_memory(ref);
+        return api_error_no_memory(error);
     return SAC_OK;
 }
 
 /* Refuses a content part that is not text. */
-static sac_status add_other(const cJSON *type, struct refusal *ref)
+static sac_status add_other(const cJSON *type, struct api_error *error)
 {
     const char *name = cJSON_IsString(type) ? type->valuestring : "text";
     if (strcmp(name, "text") == 0)
-        return refusal_set(ref, REFUSAL_REQUEST, "messages", "a part of a message has no 'text'");
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, "messages",
-                       "a part of a message is '%.40s': this server reads text", name);
+        return api_error_set(error, API_ERROR_REQUEST, "messages",
+                             "a part of a message has no 'text'");
+    return api_error_set(error, API_ERROR_UNSUPPORTED, "messages",
+                         "a part of a message is '%.40s': this server reads text", name);
 }
 
-static sac_status add_part(struct strbuf *out, const cJSON *part, struct refusal *ref)
+static sac_status add_part(struct strbuf *out, const cJSON *part, struct api_error *error)
 {
     const cJSON *type = json_get(part, "type"), *text = json_get(part, "text");
     if (cJSON_IsString(part)) text = part;
-    if (!cJSON_IsString(text)) return add_other(type, ref);
+    if (!cJSON_IsString(text)) return add_other(type, error);
     if (out->n) strbuf_add(out, "\n", 1);
     strbuf_adds(out, text->valuestring);
     return SAC_OK;
 }
 
-sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct refusal *ref)
+sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct api_error *error)
 {
     const cJSON *part;
     if (cJSON_IsString(content)) {
         strbuf_adds(out, content->valuestring);
     } else if (cJSON_IsArray(content)) {
-        cJSON_ArrayForEach(part, content) TRY(add_part(out, part, ref));
+        cJSON_ArrayForEach(part, content) TRY(add_part(out, part, error));
     } else if (content) {
-        return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                           "the content of a message is neither a text nor a list of parts");
+        return api_error_set(error, API_ERROR_REQUEST, "messages",
+                             "the content of a message is neither a text nor a list of parts");
     }
     strbuf_add(out, "", 0);
-    return out->failed ? refusal_no_memory(ref) : SAC_OK;
+    return out->failed ? api_error_no_memory(error) : SAC_OK;
 }
 
 /* Replaces the arguments of tool calls, which are JSON text in the API, by the objects that
@@ -103,12 +105,12 @@ static void open_arguments(cJSON *calls)
 }
 
 /* Serialises the message's other fields; `*out` is NULL if there are none. */
-static sac_status extra_fields(char **out, const cJSON *message, struct refusal *ref)
+static sac_status extra_fields(char **out, const cJSON *message, struct api_error *error)
 {
     struct strbuf text = {0};
     cJSON *extra = cJSON_Duplicate(message, true);
     *out = NULL;
-    if (!extra) return refusal_no_memory(ref);
+    if (!extra) return api_error_no_memory(error);
     cJSON_DeleteItemFromObjectCaseSensitive(extra, "role");
     cJSON_DeleteItemFromObjectCaseSensitive(extra, "content");
     for (cJSON *field = extra->child; field;) {
@@ -123,7 +125,7 @@ static sac_status extra_fields(char **out, const cJSON *message, struct refusal 
     }
     json_print(&text, extra);
     *out = strbuf_detach(&text, NULL);
-    return *out ? SAC_OK : refusal_no_memory(ref);
+    return *out ? SAC_OK : api_error_no_memory(error);
 }
 
 /* Returns the role as a constant, NULL if it is unknown. */
@@ -135,65 +137,67 @@ static const char *find_role(const char *role)
     return NULL;
 }
 
-static sac_status check_role(const char *role, struct refusal *ref)
+static sac_status check_role(const char *role, struct api_error *error)
 {
     if (find_role(role)) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                       "the role of a message is '%.40s': allowed are system, developer, user, "
-                       "assistant and tool",
-                       role);
+    return api_error_set(error, API_ERROR_REQUEST, "messages",
+                         "the role of a message is '%.40s': allowed are system, developer, user, "
+                         "assistant and tool",
+                         role);
 }
 
 /* Checks the tool calls of an earlier turn, on whose form templates and dialogue_tools.c rely. */
-static sac_status check_calls(const cJSON *message, struct refusal *ref)
+static sac_status check_calls(const cJSON *message, struct api_error *error)
 {
     const cJSON *calls = json_get(message, "tool_calls"), *call;
     bool well = !calls || cJSON_IsArray(calls);
     cJSON_ArrayForEach(call, calls) well =
         well && cJSON_IsString(json_get(json_get(call, "function"), "name"));
     if (well) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                       "the 'tool_calls' of a message are not a list of objects with a 'function' "
-                       "that has a 'name'");
+    return api_error_set(
+        error, API_ERROR_REQUEST, "messages",
+        "the 'tool_calls' of a message are not a list of objects with a 'function' "
+        "that has a 'name'");
 }
 
-static sac_status read_message(struct dialogue *d, const cJSON *message, struct refusal *ref)
+static sac_status read_message(struct dialogue *d, const cJSON *message, struct api_error *error)
 {
     struct strbuf content = {0};
     char *extra = NULL;
     const char *role = NULL;
     if (!cJSON_IsObject(message))
-        return refusal_set(ref, REFUSAL_REQUEST, "messages", "a message is not an object");
-    TRY(ask_text(message, "role", &role, ref));
-    if (!role) return refusal_set(ref, REFUSAL_REQUEST, "messages", "a message has no 'role'");
-    TRY(check_role(role, ref));
+        return api_error_set(error, API_ERROR_REQUEST, "messages", "a message is not an object");
+    TRY(ask_text(message, "role", &role, error));
+    if (!role)
+        return api_error_set(error, API_ERROR_REQUEST, "messages", "a message has no 'role'");
+    TRY(check_role(role, error));
     /* OpenAI's new name for the system role, which templates do not know. */
     if (strcmp(role, "developer") == 0) role = "system";
     const cJSON *said = json_get(message, "content");
     if (!said && strcmp(role, "assistant") != 0)
-        return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                           "a message of the role '%s' has no "
-                           "'content'",
-                           role);
-    TRY(check_calls(message, ref));
-    sac_status status = dialogue_content(&content, said, ref);
-    if (status == SAC_OK) status = extra_fields(&extra, message, ref);
+        return api_error_set(error, API_ERROR_REQUEST, "messages",
+                             "a message of the role '%s' has no "
+                             "'content'",
+                             role);
+    TRY(check_calls(message, error));
+    sac_status status = dialogue_content(&content, said, error);
+    if (status == SAC_OK) status = extra_fields(&extra, message, error);
     /* The content of a message with only tool calls is "", not NULL: templates concatenate it. */
-    if (status == SAC_OK) status = dialogue_add(d, role, content.data, extra, ref);
+    if (status == SAC_OK) status = dialogue_add(d, role, content.data, extra, error);
     strbuf_deinit(&content);
     mem_free(extra);
     return status;
 }
 
 /* Variables for the template: "chat_template_kwargs" and fields that newer APIs have outside it. */
-static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusal *ref)
+static sac_status read_vars(struct dialogue *d, const cJSON *body, struct api_error *error)
 {
     static const char *const also[] = {"reasoning_effort", "parallel_tool_calls"};
     const cJSON *given = json_get(body, "chat_template_kwargs");
     struct strbuf text = {0};
     if (given && !cJSON_IsObject(given))
-        return refusal_set(ref, REFUSAL_REQUEST, "chat_template_kwargs",
-                           "'chat_template_kwargs' is not an object");
+        return api_error_set(error, API_ERROR_REQUEST, "chat_template_kwargs",
+                             "'chat_template_kwargs' is not an object");
     cJSON *vars = given ? cJSON_Duplicate(given, true) : cJSON_CreateObject();
     for (size_t i = 0; i < sizeof also / sizeof also[0]; i++) {
         const cJSON *item = json_get(body, also[i]);
@@ -202,29 +206,29 @@ static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusa
     }
     json_print(&text, vars);
     d->vars = strbuf_detach(&text, NULL);
-    return d->vars ? SAC_OK : refusal_no_memory(ref);
+    return d->vars ? SAC_OK : api_error_no_memory(error);
 }
 
 /* Reads how the prompt ends: "add_generation_prompt" and "continue_final_message". */
-static sac_status read_end(struct dialogue *d, const cJSON *body, struct refusal *ref)
+static sac_status read_end(struct dialogue *d, const cJSON *body, struct api_error *error)
 {
     static const char name[] = "continue_final_message";
     const sac_message *last = &d->msg[d->n - 1];
     bool opens = true;
-    TRY(ask_bool(body, "add_generation_prompt", &opens, ref));
-    TRY(ask_bool(body, name, &d->goes_on, ref));
+    TRY(ask_bool(body, "add_generation_prompt", &opens, error));
+    TRY(ask_bool(body, name, &d->goes_on, error));
     d->open_end = !opens;
     if (!d->goes_on) return SAC_OK;
     if (opens && json_get(body, "add_generation_prompt"))
-        return refusal_set(ref, REFUSAL_REQUEST, name,
-                           "'%s' goes on with the last turn, 'add_generation_prompt' begins "
-                           "another: only one can be true",
-                           name);
+        return api_error_set(error, API_ERROR_REQUEST, name,
+                             "'%s' goes on with the last turn, 'add_generation_prompt' begins "
+                             "another: only one can be true",
+                             name);
     if (strcmp(last->role, "assistant") == 0 && *last->content && !dialogue_has_calls(last))
         return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, name,
-                       "'%s' needs a last message of the assistant, with text and without calls",
-                       name);
+    return api_error_set(error, API_ERROR_REQUEST, name,
+                         "'%s' needs a last message of the assistant, with text and without calls",
+                         name);
 }
 
 bool dialogue_has_calls(const sac_message *m)
@@ -240,15 +244,15 @@ cJSON *dialogue_add_message(cJSON *list, const char *role)
     return m;
 }
 
-sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *ref)
+sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct api_error *error)
 {
     const cJSON *messages = json_get(body, "messages"), *message;
     if (!cJSON_IsArray(messages) || !messages->child)
-        return refusal_set(ref, REFUSAL_REQUEST, "messages",
-                           "'messages' is missing, or not a list of messages");
-    cJSON_ArrayForEach(message, messages) TRY(read_message(d, message, ref));
-    TRY(read_end(d, body, ref));
-    return read_vars(d, body, ref);
+        return api_error_set(error, API_ERROR_REQUEST, "messages",
+                             "'messages' is missing, or not a list of messages");
+    cJSON_ArrayForEach(message, messages) TRY(read_message(d, message, error));
+    TRY(read_end(d, body, error));
+    return read_vars(d, body, error);
 }
 
 static sac_chat_params params_of(const struct dialogue *d, const struct ask_rules *rules)
@@ -262,14 +266,14 @@ static sac_chat_params params_of(const struct dialogue *d, const struct ask_rule
 
 /* Locates the messages in the prompt, for the record of attention. */
 static sac_status find_messages(const struct dialogue *d, struct ask *a,
-                                const struct ask_rules *rules, struct refusal *ref)
+                                const struct ask_rules *rules, struct api_error *error)
 {
     const size_t n = d->n - d->n_lead;
     struct passages_document *text = mem_calloc(n, sizeof *text);
     a->role = mem_calloc(n, sizeof *a->role);
     if (!text || !a->role) {
         mem_free(text);
-        return refusal_no_memory(ref);
+        return api_error_no_memory(error);
     }
     for (size_t i = 0; i < n; i++) {
         const sac_message *m = &d->msg[d->n_lead + i];
@@ -278,31 +282,31 @@ static sac_status find_messages(const struct dialogue *d, struct ask *a,
         a->role[a->n_role++] = find_role(m->role);
     }
     a->n_before = d->n_lead == 0 && strcmp(d->msg[0].role, "system") == 0;
-    const sac_status status = ask_find_passages(a, text, n, rules, ref);
+    const sac_status status = ask_find_passages(a, text, n, rules, error);
     mem_free(text);
     return status;
 }
 
 sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
-                              const struct ask_rules *rules, struct refusal *ref)
+                              const struct ask_rules *rules, struct api_error *error)
 {
     const sac_chat_params params = params_of(d, rules);
     sac_error err = {0};
     int32_t *tok;
     size_t n;
     const sac_status status = sac_chat_tokens(rules->model, d->msg, d->n, &params, &tok, &n, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "messages", err.msg);
-    TRY(ask_add_prompt(a, tok, n, rules, ref));
+    if (status != SAC_OK) return api_error_of(error, status, "messages", err.msg);
+    TRY(ask_add_prompt(a, tok, n, rules, error));
     const bool has_system = strcmp(d->msg[0].role, "system") == 0;
-    TRY(ask_find_head(a, has_system ? d->msg[0].content : NULL, false, rules, ref));
-    return a->attention ? find_messages(d, a, rules, ref) : SAC_OK;
+    TRY(ask_find_head(a, has_system ? d->msg[0].content : NULL, false, rules, error));
+    return a->attention ? find_messages(d, a, rules, error) : SAC_OK;
 }
 
 sac_status dialogue_render(const struct dialogue *d, const struct ask_rules *rules, char **out_text,
-                           struct refusal *ref)
+                           struct api_error *error)
 {
     const sac_chat_params params = params_of(d, rules);
     sac_error err = {0};
     const sac_status status = sac_chat_apply(rules->model, d->msg, d->n, &params, out_text, &err);
-    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "messages", err.msg);
+    return status == SAC_OK ? SAC_OK : api_error_of(error, status, "messages", err.msg);
 }

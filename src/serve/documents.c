@@ -11,107 +11,108 @@
 #define NAME_BYTES 200u
 #define TAGS_BYTES 127u
 
-static sac_status check_store(const struct ask_rules *rules, struct refusal *ref)
+static sac_status check_store(const struct ask_rules *rules, struct api_error *error)
 {
     if (rules->n_doc_max) return SAC_OK;
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
-                       "this server has no store of documents (--store)");
+    return api_error_set(error, API_ERROR_UNSUPPORTED, NULL,
+                         "this server has no store of documents (--store)");
 }
 
 /* Reads an optional string of limited length; `*out` is a copy or NULL. */
 static sac_status read_short(const cJSON *body, const char *name, size_t n_max, char **out,
-                             struct refusal *ref)
+                             struct api_error *error)
 {
     const char *text = NULL;
-    TRY(ask_text(body, name, &text, ref));
+    TRY(ask_text(body, name, &text, error));
     if (!text) return SAC_OK;
     if (strlen(text) > n_max)
-        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' has more than %zu bytes", name, n_max);
+        return api_error_set(error, API_ERROR_REQUEST, name, "'%s' has more than %zu bytes", name,
+                             n_max);
     *out = mem_strdup(text);
-    return *out ? SAC_OK : refusal_no_memory(ref);
+    return *out ? SAC_OK : api_error_no_memory(error);
 }
 
-static sac_status read_name(struct ask *a, const cJSON *body, struct refusal *ref)
+static sac_status read_name(struct ask *a, const cJSON *body, struct api_error *error)
 {
-    TRY(read_short(body, "name", NAME_BYTES, &a->document.name, ref));
+    TRY(read_short(body, "name", NAME_BYTES, &a->document.name, error));
     if (a->document.name && *a->document.name) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "name", "'name' is missing, or empty");
+    return api_error_set(error, API_ERROR_REQUEST, "name", "'name' is missing, or empty");
 }
 
 /* The text that precedes documents in prompts: the chat template's beginning with the same system
  * message, or nothing with `raw`. A document is computed after it. */
 static sac_status read_head(struct ask_document *d, const cJSON *body,
-                            const struct ask_rules *rules, struct refusal *ref)
+                            const struct ask_rules *rules, struct api_error *error)
 {
     struct prompt_form form = {.chat_template = rules->chat_template};
     sac_error err = {0};
-    TRY(ask_text(body, "system", &form.system, ref));
-    TRY(ask_bool(body, "raw", &form.raw, ref));
+    TRY(ask_text(body, "system", &form.system, error));
+    TRY(ask_bool(body, "raw", &form.raw, error));
     if (form.raw && form.system)
-        return refusal_set(ref, REFUSAL_REQUEST, "system",
-                           "'system' cannot be combined with 'raw'");
+        return api_error_set(error, API_ERROR_REQUEST, "system",
+                             "'system' cannot be combined with 'raw'");
     const sac_status status = prompt_head(rules->model, &form, &d->head, &d->n_head, &err);
-    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "system", err.msg);
+    return status == SAC_OK ? SAC_OK : api_error_of(error, status, "system", err.msg);
 }
 
 /* The text is followed by a blank line, to separate it from what comes next. Special tokens in it
  * are not parsed. */
 static sac_status read_text(struct ask_document *d, const cJSON *body,
-                            const struct ask_rules *rules, struct refusal *ref)
+                            const struct ask_rules *rules, struct api_error *error)
 {
     struct strbuf text = {0};
     sac_error err = {0};
     const char *given = NULL;
-    TRY(ask_text(body, "text", &given, ref));
+    TRY(ask_text(body, "text", &given, error));
     if (!given || !*given)
-        return refusal_set(ref, REFUSAL_REQUEST, "text", "'text' is missing, or empty");
+        return api_error_set(error, API_ERROR_REQUEST, "text", "'text' is missing, or empty");
     strbuf_addf(&text, "%s\n\n", given);
     const sac_status status =
         text.failed ? error_set(&err, SAC_ERR_MEMORY, "out of memory")
                     : sac_tokenize(rules->model, text.data, text.n, 0, &d->tok, &d->n_tok, &err);
     strbuf_deinit(&text);
-    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "text", err.msg);
+    return status == SAC_OK ? SAC_OK : api_error_of(error, status, "text", err.msg);
 }
 
 static sac_status read_add(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                           struct refusal *ref)
+                           struct api_error *error)
 {
     struct ask_document *d = &a->document;
     a->work = ASK_DOC_ADD;
     a->n = 1;
-    TRY(check_store(rules, ref));
-    TRY(read_name(a, body, ref));
-    TRY(read_short(body, "tags", TAGS_BYTES, &d->tags, ref));
-    TRY(ask_u32(body, "seconds", 0, INT32_MAX, &d->seconds, ref));
-    TRY(ask_bool(body, "pin", &d->pin, ref));
-    TRY(ask_bool(body, "stream", &a->stream, ref));
-    TRY(read_head(d, body, rules, ref));
-    TRY(read_text(d, body, rules, ref));
+    TRY(check_store(rules, error));
+    TRY(read_name(a, body, error));
+    TRY(read_short(body, "tags", TAGS_BYTES, &d->tags, error));
+    TRY(ask_u32(body, "seconds", 0, INT32_MAX, &d->seconds, error));
+    TRY(ask_bool(body, "pin", &d->pin, error));
+    TRY(ask_bool(body, "stream", &a->stream, error));
+    TRY(read_head(d, body, rules, error));
+    TRY(read_text(d, body, rules, error));
     if (d->n_head + d->n_tok <= rules->engine.n_ctx) return SAC_OK;
-    (void)refusal_set(ref, REFUSAL_CONTEXT, "text",
-                      "This model's maximum context length is %u tokens, the document has %zu",
-                      rules->engine.n_ctx, d->n_tok);
-    ref->n_prompt_tokens = d->n_tok;
-    ref->n_ctx = rules->engine.n_ctx;
+    (void)api_error_set(error, API_ERROR_CONTEXT, "text",
+                        "This model's maximum context length is %u tokens, the document has %zu",
+                        rules->engine.n_ctx, d->n_tok);
+    error->n_prompt_tokens = d->n_tok;
+    error->n_ctx = rules->engine.n_ctx;
     return SAC_ERR_CONTEXT;
 }
 
 static sac_status read_list(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                            struct refusal *ref)
+                            struct api_error *error)
 {
     (void)body;
     a->work = ASK_DOC_LIST;
     a->n = 1;
-    return check_store(rules, ref);
+    return check_store(rules, error);
 }
 
 static sac_status read_remove(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     a->work = ASK_DOC_REMOVE;
     a->n = 1;
-    TRY(check_store(rules, ref));
-    return read_name(a, body, ref);
+    TRY(check_store(rules, error));
+    return read_name(a, body, error);
 }
 
 /* ---- Writing ---- */

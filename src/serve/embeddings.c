@@ -21,29 +21,29 @@ static const char *body_name(const cJSON *body)
 
 /* Takes ownership of `tok`. */
 static sac_status add(struct ask *a, int32_t *tok, size_t n, const cJSON *body,
-                      const struct ask_rules *rules, struct refusal *ref)
+                      const struct ask_rules *rules, struct api_error *error)
 {
     const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab, n_ctx = rules->engine.n_ctx;
     a->input[a->n_input++] = (struct ask_input){tok, n};
     if (n == 0)
-        return refusal_set(ref, REFUSAL_REQUEST, NAME, "text %u of '%s' has no tokens",
-                           a->n_input - 1, NAME);
+        return api_error_set(error, API_ERROR_REQUEST, NAME, "text %u of '%s' has no tokens",
+                             a->n_input - 1, NAME);
     for (size_t i = 0; i < n; i++)
         if ((uint32_t)tok[i] >= n_vocab)
-            return refusal_set(ref, REFUSAL_REQUEST, NAME,
-                               "'%s' holds token %d: allowed is 0 to %u", NAME, tok[i],
-                               n_vocab - 1);
+            return api_error_set(error, API_ERROR_REQUEST, NAME,
+                                 "'%s' holds token %d: allowed is 0 to %u", NAME, tok[i],
+                                 n_vocab - 1);
     if (n <= n_ctx) return SAC_OK;
-    (void)refusal_set(ref, REFUSAL_CONTEXT, NAME,
-                      "This model's maximum context length is %u tokens, text %u of '%s' has %zu",
-                      n_ctx, a->n_input - 1, NAME, n);
-    ref->n_prompt_tokens = n;
-    ref->n_ctx = n_ctx;
+    (void)api_error_set(error, API_ERROR_CONTEXT, NAME,
+                        "This model's maximum context length is %u tokens, text %u of '%s' has %zu",
+                        n_ctx, a->n_input - 1, NAME, n);
+    error->n_prompt_tokens = n;
+    error->n_ctx = n_ctx;
     return SAC_ERR_CONTEXT;
 }
 
 static sac_status add_text(struct ask *a, const char *text, const cJSON *body,
-                           const struct ask_rules *rules, struct refusal *ref)
+                           const struct ask_rules *rules, struct api_error *error)
 {
     int32_t *tok;
     size_t n;
@@ -51,104 +51,106 @@ static sac_status add_text(struct ask *a, const char *text, const cJSON *body,
     const sac_status status =
         sac_tokenize(rules->model, text, strlen(text), SAC_TOK_ADD_SPECIAL | SAC_TOK_PARSE_SPECIAL,
                      &tok, &n, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, NAME, err.msg);
-    return add(a, tok, n, body, rules, ref);
+    if (status != SAC_OK) return api_error_of(error, status, NAME, err.msg);
+    return add(a, tok, n, body, rules, error);
 }
 
 static sac_status add_ids(struct ask *a, const cJSON *list, const cJSON *body,
-                          const struct ask_rules *rules, struct refusal *ref)
+                          const struct ask_rules *rules, struct api_error *error)
 {
     const cJSON *item;
     int32_t *tok = mem_alloc(((size_t)cJSON_GetArraySize(list) + 1) * sizeof *tok);
     size_t n = 0;
-    if (!tok) return refusal_no_memory(ref);
+    if (!tok) return api_error_no_memory(error);
     cJSON_ArrayForEach(item, list)
     {
         if (json_index(item, INT32_MAX, &tok[n++])) continue;
         sac_free(tok);
-        return refusal_set(ref, REFUSAL_REQUEST, NAME, "'%s' holds something that is no token id",
-                           NAME);
+        return api_error_set(error, API_ERROR_REQUEST, NAME,
+                             "'%s' holds something that is no token id", NAME);
     }
-    return add(a, tok, n, body, rules, ref);
+    return add(a, tok, n, body, rules, error);
 }
 
 /* A string, a list of strings, a list of token ids, or a list of such lists. */
 static sac_status read_inputs(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     const cJSON *input = json_get(body, NAME), *item;
     const bool is_one = cJSON_IsString(input) || (input && cJSON_IsNumber(input->child));
     if (!cJSON_IsString(input) && (!cJSON_IsArray(input) || !input->child))
-        return refusal_set(ref, REFUSAL_REQUEST, NAME,
-                           "'%s' is missing, or neither a text nor a list", NAME);
+        return api_error_set(error, API_ERROR_REQUEST, NAME,
+                             "'%s' is missing, or neither a text nor a list", NAME);
     const size_t n = is_one ? 1 : (size_t)cJSON_GetArraySize(input);
     if (n > INPUT_MAX)
-        return refusal_set(ref, REFUSAL_REQUEST, NAME, "'%s' has %zu texts: allowed are %u", NAME,
-                           n, INPUT_MAX);
+        return api_error_set(error, API_ERROR_REQUEST, NAME, "'%s' has %zu texts: allowed are %u",
+                             NAME, n, INPUT_MAX);
     a->input = mem_calloc(n, sizeof *a->input);
-    if (!a->input) return refusal_no_memory(ref);
-    if (cJSON_IsString(input)) return add_text(a, input->valuestring, body, rules, ref);
-    if (is_one) return add_ids(a, input, body, rules, ref);
+    if (!a->input) return api_error_no_memory(error);
+    if (cJSON_IsString(input)) return add_text(a, input->valuestring, body, rules, error);
+    if (is_one) return add_ids(a, input, body, rules, error);
     cJSON_ArrayForEach(item, input)
     {
         if (cJSON_IsString(item))
-            TRY(add_text(a, item->valuestring, body, rules, ref));
+            TRY(add_text(a, item->valuestring, body, rules, error));
         else if (cJSON_IsArray(item))
-            TRY(add_ids(a, item, body, rules, ref));
+            TRY(add_ids(a, item, body, rules, error));
         else
-            return refusal_set(ref, REFUSAL_REQUEST, NAME,
-                               "'%s' holds something that is neither text nor tokens", NAME);
+            return api_error_set(error, API_ERROR_REQUEST, NAME,
+                                 "'%s' holds something that is neither text nor tokens", NAME);
     }
     return SAC_OK;
 }
 
 static sac_status read_common(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     if (!rules->pooling)
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
-                           "this server makes no embeddings: start it with --embeddings");
+        return api_error_set(error, API_ERROR_UNSUPPORTED, NULL,
+                             "this server makes no embeddings: start it with --embeddings");
     a->work = ASK_EMBED;
     a->n = 1;
     a->pooling = rules->pooling;
     a->normalised = rules->pooling != ASK_POOLING_NONE;
     a->n_embd = sac_model_get_info(rules->model).n_embd;
     if (json_get(body, "dimensions"))
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, "dimensions",
-                           "'dimensions' is not supported: vectors have the model's %u", a->n_embd);
-    TRY(read_inputs(a, body, rules, ref));
+        return api_error_set(error, API_ERROR_UNSUPPORTED, "dimensions",
+                             "'dimensions' is not supported: vectors have the model's %u",
+                             a->n_embd);
+    TRY(read_inputs(a, body, rules, error));
     if (embed_count(a) <= VALUE_MAX / a->n_embd) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, NAME,
-                       "'%s' comes to %zu vectors of %u numbers, an answer has %u numbers at most",
-                       NAME, embed_count(a), a->n_embd, VALUE_MAX);
+    return api_error_set(
+        error, API_ERROR_REQUEST, NAME,
+        "'%s' comes to %zu vectors of %u numbers, an answer has %u numbers at most", NAME,
+        embed_count(a), a->n_embd, VALUE_MAX);
 }
 
 static sac_status read_openai(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
-    TRY(read_common(a, body, rules, ref));
+    TRY(read_common(a, body, rules, error));
     a->base64 = json_says(body, "encoding_format", "base64");
     if (json_get(body, "encoding_format") && !a->base64 &&
         !json_says(body, "encoding_format", "float"))
-        return refusal_set(ref, REFUSAL_REQUEST, "encoding_format",
-                           "'encoding_format' is neither float nor base64");
+        return api_error_set(error, API_ERROR_REQUEST, "encoding_format",
+                             "'encoding_format' is neither float nor base64");
     if (a->pooling != ASK_POOLING_NONE) return SAC_OK;
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
-                       "with --pooling none a text has a vector for each token, which this form "
-                       "cannot hold: /embedding can");
+    return api_error_set(error, API_ERROR_UNSUPPORTED, NULL,
+                         "with --pooling none a text has a vector for each token, which this form "
+                         "cannot hold: /embedding can");
 }
 
 /* "embd_normalize": 2 (length 1, the default) or -1 (no normalisation). */
 static sac_status read_llamacpp(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                                struct refusal *ref)
+                                struct api_error *error)
 {
     const cJSON *how = json_get(body, "embd_normalize");
-    TRY(read_common(a, body, rules, ref));
+    TRY(read_common(a, body, rules, error));
     if (!how || (cJSON_IsNumber(how) && how->valuedouble == 2)) return SAC_OK;
     a->normalised = false;
     if (cJSON_IsNumber(how) && how->valuedouble == -1) return SAC_OK;
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, "embd_normalize",
-                       "'embd_normalize' is neither 2 nor -1");
+    return api_error_set(error, API_ERROR_UNSUPPORTED, "embd_normalize",
+                         "'embd_normalize' is neither 2 nor -1");
 }
 
 /* ---- Writing ---- */

@@ -5,19 +5,19 @@
 #include <string.h>
 
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     bool tokens = false;
-    TRY(openai_completion_dialect.read(a, body, rules, ref));
-    TRY(ask_bool(body, "return_tokens", &tokens, ref));
+    TRY(openai_completion_dialect.read(a, body, rules, error));
+    TRY(ask_bool(body, "return_tokens", &tokens, error));
     a->token_ids |= tokens || a->stream;
     if (a->n_prompt > 1 || a->n > 1)
-        return refusal_set(
-            ref, REFUSAL_REQUEST, a->n > 1 ? "n" : "prompt",
+        return api_error_set(
+            error, API_ERROR_REQUEST, a->n > 1 ? "n" : "prompt",
             "one answer to one 'prompt' is given here: '/v1/completions' gives more");
     if (a->logprobs || a->echo)
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, a->echo ? "echo" : "logprobs",
-                           "'%s' is told by '/v1/completions'", a->echo ? "echo" : "logprobs");
+        return api_error_set(error, API_ERROR_UNSUPPORTED, a->echo ? "echo" : "logprobs",
+                             "'%s' is told by '/v1/completions'", a->echo ? "echo" : "logprobs");
     return SAC_OK;
 }
 
@@ -61,7 +61,7 @@ static void add_end(const struct reply *r, cJSON *o)
 static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
     cJSON *tokens = NULL;
-    if (r->failed.kind != REFUSAL_NONE || (p->kind == ANSWER_PROMPT && !r->ask->progress)) return;
+    if (r->failed.kind != API_ERROR_NONE || (p->kind == ANSWER_PROMPT && !r->ask->progress)) return;
     if (p->kind == ANSWER_TOKEN) {
         tokens = cJSON_CreateArray();
         cJSON_AddItemToArray(tokens, cJSON_CreateNumber(p->tok));

@@ -101,28 +101,30 @@ void loop_destroy(struct loop *loop)
 
 /* ---- The HTTP side ---- */
 
-static sac_status check_room(const struct loop *loop, const struct answer *a, struct refusal *ref)
+static sac_status check_room(const struct loop *loop, const struct answer *a,
+                             struct api_error *error)
 {
     const uint32_t n_max = loop->limits.n_running + loop->limits.n_queue;
     if (loop->draining)
-        return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
+        return api_error_set(error, API_ERROR_UNAVAILABLE, NULL, "the server is shutting down");
     if (a->n_choice > n_max)
-        return refusal_set(
-            ref, REFUSAL_REQUEST, "n",
+        return api_error_set(
+            error, API_ERROR_REQUEST, "n",
             "%u answers are asked for at once ('n' to each prompt), the server takes %u",
             a->n_choice, n_max);
     if (loop->n_choice + a->n_choice > n_max)
-        return refusal_set(ref, REFUSAL_BUSY, NULL,
-                           "%u answers are being computed or wait, the server takes %u: try again "
-                           "later",
-                           loop->n_choice, n_max);
+        return api_error_set(
+            error, API_ERROR_BUSY, NULL,
+            "%u answers are being computed or wait, the server takes %u: try again "
+            "later",
+            loop->n_choice, n_max);
     return SAC_OK;
 }
 
-sac_status loop_submit(struct loop *loop, struct answer *a, struct refusal *ref)
+sac_status loop_submit(struct loop *loop, struct answer *a, struct api_error *error)
 {
     pthread_mutex_lock(&loop->lock);
-    const sac_status status = check_room(loop, a, ref);
+    const sac_status status = check_room(loop, a, error);
     if (status == SAC_OK) {
         a->submit_us = a->piece_us = clock_us();
         a->n_ref++;

@@ -31,7 +31,7 @@ void loop_destroy(struct loop *loop);
 
 /* Queues the answer and takes a reference, or refuses it: the queue is full, or the server shuts
  * down. */
-sac_status loop_submit(struct loop *loop, struct answer *a, struct refusal *ref);
+sac_status loop_submit(struct loop *loop, struct answer *a, struct api_error *error);
 /* Returns the pieces since the last call; the caller frees them. NULL and `*out_done`: the answer
  * has ended and all pieces were taken. NULL otherwise: a->sleep was called, and a->wake will
  * follow. */

@@ -6,26 +6,26 @@
 #include <string.h>
 
 /* "logprobs": true, "top_logprobs": n. */
-static sac_status read_logprobs(struct ask *a, const cJSON *body, struct refusal *ref)
+static sac_status read_logprobs(struct ask *a, const cJSON *body, struct api_error *error)
 {
-    TRY(ask_bool(body, "logprobs", &a->logprobs, ref));
-    TRY(ask_u32(body, "top_logprobs", 0, ASK_TOP_MAX, &a->n_top, ref));
+    TRY(ask_bool(body, "logprobs", &a->logprobs, error));
+    TRY(ask_u32(body, "top_logprobs", 0, ASK_TOP_MAX, &a->n_top, error));
     if (a->n_top && !a->logprobs)
-        return refusal_set(ref, REFUSAL_REQUEST, "top_logprobs",
-                           "'top_logprobs' needs \"logprobs\": true");
+        return api_error_set(error, API_ERROR_REQUEST, "top_logprobs",
+                             "'top_logprobs' needs \"logprobs\": true");
     return SAC_OK;
 }
 
 static sac_status read_chat(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                            struct refusal *ref)
+                            struct api_error *error)
 {
     struct dialogue d = {0};
-    TRY(ask_read(a, body, rules, ref));
-    TRY(read_logprobs(a, body, ref));
-    sac_status status = dialogue_read(&d, body, ref);
-    if (status == SAC_OK) status = dialogue_tools(&d, a, body, rules, ref);
-    if (status == SAC_OK) status = structured_output_read(a, body, rules, ref);
-    if (status == SAC_OK) status = dialogue_to_prompt(&d, a, rules, ref);
+    TRY(ask_read(a, body, rules, error));
+    TRY(read_logprobs(a, body, error));
+    sac_status status = dialogue_read(&d, body, error);
+    if (status == SAC_OK) status = dialogue_tools(&d, a, body, rules, error);
+    if (status == SAC_OK) status = structured_output_read(a, body, rules, error);
+    if (status == SAC_OK) status = dialogue_to_prompt(&d, a, rules, error);
     dialogue_deinit(&d);
     return status;
 }
@@ -125,7 +125,7 @@ static void write_end(struct reply *r, const struct answer_piece *p, struct strb
 static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
     if (p->kind == ANSWER_TOKEN) write_token(r, p, out);
-    if (p->kind == ANSWER_DONE && r->failed.kind == REFUSAL_NONE) write_end(r, p, out);
+    if (p->kind == ANSWER_DONE && r->failed.kind == API_ERROR_NONE) write_end(r, p, out);
     if (p->kind == ANSWER_PROMPT && r->ask->progress) {
         cJSON *chunk = chunk_json(r, p->choice_i, cJSON_CreateObject(), NULL);
         cJSON_AddItemToObject(chunk, "prompt_progress", reply_progress(p));

@@ -9,81 +9,81 @@
 #include <string.h>
 
 static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rules *rules,
-                          struct refusal *ref)
+                          struct api_error *error)
 {
     const size_t n = (size_t)cJSON_GetArraySize(list);
     const cJSON *item;
     size_t i = 0;
     int32_t *tok = mem_alloc((n + 1) * sizeof *tok);
-    if (!tok) return refusal_no_memory(ref);
+    if (!tok) return api_error_no_memory(error);
     cJSON_ArrayForEach(item, list)
     {
         if (!json_index(item, INT32_MAX, &tok[i])) {
             mem_free(tok);
-            return refusal_set(ref, REFUSAL_REQUEST, "prompt",
-                               "token %zu of the prompt is no token id", i);
+            return api_error_set(error, API_ERROR_REQUEST, "prompt",
+                                 "token %zu of the prompt is no token id", i);
         }
         i++;
     }
-    TRY(ask_add_prompt(a, tok, n, rules, ref));
-    return ask_find_head(a, NULL, true, rules, ref);
+    TRY(ask_add_prompt(a, tok, n, rules, error));
+    return ask_find_head(a, NULL, true, rules, error);
 }
 
 static sac_status add_text(struct ask *a, const char *text, const struct ask_rules *rules,
-                           struct refusal *ref)
+                           struct api_error *error)
 {
     sac_error err = {0};
     int32_t *tok;
     size_t n;
     const sac_status status = prompt_tokens(rules->model, text, strlen(text), &tok, &n, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "prompt", err.msg);
-    TRY(ask_add_prompt(a, tok, n, rules, ref));
+    if (status != SAC_OK) return api_error_of(error, status, "prompt", err.msg);
+    TRY(ask_add_prompt(a, tok, n, rules, error));
     const struct passages_document whole = {text, strlen(text)};
-    TRY(ask_find_head(a, NULL, true, rules, ref));
-    TRY(ask_find_passages(a, &whole, 1, rules, ref));
+    TRY(ask_find_head(a, NULL, true, rules, error));
+    TRY(ask_find_passages(a, &whole, 1, rules, error));
     char **kept = &a->prompt[a->n_prompt - 1].text;
-    if (a->echo && !(*kept = mem_strdup(text))) return refusal_no_memory(ref);
+    if (a->echo && !(*kept = mem_strdup(text))) return api_error_no_memory(error);
     return SAC_OK;
 }
 
 /* A string, a list of strings, a list of token ids, or a list of such lists. */
 static sac_status read_prompts(struct ask *a, const cJSON *prompt, const struct ask_rules *rules,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     const cJSON *item;
-    if (cJSON_IsString(prompt)) return add_text(a, prompt->valuestring, rules, ref);
+    if (cJSON_IsString(prompt)) return add_text(a, prompt->valuestring, rules, error);
     if (!cJSON_IsArray(prompt) || !prompt->child)
-        return refusal_set(ref, REFUSAL_REQUEST, "prompt",
-                           "'prompt' is missing, or neither a text nor a list");
-    if (cJSON_IsNumber(prompt->child)) return add_ids(a, prompt, rules, ref);
+        return api_error_set(error, API_ERROR_REQUEST, "prompt",
+                             "'prompt' is missing, or neither a text nor a list");
+    if (cJSON_IsNumber(prompt->child)) return add_ids(a, prompt, rules, error);
     cJSON_ArrayForEach(item, prompt)
     {
         if (cJSON_IsString(item)) {
-            TRY(add_text(a, item->valuestring, rules, ref));
+            TRY(add_text(a, item->valuestring, rules, error));
         } else if (cJSON_IsArray(item)) {
-            TRY(add_ids(a, item, rules, ref));
+            TRY(add_ids(a, item, rules, error));
         } else {
-            return refusal_set(ref, REFUSAL_REQUEST, "prompt",
-                               "'prompt' holds something that is neither text nor tokens");
+            return api_error_set(error, API_ERROR_REQUEST, "prompt",
+                                 "'prompt' holds something that is neither text nor tokens");
         }
     }
     return SAC_OK;
 }
 
 static sac_status read_completion(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                                  struct refusal *ref)
+                                  struct api_error *error)
 {
     uint32_t n_top = UINT32_MAX;
-    TRY(ask_read(a, body, rules, ref));
-    TRY(ask_u32(body, "logprobs", 0, ASK_TOP_MAX, &n_top, ref));
+    TRY(ask_read(a, body, rules, error));
+    TRY(ask_u32(body, "logprobs", 0, ASK_TOP_MAX, &n_top, error));
     a->logprobs = n_top != UINT32_MAX;
     a->n_top = a->logprobs ? n_top : 0;
-    TRY(ask_bool(body, "echo", &a->echo, ref));
-    TRY(structured_output_read(a, body, rules, ref));
+    TRY(ask_bool(body, "echo", &a->echo, error));
+    TRY(structured_output_read(a, body, rules, error));
     if (a->echo && a->logprobs)
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, "logprobs",
-                           "'logprobs' of the prompt ('echo') are not computed");
-    return read_prompts(a, json_get(body, "prompt"), rules, ref);
+        return api_error_set(error, API_ERROR_UNSUPPORTED, "logprobs",
+                             "'logprobs' of the prompt ('echo') are not computed");
+    return read_prompts(a, json_get(body, "prompt"), rules, error);
 }
 
 /* ---- Writing ---- */
@@ -183,7 +183,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
 {
     const struct reply_choice *c = &r->choice[p->choice_i];
     if (p->kind == ANSWER_TOKEN) write_token(r, p, out);
-    if (p->kind == ANSWER_DONE && r->failed.kind == REFUSAL_NONE) {
+    if (p->kind == ANSWER_DONE && r->failed.kind == API_ERROR_NONE) {
         cJSON *choice = choice_json(p->choice_i, json_text(p->text, p->n_text), reply_finish(c));
         reply_add_stop(r, c, choice);
         write_chunk(r, choice, reply_timings(&c->timings), out);

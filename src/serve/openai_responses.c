@@ -26,7 +26,7 @@ static void add_call(cJSON *out, const cJSON *item)
     cJSON_AddItemToArray(calls, call);
 }
 
-static sac_status read_item(cJSON *out, const cJSON *item, struct refusal *ref)
+static sac_status read_item(cJSON *out, const cJSON *item, struct api_error *error)
 {
     const cJSON *type = json_get(item, "type"), *role = json_get(item, "role");
     if (json_says(item, "type", "function_call")) {
@@ -38,31 +38,31 @@ static sac_status read_item(cJSON *out, const cJSON *item, struct refusal *ref)
     } else if ((!type || json_says(item, "type", "message")) && cJSON_IsString(role)) {
         json_copy(dialogue_add_message(out, role->valuestring), "content", item, "content");
     } else if (!json_says(item, "type", "reasoning")) {
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, "input", "an item of 'input' is '%.40s'",
-                           cJSON_IsString(type) ? type->valuestring : "?");
+        return api_error_set(error, API_ERROR_UNSUPPORTED, "input", "an item of 'input' is '%.40s'",
+                             cJSON_IsString(type) ? type->valuestring : "?");
     }
     return SAC_OK;
 }
 
-static sac_status read_input(cJSON *out, const cJSON *body, struct refusal *ref)
+static sac_status read_input(cJSON *out, const cJSON *body, struct api_error *error)
 {
     const cJSON *input = json_get(body, "input"), *item;
     const char *instructions = NULL;
-    TRY(ask_text(body, "instructions", &instructions, ref));
+    TRY(ask_text(body, "instructions", &instructions, error));
     if (instructions)
         json_copy(dialogue_add_message(out, "system"), "content", body, "instructions");
     if (cJSON_IsString(input)) {
         json_copy(dialogue_add_message(out, "user"), "content", body, "input");
     } else if (cJSON_IsArray(input)) {
-        cJSON_ArrayForEach(item, input) TRY(read_item(out, item, ref));
+        cJSON_ArrayForEach(item, input) TRY(read_item(out, item, error));
     } else {
-        return refusal_set(ref, REFUSAL_REQUEST, "input",
-                           "'input' is missing, or neither a text nor a list");
+        return api_error_set(error, API_ERROR_REQUEST, "input",
+                             "'input' is missing, or neither a text nor a list");
     }
     return SAC_OK;
 }
 
-static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
+static sac_status read_tools(cJSON *out, const cJSON *body, struct api_error *error)
 {
     const cJSON *tools = json_get(body, "tools"), *tool, *choice = json_get(body, "tool_choice");
     if (cJSON_IsArray(tools)) {
@@ -70,8 +70,8 @@ static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
         cJSON_ArrayForEach(tool, tools)
         {
             if (!json_says(tool, "type", "function"))
-                return refusal_set(ref, REFUSAL_UNSUPPORTED, "tools",
-                                   "a tool is not of type 'function'");
+                return api_error_set(error, API_ERROR_UNSUPPORTED, "tools",
+                                     "a tool is not of type 'function'");
             cJSON *o = cJSON_CreateObject();
             cJSON_AddStringToObject(o, "type", "function");
             cJSON_AddItemToObject(o, "function", cJSON_Duplicate(tool, true));
@@ -91,12 +91,12 @@ static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
 }
 
 /* text.format is response_format of a chat completion, one level flatter. */
-static sac_status read_format(cJSON *out, const cJSON *body, struct refusal *ref)
+static sac_status read_format(cJSON *out, const cJSON *body, struct api_error *error)
 {
     const cJSON *text = json_get(body, "text"), *format = json_get(text, "format");
     if ((text && !cJSON_IsObject(text)) || (format && !cJSON_IsObject(format)))
-        return refusal_set(ref, REFUSAL_REQUEST, "text",
-                           "'text' is not an object whose 'format' is one");
+        return api_error_set(error, API_ERROR_REQUEST, "text",
+                             "'text' is not an object whose 'format' is one");
     if (!format) return SAC_OK;
     cJSON *o = cJSON_AddObjectToObject(out, "response_format");
     json_copy(o, "type", format, "type");
@@ -106,18 +106,18 @@ static sac_status read_format(cJSON *out, const cJSON *body, struct refusal *ref
 }
 
 /* "auto" drops the oldest tokens of a conversation that is too long, as in vLLM. */
-static sac_status read_truncation(cJSON *out, const cJSON *body, struct refusal *ref)
+static sac_status read_truncation(cJSON *out, const cJSON *body, struct api_error *error)
 {
     if (!json_get(body, "truncation") || json_says(body, "truncation", "disabled")) return SAC_OK;
     if (!json_says(body, "truncation", "auto"))
-        return refusal_set(ref, REFUSAL_REQUEST, "truncation",
-                           "'truncation' is neither auto nor disabled");
+        return api_error_set(error, API_ERROR_REQUEST, "truncation",
+                             "'truncation' is neither auto nor disabled");
     cJSON_AddNumberToObject(out, "truncate_prompt_tokens", -1);
     return SAC_OK;
 }
 
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     static const char *const same[] = {"stream",    "temperature",     "top_p",  "top_k",
                                        "seed",      "min_p",           "sparse", "cache_salt",
@@ -132,21 +132,21 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
                                          "background"};
     for (size_t i = 0; i < sizeof stored / sizeof stored[0]; i++)
         if (json_get(body, stored[i]) && !cJSON_IsFalse(json_get(body, stored[i])))
-            return refusal_set(ref, REFUSAL_UNSUPPORTED, stored[i],
-                               "'%s': this server stores no responses, send the conversation in "
-                               "'input'",
-                               stored[i]);
+            return api_error_set(error, API_ERROR_UNSUPPORTED, stored[i],
+                                 "'%s': this server stores no responses, send the conversation in "
+                                 "'input'",
+                                 stored[i]);
     cJSON *chat = cJSON_CreateObject(), *messages = cJSON_AddArrayToObject(chat, "messages");
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         json_copy(chat, same[i], body, same[i]);
     json_copy(chat, "max_tokens", body, "max_output_tokens");
-    sac_status status = read_format(chat, body, ref);
-    if (status == SAC_OK) status = read_truncation(chat, body, ref);
-    if (status == SAC_OK) status = read_input(messages, body, ref);
-    if (status == SAC_OK) status = read_tools(chat, body, ref);
-    if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);
+    sac_status status = read_format(chat, body, error);
+    if (status == SAC_OK) status = read_truncation(chat, body, error);
+    if (status == SAC_OK) status = read_input(messages, body, error);
+    if (status == SAC_OK) status = read_tools(chat, body, error);
+    if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, error);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        refusal_rename(ref, names[i].chat, names[i].here);
+        api_error_rename(error, names[i].chat, names[i].here);
     cJSON_Delete(chat);
     return status;
 }
@@ -345,7 +345,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     const struct reply_choice *c = &r->choice[0];
     const char *text;
     size_t n;
-    if (p->kind == ANSWER_PROMPT || r->failed.kind != REFUSAL_NONE) return;
+    if (p->kind == ANSWER_PROMPT || r->failed.kind != API_ERROR_NONE) return;
     reply_next(r, 0, &text, &n);
     if (c->n_shown == n && (n || (c->done && !c->n_call))) open_message(r, out);
     if (n) write_part(r, "response.output_text.delta", "delta", json_text(text, n), out);

@@ -66,7 +66,7 @@ static void take_text(struct reply *r, struct reply_choice *c, const struct answ
         status = toolstream_feed(c->tools, p->text, p->n_text, NULL);
     if (c->tools && p->kind == ANSWER_DONE && status == SAC_OK)
         status = toolstream_finish(c->tools, NULL);
-    if (status != SAC_OK || c->no_memory || c->text.failed) (void)refusal_no_memory(&r->failed);
+    if (status != SAC_OK || c->no_memory || c->text.failed) (void)api_error_no_memory(&r->failed);
     /* White space between text and tool calls is dropped. */
     if (p->kind == ANSWER_DONE && c->n_call)
         while (c->text.n && is_blank(c->text.data[c->text.n - 1])) c->text.n--;
@@ -123,14 +123,14 @@ static void take_end(struct reply *r, struct reply_choice *c, const struct answe
         c->n_prompt = p->timings.n_cached + p->timings.n_prompt; /* including documents */
     r->n_done++;
     if (p->finish == SAC_FINISH_CANCELLED)
-        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
+        (void)api_error_set(&r->failed, API_ERROR_UNAVAILABLE, NULL, "the server is shutting down");
     if (p->finish == SAC_FINISH_ERROR) {
         snprintf(why, sizeof why, "%.*s", (int)p->n_text, p->text);
         const bool no_document = p->status == SAC_ERR_NOT_FOUND;
         const char *param = r->ask->n_doc ? "documents" : r->ask->slot_file ? "filename" : "name";
-        (void)refusal_of(&r->failed, p->status, no_document ? param : NULL, why);
-        if (no_document) r->failed.kind = REFUSAL_NOT_FOUND;
-        if (r->failed.kind == REFUSAL_CONTEXT) {
+        (void)api_error_of(&r->failed, p->status, no_document ? param : NULL, why);
+        if (no_document) r->failed.kind = API_ERROR_NOT_FOUND;
+        if (r->failed.kind == API_ERROR_CONTEXT) {
             r->failed.n_prompt_tokens = c->n_prompt;
             r->failed.n_ctx = r->rules->engine.n_ctx;
         }

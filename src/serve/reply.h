@@ -12,7 +12,7 @@ struct dialect {
     const char *id_prefix; /* "chatcmpl-" */
     bool anthropic;        /* errors are in Anthropic's format */
     sac_status (*read)(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                       struct refusal *ref);
+                       struct api_error *error);
     /* Stores data of a piece that `whole` needs besides the text; may be NULL. */
     void (*keep)(struct reply *r, const struct answer_piece *p);
     /* Streams: the beginning, each piece (after reply_take), and the end. The first and the last
@@ -59,8 +59,8 @@ struct reply {
     int64_t created;             /* seconds since 1970 */
     struct reply_choice *choice; /* owned, [n_choice] */
     uint32_t n_choice, n_done;
-    struct refusal failed; /* kind NONE: no failure */
-    uint32_t n_event;      /* event counter for dialects that number events */
+    struct api_error failed; /* kind NONE: no failure */
+    uint32_t n_event;        /* event counter for dialects that number events */
 };
 
 sac_status reply_init(struct reply *r, const struct dialect *dialect, const struct answer *a,

@@ -39,7 +39,7 @@ static enum MHD_Result send_response(const struct respond_to *to, unsigned statu
 
 enum MHD_Result respond_no_memory(const struct respond_to *to, bool anthropic)
 {
-    const char *text = anthropic ? REFUSAL_NO_MEMORY_ANTHROPIC : REFUSAL_NO_MEMORY;
+    const char *text = anthropic ? API_ERROR_NO_MEMORY_ANTHROPIC : API_ERROR_NO_MEMORY;
     return send_response(to, 503, "application/json",
                          MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text,
                                                          MHD_RESPMEM_PERSISTENT));
@@ -58,16 +58,16 @@ enum MHD_Result respond_text(const struct respond_to *to, unsigned status, const
     return send_response(to, status, type ? type : "application/json", response);
 }
 
-enum MHD_Result respond_refusal(const struct respond_to *to, const struct refusal *r,
-                                bool anthropic)
+enum MHD_Result respond_error(const struct respond_to *to, const struct api_error *r,
+                              bool anthropic)
 {
     struct strbuf text = {0};
-    refusal_print(r, anthropic, &text);
+    api_error_print(r, anthropic, &text);
     if (text.failed) {
         strbuf_deinit(&text);
         return respond_no_memory(to, anthropic);
     }
-    return respond_text(to, refusal_status(r), NULL, &text);
+    return respond_text(to, api_error_status(r), NULL, &text);
 }
 
 enum MHD_Result respond_stream(const struct respond_to *to, MHD_ContentReaderCallback read,

@@ -16,8 +16,8 @@ struct respond_to {
 /* Sends the text and takes ownership of it. */
 enum MHD_Result respond_text(const struct respond_to *to, unsigned status, const char *type,
                              struct strbuf *text);
-enum MHD_Result respond_refusal(const struct respond_to *to, const struct refusal *r,
-                                bool anthropic);
+enum MHD_Result respond_error(const struct respond_to *to, const struct api_error *r,
+                              bool anthropic);
 /* Sends 503 without allocating in this program. */
 enum MHD_Result respond_no_memory(const struct respond_to *to, bool anthropic);
 /* Sends the bytes that `read` returns as server-sent events. */

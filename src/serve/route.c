@@ -16,20 +16,21 @@
 
 /* ---- Health ---- */
 
-static sac_status live(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status live(const struct route_call *call, struct strbuf *out, struct api_error *error)
 {
     (void)call;
-    (void)ref;
+    (void)error;
     strbuf_adds(out, "{\"status\":\"ok\"}");
     return SAC_OK;
 }
 
-static sac_status health(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status health(const struct route_call *call, struct strbuf *out, struct api_error *error)
 {
     const int state = atomic_load(&call->context->state);
-    if (state == CONTEXT_READY) return live(call, out, ref);
-    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL,
-                       state == CONTEXT_LOADING ? "Loading model" : "the server is shutting down");
+    if (state == CONTEXT_READY) return live(call, out, error);
+    return api_error_set(error, API_ERROR_UNAVAILABLE, NULL,
+                         state == CONTEXT_LOADING ? "Loading model"
+                                                  : "the server is shutting down");
 }
 
 /* ---- Information about the server ---- */
@@ -52,10 +53,10 @@ static cJSON *model_json(const struct context *c)
     return o;
 }
 
-static sac_status models(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status models(const struct route_call *call, struct strbuf *out, struct api_error *error)
 {
     cJSON *o = cJSON_CreateObject();
-    (void)ref;
+    (void)error;
     cJSON_AddStringToObject(o, "object", "list");
     cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "data"), model_json(call->context));
     json_print(out, o);
@@ -63,16 +64,16 @@ static sac_status models(const struct route_call *call, struct strbuf *out, stru
 }
 
 /* Information about the model, if the name is right. */
-static sac_status model(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status model(const struct route_call *call, struct strbuf *out, struct api_error *error)
 {
     char *name = mem_strdup(call->rest);
-    if (!name) return refusal_no_memory(ref);
+    if (!name) return api_error_no_memory(error);
     (void)MHD_http_unescape(name);
     const bool is_ours = strcmp(name, call->context->model_name) == 0;
     mem_free(name);
     if (!is_ours)
-        return refusal_set(ref, REFUSAL_NOT_FOUND, "model", "this server's model is '%.200s'",
-                           call->context->model_name);
+        return api_error_set(error, API_ERROR_NOT_FOUND, "model", "this server's model is '%.200s'",
+                             call->context->model_name);
     json_print(out, model_json(call->context));
     return SAC_OK;
 }
@@ -124,11 +125,11 @@ static cJSON *store_json(const struct context *c)
     return o;
 }
 
-static sac_status props(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status props(const struct route_call *call, struct strbuf *out, struct api_error *error)
 {
     const sac_engine_params *e = &call->context->rules.engine;
     cJSON *o = cJSON_CreateObject(), *sparse;
-    (void)ref;
+    (void)error;
     cJSON_AddItemToObject(o, "default_generation_settings", defaults_json(&call->context->rules));
     cJSON_AddNumberToObject(o, "total_slots", e->n_seq_max);
     cJSON_AddNumberToObject(o, "kv_tokens", (double)e->n_kv_tok);
@@ -146,11 +147,11 @@ static sac_status props(const struct route_call *call, struct strbuf *out, struc
     return SAC_OK;
 }
 
-static sac_status slots(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status slots(const struct route_call *call, struct strbuf *out, struct api_error *error)
 {
     const struct loop_view view = loop_view(call->context->loop);
     cJSON *list = cJSON_CreateArray();
-    (void)ref;
+    (void)error;
     for (uint32_t i = 0; i < call->context->rules.engine.n_seq_max; i++) {
         cJSON *slot = cJSON_CreateObject();
         cJSON_AddNumberToObject(slot, "id", i);
@@ -162,12 +163,13 @@ static sac_status slots(const struct route_call *call, struct strbuf *out, struc
     return SAC_OK;
 }
 
-static sac_status metrics(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status metrics(const struct route_call *call, struct strbuf *out,
+                          struct api_error *error)
 {
     const struct loop_view view = loop_view(call->context->loop);
     struct loop_layer layer[LAYERS_TOLD];
     const uint32_t n_layer = loop_layers(call->context->loop, layer, LAYERS_TOLD);
-    (void)ref;
+    (void)error;
     metrics_print(call->context->metrics, call->context, &view, out);
     metrics_print_layers(layer, n_layer < LAYERS_TOLD ? n_layer : LAYERS_TOLD,
                          call->context->model_name, out);
@@ -175,25 +177,26 @@ static sac_status metrics(const struct route_call *call, struct strbuf *out, str
 }
 
 /* The attention record of an answer, visible to its own key only. */
-static sac_status attention(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status attention(const struct route_call *call, struct strbuf *out,
+                            struct api_error *error)
 {
     if (readings_get(call->context->readings, call->rest, call->key, out)) return SAC_OK;
-    return refusal_set(ref, REFUSAL_NOT_FOUND, "id",
-                       "no reading is kept of an answer '%.60s': ask for it with "
-                       "'return_attention', and soon after",
-                       call->rest);
+    return api_error_set(error, API_ERROR_NOT_FOUND, "id",
+                         "no reading is kept of an answer '%.60s': ask for it with "
+                         "'return_attention', and soon after",
+                         call->rest);
 }
 
 /* ---- Text and tokens ---- */
 
 /* "content" in llama.cpp's API, "prompt" in vLLM's. */
-static sac_status read_content(const cJSON *body, const char **out, struct refusal *ref)
+static sac_status read_content(const cJSON *body, const char **out, struct api_error *error)
 {
     *out = NULL;
-    TRY(ask_text(body, "content", out, ref));
-    if (!*out) TRY(ask_text(body, "prompt", out, ref));
+    TRY(ask_text(body, "content", out, error));
+    if (!*out) TRY(ask_text(body, "prompt", out, error));
     if (*out) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "content", "'content' is missing");
+    return api_error_set(error, API_ERROR_REQUEST, "content", "'content' is missing");
 }
 
 /* Writes tokens one by one: a list of millions would take that many JSON values. */
@@ -211,23 +214,24 @@ static void add_token(struct strbuf *out, const sac_model *model, int32_t tok, b
     json_print(out, o);
 }
 
-static sac_status tokenize(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status tokenize(const struct route_call *call, struct strbuf *out,
+                           struct api_error *error)
 {
     const char *text;
     bool bos = false, special = true, pieces = false;
     int32_t *tok;
     size_t n;
     sac_error err = {0};
-    TRY(read_content(call->body, &text, ref));
-    TRY(ask_bool(call->body, "add_special", &bos, ref));
-    TRY(ask_bool(call->body, "add_special_tokens", &bos, ref));
-    TRY(ask_bool(call->body, "parse_special", &special, ref));
-    TRY(ask_bool(call->body, "with_pieces", &pieces, ref));
+    TRY(read_content(call->body, &text, error));
+    TRY(ask_bool(call->body, "add_special", &bos, error));
+    TRY(ask_bool(call->body, "add_special_tokens", &bos, error));
+    TRY(ask_bool(call->body, "parse_special", &special, error));
+    TRY(ask_bool(call->body, "with_pieces", &pieces, error));
     const unsigned flags =
         (bos ? SAC_TOK_ADD_SPECIAL : 0u) | (special ? SAC_TOK_PARSE_SPECIAL : 0u);
     const sac_status status =
         sac_tokenize(call->context->rules.model, text, strlen(text), flags, &tok, &n, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "content", err.msg);
+    if (status != SAC_OK) return api_error_of(error, status, "content", err.msg);
     strbuf_adds(out, "{\"tokens\":[");
     for (size_t i = 0; i < n; i++) {
         if (i) strbuf_adds(out, ",");
@@ -238,34 +242,36 @@ static sac_status tokenize(const struct route_call *call, struct strbuf *out, st
     return SAC_OK;
 }
 
-static sac_status read_tokens(const cJSON *list, int32_t *tok, struct refusal *ref)
+static sac_status read_tokens(const cJSON *list, int32_t *tok, struct api_error *error)
 {
     const cJSON *item;
     size_t n = 0;
     cJSON_ArrayForEach(item, list)
     {
         if (!json_index(item, INT32_MAX, &tok[n++]))
-            return refusal_set(ref, REFUSAL_REQUEST, "tokens",
-                               "'tokens' holds something that is no token id");
+            return api_error_set(error, API_ERROR_REQUEST, "tokens",
+                                 "'tokens' holds something that is no token id");
     }
     return SAC_OK;
 }
 
-static sac_status detokenize(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status detokenize(const struct route_call *call, struct strbuf *out,
+                             struct api_error *error)
 {
     const cJSON *list = json_get(call->body, "tokens");
     sac_error err = {0};
     char *text = NULL;
     size_t bytes = 0;
     if (!cJSON_IsArray(list))
-        return refusal_set(ref, REFUSAL_REQUEST, "tokens", "'tokens' is missing, or not a list");
+        return api_error_set(error, API_ERROR_REQUEST, "tokens",
+                             "'tokens' is missing, or not a list");
     const size_t n = (size_t)cJSON_GetArraySize(list);
     int32_t *tok = mem_calloc(n, sizeof *tok);
-    if (!tok) return refusal_no_memory(ref);
-    sac_status status = read_tokens(list, tok, ref);
+    if (!tok) return api_error_no_memory(error);
+    sac_status status = read_tokens(list, tok, error);
     if (status == SAC_OK) {
         status = sac_detokenize(call->context->rules.model, tok, n, true, &text, &bytes, &err);
-        if (status != SAC_OK) status = refusal_of(ref, status, "tokens", err.msg);
+        if (status != SAC_OK) status = api_error_of(error, status, "tokens", err.msg);
     }
     mem_free(tok);
     if (status != SAC_OK) return status;
@@ -278,14 +284,14 @@ static sac_status detokenize(const struct route_call *call, struct strbuf *out, 
 }
 
 static sac_status apply_template(const struct route_call *call, struct strbuf *out,
-                                 struct refusal *ref)
+                                 struct api_error *error)
 {
     struct dialogue d = {0};
     struct ask a = {0};
     char *text = NULL;
-    sac_status status = dialogue_read(&d, call->body, ref);
-    if (status == SAC_OK) status = dialogue_tools(&d, &a, call->body, &call->context->rules, ref);
-    if (status == SAC_OK) status = dialogue_render(&d, &call->context->rules, &text, ref);
+    sac_status status = dialogue_read(&d, call->body, error);
+    if (status == SAC_OK) status = dialogue_tools(&d, &a, call->body, &call->context->rules, error);
+    if (status == SAC_OK) status = dialogue_render(&d, &call->context->rules, &text, error);
     dialogue_deinit(&d);
     ask_deinit(&a);
     if (status != SAC_OK) return status;
@@ -298,11 +304,11 @@ static sac_status apply_template(const struct route_call *call, struct strbuf *o
 
 /* The number of prompt tokens of a /v1/messages request. */
 static sac_status count_tokens(const struct route_call *call, struct strbuf *out,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     struct ask a = {0};
     const sac_status status =
-        anthropic_messages_dialect.read(&a, call->body, &call->context->rules, ref);
+        anthropic_messages_dialect.read(&a, call->body, &call->context->rules, error);
     const size_t n = status == SAC_OK ? a.prompt[0].n : 0;
     ask_deinit(&a);
     if (status != SAC_OK) return status;
@@ -319,11 +325,11 @@ static void add_rendered(struct strbuf *out, const struct ask_prompt *p)
 
 /* vLLM's render routes: the prompt tokens of a request, without computing it. */
 static sac_status render_completion(const struct route_call *call, struct strbuf *out,
-                                    struct refusal *ref)
+                                    struct api_error *error)
 {
     struct ask a = {0};
     const sac_status status =
-        openai_completion_dialect.read(&a, call->body, &call->context->rules, ref);
+        openai_completion_dialect.read(&a, call->body, &call->context->rules, error);
     for (uint32_t i = 0; i < a.n_prompt && status == SAC_OK; i++) {
         strbuf_adds(out, i ? "," : "[");
         add_rendered(out, &a.prompt[i]);
@@ -334,10 +340,11 @@ static sac_status render_completion(const struct route_call *call, struct strbuf
 }
 
 static sac_status render_chat(const struct route_call *call, struct strbuf *out,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     struct ask a = {0};
-    const sac_status status = openai_chat_dialect.read(&a, call->body, &call->context->rules, ref);
+    const sac_status status =
+        openai_chat_dialect.read(&a, call->body, &call->context->rules, error);
     if (status == SAC_OK) add_rendered(out, &a.prompt[0]);
     ask_deinit(&a);
     return status;
@@ -346,7 +353,8 @@ static sac_status render_chat(const struct route_call *call, struct strbuf *out,
 /* ---- Files ---- */
 
 /* The text of a file of any format; pages are separated by form feeds. */
-static sac_status extract(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+static sac_status extract(const struct route_call *call, struct strbuf *out,
+                          struct api_error *error)
 {
     static const char *const copied[] = {"name", "format", "encoding", "text"};
     const char *text = json_get(call->body, "text")->valuestring;
@@ -356,7 +364,7 @@ static sac_status extract(const struct route_call *call, struct strbuf *out, str
     sac_error err = {0};
     const sac_status status =
         sac_tokenize(call->context->rules.model, text, n_text, 0, &tok, &n_tok, &err);
-    if (status != SAC_OK) return refusal_of(ref, status, "file", err.msg);
+    if (status != SAC_OK) return api_error_of(error, status, "file", err.msg);
     sac_free(tok);
     for (const char *at = text; (at = strchr(at, '\f')); at++) n_break++;
     cJSON *o = cJSON_CreateObject();

@@ -30,7 +30,7 @@ struct route {
     unsigned flags;
     const char *type; /* content type of `reply`; NULL: JSON */
     /* Exactly one is set: a function that answers at once, or the dialect of a generating route. */
-    sac_status (*reply)(const struct route_call *call, struct strbuf *out, struct refusal *ref);
+    sac_status (*reply)(const struct route_call *call, struct strbuf *out, struct api_error *error);
     const struct dialect *dialect;
 };
 

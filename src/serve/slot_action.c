@@ -11,19 +11,19 @@
 
 /* Both come from the URL, as strings. */
 static sac_status read_id(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                          struct refusal *ref)
+                          struct api_error *error)
 {
     const char *id = "";
-    TRY(ask_text(body, "id_slot", &id, ref));
+    TRY(ask_text(body, "id_slot", &id, error));
     const size_t n_digit = strspn(id, "0123456789");
     const bool is_number = n_digit > 0 && n_digit < 6 && !id[n_digit];
     a->slot = is_number ? (uint32_t)strtoul(id, NULL, 10) : UINT32_MAX;
     if (a->slot < rules->n_slot) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "id_slot", "slot '%.20s': there are 0 to %u", id,
-                       rules->n_slot - 1);
+    return api_error_set(error, API_ERROR_REQUEST, "id_slot", "slot '%.20s': there are 0 to %u", id,
+                         rules->n_slot - 1);
 }
 
-static sac_status read_action(struct ask *a, const cJSON *body, struct refusal *ref)
+static sac_status read_action(struct ask *a, const cJSON *body, struct api_error *error)
 {
     static const char *const name[] = {"save", "restore", "erase"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
@@ -31,8 +31,8 @@ static sac_status read_action(struct ask *a, const cJSON *body, struct refusal *
         a->work = (enum ask_work)(ASK_SLOT_SAVE + i);
         return SAC_OK;
     }
-    return refusal_set(ref, REFUSAL_REQUEST, "action",
-                       "'action' in the query is none of save, restore and erase");
+    return api_error_set(error, API_ERROR_REQUEST, "action",
+                         "'action' in the query is none of save, restore and erase");
 }
 
 /* Only plain file names: no path, no hidden file, and no suffix used for drafts. */
@@ -46,32 +46,33 @@ static bool is_plain(const char *name)
     return true;
 }
 
-static sac_status read_file(struct ask *a, const cJSON *body, struct refusal *ref)
+static sac_status read_file(struct ask *a, const cJSON *body, struct api_error *error)
 {
     const char *name = NULL;
     if (a->work == ASK_SLOT_ERASE) return SAC_OK;
-    TRY(ask_text(body, "filename", &name, ref));
-    if (!name) return refusal_set(ref, REFUSAL_REQUEST, "filename", "'filename' is missing");
+    TRY(ask_text(body, "filename", &name, error));
+    if (!name) return api_error_set(error, API_ERROR_REQUEST, "filename", "'filename' is missing");
     if (!is_plain(name))
-        return refusal_set(ref, REFUSAL_REQUEST, "filename",
-                           "'filename' must be a name of 1 to %u bytes without '/', '\\' and "
-                           "control characters, which does not begin with '.' or end with '.part'",
-                           FILE_BYTES);
+        return api_error_set(
+            error, API_ERROR_REQUEST, "filename",
+            "'filename' must be a name of 1 to %u bytes without '/', '\\' and "
+            "control characters, which does not begin with '.' or end with '.part'",
+            FILE_BYTES);
     a->slot_file = mem_strdup(name);
-    return a->slot_file ? SAC_OK : refusal_no_memory(ref);
+    return a->slot_file ? SAC_OK : api_error_no_memory(error);
 }
 
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct refusal *ref)
+                               struct api_error *error)
 {
     a->n = 1;
     if (!rules->n_slot)
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
-                           "this server has no folder for slots: start it with --slot-save-path");
-    TRY(read_id(a, body, rules, ref));
-    TRY(read_action(a, body, ref));
-    TRY(ask_salt(a, body, ref));
-    return read_file(a, body, ref);
+        return api_error_set(error, API_ERROR_UNSUPPORTED, NULL,
+                             "this server has no folder for slots: start it with --slot-save-path");
+    TRY(read_id(a, body, rules, error));
+    TRY(read_action(a, body, error));
+    TRY(ask_salt(a, body, error));
+    return read_file(a, body, error);
 }
 
 static void write_whole(struct reply *r, struct strbuf *out)

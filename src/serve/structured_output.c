@@ -13,29 +13,30 @@
 
 /* ---- Reading ---- */
 
-/* Converts a compiler error to a refusal: a grammar that is too large is the client's fault. */
-static sac_status refuse(struct refusal *ref, sac_status status, const char *param,
+/* Converts a compiler error to one of the API: a grammar that is too large is the client's fault.
+ */
+static sac_status refuse(struct api_error *error, sac_status status, const char *param,
                          const sac_error *err)
 {
     if (status == SAC_OK) return SAC_OK;
-    return refusal_of(ref, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, param, err->msg);
+    return api_error_of(error, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, param, err->msg);
 }
 
 static sac_status set_grammar(struct ask *a, const struct strbuf *gbnf,
                               const struct gbnf_limits *limits, const struct ask_rules *rules,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     /* For schemas, errors do not mention the grammar they are compiled to. */
     const char *param = limits == &gbnf_limits_made ? "json_schema" : "grammar";
     sac_error err = {0};
     struct program *program = NULL;
-    if (gbnf->failed) return refusal_no_memory(ref);
+    if (gbnf->failed) return api_error_no_memory(error);
     sac_status status = gbnf_parse(&program, gbnf->data, gbnf->n, limits, &err);
     if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
-    return refuse(ref, status, param, &err);
+    return refuse(error, status, param, &err);
 }
 
-static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct refusal *ref)
+static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct api_error *error)
 {
     struct strbuf text = {0};
     sac_error err = {0};
@@ -45,20 +46,20 @@ static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct re
     else
         strbuf_adds(&text, SCHEMA_ANY_OBJECT);
     if (text.failed)
-        status = refusal_no_memory(ref);
+        status = api_error_no_memory(error);
     else
         status =
-            refuse(ref, schema_gbnf(gbnf, "root", text.data, text.n, &err), "json_schema", &err);
+            refuse(error, schema_gbnf(gbnf, "root", text.data, text.n, &err), "json_schema", &err);
     strbuf_deinit(&text);
     return status;
 }
 
 static sac_status set_schema(struct ask *a, const cJSON *schema, const struct ask_rules *rules,
-                             struct refusal *ref)
+                             struct api_error *error)
 {
     struct strbuf gbnf = {0};
-    sac_status status = add_schema(&gbnf, schema, ref);
-    if (status == SAC_OK) status = set_grammar(a, &gbnf, &gbnf_limits_made, rules, ref);
+    sac_status status = add_schema(&gbnf, schema, error);
+    if (status == SAC_OK) status = set_grammar(a, &gbnf, &gbnf_limits_made, rules, error);
     strbuf_deinit(&gbnf);
     return status;
 }
@@ -66,43 +67,45 @@ static sac_status set_schema(struct ask *a, const cJSON *schema, const struct as
 /* {"type": "json_schema", "json_schema": {"schema": {...}}}, or json_object, to which llama.cpp
  * allows a schema, too. */
 static sac_status read_format(struct ask *a, const cJSON *format, const struct ask_rules *rules,
-                              struct refusal *ref)
+                              struct api_error *error)
 {
     const cJSON *inner = json_get(format, "json_schema"), *schema = json_get(inner, "schema");
     if (json_says(format, "type", "text")) return SAC_OK;
     if (json_says(format, "type", "json_object"))
-        return set_schema(a, json_get(format, "schema"), rules, ref);
+        return set_schema(a, json_get(format, "schema"), rules, error);
     if (!json_says(format, "type", "json_schema"))
-        return refusal_set(ref, REFUSAL_REQUEST, "response_format",
-                           "the type of 'response_format' is not text, json_object or json_schema");
+        return api_error_set(
+            error, API_ERROR_REQUEST, "response_format",
+            "the type of 'response_format' is not text, json_object or json_schema");
     if (!schema)
-        return refusal_set(ref, REFUSAL_REQUEST, "response_format",
-                           "'response_format' has no json_schema.schema");
-    return set_schema(a, schema, rules, ref);
+        return api_error_set(error, API_ERROR_REQUEST, "response_format",
+                             "'response_format' has no json_schema.schema");
+    return set_schema(a, schema, rules, error);
 }
 
 sac_status structured_output_read(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                                  struct refusal *ref)
+                                  struct api_error *error)
 {
     const cJSON *format = json_get(body, "response_format"), *schema;
     const char *grammar = NULL;
-    TRY(ask_text(body, "grammar", &grammar, ref));
+    TRY(ask_text(body, "grammar", &grammar, error));
     schema = json_get(body, "json_schema");
     const int n_form = (format && !json_says(format, "type", "text")) + (grammar != NULL) +
                        (schema != NULL) + (a->machine != NULL);
     if (n_form > 1)
-        return refusal_set(ref, REFUSAL_REQUEST, "response_format",
-                           "an answer has one form: 'response_format', 'json_schema', 'grammar' or "
-                           "a call that 'tool_choice' demands");
-    if (format) return read_format(a, format, rules, ref);
-    if (schema) return set_schema(a, schema, rules, ref);
+        return api_error_set(
+            error, API_ERROR_REQUEST, "response_format",
+            "an answer has one form: 'response_format', 'json_schema', 'grammar' or "
+            "a call that 'tool_choice' demands");
+    if (format) return read_format(a, format, rules, error);
+    if (schema) return set_schema(a, schema, rules, error);
     if (!grammar) return SAC_OK;
     const struct strbuf text = {.data = (char *)(uintptr_t)grammar, .n = strlen(grammar)};
-    return set_grammar(a, &text, &gbnf_limits_given, rules, ref);
+    return set_grammar(a, &text, &gbnf_limits_given, rules, error);
 }
 
 sac_status structured_output_force_call(struct ask *a, const char *tools, const char *only,
-                                        const struct ask_rules *rules, struct refusal *ref)
+                                        const struct ask_rules *rules, struct api_error *error)
 {
     const struct toolset set = {.family = a->tool_family,
                                 .choice = only ? TOOLSET_NAMED : TOOLSET_REQUIRED,
@@ -113,10 +116,10 @@ sac_status structured_output_force_call(struct ask *a, const char *tools, const 
     struct program *program = NULL;
     sac_status status = toolset_compile(&program, &set, &err);
     if (status == SAC_ERR_NOT_FOUND)
-        return refusal_set(ref, REFUSAL_REQUEST, "tool_choice",
-                           "'tool_choice' names no tool of 'tools'");
+        return api_error_set(error, API_ERROR_REQUEST, "tool_choice",
+                             "'tool_choice' names no tool of 'tools'");
     if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
-    return refuse(ref, status, "tools", &err);
+    return refuse(error, status, "tools", &err);
 }
 
 /* ---- Constraining an answer ---- */

@@ -81,7 +81,7 @@ static enum MHD_Result on_part(void *user, enum MHD_ValueKind kind, const char *
 }
 
 static sac_status read_form(struct form *form, struct MHD_Connection *connection,
-                            const struct strbuf *body, struct refusal *ref)
+                            const struct strbuf *body, struct api_error *error)
 {
     struct MHD_PostProcessor *parser =
         MHD_create_post_processor(connection, FORM_BUFFER, on_part, form);
@@ -91,9 +91,9 @@ static sac_status read_form(struct form *form, struct MHD_Connection *connection
         if (MHD_destroy_post_processor(parser) != MHD_YES) result = MHD_NO;
     }
     if (result == MHD_YES && form->has_file) return SAC_OK;
-    return refusal_set(ref, REFUSAL_REQUEST, "file",
-                       form->too_long ? "the form has too many fields, or one that is too long"
-                                      : "the body is no form with a 'file'");
+    return api_error_set(error, API_ERROR_REQUEST, "file",
+                         form->too_long ? "the form has too many fields, or one that is too long"
+                                        : "the body is no form with a 'file'");
 }
 
 static void replace_text(cJSON *fields, const char *name, const char *text, size_t n)
@@ -103,19 +103,19 @@ static void replace_text(cJSON *fields, const char *name, const char *text, size
 }
 
 static sac_status set_file(struct form *form, const char *name, const struct strbuf *file,
-                           struct refusal *ref)
+                           struct api_error *error)
 {
     struct strbuf text = {0};
     sac_error err = {0};
     struct extract_info info = {0};
     sac_status status = extract_bytes(&text, name, file, &info, &err);
     if (status != SAC_OK) {
-        status = refusal_of(ref, status, "file", err.msg);
+        status = api_error_of(error, status, "file", err.msg);
     } else if (text.n > form->text_max) {
         /* A small packed file may hold hundreds of megabytes, of which several copies are made. */
-        status = refusal_set(ref, REFUSAL_LARGE, "file",
-                             "the file holds %zu bytes of text, the server takes %u", text.n,
-                             form->text_max);
+        status = api_error_set(error, API_ERROR_LARGE, "file",
+                               "the file holds %zu bytes of text, the server takes %u", text.n,
+                               form->text_max);
     } else {
         replace_text(form->fields, "text", text.data ? text.data : "", text.n);
         replace_text(form->fields, "format", info.format, strlen(info.format));
@@ -135,29 +135,29 @@ static void set_flags(cJSON *fields)
 }
 
 /* The unescaped "name" of the query; NULL: none. */
-static sac_status query_name(char **out, struct MHD_Connection *connection, struct refusal *ref)
+static sac_status query_name(char **out, struct MHD_Connection *connection, struct api_error *error)
 {
     const char *given = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
     *out = given ? mem_strdup(given) : NULL;
     if (*out) (void)MHD_http_unescape(*out);
-    return given && !*out ? refusal_no_memory(ref) : SAC_OK;
+    return given && !*out ? api_error_no_memory(error) : SAC_OK;
 }
 
 sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
-                       uint32_t text_max, struct refusal *ref)
+                       uint32_t text_max, struct api_error *error)
 {
     struct form form = {.fields = cJSON_CreateObject(), .text_max = text_max};
     const bool has_form = is_form(connection);
     char *query;
-    sac_status status = query_name(&query, connection, ref);
-    if (status == SAC_OK && !form.fields) status = refusal_no_memory(ref);
-    if (status == SAC_OK && has_form) status = read_form(&form, connection, body, ref);
+    sac_status status = query_name(&query, connection, error);
+    if (status == SAC_OK && !form.fields) status = api_error_no_memory(error);
+    if (status == SAC_OK && has_form) status = read_form(&form, connection, body, error);
     const cJSON *filename = json_get(form.fields, "filename");
     const char *name = query ? query : filename ? base_name(filename->valuestring) : "the file";
     if (status == SAC_OK && (query || filename)) set_text(form.fields, "name", name, strlen(name));
-    if (status == SAC_OK) status = set_file(&form, name, has_form ? &form.file : body, ref);
+    if (status == SAC_OK) status = set_file(&form, name, has_form ? &form.file : body, error);
     /* Callers rely on this member, which is missing after a failed allocation. */
-    if (status == SAC_OK && !json_get(form.fields, "text")) status = refusal_no_memory(ref);
+    if (status == SAC_OK && !json_get(form.fields, "text")) status = api_error_no_memory(error);
     mem_free(query);
     strbuf_deinit(&form.file);
     set_flags(form.fields);

@@ -71,9 +71,9 @@ static void check_work(const struct ask *a)
 static void read_request(const struct dialect *dialect, const cJSON *body)
 {
     struct ask a = {0};
-    struct refusal ref = {0};
-    if (dialect->read(&a, body, rules(), &ref) != SAC_OK) {
-        if (ref.kind == REFUSAL_NONE || !ref.message[0]) __builtin_trap();
+    struct api_error error = {0};
+    if (dialect->read(&a, body, rules(), &error) != SAC_OK) {
+        if (error.kind == API_ERROR_NONE || !error.message[0]) __builtin_trap();
     } else if (a.work) {
         check_work(&a);
     } else {

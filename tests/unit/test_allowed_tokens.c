@@ -27,11 +27,12 @@ static int free_model(void **state)
     return 0;
 }
 
-static sac_status read_allowed(const char *json, struct allowed_tokens **out, struct refusal *ref)
+static sac_status read_allowed(const char *json, struct allowed_tokens **out,
+                               struct api_error *error)
 {
     cJSON *body = cJSON_Parse(json);
     assert_non_null(body);
-    const sac_status status = allowed_tokens_read(out, body, model, ref);
+    const sac_status status = allowed_tokens_read(out, body, model, error);
     cJSON_Delete(body);
     return status;
 }
@@ -53,12 +54,13 @@ static void only_what_is_allowed(void **state)
 {
     (void)state;
     struct allowed_tokens *b;
-    struct refusal ref = {0};
-    assert_int_equal(read_allowed("{\"allowed_token_ids\":[0,65,255]}", &b, &ref), SAC_OK);
+    struct api_error error = {0};
+    assert_int_equal(read_allowed("{\"allowed_token_ids\":[0,65,255]}", &b, &error), SAC_OK);
     for (int tok = 0; tok < TINY_VOCAB; tok++)
         assert_int_equal(may(b, "x", tok), tok == 0 || tok == 65 || tok == 255);
     allowed_tokens_free(b);
-    assert_int_equal(read_allowed("{\"allowed_token_ids\":[],\"bad_words\":[]}", &b, &ref), SAC_OK);
+    assert_int_equal(read_allowed("{\"allowed_token_ids\":[],\"bad_words\":[]}", &b, &error),
+                     SAC_OK);
     assert_null(b);
 }
 
@@ -67,8 +69,8 @@ static void no_bad_word_is_finished(void **state)
 {
     (void)state;
     struct allowed_tokens *b;
-    struct refusal ref = {0};
-    assert_int_equal(read_allowed("{\"bad_words\":[\" cat\",\"q\"]}", &b, &ref), SAC_OK);
+    struct api_error error = {0};
+    assert_int_equal(read_allowed("{\"bad_words\":[\" cat\",\"q\"]}", &b, &error), SAC_OK);
     assert_false(may(b, "a ca", 't'));
     assert_false(may(b, "conca", 't'));
     assert_true(may(b, "a", 't'));
@@ -98,9 +100,9 @@ static void what_is_no_list_is_named(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct allowed_tokens *b;
-        struct refusal ref = {0};
-        assert_int_equal(read_allowed(cases[i].json, &b, &ref), SAC_ERR_ARG);
-        assert_string_equal(ref.param, cases[i].param);
+        struct api_error error = {0};
+        assert_int_equal(read_allowed(cases[i].json, &b, &error), SAC_ERR_ARG);
+        assert_string_equal(error.param, cases[i].param);
         assert_null(b);
     }
 }

@@ -329,22 +329,22 @@ static struct ask_rules rules_of(const sac_model *model, enum ask_pooling poolin
     return (struct ask_rules){.model = model, .engine = {.n_ctx = N_CTX}, .pooling = pooling};
 }
 
-/* REFUSAL_NONE: it was read. */
-static enum refusal_kind read_of(const struct dialect *dialect, const sac_model *model,
-                                 enum ask_pooling pooling, const char *text, struct ask *a)
+/* API_ERROR_NONE: it was read. */
+static enum api_error_kind read_of(const struct dialect *dialect, const sac_model *model,
+                                   enum ask_pooling pooling, const char *text, struct ask *a)
 {
     const struct ask_rules rules = rules_of(model, pooling);
-    struct refusal ref = {0};
+    struct api_error error = {0};
     cJSON *body = cJSON_Parse(text);
     assert_non_null(body);
     *a = (struct ask){0};
-    const sac_status status = dialect->read(a, body, &rules, &ref);
-    assert_int_equal(status == SAC_OK, ref.kind == REFUSAL_NONE);
+    const sac_status status = dialect->read(a, body, &rules, &error);
+    assert_int_equal(status == SAC_OK, error.kind == API_ERROR_NONE);
     cJSON_Delete(body);
-    return ref.kind;
+    return error.kind;
 }
 
-static enum refusal_kind read_openai(const sac_model *model, const char *text, struct ask *a)
+static enum api_error_kind read_openai(const sac_model *model, const char *text, struct ask *a)
 {
     return read_of(&openai_embeddings_dialect, model, ASK_POOLING_MEAN, text, a);
 }
@@ -360,7 +360,7 @@ static void check_input(const struct ask *a, uint32_t i, const int32_t *tok, siz
 static void inputs_are_read_in_their_order(void **state)
 {
     struct ask a;
-    assert_int_equal(read_openai(*state, "{\"input\":\"ab\"}", &a), REFUSAL_NONE);
+    assert_int_equal(read_openai(*state, "{\"input\":\"ab\"}", &a), API_ERROR_NONE);
     assert_int_equal(a.n_input, 1);
     check_input(&a, 0, (const int32_t[]){'a', 'b'}, 2);
     assert_true(a.work == ASK_EMBED && a.normalised && !a.base64);
@@ -370,28 +370,28 @@ static void inputs_are_read_in_their_order(void **state)
                                  "{\"input\":[\"ab\",[7,255],\"c\"],"
                                  "\"encoding_format\":\"base64\"}",
                                  &a),
-                     REFUSAL_NONE);
+                     API_ERROR_NONE);
     assert_int_equal(a.n_input, 3);
     check_input(&a, 0, (const int32_t[]){'a', 'b'}, 2);
     check_input(&a, 1, (const int32_t[]){7, 255}, 2);
     check_input(&a, 2, (const int32_t[]){'c'}, 1);
     assert_true(a.base64);
     ask_deinit(&a);
-    assert_int_equal(read_openai(*state, "{\"input\":[7,8,9]}", &a), REFUSAL_NONE);
+    assert_int_equal(read_openai(*state, "{\"input\":[7,8,9]}", &a), API_ERROR_NONE);
     assert_int_equal(a.n_input, 1);
     check_input(&a, 0, (const int32_t[]){7, 8, 9}, 3);
     ask_deinit(&a);
 }
 
 /* Whether a list of n tokens is read. */
-static enum refusal_kind read_many(const sac_model *model, size_t n)
+static enum api_error_kind read_many(const sac_model *model, size_t n)
 {
     struct ask a;
     struct strbuf text = {0};
     strbuf_adds(&text, "{\"input\":[");
     for (size_t i = 0; i < n; i++) strbuf_adds(&text, i ? ",5" : "5");
     strbuf_adds(&text, "]}");
-    const enum refusal_kind kind = read_openai(model, text.data, &a);
+    const enum api_error_kind kind = read_openai(model, text.data, &a);
     strbuf_deinit(&text);
     ask_deinit(&a);
     return kind;
@@ -400,21 +400,21 @@ static enum refusal_kind read_many(const sac_model *model, size_t n)
 static void limits_are_held(void **state)
 {
     struct ask a;
-    assert_int_equal(read_openai(*state, "{\"input\":[255]}", &a), REFUSAL_NONE);
+    assert_int_equal(read_openai(*state, "{\"input\":[255]}", &a), API_ERROR_NONE);
     ask_deinit(&a);
-    assert_int_equal(read_openai(*state, "{\"input\":[256]}", &a), REFUSAL_REQUEST);
+    assert_int_equal(read_openai(*state, "{\"input\":[256]}", &a), API_ERROR_REQUEST);
     ask_deinit(&a);
-    assert_int_equal(read_openai(*state, "{\"input\":[\"a\",\"\"]}", &a), REFUSAL_REQUEST);
+    assert_int_equal(read_openai(*state, "{\"input\":[\"a\",\"\"]}", &a), API_ERROR_REQUEST);
     ask_deinit(&a);
-    assert_int_equal(read_many(*state, N_CTX), REFUSAL_NONE);
-    assert_int_equal(read_many(*state, N_CTX + 1), REFUSAL_CONTEXT);
+    assert_int_equal(read_many(*state, N_CTX), API_ERROR_NONE);
+    assert_int_equal(read_many(*state, N_CTX + 1), API_ERROR_CONTEXT);
     assert_int_equal(
         read_of(&openai_embeddings_dialect, *state, ASK_POOLING_NONE, "{\"input\":\"a\"}", &a),
-        REFUSAL_UNSUPPORTED);
+        API_ERROR_UNSUPPORTED);
     ask_deinit(&a);
     assert_int_equal(
         read_of(&openai_embeddings_dialect, *state, ASK_POOLING_OFF, "{\"input\":\"a\"}", &a),
-        REFUSAL_UNSUPPORTED);
+        API_ERROR_UNSUPPORTED);
     ask_deinit(&a);
 }
 
@@ -434,7 +434,7 @@ static void lengths_are_kept_where_that_is_asked(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(
             read_of(&llamacpp_embedding_dialect, *state, cases[i].pooling, cases[i].text, &a),
-            REFUSAL_NONE);
+            API_ERROR_NONE);
         assert_int_equal(a.normalised, cases[i].normalised);
         assert_int_equal(a.pooling, cases[i].pooling);
         ask_deinit(&a);

@@ -88,7 +88,7 @@ static struct answer *submit(struct world *w, const struct want *want)
                       .max_tokens = want->n_tok,
                       .ignore_eos = true,
                       .priority = want->priority};
-    struct refusal ref = {0};
+    struct api_error error = {0};
     int32_t *tok = mem_alloc(N_PROMPT * sizeof *tok);
     for (int32_t i = 0; i < N_PROMPT; i++) tok[i] = (i * 37 + want->text * 11) % TINY_VOCAB;
     ask.prompt[0] = (struct ask_prompt){.tok = tok, .n = N_PROMPT};
@@ -98,7 +98,7 @@ static struct answer *submit(struct world *w, const struct want *want)
     assert_non_null(a);
     a->key = want->key;
     a->sleep = a->wake = ignore;
-    assert_int_equal(loop_submit(w->loop, a, &ref), SAC_OK);
+    assert_int_equal(loop_submit(w->loop, a, &error), SAC_OK);
     return a;
 }
 
@@ -178,13 +178,13 @@ static void a_stop_waits_or_does_not(void **state)
     (void)state;
     for (int now = 0; now < 2; now++) {
         struct world w;
-        struct refusal ref = {0};
+        struct api_error error = {0};
         world_init(&w, 1);
         struct answer *a[2];
         for (int i = 0; i < 2; i++) a[i] = submit(&w, &(struct want){.text = i, .n_tok = 20});
         for (int i = 0; i < 8; i++) turn(&w);
         loop_drain(w.loop, now);
-        assert_int_not_equal(loop_submit(w.loop, a[0], &ref), SAC_OK);
+        assert_int_not_equal(loop_submit(w.loop, a[0], &error), SAC_OK);
         if (now)
             for (int i = 0; i < 3; i++) turn(&w);
         for (int i = 0; i < 2; i++) {

@@ -55,7 +55,7 @@ static void run(bool eager)
     struct probe probe = {0};
     struct metrics *metrics;
     struct ask ask = {.work = ASK_DOC_ADD};
-    struct refusal ref = {0};
+    struct api_error error = {0};
     sac_error err;
     bool done;
     must(metrics_create(&metrics, &err), &err);
@@ -67,7 +67,7 @@ static void run(bool eager)
     a->wake = on_wake;
     a->user = &probe;
     a->choice[0].loop = probe.loop;
-    assert_int_equal(loop_submit(probe.loop, a, &ref), SAC_OK);
+    assert_int_equal(loop_submit(probe.loop, a, &error), SAC_OK);
     assert_int_equal(take(probe.loop, a, &done), 0);
     assert_int_equal(probe.n_sleep, 1);
     say(a, "one", SAC_EVENT_TOKEN);
@@ -108,7 +108,7 @@ static void a_loop_that_cannot_run_ends_what_waits(void **state)
     struct probe probe = {0};
     struct metrics *metrics;
     struct ask ask = {.work = ASK_DOC_ADD};
-    struct refusal ref = {0};
+    struct api_error error = {0};
     const struct loop_parts parts = {.events = (struct kv_events *)&probe};
     sac_engine_params p = sac_engine_params_default();
     sac_engine *engine;
@@ -126,13 +126,13 @@ static void a_loop_that_cannot_run_ends_what_waits(void **state)
     a->sleep = on_sleep;
     a->wake = on_wake;
     a->user = &probe;
-    assert_int_equal(loop_submit(probe.loop, a, &ref), SAC_OK);
+    assert_int_equal(loop_submit(probe.loop, a, &error), SAC_OK);
     assert_int_equal(take(probe.loop, a, &done), 0);
     assert_int_equal(loop_run(probe.loop, engine, &parts, &err), SAC_ERR_ARG);
     assert_int_equal(probe.n_wake, 1);
     assert_int_equal(take(probe.loop, a, &done), 1);
     loop_leave(probe.loop, a);
-    assert_int_not_equal(loop_submit(probe.loop, a, &ref), SAC_OK);
+    assert_int_not_equal(loop_submit(probe.loop, a, &error), SAC_OK);
     loop_destroy(probe.loop);
     metrics_destroy(metrics);
     sac_engine_free(engine);

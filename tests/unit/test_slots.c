@@ -382,29 +382,29 @@ static void a_text_is_restored_in_place_of_others(void **state)
 
 /* ---- Requests ---- */
 
-static enum refusal_kind read_of(const char *id, const char *action, const char *file,
-                                 struct ask *a)
+static enum api_error_kind read_of(const char *id, const char *action, const char *file,
+                                   struct ask *a)
 {
     const struct ask_rules rules = {.n_slot = N_SLOT};
-    struct refusal ref = {0};
+    struct api_error error = {0};
     cJSON *body = cJSON_CreateObject();
     cJSON_AddStringToObject(body, "id_slot", id);
     cJSON_AddStringToObject(body, "action", action);
     if (file) cJSON_AddStringToObject(body, "filename", file);
     *a = (struct ask){0};
-    const sac_status status = slot_action_dialect.read(a, body, &rules, &ref);
-    assert_int_equal(status == SAC_OK, ref.kind == REFUSAL_NONE);
+    const sac_status status = slot_action_dialect.read(a, body, &rules, &error);
+    assert_int_equal(status == SAC_OK, error.kind == API_ERROR_NONE);
     cJSON_Delete(body);
-    return ref.kind;
+    return error.kind;
 }
 
 static bool takes(const char *id, const char *action, const char *file)
 {
     struct ask a;
-    const enum refusal_kind kind = read_of(id, action, file, &a);
+    const enum api_error_kind kind = read_of(id, action, file, &a);
     ask_deinit(&a);
-    assert_true(kind == REFUSAL_NONE || kind == REFUSAL_REQUEST);
-    return kind == REFUSAL_NONE;
+    assert_true(kind == API_ERROR_NONE || kind == API_ERROR_REQUEST);
+    return kind == API_ERROR_NONE;
 }
 
 static void actions_are_read(void **state)
@@ -413,7 +413,7 @@ static void actions_are_read(void **state)
     struct ask a;
     (void)state;
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(read_of("2", name[i], "file", &a), REFUSAL_NONE);
+        assert_int_equal(read_of("2", name[i], "file", &a), API_ERROR_NONE);
         assert_int_equal(a.work, ASK_SLOT_SAVE + i);
         assert_int_equal(a.slot, 2);
         if (i < 2)
