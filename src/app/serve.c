@@ -32,7 +32,8 @@ struct serve_options {
 };
 
 enum { LOG_TEXT, LOG_JSON };
-#define POOLINGS "mean|last|cls|none" /* in the order of ask.h, from ASK_POOLING_MEAN */
+#define POOLINGS                                                                                   \
+    "mean|last|cls|none" /* in the order of api_request.h, from API_REQUEST_POOLING_MEAN */
 
 struct serve {
     struct serve_options opt;
@@ -303,7 +304,8 @@ static sac_status make_config(struct serve *s, sac_error *err)
     c->events = o->events;
     c->n_doc_max = o->store ? o->n_doc : 0;
     c->slot_dir = o->slot_dir;
-    if (o->embeddings) c->pooling = (enum ask_pooling)(ASK_POOLING_MEAN + o->pooling);
+    if (o->embeddings)
+        c->pooling = (enum api_request_pooling)(API_REQUEST_POOLING_MEAN + o->pooling);
     c->audit_share = (double)o->audit_share;
     c->drain_s = o->drain_s;
     c->log_json = o->log_format == LOG_JSON;

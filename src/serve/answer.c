@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-struct answer *answer_create(struct ask *ask)
+struct answer *answer_create(struct api_request *request)
 {
-    const uint32_t n = ask->work ? 1 : ask->n_prompt * ask->n;
+    const uint32_t n = request->work ? 1 : request->n_prompt * request->n;
     struct answer *a = mem_calloc(1, sizeof *a);
     struct answer_choice *choice = mem_calloc(n, sizeof *choice);
     if (!a || !choice) {
@@ -16,8 +16,8 @@ struct answer *answer_create(struct ask *ask)
         mem_free(choice);
         return NULL;
     }
-    a->ask = *ask;
-    *ask = (struct ask){0};
+    a->request = *request;
+    *request = (struct api_request){0};
     a->choice = choice;
     a->n_choice = a->n_left = n;
     a->fd = a->slot = -1;
@@ -30,7 +30,7 @@ struct answer *answer_create(struct ask *ask)
 
 bool answer_is_read(const struct answer *a)
 {
-    return a->ask.attention || a->ask.audit || a->sampled;
+    return a->request.attention || a->request.audit || a->sampled;
 }
 
 void answer_pieces_free(struct answer_piece *first)
@@ -51,7 +51,7 @@ void answer_free(struct answer *a)
         reading_free(a->choice[i].reading);
         strbuf_deinit(&a->choice[i].said);
     }
-    ask_deinit(&a->ask);
+    api_request_deinit(&a->request);
     mem_free(a->choice);
     mem_free(a);
 }
@@ -76,8 +76,8 @@ static struct answer_piece *piece_create(const sac_prob *prob, uint32_t n_prob, 
 
 static int find_stop(const struct answer *a, const char *stop)
 {
-    for (uint32_t i = 0; stop && i < a->ask.n_stop; i++)
-        if (strcmp(a->ask.stop[i], stop) == 0) return (int)i;
+    for (uint32_t i = 0; stop && i < a->request.n_stop; i++)
+        if (strcmp(a->request.stop[i], stop) == 0) return (int)i;
     return -1;
 }
 

@@ -4,14 +4,14 @@
  * The engine's thread adds pieces (a token, progress, the end); the HTTP side takes them and
  * formats them as text. Both hold one reference; the last one to release it frees the answer.
  *
- * Access: `ask`, `n_choice`, `key` and the callbacks do not change after loop_submit, except for
- * the passages of a prompt over documents, which the engine's thread locates before it starts the
- * answer. Fields under "lock" are protected by loop.h's lock, those under "engine" belong to the
- * engine's thread alone. */
+ * Access: `request`, `n_choice`, `key` and the callbacks do not change after loop_submit, except
+ * for the passages of a prompt over documents, which the engine's thread locates before it starts
+ * the answer. Fields under "lock" are protected by loop.h's lock, those under "engine" belong to
+ * the engine's thread alone. */
 #ifndef SAC_SERVE_ANSWER_H
 #define SAC_SERVE_ANSWER_H
 
-#include "serve/ask.h"
+#include "serve/api_request.h"
 #include "serve/reading.h"
 
 #include <stdbool.h>
@@ -37,7 +37,7 @@ struct answer_piece {
     const char *text; /* [n_text] */
     size_t n_text;
     sac_finish finish;
-    int stop_i;        /* index into ask.stop; -1: none */
+    int stop_i;        /* index into request.stop; -1: none */
     sac_status status; /* the reason of SAC_FINISH_ERROR; `text` describes it */
     sac_timings timings;
     uint64_t us; /* when the piece was added */
@@ -61,8 +61,8 @@ struct answer_choice {
 };
 
 struct answer {
-    struct ask ask;               /* owned */
-    struct answer_choice *choice; /* owned, [n_choice]; choice i answers prompt i / ask.n */
+    struct api_request request;   /* owned */
+    struct answer_choice *choice; /* owned, [n_choice]; choice i answers prompt i / request.n */
     uint32_t n_choice;
     uint64_t key; /* of the client (api_keys.h); 0: none */
     int fd;       /* lock; the client's socket, polled for a disconnect; -1: none */
@@ -93,9 +93,9 @@ struct answer {
 
 /* Whether attention is recorded while the answer is computed. */
 bool answer_is_read(const struct answer *a);
-/* Takes ownership of the contents of `ask` and leaves it empty. NULL: out of memory, and `ask` is
- * unchanged. */
-struct answer *answer_create(struct ask *ask);
+/* Takes ownership of the contents of `request` and leaves it empty. NULL: out of memory, and
+ * `request` is unchanged. */
+struct answer *answer_create(struct api_request *request);
 void answer_free(struct answer *a);
 
 /* Converts an engine event to a piece; NULL: out of memory. */

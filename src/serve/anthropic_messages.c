@@ -175,8 +175,8 @@ static sac_status refuse_remote(const cJSON *body, struct api_error *error)
     return SAC_OK;
 }
 
-static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct api_error *error)
+static sac_status read_request(struct api_request *a, const cJSON *body,
+                               const struct api_request_rules *rules, struct api_error *error)
 {
     static const char *const same[] = {
         "stream", "temperature", "top_p", "top_k",      "max_tokens", "seed",
@@ -228,7 +228,7 @@ static void add_stop(cJSON *o, const struct reply *r, bool known)
     else
         cJSON_AddNullToObject(o, "stop_reason");
     if (known && c->stop_i >= 0)
-        cJSON_AddStringToObject(o, "stop_sequence", r->ask->stop[c->stop_i]);
+        cJSON_AddStringToObject(o, "stop_sequence", r->request->stop[c->stop_i]);
     else
         cJSON_AddNullToObject(o, "stop_sequence");
 }

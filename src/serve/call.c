@@ -226,7 +226,7 @@ static void set_end_reason(struct call *call)
 static void store_reading(struct call *call)
 {
     struct strbuf text = {0};
-    if (!call->answer->ask.attention) return;
+    if (!call->answer->request.attention) return;
     json_print(&text, reply_attention(&call->reply));
     readings_put(call->head.context->readings, call->reply.id, call->key, &text);
 }
@@ -432,11 +432,11 @@ static bool is_sampled(double share)
 static sac_status queue_answer(struct call *call, const cJSON *body)
 {
     struct context *c = call->head.context;
-    struct ask ask = {0};
+    struct api_request request = {0};
     fields_check(body, c->log);
-    sac_status status = call->route->dialect->read(&ask, body, &c->rules, &call->error);
-    struct answer *a = status == SAC_OK ? answer_create(&ask) : NULL;
-    ask_deinit(&ask);
+    sac_status status = call->route->dialect->read(&request, body, &c->rules, &call->error);
+    struct answer *a = status == SAC_OK ? answer_create(&request) : NULL;
+    api_request_deinit(&request);
     if (status != SAC_OK) return status;
     if (!a ||
         reply_init(&call->reply, call->route->dialect, a, &c->rules, c->model_name) != SAC_OK) {
@@ -446,7 +446,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
     a->key = call->key;
     a->sampled = is_sampled(c->config->audit_share);
     a->fd = client_fd(call);
-    a->eager = a->ask.stream;
+    a->eager = a->request.stream;
     a->sleep = suspend;
     a->wake = resume;
     a->user = call;
@@ -498,7 +498,7 @@ static enum MHD_Result send_made(struct call *call)
     if (call->error.kind != API_ERROR_NONE || call->out.failed || call->json.failed)
         return refuse(call);
     if (call->route->dialect)
-        return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
+        return call->answer->request.stream ? begin_stream(call) : wait_for_all(call);
     return send_whole(call, call->route->type);
 }
 
@@ -577,7 +577,7 @@ static const char *finish_text(const struct call *call, bool sent)
     if (atomic_load(&call->answer->slow)) return "client read too slowly";
     if (r->n_done < r->n_choice || !sent || r->failed.kind == API_ERROR_LEFT) return "client left";
     if (r->failed.kind != API_ERROR_NONE) return "error";
-    if (call->answer->ask.work != ASK_ANSWER) return NULL;
+    if (call->answer->request.work != API_REQUEST_ANSWER) return NULL;
     return reply_finish(&r->choice[0]);
 }
 
@@ -587,8 +587,8 @@ static char *prompt_text(const struct call *call)
     char *text = NULL;
     size_t n;
     if (!call->head.context->config->log_prompts || !call->answer) return NULL;
-    if (call->answer->ask.work != ASK_ANSWER) return NULL;
-    const struct ask_prompt *p = &call->answer->ask.prompt[0];
+    if (call->answer->request.work != API_REQUEST_ANSWER) return NULL;
+    const struct api_request_prompt *p = &call->answer->request.prompt[0];
     if (sac_detokenize(call->head.context->rules.model, p->tok, p->n, true, &text, &n, NULL) !=
         SAC_OK)
         return NULL;
@@ -613,7 +613,7 @@ static void log_call(const struct call *call, bool sent)
         .error = failed ? call->error.message : NULL,
         .prompt = prompt,
     };
-    if (call->answer && call->reply.choice && call->answer->ask.work == ASK_ANSWER) {
+    if (call->answer && call->reply.choice && call->answer->request.work == API_REQUEST_ANSWER) {
         e.n_choice = call->reply.n_choice;
         if (call->reply.choice[0].timings.n_predicted)
             e.reuse = sac_reuse_end_text(call->reply.choice[0].timings.reuse_end);

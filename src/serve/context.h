@@ -5,7 +5,7 @@
 
 #include "grammar/trie.h"
 #include "serve/api_keys.h"
-#include "serve/ask.h"
+#include "serve/api_request.h"
 #include "serve/loop.h"
 #include "serve/metrics.h"
 #include "serve/readings.h"
@@ -20,7 +20,7 @@ enum context_state { CONTEXT_LOADING, CONTEXT_READY, CONTEXT_DRAINING };
 struct context {
     const struct server_config *config; /* borrowed */
     _Atomic int state;                  /* enum context_state */
-    struct ask_rules rules;             /* set before `state` becomes ready */
+    struct api_request_rules rules;     /* set before `state` becomes ready */
     const char *model_name;             /* as `rules` */
     struct trie *trie;                  /* owned, like the members below */
     struct loop *loop;

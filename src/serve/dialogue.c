@@ -167,7 +167,7 @@ static sac_status read_message(struct dialogue *d, const cJSON *message, struct 
     const char *role = NULL;
     if (!cJSON_IsObject(message))
         return api_error_set(error, API_ERROR_REQUEST, "messages", "a message is not an object");
-    TRY(ask_text(message, "role", &role, error));
+    TRY(api_request_text(message, "role", &role, error));
     if (!role)
         return api_error_set(error, API_ERROR_REQUEST, "messages", "a message has no 'role'");
     TRY(check_role(role, error));
@@ -215,8 +215,8 @@ static sac_status read_end(struct dialogue *d, const cJSON *body, struct api_err
     static const char name[] = "continue_final_message";
     const sac_message *last = &d->msg[d->n - 1];
     bool opens = true;
-    TRY(ask_bool(body, "add_generation_prompt", &opens, error));
-    TRY(ask_bool(body, name, &d->goes_on, error));
+    TRY(api_request_bool(body, "add_generation_prompt", &opens, error));
+    TRY(api_request_bool(body, name, &d->goes_on, error));
     d->open_end = !opens;
     if (!d->goes_on) return SAC_OK;
     if (opens && json_get(body, "add_generation_prompt"))
@@ -255,7 +255,7 @@ sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct api_error
     return read_vars(d, body, error);
 }
 
-static sac_chat_params params_of(const struct dialogue *d, const struct ask_rules *rules)
+static sac_chat_params params_of(const struct dialogue *d, const struct api_request_rules *rules)
 {
     return (sac_chat_params){.chat_template = rules->chat_template,
                              .tools_json = d->tools,
@@ -265,8 +265,8 @@ static sac_chat_params params_of(const struct dialogue *d, const struct ask_rule
 }
 
 /* Locates the messages in the prompt, for the record of attention. */
-static sac_status find_messages(const struct dialogue *d, struct ask *a,
-                                const struct ask_rules *rules, struct api_error *error)
+static sac_status find_messages(const struct dialogue *d, struct api_request *a,
+                                const struct api_request_rules *rules, struct api_error *error)
 {
     const size_t n = d->n - d->n_lead;
     struct passages_document *text = mem_calloc(n, sizeof *text);
@@ -282,13 +282,13 @@ static sac_status find_messages(const struct dialogue *d, struct ask *a,
         a->role[a->n_role++] = find_role(m->role);
     }
     a->n_before = d->n_lead == 0 && strcmp(d->msg[0].role, "system") == 0;
-    const sac_status status = ask_find_passages(a, text, n, rules, error);
+    const sac_status status = api_request_find_passages(a, text, n, rules, error);
     mem_free(text);
     return status;
 }
 
-sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
-                              const struct ask_rules *rules, struct api_error *error)
+sac_status dialogue_to_prompt(const struct dialogue *d, struct api_request *a,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
     const sac_chat_params params = params_of(d, rules);
     sac_error err = {0};
@@ -296,14 +296,14 @@ sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
     size_t n;
     const sac_status status = sac_chat_tokens(rules->model, d->msg, d->n, &params, &tok, &n, &err);
     if (status != SAC_OK) return api_error_of(error, status, "messages", err.msg);
-    TRY(ask_add_prompt(a, tok, n, rules, error));
+    TRY(api_request_add_prompt(a, tok, n, rules, error));
     const bool has_system = strcmp(d->msg[0].role, "system") == 0;
-    TRY(ask_find_head(a, has_system ? d->msg[0].content : NULL, false, rules, error));
+    TRY(api_request_find_head(a, has_system ? d->msg[0].content : NULL, false, rules, error));
     return a->attention ? find_messages(d, a, rules, error) : SAC_OK;
 }
 
-sac_status dialogue_render(const struct dialogue *d, const struct ask_rules *rules, char **out_text,
-                           struct api_error *error)
+sac_status dialogue_render(const struct dialogue *d, const struct api_request_rules *rules,
+                           char **out_text, struct api_error *error)
 {
     const sac_chat_params params = params_of(d, rules);
     sac_error err = {0};

@@ -3,7 +3,7 @@
 #ifndef SAC_SERVE_DIALOGUE_H
 #define SAC_SERVE_DIALOGUE_H
 
-#include "serve/ask.h"
+#include "serve/api_request.h"
 
 struct dialogue {
     sac_message *msg; /* owned, [n], with its strings */
@@ -26,15 +26,15 @@ cJSON *dialogue_add_message(cJSON *list, const char *role);
 sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct api_error *error);
 /* Reads "tools" and "tool_choice". If the template does not support tools, they are described in
  * the system message, and calls and results are written in Hermes' format. */
-sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
-                          const struct ask_rules *rules, struct api_error *error);
+sac_status dialogue_tools(struct dialogue *d, struct api_request *a, const cJSON *body,
+                          const struct api_request_rules *rules, struct api_error *error);
 /* Appends the text of a message's content: a string, or a list of text parts joined by newlines. */
 sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct api_error *error);
 /* Renders the dialogue with the template and adds its tokens to `a` as a prompt. */
-sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
-                              const struct ask_rules *rules, struct api_error *error);
+sac_status dialogue_to_prompt(const struct dialogue *d, struct api_request *a,
+                              const struct api_request_rules *rules, struct api_error *error);
 /* Renders it to text; the caller frees `*out_text` (sac_free). */
-sac_status dialogue_render(const struct dialogue *d, const struct ask_rules *rules, char **out_text,
-                           struct api_error *error);
+sac_status dialogue_render(const struct dialogue *d, const struct api_request_rules *rules,
+                           char **out_text, struct api_error *error);
 
 #endif

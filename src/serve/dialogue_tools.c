@@ -20,7 +20,7 @@ static const char tools_end[] =
 
 /* ---- Reading ---- */
 
-static sac_status add_tool(struct ask *a, const cJSON *tool, struct api_error *error)
+static sac_status add_tool(struct api_request *a, const cJSON *tool, struct api_error *error)
 {
     const cJSON *type = json_get(tool, "type");
     const cJSON *name = json_get(json_get(tool, "function"), "name");
@@ -35,7 +35,7 @@ static sac_status add_tool(struct ask *a, const cJSON *tool, struct api_error *e
     return SAC_OK;
 }
 
-static sac_status read_list(struct dialogue *d, struct ask *a, const cJSON *tools,
+static sac_status read_list(struct dialogue *d, struct api_request *a, const cJSON *tools,
                             struct api_error *error)
 {
     const cJSON *tool;
@@ -78,7 +78,7 @@ static sac_status read_choice(const cJSON *body, struct choice *out, struct api_
 
 /* A template that rejects the conversation (because of its tool messages, say) does not support
  * tools either. */
-static sac_status knows_tools(struct dialogue *d, const struct ask_rules *rules, bool *out,
+static sac_status knows_tools(struct dialogue *d, const struct api_request_rules *rules, bool *out,
                               struct api_error *error)
 {
     char *with = NULL, *without = NULL, *tools = d->tools;
@@ -173,8 +173,8 @@ static sac_status describe_tools(struct dialogue *d, struct api_error *error)
     return SAC_OK;
 }
 
-sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
-                          const struct ask_rules *rules, struct api_error *error)
+sac_status dialogue_tools(struct dialogue *d, struct api_request *a, const cJSON *body,
+                          const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *tools = json_get(body, "tools");
     struct choice choice;

@@ -11,7 +11,7 @@
 #define NAME_BYTES 200u
 #define TAGS_BYTES 127u
 
-static sac_status check_store(const struct ask_rules *rules, struct api_error *error)
+static sac_status check_store(const struct api_request_rules *rules, struct api_error *error)
 {
     if (rules->n_doc_max) return SAC_OK;
     return api_error_set(error, API_ERROR_UNSUPPORTED, NULL,
@@ -23,7 +23,7 @@ static sac_status read_short(const cJSON *body, const char *name, size_t n_max, 
                              struct api_error *error)
 {
     const char *text = NULL;
-    TRY(ask_text(body, name, &text, error));
+    TRY(api_request_text(body, name, &text, error));
     if (!text) return SAC_OK;
     if (strlen(text) > n_max)
         return api_error_set(error, API_ERROR_REQUEST, name, "'%s' has more than %zu bytes", name,
@@ -32,7 +32,7 @@ static sac_status read_short(const cJSON *body, const char *name, size_t n_max, 
     return *out ? SAC_OK : api_error_no_memory(error);
 }
 
-static sac_status read_name(struct ask *a, const cJSON *body, struct api_error *error)
+static sac_status read_name(struct api_request *a, const cJSON *body, struct api_error *error)
 {
     TRY(read_short(body, "name", NAME_BYTES, &a->document.name, error));
     if (a->document.name && *a->document.name) return SAC_OK;
@@ -41,13 +41,13 @@ static sac_status read_name(struct ask *a, const cJSON *body, struct api_error *
 
 /* The text that precedes documents in prompts: the chat template's beginning with the same system
  * message, or nothing with `raw`. A document is computed after it. */
-static sac_status read_head(struct ask_document *d, const cJSON *body,
-                            const struct ask_rules *rules, struct api_error *error)
+static sac_status read_head(struct api_request_document *d, const cJSON *body,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
     struct prompt_form form = {.chat_template = rules->chat_template};
     sac_error err = {0};
-    TRY(ask_text(body, "system", &form.system, error));
-    TRY(ask_bool(body, "raw", &form.raw, error));
+    TRY(api_request_text(body, "system", &form.system, error));
+    TRY(api_request_bool(body, "raw", &form.raw, error));
     if (form.raw && form.system)
         return api_error_set(error, API_ERROR_REQUEST, "system",
                              "'system' cannot be combined with 'raw'");
@@ -57,13 +57,13 @@ static sac_status read_head(struct ask_document *d, const cJSON *body,
 
 /* The text is followed by a blank line, to separate it from what comes next. Special tokens in it
  * are not parsed. */
-static sac_status read_text(struct ask_document *d, const cJSON *body,
-                            const struct ask_rules *rules, struct api_error *error)
+static sac_status read_text(struct api_request_document *d, const cJSON *body,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
     struct strbuf text = {0};
     sac_error err = {0};
     const char *given = NULL;
-    TRY(ask_text(body, "text", &given, error));
+    TRY(api_request_text(body, "text", &given, error));
     if (!given || !*given)
         return api_error_set(error, API_ERROR_REQUEST, "text", "'text' is missing, or empty");
     strbuf_addf(&text, "%s\n\n", given);
@@ -74,18 +74,18 @@ static sac_status read_text(struct ask_document *d, const cJSON *body,
     return status == SAC_OK ? SAC_OK : api_error_of(error, status, "text", err.msg);
 }
 
-static sac_status read_add(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                           struct api_error *error)
+static sac_status read_add(struct api_request *a, const cJSON *body,
+                           const struct api_request_rules *rules, struct api_error *error)
 {
-    struct ask_document *d = &a->document;
-    a->work = ASK_DOC_ADD;
+    struct api_request_document *d = &a->document;
+    a->work = API_REQUEST_DOC_ADD;
     a->n = 1;
     TRY(check_store(rules, error));
     TRY(read_name(a, body, error));
     TRY(read_short(body, "tags", TAGS_BYTES, &d->tags, error));
-    TRY(ask_u32(body, "seconds", 0, INT32_MAX, &d->seconds, error));
-    TRY(ask_bool(body, "pin", &d->pin, error));
-    TRY(ask_bool(body, "stream", &a->stream, error));
+    TRY(api_request_u32(body, "seconds", 0, INT32_MAX, &d->seconds, error));
+    TRY(api_request_bool(body, "pin", &d->pin, error));
+    TRY(api_request_bool(body, "stream", &a->stream, error));
     TRY(read_head(d, body, rules, error));
     TRY(read_text(d, body, rules, error));
     if (d->n_head + d->n_tok <= rules->engine.n_ctx) return SAC_OK;
@@ -97,19 +97,19 @@ static sac_status read_add(struct ask *a, const cJSON *body, const struct ask_ru
     return SAC_ERR_CONTEXT;
 }
 
-static sac_status read_list(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                            struct api_error *error)
+static sac_status read_list(struct api_request *a, const cJSON *body,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
     (void)body;
-    a->work = ASK_DOC_LIST;
+    a->work = API_REQUEST_DOC_LIST;
     a->n = 1;
     return check_store(rules, error);
 }
 
-static sac_status read_remove(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct api_error *error)
+static sac_status read_remove(struct api_request *a, const cJSON *body,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
-    a->work = ASK_DOC_REMOVE;
+    a->work = API_REQUEST_DOC_REMOVE;
     a->n = 1;
     TRY(check_store(rules, error));
     return read_name(a, body, error);

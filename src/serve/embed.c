@@ -18,7 +18,7 @@ struct text {
 
 struct embed {
     sac_engine *engine;
-    const struct ask *ask;
+    const struct api_request *request;
     uint32_t n_embd, n_chunk, dense;
     size_t *at;                   /* owned, [n_input]: index of the input's first vector in `out` */
     float *out;                   /* owned, [embed_count, n_embd] */
@@ -27,15 +27,15 @@ struct embed {
     uint32_t n, n_next, n_done;   /* texts in progress, next input, finished inputs */
 };
 
-static size_t count_of(const struct ask *ask, uint32_t i)
+static size_t count_of(const struct api_request *request, uint32_t i)
 {
-    return ask->pooling == ASK_POOLING_NONE ? ask->input[i].n : 1;
+    return request->pooling == API_REQUEST_POOLING_NONE ? request->input[i].n : 1;
 }
 
-size_t embed_count(const struct ask *ask)
+size_t embed_count(const struct api_request *request)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < ask->n_input; i++) n += count_of(ask, i);
+    for (uint32_t i = 0; i < request->n_input; i++) n += count_of(request, i);
     return n;
 }
 
@@ -44,7 +44,7 @@ size_t embed_count(const struct ask *ask)
 static void take_mean(struct embed *m, uint32_t text_i, const sac_row *row, float *out)
 {
     double *sum = m->sum + (size_t)text_i * m->n_embd;
-    const size_t n = m->ask->input[m->text[text_i].i].n;
+    const size_t n = m->request->input[m->text[text_i].i].n;
     for (uint32_t d = 0; d < m->n_embd; d++) {
         sum[d] = (row->pos ? sum[d] : 0) + (double)row->state[d];
         if (row->pos + 1 == n) out[d] = (float)(sum[d] / (double)n);
@@ -58,13 +58,14 @@ static void on_row(void *user, const sac_row *row)
     while (i < m->n && m->text[i].seq != row->seq) i++;
     assert(i < m->n && row->state);
     const uint32_t input = m->text[i].i;
-    const enum ask_pooling pooling = m->ask->pooling;
-    const bool is_last = row->pos + 1 == m->ask->input[input].n;
+    const enum api_request_pooling pooling = m->request->pooling;
+    const bool is_last = row->pos + 1 == m->request->input[input].n;
     float *out = m->out + m->at[input] * m->n_embd;
-    if (pooling == ASK_POOLING_MEAN) take_mean(m, i, row, out);
-    if (pooling == ASK_POOLING_NONE) out += (size_t)row->pos * m->n_embd;
-    if (pooling == ASK_POOLING_NONE || (pooling == ASK_POOLING_CLS && row->pos == 0) ||
-        (pooling == ASK_POOLING_LAST && is_last))
+    if (pooling == API_REQUEST_POOLING_MEAN) take_mean(m, i, row, out);
+    if (pooling == API_REQUEST_POOLING_NONE) out += (size_t)row->pos * m->n_embd;
+    if (pooling == API_REQUEST_POOLING_NONE ||
+        (pooling == API_REQUEST_POOLING_CLS && row->pos == 0) ||
+        (pooling == API_REQUEST_POOLING_LAST && is_last))
         memcpy(out, row->state, m->n_embd * sizeof *out);
 }
 
@@ -97,7 +98,7 @@ static sac_status queue_tokens(struct embed *m, sac_error *err)
     for (uint32_t i = 0; room > 0 && i < EMBED_SEQS; i++) {
         if (i == m->n) {
             struct text *t = &m->text[i];
-            if (m->n_next == m->ask->n_input) return SAC_OK;
+            if (m->n_next == m->request->n_input) return SAC_OK;
             *t = (struct text){.i = m->n_next};
             const sac_status status = sac_seq_create(m->engine, &t->seq, err);
             if (status != SAC_OK) return i > 0 ? SAC_OK : status;
@@ -106,7 +107,7 @@ static sac_status queue_tokens(struct embed *m, sac_error *err)
             TRY(sac_seq_use_prefill(m->engine, t->seq, m->dense, err));
         }
         struct text *t = &m->text[i];
-        const struct ask_input *input = &m->ask->input[t->i];
+        const struct api_request_input *input = &m->request->input[t->i];
         const size_t n = input->n - t->n_queued < room ? input->n - t->n_queued : room;
         TRY(sac_seq_append(m->engine, t->seq, input->tok + t->n_queued, n, SAC_ROW_PROMPT,
                            SAC_WANT_STATES, err));
@@ -150,13 +151,13 @@ static void finish_texts(struct embed *m)
 {
     for (uint32_t i = 0; i < m->n;) {
         const uint32_t input = m->text[i].i;
-        if (sac_seq_length(m->engine, m->text[i].seq, NULL) < m->ask->input[input].n) {
+        if (sac_seq_length(m->engine, m->text[i].seq, NULL) < m->request->input[input].n) {
             i++;
             continue;
         }
         drop_text(m, i);
         m->n_done++;
-        if (m->ask->normalised) normalise(m->out + m->at[input] * m->n_embd, m->n_embd);
+        if (m->request->normalised) normalise(m->out + m->at[input] * m->n_embd, m->n_embd);
     }
 }
 
@@ -164,14 +165,14 @@ static void finish_texts(struct embed *m)
  * and drop their hidden states. */
 static sac_status run(struct embed *m, struct library_wait wait, sac_error *err)
 {
-    while (m->n_done < m->ask->n_input) {
+    while (m->n_done < m->request->n_input) {
         TRY(queue_tokens(m, err));
         while (count_pending(m) > 0) {
             const sac_status status = sac_step(m->engine, on_row, m, NULL, err);
             if (status != SAC_OK) TRY(requeue(m, status, err));
         }
         finish_texts(m);
-        if (wait.progress(wait.user, (double)m->n_done / m->ask->n_input))
+        if (wait.progress(wait.user, (double)m->n_done / m->request->n_input))
             return error_set(err, SAC_ERR_CANCELLED, "nobody waits for it");
     }
     return SAC_OK;
@@ -185,23 +186,25 @@ static sac_status run(struct embed *m, struct library_wait wait, sac_error *err)
 static sac_status begin(struct embed *m, sac_error *err)
 {
     const sac_engine_params p = sac_engine_get_params(m->engine);
-    const size_t n_sum = m->ask->pooling == ASK_POOLING_MEAN ? (size_t)EMBED_SEQS * m->n_embd : 0;
+    const size_t n_sum =
+        m->request->pooling == API_REQUEST_POOLING_MEAN ? (size_t)EMBED_SEQS * m->n_embd : 0;
     m->n_chunk = p.tbt_target_ms > 0 ? min_u32(CHUNK_TIMED, p.n_batch) : p.n_batch;
     while (m->dense < p.n_prefill && strcmp(p.prefill[m->dense], "dense") != 0) m->dense++;
     assert(m->dense < p.n_prefill); /* servers always have it */
-    m->at = mem_calloc(m->ask->n_input, sizeof *m->at);
-    m->out = mem_alloc(embed_count(m->ask) * m->n_embd * sizeof *m->out);
+    m->at = mem_calloc(m->request->n_input, sizeof *m->at);
+    m->out = mem_alloc(embed_count(m->request) * m->n_embd * sizeof *m->out);
     m->sum = n_sum ? mem_alloc(n_sum * sizeof *m->sum) : NULL;
     if (!m->at || !m->out || (n_sum && !m->sum))
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for %zu vectors", embed_count(m->ask));
-    for (uint32_t i = 1; i < m->ask->n_input; i++)
-        m->at[i] = m->at[i - 1] + count_of(m->ask, i - 1);
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for %zu vectors",
+                         embed_count(m->request));
+    for (uint32_t i = 1; i < m->request->n_input; i++)
+        m->at[i] = m->at[i - 1] + count_of(m->request, i - 1);
     return SAC_OK;
 }
 
 static sac_status check_finite(const struct embed *m, sac_error *err)
 {
-    for (size_t i = 0; i < embed_count(m->ask) * m->n_embd; i++)
+    for (size_t i = 0; i < embed_count(m->request) * m->n_embd; i++)
         if (!isfinite(m->out[i]))
             return error_set(err, SAC_ERR_IO, "the model computed a NaN or an infinity");
     return SAC_OK;
@@ -218,15 +221,15 @@ sac_status embed_check(sac_engine *engine, sac_error *err)
     return status;
 }
 
-sac_status embed_work(sac_engine *engine, const struct ask *ask, struct library_wait wait,
-                      struct strbuf *out, sac_error *err)
+sac_status embed_work(sac_engine *engine, const struct api_request *request,
+                      struct library_wait wait, struct strbuf *out, sac_error *err)
 {
-    struct embed m = {.engine = engine, .ask = ask, .n_embd = ask->n_embd};
+    struct embed m = {.engine = engine, .request = request, .n_embd = request->n_embd};
     sac_status status = begin(&m, err);
     if (status == SAC_OK) status = run(&m, wait, err);
     if (status == SAC_OK) status = check_finite(&m, err);
     if (status == SAC_OK)
-        strbuf_add(out, (const char *)m.out, embed_count(ask) * m.n_embd * sizeof *m.out);
+        strbuf_add(out, (const char *)m.out, embed_count(request) * m.n_embd * sizeof *m.out);
     for (uint32_t i = 0; i < m.n; i++) sac_seq_remove(engine, m.text[i].seq);
     mem_free(m.at);
     mem_free(m.out);

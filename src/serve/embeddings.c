@@ -20,11 +20,11 @@ static const char *body_name(const cJSON *body)
 }
 
 /* Takes ownership of `tok`. */
-static sac_status add(struct ask *a, int32_t *tok, size_t n, const cJSON *body,
-                      const struct ask_rules *rules, struct api_error *error)
+static sac_status add(struct api_request *a, int32_t *tok, size_t n, const cJSON *body,
+                      const struct api_request_rules *rules, struct api_error *error)
 {
     const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab, n_ctx = rules->engine.n_ctx;
-    a->input[a->n_input++] = (struct ask_input){tok, n};
+    a->input[a->n_input++] = (struct api_request_input){tok, n};
     if (n == 0)
         return api_error_set(error, API_ERROR_REQUEST, NAME, "text %u of '%s' has no tokens",
                              a->n_input - 1, NAME);
@@ -42,8 +42,8 @@ static sac_status add(struct ask *a, int32_t *tok, size_t n, const cJSON *body,
     return SAC_ERR_CONTEXT;
 }
 
-static sac_status add_text(struct ask *a, const char *text, const cJSON *body,
-                           const struct ask_rules *rules, struct api_error *error)
+static sac_status add_text(struct api_request *a, const char *text, const cJSON *body,
+                           const struct api_request_rules *rules, struct api_error *error)
 {
     int32_t *tok;
     size_t n;
@@ -55,8 +55,8 @@ static sac_status add_text(struct ask *a, const char *text, const cJSON *body,
     return add(a, tok, n, body, rules, error);
 }
 
-static sac_status add_ids(struct ask *a, const cJSON *list, const cJSON *body,
-                          const struct ask_rules *rules, struct api_error *error)
+static sac_status add_ids(struct api_request *a, const cJSON *list, const cJSON *body,
+                          const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *item;
     int32_t *tok = mem_alloc(((size_t)cJSON_GetArraySize(list) + 1) * sizeof *tok);
@@ -73,8 +73,8 @@ static sac_status add_ids(struct ask *a, const cJSON *list, const cJSON *body,
 }
 
 /* A string, a list of strings, a list of token ids, or a list of such lists. */
-static sac_status read_inputs(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct api_error *error)
+static sac_status read_inputs(struct api_request *a, const cJSON *body,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *input = json_get(body, NAME), *item;
     const bool is_one = cJSON_IsString(input) || (input && cJSON_IsNumber(input->child));
@@ -102,16 +102,16 @@ static sac_status read_inputs(struct ask *a, const cJSON *body, const struct ask
     return SAC_OK;
 }
 
-static sac_status read_common(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct api_error *error)
+static sac_status read_common(struct api_request *a, const cJSON *body,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
     if (!rules->pooling)
         return api_error_set(error, API_ERROR_UNSUPPORTED, NULL,
                              "this server makes no embeddings: start it with --embeddings");
-    a->work = ASK_EMBED;
+    a->work = API_REQUEST_EMBED;
     a->n = 1;
     a->pooling = rules->pooling;
-    a->normalised = rules->pooling != ASK_POOLING_NONE;
+    a->normalised = rules->pooling != API_REQUEST_POOLING_NONE;
     a->n_embd = sac_model_get_info(rules->model).n_embd;
     if (json_get(body, "dimensions"))
         return api_error_set(error, API_ERROR_UNSUPPORTED, "dimensions",
@@ -125,8 +125,8 @@ static sac_status read_common(struct ask *a, const cJSON *body, const struct ask
         embed_count(a), a->n_embd, VALUE_MAX);
 }
 
-static sac_status read_openai(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                              struct api_error *error)
+static sac_status read_openai(struct api_request *a, const cJSON *body,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
     TRY(read_common(a, body, rules, error));
     a->base64 = json_says(body, "encoding_format", "base64");
@@ -134,15 +134,15 @@ static sac_status read_openai(struct ask *a, const cJSON *body, const struct ask
         !json_says(body, "encoding_format", "float"))
         return api_error_set(error, API_ERROR_REQUEST, "encoding_format",
                              "'encoding_format' is neither float nor base64");
-    if (a->pooling != ASK_POOLING_NONE) return SAC_OK;
+    if (a->pooling != API_REQUEST_POOLING_NONE) return SAC_OK;
     return api_error_set(error, API_ERROR_UNSUPPORTED, NULL,
                          "with --pooling none a text has a vector for each token, which this form "
                          "cannot hold: /embedding can");
 }
 
 /* "embd_normalize": 2 (length 1, the default) or -1 (no normalisation). */
-static sac_status read_llamacpp(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                                struct api_error *error)
+static sac_status read_llamacpp(struct api_request *a, const cJSON *body,
+                                const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *how = json_get(body, "embd_normalize");
     TRY(read_common(a, body, rules, error));
@@ -187,7 +187,7 @@ static const float *vectors(const struct reply *r)
 
 static void write_openai(struct reply *r, struct strbuf *out)
 {
-    const struct ask *a = r->ask;
+    const struct api_request *a = r->request;
     const float *x = vectors(r);
     size_t n_tok = 0;
     strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
@@ -208,11 +208,11 @@ static void write_openai(struct reply *r, struct strbuf *out)
 
 static void write_llamacpp(struct reply *r, struct strbuf *out)
 {
-    const struct ask *a = r->ask;
+    const struct api_request *a = r->request;
     const float *x = vectors(r);
     strbuf_adds(out, "[");
     for (uint32_t i = 0; i < a->n_input; i++) {
-        const size_t n = a->pooling == ASK_POOLING_NONE ? a->input[i].n : 1;
+        const size_t n = a->pooling == API_REQUEST_POOLING_NONE ? a->input[i].n : 1;
         strbuf_addf(out, "%s{\"index\":%u,\"embedding\":[", i ? "," : "", i);
         for (size_t k = 0; k < n; k++, x += a->n_embd) {
             if (k) strbuf_adds(out, ",");

@@ -8,7 +8,7 @@
 #include "serve/kv_events.h"
 
 #include "base/mem.h"
-#include "serve/ask.h"
+#include "serve/api_request.h"
 #include "serve/msgpack.h"
 
 #include <stdio.h>
@@ -25,8 +25,8 @@ struct run {
     bool has_before;
     uint64_t before; /* hash of the block before the first */
     uint8_t last[KEY_BYTES];
-    char salt[1 + ASK_SALT_BYTES]; /* of the first block; "": none */
-    struct strbuf hashes, tokens;  /* encoded as msgpack */
+    char salt[1 + API_REQUEST_SALT_BYTES]; /* of the first block; "": none */
+    struct strbuf hashes, tokens;          /* encoded as msgpack */
 };
 
 struct kv_events {

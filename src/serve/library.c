@@ -82,8 +82,8 @@ static cJSON *doc_json(const sac_doc *d)
     return o;
 }
 
-static sac_status add(struct library *l, const struct ask_document *d, struct library_wait wait,
-                      struct strbuf *out, sac_error *err)
+static sac_status add(struct library *l, const struct api_request_document *d,
+                      struct library_wait wait, struct strbuf *out, sac_error *err)
 {
     const sac_doc_source source = {.name = d->name,
                                    .tags = d->tags,
@@ -134,11 +134,11 @@ static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status remove_document(struct library *l, const struct ask *ask, struct strbuf *out,
-                                  sac_error *err)
+static sac_status remove_document(struct library *l, const struct api_request *request,
+                                  struct strbuf *out, sac_error *err)
 {
     sac_doc doc;
-    TRY(find_document(l, ask->document.name, &doc, err));
+    TRY(find_document(l, request->document.name, &doc, err));
     TRY(sac_doc_remove(l->docs, &doc, err));
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "object", "document");
@@ -149,28 +149,29 @@ static sac_status remove_document(struct library *l, const struct ask *ask, stru
 }
 
 /* Names the failed operation for the client. */
-static void describe_work(const struct ask *ask, char out[256])
+static void describe_work(const struct api_request *request, char out[256])
 {
-    if (ask->work == ASK_DOC_LIST)
+    if (request->work == API_REQUEST_DOC_LIST)
         snprintf(out, 256, "the documents cannot be listed");
     else
-        snprintf(out, 256, "document '%.200s' cannot be %s", ask->document.name,
-                 ask->work == ASK_DOC_ADD ? "added" : "removed");
+        snprintf(out, 256, "document '%.200s' cannot be %s", request->document.name,
+                 request->work == API_REQUEST_DOC_ADD ? "added" : "removed");
 }
 
-sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
+sac_status library_work(struct library *l, const struct api_request *request, uint64_t key,
                         struct library_wait wait, struct strbuf *out, sac_error *err)
 {
     struct json_pool json = {0};
     char what[256];
     TRY(use_tenant(l, key, err));
     json_enter(&json);
-    const sac_status status = ask->work == ASK_DOC_ADD    ? add(l, &ask->document, wait, out, err)
-                              : ask->work == ASK_DOC_LIST ? list(l, out, err)
-                                                          : remove_document(l, ask, out, err);
+    const sac_status status =
+        request->work == API_REQUEST_DOC_ADD    ? add(l, &request->document, wait, out, err)
+        : request->work == API_REQUEST_DOC_LIST ? list(l, out, err)
+                                                : remove_document(l, request, out, err);
     json_leave();
     json_pool_deinit(&json);
-    describe_work(ask, what);
+    describe_work(request, what);
     return check_files(l, status, what, err);
 }
 
@@ -178,12 +179,13 @@ sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
 
 /* A document must have been computed after the same text as the prompt begins with, padded to whole
  * pages. */
-static sac_status check_head(const struct library *l, const struct ask *ask, sac_seq seq,
-                             const sac_doc *doc, sac_error *err)
+static sac_status check_head(const struct library *l, const struct api_request *request,
+                             sac_seq seq, const sac_doc *doc, sac_error *err)
 {
     const int32_t *tok = sac_seq_tokens(l->engine, seq);
-    const size_t filled = (ask->n_head + SAC_PAGE_TOK - 1) / SAC_PAGE_TOK * SAC_PAGE_TOK;
-    if (filled == doc->n_head && memcmp(tok, ask->prompt[0].tok, ask->n_head * sizeof *tok) == 0)
+    const size_t filled = (request->n_head + SAC_PAGE_TOK - 1) / SAC_PAGE_TOK * SAC_PAGE_TOK;
+    if (filled == doc->n_head &&
+        memcmp(tok, request->prompt[0].tok, request->n_head * sizeof *tok) == 0)
         return SAC_OK;
     return error_set(err, SAC_ERR_ARG,
                      "document '%.200s' was added for another system message or chat template "
@@ -192,8 +194,8 @@ static sac_status check_head(const struct library *l, const struct ask *ask, sac
 }
 
 struct loaded {
-    sac_seq seq[ASK_DOC_MAX];
-    sac_doc doc[ASK_DOC_MAX];
+    sac_seq seq[API_REQUEST_DOC_MAX];
+    sac_doc doc[API_REQUEST_DOC_MAX];
     uint32_t n;
 };
 
@@ -214,28 +216,28 @@ static sac_status load_document(struct library *l, const char *name, struct load
 }
 
 /* `out->n` is valid even on failure. */
-static sac_status load_all(struct library *l, const struct ask *ask, struct loaded *out,
+static sac_status load_all(struct library *l, const struct api_request *request, struct loaded *out,
                            sac_error *err)
 {
-    while (out->n < ask->n_doc) {
+    while (out->n < request->n_doc) {
         const uint32_t i = out->n;
-        TRY(load_document(l, ask->doc_name[i], out, err));
+        TRY(load_document(l, request->doc_name[i], out, err));
         out->n++;
-        TRY(check_head(l, ask, out->seq[i], &out->doc[i], err));
+        TRY(check_head(l, request, out->seq[i], &out->doc[i], err));
     }
     return SAC_OK;
 }
 
 /* The tokens of the sequence, followed by the rest of the prompt. Owned by the caller. */
-static int32_t *whole_prompt(const struct library *l, const struct ask *ask, sac_seq seq,
-                             size_t *out_n)
+static int32_t *whole_prompt(const struct library *l, const struct api_request *request,
+                             sac_seq seq, size_t *out_n)
 {
-    const struct ask_prompt *p = &ask->prompt[0];
-    const size_t n_seq = sac_seq_length(l->engine, seq, NULL), n_rest = p->n - ask->n_head;
+    const struct api_request_prompt *p = &request->prompt[0];
+    const size_t n_seq = sac_seq_length(l->engine, seq, NULL), n_rest = p->n - request->n_head;
     int32_t *tok = mem_alloc((n_seq + n_rest) * sizeof *tok);
     if (!tok) return NULL;
     memcpy(tok, sac_seq_tokens(l->engine, seq), n_seq * sizeof *tok);
-    memcpy(tok + n_seq, p->tok + ask->n_head, n_rest * sizeof *tok);
+    memcpy(tok + n_seq, p->tok + request->n_head, n_rest * sizeof *tok);
     *out_n = n_seq + n_rest;
     return tok;
 }
@@ -244,17 +246,18 @@ static int32_t *whole_prompt(const struct library *l, const struct ask *ask, sac
 struct texts {
     struct passages_document *item; /* [n], owned; borrows the texts */
     size_t n;
-    struct strbuf own[ASK_DOC_MAX]; /* texts of the documents, from their tokens */
+    struct strbuf own[API_REQUEST_DOC_MAX]; /* texts of the documents, from their tokens */
 };
 
-static sac_status list_texts(struct texts *t, const struct library *l, const struct ask *ask,
-                             const struct loaded *loaded, const int32_t *tok)
+static sac_status list_texts(struct texts *t, const struct library *l,
+                             const struct api_request *request, const struct loaded *loaded,
+                             const int32_t *tok)
 {
     const int32_t *at = tok + loaded->doc[0].n_head;
-    t->item = mem_calloc(ask->n_said + loaded->n, sizeof *t->item);
+    t->item = mem_calloc(request->n_said + loaded->n, sizeof *t->item);
     if (!t->item) return SAC_ERR_MEMORY;
-    for (uint32_t i = 0; i < ask->n_before; i++)
-        t->item[t->n++] = (struct passages_document){ask->said[i], strlen(ask->said[i])};
+    for (uint32_t i = 0; i < request->n_before; i++)
+        t->item[t->n++] = (struct passages_document){request->said[i], strlen(request->said[i])};
     for (uint32_t i = 0; i < loaded->n; i++) {
         const size_t n_own = loaded->doc[i].n_tok - loaded->doc[i].n_head;
         passages_add_pieces(&t->own[i], l->options.model, at, n_own);
@@ -263,19 +266,19 @@ static sac_status list_texts(struct texts *t, const struct library *l, const str
         t->item[t->n++] = (struct passages_document){t->own[i].data, t->own[i].n};
         at += n_own;
     }
-    for (uint32_t i = ask->n_before; i < ask->n_said; i++)
-        t->item[t->n++] = (struct passages_document){ask->said[i], strlen(ask->said[i])};
+    for (uint32_t i = request->n_before; i < request->n_said; i++)
+        t->item[t->n++] = (struct passages_document){request->said[i], strlen(request->said[i])};
     return SAC_OK;
 }
 
-static sac_status find_passages(const struct library *l, const struct ask *ask,
+static sac_status find_passages(const struct library *l, const struct api_request *request,
                                 const struct loaded *loaded, struct library_joined *joined,
                                 sac_error *err)
 {
     struct texts texts = {0};
     size_t n_tok = 0;
-    int32_t *tok = whole_prompt(l, ask, joined->seq, &n_tok);
-    sac_status status = tok ? list_texts(&texts, l, ask, loaded, tok) : SAC_ERR_MEMORY;
+    int32_t *tok = whole_prompt(l, request, joined->seq, &n_tok);
+    sac_status status = tok ? list_texts(&texts, l, request, loaded, tok) : SAC_ERR_MEMORY;
     if (status == SAC_OK) {
         const struct passages_prompt prompt = {.model = l->options.model,
                                                .tok = tok,
@@ -293,22 +296,23 @@ static sac_status find_passages(const struct library *l, const struct ask *ask,
     return status;
 }
 
-static sac_status compose(struct library *l, const struct ask *ask, const struct loaded *loaded,
-                          struct library_wait wait, struct library_joined *out, sac_error *err)
+static sac_status compose(struct library *l, const struct api_request *request,
+                          const struct loaded *loaded, struct library_wait wait,
+                          struct library_joined *out, sac_error *err)
 {
-    const char *method = ask->context ? ask->context : l->options.context;
+    const char *method = request->context ? request->context : l->options.context;
     const sac_compose_params params = {.method = method ? method : "reuse",
                                        .doc = loaded->seq,
                                        .n_doc = loaded->n,
                                        .n_head = loaded->doc[0].n_head,
-                                       .question = ask->prompt[0].tok + ask->n_head,
-                                       .n_question = ask->prompt[0].n - ask->n_head,
-                                       .decode = ask->decode,
+                                       .question = request->prompt[0].tok + request->n_head,
+                                       .n_question = request->prompt[0].n - request->n_head,
+                                       .decode = request->decode,
                                        .progress = wait.progress,
                                        .user = wait.user};
     TRY(sac_compose(l->engine, &params, &out->seq, &out->report, err));
-    if (!ask->attention) return SAC_OK;
-    const sac_status status = find_passages(l, ask, loaded, out, err);
+    if (!request->attention) return SAC_OK;
+    const sac_status status = find_passages(l, request, loaded, out, err);
     if (status == SAC_OK) return SAC_OK;
     passages_deinit(&out->passages);
     sac_seq_remove(l->engine, out->seq);
@@ -316,19 +320,19 @@ static sac_status compose(struct library *l, const struct ask *ask, const struct
     return status;
 }
 
-sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
+sac_status library_join(struct library *l, const struct api_request *request, uint64_t key,
                         struct library_wait wait, struct library_joined *out, sac_error *err)
 {
     struct loaded loaded = {.n = 0};
     *out = (struct library_joined){.seq = SAC_SEQ_NONE};
-    if (!ask->context && !l->options.context && ask->n_doc > 1)
+    if (!request->context && !l->options.context && request->n_doc > 1)
         return error_set(err, SAC_ERR_ARG,
                          "several documents need 'sparse.context', which says how they are "
                          "joined: recompute is exact");
     sac_status status = use_tenant(l, key, err);
-    if (status == SAC_OK) status = load_all(l, ask, &loaded, err);
+    if (status == SAC_OK) status = load_all(l, request, &loaded, err);
     if (status == SAC_OK)
-        status = check_files(l, compose(l, ask, &loaded, wait, out, err),
+        status = check_files(l, compose(l, request, &loaded, wait, out, err),
                              "the documents cannot be joined", err);
     for (uint32_t i = 0; i < loaded.n; i++) sac_seq_remove(l->engine, loaded.seq[i]);
     return status;

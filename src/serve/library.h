@@ -3,7 +3,7 @@
 #ifndef SAC_SERVE_LIBRARY_H
 #define SAC_SERVE_LIBRARY_H
 
-#include "serve/ask.h"
+#include "serve/api_request.h"
 #include "serve/server_log.h"
 
 struct library;
@@ -29,7 +29,7 @@ struct library_wait {
 };
 
 /* Adds, lists or removes documents; appends the JSON response to `out`. */
-sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
+sac_status library_work(struct library *l, const struct api_request *request, uint64_t key,
                         struct library_wait wait, struct strbuf *out, sac_error *err);
 struct library_joined {
     sac_seq seq; /* new: the head of the prompt and the documents; owned by the caller */
@@ -40,7 +40,7 @@ struct library_joined {
 };
 
 /* Joins the documents of the request into a sequence. */
-sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
+sac_status library_join(struct library *l, const struct api_request *request, uint64_t key,
                         struct library_wait wait, struct library_joined *out, sac_error *err);
 
 #endif

@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct api_error *error)
+static sac_status read_request(struct api_request *a, const cJSON *body,
+                               const struct api_request_rules *rules, struct api_error *error)
 {
     bool tokens = false;
     TRY(openai_completion_dialect.read(a, body, rules, error));
-    TRY(ask_bool(body, "return_tokens", &tokens, error));
+    TRY(api_request_bool(body, "return_tokens", &tokens, error));
     a->token_ids |= tokens || a->stream;
     if (a->n_prompt > 1 || a->n > 1)
         return api_error_set(
@@ -50,9 +50,9 @@ static void add_end(const struct reply *r, cJSON *o)
     const struct reply_choice *c = &r->choice[0];
     cJSON_AddStringToObject(o, "model", r->model_name);
     cJSON_AddBoolToObject(o, "has_new_line", c->text.n && memchr(c->text.data, '\n', c->text.n));
-    cJSON_AddBoolToObject(o, "truncated", r->ask->is_cut);
+    cJSON_AddBoolToObject(o, "truncated", r->request->is_cut);
     cJSON_AddStringToObject(o, "stop_type", stop_type(c));
-    cJSON_AddStringToObject(o, "stopping_word", c->stop_i >= 0 ? r->ask->stop[c->stop_i] : "");
+    cJSON_AddStringToObject(o, "stopping_word", c->stop_i >= 0 ? r->request->stop[c->stop_i] : "");
     cJSON_AddNumberToObject(o, "tokens_cached", c->timings.n_cached);
     cJSON_AddItemToObject(o, "usage", reply_usage(r));
     cJSON_AddItemToObject(o, "timings", reply_timings(&c->timings));
@@ -61,14 +61,15 @@ static void add_end(const struct reply *r, cJSON *o)
 static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
     cJSON *tokens = NULL;
-    if (r->failed.kind != API_ERROR_NONE || (p->kind == ANSWER_PROMPT && !r->ask->progress)) return;
+    if (r->failed.kind != API_ERROR_NONE || (p->kind == ANSWER_PROMPT && !r->request->progress))
+        return;
     if (p->kind == ANSWER_TOKEN) {
         tokens = cJSON_CreateArray();
         cJSON_AddItemToArray(tokens, cJSON_CreateNumber(p->tok));
     }
     cJSON *o = piece_json(r, p->text, p->n_text, tokens);
     if (p->kind == ANSWER_PROMPT) cJSON_AddItemToObject(o, "prompt_progress", reply_progress(p));
-    if (p->kind == ANSWER_TOKEN && r->ask->timings)
+    if (p->kind == ANSWER_TOKEN && r->request->timings)
         cJSON_AddItemToObject(o, "timings", reply_timings(&p->timings));
     if (p->kind == ANSWER_DONE) add_end(r, o);
     reply_event(out, NULL, o);

@@ -269,7 +269,7 @@ static bool on_event(void *user, const sac_event *e)
         c->reads = e->reads;
         end_seq(loop, c);
         metrics_ended(loop->metrics, e, now_us - a->submit_us);
-        if (a->ask.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
+        if (a->request.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
         wakes = end_choice(loop, c, p);
     } else {
         wakes = append_piece(loop, a, p);
@@ -290,20 +290,20 @@ static void on_read(void *user, const sac_read_record *record)
 
 static sac_status watch_reading(struct answer_choice *c, sac_request *r, sac_error *err)
 {
-    const struct ask *ask = &c->answer->ask;
+    const struct api_request *request = &c->answer->request;
     if (!answer_is_read(c->answer)) return SAC_OK;
-    c->reading = reading_create(&ask->prompt[c->i / ask->n].passages,
-                                ask->attention == ASK_ATTENTION_TOKENS);
+    c->reading = reading_create(&request->prompt[c->i / request->n].passages,
+                                request->attention == API_REQUEST_ATTENTION_TOKENS);
     if (!c->reading) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading");
     r->on_read = on_read;
     return SAC_OK;
 }
 
-/* Builds the engine's request; borrows from the choice's `ask`. */
+/* Builds the engine's request; borrows from the choice's `request`. */
 static sac_request make_request(const struct answer_choice *c)
 {
-    const struct ask *ask = &c->answer->ask;
-    const struct ask_prompt *prompt = &ask->prompt[c->i / ask->n];
+    const struct api_request *request = &c->answer->request;
+    const struct api_request_prompt *prompt = &request->prompt[c->i / request->n];
     sac_request r = sac_request_default();
     r.prompt = prompt->tok;
     r.n_prompt = prompt->n;
@@ -312,40 +312,41 @@ static sac_request make_request(const struct answer_choice *c)
         r.prompt += c->n_held;
         r.n_prompt -= c->n_held;
     }
-    r.sampling = ask->sampling;
-    if (ask->n_breaker) {
-        r.sampling.dry_breaker = (const char *const *)ask->breaker;
-        r.sampling.n_dry_breaker = ask->n_breaker;
+    r.sampling = request->sampling;
+    if (request->n_breaker) {
+        r.sampling.dry_breaker = (const char *const *)request->breaker;
+        r.sampling.n_dry_breaker = request->n_breaker;
     }
-    r.sampling.seed += c->i % ask->n; /* otherwise the choices of a prompt would be identical */
-    r.max_tokens = ask->max_tokens;
-    r.min_tokens = ask->min_tokens;
-    r.stop = (const char *const *)ask->stop;
-    r.n_stop = ask->n_stop;
-    r.stop_tok = ask->stop_tok;
-    r.n_stop_tok = ask->n_stop_tok;
-    r.keep_stop = ask->keep_stop;
-    r.ignore_eos = ask->ignore_eos;
-    r.decode = ask->decode;
-    r.prefill = ask->prefill;
-    r.sparse = ask->sparse;
+    r.sampling.seed += c->i % request->n; /* otherwise the choices of a prompt would be identical */
+    r.max_tokens = request->max_tokens;
+    r.min_tokens = request->min_tokens;
+    r.stop = (const char *const *)request->stop;
+    r.n_stop = request->n_stop;
+    r.stop_tok = request->stop_tok;
+    r.n_stop_tok = request->n_stop_tok;
+    r.keep_stop = request->keep_stop;
+    r.ignore_eos = request->ignore_eos;
+    r.decode = request->decode;
+    r.prefill = request->prefill;
+    r.sparse = request->sparse;
     /* The engine reports the chosen token's probability only along with alternatives. */
-    r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
-    r.priority = ask->priority;
+    r.n_probs = request->logprobs && request->n_top == 0 ? 1 : request->n_top;
+    r.priority = request->priority;
     return r;
 }
 
 static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
 {
-    const struct ask *ask = &c->answer->ask;
+    const struct api_request *request = &c->answer->request;
     sac_request r = make_request(c);
     /* The API key is part of the salt, so that response times reveal nothing about the prompts of
      * other keys. */
     char salt[SLOTS_SALT_BYTES];
-    slots_salt(salt, c->answer->key, ask->cache_salt);
+    slots_salt(salt, c->answer->key, request->cache_salt);
     if (c->seq == SAC_SEQ_NONE) r.cache_salt = salt;
-    if (ask->machine || ask->allowed) {
-        TRY(structured_output_create(&c->structured_output, ask->machine, ask->allowed, err));
+    if (request->machine || request->allowed) {
+        TRY(structured_output_create(&c->structured_output, request->machine, request->allowed,
+                                     err));
         r.guide = structured_output_guide(c->structured_output);
     }
     r.on_event = on_event;
@@ -392,11 +393,11 @@ static struct library_wait progress_of(struct answer *a)
 
 static sac_status work(struct loop *loop, struct answer *a, struct strbuf *out, sac_error *err)
 {
-    if (a->ask.work == ASK_EMBED)
-        return embed_work(loop->engine, &a->ask, progress_of(a), out, err);
-    if (a->ask.work >= ASK_SLOT_SAVE)
-        return slots_work(loop->parts.slots, &a->ask, a->key, progress_of(a), out, err);
-    return library_work(loop->parts.documents, &a->ask, a->key, progress_of(a), out, err);
+    if (a->request.work == API_REQUEST_EMBED)
+        return embed_work(loop->engine, &a->request, progress_of(a), out, err);
+    if (a->request.work >= API_REQUEST_SLOT_SAVE)
+        return slots_work(loop->parts.slots, &a->request, a->key, progress_of(a), out, err);
+    return library_work(loop->parts.documents, &a->request, a->key, progress_of(a), out, err);
 }
 
 static void do_work(struct loop *loop, struct answer *a)
@@ -416,22 +417,22 @@ static void do_work(struct loop *loop, struct answer *a)
 static sac_status join_documents(struct loop *loop, struct answer *a, sac_error *err)
 {
     struct library_joined joined;
-    if (a->ask.n_doc == 0) return SAC_OK;
+    if (a->request.n_doc == 0) return SAC_OK;
     loop->in_work = true;
     sac_status status =
-        library_join(loop->parts.documents, &a->ask, a->key, progress_of(a), &joined, err);
+        library_join(loop->parts.documents, &a->request, a->key, progress_of(a), &joined, err);
     loop->in_work = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;
-    if (status == SAC_OK && !a->ask.names_decode) a->ask.decode = joined.report.decode;
-    a->ask.prompt[0].passages = joined.passages;
+    if (status == SAC_OK && !a->request.names_decode) a->request.decode = joined.report.decode;
+    a->request.prompt[0].passages = joined.passages;
     for (uint32_t i = 1; i < a->n_choice && status == SAC_OK; i++)
         status = sac_seq_fork(loop->engine, joined.seq, &a->choice[i].seq, err);
     for (uint32_t i = 0; i < a->n_choice && status != SAC_OK; i++) {
         if (a->choice[i].seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, a->choice[i].seq);
         a->choice[i].seq = SAC_SEQ_NONE;
     }
-    for (uint32_t i = 0; i < a->n_choice; i++) a->choice[i].n_held = a->ask.n_head;
+    for (uint32_t i = 0; i < a->n_choice; i++) a->choice[i].n_held = a->request.n_head;
     return status;
 }
 
@@ -443,7 +444,7 @@ static void start_answer(struct loop *loop, struct answer *a)
     a->waits = false;
     round_robin_take(&loop->round_robin, a->key);
     for (uint32_t i = 0; i < a->n_choice; i++) a->choice[i].loop = loop;
-    if (a->ask.work) {
+    if (a->request.work) {
         do_work(loop, a);
         return;
     }
@@ -461,18 +462,19 @@ static void start_answer(struct loop *loop, struct answer *a)
  * Requires the lock. */
 static bool can_start(const struct loop *loop, const struct answer *a)
 {
-    if ((a->ask.work || a->ask.n_doc) && loop->in_work) return false;
-    if (a->ask.work || loop->n_submitted == 0) return true;
+    if ((a->request.work || a->request.n_doc) && loop->in_work) return false;
+    if (a->request.work || loop->n_submitted == 0) return true;
     if (loop->n_submitted + a->n_choice <= loop->limits.n_running) return true;
     for (const struct answer *o = loop->live; o; o = o->next)
-        if (!o->waits && !o->ask.work && o->n_left && o->ask.priority < a->ask.priority)
+        if (!o->waits && !o->request.work && o->n_left && o->request.priority < a->request.priority)
             return true;
     return false;
 }
 
 static bool comes_before(const struct loop *loop, const struct answer *a, const struct answer *b)
 {
-    if (a->ask.priority != b->ask.priority) return a->ask.priority > b->ask.priority;
+    if (a->request.priority != b->request.priority)
+        return a->request.priority > b->request.priority;
     return round_robin_last(&loop->round_robin, a->key) <
            round_robin_last(&loop->round_robin, b->key);
 }
@@ -610,10 +612,10 @@ static bool on_progress(void *user, double share)
 {
     struct answer *a = user;
     struct loop *loop = a->choice[0].loop;
-    const uint32_t n_all = (uint32_t)(a->ask.document.n_head + a->ask.document.n_tok);
+    const uint32_t n_all = (uint32_t)(a->request.document.n_head + a->request.document.n_tok);
     pthread_mutex_lock(&loop->lock);
     take_inbox(loop);
-    if (a->ask.work == ASK_DOC_ADD)
+    if (a->request.work == API_REQUEST_DOC_ADD)
         wake_if(a, append_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all)));
     pthread_mutex_unlock(&loop->lock);
     run_step(loop);
@@ -629,7 +631,7 @@ static void on_page(void *user, const sac_cache_page *page)
 {
     const struct loop *loop = user;
     const struct answer_choice *c = page->request_user;
-    kv_events_page(loop->parts.events, page, c ? c->answer->ask.cache_salt : NULL);
+    kv_events_page(loop->parts.events, page, c ? c->answer->request.cache_salt : NULL);
 }
 
 static sac_status plan_layers(struct loop *loop, sac_error *err)

@@ -6,21 +6,21 @@
 #include <string.h>
 
 /* "logprobs": true, "top_logprobs": n. */
-static sac_status read_logprobs(struct ask *a, const cJSON *body, struct api_error *error)
+static sac_status read_logprobs(struct api_request *a, const cJSON *body, struct api_error *error)
 {
-    TRY(ask_bool(body, "logprobs", &a->logprobs, error));
-    TRY(ask_u32(body, "top_logprobs", 0, ASK_TOP_MAX, &a->n_top, error));
+    TRY(api_request_bool(body, "logprobs", &a->logprobs, error));
+    TRY(api_request_u32(body, "top_logprobs", 0, API_REQUEST_TOP_MAX, &a->n_top, error));
     if (a->n_top && !a->logprobs)
         return api_error_set(error, API_ERROR_REQUEST, "top_logprobs",
                              "'top_logprobs' needs \"logprobs\": true");
     return SAC_OK;
 }
 
-static sac_status read_chat(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                            struct api_error *error)
+static sac_status read_chat(struct api_request *a, const cJSON *body,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
     struct dialogue d = {0};
-    TRY(ask_read(a, body, rules, error));
+    TRY(api_request_read(a, body, rules, error));
     TRY(read_logprobs(a, body, error));
     sac_status status = dialogue_read(&d, body, error);
     if (status == SAC_OK) status = dialogue_tools(&d, a, body, rules, error);
@@ -45,7 +45,7 @@ static cJSON *logprob_json(const struct reply *r, const struct answer_piece *p)
 {
     cJSON *o = token_json(r, p->tok, p->logprob);
     cJSON *top = cJSON_AddArrayToObject(o, "top_logprobs");
-    for (uint32_t i = 0; i < p->n_prob && i < r->ask->n_top && p->prob[i].tok >= 0; i++)
+    for (uint32_t i = 0; i < p->n_prob && i < r->request->n_top && p->prob[i].tok >= 0; i++)
         cJSON_AddItemToArray(top, token_json(r, p->prob[i].tok, p->prob[i].logprob));
     return o;
 }
@@ -63,7 +63,7 @@ static cJSON *chunk_json(const struct reply *r, uint32_t choice_i, cJSON *delta,
         cJSON_AddStringToObject(choice, "finish_reason", finish);
     else
         cJSON_AddNullToObject(choice, "finish_reason");
-    if (r->ask->include_usage) cJSON_AddNullToObject(o, "usage");
+    if (r->request->include_usage) cJSON_AddNullToObject(o, "usage");
     return o;
 }
 
@@ -90,20 +90,20 @@ static void write_token(struct reply *r, const struct answer_piece *p, struct st
     /* A token that completes no character has no text. It is sent only if the request asks for
      * per-token data. */
     cJSON *calls = reply_next_calls(r, p->choice_i);
-    if (n == 0 && !calls && !r->ask->logprobs && !r->ask->token_ids) return;
+    if (n == 0 && !calls && !r->request->logprobs && !r->request->token_ids) return;
     cJSON *delta = cJSON_CreateObject();
     if (n || !calls) json_add_text(delta, "content", text, n);
     if (calls) cJSON_AddItemToObject(delta, "tool_calls", calls);
     cJSON *chunk = chunk_json(r, p->choice_i, delta, NULL), *choice = choice_of(chunk);
-    if (r->ask->logprobs) {
+    if (r->request->logprobs) {
         cJSON *logprobs = cJSON_CreateObject();
         cJSON_AddItemToArray(cJSON_AddArrayToObject(logprobs, "content"), logprob_json(r, p));
         cJSON_ReplaceItemInObjectCaseSensitive(choice, "logprobs", logprobs);
     }
-    if (r->ask->token_ids)
+    if (r->request->token_ids)
         cJSON_AddItemToArray(cJSON_AddArrayToObject(choice, "token_ids"),
                              cJSON_CreateNumber(p->tok));
-    if (r->ask->timings) cJSON_AddItemToObject(chunk, "timings", reply_timings(&p->timings));
+    if (r->request->timings) cJSON_AddItemToObject(chunk, "timings", reply_timings(&p->timings));
     reply_event(out, NULL, chunk);
 }
 
@@ -126,7 +126,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
 {
     if (p->kind == ANSWER_TOKEN) write_token(r, p, out);
     if (p->kind == ANSWER_DONE && r->failed.kind == API_ERROR_NONE) write_end(r, p, out);
-    if (p->kind == ANSWER_PROMPT && r->ask->progress) {
+    if (p->kind == ANSWER_PROMPT && r->request->progress) {
         cJSON *chunk = chunk_json(r, p->choice_i, cJSON_CreateObject(), NULL);
         cJSON_AddItemToObject(chunk, "prompt_progress", reply_progress(p));
         reply_event(out, NULL, chunk);
@@ -135,7 +135,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
 
 static void close_stream(struct reply *r, struct strbuf *out)
 {
-    if (r->ask->include_usage) {
+    if (r->request->include_usage) {
         cJSON *o = reply_object(r, "chat.completion.chunk");
         cJSON_AddArrayToObject(o, "choices");
         cJSON_AddItemToObject(o, "usage", reply_usage(r));
@@ -180,7 +180,7 @@ static void write_whole(struct reply *r, struct strbuf *out)
 static void keep_piece(struct reply *r, const struct answer_piece *p)
 {
     struct reply_choice *c = &r->choice[p->choice_i];
-    if (p->kind != ANSWER_TOKEN || !r->ask->logprobs) return;
+    if (p->kind != ANSWER_TOKEN || !r->request->logprobs) return;
     if (!c->logprobs) c->logprobs = cJSON_CreateArray();
     cJSON_AddItemToArray(c->logprobs, logprob_json(r, p));
 }

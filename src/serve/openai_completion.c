@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rules *rules,
-                          struct api_error *error)
+static sac_status add_ids(struct api_request *a, const cJSON *list,
+                          const struct api_request_rules *rules, struct api_error *error)
 {
     const size_t n = (size_t)cJSON_GetArraySize(list);
     const cJSON *item;
@@ -25,30 +25,30 @@ static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rul
         }
         i++;
     }
-    TRY(ask_add_prompt(a, tok, n, rules, error));
-    return ask_find_head(a, NULL, true, rules, error);
+    TRY(api_request_add_prompt(a, tok, n, rules, error));
+    return api_request_find_head(a, NULL, true, rules, error);
 }
 
-static sac_status add_text(struct ask *a, const char *text, const struct ask_rules *rules,
-                           struct api_error *error)
+static sac_status add_text(struct api_request *a, const char *text,
+                           const struct api_request_rules *rules, struct api_error *error)
 {
     sac_error err = {0};
     int32_t *tok;
     size_t n;
     const sac_status status = prompt_tokens(rules->model, text, strlen(text), &tok, &n, &err);
     if (status != SAC_OK) return api_error_of(error, status, "prompt", err.msg);
-    TRY(ask_add_prompt(a, tok, n, rules, error));
+    TRY(api_request_add_prompt(a, tok, n, rules, error));
     const struct passages_document whole = {text, strlen(text)};
-    TRY(ask_find_head(a, NULL, true, rules, error));
-    TRY(ask_find_passages(a, &whole, 1, rules, error));
+    TRY(api_request_find_head(a, NULL, true, rules, error));
+    TRY(api_request_find_passages(a, &whole, 1, rules, error));
     char **kept = &a->prompt[a->n_prompt - 1].text;
     if (a->echo && !(*kept = mem_strdup(text))) return api_error_no_memory(error);
     return SAC_OK;
 }
 
 /* A string, a list of strings, a list of token ids, or a list of such lists. */
-static sac_status read_prompts(struct ask *a, const cJSON *prompt, const struct ask_rules *rules,
-                               struct api_error *error)
+static sac_status read_prompts(struct api_request *a, const cJSON *prompt,
+                               const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *item;
     if (cJSON_IsString(prompt)) return add_text(a, prompt->valuestring, rules, error);
@@ -70,15 +70,15 @@ static sac_status read_prompts(struct ask *a, const cJSON *prompt, const struct 
     return SAC_OK;
 }
 
-static sac_status read_completion(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                                  struct api_error *error)
+static sac_status read_completion(struct api_request *a, const cJSON *body,
+                                  const struct api_request_rules *rules, struct api_error *error)
 {
     uint32_t n_top = UINT32_MAX;
-    TRY(ask_read(a, body, rules, error));
-    TRY(ask_u32(body, "logprobs", 0, ASK_TOP_MAX, &n_top, error));
+    TRY(api_request_read(a, body, rules, error));
+    TRY(api_request_u32(body, "logprobs", 0, API_REQUEST_TOP_MAX, &n_top, error));
     a->logprobs = n_top != UINT32_MAX;
     a->n_top = a->logprobs ? n_top : 0;
-    TRY(ask_bool(body, "echo", &a->echo, error));
+    TRY(api_request_bool(body, "echo", &a->echo, error));
     TRY(structured_output_read(a, body, rules, error));
     if (a->echo && a->logprobs)
         return api_error_set(error, API_ERROR_UNSUPPORTED, "logprobs",
@@ -108,7 +108,7 @@ static cJSON *logprob_row(const struct reply *r, const struct answer_piece *p, s
     cJSON *row = cJSON_CreateObject(), *top = cJSON_CreateObject();
     cJSON_AddItemToObject(row, "tokens", reply_token_text(r, p->tok));
     cJSON_AddNumberToObject(row, "token_logprobs", (double)p->logprob);
-    for (uint32_t i = 0; i < p->n_prob && i < r->ask->n_top && p->prob[i].tok >= 0; i++) {
+    for (uint32_t i = 0; i < p->n_prob && i < r->request->n_top && p->prob[i].tok >= 0; i++) {
         cJSON *name = reply_token_text(r, p->prob[i].tok);
         if (name && !cJSON_GetObjectItemCaseSensitive(top, name->valuestring))
             cJSON_AddNumberToObject(top, name->valuestring, (double)p->prob[i].logprob);
@@ -122,7 +122,7 @@ static cJSON *logprob_row(const struct reply *r, const struct answer_piece *p, s
 static void keep_piece(struct reply *r, const struct answer_piece *p)
 {
     struct reply_choice *c = &r->choice[p->choice_i];
-    if (p->kind != ANSWER_TOKEN || !r->ask->logprobs) return;
+    if (p->kind != ANSWER_TOKEN || !r->request->logprobs) return;
     if (!c->logprobs) c->logprobs = cJSON_CreateArray();
     cJSON_AddItemToArray(c->logprobs, logprob_row(r, p, c->text.n - p->n_text));
 }
@@ -145,38 +145,38 @@ static void write_chunk(const struct reply *r, cJSON *choice, cJSON *timings, st
 {
     cJSON *o = reply_object(r, "text_completion");
     cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "choices"), choice);
-    if (r->ask->include_usage) cJSON_AddNullToObject(o, "usage");
+    if (r->request->include_usage) cJSON_AddNullToObject(o, "usage");
     if (timings) cJSON_AddItemToObject(o, "timings", timings);
     reply_event(out, NULL, o);
 }
 
 static const char *echo_of(const struct reply *r, uint32_t choice_i)
 {
-    const char *text = r->ask->prompt[choice_i / r->ask->n].text;
+    const char *text = r->request->prompt[choice_i / r->request->n].text;
     return text ? text : "";
 }
 
 static void open_stream(struct reply *r, struct strbuf *out)
 {
-    for (uint32_t i = 0; i < r->n_choice && r->ask->echo; i++)
+    for (uint32_t i = 0; i < r->n_choice && r->request->echo; i++)
         write_chunk(r, choice_json(i, cJSON_CreateString(echo_of(r, i)), NULL), NULL, out);
 }
 
 static void write_token(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
-    if (p->n_text == 0 && !r->ask->logprobs && !r->ask->token_ids) return;
+    if (p->n_text == 0 && !r->request->logprobs && !r->request->token_ids) return;
     cJSON *choice = choice_json(p->choice_i, json_text(p->text, p->n_text), NULL);
-    if (r->ask->logprobs) {
+    if (r->request->logprobs) {
         const size_t offset = r->choice[p->choice_i].text.n - p->n_text;
         cJSON *list = cJSON_CreateArray();
         cJSON_AddItemToArray(list, logprob_row(r, p, offset));
         cJSON_ReplaceItemInObjectCaseSensitive(choice, "logprobs", logprobs_json(list));
         cJSON_Delete(list);
     }
-    if (r->ask->token_ids)
+    if (r->request->token_ids)
         cJSON_AddItemToArray(cJSON_AddArrayToObject(choice, "token_ids"),
                              cJSON_CreateNumber(p->tok));
-    write_chunk(r, choice, r->ask->timings ? reply_timings(&p->timings) : NULL, out);
+    write_chunk(r, choice, r->request->timings ? reply_timings(&p->timings) : NULL, out);
 }
 
 static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
@@ -188,7 +188,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
         reply_add_stop(r, c, choice);
         write_chunk(r, choice, reply_timings(&c->timings), out);
     }
-    if (p->kind == ANSWER_PROMPT && r->ask->progress) {
+    if (p->kind == ANSWER_PROMPT && r->request->progress) {
         cJSON *o = reply_object(r, "text_completion");
         cJSON_AddArrayToObject(o, "choices");
         cJSON_AddItemToObject(o, "prompt_progress", reply_progress(p));
@@ -198,7 +198,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
 
 static void close_stream(struct reply *r, struct strbuf *out)
 {
-    if (r->ask->include_usage) {
+    if (r->request->include_usage) {
         cJSON *o = reply_object(r, "text_completion");
         cJSON_AddArrayToObject(o, "choices");
         cJSON_AddItemToObject(o, "usage", reply_usage(r));
@@ -215,7 +215,7 @@ static cJSON *whole_choice(const struct reply *r, uint32_t i)
     strbuf_add(&text, c->text.data, c->text.n);
     cJSON *o = choice_json(i, json_text_of(&text), reply_finish(c));
     strbuf_deinit(&text);
-    if (r->ask->logprobs)
+    if (r->request->logprobs)
         cJSON_ReplaceItemInObjectCaseSensitive(o, "logprobs", logprobs_json(c->logprobs));
     if (c->token_ids) cJSON_AddItemToObject(o, "token_ids", cJSON_Duplicate(c->token_ids, true));
     reply_add_stop(r, c, o);

@@ -48,7 +48,7 @@ static sac_status read_input(cJSON *out, const cJSON *body, struct api_error *er
 {
     const cJSON *input = json_get(body, "input"), *item;
     const char *instructions = NULL;
-    TRY(ask_text(body, "instructions", &instructions, error));
+    TRY(api_request_text(body, "instructions", &instructions, error));
     if (instructions)
         json_copy(dialogue_add_message(out, "system"), "content", body, "instructions");
     if (cJSON_IsString(input)) {
@@ -116,8 +116,8 @@ static sac_status read_truncation(cJSON *out, const cJSON *body, struct api_erro
     return SAC_OK;
 }
 
-static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct api_error *error)
+static sac_status read_request(struct api_request *a, const cJSON *body,
+                               const struct api_request_rules *rules, struct api_error *error)
 {
     static const char *const same[] = {"stream",    "temperature",     "top_p",  "top_k",
                                        "seed",      "min_p",           "sparse", "cache_salt",
@@ -246,8 +246,8 @@ static cJSON *response_json(const struct reply *r, bool done)
     cJSON_AddBoolToObject(o, "parallel_tool_calls", true);
     cJSON_AddStringToObject(o, "tool_choice", "auto");
     cJSON_AddArrayToObject(o, "tools");
-    cJSON_AddNumberToObject(o, "temperature", (double)r->ask->sampling.temp);
-    cJSON_AddNumberToObject(o, "top_p", (double)r->ask->sampling.top_p);
+    cJSON_AddNumberToObject(o, "temperature", (double)r->request->sampling.temp);
+    cJSON_AddNumberToObject(o, "top_p", (double)r->request->sampling.top_p);
     if (done)
         cJSON_AddItemToObject(o, "usage", usage_json(r));
     else

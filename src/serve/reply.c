@@ -44,7 +44,7 @@ static void on_tool_event(void *user, const struct toolstream_event *e)
     }
 }
 
-static sac_status offer_tools(struct reply_choice *c, const struct ask *a)
+static sac_status offer_tools(struct reply_choice *c, const struct api_request *a)
 {
     if (a->n_tool == 0) return SAC_OK;
     TRY(toolstream_create(&c->tools, a->tool_family, on_tool_event, c, NULL));
@@ -75,11 +75,11 @@ static void take_text(struct reply *r, struct reply_choice *c, const struct answ
 /* ---- An answer ---- */
 
 sac_status reply_init(struct reply *r, const struct dialect *dialect, const struct answer *a,
-                      const struct ask_rules *rules, const char *model_name)
+                      const struct api_request_rules *rules, const char *model_name)
 {
     *r = (struct reply){.dialect = dialect,
                         .answer = a,
-                        .ask = &a->ask,
+                        .request = &a->request,
                         .rules = rules,
                         .model_name = model_name,
                         .created = (int64_t)time(NULL),
@@ -90,9 +90,9 @@ sac_status reply_init(struct reply *r, const struct dialect *dialect, const stru
     for (uint32_t i = 0; i < r->n_choice; i++) {
         struct reply_choice *c = &r->choice[i];
         c->stop_i = -1;
-        c->n_prompt = (uint32_t)a->ask.prompt[i / a->ask.n].n;
-        if (a->ask.token_ids) c->token_ids = cJSON_CreateArray();
-        TRY(offer_tools(c, &a->ask));
+        c->n_prompt = (uint32_t)a->request.prompt[i / a->request.n].n;
+        if (a->request.token_ids) c->token_ids = cJSON_CreateArray();
+        TRY(offer_tools(c, &a->request));
     }
     return SAC_OK;
 }
@@ -119,7 +119,7 @@ static void take_end(struct reply *r, struct reply_choice *c, const struct answe
     c->finish = p->finish;
     c->stop_i = p->stop_i;
     c->timings = p->timings;
-    if (r->ask->n_doc && p->timings.n_prompt)
+    if (r->request->n_doc && p->timings.n_prompt)
         c->n_prompt = p->timings.n_cached + p->timings.n_prompt; /* including documents */
     r->n_done++;
     if (p->finish == SAC_FINISH_CANCELLED)
@@ -127,7 +127,9 @@ static void take_end(struct reply *r, struct reply_choice *c, const struct answe
     if (p->finish == SAC_FINISH_ERROR) {
         snprintf(why, sizeof why, "%.*s", (int)p->n_text, p->text);
         const bool no_document = p->status == SAC_ERR_NOT_FOUND;
-        const char *param = r->ask->n_doc ? "documents" : r->ask->slot_file ? "filename" : "name";
+        const char *param = r->request->n_doc       ? "documents"
+                            : r->request->slot_file ? "filename"
+                                                    : "name";
         (void)api_error_of(&r->failed, p->status, no_document ? param : NULL, why);
         if (no_document) r->failed.kind = API_ERROR_NOT_FOUND;
         if (r->failed.kind == API_ERROR_CONTEXT) {
@@ -222,7 +224,7 @@ struct reply_count reply_counts(const struct reply *r)
     for (uint32_t i = 0; i < r->n_choice; i++) {
         n.predicted += r->choice[i].n_tok;
         /* A prompt counts once, whatever the number of its answers. */
-        if (i % r->ask->n) continue;
+        if (i % r->request->n) continue;
         n.prompt += r->choice[i].n_prompt;
         n.cached += r->choice[i].timings.n_cached;
         n.disk += r->choice[i].timings.n_disk;
@@ -240,10 +242,11 @@ static cJSON *reply_joined(const struct reply *r)
 {
     const sac_compose_report *j = &r->answer->joined;
     cJSON *o = cJSON_CreateObject(), *names;
-    if (r->ask->context) cJSON_AddStringToObject(o, "method", r->ask->context);
+    if (r->request->context) cJSON_AddStringToObject(o, "method", r->request->context);
     names = cJSON_AddArrayToObject(o, "documents");
-    for (uint32_t i = 0; i < r->ask->n_doc; i++)
-        cJSON_AddItemToArray(names, json_text(r->ask->doc_name[i], strlen(r->ask->doc_name[i])));
+    for (uint32_t i = 0; i < r->request->n_doc; i++)
+        cJSON_AddItemToArray(names,
+                             json_text(r->request->doc_name[i], strlen(r->request->doc_name[i])));
     cJSON_AddNumberToObject(o, "tokens", j->n_tok);
     cJSON_AddNumberToObject(o, "resident_share", j->resident_share);
     cJSON_AddNumberToObject(o, "recomputed_share", j->recomputed_share);
@@ -267,19 +270,20 @@ cJSON *reply_sparse(const struct reply *r)
         sum.n_select_proved += c->n_select_proved;
         sum.mass_proved += c->mass_proved;
     }
-    cJSON_AddStringToObject(o, "decode", r->rules->engine.decode[r->ask->decode]);
-    cJSON_AddStringToObject(o, "prefill", r->rules->engine.prefill[r->ask->prefill]);
+    cJSON_AddStringToObject(o, "decode", r->rules->engine.decode[r->request->decode]);
+    cJSON_AddStringToObject(o, "prefill", r->rules->engine.prefill[r->request->prefill]);
     cJSON_AddNumberToObject(o, "kept_share", share(sum.n_tok_read, sum.n_tok_seen));
     cJSON_AddNumberToObject(o, "prompt_share", share(sum.n_cell_read, sum.n_cell));
     cJSON_AddNumberToObject(o, "bytes_read", (double)sum.attend_bytes_read);
     cJSON_AddNumberToObject(o, "bytes_dense", (double)sum.dense_bytes);
     if (sum.n_select_proved)
         cJSON_AddNumberToObject(o, "mass_proved", sum.mass_proved / (double)sum.n_select_proved);
-    if (r->ask->n_doc && r->choice[0].done) cJSON_AddItemToObject(o, "context", reply_joined(r));
+    if (r->request->n_doc && r->choice[0].done)
+        cJSON_AddItemToObject(o, "context", reply_joined(r));
     /* Of several answers only the first is reported. */
     const struct reading *reading = r->answer->choice[0].reading;
     cJSON *audit =
-        r->ask->audit && reading && r->choice[0].done ? reading_sums_json(reading) : NULL;
+        r->request->audit && reading && r->choice[0].done ? reading_sums_json(reading) : NULL;
     if (audit) cJSON_AddItemToObject(o, "audit", audit);
     return o;
 }
@@ -309,19 +313,19 @@ static cJSON *attention_of(struct reply *r, uint32_t i)
     cJSON_AddNumberToObject(o, "index", i);
     cJSON_AddNumberToObject(o, "prompt_tokens", r->choice[i].n_prompt);
     cJSON_AddNumberToObject(o, "completion_tokens", r->choice[i].n_tok);
-    cJSON_AddStringToObject(o, "decode", r->rules->engine.decode[r->ask->decode]);
-    cJSON_AddStringToObject(o, "prefill", r->rules->engine.prefill[r->ask->prefill]);
+    cJSON_AddStringToObject(o, "decode", r->rules->engine.decode[r->request->decode]);
+    cJSON_AddStringToObject(o, "prefill", r->rules->engine.prefill[r->request->prefill]);
     cJSON_AddNumberToObject(o, "kept_share", share(reads->n_tok_read, reads->n_tok_seen));
     cJSON_AddNumberToObject(o, "bytes_read", (double)reads->attend_bytes_read);
     cJSON_AddNumberToObject(o, "bytes_dense", (double)reads->dense_bytes);
     if (!c->reading) return o;
     sums = reading_sums_json(c->reading);
     if (sums) cJSON_AddItemToObject(o, "dense", sums);
-    const struct reading_names names = {.role = r->ask->role,
-                                        .n_role = r->ask->n_role,
-                                        .document = (const char *const *)r->ask->doc_name,
-                                        .n_document = r->ask->n_doc,
-                                        .n_before = r->ask->n_before};
+    const struct reading_names names = {.role = r->request->role,
+                                        .n_role = r->request->n_role,
+                                        .document = (const char *const *)r->request->doc_name,
+                                        .n_document = r->request->n_doc,
+                                        .n_before = r->request->n_before};
     reading_json(c->reading, r->rules->model, &names, o);
     return o;
 }
@@ -363,11 +367,11 @@ const char *reply_finish(const struct reply_choice *c)
 
 void reply_add_stop(const struct reply *r, const struct reply_choice *c, cJSON *choice)
 {
-    if (c->stop_i >= 0) cJSON_AddStringToObject(choice, "stop_reason", r->ask->stop[c->stop_i]);
+    if (c->stop_i >= 0) cJSON_AddStringToObject(choice, "stop_reason", r->request->stop[c->stop_i]);
     if (c->stop_i >= 0 || c->finish != SAC_FINISH_STOP || sac_token_is_eog(r->rules->model, c->tok))
         return;
-    for (uint32_t i = 0; i < r->ask->n_stop_tok; i++)
-        if (r->ask->stop_tok[i] == c->tok) {
+    for (uint32_t i = 0; i < r->request->n_stop_tok; i++)
+        if (r->request->stop_tok[i] == c->tok) {
             cJSON_AddNumberToObject(choice, "stop_reason", c->tok);
             return;
         }

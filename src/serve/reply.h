@@ -11,8 +11,8 @@ struct reply;
 struct dialect {
     const char *id_prefix; /* "chatcmpl-" */
     bool anthropic;        /* errors are in Anthropic's format */
-    sac_status (*read)(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                       struct api_error *error);
+    sac_status (*read)(struct api_request *a, const cJSON *body,
+                       const struct api_request_rules *rules, struct api_error *error);
     /* Stores data of a piece that `whole` needs besides the text; may be NULL. */
     void (*keep)(struct reply *r, const struct answer_piece *p);
     /* Streams: the beginning, each piece (after reply_take), and the end. The first and the last
@@ -51,10 +51,10 @@ struct reply_choice {
 
 struct reply {
     const struct dialect *dialect;
-    const struct answer *answer;   /* borrowed */
-    const struct ask *ask;         /* &answer->ask */
-    const struct ask_rules *rules; /* borrowed */
-    const char *model_name;        /* borrowed */
+    const struct answer *answer;           /* borrowed */
+    const struct api_request *request;     /* &answer->request */
+    const struct api_request_rules *rules; /* borrowed */
+    const char *model_name;                /* borrowed */
     char id[48];
     int64_t created;             /* seconds since 1970 */
     struct reply_choice *choice; /* owned, [n_choice] */
@@ -64,7 +64,7 @@ struct reply {
 };
 
 sac_status reply_init(struct reply *r, const struct dialect *dialect, const struct answer *a,
-                      const struct ask_rules *rules, const char *model_name);
+                      const struct api_request_rules *rules, const char *model_name);
 void reply_deinit(struct reply *r);
 
 /* Processes a piece. `failed` is set if a choice fails or the server cancels it. */

@@ -93,7 +93,7 @@ static void add_float(cJSON *o, const char *name, float value)
     cJSON_AddNumberToObject(o, name, strtod(text, NULL));
 }
 
-static cJSON *defaults_json(const struct ask_rules *r)
+static cJSON *defaults_json(const struct api_request_rules *r)
 {
     const sac_sampling *s = &r->sampling;
     cJSON *o = cJSON_CreateObject(), *p = cJSON_AddObjectToObject(o, "params");
@@ -193,8 +193,8 @@ static sac_status attention(const struct route_call *call, struct strbuf *out,
 static sac_status read_content(const cJSON *body, const char **out, struct api_error *error)
 {
     *out = NULL;
-    TRY(ask_text(body, "content", out, error));
-    if (!*out) TRY(ask_text(body, "prompt", out, error));
+    TRY(api_request_text(body, "content", out, error));
+    if (!*out) TRY(api_request_text(body, "prompt", out, error));
     if (*out) return SAC_OK;
     return api_error_set(error, API_ERROR_REQUEST, "content", "'content' is missing");
 }
@@ -223,10 +223,10 @@ static sac_status tokenize(const struct route_call *call, struct strbuf *out,
     size_t n;
     sac_error err = {0};
     TRY(read_content(call->body, &text, error));
-    TRY(ask_bool(call->body, "add_special", &bos, error));
-    TRY(ask_bool(call->body, "add_special_tokens", &bos, error));
-    TRY(ask_bool(call->body, "parse_special", &special, error));
-    TRY(ask_bool(call->body, "with_pieces", &pieces, error));
+    TRY(api_request_bool(call->body, "add_special", &bos, error));
+    TRY(api_request_bool(call->body, "add_special_tokens", &bos, error));
+    TRY(api_request_bool(call->body, "parse_special", &special, error));
+    TRY(api_request_bool(call->body, "with_pieces", &pieces, error));
     const unsigned flags =
         (bos ? SAC_TOK_ADD_SPECIAL : 0u) | (special ? SAC_TOK_PARSE_SPECIAL : 0u);
     const sac_status status =
@@ -287,13 +287,13 @@ static sac_status apply_template(const struct route_call *call, struct strbuf *o
                                  struct api_error *error)
 {
     struct dialogue d = {0};
-    struct ask a = {0};
+    struct api_request a = {0};
     char *text = NULL;
     sac_status status = dialogue_read(&d, call->body, error);
     if (status == SAC_OK) status = dialogue_tools(&d, &a, call->body, &call->context->rules, error);
     if (status == SAC_OK) status = dialogue_render(&d, &call->context->rules, &text, error);
     dialogue_deinit(&d);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     if (status != SAC_OK) return status;
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "prompt", text, strlen(text));
@@ -306,17 +306,17 @@ static sac_status apply_template(const struct route_call *call, struct strbuf *o
 static sac_status count_tokens(const struct route_call *call, struct strbuf *out,
                                struct api_error *error)
 {
-    struct ask a = {0};
+    struct api_request a = {0};
     const sac_status status =
         anthropic_messages_dialect.read(&a, call->body, &call->context->rules, error);
     const size_t n = status == SAC_OK ? a.prompt[0].n : 0;
-    ask_deinit(&a);
+    api_request_deinit(&a);
     if (status != SAC_OK) return status;
     strbuf_addf(out, "{\"input_tokens\":%zu}", n);
     return SAC_OK;
 }
 
-static void add_rendered(struct strbuf *out, const struct ask_prompt *p)
+static void add_rendered(struct strbuf *out, const struct api_request_prompt *p)
 {
     strbuf_adds(out, "{\"token_ids\":[");
     for (size_t i = 0; i < p->n; i++) strbuf_addf(out, i ? ",%d" : "%d", p->tok[i]);
@@ -327,7 +327,7 @@ static void add_rendered(struct strbuf *out, const struct ask_prompt *p)
 static sac_status render_completion(const struct route_call *call, struct strbuf *out,
                                     struct api_error *error)
 {
-    struct ask a = {0};
+    struct api_request a = {0};
     const sac_status status =
         openai_completion_dialect.read(&a, call->body, &call->context->rules, error);
     for (uint32_t i = 0; i < a.n_prompt && status == SAC_OK; i++) {
@@ -335,18 +335,18 @@ static sac_status render_completion(const struct route_call *call, struct strbuf
         add_rendered(out, &a.prompt[i]);
     }
     if (status == SAC_OK) strbuf_adds(out, "]");
-    ask_deinit(&a);
+    api_request_deinit(&a);
     return status;
 }
 
 static sac_status render_chat(const struct route_call *call, struct strbuf *out,
                               struct api_error *error)
 {
-    struct ask a = {0};
+    struct api_request a = {0};
     const sac_status status =
         openai_chat_dialect.read(&a, call->body, &call->context->rules, error);
     if (status == SAC_OK) add_rendered(out, &a.prompt[0]);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     return status;
 }
 

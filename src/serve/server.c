@@ -226,16 +226,16 @@ static sac_status start_parts(struct server *s, const sac_model *model, sac_engi
                                        .unread_bytes_max = (size_t)config->limits.unread_kib << 10};
     TRY(loop_create(&c->loop, &limits, c->metrics, err));
     TRY(trie_of_model(&c->trie, model, err));
-    c->rules = (struct ask_rules){.model = model,
-                                  .trie = c->trie,
-                                  .engine = params,
-                                  .sampling = config->sampling,
-                                  .chat_template = config->chat_template,
-                                  .n_doc_max = config->n_doc_max,
-                                  .pooling = config->pooling,
-                                  .n_slot = config->slot_dir ? config->n_answer : 0,
-                                  .n_prompt_max = config->limits.n_prompt,
-                                  .n_predict_max = config->limits.n_predict};
+    c->rules = (struct api_request_rules){.model = model,
+                                          .trie = c->trie,
+                                          .engine = params,
+                                          .sampling = config->sampling,
+                                          .chat_template = config->chat_template,
+                                          .n_doc_max = config->n_doc_max,
+                                          .pooling = config->pooling,
+                                          .n_slot = config->slot_dir ? config->n_answer : 0,
+                                          .n_prompt_max = config->limits.n_prompt,
+                                          .n_predict_max = config->limits.n_predict};
     c->model_name = config->model_name;
     sigset_t set;
     signal_set(&set);

@@ -7,7 +7,7 @@
 #ifndef SAC_SERVE_SERVER_H
 #define SAC_SERVE_SERVER_H
 
-#include "serve/ask.h"
+#include "serve/api_request.h"
 #include "serve/publisher.h"
 
 #include <stdbool.h>
@@ -41,13 +41,13 @@ struct server_config {
     sac_sampling sampling;                    /* defaults */
     struct server_limits limits;
     uint32_t n_http_thread;
-    uint32_t n_answer;        /* computed at once; the engine has n_doc_max additional sequences */
-    const char *store;        /* folder of stored documents, or NULL */
-    const char *context;      /* default method that joins documents, or NULL */
-    uint64_t store_bytes;     /* maximum size of the store; 0: no limit */
-    uint32_t n_doc_max;       /* documents per prompt; 0: no store */
-    enum ask_pooling pooling; /* for embeddings, which need EMBED_SEQS (embed.h) additional
-                                 sequences; ASK_POOLING_OFF: none */
+    uint32_t n_answer;    /* computed at once; the engine has n_doc_max additional sequences */
+    const char *store;    /* folder of stored documents, or NULL */
+    const char *context;  /* default method that joins documents, or NULL */
+    uint64_t store_bytes; /* maximum size of the store; 0: no limit */
+    uint32_t n_doc_max;   /* documents per prompt; 0: no store */
+    enum api_request_pooling pooling; /* for embeddings, which need EMBED_SEQS (embed.h) additional
+                                 sequences; API_REQUEST_POOLING_OFF: none */
     const char *slot_dir; /* folder of saved slots, or NULL; needs n_answer + 1 more sequences */
     const char *cache;    /* folder of the prompt cache on disk, or NULL */
     uint64_t cache_bytes; /* its maximum size */

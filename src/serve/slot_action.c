@@ -10,11 +10,11 @@
 #define FILE_BYTES 200u
 
 /* Both come from the URL, as strings. */
-static sac_status read_id(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                          struct api_error *error)
+static sac_status read_id(struct api_request *a, const cJSON *body,
+                          const struct api_request_rules *rules, struct api_error *error)
 {
     const char *id = "";
-    TRY(ask_text(body, "id_slot", &id, error));
+    TRY(api_request_text(body, "id_slot", &id, error));
     const size_t n_digit = strspn(id, "0123456789");
     const bool is_number = n_digit > 0 && n_digit < 6 && !id[n_digit];
     a->slot = is_number ? (uint32_t)strtoul(id, NULL, 10) : UINT32_MAX;
@@ -23,12 +23,12 @@ static sac_status read_id(struct ask *a, const cJSON *body, const struct ask_rul
                          rules->n_slot - 1);
 }
 
-static sac_status read_action(struct ask *a, const cJSON *body, struct api_error *error)
+static sac_status read_action(struct api_request *a, const cJSON *body, struct api_error *error)
 {
     static const char *const name[] = {"save", "restore", "erase"};
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         if (!json_says(body, "action", name[i])) continue;
-        a->work = (enum ask_work)(ASK_SLOT_SAVE + i);
+        a->work = (enum api_request_work)(API_REQUEST_SLOT_SAVE + i);
         return SAC_OK;
     }
     return api_error_set(error, API_ERROR_REQUEST, "action",
@@ -46,11 +46,11 @@ static bool is_plain(const char *name)
     return true;
 }
 
-static sac_status read_file(struct ask *a, const cJSON *body, struct api_error *error)
+static sac_status read_file(struct api_request *a, const cJSON *body, struct api_error *error)
 {
     const char *name = NULL;
-    if (a->work == ASK_SLOT_ERASE) return SAC_OK;
-    TRY(ask_text(body, "filename", &name, error));
+    if (a->work == API_REQUEST_SLOT_ERASE) return SAC_OK;
+    TRY(api_request_text(body, "filename", &name, error));
     if (!name) return api_error_set(error, API_ERROR_REQUEST, "filename", "'filename' is missing");
     if (!is_plain(name))
         return api_error_set(
@@ -62,8 +62,8 @@ static sac_status read_file(struct ask *a, const cJSON *body, struct api_error *
     return a->slot_file ? SAC_OK : api_error_no_memory(error);
 }
 
-static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                               struct api_error *error)
+static sac_status read_request(struct api_request *a, const cJSON *body,
+                               const struct api_request_rules *rules, struct api_error *error)
 {
     a->n = 1;
     if (!rules->n_slot)
@@ -71,7 +71,7 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
                              "this server has no folder for slots: start it with --slot-save-path");
     TRY(read_id(a, body, rules, error));
     TRY(read_action(a, body, error));
-    TRY(ask_salt(a, body, error));
+    TRY(api_request_salt(a, body, error));
     return read_file(a, body, error);
 }
 

@@ -150,7 +150,7 @@ static bool is_preferred(const struct slot *a, const struct slot *b)
 }
 
 static uint32_t choose_slot(const struct slots *s, const char *salt,
-                            const struct ask_prompt *prompt)
+                            const struct api_request_prompt *prompt)
 {
     uint32_t best = 0;
     size_t n_best = 0;
@@ -166,11 +166,12 @@ static uint32_t choose_slot(const struct slots *s, const char *salt,
 
 void slots_begin(struct slots *s, struct answer *a)
 {
-    const struct ask_prompt *prompt = &a->ask.prompt[0];
+    const struct api_request_prompt *prompt = &a->request.prompt[0];
     char salt[SLOTS_SALT_BYTES];
-    if (a->n_choice != 1 || a->ask.n_doc) return;
-    slots_salt(salt, a->key, a->ask.cache_salt);
-    a->slot = a->ask.names_slot ? (int32_t)a->ask.slot : (int32_t)choose_slot(s, salt, prompt);
+    if (a->n_choice != 1 || a->request.n_doc) return;
+    slots_salt(salt, a->key, a->request.cache_salt);
+    a->slot =
+        a->request.names_slot ? (int32_t)a->request.slot : (int32_t)choose_slot(s, salt, prompt);
     struct slot *slot = &s->slot[a->slot];
     slot->n_running++;
     slot->used = ++s->clock;
@@ -183,7 +184,7 @@ void slots_begin(struct slots *s, struct answer *a)
  * it was computed like those of an answer. */
 static void keep_prompt_pages(struct slots *s, struct slot *slot, struct answer_choice *c)
 {
-    const size_t n_wide = c->answer->ask.prompt[0].n - 1;
+    const size_t n_wide = c->answer->request.prompt[0].n - 1;
     const size_t n = n_wide / SAC_PAGE_TOK * SAC_PAGE_TOK;
     if (c->seq == SAC_SEQ_NONE || sac_seq_truncate(s->engine, c->seq, (uint32_t)n, NULL) != SAC_OK)
         return;
@@ -194,8 +195,8 @@ static void keep_prompt_pages(struct slots *s, struct slot *slot, struct answer_
 
 static void store_text(struct slots *s, struct slot *slot, struct answer_choice *c)
 {
-    const struct ask *ask = &c->answer->ask;
-    const struct ask_prompt *prompt = &ask->prompt[0];
+    const struct api_request *request = &c->answer->request;
+    const struct api_request_prompt *prompt = &request->prompt[0];
     const size_t n_said = c->said.n / sizeof(int32_t);
     int32_t *tok = mem_alloc((prompt->n + n_said) * sizeof *tok);
     if (!tok) return;
@@ -204,9 +205,9 @@ static void store_text(struct slots *s, struct slot *slot, struct answer_choice 
     mem_free(slot->tok);
     slot->tok = tok;
     slot->n = prompt->n + n_said;
-    slots_salt(slot->salt, c->answer->key, ask->cache_salt);
-    slot->decode = ask->decode;
-    slot->prefill = ask->prefill;
+    slots_salt(slot->salt, c->answer->key, request->cache_salt);
+    slot->decode = request->decode;
+    slot->prefill = request->prefill;
     if (c->seq != SAC_SEQ_NONE)
         keep_prompt_pages(s, slot, c);
     else
@@ -227,21 +228,21 @@ void slots_end(struct slots *s, struct answer_choice *c)
 /* ---- Saving ---- */
 
 /* Each key has a folder of its own, so that clients cannot read each other's files. */
-static sac_status make_path(const struct slots *s, const struct ask *ask, uint64_t key,
+static sac_status make_path(const struct slots *s, const struct api_request *request, uint64_t key,
                             char out[PATH_BYTES], sac_error *err)
 {
     char folder[32] = "";
     if (key) snprintf(folder, sizeof folder, "/%016llx", (unsigned long long)key);
     const size_t n = (size_t)snprintf(out, PATH_BYTES, "%s%s", s->options.dir, folder);
-    if (n + strlen(ask->slot_file) + 2 > PATH_BYTES)
-        return error_set(err, SAC_ERR_ARG, "the path of '%.200s' is too long", ask->slot_file);
+    if (n + strlen(request->slot_file) + 2 > PATH_BYTES)
+        return error_set(err, SAC_ERR_ARG, "the path of '%.200s' is too long", request->slot_file);
     if (key) TRY(folder_make(out, 0700, err));
-    snprintf(out + n, PATH_BYTES - n, "/%s", ask->slot_file);
+    snprintf(out + n, PATH_BYTES - n, "/%s", request->slot_file);
     return SAC_OK;
 }
 
 /* Error messages name the file as the client did, not its path. */
-static sac_status hide_path(sac_status status, const struct ask *ask, const char *path,
+static sac_status hide_path(sac_status status, const struct api_request *request, const char *path,
                             sac_error *err)
 {
     char said[sizeof err->msg];
@@ -249,22 +250,23 @@ static sac_status hide_path(sac_status status, const struct ask *ask, const char
     snprintf(said, sizeof said, "%s", err->msg);
     const char *at = strstr(said, path);
     if (at)
-        return error_set(err, status, "%.*s'%s'%s", (int)(at - said), said, ask->slot_file,
+        return error_set(err, status, "%.*s'%s'%s", (int)(at - said), said, request->slot_file,
                          at + strlen(path));
-    return error_set(err, status, "'%s': %s", ask->slot_file, said);
+    return error_set(err, status, "'%s': %s", request->slot_file, said);
 }
 
-static sac_status refuse_other(const struct ask *ask, sac_error *err)
+static sac_status refuse_other(const struct api_request *request, sac_error *err)
 {
     return error_set(
         err, SAC_ERR_ARG,
-        "slot %u holds no text of yours: it holds the last answer that was given in it", ask->slot);
+        "slot %u holds no text of yours: it holds the last answer that was given in it",
+        request->slot);
 }
 
-static bool is_owner(const struct slot *slot, const struct ask *ask, uint64_t key)
+static bool is_owner(const struct slot *slot, const struct api_request *request, uint64_t key)
 {
     char salt[SLOTS_SALT_BYTES];
-    slots_salt(salt, key, ask->cache_salt);
+    slots_salt(salt, key, request->cache_salt);
     return slot->tok && strcmp(slot->salt, salt) == 0;
 }
 
@@ -303,11 +305,12 @@ static sac_status begin_text(struct slots *s, const struct slot *slot, sac_seq *
     return status;
 }
 
-static cJSON *begin_json(const struct ask *ask)
+static cJSON *begin_json(const struct api_request *request)
 {
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddNumberToObject(o, "id_slot", ask->slot);
-    if (ask->slot_file) json_add_text(o, "filename", ask->slot_file, strlen(ask->slot_file));
+    cJSON_AddNumberToObject(o, "id_slot", request->slot);
+    if (request->slot_file)
+        json_add_text(o, "filename", request->slot_file, strlen(request->slot_file));
     return o;
 }
 
@@ -317,23 +320,23 @@ static void add_time(cJSON *o, const char *name, uint64_t start_us)
     cJSON_AddNumberToObject(timings, name, (double)(clock_us() - start_us) * 1e-3);
 }
 
-static sac_status save(struct slots *s, const struct ask *ask, uint64_t key,
+static sac_status save(struct slots *s, const struct api_request *request, uint64_t key,
                        struct library_wait wait, struct strbuf *out, sac_error *err)
 {
     const uint64_t start_us = clock_us();
-    const struct slot *slot = &s->slot[ask->slot];
+    const struct slot *slot = &s->slot[request->slot];
     char path[PATH_BYTES];
     sac_state_info info;
     sac_seq seq;
-    if (!is_owner(slot, ask, key)) return refuse_other(ask, err);
-    TRY(make_path(s, ask, key, path, err));
+    if (!is_owner(slot, request, key)) return refuse_other(request, err);
+    TRY(make_path(s, request, key, path, err));
     TRY(begin_text(s, slot, &seq, err));
     sac_status status = compute(s, seq, wait, err);
     if (status == SAC_OK) status = sac_seq_save(s->engine, seq, path, err);
     sac_seq_remove(s->engine, seq);
     if (status == SAC_OK) status = sac_state_get_info(&info, path, err);
-    TRY(hide_path(status, ask, path, err));
-    cJSON *o = begin_json(ask);
+    TRY(hide_path(status, request, path, err));
+    cJSON *o = begin_json(request);
     cJSON_AddNumberToObject(o, "n_saved", info.n_tok);
     cJSON_AddNumberToObject(o, "n_written", (double)info.bytes);
     add_time(o, "save_ms", start_us);
@@ -355,10 +358,10 @@ static sac_status load(struct slots *s, const char *path, struct slot *slot, sac
     return status;
 }
 
-static sac_status take_loaded(struct slots *s, sac_seq seq, const struct ask *ask, uint64_t key,
-                              sac_error *err)
+static sac_status take_loaded(struct slots *s, sac_seq seq, const struct api_request *request,
+                              uint64_t key, sac_error *err)
 {
-    struct slot *slot = &s->slot[ask->slot];
+    struct slot *slot = &s->slot[request->slot];
     const size_t n = sac_seq_length(s->engine, seq, NULL);
     int32_t *tok = mem_alloc((n + 1) * sizeof *tok);
     if (!tok) {
@@ -372,24 +375,24 @@ static sac_status take_loaded(struct slots *s, sac_seq seq, const struct ask *as
     slot->decode = slot->prefill = 0;
     slot->seq = seq;
     slot->used = ++s->clock;
-    slots_salt(slot->salt, key, ask->cache_salt);
+    slots_salt(slot->salt, key, request->cache_salt);
     return SAC_OK;
 }
 
-static sac_status restore(struct slots *s, const struct ask *ask, uint64_t key, struct strbuf *out,
-                          sac_error *err)
+static sac_status restore(struct slots *s, const struct api_request *request, uint64_t key,
+                          struct strbuf *out, sac_error *err)
 {
     const uint64_t start_us = clock_us();
-    struct slot *slot = &s->slot[ask->slot];
+    struct slot *slot = &s->slot[request->slot];
     char path[PATH_BYTES];
     sac_state_info info;
     sac_seq seq;
-    TRY(make_path(s, ask, key, path, err));
+    TRY(make_path(s, request, key, path, err));
     sac_status status = sac_state_get_info(&info, path, err);
     if (status == SAC_OK) status = load(s, path, slot, &seq, err);
-    TRY(hide_path(status, ask, path, err));
-    TRY(take_loaded(s, seq, ask, key, err));
-    cJSON *o = begin_json(ask);
+    TRY(hide_path(status, request, path, err));
+    TRY(take_loaded(s, seq, request, key, err));
+    cJSON *o = begin_json(request);
     cJSON_AddNumberToObject(o, "n_restored", info.n_tok);
     cJSON_AddNumberToObject(o, "n_read", (double)info.bytes);
     add_time(o, "restore_ms", start_us);
@@ -397,26 +400,27 @@ static sac_status restore(struct slots *s, const struct ask *ask, uint64_t key, 
     return SAC_OK;
 }
 
-static sac_status erase(struct slots *s, const struct ask *ask, uint64_t key, struct strbuf *out,
-                        sac_error *err)
+static sac_status erase(struct slots *s, const struct api_request *request, uint64_t key,
+                        struct strbuf *out, sac_error *err)
 {
-    struct slot *slot = &s->slot[ask->slot];
-    if (slot->tok && !is_owner(slot, ask, key)) return refuse_other(ask, err);
-    cJSON *o = begin_json(ask);
+    struct slot *slot = &s->slot[request->slot];
+    if (slot->tok && !is_owner(slot, request, key)) return refuse_other(request, err);
+    cJSON *o = begin_json(request);
     cJSON_AddNumberToObject(o, "n_erased", (double)slot->n);
     clear_slot(s, slot);
     json_print(out, o);
     return SAC_OK;
 }
 
-sac_status slots_work(struct slots *s, const struct ask *ask, uint64_t key,
+sac_status slots_work(struct slots *s, const struct api_request *request, uint64_t key,
                       struct library_wait wait, struct strbuf *out, sac_error *err)
 {
     struct json_pool json = {0};
     json_enter(&json);
-    const sac_status status = ask->work == ASK_SLOT_SAVE      ? save(s, ask, key, wait, out, err)
-                              : ask->work == ASK_SLOT_RESTORE ? restore(s, ask, key, out, err)
-                                                              : erase(s, ask, key, out, err);
+    const sac_status status =
+        request->work == API_REQUEST_SLOT_SAVE      ? save(s, request, key, wait, out, err)
+        : request->work == API_REQUEST_SLOT_RESTORE ? restore(s, request, key, out, err)
+                                                    : erase(s, request, key, out, err);
     json_leave();
     json_pool_deinit(&json);
     return status;

@@ -30,13 +30,13 @@ void slots_begin(struct slots *s, struct answer *a);
 void slots_end(struct slots *s, struct answer_choice *c);
 
 /* Saves, restores or erases a slot; appends the JSON response to `out`. */
-sac_status slots_work(struct slots *s, const struct ask *ask, uint64_t key,
+sac_status slots_work(struct slots *s, const struct api_request *request, uint64_t key,
                       struct library_wait wait, struct strbuf *out, sac_error *err);
 /* Call before a step: evicts restored texts, the oldest first, while answers need their pages. */
 void slots_make_room(struct slots *s);
 
 /* The cache salt of an answer: its key and the client's salt. */
-#define SLOTS_SALT_BYTES (32 + ASK_SALT_BYTES)
+#define SLOTS_SALT_BYTES (32 + API_REQUEST_SALT_BYTES)
 void slots_salt(char out[SLOTS_SALT_BYTES], uint64_t key, const char *cache_salt);
 
 #endif

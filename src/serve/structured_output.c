@@ -22,9 +22,9 @@ static sac_status refuse(struct api_error *error, sac_status status, const char 
     return api_error_of(error, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, param, err->msg);
 }
 
-static sac_status set_grammar(struct ask *a, const struct strbuf *gbnf,
-                              const struct gbnf_limits *limits, const struct ask_rules *rules,
-                              struct api_error *error)
+static sac_status set_grammar(struct api_request *a, const struct strbuf *gbnf,
+                              const struct gbnf_limits *limits,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
     /* For schemas, errors do not mention the grammar they are compiled to. */
     const char *param = limits == &gbnf_limits_made ? "json_schema" : "grammar";
@@ -54,8 +54,8 @@ static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct ap
     return status;
 }
 
-static sac_status set_schema(struct ask *a, const cJSON *schema, const struct ask_rules *rules,
-                             struct api_error *error)
+static sac_status set_schema(struct api_request *a, const cJSON *schema,
+                             const struct api_request_rules *rules, struct api_error *error)
 {
     struct strbuf gbnf = {0};
     sac_status status = add_schema(&gbnf, schema, error);
@@ -66,8 +66,8 @@ static sac_status set_schema(struct ask *a, const cJSON *schema, const struct as
 
 /* {"type": "json_schema", "json_schema": {"schema": {...}}}, or json_object, to which llama.cpp
  * allows a schema, too. */
-static sac_status read_format(struct ask *a, const cJSON *format, const struct ask_rules *rules,
-                              struct api_error *error)
+static sac_status read_format(struct api_request *a, const cJSON *format,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *inner = json_get(format, "json_schema"), *schema = json_get(inner, "schema");
     if (json_says(format, "type", "text")) return SAC_OK;
@@ -83,12 +83,12 @@ static sac_status read_format(struct ask *a, const cJSON *format, const struct a
     return set_schema(a, schema, rules, error);
 }
 
-sac_status structured_output_read(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                                  struct api_error *error)
+sac_status structured_output_read(struct api_request *a, const cJSON *body,
+                                  const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *format = json_get(body, "response_format"), *schema;
     const char *grammar = NULL;
-    TRY(ask_text(body, "grammar", &grammar, error));
+    TRY(api_request_text(body, "grammar", &grammar, error));
     schema = json_get(body, "json_schema");
     const int n_form = (format && !json_says(format, "type", "text")) + (grammar != NULL) +
                        (schema != NULL) + (a->machine != NULL);
@@ -104,8 +104,9 @@ sac_status structured_output_read(struct ask *a, const cJSON *body, const struct
     return set_grammar(a, &text, &gbnf_limits_given, rules, error);
 }
 
-sac_status structured_output_force_call(struct ask *a, const char *tools, const char *only,
-                                        const struct ask_rules *rules, struct api_error *error)
+sac_status structured_output_force_call(struct api_request *a, const char *tools, const char *only,
+                                        const struct api_request_rules *rules,
+                                        struct api_error *error)
 {
     const struct toolset set = {.family = a->tool_family,
                                 .choice = only ? TOOLSET_NAMED : TOOLSET_REQUIRED,

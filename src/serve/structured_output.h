@@ -3,15 +3,16 @@
 #ifndef SAC_SERVE_STRUCTURED_OUTPUT_H
 #define SAC_SERVE_STRUCTURED_OUTPUT_H
 
-#include "serve/ask.h"
+#include "serve/api_request.h"
 
 /* Reads "response_format", "json_schema" and "grammar". At most one form is allowed, including a
  * forced tool call that `a` has already. */
-sac_status structured_output_read(struct ask *a, const cJSON *body, const struct ask_rules *rules,
-                                  struct api_error *error);
+sac_status structured_output_read(struct api_request *a, const cJSON *body,
+                                  const struct api_request_rules *rules, struct api_error *error);
 /* Forces a call of one of `tools` (OpenAI's list as JSON text), or of the tool named `only`. */
-sac_status structured_output_force_call(struct ask *a, const char *tools, const char *only,
-                                        const struct ask_rules *rules, struct api_error *error);
+sac_status structured_output_force_call(struct api_request *a, const char *tools, const char *only,
+                                        const struct api_request_rules *rules,
+                                        struct api_error *error);
 
 /* The state of one text that is constrained by a grammar, allowed tokens, or both. */
 struct structured_output;

@@ -47,15 +47,15 @@ class WholePagesTest(unittest.TestCase):
             self.assertIn(route, self.page)
 
     def test_refused_fields(self):
-        names = re.findall(r'"(\w+)"', table(source("serve/ask.c").split("refuse_unsupported(")[1], "names[]"))
+        names = re.findall(r'"(\w+)"', table(source("serve/api_request.c").split("refuse_unsupported(")[1], "names[]"))
         self.assert_told(names, "fields that are refused")
 
     def test_numbers_of_sampling(self):
-        names = re.findall(r'\{"(\w+)", offsetof\(sac_sampling', source("serve/ask.c"))
+        names = re.findall(r'\{"(\w+)", offsetof\(sac_sampling', source("serve/api_request.c"))
         self.assert_told(names, "fields of sampling")
 
     def test_members_of_sparse(self):
-        names = re.findall(r'"(\w+)"', table(source("serve/ask.c").split('"\'sparse\' is not')[0].split(
+        names = re.findall(r'"(\w+)"', table(source("serve/api_request.c").split('"\'sparse\' is not')[0].split(
             "check_sparse")[-1], "names[]"))
         self.assert_told(names, "members of sparse")
 

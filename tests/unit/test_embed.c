@@ -57,13 +57,14 @@ static int32_t *make_text(uint32_t i, size_t n)
     return tok;
 }
 
-static void make_ask(struct ask *a, enum ask_pooling pooling, bool normalised)
+static void make_request(struct api_request *a, enum api_request_pooling pooling, bool normalised)
 {
-    *a = (struct ask){.work = ASK_EMBED, .pooling = pooling, .normalised = normalised};
+    *a = (struct api_request){
+        .work = API_REQUEST_EMBED, .pooling = pooling, .normalised = normalised};
     a->n_embd = TINY_EMBD;
     a->input = mem_calloc(N_TEXT, sizeof *a->input);
     for (uint32_t i = 0; i < N_TEXT; i++)
-        a->input[a->n_input++] = (struct ask_input){make_text(i, lengths[i]), lengths[i]};
+        a->input[a->n_input++] = (struct api_request_input){make_text(i, lengths[i]), lengths[i]};
 }
 
 /* ---- Pooling, once more ---- */
@@ -79,7 +80,8 @@ static void on_row(void *user, const sac_row *row)
 }
 
 /* Alone in its engine, read densely. */
-static void compute_states(sac_engine *engine, const struct ask_input *input, struct states *out)
+static void compute_states(sac_engine *engine, const struct api_request_input *input,
+                           struct states *out)
 {
     sac_error err;
     sac_seq seq;
@@ -93,11 +95,12 @@ static void compute_states(sac_engine *engine, const struct ask_input *input, st
     sac_seq_remove(engine, seq);
 }
 
-static void pool(const struct states *s, size_t n, const struct ask *a, float out[TINY_EMBD])
+static void pool(const struct states *s, size_t n, const struct api_request *a,
+                 float out[TINY_EMBD])
 {
     double x[TINY_EMBD] = {0}, length = 0;
-    const size_t first = a->pooling == ASK_POOLING_LAST ? n - 1 : 0;
-    const size_t end = a->pooling == ASK_POOLING_CLS ? 1 : n;
+    const size_t first = a->pooling == API_REQUEST_POOLING_LAST ? n - 1 : 0;
+    const size_t end = a->pooling == API_REQUEST_POOLING_CLS ? 1 : n;
     for (uint32_t d = 0; d < TINY_EMBD; d++) {
         for (size_t t = first; t < end; t++) x[d] += (double)s->row[t][d];
         x[d] /= (double)(end - first);
@@ -115,7 +118,7 @@ static void check_near(const float *got, const float *wanted, uint32_t text)
 }
 
 /* Holds the vectors `got` against those of each text alone. */
-static void check_vectors(sac_engine *engine, const struct ask *a, const struct strbuf *got)
+static void check_vectors(sac_engine *engine, const struct api_request *a, const struct strbuf *got)
 {
     struct states *s = malloc(sizeof *s);
     assert_int_equal(got->n, embed_count(a) * sizeof s->row[0]);
@@ -124,10 +127,10 @@ static void check_vectors(sac_engine *engine, const struct ask *a, const struct 
         float wanted[TINY_EMBD];
         compute_states(engine, &a->input[i], s);
         pool(s, a->input[i].n, a, wanted);
-        if (a->pooling != ASK_POOLING_NONE) check_near(x, wanted, i);
-        for (size_t t = 0; a->pooling == ASK_POOLING_NONE && t < a->input[i].n; t++)
+        if (a->pooling != API_REQUEST_POOLING_NONE) check_near(x, wanted, i);
+        for (size_t t = 0; a->pooling == API_REQUEST_POOLING_NONE && t < a->input[i].n; t++)
             check_near(x + t * TINY_EMBD, s->row[t], i);
-        x += (a->pooling == ASK_POOLING_NONE ? a->input[i].n : 1) * TINY_EMBD;
+        x += (a->pooling == API_REQUEST_POOLING_NONE ? a->input[i].n : 1) * TINY_EMBD;
     }
     free(s);
 }
@@ -140,18 +143,18 @@ static bool go_on(void *user, double done)
     return false;
 }
 
-static void check_work(sac_engine *engine, enum ask_pooling pooling, bool normalised)
+static void check_work(sac_engine *engine, enum api_request_pooling pooling, bool normalised)
 {
-    struct ask a;
+    struct api_request a;
     struct strbuf out = {0};
     sac_error err;
     double done = 0;
-    make_ask(&a, pooling, normalised);
+    make_request(&a, pooling, normalised);
     must(embed_work(engine, &a, (struct library_wait){go_on, &done}, &out, &err), &err);
     assert_true(done == 1);
     check_vectors(engine, &a, &out);
     strbuf_deinit(&out);
-    ask_deinit(&a);
+    api_request_deinit(&a);
 }
 
 /* No sequence was left behind. */
@@ -168,12 +171,13 @@ static void check_idle(sac_engine *engine)
 
 static void states_are_pooled_as_told(void **state)
 {
-    static const enum ask_pooling pooling[] = {ASK_POOLING_MEAN, ASK_POOLING_LAST, ASK_POOLING_CLS};
+    static const enum api_request_pooling pooling[] = {
+        API_REQUEST_POOLING_MEAN, API_REQUEST_POOLING_LAST, API_REQUEST_POOLING_CLS};
     sac_engine *engine = open_engine(*state, 0);
     for (size_t i = 0; i < sizeof pooling / sizeof pooling[0]; i++)
         for (int normalised = 0; normalised < 2; normalised++)
             check_work(engine, pooling[i], normalised);
-    check_work(engine, ASK_POOLING_NONE, false);
+    check_work(engine, API_REQUEST_POOLING_NONE, false);
     check_idle(engine);
     sac_engine_free(engine);
 }
@@ -189,8 +193,8 @@ static void texts_without_pages_wait(void **state)
     must(sac_seq_create(engine, &other, &err), &err);
     must(sac_seq_append(engine, other, tok, N_CTX / 2, SAC_ROW_PROMPT, SAC_WANT_NONE, &err), &err);
     while (n_row > 0) must(sac_step(engine, NULL, NULL, &n_row, &err), &err);
-    check_work(engine, ASK_POOLING_MEAN, false);
-    check_work(engine, ASK_POOLING_NONE, false);
+    check_work(engine, API_REQUEST_POOLING_MEAN, false);
+    check_work(engine, API_REQUEST_POOLING_NONE, false);
     sac_seq_remove(engine, other);
     check_idle(engine);
     mem_free(tok);
@@ -206,15 +210,15 @@ static bool give_up(void *user, double done)
 static void who_leaves_leaves_nothing(void **state)
 {
     sac_engine *engine = open_engine(*state, 0);
-    struct ask a;
+    struct api_request a;
     struct strbuf out = {0};
     sac_error err;
-    make_ask(&a, ASK_POOLING_MEAN, true);
+    make_request(&a, API_REQUEST_POOLING_MEAN, true);
     assert_int_equal(embed_work(engine, &a, (struct library_wait){give_up, NULL}, &out, &err),
                      SAC_ERR_CANCELLED);
     assert_int_equal(out.n, 0);
     check_idle(engine);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     sac_engine_free(engine);
 }
 
@@ -229,15 +233,15 @@ static void what_is_no_number_is_no_vector(void **state)
     (void)state;
     sac_model *model = tiny_open(&(struct tiny){.seed = 5, .edit = spoil});
     sac_engine *engine = open_engine(model, 0);
-    struct ask a;
+    struct api_request a;
     struct strbuf out = {0};
     sac_error err;
     double done = 0;
-    make_ask(&a, ASK_POOLING_LAST, true);
+    make_request(&a, API_REQUEST_POOLING_LAST, true);
     assert_int_equal(embed_work(engine, &a, (struct library_wait){go_on, &done}, &out, &err),
                      SAC_ERR_IO);
     assert_int_equal(out.n, 0);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     sac_engine_free(engine);
     sac_model_free(model);
 }
@@ -311,12 +315,12 @@ static void states_are_what_logits_are_made_of(void **state)
 static void what_is_cached_has_its_vectors(void **state)
 {
     sac_engine *engine = open_cached(*state);
-    struct ask_input input = {make_text(5, lengths[5]), lengths[5]};
+    struct api_request_input input = {make_text(5, lengths[5]), lengths[5]};
     struct states *s = malloc(sizeof *s);
     compute_states(engine, &input, s);
     assert_true(sac_engine_get_stats(engine).kv_bytes_kept > 0);
-    check_work(engine, ASK_POOLING_MEAN, false);
-    check_work(engine, ASK_POOLING_NONE, false);
+    check_work(engine, API_REQUEST_POOLING_MEAN, false);
+    check_work(engine, API_REQUEST_POOLING_NONE, false);
     free(s);
     mem_free(input.tok);
     sac_engine_free(engine);
@@ -324,33 +328,36 @@ static void what_is_cached_has_its_vectors(void **state)
 
 /* ---- Reading ---- */
 
-static struct ask_rules rules_of(const sac_model *model, enum ask_pooling pooling)
+static struct api_request_rules rules_of(const sac_model *model, enum api_request_pooling pooling)
 {
-    return (struct ask_rules){.model = model, .engine = {.n_ctx = N_CTX}, .pooling = pooling};
+    return (struct api_request_rules){
+        .model = model, .engine = {.n_ctx = N_CTX}, .pooling = pooling};
 }
 
 /* API_ERROR_NONE: it was read. */
 static enum api_error_kind read_of(const struct dialect *dialect, const sac_model *model,
-                                   enum ask_pooling pooling, const char *text, struct ask *a)
+                                   enum api_request_pooling pooling, const char *text,
+                                   struct api_request *a)
 {
-    const struct ask_rules rules = rules_of(model, pooling);
+    const struct api_request_rules rules = rules_of(model, pooling);
     struct api_error error = {0};
     cJSON *body = cJSON_Parse(text);
     assert_non_null(body);
-    *a = (struct ask){0};
+    *a = (struct api_request){0};
     const sac_status status = dialect->read(a, body, &rules, &error);
     assert_int_equal(status == SAC_OK, error.kind == API_ERROR_NONE);
     cJSON_Delete(body);
     return error.kind;
 }
 
-static enum api_error_kind read_openai(const sac_model *model, const char *text, struct ask *a)
+static enum api_error_kind read_openai(const sac_model *model, const char *text,
+                                       struct api_request *a)
 {
-    return read_of(&openai_embeddings_dialect, model, ASK_POOLING_MEAN, text, a);
+    return read_of(&openai_embeddings_dialect, model, API_REQUEST_POOLING_MEAN, text, a);
 }
 
 /* Text `i` is these n tokens. */
-static void check_input(const struct ask *a, uint32_t i, const int32_t *tok, size_t n)
+static void check_input(const struct api_request *a, uint32_t i, const int32_t *tok, size_t n)
 {
     assert_true(i < a->n_input);
     assert_int_equal(a->input[i].n, n);
@@ -359,13 +366,13 @@ static void check_input(const struct ask *a, uint32_t i, const int32_t *tok, siz
 
 static void inputs_are_read_in_their_order(void **state)
 {
-    struct ask a;
+    struct api_request a;
     assert_int_equal(read_openai(*state, "{\"input\":\"ab\"}", &a), API_ERROR_NONE);
     assert_int_equal(a.n_input, 1);
     check_input(&a, 0, (const int32_t[]){'a', 'b'}, 2);
-    assert_true(a.work == ASK_EMBED && a.normalised && !a.base64);
+    assert_true(a.work == API_REQUEST_EMBED && a.normalised && !a.base64);
     assert_int_equal(a.n_embd, TINY_EMBD);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     assert_int_equal(read_openai(*state,
                                  "{\"input\":[\"ab\",[7,255],\"c\"],"
                                  "\"encoding_format\":\"base64\"}",
@@ -376,80 +383,81 @@ static void inputs_are_read_in_their_order(void **state)
     check_input(&a, 1, (const int32_t[]){7, 255}, 2);
     check_input(&a, 2, (const int32_t[]){'c'}, 1);
     assert_true(a.base64);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     assert_int_equal(read_openai(*state, "{\"input\":[7,8,9]}", &a), API_ERROR_NONE);
     assert_int_equal(a.n_input, 1);
     check_input(&a, 0, (const int32_t[]){7, 8, 9}, 3);
-    ask_deinit(&a);
+    api_request_deinit(&a);
 }
 
 /* Whether a list of n tokens is read. */
 static enum api_error_kind read_many(const sac_model *model, size_t n)
 {
-    struct ask a;
+    struct api_request a;
     struct strbuf text = {0};
     strbuf_adds(&text, "{\"input\":[");
     for (size_t i = 0; i < n; i++) strbuf_adds(&text, i ? ",5" : "5");
     strbuf_adds(&text, "]}");
     const enum api_error_kind kind = read_openai(model, text.data, &a);
     strbuf_deinit(&text);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     return kind;
 }
 
 static void limits_are_held(void **state)
 {
-    struct ask a;
+    struct api_request a;
     assert_int_equal(read_openai(*state, "{\"input\":[255]}", &a), API_ERROR_NONE);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     assert_int_equal(read_openai(*state, "{\"input\":[256]}", &a), API_ERROR_REQUEST);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     assert_int_equal(read_openai(*state, "{\"input\":[\"a\",\"\"]}", &a), API_ERROR_REQUEST);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     assert_int_equal(read_many(*state, N_CTX), API_ERROR_NONE);
     assert_int_equal(read_many(*state, N_CTX + 1), API_ERROR_CONTEXT);
-    assert_int_equal(
-        read_of(&openai_embeddings_dialect, *state, ASK_POOLING_NONE, "{\"input\":\"a\"}", &a),
-        API_ERROR_UNSUPPORTED);
-    ask_deinit(&a);
-    assert_int_equal(
-        read_of(&openai_embeddings_dialect, *state, ASK_POOLING_OFF, "{\"input\":\"a\"}", &a),
-        API_ERROR_UNSUPPORTED);
-    ask_deinit(&a);
+    assert_int_equal(read_of(&openai_embeddings_dialect, *state, API_REQUEST_POOLING_NONE,
+                             "{\"input\":\"a\"}", &a),
+                     API_ERROR_UNSUPPORTED);
+    api_request_deinit(&a);
+    assert_int_equal(read_of(&openai_embeddings_dialect, *state, API_REQUEST_POOLING_OFF,
+                             "{\"input\":\"a\"}", &a),
+                     API_ERROR_UNSUPPORTED);
+    api_request_deinit(&a);
 }
 
 static void lengths_are_kept_where_that_is_asked(void **state)
 {
     static const struct {
         const char *text;
-        enum ask_pooling pooling;
+        enum api_request_pooling pooling;
         bool normalised;
     } cases[] = {
-        {"{\"content\":\"a\"}", ASK_POOLING_LAST, true},
-        {"{\"content\":\"a\",\"embd_normalize\":2}", ASK_POOLING_LAST, true},
-        {"{\"content\":\"a\",\"embd_normalize\":-1}", ASK_POOLING_LAST, false},
-        {"{\"content\":\"a\"}", ASK_POOLING_NONE, false},
+        {"{\"content\":\"a\"}", API_REQUEST_POOLING_LAST, true},
+        {"{\"content\":\"a\",\"embd_normalize\":2}", API_REQUEST_POOLING_LAST, true},
+        {"{\"content\":\"a\",\"embd_normalize\":-1}", API_REQUEST_POOLING_LAST, false},
+        {"{\"content\":\"a\"}", API_REQUEST_POOLING_NONE, false},
     };
-    struct ask a;
+    struct api_request a;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(
             read_of(&llamacpp_embedding_dialect, *state, cases[i].pooling, cases[i].text, &a),
             API_ERROR_NONE);
         assert_int_equal(a.normalised, cases[i].normalised);
         assert_int_equal(a.pooling, cases[i].pooling);
-        ask_deinit(&a);
+        api_request_deinit(&a);
     }
 }
 
 /* ---- Writing ---- */
 
 /* Vectors of n numbers, whose decimal forms are long. */
-static void write_of(const struct dialect *dialect, struct ask *a, float *x, struct strbuf *out)
+static void write_of(const struct dialect *dialect, struct api_request *a, float *x,
+                     struct strbuf *out)
 {
     const size_t n = embed_count(a) * a->n_embd;
     for (size_t i = 0; i < n; i++) x[i] = (float)(sin((double)i + 1) * exp((double)(i % 40) - 20));
     struct reply_choice choice = {.text = {.data = (char *)x, .n = n * sizeof *x}};
-    struct reply r = {.ask = a, .choice = &choice, .n_choice = 1, .model_name = "tiny"};
+    struct reply r = {.request = a, .choice = &choice, .n_choice = 1, .model_name = "tiny"};
     dialect->whole(&r, out);
     assert_false(out->failed);
 }
@@ -493,13 +501,14 @@ static double number(const cJSON *o, const char *name)
 static void vectors_are_written_for_openai(void **state)
 {
     (void)state;
-    struct ask_input input[] = {{.n = 3}, {.n = 1}, {.n = 7}};
+    struct api_request_input input[] = {{.n = 3}, {.n = 1}, {.n = 7}};
     for (uint32_t n_embd = 4; n_embd < 8; n_embd++)
         for (int base64 = 0; base64 < 2; base64++) {
-            struct ask a = {.input = input, .n_input = 3, .n_embd = n_embd, .base64 = base64};
+            struct api_request a = {
+                .input = input, .n_input = 3, .n_embd = n_embd, .base64 = base64};
             struct strbuf out = {0};
             float x[3 * 8];
-            a.pooling = ASK_POOLING_MEAN;
+            a.pooling = API_REQUEST_POOLING_MEAN;
             write_of(&openai_embeddings_dialect, &a, x, &out);
             cJSON *o = cJSON_Parse(out.data);
             const cJSON *data = cJSON_GetObjectItem(o, "data"), *usage;
@@ -525,12 +534,12 @@ static void vectors_are_written_for_openai(void **state)
 static void vectors_are_written_for_llamacpp(void **state)
 {
     (void)state;
-    struct ask_input input[] = {{.n = 3}, {.n = 1}, {.n = 7}};
+    struct api_request_input input[] = {{.n = 3}, {.n = 1}, {.n = 7}};
     for (int none = 0; none < 2; none++) {
-        struct ask a = {.input = input, .n_input = 3, .n_embd = 5};
+        struct api_request a = {.input = input, .n_input = 3, .n_embd = 5};
         struct strbuf out = {0};
         float x[11 * 5], *wanted = x;
-        a.pooling = none ? ASK_POOLING_NONE : ASK_POOLING_LAST;
+        a.pooling = none ? API_REQUEST_POOLING_NONE : API_REQUEST_POOLING_LAST;
         write_of(&llamacpp_embedding_dialect, &a, x, &out);
         cJSON *o = cJSON_Parse(out.data);
         assert_int_equal(cJSON_GetArraySize(o), 3);

@@ -57,23 +57,24 @@ static void close_library(struct bench *b)
     remove_dir();
 }
 
-static sac_status work_on(struct bench *b, enum ask_work what, const char *name, uint32_t n_tok,
-                          struct library_wait wait, sac_error *err)
+static sac_status work_on(struct bench *b, enum api_request_work what, const char *name,
+                          uint32_t n_tok, struct library_wait wait, sac_error *err)
 {
     int32_t tok[N_LONG], head[N_HEAD] = {0};
     char called[16];
     struct strbuf out = {0};
     for (int i = 0; i < N_LONG; i++) tok[i] = i % TINY_VOCAB;
     snprintf(called, sizeof called, "%s", name);
-    const struct ask ask = {
+    const struct api_request request = {
         .work = what,
         .document = {.name = called, .head = head, .n_head = N_HEAD, .tok = tok, .n_tok = n_tok}};
-    const sac_status status = library_work(b->library, &ask, 0, wait, &out, err);
+    const sac_status status = library_work(b->library, &request, 0, wait, &out, err);
     strbuf_deinit(&out);
     return status;
 }
 
-static sac_status work(struct bench *b, enum ask_work what, const char *name, sac_error *err)
+static sac_status work(struct bench *b, enum api_request_work what, const char *name,
+                       sac_error *err)
 {
     return work_on(b, what, name, N_TEXT, (struct library_wait){0}, err);
 }
@@ -83,8 +84,8 @@ static sac_status join(struct bench *b, const char *name, sac_error *err)
     char called[16];
     struct library_joined joined;
     snprintf(called, sizeof called, "%s", name);
-    const struct ask ask = {.doc_name = {called}, .n_doc = 1};
-    return library_join(b->library, &ask, 0, (struct library_wait){0}, &joined, err);
+    const struct api_request request = {.doc_name = {called}, .n_doc = 1};
+    return library_join(b->library, &request, 0, (struct library_wait){0}, &joined, err);
 }
 
 static void expect(sac_status got, sac_status wanted, const sac_error *err, const char *name)
@@ -104,7 +105,7 @@ static void a_spoilt_document_is_told_by_its_name(void **state)
     sac_error err;
     (void)state;
     open_library(&b);
-    must(work(&b, ASK_DOC_ADD, "letter", &err), &err);
+    must(work(&b, API_REQUEST_DOC_ADD, "letter", &err), &err);
     change_documents(flip_bit);
     expect(join(&b, "letter", &err), SAC_ERR_IO, &err, "'letter'");
     change_documents(lose);
@@ -119,7 +120,7 @@ static void no_document_is_told_by_its_name(void **state)
     (void)state;
     open_library(&b);
     expect(join(&b, "none", &err), SAC_ERR_NOT_FOUND, &err, "'none'");
-    expect(work(&b, ASK_DOC_REMOVE, "none", &err), SAC_ERR_NOT_FOUND, &err, "'none'");
+    expect(work(&b, API_REQUEST_DOC_REMOVE, "none", &err), SAC_ERR_NOT_FOUND, &err, "'none'");
     close_library(&b);
 }
 
@@ -131,7 +132,8 @@ static void a_store_that_fails_is_told_without_its_place(void **state)
     (void)state;
     open_library(&b);
     remove_dir();
-    expect(work(&b, ASK_DOC_ADD, "letter", &err), SAC_ERR_IO, &err, "'letter' cannot be added");
+    expect(work(&b, API_REQUEST_DOC_ADD, "letter", &err), SAC_ERR_IO, &err,
+           "'letter' cannot be added");
     assert_int_equal(mkdir(dir, 0700), 0);
     close_library(&b);
 }
@@ -162,10 +164,10 @@ static void a_disk_of_pages_that_fails_is_not_called_the_store(void **state)
         .file = pages, .file_bytes = 1u << 24, .fast_bytes = 1u << 19};
     open_library_above(&b, &tier);
     const struct library_wait wait = {.progress = empty_pages, .user = b.engine};
-    const sac_status got = work_on(&b, ASK_DOC_ADD, "letter", N_LONG, wait, &err);
+    const sac_status got = work_on(&b, API_REQUEST_DOC_ADD, "letter", N_LONG, wait, &err);
     expect(got, SAC_ERR_IO, &err, "document 'letter' cannot be added: the server's log");
     if (strstr(err.msg, pages)) fail_msg("%s", err.msg);
-    must(work(&b, ASK_DOC_ADD, "note", &err), &err);
+    must(work(&b, API_REQUEST_DOC_ADD, "note", &err), &err);
     close_library(&b);
 }
 

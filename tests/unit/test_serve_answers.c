@@ -82,19 +82,19 @@ struct want {
 
 static struct answer *submit(struct world *w, const struct want *want)
 {
-    struct ask ask = {.n = want->n ? want->n : 1,
-                      .n_prompt = 1,
-                      .sampling = sac_sampling_default(),
-                      .max_tokens = want->n_tok,
-                      .ignore_eos = true,
-                      .priority = want->priority};
+    struct api_request request = {.n = want->n ? want->n : 1,
+                                  .n_prompt = 1,
+                                  .sampling = sac_sampling_default(),
+                                  .max_tokens = want->n_tok,
+                                  .ignore_eos = true,
+                                  .priority = want->priority};
     struct api_error error = {0};
     int32_t *tok = mem_alloc(N_PROMPT * sizeof *tok);
     for (int32_t i = 0; i < N_PROMPT; i++) tok[i] = (i * 37 + want->text * 11) % TINY_VOCAB;
-    ask.prompt[0] = (struct ask_prompt){.tok = tok, .n = N_PROMPT};
-    ask.sampling.temp = want->temp;
-    ask.sampling.top_k = 0;
-    struct answer *a = answer_create(&ask);
+    request.prompt[0] = (struct api_request_prompt){.tok = tok, .n = N_PROMPT};
+    request.sampling.temp = want->temp;
+    request.sampling.top_k = 0;
+    struct answer *a = answer_create(&request);
     assert_non_null(a);
     a->key = want->key;
     a->sleep = a->wake = ignore;
@@ -257,7 +257,7 @@ static void a_pair_waits_for_two_places(void **state)
 static uint64_t reused(struct world *w, uint64_t key, const char *salt)
 {
     struct answer *a = submit(w, &(struct want){.key = key, .n_tok = 2});
-    a->ask.cache_salt = salt ? mem_strdup(salt) : NULL;
+    a->request.cache_salt = salt ? mem_strdup(salt) : NULL;
     finish(w, a);
     const uint64_t n = a->choice[0].reads.n_reused_tok;
     loop_leave(w->loop, a);

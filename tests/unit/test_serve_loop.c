@@ -54,13 +54,13 @@ static void run(bool eager)
 {
     struct probe probe = {0};
     struct metrics *metrics;
-    struct ask ask = {.work = ASK_DOC_ADD};
+    struct api_request request = {.work = API_REQUEST_DOC_ADD};
     struct api_error error = {0};
     sac_error err;
     bool done;
     must(metrics_create(&metrics, &err), &err);
     must(loop_create(&probe.loop, &(struct loop_limits){1, 1, 1 << 20}, metrics, &err), &err);
-    struct answer *a = answer_create(&ask);
+    struct answer *a = answer_create(&request);
     assert_non_null(a);
     a->eager = eager;
     a->sleep = on_sleep;
@@ -107,7 +107,7 @@ static void a_loop_that_cannot_run_ends_what_waits(void **state)
 {
     struct probe probe = {0};
     struct metrics *metrics;
-    struct ask ask = {.work = ASK_DOC_ADD};
+    struct api_request request = {.work = API_REQUEST_DOC_ADD};
     struct api_error error = {0};
     const struct loop_parts parts = {.events = (struct kv_events *)&probe};
     sac_engine_params p = sac_engine_params_default();
@@ -122,7 +122,7 @@ static void a_loop_that_cannot_run_ends_what_waits(void **state)
     must(sac_engine_create(&engine, model, &p, &err), &err);
     must(metrics_create(&metrics, &err), &err);
     must(loop_create(&probe.loop, &(struct loop_limits){1, 1, 1 << 20}, metrics, &err), &err);
-    struct answer *a = answer_create(&ask);
+    struct answer *a = answer_create(&request);
     a->sleep = on_sleep;
     a->wake = on_wake;
     a->user = &probe;

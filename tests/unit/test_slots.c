@@ -61,15 +61,15 @@ static int32_t token(int32_t text, size_t i)
 
 static struct answer *begin(struct bench *b, const struct want *want)
 {
-    struct ask ask = {.n = want->n_choice ? want->n_choice : 1, .n_prompt = 1};
+    struct api_request request = {.n = want->n_choice ? want->n_choice : 1, .n_prompt = 1};
     const size_t n = want->n ? want->n : N_TEXT;
     int32_t *tok = mem_alloc(n * sizeof *tok);
     for (size_t i = 0; i < n; i++) tok[i] = token(want->text, i);
-    ask.prompt[0] = (struct ask_prompt){.tok = tok, .n = n};
-    ask.cache_salt = want->salt ? mem_strdup(want->salt) : NULL;
-    ask.names_slot = want->slot > 0;
-    ask.slot = want->slot > 0 ? (uint32_t)want->slot - 1 : 0;
-    struct answer *a = answer_create(&ask);
+    request.prompt[0] = (struct api_request_prompt){.tok = tok, .n = n};
+    request.cache_salt = want->salt ? mem_strdup(want->salt) : NULL;
+    request.names_slot = want->slot > 0;
+    request.slot = want->slot > 0 ? (uint32_t)want->slot - 1 : 0;
+    struct answer *a = answer_create(&request);
     assert_non_null(a);
     a->key = want->key;
     slots_begin(b->slots, a);
@@ -80,7 +80,7 @@ static struct answer *begin(struct bench *b, const struct want *want)
 static void say(struct bench *b, struct answer *a, size_t n)
 {
     struct answer_choice *c = &a->choice[0];
-    const struct ask_prompt *prompt = &a->ask.prompt[0];
+    const struct api_request_prompt *prompt = &a->request.prompt[0];
     sac_error err;
     uint32_t n_row = 1;
     if (c->seq != SAC_SEQ_NONE)
@@ -118,7 +118,7 @@ static size_t held(struct bench *b, const struct want *want)
     const size_t n = a->choice[0].n_held;
     if (n > 0) {
         assert_int_equal(sac_seq_length(b->engine, a->choice[0].seq, NULL), n);
-        assert_memory_equal(sac_seq_tokens(b->engine, a->choice[0].seq), a->ask.prompt[0].tok,
+        assert_memory_equal(sac_seq_tokens(b->engine, a->choice[0].seq), a->request.prompt[0].tok,
                             n * sizeof(int32_t));
     }
     end(b, a);
@@ -146,22 +146,22 @@ struct done {
     int n; /* n_saved and so on */
 };
 
-static struct done work_while(struct bench *b, enum ask_work what, uint32_t slot,
+static struct done work_while(struct bench *b, enum api_request_work what, uint32_t slot,
                               const struct want *whose, sac_progress_fn progress)
 {
     static const char *const count[] = {"n_saved", "n_restored", "n_erased"};
     char file[] = "a file", salt[32];
-    struct ask ask = {.work = what, .slot = slot};
+    struct api_request request = {.work = what, .slot = slot};
     struct strbuf out = {0};
     struct done done = {.n = -1};
-    if (what != ASK_SLOT_ERASE) ask.slot_file = file;
+    if (what != API_REQUEST_SLOT_ERASE) request.slot_file = file;
     snprintf(salt, sizeof salt, "%s", whose->salt ? whose->salt : "");
-    ask.cache_salt = salt;
-    done.status = slots_work(b->slots, &ask, whose->key, (struct library_wait){progress, NULL},
+    request.cache_salt = salt;
+    done.status = slots_work(b->slots, &request, whose->key, (struct library_wait){progress, NULL},
                              &out, &done.err);
     if (done.status == SAC_OK) {
         cJSON *o = cJSON_Parse(out.data);
-        const cJSON *n = cJSON_GetObjectItem(o, count[what - ASK_SLOT_SAVE]);
+        const cJSON *n = cJSON_GetObjectItem(o, count[what - API_REQUEST_SLOT_SAVE]);
         assert_true(cJSON_IsNumber(n));
         done.n = n->valueint;
         assert_int_equal(cJSON_GetObjectItem(o, "id_slot")->valueint, slot);
@@ -171,14 +171,14 @@ static struct done work_while(struct bench *b, enum ask_work what, uint32_t slot
     return done;
 }
 
-static struct done work(struct bench *b, enum ask_work what, uint32_t slot,
+static struct done work(struct bench *b, enum api_request_work what, uint32_t slot,
                         const struct want *whose)
 {
     return work_while(b, what, slot, whose, go_on);
 }
 
 /* That of nobody in particular; returns the count. */
-static int work_well(struct bench *b, enum ask_work what, uint32_t slot)
+static int work_well(struct bench *b, enum api_request_work what, uint32_t slot)
 {
     const struct done done = work(b, what, slot, &(struct want){0});
     must(done.status, &done.err);
@@ -224,8 +224,8 @@ static void open_restored(struct bench *b, sac_model *model)
 {
     open_slots(b, model, 0);
     answer(b, &(struct want){.slot = 1});
-    work_well(b, ASK_SLOT_SAVE, 0);
-    work_well(b, ASK_SLOT_RESTORE, 0);
+    work_well(b, API_REQUEST_SLOT_SAVE, 0);
+    work_well(b, API_REQUEST_SLOT_RESTORE, 0);
 }
 
 static void a_restored_text_stays_while_there_are_others(void **state)
@@ -245,7 +245,7 @@ static void several_answers_have_no_slot(void **state)
     struct answer *a = begin(&b, &(struct want){.n_choice = 2});
     assert_int_equal(a->slot, -1);
     end(&b, a);
-    const struct done done = work(&b, ASK_SLOT_SAVE, 0, &(struct want){0});
+    const struct done done = work(&b, API_REQUEST_SLOT_SAVE, 0, &(struct want){0});
     refused(&done, SAC_ERR_ARG);
     close_slots(&b);
 }
@@ -258,8 +258,8 @@ static void an_answer_goes_on_from_whole_pages(void **state)
     open_slots(&b, *state, 0);
     answer(&b, &(struct want){.slot = 1});
     assert_int_equal(held(&b, &(struct want){.n = 200, .slot = 1}), 0);
-    assert_int_equal(work_well(&b, ASK_SLOT_SAVE, 0), N_TEXT + N_SAID);
-    assert_int_equal(work_well(&b, ASK_SLOT_RESTORE, 2), N_TEXT + N_SAID);
+    assert_int_equal(work_well(&b, API_REQUEST_SLOT_SAVE, 0), N_TEXT + N_SAID);
+    assert_int_equal(work_well(&b, API_REQUEST_SLOT_RESTORE, 2), N_TEXT + N_SAID);
     assert_int_equal(held(&b, &(struct want){.n = 200}), 96);
     assert_int_equal(held(&b, &(struct want){.n = 97}), 96);
     assert_int_equal(held(&b, &(struct want){.n = 96}), 64); /* one token has to be computed */
@@ -278,13 +278,13 @@ static void a_slot_goes_on_with_its_answers(void **state)
     open_restored(&b, *state);
     assert_int_equal(answer(&b, &(struct want){.n = 161}), 0);
     assert_int_equal(held(&b, &(struct want){.n = 250}), 160);
-    assert_int_equal(work_well(&b, ASK_SLOT_SAVE, 0), 161 + N_SAID);
+    assert_int_equal(work_well(&b, API_REQUEST_SLOT_SAVE, 0), 161 + N_SAID);
     /* The last token of a prompt is no row of a prompt: its page is not kept. */
     assert_int_equal(answer(&b, &(struct want){.n = 192}), 0);
     assert_int_equal(held(&b, &(struct want){.n = 250}), 160);
-    assert_int_equal(work_well(&b, ASK_SLOT_ERASE, 0), 192 + N_SAID);
+    assert_int_equal(work_well(&b, API_REQUEST_SLOT_ERASE, 0), 192 + N_SAID);
     assert_int_equal(held(&b, &(struct want){.n = 250}), 0);
-    assert_int_equal(work_well(&b, ASK_SLOT_ERASE, 0), 0);
+    assert_int_equal(work_well(&b, API_REQUEST_SLOT_ERASE, 0), 0);
     close_slots(&b);
 }
 
@@ -299,16 +299,16 @@ static void what_fails_costs_nothing(void **state)
     say(&b, a, N_SAID);
     a->choice[0].said.failed = true;
     end(&b, a);
-    struct done done = work(&b, ASK_SLOT_RESTORE, 0, &(struct want){0});
+    struct done done = work(&b, API_REQUEST_SLOT_RESTORE, 0, &(struct want){0});
     refused(&done, SAC_ERR_NOT_FOUND);
     assert_non_null(strstr(done.err.msg, "'a file'"));
-    done = work_while(&b, ASK_SLOT_SAVE, 0, &(struct want){0}, give_up);
+    done = work_while(&b, API_REQUEST_SLOT_SAVE, 0, &(struct want){0}, give_up);
     refused(&done, SAC_ERR_CANCELLED);
     const sac_engine_stats stats = sac_engine_get_stats(b.engine);
     assert_int_equal(stats.n_page_free, stats.n_page);
-    done = work(&b, ASK_SLOT_RESTORE, 0, &(struct want){0});
+    done = work(&b, API_REQUEST_SLOT_RESTORE, 0, &(struct want){0});
     refused(&done, SAC_ERR_NOT_FOUND);
-    assert_int_equal(work_well(&b, ASK_SLOT_SAVE, 0), N_TEXT + N_SAID);
+    assert_int_equal(work_well(&b, API_REQUEST_SLOT_SAVE, 0), N_TEXT + N_SAID);
     close_slots(&b);
 }
 
@@ -323,19 +323,19 @@ static void texts_are_of_their_key_and_salt(void **state)
     open_slots(&b, *state, 0);
     answer(&b, &own);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        struct done done = work(&b, ASK_SLOT_SAVE, 0, &others[i]);
+        struct done done = work(&b, API_REQUEST_SLOT_SAVE, 0, &others[i]);
         refused(&done, SAC_ERR_ARG);
-        done = work(&b, ASK_SLOT_ERASE, 0, &others[i]);
+        done = work(&b, API_REQUEST_SLOT_ERASE, 0, &others[i]);
         refused(&done, SAC_ERR_ARG);
     }
-    struct done done = work(&b, ASK_SLOT_SAVE, 0, &own);
+    struct done done = work(&b, API_REQUEST_SLOT_SAVE, 0, &own);
     must(done.status, &done.err);
     /* Files are of their key: they have a folder of its own. */
     for (uint64_t key = 0; key < 9; key += 8) {
-        done = work(&b, ASK_SLOT_RESTORE, 0, &(struct want){.key = key});
+        done = work(&b, API_REQUEST_SLOT_RESTORE, 0, &(struct want){.key = key});
         refused(&done, SAC_ERR_NOT_FOUND);
     }
-    done = work(&b, ASK_SLOT_RESTORE, 0, &own);
+    done = work(&b, API_REQUEST_SLOT_RESTORE, 0, &own);
     must(done.status, &done.err);
     for (int key = 7; key < 9; key++) {
         snprintf(folder, sizeof folder, "%s/%016x", dir, key);
@@ -354,12 +354,12 @@ static void restored_texts_give_way_the_oldest_first(void **state)
     struct bench b;
     open_slots(&b, *state, 14 * SAC_PAGE_TOK);
     answer(&b, &(struct want){.slot = 1});
-    work_well(&b, ASK_SLOT_SAVE, 0);
-    work_well(&b, ASK_SLOT_ERASE, 0);
-    work_well(&b, ASK_SLOT_RESTORE, 1);
+    work_well(&b, API_REQUEST_SLOT_SAVE, 0);
+    work_well(&b, API_REQUEST_SLOT_ERASE, 0);
+    work_well(&b, API_REQUEST_SLOT_RESTORE, 1);
     slots_make_room(b.slots);
     assert_int_equal(held(&b, &(struct want){.slot = 2}), 96);
-    work_well(&b, ASK_SLOT_RESTORE, 0);
+    work_well(&b, API_REQUEST_SLOT_RESTORE, 0);
     slots_make_room(b.slots);
     assert_int_equal(held(&b, &(struct want){.slot = 2}), 0);
     assert_int_equal(held(&b, &(struct want){.slot = 1}), 96);
@@ -372,9 +372,9 @@ static void a_text_is_restored_in_place_of_others(void **state)
     struct bench b;
     open_slots(&b, *state, N_CTX);
     answer(&b, &(struct want){.n = 200, .slot = 1});
-    work_well(&b, ASK_SLOT_SAVE, 0);
+    work_well(&b, API_REQUEST_SLOT_SAVE, 0);
     for (uint32_t slot = 0; slot < N_SLOT; slot++)
-        assert_int_equal(work_well(&b, ASK_SLOT_RESTORE, slot), 200 + N_SAID);
+        assert_int_equal(work_well(&b, API_REQUEST_SLOT_RESTORE, slot), 200 + N_SAID);
     assert_int_equal(held(&b, &(struct want){.n = 200, .slot = 1}), 0);
     assert_int_equal(held(&b, &(struct want){.n = 200, .slot = N_SLOT}), 192);
     close_slots(&b);
@@ -383,15 +383,15 @@ static void a_text_is_restored_in_place_of_others(void **state)
 /* ---- Requests ---- */
 
 static enum api_error_kind read_of(const char *id, const char *action, const char *file,
-                                   struct ask *a)
+                                   struct api_request *a)
 {
-    const struct ask_rules rules = {.n_slot = N_SLOT};
+    const struct api_request_rules rules = {.n_slot = N_SLOT};
     struct api_error error = {0};
     cJSON *body = cJSON_CreateObject();
     cJSON_AddStringToObject(body, "id_slot", id);
     cJSON_AddStringToObject(body, "action", action);
     if (file) cJSON_AddStringToObject(body, "filename", file);
-    *a = (struct ask){0};
+    *a = (struct api_request){0};
     const sac_status status = slot_action_dialect.read(a, body, &rules, &error);
     assert_int_equal(status == SAC_OK, error.kind == API_ERROR_NONE);
     cJSON_Delete(body);
@@ -400,9 +400,9 @@ static enum api_error_kind read_of(const char *id, const char *action, const cha
 
 static bool takes(const char *id, const char *action, const char *file)
 {
-    struct ask a;
+    struct api_request a;
     const enum api_error_kind kind = read_of(id, action, file, &a);
-    ask_deinit(&a);
+    api_request_deinit(&a);
     assert_true(kind == API_ERROR_NONE || kind == API_ERROR_REQUEST);
     return kind == API_ERROR_NONE;
 }
@@ -410,17 +410,17 @@ static bool takes(const char *id, const char *action, const char *file)
 static void actions_are_read(void **state)
 {
     static const char *const name[] = {"save", "restore", "erase"};
-    struct ask a;
+    struct api_request a;
     (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(read_of("2", name[i], "file", &a), API_ERROR_NONE);
-        assert_int_equal(a.work, ASK_SLOT_SAVE + i);
+        assert_int_equal(a.work, API_REQUEST_SLOT_SAVE + i);
         assert_int_equal(a.slot, 2);
         if (i < 2)
             assert_string_equal(a.slot_file, "file");
         else
             assert_null(a.slot_file);
-        ask_deinit(&a);
+        api_request_deinit(&a);
         assert_int_equal(takes("0", name[i], NULL), i == 2);
         assert_false(takes("3", name[i], "file"));
         assert_false(takes("-1", name[i], "file"));

@@ -1,5 +1,6 @@
-/* ask.c: see the header. Numbers that are passed to the sampler unchanged are in one table. */
-#include "serve/ask.h"
+/* api_request.c: see the header. Numbers that are passed to the sampler unchanged are in one table.
+ */
+#include "serve/api_request.h"
 
 #include "base/mem.h"
 #include "eval/prompt.h"
@@ -12,7 +13,7 @@
 
 #define SEED_MAX 9007199254740992.0 /* 2^53: larger integers are not exact in JSON numbers */
 
-void ask_deinit(struct ask *a)
+void api_request_deinit(struct api_request *a)
 {
     for (uint32_t i = 0; i < a->n_prompt; i++) {
         sac_free(a->prompt[i].tok);
@@ -41,12 +42,12 @@ void ask_deinit(struct ask *a)
     if (a->machine) machine_free(a->machine);
     allowed_tokens_free(a->allowed);
     mem_free(a->bias);
-    *a = (struct ask){0};
+    *a = (struct api_request){0};
 }
 
 /* ---- Single fields ---- */
 
-sac_status ask_bool(const cJSON *o, const char *name, bool *out, struct api_error *error)
+sac_status api_request_bool(const cJSON *o, const char *name, bool *out, struct api_error *error)
 {
     const cJSON *item = json_get(o, name);
     if (!item) return SAC_OK;
@@ -83,8 +84,8 @@ static sac_status read_whole(const cJSON *o, const char *name, double min, doubl
     return SAC_OK;
 }
 
-sac_status ask_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max, uint32_t *out,
-                   struct api_error *error)
+sac_status api_request_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max,
+                           uint32_t *out, struct api_error *error)
 {
     double v = *out;
     if (!json_get(o, name)) return SAC_OK;
@@ -93,7 +94,8 @@ sac_status ask_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max,
     return SAC_OK;
 }
 
-sac_status ask_text(const cJSON *o, const char *name, const char **out, struct api_error *error)
+sac_status api_request_text(const cJSON *o, const char *name, const char **out,
+                            struct api_error *error)
 {
     const cJSON *item = json_get(o, name);
     if (!item) return SAC_OK;
@@ -103,17 +105,18 @@ sac_status ask_text(const cJSON *o, const char *name, const char **out, struct a
     return SAC_OK;
 }
 
-/* Appends a copy of the string to `text` [ASK_STOP_MAX], which has *n items. */
+/* Appends a copy of the string to `text` [API_REQUEST_STOP_MAX], which has *n items. */
 static sac_status add_text(char **text, uint32_t *n, const cJSON *item, const char *name,
                            struct api_error *error)
 {
-    if (!cJSON_IsString(item) || !*item->valuestring || strlen(item->valuestring) > ASK_STOP_BYTES)
+    if (!cJSON_IsString(item) || !*item->valuestring ||
+        strlen(item->valuestring) > API_REQUEST_STOP_BYTES)
         return api_error_set(error, API_ERROR_REQUEST, name,
                              "'%s' holds something that is not a text of 1 to %u bytes", name,
-                             ASK_STOP_BYTES);
-    if (*n == ASK_STOP_MAX)
+                             API_REQUEST_STOP_BYTES);
+    if (*n == API_REQUEST_STOP_MAX)
         return api_error_set(error, API_ERROR_REQUEST, name, "'%s' holds more than %u texts", name,
-                             ASK_STOP_MAX);
+                             API_REQUEST_STOP_MAX);
     char *copy = mem_strdup(item->valuestring);
     if (!copy) return api_error_no_memory(error);
     text[(*n)++] = copy;
@@ -121,7 +124,7 @@ static sac_status add_text(char **text, uint32_t *n, const cJSON *item, const ch
 }
 
 /* "dry_sequence_breakers": a list of strings; if it is empty, the server's default applies. */
-static sac_status read_breakers(struct ask *a, const cJSON *o, struct api_error *error)
+static sac_status read_breakers(struct api_request *a, const cJSON *o, struct api_error *error)
 {
     static const char name[] = "dry_sequence_breakers";
     const cJSON *list = json_get(o, name), *item;
@@ -132,7 +135,8 @@ static sac_status read_breakers(struct ask *a, const cJSON *o, struct api_error 
     return SAC_OK;
 }
 
-sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct api_error *error)
+sac_status api_request_stop(struct api_request *a, const cJSON *o, const char *name,
+                            struct api_error *error)
 {
     const cJSON *item = json_get(o, name), *one;
     if (!item) return SAC_OK;
@@ -146,17 +150,18 @@ sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct api_
 }
 
 /* "stop_token_ids" */
-static sac_status read_stop_tokens(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                   struct api_error *error)
+static sac_status read_stop_tokens(struct api_request *a, const cJSON *o,
+                                   const struct api_request_rules *rules, struct api_error *error)
 {
     static const char name[] = "stop_token_ids";
     const int32_t max = (int32_t)sac_model_get_info(rules->model).n_vocab - 1;
     const cJSON *list = json_get(o, name), *item;
     const int n = cJSON_GetArraySize(list);
     if (!list) return SAC_OK;
-    if (!cJSON_IsArray(list) || n > (int)ASK_STOP_TOK)
+    if (!cJSON_IsArray(list) || n > (int)API_REQUEST_STOP_TOK)
         return api_error_set(error, API_ERROR_REQUEST, name,
-                             "'%s' is not a list of at most %u token ids", name, ASK_STOP_TOK);
+                             "'%s' is not a list of at most %u token ids", name,
+                             API_REQUEST_STOP_TOK);
     a->stop_tok = mem_calloc((size_t)n, sizeof *a->stop_tok);
     if (!a->stop_tok) return api_error_no_memory(error);
     cJSON_ArrayForEach(item, list)
@@ -231,7 +236,7 @@ static sac_status read_seed(sac_sampling *s, const cJSON *o, struct api_error *e
 }
 
 /* `name` is the token as the request spells it. */
-static sac_status add_bias(struct ask *a, double id, const char *name, const cJSON *value,
+static sac_status add_bias(struct api_request *a, double id, const char *name, const cJSON *value,
                            uint32_t n_vocab, struct api_error *error)
 {
     const bool ban = cJSON_IsFalse(value); /* llama.cpp's notation */
@@ -248,17 +253,17 @@ static sac_status add_bias(struct ask *a, double id, const char *name, const cJS
 }
 
 /* {"1234": -100} as in OpenAI's API, or [[1234, -100]] as in llama.cpp's. */
-static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                            struct api_error *error)
+static sac_status read_bias(struct api_request *a, const cJSON *o,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *item = json_get(o, "logit_bias"), *one;
     const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
     if (!item) return SAC_OK;
     const int n = cJSON_GetArraySize(item);
-    if (!(cJSON_IsObject(item) || cJSON_IsArray(item)) || n > (int)ASK_BIAS_MAX)
+    if (!(cJSON_IsObject(item) || cJSON_IsArray(item)) || n > (int)API_REQUEST_BIAS_MAX)
         return api_error_set(error, API_ERROR_REQUEST, "logit_bias",
                              "'logit_bias' is not an object or list of at most %u entries",
-                             ASK_BIAS_MAX);
+                             API_REQUEST_BIAS_MAX);
     a->bias = mem_calloc((size_t)n, sizeof *a->bias);
     if (!a->bias) return api_error_no_memory(error);
     a->sampling.logit_bias = a->bias;
@@ -306,13 +311,14 @@ static sac_status find_method(const char *const *spec, uint32_t n, const char *w
 }
 
 /* Parameters of the methods. The engine checks whether the chosen method supports them. */
-static sac_status read_method_params(struct ask *a, const cJSON *sparse, struct api_error *error)
+static sac_status read_method_params(struct api_request *a, const cJSON *sparse,
+                                     struct api_error *error)
 {
     const cJSON *budget = json_get(sparse, "budget");
     double mass = 0;
     TRY(read_number(sparse, "mass", 0, 1, &mass, error));
     a->sparse.mass = (float)mass;
-    TRY(ask_u32(sparse, "min_ctx", 1, INT32_MAX, &a->sparse.min_ctx, error));
+    TRY(api_request_u32(sparse, "min_ctx", 1, INT32_MAX, &a->sparse.min_ctx, error));
     if (!budget) return SAC_OK;
     char text[32] = "";
     if (cJSON_IsNumber(budget) && budget->valuedouble >= 1 && budget->valuedouble <= INT32_MAX)
@@ -327,11 +333,11 @@ static sac_status read_method_params(struct ask *a, const cJSON *sparse, struct 
 }
 
 /* "context": the method that joins documents. */
-static sac_status read_context(struct ask *a, const cJSON *sparse, struct api_error *error)
+static sac_status read_context(struct api_request *a, const cJSON *sparse, struct api_error *error)
 {
     const char *spec = NULL;
     sac_error err = {0};
-    TRY(ask_text(sparse, "context", &spec, error));
+    TRY(api_request_text(sparse, "context", &spec, error));
     if (!spec) return SAC_OK;
     const sac_status status = sac_method_check("context", spec, &err);
     if (status != SAC_OK) return api_error_of(error, status, "sparse.context", err.msg);
@@ -340,8 +346,8 @@ static sac_status read_context(struct ask *a, const cJSON *sparse, struct api_er
 }
 
 /* "documents": names of stored documents. */
-static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                 struct api_error *error)
+static sac_status read_documents(struct api_request *a, const cJSON *o,
+                                 const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *list = json_get(o, "documents"), *item;
     if (!list) return SAC_OK;
@@ -385,22 +391,22 @@ static sac_status check_sparse(const cJSON *sparse, struct api_error *error)
     return SAC_OK;
 }
 
-static sac_status read_members(struct ask *a, const cJSON *sparse, const struct ask_rules *rules,
-                               struct api_error *error)
+static sac_status read_members(struct api_request *a, const cJSON *sparse,
+                               const struct api_request_rules *rules, struct api_error *error)
 {
     const sac_engine_params *e = &rules->engine;
     const char *decode = NULL, *prefill = NULL;
     TRY(check_sparse(sparse, error));
-    TRY(ask_text(sparse, "decode", &decode, error));
-    TRY(ask_text(sparse, "prefill", &prefill, error));
+    TRY(api_request_text(sparse, "decode", &decode, error));
+    TRY(api_request_text(sparse, "prefill", &prefill, error));
     a->names_decode = decode != NULL;
     if (decode)
         TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, error));
     if (prefill)
         TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, error));
     TRY(read_context(a, sparse, error));
-    TRY(ask_bool(sparse, "audit", &a->audit, error));
-    TRY(ask_bool(sparse, "dense", &a->sparse.dense, error));
+    TRY(api_request_bool(sparse, "audit", &a->audit, error));
+    TRY(api_request_bool(sparse, "dense", &a->sparse.dense, error));
     return read_method_params(a, sparse, error);
 }
 
@@ -416,8 +422,8 @@ static sac_status qualify_member(sac_status status, const char *object, struct a
     return status;
 }
 
-static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                              struct api_error *error)
+static sac_status read_sparse(struct api_request *a, const cJSON *o,
+                              const struct api_request_rules *rules, struct api_error *error)
 {
     const cJSON *sparse = json_get(o, "sparse");
     return sparse ? qualify_member(read_members(a, sparse, rules, error), "sparse", error) : SAC_OK;
@@ -449,7 +455,8 @@ static sac_status read_modalities(const cJSON *o, struct api_error *error)
 
 /* Refuses fields of OpenAI, llama.cpp and vLLM that would change the output and are not supported:
  * ignoring them would be misleading. best_of equal to n needs no selection and is accepted. */
-static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct api_error *error)
+static sac_status refuse_unsupported(const struct api_request *a, const cJSON *o,
+                                     struct api_error *error)
 {
     static const char *const names[] = {"suffix",
                                         "functions",
@@ -485,8 +492,8 @@ static sac_status refuse_unsupported(const struct ask *a, const cJSON *o, struct
 
 /* The maximum length of the answer. Later names take precedence. -1 means "no limit" in llama.cpp
  * and is treated like a missing field. */
-static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                  struct api_error *error)
+static sac_status read_max_tokens(struct api_request *a, const cJSON *o,
+                                  const struct api_request_rules *rules, struct api_error *error)
 {
     static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens"};
     const uint32_t n_max = rules->n_predict_max ? rules->n_predict_max : INT32_MAX;
@@ -494,20 +501,20 @@ static sac_status read_max_tokens(struct ask *a, const cJSON *o, const struct as
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const cJSON *item = json_get(o, names[i]);
         if (cJSON_IsNumber(item) && item->valuedouble == -1) continue;
-        TRY(ask_u32(o, names[i], 1, n_max, &a->max_tokens, error));
+        TRY(api_request_u32(o, names[i], 1, n_max, &a->max_tokens, error));
     }
     return SAC_OK;
 }
 
 /* Conditions that end an answer early. */
-static sac_status read_ends(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                            struct api_error *error)
+static sac_status read_ends(struct api_request *a, const cJSON *o,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
-    TRY(ask_stop(a, o, "stop", error));
+    TRY(api_request_stop(a, o, "stop", error));
     TRY(read_stop_tokens(a, o, rules, error));
-    TRY(ask_bool(o, "include_stop_str_in_output", &a->keep_stop, error));
-    TRY(ask_bool(o, "ignore_eos", &a->ignore_eos, error));
-    TRY(ask_u32(o, "min_tokens", 0, INT32_MAX, &a->min_tokens, error));
+    TRY(api_request_bool(o, "include_stop_str_in_output", &a->keep_stop, error));
+    TRY(api_request_bool(o, "ignore_eos", &a->ignore_eos, error));
+    TRY(api_request_u32(o, "min_tokens", 0, INT32_MAX, &a->min_tokens, error));
     if (a->max_tokens && a->min_tokens > a->max_tokens)
         return api_error_set(error, API_ERROR_REQUEST, "min_tokens",
                              "'min_tokens' is %u, more than the answer may have: %u", a->min_tokens,
@@ -516,7 +523,7 @@ static sac_status read_ends(struct ask *a, const cJSON *o, const struct ask_rule
 }
 
 /* The maximum length of a prompt, in tokens. */
-static uint64_t prompt_max(const struct ask_rules *rules)
+static uint64_t prompt_max(const struct api_request_rules *rules)
 {
     const sac_engine_params *e = &rules->engine;
     const uint64_t n = e->n_ctx < e->n_kv_tok ? e->n_ctx : e->n_kv_tok;
@@ -525,8 +532,8 @@ static uint64_t prompt_max(const struct ask_rules *rules)
 
 /* "truncate_prompt_tokens": keeps only the last tokens of the prompt; -1: as many as leave room for
  * the answer. */
-static sac_status read_truncate(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                                struct api_error *error)
+static sac_status read_truncate(struct api_request *a, const cJSON *o,
+                                const struct api_request_rules *rules, struct api_error *error)
 {
     static const char name[] = "truncate_prompt_tokens";
     const uint64_t n_max = prompt_max(rules), n_ctx = rules->engine.n_ctx;
@@ -547,22 +554,22 @@ static sac_status read_truncate(struct ask *a, const cJSON *o, const struct ask_
     return SAC_OK;
 }
 
-static sac_status read_stream(struct ask *a, const cJSON *o, struct api_error *error)
+static sac_status read_stream(struct api_request *a, const cJSON *o, struct api_error *error)
 {
     const cJSON *options = json_get(o, "stream_options");
-    TRY(ask_bool(o, "stream", &a->stream, error));
-    TRY(ask_bool(o, "return_progress", &a->progress, error));
-    TRY(ask_bool(o, "return_token_ids", &a->token_ids, error));
-    TRY(ask_bool(o, "timings_per_token", &a->timings, error));
+    TRY(api_request_bool(o, "stream", &a->stream, error));
+    TRY(api_request_bool(o, "return_progress", &a->progress, error));
+    TRY(api_request_bool(o, "return_token_ids", &a->token_ids, error));
+    TRY(api_request_bool(o, "timings_per_token", &a->timings, error));
     if (options && !cJSON_IsObject(options))
         return api_error_set(error, API_ERROR_REQUEST, "stream_options",
                              "'stream_options' is not an object");
-    return qualify_member(ask_bool(options, "include_usage", &a->include_usage, error),
+    return qualify_member(api_request_bool(options, "include_usage", &a->include_usage, error),
                           "stream_options", error);
 }
 
 /* "return_attention": true, false or "tokens". */
-static sac_status read_attention(struct ask *a, const cJSON *o, struct api_error *error)
+static sac_status read_attention(struct api_request *a, const cJSON *o, struct api_error *error)
 {
     const cJSON *item = json_get(o, "return_attention");
     if (!item || cJSON_IsFalse(item)) return SAC_OK;
@@ -570,25 +577,25 @@ static sac_status read_attention(struct ask *a, const cJSON *o, struct api_error
     if (!by_token && !cJSON_IsTrue(item))
         return api_error_set(error, API_ERROR_REQUEST, "return_attention",
                              "'return_attention' is neither true, false nor \"tokens\"");
-    a->attention = by_token ? ASK_ATTENTION_TOKENS : ASK_ATTENTION_ANSWER;
+    a->attention = by_token ? API_REQUEST_ATTENTION_TOKENS : API_REQUEST_ATTENTION_ANSWER;
     return SAC_OK;
 }
 
-sac_status ask_salt(struct ask *a, const cJSON *o, struct api_error *error)
+sac_status api_request_salt(struct api_request *a, const cJSON *o, struct api_error *error)
 {
     const char *salt = NULL;
-    TRY(ask_text(o, "cache_salt", &salt, error));
+    TRY(api_request_text(o, "cache_salt", &salt, error));
     if (!salt) return SAC_OK;
-    if (strlen(salt) > ASK_SALT_BYTES)
+    if (strlen(salt) > API_REQUEST_SALT_BYTES)
         return api_error_set(error, API_ERROR_REQUEST, "cache_salt",
-                             "'cache_salt' has more than %u bytes", ASK_SALT_BYTES);
+                             "'cache_salt' has more than %u bytes", API_REQUEST_SALT_BYTES);
     a->cache_salt = mem_strdup(salt);
     return a->cache_salt ? SAC_OK : api_error_no_memory(error);
 }
 
 /* "id_slot"; -1: any slot. */
-static sac_status read_slot(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                            struct api_error *error)
+static sac_status read_slot(struct api_request *a, const cJSON *o,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
     double n = -1;
     if (!rules->n_slot) return SAC_OK;
@@ -598,8 +605,8 @@ static sac_status read_slot(struct ask *a, const cJSON *o, const struct ask_rule
     return SAC_OK;
 }
 
-sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
-                    struct api_error *error)
+sac_status api_request_read(struct api_request *a, const cJSON *o,
+                            const struct api_request_rules *rules, struct api_error *error)
 {
     a->n = 1;
     a->sampling = rules->sampling;
@@ -607,13 +614,13 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(read_breakers(a, o, error));
     TRY(read_seed(&a->sampling, o, error));
     TRY(read_bias(a, o, rules, error));
-    TRY(ask_u32(o, "n", 1, ASK_N_MAX, &a->n, error));
+    TRY(api_request_u32(o, "n", 1, API_REQUEST_N_MAX, &a->n, error));
     TRY(refuse_unsupported(a, o, error));
     TRY(read_modalities(o, error));
     TRY(read_max_tokens(a, o, rules, error));
     TRY(read_ends(a, o, rules, error));
     TRY(allowed_tokens_read(&a->allowed, o, rules->model, error));
-    TRY(ask_salt(a, o, error));
+    TRY(api_request_salt(a, o, error));
     TRY(read_slot(a, o, rules, error));
     TRY(read_sparse(a, o, rules, error));
     TRY(read_attention(a, o, error));
@@ -625,7 +632,7 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     return read_stream(a, o, error);
 }
 
-static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_rules *rules,
+static sac_status check_prompt(const int32_t *tok, size_t n, const struct api_request_rules *rules,
                                struct api_error *error)
 {
     const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
@@ -652,8 +659,8 @@ static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_ru
 }
 
 /* Keeps the last tokens of a prompt, and the BOS token if the prompt begins with one. */
-static sac_status truncate(struct ask *a, int32_t *tok, size_t *n, const struct ask_rules *rules,
-                           struct api_error *error)
+static sac_status truncate(struct api_request *a, int32_t *tok, size_t *n,
+                           const struct api_request_rules *rules, struct api_error *error)
 {
     int32_t *begin = NULL;
     size_t n_begin = 0;
@@ -671,25 +678,25 @@ static sac_status truncate(struct ask *a, int32_t *tok, size_t *n, const struct 
     return SAC_OK;
 }
 
-sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
-                          struct api_error *error)
+sac_status api_request_add_prompt(struct api_request *a, int32_t *tok, size_t n,
+                                  const struct api_request_rules *rules, struct api_error *error)
 {
     sac_status status = truncate(a, tok, &n, rules, error);
     if (status == SAC_OK) status = check_prompt(tok, n, rules, error);
-    if (status == SAC_OK && a->n_prompt == ASK_PROMPT_MAX)
+    if (status == SAC_OK && a->n_prompt == API_REQUEST_PROMPT_MAX)
         status = api_error_set(error, API_ERROR_REQUEST, "prompt", "more than %u prompts",
-                               ASK_PROMPT_MAX);
+                               API_REQUEST_PROMPT_MAX);
     if (status != SAC_OK) {
         sac_free(tok);
         return status;
     }
-    a->prompt[a->n_prompt++] = (struct ask_prompt){.tok = tok, .n = n};
+    a->prompt[a->n_prompt++] = (struct api_request_prompt){.tok = tok, .n = n};
     return SAC_OK;
 }
 
 /* Keeps the texts around the documents until the documents are joined. */
-static sac_status store_texts(struct ask *a, const struct passages_document *text, size_t n_text,
-                              struct api_error *error)
+static sac_status store_texts(struct api_request *a, const struct passages_document *text,
+                              size_t n_text, struct api_error *error)
 {
     a->said = mem_calloc(n_text, sizeof *a->said);
     if (!a->said) return api_error_no_memory(error);
@@ -701,10 +708,11 @@ static sac_status store_texts(struct ask *a, const struct passages_document *tex
     return SAC_OK;
 }
 
-sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
-                             const struct ask_rules *rules, struct api_error *error)
+sac_status api_request_find_passages(struct api_request *a, const struct passages_document *text,
+                                     size_t n_text, const struct api_request_rules *rules,
+                                     struct api_error *error)
 {
-    struct ask_prompt *p = &a->prompt[a->n_prompt - 1];
+    struct api_request_prompt *p = &a->prompt[a->n_prompt - 1];
     const struct passages_prompt prompt = {.model = rules->model,
                                            .tok = p->tok,
                                            .n_tok = p->n,
@@ -718,10 +726,10 @@ sac_status ask_find_passages(struct ask *a, const struct passages_document *text
     return status == SAC_OK ? SAC_OK : api_error_of(error, status, "return_attention", err.msg);
 }
 
-sac_status ask_find_head(struct ask *a, const char *system, bool raw, const struct ask_rules *rules,
-                         struct api_error *error)
+sac_status api_request_find_head(struct api_request *a, const char *system, bool raw,
+                                 const struct api_request_rules *rules, struct api_error *error)
 {
-    const struct ask_prompt *p = &a->prompt[a->n_prompt - 1];
+    const struct api_request_prompt *p = &a->prompt[a->n_prompt - 1];
     const struct prompt_form form = {
         .system = system, .chat_template = rules->chat_template, .raw = raw};
     sac_error err = {0};
