@@ -4,10 +4,10 @@
  * The engine's thread adds pieces (a token, progress, the end); the HTTP side takes them and
  * formats them as text. Both hold one reference; the last one to release it frees the answer.
  *
- * Access: `request`, `n_choice`, `key` and the callbacks do not change after loop_submit, except
- * for the passages of a prompt over documents, which the engine's thread locates before it starts
- * the answer. Fields under "lock" are protected by loop.h's lock, those under "engine" belong to
- * the engine's thread alone. */
+ * Access: `request`, `n_choice`, `key` and the callbacks do not change after engine_loop_submit,
+ * except for the passages of a prompt over documents, which the engine's thread locates before it
+ * starts the answer. Fields under "lock" are protected by engine_loop.h's lock, those under
+ * "engine" belong to the engine's thread alone. */
 #ifndef SAC_SERVE_ANSWER_H
 #define SAC_SERVE_ANSWER_H
 
@@ -46,8 +46,8 @@ struct answer_piece {
 struct answer_choice {
     struct answer *answer;
     uint32_t i;
-    struct loop *loop;   /* engine; borrowed */
-    uint64_t request_id; /* engine; 0: not submitted */
+    struct engine_loop *loop; /* engine; borrowed */
+    uint64_t request_id;      /* engine; 0: not submitted */
     struct structured_output
         *structured_output;  /* owned; engine, until the choice has ended; or NULL */
     struct reading *reading; /* owned; access as for `reads`; or NULL */

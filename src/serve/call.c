@@ -252,7 +252,8 @@ static bool fill_stream(struct call *call)
 {
     while (call->out.n == 0 && !call->closed) {
         bool done = false;
-        struct answer_piece *first = loop_take(call->head.context->loop, call->answer, &done);
+        struct answer_piece *first =
+            engine_loop_take(call->head.context->loop, call->answer, &done);
         if (!first && !done) return false;
         for (const struct answer_piece *p = first; p; p = p->next) {
             take_piece(call, p);
@@ -306,7 +307,7 @@ static enum MHD_Result begin_stream(struct call *call)
     const struct respond_to to = answer_to(call);
     struct reply *r = &call->reply;
     bool done = false;
-    struct answer_piece *first = loop_take(call->head.context->loop, call->answer, &done);
+    struct answer_piece *first = engine_loop_take(call->head.context->loop, call->answer, &done);
     if (!first && !done) return MHD_YES;
     if (r->dialect->open) r->dialect->open(r, &call->out);
     for (const struct answer_piece *p = first; p; p = p->next) {
@@ -353,7 +354,7 @@ static enum MHD_Result wait_for_all(struct call *call)
     struct reply *r = &call->reply;
     bool done = false;
     struct answer_piece *first;
-    while ((first = loop_take(call->head.context->loop, call->answer, &done))) {
+    while ((first = engine_loop_take(call->head.context->loop, call->answer, &done))) {
         for (const struct answer_piece *p = first; p; p = p->next) {
             take_piece(call, p);
             if (p->kind == ANSWER_TOKEN && r->dialect->keep) r->dialect->keep(r, p);
@@ -451,7 +452,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
     a->wake = resume;
     a->user = call;
     call->answer = a;
-    return loop_submit(c->loop, a, &call->error);
+    return engine_loop_submit(c->loop, a, &call->error);
 }
 
 static sac_status reply_at_once(struct call *call, const cJSON *body, struct strbuf *out)
@@ -637,7 +638,7 @@ void call_end(struct call *call, bool sent)
     reply_deinit(&call->reply);
     json_leave();
     json_pool_deinit(&call->json);
-    if (call->answer) loop_leave(c->loop, call->answer);
+    if (call->answer) engine_loop_leave(c->loop, call->answer);
     free_body(call);
     strbuf_deinit(&call->out);
     atomic_fetch_sub(&call->head.totals->answer_bytes, call->answer_held);

@@ -6,7 +6,7 @@
 #include "grammar/trie.h"
 #include "serve/api_keys.h"
 #include "serve/api_request.h"
-#include "serve/loop.h"
+#include "serve/engine_loop.h"
 #include "serve/metrics.h"
 #include "serve/readings.h"
 #include "serve/server.h"
@@ -23,7 +23,7 @@ struct context {
     struct api_request_rules rules;     /* set before `state` becomes ready */
     const char *model_name;             /* as `rules` */
     struct trie *trie;                  /* owned, like the members below */
-    struct loop *loop;
+    struct engine_loop *loop;
     struct thread_pool *thread_pool;
     struct metrics *metrics;
     struct api_keys *api_keys;

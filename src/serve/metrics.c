@@ -364,7 +364,7 @@ static void print_cache_config(struct strbuf *out, const sac_engine_params *p, c
 
 /* Aliases of llama.cpp's metrics. Its prompt tokens are those that were computed. */
 static void print_llamacpp(struct strbuf *out, const struct metrics *m,
-                           const struct loop_view *view, const char *labels)
+                           const struct engine_loop_view *view, const char *labels)
 {
     const double n_prompt = (double)m->n_computed, n_answer = (double)m->n_predicted;
     const double prompt_s = m->histogram[PREFILL].sum_s, answer_s = m->histogram[DECODE].sum_s;
@@ -386,8 +386,8 @@ static void print_llamacpp(struct strbuf *out, const struct metrics *m,
 }
 
 /* Counters of answers, and of tokens of answers that have ended. */
-static void print_answers(struct strbuf *out, const struct metrics *m, const struct loop_view *view,
-                          const char *labels)
+static void print_answers(struct strbuf *out, const struct metrics *m,
+                          const struct engine_loop_view *view, const char *labels)
 {
     const struct number numbers[] = {
         {"gauge", "num_requests_running", "Answers that are computed now.", view->n_running},
@@ -406,7 +406,7 @@ static void print_answers(struct strbuf *out, const struct metrics *m, const str
         print_both(out, &numbers[i], labels);
 }
 
-void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,
+void metrics_print(struct metrics *m, const struct context *c, const struct engine_loop_view *view,
                    struct strbuf *out)
 {
     struct strbuf label = {0};

@@ -13,7 +13,7 @@
 
 struct context;
 struct loop_layer;
-struct loop_view;
+struct engine_loop_view;
 struct metrics;
 struct reading;
 
@@ -33,7 +33,7 @@ void metrics_status(struct metrics *m, unsigned status);
 /* Hits and fetches of pages by layer. */
 void metrics_print_layers(const struct loop_layer *layer, uint32_t n, const char *model_name,
                           struct strbuf *out);
-void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,
+void metrics_print(struct metrics *m, const struct context *c, const struct engine_loop_view *view,
                    struct strbuf *out);
 
 #endif

@@ -149,7 +149,7 @@ static sac_status props(const struct route_call *call, struct strbuf *out, struc
 
 static sac_status slots(const struct route_call *call, struct strbuf *out, struct api_error *error)
 {
-    const struct loop_view view = loop_view(call->context->loop);
+    const struct engine_loop_view view = engine_loop_view(call->context->loop);
     cJSON *list = cJSON_CreateArray();
     (void)error;
     for (uint32_t i = 0; i < call->context->rules.engine.n_seq_max; i++) {
@@ -166,7 +166,7 @@ static sac_status slots(const struct route_call *call, struct strbuf *out, struc
 static sac_status metrics(const struct route_call *call, struct strbuf *out,
                           struct api_error *error)
 {
-    const struct loop_view view = loop_view(call->context->loop);
+    const struct engine_loop_view view = engine_loop_view(call->context->loop);
     struct loop_layer layer[LAYERS_TOLD];
     const uint32_t n_layer = loop_layers(call->context->loop, layer, LAYERS_TOLD);
     (void)error;

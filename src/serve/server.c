@@ -91,7 +91,7 @@ static void notify(const char *state)
 static void begin_drain(struct server *s)
 {
     struct context *c = &s->context;
-    const struct loop_view view = loop_view(c->loop);
+    const struct engine_loop_view view = engine_loop_view(c->loop);
     const bool again = s->drain_us != 0;
     atomic_store(&c->state, CONTEXT_DRAINING);
     if (!again) s->drain_us = clock_us();
@@ -104,7 +104,7 @@ static void begin_drain(struct server *s)
         server_log_message(c->log, "shuts down when %u answer%s given", n,
                            n == 1 ? " is" : "s are");
     if (!again) notify("STOPPING=1");
-    loop_drain(c->loop, again);
+    engine_loop_drain(c->loop, again);
 }
 
 static void reload_keys(struct server *s)
@@ -120,9 +120,9 @@ static void tick(struct server *s)
 {
     const struct server_config *c = s->context.config;
     http_tick(s->http);
-    if (c->ping_s) loop_tick(s->context.loop, c->ping_s * (uint64_t)1000000);
+    if (c->ping_s) engine_loop_tick(s->context.loop, c->ping_s * (uint64_t)1000000);
     if (s->drain_us && clock_us() - s->drain_us > c->drain_s * (uint64_t)1000000)
-        loop_drain(s->context.loop, true);
+        engine_loop_drain(s->context.loop, true);
 }
 
 static void signal_set(sigset_t *set)
@@ -221,10 +221,11 @@ static sac_status start_parts(struct server *s, const sac_model *model, sac_engi
     const struct server_config *config = c->config;
     sac_engine_params params = sac_engine_get_params(engine);
     params.n_seq_max = config->n_answer;
-    const struct loop_limits limits = {.n_running = config->n_answer,
-                                       .n_queue = config->limits.n_queue,
-                                       .unread_bytes_max = (size_t)config->limits.unread_kib << 10};
-    TRY(loop_create(&c->loop, &limits, c->metrics, err));
+    const struct engine_loop_limits limits = {.n_running = config->n_answer,
+                                              .n_queue = config->limits.n_queue,
+                                              .unread_bytes_max = (size_t)config->limits.unread_kib
+                                                                  << 10};
+    TRY(engine_loop_create(&c->loop, &limits, c->metrics, err));
     TRY(trie_of_model(&c->trie, model, err));
     c->rules = (struct api_request_rules){.model = model,
                                           .trie = c->trie,
@@ -263,7 +264,7 @@ static void cache_say(void *user, const char *line)
 static void cache_ready(void *user)
 {
     const struct server *s = user;
-    loop_stored(s->context.loop);
+    engine_loop_stored(s->context.loop);
 }
 
 /* A failure to open the cache is logged, not fatal. The cache has a subfolder of its own, so that
@@ -310,9 +311,9 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
     open_cache(s, engine);
     atomic_store(&s->context.state, CONTEXT_READY);
     notify("READY=1");
-    const struct loop_parts parts = {
+    const struct engine_loop_parts parts = {
         .documents = s->library, .slots = s->slots, .events = s->events};
-    const sac_status status = loop_run(s->context.loop, engine, &parts, err);
+    const sac_status status = engine_loop_run(s->context.loop, engine, &parts, err);
     atomic_store(&s->context.state, CONTEXT_DRAINING);
     wait_for_responses(s);
     return status;
@@ -327,7 +328,7 @@ void server_stop(struct server *s)
         s->context.thread_pool); /* resumes connections: HTTP must stop without suspended ones */
     http_stop(s->http);
     thread_pool_destroy(s->context.thread_pool);
-    loop_destroy(s->context.loop);
+    engine_loop_destroy(s->context.loop);
     kv_events_destroy(s->events);
     slots_close(s->slots);
     library_close(s->library);

@@ -1,7 +1,7 @@
 /* test_serve_answers.c: what becomes of answers between their clients and an engine: who comes
  * first, who is cancelled, what is left of them, and that no key meets what another has asked. The
  * engine's thread is the test's own, a turn at a time. */
-#include "serve/loop.c"
+#include "serve/engine_loop.c"
 
 #include "must.h"
 #include "tiny_model.h"
@@ -31,7 +31,7 @@ static int free_model(void **state)
 
 struct world {
     struct metrics *metrics;
-    struct loop *loop;
+    struct engine_loop *loop;
     sac_engine *engine;
 };
 
@@ -46,14 +46,15 @@ static void world_init(struct world *w, uint32_t n_running)
     p.prefix_cache = true;
     must(sac_engine_create(&w->engine, model, &p, &err), &err);
     must(metrics_create(&w->metrics, &err), &err);
-    must(loop_create(&w->loop, &(struct loop_limits){n_running, 8, 1 << 20}, w->metrics, &err),
+    must(engine_loop_create(&w->loop, &(struct engine_loop_limits){n_running, 8, 1 << 20},
+                            w->metrics, &err),
          &err);
     w->loop->engine = w->engine;
 }
 
 static void world_free(struct world *w)
 {
-    loop_destroy(w->loop);
+    engine_loop_destroy(w->loop);
     metrics_destroy(w->metrics);
     sac_engine_free(w->engine);
 }
@@ -98,7 +99,7 @@ static struct answer *submit(struct world *w, const struct want *want)
     assert_non_null(a);
     a->key = want->key;
     a->sleep = a->wake = ignore;
-    assert_int_equal(loop_submit(w->loop, a, &error), SAC_OK);
+    assert_int_equal(engine_loop_submit(w->loop, a, &error), SAC_OK);
     return a;
 }
 
@@ -122,7 +123,7 @@ static sac_finish end_of(const struct answer *a)
 
 static void expect_idle(struct world *w)
 {
-    const struct loop_view view = loop_view(w->loop);
+    const struct engine_loop_view view = engine_loop_view(w->loop);
     assert_int_equal(view.n_running, 0);
     assert_int_equal(view.n_waiting, 0);
     assert_int_equal(w->loop->n_submitted, 0);
@@ -141,8 +142,8 @@ static void who_leaves_before_its_turn_is_forgotten(void **state)
     struct answer *first = submit(&w, &(struct want){.n_tok = 20});
     struct answer *second = submit(&w, &(struct want){.text = 1, .n_tok = 20});
     turn(&w);
-    assert_int_equal(loop_view(w.loop).n_waiting, 1);
-    loop_leave(w.loop, second);
+    assert_int_equal(engine_loop_view(w.loop).n_waiting, 1);
+    engine_loop_leave(w.loop, second);
     turn(&w);
     turn(&w);
     assert_int_equal(w.loop->n_choice, 1);
@@ -150,7 +151,7 @@ static void who_leaves_before_its_turn_is_forgotten(void **state)
     finish(&w, first);
     assert_int_equal(end_of(first), SAC_FINISH_LENGTH);
     expect_idle(&w);
-    loop_leave(w.loop, first);
+    engine_loop_leave(w.loop, first);
     world_free(&w);
 }
 
@@ -165,7 +166,7 @@ static void who_leaves_while_it_is_computed_is_cancelled(void **state)
             submit(&w, &(struct want){.text = (int32_t)n_turn, .n_tok = 200, .n = 2});
         for (uint32_t i = 0; i < n_turn; i++) turn(&w);
         assert_int_equal(w.loop->n_submitted, 2);
-        loop_leave(w.loop, a);
+        engine_loop_leave(w.loop, a);
         for (int i = 0; i < 3; i++) turn(&w);
         expect_idle(&w);
     }
@@ -183,14 +184,14 @@ static void a_stop_waits_or_does_not(void **state)
         struct answer *a[2];
         for (int i = 0; i < 2; i++) a[i] = submit(&w, &(struct want){.text = i, .n_tok = 20});
         for (int i = 0; i < 8; i++) turn(&w);
-        loop_drain(w.loop, now);
-        assert_int_not_equal(loop_submit(w.loop, a[0], &error), SAC_OK);
+        engine_loop_drain(w.loop, now);
+        assert_int_not_equal(engine_loop_submit(w.loop, a[0], &error), SAC_OK);
         if (now)
             for (int i = 0; i < 3; i++) turn(&w);
         for (int i = 0; i < 2; i++) {
             finish(&w, a[i]);
             assert_int_equal(end_of(a[i]), now ? SAC_FINISH_CANCELLED : SAC_FINISH_LENGTH);
-            loop_leave(w.loop, a[i]);
+            engine_loop_leave(w.loop, a[i]);
         }
         expect_idle(&w);
         world_free(&w);
@@ -218,7 +219,7 @@ static void priority_then_keys_then_order(void **state)
         finish(&w, a[order[i]]);
         for (int k = i + 2; k < N; k++) assert_true(a[order[k]]->waits);
     }
-    for (int i = 0; i < N; i++) loop_leave(w.loop, a[i]);
+    for (int i = 0; i < N; i++) engine_loop_leave(w.loop, a[i]);
     expect_idle(&w);
     world_free(&w);
 }
@@ -245,10 +246,10 @@ static void a_pair_waits_for_two_places(void **state)
     finish(&w, behind);
     assert_int_equal(pair->n_left, 0);
     expect_idle(&w);
-    loop_leave(w.loop, one);
-    loop_leave(w.loop, pair);
-    loop_leave(w.loop, behind);
-    loop_leave(w.loop, urgent);
+    engine_loop_leave(w.loop, one);
+    engine_loop_leave(w.loop, pair);
+    engine_loop_leave(w.loop, behind);
+    engine_loop_leave(w.loop, urgent);
     world_free(&w);
 }
 
@@ -260,7 +261,7 @@ static uint64_t reused(struct world *w, uint64_t key, const char *salt)
     a->request.cache_salt = salt ? mem_strdup(salt) : NULL;
     finish(w, a);
     const uint64_t n = a->choice[0].reads.n_reused_tok;
-    loop_leave(w->loop, a);
+    engine_loop_leave(w->loop, a);
     return n;
 }
 
@@ -296,7 +297,7 @@ static void answers_to_one_prompt_differ(void **state)
         for (const struct answer_piece *p = a->first; p; p = p->next)
             if (p->kind == ANSWER_TOKEN) tok[row + p->choice_i][n_tok[p->choice_i]++] = p->tok;
         for (uint32_t k = 0; k < n[i]; k++) assert_int_equal(n_tok[k], N_TOK);
-        loop_leave(w.loop, a);
+        engine_loop_leave(w.loop, a);
     }
     assert_memory_equal(tok[0], tok[1], sizeof tok[0]);
     assert_memory_not_equal(tok[1], tok[2], sizeof tok[0]);

@@ -1,4 +1,4 @@
-/* loop.c: see the header.
+/* engine_loop.c: see the header.
  *
  * Invariants:
  *  1. An answer is in the inbox or among the live ones, or in neither if all its choices have
@@ -9,7 +9,7 @@
  *     answers is decided here (round_robin.h).
  *  4. An HTTP side that sleeps is woken by the next piece that it waits for, and always by the
  *     end. */
-#include "serve/loop.h"
+#include "serve/engine_loop.h"
 
 #include "base/mem.h"
 #include "base/workers.h"
@@ -33,10 +33,10 @@
  * timeout. */
 #define FLUSH_MS 10000u
 
-struct loop {
+struct engine_loop {
     pthread_mutex_t lock;
     pthread_cond_t more; /* signals the engine's thread */
-    struct loop_limits limits;
+    struct engine_loop_limits limits;
     struct metrics *metrics;      /* borrowed */
     struct answer *inbox, **end;  /* lock; queued answers, in order */
     struct answer *live;          /* the list: lock; order of its members: engine's thread */
@@ -50,19 +50,19 @@ struct loop {
     sac_cache_stats cache;        /* lock */
     bool stored;                  /* lock; the cache on disk can store another entry */
     /* Owned by the engine's thread. */
-    sac_engine *engine;      /* borrowed */
-    struct loop_parts parts; /* borrowed */
-    bool in_work;            /* long work is in progress; other such work must wait */
+    sac_engine *engine;             /* borrowed */
+    struct engine_loop_parts parts; /* borrowed */
+    bool in_work;                   /* long work is in progress; other such work must wait */
     struct round_robin round_robin;
     uint32_t n_submitted; /* choices submitted to the engine */
     sac_status status;    /* the engine's; after an error it cannot continue */
     sac_error why;        /* the reason */
 };
 
-sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
-                       sac_error *err)
+sac_status engine_loop_create(struct engine_loop **out, const struct engine_loop_limits *limits,
+                              struct metrics *metrics, sac_error *err)
 {
-    struct loop *loop = mem_calloc(1, sizeof *loop);
+    struct engine_loop *loop = mem_calloc(1, sizeof *loop);
     if (!loop) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
     pthread_mutex_init(&loop->lock, NULL);
     pthread_cond_init(&loop->more, NULL);
@@ -88,7 +88,7 @@ static void release_all(struct answer *first)
     }
 }
 
-void loop_destroy(struct loop *loop)
+void engine_loop_destroy(struct engine_loop *loop)
 {
     if (!loop) return;
     release_all(loop->inbox);
@@ -101,7 +101,7 @@ void loop_destroy(struct loop *loop)
 
 /* ---- The HTTP side ---- */
 
-static sac_status check_room(const struct loop *loop, const struct answer *a,
+static sac_status check_room(const struct engine_loop *loop, const struct answer *a,
                              struct api_error *error)
 {
     const uint32_t n_max = loop->limits.n_running + loop->limits.n_queue;
@@ -121,7 +121,7 @@ static sac_status check_room(const struct loop *loop, const struct answer *a,
     return SAC_OK;
 }
 
-sac_status loop_submit(struct loop *loop, struct answer *a, struct api_error *error)
+sac_status engine_loop_submit(struct engine_loop *loop, struct answer *a, struct api_error *error)
 {
     pthread_mutex_lock(&loop->lock);
     const sac_status status = check_room(loop, a, error);
@@ -137,7 +137,7 @@ sac_status loop_submit(struct loop *loop, struct answer *a, struct api_error *er
     return status;
 }
 
-struct answer_piece *loop_take(struct loop *loop, struct answer *a, bool *out_done)
+struct answer_piece *engine_loop_take(struct engine_loop *loop, struct answer *a, bool *out_done)
 {
     pthread_mutex_lock(&loop->lock);
     struct answer_piece *first = NULL;
@@ -157,7 +157,7 @@ struct answer_piece *loop_take(struct loop *loop, struct answer *a, bool *out_do
     return first;
 }
 
-void loop_leave(struct loop *loop, struct answer *a)
+void engine_loop_leave(struct engine_loop *loop, struct answer *a)
 {
     pthread_mutex_lock(&loop->lock);
     a->gone = true;
@@ -195,7 +195,7 @@ static void disconnect(struct answer *a)
 
 /* Appends a piece; NULL means that it could not be allocated, which cancels the answer. Returns
  * whether the HTTP side must be woken (wake_if). Requires the lock. */
-static bool append_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
+static bool append_piece(struct engine_loop *loop, struct answer *a, struct answer_piece *p)
 {
     const size_t bytes = p ? sizeof *p + p->n_text + p->n_prob * sizeof *p->prob : 0;
     a->piece_us = clock_us();
@@ -212,7 +212,7 @@ static bool append_piece(struct loop *loop, struct answer *a, struct answer_piec
     return (a->eager || a->n_left == 0) && set_awake(a);
 }
 
-static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
+static bool end_choice(struct engine_loop *loop, struct answer_choice *c, struct answer_piece *p)
 {
     struct answer *a = c->answer;
     assert(!c->ended && a->n_left > 0);
@@ -235,7 +235,7 @@ static struct answer_piece *error_piece(const struct answer_choice *c, const sac
 }
 
 /* Gives the choice's sequence to its slot, or removes it. */
-static void end_seq(struct loop *loop, struct answer_choice *c)
+static void end_seq(struct engine_loop *loop, struct answer_choice *c)
 {
     if (loop->parts.slots) slots_end(loop->parts.slots, c);
     if (c->seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, c->seq);
@@ -246,7 +246,7 @@ static bool on_event(void *user, const sac_event *e)
 {
     struct answer_choice *c = user;
     struct answer *a = c->answer;
-    struct loop *loop = c->loop;
+    struct engine_loop *loop = c->loop;
     struct answer_piece *p =
         e->finish == SAC_FINISH_ERROR ? error_piece(c, e) : answer_piece_of(a, c->i, e);
     if (a->slot >= 0 && e->kind == SAC_EVENT_TOKEN)
@@ -335,7 +335,7 @@ static sac_request make_request(const struct answer_choice *c)
     return r;
 }
 
-static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
+static sac_status submit_choice(struct engine_loop *loop, struct answer_choice *c, sac_error *err)
 {
     const struct api_request *request = &c->answer->request;
     sac_request r = make_request(c);
@@ -355,7 +355,7 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     return sac_submit(loop->engine, &r, &c->request_id, err);
 }
 
-static void end_with(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
+static void end_with(struct engine_loop *loop, struct answer_choice *c, struct answer_piece *p)
 {
     struct answer *a = c->answer;
     pthread_mutex_lock(&loop->lock);
@@ -364,7 +364,7 @@ static void end_with(struct loop *loop, struct answer_choice *c, struct answer_p
     wake_if(a, wakes);
 }
 
-static void start_choice(struct loop *loop, struct answer_choice *c)
+static void start_choice(struct engine_loop *loop, struct answer_choice *c)
 {
     sac_error err = {0};
     const sac_status status = submit_choice(loop, c, &err);
@@ -391,7 +391,8 @@ static struct library_wait progress_of(struct answer *a)
     return (struct library_wait){on_progress, a};
 }
 
-static sac_status work(struct loop *loop, struct answer *a, struct strbuf *out, sac_error *err)
+static sac_status work(struct engine_loop *loop, struct answer *a, struct strbuf *out,
+                       sac_error *err)
 {
     if (a->request.work == API_REQUEST_EMBED)
         return embed_work(loop->engine, &a->request, progress_of(a), out, err);
@@ -400,7 +401,7 @@ static sac_status work(struct loop *loop, struct answer *a, struct strbuf *out, 
     return library_work(loop->parts.documents, &a->request, a->key, progress_of(a), out, err);
 }
 
-static void do_work(struct loop *loop, struct answer *a)
+static void do_work(struct engine_loop *loop, struct answer *a)
 {
     struct strbuf text = {0};
     sac_error err = {0};
@@ -414,7 +415,7 @@ static void do_work(struct loop *loop, struct answer *a)
 }
 
 /* Each choice gets a fork of the sequence that holds the documents. */
-static sac_status join_documents(struct loop *loop, struct answer *a, sac_error *err)
+static sac_status join_documents(struct engine_loop *loop, struct answer *a, sac_error *err)
 {
     struct library_joined joined;
     if (a->request.n_doc == 0) return SAC_OK;
@@ -438,7 +439,7 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
 
 /* ---- Turns ---- */
 
-static void start_answer(struct loop *loop, struct answer *a)
+static void start_answer(struct engine_loop *loop, struct answer *a)
 {
     sac_error err = {0};
     a->waits = false;
@@ -460,7 +461,7 @@ static void start_answer(struct loop *loop, struct answer *a)
 
 /* Whether the engine can start the answer now, possibly by preempting one of lower priority.
  * Requires the lock. */
-static bool can_start(const struct loop *loop, const struct answer *a)
+static bool can_start(const struct engine_loop *loop, const struct answer *a)
 {
     if ((a->request.work || a->request.n_doc) && loop->in_work) return false;
     if (a->request.work || loop->n_submitted == 0) return true;
@@ -471,7 +472,8 @@ static bool can_start(const struct loop *loop, const struct answer *a)
     return false;
 }
 
-static bool comes_before(const struct loop *loop, const struct answer *a, const struct answer *b)
+static bool comes_before(const struct engine_loop *loop, const struct answer *a,
+                         const struct answer *b)
 {
     if (a->request.priority != b->request.priority)
         return a->request.priority > b->request.priority;
@@ -480,7 +482,7 @@ static bool comes_before(const struct loop *loop, const struct answer *a, const 
 }
 
 /* The next answer to start, or NULL. The list breaks ties. */
-static struct answer *next_to_start(struct loop *loop)
+static struct answer *next_to_start(struct engine_loop *loop)
 {
     struct answer *best = NULL;
     pthread_mutex_lock(&loop->lock);
@@ -492,7 +494,7 @@ static struct answer *next_to_start(struct loop *loop)
 }
 
 /* Appends the inbox to the live answers. Requires the lock. */
-static void take_inbox(struct loop *loop)
+static void take_inbox(struct engine_loop *loop)
 {
     struct answer **last = &loop->live;
     while (*last) last = &(*last)->next;
@@ -503,7 +505,7 @@ static void take_inbox(struct loop *loop)
 }
 
 /* Blocks until there is work; false: everything has ended and the loop is draining. */
-static bool wait_for_work(struct loop *loop)
+static bool wait_for_work(struct engine_loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
     while (!loop->inbox && !loop->live && !loop->draining && !loop->stored)
@@ -524,9 +526,9 @@ static void poll_batch(struct answer *const *watched, struct pollfd *fds, nfds_t
             watched[i]->left = watched[i]->gone = true;
 }
 
-/* Requires the lock: the HTTP side calls loop_leave before a socket is closed, so no polled
+/* Requires the lock: the HTTP side calls engine_loop_leave before a socket is closed, so no polled
  * descriptor can be reused meanwhile. */
-static void poll_clients(struct loop *loop)
+static void poll_clients(struct engine_loop *loop)
 {
     struct answer *watched[WATCH_MAX];
     struct pollfd fds[WATCH_MAX];
@@ -544,7 +546,7 @@ static void poll_clients(struct loop *loop)
 }
 
 /* Cancels a choice. Requires the lock. */
-static void cancel_choice(struct loop *loop, struct answer_choice *c)
+static void cancel_choice(struct engine_loop *loop, struct answer_choice *c)
 {
     if (c->ended) return;
     if (c->submitted)
@@ -555,7 +557,7 @@ static void cancel_choice(struct loop *loop, struct answer_choice *c)
 
 /* Between steps: publishes statistics, finds clients that disconnected, cancels their requests, and
  * releases answers that have ended. */
-static void end_step(struct loop *loop)
+static void end_step(struct engine_loop *loop)
 {
     const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
     const sac_tier_stats tier = sac_tier_get_stats(loop->engine);
@@ -585,7 +587,7 @@ static void end_step(struct loop *loop)
 }
 
 /* The engine cannot continue: all answers end with this error. */
-static void fail_all(struct loop *loop, sac_status status, const char *why)
+static void fail_all(struct engine_loop *loop, sac_status status, const char *why)
 {
     pthread_mutex_lock(&loop->lock);
     loop->draining = true;
@@ -598,7 +600,7 @@ static void fail_all(struct loop *loop, sac_status status, const char *why)
 }
 
 /* Starts the answers whose turn it is, and computes one step. */
-static void run_step(struct loop *loop)
+static void run_step(struct engine_loop *loop)
 {
     uint32_t n_active;
     struct answer *a;
@@ -611,7 +613,7 @@ static void run_step(struct loop *loop)
 static bool on_progress(void *user, double share)
 {
     struct answer *a = user;
-    struct loop *loop = a->choice[0].loop;
+    struct engine_loop *loop = a->choice[0].loop;
     const uint32_t n_all = (uint32_t)(a->request.document.n_head + a->request.document.n_tok);
     pthread_mutex_lock(&loop->lock);
     take_inbox(loop);
@@ -629,12 +631,12 @@ static bool on_progress(void *user, double share)
 /* Events carry the client's salt, which routers know, not the one derived from its key. */
 static void on_page(void *user, const sac_cache_page *page)
 {
-    const struct loop *loop = user;
+    const struct engine_loop *loop = user;
     const struct answer_choice *c = page->request_user;
     kv_events_page(loop->parts.events, page, c ? c->answer->request.cache_salt : NULL);
 }
 
-static sac_status plan_layers(struct loop *loop, sac_error *err)
+static sac_status plan_layers(struct engine_loop *loop, sac_error *err)
 {
     const uint32_t n = sac_tier_get_stats(loop->engine).n_layer;
     struct loop_layer *layer = mem_calloc(n, sizeof *layer);
@@ -646,14 +648,14 @@ static sac_status plan_layers(struct loop *loop, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status begin_run(struct loop *loop, sac_error *err)
+static sac_status begin_run(struct engine_loop *loop, sac_error *err)
 {
     TRY(plan_layers(loop, err));
     return loop->parts.events ? sac_cache_watch(loop->engine, on_page, loop, err) : SAC_OK;
 }
 
-sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_parts *parts,
-                    sac_error *err)
+sac_status engine_loop_run(struct engine_loop *loop, sac_engine *engine,
+                           const struct engine_loop_parts *parts, sac_error *err)
 {
     loop->engine = engine;
     loop->parts = *parts;
@@ -666,7 +668,7 @@ sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_par
     while (loop->status == SAC_OK && wait_for_work(loop)) {
         run_step(loop);
         if (loop->status != SAC_OK) fail_all(loop, loop->status, loop->why.msg);
-        /* Stores one entry per step; loop_stored reports when the next one can follow. */
+        /* Stores one entry per step; engine_loop_stored reports when the next one can follow. */
         (void)sac_cache_store(engine);
         end_step(loop);
     }
@@ -674,7 +676,7 @@ sac_status loop_run(struct loop *loop, sac_engine *engine, const struct loop_par
     return loop->status == SAC_OK ? SAC_OK : error_set(err, loop->status, "%s", loop->why.msg);
 }
 
-void loop_drain(struct loop *loop, bool now)
+void engine_loop_drain(struct engine_loop *loop, bool now)
 {
     pthread_mutex_lock(&loop->lock);
     loop->draining = true;
@@ -683,23 +685,23 @@ void loop_drain(struct loop *loop, bool now)
     pthread_mutex_unlock(&loop->lock);
 }
 
-void loop_stored(void *user)
+void engine_loop_stored(void *user)
 {
-    struct loop *loop = user;
+    struct engine_loop *loop = user;
     pthread_mutex_lock(&loop->lock);
     loop->stored = true;
     pthread_cond_signal(&loop->more);
     pthread_mutex_unlock(&loop->lock);
 }
 
-static void ping(struct loop *loop, struct answer *a, uint64_t ping_us)
+static void ping(struct engine_loop *loop, struct answer *a, uint64_t ping_us)
 {
     if (!a->eager || !a->asleep || clock_us() - a->piece_us < ping_us) return;
     struct answer_piece *p = answer_piece_bare(ANSWER_PING, 0);
     if (p) wake_if(a, append_piece(loop, a, p)); /* otherwise the next tick tries again */
 }
 
-void loop_tick(struct loop *loop, uint64_t ping_us)
+void engine_loop_tick(struct engine_loop *loop, uint64_t ping_us)
 {
     pthread_mutex_lock(&loop->lock);
     for (struct answer *a = loop->live; a; a = a->next) ping(loop, a, ping_us);
@@ -707,20 +709,20 @@ void loop_tick(struct loop *loop, uint64_t ping_us)
     pthread_mutex_unlock(&loop->lock);
 }
 
-struct loop_view loop_view(struct loop *loop)
+struct engine_loop_view engine_loop_view(struct engine_loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
-    const struct loop_view view = {.n_running = loop->n_started,
-                                   .n_waiting = loop->n_choice - loop->n_started,
-                                   .has_stats = loop->has_stats,
-                                   .stats = loop->stats,
-                                   .tier = loop->tier,
-                                   .cache = loop->cache};
+    const struct engine_loop_view view = {.n_running = loop->n_started,
+                                          .n_waiting = loop->n_choice - loop->n_started,
+                                          .has_stats = loop->has_stats,
+                                          .stats = loop->stats,
+                                          .tier = loop->tier,
+                                          .cache = loop->cache};
     pthread_mutex_unlock(&loop->lock);
     return view;
 }
 
-uint32_t loop_layers(struct loop *loop, struct loop_layer *out, uint32_t n)
+uint32_t loop_layers(struct engine_loop *loop, struct loop_layer *out, uint32_t n)
 {
     pthread_mutex_lock(&loop->lock);
     const uint32_t n_layer = loop->n_layer;

@@ -1,6 +1,6 @@
-/* test_serve_loop.c: how pieces of an answer go from the engine's thread to a connection that
+/* test_engine_loop.c: how pieces of an answer go from the engine's thread to a connection that
  * sleeps: who wakes it, how often, and that the lock which it takes is free then. */
-#include "serve/loop.c"
+#include "serve/engine_loop.c"
 
 #include "must.h"
 #include "tiny_model.h"
@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 struct probe {
-    struct loop *loop;
+    struct engine_loop *loop;
     uint32_t n_sleep, n_wake, n_locked;
 };
 
@@ -41,9 +41,9 @@ static void say(struct answer *a, const char *text, sac_event_kind kind)
     assert_false(on_event(&a->choice[0], &e));
 }
 
-static uint32_t take(struct loop *loop, struct answer *a, bool *done)
+static uint32_t take(struct engine_loop *loop, struct answer *a, bool *done)
 {
-    struct answer_piece *first = loop_take(loop, a, done);
+    struct answer_piece *first = engine_loop_take(loop, a, done);
     uint32_t n = 0;
     for (const struct answer_piece *p = first; p; p = p->next) n++;
     answer_pieces_free(first);
@@ -59,7 +59,9 @@ static void run(bool eager)
     sac_error err;
     bool done;
     must(metrics_create(&metrics, &err), &err);
-    must(loop_create(&probe.loop, &(struct loop_limits){1, 1, 1 << 20}, metrics, &err), &err);
+    must(
+        engine_loop_create(&probe.loop, &(struct engine_loop_limits){1, 1, 1 << 20}, metrics, &err),
+        &err);
     struct answer *a = answer_create(&request);
     assert_non_null(a);
     a->eager = eager;
@@ -67,7 +69,7 @@ static void run(bool eager)
     a->wake = on_wake;
     a->user = &probe;
     a->choice[0].loop = probe.loop;
-    assert_int_equal(loop_submit(probe.loop, a, &error), SAC_OK);
+    assert_int_equal(engine_loop_submit(probe.loop, a, &error), SAC_OK);
     assert_int_equal(take(probe.loop, a, &done), 0);
     assert_int_equal(probe.n_sleep, 1);
     say(a, "one", SAC_EVENT_TOKEN);
@@ -85,8 +87,8 @@ static void run(bool eager)
     assert_int_equal(take(probe.loop, a, &done), eager ? 1 : 3);
     assert_int_equal(take(probe.loop, a, &done), 0);
     assert_true(done);
-    loop_leave(probe.loop, a);
-    loop_destroy(probe.loop);
+    engine_loop_leave(probe.loop, a);
+    engine_loop_destroy(probe.loop);
     metrics_destroy(metrics);
 }
 
@@ -109,7 +111,7 @@ static void a_loop_that_cannot_run_ends_what_waits(void **state)
     struct metrics *metrics;
     struct api_request request = {.work = API_REQUEST_DOC_ADD};
     struct api_error error = {0};
-    const struct loop_parts parts = {.events = (struct kv_events *)&probe};
+    const struct engine_loop_parts parts = {.events = (struct kv_events *)&probe};
     sac_engine_params p = sac_engine_params_default();
     sac_engine *engine;
     sac_error err;
@@ -121,19 +123,21 @@ static void a_loop_that_cannot_run_ends_what_waits(void **state)
     p.prefix_cache = false; /* which KV events need */
     must(sac_engine_create(&engine, model, &p, &err), &err);
     must(metrics_create(&metrics, &err), &err);
-    must(loop_create(&probe.loop, &(struct loop_limits){1, 1, 1 << 20}, metrics, &err), &err);
+    must(
+        engine_loop_create(&probe.loop, &(struct engine_loop_limits){1, 1, 1 << 20}, metrics, &err),
+        &err);
     struct answer *a = answer_create(&request);
     a->sleep = on_sleep;
     a->wake = on_wake;
     a->user = &probe;
-    assert_int_equal(loop_submit(probe.loop, a, &error), SAC_OK);
+    assert_int_equal(engine_loop_submit(probe.loop, a, &error), SAC_OK);
     assert_int_equal(take(probe.loop, a, &done), 0);
-    assert_int_equal(loop_run(probe.loop, engine, &parts, &err), SAC_ERR_ARG);
+    assert_int_equal(engine_loop_run(probe.loop, engine, &parts, &err), SAC_ERR_ARG);
     assert_int_equal(probe.n_wake, 1);
     assert_int_equal(take(probe.loop, a, &done), 1);
-    loop_leave(probe.loop, a);
-    assert_int_not_equal(loop_submit(probe.loop, a, &error), SAC_OK);
-    loop_destroy(probe.loop);
+    engine_loop_leave(probe.loop, a);
+    assert_int_not_equal(engine_loop_submit(probe.loop, a, &error), SAC_OK);
+    engine_loop_destroy(probe.loop);
     metrics_destroy(metrics);
     sac_engine_free(engine);
     sac_model_free(model);
