@@ -1,6 +1,6 @@
 /* http.c: see the header. libmicrohttpd parses HTTP on a few threads and waits for all connections
  * with epoll. Two limits that it lacks are enforced by us: the time in which a client must send a
- * request, however slowly it sends, is limited here, the sizes in call.c.
+ * request, however slowly it sends, is limited here, the sizes in http_request.c.
  *
  * A connection past its deadline is shut down, not closed: its socket belongs to MHD, which then
  * sees the end and cleans up. */
@@ -9,7 +9,7 @@
 #include "base/input.h"
 #include "base/mem.h"
 #include "base/workers.h"
-#include "serve/call.h"
+#include "serve/http_request.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ struct peer {
 struct http {
     struct context *context; /* borrowed */
     struct MHD_Daemon *daemon;
-    struct call_totals totals;
+    struct http_request_totals totals;
     pthread_mutex_t lock;
     struct peer *peer; /* lock */
     int fd;            /* listening socket; owned by MHD after the start */
@@ -115,35 +115,35 @@ uint32_t http_n_call(struct http *h)
 
 static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *path,
                                   const char *method, const char *version, const char *data,
-                                  size_t *n_data, void **call)
+                                  size_t *n_data, void **req)
 {
     struct http *h = user;
     enum MHD_Result result;
     (void)version;
-    if (!*call) {
-        const struct call_head head = {h->context, &h->totals, connection, method, path};
+    if (!*req) {
+        const struct http_request_head head = {h->context, &h->totals, connection, method, path};
         set_deadline(h, connection, h->context->config->limits.body_s);
-        *call = call_begin(&head, &result);
+        *req = http_request_begin(&head, &result);
         return result;
     }
     if (*n_data) {
-        result = call_body(*call, data, *n_data);
+        result = http_request_body(*req, data, *n_data);
         *n_data = 0;
         return result;
     }
     set_deadline(h, connection, 0);
-    result = call_go_on(*call);
-    set_deadline(h, connection, call_read_s(*call));
+    result = http_request_go_on(*req);
+    set_deadline(h, connection, http_request_read_s(*req));
     return result;
 }
 
-static void on_completed(void *user, struct MHD_Connection *connection, void **call,
+static void on_completed(void *user, struct MHD_Connection *connection, void **req,
                          enum MHD_RequestTerminationCode why)
 {
     struct http *h = user;
     set_deadline(h, connection, h->context->config->limits.idle_s);
-    if (*call) call_end(*call, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
-    *call = NULL;
+    if (*req) http_request_end(*req, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    *req = NULL;
 }
 
 /* Answers before libmicrohttpd parses further, and closes the connection; with TLS it only
