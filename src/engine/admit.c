@@ -96,7 +96,7 @@ static struct demand count(const sac_engine *e, uint32_t seq_i, uint32_t since)
         for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
             const page_id *id = pool_table(&e->pool, seq_i, layer) + (size_t)h * e->pool.max_page;
             const struct tier_use use =
-                working_count(e->pool.tier, id, n_page, since, e->admit.round);
+                tier_working_set(e->pool.tier, id, n_page, since, e->admit.round);
             d.n_entry += use.n_page;
             d.n_used += use.n_used;
             d.n_new += use.n_new;

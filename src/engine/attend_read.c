@@ -30,7 +30,7 @@ static void give_pages(void *user, const page_id *id, uint32_t n)
 static void fetch_ahead(void *user, const page_id *id, uint32_t n)
 {
     const sac_engine *e = user;
-    tier_ahead(e->pool.tier, TIER_PART, id, n);
+    tier_prefetch(e->pool.tier, TIER_PART, id, n);
 }
 
 /* Zeroes the output of a run whose pages could not be read. */

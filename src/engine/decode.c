@@ -282,10 +282,10 @@ static void fetch_listed(const sac_engine *e, const struct method_lane *lane,
         id[n++] = lane->page[page];
         n_most--;
         if (n < FETCH_AT_ONCE) continue;
-        tier_ahead(e->pool.tier, TIER_CHOSEN, id, n);
+        tier_prefetch(e->pool.tier, TIER_CHOSEN, id, n);
         n = 0;
     }
-    tier_ahead(e->pool.tier, TIER_CHOSEN, id, n);
+    tier_prefetch(e->pool.tier, TIER_CHOSEN, id, n);
 }
 
 /* Turns a lane's marks into a list: whole pages and, after tokens that are listed already, single

@@ -15,8 +15,8 @@
  * the same id waits for that end before it writes to the slot.
  *
  * Checksums are XXH3 over the bytes of a page on disk. Arrays are laid out by the pool's plan, and
- * a step allocates nothing. Not here: which pages are evicted (victim.c), the order of reads
- * (inbound.c), prefetching (ahead.c), moving bytes (disk.c). */
+ * a step allocates nothing. Not here: which pages are evicted (tier_evict.c), the order of reads
+ * (tier_read.c), prefetching (tier_prefetch.c), moving bytes (disk.c). */
 #include "kv/tier.h"
 
 #include "base/workers.h"
@@ -139,8 +139,8 @@ void tier_unpin(struct tier *t, uint32_t f)
 void tier_evict(struct tier *t, uint32_t f)
 {
     assert(tier_is_ready(&t->frame[f]));
-    ahead_tell(t, f, false);
-    ahead_note_gone(t, t->frame[f].page);
+    tier_prefetch_used(t, f, false);
+    tier_prefetch_note_gone(t, t->frame[f].page);
     tier_unbind(t, f);
 }
 
@@ -267,7 +267,7 @@ void tier_end_transfer(struct tier *t, struct disk_io *io)
     if (io->writes)
         end_write(t, io);
     else
-        inbound_end(t, io);
+        tier_read_end(t, io);
     disk_give(t->disk, io);
     t->n_busy--;
     tell_change(t);
@@ -276,10 +276,10 @@ void tier_end_transfer(struct tier *t, struct disk_io *io)
 static void end_transfer(void *user, struct disk_io *io)
 {
     struct tier *t = user;
-    if (!io->writes) inbound_fill(t, io);
+    if (!io->writes) tier_read_fill(t, io);
     pthread_mutex_lock(&t->lock);
     tier_end_transfer(t, io);
-    inbound_pump(t);
+    tier_read_pump(t);
     pump_writes(t);
     pthread_mutex_unlock(&t->lock);
 }
@@ -288,7 +288,7 @@ static void begin_reads(void *user)
 {
     struct tier *t = user;
     pthread_mutex_lock(&t->lock);
-    inbound_pump(t);
+    tier_read_pump(t);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -321,7 +321,7 @@ static bool retry_writes(struct tier *t)
  * may be the caller's own. */
 static bool wait_for_room(struct tier *t, bool holds, bool *retried)
 {
-    if (ahead_cancel(t, TIER_GUESSED) || ahead_cancel(t, TIER_KNOWN)) return true;
+    if (tier_prefetch_cancel(t, TIER_GUESSED) || tier_prefetch_cancel(t, TIER_KNOWN)) return true;
     if (t->n_busy == 0 && (holds || t->n_pinned == 0)) {
         if (*retried || !retry_writes(t)) return false;
         *retried = true;
@@ -335,7 +335,7 @@ static bool wait_for_room(struct tier *t, bool holds, bool *retried)
 
 static void make_room(struct tier *t, uint32_t n)
 {
-    if (n > t->n_free) victim_take(t, n - t->n_free);
+    if (n > t->n_free) tier_evict_frames(t, n - t->n_free);
     assert(n <= t->n_free); /* there are enough ready pages, and none is spared */
 }
 
@@ -432,7 +432,7 @@ static void bind_page(struct tier *t, page_id id)
 static void request_present(struct tier *t, uint32_t f)
 {
     const uint8_t line = t->frame[f].line;
-    ahead_tell(t, f, true);
+    tier_prefetch_used(t, f, true);
     if (line != TIER_KNOWN && line != TIER_GUESSED) return;
     tier_leave(t, f);
     tier_join(t, f, TIER_WANTED);
@@ -473,7 +473,7 @@ static void help_reading(void *arg, uint32_t worker_i)
     struct tier *t = arg;
     (void)worker_i;
     pthread_mutex_lock(&t->lock);
-    while (inbound_read_now(t)) {
+    while (tier_read_now(t)) {
     }
     pthread_mutex_unlock(&t->lock);
 }
@@ -482,14 +482,14 @@ static void help_reading(void *arg, uint32_t worker_i)
 static void read_now(struct tier *t, struct workers *workers)
 {
     const uint64_t start = clock_us();
-    if (!inbound_read_now(t)) return;
+    if (!tier_read_now(t)) return;
     t->n_waiting++;
     if (workers && t->n_missed > DISK_RUN) {
         pthread_mutex_unlock(&t->lock);
         workers_share(workers, help_reading, t);
         pthread_mutex_lock(&t->lock);
     }
-    while (inbound_read_now(t)) {
+    while (tier_read_now(t)) {
     }
     t->n_waiting--;
     t->stats.wait_us += clock_us() - start;
@@ -498,9 +498,9 @@ static void read_now(struct tier *t, struct workers *workers)
 /* Reads the bound pages, and waits until all pages of the list have their bytes. */
 static void load(struct tier *t, struct workers *workers, const page_id *id, uint32_t n)
 {
-    ahead_end_guess(t);
+    tier_prefetch_end_guess(t);
     read_now(t, workers);
-    inbound_pump(t);
+    tier_read_pump(t);
     pump_writes(t); /* if all pages were cached, no transfer ends and calls this */
     for (uint32_t i = 0; i < n;)
         if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
@@ -624,7 +624,7 @@ void tier_enter(struct tier *t, uint32_t layer)
     if (!t) return;
     pthread_mutex_lock(&t->lock);
     t->now = layer;
-    ahead_cancel(t, TIER_KNOWN); /* of the previous layer */
+    tier_prefetch_cancel(t, TIER_KNOWN); /* of the previous layer */
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -676,8 +676,8 @@ void tier_stop(struct tier *t)
 {
     if (!t || !t->is_on) return;
     pthread_mutex_lock(&t->lock);
-    ahead_cancel(t, TIER_GUESSED);
-    ahead_cancel(t, TIER_KNOWN);
+    tier_prefetch_cancel(t, TIER_GUESSED);
+    tier_prefetch_cancel(t, TIER_KNOWN);
     pthread_mutex_unlock(&t->lock);
     disk_destroy(t->disk);
     for (page_id id = 0; id < t->n_page; id++)

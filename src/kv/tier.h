@@ -104,7 +104,7 @@ struct tier_page {
     struct source *source; /* only copy of the page, at `place`; or NULL */
     uint32_t place;
     uint32_t used;  /* the step of its last use, with or without a frame */
-    uint32_t round; /* the round of working_count in which it was counted last */
+    uint32_t round; /* the round of tier_working_set in which it was counted last */
     page_id gone;   /* the next in its layer's list */
     uint16_t layer;
     bool is_gone;   /* is in that list */
@@ -197,12 +197,12 @@ sac_status tier_acquire_more(struct tier *t, struct workers *workers, const page
                              uint32_t n);
 void tier_release(struct tier *t, const page_id *id, uint32_t n);
 
-/* ---- ahead.c ---- */
+/* ---- tier_prefetch.c ---- */
 
 /* Prefetches the first of these pages, as many as there is room for without waiting; returns before
  * they arrive. `why`: CHOSEN, PART or VISIT. When requested, CHOSEN pages count as fetches, the
  * others as hits. */
-void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n);
+void tier_prefetch(struct tier *t, enum tier_why why, const page_id *id, uint32_t n);
 
 /* Predicted requests of the next layer, while this one computes. */
 struct tier_follow {
@@ -225,16 +225,16 @@ void tier_follow(struct tier *t, const struct tier_follow *f);
 /* For the rest of the tier, with its lock held: */
 
 /* A prefetched page is requested, or evicted unused. */
-void ahead_tell(struct tier *t, uint32_t frame, bool is_used);
+void tier_prefetch_used(struct tier *t, uint32_t frame, bool is_used);
 /* Cancels pages that wait in a prefetch queue; returns their number. */
-uint32_t ahead_cancel(struct tier *t, enum tier_line_i line);
+uint32_t tier_prefetch_cancel(struct tier *t, enum tier_line_i line);
 /* Pages of the current layer have been requested: cancels pending guesses for it. */
-void ahead_end_guess(struct tier *t);
-void ahead_count(struct tier_worth *worth, bool is_used);
+void tier_prefetch_end_guess(struct tier *t);
+void tier_prefetch_count(struct tier_worth *worth, bool is_used);
 /* Slots that may be in flight for this reason. */
-uint32_t ahead_slots(const struct tier *t, enum tier_why why);
+uint32_t tier_prefetch_slots(const struct tier *t, enum tier_why why);
 /* A page leaves its frame. */
-void ahead_note_gone(struct tier *t, page_id id);
+void tier_prefetch_note_gone(struct tier *t, page_id id);
 
 /* Whether pages are pinned after this result of tier_acquire. */
 static inline bool tier_holds(sac_status status)
@@ -253,7 +253,7 @@ bool tier_check(struct tier *t);
 /* Waits until nothing is in flight. */
 void tier_settle(struct tier *t);
 
-/* ---- working.c ---- */
+/* ---- tier_working_set.c ---- */
 
 struct tier_use {
     uint32_t n_page, n_used; /* of a list; those used at `since` or later */
@@ -262,33 +262,33 @@ struct tier_use {
 
 /* Counts the pages of a list, skipping PAGE_NONE, and marks them as counted in this round. Rounds
  * begin with 1. Engine's thread only. */
-struct tier_use working_count(struct tier *t, const page_id *id, uint32_t n, uint32_t since,
-                              uint32_t round);
+struct tier_use tier_working_set(struct tier *t, const page_id *id, uint32_t n, uint32_t since,
+                                 uint32_t round);
 
-/* ---- victim.c ---- */
+/* ---- tier_evict.c ---- */
 
 /* Frees n clean frames, or as many as there are without the spared ones. */
-void victim_take(struct tier *t, uint32_t n);
+void tier_evict_frames(struct tier *t, uint32_t n);
 
-/* ---- inbound.c ---- */
+/* ---- tier_read.c ---- */
 
 /* Starts reads while transfers are available, releasing the lock meanwhile. */
-void inbound_pump(struct tier *t);
+void tier_read_pump(struct tier *t);
 /* Reads one requested page and its neighbours in the caller's thread if the operating system has
  * them cached: that is faster than waking another thread. Releases the lock meanwhile. False: none
  * is requested, or none is cached. */
-bool inbound_read_now(struct tier *t);
+bool tier_read_now(struct tier *t);
 /* Whether most pages are cached, so that prefetching would only cost time. */
-bool inbound_comes_at_once(const struct tier *t);
-/* Has a disk thread call inbound_pump, unless the end of a transfer will: the caller's time should
- * not go to pages that no thread waits for. */
-void inbound_pump_later(struct tier *t);
+bool tier_read_is_cached(const struct tier *t);
+/* Has a disk thread call tier_read_pump, unless the end of a transfer will: the caller's time
+ * should not go to pages that no thread waits for. */
+void tier_read_pump_later(struct tier *t);
 /* Whether no thread waits for pages whose read has not started. */
-bool inbound_is_empty(const struct tier *t);
+bool tier_read_is_empty(const struct tier *t);
 /* Completes a read: copies its bytes into their frames without the lock, then, with it, marks
  * frames CLEAN or LOST, or reads them again. */
-void inbound_fill(const struct tier *t, struct disk_io *io);
-void inbound_end(struct tier *t, const struct disk_io *io);
+void tier_read_fill(const struct tier *t, struct disk_io *io);
+void tier_read_end(struct tier *t, const struct disk_io *io);
 
 /* ---- Shared by the parts of a tier, with its lock held ---- */
 

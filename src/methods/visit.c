@@ -156,8 +156,8 @@ static void fetch_ahead(struct visit *d, uint32_t i, uint32_t from)
     const uint32_t due = places_due(op), room = (HELD_MAX - d->n_held) / op->n_member;
     page_id *id = d->held + d->n_held; /* free until more pages are held */
     if (from >= due) return;
-    tier_ahead(lane_of(d, i)->tier, TIER_VISIT, id,
-               list_pages(op, from, min_u32(due, from + room), id));
+    tier_prefetch(lane_of(d, i)->tier, TIER_VISIT, id,
+                  list_pages(op, from, min_u32(due, from + room), id));
 }
 
 /* Acquires pages in addition to those that are held. Without workers, other threads visit with

@@ -137,7 +137,7 @@ static void operate(struct world *w)
     case 0:
     case 1: write_pages(w); break;
     case 2: drop_pages(w); break;
-    case 3: tier_ahead(&w->tier, TIER_CHOSEN + draw(w, 3), id, choose(w, id, 20, true)); break;
+    case 3: tier_prefetch(&w->tier, TIER_CHOSEN + draw(w, 3), id, choose(w, id, 20, true)); break;
     case 4: tier_begin(&w->tier); break;
     case 5: tier_enter(&w->tier, draw(w, N_LAYER)); break;
     case 6: follow(w); break;
@@ -226,7 +226,7 @@ static void *read_always(void *arg)
         page_id id[7];
         memcpy(mine.content, r->w->content, sizeof mine.content);
         const uint32_t n = choose(&mine, id, 7, true);
-        if (i % 3 == 0) tier_ahead(&r->w->tier, i % 2 ? TIER_VISIT : TIER_CHOSEN, id, n);
+        if (i % 3 == 0) tier_prefetch(&r->w->tier, i % 2 ? TIER_VISIT : TIER_CHOSEN, id, n);
         r->n_wrong += tier_acquire(&r->w->tier, id, n) != SAC_OK;
         for (uint32_t j = 0; j < n; j++)
             r->n_wrong += !has(r->w->frames + r->w->frame_of[id[j]] * r->w->tier.geom.bytes,
@@ -282,7 +282,7 @@ static void ahead_leaves_what_others_wait_for(void **state)
         tier_close(&w.tier, &id, 1);
     }
     settle_and_check(&w);
-    victim_take(&w.tier, N_WAIT);
+    tier_evict_frames(&w.tier, N_WAIT);
     gate_is_shut = true;
     assert_int_equal(pthread_create(&thread, NULL, acquire_all, &a), 0);
     for (bool all = false; !all;) {
@@ -290,7 +290,7 @@ static void ahead_leaves_what_others_wait_for(void **state)
         all = w.tier.n_busy == DISK_DEPTH;
         pthread_mutex_unlock(&w.tier.lock);
     }
-    tier_ahead(&w.tier, TIER_PART, a.id, N_WAIT);
+    tier_prefetch(&w.tier, TIER_PART, a.id, N_WAIT);
     tier_enter(&w.tier, 1);
     gate_is_shut = false;
     pthread_join(thread, NULL);
@@ -326,7 +326,7 @@ static void check_follow(uint64_t seed, uint32_t n_frame, bool has_room_for_both
         write_one(&w, next[i], 1);
     }
     write_one(&w, 20, 2);
-    victim_take(&w.tier, w.tier.n_ready);
+    tier_evict_frames(&w.tier, w.tier.n_ready);
     tier_begin(&w.tier);
     tier_begin(&w.tier);
     tier_use(&w.tier, 0, first, 3);
@@ -384,7 +384,7 @@ static void world_of_disk(struct world *w, uint64_t seed, uint32_t n, uint32_t n
     world_init_frames(w, seed, &calls, n_frame);
     for (page_id id = 0; id < n; id++) {
         write_one(w, id, 0);
-        victim_take(&w->tier, 1);
+        tier_evict_frames(&w->tier, 1);
     }
     tier_begin(&w->tier);
     tier_begin(&w->tier);
@@ -427,7 +427,7 @@ static void a_bad_place_is_its_pages_alone(void **state)
     check_read(&w, around, 5, tier_acquire(&w.tier, around, 5));
     assert_int_equal(tier_get_stats(&w.tier).n_failed, 0);
     tier_release(&w.tier, around, 5);
-    victim_take(&w.tier, w.tier.n_ready);
+    tier_evict_frames(&w.tier, w.tier.n_ready);
     assert_int_equal(tier_acquire(&w.tier, all, 5), SAC_ERR_IO);
     check_read(&w, all, 5, SAC_ERR_IO);
     assert_int_equal(tier_get_stats(&w.tier).n_failed, 1);
@@ -455,7 +455,7 @@ static void guesses_know_their_worth(void **state)
         for (uint32_t i = 0; i < N_GUESS; i++) id[i] = (i + 2) * APART;
         w.tier.worth[TIER_VISIT] = (struct tier_worth){400, is_bad ? 0 : 400};
         gate_is_shut = true;
-        tier_ahead(&w.tier, TIER_VISIT, id, N_GUESS);
+        tier_prefetch(&w.tier, TIER_VISIT, id, N_GUESS);
         assert_int_equal(tier_get_stats(&w.tier).n_ahead, N_GUESS);
         while (tier_get_stats(&w.tier).n_read == 0) usleep(100);
         assert_in_range(tier_get_stats(&w.tier).n_read, is_bad ? 1 : N_GUESS - 1,
@@ -471,7 +471,7 @@ static void guesses_know_their_worth(void **state)
             assert_int_equal(tier_acquire(&w.tier, id, 1), SAC_OK);
             tier_release(&w.tier, id, 1);
         }
-        victim_take(&w.tier, w.tier.n_ready);
+        tier_evict_frames(&w.tier, w.tier.n_ready);
         const struct tier_worth after = w.tier.worth[TIER_VISIT];
         assert_int_equal(tier_get_stats(&w.tier).n_ahead_used, !is_bad);
         assert_int_equal(after.n - before.n, n_begun);
@@ -494,7 +494,7 @@ static void worthless_guesses_are_few(void **state)
             write_one(&w, here[i] = i * APART, 0);
             write_one(&w, next[i] = i * APART + 1, 1);
         }
-        victim_take(&w.tier, w.tier.n_ready);
+        tier_evict_frames(&w.tier, w.tier.n_ready);
         for (int i = 0; i < 3; i++) tier_begin(&w.tier);
         w.tier.worth[TIER_BESIDE] = (struct tier_worth){500, is_bad ? 0 : 500};
         tier_enter(&w.tier, 0);
@@ -569,7 +569,7 @@ static void what_comes_at_once_is_not_fetched_ahead(void **state)
         for (page_id id = 0; id < 8; id++) tier_use(&w.tier, 0, &id, 1);
         assert_int_equal(n_slow, 0);
         assert_int_equal(n_now, 8);
-        tier_ahead(&w.tier, TIER_VISIT, next, 2);
+        tier_prefetch(&w.tier, TIER_VISIT, next, 2);
         assert_int_equal(tier_get_stats(&w.tier).n_ahead, 0);
         is_cached = false;
         for (page_id id = 8; id < 48; id++) tier_use(&w.tier, 0, &id, 1);
@@ -578,7 +578,7 @@ static void what_comes_at_once_is_not_fetched_ahead(void **state)
         const page_id some[] = {3, 9, 30};
         check_read(&w, some, 3, tier_acquire(&w.tier, some, 3));
         tier_release(&w.tier, some, 3);
-        tier_ahead(&w.tier, TIER_VISIT, next, 2);
+        tier_prefetch(&w.tier, TIER_VISIT, next, 2);
         assert_int_equal(tier_get_stats(&w.tier).n_ahead, 2);
         settle_and_check(&w);
         world_free(&w);
@@ -674,7 +674,7 @@ static void older_pages_of_other_layers_go_first(void **state)
         tier_use(&w.tier, 0, id + 1, 1);
         for (int i = 0; i < 2; i++) tier_begin(&w.tier);
         tier_enter(&w.tier, N_LAYER - 1); /* of equal steps, layer 0 was used first */
-        victim_take(&w.tier, 2);
+        tier_evict_frames(&w.tier, 2);
         assert_int_equal(w.frame_of[0], PAGE_NONE);
         assert_int_equal(w.frame_of[10], PAGE_NONE);
         assert_int_not_equal(w.frame_of[1], PAGE_NONE);

@@ -16,7 +16,7 @@ static void write_together(struct world *w, const page_id *id, uint32_t n)
 
 static void read_back(struct world *w, const page_id *id, uint32_t n)
 {
-    victim_take(&w->tier, w->tier.n_ready);
+    tier_evict_frames(&w->tier, w->tier.n_ready);
     for (uint32_t i = 0; i < n; i++) assert_int_equal(w->frame_of[id[i]], PAGE_NONE);
     check_read(w, id, n, tier_acquire(&w->tier, id, n));
     tier_release(&w->tier, id, n);
@@ -114,7 +114,7 @@ static void writes_give_way_to_reads(void **state)
     world_init_frames(&w, 4, &calls, 5);
     write_together(&w, a.id, 1);
     settle_and_check(&w);
-    victim_take(&w.tier, 1);
+    tier_evict_frames(&w.tier, 1);
     gate_is_shut = true;
     assert_int_equal(pthread_create(&thread, NULL, acquire_one, &a), 0);
     for (bool waits = false; !waits; usleep(100)) {

@@ -165,7 +165,7 @@ static void chosen_pages_are_on_their_way(void **state)
         must(sac_seq_create(e, &s, &err), &err);
         compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits);
         tier_settle(&e->tier);
-        victim_take(&e->tier, e->tier.n_ready);
+        tier_evict_frames(&e->tier, e->tier.n_ready);
         const sac_tier_stats before = sac_tier_get_stats(e);
         compute(e, s, 1, SAC_ROW_DECODE, logits);
         const sac_tier_stats after = sac_tier_get_stats(e);
@@ -213,7 +213,7 @@ static void long_lanes_take_turns(void **state)
         must(sac_seq_create(e, &s, &err), &err);
         compute(e, s, N_PROMPT, SAC_ROW_PROMPT, got);
         tier_settle(&e->tier);
-        victim_take(&e->tier, e->tier.n_ready);
+        tier_evict_frames(&e->tier, e->tier.n_ready);
         real_boxes = e->ops.lanes.boxes;
         e->ops.lanes.boxes = count_boxes;
         asked_tier = &e->tier;

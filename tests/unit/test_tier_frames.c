@@ -97,7 +97,7 @@ static void layers_of_one_step_go_in_its_order(void **state)
         tier_begin(&w.tier);
         tier_begin(&w.tier);
         tier_enter(&w.tier, i % 2);
-        victim_take(&w.tier, 1);
+        tier_evict_frames(&w.tier, 1);
         expect_gone(&w, 2, of[0]);
         world_free(&w);
     }
@@ -113,7 +113,7 @@ static void seldom_chosen_pages_go_first(void **state)
     (void)state;
     world_init(&w, SAC_TIER_STALE, N_FRAME, NULL);
     for (page_id id = 0; id < N_FRAME + 2; id++) write_page(&w, id, id >= N_FRAME);
-    victim_take(&w.tier, N_FRAME);
+    tier_evict_frames(&w.tier, N_FRAME);
     for (uint32_t step = 1; step <= N_CYCLE; step++) {
         tier_begin(&w.tier);
         for (page_id id = 0; id < N_FRAME; id++)
@@ -169,7 +169,7 @@ static void reads_do_not_wait_for_writes(void **state)
     (void)state;
     world_init(&w, SAC_TIER_STALE, N + 1, &calls);
     write_page(&w, old, 0);
-    victim_take(&w.tier, 1);
+    tier_evict_frames(&w.tier, 1);
     assert_int_equal(w.frame_of[old], PAGE_NONE);
     writes_are_shut = true;
     for (uint32_t i = 0; i < N; i++) {
@@ -196,7 +196,7 @@ static uint64_t guess_once(struct world *w, const page_id *here, const page_id *
     static const page_id other = 1;
     page_id scratch[N_GUESS];
     struct tier *t = &w->tier;
-    victim_take(t, t->n_ready);
+    tier_evict_frames(t, t->n_ready);
     tier_use(&w->tier, 1, &other, 1);
     for (int i = 0; i < 3; i++) tier_begin(t);
     t->worth[TIER_BESIDE] = (struct tier_worth){500, 500};

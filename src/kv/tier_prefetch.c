@@ -1,5 +1,5 @@
-/* ahead.c: prefetching: pages that are read from the disk before they are requested, and whether
- * this pays off.
+/* tier_prefetch.c: prefetching: pages that are read from the disk before they are requested, and
+ * whether this pays off.
  *
  * What will be requested is either known (parts of a row that streams, visits of a method) or
  * guessed from the previous step and from what this layer reads. Prefetches wait behind all reads
@@ -11,16 +11,16 @@
  * for finds the disk free; a reason with almost none is tried only now and then, to see whether
  * that has changed. No more is guessed for a layer than the disk has recently read before that
  * layer's requests, because a guess takes the frame of another page. Nothing is prefetched while
- * requested pages come from the system's cache (inbound.c): then reading is a copy and not a wait,
- * and the requesting thread makes it. */
+ * requested pages come from the system's cache (tier_read.c): then reading is a copy and not a
+ * wait, and the requesting thread makes it. */
 #include "kv/tier.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define AHEAD_MOST  (DISK_DEPTH * DISK_RUN) /* pages queued at once by one call */
-#define GUESS_LEAST 8u
-#define WORTH_N     512u /* pages after which the counts of a reason are halved */
+#define PREFETCH_MOST (DISK_DEPTH * DISK_RUN) /* pages queued at once by one call */
+#define GUESS_LEAST   8u
+#define WORTH_N       512u /* pages after which the counts of a reason are halved */
 
 /* ---- Usefulness ---- */
 
@@ -31,7 +31,7 @@ static bool is_counted(enum tier_why why)
     return why > TIER_CHOSEN;
 }
 
-void ahead_count(struct tier_worth *worth, bool is_used)
+void tier_prefetch_count(struct tier_worth *worth, bool is_used)
 {
     worth->n++;
     worth->n_used += is_used;
@@ -40,7 +40,7 @@ void ahead_count(struct tier_worth *worth, bool is_used)
     worth->n_used /= 2;
 }
 
-void ahead_tell(struct tier *t, uint32_t f, bool is_used)
+void tier_prefetch_used(struct tier *t, uint32_t f, bool is_used)
 {
     struct tier_frame *frame = &t->frame[f];
     struct tier_worth *worth = &t->worth[frame->why];
@@ -48,7 +48,7 @@ void ahead_tell(struct tier *t, uint32_t f, bool is_used)
     frame->why = TIER_ASKED;
     if (!is_ahead) return;
     t->stats.n_ahead_used += is_used;
-    ahead_count(worth, is_used);
+    tier_prefetch_count(worth, is_used);
 }
 
 /* The share of n that corresponds to the share of prefetched pages that were requested; half of n
@@ -59,7 +59,7 @@ static uint32_t share_of(const struct tier *t, enum tier_why why, uint32_t n)
     return n * (w->n_used + 4) / (w->n + 8);
 }
 
-uint32_t ahead_slots(const struct tier *t, enum tier_why why)
+uint32_t tier_prefetch_slots(const struct tier *t, enum tier_why why)
 {
     if (why <= TIER_PART) return DISK_DEPTH * DISK_RUN;
     return 1 + share_of(t, why, DISK_DEPTH);
@@ -67,7 +67,7 @@ uint32_t ahead_slots(const struct tier *t, enum tier_why why)
 
 /* ---- Pages without a frame ---- */
 
-uint32_t ahead_cancel(struct tier *t, enum tier_line_i line)
+uint32_t tier_prefetch_cancel(struct tier *t, enum tier_line_i line)
 {
     uint32_t n = 0;
     for (uint32_t f; (f = t->line[line].first) != PAGE_NONE; n++) {
@@ -91,7 +91,7 @@ static uint32_t bind_ahead(struct tier *t, enum tier_why why, const page_id *id,
 {
     uint32_t n_bind = 0;
     for (uint32_t i = 0; i < n && n_bind < n_most; i++) n_bind += may_fetch(t, id[i]);
-    if (n_bind > t->n_free) victim_take(t, n_bind - t->n_free);
+    if (n_bind > t->n_free) tier_evict_frames(t, n_bind - t->n_free);
     if (n_bind > t->n_free) n_bind = t->n_free;
     for (uint32_t i = 0, left = n_bind; i < n && left > 0; i++) {
         if (!may_fetch(t, id[i])) continue;
@@ -104,27 +104,27 @@ static uint32_t bind_ahead(struct tier *t, enum tier_why why, const page_id *id,
     return n_bind;
 }
 
-void tier_ahead(struct tier *t, enum tier_why why, const page_id *id, uint32_t n)
+void tier_prefetch(struct tier *t, enum tier_why why, const page_id *id, uint32_t n)
 {
     assert(why >= TIER_CHOSEN && why <= TIER_VISIT);
     if (!t || t->no_ahead || n == 0) return;
     pthread_mutex_lock(&t->lock);
-    if (inbound_comes_at_once(t)) n = 0;
+    if (tier_read_is_cached(t)) n = 0;
     /* Pages that are already in frames must not be evicted for the others. */
     for (uint32_t i = 0; i < n; i++)
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE) tier_pin(t, t->frame_of[id[i]]);
-    bind_ahead(t, why, id, n, AHEAD_MOST);
+    bind_ahead(t, why, id, n, PREFETCH_MOST);
     for (uint32_t i = 0; i < n; i++)
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE &&
             t->frame[t->frame_of[id[i]]].pins > 0)
             tier_unpin(t, t->frame_of[id[i]]);
-    if (n > 0) inbound_pump_later(t);
+    if (n > 0) tier_read_pump_later(t);
     pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- Guesses ---- */
 
-void ahead_note_gone(struct tier *t, page_id id)
+void tier_prefetch_note_gone(struct tier *t, page_id id)
 {
     struct tier_page *page = &t->page[id];
     if (t->no_ahead || page->is_gone || page->used + 1 < t->step) return;
@@ -194,14 +194,14 @@ static void guess(struct tier *t, const struct tier_follow *f, enum tier_why why
 
 /* Limits the next guess to the number of pages that were read in time; raises the limit if all
  * were. */
-void ahead_end_guess(struct tier *t)
+void tier_prefetch_end_guess(struct tier *t)
 {
     if (t->guessed != t->now) return;
     t->guessed = PAGE_NONE;
-    const uint32_t n_late = ahead_cancel(t, TIER_GUESSED);
+    const uint32_t n_late = tier_prefetch_cancel(t, TIER_GUESSED);
     if (n_late == 0 && t->n_guess < t->guess_most) return; /* there were no further candidates */
     const uint32_t most = n_late ? t->n_guess - n_late : 2 * t->guess_most;
-    t->guess_most = most < GUESS_LEAST ? GUESS_LEAST : most > AHEAD_MOST ? AHEAD_MOST : most;
+    t->guess_most = most < GUESS_LEAST ? GUESS_LEAST : most > PREFETCH_MOST ? PREFETCH_MOST : most;
 }
 
 void tier_follow(struct tier *t, const struct tier_follow *f)
@@ -209,16 +209,16 @@ void tier_follow(struct tier *t, const struct tier_follow *f)
     if (!t || t->no_ahead) return;
     pthread_mutex_lock(&t->lock);
     if (t->guessed != f->layer) {
-        ahead_cancel(t, TIER_GUESSED);
+        tier_prefetch_cancel(t, TIER_GUESSED);
         t->guessed = f->layer;
         t->n_guess = 0;
     }
     t->spared = f->layer;
-    if (!inbound_comes_at_once(t)) {
+    if (!tier_read_is_cached(t)) {
         guess(t, f, TIER_LAST, find_last(t, f));
         guess(t, f, TIER_BESIDE, find_beside(t, f));
     }
     t->spared = PAGE_NONE;
-    if (t->n_guess > 0) inbound_pump_later(t);
+    if (t->n_guess > 0) tier_read_pump_later(t);
     pthread_mutex_unlock(&t->lock);
 }

@@ -1,4 +1,4 @@
-/* victim.c: which pages are evicted from memory when others need their frames.
+/* tier_evict.c: which pages are evicted from memory when others need their frames.
  *
  * `lru`, the policy of the paper, evicts the least recently used pages. A step goes through the
  * layers in turn, so once their pages do not fit together, this evicts exactly what the next layer
@@ -91,7 +91,7 @@ static uint32_t take_oldest(struct tier *t, uint32_t frame, uint32_t n)
     return taken;
 }
 
-void victim_take(struct tier *t, uint32_t n)
+void tier_evict_frames(struct tier *t, uint32_t n)
 {
     while (n > 0) {
         const uint32_t frame = oldest(t);

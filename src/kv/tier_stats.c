@@ -1,4 +1,4 @@
-/* known.c: what a tier reports about itself: why pages could not be fetched, its counters, and
+/* tier_stats.c: what a tier reports about itself: why pages could not be fetched, its counters, and
  * whether the invariants of tier.c hold. */
 #include "kv/tier.h"
 
@@ -44,7 +44,7 @@ void tier_settle(struct tier *t)
 {
     pthread_mutex_lock(&t->lock);
     t->n_waiting_else++;
-    while (t->n_busy || !inbound_is_empty(t)) pthread_cond_wait(&t->change, &t->lock);
+    while (t->n_busy || !tier_read_is_empty(t)) pthread_cond_wait(&t->change, &t->lock);
     t->n_waiting_else--;
     pthread_mutex_unlock(&t->lock);
 }

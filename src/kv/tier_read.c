@@ -1,11 +1,11 @@
-/* inbound.c: pages on their way from the disk, or from a source, into their frames.
+/* tier_read.c: pages on their way from the disk, or from a source, into their frames.
  *
  * To request a page, a thread binds a frame for it and appends the frame to a queue. Any thread
  * that comes by, a requesting one or the end of a transfer, starts as many reads as there are
  * transfers. The disk is therefore busy as long as pages are queued, whether or not the requesting
  * thread is awake. Pages that a thread waits for go first. Prefetched pages have a limited number
- * of slots in flight, according to their usefulness (ahead.c), because a read that has begun cannot
- * be cancelled.
+ * of slots in flight, according to their usefulness (tier_prefetch.c), because a read that has
+ * begun cannot be cancelled.
  *
  * One read brings all pages of its queue that lie near the first one in the file, in either
  * direction and for any requester. Slots between them are read too, and discarded, where their
@@ -119,20 +119,21 @@ static uint32_t next_read(const struct tier *t)
     for (enum tier_line_i line = TIER_WANTED; line < TIER_LINES; line++) {
         const uint32_t f = first_of(t, line);
         if (f == FRAME_NONE) continue;
-        const bool may = line == TIER_WANTED || t->n_early < ahead_slots(t, t->frame[f].why);
+        const bool may =
+            line == TIER_WANTED || t->n_early < tier_prefetch_slots(t, t->frame[f].why);
         return may ? f : FRAME_NONE;
     }
     return FRAME_NONE;
 }
 
-void inbound_pump(struct tier *t)
+void tier_read_pump(struct tier *t)
 {
     struct disk_io *first = NULL, **end = &first;
     for (uint32_t f; (f = next_read(t)) != FRAME_NONE; end = &(*end)->next) {
         *end = disk_take(t->disk);
         if (!*end) break;
         begin_read(t, *end, f);
-        if (!(*end)->is_early && !(*end)->source) ahead_count(&t->at_once, false);
+        if (!(*end)->is_early && !(*end)->source) tier_prefetch_count(&t->at_once, false);
     }
     if (!first) return;
     /* Data in the system's cache is copied by the submitting thread. */
@@ -146,12 +147,12 @@ static bool is_waited_for(const struct tier *t)
     return t->line[TIER_WANTED].first != FRAME_NONE;
 }
 
-void inbound_pump_later(struct tier *t)
+void tier_read_pump_later(struct tier *t)
 {
     if (t->n_busy == 0 && !is_waited_for(t)) disk_wake(t->disk);
 }
 
-bool inbound_is_empty(const struct tier *t)
+bool tier_read_is_empty(const struct tier *t)
 {
     return !is_waited_for(t) && t->line[TIER_KNOWN].first == FRAME_NONE &&
            t->line[TIER_GUESSED].first == FRAME_NONE;
@@ -186,7 +187,7 @@ static void check(const struct tier *t, struct disk_io *io, bool is_in_place)
     }
 }
 
-void inbound_fill(const struct tier *t, struct disk_io *io)
+void tier_read_fill(const struct tier *t, struct disk_io *io)
 {
     check(t, io, false);
 }
@@ -207,7 +208,7 @@ static void end_bad(struct tier *t, const struct disk_io *io, uint32_t i)
     if (t->frame[f].pins == 0) tier_unbind(t, f); /* no thread has requested it */
 }
 
-void inbound_end(struct tier *t, const struct disk_io *io)
+void tier_read_end(struct tier *t, const struct disk_io *io)
 {
     t->n_early -= io->is_early ? io->n_slot : 0;
     t->stats.bytes_fetched += disk_bytes(t->disk, io);
@@ -233,7 +234,7 @@ void inbound_end(struct tier *t, const struct disk_io *io)
 
 #define TRY_LEAST 32u /* a cached read is tried at least once per so many reads */
 
-bool inbound_comes_at_once(const struct tier *t)
+bool tier_read_is_cached(const struct tier *t)
 {
     return 2 * t->at_once.n_used > t->at_once.n;
 }
@@ -258,7 +259,7 @@ static uint32_t first_of_source(const struct tier *t)
     return f;
 }
 
-bool inbound_read_now(struct tier *t)
+bool tier_read_now(struct tier *t)
 {
     const uint32_t f = first_of_source(t);
     struct disk_io *io = f != FRAME_NONE && may_try(t) ? disk_take(t->disk) : NULL;
@@ -271,7 +272,7 @@ bool inbound_read_now(struct tier *t)
     else
         disk_submit(t->disk, io);
     pthread_mutex_lock(&t->lock);
-    ahead_count(&t->at_once, is_there);
+    tier_prefetch_count(&t->at_once, is_there);
     if (is_there) tier_end_transfer(t, io);
     return is_there;
 }

@@ -1,9 +1,9 @@
-/* working.c: how many pages of a list were used recently, and which of them were counted before: a
- * page shared by several sequences occupies one frame. Uses are recorded in tier.c. */
+/* tier_working_set.c: how many pages of a list were used recently, and which of them were counted
+ * before: a page shared by several sequences occupies one frame. Uses are recorded in tier.c. */
 #include "kv/tier.h"
 
-struct tier_use working_count(struct tier *t, const page_id *id, uint32_t n, uint32_t since,
-                              uint32_t round)
+struct tier_use tier_working_set(struct tier *t, const page_id *id, uint32_t n, uint32_t since,
+                                 uint32_t round)
 {
     struct tier_use use = {0};
     pthread_mutex_lock(&t->lock);
