@@ -1,6 +1,7 @@
-/* reuse_disk.h: the disk below the index of pages by content (kv/shelf.h): prompts of requests are
- * stored there when the requests have ended, and are read where the index has no pages. The public
- * calls are in saccade_cache.h. Without a shelf, none of these functions does anything. */
+/* reuse_disk.h: the disk below the index of pages by content (kv/prefix_store.h): prompts of
+ * requests are stored there when the requests have ended, and are read where the index has no
+ * pages. The public calls are in saccade_cache.h. Without such a store, none of these functions
+ * does anything. */
 #ifndef SAC_ENGINE_REUSE_DISK_H
 #define SAC_ENGINE_REUSE_DISK_H
 

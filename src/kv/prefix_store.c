@@ -1,4 +1,4 @@
-/* shelf.c: see the header.
+/* prefix_store.c: see the header.
  *
  * Format of an entry: struct head; tokens; pages in order of page index and lane. The head's
  * checksum covers everything after it and the fields before it.
@@ -9,7 +9,7 @@
  *  2. The requesting thread changes the store only by removing damaged entries.
  *  3. Bytes that were read are hostile until the checksum, the key and the tokens have been
  *     compared. A checksum detects damage; anyone who can write to the folder can forge pages. */
-#include "kv/shelf.h"
+#include "kv/prefix_store.h"
 
 #include "base/hex.h"
 #include "base/mem.h"
@@ -56,9 +56,9 @@ struct job {
     uint32_t n_touch;
 };
 
-struct shelf {
-    struct shelf_params params; /* its `dir` is not kept */
-    struct docstore *store;     /* owned */
+struct prefix_store {
+    struct prefix_store_params params; /* its `dir` is not kept */
+    struct docstore *store;            /* owned */
     struct docstore_scope scope;
     char form[96]; /* tag of records with these params.form */
     struct sha256 sha;
@@ -71,10 +71,11 @@ struct shelf {
     bool busy;
     struct job job;
     bool fails; /* the last write failed; writer's thread only */
-    struct shelf_stats stats;
+    struct prefix_store_stats stats;
 };
 
-__attribute__((format(printf, 2, 3))) static void say(const struct shelf *s, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void say(const struct prefix_store *s, const char *fmt,
+                                                      ...)
 {
     char line[640];
     va_list ap;
@@ -87,12 +88,12 @@ __attribute__((format(printf, 2, 3))) static void say(const struct shelf *s, con
 /* ---- Names ---- */
 
 /* Requesting thread only, like `sha`. */
-static void id_of(const struct shelf *s, uint8_t out[SHA256_BYTES], const uint8_t *key)
+static void id_of(const struct prefix_store *s, uint8_t out[SHA256_BYTES], const uint8_t *key)
 {
     sha256_digest(&s->sha, out, key, s->form, strlen(s->form));
 }
 
-static bool find(struct shelf *s, uint32_t first_page, const uint8_t key[SHA256_BYTES],
+static bool find(struct prefix_store *s, uint32_t first_page, const uint8_t key[SHA256_BYTES],
                  struct docstore_record *out)
 {
     char name[KEY_HEX + 1];
@@ -104,39 +105,40 @@ static bool find(struct shelf *s, uint32_t first_page, const uint8_t key[SHA256_
            out->n_head == first_page * s->params.form.page_tok;
 }
 
-bool shelf_has(struct shelf *s, uint32_t first_page, const uint8_t key[SHA256_BYTES])
+bool prefix_store_has(struct prefix_store *s, uint32_t first_page, const uint8_t key[SHA256_BYTES])
 {
     struct docstore_record record;
     return find(s, first_page, key, &record);
 }
 
-void shelf_read_ahead(struct shelf *s, uint32_t first_page, const uint8_t key[SHA256_BYTES])
+void prefix_store_read_ahead(struct prefix_store *s, uint32_t first_page,
+                             const uint8_t key[SHA256_BYTES])
 {
     struct docstore_record record;
     if (find(s, first_page, key, &record)) docstore_read_ahead(s->store, record.id);
 }
 
-bool shelf_writable(const struct shelf *s)
+bool prefix_store_writable(const struct prefix_store *s)
 {
     return docstore_writable(s->store);
 }
 
 /* ---- Entries as bytes ---- */
 
-static size_t tok_bytes(const struct shelf *s, uint32_t n_page)
+static size_t tok_bytes(const struct prefix_store *s, uint32_t n_page)
 {
     return (size_t)n_page * s->params.form.page_tok * sizeof(int32_t);
 }
 
-static size_t bytes_of(const struct shelf *s, uint32_t n_page)
+static size_t bytes_of(const struct prefix_store *s, uint32_t n_page)
 {
-    const struct shelf_form *f = &s->params.form;
+    const struct prefix_store_form *f = &s->params.form;
     return sizeof(struct head) + tok_bytes(s, n_page) + (size_t)n_page * f->n_lane * f->page_bytes;
 }
 
-static struct head make_head(const struct shelf *s, const struct shelf_entry *entry)
+static struct head make_head(const struct prefix_store *s, const struct prefix_store_entry *entry)
 {
-    const struct shelf_form *f = &s->params.form;
+    const struct prefix_store_form *f = &s->params.form;
     struct head h = {.version = VERSION,
                      .page_tok = f->page_tok,
                      .model = f->model,
@@ -158,7 +160,7 @@ static uint64_t check_of(const struct head *h, const uint8_t *bytes, size_t n)
 }
 
 /* Describes what is wrong with the bytes; NULL: nothing. */
-static const char *check_bytes(const struct shelf *s, const struct shelf_entry *entry,
+static const char *check_bytes(const struct prefix_store *s, const struct prefix_store_entry *entry,
                                const uint8_t *bytes, size_t n)
 {
     struct head wanted = make_head(s, entry), h;
@@ -190,10 +192,10 @@ static const char *read_file(const char *path, uint8_t *to, size_t n)
     return why;
 }
 
-static void discard_damaged(struct shelf *s, const struct docstore_record *record, const char *path,
-                            const char *why)
+static void discard_damaged(struct prefix_store *s, const struct docstore_record *record,
+                            const char *path, const char *why)
 {
-    const bool writes = shelf_writable(s);
+    const bool writes = prefix_store_writable(s);
     const bool gone = writes && docstore_remove(s->store, record, NULL) == SAC_OK;
     say(s, "%s is damaged and not used%s: %s", path, gone ? ", it is removed" : "", why);
     pthread_mutex_lock(&s->lock);
@@ -201,7 +203,7 @@ static void discard_damaged(struct shelf *s, const struct docstore_record *recor
     pthread_mutex_unlock(&s->lock);
 }
 
-const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry)
+const uint8_t *prefix_store_read(struct prefix_store *s, const struct prefix_store_entry *entry)
 {
     const size_t n = bytes_of(s, entry->n_page);
     struct docstore_record record;
@@ -223,7 +225,7 @@ const uint8_t *shelf_read(struct shelf *s, const struct shelf_entry *entry)
 
 /* ---- Submitting entries ---- */
 
-bool shelf_is_idle(struct shelf *s)
+bool prefix_store_is_idle(struct prefix_store *s)
 {
     pthread_mutex_lock(&s->lock);
     const bool busy = s->busy;
@@ -231,12 +233,12 @@ bool shelf_is_idle(struct shelf *s)
     return !busy;
 }
 
-uint8_t *shelf_room(struct shelf *s, uint32_t n_page)
+uint8_t *prefix_store_room(struct prefix_store *s, uint32_t n_page)
 {
     return s->room + sizeof(struct head) + tok_bytes(s, n_page);
 }
 
-static void hand_over(struct shelf *s)
+static void hand_over(struct prefix_store *s)
 {
     pthread_mutex_lock(&s->lock);
     s->busy = true;
@@ -244,9 +246,9 @@ static void hand_over(struct shelf *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-void shelf_write(struct shelf *s, const struct shelf_entry *entry)
+void prefix_store_write(struct prefix_store *s, const struct prefix_store_entry *entry)
 {
-    const struct shelf_form *f = &s->params.form;
+    const struct prefix_store_form *f = &s->params.form;
     const struct head head = make_head(s, entry);
     memcpy(s->room, &head, sizeof head);
     memcpy(s->room + sizeof head, entry->tok, tok_bytes(s, entry->n_page));
@@ -260,7 +262,7 @@ void shelf_write(struct shelf *s, const struct shelf_entry *entry)
     hand_over(s);
 }
 
-void shelf_touch(struct shelf *s, const uint8_t (*key)[SHA256_BYTES], uint32_t n)
+void prefix_store_touch(struct prefix_store *s, const uint8_t (*key)[SHA256_BYTES], uint32_t n)
 {
     s->job.has_entry = false;
     s->job.n_touch = n < s->params.n_touch_max ? n : s->params.n_touch_max;
@@ -268,24 +270,24 @@ void shelf_touch(struct shelf *s, const uint8_t (*key)[SHA256_BYTES], uint32_t n
     hand_over(s);
 }
 
-void shelf_wait(struct shelf *s)
+void prefix_store_wait(struct prefix_store *s)
 {
     pthread_mutex_lock(&s->lock);
     while (s->busy) pthread_cond_wait(&s->change, &s->lock);
     pthread_mutex_unlock(&s->lock);
 }
 
-struct shelf_stats shelf_get_stats(struct shelf *s)
+struct prefix_store_stats prefix_store_get_stats(struct prefix_store *s)
 {
     pthread_mutex_lock(&s->lock);
-    const struct shelf_stats stats = s->stats;
+    const struct prefix_store_stats stats = s->stats;
     pthread_mutex_unlock(&s->lock);
     return stats;
 }
 
 /* ---- The writer ---- */
 
-static struct docstore_record make_record(const struct shelf *s)
+static struct docstore_record make_record(const struct prefix_store *s)
 {
     const int64_t now = time(NULL);
     struct docstore_record r = {.scope = s->scope,
@@ -300,7 +302,7 @@ static struct docstore_record make_record(const struct shelf *s)
     return r;
 }
 
-static sac_status make_room(struct shelf *s, uint64_t need, sac_error *err)
+static sac_status make_room(struct prefix_store *s, uint64_t need, sac_error *err)
 {
     const uint64_t max = s->params.bytes_max;
     struct docstore_freed freed;
@@ -315,7 +317,7 @@ static sac_status make_room(struct shelf *s, uint64_t need, sac_error *err)
     return SAC_OK;
 }
 
-static sac_status write_entry(struct shelf *s, sac_error *err)
+static sac_status write_entry(struct prefix_store *s, sac_error *err)
 {
     struct docstore_record record = make_record(s);
     struct docstore_draft draft;
@@ -332,7 +334,7 @@ static sac_status write_entry(struct shelf *s, sac_error *err)
     return error_set(err, SAC_ERR_IO, "cannot write %s: %s", draft.path, strerror(why));
 }
 
-static sac_status touch(struct shelf *s, sac_error *err)
+static sac_status touch(struct prefix_store *s, sac_error *err)
 {
     char name[TOUCH_BATCH][KEY_HEX + 1];
     const char *list[TOUCH_BATCH];
@@ -348,7 +350,7 @@ static sac_status touch(struct shelf *s, sac_error *err)
 }
 
 /* Logs once when writing begins to fail, and once when it works again. */
-static void note(struct shelf *s, sac_status status, const sac_error *err)
+static void note(struct prefix_store *s, sac_status status, const sac_error *err)
 {
     const bool fails = status != SAC_OK;
     if (fails && !s->fails)
@@ -357,7 +359,7 @@ static void note(struct shelf *s, sac_status status, const sac_error *err)
     s->fails = fails;
 }
 
-static void do_job(struct shelf *s)
+static void do_job(struct prefix_store *s)
 {
     uint64_t n = 0, bytes = 0;
     sac_error err = {0};
@@ -378,7 +380,7 @@ static void do_job(struct shelf *s)
 
 static void *writer_main(void *user)
 {
-    struct shelf *s = user;
+    struct prefix_store *s = user;
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* this thread only */
     pthread_mutex_lock(&s->lock);
     while (true) {
@@ -400,7 +402,7 @@ static void *writer_main(void *user)
 
 /* ---- Opening and closing ---- */
 
-static bool is_own(const struct shelf *s, const struct docstore_record *r)
+static bool is_own(const struct prefix_store *s, const struct docstore_record *r)
 {
     return r->scope.model == s->scope.model && r->scope.type_k == s->scope.type_k &&
            r->scope.type_v == s->scope.type_v && strcmp(r->tags, s->form) == 0;
@@ -408,12 +410,12 @@ static bool is_own(const struct shelf *s, const struct docstore_record *r)
 
 /* Removes what killed writers left behind and what exceeds the limit; logs entries that cannot be
  * used. */
-static sac_status inspect_store(struct shelf *s, sac_error *err)
+static sac_status inspect_store(struct prefix_store *s, sac_error *err)
 {
     struct docstore_record *record;
     struct docstore_freed freed;
     size_t n, n_other = 0;
-    if (shelf_writable(s)) {
+    if (prefix_store_writable(s)) {
         TRY(docstore_collect(s->store, s->params.bytes_max, &freed, err));
         s->stats.n_evicted = freed.n_evicted;
     }
@@ -426,29 +428,29 @@ static sac_status inspect_store(struct shelf *s, sac_error *err)
             "%zu of the %zu entries in %s are of another model, KV type, processor or version and "
             "are not used; new ones take their room",
             n_other, n, s->params.dir);
-    if (!shelf_writable(s)) say(s, "%s cannot be written: it is only read", s->params.dir);
+    if (!prefix_store_writable(s)) say(s, "%s cannot be written: it is only read", s->params.dir);
     return SAC_OK;
 }
 
-static sac_status open_store(struct shelf *s, sac_error *err)
+static sac_status open_store(struct prefix_store *s, sac_error *err)
 {
-    const struct shelf_form *f = &s->params.form;
+    const struct prefix_store_form *f = &s->params.form;
     snprintf(s->form, sizeof s->form, "saccade pages %u %s %u %u", VERSION, f->isa, f->type_k,
              f->type_v);
     s->scope = (struct docstore_scope){.model = f->model, .type_k = f->type_k, .type_v = f->type_v};
-    s->entry_bytes = bytes_of(s, SHELF_PAGES);
+    s->entry_bytes = bytes_of(s, PREFIX_STORE_PAGES);
     if (s->params.bytes_max < s->entry_bytes)
-        return error_set(err, SAC_ERR_ARG,
-                         "%llu bytes hold no entry of %u pages of this model, which has %zu",
-                         (unsigned long long)s->params.bytes_max, SHELF_PAGES, s->entry_bytes);
+        return error_set(
+            err, SAC_ERR_ARG, "%llu bytes hold no entry of %u pages of this model, which has %zu",
+            (unsigned long long)s->params.bytes_max, PREFIX_STORE_PAGES, s->entry_bytes);
     TRY(sha256_open(&s->sha, err));
     TRY(docstore_open(&s->store, s->params.dir, false, err));
     /* The folder holds prompts. It is empty when created, so nothing was readable before. */
-    if (shelf_writable(s)) (void)!chmod(s->params.dir, 0700);
+    if (prefix_store_writable(s)) (void)!chmod(s->params.dir, 0700);
     return SAC_OK;
 }
 
-static sac_status start(struct shelf *s, sac_error *err)
+static sac_status start(struct prefix_store *s, sac_error *err)
 {
     s->room = mem_alloc(s->entry_bytes);
     s->read = mem_alloc(s->entry_bytes);
@@ -456,16 +458,17 @@ static sac_status start(struct shelf *s, sac_error *err)
     if (!s->room || !s->read || !s->job.touch)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for a cache on disk");
     TRY(inspect_store(s, err));
-    if (!shelf_writable(s)) return SAC_OK;
+    if (!prefix_store_writable(s)) return SAC_OK;
     if (!thread_start(&s->writer, writer_main, s))
         return error_set(err, SAC_ERR_MEMORY, "the system gives no thread");
     s->has_writer = true;
     return SAC_OK;
 }
 
-sac_status shelf_open(struct shelf **out, const struct shelf_params *params, sac_error *err)
+sac_status prefix_store_open(struct prefix_store **out, const struct prefix_store_params *params,
+                             sac_error *err)
 {
-    struct shelf *s = mem_calloc(1, sizeof *s);
+    struct prefix_store *s = mem_calloc(1, sizeof *s);
     if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for a cache on disk");
     s->params = *params;
     pthread_mutex_init(&s->lock, NULL);
@@ -476,11 +479,11 @@ sac_status shelf_open(struct shelf **out, const struct shelf_params *params, sac
     if (status == SAC_OK)
         *out = s;
     else
-        shelf_close(s);
+        prefix_store_close(s);
     return status;
 }
 
-void shelf_close(struct shelf *s)
+void prefix_store_close(struct prefix_store *s)
 {
     if (!s) return;
     pthread_mutex_lock(&s->lock);
