@@ -78,14 +78,14 @@ static sac_status create_one(sac_engine *e, const sac_engine_params *whole, cons
 {
     struct shares *own = &e->share;
     struct weights *w = &own->model.weights;
-    struct weights_share s;
+    struct weights_shard s;
     struct sac_tier_params tier;
     char name[48];
-    TRY(weights_share_of(&s, &model->weights, &model->config, own->i, own->n_all, err));
+    TRY(weights_shard_of(&s, &model->weights, &model->config, own->i, own->n_all, err));
     own->model = *model;
-    own->model.config = weights_cut_config(&model->config, &s);
+    own->model.config = weights_shard_config(&model->config, &s);
     *w = (struct weights){0};
-    TRY(weights_cut(w, &model->weights, &model->config, &s, err));
+    TRY(weights_shard_copy(w, &model->weights, &model->config, &s, err));
     e->model = &own->model;
     e->params = *whole;
     take_name(name, sizeof name, whole->device, own->i);

@@ -1,5 +1,5 @@
 /* share.h: layers that several GPUs compute together (params.device_rows; tensor parallelism). Each
- * GPU has a share of every layer's heads and channels (model/weights_cut.h), and its own engine
+ * GPU has a share of every layer's heads and channels (model/weights_shard.h), and its own engine
  * over it: to that engine it is a model with fewer heads, so pages, methods and the pages below a
  * GPU's memory are its own. One of the engines leads: it is the one that the program sees, and it
  * has the output. The others receive each call that changes a sequence, select the same rows by the
@@ -12,7 +12,7 @@
 #define SAC_ENGINE_SHARE_H
 
 #include "engine/model.h"
-#include "model/weights_cut.h"
+#include "model/weights_shard.h"
 
 #define SHARES_MAX 16
 

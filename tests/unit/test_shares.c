@@ -330,10 +330,10 @@ static void a_bias_is_added_once(void **state)
     for (uint32_t l = 0; l < TINY_LAYERS; l++) layer[l].bo = bias;
     all.layer = layer;
     for (uint32_t i = 0; i < 2; i++) {
-        struct weights_share s;
+        struct weights_shard s;
         struct weights cut;
-        must(weights_share_of(&s, &all, c, i, 2, &err), &err);
-        must(weights_cut(&cut, &all, c, &s, &err), &err);
+        must(weights_shard_of(&s, &all, c, i, 2, &err), &err);
+        must(weights_shard_copy(&cut, &all, c, &s, &err), &err);
         assert_int_equal(cut.output.data != NULL, i == 0);
         assert_int_equal(cut.layer[1].bo != NULL, i == 0);
         if (i == 0) assert_memory_equal(cut.layer[1].bo, bias, sizeof bias);
@@ -348,16 +348,16 @@ static void a_cut_through_a_block_is_refused(void **state)
     struct config c = model->config;
     struct layer_weights layer[TINY_LAYERS];
     struct weights all = model->weights;
-    struct weights_share s;
+    struct weights_shard s;
     sac_error err;
     memcpy(layer, all.layer, sizeof layer);
     all.layer = layer;
     c.n_head = 8;
     c.n_kv_head = 4;
     weight_init(&layer[1].wo, QUANT_Q4_K, TINY_EMBD, 8 * DIM);
-    must(weights_share_of(&s, &all, &c, 1, 2, &err), &err);
+    must(weights_shard_of(&s, &all, &c, 1, 2, &err), &err);
     assert_int_equal(s.kv0, 2);
-    assert_int_equal(weights_share_of(&s, &all, &c, 0, 3, &err), SAC_ERR_UNSUPPORTED);
+    assert_int_equal(weights_shard_of(&s, &all, &c, 0, 3, &err), SAC_ERR_UNSUPPORTED);
     assert_string_equal(err.msg,
                         "blk.1.attn_output.weight (Q4_K) has blocks of 256 inputs, and "
                         "shares of its 8 heads for 3 GPUs (-sm row) end inside one: 2 GPUs "
@@ -365,7 +365,7 @@ static void a_cut_through_a_block_is_refused(void **state)
     c.n_head = 4;
     c.n_kv_head = 2;
     weight_init(&layer[1].wo, QUANT_Q4_K, TINY_EMBD, 4 * DIM);
-    assert_int_equal(weights_share_of(&s, &all, &c, 0, 2, &err), SAC_ERR_UNSUPPORTED);
+    assert_int_equal(weights_shard_of(&s, &all, &c, 0, 2, &err), SAC_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "end inside one: blocks of 32 (Q8_0) fit"));
 }
 

@@ -1,5 +1,6 @@
-/* weights_cut.c: see the header. As in weights.c one walk serves both passes, measure and copy. */
-#include "model/weights_cut.h"
+/* weights_shard.c: see the header. As in weights.c one walk serves both passes, measure and copy.
+ */
+#include "model/weights_shard.h"
 
 #include "base/mem.h"
 
@@ -8,17 +9,17 @@
 
 /* ---- Division ---- */
 
-/* The first item of share i of n among `all`; if they cannot be equal, the first shares have one
+/* The first item of shard i of n among `all`; if they cannot be equal, the first shards have one
  * more. */
-static uint32_t share_begin(uint32_t all, uint32_t i, uint32_t n)
+static uint32_t shard_begin(uint32_t all, uint32_t i, uint32_t n)
 {
     return i * (all / n) + (i < all % n ? i : all % n);
 }
 
-/* The first input of attention's output that share i has. */
+/* The first input of attention's output that shard i has. */
 static uint32_t head_begin(const struct config *c, uint32_t i, uint32_t n)
 {
-    return share_begin(c->n_kv_head, i, n) * (c->n_head / c->n_kv_head) * c->head_dim;
+    return shard_begin(c->n_kv_head, i, n) * (c->n_head / c->n_kv_head) * c->head_dim;
 }
 
 static bool cuts_at_blocks(const struct config *c, const struct weight *wo, uint32_t n)
@@ -28,7 +29,7 @@ static bool cuts_at_blocks(const struct config *c, const struct weight *wo, uint
     return true;
 }
 
-/* Whether n shares of the heads cut no quantisation block of any layer; otherwise names the first
+/* Whether n shards of the heads cut no quantisation block of any layer; otherwise names the first
  * that would be cut. */
 static bool heads_fit(const struct weights *w, const struct config *c, uint32_t n,
                       uint32_t *out_layer)
@@ -73,7 +74,7 @@ static uint32_t ff_unit(const struct weights *w, const struct config *c)
     return unit;
 }
 
-sac_status weights_share_of(struct weights_share *out, const struct weights *w,
+sac_status weights_shard_of(struct weights_shard *out, const struct weights *w,
                             const struct config *c, uint32_t i, uint32_t n, sac_error *err)
 {
     const uint32_t unit = ff_unit(w, c), n_block = c->n_ff / unit;
@@ -83,19 +84,19 @@ sac_status weights_share_of(struct weights_share *out, const struct weights *w,
                          "ffn_down.weight has %u blocks of %u inputs, and %u GPUs (-sm row) each "
                          "want one: name fewer, or use -sm layer",
                          n_block, unit, n);
-    const uint32_t ff0 = share_begin(n_block, i, n) * unit;
-    const uint32_t ff_end = i + 1 < n ? share_begin(n_block, i + 1, n) * unit : c->n_ff;
-    const uint32_t kv0 = share_begin(c->n_kv_head, i, n);
-    *out = (struct weights_share){.i = i,
+    const uint32_t ff0 = shard_begin(n_block, i, n) * unit;
+    const uint32_t ff_end = i + 1 < n ? shard_begin(n_block, i + 1, n) * unit : c->n_ff;
+    const uint32_t kv0 = shard_begin(c->n_kv_head, i, n);
+    *out = (struct weights_shard){.i = i,
                                   .n = n,
                                   .kv0 = kv0,
-                                  .n_kv = share_begin(c->n_kv_head, i + 1, n) - kv0,
+                                  .n_kv = shard_begin(c->n_kv_head, i + 1, n) - kv0,
                                   .ff0 = ff0,
                                   .n_ff = ff_end - ff0};
     return SAC_OK;
 }
 
-struct config weights_cut_config(const struct config *c, const struct weights_share *s)
+struct config weights_shard_config(const struct config *c, const struct weights_shard *s)
 {
     struct config cut = *c;
     cut.n_head = s->n_kv * (c->n_head / c->n_kv_head);
@@ -137,7 +138,7 @@ static struct weight take_inputs(struct arena *a, const struct weight *from, uin
 }
 
 static void take_layer(struct arena *a, struct layer_weights *to, const struct layer_weights *from,
-                       const struct config *c, const struct weights_share *s)
+                       const struct config *c, const struct weights_shard *s)
 {
     const uint32_t d = c->head_dim, group = c->n_head / c->n_kv_head, n_embd = c->n_embd;
     const uint32_t kv0 = s->kv0 * d, n_kv = s->n_kv * d, q0 = kv0 * group, n_q = n_kv * group;
@@ -163,7 +164,7 @@ static void take_layer(struct arena *a, struct layer_weights *to, const struct l
 }
 
 static void take_model(struct arena *a, struct weights *to, const struct weights *from,
-                       const struct config *c, const struct weights_share *s)
+                       const struct config *c, const struct weights_shard *s)
 {
     for (uint32_t l = 0; l < c->n_layer; l++) take_layer(a, &to->layer[l], &from->layer[l], c, s);
     if (s->i > 0) return;
@@ -171,8 +172,8 @@ static void take_model(struct arena *a, struct weights *to, const struct weights
     to->output = take_rows(a, &from->output, 0, from->output.n_out);
 }
 
-sac_status weights_cut(struct weights *out, const struct weights *from, const struct config *c,
-                       const struct weights_share *s, sac_error *err)
+sac_status weights_shard_copy(struct weights *out, const struct weights *from,
+                              const struct config *c, const struct weights_shard *s, sac_error *err)
 {
     struct weights w = {.embed = from->embed,
                         .rope_factors = from->rope_factors,
