@@ -51,7 +51,7 @@ static bool methods_can(const sac_engine *e)
 static bool engine_can(const sac_engine *e)
 {
     const size_t n_sum = (size_t)e->batch.n_row * e->model->config.n_embd;
-    const bool is_whole = e->share.n == 1 || (e->share.joined && n_sum <= share_inbox_words(e));
+    const bool is_whole = e->tp.n == 1 || (e->tp.joined && n_sum <= tensor_parallel_inbox_words(e));
     return !e->backend.is_host && e->n_place == 1 && is_whole && !e->params.tier &&
            !e->params.compose && methods_can(e);
 }
@@ -189,10 +189,10 @@ void ahead_describe(sac_engine *e)
     e->ahead.batch->n_row = 0;
     if (!engine_can(e) || !is_unwatched(e) || !rows_can(&e->batch) || !seqs_can(e)) return;
     if (!backend_ahead_begin(&e->backend)) return;
-    for (uint32_t i = 0; i < e->share.n; i++) begin(e->share.of[i]);
+    for (uint32_t i = 0; i < e->tp.n; i++) begin(e->tp.of[i]);
     layer_run(e);
     logits_queue(e);
-    for (uint32_t i = 0; i < e->share.n; i++) end(e->share.of[i]);
+    for (uint32_t i = 0; i < e->tp.n; i++) end(e->tp.of[i]);
     if (!backend_ahead_end(&e->backend)) e->ahead.batch->n_row = 0;
 }
 
@@ -229,8 +229,8 @@ static bool is_same(const sac_engine *e)
         if (a->pos[r] != b->pos[r] || a->seq_i[r] != b->seq_i[r] || !b->want[r] ||
             !logits_comes_so(e, r))
             return false;
-    for (uint32_t i = 0; i < e->share.n; i++)
-        if (!has_same_pages(e->share.of[i])) return false;
+    for (uint32_t i = 0; i < e->tp.n; i++)
+        if (!has_same_pages(e->tp.of[i])) return false;
     return true;
 }
 
@@ -252,10 +252,10 @@ bool ahead_take(sac_engine *e, sac_row_fn on_row)
 {
     struct ahead *n = &e->ahead;
     n->is_taken = on_row && is_same(e) && is_unwatched(e);
-    for (uint32_t i = 0; i < e->share.n && n->is_taken; i++)
-        layer_embed_to(e->share.of[i], e->share.of[i]->ahead.embed);
+    for (uint32_t i = 0; i < e->tp.n && n->is_taken; i++)
+        layer_embed_to(e->tp.of[i], e->tp.of[i]->ahead.embed);
     n->is_taken = n->is_taken && backend_ahead_go(&e->backend);
-    for (uint32_t i = 0; i < e->share.n && n->is_taken; i++) count(e->share.of[i]);
+    for (uint32_t i = 0; i < e->tp.n && n->is_taken; i++) count(e->tp.of[i]);
     n->batch->n_row = 0;
     return n->is_taken;
 }

@@ -291,7 +291,7 @@ static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_
                       sac_error *err)
 {
     ahead_forget(e);
-    for (uint32_t i = 0; i < e->share.n; i++) TRY(use_one(e->share.of[i], kind, id, method_i, err));
+    for (uint32_t i = 0; i < e->tp.n; i++) TRY(use_one(e->tp.of[i], kind, id, method_i, err));
     return SAC_OK;
 }
 

@@ -58,7 +58,7 @@ sac_status sac_seq_compare(const sac_engine *e, sac_seq id, sac_seq exact, uint3
 {
     const struct seq *s = engine_seq(e, id, err), *x = engine_seq(e, exact, err);
     if (!s || !x) return SAC_ERR_NOT_FOUND;
-    TRY(share_refuse(e, "comparing of sequences", err));
+    TRY(tensor_parallel_refuse(e, "comparing of sequences", err));
     if (n_tok % PAGE_TOK || n_tok > s->n_done || n_tok > x->n_done)
         return error_set(err, SAC_ERR_ARG,
                          "sequences %u and %u have %u and %u tokens: the first %u are no whole "

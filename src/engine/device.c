@@ -72,7 +72,7 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
             if (!method_on_any_backend(m)) TRY(refuse(e, what, err));
             TRY(refuse_setting(e, &specs->spec[i], err));
             if (crosses_places(m)) TRY(refuse_in_part(e, what, err));
-            if (counts_heads(m)) TRY(share_refuse(e, what, err));
+            if (counts_heads(m)) TRY(tensor_parallel_refuse(e, what, err));
         }
     }
     return SAC_OK;
@@ -249,7 +249,7 @@ sac_status device_open(sac_engine *e, sac_error *err)
         TRY(refuse(e, "joining of documents with pages in the machine's memory", err));
     if (p->compose) TRY(refuse_in_part(e, "joining of documents", err));
     if (p->tier) TRY(refuse_in_part(e, "memory above pages that lie elsewhere (--kv-fast)", err));
-    if (p->compose) TRY(share_refuse(e, "joining of documents", err));
+    if (p->compose) TRY(tensor_parallel_refuse(e, "joining of documents", err));
     if (p->record) TRY(refuse(e, "a recorder", err));
     if (p->learn) TRY(refuse(e, "learning of a method's table", err));
     return SAC_OK;
@@ -407,7 +407,7 @@ static void add_depot(sac_tier_stats *s, const struct depot *d)
 sac_tier_stats device_tier_stats(const sac_engine *e)
 {
     sac_tier_stats s = {.n_layer = e->pool.geom.n_layer, .backend = "machine"};
-    for (uint32_t i = 0; i < e->share.n; i++) add_depot(&s, &e->share.of[i]->depot);
+    for (uint32_t i = 0; i < e->tp.n; i++) add_depot(&s, &e->tp.of[i]->depot);
     return s;
 }
 

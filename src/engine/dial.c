@@ -144,6 +144,6 @@ static sac_status use_one(sac_engine *e, sac_seq id, const sac_sparse *sparse, s
 sac_status sac_seq_use_sparse(sac_engine *e, sac_seq id, const sac_sparse *sparse, sac_error *err)
 {
     ahead_forget(e);
-    for (uint32_t i = 0; i < e->share.n; i++) TRY(use_one(e->share.of[i], id, sparse, err));
+    for (uint32_t i = 0; i < e->tp.n; i++) TRY(use_one(e->tp.of[i], id, sparse, err));
     return SAC_OK;
 }

@@ -180,7 +180,7 @@ static sac_status fill(struct filled *out, const sac_engine *e, const sac_doc_so
 static sac_status check_source(const sac_engine *e, const sac_doc_source *source, sac_error *err)
 {
     const struct docstore_record *r;
-    TRY(share_refuse(e, "computing of a document", err));
+    TRY(tensor_parallel_refuse(e, "computing of a document", err));
     TRY(docstore_check_name(source->name, err));
     if (source->tags && strlen(source->tags) >= sizeof r->tags)
         return error_set(err, SAC_ERR_ARG, "the tags of '%s' are longer than %zu bytes",

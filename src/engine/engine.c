@@ -315,8 +315,9 @@ sac_status sac_engine_create(sac_engine **out, const sac_model *model,
     e->model = model;
     e->params = *params;
     e->only = SAC_SEQ_NONE;
-    share_begin(e);
-    const sac_status status = params->device_rows ? share_create(e, err) : engine_create(e, err);
+    tensor_parallel_begin(e);
+    const sac_status status =
+        params->device_rows ? tensor_parallel_create(e, err) : engine_create(e, err);
     if (status != SAC_OK) {
         sac_engine_free(e);
         return status;
@@ -337,7 +338,7 @@ void sac_engine_free(sac_engine *e)
     workers_destroy(e->workers);
     tier_stop(&e->tier);
     device_deinit(e);
-    share_deinit(e);
+    tensor_parallel_deinit(e);
     mem_unmap(e->block, e->block_bytes);
     mem_free(e);
 }
@@ -386,7 +387,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     for (uint32_t i = 0; i < e->params.n_seq_max; i++)
         if (e->seqs[i].alive)
             s.kv_bytes_used += (uint64_t)pool_pages_per_index(&e->pool) * e->pool.geom.tail_bytes;
-    share_add_stats(e, &s);
+    tensor_parallel_add_stats(e, &s);
     return s;
 }
 
@@ -406,8 +407,8 @@ void sac_tier_get_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, 
     *out_hit = is_there ? e->tier.layer[layer].n_hit : 0;
     *out_fetch = is_there ? e->tier.layer[layer].n_fetch : 0;
     const bool is_below = e->pool.depot && layer < e->pool.geom.n_layer;
-    for (uint32_t i = 0; is_below && i < e->share.n; i++)
-        device_tier_layer(e->share.of[i], layer, out_hit, out_fetch);
+    for (uint32_t i = 0; is_below && i < e->tp.n; i++)
+        device_tier_layer(e->tp.of[i], layer, out_hit, out_fetch);
 }
 
 struct request_list *engine_requests(sac_engine *e)
@@ -524,7 +525,7 @@ sac_status engine_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *o
                        sac_error *err)
 {
     TRY(repeat_run(e, err));
-    TRY(share_pick(e, err));
+    TRY(tensor_parallel_pick(e, err));
     if (e->batch.n_row > 0) {
         const uint64_t start = engine_now(e);
         const bool ran_on = e->runs_on;
@@ -532,9 +533,9 @@ sac_status engine_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *o
         if (!ahead_take(e, on_row)) layer_run(e);
         /* Before the logits are passed on, because a callback may append the token that it has
          * sampled. */
-        for (uint32_t i = 0; i < e->share.n; i++) {
-            sched_commit(e->share.of[i]);
-            reuse_keep(e->share.of[i]);
+        for (uint32_t i = 0; i < e->tp.n; i++) {
+            sched_commit(e->tp.of[i]);
+            reuse_keep(e->tp.of[i]);
         }
         TRY(logits_run(e, on_row, user, err));
         const uint64_t end = engine_now(e);

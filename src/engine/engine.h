@@ -25,8 +25,8 @@
 #include "engine/repeat.h"
 #include "engine/reuse.h"
 #include "engine/segment.h"
-#include "engine/share.h"
 #include "engine/side.h"
+#include "engine/tensor_parallel.h"
 #include "kv/pool.h"
 #include "ops/backend.h"
 
@@ -97,8 +97,8 @@ struct sac_engine {
     struct ops ops;         /* the backend's */
     const struct weights *weights;
     struct scratch scratch;
-    struct shares share;     /* the shares of every layer, if several GPUs compute it */
-    struct workers *workers; /* owned */
+    struct tensor_parallel tp; /* the shares of every layer, if several GPUs compute it */
+    struct workers *workers;   /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
     struct tier tier;   /* below the pool, if params.tier is set and the host attends */

@@ -124,8 +124,8 @@ struct branch {
 static void multiply(sac_engine *e, const struct branch *b)
 {
     const struct config *c = &e->model->config;
-    const bool is_all = !b->post_norm && e->share.n_all == 1;
-    float *y = is_all ? e->scratch.x : share_part(e, e->share.i);
+    const bool is_all = !b->post_norm && e->tp.n_all == 1;
+    float *y = is_all ? e->scratch.x : tensor_parallel_part(e, e->tp.i);
     layer_linear_batch(e, (struct op_linear){
                               .x = b->in,
                               .x_stride = b->w->n_in,
@@ -141,7 +141,7 @@ static void multiply(sac_engine *e, const struct branch *b)
 static void add_branch(sac_engine *e, const float *post_norm)
 {
     const uint32_t n_embd = e->model->config.n_embd;
-    float *sum = share_part(e, 0);
+    float *sum = tensor_parallel_part(e, 0);
     if (!post_norm) return;
     layer_rmsnorm_batch(e, (struct op_rmsnorm){.x = sum,
                                                .y = sum,
@@ -277,16 +277,16 @@ sac_status layer_look(const sac_engine *e, sac_error *err)
 /* Runs a stage of a layer on the engine of every share. */
 static void each(sac_engine *e, void (*stage)(sac_engine *e, uint32_t layer), uint32_t layer)
 {
-    for (uint32_t i = 0; i < e->share.n; i++) stage(e->share.of[i], layer);
+    for (uint32_t i = 0; i < e->tp.n; i++) stage(e->tp.of[i], layer);
 }
 
 void layer_out(sac_engine *e, uint32_t layer)
 {
     each(e, multiply_attn, layer);
-    share_sum(e);
+    tensor_parallel_sum(e);
     each(e, add_attn, layer);
     each(e, multiply_ffn, layer);
-    share_sum(e);
+    tensor_parallel_sum(e);
     each(e, add_ffn, layer);
 }
 
@@ -327,20 +327,20 @@ static void end_step(sac_engine *e)
 static uint64_t counted_us(const sac_engine *e)
 {
     uint64_t us = 0;
-    for (uint32_t i = 0; i < e->share.n; i++)
-        us += e->share.of[i]->stats.linear_us + e->share.of[i]->stats.attn_us;
+    for (uint32_t i = 0; i < e->tp.n; i++)
+        us += e->tp.of[i]->stats.linear_us + e->tp.of[i]->stats.attn_us;
     return us;
 }
 
 void layer_run(sac_engine *e)
 {
     const uint64_t start = clock_us(), shadow = e->record.spent_us, before = counted_us(e);
-    for (uint32_t i = 0; i < e->share.n; i++) begin_step(e->share.of[i]);
+    for (uint32_t i = 0; i < e->tp.n; i++) begin_step(e->tp.of[i]);
     for (uint32_t i = 0; i < e->n_place; i++) {
         place_cross(e, i);
         run_layers(e, &e->place[i]);
     }
-    for (uint32_t i = 0; i < e->share.n; i++) end_step(e->share.of[i]);
+    for (uint32_t i = 0; i < e->tp.n; i++) end_step(e->tp.of[i]);
     place_cross(e, place_of_output(e));
     place_enter(e, 0);
     const uint64_t counted = counted_us(e) - before;

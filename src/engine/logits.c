@@ -287,12 +287,12 @@ static sac_status wait_one(sac_engine *e, sac_error *err)
 static sac_status wait_step(sac_engine *e, sac_error *err)
 {
     sac_status first = SAC_OK;
-    for (uint32_t i = 0; i < e->share.n; i++) {
+    for (uint32_t i = 0; i < e->tp.n; i++) {
         sac_error why;
-        const sac_status status = wait_one(e->share.of[i], &why);
+        const sac_status status = wait_one(e->tp.of[i], &why);
         if (status != SAC_OK && first == SAC_OK) first = error_set(err, status, "%s", why.msg);
     }
-    share_collect(e);
+    tensor_parallel_collect(e);
     return first;
 }
 
@@ -310,8 +310,8 @@ static bool may_run_on(const sac_engine *e)
     if (e->backend.is_host || e->pool.depot || e->watch || e->params.tbt_target_ms > 0 ||
         b->n_decode > 0)
         return false;
-    for (uint32_t i = 0; i < e->share.n; i++)
-        if (!prefill_device_has_room(e->share.of[i])) return false;
+    for (uint32_t i = 0; i < e->tp.n; i++)
+        if (!prefill_device_has_room(e->tp.of[i])) return false;
     for (uint32_t i = 0; i < b->n_run; i++) {
         const struct seq *s = &e->seqs[b->run[i].seq_i];
         if (s->n_done == s->n_all) return false;

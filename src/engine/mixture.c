@@ -165,7 +165,7 @@ void mixture_run(sac_engine *e, uint32_t layer)
 {
     const struct layer_weights *w = &e->weights->layer[layer];
     const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
-    assert(e->backend.is_host && !w->post_ffn_norm && e->share.n_all == 1);
+    assert(e->backend.is_host && !w->post_ffn_norm && e->tp.n_all == 1);
     normalise(e, w);
     if (e->model->config.arch->shared_expert) run_shared(e, w);
     const uint64_t start = clock_us();

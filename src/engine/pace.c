@@ -96,10 +96,10 @@ static bool goes_on(const sac_engine *e)
     return false;
 }
 
-/* Engines that share layers all use the measurements of the first one (share.c). */
+/* Engines that share layers all use the measurements of the first one (tensor_parallel.c). */
 void pace_begin(sac_engine *e)
 {
-    if (e->share.i > 0) return;
+    if (e->tp.i > 0) return;
     e->pace.spent_us = goes_on(e) ? (double)(engine_now(e) - e->pace.token_us) : 0;
 }
 

@@ -120,9 +120,9 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     const size_t n = e->batch.n_row_max, n_angle = n * c->rope.n_rot / 2;
     const size_t n_qkv = n * config_qkv_width(c);
     s->x = arena_take_tensor(a, n * c->n_embd, sizeof(float));
-    const bool has_tmp = c->arch->post_norm || e->share.n_all > 1;
-    s->tmp = arena_take_tensor(a, has_tmp ? e->share.n_all * n * c->n_embd : 0, sizeof(float));
-    const size_t n_inbox = e->share.n_all > 1 ? 2 * e->share.n_all * share_inbox_words(e) : 0;
+    const bool has_tmp = c->arch->post_norm || e->tp.n_all > 1;
+    s->tmp = arena_take_tensor(a, has_tmp ? e->tp.n_all * n * c->n_embd : 0, sizeof(float));
+    const size_t n_inbox = e->tp.n_all > 1 ? 2 * e->tp.n_all * tensor_parallel_inbox_words(e) : 0;
     s->inbox = arena_take_tensor(a, n_inbox, sizeof *s->inbox);
     s->qkv = arena_take_tensor(a, n_qkv, sizeof(float));
     s->attn = arena_take_tensor(a, n * config_q_width(c), sizeof(float));

@@ -29,13 +29,14 @@
 /* Activations of one step, f32, in the backend's memory. */
 struct scratch {
     float *x; /* [n_row_max, n_embd] residual stream */
-    /* [n_all, n_row_max, n_embd] results of the shares of a layer's branch (share.h); for a layer
-     * computed alone, if a norm follows */
+    /* [n_all, n_row_max, n_embd] results of the shares of a layer's branch (tensor_parallel.h); for
+     * a layer computed alone, if a norm follows */
     float *tmp;
-    uint64_t *inbox;        /* [2, n_all, share_inbox_words] where other shares write their sums */
-    float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
-    float *attn;            /* [n_row_max, n_head * head_dim] */
-    float *ffn;             /* [n_row_max, n_ff] */
+    uint64_t
+        *inbox;  /* [2, n_all, tensor_parallel_inbox_words] where other shares write their sums */
+    float *qkv;  /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
+    float *attn; /* [n_row_max, n_head * head_dim] */
+    float *ffn;  /* [n_row_max, n_ff] */
     struct mixture mixture; /* of layers with experts */
     float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] of global and of local layers */
     /* The same arrays in host memory, to be filled before an upload; x, cos and sin themselves

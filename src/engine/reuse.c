@@ -263,7 +263,7 @@ void reuse_lose(sac_engine *e, uint32_t seq_i)
 {
     const struct seq *s = &e->seqs[seq_i];
     /* Each share of a layer has its own index, and all of them must have the same texts. */
-    if (e->share.n_all == 1 && !s->has_gaps) prefix_lose(&e->reuse.index, s->reuse.node);
+    if (e->tp.n_all == 1 && !s->has_gaps) prefix_lose(&e->reuse.index, s->reuse.node);
 }
 
 void reuse_make_room(sac_engine *e, uint32_t n_index)
@@ -287,7 +287,7 @@ sac_status sac_seq_use_salt(sac_engine *e, sac_seq id, const char *salt, sac_err
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens: a salt is for an empty one",
                          id, s->n_all);
     reuse_salt_digest(e, salt, digest);
-    for (uint32_t i = 0; i < e->share.n; i++) reuse_use_salt(e->share.of[i], id, digest);
+    for (uint32_t i = 0; i < e->tp.n; i++) reuse_use_salt(e->tp.of[i], id, digest);
     return SAC_OK;
 }
 

@@ -40,7 +40,7 @@ sac_status sac_cache_copy(sac_engine *e, const int32_t *tok, size_t n, const cha
     uint8_t digest[SHA256_BYTES];
     if (!e->reuse.on)
         return error_set(err, SAC_ERR_ARG, "pages are copied in an engine with prefix_cache");
-    TRY(share_refuse(e, "copying of kept pages", err));
+    TRY(tensor_parallel_refuse(e, "copying of kept pages", err));
     c.bytes = mem_alloc((size_t)e->reuse.index.n_lane * e->pool.geom.bytes);
     if (!c.bytes) return error_set(err, SAC_ERR_MEMORY, "no memory for a copy of pages");
     sac_status status = sac_seq_create(e, &c.seq_i, err);

@@ -196,7 +196,7 @@ sac_status sac_cache_open(sac_engine *e, const sac_cache_params *params, sac_err
 {
     if (!e->reuse.on)
         return error_set(err, SAC_ERR_ARG, "a cache on disk needs an engine with prefix_cache");
-    TRY(share_refuse(e, "a cache on disk", err));
+    TRY(tensor_parallel_refuse(e, "a cache on disk", err));
     if (e->reuse.disk) return error_set(err, SAC_ERR_ARG, "the engine has a cache on disk already");
     if (!params->dir || !*params->dir)
         return error_set(err, SAC_ERR_ARG, "the folder of the cache on disk has no name");

@@ -30,7 +30,7 @@ static sac_status create_one(sac_engine *e, sac_seq *out, sac_error *err)
 
 sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
 {
-    for (uint32_t i = 0; i < e->share.n; i++) TRY(create_one(e->share.of[i], out, err));
+    for (uint32_t i = 0; i < e->tp.n; i++) TRY(create_one(e->tp.of[i], out, err));
     return SAC_OK;
 }
 
@@ -58,7 +58,7 @@ static sac_status fork_one(sac_engine *e, sac_seq src, sac_seq *out, sac_error *
 
 sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err)
 {
-    for (uint32_t i = 0; i < e->share.n; i++) TRY(fork_one(e->share.of[i], src, out, err));
+    for (uint32_t i = 0; i < e->tp.n; i++) TRY(fork_one(e->tp.of[i], src, out, err));
     return SAC_OK;
 }
 
@@ -120,7 +120,7 @@ static sac_status check_free(const sac_engine *e, sac_seq id, sac_error *err)
 
 sac_status engine_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
 {
-    for (uint32_t i = 0; i < e->share.n; i++) TRY(truncate_one(e->share.of[i], id, n_tok, err));
+    for (uint32_t i = 0; i < e->tp.n; i++) TRY(truncate_one(e->tp.of[i], id, n_tok, err));
     return SAC_OK;
 }
 
@@ -142,7 +142,7 @@ void sac_seq_remove(sac_engine *e, sac_seq id)
 {
     if (!engine_seq(e, id, NULL)) return;
     logits_settle(e); /* pending counts must not be added to the next sequence */
-    for (uint32_t i = 0; i < e->share.n; i++) remove_one(e->share.of[i], id);
+    for (uint32_t i = 0; i < e->tp.n; i++) remove_one(e->tp.of[i], id);
 }
 
 sac_status sac_seq_use_top(sac_engine *e, sac_seq id, uint32_t n_top, sac_error *err)
@@ -204,8 +204,8 @@ static sac_status append_one(sac_engine *e, sac_seq id, const int32_t *tok, size
 sac_status engine_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n, sac_row_kind kind,
                          sac_want want, sac_error *err)
 {
-    for (uint32_t i = 0; i < e->share.n; i++)
-        TRY(append_one(e->share.of[i], id, tok, n, kind, want, err));
+    for (uint32_t i = 0; i < e->tp.n; i++)
+        TRY(append_one(e->tp.of[i], id, tok, n, kind, want, err));
     return SAC_OK;
 }
 

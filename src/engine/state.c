@@ -154,7 +154,7 @@ static sac_status check_saveable(const sac_engine *e, sac_seq id, sac_error *err
 {
     const struct seq *seq = engine_seq(e, id, err);
     if (!seq) return SAC_ERR_NOT_FOUND;
-    TRY(share_refuse(e, "saving of a sequence", err));
+    TRY(tensor_parallel_refuse(e, "saving of a sequence", err));
     TRY(engine_check_whole(seq, id, err));
     if (seq->n_done == seq->n_all) return SAC_OK;
     return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before saving", id,
@@ -436,7 +436,7 @@ static sac_status read_body(struct stream *s, struct image *im)
 static sac_status load(struct stream *s, sac_engine *e, bool only_pages, sac_seq *out)
 {
     struct image im = {.e = e, .only_pages = only_pages};
-    TRY(share_refuse(e, "a sequence that was saved", s->err));
+    TRY(tensor_parallel_refuse(e, "a sequence that was saved", s->err));
     TRY(state_read_head(s, &im.head));
     TRY(check_engine(s, &im));
     if (e->pool.tier) state_read_ahead(s, im.head.page_at); /* the page bodies stay in the file */

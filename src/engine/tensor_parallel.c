@@ -1,11 +1,11 @@
-/* share.c: see the header.
+/* tensor_parallel.c: see the header.
  *
  * Invariants:
  *  1. Between public calls all engines have the same sequences, with the same lengths and settings,
  *     and the same number of free pages: each call is made on all engines, in their order, and no
  *     method runs that frees pages of some heads only.
  *  2. The leader's step ends when all engines have ended theirs (logits.c waits for all). */
-#include "engine/share.h"
+#include "engine/tensor_parallel.h"
 
 #include "base/mem.h"
 #include "engine/device.h"
@@ -22,19 +22,19 @@
  * value; the longer step hides the host's work for this. */
 #define SUM_ROWS 128u
 
-void share_begin(sac_engine *e)
+void tensor_parallel_begin(sac_engine *e)
 {
-    e->share.of[0] = e;
-    e->share.n = e->share.n_all = 1;
+    e->tp.of[0] = e;
+    e->tp.n = e->tp.n_all = 1;
 }
 
-sac_status share_refuse(const sac_engine *e, const char *what, sac_error *err)
+sac_status tensor_parallel_refuse(const sac_engine *e, const char *what, sac_error *err)
 {
-    if (e->share.n_all == 1) return SAC_OK;
+    if (e->tp.n_all == 1) return SAC_OK;
     return error_set(err, SAC_ERR_UNSUPPORTED,
                      "%s does not run with every layer on %u GPUs (-sm row): use -sm layer, or "
                      "name one GPU",
-                     what, e->share.n_all);
+                     what, e->tp.n_all);
 }
 
 /* ---- Creating ---- */
@@ -76,7 +76,7 @@ static void take_name(char *out, size_t n_out, const char *list, uint32_t i)
 static sac_status create_one(sac_engine *e, const sac_engine_params *whole, const sac_model *model,
                              sac_error *err)
 {
-    struct shares *own = &e->share;
+    struct tensor_parallel *own = &e->tp;
     struct weights *w = &own->model.weights;
     struct weights_shard s;
     struct sac_tier_params tier;
@@ -108,24 +108,24 @@ static sac_status create_one(sac_engine *e, const sac_engine_params *whole, cons
 
 static sac_status check_twice(const sac_engine *e, sac_error *err)
 {
-    for (uint32_t i = 0; i < e->share.n; i++)
+    for (uint32_t i = 0; i < e->tp.n; i++)
         for (uint32_t j = 0; j < i; j++)
-            if (e->share.of[i]->backend.index == e->share.of[j]->backend.index)
+            if (e->tp.of[i]->backend.index == e->tp.of[j]->backend.index)
                 return error_set(err, SAC_ERR_ARG, "'%.80s' names GPU %u twice", e->params.device,
-                                 e->share.of[i]->backend.index);
+                                 e->tp.of[i]->backend.index);
     return SAC_OK;
 }
 
 /* If a GPU cannot write to another's memory, all sums are of copied parts. */
 static void join(sac_engine *e)
 {
-    const struct backend *backend[SHARES_MAX];
-    uint64_t *inbox[SHARES_MAX];
-    for (uint32_t i = 0; i < e->share.n; i++) {
-        backend[i] = &e->share.of[i]->backend;
-        inbox[i] = e->share.of[i]->scratch.inbox;
+    const struct backend *backend[TENSOR_PARALLEL_MAX];
+    uint64_t *inbox[TENSOR_PARALLEL_MAX];
+    for (uint32_t i = 0; i < e->tp.n; i++) {
+        backend[i] = &e->tp.of[i]->backend;
+        inbox[i] = e->tp.of[i]->scratch.inbox;
     }
-    e->share.joined = backend_join(backend, inbox, e->share.n, share_inbox_words(e));
+    e->tp.joined = backend_join(backend, inbox, e->tp.n, tensor_parallel_inbox_words(e));
 }
 
 /* Names the leader's ISA and devices after all engines, which it represents from here on. */
@@ -133,29 +133,30 @@ static void name_all(sac_engine *e, const char *device)
 {
     size_t n = 0;
     snprintf(e->device_name, sizeof e->device_name, "%s", device);
-    for (uint32_t i = 0; i < e->share.n && n < sizeof e->isa; i++)
+    for (uint32_t i = 0; i < e->tp.n && n < sizeof e->isa; i++)
         n += (size_t)snprintf(e->isa + n, sizeof e->isa - n, "%s%s:%u", i ? "|" : "",
-                              e->share.of[i]->ops.isa, e->share.of[i]->backend.index);
+                              e->tp.of[i]->ops.isa, e->tp.of[i]->backend.index);
 }
 
-sac_status share_create(sac_engine *e, sac_error *err)
+sac_status tensor_parallel_create(sac_engine *e, sac_error *err)
 {
     const sac_engine_params whole = e->params;
     const sac_model *model = e->model;
     TRY(check_params(&whole, err));
     TRY(device_check_model(model, err));
     const uint32_t n = count_names(whole.device);
-    if (n > SHARES_MAX)
-        return error_set(err, SAC_ERR_UNSUPPORTED, "more than %u GPUs: name fewer", SHARES_MAX);
+    if (n > TENSOR_PARALLEL_MAX)
+        return error_set(err, SAC_ERR_UNSUPPORTED, "more than %u GPUs: name fewer",
+                         TENSOR_PARALLEL_MAX);
     for (uint32_t i = 0; i < n; i++) {
         sac_engine *member = i == 0 ? e : mem_calloc(1, sizeof *member);
         if (!member) return error_set(err, SAC_ERR_MEMORY, "out of memory for an engine");
         member->only = SAC_SEQ_NONE;
-        share_begin(member);
-        e->share.of[i] = member;
-        e->share.n = i + 1;
-        member->share.i = i;
-        member->share.n_all = n;
+        tensor_parallel_begin(member);
+        e->tp.of[i] = member;
+        e->tp.n = i + 1;
+        member->tp.i = i;
+        member->tp.n_all = n;
         TRY(create_one(member, &whole, model, err));
     }
     name_all(e, whole.device);
@@ -164,10 +165,10 @@ sac_status share_create(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-void share_deinit(sac_engine *e)
+void tensor_parallel_deinit(sac_engine *e)
 {
-    for (uint32_t i = 1; i < e->share.n; i++) sac_engine_free(e->share.of[i]);
-    weights_deinit(&e->share.model.weights);
+    for (uint32_t i = 1; i < e->tp.n; i++) sac_engine_free(e->tp.of[i]);
+    weights_deinit(&e->tp.model.weights);
 }
 
 /* ---- A step ---- */
@@ -192,12 +193,12 @@ static bool is_same(const struct batch *a, const struct batch *b)
            memcmp(a->seq_i, b->seq_i, a->n_row * sizeof *a->seq_i) == 0;
 }
 
-sac_status share_pick(sac_engine *e, sac_error *err)
+sac_status tensor_parallel_pick(sac_engine *e, sac_error *err)
 {
     sac_error same;
     const sac_status status = sched_pick(e, err);
-    for (uint32_t i = 1; i < e->share.n; i++) {
-        sac_engine *member = e->share.of[i];
+    for (uint32_t i = 1; i < e->tp.n; i++) {
+        sac_engine *member = e->tp.of[i];
         follow(member, e);
         const sac_status other = sched_pick(member, &same);
         assert(other == status && is_same(&member->batch, &e->batch));
@@ -206,12 +207,12 @@ sac_status share_pick(sac_engine *e, sac_error *err)
     return status;
 }
 
-float *share_part(const sac_engine *e, uint32_t i)
+float *tensor_parallel_part(const sac_engine *e, uint32_t i)
 {
     return e->scratch.tmp + (size_t)i * e->batch.n_row_max * e->model->config.n_embd;
 }
 
-size_t share_inbox_words(const sac_engine *e)
+size_t tensor_parallel_inbox_words(const sac_engine *e)
 {
     const uint32_t n_row = e->batch.n_row_max < SUM_ROWS ? e->batch.n_row_max : SUM_ROWS;
     return (size_t)n_row * e->model->config.n_embd;
@@ -220,33 +221,34 @@ size_t share_inbox_words(const sac_engine *e)
 /* Every engine sends to every other one, and the order of the sums is fixed. */
 static void exchange(sac_engine *e, size_t n)
 {
-    for (uint32_t i = 0; i < e->share.n; i++)
-        for (uint32_t j = 0; j < e->share.n; j++) {
-            const sac_engine *from = e->share.of[i], *to = e->share.of[j];
+    for (uint32_t i = 0; i < e->tp.n; i++)
+        for (uint32_t j = 0; j < e->tp.n; j++) {
+            const sac_engine *from = e->tp.of[i], *to = e->tp.of[j];
             if (i != j)
-                backend_send(&from->backend, &to->backend, share_part(to, i), share_part(from, i),
-                             n * sizeof(float));
+                backend_send(&from->backend, &to->backend, tensor_parallel_part(to, i),
+                             tensor_parallel_part(from, i), n * sizeof(float));
         }
 }
 
 /* All parts have arrived: adds them in the order of op_sum. */
 static void add_parts(sac_engine *e, const struct op_sum *op)
 {
-    for (uint32_t i = op->adds ? 0 : 1; i < e->share.n_all; i++)
-        e->ops.add(e->workers, &(struct op_add){.x = share_part(e, i), .y = op->y, .n = op->n});
+    for (uint32_t i = op->adds ? 0 : 1; i < e->tp.n_all; i++)
+        e->ops.add(e->workers,
+                   &(struct op_add){.x = tensor_parallel_part(e, i), .y = op->y, .n = op->n});
 }
 
-void share_sum(sac_engine *e)
+void tensor_parallel_sum(sac_engine *e)
 {
     const size_t n = (size_t)e->batch.n_row * e->model->config.n_embd;
     const bool adds = !e->model->config.arch->post_norm;
-    const bool within = e->share.joined && n <= share_inbox_words(e);
-    struct op_sum op[SHARES_MAX];
-    if (e->share.n == 1) return;
-    for (uint32_t i = 0; i < e->share.n; i++) {
-        const sac_engine *member = e->share.of[i];
-        op[i] = (struct op_sum){.part = share_part(member, i),
-                                .y = adds ? member->scratch.x : share_part(member, 0),
+    const bool within = e->tp.joined && n <= tensor_parallel_inbox_words(e);
+    struct op_sum op[TENSOR_PARALLEL_MAX];
+    if (e->tp.n == 1) return;
+    for (uint32_t i = 0; i < e->tp.n; i++) {
+        const sac_engine *member = e->tp.of[i];
+        op[i] = (struct op_sum){.part = tensor_parallel_part(member, i),
+                                .y = adds ? member->scratch.x : tensor_parallel_part(member, 0),
                                 .n = n,
                                 .adds = adds};
     }
@@ -255,7 +257,7 @@ void share_sum(sac_engine *e)
         return;
     }
     exchange(e, n);
-    for (uint32_t i = 0; i < e->share.n; i++) add_parts(e->share.of[i], &op[i]);
+    for (uint32_t i = 0; i < e->tp.n; i++) add_parts(e->tp.of[i], &op[i]);
 }
 
 /* ---- Counters ---- */
@@ -268,20 +270,20 @@ static void move_reads(sac_reads *to, sac_reads *from)
     *from = (sac_reads){0};
 }
 
-void share_collect(sac_engine *e)
+void tensor_parallel_collect(sac_engine *e)
 {
-    for (uint32_t i = 1; i < e->share.n; i++) {
-        sac_engine *member = e->share.of[i];
+    for (uint32_t i = 1; i < e->tp.n; i++) {
+        sac_engine *member = e->tp.of[i];
         move_reads(&e->stats.reads, &member->stats.reads);
         for (uint32_t s = 0; s < e->params.n_seq_max; s++)
             move_reads(&e->seqs[s].reads, &member->seqs[s].reads);
     }
 }
 
-void share_add_stats(const sac_engine *e, sac_engine_stats *stats)
+void tensor_parallel_add_stats(const sac_engine *e, sac_engine_stats *stats)
 {
-    for (uint32_t i = 1; i < e->share.n; i++) {
-        const sac_engine_stats member = sac_engine_get_stats(e->share.of[i]);
+    for (uint32_t i = 1; i < e->tp.n; i++) {
+        const sac_engine_stats member = sac_engine_get_stats(e->tp.of[i]);
         stats->kv_bytes += member.kv_bytes;
         stats->kv_bytes_used += member.kv_bytes_used;
         stats->kv_bytes_kept += member.kv_bytes_kept;

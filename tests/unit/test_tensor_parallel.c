@@ -1,7 +1,7 @@
-/* test_shares.c: every layer on two GPUs or three at once (params.device_rows), by the CUDA
- * backend's own kernels and queues, which tests/cuda_host runs on a CPU. What comes of it is what
- * one GPU computes, but for the order of two sums a layer; and its bits do not depend on chunks, on
- * company in the batch, or on which GPU is ahead. */
+/* test_tensor_parallel.c: every layer on two GPUs or three at once (params.device_rows), by the
+ * CUDA backend's own kernels and queues, which tests/cuda_host runs on a CPU. What comes of it is
+ * what one GPU computes, but for the order of two sums a layer; and its bits do not depend on
+ * chunks, on company in the batch, or on which GPU is ahead. */
 #include "device_bench.h"
 
 enum { DIM = 64, N_STEP = 3, N_CHUNK = 64, N_LONG = 3 * N_CHUNK + 9 };
