@@ -6,7 +6,7 @@
 #include "engine/layer.h"
 
 #include "engine/attend.h"
-#include "engine/mixture.h"
+#include "engine/moe.h"
 #include "engine/notes.h"
 #include "kv/mirror.h"
 
@@ -174,7 +174,7 @@ static void multiply_ffn(sac_engine *e, uint32_t layer)
     const struct layer_weights *w = &e->weights->layer[layer];
     const bool gelu = c->arch->glu == CONFIG_GLU_GELU;
     if (c->experts.n) {
-        mixture_run(e, layer);
+        moe_run(e, layer);
         return;
     }
     layer_linear_batch(

@@ -127,7 +127,7 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     s->qkv = arena_take_tensor(a, n_qkv, sizeof(float));
     s->attn = arena_take_tensor(a, n * config_q_width(c), sizeof(float));
     s->ffn = arena_take_tensor(a, p->layer0 < p->end ? n * c->n_ff : 0, sizeof(float));
-    if (p->layer0 < p->end && c->experts.n) mixture_plan(e, a);
+    if (p->layer0 < p->end && c->experts.n) moe_plan(e, a);
     s->x_in = take_input(e, a, s->x, first->x_in, n * c->n_embd);
     s->qkv_seen = e->backend.is_host ? s->qkv
                   : attends_here(e)  ? arena_take(a, n_qkv, sizeof(float))

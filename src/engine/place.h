@@ -17,7 +17,7 @@
 #define SAC_ENGINE_PLACE_H
 
 #include "engine/chooser.h"
-#include "engine/mixture.h"
+#include "engine/moe.h"
 #include "engine/prefill.h"
 #include "kv/pool.h"
 #include "model/weights.h"
@@ -37,7 +37,7 @@ struct scratch {
     float *qkv;  /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
     float *attn; /* [n_row_max, n_head * head_dim] */
     float *ffn;  /* [n_row_max, n_ff] */
-    struct mixture mixture; /* of layers with experts */
+    struct moe moe;         /* of layers with experts */
     float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] of global and of local layers */
     /* The same arrays in host memory, to be filled before an upload; x, cos and sin themselves
      * unless a device computes. */

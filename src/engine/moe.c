@@ -1,8 +1,8 @@
-/* mixture.c: see the header. The router is computed with narrow kernels for all rows: its matrix is
+/* moe.c: see the header. The router is computed with narrow kernels for all rows: its matrix is
  * small, and a rounding of inputs to 16 bits would send rows to other experts.
  *
  * Rows of the two kinds are routed and computed apart, as in all linear layers. */
-#include "engine/mixture.h"
+#include "engine/moe.h"
 
 #include "engine/layer.h"
 
@@ -27,11 +27,11 @@ static struct experts_multiply shape_of(const sac_engine *e, uint32_t n_row)
                                      .glu = gelu ? LINEAR_GLU_GELU : LINEAR_GLU_SILU};
 }
 
-void mixture_plan(sac_engine *e, struct arena *a)
+void moe_plan(sac_engine *e, struct arena *a)
 {
     const struct config *c = &e->model->config;
     const struct expert_config *x = &c->experts;
-    struct mixture *m = &e->scratch.mixture;
+    struct moe *m = &e->scratch.moe;
     const size_t n = e->batch.n_row_max, n_pair = n * x->n_used;
     const struct experts_multiply shape = shape_of(e, e->batch.n_row_max);
     m->x = arena_take(a, n * c->n_embd, sizeof *m->x);
@@ -52,7 +52,7 @@ static void normalise(sac_engine *e, const struct layer_weights *w)
 {
     const uint32_t n_embd = e->model->config.n_embd;
     layer_rmsnorm_batch(e, (struct op_rmsnorm){.x = e->scratch.x,
-                                               .y = e->scratch.mixture.x,
+                                               .y = e->scratch.moe.x,
                                                .x_stride = n_embd,
                                                .y_stride = n_embd,
                                                .n_group = 1,
@@ -64,10 +64,10 @@ static void normalise(sac_engine *e, const struct layer_weights *w)
 static void find_logits(sac_engine *e, const struct layer_weights *w)
 {
     const struct config *c = &e->model->config;
-    float *logit = e->scratch.mixture.logit;
+    float *logit = e->scratch.moe.logit;
     const size_t stride = logit_stride(c);
     layer_linear(e, &(struct op_linear){
-                        .x = e->scratch.mixture.x,
+                        .x = e->scratch.moe.x,
                         .x_stride = c->n_embd,
                         .n_row = e->batch.n_row,
                         .n_in = c->n_embd,
@@ -84,7 +84,7 @@ static void run_shared(sac_engine *e, const struct layer_weights *w)
     const struct config *c = &e->model->config;
     layer_linear_batch(
         e, (struct op_linear){
-               .x = e->scratch.mixture.x,
+               .x = e->scratch.moe.x,
                .x_stride = c->n_embd,
                .n_in = c->n_embd,
                .epilogue = LINEAR_GLU_SILU,
@@ -99,7 +99,7 @@ static void run_shared(sac_engine *e, const struct layer_weights *w)
                               .kept_x = true,
                               .epilogue = LINEAR_STORE,
                               .n_part = 1,
-                              .part = {{&w->down, NULL, e->scratch.mixture.shared, c->n_embd}},
+                              .part = {{&w->down, NULL, e->scratch.moe.shared, c->n_embd}},
                           });
 }
 
@@ -118,7 +118,7 @@ static void run_rows(sac_engine *e, const struct layer_weights *w, uint32_t row0
 {
     const struct config *c = &e->model->config;
     const struct expert_config *x = &c->experts;
-    const struct mixture *m = &e->scratch.mixture;
+    const struct moe *m = &e->scratch.moe;
     const float *logit = m->logit + row0 * logit_stride(c);
     if (n == 0) return;
     experts_route(e->workers, &(struct experts_route){.logit = logit,
@@ -161,7 +161,7 @@ static void run_rows(sac_engine *e, const struct layer_weights *w, uint32_t row0
                                 .gate_stride = logit_stride(c)});
 }
 
-void mixture_run(sac_engine *e, uint32_t layer)
+void moe_run(sac_engine *e, uint32_t layer)
 {
     const struct layer_weights *w = &e->weights->layer[layer];
     const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;

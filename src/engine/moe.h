@@ -1,12 +1,12 @@
-/* mixture.h: the feed-forward part of a layer that is a mixture of experts, on a CPU. */
-#ifndef SAC_ENGINE_MIXTURE_H
-#define SAC_ENGINE_MIXTURE_H
+/* moe.h: the feed-forward part of a layer that is a mixture of experts (MoE), on a CPU. */
+#ifndef SAC_ENGINE_MOE_H
+#define SAC_ENGINE_MOE_H
 
 #include "base/mem.h"
 #include "ops/experts.h"
 
 /* Scratch of a step. A pair is a row and one of its experts (ops/experts.h). */
-struct mixture {
+struct moe {
     float *x;     /* [n_row_max, n_embd] normalised rows */
     float *logit; /* [n_row_max, n_expert, and the shared expert's gate] */
     float *share; /* [n_row_max, n_used] weights of a row's experts */
@@ -18,11 +18,11 @@ struct mixture {
     size_t ops_bytes;
 };
 
-/* Lays out e->scratch.mixture. */
-void mixture_plan(sac_engine *e, struct arena *a);
+/* Lays out e->scratch.moe. */
+void moe_plan(sac_engine *e, struct arena *a);
 
 /* Adds the output of a layer's experts for the batch's rows to the residual stream. Counts the
  * weights of every expert that has a row, once for decode rows and once for prompt rows. */
-void mixture_run(sac_engine *e, uint32_t layer);
+void moe_run(sac_engine *e, uint32_t layer);
 
 #endif
