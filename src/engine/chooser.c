@@ -203,7 +203,7 @@ void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src)
             backend_copy(&e->backend, chooser_away(e, kind, dst, 0), chooser_away(e, kind, src, 0),
                          away_bytes);
     }
-    e->seqs[dst].dial = e->seqs[src].dial;
+    e->seqs[dst].params = e->seqs[src].params;
     past_fork(e, dst, src);
 }
 
@@ -216,7 +216,8 @@ static void cut_kind(sac_engine *e, enum chooser_kind kind, uint32_t seq_i, uint
         return;
     }
     for (size_t i = 0; i < e->chooser[kind].n_lane; i++)
-        m->hooks.cut(chooser_state(e, kind, seq_i, i), &e->shape, dial_spec(e, kind, seq_i)->param,
+        m->hooks.cut(chooser_state(e, kind, seq_i, i), &e->shape,
+                     seq_params_spec(e, kind, seq_i)->param,
                      kind == CHOOSER_DECODE
                          ? compact_tokens(e, seq_i, (uint32_t)(i / e->pool.geom.n_kv_head), n_tok)
                          : n_tok);
@@ -262,10 +263,10 @@ static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct s
     const bool by_joining = compact_has_gaps(e, seq_i);
     if (by_joining) TRY(chooser_meets_documents(e, next->method, err));
     if (!e->seqs[seq_i].has_gaps || (by_joining && !next->method->evicts)) return SAC_OK;
-    return error_set(err, SAC_ERR_ARG,
-                     "sequence %u cannot change to decode method %s: %s has dropped tokens", seq_i,
-                     next->text,
-                     by_joining ? "its context method" : dial_spec(e, CHOOSER_DECODE, seq_i)->text);
+    return error_set(
+        err, SAC_ERR_ARG, "sequence %u cannot change to decode method %s: %s has dropped tokens",
+        seq_i, next->text,
+        by_joining ? "its context method" : seq_params_spec(e, CHOOSER_DECODE, seq_i)->text);
 }
 
 static sac_status use_one(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
@@ -282,7 +283,7 @@ static sac_status use_one(sac_engine *e, enum chooser_kind kind, sac_seq id, uin
     if (kind == CHOOSER_DECODE && e->segments.n[id] > 0)
         TRY(chooser_meets_segments(e, specs->spec[method_i].method, err));
     s->method_i[kind] = method_i;
-    s->dial.has_own[kind] = false;
+    s->params.has_own[kind] = false;
     chooser_forget(e, kind, id);
     return SAC_OK;
 }

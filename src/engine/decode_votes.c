@@ -133,7 +133,7 @@ static void keep_choice(const struct learn_call *c, uint32_t kv_head)
     const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
     const size_t lane_i = (size_t)c->r->layer * e->pool.geom.n_kv_head + kv_head;
     const struct method_marks m =
-        c->votes->marks(&e->shape, dial_spec(e, CHOOSER_DECODE, seq_i)->param,
+        c->votes->marks(&e->shape, seq_params_spec(e, CHOOSER_DECODE, seq_i)->param,
                         chooser_state(e, CHOOSER_DECODE, seq_i, lane_i));
     bring_marks(e, seq_i, lane_i, &m);
     evict_lane(e, c->r, (struct evict_at){c->run_i, kv_head}, m.word, m.n_tok / PAGE_TOK);
@@ -161,7 +161,7 @@ void decode_votes_show(const sac_engine *e, uint32_t seq_i)
     const struct method_votes *votes = votes_of(e, seq_i);
     for (size_t i = 0; votes && i < c->n_lane; i++) {
         const struct method_marks m =
-            votes->marks(&e->shape, dial_spec(e, CHOOSER_DECODE, seq_i)->param,
+            votes->marks(&e->shape, seq_params_spec(e, CHOOSER_DECODE, seq_i)->param,
                          chooser_state(e, CHOOSER_DECODE, seq_i, i));
         bring_marks(e, seq_i, i, &m);
     }

@@ -442,7 +442,7 @@ sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t 
 {
     const uint32_t method_i[CHOOSER_KINDS] = {
         [CHOOSER_DECODE] = decode_i, [CHOOSER_PREFILL] = prefill_i};
-    return dial_check(e, method_i, sparse, err);
+    return seq_params_check(e, method_i, sparse, err);
 }
 
 void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority)

@@ -12,7 +12,6 @@
 #include "engine/chooser.h"
 #include "engine/compact.h"
 #include "engine/decode.h"
-#include "engine/dial.h"
 #include "engine/evict.h"
 #include "engine/logits.h"
 #include "engine/model.h"
@@ -25,6 +24,7 @@
 #include "engine/repeat.h"
 #include "engine/reuse.h"
 #include "engine/segment.h"
+#include "engine/seq_params.h"
 #include "engine/side.h"
 #include "engine/tensor_parallel.h"
 #include "kv/pool.h"
@@ -46,7 +46,7 @@ struct seq {
     bool alive;
     uint32_t n_done, n_all;
     uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
-    struct dial dial;                 /* settings that differ from the engine's */
+    struct seq_params params;         /* settings that differ from the engine's */
     uint32_t n_top;                   /* largest logits that its rows return; 0: all logits */
     /* Only tokens whose bit is set are wanted of these; NULL: all are. Borrowed */
     const uint64_t *mask;

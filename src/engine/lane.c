@@ -55,9 +55,9 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     const size_t lane0 = decodes ? (size_t)r->layer * e->pool.geom.n_kv_head : 0;
     struct method_lane lane = view(e, r, at.run_i, at.kv_head);
     lane.repeated = decodes ? repeat_of(&e->repeat, seq_i) : NULL;
-    lane.param = dial_spec(e, at.kind, seq_i)->param;
+    lane.param = seq_params_spec(e, at.kind, seq_i)->param;
     lane.row = at.run_i;
-    lane.sparse_min_ctx = dial_min_ctx(e, seq_i);
+    lane.sparse_min_ctx = seq_params_min_ctx(e, seq_i);
     lane.side = side_base(&e->side, m->side);
     lane.side_stride = m->side.bytes;
     lane.layer_state = chooser_state(e, at.kind, seq_i, lane0);

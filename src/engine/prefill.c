@@ -412,7 +412,8 @@ static void count_dense(const sac_engine *e, struct batch_run *run)
 static bool is_planned(const sac_engine *e, const struct batch_run *run)
 {
     return seq_method(e, run->seq_i)->prefill && !e->seqs[run->seq_i].has_gaps &&
-           e->segments.n[run->seq_i] == 0 && run->pos0 + run->n_row > dial_min_ctx(e, run->seq_i);
+           e->segments.n[run->seq_i] == 0 &&
+           run->pos0 + run->n_row > seq_params_min_ctx(e, run->seq_i);
 }
 
 /* `used` is the number of lists, `n` the number of planned runs before this one. */

@@ -86,10 +86,10 @@ bool repeat_is_due(const sac_engine *e, uint32_t seq_i)
     if (!s->alive || s->broken || s->n_done == s->n_all || !(s->flags[s->n_done] & TOK_DECODE))
         return false;
     const struct method_decode *hooks = hooks_of(e, seq_i);
-    if (!hooks || !hooks->repeat || s->n_done + 1 < dial_min_ctx(e, seq_i)) return false;
+    if (!hooks || !hooks->repeat || s->n_done + 1 < seq_params_min_ctx(e, seq_i)) return false;
     while (layer < c->n_layer && config_layer_is_local(c, layer)) layer++;
     if (layer == c->n_layer) return false;
-    const void *param = dial_spec(e, CHOOSER_DECODE, seq_i)->param;
+    const void *param = seq_params_spec(e, CHOOSER_DECODE, seq_i)->param;
     return s->n_done > hooks->repeat(param).first &&
            hooks->repeat_due(
                &e->shape, param,
@@ -142,7 +142,7 @@ static sac_status run_pieces(sac_engine *e, sac_error *err)
     struct repeat *r = &e->repeat;
     const uint32_t n = r->now.n_tok;
     const struct method_repeat how =
-        hooks_of(e, r->seq_i)->repeat(dial_spec(e, CHOOSER_DECODE, r->seq_i)->param);
+        hooks_of(e, r->seq_i)->repeat(seq_params_spec(e, CHOOSER_DECODE, r->seq_i)->param);
     for (uint32_t begin = how.first; begin < n; begin = r->now.end) {
         r->now.begin = begin;
         r->now.end = n - begin < how.n_chunk ? n : begin + how.n_chunk;

@@ -144,7 +144,8 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
         const struct chooser_method *m = chooser_method(e, (enum chooser_kind)kind, seq_i);
         h.state_bytes[kind] = m->state_bytes;
-        memcpy(h.method[kind], dial_spec(e, (enum chooser_kind)kind, seq_i)->text, SPEC_BYTES);
+        memcpy(h.method[kind], seq_params_spec(e, (enum chooser_kind)kind, seq_i)->text,
+               SPEC_BYTES);
     }
     state_start_head(&h);
     return h;
@@ -347,7 +348,7 @@ static bool is_sound(const struct image *im, enum chooser_kind kind)
                               i % h->n_kv_head * e->pool.max_page;
         if (!m->hooks.sound(&(struct method_loaded){
                 .shape = &e->shape,
-                .param = dial_spec(e, kind, im->seq_i)->param,
+                .param = seq_params_spec(e, kind, im->seq_i)->param,
                 .state = chooser_state(e, kind, im->seq_i, i),
                 .n_tok = kind == CHOOSER_DECODE
                              ? compact_tokens(e, im->seq_i, (uint32_t)(i / h->n_kv_head), h->n_tok)

@@ -1,4 +1,4 @@
-/* dial.c: see the header.
+/* seq_params.c: see the header.
  *
  * A method's memory, and the side data that it stores about shared pages, were planned from the
  * engine's specification. Only `mass` and `budget` can therefore be set, which determine how much
@@ -7,7 +7,7 @@
  *
  * Invariant: another setting counts as another method: what was learned under the previous one is
  * discarded, and a sequence that has lost pages stays with its own. */
-#include "engine/dial.h"
+#include "engine/seq_params.h"
 
 #include "engine/engine.h"
 
@@ -55,7 +55,7 @@ static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
 
 /* Makes the specification of one kind's method. */
 static sac_status make(const sac_engine *e, enum chooser_kind kind, uint32_t method_i,
-                       const sac_sparse *sparse, struct dial *out, sac_error *err)
+                       const sac_sparse *sparse, struct seq_params *out, sac_error *err)
 {
     const struct chooser_method *m = &e->chooser[kind].method[method_i];
     const struct method *method = m->spec->method;
@@ -83,10 +83,10 @@ static sac_status check_key(const sac_engine *e, const uint32_t method_i[CHOOSER
                      key, m[CHOOSER_DECODE]->name, m[CHOOSER_PREFILL]->name);
 }
 
-static sac_status make_dial(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
-                            const sac_sparse *sparse, struct dial *out, sac_error *err)
+static sac_status make_params(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+                              const sac_sparse *sparse, struct seq_params *out, sac_error *err)
 {
-    *out = (struct dial){.min_ctx = sparse->dense ? UINT32_MAX : sparse->min_ctx};
+    *out = (struct seq_params){.min_ctx = sparse->dense ? UINT32_MAX : sparse->min_ctx};
     if (sparse->budget && strcspn(sparse->budget, ",:") != strlen(sparse->budget))
         return error_set(err, SAC_ERR_ARG, "budget '%.40s' is no number of tokens and no share",
                          sparse->budget);
@@ -97,45 +97,45 @@ static sac_status make_dial(const sac_engine *e, const uint32_t method_i[CHOOSER
     return SAC_OK;
 }
 
-sac_status dial_check(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
-                      const sac_sparse *sparse, sac_error *err)
+sac_status seq_params_check(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+                            const sac_sparse *sparse, sac_error *err)
 {
-    struct dial dial;
-    return make_dial(e, method_i, sparse, &dial, err);
+    struct seq_params params;
+    return make_params(e, method_i, sparse, &params, err);
 }
 
-const struct spec *dial_spec(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
+const struct spec *seq_params_spec(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
 {
     assert(seq_i < e->params.n_seq_max);
-    const struct dial *d = &e->seqs[seq_i].dial;
+    const struct seq_params *d = &e->seqs[seq_i].params;
     return d->has_own[kind] ? &d->own[kind] : chooser_method(e, kind, seq_i)->spec;
 }
 
-uint32_t dial_min_ctx(const sac_engine *e, uint32_t seq_i)
+uint32_t seq_params_min_ctx(const sac_engine *e, uint32_t seq_i)
 {
-    const uint32_t own = e->seqs[seq_i].dial.min_ctx;
+    const uint32_t own = e->seqs[seq_i].params.min_ctx;
     return own ? own : e->params.sparse_min_ctx;
 }
 
 static sac_status use_one(sac_engine *e, sac_seq id, const sac_sparse *sparse, sac_error *err)
 {
     struct seq *s = engine_seq(e, id, err);
-    struct dial dial;
+    struct seq_params params;
     bool differs[CHOOSER_KINDS];
     if (!s) return SAC_ERR_NOT_FOUND;
-    TRY(make_dial(e, s->method_i, sparse, &dial, err));
+    TRY(make_params(e, s->method_i, sparse, &params, err));
     for (int i = 0; i < CHOOSER_KINDS; i++) {
         const enum chooser_kind kind = (enum chooser_kind)i;
-        const struct spec *now = dial_spec(e, kind, id);
+        const struct spec *now = seq_params_spec(e, kind, id);
         const struct spec *next =
-            dial.has_own[i] ? &dial.own[i] : chooser_method(e, kind, id)->spec;
+            params.has_own[i] ? &params.own[i] : chooser_method(e, kind, id)->spec;
         differs[i] = strcmp(now->text, next->text) != 0;
         if (differs[i] && kind == CHOOSER_DECODE && s->has_gaps && now->method->evicts)
             return error_set(err, SAC_ERR_ARG,
                              "sequence %u cannot change to decode method %s: %s has dropped tokens",
                              id, next->text, now->text);
     }
-    s->dial = dial;
+    s->params = params;
     for (int i = 0; i < CHOOSER_KINDS; i++)
         if (differs[i]) chooser_forget(e, (enum chooser_kind)i, id);
     return SAC_OK;
