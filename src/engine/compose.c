@@ -8,9 +8,9 @@
  *     and recomputed tokens go to pages of its own.
  *  2. If joining fails, the new sequence is removed. */
 #include "base/mem.h"
+#include "engine/doc_stats.h"
 #include "engine/engine.h"
 #include "engine/mass.h"
-#include "engine/notes.h"
 #include "engine/refresh.h"
 #include "methods/context.h"
 
@@ -27,7 +27,7 @@ struct compose {
     struct context_doc *doc; /* [n_doc] */
     int32_t *begin;          /* [n_doc] positions at which the documents begin, minus `shift` */
     int32_t shift;
-    struct context_note *note;
+    struct context_stats *stats;
     float *query, *mass;
     uint32_t *done; /* [n_page] tokens that earlier rounds have recomputed */
     struct context_view view;
@@ -271,18 +271,18 @@ static sac_status plan_masks(struct compose *c, sac_error *err)
 static sac_status collect_notes(struct compose *c, sac_error *err)
 {
     const uint32_t n_layer = c->view.n_layer;
-    struct context_note *note = mem_calloc((size_t)c->view.n_doc * n_layer, sizeof *note);
-    if (!note) return error_set(err, SAC_ERR_MEMORY, "out of memory for notes");
-    c->view.note = c->note = note;
+    struct context_stats *stats = mem_calloc((size_t)c->view.n_doc * n_layer, sizeof *stats);
+    if (!stats) return error_set(err, SAC_ERR_MEMORY, "out of memory for statistics");
+    c->view.stats = c->stats = stats;
     for (uint32_t d = 0; d < c->view.n_doc; d++) {
-        const struct notes *n = c->e->seqs[c->params->doc[d]].notes;
+        const struct doc_stats *n = c->e->seqs[c->params->doc[d]].stats;
         if (!n || n->n_tok != (c->doc[d].end - c->doc[d].begin) * PAGE_TOK)
             return error_set(err, SAC_ERR_ARG,
                              "context method %s needs what was noted of document %u when it was "
                              "computed: it is not there",
                              c->spec.method->name, d + 1);
         for (uint32_t l = 0; l < n_layer; l++)
-            note[(size_t)d * n_layer + l] = notes_layer(c->e, n, l);
+            stats[(size_t)d * n_layer + l] = doc_stats_layer(c->e, n, l);
     }
     return SAC_OK;
 }
@@ -297,7 +297,7 @@ static uint32_t count_asking(const struct compose *c)
 
 /* Computes the question's rows over the pages that the composer's probe keeps; their keys and
  * values are removed afterwards. */
-static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error *err)
+static sac_status run_probe(struct compose *c, struct doc_stats_watch *w, sac_error *err)
 {
     sac_engine *e = c->e;
     const uint32_t n_done = e->seqs[c->seq].n_done;
@@ -314,7 +314,7 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
     }
     const size_t n = (size_t)c->view.n_layer * config_q_width(&e->model->config);
     for (size_t i = 0; i < n; i++) w->query[i] /= (float)count_asking(c);
-    return notes_check(w, err);
+    return doc_stats_check(w, err);
 }
 
 /* Queries before rotation, averaged over the rows that represent the question. The sequence is
@@ -322,7 +322,7 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
 static sac_status probe_queries(struct compose *c, sac_error *err)
 {
     const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
-    struct notes_watch w = {.query = mem_calloc(n, sizeof(float))};
+    struct doc_stats_watch w = {.query = mem_calloc(n, sizeof(float))};
     c->query = w.query;
     c->view.query = w.query;
     if (!w.query) return error_set(err, SAC_ERR_MEMORY, "out of memory for a question's queries");
@@ -358,10 +358,10 @@ static sac_status read_layers(struct compose *c, uint32_t first, uint32_t end, s
 {
     const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
     const uint32_t n_asking = count_asking(c) < MASS_ROWS ? count_asking(c) : MASS_ROWS;
-    struct notes_watch w = {.first = c->e->seqs[c->seq].n_done + (uint32_t)c->params->n_question -
-                                     n_asking,
-                            .every = 1,
-                            .n_sample = n_asking};
+    struct doc_stats_watch w = {.first = c->e->seqs[c->seq].n_done +
+                                         (uint32_t)c->params->n_question - n_asking,
+                                .every = 1,
+                                .n_sample = n_asking};
     if (n_asking == 0)
         return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
                          c->spec.method->name);
@@ -561,7 +561,7 @@ sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq 
     const sac_status status = run(&c, err);
     mem_free(c.doc);
     mem_free(c.begin);
-    mem_free(c.note);
+    mem_free(c.stats);
     mem_free(c.query);
     mem_free(c.mass);
     mem_free(c.done);

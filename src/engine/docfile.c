@@ -1,11 +1,12 @@
 /* docfile.c: see the header.
  *
- * Format: a state, the notes as floats, and struct end, little-endian. The end holds the lengths of
- * the two, and a checksum of the notes and itself; the state has its own checksum. */
+ * Format: a state, the statistics as floats, and struct end, little-endian. The end holds the
+ * lengths of the two, and a checksum of the statistics and itself; the state has its own checksum.
+ */
 #include "engine/docfile.h"
 
 #include "base/mem.h"
-#include "engine/notes.h"
+#include "engine/doc_stats.h"
 #include "engine/state.h"
 
 #include <errno.h>
@@ -19,29 +20,29 @@
 struct end {
     char magic[8];
     uint64_t state_bytes, n_float;
-    uint64_t check; /* of the notes and of the fields above */
+    uint64_t check; /* of the statistics and of the fields above */
 };
 
-static uint64_t check_of(const float *notes, const struct end *end)
+static uint64_t check_of(const float *stats, const struct end *end)
 {
     XXH3_state_t hash;
     XXH3_64bits_reset(&hash);
-    XXH3_64bits_update(&hash, notes, end->n_float * sizeof *notes);
+    XXH3_64bits_update(&hash, stats, end->n_float * sizeof *stats);
     XXH3_64bits_update(&hash, end, offsetof(struct end, check));
     return XXH3_64bits_digest(&hash);
 }
 
 sac_status docfile_write(sac_engine *e, sac_seq seq, FILE *file, const char *name, sac_error *err)
 {
-    const struct notes *notes = e->seqs[seq].notes;
-    struct end end = {.n_float = notes->n_float};
+    const struct doc_stats *stats = e->seqs[seq].stats;
+    struct end end = {.n_float = stats->n_float};
     memcpy(end.magic, MAGIC, sizeof end.magic);
     TRY(state_write(e, seq, file, name, err));
     const long at = ftell(file);
     if (at < 0) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", name, strerror(errno));
     end.state_bytes = (uint64_t)at;
-    end.check = check_of(notes->value, &end);
-    if (fwrite(notes->value, sizeof *notes->value, notes->n_float, file) != notes->n_float ||
+    end.check = check_of(stats->value, &end);
+    if (fwrite(stats->value, sizeof *stats->value, stats->n_float, file) != stats->n_float ||
         fwrite(&end, sizeof end, 1, file) != 1)
         return error_set(err, SAC_ERR_IO, "cannot write %s: %s", name, strerror(errno));
     return SAC_OK;
@@ -69,21 +70,21 @@ static sac_status read_end(struct end *out, FILE *f, const char *path, sac_error
     return SAC_OK;
 }
 
-/* Reads and checks the notes' floats; the caller owns `*out`. */
-static sac_status read_floats(struct notes **out, const struct end *end, FILE *f, const char *path,
-                              sac_error *err)
+/* Reads and checks the statistics' floats; the caller owns `*out`. */
+static sac_status read_floats(struct doc_stats **out, const struct end *end, FILE *f,
+                              const char *path, sac_error *err)
 {
-    struct notes *n = mem_alloc(sizeof *n + end->n_float * sizeof(float));
+    struct doc_stats *n = mem_alloc(sizeof *n + end->n_float * sizeof(float));
     sac_status status = SAC_OK;
-    if (!n) return error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %s", path);
+    if (!n) return error_set(err, SAC_ERR_MEMORY, "out of memory for the statistics of %s", path);
     if (fseek(f, (long)end->state_bytes, SEEK_SET) != 0 ||
         fread(n->value, sizeof(float), end->n_float, f) != end->n_float)
         status = error_set(err, SAC_ERR_IO, "cannot read %s: %s", path,
                            ferror(f) ? strerror(errno) : "it has become shorter");
     else if (check_of(n->value, end) != end->check)
-        status = damaged(path, "the checksum of its notes is another one", err);
+        status = damaged(path, "the checksum of its statistics is another one", err);
     for (size_t i = 0; status == SAC_OK && i < end->n_float; i++)
-        if (!isfinite(n->value[i])) status = damaged(path, "a note is no number", err);
+        if (!isfinite(n->value[i])) status = damaged(path, "a statistic is no number", err);
     if (status != SAC_OK) {
         mem_free(n);
         return status;
@@ -92,7 +93,8 @@ static sac_status read_floats(struct notes **out, const struct end *end, FILE *f
     return SAC_OK;
 }
 
-static sac_status read_notes(struct notes **out, struct end *end, const char *path, sac_error *err)
+static sac_status read_stats(struct doc_stats **out, struct end *end, const char *path,
+                             sac_error *err)
 {
     FILE *f = fopen(path, "rb");
     if (!f)
@@ -104,13 +106,13 @@ static sac_status read_notes(struct notes **out, struct end *end, const char *pa
     return status;
 }
 
-/* Whether the token indices in the notes are within the text. */
-static bool is_sound(const sac_engine *e, const struct notes *n)
+/* Whether the token indices in the statistics are within the text. */
+static bool is_sound(const sac_engine *e, const struct doc_stats *n)
 {
     for (uint32_t l = 0; l < e->pool.geom.n_layer; l++) {
-        const struct context_note note = notes_layer(e, n, l);
+        const struct context_stats stats = doc_stats_layer(e, n, l);
         for (uint32_t b = 0; b < n->n_block; b++)
-            if (!(note.token[b] >= 0 && note.token[b] < (float)n->n_tok)) return false;
+            if (!(stats.token[b] >= 0 && stats.token[b] < (float)n->n_tok)) return false;
     }
     return true;
 }
@@ -118,42 +120,42 @@ static bool is_sound(const sac_engine *e, const struct notes *n)
 sac_status docfile_load(sac_engine *e, const char *path, uint32_t n_text, sac_seq *out,
                         sac_error *err)
 {
-    struct notes *notes;
+    struct doc_stats *stats;
     struct end end;
     sac_seq seq;
-    TRY(read_notes(&notes, &end, path, err));
-    notes->n_tok = n_text;
-    notes->n_block = (n_text + CONTEXT_BLOCK - 1) / CONTEXT_BLOCK;
-    notes->n_float = end.n_float;
+    TRY(read_stats(&stats, &end, path, err));
+    stats->n_tok = n_text;
+    stats->n_block = (n_text + CONTEXT_BLOCK - 1) / CONTEXT_BLOCK;
+    stats->n_float = end.n_float;
     sac_status status = SAC_OK;
-    if (end.n_float != notes_floats(e, n_text) || !is_sound(e, notes))
-        status = damaged(path, "its notes make no sense", err);
+    if (end.n_float != doc_stats_floats(e, n_text) || !is_sound(e, stats))
+        status = damaged(path, "its statistics make no sense", err);
     if (status == SAC_OK) status = state_load_pages(e, path, end.state_bytes, &seq, err);
     if (status != SAC_OK) {
-        mem_free(notes);
+        mem_free(stats);
         return status;
     }
-    e->seqs[seq].notes = notes;
+    e->seqs[seq].stats = stats;
     *out = seq;
     return SAC_OK;
 }
 
 sac_status docfile_verify(const char *path, sac_error *err)
 {
-    struct notes *notes;
+    struct doc_stats *stats;
     struct end end;
-    TRY(read_notes(&notes, &end, path, err));
-    mem_free(notes);
+    TRY(read_stats(&stats, &end, path, err));
+    mem_free(stats);
     return state_verify(path, end.state_bytes, err);
 }
 
 bool docfile_holds(const char *path, const int32_t *tok, size_t n)
 {
-    struct notes *notes;
+    struct doc_stats *stats;
     struct end end;
     bool same = false;
-    if (read_notes(&notes, &end, path, NULL) != SAC_OK) return false;
-    mem_free(notes);
+    if (read_stats(&stats, &end, path, NULL) != SAC_OK) return false;
+    mem_free(stats);
     return state_holds(path, end.state_bytes, tok, n, &same, NULL) == SAC_OK && same &&
            state_verify(path, end.state_bytes, NULL) == SAC_OK;
 }

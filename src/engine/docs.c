@@ -10,9 +10,9 @@
 #include "base/digest.h"
 #include "base/hex.h"
 #include "base/mem.h"
+#include "engine/doc_stats.h"
 #include "engine/docfile.h"
 #include "engine/engine.h"
-#include "engine/notes.h"
 #include "engine/resident.h"
 #include "engine/state.h"
 #include "kv/docstore.h"
@@ -269,14 +269,14 @@ static sac_status compute_and_store(sac_docs *docs, sac_engine *e, const sac_doc
                                     const struct filled *f, struct docstore_record *record,
                                     sac_error *err)
 {
-    struct notes_watch watch;
+    struct doc_stats_watch watch;
     sac_seq seq;
     TRY(sac_seq_create(e, &seq, err));
     sac_status status =
-        notes_begin(&watch, e, seq, (uint32_t)f->n_head, (uint32_t)(f->n_tok - f->n_head), err);
+        doc_stats_begin(&watch, e, seq, (uint32_t)f->n_head, (uint32_t)(f->n_tok - f->n_head), err);
     if (status == SAC_OK) status = compute(e, seq, source, f, err);
-    if (status == SAC_OK) status = notes_make(&watch, e, err);
-    notes_end(&watch, e);
+    if (status == SAC_OK) status = doc_stats_make(&watch, e, err);
+    doc_stats_end(&watch, e);
     if (status == SAC_OK) status = store(docs, e, seq, record, err);
     sac_seq_remove(e, seq);
     return status;

@@ -331,7 +331,7 @@ void sac_engine_free(sac_engine *e)
     if (!e) return;
     request_list_destroy(e->requests);
     for (uint32_t i = 0; e->seqs && i < e->params.n_seq_max && e->block; i++)
-        mem_free(e->seqs[i].notes);
+        mem_free(e->seqs[i].stats);
     sac_docs_forget(e);
     reuse_deinit(e);
     repeat_deinit(e);

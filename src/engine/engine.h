@@ -36,8 +36,8 @@
  * last norm. */
 enum { TOK_DECODE = 1, TOK_WANT = 2, TOK_STATE = 4 };
 
-struct notes;
-struct notes_watch;
+struct doc_stats;
+struct doc_stats_watch;
 struct request_list;
 struct resident;
 
@@ -50,10 +50,10 @@ struct seq {
     uint32_t n_top;                   /* largest logits that its rows return; 0: all logits */
     /* Only tokens whose bit is set are wanted of these; NULL: all are. Borrowed */
     const uint64_t *mask;
-    uint32_t n_queued;   /* its prompt rows that the last sched_pick could have taken */
-    struct notes *notes; /* owned; of a document, or NULL (notes.h) */
-    bool has_gaps;       /* pages were freed by its decode method or by joining */
-    bool broken;         /* one of its pages could not be read or stored: see `why` */
+    uint32_t n_queued;       /* its prompt rows that the last sched_pick could have taken */
+    struct doc_stats *stats; /* owned; of a document, or NULL (doc_stats.h) */
+    bool has_gaps;           /* pages were freed by its decode method or by joining */
+    bool broken;             /* one of its pages could not be read or stored: see `why` */
     sac_error why;
     struct admit_seq admit; /* whether its decode rows wait, and why */
     uint64_t token_us;      /* when its last decode row was computed (pace.h); 0: never */
@@ -124,7 +124,7 @@ struct sac_engine {
     struct rope_table rope[2]; /* RoPE of global layers; of local layers */
     sac_seq only;   /* only this sequence's rows are computed; SAC_SEQ_NONE: all, except */
     bool only_free; /* those of sequences that requests drive */
-    struct notes_watch *watch; /* borrowed; receives the queries of a sequence, or NULL */
+    struct doc_stats_watch *watch; /* borrowed; receives the queries of a sequence, or NULL */
     bool runs_on; /* a device may still be computing steps that the host has completed */
     uint64_t next_ticket;
     sac_clock_fn clock; /* or NULL */

@@ -6,8 +6,8 @@
 #include "engine/layer.h"
 
 #include "engine/attend.h"
+#include "engine/doc_stats.h"
 #include "engine/moe.h"
-#include "engine/notes.h"
 #include "kv/mirror.h"
 
 #include <assert.h>
@@ -293,7 +293,7 @@ void layer_out(sac_engine *e, uint32_t layer)
 static void attend(sac_engine *e, uint32_t layer)
 {
     layer_qkv(e, layer);
-    if (e->watch) notes_see(e, layer);
+    if (e->watch) doc_stats_see(e, layer);
     attend_layer(e, layer);
 }
 

@@ -106,7 +106,7 @@ static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
 {
     const struct mass *m = arg;
     const struct config *c = &m->e->model->config;
-    const struct notes_watch *w = m->job->watch;
+    const struct doc_stats_watch *w = m->job->watch;
     const uint32_t d = c->head_dim, group = c->n_head / c->n_kv_head;
     const size_t n_tok = n_tok_of(m);
     float *key = m->worker + worker_i * m->worker_floats, *score = key + n_tok * d;
@@ -137,7 +137,7 @@ static void read_layer_away(const struct mass *m, uint32_t layer, float *room)
 {
     const sac_engine *e = m->e;
     const struct config *c = &e->model->config;
-    const struct notes_watch *w = m->job->watch;
+    const struct doc_stats_watch *w = m->job->watch;
     if (config_layer_is_local(c, layer)) return;
     e->ops.docs.mass(e->workers, &(struct op_mass){.geom = &e->pool.geom,
                                                    .frames = pool_frames(&e->pool, layer),

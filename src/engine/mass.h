@@ -3,10 +3,10 @@
 #ifndef SAC_ENGINE_MASS_H
 #define SAC_ENGINE_MASS_H
 
-#include "engine/notes.h"
+#include "engine/doc_stats.h"
 
 struct mass_job {
-    const struct notes_watch *watch; /* its kept queries are the rows */
+    const struct doc_stats_watch *watch; /* its kept queries are the rows */
     uint32_t n_page;     /* the first pages of their sequence, none of which is missing */
     uint32_t first, end; /* layers */
 };

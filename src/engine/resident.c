@@ -5,8 +5,8 @@
 #include "engine/resident.h"
 
 #include "base/mem.h"
+#include "engine/doc_stats.h"
 #include "engine/engine.h"
-#include "engine/notes.h"
 
 #include <string.h>
 
@@ -14,8 +14,8 @@ struct resident {
     struct resident *next;
     struct resident_key key;
     uint64_t used;
-    struct notes *notes; /* owned */
-    int32_t *tok;        /* [n_tok], owned */
+    struct doc_stats *stats; /* owned */
+    int32_t *tok;            /* [n_tok], owned */
     uint32_t n_tok;
     page_id page[]; /* [n_lane][n_tok / PAGE_TOK] */
 };
@@ -37,7 +37,7 @@ static void drop(sac_engine *e, struct resident **at)
     struct resident *r = *at;
     *at = r->next;
     for (size_t i = count_entries(e, r); i-- > 0;) pool_let(&e->pool, r->page[i]);
-    mem_free(r->notes);
+    mem_free(r->stats);
     mem_free(r->tok);
     mem_free(r);
 }
@@ -49,10 +49,10 @@ void sac_docs_forget(sac_engine *e)
 
 /* ---- Loading from resident pages ---- */
 
-static struct notes *copy_notes(const struct notes *n)
+static struct doc_stats *copy_stats(const struct doc_stats *n)
 {
     const size_t bytes = sizeof *n + n->n_float * sizeof n->value[0];
-    struct notes *copy = mem_alloc(bytes);
+    struct doc_stats *copy = mem_alloc(bytes);
     if (copy) memcpy(copy, n, bytes);
     return copy;
 }
@@ -75,10 +75,10 @@ sac_status resident_take(sac_engine *e, const struct resident_key *key, sac_seq 
     if (!r) return SAC_ERR_NOT_FOUND;
     TRY(sac_seq_create(e, &id, err));
     struct seq *s = &e->seqs[id];
-    s->notes = copy_notes(r->notes);
-    if (!s->notes) {
+    s->stats = copy_stats(r->stats);
+    if (!s->stats) {
         sac_seq_remove(e, id);
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for a document's notes");
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for a document's statistics");
     }
     name_pages(e, r, id);
     memcpy(s->tok, r->tok, r->n_tok * sizeof *s->tok);
@@ -91,13 +91,13 @@ sac_status resident_take(sac_engine *e, const struct resident_key *key, sac_seq 
 
 /* ---- Making a document resident ---- */
 
-/* Whether the sequence consists only of pages, tokens and notes. */
+/* Whether the sequence consists only of pages, tokens and statistics. */
 static bool can_keep(const sac_engine *e, sac_seq id)
 {
     const struct seq *s = &e->seqs[id];
     return e->params.compose && !e->pool.tier && !e->pool.depot && e->past.n_slot == 0 &&
            s->n_done == s->n_all && s->n_done % PAGE_TOK == 0 && !s->has_gaps &&
-           e->segments.n[id] == 0 && s->notes;
+           e->segments.n[id] == 0 && s->stats;
 }
 
 static void hold_pages(sac_engine *e, struct resident *r, sac_seq id)
@@ -128,11 +128,11 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id)
     const struct resident named = {.n_tok = s->n_done};
     struct resident *r = mem_calloc(1, sizeof *r + count_entries(e, &named) * sizeof *r->page);
     int32_t *tok = mem_alloc(s->n_done * sizeof *tok);
-    struct notes *notes = copy_notes(s->notes);
-    if (!r || !tok || !notes) { /* without memory, the document is loaded from its file next time */
+    struct doc_stats *stats = copy_stats(s->stats);
+    if (!r || !tok || !stats) { /* without memory, the document is loaded from its file next time */
         mem_free(r);
         mem_free(tok);
-        mem_free(notes);
+        mem_free(stats);
         return;
     }
     memcpy(tok, s->tok, s->n_done * sizeof *tok);
@@ -140,7 +140,7 @@ void resident_keep(sac_engine *e, const struct resident_key *key, sac_seq id)
     *r = (struct resident){.next = e->residents,
                            .key = *key,
                            .used = ++e->reuse.index.tick,
-                           .notes = notes,
+                           .stats = stats,
                            .tok = tok,
                            .n_tok = s->n_done};
     hold_pages(e, r, id);

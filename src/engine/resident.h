@@ -3,7 +3,7 @@
  * room that nobody else needs: the least recently used is evicted first, ordered by age together
  * with entries of the prompt index (reuse.h).
  *
- * Only the content of a loaded sequence is kept: full pages, tokens, notes. Engines that keep
+ * Only the content of a loaded sequence is kept: full pages, tokens, statistics. Engines that keep
  * queries of the last rows (past.h), or pages below the pool, therefore have no residents. */
 #ifndef SAC_ENGINE_RESIDENT_H
 #define SAC_ENGINE_RESIDENT_H

@@ -134,7 +134,7 @@ static void remove_one(sac_engine *e, sac_seq id)
 {
     struct seq *s = &e->seqs[id];
     pool_release(&e->pool, id, 0, s->n_done / PAGE_TOK);
-    mem_free(s->notes);
+    mem_free(s->stats);
     *s = (struct seq){.tok = s->tok, .flags = s->flags};
 }
 

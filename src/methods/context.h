@@ -16,11 +16,11 @@ struct context_doc {
     uint32_t begin, end; /* pages */
 };
 
-/* Data stored about a document when it is computed (engine/notes.c), for one layer. Its text is
+/* Data stored about a document when it is computed (engine/doc_stats.c), for one layer. Its text is
  * cut into blocks of CONTEXT_BLOCK tokens; the last may be shorter. Vectors are those before
  * rotation. */
 #define CONTEXT_BLOCK 64u
-struct context_note {
+struct context_stats {
     const float *query;  /* [n_head, head_dim] mean over the last two blocks */
     const float *key;    /* [n_block, n_kv_head, head_dim] means */
     const float *anchor; /* [n_kv_head, head_dim] mean over the first and the last two blocks */
@@ -34,8 +34,8 @@ struct context_view {
     const struct method_shape *shape;
     const void *param; /* as in struct method_lane */
     uint32_t n_layer, n_page, n_doc;
-    const struct context_doc *doc;   /* [n_doc] */
-    const struct context_note *note; /* [n_doc, n_layer], or NULL: the method needs none */
+    const struct context_doc *doc;     /* [n_doc] */
+    const struct context_stats *stats; /* [n_doc, n_layer], or NULL: the method needs none */
     /* [n_layer, n_page * PAGE_TOK] attention of the question to each token (engine/mass.h), or
      * NULL */
     const float *mass;
@@ -79,8 +79,8 @@ struct method_context {
     void (*place)(const struct context_view *v, int32_t *begin, int32_t *end);
     enum context_question (*question)(const void *param); /* NULL: CONTEXT_QUESTION_NONE */
     const char *decode; /* the decode method that it requires, or NULL: any */
-    /* Whether `plan` needs notes and the question's queries; these come from rows that see what
-     * `probe` leaves resident. NULL: it needs neither, and frees no page. */
+    /* Whether `plan` needs statistics and the question's queries; these come from rows that see
+     * what `probe` leaves resident. NULL: it needs neither, and frees no page. */
     bool (*probe)(const struct context_view *v, struct context_plan *out);
     /* How many of the question's last tokens make up its query, and read; NULL, 0, or more than
      * there are: all of them. */

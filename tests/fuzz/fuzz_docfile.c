@@ -1,14 +1,14 @@
 /* fuzz_docfile.c: any bytes as the file of a stored document. Loading, verifying and comparing give
  * a status, with a message unless it is SAC_OK; a document that was loaded is joined with a good
- * one, by a method that reads its notes, and asked.
+ * one, by a method that reads its statistics, and asked.
  *
  * Input: tokens that the index tells of, then either (bit 7 of that byte) the file itself, or
  * patches of a good one, each a place (16 bits, from the end with bit 15) and a byte, with the
  * checksums made right again: what a checksum keeps out is not worth a fuzzer's time. */
 #include "../unit/state_repair.h"
 #include "../unit/tiny_model.h"
+#include "engine/doc_stats.h"
 #include "engine/docfile.h"
-#include "engine/notes.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -53,7 +53,7 @@ static void close_engine(void)
 static void open_engine(void)
 {
     sac_engine_params p = sac_engine_params_default();
-    struct notes_watch watch;
+    struct doc_stats_watch watch;
     model = tiny_open(&(struct tiny){.seed = 3});
     must(model != NULL);
     p.n_ctx = N_CTX;
@@ -63,10 +63,10 @@ static void open_engine(void)
     p.compose = true;
     must(sac_engine_create(&engine, model, &p, NULL) == SAC_OK);
     must(sac_seq_create(engine, &good_seq, NULL) == SAC_OK);
-    must(notes_begin(&watch, engine, good_seq, N_HEAD, N_TEXT, NULL) == SAC_OK);
+    must(doc_stats_begin(&watch, engine, good_seq, N_HEAD, N_TEXT, NULL) == SAC_OK);
     compute(good_seq, N_ALL);
-    must(notes_make(&watch, engine, NULL) == SAC_OK);
-    notes_end(&watch, engine);
+    must(doc_stats_make(&watch, engine, NULL) == SAC_OK);
+    doc_stats_end(&watch, engine);
     char *bytes;
     FILE *f = open_memstream(&bytes, &n_good);
     must(f && docfile_write(engine, good_seq, f, "memory", NULL) == SAC_OK && fclose(f) == 0);

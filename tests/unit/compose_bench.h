@@ -3,7 +3,7 @@
 #ifndef SAC_TESTS_COMPOSE_BENCH_H
 #define SAC_TESTS_COMPOSE_BENCH_H
 
-#include "engine/notes.h"
+#include "engine/doc_stats.h"
 #include "must.h"
 #include "tiny_rows.h"
 
@@ -100,16 +100,16 @@ static inline struct bench open_bench(const struct setting *s, bool changed)
     must(sac_engine_create(&b.e, s->model ? s->model : model, &p, &err), &err);
     for (uint32_t d = 0; d < N_DOC; d++) {
         int32_t tok[N_HEAD + 4 * 128];
-        struct notes_watch watch;
+        struct doc_stats_watch watch;
         const uint32_t n = n_text[d] * (s->is_long ? 4 : 1);
         for (uint32_t i = 0; i < b.n_head; i++) tok[i] = token_of(9, i);
         for (uint32_t i = 0; i < n; i++) tok[b.n_head + i] = token_of(d, i);
         if (changed && d == N_DOC - 1) tok[b.n_head + n - 1] ^= 1;
         must(sac_seq_create(b.e, &b.doc[d], &err), &err);
-        must(notes_begin(&watch, b.e, b.doc[d], b.n_head, n, &err), &err);
+        must(doc_stats_begin(&watch, b.e, b.doc[d], b.n_head, n, &err), &err);
         compute(b.e, b.doc[d], tok, b.n_head + n, NULL, NULL);
-        must(notes_make(&watch, b.e, &err), &err);
-        notes_end(&watch, b.e);
+        must(doc_stats_make(&watch, b.e, &err), &err);
+        doc_stats_end(&watch, b.e);
     }
     return b;
 }

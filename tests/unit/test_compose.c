@@ -295,31 +295,31 @@ static void notes_are_what_they_say(void **state)
 {
     (void)state;
     const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
-    const struct notes *n = b.e->seqs[b.doc[0]].notes;
+    const struct doc_stats *n = b.e->seqs[b.doc[0]].stats;
     assert_int_equal(n->n_tok, 4 * 96);
     assert_int_equal(n->n_block, 6);
     for (uint32_t layer = 0; layer < N_LAYER; layer++) {
-        const struct context_note note = notes_layer(b.e, n, layer);
+        const struct context_stats stats = doc_stats_layer(b.e, n, layer);
         for (uint32_t block = 0; block < n->n_block; block++) {
-            assert_true(note.token[block] >= 64 * block && note.token[block] < 64 * block + 64);
-            assert_true(note.mass[block] >= 0 && note.mass[block] <= 1);
-            assert_true(isfinite(note.slope[block]));
+            assert_true(stats.token[block] >= 64 * block && stats.token[block] < 64 * block + 64);
+            assert_true(stats.mass[block] >= 0 && stats.mass[block] <= 1);
+            assert_true(isfinite(stats.slope[block]));
         }
     }
     /* In layer 0 neither depends on where a token stands: the same text behind a longer head. */
     int32_t tok[2 * N_HEAD + 4 * 96];
-    struct notes_watch watch;
+    struct doc_stats_watch watch;
     sac_error err;
     sac_seq seq;
     for (uint32_t i = 0; i < 2 * N_HEAD; i++) tok[i] = token_of(9, i);
     for (uint32_t i = 0; i < 4 * 96; i++) tok[2 * N_HEAD + i] = token_of(0, i);
     must(sac_seq_create(b.e, &seq, &err), &err);
-    must(notes_begin(&watch, b.e, seq, 2 * N_HEAD, 4 * 96, &err), &err);
+    must(doc_stats_begin(&watch, b.e, seq, 2 * N_HEAD, 4 * 96, &err), &err);
     compute(b.e, seq, tok, 2 * N_HEAD + 4 * 96, NULL, NULL);
-    must(notes_make(&watch, b.e, &err), &err);
-    notes_end(&watch, b.e);
-    const struct context_note x = notes_layer(b.e, n, 0),
-                              y = notes_layer(b.e, b.e->seqs[seq].notes, 0);
+    must(doc_stats_make(&watch, b.e, &err), &err);
+    doc_stats_end(&watch, b.e);
+    const struct context_stats x = doc_stats_layer(b.e, n, 0),
+                               y = doc_stats_layer(b.e, b.e->seqs[seq].stats, 0);
     for (size_t i = 0; i < TINY_HEADS * TINY_DIM; i++)
         assert_true(fabsf(x.query[i] - y.query[i]) < 1e-4f);
     for (size_t i = 0; i < (n->n_block + 1) * TINY_KV_HEADS * TINY_DIM; i++)
@@ -329,7 +329,7 @@ static void notes_are_what_they_say(void **state)
 
 /* Mean attention over heads that the kept rows of a text pay its tokens [n_sample, n_tok], in
  * doubles over keys as they lie. */
-static void dense_look(const sac_engine *e, const struct notes_watch *w, uint32_t layer,
+static void dense_look(const sac_engine *e, const struct doc_stats_watch *w, uint32_t layer,
                        double *look)
 {
     static float key[N_CTX * TINY_DIM];
@@ -360,7 +360,7 @@ static void dense_look(const sac_engine *e, const struct notes_watch *w, uint32_
 
 /* The exponent a of what rows pay a token, y = c x^-a over their distance: by the covariance of
  * logarithms. */
-static double dense_slope(const struct notes_watch *w, const double *look, uint32_t from,
+static double dense_slope(const struct doc_stats_watch *w, const double *look, uint32_t from,
                           uint32_t token)
 {
     const uint32_t n_tok = w->end - w->first, n = w->n_sample - from;
@@ -386,21 +386,21 @@ static void rows_behind_a_block_tell_its_token(void **state)
     static double look[N_TOK * N_TOK];
     const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
     int32_t tok[N_HEAD + N_TOK];
-    struct notes_watch w;
+    struct doc_stats_watch w;
     sac_error err;
     sac_seq seq;
     for (uint32_t i = 0; i < N_HEAD + N_TOK; i++) tok[i] = token_of(i < N_HEAD ? 9 : 1, i);
     must(sac_seq_create(b.e, &seq, &err), &err);
-    must(notes_begin(&w, b.e, seq, N_HEAD, N_TOK, &err), &err);
+    must(doc_stats_begin(&w, b.e, seq, N_HEAD, N_TOK, &err), &err);
     compute(b.e, seq, tok, N_HEAD + N_TOK, NULL, NULL);
-    must(notes_make(&w, b.e, &err), &err);
+    must(doc_stats_make(&w, b.e, &err), &err);
     assert_true(w.every == 2 && w.n_sample == N_TOK / 2);
     for (uint32_t layer = 0; layer < N_LAYER; layer++) {
-        const struct context_note note = notes_layer(b.e, b.e->seqs[seq].notes, layer);
+        const struct context_stats stats = doc_stats_layer(b.e, b.e->seqs[seq].stats, layer);
         dense_look(b.e, &w, layer, look);
         for (uint32_t block = 0; block + 1 < N_TOK / CONTEXT_BLOCK; block++) {
             const uint32_t from = (block + 1) * CONTEXT_BLOCK / w.every;
-            const uint32_t token = (uint32_t)note.token[block];
+            const uint32_t token = (uint32_t)stats.token[block];
             double mean[CONTEXT_BLOCK] = {0}, most = 0;
             for (uint32_t t = 0; t < CONTEXT_BLOCK; t++) {
                 for (uint32_t s = from; s < w.n_sample; s++)
@@ -409,20 +409,20 @@ static void rows_behind_a_block_tell_its_token(void **state)
             }
             assert_true(token / CONTEXT_BLOCK == block);
             assert_true(mean[token % CONTEXT_BLOCK] > most * (1 - 1e-3)); /* or as good as that */
-            assert_true(fabs((double)note.mass[block] - most) < 1e-3 * most);
+            assert_true(fabs((double)stats.mass[block] - most) < 1e-3 * most);
             const double slope = dense_slope(&w, look, from, token);
-            if (fabs((double)note.slope[block] - slope) > 1e-3 * (1 + fabs(slope)))
-                fail_msg("layer %u, block %u: %g, not %g", layer, block, (double)note.slope[block],
+            if (fabs((double)stats.slope[block] - slope) > 1e-3 * (1 + fabs(slope)))
+                fail_msg("layer %u, block %u: %g, not %g", layer, block, (double)stats.slope[block],
                          slope);
         }
     }
-    notes_end(&w, b.e);
+    doc_stats_end(&w, b.e);
     sac_engine_free(b.e);
 }
 
 /* Softmax shares over keys as they lie, summed over rows and heads, in doubles; rows count the less
  * the farther they are from the end. */
-static void late_shares(const sac_engine *e, const struct notes_watch *w, uint32_t n_page,
+static void late_shares(const sac_engine *e, const struct doc_stats_watch *w, uint32_t n_page,
                         double *out)
 {
     static float key[N_CTX * TINY_DIM];
@@ -455,12 +455,12 @@ static void read_of(const struct bench *b, const char *method, float *mass)
     const uint32_t n_page = (N_HEAD + 96 + 128 + 64) / PAGE_TOK;
     static float query[TINY_HEADS * TINY_DIM], sample[N_QUESTION * TINY_HEADS * TINY_DIM];
     const sac_seq seq = compose(b, method, N_DOC, NULL);
-    struct notes_watch w = {.seq_i = seq,
-                            .query = query,
-                            .first = n_page * PAGE_TOK,
-                            .every = 1,
-                            .n_sample = N_QUESTION,
-                            .sample = sample};
+    struct doc_stats_watch w = {.seq_i = seq,
+                                .query = query,
+                                .first = n_page * PAGE_TOK,
+                                .every = 1,
+                                .n_sample = N_QUESTION,
+                                .sample = sample};
     int32_t question[N_QUESTION];
     sac_error err;
     for (uint32_t i = 0; i < N_QUESTION; i++) question[i] = token_of(7, i);

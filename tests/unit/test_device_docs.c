@@ -106,7 +106,7 @@ static void joined_documents_have_the_cpus_bits(void **state)
 
 /* ---- Stored ---- */
 
-/* Those of the bench, computed by its engine, with their notes. */
+/* Those of the bench, computed by its engine, with their statistics. */
 static void store_all(sac_docs *docs, const struct bench *b)
 {
     static const char *const name[N_DOC] = {"a", "b", "c"};
@@ -141,7 +141,7 @@ static struct bench load_all(sac_docs *docs, const struct bench *b)
 static void stored_documents_go_from_one_to_the_other(void **state)
 {
     (void)state;
-    const char *method = "samkv:choose=asked"; /* which needs notes */
+    const char *method = "samkv:choose=asked"; /* which needs statistics */
     setenv("SACCADE_CUDA", FAKE_CUDA, 1);
     struct setting s = {.type = SAC_KV_F16, .n_seq_more = N_DOC};
     const struct bench cpu = open_bench(&s, false);

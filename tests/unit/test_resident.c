@@ -1,8 +1,8 @@
 /* test_resident.c: documents that were loaded stay in the engine's pages: the next one who loads
  * them gets the same pages, with the same answers; they go when room is wanted, the oldest first,
  * and are read anew when their files have changed. */
+#include "engine/doc_stats.h"
 #include "engine/engine.h"
-#include "engine/notes.h"
 #include "engine/resident.h"
 #include "must.h"
 #include "tiny_rows.h"
@@ -111,9 +111,9 @@ static void the_next_one_gets_the_same_pages(void **state)
     float from_file[TINY_VOCAB], again[TINY_VOCAB];
     const sac_seq first = load(e, 0);
     const uint32_t n_page = e->seqs[first].n_done / PAGE_TOK;
-    const size_t n_lane = pool_pages_per_index(&e->pool), n_float = e->seqs[first].notes->n_float;
+    const size_t n_lane = pool_pages_per_index(&e->pool), n_float = e->seqs[first].stats->n_float;
     page_id page[64];
-    float note = e->seqs[first].notes->value[n_float - 1];
+    float last = e->seqs[first].stats->value[n_float - 1];
     assert_true(n_page * n_lane <= 64);
     for (size_t lane = 0; lane < n_lane; lane++)
         memcpy(page + lane * n_page, pool_table(&e->pool, first, 0) + lane * e->pool.max_page,
@@ -127,8 +127,8 @@ static void the_next_one_gets_the_same_pages(void **state)
         assert_memory_equal(pool_table(&e->pool, third, 0) + lane * e->pool.max_page,
                             page + lane * n_page, n_page * sizeof *page);
     assert_int_equal(pages_used(e), n_page * n_lane); /* once for both */
-    assert_int_equal(e->seqs[third].notes->n_float, n_float);
-    assert_true(e->seqs[third].notes->value[n_float - 1] == note);
+    assert_int_equal(e->seqs[third].stats->n_float, n_float);
+    assert_true(e->seqs[third].stats->value[n_float - 1] == last);
     ask(e, second, again);
     assert_memory_equal(again, from_file, sizeof again);
     uint32_t n_tok[4] = {0};

@@ -1,5 +1,5 @@
-/* test_samkv.c: the readings of SamKV: which blocks stay, by notes that are made by hand and by a
- * tiny model's, what is computed again, and documents of any length. */
+/* test_samkv.c: the readings of SamKV: which blocks stay, by statistics that are made by hand and
+ * by a tiny model's, what is computed again, and documents of any length. */
 #include "compose_bench.h"
 #include "methods/context.h"
 #include "methods/spec.h"
@@ -50,8 +50,9 @@ static void readings_differ_where_they_say(void **state)
     sac_engine_free(b.e);
 }
 
-/* Two documents of eight blocks, two layers of one head: notes by hand. All queries have COMMON in
- * the first channel, as a model's biases make them; the question asks for the second channel. */
+/* Two documents of eight blocks, two layers of one head: statistics by hand. All queries have
+ * COMMON in the first channel, as a model's biases make them; the question asks for the second
+ * channel. */
 enum { DIM = 4, N_BLOCK = 8, N_LAYERS = 2, N_HAND = 2, COMMON = 100 };
 enum { N_HAND_PAGE = N_HAND * 2 * N_BLOCK, N_HAND_TOK = N_HAND_PAGE * PAGE_TOK };
 /* Which blocks of a document stay, a bit each. */
@@ -102,11 +103,11 @@ static void plan_by_hand(const char *text)
     const struct page_geom geom = {.head_dim = DIM, .n_kv_head = 1, .n_layer = N_LAYERS};
     const struct method_shape shape = {.geom = &geom, .group = 1};
     const struct context_doc doc[] = {{0, 2 * N_BLOCK}, {2 * N_BLOCK, 4 * N_BLOCK}};
-    struct context_note note[N_HAND][N_LAYERS];
+    struct context_stats stats[N_HAND][N_LAYERS];
     for (int d = 0; d < N_HAND; d++)
         for (int l = 0; l < N_LAYERS; l++)
-            note[d][l] = (struct context_note){hand.query[d][l], hand.key[d][l][0], hand.anchor,
-                                               hand.mass,        hand.slope,        hand.token};
+            stats[d][l] = (struct context_stats){hand.query[d][l], hand.key[d][l][0], hand.anchor,
+                                                 hand.mass,        hand.slope,        hand.token};
     must(spec_parse(&spec, "context", text, &err), &err);
     const struct context_view view = {.shape = &shape,
                                       .param = spec.param,
@@ -114,7 +115,7 @@ static void plan_by_hand(const char *text)
                                       .n_page = N_HAND_PAGE,
                                       .n_doc = N_HAND,
                                       .doc = doc,
-                                      .note = note[0],
+                                      .stats = stats[0],
                                       .mass = hand.read[0],
                                       .query = hand.asked[0],
                                       .n_head = 1};

@@ -44,10 +44,10 @@ static bool infllm_probe(const struct context_view *v, struct context_plan *p)
 static void score_blocks(const struct context_view *v, uint32_t doc, uint32_t layer, float *value)
 {
     const struct page_geom *g = v->shape->geom;
-    const struct context_note *note = &v->note[(size_t)doc * v->n_layer + layer];
+    const struct context_stats *stats = &v->stats[(size_t)doc * v->n_layer + layer];
     const float *query = v->query + (size_t)layer * v->n_head * g->head_dim;
     for (uint32_t b = 0; b < (v->doc[doc].end - v->doc[doc].begin + PAGES - 1) / PAGES; b++) {
-        const float *key = note->key + (size_t)b * g->n_kv_head * g->head_dim;
+        const float *key = stats->key + (size_t)b * g->n_kv_head * g->head_dim;
         double sum = 0;
         for (uint32_t h = 0; h < v->n_head; h++)
             for (uint32_t i = 0; i < g->head_dim; i++)

@@ -142,17 +142,17 @@ static double score(const struct context_view *v, const float *query, const floa
     return sum;
 }
 
-static const struct context_note *note_of(const struct context_view *v, uint32_t doc,
-                                          uint32_t layer)
+static const struct context_stats *stats_of(const struct context_view *v, uint32_t doc,
+                                            uint32_t layer)
 {
-    return &v->note[(size_t)doc * v->n_layer + layer];
+    return &v->stats[(size_t)doc * v->n_layer + layer];
 }
 
 static const float *block_key(const struct context_view *v, uint32_t doc, uint32_t layer,
                               uint32_t block)
 {
     const struct page_geom *g = v->shape->geom;
-    return note_of(v, doc, layer)->key + (size_t)block * g->n_kv_head * g->head_dim;
+    return stats_of(v, doc, layer)->key + (size_t)block * g->n_kv_head * g->head_dim;
 }
 
 /* centre=on: the component that all queries share, the mean of the documents' local queries. It
@@ -163,7 +163,7 @@ static void shared_query(const struct context_view *v, float *out, uint32_t laye
     const size_t n = width(v);
     memset(out, 0, n * sizeof *out);
     for (uint32_t d = 0; d < v->n_doc && set->centre; d++)
-        for (size_t i = 0; i < n; i++) out[i] += note_of(v, d, layer)->query[i] / (float)v->n_doc;
+        for (size_t i = 0; i < n; i++) out[i] += stats_of(v, d, layer)->query[i] / (float)v->n_doc;
 }
 
 static void subtract(float *out, const float *query, const float *shared, size_t n)
@@ -183,7 +183,7 @@ static void query_for(const struct context_view *v, float *out, uint32_t doc, ui
     memcpy(out, query, n * sizeof *out);
     for (uint32_t j = 0; j < v->n_doc && set->bias; j++) {
         if (j == doc) continue;
-        subtract(other, note_of(v, j, layer)->query, shared, n);
+        subtract(other, stats_of(v, j, layer)->query, shared, n);
         for (size_t at = 0; at < n; at += part) {
             const double far =
                 sqrt(dot(query + at, query + at, part)) * sqrt(dot(other + at, other + at, part));
@@ -200,7 +200,7 @@ static void query_for(const struct context_view *v, float *out, uint32_t doc, ui
 static bool passes_guard(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
 {
     const struct samkv_param *set = v->param;
-    const float *mass = note_of(v, doc, layer)->mass;
+    const float *mass = stats_of(v, doc, layer)->mass;
     uint32_t n_above = 0;
     for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc); b++) n_above += mass[b] > mass[block];
     return !set->guard || 2 * n_above <= n_middle(v, doc);
@@ -213,7 +213,7 @@ static double anchor_score(const struct context_view *v, const float *query, uin
     const struct samkv_param *set = v->param;
     const uint32_t n = n_block(v, doc);
     double sum = 0;
-    if (set->anchor == ANCHOR_TOKENS) return score(v, query, note_of(v, doc, layer)->anchor);
+    if (set->anchor == ANCHOR_TOKENS) return score(v, query, stats_of(v, doc, layer)->anchor);
     for (uint32_t b = 0; b < n; b++)
         sum += is_end(v, doc, b) ? score(v, query, block_key(v, doc, layer, b)) : 0;
     return sum / (N_INI + N_LOC);
@@ -224,13 +224,13 @@ static double anchor_score(const struct context_view *v, const float *query, uin
 static void find_bounds(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t *most,
                         uint32_t *least)
 {
-    const struct context_note *note = note_of(v, doc, layer);
+    const struct context_stats *stats = stats_of(v, doc, layer);
     *most = UINT32_MAX;
     *least = N_INI;
     for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc); b++) {
-        const bool is_better = *most == UINT32_MAX || note->slope[b] < note->slope[*most];
+        const bool is_better = *most == UINT32_MAX || stats->slope[b] < stats->slope[*most];
         if (is_better && passes_guard(v, doc, layer, b)) *most = b;
-        if (note->mass[b] < note->mass[*least]) *least = b;
+        if (stats->mass[b] < stats->mass[*least]) *least = b;
     }
 }
 
@@ -305,15 +305,15 @@ static uint32_t keep_best(float *value, uint32_t begin, uint32_t end, uint32_t n
  * middle blocks by more than three standard deviations. */
 static bool is_hot(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
 {
-    const struct context_note *note = note_of(v, doc, layer);
+    const struct context_stats *stats = stats_of(v, doc, layer);
     const uint32_t n = n_middle(v, doc);
     double sum = 0, squares = 0;
     for (uint32_t b = N_INI; b < N_INI + n; b++) {
-        sum += (double)note->slope[b];
-        squares += (double)note->slope[b] * (double)note->slope[b];
+        sum += (double)stats->slope[b];
+        squares += (double)stats->slope[b] * (double)stats->slope[b];
     }
     const double mean = sum / n, variance = squares / n - mean * mean;
-    return (double)note->slope[block] < mean - 3 * sqrt(variance > 0 ? variance : 0) &&
+    return (double)stats->slope[block] < mean - 3 * sqrt(variance > 0 ? variance : 0) &&
            passes_guard(v, doc, layer, block);
 }
 
@@ -323,7 +323,7 @@ static void mark_hot(const struct context_view *v, struct context_plan *p, uint3
 {
     const struct samkv_param *set = v->param;
     const uint32_t begin = v->doc[doc].begin * PAGE_TOK, end = v->doc[doc].end * PAGE_TOK;
-    const uint32_t token = begin + (uint32_t)note_of(v, doc, layer)->token[block];
+    const uint32_t token = begin + (uint32_t)stats_of(v, doc, layer)->token[block];
     const uint32_t first = begin + block * CONTEXT_BLOCK, last = first + CONTEXT_BLOCK;
     if (set->hot != HOT_TOKEN)
         context_mark(v, p, layer, first, last < end ? last : end);

@@ -1,11 +1,11 @@
-/* notes.c: see the header.
+/* doc_stats.c: see the header.
  *
  * While a document is computed, the queries of its last two blocks are summed, and those of at most
  * N_SAMPLE evenly spaced rows are kept. When its pages are complete, the keys are read from them;
  * the attention of the kept rows tells to which tokens later rows attend.
  *
- * Invariant: notes depend on the document alone, not on chunks or threads. */
-#include "engine/notes.h"
+ * Invariant: statistics depend on the document alone, not on chunks or threads. */
+#include "engine/doc_stats.h"
 
 #include "base/mem.h"
 #include "engine/layer.h"
@@ -38,22 +38,22 @@ static size_t layer_floats(const sac_engine *e, uint32_t n_tok)
     return query_width(e) + (n_block + 1) * key_width(e) + 3 * n_block;
 }
 
-size_t notes_floats(const sac_engine *e, uint32_t n_tok)
+size_t doc_stats_floats(const sac_engine *e, uint32_t n_tok)
 {
     return layer_floats(e, n_tok) * e->pool.geom.n_layer;
 }
 
-struct context_note notes_layer(const sac_engine *e, const struct notes *n, uint32_t layer)
+struct context_stats doc_stats_layer(const sac_engine *e, const struct doc_stats *n, uint32_t layer)
 {
     const float *at = n->value + layer_floats(e, n->n_tok) * layer;
     const float *key = at + query_width(e), *anchor = key + n->n_block * key_width(e);
     const float *mass = anchor + key_width(e);
-    return (struct context_note){.query = at,
-                                 .key = key,
-                                 .anchor = anchor,
-                                 .mass = mass,
-                                 .slope = mass + n->n_block,
-                                 .token = mass + 2 * n->n_block};
+    return (struct context_stats){.query = at,
+                                  .key = key,
+                                  .anchor = anchor,
+                                  .mass = mass,
+                                  .slope = mass + n->n_block,
+                                  .token = mass + 2 * n->n_block};
 }
 
 /* ---- While the document is computed ---- */
@@ -89,9 +89,9 @@ static void add_query(const sac_engine *e, uint32_t row, uint32_t layer)
     }
 }
 
-void notes_see(sac_engine *e, uint32_t layer)
+void doc_stats_see(sac_engine *e, uint32_t layer)
 {
-    struct notes_watch *w = e->watch;
+    struct doc_stats_watch *w = e->watch;
     const size_t n = query_width(e), stride = config_qkv_width(&e->model->config);
     if (w->status == SAC_OK) w->status = layer_look(e, &w->why);
     for (uint32_t r = 0; r < e->batch.n_row; r++) {
@@ -106,31 +106,32 @@ void notes_see(sac_engine *e, uint32_t layer)
     }
 }
 
-sac_status notes_check(const struct notes_watch *w, sac_error *err)
+sac_status doc_stats_check(const struct doc_stats_watch *w, sac_error *err)
 {
     return w->status == SAC_OK ? SAC_OK : error_set(err, w->status, "%s", w->why.msg);
 }
 
-sac_status notes_begin(struct notes_watch *w, sac_engine *e, uint32_t seq_i, uint32_t n_head,
-                       uint32_t n_tok, sac_error *err)
+sac_status doc_stats_begin(struct doc_stats_watch *w, sac_engine *e, uint32_t seq_i,
+                           uint32_t n_head, uint32_t n_tok, sac_error *err)
 {
     const size_t n_layer = e->pool.geom.n_layer, n = query_width(e);
     const uint32_t n_last = 2 * CONTEXT_BLOCK - block_count(n_tok) * CONTEXT_BLOCK + n_tok;
-    *w = (struct notes_watch){.seq_i = seq_i,
-                              .begin = n_head + (n_tok > n_last ? n_tok - n_last : 0),
-                              .end = n_head + n_tok,
-                              .first = n_head,
-                              .every = (n_tok + N_SAMPLE - 1) / N_SAMPLE};
+    *w = (struct doc_stats_watch){.seq_i = seq_i,
+                                  .begin = n_head + (n_tok > n_last ? n_tok - n_last : 0),
+                                  .end = n_head + n_tok,
+                                  .first = n_head,
+                                  .every = (n_tok + N_SAMPLE - 1) / N_SAMPLE};
     w->n_sample = (n_tok + w->every - 1) / w->every;
     w->query = mem_calloc(n_layer * n, sizeof *w->query);
     w->sample = mem_calloc(n_layer * w->n_sample * n, sizeof *w->sample);
     if (!w->query || !w->sample)
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %u tokens", n_tok);
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for the statistics of %u tokens",
+                         n_tok);
     e->watch = w;
     return SAC_OK;
 }
 
-void notes_end(struct notes_watch *w, sac_engine *e)
+void doc_stats_end(struct doc_stats_watch *w, sac_engine *e)
 {
     e->watch = NULL;
     mem_free(w->query);
@@ -139,12 +140,12 @@ void notes_end(struct notes_watch *w, sac_engine *e)
 
 /* ---- When its pages are complete ---- */
 
-/* Scratch and arguments for one layer's notes. */
+/* Scratch and arguments for one layer's statistics. */
 struct making {
     sac_engine *e;
-    const struct notes_watch *w;
+    const struct doc_stats_watch *w;
     uint32_t layer, kv_head, n_tok, n_block;
-    struct context_note note;
+    struct context_stats stats;
     /* [2, n_tok, n_rot / 2] of the text's positions, for layers with full attention and for layers
      * with a window; computed once, because libm is slow. */
     float *cosine, *sine;
@@ -198,7 +199,7 @@ static void note_key(void *arg, uint32_t block, uint32_t worker_i)
     const uint32_t begin = block * CONTEXT_BLOCK;
     const uint32_t end = begin + CONTEXT_BLOCK < m->n_tok ? begin + CONTEXT_BLOCK : m->n_tok;
     const size_t table = config_layer_is_local(&e->model->config, m->layer) ? m->n_tok : 0;
-    float *mean = (float *)m->note.key + block * key_width(e) + m->kv_head * d;
+    float *mean = (float *)m->stats.key + block * key_width(e) + m->kv_head * d;
     (void)worker_i;
     for (uint32_t t = begin; t < end; t++) {
         const float *cosine = m->cosine + (table + t) * half, *sine = m->sine + (table + t) * half;
@@ -213,7 +214,7 @@ static void note_key(void *arg, uint32_t block, uint32_t worker_i)
 static void note_anchor(const struct making *m)
 {
     const uint32_t d = m->e->pool.geom.head_dim;
-    float *anchor = (float *)m->note.anchor + m->kv_head * d;
+    float *anchor = (float *)m->stats.anchor + m->kv_head * d;
     uint32_t n = 0;
     for (uint32_t t = 0; t < m->n_tok; t++) {
         const uint32_t b = t / CONTEXT_BLOCK;
@@ -261,20 +262,22 @@ static void note_block(void *arg, uint32_t block, uint32_t worker_i)
         best = sum[t - begin];
         token = t;
     }
-    ((float *)m->note.mass)[block] = best > 0 ? (float)(best / (n_row - from)) : 0;
-    ((float *)m->note.slope)[block] = (float)slope_of(m, from, token);
-    ((float *)m->note.token)[block] = (float)token;
+    ((float *)m->stats.mass)[block] = best > 0 ? (float)(best / (n_row - from)) : 0;
+    ((float *)m->stats.slope)[block] = (float)slope_of(m, from, token);
+    ((float *)m->stats.token)[block] = (float)token;
 }
 
-static sac_status note_layer(struct making *m, struct notes *notes, uint32_t layer, sac_error *err)
+static sac_status make_layer(struct making *m, struct doc_stats *stats, uint32_t layer,
+                             sac_error *err)
 {
     const sac_engine *e = m->e;
     const size_t n = query_width(e);
     m->layer = layer;
-    m->note = notes_layer(e, notes, layer);
+    m->stats = doc_stats_layer(e, stats, layer);
     memset(m->look, 0, (size_t)m->w->n_sample * m->n_tok * sizeof *m->look);
     for (size_t i = 0; i < n; i++)
-        ((float *)m->note.query)[i] = m->w->query[layer * n + i] / (float)(m->w->end - m->w->begin);
+        ((float *)m->stats.query)[i] =
+            m->w->query[layer * n + i] / (float)(m->w->end - m->w->begin);
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
         m->kv_head = h;
         TRY(read_keys(m, h, err));
@@ -316,28 +319,28 @@ static float *take_scratch(struct making *m)
     return all;
 }
 
-sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err)
+sac_status doc_stats_make(struct doc_stats_watch *w, sac_engine *e, sac_error *err)
 {
     struct making m = {.e = e, .w = w, .n_tok = w->end - w->first};
-    TRY(notes_check(w, err));
-    const size_t n_float = notes_floats(e, m.n_tok);
-    struct notes *notes = mem_calloc(1, sizeof *notes + n_float * sizeof(float));
+    TRY(doc_stats_check(w, err));
+    const size_t n_float = doc_stats_floats(e, m.n_tok);
+    struct doc_stats *stats = mem_calloc(1, sizeof *stats + n_float * sizeof(float));
     float *scratch = take_scratch(&m);
     m.n_block = block_count(m.n_tok);
     sac_status status = SAC_OK;
-    if (!notes || !scratch) {
-        status =
-            error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %u tokens", m.n_tok);
+    if (!stats || !scratch) {
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for the statistics of %u tokens",
+                           m.n_tok);
     } else {
-        *notes = (struct notes){.n_tok = m.n_tok, .n_block = m.n_block, .n_float = n_float};
+        *stats = (struct doc_stats){.n_tok = m.n_tok, .n_block = m.n_block, .n_float = n_float};
         fill_angles(&m);
     }
     for (uint32_t l = 0; l < e->pool.geom.n_layer && status == SAC_OK; l++)
-        status = note_layer(&m, notes, l, err);
+        status = make_layer(&m, stats, l, err);
     if (status == SAC_OK)
-        e->seqs[w->seq_i].notes = notes;
+        e->seqs[w->seq_i].stats = stats;
     else
-        mem_free(notes);
+        mem_free(stats);
     mem_free(scratch);
     return status;
 }
