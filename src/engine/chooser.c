@@ -38,8 +38,8 @@ static struct chooser_hooks hooks_of(const struct method *m)
 static sac_status init_kind(struct chooser *c, enum chooser_kind kind, const char *const **text,
                             uint32_t *n, sac_error *err)
 {
-    TRY(spec_list_parse(&c->specs, kind_name[kind], *n ? *text : &dense_name[kind], *n ? *n : 1,
-                        err));
+    TRY(method_spec_list_parse(&c->specs, kind_name[kind], *n ? *text : &dense_name[kind],
+                               *n ? *n : 1, err));
     for (uint32_t i = 0; i < c->specs.n; i++) {
         c->method[i].spec = &c->specs.spec[i];
         c->method[i].hooks = hooks_of(c->specs.spec[i].method);
@@ -257,7 +257,7 @@ sac_status chooser_meets_segments(const sac_engine *e, const struct method *m, s
 
 /* A sequence that has lost pages must keep the method that dropped them; one that lost them when it
  * was joined may use any method that drops none. */
-static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct spec *next,
+static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct method_spec *next,
                              sac_error *err)
 {
     const bool by_joining = compact_has_gaps(e, seq_i);
@@ -272,7 +272,7 @@ static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct s
 static sac_status use_one(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
                           sac_error *err)
 {
-    const struct spec_list *specs = &e->chooser[kind].specs;
+    const struct method_spec_list *specs = &e->chooser[kind].specs;
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
     if (method_i >= specs->n)

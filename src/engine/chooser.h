@@ -9,7 +9,7 @@
 #define SAC_ENGINE_CHOOSER_H
 
 #include "engine/side.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 enum chooser_kind { CHOOSER_DECODE, CHOOSER_PREFILL, CHOOSER_KINDS };
 
@@ -27,7 +27,7 @@ struct chooser_hooks {
 };
 
 struct chooser_method {
-    const struct spec *spec;
+    const struct method_spec *spec;
     struct chooser_hooks hooks;
     size_t state_bytes; /* of a lane */
     /* Bytes of the host's part; all of state_bytes unless a device has the rest */
@@ -36,7 +36,7 @@ struct chooser_method {
 };
 
 struct chooser {
-    struct spec_list specs; /* all dense: nothing here costs time in a step */
+    struct method_spec_list specs; /* all dense: nothing here costs time in a step */
     struct chooser_method method[SAC_METHODS_MAX];
     size_t n_lane; /* states of a sequence */
     size_t state_stride, away_stride, worker_bytes;

@@ -21,7 +21,7 @@
 struct compose {
     sac_engine *e;
     const sac_compose_params *params;
-    struct spec spec;
+    struct method_spec spec;
     const struct method_context *hooks;
     sac_seq seq;
     struct context_doc *doc; /* [n_doc] */
@@ -68,7 +68,7 @@ static enum context_question question_of(const struct compose *c)
  * does not have it. */
 static uint32_t find_decode(const struct compose *c)
 {
-    const struct spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++)
         if (strcmp(specs->spec[i].method->name, c->spec.method->context->decode) == 0) return i;
     return SAC_METHODS_MAX;
@@ -79,7 +79,7 @@ static uint32_t find_decode(const struct compose *c)
 static sac_status check_method(const struct compose *c, sac_error *err)
 {
     const struct method_context *hooks = c->spec.method->context;
-    const struct spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
     if (c->params->decode >= specs->n)
         return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
                          c->params->decode, specs->n);
@@ -555,7 +555,7 @@ sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq 
                        sac_compose_report *report, sac_error *err)
 {
     struct compose c = {.e = e, .params = params};
-    TRY(spec_parse(&c.spec, "context", params->method, err));
+    TRY(method_spec_parse(&c.spec, "context", params->method, err));
     TRY(check(&c, err));
     TRY(begin_seq(&c, err));
     const sac_status status = run(&c, err);

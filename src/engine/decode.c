@@ -57,7 +57,7 @@ static void plan_lanes(struct decode *d, struct arena *a, size_t n)
 
 uint32_t decode_joined(const sac_engine *e)
 {
-    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_decode *hooks = specs->spec[i].method->decode;
         if (hooks && hooks->joins_heads && hooks->joins_heads(specs->spec[i].param))
@@ -69,7 +69,7 @@ uint32_t decode_joined(const sac_engine *e)
 void decode_plan(sac_engine *e, struct arena *a)
 {
     struct decode *d = &e->decode;
-    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_seq = e->params.n_seq_max;
     const size_t before = a->used;
     uint32_t n_past = 0;

@@ -4,7 +4,7 @@
 
 #include "engine/attend.h"
 #include "methods/method.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 /* What the host knows about a lane's selection on a device. */
 struct decode_known {
@@ -91,7 +91,7 @@ void decode_device_fetch(sac_engine *e);
 void decode_device_count(sac_engine *e);
 
 /* Host memory that a worker needs for it; 0: the method has no votes, or the host selects. */
-size_t decode_votes_bytes(const sac_engine *e, const struct spec *spec);
+size_t decode_votes_bytes(const sac_engine *e, const struct method_spec *spec);
 void decode_votes_plan(sac_engine *e, struct arena *a);
 /* Shows a decode row to a method that evicts tokens by votes, has it select if that is due, and
  * frees pages. False: the row's method has no votes. */

@@ -50,7 +50,7 @@ void decode_device_plan(sac_engine *e, struct arena *a)
  * only one place. */
 static bool rests(const sac_engine *e)
 {
-    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
         if (m->has_rest && m->decode->away) return true;

@@ -23,7 +23,7 @@ static const struct method_votes *votes_of(const sac_engine *e, uint32_t seq_i)
     return hooks && hooks->away && !e->backend.is_host ? hooks->away->votes : NULL;
 }
 
-size_t decode_votes_bytes(const sac_engine *e, const struct spec *spec)
+size_t decode_votes_bytes(const sac_engine *e, const struct method_spec *spec)
 {
     const struct method_decode *hooks = spec->method->decode;
     if (!place_has_device(e) || !hooks || !hooks->away || !hooks->away->votes) return 0;
@@ -33,7 +33,7 @@ size_t decode_votes_bytes(const sac_engine *e, const struct spec *spec)
 void decode_votes_plan(sac_engine *e, struct arena *a)
 {
     struct decode_votes *v = &e->decode.votes;
-    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head;
     v->scratch_bytes = 0;
     for (uint32_t i = 0; i < specs->n; i++)

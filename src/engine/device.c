@@ -34,7 +34,8 @@ static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_erro
 }
 
 /* Refuses settings of a method for which a device has no slots. */
-static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, sac_error *err)
+static sac_status refuse_setting(const sac_engine *e, const struct method_spec *spec,
+                                 sac_error *err)
 {
     char what[96];
     const struct method *m = spec->method;
@@ -65,7 +66,7 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
     static const char *const kind_name[CHOOSER_KINDS] = {"decode", "prefill"};
     char what[96];
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
-        const struct spec_list *specs = &e->chooser[kind].specs;
+        const struct method_spec_list *specs = &e->chooser[kind].specs;
         for (uint32_t i = 0; i < specs->n; i++) {
             const struct method *m = specs->spec[i].method;
             snprintf(what, sizeof what, "the %s method '%s'", kind_name[kind], m->name);

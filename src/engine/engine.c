@@ -69,7 +69,7 @@ static sac_status check_target(float ms, sac_error *err)
 static uint32_t usual_batch(const sac_engine *e)
 {
     const sac_engine_params *p = &e->params;
-    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
     const uint32_t n = n_thread * BATCH_OF_THREAD / BATCH_STEP * BATCH_STEP;
     const bool plans_away = names_device(e) && !p->kv_on_host;

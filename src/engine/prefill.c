@@ -38,7 +38,7 @@ uint32_t prefill_init(sac_engine *e)
 static size_t plan_methods(sac_engine *e, struct arena *a)
 {
     struct prefill *f = &e->prefill;
-    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_row = e->batch.n_row_max;
     size_t list_max = 0;
     f->lane_bytes = 0;
@@ -109,9 +109,9 @@ const void *prefill_table(const sac_engine *e, uint32_t seq_i)
 
 sac_status prefill_read_tables(sac_engine *e, sac_error *err)
 {
-    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     for (uint32_t i = 0; i < specs->n; i++) {
-        const struct spec *spec = &specs->spec[i];
+        const struct method_spec *spec = &specs->spec[i];
         void *table = e->prefill.method[i].table;
         struct strbuf text = {0};
         sac_status status;
@@ -130,12 +130,12 @@ sac_status prefill_read_tables(sac_engine *e, sac_error *err)
 sac_status sac_engine_get_table(const sac_engine *e, uint32_t prefill_i, char **out_text,
                                 sac_error *err)
 {
-    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     struct strbuf text = {0};
     if (prefill_i >= specs->n)
         return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
                          prefill_i, specs->n);
-    const struct spec *spec = &specs->spec[prefill_i];
+    const struct method_spec *spec = &specs->spec[prefill_i];
     const void *table = e->prefill.method[prefill_i].table;
     if (!e->params.learn)
         return error_set(err, SAC_ERR_ARG, "the engine was created without `learn`");

@@ -4,8 +4,8 @@
 #define SAC_ENGINE_PREFILL_H
 
 #include "engine/attend.h"
+#include "methods/method_spec.h"
 #include "methods/plan.h"
-#include "methods/spec.h"
 
 struct prefill_method {
     uint32_t tile_tok, n_part;
@@ -115,7 +115,8 @@ void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s
 bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks);
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
 /* Provides scratch for a method's plans, with at least so many lists of a run and of a batch. */
-void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list, size_t list);
+void prefill_device_size(sac_engine *e, const struct method_spec *spec, size_t run_list,
+                         size_t list);
 void prefill_device_plan(sac_engine *e, struct arena *a);
 void prefill_device_plan_rooms(sac_engine *e, struct arena *a);
 void prefill_device_begin(sac_engine *e);

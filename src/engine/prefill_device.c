@@ -32,7 +32,7 @@ bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks)
     return !e->backend.is_host && prefill_may_be_away(e, hooks);
 }
 
-static size_t room_bytes(const sac_engine *e, const struct spec *spec)
+static size_t room_bytes(const sac_engine *e, const struct method_spec *spec)
 {
     const struct method_prefill *hooks = spec->method->prefill;
     const size_t n_head = e->model->config.n_head, n_tok = e->params.n_ctx;
@@ -42,7 +42,8 @@ static size_t room_bytes(const sac_engine *e, const struct spec *spec)
                              hooks->antidiag_stride(spec->param));
 }
 
-void prefill_device_size(sac_engine *e, const struct spec *spec, size_t run_list, size_t list)
+void prefill_device_size(sac_engine *e, const struct method_spec *spec, size_t run_list,
+                         size_t list)
 {
     struct prefill_away *w = &e->prefill.away;
     const struct method_prefill *hooks = spec->method->prefill;

@@ -33,7 +33,7 @@ static const struct method_decode *hooks_of(const sac_engine *e, uint32_t seq_i)
 
 sac_status repeat_init(sac_engine *e, sac_error *err)
 {
-    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const struct method_spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     struct repeat *r = &e->repeat;
     uint32_t n_chunk = 0;
     for (uint32_t i = 0; i < specs->n; i++) {

@@ -24,20 +24,21 @@ static bool has_param(const struct method *m, const char *key)
 
 /* Appends "key=value" to the pairs in `text`; the last of several pairs with the same key
  * counts. */
-static sac_status append(char text[SPEC_BYTES], const char *key, const char *value, sac_error *err)
+static sac_status append(char text[METHOD_SPEC_BYTES], const char *key, const char *value,
+                         sac_error *err)
 {
     const size_t n = strlen(text);
-    assert(n < SPEC_BYTES);
+    assert(n < METHOD_SPEC_BYTES);
     const char sign = strchr(text, ':') ? ',' : ':';
-    const int n_new = snprintf(text + n, SPEC_BYTES - n, "%c%s=%s", sign, key, value);
-    if (n_new > 0 && n + (size_t)n_new < SPEC_BYTES) return SAC_OK;
+    const int n_new = snprintf(text + n, METHOD_SPEC_BYTES - n, "%c%s=%s", sign, key, value);
+    if (n_new > 0 && n + (size_t)n_new < METHOD_SPEC_BYTES) return SAC_OK;
     return error_set(err, SAC_ERR_ARG, "%s=%.40s: no room behind the specification of the method",
                      key, value);
 }
 
 /* Whether the memory that was planned for `m` is enough for its method with the settings `own`. */
 static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
-                               const struct chooser_method *m, const struct spec *own,
+                               const struct chooser_method *m, const struct method_spec *own,
                                sac_error *err)
 {
     const struct chooser_hooks *h = &m->hooks;
@@ -59,7 +60,7 @@ static sac_status make(const sac_engine *e, enum chooser_kind kind, uint32_t met
 {
     const struct chooser_method *m = &e->chooser[kind].method[method_i];
     const struct method *method = m->spec->method;
-    char text[SPEC_BYTES], mass[32];
+    char text[METHOD_SPEC_BYTES], mass[32];
     memcpy(text, m->spec->text, sizeof text);
     snprintf(mass, sizeof mass, "%.9g", (double)sparse->mass);
     if (sparse->mass != 0 && has_param(method, "mass")) TRY(append(text, "mass", mass, err));
@@ -67,7 +68,7 @@ static sac_status make(const sac_engine *e, enum chooser_kind kind, uint32_t met
         TRY(append(text, "budget", sparse->budget, err));
     out->has_own[kind] = strcmp(text, m->spec->text) != 0;
     if (!out->has_own[kind]) return SAC_OK;
-    TRY(spec_parse(&out->own[kind], method->kind, text, err));
+    TRY(method_spec_parse(&out->own[kind], method->kind, text, err));
     return check_memory(e, kind, m, &out->own[kind], err);
 }
 
@@ -104,7 +105,8 @@ sac_status seq_params_check(const sac_engine *e, const uint32_t method_i[CHOOSER
     return make_params(e, method_i, sparse, &params, err);
 }
 
-const struct spec *seq_params_spec(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
+const struct method_spec *seq_params_spec(const sac_engine *e, enum chooser_kind kind,
+                                          uint32_t seq_i)
 {
     assert(seq_i < e->params.n_seq_max);
     const struct seq_params *d = &e->seqs[seq_i].params;
@@ -126,8 +128,8 @@ static sac_status use_one(sac_engine *e, sac_seq id, const sac_sparse *sparse, s
     TRY(make_params(e, s->method_i, sparse, &params, err));
     for (int i = 0; i < CHOOSER_KINDS; i++) {
         const enum chooser_kind kind = (enum chooser_kind)i;
-        const struct spec *now = seq_params_spec(e, kind, id);
-        const struct spec *next =
+        const struct method_spec *now = seq_params_spec(e, kind, id);
+        const struct method_spec *next =
             params.has_own[i] ? &params.own[i] : chooser_method(e, kind, id)->spec;
         differs[i] = strcmp(now->text, next->text) != 0;
         if (differs[i] && kind == CHOOSER_DECODE && s->has_gaps && now->method->evicts)

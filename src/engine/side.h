@@ -8,7 +8,7 @@
 #define SAC_ENGINE_SIDE_H
 
 #include "base/mem.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 struct side_user {
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);

@@ -145,7 +145,7 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
         const struct chooser_method *m = chooser_method(e, (enum chooser_kind)kind, seq_i);
         h.state_bytes[kind] = m->state_bytes;
         memcpy(h.method[kind], seq_params_spec(e, (enum chooser_kind)kind, seq_i)->text,
-               SPEC_BYTES);
+               METHOD_SPEC_BYTES);
     }
     state_start_head(&h);
     return h;
@@ -253,7 +253,7 @@ static sac_status check_engine(const struct stream *s, const struct image *im)
 }
 
 /* The index of a specification; n: there is none. */
-static uint32_t find_spec(const struct spec_list *specs, const char *wanted)
+static uint32_t find_spec(const struct method_spec_list *specs, const char *wanted)
 {
     uint32_t i = 0;
     while (i < specs->n && strcmp(specs->text[i], wanted) != 0) i++;
@@ -284,7 +284,7 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
 /* A method other than that of the state begins with what the sequence provides. */
 static sac_status check_start(const struct stream *s, const struct image *im)
 {
-    const struct spec *first = &im->e->chooser[CHOOSER_DECODE].specs.spec[0];
+    const struct method_spec *first = &im->e->chooser[CHOOSER_DECODE].specs.spec[0];
     const struct method_decode *hooks = first->method->decode;
     if (im->head.has_gaps)
         return error_set(s->err, SAC_ERR_ARG,

@@ -22,7 +22,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
 _Static_assert(sizeof(struct segment) == 8, "none here either");
-_Static_assert(sizeof(struct head) == 120 + CHOOSER_KINDS * SPEC_BYTES,
+_Static_assert(sizeof(struct head) == 120 + CHOOSER_KINDS * METHOD_SPEC_BYTES,
                "no padding, which would be written");
 
 sac_status state_damaged(const struct stream *s, const char *what)
@@ -130,7 +130,7 @@ sac_status state_read_head(struct stream *s, struct head *h)
                          s->size < h->bytes ? "cut short" : "too long", (unsigned long long)s->size,
                          (unsigned long long)h->bytes);
     const bool has_names =
-        memchr(h->method[0], 0, SPEC_BYTES) && memchr(h->method[1], 0, SPEC_BYTES);
+        memchr(h->method[0], 0, METHOD_SPEC_BYTES) && memchr(h->method[1], 0, METHOD_SPEC_BYTES);
     if (!has_names || h->type_k > SAC_KV_Q8 || h->type_v > SAC_KV_Q8 || h->n_past > h->n_tok ||
         h->has_gaps > 1 || h->n_segment > SEGMENT_MAX || !has_pages(h))
         return state_damaged(s, "its head makes no sense");

@@ -20,7 +20,7 @@ struct head {
     uint32_t n_past;                     /* number of last rows whose queries follow */
     uint32_t has_gaps;                   /* a byte before each page says whether it exists */
     uint64_t state_bytes[CHOOSER_KINDS]; /* bytes of a lane's state */
-    char method[CHOOSER_KINDS][SPEC_BYTES];
+    char method[CHOOSER_KINDS][METHOD_SPEC_BYTES];
     uint64_t n_segment;
     uint64_t n_page, page_at; /* existing pages; where they begin, after the rest */
     uint64_t check;           /* checksum of the above */

@@ -10,9 +10,9 @@
 #include "methods/kept.h"
 #include "methods/living.h"
 #include "methods/meter.h"
+#include "methods/method_spec.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <string.h>
 
@@ -121,7 +121,7 @@ static bool find_window(const struct method_lane *l, uint32_t *begin)
 {
     const struct compress_param *set = l->param;
     const struct compress_policy *policy = l->family;
-    const uint32_t n = l->pos, budget = spec_budget(set->budget, n);
+    const uint32_t n = l->pos, budget = method_spec_budget(set->budget, n);
     *begin = n - min_u32(n, min_u32(set->window, budget));
     if (!policy->mute) *begin = min_u32(n, max_u32(l->past.begin, *begin));
     return budget < n && (policy->mute || *begin < n);
@@ -181,7 +181,7 @@ static void choose(const struct living *live, const struct method_lane *l)
     const struct compress_param *set = l->param;
     const struct compress_policy *policy = l->family;
     struct compress_state *s = live->head;
-    const uint32_t n = s->n_vote, budget = spec_budget(set->budget, n);
+    const uint32_t n = s->n_vote, budget = method_spec_budget(set->budget, n);
     assert(s->n_window <= budget && s->n_window <= n);
     struct compress_votes v = {
         .lane = l, .n_tok = n - s->n_window, .n_keep = budget - s->n_window, .all = l->scratch};
@@ -325,7 +325,8 @@ bool compress_hear_due(const struct method_shape *s, const void *param, const vo
     const struct compress_param *set = param;
     const struct compress_state *x = state;
     (void)s;
-    return x->phase == FRESH && x->n_heard != n_tok && spec_budget(set->budget, n_tok) < n_tok;
+    return x->phase == FRESH && x->n_heard != n_tok &&
+           method_spec_budget(set->budget, n_tok) < n_tok;
 }
 
 bool compress_lives(const struct method_lane *l, uint32_t tok)
@@ -354,5 +355,5 @@ bool compress_sound(const struct method_loaded *l)
     if (flag > 1 || x->n_known > l->n_tok || x->n_heard > l->n_tok) return false;
     if (x->phase == FRESH) return true;
     return x->n_vote <= l->n_tok && x->n_window <= x->n_vote && x->n_window <= set->window &&
-           x->n_window <= spec_budget(set->budget, x->n_vote);
+           x->n_window <= method_spec_budget(set->budget, x->n_vote);
 }

@@ -6,8 +6,8 @@
 
 #include "base/half.h"
 #include "methods/context.h"
+#include "methods/method_spec.h"
 #include "methods/registered.h"
-#include "methods/spec.h"
 #include "saccade.h"
 
 #include <string.h>
@@ -56,11 +56,11 @@ bool method_queries_finite(const struct method_lane *lane)
 static bool asks(const struct method *m)
 {
     const struct method_context *hooks = m->context;
-    struct spec spec;
+    struct method_spec spec;
     if (!hooks) return false;
     if (hooks->probe || hooks->reads) return true;
     if (!hooks->question) return false;
-    return spec_parse(&spec, m->kind, m->name, NULL) == SAC_OK &&
+    return method_spec_parse(&spec, m->kind, m->name, NULL) == SAC_OK &&
            hooks->question(spec.param) != CONTEXT_QUESTION_NONE;
 }
 

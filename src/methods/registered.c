@@ -13,8 +13,8 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "methods/method_spec.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include "saccade_method.h"
 
@@ -114,7 +114,7 @@ static bool take_pages(struct method_pick *out, const struct method_lane *l, con
 {
     const uint32_t n_page = pick_page_count(l);
     const struct registered_param *set = l->param;
-    uint32_t left = pick_units(spec_budget(set->budget, l->pos + 1), PAGE_TOK);
+    uint32_t left = pick_units(method_spec_budget(set->budget, l->pos + 1), PAGE_TOK);
     for (uint32_t i = 0; i < n; i++)
         if (page[i] >= n_page) return false;
     pick_end_pages(out, l, set->sink, set->recent);
@@ -130,7 +130,7 @@ static void choose(const struct place *m, const struct method_lane *l, struct me
 {
     const struct registered_param *set = l->param;
     struct work w;
-    if (spec_budget(set->budget, l->pos + 1) > l->pos || l->layer < set->dense) {
+    if (method_spec_budget(set->budget, l->pos + 1) > l->pos || l->layer < set->dense) {
         pick_dense(out);
         return;
     }

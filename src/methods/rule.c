@@ -1,15 +1,15 @@
 /* rule.c: see the header. */
 #include "methods/rule.h"
 
+#include "methods/method_spec.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <assert.h>
 
 uint32_t rule_budget(struct method_pick *out, const struct method_lane *l,
                      struct param_budget budget, uint32_t n_dense)
 {
-    const uint32_t n = spec_budget(budget, l->pos + 1);
+    const uint32_t n = method_spec_budget(budget, l->pos + 1);
     assert(n > 0);
     if (n <= l->pos && l->layer >= n_dense) return n;
     pick_dense(out);

@@ -5,7 +5,7 @@
 #include "lane_pages.h"
 
 #include "methods/box.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 enum { N_LANE = 3, LARGEST = 40 };
 
@@ -271,10 +271,10 @@ static size_t check_notes(const char *name, const char *params, uint8_t *side, v
 {
     const struct method_decode *hooks = method_find("decode", name)->decode;
     const struct method_shape shape = {.geom = &p.geom, .group = GROUP, .n_ctx = N_TOK};
-    struct spec spec;
+    struct method_spec spec;
     sac_error err;
     float k[PAGE_TOK * DIM];
-    must(spec_parse(&spec, "decode", params, &err), &err);
+    must(method_spec_parse(&spec, "decode", params, &err), &err);
     const size_t bytes = method_hook_bytes(hooks->side_bytes, &shape, spec.param);
     uint8_t *got = calloc(N_PAGE, bytes + 1);
     assert_true(got && bytes <= 4096);

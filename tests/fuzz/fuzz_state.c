@@ -4,7 +4,7 @@
  * Input: a method's number, then either (bit 7 of that byte) the state itself, or patches of a good
  * one, each a place (16 bits, from the end with bit 15) and a byte, with its checksums made right
  * again: what a checksum keeps out is not worth a fuzzer's time. */
-#include "../unit/method_spec.h"
+#include "../unit/spec_make.h"
 #include "../unit/state_repair.h"
 #include "../unit/tiny_model.h"
 #include "engine/segment.h"
@@ -12,7 +12,7 @@
 enum { N_TOK = 100, N_CTX = 160, METHODS_MAX = 64 };
 
 struct subject {
-    char spec[METHOD_SPEC_BYTES];
+    char spec[SPEC_MAKE_BYTES];
     sac_engine *engine;
     uint8_t *good; /* [n] the state of a sequence of N_TOK tokens */
     size_t n;
@@ -53,7 +53,7 @@ static void open_subject(struct subject *s, const sac_model *model, const struct
     sac_engine_params p = sac_engine_params_default();
     const bool is_prefill = strcmp(m->kind, "prefill") == 0;
     sac_seq seq;
-    method_spec_part(s->spec, m, 40);
+    spec_make_part(s->spec, m, 40);
     p.n_ctx = N_CTX;
     p.n_seq_max = 2;
     p.n_threads = 1;

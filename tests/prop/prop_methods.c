@@ -3,8 +3,8 @@
  * answer alone, in a crowd, with two threads, after a fork and when it was saved and loaded, reads
  * counted, nothing allocated in a step. What a single choice looks like is in
  * tests/unit/test_choose.c. */
-#include "../unit/method_spec.h"
 #include "../unit/must.h"
+#include "../unit/spec_make.h"
 #include "base/mem.h"
 #include "saccade.h"
 #include "shapes.h"
@@ -150,8 +150,8 @@ static void a_budget_for_all_gives_the_dense_bits(void **state)
             answer_alone(&dense, &(struct setting){.spec = "full", .type = types[t]}, lengths[l]);
             EACH_METHOD(m)
             {
-                char spec[METHOD_SPEC_BYTES];
-                method_spec_whole(spec, m);
+                char spec[SPEC_MAKE_BYTES];
+                spec_make_whole(spec, m);
                 answer_alone(&sparse, &(struct setting){.spec = spec, .type = types[t]},
                              lengths[l]);
                 same_answer(spec, &sparse, &dense);
@@ -166,8 +166,8 @@ static void short_contexts_give_the_dense_bits(void **state)
     answer_alone(&dense, &(struct setting){.spec = "full"}, N_PROMPT);
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         const char *const list[] = {spec};
         sac_engine_params p = sac_engine_params_default();
         sac_engine *e;
@@ -195,8 +195,8 @@ static void an_answer_does_not_depend_on_anything_else(void **state)
     for (size_t t = 0; t < 2; t++) {
         EACH_METHOD(m)
         {
-            char spec[METHOD_SPEC_BYTES];
-            method_spec_part(spec, m, BUDGET);
+            char spec[SPEC_MAKE_BYTES];
+            spec_make_part(spec, m, BUDGET);
             answer_alone(&alone, &(struct setting){.spec = spec, .type = types[t]}, N_PROMPT);
             sac_engine *e =
                 new_engine(&(struct setting){.spec = spec,
@@ -236,8 +236,8 @@ static void a_cut_sequence_goes_on(void **state)
     static struct answer cut, never;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         sac_error err;
         sac_engine *e = new_engine(&(struct setting){.spec = spec});
         start(e, &cut, N_PROMPT);
@@ -272,8 +272,8 @@ static void a_saved_sequence_goes_on(void **state)
     size_t n_method = 0;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         const struct setting setting = {.spec = spec, .type = types[n_method++ % 2], .n_seq = 2};
         sac_engine *e = new_engine(&setting), *f = new_engine(&setting);
         sac_error err;
@@ -322,8 +322,8 @@ static void reads_are_counted_and_fewer(void **state)
     static struct answer a;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         sac_engine *e = new_engine(&(struct setting){.spec = spec});
         start(e, &a, N_PROMPT);
         const sac_engine_stats before = sac_engine_get_stats(e);
@@ -365,9 +365,9 @@ static void evicting_methods_give_pages_back(void **state)
     static struct answer a, fork;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
+        char spec[SPEC_MAKE_BYTES];
         if (!m->evicts) continue;
-        method_spec_part(spec, m, 32); /* so little that whole pages go, wherever its tokens are */
+        spec_make_part(spec, m, 32); /* so little that whole pages go, wherever its tokens are */
         const char *const specs[] = {spec, "full"};
         sac_engine_params p = sac_engine_params_default();
         sac_engine *e;

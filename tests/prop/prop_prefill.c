@@ -4,8 +4,8 @@
  * crowd, with two threads and, where it says so, in chunks of another size; what it left out and
  * why it gave up is counted; nothing is allocated in a step. Plans alone are in
  * tests/unit/test_plan.c, the diagonal and no cell twice with them. */
-#include "../unit/method_spec.h"
 #include "../unit/must.h"
+#include "../unit/spec_make.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "methods/method.h"
@@ -132,8 +132,8 @@ static void full_plans_give_the_dense_bits(void **state)
     answer_alone(&dense, &(struct setting){.spec = "dense"}, N_PROMPT);
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_whole(spec, m);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_whole(spec, m);
         const sac_engine_stats stats =
             answer_alone(&sparse, &(struct setting){.spec = spec}, N_PROMPT);
         assert_true(stats.reads.n_plan > 0);
@@ -199,8 +199,8 @@ static void short_prompts_are_planned(void **state)
         answer_alone(&dense, &(struct setting){.spec = "dense"}, lengths[l]);
         EACH_METHOD(m)
         {
-            char spec[METHOD_SPEC_BYTES];
-            method_spec_part(spec, m, BUDGET);
+            char spec[SPEC_MAKE_BYTES];
+            spec_make_part(spec, m, BUDGET);
             const sac_engine_stats stats =
                 answer_alone(&sparse, &(struct setting){.spec = spec}, lengths[l]);
             assert_true(stats.reads.n_plan > 0 && stats.reads.n_cell_read <= stats.reads.n_cell);
@@ -222,8 +222,8 @@ static void chunks_may_have_any_number_of_tiles(void **state)
     static const uint32_t n_batch[] = {256, 2048, N_LONG};
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         for (size_t i = 0; i < 3 && m->prefill->any_chunk; i++) {
             const struct setting s = {.spec = spec, .n_batch = n_batch[i], .n_ctx = N_LONG};
             answer_alone(i ? &a : &first, &s, N_LONG);
@@ -264,11 +264,11 @@ static void a_past_turn_is_keys_like_others(void **state)
     answer_second_turn(&dense, &(struct setting){.spec = "dense"}, N_TURN);
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_whole(spec, m);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_whole(spec, m);
         answer_second_turn(&a, &(struct setting){.spec = spec}, N_TURN);
         same("in a second turn, though everything is read", spec, &a, &dense);
-        method_spec_part(spec, m, BUDGET);
+        spec_make_part(spec, m, BUDGET);
         const struct setting s = {.spec = spec};
         const sac_engine_stats stats = answer_second_turn(&a, &s, N_TURN);
         for (uint32_t i = 0; i < n_vocab; i++) assert_true(isfinite(a.logits[i]));
@@ -355,8 +355,8 @@ static void a_nan_makes_its_chunk_dense_and_is_counted(void **state)
     static struct answer a;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         sac_error err;
         sac_engine *e = new_engine(&(struct setting){.spec = spec});
         must(sac_seq_create(e, &a.seq, &err), &err);
@@ -384,8 +384,8 @@ static void lists_without_room_are_dense_and_counted(void **state)
     uint32_t n_overflow = 0;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         sac_error err;
         const struct setting s = {.spec = spec};
         const sac_engine_stats roomy = answer_alone(&a, &s, N_PROMPT);
@@ -413,8 +413,8 @@ static void an_answer_does_not_depend_on_anything_else(void **state)
     static struct answer alone, crowd;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         const struct setting s = {.spec = spec, .type = SAC_KV_Q8};
         const struct setting crowded = {.spec = spec,
                                         .type = SAC_KV_Q8,

@@ -10,7 +10,7 @@
  * come from memory and not from a cache. Every step is one row of one layer behind the others. */
 #include "../check/check_attn.h"
 #include "../unit/choose_one.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ struct bench {
 
 struct method_bench {
     struct bench *b;
-    struct spec spec;
+    struct method_spec spec;
     uint8_t *side, *state, *scratch;
     size_t side_stride, state_stride, scratch_stride;
     uint32_t seq_i, pos;
@@ -311,7 +311,7 @@ static void bench_method(struct bench *b, const char *text, double dense)
 {
     struct method_bench m = {.b = b};
     sac_error err;
-    if (spec_parse(&m.spec, "decode", text, &err) != SAC_OK) {
+    if (method_spec_parse(&m.spec, "decode", text, &err) != SAC_OK) {
         fprintf(stderr, "bench_select: %s\n", err.msg);
         exit(2);
     }

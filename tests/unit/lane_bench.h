@@ -7,8 +7,8 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "choose_one.h"
+#include "methods/method_spec.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ struct lane_bench {
     struct method_shape shape;
     double inv_freq[LB_DIM / 2];
     struct ops ops;
-    struct spec spec;
+    struct method_spec spec;
     struct workers *workers;
     float k[LB_HEADS][LB_TOK][LB_DIM]; /* as attention reads them once their page is sealed */
     float v[LB_HEADS][LB_TOK][LB_DIM]; /* the same; random */
@@ -135,7 +135,7 @@ static inline void lb_open(struct lane_bench *b, sac_kv_type type, const char *s
                                      .n_ctx = LB_TOK};
     assert_int_equal(ops_init(&b->ops, &err), SAC_OK);
     assert_int_equal(workers_create(&b->workers, 1, &err), SAC_OK);
-    if (spec_parse(&b->spec, "decode", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
+    if (method_spec_parse(&b->spec, "decode", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
     const struct method_decode *h = b->spec.method->decode;
     b->side_stride = h->side_bytes ? (h->side_bytes(&b->shape, b->spec.param) + 63) / 64 * 64 : 0;
     b->state_stride =

@@ -4,8 +4,8 @@
 #define SAC_TESTS_PLAN_MAKE_H
 
 #include "base/half.h"
+#include "methods/method_spec.h"
 #include "methods/plan.h"
-#include "methods/spec.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@ struct make {
     struct page_geom geom;
     struct method_shape shape;
     struct ops ops;
-    struct spec spec;
+    struct method_spec spec;
     const void *table; /* of the method, the test's; or NULL */
     uint8_t *pool, *own, *side, *scratch, *lane_room, *state;
     page_id *page;
@@ -97,7 +97,7 @@ static inline void make_method(struct make *m, const char *spec, uint32_t n_row_
 {
     sac_error err;
     const uint32_t n_word = (m->n_tok + PAGE_TOK - 1) / PAGE_TOK + 1;
-    if (spec_parse(&m->spec, "prefill", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
+    if (method_spec_parse(&m->spec, "prefill", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
     const struct method_prefill *hooks = m->spec.method->prefill;
     const void *param = m->spec.param;
     m->shape = (struct method_shape){.model = "made up",

@@ -2,8 +2,8 @@
  * same bits; nobody else's is found, nothing damaged is used, and no trouble of the disk is more
  * than a line. */
 #include "engine/engine.h"
-#include "method_spec.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_model.h"
 
 #include "saccade_cache.h"

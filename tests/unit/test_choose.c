@@ -4,8 +4,8 @@
 #include "base/half.h"
 #include "choose_one.h"
 #include "methods/box.h"
+#include "methods/method_spec.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ struct bench {
     struct page_geom geom;
     struct method_shape shape;
     struct ops ops;
-    struct spec spec;
+    struct method_spec spec;
     uint8_t *pool, *own, *side, *scratch, *state;
     page_id page[N_PAGE];
     uint32_t mask[N_PAGE];
@@ -54,7 +54,7 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
     b->shape = (struct method_shape){.geom = &b->geom, .group = GROUP, .n_ctx = POS + 1};
     assert_int_equal(ops_init(&b->ops, &err), SAC_OK);
     assert_int_equal(workers_create(&b->workers, 1, &err), SAC_OK);
-    if (spec_parse(&b->spec, "decode", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
+    if (method_spec_parse(&b->spec, "decode", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
     const struct method_decode *hooks = b->spec.method->decode;
     const size_t side = hooks->side_bytes ? hooks->side_bytes(&b->shape, b->spec.param) : 0;
     b->pool = mem_map(N_PAGE * b->geom.bytes);

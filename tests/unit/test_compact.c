@@ -1,7 +1,7 @@
 /* test_compact.c: decode methods over joined documents of which pages were given back: they choose
  * as if the pages that are left were all there ever was. */
 #include "compose_bench.h"
-#include "method_spec.h"
+#include "spec_make.h"
 
 /* First and last blocks, as they were computed. */
 #define ENDS "samkv:select=off,recompute=off"
@@ -70,9 +70,9 @@ static void methods_choose_among_what_is_left(void **state)
     (void)state;
     const struct method *m;
     for (size_t i = 0; (m = method_at(i)); i++) {
-        char spec[METHOD_SPEC_BYTES];
+        char spec[SPEC_MAKE_BYTES];
         if (!is_possible(m) || !method_tested(m)) continue;
-        method_spec_part(spec, m, 96);
+        spec_make_part(spec, m, 96);
         /* A ring of rows that pages do not fill. */
         if (strcmp(m->name, "infllm") == 0) strcat(spec, ",window=7");
         check_method(m, m->decode ? spec : m->name, SAC_KV_F16);

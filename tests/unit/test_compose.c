@@ -3,7 +3,7 @@
  * changes. On a tiny model of random weights, in f16 unless it says otherwise. */
 #include "compose_bench.h"
 #include "engine/mass.h"
-#include "method_spec.h"
+#include "spec_make.h"
 
 static sac_model *windows, *flat;
 
@@ -88,7 +88,7 @@ static void all_computed_again_is_the_whole_prompt(void **state)
         if (distance(got, wanted) < 5 * most)
             fail_msg("setting %zu: reuse is off by %g only", s, distance(got, wanted));
         for (size_t i = 0; (m = method_at(i)); i++) {
-            char spec[METHOD_SPEC_BYTES];
+            char spec[SPEC_MAKE_BYTES];
             if (!m->context || !m->facts.whole) continue;
             snprintf(spec, sizeof spec, "%s:%s", m->name, m->facts.whole);
             check_whole(&b, spec, wanted, most);

@@ -2,7 +2,7 @@
  * what a question is computed over; and any of them at their limits. */
 #include "compose_bench.h"
 #include "methods/context.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 static const struct setting whole = {0}, infllm = {.decode = "infllm:budget=100%"};
 
@@ -282,11 +282,11 @@ static uint64_t chosen_of(const char *text, const float *read)
     uint32_t done[READ_PAGES] = {0}, refresh[2 * READ_PAGES] = {0};
     bool resident[2 * READ_PAGES];
     const struct context_doc doc[] = {{0, READ_PAGES / 2}, {READ_PAGES / 2, READ_PAGES}};
-    struct spec spec;
+    struct method_spec spec;
     sac_error err;
     memcpy(mass[0] + READ_DOC, read, READ_DOC * sizeof *read);
     mass[0][READ_DOC - 1] = 100; /* the end of the first one */
-    must(spec_parse(&spec, "context", text, &err), &err);
+    must(method_spec_parse(&spec, "context", text, &err), &err);
     const struct context_view view = {.param = spec.param,
                                       .n_layer = 2,
                                       .n_page = READ_PAGES,

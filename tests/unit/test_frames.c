@@ -2,8 +2,8 @@
  * to other frames between its steps, and every method, of both kinds, gives the bits that it gives
  * where they stay: whatever computed a place from an id would read another page. */
 #include "engine/engine.h"
-#include "method_spec.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_rows.h"
 
 #include <setjmp.h>
@@ -101,9 +101,9 @@ static void pages_may_lie_anywhere(void **state)
     const struct method *m;
     for (size_t i = 0; (m = method_at(i)); i++)
         for (int q8 = 0; q8 < 2 && strcmp(m->kind, "context") != 0; q8++) {
-            char spec[METHOD_SPEC_BYTES];
+            char spec[SPEC_MAKE_BYTES];
             const sac_kv_type type = q8 ? SAC_KV_Q8 : SAC_KV_F16;
-            method_spec_part(spec, m, 64);
+            spec_make_part(spec, m, 64);
             live(m, spec, type, false, stayed);
             live(m, spec, type, true, moved);
             if (memcmp(stayed, moved, sizeof stayed) != 0)

@@ -209,7 +209,7 @@ static void on_record(void *user, const sac_read_record *r)
 static sac_model *model;
 static struct method_decode spy_hooks;
 static struct method spy_method;
-static struct spec spy_spec;
+static struct method_spec spy_spec;
 
 static int load_model(void **state)
 {

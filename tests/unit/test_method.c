@@ -1,5 +1,5 @@
 /* test_method.c: the list of methods is well formed and equals its public view. */
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 #include "saccade.h"
 
 #include <setjmp.h>
@@ -81,17 +81,17 @@ static void defaults_obey_their_own_tables(void **state)
     (void)state;
     const struct method *m;
     for (size_t i = 0; (m = method_at(i)); i++) {
-        struct spec s;
+        struct method_spec s;
         sac_error err;
         assert_true(!m->about || m->about[0]);
-        if (spec_parse(&s, m->kind, m->name, &err) != SAC_OK) fail_msg("%s", err.msg);
+        if (method_spec_parse(&s, m->kind, m->name, &err) != SAC_OK) fail_msg("%s", err.msg);
         assert_ptr_equal(s.method, m);
         for (uint32_t p = 0; m->params && p < m->params->n; p++) {
             const sac_method_param *row = &m->params->row[p];
             char text[128];
             assert_true(row->help[0]);
             snprintf(text, sizeof text, "%s:%s=%s", m->name, row->key, row->value);
-            if (spec_parse(&s, m->kind, text, &err) != SAC_OK) fail_msg("%s", err.msg);
+            if (method_spec_parse(&s, m->kind, text, &err) != SAC_OK) fail_msg("%s", err.msg);
         }
     }
 }
@@ -99,9 +99,9 @@ static void defaults_obey_their_own_tables(void **state)
 /* Copies a value of a specification, by its key. */
 static void value_of(void *out, size_t n, const char *kind, const char *text, const char *key)
 {
-    struct spec s;
+    struct method_spec s;
     sac_error err;
-    if (spec_parse(&s, kind, text, &err) != SAC_OK) fail_msg("%s", err.msg);
+    if (method_spec_parse(&s, kind, text, &err) != SAC_OK) fail_msg("%s", err.msg);
     const struct method_params *p = s.method->params;
     for (uint32_t i = 0; i < p->n; i++)
         if (strcmp(p->row[i].key, key) == 0) {
@@ -115,7 +115,7 @@ static uint32_t budget_of(const char *text, uint32_t n_tok)
 {
     struct param_budget budget;
     value_of(&budget, sizeof budget, "decode", text, "budget");
-    return spec_budget(budget, n_tok);
+    return method_spec_budget(budget, n_tok);
 }
 
 static void values_are_read(void **state)
@@ -188,9 +188,9 @@ static void wrong_specs_are_refused_with_a_reason(void **state)
         {"streaming:sink= 1", "sink= 1"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        struct spec s;
+        struct method_spec s;
         sac_error err = {0};
-        if (spec_parse(&s, "decode", wrong[i].text, &err) != SAC_ERR_ARG)
+        if (method_spec_parse(&s, "decode", wrong[i].text, &err) != SAC_ERR_ARG)
             fail_msg("'%s' was accepted", wrong[i].text);
         if (!strstr(err.msg, wrong[i].reason)) fail_msg("'%s': %s", wrong[i].text, err.msg);
         assert_int_equal(sac_method_check("decode", wrong[i].text, NULL), SAC_ERR_ARG);
@@ -201,11 +201,11 @@ static void a_list_of_specs_has_a_bound_and_says_whether_all_are_dense(void **st
 {
     (void)state;
     const char *text[SAC_METHODS_MAX + 1] = {"full", "streaming:sink=2"};
-    struct spec_list list;
+    struct method_spec_list list;
     sac_error err = {0};
-    assert_int_equal(spec_list_parse(&list, "decode", text, 1, NULL), SAC_OK);
+    assert_int_equal(method_spec_list_parse(&list, "decode", text, 1, NULL), SAC_OK);
     assert_true(list.n == 1 && list.is_dense);
-    assert_int_equal(spec_list_parse(&list, "decode", text, 2, NULL), SAC_OK);
+    assert_int_equal(method_spec_list_parse(&list, "decode", text, 2, NULL), SAC_OK);
     assert_true(list.n == 2 && !list.is_dense);
     assert_ptr_equal(list.text[1], list.spec[1].text);
     assert_string_equal(list.text[1], text[1]);
@@ -213,11 +213,11 @@ static void a_list_of_specs_has_a_bound_and_says_whether_all_are_dense(void **st
     memcpy(&sink, list.spec[1].param + list.spec[1].method->params->at[1], sizeof sink);
     assert_int_equal(sink, 2);
     for (uint32_t i = 0; i <= SAC_METHODS_MAX; i++) text[i] = "full";
-    assert_int_equal(spec_list_parse(&list, "decode", text, SAC_METHODS_MAX, NULL), SAC_OK);
-    assert_int_equal(spec_list_parse(&list, "decode", text, SAC_METHODS_MAX + 1, &err),
+    assert_int_equal(method_spec_list_parse(&list, "decode", text, SAC_METHODS_MAX, NULL), SAC_OK);
+    assert_int_equal(method_spec_list_parse(&list, "decode", text, SAC_METHODS_MAX + 1, &err),
                      SAC_ERR_ARG);
     assert_non_null(strstr(err.msg, "decode methods: must be 1 to"));
-    assert_int_equal(spec_list_parse(&list, "decode", text, 0, NULL), SAC_ERR_ARG);
+    assert_int_equal(method_spec_list_parse(&list, "decode", text, 0, NULL), SAC_ERR_ARG);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
  * (struct method_facts), which must be what its paper makes of it. Beside it: what holds for every
  * choice of every method in the list. */
 #include "lane_bench.h"
-#include "method_spec.h"
+#include "spec_make.h"
 
 static struct lane_bench b;
 
@@ -59,8 +59,8 @@ static void late_needles(void **state)
     (void)state;
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         const uint32_t n = steps_to_find(spec);
         if (m->facts.n_late == METHOD_NEVER ? n != LATE : n > m->facts.n_late + 1)
             fail_msg("%s reads a late needle at step %u of %u", spec, n, N_ASK);
@@ -118,9 +118,9 @@ static void every_choice_keeps_the_rules(void **state)
     static uint32_t first[N_ANSWER][LB_HEADS][LB_PAGES];
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
+        char spec[SPEC_MAKE_BYTES];
         bool has_chosen = false;
-        method_spec_part(spec, m, BUDGET);
+        spec_make_part(spec, m, BUDGET);
         for (int again = 0; again < 2; again++) {
             lb_open(&b, i_ % 2 ? SAC_KV_Q8 : SAC_KV_F16, spec, 31);
             lb_random_keys(&b, 1);
@@ -177,8 +177,8 @@ static void a_cut_leaves_nothing_behind(void **state)
     static float logw[END][LB_HEADS][LB_TOK];
     EACH_METHOD(m)
     {
-        char spec[METHOD_SPEC_BYTES];
-        method_spec_part(spec, m, BUDGET);
+        char spec[SPEC_MAKE_BYTES];
+        spec_make_part(spec, m, BUDGET);
         for (int fresh = 0; fresh < 2; fresh++) {
             lb_open(&b, SAC_KV_F16, spec, 32);
             lb_random_keys(&b, 1);

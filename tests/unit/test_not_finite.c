@@ -4,8 +4,8 @@
  * Tiny models whose last layer goes wrong in one place: one token's key of KV head 0 overflows to
  * infinity, with a sign that takes all its weight from it, so that dense attention stays finite; or
  * the queries of KV head 1 are NaN; or one of them is infinite, that token's. */
-#include "method_spec.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_model.h"
 
 #include <math.h>
@@ -129,14 +129,14 @@ static void compute(sac_engine *e, sac_seq seq, size_t n, sac_row_kind kind, str
 static sac_engine_stats run_on(const sac_model *model, const struct method *m, uint32_t n_threads,
                                struct seen *out)
 {
-    char spec[METHOD_SPEC_BYTES];
+    char spec[SPEC_MAKE_BYTES];
     const char *const list[] = {spec};
     const bool is_decode = strcmp(m->kind, "decode") == 0;
     sac_engine_params p = sac_engine_params_default();
     sac_engine *e;
     sac_error err;
     sac_seq seq;
-    method_spec_part(spec, m, 40);
+    spec_make_part(spec, m, 40);
     memset(out, 0, sizeof *out);
     p.n_ctx = 1024;
     p.n_threads = n_threads;

@@ -362,7 +362,7 @@ static void choices_come_when_they_are_due(void **state)
     lb_restart(&b);
     b.layer = 3;
     /* Staggered: the last of four layers is twelve steps behind. */
-    assert_int_equal(spec_parse(&b.spec, "decode", "loopserve:budget=100", NULL), SAC_OK);
+    assert_int_equal(method_spec_parse(&b.spec, "decode", "loopserve:budget=100", NULL), SAC_OK);
     prompt(600, 3);
     for (uint32_t n = 1; n < 100; n++) {
         lb_random_query(&b, 3);

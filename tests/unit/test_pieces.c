@@ -3,8 +3,8 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "methods/batch.h"
+#include "methods/method_spec.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,7 +78,7 @@ static void close_pages(void)
     mem_unmap(b.own, b.geom.tail_bytes);
 }
 
-static struct method_lane make_lane(const struct spec *spec, uint32_t n_page, bool turned)
+static struct method_lane make_lane(const struct method_spec *spec, uint32_t n_page, bool turned)
 {
     return (struct method_lane){.shape = &b.shape,
                                 .param = spec->param,
@@ -99,7 +99,7 @@ static struct method_lane make_lane(const struct spec *spec, uint32_t n_page, bo
 }
 
 /* The choices of n lanes, of which the second is shorter. */
-static void choose(struct choice *out, const struct spec *spec, uint8_t *side, uint32_t n,
+static void choose(struct choice *out, const struct method_spec *spec, uint8_t *side, uint32_t n,
                    bool turned, struct workers *workers)
 {
     const struct method_decode *hooks = spec->method->decode;
@@ -140,7 +140,7 @@ static void choose(struct choice *out, const struct spec *spec, uint8_t *side, u
     mem_unmap(scratch, n * bytes);
 }
 
-static uint8_t *seal_side(const struct spec *spec)
+static uint8_t *seal_side(const struct method_spec *spec)
 {
     const struct method_decode *hooks = spec->method->decode;
     const size_t stride = method_hook_bytes(hooks->side_bytes, &b.shape, spec->param);
@@ -158,8 +158,8 @@ static void same_for_any_workers(const char *text)
     static struct choice one, some[N_LANE], shorter;
     static const uint32_t n_workers[] = {1, 2, 3, 8};
     sac_error err;
-    struct spec spec;
-    if (spec_parse(&spec, "decode", text, &err) != SAC_OK) fail_msg("%s", err.msg);
+    struct method_spec spec;
+    if (method_spec_parse(&spec, "decode", text, &err) != SAC_OK) fail_msg("%s", err.msg);
     uint8_t *side = seal_side(&spec);
     for (int turned = 0; turned < 2; turned++) {
         choose(&one, &spec, side, 1, turned, NULL);
@@ -209,12 +209,12 @@ static void a_bad_key_is_seen_in_any_piece(void **state)
 {
     (void)state;
     static struct choice c[N_LANE];
-    struct spec spec;
+    struct method_spec spec;
     struct workers *workers;
     sac_error err;
     open_pages(SAC_KV_Q8);
     ((uint16_t *)(void *)(b.pool + b.page[N_PAGE - 5] * b.geom.bytes + b.geom.k_min))[3] = 0x7e00;
-    assert_int_equal(spec_parse(&spec, "decode", "auto:mass=0.6,most=1", &err), SAC_OK);
+    assert_int_equal(method_spec_parse(&spec, "decode", "auto:mass=0.6,most=1", &err), SAC_OK);
     assert_int_equal(workers_create(&workers, 3, &err), SAC_OK);
     choose(c, &spec, NULL, N_LANE, false, workers);
     assert_true(c[0].dense && c[0].not_finite);

@@ -2,8 +2,8 @@
  * computing would have given, texts are held once, salts keep tenants apart, and every miss has a
  * reason. */
 #include "engine/engine.h"
-#include "method_spec.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_model.h"
 
 #include "saccade_machine.h"
@@ -181,9 +181,9 @@ static void every_decode_method_answers_alike(void **state)
     const struct method *m;
     uint32_t n_hit = 0;
     for (size_t i = 0; (m = method_at(i)); i++) {
-        char spec[METHOD_SPEC_BYTES];
+        char spec[SPEC_MAKE_BYTES];
         if (strcmp(m->kind, "decode") != 0) continue;
-        method_spec_part(spec, m, 96);
+        spec_make_part(spec, m, 96);
         const struct setting on = {.decode = spec, .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16};
         struct setting off = on;
         off.off = true;

@@ -2,7 +2,7 @@
  * by a tiny model's, what is computed again, and documents of any length. */
 #include "compose_bench.h"
 #include "methods/context.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 /* As the paper's formulas say; no block between is asked for then. */
 #define WRITTEN "samkv:choose=asked,hot=token,asks=0,centre=off,between=noted,"
@@ -98,7 +98,7 @@ static uint32_t kept_of(uint32_t doc, uint32_t layer)
 
 static void plan_by_hand(const char *text)
 {
-    struct spec spec;
+    struct method_spec spec;
     sac_error err;
     const struct page_geom geom = {.head_dim = DIM, .n_kv_head = 1, .n_layer = N_LAYERS};
     const struct method_shape shape = {.geom = &geom, .group = 1};
@@ -108,7 +108,7 @@ static void plan_by_hand(const char *text)
         for (int l = 0; l < N_LAYERS; l++)
             stats[d][l] = (struct context_stats){hand.query[d][l], hand.key[d][l][0], hand.anchor,
                                                  hand.mass,        hand.slope,        hand.token};
-    must(spec_parse(&spec, "context", text, &err), &err);
+    must(method_spec_parse(&spec, "context", text, &err), &err);
     const struct context_view view = {.shape = &shape,
                                       .param = spec.param,
                                       .n_layer = N_LAYERS,
@@ -264,13 +264,13 @@ static void short_documents_are_ends(void **state)
         uint32_t n_page, first, end; /* pages that do not stay */
     } cases[] = {{1, 0, 0}, {2, 0, 0}, {3, 0, 0}, {6, 0, 0}, {7, 2, 4}, {8, 2, 4}, {9, 2, 6}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct spec spec;
+        struct method_spec spec;
         sac_error err;
         const uint32_t n_page = cases[i].n_page;
         const struct page_geom geom = {.head_dim = DIM, .n_kv_head = 1, .n_layer = N_LAYERS};
         const struct method_shape shape = {.geom = &geom, .group = 1};
         const struct context_doc doc = {0, n_page};
-        must(spec_parse(&spec, "context", "samkv:select=off", &err), &err);
+        must(method_spec_parse(&spec, "context", "samkv:select=off", &err), &err);
         const struct context_view view = {.shape = &shape,
                                           .param = spec.param,
                                           .n_layer = N_LAYERS,

@@ -6,10 +6,10 @@
  * that allows. */
 #include "base/half.h"
 #include "engine/engine.h"
-#include "method_spec.h"
 #include "methods/box.h"
 #include "methods/room.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_rows.h"
 
 #include <math.h>
@@ -263,9 +263,9 @@ static void methods_choose_what_they_would_among_rotated_keys(void **state)
     (void)state;
     const struct method *m;
     for (size_t i = 0; (m = method_at(i)); i++) {
-        char spec[METHOD_SPEC_BYTES];
+        char spec[SPEC_MAKE_BYTES];
         if (!m->decode || !m->meets_segments || m->decode->side_bytes) continue;
-        method_spec_part(spec, m, 96);
+        spec_make_part(spec, m, 96);
         answers_are_those_of_rotated_keys(&(struct setting){.decode = spec}, 5e-3);
     }
 }

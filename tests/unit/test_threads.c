@@ -1,7 +1,7 @@
 /* test_threads.c: answers and counters of every method are the same, bit for bit, for any number of
  * threads: fewer than lanes (a layer has two), as many, and so many that lanes are cut in parts. */
-#include "method_spec.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_model.h"
 
 #include <setjmp.h>
@@ -110,10 +110,10 @@ static void threads_change_nothing(void **state)
     (void)state;
     assert_non_null(model);
     for (size_t i = 0; (m = method_at(i)) != NULL; i++) {
-        char part[METHOD_SPEC_BYTES]; /* what reads everything has nothing to choose wrongly */
+        char part[SPEC_MAKE_BYTES]; /* what reads everything has nothing to choose wrongly */
         const bool decodes = strcmp(m->kind, "decode") == 0;
         if (!decodes && strcmp(m->kind, "prefill") != 0) continue;
-        method_spec_part(part, m, 96);
+        spec_make_part(part, m, 96);
         const sac_reads reads = same_for_any_threads(
             (struct question){.model = model, .spec = part, .decodes = decodes});
         n_planned += m->prefill && m->prefill->any_chunk && reads.n_plan_mass > 0;

@@ -44,9 +44,9 @@ static void no_result_depends_on_tiers(void **state)
     const struct method *m;
     for (size_t i = 0; (m = method_at(i)); i++)
         for (int q8 = i % 4 != 0; q8 < 2 && strcmp(m->kind, "context") != 0; q8++) {
-            char spec[METHOD_SPEC_BYTES];
+            char spec[SPEC_MAKE_BYTES];
             struct way way = {.n_thread = 1, .type = q8 ? SAC_KV_Q8 : SAC_KV_BF16};
-            method_spec_part(spec, m, 64);
+            spec_make_part(spec, m, 64);
             sac_engine *e = open_engine(m, spec, &way);
             live(e, resident);
             sac_engine_free(e);
@@ -242,7 +242,7 @@ static void looking_ahead_changes_nothing(void **state)
         live(e, resident);
         sac_engine_free(e);
         for (uint32_t k = 0; k < 4; k++) {
-            char spec[METHOD_SPEC_BYTES];
+            char spec[SPEC_MAKE_BYTES];
             snprintf(spec, sizeof spec, "%s,ahead=%u", specs[i], k % 2 ? 4 : 0);
             way = (struct way){.tiers = true, .n_thread = 1 + k / 2, .type = way.type};
             e = open_engine(m, spec, &way);

@@ -3,7 +3,7 @@
  * with memory for fewer pages than one layer of the joined text has. */
 #include "compose_bench.h"
 #include "engine/docfile.h"
-#include "method_spec.h"
+#include "spec_make.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

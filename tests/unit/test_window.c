@@ -3,8 +3,8 @@
  *
  * In the model at hand the attention of the one layer without a window is worth nothing (its
  * output matrix is zero), so whatever a method reads there, the answer is the dense one. */
-#include "method_spec.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_rows.h"
 
 #include <setjmp.h>
@@ -77,9 +77,9 @@ static void a_second_turn_leaves_windows_alone(void **state)
     const struct method *m;
     two_turns("full", dense);
     for (size_t i = 0; (m = method_at(i)); i++) {
-        char spec[METHOD_SPEC_BYTES];
+        char spec[SPEC_MAKE_BYTES];
         if (!m->decode || !method_tested(m)) continue;
-        method_spec_part(spec, m, 12);
+        spec_make_part(spec, m, 12);
         const uint64_t n_dropped = two_turns(spec, sparse);
         if ((n_dropped > 0) != m->evicts)
             fail_msg("%s: %llu pages given back", spec, (unsigned long long)n_dropped);

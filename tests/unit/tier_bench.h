@@ -4,8 +4,8 @@
 #define SAC_TESTS_UNIT_TIER_BENCH_H
 
 #include "engine/engine.h"
-#include "method_spec.h"
 #include "must.h"
+#include "spec_make.h"
 #include "tiny_rows.h"
 
 #include <setjmp.h>

@@ -9,8 +9,8 @@
  * mean and variance are those of the logits themselves, which is the same number and needs no
  * matrix. */
 #include "methods/compress.h"
+#include "methods/method_spec.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include "base/mem.h"
 

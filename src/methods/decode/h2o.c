@@ -11,9 +11,9 @@
  * whole for it, and counted. */
 #include "methods/living.h"
 #include "methods/meter.h"
+#include "methods/method_spec.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <string.h>
 
@@ -135,7 +135,7 @@ static bool add_row(const struct living *v, const struct method_lane *l, const s
 static void h2o_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct h2o_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1);
+    const uint32_t budget = method_spec_budget(set->budget, l->pos + 1);
     struct living v;
     struct observe o;
     struct h2o_state *s = cut_state(&v, l->shape, l->state);

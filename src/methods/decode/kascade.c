@@ -13,10 +13,10 @@
  * number was not finite) are no anchors, and one that finds no selection for its row below it makes
  * its own. A lane tries once: what all lanes read of each other is written in that row alone. */
 #include "methods/meter.h"
+#include "methods/method_spec.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/rule.h"
-#include "methods/spec.h"
 
 #include <string.h>
 

@@ -320,7 +320,7 @@ static bool select_tokens(struct turn *t)
     if (t->n_voter == 0) return true;
     gather(t, every > 0 && (l->pos + l->layer + l->kv_head) % every == 0);
     if (!score_candidates(t)) return false;
-    keep_best(t, spec_budget(set->budget, l->pos + 1 - set->sink));
+    keep_best(t, method_spec_budget(set->budget, l->pos + 1 - set->sink));
     if (!weigh(t, lse)) return false;
     pair->unit *= (float)set->decay;
     update_tables(t);

@@ -4,7 +4,7 @@
 #define SAC_METHODS_DECODE_LFPS_H
 
 #include "methods/decode/lfps_turn.h"
-#include "methods/spec.h"
+#include "methods/method_spec.h"
 
 #define LFPS_LOCAL 6u /* the local window of Eq. 5, t-6 .. t-1: always candidates */
 
@@ -51,7 +51,7 @@ static inline bool lfps_reads_all(const struct method_lane *l)
     const struct lfps_param *set = l->param;
     const uint32_t sink = set->sink;
     return l->pos <= sink + LFPS_LOCAL ||
-           spec_budget(set->budget, l->pos + 1 - sink) > l->pos - sink;
+           method_spec_budget(set->budget, l->pos + 1 - sink) > l->pos - sink;
 }
 
 #endif

@@ -197,7 +197,7 @@ static struct op_lane_recall put_step(const struct away_lane *w, const struct me
                                    .sink = set->sink,
                                    .local = lfps_local_begin(l),
                                    .from = w->state->n_mean,
-                                   .budget = spec_budget(set->budget, pos + 1 - set->sink),
+                                   .budget = method_spec_budget(set->budget, pos + 1 - set->sink),
                                    .bypass = (float)set->bypass,
                                    .a = set->a,
                                    .decay = set->decay,

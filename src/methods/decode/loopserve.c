@@ -13,9 +13,9 @@
 #include "methods/kept.h"
 #include "methods/lines.h"
 #include "methods/meter.h"
+#include "methods/method_spec.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <string.h>
 
@@ -205,7 +205,7 @@ static void mark_lines(const struct parts *p, const struct method_lane *l, struc
 static void loopserve_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct loopserve_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1), every = set->every;
+    const uint32_t budget = method_spec_budget(set->budget, l->pos + 1), every = set->every;
     struct parts p;
     cut_state(&p, l->shape, l->param, l->state);
     const struct loop_state *s = p.state;
@@ -260,7 +260,7 @@ static struct parts away_parts(const struct method_lane *l)
 static struct kept want_kept(const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
-    const uint32_t n = l->pos + 1, every = set->every, budget = spec_budget(set->budget, n);
+    const uint32_t n = l->pos + 1, every = set->every, budget = method_spec_budget(set->budget, n);
     const uint32_t row0 = max_u32(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = min_u32(set->sink, row0);
     const uint32_t n_most = by_lines(l) ? 2 * row0 : row0 - sink;
@@ -292,7 +292,8 @@ static bool next_step(const struct method_lane *l, uint32_t *step)
     struct loop_state *s = l->state;
     const uint32_t n = l->pos + 1;
     const bool lines = by_lines(l), due = lines ? s->n_line == 0 : is_due(l, s);
-    if (spec_budget(set->budget, n) > l->pos || (!due && !lines && s->n_chosen == 0)) return false;
+    if (method_spec_budget(set->budget, n) > l->pos || (!due && !lines && s->n_chosen == 0))
+        return false;
     if (due && lines) s->n_line = n;
     if (due && !lines) s->n_chosen = n;
     *step = due && lines ? KEPT_CHOOSE_LINES

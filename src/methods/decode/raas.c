@@ -8,8 +8,8 @@
  * prompts longer than the budget. Decided here: among pages with equal timestamps the one with the
  * smallest estimate is evicted. */
 #include "methods/box.h"
+#include "methods/method_spec.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens kept in the cache")                                       \
@@ -102,7 +102,8 @@ static uint32_t oldest(const struct room *r, const struct method_lane *l, const 
 static void raas_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct raas_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1), n_page = pick_page_count(l);
+    const uint32_t budget = method_spec_budget(set->budget, l->pos + 1),
+                   n_page = pick_page_count(l);
     struct raas_state *s = l->state;
     uint32_t *stamp = (uint32_t *)(void *)(s + 1), n_live = 0;
     struct room r;

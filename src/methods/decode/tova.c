@@ -7,9 +7,9 @@
  * - 1 are computed when row p comes, from the keys of all pages with kept tokens, and counted. */
 #include "methods/living.h"
 #include "methods/meter.h"
+#include "methods/method_spec.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
 
 #include <string.h>
 
@@ -73,7 +73,7 @@ static void tova_see(const struct method_lane *l)
     s->not_finite = false;
     if (l->is_prompt || l->pos + 1 < l->sparse_min_ctx) return;
     const bool knows_row = l->past.begin < l->pos && l->past.end >= l->pos;
-    if (!knows_row || spec_budget(set->budget, l->pos + 1) >= l->pos) return;
+    if (!knows_row || method_spec_budget(set->budget, l->pos + 1) >= l->pos) return;
     observe_make(&o, l->shape, l->scratch);
     s->not_finite = !vote(&v, l, &o);
     s->n_vote = l->pos;
@@ -113,7 +113,7 @@ static void tova_select(const struct method_lane *l, struct method_pick *out)
     }
     if (s->n_vote > 0) {
         sum_votes(o.sum, l, l->pos);
-        evict(&v, o.sum, l->pos, spec_budget(set->budget, l->pos + 1));
+        evict(&v, o.sum, l->pos, method_spec_budget(set->budget, l->pos + 1));
         s->n_known = l->pos;
     }
     if (s->n_known == 0) {

@@ -23,9 +23,9 @@
  *  - Bounding boxes are those of pages. A block of several pages has the score of its best page.
  *  - The state is the fused matrix of the chunk's segments, so the method works after any past. */
 #include "methods/box.h"
+#include "methods/method_spec.h"
 #include "methods/pick.h"
 #include "methods/plan.h"
-#include "methods/spec.h"
 
 #include "base/mem.h"
 
@@ -286,8 +286,8 @@ static struct segment segment_at(const struct critiprefill_param *set, uint32_t 
                         .begin = max_u32(pos, at),
                         .end = min_u32(end, at + size),
                         .n_block = at / block_tok};
-    s.n_take = max_u32(1, spec_budget(set->budget, at) / block_tok);
-    if (at < set->dense || at <= spec_budget(set->budget, at))
+    s.n_take = max_u32(1, method_spec_budget(set->budget, at) / block_tok);
+    if (at < set->dense || at <= method_spec_budget(set->budget, at))
         s.why = PLAN_SHORT;
     else if (s.end == n_tok)
         s.why = PLAN_LAYER;

@@ -1,6 +1,6 @@
-/* spec.c: the parser of method specifications. The tables of the methods are the only description
- * of a parameter: parsing, ranges, help and docs all read them. */
-#include "methods/spec.h"
+/* method_spec.c: the parser of method specifications. The tables of the methods are the only
+ * description of a parameter: parsing, ranges, help and docs all read them. */
+#include "methods/method_spec.h"
 
 #include "base/strbuf.h"
 #include "base/suggest.h"
@@ -98,7 +98,7 @@ static bool parse_value(double *out, const sac_method_param *p, struct word valu
     bool percent;
     double x;
     if (p->choices) return parse_choice(out, p->choices, value);
-    if (p->type == SAC_PARAM_FILE) { /* the path itself is struct spec.file */
+    if (p->type == SAC_PARAM_FILE) { /* the path itself is struct method_spec.file */
         *out = value.n > 0;
         return true;
     }
@@ -115,7 +115,7 @@ static bool parse_value(double *out, const sac_method_param *p, struct word valu
 }
 
 /* Stores a parsed value in its member of the method's struct. */
-static void store_value(struct spec *out, uint32_t i, double x)
+static void store_value(struct method_spec *out, uint32_t i, double x)
 {
     const struct method_params *params = out->method->params;
     const struct param_budget budget = {x < 0 ? 0 : (uint32_t)x, x < 0 ? -x : 0};
@@ -159,7 +159,7 @@ static sac_status bad_value(const struct method *m, const sac_method_param *p, s
                      p->min, p->max);
 }
 
-static sac_status set_param(struct spec *out, struct word pair, sac_error *err)
+static sac_status set_param(struct method_spec *out, struct word pair, sac_error *err)
 {
     const struct method *m = out->method;
     const char *eq = memchr(pair.s, '=', pair.n);
@@ -183,13 +183,14 @@ static sac_status set_param(struct spec *out, struct word pair, sac_error *err)
     return unknown_key(m, key, err);
 }
 
-sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_error *err)
+sac_status method_spec_parse(struct method_spec *out, const char *kind, const char *text,
+                             sac_error *err)
 {
-    struct spec s = {0};
+    struct method_spec s = {0};
     const size_t n_text = strlen(text);
-    if (n_text >= SPEC_BYTES)
+    if (n_text >= METHOD_SPEC_BYTES)
         return error_set(err, SAC_ERR_ARG, "a method's specification has %zu bytes, at most %u",
-                         n_text, SPEC_BYTES - 1);
+                         n_text, METHOD_SPEC_BYTES - 1);
     memcpy(s.text, text, n_text + 1);
     const struct word name = {text, strcspn(text, ":")};
     const struct method *m;
@@ -216,8 +217,8 @@ sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_
     return SAC_OK;
 }
 
-sac_status spec_list_parse(struct spec_list *out, const char *kind, const char *const *text,
-                           uint32_t n, sac_error *err)
+sac_status method_spec_list_parse(struct method_spec_list *out, const char *kind,
+                                  const char *const *text, uint32_t n, sac_error *err)
 {
     if (n == 0 || n > SAC_METHODS_MAX)
         return error_set(err, SAC_ERR_ARG, "%u %s methods: must be 1 to %u", n, kind,
@@ -225,15 +226,15 @@ sac_status spec_list_parse(struct spec_list *out, const char *kind, const char *
     out->n = n;
     out->is_dense = true;
     for (uint32_t i = 0; i < n; i++) {
-        struct spec *s = &out->spec[i];
-        TRY(spec_parse(s, kind, text[i], err));
+        struct method_spec *s = &out->spec[i];
+        TRY(method_spec_parse(s, kind, text[i], err));
         out->text[i] = s->text;
         out->is_dense = out->is_dense && !s->method->decode && !s->method->prefill;
     }
     return SAC_OK;
 }
 
-uint32_t spec_budget(struct param_budget budget, uint32_t n)
+uint32_t method_spec_budget(struct param_budget budget, uint32_t n)
 {
     const double tok = budget.n_tok ? budget.n_tok : ceil(budget.share * n);
     return tok < 1 ? 1 : tok < UINT32_MAX ? (uint32_t)tok : UINT32_MAX;
@@ -241,6 +242,6 @@ uint32_t spec_budget(struct param_budget budget, uint32_t n)
 
 sac_status sac_method_check(const char *kind, const char *spec, sac_error *err)
 {
-    struct spec s;
-    return spec_parse(&s, kind, spec, err);
+    struct method_spec s;
+    return method_spec_parse(&s, kind, spec, err);
 }

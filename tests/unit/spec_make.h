@@ -1,7 +1,7 @@
-/* method_spec.h: settings of methods, whatever they are, for contexts of a few hundred tokens: made
+/* spec_make.h: settings of methods, whatever they are, for contexts of a few hundred tokens: made
  * of what each says of itself (struct method_facts). */
-#ifndef SAC_TESTS_METHOD_SPEC_H
-#define SAC_TESTS_METHOD_SPEC_H
+#ifndef SAC_TESTS_SPEC_MAKE_H
+#define SAC_TESTS_SPEC_MAKE_H
 
 #include "methods/method.h"
 #include "saccade.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define METHOD_SPEC_BYTES 160
+#define SPEC_MAKE_BYTES 160
 
 static inline bool method_has_budget(const struct method *m)
 {
@@ -20,22 +20,21 @@ static inline bool method_has_budget(const struct method *m)
 }
 
 /* One that reads a part: `budget` tokens, or as the method says. */
-static inline void method_spec_part(char spec[METHOD_SPEC_BYTES], const struct method *m,
-                                    uint32_t budget)
+static inline void spec_make_part(char spec[SPEC_MAKE_BYTES], const struct method *m,
+                                  uint32_t budget)
 {
     const char *part = m->facts.part;
-    int n = snprintf(spec, METHOD_SPEC_BYTES, "%s%s%s", m->name, part ? ":" : "", part ? part : "");
+    int n = snprintf(spec, SPEC_MAKE_BYTES, "%s%s%s", m->name, part ? ":" : "", part ? part : "");
     if (method_has_budget(m))
-        snprintf(spec + n, METHOD_SPEC_BYTES - (size_t)n, "%cbudget=%u", part ? ',' : ':', budget);
+        snprintf(spec + n, SPEC_MAKE_BYTES - (size_t)n, "%cbudget=%u", part ? ',' : ':', budget);
 }
 
 /* One that reads everything. */
-static inline void method_spec_whole(char spec[METHOD_SPEC_BYTES], const struct method *m)
+static inline void spec_make_whole(char spec[SPEC_MAKE_BYTES], const struct method *m)
 {
     const char *whole = m->facts.whole ? m->facts.whole : "budget=100%";
     const bool is_dense = !m->decode && !m->prefill;
-    snprintf(spec, METHOD_SPEC_BYTES, "%s%s%s", m->name, is_dense ? "" : ":",
-             is_dense ? "" : whole);
+    snprintf(spec, SPEC_MAKE_BYTES, "%s%s%s", m->name, is_dense ? "" : ":", is_dense ? "" : whole);
 }
 
 /* Whether a test of all methods looks at this one: SAC_TEST_METHODS="a,b" leaves out others. */
